@@ -12,9 +12,9 @@ from core.cli.options import ROOT
 from core.errors import CheckError
 from core.stores.directory import DirectoryStore
 from tests.bench.measuring import Figure, Words, Work, in_turn, program, scratch
+from tests.kit import runs as pipeline_runs
 from tests.kit.s3_proxy import proxied
 from tests.kit.s3_servers import S3Server, rclone_serving
-from tests.unit.ci.promote.conftest import Runs
 
 SMALL, SMALL_SIZE = 2_000, 4 << 10
 LARGE_SIZE = 1 << 30
@@ -80,11 +80,13 @@ def _large(folder: Path) -> Path:
 def promotion(runs: int) -> Iterator[Figure]:
     """Compare promoting ten families, many objects at a time, with one of them, one after the other."""
     with scratch() as place, rclone_serving(place / "server") as server:
-        source = Runs(store=DirectoryStore(place / "runs"), folder=place / "dist")
+        store = DirectoryStore(place / "runs")
+        outputs = pipeline_runs.run_outputs("17")
         families = [f"family-{number}" for number in range(FAMILIES)]
+        pythons = [f"cp3{number:02d}" for number in range(PYTHONS)]
         for family in families:
-            source.whole(family, [f"cp3{number:02d}" for number in range(PYTHONS)])
-        run = ("--run-id", source.run_id, "--store", source.store.url)
+            pipeline_runs.publish_complete_run(store, outputs, place / "dist", family=family, pythons=pythons)
+        run = ("--run-id", outputs.run_id, "--store", store.url)
         buckets: dict[str, int] = {}
         with proxied(server.endpoint, latency=LATENCY) as proxy:
             far = server.at(proxy.endpoint).variables

@@ -11,7 +11,7 @@ from core.wheel.writer import WheelSpec, metadata_text, write_wheel
 from rocm_packaging.packages.layouts import library_globs
 from tests.bench import programs
 from tests.bench.measuring import Figure, Words, Work, in_turn, program, removing, scratch
-from tests.unit.pytorch_build.check.conftest import compressed_bundle, plain_bundle
+from tests.kit.binaries import compressed_bundle, offload_bundle
 
 SIZE = 500_000_000
 NAME, CANDIDATE, ROCM = "rocm_sdk_libraries_gfx94x_dcgpu", "7.10.0rc2", "7.10.0"
@@ -140,7 +140,7 @@ def fat_wheel(place: Path, libraries: Sequence[Path]) -> Path:
     step, source = len(content) // BUNDLES, ""
     for number in range(BUNDLES):
         code = b"\x7fELF" + content[number * step : (number + 1) * step]
-        (place / f"{number}.hipfb").write_bytes(compressed_bundle(plain_bundle(*TARGETS, code=code)))
+        (place / f"{number}.hipfb").write_bytes(compressed_bundle(offload_bundle(*TARGETS, code=code)))
         source += _BUNDLE.format(number) + _WRAPPER.format(number)
     library = linked(place, "libtorch_hip.so", source)
     members = [Member(name="torch/lib/libtorch_hip.so", source=library)]

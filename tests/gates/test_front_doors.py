@@ -2,13 +2,14 @@
 
 import argparse
 import ast
+from collections.abc import Iterator
 from importlib import import_module
 
 import pytest
 
 from core.cli import Verb, verb_parser
 from core.cli.options import ROOT
-from docs.command_tables import all_sessions
+from docs.command_tables import Session, all_sessions
 from tests.kit import source_code
 
 FRONT_DOORS = ("rocm_packaging", "pytorch_build", "ci")
@@ -17,13 +18,18 @@ FRONT_DOORS = ("rocm_packaging", "pytorch_build", "ci")
 WITHOUT_SESSION = {("ci", "cells")}
 
 
-def all_verbs() -> list[tuple[str, Verb]]:
-    return [(package, verb) for package in FRONT_DOORS for verb in import_module(f"{package}.__main__").VERBS]
+def verbs_with_packages() -> Iterator[tuple[str, Verb]]:
+    for package in FRONT_DOORS:
+        for verb in import_module(f"{package}.__main__").VERBS:
+            yield package, verb
 
 
-@pytest.mark.parametrize(
-    ("package", "verb"), [pytest.param(*pair, id=f"{pair[0]} {pair[1].name}") for pair in all_verbs()]
-)
+VERBS = list(verbs_with_packages())
+VERB_IDS = [f"{package} {verb.name}" for package, verb in VERBS]
+SESSIONS = all_sessions()
+
+
+@pytest.mark.parametrize(("package", "verb"), VERBS, ids=VERB_IDS)
 def test_every_verb_takes_the_common_options(package: str, verb: Verb) -> None:
     module, parser = verb_parser(package, verb)
 
@@ -32,32 +38,31 @@ def test_every_verb_takes_the_common_options(package: str, verb: Verb) -> None:
     assert "--gpu-family" in parser.format_help()
 
 
-def test_every_verb_has_a_summary_of_one_line() -> None:
-    summaries = {verb.name: verb.summary for _package, verb in all_verbs()}
-
-    assert [name for name, summary in summaries.items() if not 0 < len(summary) < 90] == []
+@pytest.mark.parametrize(("package", "verb"), VERBS, ids=VERB_IDS)
+def test_every_verb_has_a_summary_of_one_line(package: str, verb: Verb) -> None:
+    assert verb.summary, f"python -m {package} --help has no line for it"
+    assert len(verb.summary) < 90
 
 
 def test_sessions_and_verbs_belong_together() -> None:
-    verbs = {(package, verb.name) for package, verb in all_verbs()}
-    called_verbs = {(session.calls[0], session.calls[1]) for session in all_sessions() if session.calls}
+    verbs = {(package, verb.name) for package, verb in VERBS}
+    called_verbs = {session.calls[:2] for session in SESSIONS if session.calls}
 
     assert len(called_verbs) > 10
     assert called_verbs <= verbs, "a session calls a verb that there is not"
     assert verbs - called_verbs <= WITHOUT_SESSION, "no session calls this verb"
 
 
-def test_every_session_has_a_line_for_the_list() -> None:
-    summaries = {session.name: session.summary for session in all_sessions()}
-
-    assert [name for name, summary in summaries.items() if not 0 < len(summary) <= 100] == []
+@pytest.mark.parametrize("session", SESSIONS, ids=lambda session: session.name)
+def test_every_session_has_a_line_for_the_list(session: Session) -> None:
+    assert 0 < len(session.summary) <= 100
 
 
 def test_the_projects_own_tools_run_from_a_lock() -> None:
     for function in source_code.parse(ROOT / "noxfile.py").body:
         if not isinstance(function, ast.FunctionDef) or not function.decorator_list:
             continue
-        calls = [node for node in ast.walk(function) if isinstance(node, ast.Call)]
-        (tool_call,) = [call for call in calls if ast.unparse(call.func) == "tool"]
-        lock = ast.literal_eval(tool_call.args[1])
-        assert (ROOT / lock).is_file(), f"the session {function.name} has no lock {lock}"
+        for node in ast.walk(function):
+            if isinstance(node, ast.Call) and ast.unparse(node.func) == "tool":
+                lock = ast.literal_eval(node.args[1])
+                assert (ROOT / lock).is_file(), f"the session {function.name} has no lock {lock}"

@@ -1,7 +1,7 @@
 """Who may import whom."""
 
+from collections.abc import Iterator
 from graphlib import CycleError, TopologicalSorter
-from pathlib import Path
 
 import pytest
 
@@ -12,56 +12,60 @@ from tests.kit.source_code import PACKAGES, relative
 # Packages of the tests that hold no tests, and so may be imported by them.
 TEST_TOOLS = ("tests.kit", "tests.bench", "tests.promises")
 
+NOT_IN_PACKAGES = ("tests", "docs", "tasks", "noxfile")
 
-@pytest.mark.parametrize("package", PACKAGES)
-def test_packages_import_only_those_below_them(package: str) -> None:
-    packages_above = PACKAGES[PACKAGES.index(package) + 1 :]
-    refused = {*packages_above, "tests", "docs", "tasks", "noxfile"}
 
-    upward_imports = [
-        f"{relative(path)} imports {name}"
-        for path in source_code.package_modules()
-        for name in sorted(source_code.imported_names(path))
-        if relative(path).startswith(f"{package}/") and name.partition(".")[0] in refused
-    ]
+def test_packages_import_only_those_below_them() -> None:
+    assert list(upward_imports()) == []
 
-    assert upward_imports == []
+
+def upward_imports() -> Iterator[str]:
+    """Yield what a module of a package imports and may not."""
+    for module in source_code.package_modules():
+        package = relative(module).partition("/")[0]
+        packages_above = PACKAGES[PACKAGES.index(package) + 1 :]
+        for name in source_code.imported_names(module):
+            if name.partition(".")[0] in {*packages_above, *NOT_IN_PACKAGES}:
+                yield f"{relative(module)} imports {name}"
 
 
 def test_no_module_imports_itself_through_others() -> None:
     modules = {source_code.module_name(path): path for path in source_code.package_modules()}
-    imports = {
-        name: (source_code.imported_at_runtime(path) & modules.keys()) - {name, name.rpartition(".")[0]}
-        for name, path in modules.items()
-    }
+    sorter: TopologicalSorter[str] = TopologicalSorter()
+    for name, path in modules.items():
+        imports = source_code.imported_at_runtime(path) & modules.keys()
+        # `from core import files` names the package, too, which the module is a part of.
+        sorter.add(name, *(imports - {name, name.rpartition(".")[0]}))
 
     try:
-        TopologicalSorter(imports).prepare()
+        sorter.prepare()
     except CycleError as error:
         pytest.fail(f"These modules import each other in a circle: {' -> '.join(error.args[1])}")
 
 
-def is_test_or_conftest(path: Path) -> bool:
-    return path.name.startswith("test_") or path.name == "conftest.py"
-
-
 def test_tests_import_no_other_tests() -> None:
-    refused_imports = [
-        f"{relative(path)} imports {name}"
-        for path in source_code.modules_of_tests()
-        for name in sorted(source_code.imported_names(path))
-        if name.startswith("tests.") and not name.startswith(TEST_TOOLS)
-    ]
-
-    assert refused_imports == []
+    assert list(imports_of_tests()) == [], "what helps two tests belongs in tests/kit"
 
 
-def test_the_kit_and_tests_lie_apart() -> None:
-    helpers = [
-        relative(path)
-        for path in source_code.modules_of_tests()
-        if not is_test_or_conftest(path) and not source_code.module_name(path).startswith(TEST_TOOLS)
-    ]
+def imports_of_tests() -> Iterator[str]:
+    """Yield what a module of the tests imports from another one."""
+    for module in source_code.modules_of_tests():
+        for name in source_code.imported_names(module):
+            if name.startswith("tests.") and not name.startswith(TEST_TOOLS):
+                yield f"{relative(module)} imports {name}"
 
-    assert helpers == [], "modules that help tests belong in tests/kit"
+
+def test_helpers_of_tests_lie_in_the_kit() -> None:
+    assert list(helper_modules()) == [], "what helps tests belongs in tests/kit"
+
+
+def helper_modules() -> Iterator[str]:
+    """Yield the modules outside of the kit that pytest does not collect."""
+    for module in source_code.modules_of_tests():
+        is_collected = module.name.startswith("test_") or module.name == "conftest.py"
+        if not is_collected and not source_code.module_name(module).startswith(TEST_TOOLS):
+            yield relative(module)
+
+
+def test_the_kit_holds_no_tests() -> None:
     assert not list((ROOT / "tests" / "kit").rglob("test_*.py"))

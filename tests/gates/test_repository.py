@@ -11,20 +11,17 @@ from tests.kit import source_code
 from tests.kit.source_code import relative
 
 # Hosts of package registries, and the place where a change was written. In parts, so that this file has none.
-PRIVATE_WORDS = [
-    "".join(parts)
-    for parts in (
-        ("pypi", ".org"),
-        ("pythonhosted", ".org"),
-        ("crates", ".io"),
-        ("npmjs", ".com"),
-        ("/wo", "rk/"),
-        ("sha", "red/spec"),
-        ("sha", "red/design"),
-        ("sha", "red/reference"),
-        ("../sha", "red"),
-    )
-]
+PRIVATE_NAMES = (
+    "pypi" + ".org",
+    "pythonhosted" + ".org",
+    "crates" + ".io",
+    "npmjs" + ".com",
+    "/wo" + "rk/",
+    "sha" + "red/spec",
+    "sha" + "red/design",
+    "sha" + "red/reference",
+    "../sha" + "red",
+)
 
 # The script of this project's own CI may say where real sources come from on its machine.
 NAMES_ITS_MACHINE = {".ci/run"}
@@ -32,20 +29,14 @@ NAMES_ITS_MACHINE = {".ci/run"}
 LOCKS = [ROOT / "requirements.txt", *sorted((ROOT / "requirements").glob("*.txt"))]
 
 
-@pytest.fixture
-def tracked_files() -> tuple[Path, ...]:
+@pytest.mark.parametrize("name", PRIVATE_NAMES)
+def test_no_file_names_registries_or_the_place_where_it_was_written(name: str) -> None:
     if not (ROOT / ".git").exists():
         pytest.skip("an unpacked archive has no list of its files")
-    return source_code.tracked_files()
 
-
-def test_no_file_names_registries_or_the_place_where_it_was_written(tracked_files: tuple[Path, ...]) -> None:
-    findings: list[str] = []
-    for path in tracked_files:
-        content = path.read_bytes()
-        findings += [f"{relative(path)}: {word}" for word in PRIVATE_WORDS if word.encode() in content]
-
-    assert [finding for finding in findings if finding.partition(":")[0] not in NAMES_ITS_MACHINE] == []
+    for path in source_code.tracked_files():
+        if name.encode() in path.read_bytes():
+            assert relative(path) in NAMES_ITS_MACHINE
 
 
 @pytest.mark.parametrize("lock", LOCKS, ids=lambda path: path.name)
@@ -63,20 +54,19 @@ def test_locks_pin_every_requirement(lock: Path) -> None:
     requirements = re.findall(r"^[A-Za-z0-9].*", lock.read_text(encoding="utf-8"), re.MULTILINE)
 
     assert requirements
-    assert [line for line in requirements if not re.match(r"[\w.-]+(\[.*\])?==[^ ]+( ;.*)? \\$", line)] == []
+    for requirement in requirements:
+        assert re.match(r"[\w.-]+(\[.*\])?==[^ ]+( ;.*)? \\$", requirement)
 
 
 def test_pytest_passes_over_no_folder_of_tests(pytestconfig: pytest.Config) -> None:
-    patterns = pytestconfig.getini("norecursedirs")
-    folders = {
-        folder for path in source_code.modules_of_tests() for folder in Path(relative(path)).parts[:-1]
-    }
+    folders: set[str] = set()
+    for path in source_code.modules_of_tests():
+        folders.update(Path(relative(path)).parts[:-1])
 
-    assert [name for name in folders if any(fnmatch.fnmatch(name, pattern) for pattern in patterns)] == []
+    for pattern in pytestconfig.getini("norecursedirs"):
+        assert fnmatch.filter(folders, pattern) == []
 
 
 def test_folders_of_tests_are_no_packages() -> None:
     # Two test files of one name may lie in two folders; pytest imports them by their paths.
-    packages = [relative(path) for path in (ROOT / "tests" / "unit").rglob("__init__.py")]
-
-    assert packages == []
+    assert not list((ROOT / "tests" / "unit").rglob("__init__.py"))

@@ -4,51 +4,51 @@ import ast
 from collections.abc import Iterator
 from pathlib import Path
 
-import pytest
-
 from tests.kit import source_code
 from tests.kit.source_code import relative
 
 FEWEST_WORDS = 3
-MODULES = source_code.modules_of_tests()
-TEST_FILES = [path for path in MODULES if path.name.startswith("test_")]
-CONFTEST_FILES = [path for path in MODULES if path.name == "conftest.py"]
-OTHER_FILES = [path for path in MODULES if path not in TEST_FILES]
 
 
-def names_of_tests(paths: list[Path]) -> Iterator[tuple[str, str]]:
-    """Yield the file and the name of each test, without ``test_``."""
-    for path in paths:
-        for function in source_code.functions(path):
-            if function.name.startswith("test_"):
-                yield relative(path), function.name.removeprefix("test_")
+def test_names_say_a_behaviour() -> None:
+    assert list(names_of_things()) == []
 
 
-def test_no_name_begins_with_what() -> None:
-    assert [(path, name) for path, name in names_of_tests(TEST_FILES) if name.startswith("what_")] == []
+def names_of_things() -> Iterator[str]:
+    """Yield the tests whose name says nothing of what happens."""
+    for module in source_code.modules_of_tests():
+        for name in names_of_tests(module):
+            if name.startswith("what_") or name.count("_") + 1 < FEWEST_WORDS:
+                yield f"{relative(module)}: test_{name}"
 
 
-def test_no_name_is_a_noun_alone() -> None:
-    assert [
-        (path, name) for path, name in names_of_tests(TEST_FILES) if name.count("_") + 1 < FEWEST_WORDS
-    ] == []
+def test_pytest_collects_every_test() -> None:
+    for module in source_code.modules_of_tests():
+        if not module.name.startswith("test_"):
+            assert list(names_of_tests(module)) == [], relative(module)
 
 
-def test_no_test_lies_in_a_file_that_pytest_does_not_collect() -> None:
-    assert list(names_of_tests(OTHER_FILES)) == []
+def test_conftest_files_hold_fixtures_and_hooks_alone() -> None:
+    for module in source_code.modules_of_tests():
+        if module.name == "conftest.py":
+            assert list(helpers_in(module)) == [], (
+                f"{relative(module)}: what helps tests belongs in tests/kit"
+            )
 
 
-@pytest.mark.parametrize("path", CONFTEST_FILES, ids=relative)
-def test_conftest_files_hold_fixtures_and_hooks_alone(path: Path) -> None:
-    assert list(helpers_in(path)) == [], "functions and classes that help tests belong in tests/kit"
+def names_of_tests(module: Path) -> Iterator[str]:
+    """Yield the names of a module's tests, without ``test_``."""
+    for function in source_code.functions(module):
+        if function.name.startswith("test_"):
+            yield function.name.removeprefix("test_")
 
 
-def helpers_in(path: Path) -> Iterator[str]:
+def helpers_in(module: Path) -> Iterator[str]:
     """Yield the classes of a module, and its functions that are neither fixtures nor hooks of pytest."""
-    for node in source_code.parse(path).body:
+    for node in source_code.parse(module).body:
         if isinstance(node, ast.ClassDef):
             yield node.name
         elif isinstance(node, ast.FunctionDef):
-            is_fixture = any("fixture" in ast.unparse(decorator) for decorator in node.decorator_list)
-            if not is_fixture and not node.name.startswith("pytest_"):
+            decorators = " ".join(map(ast.unparse, node.decorator_list))
+            if "fixture" not in decorators and not node.name.startswith("pytest_"):
                 yield node.name

@@ -21,7 +21,7 @@ from rocm_packaging import selftest
 from rocm_packaging.packages.build import BuildRequest, BuiltPackages, build
 from rocm_packaging.sample import FAMILIES, ROCM_VERSION, ensure_artifacts
 from rocm_packaging.sample.layout import FAMILY_TARGETS
-from tests.kit.artifact_sets import PRELOADED
+from tests.kit.artifacts import PRELOADED
 from tests.kit.rocm_environments import RocmEnvironment
 
 FAMILY = "gfx94X-dcgpu"

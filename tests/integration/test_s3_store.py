@@ -4,6 +4,7 @@ import sys
 from collections import Counter
 from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -18,12 +19,10 @@ from core.stores import Store, s3_transfer
 from core.stores.location import open_store
 from core.stores.s3 import S3Store
 from core.stores.s3_client import PROBE, connect
+from tests.kit import store_contract
 from tests.kit.s3_proxy import FAULTS, Fault, Proxy, Request, proxied
 from tests.kit.s3_servers import S3Server
 from tests.kit.wheels import sha256
-from tests.unit.core.stores import test_contract as contract
-
-put_fixture = contract.put_fixture
 
 
 @pytest.fixture(autouse=True)
@@ -47,20 +46,25 @@ def store_fixture(server: S3Server, tmp_path: Path) -> Store:
     return open_store(f"s3://{server.make_bucket()}/run", root=tmp_path)
 
 
-@pytest.mark.parametrize(
-    "behaviour",
-    [
-        contract.test_what_is_put_is_listed_read_fetched_and_hashed,
-        contract.test_a_conditional_write_needs_the_object_that_was_seen,
-        contract.test_other_bytes_are_refused_where_nothing_is_replaced,
-        contract.test_of_racing_writers_exactly_one_wins,
-    ],
-)
-def test_a_real_server_is_a_store_like_any_other(
-    store: Store, put: Callable[..., str], tmp_path: Path, behaviour: Callable[..., None]
-) -> None:
-    given = {"store": store, "put": put, "tmp_path": tmp_path, "kind": "new page"}
-    behaviour(**{name: value for name, value in given.items() if name in behaviour.__annotations__})
+@pytest.fixture(name="put")
+def put_fixture(store: Store, tmp_path: Path) -> Callable[..., str]:
+    return partial(store_contract.put_file, store, tmp_path)
+
+
+def test_a_real_server_returns_what_is_put(store: Store, tmp_path: Path) -> None:
+    store_contract.hold_to_what_is_put(store, tmp_path)
+
+
+def test_a_real_server_holds_conditions(store: Store) -> None:
+    store_contract.hold_to_conditions(store)
+
+
+def test_a_real_server_replaces_no_file_unasked(store: Store, tmp_path: Path) -> None:
+    store_contract.hold_to_first_bytes(store, tmp_path)
+
+
+def test_a_real_server_lets_one_of_racing_writers_win(store: Store) -> None:
+    store_contract.hold_to_one_winner(store, writers=6, races=2)
 
 
 @pytest.mark.parametrize("size", [0, 1, 16 << 20, (40 << 20) + 1])

@@ -1,9 +1,64 @@
-"""The front door of `ci`, as a shell goes through it."""
+"""The front doors of the three packages, as a shell goes through them."""
 
-from ci.__main__ import VERBS
-from core.cli import main
+import argparse
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from types import ModuleType
+from typing import Literal
+
+import pytest
+
+import ci.__main__
+import pytorch_build.__main__
+import rocm_packaging.__main__
+from core.cli import Verb, main
+from core.cli.options import Common, common_from
+
+Package = Literal["ci", "pytorch_build", "rocm_packaging"]
+
+VERBS: Mapping[Package, Sequence[Verb]] = {
+    "ci": ci.__main__.VERBS,
+    "pytorch_build": pytorch_build.__main__.VERBS,
+    "rocm_packaging": rocm_packaging.__main__.VERBS,
+}
+
+
+def run_verb(package: Package, verb: str, *words: object) -> int:
+    """Run a verb of a package with its options; return the exit code."""
+    return main(package, "", VERBS[package], [verb, *map(str, words)])
 
 
 def run_ci(*words: object) -> int:
-    """Run a verb with its options; return the exit code."""
-    return main("ci", "", VERBS, [*map(str, words)])
+    """Run a verb of `ci` with its options; return the exit code."""
+    verb, *options = words
+    return run_verb("ci", str(verb), *options)
+
+
+def use_checkout(monkeypatch: pytest.MonkeyPatch, verb: ModuleType, root: Path) -> None:
+    """Let the module of a verb take a folder for the checkout."""
+
+    def common_in_checkout(arguments: argparse.Namespace) -> Common:
+        return replace(common_from(arguments), root=root)
+
+    monkeypatch.setattr(verb, "common_from", common_in_checkout)
+
+
+@dataclass(frozen=True, kw_only=True)
+class FrontDoorResult:
+    """How a front door ended: its exit code, its standard output, and what it reported beside."""
+
+    exit_code: int
+    output: str
+    report: str
+
+    @property
+    def errors(self) -> list[str]:
+        """Return the lines that report errors."""
+        return [line for line in self.report.splitlines() if line.startswith("error: ")]
+
+
+def run_pytorch_build(*words: object) -> int:
+    """Run a verb of `pytorch_build` with its options; return the exit code."""
+    verb, *options = words
+    return run_verb("pytorch_build", str(verb), *options)

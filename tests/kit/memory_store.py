@@ -1,4 +1,4 @@
-"""A store in this process's memory, that can be stopped, watched and interrupted at every write."""
+"""A store in this process's memory, which a test can stop, watch and interrupt at every call and write."""
 
 from __future__ import annotations
 
@@ -22,9 +22,10 @@ class KilledError(BaseException):
 class MemoryStore:
     """A store whose objects are a dictionary.
 
-    `on_write` and `after_write` get the number and the key of each write; what they raise ends it. A store
-    that is `dead` raises KilledError at every call. `ignores_conditions` is what some servers do with
-    ``If-Match``. `moments` keeps the number of the write that made each object, as its modification time.
+    `before` gets the kind and the key of each call, `on_write` and `after_write` the number and the key of
+    each write; what they raise ends it. A store that is `dead` raises KilledError at every call.
+    `ignores_conditions` is what some servers do with ``If-Match``. `moments` keeps the number of the write
+    that made each object, as its modification time.
     """
 
     objects: dict[str, bytes] = field(default_factory=dict)
@@ -44,7 +45,7 @@ class MemoryStore:
     def url_of(self, key: str) -> str:
         return key
 
-    def keeps_folder_pages(self, prefix: str) -> bool:  # noqa: ARG002 - everywhere
+    def keeps_folder_pages(self, prefix: str) -> bool:  # noqa: ARG002 - the same everywhere
         return self.folder_pages
 
     def copy_of(self, **changes: object) -> MemoryStore:
@@ -55,7 +56,7 @@ class MemoryStore:
         return other
 
     def list(self, prefix: str, *, recursive: bool = True) -> Sequence[Stored]:
-        self._asked("list", prefix)
+        self._note_call("list", prefix)
         folder = f"{prefix.rstrip('/')}/" if prefix else ""
         with self.lock:
             keys = sorted(key for key in self.objects if key.startswith(folder))
@@ -63,11 +64,11 @@ class MemoryStore:
 
     def folders(self, prefix: str) -> Sequence[str]:
         folder = f"{prefix.rstrip('/')}/" if prefix else ""
-        below = (one.key.removeprefix(folder) for one in self.list(prefix))
-        return sorted({name.partition("/")[0] for name in below if "/" in name})
+        names = [stored.key.removeprefix(folder) for stored in self.list(prefix)]
+        return sorted({name.partition("/")[0] for name in names if "/" in name})
 
     def find(self, key: str) -> Stored | None:
-        self._asked("find", key)
+        self._note_call("find", key)
         with self.lock:
             return self._stored(key) if key in self.objects else None
 
@@ -75,7 +76,7 @@ class MemoryStore:
         return hashlib.sha256(self.read(key)).hexdigest()
 
     def read(self, key: str) -> bytes:
-        self._asked("read", key)
+        self._note_call("read", key)
         with self.lock:
             if key not in self.objects:
                 raise MissingInputError(f"{key} is not there.")
@@ -113,19 +114,22 @@ class MemoryStore:
         absent: bool = False,  # noqa: ARG002 - a dictionary is looked at either way
     ) -> Outcome:
         # the condition is compared with what is there when the write arrives, not when it set off
-        number, data = self._begun("put", key), whole(data)
+        number = self._begin_write("put", key)
+        content = whole(data)
         with self.lock:
-            self._live()
+            self._require_alive()
             present = self.objects.get(key)
-            if present == data:
+            if present == content:
                 return "unchanged"
             if present is not None and not replace:
                 raise refuse_other_bytes(key, self.url)
+
             etag = self._stored(key).etag if present is not None else ""
-            lost = if_match is not None and etag != if_match
-            if lost and not self.ignores_conditions:
+            is_met = if_match is None or etag == if_match
+            if not is_met and not self.ignores_conditions:
                 raise ConflictError(f"{key} was written by somebody else.")
-            self.objects[key] = data
+
+            self.objects[key] = content
             if self.moments is not None:
                 self.moments[key] = number
         self.after_write(number, key)
@@ -136,30 +140,31 @@ class MemoryStore:
         return self.put_bytes(key, source.read(source_key), replace=False)
 
     def delete(self, key: str) -> None:
-        number = self._begun("delete", key)
+        number = self._begin_write("delete", key)
         with self.lock:
-            self._live()
+            self._require_alive()
             self.objects.pop(key, None)
         self.after_write(number, key)
 
-    def _asked(self, call: str, key: str) -> None:
-        self._live()
+    def _note_call(self, call: str, key: str) -> None:
+        self._require_alive()
         self.before(call, key)
         self.calls.append((call, key))
 
-    def _begun(self, call: str, key: str) -> int:
-        self._asked(call, key)
+    def _begin_write(self, call: str, key: str) -> int:
+        self._note_call(call, key)
         with self.lock:
             self.writes += 1
             number = self.writes
         self.on_write(number, key)
         return number
 
-    def _live(self) -> None:
+    def _require_alive(self) -> None:
         if self.dead:
             raise KilledError
 
     def _stored(self, key: str) -> Stored:
         data = self.objects[key]
-        etag, modified = hashlib.md5(data).hexdigest(), (self.moments or {}).get(key, 0)  # noqa: S324
+        etag = hashlib.md5(data).hexdigest()  # noqa: S324 - as servers do
+        modified = (self.moments or {}).get(key, 0)
         return Stored(key=key, size=len(data), etag=etag, modified=modified)

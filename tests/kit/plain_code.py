@@ -9,7 +9,10 @@ import tokenize
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
+
+from tests.kit import source_code
 
 # Pronouns, participles and question words that say nothing about what a name holds.
 PLACEHOLDERS = frozenset(Path(__file__).with_name("placeholders.txt").read_text(encoding="utf-8").split())
@@ -69,8 +72,14 @@ def measure(paths: Sequence[Path]) -> Figures:
     """Return the figures of modules together."""
     counts: Counter[str] = Counter()
     for path in paths:
-        counts += count_module(path.read_text(encoding="utf-8"))
+        counts += count_file(path)
     return Figures(counts=counts)
+
+
+@cache
+def count_file(path: Path) -> Counter[str]:
+    """Count what is in a module."""
+    return count_module(path.read_text(encoding="utf-8"))
 
 
 def count_module(source: str) -> Counter[str]:
@@ -134,7 +143,7 @@ def _bound_names(tree: ast.Module) -> Iterator[str]:
 
 def functions(path: Path) -> Iterator[ast.FunctionDef | ast.AsyncFunctionDef]:
     """Yield the functions and methods of a module."""
-    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+    for node in source_code.nodes(path):
         if isinstance(node, FUNCTIONS):
             yield node
 

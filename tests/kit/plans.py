@@ -1,31 +1,68 @@
 """Plans of a few jobs, for tests of what is made of plans."""
 
+from collections.abc import Mapping, Sequence
 from typing import Any
 
-from core.run.plan import Cell, Decision, Plan, PlanEvent
+from core.run import Platform
+from core.run.plan import Cell, Decision, Plan, PlanEvent, Stage
 
-YES, NO = (Decision(value=value, reason="a test") for value in (True, False))
-
-
-def cell(stage: str = "build_pytorch", gpu_family: str = "gfx94X-dcgpu", **facts: Any) -> Cell:
-    """Return a job; its sessions are named after the stage where no others are given."""
-    values = {
-        "name": f"{stage} {gpu_family} {sorted(facts.items())}",
-        "platform": "linux",
-        "stage": stage,
-        "sessions": (stage,),
-        "runner": "ubuntu-24.04",
-        "gpu_family": gpu_family,
-        "artifact_group": gpu_family,
-        "python": "3.12",
-        "reason": "a test",
-    }
-    return Cell.model_validate({**values, **facts})
+YES = Decision(value=True, reason="a test")
+NO = Decision(value=False, reason="a test")
 
 
-def plan(*cells: Cell, promote: Decision = YES) -> Plan:
+def make_cell(
+    stage: Stage = "build_pytorch",
+    gpu_family: str = "gfx94X-dcgpu",
+    *,
+    name: str = "",
+    platform: Platform = "linux",
+    sessions: Sequence[str] = (),
+    artifact_group: str = "",
+    runner: str = "ubuntu-24.04",
+    torch_ref: str = "",
+    python: str = "3.12",
+    shard: str = "",
+    versions: Mapping[str, str] | None = None,
+    expect_failure: bool = False,
+) -> Cell:
+    """Return a job; without `sessions` it has the one that is named after its stage."""
+    return Cell(
+        name=name or f"{stage} {gpu_family} {torch_ref} {python} {shard}",
+        platform=platform,
+        stage=stage,
+        sessions=tuple(sessions) or (stage,),
+        runner=runner,
+        gpu_family=gpu_family,
+        artifact_group=artifact_group or gpu_family,
+        torch_ref=torch_ref,
+        python=python,
+        shard=shard,
+        versions=dict(versions or {}),
+        expect_failure=expect_failure,
+        reason="a test",
+    )
+
+
+def make_plan(*cells: Cell, promote: Decision = YES) -> Plan:
     """Return a plan of these jobs, with a yes to all else."""
-    decisions = dict.fromkeys(("trusted", "enable_build_jobs", "build_pytorch", "upload"), YES)
-    tests: dict[str, Any] = {"test_type": "quick", "test_type_reason": "a test", "test_labels": {}}
-    event = PlanEvent(name="push", repository="ROCm/TheRock")
-    return Plan(event=event, promote=promote, release_type="ci", cells=cells, **tests, **decisions)
+    return Plan(
+        event=PlanEvent(name="push", repository="ROCm/TheRock"),
+        release_type="ci",
+        trusted=YES,
+        enable_build_jobs=YES,
+        build_pytorch=YES,
+        upload=YES,
+        promote=promote,
+        test_type="quick",
+        test_type_reason="a test",
+        test_labels={},
+        cells=cells,
+    )
+
+
+def pytorch_cell(
+    stage: Stage = "build_pytorch", *, torch_ref: str = "nightly", sessions: Sequence[str] = (), **facts: Any
+) -> Cell:
+    """Return a job of PyTorch, by default one that builds torch and vision of ``nightly``."""
+    names = tuple(sessions) or ("build_torch", "build_vision", "check_wheels")
+    return make_cell(stage, torch_ref=torch_ref, sessions=names, **facts)

@@ -1,18 +1,27 @@
-"""Runs that were never run, for tests of provenance: ROCm's packages, torch on them, a developer's triton."""
+"""A run that was never run, for tests of provenance: ROCm's packages, torch on them, a developer's triton."""
 
-from typing import Any
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal
 
 from ci.promote.documents import Document, document
 from ci.promote.runs import Recorded
 from ci.provenance.facts import RunRecords
-from core.run import RunOutputs
+from core.run import RunOutputs, records
 from core.run.records import Cell, FileRecord, Record, serialize
+from core.stores import Store
 from pytorch_build.lock.source_lock import LockedProject, SourceLock
-from tests.kit.page_runs import digest
+from tests.kit import wheels
 
-OUTPUTS = RunOutputs(run_id="123", platform="linux", external_repo="down-stream/")
-GROUP, REF = "gfx94X-dcgpu", "release/2.10"
-TORCH_COMMIT, ROCM_COMMIT, TRITON_COMMIT, TOOL_COMMIT = "1" * 40, "2" * 40, "3" * 40, "4" * 40
+RUN = RunOutputs(run_id="123", platform="linux", external_repo="down-stream/")
+GROUP = "gfx94X-dcgpu"
+TORCH_REF = "release/2.10"
+PYTHON = "cp312"
+STARTED = "2026-11-20T22:00:00+00:00"
+
+TORCH_COMMIT = "1" * 40
+ROCM_COMMIT = "2" * 40
+TRITON_COMMIT = "3" * 40
+TOOL_COMMIT = "4" * 40
 ORIGIN = "https://github.com/ROCm/pytorch"
 WORKFLOW = "https://github.com/down/stream/.github/workflows/ci.yml@refs/heads/main"
 BUILDER = {
@@ -21,72 +30,129 @@ BUILDER = {
     "source": "https://github.com/down/stream",
     "commit": TOOL_COMMIT,
 }
+ARTIFACT = "blas_lib_gfx94X.tar.zst"
+ARTIFACT_FOLDER = ".cache/artifacts/123-linux/gfx94X-dcgpu"
 
 
-def file(
-    name: str, distribution: str, version: str, *, group: str = GROUP, sha256: str = "", says: str = ""
+def digest_of(*words: str) -> str:
+    """Return a digest for these words, the same each time."""
+    return wheels.sha256(" ".join(words).encode())
+
+
+def file_record(
+    *,
+    name: str,
+    distribution: str,
+    version: str,
+    group: str = GROUP,
+    sha256: str | None = None,
+    license: str = "",  # noqa: A002 - the field's name
 ) -> FileRecord:
+    """Return what a record says of a wheel or sdist."""
     return FileRecord(
         name=name,
-        key=f"{OUTPUTS.python_prefix(group)}/{name}",
+        key=f"{RUN.python_prefix(group)}/{name}",
         size=1000,
-        sha256=sha256 or digest(name, group),
+        sha256=sha256 or digest_of(name, group),
         distribution=distribution,
         version=version,
-        metadata_sha256=digest(name, "METADATA") if name.endswith(".whl") else "",
-        license=says,
+        metadata_sha256=digest_of(name, "METADATA") if name.endswith(".whl") else "",
+        license=license,
     )
 
 
-ROCM = file("rocm-7.10.0.tar.gz", "rocm", "7.10.0")
-CORE = file(
-    "rocm_sdk_core-7.10.0-py3-none-linux_x86_64.whl",
-    "rocm-sdk-core",
-    "7.10.0",
-    says="Apache-2.0 WITH LLVM-exception AND MIT",
+ROCM = file_record(name="rocm-7.10.0.tar.gz", distribution="rocm", version="7.10.0")
+CORE = file_record(
+    name="rocm_sdk_core-7.10.0-py3-none-linux_x86_64.whl",
+    distribution="rocm-sdk-core",
+    version="7.10.0",
+    license="Apache-2.0 WITH LLVM-exception AND MIT",
 )
-TRITON = file("triton-3.6.0-cp312-cp312-linux_x86_64.whl", "triton", "3.6.0", says="MIT License")
-TORCH = file(
-    "torch-2.10.0+rocm7.10.0-cp312-cp312-linux_x86_64.whl", "torch", "2.10.0+rocm7.10.0", says="BSD-3-Clause"
+TRITON = file_record(
+    name="triton-3.6.0-cp312-cp312-linux_x86_64.whl",
+    distribution="triton",
+    version="3.6.0",
+    license="MIT License",
 )
+TORCH = file_record(
+    name="torch-2.10.0+rocm7.10.0-cp312-cp312-linux_x86_64.whl",
+    distribution="torch",
+    version="2.10.0+rocm7.10.0",
+    license="BSD-3-Clause",
+)
+# What a person put into the run, so that no build's record names it.
+UPLOADED = file_record(name="own-1-py3-none-any.whl", distribution="own", version="1")
 
 
-def record(stage: str, *files: FileRecord, python: str = "cp312", ref: str = REF, **facts: Any) -> Record:
-    cell = Cell(python=python, torch_ref=ref, gpu_family=GROUP)
-    values = {"run_id": "123", "platform": "linux", "started": "2026-11-20T22:00:00+00:00", "seconds": 90.2}
-    return Record(stage=stage, cell=cell, files=files, **{**values, **facts})
+def step_record(
+    step: str,
+    *files: FileRecord,
+    python: str = PYTHON,
+    torch_ref: str = TORCH_REF,
+    started: str = STARTED,
+    seconds: float = 90.2,
+    inputs: Mapping[str, Any] | None = None,
+    details: Mapping[str, Any] | None = None,
+    input_digest: str = "",
+    status: Literal["ok", "failed"] = "ok",
+) -> Record:
+    """Return the record of a step."""
+    has_failed = status == "failed"
+    return Record(
+        stage=step,
+        run_id=RUN.run_id,
+        platform=RUN.platform,
+        cell=Cell(python=python, torch_ref=torch_ref, gpu_family=GROUP),
+        started=started,
+        seconds=seconds,
+        files=files,
+        inputs=dict(inputs or {}),
+        details=dict(details or {}),
+        input_digest=input_digest,
+        status=status,
+        exit_code=8 if has_failed else 0,
+        error="No wheel." if has_failed else "",
+    )
 
 
-def recorded(one: Record, group: str = GROUP) -> Recorded:
-    return Recorded(record=one, document=document(OUTPUTS.record_key(group, one.name), serialize(one)))
+def upload_record(*, started: str = STARTED) -> Record:
+    """Return the record of an upload, which no build made."""
+    return step_record("upload-1", UPLOADED, python="", torch_ref="", started=started)
 
 
-def rocm_records() -> tuple[Record, ...]:
-    fetched = record(
+def apex_record(*, seconds: float = 90.2, status: Literal["ok", "failed"] = "ok") -> Record:
+    """Return the record of one build more."""
+    file = file_record(name="apex-1.whl", distribution="apex", version="1")
+    return step_record("build_apex", file, seconds=seconds, status=status)
+
+
+def fetch_record() -> Record:
+    """Return the record of the artifacts that were fetched for ROCm's packages."""
+    return step_record(
         "fetch_artifacts",
         python="",
-        ref="",
-        inputs={"artifacts": {"blas_lib_gfx94X.tar.zst": digest("blas")}},
-        details={"folder": ".cache/artifacts/123-linux/gfx94X-dcgpu"},
+        torch_ref="",
+        inputs={"artifacts": {ARTIFACT: digest_of("blas")}},
+        details={"folder": ARTIFACT_FOLDER},
     )
-    built = record(
+
+
+def rocm_record(*, artifact_folder: str = f"/repo/{ARTIFACT_FOLDER}") -> Record:
+    """Return the record of ROCm's packages, built in a job of a workflow."""
+    return step_record(
         "build_rocm",
         ROCM,
         CORE,
         python="",
-        ref="",
-        inputs={"packaging": digest("packaging")},
-        details={
-            "artifact_dir": "/repo/.cache/artifacts/123-linux/gfx94X-dcgpu",
-            "commit": ROCM_COMMIT,
-            "builder": BUILDER,
-        },
+        torch_ref="",
+        inputs={"packaging": digest_of("packaging")},
+        details={"artifact_dir": artifact_folder, "commit": ROCM_COMMIT, "builder": BUILDER},
     )
-    return fetched, built
 
 
-def torch_record(**inputs: Any) -> Record:
-    values = {
+def torch_record(inputs: Mapping[str, Any] | None = None) -> Record:
+    """Return the record of torch's build, with these inputs instead of its own."""
+    usual_inputs = {
         "source": {"origin": ORIGIN, "commit": TORCH_COMMIT, "hipify": True},
         "version": TORCH.version,
         "python": "3.12.4",
@@ -95,40 +161,67 @@ def torch_record(**inputs: Any) -> Record:
         "gpu_targets": ["gfx942"],
         "dependencies": {"triton": {"digest": TRITON.sha256}},
         "flags": {"USE_MAGMA": "0"},
-        "lock": digest("target lock"),
-        "code": digest("code"),
+        "lock": digest_of("target lock"),
+        "code": digest_of("code"),
     }
-    return record(
+    return step_record(
         "build_torch",
         TORCH,
-        inputs={**values, **inputs},
-        input_digest=digest("inputs"),
+        inputs={**usual_inputs, **(inputs or {})},
+        input_digest=digest_of("inputs"),
         details={"builder": BUILDER, "memory": {"peak": 3}},
     )
 
 
 def triton_record() -> Record:
-    """Return a developer's build on a machine of their own."""
-    tree = {"tree": "/home/dev/my triton", "commit": TRITON_COMMIT, "diff": digest("edits"), "hipify": False}
-    return record("build_triton", TRITON, inputs={"source": tree, "python": "3.12.4", "rocm": None})
+    """Return the record of a developer's build, from an edited tree on their own machine."""
+    tree = {
+        "tree": "/home/dev/my triton",
+        "commit": TRITON_COMMIT,
+        "diff": digest_of("edits"),
+        "hipify": False,
+    }
+    return step_record("build_triton", TRITON, inputs={"source": tree, "python": "3.12.4", "rocm": None})
 
 
-def lock(commit: str = TORCH_COMMIT) -> SourceLock:
+def source_lock(commit: str = TORCH_COMMIT) -> SourceLock:
+    """Return the source lock of the torch ref."""
     project = LockedProject(
         project="torch", origin=ORIGIN, ref="release/2.10", commit=commit, base_version="2.10.0"
     )
-    return SourceLock(torch_ref=REF, release_type="nightly", projects={"torch": project})
+    return SourceLock(torch_ref=TORCH_REF, release_type="nightly", projects={"torch": project})
 
 
-def lock_file(commit: str = TORCH_COMMIT) -> tuple[SourceLock, Document]:
-    content = lock(commit).model_dump_json().encode()
-    return lock(commit), document(OUTPUTS.source_lock_key(REF), content)
+def recorded(record: Record, group: str = GROUP) -> Recorded:
+    """Return a record as it was read, with its document."""
+    key = RUN.record_key(group, record.name)
+    return Recorded(record=record, document=document(key, serialize(record)))
 
 
-def run(*more: Record, torch: Record | None = None, locked: str = TORCH_COMMIT) -> RunRecords:
-    found = (*rocm_records(), triton_record(), torch or torch_record(), *more)
+def locked(commit: str = TORCH_COMMIT) -> tuple[SourceLock, Document]:
+    """Return the source lock as it was read, with its document."""
+    lock = source_lock(commit)
+    return lock, document(RUN.source_lock_key(TORCH_REF), lock.model_dump_json().encode())
+
+
+def run_records(*extra_records: Record, torch: Record | None = None) -> RunRecords:
+    """Return everything that the run's manifests say, with these records besides, or another torch."""
+    every_record = [fetch_record(), rocm_record(), triton_record(), torch or torch_record(), *extra_records]
     return RunRecords(
-        prefix=OUTPUTS.prefix,
-        groups={GROUP: tuple(recorded(one) for one in found)},
-        locks={REF: lock_file(locked)},
+        prefix=RUN.prefix,
+        groups={GROUP: tuple(recorded(record) for record in every_record)},
+        locks={TORCH_REF: locked()},
     )
+
+
+def write_run(store: Store, run: RunOutputs = RUN, extra_records: Sequence[Record] = ()) -> None:
+    """Write the run's records and its source lock into a store."""
+    every_record = [fetch_record(), rocm_record(), triton_record(), torch_record(), *extra_records]
+    for record in every_record:
+        write_record(store, record, run=run)
+    store.put_bytes(run.source_lock_key(TORCH_REF), source_lock().model_dump_json().encode())
+
+
+def write_record(store: Store, record: Record, *, run: RunOutputs = RUN, group: str = GROUP) -> None:
+    """Write a record into a store."""
+    records.write(store, run, group, record)

@@ -25,3 +25,11 @@ def served(folder: Path) -> Iterator[str]:
     """Serve a folder on a free port of the loopback interface."""
     with answering(partial(Folder, directory=str(folder))) as address:
         yield address
+
+
+class RefusingServer(Quiet):
+    """Answers every request with 403, as a bucket does for what may not be read."""
+
+    def do_GET(self) -> None:
+        """Refuse."""
+        self.send_error(403)

@@ -25,7 +25,10 @@ def relative(path: Path) -> str:
 @cache
 def package_modules() -> tuple[Path, ...]:
     """Return the modules of the four packages, without what runs elsewhere."""
-    paths = [path for package in PACKAGES for path in sorted((ROOT / package).rglob("*.py"))]
+    paths: list[Path] = []
+    for package in PACKAGES:
+        paths += sorted((ROOT / package).rglob("*.py"))
+
     modules = tuple(path for path in paths if not relative(path).startswith(FOREIGN))
     assert len(modules) > 50, "the packages have moved"
     return modules
@@ -51,38 +54,65 @@ def parse(path: Path) -> ast.Module:
 
 
 @cache
+def nodes(path: Path) -> tuple[ast.AST, ...]:
+    """Return all nodes of a module's syntax tree."""
+    return tuple(ast.walk(parse(path)))
+
+
+@cache
 def imported_names(path: Path) -> frozenset[str]:
     """Return every module and name that a module imports, at its top or anywhere in it."""
-    return frozenset(_imported_names(parse(path), with_types=True))
+    names: set[str] = set()
+    for node in nodes(path):
+        names.update(_names_of_import(node))
+    return frozenset(names)
 
 
 @cache
 def imported_at_runtime(path: Path) -> frozenset[str]:
     """Return the same without what it imports for type checkers alone."""
-    return frozenset(_imported_names(parse(path), with_types=False))
+    names: set[str] = set()
+    nodes: list[ast.AST] = [parse(path)]
+    while nodes:
+        node = nodes.pop()
+        is_for_types = isinstance(node, ast.If) and dotted_name(node.test).endswith("TYPE_CHECKING")
+        if not is_for_types:
+            names.update(_names_of_import(node))
+            nodes += ast.iter_child_nodes(node)
+    return frozenset(names)
 
 
-def _imported_names(tree: ast.AST, *, with_types: bool) -> Iterator[str]:
-    for node in ast.iter_child_nodes(tree):
-        is_for_types = isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test)
-        if is_for_types and not with_types:
-            continue
-
-        if isinstance(node, ast.Import):
-            yield from (alias.name for alias in node.names)
-        elif isinstance(node, ast.ImportFrom):
-            yield str(node.module)
-            yield from (f"{node.module}.{alias.name}" for alias in node.names)
-        elif isinstance(node, ast.Call) and ast.unparse(node.func).endswith("import_module"):
-            yield from (str(argument.value) for argument in node.args if isinstance(argument, ast.Constant))
-        yield from _imported_names(node, with_types=with_types)
+def _names_of_import(node: ast.AST) -> Iterator[str]:
+    if isinstance(node, ast.Import):
+        for alias in node.names:
+            yield alias.name
+    elif isinstance(node, ast.ImportFrom):
+        yield str(node.module)
+        for alias in node.names:
+            yield f"{node.module}.{alias.name}"
+    elif isinstance(node, ast.Call) and dotted_name(node.func).endswith("import_module"):
+        for argument in node.args:
+            if isinstance(argument, ast.Constant):
+                yield str(argument.value)
 
 
 @cache
 def used_names(path: Path) -> frozenset[str]:
     """Return the dotted names that a module uses."""
-    nodes = (node for node in ast.walk(parse(path)) if isinstance(node, ast.Attribute | ast.Name))
-    return frozenset(ast.unparse(node) for node in nodes)
+    names: set[str] = set()
+    for node in nodes(path):
+        if isinstance(node, ast.Attribute | ast.Name):
+            names.add(dotted_name(node))
+    return frozenset(names)
+
+
+def dotted_name(node: ast.AST) -> str:
+    """Return a name with dots, such as ``process.run``; an empty text for any other expression."""
+    if isinstance(node, ast.Name):
+        return node.id
+    if isinstance(node, ast.Attribute):
+        return f"{dotted_name(node.value)}.{node.attr}"
+    return ""
 
 
 def module_name(path: Path) -> str:
@@ -92,7 +122,7 @@ def module_name(path: Path) -> str:
 
 def functions(path: Path) -> Iterator[ast.FunctionDef]:
     """Yield the functions and methods of a module."""
-    for node in ast.walk(parse(path)):
+    for node in nodes(path):
         if isinstance(node, ast.FunctionDef):
             yield node
 

@@ -6,9 +6,8 @@ from pathlib import Path
 import pytest
 
 from core.cli.options import ROOT
-from tests.unit.pytorch_build.build.plans import conftest
+from tests.kit.build_plans import plan_project
 
-plan = conftest.plan
 SAMPLE = ROOT / "pytorch_build" / "sample" / "templates"
 BUILD_FILES = (
     "setup.py", "pyproject.toml", "CMakeLists.txt", "**/CMakeLists.txt", "cmake/**/*.cmake",
@@ -55,11 +54,11 @@ def settings(text: str) -> dict[str, set[str]]:
 @pytest.mark.parametrize("project", ["torch", "audio", "vision"])
 @pytest.mark.parametrize("gpu", [True, False])
 def test_the_sample_reads_each_variable_that_upstream_reads_and_our_plans_set(
-    plan: conftest.Plan, torch_sources: Path, upstream_sources: dict[str, Path], project: str, *, gpu: bool
+    torch_sources: Path, upstream_sources: dict[str, Path], project: str, *, gpu: bool
 ) -> None:
     if project not in upstream_sources:
         pytest.skip(f"--sources has no {project}")
-    made = plan(project, gpu=gpu, max_jobs=2, torch_version="2.6.0")
+    made = plan_project(project, has_gpu=gpu, max_jobs=2, torch_version="2.6.0")
     # extensions are compiled by torch's own module
     theirs, ours = (
         code(root, *BUILD_FILES) + code(torch, "torch/utils/cpp_extension.py")
@@ -73,10 +72,12 @@ def test_the_sample_reads_each_variable_that_upstream_reads_and_our_plans_set(
     assert {name for name in read if not reads(ours, name)} <= NOT_READ.keys()
 
 
-def test_each_reason_is_still_needed(plan: conftest.Plan) -> None:
+def test_each_reason_is_still_needed() -> None:
     torch = code(SAMPLE / "torch", *BUILD_FILES)
     sets = {
-        name for project in ("torch", "audio") for name in plan(project, torch_version="2", max_jobs=2).env
+        name
+        for project in ("torch", "audio")
+        for name in plan_project(project, torch_version="2", max_jobs=2).env
     }
     assert sets >= NOT_READ.keys()
     assert {name for name in NOT_READ if reads(torch, name)} <= {"MAX_JOBS", "PATH"}, (

@@ -18,7 +18,7 @@ from ci.plan import data
 from ci.publish.buckets import buckets
 from core.errors import UsageError
 from docs.roles import Role, Roles, main, names_of, permissions, roles, trust
-from tests.unit.ci.workflow_reading import Workflow, workflows
+from tests.kit.workflow_files import Workflow, workflows
 
 OURS = "ROCm/TheRock"
 ISSUER = "token.actions.githubusercontent.com"

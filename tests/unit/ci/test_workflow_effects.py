@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from core.cli.options import ROOT
-from tests.unit.ci.workflow_reading import Workflow, called, calls, references, steps, workflows
+from tests.kit.workflow_files import Workflow, called, calls, references, steps, workflows
 
 LAYERS = ("core", "rocm_packaging", "pytorch_build", "ci")
 # of a job or step, what decides where, when and for how long it runs; its name and its group do not

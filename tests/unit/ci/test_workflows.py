@@ -19,7 +19,7 @@ from core.cli import verb_parser
 from core.cli.options import ROOT
 from docs.command_tables import all_sessions
 from pytorch_build.lock.stored import outputs as resolved
-from tests.unit.ci.workflow_reading import FOLDER, references, steps, workflows
+from tests.kit.workflow_files import FOLDER, references, steps, workflows
 
 
 @cache

@@ -1,3 +1,4 @@
+import functools
 import itertools
 import tomllib
 from collections.abc import Iterator
@@ -11,18 +12,59 @@ LOGS = Path(__file__).with_name("logs")
 EXPECTED = tomllib.loads((LOGS / "expected.toml").read_text(encoding="utf-8"))
 
 
+@functools.cache
+def read_log(name: str) -> causes.Cause:
+    """Return the first error of one of the logs, which has one."""
+    cause = causes.in_log(LOGS / f"{name}.txt", folder=Path("/build"))
+    assert cause is not None
+    return cause
+
+
+def first_cause(*lines: str) -> causes.Cause:
+    """Return the first error of lines that have one."""
+    cause = causes.first(lines)
+    assert cause is not None
+    return cause
+
+
+# Logs of real tools
+
+
 @pytest.mark.parametrize("name", sorted(EXPECTED))
-def test_the_first_error_of_a_real_log_is_found(name: str) -> None:
-    found = causes.in_log(LOGS / f"{name}.txt", folder=Path("/build"))
-    assert found is not None
-    got = {"tool": found.tool, "file": found.file, "line": found.line, "message": found.message}
-    assert got == {"file": "", "line": 0, **EXPECTED[name]}
-    assert 1 <= len(found.around) <= 6
-    assert not any("\x1b" in line or "\r" in line for line in found.around)
+def test_finds_the_first_error_of_a_real_log(name: str) -> None:
+    cause = read_log(name)
+
+    facts = {"tool": cause.tool, "file": cause.file, "line": cause.line, "message": cause.message}
+    assert facts == {"file": "", "line": 0, **EXPECTED[name]}
 
 
-def test_every_log_is_expected() -> None:
+@pytest.mark.parametrize("name", sorted(EXPECTED))
+def test_shows_a_few_plain_lines_around_the_error_of_a_real_log(name: str) -> None:
+    cause = read_log(name)
+
+    assert 1 <= len(cause.around) <= 6
+    assert not any("\x1b" in line or "\r" in line for line in cause.around)
+
+
+def test_every_log_has_an_expected_error() -> None:
     assert {path.stem for path in LOGS.glob("*.txt")} == set(EXPECTED)
+
+
+def test_every_row_of_the_data_has_a_log() -> None:
+    # A row without a log would not be known to pass the sieve that lines go through first.
+    data = tomllib.loads(Path(causes.__file__).with_suffix(".toml").read_text(encoding="utf-8"))
+
+    logged_tools = {log["tool"] for log in EXPECTED.values()}
+    assert {row["tool"] for row in data["rows"]} == logged_tools
+
+
+def test_every_row_of_the_data_has_a_rank_from_1_to_4() -> None:
+    data = tomllib.loads(Path(causes.__file__).with_suffix(".toml").read_text(encoding="utf-8"))
+
+    assert {row["rank"] for row in data["rows"]} <= {1, 2, 3, 4}
+
+
+# Lines
 
 
 @pytest.mark.parametrize(
@@ -40,59 +82,72 @@ def test_every_log_is_expected() -> None:
         "E                                             [100%]",
     ],
 )
-def test_what_only_reports_a_failure_is_no_cause(line: str) -> None:
-    found = causes.first([line, "x.c:4:1: error: here"])
-    assert found is not None
-    assert (found.file, found.line, found.message) == ("x.c", 4, "error: here")
+def test_prefers_an_error_to_a_line_that_only_reports_a_failure(line: str) -> None:
+    cause = first_cause(line, "x.c:4:1: error: here")
+
+    assert cause.headline == "x.c:4: error: here"
 
 
-def test_a_log_is_read_no_further_than_needed() -> None:
-    def endless() -> Iterator[str]:
+def test_reads_a_log_no_further_than_needed() -> None:
+    def endless_log() -> Iterator[str]:
         yield from ["one", "two", "three", "x.c:4:1: error: here\r\n"]
         yield from map(str, itertools.count(5))
 
-    found = causes.first(endless())
-    assert found is not None
-    assert found.around == ("two", "three", "x.c:4:1: error: here", "5", "6", "7")
-    assert causes.first(["nothing to see"]) is None
-    assert causes.first([]) is None
+    cause = causes.first(endless_log())
+
+    assert cause is not None
+    assert cause.around == ("two", "three", "x.c:4:1: error: here", "5", "6", "7")
 
 
-def test_the_lines_before_a_process_are_not_its_own_and_its_end_counts(tmp_path: Path) -> None:
+@pytest.mark.parametrize("lines", [[], ["nothing to see"]], ids=["no line", "no error"])
+def test_finds_no_error_where_there_is_none(lines: list[str]) -> None:
+    assert causes.first(lines) is None
+
+
+def test_takes_secrets_out_of_a_masked_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SAMPLE_TOKEN", "s3cr3t-value")
+
+    cause = first_cause("a.c:1:1: error: s3cr3t-value")
+
+    assert "s3cr3t" not in cause.masked().model_dump_json()
+    assert console.mask("s3cr3t-value") == "***"
+
+
+# Logs of processes
+
+
+def test_skips_what_earlier_processes_wrote_into_a_log(tmp_path: Path) -> None:
     log = tmp_path / "log"
-    log.write_text("a.c:1:1: error: of an earlier one\nb.c:2:1: error: ours\n")
-    found = causes.in_log(log, start=34, folder=tmp_path)
-    assert found is not None
-    assert found.file == "b.c"
+    earlier = "a.c:1:1: error: of an earlier one\n"
+    log.write_text(f"{earlier}b.c:2:1: error: of this one\n")
+
+    cause = causes.in_log(log, start=len(earlier), folder=tmp_path)
+
+    assert cause is not None
+    assert cause.file == "b.c"
+
+
+def test_reads_how_a_process_ended_as_the_last_line(tmp_path: Path) -> None:
+    log = tmp_path / "log"
     log.write_text("compiling\n")
-    ended = causes.in_log(log, folder=tmp_path, end="cc1plus ended with signal SIGKILL.")
-    assert ended is not None
-    assert "ran out of memory" in ended.headline
-    assert ended.around == ("compiling",)
+
+    cause = causes.in_log(log, folder=tmp_path, end="cc1plus ended with signal SIGKILL.")
+
+    assert cause is not None
+    assert "memory" in cause.headline
+    assert cause.around == ("compiling",)
 
 
-def test_a_path_is_relative_to_the_tree_it_lies_in(tmp_path: Path) -> None:
+@pytest.mark.parametrize("path", ["../src/a.cpp", "src/a.cpp", "{folder}/src/a.cpp"])
+def test_writes_a_path_relative_to_the_source_tree(tmp_path: Path, path: str) -> None:
+    # Compilers run in the tree or in its build folder.
     (tmp_path / "src").mkdir()
     (tmp_path / "build").mkdir()
     (tmp_path / "src" / "a.cpp").touch()
     log = tmp_path / "log"
-    for written in ("../src/a.cpp", "src/a.cpp", str(tmp_path / "src" / "a.cpp")):
-        log.write_text(f"{written}:7:2: error: bad\n")
-        found = causes.in_log(log, folder=tmp_path)
-        assert found is not None
-        assert found.headline == "src/a.cpp:7: error: bad"
+    log.write_text(f"{path.format(folder=tmp_path)}:7:2: error: bad\n")
 
+    cause = causes.in_log(log, folder=tmp_path)
 
-def test_rows_are_worth_a_look() -> None:
-    """Each row's logs pass the sieve; a row that no log has would not be known to work."""
-    rows = causes._rows().rows
-    assert {row.rank for row in rows} <= {1, 2, 3, 4}
-    assert {one["tool"] for one in EXPECTED.values()} == {row.tool for row in rows}
-
-
-def test_secrets_do_not_go_into_a_record(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("SAMPLE_TOKEN", "s3cr3t-value")
-    found = causes.first(["a.c:1:1: error: s3cr3t-value"])
-    assert found is not None
-    assert "s3cr3t" not in found.masked().model_dump_json()
-    assert console.mask("s3cr3t-value") == "***"
+    assert cause is not None
+    assert cause.headline == "src/a.cpp:7: error: bad"

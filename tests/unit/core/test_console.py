@@ -1,64 +1,104 @@
-import sys
 import time
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from core import console
-from core.console import Mode
+from tests.kit.screens import set_reader
 
 SECRETS = st.text("abcdefghijklmnopqrstuvwxyz0123456789", min_size=6, max_size=20)
 CREDENTIALS = st.text("abcXYZ019-._~!$&'()*+,;=%@:", min_size=1, max_size=20)
-AROUND = st.text(" ./\n\"'=", max_size=10)
+SURROUNDINGS = st.text(" ./\n\"'=", max_size=10)
+
+WHEEL = "torch-2.10.0a0+devrocm7.99.0.dev0.sample-cp311-cp311-linux_x86_64.whl"
+DIGEST = "2d77974c28b0" * 5
+COMMAND = "pip install --find-links /out/index.html torch"
+
+Capture = pytest.CaptureFixture[str]
+
+
+@dataclass
+class Clock:
+    """The time, which passes only as a test says."""
+
+    now: float = 1000.0
 
 
 @pytest.fixture
-def github(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("GITHUB_ACTIONS", "true")
-
-
-@pytest.fixture
-def terminal(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("COLUMNS", "200")
-    monkeypatch.setattr(console, "mode", lambda: "terminal")
-
-
-@pytest.fixture(name="clock")
-def clock_fixture(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
-    """The time, which passes as a test says."""
-    clock = SimpleNamespace(now=1000.0)
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    """Return the clock in the place of the machine's."""
+    clock = Clock()
     monkeypatch.setattr(time, "monotonic", lambda: clock.now)
     return clock
 
 
-def test_output_is_read_by_github_on_a_terminal_or_as_a_log(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture
+def terminal(capsys: Capture, monkeypatch: pytest.MonkeyPatch) -> Capture:
+    """Return what is captured of a terminal."""
+    set_reader(monkeypatch, "terminal")
+    return capsys
+
+
+@pytest.fixture
+def github(capsys: Capture, monkeypatch: pytest.MonkeyPatch) -> Capture:
+    """Return what is captured of a job of GitHub Actions."""
+    set_reader(monkeypatch, "github")
+    return capsys
+
+
+# Who reads
+
+
+def test_output_is_a_plain_log_by_default() -> None:
     assert console.mode() == "plain"
-    monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
-    monkeypatch.setenv("TERM", "dumb")
-    assert console.mode() == "plain"
-    monkeypatch.setenv("TERM", "xterm")
+
+
+@pytest.mark.usefixtures("terminal")
+def test_output_on_a_terminal_without_controls_is_a_plain_log(monkeypatch: pytest.MonkeyPatch) -> None:
     assert console.mode() == "terminal"
+
+    monkeypatch.setenv("TERM", "dumb")
+
+    assert console.mode() == "plain"
+
+
+@pytest.mark.usefixtures("terminal")
+def test_output_is_read_by_github_even_on_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("GITHUB_ACTIONS", "true")
+
     assert console.mode() == "github"
 
 
-@given(SECRETS, SECRETS, AROUND, AROUND)
-def test_no_secret_of_the_environment_is_printed(one: str, more: str, before: str, after: str) -> None:
+# Secrets
+
+
+@given(SECRETS, SURROUNDINGS, SURROUNDINGS)
+def test_masks_a_secret_of_the_environment(secret: str, before: str, after: str) -> None:
     with pytest.MonkeyPatch.context() as patch:
-        # one secret begins like the other: taking it out first would leave the rest to be read
-        patch.setenv("A_TOKEN", one)
-        patch.setenv("B_SECRET_KEY", one + more)
-        assert console.mask(f"{before}{one}{more}{after}") == f"{before}***{after}"
-        assert console.mask(f"{before}{one}{after}") == f"{before}***{after}"
+        patch.setenv("A_TOKEN", secret)
+
+        assert console.mask(f"{before}{secret}{after}") == f"{before}***{after}"
+
+
+@given(SECRETS, SECRETS, SURROUNDINGS, SURROUNDINGS)
+def test_masks_all_of_a_secret_that_begins_like_another(
+    secret: str, end: str, before: str, after: str
+) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        # Taking the shorter one out first would leave the rest of the longer one to be read.
+        patch.setenv("A_TOKEN", secret)
+        patch.setenv("B_SECRET_KEY", secret + end)
+
+        assert console.mask(f"{before}{secret}{end}{after}") == f"{before}***{after}"
 
 
 @given(CREDENTIALS, st.sampled_from(["/simple/", "/a@b", "", ":8080/x?mail=a@b"]))
-def test_credentials_of_an_address_are_not_printed(credentials: str, rest: str) -> None:
-    assert console.mask(f"see https://{credentials}@host{rest} ok") == f"see https://***@host{rest} ok"
+def test_masks_the_credentials_of_an_address(credentials: str, path: str) -> None:
+    assert console.mask(f"see https://{credentials}@host{path} ok") == f"see https://***@host{path} ok"
 
 
 @pytest.mark.parametrize(
@@ -71,47 +111,167 @@ def test_credentials_of_an_address_are_not_printed(credentials: str, rest: str) 
         "torch @ file:///wheels/torch.whl",
     ],
 )
-def test_what_holds_no_credentials_stays(text: str) -> None:
+def test_keeps_a_text_without_credentials(text: str) -> None:
     assert console.mask(text) == text
 
 
-def test_each_line_of_a_key_is_masked_and_short_values_are_words(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_masks_each_long_line_of_a_key(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SIGNING_PRIVATE_KEY", "-----BEGIN\nabcdefghij\nx")
+
+    assert console.mask("line abcdefghij is x") == "line *** is x"
+
+
+def test_keeps_short_values_of_secret_variables(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TOKEN_USE", "true")
-    assert console.mask("line abcdefghij is true x") == "line *** is true x"
+
+    assert console.mask("it is true") == "it is true"
 
 
-def test_lines_go_to_stderr_and_results_to_stdout(capsys: pytest.CaptureFixture[str]) -> None:
+def test_masks_a_secret_from_the_moment_it_is_known(capsys: Capture) -> None:
+    console.add_mask("secret-of-this-run\nits-second-line")
+
+    console.say("of secret-of-this-run and its-second-line")
+
+    assert capsys.readouterr().err == "of *** and ***\n"
+
+
+def test_tells_github_a_secret_and_each_of_its_lines(github: Capture) -> None:
+    console.add_mask("100%-secret\nsecond-secret-line")
+
+    assert github.readouterr().err.splitlines() == [
+        "::add-mask::100%25-secret%0Asecond-secret-line",
+        "::add-mask::100%25-secret",
+        "::add-mask::second-secret-line",
+    ]
+
+
+# Lines
+
+
+def test_prints_lines_to_stderr_and_results_to_stdout(capsys: Capture) -> None:
     console.say("a")
     console.detail("b")
     console.done("c")
     console.warn("d")
     console.error("e")
     console.result("f")
+
     assert capsys.readouterr() == ("f\n", "a\nb\nc\nwarning: d\nerror: e\n")
 
 
-@pytest.mark.parametrize("mode", ["plain", "github"])
-def test_a_group_ends_with_its_duration_and_a_fold_has_no_folds_inside(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, clock: SimpleNamespace, mode: Mode
-) -> None:
-    monkeypatch.setattr(console, "mode", lambda: mode)
-    with suppress(ValueError), console.group("outer"):
-        with console.group("inner"):
-            console.say("said")
-            clock.now += 65
-        with console.group("a moment"):
-            clock.now += 0.9
-        raise ValueError("x")
-    plain = "said\n── inner: 1 min 05 s\n── outer: failed after 1 min 05 s\n"
-    moment = "── a moment\n── a moment: 0.9 s\n── outer"
-    fold = f"::group::outer\n── inner\n{plain}".replace("── outer", moment)
-    fold = fold.replace("── outer", "::endgroup::\nouter")
-    assert capsys.readouterr().err == (fold if mode == "github" else plain)
+def test_colours_lines_on_a_terminal(terminal: Capture) -> None:
+    console.done("built")
+
+    assert terminal.readouterr().err == "\033[32mbuilt\033[0m\n"
+
+
+def test_no_color_turns_colours_off(terminal: Capture, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("NO_COLOR", "1")
+
+    console.done("built")
+
+    assert terminal.readouterr().err == "built\n"
 
 
 @pytest.mark.parametrize(
-    ("seconds", "said"),
+    ("value", "line"),
+    [("", "built\n"), ("0", "built\n"), ("1", "\033[32mbuilt\033[0m\n")],
+    ids=["empty", "off", "on"],
+)
+def test_force_color_turns_colours_on_in_a_log(
+    capsys: Capture, monkeypatch: pytest.MonkeyPatch, value: str, line: str
+) -> None:
+    monkeypatch.setenv("NO_COLOR", "")  # as if it were not set
+    monkeypatch.setenv("FORCE_COLOR", value)
+
+    console.done("built")
+
+    assert capsys.readouterr().err == line
+
+
+def test_printed_lines_are_no_commands_for_github(github: Capture) -> None:
+    console.say("name\n  ::add-path::/evil\nx ##[error]y")
+    with console.group("a\n::error::b"):
+        console.say("::stop-commands::t")
+
+    lines = github.readouterr().err.splitlines()
+    commands = [line for line in lines if line.lstrip().startswith("::") or "##[" in line]
+    assert commands == ["::group::a%0A::error::b", "::endgroup::"]
+
+
+# Annotations
+
+
+def test_an_annotation_for_github_is_one_line_with_its_place(github: Capture) -> None:
+    console.error("2%2B\r\n::set-env::x", title="a,b:c", file="d%,\n::error::e.py", line=3)
+    console.warn("careful\r\n")
+
+    assert github.readouterr().err.splitlines() == [
+        "::error title=a%2Cb%3Ac,file=d%25%2C%0A%3A%3Aerror%3A%3Ae.py,line=3::2%252B%0D%0A::set-env::x",
+        "::warning::careful%0D%0A",
+    ]
+
+
+def test_an_annotation_masks_secrets_before_it_escapes_them(
+    github: Capture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("A_TOKEN", "50%-sure")
+
+    console.error("50%-sure")
+
+    assert github.readouterr().err == "::error::***\n"
+
+
+def test_an_annotation_in_a_log_is_a_line_with_its_place(capsys: Capture) -> None:
+    console.warn("slow", title="Build", file="a.py", line=3)
+    console.notice("new")
+
+    assert capsys.readouterr().err == "warning: a.py:3: Build: slow\nnotice: new\n"
+
+
+# Summaries
+
+
+def test_appends_summaries_to_githubs_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    summary = tmp_path / "summary.md"
+    monkeypatch.setenv("GITHUB_STEP_SUMMARY", str(summary))
+
+    console.summary("### one\n")
+    console.summary("### https://me:pw@host")
+
+    assert summary.read_text() == "### one\n\n### https://***@host\n\n"
+
+
+def test_writes_no_summary_elsewhere(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capture
+) -> None:
+    monkeypatch.chdir(tmp_path)
+
+    console.summary("### lost")
+
+    assert list(tmp_path.iterdir()) == []
+    assert capsys.readouterr() == ("", "")
+
+
+def test_cuts_a_summary_at_what_github_shows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    summary = tmp_path / "summary.md"
+    monkeypatch.setenv("GITHUB_STEP_SUMMARY", str(summary))
+    rows = "\n".join("| ä row |" for _ in range(60_000))
+
+    for _ in range(3):
+        console.summary(rows)
+
+    text = summary.read_text()
+    assert console.SUMMARY_LIMIT * 0.99 < summary.stat().st_size <= console.SUMMARY_LIMIT
+    assert text.count("cut here") == 1
+    assert len(set(text.splitlines())) == 3, "rows, blank lines and the sentence about the cut"
+
+
+# Numbers
+
+
+@pytest.mark.parametrize(
+    ("seconds", "duration"),
     [
         (0, "0.0 s"),
         (0.44, "0.4 s"),
@@ -121,120 +281,125 @@ def test_a_group_ends_with_its_duration_and_a_fold_has_no_folds_inside(
         (100_000, "1 d 03 h"),
     ],
 )
-def test_durations(seconds: float, said: str) -> None:
-    assert console.duration(seconds) == said
+def test_writes_durations_for_people(seconds: float, duration: str) -> None:
+    assert console.duration(seconds) == duration
 
 
 @pytest.mark.parametrize(
-    ("count", "said"),
+    ("count", "size"),
     [(0, "0 B"), (1023, "1023 B"), (1024, "1.0 KiB"), (1_468_006, "1.4 MiB"), (3 << 30, "3.0 GiB")],
 )
-def test_sizes(count: int, said: str) -> None:
-    assert console.size(count) == said
+def test_writes_sizes_for_people(count: int, size: str) -> None:
+    assert console.size(count) == size
 
 
-def test_a_table_in_a_log_is_aligned_and_not_wrapped(capsys: pytest.CaptureFixture[str]) -> None:
-    console.table(("file",), [], title="no rows, no table")
-    console.table(("file", "size"), [("a" * 150, "1 B"), ("b", "2 B")], title="made")
+# Tables
+
+
+def test_aligns_a_table_in_a_log_and_does_not_wrap_it(capsys: Capture) -> None:
+    console.table(("file", "size"), [("a" * 150, "1 B"), ("b", "2 B")], title="wheels")
+
     lines = capsys.readouterr().err.splitlines()
-    assert lines == ["made", "file" + " " * 148 + "size", "a" * 150 + "  1 B", "b" + " " * 151 + "2 B"]
+    assert lines == ["wheels", "file" + " " * 148 + "size", "a" * 150 + "  1 B", "b" + " " * 151 + "2 B"]
 
 
-WHEEL = "torch-2.10.0a0+devrocm7.99.0.dev0.sample-cp311-cp311-linux_x86_64.whl"
+def test_prints_no_table_without_rows(capsys: Capture) -> None:
+    console.table(("file",), [], title="wheels")
+
+    assert capsys.readouterr().err == ""
 
 
-@pytest.mark.usefixtures("terminal")
-@pytest.mark.parametrize("columns", [40, 60, 80, 120])
-def test_what_people_copy_from_a_table_stands_whole_at_any_width(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, columns: int
-) -> None:
+@pytest.fixture
+def wide_table(terminal: Capture, monkeypatch: pytest.MonkeyPatch, columns: int) -> list[str]:
+    """Return the lines of a table that is wider than the terminal."""
     monkeypatch.setenv("COLUMNS", str(columns))
     monkeypatch.setenv("NO_COLOR", "1")
     monkeypatch.setenv("A_TOKEN", "swordfish")
-    digest, command = "2d77974c28b0" * 5, "pip install --find-links /out/index.html torch"
-    rows = [(WHEEL, "29.1 KiB", "", digest, command), ("b.whl", "2 B", "3.1", "00", "swordfish [b]")]
-    console.table(("file", "size", "seconds", "sha256", "again"), rows, title="made")
-    lines = capsys.readouterr().err.splitlines()
-    assert lines[:2] == ["made", WHEEL]
-    assert all(any(line.endswith(one) for line in lines) for one in (digest, command))
-    assert (digest in lines, command in lines) == (columns < 80, columns < 60)
-    assert [line for line in lines if len(line) > columns and "  " in line.strip()] == []
-    assert "swordfish" not in "".join(lines)
-    console.table(("file", "size"), [(WHEEL[:20], "1 B")])
-    assert capsys.readouterr().err.splitlines() == ["file" + " " * 18 + "size", f"{WHEEL[:20]}  1 B"]
+    rows = [(WHEEL, "29.1 KiB", "", DIGEST, COMMAND), ("b.whl", "2 B", "3.1", "00", "swordfish [b]")]
+
+    console.table(("file", "size", "seconds", "sha256", "command"), rows, title="wheels")
+
+    return terminal.readouterr().err.splitlines()
 
 
-@pytest.mark.usefixtures("terminal")
-def test_colours_where_wanted(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    console.done("made")
+WIDTHS = pytest.mark.parametrize("columns", [40, 60, 80, 120])
+
+
+@WIDTHS
+def test_a_wide_table_begins_each_row_with_its_first_cell(wide_table: list[str]) -> None:
+    assert wide_table[:2] == ["wheels", WHEEL]
+    assert "b.whl" in wide_table
+
+
+@WIDTHS
+def test_a_wide_table_breaks_no_cell(wide_table: list[str], columns: int) -> None:
+    assert any(line.endswith(DIGEST) for line in wide_table)
+    assert any(line.endswith(COMMAND) for line in wide_table)
+
+    # A line with several cells is never wider than the terminal.
+    too_wide = [line for line in wide_table if len(line) > columns]
+    assert not any("  " in line.strip() for line in too_wide)
+
+
+@WIDTHS
+def test_a_wide_table_gives_a_long_cell_a_line_of_its_own(wide_table: list[str], columns: int) -> None:
+    assert (DIGEST in wide_table) == (columns < 80)
+    assert (COMMAND in wide_table) == (columns < 60)
+
+
+@WIDTHS
+def test_a_wide_table_has_no_secret(wide_table: list[str]) -> None:
+    assert "swordfish" not in "".join(wide_table)
+
+
+def test_a_narrow_table_is_aligned_on_a_terminal(terminal: Capture, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "40")
     monkeypatch.setenv("NO_COLOR", "1")
-    console.done("made")
-    monkeypatch.setenv("NO_COLOR", "")  # as if it were not set
-    monkeypatch.setattr(console, "mode", lambda: "plain")
-    for forced in ("", "0", "1"):
-        monkeypatch.setenv("FORCE_COLOR", forced)
-        console.done("made")
-    green = "\033[32mmade\033[0m\n"
-    assert capsys.readouterr().err == f"{green}made\nmade\nmade\n{green}"
+
+    console.table(("file", "size"), [(WHEEL[:20], "1 B")])
+
+    lines = terminal.readouterr().err.splitlines()
+    assert lines == ["file" + " " * 18 + "size", f"{WHEEL[:20]}  1 B"]
 
 
-def test_a_summary_is_appended_for_github_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    console.summary("### lost")
-    summary = tmp_path / "summary.md"
-    monkeypatch.setenv("GITHUB_STEP_SUMMARY", str(summary))
-    console.summary("### one\n")
-    console.summary("### https://me:pw@host")
-    assert summary.read_text() == "### one\n\n### https://***@host\n\n"
+# Groups
 
 
-@pytest.mark.usefixtures("github")
-def test_an_annotation_is_one_line_that_names_its_place_and_cannot_be_another(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("A_TOKEN", "50%-sure")
-    console.error("2%2B of 50%-sure\r\n::set-env::x", title="a,b:c", file="d%,\n::error::e.py", line=3)
-    console.warn("careful\r\n")
-    assert capsys.readouterr().err == (
-        "::error title=a%2Cb%3Ac,file=d%25%2C%0A%3A%3Aerror%3A%3Ae.py,line=3::"
-        "2%252B of ***%0D%0A::set-env::x\n::warning::careful%0D%0A\n"
-    )
+def print_nested_groups(clock: Clock) -> None:
+    """Print a group that fails, with a group of a minute and a group of a moment in it."""
+    with suppress(ValueError), console.group("outer"):
+        with console.group("inner"):
+            console.say("compiling")
+            clock.now += 65
+        with console.group("a moment"):
+            clock.now += 0.9
+        raise ValueError("broken")
 
 
-def test_elsewhere_an_annotation_is_a_line_with_its_place(capsys: pytest.CaptureFixture[str]) -> None:
-    console.warn("slow", title="Build", file="a.py", line=3)
-    console.notice("new")
-    assert capsys.readouterr().err == "warning: a.py:3: Build: slow\nnotice: new\n"
+def test_a_group_in_a_log_ends_with_its_duration(capsys: Capture, clock: Clock) -> None:
+    print_nested_groups(clock)
 
-
-@pytest.mark.usefixtures("github")
-def test_what_is_printed_commands_nothing(capsys: pytest.CaptureFixture[str]) -> None:
-    console.say("name\n  ::add-path::/evil\nx ##[error]y")
-    with console.group("a\n::error::b"):
-        console.say("::stop-commands::t")
+    # What took less than a second is not worth a line.
     lines = capsys.readouterr().err.splitlines()
-    commands = [line for line in lines if line.lstrip().startswith("::") or "##[" in line]
-    assert commands == ["::group::a%0A::error::b", "::endgroup::"]
+    assert lines == ["compiling", "── inner: 1 min 05 s", "── outer: failed after 1 min 05 s"]
 
 
-def test_masks_hold_from_then_on(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(console, "_MASKED", [])
-    console.add_mask("of-this-run\nsecond-part")
-    console.say("a of-this-run b second-part")
-    assert capsys.readouterr().err == "a *** b ***\n"
-    monkeypatch.setenv("GITHUB_ACTIONS", "true")
-    console.add_mask("other-secret")
-    assert capsys.readouterr().err == "::add-mask::other-secret\n"
+def test_a_group_for_github_is_a_fold_without_folds_inside(github: Capture, clock: Clock) -> None:
+    print_nested_groups(clock)
+
+    assert github.readouterr().err.splitlines() == [
+        "::group::outer",
+        "── inner",
+        "compiling",
+        "── inner: 1 min 05 s",
+        "── a moment",
+        "── a moment: 0.9 s",
+        "::endgroup::",
+        "outer: failed after 1 min 05 s",
+    ]
 
 
-def test_a_summary_stays_below_what_github_shows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    summary = tmp_path / "summary.md"
-    monkeypatch.setenv("GITHUB_STEP_SUMMARY", str(summary))
-    for _ in range(3):
-        console.summary("\n".join("| ä row |" for _ in range(60_000)))
-    assert console.SUMMARY_LIMIT * 0.99 < summary.stat().st_size <= console.SUMMARY_LIMIT
-    text = summary.read_text()
-    assert text.count("cut here") == 1
-    assert set(text.splitlines()) == {"| ä row |", "", "… cut here: GitHub shows no summary beyond 1 MiB."}
+# Steps at work
 
 
 @pytest.mark.parametrize(
@@ -248,51 +413,100 @@ def test_a_summary_stays_below_what_github_shows(tmp_path: Path, monkeypatch: py
         ("[x] 5%", ""),
     ],
 )
-def test_how_far_a_tool_is_comes_from_what_it_prints(line: str, reached: str) -> None:
+def test_reads_progress_from_what_a_tool_prints(line: str, reached: str) -> None:
     step = console.Step("build")
+
     step.hear(line)
+
     assert step.reached == reached
 
 
-def test_what_is_left_is_estimated_from_the_last_run_else_from_what_is_done(clock: SimpleNamespace) -> None:
-    with console.as_last_time(600, [95]):
-        known = console.Step("as last time")
+def test_estimates_the_time_left_from_the_commands_that_are_done(clock: Clock) -> None:
     step = console.Step("build torch")
     step.hear("[1/100] a")
     clock.now += 8
+
     step.hear("[2/100] b")
-    assert step.words == "build torch  8.0 s  [2/100]"  # too little to tell
+    assert step.words == "build torch  8.0 s  [2/100]", "two commands are too few to tell"
+
     step.hear("[5/100] c")
     assert step.words == "build torch  8.0 s  [5/100]  about 2 min 32 s left"
-    step.hear("[1/10] another graph")
-    assert step.left == 0
-    known.hear("[0/1] Re-running CMake...")
-    assert known.left == 0
-    known.hear("[4/100] as many commands")
-    assert known.left == 592
+
+
+def test_estimates_nothing_where_another_graph_begins(clock: Clock) -> None:
+    step = console.Step("build torch")
+    step.hear("[1/100] a")
     clock.now += 8
-    known.hear("[4/12] few of them")  # an edit
-    assert known.left == 16
+    step.hear("[5/100] c")
+
+    step.hear("[1/10] another graph")
+
+    assert step.left == 0
+
+
+@pytest.fixture
+def repeated_step(clock: Clock) -> console.Step:
+    """Return a step that took 600 s and 95 commands last time, 8 s after its begin."""
+    with console.as_last_time(600, [95]):
+        step = console.Step("as last time")
+    clock.now += 8
+    return step
+
+
+def test_estimates_the_time_left_from_the_last_run(repeated_step: console.Step) -> None:
+    repeated_step.hear("[4/100] about as many commands")
+
+    assert repeated_step.left == 592
+
+
+@pytest.mark.parametrize(
+    "line", ["[0/1] Re-running CMake...", "[1/12] few of them, as after an edit"], ids=["CMake", "few"]
+)
+def test_ignores_the_last_run_where_it_had_another_number_of_commands(
+    repeated_step: console.Step, line: str
+) -> None:
+    repeated_step.hear(line)
+
+    assert repeated_step.left == 0
+
+
+def test_estimates_from_what_is_done_where_fewer_commands_run_than_last_time(
+    repeated_step: console.Step, clock: Clock
+) -> None:
+    repeated_step.hear("[0/12] few of them")
+    clock.now += 8
+
+    repeated_step.hear("[4/12] few of them")
+
+    assert repeated_step.left == 16
+
+
+def test_estimates_anew_where_a_step_takes_longer_than_last_time(
+    repeated_step: console.Step, clock: Clock
+) -> None:
+    repeated_step.hear("[4/100] as many commands")
     clock.now += 600
-    known.hear("[6/100] slower than last time")
-    assert 0 < known.left < 10_000
+
+    repeated_step.hear("[6/100] slower than last time")
+
+    assert 0 < repeated_step.left < 10_000
 
 
 @pytest.mark.usefixtures("terminal")
 def test_a_live_line_has_no_secret_no_control_and_the_width(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("A_TOKEN", "swordfish")
     step = console.Step("pack https://me:pw@host")
+
+    # Other letters may be two columns wide.
     step.hear("\033[31mswordfish\x07 \N{CJK UNIFIED IDEOGRAPH-4E2D} " + "x" * 100)
+
     assert step.line(60) == f"pack https://***@host  0.0 s  *** ? {'x' * 24}"
 
 
-@pytest.mark.parametrize("mode", ["plain", "github"])
-def test_a_log_gets_a_line_now_and_then(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, clock: SimpleNamespace, mode: Mode
-) -> None:
-    monkeypatch.setattr(console, "mode", lambda: mode)
-    monkeypatch.setattr(console, "_TICK", 60)  # the thread's turn never comes
-    with console.group("build torch", step := console.Step("build torch")):
+def beats_of_a_long_step(capsys: Capture, clock: Clock) -> list[str]:
+    """Return the lines about a step that takes an hour, and then leaves the console to a program."""
+    step = console.Step("build torch")
+    with console.group("build torch", step):
         step.hear("[9/10] a")
         for _ in range(60):
             clock.now += 60
@@ -300,6 +514,15 @@ def test_a_log_gets_a_line_now_and_then(
         with console.covered():
             clock.now += 6000
             console.SCREEN.beat()
-    beats = [line for line in capsys.readouterr().err.splitlines() if line.startswith("…")]
-    assert len(beats) == (25 if mode == "plain" else 0)
-    assert not beats or beats[0] == "… build torch  1 min 00 s  [9/10]  about 6.7 s left"
+    return [line for line in capsys.readouterr().err.splitlines() if line.startswith("…")]
+
+
+def test_a_log_gets_a_line_about_a_long_step_ever_more_rarely(capsys: Capture, clock: Clock) -> None:
+    beats = beats_of_a_long_step(capsys, clock)
+
+    assert beats[0] == "… build torch  1 min 00 s  [9/10]  about 6.7 s left"
+    assert len(beats) == 25
+
+
+def test_github_gets_no_lines_about_a_long_step(github: Capture, clock: Clock) -> None:
+    assert beats_of_a_long_step(github, clock) == []

@@ -4,15 +4,21 @@ from hypothesis import strategies as st
 
 from core.errors import FatalError, UsageError, nearest
 
+WORDS = st.text(min_size=1, max_size=8)
 
-def test_an_error_reads_as_its_sentence_and_then_the_next_action() -> None:
+
+def test_shows_an_error_as_its_message_and_its_hint() -> None:
     problem = UsageError("There is no 'nigtly'.", hint="Try nightly.")
+
     assert str(problem) == "There is no 'nigtly'.\nTry nightly."
+
+
+def test_shows_an_error_without_a_hint_as_its_message() -> None:
     assert str(FatalError("The disk is full.")) == "The disk is full."
 
 
 @pytest.mark.parametrize(
-    ("word", "known", "said"),
+    ("word", "names", "sentence"),
     [
         ("nigtly", ["nightly", "main"], "Did you mean 'nightly'?"),
         ("CPU", ["cpu", "gfx1100"], "Did you mean 'cpu'?"),
@@ -21,12 +27,14 @@ def test_an_error_reads_as_its_sentence_and_then_the_next_action() -> None:
         ("xyz", ["main", "nightly", "main"], "Known: main, nightly."),
         ("xyz", [], "None is known."),
     ],
+    ids=["a letter missing", "other case", "swapped letters", "beginnings", "nothing near", "no names"],
 )
-def test_the_nearest_name_is_proposed_or_all_are_listed(word: str, known: list[str], said: str) -> None:
-    assert nearest(word, known) == said
+def test_proposes_the_nearest_name_or_lists_all(word: str, names: list[str], sentence: str) -> None:
+    assert nearest(word, names) == sentence
 
 
-@given(st.text(min_size=1, max_size=8), st.lists(st.text(min_size=1, max_size=8), min_size=1))
-def test_whatever_is_proposed_is_known(word: str, known: list[str]) -> None:
-    said = nearest(word, known)
-    assert any(repr(name) in said for name in known) or said.startswith("Known: ")
+@given(WORDS, st.lists(WORDS, min_size=1))
+def test_proposes_only_known_names(word: str, names: list[str]) -> None:
+    sentence = nearest(word, names)
+
+    assert any(repr(name) in sentence for name in names) or sentence.startswith("Known: ")

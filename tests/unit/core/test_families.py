@@ -1,4 +1,3 @@
-import stat
 from pathlib import Path
 
 import pytest
@@ -7,14 +6,31 @@ from hypothesis import strategies as st
 
 from core import families, process
 from core.errors import UsageError
+from tests.kit.machines import Answer, answer_processes
+from tests.kit.repos import write_files
+
+TARGETS = sorted(name for name, family in families.families().items() if family.targets == (name,))
 
 
-def kfd(folder: Path, *versions: int) -> Path:
+def write_nodes(folder: Path, *versions: int) -> Path:
+    """Write the kernel's topology of these nodes; return its folder. A processor has version 0."""
     for number, version in enumerate(versions):
-        node = folder / str(number)
-        node.mkdir(parents=True)
-        (node / "properties").write_text(f"cpu_cores_count 0\ngfx_target_version {version}\nlds_size 64\n")
+        properties = f"cpu_cores_count 0\ngfx_target_version {version}\nlds_size 64\n"
+        write_files(folder / str(number), {"properties": properties})
     return folder
+
+
+def install_program(folder: Path, monkeypatch: pytest.MonkeyPatch, *, name: str, answer: Answer) -> None:
+    """Put one program on the machine, which answers like this."""
+    program = folder / name
+    program.write_text("")
+    program.chmod(0o755)
+    # Unit tests hide the programs that tell about GPUs from `which`; this one is the test's own.
+    monkeypatch.setattr(process, "which", lambda wanted: program if wanted == name else None)
+    answer_processes(monkeypatch, lambda _call: answer)
+
+
+# Names
 
 
 @pytest.mark.parametrize(
@@ -30,62 +46,72 @@ def kfd(folder: Path, *versions: int) -> Path:
         ("gfx1100,gfx110X-dgpu", ("gfx1100", "gfx1101", "gfx1102")),
     ],
 )
-def test_families_expand_to_targets(name: str, targets: tuple[str, ...]) -> None:
+def test_expands_a_family_into_its_targets(name: str, targets: tuple[str, ...]) -> None:
     assert families.gpu_targets(name) == targets
 
 
-def test_aggregates_hold_every_target_once() -> None:
-    parts = [families.gpu_targets(name) for name in ("dcgpu-all", "dgpu-all", "igpu-all")]
-    held = [target for part in parts for target in part]
-    assert len(held) == len(set(held)) == 28
+def test_the_three_aggregates_hold_every_target_once() -> None:
+    aggregates = ("dcgpu-all", "dgpu-all", "igpu-all")
+    targets = [target for name in aggregates for target in families.gpu_targets(name)]
+
+    assert sorted(targets) == TARGETS
 
 
 @pytest.mark.parametrize("name", ["gfx94x-dcgpu", "gfx94X-dgcpu"])
-def test_unknown_family_names_the_nearest(name: str) -> None:
-    with pytest.raises(UsageError, match="Did you mean 'gfx94X-dcgpu'"):
+def test_proposes_the_family_that_an_unknown_name_is_nearest_to(name: str) -> None:
+    with pytest.raises(UsageError) as raised:
         families.family(name)
+
+    assert name in raised.value.message
+    assert "'gfx94X-dcgpu'" in raised.value.message
 
 
 @pytest.mark.parametrize("name", ["", " ; ", "cpu;gfx942"])
-def test_senseless_families_are_refused(name: str) -> None:
+def test_rejects_a_senseless_family(name: str) -> None:
     with pytest.raises(UsageError):
         families.family(name)
 
 
-@given(st.sampled_from(sorted(name for name, f in families.families().items() if f.targets == (name,))))
-def test_every_known_target_has_a_kernel_version(target: str) -> None:
-    digits = target.removeprefix("gfx")
-    major, minor, step = int(digits[:-2]), int(digits[-2], 16), int(digits[-1], 16)
-    assert families.target_of_version(major * 10000 + minor * 100 + step) == target
+# Detection
 
 
-def test_kernel_topology_is_read_in_the_order_of_nodes(tmp_path: Path) -> None:
-    # node 0 is a processor; ten nodes show that 10 comes after 9
-    root = kfd(tmp_path, 0, 90402, 90402, 0, 0, 0, 0, 0, 0, 0, 110000)
-    assert families.detect(root) == ("gfx942", "gfx1100")
+@given(st.sampled_from(TARGETS))
+def test_reads_every_target_from_its_kernel_version(target: str) -> None:
+    # gfx90a: major 9, minor 0, stepping 10; the last two are hexadecimal digits.
+    major = int(target.removeprefix("gfx")[:-2])
+    minor = int(target[-2], 16)
+    stepping = int(target[-1], 16)
+
+    assert families.target_of_version(major * 10000 + minor * 100 + stepping) == target
 
 
-def test_programs_answer_where_the_kernel_does_not(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    program = tmp_path / "rocminfo"
-    program.write_text("")
-    program.chmod(program.stat().st_mode | stat.S_IXUSR)
-    monkeypatch.setattr(process, "which", lambda name: program if name == "rocminfo" else None)
-    said = "  Name:   gfx90a:sramecc+:xnack-\n  Name: amdgcn-amd-amdhsa--gfx90a\n  Name: gfx90a\n"
-    monkeypatch.setattr(
-        process, "capture", lambda *_, **__: process.Completed(returncode=0, stdout=said, stderr="")
-    )
+def test_detects_targets_in_the_order_of_the_kernels_nodes(tmp_path: Path) -> None:
+    # Ten GPUs, so that 10 comes after 9, and not after 1.
+    nodes = write_nodes(tmp_path, 0, 90402, 90402, 0, 0, 0, 0, 0, 0, 0, 110000)
+
+    assert families.detect(nodes) == ("gfx942", "gfx1100")
+
+
+def test_asks_programs_where_the_kernel_tells_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    output = "  Name:   gfx90a:sramecc+:xnack-\n  Name: amdgcn-amd-amdhsa--gfx90a\n  Name: gfx90a\n"
+    install_program(tmp_path, monkeypatch, name="rocminfo", answer=Answer(stdout=output))
+
     assert families.detect(tmp_path / "absent") == ("gfx90a",)
 
 
-def test_a_failing_program_sees_no_gpu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(process, "which", lambda _: tmp_path)
-    failed = process.Completed(returncode=1, stdout="gfx942\n", stderr="")
-    monkeypatch.setattr(process, "capture", lambda *_, **__: failed)
-    assert families.detect(tmp_path) == ()
+def test_detects_nothing_where_a_program_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    install_program(tmp_path, monkeypatch, name="rocminfo", answer=Answer(status=1, stdout="gfx942\n"))
+
+    assert families.detect(tmp_path / "absent") == ()
+
+
+# Defaults
 
 
 @pytest.mark.parametrize(
-    ("detected", "family"),
+    ("targets", "family"),
     [
         (("gfx942",), "gfx94X-dcgpu"),
         (("gfx1101",), "gfx110X-all"),
@@ -94,20 +120,23 @@ def test_a_failing_program_sees_no_gpu(tmp_path: Path, monkeypatch: pytest.Monke
         (("gfx1036",), "gfx103X-igpu"),
         (("gfx1200", "gfx1201"), "gfx120X-all"),
     ],
+    ids=",".join,
 )
-def test_default_family_of_a_machine(detected: tuple[str, ...], family: str) -> None:
-    assert families.default_family(detected) == family
+def test_chooses_the_family_of_a_machine(targets: tuple[str, ...], family: str) -> None:
+    assert families.default_family(targets) == family
 
 
 @pytest.mark.parametrize(
-    ("detected", "said"),
+    ("targets", "mentioned"),
     [
-        ((), ("gfx94X-dcgpu", "--gpu-family cpu", "--torch-ref sample")),
-        (("gfx942", "gfx1100"), ("--gpu-family gfx110X-all or --gpu-family gfx94X-dcgpu",)),
-        (("gfx1399",), ("gfx1399",)),
+        ((), ["gfx94X-dcgpu", "--gpu-family cpu", "--torch-ref sample"]),
+        (("gfx942", "gfx1100"), ["--gpu-family gfx110X-all", "--gpu-family gfx94X-dcgpu"]),
+        (("gfx1399",), ["gfx1399"]),
     ],
+    ids=["no GPU", "two families", "unknown GPU"],
 )
-def test_where_no_family_follows_the_ways_are_named(detected: tuple[str, ...], said: tuple[str, ...]) -> None:
-    with pytest.raises(UsageError) as caught:
-        families.default_family(detected)
-    assert all(way in str(caught.value) for way in said)
+def test_names_the_choices_where_no_family_follows(targets: tuple[str, ...], mentioned: list[str]) -> None:
+    with pytest.raises(UsageError) as raised:
+        families.default_family(targets)
+
+    assert all(name in str(raised.value) for name in mentioned)

@@ -10,107 +10,165 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from core import files
-from core.errors import FatalError
+from core.errors import MachineError
 
 
-def no_space(*_arguments: Any, **_options: Any) -> NoReturn:
+def fail_for_space(*_arguments: Any, **_options: Any) -> NoReturn:
+    """Fail as the operating system does on a full disk."""
     raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
 
-def test_a_file_appears_whole_in_folders_that_are_made(tmp_path: Path) -> None:
-    path = tmp_path / "a" / "b.txt"
+# Atomic writes
+
+
+def test_a_file_appears_only_when_it_is_complete(tmp_path: Path) -> None:
+    path = tmp_path / "new" / "folder" / "b.txt"
+
     with files.atomic(path) as stream:
-        stream.write(b"half")
+        stream.write(b"first half")
         assert not path.exists()
-        stream.write(b" and whole")
-    assert path.read_bytes() == b"half and whole"
+        stream.write(b" and second")
+
+    assert path.read_bytes() == b"first half and second"
     assert path.stat().st_mode & 0o777 == 0o644
 
 
-def test_an_interrupted_write_leaves_what_was_there(tmp_path: Path) -> None:
+def test_an_interrupted_write_leaves_the_file_as_it_was(tmp_path: Path) -> None:
     path = tmp_path / "b.txt"
     path.write_text("before")
 
-    def interrupted() -> NoReturn:
+    def write_half() -> NoReturn:
         with files.atomic(path) as stream:
             stream.write(b"half")
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        interrupted()
+        write_half()
+
     assert path.read_text() == "before"
     assert list(tmp_path.iterdir()) == [path]
 
 
-def test_a_full_disk_is_one_clear_error_and_leaves_nothing(tmp_path: Path) -> None:
-    said = pytest.raises(FatalError, match=r"b\.txt could not be written: No space left")
-    with said, files.atomic(tmp_path / "b.txt"):
-        no_space()
+def test_names_the_file_that_a_full_disk_did_not_take(tmp_path: Path) -> None:
+    with pytest.raises(MachineError) as raised, files.atomic(tmp_path / "b.txt"):
+        fail_for_space()
+
+    assert "b.txt" in raised.value.message
+    assert os.strerror(errno.ENOSPC) in raised.value.message
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_folder_that_cannot_be_made_is_one_clear_error(tmp_path: Path) -> None:
-    (tmp_path / "taken").write_text("a file")
-    with pytest.raises(FatalError, match=r"could not be written: (Not a directory|File exists)"):
-        files.write_text(tmp_path / "taken" / "b.txt", "text")
-    with pytest.raises(FatalError, match="could not be written"):
-        files.link_or_copy(tmp_path / "taken", tmp_path / "taken" / "b.txt")
+def test_names_a_file_whose_folder_cannot_be_made(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("no folder")
+
+    with pytest.raises(MachineError) as raised:
+        files.write_text(tmp_path / "file" / "b.txt", "text")
+
+    assert "b.txt" in raised.value.message
 
 
-def test_text_has_line_feeds_and_json_ends_with_one(tmp_path: Path) -> None:
+def test_writes_text_with_line_feeds(tmp_path: Path) -> None:
     files.write_text(tmp_path / "a", "a\nb\n")
+
     assert (tmp_path / "a").read_bytes() == b"a\nb\n"
+
+
+def test_writes_json_in_the_order_of_its_keys_with_a_newline_at_the_end(tmp_path: Path) -> None:
     files.write_json(tmp_path / "b", {"z": "größer", "a": [1]})
-    assert (tmp_path / "b").read_text(encoding="utf-8") == '{\n  "z": "größer",\n  "a": [\n    1\n  ]\n}\n'
+
+    content = (tmp_path / "b").read_text(encoding="utf-8")
+    assert content == '{\n  "z": "größer",\n  "a": [\n    1\n  ]\n}\n'
 
 
-def test_digests_are_sha256(tmp_path: Path) -> None:
-    (tmp_path / "a").write_bytes(b"\x00" * files.CHUNK + b"\xff")
-    assert files.sha256(tmp_path / "a") == hashlib.sha256(b"\x00" * files.CHUNK + b"\xff").hexdigest()
+# Digests
+
+
+def test_hashes_files_of_several_chunks_and_texts_by_sha256(tmp_path: Path) -> None:
+    content = b"\x00" * files.CHUNK + b"\xff"
+    (tmp_path / "a").write_bytes(content)
+
+    assert files.sha256(tmp_path / "a") == hashlib.sha256(content).hexdigest()
     assert files.sha256_text("ä") == hashlib.sha256("ä".encode()).hexdigest()
 
 
 @given(st.dictionaries(st.text(min_size=1), st.integers() | st.lists(st.text()), min_size=1))
-def test_a_value_has_one_digest_whatever_the_order(value: dict[str, Any]) -> None:
-    digest = files.digest_of(value)
-    assert digest == files.digest_of(dict(reversed(value.items())))
-    assert digest != files.digest_of({**value, "": 1})
+def test_a_document_has_one_digest_whatever_the_order_of_its_keys(document: dict[str, Any]) -> None:
+    digest = files.digest_of(document)
+
+    assert digest == files.digest_of(dict(reversed(document.items())))
+    assert digest != files.digest_of({**document, "": 1})
 
 
-def test_a_file_is_linked_and_replaces_another(tmp_path: Path) -> None:
-    source, target = tmp_path / "source", tmp_path / "deep" / "target"
+# Links
+
+
+@pytest.fixture
+def source(tmp_path: Path) -> Path:
+    """Return a file to link or copy."""
+    source = tmp_path / "source"
     source.write_text("new")
+    return source
+
+
+def test_links_a_file_in_the_place_of_another(source: Path, tmp_path: Path) -> None:
+    target = tmp_path / "deep" / "target"
     target.parent.mkdir()
     target.write_text("old")
+
     files.link_or_copy(source, target)
-    files.link_or_copy(source, target)
-    assert target.read_text() == "new"
+
     assert target.samefile(source)
     assert list(target.parent.iterdir()) == [target]
 
 
-def test_where_links_are_refused_a_file_is_copied(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(os, "link", no_space)
-    (tmp_path / "source").write_text("new")
-    files.link_or_copy(tmp_path / "source", tmp_path / "target")
+def test_links_a_file_that_is_linked_already(source: Path, tmp_path: Path) -> None:
+    target = tmp_path / "target"
+    files.link_or_copy(source, target)
+
+    files.link_or_copy(source, target)
+
+    assert target.samefile(source)
+
+
+def test_copies_a_file_where_links_are_refused(
+    source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(os, "link", fail_for_space)
+
+    files.link_or_copy(source, tmp_path / "target")
+
     assert (tmp_path / "target").read_text() == "new"
-    assert not (tmp_path / "target").samefile(tmp_path / "source")
+    assert not (tmp_path / "target").samefile(source)
 
 
-def test_a_second_holder_waits_aloud(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_names_a_link_whose_folder_cannot_be_made(source: Path) -> None:
+    with pytest.raises(MachineError) as raised:
+        files.link_or_copy(source, source / "b.txt")
+
+    assert "b.txt" in raised.value.message
+
+
+# Locks
+
+
+def test_a_second_holder_of_a_lock_waits_and_says_so(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    lock = tmp_path / "sub" / "x.lock"
     order: list[str] = []
 
-    def second() -> None:
-        with files.locked(tmp_path / "sub" / "x.lock", what="src/torch"):
+    def work_second() -> None:
+        with files.locked(lock, what="src/torch"):
             order.append("second")
 
-    with files.locked(tmp_path / "sub" / "x.lock", what="src/torch"):
-        thread = threading.Thread(target=second)
+    with files.locked(lock, what="src/torch"):
+        thread = threading.Thread(target=work_second)
         thread.start()
-        said = ""
-        while "Waiting for another process that works on src/torch" not in said:
+        output = ""
+        while "src/torch" not in output:
             thread.join(0.01)
-            said += capsys.readouterr().err
+            output += capsys.readouterr().err
         order.append("first")
     thread.join()
+
     assert order == ["first", "second"]

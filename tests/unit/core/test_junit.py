@@ -13,33 +13,79 @@ from hypothesis import strategies as st
 
 from core import junit, process
 from pytorch_build.test.results import last_attempt
+from tests.kit.repos import write_files
+
+MEBIBYTE = 1 << 20
+
+# As pytest writes reports.
+REPORT = b"""<?xml version="1.0" encoding="utf-8"?><testsuites><testsuite name="pytest" tests="2" failures="1"
+errors="0" time="1.5" timestamp="2026-01-01T00:00:00">
+<properties><property name="rocm" value="7.0"/></properties>
+<testcase classname="test_a.TestA" name="test_x" time="0.5"/>
+<testcase classname="test_a.TestA" name="test_y" time="1.0"><failure message="AssertionError: no">tb</failure>
+<system-out>output</system-out></testcase></testsuite></testsuites>"""
+
+# A passed, a failed and a skipped test.
+CASES = '<testcase name="a"/><testcase name="b"><failure/></testcase><testcase name="c"><skipped/></testcase>'
+
+BILLION_LAUGHS = b"""<?xml version="1.0"?>
+<!DOCTYPE t [<!ENTITY a "ha"><!ENTITY b "&a;&a;&a;&a;&a;&a;&a;&a;&a;&a;">]>
+<testsuite><testcase classname="&b;" name="x"/></testsuite>"""
+EXTERNAL_ENTITY = b"""<!DOCTYPE t [<!ENTITY a SYSTEM "file:///etc/passwd">]>
+<testsuite><testcase name="&a;"/></testsuite>"""
 
 
 def case(outcome: Any = "passed", test: str = "test_a.py::test_x", **facts: Any) -> junit.Case:
+    """Return the result of a test."""
     return junit.Case(test=test, outcome=outcome, file="test_a.py", **facts)
 
 
-def test_every_outcome_is_written_and_read_again() -> None:
-    cases = tuple(
-        case(
-            outcome,
-            f"test_a.py::TestA::test_{at}[é|`<b>`]",
-            seconds=at / 4,
-            line="" if outcome == "passed" else f"why <{at}> & so",
-            text="" if outcome == "passed" else f"why <{at}>\nand more ]]>",
-            attempts=2 if outcome in {"flaky", "failed"} else 1,
-            rule="nn.slow: Now <and> then." if outcome == "flaky" else "",
-        )
-        for at, outcome in enumerate(junit.OUTCOMES)
+def suite(content: str, attributes: str = "") -> bytes:
+    """Return a report of one suite."""
+    return f"<testsuite {attributes}>{content}</testsuite>".encode()
+
+
+# Written and read again
+
+
+def detailed_case(outcome: junit.Outcome) -> junit.Case:
+    """Return a result with everything that a result can say, in letters that XML has a meaning for."""
+    has_passed = outcome == "passed"
+    is_flaky = outcome == "flaky"
+    return case(
+        outcome,
+        f"test_a.py::TestA::test_{outcome}[é|`<b>`]",
+        seconds=0.25,
+        line="" if has_passed else f"why <{outcome}> & so",
+        text="" if has_passed else f"why <{outcome}>\nand on ]]>",
+        attempts=2 if outcome in {"flaky", "failed"} else 1,
+        rule="nn.slow: Now <and> then." if is_flaky else "",
     )
+
+
+@pytest.mark.parametrize("outcome", junit.OUTCOMES)
+def test_reads_the_results_that_it_wrote(outcome: junit.Outcome) -> None:
+    document = junit.Document(cases=(detailed_case(outcome),), timestamp="2026-01-02T03:04:05+00:00")
+
+    document_read = junit.read(junit.write(document))
+
+    assert document_read.cases == document.cases
+    assert document_read.timestamp == document.timestamp
+
+
+def test_reads_the_properties_and_problems_that_it_wrote() -> None:
     document = junit.Document(
-        cases=cases,
-        suites={"test_a.py": junit.Suite(seconds=9.5, properties={"whole": "8"})},
+        cases=(case(),),
+        suites={"test_a.py": junit.Suite(seconds=9.5, properties={"complete": "8"})},
         properties={"shard": "2/6", "torch_ref": "release/2.10"},
         problems=("it ended early",),
         timestamp="2026-01-02T03:04:05+00:00",
     )
+
     assert junit.read(junit.write(document)) == document
+
+
+# The line of a result
 
 
 @pytest.mark.parametrize(
@@ -54,9 +100,30 @@ def test_every_outcome_is_written_and_read_again() -> None:
         ("", "", ""),
         ("x" * 9999, "", "x" * 300),
     ],
+    ids=["first line", "colours", "collection", "set-up", "traceback", "vague alone", "nothing", "long"],
 )
-def test_the_line_that_matters(message: str, text: str, line: str) -> None:
+def test_takes_the_line_that_says_what_happened(message: str, text: str, line: str) -> None:
     assert junit.first_line(message, text) == line
+
+
+def test_keeps_a_text_within_the_limit() -> None:
+    text = "a" * junit.TEXT_LIMIT
+
+    assert junit.cut(text) == text
+
+
+def test_cuts_a_long_text_in_its_middle() -> None:
+    half = junit.TEXT_LIMIT // 2
+
+    text = junit.cut("a" * half + "c" * 90 + "b" * half)
+
+    first, middle, last = text.split("\n")
+    assert first == "a" * half
+    assert "90" in middle
+    assert last == "b" * half
+
+
+# Outcomes
 
 
 @pytest.mark.parametrize(
@@ -72,163 +139,32 @@ def test_the_line_that_matters(message: str, text: str, line: str) -> None:
         (("skipped", "skipped"), "skipped"),
         (("passed", "skipped"), "skipped"),
     ],
+    ids=", ".join,
 )
-def test_attempts_make_one_result(outcomes: Sequence[Any], outcome: str) -> None:
-    made = last_attempt([case(one, line=one, seconds=1) for one in outcomes])
-    assert (made.outcome, made.attempts, made.seconds) == (outcome, len(outcomes), len(outcomes))
-    if outcome == "flaky":
-        assert made.line == outcomes[0]
+def test_makes_one_result_of_all_attempts(outcomes: Sequence[Any], outcome: str) -> None:
+    result = last_attempt([case(attempt, seconds=1) for attempt in outcomes])
+
+    assert result.outcome == outcome
+    assert result.attempts == len(outcomes)
+    assert result.seconds == len(outcomes)
 
 
-def test_counts_name_every_outcome() -> None:
-    assert junit.counts([case(), case("failed"), case()]) == dict.fromkeys(junit.OUTCOMES, 0) | {
-        "passed": 2,
-        "failed": 1,
-    }
-    assert {one for one in junit.OUTCOMES if case(one).failing} == junit.FAILING
+def test_a_flaky_result_has_the_line_of_its_first_failure() -> None:
+    result = last_attempt([case("failed", line="why"), case("passed", line="")])
+
+    assert result.line == "why"
 
 
-def test_long_texts_keep_both_ends() -> None:
-    half = junit.TEXT_LIMIT // 2
-    assert junit.cut("a" * 2 * half) == "a" * 2 * half
-    assert (
-        junit.cut("a" * half + "c" * 90 + "b" * half)
-        == f"{'a' * half}\n… 90 characters left out …\n{'b' * half}"
-    )
+def test_counts_every_outcome() -> None:
+    counts = junit.counts([case(), case("failed"), case()])
+
+    assert counts == dict.fromkeys(junit.OUTCOMES, 0) | {"passed": 2, "failed": 1}
 
 
-GOOD = b"""<?xml version="1.0" encoding="utf-8"?><testsuites><testsuite name="pytest" tests="2" failures="1"
-errors="0" time="1.5" timestamp="2026-01-01T00:00:00">
-<properties><property name="rocm" value="7.0"/></properties>
-<testcase classname="test_a.TestA" name="test_x" time="0.5"/>
-<testcase classname="test_a.TestA" name="test_y" time="1.0"><failure message="AssertionError: no">tb</failure>
-<system-out>said</system-out></testcase></testsuite></testsuites>"""
-LAUGHS = b"""<?xml version="1.0"?><!DOCTYPE t [<!ENTITY a "ha"><!ENTITY b "&a;&a;&a;&a;&a;&a;&a;&a;&a;&a;">]>
-<testsuite><testcase classname="&b;" name="x"/></testsuite>"""
-OUTSIDE = (
-    b"""<!DOCTYPE t [<!ENTITY a SYSTEM "file:///etc/passwd">]><testsuite><testcase name="&a;"/></testsuite>"""
-)
+def test_four_outcomes_are_failures() -> None:
+    failures = {outcome for outcome in junit.OUTCOMES if case(outcome).failing}
 
-
-def suite(inside: str, attributes: str = "") -> bytes:
-    return f"<testsuite {attributes}>{inside}</testsuite>".encode()
-
-
-@pytest.mark.parametrize(
-    ("content", "problem"),
-    [
-        (b"", "empty"),
-        (b"\n \n", "not valid XML"),
-        (b"not xml", "not valid XML"),
-        (b"<html></html>", "not a JUnit report but <html>"),
-        (b"<testsuites></testsuites>", "holds no test"),
-        (suite("", 'tests="0"'), "holds no test"),
-        (suite("", 'tests="7"'), "counts 7 tests and names none"),
-        (suite('<testcase name="a"/>', 'tests="1" failures="3"'), "counts 3 failures and names none"),
-        (LAUGHS, "declares a document type"),
-        (OUTSIDE, "declares a document type"),
-        (GOOD.replace(b"said", b"\xff\xfe"), "not valid XML"),
-        (GOOD.replace(b"said", b"\x00"), "not valid XML"),
-        (GOOD.replace(b"utf-8", b"klingon"), "not valid XML"),
-        (GOOD.replace(b"utf-8", b"rot13"), "not valid XML"),
-        (suite("<a>" * 100 + "</a>" * 100), "nested more than"),
-        (GOOD + b"<testsuites/>", "not valid XML"),
-    ],
-)
-def test_what_cannot_be_believed_is_told(content: bytes, problem: str) -> None:
-    problems = junit.read(content).problems
-    assert len(problems) == 1
-    assert problem in problems[0]
-
-
-@given(st.integers(0, len(GOOD) - 1))
-def test_no_report_that_was_cut_off_passes(length: int) -> None:
-    document = junit.read(GOOD[:length])
-    assert len(document.problems) == 1
-    assert len(document.cases) <= 2
-
-
-@given(st.binary(max_size=200) | st.text(max_size=100).map(str.encode))
-def test_nothing_that_is_given_breaks_the_reader(content: bytes) -> None:
-    assert junit.read(content).problems
-    junit.read(suite("<testcase name='a'><failure>") + content)
-
-
-def test_other_encodings_are_read() -> None:
-    text = GOOD.decode().replace("said", "é").replace("test_x", "test_é")
-    for encoding in ("utf-16", "latin-1"):
-        document = junit.read(text.replace("utf-8", encoding).encode(encoding))
-        assert document.problems == ()
-        assert document.cases[0].test == "test_a.py::TestA::test_é"
-
-
-def test_a_huge_output_takes_no_memory() -> None:
-    # one line without an end is the worst that an output can be
-    output = "x" * (40 << 20)
-    inside = f'<testcase name="a"><failure message="m">{output}</failure><system-out>{output}</system-out>'
-    content = suite(f"{inside}</testcase>")
-    del output, inside
-    tracemalloc.start()
-    document = junit.read(io.BytesIO(content))
-    _, peak = tracemalloc.get_traced_memory()
-    tracemalloc.stop()
-    assert document.problems == ()
-    assert len(document.cases[0].text) < junit.TEXT_LIMIT + 100
-    assert "characters left out" in document.cases[0].text
-    assert peak < 64 << 20
-
-
-def test_limits_are_held(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(junit, "MAX_CASES", 3)
-    document = junit.read(suite("".join(f'<testcase name="{at}"/>' for at in range(5))))
-    assert "more than 3 tests" in document.problems[0]
-    assert len(document.cases) == 3
-    monkeypatch.setattr(junit, "MAX_BYTES", 64)
-    assert "larger than" in junit.read(GOOD).problems[0]
-
-
-def test_values_that_are_no_numbers_count_nothing() -> None:
-    inside = "".join(
-        f'<testcase name="t{at}" time="{said}"/>' for at, said in enumerate(("nan", "-1", "inf", "x"))
-    )
-    document = junit.read(suite(inside, 'tests="4" time="1,234.5" failures="-3"'))
-    assert [one.seconds for one in document.cases] == [0, 0, 0, 0]
-    assert next(iter(document.suites.values())).seconds == 1234.5
-    assert document.problems == ()
-
-
-CASES = '<testcase name="a"/><testcase name="b"><failure/></testcase><testcase name="c"><skipped/></testcase>'
-
-
-@pytest.mark.parametrize(
-    ("stated", "problems"),
-    [
-        ('tests="3" failures="1" errors="0" skipped="1"', ()),
-        # what ctest has switched off is counted by itself; older writers leave counts out
-        ('tests="3" failures="1" skipped="0" disabled="1"', ()),
-        ("", ()),
-        ('tests="100"', ("the report counts 100 tests and names 3",)),
-        ('tests="2"', ("the report counts 2 tests and names 3",)),
-        ('tests="many" failures="-1"', ("counts many tests and names 3", "counts -1 failures and names 1")),
-        ('tests="3" failures="2"', ("the report counts 2 failures and names 1",)),
-        ('tests="3" failures="0" errors="1"', ("0 failures and names 1", "1 errors and names none")),
-        ('tests="3" failures="1" skipped="90"', ("the report counts 90 skipped and names 1",)),
-    ],
-)
-def test_counts_of_a_report_add_up(stated: str, problems: Sequence[str]) -> None:
-    for xml in (suite(CASES, stated), f"<testsuites {stated}>{suite(CASES).decode()}</testsuites>".encode()):
-        found = junit.read(xml)
-        assert len(found.cases) == 3
-        assert len(found.problems) == len(problems)
-        assert all(one in said for one, said in zip(problems, found.problems, strict=True))
-
-
-def test_a_whole_suite_that_is_cut_out_is_missed() -> None:
-    cases = tuple(replace(case(test=f"{name}.py::test"), file=f"{name}.py") for name in "ab")
-    whole = junit.write(junit.Document(cases=cases))
-    less = re.sub(rb'<testsuite name="b.py".*</testsuite>', b"", whole)
-    assert junit.read(whole).problems == ()
-    assert junit.read(less).problems == ("the report counts 2 tests and names 1",)
+    assert failures == junit.FAILING == {"failed", "error", "timeout", "crashed"}
 
 
 @pytest.mark.parametrize(
@@ -247,19 +183,23 @@ def test_a_whole_suite_that_is_cut_out_is_missed() -> None:
         ('<failure message="call"/><error message="teardown"/>', "failed"),
     ],
 )
-def test_outcomes_by_what_others_write(element: str, outcome: str) -> None:
+def test_reads_outcomes_as_other_programs_write_them(element: str, outcome: str) -> None:
     document = junit.read(suite(f'<testcase classname="t" name="t">{element}</testcase>'))
-    assert [one.outcome for one in document.cases] == [outcome]
+
+    assert [result.outcome for result in document.cases] == [outcome]
+
+
+# Names of tests
 
 
 @pytest.mark.parametrize(
-    ("attributes", "expected"),
+    ("attributes", "node_id"),
     [
         ({"classname": "test_nn.TestNN", "name": "test_a"}, "test_nn.py::TestNN::test_a"),
         ({"classname": "dynamo.test_misc.TestA", "name": "t"}, "dynamo/test_misc.py::TestA::t"),
         ({"classname": "test_nn", "name": "t[a.b]"}, "test_nn.py::t[a.b]"),
         ({"classname": "a.checks.TestA", "name": "t", "file": "a/checks.py"}, "a/checks.py::TestA::t"),
-        # inherited: the file is where the function stands, which is not the test's
+        # An inherited test: the file is where the function stands, which is not the test's.
         ({"classname": "test_a.TestA", "name": "t", "file": "lib/common.py"}, "test_a.py::TestA::t"),
         ({"classname": "rocm_sdk.core", "name": "files are there"}, "rocm_sdk.core::files are there"),
         ({"classname": "", "name": "a.test_b", "file": "a/test_b.py"}, "a/test_b.py"),
@@ -268,40 +208,202 @@ def test_outcomes_by_what_others_write(element: str, outcome: str) -> None:
         ({}, "?"),
     ],
 )
-def test_node_ids(attributes: dict[str, str], expected: str) -> None:
-    assert junit.node_id(attributes) == expected
+def test_names_a_test_by_its_node_id(attributes: dict[str, str], node_id: str) -> None:
+    assert junit.node_id(attributes) == node_id
 
 
-def test_long_names_stay_different() -> None:
-    names = [f"{'x' * 5000}{at}" for at in range(2)]
-    document = junit.read(suite("".join(f'<testcase name="{name}"/>' for name in names)))
-    assert len({one.test for one in document.cases}) == 2
-    assert all(len(one.test) < 2100 for one in document.cases)
+def test_shortens_long_names_so_that_they_stay_different() -> None:
+    long_name = "x" * 5000
+    document = junit.read(suite(f'<testcase name="{long_name}0"/><testcase name="{long_name}1"/>'))
+
+    first, second = [result.test for result in document.cases]
+    assert first != second
+    assert max(len(first), len(second)) < 2100
 
 
-def test_an_absent_report_is_a_problem(tmp_path: Path) -> None:
-    assert "cannot be read" in junit.read_file(tmp_path / "none.xml").problems[0]
-    assert "cannot be read" in junit.read_file(tmp_path).problems[0]
+# Reports that cannot be believed
 
 
-MIXED = Path(__file__).with_name("recorded").joinpath("mixed-tests.txt").read_text()
+@pytest.mark.parametrize(
+    ("content", "mentioned"),
+    [
+        pytest.param(b"", "empty", id="empty"),
+        pytest.param(b"\n \n", "XML", id="blank"),
+        pytest.param(b"not xml", "XML", id="text"),
+        pytest.param(b"<html></html>", "<html>", id="a page"),
+        pytest.param(b"<testsuites></testsuites>", "no test", id="no suite"),
+        pytest.param(suite("", 'tests="0"'), "no test", id="no test"),
+        pytest.param(suite("", 'tests="7"'), "7 tests", id="no test of 7"),
+        pytest.param(suite('<testcase name="a"/>', 'tests="1" failures="3"'), "3 failures", id="no failure"),
+        pytest.param(BILLION_LAUGHS, "document type", id="billion laughs"),
+        pytest.param(EXTERNAL_ENTITY, "document type", id="external entity"),
+        pytest.param(REPORT.replace(b"output", b"\xff\xfe"), "XML", id="no UTF-8"),
+        pytest.param(REPORT.replace(b"output", b"\x00"), "XML", id="null byte"),
+        pytest.param(REPORT.replace(b"utf-8", b"klingon"), "XML", id="unknown encoding"),
+        pytest.param(REPORT.replace(b"utf-8", b"rot13"), "XML", id="not an encoding of XML"),
+        pytest.param(suite("<a>" * 100 + "</a>" * 100), "nested", id="nested"),
+        pytest.param(REPORT + b"<testsuites/>", "XML", id="two roots"),
+    ],
+)
+def test_tells_why_a_report_cannot_be_believed(content: bytes, mentioned: str) -> None:
+    (problem,) = junit.read(content).problems
+
+    assert mentioned in problem
+
+
+@given(st.integers(0, len(REPORT) - 1))
+def test_no_report_that_was_cut_off_passes(length: int) -> None:
+    document = junit.read(REPORT[:length])
+
+    assert len(document.problems) == 1
+    assert len(document.cases) <= 2
+
+
+@given(st.binary(max_size=200) | st.text(max_size=100).map(str.encode))
+def test_reads_any_bytes_without_an_exception(content: bytes) -> None:
+    assert junit.read(content).problems
+    junit.read(suite("<testcase name='a'><failure>") + content)
+
+
+@pytest.mark.parametrize("encoding", ["utf-16", "latin-1"])
+def test_reads_other_encodings(encoding: str) -> None:
+    text = REPORT.decode().replace("output", "é").replace("test_x", "test_é").replace("utf-8", encoding)
+
+    document = junit.read(text.encode(encoding))
+
+    assert document.problems == ()
+    assert document.cases[0].test == "test_a.py::TestA::test_é"
+
+
+@pytest.mark.parametrize("path", ["none.xml", "."], ids=["no file", "folder"])
+def test_a_report_that_cannot_be_read_is_a_problem(tmp_path: Path, path: str) -> None:
+    (problem,) = junit.read_file(tmp_path / path).problems
+
+    assert "cannot be read" in problem
+
+
+def test_values_that_are_no_numbers_count_nothing() -> None:
+    times = ("nan", "-1", "inf", "x")
+    cases = "".join(f'<testcase name="{time}" time="{time}"/>' for time in times)
+
+    document = junit.read(suite(cases, 'tests="4" time="1,234.5" failures="-3"'))
+
+    assert [result.seconds for result in document.cases] == [0, 0, 0, 0]
+    assert [total.seconds for total in document.suites.values()] == [1234.5]
+    assert document.problems == ()
+
+
+# Limits
+
+
+def test_reads_a_huge_output_in_little_memory() -> None:
+    # One line without an end is the worst that an output can be. Both are longer than a read.
+    output = "x" * (20 * MEBIBYTE)
+    elements = f'<failure message="m">{output}</failure><system-out>{output}</system-out>'
+    content = suite(f'<testcase name="a">{elements}</testcase>')
+    del output, elements
+
+    tracemalloc.start()
+    document = junit.read(io.BytesIO(content))
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+
+    (result,) = document.cases
+    assert document.problems == ()
+    assert len(result.text) < junit.TEXT_LIMIT + 100
+    assert peak < 40 * MEBIBYTE
+
+
+def test_reads_no_more_tests_than_the_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(junit, "MAX_CASES", 3)
+
+    cases = "".join(f'<testcase name="{name}"/>' for name in "abcde")
+
+    document = junit.read(suite(cases))
+
+    assert "3 tests" in document.problems[0]
+    assert len(document.cases) == 3
+
+
+def test_reads_no_more_bytes_than_the_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(junit, "MAX_BYTES", 64)
+
+    assert "larger" in junit.read(REPORT).problems[0]
+
+
+# Counts
+
+
+@pytest.mark.parametrize(
+    "wrap",
+    [
+        lambda counts: suite(CASES, counts),
+        lambda counts: f"<testsuites {counts}>{suite(CASES).decode()}</testsuites>".encode(),
+    ],
+    ids=["suite", "document"],
+)
+@pytest.mark.parametrize(
+    ("counts", "mentioned"),
+    [
+        ('tests="3" failures="1" errors="0" skipped="1"', []),
+        # What ctest has switched off is counted by itself; older writers leave counts out.
+        ('tests="3" failures="1" skipped="0" disabled="1"', []),
+        ("", []),
+        ('tests="100"', ["100 tests and names 3"]),
+        ('tests="2"', ["2 tests and names 3"]),
+        ('tests="many" failures="-1"', ["many tests and names 3", "-1 failures and names 1"]),
+        ('tests="3" failures="2"', ["2 failures and names 1"]),
+        ('tests="3" failures="0" errors="1"', ["0 failures and names 1", "1 errors and names none"]),
+        ('tests="3" failures="1" skipped="90"', ["90 skipped and names 1"]),
+    ],
+)
+def test_notices_counts_that_do_not_add_up(wrap: Any, counts: str, mentioned: list[str]) -> None:
+    document = junit.read(wrap(counts))
+
+    assert len(document.cases) == 3
+    assert len(document.problems) == len(mentioned)
+    for problem, difference in zip(document.problems, mentioned, strict=True):
+        assert difference in problem
+
+
+def test_notices_a_suite_that_is_cut_out() -> None:
+    first = replace(case(test="a.py::test"), file="a.py")
+    second = replace(case(test="b.py::test"), file="b.py")
+    content = junit.write(junit.Document(cases=(first, second)))
+
+    without_second = re.sub(rb'<testsuite name="b.py".*</testsuite>', b"", content)
+
+    assert junit.read(content).problems == ()
+    (problem,) = junit.read(without_second).problems
+    assert "2 tests and names 1" in problem
+
+
+# Reports of pytest itself
+
+MIXED_TESTS = Path(__file__).with_name("recorded").joinpath("mixed-tests.txt").read_text(encoding="utf-8")
+
+
+@pytest.fixture(scope="module", params=["xunit1", "xunit2"])
+def pytest_report(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return the report that pytest writes about tests of every outcome."""
+    folder = tmp_path_factory.mktemp(request.param)
+    write_files(folder, {"test_mix.py": MIXED_TESTS, "sub/test_coll.py": "import nowhere\n"})
+    options = ["-q", "-p", "no:cacheprovider", "--continue-on-collection-errors", "--junitxml=out.xml"]
+    options += ["-o", f"junit_family={request.param}", "-o", "junit_logging=all"]
+
+    command = [sys.executable, "-m", "pytest", *options, "."]
+    process.capture(command, cwd=folder, env=process.inherited(), check=False)
+    return folder / "out.xml"
 
 
 @pytest.mark.processes
-@pytest.mark.parametrize("family", ["xunit1", "xunit2"])
-def test_what_real_pytest_writes(tmp_path: Path, family: str) -> None:
-    (tmp_path / "sub").mkdir()
-    (tmp_path / "test_mix.py").write_text(MIXED)
-    (tmp_path / "sub" / "test_coll.py").write_text("import nowhere\n")
-    argv = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "--continue-on-collection-errors"]
-    argv += ["-o", f"junit_family={family}", "-o", "junit_logging=all", "--junitxml=out.xml", "."]
-    process.capture(argv, cwd=tmp_path, env=process.inherited(), check=False)
-    document = junit.read_file(tmp_path / "out.xml")
+def test_reads_a_report_of_pytest(pytest_report: Path) -> None:
+    document = junit.read_file(pytest_report)
+
+    results = {result.test: (result.outcome, result.line) for result in document.cases}
+    in_file = {name: result for name, result in results.items() if name.startswith("test_mix.py::")}
     assert document.problems == ()
-    found = {one.test: (one.outcome, one.line) for one in document.cases}
-    collected = "sub/test_coll.py" if family == "xunit1" else "sub.test_coll"
-    assert found.pop(collected) == ("error", "ModuleNotFoundError: No module named 'nowhere'")
-    assert found == {
+    assert in_file == {
         "test_mix.py::test_ok": ("passed", ""),
         "test_mix.py::test_bad": ("failed", "AssertionError: first"),
         "test_mix.py::test_err": ("error", "RuntimeError: set-up"),
@@ -316,9 +418,26 @@ def test_what_real_pytest_writes(tmp_path: Path, family: str) -> None:
         "test_mix.py::test_p[\\xe9]": ("passed", ""),
         "test_mix.py::test_p[\\x1b[31m]": ("passed", ""),
     }
-    assert junit.counts(document.cases)["failed"] == 3
-    # pytest's own counts add up until cases are cut out
-    whole = (tmp_path / "out.xml").read_text()
-    less = re.sub(r'<testcase [^>]*name="test_skip".*?</testcase>', "", whole, flags=re.DOTALL)
-    assert less != whole
-    assert junit.read(less.encode()).problems == ("the report counts 2 skipped and names 1",)
+
+
+@pytest.mark.processes
+def test_reads_a_collection_error_of_pytest(pytest_report: Path) -> None:
+    document = junit.read_file(pytest_report)
+
+    (result,) = [result for result in document.cases if not result.test.startswith("test_mix.py::")]
+    # Only the older format knows the file.
+    assert result.test in {"sub/test_coll.py", "sub.test_coll"}
+    assert result.outcome == "error"
+    assert result.line == "ModuleNotFoundError: No module named 'nowhere'"
+
+
+@pytest.mark.processes
+def test_notices_a_test_that_is_cut_out_of_a_report_of_pytest(pytest_report: Path) -> None:
+    content = pytest_report.read_text(encoding="utf-8")
+    skipped = r'<testcase [^>]*name="test_skip".*?</testcase>'
+
+    shortened, count = re.subn(skipped, "", content, flags=re.DOTALL)
+
+    (problem,) = junit.read(shortened.encode()).problems
+    assert count == 1
+    assert "2 skipped and names 1" in problem

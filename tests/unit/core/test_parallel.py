@@ -1,30 +1,43 @@
 import threading
+from collections.abc import Iterator
 
 import pytest
 
-from core import console, errors, parallel
+from core import errors, parallel
 from core.parallel import each, transfer
+from tests.kit.screens import Reader, set_reader
+
+# Far longer than anything here takes, so that a broken test ends.
+PATIENCE = 60
 
 
-def test_results_come_in_the_order_of_the_items() -> None:
-    second = threading.Event()
+@pytest.fixture
+def stopping() -> Iterator[threading.Event]:
+    """Return the event that tells all threads to stop, and clear it after the test."""
+    yield errors.STOPPING
+    errors.STOPPING.clear()
+
+
+def test_returns_results_in_the_order_of_the_items() -> None:
+    second_is_done = threading.Event()
 
     def action(item: int) -> int:
         if item == 1:
-            assert second.wait(60)
+            assert second_is_done.wait(PATIENCE)
         else:
-            second.set()
+            second_is_done.set()
         return item * 10
 
     assert each(action, [1, 2], jobs=2) == [10, 20]
 
 
-def test_no_items_give_no_results() -> None:
+def test_returns_no_results_for_no_items() -> None:
     assert each(str, []) == []
 
 
-def test_the_first_error_stops_what_has_not_begun() -> None:
-    begun = []
+@pytest.mark.parametrize("jobs", [1, 2])
+def test_the_first_error_leaves_out_what_has_not_begun(jobs: int) -> None:
+    begun: list[int] = []
 
     def action(item: int) -> None:
         begun.append(item)
@@ -33,61 +46,81 @@ def test_the_first_error_stops_what_has_not_begun() -> None:
         threading.Event().wait(0.002)  # so that a busy machine sees the error before the last item
 
     with pytest.raises(ValueError, match="the first"):
-        each(action, range(1000), jobs=1)
+        each(action, range(1000), jobs=jobs)
+
     assert len(begun) < 1000
 
 
-def test_work_beside_an_interrupted_wait_ends_at_its_next_piece(monkeypatch: pytest.MonkeyPatch) -> None:
-    begun, told = threading.Event(), threading.Event()
+def test_an_interruption_stops_threads_at_their_next_piece_of_work(
+    monkeypatch: pytest.MonkeyPatch, stopping: threading.Event
+) -> None:
+    begun = threading.Event()
+    stopped = threading.Event()
 
-    def interrupted(*_: object, **__: object) -> None:
-        assert begun.wait(60)
+    def interrupt(*_arguments: object, **_options: object) -> None:
+        assert begun.wait(PATIENCE)
         raise KeyboardInterrupt
 
-    def action(_: int) -> None:
+    def action(_item: int) -> None:
         begun.set()
-        assert errors.STOPPING.wait(60)
+        assert stopping.wait(PATIENCE)
         with pytest.raises(errors.InterruptedStageError):
             errors.require_going()
-        told.set()
+        stopped.set()
 
-    monkeypatch.setattr(parallel, "wait", interrupted)
-    try:
-        with pytest.raises(KeyboardInterrupt):
-            each(action, range(2), jobs=2)
-    finally:
-        errors.STOPPING.clear()
-    assert told.is_set()
+    # Ctrl-C reaches the thread that waits for the others.
+    monkeypatch.setattr(parallel, "wait", interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        each(action, range(2), jobs=2)
+
+    assert stopped.is_set()
 
 
-def test_no_more_than_asked_run_at_once() -> None:
-    running, most, lock = 0, 0, threading.Lock()
+def test_runs_at_most_as_many_items_at_once_as_there_are_jobs() -> None:
+    lock = threading.Lock()
+    running: list[int] = []
+    most: list[int] = []
 
-    def action(_: int) -> None:
-        nonlocal running, most
+    def action(item: int) -> None:
         with lock:
-            running += 1
-            most = max(most, running)
+            running.append(item)
+            most.append(len(running))
         threading.Event().wait(0.002)
         with lock:
-            running -= 1
+            running.remove(item)
 
     each(action, range(30), jobs=3)
-    assert 1 < most <= 3
+
+    assert 1 < max(most) <= 3
 
 
-@pytest.mark.parametrize(("mode", "lines"), [("terminal", 0), ("plain", 0), ("github", 7)])
-def test_any_thread_may_report_of_a_transfer(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], mode: console.Mode, lines: int
-) -> None:
-    monkeypatch.setattr(console, "mode", lambda: mode)
-    with transfer("Fetching [all]", size=400) as shown:
+def report_from_threads() -> str:
+    """Report a transfer of four files from four threads; return what is shown of it in the end."""
+    with transfer("Fetching [all]", size=400) as step:
 
         def report(name: str) -> None:
-            shown.advance(150)
-            shown.advance(-50)
-            shown.finish(name, 100)
+            step.advance(150)
+            step.advance(-50)
+            step.finish(name, 100)
 
         each(report, ["[9/9] odd name", "b", "c", "d"])
-        assert shown.words.startswith("Fetching [all]  0.0 s  400 B of 400 B")
+        return step.words
+
+
+def test_counts_what_threads_report_of_a_transfer() -> None:
+    assert report_from_threads().startswith("Fetching [all]  0.0 s  400 B of 400 B")
+
+
+@pytest.mark.parametrize(
+    ("reader", "lines"),
+    # For GitHub: the fold, a line for each file, the end of the fold and the duration.
+    [("terminal", 0), ("plain", 0), ("github", 7)],
+)
+def test_prints_the_files_of_a_transfer_for_github_alone(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, reader: Reader, lines: int
+) -> None:
+    set_reader(monkeypatch, reader)
+
+    report_from_threads()
+
     assert capsys.readouterr().err.count("\n") == lines

@@ -4,54 +4,93 @@ import pytest
 
 from core.errors import UsageError
 from core.run.records import record_name
-from pytorch_build import context as module
+from pytorch_build import context as context_module
+from pytorch_build.context import context
+
+TWO_FAMILIES = "gfx94X-dcgpu-gfx110X-all"
+
+
+@pytest.fixture
+def no_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Hide this machine's GPUs."""
+    monkeypatch.setattr(context_module, "detect", lambda: ())
 
 
 def test_one_familys_wheels_may_lie_in_a_group_of_several(run: Any) -> None:
-    group = "gfx94X-dcgpu-gfx110X-all"
-    found = module.context(run.common(gpu_family="gfx110X-all"), group=group)
-    assert (found.artifact_group, found.gpu_family) == (group, "gfx110X-all")
-    assert record_name("test_smoke", found.cell("cp312")) == "test_smoke-sample-cp312-gfx110X-all"
-    assert module.context(run.common(gpu_family="gfx942"), group="gfx942").group == ""
-    # the group's own families are what it is for where none is named
-    whole = module.context(run.common(), group=group)
-    assert whole.gpu_family == "gfx94X-dcgpu;gfx110X-all"
-    for one in (whole, module.context(run.common(gpu_family="gfx942"), group="gfx942-asan")):
-        assert record_name("test_smoke", one.cell("cp312")) == "test_smoke-sample-cp312"
-    with pytest.raises(UsageError, match=f"{group} is for gfx94X-dcgpu;gfx110X-all, and gfx1201 is"):
-        module.context(run.common(gpu_family="gfx1201"), group=group)
+    chosen = context(run.common(gpu_family="gfx110X-all"), group=TWO_FAMILIES)
+
+    assert chosen.artifact_group == TWO_FAMILIES
+    assert chosen.gpu_family == "gfx110X-all"
+    assert record_name("test_smoke", chosen.cell("cp312")) == "test_smoke-sample-cp312-gfx110X-all"
 
 
-def test_defaults_are_printed(
-    run: Any, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setattr(module, "detect", lambda: ("gfx942",))
-    found = module.context(run.common(torch_ref=""))
-    assert (found.ref.name, found.gpu_family) == ("nightly", "gfx94X-dcgpu")
-    said = capsys.readouterr().err
-    assert "torch ref: nightly (the default)" in said
-    assert "GPU family: gfx94X-dcgpu (this machine's)" in said
-    # without a GPU the message lists what can be given
-    monkeypatch.setattr(module, "detect", lambda: ())
-    with pytest.raises(UsageError) as caught:
-        module.context(run.common(torch_ref=""))
-    for word in ("gfx94X-dcgpu", "--gpu-family cpu", "--torch-ref sample"):
-        assert word in str(caught.value)
-    # the sample's own family needs none
-    monkeypatch.setattr(module, "detect", lambda: pytest.fail("nobody has to look for a GPU"))
-    assert module.context(run.common(torch_ref="sample")).gpu_family == "gfx94X-dcgpu"
-    assert "default of sample" in capsys.readouterr().err
+def test_a_group_is_for_its_own_families_where_none_is_named(run: Any) -> None:
+    chosen = context(run.common(), group=TWO_FAMILIES)
+
+    assert chosen.gpu_family == "gfx94X-dcgpu;gfx110X-all"
+    assert record_name("test_smoke", chosen.cell("cp312")) == "test_smoke-sample-cp312"
 
 
 @pytest.mark.parametrize(
-    ("options", "words"),
+    ("group", "group_name"),
     [
-        ({"torch_ref": "nightyl"}, "Did you mean 'nightly'?"),
-        ({"gpu_family": "gfx94x-dcgpu"}, "Did you mean 'gfx94X-dcgpu'?"),
-        ({"gpu_family": "cpu;gfx110X-all"}, "cannot be combined"),
+        pytest.param("gfx942", "", id="the family's own"),
+        pytest.param("gfx942-asan", "gfx942-asan", id="a variant of it"),
     ],
 )
-def test_unknown_names_are_refused_with_the_nearest(run: Any, options: dict[str, str], words: str) -> None:
+def test_a_record_in_the_group_of_one_family_does_not_name_it(run: Any, group: str, group_name: str) -> None:
+    chosen = context(run.common(gpu_family="gfx942"), group=group)
+
+    assert chosen.group == group_name
+    assert record_name("test_smoke", chosen.cell("cp312")) == "test_smoke-sample-cp312"
+
+
+def test_refuses_a_group_of_other_families(run: Any) -> None:
     with pytest.raises(UsageError) as caught:
-        module.context(run.common(**options))
-    assert words in str(caught.value)
+        context(run.common(gpu_family="gfx1201"), group=TWO_FAMILIES)
+
+    assert TWO_FAMILIES in caught.value.message
+    assert "gfx1201" in caught.value.message
+
+
+def test_defaults_are_the_nightly_ref_and_this_machines_family(
+    run: Any, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(context_module, "detect", lambda: ("gfx942",))
+
+    chosen = context(run.common(torch_ref=""))
+
+    printed = capsys.readouterr().err
+    assert chosen.ref.name == "nightly"
+    assert chosen.gpu_family == "gfx94X-dcgpu"
+    assert "torch ref: nightly" in printed
+    assert "GPU family: gfx94X-dcgpu" in printed
+
+
+@pytest.mark.usefixtures("no_gpu")
+def test_a_machine_without_a_gpu_needs_a_family(run: Any) -> None:
+    with pytest.raises(UsageError) as caught:
+        context(run.common(torch_ref=""))
+
+    for option in ("gfx94X-dcgpu", "--gpu-family cpu", "--torch-ref sample"):
+        assert option in str(caught.value)
+
+
+@pytest.mark.usefixtures("no_gpu")
+def test_the_sample_has_a_family_of_its_own(run: Any) -> None:
+    assert context(run.common(torch_ref="sample")).gpu_family == "gfx94X-dcgpu"
+
+
+@pytest.mark.parametrize(
+    ("options", "name"),
+    [
+        pytest.param({"torch_ref": "nightyl"}, "'nightly'", id="torch ref"),
+        pytest.param({"gpu_family": "gfx94x-dcgpu"}, "'gfx94X-dcgpu'", id="family"),
+        pytest.param({"gpu_family": "cpu;gfx110X-all"}, "cpu", id="families that exclude each other"),
+    ],
+)
+def test_refuses_unknown_names_with_the_nearest(run: Any, options: dict[str, str], name: str) -> None:
+    with pytest.raises(UsageError) as caught:
+        context(run.common(**options))
+
+    assert name in str(caught.value)

@@ -1,6 +1,5 @@
 import argparse
 import sys
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -8,120 +7,210 @@ from typing import Any
 import pytest
 
 from core.errors import MissingInputError, RocmError, UsageError
-from core.packages import sources
+from core.packages.sources import PackageSource, SourceOptions
 from pytorch_build import sdk
 from rocm_packaging.origin import RocmSource, release_index_url
 from rocm_packaging.packages.layouts import Layout
+from tests.kit.repos import write_files
+from tests.kit.wheels import write_wheel
 
-ROCM = "7.99.0.dev0+sample"
-NONE = sdk.RocmOptions()
+FAMILY = "gfx94X-dcgpu"
+ROCM_VERSION = "7.99.0.dev0+sample"
+DEFAULT_OPTIONS = sdk.RocmOptions()
 
 
-def options(**named: Any) -> sdk.RocmOptions:
-    return sdk.RocmOptions(source=sources.SourceOptions(prefix="--rocm-", **named))
+def rocm_from(**source: Any) -> sdk.RocmOptions:
+    """Return the options that name a source of ROCm."""
+    return sdk.RocmOptions(source=SourceOptions(prefix="--rocm-", **source))
 
 
 @pytest.fixture
-def folder(tmp_path: Path, make_wheel: Callable[..., Path]) -> str:
-    """A folder with ROCm in two versions, the newer one split."""
-    made = tmp_path / "links"
-    for name in ("rocm", "rocm-sdk-core", "rocm-sdk-devel"):
-        for version in ("7.1.0", "7.2.0"):
-            make_wheel(made, name, version)
-    make_wheel(made, "rocm-sdk-libraries", "7.2.0")
-    make_wheel(made, "rocm-sdk-libraries-gfx94x-dcgpu", "7.1.0")
-    return str(made)
+def links(tmp_path: Path) -> str:
+    """Return a folder with ROCm in two versions, the newer one split."""
+    folder = tmp_path / "links"
+    for version in ("7.1.0", "7.2.0"):
+        for name in ("rocm", "rocm-sdk-core", "rocm-sdk-devel"):
+            write_wheel(folder, name=name, version=version)
+    write_wheel(folder, name="rocm-sdk-libraries", version="7.2.0")
+    write_wheel(folder, name="rocm-sdk-libraries-gfx94x-dcgpu", version="7.1.0")
+    return str(folder)
 
 
-def test_a_source_says_which_layout_it_has(run: Any, folder: str) -> None:
-    assert sdk.find_source(run.context(), options(find_links=(folder,)), "7.2.0").layout == "split"
-    assert sdk.find_source(run.context(), options(find_links=(folder,)), "7.1.0").layout == "unsplit"
-    with pytest.raises(RocmError, match=r"has no ROCm 7\.3\.0 libraries for gfx94X-dcgpu"):
-        sdk.find_source(run.context(), options(find_links=(folder,)), "7.3.0")
+@pytest.mark.parametrize(("version", "layout"), [("7.1.0", "unsplit"), ("7.2.0", "split")])
+def test_a_source_says_which_layout_it_has(run: Any, links: str, version: str, layout: str) -> None:
+    assert sdk.find_source(run.context(), rocm_from(find_links=(links,)), version).layout == layout
 
 
-def test_an_images_rocm_has_the_version_of_the_lock(run: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    here = RocmSource(version="7.1.0", packages=sources.PackageSource(installed=Path("/opt/python")))
-    monkeypatch.setattr("pytorch_build.sdk._installed", lambda _: here)
-    chosen = options(no_install=True)
-    assert sdk.find_version(run.context(), chosen) == "7.1.0"
-    assert sdk.find_source(run.context(), chosen, "7.1.0") is here
-    with pytest.raises(MissingInputError, match=r"says ROCm 7.2.0; what /opt/python has installed is 7.1.0"):
-        sdk.find_source(run.context(), chosen, "7.2.0")
+def test_a_source_without_the_version_is_refused(run: Any, links: str) -> None:
+    with pytest.raises(RocmError, match=r"7\.3\.0"):
+        sdk.find_source(run.context(), rocm_from(find_links=(links,)), "7.3.0")
 
 
-def test_options_are_parsed_once_and_a_workflow_says_by_a_variable_that_the_image_has_rocm() -> None:
-    def parsed(*words: str, env: dict[str, str] | None = None) -> sdk.RocmOptions:
-        return sdk.rocm_options_from(parser.parse_args(words), env or {})
+@pytest.fixture
+def image_rocm(monkeypatch: pytest.MonkeyPatch) -> RocmSource:
+    """Return the ROCm 7.1.0 that an image has installed."""
+    source = RocmSource(version="7.1.0", packages=PackageSource(installed=Path("/opt/python")))
+    monkeypatch.setattr("pytorch_build.sdk._installed", lambda _: source)
+    return source
 
+
+def test_an_images_rocm_is_taken_without_an_installation(run: Any, image_rocm: RocmSource) -> None:
+    options = rocm_from(no_install=True)
+
+    assert sdk.find_version(run.context(), options) == "7.1.0"
+    assert sdk.find_source(run.context(), options, "7.1.0") is image_rocm
+
+
+@pytest.mark.usefixtures("image_rocm")
+def test_an_images_rocm_of_another_version_than_the_locks_is_refused(run: Any) -> None:
+    with pytest.raises(MissingInputError) as caught:
+        sdk.find_source(run.context(), rocm_from(no_install=True), "7.2.0")
+
+    for name in ("7.2.0", "/opt/python", "7.1.0"):
+        assert name in caught.value.message
+
+
+def parse_options(*words: str, variables: dict[str, str] | None = None) -> sdk.RocmOptions:
+    """Return what options and variables say."""
     parser = argparse.ArgumentParser()
     sdk.add_rocm_options(parser)
-    words = ["--rocm-index-url", "https://a", "--index-url", "https://b", "--rocm-find-links", "/c"]
-    found = parsed(*words, "--rocm-extras", "profiler,,device-gfx942")
-    assert found.source.index_urls == ("https://a", "https://b")
-    assert found.source.find_links == ("/c",)
-    assert found.extras == ("profiler", "device-gfx942")
-    assert parsed() == NONE
-    env = {"ROCM_PACKAGE_NO_INSTALL": "1"}
-    assert parsed(env=env).source.no_install
-    assert parsed("--rocm-no-install").source.no_install
-    assert not parsed("--rocm-find-links=/x", env=env).source.no_install
+    return sdk.rocm_options_from(parser.parse_args(words), variables or {})
 
 
-def test_a_given_version_comes_before_the_refs_own_and_family_cpu_has_none(run: Any) -> None:
-    assert sdk.find_version(run.context(), options(version="7.1.0")) == "7.1.0"
-    assert sdk.find_version(run.context(), NONE) == ROCM
-    assert sdk.find_version(run.context("cpu"), options(version="7.1.0")) == ""
+def test_options_name_sources_and_extras() -> None:
+    sources = ("--rocm-index-url", "https://a", "--index-url", "https://b", "--rocm-find-links", "/c")
+
+    options = parse_options(*sources, "--rocm-extras", "profiler,,device-gfx942")
+
+    assert options.source.index_urls == ("https://a", "https://b")
+    assert options.source.find_links == ("/c",)
+    assert options.extras == ("profiler", "device-gfx942")
 
 
-def test_the_newest_is_that_of_named_sources_then_of_the_run(run: Any, folder: str) -> None:
+def test_no_option_is_the_default() -> None:
+    assert parse_options() == DEFAULT_OPTIONS
+
+
+@pytest.mark.parametrize(
+    ("words", "variables", "no_install"),
+    [
+        pytest.param((), {"ROCM_PACKAGE_NO_INSTALL": "1"}, True, id="variable of a workflow"),
+        pytest.param(("--rocm-no-install",), {}, True, id="option"),
+        pytest.param(
+            ("--rocm-find-links=/x",),
+            {"ROCM_PACKAGE_NO_INSTALL": "1"},
+            False,
+            id="source beside the variable",
+        ),
+    ],
+)
+def test_an_image_may_have_rocm(
+    words: tuple[str, ...], variables: dict[str, str], *, no_install: bool
+) -> None:
+    assert parse_options(*words, variables=variables).source.no_install is no_install
+
+
+def test_a_given_version_comes_before_the_refs_own(run: Any) -> None:
+    assert sdk.find_version(run.context(), rocm_from(version="7.1.0")) == "7.1.0"
+    assert sdk.find_version(run.context(), DEFAULT_OPTIONS) == ROCM_VERSION
+
+
+def test_family_cpu_has_no_rocm(run: Any) -> None:
+    assert sdk.find_version(run.context("cpu"), rocm_from(version="7.1.0")) == ""
+
+
+def test_the_newest_version_is_that_of_the_run(run: Any) -> None:
     run.rocm("7.1.5")
-    assert sdk.find_version(run.context(ref="nightly"), NONE) == "7.1.5"
-    assert sdk.find_version(run.context(ref="nightly"), options(find_links=(folder,))) == "7.2.0"
+
+    assert sdk.find_version(run.context(ref="nightly"), DEFAULT_OPTIONS) == "7.1.5"
 
 
-def test_without_anything_the_familys_release_index_is_asked(run: Any) -> None:
-    assert sdk.packages_of(run.context("gfx110X-all", ref="nightly"), NONE).index_urls == (
-        release_index_url("", "gfx110X-all"),
-    )
-    dev = sdk.packages_of(run.context("gfx110X-all", ref="nightly"), options(index_name="dev"))
-    assert dev.index_urls == (release_index_url("dev", "gfx110X-all"),)
+def test_the_newest_version_of_a_named_source_comes_before_the_runs(run: Any, links: str) -> None:
+    run.rocm("7.1.5")
+
+    assert sdk.find_version(run.context(ref="nightly"), rocm_from(find_links=(links,))) == "7.2.0"
+
+
+@pytest.mark.parametrize("index", ["", "dev"])
+def test_the_familys_release_index_is_asked_by_default(run: Any, index: str) -> None:
+    packages = sdk.packages_of(run.context("gfx110X-all", ref="nightly"), rocm_from(index_name=index))
+
+    assert packages.index_urls == (release_index_url(index, "gfx110X-all"),)
+
+
+def test_an_unknown_index_is_refused(run: Any) -> None:
     with pytest.raises(UsageError):
-        sdk.packages_of(run.context(ref="nightly"), options(index_name="no-such-index"))
+        sdk.packages_of(run.context(ref="nightly"), rocm_from(index_name="no-such-index"))
 
 
-def test_the_runs_outputs_are_found_with_their_digests_and_nothing_else(run: Any) -> None:
-    put = run.rocm()
-    run.rocm(ROCM, group="gfx110X-all")
+def test_the_runs_rocm_is_found_with_its_digests_and_nothing_else(run: Any) -> None:
+    files = run.rocm()
+    run.rocm(ROCM_VERSION, group="gfx110X-all")
     run.built("torch")
-    source = sdk.find_source(run.context(), NONE, ROCM)
-    assert dict(source.digests) == {one.name: one.sha256 for one in put}
+
+    source = sdk.find_source(run.context(), DEFAULT_OPTIONS, ROCM_VERSION)
+
+    assert dict(source.digests) == {file.name: file.sha256 for file in files}
     assert "run local" in source.origin
 
 
-def test_outputs_of_another_version_are_refused(run: Any) -> None:
+def test_the_runs_rocm_of_another_version_is_refused(run: Any) -> None:
     run.rocm("7.1.0")
-    with pytest.raises(MissingInputError, match=r"^ROCm 7\.2\.0 is asked for;.*holds 7\.1\.0") as caught:
-        sdk.find_source(run.context(ref="nightly"), NONE, "7.2.0")
-    # the hint's command exists as written
+
+    with pytest.raises(MissingInputError) as caught:
+        sdk.find_source(run.context(ref="nightly"), DEFAULT_OPTIONS, "7.2.0")
+
+    assert "7.2.0" in caught.value.message
+    assert "7.1.0" in caught.value.message
+    # The commands exist as written.
     assert "(nox -s resolve)" in caught.value.hint
     assert "nox -s build_rocm" in caught.value.hint
 
 
 def test_the_samples_rocm_is_on_no_index(run: Any) -> None:
     run.rocm(run_id="77")
+
     with pytest.raises(MissingInputError) as caught:
-        sdk.find_source(run.context(), NONE, ROCM)
-    assert "nox -s build_rocm -- --torch-ref sample --gpu-family gfx94X-dcgpu" in caught.value.hint
-    assert sdk.find_source(run.context(run_id="77"), NONE, ROCM).version == ROCM
-    named = options(run_id="77", store=str(run.root / "out"))
-    assert sdk.find_source(run.context(), named, ROCM).version == ROCM
+        sdk.find_source(run.context(), DEFAULT_OPTIONS, ROCM_VERSION)
+
+    assert f"nox -s build_rocm -- --torch-ref sample --gpu-family {FAMILY}" in caught.value.hint
 
 
-FAMILY = "gfx94X-dcgpu"
-SPLIT = RocmSource(version="7.1.0a20250101", packages=sources.PackageSource(find_links=("/wheels",)))
-UNSPLIT = replace(SPLIT, layout="unsplit")
-SDK = """
+def test_the_samples_rocm_is_found_in_its_run(run: Any) -> None:
+    run.rocm(run_id="77")
+
+    source = sdk.find_source(run.context(run_id="77"), DEFAULT_OPTIONS, ROCM_VERSION)
+
+    assert source.version == ROCM_VERSION
+
+
+def test_rocm_may_come_from_another_run(run: Any) -> None:
+    run.rocm(run_id="77")
+    options = rocm_from(run_id="77", store=str(run.root / "out"))
+
+    assert sdk.find_source(run.context(), options, ROCM_VERSION).version == ROCM_VERSION
+
+
+@pytest.mark.parametrize("family", ["", "gfx942;gfx1100"])
+def test_an_index_of_one_family_needs_one(family: str) -> None:
+    with pytest.raises(UsageError, match=family or "none") as caught:
+        release_index_url("nightly-v2", family)
+
+    assert "--gpu-family" in caught.value.hint
+
+
+def test_an_index_of_all_families_needs_none() -> None:
+    assert release_index_url("nightly", "") == release_index_url("nightly", "gfx942;gfx1100")
+
+
+def test_a_misspelt_index_is_refused_with_the_nearest() -> None:
+    with pytest.raises(UsageError, match="'nightly'"):
+        release_index_url("nightyl", FAMILY)
+
+
+# What an installed rocm_sdk answers. Variables choose among its answers.
+
+ROCM_SDK = """
 import os
 __version__ = os.environ.get("ROCM_FAKE_VERSION", "7.1.0")
 def find_libraries(name):
@@ -150,116 +239,169 @@ else:
 """
 
 
-@pytest.mark.parametrize("family", ["", "gfx942;gfx1100"])
-def test_an_index_of_one_family_is_asked_for_one(family: str) -> None:
-    assert release_index_url("nightly", family) == "https://nightly.repo.amd.com/rocm/whl-next/"
-    with pytest.raises(UsageError, match="is an index of one GPU family"):
-        release_index_url("nightly-v2", family)
-    with pytest.raises(UsageError, match="Did you mean 'nightly'"):
-        release_index_url("nightyl", FAMILY)
-
-
 @pytest.fixture
 def target(run: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     """Return an interpreter in whose environment a small rocm_sdk answers."""
-    package = tmp_path / "site" / "rocm_sdk"
-    package.mkdir(parents=True)
-    for name, text in (("__init__", SDK), ("_dist_info", DIST_INFO), ("__main__", MAIN)):
-        (package / f"{name}.py").write_text(text)
+    site = tmp_path / "site"
+    write_files(site / "rocm_sdk", {"__init__.py": ROCM_SDK, "_dist_info.py": DIST_INFO, "__main__.py": MAIN})
     for folder in ("root/bin", "root/cmake"):
         (tmp_path / folder).mkdir(parents=True)
     monkeypatch.setenv("ROCM_FAKE", str(tmp_path))
+
     python = tmp_path / "python"
-    python.write_text(f'#!/bin/sh\nPYTHONPATH={package.parent} exec {sys.executable} "$@"\n')
+    python.write_text(f'#!/bin/sh\nPYTHONPATH={site} exec {sys.executable} "$@"\n')
     python.chmod(0o755)
     return run.target(executable=python)
 
 
-def answered(target: Any, *targets: str) -> sdk.RocmSdk:
-    layout: Layout = "split" if targets else "unsplit"
-    return sdk.ask(target, replace(SPLIT, version="7.1.0", layout=layout), family=FAMILY, targets=targets)
+def source_of(layout: Layout) -> RocmSource:
+    """Return the source that the installed packages came from."""
+    return RocmSource(version="7.1.0", packages=PackageSource(find_links=("/wheels",)), layout=layout)
+
+
+def ask_sdk(target: Any, *targets: str, libraries: tuple[str, ...] = ()) -> sdk.RocmSdk:
+    """Ask split packages for targets, or unsplit ones."""
+    source = source_of("split" if targets else "unsplit")
+    return sdk.ask(target, source, family=FAMILY, targets=targets, libraries=libraries)
 
 
 @pytest.mark.processes
-def test_an_installed_sdk_is_asked_for_its_facts(target: Any, tmp_path: Path) -> None:
-    answer = answered(target)
-    assert (answer.root, answer.bin) == (tmp_path / "root", tmp_path / "root" / "bin")
+def test_an_installed_sdk_answers_with_folders_and_targets(target: Any, tmp_path: Path) -> None:
+    answer = ask_sdk(target)
+
+    assert answer.root == tmp_path / "root"
+    assert answer.bin == tmp_path / "root" / "bin"
     assert answer.cmake == tmp_path / "root" / "cmake"
     assert answer.targets == ("gfx942", "gfx950")
-    assert (answer.device_libs, answer.host_math, answer.sysdeps) == (False, False, False)
-    for folder in ("lib/llvm/amdgcn/bitcode", "lib/host-math", "lib/rocm_sysdeps"):
-        (tmp_path / "root" / folder).mkdir(parents=True)
-    wanted = ("amdhip64", "hipfile", "rccl", "roctx64")
-    whole = sdk.ask(target, replace(UNSPLIT, version="7.1.0"), family=FAMILY, libraries=wanted)
-    assert whole.device_libs
-    assert whole.host_math
-    assert whole.sysdeps
-    assert whole.libraries == {"amdhip64"}
 
 
 @pytest.mark.processes
-def test_a_split_sdk_is_never_told_a_family(target: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("is_there", [False, True], ids=["absent", "present"])
+def test_an_installed_sdk_is_asked_for_its_parts(target: Any, tmp_path: Path, *, is_there: bool) -> None:
+    if is_there:
+        for folder in ("lib/llvm/amdgcn/bitcode", "lib/host-math", "lib/rocm_sysdeps"):
+            (tmp_path / "root" / folder).mkdir(parents=True)
+
+    answer = ask_sdk(target)
+
+    assert answer.device_libs is is_there
+    assert answer.host_math is is_there
+    assert answer.sysdeps is is_there
+
+
+@pytest.mark.processes
+def test_an_installed_sdk_names_the_libraries_that_it_has(target: Any) -> None:
+    answer = ask_sdk(target, libraries=("amdhip64", "hipfile", "rccl", "roctx64"))
+
+    assert answer.libraries == {"amdhip64"}
+
+
+@pytest.fixture
+def split_target(target: Any, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """Return an interpreter whose rocm_sdk is split, beside a variable that names a family."""
     monkeypatch.setenv("ROCM_FAKE_LAYOUT", "split")
     monkeypatch.setenv("ROCM_SDK_TARGET_FAMILY", FAMILY)
-    assert answered(target, "gfx942", "gfx950").version == "7.1.0"
-    with pytest.raises(RocmError, match="no device code for gfx1100, only for gfx942, gfx950"):
-        answered(target, "gfx942", "gfx1100")
-    with pytest.raises(RocmError, match="has split packages, not unsplit ones"):
-        answered(target)
+    return target
+
+
+@pytest.mark.processes
+def test_a_split_sdk_is_asked_without_a_family(split_target: Any) -> None:
+    assert ask_sdk(split_target, "gfx942", "gfx950").version == "7.1.0"
 
 
 @pytest.mark.processes
 @pytest.mark.parametrize(
-    ("variable", "value", "words"),
+    ("targets", "name"),
     [
-        ("ROCM_FAKE_VERSION", "7.0.0", "is 7.0.0, not 7.1.0"),
-        ("ROCM_FAKE_FAMILY", "gfx110X-all", "is for 'gfx110X-all', not 'gfx94X-dcgpu'"),
-        ("ROCM_FAKE_PATH", "relative", "answered 'relative', which is not a folder"),
-        ("ROCM_FAKE_PATH", "/nonexistent/folder", "which is not a folder"),
-        ("ROCM_FAKE_PATH", " ", "gave an empty answer to path --root"),
-        ("ROCM_FAKE_TARGETS", ";", "names no GPU targets"),
-        ("ROCM_FAKE_TARGETS", " ", "gave an empty answer"),
+        pytest.param(("gfx942", "gfx1100"), "gfx1100", id="target without device code"),
+        pytest.param((), "split", id="other layout"),
     ],
 )
-def test_other_and_empty_answers_are_refused(
-    target: Any, monkeypatch: pytest.MonkeyPatch, variable: str, value: str, words: str
+def test_a_split_sdk_that_lacks_something_is_refused(
+    split_target: Any, targets: tuple[str, ...], name: str
+) -> None:
+    with pytest.raises(RocmError, match=name):
+        ask_sdk(split_target, *targets)
+
+
+@pytest.mark.processes
+@pytest.mark.parametrize(
+    ("variable", "value", "name"),
+    [
+        pytest.param("ROCM_FAKE_VERSION", "7.0.0", "7.0.0", id="other version"),
+        pytest.param("ROCM_FAKE_FAMILY", "gfx110X-all", "gfx110X-all", id="other family"),
+        pytest.param("ROCM_FAKE_PATH", "relative", "'relative'", id="relative path"),
+        pytest.param("ROCM_FAKE_PATH", "/nonexistent/folder", "/nonexistent/folder", id="no folder"),
+        pytest.param("ROCM_FAKE_PATH", " ", "path --root", id="no path"),
+        pytest.param("ROCM_FAKE_TARGETS", ";", "targets", id="no target"),
+        pytest.param("ROCM_FAKE_TARGETS", " ", "empty", id="no targets"),
+    ],
+)
+def test_a_wrong_or_empty_answer_is_refused(
+    target: Any, monkeypatch: pytest.MonkeyPatch, variable: str, value: str, name: str
 ) -> None:
     monkeypatch.setenv(variable, value)
+
     with pytest.raises(RocmError) as caught:
-        answered(target)
-    assert words in caught.value.message
+        ask_sdk(target)
+
+    assert name in caught.value.message
 
 
 @pytest.mark.processes
-def test_an_sdk_that_is_absent_or_no_json_is_refused(target: Any, tmp_path: Path) -> None:
-    init = tmp_path / "site" / "rocm_sdk" / "__init__.py"
-    init.write_text("print('hello')\n" + init.read_text())
-    with pytest.raises(RocmError, match="answered 'hello"):
-        answered(target)
-    init.parent.rename(tmp_path / "gone")
-    with pytest.raises(RocmError, match="does not answer"):
-        answered(target)
+def test_an_sdk_that_prints_something_else_is_refused(target: Any, tmp_path: Path) -> None:
+    module = tmp_path / "site" / "rocm_sdk" / "__init__.py"
+    module.write_text("print('hello')\n" + module.read_text())
+
+    with pytest.raises(RocmError, match="hello"):
+        ask_sdk(target)
 
 
 @pytest.mark.processes
-def test_what_an_image_has_says_its_version_and_layout(target: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_absent_sdk_is_refused(target: Any, tmp_path: Path) -> None:
+    (tmp_path / "site" / "rocm_sdk").rename(tmp_path / "gone")
+
+    with pytest.raises(RocmError, match="rocm_sdk"):
+        ask_sdk(target)
+
+
+@pytest.mark.processes
+def test_an_image_says_the_version_and_layout_of_its_rocm(
+    target: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("ROCM_FAKE_LAYOUT", "split")
-    found = sdk.installed(target)
-    assert (found.version, found.layout, found.files) == ("7.1.0", "split", ())
-    assert found.origin == f"what {target.executable} has installed"
+
+    source = sdk.installed(target)
+
+    assert source.version == "7.1.0"
+    assert source.layout == "split"
+    assert source.files == ()
+    assert str(target.executable) in source.origin
 
 
-def test_an_images_rocm_alone_is_linked(run: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    base, own = tmp_path / "base", tmp_path / "own"
+@pytest.fixture
+def linked_environment(run: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Return the packages of an environment into which an image's ROCm is linked, twice."""
+    image = tmp_path / "image"
     for name in ("_rocm_sdk_core", "rocm_sdk", "rocm-7.1.0.dist-info", "numpy", "pip"):
-        (base / name).mkdir(parents=True)
-    (base / "rocm-7.1.0.dist-info" / "METADATA").write_text("Name: rocm")
-    own.mkdir()
-    monkeypatch.setattr(sdk, "interpreter", lambda _: replace(run.target(), purelib=base))
-    target = replace(run.target(), purelib=own)
-    for _ in range(2):
-        sdk.link(target)
-        assert {path.name for path in own.iterdir()} == {"_rocm_sdk_core", "rocm_sdk", "rocm-7.1.0.dist-info"}
-    assert (own / "_rocm_sdk_core").resolve() == base / "_rocm_sdk_core"
-    # installers overlook metadata that is a link
-    assert not (own / "rocm-7.1.0.dist-info").is_symlink()
+        (image / name).mkdir(parents=True)
+    (image / "rocm-7.1.0.dist-info" / "METADATA").write_text("Name: rocm")
+    environment = tmp_path / "environment"
+    environment.mkdir()
+    monkeypatch.setattr(sdk, "interpreter", lambda _: replace(run.target(), purelib=image))
+
+    for _attempt in range(2):
+        sdk.link(replace(run.target(), purelib=environment))
+    return environment
+
+
+def test_an_images_rocm_alone_is_linked(linked_environment: Path, tmp_path: Path) -> None:
+    names = {path.name for path in linked_environment.iterdir()}
+
+    assert names == {"_rocm_sdk_core", "rocm_sdk", "rocm-7.1.0.dist-info"}
+    assert (linked_environment / "_rocm_sdk_core").resolve() == tmp_path / "image" / "_rocm_sdk_core"
+
+
+def test_the_metadata_of_an_images_rocm_is_no_link(linked_environment: Path) -> None:
+    # Installers overlook metadata that is a link.
+    assert not (linked_environment / "rocm-7.1.0.dist-info").is_symlink()

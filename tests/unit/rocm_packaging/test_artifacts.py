@@ -5,121 +5,196 @@ import pytest
 
 from core.errors import ArtifactError, MissingInputError
 from rocm_packaging.artifacts import build_info, families_of, merged, scan
-from tests.kit.artifact_sets import write_base
+from tests.kit.artifacts import (
+    BASE_FACTS,
+    MANIFEST,
+    STAGE,
+    write_artifact,
+    write_base_artifact,
+)
 
 
-def artifact(root: Path, name: str, files: dict[str, str], stages: str = "a/stage\n") -> Path:
+def write_manifest(root: Path, name: str, *stages: str) -> Path:
+    """Write an artifact that lists these stages and has none of them; return its folder."""
     folder = root / name
     folder.mkdir(parents=True)
-    (folder / "artifact_manifest.txt").write_text(stages, encoding="utf-8")
-    for path, content in files.items():
-        (folder / path).parent.mkdir(parents=True, exist_ok=True)
-        (folder / path).write_text(content, encoding="utf-8")
+    folder.joinpath(MANIFEST).write_text("".join(f"{stage}\n" for stage in stages), encoding="utf-8")
     return folder
 
 
-def test_scan_reads_names_and_stages(tmp_path: Path) -> None:
-    artifact(tmp_path, "core-hip_lib_generic", {}, "core/clr/stage\n\ncore/x/stage\n")
-    artifact(tmp_path, "blas_lib_gfx94X-dcgpu", {})
-    artifact(tmp_path, "blas_lib_gfx942:xnack+", {})
+# Names and manifests
+
+
+def test_lists_artifacts_by_name_component_and_target(tmp_path: Path) -> None:
+    for name in ("core-hip_lib_generic", "blas_lib_gfx94X-dcgpu", "blas_lib_gfx942:xnack+"):
+        write_manifest(tmp_path, name)
     (tmp_path / ".hidden").mkdir()
     (tmp_path / "notes.txt").write_text("x", encoding="utf-8")
-    found = scan(tmp_path)
-    expected = [("blas", "lib", "gfx942"), ("blas", "lib", "gfx94X-dcgpu"), ("core-hip", "lib", "generic")]
-    assert [(a.name, a.component, a.target) for a in found] == expected
-    assert found[2].stages == ("core/clr/stage", "core/x/stage")
-    assert families_of(found) == ("gfx942", "gfx94X-dcgpu")
+
+    artifacts = scan(tmp_path)
+
+    assert [(artifact.name, artifact.component, artifact.target) for artifact in artifacts] == [
+        ("blas", "lib", "gfx942"),
+        ("blas", "lib", "gfx94X-dcgpu"),
+        ("core-hip", "lib", "generic"),
+    ]
+    assert families_of(artifacts) == ("gfx942", "gfx94X-dcgpu")
 
 
-def test_nothing_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(MissingInputError, match="no artifact folders"):
-        scan(tmp_path)
-    with pytest.raises(MissingInputError, match="is not a directory"):
-        scan(tmp_path / "absent")
+def test_reads_the_stages_of_a_manifest(tmp_path: Path) -> None:
+    write_manifest(tmp_path, "core-hip_lib_generic", "core/clr/stage", "", "core/x/stage")
+
+    (artifact,) = scan(tmp_path)
+
+    assert artifact.stages == ("core/clr/stage", "core/x/stage")
+
+
+@pytest.mark.parametrize("folder", ["empty", "absent"])
+def test_refuses_a_folder_without_artifacts(tmp_path: Path, folder: str) -> None:
+    (tmp_path / "empty").mkdir()
+
+    with pytest.raises(MissingInputError, match=folder):
+        scan(tmp_path / folder)
 
 
 @pytest.mark.parametrize(
-    ("name", "stages", "said"),
-    [
-        ("blas_lib", "", "not named"),
-        ("blas_libs_generic", "", "Did you mean 'lib'"),
-        ("a_lib_b_c", "", "not named"),
-        *(
-            ("a_lib_generic", f"{one}\n", "outside of the art")
-            for one in ("/etc", "../x", "a/../../x", "a//b")
-        ),
-    ],
+    ("name", "subject"),
+    [("blas_lib", "blas_lib"), ("blas_libs_generic", "'lib'"), ("a_lib_b_c", "a_lib_b_c")],
 )
-def test_malformed_names_and_stages_are_refused(tmp_path: Path, name: str, stages: str, said: str) -> None:
-    artifact(tmp_path, name, {}, stages)
-    with pytest.raises(ArtifactError, match=said):
+def test_refuses_a_malformed_name(tmp_path: Path, name: str, subject: str) -> None:
+    write_manifest(tmp_path, name)
+
+    with pytest.raises(ArtifactError, match=subject):
         scan(tmp_path)
 
 
-def test_a_manifest_is_required(tmp_path: Path) -> None:
+@pytest.mark.parametrize("stage", ["/etc", "../x", "a/../../x", "a//b"])
+def test_refuses_a_stage_outside_of_the_artifact(tmp_path: Path, stage: str) -> None:
+    write_manifest(tmp_path, "a_lib_generic", stage)
+
+    with pytest.raises(ArtifactError) as raised:
+        scan(tmp_path)
+
+    assert repr(stage) in raised.value.message
+
+
+def test_refuses_an_artifact_without_a_manifest(tmp_path: Path) -> None:
     (tmp_path / "a_lib_generic").mkdir()
-    with pytest.raises(ArtifactError, match=r"no artifact_manifest\.txt"):
+
+    with pytest.raises(ArtifactError, match=MANIFEST):
         scan(tmp_path)
 
 
-def test_merged_takes_prefixes_off_and_keeps_links(tmp_path: Path) -> None:
-    folder = artifact(tmp_path, "a_lib_generic", {"a/stage/lib/x.so.1": "x"}, "a/stage\nabsent/stage\n")
-    (folder / "a/stage/lib/x.so").symlink_to("x.so.1")
-    artifact(tmp_path, "b_run_generic", {"b/stage/bin/tool": "t", "elsewhere/lost": "l"}, "b/stage\n")
-    (tmp_path / "b_run_generic/b/stage/bin/tool").chmod(0o755)
+# One tree of several artifacts
+
+
+def test_merges_stages_without_their_folders(tmp_path: Path) -> None:
+    library = write_artifact(tmp_path, "a_lib_generic", {"lib/x.so.1": "x"})
+    (library / STAGE / "lib/x.so").symlink_to("x.so.1")
+    program = write_artifact(tmp_path, "b_run_generic", {"bin/tool": "t"})
+    (program / STAGE / "bin/tool").chmod(0o755)
+    (program / "unlisted").mkdir()
+    (program / "unlisted" / "file").touch()
+
     tree = merged(scan(tmp_path))
-    expected = {"bin/tool": ("", True), "lib/x.so": ("x.so.1", False), "lib/x.so.1": ("", False)}
-    assert {path: (entry.link, entry.executable) for path, entry in tree.items()} == expected
+
+    assert sorted(tree) == ["bin/tool", "lib/x.so", "lib/x.so.1"]
+    assert [path for path, entry in tree.items() if entry.executable] == ["bin/tool"]
+    assert {path: entry.link for path, entry in tree.items() if entry.link} == {"lib/x.so": "x.so.1"}
 
 
-@pytest.mark.parametrize("other", ["diff", "longer than that"])
-def test_different_files_of_one_path_are_refused(tmp_path: Path, other: str) -> None:
-    artifact(tmp_path, "a_lib_generic", {"a/stage/x": "same"})
-    artifact(tmp_path, "b_lib_generic", {"a/stage/x": other})
-    with pytest.raises(ArtifactError, match="different files for x"):
+def test_merges_an_artifact_whose_listed_stage_is_absent(tmp_path: Path) -> None:
+    folder = write_artifact(tmp_path, "a_lib_generic", {"lib/x": "x"})
+    (folder / MANIFEST).write_text(f"{STAGE}\nabsent/stage\n", encoding="utf-8")
+
+    assert list(merged(scan(tmp_path))) == ["lib/x"]
+
+
+@pytest.mark.parametrize("content", ["diff", "longer than that"])
+def test_refuses_different_files_in_one_place(tmp_path: Path, content: str) -> None:
+    write_artifact(tmp_path, "a_lib_generic", {"lib/x": "same"})
+    write_artifact(tmp_path, "b_lib_generic", {"lib/x": content})
+
+    with pytest.raises(ArtifactError, match="lib/x"):
         merged(scan(tmp_path))
 
 
 @pytest.mark.parametrize("stage", ["a/stage", "b/stage"])
-@pytest.mark.parametrize(("one", "kind"), [("file", "a file"), ("link", "a link")])
-def test_a_file_or_link_for_a_folder_is_refused(tmp_path: Path, one: str, kind: str, stage: str) -> None:
-    artifact(tmp_path, "a_lib_generic", {"a/stage/lib/real/x": "x"}, "a/stage\nb/stage\n")
-    folder = artifact(tmp_path, "b_run_generic", {f"{stage}/lib/y": "y"}, f"{stage}\n")
-    artifact(tmp_path, "c_run_generic", {"a/stage/lib/tool/deep/z": "z"})
+@pytest.mark.parametrize("kind", ["file", "link"])
+def test_refuses_a_file_or_link_where_another_artifact_has_a_folder(
+    tmp_path: Path, kind: str, stage: str
+) -> None:
+    write_artifact(tmp_path, "a_lib_generic", {"lib/real/x": "x"}, stage="a/stage")
+    folder = write_artifact(tmp_path, "b_run_generic", {"lib/y": "y"}, stage=stage)
+    write_artifact(tmp_path, "c_run_generic", {"lib/tool/deep/z": "z"}, stage="a/stage")
     tool = folder / stage / "lib/tool"
-    tool.write_text("t", encoding="utf-8") if one == "file" else tool.symlink_to("real")
-    with pytest.raises(ArtifactError, match=f"lib/tool is {kind} .*b_run_generic.*folder .*c_run_generic"):
+    if kind == "file":
+        tool.write_text("t", encoding="utf-8")
+    else:
+        tool.symlink_to("real")
+
+    with pytest.raises(ArtifactError) as raised:
         merged(scan(tmp_path))
 
+    for subject in (f"lib/tool is a {kind}", "b_run_generic", "c_run_generic"):
+        assert subject in raised.value.message
 
-@pytest.mark.parametrize(("path", "names"), [("lib/X.h", "lib/x.h .*lib/X.h"), ("LIB/y", "lib .*LIB")])
-def test_two_spellings_of_one_name_are_refused_for_windows(tmp_path: Path, path: str, names: str) -> None:
-    artifact(tmp_path, "a_lib_generic", {"a/stage/lib/x.h": "x"})
-    artifact(tmp_path, "b_lib_generic", {f"a/stage/{path}": "x"})
-    assert len(merged(scan(tmp_path))) == 2
-    with pytest.raises(ArtifactError, match=f"Windows takes {names} .*for one name") as raised:
-        merged(scan(tmp_path), folded=True)
-    assert all(name in raised.value.message for name in ("a_lib_generic", "b_lib_generic"))
+
+@pytest.mark.parametrize(
+    ("path", "spellings"), [("lib/X.h", ("lib/X.h", "lib/x.h")), ("LIB/y", ("LIB", "lib"))]
+)
+def test_refuses_two_spellings_of_a_name_for_windows_alone(
+    tmp_path: Path, path: str, spellings: tuple[str, str]
+) -> None:
+    write_artifact(tmp_path, "a_lib_generic", {"lib/x.h": "x"})
+    write_artifact(tmp_path, "b_lib_generic", {path: "x"})
+    artifacts = scan(tmp_path)
+
+    assert len(merged(artifacts)) == 2
+    with pytest.raises(ArtifactError) as raised:
+        merged(artifacts, folded=True)
+
+    for subject in (*spellings, "a_lib_generic", "b_lib_generic"):
+        assert subject in raised.value.message
 
 
 @pytest.mark.parametrize("target", ["/etc/passwd", "../../../outside", ".."])
-def test_links_out_of_the_tree_are_refused(tmp_path: Path, target: str) -> None:
-    folder = artifact(tmp_path, "a_lib_generic", {"a/stage/lib/x": "x"})
-    (folder / "a/stage/link").symlink_to(target)
-    with pytest.raises(ArtifactError, match="outside of ROCm's tree"):
+def test_refuses_a_link_out_of_the_tree(tmp_path: Path, target: str) -> None:
+    folder = write_artifact(tmp_path, "a_lib_generic", {"lib/x": "x"})
+    (folder / STAGE / "link").symlink_to(target)
+
+    with pytest.raises(ArtifactError) as raised:
         merged(scan(tmp_path))
 
+    assert target in raised.value.message
 
-def test_build_info_needs_the_base_artifact(tmp_path: Path) -> None:
-    artifact(tmp_path, "blas_lib_generic", {})
-    with pytest.raises(ArtifactError, match="base_lib_generic is missing"):
+
+# What the artifacts say of their build
+
+
+def test_requires_the_base_artifact(tmp_path: Path) -> None:
+    write_artifact(tmp_path, "blas_lib_generic", {})
+
+    with pytest.raises(ArtifactError, match="base_lib_generic"):
         build_info(scan(tmp_path))
 
 
-@pytest.mark.parametrize("manifest", [{}, {"flags": {}}, {"flags": {"KPACK_SPLIT_ARTIFACTS": "ON"}}, []])
-def test_build_info_needs_the_split_flag(tmp_path: Path, manifest: object) -> None:
-    write_base(tmp_path, split=False)
-    (written,) = tmp_path.rglob("therock_manifest.json")
-    written.write_text(json.dumps(manifest), encoding="utf-8")
-    with pytest.raises(ArtifactError, match=r"KPACK_SPLIT_ARTIFACTS|JSON object"):
+def write_base_manifest(root: Path, text: str) -> None:
+    """Write a base artifact whose manifest of the build is this text."""
+    folder = write_base_artifact(root, is_split=False)
+    (folder / BASE_FACTS).write_text(text, encoding="utf-8")
+
+
+@pytest.mark.parametrize("document", [{}, {"flags": {}}, {"flags": {"KPACK_SPLIT_ARTIFACTS": "ON"}}])
+def test_requires_to_know_whether_artifacts_are_split(tmp_path: Path, document: object) -> None:
+    write_base_manifest(tmp_path, json.dumps(document))
+
+    with pytest.raises(ArtifactError, match="KPACK_SPLIT_ARTIFACTS"):
+        build_info(scan(tmp_path))
+
+
+def test_refuses_a_manifest_of_the_build_that_is_no_object(tmp_path: Path) -> None:
+    write_base_manifest(tmp_path, "[]")
+
+    with pytest.raises(ArtifactError, match="therock_manifest"):
         build_info(scan(tmp_path))

@@ -3,7 +3,7 @@
 import importlib
 import io
 import tarfile
-from collections.abc import Callable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -11,63 +11,77 @@ from typing import Any
 import pytest
 
 from core.wheel.writer import write_tar
+from tests.kit.rocm_sdk import VERSION, install_files, install_runtime
 
 FAMILY = "gfx94X-dcgpu"
-CORE, DEVEL = "_rocm_sdk_core", "_rocm_sdk_devel"
+CORE = "_rocm_sdk_core"
+DEVEL = "_rocm_sdk_devel"
 
 
 @dataclass(frozen=True, kw_only=True)
-class Site:
-    root: Path
-    devel: Any
+class Environment:
+    """An environment with ROCm's packages, whose development tree is expanded."""
 
-    @property
-    def record(self) -> Path:
-        return self.root / "rocm_sdk_devel-1.0.0.dist-info" / "RECORD"
+    site: Path
+    runtime: Any
 
     @property
     def tree(self) -> Path:
-        return self.root / DEVEL
+        """The development tree."""
+        return self.site / DEVEL
 
-    def recorded(self) -> list[str]:
-        return [line.partition(",")[0] for line in self.record.read_text(encoding="utf-8").splitlines()]
+    @property
+    def record(self) -> Path:
+        """The RECORD of the development package."""
+        return self.site / f"rocm_sdk_devel-{VERSION}.dist-info" / "RECORD"
 
-    def add_package(self, name: str, **files: str) -> None:
-        for path, content in {"__init__.py": "", **files}.items():
-            target = self.root / name / path
-            target.parent.mkdir(parents=True, exist_ok=True)
-            target.write_text(content, encoding="utf-8")
-        importlib.invalidate_caches()
+    def recorded_paths(self) -> list[str]:
+        """Return the paths in the RECORD of the development package."""
+        rows = self.record.read_text(encoding="utf-8").splitlines()
+        return [row.partition(",")[0] for row in rows]
 
-    def add_devel(self, files: dict[str, str], links: dict[str, str] | None = None) -> None:
-        """Install the devel wheel as an installer would: its files, its archive, its RECORD."""
-        stream = io.BytesIO()
-        write_tar(stream, [], links={f"{DEVEL}/{path}": link for path, link in (links or {}).items()})
-        self.add_devel_with(stream.getvalue(), files)
+    def install_core(self, files: Mapping[str, str]) -> None:
+        """Install the core package."""
+        install_files(self.site / CORE, {"__init__.py": "", **files})
 
-    def add_devel_with(self, archive: bytes, files: dict[str, str] | None = None) -> None:
-        self.add_package("rocm_sdk_devel")
-        (self.root / "rocm_sdk_devel" / "_devel.tar").write_bytes(archive)
-        self.add_package(DEVEL, **(files or {}))
-        rows = [
-            "rocm_sdk_devel/__init__.py",
-            *(f"{DEVEL}/{path}" for path in ("__init__.py", *(files or ()))),
-        ]
+    def install_devel(self, files: Mapping[str, str], *, archive: bytes | None = None) -> None:
+        """Install the development package as an installer would: files, archive of links, RECORD."""
+        if archive is None:
+            archive = archive_of_links({})
+        install_files(self.site, {"rocm_sdk_devel/__init__.py": ""})
+        (self.site / "rocm_sdk_devel" / "_devel.tar").write_bytes(archive)
+        install_files(self.tree, {"__init__.py": "", **files})
+
+        paths = ["rocm_sdk_devel/__init__.py", *(f"{DEVEL}/{path}" for path in ("__init__.py", *files))]
+        self.write_record(paths)
+
+    def write_record(self, paths: Iterable[str]) -> None:
+        """Write the RECORD of the development package."""
         self.record.parent.mkdir()
-        self.record.write_text("".join(f"{row},sha256=x,1\n" for row in rows), encoding="utf-8")
+        self.record.write_text("".join(f"{path},sha256=x,1\n" for path in paths), encoding="utf-8")
 
     def expand(self, *, force: bool = False) -> Path:
-        return Path(self.devel.get_devel_root(force=force))
+        """Expand the development tree; return it."""
+        return Path(self.runtime.get_devel_root(force=force))
 
 
 @pytest.fixture
-def site(installed_sdk: Callable[..., Path], monkeypatch: pytest.MonkeyPatch) -> Site:
-    root = installed_sdk({FAMILY: ("gfx942",)})
+def environment(sdk_site: Path, monkeypatch: pytest.MonkeyPatch) -> Environment:
+    """Return an environment with the runtime alone."""
+    install_runtime(sdk_site, families={FAMILY: ("gfx942",)})
     monkeypatch.setenv("ROCM_SDK_TARGET_FAMILY", FAMILY)
-    return Site(root=root, devel=importlib.import_module("rocm_sdk._devel"))
+    return Environment(site=sdk_site, runtime=importlib.import_module("rocm_sdk._devel"))
 
 
-def raw_tar(*members: tarfile.TarInfo) -> bytes:
+def archive_of_links(links: Mapping[str, str]) -> bytes:
+    """Return the archive that our builds write for links: path in the tree to target."""
+    stream = io.BytesIO()
+    write_tar(stream, [], links={f"{DEVEL}/{path}": target for path, target in links.items()})
+    return stream.getvalue()
+
+
+def archive_of(*members: tarfile.TarInfo) -> bytes:
+    """Return an archive of any members."""
     stream = io.BytesIO()
     with tarfile.open(fileobj=stream, mode="w") as archive:
         for member in members:
@@ -75,102 +89,130 @@ def raw_tar(*members: tarfile.TarInfo) -> bytes:
     return stream.getvalue()
 
 
-def member(name: str, *, kind: bytes = tarfile.SYMTYPE, link: str = "x") -> tarfile.TarInfo:
-    info = tarfile.TarInfo(name)
-    info.type, info.linkname = kind, link
-    return info
+def tar_member(name: str, *, link: str = "x", kind: bytes = tarfile.SYMTYPE) -> tarfile.TarInfo:
+    """Return a link, or another member."""
+    member = tarfile.TarInfo(name)
+    member.type = kind
+    member.linkname = link
+    return member
 
 
-def test_a_second_call_changes_nothing(site: Site) -> None:
-    site.add_package(CORE, **{"lib/libx.so.1": "core"})
-    site.add_devel({"include/x.h": "h"})
-    site.expand()
-    before = site.record.stat().st_mtime_ns, (site.tree / "include/x.h").stat().st_ino
-    site.expand()
-    site.expand(force=True)
-    assert (site.record.stat().st_mtime_ns, (site.tree / "include/x.h").stat().st_ino) == before
+# Expanding
 
 
-def test_a_replaced_core_is_linked_anew(site: Site) -> None:
-    site.add_package(CORE, **{"lib/libx.so.1": "old", "lib/gone.so": "old"})
-    site.add_devel({"include/x.h": "h"})
-    site.expand()
+def test_changes_nothing_in_an_expanded_tree(environment: Environment) -> None:
+    environment.install_core({"lib/libx.so.1": "core"})
+    environment.install_devel({"include/x.h": "h"})
+    header = environment.expand() / "include/x.h"
+    state_before = (environment.record.stat().st_mtime_ns, header.stat().st_ino)
+
+    environment.expand()
+    environment.expand(force=True)
+
+    assert (environment.record.stat().st_mtime_ns, header.stat().st_ino) == state_before
+
+
+def test_links_a_core_anew_that_was_replaced(environment: Environment) -> None:
+    environment.install_core({"lib/libx.so.1": "old", "lib/gone.so": "old"})
+    environment.install_devel({"include/x.h": "h"})
+    environment.expand()
+    # An installer deletes files and writes others: it does not write into linked ones.
     for path in ("__init__.py", "lib/libx.so.1", "lib/gone.so"):
-        (site.root / CORE / path).unlink()
-    site.add_package(CORE, **{"lib/libx.so.1": "new"})
-    root = site.expand(force=True)
-    assert (root / "lib/libx.so.1").read_text(encoding="utf-8") == "new"
-    assert not (root / "lib/gone.so").exists()
-    assert (root / "include/x.h").exists()
+        (environment.site / CORE / path).unlink()
+    environment.install_core({"lib/libx.so.1": "new"})
+
+    tree = environment.expand(force=True)
+
+    assert (tree / "lib/libx.so.1").read_text(encoding="utf-8") == "new"
+    assert not (tree / "lib/gone.so").exists()
+    assert (tree / "include/x.h").exists()
+
+
+@pytest.mark.parametrize("is_reversed", [False, True])
+def test_makes_links_in_any_order_of_the_archive(environment: Environment, *, is_reversed: bool) -> None:
+    environment.install_core({"lib/libx.so.1": "core"})
+    members = [
+        tar_member(f"{DEVEL}/lib/liby.so", link="liby.so.1"),
+        tar_member(f"{DEVEL}/lib/libx.so", link="libx.so.1"),
+        tar_member(f"{DEVEL}/lib/libz.so", link="libx.so"),
+    ]
+    if is_reversed:
+        members.reverse()
+    environment.install_devel({"lib/liby.so.1": "y"}, archive=archive_of(*members))
+
+    library_folder = environment.expand() / "lib"
+
+    assert (library_folder / "liby.so").is_symlink()
+    assert (library_folder / "libx.so").is_symlink()
+    assert (library_folder / "libx.so").samefile(environment.site / CORE / "lib/libx.so.1")
+    assert (library_folder / "libz.so").samefile(library_folder / "libx.so")
+
+
+def test_keeps_a_file_of_the_development_package_where_core_has_one(environment: Environment) -> None:
+    environment.install_core({"lib/libx.so.1": "core", "share/both": "core"})
+    environment.install_devel({"share/both": "devel"})
+
+    tree = environment.expand()
+
+    assert (tree / "share/both").read_text(encoding="utf-8") == "devel"
+    assert (tree / "lib/libx.so.1").read_text(encoding="utf-8") == "core"
+
+
+# Hostile archives
 
 
 @pytest.mark.parametrize(
-    "hostile",
+    "member",
     [
-        member("../evil"),
-        member("/evil"),
-        member("rocm_sdk_devel/__init__.py"),
-        member(f"{DEVEL}/../evil"),
-        member(f"{DEVEL}/link", link="/etc/passwd"),
-        member(f"{DEVEL}/link", link="../../evil"),
-        member(f"{DEVEL}/file", kind=tarfile.REGTYPE),
-        member(f"{DEVEL}/link", kind=tarfile.LNKTYPE, link="evil"),
-        member(f"{DEVEL}/pipe", kind=tarfile.FIFOTYPE),
+        tar_member("../evil"),
+        tar_member("/evil"),
+        tar_member("rocm_sdk_devel/__init__.py"),
+        tar_member(f"{DEVEL}/../evil"),
+        tar_member(f"{DEVEL}/link", link="/etc/passwd"),
+        tar_member(f"{DEVEL}/link", link="../../evil"),
+        tar_member(f"{DEVEL}/file", kind=tarfile.REGTYPE),
+        tar_member(f"{DEVEL}/link", kind=tarfile.LNKTYPE, link="evil"),
+        tar_member(f"{DEVEL}/pipe", kind=tarfile.FIFOTYPE),
     ],
-    ids=lambda info: f"{info.name}-{info.linkname}",
+    ids=lambda member: f"{member.name}-{member.linkname}",
 )
-def test_hostile_members_are_refused_before_anything_is_written(site: Site, hostile: tarfile.TarInfo) -> None:
-    site.add_devel_with(raw_tar(member(f"{DEVEL}/good"), hostile))
-    before = site.recorded()
-    with pytest.raises(RuntimeError, match="the devel archive holds"):
-        site.expand()
-    assert [path.name for path in site.tree.iterdir()] == ["__init__.py"]
-    assert site.recorded() == before
+def test_refuses_a_hostile_member_before_anything_is_written(
+    environment: Environment, member: tarfile.TarInfo
+) -> None:
+    environment.install_devel({}, archive=archive_of(tar_member(f"{DEVEL}/good"), member))
+    paths_before = environment.recorded_paths()
+
+    with pytest.raises(RuntimeError, match="archive"):
+        environment.expand()
+
+    assert [path.name for path in environment.tree.iterdir()] == ["__init__.py"]
+    assert environment.recorded_paths() == paths_before
 
 
-def test_links_do_not_pass_through_links_to_other_packages(site: Site) -> None:
-    site.add_package(CORE, **{"lib/x": "core"})
-    out, evil = member(f"{DEVEL}/out", link=f"../{CORE}"), member(f"{DEVEL}/out/evil")
-    site.add_devel_with(raw_tar(out, evil))
+def test_refuses_a_link_that_passes_through_another_package(environment: Environment) -> None:
+    environment.install_core({"lib/x": "core"})
+    link_to_core = tar_member(f"{DEVEL}/out", link=f"../{CORE}")
+    archive = archive_of(link_to_core, tar_member(f"{DEVEL}/out/evil"))
+    environment.install_devel({}, archive=archive)
+
     with pytest.raises(RuntimeError, match="leads out of"):
-        site.expand()
-    assert not (site.root / CORE / "evil").exists()
+        environment.expand()
+
+    assert not (environment.site / CORE / "evil").exists()
 
 
-def test_a_missing_devel_package_is_a_missing_module(site: Site) -> None:
-    with pytest.raises(ModuleNotFoundError, match="rocm-sdk-devel is not installed"):
-        site.expand()
+# Without the package
 
 
-def test_a_left_over_folder_is_not_taken_for_an_expanded_tree(site: Site) -> None:
-    site.add_package(DEVEL, **{"bin/old": "x"})
-    site.add_package("rocm_sdk_devel")
-    site.record.parent.mkdir()
-    site.record.write_text("", encoding="utf-8")
+def test_fails_as_a_missing_module_without_the_package(environment: Environment) -> None:
+    with pytest.raises(ModuleNotFoundError, match="rocm-sdk-devel"):
+        environment.expand()
+
+
+def test_does_not_take_a_leftover_folder_for_an_expanded_tree(environment: Environment) -> None:
+    install_files(environment.tree, {"__init__.py": "", "bin/old": "x"})
+    install_files(environment.site, {"rocm_sdk_devel/__init__.py": ""})
+    environment.write_record([])
+
     with pytest.raises(RuntimeError, match="install rocm"):
-        site.expand()
-
-
-@pytest.mark.parametrize("turned", [False, True])
-def test_the_order_of_the_archive_does_not_show(site: Site, *, turned: bool) -> None:
-    site.add_package(CORE, **{"lib/libx.so.1": "core"})
-    members = [
-        member(f"{DEVEL}/lib/liby.so", link="liby.so.1"),
-        member(f"{DEVEL}/lib/libx.so", link="libx.so.1"),
-        member(f"{DEVEL}/lib/libz.so", link="libx.so"),
-    ]
-    archive = raw_tar(*(reversed(members) if turned else members))
-    site.add_devel_with(archive, {"lib/liby.so.1": "y"})
-    root = site.expand()
-    assert (root / "lib/liby.so").is_symlink()
-    assert (root / "lib/libx.so").is_symlink()
-    assert (root / "lib/libx.so").samefile(site.root / CORE / "lib/libx.so.1")
-    assert (root / "lib/libz.so").samefile(root / "lib/libx.so")
-
-
-def test_a_file_of_the_devel_wheel_stays_where_core_has_one_of_its_name(site: Site) -> None:
-    site.add_package(CORE, **{"lib/libx.so.1": "core", "share/both": "core"})
-    site.add_devel({"share/both": "devel"})
-    root = site.expand()
-    assert (root / "share/both").read_text(encoding="utf-8") == "devel"
-    assert (root / "lib/libx.so.1").read_text(encoding="utf-8") == "core"
+        environment.expand()

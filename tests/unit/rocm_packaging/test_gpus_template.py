@@ -1,61 +1,69 @@
 """What `rocm_sdk` says of this machine's GPUs, from its templates on written installations."""
 
 import importlib
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import pytest
-
 from core.families import target_of_version
+from tests.kit.rocm_sdk import install_files, install_runtime
 
-KNOWN = ("gfx942", "gfx1100")
-
-
-@pytest.fixture
-def site(installed_sdk: Callable[..., Path]) -> Path:
-    return installed_sdk({target: (target,) for target in KNOWN}, split=True)
+TARGETS = ("gfx942", "gfx1100")
+GFX1100_VERSION = 110000
 
 
-def gpus_of(site: Path, libraries: str = "_rocm_sdk_libraries") -> Any:
-    (site / libraries).mkdir()
-    (site / libraries / "__init__.py").touch()
-    importlib.invalidate_caches()
+def load_gpus() -> Any:
+    """Return the module that knows the GPUs."""
     return importlib.import_module("rocm_sdk._gpus")
 
 
-def machine(gpus: Any, folder: Path, *versions: int) -> None:
+def install_split(site: Path) -> Any:
+    """Install split packages without device code; return the module that knows the GPUs."""
+    install_runtime(site, families={target: (target,) for target in TARGETS}, is_split=True)
+    install_files(site, {"_rocm_sdk_libraries/__init__.py": ""})
+    return load_gpus()
+
+
+def write_nodes(folder: Path, versions: list[int]) -> str:
+    """Write the nodes of a machine as its kernel shows them, and one that cannot be read."""
     for number, version in enumerate(versions):
-        (folder / str(number)).mkdir(parents=True)
-        (folder / str(number) / "properties").write_text(f"a 1\ngfx_target_version {version}\n")
-    (folder / str(len(versions))).mkdir(parents=True)  # a node that cannot be read
-    gpus.NODES = str(folder)
+        node = folder / str(number)
+        node.mkdir(parents=True)
+        (node / "properties").write_text(f"a 1\ngfx_target_version {version}\n")
+    (folder / str(len(versions))).mkdir(parents=True)
+    return str(folder)
 
 
-def device(site: Path, target: str, text: str) -> None:
-    path = site / "_rocm_sdk_libraries/.devel_links" / f"{target}.json"
-    path.parent.mkdir(exist_ok=True)
-    path.write_text(text)
+def test_spells_targets_as_the_tool_spells_them(sdk_site: Path, tmp_path: Path) -> None:
+    gpus = install_split(sdk_site)
+    versions = [90402, 110501, 90010, 120000, 100306]
+    processor = 0
+    gpus.NODES = write_nodes(tmp_path / "nodes", [processor, *versions, versions[0]])
+
+    assert gpus.targets() == [target_of_version(version) for version in versions]
 
 
-def test_targets_are_spelt_as_the_tool_spells_them(site: Path, tmp_path: Path) -> None:
-    gpus = gpus_of(site)
-    numbers = (90402, 110501, 90010, 120000, 100306)
-    machine(gpus, tmp_path / "nodes", 0, *numbers, 90402)
-    assert gpus.targets() == [target_of_version(number) for number in numbers]
+def test_finds_no_gpu_without_nodes(sdk_site: Path, tmp_path: Path) -> None:
+    gpus = install_split(sdk_site)
     gpus.NODES = str(tmp_path / "absent")
+
     assert gpus.targets() == []
     assert gpus.device_problems() == []
 
 
-def test_a_damaged_device_package_has_no_version(site: Path, tmp_path: Path) -> None:
-    gpus = gpus_of(site)
-    machine(gpus, tmp_path / "nodes", 110000)
-    device(site, "gfx1100", "damaged")
-    assert "of gfx1100 has version ?" in gpus.device_problems()[0]
+def test_knows_no_version_of_a_damaged_device_package(sdk_site: Path, tmp_path: Path) -> None:
+    gpus = install_split(sdk_site)
+    gpus.NODES = write_nodes(tmp_path / "nodes", [GFX1100_VERSION])
+    install_files(sdk_site, {"_rocm_sdk_libraries/.devel_links/gfx1100.json": "damaged"})
+
+    (problem,) = gpus.device_problems()
+
+    assert "gfx1100 has version ?" in problem
 
 
-def test_libraries_with_own_device_code_need_none(installed_sdk: Callable[..., Path], tmp_path: Path) -> None:
-    gpus = gpus_of(installed_sdk({"gfx94X-dcgpu": ("gfx942",)}), "_rocm_sdk_libraries_gfx94X_dcgpu")
-    machine(gpus, tmp_path / "nodes", 110000)
+def test_needs_no_device_packages_for_unsplit_libraries(sdk_site: Path, tmp_path: Path) -> None:
+    install_runtime(sdk_site, families={"gfx94X-dcgpu": ("gfx942",)})
+    install_files(sdk_site, {"_rocm_sdk_libraries_gfx94X_dcgpu/__init__.py": ""})
+    gpus = load_gpus()
+    gpus.NODES = write_nodes(tmp_path / "nodes", [GFX1100_VERSION])
+
     assert gpus.device_problems() == []

@@ -1,187 +1,329 @@
-from collections.abc import Callable, Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from core.cli.options import Common
-from core.errors import MissingInputError, RocmError, UsageError
-from core.packages import offers_named
+from core.errors import BuildError, MissingInputError, RocmError, UsageError
 from core.packages.sources import PackageSource, SourceOptions
-from core.run import records
+from core.run.records import FileRecord
 from rocm_packaging import origin
+from rocm_packaging.origin import RocmSource
 from tests.kit.machines import target_in
+from tests.kit.runs import publish_rocm, write_record
+from tests.kit.servers import served
+from tests.kit.wheels import wheel_filename, write_sdist, write_wheel
 
 FAMILY = "gfx94X-dcgpu"
-TARGETS = ("gfx942",)
-UNSPLIT = "rocm-sdk-libraries-gfx94x-dcgpu"
-ALWAYS = ("rocm", "rocm-sdk-core", "rocm-sdk-devel")
-SPLIT = (*ALWAYS, "rocm-sdk-libraries", "rocm-sdk-device-gfx942", "rocm-sdk-device-gfx1100")
+OTHER_FAMILY = "gfx110X-all"
+VERSION = "7.1.0"
+UNSPLIT_LIBRARIES = "rocm-sdk-libraries-gfx94x-dcgpu"
+COMMON_PACKAGES = ("rocm", "rocm-sdk-core", "rocm-sdk-devel")
+SPLIT_PACKAGES = (
+    *COMMON_PACKAGES,
+    "rocm-sdk-libraries",
+    "rocm-sdk-device-gfx942",
+    "rocm-sdk-device-gfx1100",
+)
 
 
-@pytest.fixture
-def folder(tmp_path: Path, make_wheel: Callable[..., Path]) -> Callable[..., PackageSource]:
-    def made(*names: str, version: str = "7.1.0") -> PackageSource:
-        for name in names:
-            if name == "rocm":
-                (tmp_path / "dist").mkdir(exist_ok=True)
-                (tmp_path / "dist" / f"rocm-{version}.tar.gz").write_bytes(b"sdist")
-            else:
-                make_wheel(tmp_path / "dist", name, version)
-        return PackageSource(find_links=(str(tmp_path / "dist"),))
-
-    return made
+def write_packages(folder: Path, names: Iterable[str], *, version: str = VERSION) -> PackageSource:
+    """Write packages of ROCm into a folder; return the folder as a source."""
+    for name in names:
+        if name == "rocm":
+            write_sdist(folder, name=name, version=version)
+        else:
+            write_wheel(folder, name=name, version=version)
+    return PackageSource(find_links=(str(folder),))
 
 
-def file(distribution: str, version: str) -> records.FileRecord:
-    name = f"{distribution.replace('-', '_')}-{version}-py3-none-any.whl"
-    return records.FileRecord(
+def file_record(distribution: str, version: str = VERSION) -> FileRecord:
+    """Return the record of a wheel."""
+    name = wheel_filename(name=distribution, version=version)
+    return FileRecord(
         name=name, key=name, size=1, sha256="0" * 64, distribution=distribution, version=version
     )
 
 
-def run_of(common: Common, *found: records.FileRecord, status: str = "ok") -> PackageSource:
-    run, cell = common.outputs.run_id, records.Cell(gpu_family=FAMILY)
-    facts = {"stage": "build_rocm", "status": status, "run_id": run, "platform": "linux", "cell": cell}
-    record = records.Record.model_validate({**facts, "started": "now", "seconds": 1, "files": found})
-    records.write(common.open_store(), common.outputs, FAMILY, record)
-    return origin.own_run(common, FAMILY)
-
-
-def chosen_of(source: PackageSource, tmp_path: Path, *extras: str, **more: Any) -> Any:
-    return origin.for_tests(
-        source,
-        "7.1.0",
-        more.get("families", [FAMILY]),
-        more.get("targets", TARGETS),
-        extras,
-        python=target_in(tmp_path / "env"),
-        platform="linux",
+def record_packages(common: Common, files: Sequence[FileRecord], *, has_failed: bool = False) -> None:
+    """Write the record of a run that packaged ROCm."""
+    write_record(
+        common.open_store(),
+        common.outputs,
+        step="build_rocm",
+        family=FAMILY,
+        files=files,
+        error=BuildError.__name__ if has_failed else None,
     )
 
 
-def names(files: Sequence[Any]) -> set[str]:
-    return {one.distribution for one in files}
+def choose_for_tests(
+    source: PackageSource,
+    folder: Path,
+    *extras: str,
+    families: Sequence[str] = (FAMILY,),
+    targets: Sequence[str] = ("gfx942",),
+) -> RocmSource:
+    """Return what tests of families and targets take from a source."""
+    python = target_in(folder / "env")
+    return origin.for_tests(source, VERSION, families, targets, extras, python=python, platform="linux")
+
+
+def choose_for_builds(source: PackageSource, *extras: str, family: str = FAMILY) -> RocmSource:
+    """Return what builds for a family take from a source."""
+    return origin.for_build(source, VERSION, family, extras, "linux")
+
+
+def package_names(source: RocmSource) -> set[str]:
+    """Return the names of the packages that were chosen."""
+    return {file.distribution for file in source.files}
+
+
+# A run's packages
 
 
 @pytest.mark.parametrize(
-    ("libraries", "taken"),
+    ("libraries", "chosen_libraries"),
     [
-        (SPLIT[3:], {"rocm-sdk-libraries", "rocm-sdk-device-gfx942"}),
-        ((UNSPLIT, "rocm-sdk-libraries-gfx110x-all"), {UNSPLIT}),
+        pytest.param(SPLIT_PACKAGES[3:], {"rocm-sdk-libraries", "rocm-sdk-device-gfx942"}, id="split"),
+        pytest.param(
+            (UNSPLIT_LIBRARIES, "rocm-sdk-libraries-gfx110x-all"), {UNSPLIT_LIBRARIES}, id="unsplit"
+        ),
     ],
-    ids=["split", "unsplit"],
 )
-def test_records_name_what_is_tested(tmp_path: Path, libraries: tuple[str, ...], taken: set[str]) -> None:
-    found = [file(name, "7.1.0") for name in (*ALWAYS, "rocm-profiler", *libraries)]
-    source = run_of(Common(root=tmp_path), *found, file("torch", "2"), file("rocm", "7.0.2"))
-    expected = {*ALWAYS, "rocm-profiler", *taken}
-    assert names(chosen_of(source, tmp_path, "libraries", "devel").files) == expected
-
-
-def test_a_run_without_rocm_has_none(tmp_path: Path) -> None:
+def test_tests_all_packages_of_a_run_that_serve_the_family(
+    tmp_path: Path, libraries: tuple[str, ...], chosen_libraries: set[str]
+) -> None:
     common = Common(root=tmp_path)
-    assert not origin.has_rocm(origin.own_run(common, FAMILY))
-    assert not origin.has_rocm(run_of(common, file("rocm", "7.1.0"), status="failed"))
-    assert origin.has_rocm(run_of(common, file("rocm", "7.1.0")))
+    files = [file_record(name) for name in (*COMMON_PACKAGES, "rocm-profiler", *libraries)]
+    record_packages(common, [*files, file_record("torch", "2"), file_record("rocm", "7.0.2")])
+
+    rocm = choose_for_tests(origin.own_run(common, FAMILY), tmp_path, "libraries", "devel")
+
+    assert package_names(rocm) == {*COMMON_PACKAGES, "rocm-profiler", *chosen_libraries}
 
 
-def test_versions_are_compared_as_versions(folder: Callable[..., PackageSource]) -> None:
+def test_finds_no_rocm_in_a_run_that_recorded_none(tmp_path: Path) -> None:
+    assert not origin.has_rocm(origin.own_run(Common(root=tmp_path), FAMILY))
+
+
+@pytest.mark.parametrize("has_failed", [False, True])
+def test_finds_rocm_in_a_run_that_packaged_it(tmp_path: Path, *, has_failed: bool) -> None:
+    common = Common(root=tmp_path)
+    record_packages(common, [file_record("rocm")], has_failed=has_failed)
+
+    assert origin.has_rocm(origin.own_run(common, FAMILY)) is not has_failed
+
+
+# Versions
+
+
+def test_finds_the_newest_version(tmp_path: Path) -> None:
     for version in ("7.9.0", "7.10.0", "7.10.0a20260101"):
-        folder("rocm", version=version)
-    assert origin.newest(folder()) == "7.10.0"
-    empty = PackageSource(index_urls=("https://a",))
-    empty._indexed["rocm"] = ()
-    with pytest.raises(MissingInputError, match="no version of rocm at https://a"):
-        origin.newest(empty)
+        write_packages(tmp_path, ["rocm"], version=version)
+
+    assert origin.newest(PackageSource(find_links=(str(tmp_path),))) == "7.10.0"
 
 
-def test_builds_take_no_device_code(folder: Callable[..., PackageSource]) -> None:
-    source = folder(*SPLIT, "rocm-profiler")
-    found = origin.for_build(source, "7.1.0", "gfx94X-dcgpu;gfx110X-all", ("profiler",), "linux")
-    assert found.layout == "split"
-    assert names(found.files) == {*ALWAYS, "rocm-sdk-libraries", "rocm-profiler"}
-    assert all(len(one) == 64 for one in found.digests.values())
-    with pytest.raises(MissingInputError, match=r"no rocm-sdk-device-gfx950 7\.1\.0 at"):
-        origin.for_build(source, "7.1.0", FAMILY, ("device-gfx950",), "linux")
-    with pytest.raises(UsageError, match="Invalid ROCm version"):
+def test_names_the_index_that_has_no_rocm(tmp_path: Path) -> None:
+    with served(tmp_path) as address, pytest.raises(MissingInputError) as raised:
+        origin.newest(PackageSource(index_urls=(address,)))
+
+    assert address in raised.value.message
+
+
+# What builds take
+
+
+def test_builds_take_no_device_code(tmp_path: Path) -> None:
+    source = write_packages(tmp_path, [*SPLIT_PACKAGES, "rocm-profiler"])
+
+    rocm = choose_for_builds(source, "profiler", family=f"{FAMILY};{OTHER_FAMILY}")
+
+    assert rocm.layout == "split"
+    assert package_names(rocm) == {*COMMON_PACKAGES, "rocm-sdk-libraries", "rocm-profiler"}
+
+
+def test_builds_take_unsplit_packages_of_their_family(tmp_path: Path) -> None:
+    source = write_packages(tmp_path, [*COMMON_PACKAGES, UNSPLIT_LIBRARIES])
+
+    assert UNSPLIT_LIBRARIES in package_names(choose_for_builds(source))
+
+
+def test_builds_for_several_families_need_split_packages(tmp_path: Path) -> None:
+    source = write_packages(tmp_path, [*COMMON_PACKAGES, UNSPLIT_LIBRARIES])
+
+    with pytest.raises(UsageError, match="family"):
+        choose_for_builds(source, family=f"{FAMILY};{OTHER_FAMILY}")
+
+
+def test_builds_name_a_package_that_is_missing(tmp_path: Path) -> None:
+    source = write_packages(tmp_path, SPLIT_PACKAGES)
+
+    with pytest.raises(MissingInputError, match="rocm-sdk-device-gfx950"):
+        choose_for_builds(source, "device-gfx950")
+
+
+def test_builds_refuse_what_is_no_version(tmp_path: Path) -> None:
+    source = write_packages(tmp_path, SPLIT_PACKAGES)
+
+    with pytest.raises(UsageError, match="latest"):
         origin.for_build(source, "latest", FAMILY, (), "linux")
 
 
-def test_unsplit_packages_serve_one_family(folder: Callable[..., PackageSource]) -> None:
-    source = folder(*ALWAYS, UNSPLIT)
-    assert UNSPLIT in names(origin.for_build(source, "7.1.0", FAMILY, (), "linux").files)
-    with pytest.raises(UsageError, match="serve one GPU family"):
-        origin.for_build(source, "7.1.0", "gfx94X-dcgpu;gfx110X-all", (), "linux")
+def test_knows_packages_by_their_digests(tmp_path: Path) -> None:
+    source = write_packages(tmp_path, SPLIT_PACKAGES)
+    digests = choose_for_builds(source).digests
+    write_sdist(tmp_path, name="rocm", version=VERSION, files={"setup.py": "# changed"})
+
+    changed_digests = choose_for_builds(PackageSource(find_links=source.find_links)).digests
+
+    changed_files = [name for name, digest in changed_digests.items() if digest != digests[name]]
+    assert changed_files == [f"rocm-{VERSION}.tar.gz"]
+    assert {len(digest) for digest in digests.values()} == {64}
 
 
-def test_other_bytes_are_another_source(folder: Callable[..., PackageSource], tmp_path: Path) -> None:
-    first = origin.for_build(folder(*SPLIT), "7.1.0", FAMILY, (), "linux").digests
-    (tmp_path / "dist" / "rocm-7.1.0.tar.gz").write_bytes(b"two")
-    assert origin.for_build(folder(), "7.1.0", FAMILY, (), "linux").digests != first
+def test_knows_no_digests_where_a_page_gives_none(tmp_path: Path) -> None:
+    for name in SPLIT_PACKAGES:
+        # The server lists what is in a folder.
+        write_packages(tmp_path / name, [name])
+
+    with served(tmp_path) as address:
+        rocm = choose_for_builds(PackageSource(index_urls=(address,)))
+
+    assert package_names(rocm) == {*COMMON_PACKAGES, "rocm-sdk-libraries"}
+    assert rocm.digests == {}
+    assert rocm.options == ["--extra-index-url", address]
 
 
-def test_a_named_source_gives_rocm_with_extras(folder: Callable[..., PackageSource], tmp_path: Path) -> None:
-    source = folder(*SPLIT)
-    found = chosen_of(source, tmp_path, "libraries", "devel")
-    assert names(found.files) == {*ALWAYS, "rocm-sdk-libraries", "rocm-sdk-device-gfx942"}
-    assert names(chosen_of(source, tmp_path).files) == {"rocm", "rocm-sdk-core"}
-    with pytest.raises(MissingInputError, match=r"no device code .* gfx1201 \(it has gfx942\)"):
-        chosen_of(source, tmp_path, "libraries", targets=("gfx942", "gfx1201"))
+# What tests take
 
 
-def test_unsplit_libraries_of_others_are_named(folder: Callable[..., PackageSource], tmp_path: Path) -> None:
-    source = folder(*ALWAYS, UNSPLIT, "rocm-sdk-libraries-gfx110x-all")
-    found = chosen_of(source, tmp_path, "libraries", families=[FAMILY, "gfx110X-all"])
-    assert names(found.files) == {"rocm", "rocm-sdk-core", UNSPLIT, "rocm-sdk-libraries-gfx110x-all"}
+def test_tests_take_rocm_with_its_extras_from_a_named_source(tmp_path: Path) -> None:
+    source = write_packages(tmp_path / "dist", SPLIT_PACKAGES)
+
+    rocm = choose_for_tests(source, tmp_path, "libraries", "devel")
+
+    assert package_names(rocm) == {*COMMON_PACKAGES, "rocm-sdk-libraries", "rocm-sdk-device-gfx942"}
 
 
-def test_a_source_is_asked_for_the_layout_of_its_version(folder: Callable[..., PackageSource]) -> None:
-    folder("rocm-sdk-libraries", version="7.2.0")
-    source = folder(UNSPLIT)
-    assert origin.with_layout(source, "7.2.0", FAMILY).layout == "split"
-    assert origin.with_layout(source, "7.1.0", FAMILY).layout == "unsplit"
-    with pytest.raises(RocmError, match=r"has no ROCm 7\.0\.0 libraries for gfx94X-dcgpu") as caught:
+def test_tests_take_the_core_alone_without_extras(tmp_path: Path) -> None:
+    source = write_packages(tmp_path / "dist", SPLIT_PACKAGES)
+
+    assert package_names(choose_for_tests(source, tmp_path)) == {"rocm", "rocm-sdk-core"}
+
+
+def test_tests_name_targets_without_device_code(tmp_path: Path) -> None:
+    source = write_packages(tmp_path / "dist", SPLIT_PACKAGES)
+
+    with pytest.raises(MissingInputError) as raised:
+        choose_for_tests(source, tmp_path, "libraries", targets=("gfx942", "gfx1201"))
+
+    assert "gfx1201" in raised.value.message
+
+
+def test_tests_take_the_unsplit_libraries_of_every_family(tmp_path: Path) -> None:
+    libraries = [UNSPLIT_LIBRARIES, "rocm-sdk-libraries-gfx110x-all"]
+    source = write_packages(tmp_path / "dist", [*COMMON_PACKAGES, *libraries])
+
+    rocm = choose_for_tests(source, tmp_path, "libraries", families=[FAMILY, OTHER_FAMILY])
+
+    assert package_names(rocm) == {"rocm", "rocm-sdk-core", *libraries}
+
+
+# Layouts
+
+
+@pytest.mark.parametrize(("version", "layout"), [("7.2.0", "split"), (VERSION, "unsplit")])
+def test_finds_the_layout_of_a_version(tmp_path: Path, version: str, layout: str) -> None:
+    write_packages(tmp_path, ["rocm-sdk-libraries"], version="7.2.0")
+    source = write_packages(tmp_path, [UNSPLIT_LIBRARIES])
+
+    assert origin.with_layout(source, version, FAMILY).layout == layout
+
+
+def test_refuses_a_version_without_libraries(tmp_path: Path) -> None:
+    source = write_packages(tmp_path, [UNSPLIT_LIBRARIES])
+
+    with pytest.raises(RocmError) as raised:
         origin.with_layout(source, "7.0.0", FAMILY)
-    assert "--rocm-version" in caught.value.hint
-    with pytest.raises(RocmError, match=r"of version 7\.2\.0 holds ROCm packages of both layouts"):
-        origin.with_layout(folder(UNSPLIT, version="7.2.0"), "7.2.0", FAMILY)
+
+    assert "7.0.0" in raised.value.message
+    assert FAMILY in raised.value.message
+    assert "--rocm-version" in raised.value.hint
 
 
-def test_an_address_whose_page_gives_no_digests_may_change() -> None:
-    source = PackageSource(index_urls=("https://a",))
-    for name in SPLIT:
-        one = offers_named(f"{name.replace('-', '_')}-7.1.0-py3-none-any.whl", url=f"https://a/{name}")
-        source._indexed[name] = tuple(one)
-    source._indexed[UNSPLIT] = ()
-    found = origin.for_build(source, "7.1.0", FAMILY, (), "linux")
-    assert (found.digests, found.options) == ({}, ["--extra-index-url", "https://a"])
+def test_refuses_a_version_with_both_layouts(tmp_path: Path) -> None:
+    source = write_packages(tmp_path, [UNSPLIT_LIBRARIES, "rocm-sdk-libraries"])
+
+    with pytest.raises(RocmError, match="both layouts"):
+        origin.with_layout(source, VERSION, FAMILY)
 
 
-def named(tmp_path: Path, **options: Any) -> Any:
-    return origin.named_source(SourceOptions(**options), Common(root=tmp_path), FAMILY)
+# Sources as people name them
 
 
-def test_sources_are_named_as_people_name_them(tmp_path: Path) -> None:
-    assert named(tmp_path, version="7.1.0") is None
-    assert named(tmp_path, find_links=("/wheels",)).find_links == ("/wheels",)
-    below = named(tmp_path, index_urls=("https://a/v2", "https://b/"), index_subdir="gfx110X-all")
-    assert below.index_urls == ("https://a/v2/gfx110X-all/", "https://b/gfx110X-all/")
-    old = {"index_name": "dev-v2"}
-    assert named(tmp_path, **old).index_urls == (f"https://rocm.devreleases.amd.com/v2/{FAMILY}/",)
-    assert named(tmp_path, **old, index_subdir="gfx110X-all").index_urls[0].endswith("/gfx110X-all/")
-    both = named(tmp_path, index_name="dev", index_urls=("https://a",))
-    assert both.index_urls == (origin.release_index_url("dev", FAMILY), "https://a")
-    with pytest.raises(UsageError, match="serves all families and has no folder gfx110X-all"):
-        named(tmp_path, index_subdir="gfx110X-all")
+def named_source(folder: Path, options: SourceOptions) -> PackageSource:
+    """Return the source that options name."""
+    source = origin.named_source(options, Common(root=folder), FAMILY)
+    assert source is not None
+    return source
 
 
-def test_another_run_is_a_source_like_any_other(tmp_path: Path) -> None:
+def test_names_no_source_by_a_version(tmp_path: Path) -> None:
+    options = SourceOptions(version=VERSION)
+
+    assert origin.named_source(options, Common(root=tmp_path), FAMILY) is None
+
+
+def test_names_a_folder(tmp_path: Path) -> None:
+    assert named_source(tmp_path, SourceOptions(find_links=("/wheels",))).find_links == ("/wheels",)
+
+
+def test_names_a_folder_of_several_indexes(tmp_path: Path) -> None:
+    options = SourceOptions(index_urls=("https://a/v2", "https://b/"), index_subdir=OTHER_FAMILY)
+
+    source = named_source(tmp_path, options)
+
+    assert source.index_urls == (f"https://a/v2/{OTHER_FAMILY}/", f"https://b/{OTHER_FAMILY}/")
+
+
+@pytest.mark.parametrize(
+    ("index_subdir", "family"), [("", FAMILY), (OTHER_FAMILY, OTHER_FAMILY)], ids=["own", "other"]
+)
+def test_names_a_release_index_of_a_family(tmp_path: Path, index_subdir: str, family: str) -> None:
+    source = named_source(tmp_path, SourceOptions(index_name="dev-v2", index_subdir=index_subdir))
+
+    (url,) = source.index_urls
+    assert url.endswith(f"/{family}/")
+
+
+def test_names_a_release_index_before_other_ones(tmp_path: Path) -> None:
+    source = named_source(tmp_path, SourceOptions(index_name="dev", index_urls=("https://a",)))
+
+    assert source.index_urls == (origin.release_index_url("dev", FAMILY), "https://a")
+
+
+def test_refuses_a_folder_of_an_index_for_all_families(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match=OTHER_FAMILY):
+        named_source(tmp_path, SourceOptions(index_subdir=OTHER_FAMILY))
+
+
+@pytest.fixture
+def other_store(tmp_path: Path) -> str:
+    """Return a store with run 17, which packaged ROCm."""
     common = Common(root=tmp_path, run_id="17", store=str(tmp_path / "theirs"))
-    run_of(common, file("rocm", "7.1.0"))
-    common.open_store().put_bytes(f"{common.outputs.python_prefix(FAMILY)}/rocm-7.1.0.tar.gz", b"x")
-    found = named(tmp_path, run_id="17", store=str(tmp_path / "theirs"), prefix="--rocm-")
-    assert found.versions("rocm") == ("7.1.0",)
-    assert "run 17" in found.words
+    publish_rocm(common.open_store(), common.outputs, tmp_path / "packages", family=FAMILY, version=VERSION)
+    return common.store
+
+
+def test_names_another_run(tmp_path: Path, other_store: str) -> None:
+    source = named_source(tmp_path, SourceOptions(run_id="17", store=other_store, prefix="--rocm-"))
+
+    assert source.versions("rocm") == (VERSION,)
+    assert "run 17" in source.words
+
+
+def test_refuses_a_run_that_a_store_does_not_have(tmp_path: Path, other_store: str) -> None:
     with pytest.raises(MissingInputError, match="run 18"):
-        named(tmp_path, run_id="18", store=str(tmp_path / "theirs"))
+        named_source(tmp_path, SourceOptions(run_id="18", store=other_store))

@@ -1,9 +1,9 @@
 """The checks of `rocm-sdk test`, run from their template on written installations."""
 
 import importlib
-import importlib.metadata
 import json
 import os
+import subprocess  # noqa: TID251 - a program that hangs is answered for here
 import xml.etree.ElementTree as ET
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -13,191 +13,348 @@ from typing import Any
 import pytest
 
 from rocm_packaging import selftest
+from tests.kit.rocm_sdk import install_files, install_runtime
 
 FAMILY = "gfx94X-dcgpu"
 
 
 @dataclass(frozen=True, kw_only=True)
 class Sdk:
+    """An installation of ROCm's packages."""
+
     site: Path
 
+    @property
+    def core(self) -> Path:
+        """The folder of the core package."""
+        return self.site / "_rocm_sdk_core"
+
+    @property
+    def tree(self) -> Path:
+        """The development tree."""
+        return self.site / "_rocm_sdk_devel"
+
     def module(self, name: str) -> Any:
+        """Return a module of the checks."""
         return importlib.import_module(f"rocm_sdk.tests.{name}")
 
-    def write(self, path: str, text: str = "") -> Path:
-        target = self.site / path
-        target.parent.mkdir(parents=True, exist_ok=True)
-        target.write_text(text, encoding="utf-8")
-        importlib.invalidate_caches()
-        return target
-
     def run(self, function: Callable[..., object], *arguments: object) -> Any:
+        """Return the result of a check that calls this function."""
         return self.module("checks").Check("group", "name", function, *arguments).run()
+
+    def run_tree_check(self, name: str) -> Any:
+        """Return the result of a check of the development tree, by its name."""
+        (check,) = [check for check in self.module("devel").checks() if check.name == name]
+        return check.run()
 
 
 @pytest.fixture
-def sdk(installed_sdk: Callable[..., Path]) -> Sdk:
-    made = Sdk(site=installed_sdk({FAMILY: ("gfx942",)}, "amdhip64"))
-    made.write("_rocm_sdk_core/__init__.py")
-    return made
+def sdk(sdk_site: Path) -> Sdk:
+    """Return an installation with an empty core package."""
+    install_runtime(sdk_site, families={FAMILY: ("gfx942",)}, libraries=["amdhip64"])
+    install_files(sdk_site, {"_rocm_sdk_core/__init__.py": ""})
+    return Sdk(site=sdk_site)
 
 
-def test_outcomes_say_why(sdk: Sdk) -> None:
-    checks = sdk.module("checks")
+# Results
 
-    def skips() -> None:
-        raise checks.Skip("not here")
 
-    def fails() -> None:
-        checks.expect(condition=False, problem="it is blue")
+def test_passes_without_words_or_with_a_remark(sdk: Sdk) -> None:
+    silent_result = sdk.run(lambda: None)
+    result = sdk.run(lambda: "3 files")
 
-    def breaks() -> None:
+    assert (silent_result.outcome, silent_result.text) == ("passed", "")
+    assert (result.outcome, result.text) == ("passed", "3 files")
+
+
+def test_says_why_a_check_was_skipped(sdk: Sdk) -> None:
+    def skip() -> None:
+        raise sdk.module("checks").Skip("not here")
+
+    result = sdk.run(skip)
+
+    assert (result.outcome, result.text) == ("skipped", "not here")
+
+
+def test_says_why_a_check_failed(sdk: Sdk) -> None:
+    def fail() -> None:
+        sdk.module("checks").expect(condition=False, problem="it is blue")
+
+    result = sdk.run(fail)
+
+    assert (result.outcome, result.text) == ("failed", "it is blue")
+
+
+def test_counts_a_check_that_breaks_as_failed(sdk: Sdk) -> None:
+    def fail() -> None:
         raise OSError("no disk")
 
-    found = [sdk.run(one) for one in (lambda: None, lambda: "3 files", skips, fails, breaks)]
-    assert [(one.outcome, one.text) for one in found] == [
-        ("passed", ""),
-        ("passed", "3 files"),
-        ("skipped", "not here"),
-        ("failed", "it is blue"),
-        ("failed", "OSError: no disk"),
-    ]
+    result = sdk.run(fail)
+
+    assert (result.outcome, result.text) == ("failed", "OSError: no disk")
+
+
+def test_keeps_results_in_the_order_of_the_checks(sdk: Sdk) -> None:
+    checks = sdk.module("checks")
+    names = [f"check {number}" for number in range(20)]
+
+    results = checks.results_of([checks.Check("group", name, lambda: None) for name in names], jobs=8)
+
+    assert [result.name for result in results] == names
+
+
+# Reports
+
+
+@pytest.fixture
+def results(sdk: Sdk) -> list[Any]:
+    """Return a result of each outcome; that of the failure has what XML cannot hold."""
+    checks = sdk.module("checks")
+
+    def fail() -> None:
+        raise AssertionError("first <line>\n\x1b[31mred\x00 & more")
+
+    def skip() -> None:
+        raise checks.Skip("no GPU")
+
+    return list(
+        checks.results_of(
+            [
+                checks.Check("core", "passes", lambda: None),
+                checks.Check("core", "fails", fail),
+                checks.Check("devel", "skips", skip),
+            ]
+        )
+    )
+
+
+def test_writes_a_junit_report_whatever_a_program_printed(
+    sdk: Sdk, results: list[Any], tmp_path: Path
+) -> None:
+    report = sdk.module("report")
+    path = tmp_path / "deep" / "junit.xml"
+
+    report.write(path, report.junit(results, {"rocm": "1.0.0"}))
+
+    root = ET.parse(path).getroot()  # noqa: S314 - written above
+    assert {name: root.get(name) for name in ("tests", "failures", "skipped")} == {
+        "tests": "3",
+        "failures": "1",
+        "skipped": "1",
+    }
+    assert list(path.parent.iterdir()) == [path]
+
+
+def test_writes_a_report_that_the_verb_reads(sdk: Sdk, results: list[Any]) -> None:
+    content = sdk.module("report").junit(results, {"rocm": "1.0.0"})
+
+    report = selftest.read(content)
+
+    assert selftest.results(report.cases) == {"passed": 1, "failed": 1, "skipped": 1}
+    assert report.properties == {"rocm": "1.0.0"}
+    assert report.failing[0].text == "first <line>\n\ufffd[31mred\ufffd & more"
+
+
+def test_prints_a_line_for_each_result(sdk: Sdk, results: list[Any]) -> None:
+    report = sdk.module("report")
+
+    lines = [report.line(result).splitlines()[0] for result in results]
+
+    assert lines == ["ok    core: passes", "FAIL  core: fails", "skip  devel: skips (no GPU)"]
+
+
+# Programs and libraries
+
+
+@pytest.mark.processes
+def test_fails_without_a_shared_library(sdk: Sdk) -> None:
+    (check,) = sdk.module("support").library_checks("core", sdk.core)
+
+    result = check.run()
+
+    assert result.outcome == "failed"
+    assert str(sdk.core) in result.text
+
+
+@pytest.mark.processes
+def test_names_the_signal_that_ended_a_program(sdk: Sdk) -> None:
+    support = sdk.module("support")
+
+    status, _, _ = support.python("-c", "import os; os.abort()")
+
+    assert support.ending(status) == "ended by signal 6"
+
+
+@pytest.mark.processes
+def test_reads_output_of_a_program_that_is_no_text(sdk: Sdk) -> None:
+    _, output, _ = sdk.module("support").python("-c", r"import sys; sys.stdout.buffer.write(b'\xff')")
+
+    assert output == "\ufffd"
+
+
+@pytest.mark.processes
+def test_fails_where_a_program_cannot_be_started(sdk: Sdk) -> None:
+    result = sdk.run(sdk.module("support").program, sdk.site / "nonesuch")
+
+    assert result.outcome == "failed"
+    assert "nonesuch" in result.text
+
+
+def test_fails_where_a_program_hangs(sdk: Sdk, monkeypatch: pytest.MonkeyPatch) -> None:
+    def hang(command: list[str], *, timeout: float, **_options: object) -> None:
+        raise subprocess.TimeoutExpired(command, timeout)
+
+    monkeypatch.setattr(subprocess, "run", hang)
+
+    result = sdk.run(sdk.module("support").program, "hipcc")
+
+    assert result.outcome == "failed"
+    assert "hipcc" in result.text
+
+
+# Device packages
 
 
 @pytest.mark.parametrize(
-    ("files", "said"),
+    ("files", "outcome", "text"),
     [
-        ({"lib/db_gfx942.dat": "x", ".kpack/blas_gfx942.kpack": "KPAK…"}, "2 files, 1 kernel archives"),
-        ({"lib/db_gfx942.dat": None}, "1 files are missing"),
-        ({"lib/db_gfx942.dat": ""}, "1 files are empty"),
-        ({".kpack/blas_gfx942.kpack": "cut off"}, "1 kernel archives are damaged"),
-        ({"lib/db_gfx1100.dat": "x"}, "nothing of 1 files is for gfx942"),
+        pytest.param(
+            {"lib/db_gfx942.dat": "x", ".kpack/blas_gfx942.kpack": "KPAK…"},
+            "passed",
+            "2 files, 1 kernel archives",
+            id="sound",
+        ),
+        pytest.param({"lib/db_gfx942.dat": None}, "failed", "1 files are missing", id="missing"),
+        pytest.param({"lib/db_gfx942.dat": ""}, "failed", "1 files are empty", id="empty"),
+        pytest.param({".kpack/blas_gfx942.kpack": "cut off"}, "failed", "damaged", id="damaged"),
+        pytest.param({"lib/db_gfx1100.dat": "x"}, "failed", "gfx942", id="other target"),
     ],
 )
-def test_a_device_package_holds_code_for_its_target(
-    installed_sdk: Callable[..., Path], files: dict[str, str | None], said: str
+def test_requires_the_code_of_a_target_in_its_device_package(
+    sdk_site: Path, files: dict[str, str | None], outcome: str, text: str
 ) -> None:
-    sdk = Sdk(site=installed_sdk({"gfx942": ("gfx942",), "gfx1100": ("gfx1100",)}, split=True))
-    sdk.write("_rocm_sdk_libraries/__init__.py")
+    install_runtime(sdk_site, families={"gfx942": ("gfx942",), "gfx1100": ("gfx1100",)}, is_split=True)
     links = [{"relpath": name, "target": "x"} for name in files]
-    sdk.write("_rocm_sdk_libraries/.devel_links/gfx942.json", json.dumps({"links": links}))
-    for name, text in files.items():
-        if text is not None:
-            sdk.write(f"_rocm_sdk_libraries/{name}", text)
-    (found,) = [one.run() for one in sdk.module("device").checks()]
-    assert found.text.startswith(said)
-    assert (found.outcome == "passed") == ("kernel archives" in said and "damaged" not in said)
+    contents = {name: content for name, content in files.items() if content is not None}
+    install_files(
+        sdk_site / "_rocm_sdk_libraries",
+        {"__init__.py": "", ".devel_links/gfx942.json": json.dumps({"links": links}), **contents},
+    )
+
+    (check,) = Sdk(site=sdk_site).module("device").checks()
+    result = check.run()
+
+    assert result.outcome == outcome
+    assert text in result.text
 
 
-def test_results_keep_the_order_of_the_checks(sdk: Sdk) -> None:
-    checks = sdk.module("checks")
-    names = [f"check {number}" for number in range(50)]
-    made = [checks.Check("group", name, lambda: None) for name in names]
-    assert [one.name for one in checks.results_of(made, jobs=8)] == names
+# The development tree
+
+CORE_CHECK = "the files of core are in it"
+LLVM_CHECK = "llvm is lib/llvm"
 
 
-def test_the_report_is_junit_whatever_a_program_printed(sdk: Sdk, tmp_path: Path) -> None:
-    report, checks = sdk.module("report"), sdk.module("checks")
+@pytest.fixture
+def expanded_sdk(sdk: Sdk, monkeypatch: pytest.MonkeyPatch) -> Sdk:
+    """Return an installation whose development tree is expanded, and has the files of core."""
+    install_files(sdk.core, {"lib/a.so.1": "library", "bin/tool": "tool", "bin/stub": "stub"})
+    for folder in ("lib", "bin"):
+        (sdk.tree / folder).mkdir(parents=True)
+    os.link(sdk.core / "lib/a.so.1", sdk.tree / "lib/a.so.1")
+    os.link(sdk.core / "bin/tool", sdk.tree / "bin/tool")
+    (sdk.tree / "bin/stub").symlink_to("tool")
 
-    def fails() -> None:
-        raise AssertionError("first <line>\n\x1b[31mred\x00 & more")
-
-    def skips() -> None:
-        raise checks.Skip("no GPU")
-
-    made = [checks.Check(f"g{number}", "x", one) for number, one in enumerate((lambda: None, fails, skips))]
-    results = list(checks.results_of(made))
-    path = tmp_path / "deep" / "junit.xml"
-    report.write(path, report.junit(results, {"rocm": "1.0.0"}))
-    root = ET.parse(path).getroot()  # noqa: S314 - written above
-    assert (root.get("tests"), root.get("failures"), root.get("skipped")) == ("3", "1", "1")
-    assert [one.name for one in path.parent.iterdir()] == ["junit.xml"]
-    read = selftest.read(path.read_bytes())
-    assert selftest.results(read.cases) == {"passed": 1, "failed": 1, "skipped": 1}
-    assert read.properties == {"rocm": "1.0.0"}
-    assert read.failing[0].text == "first <line>\n\ufffd[31mred\ufffd & more"
-    expected = ["ok    g0: x", "FAIL  g1: x", "skip  g2: x (no GPU)"]
-    assert [report.line(one).splitlines()[0] for one in results] == expected
+    expansion = importlib.import_module("rocm_sdk._devel")
+    monkeypatch.setattr(expansion, "get_devel_root", lambda: str(sdk.tree))
+    return sdk
 
 
-@pytest.mark.processes
-def test_zero_libraries_fail(sdk: Sdk) -> None:
-    root = sdk.site / "_rocm_sdk_core"
-    found = [one.run() for one in sdk.module("support").library_checks("core", root)]
-    assert [(one.outcome, one.text) for one in found] == [("failed", f"no shared library is in {root}")]
+def test_finds_the_files_of_a_package_in_the_tree(expanded_sdk: Sdk) -> None:
+    result = expanded_sdk.run_tree_check(CORE_CHECK)
+
+    assert (result.outcome, result.text) == ("passed", "3 files")
 
 
-@pytest.mark.processes
-def test_a_program_that_dies_or_hangs_is_an_outcome(sdk: Sdk, monkeypatch: pytest.MonkeyPatch) -> None:
-    support = sdk.module("support")
-    status, _, _ = support.python("-c", "import os; os.abort()")
-    assert support.ending(status) == "ended by signal 6"
-    assert support.python("-c", r"import sys; sys.stdout.buffer.write(b'\xff')")[1] == "\ufffd"
-    missing = sdk.run(support.program, sdk.site / "nonesuch")
-    assert (missing.outcome, "could not be started" in missing.text) == ("failed", True)
-    monkeypatch.setattr(support, "_SECONDS", 0.1)
-    hanging = sdk.run(support.python, "-c", "import time; time.sleep(60)")
-    assert (hanging.outcome, "did not end within" in hanging.text) == ("failed", True)
+def test_finds_files_of_the_tree_that_are_not_the_packages(expanded_sdk: Sdk) -> None:
+    tree = expanded_sdk.tree
+    (tree / "bin/tool").unlink()
+    (tree / "bin/tool").write_text("tool", encoding="utf-8")
+    (tree / "lib/a.so.1").unlink()
+    (tree / "bin/stub").unlink()
+    (tree / "bin/stub").symlink_to("/bin/sh")
+
+    result = expanded_sdk.run_tree_check(CORE_CHECK)
+
+    assert result.outcome == "failed"
+    _, *problems = result.text.splitlines()
+    assert [problem.partition(":")[0] for problem in problems] == ["bin/stub", "bin/tool", "lib/a.so.1"]
 
 
-def test_the_tree_holds_the_packages_own_files(sdk: Sdk) -> None:
-    devel = sdk.module("devel")
-    source, root = sdk.site / "_rocm_sdk_core", sdk.site / "_rocm_sdk_devel"
-    for name in ("lib/a.so.1", "bin/tool", "bin/stub"):
-        sdk.write(f"_rocm_sdk_core/{name}", name)
-        (root / name).parent.mkdir(parents=True, exist_ok=True)
-    os.link(source / "lib/a.so.1", root / "lib/a.so.1")
-    os.link(source / "bin/tool", root / "bin/tool")
-    (root / "bin/stub").symlink_to("tool")
-    found = sdk.run(devel._mirrored, root, source)
-    assert (found.outcome, found.text) == ("passed", "3 files")
+def test_fails_where_a_package_is_empty(expanded_sdk: Sdk) -> None:
+    for path in ("lib/a.so.1", "bin/tool", "bin/stub"):
+        (expanded_sdk.core / path).unlink()
 
-    (root / "bin/tool").unlink()
-    (root / "bin/tool").write_text("bin/tool", encoding="utf-8")
-    (root / "lib/a.so.1").unlink()
-    (root / "bin/stub").unlink()
-    (root / "bin/stub").symlink_to("/bin/sh")
-    found = sdk.run(devel._mirrored, root, source)
-    assert found.outcome == "failed"
-    assert set(found.text.splitlines()[1:]) == {
-        f"bin/stub: links to {Path('/bin/sh').resolve()}",
-        "bin/tool: another file of the same name",
-        "lib/a.so.1: not in the tree",
-    }
+    result = expanded_sdk.run_tree_check(CORE_CHECK)
+
+    assert result.outcome == "failed"
+    assert str(expanded_sdk.core) in result.text
 
 
-def test_an_empty_or_unlinked_package_is_no_mirror(sdk: Sdk, monkeypatch: pytest.MonkeyPatch) -> None:
-    devel, folders = sdk.module("devel"), (sdk.site / "_rocm_sdk_devel", sdk.site / "_rocm_sdk_core")
-    folders[0].mkdir()
-    found = sdk.run(devel._mirrored, *folders)
-    assert (found.outcome, "holds no files" in found.text) == ("failed", True)
-
-    def refuse(*_: object) -> None:
+def test_skips_the_comparison_without_hard_links(expanded_sdk: Sdk, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_paths: object) -> None:
         raise OSError("not supported")
 
     monkeypatch.setattr(os, "link", refuse)
-    found = sdk.run(devel._mirrored, *folders)
-    assert (found.outcome, found.text.partition(",")[0]) == ("skipped", "this file system has no hard links")
+
+    assert expanded_sdk.run_tree_check(CORE_CHECK).outcome == "skipped"
 
 
-def test_a_tree_without_its_llvm_link_fails(sdk: Sdk) -> None:
-    devel = sdk.module("devel")
-    root = sdk.site / "_rocm_sdk_devel"
-    root.mkdir()
-    assert sdk.run(devel._llvm, root).outcome == "skipped"
-    (root / "lib/llvm").mkdir(parents=True)
-    assert sdk.run(devel._llvm, root).outcome == "failed"
-    (root / "llvm").symlink_to("lib/llvm")
-    assert sdk.run(devel._llvm, root).outcome == "passed"
+@pytest.mark.parametrize(
+    ("has_folder", "has_link", "outcome"),
+    [
+        pytest.param(False, False, "skipped", id="no LLVM"),
+        pytest.param(True, False, "failed", id="no link"),
+        pytest.param(True, True, "passed", id="link"),
+    ],
+)
+def test_requires_the_link_to_llvm(
+    expanded_sdk: Sdk, outcome: str, *, has_folder: bool, has_link: bool
+) -> None:
+    if has_folder:
+        (expanded_sdk.tree / "lib/llvm").mkdir()
+    if has_link:
+        (expanded_sdk.tree / "llvm").symlink_to("lib/llvm")
+
+    assert expanded_sdk.run_tree_check(LLVM_CHECK).outcome == outcome
 
 
-def test_nothing_that_can_be_checked_is_a_failure(sdk: Sdk, capsys: pytest.CaptureFixture[str]) -> None:
+# The whole test
+
+
+def test_fails_where_checks_cannot_be_listed(sdk: Sdk, capsys: pytest.CaptureFixture[str]) -> None:
+    def fail() -> None:
+        raise RuntimeError("no core")
+
     run = sdk.module("run")
-    nothing = run._listed(lambda: (_ for _ in ()).throw(RuntimeError("no core")), 1)
-    assert [one.run().text for one in nothing] == ["RuntimeError: no core"]
-    run.phases = lambda: [list]
+    run.phases = lambda: [fail]
+
     assert run.main() == 1
-    assert "Ran 0 checks" in capsys.readouterr().out
-    skipped = run._left_out("devel", "it is not installed")
-    run.phases = lambda: [lambda: [skipped]]
+    assert "RuntimeError: no core" in capsys.readouterr().out
+
+
+def test_fails_without_a_check(sdk: Sdk) -> None:
+    run = sdk.module("run")
+    run.phases = lambda: [list]
+
+    assert run.main() == 1
+
+
+def test_fails_where_every_check_was_skipped(sdk: Sdk) -> None:
+    def skip() -> None:
+        raise checks.Skip("it is not installed")
+
+    checks = sdk.module("checks")
+    run = sdk.module("run")
+    run.phases = lambda: [lambda: [checks.Check("devel", "all checks", skip)]]
+
     assert run.main() == 1

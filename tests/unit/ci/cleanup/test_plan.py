@@ -1,8 +1,10 @@
+"""What goes from a store and what stays, and the deletion of it."""
+
 import re
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
-from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -20,177 +22,255 @@ from ci.cleanup.plan import (
     planned,
     retention,
 )
+from ci.promote import documents
+from ci.promote.documents import Decision, PromotedFile, StagedFile, StagingRecord
 from ci.publish.buckets import buckets
+from ci.publish.index import is_page
 from core.data import validated
 from core.errors import DataError, StoreError, UsageError
-from core.stores import Store, Stored
-from core.stores.directory import DirectoryStore
+from core.stores import Content, Outcome, Stored
 from tests.kit.memory_store import MemoryStore
+from tests.kit.stores import keys_below, stored_object
+from tests.kit.wheels import sha256, wheel_filename
 
 NOW = datetime.fromtimestamp(1_800_000_000, tz=UTC)
 DAY = 86_400
 RUN_IDS = re.compile("[0-9]+")
+Ages = Mapping[str, float]
 
-RUNS = st.builds(
-    lambda number, platform: f"{number}-{platform}/x",
-    st.integers(1, 30),
-    st.sampled_from(["linux", "windows"]),
-)
+
+def listing(ages: Ages) -> list[Stored]:
+    """Return a listing of objects of these ages in days."""
+    return [stored_object(key, modified=NOW.timestamp() - days * DAY) for key, days in ages.items()]
+
+
+def decide(ages: Ages, policy: Policy, held: Held | None = None) -> Plan:
+    """Decide about a store whose objects have these ages in days."""
+    rules = Rules(policy=policy, run_ids=RUN_IDS, now=NOW)
+    return plan_of(units(listing(ages)), rules, held or Held())
+
+
+def keys_that_go(plan: Plan) -> set[str]:
+    """Return the keys of a plan that are to be deleted."""
+    keys: set[str] = set()
+    for unit in plan.goes:
+        keys.update(stored.key for stored in unit.objects)
+    return keys
+
+
+def reasons_of(plan: Plan) -> dict[str, str]:
+    """Return why each unit goes or stays, by name."""
+    return {unit.name: unit.why for unit in (*plan.goes, *plan.stays)}
+
+
+# Any store, any policy
+
+
+RUNS = st.builds("{}-{}/x".format, st.integers(1, 30), st.sampled_from(["linux", "windows"]))
 RUN_NAMES = RUNS.map(lambda key: key.partition("/")[0])
 STAGED = st.builds(
-    lambda family, name, version: f"v2-staging/{family}/{name}-{version}-py3-none-any.whl",
+    "v2-staging/{}/{}-{}-py3-none-any.whl".format,
     st.sampled_from(["gfx94X-dcgpu", "gfx110X-all"]),
     st.sampled_from(["torch", "rocm"]),
     st.sampled_from(["1.0", "1.10", "1.9", "2.0rc1", "2.0"]),
 )
-OTHERS = st.sampled_from(
-    ["v2/g/torch-1.0-py3-none-any.whl", "python-deps/simple/numpy/index.html", "README.md"]
-)
-LISTINGS = st.dictionaries(RUNS | STAGED | OTHERS, st.floats(0, 90), max_size=25)
+KEPT_KEYS = ["v2/g/torch-1.0-py3-none-any.whl", "python-deps/simple/numpy/index.html", "README.md"]
+LISTINGS = st.dictionaries(RUNS | STAGED | st.sampled_from(KEPT_KEYS), st.floats(0, 90), max_size=25)
 POLICIES = st.builds(Policy, days=st.integers(1, 60), newest=st.integers(1, 4)) | st.just(
     Policy(forever=True)
 )
 
 
-def stored(key: str, days: float = 0) -> Stored:
-    return Stored(key=key, size=3, etag="", modified=NOW.timestamp() - days * DAY)
-
-
-def listing(ages: dict[str, float]) -> list[Stored]:
-    return [stored(key, days) for key, days in ages.items()]
-
-
-def decide(objects: Sequence[Stored], policy: Policy, held: Held | None = None) -> Plan:
-    return plan_of(units(objects), Rules(policy=policy, run_ids=RUN_IDS, now=NOW), held or Held())
-
-
-def going(planned: Plan) -> set[str]:
-    return {one.key for unit in planned.goes for one in unit.objects}
-
-
-def why(planned: Plan) -> dict[str, str]:
-    return {one.name: one.why for one in (*planned.goes, *planned.stays)}
-
-
-@given(LISTINGS, POLICIES, st.data())
-def test_what_goes_is_old_unlisted_unused_not_among_the_newest_and_nothing_is_lost(
-    ages: dict[str, float], policy: Policy, data: st.DataObject
-) -> None:
-    objects = listing(ages)
-    some = st.frozensets(st.sampled_from(sorted(ages)), max_size=4) if ages else st.just(frozenset())
-    held = Held(
-        listed=data.draw(some), in_use=data.draw(some), staged_runs=frozenset(data.draw(st.sets(RUN_NAMES)))
+@st.composite
+def held_keys(draw: st.DrawFn, ages: Ages) -> Held:
+    """Draw what must not go of a listing."""
+    keys = st.frozensets(st.sampled_from(sorted(ages)), max_size=4) if ages else st.just(frozenset[str]())
+    return Held(
+        listed=draw(keys), in_use=draw(keys), staged_runs=frozenset(draw(st.sets(RUN_NAMES, max_size=4)))
     )
-    planned = decide(objects, policy, held)
-    gone = going(planned)
-    assert not gone & held.listed
-    assert not gone & held.in_use
-    assert not held.staged_runs & {key.partition("/")[0] for key in gone}
-    assert not [key for key in gone if key.startswith(("v2/", "python-deps/")) or key == "README.md"]
-    assert policy.days is not None or not gone
-    assert all(ages[key] >= (policy.days or 0) for key in gone)
-    for series in {one.series for one in planned.goes}:
-        kept = [one for one in planned.stays if one.series == series]
-        assert len(kept) >= policy.newest
-        of = [one for one in (*planned.goes, *planned.stays) if one.series == series]
-        newest = max(of, key=lambda unit: (unit.version or 0, unit.modified))
-        assert newest in kept
-    assert len(planned.goes) + len(planned.stays) == len(units(objects))
-    assert all(one.why for one in (*planned.goes, *planned.stays))
 
 
 @given(LISTINGS, POLICIES, st.data())
-def test_a_deletion_resumes(ages: dict[str, float], policy: Policy, data: st.DataObject) -> None:
-    gone = going(decide(listing(ages), policy))
-    already = data.draw(st.sets(st.sampled_from(sorted(gone))) if gone else st.just(set()))
-    left = {key: age for key, age in ages.items() if key not in already}
-    assert going(decide(listing(left), policy)) == gone - already
+def test_deletes_only_what_is_old_and_nobody_uses(ages: Ages, policy: Policy, data: st.DataObject) -> None:
+    held = data.draw(held_keys(ages))
+
+    keys = keys_that_go(decide(ages, policy, held))
+
+    assert not keys & held.listed
+    assert not keys & held.in_use
+    assert not held.staged_runs & {key.partition("/")[0] for key in keys}
+    assert not keys & set(KEPT_KEYS)
+    if policy.days is None:
+        assert keys == set()
+    else:
+        assert all(ages[key] >= policy.days for key in keys)
+
+
+@given(LISTINGS, POLICIES, st.data())
+def test_keeps_the_newest_of_each_series(ages: Ages, policy: Policy, data: st.DataObject) -> None:
+    plan = decide(ages, policy, data.draw(held_keys(ages)))
+
+    for series in {unit.series for unit in plan.goes}:
+        kept = [unit for unit in plan.stays if unit.series == series]
+        every_unit = [unit for unit in (*plan.goes, *plan.stays) if unit.series == series]
+        newest = max(every_unit, key=lambda unit: (unit.version or 0, unit.modified))
+        assert len(kept) >= policy.newest
+        assert newest in kept
+
+
+@given(LISTINGS, POLICIES, st.data())
+def test_decides_about_every_unit_and_says_why(ages: Ages, policy: Policy, data: st.DataObject) -> None:
+    plan = decide(ages, policy, data.draw(held_keys(ages)))
+
+    every_unit = (*plan.goes, *plan.stays)
+    assert len(every_unit) == len(units(listing(ages)))
+    assert all(unit.why for unit in every_unit)
+
+
+@given(LISTINGS, POLICIES, st.data())
+def test_completes_a_deletion_that_was_interrupted(ages: Ages, policy: Policy, data: st.DataObject) -> None:
+    keys = keys_that_go(decide(ages, policy))
+    deleted = data.draw(st.sets(st.sampled_from(sorted(keys)))) if keys else set[str]()
+    remaining = {key: days for key, days in ages.items() if key not in deleted}
+
+    assert keys_that_go(decide(remaining, policy)) == keys - deleted
 
 
 @given(LISTINGS, st.integers(1, 60), st.integers(1, 4))
-def test_a_longer_or_wider_policy_never_takes_more(ages: dict[str, float], days: int, newest: int) -> None:
-    objects = listing(ages)
-    gone = going(decide(objects, Policy(days=days, newest=newest)))
-    assert going(decide(objects, Policy(days=days + 1, newest=newest))) <= gone
-    assert going(decide(objects, Policy(days=days, newest=newest + 1))) <= gone
+def test_a_longer_or_wider_policy_never_deletes_more(ages: Ages, days: int, newest: int) -> None:
+    keys = keys_that_go(decide(ages, Policy(days=days, newest=newest)))
+
+    assert keys_that_go(decide(ages, Policy(days=days + 1, newest=newest))) <= keys
+    assert keys_that_go(decide(ages, Policy(days=days, newest=newest + 1))) <= keys
 
 
-def test_each_reason_is_said() -> None:
-    ages = {f"{number}-linux/x": 40.0 + number for number in range(1, 8)}
-    ages |= {"100-linux/x": 1, "mine-linux/x": 99}
+# Reasons
+
+
+OLD_RUNS = {f"{number}-linux/x": 40.0 + number for number in range(1, 8)}
+
+
+@pytest.mark.parametrize(
+    ("run", "words"),
+    [
+        ("100-linux", "not 30 days old"),
+        ("1-linux", "newest 2"),
+        ("2-linux", "42 days old, kept for 30"),
+        ("5-linux", "release index"),
+        ("6-linux", "promotion"),
+        ("7-linux", "staging"),
+        ("mine-linux", "user"),
+    ],
+    ids=["young", "among the newest", "old", "listed", "in promotion", "staged", "named by a user"],
+)
+def test_says_why_a_run_goes_or_stays(run: str, words: str) -> None:
     held = Held(
         listed=frozenset({"5-linux/x"}),
         in_use=frozenset({"6-linux/x"}),
         staged_runs=frozenset({"7-linux", "17-linux"}),
     )
-    assert why(decide(listing(ages), Policy(days=30, newest=2), held)) == {
-        "100-linux": "not 30 days old",
-        "1-linux": "among the newest 2",
-        "2-linux": "42 days old, kept for 30",
-        "3-linux": "43 days old, kept for 30",
-        "4-linux": "44 days old, kept for 30",
-        "5-linux": "a release index lists it",
-        "6-linux": "a promotion uses it",
-        "7-linux": "something in staging came from it",
-        "mine-linux": "a user named it",
-    }
-    assert set(why(decide(listing(ages), Policy(forever=True))).values()) == {"kept forever"}
-    # the day counts to the second
-    policy = Policy(days=30, newest=1)
-    objects = [stored("9-linux/x"), stored("1-linux/x", 30), stored("2-linux/x", 30 - 1 / DAY)]
-    assert going(decide(objects, policy)) == {"1-linux/x"}
-    # a required version stays
-    objects = [stored(f"v2-staging/g/rocm-{number}-py3-none-any.whl", 50) for number in (1, 2, 3)]
-    planned = decide(objects, policy, Held(required=frozenset({"v2-staging/g/rocm 1"})))
-    assert going(planned) == {"v2-staging/g/rocm-2-py3-none-any.whl"}
-    assert why(planned)["v2-staging/g/rocm 1"] == "a version that stays requires it"
+    ages = {**OLD_RUNS, "100-linux/x": 1, "mine-linux/x": 99}
+
+    plan = decide(ages, Policy(days=30, newest=2), held)
+
+    assert words in reasons_of(plan)[run]
+    assert {unit.name for unit in plan.goes} == {"2-linux", "3-linux", "4-linux"}
 
 
-def test_of_chained_pins_each_sidecar_is_read_once() -> None:
+def test_says_that_runs_are_kept_forever() -> None:
+    reasons = reasons_of(decide(OLD_RUNS, Policy(forever=True)))
+
+    assert len(reasons) == len(OLD_RUNS)
+    assert all("forever" in reason for reason in reasons.values())
+
+
+def test_counts_days_to_the_second() -> None:
+    ages = {"9-linux/x": 0, "1-linux/x": 30, "2-linux/x": 30 - 1 / DAY}
+
+    assert keys_that_go(decide(ages, Policy(days=30, newest=1))) == {"1-linux/x"}
+
+
+def test_keeps_a_version_that_one_which_stays_requires() -> None:
+    keys = [f"v2-staging/g/rocm-{version}-py3-none-any.whl" for version in (1, 2, 3)]
+    held = Held(required=frozenset({"v2-staging/g/rocm 1"}))
+
+    plan = decide(dict.fromkeys(keys, 50), Policy(days=30, newest=1), held)
+
+    assert keys_that_go(plan) == {keys[1]}
+    assert "requires" in reasons_of(plan)["v2-staging/g/rocm 1"]
+
+
+def test_deletes_nothing_where_the_clock_is_wrong() -> None:
+    with pytest.raises(StoreError, match="clock"):
+        decide({"1-linux/x": -2, "2-linux/x": 90}, Policy(days=30, newest=1))
+
+
+def test_reads_each_sidecar_of_chained_pins_once() -> None:
+    # The first project's old version requires the next one's, and so on; only the first may go.
     store = MemoryStore()
-    names = [f"p{number}-{version}-py3-none-any.whl" for number in range(5) for version in (1, 2)]
-    for name in names:
-        pin = f"Requires-Dist: p{int(name[1]) + 1}==1\n" if name[1] == "0" or name[3] == "1" else ""
-        store.put_bytes(f"v2-staging/g/{name}", b"")
-        store.put_bytes(f"v2-staging/g/{name}.metadata", pin.encode())
-    made = planned(store, Rules(policy=POLICY, run_ids=RUN_IDS, now=datetime.fromtimestamp(LATER, tz=UTC)))
-    assert [one.name for one in made.goes] == ["v2-staging/g/p0 1"]
-    read = sorted(key for call, key in store.calls if call == "read")
-    assert read == [f"v2-staging/g/{name}.metadata" for name in names[1:]]
+    sidecars: list[str] = []
+    for number in range(5):
+        for version in ("1", "2"):
+            key = f"v2-staging/g/{wheel_filename(name=f'p{number}', version=version)}"
+            pins_next = number == 0 or version == "1"
+            pin = f"Requires-Dist: p{number + 1}==1\n" if pins_next else ""
+            store.put_bytes(key, b"")
+            store.put_bytes(f"{key}.metadata", pin.encode())
+            sidecars.append(f"{key}.metadata")
+
+    plan = planned(store, RULES)
+
+    assert [unit.name for unit in plan.goes] == ["v2-staging/g/p0 1"]
+    assert sorted(key for call, key in store.calls if call == "read") == sidecars[1:]
 
 
-def test_a_wrong_clock_deletes_nothing() -> None:
-    with pytest.raises(StoreError, match="clock is wrong"):
-        decide([stored("1-linux/x", -2), stored("2-linux/x", 90)], Policy(days=30, newest=1))
+# Policies
 
 
-def test_the_data_has_a_policy_for_every_release_type() -> None:
+def test_keeps_releases_forever() -> None:
     assert retention().policies["release"].forever
+
+
+def test_has_a_policy_for_every_release_type() -> None:
     assert buckets().release_types.keys() <= retention().policies.keys()
-    with pytest.raises(UsageError, match="nightly"):
+
+
+def test_proposes_a_name_for_an_unknown_policy() -> None:
+    with pytest.raises(UsageError, match="'nightly'"):
         retention().policy("nigthly")
 
 
 @pytest.mark.parametrize(
-    ("policy", "says"),
+    ("policy", "words"),
     [
-        ({}, "either days or forever"),
-        ({"days": 3, "forever": True}, "either days or forever"),
-        ({"days": 30, "expire_days": 20}, "must not be before days"),
-        ({"forever": True, "expire_days": 20}, "must not be before days"),
+        ({}, "days or forever"),
+        ({"days": 3, "forever": True}, "days or forever"),
+        ({"days": 30, "expire_days": 20}, "expire_days"),
+        ({"forever": True, "expire_days": 20}, "expire_days"),
     ],
+    ids=["neither days nor forever", "both", "expires too early", "expires what is kept"],
 )
-def test_a_policy_that_cannot_be_meant_is_refused(policy: dict[str, Any], says: str) -> None:
-    with pytest.raises(DataError, match=says):
+def test_rejects_a_policy_that_contradicts_itself(policy: dict[str, Any], words: str) -> None:
+    with pytest.raises(DataError, match=words):
         validated(policy, Policy, where="x")
+
+
+def test_rejects_a_broken_expression_for_run_ids() -> None:
     data = {"run_ids": "[", "at_most_percent": 5, "abort_uploads_days": 1, "policies": {}}
-    with pytest.raises(DataError, match="valid regular expression"):
+
+    with pytest.raises(DataError, match="run_ids"):
         validated(data, Retention, where="x")
 
 
-LATER = datetime.now(UTC).timestamp() + 100 * 86_400
-POLICY = Policy(days=30, newest=1)
-RUN = [
+# Deletion
+
+
+FAMILY = "g"
+STAGING_FOLDER = f"v2-staging/{FAMILY}"
+RULES = Rules(policy=Policy(days=30, newest=1), run_ids=RUN_IDS, now=NOW)
+OLD_WHEEL = f"{STAGING_FOLDER}/{wheel_filename(version='1.0')}"
+NEW_WHEEL = f"{STAGING_FOLDER}/{wheel_filename(version='2.0')}"
+RUN_KEYS = [
     "1-linux/python/g/index.html",
     "1-linux/python/g/simple/torch/index.html",
     "1-linux/python/g/simple/index-state.txt",
@@ -200,103 +280,222 @@ RUN = [
     "1-linux/manifests/g/build.json",
     "1-linux/a_lib_generic.tar.zst",
 ]
-IN_STAGING = [
-    f"v2-staging/g/torch-{version}-py3-none-any.whl{suffix}"
-    for version in ("1.0", "2.0")
-    for suffix in ("", ".metadata")
-]
 
 
-class Recorder(DirectoryStore):
-    gone: ClassVar[list[str]] = []
-
-    def delete(self, key: str) -> None:
-        super().delete(key)
-        self.gone.append(key)
-
-
-def fill(root: Path, keys: Sequence[str]) -> DirectoryStore:
-    store = DirectoryStore(root)
+def stage(store: MemoryStore, keys: Sequence[str]) -> None:
+    """Stage wheels, with the record that names them, and write the pages."""
+    files: list[StagedFile] = []
     for key in keys:
-        store.put_bytes(key, key.encode())
+        name = key.rpartition("/")[2]
+        metadata = f"Name: {name}\n".encode()
+        store.put_bytes(key, name.encode())
+        store.put_bytes(f"{key}.metadata", metadata)
+        file = StagedFile(
+            name=name,
+            key=key,
+            source_key=f"17-linux/python/{FAMILY}/{name}",
+            size=len(name),
+            sha256=sha256(name.encode()),
+            distribution="torch",
+            version=name.split("-")[1],
+            metadata_sha256=sha256(metadata),
+        )
+        files.append(file)
+    record = StagingRecord(
+        family=FAMILY,
+        run_id="17",
+        platform="linux",
+        store="elsewhere",
+        prefix="17-linux",
+        artifact_group=FAMILY,
+        staged="2026-11-21",
+        files=tuple(files),
+        records=(),
+    )
+    store.put_bytes(documents.staging_record(FAMILY, "17-linux"), documents.serialized(record))
+    documents.write_pages(store, documents.STAGING, FAMILY, expected=keys)
+
+
+@pytest.fixture
+def staged() -> MemoryStore:
+    """Return a store in which an old and a new version are staged, of which the old one is to go."""
+    store = MemoryStore(folder_pages=False)
+    stage(store, [OLD_WHEEL, NEW_WHEEL])
     return store
 
 
-def flat(store: Store, folder: str, without: frozenset[str] = frozenset()) -> None:
-    """Write a staging folder's page as the indexer would: what has its sidecar, less what is to go."""
-    there = [one.key for one in store.list(folder)]
-    wheels = [key for key in there if key.endswith(".whl") and f"{key}.metadata" in there]
-    links = "".join(f'<a href="{key.rpartition("/")[2]}">x</a>' for key in wheels if key not in without)
-    store.put_bytes(f"{folder}/index.html", links.encode())
+def plan_for(store: MemoryStore) -> Plan:
+    """Decide about everything in a store."""
+    return plan_of(units(store.list("")), RULES, Held())
 
 
-def decided(store: DirectoryStore) -> Plan:
-    now = datetime.fromtimestamp(LATER, tz=UTC)
-    return plan_of(units(store.list("")), Rules(policy=POLICY, run_ids=RUN_IDS, now=now), Held())
+def kind_of_key(key: str) -> str:
+    """Return what an object is, for the order in which a deletion takes it."""
+    if is_page(key):
+        return "page"
+    if key.endswith(".metadata"):
+        return "sidecar"
+    return "distribution" if key.endswith((".whl", ".tar.gz")) else "other"
 
 
-@pytest.fixture(autouse=True)
-def _pages(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("ci.cleanup.plan._rewrite", flat)
-    monkeypatch.setattr("core.parallel.each", lambda action, items: [action(one) for one in items])
+def test_deletes_pages_then_sidecars_then_wheels_then_the_rest() -> None:
+    store = MemoryStore(objects={key: key.encode() for key in RUN_KEYS}, moments={})
+    # A later write is younger.
+    store.put_bytes("2-linux/x", b"x")
+
+    assert carry_out(store, plan_for(store)) == len(RUN_KEYS)
+
+    deleted = [key for call, key in store.calls if call == "delete"]
+    kinds = [kind_of_key(key) for key in deleted]
+    order = ["page", "sidecar", "distribution", "other"]
+    assert sorted(deleted) == sorted(RUN_KEYS)
+    assert kinds == sorted(kinds, key=order.index)
+    assert list(store.objects) == ["2-linux/x"]
 
 
-def keys_in(store: DirectoryStore) -> list[str]:
-    return [one.key for one in store.list("")]
+def test_deletes_a_staged_version_from_pages_and_store(staged: MemoryStore) -> None:
+    carry_out(staged, plan_for(staged))
+
+    assert keys_below(staged, "v2-staging", suffix=".whl") == [NEW_WHEEL]
+    page = staged.objects[f"{STAGING_FOLDER}/index.html"]
+    assert b"torch-2.0" in page
+    assert b"torch-1.0" not in page
 
 
-def test_pages_go_first_then_sidecars_then_wheels_then_the_rest(tmp_path: Path) -> None:
-    fill(tmp_path, [*RUN, "2-linux/x"])
-    store = Recorder(tmp_path)
-    store.gone.clear()
-    assert carry_out(store, decided(store)) == len(RUN)
-    gone = store.gone
-    kinds = [
-        0 if "index" in key else 1 if key.endswith(".metadata") else 2 if key.endswith((".whl", ".gz")) else 3
-        for key in gone
-    ]
-    assert kinds == sorted(kinds)
-    assert sorted(gone) == sorted(RUN)
-    assert keys_in(store) == ["2-linux/x"]
+class ServerPagesStore(MemoryStore):
+    """A store in which a server writes the pages, at its own pace: those that clients write are lost."""
+
+    is_server_writing = False
+
+    def put_bytes(
+        self,
+        key: str,
+        data: Content,
+        *,
+        if_match: str | None = None,
+        replace: bool = True,
+        absent: bool = False,
+    ) -> Outcome:
+        if is_page(key) and not self.is_server_writing:
+            return "unchanged"
+        return super().put_bytes(key, data, if_match=if_match, replace=replace, absent=absent)
+
+    def write_pages_as_server(self) -> None:
+        """Write the pages of what has its sidecar."""
+        self.is_server_writing = True
+        documents.write_pages(self, documents.STAGING, FAMILY, expected=())
+        self.is_server_writing = False
 
 
-def test_what_pages_still_list_is_not_deleted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    for name, value in (("_PAUSE", 0.0), ("_PATIENCE", 0.01), ("_rewrite", lambda *_: None)):
-        monkeypatch.setattr(f"ci.cleanup.plan.{name}", value)
-    store = fill(tmp_path, IN_STAGING)
-    flat(store, "v2-staging/g")
-    with pytest.raises(StoreError, match=r"go on listing torch-1.0"):
-        carry_out(store, decided(store))
-    assert IN_STAGING[0] in keys_in(store)
+@pytest.fixture
+def server_store(staged: MemoryStore) -> ServerPagesStore:
+    """Return the same staging where a server writes the pages."""
+    return ServerPagesStore(objects=dict(staged.objects), folder_pages=False)
 
 
-def test_a_server_that_follows_sidecars_is_awaited(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    store = fill(tmp_path, IN_STAGING)
-    flat(store, "v2-staging/g")
-    waited = []
+class Clock:
+    """A clock that only sleeping moves; `sleeps` tells how often somebody slept."""
 
-    def server(_seconds: float) -> None:
-        waited.append(IN_STAGING[0] in keys_in(store) and IN_STAGING[1] not in keys_in(store))
-        flat(store, "v2-staging/g")
+    def __init__(self, on_sleep: Callable[[], None] | None = None) -> None:
+        self.now = 0.0
+        self.sleeps = 0
+        self.on_sleep = on_sleep
 
-    monkeypatch.setattr("time.sleep", server)
-    monkeypatch.setattr("ci.cleanup.plan._rewrite", lambda *_: None)
-    carry_out(store, decided(store))
-    assert waited == [True]
-    assert keys_in(store) == ["v2-staging/g/index.html", *IN_STAGING[2:]]
+    def monotonic(self) -> float:
+        """Return the time."""
+        return self.now
+
+    def sleep(self, seconds: float) -> None:
+        """Let time pass."""
+        self.now += seconds
+        self.sleeps += 1
+        if self.on_sleep is not None:
+            self.on_sleep()
 
 
-@pytest.mark.parametrize("late", [0, 1])
-def test_new_promotions_keep_their_files(tmp_path: Path, late: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    store = fill(tmp_path, IN_STAGING)
-    flat(store, "v2-staging/g")
-    asked: list[int] = []
+def test_keeps_a_wheel_that_pages_go_on_listing(
+    server_store: ServerPagesStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock = Clock()
+    monkeypatch.setattr(time, "monotonic", clock.monotonic)
+    monkeypatch.setattr(time, "sleep", clock.sleep)
 
-    def in_use(_store: Store) -> frozenset[str]:
-        asked.append(1)
-        return frozenset({IN_STAGING[0]} if len(asked) > late else ())
+    with pytest.raises(StoreError) as raised:
+        carry_out(server_store, plan_for(server_store))
 
-    monkeypatch.setattr("ci.cleanup.plan.in_promotion", in_use)
-    with pytest.raises(StoreError, match="began meanwhile"):
-        carry_out(store, decided(store))
-    assert set(IN_STAGING) <= set(keys_in(store))
+    assert OLD_WHEEL.rpartition("/")[2] in raised.value.message
+    assert OLD_WHEEL in server_store.objects
+    assert clock.sleeps > 1
+
+
+def test_waits_for_the_server_to_unlist_what_has_no_sidecar(
+    server_store: ServerPagesStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def write_pages() -> None:
+        assert OLD_WHEEL in server_store.objects
+        assert f"{OLD_WHEEL}.metadata" not in server_store.objects
+        server_store.write_pages_as_server()
+
+    clock = Clock(on_sleep=write_pages)
+    monkeypatch.setattr(time, "sleep", clock.sleep)
+
+    carry_out(server_store, plan_for(server_store))
+
+    assert clock.sleeps == 1
+    assert keys_below(server_store, "v2-staging", suffix=".whl") == [NEW_WHEEL]
+
+
+def begin_promotion(store: MemoryStore) -> None:
+    """Leave the intent of a promotion of the old version."""
+    name = OLD_WHEEL.rpartition("/")[2]
+    file = PromotedFile(
+        family=FAMILY,
+        name=name,
+        key=f"v2/{FAMILY}/{name}",
+        size=1,
+        sha256="0" * 64,
+        distribution="torch",
+        version="1.0",
+        staged_key=OLD_WHEEL,
+        staged_sha256="0" * 64,
+    )
+    intent = Decision(
+        set_name="torch-1.0",
+        identity="1",
+        release_type="nightly",
+        decided="2026-11-21",
+        by="the release job",
+        staging=(),
+        rulings=(),
+        files=(file,),
+    )
+    store.put_bytes(intent.intent_key, documents.serialized(intent))
+
+
+def test_keeps_the_files_of_a_promotion_that_began_after_the_plan(staged: MemoryStore) -> None:
+    plan = plan_for(staged)
+    begin_promotion(staged)
+    before = dict(staged.objects)
+
+    with pytest.raises(StoreError) as raised:
+        carry_out(staged, plan)
+
+    assert OLD_WHEEL in raised.value.message
+    assert staged.objects == before
+
+
+def test_keeps_the_files_of_a_promotion_that_began_while_pages_were_written(staged: MemoryStore) -> None:
+    plan = plan_for(staged)
+
+    def begin_once(_number: int, _key: str) -> None:
+        staged.on_write = lambda _number, _key: None
+        begin_promotion(staged)
+
+    staged.on_write = begin_once
+
+    with pytest.raises(StoreError) as raised:
+        carry_out(staged, plan)
+
+    assert OLD_WHEEL in raised.value.message
+    assert OLD_WHEEL in staged.objects
+    assert f"{OLD_WHEEL}.metadata" in staged.objects

@@ -19,7 +19,7 @@ from core.run.records import FileRecord
 from core.stores import Store
 from core.wheel.distributions import is_ours
 from pytorch_build.refs.torch_refs import DISTRIBUTIONS
-from tests.unit.ci.mirror_samples import DATA
+from tests.kit.mirrors import MIRROR
 
 LINUX_312 = Cell(python="3.12", platform="linux")
 
@@ -32,10 +32,10 @@ def test_names_of_ours_and_what_an_extra_asks_for_are_left_out() -> None:
 
 
 def test_each_distribution_is_resolved_by_itself_and_the_data_together_for_every_cell() -> None:
-    found = needs(DATA, [], [])
+    found = needs(MIRROR, [], [])
     assert len(found) == 2 * 2 * 2, "what is the same for two is asked once"
     assert {(one.cell.python, one.cell.platform) for one in found} == {
-        (python, platform) for python in DATA.pythons for platform in DATA.platforms
+        (python, platform) for python in MIRROR.pythons for platform in MIRROR.platforms
     }
     assert {one.requirements for one in found} == {("numpy",), ("numpy", "pillow")}
 
@@ -47,7 +47,7 @@ def test_a_runs_wheels_are_asked_for_their_own_python_and_platform(
         "torch", tag="cp312-cp312-linux_x86_64", fields=[("Requires-Dist", one) for one in ("sympy", "rocm")]
     )
     group = RunGroup(store=store, outputs=outputs, name="g")
-    found = [one for one in needs(DATA, [group], [offered(group)]) if one.requirements == ("sympy",)]
+    found = [one for one in needs(MIRROR, [group], [offered(group)]) if one.requirements == ("sympy",)]
     assert [one.cell for one in found] == [LINUX_312]
     assert found[0].of.startswith("torch-2.10.0")
 
@@ -74,7 +74,7 @@ def need(*requirements: str) -> Need:
 def test_one_name_for_two_files_is_refused(answers: dict[str, Sequence[Resolved]]) -> None:
     answers["a"], answers["b"] = [one_file("numpy", "a" * 64)], [one_file("numpy", "b" * 64)]
     with pytest.raises(StoreError, match=r"two files numpy-1-py3-none-any\.whl"):
-        resolved(DATA, [need("a"), need("b")])
+        resolved(MIRROR, [need("a"), need("b")])
 
 
 def test_each_question_is_asked_for_its_cell_with_wheels_alone(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -86,7 +86,7 @@ def test_each_question_is_asked_for_its_cell_with_wheels_alone(monkeypatch: pyte
 
     monkeypatch.setattr(dependencies, "configured", lambda: "mine")
     monkeypatch.setattr(dependencies, "resolve", resolve)
-    resolved(DATA, [Need(cell=Cell(python="3.11", platform="windows"), of="x", requirements=("numpy",))])
+    resolved(MIRROR, [Need(cell=Cell(python="3.11", platform="windows"), of="x", requirements=("numpy",))])
     (question,) = asked
     assert (question.python_version, question.platform) == ("3.11", "x86_64-pc-windows-msvc")
     assert (question.only_wheels, question.exact, question.sources) == (True, False, "mine")
@@ -97,7 +97,7 @@ def test_each_question_is_asked_for_its_cell_with_wheels_alone(monkeypatch: pyte
     monkeypatch.setattr(dependencies, "resolve", refuse)
     said = r"What torch requires, for Python 3\.12 on linux: no wheel"
     with pytest.raises(EnvironmentSetupError, match=said):
-        resolved(DATA, [need("numpy")])
+        resolved(MIRROR, [need("numpy")])
 
 
 def source(name: str, version: str, python: str) -> Source:
@@ -128,7 +128,7 @@ def test_pip_gives_files_by_digest_for_any_python(tmp_path: Path, monkeypatch: p
     asked: list[list[str]] = []
     monkeypatch.setattr(process, "run", lambda argv, **_: asked.append(argv))
     monkeypatch.setattr(dependencies, "configured", lambda: Sources(index_url="https://mine"))
-    dependencies.download(DATA, [source("numpy", "1", "3.12")], tmp_path)
+    dependencies.download(MIRROR, [source("numpy", "1", "3.12")], tmp_path)
     words = " ".join(asked[0])
     assert "--require-hashes --only-binary :all:" in words
     assert "--python-version 3.12 --implementation cp --abi cp312" in words
@@ -142,7 +142,7 @@ def test_a_misnamed_wheel_is_not_taken(store: Store, tmp_path: Path, make_wheel:
         name=path.name, distribution="numpy", version="1", sha256=files.sha256(path), cell=LINUX_312
     )
     with pytest.raises(DataError, match="calls itself torch"):
-        publish(DATA, store, wanted, path)
+        publish(MIRROR, store, wanted, path)
     assert store.list("python-deps") == []
 
 

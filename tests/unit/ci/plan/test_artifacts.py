@@ -1,8 +1,10 @@
+"""A run's artifacts: listed, chosen for a GPU family, and fetched into a folder."""
+
 import io
 import threading
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import BinaryIO
 
@@ -12,43 +14,44 @@ from ci.plan import artifacts
 from core.errors import ArtifactError, InterruptedStageError, MissingInputError, StoreError
 from core.families import family
 from core.stores.directory import DirectoryStore
-from rocm_packaging.archives import ArchiveName, parse_name
+from rocm_packaging.archives import ArchiveName
 from rocm_packaging.artifacts import scan
-from tests.kit.artifact_archives import pack
+from tests.kit.artifact_archives import write_archive
 
 PREFIX = "17-linux"
-FAMILY = family("gfx110X-all")
-NAMES = ("base_lib_generic", "blas_lib_gfx110X-all", "rand_lib_gfx1100", "blas_lib_gfx94X-dcgpu")
-MINE = ["base_lib_generic", "blas_lib_gfx110X-all", "rand_lib_gfx1100"]
+FAMILY = "gfx110X-all"
 
+GENERIC = "base_lib_generic"
+OF_FAMILY = "blas_lib_gfx110X-all"
+OF_TARGET = "rand_lib_gfx1100"
+OF_OTHER_FAMILY = "blas_lib_gfx94X-dcgpu"
 
-def put(root: Path, name: str, content: str = "library", suffix: str = ".tar.zst") -> Path:
-    source = root / "source" / name
-    (source / "a/stage").mkdir(parents=True, exist_ok=True)
-    (source / "artifact_manifest.txt").write_text("a/stage\n", encoding="utf-8")
-    (source / "a/stage" / name).write_text(content, encoding="utf-8")
-    return pack(source, root / "store" / PREFIX, suffix=suffix)
+NAMES = (GENERIC, OF_FAMILY, OF_OTHER_FAMILY, OF_TARGET)
+CHOSEN = (GENERIC, OF_FAMILY, OF_TARGET)
 
 
 @dataclass(frozen=True)
-class Watched(DirectoryStore):
-    """A store that notes what is opened, and breaks or blocks where a test says so."""
+class WatchedStore(DirectoryStore):
+    """A store that notes which artifacts are opened, and lets some of these reads break off."""
 
     opened: list[str] = field(default_factory=list)
-    breaks: dict[str, int] = field(default_factory=dict)
-    blocked: threading.Event = field(default_factory=threading.Event)
+    broken_reads: dict[str, int] = field(default_factory=dict)
 
     def open(self, key: str) -> BinaryIO:
+        """Open an artifact; as often as `broken_reads` says, it breaks off after 100 bytes."""
         name = Path(key).name.partition(".")[0]
         self.opened.append(name)
-        if self.breaks.get(name, 0) > 0:
-            self.breaks[name] -= 1
-            return Broken(self.read(key)[:100])
+        if self.broken_reads.get(name, 0) > 0:
+            self.broken_reads[name] -= 1
+            return BrokenStream(self.read(key)[:100])
         return super().open(key)
 
 
-class Broken(io.BytesIO):
+class BrokenStream(io.BytesIO):
+    """A connection that is reset at its end."""
+
     def read(self, size: int | None = -1, /) -> bytes:
+        """Return what came before the connection was reset."""
         data = super().read(size)
         if not data:
             raise ConnectionResetError("reset by peer")
@@ -56,211 +59,323 @@ class Broken(io.BytesIO):
 
 
 @pytest.fixture
-def store(tmp_path: Path) -> Watched:
+def run_folder(tmp_path: Path) -> Path:
+    """The folder of the run in the store, with its archives."""
+    path = tmp_path / "store" / PREFIX
     for name in NAMES:
-        put(tmp_path, name)
-    return Watched(tmp_path / "store")
+        write_archive(path, name)
+    return path
+
+
+@pytest.fixture
+def store(run_folder: Path) -> WatchedStore:
+    return WatchedStore(run_folder.parent)
 
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
+    """The folder that artifacts are fetched into."""
     return tmp_path / "artifacts"
 
 
 @pytest.fixture(autouse=True)
 def _no_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
-    real = threading.Event.wait
-    monkeypatch.setattr(threading.Event, "wait", lambda self, timeout=None: real(self, timeout and 0.01))
+    """Shorten the pauses between attempts."""
+    wait = threading.Event.wait
+
+    def wait_shortly(event: threading.Event, timeout: float | None = None) -> bool:
+        return wait(event, None if timeout is None else 0.01)
+
+    monkeypatch.setattr(threading.Event, "wait", wait_shortly)
 
 
-def planned(store: Watched, name: str = "gfx110X-all") -> artifacts.FetchPlan:
-    chosen = artifacts.choose(artifacts.list_artifacts(store, PREFIX), family(name), where="here")
-    return artifacts.plan(store, chosen, family(name))
+def plan_fetch(store: WatchedStore, family_name: str = FAMILY) -> artifacts.FetchPlan:
+    listed = artifacts.list_artifacts(store, PREFIX)
+    chosen = artifacts.choose(listed, family(family_name), where="the run")
+    return artifacts.plan(store, chosen, family(family_name))
 
 
-def names(done: Sequence[artifacts.Fetched]) -> list[str]:
-    return [one.artifact.name.stem for one in done]
+def stems(listed: Sequence[artifacts.Artifact]) -> list[str]:
+    return [artifact.name.stem for artifact in listed]
 
 
-def folders(folder: Path) -> list[str]:
+def folder_names(folder: Path) -> list[str]:
     return sorted(path.name for path in folder.iterdir() if path.is_dir())
 
 
-# --- what there is -------------------------------------------------------------------------
+def delete_archive(run_folder: Path, name: str) -> None:
+    for path in run_folder.glob(f"{name}.tar.zst*"):
+        path.unlink()
 
 
-def test_only_archives_directly_in_the_runs_folder_are_artifacts(store: Watched, tmp_path: Path) -> None:
-    run = tmp_path / "store" / PREFIX
+# --- Listing and choosing --------------------------------------------------------------------
+
+
+def test_lists_archives_of_the_runs_folder_alone(store: WatchedStore, run_folder: Path) -> None:
     for path in ("python/g/x_lib_generic.tar.zst", "tarballs/rocm.tar.xz", "index.html"):
-        (run / path).parent.mkdir(parents=True, exist_ok=True)
-        (run / path).write_text("x", encoding="utf-8")
-    other = tmp_path / "store" / f"{PREFIX}2" / "other_lib_generic.tar.zst"
-    other.parent.mkdir()
-    other.write_text("x", encoding="utf-8")
+        (run_folder / path).parent.mkdir(parents=True, exist_ok=True)
+        (run_folder / path).write_text("x", encoding="utf-8")
+    write_archive(run_folder.parent / f"{PREFIX}2", "other_lib_generic")
+
     listed = artifacts.list_artifacts(store, PREFIX)
-    assert [one.name.stem for one in listed] == sorted(NAMES)
-    assert listed[0].key == "17-linux/base_lib_generic.tar.zst"
-    assert listed[0].sidecar == "17-linux/base_lib_generic.tar.zst.sha256sum"
-    assert listed[0].size == (run / "base_lib_generic.tar.zst").stat().st_size
+
+    assert stems(listed) == sorted(NAMES)
     assert artifacts.list_artifacts(store, "18-linux") == ()
 
 
-def test_zstd_is_preferred_where_a_whole_archive_of_it_is_there(store: Watched, tmp_path: Path) -> None:
-    put(tmp_path, "base_lib_generic", suffix=".tar.xz")
-    assert [one.name.suffix for one in artifacts.list_artifacts(store, PREFIX)] == [".tar.zst"] * len(NAMES)
-    (tmp_path / "store" / PREFIX / "base_lib_generic.tar.zst").unlink()
-    assert artifacts.list_artifacts(store, PREFIX)[0].name.suffix == ".tar.xz"
+def test_lists_an_archive_with_its_key_digest_file_and_size(store: WatchedStore, run_folder: Path) -> None:
+    listed = artifacts.list_artifacts(store, PREFIX)[0]
+
+    assert listed.key == "17-linux/base_lib_generic.tar.zst"
+    assert listed.sidecar == "17-linux/base_lib_generic.tar.zst.sha256sum"
+    assert listed.size == (run_folder / "base_lib_generic.tar.zst").stat().st_size
+
+
+def test_prefers_zstd_to_xz(store: WatchedStore, run_folder: Path) -> None:
+    write_archive(run_folder, GENERIC, suffix=".tar.xz")
+
+    listed = artifacts.list_artifacts(store, PREFIX)
+
+    assert {artifact.name.suffix for artifact in listed} == {".tar.zst"}
+
+
+def test_takes_xz_where_the_zstd_archive_is_missing(store: WatchedStore, run_folder: Path) -> None:
+    write_archive(run_folder, GENERIC, suffix=".tar.xz")
+    (run_folder / f"{GENERIC}.tar.zst").unlink()
+
+    listed = artifacts.list_artifacts(store, PREFIX)
+
+    assert listed[0].name.filename == f"{GENERIC}.tar.xz"
 
 
 @pytest.mark.parametrize(
-    ("name", "expected"),
+    ("family_name", "expected"),
     [
-        ("gfx110X-all", MINE),
-        ("gfx1100", ["base_lib_generic", "rand_lib_gfx1100"]),
-        ("gfx94X-dcgpu", ["base_lib_generic", "blas_lib_gfx94X-dcgpu"]),
-        ("gfx94X-dcgpu;gfx1100", ["base_lib_generic", "blas_lib_gfx94X-dcgpu", "rand_lib_gfx1100"]),
+        (FAMILY, [GENERIC, OF_FAMILY, OF_TARGET]),
+        ("gfx1100", [GENERIC, OF_TARGET]),
+        ("gfx94X-dcgpu", [GENERIC, OF_OTHER_FAMILY]),
+        ("gfx94X-dcgpu;gfx1100", [GENERIC, OF_OTHER_FAMILY, OF_TARGET]),
     ],
 )
-def test_a_family_takes_its_own_targets_and_generic(store: Watched, name: str, expected: list[str]) -> None:
-    assert [one.name.stem for one in planned(store, name).artifacts] == expected
+def test_chooses_generic_artifacts_and_those_of_the_family(
+    store: WatchedStore, family_name: str, expected: list[str]
+) -> None:
+    assert stems(plan_fetch(store, family_name).artifacts) == expected
 
 
-def test_what_a_family_lacks_is_an_error(store: Watched, tmp_path: Path) -> None:
-    put(tmp_path, "fft_lib_gfx942:xnack+")  # features of a target belong to it
-    assert "fft_lib_gfx942:xnack+" in [one.name.stem for one in planned(store, "gfx94X-dcgpu").artifacts]
-    (tmp_path / "store" / PREFIX / "fft_lib_gfx942:xnack+.tar.zst").unlink()
-    (tmp_path / "store" / PREFIX / "fft_lib_gfx942:xnack+.tar.zst.sha256sum").unlink()
-    with pytest.raises(MissingInputError, match="no artifacts of gfx110X-all in here"):
-        artifacts.choose((), FAMILY, where="here")
-    with pytest.raises(MissingInputError, match=r"no artifacts of gfx120X-all in here") as caught:
-        planned(store, "gfx120X-all")
-    assert "gfx1100, gfx110X-all, gfx94X-dcgpu" in caught.value.hint
+def test_features_of_a_target_belong_to_it(store: WatchedStore, run_folder: Path) -> None:
+    write_archive(run_folder, "fft_lib_gfx942:xnack+")
+
+    assert "fft_lib_gfx942:xnack+" in stems(plan_fetch(store, "gfx94X-dcgpu").artifacts)
 
 
-def test_absent_targets_are_told(store: Watched, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    planned(store)  # the family has artifacts as a whole
+def test_refuses_a_run_without_artifacts_of_the_family(store: WatchedStore) -> None:
+    with pytest.raises(MissingInputError, match="gfx120X-all") as caught:
+        plan_fetch(store, "gfx120X-all")
+
+    for target in ("gfx1100", "gfx110X-all", "gfx94X-dcgpu"):
+        assert target in caught.value.hint
+
+
+def test_refuses_a_run_without_any_artifacts() -> None:
+    with pytest.raises(MissingInputError, match=FAMILY):
+        artifacts.choose((), family(FAMILY), where="the run")
+
+
+def test_does_not_warn_of_targets_that_artifacts_of_the_family_cover(
+    store: WatchedStore, capsys: pytest.CaptureFixture[str]
+) -> None:
+    plan_fetch(store)
+
     assert "warning" not in capsys.readouterr().err
-    (tmp_path / "store" / PREFIX / "blas_lib_gfx110X-all.tar.zst").unlink()
-    (tmp_path / "store" / PREFIX / "blas_lib_gfx110X-all.tar.zst.sha256sum").unlink()
-    planned(store)
-    assert "here has no artifacts of gfx1101, gfx1102, gfx1103" in capsys.readouterr().err
 
 
-# --- fetching ------------------------------------------------------------------------------
+def test_warns_of_targets_without_artifacts(
+    store: WatchedStore, run_folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    delete_archive(run_folder, OF_FAMILY)
+
+    plan_fetch(store)
+
+    messages = capsys.readouterr().err
+    assert "gfx1101, gfx1102, gfx1103" in messages
+    assert "gfx1100" not in messages
 
 
-def test_a_wrong_digest_fails_by_name_after_the_others(store: Watched, folder: Path, tmp_path: Path) -> None:
-    sidecar = tmp_path / "store" / PREFIX / "blas_lib_gfx110X-all.tar.zst.sha256sum"
-    right = sidecar.read_text(encoding="utf-8")
-    sidecar.write_text("ab" * 32, encoding="utf-8")
-    with pytest.raises(ArtifactError, match="1 of 3 artifacts could not be fetched") as caught:
-        artifacts.fetch(store, planned(store), folder)
-    assert "blas_lib_gfx110X-all.tar.zst has the SHA-256" in caught.value.message
-    assert folders(folder) == ["base_lib_generic", "rand_lib_gfx1100"]
-    with pytest.raises(ArtifactError, match="is incomplete"):
+# --- Fetching --------------------------------------------------------------------------------
+
+
+def test_names_an_artifact_with_a_wrong_digest(store: WatchedStore, folder: Path, run_folder: Path) -> None:
+    (run_folder / f"{OF_FAMILY}.tar.zst.sha256sum").write_text("ab" * 32, encoding="utf-8")
+
+    with pytest.raises(ArtifactError, match=f"{OF_FAMILY}.tar.zst"):
+        artifacts.fetch(store, plan_fetch(store), folder)
+
+    assert folder_names(folder) == [GENERIC, OF_TARGET]
+
+
+def test_nothing_packages_a_folder_that_lacks_artifacts(
+    store: WatchedStore, folder: Path, run_folder: Path
+) -> None:
+    (run_folder / f"{OF_FAMILY}.tar.zst.sha256sum").write_text("ab" * 32, encoding="utf-8")
+
+    with pytest.raises(ArtifactError):
+        artifacts.fetch(store, plan_fetch(store), folder)
+
+    with pytest.raises(ArtifactError, match="incomplete"):
         scan(folder)
-    sidecar.write_text(right, encoding="utf-8")
+
+
+def test_fetches_only_what_failed_before(store: WatchedStore, folder: Path, run_folder: Path) -> None:
+    sidecar = run_folder / f"{OF_FAMILY}.tar.zst.sha256sum"
+    correct_digest = sidecar.read_text(encoding="utf-8")
+    sidecar.write_text("ab" * 32, encoding="utf-8")
+    with pytest.raises(ArtifactError):
+        artifacts.fetch(store, plan_fetch(store), folder)
+    sidecar.write_text(correct_digest, encoding="utf-8")
     store.opened.clear()
-    artifacts.fetch(store, planned(store), folder)
-    assert store.opened == ["blas_lib_gfx110X-all"]
+
+    artifacts.fetch(store, plan_fetch(store), folder)
+
+    assert store.opened == [OF_FAMILY]
     assert len(scan(folder)) == 3
 
 
-@pytest.mark.parametrize(
-    ("gone", "said"),
-    [
-        ("rand_lib_gfx1100.tar.zst", "rand_lib_gfx1100.tar.zst is missing; only its .sha256sum exists"),
-        ("rand_lib_gfx1100.tar.zst.sha256sum", "rand_lib_gfx1100.tar.zst has no .sha256sum"),
-    ],
-)
-def test_a_lone_half_is_named(store: Watched, folder: Path, tmp_path: Path, gone: str, said: str) -> None:
-    (tmp_path / "store" / PREFIX / gone).unlink()
-    with pytest.raises(ArtifactError, match=said):
-        artifacts.fetch(store, planned(store), folder)
-    assert folders(folder) == ["base_lib_generic", "blas_lib_gfx110X-all"]
-    assert not artifacts.is_current(planned(store), folder)
+@pytest.mark.parametrize("missing", [f"{OF_TARGET}.tar.zst", f"{OF_TARGET}.tar.zst.sha256sum"])
+def test_names_an_artifact_without_its_archive_or_its_digest(
+    store: WatchedStore, folder: Path, run_folder: Path, missing: str
+) -> None:
+    (run_folder / missing).unlink()
+
+    with pytest.raises(ArtifactError, match=f"{OF_TARGET}.tar.zst"):
+        artifacts.fetch(store, plan_fetch(store), folder)
+
+    assert folder_names(folder) == [GENERIC, OF_FAMILY]
+    assert not artifacts.is_current(plan_fetch(store), folder)
 
 
-def test_all_that_fail_are_named(store: Watched, folder: Path, tmp_path: Path) -> None:
-    before = planned(store)
-    for name in ("rand_lib_gfx1100", "base_lib_generic"):
-        (tmp_path / "store" / PREFIX / f"{name}.tar.zst").write_bytes(b"broken")
-    (tmp_path / "store" / PREFIX / "blas_lib_gfx110X-all.tar.zst.sha256sum").write_text("?", encoding="utf-8")
+def test_names_every_artifact_that_failed(store: WatchedStore, folder: Path, run_folder: Path) -> None:
+    for name in (OF_TARGET, GENERIC):
+        (run_folder / f"{name}.tar.zst").write_bytes(b"broken")
+    (run_folder / f"{OF_FAMILY}.tar.zst.sha256sum").write_text("?", encoding="utf-8")
+
     with pytest.raises(ArtifactError, match="3 of 3") as caught:
-        artifacts.fetch(store, planned(store), folder)
-    assert all(name in caught.value.message for name in MINE)
-    (tmp_path / "store" / PREFIX / "rand_lib_gfx1100.tar.zst").unlink()  # meanwhile
-    with pytest.raises(ArtifactError, match=r"rand_lib_gfx1100.tar.zst is not in the store"):
-        artifacts.fetch(store, before, folder)
+        artifacts.fetch(store, plan_fetch(store), folder)
+
+    for name in CHOSEN:
+        assert name in caught.value.message
 
 
-def test_reading_that_breaks_off_begins_again_and_fails_in_the_end(store: Watched, folder: Path) -> None:
-    store.breaks["base_lib_generic"] = 2
-    artifacts.fetch(store, planned(store), folder)
-    assert store.opened.count("base_lib_generic") == 3
-    assert folders(folder) == MINE
-    store.opened.clear()
-    store.breaks["base_lib_generic"] = 99
-    with pytest.raises(ArtifactError, match="broke off after 100 bytes: reset by peer"):
-        artifacts.fetch(store, planned(store), folder, force=True)
-    assert store.opened.count("base_lib_generic") == 3
+def test_names_an_artifact_that_went_after_it_was_listed(
+    store: WatchedStore, folder: Path, run_folder: Path
+) -> None:
+    fetch_plan = plan_fetch(store)
+    (run_folder / f"{OF_TARGET}.tar.zst").unlink()
+
+    with pytest.raises(ArtifactError, match=f"{OF_TARGET}.tar.zst"):
+        artifacts.fetch(store, fetch_plan, folder)
 
 
-def test_what_the_run_has_no_longer_is_taken_away(store: Watched, folder: Path, tmp_path: Path) -> None:
-    artifacts.fetch(store, planned(store), folder)
-    artifacts.fetch(store, planned(store, "gfx94X-dcgpu"), folder)  # another family's may stay beside it
+def test_reads_again_what_broke_off(store: WatchedStore, folder: Path) -> None:
+    store.broken_reads[GENERIC] = 2
+
+    artifacts.fetch(store, plan_fetch(store), folder)
+
+    assert store.opened.count(GENERIC) == 3
+    assert folder_names(folder) == list(CHOSEN)
+
+
+def test_gives_up_reading_what_always_breaks_off(store: WatchedStore, folder: Path) -> None:
+    store.broken_reads[GENERIC] = 99
+
+    with pytest.raises(ArtifactError, match="reset by peer"):
+        artifacts.fetch(store, plan_fetch(store), folder)
+
+    assert store.opened.count(GENERIC) == 3
+
+
+def test_removes_artifacts_that_the_run_no_longer_has(
+    store: WatchedStore, folder: Path, run_folder: Path
+) -> None:
+    artifacts.fetch(store, plan_fetch(store), folder)
+    delete_archive(run_folder, OF_TARGET)
+    fetch_plan = plan_fetch(store)
+    was_current = artifacts.is_current(fetch_plan, folder)
+
+    artifacts.fetch(store, fetch_plan, folder)
+
+    assert not was_current
+    assert folder_names(folder) == [GENERIC, OF_FAMILY]
+
+
+def test_keeps_artifacts_of_another_family_and_folders_of_the_user(store: WatchedStore, folder: Path) -> None:
+    artifacts.fetch(store, plan_fetch(store, "gfx94X-dcgpu"), folder)
     (folder / "mine_lib_generic").mkdir()
-    half = folder / ".blas_lib_generic.abc.part"
-    half.mkdir()
-    for path in (tmp_path / "store" / PREFIX).glob("rand*"):
-        path.unlink()
-    assert not artifacts.is_current(planned(store), folder)
-    artifacts.fetch(store, planned(store), folder)
-    assert folders(folder) == [
-        *("base_lib_generic", "blas_lib_gfx110X-all", "blas_lib_gfx94X-dcgpu", "mine_lib_generic")
-    ]
+
+    artifacts.fetch(store, plan_fetch(store), folder)
+
+    assert {OF_OTHER_FAMILY, "mine_lib_generic"} <= set(folder_names(folder))
 
 
-def test_ctrl_c_stops_what_is_going_on(store: Watched, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    ended: list[str] = []
+def test_removes_what_an_interrupted_fetch_left(store: WatchedStore, folder: Path) -> None:
+    (folder / ".blas_lib_generic.abc.part").mkdir(parents=True)
 
-    def stopped_in_the_middle(_stream: BinaryIO, name: ArchiveName, *_: Path, **options: object) -> None:
+    artifacts.fetch(store, plan_fetch(store), folder)
+
+    assert folder_names(folder) == list(CHOSEN)
+
+
+def test_an_interrupt_stops_every_fetch(
+    store: WatchedStore, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stopped: list[str] = []
+
+    def extract(_stream: BinaryIO, name: ArchiveName, *_: Path, **options: object) -> None:
         on_bytes = options["on_bytes"]
         assert callable(on_bytes)
-        if name.stem == "base_lib_generic":
+        if name.stem == GENERIC:
             raise KeyboardInterrupt
         try:
             while True:
                 on_bytes(1)
                 time.sleep(0.001)
         except InterruptedStageError:
-            ended.append(name.stem)
+            stopped.append(name.stem)
             raise
 
-    monkeypatch.setattr("rocm_packaging.archives.extract", stopped_in_the_middle)
+    monkeypatch.setattr("rocm_packaging.archives.extract", extract)
+
     with pytest.raises(KeyboardInterrupt):
-        artifacts.fetch(store, planned(store), folder)
-    assert set(ended) <= {"blas_lib_gfx110X-all", "rand_lib_gfx1100"}
-    with pytest.raises(ArtifactError, match="is incomplete"):
+        artifacts.fetch(store, plan_fetch(store), folder)
+
+    assert set(stopped) <= {OF_FAMILY, OF_TARGET}
+    with pytest.raises(ArtifactError, match="incomplete"):
         scan(folder)
 
 
-def test_a_store_error_of_the_listing_is_not_hidden(store: Watched, monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuse(_self: object, _key: str) -> bytes:
+def test_reports_that_digests_could_not_be_read(store: WatchedStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(_store: object, _key: str) -> bytes:
         raise StoreError("no access")
 
-    chosen = artifacts.choose(artifacts.list_artifacts(store, PREFIX), FAMILY, where="here")
     monkeypatch.setattr(DirectoryStore, "read", refuse)
-    found = artifacts.plan(store, chosen, FAMILY)
-    assert found.artifacts == ()
-    assert set(found.problems.values()) == {"no access"}
+
+    fetch_plan = plan_fetch(store)
+
+    assert fetch_plan.artifacts == ()
+    assert set(fetch_plan.problems.values()) == {"no access"}
 
 
-def test_windows_folders_count_as_the_artifacts_they_are(tmp_path: Path, store: Watched) -> None:
-    name = parse_name("fft_lib_gfx1100:xnack+.tar.zst")
-    old = tmp_path / "artifacts" / name.folder("windows")
-    old.mkdir(parents=True)
-    (old / ".archive.sha256").write_text("ab" * 32, encoding="ascii")
-    assert artifacts._outdated(planned(store), tmp_path / "artifacts") == [old]
-    empty = replace(planned(store), targets=frozenset())
-    assert artifacts._outdated(empty, tmp_path / "artifacts") == []
+def test_removes_an_outdated_artifact_whose_folder_was_named_on_windows(
+    store: WatchedStore, folder: Path
+) -> None:
+    # A folder on Windows has no colon in its name.
+    outdated = folder / "fft_lib_gfx1100~xnack+"
+    outdated.mkdir(parents=True)
+    (outdated / ".archive.sha256").write_text("ab" * 32, encoding="ascii")
+
+    artifacts.fetch(store, plan_fetch(store, "gfx94X-dcgpu"), folder)
+    kept_by_another_family = outdated.exists()
+    artifacts.fetch(store, plan_fetch(store), folder)
+
+    assert kept_by_another_family
+    assert not outdated.exists()

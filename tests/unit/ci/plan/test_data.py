@@ -5,61 +5,80 @@ from pathlib import Path
 import pytest
 
 from ci.plan import data
-from ci.plan.data import runners
 from core.data import read_toml
 from core.errors import DataError
 from docs.command_tables import all_sessions
 from pytorch_build.test import upstream_tests
-from tests.kit.front_doors import run_ci
-from tests.unit.ci.plan.planning import known
+from tests.kit.front_doors import run_verb
+from tests.kit.planning import ci_data
 
-REFUSED = read_toml(Path(__file__).with_name("refused.toml"))["refused"]
-
-
-def test_the_data_names_what_is_there() -> None:
-    assert known().triggers.long_lived_branches == ("main", "release/**")
-    assert known().families.expect_failure == ()
-    assert {test.session for test in known().triggers.tests.values()} <= {one.name for one in all_sessions()}
-    for name, platforms in known().runners.families.items():
-        assert platforms.keys() <= known().families.families[name].keys()
-    assert runners() == known().runners
-    assert runners().machines.keys() == {"linux", "windows"}
-    assert {label for _, label in runners()._labels()} <= {*runners().github, *runners().self_hosted}
+# Files that a user may not have, and what the error must name.
+REFUSED_FILES = read_toml(Path(__file__).with_name("refused.toml"))["refused"]
 
 
-@pytest.mark.parametrize("row", REFUSED, ids=lambda row: row["said"])
-def test_configure_names_file_and_key_of_what_cannot_be_meant(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], row: dict[str, str]
+def test_no_failure_is_expected() -> None:
+    assert ci_data().families.expect_failure == ()
+
+
+def test_every_test_is_a_session() -> None:
+    sessions = {session.name for session in all_sessions()}
+
+    assert {test.session for test in ci_data().triggers.tests.values()} <= sessions
+
+
+def test_machines_are_those_of_known_families_on_their_platforms() -> None:
+    families = ci_data().families.families
+
+    for name, platforms in ci_data().runners.families.items():
+        assert platforms.keys() <= families[name].keys()
+
+
+def test_both_platforms_have_machines_that_build() -> None:
+    assert data.runners() == ci_data().runners
+    assert data.runners().machines.keys() == {"linux", "windows"}
+
+
+@pytest.mark.parametrize("refused", REFUSED_FILES, ids=lambda refused: refused["names"])
+def test_names_the_file_and_what_is_wrong_in_it(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], refused: dict[str, str]
 ) -> None:
     file = tmp_path / "ci.toml"
-    file.write_text(row["file"])
-    assert run_ci("configure", "--event", "push", "--config-file", str(file)) == DataError.exit_code
-    said = capsys.readouterr().err
-    assert said.startswith(f"error: {file}")
-    assert row["said"] in said
+    file.write_text(refused["file"])
+
+    exit_code = run_verb("ci", "configure", "--event", "push", "--config-file", file)
+
+    assert exit_code == DataError.exit_code
+    message = capsys.readouterr().err
+    assert message.startswith(f"error: {file}")
+    assert refused["names"] in message
 
 
 @pytest.mark.parametrize(
-    ("test", "said"),
+    ("test", "named"),
     [
-        ({"stage": "test_pytorch", "session": "test_smoke", "shards": 2}, "are for 'test_torch'"),
-        ({"stage": "test_pytorch", "session": "test_smoke", "platforms": ["linux"]}, "are for"),
-        ({"stage": "test_torch", "session": "test_torch"}, "'config' belongs to tests of the stage"),
-        ({"stage": "test_rocm", "session": "test_rocm", "config": "default"}, "'config' belongs to tests of"),
-        ({"stage": "test_torch", "session": "test_torch", "config": "default", "shards": 0}, "greater than"),
-        ({"stage": "test_torch", "session": "test_torch", "config": "default", "minutes": 999}, "less than"),
+        ({"stage": "test_pytorch", "session": "test_smoke", "shards": 2}, "'test_torch'"),
+        ({"stage": "test_pytorch", "session": "test_smoke", "platforms": ["linux"]}, "'test_torch'"),
+        ({"stage": "test_torch", "session": "test_torch"}, "'config'"),
+        ({"stage": "test_rocm", "session": "test_rocm", "config": "default"}, "'config'"),
+        ({"stage": "test_torch", "session": "test_torch", "config": "default", "shards": 0}, "shards"),
+        ({"stage": "test_torch", "session": "test_torch", "config": "default", "minutes": 999}, "minutes"),
     ],
 )
-def test_a_test_that_cannot_be_meant_is_refused(test: dict[str, object], said: str) -> None:
-    with pytest.raises(ValueError, match=said):
+def test_refuses_a_test_whose_settings_do_not_fit_together(test: dict[str, object], named: str) -> None:
+    with pytest.raises(ValueError, match=named):
         data.Test.model_validate(test)
 
 
-def test_upstreams_tests_name_configurations_that_are_there() -> None:
-    upstream = [one for one in data.load().triggers.tests.values() if one.stage == "test_torch"]
-    there = upstream_tests.load().configurations
-    assert {one.config for one in upstream} == set(there)
-    # what needs several GPUs is what the configuration gives several
-    assert {one.config for one in upstream if one.several_gpus} == {
-        name for name, one in there.items() if one.gpus == "all"
-    }
+def test_upstreams_tests_name_the_configurations_that_exist() -> None:
+    tests = [test for test in ci_data().triggers.tests.values() if test.stage == "test_torch"]
+
+    assert {test.config for test in tests} == set(upstream_tests.load().configurations)
+
+
+def test_a_configuration_with_all_gpus_needs_a_machine_with_several() -> None:
+    tests = [test for test in ci_data().triggers.tests.values() if test.stage == "test_torch"]
+    configurations = upstream_tests.load().configurations
+
+    on_several_gpus = {test.config for test in tests if test.several_gpus}
+
+    assert on_several_gpus == {name for name, settings in configurations.items() if settings.gpus == "all"}

@@ -1,24 +1,21 @@
-from operator import attrgetter
-from typing import Any
+"""What is decided for a run as a whole, and the reason for it."""
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ci.plan.decisions import enabled, matches, promote, pytorch, relevance, trusted, upload
-from ci.plan.decisions import test_labels as requested_tests
-from ci.plan.decisions import test_type as kind
+from ci.plan import decisions
+from ci.plan.decisions import Question
 from ci.plan.events import Changes
 from core.errors import UsageError
 from core.run.plan import Decision
-from tests.unit.ci.plan.planning import OURS, asked, changed, known, pull_request, push
+from tests.kit.planning import REPOSITORY, changed_data, ci_data, pull_request, push, question
 
-RULES = known().triggers.paths
-TIER, AFTER_MERGE = attrgetter("tier"), attrgetter("does_after_merge")
+PATH_RULES = ci_data().triggers.paths
 
 
 @pytest.mark.parametrize(
-    ("name", "pattern", "expected"),
+    ("name", "pattern", "matches"),
     [
         ("main", "main", True),
         ("release/7.12", "release/**", True),
@@ -39,157 +36,332 @@ TIER, AFTER_MERGE = attrgetter("tier"), attrgetter("does_after_merge")
         ("two\nlines", "**", True),
     ],
 )
-def test_patterns(name: str, pattern: str, *, expected: bool) -> None:
-    assert matches(name, [pattern]) is expected
+def test_matches_names_with_patterns(name: str, pattern: str, *, matches: bool) -> None:
+    assert decisions.matches(name, [pattern]) is matches
 
 
-@given(st.text(), st.lists(st.text(), max_size=5))
-def test_any_pattern_is_a_pattern(name: str, patterns: list[str]) -> None:
-    assert matches(name, patterns) in {True, False}
-    assert matches(name, [*patterns, "**"])
-    assert not matches(name, [])
+# Characters that mean something in a pattern or a regular expression, and one of each other kind.
+pattern_texts = st.text(alphabet="*?/.[]()+\\^$|{}-ab é\n", max_size=20)
 
 
-BUILT = (
-    *("ci/verbs/cells.py", "noxfile.py", "docs2/x", "rocm_packaging/packages/packages.toml"),
-    ".github/workflows/build_portable_linux_pytorch_wheels.yml",
-    *(".github/workflows/ci_linux.yml", ".github/actions/x/action.yml"),
-)
-NOT_BUILT = (
-    *("docs/x.md", "README.md", "a/deep/NOTES.md", "LICENSE", "docker/Dockerfile", "tests/unit/x.py"),
-    *(".github/workflows/unit_tests.yml", ".github/workflows/promote.yml"),
-)
+@given(pattern_texts, st.lists(pattern_texts, max_size=5))
+def test_no_pattern_is_an_error(name: str, patterns: list[str]) -> None:
+    decisions.matches(name, patterns)
+
+    assert decisions.matches(name, [*patterns, "**"])
+    assert not decisions.matches(name, [])
 
 
-@pytest.mark.parametrize("path", [*BUILT, *NOT_BUILT])
-def test_files_that_are_built(path: str) -> None:
-    builds = path in BUILT
-    found, _ = relevance(Changes(files=["docs/x.md", path]), RULES)
-    assert found.value is builds
-    shown = path if len(path) <= 60 else f"{path[:30]}…{path[-30:]}"
-    assert found.reason == (f"{shown} has changed" if builds else "only 2 files changed, which no build uses")
-
-
-def request(*labels: str, head: str | None = OURS) -> tuple[str, Any]:
-    return "pull_request", pull_request(*labels, head=head)
-
-
-REQUEST, PUSH, NIGHT, DOCS = request(), ("push", push()), ("schedule",), ("docs/x.md",)
-OFF, SMOKE = {"build_pytorch": "false"}, {"windows_test_labels": "smoke"}
-OWN = {"store": "out", "role": "writer", "region": "here"}
-UNUSED = "only docs/x.md changed, which no build uses"
-FORKS = "no credentials, no release bucket, no shared caches"
+# --- Changed files ---------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
-    ("decide", "words", "facts", "expected"),
+    "path",
     [
-        (enabled, request("ci:skip"), {}, (False, "label ci:skip")),
-        (enabled, ("push", push(deleted=True)), {}, (False, "the branch was deleted")),
-        (enabled, NIGHT, {}, (True, "schedule builds whatever has changed")),
-        (enabled, PUSH, {}, (True, "ci/verbs/cells.py has changed")),
-        (enabled, (*PUSH, ()), {}, (False, "no file has changed")),
-        (enabled, (*REQUEST, None), {}, (True, "changed files are not considered")),
-        (enabled, REQUEST, {"changes": Changes(note="git fell over")}, (True, "git fell over")),
-        (enabled, (*REQUEST, DOCS), {}, (False, UNUSED)),
-        (enabled, (*request("test:rocm"), DOCS), {}, (True, f"label test:rocm, although {UNUSED}")),
-        (pytorch, REQUEST, {}, (False, "no label build:pytorch")),
-        (pytorch, request("build:pytorch"), {}, (True, "label build:pytorch")),
-        (pytorch, PUSH, {}, (True, "pushes to main always build PyTorch")),
-        (pytorch, ("push", push("topic")), {}, (False, "topic is not a long-lived branch")),
-        (pytorch, ("push", {"ref": "refs/tags/v1"}), {}, (False, "a tag is not a long-lived branch")),
-        (pytorch, NIGHT, {}, (True, "the schedule always builds PyTorch")),
-        (pytorch, ("workflow_call",), {}, (True, "a dispatch builds PyTorch unless build_pytorch is false")),
-        (pytorch, (*NIGHT, {}, None, OFF), {}, (False, "the input build_pytorch is false")),
-        (trusted, REQUEST, {}, (True, f"the commits are those of {OURS}")),
-        # GitHub takes the names of repositories in any case
-        (trusted, request(head="rocm/therock"), {}, (True, f"the commits are those of {OURS}")),
-        (trusted, request(head="a/b"), {}, (False, f"the commits are those of the fork a/b: {FORKS}")),
-        (trusted, request(head=None), {}, (False, f"the commits are those of a deleted fork: {FORKS}")),
-        (TIER, ("workflow_dispatch",), {}, (None, "the dispatch names its families")),
-        (TIER, request("ci:run-all-archs"), {}, ("nightly", "label ci:run-all-archs")),
-        (TIER, NIGHT, {}, ("nightly", "the nightly schedule")),
-        (TIER, PUSH, {"release_type": "dev"}, ("nightly", "release type dev")),
-        (TIER, PUSH, {}, ("postsubmit", "a push to main")),
-        (TIER, ("push", push("topic")), {}, ("presubmit", "a push")),
-        (TIER, REQUEST, {}, ("presubmit", "every pull request")),
-        (AFTER_MERGE, REQUEST, {}, False),
-        (AFTER_MERGE, ("push", push("topic")), {}, False),
-        (AFTER_MERGE, PUSH, {}, True),
-        (AFTER_MERGE, NIGHT, {}, True),
-        (kind, REQUEST, {}, ("quick", "nothing requests more")),
-        (kind, (*REQUEST, ()), {}, ("quick", "nothing requests more")),
-        (kind, (*REQUEST, None), {}, ("quick", "nothing requests more")),
-        (kind, (*REQUEST, (".gitmodules",)), {}, ("standard", ".gitmodules has changed")),
-        (kind, NIGHT, {}, ("comprehensive", "the nightly schedule")),
-        (kind, NIGHT, {"release_type": "nightly"}, ("comprehensive", "release type nightly")),
-        (kind, PUSH, {"release_type": "nightly-bkc"}, ("comprehensive", "release type nightly-bkc")),
-        (kind, NIGHT, {"release_type": "prerelease"}, ("full", "release type prerelease")),
-        (kind, request("test:rocm"), {}, ("full", "test:rocm is requested")),
-        (kind, ("workflow_call", {}, None, SMOKE), {}, ("full", "smoke is requested")),
-        (kind, request("test:rocm", "test_filter:quick"), {}, ("quick", "label test_filter:quick")),
-        (kind, (*NIGHT, {}, None, {"test_type": "standard"}), {}, ("standard", "the input test_type")),
+        "ci/verbs/cells.py",
+        "noxfile.py",
+        "docs2/x",
+        "rocm_packaging/packages/packages.toml",
+        ".github/workflows/build_portable_linux_pytorch_wheels.yml",
+        ".github/workflows/ci_linux.yml",
+        ".github/actions/x/action.yml",
     ],
 )
-def test_what_is_decided_and_why(decide: Any, words: Any, facts: Any, expected: Any) -> None:
-    found = decide(asked(*words, **facts))
-    assert ((found.value, found.reason) if isinstance(found, Decision) else found) == expected
+def test_builds_for_a_file_that_builds_use(path: str) -> None:
+    decision, _ = decisions.relevance(Changes(files=["docs/x.md", path]), PATH_RULES)
+
+    assert decision.value
+    assert path[:30] in decision.reason
 
 
 @pytest.mark.parametrize(
-    ("words", "facts", "store", "reason"),
+    "path",
     [
-        (PUSH, {}, "s3://therock-ci-artifacts therock-ci us-east-2", f"runs of {OURS} have a bucket"),
+        "docs/x.md",
+        "README.md",
+        "a/deep/NOTES.md",
+        "LICENSE",
+        "docker/Dockerfile",
+        "tests/unit/x.py",
+        ".github/workflows/unit_tests.yml",
+        ".github/workflows/promote.yml",
+    ],
+)
+def test_does_not_build_for_files_that_no_build_uses(path: str) -> None:
+    decision, _ = decisions.relevance(Changes(files=["docs/x.md", path]), PATH_RULES)
+
+    assert not decision.value
+    assert "2 files" in decision.reason
+
+
+def test_the_reason_shows_a_path_in_full_up_to_60_characters() -> None:
+    decision, _ = decisions.relevance(Changes(files=["z" * 60]), PATH_RULES)
+
+    assert decision.reason == f"{'z' * 60} has changed"
+
+
+def test_the_reason_shows_a_long_or_hostile_path_on_one_line() -> None:
+    decision, _ = decisions.relevance(Changes(files=["a\n\x1b" + "y" * 300]), PATH_RULES)
+
+    assert decision.reason == f"a??{'y' * 27}…{'y' * 30} has changed"
+
+
+# --- Whether anything is built ---------------------------------------------------------------
+
+PULL_REQUEST = question("pull_request", pull_request())
+PUSH = question("push", push())
+PUSH_TO_TOPIC = question("push", push("topic"))
+SCHEDULE = question("schedule")
+
+DOCS = ("docs/x.md",)
+
+
+@pytest.mark.parametrize(
+    ("asked", "reason"),
+    [
+        (SCHEDULE, "schedule"),
+        (PUSH, "ci/verbs/cells.py"),
+        (question("pull_request", pull_request(), files=None), "not considered"),
+        (question("pull_request", pull_request(), files=None, changes_note="git fell over"), "git fell over"),
+        (question("pull_request", pull_request("test:rocm"), files=DOCS), "test:rocm"),
+    ],
+)
+def test_builds_what_changed_or_is_requested(asked: Question, reason: str) -> None:
+    decision = decisions.enabled(asked)
+
+    assert decision.value
+    assert reason in decision.reason
+
+
+@pytest.mark.parametrize(
+    ("asked", "reason"),
+    [
+        (question("pull_request", pull_request("ci:skip")), "label ci:skip"),
+        (question("push", push(deleted=True)), "deleted"),
+        (question("push", push(), files=()), "no file"),
+        (question("pull_request", pull_request(), files=DOCS), "docs/x.md"),
+    ],
+)
+def test_builds_nothing_where_nothing_is_to_be_built(asked: Question, reason: str) -> None:
+    decision = decisions.enabled(asked)
+
+    assert not decision.value
+    assert reason in decision.reason
+
+
+# --- Whether PyTorch is built ----------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("asked", "reason"),
+    [
+        (question("pull_request", pull_request("build:pytorch")), "label build:pytorch"),
+        (PUSH, "pushes to main"),
+        (SCHEDULE, "schedule"),
+        (question("workflow_call"), "dispatch"),
+    ],
+)
+def test_builds_pytorch_on_long_lived_branches_schedules_dispatches_and_by_label(
+    asked: Question, reason: str
+) -> None:
+    decision = decisions.pytorch(asked)
+
+    assert decision.value
+    assert reason in decision.reason
+
+
+@pytest.mark.parametrize(
+    ("asked", "reason"),
+    [
+        (PULL_REQUEST, "build:pytorch"),
+        (PUSH_TO_TOPIC, "topic"),
+        (question("push", {"ref": "refs/tags/v1"}), "a tag"),
+        (question("schedule", inputs_of_call={"build_pytorch": "false"}), "build_pytorch"),
+    ],
+)
+def test_builds_no_pytorch_elsewhere(asked: Question, reason: str) -> None:
+    decision = decisions.pytorch(asked)
+
+    assert not decision.value
+    assert reason in decision.reason
+
+
+# --- Who is trusted --------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "head",
+    [
+        REPOSITORY,
+        # GitHub takes the names of repositories in any case.
+        "rocm/therock",
+    ],
+)
+def test_trusts_commits_of_the_repository(head: str) -> None:
+    decision = decisions.trusted(question("pull_request", pull_request(head=head)))
+
+    assert decision.value
+    assert REPOSITORY in decision.reason
+
+
+@pytest.mark.parametrize(("head", "named"), [("a/b", "fork a/b"), (None, "deleted fork")])
+def test_gives_a_fork_no_credentials(head: str | None, named: str) -> None:
+    decision = decisions.trusted(question("pull_request", pull_request(head=head)))
+
+    assert not decision.value
+    assert named in decision.reason
+    assert "no credentials" in decision.reason
+
+
+# --- Which families and tests ----------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("asked", "tier", "reason"),
+    [
+        (question("workflow_dispatch"), None, "dispatch"),
+        (question("pull_request", pull_request("ci:run-all-archs")), "nightly", "ci:run-all-archs"),
+        (SCHEDULE, "nightly", "schedule"),
+        (question("push", push(), release_type="dev"), "nightly", "dev"),
+        (PUSH, "postsubmit", "main"),
+        (PUSH_TO_TOPIC, "presubmit", "push"),
+        (PULL_REQUEST, "presubmit", "pull request"),
+    ],
+)
+def test_an_event_has_a_tier_of_families(asked: Question, tier: str | None, reason: str) -> None:
+    event_tier, event_reason = asked.tier
+
+    assert event_tier == tier
+    assert reason in event_reason
+
+
+@pytest.mark.parametrize(
+    ("asked", "expected"), [(PULL_REQUEST, False), (PUSH_TO_TOPIC, False), (PUSH, True), (SCHEDULE, True)]
+)
+def test_tests_without_a_gpu_after_a_merge_alone(asked: Question, *, expected: bool) -> None:
+    assert asked.does_after_merge is expected
+
+
+@pytest.mark.parametrize(
+    ("asked", "test_type", "reason"),
+    [
+        (PULL_REQUEST, "quick", "nothing requests more"),
+        (question("pull_request", pull_request(), files=()), "quick", "nothing requests more"),
+        (question("pull_request", pull_request(), files=None), "quick", "nothing requests more"),
+        (question("pull_request", pull_request(), files=[".gitmodules"]), "standard", ".gitmodules"),
+        (SCHEDULE, "comprehensive", "schedule"),
+        (question("schedule", release_type="nightly"), "comprehensive", "nightly"),
+        (question("push", push(), release_type="nightly-bkc"), "comprehensive", "nightly-bkc"),
+        (question("schedule", release_type="prerelease"), "full", "prerelease"),
+        (question("pull_request", pull_request("test:rocm")), "full", "test:rocm"),
+        (question("workflow_call", inputs_of_call={"windows_test_labels": "smoke"}), "full", "smoke"),
         (
-            PUSH,
-            {"repository": "rocm/x"},
-            "s3://therock-ci-artifacts-external therock-ci-external us-east-2",
-            "runs of rocm/x have a bucket",
+            question("pull_request", pull_request("test:rocm", "test_filter:quick")),
+            "quick",
+            "test_filter:quick",
         ),
-        (
-            PUSH,
-            {"repository": "x/y"},
-            "",
-            "x/y has no bucket: name one in pytorch-build.toml, [buckets] or [upload]",
-        ),
-        (PUSH, {"what": changed(upload=OWN)}, "out writer here", "the configuration names the store"),
-        (request(head="a/b"), {}, "", "a fork's run has no credentials to upload with"),
+        (question("schedule", inputs_of_call={"test_type": "standard"}), "standard", "test_type"),
     ],
 )
-def test_where_outputs_go(words: Any, facts: Any, store: str, reason: str) -> None:
-    question = asked(*words, **facts)
-    found, place = upload(question, trusted(question))
-    assert (found.value, found.reason) == (bool(store), reason)
-    assert f"{place.store} {place.role.rpartition('/')[2]} {place.region}".strip() == store
-    with pytest.raises(UsageError, match=r"A fork's run .* release type 'dev'\.\nOnly ci is open to forks\."):
-        upload(asked(*words, **facts, release_type="dev"), Decision(value=False, reason=""))
+def test_an_event_has_a_type_of_tests(asked: Question, test_type: str, reason: str) -> None:
+    event_type, event_reason = decisions.test_type(asked)
+
+    assert event_type == test_type
+    assert reason in event_reason
+
+
+def test_labels_and_inputs_request_tests_of_a_platform() -> None:
+    requested = {"linux_test_labels": "smoke test:rocm", "windows_test_labels": "test:rocm"}
+    asked = question("pull_request", pull_request("test:smoke"), inputs_of_call=requested)
+
+    labels = decisions.test_labels(asked)
+
+    assert labels["linux"] == ("test:smoke", "test:rocm")
+    assert labels["windows"] == ("test:smoke", "test:rocm")
+
+
+def test_refuses_an_unknown_test_with_the_closest_one() -> None:
+    asked = question("workflow_call", inputs_of_call={"windows_test_labels": "rock"})
+
+    with pytest.raises(UsageError, match="'rock'") as caught:
+        decisions.test_labels(asked)
+
+    assert "'rocm'" in str(caught.value)
+
+
+# --- Where outputs go ------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
-    ("release_type", "uploads", "builds", "expected"),
+    ("repository", "store", "role"),
     [
-        ("ci", True, True, (False, "runs of type ci are not distributed")),
-        ("nightly", False, True, (False, "uploads")),
-        ("nightly", True, False, (False, "PyTorch is not built: builds")),
-        ("nightly", True, True, (True, "release type nightly, once its tests have passed")),
+        (REPOSITORY, "s3://therock-ci-artifacts", "therock-ci"),
+        ("rocm/x", "s3://therock-ci-artifacts-external", "therock-ci-external"),
     ],
 )
-def test_what_goes_on_to_an_index(release_type: str, *, uploads: bool, builds: bool, expected: Any) -> None:
-    question = asked(*NIGHT, release_type=release_type)
-    given = (Decision(value=uploads, reason="uploads"), Decision(value=builds, reason="builds"))
-    found = promote(question, *given)
-    assert (found.value, found.reason) == expected
+def test_uploads_to_the_bucket_of_the_repository(repository: str, store: str, role: str) -> None:
+    asked = question("push", push(), repository=repository)
+
+    decision, place = decisions.upload(asked, decisions.trusted(asked))
+
+    assert decision.value
+    assert repository in decision.reason
+    assert place.store == store
+    assert place.role.endswith(f"/{role}")
+    assert place.region == "us-east-2"
 
 
-def test_tests_that_are_requested_by_platform() -> None:
-    given = {"linux_test_labels": "smoke test:rocm", "windows_test_labels": "test:rocm"}
-    found = requested_tests(asked("pull_request", pull_request("test:smoke"), None, given))
-    assert found == {"linux": ("test:smoke", "test:rocm"), "windows": ("test:smoke", "test:rocm")}
-    with pytest.raises(UsageError, match=r"Unknown test 'rock'\. Did you mean 'rocm'"):
-        requested_tests(asked("workflow_call", {}, None, {"windows_test_labels": "rock"}))
+def test_uploads_to_the_store_of_a_users_own_configuration() -> None:
+    own_store = {"store": "out", "role": "writer", "region": "here"}
+    asked = question("push", push(), data=changed_data(upload=own_store))
+
+    decision, place = decisions.upload(asked, decisions.trusted(asked))
+
+    assert decision.value
+    assert place.store == "out"
+    assert place.role == "writer"
+    assert place.region == "here"
 
 
-def test_a_name_that_somebody_chose_stays_on_its_line() -> None:
-    for path, shown in (("z" * 60, "z" * 60), ("a\n\x1b" + "y" * 300, f"a??{'y' * 27}…{'y' * 30}")):
-        found = relevance(Changes(files=[path]), RULES)
-        assert found == (Decision(value=True, reason=f"{shown} has changed"), "")
+@pytest.mark.parametrize(
+    ("asked", "reason"),
+    [
+        (question("push", push(), repository="x/y"), "x/y has no bucket"),
+        (question("pull_request", pull_request(head="a/b")), "fork"),
+    ],
+)
+def test_uploads_nothing_of_a_fork_or_a_repository_without_a_bucket(asked: Question, reason: str) -> None:
+    decision, place = decisions.upload(asked, decisions.trusted(asked))
+
+    assert not decision.value
+    assert reason in decision.reason
+    assert place.store == ""
+    assert place.role == ""
+
+
+def test_a_forks_run_may_be_of_type_ci_alone() -> None:
+    untrusted = Decision(value=False, reason="a fork")
+
+    with pytest.raises(UsageError, match="'dev'"):
+        decisions.upload(question("push", push(), release_type="dev"), untrusted)
+
+
+@pytest.mark.parametrize(
+    ("release_type", "uploads", "builds", "promotes", "reason"),
+    [
+        ("ci", True, True, False, "type ci"),
+        ("nightly", False, True, False, "no upload"),
+        ("nightly", True, False, False, "no build"),
+        ("nightly", True, True, True, "nightly"),
+    ],
+)
+def test_promotes_releases_that_are_built_and_uploaded(
+    release_type: str, *, uploads: bool, builds: bool, promotes: bool, reason: str
+) -> None:
+    upload = Decision(value=uploads, reason="no upload")
+    pytorch = Decision(value=builds, reason="no build")
+
+    decision = decisions.promote(question("schedule", release_type=release_type), upload, pytorch)
+
+    assert decision.value is promotes
+    assert reason in decision.reason

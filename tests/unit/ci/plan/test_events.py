@@ -1,7 +1,7 @@
 """Payloads: GitHub's, malformed ones, and any at all."""
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from datetime import date
 from pathlib import Path
@@ -14,58 +14,51 @@ from hypothesis import strategies as st
 from ci.plan import events, inputs
 from ci.plan.outputs import outputs, summary
 from ci.plan.plan import plan
-from core import process
 from core.errors import DataError, FatalError, InterruptedStageError, ProcessError, ServiceError, UsageError
-from tests.unit.ci.plan.planning import OURS, asked, known, pull_request, push
+from tests.kit import repos
+from tests.kit.machines import Answer, answer_processes
+from tests.kit.planning import REPOSITORY, ci_data, pull_request, push, question
 
-JSON = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(max_size=12),
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=8), inner, max_size=4),
-    max_leaves=12,
-)
-NAMES = st.sampled_from([*events.EVENTS, "merge_group", ""])
-LABELS = st.lists(
-    st.sampled_from(
-        [
-            *inputs.known_labels(known()),
-            *("bug", "ci:what", "gfx", "gfx94X-", "test:", "a b", "Build:PYTORCH", "test_runner:oem"),
-        ]
-    )
-    | st.text(max_size=10),
-    max_size=5,
-)
-PAYLOADS = st.fixed_dictionaries(
-    {},
-    optional={
-        "ref": st.sampled_from(["refs/heads/main", "refs/tags/v1", "release/1", "refs/heads/$(x)"]) | JSON,
-        "before": st.sampled_from(["0" * 40, "a" * 40]) | JSON,
-        "deleted": st.booleans() | JSON,
-        "pull_request": JSON,
-        "inputs": st.dictionaries(
-            st.sampled_from(["linux_amdgpu_families", "build_pytorch", "test_type", "release_type", "x"]),
-            st.sampled_from(["all", "none", "", "true", "gfx1151", "full", "nightly"]) | JSON,
-        )
-        | JSON,
-    },
-)
+COMMIT = "b" * 40
+BASE = "a" * 40
 
 
-def event(name: str, payload: dict[str, Any], **facts: Any) -> events.Event:
-    return events.parse(name, payload, repository=OURS, **facts)
+def parse(name: str, payload: dict[str, Any], *, ref_name: str = "") -> events.Event:
+    return events.parse(name, payload, repository=REPOSITORY, ref_name=ref_name)
 
 
-def test_a_pull_request() -> None:
+# --- Well-formed payloads --------------------------------------------------------------------
+
+
+def test_reads_a_pull_request() -> None:
     payload = pull_request("b", "a", base="release/1")
     payload["pull_request"]["updated_at"] = "2026-08-30T23:59:59Z"
-    found = event("pull_request", payload)
-    assert (found.branch, found.commit, found.base, found.number) == ("release/1", "a" * 40, "b" * 40, 7)
-    assert found.labels == ("a", "b")
-    assert found.day == date(2026, 8, 30)
-    assert (found.fork, found.owner) == ("", "ROCm")
-    assert event("pull_request", pull_request(head="x/TheRock")).fork == "x/TheRock"
-    assert event("pull_request", pull_request(head=None)).fork == "deleted"
+
+    event = parse("pull_request", payload)
+
+    assert event == events.Event(
+        name="pull_request",
+        repository=REPOSITORY,
+        branch="release/1",
+        commit="a" * 40,
+        base="b" * 40,
+        number=7,
+        labels=("a", "b"),
+        day=date(2026, 8, 30),
+    )
+    assert event.owner == "ROCm"
+
+
+@pytest.mark.parametrize(("head", "fork"), [("x/TheRock", "x/TheRock"), (None, "deleted"), (REPOSITORY, "")])
+def test_a_pull_request_of_another_repository_is_a_forks(head: str | None, fork: str) -> None:
+    assert parse("pull_request", pull_request(head=head)).fork == fork
+
+
+def test_a_pull_request_may_come_without_its_labels() -> None:
+    payload = pull_request()
     del payload["pull_request"]["labels"]
-    assert event("pull_request", payload).labels is None
+
+    assert parse("pull_request", payload).labels is None
 
 
 @pytest.mark.parametrize(
@@ -79,219 +72,324 @@ def test_a_pull_request() -> None:
         ("refs/heads/`id`;$(x) y", "`id`;$(x) y"),
     ],
 )
-def test_the_branch_of_a_push(ref: str, branch: str) -> None:
-    assert event("push", {"ref": ref}).branch == branch
+def test_a_push_has_the_branch_of_its_ref(ref: str, branch: str) -> None:
+    assert parse("push", {"ref": ref}).branch == branch
 
 
-@pytest.mark.parametrize(
-    ("name", "payload", "facts"),
-    [
-        ("push", push(deleted=True), {"commit": "b" * 40, "base": "a" * 40, "deleted": True}),
-        ("schedule", {}, {"branch": "ma?in"}),
-        ("workflow_dispatch", {"ref": "refs/heads/main", "inputs": {"x": 1}}, {"inputs": {"x": 1}}),
-        ("workflow_call", {"inputs": None}, {"branch": "ma?in"}),
-    ],
-)
-def test_what_an_event_says(name: Any, payload: Any, facts: Any) -> None:
-    expected = events.Event(**{"name": name, "repository": OURS, "branch": "main", **facts})
-    # where the payload has no branch, it is the environment's
-    assert event(name, payload, ref_name="ma\udcffin") == expected
-    assert event("schedule", {}).branch == ""
+def test_reads_a_push_that_deletes_a_branch() -> None:
+    event = parse("push", push(deleted=True))
+
+    assert event == events.Event(
+        name="push", repository=REPOSITORY, branch="main", commit=COMMIT, base=BASE, deleted=True
+    )
+
+
+def test_reads_a_dispatch_with_its_inputs() -> None:
+    event = parse("workflow_dispatch", {"ref": "refs/heads/main", "inputs": {"x": 1}})
+
+    assert event == events.Event(
+        name="workflow_dispatch", repository=REPOSITORY, branch="main", inputs={"x": 1}
+    )
+
+
+@pytest.mark.parametrize(("name", "payload"), [("schedule", {}), ("workflow_call", {"inputs": None})])
+def test_an_event_without_a_ref_has_the_branch_of_the_environment(name: str, payload: dict[str, Any]) -> None:
+    # The byte that is no UTF-8 must not reach a message.
+    assert parse(name, payload, ref_name="ma\udcffin").branch == "ma?in"
+    assert parse(name, payload).branch == ""
 
 
 @pytest.mark.parametrize("before", ["0" * 40, "", "--output=/etc/passwd", "HEAD", "A" * 40, "a" * 39])
-def test_what_is_no_commit_is_not_given_to_git(before: str) -> None:
-    assert event("push", push(before=before)).base == ""
+def test_gives_git_only_commits(before: str) -> None:
+    assert parse("push", push(before=before)).base == ""
+
+
+# --- Malformed payloads ----------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
-    ("name", "payload", "said"),
+    ("name", "payload", "key"),
     [
-        ("pull_request", {}, "pull_request: this key is missing"),
+        ("pull_request", {}, "pull_request"),
         ("pull_request", {"pull_request": None}, "pull_request"),
-        ("pull_request", {"pull_request": {"head": {}}}, "pull_request.base: this key is missing"),
+        ("pull_request", {"pull_request": {"head": {}}}, "pull_request.base"),
         ("pull_request", {"pull_request": {"head": 1, "base": {}}}, "pull_request.head"),
         (
             "pull_request",
             {"pull_request": {"head": {}, "base": {}, "labels": [{"nam": "x"}]}},
-            "labels[0].name: this key is missing",
+            "labels[0].name",
         ),
-        ("push", {}, "ref: this key is missing"),
+        ("push", {}, "ref"),
         ("push", {"ref": ["main"]}, "ref"),
         ("workflow_dispatch", {"inputs": [1]}, "inputs"),
     ],
 )
-def test_a_malformed_payload_is_named_where_it_is_wrong(name: str, payload: Any, said: str) -> None:
+def test_names_the_key_of_a_malformed_payload(name: str, payload: dict[str, Any], key: str) -> None:
     with pytest.raises(DataError) as caught:
-        event(name, payload)
-    assert said in str(caught.value)
-    assert str(caught.value).startswith(f"the {name} event")
+        parse(name, payload)
+
+    assert name in str(caught.value)
+    assert key in str(caught.value)
 
 
 @pytest.mark.parametrize("repository", ["", "x", "a/b/c", "a b/c", "a/b;id"])
-def test_a_repository_is_owner_and_name(repository: str) -> None:
-    with pytest.raises(
-        UsageError, match=f"^Invalid repository {re.escape(repr(repository))}.\nWrite it as owner/name.$"
-    ):
+def test_refuses_a_repository_that_is_not_owner_and_name(repository: str) -> None:
+    with pytest.raises(UsageError, match=re.escape(repr(repository))):
         events.parse("push", push(), repository=repository)
-    with pytest.raises(UsageError, match=r"on the event 'pul'\. .*pull_request"):
-        event("pul", {})
-    with pytest.raises(UsageError, match="CI does nothing on the event 'pull_request_target'"):
-        event("pull_request_target", pull_request())
+
+
+def test_suggests_the_event_that_is_meant() -> None:
+    with pytest.raises(UsageError, match="pull_request"):
+        parse("pul", {})
+
+
+def test_refuses_an_event_on_which_ci_does_nothing() -> None:
+    with pytest.raises(UsageError, match="'pull_request_target'"):
+        parse("pull_request_target", pull_request())
 
 
 @pytest.mark.parametrize("text", ["", "[]", "{", '"x"', "[" * 100_000, '{"a": 1} x'])
-def test_a_file_that_is_no_event(tmp_path: Path, text: str) -> None:
-    (tmp_path / "event.json").write_text(text)
-    with pytest.raises(DataError, match="the event of a CI run, is not"):
-        events.read_payload(tmp_path / "event.json")
+def test_refuses_a_file_that_holds_no_event(tmp_path: Path, text: str) -> None:
+    file = tmp_path / "event.json"
+    file.write_text(text)
+
+    with pytest.raises(DataError, match=r"event\.json"):
+        events.read_payload(file)
+
+
+# --- Labels and changed files, from GitHub and from git --------------------------------------
+
+LIMIT = ServiceError("GitHub limits our requests: it is left unanswered.")
+GIT_FAILURE = "fatal: bad object bbbb"
 
 
 @dataclass
 class FakeGitHub:
+    """GitHub with one pull request, or with nothing but a problem."""
+
     problem: BaseException | None = None
-    asked: list[str] = field(default_factory=list)
+    queries: list[str] = field(default_factory=list)
 
     def labels(self, repository: str, number: int) -> Sequence[str]:
-        return self._answer(f"labels of {repository} {number}", ["build:pytorch"])
+        """Return the labels of the pull request."""
+        return self.answer(f"labels of {repository} {number}", ["build:pytorch"])
 
     def changed_files(self, repository: str, number: int) -> Sequence[str]:
-        return self._answer(f"files of {repository} {number}", ["a.py"])
+        """Return the files of the pull request."""
+        return self.answer(f"files of {repository} {number}", ["a.py"])
 
-    def _answer(self, asked: str, value: Sequence[str]) -> Sequence[str]:
-        self.asked.append(asked)
-        if self.problem:
+    def answer(self, query: str, answer: Sequence[str]) -> Sequence[str]:
+        """Note a query, and answer it."""
+        self.queries.append(query)
+        if self.problem is not None:
             raise self.problem
-        return value
+        return answer
 
 
-def hub_of(**facts: Any) -> Any:
-    return FakeGitHub(**facts)
+def github(problem: BaseException | None = None) -> Any:
+    return FakeGitHub(problem=problem)
 
 
-def happened(name: str = "pull_request", **facts: Any) -> events.Event:
-    payload = pull_request() if name == "pull_request" else push()
-    return replace(events.parse(name, payload, repository=OURS), **facts)
+PULL_REQUEST = parse("pull_request", pull_request())
+WITHOUT_LABELS = replace(PULL_REQUEST, labels=None)
+PUSH = parse("push", push())
 
 
-def no_git(*_words: Any, **_options: Any) -> Any:
-    raise ProcessError("git diff ended with status 128:\nfatal: bad object bbbb")
+@pytest.fixture
+def _failing_git(monkeypatch: pytest.MonkeyPatch) -> None:
+    answer_processes(monkeypatch, lambda _: Answer(status=128, stderr=GIT_FAILURE))
 
 
-LIMIT = ServiceError("GitHub limits our requests: it is left unanswered.")
+@pytest.mark.parametrize(("event", "labels"), [(replace(PULL_REQUEST, labels=("x",)), ("x",)), (PUSH, ())])
+def test_does_not_query_labels_that_the_event_names_or_cannot_have(
+    event: events.Event, labels: tuple[str, ...]
+) -> None:
+    hub = github()
+
+    assert events.event_labels(event, hub) == (labels, "")
+    assert hub.queries == []
 
 
-def test_labels_that_the_payload_lacks_are_queried() -> None:
-    hub: Any = hub_of()
-    assert events.event_labels(happened(labels=("x",)), hub) == (("x",), "")
-    assert events.event_labels(happened("push"), hub) == ((), "")
-    assert hub.asked == []
-    assert events.event_labels(happened(labels=None), hub) == (["build:pytorch"], "")
-    assert hub.asked == [f"labels of {OURS} 7"]
+def test_queries_labels_that_the_payload_lacks() -> None:
+    hub = github()
+
+    assert events.event_labels(WITHOUT_LABELS, hub) == (["build:pytorch"], "")
+    assert hub.queries == [f"labels of {REPOSITORY} 7"]
 
 
-@pytest.mark.parametrize("hub", [None, hub_of(problem=LIMIT)])
-def test_without_an_answer_no_label_counts_and_that_is_said(hub: Any) -> None:
-    words, note = events.event_labels(happened(labels=None), hub)
-    assert words == ()
-    assert note == (
-        "could not query the labels, so none count: GitHub limits our requests: it is left unanswered"
-        if hub
-        else "the event names no labels, and without a token GitHub is not queried, so none count"
-    )
+@pytest.mark.parametrize(
+    ("hub", "reason"), [(None, "without a token"), (github(LIMIT), "limits our requests")]
+)
+def test_counts_no_label_where_github_does_not_answer(hub: Any, reason: str) -> None:
+    labels, note = events.event_labels(WITHOUT_LABELS, hub)
+
+    assert labels == ()
+    assert reason in note
 
 
-def test_files_are_asked_of_github_if_git_cannot_say(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr(process, "capture", no_git)
-    hub: Any = hub_of()
-    assert events.event_changes(happened(), tmp_path, hub) == events.Changes(files=["a.py"])
-    assert hub.asked == [f"files of {OURS} 7"]
+@pytest.mark.usefixtures("_failing_git")
+def test_asks_github_for_files_where_git_fails(tmp_path: Path) -> None:
+    hub = github()
+
+    assert events.event_changes(PULL_REQUEST, tmp_path, hub) == events.Changes(files=["a.py"])
+    assert hub.queries == [f"files of {REPOSITORY} 7"]
 
 
-def test_everything_counts_where_nobody_can_say(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr(process, "capture", no_git)
-    found = events.event_changes(happened(), tmp_path, hub_of(problem=LIMIT))
-    assert found.files is None
-    assert found.note == (
-        "git cannot tell which files have changed (fatal: bad object bbbb), nor can GitHub "
-        "(GitHub limits our requests: it is left unanswered)"
-    )
-    assert events.event_changes(happened(), tmp_path, None).files is None
-    pushed = events.event_changes(happened("push"), tmp_path, hub_of())
-    assert "bad object" in pushed.note
-    assert events.event_changes(happened("push", base=""), tmp_path, None).note.endswith(
-        "no commit to compare with)"
-    )
+@pytest.mark.usefixtures("_failing_git")
+def test_counts_every_file_where_neither_git_nor_github_answers(tmp_path: Path) -> None:
+    changes = events.event_changes(PULL_REQUEST, tmp_path, github(LIMIT))
+
+    assert changes.files is None
+    assert GIT_FAILURE in changes.note
+    assert "limits our requests" in changes.note
 
 
-def test_ctrl_c_is_no_safe_default(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr(process, "capture", no_git)
-    hub: Any = hub_of(problem=InterruptedStageError("stopped"))
+@pytest.mark.usefixtures("_failing_git")
+@pytest.mark.parametrize(
+    ("event", "reason"), [(PUSH, GIT_FAILURE), (replace(PUSH, base=""), "no commit"), (PULL_REQUEST, "git")]
+)
+def test_counts_every_file_where_nobody_can_be_asked(
+    tmp_path: Path, event: events.Event, reason: str
+) -> None:
+    changes = events.event_changes(event, tmp_path, None)
+
+    assert changes.files is None
+    assert reason in changes.note
+
+
+@pytest.mark.usefixtures("_failing_git")
+def test_an_interrupt_is_not_taken_for_a_missing_answer(tmp_path: Path) -> None:
+    hub = github(InterruptedStageError("stopped"))
+
     with pytest.raises(InterruptedStageError):
-        events.event_changes(happened(), tmp_path, hub)
+        events.event_changes(PULL_REQUEST, tmp_path, hub)
     with pytest.raises(InterruptedStageError):
-        events.event_labels(happened(labels=None), hub)
+        events.event_labels(WITHOUT_LABELS, hub)
 
 
-def test_other_events_and_deleted_branches_need_no_query(tmp_path: Path) -> None:
-    assert events.event_changes(events.Event(name="schedule", repository=OURS), tmp_path, None).files is None
-    assert events.event_changes(happened("push", deleted=True), tmp_path, None).note == ""
+def test_needs_no_query_for_schedules_and_deleted_branches(tmp_path: Path) -> None:
+    schedule = events.Event(name="schedule", repository=REPOSITORY)
+
+    assert events.event_changes(schedule, tmp_path, None).files is None
+    assert events.event_changes(replace(PUSH, deleted=True), tmp_path, None).note == ""
 
 
-def test_github_is_asked_with_a_token_only_and_not_for_long() -> None:
+def test_asks_github_with_a_token_alone() -> None:
     assert events.github_service({}) is None
-    for name in ("GITHUB_TOKEN", "GH_TOKEN"):
-        hub: Any = events.github_service({name: "x"})
-        assert hub.patience == events.PATIENCE < 60
+
+
+@pytest.mark.parametrize("variable", ["GITHUB_TOKEN", "GH_TOKEN"])
+def test_does_not_wait_long_for_github(variable: str) -> None:
+    service = events.github_service({variable: "x"})
+
+    assert service is not None
+    assert service.patience == events.PATIENCE < 60
 
 
 @pytest.mark.processes
-def test_git_says_what_a_push_and_a_merge_bring(tmp_path: Path, commit_files: Callable[..., str]) -> None:
+@pytest.mark.parametrize("event", [PUSH, PULL_REQUEST])
+def test_git_tells_which_files_a_push_changed(tmp_path: Path, event: events.Event) -> None:
     repository = tmp_path / "checkout"
-    first = commit_files(repository, {"a.py": "1", "kept.md": ""})
-    second = commit_files(repository, {"new name é.txt": "", "docs/b.md": ""})
-    for one in (happened("push", base=first), happened(base=first)):  # nor is the latter a merge
-        pushed = events.event_changes(one, repository, None)
-        assert sorted(pushed.files or ()) == ["docs/b.md", "new name é.txt"]
+    first = repos.commit_files(repository, {"a.py": "1", "kept.md": ""})
+    repos.commit_files(repository, {"new name é.txt": "", "docs/b.md": ""})
 
-    def git(*words: str) -> None:
-        identity = ("-c", "user.name=t", "-c", "user.email=t@example.invalid")
-        process.capture(["git", *identity, *words], cwd=repository)
+    # The commit of the pull request is no merge: its files are those since the base, too.
+    changes = events.event_changes(replace(event, base=first), repository, None)
 
-    git("checkout", "-q", "-b", "topic", first)
-    git("mv", "a.py", "moved.py")
-    git("commit", "-q", "-m", "move")
-    git("checkout", "-q", "--detach", second)
-    git("merge", "-q", "--no-ff", "-m", "merge", "topic")
-    assert sorted(events.changed_by_git(happened(base="c" * 40), repository)) == ["a.py", "moved.py"]
+    assert sorted(changes.files or ()) == ["docs/b.md", "new name é.txt"]
+
+
+@pytest.mark.processes
+def test_git_tells_which_files_a_merge_brings(tmp_path: Path) -> None:
+    repository = tmp_path / "checkout"
+    first = repos.commit_files(repository, {"a.py": "1"})
+    second = repos.commit_files(repository, {"b.md": ""})
+    repos.run_git(repository, "checkout", "-q", "-b", "topic", first)
+    repos.run_git(repository, "mv", "a.py", "moved.py")
+    repos.run_git(repository, "commit", "-q", "-m", "move")
+    repos.run_git(repository, "checkout", "-q", "--detach", second)
+    repos.run_git(repository, "merge", "-q", "--no-ff", "-m", "merge", "topic")
+
+    changed_files = events.changed_by_git(replace(PULL_REQUEST, base="c" * 40), repository)
+
+    assert sorted(changed_files) == ["a.py", "moved.py"]
+
+
+@pytest.mark.processes
+def test_git_fails_for_a_commit_that_it_does_not_have(tmp_path: Path) -> None:
+    repository = tmp_path / "checkout"
+    repos.commit_files(repository, {"a.py": "1"})
+
     with pytest.raises(ProcessError):
-        events.changed_by_git(happened("push", base="d" * 40), repository)
+        events.changed_by_git(replace(PUSH, base="d" * 40), repository)
+
+
+@pytest.mark.processes
+def test_git_takes_no_option_for_a_commit(tmp_path: Path) -> None:
+    repository = tmp_path / "checkout"
+    repos.commit_files(repository, {"a.py": "1"})
+
     with pytest.raises(ProcessError):
         events.difference("--output=x", repository)
+
     assert not (repository / "x").exists()
 
 
-@given(NAMES, JSON.filter(lambda value: isinstance(value, dict)) | PAYLOADS, st.none() | st.lists(st.text()))
-def test_any_payload_gives_one_plan_or_our_error(name: str, payload: Any, files: list[str] | None) -> None:
-    found = [_planned(name, payload, files) for _ in range(2)]
-    assert found[0] == found[1]
+# --- Any payload at all ----------------------------------------------------------------------
+
+# One character of each kind that texts treat differently.
+texts = st.text(alphabet="ab/:-_ $`é\n\x1b\u202e", max_size=10)
+
+json_values = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | texts,
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(texts, inner, max_size=3),
+    max_leaves=8,
+)
+event_names = st.sampled_from([*events.EVENTS, "merge_group", ""])
+mistaken_labels = ("bug", "ci:what", "gfx", "gfx94X-", "test:", "a b", "Build:PYTORCH")
+label_names = st.sampled_from([*inputs.known_labels(ci_data()), *mistaken_labels])
+payloads = st.fixed_dictionaries(
+    {},
+    optional={
+        "ref": st.sampled_from(["refs/heads/main", "refs/tags/v1", "release/1", "refs/heads/$(x)"])
+        | json_values,
+        "before": st.sampled_from(["0" * 40, "a" * 40]) | json_values,
+        "deleted": st.booleans() | json_values,
+        "pull_request": json_values,
+        "inputs": st.dictionaries(
+            st.sampled_from(["linux_amdgpu_families", "build_pytorch", "test_type", "release_type", "x"]),
+            st.sampled_from(["none", "", "true", "gfx1151", "full", "nightly"]) | json_values,
+        )
+        | json_values,
+    },
+)
 
 
-@given(LABELS, st.sampled_from([OURS, "x/y", None]), st.lists(st.text(min_size=1), max_size=3))
-def test_any_labels_give_one_plan_or_our_error(names: list[str], head: str | None, files: list[str]) -> None:
-    one = _planned("pull_request", pull_request(*names, head=head), files)
-    other = _planned("pull_request", pull_request(*reversed(names), head=head), files)
-    assert one == other
-    if isinstance(one, dict):
-        assert (one["trusted"] == "true") == (head == OURS)
-        assert head == OURS or one["aws_role"] == one["store"] == ""
-
-
-def _planned(name: str, payload: Any, files: list[str] | None) -> object:
+def plan_or_error(name: str, payload: Any, files: Sequence[str] | None) -> dict[str, str] | type[FatalError]:
+    """Return the outputs and the summary of an event's plan, or the class of our error."""
     try:
-        made = plan(asked(name, payload, changes=events.Changes(files=files)))
+        event_plan = plan(question(name, payload, files=files))
     except FatalError as problem:
         return type(problem)
-    said = summary(made)
-    assert "### Plan" in said
-    return {**outputs(made), "summary": said}
+    return {**outputs(event_plan), "summary": summary(event_plan)}
+
+
+@given(event_names, st.dictionaries(texts, json_values, max_size=3) | payloads)
+def test_any_payload_gives_one_plan_or_our_error(name: str, payload: Any) -> None:
+    first = plan_or_error(name, payload, ["a.py"])
+    second = plan_or_error(name, payload, ["a.py"])
+
+    assert first == second
+
+
+@given(st.lists(label_names | texts, max_size=4), st.sampled_from([REPOSITORY, "x/y", None]))
+def test_labels_in_any_order_give_one_plan_or_our_error(labels: list[str], head: str | None) -> None:
+    result = plan_or_error("pull_request", pull_request(*labels, head=head), ["a.py"])
+    result_of_reverse = plan_or_error("pull_request", pull_request(*reversed(labels), head=head), ["a.py"])
+
+    assert result == result_of_reverse
+    if isinstance(result, dict):
+        is_own = head == REPOSITORY
+        assert (result["trusted"] == "true") == is_own
+        assert is_own or result["aws_role"] == ""
+        assert is_own or result["store"] == ""

@@ -1,61 +1,103 @@
-from typing import Any
+"""Which machines test a GPU family, and which build."""
 
 import pytest
 
 from core.errors import DataError, UsageError
-from tests.unit.ci.plan.planning import changed, dispatched, known, planned, pull_request, push, why
+from core.run.plan import Cell, Plan
+from tests.kit.planning import (
+    changed_runners,
+    plan_dispatch,
+    plan_event,
+    pull_request,
+    push,
+    reason_left_out,
+)
+
+RUNNER = "linux-gfx1151-gpu-rocm"
+OTHER_RUNNER = "linux-gfx110X-gpu-rocm"
+BUILD_RUNNER = "aws-linux-scale-rocm-prod"
 
 
-def runners(**tables: Any) -> Any:
-    raw = known().runners.model_dump()
-    return changed(runners={name: {**raw[name], **table} for name, table in tables.items()})
+def rocm_test(plan: Plan, family: str) -> Cell:
+    """Return the job on Linux that tests the ROCm of a family."""
+    (cell,) = [cell for cell in plan.matrix("linux", "test_rocm") if cell.gpu_family == family]
+    return cell
 
 
-def test_labels_that_share_the_work_are_chosen_by_the_run() -> None:
-    both = {"test_runner": "linux-gfx1151-gpu-rocm", "more_test_runners": ("linux-gfx110X-gpu-rocm",)}
-    data = runners(families={"gfx1151": {"linux": both}})
+def test_runs_are_spread_over_machines_with_different_labels() -> None:
+    machines = {"test_runner": RUNNER, "more_test_runners": (OTHER_RUNNER,)}
+    data = changed_runners(families={"gfx1151": {"linux": machines}})
+    run_ids = [str(number) for number in range(8)]
 
-    def chosen(run_id: str) -> str:
-        made = planned("schedule", what=data, run_id=run_id)
-        return next(one.runner for one in made.matrix("linux", "test_rocm") if one.gpu_family == "gfx1151")
+    def runner(run_id: str) -> str:
+        plan = plan_event("pull_request", pull_request("gfx1151"), data=data, run_id=run_id)
+        return rocm_test(plan, "gfx1151").runner
 
-    found = [chosen(str(number)) for number in range(12)]
-    assert set(found) == {"linux-gfx1151-gpu-rocm", "linux-gfx110X-gpu-rocm"}
-    assert found == [chosen(str(number)) for number in range(12)]
+    runners = [runner(run_id) for run_id in run_ids]
 
-
-def test_what_is_out_of_service_is_said_before_it_queues() -> None:
-    data = runners(out_of_service={"linux-gfx1151-gpu-rocm": "moved to another rack"})
-    made = planned("pull_request", pull_request("gfx1151", "build:pytorch"), what=data)
-    said = "linux-gfx1151-gpu-rocm is out of service: moved to another rack"
-    assert why(made, "test_rocm, gfx1151 on linux") == said
-    assert why(made, "test_pytorch, gfx1151, nightly, Python 3.12 on linux") == said
-    merged = planned("schedule", what=data)
-    (cell,) = [one for one in merged.matrix("linux", "test_rocm") if one.gpu_family == "gfx1151"]
-    assert cell.runner == "ubuntu-24.04"
+    assert set(runners) == {RUNNER, OTHER_RUNNER}
+    # A job that is run again waits for the same machine.
+    assert [runner(run_id) for run_id in run_ids] == runners
 
 
-def test_builds_move_where_their_machines_are_out_of_service() -> None:
-    data = runners(out_of_service={"aws-linux-scale-rocm-prod": "no capacity"})
-    assert planned("push", push(), what=data).variants[0].build_runner == "ubuntu-24.04"
-    none = runners(out_of_service={"aws-linux-scale-rocm-prod": "x", "ubuntu-24.04": "y"})
-    with pytest.raises(DataError, match="No machine builds on linux: ubuntu"):
-        planned("push", push(), what=none)
+@pytest.mark.parametrize(
+    "job", ["test_rocm, gfx1151 on linux", "test_pytorch, gfx1151, nightly, Python 3.12 on linux"]
+)
+def test_leaves_out_tests_whose_machine_is_out_of_service(job: str) -> None:
+    data = changed_runners(out_of_service={RUNNER: "moved to another rack"})
+
+    plan = plan_event("pull_request", pull_request("gfx1151", "build:pytorch"), data=data)
+
+    reason = reason_left_out(plan, job)
+    assert RUNNER in reason
+    assert "moved to another rack" in reason
 
 
-def test_a_kernel_is_tested_where_somebody_has_it() -> None:
-    made = planned("pull_request", pull_request("test_runner:oem"))
-    assert [(one.gpu_family, one.runner) for one in made.matrix("linux", "test_rocm")] == [
-        ("gfx1151", "linux-strix-halo-gpu-rocm-oem")
-    ]
-    assert "has the kernel oem" in why(made, "test_rocm, gfx94X-dcgpu on linux")
+def test_tests_without_a_gpu_after_a_merge_where_the_machine_is_out_of_service() -> None:
+    data = changed_runners(out_of_service={RUNNER: "moved to another rack"})
+
+    plan = plan_event("schedule", data=data)
+
+    assert rocm_test(plan, "gfx1151").runner == "ubuntu-24.04"
 
 
-def test_a_dispatch_names_machines_that_somebody_serves() -> None:
-    given = {"linux_amdgpu_families": "gfx906", "linux_test_runner": "linux-gfx90a-1gpu-ossci-rocm"}
-    made = dispatched(**given, linux_build_runner="ubuntu-22.04")
-    assert {cell.runner for cell in made.cells} == {"linux-gfx90a-1gpu-ossci-rocm", "ubuntu-22.04"}
+def test_builds_on_another_machine_where_the_usual_one_is_out_of_service() -> None:
+    data = changed_runners(out_of_service={BUILD_RUNNER: "no capacity"})
+
+    plan = plan_event("push", push(), data=data)
+
+    assert plan.variants[0].build_runner == "ubuntu-24.04"
+
+
+def test_refuses_a_plan_that_no_machine_can_build() -> None:
+    data = changed_runners(out_of_service={BUILD_RUNNER: "x", "ubuntu-24.04": "y"})
+
+    with pytest.raises(DataError, match="linux"):
+        plan_event("push", push(), data=data)
+
+
+def test_tests_a_kernel_only_on_machines_that_have_it() -> None:
+    plan = plan_event("pull_request", pull_request("test_runner:oem"))
+
+    (cell,) = plan.matrix("linux", "test_rocm")
+    assert cell.gpu_family == "gfx1151"
+    assert cell.runner == "linux-strix-halo-gpu-rocm-oem"
+    assert "oem" in reason_left_out(plan, "test_rocm, gfx94X-dcgpu on linux")
+
+
+def test_a_dispatch_names_the_machines_of_its_jobs() -> None:
+    plan = plan_dispatch(
+        linux_amdgpu_families="gfx906",
+        linux_test_runner="linux-gfx90a-1gpu-ossci-rocm",
+        linux_build_runner="ubuntu-22.04",
+    )
+
+    assert {cell.runner for cell in plan.cells} == {"linux-gfx90a-1gpu-ossci-rocm", "ubuntu-22.04"}
+
+
+def test_refuses_a_machine_that_nobody_serves() -> None:
     with pytest.raises(UsageError) as caught:
-        dispatched(**{**given, "linux_test_runner": "linux-gfx90a-1gpu-ossci-rcm"})
-    assert "no machine has the runner label" in str(caught.value)
-    assert "Did you mean 'linux-gfx90a-1gpu-ossci-rocm'" in str(caught.value)
+        plan_dispatch(linux_amdgpu_families="gfx906", linux_test_runner="linux-gfx90a-1gpu-ossci-rcm")
+
+    assert "'linux-gfx90a-1gpu-ossci-rcm'" in str(caught.value)
+    assert "'linux-gfx90a-1gpu-ossci-rocm'" in str(caught.value)

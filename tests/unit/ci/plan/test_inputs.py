@@ -1,27 +1,37 @@
+"""Labels of a pull request, and the inputs of a dispatch."""
+
 from dataclasses import fields
 
 import pytest
 
 from ci.plan.inputs import Inputs, Labels, known_labels, read_labels, table
 from core.errors import UsageError
-from tests.unit.ci.plan.planning import known
+from tests.kit.planning import ci_data
 
 
 def test_every_input_is_explained() -> None:
-    assert list(table().inputs) == [one.name for one in fields(Inputs)]
+    assert list(table().inputs) == [field.name for field in fields(Inputs)]
 
 
-def test_labels_of_ours_are_taken_in_any_case() -> None:
-    found = read_labels(
-        ["Build:PyTorch", "GFX94X-dcgpu", "CI:run-all-archs", "test_filter:Full", "test_runner:oem"], known()
-    )
-    assert found.build_pytorch
-    assert found.all_families
-    assert found.families == {"gfx94X-dcgpu": "gfx94x-dcgpu"}
-    assert (found.test_filter, found.kernel) == ("full", "oem")
-    assert found.request == "build:pytorch"
-    with pytest.raises(UsageError, match="test_filter:quick and test_filter:full contradict"):
-        read_labels(["test_filter:quick", "test_filter:full"], known())
+def test_reads_labels_in_any_case() -> None:
+    written = ["Build:PyTorch", "GFX94X-dcgpu", "CI:run-all-archs", "test_filter:Full", "test_runner:oem"]
+
+    labels = read_labels(written, ci_data())
+
+    assert labels.build_pytorch
+    assert labels.all_families
+    assert labels.families == {"gfx94X-dcgpu": "gfx94x-dcgpu"}
+    assert labels.test_filter == "full"
+    assert labels.kernel == "oem"
+    assert labels.request == "build:pytorch"
+
+
+def test_refuses_labels_that_contradict_each_other() -> None:
+    with pytest.raises(UsageError) as caught:
+        read_labels(["test_filter:quick", "test_filter:full"], ci_data())
+
+    assert "test_filter:quick" in str(caught.value)
+    assert "test_filter:full" in str(caught.value)
 
 
 @pytest.mark.parametrize(
@@ -38,12 +48,12 @@ def test_labels_of_ours_are_taken_in_any_case() -> None:
         ("gfx1036", "gfx103X-all"),
     ],
 )
-def test_a_family_is_named_by_its_first_part_or_a_target(label: str, family: str) -> None:
-    assert list(read_labels([label], known()).families) == [family]
+def test_a_label_names_a_family_by_its_first_part_or_a_target(label: str, family: str) -> None:
+    assert list(read_labels([label], ci_data()).families) == [family]
 
 
 @pytest.mark.parametrize(
-    ("label", "meant"),
+    ("label", "suggestion"),
     [
         ("build:pytorhc", "build:pytorch"),
         ("build: pytorch", "build:pytorch"),
@@ -58,21 +68,33 @@ def test_a_family_is_named_by_its_first_part_or_a_target(label: str, family: str
         ("gfx94X-linux'; rm -rf /", "gfx94x"),
     ],
 )
-def test_a_label_of_ours_that_is_not_known_is_an_error(label: str, meant: str) -> None:
+def test_refuses_an_unknown_label_of_ours_with_the_closest_one(label: str, suggestion: str) -> None:
     with pytest.raises(UsageError) as caught:
-        read_labels([label], known())
-    assert meant in str(caught.value)
+        read_labels([label], ci_data())
+
+    assert suggestion in str(caught.value)
 
 
-def test_somebody_elses_label_that_looks_like_ours_is_told() -> None:
-    (note,) = read_labels(["build-pytorch", "buildpytorch "], known()).notes[:1]
-    assert "'build:pytorch' would" in note
-    assert read_labels([], known()) == Labels()
-    assert read_labels(["bug", "good first issue", "🚀", "", "documentation", "ready"], known()) == Labels()
+def test_notes_a_label_that_looks_like_one_of_ours() -> None:
+    notes = read_labels(["build-pytorch", "buildpytorch "], ci_data()).notes
+
+    assert "'build-pytorch'" in notes[0]
+    assert "'build:pytorch'" in notes[0]
 
 
-def test_every_known_label_is_known() -> None:
-    listed = known_labels(known())
-    assert {"build:pytorch", "ci:skip", "ci:run-all-archs", "ci:asan", "test:rocm", "gfx1151"} <= set(listed)
-    for label in listed:
-        assert read_labels([label], known()) != Labels()
+@pytest.mark.parametrize(
+    "labels", [[], ["bug", "good first issue", "🚀", "", "documentation", "ready"]], ids=["none", "of others"]
+)
+def test_labels_of_others_mean_nothing(labels: list[str]) -> None:
+    assert read_labels(labels, ci_data()) == Labels()
+
+
+def test_lists_labels_of_every_kind() -> None:
+    labels = set(known_labels(ci_data()))
+
+    assert {"build:pytorch", "ci:skip", "ci:run-all-archs", "ci:asan", "test:rocm", "gfx1151"} <= labels
+
+
+def test_every_listed_label_means_something() -> None:
+    for label in known_labels(ci_data()):
+        assert read_labels([label], ci_data()) != Labels()

@@ -1,12 +1,12 @@
 """Where ROCm comes from, from runs that are made up and artifacts that lie in folders."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, cast
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from ci.plan import origins
@@ -17,56 +17,84 @@ from core.cli.options import Common
 from core.errors import FatalError, MissingInputError, UsageError
 from core.run import Platform
 from core.run.plan import Plan, RocmOrigin, RocmPackages, Variant
+from tests.kit.github_runs import FakeGitHub, github_run
+from tests.kit.planning import REPOSITORY, ci_data, plan_dispatch, plan_event, pull_request
 from tests.kit.servers import served
-from tests.unit.ci.plan.planning import OURS, RunsOfGitHub, dispatched, known, made_run, planned, pull_request
 
 FAMILIES = ("gfx94X-dcgpu", "gfx1151")
+ASAN_WORKFLOW = "multi_arch_ci_asan.yml"
+INDEX_URL = "https://packages.example/whl/"
+
+LINUX = "linux_x86_64"
+WINDOWS = "win_amd64"
 
 
-def need(platform: Platform, group: str, gpu_family: str) -> Variant:
-    names = {"platform": platform, "artifact_group": group, "gpu_family": gpu_family}
-    return Variant(**names, gpu_targets=(), build_runner="", reason="")
+def variant(platform: Platform, family: str, *, group: str = "") -> Variant:
+    """Return a group of a plan that needs ROCm."""
+    return Variant(
+        platform=platform,
+        artifact_group=group or family,
+        gpu_family=family,
+        gpu_targets=(),
+        build_runner="",
+        reason="",
+    )
 
 
-NEEDS = tuple(need("linux", one, one) for one in FAMILIES)
-WINDOWS = need("windows", "gfx1151", "gfx1151")
-ASAN = need("linux", "gfx94X-dcgpu-asan", "gfx94X-dcgpu")
-INDEX = "https://packages.example/whl/"
+ON_LINUX = (variant("linux", "gfx94X-dcgpu"), variant("linux", "gfx1151"))
+ON_WINDOWS = variant("windows", "gfx1151")
+WITH_ASAN = variant("linux", "gfx94X-dcgpu", group="gfx94X-dcgpu-asan")
 
 
 @dataclass
 class World:
+    """Runs that GitHub knows, artifacts in a store, and the notes of a search."""
+
     root: Path
-    hub: RunsOfGitHub = field(default_factory=RunsOfGitHub)
+    github: FakeGitHub = field(default_factory=FakeGitHub)
     notes: list[str] = field(default_factory=list)
 
-    def put(self, run_id: str, *names: str, platform: str = "linux", whole: bool = True) -> None:
-        folder = self.root / "there" / f"{run_id}-{platform}"
+    def put_run(
+        self, run_id: str, *families: str, platform: Platform = "linux", complete: bool = True
+    ) -> None:
+        """Put a run's artifacts into the store; incomplete ones have no digest beside them."""
+        folder = self.root / "store" / f"{run_id}-{platform}"
         folder.mkdir(parents=True, exist_ok=True)
+        names = ["base_lib_generic", *(f"blas_lib_{family}" for family in families)]
         for number, name in enumerate(names, 1):
-            (folder / f"{name}.tar.zst").write_bytes(name.encode())
-            if whole:
-                line = f"{number:064x}  {name}.tar.zst\n"
-                (folder / f"{name}.tar.zst.sha256sum").write_text(line, encoding="utf-8")
+            archive = folder / f"{name}.tar.zst"
+            archive.write_bytes(name.encode())
+            if complete:
+                line = f"{number:064x}  {archive.name}\n"
+                archive.with_name(f"{archive.name}.sha256sum").write_text(line, encoding="utf-8")
 
-    def put_run(self, run_id: str, *families: str, **facts: Any) -> None:
-        self.put(run_id, "base_lib_generic", *(f"blas_lib_{one}" for one in families), **facts)
+    def search(
+        self,
+        repository: str = REPOSITORY,
+        *,
+        data: RocmData | None = None,
+        requested: RocmPackages | None = None,
+    ) -> Search:
+        """Return a search for a plan's ROCm, of which the event requests something or nothing."""
 
-    def search(self, repository: str = OURS, what: RocmData | None = None, **asked: Any) -> Search:
-        def place(_repository: str, run_id: str, fork: bool, platform: Any, store: str) -> Place:  # noqa: FBT001
+        def find(_repository: str, run_id: str, fork: bool, platform: Platform, store: str) -> Place:  # noqa: FBT001
             assert not fork
             common = Common(root=self.root, run_id=run_id, platform=platform)
-            return find_place(common, store or "there", OURS, fork=False)
+            return find_place(common, store or "store", REPOSITORY, fork=False)
 
         return Search(
-            requested=RocmPackages(**{"version": "10.1.0.dev0", **asked}),
+            requested=requested or RocmPackages(version="10.1.0.dev0"),
             repository=repository,
             release_type="ci",
-            data=what or known().rocm,
-            github=cast("Any", self.hub),
-            place=place,
+            data=data or ci_data().rocm,
+            github=cast("Any", self.github),
+            place=find,
             notes=self.notes,
         )
+
+    def search_requested_run(self, run_id: str = "17") -> Search:
+        """Return a search where the event requests a run."""
+        return self.search(requested=RocmPackages(version="10.1.0.dev0", artifact_run_id=run_id))
 
 
 @pytest.fixture
@@ -75,25 +103,25 @@ def world(tmp_path: Path) -> World:
 
 
 def offer(
-    folder: Path, version: str, *platforms: str, targets: tuple[str, ...] = ("gfx942", "gfx1151")
+    folder: Path, version: str, *platforms: str, targets: Sequence[str] = ("gfx942", "gfx1151")
 ) -> None:
     """Put pages of split ROCm of a version into a folder that is served; files are never asked for."""
-    names = {"rocm": [f"rocm-{version}.tar.gz"]}
-    for name in ("core", "libraries", "devel", *(f"device-{one}" for one in targets)):
-        wheel = f"rocm_sdk_{name.replace('-', '_')}-{version}-py3-none"
-        names[f"rocm-sdk-{name}"] = [f"{wheel}-{one}.whl" for one in platforms]
-    for name, files in names.items():
+    files = {"rocm": [f"rocm-{version}.tar.gz"]}
+    for name in ("core", "libraries", "devel", *(f"device-{target}" for target in targets)):
+        stem = f"rocm_sdk_{name.replace('-', '_')}-{version}-py3-none"
+        files[f"rocm-sdk-{name}"] = [f"{stem}-{platform}.whl" for platform in platforms]
+
+    for name, filenames in files.items():
         page = folder / name / "index.html"
         page.parent.mkdir(exist_ok=True)
-        links = "".join(f'<a href="{one}#sha256={"a" * 64}">{one}</a>' for one in files)
-        page.write_text((page.read_text(encoding="utf-8") if page.exists() else "") + links, encoding="utf-8")
-
-
-LINUX, WIN = "linux_x86_64", "win_amd64"
+        links = [f'<a href="{filename}#sha256={"a" * 64}">{filename}</a>' for filename in filenames]
+        with page.open("a", encoding="utf-8") as stream:
+            stream.write("".join(links))
 
 
 @pytest.fixture
 def index(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """A folder that is served in the place of every release index."""
     folder = tmp_path / "index"
     folder.mkdir()
     (folder / "index.html").write_text("", encoding="utf-8")
@@ -102,208 +130,385 @@ def index(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
         yield folder
 
 
-def test_the_newest_green_run_with_every_family_is_pinned_with_its_digests(world: World) -> None:
-    world.hub.known = [made_run("24", fork=True), made_run("23", conclusion="failure")]
-    world.hub.known += [made_run(number) for number in ("22", "21", "20", "19")]
-    for number in ("24", "23", "20", "19"):
-        world.put_run(number, *FAMILIES)
+# --- The newest run --------------------------------------------------------------------------
+
+
+def test_takes_the_newest_run_that_succeeded_with_every_family(world: World) -> None:
+    world.github.known_runs = [
+        github_run("24", fork=True),
+        github_run("23", conclusion="failure"),
+        *(github_run(number) for number in ("22", "21", "20", "19")),
+    ]
+    for run_id in ("24", "23", "20", "19"):
+        world.put_run(run_id, *FAMILIES)
     world.put_run("22", "gfx1151")
-    world.put_run("21", *FAMILIES, whole=False)
-    first, second = world.search().origins({"release": NEEDS})
-    found = (first.run_id, first.repository, first.store, first.version)
-    assert found == ("20", "ROCm/TheRock", "there", "10.1.0.dev0")
-    expected = {"base_lib_generic.tar.zst": f"{1:064x}", "blas_lib_gfx94X-dcgpu.tar.zst": f"{2:064x}"}
-    assert first.artifacts == expected
-    assert (second.artifact_group, list(second.artifacts)[1]) == ("gfx1151", "blas_lib_gfx1151.tar.zst")
-    assert "every family" in first.reason
+    world.put_run("21", *FAMILIES, complete=False)
+
+    found = world.search().origins({"release": ON_LINUX})
+
+    assert [origin.run_id for origin in found] == ["20", "20"]
+    assert found[0].repository == REPOSITORY
+    assert found[0].store == "store"
+    assert found[0].version == "10.1.0.dev0"
     assert world.notes == []
 
 
-def test_a_run_has_to_have_every_platform_of_the_plan(world: World) -> None:
-    world.hub.known = [made_run("22"), made_run("21")]
+def test_pins_a_run_with_the_digests_of_each_familys_artifacts(world: World) -> None:
+    world.github.known_runs = [github_run("20")]
+    world.put_run("20", *FAMILIES)
+
+    first, second = world.search().origins({"release": ON_LINUX})
+
+    assert first.artifacts == {
+        "base_lib_generic.tar.zst": f"{1:064x}",
+        "blas_lib_gfx94X-dcgpu.tar.zst": f"{2:064x}",
+    }
+    assert second.artifact_group == "gfx1151"
+    assert list(second.artifacts) == ["base_lib_generic.tar.zst", "blas_lib_gfx1151.tar.zst"]
+
+
+def test_takes_only_a_run_with_every_platform_of_the_plan(world: World) -> None:
+    world.github.known_runs = [github_run("22"), github_run("21")]
     world.put_run("22", *FAMILIES)
     world.put_run("21", *FAMILIES)
     world.put_run("21", "gfx1151", platform="windows")
-    found = world.search().origins({"release": (*NEEDS, WINDOWS)})
-    assert {(one.platform, one.run_id) for one in found} == {("linux", "21"), ("windows", "21")}
+
+    found = world.search().origins({"release": (*ON_LINUX, ON_WINDOWS)})
+
+    assert {(origin.platform, origin.run_id) for origin in found} == {("linux", "21"), ("windows", "21")}
+
+
+# --- A requested run -------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
-    ("spoiled", "said"),
+    ("run", "reason"),
     [
-        ({"conclusion": "failure"}, "not green: failure"),
-        ({"status": "in_progress", "conclusion": ""}, "not green: in_progress"),
-        ({"families": ()}, "no artifacts of gfx94X-dcgpu"),
-        ({"families": ("gfx94X-dcgpu",)}, "no artifacts of gfx1151"),
-        ({"whole": False}, "3 artifacts are incomplete"),
-        ({"platform": "windows"}, "has no artifacts in .*17-linux"),
-        ({"known": False}, "has nothing at .*/17"),
-        ({"workflow": "multi_arch_ci_asan.yml"}, "builds of the variant asan"),
+        (github_run("17", conclusion="failure"), "failure"),
+        (github_run("17", status="in_progress", conclusion=""), "in_progress"),
+        (github_run("17", ASAN_WORKFLOW), "asan"),
+    ],
+    ids=["failed", "running", "other variant"],
+)
+def test_refuses_a_requested_run_that_did_not_build_what_is_needed(
+    world: World, run: Any, reason: str
+) -> None:
+    world.github.known_runs = [github_run("21"), run]
+    world.put_run("17", *FAMILIES)
+
+    with pytest.raises(MissingInputError, match="run 17") as caught:
+        world.search_requested_run().origins({"release": ON_LINUX})
+
+    assert reason in caught.value.message
+
+
+@pytest.mark.parametrize(
+    ("families", "platform", "complete", "reason"),
+    [
+        ((), "linux", True, "gfx94X-dcgpu"),
+        (("gfx94X-dcgpu",), "linux", True, "gfx1151"),
+        (FAMILIES, "linux", False, "3 artifacts"),
+        (FAMILIES, "windows", True, "17-linux"),
     ],
 )
-def test_an_unusable_run_is_named_with_a_usable_one(world: World, spoiled: dict[str, Any], said: str) -> None:
-    about = {name: spoiled.pop(name) for name in ("status", "conclusion", "workflow") if name in spoiled}
-    world.hub.known = [made_run("21"), *([made_run("17", **about)] if spoiled.pop("known", True) else [])]
-    world.put_run("17", *spoiled.pop("families", FAMILIES), **spoiled)
+def test_refuses_a_requested_run_that_lacks_artifacts(
+    world: World, families: tuple[str, ...], platform: Platform, *, complete: bool, reason: str
+) -> None:
+    world.github.known_runs = [github_run("17")]
+    world.put_run("17", *families, platform=platform, complete=complete)
+
+    with pytest.raises(MissingInputError, match="run 17") as caught:
+        world.search_requested_run().origins({"release": ON_LINUX})
+
+    assert reason in caught.value.message
+
+
+def test_refuses_a_requested_run_that_github_does_not_have(world: World) -> None:
+    with pytest.raises(MissingInputError, match="run 17"):
+        world.search_requested_run().origins({"release": ON_LINUX})
+
+
+def test_names_a_usable_run_in_the_place_of_the_requested_one(world: World) -> None:
+    world.github.known_runs = [github_run("21"), github_run("17", conclusion="failure")]
     world.put_run("21", *FAMILIES)
-    with pytest.raises(MissingInputError, match=said) as caught:
-        world.search(artifact_run_id="17").origins({"release": NEEDS})
-    assert "run 17" in caught.value.message
-    assert caught.value.hint == "The newest usable run: 21."
-    world.hub.known = world.hub.known[1:]
-    with pytest.raises(MissingInputError) as caught:
-        world.search(artifact_run_id="17").origins({"release": NEEDS})
-    assert "No other run can be used" in caught.value.hint
+
+    with pytest.raises(MissingInputError, match="run 17") as caught:
+        world.search_requested_run().origins({"release": ON_LINUX})
+
+    assert "21" in caught.value.hint
 
 
-def test_a_requested_run_comes_before_all_others_and_with_a_store_need_not_be_githubs(world: World) -> None:
-    world.hub.known = [made_run("21"), made_run("17")]
-    for number in ("21", "17", "mine"):
-        world.put_run(number, *FAMILIES)
-    assert {one.run_id for one in world.search(artifact_run_id="17").origins({"release": NEEDS})} == {"17"}
-    search = world.search(artifact_run_id="mine", artifact_store="there", artifact_repository="acme/rocm")
-    found = {(one.run_id, one.repository) for one in search.origins({"release": NEEDS})}
-    assert found == {("mine", "acme/rocm")}
+def test_says_that_no_other_run_can_be_used_either(world: World) -> None:
+    world.github.known_runs = [github_run("17", conclusion="failure")]
+
+    with pytest.raises(MissingInputError, match="run 17") as caught:
+        world.search_requested_run().origins({"release": ON_LINUX})
+
+    assert "No other run" in caught.value.hint
 
 
-def test_a_variants_artifacts_are_those_of_its_own_workflow(world: World) -> None:
-    world.hub.known = [made_run("22"), made_run("21", "multi_arch_ci_asan.yml")]
-    for number in ("22", "21"):
-        world.put_run(number, *FAMILIES)
-    wanted = {"release": NEEDS, "asan": (ASAN,)}
-    found = {one.artifact_group: one.run_id for one in world.search().origins(wanted)}
-    assert found == {"gfx94X-dcgpu": "22", "gfx1151": "22", "gfx94X-dcgpu-asan": "21"}
-    # the one that is asked for serves the variant that it built
-    found = {one.artifact_group: one.run_id for one in world.search(artifact_run_id="21").origins(wanted)}
-    assert found["gfx94X-dcgpu-asan"] == "21"
-    with pytest.raises(
-        MissingInputError, match=r"variant tsan.*\n.*newest: No workflow.*\n.*index: A release index"
-    ):
-        world.search().origins({"tsan": (ASAN,)})
+def test_takes_a_requested_run_before_a_newer_one(world: World) -> None:
+    world.github.known_runs = [github_run("21"), github_run("17")]
+    world.put_run("21", *FAMILIES)
+    world.put_run("17", *FAMILIES)
+
+    found = world.search_requested_run().origins({"release": ON_LINUX})
+
+    assert {origin.run_id for origin in found} == {"17"}
 
 
-def test_what_is_tried_is_data_by_repository(world: World, index: Path) -> None:
+def test_takes_a_run_that_github_does_not_have_from_a_named_store(world: World) -> None:
+    world.put_run("mine", *FAMILIES)
+    requested = RocmPackages(
+        version="10.1.0.dev0",
+        artifact_run_id="mine",
+        artifact_store="store",
+        artifact_repository="acme/rocm",
+    )
+
+    found = world.search(requested=requested).origins({"release": ON_LINUX})
+
+    assert {(origin.run_id, origin.repository) for origin in found} == {("mine", "acme/rocm")}
+
+
+# --- Build variants --------------------------------------------------------------------------
+
+
+@pytest.fixture
+def runs_of_two_variants(world: World) -> World:
+    world.github.known_runs = [github_run("22"), github_run("21", ASAN_WORKFLOW)]
+    world.put_run("22", *FAMILIES)
+    world.put_run("21", *FAMILIES)
+    return world
+
+
+def test_takes_each_variant_from_the_workflow_that_builds_it(runs_of_two_variants: World) -> None:
+    found = runs_of_two_variants.search().origins({"release": ON_LINUX, "asan": (WITH_ASAN,)})
+
+    run_ids = {origin.artifact_group: origin.run_id for origin in found}
+    assert run_ids == {"gfx94X-dcgpu": "22", "gfx1151": "22", "gfx94X-dcgpu-asan": "21"}
+
+
+def test_a_requested_run_serves_the_variant_that_it_built(runs_of_two_variants: World) -> None:
+    search = runs_of_two_variants.search_requested_run("21")
+
+    found = search.origins({"release": ON_LINUX, "asan": (WITH_ASAN,)})
+
+    run_ids = {origin.artifact_group: origin.run_id for origin in found}
+    assert run_ids["gfx94X-dcgpu-asan"] == "21"
+    assert run_ids["gfx94X-dcgpu"] == "22"
+
+
+def test_tells_what_was_tried_for_a_variant_that_nobody_builds(world: World) -> None:
+    with pytest.raises(MissingInputError, match="tsan") as caught:
+        world.search().origins({"tsan": (WITH_ASAN,)})
+
+    assert "newest:" in caught.value.message
+    assert "index:" in caught.value.message
+
+
+# --- Release indexes -------------------------------------------------------------------------
+
+
+def test_a_fork_takes_rocm_from_the_release_index(world: World, index: Path) -> None:
     offer(index, "10.1.0a20261121", LINUX)
-    world.hub.known = [made_run("21")]
+    world.github.known_runs = [github_run("21")]
     world.put_run("21", *FAMILIES)
-    (first, _) = world.search("somebody/a-fork").origins({"release": NEEDS})
-    assert first.index_url.startswith("http://127.0.0.1")
-    assert (first.version, first.run_id, first.row.get("digest")) == ("10.1.0a20261121", "", None)
-    assert first.artifacts["rocm-10.1.0a20261121.tar.gz"] == "a" * 64
-    own = known().rocm.model_copy(update={"order": ("newest",)})
-    assert world.search("acme/x", own).origins({"release": NEEDS})[0].run_id == "21"
-    with pytest.raises(MissingInputError, match="use_prebuilt_artifacts leaves no way"):
-        world.search("acme/x", use_prebuilt_artifacts=True).origins({"release": NEEDS})
+
+    origin, _ = world.search("somebody/a-fork").origins({"release": ON_LINUX})
+
+    assert origin.index_url.startswith("http://127.0.0.1")
+    assert origin.version == "10.1.0a20261121"
+    assert origin.artifacts["rocm-10.1.0a20261121.tar.gz"] == "a" * 64
+    assert origin.run_id == ""
+    # A digest pins a run's artifacts alone.
+    assert "digest" not in origin.row
 
 
-def test_the_index_comes_after_what_was_tried_in_vain_which_is_told(world: World, index: Path) -> None:
-    world.hub.silent = True
-    with pytest.raises(MissingInputError, match=r"index: There is no version of rocm at http://127"):
-        world.search().origins({"release": NEEDS})
-    world.notes.clear()
-    offer(index, "10.1.0a20261121", LINUX, WIN)
-    found = world.search().origins({"release": (*NEEDS, WINDOWS)})
-    assert {one.version for one in found} == {"10.1.0a20261121"}
-    assert [one for one in found[2].artifacts if one.endswith(f"{WIN}.whl")]
+def test_a_repository_may_say_what_is_tried(world: World, index: Path) -> None:
+    offer(index, "10.1.0a20261121", LINUX)
+    world.github.known_runs = [github_run("21")]
+    world.put_run("21", *FAMILIES)
+    data = ci_data().rocm.model_copy(update={"order": ("newest",)})
+
+    found = world.search("acme/x", data=data).origins({"release": ON_LINUX})
+
+    assert {origin.run_id for origin in found} == {"21"}
+
+
+def test_takes_nothing_from_an_index_where_artifacts_of_a_run_are_required(world: World, index: Path) -> None:
+    offer(index, "10.1.0a20261121", LINUX)
+    requested = RocmPackages(version="10.1.0.dev0", use_prebuilt_artifacts=True)
+
+    with pytest.raises(MissingInputError, match="use_prebuilt_artifacts"):
+        world.search("acme/x", requested=requested).origins({"release": ON_LINUX})
+
+
+def test_takes_rocm_from_the_index_where_no_run_is_found_and_notes_it(world: World, index: Path) -> None:
+    world.github.silent = True
+    offer(index, "10.1.0a20261121", LINUX, WINDOWS)
+
+    found = world.search().origins({"release": (*ON_LINUX, ON_WINDOWS)})
+
+    assert {origin.version for origin in found} == {"10.1.0a20261121"}
+    assert [name for name in found[2].artifacts if name.endswith(f"{WINDOWS}.whl")]
     (note,) = world.notes
-    assert "does not come from newest: GitHub cannot be reached." in note
+    assert "GitHub cannot be reached" in note
 
 
-def test_the_newest_version_that_every_platform_and_family_has_is_taken(world: World, index: Path) -> None:
+@pytest.mark.usefixtures("index")
+def test_refuses_an_index_without_any_rocm(world: World) -> None:
+    with pytest.raises(MissingInputError, match=r"http://127\.0\.0\.1"):
+        world.search("a/b").origins({"release": ON_LINUX})
+
+
+def test_takes_the_newest_version_that_every_platform_and_family_has(world: World, index: Path) -> None:
     offer(index, "10.1.0a20261122", LINUX)
-    offer(index, "10.1.0a20261121", LINUX, WIN, targets=("gfx942",))
-    offer(index, "10.1.0a20261120", LINUX, WIN)
-    found = world.search("a/b").origins({"release": (*NEEDS, WINDOWS)})
-    assert {one.version for one in found} == {"10.1.0a20261120"}
-    found = world.search("a/b").origins({"release": NEEDS})
-    assert {one.version for one in found} == {"10.1.0a20261122"}
+    offer(index, "10.1.0a20261121", LINUX, WINDOWS, targets=("gfx942",))
+    offer(index, "10.1.0a20261120", LINUX, WINDOWS)
+
+    for_both_platforms = world.search("a/b").origins({"release": (*ON_LINUX, ON_WINDOWS)})
+    for_linux = world.search("a/b").origins({"release": ON_LINUX})
+
+    assert {origin.version for origin in for_both_platforms} == {"10.1.0a20261120"}
+    assert {origin.version for origin in for_linux} == {"10.1.0a20261122"}
 
 
-def test_a_version_that_the_event_names_is_that_of_the_index(world: World, index: Path) -> None:
+def test_takes_the_version_that_the_event_names(world: World, index: Path) -> None:
     offer(index, "10.0.0", LINUX)
     offer(index, "10.0.1", LINUX)
-    search = world.search("a/b", version="10.0.0", version_named=True)
-    assert {one.version for one in search.origins({"release": NEEDS})} == {"10.0.0"}
-    with pytest.raises(
-        MissingInputError, match=r"no ROCm for gfx94X-dcgpu on linux, gfx1151 on linux(.|\n)*9\.9"
-    ):
-        world.search("a/b", version="9.9", version_named=True).origins({"release": NEEDS})
+    requested = RocmPackages(version="10.0.0", version_named=True)
+
+    found = world.search("a/b", requested=requested).origins({"release": ON_LINUX})
+
+    assert {origin.version for origin in found} == {"10.0.0"}
 
 
-def test_an_index_that_is_asked_for_is_the_only_one(world: World, index: Path) -> None:
+def test_refuses_a_version_that_the_index_does_not_have(world: World, index: Path) -> None:
+    offer(index, "10.0.0", LINUX)
+    requested = RocmPackages(version="9.9", version_named=True)
+
+    with pytest.raises(MissingInputError, match=r"9\.9") as caught:
+        world.search("a/b", requested=requested).origins({"release": ON_LINUX})
+
+    assert "gfx94X-dcgpu on linux, gfx1151 on linux" in caught.value.message
+
+
+def test_a_requested_index_is_the_only_one(world: World, index: Path) -> None:
     offer(index, "10.1.0", LINUX)
-    world.hub.known = [made_run("21")]
+    world.github.known_runs = [github_run("21")]
     world.put_run("21", *FAMILIES)
+
     with served(index) as url:
-        found = world.search(index_url=url).origins({"release": NEEDS})
-    assert {one.index_url for one in found} == {url}
-    with pytest.raises(UsageError, match="both are requested"):
-        dispatched(linux_amdgpu_families="all", rocm_package_index_url="https://a/", artifact_run_id="17")
-    with pytest.raises(UsageError, match="not a valid address"):
-        dispatched(linux_amdgpu_families="all", rocm_package_index_url="https://$(id)/")
+        requested = RocmPackages(version="10.1.0.dev0", index_url=url)
+        found = world.search(requested=requested).origins({"release": ON_LINUX})
+
+    assert {origin.index_url for origin in found} == {url}
 
 
-def test_data_that_names_a_way_that_is_none_is_refused() -> None:
+def test_refuses_to_take_rocm_from_an_index_and_from_a_run() -> None:
+    with pytest.raises(UsageError, match="both"):
+        plan_dispatch(linux_amdgpu_families="all", rocm_package_index_url="https://a/", artifact_run_id="17")
+
+
+def test_refuses_an_address_that_is_none() -> None:
+    with pytest.raises(UsageError, match="address"):
+        plan_dispatch(linux_amdgpu_families="all", rocm_package_index_url="https://$(id)/")
+
+
+def test_refuses_data_with_an_unknown_way_to_find_rocm() -> None:
     with pytest.raises(ValueError, match="newest"):
-        RocmData.model_validate({**known().rocm.model_dump(), "order": ("oldest",)})
-    with pytest.raises(FatalError, match=r"release type 'release'"):
-        known().rocm.of("release")
+        RocmData.model_validate({**ci_data().rocm.model_dump(), "order": ("oldest",)})
 
 
-# --- the plan ------------------------------------------------------------------------------
+def test_refuses_a_release_type_without_artifact_runs() -> None:
+    with pytest.raises(FatalError, match="'release'"):
+        ci_data().rocm.of("release")
 
 
-def of_index(plan: Plan, *groups: str) -> list[RocmOrigin]:
+# --- A plan with its ROCm --------------------------------------------------------------------
+
+
+def origins_of_index(plan: Plan) -> list[RocmOrigin]:
+    """Return an index as the origin of all ROCm that a plan needs."""
     return [
-        RocmOrigin(platform=one.platform, artifact_group=one.artifact_group, index_url=INDEX, version="10.1")
-        for some in needs(plan).values()
-        for one in some
-        if one.artifact_group in groups or not groups
+        RocmOrigin(
+            platform=group.platform,
+            artifact_group=group.artifact_group,
+            index_url=INDEX_URL,
+            version="10.1",
+        )
+        for groups in needs(plan).values()
+        for group in groups
     ]
 
 
-def test_what_an_index_has_is_neither_built_nor_tested_here() -> None:
-    plan = planned("pull_request", pull_request("build:pytorch"))
-    made = completed(plan, of_index(plan), ["a note"])
-    assert {one.stage for one in made.cells} == {"build_pytorch", "test_pytorch"}
-    assert {one.artifact_group for one in made.variants} == {"gfx94X-dcgpu", "gfx110X-all"}
-    assert (made.rocm.version, made.notes[-1], made.enable_build_jobs.value) == ("10.1", "a note", True)
-    (row,) = {tuple(made.rocm_row(one).items()) for one in made.matrix("linux", "build_pytorch")}
-    assert dict(row)["index_url"] == INDEX
-    left = [one for one in made.left_out if one.what == "build_rocm, gfx94X-dcgpu on linux"]
-    assert left[0].reason == f"ROCm 10.1 comes from {INDEX}"
-    plan = planned("pull_request", pull_request("build:pytorch", head="somebody/a-fork"))
-    (cell,) = completed(plan, of_index(plan)).matrix("linux", "build_pytorch")
+def test_does_not_build_or_test_rocm_that_an_index_has() -> None:
+    plan = plan_event("pull_request", pull_request("build:pytorch"))
+
+    plan_with_rocm = completed(plan, origins_of_index(plan), ["a note"])
+
+    assert {cell.stage for cell in plan_with_rocm.cells} == {"build_pytorch", "test_pytorch"}
+    groups = {group.artifact_group for group in plan_with_rocm.variants}
+    assert groups == {"gfx94X-dcgpu", "gfx110X-all"}
+    reasons = {left_out.what: left_out.reason for left_out in plan_with_rocm.left_out}
+    assert INDEX_URL in reasons["build_rocm, gfx94X-dcgpu on linux"]
+
+
+def test_a_completed_plan_has_its_version_index_and_notes() -> None:
+    plan = plan_event("pull_request", pull_request("build:pytorch"))
+
+    plan_with_rocm = completed(plan, origins_of_index(plan), ["a note"])
+
+    assert plan_with_rocm.rocm.version == "10.1"
+    assert plan_with_rocm.notes[-1] == "a note"
+    assert plan_with_rocm.enable_build_jobs.value
+    for cell in plan_with_rocm.matrix("linux", "build_pytorch"):
+        assert plan_with_rocm.rocm_row(cell)["index_url"] == INDEX_URL
+
+
+def test_a_forks_job_starts_with_pytorch_where_an_index_has_rocm() -> None:
+    plan = plan_event("pull_request", pull_request("build:pytorch", head="somebody/a-fork"))
+
+    (cell,) = completed(plan, origins_of_index(plan)).matrix("linux", "build_pytorch")
+
     assert cell.sessions[0] == "build_triton"
 
 
-def test_a_plan_of_nothing_but_rocm_has_nothing_to_do_with_an_indexs() -> None:
-    plan = planned("pull_request", pull_request())
-    made = completed(plan, of_index(plan))
-    assert (made.cells, made.variants, made.enable_build_jobs.value) == ((), (), False)
-    assert "PyTorch is not built: no label build:pytorch" in made.enable_build_jobs.reason
-    # the sample brings its own ROCm
-    assert needs(dispatched(linux_amdgpu_families="gfx94x", pytorch_git_refs="sample")) == {}
+def test_a_plan_of_rocm_alone_is_empty_where_an_index_has_it() -> None:
+    plan = plan_event("pull_request", pull_request())
+
+    plan_with_rocm = completed(plan, origins_of_index(plan))
+
+    assert plan_with_rocm.cells == ()
+    assert plan_with_rocm.variants == ()
+    assert not plan_with_rocm.enable_build_jobs.value
+    assert "build:pytorch" in plan_with_rocm.enable_build_jobs.reason
 
 
-@settings(max_examples=40, deadline=None)
-@given(
-    labels=st.sets(
-        st.sampled_from(["build:pytorch", "ci:asan", "ci:host-asan", "gfx1151", "ci:run-all-archs"])
-    ),
-    chosen=st.randoms(use_true_random=False),
-)
-def test_every_plan_is_whole_after_completion(labels: set[str], chosen: Any) -> None:
-    plan = planned("pull_request", pull_request(*sorted(labels)))
-    every = of_index(plan)
-    origins = [one for one in every if chosen.random() < 0.5]
-    made = completed(plan, origins)
-    indexed = {(one.platform, one.artifact_group) for one in origins}
-    held = {(one.platform, one.artifact_group) for one in made.cells}
-    assert {(one.platform, one.artifact_group) for one in made.variants} == held
-    for cell in made.cells:
-        if (cell.platform, cell.artifact_group) in indexed:
+def test_the_sample_brings_its_own_rocm() -> None:
+    assert needs(plan_dispatch(linux_amdgpu_families="gfx94x", pytorch_git_refs="sample")) == {}
+
+
+LABELS = ("build:pytorch", "ci:asan", "ci:host-asan", "gfx1151")
+
+
+@given(labels=st.sets(st.sampled_from(LABELS)), data=st.data())
+def test_completion_moves_jobs_of_indexed_rocm_to_what_is_left_out(
+    labels: set[str], data: st.DataObject
+) -> None:
+    plan = plan_event("pull_request", pull_request(*sorted(labels)))
+    indexed = [origin for origin in origins_of_index(plan) if data.draw(st.booleans())]
+
+    plan_with_rocm = completed(plan, indexed)
+
+    assert len(plan_with_rocm.cells) + len(plan_with_rocm.left_out) == len(plan.cells) + len(plan.left_out)
+    groups_with_jobs = {(cell.platform, cell.artifact_group) for cell in plan_with_rocm.cells}
+    assert {(group.platform, group.artifact_group) for group in plan_with_rocm.variants} == groups_with_jobs
+    assert Plan.model_validate_json(plan_with_rocm.model_dump_json()) == plan_with_rocm
+
+    groups_of_index = {(origin.platform, origin.artifact_group) for origin in indexed}
+    for cell in plan_with_rocm.cells:
+        if (cell.platform, cell.artifact_group) in groups_of_index:
             assert not {"fetch_artifacts", "build_rocm", "test_rocm"} & set(cell.sessions)
-            assert made.rocm_row(cell)["index_url"] == INDEX
-    assert len(made.cells) + len(made.left_out) == len(plan.cells) + len(plan.left_out)
-    assert Plan.model_validate_json(made.model_dump_json()) == made
+            assert plan_with_rocm.rocm_row(cell)["index_url"] == INDEX_URL

@@ -4,7 +4,6 @@ import json
 import re
 import tomllib
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -13,126 +12,265 @@ from ci.verbs import cells
 from core.cli import options
 from core.cli.options import ROOT, use_config_file
 from core.data import LAYERED, in_force, own, use_own
-from core.errors import MissingInputError
+from core.errors import MissingInputError, UsageError
 from core.families import default_family, family
 from core.run.locations import run_buckets
 from core.run.plan import Plan
 from pytorch_build.build.machine import load_needs
 from pytorch_build.refs.torch_refs import load_refs
-from tests.kit.front_doors import run_ci
+from tests.kit.front_doors import run_verb
 
 GUIDE = (ROOT / "docs" / "fork_and_downstream.md").read_text(encoding="utf-8")
-BRANCH = (
-    '# ours\n[matrix.ci]\npythons = [\n  "3.13",\n]\n\n[[matrix.ci.exclude]]\ngpu_families = ["gfx1151"]\n'
+
+# The guide shows a file, a command, and in a paragraph what that plans.
+GUIDE_EXAMPLE = re.compile(
+    r"commit `pytorch-build.toml`:\n\n```toml\n(?P<file>.*?)```\n\n```bash.*?```\n\n(?P<plans>.*?)\n\n",
+    re.DOTALL,
 )
 
+CI_MATRIX_FILE = """\
+# ours
+[matrix.ci]
+pythons = [
+  "3.13",
+]
 
-def guides() -> tuple[str, str]:
-    """Return the guide's file, and what it says that it plans."""
-    found = re.search(
-        r"commit `pytorch-build.toml`:\n\n```toml\n(.*?)```\n\n```bash.*?```\n\n(.*?)\n\n", GUIDE, re.DOTALL
-    )
-    assert found
-    return found[1], " ".join(found[2].split())
+[[matrix.ci.exclude]]
+gpu_families = ["gfx1151"]
+"""
 
 
-def configured(capsys: pytest.CaptureFixture[str], *words: str) -> str:
+def guide_example(part: str) -> str:
+    """Return the guide's file, or the paragraph that says what it plans."""
+    example = GUIDE_EXAMPLE.search(GUIDE)
+    assert example is not None
+    return example[part]
+
+
+@pytest.fixture
+def guide_file(tmp_path: Path) -> Path:
+    file = tmp_path / "own.toml"
+    file.write_text(guide_example("file"))
+    return file
+
+
+def configure(capsys: pytest.CaptureFixture[str], *words: object) -> str:
+    """Return what the verb prints."""
     capsys.readouterr()
-    assert run_ci("configure", *words) == 0
+    assert run_verb("ci", "configure", *words) == 0
     return capsys.readouterr().out
 
 
-def test_the_guides_file_plans_what_it_says(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    text, said = guides()
-    (tmp_path / "own.toml").write_text(text)
-    words = ("--event", "push", "--config-file", str(tmp_path / "own.toml"))
-    made = Plan.model_validate_json(configured(capsys, *words, "--json"))
-    assert said.startswith(f"plans {len(made.cells)} jobs: ")
-    assert {cell.gpu_family for cell in made.cells} == set(re.findall(r"for `(gfx\S+)`", said))
-    builds = {cell.runner for cell in made.cells if cell.stage.startswith("build")}
-    assert (builds, {cell.runner for cell in made.cells} - builds) == ({"my-builder"}, {"my-mi300"})
-    assert f"go to `{made.store.store}`" in said
-    assert {cell.torch_ref for cell in made.cells} == {"", "my-branch"}
-    # MATRIX=ci has the same cells, and a dispatch of all families the same jobs
-    matrix = cells.load_matrix("ci", tmp_path)
+def plan_push(capsys: pytest.CaptureFixture[str], file: Path) -> Plan:
+    printed = configure(capsys, "--event", "push", "--config-file", file, "--json")
+    return Plan.model_validate_json(printed)
+
+
+# --- The guide's file ------------------------------------------------------------------------
+
+
+def test_the_guides_file_plans_the_jobs_that_the_guide_names(
+    guide_file: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    paragraph = " ".join(guide_example("plans").split())
+
+    plan = plan_push(capsys, guide_file)
+
+    assert paragraph.startswith(f"plans {len(plan.cells)} jobs: ")
+    assert {cell.gpu_family for cell in plan.cells} == set(re.findall(r"for `(gfx\S+)`", paragraph))
+    assert {cell.torch_ref for cell in plan.cells} == {"", "my-branch"}
+    assert f"go to `{plan.store.store}`" in paragraph
+
+
+def test_the_guides_file_plans_for_its_own_machines(
+    guide_file: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    plan = plan_push(capsys, guide_file)
+
+    assert {cell.runner for cell in plan.cells if cell.stage.startswith("build")} == {"my-builder"}
+    assert {cell.runner for cell in plan.cells if cell.stage.startswith("test")} == {"my-mi300"}
+
+
+def test_a_dispatch_of_all_families_plans_the_same_jobs(
+    guide_file: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ("--event", "workflow_dispatch", "--input=linux_amdgpu_families=all")
+
+    printed = configure(capsys, *words, "--config-file", guide_file, "--json")
+
+    dispatched = Plan.model_validate_json(printed)
+    pushed = plan_push(capsys, guide_file)
+    assert {cell.name for cell in dispatched.cells} == {cell.name for cell in pushed.cells}
+
+
+def test_the_guides_file_gives_the_matrix_its_families(guide_file: Path) -> None:
+    use_own(guide_file)
+
+    matrix = cells.load_matrix("ci", guide_file.parent)
+
     assert matrix.gpu_families == {"linux": ("gfx94X-lab",)}
-    every = configured(
-        capsys, "--event", "workflow_dispatch", "--input=linux_amdgpu_families=all", *words[2:], "--json"
-    )
-    assert {cell.name for cell in Plan.model_validate_json(every).cells} == {cell.name for cell in made.cells}
-    # the same release types and families of ours are there on request
-    assert cells.expand(cells.load_matrix("release", tmp_path), load_refs(), "linux")["build_torch"]
 
 
-def test_every_stage_reads_the_same_file(tmp_path: Path) -> None:
-    ours = "[families.gfx94X-dcgpu]\ndefault = false\n[needs.gpu.triton]\ndisk = 3\n"
-    (tmp_path / "own.toml").write_text(guides()[0] + ours)
-    use_own(tmp_path / "own.toml")
+def test_the_guides_file_leaves_the_release_matrix_as_it_is(guide_file: Path) -> None:
+    use_own(guide_file)
+
+    release = cells.load_matrix("release", guide_file.parent)
+
+    assert cells.expand(release, load_refs(), "linux")["build_torch"]
+
+
+# --- Which file, and what it changes ---------------------------------------------------------
+
+
+def test_every_stage_reads_the_users_file(guide_file: Path) -> None:
+    with guide_file.open("a") as stream:
+        stream.write("[families.gfx94X-dcgpu]\ndefault = false\n[needs.gpu.triton]\ndisk = 3\n")
+
+    use_own(guide_file)
+
     assert load_needs().gpu["triton"].disk == 3
     assert family("gfx94X-lab").targets == ("gfx942",)
     assert default_family(["gfx942"]) == "gfx942"
-    assert run_buckets().repository == buckets().repository == "my-organisation/wheels"
+    assert run_buckets().repository == "my-organisation/wheels"
+    assert buckets().repository == "my-organisation/wheels"
     assert buckets().release_types["nightly"].bucket == "therock-nightly-artifacts"
+
+
+def test_the_projects_data_is_back_without_the_users_file(guide_file: Path) -> None:
+    guide_file.write_text("[families.gfx94X-dcgpu]\ndefault = false\n")
+    use_own(guide_file)
+
     use_own(None)
+
     assert default_family(["gfx942"]) == "gfx94X-dcgpu"
 
 
-def test_the_option_comes_first_then_the_variable(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture
+def checkout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A checkout that reads the user's file from its root."""
     monkeypatch.setattr(options, "ROOT", tmp_path)
-    assert (use_config_file(None), own().file) == (None, None)
-    (tmp_path / "pytorch-build.toml").write_text("")
-    (tmp_path / "ci.toml").write_text("")
-    assert (use_config_file(None), own().file) == (None, tmp_path / "pytorch-build.toml")
+    return tmp_path
+
+
+def test_reads_no_file_where_there_is_none(checkout: Path) -> None:
+    assert checkout.is_dir()
+
+    assert use_config_file(None) is None
+
+    assert own().file is None
+
+
+def test_reads_the_file_in_the_root(checkout: Path) -> None:
+    (checkout / "pytorch-build.toml").write_text("")
+
+    assert use_config_file(None) is None
+
+    assert own().file == checkout / "pytorch-build.toml"
+
+
+def test_the_variable_comes_before_the_file_in_the_root(
+    checkout: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (checkout / "pytorch-build.toml").write_text("")
+    (checkout / "ci.toml").write_text("")
     monkeypatch.setenv("CI_CONFIG", "ci.toml")
-    assert (use_config_file(None), own().file) == (None, tmp_path / "ci.toml")
-    assert use_config_file(tmp_path / "pytorch-build.toml") == own().file == tmp_path / "pytorch-build.toml"
+
+    assert use_config_file(None) is None
+
+    assert own().file == checkout / "ci.toml"
+
+
+def test_the_option_comes_before_the_variable(checkout: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    named = checkout / "mine.toml"
+    named.write_text("")
+    (checkout / "ci.toml").write_text("")
+    monkeypatch.setenv("CI_CONFIG", "ci.toml")
+
+    assert use_config_file(named) == named
+
+    assert own().file == named
+
+
+def test_refuses_a_variable_that_names_no_file(checkout: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CI_CONFIG", "absent.toml")
-    with pytest.raises(MissingInputError, match=r"absent\.toml does not exist(.|\n)*CI_CONFIG"):
+
+    with pytest.raises(MissingInputError, match=r"absent\.toml") as caught:
         use_config_file(None)
 
+    assert str(checkout) in caught.value.message
+    assert "CI_CONFIG" in caught.value.hint
 
-def test_each_value_in_force_has_the_line_that_says_it(tmp_path: Path) -> None:
-    (tmp_path / "own.toml").write_text(BRANCH)
-    before = in_force()
-    files = set()
-    for one in before.values():
-        file, _, line = one.where.partition(":")
-        statement = (ROOT / file).read_text(encoding="utf-8").splitlines()[int(line) - 1]
-        assert (
-            re.split(r"[.\[]", one.key)[-1].strip('"') in statement or "{" in statement or "[[" in statement
-        ), one
-        files.add(ROOT / file)
+
+# --- Explaining values -----------------------------------------------------------------------
+
+
+def test_each_value_in_force_has_the_line_that_says_it() -> None:
+    files: set[Path] = set()
+
+    for value in in_force().values():
+        path, _, line = value.where.partition(":")
+        files.add(ROOT / path)
+        statement = (ROOT / path).read_text(encoding="utf-8").splitlines()[int(line) - 1]
+        key = re.split(r"[.\[]", value.key)[-1].strip('"')
+        # A value within a table of one line, or of a list of tables, has the line that opens it.
+        assert key in statement or "{" in statement or "[[" in statement, value
+
     assert files == {*LAYERED}
-    use_own(tmp_path / "own.toml")
-    found = in_force()
-    assert found.keys() == before.keys() | {"matrix.ci.exclude"}
-    said = [found[f"matrix.ci.{key}"].where for key in ("pythons", "exclude")]
-    assert said == [f"{tmp_path / 'own.toml'}:{line}" for line in (3, 7)]
-    assert found["matrix.ci.pythons"].instead_of == before["matrix.ci.pythons"]
-    assert found["matrix.release.pythons"] == before["matrix.release.pythons"]
 
 
-def test_a_plan_is_explained_by_lines_of_the_data(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_values_of_the_users_file_have_its_lines(tmp_path: Path) -> None:
     file = tmp_path / "own.toml"
-    file.write_text(guides()[0])
-    words = ("--config-file", str(file), "--event", "push", "--explain", "matrix.ci")
-    said = configured(capsys, *words)
-    line = file.read_text().splitlines().index('torch_refs = ["my-branch"]') + 1
-    assert (
-        f'matrix.ci.torch_refs = ["my-branch"]\n    {file}:{line}\n    in the place of ["nightly"], ci/m'
-        in said
-    )
-    assert (
-        f"\n    my-branch: matrix.ci.torch_refs, {file}:{line}\n    3.12: matrix.ci.pythons, ci/matrix.toml:"
-        in said
-    )
-    found: dict[str, Any] = json.loads(configured(capsys, *words, "--json"))
-    assert [job["stage"] for job in found["jobs"]][:2] == ["build_rocm", "build_pytorch"]
-    keys = {row["of"]: row["key"] for row in found["jobs"][-1]["because"]}
+    file.write_text(CI_MATRIX_FILE)
+    values_before = in_force()
+
+    use_own(file)
+
+    values = in_force()
+    assert values.keys() == values_before.keys() | {"matrix.ci.exclude"}
+    assert values["matrix.ci.pythons"].where == f"{file}:3"
+    assert values["matrix.ci.exclude"].where == f"{file}:7"
+    assert values["matrix.ci.pythons"].instead_of == values_before["matrix.ci.pythons"]
+    assert values["matrix.release.pythons"] == values_before["matrix.release.pythons"]
+
+
+def test_explains_a_value_with_its_line_and_the_one_it_replaces(
+    guide_file: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    line = guide_file.read_text().splitlines().index('torch_refs = ["my-branch"]') + 1
+    words = ("--config-file", guide_file, "--event", "push", "--explain", "matrix.ci")
+
+    printed = configure(capsys, *words)
+
+    explanation = printed.partition('matrix.ci.torch_refs = ["my-branch"]')[2].splitlines()
+    assert explanation[1].strip() == f"{guide_file}:{line}"
+    assert '["nightly"], ci/m' in explanation[2]
+
+
+def test_explains_a_job_with_the_lines_that_lead_to_it(
+    guide_file: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ("--config-file", guide_file, "--event", "push", "--explain", "matrix.ci", "--json")
+
+    explained = json.loads(configure(capsys, *words))
+
+    jobs = explained["jobs"]
+    assert [job["stage"] for job in jobs][:2] == ["build_rocm", "build_pytorch"]
+    keys = {reason["of"]: reason["key"] for reason in jobs[-1]["because"]}
+    assert keys["my-branch"] == "matrix.ci.torch_refs"
+    assert keys["3.12"] == "matrix.ci.pythons"
     assert keys["my-mi300"] == "runners.families.gfx94X-lab.linux.test_runner"
-    assert {row["key"] for row in found["values"]} >= {"matrix.ci.pythons", "matrix.ci.tier"}
-    assert configured(capsys, *words[:2], "--explain", "upload").count("ci/upload.toml:") == len(
-        tomllib.loads((ROOT / "ci" / "upload.toml").read_text())
-    )
-    assert run_ci("configure", "--explain", "matrx") == 2
-    assert "Did you mean 'matrix'" in capsys.readouterr().err
+    assert {value["key"] for value in explained["values"]} >= {"matrix.ci.pythons", "matrix.ci.tier"}
+
+
+def test_explains_every_value_of_a_table(guide_file: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    settings = tomllib.loads((ROOT / "ci" / "upload.toml").read_text())
+
+    printed = configure(capsys, "--config-file", guide_file, "--explain", "upload")
+
+    assert printed.count("ci/upload.toml:") == len(settings)
+
+
+def test_suggests_the_key_that_is_to_be_explained(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run_verb("ci", "configure", "--explain", "matrx") == UsageError.exit_code
+
+    assert "'matrix'" in capsys.readouterr().err

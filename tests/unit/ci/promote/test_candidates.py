@@ -1,215 +1,424 @@
-import zipfile
+"""A release candidate becomes a release: its files under new versions, and perhaps for fewer targets."""
+
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from packaging.utils import canonicalize_name
 
+from ci.plan.data import runners
 from ci.promote import documents, promotion
 from ci.promote.candidates import promised, renamed, rewritten
+from ci.promote.documents import Cell, Decision, PromotedFile
 from ci.promote.facts import Facts, SetRequest, gather
+from ci.promote.policy import Rules, decide, gates
 from ci.promote.version_change import final_of
 from core.cli.options import Common
-from core.errors import CheckError, MissingInputError
+from core.errors import CheckError, ConflictError, FatalError, MissingInputError, UsageError
+from core.run.records import FileRecord
 from core.stores import Store
 from core.wheel import read_metadata
+from tests.kit import release_desk, runs, stores, wheels
 from tests.kit.memory_store import MemoryStore
-from tests.kit.stores import stopped_everywhere
-from tests.unit.ci.promote.conftest import DATE, Desk, Runs, decided, decision_in
+from tests.kit.release_desk import ReleaseDesk
 
-FAMILIES = ("gfx94X-dcgpu", "gfx1151")
-WORDS = ("--from-version", "7.10.0rc2", "--version", "7.10.0")
+FAMILY = "gfx94X-dcgpu"
+OTHER_FAMILY = "gfx1151"
+CANDIDATE = "7.10.0rc2"
+RELEASE = ("--from-version", CANDIDATE, "--version", "7.10.0")
+CHANGE = final_of(CANDIDATE)
+TORCH_VERSION = runs.torch_version(CANDIDATE)
+AUDIO_VERSION = runs.audio_version(CANDIDATE)
+NOW = "2026-11-21T13:00:00+00:00"
 
-
+# Targets of two groups, of which a release keeps two.
 TARGETS = ("gfx942", "gfx1100", "gfx1201")
+KEPT_TARGETS = ("--gpu-targets", "gfx942;gfx1201")
+KEPT_GROUPS = ("gfx942", "gfx1201", "gfx9-4", "gfx9", "gfx12-0", "gfx12")
+DROPPED_GROUPS = ("gfx1100", "gfx110x", "gfx11")
 
 
 @pytest.fixture(autouse=True)
-def small(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A torch of a kilobyte would be found too small, and the scratch folder is the checkout's."""
+def scratch_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rewrite below the test's folder: the verb's own is the checkout's."""
     monkeypatch.setattr(Common, "cache", property(lambda _self: tmp_path / "cache"))
-    monkeypatch.setattr("ci.promote.candidates.check_wheel", lambda *_wheel, **_how: ())
+
+
+def accept_small_wheels(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let wheels of a kilobyte pass for torch, whose check they fail by their size."""
+    monkeypatch.setattr("ci.promote.candidates.check_wheel", lambda *_wheel, **_options: ())
 
 
 @pytest.fixture
-def candidate(desk: Desk) -> Runs:
+def candidate_desk(desk: ReleaseDesk, monkeypatch: pytest.MonkeyPatch) -> ReleaseDesk:
     """Stage a tested release candidate of two families."""
-    desk.runs.rocm = "7.10.0rc2"
-    for family in FAMILIES:
-        desk.runs.whole(family)
+    accept_small_wheels(monkeypatch)
+    desk.publish(FAMILY, OTHER_FAMILY, rocm_version=CANDIDATE)
     assert desk.stage() == 0
-    return desk.runs
+    desk.read_messages()
+    return desk
 
 
 @pytest.fixture
-def split_candidate(desk: Desk) -> Runs:
-    """Stage a tested release candidate in the split layout, for targets of two groups."""
-    desk.runs.rocm, desk.runs.devices = "7.10.0rc2", TARGETS
-    desk.runs.whole(FAMILIES[0])
+def split_desk(desk: ReleaseDesk, monkeypatch: pytest.MonkeyPatch) -> ReleaseDesk:
+    """Stage a tested release candidate in the split layout."""
+    accept_small_wheels(monkeypatch)
+    desk.publish(FAMILY, rocm_version=CANDIDATE, targets=TARGETS)
     assert desk.stage() == 0
-    return desk.runs
+    desk.read_messages()
+    return desk
 
 
-@pytest.mark.usefixtures("candidate")
-def test_a_candidates_wheels_are_released_under_the_releases_version(desk: Desk, tmp_path: Path) -> None:
-    before = desk.bucket.list("")
-    assert desk.release(*WORDS, "--dry-run") == 0
-    assert desk.releases.list("") == []
-    assert "v2/gfx1151/torch-2.10.0a0+rocm7.10.0-cp312-cp312-linux_x86_64.whl" in desk.said()
-    assert desk.release(*WORDS) == 0
-    assert desk.bucket.list("") == before
-    decision = decision_in(desk.releases)
+def gather_facts(desk: ReleaseDesk) -> Facts:
+    """Gather what is staged of the candidate for one family."""
+    request = SetRequest(distribution="torch", version=TORCH_VERSION, families=(FAMILY,))
+    return gather(desk.bucket, request, lambda _address: desk.run_store)
+
+
+# Whole candidates
+
+
+def test_dry_run_names_the_releases_files_and_writes_nothing(candidate_desk: ReleaseDesk) -> None:
+    assert candidate_desk.release(*RELEASE, "--dry-run") == 0
+
+    assert candidate_desk.releases.list("") == []
+    name = "torch-2.10.0a0+rocm7.10.0-cp312-cp312-linux_x86_64.whl"
+    assert f"v2/{OTHER_FAMILY}/{name}" in candidate_desk.read_messages()
+
+
+def test_leaves_the_candidate_as_it_was(candidate_desk: ReleaseDesk) -> None:
+    before = candidate_desk.bucket.list("")
+
+    assert candidate_desk.release(*RELEASE) == 0
+
+    assert candidate_desk.bucket.list("") == before
+
+
+def test_decides_on_the_releases_version(candidate_desk: ReleaseDesk) -> None:
+    assert candidate_desk.release(*RELEASE) == 0
+
+    decision = release_desk.only_decision(candidate_desk.releases)
     assert decision.set_name == "torch-2.10.0a0+rocm7.10.0"
-    assert (decision.from_version, decision.to_version) == ("7.10.0rc2", "7.10.0")
+    assert decision.from_version == CANDIDATE
+    assert decision.to_version == "7.10.0"
     assert len(decision.files) == 8
-    for file in decision.files:
-        assert file.sha256 == desk.releases.digest(file.key) != file.staged_sha256
+
+
+def test_releases_other_bytes_than_those_that_were_staged(candidate_desk: ReleaseDesk) -> None:
+    desk = candidate_desk
+
+    assert desk.release(*RELEASE) == 0
+
+    for file in release_desk.only_decision(desk.releases).files:
+        assert file.sha256 == desk.releases.digest(file.key)
         assert file.staged_sha256 == desk.bucket.digest(file.staged_key)
+        assert file.sha256 != file.staged_sha256
         assert "rc2" not in file.name
         assert "rc2" in file.staged_key
         assert file.sha256 in desk.releases.read(f"v2/{file.family}/index.html").decode()
-        if file.name.endswith(".whl"):
-            metadata = read_metadata(desk.releases.fetch(file.key, tmp_path / "got"))
-            assert str(metadata.version) == file.version
-            assert "rc2" not in metadata.raw.decode()
-            assert desk.releases.read(f"{file.key}.metadata") == metadata.raw
-    after = desk.releases.list("")
-    assert desk.release(*WORDS) == 0
-    assert desk.releases.list("") == after
-    assert "was already promoted" in desk.said()
+
+
+def test_states_the_releases_version_in_every_wheel_and_sidecar(
+    candidate_desk: ReleaseDesk, tmp_path: Path
+) -> None:
+    releases = candidate_desk.releases
+
+    assert candidate_desk.release(*RELEASE) == 0
+
+    files = release_desk.only_decision(releases).files
+    released_wheels = [file for file in files if file.name.endswith(".whl")]
+    assert len(released_wheels) == 6
+    for file in released_wheels:
+        metadata = read_metadata(releases.fetch(file.key, tmp_path / "fetched"))
+        assert str(metadata.version) == file.version
+        assert "rc2" not in metadata.raw.decode()
+        assert releases.read(f"{file.key}.metadata") == metadata.raw
+
+
+def test_changes_nothing_where_a_release_was_made_before(candidate_desk: ReleaseDesk) -> None:
+    assert candidate_desk.release(*RELEASE) == 0
+    before = candidate_desk.releases.list("")
+
+    assert candidate_desk.release(*RELEASE) == 0
+
+    assert candidate_desk.releases.list("") == before
+    assert "already promoted" in candidate_desk.read_messages()
 
 
 @pytest.mark.parametrize(
-    ("words", "said"),
+    ("options", "words"),
     [
-        (["--from-version", "7.10.0rc2"], "with --from-version and --version"),
-        (["--version", "7.10.0"], "with --from-version and --version"),
-        (["--from-version", "7.10.0rc2", "--version", "7.11.0"], "becomes 7.10.0, not 7.11.0"),
-        (["--from-version", "7.10.0", "--version", "7.10.0"], "is not a release candidate"),
-        (["--from-version", "7.10.0rc1", "--version", "7.10.0"], "No torch versions of ROCm 7.10.0rc1"),
+        (["--from-version", CANDIDATE], "--version"),
+        (["--version", "7.10.0"], "--from-version"),
+        (["--from-version", CANDIDATE, "--version", "7.11.0"], "7.11.0"),
+        (["--from-version", "7.10.0", "--version", "7.10.0"], "7.10.0"),
+        (["--from-version", "7.10.0rc1", "--version", "7.10.0"], "7.10.0rc1"),
     ],
+    ids=["no new version", "no old version", "another release", "not a candidate", "not staged"],
 )
-@pytest.mark.usefixtures("candidate")
-def test_what_is_no_release_of_a_candidate_is_refused(desk: Desk, words: list[str], said: str) -> None:
-    assert desk.release(*words) == 2
-    assert said in desk.said()
-    assert desk.releases.list("") == []
-
-
-def test_a_candidate_becomes_a_release_and_nothing_else(desk: Desk) -> None:
-    assert desk.promote(*WORDS) == 2
-    assert "A release candidate does not become a nightly." in desk.said()
-
-
-def test_the_source_locks_say_what_a_candidates_set_must_hold(
-    desk: Desk, candidate: Runs, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_rejects_versions_that_make_no_release(
+    candidate_desk: ReleaseDesk, options: list[str], words: str
 ) -> None:
-    monkeypatch.undo()  # wheels are checked
-    request = SetRequest(distribution="torch", version=candidate.torch, families=FAMILIES[:1])
-    facts = gather(desk.bucket, request, lambda _address: candidate.store)
-    change = final_of("7.10.0rc2")
-    wanted = promised(facts, change)
-    (family,) = wanted
-    assert {name: (one.version, one.requires) for name, one in wanted[family].items()} == {
-        "torch": (candidate.torch, ("rocm[libraries]==7.10.0rc2",)),
-        "torchaudio": (candidate.audio, (f"torch=={candidate.torch}",)),
-    }
-    staged = promotion.promoted_files(facts)
-    fewer = tuple(one for one in staged if one.distribution != "torchaudio")
-    with pytest.raises(MissingInputError, match="has no wheel of torchaudio, which its source lock promises"):
-        rewritten(desk.bucket, fewer, change, tmp_path / "fewer", wanted)
-    other = {family: {"torch": replace(wanted[family]["torch"], requires=("triton==3.7.0",))}}
-    with pytest.raises(CheckError, match="triton"):
-        rewritten(desk.bucket, staged, change, tmp_path / "other", other)
+    assert candidate_desk.release(*options) == UsageError.exit_code
+    assert words in candidate_desk.read_messages()
+    assert candidate_desk.releases.list("") == []
 
 
-def test_a_distribution_that_locks_promise_in_two_versions_is_not_promised() -> None:
-    linux = documents.Cell(family="gfx1151", platform="linux", python="cp312")
+def test_makes_no_nightly_of_a_candidate(desk: ReleaseDesk) -> None:
+    assert desk.promote(*RELEASE) == UsageError.exit_code
+    assert "nightly" in desk.read_messages()
+
+
+# What source locks promise of a candidate
+
+
+def test_expects_what_the_source_locks_promise(candidate_desk: ReleaseDesk) -> None:
+    expectations = promised(gather_facts(candidate_desk), CHANGE)[FAMILY]
+
+    assert expectations.keys() == {"torch", "torchaudio"}
+    assert expectations["torch"].version == TORCH_VERSION
+    assert expectations["torch"].requires == (f"rocm[libraries]=={CANDIDATE}",)
+    assert expectations["torchaudio"].version == AUDIO_VERSION
+    assert expectations["torchaudio"].requires == (f"torch=={TORCH_VERSION}",)
+
+
+def test_rejects_a_set_without_a_promised_distribution(candidate_desk: ReleaseDesk, tmp_path: Path) -> None:
+    facts = gather_facts(candidate_desk)
+    files = promotion.promoted_files(facts)
+    files_without_audio = [file for file in files if file.distribution != "torchaudio"]
+
+    with pytest.raises(MissingInputError) as raised:
+        rewritten(
+            candidate_desk.bucket, files_without_audio, CHANGE, tmp_path / "scratch", promised(facts, CHANGE)
+        )
+
+    assert "torchaudio" in raised.value.message
+
+
+def test_rejects_a_wheel_that_does_not_require_what_its_lock_promises(
+    desk: ReleaseDesk, tmp_path: Path
+) -> None:
+    # Wheels are checked here, unlike in the tests of the verb.
+    desk.publish(FAMILY, rocm_version=CANDIDATE)
+    assert desk.stage() == 0
+    facts = gather_facts(desk)
+    torch_expectation = promised(facts, CHANGE)[FAMILY]["torch"]
+    expectations = {FAMILY: {"torch": replace(torch_expectation, requires=("triton==3.7.0",))}}
+
+    with pytest.raises(CheckError) as raised:
+        rewritten(desk.bucket, promotion.promoted_files(facts), CHANGE, tmp_path / "scratch", expectations)
+
+    assert "triton" in str(raised.value)
+
+
+def test_expects_no_distribution_that_locks_promise_in_two_versions() -> None:
+    cell = Cell(family=OTHER_FAMILY, platform="linux", python="cp312")
     versions = {"torch": "2.10.0+rocm7.10.0rc2", "torchaudio": "2.9.0+rocm7.10.0rc2"}
-    other = versions | {"torchaudio": "2.10.0+rocm7.10.0rc2", "triton": "3.5.0+rocm7.10.0rc2"}
-    facts = Facts(set_name="", wheels=(), promised={linux: versions, replace(linux, python="cp311"): other})
-    (found,) = promised(facts, final_of("7.10.0rc2")).values()
-    assert set(found) == {"torch", "triton"}
-    assert found["torch"].requires == ("rocm[libraries]==7.10.0rc2", "triton==3.5.0+rocm7.10.0rc2")
+    other_versions = {**versions, "torchaudio": "2.10.0+rocm7.10.0rc2", "triton": "3.5.0+rocm7.10.0rc2"}
+    locks = {cell: versions, replace(cell, python="cp311"): other_versions}
+
+    expectations = promised(Facts(set_name="", wheels=(), promised=locks), CHANGE)[OTHER_FAMILY]
+
+    assert expectations.keys() == {"torch", "triton"}
+    assert expectations["torch"].requires == ("rocm[libraries]==7.10.0rc2", "triton==3.5.0+rocm7.10.0rc2")
 
 
-def test_a_release_killed_at_any_write_can_be_completed(desk: Desk, candidate: Runs, tmp_path: Path) -> None:
-    request = SetRequest(distribution="torch", version=candidate.torch, families=FAMILIES[:1])
-    facts = gather(desk.bucket, request, lambda _address: candidate.store)
-    change = final_of("7.10.0rc2")
-    staged = promotion.promoted_files(facts)
-    files, origin = rewritten(desk.bucket, staged, change, tmp_path / "scratch")
-    # the same files give the same bytes, so that a second run finds nothing else in its place
-    assert rewritten(desk.bucket, staged, change, tmp_path / "again")[0] == files
-    assert [one.key for one in renamed(staged, change)] == [one.key for one in files]
-    decision = decided(facts, files, from_version=change.old, to_version=change.new)
+# Interrupted
+
+
+def decide_on(facts: Facts, files: tuple[PromotedFile, ...]) -> Decision:
+    """Decide on a candidate's set as the verb does."""
+    verdict = decide(facts, Rules(runners=runners(), gates=gates()))
+    assert verdict.reasons == ()
+    return Decision(
+        set_name=facts.set_name,
+        identity=promotion.identity_of(files),
+        release_type="nightly",
+        from_version=CHANGE.old,
+        to_version=CHANGE.new,
+        by="the release job",
+        decided=NOW,
+        staging=facts.staging,
+        rulings=verdict.rulings,
+        files=files,
+    )
+
+
+def test_rewrites_the_same_files_to_the_same_bytes(candidate_desk: ReleaseDesk, tmp_path: Path) -> None:
+    # Otherwise a second run would find other bytes where it was interrupted.
+    staged_files = promotion.promoted_files(gather_facts(candidate_desk))
+
+    files, _origin = rewritten(candidate_desk.bucket, staged_files, CHANGE, tmp_path / "first")
+    same_files, _origin = rewritten(candidate_desk.bucket, staged_files, CHANGE, tmp_path / "second")
+
+    assert files == same_files
+    assert [file.key for file in renamed(staged_files, CHANGE)] == [file.key for file in files]
+
+
+def test_completes_a_release_that_was_killed_at_any_write(
+    candidate_desk: ReleaseDesk, tmp_path: Path
+) -> None:
+    facts = gather_facts(candidate_desk)
+    staged_files = promotion.promoted_files(facts)
+    files, origin = rewritten(candidate_desk.bucket, staged_files, CHANGE, tmp_path / "scratch")
+    decision = decide_on(facts, files)
 
     def release(store: Store) -> None:
-        promotion.carry_out(store, decision, origin, now=lambda: DATE, jobs=1)
+        promotion.carry_out(store, decision, origin, now=lambda: NOW, jobs=1)
 
-    ended = stopped_everywhere(MemoryStore(), release, "v2")
-    assert len([key for key in ended.objects if key.startswith(documents.DECISIONS)]) == 1
+    undisturbed = MemoryStore()
+    release(undisturbed)
+    assert stores.audit(undisturbed) >= 8
+    assert len(stores.keys_below(undisturbed, documents.DECISIONS)) == 1
+
+    for moment, store in stores.interruptions(MemoryStore(), release):
+        stores.audit(store)
+        stores.audit_every_write(store)
+        release(store)
+
+        assert store.objects == undisturbed.objects, f"killed {moment}"
 
 
-@pytest.mark.usefixtures("split_candidate")
-def test_a_release_takes_some_of_a_candidates_targets_and_their_groups(desk: Desk, tmp_path: Path) -> None:
-    words = (*WORDS, "--gpu-targets", "gfx942;gfx1201")
-    before = desk.bucket.list("")
-    assert desk.release(*words, "--dry-run") == 0
-    said = desk.said()
-    assert "Device code is kept for gfx942, gfx1201. Left out: amd_torch_device_gfx11-2.10" in said
-    assert desk.release(*words) == 0
-    assert desk.bucket.list("") == before
-    decision = decision_in(desk.releases)
+# Fewer targets
+
+
+def released_files(desk: ReleaseDesk) -> dict[str, FileRecord]:
+    """Return the files of the only release: distribution to file."""
+    files = release_desk.only_decision(desk.releases).files
+    return {file.distribution: file for file in files}
+
+
+def test_dry_run_names_the_targets_that_are_kept_and_the_wheels_that_are_not(
+    split_desk: ReleaseDesk,
+) -> None:
+    assert split_desk.release(*RELEASE, *KEPT_TARGETS, "--dry-run") == 0
+
+    messages = split_desk.read_messages()
+    assert "gfx942, gfx1201" in messages
+    assert "amd_torch_device_gfx11-2.10" in messages
+    assert split_desk.releases.list("") == []
+
+
+def test_releases_the_device_code_of_kept_targets_and_their_groups(split_desk: ReleaseDesk) -> None:
+    before = split_desk.bucket.list("")
+
+    assert split_desk.release(*RELEASE, *KEPT_TARGETS) == 0
+
+    assert split_desk.bucket.list("") == before
+    assert released_files(split_desk).keys() == {
+        "rocm",
+        "rocm-sdk-core",
+        "rocm-sdk-device-gfx942",
+        "rocm-sdk-device-gfx1201",
+        "rocm-bootstrap",
+        "torch",
+        "torchaudio",
+        *(f"amd-torch-device-{group}" for group in KEPT_GROUPS),
+    }
+
+
+def test_decides_on_the_kept_targets_and_names_what_is_left_out(split_desk: ReleaseDesk) -> None:
+    assert split_desk.release(*RELEASE, *KEPT_TARGETS) == 0
+
+    decision = release_desk.only_decision(split_desk.releases)
+    names = [key.rpartition("/")[2].partition("-")[0] for key in decision.left_out]
     assert decision.gpu_targets == ("gfx942", "gfx1201")
-    gone = {"rocm-sdk-device-gfx1100"} | {
-        f"amd-torch-device-{gpu}" for gpu in ("gfx1100", "gfx110x", "gfx11")
+    assert {canonicalize_name(name) for name in names} == {
+        "rocm-sdk-device-gfx1100",
+        *(f"amd-torch-device-{group}" for group in DROPPED_GROUPS),
     }
-    assert {canonicalize_name(key.rpartition("/")[2].partition("-")[0]) for key in decision.left_out} == gone
-    groups = ("gfx942", "gfx1201", "gfx9-4", "gfx9", "gfx12-0", "gfx12")
-    assert {one.distribution for one in decision.files} == {
-        *("rocm", "rocm-sdk-core", "rocm-sdk-device-gfx942", "rocm-sdk-device-gfx1201", "rocm-bootstrap"),
-        *("torch", "torchaudio", *(f"amd-torch-device-{gpu}" for gpu in groups)),
-    }
-    names = {one.distribution: one for one in decision.files}
-    torch = desk.releases.read(f"{names['torch'].key}.metadata").decode()
-    assert "gfx11" not in torch
-    assert 'amd-torch-device-gfx12-0 == 2.10.0a0+rocm7.10.0; extra == "device-gfx1201"' in torch
-    assert "Requires-Dist: rocm-bootstrap\n" in torch
-    # it is ours, and its version is not ROCm's
-    assert names["rocm-bootstrap"].sha256 == names["rocm-bootstrap"].staged_sha256
-    core = desk.releases.fetch(names["rocm-sdk-core"].key, tmp_path / "got")
-    with zipfile.ZipFile(core) as archive:
-        text = archive.read("rocm_sdk_core/_dist_info.py").decode()
-    assert "AVAILABLE_TARGET_FAMILIES = ['gfx942', 'gfx1201']" in text
-    page = desk.releases.read(f"v2/{FAMILIES[0]}/index.html").decode()
+
+
+def test_torch_requires_the_device_code_of_kept_targets_alone(split_desk: ReleaseDesk) -> None:
+    assert split_desk.release(*RELEASE, *KEPT_TARGETS) == 0
+
+    torch_key = released_files(split_desk)["torch"].key
+    metadata = split_desk.releases.read(f"{torch_key}.metadata").decode()
+    assert "gfx11" not in metadata
+    assert 'amd-torch-device-gfx12-0 == 2.10.0a0+rocm7.10.0; extra == "device-gfx1201"' in metadata
+    assert "Requires-Dist: rocm-bootstrap\n" in metadata
+
+
+def test_copies_a_package_whose_version_is_not_rocms(split_desk: ReleaseDesk) -> None:
+    assert split_desk.release(*RELEASE, *KEPT_TARGETS) == 0
+
+    decision = release_desk.only_decision(split_desk.releases)
+    (bootstrap,) = [file for file in decision.files if file.distribution == "rocm-bootstrap"]
+    assert bootstrap.sha256 == bootstrap.staged_sha256
+
+
+def test_rocm_lists_the_kept_targets_alone(split_desk: ReleaseDesk, tmp_path: Path) -> None:
+    assert split_desk.release(*RELEASE, *KEPT_TARGETS) == 0
+
+    path = split_desk.releases.fetch(released_files(split_desk)["rocm-sdk-core"].key, tmp_path / "fetched")
+    dist_info = wheels.read_members(path)["rocm_sdk_core/_dist_info.py"].decode()
+    assert "AVAILABLE_TARGET_FAMILIES = ['gfx942', 'gfx1201']" in dist_info
+
+
+def test_lists_no_device_code_of_other_targets(split_desk: ReleaseDesk) -> None:
+    assert split_desk.release(*RELEASE, *KEPT_TARGETS) == 0
+
+    page = split_desk.releases.read(f"v2/{FAMILY}/index.html").decode()
     assert "gfx12-0" in page.replace("_", "-")
     assert "gfx1100" not in page
-    assert desk.release(*words) == 0
-    assert "was already promoted" in desk.said()
-    after = desk.releases.list("")
-    assert desk.release(*WORDS) == 14
-    assert "was released with device code for gfx942, gfx1201 by" in desk.said()
-    assert desk.releases.list("") == after
-    # as an interruption leaves it
-    begun = decision.model_copy(update={"status": "promoting"})
-    desk.releases.put_bytes(begun.intent_key, documents.serialized(begun))
-    desk.releases.delete(decision.key)
-    assert desk.release(*WORDS) == 14
-    assert "is being released with device code for gfx942, gfx1201 by" in desk.said()
-    assert desk.release(*words) == 0
+
+
+def test_says_that_a_release_of_the_same_targets_was_made_before(split_desk: ReleaseDesk) -> None:
+    assert split_desk.release(*RELEASE, *KEPT_TARGETS) == 0
+
+    assert split_desk.release(*RELEASE, *KEPT_TARGETS) == 0
+
+    assert "already promoted" in split_desk.read_messages()
+
+
+def test_rejects_other_targets_for_a_version_that_was_released(split_desk: ReleaseDesk) -> None:
+    assert split_desk.release(*RELEASE, *KEPT_TARGETS) == 0
+    before = split_desk.releases.list("")
+    split_desk.read_messages()
+
+    assert split_desk.release(*RELEASE) == ConflictError.exit_code
+
+    assert "gfx942, gfx1201" in split_desk.read_messages()
+    assert split_desk.releases.list("") == before
+
+
+@pytest.fixture
+def interrupted_desk(split_desk: ReleaseDesk) -> ReleaseDesk:
+    """Leave a release of fewer targets as an interruption leaves it: its intent, and no decision."""
+    assert split_desk.release(*RELEASE, *KEPT_TARGETS) == 0
+    decision = release_desk.only_decision(split_desk.releases)
+    intent = decision.model_copy(update={"status": "promoting"})
+    split_desk.releases.put_bytes(intent.intent_key, documents.serialized(intent))
+    split_desk.releases.delete(decision.key)
+    split_desk.read_messages()
+    return split_desk
+
+
+def test_rejects_other_targets_for_a_release_that_was_interrupted(interrupted_desk: ReleaseDesk) -> None:
+    assert interrupted_desk.release(*RELEASE) == ConflictError.exit_code
+    assert "gfx942, gfx1201" in interrupted_desk.read_messages()
+
+
+def test_completes_an_interrupted_release_of_the_same_targets(interrupted_desk: ReleaseDesk) -> None:
+    assert interrupted_desk.release(*RELEASE, *KEPT_TARGETS) == 0
+
+    decision = release_desk.only_decision(interrupted_desk.releases)
+    assert decision.status == "promoted"
+    assert interrupted_desk.releases.list(documents.INTENTS) == []
 
 
 @pytest.mark.parametrize(
-    ("words", "code", "said"),
+    ("options", "error", "words"),
     [
-        ((*WORDS, "--gpu-targets", "gfx90a"), 4, "no device code of gfx94X-dcgpu would be left"),
-        ((*WORDS, "--gpu-targets", "gfx942,gfx90a"), 4, "has no device packages of ROCm for gfx90a"),
-        (("--gpu-targets", "gfx942"), 2, "a name stands for the same bytes forever"),
+        ((*RELEASE, "--gpu-targets", "gfx90a"), MissingInputError, FAMILY),
+        ((*RELEASE, "--gpu-targets", "gfx942,gfx90a"), MissingInputError, "gfx90a"),
+        (("--gpu-targets", "gfx942"), UsageError, "--gpu-targets"),
     ],
+    ids=["no device code would be left", "a target without device code", "no release of a candidate"],
 )
-@pytest.mark.usefixtures("split_candidate")
-def test_keep_lists_that_are_refused(desk: Desk, words: tuple[str, ...], code: int, said: str) -> None:
-    assert desk.release(*words) == code
-    assert said in desk.said()
-    assert desk.releases.list("") == []
+def test_rejects_targets_that_a_set_cannot_be_cut_down_to(
+    split_desk: ReleaseDesk, options: tuple[str, ...], error: type[FatalError], words: str
+) -> None:
+    assert split_desk.release(*options) == error.exit_code
+    assert words in split_desk.read_messages()
+    assert split_desk.releases.list("") == []

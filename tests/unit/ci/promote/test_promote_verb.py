@@ -1,316 +1,717 @@
+"""`promote` and what repairs releases, through their verbs."""
+
 import json
 import re
-from itertools import product
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from ci.promote import documents
+from core.errors import DataError, MissingInputError, UsageError
 from core.run import key_name, records
-from tests.unit.ci.promote.conftest import Desk, counted
+from tests.kit import release_desk, runs
+from tests.kit.release_desk import ReleaseDesk
 
 GFX94, GFX1151, NO_RUNNER = "gfx94X-dcgpu", "gfx1151", "gfx900-dgpu"
+TORCH_VERSION = runs.torch_version()
+AUDIO_VERSION = runs.audio_version()
+ROCM_SET = f"rocm-{runs.ROCM_VERSION}"
+TORCH_SET = f"torch-{TORCH_VERSION}"
+OVERRIDE = ("--override-by", "A. Person", "--override-reason", "The runner's driver is old.")
 
 
-def test_a_tested_set_is_promoted_whole_with_pages_and_a_decision(desk: Desk) -> None:
-    desk.staged(GFX94, GFX1151, pythons=["cp311", "cp312"])
+def staged_wheel(desk: ReleaseDesk, *, name: str, family: str = GFX94) -> str:
+    """Return the key of a staged wheel by the beginning of its name."""
+    prefix = f"v2-staging/{family}"
+    keys = [stored.key for stored in desk.bucket.list(prefix, recursive=False)]
+    return next(key for key in keys if key.startswith(f"{prefix}/{name}") and key.endswith(".whl"))
+
+
+def fail_step(
+    desk: ReleaseDesk, step: str, *, family: str, python: str = runs.PYTHON, error: str = "It broke."
+) -> None:
+    """Leave the record of a step that failed."""
+    runs.write_record(
+        desk.run_store,
+        desk.run,
+        step=step,
+        family=family,
+        python=python,
+        torch_ref=runs.TORCH_REF,
+        error=error,
+    )
+
+
+# Promotion
+
+
+def test_promotes_every_file_with_its_metadata_and_lists_it(desk: ReleaseDesk) -> None:
+    files = desk.publish(GFX94, GFX1151, pythons=["cp311", "cp312"])
+    assert desk.stage() == 0
+
     assert desk.promote() == 0
-    for family in (GFX94, GFX1151):
-        assert len(desk.released(family)) == 5
+
+    assert len(files) == 12
+    for file in files:
+        family = file.key.split("/")[2]
         page = desk.bucket.read(f"v2/{family}/index.html").decode()
-        for file in desk.runs.made.values():
-            if f"/{family}/" in file.key:
-                assert file.sha256 in page
-                assert desk.bucket.digest(f"v2/{family}/{file.name}") == file.sha256
-                if file.metadata_sha256:
-                    assert desk.bucket.digest(f"v2/{family}/{file.name}.metadata") == file.metadata_sha256
-    done = desk.decision()
-    assert (done.status, done.release_type, done.by) == ("promoted", "nightly", "the release job")
-    assert len(done.files) == 12
-    assert {one.rule for one in done.rulings} == {"tests"}
-    assert {one.stage for ruling in done.rulings for one in ruling.evidence} == {
-        *("test_rocm", "test_smoke", "test_torch")
-    }
-    for ruling in done.rulings:
-        for evidence in ruling.evidence:
-            assert desk.runs.store.digest(evidence.record.key) == evidence.record.sha256
-            assert evidence.report
-            assert desk.runs.store.digest(evidence.report.key) == evidence.report.sha256
+        assert file.sha256 in page
+        assert desk.bucket.digest(f"v2/{family}/{file.name}") == file.sha256
+        if file.metadata_sha256:
+            assert desk.bucket.digest(f"v2/{family}/{file.name}.metadata") == file.metadata_sha256
+    for family in (GFX94, GFX1151):
+        assert len(desk.released_wheels(family)) == 5
+
+
+def test_leaves_a_decision_that_rests_on_the_tests(desk: ReleaseDesk) -> None:
+    desk.publish(GFX94, GFX1151)
+    assert desk.stage() == 0
+
+    assert desk.promote() == 0
+
+    decision = desk.decision()
+    assert decision.status == "promoted"
+    assert decision.release_type == "nightly"
+    assert decision.by == "the release job"
+    assert len(decision.files) == 8
+    assert {ruling.rule for ruling in decision.rulings} == {"tests"}
     assert desk.bucket.list(documents.INTENTS) == []
+
+
+def test_names_the_records_and_reports_that_a_decision_rests_on(desk: ReleaseDesk) -> None:
+    desk.publish(GFX94)
+    assert desk.stage() == 0
+
+    assert desk.promote() == 0
+
+    evidence = [document for ruling in desk.decision().rulings for document in ruling.evidence]
+    assert {document.stage for document in evidence} == {"test_rocm", "test_smoke", "test_torch"}
+    for document in evidence:
+        assert desk.run_store.digest(document.record.key) == document.record.sha256
+        assert document.report is not None
+        assert desk.run_store.digest(document.report.key) == document.report.sha256
+
+
+def test_changes_nothing_where_a_set_was_promoted_before(desk: ReleaseDesk) -> None:
+    desk.publish(GFX94)
+    assert desk.stage() == 0
+    assert desk.promote() == 0
     before = desk.bucket.list("")
+
     assert desk.promote() == 0
+
     assert desk.bucket.list("") == before
-    assert "was already promoted by the release job" in desk.said()
+    assert "already promoted by the release job" in desk.read_messages()
 
 
-def test_every_reason_is_given_at_once_cell_by_cell(desk: Desk) -> None:
-    desk.runs.whole(GFX94, ["cp311", "cp312"])
-    desk.runs.whole(GFX1151, ["cp311"])
-    desk.staged(NO_RUNNER, pythons=["cp311", "cp312"], tested=False)
-    desk.runs.failed("test_smoke", GFX94, "cp311", error="Smoke tests: 3 of 22 failed.\nAgain: nox")
-    desk.runs.failed("build_audio", NO_RUNNER, "cp312")
-    gone = next(
-        one for one in desk.bucket.list(f"v2-staging/{GFX1151}") if one.key.endswith("cp311-linux_x86_64.whl")
-    )
-    desk.bucket.delete(gone.key)
-    said = desk.refused()
-    assert f"  {GFX94} linux cp311:\n    test_smoke failed: Smoke tests: 3 of 22 failed.\n" in said
-    absent = (f"torch {desk.runs.torch} is not staged", f"torchaudio {desk.runs.audio} is not staged")
-    assert f"  {GFX1151} linux cp312:\n    {absent[0]}\n    {absent[1]}\n" in said
-    assert f"{gone.key.rpartition('/')[2]} was staged and is gone" in said
-    assert "build_audio failed: It broke." in said
-    assert "no machine tests this family" in said
-    assert "no test_smoke has passed" in said
-    assert "--override-by" not in said
-    assert desk.released_nothing()
+def test_dry_run_shows_the_decision_and_the_files(desk: ReleaseDesk) -> None:
+    desk.publish(GFX94)
+    assert desk.stage() == 0
+
+    assert desk.promote("--dry-run") == 0
+
+    messages = desk.read_messages()
+    assert desk.has_released_nothing()
+    assert re.search(rf"{GFX94} +linux +cp312 +2 +tests +test_smoke", messages)
+    assert f"v2/{GFX94}/torch-{TORCH_VERSION}-cp312-cp312-linux_x86_64.whl" in messages
+    assert "4 files" in messages
 
 
-def test_no_runner_blocks_unless_excused(desk: Desk, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    desk.staged(NO_RUNNER, tested=False)
-    assert desk.promote() == 9
-    said = desk.said()
-    assert re.search("tests: nox -s promote -- .+ --override-by NAME --override-reason TEXT\n", said)
-    assert desk.released_nothing()
-    # a downstream's own data counts, as when its plan was made
-    mine = tmp_path / "mine.toml"
-    mine.write_text(f"[runners.families.{NO_RUNNER}.linux]\nbypass_tests_for_releases = true\n")
-    assert desk.promote("--config-file", str(mine), "--dry-run") == 0
-    monkeypatch.setenv("CI_CONFIG", str(mine))
+def test_dry_run_says_that_a_set_was_promoted_before(desk: ReleaseDesk) -> None:
+    desk.publish(GFX94)
+    assert desk.stage() == 0
     assert desk.promote() == 0
-    assert {one.rule for one in desk.decision().rulings} == {"bypass"}
+
+    assert desk.promote("--dry-run") == 0
+
+    assert "already promoted" in desk.read_messages()
 
 
-def test_a_downstream_has_gates_of_its_own(desk: Desk, tmp_path: Path) -> None:
-    desk.staged(GFX1151)
-    mine = tmp_path / "mine.toml"
-    required = '[[promotion.required]]\nplatforms = ["linux"]\nrelease_types = ["nightly"]\n'
-    mine.write_text(f'{required}stage = "test_torch_distributed"\n')
-    assert "no test_torch_distributed has passed" in desk.refused("--config-file", str(mine))
-    mine.write_text('[[promotion.required]]\nstage = "test_torch"\nplatform = ["linux"]\n')
-    assert desk.promote("--config-file", str(mine)) == 3
-    assert "Did you mean 'platforms'" in desk.said()
-    mine.write_text('[[promotion.required]]\nstage = "test_torch"\nfamilies = ["gfx1511"]\n')
-    assert desk.promote("--config-file", str(mine)) == 3
-    assert "unknown GPU family 'gfx1511'. Did you mean 'gfx1151'" in desk.said()
-    assert desk.released_nothing()
+# Refusals
 
 
-def test_a_person_decides_against_tests_by_name_and_reason_only(desk: Desk) -> None:
-    desk.staged(GFX94, pythons=["cp311", "cp312"])
-    desk.runs.failed("test_smoke", GFX94, "cp311")
-    assert desk.promote("--override-by", "A. Person") == 2
-    assert desk.promote("--override-reason", "because") == 2
-    assert desk.promote("--override-by", " ", "--override-reason", "because") == 2
-    assert desk.promote("--override-by", "A. Person", "--override-reason", "The runner's driver is old.") == 0
-    done = desk.decision()
-    assert done.override == documents.Override(by="A. Person", reason="The runner's driver is old.")
-    (overridden,) = [one for one in done.rulings if one.rule == "override"]
-    assert (overridden.python, overridden.overridden) == ("cp311", ("test_smoke failed: It broke.",))
+def test_names_every_reason_at_once_cell_by_cell(desk: ReleaseDesk) -> None:
+    desk.publish(GFX94, pythons=["cp311", "cp312"])
+    desk.publish(GFX1151, pythons=["cp311"])
+    desk.publish(NO_RUNNER, pythons=["cp311", "cp312"], is_tested=False)
+    assert desk.stage() == 0
+    fail_step(desk, "test_smoke", family=GFX94, python="cp311", error="3 of 22 failed.\nAgain: nox")
+    fail_step(desk, "build_audio", family=NO_RUNNER, python="cp312")
+    deleted_key = staged_wheel(desk, name="torch-", family=GFX1151)
+    desk.bucket.delete(deleted_key)
+
+    error = desk.read_refusal()
+
+    reasons = reasons_by_cell(error)
+    assert any("test_smoke" in reason for reason in reasons[f"{GFX94} linux cp311"])
+    assert any("3 of 22 failed." in reason for reason in reasons[f"{GFX94} linux cp311"])
+    for distribution in (f"torch {TORCH_VERSION}", f"torchaudio {AUDIO_VERSION}"):
+        assert any(distribution in reason for reason in reasons[f"{GFX1151} linux cp312"])
+    assert deleted_key.rpartition("/")[2] in "".join(reasons[f"{GFX1151} linux cp311"])
+    assert "build_audio" in "".join(reasons[f"{NO_RUNNER} linux cp312"])
+    assert "no test_smoke" in "".join(reasons[f"{NO_RUNNER} linux cp311"])
+    # Nobody can decide a lost wheel away, so no override is proposed.
+    assert "--override-by" not in error
 
 
-@pytest.mark.parametrize("override", [False, True])
-@pytest.mark.parametrize("with_record", [False, True])
-def test_an_overwritten_staged_wheel_is_refused(desk: Desk, *, override: bool, with_record: bool) -> None:
-    desk.staged(GFX94)
-    key = next(
-        one.key
-        for one in desk.bucket.list(f"v2-staging/{GFX94}")
-        if "torch-2" in one.key and one.key.endswith(".whl")
+def reasons_by_cell(error: str) -> dict[str, list[str]]:
+    """Return the reasons of a refusal by the cell they stand below."""
+    reasons: dict[str, list[str]] = {}
+    cell = ""
+    for line in error.splitlines():
+        if line.startswith("    "):
+            reasons[cell].append(line.strip())
+        elif line.startswith("  "):
+            cell = line.strip().removesuffix(":")
+            reasons[cell] = []
+    return reasons
+
+
+def test_releases_nothing_where_one_cell_fails(desk: ReleaseDesk) -> None:
+    desk.publish(GFX94, GFX1151)
+    assert desk.stage() == 0
+    fail_step(desk, "test_smoke", family=GFX94)
+
+    desk.read_refusal()
+
+    assert desk.has_released_nothing()
+
+
+def test_proposes_an_override_for_a_family_without_a_machine(desk: ReleaseDesk) -> None:
+    desk.publish(NO_RUNNER, is_tested=False)
+    assert desk.stage() == 0
+
+    error = desk.read_refusal()
+
+    assert re.search(r"nox -s promote -- .+ --override-by NAME --override-reason TEXT\n", error)
+    assert desk.has_released_nothing()
+
+
+@pytest.fixture
+def bypassing_data(tmp_path: Path) -> Path:
+    """Write a file that lets a family without a machine go out untested."""
+    path = tmp_path / "mine.toml"
+    path.write_text(f"[runners.families.{NO_RUNNER}.linux]\nbypass_tests_for_releases = true\n")
+    return path
+
+
+def test_reads_a_bypass_from_a_named_file(desk: ReleaseDesk, bypassing_data: Path) -> None:
+    desk.publish(NO_RUNNER, is_tested=False)
+    assert desk.stage() == 0
+
+    assert desk.promote("--config-file", str(bypassing_data), "--dry-run") == 0
+
+
+def test_reads_a_bypass_from_the_file_of_the_environment(
+    desk: ReleaseDesk, bypassing_data: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CI_CONFIG", str(bypassing_data))
+    desk.publish(NO_RUNNER, is_tested=False)
+    assert desk.stage() == 0
+
+    assert desk.promote() == 0
+
+    assert {ruling.rule for ruling in desk.decision().rulings} == {"bypass"}
+
+
+def test_requires_the_tests_that_a_users_file_names(desk: ReleaseDesk, tmp_path: Path) -> None:
+    desk.publish(GFX1151)
+    assert desk.stage() == 0
+    path = tmp_path / "mine.toml"
+    path.write_text(
+        "[[promotion.required]]\n"
+        'platforms = ["linux"]\n'
+        'release_types = ["nightly"]\n'
+        'stage = "test_torch_distributed"\n'
     )
+
+    assert "test_torch_distributed" in desk.read_refusal("--config-file", str(path))
+    assert desk.has_released_nothing()
+
+
+@pytest.mark.parametrize(
+    ("row", "suggestion"),
+    [('platform = ["linux"]', "'platforms'"), ('families = ["gfx1511"]', "'gfx1151'")],
+    ids=["unknown criterion", "unknown family"],
+)
+def test_rejects_a_users_gate_with_a_misspelt_word(
+    desk: ReleaseDesk, tmp_path: Path, row: str, suggestion: str
+) -> None:
+    path = tmp_path / "mine.toml"
+    path.write_text(f'[[promotion.required]]\nstage = "test_torch"\n{row}\n')
+    desk.publish(GFX1151)
+    assert desk.stage() == 0
+
+    assert desk.promote("--config-file", str(path)) == DataError.exit_code
+    assert f"Did you mean {suggestion}" in desk.read_messages()
+    assert desk.has_released_nothing()
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        ("--override-by", "A. Person"),
+        ("--override-reason", "because"),
+        ("--override-by", " ", "--override-reason", "because"),
+    ],
+    ids=["no reason", "no name", "empty name"],
+)
+def test_rejects_an_override_without_a_name_and_a_reason(desk: ReleaseDesk, options: tuple[str, ...]) -> None:
+    desk.publish(GFX94)
+    assert desk.stage() == 0
+    fail_step(desk, "test_smoke", family=GFX94)
+
+    assert desk.promote(*options) == UsageError.exit_code
+    assert desk.has_released_nothing()
+
+
+def test_records_who_overrode_a_failed_test_and_why(desk: ReleaseDesk) -> None:
+    desk.publish(GFX94, pythons=["cp311", "cp312"])
+    assert desk.stage() == 0
+    fail_step(desk, "test_smoke", family=GFX94, python="cp311")
+
+    assert desk.promote(*OVERRIDE) == 0
+
+    decision = desk.decision()
+    (overridden,) = [ruling for ruling in decision.rulings if ruling.rule == "override"]
+    assert decision.override == documents.Override(by="A. Person", reason="The runner's driver is old.")
+    assert overridden.python == "cp311"
+    assert "test_smoke" in "".join(overridden.overridden)
+
+
+@pytest.mark.parametrize("options", [(), OVERRIDE], ids=["by tests", "by a person"])
+def test_rejects_a_staged_wheel_that_was_overwritten(desk: ReleaseDesk, options: tuple[str, ...]) -> None:
+    desk.publish(GFX94)
+    assert desk.stage() == 0
+    key = staged_wheel(desk, name="torch-2")
     desk.bucket.put_bytes(key, b"other bytes")
-    if with_record:
-        # whoever can write a wheel can write the staging record, too; the run's own records disagree
-        where = documents.staging_record(GFX94, "17-linux")
-        document = json.loads(desk.bucket.read(where))
-        for file in document["files"]:
-            if file["key"] == key:
-                file |= {"sha256": desk.bucket.digest(key), "size": 11}
-        desk.bucket.put_bytes(where, json.dumps(document).encode())
-    words = ["--override-by", "A. Person", "--override-reason", "Wanted."] if override else []
-    said = desk.refused(*words)
-    assert (
-        "is not what the run's records name" if with_record else "was replaced after it was staged"
-    ) in said
-    assert desk.released_nothing()
+
+    error = desk.read_refusal(*options)
+
+    assert key.rpartition("/")[2] in error
+    assert "replaced" in error
+    assert desk.has_released_nothing()
 
 
-@pytest.mark.parametrize(
-    ("source", "said"),
-    [
-        ({"diff": "d" * 64, "edited": 2}, "edited tree, 2 files differ"),
-        (
-            {"diff": "", "edited": 0, "commit": "b" * 40},
-            "commit bbbbbbbbbbbb, and the source lock has aaaaaaaaaaaa",
-        ),
-        ({"diff": "", "edited": 0, "commit": "a" * 40}, ""),
-    ],
-)
-def test_what_was_built_from_an_edited_tree_is_refused(desk: Desk, source: dict[str, Any], said: str) -> None:
-    desk.staged(GFX94)
-    name = key_name(f"build_torch-{desk.runs.ref}-cp312")
-    key = desk.runs.outputs.record_key(GFX94, name)
-    record = json.loads(desk.runs.store.read(key))
+@pytest.mark.parametrize("options", [(), OVERRIDE], ids=["by tests", "by a person"])
+def test_rejects_a_wheel_that_was_overwritten_together_with_its_staging_record(
+    desk: ReleaseDesk, options: tuple[str, ...]
+) -> None:
+    # Whoever can write a wheel can write the staging record, too; the run's own records disagree.
+    desk.publish(GFX94)
+    assert desk.stage() == 0
+    key = staged_wheel(desk, name="torch-2")
+    desk.bucket.put_bytes(key, b"other bytes")
+    record_key = documents.staging_record(GFX94, "17-linux")
+    document = json.loads(desk.bucket.read(record_key))
+    for file in document["files"]:
+        if file["key"] == key:
+            file["sha256"] = desk.bucket.digest(key)
+            file["size"] = len(b"other bytes")
+    desk.bucket.put_bytes(record_key, json.dumps(document).encode())
+
+    error = desk.read_refusal(*options)
+
+    assert key.rpartition("/")[2] in error
+    assert "records" in error
+    assert desk.has_released_nothing()
+
+
+def build_torch_from(desk: ReleaseDesk, source: Mapping[str, Any]) -> None:
+    """Change what the record of torch's build says of its source."""
+    key = desk.run.record_key(GFX94, key_name(f"build_torch-{runs.TORCH_REF}-{runs.PYTHON}"))
+    record = json.loads(desk.run_store.read(key))
     record["details"] = {"source": {"tree": "/mine", "commit": "a" * 40, **source}}
-    desk.runs.store.put_bytes(key, json.dumps(record).encode())
-    words = ("--override-by", "A. Person", "--override-reason", "Wanted.")
-    assert desk.promote(*words) == (9 if said else 0)
-    assert f"was built from: {said}" in desk.said() or not said
+    desk.run_store.put_bytes(key, json.dumps(record).encode())
 
 
 @pytest.mark.parametrize(
-    ("facts", "said"),
+    ("source", "reason"),
     [
-        ({"inputs": {"installed": False}}, "it tested what an environment held already"),
-        ({"inputs": {"arguments": ["--pytorch-dir", "/mine"]}}, "it ran with --pytorch-dir /mine"),
-        ({"details": {"tests": counted(1, existing=91)}}, "1 of 91 tests ran"),
-        ({"details": {"tests": counted(91, skipped=90, unexplained=90)}}, "90 of 91 tests were skipped"),
-        ({"details": {"tests": {"tests": 1, "failures": 0}}}, "does not say which tests exist"),
-        ({"details": {"left_out": "59 of 60 test files did not run"}}, "59 of 60 test files did not run"),
-        ({"inputs": {"gpu": []}}, "it ran on a machine without a GPU"),
-        ({"details": {"report": {"key": "17-linux/reports/nowhere.xml", "sha256": "0" * 64}}}, "is gone"),
-        ({"details": {"report": None}}, "its record names no report"),
-        ({"details": {"tests": counted(3, skipped=3)}}, "no test passed"),
-        ({"details": {"tests": counted(3, failures=1)}}, "1 tests failed"),
-        ({"details": {"tests": None}}, "its record holds no totals"),
-        ({"inputs": {"files": {}}}, "test_smoke names no torch-2"),
+        ({"diff": "d" * 64, "edited": 2}, "2 files differ"),
+        ({"diff": "", "edited": 0, "commit": "b" * 40}, "bbbbbbbbbbbb"),
+    ],
+    ids=["edited", "another commit"],
+)
+def test_rejects_a_build_from_an_edited_tree_whoever_decides(
+    desk: ReleaseDesk, source: dict[str, Any], reason: str
+) -> None:
+    desk.publish(GFX94)
+    assert desk.stage() == 0
+    build_torch_from(desk, source)
+
+    assert reason in desk.read_refusal(*OVERRIDE)
+
+
+def test_accepts_a_build_from_an_unchanged_tree(desk: ReleaseDesk) -> None:
+    desk.publish(GFX94)
+    assert desk.stage() == 0
+    build_torch_from(desk, {"diff": "", "edited": 0, "commit": "a" * 40})
+
+    assert desk.promote() == 0
+
+
+@pytest.mark.parametrize(
+    ("inputs", "details", "reason"),
+    [
+        ({"installed": False}, {}, "held already"),
+        ({"arguments": ["--pytorch-dir", "/mine"]}, {}, "--pytorch-dir /mine"),
+        ({}, {"tests": runs.count_tests(1, existing=91)}, "1 of 91"),
+        ({}, {"tests": runs.count_tests(91, skipped=90, unexplained=90)}, "90 of 91"),
+        ({}, {"tests": {"tests": 1, "failures": 0}}, "which tests exist"),
+        ({}, {"left_out": "59 of 60 test files did not run"}, "59 of 60 test files"),
+        ({"gpu": []}, {}, "without a GPU"),
+        ({}, {"report": {"key": "17-linux/reports/nowhere.xml", "sha256": "0" * 64}}, "is gone"),
+        ({}, {"report": None}, "names no report"),
+        ({}, {"tests": runs.count_tests(3, skipped=3)}, "no test passed"),
+        ({}, {"tests": runs.count_tests(3, failures=1)}, "1 tests failed"),
+        ({}, {"tests": None}, "no totals"),
+        ({"files": {}}, {}, "names no torch-2"),
+    ],
+    ids=[
+        "tested what was installed already",
+        "tested another checkout",
+        "few tests ran",
+        "most tests were skipped",
+        "unknown number of tests",
+        "left files out",
+        "no GPU",
+        "its report is gone",
+        "no report",
+        "every test was skipped",
+        "a test failed",
+        "no totals",
+        "names no wheel",
     ],
 )
-def test_a_test_that_no_release_can_rest_on_is_none(desk: Desk, facts: dict[str, Any], said: str) -> None:
-    desk.runs.whole(GFX94)
-    desk.runs.smoke(GFX94, "cp312", **facts)
-    desk.stage()
-    assert said in desk.refused()
-    assert desk.released_nothing()
+def test_rejects_a_test_that_proves_nothing(
+    desk: ReleaseDesk, inputs: dict[str, Any], details: dict[str, Any], reason: str
+) -> None:
+    files = desk.publish(GFX94)
+    runs.write_test_record(
+        desk.run_store, desk.run, step="test_smoke", files=files, inputs=inputs, details=details
+    )
+    assert desk.stage() == 0
+
+    error = desk.read_refusal()
+
+    assert "test_smoke" in error
+    assert reason in error
+    assert desk.has_released_nothing()
 
 
-def test_tests_of_other_bytes_and_a_report_that_was_replaced_count_for_nothing(desk: Desk) -> None:
-    desk.staged(GFX94)
-    cell = records.Cell(python="cp312", torch_ref=desk.runs.ref)
-    report = f"{desk.runs.outputs.reports_prefix(GFX94)}/{records.record_name('test_smoke', cell)}.xml"
-    desk.runs.store.put_bytes(report, b"<testsuites/>")
-    assert f"its report {report.rpartition('/')[2]} was replaced" in desk.refused()
-    named = {one.name: "0" * 64 for one in desk.runs.made.values()}
-    desk.runs.smoke(GFX94, "cp312", inputs={"files": named})
-    assert "test_smoke ran on other bytes of torch-2.10" in desk.refused()
+def test_rejects_a_test_whose_report_was_replaced(desk: ReleaseDesk) -> None:
+    desk.publish(GFX94)
+    assert desk.stage() == 0
+    cell = records.Cell(python=runs.PYTHON, torch_ref=runs.TORCH_REF, gpu_family=GFX94)
+    report = f"{records.record_name('test_smoke', cell)}.xml"
+    desk.run_store.put_bytes(f"{desk.run.reports_prefix(GFX94)}/{report}", b"<testsuites/>")
+
+    error = desk.read_refusal()
+
+    assert report in error
+    assert "replaced" in error
 
 
-def test_families_pythons_and_platforms_that_were_asked_for_must_be_there(desk: Desk) -> None:
-    desk.runs.ref = "nightly"
-    desk.staged(GFX94, GFX1151)
-    said = desk.refused("--matrix", "release", "--platform", "linux")
-    assert "gfx950-dcgpu linux:\n    no torch" in said
-    assert f"{GFX94} linux cp313:\n    torch {desk.runs.torch} is not staged" in said
+def test_rejects_a_test_of_other_bytes(desk: ReleaseDesk) -> None:
+    files = desk.publish(GFX94)
+    assert desk.stage() == 0
+    other_files = [file.model_copy(update={"sha256": "0" * 64}) for file in files]
+    runs.write_test_record(desk.run_store, desk.run, step="test_smoke", files=other_files)
+
+    assert "other bytes of torch-2.10" in desk.read_refusal()
+
+
+def test_rejects_cells_that_were_built_from_different_commits(desk: ReleaseDesk) -> None:
+    desk.publish(GFX94)
+    assert desk.stage() == 0
+    other_desk = desk.with_run("18")
+    other_desk.publish(GFX1151)
+    components = {"torch": runs.TORCH_BASE_VERSION, "audio": runs.AUDIO_BASE_VERSION}
+    commits = dict.fromkeys(components, "b" * 40)
+    runs.write_source_lock(desk.run_store, other_desk.run, base_versions=components, commits=commits)
+    assert other_desk.stage() == 0
+
+    error = desk.read_refusal()
+
+    assert "aaaaaaaaaaaa" in error
+    assert "bbbbbbbbbbbb" in error
+    assert desk.has_released_nothing()
+
+
+def test_rejects_a_run_whose_records_are_gone(desk: ReleaseDesk) -> None:
+    desk.publish(GFX94)
+    assert desk.stage() == 0
+    for stored in desk.run_store.list("17-linux/manifests"):
+        desk.run_store.delete(stored.key)
+
+    error = desk.read_refusal()
+
+    assert "run 17" in error
+    assert desk.run_store.url in error
+    assert desk.has_released_nothing()
+
+
+# Which cells, which version
+
+
+@pytest.mark.parametrize(
+    ("options", "cell", "distribution"),
+    [
+        (("--matrix", "release", "--platform", "linux"), "gfx950-dcgpu linux", "torch"),
+        (("--matrix", "release", "--platform", "linux"), f"{GFX94} linux cp313", TORCH_VERSION),
+        (("--gpu-family", f"{GFX94};gfx950-dcgpu"), "gfx950-dcgpu", TORCH_VERSION),
+        (("--gpu-family", GFX94, "--pythons", "3.12,3.13"), f"{GFX94} linux cp313", TORCH_VERSION),
+        (("--gpu-family", GFX94, "--platform", "windows"), "windows", "torch"),
+    ],
+    ids=["family of a matrix", "Python of a matrix", "named family", "named Python", "named platform"],
+)
+def test_requires_every_cell_that_was_asked_for(
+    desk: ReleaseDesk, options: tuple[str, ...], cell: str, distribution: str
+) -> None:
+    desk.publish(GFX94, GFX1151, torch_ref="nightly")
+    assert desk.stage() == 0
+
+    reasons = reasons_by_cell(desk.read_refusal(*options))
+
+    assert any(distribution in reason for reason in reasons[cell])
+    assert desk.has_released_nothing()
+
+
+def test_accepts_a_set_with_every_cell_of_a_matrix(desk: ReleaseDesk) -> None:
+    desk.publish(GFX94, GFX1151, torch_ref="nightly")
+    assert desk.stage() == 0
+
     assert desk.promote("--matrix", "ci", "--platform", "linux", "--dry-run") == 0
-    assert f"gfx950-dcgpu:\n    no torch {desk.runs.torch} is staged" in desk.refused(
-        "--gpu-family", f"{GFX94};gfx950-dcgpu"
-    )
-    assert f"{GFX94} linux cp313:\n    torch {desk.runs.torch} is not staged" in desk.refused(
-        "--gpu-family", GFX94, "--pythons", "3.12,3.13"
-    )
-    assert "windows:\n    no torch" in desk.refused("--gpu-family", GFX94, "--platform", "windows")
-    assert desk.released_nothing()
+
+
+def test_promotes_the_named_family_alone(desk: ReleaseDesk) -> None:
+    desk.publish(GFX94, GFX1151)
+    assert desk.stage() == 0
+
     assert desk.promote("--gpu-family", GFX94, "--pythons", "3.12") == 0
-    assert desk.released(GFX94)
-    assert not desk.bucket.list(f"v2/{GFX1151}")
+
+    assert desk.released_wheels(GFX94)
+    assert desk.bucket.list(f"v2/{GFX1151}") == []
 
 
-def test_rocm_packages_alone_are_a_set_too_and_serve_torch_from_the_index(desk: Desk) -> None:
-    desk.runs.whole(GFX94)
-    desk.stage("--distributions", "pytorch")
-    assert "requires rocm[libraries]==7.10.0a20251120, which the index would not have" in desk.refused()
-    desk.stage("--distributions", "rocm")
-    assert desk.promote("--rocm-version", desk.runs.rocm) == 0
-    assert desk.released(GFX94) == ["rocm_sdk_core-7.10.0a20251120-py3-none-linux_x86_64.whl"]
+def test_rejects_torch_without_the_rocm_packages_that_it_requires(desk: ReleaseDesk) -> None:
+    desk.publish(GFX94)
+    assert desk.stage("--distributions", "pytorch") == 0
+
+    assert f"rocm[libraries]=={runs.ROCM_VERSION}" in desk.read_refusal()
+
+
+def test_promotes_torch_on_rocm_packages_that_were_promoted_before(desk: ReleaseDesk) -> None:
+    desk.publish(GFX94)
+    assert desk.stage() == 0
+
+    assert desk.promote("--rocm-version", runs.ROCM_VERSION) == 0
+    assert desk.released_wheels(GFX94) == [f"rocm_sdk_core-{runs.ROCM_VERSION}-py3-none-linux_x86_64.whl"]
+
     assert desk.promote() == 0
-    assert len(desk.released(GFX94)) == 3
+    assert len(desk.released_wheels(GFX94)) == 3
 
 
-@pytest.mark.parametrize("shared", [False, True])
-def test_a_set_is_removed_with_its_staging_but_for_what_another_set_has(desk: Desk, *, shared: bool) -> None:
-    desk.staged(GFX94, GFX1151)
-    rocm, torch = f"rocm-{desk.runs.rocm}", f"torch-{desk.runs.torch}"
-    assert (desk.promote("--rocm-version", desk.runs.rocm) if shared else 0) == desk.promote() == 0
-    before = {one.key: one.etag for one in desk.bucket.list("")}
-    assert desk.indexes("--remove", torch) == 0
-    assert "nothing is changed yet" in desk.said()
-    assert {one.key: one.etag for one in desk.bucket.list("")} == before
-    assert desk.indexes("--remove", "torch-2", "--write") == 2
-    assert f"Did you mean {torch!r}?" in desk.said()
-    # as where it was interrupted
-    desk.bucket.delete(next(key for key in before if key.startswith(f"manifests/v2/{GFX94}/{torch}")))
-    desk.said()
-    assert desk.indexes("--write") == desk.indexes("--remove", torch, "--write") == 0
-    assert re.search(rf"{re.escape(torch)} is removed, \d+ files; \d+ pages written in", desk.said())
-    assert desk.indexes() == 0
-    for area, family in product(("v2", "v2-staging"), (GFX94, GFX1151)):
-        page = desk.bucket.read(f"{area}/{family}/index.html").decode()
-        keys = "".join(one.key for one in desk.bucket.list(f"{area}/{family}"))
-        assert ("torch" in page, "torch" in keys) == (False, False)
-        there = shared or area == "v2-staging"
-        assert ("rocm_sdk_core" in page, "rocm_sdk_core" in keys) == (there, there)
-    assert desk.promote() == 2
-    said = desk.said()
-    assert "No torch versions are staged" in said
-    assert f"ROCm's own packages are: --rocm-version {desk.runs.rocm}." in said
-    if shared:
-        assert desk.indexes("--remove", rocm, "--write") == desk.indexes() == 0
-        assert not [one.key for one in desk.bucket.list("") if one.key.endswith((".whl", ".tar.gz"))]
+def test_says_that_nothing_is_staged(desk: ReleaseDesk) -> None:
+    assert desk.promote() == UsageError.exit_code
+    assert "No torch versions are staged" in desk.read_messages()
 
 
-def test_what_is_yanked_is_named_in_every_index_that_has_it(desk: Desk) -> None:
-    desk.staged(GFX94, GFX1151)
+@pytest.fixture
+def desk_with_two_versions(desk: ReleaseDesk) -> ReleaseDesk:
+    """Stage two versions of torch for one family."""
+    desk.publish(GFX94)
+    assert desk.stage() == 0
+    later_desk = desk.with_run("18")
+    later_desk.publish(GFX94, rocm_version="7.10.0a20251121")
+    assert later_desk.stage() == 0
+    desk.read_messages()
+    return desk
+
+
+@pytest.mark.parametrize(
+    ("options", "error", "words"),
+    [
+        ((), UsageError, "2 torch versions"),
+        (
+            ("--torch-version", "2.10.0a0+rocm7.10.0a20251122"),
+            MissingInputError,
+            "Did you mean '2.10.0a0+rocm7.10.0a2025112",
+        ),
+        (("--torch-version", TORCH_VERSION, "--gpu-family", GFX1151), MissingInputError, GFX94),
+        (("--torch-version", TORCH_VERSION, "--rocm-version", "7.10.0"), UsageError, "--rocm-version"),
+    ],
+    ids=["no version", "a version that is not staged", "a family without it", "two versions"],
+)
+def test_rejects_a_choice_among_several_versions_that_is_none(
+    desk_with_two_versions: ReleaseDesk, options: tuple[str, ...], error: type[UsageError], words: str
+) -> None:
+    desk = desk_with_two_versions
+
+    assert desk.promote(*options) == error.exit_code
+    assert words in desk.read_messages()
+    assert desk.has_released_nothing()
+
+
+def test_promotes_the_named_one_of_several_versions(desk_with_two_versions: ReleaseDesk) -> None:
+    desk = desk_with_two_versions
+
+    assert desk.promote("--torch-version", TORCH_VERSION) == 0
+
+    assert desk.decision().set_name == TORCH_SET
+
+
+# Removing and yanking
+
+
+def test_removing_a_set_changes_nothing_without_write(desk: ReleaseDesk) -> None:
+    desk.publish(GFX94)
+    assert desk.stage() == 0
     assert desk.promote() == 0
-    what = f"torch=={desk.runs.torch}"
-    assert desk.indexes("--yank", what, "--write") == desk.indexes("--yank", "torch==2", "--reason", "x") == 2
-    assert f"has released no torch==2. Did you mean {what!r}?" in desk.said()
+    before = release_desk.etags_in(desk.bucket)
+
+    assert desk.check_indexes("--remove", TORCH_SET) == 0
+
+    assert release_desk.etags_in(desk.bucket) == before
+    assert "nothing is changed yet" in desk.read_messages()
+
+
+def test_rejects_removing_a_set_that_was_never_released(desk: ReleaseDesk) -> None:
+    desk.publish(GFX94)
+    assert desk.stage() == 0
+    assert desk.promote() == 0
+
+    assert desk.check_indexes("--remove", "torch-2", "--write") == UsageError.exit_code
+    assert f"Did you mean {TORCH_SET!r}?" in desk.read_messages()
+
+
+def words_in_index(desk: ReleaseDesk, area: str, family: str) -> str:
+    """Return the flat page and the keys of an index as one text."""
+    page = desk.bucket.read(f"{area}/{family}/index.html").decode()
+    keys = [stored.key for stored in desk.bucket.list(f"{area}/{family}")]
+    return "\n".join([page, *keys])
+
+
+def test_removes_a_set_from_the_release_index_and_from_staging(desk: ReleaseDesk) -> None:
+    desk.publish(GFX94, GFX1151)
+    assert desk.stage() == 0
+    assert desk.promote() == 0
+
+    assert desk.check_indexes("--remove", TORCH_SET, "--write") == 0
+    assert desk.check_indexes() == 0
+
+    messages = desk.read_messages()
+    assert re.search(rf"{re.escape(TORCH_SET)} is removed, \d+ files; \d+ pages", messages)
+    for family in (GFX94, GFX1151):
+        released = words_in_index(desk, "v2", family)
+        assert "torch" not in released
+        assert "rocm_sdk_core" not in released
+        staged = words_in_index(desk, "v2-staging", family)
+        assert "torch" not in staged
+        assert "rocm_sdk_core" in staged
+
+
+def test_completes_a_removal_that_was_interrupted(desk: ReleaseDesk) -> None:
+    desk.publish(GFX94, GFX1151)
+    assert desk.stage() == 0
+    assert desk.promote() == 0
+    (record,) = desk.bucket.list(f"manifests/v2/{GFX94}")
+    desk.bucket.delete(record.key)
+    assert desk.check_indexes("--write") == 0
+
+    assert desk.check_indexes("--remove", TORCH_SET, "--write") == 0
+    assert desk.check_indexes() == 0
+
+    for family in (GFX94, GFX1151):
+        assert "torch" not in words_in_index(desk, "v2", family)
+
+
+def test_says_which_rocm_packages_stay_staged_after_a_removal(desk: ReleaseDesk) -> None:
+    desk.publish(GFX94)
+    assert desk.stage() == 0
+    assert desk.promote() == 0
+    assert desk.check_indexes("--remove", TORCH_SET, "--write") == 0
+
+    assert desk.promote() == UsageError.exit_code
+
+    messages = desk.read_messages()
+    assert "No torch versions are staged" in messages
+    assert f"--rocm-version {runs.ROCM_VERSION}" in messages
+
+
+def test_keeps_files_of_a_removed_set_that_another_set_has(desk: ReleaseDesk) -> None:
+    desk.publish(GFX94)
+    assert desk.stage() == 0
+    assert desk.promote("--rocm-version", runs.ROCM_VERSION) == 0
+    assert desk.promote() == 0
+
+    assert desk.check_indexes("--remove", TORCH_SET, "--write") == 0
+
+    released = words_in_index(desk, "v2", GFX94)
+    assert "torch" not in released
+    assert "rocm_sdk_core" in released
+
+
+def test_removing_the_last_set_leaves_no_wheel(desk: ReleaseDesk) -> None:
+    desk.publish(GFX94)
+    assert desk.stage() == 0
+    assert desk.promote("--rocm-version", runs.ROCM_VERSION) == 0
+    assert desk.promote() == 0
+    assert desk.check_indexes("--remove", TORCH_SET, "--write") == 0
+
+    assert desk.check_indexes("--remove", ROCM_SET, "--write") == 0
+    assert desk.check_indexes() == 0
+
+    keys = [stored.key for stored in desk.bucket.list("")]
+    assert [key for key in keys if key.endswith((".whl", ".tar.gz"))] == []
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        ("--yank", f"torch=={TORCH_VERSION}", "--write"),
+        ("--yank", "torch==2", "--reason", "x"),
+    ],
+    ids=["no reason", "a version that was never released"],
+)
+def test_rejects_a_yank_without_a_reason_or_a_released_version(
+    desk: ReleaseDesk, options: tuple[str, ...]
+) -> None:
+    desk.publish(GFX94)
+    assert desk.stage() == 0
+    assert desk.promote() == 0
+    before = release_desk.etags_in(desk.bucket)
+
+    assert desk.check_indexes(*options) == UsageError.exit_code
+    assert release_desk.etags_in(desk.bucket) == before
+
+
+def test_proposes_the_released_version_for_a_yank(desk: ReleaseDesk) -> None:
+    desk.publish(GFX94)
+    assert desk.stage() == 0
+    assert desk.promote() == 0
+
+    desk.check_indexes("--yank", "torch==2", "--reason", "x")
+
+    assert f"Did you mean 'torch=={TORCH_VERSION}'?" in desk.read_messages()
+
+
+def test_yanks_a_version_in_every_index_that_has_it(desk: ReleaseDesk) -> None:
+    desk.publish(GFX94, GFX1151)
+    assert desk.stage() == 0
+    assert desk.promote() == 0
+    requirement = f"torch=={TORCH_VERSION}"
+
+    # The second reason takes the place of the first, and is text in a page.
     for reason in ("wrong sums", "wrong <results>"):
-        assert desk.indexes("--yank", what, "--reason", reason, "--write") == 0
-        assert f"{what} is yanked; " in desk.said()
+        assert desk.check_indexes("--yank", requirement, "--reason", reason, "--write") == 0
+        assert f"{requirement} is yanked" in desk.read_messages()
+
     for family in (GFX94, GFX1151):
         page = desk.bucket.read(f"v2/{family}/simple/torch/index.html").decode()
         assert 'data-yanked="wrong &lt;results&gt;"' in page
-        assert not desk.bucket.list(f"v2-staging/{family}/yanked.json")
-    assert desk.indexes() == 0
-
-
-def test_the_version_is_chosen_where_there_is_one(desk: Desk) -> None:
-    assert desk.promote() == 2
-    assert "No torch versions are staged" in desk.said()
-    desk.staged(GFX94)
-    desk.runs.run_id, desk.runs.rocm = "18", "7.10.0a20251121"
-    desk.staged(GFX94)
-    assert desk.promote() == 2
-    assert "2 torch versions are staged" in desk.said()
-    assert desk.promote("--torch-version", "2.10.0a0+rocm7.10.0a20251122") == 4
-    assert "Did you mean '2.10.0a0+rocm7.10.0a2025112" in desk.said()
-    assert desk.promote("--torch-version", desk.runs.torch, "--gpu-family", GFX1151) == 4
-    assert f"There is one of {GFX94}." in desk.said()
-    assert desk.promote("--torch-version", desk.runs.torch) == 0
-    assert desk.promote("--torch-version", desk.runs.torch, "--rocm-version", "7.10.0") == 2
-
-
-def test_cells_of_other_commits_and_those_without_records_are_no_set(desk: Desk) -> None:
-    desk.staged(GFX94)
-    desk.runs.run_id = "18"
-    desk.runs.whole(GFX1151)
-    desk.runs.lock(commit="b")
-    desk.stage()
-    assert "torch was built from aaaaaaaaaaaa, for gfx1151 linux from bbbbbbbbbbbb" in desk.refused()
-    for one in desk.runs.store.list("17-linux/manifests"):
-        desk.runs.store.delete(one.key)
-    assert f"run 17 in {desk.runs.store.url} has no records of it" in desk.refused()
-    assert desk.released_nothing()
-
-
-def test_a_dry_run_shows_the_decision_and_the_plan(desk: Desk) -> None:
-    desk.staged(GFX94)
-    assert desk.promote("--dry-run") == 0
-    said = desk.said()
-    assert desk.released_nothing()
-    assert f"{GFX94}  linux     cp312   2      tests  test_smoke" in said
-    assert f"v2/{GFX94}/torch-2.10.0a0+rocm7.10.0a20251120-cp312-cp312-linux_x86_64.whl" in said
-    assert "4 files" in said
-    assert desk.promote() == 0
-    assert desk.promote("--dry-run") == 0
-    assert "already promoted" in desk.said()
+        assert desk.bucket.list(f"v2-staging/{family}/yanked.json") == []
+    assert desk.check_indexes() == 0

@@ -1,6 +1,7 @@
-"""Staging and deciding as pure functions: what is merged, named, and told apart."""
+"""Staging: what two jobs stage adds up, and what `stage` takes of a run."""
 
-from dataclasses import replace
+import random
+from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -11,16 +12,29 @@ from ci.promote.documents import Cell, Document, PromotedFile, StagedFile, Stagi
 from ci.promote.facts import Facts, Wheel
 from ci.promote.promotion import identity_of, promoted_files
 from ci.promote.runs import merged, python_of, read_group
-from core.errors import StoreError
+from core.errors import MissingInputError, StoreError, UsageError
 from core.stores import Store
+from core.stores.directory import DirectoryStore
+from tests.kit import runs
 from tests.kit.front_doors import run_ci
-from tests.unit.ci.promote.conftest import Desk, Runs
+from tests.kit.promotion_facts import DIGEST, OTHER_DIGEST
+from tests.kit.release_desk import ReleaseDesk
 
-DIGESTS = st.sampled_from(["a" * 64, "b" * 64])
+FAMILY = "gfx94X-dcgpu"
+OTHER_FAMILY = "gfx1151"
+STAGING_FOLDER = f"v2-staging/{FAMILY}"
+SAMPLE_ROCM_VERSION = "7.99.0.dev0+sample"
+REHEARSAL = ("--release-type", "rehearsal")
+
+DIGESTS = st.sampled_from([DIGEST, OTHER_DIGEST])
 NAMES = st.sampled_from([f"torch-2.{number}-cp312-cp312-linux_x86_64.whl" for number in range(5)])
 
 
-def staged(name: str, digest: str = "a" * 64) -> StagedFile:
+# Records of what was staged
+
+
+def staged_file(name: str, digest: str = DIGEST) -> StagedFile:
+    """Return a file of a staging record."""
     return StagedFile(
         name=name,
         key=f"v2-staging/g/{name}",
@@ -33,9 +47,9 @@ def staged(name: str, digest: str = "a" * 64) -> StagedFile:
 
 
 @st.composite
-def staging(draw: st.DrawFn) -> StagingRecord:
+def staging_records(draw: st.DrawFn) -> StagingRecord:
     """Draw what one job staged of a run; a name stands for the same bytes in all of them."""
-    documents = st.builds(Document, key=st.sampled_from(["one", "two", "three"]), sha256=DIGESTS)
+    documents = st.builds(Document, key=st.sampled_from(["a", "b", "c"]), sha256=DIGESTS)
     return StagingRecord(
         family="g",
         run_id="17",
@@ -44,20 +58,51 @@ def staging(draw: st.DrawFn) -> StagingRecord:
         prefix="17-linux",
         artifact_group="g",
         staged=draw(st.sampled_from(["2026-11-21", "2026-11-22"])),
-        files=tuple(staged(name) for name in sorted(draw(st.sets(NAMES)))),
-        records=tuple(draw(st.lists(documents, unique_by=lambda one: one.key))),
+        files=tuple(staged_file(name) for name in sorted(draw(st.sets(NAMES)))),
+        records=tuple(draw(st.lists(documents, unique_by=lambda document: document.key))),
     )
 
 
-@given(staging(), staging())
-def test_what_two_jobs_staged_adds_up_in_any_order(one: StagingRecord, other: StagingRecord) -> None:
-    both, reverse = merged(one, other), merged(other, one)
-    assert {file.name for file in both.files} == {file.name for file in (*one.files, *other.files)}
-    assert both.files == reverse.files
-    assert [file.name for file in both.files] == sorted(file.name for file in both.files)
-    # run again, neither job has news
-    assert merged(both, other) is both
+@given(staging_records(), staging_records())
+def test_adds_up_what_two_jobs_staged_in_any_order(first: StagingRecord, second: StagingRecord) -> None:
+    both = merged(first, second)
+
+    names = [file.name for file in both.files]
+    assert set(names) == {file.name for file in (*first.files, *second.files)}
+    assert names == sorted(names)
+    assert merged(second, first).files == both.files
+
+
+@given(staging_records(), staging_records())
+def test_keeps_a_record_that_a_repeated_job_adds_nothing_to(
+    first: StagingRecord, second: StagingRecord
+) -> None:
+    both = merged(first, second)
+
+    assert merged(both, second) is both
     assert merged(both, both) is both
+
+
+def test_rejects_adding_up_a_name_that_stands_for_different_bytes() -> None:
+    name = "torch-2.1-cp312-cp312-linux_x86_64.whl"
+    record = StagingRecord(
+        family="g",
+        run_id="17",
+        platform="linux",
+        store="out",
+        prefix="17-linux",
+        artifact_group="g",
+        staged="2026-11-21",
+        files=(staged_file(name),),
+        records=(),
+    )
+    changed = record.model_copy(update={"files": (staged_file(name, OTHER_DIGEST),)})
+
+    with pytest.raises(StoreError) as raised:
+        merged(changed, record)
+
+    assert name in raised.value.message
+    assert OTHER_DIGEST[:12] in raised.value.message
 
 
 @pytest.mark.parametrize(
@@ -70,160 +115,270 @@ def test_what_two_jobs_staged_adds_up_in_any_order(one: StagingRecord, other: St
         ("rocm-7.10.0.tar.gz", ""),
     ],
 )
-def test_a_wheel_is_for_the_python_of_its_abi(name: str, python: str) -> None:
+def test_takes_a_wheels_python_from_its_abi(name: str, python: str) -> None:
     assert python_of(name) == python
 
 
-def facts(files: list[tuple[str, str]]) -> Facts:
+NamedDigests = list[tuple[str, str]]
+NAMED_DIGESTS = st.lists(st.tuples(NAMES, DIGESTS), unique_by=lambda pair: pair[0])
+
+
+def promoted_set(named_digests: NamedDigests) -> tuple[PromotedFile, ...]:
+    """Return the files of a set of these names and digests."""
     cell = Cell(family="g", platform="linux", python="cp312")
     wheels = [
-        Wheel(cell=cell, file=staged(name, digest), found=digest, sidecar="", built=frozenset())
-        for name, digest in files
+        Wheel(cell=cell, file=staged_file(name, digest), found=digest, sidecar="", built=frozenset())
+        for name, digest in named_digests
     ]
-    return Facts(set_name="torch-2", wheels=tuple(wheels))
+    return promoted_files(Facts(set_name="torch-2", wheels=tuple(wheels)))
 
 
-def promoted(files: list[tuple[str, str]]) -> tuple[PromotedFile, ...]:
-    return promoted_files(facts(files))
+@given(NAMED_DIGESTS, st.randoms(use_true_random=False))
+def test_identifies_a_set_in_any_order(named_digests: NamedDigests, chance: random.Random) -> None:
+    shuffled = list(named_digests)
+    chance.shuffle(shuffled)
+
+    files = promoted_set(named_digests)
+
+    assert identity_of(promoted_set(shuffled)) == identity_of(files)
+    assert promoted_set(shuffled) == files
+    assert promoted_set([*named_digests, *named_digests]) == files
 
 
-@given(st.lists(st.tuples(NAMES, DIGESTS), unique_by=lambda pair: pair[0]), st.randoms(use_true_random=False))
-def test_a_set_is_known_by_names_and_bytes_in_any_order(files: list[tuple[str, str]], random: object) -> None:
-    shuffled = list(files)
-    random.shuffle(shuffled)  # type: ignore[attr-defined]
-    assert identity_of(promoted(shuffled)) == identity_of(promoted(files))
-    assert promoted(shuffled) == promoted(files) == promoted([*files, *files])
-    for number, (name, digest) in enumerate(files):
-        other = "b" * 64 if digest == "a" * 64 else "a" * 64
-        changed = [*files[:number], (name, other), *files[number + 1 :]]
-        fewer = [*files[:number], *files[number + 1 :]]
-        same = {identity_of(promoted(one)) for one in (files, changed, fewer)}
-        assert len(same) == 3
+@given(NAMED_DIGESTS)
+def test_identifies_a_set_by_every_name_and_its_bytes(named_digests: NamedDigests) -> None:
+    identity = identity_of(promoted_set(named_digests))
+
+    for number, (name, digest) in enumerate(named_digests):
+        other_digest = OTHER_DIGEST if digest == DIGEST else DIGEST
+        changed = [*named_digests[:number], (name, other_digest), *named_digests[number + 1 :]]
+        fewer = [*named_digests[:number], *named_digests[number + 1 :]]
+
+        assert len({identity, identity_of(promoted_set(changed)), identity_of(promoted_set(fewer))}) == 3
 
 
-FAMILY = "gfx94X-dcgpu"
+def test_does_not_take_the_manifest_of_a_rocm_build_for_a_record(tmp_path: Path) -> None:
+    store = DirectoryStore(tmp_path / "runs")
+    run = runs.run_outputs()
+    runs.publish_rocm(store, run, tmp_path / "dist", family=FAMILY)
+    before = read_group(store, run, FAMILY)
+    key = f"{run.manifests_prefix(FAMILY)}/therock_manifest.json"
+    store.put_bytes(key, b'{"rocm_version": "7.10.0"}')
+
+    assert read_group(store, run, FAMILY) == before
+    assert before.records
 
 
-def keys(store: Store, prefix: str = "v2-staging") -> list[str]:
-    return [one.key.removeprefix(f"{prefix}/") for one in store.list(prefix)]
+# The verb
 
 
-def record(store: Store, family: str = FAMILY, run: str = "17-linux") -> StagingRecord:
-    return documents.read(store, documents.staging_record(family, run), StagingRecord)
+def staging_record(store: Store, family: str = FAMILY) -> StagingRecord:
+    """Return the record of what was staged of run 17."""
+    return documents.read(store, documents.staging_record(family, "17-linux"), StagingRecord)
 
 
-def test_a_runs_wheels_are_staged_with_sidecars_pages_and_a_record_of_their_origin(desk: Desk) -> None:
-    desk.runs.whole(FAMILY, ["cp311", "cp312"])
+def staged_distributions(store: Store, family: str = FAMILY) -> set[str]:
+    """Return the distributions that were staged of run 17."""
+    return {file.distribution for file in staging_record(store, family).files}
+
+
+def test_stages_every_file_with_its_sidecar_and_lists_it(desk: ReleaseDesk) -> None:
+    files = desk.publish(FAMILY, pythons=["cp311", "cp312"])
+
     assert desk.stage() == 0
-    found = keys(desk.bucket, f"v2-staging/{FAMILY}")
-    wheels = [key for key in found if key.endswith(".whl")]
-    assert len(wheels) == 5
-    assert {f"{wheel}.metadata" for wheel in wheels} <= set(found)
-    assert {"index.html", "simple/index.html", "simple/torch/index.html", "simple/rocm/index.html"} <= set(
-        found
-    )
-    written = record(desk.bucket)
-    by_name = {file.name: file for file in written.files}
-    for file in desk.runs.made.values():
-        assert by_name[file.name].sha256 == file.sha256 == desk.bucket.digest(by_name[file.name].key)
-        assert file.sha256 in desk.bucket.read(f"v2-staging/{FAMILY}/index.html").decode()
-    assert (written.run_id, written.store, written.platform) == ("17", desk.runs.store.url, "linux")
-    assert {by_name[wheel].python for wheel in wheels} == {"", "cp311", "cp312"}
-    (lock,) = written.locks
+
+    page = desk.bucket.read(f"{STAGING_FOLDER}/index.html").decode()
+    staged_files = {file.name: file for file in staging_record(desk.bucket).files}
+    assert staged_files.keys() == {file.name for file in files}
+    for file in files:
+        assert staged_files[file.name].sha256 == file.sha256
+        assert desk.bucket.digest(f"{STAGING_FOLDER}/{file.name}") == file.sha256
+        assert file.sha256 in page
+        if file.metadata_sha256:
+            assert desk.bucket.digest(f"{STAGING_FOLDER}/{file.name}.metadata") == file.metadata_sha256
+    assert "6 files are in" in desk.read_messages()
+
+
+@pytest.mark.parametrize(
+    "page", ["index.html", "simple/index.html", "simple/torch/index.html", "simple/rocm/index.html"]
+)
+def test_writes_the_pages_of_staging(desk: ReleaseDesk, page: str) -> None:
+    desk.publish(FAMILY)
+
+    assert desk.stage() == 0
+
+    assert desk.bucket.find(f"{STAGING_FOLDER}/{page}") is not None
+
+
+def test_records_the_run_that_was_staged(desk: ReleaseDesk) -> None:
+    desk.publish(FAMILY, pythons=["cp311", "cp312"])
+
+    assert desk.stage() == 0
+
+    record = staging_record(desk.bucket)
+    assert record.run_id == "17"
+    assert record.platform == "linux"
+    assert record.store == desk.run_store.url
+    pythons = {file.python for file in record.files if file.name.endswith(".whl")}
+    assert pythons == {"", "cp311", "cp312"}
+
+
+def test_records_the_source_locks_of_what_was_staged(desk: ReleaseDesk) -> None:
+    desk.publish(FAMILY)
+
+    assert desk.stage() == 0
+
+    (lock,) = staging_record(desk.bucket).locks
     assert lock.commits == {"torch": "a" * 40, "audio": "a" * 40}
-    assert lock.promised == {"torch": desk.runs.torch, "torchaudio": desk.runs.audio}
-    stages = {one.key.rpartition("/")[2].removesuffix(".json").partition("-")[0] for one in written.records}
-    assert stages == {"build_rocm", "build_torch", "build_audio", "test_smoke", "test_rocm", "test_torch"}
-    for one in (*written.records, *written.reports, lock.document):
-        assert desk.runs.store.digest(one.key) == one.sha256
-    assert len(written.reports) == 5
-    assert "6 files are in" in desk.said()
+    assert lock.promised == {"torch": runs.torch_version(), "torchaudio": runs.audio_version()}
+    assert desk.run_store.digest(lock.document.key) == lock.document.sha256
 
 
-def test_groups_kinds_and_packages_are_chosen_and_add_up(desk: Desk) -> None:
-    desk.runs.whole(FAMILY)
-    desk.runs.whole("gfx1151")
-    assert desk.stage("--gpu-family", "gfx1151", "--distributions", "rocm") == 0
-    assert {file.distribution for file in record(desk.bucket, "gfx1151").files} == {"rocm", "rocm-sdk-core"}
-    assert desk.bucket.list(f"v2-staging/{FAMILY}") == []
-    assert desk.stage("--gpu-family", "gfx1151", "--packages", "torch") == 0
-    expected = {"rocm", "rocm-sdk-core", "torch"}
-    assert {file.distribution for file in record(desk.bucket, "gfx1151").files} == expected
-    page = desk.bucket.read("v2-staging/gfx1151/index.html").decode()
+def test_names_the_records_and_reports_of_what_was_staged(desk: ReleaseDesk) -> None:
+    desk.publish(FAMILY, pythons=["cp311", "cp312"])
+
+    assert desk.stage() == 0
+
+    record = staging_record(desk.bucket)
+    names = [document.key.rpartition("/")[2].removesuffix(".json") for document in record.records]
+    assert {name.partition("-")[0] for name in names} == {
+        "build_rocm",
+        "build_torch",
+        "build_audio",
+        "test_smoke",
+        "test_rocm",
+        "test_torch",
+    }
+    assert len(record.reports) == 5
+    for document in (*record.records, *record.reports):
+        assert desk.run_store.digest(document.key) == document.sha256
+
+
+def test_stages_the_chosen_family_alone(desk: ReleaseDesk) -> None:
+    desk.publish(FAMILY, OTHER_FAMILY)
+
+    assert desk.stage("--gpu-family", OTHER_FAMILY, "--distributions", "rocm") == 0
+
+    assert staged_distributions(desk.bucket, OTHER_FAMILY) == {"rocm", "rocm-sdk-core"}
+    assert desk.bucket.list(STAGING_FOLDER) == []
+
+
+def test_adds_chosen_packages_to_what_was_staged_before(desk: ReleaseDesk) -> None:
+    desk.publish(FAMILY)
+    assert desk.stage("--distributions", "rocm") == 0
+
+    assert desk.stage("--packages", "torch") == 0
+
+    assert staged_distributions(desk.bucket) == {"rocm", "rocm-sdk-core", "torch"}
+    page = desk.bucket.read(f"{STAGING_FOLDER}/index.html").decode()
     assert "rocm_sdk_core" in page
     assert "torch-2.10" in page
-    assert desk.stage("--packages", "torchaudi") == 2
-    assert "Did you mean 'torchaudio'?" in desk.said()
 
 
-def test_sample_wheels_are_refused_before_anything_is_copied(desk: Desk) -> None:
-    desk.runs.whole("gfx1151")
-    desk.runs.rocm = "7.99.0.dev0+sample"
-    desk.runs.build_rocm(FAMILY)
-    assert desk.stage() == 2
-    assert "Wheels of the sample are never published" in desk.said()
-    assert desk.bucket.list("") == []
+def test_proposes_a_name_for_an_unknown_package(desk: ReleaseDesk) -> None:
+    desk.publish(FAMILY)
+
+    assert desk.stage("--packages", "torchaudi") == UsageError.exit_code
+    assert "Did you mean 'torchaudio'?" in desk.read_messages()
 
 
-def test_a_rehearsal_is_of_the_sample_alone_in_a_store_of_its_own(desk: Desk) -> None:
-    rehearsal, own = ("--release-type", "rehearsal"), replace(desk, bucket=desk.releases)
-    desk.staged(FAMILY)
-    assert desk.stage(*rehearsal) == desk.promote(release_type="rehearsal") == 2
-    assert desk.said().count("is not the sample's, so no rehearsal may write there") == 2
-    assert own.stage(*rehearsal) == 2
-    assert "A rehearsal is of the sample's wheels alone" in own.said()
-    own.runs.run_id, own.runs.rocm = "18", "7.99.0.dev0+sample"
-    own.runs.whole(FAMILY)
-    assert own.stage(*rehearsal) == 0
-    assert "is a wheel of the sample" in own.refused()
-    assert own.promote(release_type="rehearsal") == 0
-    assert own.decision().release_type == "rehearsal"
-    assert own.promote("--distribution-store", "s3://therock-dev-python", release_type="rehearsal") == 2
+def test_dry_run_says_what_would_be_copied(desk: ReleaseDesk) -> None:
+    desk.publish(FAMILY)
 
-
-def test_a_name_that_stands_for_other_bytes_is_refused(desk: Desk) -> None:
-    desk.runs.whole(FAMILY)
-    assert desk.stage() == 0
-    name = next(file.name for file in desk.runs.made.values() if file.distribution == "torch")
-    key = f"v2-staging/{FAMILY}/{name}"
-    desk.bucket.put_bytes(key, b"somebody else's")
-    assert desk.stage() == 11
-    assert f"{key} exists in" in desk.said()
-    assert desk.bucket.read(key) == b"somebody else's"
-    # nor does a record take it for an addition
-    old = record(desk.bucket)
-    changed = tuple(one.model_copy(update={"sha256": "a" * 64}) for one in old.files)
-    with pytest.raises(StoreError, match="was staged with other bytes before: aaaaaaaaaaaa"):
-        merged(old.model_copy(update={"files": changed}), old)
-
-
-def test_a_run_that_is_not_there_or_differs_from_its_record_is_refused(desk: Desk) -> None:
-    assert desk.stage() == 4
-    desk.runs.whole(FAMILY)
-    key = next(file.key for file in desk.runs.made.values() if file.distribution == "torch")
-    desk.runs.store.put_bytes(key, b"other bytes")
-    assert desk.stage() == 11
-    assert "was to be copied" in desk.said()
-    assert desk.bucket.list("v2-staging", recursive=True) == desk.bucket.list(f"v2-staging/{FAMILY}")
-    assert desk.bucket.find(f"v2-staging/{FAMILY}/index.html") is None
-
-
-def test_a_dry_run_says_what_would_be_copied(desk: Desk) -> None:
-    desk.runs.whole(FAMILY)
     assert desk.stage("--dry-run") == 0
+
     assert desk.bucket.list("") == []
-    assert "4 of 4 files would be copied" in desk.said()
+    assert "4 of 4 files" in desk.read_messages()
 
 
-def test_a_release_type_without_a_bucket_needs_a_store(desk: Desk) -> None:
-    assert run_ci("stage", "--run-id", "17") == 2
-    assert "Give --release-type" in desk.said()
+def test_rejects_wheels_of_the_sample_before_anything_is_copied(desk: ReleaseDesk) -> None:
+    desk.publish(OTHER_FAMILY)
+    runs.publish_rocm(
+        desk.run_store, desk.run, desk.folder / "sample", family=FAMILY, version=SAMPLE_ROCM_VERSION
+    )
+
+    assert desk.stage() == UsageError.exit_code
+    assert "sample" in desk.read_messages()
+    assert desk.bucket.list("") == []
 
 
-def test_the_manifest_of_a_rocm_build_is_no_record(runs: Runs) -> None:
-    runs.build_rocm("gfx110X-all")
-    before = read_group(runs.store, runs.outputs, "gfx110X-all")
-    key = f"{runs.outputs.manifests_prefix('gfx110X-all')}/therock_manifest.json"
-    runs.store.put_bytes(key, b'{"rocm_version": "7.10.0"}')
-    assert read_group(runs.store, runs.outputs, "gfx110X-all") == before
-    assert before.records
+def test_rejects_a_name_that_stands_for_other_bytes(desk: ReleaseDesk) -> None:
+    files = desk.publish(FAMILY)
+    assert desk.stage() == 0
+    name = next(file.name for file in files if file.distribution == "torch")
+    key = f"{STAGING_FOLDER}/{name}"
+    desk.bucket.put_bytes(key, b"somebody else's")
+
+    assert desk.stage() == StoreError.exit_code
+    assert key in desk.read_messages()
+    assert desk.bucket.read(key) == b"somebody else's"
+
+
+def test_rejects_a_run_that_does_not_exist(desk: ReleaseDesk) -> None:
+    assert desk.stage() == MissingInputError.exit_code
+
+
+def test_lists_nothing_of_a_run_that_differs_from_its_record(desk: ReleaseDesk) -> None:
+    files = desk.publish(FAMILY)
+    torch_file = next(file for file in files if file.distribution == "torch")
+    desk.run_store.put_bytes(torch_file.key, b"other bytes")
+
+    assert desk.stage() == StoreError.exit_code
+    assert torch_file.name in desk.read_messages()
+    assert desk.bucket.list("v2-staging") == desk.bucket.list(STAGING_FOLDER)
+    assert desk.bucket.find(f"{STAGING_FOLDER}/index.html") is None
+
+
+def test_rejects_a_release_type_without_a_bucket_where_no_store_is_named(desk: ReleaseDesk) -> None:
+    assert run_ci("stage", "--run-id", "17") == UsageError.exit_code
+    assert "--release-type" in desk.read_messages()
+
+
+# Rehearsals
+
+
+@pytest.fixture
+def rehearsal_desk(desk: ReleaseDesk) -> ReleaseDesk:
+    """Return a desk whose run is of the sample."""
+    sample_desk = desk.with_run("18")
+    sample_desk.publish(FAMILY, rocm_version=SAMPLE_ROCM_VERSION)
+    return sample_desk
+
+
+def test_keeps_rehearsals_out_of_a_bucket_of_real_wheels(desk: ReleaseDesk) -> None:
+    desk.publish(FAMILY)
+    assert desk.stage() == 0
+    before = desk.bucket.list("")
+
+    assert desk.stage(*REHEARSAL) == UsageError.exit_code
+    assert desk.promote(release_type="rehearsal") == UsageError.exit_code
+    assert desk.bucket.list("") == before
+
+
+def test_rejects_rehearsing_with_real_wheels(desk: ReleaseDesk) -> None:
+    desk.publish(FAMILY)
+
+    assert desk.stage(*REHEARSAL) == UsageError.exit_code
+    assert "sample" in desk.read_messages()
+    assert desk.bucket.list("") == []
+
+
+def test_rehearses_a_promotion_of_the_sample(rehearsal_desk: ReleaseDesk) -> None:
+    assert rehearsal_desk.stage(*REHEARSAL) == 0
+    assert rehearsal_desk.promote(release_type="rehearsal") == 0
+
+    assert rehearsal_desk.decision().release_type == "rehearsal"
+
+
+def test_promotes_no_rehearsal_as_a_nightly(rehearsal_desk: ReleaseDesk) -> None:
+    assert rehearsal_desk.stage(*REHEARSAL) == 0
+
+    assert "sample" in rehearsal_desk.read_refusal()
+    assert rehearsal_desk.has_released_nothing()
+
+
+def test_rehearses_in_no_bucket_of_a_release_type(rehearsal_desk: ReleaseDesk) -> None:
+    assert rehearsal_desk.stage(*REHEARSAL) == 0
+
+    options = ("--distribution-store", "s3://therock-dev-python")
+    assert rehearsal_desk.promote(*options, release_type="rehearsal") == UsageError.exit_code

@@ -2,58 +2,79 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pytest
 
 from ci.promote import promotion
 from core.cli.options import ROOT
+from core.errors import StoreError
 from core.stores.location import open_store
 from core.stores.s3 import S3Store
+from tests.kit import release_desk, runs
 from tests.kit.front_doors import run_ci
-from tests.unit.ci.promote.conftest import decision_in
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from types_boto3_s3 import S3Client
+
+    from core.stores import Store
+
+RUN = runs.run_outputs("17123441166")
+NIGHTLY = ("--release-type", "nightly")
 
 
 @pytest.fixture
-def buckets(s3: S3Client, runs: Any) -> Any:
-    """Leave a tested run of CI in its bucket, for another one to hand out."""
+def run_store(s3: S3Client, tmp_path: Path) -> Store:
+    """Leave a tested run of CI in its bucket, beside the bucket that releases go to."""
     for name in ("therock-nightly-artifacts", "therock-nightly-python"):
         s3.create_bucket(Bucket=name)
-    runs.run_id, runs.store = "17123441166", open_store("s3://therock-nightly-artifacts", root=ROOT)
-    runs.whole("gfx94X-dcgpu")
-    return runs
+    store = open_store("s3://therock-nightly-artifacts", root=ROOT)
+    runs.publish_complete_run(store, RUN, tmp_path / "dist")
+    return store
 
 
-def test_promotion_copies_on_the_server(buckets: Any, s3: S3Client, monkeypatch: pytest.MonkeyPatch) -> None:
-    def no_download(_self: S3Store, key: str, _folder: object) -> None:
+def test_copies_on_the_server(run_store: Store, s3: S3Client, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse_download(_self: S3Store, key: str, _folder: object) -> None:
         pytest.fail(f"{key} was downloaded instead of being copied on the server.")
 
-    monkeypatch.setattr(S3Store, "fetch", no_download)
-    nightly = ["--release-type", "nightly"]
-    assert run_ci("stage", "--run-id", buckets.run_id, *nightly) == 0
-    assert run_ci("promote", *nightly, "--by", "one") == 0
+    monkeypatch.setattr(S3Store, "fetch", refuse_download)
+
+    assert run_ci("stage", "--run-id", RUN.run_id, *NIGHTLY) == 0
+    assert run_ci("promote", *NIGHTLY, "--by", "the first") == 0
+
     bucket = open_store("s3://therock-nightly-python", root=ROOT)
-    decision = decision_in(bucket)
-    assert len(decision.files) == 4
-    for file in decision.files:
-        assert bucket.digest(file.key) == file.sha256 == buckets.store.digest(file.staged_key.replace(
-            "v2-staging", "17123441166-linux/python"
-        ))  # fmt: skip
+    files = release_desk.only_decision(bucket).files
+    assert len(files) == 4
+    for file in files:
+        source_key = file.staged_key.replace("v2-staging", f"{RUN.prefix}/python")
+        assert bucket.digest(file.key) == file.sha256
+        assert run_store.digest(source_key) == file.sha256
         head = s3.head_object(Bucket="therock-nightly-python", Key=file.key)
         assert head["CacheControl"] == "public, max-age=31536000, immutable"
         assert head["ContentType"] in {"application/zip", "application/gzip"}
     assert promotion.unfinished(bucket) == []
-    before = [(one.key, one.etag, one.modified) for one in bucket.list("")]
-    assert run_ci("promote", *nightly, "--by", "two") == 0
-    assert [(one.key, one.etag, one.modified) for one in bucket.list("")] == before
 
 
-def test_a_missing_bucket_is_one_clear_error(buckets: Any, capsys: pytest.CaptureFixture[str]) -> None:
-    assert buckets.made
-    where = ["--distribution-store", "s3://nowhere-to-be-found", "--release-type", "nightly"]
-    for words in (["stage", "--run-id", buckets.run_id], ["promote"]):
-        assert run_ci(*words, *where) == 11
-        assert "nowhere-to-be-found" in capsys.readouterr().err
+@pytest.mark.usefixtures("run_store")
+def test_writes_nothing_where_a_set_was_promoted_before() -> None:
+    assert run_ci("stage", "--run-id", RUN.run_id, *NIGHTLY) == 0
+    assert run_ci("promote", *NIGHTLY, "--by", "the first") == 0
+    bucket = open_store("s3://therock-nightly-python", root=ROOT)
+    before = [(stored.key, stored.etag, stored.modified) for stored in bucket.list("")]
+
+    assert run_ci("promote", *NIGHTLY, "--by", "the second") == 0
+
+    assert [(stored.key, stored.etag, stored.modified) for stored in bucket.list("")] == before
+
+
+@pytest.mark.usefixtures("run_store")
+@pytest.mark.parametrize("words", [("stage", "--run-id", RUN.run_id), ("promote",)], ids=["stage", "promote"])
+def test_names_a_bucket_that_does_not_exist(
+    words: tuple[str, ...], capsys: pytest.CaptureFixture[str]
+) -> None:
+    options = ("--distribution-store", "s3://nowhere-to-be-found", *NIGHTLY)
+
+    assert run_ci(*words, *options) == StoreError.exit_code
+    assert "nowhere-to-be-found" in capsys.readouterr().err

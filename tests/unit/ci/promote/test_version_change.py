@@ -1,3 +1,5 @@
+"""Which versions, names and sets become a release, and which device code of them stays."""
+
 from collections.abc import Sequence
 
 import pytest
@@ -9,14 +11,12 @@ from ci.promote.version_change import RocmChange, final_of, kept_facts, new_vers
 from core.errors import FatalError, MissingInputError, UsageError, WheelError
 from pytorch_build.lock.versions import version_suffix, wheel_version
 from pytorch_build.refs.torch_refs import DISTRIBUTIONS
-from tests.unit.ci.promote.conftest import keeping
-from tests.unit.ci.promote.test_policy import facts, wheel
+from tests.kit.promotion_facts import facts_of, staged_wheel
 
 CHANGE = RocmChange(old="7.10.0rc2", new="7.10.0")
-LINUX = "py3-none-linux_x86_64.whl"
-CORE, CP312 = f"rocm_sdk_core-7.10.0rc2-{LINUX}", "cp312-cp312-linux_x86_64.whl"
+CORE = "rocm_sdk_core-7.10.0rc2-py3-none-linux_x86_64.whl"
 
-BASES = st.builds("{}.{}.{}".format, *[st.integers(0, 99)] * 3)
+BASE_VERSIONS = st.builds("{}.{}.{}".format, *[st.integers(0, 99)] * 3)
 COMMITS = st.text("0123456789abcdef", min_size=8, max_size=40)
 
 
@@ -33,110 +33,173 @@ COMMITS = st.text("0123456789abcdef", min_size=8, max_size=40)
         ("triton", "3.6.0+gitaf7c10rc2.rocm7.10.0rc2", "3.6.0+gitaf7c10rc2.rocm7.10.0"),
         ("apex", "1.10.0+git0a20251120.rocm7.10.0rc2", "1.10.0+git0a20251120.rocm7.10.0"),
         ("torch", "2.10.0+rocm7.10.0rc2.rocm7.10.0rc2", "2.10.0+rocm7.10.0rc2.rocm7.10.0"),
-        # not of this candidate
-        ("rocm", "7.10.0rc1", None),
-        ("rocm", "7.10.0", None),
-        ("rocm", "7.10.0rc2+local", None),
-        ("torch", "2.10.0", None),
-        ("torch", "2.10.0+rocm7.10.0rc20", None),
-        ("torch", "2.10.0+rocm7.10.0rc2.more", None),
-        ("torch", "2.10.0+devrocm7.10.0rc2", None),
-        ("torch", "2.10.0+cpu", None),
-        ("torch", "7.10.0rc2", None),
-        ("numpy", "7.10.0rc2", None),
-        ("rocm-like", "7.10.0rc2", None),
     ],
 )
-def test_new_versions(distribution: str, old: str, new: str | None) -> None:
+def test_replaces_the_version_of_the_candidate(distribution: str, old: str, new: str) -> None:
     assert new_version(distribution, old, CHANGE) == new
 
 
-@given(BASES, st.integers(0, 99), BASES, COMMITS, st.sampled_from(["nightly", "prerelease", "dev"]))
-def test_only_rocms_part_of_a_local_version_changes(
-    rocm: str, candidate: int, torch: str, commit: str, release_type: str
-) -> None:
-    change = final_of(f"{rocm}rc{candidate}")
-    assert change == RocmChange(old=f"{rocm}rc{candidate}", new=rocm)
+@pytest.mark.parametrize(
+    ("distribution", "version"),
+    [
+        ("rocm", "7.10.0rc1"),
+        ("rocm", "7.10.0"),
+        ("rocm", "7.10.0rc2+local"),
+        ("torch", "2.10.0"),
+        ("torch", "2.10.0+rocm7.10.0rc20"),
+        ("torch", "2.10.0+rocm7.10.0rc2.more"),
+        ("torch", "2.10.0+devrocm7.10.0rc2"),
+        ("torch", "2.10.0+cpu"),
+        ("torch", "7.10.0rc2"),
+        ("numpy", "7.10.0rc2"),
+        ("rocm-like", "7.10.0rc2"),
+    ],
+)
+def test_knows_no_new_version_of_what_is_not_of_the_candidate(distribution: str, version: str) -> None:
+    assert new_version(distribution, version, CHANGE) is None
+
+
+@given(BASE_VERSIONS, st.integers(0, 99))
+def test_a_candidate_becomes_the_later_version_without_its_number(rocm_version: str, candidate: int) -> None:
+    change = final_of(f"{rocm_version}rc{candidate}")
+
+    assert change == RocmChange(old=f"{rocm_version}rc{candidate}", new=rocm_version)
     assert Version(change.old) < Version(change.new)
-    old = wheel_version(torch, version_suffix(change.old), release_type=release_type, commit=commit)
-    new = wheel_version(torch, version_suffix(change.new), release_type=release_type, commit=commit)
+
+
+@given(
+    BASE_VERSIONS,
+    st.integers(0, 99),
+    BASE_VERSIONS,
+    COMMITS,
+    st.sampled_from(["nightly", "prerelease", "dev"]),
+)
+def test_changes_only_rocms_part_of_a_local_version(
+    rocm_version: str, candidate: int, torch_version: str, commit: str, release_type: str
+) -> None:
+    change = final_of(f"{rocm_version}rc{candidate}")
+    old, new = [
+        wheel_version(torch_version, version_suffix(rocm), release_type=release_type, commit=commit)
+        for rocm in (change.old, change.new)
+    ]
+
     assert new_version("torch", old, change) == new
-    assert Version(new).public == Version(old).public
     assert new_version("torch", new, change) is None
+    assert Version(new).public == Version(old).public
 
 
 @pytest.mark.parametrize(
     "version", ["7.10.0", "7.10.0a20260822", "7.10.0.dev0+0123abc", "7.99.0.dev0+sample", "7.10", "latest"]
 )
-def test_only_candidates_become_releases(version: str) -> None:
+def test_rejects_a_version_that_is_no_candidate(version: str) -> None:
     with pytest.raises(UsageError):
         final_of(version)
 
 
-def test_a_group_of_targets_is_refused() -> None:
-    with pytest.raises(UsageError, match="gfx12-0 is not a gfx target"):
+def test_rejects_a_group_of_targets() -> None:
+    with pytest.raises(UsageError, match="gfx12-0"):
         final_of("7.10.0rc2", ["gfx12-0"])
 
 
-@pytest.mark.parametrize(
-    ("text", "found"),
-    [
-        (b"version 7.10.0rc2.", True),
-        (b"2.10.0+rocm7.10.0rc2", True),
-        (b"v7.10.0rc2-linux", True),
-        (b"7.10.0rc21", False),
-        (b"17.10.0rc2", False),
-        (b"2.7.10.0rc2", False),
-        (b"7.10.0", False),
-        (b"7x10y0rc2", False),
-    ],
-)
-def test_mentions(text: bytes, *, found: bool) -> None:
-    assert bool(CHANGE.mention().search(text)) is found
-    sample = RocmChange(old="7.99.0.dev0+sample", new="7.99.1.dev0+sample").mention()
-    assert sample.search(b"7.99.0.dev0+sample")
-    assert sample.search(b"2.10.0+devrocm7.99.0.dev0.sample")
+@pytest.mark.parametrize("text", [b"version 7.10.0rc2.", b"2.10.0+rocm7.10.0rc2", b"v7.10.0rc2-linux"])
+def test_finds_a_mention_of_the_candidate(text: bytes) -> None:
+    assert CHANGE.mention().search(text)
 
 
 @pytest.mark.parametrize(
-    ("names", "error", "said"),
+    "text", [b"7.10.0rc21", b"17.10.0rc2", b"2.7.10.0rc2", b"7.10.0", b"7x10y0rc2"], ids=bytes.decode
+)
+def test_takes_other_versions_for_no_mention(text: bytes) -> None:
+    assert not CHANGE.mention().search(text)
+
+
+@pytest.mark.parametrize(
+    "text", [b"7.99.0.dev0+sample", b"2.10.0+devrocm7.99.0.dev0.sample"], ids=bytes.decode
+)
+def test_finds_a_mention_of_a_local_version(text: bytes) -> None:
+    change = RocmChange(old="7.99.0.dev0+sample", new="7.99.1.dev0+sample")
+
+    assert change.mention().search(text)
+
+
+@pytest.mark.parametrize(
+    ("names", "error", "words"),
     [
-        ([], MissingInputError, "no packages"),
-        ([f"numpy-7.10.0rc2-{LINUX}"], WheelError, "numpy-7.10.0rc2.*is not a package that carries"),
-        ([CORE.replace("rc2", "rc1")], WheelError, "does not carry ROCm 7.10.0rc2"),
-        ([CORE.replace("rc2", "")], WheelError, "does not carry ROCm 7.10.0rc2"),
-        ([f"torch-2.10.0+cpu-{CP312}"], WheelError, "does not carry"),
-        (["notes.txt"], WheelError, r"notes\.txt"),
-        ([CORE, CORE.replace("rc2", ".rc2")], WheelError, "both become"),
+        ([], MissingInputError, "packages"),
+        (["numpy-7.10.0rc2-py3-none-linux_x86_64.whl"], WheelError, "numpy-7.10.0rc2"),
+        ([CORE.replace("rc2", "rc1")], WheelError, "7.10.0rc2"),
+        ([CORE.replace("rc2", "")], WheelError, "7.10.0rc2"),
+        (["torch-2.10.0+cpu-cp312-cp312-linux_x86_64.whl"], WheelError, "torch-2.10.0+cpu"),
+        (["notes.txt"], WheelError, "notes.txt"),
+        ([CORE, CORE.replace("rc2", ".rc2")], WheelError, "rocm_sdk_core-7.10.0.rc2"),
+    ],
+    ids=[
+        "empty",
+        "a package of others",
+        "another candidate",
+        "a release",
+        "torch without ROCm",
+        "no package",
+        "two files of one new name",
     ],
 )
-def test_sets_that_are_refused(names: Sequence[str], error: type[Exception], said: str) -> None:
-    with pytest.raises(error, match=said):
+def test_rejects_a_set_that_is_no_candidates(
+    names: Sequence[str], error: type[FatalError], words: str
+) -> None:
+    with pytest.raises(error) as raised:
         plan_set(names, CHANGE)
 
+    assert words in raised.value.message
 
-def test_every_project_that_we_build_takes_part() -> None:
-    assert {rules().kind_of(name) for name in DISTRIBUTIONS.values()} == {"pytorch"}
-    for name in ("rocm", "rocm-sdk-core", "rocm-sdk-libraries-gfx94x-dcgpu", "rocm-sdk-device-gfx942"):
-        assert rules().kind_of(name) == "rocm"
+
+@pytest.mark.parametrize("distribution", DISTRIBUTIONS.values())
+def test_every_project_that_is_built_takes_part(distribution: str) -> None:
+    assert rules().kind_of(distribution) == "pytorch"
+
+
+@pytest.mark.parametrize(
+    "distribution", ["rocm", "rocm-sdk-core", "rocm-sdk-libraries-gfx94x-dcgpu", "rocm-sdk-device-gfx942"]
+)
+def test_every_rocm_package_takes_part(distribution: str) -> None:
+    assert rules().kind_of(distribution) == "rocm"
+
+
+def test_packages_of_others_take_no_part() -> None:
     assert rules().kind_of("numpy") is None
-    for name in ("rocm", "rocm-sdk-core", "rocm-sdk-libraries", "rocm-sdk-devel", "rocm-profiler"):
-        assert any(place.required and place.holds == "rocm" for place in rules().places_of(name))
+
+
+@pytest.mark.parametrize(
+    "distribution", ["rocm", "rocm-sdk-core", "rocm-sdk-libraries", "rocm-sdk-devel", "rocm-profiler"]
+)
+def test_requires_rocms_version_in_a_file_of_each_of_its_packages(distribution: str) -> None:
+    assert any(place.required and place.holds == "rocm" for place in rules().places_of(distribution))
+
+
+def test_knows_the_version_in_the_links_of_device_code() -> None:
     assert any(place.members.endswith(".json") for place in rules().places_of("rocm-sdk-device-gfx942"))
 
 
 @pytest.mark.parametrize(
-    ("targets", "said"),
+    ("targets", "words"),
     [
-        (("gfx90a",), "no device code of .* would be left; it has device packages of gfx1100, gfx942"),
-        (("gfx942", "gfx90a"), "has no device packages of ROCm for gfx90a"),
-        (("gfx942", "gfx1100"), "has no device packages of torch for gfx1100"),
+        (("gfx90a",), ["gfx1100, gfx942"]),
+        (("gfx942", "gfx90a"), ["ROCm", "gfx90a"]),
+        (("gfx942", "gfx1100"), ["torch", "gfx1100"]),
     ],
+    ids=["no device code would be left", "no device package of ROCm", "no device package of torch"],
 )
-def test_lists_that_a_set_does_not_have(targets: tuple[str, ...], said: str) -> None:
-    rocm = [
-        wheel(name=f"rocm-sdk-device-{one}", version="7.10.0", python="") for one in ("gfx942", "gfx1100")
-    ]
-    with pytest.raises(FatalError, match=said) as refused:
-        kept_facts(facts(wheel(), wheel(name="amd-torch-device-gfx942"), *rocm), keeping(*targets))
+def test_rejects_targets_without_device_code(targets: tuple[str, ...], words: list[str]) -> None:
+    facts = facts_of(
+        staged_wheel(),
+        staged_wheel(name="amd-torch-device-gfx942"),
+        staged_wheel(name="rocm-sdk-device-gfx942", version="7.10.0"),
+        staged_wheel(name="rocm-sdk-device-gfx1100", version="7.10.0"),
+    )
+    change = RocmChange(old="7.10.0rc2", new="7.10.0", targets=targets)
+
+    with pytest.raises(FatalError) as refused:
+        kept_facts(facts, change)
+
+    for word in words:
+        assert word in refused.value.message
     assert "\n" not in refused.value.message

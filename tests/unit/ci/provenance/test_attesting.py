@@ -1,40 +1,89 @@
 """What the workflows attest: who may, where, and what."""
 
+from collections.abc import Mapping
 from pathlib import PurePosixPath
+from typing import Any
 
+import pytest
 import yaml  # type: ignore[import-untyped]
 
 from core.cli.options import ROOT
 from core.run import RunOutputs
-from tests.unit.ci.workflow_reading import calls, steps
+from tests.kit.workflow_files import calls, steps
 
 ATTEST = "./.github/actions/attest"
 ACTION = ROOT / ATTEST / "action.yml"
+CONDITION = "${{ !env.ACT && inputs.attest && vars.ATTESTATIONS != 'false' }}"
 
 
-def test_what_is_published_of_builds_is_attested_and_nothing_else_is() -> None:
-    ((where, job, step),) = ((at, job, one) for at, _, job, one in steps() if one.get("uses") == ATTEST)
-    assert where.startswith("publish.yml, publish,")
-    assert job["permissions"]["attestations"] == job["permissions"]["id-token"] == "write"
-    assert "nox -s provenance" in job["steps"][job["steps"].index(step) - 1]["run"]
-    # GitHub does not exist under act
-    assert step["if"] == "${{ !env.ACT && inputs.attest && vars.ATTESTATIONS != 'false' }}"
-    published = {at: job["with"] for at, _, job, target in calls() if target.name == "publish.yml"}
-    assert {at for at in published if published[at].get("attest")} == {
-        at for at in published if at.startswith("build_")
+@pytest.fixture(scope="module")
+def attesting_step() -> tuple[str, Mapping[str, Any], Mapping[str, Any]]:
+    """Return the only step that attests, with its place and its job."""
+    (attesting,) = [
+        (place, job, step) for place, _workflow, job, step in steps() if step.get("uses") == ATTEST
+    ]
+    return attesting
+
+
+def test_attests_in_the_job_that_publishes_alone(
+    attesting_step: tuple[str, Mapping[str, Any], Mapping[str, Any]],
+) -> None:
+    place, job, _step = attesting_step
+
+    assert place.startswith("publish.yml, publish,")
+    assert job["permissions"]["attestations"] == "write"
+    assert job["permissions"]["id-token"] == "write"
+
+
+def test_attests_after_the_statements_were_written(
+    attesting_step: tuple[str, Mapping[str, Any], Mapping[str, Any]],
+) -> None:
+    _place, job, step = attesting_step
+    previous_step = job["steps"][job["steps"].index(step) - 1]
+
+    assert "nox -s provenance" in previous_step["run"]
+
+
+def test_attests_where_the_caller_wants_it_and_github_exists(
+    attesting_step: tuple[str, Mapping[str, Any], Mapping[str, Any]],
+) -> None:
+    _place, _job, step = attesting_step
+
+    # GitHub does not exist under act.
+    assert step["if"] == CONDITION
+
+
+def test_attests_what_is_published_of_builds_and_nothing_else() -> None:
+    publishing_jobs = {
+        place: job["with"] for place, _workflow, job, target in calls() if target.name == "publish.yml"
     }
 
+    attesting_jobs = {place for place, inputs in publishing_jobs.items() if inputs.get("attest")}
 
-def test_the_globs_find_a_runs_wheels_and_sdists_wherever_the_run_lies() -> None:
-    made = yaml.safe_load(ACTION.read_text(encoding="utf-8"))["runs"]["steps"]
-    assert [step["uses"].partition("@")[0] for step in made] == ["actions/attest-build-provenance"]
-    for patterns in (step["with"]["subject-path"].split() for step in made):
-        for repository in ("", "down-stream/"):
-            prefix = RunOutputs(run_id="1", platform="linux", external_repo=repository).python_prefix("cpu")
-            for name in ("torch-2.whl", "rocm-7.tar.gz"):
-                path = PurePosixPath("out", prefix, name)
-                # pathlib's ** is one folder before Python 3.13, so both ends are held by themselves
-                assert [
-                    one for one in patterns if path.match(one.replace("out/**/", "", 1).replace("/**", "/*"))
-                ]
-        assert all(one.startswith("out/**/python/**/") for one in patterns)
+    assert attesting_jobs == {place for place in publishing_jobs if place.startswith("build_")}
+    assert attesting_jobs
+
+
+def subject_paths() -> list[str]:
+    """Return the patterns of the files that are attested."""
+    action = yaml.safe_load(ACTION.read_text(encoding="utf-8"))
+    (step,) = action["runs"]["steps"]
+    assert step["uses"].partition("@")[0] == "actions/attest-build-provenance"
+    return str(step["with"]["subject-path"]).split()
+
+
+@pytest.mark.parametrize("repository", ["", "down-stream/"], ids=["the bucket's", "another repository"])
+@pytest.mark.parametrize("name", ["torch-2.whl", "rocm-7.tar.gz"])
+def test_finds_a_runs_wheels_and_sdists_wherever_the_run_lies(repository: str, name: str) -> None:
+    run = RunOutputs(run_id="1", platform="linux", external_repo=repository)
+    path = PurePosixPath("out", run.python_prefix("cpu"), name)
+
+    # pathlib's ** is one folder before Python 3.13, so both ends are matched by themselves.
+    patterns = [pattern.replace("out/**/", "", 1).replace("/**", "/*") for pattern in subject_paths()]
+
+    assert any(path.match(pattern) for pattern in patterns)
+
+
+def test_attests_files_in_the_folders_of_wheels_alone() -> None:
+    for pattern in subject_paths():
+        assert pattern.startswith("out/**/python/**/")

@@ -13,57 +13,72 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ci.promote.runs import Recorded
 from ci.provenance import evidence
 from ci.provenance.facts import made_files
 from ci.provenance.statements import statement
 from core import data
 from core.cli.options import Common
-from core.errors import DataError, MissingInputError, ProvenanceError, ServiceError, UsageError
+from core.errors import DataError, FatalError, MissingInputError, ProvenanceError, ServiceError, UsageError
 from core.http import answering
 from core.stores.directory import DirectoryStore
 from tests.kit import provenance as samples
 from tests.kit.servers import Quiet, served
 
-RUN = samples.run()
-MADE = next(one for one in made_files(RUN) if one.file == samples.TORCH)
-JSON = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.text(max_size=8),
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=8), inner, max_size=3),
+RUN = samples.run_records()
+MADE_TORCH = next(made for made in made_files(RUN) if made.file == samples.TORCH)
+STATEMENT = statement(RUN, MADE_TORCH)
+STATEMENT_NAME = "x.intoto.json"
+
+# Where a value stands in a document: keys and numbers of list members, from the outermost inwards.
+Place = tuple[str | int, ...]
+
+
+def check_statement(content: object) -> None:
+    """Hold a statement's document against torch's file and record."""
+    parsed = data.parse_json(json.dumps(content), evidence.Statement, where=STATEMENT_NAME)
+    evidence.check_statement(parsed, STATEMENT_NAME, samples.TORCH, MADE_TORCH.by)
+
+
+def places_in(value: Any) -> list[Place]:
+    """Return every place of a document, its own included."""
+    children: dict[str | int, Any] = {}
+    if isinstance(value, dict):
+        children = value
+    elif isinstance(value, list):
+        children = dict(enumerate(value))
+
+    places: list[Place] = [()]
+    for key, child in children.items():
+        places += [(key, *place) for place in places_in(child)]
+    return places
+
+
+def replace_at(value: Any, place: Place, new_value: object) -> Any:
+    """Return a document with another value at a place."""
+    if not place:
+        return new_value
+    copy: Any = dict(value) if isinstance(value, dict) else list(value)
+    copy[place[0]] = replace_at(value[place[0]], place[1:], new_value)
+    return copy
+
+
+# Statements
+
+
+SCALARS = st.none() | st.booleans() | st.integers() | st.text("aé0\x1b\n", max_size=8)
+JSON_VALUES = st.recursive(
+    SCALARS,
+    lambda inner: (
+        st.lists(inner, max_size=3) | st.dictionaries(st.text("aé0\x1b\n", max_size=8), inner, max_size=3)
+    ),
     max_leaves=8,
 )
 
 
-def written() -> dict[str, Any]:
-    """Return the sample's statement, its record named as a reader names it: below the run."""
-    return statement(RUN, MADE)
-
-
-def read(value: object) -> evidence.Statement:
-    return data.parse_json(json.dumps(value), evidence.Statement, where="x.intoto.json")
-
-
-def by() -> Recorded:
-    return MADE.by
-
-
-def places(value: Any, path: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
-    inner = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
-    return [path, *(one for key, part in inner for one in places(part, (*path, key)))]
-
-
-def replaced(value: Any, path: tuple[Any, ...], new: object) -> Any:
-    if not path:
-        return new
-    copy = dict(value) if isinstance(value, dict) else list(value)
-    copy[path[0]] = replaced(value[path[0]], path[1:], new)
-    return copy
-
-
-@given(place=st.sampled_from(places(written())), new=JSON)
-def test_whatever_stands_in_its_place_is_said_or_does_not_matter(place: tuple[Any, ...], new: object) -> None:
+@given(place=st.sampled_from(places_in(STATEMENT)), value=JSON_VALUES)
+def test_any_value_in_a_statement_is_refused_or_does_not_matter(place: Place, value: object) -> None:
     with suppress(DataError, ProvenanceError):
-        evidence.check_statement(read(replaced(written(), place, new)), "x.intoto.json", samples.TORCH, by())
+        check_statement(replace_at(STATEMENT, place, value))
 
 
 @pytest.mark.parametrize(
@@ -78,86 +93,125 @@ def test_whatever_stands_in_its_place_is_said_or_does_not_matter(place: tuple[An
     ],
     ids=lambda place: ".".join(map(str, place)),
 )
-def test_what_ties_it_to_file_record_and_source_may_not_change(place: tuple[Any, ...]) -> None:
+def test_rejects_a_change_of_what_ties_a_statement_to_file_record_and_source(place: Place) -> None:
     with pytest.raises(ProvenanceError):
-        evidence.check_statement(
-            read(replaced(written(), place, "f" * 64)), "x.intoto.json", samples.TORCH, by()
-        )
+        check_statement(replace_at(STATEMENT, place, "f" * 64))
 
 
-def test_a_file_is_of_the_record_that_has_its_bytes() -> None:
-    other = samples.TORCH.model_copy(update={"sha256": "f" * 64})
-    assert evidence.check_file(samples.TORCH, [(by(), other), (by(), samples.TORCH)])[1] == samples.TORCH
-    # what earlier records left out is not missed
-    old = samples.TORCH.model_copy(update={"metadata_sha256": "", "requires_python": ""})
-    assert evidence.check_file(samples.TORCH, [(by(), old)])[1] == old
-    with pytest.raises(ProvenanceError, match="another size"):
-        evidence.check_file(samples.TORCH.model_copy(update={"size": 3}), [(by(), samples.TORCH)])
+# Records
+
+
+def test_finds_the_record_that_has_a_files_bytes() -> None:
+    other_bytes = samples.TORCH.model_copy(update={"sha256": "f" * 64})
+    named = [(MADE_TORCH.by, other_bytes), (MADE_TORCH.by, samples.TORCH)]
+
+    _by, file = evidence.check_file(samples.TORCH, named)
+
+    assert file == samples.TORCH
+
+
+def test_does_not_miss_what_earlier_records_left_out() -> None:
+    earlier = samples.TORCH.model_copy(update={"metadata_sha256": "", "requires_python": ""})
+
+    _by, file = evidence.check_file(samples.TORCH, [(MADE_TORCH.by, earlier)])
+
+    assert file == earlier
+
+
+def test_rejects_a_record_with_another_size_of_the_same_bytes() -> None:
+    smaller = samples.TORCH.model_copy(update={"size": 3})
+
+    with pytest.raises(ProvenanceError, match="size"):
+        evidence.check_file(smaller, [(MADE_TORCH.by, samples.TORCH)])
+
+
+# Files and their runs
 
 
 NAME = "torch-2.10.0+rocm7.1-cp312-cp312-linux_x86_64.whl"
 KEY = f"down-stream/123-linux/python/gfx94X-dcgpu/{NAME}"
+RECORD_PATH = "manifests/gfx94X-dcgpu/x.json"
 
 
-@pytest.fixture(name="store")
-def store_fixture(tmp_path: Path) -> DirectoryStore:
+@pytest.fixture
+def store(tmp_path: Path) -> DirectoryStore:
+    """Return a store with a wheel and a record of a run."""
     store = DirectoryStore(tmp_path / "store")
     store.put_bytes(KEY, b"wheel")
-    store.put_bytes("down-stream/123-linux/manifests/gfx94X-dcgpu/x.json", b"{}")
+    store.put_bytes(f"down-stream/123-linux/{RECORD_PATH}", b"{}")
     return store
 
 
-@pytest.fixture(name="common")
-def common_fixture(tmp_path: Path) -> Common:
+@pytest.fixture
+def common(tmp_path: Path) -> Common:
+    """Return the options of a verb, which name another run."""
     return Common(root=tmp_path, run_id="9", gpu_family="gfx110X-all")
 
 
-def test_an_address_in_a_run_is_of_that_run(store: DirectoryStore, common: Common, tmp_path: Path) -> None:
+def test_fetches_a_file_from_an_address(store: DirectoryStore, common: Common, tmp_path: Path) -> None:
     with served(store.root) as address:
-        found = evidence.locate(f"{address}/{quote(KEY)}?x=1", common, tmp_path / "here", named=False)
-        assert found.path.read_bytes() == b"wheel"
-        assert found.path.name == NAME
-        run: evidence.RunPlace = found.run
+        located = evidence.locate(f"{address}/{quote(KEY)}?x=1", common, tmp_path / "here", named=False)
+
+    assert located.path.name == NAME
+    assert located.path.read_bytes() == b"wheel"
+
+
+def test_takes_an_address_in_a_run_for_a_file_of_that_run(
+    store: DirectoryStore, common: Common, tmp_path: Path
+) -> None:
+    with served(store.root) as address:
+        located = evidence.locate(f"{address}/{quote(KEY)}", common, tmp_path / "here", named=False)
+
+        run: evidence.RunPlace = located.run
         assert run.url == evidence.ServedRun(url=f"{address}/down-stream/123-linux").url
+        # An address serves files and no listings.
         assert run.paths("manifests") is None
-        assert (found.run.read("manifests/gfx94X-dcgpu/x.json"), found.run.read("gone")) == (b"{}", None)
-        with pytest.raises(MissingInputError, match="There is no http"):
-            evidence.locate(f"{address}/gone.whl", common, tmp_path, named=False)
-        with pytest.raises(UsageError, match="is not the address of a file"):
-            evidence.locate(f"{address}/", common, tmp_path, named=False)
+        assert run.read(RECORD_PATH) == b"{}"
+        assert run.read("gone") is None
+
+
+@pytest.mark.parametrize(
+    ("path", "error"), [("/gone.whl", MissingInputError), ("/", UsageError)], ids=["absent", "no file"]
+)
+def test_rejects_an_address_without_a_file(
+    path: str, error: type[FatalError], store: DirectoryStore, common: Common, tmp_path: Path
+) -> None:
+    with served(store.root) as address, pytest.raises(error) as raised:
+        evidence.locate(f"{address}{path}", common, tmp_path, named=False)
+
+    assert f"{address}{path}" in raised.value.message
 
 
 @pytest.mark.parametrize(("uri", "error"), [("s3://bucket", UsageError), ("/no/such.whl", MissingInputError)])
-def test_what_is_no_file(uri: str, error: type[Exception], common: Common, tmp_path: Path) -> None:
+def test_rejects_what_is_no_file(uri: str, error: type[FatalError], common: Common, tmp_path: Path) -> None:
     with pytest.raises(error):
         evidence.locate(uri, common, tmp_path, named=False)
 
 
-def handler(answer: Callable[[BaseHTTPRequestHandler], None]) -> type[BaseHTTPRequestHandler]:
-    class Answering(Quiet, BaseHTTPRequestHandler):
-        def do_GET(self) -> None:
-            answer(self)
-
-    return Answering
-
-
-def cut(request: BaseHTTPRequestHandler) -> None:
+def answer_half(request: BaseHTTPRequestHandler) -> None:
+    """Answer with less than was announced."""
     request.send_response(200)
     request.send_header("Content-Length", "1000")
     request.end_headers()
     request.wfile.write(b"half")
 
 
-def broken(request: BaseHTTPRequestHandler) -> None:
+def answer_failure(request: BaseHTTPRequestHandler) -> None:
+    """Answer that the server failed."""
     request.send_error(500, "Oops")
 
 
 @pytest.mark.parametrize(
-    ("answer", "said"), [(cut, "broke off after 4 of 1000 bytes"), (broken, "answers 500 Oops")]
+    ("answer", "words"), [(answer_half, "4 of 1000"), (answer_failure, "500")], ids=["breaks off", "fails"]
 )
-def test_a_server_that_fails_leaves_nothing(
-    answer: Callable[[BaseHTTPRequestHandler], None], said: str, common: Common, tmp_path: Path
+def test_names_the_failure_of_a_server_and_leaves_no_thread(
+    answer: Callable[[BaseHTTPRequestHandler], None], words: str, common: Common, tmp_path: Path
 ) -> None:
-    with answering(handler(answer)) as address, pytest.raises(ServiceError, match=said):
+    class Handler(Quiet, BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            answer(self)
+
+    with answering(Handler) as address, pytest.raises(ServiceError, match=words):
         evidence.locate(f"{address}/{NAME}", common, tmp_path / "here", named=False)
+
     assert threading.active_count() < 20

@@ -1,3 +1,5 @@
+"""Which bucket and which role a run's files and releases go by."""
+
 import pytest
 
 from ci.publish.buckets import (
@@ -12,45 +14,83 @@ from core.data import validated
 from core.errors import UsageError
 from core.run.locations import Origin
 
-OWN = "ROCm/TheRock"
+REPOSITORY = "ROCm/TheRock"
 ROLES = "arn:aws:iam::692859939525:role/"
 
 
 @pytest.mark.parametrize(
     ("repository", "fork", "release_type", "role"),
     [
-        (OWN, False, "ci", f"{ROLES}therock-ci"),
+        (REPOSITORY, False, "ci", f"{ROLES}therock-ci"),
         ("ROCm/rocm-libraries", False, "ci", f"{ROLES}therock-ci-external"),
-        (OWN, True, "ci", ""),
-        (OWN, False, "nightly", f"{ROLES}therock-nightly"),
+        (REPOSITORY, True, "ci", ""),
+        (REPOSITORY, False, "nightly", f"{ROLES}therock-nightly"),
+    ],
+    ids=["TheRock", "another repository", "fork", "nightly"],
+)
+def test_chooses_the_role_by_the_runs_origin(
+    repository: str, *, fork: bool, release_type: str, role: str
+) -> None:
+    granted = access(buckets(), Origin(repository=repository, fork=fork), release_type)
+
+    assert granted.role == role
+    assert granted.region == "us-east-2"
+
+
+def test_lets_clients_write_pages_by_default() -> None:
+    assert not server_writes_pages(buckets(), "s3://therock-ci-artifacts")
+
+
+@pytest.mark.parametrize(
+    ("store", "is_servers"),
+    [
+        ("s3://therock-ci-artifacts/", True),
+        ("s3://therock-ci-artifacts-external", True),
+        ("s3://x", False),
+        ("out", False),
+        ("s3://", False),
     ],
 )
-def test_the_role_follows_its_origin(repository: str, *, fork: bool, release_type: str, role: str) -> None:
-    found = access(buckets(), Origin(repository=repository, fork=fork), release_type)
-    assert (found.role, found.region) == (role, "us-east-2")
-
-
-def test_pages_are_the_clients_unless_the_data_says_otherwise() -> None:
-    assert not server_writes_pages(buckets(), "s3://therock-ci-artifacts")
+def test_leaves_the_pages_of_a_release_types_buckets_to_the_server(store: str, *, is_servers: bool) -> None:
     data = buckets().model_dump()
     data["release_types"]["ci"]["pages"] = "server"
-    changed = validated(data, Buckets, where="buckets.toml")
-    stores = ["s3://therock-ci-artifacts/", "s3://therock-ci-artifacts-external", "s3://x", "out", "s3://"]
-    assert [server_writes_pages(changed, store) for store in stores] == [True, True, False, False, False]
+    changed_buckets = validated(data, Buckets, where="buckets.toml")
+
+    assert server_writes_pages(changed_buckets, store) is is_servers
 
 
-def test_every_release_type_but_ci_has_a_distribution_bucket() -> None:
-    assert distribution_store(buckets(), "nightly") == "s3://therock-nightly-python"
-    with pytest.raises(UsageError, match=r"'ci' are not distributed.\nGive --release-type \(dev, "):
+@pytest.mark.parametrize(
+    ("release_type", "store"), [("nightly", "s3://therock-nightly-python"), ("rehearsal", "out/rehearsal")]
+)
+def test_distributes_each_release_type_from_a_store_of_its_own(release_type: str, store: str) -> None:
+    assert distribution_store(buckets(), release_type) == store
+
+
+def test_distributes_no_wheels_of_ci() -> None:
+    with pytest.raises(UsageError) as raised:
         distribution_store(buckets(), "ci")
 
+    assert "'ci'" in raised.value.message
+    assert "--release-type (dev, " in raised.value.hint
 
-def test_a_rehearsal_has_a_folder_and_no_type_takes_the_bucket_of_another() -> None:
-    assert distribution_store(buckets(), "rehearsal") == "out/rehearsal"
-    assert distribution_store(buckets(), "rehearsal", "s3://mine") == "s3://mine"
-    assert distribution_store(buckets(), "dev", "s3://therock-dev-python/") == "s3://therock-dev-python/"
-    for kind in ("rehearsal", "dev", "ci"):
-        for bucket in ("therock-nightly-python", "therock-release-python/x", "therock-ci-artifacts"):
-            with pytest.raises(UsageError, match=f"s3://{bucket} is the bucket of another release type"):
-                distribution_store(buckets(), kind, f"s3://{bucket}")
+
+@pytest.mark.parametrize(
+    ("release_type", "store"), [("rehearsal", "s3://mine"), ("dev", "s3://therock-dev-python/")]
+)
+def test_takes_a_named_store_that_is_no_other_types(release_type: str, store: str) -> None:
+    assert distribution_store(buckets(), release_type, store) == store
+
+
+@pytest.mark.parametrize("release_type", ["rehearsal", "dev", "ci"])
+@pytest.mark.parametrize(
+    "bucket", ["therock-nightly-python", "therock-release-python/x", "therock-ci-artifacts"]
+)
+def test_rejects_the_bucket_of_another_release_type(release_type: str, bucket: str) -> None:
+    with pytest.raises(UsageError) as raised:
+        distribution_store(buckets(), release_type, f"s3://{bucket}")
+
+    assert f"s3://{bucket}" in raised.value.message
+
+
+def test_takes_wheels_of_the_sample_in_rehearsals_alone() -> None:
     assert {name for name in buckets().distributions if takes_samples(buckets(), name)} == {"rehearsal"}

@@ -1,109 +1,108 @@
-"""An upload that dies at any of its writes is run again, and ends as if nothing had happened."""
+"""An upload that was killed at any of its writes is completed by running it again."""
 
 import json
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from ci.publish import wheels
+from ci.publish import wheels as wheel_uploads
 from ci.publish.folders import Digests
 from ci.verbs import upload
 from ci.verbs.upload import Folders
 from core.cli import options
 from core.cli.options import Common
 from core.run import records
-from core.run.records import Record
-from core.stores import location
+from core.stores import Store, location
+from core.stores.directory import DirectoryStore
 from core.wheel import distributions
-from tests.kit.memory_store import KilledError, MemoryStore
-from tests.kit.stores import killed_at
+from tests.kit import repos, runs, stores, wheels
+from tests.kit.memory_store import MemoryStore
 
 GROUP = "gfx110X-all"
+RUN = runs.run_outputs("17")
+TARGET = "target"
 
 
-def state(store: MemoryStore) -> Mapping[str, object]:
+def run_with(store: MemoryStore, action: Callable[[Common], object], root: Path) -> None:
+    """Carry out an upload whose target is this store."""
+    open_store = location.open_store
+
+    def open_target(place: str, *, root: Path, dry_run: bool = False) -> Store:
+        return store if place == TARGET else open_store(place, root=root, dry_run=dry_run)
+
+    with pytest.MonkeyPatch.context() as patch:
+        for module in (options, upload):
+            patch.setattr(module, "open_store", open_target)
+        action(Common(root=root, run_id=RUN.run_id, store=TARGET))
+
+
+def contents(store: MemoryStore) -> Mapping[str, object]:
     """Return everything that a store holds, but the times that records carry."""
-    return {
-        key: {**json.loads(data), "started": "", "seconds": 0}
-        if "/manifests/" in key and "lock" not in key
-        else data
-        for key, data in store.objects.items()
-    }
+    documents: dict[str, object] = {}
+    for key, content in store.objects.items():
+        if "/manifests/" in key and "lock" not in key:
+            documents[key] = {**json.loads(content), "started": "", "seconds": 0}
+        else:
+            documents[key] = content
+    return documents
 
 
-def require_whole(store: MemoryStore, common: Common) -> None:
-    """Whatever a record names is there as it says."""
-    for record in records.read_all(store, common.outputs, GROUP):
-        for one in record.files:
-            assert store.digest(one.key) == one.sha256
-            if one.metadata_sha256:
-                assert store.digest(f"{one.key}{distributions.SIDECAR}") == one.metadata_sha256
+def require_recorded_files(store: MemoryStore) -> None:
+    """Require that what a record names is there as it says."""
+    for record in records.read_all(store, RUN, GROUP):
+        for file in record.files:
+            assert store.digest(file.key) == file.sha256
+            if file.metadata_sha256:
+                assert store.digest(f"{file.key}{distributions.SIDECAR}") == file.metadata_sha256
 
 
-@pytest.fixture(name="mine")
-def mine_fixture(tmp_path: Path, make_wheel: Callable[..., Path]) -> Folders:
-    for name in ("torch", "apex", "triton"):
-        make_wheel(tmp_path / "mine/dist", name, "2.10.0")
-    for name in ("build.log", "deep/test.log"):
-        path = tmp_path / "mine/logs" / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(name)
-    artifacts = tmp_path / "mine/artifacts"
-    artifacts.mkdir()
-    for name in ("base_lib_generic", "blas_lib_gfx110X-all"):
-        (artifacts / f"{name}.tar.zst").write_text(name)
-    mine = tmp_path / "mine"
-    return Folders(wheels=mine, logs=mine / "logs", artifacts=artifacts)
+def require_completion(action: Callable[[Common], object], root: Path) -> None:
+    """Kill an upload at each of its writes; require that the next one completes it."""
 
+    def work(store: MemoryStore) -> None:
+        run_with(store, action, root)
 
-def stopped(monkeypatch: pytest.MonkeyPatch, root: Path, act: Callable[[Common], object]) -> None:
-    """Run something to its end, and then once for each of its writes, dying there and going on."""
-    real, common = location.open_store, Common(root=root, run_id="17", store="target")
-    store = undisturbed = MemoryStore(folder_pages=False)
-
-    def open_store(place: str, *, root: Path, dry_run: bool = False) -> Any:
-        return store if place == "target" else real(place, root=root, dry_run=dry_run)
-
-    for module in (options, upload):
-        monkeypatch.setattr(module, "open_store", open_store)
-    act(common)
+    start = MemoryStore(folder_pages=False)
+    undisturbed = start.copy_of()
+    work(undisturbed)
     assert undisturbed.writes >= 5
-    for number in range(1, undisturbed.writes + 1):
-        store = MemoryStore(folder_pages=False)
-        killed_at(number, after=False)(store)
-        with pytest.raises(KilledError):
-            act(common)
-        store = store.copy_of()
-        require_whole(store, common)
-        act(common)
-        assert state(store) == state(undisturbed)
-        killed_at(0, after=False)(store)
-        act(common)  # and a third time there is nothing to write
+    assert stores.count_writes(undisturbed, work) == 0
+
+    for moment, store in stores.interruptions(start, work):
+        require_recorded_files(store)
+        work(store)
+
+        assert contents(store) == contents(undisturbed), f"killed {moment}"
 
 
-def test_folders(mine: Folders, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    stopped(monkeypatch, tmp_path, lambda common: upload.upload_folders(common, mine, GROUP))
+@pytest.fixture
+def build_outputs(tmp_path: Path) -> Folders:
+    """Write wheels, logs and artifacts as a build leaves them."""
+    folder = tmp_path / "mine"
+    wheels.write_wheel(folder / "dist", name="torch", version="2.10.0")
+    wheels.write_wheel(folder / "dist", name="apex", version="2.10.0")
+    repos.write_files(folder / "logs", {"build.log": "build", "deep/test.log": "test"})
+    artifacts = {"base_lib_generic.tar.zst": "base", "blas_lib_gfx110X-all.tar.zst": "blas"}
+    repos.write_files(folder / "artifacts", artifacts)
+    return Folders(wheels=folder, logs=folder / "logs", artifacts=folder / "artifacts")
 
 
-def test_a_run_from_out(
-    tmp_path: Path,
-    make_wheel: Callable[..., Path],
-    record_of: Callable[..., Record],
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    here = Common(root=tmp_path, run_id="17")
-    store, outputs = here.open_store(), here.outputs
+def test_completes_an_upload_of_folders(build_outputs: Folders, tmp_path: Path) -> None:
+    require_completion(lambda common: upload.upload_folders(common, build_outputs, GROUP), tmp_path)
+
+
+def test_completes_an_upload_of_a_run(tmp_path: Path) -> None:
+    local_store = DirectoryStore(tmp_path / "out")
     for name in ("torch", "apex"):
-        one = distributions.publish(store, outputs, GROUP, make_wheel(tmp_path / "built", name, "2.10.0"))
-        records.write(store, outputs, GROUP, record_of(one, stage=f"build_{name}"))
-    store.put_bytes(f"{outputs.logs_prefix(GROUP)}/build_torch.log", b"log")
-    store.put_bytes(f"{outputs.reports_prefix(GROUP)}/smoke.xml", b"<a/>")
-    store.put_bytes(outputs.source_lock_key("nightly"), b"{}")
-    source = wheels.Source(store=store, outputs=outputs)
+        path = wheels.write_wheel(tmp_path / "built", name=name, version="2.10.0")
+        runs.publish_files(local_store, RUN, [path], step=f"build_{name}", family=GROUP)
+    local_store.put_bytes(f"{RUN.logs_prefix(GROUP)}/build_torch.log", b"log")
+    local_store.put_bytes(f"{RUN.reports_prefix(GROUP)}/smoke.xml", b"<a/>")
+    local_store.put_bytes(RUN.source_lock_key("nightly"), b"{}")
+    source = wheel_uploads.Source(store=local_store, outputs=RUN)
 
-    def act(common: Common) -> None:
-        wheels.upload_run(common, source, upload.KINDS, "", Digests())
+    def upload_run(common: Common) -> None:
+        wheel_uploads.upload_run(common, source, upload.KINDS, "", Digests())
 
-    stopped(monkeypatch, tmp_path, act)
+    require_completion(upload_run, tmp_path)

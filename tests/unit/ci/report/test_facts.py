@@ -1,139 +1,224 @@
+"""What is read of a run for its page, and which run came before it."""
+
 from dataclasses import replace
 
 import pytest
 
 from ci.report import page_of
-from ci.report.facts import earlier, has_built, previous, read_run, stored_runs
+from ci.report.facts import RunFacts, earlier, has_built, previous, read_run, stored_runs
 from ci.report.model import CellName
 from core import junit
 from core.cli.options import Common
 from core.errors import MissingInputError, UsageError
 from core.junit import Case, Document
 from core.run import RunOutputs, records
+from core.run.records import Record
 from pytorch_build.test.results import Origin, Report, document_of
-from tests.kit import page_runs as samples
+from tests.kit import page_runs
 from tests.kit.memory_store import MemoryStore
 
-GROUP = "gfx900"
+GROUP, REF, PYTHON = CELL = ("gfx900", "nightly", "cp312")
 
 
-@pytest.fixture(name="built")
-def built_fixture(common: Common) -> records.Record:
-    record = samples.build("torch", GROUP, "nightly", "cp312")
+@pytest.fixture
+def build(common: Common) -> Record:
+    """A build that is in the store."""
+    record = page_runs.build_record("torch", *CELL)
     records.write(common.open_store(), common.outputs, GROUP, record)
     return record
 
 
-def put(common: Common, name: str, content: bytes) -> str:
-    key = f"{common.outputs.manifests_prefix(GROUP)}/{name}"
-    common.open_store().put_bytes(key, content)
-    return key
+# --- Reading a run ---------------------------------------------------------------------------
 
 
-def report_of_tests(common: Common, *cases: Case) -> None:
-    origin = Origin(stage="test_torch", torch_ref="nightly", python="cp312")
-    content = junit.write(document_of(Report(origin=origin, document=Document(cases=cases))))
-    key = f"{common.outputs.reports_prefix(GROUP)}/torch-nightly-cp312.xml"
-    common.open_store().put_bytes(key, content)
-
-
-def test_records_and_locks_of_every_group_are_read(common: Common, built: records.Record) -> None:
-    lock = samples.lock("nightly")
-    common.open_store().put_bytes(common.outputs.source_lock_key("nightly"), lock.model_dump_json().encode())
-    other = samples.record("build_rocm", "gfx901")
+def test_reads_the_records_of_every_group(common: Common, build: Record) -> None:
+    other = page_runs.make_record("build_rocm", "gfx901")
     records.write(common.open_store(), common.outputs, "gfx901", other)
+
     facts = read_run(common)
-    expected = [(GROUP, [built]), ("gfx901", [other])]
-    assert [(group.name, [one for _, one in group.records]) for group in facts.groups] == expected
-    assert facts.locks == {"nightly": lock}
+
+    read = {group.name: [record for _, record in group.records] for group in facts.groups}
+    assert read == {GROUP: [build], "gfx901": [other]}
     assert facts.problems == ()
-    assert [group.name for group in read_run(replace(common, gpu_family=GROUP)).groups] == [GROUP]
 
 
-@pytest.mark.parametrize(
-    ("content", "said"),
-    [
-        (b"", "Invalid JSON"),
-        (b"[]", "should be an object"),
-        (b'{"schema_version": 2, "stage": "build_apex"}', "record of version 2"),
-        (b'{"schema_version": 1, "stage": "build_apex"}', "Field required"),
-        (b'{"schema_version": "\\ud800", "stage": ["x"], "cell": 3}', "Invalid JSON"),
-        (b"\xff\xfe", "Invalid JSON"),
-        (b'{"stage": 1e999', "Invalid JSON"),
-    ],
-)
-def test_what_is_no_record_of_this_version_is_told_and_stops_nothing(
-    common: Common, built: records.Record, content: bytes, said: str
-) -> None:
-    key = put(common, "build_apex-nightly-cp312.json", content)
-    (group,) = read_run(common).groups
-    assert [one for _, one in group.records] == [built]
-    (odd,) = group.problems
-    assert odd.where == key
-    assert said in odd.what
-    assert odd.hint
-    ((_, run),) = group.unreadable
-    assert run.stage in {"build_apex", "build_apex-nightly-cp312"}
-    page = page_of(read_run(common))
-    assert (page.state, page.problems[0].where) == ("unreadable", key)
+def test_reads_the_records_of_one_family(common: Common, build: Record) -> None:
+    other = page_runs.make_record("build_rocm", "gfx901")
+    records.write(common.open_store(), common.outputs, "gfx901", other)
+
+    (group,) = read_run(replace(common, gpu_family=GROUP)).groups
+
+    assert [record for _, record in group.records] == [build]
 
 
-def test_one_ref_is_read_with_what_is_no_refs(common: Common, built: records.Record) -> None:
-    other = samples.build("torch", GROUP, "release/2.10", "cp312")
-    rocm = samples.record("build_rocm", GROUP)
-    for record in (other, rocm):
+def test_reads_the_records_of_one_ref_and_those_of_no_ref(common: Common, build: Record) -> None:
+    of_other_ref = page_runs.build_record("torch", GROUP, "release/2.10", PYTHON)
+    of_no_ref = page_runs.make_record("build_rocm", GROUP)
+    for record in (of_other_ref, of_no_ref):
         records.write(common.open_store(), common.outputs, GROUP, record)
-    (group,) = read_run(replace(common, torch_ref="nightly")).groups
-    expected = {"build_rocm": "", built.stage: "nightly"}
-    assert {one.stage: one.cell.torch_ref for _, one in group.records} == expected
-    with pytest.raises(UsageError, match="Did you mean 'nightly'"):
+
+    (group,) = read_run(replace(common, torch_ref=REF)).groups
+
+    assert {record.stage for _, record in group.records} == {"build_rocm", build.stage}
+    assert {record.cell.torch_ref for _, record in group.records} == {"", REF}
+
+
+@pytest.mark.usefixtures("build")
+def test_suggests_the_ref_that_is_meant(common: Common) -> None:
+    with pytest.raises(UsageError, match="'nightly'"):
         read_run(replace(common, torch_ref="nihgtly"))
 
 
-def test_results_come_from_reports_where_these_are_read(common: Common, built: records.Record) -> None:
-    assert built.files
-    failing = Case(test="test_nn.py::test_a", outcome="failed", seconds=2, line="No.", file="test_nn.py")
-    report_of_tests(common, failing)
+@pytest.mark.usefixtures("build")
+def test_refuses_a_group_that_the_run_does_not_have(common: Common) -> None:
+    with pytest.raises(MissingInputError, match="'gfx90'") as caught:
+        read_run(replace(common, gpu_family="gfx90"))
+
+    assert GROUP in caught.value.hint
+
+
+@pytest.mark.usefixtures("build")
+def test_reads_source_locks(common: Common) -> None:
+    lock = page_runs.source_lock(REF)
+    common.open_store().put_bytes(common.outputs.source_lock_key(REF), lock.model_dump_json().encode())
+
+    assert read_run(common).locks == {REF: lock}
+
+
+@pytest.mark.usefixtures("build")
+def test_a_source_lock_that_is_none_is_a_problem(common: Common) -> None:
+    key = common.outputs.source_lock_key(REF)
+    common.open_store().put_bytes(key, b"{}")
+
+    facts = read_run(common)
+
+    assert facts.locks == {}
+    assert [problem.where for problem in facts.problems] == [key]
+
+
+@pytest.fixture(
+    params=[
+        (b"", "JSON"),
+        (b"[]", "object"),
+        (b'{"schema_version": 2, "stage": "build_apex"}', "version 2"),
+        (b'{"schema_version": 1, "stage": "build_apex"}', "required"),
+        (b'{"schema_version": "\\ud800", "stage": ["x"], "cell": 3}', "JSON"),
+        (b"\xff\xfe", "JSON"),
+        (b'{"stage": 1e999', "JSON"),
+    ],
+    ids=["empty", "a list", "version 2", "incomplete", "wrong types", "no UTF-8", "cut off"],
+)
+def unreadable(request: pytest.FixtureRequest, common: Common, build: Record) -> tuple[str, str]:
+    """A file that is no record beside a build: its key, and what is wrong with it."""
+    assert build.files
+    content, reason = request.param
+    key = f"{common.outputs.manifests_prefix(GROUP)}/build_apex-nightly-cp312.json"
+    common.open_store().put_bytes(key, content)
+    return key, reason
+
+
+def test_a_file_that_is_no_record_is_a_problem(common: Common, unreadable: tuple[str, str]) -> None:
+    key, reason = unreadable
+
+    (group,) = read_run(common).groups
+
+    (problem,) = group.problems
+    assert problem.where == key
+    assert reason in problem.what
+    assert problem.hint
+
+
+def test_a_file_that_is_no_record_hides_no_other(
+    common: Common, build: Record, unreadable: tuple[str, str]
+) -> None:
+    assert unreadable
+
+    (group,) = read_run(common).groups
+
+    assert [record for _, record in group.records] == [build]
+    ((_, step),) = group.unreadable
+    assert step.stage in {"build_apex", "build_apex-nightly-cp312"}
+
+
+def test_a_page_tells_that_a_record_is_unreadable(common: Common, unreadable: tuple[str, str]) -> None:
+    key, _ = unreadable
+
+    page = page_of(read_run(common))
+
+    assert page.state == "unreadable"
+    assert page.problems[0].where == key
+
+
+@pytest.fixture
+def _failed_test(common: Common, build: Record) -> None:
+    """A report with a test that failed."""
+    assert build.files
+    case = Case(test="test_nn.py::test_a", outcome="failed", seconds=2, line="No.", file="test_nn.py")
+    origin = Origin(stage="test_torch", torch_ref=REF, python=PYTHON)
+    report = junit.write(document_of(Report(origin=origin, document=Document(cases=(case,)))))
+    key = f"{common.outputs.reports_prefix(GROUP)}/torch-nightly-cp312.xml"
+    common.open_store().put_bytes(key, report)
+
+
+@pytest.mark.usefixtures("_failed_test")
+def test_reads_test_results_from_reports(common: Common) -> None:
     (tests,) = read_run(common).groups[0].tests
-    assert (tests.torch_ref, tests.python, tests.totals["failed"]) == ("nightly", "cp312", 1)
+
+    assert tests.torch_ref == REF
+    assert tests.python == PYTHON
+    assert tests.totals["failed"] == 1
+
+
+@pytest.mark.usefixtures("_failed_test")
+def test_leaves_reports_unread_where_results_do_not_matter(common: Common) -> None:
     assert read_run(common, tests=False).groups[0].tests == ()
 
 
-def test_what_cannot_be_read_or_is_not_there_is_told(common: Common, built: records.Record) -> None:
-    assert built.files
-    with pytest.raises(MissingInputError, match="has no group 'gfx90'") as caught:
-        read_run(replace(common, gpu_family="gfx90"))
-    assert GROUP in caught.value.hint
-    key = common.outputs.source_lock_key("nightly")
-    common.open_store().put_bytes(key, b"{}")
-    facts = read_run(common)
-    assert (facts.locks, facts.problems[0].where, facts.groups[0].tests) == ({}, key, ())
+# --- The runs of a store ---------------------------------------------------------------------
+
+OUTPUTS = RunOutputs(run_id="1", platform="linux")
 
 
-def test_runs_of_ci_are_in_the_order_of_their_numbers_and_others_in_that_of_their_records() -> None:
+@pytest.fixture
+def store() -> MemoryStore:
+    """A store with three runs of CI, and what is none."""
     store = MemoryStore(moments={})
     for run_id in ("998", "99", "1000"):
-        for name in ("linux/manifests/g/a.json", "linux/python/g/a.whl"):
-            store.put_bytes(f"{run_id}-{name}", b"")
-    for name in ("997-windows/b", "no id-linux/a", "python-deps/a"):
-        store.put_bytes(name, b"")
-    outputs, before = RunOutputs(run_id="1", platform="linux"), len(store.calls)
-    assert stored_runs(store, outputs) == ["1000", "998", "99"]
-    assert len(store.calls) - before == 1
+        store.put_bytes(f"{run_id}-linux/manifests/g/a.json", b"")
+        store.put_bytes(f"{run_id}-linux/python/g/a.whl", b"")
+    for key in ("997-windows/b", "no id-linux/a", "python-deps/a"):
+        store.put_bytes(key, b"")
+    return store
+
+
+def test_lists_runs_of_ci_by_their_numbers_in_one_request(store: MemoryStore) -> None:
+    store.calls.clear()
+
+    assert stored_runs(store, OUTPUTS) == ["1000", "998", "99"]
+    assert len(store.calls) == 1
+
+
+def test_lists_other_runs_first_the_newest_records_before_others(store: MemoryStore) -> None:
     for run_id in ("b-tree", "a-tree"):
         store.put_bytes(f"{run_id}-linux/manifests/g/a.json", b"")
-    runs = stored_runs(store, outputs)
-    assert runs == ["a-tree", "b-tree", "1000", "998", "99"]
-    assert earlier([*runs, "local"], "1000") == ["998", "99"]
-    assert earlier([*runs, "local"], "local") == runs
+
+    assert stored_runs(store, OUTPUTS) == ["a-tree", "b-tree", "1000", "998", "99"]
 
 
-BUILT = "7-linux/manifests/gfx94X-dcgpu/build_torch-release-2.10-cp312.json"
+def test_earlier_runs_of_ci_have_smaller_numbers() -> None:
+    run_ids = ["a-tree", "1000", "998", "99", "local"]
+
+    assert earlier(run_ids, "1000") == ["998", "99"]
+
+
+def test_all_runs_are_earlier_than_the_local_one() -> None:
+    assert earlier(["a-tree", "1000", "local"], "local") == ["a-tree", "1000"]
 
 
 @pytest.mark.parametrize(
-    ("record", "built"),
+    ("record", "expected"),
     [
+        ("gfx94X-dcgpu/build_torch-release-2.10-cp312.json", True),
         ("gfx94X-dcgpu/build_apex-release-2.10-cp312.failed.json", True),
         ("gfx94X-dcgpu/test_smoke-release-2.10-cp312.json", False),
         ("gfx94X-dcgpu-debug/build_torch-release-2.10-cp312.json", False),
@@ -141,20 +226,45 @@ BUILT = "7-linux/manifests/gfx94X-dcgpu/build_torch-release-2.10-cp312.json"
         ("gfx94X-dcgpu/build_torch-release-2.10-cp312t.json", False),
     ],
 )
-def test_a_cell_is_built_where_a_build_of_its_is_there_or_failed(record: str, *, built: bool) -> None:
-    cells = [CellName(group="gfx94X-dcgpu", torch_ref="release/2.10", python="cp312")]
-    assert has_built([BUILT], cells)
-    assert has_built([f"7-linux/manifests/{record}"], cells) is built
+def test_a_run_built_a_cell_where_it_has_a_record_of_a_build(record: str, *, expected: bool) -> None:
+    cell = CellName(group="gfx94X-dcgpu", torch_ref="release/2.10", python="cp312")
+
+    assert has_built([f"7-linux/manifests/{record}"], [cell]) is expected
 
 
-def test_the_run_before_is_of_the_same_release_type() -> None:
-    store, facts = MemoryStore(), samples.run([GROUP], ["nightly"], ["cp312"], run_id="9")
-    for run_id, kind in (("6", "nightly"), ("7", "nightly"), ("8", "dev")):
-        lock = samples.lock("nightly").model_copy(update={"release_type": kind})
+# --- The run before --------------------------------------------------------------------------
+
+
+@pytest.fixture
+def facts() -> RunFacts:
+    """Run 9, a nightly release of one cell."""
+    return page_runs.make_run([GROUP], [REF], [PYTHON], run_id="9")
+
+
+@pytest.fixture
+def releases() -> MemoryStore:
+    """The runs before run 9: two nightly releases, and the last one for developers."""
+    store = MemoryStore()
+    for run_id, release_type in (("6", "nightly"), ("7", "nightly"), ("8", "dev")):
         outputs = RunOutputs(run_id=run_id, platform="linux")
-        store.put_bytes(outputs.source_lock_key("nightly"), lock.model_dump_json().encode())
-        records.write(store, outputs, GROUP, samples.build("torch", GROUP, "nightly", "cp312"))
-    assert previous(store, RunOutputs(run_id="9", platform="linux"), facts) == "7"
-    assert [key for call, key in store.calls if call == "read"] == [
-        f"{run_id}-linux/manifests/source-lock-nightly.json" for run_id in ("8", "7")
+        lock = page_runs.source_lock(REF).model_copy(update={"release_type": release_type})
+        store.put_bytes(outputs.source_lock_key(REF), lock.model_dump_json().encode())
+        records.write(store, outputs, GROUP, page_runs.build_record("torch", *CELL))
+    return store
+
+
+OUTPUTS_OF_9 = RunOutputs(run_id="9", platform="linux")
+
+
+def test_the_run_before_is_of_the_same_release_type(releases: MemoryStore, facts: RunFacts) -> None:
+    assert previous(releases, OUTPUTS_OF_9, facts) == "7"
+
+
+def test_reads_only_source_locks_to_find_the_run_before(releases: MemoryStore, facts: RunFacts) -> None:
+    previous(releases, OUTPUTS_OF_9, facts)
+
+    reads = [key for call, key in releases.calls if call == "read"]
+    assert reads == [
+        "8-linux/manifests/source-lock-nightly.json",
+        "7-linux/manifests/source-lock-nightly.json",
     ]

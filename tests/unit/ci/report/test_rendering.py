@@ -8,192 +8,301 @@ from dataclasses import asdict, replace
 from html.parser import HTMLParser
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from ci.report import page_of, text
 from ci.report.facts import GroupFacts, RunFacts
 from ci.report.html import matrix, render
-from ci.report.model import Problem
-from tests.kit import page_runs as samples
+from ci.report.model import Page, Problem
+from tests.kit import page_runs
 
-VOID = {"meta", "input", "line", "rect", "polygon", "br"}
+VOID_TAGS = {"meta", "input", "line", "rect", "polygon", "br"}
+
+PYTHON = "cp312"
 
 
-class Reader(HTMLParser):
-    """Take a document apart, and hold every element to its end."""
+class Document(HTMLParser):
+    """A document taken apart, in which every element that opens also ends."""
 
-    def __init__(self, document: str) -> None:
+    def __init__(self, html: str) -> None:
         super().__init__()
         self.tags: Counter[str] = Counter()
-        self.attributes: list[tuple[str, str, str]] = []
-        self.open: list[str] = []
-        self.text: list[str] = []
-        self.ids: list[str] = []
-        self.feed(document)
+        self.attributes: list[tuple[str, str]] = []
+        self.texts: list[str] = []
+        self.open_tags: list[str] = []
+        self.feed(html)
         self.close()
-        assert self.open == []
+        assert self.open_tags == []
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        """Note an element and its attributes."""
         self.tags[tag] += 1
-        self.attributes += [(tag, name, value or "") for name, value in attrs]
-        self.ids += [value or "" for name, value in attrs if name == "id"]
-        if tag not in VOID:
-            self.open.append(tag)
+        self.attributes += [(name, value or "") for name, value in attrs]
+        if tag not in VOID_TAGS:
+            self.open_tags.append(tag)
 
     def handle_endtag(self, tag: str) -> None:
-        assert tag in VOID or self.open.pop() == tag
+        """Hold the end of an element against its start."""
+        assert tag in VOID_TAGS or self.open_tags.pop() == tag
 
     def handle_data(self, data: str) -> None:
-        if not self.open or self.open[-1] not in {"script", "style"}:
-            self.text.append(data)
+        """Note what is shown."""
+        if not self.open_tags or self.open_tags[-1] not in {"script", "style"}:
+            self.texts.append(data)
+
+    def values_of(self, *names: str) -> list[str]:
+        """Return the values of attributes."""
+        return [value for name, value in self.attributes if name in names]
 
 
-def small(*, group: str = "g", ref: str = "nightly", name: str = "torch", error: str = "No.") -> RunFacts:
-    """Make a run of one cell in which one word after another is a hostile one."""
-    cell = (group, ref, "cp312")
-    built = samples.build("torch", *cell)
-    named = {"name": name, "distribution": name, "version": name}
+def page_with_words(
+    *, group: str = "g", ref: str = "nightly", name: str = "torch", error: str = "No."
+) -> Page:
+    """Return the page of a run of one cell, with these words wherever others may write some."""
+    cell = (group, ref, PYTHON)
+
+    build = page_runs.build_record("torch", *cell)
+    wheel = build.files[0].model_copy(update={"name": name, "distribution": name, "version": name})
     graph = {"folder": error, "edges": 1, "seconds": 1, "busy_seconds": 1, "slowest": [[error, 1]]}
-    details = {"source": {"origin": error, "commit": error}, "contents": {name: {error: [1, 2, 3]}}}
-    files = (built.files[0].model_copy(update=named),)
-    built = built.model_copy(update={"files": files, "details": {**details, "ninja": [graph]}})
-    broke = samples.record(name, *cell, status="failed", exit_code=8, started=name, error=error)
-    tested = samples.tested(*cell)
-    case = tested.flaky[0].model_copy(update={"test": name, "line": error, "text": error, "command": error})
-    found = tested.model_copy(update={"flaky": (case,), "failures": (case,), "problems": (error,)})
-    run = samples.run([group], [], [])
-    problems = (Problem(where=name, what=error, hint=error),)
-    records = ((name, built), (error, broke))
-    one = replace(run.groups[0], records=records, tests=(found,), problems=problems)
-    return replace(run, groups=(one,))
+    details = {
+        "source": {"origin": error, "commit": error},
+        "contents": {name: {error: [1, 2, 3]}},
+        "ninja": [graph],
+    }
+    build = build.model_copy(update={"files": (wheel,), "details": details})
+    failure = page_runs.make_record(name, *cell, status="failed", exit_code=8, started=name, error=error)
+
+    results = page_runs.group_of_tests(*cell)
+    words = {"test": name, "line": error, "text": error, "command": error}
+    case = results.flaky[0].model_copy(update=words)
+    results = results.model_copy(update={"flaky": (case,), "failures": (case,), "problems": (error,)})
+
+    facts = GroupFacts(
+        name=group,
+        records=((name, build), (error, failure)),
+        tests=(results,),
+        problems=(Problem(where=name, what=error, hint=error),),
+    )
+    return page_of(replace(page_runs.make_run([], [], []), groups=(facts,)))
 
 
-hostile = st.one_of(
-    st.text(max_size=60),
-    st.sampled_from(
-        [
-            "<script>alert(1)</script>",
-            "</style><img src=x onerror=alert(1)>",
-            '" onmouseover="alert(1)',
-            "' autofocus onfocus='alert(1)",
-            "javascript:alert(1)",
-            "{{ 7 * 7 }}{% raw %}",
-            "\u202egpj.exe",
-            "\x1b[31mred\x1b[0m",
-            "<!--",
-            "]]>",
-            "&lt;b&gt;",
-            "a/../../b?c#d%2e",
-        ]
-    ),
+@pytest.fixture(scope="module")
+def one_family() -> str:
+    """The page of one family: three cells of a ref."""
+    return render(page_of(page_runs.make_run(["gfx900"], ["nightly"])))
+
+
+# --- Names and messages of others ------------------------------------------------------------
+
+HOSTILE_TEXTS = (
+    "<script>alert(1)</script>",
+    "</style><img src=x onerror=alert(1)>",
+    '" onmouseover="alert(1)',
+    "' autofocus onfocus='alert(1)",
+    "javascript:alert(1)",
+    "{{ 7 * 7 }}{% raw %}",
+    "\u202egpj.exe",
+    "\x1b[31mred\x1b[0m",
+    "<!--",
+    "]]>",
+    "&lt;b&gt;",
+    "a/../../b?c#d%2e",
 )
+texts = st.text(max_size=60) | st.sampled_from(HOSTILE_TEXTS)
 
 
-@settings(max_examples=60)
-@given(st.fixed_dictionaries(dict.fromkeys(("group", "ref", "name", "error"), hostile)))
-def test_no_name_becomes_markup(words: dict[str, str]) -> None:
-    read = Reader(render(page_of(small(**{**words, "ref": words["ref"] or "r"}))))
-    assert read.tags["script"] == read.tags["style"] == 1
-    assert read.tags["img"] == read.tags["iframe"] == read.tags["b"] == 0
-    assert not [name for _, name, _ in read.attributes if name.startswith("on") or name == "style"]
-    links = [value for _, name, value in read.attributes if name in {"href", "src", "action"}]
-    assert all(re.match(r"(#|\.\./python/|https://github\.com/)", link) for link in links)
-    assert not any(re.search(r"[\x00-\x08\x1b\u202e]", part) for part in read.text)
-    shown = "".join(read.text)
-    assert text.spelt(words["error"]).strip() in shown or "\r" in words["error"]
+@given(group=texts, ref=texts, name=texts, error=texts)
+def test_no_name_becomes_markup_or_a_link(group: str, ref: str, name: str, error: str) -> None:
+    page = page_with_words(group=group, ref=ref or "r", name=name, error=error)
+
+    document = Document(render(page))
+
+    assert document.tags["script"] == 1
+    assert document.tags["style"] == 1
+    assert not {"img", "iframe", "b"} & set(document.tags)
+    assert [name for name, _ in document.attributes if name.startswith("on") or name == "style"] == []
+    for link in document.values_of("href", "src", "action"):
+        assert re.match(r"(#|\.\./python/|https://github\.com/)", link)
+
+    shown = "".join(document.texts)
+    assert not re.search(r"[\x00-\x08\x1b\u202e]", shown)
+    # An HTML parser reads a carriage return as a line feed.
+    assert text.spelt(error).strip() in shown or "\r" in error
 
 
-@given(hostile)
-def test_a_terminal_is_told_nothing_that_moves_it(word: str) -> None:
-    for table in text.tables(page_of(small(name=word, error=word, group=word))):
-        assert all(len(row) == len(table.columns) for row in table.rows)
-        assert not any(
-            re.search(r"[\x00-\x1f\x7f-\x9f\u202a-\u202e]", cell) for row in table.rows for cell in row
-        )
+@given(word=texts)
+def test_prints_no_character_that_moves_a_terminal(word: str) -> None:
+    page = page_with_words(name=word, error=word, group=word)
+
+    for table in text.tables(page):
+        for row in table.rows:
+            assert len(row) == len(table.columns)
+            assert not re.search(r"[\x00-\x1f\x7f-\x9f\u202a-\u202e]", "".join(row))
 
 
-def test_the_policy_allows_this_files_own_style_and_script_and_nothing_else() -> None:
-    document = render(page_of(small()))
-    policy = re.search(r'Content-Security-Policy" content="([^"]+)"', document)
+@pytest.mark.parametrize(("tag", "directive"), [("style", "style-src"), ("script", "script-src")])
+def test_the_policy_allows_the_pages_own_style_and_script(tag: str, directive: str) -> None:
+    html = render(page_with_words())
+
+    policy = re.search(r'Content-Security-Policy" content="([^"]+)"', html)
+    content = re.search(rf"<{tag}>(.*?)</{tag}>", html, re.DOTALL)
+
     assert policy is not None
-    for tag, directive in (("style", "style-src"), ("script", "script-src")):
-        content = re.search(rf"<{tag}>(.*?)</{tag}>", document, re.DOTALL)
-        assert content is not None
-        digest = base64.b64encode(hashlib.sha256(content[1].encode()).digest()).decode()
-        assert f"{directive} 'sha256-{digest}'" in policy[1]
+    assert content is not None
+    digest = base64.b64encode(hashlib.sha256(content[1].encode()).digest()).decode()
+    assert f"{directive} 'sha256-{digest}'" in policy[1]
     assert policy[1].startswith("default-src 'none';")
-    assert not re.search(r'(src|href)="https?://(?!github\.com)', document)
 
 
-def test_text_html_and_json_say_the_same() -> None:
-    now = samples.run(["gfx900", "gfx1100"], ["nightly", "release/2.10"])
-    page = page_of(now, samples.run(["gfx900", "gfx1100"], ["nightly"], run_id="122", seed="x"))
-    document = render(page)
-    printed = "\n".join("  ".join(row) for table in text.tables(page) for row in table.rows)
-    changed = next(one for one in page.sources if one.changed and one.compare)
-    for form in (document, printed):
-        for one in page.wheels:
-            assert all(part in form for part in (one.name, one.sha256[:12], one.commit[:12]))
-        assert changed.compare in form
-    for cell in page.cells:
+def test_loads_nothing_from_elsewhere() -> None:
+    html = render(page_with_words())
+
+    assert not re.search(r'(src|href)="https?://(?!github\.com)', html)
+
+
+# --- The same facts in every form ------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def compared_page() -> Page:
+    """The page of four cells, held against an earlier run of two of them."""
+    families = ["gfx900", "gfx1100"]
+    earlier = page_runs.make_run(families, ["nightly"], [PYTHON], run_id="122", seed="x")
+    return page_of(page_runs.make_run(families, ["nightly", "release/2.10"], [PYTHON]), earlier)
+
+
+@pytest.fixture(scope="module")
+def printed(compared_page: Page) -> str:
+    """What a terminal shows of that page."""
+    rows = [row for table in text.tables(compared_page) for row in table.rows]
+    return "\n".join("  ".join(row) for row in rows)
+
+
+def test_text_html_and_json_have_the_same_wheels(compared_page: Page, printed: str) -> None:
+    html = render(compared_page)
+
+    for wheel in compared_page.wheels:
+        for fact in (wheel.name, wheel.sha256[:12], wheel.commit[:12]):
+            assert fact in html
+            assert fact in printed
+    listed = [wheel["sha256"] for wheel in asdict(compared_page)["wheels"]]
+    assert listed == [wheel.sha256 for wheel in compared_page.wheels]
+
+
+def test_text_and_html_have_the_same_cells(compared_page: Page, printed: str) -> None:
+    html = render(compared_page)
+
+    for cell in compared_page.cells:
         assert re.search(rf"{re.escape(str(cell.name))} +{cell.state}", printed)
-        assert f'data-text="{cell.name}"' in document
-    assert [one["sha256"] for one in asdict(page)["wheels"]] == [one.sha256 for one in page.wheels]
-    assert text.verdict(page) in text.markdown(page).lower().replace("\\", "")
+        assert f'data-text="{cell.name}"' in html
+
+
+def test_text_and_html_compare_changed_sources(compared_page: Page, printed: str) -> None:
+    (comparison,) = {source.compare for source in compared_page.sources if source.compare}
+
+    assert comparison in printed
+    assert comparison in render(compared_page)
+
+
+def test_the_summary_has_the_verdict(compared_page: Page) -> None:
+    summary = text.markdown(compared_page).lower().replace("\\", "")
+
+    assert text.verdict(compared_page) in summary
+
+
+# --- The layout of the page ------------------------------------------------------------------
 
 
 def test_the_matrix_is_a_grid_in_natural_order() -> None:
-    page = page_of(samples.run(["gfx1100", "gfx942"], ["release/2.10", "release/2.9"], ["cp312"]))
+    page = page_of(page_runs.make_run(["gfx1100", "gfx942"], ["release/2.10", "release/2.9"], [PYTHON]))
+
     rows = matrix(page.cells)
-    assert list(rows) == [("release/2.9", "cp312"), ("release/2.10", "cp312")]
-    assert [[cell and cell.name.group for cell in row] for row in rows.values()] == [
-        ["gfx942", "gfx1100"]
-    ] * 2
-    assert list(matrix(page.cells[:1]).values()) == [[page.cells[0]]]
+
+    assert list(rows) == [("release/2.9", PYTHON), ("release/2.10", PYTHON)]
+    for row in rows.values():
+        assert [cell.name.group for cell in row if cell is not None] == ["gfx942", "gfx1100"]
     assert "<option>release/2.9</option><option>release/2.10</option>" in render(page)
 
 
-def test_a_build_says_where_its_compiler_cache_was_and_whether_it_was_lost() -> None:
-    shown = render(page_of(samples.run(["gfx94X-dcgpu"], ["nightly"], ["cp312"])))
-    assert "entries in s3://runs/compiler-cache/ci/sccache (read-write)." in shown
-    assert shown.count("That storage was lost, and a local cache took its place: it stopped to answer") == 1
+def test_the_matrix_of_one_cell_is_that_cell() -> None:
+    page = page_of(page_runs.make_run(["gfx942"], ["nightly"], [PYTHON]))
+
+    assert list(matrix(page.cells).values()) == [[page.cells[0]]]
 
 
-def test_every_element_has_one_id_and_every_link_a_target() -> None:
-    document = render(page_of(samples.run(["gfx900"], ["nightly"])))
-    read = Reader(document)
-    assert len(read.ids) == len(set(read.ids))
-    targets = {value[1:] for _, name, value in read.attributes if name == "href" and value.startswith("#")}
-    assert targets <= set(read.ids)
-    assert read.tags["caption"] >= 5
-    # a name is read out where the element has a role
-    assert not re.findall(r"<(?:pre|div|span|p)\b(?![^>]*\brole=)[^>]*\baria-label", document)
+def test_a_build_names_its_compiler_cache_and_whether_that_was_lost() -> None:
+    html = render(page_of(page_runs.make_run(["gfx94X-dcgpu"], ["nightly"], [PYTHON])))
+
+    assert "s3://runs/compiler-cache/ci/sccache (read-write)" in html
+    # Of vision alone.
+    assert html.count("it stopped to answer while the build ran") == 1
 
 
-@pytest.mark.parametrize("stages", [(), ("fetch_artifacts", "build_rocm", "test_rocm")])
-def test_a_run_without_cells_has_its_stages_in_time_and_no_empty_table(stages: tuple[str, ...]) -> None:
-    found = tuple((one, samples.record(one, "gfx900")) for one in stages)
-    groups = (GroupFacts(name="gfx900", records=found),) if stages else ()
-    document = render(page_of(RunFacts(run_id="1", platform="linux", groups=groups, locks={})))
-    assert Reader(document).tags["li"] == len(stages)
-    assert ("No stage has left a record yet." in document) is not bool(stages)
-    assert not re.findall(r"<(?:table|form|nav|dl)\b|\b0 (?:cells|files)|<h2[^>]*>(?!Stages)", document)
+def test_every_element_has_an_id_of_its_own(one_family: str) -> None:
+    ids = Document(one_family).values_of("id")
+
+    assert len(ids) == len(set(ids))
 
 
-def test_few_cells_are_told_once_and_a_family_only_of_what_no_cell_draws() -> None:
-    document = render(page_of(samples.run(["gfx900"], ["nightly"])))
-    assert document.count('data-kind="cells"') == 3
-    assert not re.findall(r'class="matrix"|<form|data-kind="groups"', document)
+def test_every_link_within_the_page_has_a_target(one_family: str) -> None:
+    document = Document(one_family)
+
+    targets = {link[1:] for link in document.values_of("href") if link.startswith("#")}
+
+    assert targets <= set(document.values_of("id"))
 
 
-def test_three_hundred_cells_are_a_small_page() -> None:
-    page = page_of(samples.run())
-    assert len(page.cells) == 300
-    assert len(render(page).encode()) < 6_000_000
+def test_every_table_has_a_caption(one_family: str) -> None:
+    document = Document(one_family)
+
+    assert document.tags["caption"] >= 5
 
 
-def test_numbers_for_people() -> None:
-    assert [text.signed(count) for count in (0, 2048, -12)] == ["0", "+2.0 KiB", "-12 B"]
+def test_a_name_is_read_out_only_where_the_element_has_a_role(one_family: str) -> None:
+    assert not re.findall(r"<(?:pre|div|span|p)\b(?![^>]*\brole=)[^>]*\baria-label", one_family)
+
+
+@pytest.mark.parametrize("steps", [(), ("fetch_artifacts", "build_rocm", "test_rocm")])
+def test_a_run_without_cells_lists_its_stages_and_has_no_empty_table(steps: tuple[str, ...]) -> None:
+    records = tuple((step, page_runs.make_record(step, "gfx900")) for step in steps)
+    groups = (GroupFacts(name="gfx900", records=records),) if steps else ()
+
+    html = render(page_of(RunFacts(run_id="1", platform="linux", groups=groups, locks={})))
+
+    assert Document(html).tags["li"] == len(steps)
+    assert ("No stage has left a record yet." in html) == (not steps)
+    assert not re.findall(r"<(?:table|form|nav|dl)\b|\b0 (?:cells|files)|<h2[^>]*>(?!Stages)", html)
+
+
+def test_lists_each_of_few_cells_once_and_without_a_matrix(one_family: str) -> None:
+    assert one_family.count('data-kind="cells"') == 3
+    assert not re.findall(r'class="matrix"|<form', one_family)
+
+
+def test_lists_a_family_only_for_what_no_cell_draws(one_family: str) -> None:
+    assert 'data-kind="groups"' not in one_family
+
+
+def test_a_page_of_many_cells_stays_small() -> None:
+    page = page_of(page_runs.make_run(page_runs.FAMILIES[:2]))
+
+    # The 300 cells of a nightly release have less than 6 MB then: the more cells, the more is told once.
+    assert len(page.cells) == 30
+    assert len(render(page)) < 900_000
+
+
+# --- Numbers and names for people ------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("size", "shown"), [(0, "0"), (2048, "+2.0 KiB"), (-12, "-12 B")])
+def test_shows_a_difference_with_its_sign(size: int, shown: str) -> None:
+    assert text.signed(size) == shown
+
+
+def test_sorts_versions_by_their_numbers() -> None:
     assert sorted(["2.10", "2.9", "nightly", "a"], key=text.natural) == ["2.9", "2.10", "a", "nightly"]
+
+
+def test_spells_characters_that_steer() -> None:
     assert text.spelt("a\u202eb\ud800") == "a\\u202eb\\ud800"

@@ -1,30 +1,53 @@
+"""Images for CI: built, pushed and saved."""
+
 import re
 import shlex
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from ci.verbs import build_image
 from core import process
-from core.cli import Verb, main, verb_parser
+from core.cli import Verb, verb_parser
 from core.cli.options import common_from
 from core.env import engines
-from core.errors import MissingInputError, ProcessError, UsageError
+from core.errors import FatalError, MissingInputError, UsageError
 from rocm_packaging.origin import release_index_url
+from tests.kit.front_doors import run_verb, use_checkout
+from tests.kit.machines import Answer, Call, answer_processes
 
 VERB = Verb("build-image", "ci.verbs.build_image", "x")
 DAY = "20251121"
 
+INDEX_ARGUMENT = "THEROCK_NIGHTLY_INDEX_URL"
+TARGETS_ARGUMENT = "PYTORCH_ROCM_ARCH"
 
-def test_one_image_is_the_default() -> None:
-    assert build_image.image().name == build_image.image("ubuntu-rocm").name == "pytorch-therock-rocm-ci"
+
+def build_planned(*words: str) -> engines.Build:
+    """Return the build that options describe."""
+    arguments = verb_parser("ci", VERB)[1].parse_args(words)
+    return build_image.plan(common_from(arguments), arguments, today=DAY)
+
+
+# --- Images and their arguments --------------------------------------------------------------
+
+
+def test_there_is_one_default_image() -> None:
+    assert build_image.image() == build_image.image("ubuntu-rocm")
+    assert build_image.image().name == "pytorch-therock-rocm-ci"
+
+
+def test_the_image_without_rocm_is_ubuntus() -> None:
     assert build_image.image("no-rocm").values({})["BASE_IMAGE"] == "docker.io/library/ubuntu:24.04"
-    assert len(build_image.images()) == 2
-    with pytest.raises(UsageError, match="Unknown image 'no-rcm'") as caught:
+
+
+def test_suggests_the_image_that_is_meant() -> None:
+    with pytest.raises(UsageError, match="'no-rcm'") as caught:
         build_image.image("no-rcm")
-    assert caught.value.hint == "Did you mean 'no-rocm'?"
+
+    assert "'no-rocm'" in caught.value.hint
 
 
 @pytest.mark.parametrize(
@@ -36,173 +59,233 @@ def test_one_image_is_the_default() -> None:
         ("ROCM_VERSION", "latest"),
         ("ROCM_VERSION", ""),
         ("USE_THEROCK_NIGHTLY", "true"),
-        ("THEROCK_NIGHTLY_INDEX_URL", "rocm.nightlies.amd.com"),
-        ("THEROCK_NIGHTLY_INDEX_URL", ""),
+        (INDEX_ARGUMENT, "rocm.nightlies.amd.com"),
+        (INDEX_ARGUMENT, ""),
         ("THEROCK_NIGHTLY_VERSION", "7.1; id"),
-        ("PYTORCH_ROCM_ARCH", "gfx942,gfx90a"),
-        ("PYTORCH_ROCM_ARCH", "gfx94X-dcgpu"),
+        (TARGETS_ARGUMENT, "gfx942,gfx90a"),
+        (TARGETS_ARGUMENT, "gfx94X-dcgpu"),
         ("BASE_IMAGE", "ubuntu 22.04"),
         ("CONDA_INSTALLER_URL", "http://x.invalid/c.sh"),
         ("CONDA_INSTALLER_SHA256", "abc"),
     ],
 )
-def test_values_that_cannot_be_are_refused(name: str, value: str) -> None:
+def test_refuses_a_value_of_another_form_with_the_default(name: str, value: str) -> None:
     with pytest.raises(UsageError, match=f"^{name}=") as caught:
         build_image.image().values({name: value})
+
     assert repr(build_image.image().arguments[name].default) in caught.value.hint
 
 
-def test_credentials_and_arguments_of_another_image_are_refused() -> None:
+def test_refuses_credentials_without_showing_them() -> None:
     url = "https://me:secret@x.invalid/simple/"
-    with pytest.raises(UsageError, match="THEROCK_NIGHTLY_INDEX_URL holds a user name") as caught:
-        build_image.image().values({"THEROCK_NIGHTLY_INDEX_URL": url})
+
+    with pytest.raises(UsageError, match=INDEX_ARGUMENT) as caught:
+        build_image.image().values({INDEX_ARGUMENT: url})
+
     assert "secret" not in str(caught.value)
-    with pytest.raises(UsageError, match="has no build argument ROCM_VERSION"):
+
+
+def test_refuses_an_argument_of_another_image() -> None:
+    with pytest.raises(UsageError, match="ROCM_VERSION"):
         build_image.image("no-rocm").values({"ROCM_VERSION": "6.4"})
 
 
-@pytest.mark.parametrize(("date", "named"), [("2025-11-21", ()), ("", ()), ("20251121", ("a b",))])
-def test_days_and_tags_that_are_none_are_refused(date: str, named: tuple[str, ...]) -> None:
-    with pytest.raises(UsageError, match=r"Invalid (day|image tag)"):
-        build_image.tags(date, named)
+# --- Names, tags and places ------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("day", ["2025-11-21", ""])
+def test_refuses_text_that_is_not_a_day(day: str) -> None:
+    with pytest.raises(UsageError, match=f"'{day}'"):
+        build_image.tags(day)
+
+
+def test_refuses_text_that_is_not_a_tag() -> None:
+    with pytest.raises(UsageError, match="'a b'"):
+        build_image.tags(DAY, ("a b",))
 
 
 @pytest.mark.parametrize(
-    ("named", "found"),
+    ("text", "repository"),
     [
         ("ghcr.io/Owner/Repo", "ghcr.io/owner/repo"),
         ("localhost:5000/team/rocm-ci", "localhost:5000/team/rocm-ci"),
-        ("https://ghcr.io/a/b", ""),
-        ("ghcr.io/a/b:latest", ""),
-        ("rocm-ci", ""),
-        ("ghcr.io/", ""),
-        ("ghcr.io/a b", ""),
     ],
 )
-def test_where_an_image_is_pushed_to_is_a_repository(named: str, found: str) -> None:
-    if found:
-        assert build_image.repository(named) == found
-        return
-    with pytest.raises(UsageError, match="is not a REGISTRY/REPO"):
-        build_image.repository(named)
+def test_pushes_to_a_repository_in_small_letters(text: str, repository: str) -> None:
+    assert build_image.repository(text) == repository
 
 
-def planned(*words: str) -> engines.Build:
-    arguments = verb_parser("ci", VERB)[1].parse_args(words)
-    return build_image.plan(common_from(arguments), arguments, today=DAY)
+@pytest.mark.parametrize(
+    "text", ["https://ghcr.io/a/b", "ghcr.io/a/b:latest", "rocm-ci", "ghcr.io/", "ghcr.io/a b"]
+)
+def test_refuses_text_that_is_not_a_repository(text: str) -> None:
+    with pytest.raises(UsageError, match="REGISTRY/REPO"):
+        build_image.repository(text)
 
 
-def test_a_family_brings_its_index_its_targets_and_a_name_of_its_own() -> None:
-    build = planned("--gpu-family=gfx110X-all", "--push=ghcr.io/O/r")
-    assert build.arguments["THEROCK_NIGHTLY_INDEX_URL"] == release_index_url("", "gfx110X-all")
-    assert build.arguments["PYTORCH_ROCM_ARCH"] == "gfx1100;gfx1101;gfx1102;gfx1103"
+@pytest.mark.parametrize("name", ["Mine", "mine:v1", "-mine", "a b"])
+def test_refuses_text_that_is_not_the_name_of_an_image(name: str) -> None:
+    with pytest.raises(UsageError, match=f"'{name}'"):
+        build_planned(f"--name={name}")
+
+
+def test_a_family_brings_its_index_and_its_targets() -> None:
+    build = build_planned("--gpu-family=gfx110X-all")
+
+    assert build.arguments[INDEX_ARGUMENT] == release_index_url("", "gfx110X-all")
+    assert build.arguments[TARGETS_ARGUMENT] == "gfx1100;gfx1101;gfx1102;gfx1103"
+
+
+def test_a_family_is_part_of_the_images_name() -> None:
+    build = build_planned("--gpu-family=gfx110X-all", "--push=ghcr.io/O/r")
+
     assert build.names[0] == f"pytorch-therock-rocm-ci-gfx110x-all:nightly-{DAY}"
     assert build.pushed == (f"ghcr.io/o/r-gfx110x-all:nightly-{DAY}", "ghcr.io/o/r-gfx110x-all:latest")
-    several = planned("--gpu-family=gfx942;gfx1100")
-    assert several.names[1] == "pytorch-therock-rocm-ci-gfx942-gfx1100:latest"
-    assert several.arguments["PYTORCH_ROCM_ARCH"] == "gfx942;gfx1100"
-    own = planned("--gpu-family=gfx110X-all", "--pytorch-rocm-arch=gfx1100")
-    assert own.arguments["PYTORCH_ROCM_ARCH"] == "gfx1100"
 
 
-def test_a_name_may_be_given() -> None:
-    build = planned("--gpu-family=gfx110X-all", "--name=mine", "--push=ghcr.io/O/r", "--tag=v1")
+def test_several_targets_are_part_of_the_images_name() -> None:
+    build = build_planned("--gpu-family=gfx942;gfx1100")
+
+    assert build.names[1] == "pytorch-therock-rocm-ci-gfx942-gfx1100:latest"
+    assert build.arguments[TARGETS_ARGUMENT] == "gfx942;gfx1100"
+
+
+def test_targets_can_be_chosen_among_a_familys() -> None:
+    build = build_planned("--gpu-family=gfx110X-all", "--pytorch-rocm-arch=gfx1100")
+
+    assert build.arguments[TARGETS_ARGUMENT] == "gfx1100"
+
+
+def test_the_name_and_the_tag_can_be_chosen() -> None:
+    build = build_planned("--gpu-family=gfx110X-all", "--name=mine", "--push=ghcr.io/O/r", "--tag=v1")
+
     assert build.names == ("mine:v1",)
     assert build.pushed == ("ghcr.io/o/r-gfx110x-all:v1",)
-    for wrong in ("Mine", "mine:v1", "-mine", "a b"):
-        with pytest.raises(UsageError, match="Invalid image name"):
-            planned(f"--name={wrong}")
 
 
-def test_the_image_without_rocm_takes_no_day() -> None:
-    with pytest.raises(UsageError, match="no ROCm for cpu"):
-        planned("--gpu-family=cpu")
-    build = planned("--image=no-rocm", "--tag=v1")
+def test_there_is_no_image_for_cpu() -> None:
+    with pytest.raises(UsageError, match="cpu"):
+        build_planned("--gpu-family=cpu")
+
+
+def test_the_image_without_rocm_has_no_argument_for_the_day() -> None:
+    build = build_planned("--image=no-rocm", "--tag=v1")
+
     assert list(build.arguments) == ["UBUNTU_VERSION", "BASE_IMAGE"]
     assert build.names == ("no-rocm-ubuntu24.04:v1",)
 
 
-class FakeEngine:
-    """An engine that writes archives, or fails as it is told."""
-
-    def __init__(self) -> None:
-        self.commands: list[list[str]] = []
-        self.fails: dict[str, str] = {}
-
-    def run(self, argv: Sequence[str], **_: Any) -> None:
-        self.commands.append(list(argv))
-        if said := self.fails.get(argv[1]):
-            raise ProcessError(f"{argv[0]} {argv[1]} ended with status 1.", output=said)
-        if argv[1] == "save":
-            with open(argv[3], "wb") as stream:  # noqa: PTH123 - argv is text
-                stream.write(b"archive")
+# --- Building, pushing and saving ------------------------------------------------------------
 
 
-@pytest.fixture(name="engine")
-def engine_fixture(monkeypatch: pytest.MonkeyPatch) -> FakeEngine:
-    fake = FakeEngine()
-    monkeypatch.setattr(process, "run", fake.run)
-    monkeypatch.setattr(engines, "find_engine", lambda *names: names[0])
-    return fake
+@dataclass
+class Engine:
+    """Docker, which writes the archives that it is to save; `failures` are commands that fail."""
+
+    commands: list[str] = field(default_factory=list)
+    failures: dict[str, str] = field(default_factory=dict)
+
+    def answer(self, call: Call) -> Answer:
+        """Answer for a command."""
+        _, command, *rest = call.words
+        if command in self.failures:
+            return Answer(status=1, stdout=self.failures[command])
+        if command in {"info", "version"}:
+            return Answer()
+        self.commands.append(command)
+        if command == "save":
+            Path(rest[1]).write_bytes(b"archive")
+        return Answer()
 
 
-@pytest.fixture(name="door")
-def door_fixture() -> Callable[..., int]:
-    return lambda *words: main("ci", "x", (VERB,), ["build-image", *words])
+@pytest.fixture
+def engine(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Engine:
+    engine = Engine()
+    use_checkout(monkeypatch, build_image, tmp_path / "checkout")
+    monkeypatch.setattr(process, "which", lambda program: program)
+    answer_processes(monkeypatch, engine.answer)
+    return engine
 
 
-def test_build_push_and_save(
-    engine: FakeEngine, door: Callable[..., int], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    outputs, summary = tmp_path / "outputs", tmp_path / "summary"
-    monkeypatch.setenv("GITHUB_OUTPUT", str(outputs))
-    monkeypatch.setenv("GITHUB_STEP_SUMMARY", str(summary))
+def test_builds_pushes_and_saves(engine: Engine, tmp_path: Path) -> None:
     archive = tmp_path / "new" / "image.tar"
-    assert door(f"--output={archive}", "--push=r.invalid/o/ci", f"--date={DAY}") == 0
-    assert [command[1] for command in engine.commands] == ["build", "push", "push", "save"]
+
+    assert run_verb("ci", "build-image", f"--output={archive}", "--push=r.invalid/o/ci") == 0
+
+    assert engine.commands == ["build", "push", "push", "save"]
     assert archive.read_bytes() == b"archive"
     assert list(archive.parent.iterdir()) == [archive]
-    assert re.search(rf"image<<.*\nr\.invalid/o/ci:nightly-{DAY}\n", outputs.read_text(encoding="utf-8"))
+
+
+@pytest.mark.usefixtures("engine")
+def test_a_job_gets_the_image_and_its_arguments(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    outputs = tmp_path / "outputs"
+    summary = tmp_path / "summary"
+    monkeypatch.setenv("GITHUB_OUTPUT", str(outputs))
+    monkeypatch.setenv("GITHUB_STEP_SUMMARY", str(summary))
+
+    assert run_verb("ci", "build-image", "--push=r.invalid/o/ci", f"--date={DAY}") == 0
+
+    image = rf"image<<.*\nr\.invalid/o/ci:nightly-{DAY}\n"
+    assert re.search(image, outputs.read_text(encoding="utf-8"))
     assert "PYTORCH\\_ROCM\\_ARCH" in summary.read_text(encoding="utf-8")
 
 
-def test_a_saved_image_is_pushed_and_nothing_is_built(engine: FakeEngine, door: Callable[..., int]) -> None:
-    assert door("--archive=image.tar", "--push=r.invalid/o/ci") == 0
-    assert [command[1] for command in engine.commands] == ["load", "tag", "tag", "push", "push"]
+def test_pushes_a_saved_image_without_a_build(engine: Engine) -> None:
+    assert run_verb("ci", "build-image", "--archive=image.tar", "--push=r.invalid/o/ci") == 0
+
+    assert engine.commands == ["load", "tag", "tag", "push", "push"]
 
 
-def test_a_failed_save_leaves_the_archive_that_was_there(
-    engine: FakeEngine, door: Callable[..., int], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+def test_a_failed_save_leaves_the_old_archive(
+    engine: Engine, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    archive = tmp_path / "image.tar"
-    archive.write_bytes(b"before")
-    engine.fails["save"] = "write image.tar: no space left on device"
-    assert door(f"--output={archive}") == 1
-    assert archive.read_bytes() == b"before"
-    assert list(tmp_path.iterdir()) == [archive]
-    assert "The disk is full" in capsys.readouterr().err
+    archive = tmp_path / "saved" / "image.tar"
+    archive.parent.mkdir()
+    archive.write_bytes(b"old")
+    engine.failures["save"] = "write image.tar: no space left on device\n"
+
+    assert run_verb("ci", "build-image", f"--output={archive}") == FatalError.exit_code
+
+    assert archive.read_bytes() == b"old"
+    assert list(archive.parent.iterdir()) == [archive]
+    assert "no space left" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("named", ["docker", "podman", "buildah"])
-def test_a_dry_run_prints_the_exact_commands(
-    named: engines.Engine, door: Callable[..., int], tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    words = (f"--engine={named}", "--push=r.invalid/o/ci", f"--output={tmp_path / 'i.tar'}", f"--date={DAY}")
-    assert door("--dry-run", *words) == 0
-    printed = [tuple(shlex.split(line)) for line in capsys.readouterr().out.splitlines()]
-    build = planned(*words)
-    assert printed == [
-        engines.build_command(named, build),
-        *((named, "push", reference) for reference in build.pushed),
-        engines.save_command(named, build, tmp_path / "i.tar"),
+def commands_of(build: engines.Build, engine: engines.Engine, archive: Path) -> Sequence[Sequence[str]]:
+    pushes = [(engine, "push", reference) for reference in build.pushed]
+    return [
+        engines.build_command(engine, build),
+        *pushes,
+        engines.save_command(engine, build, archive),
     ]
-    assert list(tmp_path.iterdir()) == []
 
 
-def test_a_dry_run_needs_no_engine(
-    door: Callable[..., int], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+@pytest.mark.parametrize("engine_name", ["docker", "podman", "buildah"])
+def test_a_dry_run_prints_the_exact_commands(
+    engine_name: engines.Engine, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(process, "which", lambda _name: None)
-    assert door("--dry-run") == 0
+    archive = tmp_path / "i.tar"
+    words = (
+        f"--engine={engine_name}",
+        "--push=r.invalid/o/ci",
+        f"--output={archive}",
+        f"--date={DAY}",
+    )
+
+    assert run_verb("ci", "build-image", "--dry-run", *words) == 0
+
+    printed = [tuple(shlex.split(line)) for line in capsys.readouterr().out.splitlines()]
+    assert printed == commands_of(build_planned(*words), engine_name, archive)
+    assert not archive.exists()
+
+
+def test_only_a_dry_run_works_without_an_engine(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(process, "which", lambda _program: None)
+
+    assert run_verb("ci", "build-image", "--dry-run") == 0
+
     assert capsys.readouterr().out.startswith("docker build --file ")
-    assert door() == MissingInputError.exit_code
+    assert run_verb("ci", "build-image") == MissingInputError.exit_code

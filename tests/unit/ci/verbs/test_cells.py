@@ -1,3 +1,5 @@
+"""A matrix as the cells of each session."""
+
 import json
 from collections.abc import Mapping
 from pathlib import Path
@@ -8,21 +10,24 @@ import pytest
 from ci.jobs import MATRIX_SESSIONS
 from ci.plan.data import Matrix
 from ci.verbs.cells import Cell, expand, load_matrix
-from core import console
 from core.cli.options import ROOT
-from core.errors import DataError, UsageError
+from core.errors import DataError, MissingInputError, UsageError
 from core.run import Platform
 from core.run.plan import MAX_JOBS
-from pytorch_build.refs.torch_refs import TorchRef, load_refs
-from tests.kit.front_doors import run_ci
-from tests.unit.ci.plan.planning import known, planned, pull_request
+from pytorch_build.refs.torch_refs import TorchRef
+from tests.kit.front_doors import run_verb
+from tests.kit.planning import ci_data, plan_event, pull_request, torch_refs
+
+TESTS = tuple(ci_data().triggers.tests.values())
+TOOL_PYTHONS = ("3.11", "3.12", "3.13")
 
 
 def refs(platform: Platform = "linux") -> Mapping[str, TorchRef]:
-    return load_refs(platform=platform)
+    return torch_refs()[platform]
 
 
 def matrix(**changes: Any) -> Matrix:
+    """Return a matrix of one cell with other values for some of its keys."""
     values = {
         "pythons": ("3.12",),
         "torch_refs": ("nightly",),
@@ -32,147 +37,248 @@ def matrix(**changes: Any) -> Matrix:
     return Matrix.model_validate({**values, **changes})
 
 
-UPSTREAM = known().triggers.tests.values()
+# --- The matrices of the data ----------------------------------------------------------------
 
 
 @pytest.mark.parametrize("platform", ["linux", "windows"])
 @pytest.mark.parametrize("name", ["ci", "release"])
-def test_the_embedded_matrices_expand_and_fit_into_ci(name: str, platform: Platform) -> None:
-    expanded = expand(load_matrix(name, ROOT), refs(platform), platform, tuple(UPSTREAM))
-    assert expanded["build_torch"]
-    assert bool(expanded["test_torch"]) == (name == "release")
-    assert expanded["test_smoke"] == expanded["build_torch"]
-    assert all(len(found) <= MAX_JOBS for found in expanded.values())
-    assert load_matrix(name, ROOT).tool_pythons == ("3.11", "3.12", "3.13")
+def test_the_projects_matrices_fit_into_ci(name: str, platform: Platform) -> None:
+    cells = expand(load_matrix(name, ROOT), refs(platform), platform, TESTS)
+
+    assert cells["build_torch"]
+    assert cells["test_smoke"] == cells["build_torch"]
+    assert bool(cells["test_torch"]) == (name == "release")
+    assert max(map(len, cells.values())) <= MAX_JOBS
 
 
-def test_a_ref_gets_only_the_stages_of_its_components() -> None:
-    one = refs()["nightly"].only(["torch", "audio"])
-    sessions = expand(matrix(), {"nightly": one}, "linux")
-    cell = Cell(python="3.12", torch_ref="nightly", gpu_family="gfx94X-dcgpu")
-    assert {name for name, found in sessions.items() if found} == {"build_torch", "build_audio", "test_smoke"}
-    assert sessions["build_torch"] == [cell]
+@pytest.mark.parametrize("name", ["ci", "release"])
+def test_the_tool_is_tested_on_every_supported_python(name: str) -> None:
+    assert load_matrix(name, ROOT).tool_pythons == TOOL_PYTHONS
 
 
-def test_upstreams_tests_are_a_cell_for_each_part_on_one_python_of_a_ref() -> None:
-    both = matrix(pythons=("3.11", "3.12"), test_type="full")
-    found = expand(both, refs(), "linux", tuple(UPSTREAM))["test_torch"]
-    assert {one.python for one in found} == {"3.12"}
-    assert [(one.config, one.shard) for one in found] == [
-        *(("default", "1/2"), ("default", "2/2"), ("inductor", "1/2"), ("inductor", "2/2")),
-        *(("distributed", "1/3"), ("distributed", "2/3"), ("distributed", "3/3")),
+# --- Which cells a matrix has ----------------------------------------------------------------
+
+
+def test_a_ref_has_only_the_sessions_of_its_components() -> None:
+    ref = refs()["nightly"].only(["torch", "audio"])
+
+    cells = expand(matrix(), {"nightly": ref}, "linux")
+
+    sessions = {session for session, rows in cells.items() if rows}
+    assert sessions == {"build_torch", "build_audio", "test_smoke"}
+    expected = Cell(python="3.12", torch_ref="nightly", gpu_family="gfx94X-dcgpu")
+    assert cells["build_torch"] == [expected]
+
+
+def upstream_tests(tested: Matrix, platform: Platform = "linux") -> list[Cell]:
+    return list(expand(tested, refs(platform), platform, TESTS)["test_torch"])
+
+
+def test_upstreams_tests_have_a_cell_for_each_part_on_one_python() -> None:
+    cells = upstream_tests(matrix(pythons=("3.11", "3.12"), test_type="full"))
+
+    assert {cell.python for cell in cells} == {"3.12"}
+    assert [(cell.config, cell.shard) for cell in cells] == [
+        ("default", "1/2"),
+        ("default", "2/2"),
+        ("inductor", "1/2"),
+        ("inductor", "2/2"),
+        ("distributed", "1/3"),
+        ("distributed", "2/3"),
+        ("distributed", "3/3"),
     ]
-    assert found[0].row == ("3.12", "nightly", "gfx94X-dcgpu", "default", "1/2")
-    assert found[0]._replace(config="").row == ("3.12", "nightly", "gfx94X-dcgpu")
-    night = both.model_copy(update={"test_type": "comprehensive", "pythons": ("3.11",)})
-    found = expand(night, refs(), "linux", tuple(UPSTREAM))["test_torch"]
-    assert [(one.python, one.config) for one in found] == [("3.11", "default")] * 2
-    assert expand(matrix(), refs(), "linux", tuple(UPSTREAM))["test_torch"] == []
 
 
-def test_where_a_matrix_has_upstreams_tests() -> None:
+def test_upstreams_tests_run_on_the_python_that_the_matrix_has() -> None:
+    cells = upstream_tests(matrix(pythons=("3.11",), test_type="comprehensive"))
+
+    assert [(cell.python, cell.config) for cell in cells] == [("3.11", "default"), ("3.11", "default")]
+
+
+def test_a_matrix_of_quick_tests_has_none_of_upstreams() -> None:
+    assert upstream_tests(matrix()) == []
+
+
+def test_windows_has_only_upstreams_default_tests() -> None:
     windows = matrix(gpu_families={"windows": ("gfx110X-all",)}, test_type="full")
-    found = expand(windows, refs("windows"), "windows", tuple(UPSTREAM))["test_torch"]
-    assert {one.config for one in found} == {"default"}
+
+    assert {cell.config for cell in upstream_tests(windows, "windows")} == {"default"}
 
 
-def test_what_cannot_be_built_is_left_out_with_its_reason(monkeypatch: pytest.MonkeyPatch) -> None:
-    said: list[str] = []
-    monkeypatch.setattr(console, "detail", said.append)
-    sessions = expand(matrix(pythons=("3.12", "3.99")), refs(), "linux")
-    assert said == ["left out: 3.99 nightly gfx94X-dcgpu: nightly is not built for Python 3.99"]
-    assert {cell.python for cell in sessions["build_torch"]} == {"3.12"}
-    known = {**refs(), "main": refs()["main"].only([])}
-    expand(matrix(torch_refs=("nightly", "main")), known, "linux")
-    assert said[1:] == ["left out: 3.12 main gfx94X-dcgpu: main is not built on linux"]
+def test_a_row_names_the_part_of_upstreams_tests_where_it_is_one() -> None:
+    cell = Cell(python="3.12", torch_ref="nightly", gpu_family="gfx94X-dcgpu")
+
+    assert cell.row == ("3.12", "nightly", "gfx94X-dcgpu")
+    assert cell._replace(config="default", shard="1/2").row == (*cell.row, "default", "1/2")
+
+
+# --- What is left out ------------------------------------------------------------------------
+
+
+def test_leaves_out_pythons_that_a_ref_is_not_built_for(capsys: pytest.CaptureFixture[str]) -> None:
+    cells = expand(matrix(pythons=("3.12", "3.99")), refs(), "linux")
+
+    assert {cell.python for cell in cells["build_torch"]} == {"3.12"}
+    assert "3.99 nightly gfx94X-dcgpu" in capsys.readouterr().err
+
+
+def test_leaves_out_refs_that_are_not_built_on_the_platform(capsys: pytest.CaptureFixture[str]) -> None:
+    without_components = {**refs(), "main": refs()["main"].only([])}
+
+    cells = expand(matrix(torch_refs=("nightly", "main")), without_components, "linux")
+
+    assert {cell.torch_ref for cell in cells["build_torch"]} == {"nightly"}
+    assert "main is not built on linux" in capsys.readouterr().err
+
+
+EXCLUSION = {
+    "gpu_families": ("gfx94X-dcgpu",),
+    "platform": "linux",
+    "torch_refs": ("nightly",),
+    "reason": "it does not compile",
+}
+TWO_FAMILIES = {"linux": ("gfx94X-dcgpu", "gfx1151")}
+
+
+def test_leaves_out_excluded_cells() -> None:
+    cells = expand(matrix(exclude=(EXCLUSION,), gpu_families=TWO_FAMILIES), refs(), "linux")
+
+    assert [cell.gpu_family for cell in cells["build_torch"]] == ["gfx1151"]
 
 
 @pytest.mark.parametrize(
-    ("changes", "error", "said"),
+    ("changes", "named"),
     [
-        ({"torch_refs": ("nigtly",)}, DataError, r"unknown torch ref 'nigtly'\. Did you mean 'nightly'\?"),
-        ({"torch_refs": ("release/2.10", "release-2.10")}, DataError, "would share one folder"),
-        ({"torch_refs": ("nightly", "nightly")}, DataError, "3.12 nightly gfx94X-dcgpu more than once"),
-        ({"pythons": ("3.12", "3.12")}, DataError, "more than once"),
-        ({"gpu_families": {"windows": ("gfx110X-all",)}}, DataError, "has no cell on linux"),
-        ({"pythons": ("3.99",)}, DataError, "has no cell on linux"),
+        ({"gpu_families": ("gfx90c",)}, "'gfx90c'"),
+        ({"torch_refs": ("nigtly",)}, "'nightly'"),
+        ({"platform": "windows"}, "windows"),
+        ({"pythons": ("3.9",)}, "'3.9'"),
     ],
 )
-def test_a_matrix_of_mistakes_is_refused(changes: dict[str, Any], error: type[Exception], said: str) -> None:
-    with pytest.raises(error, match=said):
+def test_refuses_an_exclusion_that_matches_nothing(changes: dict[str, Any], named: str) -> None:
+    mistaken = {**EXCLUSION, **changes}
+
+    with pytest.raises(DataError, match="exclude") as caught:
+        expand(matrix(exclude=(mistaken,), gpu_families=TWO_FAMILIES), refs(), "linux")
+
+    assert named in str(caught.value)
+
+
+# --- Mistakes --------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("changes", "named"),
+    [
+        ({"torch_refs": ("nigtly",)}, "'nightly'"),
+        ({"torch_refs": ("release/2.10", "release-2.10")}, "one folder"),
+        ({"torch_refs": ("nightly", "nightly")}, "3.12 nightly gfx94X-dcgpu"),
+        ({"pythons": ("3.12", "3.12")}, "more than once"),
+        ({"gpu_families": {"windows": ("gfx110X-all",)}}, "no cell on linux"),
+        ({"pythons": ("3.99",)}, "no cell on linux"),
+    ],
+)
+def test_refuses_a_matrix_with_a_mistake(changes: dict[str, Any], named: str) -> None:
+    with pytest.raises(DataError) as caught:
         expand(matrix(**changes), refs(), "linux")
 
-
-@pytest.mark.parametrize(
-    ("changes", "said"),
-    [
-        ({"gpu_families": ("gfx90c",)}, r"exclude\[0\] names 'gfx90c', which the matrix does not have"),
-        ({"torch_refs": ("nigtly",)}, "Did you mean 'nightly'"),
-        ({"platform": "windows"}, "does not have on windows"),
-        ({"pythons": ("3.9",)}, "names '3.9', which the matrix does not have"),
-    ],
-)
-def test_an_exclusion_that_matches_nothing_is_refused(changes: dict[str, Any], said: str) -> None:
-    row: dict[str, Any] = {"gpu_families": ("gfx94X-dcgpu",), "platform": "linux", "torch_refs": ("nightly",)}
-    row["reason"] = "why"
-    families = {"linux": ("gfx94X-dcgpu", "gfx1151")}
-    found = expand(matrix(exclude=(row,), gpu_families=families), refs(), "linux")["build_torch"]
-    assert [cell.gpu_family for cell in found] == ["gfx1151"]
-    with pytest.raises(DataError, match=said):
-        expand(matrix(exclude=({**row, **changes},), gpu_families=families), refs(), "linux")
+    assert named in str(caught.value)
 
 
-def test_more_cells_than_ci_takes_are_refused() -> None:
-    ref = refs()["nightly"]
-    many = {f"r{number}": ref for number in range(MAX_JOBS + 1)}
-    exact = dict(list(many.items())[:MAX_JOBS])
-    assert len(expand(matrix(torch_refs=tuple(exact)), exact, "linux")["build_torch"]) == MAX_JOBS
-    with pytest.raises(DataError, match=f"has {MAX_JOBS + 1} cells on linux; a matrix of CI holds 256"):
+def test_takes_as_many_cells_as_ci_does() -> None:
+    many = {f"r{number}": refs()["nightly"] for number in range(MAX_JOBS)}
+
+    assert len(expand(matrix(torch_refs=tuple(many)), many, "linux")["build_torch"]) == MAX_JOBS
+
+
+def test_refuses_more_cells_than_ci_takes() -> None:
+    many = {f"r{number}": refs()["nightly"] for number in range(MAX_JOBS + 1)}
+
+    with pytest.raises(DataError, match=f"{MAX_JOBS + 1} cells"):
         expand(matrix(torch_refs=tuple(many)), many, "linux")
 
 
-def test_a_matrix_is_named_or_a_file(tmp_path: Path) -> None:
+# --- Reading a matrix ------------------------------------------------------------------------
+
+
+def test_reads_a_matrix_from_a_file(tmp_path: Path) -> None:
     (tmp_path / "mine.toml").write_text(
         'pythons = ["3.12"]\ntorch_refs = ["sample"]\ntool_pythons = ["3.11"]\n'
         '[gpu_families]\nlinux = ["cpu"]\n'
     )
-    mine = load_matrix("mine.toml", tmp_path)
-    assert mine == matrix(torch_refs=("sample",), gpu_families={"linux": ("cpu",)})
-    for name in ("", "relase"):
-        with pytest.raises(UsageError, match="is neither a matrix nor a file"):
-            load_matrix(name, tmp_path)
+
+    expected = matrix(torch_refs=("sample",), gpu_families={"linux": ("cpu",)})
+    assert load_matrix("mine.toml", tmp_path) == expected
+
+
+@pytest.mark.parametrize("name", ["", "relase"])
+def test_refuses_a_name_that_is_neither_a_matrix_nor_a_file(tmp_path: Path, name: str) -> None:
+    with pytest.raises(UsageError, match=f"MATRIX={name} "):
+        load_matrix(name, tmp_path)
+
+
+def test_names_the_key_that_a_file_lacks(tmp_path: Path) -> None:
     (tmp_path / "typo.toml").write_text('python = ["3.12"]\n')
+
     with pytest.raises(DataError, match="pythons"):
         load_matrix("typo.toml", tmp_path)
 
 
-def test_the_verb_prints_rows_for_the_noxfile(capsys: pytest.CaptureFixture[str]) -> None:
-    assert run_ci("cells", "ci", "--platform", "windows") == 0
-    printed = json.loads(capsys.readouterr().out)
-    assert printed["tests"] == ["3.11", "3.12", "3.13"]
-    assert printed["build_torch"] == [["3.12", "nightly", "gfx110X-all"]]
-    assert set(printed) == {*MATRIX_SESSIONS, "tests"}
-    assert printed["test_torch"] == []
+# --- The verb --------------------------------------------------------------------------------
 
 
-def test_a_plan_gives_the_cells_of_its_sessions(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    made = planned("pull_request", pull_request("build:pytorch", "gfx1151"))
-    made.write(tmp_path / "plan.json")
-    words = ["cells", str(tmp_path / "plan.json")]
-    assert run_ci(*words, "--platform=linux") == 0
-    rows = json.loads(capsys.readouterr().out)
-    cells = [["3.12", "nightly", "gfx94X-dcgpu"], ["3.12", "nightly", "gfx1151"]]
-    assert rows["build_torch"] == rows["build_triton"] == rows["test_smoke"] == cells
-    assert rows["tests"] == ["3.11", "3.12", "3.13"]
-    assert run_ci(*words, "--platform=windows") == 0
-    rows = json.loads(capsys.readouterr().out)
+def print_cells(capsys: pytest.CaptureFixture[str], matrix_name: object, platform: Platform) -> Any:
+    """Return the rows of each session that the verb prints."""
+    assert run_verb("ci", "cells", matrix_name, "--platform", platform) == 0
+    return json.loads(capsys.readouterr().out)
+
+
+def test_prints_the_rows_of_every_session(capsys: pytest.CaptureFixture[str]) -> None:
+    rows = print_cells(capsys, "ci", "windows")
+
+    assert rows.keys() == {*MATRIX_SESSIONS, "tests"}
+    assert rows["tests"] == list(TOOL_PYTHONS)
+    assert rows["build_torch"] == [["3.12", "nightly", "gfx110X-all"]]
+    assert rows["test_torch"] == []
+
+
+@pytest.fixture
+def plan_file(tmp_path: Path) -> Path:
+    file = tmp_path / "plan.json"
+    plan_event("pull_request", pull_request("build:pytorch", "gfx1151")).write(file)
+    return file
+
+
+def test_prints_the_rows_of_a_plan(plan_file: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    rows = print_cells(capsys, plan_file, "linux")
+
+    expected = [["3.12", "nightly", "gfx94X-dcgpu"], ["3.12", "nightly", "gfx1151"]]
+    assert rows["build_torch"] == expected
+    assert rows["build_triton"] == expected
+    assert rows["test_smoke"] == expected
+    assert rows["tests"] == list(TOOL_PYTHONS)
+
+
+def test_prints_the_rows_of_a_plan_on_another_platform(
+    plan_file: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    rows = print_cells(capsys, plan_file, "windows")
+
     assert rows["build_triton"] == []
     assert rows["build_torch"][0] == ["3.12", "nightly", "gfx110X-all"]
 
 
-def test_a_plan_without_cells_says_why(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    planned("pull_request", pull_request()).write(tmp_path / "plan.json")
-    assert run_ci("cells", tmp_path / "plan.json") == 4
-    assert "The plan has no cell on linux: no label build:pytorch." in capsys.readouterr().err
-    (tmp_path / "other.json").write_text("{}")
-    assert run_ci("cells", tmp_path / "other.json") == 3
+def test_tells_why_a_plan_has_no_cells(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = tmp_path / "plan.json"
+    plan_event("pull_request", pull_request()).write(file)
+
+    assert run_verb("ci", "cells", file, "--platform=linux") == MissingInputError.exit_code
+
+    assert "no label build:pytorch" in capsys.readouterr().err
+
+
+def test_refuses_a_file_that_is_no_plan(tmp_path: Path) -> None:
+    file = tmp_path / "other.json"
+    file.write_text("{}")
+
+    assert run_verb("ci", "cells", file) == DataError.exit_code

@@ -1,127 +1,215 @@
+"""What stages left in a checkout, listed and freed."""
+
 import os
-import time
 from collections.abc import Callable
-from dataclasses import replace
+from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
 
 import pytest
 from filelock import FileLock
 
 from ci.verbs import clean
-from core.cli.options import common_from
+from ci.verbs.clean import KINDS
 from core.errors import UsageError
-from core.run import RunOutputs, records
+from core.run import RunOutputs
 from core.stores.directory import DirectoryStore
 from pytorch_build.sources.checkout import UPSTREAM_REF
-from tests.kit.front_doors import run_ci
+from tests.kit import repos
+from tests.kit.front_doors import run_verb, use_checkout
+from tests.kit.runs import write_record
 
-RECORD = records.Record(
-    stage="build_torch", run_id="17", platform="linux", started="2026-11-20T00:00:00+00:00", seconds=90
-)
+# One folder of each kind, but for trees.
+FOLDERS = (".nox/lint", ".nox/build_torch", "src/main/.builds/torch-1", ".cache/refs", "out/18-linux")
+
+Clean = Callable[..., list[str]]
 
 
 @pytest.fixture
-def call(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> Callable[..., list[str]]:
-    """Call the verb in a checkout with one folder of each kind, for the lines that it prints."""
-    monkeypatch.setattr(clean, "common_from", lambda words: replace(common_from(words), root=tmp_path))
-    folders = (".nox/lint", ".nox/build_torch", "src/main/.builds/torch-1", ".cache/refs", "out/18-linux")
-    for name in folders:
-        (tmp_path / name).mkdir(parents=True)
-        (tmp_path / name / "file").write_bytes(b"x" * 1024)
-    (tmp_path / ".nox" / ".build_torch.lock").touch()
-    records.write(
-        DirectoryStore(root=tmp_path / "out"), RunOutputs(run_id="17", platform="linux"), "cpu", RECORD
-    )
+def checkout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A checkout with a folder of 1 KiB of each kind, and a run with a record of a build."""
+    root = tmp_path / "checkout"
+    for name in FOLDERS:
+        folder = root / name
+        folder.mkdir(parents=True)
+        (folder / "file").write_bytes(b"x" * 1024)
+    (root / ".nox" / ".build_torch.lock").touch()
+    outputs = RunOutputs(run_id="17", platform="linux")
+    write_record(DirectoryStore(root=root / "out"), outputs, step="build_torch", family="cpu")
+    use_checkout(monkeypatch, clean, root)
+    return root
+
+
+@pytest.fixture(name="clean")
+def clean_fixture(checkout: Path, capsys: pytest.CaptureFixture[str]) -> Clean:
+    """Run the verb in the checkout; return the lines that it prints."""
+    assert checkout.is_dir()
 
     def run(*words: str) -> list[str]:
         capsys.readouterr()
-        assert run_ci("clean", *words) == 0
+        assert run_verb("ci", "clean", *words) == 0
         return [" ".join(line.split()) for line in capsys.readouterr().err.splitlines()]
 
     return run
 
 
-def test_it_says_what_goes_and_frees_nothing_unasked(call: Any, tmp_path: Path) -> None:
-    day = time.strftime("%Y-%m-%d")
-    before = sorted(tmp_path.rglob("*"))
-    for words in ((), ("--yes", "--dry-run")):
-        said = call(*words)
-        assert f"builds src/main/.builds/torch-1 1.0 KiB {day} 1 min 30 s" in said
-        assert f"environments .nox/lint 1.0 KiB {day}" in said
-        assert next(line for line in said if line.endswith("not asked for: --what runs")).startswith(
-            "runs out/17-linux"
-        )
-        assert said[-1].startswith("4.0 KiB can be freed")
-    assert [one for one in sorted(tmp_path.rglob("*")) if one.suffix != ".lock"] == [
-        one for one in before if one.suffix != ".lock"
-    ]
-    assert call("--yes")[-1] == "4.0 KiB freed."
-    assert sorted(
-        one.name for one in (tmp_path / "out").iterdir() if one.is_dir() and one.name[0] != "."
-    ) == ["17-linux", "18-linux"]
-    assert not [*(tmp_path / ".nox").glob("[!.]*"), *(tmp_path / ".cache").iterdir()]
-    assert call("--what", "runs", "--keep-run", "17", "--yes")[-1] == "1.0 KiB freed."
-    assert not (tmp_path / "out" / "18-linux").exists()
-    assert (tmp_path / "out" / "17-linux").is_dir()
+def line_of(lines: list[str], path: str) -> str:
+    """Return the line about a path."""
+    (line,) = [line for line in lines if path in line]
+    return line
 
 
-def test_what_is_in_use_linked_or_new_stays(call: Any, tmp_path: Path) -> None:
-    elsewhere = tmp_path.parent / f"{tmp_path.name}-elsewhere"
+def runs_in(checkout: Path) -> list[str]:
+    return sorted(path.name for path in (checkout / "out").glob("*-linux"))
+
+
+@pytest.mark.parametrize("words", [(), ("--yes", "--dry-run")])
+def test_lists_what_can_be_freed_and_frees_nothing(
+    clean: Clean, checkout: Path, words: tuple[str, ...]
+) -> None:
+    lines = clean(*words)
+
+    assert line_of(lines, "src/main/.builds/torch-1").startswith("builds")
+    assert "1.0 KiB" in line_of(lines, "src/main/.builds/torch-1")
+    assert line_of(lines, ".nox/lint").startswith("environments")
+    assert lines[-1].startswith("4.0 KiB")
+    for folder in FOLDERS:
+        assert (checkout / folder / "file").is_file()
+
+
+def test_tells_how_long_a_build_took_that_would_go(clean: Clean) -> None:
+    assert line_of(clean(), "src/main/.builds/torch-1").endswith(" 1.0 s")
+
+
+def test_tells_the_day_of_the_last_change(clean: Clean, checkout: Path) -> None:
+    # Noon is on the same day in most time zones.
+    noon = datetime(2026, 3, 4, 12, tzinfo=UTC).timestamp()
+    for path in (checkout / ".nox" / "lint" / "file", checkout / ".nox" / "lint"):
+        os.utime(path, (noon, noon))
+
+    assert "2026-03-04" in line_of(clean(), ".nox/lint")
+
+
+def test_frees_everything_but_runs(clean: Clean, checkout: Path) -> None:
+    lines = clean("--yes")
+
+    assert lines[-1].startswith("4.0 KiB")
+    assert runs_in(checkout) == ["17-linux", "18-linux"]
+    assert list((checkout / ".nox").glob("[!.]*")) == []
+    assert list((checkout / ".cache").iterdir()) == []
+
+
+def test_says_that_runs_have_to_be_named(clean: Clean) -> None:
+    assert "--what runs" in line_of(clean(), "out/17-linux")
+
+
+def test_frees_runs_when_asked_but_the_one_to_keep(clean: Clean, checkout: Path) -> None:
+    clean("--what", "runs", "--keep-run", "17", "--yes")
+
+    assert runs_in(checkout) == ["17-linux"]
+
+
+def test_keeps_what_a_running_stage_uses(clean: Clean, checkout: Path) -> None:
+    with FileLock(checkout / ".nox" / ".build_torch.lock"):
+        lines = clean("--yes", "--what", "environments", "runs")
+
+    assert "a running stage" in line_of(lines, ".nox/build_torch")
+    assert (checkout / ".nox" / "build_torch").is_dir()
+    assert not (checkout / ".nox" / "lint").exists()
+    # The stage may write into a run.
+    assert runs_in(checkout) == ["17-linux", "18-linux"]
+
+
+def test_keeps_what_changed_lately(clean: Clean, checkout: Path) -> None:
+    lines = clean("--yes", "--older-than", "1")
+
+    assert "--older-than 1" in line_of(lines, ".nox/lint")
+    assert (checkout / ".nox" / "lint").is_dir()
+
+
+@pytest.mark.parametrize("link", ["src/linked", ".cache/link"])
+def test_keeps_links_and_what_they_lead_to(clean: Clean, checkout: Path, link: str) -> None:
+    elsewhere = checkout.with_name("elsewhere")
     (elsewhere / "torch").mkdir(parents=True)
-    (tmp_path / "src" / "linked").symlink_to(elsewhere)
-    (tmp_path / ".cache" / "link").symlink_to(elsewhere)
-    os.link(tmp_path / ".nox/lint/file", elsewhere / "file")  # an installer's cache has it, too
-    with FileLock(tmp_path / ".nox" / ".build_torch.lock"):
-        said = call("--yes", "--what", *clean.KINDS)
-    assert next(line for line in said if "a running stage holds" in line).startswith(
-        "environments .nox/build_torch"
-    )
-    assert said[-1] == "0 B freed."
-    assert not (tmp_path / ".nox" / "lint").exists()
-    assert (tmp_path / "out" / "17-linux").exists()  # it may write there
-    said = call("--yes", "--older-than", "1")
-    assert any(line.endswith("changed since: --older-than 1") for line in said)
-    said = call("--yes", "--what", *clean.KINDS)
-    assert sum(line.endswith("a link, or outside the checkout") for line in said) == 2
-    assert [one.name for one in sorted(elsewhere.iterdir())] == ["file", "torch"]
+    (checkout / link).symlink_to(elsewhere)
+
+    lines = clean("--yes", "--what", *KINDS)
+
+    assert "a link" in line_of(lines, link)
+    assert (elsewhere / "torch").is_dir()
+
+
+def test_does_not_count_bytes_that_another_folder_shares(clean: Clean, checkout: Path) -> None:
+    # An installer's cache has it, too.
+    os.link(checkout / ".nox" / "lint" / "file", checkout.with_name("shared"))
+
+    lines = clean("--yes", "--what", "environments")
+
+    assert " 0 B " in line_of(lines, ".nox/lint")
+    assert checkout.with_name("shared").is_file()
 
 
 @pytest.mark.parametrize(
-    ("words", "said"),
-    [(("--older-than", "30d"), "30d"), (("--keep-run", "71"), "you mean '17'"), (("--what", "run"), "runs")],
+    ("words", "named"),
+    [(("--older-than", "30d"), "30d"), (("--keep-run", "71"), "'17'"), (("--what", "run"), "runs")],
 )
-def test_what_cannot_be_meant_frees_nothing(
-    call: Any, capsys: pytest.CaptureFixture[str], words: tuple[str, ...], said: str
+def test_a_mistake_frees_nothing(
+    checkout: Path, capsys: pytest.CaptureFixture[str], words: tuple[str, ...], named: str
 ) -> None:
-    assert call
-    assert run_ci("clean", "--yes", *words) == UsageError.exit_code
-    assert said in capsys.readouterr().err
+    assert run_verb("ci", "clean", "--yes", *words) == UsageError.exit_code
+
+    assert named in capsys.readouterr().err
+    for folder in FOLDERS:
+        assert (checkout / folder).is_dir()
+
+
+# --- Trees with the user's work --------------------------------------------------------------
+
+
+def commit_tree(tree: Path, *, is_checkout: bool = True) -> None:
+    """Make a tree of sources with one commit, which a checkout marks as upstream's."""
+    repos.commit_files(tree, {"setup.py": ""})
+    if is_checkout:
+        repos.run_git(tree, "update-ref", UPSTREAM_REF, "HEAD")
+
+
+@pytest.fixture
+def trees(checkout: Path) -> Path:
+    return checkout / "src" / "main"
 
 
 @pytest.mark.processes
-def test_trees_with_work_of_the_users_stay(call: Any, tmp_path: Path, git: Callable[..., str]) -> None:
-    for name in ("ours", "edited", "committed", "stashed", "theirs"):
-        tree = tmp_path / "src" / "main" / name
-        tree.mkdir(parents=True)
-        git(tree, "init", "-q")
-        (tree / "setup.py").write_text("")
-        git(tree, "add", ".")
-        git(tree, "commit", "-qm", "upstream's")
-        if name != "theirs":
-            git(tree, "update-ref", UPSTREAM_REF, "HEAD")
-        if name in {"edited", "stashed", "committed"}:
-            (tree / "setup.py").write_text("print()")
-        if name == "committed":
-            git(tree, "checkout", "-qb", "mine")
-            git(tree, "commit", "-qam", "mine")
-            git(tree, "checkout", "-q", "main")
-        if name == "stashed":
-            git(tree, "stash")
-    said = call("--yes", "--what", "trees")
-    expected = ["committed", "edited", "stashed", "theirs"]
-    assert sorted(one.name for one in (tmp_path / "src" / "main").glob("[!.]*")) == expected
-    assert sum(line.endswith("edits or commits of your own") for line in said) == 3
-    assert sum(line.endswith("not one of ours") for line in said) == 1
+def test_frees_a_tree_without_changes(clean: Clean, trees: Path) -> None:
+    commit_tree(trees / "clean")
+
+    clean("--yes", "--what", "trees")
+
+    assert not (trees / "clean").exists()
+
+
+@pytest.mark.processes
+@pytest.mark.parametrize("work", ["edited", "committed", "stashed"])
+def test_keeps_a_tree_with_the_users_work(clean: Clean, trees: Path, work: str) -> None:
+    tree = trees / work
+    commit_tree(tree)
+    (tree / "setup.py").write_text("print()")
+    if work == "committed":
+        repos.run_git(tree, "checkout", "-qb", "mine")
+        repos.run_git(tree, "commit", "-qam", "mine")
+        repos.run_git(tree, "checkout", "-q", "main")
+    elif work == "stashed":
+        repos.run_git(tree, "stash")
+
+    lines = clean("--yes", "--what", "trees")
+
+    assert "edits or commits" in line_of(lines, f"src/main/{work}")
+    assert tree.is_dir()
+
+
+@pytest.mark.processes
+def test_keeps_a_tree_that_no_stage_made(clean: Clean, trees: Path) -> None:
+    commit_tree(trees / "theirs", is_checkout=False)
+
+    lines = clean("--yes", "--what", "trees")
+
+    assert "not one of ours" in line_of(lines, "src/main/theirs")
+    assert (trees / "theirs").is_dir()

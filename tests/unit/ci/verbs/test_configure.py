@@ -1,169 +1,268 @@
-"""The verb: on a laptop from options, in CI from the environment, with the same plan."""
+"""Planning a run: on a laptop from options, in CI from the environment, with the same plan."""
 
-import argparse
 import json
-from collections.abc import Callable
-from dataclasses import replace
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from ci.verbs import configure
-from core import process
-from core.cli.options import common_from
-from core.errors import ProcessError
+from core.errors import DataError, FatalError, MissingInputError, UsageError
 from core.run.plan import Plan
-from tests.kit.front_doors import run_ci
-from tests.unit.ci.plan.planning import pull_request, push
+from tests.kit.front_doors import run_verb, use_checkout
+from tests.kit.machines import Answer, answer_processes
+from tests.kit.planning import Payload, pull_request, push
 
-Call = "Callable[..., tuple[int, str, str]]"
+
+@dataclass(frozen=True, kw_only=True)
+class Ended:
+    """How the verb ended: its exit code, and what it printed."""
+
+    exit_code: int
+    stdout: str
+    stderr: str
+
+    @property
+    def plan(self) -> Plan:
+        """The plan that it printed."""
+        assert self.exit_code == 0, self.stderr
+        return Plan.model_validate_json(self.stdout)
 
 
-@pytest.fixture
-def call(
+Configure = Callable[..., Ended]
+Happen = Callable[..., None]
+
+
+@pytest.fixture(name="configure")
+def configure_fixture(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> Callable[..., tuple[int, str, str]]:
-    """Call `python -m ci configure` with these words, as if on a machine without CI."""
+) -> Configure:
+    """Run the verb in a checkout without git."""
+    use_checkout(monkeypatch, configure, tmp_path)
+    answer_processes(monkeypatch, lambda _: Answer(status=128, stderr="fatal: not a git repository"))
 
-    def below(arguments: argparse.Namespace) -> Any:
-        return replace(common_from(arguments), root=tmp_path)
-
-    def no_git(*_words: Any, **_options: Any) -> Any:
-        raise ProcessError("fatal: not a git repository")
-
-    monkeypatch.setattr(configure, "common_from", below)
-    monkeypatch.setattr(process, "capture", no_git)
-
-    def run(*words: str) -> tuple[int, str, str]:
+    def run(*words: object) -> Ended:
         capsys.readouterr()
-        code = run_ci("configure", *words)
-        said = capsys.readouterr()
-        return code, said.out, said.err
+        exit_code = run_verb("ci", "configure", *words)
+        printed = capsys.readouterr()
+        return Ended(exit_code=exit_code, stdout=printed.out, stderr=printed.err)
 
     return run
 
 
 @pytest.fixture
-def in_ci(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
-    """Make the environment of a job."""
+def happen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Happen:
+    """Set the environment of a job that an event started."""
 
-    def happened(name: str, payload: Any, **more: str) -> None:
-        (tmp_path / "event.json").write_text(json.dumps(payload))
-        env = {
-            "GITHUB_EVENT_NAME": name,
-            "GITHUB_EVENT_PATH": str(tmp_path / "event.json"),
+    def set_environment(event_name: str, payload: Payload, *, inputs_of_call: str = "") -> None:
+        event_file = tmp_path / "event.json"
+        event_file.write_text(json.dumps(payload))
+        variables = {
+            "GITHUB_EVENT_NAME": event_name,
+            "GITHUB_EVENT_PATH": str(event_file),
             "GITHUB_REPOSITORY": "ROCm/TheRock",
             "GITHUB_REF_NAME": "main",
             "GITHUB_RUN_ID": "17",
             "GITHUB_OUTPUT": str(tmp_path / "outputs"),
             "GITHUB_STEP_SUMMARY": str(tmp_path / "summary.md"),
+            "CI_INPUTS": inputs_of_call,
         }
-        for variable, value in {**env, **more}.items():
-            monkeypatch.setenv(variable, value)
+        for name, value in variables.items():
+            monkeypatch.setenv(name, value)
 
-    return happened
+    return set_environment
 
 
-def set_outputs(path: Path) -> dict[str, str]:
-    found, lines = {}, iter(path.read_text().splitlines())
+def read_outputs(path: Path) -> Mapping[str, str]:
+    """Return the outputs of a job, which GitHub reads as ``name<<END``, lines, ``END``."""
+    values: dict[str, str] = {}
+    lines = iter(path.read_text().splitlines())
     for line in lines:
         name, _, end = line.partition("<<")
-        found[name] = "\n".join(iter(lambda: next(lines), end))
-    return found
+        values[name] = "\n".join(iter(lambda: next(lines), end))
+    return values
 
 
-def test_a_laptop_prints_the_plan_that_ci_makes(call: Any, in_ci: Any) -> None:
-    words = ("--event", "pull_request", "--label", "build:pytorch", "--label", "gfx1151")
-    code, out, said = call(*words, "--changed", "docs/x.md", "--json", "--run-id", "17")
-    assert code == 0, said
-    laptop = Plan.model_validate_json(out)
-    assert "label build:pytorch, although only docs/x.md changed" in said
-    assert "gfx1151, nightly, Python 3.12" in said
-    assert "built from nightly on, or by label" in said
-
-    in_ci("pull_request", pull_request("gfx1151", "build:pytorch"))
-    code, out, said = call("--json")
-    assert code == 0, said
-    theirs = Plan.model_validate_json(out)
-    facts = ("cells", "variants", "left_out")
-    assert [getattr(theirs, one) for one in facts] == [getattr(laptop, one) for one in facts]
-    assert (theirs.event.number, theirs.event.labels) == (7, laptop.event.labels)
+# --- The same plan on a laptop and in CI -----------------------------------------------------
 
 
-def test_a_job_gets_outputs_and_a_summary_that_name_what_could_not_be_asked(
-    call: Any, in_ci: Any, tmp_path: Path
+def test_a_laptop_prints_the_plan_that_ci_makes(configure: Configure, happen: Happen) -> None:
+    labels = ("--label", "build:pytorch", "--label", "gfx1151")
+    laptop = configure("--event", "pull_request", *labels, "--json", "--run-id", "17").plan
+
+    happen("pull_request", pull_request("gfx1151", "build:pytorch"))
+    in_ci = configure("--json").plan
+
+    assert in_ci.cells == laptop.cells
+    assert in_ci.variants == laptop.variants
+    assert in_ci.left_out == laptop.left_out
+    assert in_ci.event.labels == laptop.event.labels
+    assert in_ci.event.number == 7
+
+
+def test_prints_decisions_jobs_and_what_is_left_out(configure: Configure) -> None:
+    labels = ("--label", "build:pytorch", "--label", "gfx1151")
+
+    ended = configure("--event", "pull_request", *labels, "--changed", "docs/x.md")
+
+    assert "only docs/x.md changed" in ended.stderr
+    assert "gfx1151, nightly, Python 3.12" in ended.stderr
+    assert "built from nightly on, or by label" in ended.stderr
+
+
+def test_sets_the_outputs_of_a_job(configure: Configure, happen: Happen, tmp_path: Path) -> None:
+    happen("push", push("release/1"))
+
+    assert configure("--output", "plan.json").exit_code == 0
+
+    values = read_outputs(tmp_path / "outputs")
+    assert json.loads(values["build_pytorch"]) is True
+    assert json.loads(values["linux_build_pytorch_matrix"])[0]["gpu_family"] == "gfx94X-dcgpu"
+    assert values["plan_digest"] == Plan.read(tmp_path / "plan.json").digest()
+
+
+def test_the_summary_of_a_job_tells_what_could_not_be_asked(
+    configure: Configure, happen: Happen, tmp_path: Path
 ) -> None:
-    in_ci("push", push("release/1"))
-    code, _, said = call("--output", "plan.json")
-    assert code == 0, said
-    found = set_outputs(tmp_path / "outputs")
-    assert json.loads(found["build_pytorch"]) is True
-    assert json.loads(found["linux_build_pytorch_matrix"])[0]["gpu_family"] == "gfx94X-dcgpu"
-    assert found["plan_digest"] == Plan.read(tmp_path / "plan.json").digest()
+    happen("push", push("release/1"))
+
+    assert configure().exit_code == 0
+
     summary = (tmp_path / "summary.md").read_text()
     assert "git cannot tell which files have changed" in summary
-    assert "so everything counts as changed" in summary
+    assert "everything counts as changed" in summary
+
+
+def test_the_summary_of_a_job_lists_jobs_and_what_is_left_out(
+    configure: Configure, happen: Happen, tmp_path: Path
+) -> None:
+    happen("push", push("release/1"))
+
+    assert configure().exit_code == 0
+
+    summary = (tmp_path / "summary.md").read_text()
     assert "gfx94X\\-dcgpu, nightly, Python 3.12" in summary
     assert "<details><summary>Left out" in summary
 
 
-def test_inputs_of_a_calling_workflow_take_the_place_of_the_events(call: Any, in_ci: Any) -> None:
-    event = {"inputs": {"something_of_the_caller": "x"}}
-    inputs = {"linux_amdgpu_families": "gfx94X-dcgpu", "pytorch_git_refs": "sample", "build_pytorch": True}
-    in_ci("workflow_dispatch", event, CI_INPUTS=json.dumps(inputs))
-    code, out, said = call("--json")
-    assert code == 0, said
-    assert {cell.torch_ref for cell in Plan.model_validate_json(out).cells} == {"sample"}
-    code, _, said = call("--label", "ci:skip")
-    assert (code, "Name it with --event" in said) == (2, True)
-    for broken in ("{", "[1]", "[" * 5000):
-        in_ci("workflow_dispatch", {}, CI_INPUTS=broken)
-        code, _, said = call()
-        assert (code, "CI_INPUTS" in said) == (3, True)
+# --- Inputs ----------------------------------------------------------------------------------
 
 
-def test_options_name_refs_and_families_as_everywhere(call: Any) -> None:
+def test_inputs_of_a_calling_workflow_replace_those_of_the_event(
+    configure: Configure, happen: Happen
+) -> None:
+    inputs = {
+        "linux_amdgpu_families": "gfx94X-dcgpu",
+        "pytorch_git_refs": "sample",
+        "build_pytorch": True,
+    }
+    payload = {"inputs": {"something_of_the_caller": "x"}}
+    happen("workflow_dispatch", payload, inputs_of_call=json.dumps(inputs))
+
+    plan = configure("--json").plan
+
+    assert {cell.torch_ref for cell in plan.cells} == {"sample"}
+
+
+@pytest.mark.parametrize("text", ["{", "[1]", "[" * 5000])
+def test_refuses_inputs_that_are_no_json_object(configure: Configure, happen: Happen, text: str) -> None:
+    happen("workflow_dispatch", {}, inputs_of_call=text)
+
+    ended = configure()
+
+    assert ended.exit_code == DataError.exit_code
+    assert "CI_INPUTS" in ended.stderr
+
+
+def test_options_name_refs_and_families(configure: Configure) -> None:
     words = ("--torch-ref", "release/2.10", "--gpu-family", "gfx1151")
-    code, out, said = call("--event", "schedule", *words, "--json")
-    assert code == 0, said
-    made = Plan.model_validate_json(out)
-    assert {cell.gpu_family for cell in made.cells} == {"gfx1151"}
-    assert {cell.torch_ref for cell in made.cells} == {"", "release/2.10"}
-    assert {cell.platform for cell in made.cells} == {"linux", "windows"}
-    _, out, _ = call("--event", "workflow_dispatch", "--gpu-family", "gfx94X-dcgpu", "--json")
-    assert {cell.platform for cell in Plan.model_validate_json(out).cells} == {"linux"}
-    code, _, said = call("--event", "workflow_dispatch", "--gpu-family", "gfx94y")
-    assert (code, "Did you mean" in said) == (2, True)
+
+    plan = configure("--event", "schedule", *words, "--json").plan
+
+    assert {cell.gpu_family for cell in plan.cells} == {"gfx1151"}
+    assert {cell.torch_ref for cell in plan.cells} == {"", "release/2.10"}
+    assert {cell.platform for cell in plan.cells} == {"linux", "windows"}
+
+
+def test_an_option_builds_a_family_only_on_its_platforms(configure: Configure) -> None:
+    plan = configure("--event", "workflow_dispatch", "--gpu-family", "gfx94X-dcgpu", "--json").plan
+
+    assert {cell.platform for cell in plan.cells} == {"linux"}
+
+
+def test_suggests_the_family_that_is_meant(configure: Configure) -> None:
+    ended = configure("--event", "workflow_dispatch", "--gpu-family", "gfx94y")
+
+    assert ended.exit_code == UsageError.exit_code
+    assert "Did you mean" in ended.stderr
+
+
+# --- Mistakes --------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
-    ("words", "code", "message"),
+    ("words", "error", "named"),
     [
-        ((), 2, "There is no event to plan for"),
-        (("--label", "x"), 2, "There is no event to plan for"),
-        (("--event", "pull-request"), 2, "Did you mean 'pull_request'"),
-        (("--event", "push", "--label", "ci:skip"), 2, "--label is for a pull request"),
-        (("--event", "pull_request", "--label", "build: pytorch"), 2, "Did you mean 'build:pytorch'"),
-        (("--event", "pull_request", "--repository", "x"), 2, "owner/name"),
-        (("--event", "schedule", "--input", "test_type"), 2, "is not NAME=VALUE"),
-        (("--payload", "none.json"), 4, "cannot be read"),
-        (("--event", "schedule", "--changed", "@none.txt"), 4, "cannot be read"),
+        ((), UsageError, "no event"),
+        (("--label", "x"), UsageError, "no event"),
+        (("--event", "pull-request"), UsageError, "'pull_request'"),
+        (("--event", "push", "--label", "ci:skip"), UsageError, "--label"),
+        (("--event", "pull_request", "--label", "build: pytorch"), UsageError, "'build:pytorch'"),
+        (("--event", "pull_request", "--repository", "x"), UsageError, "owner/name"),
+        (("--event", "schedule", "--input", "test_type"), UsageError, "NAME=VALUE"),
+        (("--payload", "none.json"), MissingInputError, "none.json"),
+        (("--event", "schedule", "--changed", "@none.txt"), MissingInputError, "none.txt"),
     ],
 )
-def test_what_cannot_be_meant_is_one_clear_error(call: Any, words: Any, code: int, message: str) -> None:
-    ended, _, said = call(*words)
-    assert (ended, message in said) == (code, True), said
-    assert "Traceback" not in said
+def test_reports_a_mistake_without_a_traceback(
+    configure: Configure, words: tuple[str, ...], error: type[FatalError], named: str
+) -> None:
+    ended = configure(*words)
+
+    assert ended.exit_code == error.exit_code
+    assert named in ended.stderr
+    assert "Traceback" not in ended.stderr
 
 
-def test_a_payload_of_github_can_be_tried(call: Any, tmp_path: Path) -> None:
-    (tmp_path / "event.json").write_text(json.dumps(pull_request("ci:skip", head=None)))
-    _, out, said = call("--payload", str(tmp_path / "event.json"), "--json")
-    assert "label ci:skip" in said
-    assert not Plan.model_validate_json(out).trusted.value
-    (tmp_path / "files.txt").write_text("docs/a.md\ndocs/b.md\n")
-    assert "only 2 files changed" in call("--event=push", "--changed", f"@{tmp_path / 'files.txt'}")[2]
-    (tmp_path / "push.json").write_text(json.dumps(push("main")))
-    code, _, said = call("--payload", str(tmp_path / "push.json"))
-    assert (code, "needs the event's name" in said) == (2, True)
+def test_refuses_options_that_describe_an_event_in_ci(configure: Configure, happen: Happen) -> None:
+    happen("workflow_dispatch", {})
+
+    ended = configure("--label", "ci:skip")
+
+    assert ended.exit_code == UsageError.exit_code
+    assert "--event" in ended.stderr
+
+
+# --- Trying payloads -------------------------------------------------------------------------
+
+
+def test_plans_for_a_payload_of_github(configure: Configure, tmp_path: Path) -> None:
+    file = tmp_path / "event.json"
+    file.write_text(json.dumps(pull_request("ci:skip", head=None)))
+
+    plan = configure("--payload", file, "--json").plan
+
+    assert not plan.trusted.value
+    assert "ci:skip" in plan.enable_build_jobs.reason
+
+
+def test_asks_for_the_name_of_an_event_that_the_payload_does_not_tell(
+    configure: Configure, tmp_path: Path
+) -> None:
+    file = tmp_path / "push.json"
+    file.write_text(json.dumps(push("main")))
+
+    ended = configure("--payload", file)
+
+    assert ended.exit_code == UsageError.exit_code
+    assert "--event" in ended.stderr
+
+
+def test_reads_changed_files_from_a_file(configure: Configure, tmp_path: Path) -> None:
+    file = tmp_path / "files.txt"
+    file.write_text("docs/a.md\ndocs/b.md\n")
+
+    plan = configure("--event=push", "--changed", f"@{file}", "--json").plan
+
+    assert "2 files" in plan.enable_build_jobs.reason

@@ -1,7 +1,7 @@
-from collections.abc import Callable
-from dataclasses import replace
+"""Wheels of a run, fetched into a folder with what they require, and the command that installs them."""
+
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -11,184 +11,323 @@ from ci.verbs.fetch_wheels import closure, command, dependencies, fetch
 from core.errors import MissingInputError, StoreError
 from core.packages import Offer, RunGroup, offered
 from core.run import RunOutputs, records
+from core.run.records import FileRecord, Record
 from core.stores import Store
-from core.wheel import distributions
-from tests.conftest import MakeWheel
-from tests.kit.front_doors import run_ci
+from core.wheel.distributions import describe
+from tests.kit.front_doors import run_verb
+from tests.kit.runs import STARTED
+from tests.kit.small_runs import GROUP, publish_wheel
+from tests.kit.wheels import sha256, write_wheel
+
+REQUIRED_BY_TORCH = ("triton==3.6", "numpy>=2", "apex; extra == 'x'")
 
 
-@pytest.fixture(name="group")
-def group_fixture(store: Store, outputs: RunOutputs, publish: Callable[..., records.FileRecord]) -> RunGroup:
+@pytest.fixture
+def group(store: Store, outputs: RunOutputs, tmp_path: Path) -> RunGroup:
     """A run with torch for two Pythons, what it requires, and something else."""
-    fields = [("Requires-Dist", one) for one in ("triton==3.6", "numpy>=2", "apex; extra == 'x'")]
-    publish("torch", "2.10", tag="cp312-cp312-linux_x86_64", fields=fields)
-    publish("torch", "2.11", tag="cp311-cp311-linux_x86_64", fields=fields)
-    publish("triton", "3.6")
-    publish("apex", "1")
-    return RunGroup(store=store, outputs=outputs, name="g")
+    dist = tmp_path / "dist"
+    publish_wheel(
+        store, outputs, dist, version="2.10", tag="cp312-cp312-linux_x86_64", requires=REQUIRED_BY_TORCH
+    )
+    publish_wheel(
+        store, outputs, dist, version="2.11", tag="cp311-cp311-linux_x86_64", requires=REQUIRED_BY_TORCH
+    )
+    publish_wheel(store, outputs, dist, name="triton", version="3.6")
+    publish_wheel(store, outputs, dist, name="apex", version="1")
+    return RunGroup(store=store, outputs=outputs, name=GROUP)
 
 
-def names(found: Any) -> list[str]:
-    return [f"{one.distribution} {one.version}" for one in found]
+@pytest.fixture
+def target(tmp_path: Path) -> Path:
+    """The folder that wheels are fetched into."""
+    return tmp_path / "wheels"
 
 
-def test_files_are_fetched_once_and_kept_by_their_digest(group: RunGroup, tmp_path: Path) -> None:
-    wanted = offered(group)
-    assert {*fetch(group, wanted, tmp_path / "wheels")} == {one.name for one in wanted}
-    for one in wanted:
-        assert (tmp_path / "wheels" / one.name).read_bytes() == group.store.read(one.key)
-    (tmp_path / "wheels" / wanted[0].name).write_bytes(b"half of it")
-    assert fetch(group, wanted, tmp_path / "wheels") == [wanted[0].name]
+def offer(name: str, version: str, *, filename: str = "", key: str = "") -> Offer:
+    """Return what a run offers, by default a wheel for any Python."""
+    default = f"{name.replace('-', '_')}-{version}-py3-none-any.whl"
+    return Offer(name=filename or default, distribution=name, version=version, key=key)
 
 
-def test_a_file_that_is_not_the_recorded_one_never_gets_its_name(group: RunGroup, tmp_path: Path) -> None:
-    one = offered(group)[0]
-    (Path(group.store.url) / one.key).unlink()
-    (Path(group.store.url) / one.key).write_bytes(b"somebody else's")
-    with pytest.raises(StoreError, match="is not the file that its record names"):
-        fetch(group, [one], tmp_path / "wheels")
-    assert list((tmp_path / "wheels").glob("*.whl")) == []
-    assert list((tmp_path / "wheels").glob(".*.part")) == []
+def offer_of(group: RunGroup, distribution: str) -> Offer:
+    return next(offer for offer in offered(group) if offer.distribution == distribution)
 
 
-def test_a_strangers_file_of_the_version_is_not_left_beside_ours(group: RunGroup, tmp_path: Path) -> None:
-    one = next(one for one in offered(group) if one.distribution == "torch")
-    (tmp_path / "wheels").mkdir()
-    stranger = tmp_path / "wheels" / f"Torch-{one.version}-1-py3-none-any.whl"
-    stranger.touch()
-    with pytest.raises(StoreError, match="an installer would take it"):
-        fetch(group, [one], tmp_path / "wheels")
-    stranger.rename(stranger.with_name("torch-0.1-py3-none-any.whl"))
-    assert fetch(group, [one], tmp_path / "wheels"), "other versions do no harm"
+def releases(offers: Sequence[Offer]) -> list[str]:
+    return [f"{offer.distribution} {offer.version}" for offer in offers]
 
 
-def test_what_is_named_comes_with_what_it_requires_of_the_run(group: RunGroup) -> None:
+# --- Fetching files --------------------------------------------------------------------------
+
+
+def test_fetches_files_with_their_content(group: RunGroup, target: Path) -> None:
     offers = offered(group)
-    assert names(closure(group, offers, ["torch==2.10"])) == ["torch 2.10", "triton 3.6"]
-    assert names(closure(group, offers, ["apex"])) == ["apex 1"]
+
+    assert sorted(fetch(group, offers, target)) == sorted(offer.name for offer in offers)
+
+    for offer in offers:
+        assert (target / offer.name).read_bytes() == group.store.read(offer.key)
 
 
-def test_rocm_decides_what_it_requires_where_it_is_installed_so_all_of_it_comes(group: RunGroup) -> None:
-    rocm = [
-        Offer(name="rocm-7.1.tar.gz", distribution="rocm", version="7.1"),
-        Offer(name="rocm-7.2.tar.gz", distribution="rocm", version="7.2"),
-    ]
-    apex = next(one for one in offered(group) if one.distribution == "apex")
+def test_fetches_only_what_is_not_there_by_its_digest(group: RunGroup, target: Path) -> None:
+    offers = offered(group)
+    fetch(group, offers, target)
+    (target / offers[0].name).write_bytes(b"half of it")
+
+    assert fetch(group, offers, target) == [offers[0].name]
+
+
+def test_a_file_that_differs_from_its_record_never_gets_its_name(group: RunGroup, target: Path) -> None:
+    torch = offer_of(group, "torch")
+    stored = Path(group.store.url) / torch.key
+    # The published file may be a hard link.
+    stored.unlink()
+    stored.write_bytes(b"somebody else's")
+
+    with pytest.raises(StoreError, match="record"):
+        fetch(group, [torch], target)
+
+    assert list(target.glob("*.whl")) == []
+    assert list(target.glob(".*.part")) == []
+
+
+def test_refuses_a_folder_with_another_file_of_the_same_version(group: RunGroup, target: Path) -> None:
+    torch = offer_of(group, "torch")
+    target.mkdir()
+    stranger = target / f"Torch-{torch.version}-1-py3-none-any.whl"
+    stranger.touch()
+
+    # An installer would take it.
+    with pytest.raises(StoreError, match="Torch-"):
+        fetch(group, [torch], target)
+
+
+def test_another_version_in_the_folder_does_no_harm(group: RunGroup, target: Path) -> None:
+    torch = offer_of(group, "torch")
+    target.mkdir()
+    (target / "torch-0.1-py3-none-any.whl").touch()
+
+    assert fetch(group, [torch], target) == [torch.name]
+
+
+# --- What is required ------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("requirement", "expected"),
+    [("torch==2.10", ["torch 2.10", "triton 3.6"]), ("apex", ["apex 1"])],
+)
+def test_a_wheel_comes_with_what_it_requires_of_the_run(
+    group: RunGroup, requirement: str, expected: list[str]
+) -> None:
+    assert releases(closure(group, offered(group), [requirement])) == expected
+
+
+def test_all_of_rocm_comes_with_its_sdist(group: RunGroup) -> None:
+    # What rocm requires is decided where it is installed.
     key = f"{group.prefix}/rocm_sdk_core-7.1-py3-none-any.whl"
     group.store.put_bytes(f"{key}.metadata", b"Name: rocm-sdk-core\n")
-    core = Offer(name=Path(key).name, distribution="rocm-sdk-core", version="7.1", key=key)
-    expected = ["rocm 7.1", "rocm-sdk-core 7.1"]
-    assert names(closure(group, [*rocm, core, apex], ["rocm[libraries]==7.1"])) == expected
-
-
-def mirrored(store: Store, folder: Path, make_wheel: MakeWheel, *wheels: tuple[str, str, str]) -> None:
-    """Put wheels into a store's dependencies' index, as `mirror_deps` does."""
-    put = []
-    for name, version, tag in wheels:
-        path = make_wheel(folder / "deps", name, version, tag=tag)
-        one = distributions.publish(store, _Deps("windows" if "win" in tag else "linux"), "", path)  # type: ignore[arg-type]
-        put.append(one)
-    made = records.Record(
-        stage="mirror_deps", run_id="local", platform="linux", started="x", seconds=0, files=tuple(put)
-    )
-    store.put_bytes("python-deps/manifests/mirror_deps-1.json", records.serialize(made))
-
-
-class _Deps:
-    immutable, prefix = True, "python-deps"
-
-    def __init__(self, platform: str) -> None:
-        self.platform = platform
-
-    def python_prefix(self, _group: str) -> str:
-        return "python-deps"
-
-
-def test_dependencies_come_from_the_stores_own_index_for_the_python_and_platform(
-    group: RunGroup, tmp_path: Path, make_wheel: MakeWheel
-) -> None:
-    wanted = closure(group, offered(group), ["torch==2.10"])
-    with pytest.raises(MissingInputError, match="has no dependencies' index") as caught:
-        dependencies(group, wanted, "cp312")
-    assert "nox -s mirror_deps" in caught.value.hint
-    mirrored(
-        *(group.store, tmp_path, make_wheel),
-        ("numpy", "2.1", "cp312-cp312-manylinux_2_28_x86_64"),
-        ("numpy", "2.2", "cp311-cp311-manylinux_2_28_x86_64"),
-        ("numpy", "2.3", "cp312-cp312-win_amd64"),
-        ("sympy", "1", "py3-none-any"),
-        ("setuptools", "80", "py3-none-any"),
-    )
-    assert names(dependencies(group, wanted, "cp312")) == ["numpy 2.1"]
-    assert names(dependencies(group, wanted, "")) == ["numpy 2.1", "numpy 2.2"]
-    sdist = Offer(name="rocm-7.1.tar.gz", distribution="rocm", version="7.1")
-    assert names(dependencies(group, [sdist], "cp312")) == ["setuptools 80"]
-
-
-def test_the_command_pins_what_a_person_asks_for() -> None:
     offers = [
-        Offer(name="rocm-7.1.tar.gz", distribution="rocm", version="7.1"),
-        Offer(name="rocm_sdk_core-7.1-py3-none-any.whl", distribution="rocm-sdk-core", version="7.1"),
-        Offer(name="torch-2-cp312-cp312-linux_x86_64.whl", distribution="torch", version="2+rocm7.1"),
-        Offer(name="torch-2-cp311-cp311-linux_x86_64.whl", distribution="torch", version="2+rocm7.1"),
+        offer("rocm", "7.1", filename="rocm-7.1.tar.gz"),
+        offer("rocm", "7.2", filename="rocm-7.2.tar.gz"),
+        offer("rocm-sdk-core", "7.1", key=key),
+        offer_of(group, "apex"),
     ]
-    folder = Path("/tmp/my wheels")  # noqa: S108 - nothing is written
-    start = "pip install --no-index --find-links '/tmp/my wheels'"
-    first = "pip install setuptools wheel 'numpy>=2' && "
-    more = "--no-cache-dir --no-build-isolation rocm==7.1 torch==2+rocm7.1"
-    assert command(folder, offers, (), ["numpy>=2"]) == f"{first}{start} {more}"
-    offers.append(Offer(name="setuptools-80-py3-none-any.whl", distribution="setuptools", version="80"))
-    assert command(folder, offers) == f"{start} --no-cache-dir rocm==7.1 torch==2+rocm7.1 setuptools==80"
-    offers.pop()
-    assert command(folder, offers[1:]) == f"{start} rocm-sdk-core==7.1 torch==2+rocm7.1"
-    assert command(folder, offers[1:], ["torch==2+rocm7.1"]) == f"{start} torch==2+rocm7.1"
+
+    assert releases(closure(group, offers, ["rocm[libraries]==7.1"])) == ["rocm 7.1", "rocm-sdk-core 7.1"]
 
 
-def test_the_command_names_device_packages_too() -> None:
-    folder, start = Path("wheels"), "pip install --no-index --find-links wheels"
-    versions = dict.fromkeys(("rocm", "rocm-sdk-libraries", "rocm-sdk-device-gfx942"), "7.1")
-    versions |= dict.fromkeys(("torch", "amd-torch-device-gfx942"), "2")
-    offers = [Offer(name=f"{name}.whl", distribution=name, version=of) for name, of in versions.items()]
-    torch, rocm = "amd-torch-device-gfx942==2", "rocm-sdk-device-gfx942==7.1"
-    assert command(folder, offers, ["torch==2"]) == f"{start} torch==2 {torch} {rocm}"
-    assert command(folder, offers) == f"{start} 'rocm[libraries]==7.1' {rocm} torch==2 {torch}"
+@pytest.fixture
+def rocm_offers(group: RunGroup) -> list[Offer]:
+    """A split ROCm with device code for two targets; its libraries require its core."""
+    offers = [offer("rocm", "7.1", filename="rocm-7.1.tar.gz")]
+    for name in ("rocm-sdk-device-gfx942", "rocm-sdk-device-gfx950", "rocm-sdk-libraries", "rocm-sdk-core"):
+        requires = "Requires-Dist: rocm-sdk-core==7.1\n" if name == "rocm-sdk-libraries" else ""
+        group.store.put_bytes(f"{name}.metadata", f"Name: {name}\n{requires}".encode())
+        offers.append(offer(name, "7.1", key=name))
+    return offers
 
 
-def test_device_packages_of_the_targets_come_with_what_is_named(group: RunGroup) -> None:
-    names_of = ("rocm-sdk-device-gfx942", "rocm-sdk-device-gfx950", "rocm-sdk-libraries", "rocm-sdk-core")
-    offers = [
-        Offer(name="rocm-7.1.tar.gz", distribution="rocm", version="7.1"),
-        *(Offer(name=f"{one}.whl", distribution=one, version="7.1", key=one) for one in names_of),
-    ]
-    for one in names_of:
-        requires = "Requires-Dist: rocm-sdk-core==7.1\n" if one == "rocm-sdk-libraries" else ""
-        group.store.put_bytes(f"{one}.metadata", f"Name: {one}\n{requires}".encode())
+def test_device_code_of_the_targets_comes_with_libraries(group: RunGroup, rocm_offers: list[Offer]) -> None:
     devices = Devices(family="gfx94X-dcgpu", targets=("gfx942",))
-    expected = ["rocm-sdk-core 7.1", "rocm-sdk-device-gfx942 7.1", "rocm-sdk-libraries 7.1"]
-    assert names(closure(group, offers, ["rocm-sdk-libraries==7.1"], devices)) == expected
-    with pytest.raises(MissingInputError, match="no rocm-sdk-device-gfx1100"):
-        closure(group, offers, ["rocm[libraries]"], replace(devices, targets=("gfx1100",), exact=True))
+
+    chosen = closure(group, rocm_offers, ["rocm-sdk-libraries==7.1"], devices)
+
+    assert releases(chosen) == ["rocm-sdk-core 7.1", "rocm-sdk-device-gfx942 7.1", "rocm-sdk-libraries 7.1"]
 
 
-@pytest.mark.usefixtures("group")
-def test_the_verb_fetches_what_is_asked_for(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    where = ("--run-id", "17", "--store", str(tmp_path / "out"), "--output-dir", str(tmp_path / "w"))
-    assert run_ci("fetch-wheels", *where, "--packages", "torch==2.10", "--dry-run") == 0
-    assert not (tmp_path / "w").exists()
-    assert run_ci("fetch-wheels", *where, "--packages", "torch tritom") == MissingInputError.exit_code
-    assert "has no tritom. Did you mean 'triton'?" in capfd.readouterr().err
-    assert run_ci("fetch-wheels", *where, "--packages", "torch==2.10") == 0
-    assert {path.name.partition("-")[0] for path in (tmp_path / "w").glob("*.whl")} == {"torch", "triton"}
+def test_refuses_targets_without_device_code(group: RunGroup, rocm_offers: list[Offer]) -> None:
+    devices = Devices(family="gfx94X-dcgpu", targets=("gfx1100",), exact=True)
+
+    with pytest.raises(MissingInputError, match="rocm-sdk-device-gfx1100"):
+        closure(group, rocm_offers, ["rocm[libraries]"], devices)
+
+
+# --- Dependencies of others ------------------------------------------------------------------
+
+
+def mirror_wheel(
+    store: Store, folder: Path, name: str, version: str, *, tag: str = "py3-none-any"
+) -> FileRecord:
+    """Put a wheel into the index of dependencies, as `mirror_deps` does; return what its record says."""
+    path = write_wheel(folder, name=name, version=version, tag=tag)
+    file, sidecar = describe(path, key=f"python-deps/{path.name}", sha256=sha256(path))
+    store.put_file(file.key, path, sha256=file.sha256, replace=False)
+    store.put_bytes(f"{file.key}.metadata", sidecar or b"")
+    return file
+
+
+@pytest.fixture
+def mirror(store: Store, tmp_path: Path) -> None:
+    """An index of dependencies in the store."""
+    folder = tmp_path / "deps"
+    files = (
+        mirror_wheel(store, folder, "numpy", "2.1", tag="cp312-cp312-manylinux_2_28_x86_64"),
+        mirror_wheel(store, folder, "numpy", "2.2", tag="cp311-cp311-manylinux_2_28_x86_64"),
+        mirror_wheel(store, folder, "numpy", "2.3", tag="cp312-cp312-win_amd64"),
+        mirror_wheel(store, folder, "sympy", "1"),
+        mirror_wheel(store, folder, "setuptools", "80"),
+    )
+    record = Record(
+        stage="mirror_deps", run_id="local", platform="linux", started=STARTED, seconds=0, files=files
+    )
+    store.put_bytes("python-deps/manifests/mirror_deps-1.json", records.serialize(record))
+
+
+def test_refuses_a_store_without_an_index_of_dependencies(group: RunGroup) -> None:
+    with pytest.raises(MissingInputError) as caught:
+        dependencies(group, [offer_of(group, "torch")], "cp312")
+
+    assert "mirror_deps" in caught.value.hint
+
+
+@pytest.mark.usefixtures("mirror")
+@pytest.mark.parametrize(("python", "expected"), [("cp312", ["numpy 2.1"]), ("", ["numpy 2.1", "numpy 2.2"])])
+def test_takes_dependencies_for_the_python_and_the_platform(
+    group: RunGroup, python: str, expected: list[str]
+) -> None:
+    assert releases(dependencies(group, [offer_of(group, "torch")], python)) == expected
+
+
+@pytest.mark.usefixtures("mirror")
+def test_an_sdist_needs_setuptools(group: RunGroup) -> None:
+    sdist = offer("rocm", "7.1", filename="rocm-7.1.tar.gz")
+
+    assert releases(dependencies(group, [sdist], "cp312")) == ["setuptools 80"]
+
+
+# --- The command that installs ---------------------------------------------------------------
+
+FOLDER = Path("wheels")
+PIP = "pip install --no-index --find-links wheels"
+
+SDIST = offer("rocm", "7.1", filename="rocm-7.1.tar.gz")
+CORE = offer("rocm-sdk-core", "7.1")
+TORCH = (
+    offer("torch", "2+rocm7.1", filename="torch-2-cp312-cp312-linux_x86_64.whl"),
+    offer("torch", "2+rocm7.1", filename="torch-2-cp311-cp311-linux_x86_64.whl"),
+)
+
+
+def test_the_command_pins_every_package() -> None:
+    assert command(FOLDER, [CORE, *TORCH]) == f"{PIP} rocm-sdk-core==7.1 torch==2+rocm7.1"
+
+
+def test_the_command_pins_only_what_was_named() -> None:
+    assert command(FOLDER, [CORE, *TORCH], ["torch==2+rocm7.1"]) == f"{PIP} torch==2+rocm7.1"
+
+
+def test_the_command_quotes_the_folder() -> None:
+    printed = command(Path("my wheels"), [CORE])
+
+    assert printed == "pip install --no-index --find-links 'my wheels' rocm-sdk-core==7.1"
+
+
+def test_the_command_builds_the_sdist_with_what_is_installed_first() -> None:
+    printed = command(FOLDER, [SDIST, CORE, *TORCH], (), ["numpy>=2"])
+
+    first, second = printed.split(" && ")
+    assert first == "pip install setuptools wheel 'numpy>=2'"
+    assert second == f"{PIP} --no-cache-dir --no-build-isolation rocm==7.1 torch==2+rocm7.1"
+
+
+def test_the_command_builds_the_sdist_with_setuptools_of_the_folder() -> None:
+    printed = command(FOLDER, [SDIST, CORE, *TORCH, offer("setuptools", "80")])
+
+    assert printed == f"{PIP} --no-cache-dir rocm==7.1 torch==2+rocm7.1 setuptools==80"
+
+
+DEVICE_OFFERS = [
+    offer("rocm", "7.1"),
+    offer("rocm-sdk-libraries", "7.1"),
+    offer("rocm-sdk-device-gfx942", "7.1"),
+    offer("torch", "2"),
+    offer("amd-torch-device-gfx942", "2"),
+]
+
+
+def test_the_command_names_device_code_of_what_was_named() -> None:
+    printed = command(FOLDER, DEVICE_OFFERS, ["torch==2"])
+
+    assert printed == f"{PIP} torch==2 amd-torch-device-gfx942==2 rocm-sdk-device-gfx942==7.1"
+
+
+def test_the_command_names_all_device_code() -> None:
+    printed = command(FOLDER, DEVICE_OFFERS)
+
+    rocm = "'rocm[libraries]==7.1' rocm-sdk-device-gfx942==7.1"
+    assert printed == f"{PIP} {rocm} torch==2 amd-torch-device-gfx942==2"
+
+
+# --- The verb --------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def run_options(group: RunGroup, target: Path, tmp_path: Path) -> list[str]:
+    """The options that name the run and the folder."""
+    run_id = group.outputs.run_id
+    return ["--run-id", run_id, "--store", str(tmp_path / "out"), "--output-dir", str(target)]
+
+
+def test_a_dry_run_fetches_nothing(run_options: list[str], target: Path) -> None:
+    assert run_verb("ci", "fetch-wheels", *run_options, "--packages", "torch==2.10", "--dry-run") == 0
+
+    assert not target.exists()
+
+
+def test_suggests_the_package_that_is_meant(
+    run_options: list[str], capfd: pytest.CaptureFixture[str]
+) -> None:
+    exit_code = run_verb("ci", "fetch-wheels", *run_options, "--packages", "torch tritom")
+
+    assert exit_code == MissingInputError.exit_code
+    assert "'triton'" in capfd.readouterr().err
+
+
+def test_fetches_packages_and_prints_the_command(
+    run_options: list[str], target: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    assert run_verb("ci", "fetch-wheels", *run_options, "--packages", "torch==2.10") == 0
+
+    assert {path.name.partition("-")[0] for path in target.glob("*.whl")} == {"torch", "triton"}
     assert "pip install 'numpy>=2' && pip install --no-index --find-links" in capfd.readouterr().err
-    assert run_ci("fetch-wheels", *where) == 0
-    assert len(list((tmp_path / "w").glob("*.whl"))) == 4
-    assert "4 files in" in capfd.readouterr().err
 
 
-@pytest.mark.usefixtures("group")
-def test_only_what_is_for_a_python_is_fetched(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_fetches_the_whole_run_by_default(run_options: list[str], target: Path) -> None:
+    assert run_verb("ci", "fetch-wheels", *run_options) == 0
+
+    assert len(list(target.glob("*.whl"))) == 4
+
+
+def test_fetches_only_what_is_for_a_python(
+    run_options: list[str], target: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Target:
+        tag = "cp312"
+
     monkeypatch.setattr(fetch_wheels, "base_python", Path)
-    monkeypatch.setattr(fetch_wheels, "interpreter", lambda _: type("Target", (), {"tag": "cp312"})())
-    where = ("--run-id", "17", "--store", str(tmp_path / "out"), "--output-dir", str(tmp_path / "w"))
-    assert run_ci("fetch-wheels", *where, "--python", "3.12") == 0
-    assert sorted(path.name.split("-")[1] for path in (tmp_path / "w").glob("torch*.whl")) == ["2.10"]
+    monkeypatch.setattr(fetch_wheels, "interpreter", lambda _: Target())
+
+    assert run_verb("ci", "fetch-wheels", *run_options, "--python", "3.12") == 0
+
+    assert [path.name.split("-")[1] for path in target.glob("torch*.whl")] == ["2.10"]

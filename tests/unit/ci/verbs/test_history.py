@@ -1,7 +1,9 @@
+"""The last runs of a store, on the terminal and on a page."""
+
 import json
 import re
 from pathlib import Path
-from typing import Any, get_args
+from typing import Literal, get_args
 
 import pytest
 
@@ -9,93 +11,179 @@ from core.cli.options import Common
 from core.errors import MissingInputError, UsageError
 from core.run import Platform, RunOutputs, records
 from core.stores import Store
-from tests.kit import page_runs as samples
-from tests.kit.front_doors import run_ci
+from tests.kit import page_runs
+from tests.kit.front_doors import run_verb
 from tests.kit.memory_store import MemoryStore
 
-GROUP, CELL = "gfx900", ("nightly", "cp312")
+GROUP, REF, PYTHON = CELL = ("gfx900", "nightly", "cp312")
 
 
-def leave(
-    store: Store, run_id: str, *, kind: str = "ci", platform: Platform = "linux", **failed: Any
+def write_run(
+    store: Store,
+    run_id: str,
+    *,
+    release_type: Literal["ci", "nightly"] = "ci",
+    platform: Platform = "linux",
+    error: str = "",
 ) -> None:
-    """Leave a run of one cell with its page, the last build of which may have failed."""
+    """Write a run of one cell with its page; with an error, its last build has failed."""
     outputs = RunOutputs(run_id=run_id, platform=platform)
-    lock = samples.lock("nightly").model_copy(update={"release_type": kind})
-    store.put_bytes(outputs.source_lock_key("nightly"), lock.model_dump_json().encode())
+    lock = page_runs.source_lock(REF).model_copy(update={"release_type": release_type})
+    store.put_bytes(outputs.source_lock_key(REF), lock.model_dump_json().encode())
     store.put_bytes(f"{outputs.prefix}/reports/index.html", b"")
-    builds = [samples.build(name, GROUP, *CELL) for name in samples.BUILDS]
-    builds[-1] = samples.record("build_apex", GROUP, *CELL, **failed) if failed else builds[-1]
-    for one in builds:
-        records.write(store, outputs, GROUP, one)
+
+    builds = [page_runs.build_record(component, *CELL) for component in page_runs.BUILDS]
+    if error:
+        builds[-1] = page_runs.make_record("build_apex", *CELL, status="failed", exit_code=8, error=error)
+    for build in builds:
+        records.write(store, outputs, GROUP, build)
 
 
-def history(store: str, *words: str) -> int:
-    return run_ci("history", "--store", store, *words)
+def history(store: Store, *words: object) -> int:
+    return run_verb("ci", "history", "--store", store.url, *words)
 
 
-def test_only_the_last_are_read(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def printed_runs(capsys: pytest.CaptureFixture[str]) -> list[str]:
+    """Return the runs that were printed as JSON."""
+    return [run["run_id"] for run in json.loads(capsys.readouterr().out)["runs"]]
+
+
+# --- How much is read ------------------------------------------------------------------------
+
+
+@pytest.fixture
+def many_runs(monkeypatch: pytest.MonkeyPatch) -> MemoryStore:
+    """A store of 30 runs, of which every fifth is a nightly release; it notes the requests."""
+    first_run = MemoryStore()
+    write_run(first_run, "1")
+    first_release = MemoryStore()
+    write_run(first_release, "5", release_type="nightly")
+
     store = MemoryStore()
-    leave(store, "0")
-    leave(store, "5", kind="nightly")
-    made = dict(store.objects)
-    for number in range(1, 1001):
-        one = (item for item in made.items() if item[0][0] == ("0" if number % 5 else "5"))
-        store.objects |= {f"{number}{key[1:]}": data for key, data in one}
+    for number in range(1, 31):
+        source = first_release if number % 5 == 0 else first_run
+        for key, content in source.objects.items():
+            store.objects[f"{number}{key[1:]}"] = content
     monkeypatch.setattr(Common, "open_store", lambda _: store)
-    store.calls.clear()
-    assert history("s3://runs", "--runs", "3", "--json") == 0
-    assert [run["run_id"] for run in json.loads(capsys.readouterr().out)["runs"]] == ["1000", "999", "998"]
-    # each platform's runs are looked for; a run's manifests are listed and read, its page is looked for
-    assert len(store.calls) == 2 + 3 * (2 + 6 + 1)
-    store.calls.clear()
-    nightly = ("--release-type", "nightly", "--platform", "linux")
-    assert history("s3://runs", "--runs", "2", "--json", *nightly) == 0
-    assert [run["run_id"] for run in json.loads(capsys.readouterr().out)["runs"]] == ["1000", "995"]
-    # of those between, the listing and the source lock
-    assert len(store.calls) == 1 + 6 * 2 + 2 * (1 + 6 + 1)
+    return store
 
 
-def test_what_is_unreadable_hides_no_other_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    common = Common(root=tmp_path, store=str(tmp_path / "runs"))
-    store = common.open_store()
-    leave(store, "7")
-    for run_id in ("9", "10"):
-        leave(store, run_id, status="failed", exit_code=8, error="Two.")
+def test_reads_the_last_runs_alone(many_runs: MemoryStore, capsys: pytest.CaptureFixture[str]) -> None:
+    assert history(many_runs, "--runs", "3", "--json") == 0
+
+    assert printed_runs(capsys) == ["30", "29", "28"]
+    # Runs of each platform are listed. Of each run, manifests are listed twice and read (a lock and five
+    # records), and its page is looked for.
+    assert len(many_runs.calls) == 2 + 3 * (2 + 6 + 1)
+
+
+def test_reads_only_the_source_locks_of_runs_of_other_types(
+    many_runs: MemoryStore, capsys: pytest.CaptureFixture[str]
+) -> None:
+    options = ("--release-type", "nightly", "--platform", "linux")
+
+    assert history(many_runs, "--runs", "2", "--json", *options) == 0
+
+    assert printed_runs(capsys) == ["30", "25"]
+    # Of the six runs from 30 to 25, manifests are listed and the lock is read; two are read in full.
+    assert len(many_runs.calls) == 1 + 6 * 2 + 2 * (1 + 6 + 1)
+
+
+# --- What is printed and written -------------------------------------------------------------
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Store:
+    return Common(root=tmp_path, store=str(tmp_path / "runs")).open_store()
+
+
+@pytest.fixture
+def runs(store: Store) -> Store:
+    """A store whose runs 9 and 10 failed after run 7; a record of run 9 is unreadable."""
+    write_run(store, "7")
+    write_run(store, "9", error="Two.")
+    write_run(store, "10", error="Two.")
     store.put_bytes(f"9-linux/manifests/{GROUP}/build_torch-nightly-cp312.json", b"{")
-    leave(store, "8", platform="windows")
-    assert history(store.url, "--runs", "5") == 0
-    said = capsys.readouterr().err
-    assert re.search(r"\b10 +2026-11-20 +1 failed", said)
-    assert "build_torch-nightly-cp312.json: record: Invalid JSON" in said
-    assert re.search(r"gfx900 nightly cp312 +failed +9 +7 +build_apex: Two\.", said)
-    page = store.read("history/linux.html").decode()
+    write_run(store, "8", platform="windows")
+    return store
+
+
+def test_prints_runs_and_since_when_cells_fail(runs: Store, capsys: pytest.CaptureFixture[str]) -> None:
+    assert history(runs, "--runs", "5") == 0
+
+    printed = capsys.readouterr().err
+    assert re.search(r"\b10 +2026-11-20 +1 failed", printed)
+    assert re.search(r"gfx900 nightly cp312 +failed +9 +7 +build_apex: Two\.", printed)
+
+
+def test_an_unreadable_record_hides_no_run(runs: Store, capsys: pytest.CaptureFixture[str]) -> None:
+    assert history(runs, "--runs", "5") == 0
+
+    assert "build_torch-nightly-cp312.json" in capsys.readouterr().err
+
+
+def test_writes_a_page_for_each_platform_with_links_to_cells(runs: Store) -> None:
+    assert history(runs, "--runs", "5") == 0
+
+    page = runs.read("history/linux.html").decode()
     assert f'href="../10-linux/reports/index.html#cell-{GROUP}-nightly-cp312"' in page
-    assert "8-windows" in store.read("history/windows.html").decode()
-    # the same page, from elsewhere
-    assert history(store.url, "--runs", "2", "--platform", "linux", "-o", str(tmp_path / "h.html")) == 0
-    assert "9 or before" in capsys.readouterr().err, "as far as the page goes back"
-    assert f'href="{store.url_of("10-linux/reports/index.html")}"' in (tmp_path / "h.html").read_text()
+    assert "8-windows" in runs.read("history/windows.html").decode()
+
+
+def test_a_page_elsewhere_links_to_the_store(runs: Store, tmp_path: Path) -> None:
+    page = tmp_path / "h.html"
+
+    assert history(runs, "--runs", "5", "--platform", "linux", "-o", page) == 0
+
+    assert f'href="{runs.url_of("10-linux/reports/index.html")}"' in page.read_text()
+
+
+def test_says_that_a_cell_failed_as_far_as_the_page_goes_back(
+    runs: Store, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert history(runs, "--runs", "2", "--platform", "linux") == 0
+
+    assert "9 or before" in capsys.readouterr().err
+
+
+# --- What is not there -----------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
-    ("words", "said"),
+    ("words", "named"),
     [
-        (["--torch-ref", "sample"], "no run for linux or windows with records of builds of sample"),
-        (["--gpu-family", "cpu", "--platform", "linux"], "no run for linux with records of builds of cpu"),
-        (["--torch-ref", "nihgtly"], "Unknown torch ref 'nihgtly'. Did you mean 'nightly'?"),
-        (["--gpu-family", "gfx94X"], "Did you mean 'gfx94X-all' or 'gfx94X-dcgpu'?"),
-        (["--release-type", "nightly"], "of builds of nightly"),
-        (["--json"], "Name one: --platform linux"),
-        (["--runs", "0"], "Give 1 or more"),
+        (["--torch-ref", "sample"], "sample"),
+        (["--gpu-family", "cpu", "--platform", "linux"], "cpu"),
+        (["--release-type", "nightly"], "nightly"),
     ],
 )
-def test_no_runs_are_an_error_that_says_where_it_looked(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], words: list[str], said: str
+def test_names_what_no_run_has_and_where_it_looked(
+    store: Store, capsys: pytest.CaptureFixture[str], words: list[str], named: str
 ) -> None:
-    store = Common(root=tmp_path, store=str(tmp_path / "runs")).open_store()
+    write_run(store, "7")
+
+    assert history(store, *words) == MissingInputError.exit_code
+
+    message = capsys.readouterr().err
+    assert f"builds of {named}" in message
+    assert store.url in message
+
+
+@pytest.mark.parametrize(
+    ("words", "named"),
+    [
+        (["--torch-ref", "nihgtly"], "'nightly'"),
+        (["--gpu-family", "gfx94X"], "'gfx94X-dcgpu'"),
+        (["--json"], "--platform"),
+        (["--runs", "0"], "--runs"),
+    ],
+)
+def test_refuses_options_that_name_no_runs(
+    store: Store, capsys: pytest.CaptureFixture[str], words: list[str], named: str
+) -> None:
     for platform in get_args(Platform):
-        leave(store, "7", platform=platform)
-    code = (MissingInputError if "of builds of" in said else UsageError).exit_code
-    assert history(store.url, *words) == code
-    assert said in capsys.readouterr().err
+        write_run(store, "7", platform=platform)
+
+    assert history(store, *words) == UsageError.exit_code
+
+    assert named in capsys.readouterr().err

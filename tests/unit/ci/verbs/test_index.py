@@ -1,82 +1,128 @@
+"""The pages of a run's wheels."""
+
 import os
-import re
 from pathlib import Path
 
 import pytest
 
 from ci.verbs import index
+from core.cli.options import Common
 from core.errors import MissingInputError, StoreError
-from core.run import RunOutputs, records
-from core.run.records import FileRecord
+from core.run import RunOutputs
 from core.stores import Store
 from core.stores.location import DryRunStore
 from core.wheel import distributions
-from tests.kit.front_doors import run_ci
-from tests.unit.ci.conftest import Lab
+from tests.kit import wheels
+from tests.kit.front_doors import run_verb
+from tests.kit.runs import publish_files, write_record
+from tests.kit.small_runs import GROUP, publish_wheel
 
 
-def page(store: Store, outputs: RunOutputs, path: str = "index.html") -> str:
-    return store.read(f"{outputs.python_prefix('g')}/{path}").decode()
+def flat_page(store: Store, outputs: RunOutputs, group: str = GROUP) -> str:
+    return store.read(f"{outputs.python_prefix(group)}/index.html").decode()
 
 
-def aged(store: Store, one: FileRecord) -> None:
-    """Let it be that a file was put there an hour and more ago."""
-    os.utime(Path(store.url) / one.key, (1e9, 1e9))
+def has_page(store: Store, outputs: RunOutputs, group: str) -> bool:
+    return store.find(f"{outputs.python_prefix(group)}/index.html") is not None
 
 
-def test_an_sdist_is_listed_plainly_and_a_wheel_only_with_its_sidecar(lab: Lab) -> None:
-    one = lab.publish()
-    sidecar = lab.store.read(f"{one.key}.metadata")
-    lab.store.delete(f"{one.key}.metadata")
-    (lab.root / "rocm-7.1.tar.gz").write_bytes(b"gz")
-    sdist = distributions.publish(lab.store, lab.outputs, "g", lab.root / "rocm-7.1.tar.gz")
-    records.write(lab.store, lab.outputs, "g", lab.record_of(sdist, stage="build_rocm"))
-    indexed = index.write_pages(lab.store, lab.outputs, "g")
-    assert indexed.files == 1
-    assert [(held.stored.key, held.why) for held in indexed.held] == [
-        (one.key, "its metadata sidecar does not exist yet")
-    ]
-    assert "metadata=" not in page(lab.store, lab.outputs)
-    lab.store.put_bytes(f"{one.key}.metadata", sidecar)
-    assert index.write_pages(lab.store, lab.outputs, "g").files == 2
-    assert "metadata=" in page(lab.store, lab.outputs)
+def test_lists_a_wheel_only_with_its_metadata(store: Store, outputs: RunOutputs, tmp_path: Path) -> None:
+    wheel = publish_wheel(store, outputs, tmp_path)
+    metadata = store.read(f"{wheel.key}.metadata")
+    store.delete(f"{wheel.key}.metadata")
+    (tmp_path / "rocm-7.1.tar.gz").write_bytes(b"gz")
+    publish_files(store, outputs, [tmp_path / "rocm-7.1.tar.gz"], step="build_rocm", family=GROUP)
+
+    without_metadata = index.write_pages(store, outputs, GROUP)
+    store.put_bytes(f"{wheel.key}.metadata", metadata)
+    with_metadata = index.write_pages(store, outputs, GROUP)
+
+    assert [held.stored.key for held in without_metadata.held] == [wheel.key]
+    assert without_metadata.files == 1
+    assert with_metadata.files == 2
+    assert "metadata=" in flat_page(store, outputs)
 
 
-def test_zero_wheels_are_an_error(store: Store, outputs: RunOutputs) -> None:
-    with pytest.raises(MissingInputError, match="holds no wheel or sdist"):
-        index.write_pages(store, outputs, "g")
+def test_lists_an_sdist_without_metadata(store: Store, outputs: RunOutputs, tmp_path: Path) -> None:
+    sdist = wheels.write_sdist(tmp_path, name="rocm", version="7.1")
+    publish_files(store, outputs, [sdist], step="build_rocm", family=GROUP)
+
+    index.write_pages(store, outputs, GROUP)
+
+    page = flat_page(store, outputs)
+    assert sdist.name in page
+    assert "metadata=" not in page
 
 
-def test_a_wheel_that_no_record_of_a_success_names_is_refused(lab: Lab) -> None:
-    lab.publish()
-    other = distributions.publish(lab.store, lab.outputs, "g", lab.make_wheel(lab.root, "apex", "1.10.0"))
-    failed = lab.record_of(other, status="failed", exit_code=8, error="No.")
-    records.write(lab.store, lab.outputs, "g", failed)
-    assert [held.stored.key for held in index.write_pages(lab.store, lab.outputs, "g").held] == [other.key]
-    assert "apex" not in page(lab.store, lab.outputs)
-    aged(lab.store, other)
-    with pytest.raises(StoreError, match=f"{re.escape(other.key)} is in .* but no record names it"):
-        index.write_pages(lab.store, lab.outputs, "g")
+def test_refuses_a_group_without_wheels(store: Store, outputs: RunOutputs) -> None:
+    with pytest.raises(MissingInputError, match="no wheel or sdist"):
+        index.write_pages(store, outputs, GROUP)
 
 
-def test_a_dry_run_says_what_would_be_written(lab: Lab, capsys: pytest.CaptureFixture[str]) -> None:
-    lab.publish()
-    before = lab.store.list("")
-    index.write_pages(DryRunStore(lab.store), lab.outputs, "g")
-    assert lab.store.list("") == before
-    assert (
-        f"would write {lab.store.url}/{lab.outputs.python_prefix('g')}/index.html" in capsys.readouterr().err
-    )
+@pytest.fixture
+def unrecorded(store: Store, outputs: RunOutputs, tmp_path: Path) -> str:
+    """The key of a wheel that only a failed build names, beside one that is recorded."""
+    publish_wheel(store, outputs, tmp_path)
+    path = wheels.write_wheel(tmp_path, name="apex", version="1.10.0")
+    apex = distributions.publish(store, outputs, GROUP, path)
+    write_record(store, outputs, step="build_apex", family=GROUP, files=[apex], error="No.")
+    return apex.key
 
 
-def test_the_verb_indexes_every_group_or_the_chosen_one(lab: Lab, capsys: pytest.CaptureFixture[str]) -> None:
-    lab.publish()
-    lab.publish(group="gfx942-gfx1100")
-    words = ["index", "--run-id", lab.common.run_id, "--store", lab.store.url]
-    assert run_ci(*words, "--gpu-family", "gfx942;gfx1100") == 0
-    assert lab.store.find(f"{lab.outputs.python_prefix('g')}/index.html") is None
-    assert run_ci(*words) == 0
-    said = capsys.readouterr().err
-    assert "index: 1 file, 5 pages written" in said
-    assert "index: unchanged, 1 file listed" in said
-    assert lab.store.find(f"{lab.outputs.python_prefix('g')}/index.html") is not None
+def test_waits_for_the_record_of_a_new_wheel(store: Store, outputs: RunOutputs, unrecorded: str) -> None:
+    indexed = index.write_pages(store, outputs, GROUP)
+
+    assert [held.stored.key for held in indexed.held] == [unrecorded]
+    assert "apex" not in flat_page(store, outputs)
+
+
+def test_refuses_an_old_wheel_without_a_record(store: Store, outputs: RunOutputs, unrecorded: str) -> None:
+    long_ago = 1e9
+    os.utime(Path(store.url) / unrecorded, (long_ago, long_ago))
+
+    with pytest.raises(StoreError) as caught:
+        index.write_pages(store, outputs, GROUP)
+
+    assert unrecorded in caught.value.message
+
+
+def test_a_dry_run_names_pages_and_writes_none(
+    store: Store, outputs: RunOutputs, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    publish_wheel(store, outputs, tmp_path)
+    keys = [stored.key for stored in store.list("")]
+
+    index.write_pages(DryRunStore(store), outputs, GROUP)
+
+    assert [stored.key for stored in store.list("")] == keys
+    page = f"{store.url}/{outputs.python_prefix(GROUP)}/index.html"
+    assert f"would write {page}" in capsys.readouterr().err
+
+
+@pytest.fixture
+def two_groups(store: Store, outputs: RunOutputs, tmp_path: Path, common: Common) -> list[str]:
+    """Two groups of a run; return the options that name the run."""
+    publish_wheel(store, outputs, tmp_path)
+    publish_wheel(store, outputs, tmp_path, group="gfx942-gfx1100")
+    return ["--run-id", common.run_id, "--store", store.url]
+
+
+def test_indexes_the_chosen_group(store: Store, outputs: RunOutputs, two_groups: list[str]) -> None:
+    assert run_verb("ci", "index", *two_groups, "--gpu-family", "gfx942;gfx1100") == 0
+
+    assert has_page(store, outputs, "gfx942-gfx1100")
+    assert not has_page(store, outputs, GROUP)
+
+
+def test_indexes_every_group_and_tells_which_changed(
+    store: Store, outputs: RunOutputs, two_groups: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run_verb("ci", "index", *two_groups, "--gpu-family", "gfx942;gfx1100") == 0
+    capsys.readouterr()
+
+    assert run_verb("ci", "index", *two_groups) == 0
+
+    assert has_page(store, outputs, GROUP)
+    printed = capsys.readouterr().err
+    assert "1 file, 5 pages written" in printed
+    assert "unchanged, 1 file listed" in printed

@@ -1,52 +1,100 @@
 """Which stores are kept in order, and by whom."""
 
+from typing import Any
+
+import pytest
+
 from ci.cleanup.plan import retention
 from ci.plan.data import OwnStore
 from ci.publish.buckets import buckets
 from ci.verbs.maintenance import matrices
 
-OWN = "ROCm/TheRock"
+Rows = list[dict[str, str]]
 
 
-def test_every_bucket_is_kept_once_by_roles_of_its_own() -> None:
-    found = matrices(buckets(), OwnStore(), repository=OWN, release_type="ci")
-    known = buckets()
-    runs = {b for one in known.release_types.values() for b in (one.bucket, one.external_bucket) if b}
-    releases = {one.bucket for one in known.distributions.values() if one.bucket}
-    mirrored = [row["store"].removeprefix("s3://") for row in found["mirror_matrix"]]
-    kept = [row["store"].removeprefix("s3://") for row in found["retention_matrix"]]
-    assert sorted(mirrored) == sorted(runs)
-    assert sorted(kept) == sorted(runs | releases)
-    roles = [{row["aws_role"] for row in rows} for rows in found.values()]
-    assert not roles[0] & roles[1]
-    writers = {one.role for one in known.release_types.values()} | {
-        one.external_role for one in known.release_types.values()
-    }
-    assert not (roles[0] | roles[1]) & writers
-    for row in found["retention_matrix"]:
+def matrices_of(repository: str, store: OwnStore | None = None, release_type: str = "ci") -> Any:
+    return matrices(buckets(), store or OwnStore(), repository=repository, release_type=release_type)
+
+
+@pytest.fixture
+def mirrored() -> Rows:
+    """The stores of the project's repository whose mirrors are kept."""
+    rows: Rows = matrices_of("ROCm/TheRock")["mirror_matrix"]
+    return rows
+
+
+@pytest.fixture
+def retained() -> Rows:
+    """The stores of the project's repository in which old files are deleted."""
+    rows: Rows = matrices_of("ROCm/TheRock")["retention_matrix"]
+    return rows
+
+
+def bucket_names(rows: Rows) -> list[str]:
+    return sorted(row["store"].removeprefix("s3://") for row in rows)
+
+
+def buckets_of_runs() -> set[str]:
+    names: set[str] = set()
+    for release_type in buckets().release_types.values():
+        names |= {release_type.bucket, release_type.external_bucket}
+    return names - {""}
+
+
+def buckets_of_releases() -> set[str]:
+    return {distribution.bucket for distribution in buckets().distributions.values() if distribution.bucket}
+
+
+def test_every_bucket_of_runs_has_a_mirror_once(mirrored: Rows) -> None:
+    assert bucket_names(mirrored) == sorted(buckets_of_runs())
+
+
+def test_every_bucket_is_cleaned_up_once(retained: Rows) -> None:
+    assert bucket_names(retained) == sorted(buckets_of_runs() | buckets_of_releases())
+
+
+def test_mirrors_and_cleanups_have_roles_of_their_own(mirrored: Rows, retained: Rows) -> None:
+    writers = {release_type.role for release_type in buckets().release_types.values()}
+    writers |= {release_type.external_role for release_type in buckets().release_types.values()}
+    roles_of_mirrors = {row["aws_role"] for row in mirrored}
+    roles_of_cleanups = {row["aws_role"] for row in retained}
+
+    assert not roles_of_mirrors & roles_of_cleanups
+    assert not (roles_of_mirrors | roles_of_cleanups) & writers
+
+
+def test_every_cleanup_has_a_policy(retained: Rows) -> None:
+    for row in retained:
         retention().policy(row["release_type"])
-    # a bucket of others' runs, or of releases, has no page over runs
-    shown = {row["store"].removeprefix("s3://") for row in found["retention_matrix"] if row["history"]}
-    assert shown == {one.bucket for one in known.release_types.values()}
 
 
-def test_types_that_share_a_bucket_leave_it_to_the_one_that_it_is_named_after() -> None:
-    found = matrices(buckets(), OwnStore(), repository=OWN, release_type="ci")
-    types = {row["store"]: row["release_type"] for row in found["retention_matrix"]}
-    assert types["s3://therock-dev-artifacts"] == "dev"
-    assert types["s3://therock-nightly-artifacts"] == "nightly"
+def test_only_buckets_of_our_own_runs_have_a_history(retained: Rows) -> None:
+    with_history = [row for row in retained if row["history"]]
+
+    own_buckets = {release_type.bucket for release_type in buckets().release_types.values()}
+    assert set(bucket_names(with_history)) == own_buckets
+
+
+@pytest.mark.parametrize("release_type", ["dev", "nightly"])
+def test_a_shared_bucket_belongs_to_the_type_that_it_is_named_after(
+    retained: Rows, release_type: str
+) -> None:
+    types = {row["store"]: row["release_type"] for row in retained}
+
+    assert types[f"s3://therock-{release_type}-artifacts"] == release_type
 
 
 def test_a_downstream_keeps_its_own_store_alone() -> None:
-    own = OwnStore(store="s3://mine", region="eu-west-1", mirror_role="a", retention_role="b")
-    found = matrices(buckets(), own, repository="example/wheels", release_type="dev")
-    row = {"store": "s3://mine", "release_type": "dev", "aws_region": "eu-west-1"}
-    assert found == {
-        "mirror_matrix": [{**row, "aws_role": "a"}],
-        "retention_matrix": [{**row, "aws_role": "b", "history": "yes"}],
-    }
+    store = OwnStore(store="s3://mine", region="eu-west-1", mirror_role="a", retention_role="b")
+
+    rows = matrices_of("example/wheels", store, release_type="dev")
+
+    common = {"store": "s3://mine", "release_type": "dev", "aws_region": "eu-west-1"}
+    assert rows["mirror_matrix"] == [{**common, "aws_role": "a"}]
+    assert rows["retention_matrix"] == [{**common, "aws_role": "b", "history": "yes"}]
 
 
 def test_a_fork_without_settings_keeps_nothing() -> None:
-    found = matrices(buckets(), OwnStore(), repository="somebody/TheRock", release_type="ci")
-    assert found == {"mirror_matrix": [], "retention_matrix": []}
+    rows = matrices_of("somebody/TheRock")
+
+    assert rows == {"mirror_matrix": [], "retention_matrix": []}

@@ -1,6 +1,7 @@
-from collections.abc import Sequence
+"""The mirror of dependencies, filled from a public index that is made up."""
+
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -10,75 +11,110 @@ from ci.verbs import mirror_deps
 from core import files
 from core.errors import StoreError
 from core.packages import Offer
-from core.packages.resolution import Resolved
+from core.packages.resolution import Question, Resolved
 from core.stores.directory import DirectoryStore
-from tests.conftest import MakeWheel
-from tests.kit.front_doors import run_ci
-from tests.unit.ci.mirror_samples import DATA
+from tests.kit import wheels
+from tests.kit.front_doors import run_verb
+from tests.kit.mirrors import MIRROR
+
+NUMPY = "numpy-1-py3-none-any.whl"
+
+PublicIndex = Callable[[str], list[str]]
 
 
-@pytest.fixture(name="index")
-def index_fixture(tmp_path: Path, make_wheel: MakeWheel, monkeypatch: pytest.MonkeyPatch) -> list[Source]:
-    """A public index of two wheels, and what was fetched from it."""
-    fetched: list[Source] = []
-    paths = {
-        name: make_wheel(tmp_path / "public", name, "1", fields=[("Requires-Python", ">=3.9")])
-        for name in ("numpy", "pillow")
-    }
+@pytest.fixture
+def public_index(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> PublicIndex:
+    """Return a function that gives a public index of numpy and pillow with some content.
 
-    def resolve(question: Any) -> Sequence[Resolved]:
-        offers = (
-            Offer(name=path.name, distribution=name, version="1", sha256=files.sha256(path))
-            for name, path in paths.items()
-            if name in question.requirements
-        )
-        return [Resolved(name=one.distribution, version="1", files=(one,)) for one in offers]
+    What it returns are the names of the files that are downloaded from then on.
+    """
 
-    def download(_data: Mirror, batch: Sequence[Source], folder: Path) -> None:
-        for one in batch:
-            fetched.append(one)
-            files.copy(tmp_path / "public" / one.name, folder / one.name)
+    def give(content: str) -> list[str]:
+        folder = tmp_path / f"public-{content}"
+        downloaded: list[str] = []
+        paths: dict[str, Path] = {}
+        for name in ("numpy", "pillow"):
+            paths[name] = wheels.write_wheel(
+                folder,
+                name=name,
+                version="1",
+                files={f"{name}.py": content},
+                metadata_fields=[("Requires-Python", ">=3.9")],
+            )
+
+        def resolve(question: Question) -> Sequence[Resolved]:
+            resolved: list[Resolved] = []
+            for name, path in paths.items():
+                if name in question.requirements:
+                    digest = wheels.sha256(path)
+                    offer = Offer(name=path.name, distribution=name, version="1", sha256=digest)
+                    resolved.append(Resolved(name=name, version="1", files=(offer,)))
+            return resolved
+
+        def download(_data: Mirror, batch: Sequence[Source], target: Path) -> None:
+            for source in batch:
+                downloaded.append(source.name)
+                files.copy(folder / source.name, target / source.name)
+
+        monkeypatch.setattr(dependencies, "resolve", resolve)
+        monkeypatch.setattr(dependencies, "download", download)
+        return downloaded
 
     monkeypatch.setattr(dependencies, "configured", lambda: None)
-    monkeypatch.setattr(dependencies, "resolve", resolve)
-    monkeypatch.setattr(dependencies, "download", download)
-    monkeypatch.setattr(mirror_deps, "mirror", lambda: DATA)
-    return fetched
+    monkeypatch.setattr(mirror_deps, "mirror", lambda: MIRROR)
+    return give
 
 
-def front(store: Path, *words: str) -> int:
-    return run_ci("mirror-deps", "--store", store, *words)
+@pytest.fixture
+def store(tmp_path: Path) -> DirectoryStore:
+    return DirectoryStore(tmp_path / "store")
 
 
-def test_a_dry_run_writes_nothing(
-    tmp_path: Path, index: list[Source], capfd: pytest.CaptureFixture[str]
+def mirror(store: DirectoryStore, *words: str) -> int:
+    return run_verb("ci", "mirror-deps", "--store", store.root, *words)
+
+
+def test_a_dry_run_names_files_and_writes_nothing(
+    store: DirectoryStore, public_index: PublicIndex, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    assert front(tmp_path / "s", "--dry-run") == 0
-    assert index == []
-    assert DirectoryStore(tmp_path / "s").list("") == []
-    assert "numpy-1-py3-none-any.whl" in capfd.readouterr().err
+    downloaded = public_index("first")
+
+    assert mirror(store, "--dry-run") == 0
+
+    assert NUMPY in capfd.readouterr().err
+    assert downloaded == []
+    assert store.list("") == []
 
 
-def test_what_an_interrupted_call_left_is_taken_as_it_is(tmp_path: Path, index: list[Source]) -> None:
-    store = DirectoryStore(tmp_path / "s")
-    wheel = tmp_path / "public/numpy-1-py3-none-any.whl"
-    key = f"python-deps/{wheel.name}"
-    store.put_file(key, wheel, sha256=files.sha256(wheel), replace=False)
-    assert front(tmp_path / "s") == 0
-    assert [one.distribution for one in index] == ["pillow"]
+def test_takes_what_an_interrupted_call_left(
+    store: DirectoryStore, public_index: PublicIndex, tmp_path: Path
+) -> None:
+    downloaded = public_index("first")
+    wheel = tmp_path / "public-first" / NUMPY
+    store.put_file(f"python-deps/{NUMPY}", wheel, sha256=wheels.sha256(wheel), replace=False)
+
+    assert mirror(store) == 0
+
+    assert downloaded == ["pillow-1-py3-none-any.whl"]
     assert store.find("python-deps/simple/numpy/index.html") is not None
 
 
-@pytest.mark.parametrize("recorded", [True, False])
-def test_other_bytes_under_a_mirrored_name_are_refused(
-    tmp_path: Path, index: list[Source], make_wheel: MakeWheel, *, recorded: bool
+def test_refuses_other_bytes_of_a_mirrored_file(store: DirectoryStore, public_index: PublicIndex) -> None:
+    public_index("first")
+    assert mirror(store) == 0
+    downloaded = public_index("changed")
+
+    assert mirror(store) == StoreError.exit_code
+
+    assert downloaded == []
+
+
+def test_refuses_other_bytes_of_a_file_that_no_record_names(
+    store: DirectoryStore, public_index: PublicIndex
 ) -> None:
-    if recorded:
-        assert front(tmp_path / "s") == 0
-        index.clear()
-        make_wheel(tmp_path / "public", "numpy", "1", content="CHANGED = True")
-        # the fixture's digests are taken when it is asked
-    else:
-        DirectoryStore(tmp_path / "s").put_bytes("python-deps/numpy-1-py3-none-any.whl", b"another's")
-    assert front(tmp_path / "s") == StoreError.exit_code
-    assert index == []
+    downloaded = public_index("first")
+    store.put_bytes(f"python-deps/{NUMPY}", b"another's")
+
+    assert mirror(store) == StoreError.exit_code
+
+    assert downloaded == []

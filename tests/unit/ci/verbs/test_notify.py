@@ -1,4 +1,7 @@
+"""What people are told of a run: on Slack, by email, in a summary."""
+
 import json
+from collections.abc import Mapping
 from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 from typing import Any, ClassVar
@@ -9,18 +12,17 @@ from hypothesis import strategies as st
 
 from ci.github import Failure, first_line
 from ci.verbs import notify
-from core import errors
+from core.errors import CheckError, DataError, UsageError
 from core.http import answering
 from core.run import RunOutputs
-from core.run.records import Cell, Record, write
-from core.stores.location import open_store
-from tests.kit.front_doors import run_ci
+from core.stores.directory import DirectoryStore
+from tests.kit.front_doors import run_verb
+from tests.kit.runs import write_record
 from tests.kit.servers import Quiet
 
+SUCCEEDED = notify.RunResult(title="CI")
 FAILED = notify.RunResult(title="CI", failures=(Failure(name="build_torch"),))
-
-
-LISTED = notify.RunResult(
+TWO_FAILED = notify.RunResult(
     title="CI of ROCm/TheRock",
     url="https://github.com/ROCm/TheRock/actions/runs/7",
     failures=(
@@ -30,143 +32,224 @@ LISTED = notify.RunResult(
 )
 
 
-@pytest.mark.parametrize("written", ["", "[]", "{}", "nonsense", '{"setup": {}}', '{"setup": "success"}'])
-def test_what_names_no_results_is_refused(written: str) -> None:
-    with pytest.raises(errors.DataError):
-        notify.read_needs(written)
+# --- How a run ended -------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("text", ["", "[]", "{}", "nonsense", '{"setup": {}}', '{"setup": "success"}'])
+def test_refuses_text_that_names_no_results_of_jobs(text: str) -> None:
+    with pytest.raises(DataError):
+        notify.read_needs(text)
 
 
 @pytest.mark.parametrize(
-    ("needs", "jobs", "failures", "headline"),
+    ("needs", "failed_jobs", "headline"),
     [
-        ({"setup": "success", "windows": "skipped"}, (), (), "CI: succeeded"),
-        ({"linux": "success"}, ("expected to fail",), (), "CI: succeeded"),
-        ({"linux": ""}, (), (), "CI: succeeded"),
-        ({"linux": ""}, ("build_torch",), ("build_torch",), "CI: 1 failed"),
-        ({"setup": "failure"}, (), ("setup",), "CI: 1 failed"),
-        ({"linux": "cancelled"}, (), (), "CI: cancelled"),
-        ({"setup": "skipped", "linux": "skipped"}, (), (), "CI: no job ran"),
-        ({}, (), (), "CI: no job ran"),
-        ({"setup": "skipped", "linux": ""}, (), (), "CI: succeeded"),
+        ({"setup": "success", "windows": "skipped"}, (), "CI: succeeded"),
+        # A job that is expected to fail does not count.
+        ({"linux": "success"}, ("expected to fail",), "CI: succeeded"),
+        ({"linux": ""}, (), "CI: succeeded"),
+        ({"setup": "skipped", "linux": ""}, (), "CI: succeeded"),
+        ({"linux": "cancelled"}, (), "CI: cancelled"),
+        ({"setup": "skipped", "linux": "skipped"}, (), "CI: no job ran"),
+        ({}, (), "CI: no job ran"),
     ],
 )
-def test_a_run_ended_as_the_jobs_that_count_or_where_unknown_its_records(
-    needs: dict[str, str], jobs: tuple[str, ...], failures: tuple[str, ...], headline: str
+def test_a_run_without_failures_has_the_results_of_its_jobs(
+    needs: Mapping[str, str], failed_jobs: tuple[str, ...], headline: str
 ) -> None:
-    result = notify.result_of("CI", needs, jobs=[Failure(name=one) for one in jobs])
-    assert result.failures == tuple(Failure(name=one) for one in failures)
-    assert (result.headline, result.ok) == (headline, headline.endswith("succeeded"))
+    result = notify.result_of("CI", needs, jobs=[Failure(name=name) for name in failed_jobs])
+
+    assert result.headline == headline
+    assert result.ok == (headline == "CI: succeeded")
+    assert result.failures == ()
 
 
-def test_slack_gets_links_and_no_markup_of_others() -> None:
-    payload = notify.slack(LISTED)
+@pytest.mark.parametrize(
+    ("needs", "failed_jobs", "failure"),
+    [({"linux": ""}, ("build_torch",), "build_torch"), ({"setup": "failure"}, (), "setup")],
+)
+def test_a_run_failed_where_a_job_or_a_record_says_so(
+    needs: Mapping[str, str], failed_jobs: tuple[str, ...], failure: str
+) -> None:
+    result = notify.result_of("CI", needs, jobs=[Failure(name=name) for name in failed_jobs])
+
+    assert result.headline == "CI: 1 failed"
+    assert not result.ok
+    assert result.failures == (Failure(name=failure),)
+
+
+# --- Messages --------------------------------------------------------------------------------
+
+
+def test_slack_gets_a_link_to_the_run_and_to_each_failure() -> None:
+    payload = notify.slack(TWO_FAILED)
+
     assert payload["text"] == "CI of ROCm/TheRock: 2 failed"
-    head, first, second = [block["text"]["text"] for block in payload["blocks"]]
-    assert head == f"<{LISTED.url}|CI of ROCm/TheRock: 2 failed>"
-    assert first == "<https://page/1|build torch, gfx1151>\nerror: no &lt;hip&gt; &amp; more"
+    headline, first, second = [block["text"]["text"] for block in payload["blocks"]]
+    assert headline == f"<{TWO_FAILED.url}|CI of ROCm/TheRock: 2 failed>"
+    assert first.startswith("<https://page/1|build torch, gfx1151>\n")
     assert second == "*test_smoke*"
 
 
-def test_a_message_stays_readable_with_hundreds_of_failures() -> None:
-    many = notify.RunResult(title="CI", failures=tuple(Failure(name=f"cell {n}") for n in range(300)))
-    assert len(notify.slack(many)["blocks"]) <= 50  # Slack takes no more
-    assert "and 280 more" in notify.plain(many)
+def test_slack_gets_no_markup_of_others() -> None:
+    payload = notify.slack(TWO_FAILED)
+
+    assert "error: no &lt;hip&gt; &amp; more" in payload["blocks"][1]["text"]["text"]
 
 
-@given(st.text(), st.text())
+def test_a_message_of_hundreds_of_failures_stays_readable() -> None:
+    failures = tuple(Failure(name=f"cell {number}") for number in range(300))
+    result = notify.RunResult(title="CI", failures=failures)
+
+    # Slack takes no more blocks.
+    assert len(notify.slack(result)["blocks"]) <= 50
+    assert "280 more" in notify.plain(result)
+
+
+# One character of each kind that a header, a terminal or Slack treats differently.
+texts = st.text(alphabet="ab\r\n\x0b\x85\u2028<!@>: \x00", max_size=12)
+
+
+@given(texts, texts)
 def test_no_error_adds_a_header_to_an_email_or_a_mention_to_slack(title: str, error: str) -> None:
-    clean = title.encode(errors="replace").decode()
-    result = notify.RunResult(title=clean, failures=(Failure(name="one", error=first_line(error)),))
+    failure = Failure(name="build_torch", error=first_line(error))
+    result = notify.RunResult(title=title, failures=(failure,))
+
     message = notify.email(result, sender="a@example.com", to=["b@example.com"])
-    assert set(message.keys()) >= {"Subject", "From", "To"}
+
+    assert {"Subject", "From", "To"} <= set(message.keys())
     assert "Bcc" not in message
     assert "<!" not in json.dumps(notify.slack(result))
 
 
-def test_the_summary_names_every_failure() -> None:
-    written = notify.markdown(LISTED)
-    assert "(<https://page/1>)" in written
-    assert "test\\_smoke" in written
-    assert notify.markdown(notify.RunResult(title="CI")).strip() == "### CI: succeeded"
+def test_a_summary_names_every_failure() -> None:
+    summary = notify.markdown(TWO_FAILED)
+
+    assert "(<https://page/1>)" in summary
+    assert "test\\_smoke" in summary
+
+
+def test_a_summary_of_a_success_is_a_headline() -> None:
+    assert notify.markdown(SUCCEEDED).strip() == "### CI: succeeded"
+
+
+# --- Who is told -----------------------------------------------------------------------------
 
 
 class Slack(Quiet, BaseHTTPRequestHandler):
-    got: ClassVar[list[Any]]
+    """A webhook of Slack."""
+
+    messages: ClassVar[list[Any]]
     status: ClassVar[int]
 
     def do_POST(self) -> None:
-        self.got.append(json.loads(self.rfile.read(int(self.headers["Content-Length"]))))
+        """Note a message."""
+        self.messages.append(json.loads(self.rfile.read(int(self.headers["Content-Length"]))))
         self.send_response(self.status)
         self.end_headers()
 
 
-@pytest.mark.parametrize("status", [200, 404])
-def test_slack_is_told_and_a_refusal_is_a_warning(status: int, capsys: pytest.CaptureFixture[str]) -> None:
-    Slack.got, Slack.status = [], status
+def send_to_slack(status: int) -> list[str]:
+    """Send a message to a Slack that answers with a status; return what it got."""
+    Slack.messages = []
+    Slack.status = status
     with answering(Slack) as address:
         notify.send(FAILED, notify.Places(slack=f"{address}/hook"))
-    assert [one["text"] for one in Slack.got] == ["CI: 1 failed"]
-    assert ("status 404" in capsys.readouterr().err) is (status == 404)
+    return [message["text"] for message in Slack.messages]
 
 
-def test_nobody_is_told_where_nothing_is_configured(capsys: pytest.CaptureFixture[str]) -> None:
+def test_tells_slack(capsys: pytest.CaptureFixture[str]) -> None:
+    assert send_to_slack(200) == ["CI: 1 failed"]
+
+    assert "warning" not in capsys.readouterr().err
+
+
+def test_warns_that_slack_refuses_a_message(capsys: pytest.CaptureFixture[str]) -> None:
+    assert send_to_slack(404) == ["CI: 1 failed"]
+
+    assert "404" in capsys.readouterr().err
+
+
+def test_warns_of_an_address_that_is_no_mail_server(capsys: pytest.CaptureFixture[str]) -> None:
+    notify.send(FAILED, notify.Places(smtp="https://mail", email=("a@example.com",)))
+
+    assert "NOTIFY_SMTP_URL" in capsys.readouterr().err
+
+
+def test_tells_nobody_where_nothing_is_configured(capsys: pytest.CaptureFixture[str]) -> None:
     notify.send(FAILED, notify.Places())
+
     assert "nothing is sent" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
-    ("event", "result", "told"),
+    ("event", "result", "expected"),
     [
         ("schedule", FAILED, True),
-        ("schedule", notify.RunResult(title="CI"), False),
+        ("schedule", SUCCEEDED, False),
         ("schedule", notify.RunResult(title="CI", idle=True), True),
         ("pull_request", FAILED, False),
     ],
+    ids=["failed", "succeeded", "idle", "of another event"],
 )
-def test_failing_nightlies_are_told(event: str, result: notify.RunResult, told: bool) -> None:  # noqa: FBT001 - a row
-    assert notify.is_sent(notify.Policy(events=("schedule",)), {"GITHUB_EVENT_NAME": event}, result) is told
+def test_tells_of_failed_and_idle_runs_of_chosen_events(
+    event: str, result: notify.RunResult, *, expected: bool
+) -> None:
+    policy = notify.Policy(events=("schedule",))
+
+    assert notify.is_sent(policy, {"GITHUB_EVENT_NAME": event}, result) is expected
 
 
-def test_a_mail_server_that_is_none_is_a_warning(capsys: pytest.CaptureFixture[str]) -> None:
-    notify.send(FAILED, notify.Places(smtp="https://mail", email=("a@example.com",)))
-    assert "NOTIFY_SMTP_URL is not a mail server" in capsys.readouterr().err
+# --- The verb --------------------------------------------------------------------------------
 
 
 @pytest.fixture
-def run(tmp_path: Path) -> list[str]:
-    failed = Record.model_validate(
-        {
-            "stage": "build_torch",
-            "status": "failed",
-            "error": "no compiler\nmore",
-            "cell": Cell(python="cp312", torch_ref="nightly", gpu_family="gfx1151"),
-            "run_id": "mine",
-            "platform": "windows",
-            "started": "2026-01-01T00:00:00Z",
-            "seconds": 1,
-        }
+def run_options(tmp_path: Path) -> list[str]:
+    """The options that name a run in which a build failed."""
+    write_record(
+        DirectoryStore(tmp_path),
+        RunOutputs(run_id="mine", platform="windows"),
+        step="build_torch",
+        family="gfx1151",
+        python="cp312",
+        torch_ref="nightly",
+        error="no compiler\nmore",
     )
-    outputs = RunOutputs(run_id="mine", platform="windows")
-    write(open_store(str(tmp_path), root=tmp_path), outputs, "gfx1151", failed)
-    return ["notify", "--store", str(tmp_path), "--run-id", "mine"]
+    return ["--store", str(tmp_path), "--run-id", "mine"]
 
 
-def test_the_runs_records_say_what_failed(
-    run: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+def set_results(monkeypatch: pytest.MonkeyPatch, **results: str) -> None:
+    """Set the results of jobs as a workflow hands them on."""
+    monkeypatch.setenv("NEEDS", json.dumps({job: {"result": result} for job, result in results.items()}))
+
+
+def test_names_what_failed_by_the_runs_records(
+    run_options: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setenv("NEEDS", '{"windows": {"result": "failure"}}')
-    assert run_ci(*run) == 0
-    assert run_ci(*run, "--require-success") == errors.CheckError.exit_code
-    said = capsys.readouterr().err
-    assert "build_torch gfx1151 nightly cp312  no compiler\n" in said
+    set_results(monkeypatch, windows="failure")
+
+    assert run_verb("ci", "notify", *run_options) == 0
+
+    assert "build_torch gfx1151 nightly cp312  no compiler\n" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize(("linux", "code"), [("success", 0), ("skipped", errors.CheckError.exit_code)])
-def test_one_green_job_counts(run: list[str], monkeypatch: pytest.MonkeyPatch, linux: str, code: int) -> None:
-    needs = {"linux": {"result": linux}, "windows": {"result": "skipped"}}
-    monkeypatch.setenv("NEEDS", json.dumps(needs))
-    assert run_ci(*run, "--require-success") == code
+def test_fails_where_success_is_required(run_options: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    set_results(monkeypatch, windows="failure")
+
+    assert run_verb("ci", "notify", *run_options, "--require-success") == CheckError.exit_code
 
 
-def test_without_results_there_is_nothing_to_tell(run: list[str]) -> None:
-    assert run_ci(*run) == errors.UsageError.exit_code
+def test_a_success_of_one_job_is_enough(run_options: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    set_results(monkeypatch, linux="success", windows="skipped")
+
+    assert run_verb("ci", "notify", *run_options, "--require-success") == 0
+
+
+def test_a_run_without_any_job_is_no_success(run_options: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    set_results(monkeypatch, linux="skipped", windows="skipped")
+
+    assert run_verb("ci", "notify", *run_options, "--require-success") == CheckError.exit_code
+
+
+def test_refuses_to_tell_anything_without_results(run_options: list[str]) -> None:
+    assert run_verb("ci", "notify", *run_options) == UsageError.exit_code

@@ -1,140 +1,249 @@
+"""The report of a run: tables on the terminal, a summary, and a page beside the run."""
+
 import json
-from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
 from ci.verbs import report
 from core.cli.options import Common
 from core.errors import MissingInputError, StoreError
-from core.run import Platform, RunOutputs, records, this_platform
-from core.run.records import Cell, FileRecord, Record
+from core.run import Platform, RunOutputs, this_platform
+from core.run.records import FileRecord
 from core.stores import Store
 from core.stores.directory import DirectoryStore
-from tests.kit.front_doors import run_ci
-from tests.unit.ci.conftest import Lab
+from tests.kit.front_doors import run_verb
+from tests.kit.runs import write_record
+from tests.kit.small_runs import GROUP, publish_wheel
 
 
-@pytest.fixture(name="words")
-def words_fixture(common: Common, store: Store) -> list[str]:
-    return ["report", "--run-id", common.run_id, "--store", store.url]
+@pytest.fixture
+def run_options(common: Common, store: Store) -> list[str]:
+    """The options that name the run."""
+    return ["--run-id", common.run_id, "--store", store.url]
 
 
-@pytest.fixture(name="built")
-def built_fixture(
-    store: Store, outputs: RunOutputs, publish: Callable[..., FileRecord], record_of: Callable[..., Record]
-) -> FileRecord:
-    """Leave a wheel, and a build that failed."""
-    one = publish()
-    failed = record_of(stage="build_apex", status="failed", exit_code=8, error="Two wheels.")
-    records.write(store, outputs, "g", failed)
-    return one
+@pytest.fixture
+def wheel(store: Store, outputs: RunOutputs, tmp_path: Path) -> FileRecord:
+    """A wheel in the run, beside a build that failed."""
+    write_step(store, outputs, "build_apex", error="Two wheels.")
+    return publish_wheel(store, outputs, tmp_path)
 
 
-def test_the_verb_prints_tables_failures_and_paths_and_writes_the_page(
-    lab: Lab,
-    built: FileRecord,
-    words: list[str],
-    monkeypatch: pytest.MonkeyPatch,
+def write_step(
+    store: Store, outputs: RunOutputs, step: str = "build_torch", *, python: str = "cp312", error: str = ""
+) -> None:
+    """Write the record of a step, which failed where there is an error."""
+    write_record(
+        store, outputs, step=step, family=GROUP, python=python, torch_ref="nightly", error=error or None
+    )
+
+
+# --- What is printed and written -------------------------------------------------------------
+
+
+def test_prints_wheels_failures_and_counts(
+    wheel: FileRecord, run_options: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run_verb("ci", "report", *run_options) == 0
+
+    printed = capsys.readouterr().err
+    assert wheel.sha256[:12] in printed
+    assert "build_apex g nightly cp312: Two wheels." in printed
+    assert "1 cell (1 failed), 1 file, 1 problem" in printed
+
+
+@pytest.mark.usefixtures("wheel")
+def test_prints_where_wheels_and_the_page_are(
+    store: Store, outputs: RunOutputs, run_options: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run_verb("ci", "report", *run_options) == 0
+
+    printed = capsys.readouterr().err
+    assert f"{store.url}/{outputs.python_prefix(GROUP)}/\n" in printed
+    assert f"{store.url_of(report.page_key(outputs))}\n" in printed
+
+
+def test_writes_the_page_beside_the_run(
+    wheel: FileRecord, store: Store, outputs: RunOutputs, run_options: list[str]
+) -> None:
+    assert run_verb("ci", "report", *run_options) == 0
+
+    page = store.read(report.page_key(outputs)).decode()
+    assert wheel.sha256 in page
+    assert "Two wheels." in page
+
+
+def test_writes_the_summary_of_a_job(
+    wheel: FileRecord, run_options: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    summary = tmp_path / "summary.md"
+    monkeypatch.setenv("GITHUB_STEP_SUMMARY", str(summary))
+
+    assert run_verb("ci", "report", *run_options) == 0
+
+    assert wheel.sha256[:12] in summary.read_text()
+
+
+def test_a_brief_report_prints_no_wheels_and_writes_the_same_page(
+    wheel: FileRecord,
+    store: Store,
+    outputs: RunOutputs,
+    run_options: list[str],
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    monkeypatch.setenv("GITHUB_STEP_SUMMARY", str(lab.common.root / "summary.md"))
-    assert run_ci(*words) == 0
-    said = capsys.readouterr().err
-    assert built.sha256[:12] in said
-    assert "build_apex g nightly cp312: Two wheels." in said
-    assert f"wheels   {lab.store.url}/{lab.outputs.python_prefix('g')}/\n" in said
-    assert "1 cell (1 failed), 1 file, 1 problem" in said
-    assert built.sha256[:12] in (lab.common.root / "summary.md").read_text()
-    page = lab.store.read(report.page_key(lab.outputs)).decode()
-    assert f"page     {lab.store.url_of(report.page_key(lab.outputs))}\n" in said
-    assert built.sha256 in page
-    assert "Two wheels." in page
+    assert run_verb("ci", "report", *run_options) == 0
+    page = store.read(report.page_key(outputs))
     capsys.readouterr()
-    assert run_ci(*words, "--brief") == 0
-    assert built.sha256[:12] not in capsys.readouterr().err
-    assert lab.store.read(report.page_key(lab.outputs)).decode() == page
+
+    assert run_verb("ci", "report", *run_options, "--brief") == 0
+
+    assert wheel.sha256[:12] not in capsys.readouterr().err
+    assert store.read(report.page_key(outputs)) == page
 
 
+@pytest.mark.usefixtures("wheel")
 @pytest.mark.parametrize("option", ["--text", "--json", "--dry-run"])
-def test_who_only_asks_leaves_nothing(lab: Lab, option: str, built: FileRecord, words: list[str]) -> None:
-    assert built.size > 0
-    assert run_ci(*words, option) == 0
-    assert lab.store.find(report.page_key(lab.outputs)) is None
+def test_writes_no_page_where_only_text_is_wanted(
+    store: Store, outputs: RunOutputs, run_options: list[str], option: str
+) -> None:
+    assert run_verb("ci", "report", *run_options, option) == 0
+
+    assert store.find(report.page_key(outputs)) is None
 
 
-def refuse(*_: object, **__: object) -> None:
+def refuse(*_arguments: object, **_options: object) -> None:
     raise StoreError("Access denied.")
 
 
-def test_a_store_that_takes_no_page_still_leaves_the_summary(
-    built: FileRecord, words: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+def test_prints_the_report_where_the_page_cannot_be_written(
+    wheel: FileRecord,
+    run_options: list[str],
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     monkeypatch.setattr(DirectoryStore, "put_bytes", refuse)
-    assert run_ci(*words) == StoreError.exit_code
-    said = capsys.readouterr().err
-    assert built.name in said
-    assert "Access denied." in said
+
+    assert run_verb("ci", "report", *run_options) == StoreError.exit_code
+
+    printed = capsys.readouterr().err
+    assert wheel.name in printed
+    assert "Access denied." in printed
 
 
-def leave_run(store: Store, run_id: str, record: Record, *, failed: bool = False) -> None:
-    status = {"status": "failed", "exit_code": 8} if failed else {}
-    there = RunOutputs(run_id=run_id, platform=this_platform())
-    records.write(store, there, "g", record.model_copy(update={"run_id": run_id, "files": (), **status}))
+@pytest.fixture
+def run_of_other_platform(store: Store, outputs: RunOutputs) -> RunOutputs:
+    other: Platform = "linux" if outputs.platform == "windows" else "windows"
+    run = replace(outputs, platform=other)
+    write_step(store, run, error="No compiler.")
+    return run
 
 
-def test_a_run_of_ci_is_held_against_the_last_one_before_with_its_cells(
-    lab: Lab, built: FileRecord, words: list[str], capsys: pytest.CaptureFixture[str]
+def test_reports_a_run_of_another_platform(
+    store: Store,
+    run_of_other_platform: RunOutputs,
+    run_options: list[str],
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
-    def against(*more: str) -> str:
-        assert run_ci(*words, "--json", *more) == 0
-        return str(json.loads(capsys.readouterr().out)["against"])
+    assert run_verb("ci", "report", *run_options, "--platform", run_of_other_platform.platform) == 0
 
-    assert built.size > 0
-    assert against() == ""
-    assert run_ci(*words, "--against", "previous") == MissingInputError.exit_code
-    assert "None of the last 25 runs" in capsys.readouterr().err
-    assert run_ci(*words, "--against", "16") == MissingInputError.exit_code
-    assert "Run 16 has no records" in capsys.readouterr().err
-    for run_id in ("9", "10"):
-        leave_run(lab.store, run_id, lab.record_of())
-    leave_run(lab.store, "12", lab.record_of(stage="build_apex"), failed=True)
-    leave_run(lab.store, "13", lab.record_of(cell=Cell(python="cp313", torch_ref="nightly")))
-    leave_run(lab.store, "18", lab.record_of())
-    leave_run(lab.store, "local", lab.record_of())
-    # one that failed at them, too: what fails newly is seen beside it
-    assert against() == against("--against", "previous") == "12"
-    assert against("--against", "none") == ""
-    assert against("--against", "9") == "9"
-
-
-def test_a_store_that_cannot_be_listed_leaves_the_report_without_another_run(
-    built: FileRecord, words: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert built.size > 0
-    monkeypatch.setattr(DirectoryStore, "folders", refuse)
-    assert run_ci(*words, "--text") == 0
-    assert "No previous run was looked for: Access denied." in capsys.readouterr().err
-    assert run_ci(*words, "--text", "--against", "previous") == StoreError.exit_code
-
-
-def test_the_local_run_is_compared_with_none_unasked(lab: Lab, capsys: pytest.CaptureFixture[str]) -> None:
-    leave_run(lab.store, "local", lab.record_of())
-    leave_run(lab.store, "9", lab.record_of())
-    words = ["report", "--store", lab.store.url, "--json"]
-    assert lab.common.run_id != "local"
-    for more, run_id in (([], ""), (["--against", "previous"], "9")):
-        assert run_ci(*words, *more) == 0
-        assert json.loads(capsys.readouterr().out)["against"] == run_id
-
-
-def test_other_platforms_are_reported(lab: Lab, words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
-    other: Platform = "linux" if lab.outputs.platform == "windows" else "windows"
-    there = replace(lab.outputs, platform=other)
-    failed = lab.record_of(stage="build_torch", status="failed", exit_code=8, error="No compiler.")
-    records.write(lab.store, there, "g", failed)
-    assert run_ci(*words) == MissingInputError.exit_code
-    assert run_ci(*words, "--platform", other) == 0
     assert "No compiler." in capsys.readouterr().err
-    assert lab.store.find(report.page_key(there)) is not None
-    assert lab.store.find(report.page_key(lab.outputs)) is None
+    assert store.find(report.page_key(run_of_other_platform)) is not None
+
+
+@pytest.mark.usefixtures("run_of_other_platform")
+def test_does_not_take_a_run_of_another_platform_for_this_ones(run_options: list[str]) -> None:
+    assert run_verb("ci", "report", *run_options) == MissingInputError.exit_code
+
+
+# --- The run that it is held against ---------------------------------------------------------
+
+
+def write_run(store: Store, run_id: str, step: str = "build_torch", *, python: str = "cp312") -> None:
+    """Write a run of one step."""
+    outputs = RunOutputs(run_id=run_id, platform=this_platform())
+    error = "It broke." if step == "build_apex" else ""
+    write_step(store, outputs, step, python=python, error=error)
+
+
+def compared_run(capsys: pytest.CaptureFixture[str], *words: str) -> str:
+    """Return the run that a report is held against; "" for none."""
+    assert run_verb("ci", "report", "--json", *words) == 0
+    return str(json.loads(capsys.readouterr().out)["against"])
+
+
+@pytest.mark.usefixtures("wheel")
+def test_the_first_run_is_held_against_none(
+    run_options: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert compared_run(capsys, *run_options) == ""
+
+
+@pytest.mark.usefixtures("wheel")
+@pytest.mark.parametrize(("requested", "named"), [("previous", "None of the last 25 runs"), ("16", "Run 16")])
+def test_refuses_a_run_to_compare_with_that_is_not_there(
+    run_options: list[str], capsys: pytest.CaptureFixture[str], requested: str, named: str
+) -> None:
+    exit_code = run_verb("ci", "report", "--json", *run_options, "--against", requested)
+
+    assert exit_code == MissingInputError.exit_code
+    assert named in capsys.readouterr().err
+
+
+@pytest.fixture
+def other_runs(store: Store, wheel: FileRecord) -> Store:
+    """Runs before and after run 17, of its cell and of another one, and the local run."""
+    assert wheel.size > 0
+    write_run(store, "9")
+    write_run(store, "10")
+    # What failed before is compared, too: what fails newly is seen beside it.
+    write_run(store, "12", "build_apex")
+    write_run(store, "13", python="cp313")
+    write_run(store, "18")
+    write_run(store, "local")
+    return store
+
+
+@pytest.mark.usefixtures("other_runs")
+@pytest.mark.parametrize(
+    ("words", "run_id"),
+    [([], "12"), (["--against", "previous"], "12"), (["--against", "none"], ""), (["--against", "9"], "9")],
+    ids=["by default", "previous", "none", "9"],
+)
+def test_a_run_of_ci_is_held_against_the_last_one_with_its_cells(
+    run_options: list[str], capsys: pytest.CaptureFixture[str], words: list[str], run_id: str
+) -> None:
+    assert compared_run(capsys, *run_options, *words) == run_id
+
+
+@pytest.mark.parametrize(("words", "run_id"), [([], ""), (["--against", "previous"], "9")])
+def test_the_local_run_is_compared_only_when_asked(
+    store: Store, capsys: pytest.CaptureFixture[str], words: list[str], run_id: str
+) -> None:
+    write_run(store, "local")
+    write_run(store, "9")
+
+    assert compared_run(capsys, "--store", store.url, *words) == run_id
+
+
+@pytest.mark.usefixtures("wheel")
+def test_reports_without_another_run_where_the_store_cannot_be_listed(
+    run_options: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(DirectoryStore, "folders", refuse)
+
+    assert run_verb("ci", "report", *run_options, "--text") == 0
+
+    assert "Access denied." in capsys.readouterr().err
+
+
+@pytest.mark.usefixtures("wheel")
+def test_fails_where_a_requested_comparison_cannot_be_made(
+    run_options: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(DirectoryStore, "folders", refuse)
+
+    exit_code = run_verb("ci", "report", *run_options, "--text", "--against", "previous")
+
+    assert exit_code == StoreError.exit_code

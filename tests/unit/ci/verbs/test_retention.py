@@ -1,131 +1,151 @@
-from __future__ import annotations
+"""Deleting what is old: which runs and versions go, which stay, and in which order."""
 
 import os
+from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from ci.cleanup.plan import retention as load
+from ci.cleanup.plan import retention as load_retention
 from ci.promote import documents
 from ci.promote.documents import Decision, PromotedFile, StagedFile, StagingRecord
 from ci.publish.buckets import buckets
 from ci.verbs import retention
 from core.errors import DataError, FatalError, MissingInputError, StoreError, UsageError
-from core.files import sha256
+from core.run.records import FileRecord
+from core.stores import Store
 from core.stores.directory import DirectoryStore
 from core.stores.s3 import open_bucket
 from core.wheel import distributions
-from tests.kit.front_doors import run_ci
+from tests.kit.front_doors import run_verb
 from tests.kit.memory_store import MemoryStore
-from tests.kit.stores import stopped_everywhere
+from tests.kit.stores import audit, audit_every_write, interruptions
+from tests.kit.wheels import sha256, write_wheel
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
-
     from types_boto3_s3 import S3Client
 
-    from core.stores import Store
-
 FAMILY = "gfx94X-dcgpu"
-STAGED = documents.folder(documents.STAGING, FAMILY)
-DAYS = 86_400
+STAGING = documents.folder(documents.STAGING, FAMILY)
+DAY = 86_400
 
 
-def door(store: object, *words: str, release_type: str = "nightly") -> int:
-    return run_ci("retention", "--store", str(store), "--release-type", release_type, *words)
+def run_retention(store: str, *words: str, release_type: str = "nightly") -> int:
+    return run_verb("ci", "retention", "--store", store, "--release-type", release_type, *words)
 
 
 @pytest.fixture(autouse=True)
-def few(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Keep two of each: the data's ten would need much to be made."""
-    data = load()
-    policies = {name: one.model_copy(update={"newest": 2}) for name, one in data.policies.items()}
+def _keep_two(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Keep the newest two: the data's ten would need much to be made."""
+    data = load_retention()
+    policies = {name: policy.model_copy(update={"newest": 2}) for name, policy in data.policies.items()}
     monkeypatch.setattr(retention, "retention", lambda: data.model_copy(update={"policies": policies}))
 
 
-def later(monkeypatch: pytest.MonkeyPatch, days: int) -> None:
+def pass_days(monkeypatch: pytest.MonkeyPatch, days: int) -> None:
+    """Let it be so many days later."""
     monkeypatch.setattr(retention, "_now", lambda: datetime.now(UTC) + timedelta(days=days))
 
 
-@pytest.fixture(name="folder")
-def folder_fixture(tmp_path: Path) -> DirectoryStore:
+@pytest.fixture
+def folder(tmp_path: Path) -> DirectoryStore:
     return DirectoryStore(tmp_path / "bucket")
 
 
-@pytest.fixture(name="bucket")
-def bucket_fixture(aws: S3Client) -> Store:
+@pytest.fixture
+def bucket(aws: "S3Client") -> Store:
     aws.create_bucket(Bucket="releases")
     return open_bucket("s3://releases")
 
 
-@pytest.fixture(name="staged", params=["folder", "bucket"])
-def staged_fixture(request: pytest.FixtureRequest, tmp_path: Path, make_wheel: Callable[..., Path]) -> Store:
-    """Stage rocm 7.1 to 7.5, and a torch that pins 7.1; the pages list them."""
-    store: Store = request.getfixturevalue(request.param)
-    pin = [("Requires-Dist", "rocm==7.1")]
-    paths = [make_wheel(tmp_path / "dist", "rocm", f"7.{number}") for number in range(1, 6)]
-    paths.append(make_wheel(tmp_path / "dist", "torch", "2.10", fields=pin))
-    stage(store, paths)
-    return store
+def keys_of(store: Store) -> set[str]:
+    return {stored.key for stored in store.list("")}
 
 
-def stage(store: Store, paths: list[Path]) -> None:
-    files = []
+def wheels_of(store: Store) -> list[str]:
+    """Return the names and versions of the wheels in a store."""
+    names = [key.rpartition("/")[2] for key in keys_of(store) if key.endswith(".whl")]
+    return sorted(name.split("-py3")[0] for name in names)
+
+
+# --- Staged wheels ---------------------------------------------------------------------------
+
+
+def stage_wheels(store: Store, paths: Sequence[Path]) -> None:
+    """Put wheels up for testing, with a record and pages, as the verb `stage` does."""
+    files: list[FileRecord] = []
     for path in paths:
-        key, digest = f"{STAGED}/{path.name}", sha256(path)
-        record, sidecar = distributions.describe(path, key=key, sha256=digest)
-        store.put_file(key, path, sha256=digest, replace=False)
+        key = f"{STAGING}/{path.name}"
+        file, sidecar = distributions.describe(path, key=key, sha256=sha256(path))
+        store.put_file(key, path, sha256=file.sha256, replace=False)
         store.put_bytes(f"{key}.metadata", sidecar or b"")
-        files.append(record.model_dump(mode="json"))
-    staging_record(store, files)
+        files.append(file)
+    write_staging_record(store, files)
     documents.write_pages(store, documents.STAGING, FAMILY, expected=())
 
 
-def staging_record(
-    store: Store, files: list[dict[str, Any]], *, of: str = "s3://elsewhere", run: str = "1"
+def write_staging_record(
+    store: Store, files: Sequence[FileRecord], *, run_store: str = "s3://elsewhere", run_id: str = "1"
 ) -> None:
-    """Write down what was staged of a run, as `stage` does."""
+    """Write down which files of a run were staged."""
+    staged = [StagedFile(**file.model_dump(mode="json"), source_key=file.key) for file in files]
     record = StagingRecord(
         family=FAMILY,
-        run_id=run,
+        run_id=run_id,
         platform="linux",
-        store=of,
-        prefix=f"{run}-linux",
+        store=run_store,
+        prefix=f"{run_id}-linux",
         artifact_group=FAMILY,
         staged="2026-01-01T00:00:00+00:00",
-        files=tuple(StagedFile(**one, source_key=one["key"]) for one in files),
+        files=tuple(staged),
         records=(),
     )
     store.put_bytes(documents.staging_record(FAMILY, record.prefix), documents.serialized(record))
 
 
-def keys(store: Store) -> set[str]:
-    return {one.key for one in store.list("")}
+def stage_versions(store: Store, dist: Path) -> None:
+    """Stage rocm 7.1 to 7.4, and a torch that requires 7.1."""
+    paths = [write_wheel(dist, name="rocm", version=f"7.{number}") for number in range(1, 5)]
+    paths.append(write_wheel(dist, version="2.10", requires=["rocm==7.1"]))
+    stage_wheels(store, paths)
 
 
-def wheels(store: Store) -> list[str]:
-    return sorted(key.rpartition("/")[2].split("-py3")[0] for key in keys(store) if key.endswith(".whl"))
+@pytest.fixture
+def staging(folder: DirectoryStore, tmp_path: Path) -> Store:
+    stage_versions(folder, tmp_path / "dist")
+    return folder
 
 
-def page(store: Store) -> str:
-    return store.read(f"{STAGED}/index.html").decode()
+@pytest.mark.parametrize("kind", ["folder", "bucket"])
+def test_deletes_old_versions_but_those_that_a_kept_one_requires(
+    request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
+    store: Store = request.getfixturevalue(kind)
+    stage_versions(store, tmp_path / "dist")
+    pass_days(monkeypatch, 130)
+
+    assert run_retention(store.url, "--yes") == 0
+
+    assert wheels_of(store) == ["rocm-7.1", "rocm-7.3", "rocm-7.4", "torch-2.10"]
+    assert not [key for key in keys_of(store) if "rocm-7.2" in key]
+    page = store.read(f"{STAGING}/index.html").decode()
+    assert "rocm-7.2" not in page
+    assert "rocm-7.1" in page
 
 
-def test_old_versions_go_and_required_ones_stay(staged: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    later(monkeypatch, 130)
-    assert door(staged.url, "--yes") == 0
-    assert wheels(staged) == ["rocm-7.1", "rocm-7.4", "rocm-7.5", "torch-2.10"]
-    assert "rocm-7.2" not in page(staged)
-    assert "rocm-7.1" in page(staged)
-    assert not [key for key in keys(staged) if "rocm-7.2" in key or "rocm-7.3" in key]
-    before = keys(staged)
-    assert door(staged.url, "--yes") == 0
-    assert keys(staged) == before
+def test_deletes_nothing_more_the_next_time(staging: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    pass_days(monkeypatch, 130)
+    assert run_retention(staging.url, "--yes") == 0
+    keys = keys_of(staging)
+
+    assert run_retention(staging.url, "--yes") == 0
+
+    assert keys_of(staging) == keys
 
 
-def test_files_in_promotion_stay_until_it_ends(staged: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_keeps_files_in_promotion_until_it_ends(staging: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     name = "rocm-7.2-py3-none-any.whl"
     file = PromotedFile(
         family=FAMILY,
@@ -135,113 +155,143 @@ def test_files_in_promotion_stay_until_it_ends(staged: Store, monkeypatch: pytes
         sha256="0" * 64,
         distribution="rocm",
         version="7.2",
-        staged_key=f"{STAGED}/{name}",
+        staged_key=f"{STAGING}/{name}",
         staged_sha256="0" * 64,
     )
-    said = {"set_name": "set", "identity": "1", "release_type": "nightly", "decided": "2026", "by": "one"}
-    decision = Decision(**said, staging=(), rulings=(), files=(file,))
-    staged.put_bytes(decision.intent_key, documents.serialized(decision))
-    later(monkeypatch, 130)
-    assert door(staged.url, "--yes") == 0
-    assert wheels(staged) == ["rocm-7.1", "rocm-7.2", "rocm-7.4", "rocm-7.5", "torch-2.10"]
-    assert staged.find(f"{STAGED}/{name}.metadata") is not None
-    staged.delete(decision.intent_key)
-    assert door(staged.url, "--yes") == 0
-    assert "rocm-7.2" not in wheels(staged)
+    decision = Decision(
+        set_name="set",
+        identity="1",
+        release_type="nightly",
+        decided="2026",
+        by="somebody",
+        staging=(),
+        rulings=(),
+        files=(file,),
+    )
+    staging.put_bytes(decision.intent_key, documents.serialized(decision))
+    pass_days(monkeypatch, 130)
+
+    assert run_retention(staging.url, "--yes") == 0
+    wheels_during_promotion = wheels_of(staging)
+    staging.delete(decision.intent_key)
+    assert run_retention(staging.url, "--yes") == 0
+
+    assert "rocm-7.2" in wheels_during_promotion
+    assert "rocm-7.2" not in wheels_of(staging)
 
 
-def test_a_dry_run_and_a_forgotten_yes_delete_nothing(
-    staged: Store, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+def test_a_dry_run_tells_what_goes_and_deletes_nothing(
+    staging: Store, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    before = keys(staged)
-    later(monkeypatch, 130)
-    assert door(staged.url, "--dry-run") == 0
-    said = capsys.readouterr().err
-    assert "2 of 6 runs and versions" in said
-    assert f"{STAGED}/rocm 7.2" in said
-    assert "130 days old, kept for 120" in said
-    assert "a version that stays requires it" in said
-    assert door(staged.url) == UsageError.exit_code
+    keys = keys_of(staging)
+    pass_days(monkeypatch, 130)
+
+    assert run_retention(staging.url, "--dry-run") == 0
+
+    printed = capsys.readouterr().err
+    assert "1 of 5 runs and versions" in printed
+    assert f"{STAGING}/rocm 7.2" in printed
+    assert "130 days old, kept for 120" in printed
+    assert "requires it" in printed
+    assert keys_of(staging) == keys
+
+
+def test_deletes_nothing_without_a_yes(
+    staging: Store, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    keys = keys_of(staging)
+    pass_days(monkeypatch, 130)
+
+    assert run_retention(staging.url) == UsageError.exit_code
+
     assert "nothing was deleted" in capsys.readouterr().err
-    assert keys(staged) == before
+    assert keys_of(staging) == keys
 
 
-@pytest.mark.usefixtures("staged_days")
-def test_a_day_to_plan_for_is_never_deleted_by(folder: DirectoryStore) -> None:
-    assert door(folder.root, "--today", "2099-01-01", "--yes") == UsageError.exit_code
-    assert door(folder.root, "--today", "2099-01-01") == 0
+def test_keeps_what_pages_of_a_release_list(folder: DirectoryStore) -> None:
+    name = "torch-1.0-py3-none-any.whl"
+    put_aged(
+        folder, {f"v2-staging/g/torch-{number}.0-py3-none-any.whl": 900 - number for number in range(1, 6)}
+    )
+    put_aged(folder, {"v2/g/rocm-1.0-py3-none-any.whl": 900})
+    folder.put_bytes("v2/g/index.html", f'<a href="../../v2-staging/g/{name}">x</a>'.encode())
+
+    assert run_retention(folder.url, "--yes") == 0
+
+    assert wheels_of(folder) == ["rocm-1.0", "torch-1.0", "torch-4.0", "torch-5.0"]
 
 
-@pytest.fixture(name="staged_days")
-def staged_days_fixture(folder: DirectoryStore) -> None:
-    fill(folder, {f"{number}-linux/x": 200 - number for number in range(1, 6)})
+def test_pages_of_another_store_do_not_keep_files_of_a_folder(folder: DirectoryStore, tmp_path: Path) -> None:
+    # Only by a bucket's public address can they name files elsewhere.
+    name = "torch-1.0-py3-none-any.whl"
+    put_aged(
+        folder, {f"v2-staging/g/torch-{number}.0-py3-none-any.whl": 900 - number for number in range(1, 4)}
+    )
+    releases = DirectoryStore(tmp_path / "other")
+    releases.put_bytes("v2/g/index.html", f'<a href="../../v2-staging/g/{name}">x</a>'.encode())
+
+    assert run_retention(folder.url, "--yes", "--distribution-store", releases.url) == 0
+
+    assert "torch-1.0" not in wheels_of(folder)
 
 
-def fill(store: DirectoryStore, ages: dict[str, float]) -> None:
+# --- Runs ------------------------------------------------------------------------------------
+
+
+def put_aged(store: DirectoryStore, ages: dict[str, float]) -> None:
+    """Put files that are so many days old."""
     for key, days in ages.items():
         store.put_bytes(key, key.encode())
-        when = datetime.now(UTC).timestamp() - days * DAYS
-        os.utime(store.root / key, (when, when))
+        moment = datetime.now(UTC).timestamp() - days * DAY
+        os.utime(store.root / key, (moment, moment))
 
 
-def test_what_pages_of_a_release_list_stays_wherever_it_lies(folder: DirectoryStore, tmp_path: Path) -> None:
-    name = "torch-1.0-py3-none-any.whl"
-    fill(folder, {f"v2-staging/g/torch-{number}.0-py3-none-any.whl": 900 - number for number in range(1, 6)})
-    fill(folder, {"v2/g/rocm-1.0-py3-none-any.whl": 900})
-    folder.put_bytes("v2/g/index.html", f'<a href="../../v2-staging/g/{name}">x</a>'.encode())
-    assert door(folder.root, "--yes") == 0
-    assert wheels(folder) == ["rocm-1.0", "torch-1.0", "torch-4.0", "torch-5.0"]
-    folder.delete("v2/g/index.html")
-    # the same from another store's pages: by the bucket's public address alone, so not for a folder
-    other = DirectoryStore(tmp_path / "other")
-    other.put_bytes("v2/g/index.html", f'<a href="../../v2-staging/g/{name}">x</a>'.encode())
-    assert door(folder.root, "--yes", "--distribution-store", str(other.root)) == 0
-    assert "torch-1.0" not in wheels(folder)
+@pytest.fixture
+def runs(folder: DirectoryStore) -> DirectoryStore:
+    """A store with five old runs; run 1 is the oldest."""
+    put_aged(folder, {f"{number}-linux/x": 200 - number for number in range(1, 6)})
+    return folder
 
 
-def test_pages_elsewhere_keep_runs(bucket: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    for number in range(1, 7):
-        bucket.put_bytes(f"{number}-linux/python/g/x-1.0-py3-none-any.whl", b"x")
-    address = "https://releases.s3.amazonaws.com/1-linux/python/g/x-1.0-py3-none-any.whl#sha256=0"
-    other = DirectoryStore(tmp_path / "other")
-    other.put_bytes("v2/g/index.html", f'<a href="{address}">x</a>'.encode())
-    later(monkeypatch, 200)
-    assert door("s3://releases", "--yes", "--distribution-store", str(other.root)) == 0
-    assert {key.split("/")[0] for key in keys(bucket)} == {"1-linux", "6-linux", "5-linux"}
+def runs_of(store: Store) -> set[str]:
+    return {key.partition("-")[0] for key in keys_of(store)}
 
 
-@pytest.mark.usefixtures("staged_days")
-@pytest.mark.parametrize(
-    ("key", "content"),
-    [("v2/g/simple/torch/index.json", b"{"), (documents.staging_record(FAMILY, "1-linux"), b"{}")],
-)
-def test_an_unreadable_page_or_record_stops_it(folder: DirectoryStore, key: str, content: bytes) -> None:
-    folder.put_bytes(key, content)
-    before = keys(folder)
-    assert door(folder.root, "--yes", "--at-most", "100") == DataError.exit_code
-    assert keys(folder) == before
+def test_never_deletes_for_a_day_that_is_only_planned_for(runs: DirectoryStore) -> None:
+    assert run_retention(runs.url, "--today", "2099-01-01", "--yes") == UsageError.exit_code
+
+    assert run_retention(runs.url, "--today", "2099-01-01") == 0
+    assert len(keys_of(runs)) == 5
 
 
-@pytest.mark.usefixtures("staged_days")
-def test_a_plan_that_takes_most_needs_a_word_more(
-    folder: DirectoryStore, capsys: pytest.CaptureFixture[str]
+def test_deletes_most_of_a_store_only_when_told_how_much(
+    runs: DirectoryStore, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    before = keys(folder)
-    assert door(folder.root, "--yes") == StoreError.exit_code
-    said = capsys.readouterr().err
-    assert "3 of 5 runs and versions would be deleted, which is more than 50 %" in said
-    assert "--at-most 60" in said
-    assert keys(folder) == before
-    assert door(folder.root, "--yes", "--at-most", "60") == 0
-    assert keys(folder) == {"4-linux/x", "5-linux/x"}
+    keys = keys_of(runs)
+
+    assert run_retention(runs.url, "--yes") == StoreError.exit_code
+
+    message = capsys.readouterr().err
+    assert "3 of 5" in message
+    assert "--at-most 60" in message
+    assert keys_of(runs) == keys
 
 
-@pytest.mark.usefixtures("staged_days")
-def test_a_policy_can_be_named(folder: DirectoryStore) -> None:
-    for name in ("weekly", "rc", "release"):
-        assert door(folder.root, "--yes", "--policy", name) == 0
-    assert len(keys(folder)) == 5
-    assert door(folder.root, "--yes", "--policy", "nigthly") == UsageError.exit_code
+def test_deletes_as_much_as_was_told(runs: DirectoryStore) -> None:
+    assert run_retention(runs.url, "--yes", "--at-most", "60") == 0
+
+    assert runs_of(runs) == {"4", "5"}
+
+
+@pytest.mark.parametrize("policy", ["weekly", "rc", "release"])
+def test_a_policy_may_keep_everything(runs: DirectoryStore, policy: str) -> None:
+    assert run_retention(runs.url, "--yes", "--policy", policy) == 0
+
+    assert len(keys_of(runs)) == 5
+
+
+def test_refuses_an_unknown_policy(runs: DirectoryStore) -> None:
+    assert run_retention(runs.url, "--yes", "--policy", "nigthly") == UsageError.exit_code
 
 
 @pytest.mark.parametrize(
@@ -252,47 +302,106 @@ def test_a_policy_can_be_named(folder: DirectoryStore) -> None:
         (("--today", "2026-13-01"), UsageError),
     ],
 )
-def test_an_empty_store_and_a_day_that_is_none_are_mistakes(
+def test_refuses_an_empty_store_and_text_that_is_not_a_day(
     folder: DirectoryStore, words: tuple[str, ...], error: type[FatalError]
 ) -> None:
-    assert door(folder.root, *words) == error.exit_code
+    assert run_retention(folder.url, *words) == error.exit_code
 
 
-@pytest.mark.usefixtures("staged_days")
-@pytest.mark.parametrize(("there", "left"), [(b"x", {"1", "4", "5"}), (b"", {"4", "5"})])
-def test_a_staged_run_stays(folder: DirectoryStore, tmp_path: Path, there: bytes, left: set[str]) -> None:
-    releases = DirectoryStore(tmp_path / "releases")
-    key = f"{STAGED}/rocm-7.1-py3-none-any.whl"
-    facts = {"name": "x", "key": key, "size": 1, "sha256": "0" * 64, "distribution": "x", "version": "1"}
-    staging_record(releases, [facts], of=folder.url, run="1")
-    staging_record(releases, [facts], of="s3://elsewhere", run="2")
-    if there:
-        releases.put_bytes(key, there)
-    words = ("--yes", "--at-most", "100", "--distribution-store", str(releases.root))
-    assert door(folder.root, *words) == 0
-    assert {one.partition("-")[0] for one in keys(folder)} == left
-
-
-def test_a_bucket_of_the_data_has_the_releases_of_its_type() -> None:
-    stores = retention.releases_of(buckets(), "s3://therock-nightly-artifacts")
-    assert stores == ["s3://therock-nightly-python"]
-    others = ("s3://therock-ci-artifacts", "s3://therock-ci-artifacts-external", "s3://mine", "out", "")
-    assert not any(retention.releases_of(buckets(), one) for one in others)
-
-
-def test_killed_at_any_write_no_page_lists_what_is_gone_and_the_next_run_ends_it(
-    tmp_path: Path, make_wheel: Callable[..., Path], monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    ("key", "content"),
+    [("v2/g/simple/torch/index.json", b"{"), (documents.staging_record(FAMILY, "1-linux"), b"{}")],
+    ids=["page", "record"],
+)
+def test_deletes_nothing_where_a_page_or_a_record_is_unreadable(
+    runs: DirectoryStore, key: str, content: bytes
 ) -> None:
+    runs.put_bytes(key, content)
+    keys = keys_of(runs)
+
+    assert run_retention(runs.url, "--yes", "--at-most", "100") == DataError.exit_code
+
+    assert keys_of(runs) == keys
+
+
+@pytest.mark.parametrize(
+    ("is_staged", "kept"), [(True, {"1", "4", "5"}), (False, {"4", "5"})], ids=["staged", "staged once"]
+)
+def test_keeps_a_run_whose_wheels_are_staged(
+    runs: DirectoryStore, tmp_path: Path, *, is_staged: bool, kept: set[str]
+) -> None:
+    releases = DirectoryStore(tmp_path / "releases")
+    key = f"{STAGING}/rocm-7.1-py3-none-any.whl"
+    file = FileRecord(name="x", key=key, size=1, sha256="0" * 64, distribution="x", version="1")
+    write_staging_record(releases, [file], run_store=runs.url, run_id="1")
+    write_staging_record(releases, [file], run_store="s3://elsewhere", run_id="2")
+    if is_staged:
+        releases.put_bytes(key, b"x")
+
+    words = ("--yes", "--at-most", "100", "--distribution-store", releases.url)
+    assert run_retention(runs.url, *words) == 0
+
+    assert runs_of(runs) == kept
+
+
+def test_keeps_a_run_that_pages_of_another_store_link_to(
+    bucket: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    wheel = "python/g/x-1.0-py3-none-any.whl"
+    for number in range(1, 7):
+        bucket.put_bytes(f"{number}-linux/{wheel}", b"x")
+    releases = DirectoryStore(tmp_path / "other")
+    address = f"https://releases.s3.amazonaws.com/1-linux/{wheel}#sha256=0"
+    releases.put_bytes("v2/g/index.html", f'<a href="{address}">x</a>'.encode())
+    pass_days(monkeypatch, 200)
+
+    assert run_retention("s3://releases", "--yes", "--distribution-store", releases.url) == 0
+
+    assert runs_of(bucket) == {"1", "5", "6"}
+
+
+def test_a_bucket_of_nightly_runs_has_the_releases_of_its_type() -> None:
+    stores = retention.releases_of(buckets(), "s3://therock-nightly-artifacts")
+
+    assert stores == ["s3://therock-nightly-python"]
+
+
+@pytest.mark.parametrize(
+    "store", ["s3://therock-ci-artifacts", "s3://therock-ci-artifacts-external", "s3://mine", "out", ""]
+)
+def test_other_stores_have_no_releases(store: str) -> None:
+    assert not retention.releases_of(buckets(), store)
+
+
+# --- Interruptions ---------------------------------------------------------------------------
+
+
+def test_no_page_lists_what_is_gone_wherever_it_is_killed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # The order of writes is that of the code, and not of threads.
     for each in ("core.parallel.each", "ci.publish.index.each"):
-        monkeypatch.setattr(each, lambda action, items, **_: [action(one) for one in items])
+        monkeypatch.setattr(each, lambda action, items, **_: [action(item) for item in items])
     start = MemoryStore(folder_pages=False)
-    stage(start, [make_wheel(tmp_path / "dist", "rocm", f"7.{number}") for number in range(1, 6)])
+    dist = tmp_path / "dist"
+    stage_wheels(start, [write_wheel(dist, name="rocm", version=f"7.{number}") for number in range(1, 4)])
 
     def work(store: MemoryStore) -> None:
-        monkeypatch.setattr("ci.verbs.retention.open_store", lambda *_, **__: store)
-        assert door(store.url, "--yes", "--at-most", "100") == 0
+        def open_store(*_arguments: Any, **_options: Any) -> MemoryStore:
+            return store
 
-    ended = stopped_everywhere(start, work, "v2-staging", writes=10, links=4)
-    assert wheels(ended) == ["rocm-7.4", "rocm-7.5"]
-    # two pages of the project, the flat one and what the index remembers; three wheels, three sidecars
-    assert ended.writes == 4 + 6
+        monkeypatch.setattr("ci.verbs.retention.open_store", open_store)
+        assert run_retention(store.url, "--yes", "--at-most", "100") == 0
+
+    undisturbed = start.copy_of()
+    audit_every_write(undisturbed, "v2-staging")
+    work(undisturbed)
+
+    assert wheels_of(undisturbed) == ["rocm-7.2", "rocm-7.3"]
+    # Two pages of the project, the flat one and what the index remembers; a wheel and its metadata.
+    assert undisturbed.writes == 4 + 2
+    for moment, store in interruptions(start, work):
+        audit(store, "v2-staging")
+        audit_every_write(store, "v2-staging")
+        work(store)
+        assert store.objects == undisturbed.objects, moment

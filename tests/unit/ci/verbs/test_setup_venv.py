@@ -1,5 +1,11 @@
-from collections.abc import Iterator
+"""A virtual environment with packages of a run or of an index: what is installed, and from where.
+
+Environments and installers stand aside: what they are asked for is noted.
+"""
+
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -7,38 +13,67 @@ import pytest
 
 from ci import install
 from ci.install import Chosen
+from core.cli.options import Common
 from core.env.installer import Sources
-from core.errors import MissingInputError
+from core.errors import MissingInputError, UsageError
 from core.packages import Offer
-from tests.kit.front_doors import run_ci
+from core.run import RunOutputs
+from core.run.records import FileRecord
+from core.stores import Store
+from tests.kit.front_doors import run_verb
 from tests.kit.servers import served
-from tests.unit.ci.conftest import Lab
+from tests.kit.small_runs import GROUP, publish_wheel
 
-A = "a" * 64
+DIGEST = "a" * 64
 
 
 class Target:
-    tag, series, version = "cp312", "3.12", "3.12.1"
-    prefix, executable, scripts = Path("/env"), Path("/env/bin/python"), Path("/env/bin")
+    """The environment's Python."""
+
+    tag = "cp312"
+    series = "3.12"
+    version = "3.12.1"
+    prefix = Path("/env")
+    executable = Path("/env/bin/python")
+    scripts = Path("/env/bin")
 
 
-@pytest.fixture(name="calls", autouse=True)
-def calls_fixture(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[Any]:
-    """What is made and installed."""
-    calls: list[Any] = []
-    chosen = Chosen(ours=(Offer(name="t", distribution="torch", version="2", sha256=A, url="/t"),), theirs=())
+@dataclass
+class Environments:
+    """The environments that were made, with their options, and what was installed."""
+
+    made: list[tuple[str, dict[str, Any]]] = field(default_factory=list)
+    requests: list[Any] = field(default_factory=list)
+    own_sources: list[Sources] = field(default_factory=list)
+    other_sources: list[Sources | None] = field(default_factory=list)
+
+    @property
+    def request(self) -> Any:
+        """The one request to install something."""
+        (request,) = self.requests
+        return request
+
+
+@pytest.fixture(autouse=True)
+def environments(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Environments:
+    environments = Environments()
+    of_index = Offer(name="t", distribution="torch", version="2", sha256=DIGEST, url="/t")
 
     @contextmanager
     def environment(folder: Path, **options: Any) -> Iterator[Target]:
-        calls.append(("made", folder.name, options))
+        environments.made.append((folder.name, options))
         yield Target()
 
-    def install_chosen(_target: Target, wanted: Any, *rest: Any) -> None:
-        calls.append(("installed", wanted, rest))
+    def install_chosen(
+        _target: Target, wanted: Any, _chosen: Chosen, own: Sources, other: Sources | None
+    ) -> None:
+        environments.requests.append(wanted)
+        environments.own_sources.append(own)
+        environments.other_sources.append(other)
 
     def choose(wanted: Any, *_: Any) -> Chosen:
-        own = tuple(one for one in wanted.offers if one.key)
-        return Chosen(ours=own, theirs=()) if own else chosen
+        of_run = tuple(offer for offer in wanted.offers if offer.key)
+        return Chosen(ours=of_run or (of_index,), theirs=())
 
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(install, "environment", environment)
@@ -46,46 +81,235 @@ def calls_fixture(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[Any]:
     monkeypatch.setattr(install, "install_chosen", install_chosen)
     monkeypatch.setattr(install, "choose", choose)
     monkeypatch.setattr(install, "detect", lambda: ())
-    return calls
+    return environments
 
 
-def front(*words: str) -> int:
-    return run_ci("setup-venv", ".venv", *words)
+def setup_venv(*words: object) -> int:
+    return run_verb("ci", "setup-venv", ".venv", *words)
 
 
-def test_a_runs_packages_are_pinned_and_installed(lab: Lab, calls: list[Any]) -> None:
-    lab.publish("torch", "2.10.0+rocm7.1", group="gfx94X-dcgpu-asan")
-    lab.publish("torch", "2.9.0", group="gfx94X-dcgpu-asan", tag="cp311-cp311-linux_x86_64")
-    prefix = lab.root / "out/17-linux/python/gfx94X-dcgpu-asan"
-    (wheel,) = prefix.glob("torch-2.10*.whl")
-    (prefix / "index.html").write_text(f'<a href="{wheel.name}">')
-    store = ("--store", str(lab.root / "out"))
-    assert (
-        front("--packages", "torch numpy", "--from-run-id", "17", *store, "--backend", "pip", "--wait", "0")
-        == 0
-    )
-    made, (_, wanted, (_, _, theirs)) = calls
-    assert made == ("made", ".venv", {"python": "", "clean": False})
-    assert wanted.requirements == ("torch==2.10.0+rocm7.1", "numpy")
-    assert [one.version for one in wanted.offers] == ["2.10.0+rocm7.1"], "only what is for this Python"
-    assert (wanted.devices.family, wanted.backend, wanted.pre) == ("gfx94X-dcgpu", "pip", False)
-    assert theirs is None
+# --- Packages of a run -----------------------------------------------------------------------
 
 
-def test_all_is_found_first(lab: Lab, calls: list[Any], capfd: pytest.CaptureFixture[str]) -> None:
-    lab.publish("torch", group="g")
-    store = ("--store", str(lab.root / "out"), "--wait", "0")
-    wrong = (
-        ("--packages", "torch", "--from-run-id", "18", *store),
-        ("--packages", "torchvision", "--from-run-id", "17", *store),
-        ("--packages", "torch", "--from-run-id", "17", "--artifact-group", "h", *store),
-        ("--packages", "torch", "--from-run-id", "17", *store),  # its pages are not written
-        ("--packages", "torch", "--find-links", "/no/such/folder"),
-    )
-    for words in wrong:
-        assert front(*words) == MissingInputError.exit_code, words
-        assert capfd.readouterr().err.count("error: ") == 1
-    assert calls == []
+@pytest.fixture
+def run_options(common: Common) -> list[str]:
+    """The options that name the run."""
+    return ["--from-run-id", common.run_id, "--store", str(common.root / "out"), "--wait", "0"]
+
+
+def write_page(store: Store, outputs: RunOutputs, wheel: FileRecord, group: str = GROUP) -> None:
+    """Write the page of a group, which lists a wheel."""
+    link = f'<a href="{wheel.name}">'
+    store.put_bytes(f"{outputs.python_prefix(group)}/index.html", link.encode())
+
+
+@pytest.fixture
+def listed_torch(store: Store, outputs: RunOutputs, tmp_path: Path) -> FileRecord:
+    """A torch that the run has, and that its page lists."""
+    wheel = publish_wheel(store, outputs, tmp_path)
+    write_page(store, outputs, wheel)
+    return wheel
+
+
+def test_pins_packages_of_a_run(
+    listed_torch: FileRecord, run_options: Sequence[str], environments: Environments
+) -> None:
+    assert setup_venv("--packages", "torch numpy", *run_options) == 0
+
+    assert environments.made == [(".venv", {"python": "", "clean": False})]
+    assert environments.request.requirements == (f"torch=={listed_torch.version}", "numpy")
+    assert environments.other_sources == [None]
+
+
+@pytest.mark.usefixtures("listed_torch")
+def test_installs_with_the_chosen_tool(run_options: Sequence[str], environments: Environments) -> None:
+    assert setup_venv("--packages", "torch", *run_options, "--backend", "pip") == 0
+
+    assert environments.request.backend == "pip"
+    assert not environments.request.pre
+
+
+def test_a_group_names_the_family_of_its_packages(
+    store: Store,
+    outputs: RunOutputs,
+    tmp_path: Path,
+    run_options: Sequence[str],
+    environments: Environments,
+) -> None:
+    group = "gfx94X-dcgpu-asan"
+    write_page(store, outputs, publish_wheel(store, outputs, tmp_path, group=group), group)
+
+    assert setup_venv("--packages", "torch", *run_options) == 0
+
+    assert environments.request.devices.family == "gfx94X-dcgpu"
+
+
+def test_takes_only_wheels_for_the_environments_python(
+    listed_torch: FileRecord,
+    store: Store,
+    outputs: RunOutputs,
+    tmp_path: Path,
+    run_options: Sequence[str],
+    environments: Environments,
+) -> None:
+    publish_wheel(store, outputs, tmp_path, version="2.9.0", tag="cp311-cp311-linux_x86_64")
+
+    assert setup_venv("--packages", "torch", *run_options) == 0
+
+    assert [offer.version for offer in environments.request.offers] == [listed_torch.version]
+
+
+@pytest.mark.parametrize("option", ["--from-run-id", "--run-id"])
+def test_names_the_pythons_that_a_runs_packages_are_for(
+    store: Store, outputs: RunOutputs, tmp_path: Path, capfd: pytest.CaptureFixture[str], option: str
+) -> None:
+    publish_wheel(store, outputs, tmp_path, tag="cp311-cp311-linux_x86_64")
+
+    exit_code = setup_venv("--packages", "torch", option, "17", "--store", tmp_path / "out")
+
+    assert exit_code == MissingInputError.exit_code
+    message = capfd.readouterr().err
+    assert "Python 3.12" in message
+    assert "cp311" in message
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("--packages", "torch", "--from-run-id", "18"),
+        ("--packages", "torchvision", "--from-run-id", "17"),
+        ("--packages", "torch", "--from-run-id", "17", "--artifact-group", "h"),
+        # Its pages are not written.
+        ("--packages", "torch", "--from-run-id", "17"),
+    ],
+    ids=["run", "package", "group", "page"],
+)
+def test_makes_nothing_where_the_run_lacks_something(
+    store: Store,
+    outputs: RunOutputs,
+    tmp_path: Path,
+    environments: Environments,
+    words: tuple[str, ...],
+) -> None:
+    publish_wheel(store, outputs, tmp_path)
+
+    exit_code = setup_venv(*words, "--store", tmp_path / "out", "--wait", "0")
+
+    assert exit_code == MissingInputError.exit_code
+    assert environments.made == []
+
+
+@pytest.mark.usefixtures("listed_torch")
+def test_a_dry_run_makes_nothing(
+    run_options: Sequence[str], environments: Environments, capfd: pytest.CaptureFixture[str]
+) -> None:
+    assert setup_venv("--packages", "torch", *run_options, "--dry-run") == 0
+
+    assert environments.made == []
+    assert ".venv" in capfd.readouterr().err
+
+
+# --- Packages of an index --------------------------------------------------------------------
+
+
+@pytest.fixture
+def index_url(tmp_path: Path) -> Iterator[str]:
+    """The address of an index with a torch."""
+    page = tmp_path / "v2" / "simple" / "torch" / "index.html"
+    page.parent.mkdir(parents=True)
+    page.write_text(f'<a href="../../torch-2.10.0-py3-none-any.whl#sha256={DIGEST}">torch</a>')
+    with served(tmp_path) as url:
+        yield f"{url}/v2"
+
+
+def test_takes_packages_from_a_folder_of_an_index(index_url: str, environments: Environments) -> None:
+    words = ("--index-url", index_url, "--index-subdir", "simple", "--pre")
+
+    assert setup_venv("--packages", "torch", *words) == 0
+
+    assert environments.request.requirements == ("torch==2.10.0",)
+    assert environments.request.pre
+    assert environments.own_sources == [Sources(index_url=f"{index_url}/simple/")]
+
+
+def test_takes_other_packages_from_an_index_of_their_own(index_url: str, environments: Environments) -> None:
+    words = ("--index-url", f"{index_url}/simple", "--deps-index-url", "https://deps/")
+
+    assert setup_venv("--packages", "torch", *words) == 0
+
+    assert environments.other_sources == [Sources(index_url="https://deps/")]
+
+
+def test_makes_an_environment_anew_for_a_python(index_url: str, environments: Environments) -> None:
+    words = ("--index-url", f"{index_url}/simple", "--python", "3.12", "--clean")
+
+    assert setup_venv("--packages", "torch", *words) == 0
+
+    assert environments.made == [(".venv", {"python": "3.12", "clean": True})]
+
+
+FLAT_PAGE = f"""
+<a href="torch-2.10.0%2Brocm7.1-cp312-cp312-linux_x86_64.whl#sha256={DIGEST}">torch</a>
+<a href="numpy-2-py3-none-any.whl">numpy</a><a href="../">up</a>"""
+
+
+@pytest.mark.parametrize("option", ["--find-links-url", "--find-links"])
+def test_takes_packages_from_a_flat_page(tmp_path: Path, environments: Environments, option: str) -> None:
+    (tmp_path / "index.html").write_text(FLAT_PAGE)
+
+    with served(tmp_path) as url:
+        words = (option, f"{url}/index.html", "--gpu-family", "gfx94X-dcgpu")
+        assert setup_venv("--packages", "torch", *words) == 0
+
+    assert environments.request.requirements == ("torch==2.10.0+rocm7.1",)
+    assert environments.request.devices.family == "gfx94X-dcgpu"
+    assert environments.own_sources[0].find_links == (f"{url}/index.html",)
+
+
+def test_refuses_a_flat_page_without_the_package(tmp_path: Path, environments: Environments) -> None:
+    (tmp_path / "index.html").write_text("<a href='numpy-2-py3-none-any.whl'>")
+
+    with served(tmp_path) as url:
+        exit_code = setup_venv("--packages", "torch", "--find-links", f"{url}/index.html")
+
+    assert exit_code == MissingInputError.exit_code
+    assert environments.made == []
+
+
+def test_refuses_a_folder_that_does_not_exist(environments: Environments) -> None:
+    exit_code = setup_venv("--packages", "torch", "--find-links", "/no/such/folder")
+
+    assert exit_code == MissingInputError.exit_code
+    assert environments.made == []
+
+
+# --- Later steps of a job, and mistakes ------------------------------------------------------
+
+
+@pytest.fixture
+def job_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The folder of a job's files, which are named after their variables."""
+    for name in ("GITHUB_PATH", "GITHUB_ENV"):
+        monkeypatch.setenv(name, str(tmp_path / name))
+    return tmp_path
+
+
+def test_says_how_to_activate_the_environment(
+    index_url: str, job_files: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    assert setup_venv("--packages", "torch", "--index-url", f"{index_url}/simple") == 0
+
+    assert "/env/bin/activate" in capfd.readouterr().err
+    assert not (job_files / "GITHUB_PATH").exists()
+
+
+def test_activates_the_environment_for_later_steps_when_asked(index_url: str, job_files: Path) -> None:
+    words = ("--index-url", f"{index_url}/simple", "--activate-in-future-github-actions-steps")
+
+    assert setup_venv("--packages", "torch", *words) == 0
+
+    assert (job_files / "GITHUB_PATH").read_text() == "/env/bin\n"
+    assert "VIRTUAL_ENV<<" in (job_files / "GITHUB_ENV").read_text()
 
 
 @pytest.mark.parametrize(
@@ -98,77 +322,9 @@ def test_all_is_found_first(lab: Lab, calls: list[Any], capfd: pytest.CaptureFix
         ("--packages", "torch", "--index-name", "nightl", "--index-subdir", "gfx94X-dcgpu"),
         ("--packages", "=", "--from-run-id", "17"),
     ],
+    ids=["no source", "no packages", "two sources", "no folder", "unknown index", "no requirement"],
 )
-def test_a_command_line_that_cannot_be_meant_is_refused(words: tuple[str, ...], calls: list[Any]) -> None:
-    assert front(*words) == 2
-    assert calls == []
+def test_refuses_options_that_do_not_fit_together(words: tuple[str, ...], environments: Environments) -> None:
+    assert setup_venv(*words) == UsageError.exit_code
 
-
-@pytest.fixture(name="index")
-def index_fixture(tmp_path: Path) -> Iterator[str]:
-    """An index with a torch."""
-    page = tmp_path / "v2/simple/torch/index.html"
-    page.parent.mkdir(parents=True)
-    page.write_text(f'<a href="../../torch-2.10.0-py3-none-any.whl#sha256={A}">torch</a>')
-    with served(tmp_path) as url:
-        yield f"{url}/v2"
-
-
-def test_an_index_may_have_a_folder_and_others_an_index_of_their_own(index: str, calls: list[Any]) -> None:
-    words = ("--index-url", index, "--index-subdir", "simple", "--deps-index-url", "https://deps/", "--pre")
-    assert front("--packages", "torch", *words, "--python", "3.12", "--clean") == 0
-    made, (_, wanted, (_, ours, theirs)) = calls
-    assert made[2] == {"python": "3.12", "clean": True}
-    assert (wanted.requirements, wanted.pre) == (("torch==2.10.0",), True)
-    assert ours == Sources(index_url=f"{index}/simple/")
-    assert theirs == Sources(index_url="https://deps/")
-
-
-def test_a_dry_run_makes_nothing(lab: Lab, calls: list[Any], capfd: pytest.CaptureFixture[str]) -> None:
-    one = lab.publish("torch", group="g")
-    (lab.root / "out/17-linux/python/g/index.html").write_text(f'<a href="{one.name}">')
-    run = ("--packages", "torch", "--from-run-id", "17", "--store", str(lab.root / "out"))
-    assert front(*run, "--dry-run") == 0
-    assert calls == []
-    said = capfd.readouterr().err
-    assert "Would make" in said
-
-
-def test_later_steps_of_a_job_run_in_the_environment(
-    index: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
-) -> None:
-    for name in ("GITHUB_PATH", "GITHUB_ENV"):
-        monkeypatch.setenv(name, str(tmp_path / name))
-    assert front("--packages", "torch", "--index-url", f"{index}/simple") == 0
-    assert "/env/bin/activate" in capfd.readouterr().err
-    assert not (tmp_path / "GITHUB_PATH").exists()
-    words = ("--activate-in-future-github-actions-steps",)
-    assert front("--packages", "torch", "--index-url", f"{index}/simple", *words) == 0
-    assert (tmp_path / "GITHUB_PATH").read_text() == "/env/bin\n"
-    assert "VIRTUAL_ENV<<" in (tmp_path / "GITHUB_ENV").read_text()
-
-
-def test_a_flat_page_is_a_source_by_either_name(tmp_path: Path, calls: list[Any]) -> None:
-    page = f"""
-    <a href="torch-2.10.0%2Brocm7.1-cp312-cp312-linux_x86_64.whl#sha256={A}">torch</a>
-    <a href="numpy-2-py3-none-any.whl">numpy</a><a href="../">up</a>"""
-    (tmp_path / "index.html").write_text(page)
-    with served(tmp_path) as url:
-        for option in ("--find-links-url", "--find-links"):
-            named = (option, f"{url}/index.html", "--gpu-family", "gfx94X-dcgpu")
-            assert front("--packages", "torch", *named) == 0
-            _, wanted, (_, ours, _) = calls[-1]
-            assert wanted.requirements == ("torch==2.10.0+rocm7.1",)
-            assert wanted.devices.family == "gfx94X-dcgpu"
-            assert ours.find_links == (f"{url}/index.html",)
-        (tmp_path / "index.html").write_text("<a href='numpy-2-py3-none-any.whl'>")
-        words = ("--find-links", f"{url}/index.html")
-        assert front("--packages", "torch", *words) == MissingInputError.exit_code
-
-
-def test_a_run_without_a_file_for_the_python_is_said(lab: Lab, capfd: pytest.CaptureFixture[str]) -> None:
-    lab.publish("torch", group="g", tag="cp311-cp311-linux_x86_64")
-    for option in ("--from-run-id", "--run-id"):
-        assert front("--packages", "torch", option, "17", "--store", str(lab.root / "out")) == 4
-        said = capfd.readouterr().err
-        assert "none is for Python 3.12.\nThey are for cp311: choose another" in said
+    assert environments.made == []

@@ -1,16 +1,18 @@
+"""Uploads of a user's folders and of runs: what is put, refused, and told."""
+
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from ci.publish import wheels
+from ci.publish import wheels as published_wheels
 from ci.publish.folders import Digests
+from ci.publish.wheels import Source
 from ci.verbs import index, upload
 from ci.verbs.upload import Folders
-from core.archive import Member
 from core.cli import options
 from core.cli.options import Common
 from core.errors import MissingInputError, StoreError, UsageError, WheelError
@@ -20,314 +22,526 @@ from core.run.records import Cell, FileRecord, Record
 from core.stores import Store
 from core.stores.directory import DirectoryStore
 from core.wheel import distributions
-from core.wheel.writer import WheelSpec, write_wheel
-from tests.conftest import MakeWheel
-from tests.kit.front_doors import run_ci
-from tests.unit.ci.conftest import Lab
+from tests.kit.front_doors import run_verb
+from tests.kit.runs import STARTED, write_record
+from tests.kit.small_runs import GROUP, publish_wheel
+from tests.kit.wheels import write_broken_wheel, write_wheel
+
+OTHER_BYTES = {"torch.py": "other"}
 
 
-def everything(store: Store) -> Sequence[tuple[str, str]]:
-    return [(one.key, store.digest(one.key)) for one in store.list("")]
+def digests_of(store: Store) -> Mapping[str, str]:
+    """Return all that a store holds: key to digest."""
+    return {stored.key: store.digest(stored.key) for stored in store.list("")}
 
 
-def upload_folder(common: Common, folder: Path, group: str) -> Sequence[FileRecord]:
-    return upload.upload_folders(common, Folders(wheels=folder), group)[group]
+def upload_folder(common: Common, folder: Path) -> Sequence[FileRecord]:
+    """Upload the wheels of a folder into the group."""
+    return upload.upload_folders(common, Folders(wheels=folder), GROUP)[GROUP]
 
 
-def upload_group(common: Common, store: Store, group: str) -> Sequence[FileRecord]:
-    source = wheels.Source(store=store, outputs=replace(common, store="out").outputs)
-    return wheels.upload_group(common, source, group)
+def upload_group(common: Common, store: Store) -> Sequence[FileRecord]:
+    """Upload the group of a run that lies in another store."""
+    source = Source(store=store, outputs=replace(common, store="out").outputs)
+    return published_wheels.upload_group(common, source, GROUP)
 
 
-def test_other_bytes_in_an_immutable_run_are_refused_before_anything_is_written(lab: Lab) -> None:
-    lab.make_wheel(lab.root / "first")
-    lab.make_wheel(lab.root / "first", "rocm", "7.1")
-    upload_folder(lab.common, lab.root / "first", "g")
-    before = everything(lab.store)
-    lab.make_wheel(lab.root / "second", content="other")
-    lab.make_wheel(lab.root / "second", "apex", "1.10.0")
-    with pytest.raises(StoreError, match=r"torch-.*with other bytes"):
-        upload_folder(lab.common, lab.root / "second", "g")
-    lab.make_wheel(lab.root / "second", "rocm", "7.1", content="other")
-    with pytest.raises(StoreError, match=r"2 keys exist in .*nothing was uploaded:\n.*rocm-7.1.*\n.*torch-"):
-        upload_folder(lab.common, lab.root / "second", "g")
-    assert everything(lab.store) == before
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """A folder of the user's, for wheels."""
+    return tmp_path / "mine"
 
 
-def test_a_wheel_that_lies_about_itself_stops_the_whole_upload(lab: Lab) -> None:
-    lab.make_wheel(lab.root / "mine", "apex", "1.10.0")
-    metadata = "Metadata-Version: 2.1\nName: torch\nVersion: 2.0\n"
-    spec = WheelSpec(distribution="torch", version="1.0", tag="py3-none-any", metadata=metadata)
-    write_wheel(lab.root / "mine", spec, [Member(name="torch.py", source=b"")])
-    with pytest.raises(WheelError, match=r"torch-1.0-.* says in its METADATA that it is torch 2.0"):
-        upload_folder(lab.common, lab.root / "mine", "g")
-    assert list(lab.store.list("")) == []
+# --- A folder of wheels ----------------------------------------------------------------------
 
 
-def test_the_local_run_may_be_uploaded_over(lab: Lab) -> None:
-    local = Common(root=lab.root)
-    store, outputs = local.open_store(), local.outputs
-    built = distributions.publish(store, outputs, "g", lab.make_wheel(lab.root / "built"))
-    records.write(store, outputs, "g", lab.record_of(built, run_id="local"))
-    (one,) = upload_folder(local, lab.make_wheel(lab.root / "mine", content="x").parent, "g")
-    assert one.sha256 != built.sha256
-    assert index.write_pages(store, outputs, "g").files == 1
-    elsewhere = Common(root=lab.root, store="elsewhere")
-    assert [put.sha256 for put in upload_group(elsewhere, store, "g")] == [one.sha256]
+def test_refuses_other_bytes_before_anything_is_written(common: Common, store: Store, folder: Path) -> None:
+    write_wheel(folder)
+    upload_folder(common, folder)
+    digests = digests_of(store)
+    write_wheel(folder, files=OTHER_BYTES)
+    write_wheel(folder, name="apex", version="1.10.0")
+
+    with pytest.raises(StoreError, match="torch-"):
+        upload_folder(common, folder)
+
+    assert digests_of(store) == digests
 
 
-def test_a_file_that_differs_from_its_record_is_not_uploaded(lab: Lab) -> None:
-    one = lab.publish()
-    lab.store.put_bytes(one.key, b"other")
-    target = Common(root=lab.root, run_id="17", store="elsewhere")
-    with pytest.raises(StoreError, match="is not the file that its record names"):
-        upload_group(target, lab.store, "g")
-    assert list(target.open_store().list("")) == []
+def test_names_every_wheel_with_other_bytes(common: Common, folder: Path) -> None:
+    write_wheel(folder)
+    write_wheel(folder, name="rocm", version="7.1")
+    upload_folder(common, folder)
+    write_wheel(folder, files=OTHER_BYTES)
+    write_wheel(folder, name="rocm", version="7.1", files={"rocm.py": "other"})
+
+    with pytest.raises(StoreError, match="2 keys") as caught:
+        upload_folder(common, folder)
+
+    assert "rocm-7.1" in caught.value.message
+    assert "torch-2.10.0" in caught.value.message
 
 
-def test_a_group_without_records_is_an_error(common: Common, store: Store) -> None:
-    with pytest.raises(MissingInputError, match="No record of group g names a wheel"):
-        upload_group(common, store, "g")
+def test_a_wheel_with_another_name_in_its_metadata_stops_the_upload(
+    common: Common, store: Store, folder: Path
+) -> None:
+    write_wheel(folder, name="apex", version="1.10.0")
+    write_broken_wheel(folder, defect="other name in METADATA")
+
+    with pytest.raises(WheelError, match="stranger"):
+        upload_folder(common, folder)
+
+    assert store.list("") == []
 
 
-def test_a_dry_run_writes_nothing_and_refuses_the_same(lab: Lab, capsys: pytest.CaptureFixture[str]) -> None:
-    dry = Common(root=lab.common.root, run_id="17", dry_run=True)
-    path = lab.make_wheel(lab.root / "mine")
-    upload_folder(dry, path.parent, "g")
-    assert list(lab.store.list("")) == []
-    assert not (lab.root / "out").exists()
-    said = capsys.readouterr().err
-    assert f"/python/g/{path.name}  (" in said
-    assert "upload: 1 files would be put in" in said
-    upload_folder(lab.common, path.parent, "g")
-    lab.make_wheel(lab.root / "mine", content="other")
-    with pytest.raises(StoreError, match="with other bytes"):
-        upload_folder(dry, path.parent, "g")
+def test_a_wheel_of_another_platform_stops_the_upload(common: Common, store: Store, folder: Path) -> None:
+    write_wheel(folder)
+    write_wheel(folder, tag="cp312-cp312-win_amd64")
+
+    with pytest.raises(WheelError, match="win_amd64"):
+        upload_folder(common, folder)
+
+    assert store.list("") == []
+
+
+def test_uploads_wheels_of_the_named_platform(store: Store, folder: Path) -> None:
+    write_wheel(folder, tag="cp312-cp312-win_amd64")
+    words = ("--input-dir", folder, "--artifact-group", GROUP, "--run-id", "17", "--store", store.url)
+
+    assert run_verb("ci", "upload", *words, "--platform", "windows") == 0
+
+    assert {stored.key.split("/")[0] for stored in store.list("")} == {"17-windows"}
+
+
+def test_an_uploaded_file_is_a_copy(tmp_path: Path, folder: Path) -> None:
+    common = Common(run_id="42", root=tmp_path)
+    wheel = write_wheel(folder)
+    (file,) = upload_folder(common, folder)
+    content = wheel.read_bytes()
+
+    # As cp and editors do: the same file, other bytes.
+    with wheel.open("ab") as stream:
+        stream.write(b"other bytes")
+
+    assert (tmp_path / "out" / file.key).read_bytes() == content
+    with pytest.raises(StoreError, match="torch-"):
+        upload_folder(common, folder)
 
 
 @pytest.mark.parametrize(
-    ("words", "code"),
+    ("words", "group"),
     [
-        (["--input-dir", "mine"], UsageError.exit_code),
-        (["--input-dir", "mine", "--gpu-family", "gfx942;gfx1100"], 0),
-        (["--packages-dir", "mine", "--artifact-group", "gfx942-debug"], 0),
-        (["--input-packages-dir", "nothing", "--gpu-family", "cpu"], MissingInputError.exit_code),
+        (["--input-dir", "mine", "--gpu-family", "gfx942;gfx1100"], "gfx942-gfx1100"),
+        (["--packages-dir", "mine", "--artifact-group", "gfx942-debug"], "gfx942-debug"),
     ],
 )
-def test_folders_need_a_group(lab: Lab, words: list[str], code: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(lab.root)
-    lab.make_wheel(lab.root / "mine")
-    assert run_ci("upload", "--store", str(lab.root / "s"), *words) == code
-    groups = {one.key.split("/")[2] for one in DirectoryStore(lab.root / "s").list("")}
-    assert groups == ({words[-1].replace(";", "-")} if code == 0 else set())
+def test_uploads_a_folder_into_the_named_group(
+    tmp_path: Path, folder: Path, monkeypatch: pytest.MonkeyPatch, words: list[str], group: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    write_wheel(folder)
+
+    assert run_verb("ci", "upload", "--store", tmp_path / "s", *words) == 0
+
+    groups = {stored.key.split("/")[2] for stored in DirectoryStore(tmp_path / "s").list("")}
+    assert groups == {group}
 
 
-def test_without_a_folder_the_local_run_is_put_with_locks(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
-    lab.publish(group="cpu")
-    lab.publish(group="gfx110X-all")
-    lab.store.put_bytes(lab.outputs.source_lock_key("nightly"), b"{}")
-    target = Common(root=lab.common.root, run_id="17", store="elsewhere")
+def test_refuses_a_folder_without_a_group(tmp_path: Path, folder: Path) -> None:
+    write_wheel(folder)
 
-    def common_of(_arguments: Any) -> Common:
-        return target
+    exit_code = run_verb("ci", "upload", "--store", tmp_path / "s", "--input-dir", folder)
 
-    monkeypatch.setattr(options, "common_from", common_of)
-    assert run_ci("upload") == 0
-    there = target.open_store()
-    for group in ("cpu", "gfx110X-all"):
-        assert there.find(f"{lab.outputs.python_prefix(group)}/index.html")
-    pages = [one for one in everything(there) if "/simple/" in one[0] or one[0].endswith("/index.html")]
-    assert [one for one in everything(there) if one not in pages] == everything(lab.store)
-    # what stages of a run took their commits from never changes
-    lab.store.put_bytes(lab.outputs.source_lock_key("nightly"), b"{ }")
-    assert run_ci("upload") == StoreError.exit_code
-    assert there.read(lab.outputs.source_lock_key("nightly")) == b"{}"
+    assert exit_code == UsageError.exit_code
 
 
-def test_an_uploaded_file_is_a_copy_that_a_later_write_in_the_folder_cannot_change(lab: Lab) -> None:
-    common = Common(run_id="42", root=lab.root)
-    wheel = lab.make_wheel(lab.root / "mine")
-    (one,) = upload_folder(common, wheel.parent, "g")
-    stored = lab.root / "out" / one.key
-    before = stored.read_bytes()
-    with wheel.open("ab") as stream:  # as cp and editors do: the same file, other bytes
-        stream.write(b"other bytes")
-    assert stored.read_bytes() == before
-    with pytest.raises(StoreError, match="exists in"):
-        upload_folder(common, wheel.parent, "g")
+def test_refuses_a_folder_that_does_not_exist(tmp_path: Path) -> None:
+    words = ("--input-packages-dir", tmp_path / "nothing", "--gpu-family", "cpu")
+
+    exit_code = run_verb("ci", "upload", "--store", tmp_path / "s", *words)
+
+    assert exit_code == MissingInputError.exit_code
 
 
-def test_what_tests_left_in_out_replaces_a_failure(lab: Lab, capsys: pytest.CaptureFixture[str]) -> None:
-    here, there = Common(root=lab.root, run_id="17"), Common(root=lab.root, run_id="17", store="there")
-    target, outputs = there.open_store(), there.outputs
-    source = wheels.Source(store=here.open_store(), outputs=here.outputs)
-    records.write(target, outputs, "g", lab.record_of(stage="test_smoke", status="failed", error="No GPU."))
-    passed = lab.record_of(stage="test_smoke", details={"tests": {"tests": 3}})
-    records.write(source.store, source.outputs, "g", passed)
-    records.write(
-        source.store, source.outputs, "g", lab.record_of(stage="test_torch-1-of-2", status="failed")
+# --- A run -----------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def target(tmp_path: Path) -> Common:
+    """The same run in another store."""
+    return Common(root=tmp_path, run_id="17", store="elsewhere")
+
+
+def test_a_newer_upload_replaces_files_of_the_local_run(tmp_path: Path, folder: Path) -> None:
+    local = Common(root=tmp_path)
+    store = local.open_store()
+    built = publish_wheel(store, local.outputs, tmp_path / "built")
+    write_wheel(folder, files=OTHER_BYTES)
+
+    (uploaded,) = upload_folder(local, folder)
+
+    assert uploaded.sha256 != built.sha256
+    assert index.write_pages(store, local.outputs, GROUP).files == 1
+    elsewhere = Common(root=tmp_path, store="elsewhere")
+    assert [file.sha256 for file in upload_group(elsewhere, store)] == [uploaded.sha256]
+
+
+def test_refuses_a_file_that_differs_from_its_record(
+    store: Store, outputs: RunOutputs, tmp_path: Path, target: Common
+) -> None:
+    wheel = publish_wheel(store, outputs, tmp_path)
+    store.put_bytes(wheel.key, b"other")
+
+    with pytest.raises(StoreError, match="record"):
+        upload_group(target, store)
+
+    assert target.open_store().list("") == []
+
+
+def test_refuses_a_group_without_records(common: Common, store: Store) -> None:
+    with pytest.raises(MissingInputError, match="group g"):
+        upload_group(common, store)
+
+
+@pytest.fixture
+def uploaded_run(
+    store: Store, outputs: RunOutputs, tmp_path: Path, target: Common, monkeypatch: pytest.MonkeyPatch
+) -> Store:
+    """The store that a run of two groups and a source lock was uploaded to."""
+    publish_wheel(store, outputs, tmp_path, group="cpu")
+    publish_wheel(store, outputs, tmp_path, group="gfx110X-all")
+    store.put_bytes(outputs.source_lock_key("nightly"), b"{}")
+    monkeypatch.setattr(options, "common_from", lambda _arguments: target)
+    assert run_verb("ci", "upload") == 0
+    return target.open_store()
+
+
+def test_uploads_the_run_in_out_with_its_locks(store: Store, uploaded_run: Store) -> None:
+    uploaded = digests_of(uploaded_run)
+
+    assert digests_of(store).items() <= uploaded.items()
+
+
+@pytest.mark.parametrize("group", ["cpu", "gfx110X-all"])
+def test_writes_the_pages_of_every_group(outputs: RunOutputs, uploaded_run: Store, group: str) -> None:
+    assert uploaded_run.find(f"{outputs.python_prefix(group)}/index.html") is not None
+
+
+def test_refuses_another_source_lock(store: Store, outputs: RunOutputs, uploaded_run: Store) -> None:
+    # What the stages of a run took their commits from never changes.
+    key = outputs.source_lock_key("nightly")
+    store.put_bytes(key, b"{ }")
+
+    assert run_verb("ci", "upload") == StoreError.exit_code
+
+    assert uploaded_run.read(key) == b"{}"
+
+
+# --- Records and reports of tests ------------------------------------------------------------
+
+
+def write_step(store: Store, outputs: RunOutputs, step: str, *, group: str = GROUP, error: str = "") -> None:
+    write_record(
+        store, outputs, step=step, family=group, python="cp312", torch_ref="nightly", error=error or None
     )
-    records.write(source.store, source.outputs, "g", lab.record_of(stage="build_torch"))
-    report = f"{source.outputs.reports_prefix('g')}/smoke.xml"
-    source.store.put_bytes(report, b"<testsuites/>")
-    put = wheels.upload_run(there, source, ("logs", "reports", "tests"), "g", Digests())
-    assert put == {}
-    assert target.read(report) == b"<testsuites/>"
-    found = {(one.stage, one.status) for one in records.read_all(target, outputs, "g")}
-    # a build's record goes with its wheels
-    assert found >= {("test_smoke", "ok"), ("test_torch-1-of-2", "failed")}
-    assert not {one for one in found if one[0] == "build_torch" or one == ("test_smoke", "failed")}
-    # tested again, as a job is run again: the newer record counts
-    again = lab.record_of(stage="test_torch-1-of-2", details={"tests": {"tests": 4}})
-    records.write(source.store, source.outputs, "g", again)
-    wheels.upload_run(there, source, ("tests",), "g", Digests())
-    found = {(one.stage, one.status) for one in records.read_all(target, outputs, "g")}
-    assert ("test_torch-1-of-2", "ok") in found
-    assert ("test_torch-1-of-2", "failed") not in found
-    assert capsys.readouterr()
 
 
-def test_what_a_build_hands_over_says_nothing_of_tests_and_nothing_of_other_groups(lab: Lab) -> None:
-    here, there = Common(root=lab.root, run_id="17"), Common(root=lab.root, run_id="17", store="there")
-    source = wheels.Source(store=here.open_store(), outputs=here.outputs)
-    for group in ("g", "other"):
-        for stage, status in (("test_smoke", "ok"), ("test_rocm", "failed"), ("build_torch", "failed")):
-            records.write(source.store, source.outputs, group, lab.record_of(stage=stage, status=status))
-    wheels.upload_run(there, source, ("manifests",), "g", Digests())
-    found = {
-        (group, one.stage)
-        for group in ("g", "other")
-        for one in records.read_all(there.open_store(), there.outputs, group)
+def upload_kinds(target: Common, store: Store, outputs: RunOutputs, *kinds: str) -> None:
+    """Upload some kinds of what a run left in the group."""
+    source = Source(store=store, outputs=outputs)
+    assert published_wheels.upload_run(target, source, kinds, GROUP, Digests()) == {}
+
+
+def states_of(target: Common, group: str = GROUP) -> set[tuple[str, str]]:
+    """Return the steps that a run has records of, and how they ended."""
+    found = records.read_all(target.open_store(), target.outputs, group)
+    return {(record.stage, record.status) for record in found}
+
+
+def test_a_test_that_passed_here_replaces_a_failure_there(
+    store: Store, outputs: RunOutputs, target: Common
+) -> None:
+    write_step(target.open_store(), target.outputs, "test_smoke", error="No GPU.")
+    write_step(store, outputs, "test_smoke")
+
+    upload_kinds(target, store, outputs, "tests")
+
+    assert states_of(target) == {("test_smoke", "ok")}
+
+
+def test_a_failed_test_is_uploaded_until_it_passes(store: Store, outputs: RunOutputs, target: Common) -> None:
+    write_step(store, outputs, "test_torch-1-of-2", error="It broke.")
+    upload_kinds(target, store, outputs, "tests")
+    states_of_failure = states_of(target)
+
+    # Tested again, as a job is run again.
+    write_step(store, outputs, "test_torch-1-of-2")
+    upload_kinds(target, store, outputs, "tests")
+
+    assert states_of_failure == {("test_torch-1-of-2", "failed")}
+    assert states_of(target) == {("test_torch-1-of-2", "ok")}
+
+
+def test_uploads_reports_of_tests(store: Store, outputs: RunOutputs, target: Common) -> None:
+    report = f"{outputs.reports_prefix(GROUP)}/smoke.xml"
+    store.put_bytes(report, b"<testsuites/>")
+    write_step(store, outputs, "test_smoke")
+
+    upload_kinds(target, store, outputs, "reports", "tests")
+
+    assert target.open_store().read(report) == b"<testsuites/>"
+
+
+def test_a_builds_record_does_not_go_with_tests(store: Store, outputs: RunOutputs, target: Common) -> None:
+    write_step(store, outputs, "build_torch")
+    write_step(store, outputs, "test_smoke")
+
+    upload_kinds(target, store, outputs, "logs", "reports", "tests")
+
+    assert states_of(target) == {("test_smoke", "ok")}
+
+
+def test_manifests_are_records_of_failed_builds_in_their_group_alone(
+    store: Store, outputs: RunOutputs, target: Common
+) -> None:
+    for group in (GROUP, "other"):
+        write_step(store, outputs, "test_smoke", group=group)
+        write_step(store, outputs, "test_rocm", group=group, error="It broke.")
+        write_step(store, outputs, "build_torch", group=group, error="It broke.")
+
+    upload_kinds(target, store, outputs, "manifests")
+
+    assert states_of(target) == {("build_torch", "failed")}
+    assert states_of(target, "other") == set()
+
+
+# --- The same wheel, built twice -------------------------------------------------------------
+
+
+def upload_triton(
+    root: Path,
+    machine: str,
+    *,
+    content: str,
+    torch_ref: str = "nightly",
+    input_digest: str = "same",
+) -> Sequence[FileRecord]:
+    """Build triton on a machine of its own, and upload it to a store that all share."""
+    common = Common(root=root / machine, run_id="17")
+    store = common.open_store()
+    path = write_wheel(common.root / "dist", name="triton", version="3.6.0", files={"triton.py": content})
+    file = distributions.publish(store, common.outputs, GROUP, path)
+    record = Record(
+        stage="build_triton",
+        run_id="17",
+        platform=common.outputs.platform,
+        cell=Cell(python="cp312", torch_ref=torch_ref),
+        started=STARTED,
+        seconds=1,
+        files=(file,),
+        input_digest=input_digest,
+    )
+    records.write(store, common.outputs, GROUP, record)
+    return upload_group(replace(common, store=str(root / "shared")), store)
+
+
+@pytest.fixture
+def shared(tmp_path: Path) -> Common:
+    return Common(root=tmp_path, run_id="17", store="shared")
+
+
+def test_keeps_the_first_of_wheels_from_the_same_inputs(tmp_path: Path, shared: Common) -> None:
+    first = upload_triton(tmp_path, "first", content="first")
+    digests = digests_of(shared.open_store())
+
+    assert upload_triton(tmp_path, "second", content="second") == first
+
+    assert digests_of(shared.open_store()) == digests
+
+
+def test_records_the_first_wheel_for_another_ref_with_the_same_inputs(
+    tmp_path: Path, shared: Common, capsys: pytest.CaptureFixture[str]
+) -> None:
+    first = upload_triton(tmp_path, "first", content="first")
+
+    second = upload_triton(tmp_path, "second", content="second", torch_ref="release/2.13")
+
+    assert second == first
+    found = records.read_all(shared.open_store(), shared.outputs, GROUP)
+    assert {record.name: record.files for record in found} == {
+        "build_triton-nightly-cp312": tuple(first),
+        "build_triton-release-2.13-cp312": tuple(first),
     }
-    assert found == {("g", "build_torch")}
+    assert index.write_pages(shared.open_store(), shared.outputs, GROUP).files == 1
+    assert "build_triton-nightly-cp312" in capsys.readouterr().err
 
 
-@pytest.fixture(name="attempt")
-def attempt_fixture(
-    tmp_path: Path, make_wheel: MakeWheel, record_of: Callable[..., Record]
-) -> Callable[..., Sequence[FileRecord]]:
-    """Build triton on a machine of its own, and upload it to the store of all."""
+@pytest.mark.parametrize("input_digest", ["other", ""])
+def test_refuses_another_wheel_from_other_inputs(tmp_path: Path, input_digest: str) -> None:
+    upload_triton(tmp_path, "first", content="first")
 
-    def attempt(number: int, ref: str = "nightly", digest: str = "same", **content: str) -> Any:
-        here = Common(root=tmp_path / str(number), run_id="17")
-        path = make_wheel(here.root / "dist", "triton", "3.6.0", **content)
-        one = distributions.publish(here.open_store(), here.outputs, "g", path)
-        cell = Cell(python="cp312", torch_ref=ref)
-        record = record_of(one, stage="build_triton", cell=cell, input_digest=digest)
-        records.write(here.open_store(), here.outputs, "g", record)
-        target = replace(here, store=str(tmp_path / "shared"))
-        return upload_group(target, here.open_store(), "g")
-
-    return attempt
+    with pytest.raises(StoreError, match=r"triton-3\.6\.0"):
+        upload_triton(tmp_path, "second", content="second", input_digest=input_digest)
 
 
-def test_of_what_is_made_from_the_same_inputs_the_first_stands(
-    attempt: Callable[..., Sequence[FileRecord]], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+# --- Dry runs --------------------------------------------------------------------------------
+
+
+def test_a_dry_run_names_files_and_writes_nothing(
+    tmp_path: Path, folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    first = attempt(1, content="one")
-    shared = Common(root=tmp_path, run_id="17", store="shared")
-    before = everything(shared.open_store())
-    assert attempt(2, content="another attempt") == first
-    assert everything(shared.open_store()) == before
-    assert attempt(3, ref="release/2.13", content="another ref") == first
-    said = "release-2.13-cp312: the run has it, made from the same inputs by build_triton-nightly-cp312"
-    assert said in capsys.readouterr().err
-    found = records.read_all(shared.open_store(), shared.outputs, "g")
-    expected = {"build_triton-nightly-cp312": tuple(first), "build_triton-release-2.13-cp312": tuple(first)}
-    assert {one.name: one.files for one in found} == expected
-    assert index.write_pages(shared.open_store(), shared.outputs, "g").files == 1
+    wheel = write_wheel(folder)
+
+    upload_folder(Common(root=tmp_path, run_id="17", dry_run=True), folder)
+
+    printed = capsys.readouterr().err
+    assert f"/python/{GROUP}/{wheel.name}" in printed
+    assert "1 files" in printed
+    assert not (tmp_path / "out").exists()
 
 
-def test_what_is_made_from_other_inputs_is_refused(attempt: Callable[..., Sequence[FileRecord]]) -> None:
-    attempt(1, content="one")
-    for digest in ("other", ""):
-        with pytest.raises(StoreError, match=r"triton-3\.6\.0.*with other bytes"):
-            attempt(2, digest=digest, content="other")
+def test_a_dry_run_refuses_other_bytes_too(common: Common, folder: Path) -> None:
+    write_wheel(folder)
+    upload_folder(common, folder)
+    write_wheel(folder, files=OTHER_BYTES)
+
+    with pytest.raises(StoreError, match="torch-"):
+        upload_folder(replace(common, dry_run=True), folder)
 
 
-def test_a_wheel_of_another_platform_is_refused_before_anything_is_written(lab: Lab) -> None:
-    lab.make_wheel(lab.root / "mine")
-    lab.make_wheel(lab.root / "mine", tag="cp312-cp312-win_amd64")
-    words = ["upload", "--input-dir", str(lab.root / "mine"), "--artifact-group", "g", "--run-id", "17"]
-    with pytest.raises(WheelError, match=r"win_amd64.*not for linux"):
-        upload_folder(lab.common, lab.root / "mine", "g")
-    assert list(lab.store.list("")) == []
-    (lab.root / "mine" / "torch-2.10.0+rocm7.1-py3-none-any.whl").unlink(missing_ok=True)
-    assert run_ci(*words, "--store", lab.store.url, "--platform", "windows") == 0
-    assert {one.key.split("/")[0] for one in lab.store.list("")} == {"17-windows"}
-
-
-def test_a_dry_run_without_the_store_lists_keys_and_pages(
-    lab: Lab, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+@pytest.fixture
+def printed_without_store(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> str:
+    """What a dry run prints where the store does not answer."""
     monkeypatch.setattr(upload, "answers", lambda _: False)
-    path = lab.make_wheel(lab.root / "mine")
-    words = ["--input-dir", str(path.parent), "--artifact-group", "g", "--run-id", "17"]
-    assert run_ci("upload", "--store", "s3://nobody", "--dry-run", *words) == 0
-    said = capsys.readouterr().err
-    assert "s3://nobody cannot be read: this is what would be uploaded to an empty store." in said
-    prefix = "s3://nobody/17-linux/python/g"
-    written = [line.split()[2] for line in said.splitlines() if line.startswith("would write")]
-    assert written[:2] == [f"{prefix}/{path.name}", f"{prefix}/{path.name}.metadata"]
-    assert written[2].startswith("s3://nobody/17-linux/manifests/g/upload-")
-    assert written.index(f"{prefix}/simple/torch/index.html") < written.index(f"{prefix}/index.html")
-    assert "index: 1 file, 7 pages would change" in said
-    assert "package_find_links_url" not in said
+    write_wheel(folder)
+    words = ("--input-dir", folder, "--artifact-group", GROUP, "--run-id", "17")
+    assert run_verb("ci", "upload", "--store", "s3://nobody", "--dry-run", *words) == 0
+    return capsys.readouterr().err
 
 
-def test_pages_of_a_server_are_waited_for_before_their_address_is_told(
-    lab: Lab, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_dry_run_without_the_store_says_so(printed_without_store: str) -> None:
+    assert "s3://nobody cannot be read" in printed_without_store
+    assert "package_find_links_url" not in printed_without_store
+
+
+def test_a_dry_run_without_the_store_lists_keys_in_the_order_of_writes(printed_without_store: str) -> None:
+    lines = [line for line in printed_without_store.splitlines() if line.startswith("would write")]
+
+    keys = [line.split()[2].removeprefix("s3://nobody/17-linux/") for line in lines]
+
+    wheel = "torch-2.10.0+rocm7.1-py3-none-any.whl"
+    assert keys[:2] == [f"python/g/{wheel}", f"python/g/{wheel}.metadata"]
+    assert keys[2].startswith("manifests/g/upload-")
+    assert keys.index("python/g/simple/torch/index.html") < keys.index("python/g/index.html")
+
+
+# --- What is told ----------------------------------------------------------------------------
+
+
+@pytest.fixture
+def server_options(store: Store, folder: Path, monkeypatch: pytest.MonkeyPatch) -> Sequence[Any]:
+    """The options of an upload to a store whose pages a server writes."""
     monkeypatch.setattr(index, "left_to_server", lambda _: True)
     monkeypatch.setattr(upload, "_SERVER_SECONDS", 0.0)
-    path = lab.make_wheel(lab.root / "mine")
-    words = ["--input-dir", str(path.parent), "--artifact-group", "g", "--run-id", "17"]
-    argv = ["upload", "--store", lab.store.url, *words]
-    assert run_ci(*argv) == MissingInputError.exit_code
-    said = capsys.readouterr().err
-    assert "it does not exist; it should list torch-" in said
-    assert "package_find_links_url" not in said
-    index.write_pages(lab.store, lab.outputs, "g")
-    assert run_ci(*argv) == 0
+    write_wheel(folder)
+    run = ("--artifact-group", GROUP, "--run-id", "17")
+    return ("--store", store.url, "--input-dir", folder, *run)
+
+
+def test_names_a_page_that_the_server_has_not_written(
+    server_options: Sequence[Any], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run_verb("ci", "upload", *server_options) == MissingInputError.exit_code
+
+    message = capsys.readouterr().err
+    assert "torch-2.10.0" in message
+    assert "package_find_links_url" not in message
+
+
+def test_tells_the_address_of_a_page_that_the_server_has_written(
+    server_options: Sequence[Any], store: Store, outputs: RunOutputs, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run_verb("ci", "upload", *server_options)
+    index.write_pages(store, outputs, GROUP)
+
+    assert run_verb("ci", "upload", *server_options) == 0
+
     assert "package_find_links_url: file://" in capsys.readouterr().err
 
 
 OUTPUTS = RunOutputs(run_id="17", platform="linux", address="https://b.s3.amazonaws.com")
 
 
-def wheel_record(name: str, version: str = "1.0+rocm7.1") -> FileRecord:
+def file_record(name: str, version: str = "1.0+rocm7.1") -> FileRecord:
     filename = f"{name}-{version}-py3-none-any.whl"
-    key = f"{OUTPUTS.python_prefix('g')}/{filename}"
-    return FileRecord(name=filename, key=key, size=5, sha256="0" * 64, distribution=name, version=version)
+    return FileRecord(
+        name=filename,
+        key=f"{OUTPUTS.python_prefix(GROUP)}/{filename}",
+        size=5,
+        sha256="0" * 64,
+        distribution=name,
+        version=version,
+    )
 
 
-def test_the_summary_links_wheels_and_pins_versions(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("GITHUB_STEP_SUMMARY", str(tmp_path / "summary"))
-    upload.summarize(OUTPUTS, "g", [wheel_record("apex"), wheel_record("torch")])
-    text = (tmp_path / "summary").read_text()
-    page = "https://b.s3.amazonaws.com/17-linux/python/g/index.html"
-    assert f"pip install 'torch==1.0+rocm7.1' --find-links '{page}'" in text
-    assert "(<https://b.s3.amazonaws.com/17-linux/python/g/apex-1.0%2Brocm7.1-py3-none-any.whl>)" in text
-    devices = [wheel_record(f"{kind}-device-gfx942") for kind in ("amd-torch", "rocm-sdk")]
-    for name, extras in (("torch", "device-all"), ("rocm", "libraries,device-all")):
-        upload.summarize(OUTPUTS, "g", [wheel_record(name), *devices])
-        assert f"pip install '{name}[{extras}]==1.0+rocm7.1'" in (tmp_path / "summary").read_text()
-    upload.summarize(OUTPUTS, "g", [wheel_record(f"a{number}") for number in range(250)])
-    assert "and 50 more" in (tmp_path / "summary").read_text()
+@pytest.fixture
+def summary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The file of a job's summary."""
+    path = tmp_path / "summary"
+    monkeypatch.setenv("GITHUB_STEP_SUMMARY", str(path))
+    return path
 
 
-def test_an_index_that_is_not_served_has_no_address(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("GITHUB_STEP_SUMMARY", str(tmp_path / "summary"))
-    upload.set_outputs(JobFiles(outputs=tmp_path / "outputs"), OUTPUTS, ["g"], index=False)
-    upload.summarize(OUTPUTS, "g", [wheel_record("torch")], index=False)
-    assert "package_index_url" not in (tmp_path / "outputs").read_text()
-    assert "/simple/" not in (tmp_path / "summary").read_text()
+def test_a_summary_links_wheels_and_pins_versions(summary: Path) -> None:
+    upload.summarize(OUTPUTS, GROUP, [file_record("apex"), file_record("torch")])
+
+    written = summary.read_text()
+    prefix = "https://b.s3.amazonaws.com/17-linux/python/g"
+    assert f"pip install 'torch==1.0+rocm7.1' --find-links '{prefix}/index.html'" in written
+    assert f"(<{prefix}/apex-1.0%2Brocm7.1-py3-none-any.whl>)" in written
 
 
-def test_one_group_has_an_address_and_several_have_a_map(tmp_path: Path) -> None:
-    for groups, file in ((["g"], "one"), (["g", "h"], "two")):
-        upload.set_outputs(JobFiles(outputs=tmp_path / file), OUTPUTS, groups, index=True)
-    one, two = ((tmp_path / file).read_text().splitlines() for file in ("one", "two"))
-    flat = {group: OUTPUTS.python_find_links_url(group) for group in "gh"}
-    assert (one[1], one[4]) == (flat["g"], OUTPUTS.python_index_url("g"))
-    assert json.loads(two[1]) == flat
+@pytest.mark.parametrize(("name", "extras"), [("torch", "device-all"), ("rocm", "libraries,device-all")])
+def test_a_summary_installs_device_code_by_extras(summary: Path, name: str, extras: str) -> None:
+    devices = [file_record("amd-torch-device-gfx942"), file_record("rocm-sdk-device-gfx942")]
+
+    upload.summarize(OUTPUTS, GROUP, [file_record(name), *devices])
+
+    assert f"pip install '{name}[{extras}]==1.0+rocm7.1'" in summary.read_text()
+
+
+def test_a_summary_lists_200_wheels_and_counts_the_others(summary: Path) -> None:
+    upload.summarize(OUTPUTS, GROUP, [file_record(f"a{number}") for number in range(250)])
+
+    assert "50 more" in summary.read_text()
+
+
+def test_an_index_that_is_not_served_has_no_address(tmp_path: Path, summary: Path) -> None:
+    outputs = tmp_path / "outputs"
+
+    upload.set_outputs(JobFiles(outputs=outputs), OUTPUTS, [GROUP], index=False)
+    upload.summarize(OUTPUTS, GROUP, [file_record("torch")], index=False)
+
+    assert "package_index_url" not in outputs.read_text()
+    assert "/simple/" not in summary.read_text()
+
+
+def test_the_output_of_one_group_is_its_address(tmp_path: Path) -> None:
+    outputs = tmp_path / "outputs"
+
+    upload.set_outputs(JobFiles(outputs=outputs), OUTPUTS, [GROUP], index=True)
+
+    lines = outputs.read_text().splitlines()
+    assert lines[1] == OUTPUTS.python_find_links_url(GROUP)
+    assert lines[4] == OUTPUTS.python_index_url(GROUP)
+
+
+def test_the_output_of_several_groups_maps_them_to_their_addresses(tmp_path: Path) -> None:
+    outputs = tmp_path / "outputs"
+
+    upload.set_outputs(JobFiles(outputs=outputs), OUTPUTS, ["g", "h"], index=True)
+
+    addresses = json.loads(outputs.read_text().splitlines()[1])
+    assert addresses == {group: OUTPUTS.python_find_links_url(group) for group in ("g", "h")}

@@ -1,8 +1,8 @@
-"""`verify` on a run that was left by stages: what is right, and each thing that can be wrong."""
+"""Verifying a wheel of a run: what is right, and each thing that can be wrong."""
 
 import json
 import zipfile
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -12,15 +12,25 @@ import pytest
 
 from ci.provenance.facts import statement_path
 from ci.provenance.statements import write_provenance
-from core.errors import DataError, MissingInputError, ProvenanceError, ServiceError, WheelError
+from core.errors import (
+    DataError,
+    FatalError,
+    MissingInputError,
+    ProvenanceError,
+    ServiceError,
+    WheelError,
+)
 from core.run import RunOutputs, records
+from core.run.records import Cell, FileRecord, Record
 from core.stores.directory import DirectoryStore
 from core.wheel import distributions
-from tests.kit import provenance as samples
-from tests.kit.front_doors import run_ci
+from tests.kit import provenance
+from tests.kit.front_doors import run_verb
 from tests.kit.servers import served
+from tests.kit.wheels import write_wheel
 
-GROUP, VERSION = "gfx94X-dcgpu", "2.10.0+rocm7.10.0"
+GROUP = "gfx94X-dcgpu"
+VERSION = "2.10.0+rocm7.10.0"
 TAG = "cp312-cp312-linux_x86_64"
 
 
@@ -30,214 +40,336 @@ class Run:
 
     store: DirectoryStore
     outputs: RunOutputs
-    file: records.FileRecord
-    record: records.Record
+    file: FileRecord
+    record: Record
 
     @property
     def wheel(self) -> Path:
+        """The wheel in the store."""
         return self.store.root / self.file.key
 
     @property
     def record_key(self) -> str:
+        """Where its record is."""
         return self.outputs.record_key(GROUP, self.record.name)
 
     @property
     def statement_key(self) -> str:
+        """Where its statement is."""
         return f"{self.outputs.prefix}/{statement_path(GROUP, self.file.name)}"
 
-    def statement(self) -> dict[str, Any]:
-        said: dict[str, Any] = json.loads(self.store.read(self.statement_key))
-        return said
-
-    def put(self, key: str, value: Mapping[str, Any]) -> None:
+    def put_json(self, key: str, value: Mapping[str, Any]) -> None:
+        """Write a document."""
         self.store.put_bytes(key, json.dumps(value).encode())
 
+    def write_record(self, **changes: Any) -> None:
+        """Write the wheel's record with other values for some fields, which may make its name another one."""
+        records.write(self.store, self.outputs, GROUP, self.record.model_copy(update=changes))
 
-@pytest.fixture(name="run")
-def run_fixture(tmp_path: Path, make_wheel: Callable[..., Path]) -> Run:
-    store, outputs = DirectoryStore(tmp_path / "runs"), RunOutputs(run_id="123", platform="linux")
-    path = make_wheel(tmp_path / "dist", "torch", VERSION, tag=TAG)
+    def replace_record(self, **changes: Any) -> None:
+        """Write another record in the place of the wheel's."""
+        self.store.delete(self.record_key)
+        self.write_record(**changes)
+
+    def change_statement(self, *path: str | int, value: str) -> None:
+        """Let the statement say something else in a place."""
+        statement = json.loads(self.store.read(self.statement_key))
+        place = statement
+        for key in path[:-1]:
+            place = place[key]
+        place[path[-1]] = value
+        self.put_json(self.statement_key, statement)
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Run:
+    store = DirectoryStore(tmp_path / "runs")
+    outputs = RunOutputs(run_id="123", platform="linux")
+    path = write_wheel(tmp_path / "dist", version=VERSION, tag=TAG)
     file = distributions.publish(store, outputs, GROUP, path)
-    record = samples.torch_record().model_copy(update={"files": (file,)})
+    record = provenance.torch_record().model_copy(update={"files": (file,)})
     records.write(store, outputs, GROUP, record)
     write_provenance(store, outputs)
     return Run(store=store, outputs=outputs, file=file, record=record)
 
 
 def verify(*words: object) -> int:
-    return run_ci("verify", *words)
+    return run_verb("ci", "verify", *words)
 
 
-def test_a_wheel_in_a_run_is_verified_with_its_origin(run: Run, capsys: pytest.CaptureFixture[str]) -> None:
+# --- A wheel in a run ------------------------------------------------------------------------
+
+
+def test_prints_a_verified_wheel_with_its_origin(run: Run, capsys: pytest.CaptureFixture[str]) -> None:
     assert verify(run.wheel) == 0
-    said = capsys.readouterr().out
-    assert said.startswith(f"{run.file.name}: verified\n  sha256   {run.file.sha256}\n")
-    assert f"  on       {samples.WORKFLOW}\n" in said
-    # what the user copies stands on a line of its own
-    assert f"\n           {samples.TORCH_COMMIT}\n           git+{samples.ORIGIN}\n" in said
+
+    printed = capsys.readouterr().out
+    assert printed.startswith(f"{run.file.name}: verified\n  sha256   {run.file.sha256}\n")
+    assert f"  on       {provenance.WORKFLOW}\n" in printed
+    # What people copy stands on a line of its own.
+    assert f"\n           {provenance.TORCH_COMMIT}\n           git+{provenance.ORIGIN}\n" in printed
+
+
+def test_verifies_a_wheel_behind_a_file_address(run: Run) -> None:
     assert verify(run.wheel.as_uri()) == 0
 
 
-def test_no_statement_changes_the_terminal(run: Run, capsys: pytest.CaptureFixture[str]) -> None:
+def test_no_statement_steers_the_terminal(run: Run, capsys: pytest.CaptureFixture[str]) -> None:
     builder = ("predicate", "runDetails", "builder", "id")
-    altered(run, *builder, to="https://x/\x1b[2Jverified\u202e\n  sha256")
+    run.change_statement(*builder, value="https://x/\x1b[2Jverified\u202e\n  sha256")
+
     assert verify(run.wheel) == 0
-    told = capsys.readouterr().out
-    assert "https://x/\\u001b[2Jverified\\u202e\\n  sha256\n" in told
-    assert "\x1b" not in told
+
+    printed = capsys.readouterr().out
+    assert "https://x/\\u001b[2Jverified\\u202e\\n  sha256\n" in printed
+    assert "\x1b" not in printed
 
 
-def test_as_json(run: Run, capsys: pytest.CaptureFixture[str]) -> None:
+def test_prints_json(run: Run, capsys: pytest.CaptureFixture[str]) -> None:
     assert verify("--json", run.wheel) == 0
-    (known,) = json.loads(capsys.readouterr().out)
-    assert known["sources"][0]["commit"] == samples.TORCH_COMMIT
-    assert known["sources"][0]["edited"] is False
-    assert (known["sha256"], known["run_id"]) == (run.file.sha256, "123")
-    assert samples.CORE.name in {one["name"] for one in known["materials"]}
+
+    (verified,) = json.loads(capsys.readouterr().out)
+    assert verified["sha256"] == run.file.sha256
+    assert verified["run_id"] == "123"
+    (source,) = verified["sources"]
+    assert source["commit"] == provenance.TORCH_COMMIT
+    assert source["edited"] is False
+    assert provenance.CORE.name in {material["name"] for material in verified["materials"]}
 
 
-def test_a_file_elsewhere_or_named_run(run: Run, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    copy = tmp_path / run.file.name
-    copy.write_bytes(run.wheel.read_bytes())
-    assert verify(copy, "--run-id=123", f"--store={run.store.url}") == 0
-    for run_id, platform, other in (("124", "linux", "124-linux"), ("123", "windows", "123-windows")):
-        words = (f"--run-id={run_id}", f"--platform={platform}", f"--store={run.store.url}")
-        assert verify(copy, *words) == MissingInputError.exit_code
-        said = capsys.readouterr().err
-        assert f"No record of {run.store.url}/{other} names {run.file.name}." in said
-        assert "--run-id" in said
+# --- A wheel elsewhere -----------------------------------------------------------------------
 
 
-def test_a_wheel_behind_an_address_is_verified(run: Run, capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.fixture
+def copied_wheel(run: Run, tmp_path: Path) -> Path:
+    """A copy of the wheel outside of the store."""
+    path = tmp_path / run.file.name
+    path.write_bytes(run.wheel.read_bytes())
+    return path
+
+
+def test_verifies_a_copy_of_a_wheel_of_the_named_run(run: Run, copied_wheel: Path) -> None:
+    assert verify(copied_wheel, "--run-id=123", f"--store={run.store.url}") == 0
+
+
+@pytest.mark.parametrize(
+    ("words", "place"),
+    [
+        (("--run-id=124", "--platform=linux"), "124-linux"),
+        (("--run-id=123", "--platform=windows"), "123-windows"),
+    ],
+)
+def test_names_the_run_that_has_no_record_of_a_copy(
+    run: Run,
+    copied_wheel: Path,
+    capsys: pytest.CaptureFixture[str],
+    words: tuple[str, ...],
+    place: str,
+) -> None:
+    exit_code = verify(copied_wheel, *words, f"--store={run.store.url}")
+
+    assert exit_code == MissingInputError.exit_code
+    message = capsys.readouterr().err
+    assert f"{run.store.url}/{place}" in message
+    assert run.file.name in message
+
+
+@pytest.fixture
+def address(run: Run) -> Iterator[str]:
+    """The address of the store."""
     with served(run.store.root) as address:
-        assert verify(f"{address}/{quote(run.file.key)}") == 0
-        assert f"{run.file.name}: verified" in capsys.readouterr().out
-        assert verify(f"{address}/{quote(run.file.key)}", "--run-id=123", f"--store={run.store.url}") == 0
-        assert verify(f"{address}/no-such-1-py3-none-any.whl") == MissingInputError.exit_code
-        run.store.delete(run.record_key)
-        capsys.readouterr()
-        assert verify(f"{address}/{quote(run.file.key)}") == MissingInputError.exit_code
-        assert "The record that" in capsys.readouterr().err
-        run.store.delete(run.statement_key)
-        assert verify(f"{address}/{quote(run.file.key)}") == MissingInputError.exit_code
-        assert f"has no statement {address}/123-linux/provenance/{GROUP}/" in capsys.readouterr().err
-    assert verify(f"{address}/{quote(run.file.key)}") == ServiceError.exit_code
+        yield address
 
 
-def altered(run: Run, *path: str | int, to: str) -> None:
-    """Let the statement say something else in a place."""
-    said = place = run.statement()
-    for step in path[:-1]:
-        place = place[step]  # type: ignore[index]
-    place[path[-1]] = to  # type: ignore[index]
-    run.put(run.statement_key, said)
+def test_verifies_a_wheel_behind_an_address(
+    run: Run, address: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert verify(f"{address}/{quote(run.file.key)}") == 0
+
+    assert f"{run.file.name}: verified" in capsys.readouterr().out
 
 
-def rerecorded(run: Run, *, gone: bool = False, **changes: Any) -> None:
-    """Write another record, beside the run's or in its place."""
-    if gone:
-        run.store.delete(run.record_key)
-    records.write(run.store, run.outputs, GROUP, run.record.model_copy(update=changes))
+def test_verifies_a_wheel_behind_an_address_by_a_named_run(run: Run, address: str) -> None:
+    url = f"{address}/{quote(run.file.key)}"
+
+    assert verify(url, "--run-id=123", f"--store={run.store.url}") == 0
 
 
-def backdoor(run: Run) -> None:
+def test_refuses_an_address_without_a_wheel(address: str) -> None:
+    assert verify(f"{address}/no-such-1-py3-none-any.whl") == MissingInputError.exit_code
+
+
+def test_names_a_record_that_is_missing_behind_an_address(
+    run: Run, address: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run.store.delete(run.record_key)
+
+    assert verify(f"{address}/{quote(run.file.key)}") == MissingInputError.exit_code
+
+    assert "record" in capsys.readouterr().err
+
+
+def test_names_a_statement_that_is_missing_behind_an_address(
+    run: Run, address: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run.store.delete(run.statement_key)
+
+    assert verify(f"{address}/{quote(run.file.key)}") == MissingInputError.exit_code
+
+    assert f"{address}/123-linux/provenance/{GROUP}/" in capsys.readouterr().err
+
+
+def test_fails_where_nobody_serves_the_address(run: Run) -> None:
+    with served(run.store.root) as address:
+        url = f"{address}/{quote(run.file.key)}"
+
+    assert verify(url) == ServiceError.exit_code
+
+
+# --- What can be wrong -----------------------------------------------------------------------
+
+STOPPED: dict[str, Any] = {"status": "failed", "exit_code": 130, "error": "interrupted", "files": ()}
+FAILED: dict[str, Any] = {**STOPPED, "exit_code": 8, "error": "Two wheels.\nRemove one."}
+
+COMMIT = ("predicate", "buildDefinition", "resolvedDependencies", 0, "digest", "gitCommit")
+
+
+def add_member_to_wheel(run: Run) -> None:
     with zipfile.ZipFile(run.wheel, "a") as archive:
         archive.writestr("torch/backdoor.py", "")
 
 
-def only_uploaded(run: Run) -> None:
-    rerecorded(run, gone=True, stage="upload-1", cell=records.Cell(), inputs={})
+def change_version_in_record(run: Run) -> None:
+    run.write_record(files=(run.file.model_copy(update={"version": "2.11.0"}),))
+
+
+def leave_only_an_upload(run: Run) -> None:
+    run.replace_record(stage="upload-1", cell=Cell(), inputs={})
     run.store.delete(run.statement_key)
 
 
-INTERRUPTED: dict[str, Any] = {"status": "failed", "exit_code": 130, "error": "interrupted", "files": ()}
-FAILED = INTERRUPTED | {"exit_code": 8, "error": "Two wheels.\nRemove one."}
+def fail_for_this_python(run: Run) -> None:
+    other_cell = run.record.cell.model_copy(update={"python": "cp311"})
+    run.replace_record(**STOPPED, cell=other_cell)
+    run.write_record(**FAILED)
 
 
-def failed_for_this_python(run: Run) -> None:
-    rerecorded(run, gone=True, **INTERRUPTED, cell=run.record.cell.model_copy(update={"python": "cp311"}))
-    rerecorded(run, **FAILED)
+def write_record_of_version_2(run: Run) -> None:
+    document = json.loads(run.store.read(run.record_key))
+    run.put_json(run.record_key, {**document, "schema_version": 2})
 
 
-def another_schema(run: Run) -> None:
-    run.put(run.record_key, json.loads(run.store.read(run.record_key)) | {"schema_version": 2})
+def cut_statement(run: Run) -> None:
+    run.store.put_bytes(run.statement_key, run.store.read(run.statement_key)[:100])
 
 
-def alter(*path: str | int, to: str) -> Callable[[Run], None]:
-    return lambda run: altered(run, *path, to=to)
+Change = Callable[[Run], None]
 
 
-COMMIT = ("predicate", "buildDefinition", "resolvedDependencies", 0, "digest", "gitCommit")
-BEGUN = "build_torch, begun 2026-11-20T22:00:00+00:00, was interrupted."
-SCHEMA = "schema_version: It is a record of version 2, and this version reads 1"
-# what is done to the run, and what the one message says
-FORGED: dict[str, tuple[Callable[[Run], object], str]] = {
-    "digest": (backdoor, "has another SHA-256 than its record manifests/"),
-    "subject": (alter("subject", 0, "name", to="apex-1.whl"), "is about another file: apex-1.whl"),
-    "file": (alter("subject", 0, "digest", "sha256", to="0" * 64), "the statement  " + "0" * 64),
-    "predicate": (alter("predicateType", to="https://x/v1"), "is not provenance but 'https://x/v1'"),
-    "written again": (lambda run: rerecorded(run, seconds=3), "does not follow from the record manifests/"),
-    "commit": (alter(*COMMIT, to="f" * 40), f"and the record manifests/{GROUP}/"),
-    "version": (
-        lambda run: rerecorded(run, files=(run.file.model_copy(update={"version": "2.11.0"}),)),
-        f"its version is '{VERSION}', and its record",
-    ),
-}
-MISSING: dict[str, tuple[Callable[[Run], object], str]] = {
-    "no statement": (
-        lambda run: run.store.delete(run.statement_key),
-        "has no statement.\nWrite the run's statements again",
-    ),
-    "uploaded": (only_uploaded, "which is of an upload: nothing says how it was built"),
-    "no record": (lambda run: run.store.delete(run.record_key), "names torch-2.10.0+rocm7.10.0"),
-    "interrupted": (lambda run: rerecorded(run, gone=True, **INTERRUPTED), BEGUN),
-    "failed": (failed_for_this_python, "failed (Two wheels.)"),
-}
-BROKEN: dict[str, tuple[Callable[[Run], object], str]] = {
-    "schema": (another_schema, SCHEMA),
-    "cut": (
-        lambda run: run.store.put_bytes(run.statement_key, run.store.read(run.statement_key)[:100]),
-        ".intoto.json",
-    ),
-}
-ERRORS = ((FORGED, ProvenanceError), (MISSING, MissingInputError), (BROKEN, DataError))
-WRONG = {name: (*row, error) for rows, error in ERRORS for name, row in rows.items()}
-
-
-@pytest.mark.parametrize("what", WRONG)
-def test_each_wrong_thing_is_one_message(run: Run, what: str, capsys: pytest.CaptureFixture[str]) -> None:
-    change, said, error = WRONG[what]
-    change(run)
-    assert verify(run.wheel) == error.exit_code
-    told = capsys.readouterr()
-    assert said in told.err
-    assert (told.out, told.err.count("error:")) == ("", 1)
-
-
-def test_a_wheel_whose_record_holds_what_its_own_record_does_not(
-    run: Run, tmp_path: Path, make_wheel: Callable[..., Path], capsys: pytest.CaptureFixture[str]
+@pytest.mark.parametrize(
+    ("change", "error", "named"),
+    [
+        pytest.param(add_member_to_wheel, ProvenanceError, "another SHA-256", id="changed wheel"),
+        pytest.param(
+            lambda run: run.change_statement("subject", 0, "name", value="apex-1.whl"),
+            ProvenanceError,
+            "apex-1.whl",
+            id="statement about another file",
+        ),
+        pytest.param(
+            lambda run: run.change_statement("subject", 0, "digest", "sha256", value="0" * 64),
+            ProvenanceError,
+            "0" * 64,
+            id="statement with another digest",
+        ),
+        pytest.param(
+            lambda run: run.change_statement("predicateType", value="https://x/v1"),
+            ProvenanceError,
+            "https://x/v1",
+            id="statement of another kind",
+        ),
+        pytest.param(
+            lambda run: run.change_statement(*COMMIT, value="f" * 40),
+            ProvenanceError,
+            f"manifests/{GROUP}/",
+            id="statement with another commit",
+        ),
+        pytest.param(
+            lambda run: run.write_record(seconds=3),
+            ProvenanceError,
+            "does not follow",
+            id="record that is newer than the statement",
+        ),
+        pytest.param(change_version_in_record, ProvenanceError, VERSION, id="record with another version"),
+        pytest.param(
+            lambda run: run.store.delete(run.statement_key),
+            MissingInputError,
+            "no statement",
+            id="no statement",
+        ),
+        pytest.param(leave_only_an_upload, MissingInputError, "an upload", id="only uploaded"),
+        pytest.param(
+            lambda run: run.store.delete(run.record_key),
+            MissingInputError,
+            "torch-2.10.0+rocm7.10.0",
+            id="no record",
+        ),
+        pytest.param(
+            lambda run: run.replace_record(**STOPPED),
+            MissingInputError,
+            "interrupted",
+            id="interrupted build",
+        ),
+        pytest.param(fail_for_this_python, MissingInputError, "Two wheels.", id="failed build"),
+        pytest.param(write_record_of_version_2, DataError, "schema_version", id="record of version 2"),
+        pytest.param(cut_statement, DataError, ".intoto.json", id="statement cut off"),
+    ],
+)
+def test_refuses_a_wheel_with_one_message(
+    run: Run, capsys: pytest.CaptureFixture[str], change: Change, error: type[FatalError], named: str
 ) -> None:
-    """Digests agree, and yet the wheel is broken: its build was."""
-    path = make_wheel(tmp_path / "other", "apex", "1.0", tag=TAG)
+    change(run)
+
+    assert verify(run.wheel) == error.exit_code
+
+    printed = capsys.readouterr()
+    assert named in printed.err
+    assert printed.err.count("error:") == 1
+    assert printed.out == ""
+
+
+def test_refuses_a_wheel_that_was_broken_when_it_was_recorded(
+    run: Run, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = write_wheel(tmp_path / "other", name="apex", version="1.0", tag=TAG)
     with zipfile.ZipFile(path, "a") as archive:
         archive.writestr("apex/unlisted.py", "")
     file = distributions.publish(run.store, run.outputs, GROUP, path)
-    rerecorded(run, stage="build_apex", files=(file,))
+    run.write_record(stage="build_apex", files=(file,))
     write_provenance(run.store, run.outputs)
+
+    # Its digest is the recorded one.
     assert verify(run.store.root / file.key) == WheelError.exit_code
+
     assert "apex/unlisted.py" in capsys.readouterr().err
 
 
 def test_a_build_counts_where_an_upload_names_the_same_bytes(run: Run) -> None:
-    rerecorded(run, stage="a-upload", cell=records.Cell(), inputs={})
+    run.write_record(stage="a-upload", cell=Cell(), inputs={})
+
     assert verify(run.wheel) == 0
 
 
-def test_the_first_file_that_is_wrong_ends_it(run: Run, capsys: pytest.CaptureFixture[str]) -> None:
-    other = run.store.root / "notes.txt"
-    other.write_text("")
-    assert verify(run.wheel, other, run.wheel) == WheelError.exit_code
-    told = capsys.readouterr()
-    assert told.out.count("verified") == 1
-    assert "notes.txt is neither a wheel nor an sdist." in told.err
+def test_stops_at_the_first_file_that_is_wrong(run: Run, capsys: pytest.CaptureFixture[str]) -> None:
+    notes = run.store.root / "notes.txt"
+    notes.write_text("")
+
+    assert verify(run.wheel, notes, run.wheel) == WheelError.exit_code
+
+    printed = capsys.readouterr()
+    assert printed.out.count("verified") == 1
+    assert "notes.txt" in printed.err
+
+
+def test_refuses_a_file_that_does_not_exist(run: Run) -> None:
     assert verify(run.store.root / "absent.whl") == MissingInputError.exit_code

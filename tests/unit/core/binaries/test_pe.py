@@ -11,72 +11,92 @@ from core.binaries import pe
 from core.errors import ArtifactError
 from tests.kit.binaries import pe_file
 
-
-def facts(data: bytes) -> pe.PeFacts | None:
-    return pe.read_needs(io.BytesIO(data), "demo.dll")
+LIBRARY = pe_file(needed=("a.dll", "b.dll"), delayed=("c.dll",))
 
 
-def test_imports_now_and_later_and_the_own_name_are_read() -> None:
-    found = facts(
-        pe_file(needed=("amdhip64_7.dll", "KERNEL32.dll"), delayed=("rocblas.dll",), name="c10.dll")
-    )
-    assert found is not None
-    expected = (("amdhip64_7.dll", "KERNEL32.dll"), ("rocblas.dll",), "c10.dll")
-    assert (found.needed, found.delayed, found.name) == expected
-    assert found.machine == pe.AMD64
-    assert found.dll
+def read_facts(content: bytes) -> pe.PeFacts:
+    """Return what a PE file says of itself."""
+    facts = pe.read_needs(io.BytesIO(content), "demo.dll")
+    assert facts is not None
+    return facts
+
+
+def test_reads_the_imports_and_the_name_of_a_library() -> None:
+    content = pe_file(needed=("amdhip64_7.dll", "KERNEL32.dll"), delayed=("rocblas.dll",), name="c10.dll")
+
+    facts = read_facts(content)
+
+    assert facts.needed == ("amdhip64_7.dll", "KERNEL32.dll")
+    assert facts.delayed == ("rocblas.dll",)
+    assert facts.name == "c10.dll"
+    assert facts.machine == pe.AMD64
+    assert facts.dll
 
 
 def test_a_file_without_tables_needs_nothing() -> None:
-    found = facts(pe_file(dll=False))
-    assert found == pe.PeFacts(machine=pe.AMD64, dll=False, sections={".rdata": (0x400, 0)})
+    facts = read_facts(pe_file(dll=False))
+
+    assert facts == pe.PeFacts(machine=pe.AMD64, dll=False, sections={".rdata": (0x400, 0)})
 
 
-def test_sections_are_found_by_name() -> None:
-    data = pe_file(needed=("a.dll",), sections={".hip_fat": b"device code"})
-    found = facts(data)
-    assert found is not None
-    offset, size = found.sections[".hip_fat"]
-    assert data[offset : offset + size] == b"device code"
+def test_finds_sections_by_name() -> None:
+    content = pe_file(needed=("a.dll",), sections={".hip_fat": b"device code"})
+
+    offset, size = read_facts(content).sections[".hip_fat"]
+
+    assert content[offset : offset + size] == b"device code"
 
 
 @pytest.mark.parametrize(
-    "data", [b"", b"MZ", b"MZ" + bytes(200), b"\x7fELF" + bytes(100), pe_file(magic=0x10B)]
+    "content",
+    [
+        pytest.param(b"", id="empty"),
+        pytest.param(b"MZ", id="short"),
+        pytest.param(b"MZ" + bytes(200), id="DOS program"),
+        pytest.param(b"\x7fELF" + bytes(100), id="ELF"),
+        pytest.param(pe_file(magic=0x10B), id="32 bits"),
+    ],
 )
-def test_other_files_are_none(data: bytes) -> None:
-    assert facts(data) is None
+def test_reads_nothing_of_other_files(content: bytes) -> None:
+    assert pe.read_needs(io.BytesIO(content), "demo.dll") is None
 
 
-@given(st.integers(0x80, len(pe_file(needed=("a.dll", "b.dll"), delayed=("c.dll",)))), st.data())
-def test_damage_is_an_artifact_error_and_nothing_else(cut: int, draw: st.DataObject) -> None:
-    data = bytearray(pe_file(needed=("a.dll", "b.dll"), delayed=("c.dll",))[:cut])
-    at = draw.draw(st.integers(0, len(data) - 1))
-    data[at] = draw.draw(st.integers(0, 255))
+@given(st.integers(0x80, len(LIBRARY)), st.data())
+def test_reads_or_rejects_a_damaged_file(length: int, draw: st.DataObject) -> None:
+    content = bytearray(LIBRARY[:length])
+    position = draw.draw(st.integers(0, len(content) - 1))
+    content[position] = draw.draw(st.integers(0, 255))
+
     with suppress(ArtifactError):
-        facts(bytes(data))
+        pe.read_needs(io.BytesIO(content), "demo.dll")
 
+
+# A real linker
 
 LINKER = next((path for path in sorted(Path("/usr/lib").glob("llvm-*/bin/lld-link"), reverse=True)), None)
+BASE = "__declspec(dllexport) int base(void) { return 1; }\n"
+USER = "int base(void); __declspec(dllexport) int user(void) { return base(); }\n"
+
+
+def link_library(folder: Path, name: str, source: str, *libraries: str) -> bytes:
+    """Compile and link a DLL for Windows; return it."""
+    assert LINKER is not None
+    clang = LINKER.with_name("clang")
+    (folder / f"{name}.c").write_text(source)
+
+    target = "--target=x86_64-pc-windows-msvc"
+    process.capture([clang, target, "-c", f"{name}.c", "-o", f"{name}.obj"], cwd=folder)
+    options = ["/dll", "/noentry", "/nodefaultlib", f"/out:{name}.dll"]
+    process.capture([LINKER, *options, f"{name}.obj", *libraries], cwd=folder)
+    return (folder / f"{name}.dll").read_bytes()
 
 
 @pytest.mark.processes
 @pytest.mark.skipif(LINKER is None, reason="lld-link is not installed")
-def test_a_dll_that_a_real_linker_made_is_read(tmp_path: Path) -> None:
-    assert LINKER is not None
-    clang = str(LINKER.with_name("clang"))
-    (tmp_path / "base.c").write_text("__declspec(dllexport) int base(void) { return 1; }\n")
-    (tmp_path / "user.c").write_text(
-        "int base(void); __declspec(dllexport) int user(void) { return base(); }\n"
-    )
-    for name, libraries in (("base", ()), ("user", ("base.lib",))):
-        source, made = f"{name}.c", f"{name}.obj"
-        process.capture([clang, "--target=x86_64-pc-windows-msvc", "-c", source, "-o", made], cwd=tmp_path)
-        options = ("/dll", "/noentry", "/nodefaultlib", f"/out:{name}.dll")
-        process.capture([LINKER, *options, made, *libraries], cwd=tmp_path)
-    base = facts((tmp_path / "base.dll").read_bytes())
-    assert base is not None
+def test_reads_libraries_of_a_real_linker(tmp_path: Path) -> None:
+    base = read_facts(link_library(tmp_path, "base", BASE))
+    user = read_facts(link_library(tmp_path, "user", USER, "base.lib"))
+
     assert base == pe.PeFacts(machine=pe.AMD64, dll=True, name="base.dll", sections=base.sections)
     assert {".text", ".rdata"} <= set(base.sections)
-    found = facts((tmp_path / "user.dll").read_bytes())
-    assert found is not None
-    assert found.needed == ("base.dll",)
+    assert user.needed == ("base.dll",)

@@ -1,189 +1,314 @@
 import argparse
 import signal
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
 from types import ModuleType
-from typing import Any
 
 import pytest
 
 from core.causes import Cause
 from core.cli import Verb, again, main, this_again
-from core.errors import BuildError, InterruptedStageError, ProcessError
+from core.errors import BuildError, InterruptedStageError, MachineError, ProcessError
+from tests.kit.screens import set_reader
 
 VERBS = (
     Verb("build", "fake_verbs_build", "trees -> wheels"),
     Verb("check-wheels", "fake_verbs_absent", "wheels -> findings"),
 )
+USAGE_ERROR = 2
+
+Capture = pytest.CaptureFixture[str]
 
 
-class Build(ModuleType):
-    """A verb that remembers what it was called with, and may end badly."""
+class BuildVerb(ModuleType):
+    """A verb that keeps what it was called with, and what it does is exchangeable."""
+
+    PASSES_REST = False
 
     def __init__(self) -> None:
         super().__init__("fake_verbs_build")
-        self.called: list[argparse.Namespace] = []
-        self.problem: BaseException | None = None
+        self.calls: list[argparse.Namespace] = []
+        self.command_again = ""
+        self.action: Callable[[], object] = lambda: None
 
     def add_options(self, parser: argparse.ArgumentParser) -> None:
+        """Add options of its own."""
         parser.add_argument("project")
         parser.add_argument("--clean-first", action="store_true")
 
     def run(self, arguments: argparse.Namespace) -> None:
-        self.called.append(arguments)
-        self.again = this_again()
-        if self.problem is not None:
-            raise self.problem
+        """Run."""
+        self.calls.append(arguments)
+        self.command_again = this_again()
+        self.action()
+
+    def fail_with(self, problem: BaseException) -> None:
+        """End with an error from now on."""
+
+        def fail() -> None:
+            raise problem
+
+        self.action = fail
 
 
-@pytest.fixture(name="build")
-def build_fixture(monkeypatch: pytest.MonkeyPatch) -> Build:
-    build = Build()
-    monkeypatch.setitem(sys.modules, "fake_verbs_build", build)
-    return build
+@pytest.fixture
+def build(monkeypatch: pytest.MonkeyPatch) -> BuildVerb:
+    """Return the verb that can be imported; the other one cannot."""
+    verb = BuildVerb()
+    monkeypatch.setitem(sys.modules, "fake_verbs_build", verb)
+    return verb
 
 
 def call(*words: str) -> int:
+    """Call the front door of a package; return the exit code."""
     return main("pytorch_build", "Sources to wheels.", VERBS, words)
 
 
-def test_the_verb_gets_its_own_and_the_common_options(build: Build) -> None:
+# Words
+
+
+def test_a_verb_gets_its_options_and_the_common_ones(build: BuildVerb) -> None:
     assert call("build", "torch", "--clean-first", "--gpu-family", "cpu") == 0
-    arguments = build.called[0]
-    assert (arguments.project, arguments.clean_first, arguments.gpu_family) == ("torch", True, "cpu")
-    # its record has the command that does it once more
-    assert build.again == "nox -s build_torch -- --clean-first --gpu-family cpu"
-    assert this_again() == ""
+
+    (arguments,) = build.calls
+    assert arguments.project == "torch"
+    assert arguments.clean_first is True
+    assert arguments.gpu_family == "cpu"
 
 
-def test_what_children_say_of_a_stop_is_an_interruption(build: Build, monkeypatch: Any) -> None:
-    def run(_arguments: argparse.Namespace) -> None:
-        with suppress(KeyboardInterrupt):  # as where it comes in a callback
-            signal.raise_signal(signals.pop())
-        raise ProcessError("ninja ended with status 1.")
+def test_a_verb_knows_the_command_that_calls_it_again(build: BuildVerb) -> None:
+    call("build", "torch", "--clean-first", "--gpu-family", "cpu")
 
-    monkeypatch.setattr(build, "run", run)
-    signals = [signal.SIGINT, signal.SIGTERM]
-    # and one stop does not count for what is called next
-    assert [call("build", "torch") for _ in range(2)] == [130, ProcessError.exit_code]
+    assert build.command_again == "nox -s build_torch -- --clean-first --gpu-family cpu"
+    assert this_again() == "", "it has ended"
 
 
 @pytest.mark.usefixtures("build")
-def test_the_words_of_the_process_are_the_default(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_takes_the_words_of_the_process_by_default(monkeypatch: pytest.MonkeyPatch, capsys: Capture) -> None:
     monkeypatch.setattr(sys, "argv", ["__main__.py", "build"])
-    assert main("pytorch_build", "Sources to wheels.", VERBS) == 2
+
+    assert main("pytorch_build", "Sources to wheels.", VERBS) == USAGE_ERROR
+    assert "project" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("words", [(), ("-h",), ("--help",)])
-def test_help_lists_verbs_and_imports_none(words: Sequence[str], capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize("words", [(), ("-h",), ("--help",)], ids=["nothing", "short", "long"])
+def test_help_lists_the_verbs_and_imports_none(words: Sequence[str], capsys: Capture) -> None:
     assert call(*words) == 0
-    out = capsys.readouterr().out
-    assert "  build         trees -> wheels\n  check-wheels  wheels -> findings\n" in out
+
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[-2:] == ["  build         trees -> wheels", "  check-wheels  wheels -> findings"]
 
 
 @pytest.mark.parametrize(
-    ("words", "said"),
+    ("words", "mentioned"),
     [
-        (("biuld",), "python -m pytorch_build has no verb 'biuld'.\nDid you mean 'build'?"),
-        (("build",), "the following arguments are required: project"),
-        (("build", "torch", "--zzz"), "arguments: --zzz\nSee: nox -s build_torch -- --help"),
-        (("build", "torch", "--gpu-famly=cpu"), "Did you mean '--gpu-family'? See: nox -s build_torch --"),
-        (("build", "torch", "--clean"), "unrecognized arguments: --clean"),  # abbreviations change meaning
-        (("build", "torch", "--torch-ref=a", "--torch-ref=b"), "cannot be 'b' too"),
+        (["biuld"], ["'biuld'", "'build'"]),
+        (["build"], ["project"]),
+        (["build", "torch", "--zzz"], ["--zzz", "nox -s build_torch -- --help"]),
+        (["build", "torch", "--gpu-famly=cpu"], ["'--gpu-family'", "nox -s build_torch --"]),
+        (["build", "torch", "--clean"], ["--clean"]),  # abbreviations change their meaning
+        (["build", "torch", "--torch-ref=a", "--torch-ref=b"], ["'a'", "'b'"]),
     ],
+    ids=["verb", "missing", "unknown", "misspelt", "abbreviated", "two values"],
 )
 @pytest.mark.usefixtures("build")
-def test_bad_words_end_as_usage(words: Sequence[str], said: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert call(*words) == 2
-    err = capsys.readouterr().err
-    assert err.startswith("error: ")
-    assert said in err
+def test_rejects_wrong_words(words: Sequence[str], mentioned: list[str], capsys: Capture) -> None:
+    assert call(*words) == USAGE_ERROR
+
+    output = capsys.readouterr().err
+    assert output.startswith("error: ")
+    assert all(name in output for name in mentioned)
 
 
-def test_a_verb_may_take_options_that_it_does_not_know_and_are_not_misspelt(
-    build: Build, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setattr(build, "PASSES_REST", True, raising=False)
+def test_a_verb_may_take_options_that_it_does_not_know(build: BuildVerb) -> None:
+    build.PASSES_REST = True
+
     assert call("build", "torch", "--", "-k", "autograd", "--tb=short") == 0
-    assert build.called[0].rest == ["-k", "autograd", "--tb=short"]
-    assert call("build", "torch", "--gpu-famly=cpu") == 2
-    assert "Did you mean '--gpu-family'?" in capsys.readouterr().err
+
+    assert build.calls[0].rest == ["-k", "autograd", "--tb=short"]
 
 
-@pytest.mark.parametrize(
-    ("problem", "code", "said"),
-    [
-        (BuildError("No wheel.", hint="Look."), BuildError.exit_code, "error: No wheel.\nLook.\n"),
-        (KeyboardInterrupt(), InterruptedStageError.exit_code, "error: Interrupted; run the same"),
-        (OSError(28, "No space left on device", "a.whl"), 17, "error: a.whl: No space left on device.\n"),
-        (RecursionError("maximum"), 17, "error: Folders or documents are nested too deeply.\n"),
-        (KeyError("x"), 1, "error: KeyError: 'x'\nAn internal error: run the command with --debug"),
-    ],
-)
-def test_an_error_is_printed_once_without_a_traceback(
-    build: Build, problem: BaseException, code: int, said: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    build.problem = problem
-    assert call("build", "torch") == code
-    err = capsys.readouterr().err
-    assert err.startswith(said)
-    assert "Traceback" not in err
+def test_no_verb_takes_a_misspelt_option(build: BuildVerb, capsys: Capture) -> None:
+    build.PASSES_REST = True
+
+    assert call("build", "torch", "--gpu-famly=cpu") == USAGE_ERROR
+
+    assert "'--gpu-family'" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("problem", [BuildError("No wheel."), KeyError("x")])
-def test_debug_shows_where_an_error_came_from(build: Build, problem: Exception) -> None:
-    build.problem = problem
-    with pytest.raises(type(problem)):
-        call("build", "torch", "--debug")
-
-
-PLAIN = "--python=/x/.nox/build_torch/bin/python"
-PYTHON = "--python=/x/.nox/build_torch-3-12/bin/python"
+# The call of nox that does a step again
 
 
 @pytest.mark.parametrize(
     ("package", "words", "command"),
     [
-        ("pytorch_build", ("build", "torch", PYTHON, "--force"), "nox -s build_torch -P 3.12 -- --force"),
-        ("pytorch_build", ("build", "torch", PLAIN), "nox -s build_torch"),
-        ("pytorch_build", ("check-wheels", "--rocm", "--run-id=7"), "nox -s check_rocm -- --run-id=7"),
-        ("pytorch_build", ("check-wheels", "--run-id=7"), "nox -s check_wheels -- --run-id=7"),
-        ("sample", ("build", "a b"), "python -m sample build 'a b'"),
+        ("pytorch_build", "build torch", "nox -s build_torch"),
+        ("pytorch_build", "build torch --python=/x/.nox/build_torch/bin/python", "nox -s build_torch"),
+        (
+            "pytorch_build",
+            "build torch --python=/x/.nox/build_torch-3-12/bin/python --force",
+            "nox -s build_torch -P 3.12 -- --force",
+        ),
+        ("pytorch_build", "check-wheels --rocm --run-id=7", "nox -s check_rocm -- --run-id=7"),
+        ("pytorch_build", "check-wheels --run-id=7", "nox -s check_wheels -- --run-id=7"),
+        ("sample", "build a+b", "python -m sample build a+b"),
     ],
+    ids=["session", "its Python", "chosen Python", "most words", "fewer words", "no session"],
 )
-def test_a_step_is_repeated_by_its_session(package: str, words: tuple[str, ...], command: str) -> None:
-    assert again(package, words) == command
+def test_names_the_session_that_does_a_step_again(package: str, words: str, command: str) -> None:
+    assert again(package, words.split()) == command
 
 
-def test_a_failed_tool_ends_in_its_error_the_command_and_the_log(
-    build: Build, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+def test_quotes_the_words_of_a_command() -> None:
+    assert again("sample", ["build", "a b"]) == "python -m sample build 'a b'"
+
+
+# Errors
+
+
+@pytest.mark.parametrize(
+    ("problem", "exit_code", "mentioned"),
+    [
+        (BuildError("No wheel.", hint="Look."), BuildError.exit_code, "No wheel.\nLook.\n"),
+        (KeyboardInterrupt(), InterruptedStageError.exit_code, "Interrupted"),
+        (OSError(28, "No space left on device", "a.whl"), MachineError.exit_code, "a.whl"),
+        (RecursionError("maximum"), MachineError.exit_code, "nested"),
+        (KeyError("x"), 1, "KeyError: 'x'"),
+    ],
+    ids=["ours", "Ctrl-C", "disk", "recursion", "fault"],
+)
+def test_prints_an_error_without_a_traceback(
+    build: BuildVerb, problem: BaseException, exit_code: int, mentioned: str, capsys: Capture
 ) -> None:
+    build.fail_with(problem)
+
+    assert call("build", "torch") == exit_code
+
+    output = capsys.readouterr().err
+    assert output.startswith("error: ")
+    assert output.count(mentioned) == 1
+    assert "Traceback" not in output
+
+
+@pytest.mark.parametrize("problem", [BuildError("No wheel."), KeyError("x")], ids=["ours", "fault"])
+def test_debug_shows_where_an_error_came_from(build: BuildVerb, problem: Exception) -> None:
+    build.fail_with(problem)
+
+    with pytest.raises(type(problem)):
+        call("build", "torch", "--debug")
+
+
+def test_the_error_of_a_child_is_an_interruption_where_the_process_was_stopped(build: BuildVerb) -> None:
+    def stop_and_fail() -> None:
+        with suppress(KeyboardInterrupt):  # as where it comes in a callback
+            signal.raise_signal(signal.SIGTERM)
+        raise ProcessError("ninja ended with status 1.")
+
+    build.action = stop_and_fail
+
+    assert call("build", "torch") == InterruptedStageError.exit_code
+
+
+def test_a_stop_does_not_count_for_the_next_call(build: BuildVerb) -> None:
+    build.action = lambda: signal.raise_signal(signal.SIGTERM)
+    assert call("build", "torch") == InterruptedStageError.exit_code
+
+    build.fail_with(ProcessError("ninja ended with status 1."))
+
+    assert call("build", "torch") == ProcessError.exit_code
+
+
+# Errors of tools
+
+
+@pytest.fixture
+def tool_error() -> ProcessError:
+    """Return the error of a tool whose log has a cause."""
     problem = ProcessError("ninja ended with status 1.", returncode=1)
     problem.cause = Cause(tool="compiler", file="a,b.cpp", line=3, message="error: 5% bad", around=("x", "y"))
     problem.log = Path("logs", "build.log")
-    build.problem = problem
-    main("pytorch_build", "", VERBS, ["build", "torch"])
-    ending = "again: nox -s build_torch\nlog:   logs/build.log"
-    said = capsys.readouterr().err
-    block = f"a,b.cpp:3: error: 5% bad\n  | x\n  | y\n{ending}"
-    assert said == f"ninja ended with status 1.\nerror: {block}\n"
-    with monkeypatch.context() as patch:
-        # what called it prints it, so that it stands in a log once
-        patch.setenv("FAILURE_FILE", str(tmp_path / "failure.txt"))
-        main("pytorch_build", "", VERBS, ["build", "torch"])
-    assert capsys.readouterr().err == ""
-    assert (tmp_path / "failure.txt").read_text() == f"ninja ended with status 1.\n{block}"
-    monkeypatch.setenv("GITHUB_ACTIONS", "true")
-    monkeypatch.setenv("GITHUB_STEP_SUMMARY", str(tmp_path / "summary.md"))
-    monkeypatch.setenv("FAILURE_FILE", str(tmp_path / "failure.txt"))  # which has no annotation
-    main("pytorch_build", "", VERBS, ["build", "torch"])
-    said = capsys.readouterr().err
-    assert "::error file=a%2Cb.cpp,line=3::a,b.cpp:3: error: 5%25 bad\n" in said
-    assert f"    {ending.splitlines()[0]}" in (tmp_path / "summary.md").read_text()
-    for name in ("GITHUB_ACTIONS", "FAILURE_FILE"):
-        monkeypatch.delenv(name)
-    problem.cause, problem.output = None, "what it\nsaid"
-    main("pytorch_build", "", VERBS, ["build", "torch"])
-    assert capsys.readouterr().err.endswith(f"  | what it\n  | said\n{ending}\n")
+    return problem
+
+
+TOLD = [
+    "ninja ended with status 1.",
+    "a,b.cpp:3: error: 5% bad",
+    "  | x",
+    "  | y",
+    "again: nox -s build_torch",
+    "log:   logs/build.log",
+]
+
+
+def test_the_error_of_a_tool_ends_in_its_cause_the_command_and_the_log(
+    build: BuildVerb, tool_error: ProcessError, capsys: Capture
+) -> None:
+    build.fail_with(tool_error)
+
+    call("build", "torch")
+
+    ended, cause, *rest = TOLD
+    assert capsys.readouterr().err.splitlines() == [ended, f"error: {cause}", *rest]
+
+
+def test_the_error_of_a_tool_without_a_cause_ends_in_its_last_lines(
+    build: BuildVerb, tool_error: ProcessError, capsys: Capture
+) -> None:
+    tool_error.cause = None
+    tool_error.output = "the last\nlines"
+    build.fail_with(tool_error)
+
+    call("build", "torch")
+
+    lines = capsys.readouterr().err.splitlines()
+    assert lines[1:] == ["  | the last", "  | lines", *TOLD[-2:]]
+
+
+def test_leaves_an_error_in_a_file_to_whoever_asked_for_that(
+    build: BuildVerb,
+    tool_error: ProcessError,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: Capture,
+) -> None:
+    monkeypatch.setenv("FAILURE_FILE", str(tmp_path / "failure.txt"))
+    build.fail_with(tool_error)
+
+    call("build", "torch")
+
+    assert (tmp_path / "failure.txt").read_text().splitlines() == TOLD
+    assert capsys.readouterr().err == "", "it is printed once, by the other one"
+
+
+def test_annotates_the_cause_of_a_tools_error_for_github(
+    build: BuildVerb,
+    tool_error: ProcessError,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: Capture,
+) -> None:
+    set_reader(monkeypatch, "github")
+    # A file has no annotation.
+    monkeypatch.setenv("FAILURE_FILE", str(tmp_path / "failure.txt"))
+    build.fail_with(tool_error)
+
+    call("build", "torch")
+
+    annotation = "::error file=a%2Cb.cpp,line=3::a,b.cpp:3: error: 5%25 bad"
+    assert annotation in capsys.readouterr().err.splitlines()
+
+
+def test_puts_a_tools_error_into_the_summary_of_a_job(
+    build: BuildVerb, tool_error: ProcessError, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    summary = tmp_path / "summary.md"
+    monkeypatch.setenv("GITHUB_STEP_SUMMARY", str(summary))
+    build.fail_with(tool_error)
+
+    call("build", "torch")
+
+    lines = summary.read_text().splitlines()
+    assert lines[0].startswith("### ")
+    assert "    again: nox -s build_torch" in lines

@@ -1,11 +1,9 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from core import process
 from core.env.engines import (
     ENGINES,
     RUNNERS,
@@ -17,6 +15,7 @@ from core.env.engines import (
     save_command,
 )
 from core.errors import FatalError, MissingInputError, ProcessError, UsageError
+from tests.kit.machines import Answer, Call, answer_processes, put_on_path
 
 BUILD = Build(
     dockerfile=Path("/c/docker/Dockerfile"),
@@ -26,103 +25,131 @@ BUILD = Build(
     pushed=("r.invalid/o/ci:nightly-20251121", "r.invalid/o/ci:latest"),
 )
 
+WORKS = Answer(stdout="27.0\n")
+NO_DAEMON = Answer(status=1, stderr="first line\nCannot connect to the daemon\n")
+HANGS = Answer(hangs=True)
+
+
+# Commands
+
 
 @pytest.mark.parametrize("engine", ENGINES)
-def test_the_command_that_builds(engine: Engine) -> None:
-    assert build_command(engine, BUILD) == (
-        *(engine, "build", "--file", "/c/docker/Dockerfile"),
-        *("--tag", "ci:nightly-20251121", "--tag", "ci:latest"),
-        *("--tag", "r.invalid/o/ci:nightly-20251121", "--tag", "r.invalid/o/ci:latest"),
-        *("--build-arg", "ROCM_VERSION=6.4", "--build-arg", "EMPTY=", "/c"),
+def test_builds_with_every_name_and_argument(engine: Engine) -> None:
+    command = " ".join(build_command(engine, BUILD))
+
+    assert command == (
+        f"{engine} build --file /c/docker/Dockerfile"
+        " --tag ci:nightly-20251121 --tag ci:latest"
+        " --tag r.invalid/o/ci:nightly-20251121 --tag r.invalid/o/ci:latest"
+        " --build-arg ROCM_VERSION=6.4 --build-arg EMPTY= /c"
     )
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_builds_without_a_cache(engine: Engine) -> None:
     assert build_command(engine, replace(BUILD, no_cache=True))[-2:] == ("--no-cache", "/c")
 
 
-def test_the_commands_that_save() -> None:
-    file = Path("/out/image.tar")
-    names = ("ci:nightly-20251121", "ci:latest")
-    assert save_command("docker", BUILD, file) == ("docker", "save", "--output", "/out/image.tar", *names)
-    assert save_command("podman", BUILD, file)[2:4] == ("--format", "docker-archive")
-    expected = ("buildah", "push", "ci:nightly-20251121", "docker-archive:/out/image.tar:ci:nightly-20251121")
-    assert save_command("buildah", BUILD, file) == expected
-    with pytest.raises(UsageError, match="colon"):
+@pytest.mark.parametrize(
+    ("engine", "command"),
+    [
+        ("docker", "docker save --output /out/image.tar ci:nightly-20251121 ci:latest"),
+        (
+            "podman",
+            "podman save --format docker-archive --output /out/image.tar ci:nightly-20251121 ci:latest",
+        ),
+        (
+            "buildah",
+            "buildah push ci:nightly-20251121 docker-archive:/out/image.tar:ci:nightly-20251121",
+        ),
+    ],
+)
+def test_saves_an_image(engine: Engine, command: str) -> None:
+    assert " ".join(save_command(engine, BUILD, Path("/out/image.tar"))) == command
+
+
+def test_buildah_cannot_save_to_a_path_with_a_colon() -> None:
+    with pytest.raises(UsageError, match="/a:b/image"):
         save_command("buildah", BUILD, Path("/a:b/image.tar"))
 
 
-def answering(monkeypatch: pytest.MonkeyPatch, answers: Mapping[str, str | None]) -> list[str]:
-    """Install engines: what each says against working, None for nothing."""
-    asked: list[str] = []
+# Engines of the machine
 
-    def capture(argv: Sequence[str], **_: Any) -> process.Completed:
-        asked.append(argv[0])
-        said = answers[argv[0]]
-        return process.Completed(returncode=1 if said else 0, stdout="", stderr=f"first line\n{said or ''}\n")
 
-    monkeypatch.setattr(process, "which", lambda name: Path(name) if name in answers else None)
-    monkeypatch.setattr(process, "capture", capture)
-    return asked
+def install_engines(
+    monkeypatch: pytest.MonkeyPatch, folder: Path, answers: Mapping[str, Answer]
+) -> list[Call]:
+    """Put engines on the machine, each with its answer to whether it works; return the calls."""
+    put_on_path(monkeypatch, folder, list(answers))
+    return answer_processes(monkeypatch, lambda call: answers[Path(call.words[0]).name])
 
 
 @pytest.mark.parametrize(
-    ("there", "names", "asked"),
+    ("answers", "names", "called"),
     [
-        ({"docker": "Cannot connect to the daemon", "buildah": None}, (), ["docker", "buildah"]),
-        ({"docker": None, "podman": None, "buildah": None}, ("podman",), ["podman"]),
-        ({"docker": None, "podman": None, "buildah": None}, RUNNERS, ["docker"]),
-        ({"podman": None, "buildah": None}, RUNNERS, ["podman"]),
+        ({"docker": NO_DAEMON, "buildah": WORKS}, (), ["docker", "buildah"]),
+        ({"docker": HANGS, "podman": WORKS}, (), ["docker", "podman"]),
+        ({"docker": WORKS, "podman": WORKS, "buildah": WORKS}, ("podman",), ["podman"]),
+        ({"docker": WORKS, "podman": WORKS, "buildah": WORKS}, RUNNERS, ["docker"]),
+        ({"podman": WORKS, "buildah": WORKS}, RUNNERS, ["podman"]),
     ],
+    ids=["no daemon", "hangs", "named", "first runner", "second runner"],
 )
-def test_the_first_engine_that_works_is_taken(
+def test_takes_the_first_engine_that_works(
     monkeypatch: pytest.MonkeyPatch,
-    there: Mapping[str, str | None],
+    tmp_path: Path,
+    answers: Mapping[str, Answer],
     names: Sequence[Engine],
-    asked: list[str],
+    called: list[str],
 ) -> None:
-    found = answering(monkeypatch, there)
-    assert find_engine(*names) == asked[-1]
-    assert found == asked
+    calls = install_engines(monkeypatch, tmp_path, answers)
+
+    engine = find_engine(*names)
+
+    assert engine == called[-1]
+    assert [Path(call.words[0]).name for call in calls] == called
 
 
-def test_no_engine_says_why_of_each_and_how_to_get_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    answering(monkeypatch, {"docker": "Cannot connect to the daemon"})
-    with pytest.raises(MissingInputError) as caught:
+def test_tells_why_no_engine_works_and_how_to_get_one(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    install_engines(monkeypatch, tmp_path, {"docker": NO_DAEMON})
+
+    with pytest.raises(MissingInputError) as raised:
         find_engine()
-    assert caught.value.message == (
-        "No container engine works here: docker does not answer (Cannot connect to the daemon); "
-        "podman is not installed; buildah is not installed."
-    )
-    assert "apt-get install buildah" in caught.value.hint
+
+    assert "Cannot connect to the daemon" in raised.value.message
+    assert "first line" not in raised.value.message
+    assert "podman is not installed" in raised.value.message
+    assert "buildah is not installed" in raised.value.message
+    assert "apt-get install buildah" in raised.value.hint
 
 
-def test_what_only_builds_is_not_asked_to_run(monkeypatch: pytest.MonkeyPatch) -> None:
-    answering(monkeypatch, {"buildah": None})
-    with pytest.raises(MissingInputError) as caught:
+def test_proposes_no_engine_that_only_builds_to_run_containers(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    install_engines(monkeypatch, tmp_path, {"buildah": WORKS})
+
+    with pytest.raises(MissingInputError) as raised:
         find_engine(*RUNNERS, otherwise="Or leave --container out.")
-    assert "docker is not installed; podman is not installed." in caught.value.message
-    assert "apt-get install podman" in caught.value.hint
-    assert "buildah" not in caught.value.hint
-    assert caught.value.hint.endswith("Or leave --container out.")
+
+    assert "buildah" not in str(raised.value)
+    assert "apt-get install podman" in raised.value.hint
+    assert raised.value.hint.endswith("Or leave --container out.")
 
 
-def test_an_engine_that_hangs_is_passed_over(monkeypatch: pytest.MonkeyPatch) -> None:
-    def capture(argv: Sequence[str], *, timeout: float, **_: Any) -> process.Completed:
-        if argv[0] == "docker":
-            raise ProcessError(f"docker version did not end within {timeout:.0f} s.")
-        return process.Completed(returncode=0, stdout="", stderr="")
-
-    monkeypatch.setattr(process, "which", Path)
-    monkeypatch.setattr(process, "capture", capture)
-    assert find_engine() == "podman"
+# Failures
 
 
 @pytest.mark.parametrize(
     "line", ["failed to copy files: write /usr/lib/x: no space left on device", "blob: Disk quota exceeded"]
 )
-def test_a_full_disk_is_called_one(line: str) -> None:
-    found = explained("docker", ProcessError("It ended.", output=f"STEP 3\n{line}\nError: exit"), base="b")
-    assert type(found) is FatalError
-    assert line in found.message
-    assert "docker system prune" in found.hint
+def test_explains_a_full_disk(line: str) -> None:
+    problem = explained("docker", ProcessError("It ended.", output=f"STEP 3\n{line}\nError: exit"), base="b")
+
+    assert type(problem) is FatalError
+    assert line in problem.message
+    assert "docker system prune" in problem.hint
 
 
 @pytest.mark.parametrize(
@@ -135,14 +162,18 @@ def test_a_full_disk_is_called_one(line: str) -> None:
         ("buildah", "Error: creating build container: initializing source docker://localhost/nothing:1: no"),
     ],
 )
-def test_a_missing_base_is_named_with_what_the_engine_said(engine: Engine, line: str) -> None:
-    problem = ProcessError("build ended with status 1.", output=f"STEP 1/2: FROM nothing\n{line}")
-    found = explained(engine, problem, base="nothing:1")
-    assert isinstance(found, MissingInputError)
-    assert found.message == f"Could not pull the base image nothing:1: {line}"
-    assert "--base IMAGE" in found.hint
+def test_names_a_missing_base_image_and_repeats_the_engine(engine: Engine, line: str) -> None:
+    ended = ProcessError("build ended with status 1.", output=f"STEP 1/2: FROM nothing\n{line}")
+
+    problem = explained(engine, ended, base="nothing:1")
+
+    assert isinstance(problem, MissingInputError)
+    assert "image nothing:1" in problem.message
+    assert problem.message.endswith(line)
+    assert "--base IMAGE" in problem.hint
 
 
-def test_any_other_failure_stays_what_it_was() -> None:
+def test_leaves_any_other_failure_as_it_is() -> None:
     problem = ProcessError("It ended.", output="install_rocm.sh: ROCM_VERSION=x is no version")
+
     assert explained("docker", problem, base="b") is problem

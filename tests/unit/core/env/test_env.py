@@ -3,80 +3,103 @@ import shutil
 import sys
 import sysconfig
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from core import process
 from core.env import interpreter, require
 from core.errors import EnvironmentSetupError, UsageError
-
-ANSWER = {
-    "version": "3.13.2",
-    "implementation": "cpython",
-    "free_threaded": False,
-    "prefix": "/venv",
-    "base_prefix": "/usr",
-    "base_executable": "/usr/bin/python3.13",
-    "purelib": "/venv/lib",
-    "scripts": "/venv/bin",
-    "include": "/usr/include",
-}
+from tests.kit.machines import Answer, VirtualEnvironment, answer_processes
 
 
 @pytest.fixture(autouse=True)
-def _fresh() -> None:
+def _forgotten_interpreters() -> None:
     interpreter.cache_clear()
 
 
-def answering(monkeypatch: pytest.MonkeyPatch, text: str) -> None:
-    answer = process.Completed(returncode=0, stdout=text, stderr="")
-    monkeypatch.setattr(process, "capture", lambda *_arguments, **_options: answer)
+@pytest.fixture
+def environment(tmp_path: Path) -> VirtualEnvironment:
+    """Return a virtual environment."""
+    return VirtualEnvironment(folder=tmp_path / "venv")
+
+
+def answer_with(monkeypatch: pytest.MonkeyPatch, text: str) -> None:
+    """Let every Python answer with a text."""
+    answer_processes(monkeypatch, lambda _call: Answer(stdout=text))
 
 
 @pytest.mark.parametrize(
-    ("facts", "series", "tag"),
+    ("version", "is_free_threaded", "series", "tag"),
     [
-        ({}, "3.13", "cp313"),
-        ({"free_threaded": True}, "3.13t", "cp313t"),
-        ({"version": "3.9.18"}, "3.9", "cp39"),
-        ({"version": "3.14.0rc2"}, "3.14", "cp314"),
+        ("3.13.2", False, "3.13", "cp313"),
+        ("3.13.2", True, "3.13t", "cp313t"),
+        ("3.9.18", False, "3.9", "cp39"),
+        ("3.14.0rc2", False, "3.14", "cp314"),
     ],
 )
-def test_a_python_is_named_by_its_abi(
-    monkeypatch: pytest.MonkeyPatch, facts: dict[str, Any], series: str, tag: str
+def test_names_a_python_by_its_abi(
+    monkeypatch: pytest.MonkeyPatch,
+    environment: VirtualEnvironment,
+    *,
+    version: str,
+    is_free_threaded: bool,
+    series: str,
+    tag: str,
 ) -> None:
-    answering(monkeypatch, json.dumps({**ANSWER, **facts}))
-    found = interpreter(Path("/venv/bin/python"))
-    assert (found.series, found.tag) == (series, tag)
+    facts = {**environment.describe(), "version": version, "free_threaded": is_free_threaded}
+    answer_with(monkeypatch, json.dumps(facts))
+
+    target = interpreter(environment.python)
+
+    assert target.series == series
+    assert target.tag == tag
 
 
-@pytest.mark.parametrize("text", ["", "-I -c import json", '{"implementation": "pypy"}'])
-def test_what_answers_otherwise_is_no_python_to_build_for(monkeypatch: pytest.MonkeyPatch, text: str) -> None:
-    answering(monkeypatch, text)
-    with pytest.raises(EnvironmentSetupError, match=r"(is not a working Python interpreter|is pypy; wheels)"):
-        interpreter(Path("/venv/bin/python"))
+@pytest.mark.parametrize("text", ["", "-I -c import json"], ids=["nothing", "echo"])
+def test_rejects_a_program_that_is_no_python(
+    monkeypatch: pytest.MonkeyPatch, environment: VirtualEnvironment, text: str
+) -> None:
+    answer_with(monkeypatch, text)
+
+    with pytest.raises(EnvironmentSetupError) as raised:
+        interpreter(environment.python)
+
+    assert str(environment.python) in raised.value.message
+
+
+def test_rejects_a_python_that_is_not_cpython(
+    monkeypatch: pytest.MonkeyPatch, environment: VirtualEnvironment
+) -> None:
+    answer_with(monkeypatch, '{"implementation": "pypy"}')
+
+    with pytest.raises(EnvironmentSetupError, match="pypy"):
+        interpreter(environment.python)
 
 
 def test_a_stage_without_a_python_names_the_way_to_one() -> None:
-    with pytest.raises(UsageError, match="was given none") as caught:
+    with pytest.raises(UsageError) as raised:
         require(None)
-    assert "nox -s" in caught.value.hint
+
+    assert "nox -s" in raised.value.hint
+    assert "--python" in raised.value.hint
 
 
-def test_an_interpreter_that_is_not_there_is_named(tmp_path: Path) -> None:
-    with pytest.raises(EnvironmentSetupError, match="python is not a working Python interpreter"):
+def test_names_an_interpreter_that_does_not_exist(tmp_path: Path) -> None:
+    with pytest.raises(EnvironmentSetupError) as raised:
         require(tmp_path / "python")
+
+    assert str(tmp_path / "python") in raised.value.message
 
 
 @pytest.mark.processes
-def test_this_python_says_what_it_is() -> None:
-    found = require(Path(sys.executable))
-    assert found.version == ".".join(str(part) for part in sys.version_info[:3])
-    assert found.executable == Path(sys.executable)
-    assert found.prefix == Path(sys.prefix)
-    assert found.purelib == Path(sysconfig.get_path("purelib"))
-    assert found.virtual is (sys.prefix != sys.base_prefix)
+def test_describes_this_python() -> None:
+    target = require(Path(sys.executable))
+
+    assert target.version == ".".join(str(part) for part in sys.version_info[:3])
+    assert target.executable == Path(sys.executable)
+    assert target.prefix == Path(sys.prefix)
+    assert target.purelib == Path(sysconfig.get_path("purelib"))
+    assert target.virtual is (sys.prefix != sys.base_prefix)
 
 
 @pytest.mark.processes
@@ -87,7 +110,9 @@ def test_the_base_of_an_environment_lies_outside_it(tmp_path: Path, series: str)
     if python is None or process.capture([python, "-c", ""], check=False).returncode:
         pytest.skip(f"there is no Python {series}")
     process.capture([python, "-m", "venv", "--without-pip", str(tmp_path / "venv")])
-    found = interpreter(tmp_path / "venv" / "bin" / "python")
-    assert found.virtual
-    assert not found.base_executable.is_relative_to(tmp_path)
-    assert found.base_executable.is_file()
+
+    target = interpreter(tmp_path / "venv" / "bin" / "python")
+
+    assert target.virtual
+    assert not target.base_executable.is_relative_to(tmp_path)
+    assert target.base_executable.is_file()

@@ -1,392 +1,603 @@
 import json
 import re
 import sys
-from collections.abc import Sequence
-from dataclasses import replace
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
 
 import pytest
+from filelock import FileLock, Timeout
 
-from core import files, process
+from core import process
 from core.env import Installed, Interpreter, installer, interpreter
 from core.env.installer import (
     MARKER,
+    Backend,
     Install,
     Sources,
+    Whose,
     digest_of_calls,
     parse_configuration,
     prepared,
     require_planned,
 )
-from core.errors import CheckError, EnvironmentSetupError, ProcessError, origin
-from tests.kit.machines import target_in
+from core.errors import CheckError, EnvironmentSetupError, origin
+from tests.kit.machines import Answer, Call, VirtualEnvironment, answer_processes, target_in
+from tests.kit.repos import write_files
 from tests.kit.wheels import record_row
 
-TARGET = target_in(Path("/venv"))
-OWN = Sources(index_url="https://mine/simple", find_links=("/opt/wheels",), cert="/etc/ca.crt")
-EXACT = Sources(find_links=("https://host/index.html",), no_index=True)
+LINKS = Sources(find_links=("/wheels",), no_index=True)
+INDEX = Sources(index_url="https://mine/simple")
+
+BACKENDS = pytest.mark.parametrize("backend", ["uv", "pip"])
+CONSTRAINTS = ("--constraint", "--build-constraint")
 
 
-def one_installed(name: str, version: str, folder: Path = Path("/nowhere")) -> Installed:
-    return Installed(name=name, version=version, extras=(), folder=folder)
+@dataclass(kw_only=True)
+class Machine:
+    """A machine with a virtual environment, and what was called on it."""
+
+    environment: VirtualEnvironment
+    calls: list[Call] = field(default_factory=list)
+    constraints: dict[str, list[str]] = field(default_factory=dict)
+
+    @property
+    def target(self) -> Interpreter:
+        """The environment's interpreter."""
+        return target_in(self.environment.python.parents[1])
+
+    def run(self, call: Call) -> Answer:
+        """Answer a process; keep the constraints of an installer, whose files last as long as it does."""
+        self.constraints = {option: read_lines(call, option) for option in CONSTRAINTS}
+        return self.environment.run(call)
+
+    def installs(self) -> list[Call]:
+        """Return the calls of installers."""
+        return [call for call in self.calls if "install" in call.words]
+
+    def install(self, request: Install, *, backend: Backend = "uv", cache_dir: Path | None = None) -> Call:
+        """Install; return the call of the installer."""
+        installer.install(self.target, request, backend=backend, cache_dir=cache_dir)
+        return self.installs()[-1]
 
 
-class Called:
-    def __init__(self) -> None:
-        self.argv: list[str] = []
-        self.env: dict[str, str] = {}
-        self.constraints: dict[str, list[str]] = {}
-
-    def __call__(self, argv: Sequence[str], *, env: dict[str, str], **_: object) -> None:
-        self.argv, self.env = list(argv), env
-        for option in ("--constraint", "--build-constraint"):
-            self.constraints[option] = [
-                line for one in self.after(option) for line in Path(one).read_text().splitlines()
-            ]
-
-    def after(self, option: str) -> list[str]:
-        return [value for name, value in zip(self.argv, self.argv[1:], strict=False) if name == option]
+def read_lines(call: Call, option: str) -> list[str]:
+    """Return the lines of the file that an option names."""
+    if option not in call.words:
+        return []
+    return Path(call.option(option)).read_text(encoding="utf-8").splitlines()
 
 
-@pytest.fixture(name="called")
-def called_fixture(monkeypatch: pytest.MonkeyPatch) -> Called:
-    called = Called()
-    monkeypatch.setattr(process, "run", called)
-    monkeypatch.setattr(installer, "configured", lambda: OWN)
-    monkeypatch.setattr(installer, "installed", lambda _: (one_installed("rocm", "7.1"),))
-    return called
+def option_values(call: Call, option: str) -> list[str]:
+    """Return the words behind an option, which may be there several times."""
+    indices = [index for index, word in enumerate(call.words) if word == option]
+    return [call.words[index + 1] for index in indices]
 
 
-def test_a_configuration_is_read_as_pip_reads_it() -> None:
-    listed = (
-        "global.index-url='https://host/a=b/simple'\n"
-        "global.find-links='\\n/opt/wheels\\n/opt/more'\n"
-        "global.no-index='no'\n"
-        "install.extra-index-url='https://x https://y'\n"
-        "install.find-links='/install'\n"
-        ":env:.find-links='/env'\n"
-        ":env:.cert='/etc/ca.crt'\n"
-        "list.format='json'\n"
-        "no setting at all\n"
-    )
-    assert parse_configuration(listed, {}) == Sources(
-        index_url="https://host/a=b/simple",
-        extra_index_urls=("https://x", "https://y"),
-        find_links=("/env",),
-        cert="/etc/ca.crt",
-    )
-    assert parse_configuration("global.find-links='\\n/a\\n/b'", {}).find_links == ("/a", "/b")
-    assert parse_configuration("", {}) == Sources()
-    uv = {"UV_DEFAULT_INDEX": "https://a", "UV_INDEX": "n=https://b?x=1 https://c", "UV_FIND_LINKS": "/d,/e"}
-    named = Sources(
-        index_url="https://a", extra_index_urls=("https://b?x=1", "https://c"), find_links=("/d", "/e", "/a")
-    )
-    assert parse_configuration("global.find-links='/a'\nglobal.index-url='https://z'", uv) == named
+@pytest.fixture
+def _forgotten_configuration() -> Iterator[None]:
+    """Let each test have a configuration of its own, which is otherwise read once."""
+    installer.configured.cache_clear()
+    yield
+    installer.configured.cache_clear()
+
+
+@pytest.fixture
+def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, _forgotten_configuration: None) -> Machine:
+    """Return a machine whose user has an index and a certificate, and with ROCm in its environment."""
+    environment = VirtualEnvironment(folder=tmp_path / "venv", installed={"rocm": "7.1"})
+    environment.pip_configuration = "global.index-url='https://mine/simple'\nglobal.cert='/etc/ca.crt'\n"
+    machine = Machine(environment=environment)
+    machine.calls = answer_processes(monkeypatch, machine.run)
+    return machine
+
+
+# Configuration
 
 
 @pytest.mark.parametrize(
-    ("word", "meant"), [("y", True), ("True", True), ("1", True), ("0", False), ("", False)]
-)
-def test_yes_is_what_pip_takes_for_it(word: str, *, meant: bool) -> None:
-    assert parse_configuration(f"global.no-index={word!r}", {}).no_index is meant
-
-
-@pytest.mark.parametrize(
-    ("sources", "hashed", "refreshed"),
+    ("listed", "sources"),
     [
-        (Sources(find_links=("/wheels",), no_index=True), False, True),
-        (Sources(find_links=("/wheels",), no_index=True), True, False),
-        (EXACT, False, True),
-        (Sources(index_url="https://mine/simple"), False, False),
+        ("global.index-url='https://host/a=b/simple'", Sources(index_url="https://host/a=b/simple")),
+        (
+            "install.extra-index-url='https://x https://y'",
+            Sources(extra_index_urls=("https://x", "https://y")),
+        ),
+        ("global.find-links='\\n/a\\n/b'", Sources(find_links=("/a", "/b"))),
+        ("global.find-links='/a'\ninstall.find-links='/b'", Sources(find_links=("/b",))),
+        (":env:.find-links='/c'\ninstall.find-links='/b'", Sources(find_links=("/c",))),
+        (":env:.cert='/etc/ca.crt'", Sources(cert="/etc/ca.crt")),
+        ("list.format='json'\nno setting at all", Sources()),
+        ("", Sources()),
     ],
+    ids=["index", "indexes", "lines", "install", "variable", "certificate", "others", "nothing"],
 )
-def test_uv_looks_at_folders_anew(called: Called, sources: Sources, *, hashed: bool, refreshed: bool) -> None:
-    installer.install(TARGET, Install(requirements=("a",), sources=sources, hashed=hashed))
-    assert ("--refresh" in called.argv) == refreshed
-
-
-def test_pip_is_told_what_sdists_must_not_read(called: Called, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("PIP_CONFIG_FILE", "/users/pip.conf")
-    for name in ("PIP_INDEX_URL", "UV_INDEX_URL", "UV_INDEX_A_PASSWORD", "GITHUB_TOKEN", "GITHUB_ENV"):
-        monkeypatch.setenv(name, "https://user:word@host/simple")
-    monkeypatch.setenv("https_proxy", "http://user:word@proxy:3128")
-    installer.install(TARGET, Install(requirements=("torch==2.13.0",)), backend="pip")
-    assert called.argv[:5] == [sys.executable, "-m", "pip", "--python", "/venv/bin/python"]
-    assert called.after("--index-url") == ["https://mine/simple"]
-    assert not {"--isolated", "--cert"} & set(called.argv)
-    assert called.env["PIP_CONFIG_FILE"] == "/users/pip.conf"
-    # which pip itself logs in at
-    assert {name for name, value in called.env.items() if "word" in value} == {"https_proxy"}
-
-
-def test_a_certificate_of_exact_sources_reaches_both(called: Called, monkeypatch: pytest.MonkeyPatch) -> None:
-    exact = Sources(index_url="https://host/simple", extra_index_urls=("https://b",), cert="/own.crt")
-    installer.install(TARGET, Install(requirements=("rocm",), sources=exact), backend="pip")
-    assert called.after("--cert") == ["/own.crt"]
-    assert called.after("--extra-index-url") == ["https://b"]
-    installer.install(TARGET, Install(requirements=("rocm",), sources=exact))
-    assert called.env["SSL_CERT_FILE"] == "/own.crt"
-    monkeypatch.setenv("SSL_CERT_FILE", "/users.crt")
-    installer.install(TARGET, Install(requirements=("rocm",), sources=exact))
-    assert called.env["SSL_CERT_FILE"] == "/users.crt"
-
-
-@pytest.mark.parametrize("backend", ["uv", "pip"])
-def test_every_wish_is_passed_on(called: Called, backend: Any) -> None:
-    call = Install(
-        requirements=("a==1",),
-        files=(Path("r.txt"), Path("s.txt")),
-        hashed=True,
-        dependencies=False,
-        build_isolation=False,
-    )
-    installer.install(TARGET, call, backend=backend, cache_dir=Path("/cache"))
-    assert {"--require-hashes", "--no-deps", "--no-build-isolation"} <= set(called.argv)
-    assert called.after("-r") == ["r.txt", "s.txt"]
-    assert called.after("--cache-dir") == ["/cache"]
-    installer.install(TARGET, replace(call, gpu_family="gfx110X-all"), backend=backend)
-    assert called.env["ROCM_SDK_TARGET_FAMILY"] == "gfx110X-all"
-
-
-def test_pip_caches_no_build_that_settings_change(called: Called) -> None:
-    call = Install(requirements=("rocm==7.1",), sources=EXACT, gpu_family="gfx110X-all")
-    installer.install(TARGET, call, backend="pip", cache_dir=Path("/cache"))
-    assert "--no-cache-dir" in called.argv
-    assert "--cache-dir" not in called.argv  # the later of the two would win
-    installer.install(TARGET, call, backend="uv", cache_dir=Path("/cache"))
-    assert called.after("--cache-dir") == ["/cache"]
-    assert called.after("--config-settings") == ["gpu-family=gfx110X-all"]
+def test_reads_a_configuration_as_pip_reads_it(listed: str, sources: Sources) -> None:
+    assert parse_configuration(listed, {}) == sources
 
 
 @pytest.mark.parametrize(
-    ("whose", "refused", "builds"),
-    [("others", True, True), ("prebuilt", False, True), ("ours", False, False)],
-)
-def test_names_of_ours_are_kept_for_us(called: Called, whose: Any, *, refused: bool, builds: bool) -> None:
-    wheel = "/dist/torch-2.13.0-py3-none-any.whl"
-    installer.install(TARGET, Install(requirements=(wheel, "numpy"), whose=whose))
-    lines = called.constraints["--constraint"]
-    assert ("rocm==7.1" in lines) is builds, "what is there stays"
-    assert ("triton<0.dev0" in lines) is refused
-    assert not any(line.startswith("torch<") for line in lines), "the wheel itself"
-    assert ("torch<0.dev0" in called.constraints["--build-constraint"]) is builds
-    installer.install(TARGET, Install(requirements=("a",), hashed=True, build_isolation=False, whose=whose))
-    assert called.constraints == {"--constraint": [], "--build-constraint": []}
-
-
-@pytest.mark.parametrize(
-    ("found", "said"),
+    ("variables", "sources"),
     [
-        ([("rocm", "7.1"), ("rocm-sdk-core", "7.1.0")], ""),
-        ([("rocm", "7.1")], "rocm-sdk-core 7.1 is missing"),
-        ([("rocm", "7.2"), ("rocm-sdk-core", "7.1")], "rocm is 7.2, not 7.1"),
-        ([("rocm", "7.1"), ("rocm", "7.1"), ("rocm-sdk-core", "7.1")], "rocm is there 2 times"),
-        ([("rocm", "7.1"), ("rocm-sdk-core", "7.1"), ("rocm-x", "1")], "rocm-x 1 is not one of those"),
-        ([("rocm", "7.1"), ("rocm-sdk-core", "7.1"), ("numpy", "1")], ""),
+        ({"UV_DEFAULT_INDEX": "https://a"}, Sources(index_url="https://a", find_links=("/p",))),
+        (
+            {"UV_INDEX": "n=https://b?x=1 https://c"},
+            Sources(
+                index_url="https://pip",
+                extra_index_urls=("https://b?x=1", "https://c"),
+                find_links=("/p",),
+            ),
+        ),
+        (
+            {"UV_FIND_LINKS": "/d,/e"},
+            Sources(index_url="https://pip", find_links=("/d", "/e", "/p")),
+        ),
     ],
+    ids=["default index", "named indexes", "links"],
 )
-def test_what_is_installed_is_what_was_planned(
-    monkeypatch: pytest.MonkeyPatch, found: list[tuple[str, str]], said: str
+def test_variables_of_uv_come_before_the_configuration_of_pip(
+    variables: dict[str, str], sources: Sources
 ) -> None:
-    monkeypatch.setattr(installer, "installed", lambda _: tuple(one_installed(*one) for one in found))
-    planned = {"rocm": "7.1", "rocm-sdk-core": "7.1"}
-    if said:
-        with pytest.raises(CheckError, match=re.escape(said)):
-            require_planned(TARGET, planned)
-    else:
-        assert require_planned(TARGET, planned) == []
-    if "not one of those" in said:
-        assert require_planned(TARGET, planned, more=True) == ["rocm-x 1"]
+    listed = "global.find-links='/p'\nglobal.index-url='https://pip'"
+
+    assert parse_configuration(listed, variables) == sources
 
 
-def test_a_file_that_another_package_wrote_over_is_found(tmp_path: Path) -> None:
-    folder = tmp_path / "rocm-7.1.dist-info"
-    folder.mkdir()
-    lines = [record_row(name, data) for name, data in {"a.py": b"ours", "big": b"x" * (2 << 20)}.items()]
-    (folder / "RECORD").write_text("".join([*lines, "a.pyc,,\n", "gone.py,sha256=x,3\n"]))
-    one = one_installed("rocm", "7.1", folder)
-    for data, altered in ((b"ours", ""), (b"oura", "a.py"), (b"longer", "a.py")):
-        (tmp_path / "a.py").write_bytes(data)
-        (tmp_path / "big").write_bytes(b"y" * (2 << 20))
-        assert one.altered == altered
-    (tmp_path / "a.py").write_bytes(b"ours")
-    (tmp_path / "big").write_bytes(b"y")
-    assert one.altered == "big"
-
-
-def test_what_cannot_be_installed_is_named(called: Called, monkeypatch: pytest.MonkeyPatch) -> None:
-    def fail(*_arguments: object, **_options: object) -> None:
-        raise ProcessError("uv ended with status 1.")
-
-    monkeypatch.setattr(process, "run", fail)
-    call = Install(requirements=("rocm==7.1",), files=(Path("/locks/test.txt"),))
-    with pytest.raises(EnvironmentSetupError, match=r"rocm==7\.1, test.txt could not be .* /venv .*3\.12\.1"):
-        installer.install(TARGET, call)
-    assert called.argv == []
+@pytest.mark.parametrize(
+    ("word", "is_yes"),
+    [("y", True), ("True", True), ("1", True), ("0", False), ("", False), ("no", False)],
+)
+def test_takes_for_yes_what_pip_takes_for_it(word: str, *, is_yes: bool) -> None:
+    assert parse_configuration(f"global.no-index={word!r}", {}).no_index is is_yes
 
 
 @pytest.mark.processes
-def test_the_persons_configuration_is_asked_of_pip(
+@pytest.mark.usefixtures("_forgotten_configuration")
+def test_asks_pip_for_the_users_configuration(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "pip.conf").write_text("[global]\nindex-url = https://mine/simple\n")
     monkeypatch.setenv("PIP_CONFIG_FILE", str(tmp_path / "pip.conf"))
-    # of pip's folders, those that are not there are said and left out, as pip itself does
-    monkeypatch.setenv("PIP_FIND_LINKS", f"{tmp_path} /a https://mine/")
-    monkeypatch.setenv("UV_FIND_LINKS", "/b")
-    installer.configured.cache_clear()
-    try:
-        sources = installer.configured()
-    finally:
-        installer.configured.cache_clear()
-    assert (sources.index_url, sources.find_links) == (
-        "https://mine/simple",
-        (str(tmp_path), "https://mine/"),
-    )
-    said = capsys.readouterr().err.splitlines()
-    assert [line.split()[1] for line in said] == ["/b,", "/a,"]
+    monkeypatch.delenv("PIP_INDEX_URL", raising=False)
+    monkeypatch.delenv("UV_DEFAULT_INDEX", raising=False)
+    monkeypatch.setenv("PIP_FIND_LINKS", f"{tmp_path} /absent https://mine/")
+    monkeypatch.setenv("UV_FIND_LINKS", "/of-uv")
+
+    sources = installer.configured()
+
+    assert sources.index_url == "https://mine/simple"
+    # As with pip itself, a folder that is not there is told and left out.
+    assert sources.find_links == (str(tmp_path), "https://mine/")
+    warnings = capsys.readouterr().err.splitlines()
+    assert [warning.split()[1] for warning in warnings] == ["/of-uv,", "/absent,"]
 
 
-CALLS = (Install(requirements=("a==1",)), Install(requirements=("b==2",)))
+# One call of an installer
 
 
-@pytest.fixture(name="target")
-def target_fixture(tmp_path: Path) -> Interpreter:
-    (tmp_path / "venv").mkdir()
-    return target_in(tmp_path / "venv")
-
-
-@pytest.fixture(name="done")
-def done_fixture(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    done: list[str] = []
-
-    def run(argv: Sequence[object], **_: object) -> None:
-        done.append(" ".join(str(word) for word in argv[1:]))
-
-    def install(_target: Interpreter, call: Install, *, backend: str, cache_dir: Path | None) -> None:
-        done.append(f"{backend} installs {call.requirements[0]} with {cache_dir}")
-
-    monkeypatch.setattr(process, "run", run)
-    monkeypatch.setattr(installer, "install", install)
-    monkeypatch.setattr(installer, "installed", lambda _: ())
-    return done
-
-
-@pytest.mark.parametrize(("backend", "maker"), [("uv", "venv --no-config"), ("pip", "-m virtualenv")])
-def test_a_venv_is_made_and_marked(target: Interpreter, done: list[str], backend: Any, maker: str) -> None:
-    with prepared(target, CALLS, digest="d1", backend=backend, cache_dir=Path("/cache")):
-        assert json.loads((target.prefix / MARKER).read_text()) == {"digest": "d1"}
-    assert done == [
-        f"{maker} --quiet --clear --python /usr/bin/python3.12 {target.prefix}",
-        f"{backend} installs a==1 with /cache",
-        f"{backend} installs b==2 with /cache",
-    ]
-
-
-def test_the_same_digest_is_used_as_it_is(target: Interpreter, done: list[str]) -> None:
-    for digest, made in (("d1", True), ("d1", False), ("d2", True), ("d1", True)):
-        done.clear()
-        with prepared(target, CALLS, digest=digest):
-            pass
-        assert bool(done) is made, digest
-    done.clear()
-    with prepared(target, CALLS, digest="d1", force=True):
-        pass
-    assert len(done) == 3
-
-
-def test_a_half_filled_environment_is_made_anew(
-    target: Interpreter, done: list[str], monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    ("sources", "is_hashed", "looks_again"),
+    [(LINKS, False, True), (LINKS, True, False), (INDEX, False, False)],
+    ids=["folder", "folder by digest", "index"],
+)
+def test_uv_looks_again_at_wheels_that_may_be_built_anew(
+    machine: Machine, sources: Sources, *, is_hashed: bool, looks_again: bool
 ) -> None:
-    with prepared(target, CALLS, digest="d1"):
+    call = machine.install(Install(requirements=("a",), sources=sources, hashed=is_hashed))
+
+    assert ("--refresh" in call.words) is looks_again
+
+
+def test_pip_installs_into_the_environment_from_the_users_sources(machine: Machine) -> None:
+    call = machine.install(Install(requirements=("torch==2.13.0",)), backend="pip")
+
+    assert call.words[:5] == (sys.executable, "-m", "pip", "--python", str(machine.environment.python))
+    assert call.option("--index-url") == "https://mine/simple"
+    assert {"--isolated", "--cert"}.isdisjoint(call.words), "pip reads these settings itself"
+
+
+def test_pip_gets_the_users_configuration_file_and_proxy(
+    machine: Machine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # pip itself logs in at the proxy.
+    monkeypatch.setenv("PIP_CONFIG_FILE", "/users/pip.conf")
+    monkeypatch.setenv("https_proxy", "http://user:word@proxy:3128")
+
+    call = machine.install(Install(requirements=("torch==2.13.0",)), backend="pip")
+
+    assert call.variables["PIP_CONFIG_FILE"] == "/users/pip.conf"
+    assert call.variables["https_proxy"] == "http://user:word@proxy:3128"
+
+
+@pytest.mark.parametrize(
+    "name", ["PIP_INDEX_URL", "UV_INDEX_URL", "UV_INDEX_A_PASSWORD", "GITHUB_TOKEN", "GITHUB_ENV"]
+)
+def test_the_code_of_sdists_reads_no_password(
+    machine: Machine, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    monkeypatch.setenv(name, "https://user:word@host/simple")
+
+    call = machine.install(Install(requirements=("torch==2.13.0",)), backend="pip")
+
+    assert name not in call.variables
+
+
+EXACT = Sources(index_url="https://host/simple", extra_index_urls=("https://b",), cert="/own.crt")
+
+
+def test_pip_gets_the_certificate_of_exact_sources(machine: Machine) -> None:
+    call = machine.install(Install(requirements=("rocm",), sources=EXACT), backend="pip")
+
+    assert call.option("--cert") == "/own.crt"
+    assert call.option("--extra-index-url") == "https://b"
+    assert "--isolated" in call.words
+
+
+@pytest.mark.parametrize(
+    ("users_certificate", "certificate"), [(None, "/own.crt"), ("/users.crt", "/users.crt")]
+)
+def test_uv_gets_the_certificate_of_the_user_or_of_exact_sources(
+    machine: Machine, monkeypatch: pytest.MonkeyPatch, users_certificate: str | None, certificate: str
+) -> None:
+    if users_certificate is not None:
+        monkeypatch.setenv("SSL_CERT_FILE", users_certificate)
+
+    call = machine.install(Install(requirements=("rocm",), sources=EXACT))
+
+    assert call.variables["SSL_CERT_FILE"] == certificate
+
+
+@BACKENDS
+def test_passes_every_wish_to_the_installer(machine: Machine, tmp_path: Path, backend: Backend) -> None:
+    write_files(tmp_path, {"r.txt": "a==1\n", "s.txt": "b==1\n"})
+    files = (tmp_path / "r.txt", tmp_path / "s.txt")
+    request = Install(
+        requirements=("c==1",), files=files, hashed=True, dependencies=False, build_isolation=False
+    )
+
+    call = machine.install(request, backend=backend, cache_dir=Path("/cache"))
+
+    assert {"--require-hashes", "--no-deps", "--no-build-isolation", "c==1"} <= set(call.words)
+    assert option_values(call, "-r") == [str(file) for file in files]
+    assert call.option("--cache-dir") == "/cache"
+
+
+@BACKENDS
+def test_tells_builds_of_sdists_their_gpu_family(machine: Machine, backend: Backend) -> None:
+    call = machine.install(Install(requirements=("rocm",), gpu_family="gfx110X-all"), backend=backend)
+
+    assert call.variables["ROCM_SDK_TARGET_FAMILY"] == "gfx110X-all"
+    assert call.option("--config-settings") == "gpu-family=gfx110X-all"
+
+
+def test_pip_caches_no_build_that_settings_change(machine: Machine) -> None:
+    request = Install(requirements=("rocm==7.1",), gpu_family="gfx110X-all")
+
+    call = machine.install(request, backend="pip", cache_dir=Path("/cache"))
+
+    assert "--no-cache-dir" in call.words
+    assert "--cache-dir" not in call.words, "the later of the two would win"
+
+
+def test_uv_caches_builds_apart_by_their_settings(machine: Machine) -> None:
+    request = Install(requirements=("rocm==7.1",), gpu_family="gfx110X-all")
+
+    call = machine.install(request, cache_dir=Path("/cache"))
+
+    assert call.option("--cache-dir") == "/cache"
+
+
+def test_names_what_could_not_be_installed(machine: Machine, tmp_path: Path) -> None:
+    (tmp_path / "test.txt").write_text("")
+    machine.environment.unavailable.add("rocm==7.1")
+
+    with pytest.raises(EnvironmentSetupError) as raised:
+        machine.install(Install(requirements=("rocm==7.1",), files=(tmp_path / "test.txt",)))
+
+    assert "rocm==7.1, test.txt" in raised.value.message
+    assert str(machine.environment.folder) in raised.value.message
+    assert "3.12.1" in raised.value.message
+
+
+# Names of ours
+
+WHEEL = "/dist/torch-2.13.0-py3-none-any.whl"
+
+
+@pytest.mark.parametrize(
+    ("whose", "refuses_names", "keeps_versions"),
+    [("others", True, True), ("prebuilt", False, True), ("ours", False, False)],
+)
+def test_others_may_not_bring_packages_of_our_names(
+    machine: Machine, whose: Whose, *, refuses_names: bool, keeps_versions: bool
+) -> None:
+    machine.install(Install(requirements=(WHEEL, "numpy"), whose=whose))
+
+    constraints = machine.constraints["--constraint"]
+    assert ("triton<0.dev0" in constraints) is refuses_names
+    assert ("rocm==7.1" in constraints) is keeps_versions, "what is installed stays"
+    assert "torch<0.dev0" not in constraints, "the wheel is torch"
+
+
+@pytest.mark.parametrize(("whose", "refuses"), [("others", True), ("prebuilt", True), ("ours", False)])
+def test_builds_of_others_may_not_bring_packages_of_our_names(
+    machine: Machine, whose: Whose, *, refuses: bool
+) -> None:
+    machine.install(Install(requirements=(WHEEL, "numpy"), whose=whose))
+
+    assert ("torch<0.dev0" in machine.constraints["--build-constraint"]) is refuses
+
+
+@pytest.mark.parametrize("whose", ["others", "prebuilt", "ours"])
+def test_files_by_digest_need_no_constraints(machine: Machine, whose: Whose) -> None:
+    machine.install(Install(requirements=("a",), hashed=True, build_isolation=False, whose=whose))
+
+    assert machine.constraints == {"--constraint": [], "--build-constraint": []}
+
+
+PLANNED = {"rocm": "7.1", "rocm-sdk-core": "7.1"}
+
+
+@pytest.mark.parametrize(
+    "installed",
+    [
+        {"rocm": "7.1", "rocm-sdk-core": "7.1.0"},
+        {"rocm": "7.1", "rocm-sdk-core": "7.1", "numpy": "1"},
+    ],
+    ids=["equal versions", "others besides"],
+)
+def test_accepts_an_environment_with_the_planned_packages(
+    machine: Machine, installed: dict[str, str]
+) -> None:
+    machine.environment.installed = installed
+
+    assert require_planned(machine.target, PLANNED) == []
+
+
+@pytest.mark.parametrize(
+    ("installed", "mentioned"),
+    [
+        ({"rocm": "7.1"}, ["rocm-sdk-core 7.1"]),
+        ({"rocm": "7.2", "rocm-sdk-core": "7.1"}, ["7.2", "not 7.1"]),
+        ({"rocm": "7.1", "rocm-sdk-core": "7.1", "rocm-x": "1"}, ["rocm-x 1"]),
+    ],
+    ids=["missing", "other version", "stranger"],
+)
+def test_rejects_an_environment_with_other_packages_of_our_names(
+    machine: Machine, installed: dict[str, str], mentioned: list[str]
+) -> None:
+    machine.environment.installed = installed
+
+    with pytest.raises(CheckError) as raised:
+        require_planned(machine.target, PLANNED)
+
+    assert all(name in raised.value.message for name in mentioned)
+
+
+def test_rejects_a_package_that_is_installed_twice(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
+    rocm = {"name": "rocm", "version": "7.1", "extras": [], "folder": "/nowhere"}
+    answer_processes(monkeypatch, lambda _call: Answer(stdout=json.dumps([rocm, rocm])))
+
+    with pytest.raises(CheckError, match=r"rocm .* 2 times"):
+        require_planned(machine.target, {"rocm": "7.1"})
+
+
+def test_returns_strangers_where_they_are_allowed(machine: Machine) -> None:
+    machine.environment.installed = {**PLANNED, "rocm-x": "1"}
+
+    assert require_planned(machine.target, PLANNED, more=True) == ["rocm-x 1"]
+
+
+@pytest.fixture
+def installed_rocm(tmp_path: Path) -> Installed:
+    """Return an installed package with a small file, and one that is too large to be hashed."""
+    folder = tmp_path / "rocm-7.1.dist-info"
+    folder.mkdir()
+    (tmp_path / "a.py").write_bytes(b"ours")
+    (tmp_path / "big").write_bytes(b"x" * (2 << 20))
+
+    rows = [record_row("a.py", b"ours"), record_row("big", b"x" * (2 << 20))]
+    # Byte code has no digest, and a user may delete files.
+    rows += ["a.pyc,,\n", "gone.py,sha256=x,3\n"]
+    (folder / "RECORD").write_text("".join(rows))
+    return Installed(name="rocm", version="7.1", extras=(), folder=folder)
+
+
+def test_an_installed_package_is_unaltered(installed_rocm: Installed) -> None:
+    assert installed_rocm.altered == ""
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "altered"),
+    [
+        ("a.py", b"oura", "a.py"),
+        ("a.py", b"longer", "a.py"),
+        ("big", b"y", "big"),
+        ("big", b"y" * (2 << 20), ""),
+    ],
+    ids=["content", "size", "size of a large file", "content of a large file"],
+)
+def test_finds_a_file_that_another_package_wrote_over(
+    installed_rocm: Installed, tmp_path: Path, name: str, content: bytes, altered: str
+) -> None:
+    (tmp_path / name).write_bytes(content)
+
+    assert installed_rocm.altered == altered
+
+
+# Environments that are kept
+
+FIRST = Install(requirements=("a==1",))
+SECOND = Install(requirements=("b==2",))
+
+
+def prepare(machine: Machine, digest: str, *, backend: Backend = "uv", force: bool = False) -> list[str]:
+    """Prepare the environment; return the calls that this took, without questions and programs' paths."""
+    count = len(machine.calls)
+    with prepared(
+        machine.target, (FIRST, SECOND), digest=digest, backend=backend, cache_dir=Path("/cache"), force=force
+    ):
         pass
-
-    def fail(*_arguments: object, **_options: object) -> None:
-        raise EnvironmentSetupError("b==2 could not be installed.")
-
-    with monkeypatch.context() as patch:
-        patch.setattr(installer, "install", fail)
-        with pytest.raises(EnvironmentSetupError), prepared(target, CALLS, digest="d2"):
-            pytest.fail("It was used half filled.")
-    assert not (target.prefix / MARKER).exists()
-    done.clear()
-    with prepared(target, CALLS, digest="d1"):
-        pass
-    assert len(done) == 3
+    commands = [" ".join(call.words[1:]) for call in machine.calls[count:]]
+    return [command for command in commands if "venv" in command or "virtualenv" in command]
 
 
-def test_one_that_cannot_be_emptied_is_named(target: Interpreter, monkeypatch: pytest.MonkeyPatch) -> None:
-    def fail(_argv: object, **_: object) -> None:
-        raise ProcessError("uv ended with status 1.")
-
-    monkeypatch.setattr(process, "run", fail)
-    problem = pytest.raises(EnvironmentSetupError, match=r"Could not create the environment .*venv")
-    with problem, prepared(target, CALLS, digest="d1"):
-        pass
+def read_marker(machine: Machine) -> dict[str, str]:
+    """Return what is written into the environment about how it was made."""
+    marker: dict[str, str] = json.loads((machine.environment.folder / MARKER).read_text())
+    return marker
 
 
-def test_a_bare_interpreter_is_left_alone(tmp_path: Path, done: list[str]) -> None:
-    bare = target_in(tmp_path, virtual=False)
-    problem = pytest.raises(EnvironmentSetupError, match="is not a virtual environment")
-    with problem, prepared(bare, CALLS, digest="d1"):
-        pass
-    assert done == []
+@pytest.mark.parametrize(
+    ("backend", "command"), [("uv", "venv --no-config"), ("pip", "-m virtualenv")], ids=["uv", "pip"]
+)
+def test_makes_an_environment_and_installs_into_it(machine: Machine, backend: Backend, command: str) -> None:
+    commands = prepare(machine, "d1", backend=backend)
+
+    target = machine.target
+    assert commands[0] == f"{command} --quiet --clear --python {target.base_executable} {target.prefix}"
+    assert [call.option("--cache-dir") for call in machine.installs()] == ["/cache", "/cache"]
+    assert machine.environment.installed == {"a": "1", "b": "2"}
 
 
-def test_the_lock_lies_beside_it_and_is_held(target: Interpreter, monkeypatch: pytest.MonkeyPatch) -> None:
-    from contextlib import contextmanager
+def test_marks_an_environment_with_its_digest(machine: Machine) -> None:
+    prepare(machine, "d1")
 
-    held: list[Path] = []
-
-    @contextmanager
-    def locked(path: Path, *, what: str) -> Any:
-        assert what == str(target.prefix)
-        held.append(path)
-        yield
-        held.remove(path)
-
-    monkeypatch.setattr(files, "locked", locked)
-    (target.prefix / MARKER).write_text('{"digest": "d1"}')
-    with prepared(target, CALLS, digest="d1"):
-        assert held == [target.prefix.parent / ".venv.lock"]
-    assert held == []
+    assert read_marker(machine) == {"digest": "d1"}
 
 
-def test_a_digest_covers_all_that_an_environment_is_made_from(tmp_path: Path) -> None:
-    target = target_in(tmp_path)
-    lock = tmp_path / "lock.txt"
-    lock.write_text("a==1")
-    call = Install(requirements=("a==1",), files=(lock,))
-    digest = digest_of_calls(target, [call])
-    assert digest == digest_of_calls(target_in(tmp_path / "elsewhere"), [call])
-    others = [
-        digest_of_calls(target_in(tmp_path, version="3.12.2"), [call]),
-        digest_of_calls(target_in(tmp_path, base_executable=Path("/other")), [call]),
-        digest_of_calls(target, [call, call]),
-        digest_of_calls(target, [Install(requirements=("a==2",), files=(lock,))]),
-        digest_of_calls(
-            target, [Install(requirements=("a==1",), files=(lock,), sources=Sources(no_index=True))]
-        ),
-        digest_of_calls(target, [Install(requirements=("a==1",), files=(lock,), gpu_family="gfx110X-all")]),
-        digest_of_calls(target, [call], salt=["abc"]),
+def test_uses_an_environment_with_the_same_digest_as_it_is(machine: Machine) -> None:
+    prepare(machine, "d1")
+
+    assert prepare(machine, "d1") == []
+
+
+@pytest.mark.parametrize(("digest", "force"), [("d2", False), ("d1", True)], ids=["other digest", "forced"])
+def test_makes_an_environment_anew(machine: Machine, digest: str, *, force: bool) -> None:
+    prepare(machine, "d1")
+
+    assert prepare(machine, digest, force=force) != []
+    assert read_marker(machine) == {"digest": digest}
+
+
+def test_makes_an_environment_anew_that_was_left_incomplete(machine: Machine) -> None:
+    prepare(machine, "d1")
+    machine.environment.unavailable.add("b==2")
+
+    with pytest.raises(EnvironmentSetupError):
+        prepare(machine, "d2")
+    assert not (machine.environment.folder / MARKER).exists()
+
+    machine.environment.unavailable.clear()
+    assert prepare(machine, "d1") != []
+
+
+def test_names_an_environment_that_cannot_be_made(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
+    answer_processes(monkeypatch, lambda _call: Answer(status=1))
+
+    with pytest.raises(EnvironmentSetupError, match=re.escape(str(machine.environment.folder))):
+        prepare(machine, "d1")
+
+
+def test_leaves_a_bare_interpreter_alone(machine: Machine) -> None:
+    bare = replace(machine.target, virtual=False)
+
+    with (
+        pytest.raises(EnvironmentSetupError, match=re.escape(str(bare.executable))),
+        prepared(bare, (FIRST,), digest="d1"),
+    ):
+        pytest.fail("It was used.")
+
+    assert machine.calls == []
+
+
+def test_holds_a_lock_beside_the_environment_while_it_is_used(machine: Machine) -> None:
+    # Emptying the environment would take a lock inside with it.
+    lock = FileLock(machine.environment.folder.with_name(".venv.lock"))
+
+    with prepared(machine.target, (FIRST,), digest="d1"), pytest.raises(Timeout):
+        lock.acquire(timeout=0)
+
+    lock.acquire(timeout=0)
+    lock.release()
+
+
+# Digests
+
+
+@pytest.fixture
+def request_with_file(tmp_path: Path) -> Install:
+    """Return an installation of a requirement and of a file with one."""
+    (tmp_path / "lock.txt").write_text("a==1")
+    return Install(requirements=("a==1",), files=(tmp_path / "lock.txt",))
+
+
+def test_a_digest_does_not_cover_where_an_environment_lies(
+    request_with_file: Install, tmp_path: Path
+) -> None:
+    digest = digest_of_calls(target_in(tmp_path / "here"), [request_with_file])
+
+    assert digest == digest_of_calls(target_in(tmp_path / "there"), [request_with_file])
+
+
+def test_a_digest_covers_the_interpreter(request_with_file: Install, tmp_path: Path) -> None:
+    targets = [
+        target_in(tmp_path),
+        target_in(tmp_path, version="3.12.2"),
+        target_in(tmp_path, base_executable=Path("/other")),
     ]
-    lock.write_text("a==2")
-    others.append(digest_of_calls(target, [call]))
-    assert len({digest, *others}) == len(others) + 1
+
+    assert len({digest_of_calls(target, [request_with_file]) for target in targets}) == len(targets)
+
+
+def test_a_digest_covers_what_is_installed(request_with_file: Install, tmp_path: Path) -> None:
+    requests = [
+        [request_with_file],
+        [request_with_file, request_with_file],
+        [replace(request_with_file, requirements=("a==2",))],
+        [replace(request_with_file, sources=Sources(no_index=True))],
+        [replace(request_with_file, gpu_family="gfx110X-all")],
+    ]
+
+    digests = {digest_of_calls(target_in(tmp_path), calls) for calls in requests}
+
+    assert len(digests) == len(requests)
+
+
+def test_a_digest_covers_the_content_of_files_and_the_callers_salt(
+    request_with_file: Install, tmp_path: Path
+) -> None:
+    target = target_in(tmp_path)
+    digest = digest_of_calls(target, [request_with_file])
+    salted = digest_of_calls(target, [request_with_file], salt=["abc"])
+
+    (tmp_path / "lock.txt").write_text("a==2")
+
+    changed = digest_of_calls(target, [request_with_file])
+    assert len({digest, salted, changed}) == 3
+
+
+# Real installers
 
 
 @pytest.mark.processes
-@pytest.mark.parametrize("backend", ["uv", "pip"])
-def test_a_failed_installation_has_the_installers_first_error_and_a_log(tmp_path: Path, backend: Any) -> None:
+@BACKENDS
+def test_a_failed_installation_has_the_installers_error_and_a_log(tmp_path: Path, backend: Backend) -> None:
     process.capture([sys.executable, "-m", "venv", "--without-pip", tmp_path / "venv"])
     target = interpreter(tmp_path / "venv" / "bin" / "python")
-    call = Install(requirements=("absent==9",), sources=Sources(find_links=(str(tmp_path),), no_index=True))
-    failed = pytest.raises(EnvironmentSetupError, match="absent==9 could not be installed")
-    with failed as caught, prepared(target, [call], digest="d", backend=backend):
-        pass
-    said = origin(caught.value)
-    assert said is not None
-    assert said.cause is not None
-    assert (said.cause.tool, said.log) == (backend, tmp_path / ".venv.log")
-    assert "absent" in said.cause.message
+    sources = Sources(find_links=(str(tmp_path),), no_index=True)
+
+    with (
+        pytest.raises(EnvironmentSetupError, match="absent==9") as raised,
+        prepared(
+            target, [Install(requirements=("absent==9",), sources=sources)], digest="d", backend=backend
+        ),
+    ):
+        pytest.fail("It was used.")
+
+    problem = origin(raised.value)
+    assert problem is not None
+    assert problem.cause is not None
+    assert problem.cause.tool == backend
+    assert "absent" in problem.cause.message
+    assert problem.log == tmp_path / ".venv.log"

@@ -1,5 +1,5 @@
+from collections.abc import Collection, Mapping
 from pathlib import Path
-from typing import Any
 
 import pytest
 from hypothesis import given
@@ -10,31 +10,38 @@ from core.env import Interpreter
 from core.env.installer import TORCH_TESTS, kept, locked_call, parse_lock, subset, target_lock, without
 from core.errors import DataError
 from tests.kit.machines import target_in
+from tests.kit.repos import write_files
 
-COMPILED = Path(__file__).with_name("recorded").joinpath("compiled-lock.txt").read_text()
+COMPILED_LOCK = Path(__file__).with_name("recorded").joinpath("compiled-lock.txt").read_text()
 NAMES = [f"p{number}" for number in range(8)]
-REAL = sorted((ROOT / "requirements").glob("*.txt"))
+OUR_LOCKS = sorted((ROOT / "requirements").glob("*.txt"))
+
+# Who requires whom; cycles are allowed, as real packages have some.
+GRAPHS = st.fixed_dictionaries(
+    {name: st.lists(st.sampled_from(NAMES), unique=True, max_size=3) for name in NAMES}
+)
+Graph = Mapping[str, list[str]]
 
 
-@st.composite
-def graphs(draw: st.DrawFn) -> dict[str, list[str]]:
-    """Draw who requires whom; cycles are allowed, as real packages have some."""
-    return {name: draw(st.lists(st.sampled_from(NAMES), unique=True, max_size=3)) for name in NAMES}
-
-
-def lock_of(graph: dict[str, list[str]], *, uv: bool) -> str:
+def lock_text(graph: Graph, *, is_of_uv: bool = True) -> str:
+    """Return the lock of packages as uv, or pip-compile, writes it."""
     lines = ["# compiled"]
     for name in graph:
-        parents = [parent for parent, children in graph.items() if name in children] + ["-r x.in"]
-        lines += [f"{name}==1.{name[1:]} \\", f"    --hash=sha256:{name}"]
-        if len(parents) == 1 and not uv:
+        parents = [parent for parent, children in graph.items() if name in children]
+        parents.append("-r x.in")
+
+        lines.append(f"{name}==1.{name[1:]} \\")
+        lines.append(f"    --hash=sha256:{name}")
+        if len(parents) == 1 and not is_of_uv:
             lines.append(f"    # via {parents[0]}")
         else:
-            lines += ["    # via", *(f"    #   {parent}" for parent in parents)]
+            lines.append("    # via")
+            lines += [f"    #   {parent}" for parent in parents]
     return "\n".join(lines) + "\n"
 
 
-def closure(graph: dict[str, list[str]], roots: set[str]) -> set[str]:
+def reachable_names(graph: Graph, roots: Collection[str]) -> set[str]:
+    """Return the roots, what they require, what that requires, and so on."""
     reached: set[str] = set()
     waiting = list(roots)
     while waiting:
@@ -45,129 +52,186 @@ def closure(graph: dict[str, list[str]], roots: set[str]) -> set[str]:
     return reached
 
 
-@given(graphs(), st.sets(st.sampled_from(NAMES), min_size=1), st.booleans())
-def test_a_part_is_its_roots_and_all_they_require(
-    graph: dict[str, list[str]],
+# Parts of a lock
+
+
+@given(GRAPHS, st.sets(st.sampled_from(NAMES), min_size=1), st.booleans())
+def test_a_part_has_its_roots_and_all_that_they_require(
+    graph: Graph,
     roots: set[str],
-    uv: bool,  # noqa: FBT001 - hypothesis gives it
+    is_of_uv: bool,  # noqa: FBT001 - hypothesis gives it
 ) -> None:
-    text = lock_of(graph, uv=uv)
-    part = subset(text, roots)
-    assert {one.name for one in parse_lock(part)} == closure(graph, roots)
-    assert parse_lock(part) == [one for one in parse_lock(text) if one.name in closure(graph, roots)]
+    lock = lock_text(graph, is_of_uv=is_of_uv)
+
+    part = subset(lock, roots)
+
+    names = reachable_names(graph, roots)
+    assert parse_lock(part) == [locked for locked in parse_lock(lock) if locked.name in names]
     assert subset(part, roots) == part
 
 
-@given(graphs(), st.sets(st.sampled_from(NAMES)))
-def test_what_is_left_out_is_all_that_goes(graph: dict[str, list[str]], names: set[str]) -> None:
-    text = lock_of(graph, uv=True)
-    assert parse_lock(without(text, names)) == [one for one in parse_lock(text) if one.name not in names]
+@given(GRAPHS, st.sets(st.sampled_from(NAMES)))
+def test_leaves_out_the_named_packages_alone(graph: Graph, names: set[str]) -> None:
+    lock = lock_text(graph)
+
+    rest = parse_lock(without(lock, names))
+
+    assert rest == [locked for locked in parse_lock(lock) if locked.name not in names]
 
 
-def test_a_compiled_lock_is_read_with_its_annotations() -> None:
-    assert [(one.name, one.via) for one in parse_lock(COMPILED)] == [
-        ("build", ()),
-        ("packaging", ("build", "viable")),
-        ("pyproject-hooks", ("build",)),
-        ("viable", ()),
-        ("setuptools", ()),
+def test_reads_why_each_package_is_in_a_lock() -> None:
+    assert {locked.name: locked.via for locked in parse_lock(COMPILED_LOCK)} == {
+        "build": (),
+        "packaging": ("build", "viable"),
+        "pyproject-hooks": ("build",),
+        "viable": (),
+        "setuptools": (),
+    }
+
+
+def test_a_part_keeps_hashes_markers_and_annotations() -> None:
+    assert subset(COMPILED_LOCK, ["Viable", "setuptools"]).splitlines() == [
+        "packaging==26.3 \\",
+        "    --hash=sha256:cc",
+        "    # via",
+        "    #   -r target.in",
+        "    #   build",
+        "    #   viable",
+        'viable[extra]==1.0 ; python_version < "3.12" \\',
+        "    --hash=sha256:ee",
+        "    # via -r target.in",
+        "setuptools==80 \\",
+        "    --hash=sha256:ff",
+        "    # via -r target.in",
     ]
 
 
-def test_a_part_keeps_hashes_and_markers_and_no_settings() -> None:
-    assert subset(COMPILED, ["Viable", "setuptools"]) == (
-        "packaging==26.3 \\\n    --hash=sha256:cc\n    # via\n    #   -r target.in\n    #   build\n"
-        '    #   viable\nviable[extra]==1.0 ; python_version < "3.12" \\\n    --hash=sha256:ee\n'
-        "    # via -r target.in\nsetuptools==80 \\\n    --hash=sha256:ff\n    # via -r target.in\n"
-    )
-    assert "index-url" not in without(COMPILED, [])
+def test_a_part_keeps_no_settings() -> None:
+    assert "index-url" in COMPILED_LOCK
+    assert "index-url" not in without(COMPILED_LOCK, [])
 
 
-def test_names_are_compared_as_packages_are() -> None:
-    assert "pyproject-hooks" not in without(COMPILED, ["PyProject_Hooks"])
+def test_compares_names_as_installers_do() -> None:
+    assert "pyproject-hooks" not in without(COMPILED_LOCK, ["PyProject_Hooks"])
 
 
-def test_what_the_lock_lacks_is_named() -> None:
-    with pytest.raises(DataError, match=r"The lock has no 'bild'\. Did you mean 'build'\?"):
-        subset(COMPILED, ["bild", "build"])
+def test_names_what_a_lock_lacks_and_what_is_nearest() -> None:
+    with pytest.raises(DataError) as raised:
+        subset(COMPILED_LOCK, ["bild", "build"])
+
+    assert "'bild'" in raised.value.message
+    assert "'build'" in raised.value.message
 
 
-@pytest.mark.parametrize("path", REAL, ids=lambda path: path.name)
-def test_every_requirement_of_our_locks_is_hashed_and_there_for_a_reason(path: Path) -> None:
+@pytest.mark.parametrize("path", OUR_LOCKS, ids=lambda path: path.name)
+def test_every_requirement_of_our_locks_is_hashed(path: Path) -> None:
     locked = parse_lock(path.read_text(encoding="utf-8"))
-    names = {one.name for one in locked}
+
     assert locked
-    for one in locked:
-        assert "--hash=sha256:" in one.text
-        assert one.via or "# via" in one.text
-        assert set(one.via) <= names
+    assert [requirement.name for requirement in locked if "--hash=sha256:" not in requirement.text] == []
 
 
-def test_a_kept_part_is_found_by_its_text_alone(tmp_path: Path) -> None:
-    first, again, other = (kept(tmp_path / "locks", "venv", text) for text in ("a==1\n", "a==1\n", "a==2\n"))
-    assert first == again != other
-    assert (first.read_bytes(), other.read_bytes()) == (b"a==1\n", b"a==2\n")
+@pytest.mark.parametrize("path", OUR_LOCKS, ids=lambda path: path.name)
+def test_every_requirement_of_our_locks_is_there_for_a_reason(path: Path) -> None:
+    locked = parse_lock(path.read_text(encoding="utf-8"))
+
+    names = {requirement.name for requirement in locked}
+    assert [requirement.name for requirement in locked if "# via" not in requirement.text] == []
+    assert [requirement.name for requirement in locked if not names.issuperset(requirement.via)] == []
+
+
+def test_finds_a_kept_part_by_its_text_alone(tmp_path: Path) -> None:
+    first = kept(tmp_path / "locks", "venv", "a==1\n")
+    second = kept(tmp_path / "locks", "venv", "a==2\n")
+
+    assert kept(tmp_path / "locks", "venv", "a==1\n") == first
+    assert first.read_bytes() == b"a==1\n"
+    assert second.read_bytes() == b"a==2\n"
     assert first.name.startswith("venv-")
 
 
-def target(version: str = "3.12.4", **facts: Any) -> Interpreter:
-    return target_in(Path("/env"), version=version, **facts)
+# Locks of a target environment
 
 
 @pytest.fixture
 def common(tmp_path: Path) -> Common:
+    """Return options for a checkout of the test's own."""
     return Common(root=tmp_path, platform="linux")
 
 
 @pytest.fixture
 def lock(common: Common) -> Path:
-    path = common.root / "requirements" / "target-linux-3.12.txt"
-    path.parent.mkdir()
-    path.write_text(COMPILED)
-    (path.parent / "target.in").write_text("numpy\n")
-    return path
+    """Return the checkout's lock for Python 3.12; for others there are only unlocked requirements."""
+    folder = common.root / "requirements"
+    write_files(folder, {"target-linux-3.12.txt": COMPILED_LOCK, "target.in": "numpy\n"})
+    return folder / "target-linux-3.12.txt"
 
 
-def test_a_lock_is_one_a_python(common: Common, lock: Path) -> None:
-    assert target_lock(common, target()) == lock
-    assert target_lock(common, target("3.13.0")) is None
-    assert target_lock(common, target(free_threaded=True)) == lock
+def python(version: str = "3.12.4", *, is_free_threaded: bool = False) -> Interpreter:
+    """Return an interpreter."""
+    return target_in(Path("/env"), version=version, free_threaded=is_free_threaded)
 
 
-def test_the_whole_lock_is_installed_as_it_stands(common: Common, lock: Path) -> None:
-    call = locked_call(common, target())
-    assert call.files == (lock,)
-    assert call.hashed
+def test_each_python_has_a_lock_of_its_own(common: Common, lock: Path) -> None:
+    assert target_lock(common, python()) == lock
+    assert target_lock(common, python("3.13.0")) is None
 
 
-def test_tests_have_a_lock_of_their_own(common: Common, lock: Path) -> None:
-    own = lock.with_name("torch-tests-linux-3.12.txt")
-    own.write_text("expecttest==0.3.0 \\\n    --hash=sha256:ee\n")
-    assert locked_call(common, target(), lock=TORCH_TESTS).files == (own,)
+def test_a_free_threaded_python_has_the_lock_of_its_version(common: Common, lock: Path) -> None:
+    assert target_lock(common, python(is_free_threaded=True)) == lock
+
+
+def test_installs_a_complete_lock_as_it_stands(common: Common, lock: Path) -> None:
+    request = locked_call(common, python())
+
+    assert request.files == (lock,)
+    assert request.hashed
+
+
+def test_tests_of_torch_have_a_lock_of_their_own(common: Common, lock: Path) -> None:
+    tests_lock = lock.with_name("torch-tests-linux-3.12.txt")
+    tests_lock.write_text("expecttest==0.3.0 \\\n    --hash=sha256:ee\n")
+
+    assert locked_call(common, python(), lock=TORCH_TESTS).files == (tests_lock,)
 
 
 @pytest.mark.usefixtures("lock")
-def test_a_part_of_the_lock_keeps_what_it_requires(common: Common) -> None:
-    call = locked_call(common, target(), only=("viable",))
-    text = call.files[0].read_text()
-    assert call.hashed
-    assert "viable[extra]==1.0" in text
-    assert "packaging==26.3" in text
-    assert "setuptools" not in text
-    with pytest.raises(DataError):
-        locked_call(common, target(), only=("flit",))
+def test_installs_a_part_of_a_lock_with_what_it_requires(common: Common) -> None:
+    request = locked_call(common, python(), only=("viable",))
+
+    locked = parse_lock(request.files[0].read_text())
+    assert {requirement.name for requirement in locked} == {"viable", "packaging"}
+    assert request.hashed
 
 
-def test_a_refs_own_requirement_takes_the_place_of_the_locked_one(common: Common, lock: Path) -> None:
-    call = locked_call(common, target(), replaced=("Setuptools<70",))
-    text = call.files[0].read_text()
+@pytest.mark.usefixtures("lock")
+def test_rejects_a_part_that_the_lock_lacks(common: Common) -> None:
+    with pytest.raises(DataError, match="flit"):
+        locked_call(common, python(), only=("flit",))
+
+
+def test_a_requirement_of_a_ref_replaces_the_locked_one(common: Common, lock: Path) -> None:
+    request = locked_call(common, python(), replaced=("Setuptools<70",))
+
+    text = request.files[0].read_text()
     assert "setuptools" not in text
     assert "build==1.6.1" in text
-    assert "setuptools" in lock.read_text()
+    assert "setuptools" in lock.read_text(), "the lock itself stays"
 
 
-def test_a_python_without_one_is_told(common: Common, lock: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    call = locked_call(common, target("3.14.0"))
-    assert (call.files, call.hashed) == ((lock.parent / "target.in",), False)
-    assert "no lock for Python 3.14" in capsys.readouterr().err
-    assert locked_call(common, target("3.14.0"), only=("pytest",)).requirements == ("pytest",)
+def test_installs_unlocked_requirements_for_a_python_without_a_lock(
+    common: Common, lock: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    request = locked_call(common, python("3.14.0"))
+
+    assert request.files == (lock.with_name("target.in"),)
+    assert not request.hashed
+    assert "Python 3.14" in capsys.readouterr().err
+
+
+@pytest.mark.usefixtures("lock")
+def test_installs_named_requirements_for_a_python_without_a_lock(common: Common) -> None:
+    request = locked_call(common, python("3.14.0"), only=("pytest",))
+
+    assert request.requirements == ("pytest",)
+    assert request.files == ()

@@ -1,4 +1,3 @@
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -7,20 +6,49 @@ import pytest
 from core.cli.options import Common
 from core.errors import MissingInputError, StoreError, UsageError
 from core.packages import Offer, RunGroup, find_group, fits, offered, required_by
-from core.run import RunOutputs, records
+from core.run import Platform
 from core.run.records import FileRecord
-from core.stores import Store
 from core.stores.directory import DirectoryStore
-from tests.unit.ci.conftest import Lab
+from tests.kit import runs
+from tests.kit.memory_store import MemoryStore
+from tests.kit.wheels import wheel_filename, write_wheel
+
+GROUP = "g"
+
+
+@pytest.fixture
+def common(tmp_path: Path) -> Common:
+    """Return options that name run 17."""
+    return Common(root=tmp_path, run_id="17")
 
 
 def offer(distribution: str, version: str, name: str = "") -> Offer:
-    filename = name or f"{distribution.replace('-', '_')}-{version}-py3-none-any.whl"
+    """Return a file on offer, by default a wheel for every Python."""
+    filename = name or wheel_filename(name=distribution, version=version)
     return Offer(name=filename, distribution=distribution, version=version, sha256="a" * 64)
 
 
+def publish_torch(
+    common: Common, folder: Path, *, group: str = GROUP, requires: tuple[str, ...] = ()
+) -> FileRecord:
+    """Put a torch wheel into the run, with the record of its build; return the file's part of that."""
+    wheel = write_wheel(folder / "dist", name="torch", requires=requires)
+    (file,) = runs.publish_files(
+        common.open_store(), common.outputs, [wheel], step="build_torch", family=group
+    )
+    return file
+
+
+def run_group(common: Common, name: str = GROUP) -> RunGroup:
+    """Return a group of the run."""
+    return RunGroup(store=common.open_store(), outputs=common.outputs, name=name)
+
+
+# Files for a Python and a platform
+
+
 @pytest.mark.parametrize(
-    ("name", "there"),
+    ("name", "is_for_it"),
     [
         ("torch-2-cp312-cp312-linux_x86_64.whl", True),
         ("torch-2-cp311-cp311-linux_x86_64.whl", False),
@@ -32,60 +60,124 @@ def offer(distribution: str, version: str, name: str = "") -> Offer:
         ("rocm-7.1.tar.gz", True),
     ],
 )
-def test_files_are_for_a_python_by_their_tags(name: str, there: bool) -> None:  # noqa: FBT001 - a table
-    assert fits(offer("torch", "2", name), "cp312") is there
-    assert fits(offer("torch", "2", name), "cp312", "linux") is there
-    assert fits(offer("torch", "2", name), "", "windows") is ("linux" not in name)
+@pytest.mark.parametrize("platform", [None, "linux"])
+def test_tells_by_its_tags_whether_a_file_is_for_a_python(
+    name: str, platform: Platform | None, *, is_for_it: bool
+) -> None:
+    assert fits(offer("torch", "2", name), "cp312", platform) is is_for_it
 
 
-def test_offers_are_what_successful_records_promise(lab: Lab) -> None:
-    torch = lab.publish("torch")
-    failed = lab.record_of(
-        torch.model_copy(update={"name": "x.whl", "key": "x"}), stage="failed", status="failed", exit_code=1
+@pytest.mark.parametrize(
+    ("name", "is_for_it"),
+    [
+        ("torch-2-cp312-cp312-linux_x86_64.whl", False),
+        ("torch-2-cp312-cp312-win_amd64.whl", True),
+        ("torch-2-py3-none-any.whl", True),
+        ("rocm-7.1.tar.gz", True),
+    ],
+)
+def test_tells_by_its_tags_whether_a_file_is_for_a_platform(name: str, *, is_for_it: bool) -> None:
+    assert fits(offer("torch", "2", name), "", "windows") is is_for_it
+
+
+# Files of a run
+
+
+def test_offers_what_a_successful_record_promises(common: Common, tmp_path: Path) -> None:
+    torch = publish_torch(common, tmp_path)
+
+    (wheel,) = offered(run_group(common))
+
+    assert wheel == Offer(
+        name=wheel_filename(),
+        distribution="torch",
+        version=torch.version,
+        sha256=torch.sha256,
+        key=torch.key,
+        size=torch.size,
+        metadata_sha256=torch.metadata_sha256,
     )
-    records.write(lab.store, lab.outputs, "g", failed)
-    group = RunGroup(store=lab.store, outputs=lab.outputs, name="g")
-    (one,) = offered(group)
-    assert (one.name, one.sha256, one.key) == (torch.name, torch.sha256, torch.key)
-    assert (one.size, one.metadata_sha256) == (torch.size, torch.metadata_sha256)
 
 
-def test_of_two_records_of_a_local_file_the_one_that_lies_there_counts(lab: Lab) -> None:
-    torch = lab.publish("torch")
-    before = torch.model_copy(update={"sha256": "0" * 64})
-    records.write(lab.store, lab.outputs, "g", lab.record_of(before, stage="an_earlier_build"))
-    (one,) = offered(RunGroup(store=lab.store, outputs=lab.outputs, name="g"))
-    assert one.sha256 == torch.sha256
+def test_offers_nothing_of_a_failed_record(common: Common, tmp_path: Path) -> None:
+    torch = publish_torch(common, tmp_path)
+    other = torch.model_copy(update={"name": "x.whl", "key": "x"})
+    runs.write_record(
+        common.open_store(),
+        common.outputs,
+        step="build_audio",
+        family=GROUP,
+        files=[other],
+        error="It broke.",
+    )
+
+    assert [wheel.name for wheel in offered(run_group(common))] == [torch.name]
 
 
-def test_a_group_without_a_record_offers_nothing(store: Store, outputs: RunOutputs) -> None:
-    with pytest.raises(MissingInputError, match="No record of group g names a wheel"):
-        offered(RunGroup(store=store, outputs=outputs, name="g"))
+def test_offers_the_file_that_lies_there_where_two_records_name_it(common: Common, tmp_path: Path) -> None:
+    torch = publish_torch(common, tmp_path)
+    earlier = torch.model_copy(update={"sha256": "0" * 64})
+    runs.write_record(
+        common.open_store(), common.outputs, step="an_earlier_build", family=GROUP, files=[earlier]
+    )
+
+    (wheel,) = offered(run_group(common))
+
+    assert wheel.sha256 == torch.sha256
 
 
-def test_a_run_is_found_in_its_repositorys_folder_or_without_one(lab: Lab) -> None:
-    lab.publish("torch")
-    found = find_group(replace(lab.common, external_repo="owner-repo/"), "")
-    assert (found.name, found.outputs.external_repo) == ("g", "")
+def test_names_a_group_without_a_record() -> None:
+    group = RunGroup(store=MemoryStore(), outputs=runs.run_outputs(), name="nobodys")
+
+    with pytest.raises(MissingInputError, match="nobodys"):
+        offered(group)
 
 
-def test_a_run_is_read_where_ci_left_it(common: Common, publish: Callable[..., FileRecord]) -> None:
-    publish("torch")
-    found = find_group(replace(common, store="elsewhere", read_store=common.store), "g")
-    assert found.where == f"{common.open_store().url}/17-linux/python/g"
+# Groups of a run
 
 
-def test_one_of_several_groups_must_be_named(common: Common, publish: Callable[..., FileRecord]) -> None:
-    publish("torch", group="g")
-    publish("torch", group="h")
-    with pytest.raises(UsageError, match="has the groups g, h"):
-        find_group(common, "")
+def test_finds_a_run_outside_the_folder_of_its_repository(common: Common, tmp_path: Path) -> None:
+    publish_torch(common, tmp_path)
+
+    group = find_group(replace(common, external_repo="owner-repo/"), "")
+
+    assert group.name == GROUP
+    assert group.outputs.external_repo == ""
+
+
+def test_finds_a_run_in_the_store_of_ci(common: Common, tmp_path: Path) -> None:
+    publish_torch(common, tmp_path)
+
+    group = find_group(replace(common, store="elsewhere", read_store=common.store), GROUP)
+
+    assert group.where == f"{common.open_store().url}/17-linux/python/{GROUP}"
+
+
+def test_finds_the_named_one_of_several_groups(common: Common, tmp_path: Path) -> None:
+    publish_torch(common, tmp_path, group="g")
+    publish_torch(common, tmp_path, group="h")
+
     assert find_group(common, "h").name == "h"
 
 
-def test_a_run_that_never_was_is_one_message_with_every_place(tmp_path: Path, common: Common) -> None:
-    with pytest.raises(MissingInputError, match=r"group g of run 17 in .*/out/17-linux nor in .*/b/17-linux"):
-        find_group(replace(common, read_store=str(tmp_path / "b")), "g")
+def test_names_the_groups_where_none_of_several_is_chosen(common: Common, tmp_path: Path) -> None:
+    publish_torch(common, tmp_path, group="g")
+    publish_torch(common, tmp_path, group="h")
+
+    with pytest.raises(UsageError) as raised:
+        find_group(common, "")
+
+    assert "g, h" in raised.value.message
+    assert "--artifact-group" in raised.value.hint
+
+
+def test_names_every_place_where_a_run_was_looked_for(common: Common, tmp_path: Path) -> None:
+    with pytest.raises(MissingInputError) as raised:
+        find_group(replace(common, read_store=str(tmp_path / "b")), GROUP)
+
+    assert "group g of run 17" in raised.value.message
+    assert "/out/17-linux" in raised.value.message
+    assert "/b/17-linux" in raised.value.message
 
 
 @pytest.mark.parametrize(
@@ -101,15 +193,37 @@ def test_a_run_that_never_was_is_one_message_with_every_place(tmp_path: Path, co
         ("gfx94", ""),
     ],
 )
-def test_a_groups_families_are_its_name_without_the_variant(lab: Lab, group: str, family: str) -> None:
-    assert RunGroup(store=DirectoryStore(lab.root), outputs=lab.outputs, name=group).family == family
+def test_the_families_of_a_group_are_its_name_without_the_variant(
+    tmp_path: Path, group: str, family: str
+) -> None:
+    run_group = RunGroup(store=DirectoryStore(tmp_path), outputs=runs.run_outputs(), name=group)
+
+    assert run_group.family == family
 
 
-def test_requirements_are_read_from_a_sidecar_that_is_the_recorded_one(lab: Lab) -> None:
-    lab.publish("torch", fields=[("Requires-Dist", "rocm==7.1"), ("Requires-Dist", "numpy; extra == 'x'")])
-    (one,) = offered(RunGroup(store=lab.store, outputs=lab.outputs, name="g"))
-    assert required_by(lab.store, one) == ("rocm==7.1", "numpy; extra == 'x'")
-    lab.store.put_bytes(f"{one.key}.metadata", b"Name: torch\nRequires-Dist: evil\n")
-    with pytest.raises(StoreError, match="differs from its record"):
-        required_by(lab.store, one)
-    assert required_by(lab.store, offer("rocm", "7.1", "rocm-7.1.tar.gz")) == ()
+# What files require
+
+
+def test_reads_what_a_wheel_requires_from_its_sidecar(common: Common, tmp_path: Path) -> None:
+    publish_torch(common, tmp_path, requires=("rocm==7.1", "numpy; extra == 'x'"))
+    (wheel,) = offered(run_group(common))
+
+    assert required_by(common.open_store(), wheel) == ("rocm==7.1", "numpy; extra == 'x'")
+
+
+def test_rejects_a_changed_sidecar(common: Common, tmp_path: Path) -> None:
+    publish_torch(common, tmp_path)
+    (wheel,) = offered(run_group(common))
+    store = common.open_store()
+    store.put_bytes(f"{wheel.key}.metadata", b"Name: torch\nRequires-Dist: evil\n")
+
+    with pytest.raises(StoreError) as raised:
+        required_by(store, wheel)
+
+    assert f"{wheel.key}.metadata" in raised.value.message
+
+
+def test_an_sdist_requires_nothing_before_it_is_built() -> None:
+    sdist = offer("rocm", "7.1", "rocm-7.1.tar.gz")
+
+    assert required_by(MemoryStore(), sdist) == ()

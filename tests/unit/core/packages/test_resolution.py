@@ -1,152 +1,175 @@
-from collections.abc import Callable, Sequence
-from dataclasses import replace
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from core import process
-from core.env import installer
 from core.env.installer import Sources
-from core.errors import DataError, EnvironmentSetupError, ProcessError
+from core.errors import DataError, EnvironmentSetupError
 from core.http import answering
-from core.packages import Offer, resolution, sources
-from tests.conftest import MakeWheel
-from tests.kit.machines import target_in
-from tests.kit.servers import Quiet
+from core.packages import Offer, resolution
+from core.packages.resolution import Chosen, Question, SdistRequires
+from core.packages.sources import PackageSource
+from tests.kit.machines import Answer, Call, answer_processes, target_in
+from tests.kit.servers import RefusingServer
+from tests.kit.wheels import write_sdist, write_wheel
+
+A = "a" * 64
+B = "b" * 64
+
+
+@dataclass(frozen=True)
+class Packages:
+    """A folder of packages to choose from."""
+
+    folder: Path
+
+    def add(self, name: str, version: str, *requires: str, tag: str = "py3-none-any") -> None:
+        """Write a wheel."""
+        write_wheel(self.folder, name=name, version=version, requires=requires, tag=tag)
+
+    def choose(
+        self, *requirements: str, sdist_requires: SdistRequires = lambda _sdist, _extras: ()
+    ) -> Chosen:
+        """Choose packages for Python 3.12 on Linux."""
+        return resolution.choose(
+            PackageSource(find_links=(str(self.folder),)),
+            requirements,
+            python=target_in(self.folder / "env", version="3.12.4"),
+            platform="linux",
+            sdist_requires=sdist_requires,
+        )
 
 
 @pytest.fixture
-def chosen(tmp_path: Path, make_wheel: MakeWheel) -> Callable[..., Any]:
-    def made(offered: Sequence[tuple[str, str, Sequence[str]]], *asked: str, **more: Any) -> Any:
-        for name, version, lines in offered:
-            fields = [("Requires-Dist", line) for line in lines]
-            make_wheel(tmp_path / "dist", name, version, fields=fields, tag=more.get("tag", "py3-none-any"))
-        source = sources.PackageSource(find_links=(str(tmp_path / "dist"),))
-        return resolution.choose(
-            source,
-            asked,
-            python=target_in(tmp_path / "env", version="3.12.4"),
-            platform="linux",
-            sdist_requires=more.get("sdist_requires", lambda *_: ()),
-        )
-
-    return made
+def packages(tmp_path: Path) -> Packages:
+    """Return a folder without packages."""
+    return Packages(tmp_path / "dist")
 
 
-TRITON = ("triton", "3.6.0", ())
+# Our packages
 
 
-def test_ours_are_chosen_alone_and_what_they_require_of_others_is_gathered(chosen: Any) -> None:
-    torch = (
-        "torch",
-        "2.10.0",
-        ["triton==3.6.0; sys_platform == 'linux'", "numpy>=2", "pywin32; os_name == 'nt'"],
+def test_chooses_our_packages_and_what_they_require_of_ours(packages: Packages) -> None:
+    packages.add("torch", "2.10.0", "triton==3.6.0; sys_platform == 'linux'")
+    packages.add("triton", "3.6.0")
+    packages.add("rocm", "7.1")
+
+    chosen = packages.choose("torch")
+
+    assert chosen.versions == {"torch": "2.10.0", "triton": "3.6.0"}
+    assert all(len(offer.sha256) == 64 for offer in chosen.files)
+
+
+def test_gathers_what_is_required_of_others(packages: Packages) -> None:
+    packages.add("torch", "2.10.0", "numpy>=2", "pywin32; os_name == 'nt'")
+
+    assert packages.choose("torch", "pytest").others == ("numpy>=2", "pytest")
+
+
+@pytest.fixture
+def packages_with_extras(packages: Packages) -> Packages:
+    """Return a torch whose extras require a package of ours and one of others, and an apex that has one."""
+    packages.add(
+        "torch", "2", "amd-torch-device-gfx942==2; extra == 'device-gfx942'", "numpy; extra == 'more'"
     )
-    found = chosen([torch, TRITON, ("rocm", "7.1", ())], "torch", "pytest")
-    assert found.versions == {"torch": "2.10.0", "triton": "3.6.0"}
-    assert found.others == ("numpy>=2", "pytest")
-    assert all(len(one.sha256) == 64 for one in found.files)
-
-
-def test_extras_count_where_they_are_asked_for(chosen: Any) -> None:
-    lines = ["amd-torch-device-gfx942==2; extra == 'device-gfx942'", "numpy; extra == 'more'"]
-    offered = [
-        ("torch", "2", lines),
-        ("amd-torch-device-gfx942", "2", ["torch==2"]),
-        ("apex", "1", ["torch[more]"]),
-    ]
-    assert set(chosen(offered, "torch").versions) == {"torch"}
-    assert set(chosen(offered, "torch[device-gfx942]").versions) == {"torch", "amd-torch-device-gfx942"}
-    # another one asks for more of what is chosen already
-    assert chosen(offered, "torch", "apex").others == ("numpy",)
-
-
-def test_an_older_version_is_taken_where_the_newest_does_not_fit(chosen: Any) -> None:
-    offered = [
-        *(("torch", version, ()) for version in ("2.10.0a1", "2.10.0.dev5", "2.9.0")),
-        ("torchvision", "0.25.0", ["torch==2.11.0"]),
-        ("torchvision", "0.24.0", ["torch==2.9.0"]),
-    ]
-    assert chosen(offered, "torch").versions == {"torch": "2.10.0a1"}, "the newest of PEP 440"
-    for wanted in (["torchvision", "torch"], ["torch", "torchvision"]):
-        assert chosen(offered, *wanted).versions == {"torchvision": "0.24.0", "torch": "2.9.0"}
+    packages.add("amd-torch-device-gfx942", "2", "torch==2")
+    packages.add("apex", "1", "torch[more]")
+    return packages
 
 
 @pytest.mark.parametrize(
-    ("asked", "said"),
-    [
-        ("torch==3", r"There is no torch==3 for Python 3\.12: .*/dist has 2"),
-        ("apex", "There is no apex for .* has none of it"),
-        ("torch", r"There is no triton==9, which torch-2-py3-none-any\.whl requires, for .* has 3\.6\.0"),
-    ],
+    ("requirement", "names"),
+    [("torch", {"torch"}), ("torch[device-gfx942]", {"torch", "amd-torch-device-gfx942"})],
 )
-def test_what_is_missing_is_said_with_what_there_is(chosen: Any, asked: str, said: str) -> None:
-    with pytest.raises(EnvironmentSetupError, match=said) as caught:
-        chosen([("torch", "2", ["triton==9"]), TRITON], asked)
-    assert "--find-links" in caught.value.hint
+def test_extras_count_where_they_are_required(
+    packages_with_extras: Packages, requirement: str, names: set[str]
+) -> None:
+    assert set(packages_with_extras.choose(requirement).versions) == names
 
 
-def test_files_of_another_python_or_platform_are_none(chosen: Any) -> None:
-    for tag in ("cp311-cp311-linux_x86_64", "cp312-cp312-win_amd64"):
-        with pytest.raises(EnvironmentSetupError, match="no torch"):
-            chosen([("torch", "2", ())], "torch", tag=tag)
-    assert chosen([("torch", "2", ())], "torch", tag="cp312-cp312-manylinux_2_28_x86_64").files
+def test_extras_count_for_a_package_that_is_chosen_already(packages_with_extras: Packages) -> None:
+    assert packages_with_extras.choose("torch", "apex").others == ("numpy",)
 
 
-def test_an_sdist_requires_what_the_caller_knows(chosen: Any, tmp_path: Path) -> None:
-    (tmp_path / "dist").mkdir()
-    (tmp_path / "dist" / "rocm-7.1.tar.gz").write_bytes(b"sdist")
-    told: list[Any] = []
+@pytest.fixture
+def packages_of_several_versions(packages: Packages) -> Packages:
+    """Return three versions of torch, and two torchvisions, of which only the older one has its torch."""
+    for version in ("2.10.0a1", "2.10.0.dev5", "2.9.0"):
+        packages.add("torch", version)
+    packages.add("torchvision", "0.25.0", "torch==2.11.0")
+    packages.add("torchvision", "0.24.0", "torch==2.9.0")
+    return packages
 
-    def sdist_requires(one: Any, extras: Any) -> list[str]:
-        told.append((one.distribution, set(extras)))
+
+def test_chooses_the_newest_version(packages_of_several_versions: Packages) -> None:
+    # PEP 440: an alpha is newer than a development release.
+    assert packages_of_several_versions.choose("torch").versions == {"torch": "2.10.0a1"}
+
+
+@pytest.mark.parametrize("requirements", [["torchvision", "torch"], ["torch", "torchvision"]], ids=" ".join)
+def test_chooses_an_older_version_where_the_newest_does_not_fit(
+    packages_of_several_versions: Packages, requirements: Sequence[str]
+) -> None:
+    chosen = packages_of_several_versions.choose(*requirements)
+
+    assert chosen.versions == {"torchvision": "0.24.0", "torch": "2.9.0"}
+
+
+@pytest.mark.parametrize(
+    ("requirement", "mentioned"),
+    [
+        ("torch==3", ["torch==3", "Python 3.12", "/dist has 2"]),
+        ("apex", ["no apex", "none of it"]),
+        ("torch", ["triton==9", "torch-2-py3-none-any.whl", "has 3.6.0"]),
+    ],
+    ids=["version", "package", "requirement of a package"],
+)
+def test_names_what_is_missing_and_what_there_is(
+    packages: Packages, requirement: str, mentioned: list[str]
+) -> None:
+    packages.add("torch", "2", "triton==9")
+    packages.add("triton", "3.6.0")
+
+    with pytest.raises(EnvironmentSetupError) as raised:
+        packages.choose(requirement)
+
+    assert all(name in raised.value.message for name in mentioned)
+    assert "--find-links" in raised.value.hint
+
+
+@pytest.mark.parametrize("tag", ["cp311-cp311-linux_x86_64", "cp312-cp312-win_amd64"])
+def test_chooses_no_file_of_another_python_or_platform(packages: Packages, tag: str) -> None:
+    packages.add("torch", "2", tag=tag)
+
+    with pytest.raises(EnvironmentSetupError, match="no torch"):
+        packages.choose("torch")
+
+
+def test_chooses_a_file_for_the_python_and_platform(packages: Packages) -> None:
+    packages.add("torch", "2", tag="cp312-cp312-manylinux_2_28_x86_64")
+
+    assert packages.choose("torch").versions == {"torch": "2"}
+
+
+def test_an_sdist_requires_what_the_caller_knows_of_its_extras(packages: Packages) -> None:
+    write_sdist(packages.folder, name="rocm", version="7.1")
+    packages.add("rocm-sdk-core", "7.1")
+    questions: list[tuple[str, frozenset[str]]] = []
+
+    def sdist_requires(sdist: Offer, extras: frozenset[str]) -> Sequence[str]:
+        questions.append((sdist.distribution, extras))
         return ["rocm-sdk-core==7.1"]
 
-    found = chosen([("rocm-sdk-core", "7.1", ())], "rocm[libraries]", sdist_requires=sdist_requires)
-    assert set(found.versions) == {"rocm", "rocm-sdk-core"}
-    assert ("rocm", {"libraries"}) in told
+    chosen = packages.choose("rocm[libraries]", sdist_requires=sdist_requires)
+
+    assert set(chosen.versions) == {"rocm", "rocm-sdk-core"}
+    assert ("rocm", frozenset({"libraries"})) in questions
 
 
-def resolved(name: str) -> resolution.Resolved:
-    return resolution.Resolved(
-        name=name,
-        version="1",
-        files=(Offer(name=name, distribution=name, version="1", url="https://x/y", sha256="a" * 64),),
-    )
+# Packages of others, which uv resolves
 
-
-def test_others_are_never_asked_for_ours(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    asked: list[resolution.Question] = []
-    answers = (resolved("numpy"),)
-
-    def answer(one: Any) -> Any:
-        asked.append(one)
-        return answers
-
-    monkeypatch.setattr(resolution, "resolve", answer)
-    question = resolution.Question(requirements=(), sources=Sources(), python=tmp_path)
-    assert resolution.resolve_others((), ["torch"], question) == ()
-    assert resolution.resolve_others(["numpy"], ["torch"], question) == (answers[0],)
-    assert (asked[0].requirements, asked[0].excludes) == (("numpy",), ("torch",))
-    assert [one.allowed for one in asked] == [False]
-    resolution.resolve_others(["torch==2.13"], [], question, allowed=True)
-    assert asked[1].allowed
-
-
-def test_both_sides_are_pinned_by_digest(chosen: Any, tmp_path: Path) -> None:
-    found = chosen([TRITON], "triton")
-    call = resolution.pinned_call(
-        tmp_path / "locks", [*found.files, resolved("numpy")], None, family="gfx942"
-    )
-    first, second = call.files[0].read_text().splitlines()
-    assert first == f"numpy==1 --hash=sha256:{'a' * 64}"
-    assert second == f"triton==3.6.0 --hash=sha256:{found.files[0].sha256}"
-    assert (call.hashed, call.dependencies, call.build_isolation) == (True, False, False)
-    assert dict(call.env) == {"ROCM_SDK_TARGET_FAMILY": "gfx942"}
-
-
-A, B = "a" * 64, "b" * 64
 LOCK = f"""
 lock-version = "1.0"
 [[packages]]
@@ -159,9 +182,16 @@ version = "7.1"
 sdist = {{ path = "../wheels/rocm-7.1.tar.gz", hashes = {{ sha256 = "{B}" }} }}
 """
 
+NUMPY = resolution.Resolved(
+    name="numpy",
+    version="1",
+    files=(Offer(name="numpy", distribution="numpy", version="1", url="https://x/y", sha256=A),),
+)
 
-def test_a_lock_is_read_with_names_as_they_are_compared_and_addresses_unquoted() -> None:
-    rocm, torch = resolution.parse_pylock(LOCK)
+
+def test_reads_names_as_they_are_compared_and_addresses_unquoted() -> None:
+    _rocm, torch = resolution.parse_pylock(LOCK)
+
     assert torch.name == "torch"
     assert torch.files == (
         Offer(
@@ -172,69 +202,124 @@ def test_a_lock_is_read_with_names_as_they_are_compared_and_addresses_unquoted()
             sha256=A,
         ),
     )
-    assert rocm.files[0].name == "rocm-7.1.tar.gz"
-    assert rocm.pinned == f"rocm==7.1 --hash=sha256:{B}"
+
+
+def test_pins_a_resolved_package_by_the_digests_of_its_files() -> None:
+    rocm, torch = resolution.parse_pylock(LOCK)
     both = resolution.Resolved(name="x", version="1", files=(*torch.files, *rocm.files))
+
+    assert rocm.pinned == f"rocm==7.1 --hash=sha256:{B}"
     assert both.pinned == f"x==1 --hash=sha256:{A} --hash=sha256:{B}"
 
 
-def test_an_answer_without_digests_or_that_is_not_a_lock_is_an_error() -> None:
-    for package in ('wheels = [{ url = "http://one/x-1-py3-none-any.whl" }]', 'directory = { path = "x" }'):
-        with pytest.raises(EnvironmentSetupError, match="x was resolved to no file whose digest is known"):
-            resolution.parse_pylock(f'[[packages]]\nname = "x"\nversion = "1"\n{package}\n')
+@pytest.mark.parametrize(
+    "file",
+    ['wheels = [{ url = "http://one/x-1-py3-none-any.whl" }]', 'directory = { path = "x" }'],
+    ids=["wheel without a digest", "folder"],
+)
+def test_rejects_a_resolved_package_without_a_digest(file: str) -> None:
+    with pytest.raises(EnvironmentSetupError, match="x was resolved"):
+        resolution.parse_pylock(f'[[packages]]\nname = "x"\nversion = "1"\n{file}\n')
+
+
+def test_rejects_an_answer_that_is_no_lock() -> None:
     with pytest.raises(DataError, match="uv's answer"):
         resolution.parse_pylock("error: [")
 
 
-@pytest.fixture(name="asked")
-def asked_fixture(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
-    asked: dict[str, Any] = {}
+@dataclass(kw_only=True)
+class Resolver:
+    """uv, which answers every question with one lock, and the last question's files."""
 
-    def capture(argv: list[str], *, env: dict[str, str]) -> process.Completed:
-        asked["argv"], asked["env"] = argv, env
-        asked["required"] = Path(argv[-1]).read_text()
-        asked["constraints"], asked["builds"] = (
-            Path(argv[argv.index(option) + 1]).read_text().splitlines() if option in argv else []
-            for option in ("--constraints", "--build-constraints")
-        )
-        return process.Completed(returncode=0, stdout=LOCK, stderr="")
+    lock: str = LOCK
+    calls: list[Call] = field(default_factory=list)
+    files: dict[str, list[str]] = field(default_factory=dict)
 
-    monkeypatch.setattr(process, "capture", capture)
-    monkeypatch.setattr(installer, "uv_program", lambda: "uv")
-    return asked
+    def run(self, call: Call) -> Answer:
+        """Answer a call. Its files are read now, because they do not outlive it."""
+        self.files = {"requirements": read_lines(call.words[-1])}
+        for option in ("--constraints", "--build-constraints", "--excludes"):
+            self.files[option] = read_lines(call.option(option)) if option in call.words else []
+        return Answer(stdout=self.lock)
 
 
-def test_the_question_is_put_to_its_sources(asked: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("UV_INDEX", "http://other")
-    question = resolution.Question(
-        requirements=("torch==2.10.0+rocm7.1", "numpy"),
-        constraints=("rocm==7.1",),
-        sources=Sources(index_url="http://deps/", extra_index_urls=("http://run/",), cert="/ca.pem"),
-        python=Path("/env/bin/python"),
-        excludes=("rocm",),
-    )
-    with pytest.raises(EnvironmentSetupError, match=r"rocm 7\.1 would .*one of our names") as caught:
-        resolution.resolve(question)
-    assert "require it, too" in caught.value.hint
+def read_lines(path: str) -> list[str]:
+    """Return the lines of a file."""
+    return Path(path).read_text(encoding="utf-8").splitlines()
+
+
+@pytest.fixture
+def resolver(monkeypatch: pytest.MonkeyPatch) -> Resolver:
+    """Return a uv that answers with torch and rocm."""
+    resolver = Resolver()
+    resolver.calls = answer_processes(monkeypatch, resolver.run)
+    return resolver
+
+
+QUESTION = Question(
+    requirements=("torch==2.10.0+rocm7.1", "numpy"),
+    constraints=("rocm==7.1",),
+    sources=Sources(index_url="http://deps/", extra_index_urls=("http://run/",), cert="/ca.pem"),
+    python=Path("/env/bin/python"),
+    excludes=("rocm",),
+)
+ALLOWED = replace(QUESTION, allowed=True)
+
+
+def test_rejects_a_package_of_our_names_from_others(resolver: Resolver) -> None:
+    with pytest.raises(EnvironmentSetupError) as raised:
+        resolution.resolve(QUESTION)
+
+    assert "rocm 7.1" in raised.value.message
+    assert resolver.calls
+
+
+def test_refuses_all_our_names_but_those_that_nobody_asks_for(resolver: Resolver) -> None:
+    with pytest.raises(EnvironmentSetupError):
+        resolution.resolve(QUESTION)
+
     refused = {"torch<0.dev0", "rocm-sdk-device-gfx942<0.dev0", "rocm-sdk-libraries-gfx94x-dcgpu<0.dev0"}
-    assert refused < set(asked["constraints"])
-    assert {"rocm<0.dev0", *refused} < set(asked["builds"])
-    assert "rocm<0.dev0" not in asked["constraints"], "what is excluded nobody asks for"
-    assert [one.name for one in resolution.resolve(replace(question, allowed=True))] == ["rocm", "torch"]
-    assert asked["required"] == "torch==2.10.0+rocm7.1\nnumpy\n"
-    assert asked["constraints"] == ["rocm==7.1"]
-    words = " ".join(asked["argv"])
-    assert "--index-url http://deps/ --extra-index-url http://run/" in words
-    assert "--python /env/bin/python" in words
-    assert "--excludes" in words
-    assert "--only-binary" not in words
-    assert "--prerelease allow" not in words
-    assert "UV_INDEX" not in asked["env"]
-    assert asked["env"]["SSL_CERT_FILE"] == "/ca.pem"
+    assert refused < set(resolver.files["--constraints"])
+    assert "rocm<0.dev0" not in resolver.files["--constraints"]
+    assert resolver.files["--excludes"] == ["rocm"]
 
 
-def test_another_python_and_platform_are_resolved_for_with_wheels_alone(asked: dict[str, Any]) -> None:
-    question = resolution.Question(
+def test_refuses_all_our_names_where_sdists_are_built(resolver: Resolver) -> None:
+    resolution.resolve(ALLOWED)
+
+    assert {"rocm<0.dev0", "torch<0.dev0"} < set(resolver.files["--build-constraints"])
+
+
+def test_takes_a_package_of_our_names_where_that_is_allowed(resolver: Resolver) -> None:
+    resolved = resolution.resolve(ALLOWED)
+
+    assert [package.name for package in resolved] == ["rocm", "torch"]
+    assert resolver.files["requirements"] == ["torch==2.10.0+rocm7.1", "numpy"]
+    assert resolver.files["--constraints"] == ["rocm==7.1"]
+
+
+def test_asks_the_sources_of_the_question_alone(resolver: Resolver, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("UV_INDEX", "http://other")
+
+    resolution.resolve(ALLOWED)
+
+    (call,) = resolver.calls
+    assert call.option("--index-url") == "http://deps/"
+    assert call.option("--extra-index-url") == "http://run/"
+    assert "UV_INDEX" not in call.variables
+    assert call.variables["SSL_CERT_FILE"] == "/ca.pem"
+
+
+def test_resolves_for_an_interpreter(resolver: Resolver) -> None:
+    resolution.resolve(ALLOWED)
+
+    (call,) = resolver.calls
+    assert call.option("--python") == "/env/bin/python"
+    assert {"--only-binary", "--prerelease"}.isdisjoint(call.words)
+
+
+def test_resolves_for_another_python_and_platform_with_wheels_alone(resolver: Resolver) -> None:
+    question = Question(
         requirements=("numpy",),
         sources=Sources(),
         python_version="3.13",
@@ -243,25 +328,82 @@ def test_another_python_and_platform_are_resolved_for_with_wheels_alone(asked: d
         pre=True,
         allowed=True,
     )
+
     resolution.resolve(question)
-    words = " ".join(asked["argv"])
-    assert "--python-version 3.13 --python-platform x86_64-pc-windows-msvc --prerelease allow" in words
-    assert "--only-binary :all:" in words
-    assert "--python " not in words
+
+    (call,) = resolver.calls
+    assert call.option("--python-version") == "3.13"
+    assert call.option("--python-platform") == "x86_64-pc-windows-msvc"
+    assert call.option("--prerelease") == "allow"
+    assert call.option("--only-binary") == ":all:"
+    assert "--python" not in call.words
 
 
-def test_a_refusal_ends_with_the_resolvers_own_words(monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuse(*_words: object, **_options: object) -> None:
-        raise ProcessError("uv ended with status 1.", output="no version of torch")
+def test_asks_nothing_where_nothing_is_required_of_others(resolver: Resolver) -> None:
+    assert resolution.resolve_others((), ["torch"], QUESTION) == ()
+    assert resolver.calls == []
 
-    monkeypatch.setattr(process, "capture", refuse)
-    with pytest.raises(EnvironmentSetupError, match="torch cannot be resolved: no version of torch"):
-        resolution.resolve(resolution.Question(requirements=("torch",), sources=Sources()))
-    refusing = type("Refusing", (Quiet,), {"do_GET": lambda one: one.send_error(403)})
-    with answering(refusing) as url, pytest.raises(EnvironmentSetupError) as caught:
-        resolution.resolve(
-            resolution.Question(requirements=("numpy",), sources=Sources(index_url=f"{url}/simple/"))
-        )
-    assert f"numpy cannot be resolved from {url}/simple/: no version of torch" in caught.value.message
-    assert f"{url}/simple/: it answers 403 Forbidden." in caught.value.message
-    assert "--deps-index-url" in caught.value.hint
+
+def test_asks_others_for_what_is_required_of_them_and_never_for_ours(resolver: Resolver) -> None:
+    resolver.lock = numpy_lock()
+
+    resolved = resolution.resolve_others(["numpy"], ["torch"], QUESTION)
+
+    assert [package.name for package in resolved] == ["numpy"]
+    assert resolver.files["requirements"] == ["numpy"]
+    assert resolver.files["--excludes"] == ["torch"]
+
+
+def numpy_lock() -> str:
+    """Return uv's answer that has numpy alone."""
+    url = json.dumps("https://x/numpy-1-py3-none-any.whl")
+    wheel = f'{{ url = {url}, hashes = {{ sha256 = "{A}" }} }}'
+    return f'[[packages]]\nname = "numpy"\nversion = "1"\nwheels = [{wheel}]\n'
+
+
+def test_others_may_bring_a_torch_that_is_installed_instead_of_a_build(resolver: Resolver) -> None:
+    resolved = resolution.resolve_others(["torch==2.13"], [], QUESTION, allowed=True)
+
+    assert "torch" in [package.name for package in resolved]
+    assert "torch<0.dev0" not in resolver.files["--constraints"]
+
+
+def test_a_refusal_repeats_the_resolver(monkeypatch: pytest.MonkeyPatch) -> None:
+    answer_processes(monkeypatch, lambda _call: Answer(status=1, stderr="no version of torch"))
+
+    with pytest.raises(EnvironmentSetupError) as raised:
+        resolution.resolve(Question(requirements=("torch",), sources=Sources()))
+
+    assert raised.value.message.startswith("torch ")
+    assert raised.value.message.endswith("no version of torch")
+
+
+def test_a_refusal_names_an_index_that_does_not_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+    answer_processes(monkeypatch, lambda _call: Answer(status=1, stderr="no version of numpy"))
+
+    with answering(RefusingServer) as url, pytest.raises(EnvironmentSetupError) as raised:
+        resolution.resolve(Question(requirements=("numpy",), sources=Sources(index_url=f"{url}/simple/")))
+
+    assert f"{url}/simple/: it answers 403" in raised.value.message
+    assert "--deps-index-url" in raised.value.hint
+
+
+def test_pins_our_files_and_those_of_others_by_digest(packages: Packages, tmp_path: Path) -> None:
+    packages.add("triton", "3.6.0")
+    chosen = packages.choose("triton")
+
+    request = resolution.pinned_call(tmp_path / "locks", [*chosen.files, NUMPY], None)
+
+    assert request.files[0].read_text().splitlines() == [
+        f"numpy==1 --hash=sha256:{A}",
+        f"triton==3.6.0 --hash=sha256:{chosen.files[0].sha256}",
+    ]
+    assert request.hashed
+    assert not request.dependencies
+    assert not request.build_isolation
+
+
+def test_builds_sdists_of_pinned_files_for_the_gpu_family(tmp_path: Path) -> None:
+    request = resolution.pinned_call(tmp_path / "locks", [NUMPY], None, family="gfx942")
+
+    assert request.env == {"ROCM_SDK_TARGET_FAMILY": "gfx942"}

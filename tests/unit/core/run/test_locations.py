@@ -1,4 +1,5 @@
 import json
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -7,73 +8,94 @@ import pytest
 from core.errors import DataError, MissingInputError, UsageError
 from core.run.locations import Origin, is_own, location, origin_from, run_buckets
 
-OWN = "ROCm/TheRock"
+MAIN_REPOSITORY = "ROCm/TheRock"
 
 
 @pytest.mark.parametrize(
-    ("repository", "fork", "release_type", "expected"),
+    ("repository", "is_fork", "release_type", "bucket", "folder"),
     [
-        (OWN, False, "ci", ("therock-ci-artifacts", "")),
-        ("rocm/therock", False, "ci", ("therock-ci-artifacts", "")),
-        (OWN, True, "ci", ("therock-ci-artifacts-external", "ROCm-TheRock/")),
-        ("ROCm/rocm-libraries", False, "ci", ("therock-ci-artifacts-external", "ROCm-rocm-libraries/")),
-        ("someone/TheRock", True, "ci", ("therock-ci-artifacts-external", "someone-TheRock/")),
-        (OWN, False, "dev", ("therock-dev-artifacts", "")),
-        (OWN, False, "nightly", ("therock-nightly-artifacts", "")),
-        ("ROCm/other", False, "prerelease", ("therock-prerelease-artifacts", "")),
+        (MAIN_REPOSITORY, False, "ci", "therock-ci-artifacts", ""),
+        ("rocm/therock", False, "ci", "therock-ci-artifacts", ""),
+        (MAIN_REPOSITORY, True, "ci", "therock-ci-artifacts-external", "ROCm-TheRock/"),
+        ("ROCm/rocm-libraries", False, "ci", "therock-ci-artifacts-external", "ROCm-rocm-libraries/"),
+        ("someone/TheRock", True, "ci", "therock-ci-artifacts-external", "someone-TheRock/"),
+        (MAIN_REPOSITORY, False, "dev", "therock-dev-artifacts", ""),
+        (MAIN_REPOSITORY, False, "nightly", "therock-nightly-artifacts", ""),
+        ("ROCm/other", False, "prerelease", "therock-prerelease-artifacts", ""),
     ],
+    ids=["main", "other case", "fork", "other repository", "its fork", "dev", "nightly", "prerelease"],
 )
-def test_the_bucket_follows_repository_fork_and_release_type(
-    repository: str, *, fork: bool, release_type: str, expected: tuple[str, str]
+def test_the_bucket_of_a_run_follows_from_repository_fork_and_release_type(
+    repository: str, *, is_fork: bool, release_type: str, bucket: str, folder: str
 ) -> None:
-    found = location(run_buckets(), Origin(repository=repository, fork=fork), release_type)
-    assert (found.store, found.external_repo) == (f"s3://{expected[0]}", expected[1])
+    run_location = location(run_buckets(), Origin(repository=repository, fork=is_fork), release_type)
+
+    assert run_location.store == f"s3://{bucket}"
+    assert run_location.external_repo == folder
 
 
 def test_no_bucket_holds_releases() -> None:
-    with pytest.raises(UsageError, match=r"release type 'release'.*'prerelease'"):
-        location(run_buckets(), Origin(repository=OWN, fork=False), "release")
+    with pytest.raises(UsageError) as raised:
+        location(run_buckets(), Origin(repository=MAIN_REPOSITORY), "release")
+
+    assert "'release'" in raised.value.message
+    assert "'prerelease'" in raised.value.message
 
 
-@pytest.mark.parametrize("repository", ["TheRock", "a/b/c", "../x", "a/", "", "a b/c"])
-def test_other_words_are_no_repository(repository: str) -> None:
-    with pytest.raises(UsageError, match="is not a repository"):
-        location(run_buckets(), Origin(repository=repository, fork=False), "ci")
+@pytest.mark.parametrize("name", ["TheRock", "a/b/c", "../x", "a/", "", "a b/c"])
+def test_rejects_a_name_that_is_no_repositorys(name: str) -> None:
+    with pytest.raises(UsageError) as raised:
+        location(run_buckets(), Origin(repository=name), "ci")
+
+    assert repr(name) in raised.value.message
 
 
-def pull(**head: Any) -> dict[str, Any]:
-    return {"pull_request": {"head": head}}
+# Origins
+
+
+def write_event(folder: Path, text: str) -> dict[str, str]:
+    """Write the event of a job of the main repository; return the job's variables."""
+    path = folder / "event.json"
+    path.write_text(text)
+    return {"GITHUB_REPOSITORY": MAIN_REPOSITORY, "GITHUB_EVENT_PATH": str(path)}
+
+
+def pull_request(repository: Mapping[str, Any] | None) -> dict[str, Any]:
+    """Return the event of a pull request from a repository."""
+    return {"pull_request": {"head": {"repo": repository}}}
 
 
 @pytest.mark.parametrize(
-    ("event", "fork"),
+    ("event", "is_fork"),
     [
-        (pull(repo={"full_name": "rocm/TheRock", "fork": True}), False),
-        (pull(repo={"full_name": "someone/TheRock"}), True),
-        # a fork that was deleted since
-        (pull(repo=None), True),
-        ({"pull_request": {"head": None}}, True),
-        ({"ref": "refs/heads/main"}, False),
-        ({"pull_request": "https://…"}, False),
-        ({}, False),
+        pytest.param(pull_request({"full_name": "rocm/TheRock", "fork": True}), False, id="own branch"),
+        pytest.param(pull_request({"full_name": "someone/TheRock"}), True, id="fork"),
+        pytest.param(pull_request(None), True, id="deleted fork"),
+        pytest.param({"pull_request": {"head": None}}, True, id="no head"),
+        pytest.param({"ref": "refs/heads/main"}, False, id="push"),
+        pytest.param({"pull_request": "https://…"}, False, id="comment"),
+        pytest.param({}, False, id="nothing"),
     ],
 )
-def test_a_forks_pull_request_is_known_by_head(event: dict[str, Any], *, fork: bool, tmp_path: Path) -> None:
-    (tmp_path / "event.json").write_text(json.dumps(event))
-    env = {"GITHUB_REPOSITORY": OWN, "GITHUB_EVENT_PATH": str(tmp_path / "event.json")}
-    found = origin_from(env, run_buckets())
-    assert found == Origin(repository=OWN, fork=fork)
-    assert is_own(run_buckets(), found) is not fork
+def test_knows_the_pull_request_of_a_fork_by_its_head(
+    tmp_path: Path, event: dict[str, Any], *, is_fork: bool
+) -> None:
+    origin = origin_from(write_event(tmp_path, json.dumps(event)), run_buckets())
+
+    assert origin == Origin(repository=MAIN_REPOSITORY, fork=is_fork)
+    assert is_own(run_buckets(), origin) is not is_fork
 
 
-def test_outside_ci_the_main_repository_is_meant() -> None:
-    assert origin_from({}, run_buckets()) == Origin(repository=OWN)
+def test_outside_ci_a_run_is_of_the_main_repository() -> None:
+    assert origin_from({}, run_buckets()) == Origin(repository=MAIN_REPOSITORY)
 
 
-@pytest.mark.parametrize("text", ["{", "[]", None])
-def test_an_event_that_is_none_is_an_error(text: str | None, tmp_path: Path) -> None:
-    path = tmp_path / "event.json"
-    if text is not None:
-        path.write_text(text)
-    with pytest.raises((DataError, MissingInputError), match=r"event\.json"):
-        origin_from({"GITHUB_EVENT_PATH": str(path)}, run_buckets())
+@pytest.mark.parametrize("text", ["{", "[]"])
+def test_names_a_file_that_is_no_event(tmp_path: Path, text: str) -> None:
+    with pytest.raises(DataError, match=r"event\.json"):
+        origin_from(write_event(tmp_path, text), run_buckets())
+
+
+def test_names_an_event_that_is_not_there(tmp_path: Path) -> None:
+    with pytest.raises(MissingInputError, match=r"event\.json"):
+        origin_from({"GITHUB_EVENT_PATH": str(tmp_path / "event.json")}, run_buckets())

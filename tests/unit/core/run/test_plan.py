@@ -1,36 +1,54 @@
 from core.run.plan import Cell, grouped, matrices, promotions
-from tests.kit.plans import NO, cell, plan
+from tests.kit.plans import NO, make_cell, make_plan
 
 
-def build(python: str, version: str, group: str = "gfx1151", **more: object) -> Cell:
-    return cell(
-        "build_pytorch", group, python=python, versions={"torch": version}, torch_ref=version[:3], **more
+def torch_cell(python: str, version: str, *, family: str = "gfx1151", expect_failure: bool = False) -> Cell:
+    """Return a cell that builds a torch."""
+    return make_cell(
+        "build_pytorch",
+        family,
+        python=python,
+        versions={"torch": version},
+        torch_ref=version[:3],
+        expect_failure=expect_failure,
     )
 
 
-def test_artifacts_are_fetched_by_a_step_of_their_own() -> None:
-    one = cell("build_pytorch", "gfx1151", sessions=("fetch_artifacts", "build_rocm", "build_torch"))
-    row = grouped(plan(one), "linux")["gfx1151"]["build_pytorch"][0]
+def test_fetches_artifacts_in_a_step_of_their_own() -> None:
+    rocm_and_torch = make_cell(
+        "build_pytorch", "gfx1151", sessions=("fetch_artifacts", "build_rocm", "build_torch")
+    )
+
+    (row,) = grouped(make_plan(rocm_and_torch), "linux")["gfx1151"]["build_pytorch"]
+
     assert row["sessions"] == "build_rocm build_torch"
 
 
-def test_a_set_is_a_torch_version_of_a_family_with_all_its_pythons() -> None:
-    made = plan(
-        build("3.12", "2.9.0"),
-        build("3.13", "2.9.0"),
-        build("3.12", "2.10.0"),
-        build("3.12", "2.9.0", "gfx90a-dcgpu"),
-        build("3.13", "2.10.0", expect_failure=True),
+def test_promotes_each_torch_version_of_a_family_with_all_its_pythons() -> None:
+    run_plan = make_plan(
+        torch_cell("3.12", "2.9.0"),
+        torch_cell("3.13", "2.9.0"),
+        torch_cell("3.12", "2.10.0"),
+        torch_cell("3.12", "2.9.0", family="gfx90a-dcgpu"),
     )
-    found = [(row["gpu_family"], row["torch_version"], row["pythons"]) for row in promotions(made, "linux")]
-    assert found == [
+
+    rows = promotions(run_plan, "linux")
+
+    assert [(row["gpu_family"], row["torch_version"], row["pythons"]) for row in rows] == [
         ("gfx1151", "2.9.0", "3.12,3.13"),
         ("gfx1151", "2.10.0", "3.12"),
         ("gfx90a-dcgpu", "2.9.0", "3.12"),
     ]
 
 
-def test_nothing_is_promoted_that_the_plan_does_not_promote() -> None:
-    made = plan(build("3.12", "2.9.0"), promote=NO)
-    assert matrices(made)["linux_promote_matrix"] == []
-    assert matrices(made)["windows_cells"] == {}
+def test_promotes_no_python_that_is_expected_to_fail() -> None:
+    run_plan = make_plan(torch_cell("3.12", "2.9.0"), torch_cell("3.13", "2.9.0", expect_failure=True))
+
+    assert [row["pythons"] for row in promotions(run_plan, "linux")] == ["3.12"]
+
+
+def test_promotes_nothing_that_the_plan_does_not_promote() -> None:
+    run_matrices = matrices(make_plan(torch_cell("3.12", "2.9.0"), promote=NO))
+
+    assert run_matrices["linux_promote_matrix"] == []
+    assert run_matrices["windows_cells"] == {}

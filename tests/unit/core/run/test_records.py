@@ -1,68 +1,99 @@
-from pathlib import Path
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import pytest
 
 from core.errors import DataError
-from core.run import RunOutputs, records
+from core.run import records
 from core.run.records import Cell, FileRecord, Record
-from core.stores.directory import DirectoryStore
+from tests.kit.memory_store import MemoryStore
+from tests.kit.runs import run_outputs
 
-OUTPUTS = RunOutputs(run_id="17", platform="linux")
+RUN = run_outputs("17")
 GROUP = "gfx110X-all"
+WHEEL = FileRecord(name="a.whl", key="k/a.whl", size=3, sha256="0" * 64, distribution="a", version="1")
 
 
-def record(stage: str = "build_torch", **facts: Any) -> Record:
-    cell = Cell(python="cp312", torch_ref="release/2.10", gpu_family=GROUP)
-    values = {"run_id": "17", "platform": "linux", "cell": cell, "started": records.now(), "seconds": 1.5}
-    return Record(stage=stage, **{**values, **facts})
+def record(
+    step: str = "build_torch",
+    *,
+    files: Sequence[FileRecord] = (),
+    inputs: Mapping[str, Any] | None = None,
+    details: Mapping[str, Any] | None = None,
+) -> Record:
+    """Return the record of a step."""
+    return Record(
+        stage=step,
+        run_id="17",
+        platform="linux",
+        cell=Cell(python="cp312", torch_ref="release/2.10", gpu_family=GROUP),
+        started="2026-11-21T12:00:00+00:00",
+        seconds=1.5,
+        files=tuple(files),
+        inputs=dict(inputs or {}),
+        details=dict(details or {}),
+    )
 
 
-@pytest.fixture(name="store")
-def store_fixture(tmp_path: Path) -> DirectoryStore:
-    return DirectoryStore(tmp_path)
+@pytest.fixture
+def store() -> MemoryStore:
+    """Return an empty store."""
+    return MemoryStore()
 
 
-def test_a_record_is_named_by_its_stage_and_cell() -> None:
+def test_a_record_is_named_by_its_step_and_cell() -> None:
     assert record().name == "build_torch-release-2.10-cp312"
     assert records.record_name("build_rocm", Cell(gpu_family=GROUP)) == "build_rocm"
 
 
-def test_what_is_written_reads_back(store: DirectoryStore) -> None:
-    one = FileRecord(name="a.whl", key="k/a.whl", size=3, sha256="0" * 64, distribution="a", version="1")
-    written = record(inputs={"commit": "abc"}, details={"hits": 3}, files=(one,))
-    assert records.read(store, OUTPUTS, GROUP, written.name) is None
-    assert records.read_all(store, OUTPUTS, GROUP) == []
-    records.write(store, OUTPUTS, GROUP, written)
-    assert records.read(store, OUTPUTS, GROUP, written.name) == written
-    assert records.parse(records.serialize(written), where="here") == written
-    assert records.serialize(written).endswith(b"}\n")
+def test_reads_no_record_before_one_is_written(store: MemoryStore) -> None:
+    assert records.read(store, RUN, GROUP, record().name) is None
+    assert records.read_all(store, RUN, GROUP) == []
 
 
-def test_all_records_of_a_group_are_read_by_name(store: DirectoryStore) -> None:
-    for stage in ("build_vision", "build_audio"):
-        records.write(store, OUTPUTS, GROUP, record(stage))
-    records.write(store, OUTPUTS, "cpu", record("build_torch"))
-    store.put_bytes(f"{OUTPUTS.manifests_prefix(GROUP)}/notes.txt", b"no record")
-    assert [one.stage for one in records.read_all(store, OUTPUTS, GROUP)] == ["build_audio", "build_vision"]
+def test_reads_the_record_that_it_wrote(store: MemoryStore) -> None:
+    written = record(files=[WHEEL], inputs={"commit": "abc"}, details={"hits": 3})
+
+    records.write(store, RUN, GROUP, written)
+
+    assert records.read(store, RUN, GROUP, written.name) == written
+
+
+def test_parses_the_record_that_it_serialized() -> None:
+    written = record(files=[WHEEL], inputs={"commit": "abc"}, details={"hits": 3})
+
+    content = records.serialize(written)
+
+    assert content.endswith(b"}\n")
+    assert records.parse(content, where="here") == written
+
+
+def test_reads_all_records_of_a_group_in_the_order_of_their_names(store: MemoryStore) -> None:
+    records.write(store, RUN, GROUP, record("build_vision"))
+    records.write(store, RUN, GROUP, record("build_audio"))
+    records.write(store, RUN, "cpu", record("build_torch"))
+    store.put_bytes(f"{RUN.manifests_prefix(GROUP)}/notes.txt", b"no record")
+
+    assert [record.stage for record in records.read_all(store, RUN, GROUP)] == ["build_audio", "build_vision"]
+
+
+CONTENT = records.serialize(record()).decode()
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "mentioned"),
     [
-        ("{", r"build\.json: record: Invalid JSON"),
-        ("[]", r"build\.json: record: "),
-        ('{"stage": "x"}', r"build\.json: run_id: Field required"),
-        (
-            records.serialize(record()).replace(b'"exit_code": 0', b'"exit_code": "no"').decode(),
-            r"build\.json: exit_code: ",
-        ),
-        (
-            records.serialize(record()).replace(b'"schema_version": 1', b'"schema_version": 2').decode(),
-            r"build\.json: schema_version: It is a record of version 2, and this version reads 1",
-        ),
+        ("{", ["record"]),
+        ("[]", ["record"]),
+        ('{"stage": "x"}', ["run_id"]),
+        (CONTENT.replace('"exit_code": 0', '"exit_code": "no"'), ["exit_code"]),
+        (CONTENT.replace('"schema_version": 1', '"schema_version": 2'), ["schema_version", "version 2"]),
     ],
+    ids=["no JSON", "list", "field missing", "field of another type", "newer version"],
 )
-def test_what_is_no_record_is_named(text: str, said: str) -> None:
-    with pytest.raises(DataError, match=said):
+def test_names_the_document_and_the_field_of_a_faulty_record(text: str, mentioned: list[str]) -> None:
+    with pytest.raises(DataError) as raised:
         records.parse(text, where="build.json")
+
+    assert raised.value.message.startswith("build.json: ")
+    assert all(name in raised.value.message for name in mentioned)

@@ -1,6 +1,6 @@
 import sys
-from collections.abc import Sequence
-from dataclasses import replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -12,67 +12,183 @@ from core.errors import BuildError, ProcessError, StoreError
 from core.run import records
 from core.run.records import Cell, Record
 from core.run.stage import Made, Stage, builder_from, perform
-from tests.conftest import MakeWheel
+from tests.kit.wheels import write_wheel
 
+GROUP = "cpu"
 INPUTS = {"commit": "abc", "rocm": "7.1"}
-NAME = "build_torch-nightly-cp312"
+OTHER_INPUTS = {"commit": "def", "rocm": "7.1"}
+RECORD_NAME = "build_torch-nightly-cp312"
+UNCHANGED = "unchanged, nothing to do"
 
 
+@dataclass(kw_only=True)
 class Work:
-    """A stage's work that counts how often it is done."""
+    """A stage's work, which counts how often it is done."""
 
-    def __init__(self, *files: Path, problem: BaseException | None = None) -> None:
-        self.files = files
-        self.problem = problem
-        self.done = 0
+    files: Sequence[Path] = ()
+    problem: BaseException | None = None
+    count: int = 0
 
     def __call__(self) -> Made:
-        self.done += 1
+        """Do it."""
+        self.count += 1
         if self.problem is not None:
             raise self.problem
-        return Made(files=self.files, details={"hits": 3})
+        return Made(files=tuple(self.files), details={"hits": 3})
 
 
-@pytest.fixture(name="wheel")
-def wheel_fixture(tmp_path: Path, make_wheel: MakeWheel) -> Path:
-    return make_wheel(tmp_path / "dist")
+@pytest.fixture
+def wheel(tmp_path: Path) -> Path:
+    """Return the wheel that the stage makes."""
+    return write_wheel(tmp_path / "dist")
+
+
+@pytest.fixture
+def work(wheel: Path) -> Work:
+    """Return work that makes the wheel."""
+    return Work(files=[wheel])
 
 
 @pytest.fixture(autouse=True)
-def no_builder(monkeypatch: pytest.MonkeyPatch) -> None:
+def _no_job(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Run the stage on somebody's machine."""
     monkeypatch.delenv("GITHUB_WORKFLOW_REF", raising=False)
 
 
-def stage(root: Path, *, output_dir: Path | None = None, **common: Any) -> Stage:
+def make_stage(
+    root: Path,
+    *,
+    run_id: str = "local",
+    read_store: str = "",
+    force: bool = False,
+    dry_run: bool = False,
+    output_dir: Path | None = None,
+) -> Stage:
+    """Return a stage of a checkout, which builds torch for one cell."""
     return Stage(
         name="build_torch",
-        common=Common(root=root, **common),
-        artifact_group="cpu",
+        common=Common(root=root, run_id=run_id, read_store=read_store, force=force, dry_run=dry_run),
+        artifact_group=GROUP,
         cell=Cell(python="cp312", torch_ref="nightly", gpu_family="cpu"),
         output_dir=output_dir,
     )
 
 
-def read(one: Stage, name: str = NAME) -> Record | None:
-    return records.read(one.common.open_store(), one.common.outputs, "cpu", name)
+def do_stage(stage: Stage, inputs: Mapping[str, Any], work: Callable[[], Made]) -> Record:
+    """Perform a stage that ends with a record; return it."""
+    record = perform(stage, inputs, work)
+    assert isinstance(record, Record)
+    return record
 
 
-def keys(one: Stage) -> Sequence[str]:
-    prefix = one.common.outputs.python_prefix("cpu")
-    return [stored.key.removeprefix(f"{prefix}/") for stored in one.common.open_store().list(prefix)]
+def read_record(stage: Stage, name: str = RECORD_NAME) -> Record | None:
+    """Return a record of the stage's group."""
+    return records.read(stage.store, stage.outputs, GROUP, name)
 
 
-def test_outputs_are_put_and_shown(tmp_path: Path, wheel: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    one = stage(tmp_path)
-    made = perform(one, INPUTS, Work(wheel))
-    assert isinstance(made, Record)
-    assert made == read(one)
-    assert (made.status, made.exit_code, made.inputs, made.details) == ("ok", 0, INPUTS, {"hits": 3})
-    assert keys(one) == [wheel.name, f"{wheel.name}.metadata"]
-    said = capsys.readouterr().err
-    assert wheel.name in said
-    assert made.files[0].sha256[:12] in said
+def read_failure(stage: Stage) -> Record:
+    """Return the record of the stage's failure, which is there."""
+    record = read_record(stage, f"{RECORD_NAME}.failed")
+    assert record is not None
+    return record
 
+
+def stored_wheels(stage: Stage) -> list[str]:
+    """Return the names of the wheels in the stage's run; each has its metadata beside it."""
+    prefix = stage.outputs.python_prefix(GROUP)
+    names = [stored.key.removeprefix(f"{prefix}/") for stored in stage.store.list(prefix)]
+    wheels = [name for name in names if name.endswith(".whl")]
+    assert names == sorted([*wheels, *(f"{name}.metadata" for name in wheels)])
+    return wheels
+
+
+# Work
+
+
+def test_puts_files_into_the_run_and_records_them(tmp_path: Path, wheel: Path, work: Work) -> None:
+    stage = make_stage(tmp_path)
+
+    record = do_stage(stage, INPUTS, work)
+
+    assert record == read_record(stage)
+    assert record.status == "ok"
+    assert record.exit_code == 0
+    assert record.inputs == INPUTS
+    assert record.details == {"hits": 3}
+    assert stored_wheels(stage) == [wheel.name]
+
+
+def test_shows_the_files_with_their_digests(
+    tmp_path: Path, wheel: Path, work: Work, capsys: pytest.CaptureFixture[str]
+) -> None:
+    record = do_stage(make_stage(tmp_path), INPUTS, work)
+
+    rows = [line.split() for line in capsys.readouterr().err.splitlines()]
+    (row,) = [row for row in rows if row and row[0] == wheel.name]
+    assert row[-1] == record.files[0].sha256[:12]
+
+
+def test_does_not_work_again_on_the_same_inputs(
+    tmp_path: Path, work: Work, capsys: pytest.CaptureFixture[str]
+) -> None:
+    record = do_stage(make_stage(tmp_path), INPUTS, work)
+
+    # Their order does not matter.
+    assert do_stage(make_stage(tmp_path), dict(reversed(INPUTS.items())), work) == record
+
+    assert work.count == 1
+    assert UNCHANGED in capsys.readouterr().err
+
+
+def test_works_again_on_other_inputs(tmp_path: Path, work: Work) -> None:
+    stage = make_stage(tmp_path)
+    do_stage(stage, INPUTS, work)
+
+    do_stage(stage, OTHER_INPUTS, work)
+
+    assert work.count == 2
+
+
+def test_works_again_where_it_is_forced(tmp_path: Path, work: Work) -> None:
+    do_stage(make_stage(tmp_path), INPUTS, work)
+
+    do_stage(make_stage(tmp_path, force=True), INPUTS, work)
+
+    assert work.count == 2
+
+
+@pytest.mark.parametrize("content", [None, b"other bytes"], ids=["lost", "changed"])
+def test_works_again_where_a_file_is_not_as_it_was(
+    tmp_path: Path, wheel: Path, work: Work, content: bytes | None
+) -> None:
+    stage = make_stage(tmp_path)
+    record = do_stage(stage, INPUTS, work)
+    stored = tmp_path / "out" / record.files[0].key
+    stored.unlink()
+    if content is not None:
+        stored.write_bytes(content)
+
+    do_stage(stage, INPUTS, work)
+
+    assert work.count == 2
+    assert stored.read_bytes() == wheel.read_bytes()
+
+
+def test_copies_the_files_into_an_output_folder_even_if_nothing_has_changed(
+    tmp_path: Path, wheel: Path, work: Work
+) -> None:
+    folder = tmp_path / "mine"
+    stage = make_stage(tmp_path, output_dir=folder)
+
+    for _attempt in range(2):
+        do_stage(stage, INPUTS, work)
+        assert [path.name for path in folder.iterdir()] == [wheel.name]
+        (folder / wheel.name).unlink()
+
+    assert work.count == 1
+
+
+# Jobs of GitHub
 
 JOB = {
     "GITHUB_SERVER_URL": "https://github.com",
@@ -84,206 +200,314 @@ JOB = {
 }
 
 
-def test_a_job_of_github_is_recorded(tmp_path: Path, wheel: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_records_the_job_of_github_that_it_is(
+    tmp_path: Path, work: Work, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.delenv("ACT", raising=False)
     for name, value in JOB.items():
         monkeypatch.setenv(name, value)
-    made = perform(stage(tmp_path), INPUTS, Work(wheel))
-    assert isinstance(made, Record)
-    assert made.details == {
-        "hits": 3,
-        "builder": {
-            "id": "https://github.com/down/stream/.github/workflows/ci.yml@refs/heads/main",
-            "invocation": "https://github.com/down/stream/actions/runs/17/attempts/2",
-            "source": "https://github.com/down/stream",
-            "commit": "1" * 40,
-        },
+
+    record = do_stage(make_stage(tmp_path), INPUTS, work)
+
+    assert record.details["builder"] == {
+        "id": "https://github.com/down/stream/.github/workflows/ci.yml@refs/heads/main",
+        "invocation": "https://github.com/down/stream/actions/runs/17/attempts/2",
+        "source": "https://github.com/down/stream",
+        "commit": "1" * 40,
     }
 
 
-@pytest.mark.parametrize("env", [{}, JOB | {"ACT": "true"}, JOB | {"GITHUB_WORKFLOW_REF": ""}])
-def test_another_machine_claims_to_be_no_workflow(env: dict[str, str]) -> None:
-    assert builder_from(env) == {}
+@pytest.mark.parametrize(
+    "variables",
+    [{}, JOB | {"ACT": "true"}, JOB | {"GITHUB_WORKFLOW_REF": ""}],
+    ids=["no job", "act", "no workflow"],
+)
+def test_claims_to_be_no_workflow_on_another_machine(variables: dict[str, str]) -> None:
+    assert builder_from(variables) == {}
 
 
-def test_only_other_inputs_force_and_lost_or_changed_files_are_worked_on_again(
-    tmp_path: Path, wheel: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    work, one, other = Work(wheel), stage(tmp_path), {**INPUTS, "commit": "def"}
-    first = perform(one, INPUTS, work)
-    assert isinstance(first, Record)
-    assert perform(stage(tmp_path), dict(reversed(INPUTS.items())), work) == first
-    assert work.done == 1
-    assert "build_torch: unchanged, nothing to do" in capsys.readouterr().err
-    stored = tmp_path / "out" / first.files[0].key
-    perform(one, other, work)
-    perform(stage(tmp_path, force=True), other, work)
-    assert work.done == 3
-    stored.unlink()
-    perform(one, other, work)
-    assert work.done == 4
-    stored.unlink()
-    stored.write_bytes(b"other bytes")
-    perform(one, other, work)
-    assert work.done == 5
-    assert stored.read_bytes() == wheel.read_bytes()
+# Failures
+
+FAILURES = pytest.mark.parametrize(
+    ("problem", "exit_code", "error"),
+    [
+        (BuildError("Two wheels in https://me:pw@host.", hint="Look."), 8, "https://***@host.\nLook."),
+        (KeyboardInterrupt(), 130, "interrupted"),
+        (KeyError("x"), 1, "KeyError: 'x'"),
+    ],
+    ids=["error", "Ctrl-C", "fault"],
+)
+
+
+@FAILURES
+def test_records_a_failure(tmp_path: Path, problem: BaseException, exit_code: int, error: str) -> None:
+    stage = make_stage(tmp_path)
+
+    with pytest.raises(type(problem)):
+        perform(stage, INPUTS, Work(problem=problem))
+
+    failure = read_failure(stage)
+    assert failure.status == "failed"
+    assert failure.exit_code == exit_code
+    assert error in failure.error
+    assert failure.files == ()
+    assert failure.inputs == INPUTS
+
+
+@pytest.mark.parametrize("problem", [BuildError("Two wheels."), KeyboardInterrupt()], ids=["error", "Ctrl-C"])
+def test_keeps_the_record_of_the_last_success(tmp_path: Path, work: Work, problem: BaseException) -> None:
+    stage = make_stage(tmp_path)
+    success = do_stage(stage, INPUTS, work)
+
+    with pytest.raises(type(problem)):
+        perform(stage, OTHER_INPUTS, Work(problem=problem))
+
+    assert read_record(stage) == success
 
 
 @pytest.mark.parametrize(
-    ("problem", "code", "error"),
-    [
-        (
-            BuildError("Two wheels in https://me:pw@host.", hint="Look."),
-            8,
-            "Two wheels in https://***@host.\nLook.",
-        ),
-        (KeyboardInterrupt(), 130, "interrupted"),
-        (KeyError("x"), 1, "KeyError: 'x'\nAn internal error: run the command with --debug and report it."),
-    ],
+    ("inputs", "count"), [(INPUTS, 0), (OTHER_INPUTS, 1)], ids=["inputs of the success", "other inputs"]
 )
-def test_a_failure_is_recorded_beside_the_last_success_until_the_next(
-    tmp_path: Path, wheel: Path, problem: BaseException, code: int, error: str
+def test_the_next_success_ends_the_record_of_a_failure(
+    tmp_path: Path, wheel: Path, inputs: dict[str, str], count: int
 ) -> None:
-    one = stage(tmp_path)
-    good = perform(one, INPUTS, Work(wheel))
-    other = {**INPUTS, "commit": "def"}
-    with pytest.raises(type(problem)):
-        perform(one, other, Work(problem=problem))
-    failed = read(one, f"{NAME}.failed")
-    assert failed is not None
-    assert (failed.status, failed.exit_code, failed.error, failed.files) == ("failed", code, error, ())
-    assert failed.inputs == other
-    assert read(one) == good
-    # older inputs that hold again end it, as a success does
-    for inputs, done in ((INPUTS, 0), (other, 1)):
-        again = Work(wheel)
-        perform(one, inputs, again)
-        assert again.done == done
-        assert read(one, f"{NAME}.failed") is None
-        with pytest.raises(type(problem)):
-            perform(one, {"commit": "worse"}, Work(problem=problem))
+    stage = make_stage(tmp_path)
+    do_stage(stage, INPUTS, Work(files=[wheel]))
+    with pytest.raises(BuildError):
+        perform(stage, OTHER_INPUTS, Work(problem=BuildError("Two wheels.")))
 
+    work = Work(files=[wheel])
+    do_stage(stage, inputs, work)
 
-def test_the_local_run_withdraws_what_its_cell_had_made_before_and_others_keep_what_they_have(
-    tmp_path: Path, make_wheel: MakeWheel
-) -> None:
-    local, one = stage(tmp_path), stage(tmp_path, run_id="17")
-    old, new = (make_wheel(tmp_path / "dist", version=version) for version in ("2.9.0", "2.10.0"))
-    for run in (local, one):
-        perform(run, INPUTS, Work(old))
-        perform(run, {"commit": "new"}, Work(new))
-    assert keys(local) == [new.name, f"{new.name}.metadata"]
-    assert keys(one) == [new.name, f"{new.name}.metadata", old.name, f"{old.name}.metadata"]
-    with pytest.raises(StoreError, match="with other bytes"):
-        perform(one, {"commit": "newer"}, Work(make_wheel(tmp_path / "dist2", version="2.10.0", content="x")))
-    failed = read(one, f"{NAME}.failed")
-    assert failed is not None
-    assert failed.exit_code == StoreError.exit_code
-
-
-def test_an_output_folder_gets_the_files_also_when_nothing_has_changed(tmp_path: Path, wheel: Path) -> None:
-    work = Work(wheel)
-    for _ in range(2):
-        perform(stage(tmp_path, output_dir=tmp_path / "mine"), INPUTS, work)
-        assert [path.name for path in (tmp_path / "mine").iterdir()] == [wheel.name]
-        (tmp_path / "mine" / wheel.name).unlink()
-    assert work.done == 1
-
-
-def test_a_dry_run_changes_nothing(tmp_path: Path, wheel: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    work = Work(wheel)
-    dry = stage(tmp_path, dry_run=True, output_dir=tmp_path / "mine")
-    assert perform(dry, INPUTS, work) == ("it was not done yet",)
-    assert "would run: it was not done yet" in capsys.readouterr().err
-    assert [path.name for path in tmp_path.iterdir()] == ["dist"]
-    first = perform(stage(tmp_path), INPUTS, work)
-    assert perform(dry, INPUTS, work) == first
-    changed = {**INPUTS, "flags": {"CC": "gcc"}, "targets": ("a",)}
-    expected = ('flags was nothing and is {"CC":"gcc"}', 'targets was nothing and is ["a"]')
-    assert perform(dry, changed, work) == expected
-    assert 'would run: flags was nothing and is {"CC":"gcc"}' in capsys.readouterr().err
-    forced = stage(tmp_path, force=True, dry_run=True)
-    assert perform(forced, INPUTS, work) == ("--force asks for it",)
-    (tmp_path / "out" / dry.outputs.python_prefix("cpu") / wheel.name).unlink()
-    assert perform(dry, INPUTS, work) == ("what it made is not there as it was",)
-    assert work.done == 1
-    assert not (tmp_path / "mine").exists()
-
-
-def in_ci(root: Path, **common: Any) -> Stage:
-    """A stage on a machine of its own, which reads the run from where the others have uploaded it."""
-    return stage(root, run_id="17", read_store=str(root.parent / "shared"), **common)
-
-
-def uploaded(one: Stage, wheel: Path) -> Record:
-    """Make a stage's record and files in the store that all machines read."""
-    there = replace(one, common=replace(one.common, store=one.common.read_store, read_store=""))
-    made = perform(there, INPUTS, Work(wheel))
-    assert isinstance(made, Record)
-    return made
-
-
-def test_what_the_run_has_is_taken(tmp_path: Path, wheel: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    first, work = uploaded(in_ci(tmp_path / "a"), wheel), Work(wheel)
-    again = in_ci(tmp_path / "b")
-    capsys.readouterr()
-    assert perform(again, INPUTS, work) == first == read(again)
-    assert (work.done, keys(again)) == (0, [wheel.name, f"{wheel.name}.metadata"])
-    assert f"build_torch: unchanged, taken from {tmp_path / 'shared'}: {NAME} was made" in (
-        capsys.readouterr().err
-    )
-    assert perform(again, INPUTS, work) == first
-    assert "unchanged, nothing to do" in capsys.readouterr().err
-    perform(replace(again, common=replace(again.common, force=True)), INPUTS, work)
-    perform(in_ci(tmp_path / "c"), {**INPUTS, "commit": "def"}, work)
-    assert work.done == 2
-
-
-def test_what_was_replaced_in_the_runs_store_is_not_taken_nor_anything_in_a_dry_run(
-    tmp_path: Path, wheel: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    made = uploaded(in_ci(tmp_path / "a"), wheel)
-    assert perform(in_ci(tmp_path / "b", dry_run=True), INPUTS, Work(wheel)) == made
-    assert "taken from" in capsys.readouterr().err
-    assert not (tmp_path / "b").exists()
-    replaced = tmp_path / "shared" / made.files[0].key
-    replaced.unlink()
-    replaced.write_bytes(b"other")
-    work = Work(wheel)
-    perform(in_ci(tmp_path / "b"), INPUTS, work)
-    assert work.done == 1
-
-
-def test_a_wheel_of_two_refs_is_made_once_and_kept_for_both(tmp_path: Path, make_wheel: MakeWheel) -> None:
-    one, work = stage(tmp_path), Work(make_wheel(tmp_path / "dist", "triton", "3.6.0"))
-    other = replace(one, cell=one.cell.model_copy(update={"torch_ref": "release/2.13"}))
-    first, second = perform(one, INPUTS, work), perform(other, INPUTS, work)
-    assert isinstance(first, Record)
-    assert isinstance(second, Record)
-    assert (work.done, second.files, second.cell.torch_ref) == (1, first.files, "release/2.13")
-    perform(other, {"commit": "new"}, Work(make_wheel(tmp_path / "dist", "triton", "3.7.0")))
-    assert [key for key in keys(one) if key.endswith(".whl")] == [
-        f"triton-{version}-py3-none-any.whl" for version in ("3.6.0", "3.7.0")
-    ]
+    assert work.count == count
+    assert read_record(stage, f"{RECORD_NAME}.failed") is None
 
 
 @pytest.mark.processes
-def test_the_record_of_a_failure_has_the_tools_first_error_and_its_log(tmp_path: Path) -> None:
-    one = stage(tmp_path)
+def test_records_the_first_error_and_the_log_of_a_tool(tmp_path: Path) -> None:
+    stage = make_stage(tmp_path)
 
-    def compiles() -> Made:
-        said = "print('[1/2] cc a.c'); print('a.c:3:1: error: bad'); raise SystemExit(1)"
-        process.run([sys.executable, "-c", said], cwd=tmp_path)
+    def compile_wheel() -> Made:
+        code = "print('[1/2] cc a.c'); print('a.c:3:1: error: bad'); raise SystemExit(1)"
+        process.run([sys.executable, "-c", code], cwd=tmp_path)
         return Made(files=())
 
-    with pytest.raises(ProcessError) as caught:
-        perform(one, INPUTS, compiles)
-    failed = read(one, f"{NAME}.failed")
-    assert failed is not None
-    assert failed.cause is not None
-    assert failed.cause.headline == "a.c:3: error: bad"
-    assert "error: bad" in one.store.read(failed.log).decode()
-    assert caught.value.log == one.log
-    with pytest.raises(BuildError) as other:
-        perform(one, INPUTS, Work(problem=BuildError("no wheel")))
-    assert (other.value.cause, other.value.log) == (None, None)
+    with pytest.raises(ProcessError) as raised:
+        perform(stage, INPUTS, compile_wheel)
+
+    failure = read_failure(stage)
+    assert failure.cause is not None
+    assert failure.cause.headline == "a.c:3: error: bad"
+    assert "error: bad" in stage.store.read(failure.log).decode()
+    assert raised.value.log == stage.log
+
+
+def test_a_failure_without_a_tool_has_no_error_of_one(tmp_path: Path) -> None:
+    problem = BuildError("no wheel")
+
+    with pytest.raises(BuildError):
+        perform(make_stage(tmp_path), INPUTS, Work(problem=problem))
+
+    assert problem.cause is None
+    assert problem.log is None
+
+
+# Wheels of other versions
+
+
+@pytest.fixture
+def versions(tmp_path: Path) -> tuple[Path, Path]:
+    """Return two versions of a wheel."""
+    first = write_wheel(tmp_path / "dist", version="2.9.0")
+    return first, write_wheel(tmp_path / "dist", version="2.10.0")
+
+
+def test_the_local_run_drops_what_its_cell_had_made_before(
+    tmp_path: Path, versions: tuple[Path, Path]
+) -> None:
+    first, second = versions
+    stage = make_stage(tmp_path)
+
+    do_stage(stage, INPUTS, Work(files=[first]))
+    do_stage(stage, OTHER_INPUTS, Work(files=[second]))
+
+    assert stored_wheels(stage) == [second.name]
+
+
+def test_a_run_of_ci_keeps_what_its_cell_had_made_before(tmp_path: Path, versions: tuple[Path, Path]) -> None:
+    first, second = versions
+    stage = make_stage(tmp_path, run_id="17")
+
+    do_stage(stage, INPUTS, Work(files=[first]))
+    do_stage(stage, OTHER_INPUTS, Work(files=[second]))
+
+    assert stored_wheels(stage) == sorted([first.name, second.name])
+
+
+def test_a_run_of_ci_takes_no_other_bytes_of_a_wheel(tmp_path: Path, work: Work) -> None:
+    stage = make_stage(tmp_path, run_id="17")
+    do_stage(stage, INPUTS, work)
+    changed = write_wheel(tmp_path / "changed", files={"torch.py": "# changed"})
+
+    with pytest.raises(StoreError, match=changed.name.partition("+")[0]):
+        perform(stage, OTHER_INPUTS, Work(files=[changed]))
+
+    assert read_failure(stage).exit_code == StoreError.exit_code
+
+
+def at_other_ref(stage: Stage) -> Stage:
+    """Return the same stage for another torch ref."""
+    return replace(stage, cell=stage.cell.model_copy(update={"torch_ref": "release/2.13"}))
+
+
+def test_makes_a_wheel_of_two_refs_once(tmp_path: Path) -> None:
+    stage = make_stage(tmp_path)
+    work = Work(files=[write_wheel(tmp_path / "dist", name="triton", version="3.6.0")])
+
+    first = do_stage(stage, INPUTS, work)
+    second = do_stage(at_other_ref(stage), INPUTS, work)
+
+    assert work.count == 1
+    assert second.files == first.files
+    assert second.cell.torch_ref == "release/2.13"
+
+
+def test_the_local_run_keeps_a_wheel_that_another_ref_still_has(tmp_path: Path) -> None:
+    stage = make_stage(tmp_path)
+    work = Work(files=[write_wheel(tmp_path / "dist", name="triton", version="3.6.0")])
+    do_stage(stage, INPUTS, work)
+    do_stage(at_other_ref(stage), INPUTS, work)
+
+    newer = write_wheel(tmp_path / "dist", name="triton", version="3.7.0")
+    do_stage(at_other_ref(stage), OTHER_INPUTS, Work(files=[newer]))
+
+    assert stored_wheels(stage) == ["triton-3.6.0-py3-none-any.whl", "triton-3.7.0-py3-none-any.whl"]
+
+
+# Dry runs
+
+
+def test_a_dry_run_changes_nothing(tmp_path: Path, work: Work, capsys: pytest.CaptureFixture[str]) -> None:
+    stage = make_stage(tmp_path, dry_run=True, output_dir=tmp_path / "mine")
+
+    (reason,) = perform(stage, INPUTS, work)
+
+    assert work.count == 0
+    assert [path.name for path in tmp_path.iterdir()] == ["dist"]
+    assert f"would run: {reason}" in capsys.readouterr().err
+
+
+def test_a_dry_run_returns_the_record_of_the_same_inputs(tmp_path: Path, work: Work) -> None:
+    record = do_stage(make_stage(tmp_path), INPUTS, work)
+
+    assert perform(make_stage(tmp_path, dry_run=True), INPUTS, work) == record
+
+
+def test_a_dry_run_names_every_input_that_changed(tmp_path: Path, work: Work) -> None:
+    do_stage(make_stage(tmp_path), INPUTS, work)
+    inputs = {**INPUTS, "flags": {"CC": "gcc"}, "targets": ("a",)}
+
+    flags, targets = perform(make_stage(tmp_path, dry_run=True), inputs, work)
+
+    assert "flags" in flags
+    assert '{"CC":"gcc"}' in flags
+    assert "targets" in targets
+    assert '["a"]' in targets
+
+
+def test_a_dry_run_names_the_force_that_makes_it_work(tmp_path: Path, work: Work) -> None:
+    do_stage(make_stage(tmp_path), INPUTS, work)
+
+    (reason,) = perform(make_stage(tmp_path, force=True, dry_run=True), INPUTS, work)
+
+    assert "--force" in reason
+
+
+def test_a_dry_run_would_replace_a_lost_file(tmp_path: Path, work: Work) -> None:
+    record = do_stage(make_stage(tmp_path), INPUTS, work)
+    (tmp_path / "out" / record.files[0].key).unlink()
+
+    (reason,) = perform(make_stage(tmp_path, dry_run=True), INPUTS, work)
+
+    assert reason
+    assert work.count == 1
+
+
+# Runs of CI on several machines
+
+
+def stage_on(machine: Path, *, force: bool = False, dry_run: bool = False) -> Stage:
+    """Return a stage on a machine that reads the run from where the others have uploaded it."""
+    shared = machine.parent / "shared"
+    return make_stage(machine, run_id="17", read_store=str(shared), force=force, dry_run=dry_run)
+
+
+def upload(stage: Stage, work: Work) -> Record:
+    """Make a stage's record and files in the store that all machines read."""
+    common = replace(stage.common, store=stage.common.read_store, read_store="")
+    return do_stage(replace(stage, common=common), INPUTS, work)
+
+
+@pytest.fixture
+def uploaded(tmp_path: Path, wheel: Path) -> Record:
+    """Return what another machine has made."""
+    return upload(stage_on(tmp_path / "first"), Work(files=[wheel]))
+
+
+def test_takes_what_another_machine_has_made(
+    tmp_path: Path, wheel: Path, work: Work, uploaded: Record, capsys: pytest.CaptureFixture[str]
+) -> None:
+    stage = stage_on(tmp_path / "second")
+
+    record = do_stage(stage, INPUTS, work)
+
+    assert record == uploaded == read_record(stage)
+    assert work.count == 0
+    assert stored_wheels(stage) == [wheel.name]
+    assert f"taken from {tmp_path / 'shared'}: {RECORD_NAME}" in capsys.readouterr().err
+
+
+@pytest.mark.usefixtures("uploaded")
+def test_takes_what_another_machine_has_made_once(
+    tmp_path: Path, work: Work, capsys: pytest.CaptureFixture[str]
+) -> None:
+    stage = stage_on(tmp_path / "second")
+    record = do_stage(stage, INPUTS, work)
+    capsys.readouterr()
+
+    assert do_stage(stage, INPUTS, work) == record
+    assert UNCHANGED in capsys.readouterr().err
+
+
+@pytest.mark.usefixtures("uploaded")
+@pytest.mark.parametrize(
+    ("inputs", "force"), [(OTHER_INPUTS, False), (INPUTS, True)], ids=["other inputs", "forced"]
+)
+def test_works_where_another_machine_has_made_something_else(
+    tmp_path: Path, work: Work, inputs: dict[str, str], *, force: bool
+) -> None:
+    do_stage(stage_on(tmp_path / "second", force=force), inputs, work)
+
+    assert work.count == 1
+
+
+def test_works_where_a_file_in_the_runs_store_was_replaced(
+    tmp_path: Path, work: Work, uploaded: Record
+) -> None:
+    stored = tmp_path / "shared" / uploaded.files[0].key
+    stored.unlink()
+    stored.write_bytes(b"other")
+
+    do_stage(stage_on(tmp_path / "second"), INPUTS, work)
+
+    assert work.count == 1
+
+
+def test_a_dry_run_takes_nothing_and_returns_what_it_would_take(
+    tmp_path: Path, work: Work, uploaded: Record, capsys: pytest.CaptureFixture[str]
+) -> None:
+    record = perform(stage_on(tmp_path / "second", dry_run=True), INPUTS, work)
+
+    assert record == uploaded
+    assert "taken from" in capsys.readouterr().err
+    assert not (tmp_path / "second").exists()

@@ -11,59 +11,111 @@ from core.stores.location import DryRunStore
 from tests.kit.wheels import sha256
 
 
-@pytest.fixture(name="store")
-def store_fixture(tmp_path: Path) -> DirectoryStore:
-    return DirectoryStore(tmp_path / "out")
-
-
-def test_what_is_half_written_is_not_listed(store: DirectoryStore) -> None:
+@pytest.fixture
+def store(tmp_path: Path) -> DirectoryStore:
+    """Return a store in a folder, with one object."""
+    store = DirectoryStore(tmp_path / "out")
     store.put_bytes("run/a.whl", b"a")
-    for half in (".b.whl.x.part", ".link.x/b.whl"):
-        path = store.root / "run" / half
-        path.parent.mkdir(exist_ok=True)
-        path.write_bytes(b"half")
-    assert [one.key for one in store.list("")] == ["run/a.whl"]
+    return store
 
 
-def test_what_goes_during_a_listing_is_absent(store: DirectoryStore, monkeypatch: pytest.MonkeyPatch) -> None:
-    store.put_bytes("run/a.whl", b"a")
+@pytest.mark.parametrize("name", [".b.whl.x.part", ".link.x/b.whl"])
+def test_does_not_list_a_file_that_is_being_written(store: DirectoryStore, name: str) -> None:
+    path = store.root / "run" / name
+    path.parent.mkdir(exist_ok=True)
+    path.write_bytes(b"half")
+
+    assert [stored.key for stored in store.list("")] == ["run/a.whl"]
+
+
+def test_does_not_list_a_file_that_disappears_meanwhile(
+    store: DirectoryStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
     store.put_bytes("run/b.whl", b"b")
-    look = os.stat
+    stat = os.stat
 
-    def too_late(path: Any, **how: Any) -> os.stat_result:
+    def delete_and_stat(path: Any, **options: Any) -> os.stat_result:
         if str(path).endswith("a.whl"):
             os.unlink(path)  # noqa: PTH108 - a Path would look first
-        return look(path, **how)
+        return stat(path, **options)
 
     with monkeypatch.context() as patch:
-        patch.setattr(os, "stat", too_late)
+        patch.setattr(os, "stat", delete_and_stat)
         listed = store.list("run")
-    assert [one.key for one in listed] == ["run/b.whl"]
+
+    assert [stored.key for stored in listed] == ["run/b.whl"]
 
 
-def test_digests_last_until_a_file_changes(store: DirectoryStore, monkeypatch: pytest.MonkeyPatch) -> None:
-    store.put_bytes("r/a.whl", b"a")
-    with (store.root / ".digests/r/.known").open("wb") as memory:
-        memory.write(b"r/b.whl\thalf a l")
-    assert store.digest("r/a.whl") == store.digest("r/a.whl") == sha256(b"a")
-    assert DirectoryStore(store.root).digest("r/a.whl") == sha256(b"a"), "hashed once more, after half a line"
-    monkeypatch.setattr(files, "sha256", lambda _path: "hashed again")
-    assert DirectoryStore(store.root).digest("r/a.whl") == store.digest("r/a.whl") == sha256(b"a")
-    path = store.root / "r/a.whl"
+# Digests
+
+
+@pytest.fixture
+def hashed_files(monkeypatch: pytest.MonkeyPatch) -> list[Path]:
+    """Return the files that are hashed from now on."""
+    hashed: list[Path] = []
+    hash_file = files.sha256
+
+    def note_and_hash(path: Path) -> str:
+        hashed.append(path)
+        return hash_file(path)
+
+    monkeypatch.setattr(files, "sha256", note_and_hash)
+    return hashed
+
+
+def test_hashes_a_file_once(store: DirectoryStore, hashed_files: list[Path]) -> None:
+    for _time in range(2):
+        assert store.digest("run/a.whl") == sha256(b"a")
+
+    assert DirectoryStore(store.root).digest("run/a.whl") == sha256(b"a"), "another process knows it, too"
+    assert len(hashed_files) == 1
+
+
+def test_hashes_a_file_again_that_has_changed(store: DirectoryStore) -> None:
+    store.digest("run/a.whl")
+    path = store.root / "run" / "a.whl"
     path.write_bytes(b"b")
     os.utime(path, ns=(1, 1))
-    assert store.digest("r/a.whl") == "hashed again"
+
+    assert store.digest("run/a.whl") == sha256(b"b")
 
 
-def test_a_store_that_can_only_be_read_is_hashed_without_a_memory(store: DirectoryStore) -> None:
-    store.put_bytes("r/a.whl", b"a")
-    (store.root / ".digests/r/.known").mkdir()
-    assert store.digest("r/a.whl") == sha256(b"a")
+def test_hashes_files_once_where_a_process_died_while_it_wrote_a_digest(
+    store: DirectoryStore, hashed_files: list[Path]
+) -> None:
+    memory = store.root / ".digests" / "run" / ".known"
+    memory.parent.mkdir(parents=True, exist_ok=True)
+    with memory.open("ab") as stream:
+        stream.write(b"run/b.whl\thalf a l")
+
+    # The first one ends the half line.
+    store.digest("run/a.whl")
+    DirectoryStore(store.root).digest("run/a.whl")
+    hashed_files.clear()
+
+    assert DirectoryStore(store.root).digest("run/a.whl") == sha256(b"a")
+    assert hashed_files == []
 
 
-def test_a_keys_address_is_its_file(store: DirectoryStore) -> None:
+def test_hashes_files_of_a_store_that_can_only_be_read(store: DirectoryStore) -> None:
+    # A folder in the place of the file that digests are kept in.
+    (store.root / ".digests" / "run" / ".known").mkdir(parents=True)
+
+    assert store.digest("run/a.whl") == sha256(b"a")
+
+
+# Addresses
+
+
+def test_the_address_of_a_key_is_its_file(store: DirectoryStore) -> None:
     store.put_bytes("g/a+b c.whl", b"wheel")
-    with urlopen(store.url_of("g/a+b c.whl")) as stream:  # noqa: S310 - a file of ours
+
+    url = store.url_of("g/a+b c.whl")
+
+    assert "a%2Bb%20c.whl" in url
+    with urlopen(url) as stream:  # noqa: S310 - a file of ours
         assert stream.read() == b"wheel"
-    assert "a%2Bb%20c.whl" in store.url_of("g/a+b c.whl")
+
+
+def test_a_dry_run_has_the_addresses_of_its_store(store: DirectoryStore) -> None:
     assert DryRunStore(store).url_of("k") == store.url_of("k")

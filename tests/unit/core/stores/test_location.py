@@ -6,7 +6,7 @@ import pytest
 
 from core.cli.options import Common
 from core.errors import MissingInputError, StoreError, UsageError
-from core.stores import Stored, headers_for, location
+from core.stores import Store, Stored, headers_for, location
 from core.stores.directory import DirectoryStore
 from core.stores.location import DryRunStore, OverlayStore, open_store
 from tests.kit.wheels import sha256
@@ -14,158 +14,303 @@ from tests.kit.wheels import sha256
 ANSWERS = location.answers  # before the unit tests' own answer takes its place
 
 
-def test_a_folder_is_a_store_named_from_the_checkout(tmp_path: Path) -> None:
+def list_keys(store: Store, prefix: str = "", *, recursive: bool = True) -> list[str]:
+    """Return the keys of the objects in a folder."""
+    return [stored.key for stored in store.list(prefix, recursive=recursive)]
+
+
+def find_object(store: Store, key: str) -> Stored:
+    """Return an object, which is there."""
+    stored = store.find(key)
+    assert stored is not None
+    return stored
+
+
+# Places
+
+
+def test_a_folder_is_named_from_the_checkout(tmp_path: Path) -> None:
     assert open_store("out", root=tmp_path) == DirectoryStore(tmp_path / "out")
-    assert open_store(str(tmp_path / "else"), root=tmp_path / "x") == DirectoryStore(tmp_path / "else")
+
+
+def test_a_folder_may_lie_elsewhere(tmp_path: Path) -> None:
+    folder = tmp_path / "elsewhere"
+
+    assert open_store(str(folder), root=tmp_path / "x") == DirectoryStore(folder)
+
+
+def test_a_dry_run_opens_a_store_that_is_only_read(tmp_path: Path) -> None:
     assert open_store("out", root=tmp_path, dry_run=True) == DryRunStore(DirectoryStore(tmp_path / "out"))
-    with pytest.raises(UsageError, match="'ftp://host/x' is not a store"):
+
+
+def test_rejects_an_address_that_is_no_store(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="'ftp://host/x'"):
         open_store("ftp://host/x", root=tmp_path)
 
 
+IMMUTABLE = "immutable"
+REVALIDATED = "must-revalidate"
+
+
 @pytest.mark.parametrize(
-    ("key", "kind", "caching"),
+    ("key", "content_type", "caching"),
     [
-        ("r/python/g/torch-2.10.0+rocm7.1-cp312-cp312-linux_x86_64.whl", "application/zip", "immutable"),
-        ("r/python/g/rocm-7.1.tar.gz", "application/gzip", "immutable"),
-        ("r/python/g/a.whl.metadata", "text/plain; charset=utf-8", "immutable"),
-        ("r/blas_lib_gfx942.tar.zst", "application/zstd", "immutable"),
-        ("r/x.unknown", "application/octet-stream", "immutable"),
-        ("r/python/g/index.html", "text/html; charset=utf-8", "must-revalidate"),
-        ("r/python/g/simple/", "text/html; charset=utf-8", "must-revalidate"),
-        ("r/manifests/g/build_torch.json", "application/json", "must-revalidate"),
-        ("r/logs/g/build.log.gz", "application/gzip", "must-revalidate"),
-        ("owner-repo/r/reports/g/x", "application/octet-stream", "must-revalidate"),
+        ("r/python/g/torch-2.10.0+rocm7.1-cp312-cp312-linux_x86_64.whl", "application/zip", IMMUTABLE),
+        ("r/python/g/rocm-7.1.tar.gz", "application/gzip", IMMUTABLE),
+        ("r/python/g/a.whl.metadata", "text/plain; charset=utf-8", IMMUTABLE),
+        ("r/blas_lib_gfx942.tar.zst", "application/zstd", IMMUTABLE),
+        ("r/x.unknown", "application/octet-stream", IMMUTABLE),
+        ("r/python/g/index.html", "text/html; charset=utf-8", REVALIDATED),
+        ("r/python/g/simple/", "text/html; charset=utf-8", REVALIDATED),
+        ("r/manifests/g/build_torch.json", "application/json", REVALIDATED),
+        ("r/logs/g/build.log.gz", "application/gzip", REVALIDATED),
+        ("owner-repo/r/reports/g/x", "application/octet-stream", REVALIDATED),
     ],
 )
-def test_files_are_immutable_and_pages_and_records_are_not(key: str, kind: str, caching: str) -> None:
+def test_browsers_keep_files_and_ask_again_for_pages_and_records(
+    key: str, content_type: str, caching: str
+) -> None:
     headers = headers_for(key)
-    assert headers["ContentType"] == kind
+
+    assert headers["ContentType"] == content_type
     assert caching in headers["CacheControl"]
 
 
-@pytest.fixture(name="behind")
-def behind_fixture(tmp_path: Path) -> DirectoryStore:
+# Dry runs
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> DirectoryStore:
+    """Return a store with one object."""
     store = DirectoryStore(tmp_path / "out")
     store.put_bytes("r/a.json", b"a")
     return store
 
 
-@pytest.fixture(name="source")
-def source_fixture(tmp_path: Path) -> Path:
+@pytest.fixture
+def wheel(tmp_path: Path) -> Path:
+    """Return a file to put into a store."""
     path = tmp_path / "b.whl"
     path.write_bytes(b"bbb")
     return path
 
 
-def test_a_dry_run_prints_writes_that_would_change_something(
-    behind: DirectoryStore, source: Path, capsys: pytest.CaptureFixture[str]
+@pytest.fixture
+def dry_run(store: DirectoryStore, wheel: Path) -> DryRunStore:
+    """Return a dry run that would have put a file, copied it, and written a small object."""
+    dry_run = DryRunStore(store)
+    assert dry_run.put_file("r/b.whl", wheel, sha256=sha256(b"bbb"), replace=False) == "planned"
+    assert dry_run.put_bytes("r/deep/c.json", b"c") == "planned"
+    assert dry_run.copy("s/b.whl", dry_run, "r/b.whl", sha256=sha256(b"bbb")) == "planned"
+    return dry_run
+
+
+def test_a_dry_run_writes_nothing(dry_run: DryRunStore, store: DirectoryStore) -> None:
+    dry_run.delete("r/a.json")
+
+    assert list_keys(store) == ["r/a.json"]
+
+
+def test_a_dry_run_prints_what_it_would_write(
+    store: DirectoryStore, wheel: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    dry = DryRunStore(behind)
-    assert dry.put_file("r/b.whl", source, sha256=sha256(b"bbb"), replace=False) == "planned"
-    assert dry.put_bytes("r/a.json", b"a") == "unchanged"
-    assert dry.put_bytes("r/a.json", b"other") == "planned"
-    dry.delete("r/a.json")
-    dry.delete("r/never.json")
-    assert [(one.key, one.size) for one in behind.list("")] == [("r/a.json", 1)]
+    dry_run = DryRunStore(store)
+
+    dry_run.put_file("r/b.whl", wheel, sha256=sha256(b"bbb"), replace=False)
+    dry_run.put_bytes("r/a.json", b"other")
+    dry_run.delete("r/a.json")
+
     assert capsys.readouterr().err.splitlines() == [
-        f"would write {behind.url}/r/b.whl  (3 B, sha256 {sha256(b'bbb')[:12]})",
-        f"would write {behind.url}/r/a.json  (5 B)",
-        f"would delete {behind.url}/r/a.json",
+        f"would write {store.url}/r/b.whl  (3 B, sha256 {sha256(b'bbb')[:12]})",
+        f"would write {store.url}/r/a.json  (5 B)",
+        f"would delete {store.url}/r/a.json",
     ]
 
 
-def test_what_a_dry_run_would_write_can_be_read(behind: DirectoryStore, source: Path, tmp_path: Path) -> None:
-    dry = DryRunStore(behind)
-    dry.put_file("r/b.whl", source, sha256=sha256(b"bbb"), replace=False)
-    dry.put_bytes("r/deep/c.json", b"c")
-    dry.copy("s/b.whl", dry, "r/b.whl", sha256=sha256(b"bbb"))
-    assert [one.key for one in dry.list("r")] == ["r/a.json", "r/b.whl", "r/deep/c.json"]
-    assert [one.key for one in dry.list("r", recursive=False)] == ["r/a.json", "r/b.whl"]
-    assert [one.key for one in dry.list("")] == ["r/a.json", "r/b.whl", "r/deep/c.json", "s/b.whl"]
-    assert (dry.folders(""), dry.folders("r")) == (["r", "s"], ["deep"])
-    assert (dry.read("r/b.whl"), dry.read("r/deep/c.json"), dry.read("r/a.json")) == (b"bbb", b"c", b"a")
-    assert dry.fetch("r/b.whl", tmp_path) == source
-    assert dry.fetch("r/a.json", tmp_path) == behind.fetch("r/a.json", tmp_path)
-    assert dry.fetch("r/deep/c.json", tmp_path / "new").read_bytes() == b"c"
-    assert (dry.digest("s/b.whl"), dry.find("s/b.whl").size) == (sha256(b"bbb"), 3)  # type: ignore[union-attr]
-    assert dry.put_bytes("r/deep/c.json", b"c") == "unchanged"
-    with pytest.raises(StoreError, match="with other bytes"):
-        dry.put_bytes("r/deep/c.json", b"d", replace=False)
-    dry.delete("r/deep/c.json")
-    assert dry.find("r/deep/c.json") is None
-    assert [one.key for one in behind.list("")] == ["r/a.json"]
+def test_a_dry_run_prints_nothing_that_would_change_nothing(
+    store: DirectoryStore, capsys: pytest.CaptureFixture[str]
+) -> None:
+    dry_run = DryRunStore(store)
+
+    assert dry_run.put_bytes("r/a.json", b"a") == "unchanged"
+    dry_run.delete("r/never.json")
+
+    assert capsys.readouterr().err == ""
 
 
-def test_a_store_that_cannot_be_read_is_an_empty_one_of_that_name() -> None:
-    dry = Common(store="s3://bucket", dry_run=True, unread=True).open_store()
-    assert (dry.url, dry.list(""), dry.keeps_folder_pages("9-linux")) == ("s3://bucket", [], True)
+def test_a_dry_run_lists_what_it_would_have_written(dry_run: DryRunStore) -> None:
+    assert list_keys(dry_run) == ["r/a.json", "r/b.whl", "r/deep/c.json", "s/b.whl"]
+    assert list_keys(dry_run, "r") == ["r/a.json", "r/b.whl", "r/deep/c.json"]
+    assert list_keys(dry_run, "r", recursive=False) == ["r/a.json", "r/b.whl"]
+    assert dry_run.folders("") == ["r", "s"]
+    assert dry_run.folders("r") == ["deep"]
 
 
-class Unreachable(DirectoryStore):
+@pytest.mark.parametrize(
+    ("key", "content"), [("r/b.whl", b"bbb"), ("r/deep/c.json", b"c"), ("r/a.json", b"a")]
+)
+def test_a_dry_run_reads_what_it_would_have_written(
+    dry_run: DryRunStore, tmp_path: Path, key: str, content: bytes
+) -> None:
+    assert dry_run.read(key) == content
+    assert dry_run.fetch(key, tmp_path / "fetched").read_bytes() == content
+
+
+def test_a_dry_run_knows_the_digest_and_size_of_a_copy(dry_run: DryRunStore) -> None:
+    assert dry_run.digest("s/b.whl") == sha256(b"bbb")
+    assert find_object(dry_run, "s/b.whl").size == 3
+
+
+def test_a_dry_run_refuses_other_bytes_of_what_it_would_have_written(dry_run: DryRunStore) -> None:
+    assert dry_run.put_bytes("r/deep/c.json", b"c") == "unchanged"
+    with pytest.raises(StoreError, match=r"r/deep/c\.json"):
+        dry_run.put_bytes("r/deep/c.json", b"d", replace=False)
+
+
+def test_a_dry_run_deletes_what_it_would_have_written(dry_run: DryRunStore) -> None:
+    dry_run.delete("r/deep/c.json")
+
+    assert dry_run.find("r/deep/c.json") is None
+
+
+def test_a_dry_run_takes_a_store_that_cannot_be_read_for_empty() -> None:
+    store = Common(store="s3://bucket", dry_run=True, unread=True).open_store()
+
+    assert store.url == "s3://bucket"
+    assert store.list("") == []
+    assert store.keeps_folder_pages("9-linux")
+
+
+# One store over another
+
+
+@pytest.fixture
+def front(tmp_path: Path) -> DirectoryStore:
+    """Return the store that is written to."""
+    front = DirectoryStore(tmp_path / "front")
+    front.put_bytes("r/own", b"1")
+    front.put_bytes("r/shared", b"here")
+    return front
+
+
+@pytest.fixture
+def behind(tmp_path: Path) -> DirectoryStore:
+    """Return the store that is only read."""
+    behind = DirectoryStore(tmp_path / "behind")
+    behind.put_bytes("r/other", b"2")
+    behind.put_bytes("r/shared", b"there")
+    return behind
+
+
+@pytest.fixture
+def overlay(front: DirectoryStore, behind: DirectoryStore) -> OverlayStore:
+    """Return the one over the other."""
+    return OverlayStore(front, lambda: behind, "the bucket")
+
+
+def test_lists_both_stores(overlay: OverlayStore) -> None:
+    assert list_keys(overlay, "r") == ["r/other", "r/own", "r/shared"]
+    assert find_object(overlay, "r/shared").size == len(b"here")
+
+
+@pytest.mark.parametrize(("key", "content"), [("r/own", b"1"), ("r/other", b"2"), ("r/shared", b"here")])
+def test_reads_what_either_store_has(overlay: OverlayStore, tmp_path: Path, key: str, content: bytes) -> None:
+    assert overlay.read(key) == content
+    assert overlay.digest(key) == sha256(content)
+    assert overlay.fetch(key, tmp_path / "fetched").read_bytes() == content
+    with overlay.open(key) as stream:
+        assert stream.read() == content
+
+
+@pytest.mark.parametrize(
+    ("key", "folder"), [("r/own", "front"), ("r/other", "behind"), ("r/shared", "front")]
+)
+def test_the_address_of_a_key_is_that_of_the_store_that_has_it(
+    overlay: OverlayStore, tmp_path: Path, key: str, folder: str
+) -> None:
+    assert overlay.url_of(key) == (tmp_path / folder / key).as_uri()
+
+
+def test_names_an_object_that_neither_store_has(overlay: OverlayStore) -> None:
+    assert overlay.find("r/none") is None
+    with pytest.raises(MissingInputError) as raised:
+        overlay.read("r/none")
+
+    assert "r/none" in raised.value.message
+    assert overlay.store.url in raised.value.message
+
+
+def test_tells_which_store_holds_a_key(
+    overlay: OverlayStore, front: DirectoryStore, behind: DirectoryStore
+) -> None:
+    assert location.holding(overlay, "r/other") == behind
+    assert location.holding(overlay, "r/own") == front
+    assert location.holding(front, "r/other") == front
+
+
+def test_writes_to_the_first_store_alone(
+    overlay: OverlayStore, front: DirectoryStore, behind: DirectoryStore, tmp_path: Path
+) -> None:
+    before = [(stored.key, stored.etag) for stored in behind.list("")]
+
+    overlay.put_bytes("r/other", b"mine")
+    overlay.put_file("r/file", tmp_path / "front" / "r" / "own", sha256=sha256(b"1"), replace=False)
+    overlay.copy("r/copy", overlay, "r/own", sha256=sha256(b"1"))
+    overlay.delete("r/shared")
+
+    assert [(stored.key, stored.etag) for stored in behind.list("")] == before
+    assert list_keys(front) == ["r/copy", "r/file", "r/other", "r/own"]
+    assert overlay.url == front.url
+
+
+class UnreachableStore(DirectoryStore):
+    """A store that no network leads to."""
+
     def list(self, prefix: str, *, recursive: bool = True) -> Sequence[Stored]:
+        """Fail."""
         raise StoreError(f"No network for {prefix}{recursive}.")
 
 
-@pytest.fixture(name="both")
-def both_fixture(tmp_path: Path) -> OverlayStore:
-    first, behind = DirectoryStore(tmp_path / "out"), DirectoryStore(tmp_path / "bucket")
-    first.put_bytes("r/own", b"1")
-    first.put_bytes("r/shared", b"here")
-    behind.put_bytes("r/other", b"2")
-    behind.put_bytes("r/shared", b"there")
-    return OverlayStore(first, lambda: behind, "the bucket")
-
-
-def test_what_the_first_store_lacks_is_read_behind_it(both: OverlayStore, tmp_path: Path) -> None:
-    assert [one.key for one in both.list("r")] == ["r/other", "r/own", "r/shared"]
-    assert [both.read(f"r/{name}") for name in ("own", "other", "shared")] == [b"1", b"2", b"here"]
-    assert both.digest("r/other") == sha256(b"2")
-    assert both.fetch("r/other", tmp_path / "fetched").read_bytes() == b"2"
-    assert both.url_of("r/other") == (tmp_path / "bucket/r/other").as_uri()
-    assert both.url_of("r/shared") == (tmp_path / "out/r/shared").as_uri()
-    with both.open("r/other") as stream:
-        assert stream.read() == b"2"
-    assert both.find("r/shared").size == 4  # type: ignore[union-attr]
-    assert both.find("r/none") is None
-    with pytest.raises(MissingInputError, match=r"r/none is not in .*out"):
-        both.read("r/none")
-    assert location.holding(both, "r/other") == both.behind
-    assert location.holding(both, "r/own") == location.holding(both.store, "r/other") == both.store
-
-
-def test_only_the_first_store_is_written(both: OverlayStore, tmp_path: Path) -> None:
-    before = [(one.key, one.etag) for one in both.behind.list("")]
-    both.put_bytes("r/other", b"mine")
-    both.put_file("r/file", tmp_path / "out/r/own", sha256=sha256(b"1"), replace=False)
-    both.copy("r/copy", both, "r/own", sha256=sha256(b"1"))
-    both.delete("r/shared")
-    assert [(one.key, one.etag) for one in both.behind.list("")] == before
-    assert [one.key for one in both.store.list("")] == ["r/copy", "r/file", "r/other", "r/own"]
-    assert both.url == both.store.url
-
-
-def test_without_the_store_behind_what_is_here_is_used_and_said_so_once(
-    both: OverlayStore, capsys: pytest.CaptureFixture[str], tmp_path: Path
+def test_uses_the_first_store_alone_where_the_one_behind_fails_and_says_so_once(
+    front: DirectoryStore, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    alone = OverlayStore(both.store, lambda: Unreachable(tmp_path), "a broken one")
-    for _ in range(2):
-        assert [one.key for one in alone.list("r")] == ["r/own", "r/shared"]
-        assert alone.find("r/other") is None
-    with pytest.raises(MissingInputError, match=r"r/other is not in .*out"):
-        alone.read("r/other")
+    overlay = OverlayStore(front, lambda: UnreachableStore(tmp_path), "a broken one")
+
+    for _time in range(2):
+        assert list_keys(overlay, "r") == ["r/own", "r/shared"]
+        assert overlay.find("r/other") is None
+
     assert capsys.readouterr().err.count("No network for r") == 1
 
 
-def test_nobody_waits_for_a_network_that_is_not_there(
-    both: OverlayStore, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.fixture
+def _asked_servers(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let servers be asked whether they are there, which unit tests leave out otherwise."""
     monkeypatch.setattr(location, "answers", ANSWERS)
     monkeypatch.setattr("urllib.request.getproxies", dict)
+
+
+@pytest.mark.usefixtures("_asked_servers")
+def test_reads_the_store_behind_where_its_server_is_there(
+    front: DirectoryStore, behind: DirectoryStore
+) -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
-        address = f"http://127.0.0.1:{server.getsockname()[1]}"
-        heard = OverlayStore(both.store, lambda: both.behind, "the bucket", f"{address}/a")
-        assert heard.read("r/other") == b"2"
-    gone = OverlayStore(both.store, pytest.fail, "the bucket", f"{address}/b")
-    for _ in range(2):
-        assert [one.key for one in gone.list("r")] == ["r/own", "r/shared"]
+        address = f"http://127.0.0.1:{server.getsockname()[1]}/a"
+        overlay = OverlayStore(front, lambda: behind, "the bucket", address)
+
+        assert overlay.read("r/other") == b"2"
+
+
+@pytest.mark.usefixtures("_asked_servers")
+def test_waits_for_no_server_that_is_not_there(
+    front: DirectoryStore, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        address = f"http://127.0.0.1:{server.getsockname()[1]}/b"
+    # Nobody listens there any more; opening the store behind fails the test.
+    overlay = OverlayStore(front, pytest.fail, "the bucket", address)
+
+    for _time in range(2):
+        assert list_keys(overlay, "r") == ["r/own", "r/shared"]
+
     assert capsys.readouterr().err.count("cannot be reached") == 1

@@ -1,6 +1,7 @@
 import struct
 import zipfile
 import zlib
+from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
@@ -11,270 +12,399 @@ from core.wheel.record import Tap, require_listing, require_sound, verify_record
 from tests.kit.wheels import add_record, record_row, record_text, write_members
 
 INFO = "demo-1.0.dist-info"
-NAME = "demo-1.0-py3-none-any.whl"
+RECORD_PATH = f"{INFO}/RECORD"
+FILE_NAME = "demo-1.0-py3-none-any.whl"
+
+INIT = b"x = 1\n"
+MEMBERS = {
+    "demo/__init__.py": INIT,
+    "demo/data.bin": bytes(range(256)) * 9000,
+    "demo/py.typed": b"",
+    f"{INFO}/METADATA": b"Metadata-Version: 2.1\nName: demo\nVersion: 1.0\n",
+    f"{INFO}/WHEEL": b"Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n",
+}
+RECORD = record_text(MEMBERS)
+INIT_ROW = record_row("demo/__init__.py", INIT).rstrip()
+
+# Offsets in the headers of a zip: the local one and the one in the central directory (APPNOTE 4.3.7, 4.3.12).
+LOCAL_METHOD = 8
+LOCAL_CRC = 14
+LOCAL_SIZE = 22
+CENTRAL_METHOD = 10
+CENTRAL_CRC = 16
+CENTRAL_SIZE = 24
+CENTRAL_NAME = 46
+CENTRAL_LOCAL_OFFSET = 42
 
 
-def members(**more: bytes) -> dict[str, bytes]:
-    return {
-        "demo/__init__.py": b"x = 1\n",
-        "demo/data.bin": bytes(range(256)) * 9000,
-        "demo/py.typed": b"",
-        f"{INFO}/METADATA": b"Metadata-Version: 2.1\nName: demo\nVersion: 1.0\n",
-        f"{INFO}/WHEEL": b"Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n",
-        **more,
-    }
+def write_wheel(
+    folder: Path,
+    members: Mapping[str, bytes] = MEMBERS,
+    *,
+    record_content: str | None = None,
+    compression: int = zipfile.ZIP_DEFLATED,
+) -> Path:
+    """Write a wheel with the RECORD of its members, or with another one."""
+    if record_content is None:
+        recorded = add_record(members)
+    else:
+        recorded = {**members, RECORD_PATH: record_content.encode()}
+    return write_members(folder / FILE_NAME, recorded, compression=compression)
 
 
-def write(folder: Path, files: dict[str, bytes], record: str | None = "", *, stored: bool = False) -> Path:
-    """Write a wheel with a text as its RECORD ("": the right one; None: without one)."""
-    recorded = add_record(files) if record == "" else dict(files)
-    if record:
-        recorded[f"{INFO}/RECORD"] = record.encode()
-    compression = zipfile.ZIP_STORED if stored else zipfile.ZIP_DEFLATED
-    return write_members(folder / NAME, recorded, compression=compression)
+@pytest.fixture
+def wheel(tmp_path: Path) -> Path:
+    """Return a sound wheel."""
+    return write_wheel(tmp_path)
 
 
-@pytest.fixture(name="sound")
-def sound_fixture(tmp_path: Path) -> Path:
-    return write(tmp_path, members())
+def problems_of(wheel: Path) -> dict[str, str]:
+    """Return what is wrong with a wheel: member to the messages about it."""
+    problems: dict[str, str] = {}
+    for problem in verify_record(wheel):
+        problems[problem.member] = problems.get(problem.member, "") + problem.message
+    return problems
 
 
-def found(path: Path) -> dict[str, str]:
-    said: dict[str, str] = {}
-    for problem in verify_record(path):
-        said[problem.member] = said.get(problem.member, "") + problem.message
-    return said
+# Sound wheels
 
 
-def test_a_sound_wheel_has_no_problems(sound: Path) -> None:
-    assert verify_record(sound) == ()
-    require_sound(sound)
+def test_a_sound_wheel_has_no_problems(wheel: Path) -> None:
+    assert verify_record(wheel) == ()
+    require_sound(wheel)
 
 
-def test_stronger_and_padded_digests_absent_sizes_and_signatures_are_accepted(tmp_path: Path) -> None:
-    files = members()
-    rows = [record_row(name, data, "sha512").rsplit(",", 1)[0] + "==," for name, data in files.items()]
-    files |= {f"{INFO}/RECORD.jws": b"{}"}
-    assert verify_record(write(tmp_path, files, "\n".join([*rows, f"{INFO}/RECORD,,"]))) == ()
+def test_accepts_stronger_digests_with_padding_and_without_sizes(tmp_path: Path) -> None:
+    rows: list[str] = []
+    for name, content in MEMBERS.items():
+        digest = record_row(name, content, "sha512").split(",")[1]
+        rows.append(f"{name},{digest}==,\n")
+
+    wheel = write_wheel(tmp_path, record_content="".join(rows) + f"{RECORD_PATH},,\n")
+
+    assert verify_record(wheel) == ()
 
 
-RECORD = record_text(members())
-FIRST = record_row("demo/__init__.py", b"x = 1\n").rstrip()
+def test_accepts_signatures_that_record_does_not_list(tmp_path: Path) -> None:
+    members = {**MEMBERS, f"{INFO}/RECORD.jws": b"{}"}
+
+    assert verify_record(write_wheel(tmp_path, members, record_content=RECORD)) == ()
+
+
+def test_lists_the_members_and_the_rows_of_a_wheel(wheel: Path) -> None:
+    with zipfile.ZipFile(wheel) as archive:
+        listing = require_listing(wheel, archive)
+
+    names = {*MEMBERS, RECORD_PATH}
+    assert listing.folder == INFO
+    assert {info.filename for info, _span in listing.files} == names
+    assert set(listing.entries) == names
+
+
+# Rows of RECORD
+
+
+def test_names_a_member_with_another_digest(tmp_path: Path) -> None:
+    members = {**MEMBERS, "demo/__init__.py": b"x = 2\n"}
+
+    problems = problems_of(write_wheel(tmp_path, members, record_content=RECORD))
+
+    assert problems.keys() == {"demo/__init__.py"}
+    assert "sha256" in problems["demo/__init__.py"]
 
 
 @pytest.mark.parametrize(
-    ("changed", "record", "problems"),
+    ("row", "mentioned"),
     [
-        ({"demo/__init__.py": b"x = 2\n"}, RECORD, {"demo/__init__.py": "does not have the sha256"}),
-        ({}, RECORD.replace(",6\n", ",7\n"), {"demo/__init__.py": "has 6 bytes; RECORD says 7"}),
-        ({}, RECORD.replace(",6\n", ",six\n"), {"demo/__init__.py": "a size that is not a number"}),
-        (
-            {},
-            RECORD.replace("demo/__init__.py", "demo/gone.py"),
-            {"demo/__init__.py": "is not listed", "demo/gone.py": "which the wheel does not hold"},
-        ),
-        ({}, f"{FIRST}\n{RECORD}", {"demo/__init__.py": "line 2 lists demo/__init__.py again"}),
-        *(
-            ({}, RECORD.replace(FIRST, f"demo/__init__.py,{digest},6"), {"demo/__init__.py": f"): {said}."})
-            for digest, said in (
-                ("md5=abc", "a digest by 'md5'; sha256, sha384, sha512 are accepted"),
-                ("", "no digest"),
-                ("sha256=!!", "a digest that is not urlsafe base64"),
-            )
-        ),
-        (
-            {},
-            RECORD.replace(FIRST, "demo/__init__.py"),
-            {f"{INFO}/RECORD": "has 1 fields", "demo/__init__.py": "is not listed"},
-        ),
-        ({}, None, {"": f"holds no {INFO}/RECORD"}),
-        ({f"{INFO}/METADATA": None}, None, {"": f"holds no {INFO}/RECORD"}),
-        *(
-            (
-                {f"{INFO}/{name}": None},
-                record_text({path: data for path, data in members().items() if not path.endswith(name)}),
-                {f"{INFO}/{name}": f"The wheel holds no {INFO}/{name}"},
-            )
-            for name in ("METADATA", "WHEEL")
-        ),
-        *(
-            ({name: b"x"}, record_text(members() | {name: b"x"}), {name: " is a"})
-            for name in ("/etc/passwd", "../up.py", "demo/../../up.py", "C:/x.py", "a\\b.py", "a//b", "./a")
-        ),
+        (INIT_ROW.replace(",6", ",7"), "6 bytes; RECORD says 7"),
+        (INIT_ROW.replace(",6", ",six"), "not a number"),
+        (f"{INIT_ROW}\n{INIT_ROW}", "line 2"),
+        ("demo/__init__.py,md5=abc,6", "'md5'"),
+        ("demo/__init__.py,,6", "no digest"),
+        ("demo/__init__.py,sha256=!!,6", "base64"),
     ],
+    ids=["size", "no size", "twice", "weak digest", "no digest", "no base64"],
 )
-def test_each_problem_is_named(
-    tmp_path: Path, changed: dict[str, bytes | None], record: str | None, problems: dict[str, str]
-) -> None:
-    files = {name: data for name, data in (members() | changed).items() if data is not None}
-    path = write(tmp_path, files, record)
-    said = found(path)
-    assert said.keys() == problems.keys()
-    assert all(words in said[member] for member, words in problems.items())
-    first, more = said[min(said)], " (1 more problems)" if len(said) > 1 else ""
-    with pytest.raises(WheelError, match=r"demo-1\.0-py3-none-any\.whl: ") as caught:
-        require_sound(path)
-    assert str(caught.value) == f"{NAME}: {first}{more}\nBuild or download the wheel again."
+def test_names_a_member_with_a_faulty_row(tmp_path: Path, row: str, mentioned: str) -> None:
+    problems = problems_of(write_wheel(tmp_path, record_content=RECORD.replace(INIT_ROW, row)))
+
+    assert problems.keys() == {"demo/__init__.py"}
+    assert mentioned in problems["demo/__init__.py"]
 
 
-def test_the_dist_info_of_another_version(sound: Path, tmp_path: Path) -> None:
-    assert "does not carry" in found(sound.rename(tmp_path / "demo-1.1-py3-none-any.whl"))[""]
+def test_names_a_row_without_its_fields(tmp_path: Path) -> None:
+    wheel = write_wheel(tmp_path, record_content=RECORD.replace(INIT_ROW, "demo/__init__.py"))
+
+    problems = problems_of(wheel)
+
+    assert problems.keys() == {RECORD_PATH, "demo/__init__.py"}
+    assert "1 fields" in problems[RECORD_PATH]
+    assert "not listed" in problems["demo/__init__.py"]
 
 
-@pytest.mark.parametrize("text", [b"\xff\xfe\x00", b'"demo"x,,\n'])
-def test_a_record_that_is_no_text(tmp_path: Path, text: bytes) -> None:
-    path = tmp_path / NAME
-    with zipfile.ZipFile(path, "w") as archive:
-        archive.writestr(f"{INFO}/RECORD", text)
-    assert "is not UTF-8 CSV" in found(path)[f"{INFO}/RECORD"]
+def test_names_a_listed_member_that_is_not_there(tmp_path: Path) -> None:
+    record_content = RECORD.replace("demo/__init__.py", "demo/gone.py")
+
+    problems = problems_of(write_wheel(tmp_path, record_content=record_content))
+
+    assert problems.keys() == {"demo/gone.py", "demo/__init__.py"}
+    assert "not hold" in problems["demo/gone.py"]
 
 
-def test_a_listing_is_of_what_the_wheel_says_of_itself(sound: Path) -> None:
-    with zipfile.ZipFile(sound) as archive:
-        listing = require_listing(sound, archive)
-    assert listing.folder == INFO
-    assert (
-        {info.filename for info, _ in listing.files} == {*members(), f"{INFO}/RECORD"} == {*listing.entries}
-    )
-    other = sound.rename(sound.with_name("demo-1.1-py3-none-any.whl"))
-    with (
-        zipfile.ZipFile(other) as archive,
-        pytest.raises(WheelError, match=rf"^{other.name}: .*does not carry"),
-    ):
-        require_listing(other, archive)
+@pytest.mark.parametrize(
+    "name", ["/etc/passwd", "../up.py", "demo/../../up.py", "C:/x.py", "a\\b.py", "a//b", "./a"]
+)
+def test_names_a_member_whose_path_is_unsafe(tmp_path: Path, name: str) -> None:
+    problems = problems_of(write_wheel(tmp_path, {**MEMBERS, name: b"x"}))
+
+    assert problems.keys() == {name}
 
 
-def link() -> zipfile.ZipInfo:
-    info = zipfile.ZipInfo("demo/link")
-    info.create_system, info.external_attr = 3, 0o120777 << 16
+# The files of .dist-info
+
+
+@pytest.mark.parametrize("name", ["METADATA", "WHEEL"])
+def test_names_a_missing_file_of_dist_info(tmp_path: Path, name: str) -> None:
+    members = {path: content for path, content in MEMBERS.items() if path != f"{INFO}/{name}"}
+
+    problems = problems_of(write_wheel(tmp_path, members))
+
+    assert problems.keys() == {f"{INFO}/{name}"}
+    assert f"{INFO}/{name}" in problems[f"{INFO}/{name}"]
+
+
+def test_names_a_missing_record(tmp_path: Path) -> None:
+    problems = problems_of(write_members(tmp_path / FILE_NAME, MEMBERS))
+
+    assert problems.keys() == {""}
+    assert RECORD_PATH in problems[""]
+
+
+def test_names_the_dist_info_of_another_version(wheel: Path) -> None:
+    renamed = wheel.rename(wheel.with_name("demo-1.1-py3-none-any.whl"))
+
+    assert INFO in problems_of(renamed)[""]
+
+
+def test_lists_no_wheel_with_the_dist_info_of_another_version(wheel: Path) -> None:
+    renamed = wheel.rename(wheel.with_name("demo-1.1-py3-none-any.whl"))
+
+    with zipfile.ZipFile(renamed) as archive, pytest.raises(WheelError) as raised:
+        require_listing(renamed, archive)
+
+    assert raised.value.message.startswith(f"{renamed.name}: ")
+
+
+@pytest.mark.parametrize("content", [b"\xff\xfe\x00", b'"demo"x,,\n'], ids=["no UTF-8", "no CSV"])
+def test_names_a_record_that_is_no_text(tmp_path: Path, content: bytes) -> None:
+    wheel = write_members(tmp_path / FILE_NAME, {RECORD_PATH: content})
+
+    assert "UTF-8 CSV" in problems_of(wheel)[RECORD_PATH]
+
+
+# Errors of unsound wheels
+
+
+def test_an_error_has_the_first_problem_of_a_wheel(tmp_path: Path) -> None:
+    wheel = write_wheel(tmp_path, {**MEMBERS, "demo/__init__.py": b"x = 2\n"}, record_content=RECORD)
+
+    with pytest.raises(WheelError) as raised:
+        require_sound(wheel)
+
+    assert raised.value.message == f"{FILE_NAME}: {problems_of(wheel)['demo/__init__.py']}"
+
+
+def test_an_error_counts_the_further_problems_of_a_wheel(tmp_path: Path) -> None:
+    wheel = write_wheel(tmp_path, record_content=RECORD.replace("demo/__init__.py", "demo/gone.py"))
+
+    with pytest.raises(WheelError) as raised:
+        require_sound(wheel)
+
+    assert "demo/__init__.py" in raised.value.message
+    assert "1 more" in raised.value.message
+
+
+# Archives that installers refuse
+
+
+def add_member(wheel: Path, member: str | zipfile.ZipInfo, *, compression: int) -> None:
+    """Add a member to a wheel whose RECORD lists it already."""
+    with zipfile.ZipFile(wheel, "a") as archive:
+        archive.writestr(member, INIT, compression)
+
+
+def symbolic_link(name: str) -> zipfile.ZipInfo:
+    """Return a member that is a symbolic link."""
+    info = zipfile.ZipInfo(name)
+    info.create_system = 3  # Unix
+    info.external_attr = 0o120777 << 16
     return info
 
 
 @pytest.mark.parametrize(
-    ("member", "method", "words"),
+    ("member", "compression", "mentioned"),
     [
-        ("demo/__init__.py", zipfile.ZIP_DEFLATED, "in the archive 2 times"),
-        (link(), zipfile.ZIP_DEFLATED, "a symbolic link"),
-        ("demo/folder/", zipfile.ZIP_DEFLATED, "The folder demo/folder/ has data"),
-        ("demo/x", zipfile.ZIP_LZMA, "compressed by method 14"),
+        ("demo/__init__.py", zipfile.ZIP_DEFLATED, "2 times"),
+        (symbolic_link("demo/link"), zipfile.ZIP_DEFLATED, "symbolic link"),
+        ("demo/folder/", zipfile.ZIP_DEFLATED, "has data"),
+        ("demo/x", zipfile.ZIP_LZMA, "method 14"),
     ],
+    ids=["twice", "link", "folder", "method"],
 )
 @pytest.mark.filterwarnings("ignore:Duplicate name")
-def test_members_that_installers_refuse(
-    tmp_path: Path, member: str | zipfile.ZipInfo, method: int, words: str
+def test_names_a_member_that_installers_refuse(
+    tmp_path: Path, member: str | zipfile.ZipInfo, compression: int, mentioned: str
 ) -> None:
-    name, data = member if isinstance(member, str) else member.filename, b"x = 1\n"
-    path = write(tmp_path, members(), record_text(members() | {name: data}))
-    with zipfile.ZipFile(path, "a") as archive:
-        archive.writestr(member, data, method)
-    assert words in found(path)[name]
+    name = member if isinstance(member, str) else member.filename
+    wheel = write_wheel(tmp_path, record_content=record_text({**MEMBERS, name: INIT}))
+    add_member(wheel, member, compression=compression)
+
+    assert mentioned in problems_of(wheel)[name]
 
 
-def central_entry(data: bytes | bytearray, member: str) -> int:
-    at = data.index(b"PK\x01\x02")
-    while data[at + 46 : at + 46 + len(member)] != member.encode():
-        at = data.index(b"PK\x01\x02", at + 4)
-    return at
+def central_offset(content: bytes | bytearray, member: str) -> int:
+    """Return where a member's header in the central directory begins."""
+    offset = content.index(b"PK\x01\x02")
+    while not content[offset + CENTRAL_NAME :].startswith(member.encode()):
+        offset = content.index(b"PK\x01\x02", offset + 4)
+    return offset
 
 
-def patched_sizes(path: Path, member: str, size: int) -> None:
-    """Let the headers of a member declare another size than its data inflates to."""
-    with zipfile.ZipFile(path) as archive:
-        offset = archive.getinfo(member).header_offset
-    data = bytearray(path.read_bytes())
-    data[offset + 22 : offset + 26] = struct.pack("<I", size)
-    entry = central_entry(data, member)
-    data[entry + 24 : entry + 28] = struct.pack("<I", size)
-    path.write_bytes(data)
+def local_offset(wheel: Path, member: str) -> int:
+    """Return where a member's local header begins."""
+    with zipfile.ZipFile(wheel) as archive:
+        return archive.getinfo(member).header_offset
+
+
+def patch_bytes(wheel: Path, changes: Mapping[int, bytes]) -> None:
+    """Write bytes at offsets of a file."""
+    content = bytearray(wheel.read_bytes())
+    for offset, replacement in changes.items():
+        content[offset : offset + len(replacement)] = replacement
+    wheel.write_bytes(content)
 
 
 @pytest.mark.parametrize(
-    ("member", "size", "words"),
-    [("demo/data.bin", 10, "more data than the 10 bytes"), ("demo/__init__.py", 7, "6 bytes of the 7")],
+    ("member", "size", "mentioned"),
+    [("demo/data.bin", 10, "10 bytes"), ("demo/__init__.py", 7, "6 bytes of the 7")],
+    ids=["more data", "less data"],
 )
-def test_data_of_another_size_than_declared(sound: Path, member: str, size: int, words: str) -> None:
-    patched_sizes(sound, member, size)
-    assert words in found(sound)[member]
+def test_names_a_member_of_another_size_than_its_headers_say(
+    wheel: Path, member: str, size: int, mentioned: str
+) -> None:
+    size_bytes = struct.pack("<I", size)
+    central = central_offset(wheel.read_bytes(), member)
+    patch_bytes(
+        wheel,
+        {local_offset(wheel, member) + LOCAL_SIZE: size_bytes, central + CENTRAL_SIZE: size_bytes},
+    )
+
+    assert mentioned in problems_of(wheel)[member]
 
 
-def test_an_archive_that_declares_too_much(sound: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    with zipfile.ZipFile(sound) as archive:
+def test_a_wheel_may_unpack_to_the_limit_and_no_byte_more(
+    wheel: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with zipfile.ZipFile(wheel) as archive:
         total = sum(info.file_size for info in archive.infolist())
+
     monkeypatch.setattr(record, "MAX_UNPACKED", total)
-    assert found(sound) == {}
+    assert problems_of(wheel) == {}
+
     monkeypatch.setattr(record, "MAX_UNPACKED", total - 1)
-    assert f"more than {total - 1}" in found(sound)[""]
+    assert str(total - 1) in problems_of(wheel)[""]
 
 
-def test_members_that_share_bytes(tmp_path: Path) -> None:
+def test_names_members_that_share_bytes(tmp_path: Path) -> None:
     inner = b"inner = True\n"
-    header = struct.pack("<4s5HIIIHH", b"PK\x03\x04", 20, 0, 0, 0, 0, zlib.crc32(inner), 13, 13, 10, 0)
-    copy = header + b"demo/in.py" + inner
-    files = members() | {"demo/outer.bin": b"." * 50 + copy + b"." * 50, "demo/in.py": inner}
-    path = write(tmp_path, files, stored=True)
-    assert verify_record(path) == ()
+    name = b"demo/in.py"
+    sizes = (zlib.crc32(inner), len(inner), len(inner), len(name), 0)
+    copy = struct.pack("<4s5HIIIHH", b"PK\x03\x04", 20, 0, 0, 0, 0, *sizes) + name + inner
+    members = {**MEMBERS, "demo/outer.bin": b"." * 50 + copy + b"." * 50, "demo/in.py": inner}
+    wheel = write_wheel(tmp_path, members, compression=zipfile.ZIP_STORED)
+    assert verify_record(wheel) == ()
 
-    data = bytearray(path.read_bytes())
-    entry = central_entry(data, "demo/in.py")
-    data[entry + 42 : entry + 46] = struct.pack("<I", data.index(copy))
-    path.write_bytes(data)
+    # Let the directory lead to the copy of the member that lies in another one.
+    content = wheel.read_bytes()
+    pointer = central_offset(content, "demo/in.py") + CENTRAL_LOCAL_OFFSET
+    patch_bytes(wheel, {pointer: struct.pack("<I", content.index(copy))})
 
-    assert found(path) == {"demo/in.py": "demo/in.py shares bytes with another."}
-
-
-def test_damaged_data(sound: Path) -> None:
-    with zipfile.ZipFile(sound) as archive:
-        offset = archive.getinfo("demo/data.bin").header_offset
-    data = bytearray(sound.read_bytes())
-    data[offset + 60] ^= 0xFF
-    sound.write_bytes(data)
-    assert found(sound).keys() == {"demo/data.bin"}
+    problems = problems_of(wheel)
+    assert problems.keys() == {"demo/in.py"}
+    assert "shares bytes" in problems["demo/in.py"]
 
 
-def test_a_local_header_under_another_name(sound: Path) -> None:
-    sound.write_bytes(sound.read_bytes().replace(b"demo/data.bin", b"demo/dATA.bin", 1))
-    assert "another name in its local header" in found(sound)["demo/data.bin"]
+def test_names_a_damaged_member(wheel: Path) -> None:
+    offset = local_offset(wheel, "demo/data.bin") + 60
+    patch_bytes(wheel, {offset: bytes([wheel.read_bytes()[offset] ^ 0xFF])})
+
+    assert problems_of(wheel).keys() == {"demo/data.bin"}
 
 
-def test_data_behind_the_deflate_stream(tmp_path: Path) -> None:
-    plain = b"x = 1\n"
-    raw = zlib.compress(plain)[2:-4] + b"hidden"
-    path = write(tmp_path, members() | {"demo/__init__.py": raw}, record_text(members()), stored=True)
-    data = bytearray(path.read_bytes())
-    for header, method in ((0, 8), (central_entry(data, "demo/__init__.py"), 10)):
-        data[header + method : header + method + 2] = struct.pack("<H", zipfile.ZIP_DEFLATED)
-        data[header + method + 6 : header + method + 10] = struct.pack("<I", zlib.crc32(plain))
-        data[header + method + 14 : header + method + 18] = struct.pack("<I", len(plain))
-    path.write_bytes(data)
-    problems = found(path)
+def test_names_a_member_whose_local_header_has_another_name(wheel: Path) -> None:
+    wheel.write_bytes(wheel.read_bytes().replace(b"demo/data.bin", b"demo/dATA.bin", 1))
+
+    assert "local header" in problems_of(wheel)["demo/data.bin"]
+
+
+def test_names_a_member_with_data_behind_its_end(tmp_path: Path) -> None:
+    compressed = zlib.compress(INIT)[2:-4] + b"hidden"
+    members = {**MEMBERS, "demo/__init__.py": compressed}
+    wheel = write_wheel(tmp_path, members, record_content=RECORD, compression=zipfile.ZIP_STORED)
+
+    # The member was stored as it is; now its headers say that it is compressed.
+    method = struct.pack("<H", zipfile.ZIP_DEFLATED)
+    crc = struct.pack("<I", zlib.crc32(INIT))
+    size = struct.pack("<I", len(INIT))
+    local = local_offset(wheel, "demo/__init__.py")
+    central = central_offset(wheel.read_bytes(), "demo/__init__.py")
+    patch_bytes(
+        wheel,
+        {
+            local + LOCAL_METHOD: method,
+            local + LOCAL_CRC: crc,
+            local + LOCAL_SIZE: size,
+            central + CENTRAL_METHOD: method,
+            central + CENTRAL_CRC: crc,
+            central + CENTRAL_SIZE: size,
+        },
+    )
+
+    problems = problems_of(wheel)
     assert problems.keys() == {"demo/__init__.py"}
     assert "behind the end" in problems["demo/__init__.py"]
 
 
-def test_the_tap_gets_sound_members_whole(tmp_path: Path) -> None:
-    files = members() | {"demo/a.so": b"\x7fELF" + b"a" * 3_000_000, "demo/b.so": b"\x7fELFb"}
-    path = write(tmp_path, files)
-    seen: dict[str, bytes] = {}
+# Members that are looked at while they are verified
+
+
+def test_a_tap_gets_the_wanted_members_complete(tmp_path: Path) -> None:
+    libraries = {"demo/a.so": b"\x7fELF" + b"a" * 3_000_000, "demo/b.so": b"\x7fELFb"}
+    wheel = write_wheel(tmp_path, {**MEMBERS, **libraries, "demo/c.so": b"no ELF file"})
+    contents: dict[str, bytes] = {}
 
     def inspect(name: str, file: Path) -> None:
         assert file.is_relative_to(tmp_path)
-        seen[name] = file.read_bytes()
+        contents[name] = file.read_bytes()
 
     tap = Tap(
-        wanted=lambda name, first: name.endswith(".so") and first[1:4] == b"ELF",
+        wanted=lambda name, first_bytes: name.endswith(".so") and first_bytes[1:4] == b"ELF",
         inspect=inspect,
         folder=tmp_path,
     )
-    assert verify_record(path, tap=tap, jobs=2) == ()
-    assert seen == {name: files[name] for name in ("demo/a.so", "demo/b.so")}
-    assert [entry.name for entry in tmp_path.iterdir()] == [NAME]
+    problems = verify_record(wheel, tap=tap, jobs=2)
+
+    assert problems == ()
+    assert contents == libraries
+    assert [path.name for path in tmp_path.iterdir()] == [FILE_NAME], "the copies are gone"
 
 
-def test_a_full_disk_is_no_broken_wheel(sound: Path, tmp_path: Path) -> None:
-    def inspect(_name: str, _file: Path) -> None:
+def test_a_full_disk_is_no_broken_wheel(wheel: Path, tmp_path: Path) -> None:
+    def fail(_name: str, _file: Path) -> None:
         raise OSError(28, "No space left on device")
 
-    said = r"could not be read or kept: No space left on device\.\nCheck the disk and the free space of the"
-    with pytest.raises(FatalError, match=said) as caught:
-        verify_record(sound, tap=Tap(wanted=lambda *_: True, inspect=inspect, folder=tmp_path))
-    assert not isinstance(caught.value, WheelError)
+    tap = Tap(wanted=lambda _name, _first_bytes: True, inspect=fail, folder=tmp_path)
+    with pytest.raises(FatalError, match="No space left on device") as raised:
+        verify_record(wheel, tap=tap)
+
+    assert not isinstance(raised.value, WheelError)

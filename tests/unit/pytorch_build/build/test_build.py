@@ -1,6 +1,5 @@
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 from hypothesis import given
@@ -9,154 +8,284 @@ from hypothesis import strategies as st
 from core.env.installer import Install
 from core.errors import MissingInputError, RocmError, UsageError
 from pytorch_build.build.build import Build, Dependency, borrow, built, dependencies, gpu_targets
-from tests.unit.pytorch_build.build.conftest import ROCM
+from pytorch_build.context import Context
+from tests.kit.builds import ROCM_SOURCE, LocalRun
 
 
-def found(*words: Any) -> list[Dependency]:
-    return list(dependencies(*words))
+def list_dependencies(run: LocalRun, context: Context, project: str) -> list[Dependency]:
+    """Return what a project's build stands on, in the order of installation."""
+    return list(dependencies(context, run.target(), project))
 
 
-def names(depends: list[Dependency]) -> list[str]:
-    return [one.project for one in depends]
+def projects_of(found_dependencies: list[Dependency]) -> list[str]:
+    """Return the names of dependencies."""
+    return [dependency.project for dependency in found_dependencies]
 
 
-def test_wheels_of_the_run_are_found_in_the_order_of_installation(run: Any) -> None:
-    torch, triton = run.built("torch"), run.built("triton")
-    depends = found(run.context(), run.target(), "vision")
-    assert names(depends) == ["triton", "torch"]
-    assert [one.digest for one in depends] == [triton.sha256, torch.sha256]
-    assert depends[1].version == torch.version
-    assert Path(depends[1].requirement).is_file()
-    assert [one.identity for one in depends] == [{"digest": triton.sha256}, {"digest": torch.sha256}]
+# Dependencies
 
 
-@pytest.mark.parametrize("other", [{"gpu_family": "cpu"}, {"python": "cp313"}, {"run_id": "77"}, {}])
-def test_a_torch_of_another_cell_is_none(run: Any, other: dict[str, str]) -> None:
-    torch = run.built("torch", **other)
-    if not other:
-        run.store.delete(torch.key)  # its file has gone
+def test_finds_wheels_of_the_run_in_the_order_of_installation(run: LocalRun) -> None:
+    torch_file = run.built("torch")
+    triton_file = run.built("triton")
+
+    triton, torch = list_dependencies(run, run.context(), "vision")
+
+    assert triton.project == "triton"
+    assert triton.identity == {"digest": triton_file.sha256}
+    assert torch.project == "torch"
+    assert torch.identity == {"digest": torch_file.sha256}
+    assert torch.version == torch_file.version
+    assert Path(torch.requirement).is_file()
+
+
+@pytest.mark.parametrize("cell", [{"gpu_family": "cpu"}, {"python": "cp313"}, {"run_id": "77"}])
+def test_takes_no_torch_of_another_cell(run: LocalRun, cell: dict[str, str]) -> None:
+    run.built("torch", **cell)
+
     with pytest.raises(MissingInputError) as caught:
-        found(run.context(), run.target(), "audio")
-    assert not other or "no torch wheel of sample for gfx94X-dcgpu and Python 3.12" in caught.value.message
-    hint = caught.value.hint
-    assert "nox -s build_torch -P 3.12 -- --torch-ref sample --gpu-family gfx94X-dcgpu" in hint
+        list_dependencies(run, run.context(), "audio")
+
+    missing = ("torch", "sample", "gfx94X-dcgpu", "Python 3.12")
+    assert [name for name in missing if name not in caught.value.message] == []
 
 
-def test_torch_without_triton_is_a_warning_for_a_developer_alone(
-    run: Any, capsys: pytest.CaptureFixture[str]
+def test_names_the_command_that_builds_a_torch_whose_file_is_gone(run: LocalRun) -> None:
+    torch = run.built("torch")
+    run.store.delete(torch.key)
+
+    with pytest.raises(MissingInputError) as caught:
+        list_dependencies(run, run.context(), "audio")
+
+    command = "nox -s build_torch -P 3.12 -- --torch-ref sample --gpu-family gfx94X-dcgpu"
+    assert command in caught.value.hint
+
+
+def test_warns_a_developer_whose_torch_has_no_triton(
+    run: LocalRun, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert found(run.context(), run.target(), "torch") == []
-    said = capsys.readouterr().err
-    assert "warning: Run local has no triton wheel" in said
-    assert "flash attention" in said
-    # and an error in a run that others use
-    chosen = run.context(run_id="77")
+    assert list_dependencies(run, run.context(), "torch") == []
+
+    printed = capsys.readouterr().err
+    assert "warning: " in printed
+    assert "triton" in printed
+    assert "flash attention" in printed
+
+
+def test_requires_triton_in_a_run_that_others_use(run: LocalRun) -> None:
     with pytest.raises(MissingInputError) as caught:
-        found(chosen, run.target(), "torch")
+        list_dependencies(run, run.context(run_id="77"), "torch")
+
     assert "nox -s build_triton" in caught.value.hint
     assert caught.value.hint.endswith("--gpu-family gfx94X-dcgpu --run-id 77")
-    # where the ref builds it, and for torch itself
-    without = replace(chosen, ref=chosen.ref.only({"torch", "audio"}))
-    assert found(without, run.target(), "torch") == found(chosen, run.target(), "triton") == []
-    run.built("torch", run_id="77")
-    assert names(found(chosen, run.target(), "audio")) == ["torch"]
+
+
+def test_requires_no_triton_where_the_ref_builds_none(
+    run: LocalRun, capsys: pytest.CaptureFixture[str]
+) -> None:
+    context = run.context(run_id="77")
+    without_triton = replace(context, ref=context.ref.only({"torch", "audio"}))
+
+    assert list_dependencies(run, without_triton, "torch") == []
     assert capsys.readouterr().err == ""
-    # a changed tree may lack it in any run, and family cpu has no use for it
-    assert list(dependencies(chosen, run.target(), "torch", own=True)) == []
-    capsys.readouterr()
-    run.built("triton", gpu_family="cpu")
-    assert found(run.context("cpu", run_id="77"), run.target(), "torch") == []
+
+
+@pytest.mark.parametrize("project", ["triton", "audio"])
+def test_requires_triton_for_torch_alone(
+    run: LocalRun, project: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run.built("torch", run_id="77")
+
+    found_dependencies = list_dependencies(run, run.context(run_id="77"), project)
+
+    assert projects_of(found_dependencies) == (["torch"] if project == "audio" else [])
+    assert capsys.readouterr().err == ""
+
+
+def test_lets_a_developers_tree_be_built_without_triton_in_any_run(run: LocalRun) -> None:
+    context = run.context(run_id="77")
+
+    assert list(dependencies(context, run.target(), "torch", own=True)) == []
+
+
+def test_takes_no_triton_for_family_cpu(run: LocalRun, capsys: pytest.CaptureFixture[str]) -> None:
+    run.built("triton", gpu_family="cpu", run_id="77")
+
+    assert list_dependencies(run, run.context("cpu", run_id="77"), "torch") == []
     assert "triton" not in capsys.readouterr().err
 
 
-def test_a_borrowed_wheel_is_the_runs_and_its_record_says_whose_it_was(run: Any) -> None:
-    wheel, mine, local = run.built("triton"), run.context(run_id="local-mine"), run.context()
-    borrow(mine, local, "cp312", "triton")
-    (triton,) = found(mine, run.target(), "torch")
+def test_takes_a_prebuilt_torch_by_its_requirement(run: LocalRun) -> None:
+    context = run.context("cpu")
+    torch = replace(context.ref.projects["torch"], prebuilt="torch==2.13.0")
+    ref = replace(context.ref, projects={"torch": torch, "audio": context.ref.projects["audio"]})
+
+    (dependency,) = list_dependencies(run, replace(context, ref=ref), "audio")
+
+    assert dependency == Dependency(project="torch", requirement="torch==2.13.0")
+    assert dependency.identity == {"requirement": "torch==2.13.0"}
+
+
+# Wheels that are borrowed from another run
+
+
+def test_takes_a_borrowed_wheel_and_records_whose_it_is(run: LocalRun) -> None:
+    wheel = run.built("triton")
+    borrower = run.context(run_id="local-mine")
+
+    borrow(borrower, run.context(), "cp312", "triton")
+
+    (triton,) = list_dependencies(run, borrower, "torch")
     assert triton.digest == wheel.sha256
-    record = built(mine, "cp312", "triton")
+    record = built(borrower, "cp312", "triton")
     assert record is not None
-    assert (record.run_id, record.details) == ("local-mine", {"borrowed": "local"})
-    with pytest.raises(MissingInputError, match="Run local has no torch wheel"):
-        borrow(mine, local, "cp312", "torch")
+    assert record.run_id == "local-mine"
+    assert record.details == {"borrowed": "local"}
 
 
-def test_a_prebuilt_torch_is_a_requirement(run: Any) -> None:
-    chosen = run.context("cpu")
-    torch = replace(chosen.ref.projects["torch"], prebuilt="torch==2.13.0")
-    ref = replace(chosen.ref, projects={"torch": torch, "audio": chosen.ref.projects["audio"]})
-    depends = found(replace(chosen, ref=ref), run.target(), "audio")
-    assert [(one.requirement, one.version, one.digest) for one in depends] == [("torch==2.13.0", "", "")]
-    assert depends[0].identity == {"requirement": "torch==2.13.0"}
+def test_names_the_run_that_has_no_wheel_to_lend(run: LocalRun) -> None:
+    with pytest.raises(MissingInputError, match="local has no torch"):
+        borrow(run.context(run_id="local-mine"), run.context(), "cp312", "torch")
 
 
-def test_the_environment_gets_locked_requirements_rocm_and_triton(build: Build) -> None:
+# The environment of a build
+
+
+def test_installs_locked_requirements_then_rocm_then_triton(build: Build) -> None:
     rocm = Install(requirements=("rocm==7.1.0",))
+
     locked, second, triton = build.environment_calls(rocm)
+
     assert locked.hashed
     assert second == rocm
     assert triton.requirements == ("/run/triton.whl",)
-    # what it requires of ours is there already, and what of others is installed by name
+    # What it requires of ours is there already; what it requires of others is installed by name.
     assert not triton.dependencies
     assert triton.sources is None
-    others = replace(build.dependencies[0], others=("numpy", "filelock"))
-    assert build.environment_calls(None)[1:] == [triton]
-    assert replace(build, dependencies=(others,)).environment_calls(None)[-1].requirements == (
-        "filelock",
-        "numpy",
-    )
 
 
-def test_a_refs_requirements_replace_locked_ones(build: Build) -> None:
+def test_installs_by_name_what_a_dependency_requires_of_others(build: Build) -> None:
+    triton = replace(build.dependencies[0], others=("numpy", "filelock"))
+
+    calls = replace(build, dependencies=(triton,)).environment_calls(None)
+
+    assert calls[-1].requirements == ("filelock", "numpy")
+    assert len(calls) == len(build.environment_calls(None)) + 1
+
+
+def test_installs_a_refs_build_requirements_in_the_place_of_locked_ones(build: Build) -> None:
     ref = build.context.ref
-    torch = replace(ref.projects["torch"], build_requirements=("setuptools<70",), env={"USE_X": "1"})
+    torch = replace(ref.projects["torch"], build_requirements=("setuptools<70",))
     ref = replace(ref, projects={**ref.projects, "torch": torch})
-    chosen = replace(build, context=replace(build.context, ref=ref))
-    locked, wanted, _ = chosen.environment_calls(None)
+    changed_build = replace(build, context=replace(build.context, ref=ref))
+
+    locked, ref_requirements, _triton = changed_build.environment_calls(None)
+
     assert "setuptools" not in locked.files[0].read_text()
-    assert wanted.requirements == ("setuptools<70",)
-    assert chosen.source.env == {"USE_X": "1"}
+    assert ref_requirements.requirements == ("setuptools<70",)
 
 
-def test_device_code_is_split_as_rocm_is_and_torch_may_be_foreign(build: Build) -> None:
+# Device code
+
+
+def test_splits_device_code_where_rocms_is_split(build: Build) -> None:
     assert build.splits
-    assert not replace(build, project="audio").splits
-    assert not replace(build, choices=replace(build.choices, split=False)).splits
-    assert not replace(build, rocm=replace(ROCM, layout="unsplit")).splits
-    assert not replace(build, rocm=None).splits
-    torch = Dependency(project="torch", requirement="torch", digest="cc")
+
+
+@pytest.mark.parametrize("reason", ["other project", "user's choice", "unsplit ROCm", "no ROCm"])
+def test_splits_no_device_code_otherwise(build: Build, reason: str) -> None:
+    builds = {
+        "other project": replace(build, project="audio"),
+        "user's choice": replace(build, choices=replace(build.choices, split=False)),
+        "unsplit ROCm": replace(build, rocm=replace(ROCM_SOURCE, layout="unsplit")),
+        "no ROCm": replace(build, rocm=None),
+    }
+
+    assert not builds[reason].splits
+
+
+@pytest.mark.parametrize(("digest", "is_foreign"), [("cc", False), ("", True)])
+def test_calls_a_torch_foreign_that_the_run_did_not_build(
+    build: Build, digest: str, *, is_foreign: bool
+) -> None:
+    torch = Dependency(project="torch", requirement="torch", digest=digest)
+
+    assert replace(build, dependencies=(torch,)).foreign_torch is is_foreign
+
+
+def test_calls_no_torch_foreign_where_there_is_none(build: Build) -> None:
     assert not build.foreign_torch
-    assert not replace(build, dependencies=(torch,)).foreign_torch
-    assert replace(build, dependencies=(replace(torch, digest=""),)).foreign_torch
 
 
-def test_targets_come_from_the_option_then_the_variable_then_the_family(build: Build) -> None:
+# GPU targets
+
+
+def with_targets(build: Build, *, option: str = "", variable: str = "") -> Build:
+    """Return a build whose GPU targets a user named."""
+    base_env = {"PYTORCH_ROCM_ARCH": variable} if variable else {}
+    return replace(build, base_env=base_env, choices=replace(build.choices, gpu_targets=option))
+
+
+@pytest.mark.parametrize(
+    ("option", "variable", "targets"),
+    [
+        ("gfx90a;gfx942", "gfx950", ("gfx90a", "gfx942")),
+        ("", "gfx950", ("gfx950",)),
+    ],
+    ids=["option", "variable"],
+)
+def test_takes_targets_from_the_option_before_the_variable(
+    build: Build, option: str, variable: str, targets: tuple[str, ...]
+) -> None:
+    assert with_targets(build, option=option, variable=variable).gpu_targets == targets
+
+
+def test_takes_the_familys_targets_by_default(build: Build) -> None:
     assert "gfx942" in build.gpu_targets
-    inherited = replace(build, base_env={"PYTORCH_ROCM_ARCH": "gfx950"})
-    assert inherited.gpu_targets == ("gfx950",)
-    for text, expected in (("gfx90a;gfx942", ("gfx90a", "gfx942")), ("gfx94X", None)):
-        chosen = replace(inherited, choices=replace(build.choices, gpu_targets=text))
-        if expected:
-            assert chosen.gpu_targets == expected
-        else:
-            with pytest.raises(UsageError, match="--pytorch-rocm-arch"):
-                _ = chosen.gpu_targets
 
 
-def test_what_is_no_target_is_refused() -> None:
-    assert gpu_targets(chosen="", inherited="", sdk=("gfx942", "gfx942", "gfx950")) == ("gfx942", "gfx950")
-    assert gpu_targets(chosen="gfx90a:xnack+", inherited="gfx1100", sdk=()) == ("gfx90a:xnack+",)
-    with pytest.raises(UsageError, match="'gfx94X' in --pytorch-rocm-arch"):
-        gpu_targets(chosen="gfx942,gfx94X", inherited="", sdk=())
-    with pytest.raises(UsageError, match="'native' in PYTORCH_ROCM_ARCH"):
-        gpu_targets(chosen="", inherited="native", sdk=())
-    with pytest.raises(RocmError, match="no GPU targets"):
+def test_takes_each_of_the_sdks_targets_once() -> None:
+    targets = gpu_targets(chosen="", inherited="", sdk=("gfx942", "gfx942", "gfx950"))
+
+    assert targets == ("gfx942", "gfx950")
+
+
+def test_keeps_the_features_of_a_target() -> None:
+    targets = gpu_targets(chosen="gfx90a:xnack+", inherited="gfx1100", sdk=())
+
+    assert targets == ("gfx90a:xnack+",)
+
+
+@pytest.mark.parametrize(
+    ("option", "variable", "names"),
+    [
+        ("gfx942,gfx94X", "", ["'gfx94X'", "--pytorch-rocm-arch"]),
+        ("gfx94X", "gfx950", ["'gfx94X'", "--pytorch-rocm-arch"]),
+        ("", "native", ["'native'", "PYTORCH_ROCM_ARCH"]),
+    ],
+)
+def test_rejects_a_name_that_is_not_a_target(option: str, variable: str, names: list[str]) -> None:
+    with pytest.raises(UsageError) as caught:
+        gpu_targets(chosen=option, inherited=variable, sdk=())
+
+    assert [name for name in names if name not in caught.value.message] == []
+
+
+def test_rejects_an_sdk_without_targets_where_none_are_named() -> None:
+    with pytest.raises(RocmError):
         gpu_targets(chosen=" ", inherited=";", sdk=())
 
 
-targets = st.lists(st.from_regex(r"gfx(9[0-9a-f]{2}|1[0-9]{3})", fullmatch=True), min_size=1, unique=True)
+# Sampled rather than matched to a pattern: thousands of candidates, and each is drawn at once.
+TARGETS = st.lists(
+    st.sampled_from([f"gfx9{number:02x}" for number in range(256)])
+    | st.integers(1000, 1999).map("gfx{}".format),
+    min_size=1,
+    max_size=20,
+    unique=True,
+)
 
 
-@given(targets, st.sampled_from([",", ";", " ", ", "]))
-def test_targets_keep_their_order_through_any_separator(words: list[str], separator: str) -> None:
-    assert gpu_targets(chosen=separator.join(words), inherited="", sdk=()) == tuple(words)
+@given(targets=TARGETS, separator=st.sampled_from([",", ";", " ", ", "]))
+def test_keeps_the_order_of_targets_through_any_separator(targets: list[str], separator: str) -> None:
+    assert gpu_targets(chosen=separator.join(targets), inherited="", sdk=()) == tuple(targets)

@@ -10,46 +10,67 @@ g++ (Debian 14.2.0-19) 14.2.0
 Copyright (C) 2024 Free Software Foundation, Inc.
 """
 CLANG = "Debian clang version 19.1.7 (3+b1)\nTarget: x86_64-pc-linux-gnu\nThread model: posix\n"
-AMD = "AMD clang version 22.0.0git (https://github.com/ROCm/llvm 1a2b)\nTarget: x86_64-pc-linux-gnu\n"
+AMD_CLANG = "AMD clang version 22.0.0git (https://github.com/ROCm/llvm 1a2b)\nTarget: x86_64-pc-linux-gnu\n"
 CLANG_CL = "clang version 18.1.8\nTarget: x86_64-pc-windows-msvc\n"
 MSVC = "Microsoft (R) C/C++ Optimizing Compiler Version 19.44.35213 for x64\nCopyright (C) Microsoft\n"
-QUIET = ("-Wno-error=maybe-uninitialized", "-Wno-error=uninitialized", "-Wno-error=restrict")
+QUIET_FLAGS = ("-Wno-error=maybe-uninitialized", "-Wno-error=uninitialized", "-Wno-error=restrict")
 
 
 @pytest.mark.parametrize(
-    ("said", "kind", "version", "flags"),
+    ("output", "kind", "version", "flags"),
     [
-        (GCC, "gcc", "14.2.0", QUIET),
-        (GCC.replace("14.2.0", "11.4.0"), "gcc", "11.4.0", ()),
-        (CLANG, "clang", "19.1.7", ("-Wno-unknown-warning-option",)),
-        (AMD, "clang", "22.0.0", ("-Wno-unknown-warning-option",)),
-        (CLANG_CL, "clang-cl", "18.1.8", ()),
-        (MSVC, "msvc", "19.44.35213", ()),
-        ("nvc++ 25.1-0\n", "unknown", "0", ()),
+        pytest.param(GCC, "gcc", "14.2.0", QUIET_FLAGS, id="gcc"),
+        pytest.param(GCC.replace("14.2.0", "11.4.0"), "gcc", "11.4.0", (), id="older gcc"),
+        pytest.param(CLANG, "clang", "19.1.7", ("-Wno-unknown-warning-option",), id="clang"),
+        pytest.param(AMD_CLANG, "clang", "22.0.0", ("-Wno-unknown-warning-option",), id="AMD's clang"),
+        pytest.param(CLANG_CL, "clang-cl", "18.1.8", (), id="clang-cl"),
+        pytest.param(MSVC, "msvc", "19.44.35213", (), id="msvc"),
+        pytest.param("nvc++ 25.1-0\n", "unknown", "0", (), id="unknown"),
     ],
 )
-def test_a_compiler_is_known_by_what_it_says(
-    said: str, kind: str, version: str, flags: tuple[str, ...]
+def test_identifies_a_compiler_by_its_version_output(
+    output: str, kind: str, version: str, flags: tuple[str, ...]
 ) -> None:
-    found = identified("/bin/c", said)
-    assert (found.kind, found.version, found.flags) == (kind, version, flags)
+    compiler = identified("/bin/c", output)
+
+    assert compiler.kind == kind
+    assert compiler.version == version
+    assert compiler.flags == flags
 
 
-def test_one_that_is_only_planned_is_the_newest() -> None:
-    assert Compiler(path="c++", kind="gcc").flags == QUIET
+def test_takes_a_compiler_without_a_version_for_the_newest() -> None:
+    assert Compiler(path="c++", kind="gcc").flags == QUIET_FLAGS
+
+
+def write_compiler(path: Path, output: str) -> None:
+    """Write a program that prints its version, also as the launcher of a compiler called ``mine``."""
+    path.write_text(f"#!/bin/sh\ncase $1 in mine) shift; esac\n/bin/cat <<'X'\n{output}X\n")
+    path.chmod(0o755)
 
 
 @pytest.mark.processes
-def test_the_environment_names_the_compilers(tmp_path: Path) -> None:
-    for name, said in {"mine": CLANG, "gcc": GCC, "c++": GCC, "wrap": "none"}.items():
-        (tmp_path / name).write_text(f"#!/bin/sh\ncase $1 in mine) shift; esac\ncat <<'X'\n{said}X\n")
-        (tmp_path / name).chmod(0o755)
-    path = {"PATH": f"{tmp_path}:/usr/bin:/bin"}
-    usual = compilers(LINUX, {**path, "PATH": str(tmp_path)} | {"CC": "gone"})
-    assert {name: one.kind for name, one in usual.items()} in ({"CXX": "gcc"}, {"CXX": "unknown"})
-    found = compilers(LINUX, path | {"CC": "gcc", "CXX": "mine -m64"})
-    assert found == {
+def test_takes_the_compilers_that_variables_name(tmp_path: Path) -> None:
+    write_compiler(tmp_path / "gcc", GCC)
+    write_compiler(tmp_path / "mine", CLANG)
+
+    found_compilers = compilers(LINUX, {"PATH": str(tmp_path), "CC": "gcc", "CXX": "mine -m64"})
+
+    assert found_compilers == {
         "CC": Compiler(path=str(tmp_path / "gcc"), kind="gcc", version="14.2.0"),
         "CXX": Compiler(path=str(tmp_path / "mine"), kind="clang", version="19.1.7"),
     }
+
+
+@pytest.mark.processes
+def test_takes_the_usual_compiler_and_leaves_an_absent_one_out(tmp_path: Path) -> None:
+    write_compiler(tmp_path / "c++", GCC)
+
+    found_compilers = compilers(LINUX, {"PATH": str(tmp_path), "CC": "absent"})
+
+    assert found_compilers == {"CXX": Compiler(path=str(tmp_path / "c++"), kind="gcc", version="14.2.0")}
+
+
+def test_leaves_the_compiler_on_windows_to_visual_studio(tmp_path: Path) -> None:
+    write_compiler(tmp_path / "c++", GCC)
+
     assert compilers(WINDOWS, {"Path": str(tmp_path)}) == {}

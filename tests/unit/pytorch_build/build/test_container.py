@@ -1,6 +1,5 @@
-from dataclasses import replace
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -10,63 +9,99 @@ from pytorch_build.build import container
 from pytorch_build.build.container import Container, Job, command, inner_words, load_container
 
 ROOT = Path("/home/dev/checkout")
-OUTER: dict[str, Any] = {"project": {}, "--container": {"nargs": "?"}}
 
 
-def job(*words: str, present: frozenset[str] = frozenset()) -> Job:
+def build_job(*arguments: str, root: Path = ROOT, present: frozenset[str] = frozenset()) -> Job:
+    """Return a session that builds torch, with arguments; `present` are the machine's variables."""
     return Job(
-        session="build_torch", python="3.12", words=words, root=ROOT, user=(1000, 1001), present=present
+        session="build_torch", python="3.12", words=arguments, root=root, user=(1000, 1001), present=present
     )
 
 
-def test_the_session_runs_in_the_pinned_image_on_the_same_checkout() -> None:
-    data = load_container()
-    words = command("docker", job("--gpu-family", "gfx942"))
-    assert words[:6] == ("docker", "run", "--rm", "--init", "--workdir", str(ROOT))
-    at = words.index(data.image)
-    options, inner = words[:at], words[at + 1 :]
-    assert options[options.index("--user") + 1] == "1000:1001"
+def split_command(words: Sequence[str]) -> tuple[list[str], list[str]]:
+    """Return what comes before the image and what comes after it."""
+    position = list(words).index(load_container().image)
+    return list(words[:position]), list(words[position + 1 :])
+
+
+def option_values(words: Sequence[str], option: str) -> list[str]:
+    """Return the words behind each use of an option."""
+    return [words[position + 1] for position, word in enumerate(words) if word == option]
+
+
+def test_starts_the_pinned_image_on_the_same_checkout_as_the_same_user() -> None:
+    words = command("docker", build_job())
+
+    options, _inner_command = split_command(words)
+    assert options[:6] == ["docker", "run", "--rm", "--init", "--workdir", str(ROOT)]
+    assert option_values(options, "--user") == ["1000:1001"]
     assert "--userns" not in options
     assert f"type=bind,source={ROOT},target={ROOT}" in options
     assert f"CCACHE_DIR={ROOT}/.cache/container/ccache" in options
-    assert inner[:2] == ("bash", "-ec")
-    assert inner[2].startswith('export PATH="/opt/python/cp312-cp312/bin:$PATH"\n')
-    assert inner[-3:] == ("--", "--gpu-family", "gfx942")
-    assert inner[inner.index("--session") + 1] == "build_torch"
-    assert inner[inner.index("--force-pythons") + 1] == "3.12"
-    podman = command("podman", job())
-    assert podman[podman.index("--userns") + 1] == "keep-id"
 
 
-def test_variables_are_handed_on_by_name_where_the_machine_has_them() -> None:
+def test_runs_the_session_inside_with_the_images_python() -> None:
+    words = command("docker", build_job("--gpu-family", "gfx942"))
+
+    _options, inner_command = split_command(words)
+    assert inner_command[:2] == ["bash", "-ec"]
+    assert inner_command[2].startswith('export PATH="/opt/python/cp312-cp312/bin:$PATH"\n')
+    assert inner_command[-3:] == ["--", "--gpu-family", "gfx942"]
+    assert option_values(inner_command, "--session") == ["build_torch"]
+    assert option_values(inner_command, "--force-pythons") == ["3.12"]
+
+
+def test_keeps_the_users_id_in_podman() -> None:
+    assert option_values(command("podman", build_job()), "--userns") == ["keep-id"]
+
+
+def test_hands_variables_on_by_name_where_the_machine_has_them() -> None:
     present = frozenset({"AWS_SECRET_ACCESS_KEY", "MAX_JOBS", "SECRET_OF_MINE", "HOME"})
-    words = command("docker", job(present=present))
-    values = [words[at + 1] for at, word in enumerate(words) if word == "--env"]
-    assert [value for value in values if "=" not in value] == ["AWS_SECRET_ACCESS_KEY", "MAX_JOBS"]
+
+    words = command("docker", build_job(present=present))
+
+    handed_on = [setting for setting in option_values(words, "--env") if "=" not in setting]
+    assert handed_on == ["AWS_SECRET_ACCESS_KEY", "MAX_JOBS"]
     assert not any("SECRET_OF_MINE" in word for word in words)
 
 
-def test_posargs_lose_the_container_the_project_and_the_machines_python() -> None:
-    words = ["torch", "--python=/x/bin/python", "--container=podman", "--torch-ref", "torch", "--clean"]
-    assert inner_words(words, **OUTER) == ("--torch-ref", "torch", "--clean")
-    assert inner_words(["--python", "/x", "torch", "--container"], **OUTER) == ()
-    assert inner_words(["torch", "--container", "podman", "--clean"], **OUTER) == ("--clean",)
+@pytest.mark.parametrize(
+    ("arguments", "kept"),
+    [
+        (
+            ["torch", "--python=/x/bin/python", "--container=podman", "--torch-ref", "torch", "--clean"],
+            ("--torch-ref", "torch", "--clean"),
+        ),
+        (["--python", "/x", "torch", "--container"], ()),
+        (["torch", "--container", "podman", "--clean"], ("--clean",)),
+    ],
+)
+def test_drops_the_container_the_project_and_the_machines_python_from_arguments(
+    arguments: list[str], kept: tuple[str, ...]
+) -> None:
+    # The options of the session, as its parser declares them.
+    assert inner_words(arguments, **{"project": {}, "--container": {"nargs": "?"}}) == kept
 
 
-def test_paths_outside_of_the_checkout_are_mounted_once(tmp_path: Path) -> None:
-    root, tree, other = tmp_path / "root", tmp_path / "tree", tmp_path / "other"
-    for folder in (root / "src", tree / "sub", other):
+def test_mounts_each_path_outside_of_the_checkout_once(tmp_path: Path) -> None:
+    root = tmp_path / "root"
+    tree = tmp_path / "tree"
+    store = tmp_path / "store"
+    for folder in (root / "src", tree / "sub", store):
         folder.mkdir(parents=True)
-    words = ["--pytorch-dir", str(tree), f"--store={other}", str(tree / "sub"), str(root / "src")]
-    words += ["/absent/folder", "src", f"https://host{tree}", "s3://bucket"]
-    made = command("docker", replace(job(*words), root=root))
-    mounted = [word.partition("target=")[2] for word in made if word.startswith("type=bind")]
-    assert mounted == [str(root), str(other), str(tree)]
+    arguments = ["--pytorch-dir", str(tree), f"--store={store}", str(tree / "sub"), str(root / "src")]
+    not_paths = ["/absent/folder", "src", f"https://host{tree}", "s3://bucket"]
+
+    words = command("docker", build_job(*arguments, *not_paths, root=root))
+
+    mounts = [word.partition("target=")[2] for word in words if word.startswith("type=bind")]
+    assert mounts == [str(root), str(store), str(tree)]
 
 
-def test_an_image_without_a_digest_is_refused(tmp_path: Path) -> None:
-    text = container.DATA.read_text(encoding="utf-8")
+def test_rejects_an_image_without_a_digest(tmp_path: Path) -> None:
+    data = container.DATA.read_text(encoding="utf-8")
     path = tmp_path / "container.toml"
-    path.write_text(text.replace(load_container().image, "quay.io/pypa/manylinux_2_28_x86_64:latest"))
-    with pytest.raises(DataError, match="names no digest"):
+    path.write_text(data.replace(load_container().image, "quay.io/pypa/manylinux_2_28_x86_64:latest"))
+
+    with pytest.raises(DataError, match="digest"):
         load_toml(path, Container)

@@ -1,6 +1,8 @@
+import json
+import os
 import sys
 import venv
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -8,312 +10,439 @@ from typing import Any
 import pytest
 
 from core import process
-from core.env import Interpreter, installer, interpreter
+from core.env import Interpreter, interpreter
+from core.env.installer import Install
 from core.errors import BuildError, ProcessError, WheelError
 from pytorch_build.build import execution
 from pytorch_build.build.metrics import Metrics
 from pytorch_build.build.plans.common import BuildPlan, Command, Overlay
 from pytorch_build.check import Expectation
 from pytorch_build.platforms import LINUX
-from tests.conftest import Commit
+from tests.kit.builds import LocalRun
+from tests.kit.machines import Answer, Call, VirtualEnvironment, answer_processes
+from tests.kit.repos import commit_files
 
 VERSION = "2.10.0a0+cpu.sample"
 WHEEL = f"torch-{VERSION}-cp312-cp312-linux_x86_64.whl"
-ENV = {"PATH": process.inherited()["PATH"]}
-PYTHON = str(Path(sys.executable))
+EXPECTATION = Expectation(distribution="torch", version=VERSION)
+FIRST_CONFIGURATION = "a" * 64
+SECOND_CONFIGURATION = "b" * 64
+
+# Commands for a shell.
+MAKE_WHEEL = f"mkdir -p dist; touch dist/{WHEEL}"
+COMPILE = "mkdir -p build; printf x >> build/objects"
 
 
-def plan(tree: Path, *code: str, **changes: Any) -> BuildPlan:
-    """Plan a build whose commands are lines of Python."""
-    commands = tuple(Command(argv=(PYTHON, "-S", "-c", one), cwd=tree) for one in code)
-    made = BuildPlan(
+def plan_commands(
+    tree: Path,
+    *scripts: str,
+    folder: str = ".",
+    configuration: str = FIRST_CONFIGURATION,
+    removes: tuple[str, ...] = ("dist",),
+    overlays: tuple[Overlay, ...] = (),
+    notes: tuple[str, ...] = (),
+) -> BuildPlan:
+    """Return a plan whose commands are a shell's, in a folder of the tree."""
+    commands = [Command(argv=("/bin/sh", "-c", script), cwd=tree / folder) for script in scripts]
+    return BuildPlan(
         project="torch",
         distribution="torch",
         version=VERSION,
         env={"ADDED": "1"},
         unset=frozenset({"GONE"}),
-        removes=("dist",),
-        commands=commands,
-        configuration="a" * 64,
+        removes=removes,
+        commands=tuple(commands),
+        overlays=overlays,
+        notes=notes,
+        configuration=configuration,
     )
-    return replace(made, **changes)
-
-
-MAKE_DIST = "import pathlib as p; p.Path('dist').mkdir(exist_ok=True)"
-MAKE_WHEEL = f"{MAKE_DIST}; p.Path('dist/{WHEEL}').touch()"
 
 
 @pytest.fixture
-def tree(tmp_path: Path, commit_files: Commit) -> Path:
+def tree(tmp_path: Path) -> Path:
+    """Return a source tree in git that ignores what builds leave."""
     path = tmp_path / "src" / "torch"
     commit_files(path, {"setup.py": "", "kept.py": "kept = 1\n", ".gitignore": "build/\ndist/\n*.so\n"})
     return path
 
 
 class Cache:
+    """A compiler cache that sees the environment of the plan's commands."""
+
     def environment(self, env: Mapping[str, str]) -> dict[str, str]:
+        """Return the environment with a variable of the cache's own."""
         return {**env, "SEEN": env["ADDED"]}
 
 
-def go(plan: BuildPlan, tree: Path, cache: Any = None, **env: str) -> Path:
+def execute(
+    plan: BuildPlan, tree: Path, *, cache: Any = None, variables: Mapping[str, str] | None = None
+) -> Path:
+    """Execute a plan in a tree, with variables of the user's; return the wheel."""
+    base_env = {"PATH": process.inherited()["PATH"], **(variables or {})}
     return execution.execute(
-        plan,
-        tree,
-        LINUX,
-        base_env={**ENV, **env},
-        log=tree.parent / "build.log",
-        metrics=Metrics(),
-        cache=cache,
+        plan, tree, LINUX, base_env=base_env, log=log_of(tree), metrics=Metrics(), cache=cache
     )
 
 
+def log_of(tree: Path) -> Path:
+    """Return the log of a tree's builds."""
+    return tree.parent / "build.log"
+
+
+# Commands
+
+
 @pytest.mark.processes
-def test_commands_run_in_order_in_the_plans_environment(tree: Path) -> None:
-    ask = "import os; print(sorted(set(os.environ) - {'PATH', 'LC_CTYPE'}))"
+def test_runs_commands_in_order_and_returns_the_wheel(tree: Path) -> None:
+    plan = plan_commands(tree, "mkdir dist; echo first", f"cd dist && touch {WHEEL}; echo second")
+
+    assert execute(plan, tree) == tree / "dist" / WHEEL
+
+    lines = log_of(tree).read_text().splitlines()
+    assert lines.index("first") < lines.index("second")
+
+
+@pytest.mark.processes
+def test_gives_commands_the_plans_variables_and_no_rights_of_the_job(tree: Path) -> None:
+    show_names = "env | sed 's/=.*//' | sort | paste -sd ' '"
     rights = dict.fromkeys(("ACTIONS_RUNTIME_TOKEN", "GITHUB_ENV", "USE_TOKEN", "LD_PRELOAD"), "")
-    wheel = go(plan(tree, ask, MAKE_WHEEL), tree, Cache(), GONE="1", USE_KEPT="1", **rights)
-    assert wheel == tree / "dist" / WHEEL
-    assert "['ADDED', 'SEEN', 'USE_KEPT']" in (tree.parent / "build.log").read_text()
+    variables = {"GONE": "1", "USE_KEPT": "1", **rights}
+
+    execute(plan_commands(tree, show_names, MAKE_WHEEL), tree, cache=Cache(), variables=variables)
+
+    # PWD is the shell's own.
+    assert "ADDED PATH PWD SEEN USE_KEPT\n" in log_of(tree).read_text()
 
 
 @pytest.mark.processes
-def test_notes_are_printed_and_what_an_earlier_build_left_is_removed(
-    tree: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_prints_the_plans_notes(tree: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    execute(plan_commands(tree, MAKE_WHEEL, notes=("Flash attention is off.",)), tree)
+
+    assert "Flash attention is off." in capsys.readouterr().err
+
+
+@pytest.mark.processes
+def test_removes_what_an_earlier_build_left(tree: Path) -> None:
     (tree / "dist").mkdir()
     (tree / "dist" / WHEEL.replace("2.10", "2.9")).touch()
     (tree / "dist" / "link").symlink_to(tree / "kept.py")
-    go(plan(tree, MAKE_WHEEL, notes=("Flash attention is off.",)), tree)
-    assert "Flash attention is off." in capsys.readouterr().err
+
+    execute(plan_commands(tree, MAKE_WHEEL), tree)
+
     assert [path.name for path in (tree / "dist").iterdir()] == [WHEEL]
+    # Links are removed, and not what they lead to.
     assert (tree / "kept.py").is_file()
 
 
 @pytest.mark.processes
-@pytest.mark.parametrize("code", [MAKE_WHEEL, "raise SystemExit(1)"])
-def test_dropped_files_are_there_for_the_build_and_gone_afterwards(tree: Path, code: str) -> None:
-    source = tree.parent / "lib.dll"
-    source.write_bytes(b"dll")
-    drops = (
-        Overlay(path="new/_rocm_init.py", content="dropped"),
-        Overlay(path="kept.py", content="other"),
-        Overlay(path="lib.dll", source=source),
+def test_names_the_log_of_a_command_that_failed(tree: Path) -> None:
+    with pytest.raises(ProcessError, match="status 1") as caught:
+        execute(plan_commands(tree, "exit 1"), tree)
+
+    assert caught.value.log == log_of(tree)
+
+
+# Overlays: files that are there for the build alone
+
+
+def overlays_of(tree: Path) -> tuple[Overlay, ...]:
+    """Return a new file, one in the place of another, and a copied one."""
+    library = tree.parent / "lib.dll"
+    library.write_bytes(b"dll\n")
+    return (
+        Overlay(path="new/_rocm_init.py", content="added\n"),
+        Overlay(path="kept.py", content="other\n"),
+        Overlay(path="lib.dll", source=library),
     )
-    read = "import pathlib as p; print([p.Path(n).read_text() for n in "
-    read += "('new/_rocm_init.py', 'kept.py', 'lib.dll')])"
-    planned = plan(tree, read, code, overlays=drops)
-    if code == MAKE_WHEEL:
-        go(planned, tree)
+
+
+@pytest.mark.processes
+def test_overlays_files_while_a_build_runs(tree: Path) -> None:
+    show = "cat new/_rocm_init.py kept.py lib.dll"
+
+    execute(plan_commands(tree, show, MAKE_WHEEL, overlays=overlays_of(tree)), tree)
+
+    assert "added\nother\ndll\n" in log_of(tree).read_text()
+
+
+@pytest.mark.processes
+@pytest.mark.parametrize("script", [MAKE_WHEEL, "exit 1"], ids=["success", "failure"])
+def test_removes_overlays_however_a_build_ends(tree: Path, script: str) -> None:
+    plan = plan_commands(tree, script, overlays=overlays_of(tree))
+
+    if script == MAKE_WHEEL:
+        execute(plan, tree)
     else:
-        with pytest.raises(ProcessError, match="status 1") as caught:
-            go(planned, tree)
-        assert caught.value.log == tree.parent / "build.log"
-    assert "['dropped', 'other', 'dll']" in (tree.parent / "build.log").read_text()
+        with pytest.raises(ProcessError):
+            execute(plan, tree)
+
     assert not (tree / "new" / "_rocm_init.py").exists()
     assert not (tree / "lib.dll").exists()
     assert (tree / "kept.py").read_text() == "kept = 1\n"
-    source.unlink()
+
+
+@pytest.mark.processes
+def test_removes_overlays_before_one_that_fails(tree: Path) -> None:
+    plan = plan_commands(tree, MAKE_WHEEL, overlays=overlays_of(tree))
+    (tree.parent / "lib.dll").unlink()
+
     with pytest.raises(FileNotFoundError):
-        go(planned, tree)
-    assert (tree / "kept.py").read_text() == "kept = 1\n", "those before it are undone"
+        execute(plan, tree)
+
+    assert (tree / "kept.py").read_text() == "kept = 1\n"
 
 
-BUILD = (
-    "import pathlib as p; b = p.Path('build'); b.mkdir(exist_ok=True);"
-    "f = b / 'objects'; f.write_text((f.read_text() if f.exists() else '') + 'x')"
-)
+# Build folders, one for each configuration
 
 
-def objects(tree: Path) -> str:
-    return (tree / "build" / "objects").read_text()
+def compile_in(
+    tree: Path,
+    *,
+    configuration: str = FIRST_CONFIGURATION,
+    folder: str = ".",
+    removes: tuple[str, ...] = ("dist",),
+) -> str:
+    """Build once more; return one letter for each build that the build folder has seen."""
+    plan = plan_commands(
+        tree, f"{COMPILE}; {MAKE_WHEEL}", configuration=configuration, folder=folder, removes=removes
+    )
+    execute(plan, tree)
+    return (tree / folder / "build" / "objects").read_text()
 
 
 @pytest.mark.processes
-def test_a_build_folder_serves_its_own_configuration_alone(tree: Path) -> None:
-    one, other = plan(tree, BUILD, MAKE_WHEEL), plan(tree, BUILD, MAKE_WHEEL, configuration="b" * 64)
+def test_goes_on_in_the_build_folder_of_the_same_configuration(tree: Path) -> None:
+    assert compile_in(tree) == "x"
+    assert compile_in(tree) == "xx"
+
+    marker = tree / "build" / execution.CONFIGURATION_MARKER
+    assert marker.read_text() == FIRST_CONFIGURATION
+
+
+@pytest.mark.processes
+def test_trusts_no_build_folder_of_another_tool(tree: Path) -> None:
     (tree / "build").mkdir()
-    (tree / "build" / "objects").write_text("of another tool, which is not trusted")
-    go(one, tree)
-    assert objects(tree) == "x"
-    go(one, tree)
-    assert objects(tree) == "xx"
-    assert (tree / "build" / execution.CONFIGURATION_MARKER).read_text() == "a" * 64
-    # what upstream's build puts beside its sources belongs to the configuration, too
+    (tree / "build" / "objects").write_text("of another tool")
+
+    assert compile_in(tree) == "x"
+
+
+@pytest.mark.processes
+def test_keeps_a_build_folder_for_each_configuration(tree: Path) -> None:
+    compile_in(tree)
+
+    assert compile_in(tree, configuration=SECOND_CONFIGURATION) == "x"
+    assert compile_in(tree) == "xx"
+    assert compile_in(tree, configuration=SECOND_CONFIGURATION) == "xx"
+
+
+@pytest.mark.processes
+def test_removes_libraries_of_another_configuration_from_the_tree(tree: Path) -> None:
+    compile_in(tree)
+    # Upstream's build puts it beside its sources, and would pack it as its own.
     (tree / "libtorch.so").touch()
-    go(other, tree)
-    assert objects(tree) == "x"
+
+    compile_in(tree, configuration=SECOND_CONFIGURATION)
+
     assert not (tree / "libtorch.so").exists()
-    go(one, tree)
-    assert objects(tree) == "xxx"
-    go(other, tree)
-    assert objects(tree) == "xx"
 
 
 @pytest.mark.processes
-def test_clean_and_another_tree_bring_nothing_back(tree: Path, commit_files: Commit) -> None:
-    one, other = plan(tree, BUILD, MAKE_WHEEL), plan(tree, BUILD, MAKE_WHEEL, configuration="b" * 64)
-    mine = tree.parent / "torch-mine"
-    commit_files(mine, {"setup.py": "", ".gitignore": "build/\ndist/\n"})
-    go(one, tree)
-    go(other, tree)
-    go(plan(mine, BUILD, MAKE_WHEEL), mine)
-    assert objects(mine) == "x", "two trees of one project do not swap their folders"
-    go(replace(one, removes=("dist", "build")), tree)
-    assert objects(tree) == "x"
-    # the other configuration is not the one that was to be cleaned
-    go(other, tree)
-    assert objects(tree) == "xx"
+def test_takes_no_build_folder_of_another_tree(tree: Path) -> None:
+    other_tree = tree.parent / "torch-mine"
+    commit_files(other_tree, {"setup.py": "", ".gitignore": "build/\ndist/\n"})
+    compile_in(tree)
+    # The first folder is put aside beside both trees.
+    compile_in(tree, configuration=SECOND_CONFIGURATION)
+
+    assert compile_in(other_tree) == "x"
 
 
 @pytest.mark.processes
-def test_a_build_folder_may_lie_below_the_tree(tree: Path) -> None:
-    inner = tree / "python"
-    inner.mkdir()
-    one = plan(tree, BUILD, MAKE_WHEEL, removes=("python/dist",))
-    one = replace(one, commands=tuple(replace(command, cwd=inner) for command in one.commands))
-    go(one, tree)
-    go(replace(one, configuration="b" * 64), tree)
-    assert (inner / "build" / "objects").read_text() == "x"
-    go(one, tree)
-    assert (inner / "build" / "objects").read_text() == "xx"
+def test_cleans_the_build_folder_of_one_configuration_alone(tree: Path) -> None:
+    compile_in(tree)
+    compile_in(tree, configuration=SECOND_CONFIGURATION)
+
+    assert compile_in(tree, removes=("dist", "build")) == "x"
+    assert compile_in(tree, configuration=SECOND_CONFIGURATION) == "xx"
 
 
-def test_exactly_one_wheel_is_a_build(tmp_path: Path) -> None:
-    planned = plan(tmp_path, MAKE_WHEEL)
-    with pytest.raises(BuildError, match=r"must leave one torch-\*\.whl .* left: none"):
-        execution.the_wheel(planned)
-    (tmp_path / "dist").mkdir()
-    for name in (WHEEL, "torchaudio-1.0-py3-none-any.whl"):
-        (tmp_path / "dist" / name).touch()
-    assert execution.the_wheel(planned).name == WHEEL
-    (tmp_path / "dist" / WHEEL.replace("cp312", "cp311")).touch()
-    with pytest.raises(
-        BuildError, match=f"{WHEEL.replace('cp312', 'cp311')}, {WHEEL}".replace("+", ".")
-    ) as caught:
-        execution.the_wheel(planned)
+@pytest.mark.processes
+def test_keeps_build_folders_below_the_tree(tree: Path) -> None:
+    (tree / "python").mkdir()
+    compile_in(tree, folder="python", removes=("python/dist",))
+
+    assert (
+        compile_in(tree, folder="python", removes=("python/dist",), configuration=SECOND_CONFIGURATION) == "x"
+    )
+    assert compile_in(tree, folder="python", removes=("python/dist",)) == "xx"
+
+
+# The wheel
+
+
+def write_wheels(folder: Path, *names: str) -> BuildPlan:
+    """Write files as wheels that a build left; return its plan."""
+    (folder / "dist").mkdir()
+    for name in names:
+        (folder / "dist" / name).touch()
+    return plan_commands(folder, MAKE_WHEEL)
+
+
+def test_finds_the_wheel_among_those_of_other_projects(tmp_path: Path) -> None:
+    plan = write_wheels(tmp_path, WHEEL, "torchaudio-1.0-py3-none-any.whl")
+
+    assert execution.the_wheel(plan).name == WHEEL
+
+
+@pytest.mark.parametrize("names", [[], [WHEEL.replace("cp312", "cp311"), WHEEL]], ids=["none", "two wheels"])
+def test_rejects_a_build_that_left_no_wheel_or_two(tmp_path: Path, names: list[str]) -> None:
+    plan = write_wheels(tmp_path, *names)
+
+    with pytest.raises(BuildError) as caught:
+        execution.the_wheel(plan)
+
+    assert [name for name in names if name not in caught.value.message] == []
     assert "--clean" in caught.value.hint
 
 
-@pytest.mark.parametrize(
-    ("name", "error", "message"),
-    [
-        (WHEEL.replace(VERSION, "2.10.0a0"), BuildError, "the source lock promises"),
-        (WHEEL.replace(VERSION, "2.10.0a0+cpu"), BuildError, "the source lock promises"),
-        (WHEEL.replace(VERSION, "2.10.0a1+cpu.sample"), BuildError, "the source lock promises"),
-        ("torch-2.10.whl", WheelError, "torch-2.10.whl"),
-    ],
-)
-def test_a_wheel_of_another_version_or_name_is_refused(
-    tmp_path: Path, name: str, error: type[Exception], message: str
+@pytest.mark.parametrize("version", ["2.10.0a0", "2.10.0a0+cpu", "2.10.0a1+cpu.sample"])
+def test_rejects_a_wheel_of_another_version(tmp_path: Path, version: str) -> None:
+    plan = write_wheels(tmp_path, WHEEL.replace(VERSION, version))
+
+    with pytest.raises(BuildError) as caught:
+        execution.the_wheel(plan)
+
+    assert version in caught.value.message
+    assert VERSION in caught.value.message
+
+
+def test_rejects_a_file_whose_name_is_not_that_of_a_wheel(tmp_path: Path) -> None:
+    plan = write_wheels(tmp_path, "torch-2.10.whl")
+
+    with pytest.raises(WheelError, match=r"torch-2\.10\.whl"):
+        execution.the_wheel(plan)
+
+
+# Installing requirements, and the wheel where it was built
+
+LOCKED = Install(requirements=("ninja==1",), hashed=True)
+
+
+def answer_installers(call: Call) -> Answer:
+    """Answer for uv, which succeeds, and for a Python that has the wheel installed and imports it."""
+    if call.words[1] == "pip":
+        return Answer()
+    if execution.SCRIPT.name in " ".join(call.words):
+        return Answer(stdout='{"problems": []}')
+    torch = {"name": "torch", "version": VERSION, "extras": [], "folder": "/absent"}
+    return Answer(stdout=json.dumps([torch]))
+
+
+def existing_target(run: LocalRun) -> Interpreter:
+    """Return the interpreter of an environment on the disk, which answers by itself only."""
+    environment = VirtualEnvironment(folder=run.root / "env")
+    return run.target(executable=environment.python)
+
+
+def uv_calls(calls: Sequence[Call]) -> list[Call]:
+    """Return the calls of uv: ``uv pip install`` and ``uv pip uninstall``."""
+    return [call for call in calls if call.words[1] == "pip"]
+
+
+def test_installs_a_projects_own_requirements_before_locked_ones(
+    run: LocalRun, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    (tmp_path / "dist").mkdir()
-    (tmp_path / "dist" / name).touch()
-    with pytest.raises(error, match=message):
-        execution.the_wheel(plan(tmp_path, MAKE_WHEEL))
-
-
-@pytest.fixture
-def calls(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
-    made: list[Any] = []
-    monkeypatch.setattr(installer, "uv_program", lambda: "uv")
-    monkeypatch.setattr(installer, "install", lambda _target, call, **options: made.append((call, options)))
-
-    def capture(argv: list[str | Path], **_options: object) -> process.Completed:
-        made.append([str(word) for word in argv])
-        return process.Completed(returncode=0, stdout="", stderr="")
-
-    monkeypatch.setattr(process, "capture", capture)
-    return made
-
-
-PROMISED = Expectation(distribution="torch", version=VERSION)
-LOCKED = installer.Install(requirements=("ninja==1",), hashed=True)
-
-
-def test_a_projects_own_requirements_come_before_what_must_be_locked(run: Any, calls: list[Any]) -> None:
-    planned = plan(
-        run.root,
+    (run.root / "requirements.txt").write_text("numpy\n")
+    plan = replace(
+        plan_commands(run.root, MAKE_WHEEL),
         uninstall=("ninja", "ninja"),
         requirements_files=("requirements.txt",),
         requirements=("numpy",),
     )
-    execution.install_requirements(
-        run.target(), planned, run.root, LOCKED, {"backend": "pip", "cache_dir": run.root / "cache"}
-    )
-    before, (call, options), (after, _) = calls
-    # an installed wheel of an earlier build must not be what the build imports
-    assert before[-2:] == ["ninja", "torch"]
-    assert str(run.target().executable) in before
-    assert call.files == (run.root / "requirements.txt",)
-    assert call.requirements == ("numpy",)
-    assert not call.hashed
-    assert options == {"backend": "pip", "cache_dir": run.root / "cache"}
-    assert after == LOCKED, "whatever the project's own requirements brought"
-    calls.clear()
-    execution.install_requirements(run.target(), plan(run.root), run.root, None, {})
-    assert [one[-1] for one in calls] == ["torch"], "without requirements nothing is installed"
+    calls = answer_processes(monkeypatch, answer_installers)
+    options = {"cache_dir": run.root / "cache"}
+
+    execution.install_requirements(existing_target(run), plan, run.root, LOCKED, options)
+
+    uninstall, own_install, locked_install = uv_calls(calls)
+    # An installed wheel of an earlier build must not be what the build imports.
+    assert uninstall.words[2] == "uninstall"
+    assert uninstall.words[-2:] == ("ninja", "torch")
+    assert uninstall.option("--python") == str(run.target().executable)
+    assert "numpy" in own_install.words
+    assert str(run.root / "requirements.txt") in own_install.words
+    assert own_install.option("--cache-dir") == str(run.root / "cache")
+    # Whatever the project's own requirements brought.
+    assert "--require-hashes" in locked_install.words
 
 
-def test_a_wheel_is_imported_where_it_was_built(
-    run: Any, calls: list[Any], monkeypatch: pytest.MonkeyPatch
+def test_installs_nothing_for_a_project_without_requirements(
+    run: LocalRun, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    calls = answer_processes(monkeypatch, answer_installers)
+
+    execution.install_requirements(
+        existing_target(run), plan_commands(run.root, MAKE_WHEEL), run.root, None, {}
+    )
+
+    (uninstall,) = uv_calls(calls)
+    assert uninstall.words[2] == "uninstall"
+    assert uninstall.words[-1] == "torch"
+
+
+def test_imports_a_wheel_where_it_was_built(run: LocalRun, monkeypatch: pytest.MonkeyPatch) -> None:
     wheel = run.root / "dist" / WHEEL
-    said = '  File "/a.py", line 3, in <module>\nImportError: libamdhip64.so: cannot open'
-    failed = process.Completed(returncode=1, stdout="", stderr=said)
-    held: list[Any] = []
-    monkeypatch.setattr(installer, "require_planned", lambda _, planned, **__: held.append(dict(planned)))
-    with monkeypatch.context() as patch:
-        patch.setattr(process, "capture", lambda *_, **__: failed)
-        with pytest.raises(BuildError, match=r"(?s)cannot be imported.*libamdhip64") as caught:
-            execution.check_import(run.target(), PROMISED, wheel, {})
+    calls = answer_processes(monkeypatch, answer_installers)
+
+    execution.check_import(existing_target(run), EXPECTATION, wheel, {})
+
+    (install,) = uv_calls(calls)
+    assert str(wheel) in install.words
+    # torchvision's own module does not import without pillow, which only its wheel asks for.
+    assert "--no-deps" not in install.words
+    assert calls[-1].words[0] == str(run.target().executable)
+    assert str(execution.SCRIPT) in calls[-1].words
+
+
+def test_names_the_cause_where_a_wheel_cannot_be_imported(
+    run: LocalRun, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    traceback = '  File "/a.py", line 3, in <module>\nImportError: libamdhip64.so: cannot open'
+
+    def answer(call: Call) -> Answer:
+        if str(execution.SCRIPT) in call.words:
+            return Answer(status=1, stderr=traceback)
+        return answer_installers(call)
+
+    answer_processes(monkeypatch, answer)
+
+    with pytest.raises(BuildError, match=r"libamdhip64\.so") as caught:
+        execution.check_import(existing_target(run), EXPECTATION, run.root / "dist" / WHEEL, {})
+
     assert "import torch" in caught.value.hint
-    assert caught.value.cause
+    assert caught.value.cause is not None
     assert caught.value.cause.headline == "/a.py:3: ImportError: libamdhip64.so: cannot open"
-    calls.clear()
-    monkeypatch.setattr(execution, "read_report", lambda *_: ())
-    execution.check_import(run.target(), PROMISED, wheel, {})
-    assert held == [{"torch": VERSION}] * 2, "the environment holds what was built"
-    (call, _), command = calls
-    assert call.requirements == (str(wheel),)
-    # torchvision's own module does not import without pillow, which only its wheel asks for
-    assert call.dependencies
-    assert command[0] == str(run.target().executable)
 
 
-TORCH = f"""
+# Importing a wheel where ROCm's development tree is not installed
+
+TORCH_INIT = f"""
 import ctypes, pathlib
 from torch import _rocm_init
 _rocm_init.initialize()
 ctypes.CDLL(str(pathlib.Path(__file__).parent / "lib" / "libtorch_hip.so"))
 __version__ = {VERSION!r}
 """
-PRELOADS = """
+PRELOADING_INIT = """
 import ctypes, pathlib
 def initialize():
     ctypes.CDLL(str(pathlib.Path(__file__).parents[1] / "_rocm_sdk_core" / "lib" / "libamdhip64.so.7"))
 """
 
 
-@pytest.fixture
-def target(tmp_path: Path) -> Interpreter:
-    """Return an environment with ROCm's run-time library, and the same in its development tree."""
-    folder = tmp_path / "environment"
-    venv.create(folder, symlinks=True)
-    target = interpreter(folder / "bin" / Path(sys.executable).name)
-    core, devel = (target.purelib / one / "lib" for one in ("_rocm_sdk_core", "_rocm_sdk_devel"))
-    info = target.purelib / f"torch-{VERSION}.dist-info"
-    for one in (core, devel, info, target.purelib / "torch" / "lib"):
-        one.mkdir(parents=True)
-    (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: torch\nVersion: {VERSION}\n")
-    (target.purelib / "torch" / "__init__.py").write_text(TORCH)
-    (target.purelib / "torch" / "_rocm_init.py").write_text(PRELOADS)
-    compiled(core / "libamdhip64.so.7", "int hip(void) { return 7; }\n", "-Wl,-soname,libamdhip64.so.7")
-    (devel / "libamdhip64.so").symlink_to("../../_rocm_sdk_core/lib/libamdhip64.so.7")
-    (devel / "libamdhip64.so.7").symlink_to("libamdhip64.so")
-    return target
-
-
-def compiled(path: Path, code: str, *flags: str) -> None:
+def compile_library(path: Path, code: str, *flags: str) -> None:
+    """Compile a shared library."""
     compiler = process.which("cc") or process.which("c++")
     assert compiler is not None
     source = path.with_suffix(".c")
@@ -321,43 +450,91 @@ def compiled(path: Path, code: str, *flags: str) -> None:
     process.capture([compiler, "-shared", "-fPIC", source, "-o", path, *flags])
 
 
-def link(target: Interpreter, rpath: str) -> None:
+@pytest.fixture(scope="module")
+def target(tmp_path_factory: pytest.TempPathFactory) -> Interpreter:
+    """Return an environment with torch, ROCm's run-time library, and the same in its development tree.
+
+    Each test links torch's library anew.
+    """
+    folder = tmp_path_factory.mktemp("bare-import") / "environment"
+    venv.create(folder, symlinks=True)
+    target = interpreter(folder / "bin" / Path(sys.executable).name)
+    site_packages = target.purelib
+
+    torch = site_packages / "torch"
+    (torch / "lib").mkdir(parents=True)
+    (torch / "__init__.py").write_text(TORCH_INIT)
+    (torch / "_rocm_init.py").write_text(PRELOADING_INIT)
+    info = site_packages / f"torch-{VERSION}.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: torch\nVersion: {VERSION}\n")
+
+    core = site_packages / "_rocm_sdk_core" / "lib"
+    core.mkdir(parents=True)
+    hip_code = "int hip(void) { return 7; }\n"
+    compile_library(core / "libamdhip64.so.7", hip_code, "-Wl,-soname,libamdhip64.so.7")
+    devel = site_packages / "_rocm_sdk_devel" / "lib"
+    devel.mkdir(parents=True)
+    (devel / "libamdhip64.so").symlink_to("../../_rocm_sdk_core/lib/libamdhip64.so.7")
+    (devel / "libamdhip64.so.7").symlink_to("libamdhip64.so")
+    return target
+
+
+def link_torch(target: Interpreter, rpath: str) -> None:
+    """Link torch's library to ROCm's, with a search path."""
     devel = target.purelib / "_rocm_sdk_devel" / "lib"
     code = "int hip(void); int x(void) { return hip(); }\n"
-    flags = (f"-L{devel}", "-lamdhip64", f"-Wl,-rpath,{rpath}", "-Wl,--disable-new-dtags")
-    compiled(target.purelib / "torch" / "lib" / "libtorch_hip.so", code, *flags)
+    flags = [f"-L{devel}", "-lamdhip64", f"-Wl,-rpath,{rpath}", "-Wl,--disable-new-dtags"]
+    compile_library(target.purelib / "torch" / "lib" / "libtorch_hip.so", code, *flags)
 
 
-def check(target: Interpreter, *, preloads: bool = False) -> None:
-    execution.check_bare_import(target, PROMISED, target.prefix / WHEEL, preloads=preloads)
+def check_bare_import(target: Interpreter, *, preloads: bool = False) -> None:
+    """Import torch where the development tree is not installed."""
+    execution.check_bare_import(target, EXPECTATION, target.prefix / WHEEL, preloads=preloads)
 
 
 @pytest.mark.processes
-def test_a_search_path_into_the_run_time_packages_is_enough(
-    target: Interpreter, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    link(target, "$ORIGIN/../../_rocm_sdk_core/lib")
-    check(target)
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["environment"]
-    assert (target.purelib / "torch" / "_rocm_init.py").read_text() == PRELOADS
-    assert (target.purelib / "_rocm_sdk_devel").is_dir()
+def test_accepts_a_search_path_into_the_run_time_packages(target: Interpreter) -> None:
+    link_torch(target, "$ORIGIN/../../_rocm_sdk_core/lib")
 
-    def refuses(*_: object) -> None:
+    check_bare_import(target)
+
+    # The environment itself is as it was, and no copy of it is left.
+    assert (target.purelib / "torch" / "_rocm_init.py").read_text() == PRELOADING_INIT
+    assert (target.purelib / "_rocm_sdk_devel").is_dir()
+    assert [path.name for path in target.prefix.parent.iterdir()] == ["environment"]
+
+
+@pytest.mark.processes
+def test_copies_files_where_they_cannot_be_linked(
+    target: Interpreter, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_arguments: object) -> None:
         raise OSError("Invalid cross-device link")
 
-    monkeypatch.setattr("os.link", refuses)
-    check(target)  # where files cannot be linked, they are copied
+    monkeypatch.setattr(os, "link", refuse)
+    link_torch(target, "$ORIGIN/../../_rocm_sdk_core/lib")
+
+    check_bare_import(target)
+
     assert (target.purelib / "torch" / "__init__.py").stat().st_nlink == 1
 
 
+@pytest.mark.processes
 @pytest.mark.parametrize(
     "rpath", ["$ORIGIN", "$ORIGIN/../../_rocm_sdk_devel/lib", "$ORIGIN/../_rocm_sdk_core/lib"]
 )
+def test_rejects_a_search_path_that_leads_elsewhere(target: Interpreter, rpath: str) -> None:
+    link_torch(target, rpath)
+
+    with pytest.raises(BuildError, match=r"libamdhip64\.so\.7"):
+        check_bare_import(target)
+
+    assert [path.name for path in target.prefix.parent.iterdir()] == ["environment"]
+
+
 @pytest.mark.processes
-def test_other_search_paths_are_found_out(target: Interpreter, tmp_path: Path, rpath: str) -> None:
-    link(target, rpath)
-    with pytest.raises(BuildError, match="development tree is not installed") as caught:
-        check(target)
-    assert "libamdhip64.so.7" in caught.value.message
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["environment"]
-    check(target, preloads=True)
+def test_needs_no_search_path_where_rocm_is_loaded_first(target: Interpreter) -> None:
+    link_torch(target, "$ORIGIN")
+
+    check_bare_import(target, preloads=True)

@@ -9,38 +9,27 @@ from pytorch_build.check import import_check
 
 
 @pytest.mark.parametrize(
-    ("returncode", "stdout", "problems"),
+    ("status", "report", "facts"),
     [
-        (0, '{"problems": []}', ()),
-        (-11, '{"problems": []}', ("Python died with status -11 when it ended.",)),
-        *(
-            (-11, text, ("The import check died with status -11: Fatal: segmentation fault",))
-            for text in ("", "Traceback", "[]", '{"distribution": 1}')
+        pytest.param(0, '{"problems": []}', None, id="no problem"),
+        pytest.param(-11, '{"problems": []}', ["status -11"], id="died at its end"),
+        pytest.param(-11, "", ["status -11", "Fatal: segmentation fault"], id="no report"),
+        pytest.param(-11, "Traceback", ["status -11", "Fatal: segmentation fault"], id="no JSON"),
+        pytest.param(-11, "[]", ["status -11", "Fatal: segmentation fault"], id="no object"),
+        pytest.param(
+            -11, '{"distribution": 1}', ["status -11", "Fatal: segmentation fault"], id="no problems in it"
         ),
     ],
 )
-def test_what_a_report_means(returncode: int, stdout: str, problems: tuple[str, ...]) -> None:
-    assert read_report(returncode, stdout, "warning\nFatal: segmentation fault\n\n") == problems
+def test_reads_how_an_import_check_ended(status: int, report: str, facts: list[str] | None) -> None:
+    problems = read_report(status, report, "warning\nFatal: segmentation fault\n\n")
 
-
-def environment(folder: Path, code: str, version: str = "1.0+cpu") -> None:
-    """Install a module into a folder, as a wheel would."""
-    (folder / "demo.py").write_text(code)
-    info = folder / "demo-1.0.dist-info"
-    info.mkdir()
-    (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: demo\nVersion: {version}\n")
-
-
-def imported(folder: Path, *options: str) -> process.Completed:
-    """Run the script with `folder` in place of site-packages."""
-    words = [word for word in import_command(Path(sys.executable), "demo", "1.0+cpu") if word != "-I"]
-    return process.capture(
-        [*words, *options], env=process.inherited(PYTHONPATH=str(folder)), cwd=folder, check=False
-    )
+    assert len(problems) == (0 if facts is None else 1)
+    assert [fact for fact in facts or [] if fact not in problems[0]] == []
 
 
 @pytest.mark.parametrize(
-    ("one", "other", "same"),
+    ("first", "second", "is_same"),
     [
         ("1.0+A-b_c", "1.0+a.b.c", True),
         ("1.0 ", "1.0", True),
@@ -48,47 +37,100 @@ def imported(folder: Path, *options: str) -> process.Completed:
         ("1.0", "1.1", False),
     ],
 )
-def test_spellings_of_versions(one: str, other: str, same: bool) -> None:  # noqa: FBT001 - a parameter
-    assert (import_check.normal(one) == import_check.normal(other)) is same
+def test_compares_versions_whatever_their_spelling(first: str, second: str, *, is_same: bool) -> None:
+    assert (import_check.normal(first) == import_check.normal(second)) is is_same
+
+
+def install_demo(folder: Path, code: str, version: str = "1.0+cpu") -> None:
+    """Install a module into a folder, as a wheel would."""
+    (folder / "demo.py").write_text(code)
+    info = folder / "demo-1.0.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: demo\nVersion: {version}\n")
+
+
+def check_demo(folder: Path, *options: str) -> process.Completed:
+    """Run the import check of demo 1.0+cpu with `folder` in the place of site-packages."""
+    check_command = import_command(Path(sys.executable), "demo", "1.0+cpu")
+    # -I would leave PYTHONPATH out.
+    command = [argument for argument in check_command if argument != "-I"]
+    env = process.inherited(PYTHONPATH=str(folder))
+    return process.capture([*command, *options], env=env, cwd=folder, check=False)
+
+
+def problems_of(completed: process.Completed) -> tuple[str, ...]:
+    """Return the problems that an import check reports."""
+    return tuple(read_report(completed.returncode, completed.stdout, completed.stderr))
 
 
 @pytest.mark.processes
 @pytest.mark.parametrize(
-    ("code", "version", "options", "problems"),
+    ("code", "version", "options"),
     [
-        ("print('noise')\n__import__('os').write(1, b'noise')\n__version__ = '1.0+cpu'", "1.0+cpu", [], ()),
-        ("__version__ = '1.0'", "1.0+cpu", [], ("demo.__version__ is 1.0; 1.0+cpu is expected.",)),
-        ("__version__ = '1.0'", "1.0+cpu", ["--public"], ()),
-        ("", "1.0+CPU", [], ()),
-        (
-            "__version__ = '2'",
-            "1.1",
-            [],
-            ("demo 1.1 is installed; 1.0+cpu is expected.", "demo.__version__ is 2; 1.0+cpu is expected."),
-        ),
-        ("1/0", "1.0+cpu", [], ("import demo failed: ZeroDivisionError: division by zero",)),
-        ("raise SystemExit(0)", "1.0+cpu", [], ("import demo failed: SystemExit: 0",)),
+        pytest.param("__version__ = '1.0+cpu'", "1.0+cpu", [], id="same version"),
+        pytest.param("__version__ = '1.0'", "1.0+cpu", ["--public"], id="same public version"),
+        pytest.param("", "1.0+CPU", [], id="no __version__"),
     ],
 )
-def test_modules(
-    tmp_path: Path, code: str, version: str, options: list[str], problems: tuple[str, ...]
+def test_accepts_a_module_of_the_expected_version(
+    tmp_path: Path, code: str, version: str, options: list[str]
 ) -> None:
-    environment(tmp_path, code, version)
-    done = imported(tmp_path, *options)
-    assert read_report(done.returncode, done.stdout, done.stderr) == problems
-    assert done.returncode == bool(problems)
-    assert ("noise" in done.stderr) is ("noise" in code)
+    install_demo(tmp_path, code, version)
+
+    completed = check_demo(tmp_path, *options)
+
+    assert problems_of(completed) == ()
+    assert completed.returncode == 0
 
 
 @pytest.mark.processes
-def test_a_module_that_kills_the_process(tmp_path: Path) -> None:
-    environment(tmp_path, "import os\nos._exit(3)\n")
-    done = imported(tmp_path)
-    (problem,) = read_report(done.returncode, done.stdout, done.stderr)
-    assert "died with status 3" in problem
+def test_reads_the_report_of_a_module_that_prints(tmp_path: Path) -> None:
+    install_demo(tmp_path, "print('noise')\n__import__('os').write(1, b'noise')\n__version__ = '1.0+cpu'")
+
+    completed = check_demo(tmp_path)
+
+    assert problems_of(completed) == ()
+    assert completed.stderr.count("noise") == 2
 
 
 @pytest.mark.processes
-def test_a_distribution_that_is_not_installed(tmp_path: Path) -> None:
-    done = imported(tmp_path)
-    assert read_report(done.returncode, done.stdout, done.stderr)[0] == "demo is not installed."
+@pytest.mark.parametrize(
+    ("code", "version", "facts"),
+    [
+        pytest.param("__version__ = '1.0'", "1.0+cpu", [["__version__", "1.0+cpu"]], id="other version"),
+        pytest.param(
+            "__version__ = '2'",
+            "1.1",
+            [["1.1", "1.0+cpu"], ["__version__", "2", "1.0+cpu"]],
+            id="both versions differ",
+        ),
+        pytest.param("1/0", "1.0+cpu", [["import demo", "ZeroDivisionError"]], id="exception"),
+        pytest.param("raise SystemExit(0)", "1.0+cpu", [["import demo", "SystemExit"]], id="exit"),
+    ],
+)
+def test_reports_what_is_wrong_with_a_module(
+    tmp_path: Path, code: str, version: str, facts: list[list[str]]
+) -> None:
+    install_demo(tmp_path, code, version)
+
+    completed = check_demo(tmp_path)
+
+    assert completed.returncode == 1
+    for problem, facts_of_problem in zip(problems_of(completed), facts, strict=True):
+        assert [fact for fact in facts_of_problem if fact not in problem] == []
+
+
+@pytest.mark.processes
+def test_reports_a_module_that_kills_the_process(tmp_path: Path) -> None:
+    install_demo(tmp_path, "import os\nos._exit(3)\n")
+
+    (problem,) = problems_of(check_demo(tmp_path))
+
+    assert "status 3" in problem
+
+
+@pytest.mark.processes
+def test_reports_a_distribution_that_is_not_installed(tmp_path: Path) -> None:
+    problems = problems_of(check_demo(tmp_path))
+
+    assert "demo is not installed" in problems[0]

@@ -1,7 +1,8 @@
 import json
 import sys
 import threading
-from contextlib import nullcontext
+from collections.abc import Sequence
+from contextlib import nullcontext, suppress
 from pathlib import Path
 
 import pytest
@@ -10,147 +11,264 @@ from hypothesis import strategies as st
 
 from core import process
 from pytorch_build.build import metrics
-from pytorch_build.build.metrics import MOST_SAMPLES, Edge, Metrics, memory_use, watched
+from pytorch_build.build.metrics import Edge, Metrics, memory_use, watched
 
 HEADER = "# ninja log v{}"
-LINES = (
-    "0\t1000\t1700000000\ta.o\t1111111111111111",
-    "0\t3000\t1700000000\tb.o\t2222222222222222",
-    "3000\t4000\t1700000000\tlib.so\t3333333333333333",
-    "3000\t4000\t1700000000\tlib.so.1\t3333333333333333",
-)
+A_O = "0\t1000\t1700000000\ta.o\t1111111111111111"
+B_O = "0\t3000\t1700000000\tb.o\t2222222222222222"
+LIB_SO = "3000\t4000\t1700000000\tlib.so\t3333333333333333"
+LIB_SO_1 = "3000\t4000\t1700000000\tlib.so.1\t3333333333333333"
+LINES = (A_O, B_O, LIB_SO, LIB_SO_1)
+# A command with two outputs is one edge.
 EDGES = (
     Edge(output="a.o", start=0, end=1000),
     Edge(output="b.o", start=0, end=3000),
     Edge(output="lib.so", start=3000, end=4000),
 )
+GIB = 1 << 30
 
 
-def log(folder: Path, *lines: str, version: int = 5, name: str = ".") -> None:
-    path = folder / name / metrics.NAME
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text("\n".join([HEADER.format(version), *lines, ""]))
+def write_log(folder: Path, *lines: str, version: int = 5) -> None:
+    """Write ninja's log into a build folder."""
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / metrics.NAME).write_text("\n".join([HEADER.format(version), *lines, ""]))
+
+
+# Reading ninja's log
+
+
+@pytest.mark.parametrize("version", [5, 6, 7])
+def test_reads_commands_of_known_log_versions(version: int) -> None:
+    assert metrics.parse_log([HEADER.format(version), *LINES]) == EDGES
 
 
 @pytest.mark.parametrize(
     "lines",
     [
-        [],
-        [HEADER.format(4), *LINES],
-        [HEADER.format(8), *LINES],
-        LINES,
-        [HEADER.format(5), "0\t1000\t170000", "x\t1\t0\ta\tb", "-1\t1\t0\ta\tb", "5\t1\t0\ta\tb"],
-        [HEADER.format(5), "٣\t٤\t0\ta\tb", f"0\t{'9' * 5000}\t0\ta\tb"],
+        pytest.param([], id="empty"),
+        pytest.param([HEADER.format(4), *LINES], id="older version"),
+        pytest.param([HEADER.format(8), *LINES], id="newer version"),
+        pytest.param(LINES, id="no header"),
+        pytest.param([HEADER.format(5), "0\t1000\t170000"], id="cut off"),
+        pytest.param([HEADER.format(5), "x\t1\t0\ta\tb"], id="no number"),
+        pytest.param([HEADER.format(5), "-1\t1\t0\ta\tb"], id="negative"),
+        pytest.param([HEADER.format(5), "5\t1\t0\ta\tb"], id="ends before it starts"),
+        pytest.param([HEADER.format(5), "٣\t٤\t0\ta\tb"], id="other digits"),
+        pytest.param([HEADER.format(5), f"0\t{'9' * 5000}\t0\ta\tb"], id="too large"),
     ],
 )
-def test_commands_of_known_versions_are_read(lines: list[str]) -> None:
-    for version in (5, 6, 7):
-        assert metrics.parse_log([HEADER.format(version), *LINES]) == EDGES, "one whatever its outputs"
+def test_reads_no_command_from_an_unknown_or_damaged_log(lines: Sequence[str]) -> None:
     assert metrics.parse_log(lines) == ()
 
 
-def test_a_logs_summary() -> None:
-    said = metrics.summary(EDGES, folder="build")
-    assert said["edges"] == 3
-    assert said["seconds"] == 4.0
-    assert said["busy_seconds"] == 5.0
-    assert said["slowest"] == [["b.o", 3.0], ["a.o", 1.0], ["lib.so", 1.0]]
-    assert len(said["parallelism"]) == metrics.MOST_PARTS
-    assert said["parallelism"][0] == 2.0
-    assert said["parallelism"][-1] == 1.0
-    # several calls of ninja follow each other
-    again = (*EDGES, Edge(output="c.o", start=10, end=500))
-    assert metrics.in_sequence(again)[-1] == Edge(output="c.o", start=4010, end=4500)
-
-
-def test_only_what_was_not_there_before_counts(tmp_path: Path) -> None:
-    log(tmp_path, *LINES[:2])
-    before = metrics.logs(tmp_path)
-    assert metrics.summaries(tmp_path, before) == []
-    # written anew in another order, with one file compiled again
-    log(tmp_path, LINES[2], LINES[1], "0\t500\t1700000009\ta.o\t1111111111111111")
-    (said,) = metrics.summaries(tmp_path, before)
-    assert [name for name, _ in said["slowest"]] == ["lib.so", "a.o"]
-
-
-def test_several_logs_the_one_with_most_work_first(tmp_path: Path) -> None:
-    assert metrics.summaries(tmp_path / "absent", {}) == []
-    log(tmp_path, LINES[0], name="temp.linux")
-    log(tmp_path, *LINES, name="third_party/a", version=7)
-    for at in range(5):
-        log(tmp_path, LINES[0], name=f"more/{at}")
-    found = metrics.summaries(tmp_path, {})
-    assert len(found) == metrics.MOST_GRAPHS
-    assert found[0]["folder"] == f"{tmp_path.name}/third_party/a"
-
-
-def test_paths_are_told_without_the_machines_own_folders() -> None:
-    outputs = ("/src/torch/build/x/a.o", "/home/me/elsewhere/deep/b.o", r"C:\src\c.obj", "d" * 900)
-    edges = [Edge(output=output, start=0, end=9 - at) for at, output in enumerate(outputs)]
-    said = [name for name, _ in metrics.summary(edges, folder="build", root="/src/torch/build")["slowest"]]
-    assert said[:3] == ["x/a.o", "…/elsewhere/deep/b.o", "…/C:/src/c.obj"]
-    assert len(said[3]) == metrics.MOST_LETTERS
-
-
-moments = st.integers(0, 10**7)
-edges = st.builds(
-    lambda start, long, name: Edge(output=name, start=start, end=start + long),
-    moments,
-    st.integers(0, 10**6),
-    st.text(max_size=300),
-)
-
-
-@given(st.lists(edges, min_size=1, max_size=60))
-def test_a_summary_is_bounded_and_adds_up(found: list[Edge]) -> None:
-    said = metrics.summary(found, folder="f" * 500)
-    assert len(json.dumps(said)) < 60_000
-    assert len(said["parallelism"]) <= metrics.MOST_PARTS
-    if said["parallelism"]:
-        width = said["seconds"] / len(said["parallelism"])
-        # each part is rounded to hundredths, which are seconds in a build of hours
-        rounded = 0.005 * said["seconds"] + 1
-        assert sum(said["parallelism"]) * width == pytest.approx(said["busy_seconds"], rel=0.02, abs=rounded)
-        assert max(said["parallelism"]) <= len(found) + 0.01
-
-
-@given(st.lists(st.one_of(st.text(max_size=40), st.sampled_from(LINES), st.just(HEADER.format(5)))))
-def test_no_text_is_too_much_for_the_parser(lines: list[str]) -> None:
+@given(st.lists(st.text(max_size=40) | st.sampled_from(LINES) | st.just(HEADER.format(5))))
+def test_reads_any_lines(lines: list[str]) -> None:
     for edge in metrics.parse_log(lines):
         assert 0 <= edge.start <= edge.end
 
 
+# Summaries
+
+
+def test_summarises_a_log() -> None:
+    summary = metrics.summary(EDGES, folder="build")
+
+    assert summary["edges"] == 3
+    assert summary["seconds"] == 4.0
+    assert summary["busy_seconds"] == 5.0
+    assert summary["slowest"] == [["b.o", 3.0], ["a.o", 1.0], ["lib.so", 1.0]]
+
+
+def test_summarises_how_many_commands_ran_at_a_time() -> None:
+    parallelism = metrics.summary(EDGES, folder="build")["parallelism"]
+
+    assert len(parallelism) == metrics.MOST_PARTS
+    assert parallelism[0] == 2.0
+    assert parallelism[-1] == 1.0
+
+
+def test_puts_several_calls_of_ninja_behind_each_other() -> None:
+    next_call = Edge(output="c.o", start=10, end=500)
+
+    edges = metrics.in_sequence((*EDGES, next_call))
+
+    assert edges[-1] == Edge(output="c.o", start=4010, end=4500)
+
+
+def test_shows_paths_without_the_machines_own_folders() -> None:
+    outputs = ["/src/torch/build/x/a.o", "/home/me/elsewhere/deep/b.o", r"C:\src\c.obj"]
+    edges = [Edge(output=output, start=0, end=9 - number) for number, output in enumerate(outputs)]
+
+    slowest = metrics.summary(edges, folder="build", root="/src/torch/build")["slowest"]
+
+    assert [path for path, _seconds in slowest] == ["x/a.o", "…/elsewhere/deep/b.o", "…/C:/src/c.obj"]
+
+
+def test_shortens_a_long_path() -> None:
+    edge = Edge(output="d" * 900, start=0, end=9)
+
+    ((path, _seconds),) = metrics.summary([edge], folder="build")["slowest"]
+
+    assert len(path) == metrics.MOST_LETTERS
+
+
+def build_edge(start: int, duration: int, output: str) -> Edge:
+    """Return an edge that takes so many milliseconds."""
+    return Edge(output=output, start=start, end=start + duration)
+
+
+MANY_EDGES = st.lists(
+    st.builds(build_edge, st.integers(0, 10**7), st.integers(0, 10**6), st.text(max_size=20)),
+    min_size=1,
+    max_size=30,
+)
+
+
+@given(MANY_EDGES)
+def test_a_summary_adds_up(edges: list[Edge]) -> None:
+    summary = metrics.summary(edges, folder="build")
+
+    parallelism = summary["parallelism"]
+    assert len(parallelism) <= metrics.MOST_PARTS
+    if parallelism:
+        part_seconds = summary["seconds"] / len(parallelism)
+        # Each part is rounded to hundredths, which are seconds in a build of hours.
+        tolerance = 0.005 * summary["seconds"] + 1
+        busy_seconds = pytest.approx(summary["busy_seconds"], rel=0.02, abs=tolerance)
+        assert sum(parallelism) * part_seconds == busy_seconds
+        assert max(parallelism) <= len(edges) + 0.01
+
+
+def test_a_summary_is_bounded() -> None:
+    edges = [Edge(output="ä" * 300, start=number, end=10**6) for number in range(1000)]
+
+    summary = metrics.summary(edges, folder="f" * 500)
+
+    assert len(json.dumps(summary)) < 60_000
+
+
+# Logs of a build folder
+
+
+def test_summarises_only_what_was_not_there_before(tmp_path: Path) -> None:
+    write_log(tmp_path, A_O, B_O)
+    logs_before = metrics.logs(tmp_path)
+
+    # Written anew in another order, with one file compiled again.
+    write_log(tmp_path, LIB_SO, B_O, "0\t500\t1700000009\ta.o\t1111111111111111")
+
+    (summary,) = metrics.summaries(tmp_path, logs_before)
+    assert [output for output, _seconds in summary["slowest"]] == ["lib.so", "a.o"]
+
+
+def test_summarises_nothing_where_nothing_was_done(tmp_path: Path) -> None:
+    write_log(tmp_path, A_O, B_O)
+
+    assert metrics.summaries(tmp_path, metrics.logs(tmp_path)) == []
+    assert metrics.summaries(tmp_path / "absent", {}) == []
+
+
+def test_summarises_the_logs_with_most_work(tmp_path: Path) -> None:
+    write_log(tmp_path / "temp.linux", A_O)
+    write_log(tmp_path / "third_party/a", *LINES, version=7)
+    for number in range(5):
+        write_log(tmp_path / f"deps/{number}", A_O)
+
+    summaries = metrics.summaries(tmp_path, {})
+
+    assert len(summaries) == metrics.MOST_GRAPHS
+    assert summaries[0]["folder"] == f"{tmp_path.name}/third_party/a"
+
+
+# How far a build came
+
+
 @pytest.mark.parametrize(
-    ("output", "said"),
+    ("output", "progress"),
     [
-        ("", None),
-        ("running build_ext\ncopying a -> b\n", None),
-        ("[1/2] CC a.o\n[2/2] LD b\n[7/40] CXX c.o\n", {"done": 7, "total": 40, "failed": []}),
-        (
+        pytest.param("", None, id="nothing"),
+        pytest.param("running build_ext\ncopying a -> b\n", None, id="no ninja"),
+        pytest.param("the count [3/4] within a line\n", None, id="within a line"),
+        pytest.param(
+            "[1/2] CC a.o\n[2/2] LD b\n[7/40] CXX c.o\n",
+            {"done": 7, "total": 40, "failed": []},
+            id="second call",
+        ),
+        pytest.param(
             "[9/40] CXX d.o\nFAILED: d.o \ncc: error\nFAILED: [code=1] /some/tmp/x/y/e.o\nFAILED: d.o\n",
             {"done": 9, "total": 40, "failed": ["d.o", "…/x/y/e.o"]},
+            id="failed files",
         ),
-        ("FAILED: only.o\n", {"failed": ["only.o"]}),
-        ("the count [3/4] within a line\n", None),
+        pytest.param("FAILED: only.o\n", {"failed": ["only.o"]}, id="no count"),
     ],
 )
-def test_what_ninja_printed_says_how_far_it_came(output: str, said: object) -> None:
-    assert metrics.reached(output) == said
+def test_reads_how_far_a_build_came_from_ninjas_output(output: str, progress: object) -> None:
+    assert metrics.reached(output) == progress
 
 
-SAID = "MemTotal:       16384 kB\nMemFree:  1 kB\nMemAvailable:    4096 kB\n"
+# Memory
 
 
-@given(st.lists(st.integers(0, 1 << 40), min_size=1, max_size=3 * MOST_SAMPLES))
-def test_samples_are_bounded_and_keep_the_peak(used: list[int]) -> None:
-    details = metrics.memory_details([(one, 1 << 40) for one in used])
+@given(st.lists(st.integers(0, 1 << 40), min_size=1, max_size=30))
+def test_keeps_the_peak_of_memory_samples(used: list[int]) -> None:
+    details = metrics.memory_details([(sample, 1 << 40) for sample in used])
+
     assert details is not None
-    assert details["peak"] == max(used) == max(details["used"])
-    assert 0 < len(details["used"]) <= MOST_SAMPLES
+    assert details["peak"] == max(used)
+    assert details["peak"] == max(details["used"])
     assert details["total"] == 1 << 40
 
 
-PRINTED = """[1/3] Building CXX object a.o
+def test_keeps_a_bounded_number_of_memory_samples() -> None:
+    sample_count = 3 * metrics.MOST_SAMPLES
+
+    details = metrics.memory_details([(number, GIB) for number in range(sample_count)])
+
+    assert details is not None
+    assert 0 < len(details["used"]) <= metrics.MOST_SAMPLES
+    assert max(details["used"]) == sample_count - 1
+
+
+def test_reads_the_memory_in_use() -> None:
+    meminfo = "MemTotal:       16384 kB\nMemFree:  1 kB\nMemAvailable:    4096 kB\n"
+
+    assert memory_use(meminfo) == ((16384 - 4096) * 1024, 16384 * 1024)
+
+
+@pytest.mark.parametrize("meminfo", ["MemTotal: 5 kB\n", ""])
+def test_reads_no_memory_in_use_from_an_incomplete_file(meminfo: str) -> None:
+    assert memory_use(meminfo) is None
+
+
+def test_records_no_memory_where_it_cannot_be_seen(tmp_path: Path) -> None:
+    with watched(tmp_path / "absent") as samples:
+        pass
+
+    assert metrics.memory_details(samples) is None
+
+
+@pytest.mark.processes
+@pytest.mark.skipif(sys.platform == "win32", reason="children are not measured there")
+def test_measures_one_compilers_memory_in_a_new_build_folder(tmp_path: Path) -> None:
+    process.capture([sys.executable, "-c", "bytearray(150 << 20)"])
+
+    assert metrics.peak_of_one(tmp_path, begun=False) >= 150 << 20
+
+
+def test_measures_no_memory_in_a_build_folder_of_unknown_builds(tmp_path: Path) -> None:
+    assert metrics.peak_of_one(tmp_path, begun=True) == 0
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="children are not measured there")
+def test_keeps_the_highest_memory_of_earlier_builds_in_a_folder(tmp_path: Path) -> None:
+    (tmp_path / metrics.PEAK).write_text(str(1 << 50))
+
+    assert metrics.peak_of_one(tmp_path, begun=True) == 1 << 50
+
+
+# Following a build
+
+NINJA_OUTPUT = """[1/3] Building CXX object a.o
 [2/3] Building HIP object b.o
 FAILED: [code=1] torch/b.o
 b.hip:1:1: error: no such thing
@@ -158,49 +276,57 @@ ninja: build stopped: subcommand failed.
 """
 
 
-def build_in(folder: Path, log: Path, problem: BaseException | None = None) -> None:
-    with (folder / ".ninja_log").open("a") as stream:
-        stream.write("0\t2000\t1\tnew.o\tbb\n")
-    log.write_bytes(b"\xff" * (5 << 20) + b"\n" + PRINTED.encode())
-    if problem:
-        raise problem
+def follow_build(folder: Path, monkeypatch: pytest.MonkeyPatch, problem: BaseException | None) -> Metrics:
+    """Follow a build that compiles a file and then ends with a problem or without; return what is known."""
+    meminfo = folder / "meminfo"
+    meminfo.write_text("MemTotal: 100 kB\nMemAvailable: 40 kB\n")
+    monkeypatch.setattr(metrics, "watched", lambda: watched(meminfo))
+    # A busy machine would start it too late, and it takes samples beside the first one.
+    monkeypatch.setattr(threading.Thread, "run", lambda _thread: None)
+    build_folder = folder / "build"
+    log = folder / "build.log"
+    write_log(build_folder, A_O)
+
+    build_metrics = Metrics()
+    with suppress(type(problem)) if problem else nullcontext(), build_metrics.followed(build_folder, log):
+        with (build_folder / metrics.NAME).open("a") as stream:
+            stream.write("0\t2000\t1\tnew.o\tbb\n")
+        # Only the end of a long log is read, whatever its bytes.
+        log.write_bytes(b"\xff" * (5 << 20) + b"\n" + NINJA_OUTPUT.encode())
+        if problem is not None:
+            raise problem
+    return build_metrics
 
 
-@pytest.mark.processes
-@pytest.mark.skipif(sys.platform == "win32", reason="children are not measured there")
-def test_one_compilers_memory_is_of_all_that_made_the_folder(tmp_path: Path) -> None:
-    process.capture([sys.executable, "-c", "bytearray(150 << 20)"])
-    assert metrics.peak_of_one(tmp_path, begun=True) == 0, "who made the rest is not known"
-    assert metrics.peak_of_one(tmp_path, begun=False) >= 150 << 20
-    (tmp_path / metrics.PEAK).write_text(str(1 << 50))
-    assert metrics.peak_of_one(tmp_path, begun=True) == 1 << 50
-
-
-@pytest.mark.parametrize("problem", [RuntimeError("no wheel"), KeyboardInterrupt(), None])
-def test_a_build_is_followed_however_it_ends(
-    tmp_path: Path, problem: BaseException | None, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    "problem", [None, RuntimeError("no wheel"), KeyboardInterrupt()], ids=["success", "failure", "Ctrl-C"]
+)
+def test_follows_a_build_however_it_ends(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, problem: BaseException | None
 ) -> None:
-    (tmp_path / "meminfo").write_text("MemTotal: 100 kB\nMemAvailable: 40 kB\n")
-    monkeypatch.setattr(metrics, "watched", lambda: watched(tmp_path / "meminfo"))
-    monkeypatch.setattr(threading.Thread, "run", lambda _: None)  # a busy machine starts it too late
-    build, printed = tmp_path / "build", tmp_path / "build.log"
-    log(build, LINES[0])
-    found = Metrics()
-    with pytest.raises(type(problem)) if problem else nullcontext(), found.followed(build, printed):
-        build_in(build, printed, problem)
-    assert [one[0] for one in found.details["ninja"][0]["slowest"]] == ["new.o"]
-    assert found.details["memory"]["peak"] == 60 << 10
-    reached = {"done": 2, "total": 3, "failed": ["torch/b.o"]} if problem else None
-    assert found.details.get("reached") == reached
+    details = follow_build(tmp_path, monkeypatch, problem).details
+
+    assert [output for output, _seconds in details["ninja"][0]["slowest"]] == ["new.o"]
+    assert details["memory"]["peak"] == 60 << 10
 
 
-def test_what_cannot_be_seen_is_not_said(tmp_path: Path) -> None:
-    found = Metrics()
-    with pytest.raises(ValueError, match="early"), found.followed(tmp_path / "build", tmp_path / "none.log"):
+def test_records_how_far_a_build_came_that_failed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    details = follow_build(tmp_path, monkeypatch, RuntimeError("no wheel")).details
+
+    assert details["reached"] == {"done": 2, "total": 3, "failed": ["torch/b.o"]}
+
+
+def test_records_no_progress_of_a_build_that_succeeded(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert "reached" not in follow_build(tmp_path, monkeypatch, None).details
+
+
+def test_records_nothing_of_a_build_that_failed_before_ninja(tmp_path: Path) -> None:
+    build_metrics = Metrics()
+
+    following = build_metrics.followed(tmp_path / "build", tmp_path / "none.log")
+    with pytest.raises(ValueError, match="early"), following:
         raise ValueError("early")
-    assert not {"reached", "ninja"} & found.details.keys()
-    assert memory_use(SAID) == ((16384 - 4096) * 1024, 16384 * 1024)
-    assert memory_use("MemTotal: 5 kB\n") is memory_use("") is None
-    with watched(tmp_path / "absent") as samples:
-        pass
-    assert metrics.memory_details(samples) is None
+
+    assert not {"reached", "ninja"} & build_metrics.details.keys()

@@ -4,13 +4,16 @@ import pytest
 
 from core.errors import DataError, MissingInputError
 from pytorch_build.build import site
-from tests.conftest import Commit, Git, Write
+from tests.kit.repos import commit_files, run_git, write_files
+
+ADDS_COMMIT = "def get_git_commit_hash(): ..."
 
 
-def test_a_tree_like_torchs(tmp_path: Path, write_files: Write) -> None:
+def test_reads_a_tree_like_torchs(tmp_path: Path) -> None:
     build_system = '[build-system]\nrequires = ["numpy", "cmake>=3.27"]\nbuild-backend = "a.b"\n'
     setup = 'version = os.getenv("PYTORCH_BUILD_VERSION")'
     write_files(tmp_path, {"pyproject.toml": build_system, "requirements.txt": "", "setup.py": setup})
+
     assert site.tree_facts(tmp_path) == site.TreeFacts(
         files=frozenset({"pyproject.toml", "requirements.txt", "setup.py"}),
         build_backend="a.b",
@@ -18,17 +21,29 @@ def test_a_tree_like_torchs(tmp_path: Path, write_files: Write) -> None:
     )
 
 
-def test_a_tree_like_older_tritons(tmp_path: Path, write_files: Write) -> None:
-    texts = {"python/setup.py": "def get_git_commit_hash(): ...", "python/requirements.txt": ""}
-    write_files(tmp_path, {**texts, "cmake/llvm-hash.txt": "0123abcd\n"})
-    (tmp_path / "build_env.json").write_text('{"TRITON_WHEEL_VERSION_SUFFIX": ""}')
-    found = site.tree_facts(tmp_path)
-    assert found.files == {"python/setup.py", "python/requirements.txt"}
-    assert found.build_env == {"TRITON_WHEEL_VERSION_SUFFIX": ""}
-    assert found.llvm_hash == "0123abcd"
-    assert found.git_suffix == "", "it is no git repository"
-    assert not found.reads_build_version
-    with pytest.raises(MissingInputError, match="no source tree"):
+def test_reads_a_tree_like_older_tritons(tmp_path: Path) -> None:
+    texts = {
+        "python/setup.py": ADDS_COMMIT,
+        "python/requirements.txt": "",
+        "cmake/llvm-hash.txt": "0123abcd\n",
+        "build_env.json": '{"TRITON_WHEEL_VERSION_SUFFIX": ""}',
+    }
+    write_files(tmp_path, texts)
+
+    facts = site.tree_facts(tmp_path)
+
+    assert facts == site.TreeFacts(
+        files=frozenset({"python/setup.py", "python/requirements.txt"}),
+        build_env={"TRITON_WHEEL_VERSION_SUFFIX": ""},
+        llvm_hash="0123abcd",
+        reads_build_version=False,
+        # It is no git repository, so that there is no commit to add.
+        git_suffix="",
+    )
+
+
+def test_rejects_a_tree_that_does_not_exist(tmp_path: Path) -> None:
+    with pytest.raises(MissingInputError, match="absent"):
         site.tree_facts(tmp_path / "absent")
 
 
@@ -43,17 +58,29 @@ def test_a_tree_like_older_tritons(tmp_path: Path, write_files: Write) -> None:
         ("build_env.json", '{"X": 1}'),
     ],
 )
-def test_broken_files_are_named(tmp_path: Path, name: str, text: str) -> None:
+def test_names_a_broken_file(tmp_path: Path, name: str, text: str) -> None:
     (tmp_path / name).write_text(text)
+
     with pytest.raises(DataError, match=name):
         site.tree_facts(tmp_path)
 
 
 @pytest.mark.processes
-def test_what_tritons_setup_adds_to_the_version(tmp_path: Path, git: Git, commit_files: Commit) -> None:
-    commit = commit_files(tmp_path, {"setup.py": "def get_git_commit_hash(): ..."})
-    assert site.tree_facts(tmp_path).git_suffix == f"+git{commit[:8]}"
-    git(tmp_path, "checkout", "--quiet", "--detach")
-    assert site.tree_facts(tmp_path).git_suffix == f"+git{commit[:8]}"
-    git(tmp_path, "checkout", "--quiet", "-B", "release-locked")
-    assert site.tree_facts(tmp_path).git_suffix == ""
+@pytest.mark.parametrize(
+    ("checkout", "has_suffix"),
+    [
+        (["-B", "main"], True),
+        (["--detach"], True),
+        # triton's setup adds nothing on a release's branch.
+        (["-B", "release-locked"], False),
+    ],
+    ids=["branch", "no branch", "release branch"],
+)
+def test_expects_the_commit_that_tritons_setup_adds(
+    tmp_path: Path, checkout: list[str], *, has_suffix: bool
+) -> None:
+    commit = commit_files(tmp_path, {"setup.py": ADDS_COMMIT})
+    run_git(tmp_path, "checkout", "--quiet", *checkout)
+
+    expected = f"+git{commit[:8]}" if has_suffix else ""
+    assert site.tree_facts(tmp_path).git_suffix == expected

@@ -16,193 +16,292 @@ from core.cli.options import ROOT
 from core.errors import DataError, MissingInputError, ServiceError
 from pytorch_build.build import toolchain
 from pytorch_build.build.machine import load_needs
-from pytorch_build.build.toolchain import Places, Provided, load_toolchain, plan, provide, provided
+from pytorch_build.build.toolchain import (
+    Places,
+    Provided,
+    Toolchain,
+    load_toolchain,
+    places,
+    plan,
+    provide,
+    provided,
+)
 from pytorch_build.platforms import LINUX, WINDOWS, Platform
+from tests.kit.repos import write_files
 from tests.kit.servers import served
-from tests.unit.pytorch_build.build.windows_listings import listing
+from tests.kit.windows_listings import read_listing
 
-LIBRARY, LICENSE = b"MZ, and the rest of a DLL", b"Apache License v2.0 with LLVM Exceptions"
+OPENMP_DLL = "libomp140.x86_64.dll"
+DLL = b"MZ, and the rest of a DLL"
+LICENSE = b"Apache License v2.0 with LLVM Exceptions"
+HOST = "https://conda.anaconda.org/conda-forge/"
+PACKAGE = load_toolchain().openmp.download
 
 
-def packed(**members: bytes) -> bytes:
-    """Write a ``.tar.zst``: the names' double underscores stand for slashes, single ones for dots."""
+# The data
+
+
+def test_takes_nothing_first_that_may_not_be_redistributed() -> None:
+    openmp = load_toolchain().openmp
+
+    first_source = openmp.download if openmp.order[0] == "download" else openmp.visual_studio
+    assert first_source.redistributable
+    assert not openmp.visual_studio.redistributable
+
+
+def test_locks_a_ninja_that_works_on_windows() -> None:
+    oldest = Version(load_needs().tools.ninja_windows)
+    locks = sorted((ROOT / "requirements").glob("target-windows-*.txt"))
+
+    assert len(locks) >= 3
+    for lock in locks:
+        pin = re.search(r"^ninja==(\S+)", lock.read_text(encoding="utf-8"), re.MULTILINE)
+        assert pin, lock
+        assert Version(pin[1]) >= oldest, lock
+
+
+def test_rocm_for_windows_has_what_torch_loads_first() -> None:
+    dll_names = {Path(path).name for path in read_listing("rocm-10.0.0-windows")}
+    libraries = import_module("rocm_packaging.templates.dist_info").ALL_LIBRARIES  # which has no types
+
+    lacking: list[str] = []
+    for name in WINDOWS.preloads:
+        pattern = libraries[name].windows
+        assert pattern, name
+        if not any(Path(dll).match(pattern) for dll in dll_names):
+            lacking.append(name)
+    # The listing is of what another program loads, and that has no use for these two.
+    assert lacking == ["hipsparselt", "hipdnn"]
+
+
+# Providing the OpenMP runtime
+
+
+def tar_zst(members: Mapping[str, bytes]) -> bytes:
+    """Return a ``.tar.zst`` with these members."""
     stream = io.BytesIO()
     with tarfile.open(fileobj=stream, mode="w") as archive:
         for name, content in members.items():
-            info = tarfile.TarInfo(name.replace("__", "/").replace("_", "."))
+            info = tarfile.TarInfo(name)
             info.size = len(content)
             archive.addfile(info, io.BytesIO(content))
     return zstandard.compress(stream.getvalue())
 
 
 def sha256(content: bytes) -> str:
+    """Return the digest that the data pins a file by."""
     return hashlib.sha256(content).hexdigest()
 
 
 @pytest.fixture
-def archive(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """An archive as the real one is, served by nobody yet, and data that pins it."""
-    data = load_toolchain()
-    pin = data.openmp.download
-    path = tmp_path / "mirror" / "win-64" / pin.url.rpartition("/")[2]
+def package(tmp_path: Path) -> Path:
+    """Return a package of the OpenMP runtime, laid out like the real one, on a mirror."""
+    path = tmp_path / "mirror" / "win-64" / PACKAGE.url.rpartition("/")[2]
     path.parent.mkdir(parents=True)
-    with zipfile.ZipFile(path, "w") as outer:
-        outer.writestr("metadata.json", "{}")
-        outer.writestr(
-            pin.library.archive, packed(Library__bin__omp_txt=b"", Library__bin__libomp_dll=LIBRARY)
-        )
-        outer.writestr(pin.license_file.archive, packed(info__licenses__openmp__LICENSE_TXT=LICENSE))
-    changed = pin.model_copy(
-        update={
-            "sha256": sha256(path.read_bytes()),
-            "library": pin.library.model_copy(update={"sha256": sha256(LIBRARY)}),
-            "license_file": pin.license_file.model_copy(update={"sha256": sha256(LICENSE)}),
-        }
-    )
-    made = data.model_copy(update={"openmp": data.openmp.model_copy(update={"download": changed})})
-    monkeypatch.setattr(toolchain, "load_toolchain", lambda: made)
+    libraries = {"Library/bin/omp.txt": b"", "Library/bin/libomp.dll": DLL}
+    licenses = {"info/licenses/openmp/LICENSE.TXT": LICENSE}
+    with zipfile.ZipFile(path, "w") as archive:
+        archive.writestr("metadata.json", "{}")
+        archive.writestr(PACKAGE.library.archive, tar_zst(libraries))
+        archive.writestr(PACKAGE.license_file.archive, tar_zst(licenses))
     return path
 
 
-def test_nothing_is_taken_first_that_may_not_be_redistributed() -> None:
-    data = load_toolchain().openmp
-    first = data.download if data.order[0] == "download" else data.visual_studio
-    assert first.redistributable
-    assert not data.visual_studio.redistributable
+def pinned_toolchain(package: Path, **library_changes: str) -> Toolchain:
+    """Return the data with the digests of the mirror's package, and changes of its library."""
+    data = load_toolchain()
+    library = PACKAGE.library.model_copy(update={"sha256": sha256(DLL), **library_changes})
+    license_file = PACKAGE.license_file.model_copy(update={"sha256": sha256(LICENSE)})
+    download = PACKAGE.model_copy(
+        update={
+            "sha256": sha256(package.read_bytes()),
+            "library": library,
+            "license_file": license_file,
+        }
+    )
+    return data.model_copy(update={"openmp": data.openmp.model_copy(update={"download": download})})
 
 
-def test_the_locks_ninja_works_on_windows() -> None:
-    oldest = Version(load_needs().tools.ninja_windows)
-    locks = sorted((ROOT / "requirements").glob("target-windows-*.txt"))
-    pinned = [re.search(r"^ninja==(\S+)", lock.read_text(encoding="utf-8"), re.MULTILINE) for lock in locks]
-    assert len(pinned) >= 3
-    assert all(found and Version(found[1]) >= oldest for found in pinned)
+@pytest.fixture
+def pinned(package: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let the data pin the mirror's package."""
+    data = pinned_toolchain(package)
+    monkeypatch.setattr(toolchain, "load_toolchain", lambda: data)
 
 
-def test_what_torch_loads_first_is_in_rocm_for_windows() -> None:
-    there = {Path(path).name for path in listing("rocm-10.0.0-windows")}
-    libraries = import_module("rocm_packaging.templates.dist_info").ALL_LIBRARIES  # which has no types
-    patterns = {name: libraries[name].windows for name in WINDOWS.preloads}
-    assert all(patterns.values())
-    lacking = [name for name, glob in patterns.items() if not any(Path(dll).match(glob) for dll in there)]
-    # the listing is of what another program loads, and that has no use for these two
-    assert lacking == ["hipsparselt", "hipdnn"]
+def provide_openmp(cache: Path, mirror: str) -> Path:
+    """Provide the OpenMP runtime, which needs no environment; return its folder."""
+    no_environment: Any = None
+    work = plan(cache, "windows", only=["openmp"])
+    provide(work, "windows", target=no_environment, mirrors={HOST: f"{mirror}/"})
+    return places(cache, "windows").openmp
 
 
-HOST = "https://conda.anaconda.org/conda-forge/"
+@pytest.mark.usefixtures("pinned")
+def test_unpacks_the_runtime_under_the_name_that_builds_look_for(package: Path, tmp_path: Path) -> None:
+    with served(package.parents[1]) as address:
+        folder = provide_openmp(tmp_path / "cache", address)
 
-
-def put(cache: Path, mirror: str) -> Path:
-    """Provide the OpenMP runtime, which needs no environment."""
-    nobody: Any = None
-    provide(plan(cache, "windows", only=["openmp"]), "windows", target=nobody, mirrors={HOST: mirror})
-    return toolchain.places(cache, "windows").openmp
-
-
-def test_the_runtime_is_unpacked_under_the_name_that_is_asked_for(
-    archive: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    half = toolchain.places(tmp_path / "cache", "windows").openmp / "libomp140.x86_64.dll"
-    write(half, "what was interrupted is done again")
-    with served(archive.parents[1]) as address:
-        folder = put(tmp_path / "cache", f"{address}/")
-        assert (folder / "libomp140.x86_64.dll").read_bytes() == LIBRARY
-        assert (folder / "LICENSE").read_bytes() == LICENSE
-        archive.unlink()
-        assert put(tmp_path / "cache", f"{address}/") == folder
-    assert "already at" in capsys.readouterr().err
+    assert (folder / OPENMP_DLL).read_bytes() == DLL
+    assert (folder / "LICENSE").read_bytes() == LICENSE
     assert sorted(path.name for path in folder.parent.iterdir()) == [f".{folder.name}.lock", folder.name]
 
 
-@pytest.mark.parametrize(("text", "said"), [(b"!", "the data says"), (b"", "404|File not found")])
-def test_other_bytes_are_refused(archive: Path, tmp_path: Path, text: bytes, said: str) -> None:
-    archive.write_bytes(text) if text else archive.unlink()
-    with served(archive.parents[1]) as address, pytest.raises(ServiceError, match=said) as caught:
-        put(tmp_path / "cache", f"{address}/")
-    assert getattr(caught.value.__cause__, "closed", True)  # the answer of a server that refused
-    assert not toolchain.places(tmp_path / "cache", "windows").openmp.exists()
+@pytest.mark.usefixtures("pinned")
+def test_provides_the_runtime_once(package: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with served(package.parents[1]) as address:
+        folder = provide_openmp(tmp_path / "cache", address)
+        package.unlink()
+        capsys.readouterr()
+
+        assert provide_openmp(tmp_path / "cache", address) == folder
+
+    assert str(folder) in capsys.readouterr().err
+
+
+@pytest.mark.usefixtures("pinned")
+def test_recreates_an_incomplete_runtime(package: Path, tmp_path: Path) -> None:
+    folder = places(tmp_path / "cache", "windows").openmp
+    write_files(folder, {OPENMP_DLL: "an interrupted copy"})
+
+    with served(package.parents[1]) as address:
+        provide_openmp(tmp_path / "cache", address)
+
+    assert (folder / OPENMP_DLL).read_bytes() == DLL
+    assert (folder / "LICENSE").is_file()
+
+
+@pytest.mark.usefixtures("pinned")
+def test_rejects_a_package_of_other_bytes(package: Path, tmp_path: Path) -> None:
+    package.write_bytes(b"!")
+
+    with served(package.parents[1]) as address, pytest.raises(ServiceError, match=package.name):
+        provide_openmp(tmp_path / "cache", address)
+
+    assert not places(tmp_path / "cache", "windows").openmp.exists()
+
+
+@pytest.mark.usefixtures("pinned")
+def test_reports_a_package_that_the_mirror_lacks(package: Path, tmp_path: Path) -> None:
+    package.unlink()
+
+    with served(package.parents[1]) as address, pytest.raises(ServiceError, match=package.name) as caught:
+        provide_openmp(tmp_path / "cache", address)
+
+    # The answer of a server that refused is closed.
+    assert getattr(caught.value.__cause__, "closed", True)
+    assert not places(tmp_path / "cache", "windows").openmp.exists()
 
 
 @pytest.mark.parametrize(
-    ("changes", "said"),
+    ("changes", "name"),
     [
-        ({"member": "Library/bin/other.dll"}, "has no Library/bin/other.dll"),
-        ({"sha256": "0" * 64}, "of SHA-256 0000"),
-        ({"archive": "absent.tar.zst"}, "absent.tar.zst cannot be read"),
-        ({"archive": "metadata.json"}, "metadata.json cannot be read"),
+        ({"member": "Library/bin/other.dll"}, "Library/bin/other.dll"),
+        ({"sha256": "0" * 64}, "0000"),
+        ({"archive": "absent.tar.zst"}, "absent.tar.zst"),
+        ({"archive": "metadata.json"}, "metadata.json"),
     ],
+    ids=["member", "digest", "absent archive", "no archive"],
 )
-def test_archives_that_are_not_what_the_data_says(archive: Path, changes: dict[str, str], said: str) -> None:
-    member = toolchain.load_toolchain().openmp.download.library.model_copy(update=changes)
-    with pytest.raises(DataError, match=said):
-        toolchain._member(archive, member)
+def test_rejects_a_package_that_does_not_hold_the_pinned_library(
+    package: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, changes: dict[str, str], name: str
+) -> None:
+    data = pinned_toolchain(package, **changes)
+    monkeypatch.setattr(toolchain, "load_toolchain", lambda: data)
+
+    with served(package.parents[1]) as address, pytest.raises(DataError, match=name):
+        provide_openmp(tmp_path / "cache", address)
 
 
-OPENMP = "libomp140.x86_64.dll"
+# What a build takes from a machine
 
 
-def write(path: Path, text: str = "") -> Path:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(text, encoding="utf-8")
-    return path
+def lay_out(folder: Path, *, has_openmp: bool = False, has_libuv: bool = False) -> Places:
+    """Return folders as `nox -s prepare` leaves them."""
+    layout = Places(libuv=folder / "libuv", openmp=folder / "openmp")
+    if has_openmp:
+        write_files(layout.openmp, {OPENMP_DLL: "", "LICENSE": ""})
+    if has_libuv:
+        write_files(layout.libuv, {"bin/uv.dll": "", "LICENSE": ""})
+    return layout
 
 
-def laid_out(folder: Path, *, openmp: bool = False, uv: bool = False) -> Places:
-    """Stand for what `nox -s prepare` has provided."""
-    made = Places(libuv=folder / "libuv", openmp=folder / "openmp")
-    if openmp:
-        write(made.openmp / OPENMP)
-        write(made.openmp / "LICENSE")
-    if uv:
-        write(made.libuv / "bin" / "uv.dll")
-        write(made.libuv / "LICENSE")
-    return made
-
-
-def visual_studio(folder: Path) -> Path:
-    """Lay out the redistributables of Visual Studio, as its own listing has them."""
-    for name in listing("visual-studio-14.44"):
-        write(folder / name)
+def write_visual_studio(folder: Path) -> Path:
+    """Write the redistributables of Visual Studio, as its own listing has them."""
+    write_files(folder, dict.fromkeys(read_listing("visual-studio-14.44"), ""))
     return folder
 
 
-def found(
-    at: Places, env: Mapping[str, str], platform: Platform = WINDOWS, *, redistributed: bool = False
+def find_provided(
+    layout: Places,
+    env: Mapping[str, str],
+    *,
+    platform: Platform = WINDOWS,
+    redistributed: bool = False,
 ) -> Provided:
-    return provided(at, platform=platform, base_env=env, redistributed=redistributed)
+    """Return what a build takes."""
+    return provided(layout, platform=platform, base_env=env, redistributed=redistributed)
 
 
 @pytest.mark.parametrize("redistributed", [True, False])
-def test_windows_ships_what_was_provided(tmp_path: Path, *, redistributed: bool) -> None:
-    made = laid_out(tmp_path, openmp=True, uv=True)
-    llvm = write(tmp_path / "llvm" / "include" / "llvm.h").parents[1]
-    env = {"VCTOOLSREDISTDIR": str(visual_studio(tmp_path / "vs")), "LLVM_SYSPATH": str(llvm)}
-    assert found(made, {**env, "libuv_ROOT": str(tmp_path)}, LINUX) == Provided(), "Linux ships none"
-    assert found(made, env, redistributed=redistributed) == Provided(
-        openmp=made.openmp / OPENMP,
-        uv=made.libuv / "bin" / "uv.dll",
-        licenses={"llvm-openmp": made.openmp / "LICENSE", "libuv": made.libuv / "LICENSE"},
-        llvm=llvm,
+def test_ships_what_was_provided_for_windows(tmp_path: Path, *, redistributed: bool) -> None:
+    layout = lay_out(tmp_path, has_openmp=True, has_libuv=True)
+    write_files(tmp_path / "llvm", {"include/llvm.h": ""})
+    visual_studio = write_visual_studio(tmp_path / "vs")
+    env = {"VCTOOLSREDISTDIR": str(visual_studio), "LLVM_SYSPATH": str(tmp_path / "llvm")}
+
+    assert find_provided(layout, env, redistributed=redistributed) == Provided(
+        openmp=layout.openmp / OPENMP_DLL,
+        uv=layout.libuv / "bin" / "uv.dll",
+        licenses={"llvm-openmp": layout.openmp / "LICENSE", "libuv": layout.libuv / "LICENSE"},
+        llvm=tmp_path / "llvm",
     )
 
 
-def test_visual_studios_openmp_is_for_oneself_alone(
+def test_ships_nothing_on_linux(tmp_path: Path) -> None:
+    layout = lay_out(tmp_path, has_openmp=True, has_libuv=True)
+    env = {"libuv_ROOT": str(tmp_path)}
+
+    assert find_provided(layout, env, platform=LINUX) == Provided()
+
+
+def test_takes_visual_studios_openmp_for_the_developer_alone(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    folder, nothing = visual_studio(tmp_path / "vs"), laid_out(tmp_path)
-    env = {"VCToolsRedistDir": str(folder)}
-    own = found(nothing, env)
-    assert own.openmp == folder / "debug_nonredist/x64/Microsoft.VC143.OpenMP.LLVM" / OPENMP
-    assert own.licenses == {}
-    assert "may not be redistributed" in capsys.readouterr().err
-    assert found(nothing, env, redistributed=True).openmp is None
+    visual_studio = write_visual_studio(tmp_path / "vs")
+    env = {"VCToolsRedistDir": str(visual_studio)}
+
+    libraries = find_provided(lay_out(tmp_path), env)
+
+    folder = visual_studio / "debug_nonredist/x64/Microsoft.VC143.OpenMP.LLVM"
+    assert libraries.openmp == folder / OPENMP_DLL
+    assert libraries.licenses == {}
+    assert "redistributed" in capsys.readouterr().err
 
 
-def test_windows_variables_that_lead_nowhere(tmp_path: Path) -> None:
-    at = laid_out(tmp_path)
-    assert found(at, {"VCToolsRedistDir": str(tmp_path)}) == found(at, {}) == Provided()
-    for name, message in (("libuv_ROOT", "libuv_ROOT is"), ("LLVM_SYSPATH", "no LLVM lies there")):
-        with pytest.raises(MissingInputError, match=message):
-            found(at, {name: str(tmp_path)})
-    own = write(tmp_path / "own" / "bin" / "uv.dll")
-    assert found(at, {"LIBUV_ROOT": str(tmp_path / "own")}).uv == own, "the user's own comes first"
+def test_redistributes_no_openmp_of_visual_studio(tmp_path: Path) -> None:
+    env = {"VCToolsRedistDir": str(write_visual_studio(tmp_path / "vs"))}
+
+    assert find_provided(lay_out(tmp_path), env, redistributed=True).openmp is None
+
+
+def test_takes_nothing_from_a_visual_studio_without_openmp(tmp_path: Path) -> None:
+    layout = lay_out(tmp_path)
+
+    assert find_provided(layout, {"VCToolsRedistDir": str(tmp_path)}) == Provided()
+    assert find_provided(layout, {}) == Provided()
+
+
+@pytest.mark.parametrize("variable", ["libuv_ROOT", "LLVM_SYSPATH"])
+def test_names_a_variable_that_leads_nowhere(tmp_path: Path, variable: str) -> None:
+    with pytest.raises(MissingInputError, match=variable):
+        find_provided(lay_out(tmp_path), {variable: str(tmp_path)})
+
+
+def test_takes_the_users_own_libuv_first(tmp_path: Path) -> None:
+    layout = lay_out(tmp_path, has_libuv=True)
+    write_files(tmp_path / "own", {"bin/uv.dll": ""})
+
+    libraries = find_provided(layout, {"LIBUV_ROOT": str(tmp_path / "own")})
+
+    assert libraries.uv == tmp_path / "own" / "bin" / "uv.dll"

@@ -1,25 +1,44 @@
 from dataclasses import replace
-from typing import Any
+from pathlib import Path
 
 import pytest
 from packaging.tags import parse_tag
 from packaging.version import Version
 
 from core.binaries.elf import ElfFacts
-from pytorch_build.check import Expectation, Policy, SizeLimit, WheelView, contents, load_policy
-from pytorch_build.check import contents as checks
-from tests.unit.pytorch_build.check.conftest import make_view
+from core.cli.options import Common
+from core.families import family
+from pytorch_build.check import Expectation, Finding, Policy, SizeLimit, WheelView, contents, load_policy
+from pytorch_build.context import Context
+from pytorch_build.refs.torch_refs import torch_ref
+from tests.kit.runs import write_record
+from tests.kit.views import wheel_view
 
-CODE = ElfFacts(machine="EM_X86_64", kind="ET_DYN", stack="RW")
+HOST_CODE = ElfFacts(machine="EM_X86_64", kind="ET_DYN", stack="RW")
+GPU_CODE = ElfFacts(machine="EM_AMDGPU", kind="ET_DYN")
+EXTENSION = "torch/_C.cpython-312-x86_64-linux-gnu.so"
 AUDIO = "torchaudio-2.10.0-cp312-cp312-linux_x86_64.whl"
-LIMITS = Policy(
-    exempt_labels=("sample",), sizes={"torch": SizeLimit(minimum=1000, warn_above=5000, error_above=9000)}
-)
+SAMPLE = "torch-2.10.0a0+cpu.sample-cp312-cp312-linux_x86_64.whl"
+PORTABLE = "torch-2.10.0a0+cpu-py3-none-any.whl"
 
 
-def found(view: WheelView, policy: Policy | None = None, label: str = "") -> list[tuple[str, str]]:
+def check_contents(view: WheelView, policy: Policy | None = None, *, label: str = "") -> list[Finding]:
+    """Return what is found in the contents of a torch wheel."""
     expectation = Expectation(distribution="torch", version="1", local_label=label)
-    return [(one.severity, one.message) for one in contents.check(view, expectation, policy or load_policy())]
+    return [*contents.check(view, expectation, policy or load_policy())]
+
+
+def check_archive(view: WheelView) -> list[Finding]:
+    """Return what is found in a wheel that nothing is expected of."""
+    return [*contents.check_archive(view, None)]
+
+
+def severities(findings: list[Finding]) -> list[str]:
+    """Return the severity of each finding."""
+    return [finding.severity for finding in findings]
+
+
+# Members
 
 
 @pytest.mark.parametrize(
@@ -35,11 +54,10 @@ def found(view: WheelView, policy: Policy | None = None, label: str = "") -> lis
         "torch-2.10.0a0+cpu.dist-info/licenses/home/LICENSE",
     ],
 )
-def test_what_belongs_into_a_wheel(member: str) -> None:
-    assert found(make_view(files={member: 10})) in (
-        [],
-        [("warning", "The wheel holds nothing but its metadata.")],
-    )
+def test_accepts_a_member_that_belongs_into_a_wheel(member: str) -> None:
+    view = wheel_view(files={member: 10, "torch/version.py": 1})
+
+    assert check_contents(view) == []
 
 
 @pytest.mark.parametrize(
@@ -63,172 +81,302 @@ def test_what_belongs_into_a_wheel(member: str) -> None:
         ("torch/.netrc", "error"),
     ],
 )
-def test_what_does_not(member: str, severity: str) -> None:
-    findings = [
-        one for one in found(make_view(files={member: 10, "torch/__init__.py": 1})) if member in one[1]
-    ]
-    assert [one[0] for one in findings] == [severity]
+def test_finds_a_member_that_does_not_belong_into_a_wheel(member: str, severity: str) -> None:
+    view = wheel_view(files={member: 10, "torch/__init__.py": 1})
+
+    findings = [finding for finding in check_contents(view) if member in finding.message]
+
+    assert severities(findings) == [severity]
 
 
-def test_rules_hold_for_their_distributions() -> None:
-    core = make_view(
+def test_lets_rocms_wheels_hold_rocm() -> None:
+    core = wheel_view(
         "rocm_sdk_core-7.1-py3-none-linux_x86_64.whl", files={"_rocm_sdk_core/lib/x.py": 5, "a.a": 1}
     )
-    assert found(core) == []
-    assert [one[0] for one in found(make_view(AUDIO, files={"torchaudio/lib/x.a": 5}, size=500_000))] == [
-        "warning"
-    ]
+
+    assert check_contents(core) == []
 
 
-def test_one_finding_a_rule() -> None:
-    files = {f"torch/x{index}.pyc": 1 for index in range(30)}
-    ((_, message),) = found(make_view(files=files))
-    assert message.endswith("(30 such files).")
+def test_finds_a_static_library_in_a_wheel_other_than_torch() -> None:
+    audio = wheel_view(AUDIO, files={"torchaudio/lib/x.a": 5}, size=500_000)
+
+    assert severities(check_contents(audio)) == ["warning"]
 
 
-def test_libraries_that_are_none() -> None:
-    files = {"torch/a.so": 0, "torch/b.so.1": 900, "torch/c.so": CODE, "torch/d.dll": 0, "torch/e.sock": 0}
-    assert found(make_view(files=files)) == [
-        ("error", "torch/a.so is an empty file."),
-        ("error", "torch/b.so.1 is no library, whatever its name."),
-        ("error", "torch/d.dll is an empty file."),
-    ]
+def test_warns_of_a_wheel_that_holds_only_metadata() -> None:
+    view = wheel_view(files={"torch-2.10.0a0+cpu.dist-info/METADATA": 10})
+
+    assert severities(check_contents(view)) == ["warning"]
 
 
-SAMPLE = "torch-2.10.0a0+cpu.sample-cp312-cp312-linux_x86_64.whl"
+def test_reports_many_members_of_one_kind_once() -> None:
+    view = wheel_view(files={f"torch/x{index}.pyc": 1 for index in range(30)})
+
+    (finding,) = check_contents(view)
+
+    assert "30" in finding.message
+
+
+def test_finds_libraries_that_hold_no_code() -> None:
+    view = wheel_view(
+        files={
+            "torch/empty.so": 0,
+            "torch/text.so.1": 900,
+            "torch/library.so": HOST_CODE,
+            "torch/empty.dll": 0,
+            "torch/empty.sock": 0,
+        }
+    )
+
+    findings = check_contents(view)
+
+    assert severities(findings) == ["error"] * 3
+    assert [finding.where for finding in findings] == ["torch/empty.dll", "torch/empty.so", "torch/text.so.1"]
+
+
+# Sizes
+
+LIMITS = Policy(
+    exempt_labels=("sample",), sizes={"torch": SizeLimit(minimum=1000, warn_above=5000, error_above=9000)}
+)
 
 
 @pytest.mark.parametrize(
-    ("size", "how", "severities"),
-    [
-        (999, {}, ["error"]),
-        (1000, {}, []),
-        (5000, {}, []),
-        (5001, {}, ["warning"]),
-        (9001, {}, ["error"]),
-        # miniatures may be small, and what has no limits of any size
-        (5, {"filename": SAMPLE}, []),
-        (5, {"label": "sample"}, []),
-        (5, {"filename": SAMPLE.replace("sample", "samples")}, ["error"]),
-        (1, {"filename": AUDIO}, []),
-    ],
+    ("size", "expected_severities"),
+    [(999, ["error"]), (1000, []), (5000, []), (5001, ["warning"]), (9001, ["error"])],
 )
-def test_sizes(size: int, how: dict[str, Any], severities: list[str]) -> None:
-    label = how.pop("label", "")
-    assert [
-        one[0] for one in found(make_view(**how, files={"a.py": 1}, size=size), LIMITS, label)
-    ] == severities
+def test_compares_the_size_with_its_limits(size: int, expected_severities: list[str]) -> None:
+    view = wheel_view(files={"a.py": 1}, size=size)
 
-
-DEVICE = ElfFacts(machine="EM_AMDGPU", kind="ET_DYN")
-EXTENSION = "torch/_C.cpython-312-x86_64-linux-gnu.so"
-PORTABLE = "torch-2.10.0a0+cpu-py3-none-any.whl"
-
-
-@pytest.fixture
-def sound() -> WheelView:
-    return make_view(files={EXTENSION: CODE, "torch/x.py": 10}, requires=["rocm[libraries]==7.1"])
-
-
-def judged(view: WheelView) -> list[tuple[str, str]]:
-    return [(one.severity, one.message) for one in contents.check_archive(view, None)]
-
-
-def test_a_wheels_texts_are_compared_with_its_name(sound: WheelView) -> None:
-    def texts(*, metadata: dict[str, Any] | None = None, **info: Any) -> list[tuple[str, str]]:
-        assert sound.metadata is not None
-        assert sound.info is not None
-        changed = replace(sound.metadata, **(metadata or {})), replace(sound.info, **info)
-        return judged(replace(sound, metadata=changed[0], info=changed[1]))
-
-    # without readable texts only the rest is judged
-    assert texts() == judged(replace(sound, metadata=None, info=None)) == []
-    assert texts(metadata={"name": "pytorch", "version": Version("2.10.0")}) == [
-        ("error", "METADATA is that of pytorch, the file name that of torch."),
-        ("error", "METADATA says version 2.10.0, the file name 2.10.0a0+cpu."),
-    ]
-    ((severity, message),) = texts(metadata={"license": ""})
-    assert (severity, "names no licence" in message) == ("warning", True)
-    for tags in (frozenset({"cp311-cp311-linux_x86_64"}), frozenset[str]()):
-        ((severity, message),) = texts(tags=tags)
-        assert (severity, "the file name says cp312-cp312-linux_x86_64" in message) == ("error", True)
-    assert texts(build="3") == [("error", "WHEEL has build tag '3'; the file name ''.")]
-    assert judged(make_view("torch-2-1-cp312-cp312-linux_x86_64.whl", files={EXTENSION: CODE})) == []
-    assert [one[0] for one in texts(wheel_version="2.0")] == ["error"]
-
-
-def test_requirements_that_installers_or_indexes_refuse() -> None:
-    wheel = make_view(files={EXTENSION: CODE}, requires=["a ==", "b @ https://example.com/b.whl"])
-    first, second = judged(wheel)
-    assert first[0] == second[0] == "error"
-    assert "'a ==' cannot be read" in first[1]
-    assert "direct reference" in second[1]
-
-
-def test_compiled_files_and_platforms() -> None:
-    assert [one[0] for one in judged(make_view(PORTABLE, files={"a/b.so": CODE}, purelib=True))] == ["error"]
-    assert [one[0] for one in judged(make_view(PORTABLE, files={"a/b.dll": 5}, purelib=True))] == ["error"]
-    assert [one[0] for one in judged(make_view(files={EXTENSION: CODE}, purelib=True))] == ["warning"]
-    assert [one[0] for one in judged(make_view(files={"a.py": 1}))] == ["warning"]
-    assert judged(make_view(PORTABLE, files={"a.py": 1, "kernel.hsaco": DEVICE}, purelib=True)) == []
+    assert severities(check_contents(view, LIMITS)) == expected_severities
 
 
 @pytest.mark.parametrize(
-    ("member", "filename", "fine"),
+    ("filename", "label", "expected_severities"),
     [
-        ("a.cpython-311-x86_64-linux-gnu.so", "torch-2-cp312-cp312-linux_x86_64.whl", False),
-        ("a.cpython-313t-x86_64-linux-gnu.so", "torch-2-cp313-cp313t-linux_x86_64.whl", True),
-        ("a.cpython-313-x86_64-linux-gnu.so", "torch-2-cp313-cp313t-linux_x86_64.whl", False),
-        ("a.cp312-win_amd64.pyd", "torch-2-cp312-cp312-win_amd64.whl", True),
-        ("a.cp311-win_amd64.pyd", "torch-2-cp312-cp312-win_amd64.whl", False),
-        ("a.abi3.so", "torch-2-cp39-abi3-linux_x86_64.whl", True),
-        ("a.cpython-311-x86_64-linux-gnu.so", "rocm_sdk_core-2-py3-none-linux_x86_64.whl", True),
+        pytest.param(SAMPLE, "", [], id="miniature by its version"),
+        pytest.param(SAMPLE.replace("+cpu.sample", "+cpu"), "sample", [], id="miniature by its label"),
+        pytest.param(SAMPLE.replace("sample", "samples"), "", ["error"], id="other label"),
+        pytest.param(AUDIO, "", [], id="no limits"),
     ],
 )
-def test_extensions_for_another_python(member: str, filename: str, fine: bool) -> None:  # noqa: FBT001 - a parameter
-    messages = [message for _, message in judged(make_view(filename, files={member: CODE}))]
-    assert (messages == []) is fine
-    assert fine or "the wheel for" in messages[0]
+def test_lets_miniatures_be_small(filename: str, label: str, expected_severities: list[str]) -> None:
+    view = wheel_view(filename, files={"a.py": 1}, size=5)
+
+    assert severities(check_contents(view, LIMITS, label=label)) == expected_severities
 
 
-ROCM = "torch-2.10.0a0+devrocm7.99.0.dev0.sample-cp312-cp312-linux_x86_64.whl"
+# Names, metadata and tags
 
 
-def expected(
+def sound_view() -> WheelView:
+    """Return a wheel without a fault."""
+    return wheel_view(files={EXTENSION: HOST_CODE, "torch/x.py": 10}, requires=["rocm[libraries]==7.1"])
+
+
+def with_metadata(view: WheelView, *, name: str = "torch", version: str = "2.10.0a0+cpu") -> WheelView:
+    """Return a wheel whose METADATA names another distribution or version."""
+    assert view.metadata is not None
+    return replace(view, metadata=replace(view.metadata, name=name, version=Version(version)))
+
+
+def with_info(
+    view: WheelView,
+    *,
+    tags: frozenset[str] = frozenset({"cp312-cp312-linux_x86_64"}),
+    build: str = "",
+    wheel_version: str = "1.0",
+) -> WheelView:
+    """Return a wheel whose WHEEL file says something else."""
+    assert view.info is not None
+    return replace(view, info=replace(view.info, tags=tags, build=build, wheel_version=wheel_version))
+
+
+def test_finds_nothing_in_a_sound_wheel() -> None:
+    assert check_archive(sound_view()) == []
+
+
+def test_finds_nothing_where_metadata_cannot_be_read() -> None:
+    # Its own finding tells that it cannot.
+    assert check_archive(replace(sound_view(), metadata=None, info=None)) == []
+
+
+def test_accepts_a_build_tag() -> None:
+    view = wheel_view("torch-2-1-cp312-cp312-linux_x86_64.whl", files={EXTENSION: HOST_CODE})
+
+    assert check_archive(view) == []
+
+
+@pytest.mark.parametrize(
+    ("view", "severity", "subject"),
+    [
+        pytest.param(with_metadata(sound_view(), name="pytorch"), "error", "pytorch", id="name"),
+        pytest.param(with_metadata(sound_view(), version="2.10.0"), "error", "2.10.0,", id="version"),
+        pytest.param(
+            with_info(sound_view(), tags=frozenset({"cp311-cp311-linux_x86_64"})),
+            "error",
+            "cp312-cp312-linux_x86_64",
+            id="tag",
+        ),
+        pytest.param(
+            with_info(sound_view(), tags=frozenset()), "error", "cp312-cp312-linux_x86_64", id="no tag"
+        ),
+        pytest.param(with_info(sound_view(), build="3"), "error", "'3'", id="build tag"),
+        pytest.param(with_info(sound_view(), wheel_version="2.0"), "error", "2.0", id="format version"),
+    ],
+)
+def test_finds_a_file_name_that_the_wheel_contradicts(view: WheelView, severity: str, subject: str) -> None:
+    (finding,) = check_archive(view)
+
+    assert finding.severity == severity
+    assert subject in finding.message
+
+
+def test_warns_of_a_wheel_without_a_licence() -> None:
+    view = sound_view()
+    assert view.metadata is not None
+
+    (finding,) = check_archive(replace(view, metadata=replace(view.metadata, license="")))
+
+    assert finding.severity == "warning"
+    assert "licence" in finding.message
+
+
+@pytest.mark.parametrize("requirement", ["a ==", "b @ https://example.com/b.whl"])
+def test_finds_a_requirement_that_installers_or_indexes_refuse(requirement: str) -> None:
+    (finding,) = check_archive(wheel_view(files={EXTENSION: HOST_CODE}, requires=[requirement]))
+
+    assert finding.severity == "error"
+    assert requirement in finding.message
+
+
+@pytest.mark.parametrize(
+    ("view", "expected_severities"),
+    [
+        pytest.param(
+            wheel_view(PORTABLE, files={"a/b.so": HOST_CODE}, is_pure=True),
+            ["error"],
+            id="library for any platform",
+        ),
+        pytest.param(
+            wheel_view(PORTABLE, files={"a/b.dll": 5}, is_pure=True), ["error"], id="DLL for any platform"
+        ),
+        pytest.param(
+            wheel_view(files={EXTENSION: HOST_CODE}, is_pure=True), ["warning"], id="library in a pure wheel"
+        ),
+        pytest.param(wheel_view(files={"a.py": 1}), ["warning"], id="platform without code"),
+        pytest.param(
+            wheel_view(PORTABLE, files={"a.py": 1, "kernel.hsaco": GPU_CODE}, is_pure=True),
+            [],
+            id="GPU code for any platform",
+        ),
+    ],
+)
+def test_compares_compiled_files_with_the_platform(view: WheelView, expected_severities: list[str]) -> None:
+    assert severities(check_archive(view)) == expected_severities
+
+
+@pytest.mark.parametrize(
+    ("member", "filename", "wrong_tag"),
+    [
+        ("a.cpython-311-x86_64-linux-gnu.so", "torch-2-cp312-cp312-linux_x86_64.whl", "cp311"),
+        ("a.cpython-313t-x86_64-linux-gnu.so", "torch-2-cp313-cp313t-linux_x86_64.whl", None),
+        ("a.cpython-313-x86_64-linux-gnu.so", "torch-2-cp313-cp313t-linux_x86_64.whl", "cp313,"),
+        ("a.cp312-win_amd64.pyd", "torch-2-cp312-cp312-win_amd64.whl", None),
+        ("a.cp311-win_amd64.pyd", "torch-2-cp312-cp312-win_amd64.whl", "cp311"),
+        ("a.abi3.so", "torch-2-cp39-abi3-linux_x86_64.whl", None),
+        ("a.cpython-311-x86_64-linux-gnu.so", "rocm_sdk_core-2-py3-none-linux_x86_64.whl", None),
+    ],
+)
+def test_finds_an_extension_module_for_another_python(
+    member: str, filename: str, wrong_tag: str | None
+) -> None:
+    messages = [finding.message for finding in check_archive(wheel_view(filename, files={member: HOST_CODE}))]
+
+    if wrong_tag is None:
+        assert messages == []
+    else:
+        assert wrong_tag in messages[0]
+
+
+# Expectations
+
+ROCM_SUFFIX = "+devrocm7.99.0.dev0.sample"
+TORCH_VERSION = f"2.10.0a0{ROCM_SUFFIX}"
+TORCH_ROCM = f"torch-{TORCH_VERSION}-cp312-cp312-linux_x86_64.whl"
+
+
+def expect(
+    *,
     distribution: str = "torch",
-    version: str = "2.10.0a0+devrocm7.99.0.dev0.sample",
+    version: str = TORCH_VERSION,
     python_tag: str = "cp312",
     requires: tuple[str, ...] = (),
 ) -> Expectation:
+    """Return what is expected of a torch wheel."""
     return Expectation(distribution=distribution, version=version, python_tag=python_tag, requires=requires)
 
 
-def expectations_found(view: WheelView, expectation: Expectation) -> list[str]:
-    findings = [one for one in checks.check_archive(view, expectation) if one.check == "expected"]
-    assert all(one.severity == "error" for one in findings)
-    return [one.message for one in findings]
+def unmet_expectations(view: WheelView, expectation: Expectation) -> list[str]:
+    """Return the messages of what a wheel is not, each of which is an error."""
+    findings = [
+        finding for finding in contents.check_archive(view, expectation) if finding.check == "expected"
+    ]
+    assert severities(findings) == ["error"] * len(findings)
+    return [finding.message for finding in findings]
 
 
 @pytest.mark.parametrize(
-    ("requires", "message"),
+    "requires",
     [
-        ([], "METADATA does not require rocm[libraries]==7.1."),
-        (["rocm==7.1"], "METADATA requires rocm==7.1; rocm[libraries]==7.1 is expected."),
-        (["rocm[libraries]==7.1.1"], "METADATA requires rocm[libraries]==7.1.1;"),
-        (["rocm[libraries]>=7.1"], "METADATA requires rocm[libraries]>=7.1;"),
-        (["rocm[libraries]==7.1; extra == 'gpu'"], "METADATA requires rocm[libraries]==7.1; extra"),
-        (["rocm[", "torch"], "METADATA does not require"),
+        pytest.param([], id="none"),
+        pytest.param(["rocm==7.1"], id="no extra"),
+        pytest.param(["rocm[libraries]==7.1.1"], id="other version"),
+        pytest.param(["rocm[libraries]>=7.1"], id="any later version"),
+        pytest.param(["rocm[libraries]==7.1; extra == 'gpu'"], id="under a condition"),
+        pytest.param(["rocm[", "torch"], id="unreadable"),
     ],
 )
-def test_requirements(requires: list[str], message: str) -> None:
-    (text,) = expectations_found(
-        make_view(ROCM, requires=requires), expected(requires=("rocm[libraries]==7.1",))
+def test_finds_an_expected_requirement_that_is_missing(requires: list[str]) -> None:
+    view = wheel_view(TORCH_ROCM, requires=requires)
+
+    (message,) = unmet_expectations(view, expect(requires=("rocm[libraries]==7.1",)))
+
+    assert "rocm[libraries]==7.1" in message
+
+
+def test_compares_requirements_by_their_meaning() -> None:
+    view = wheel_view(
+        TORCH_ROCM, requires=["rocm[libraries,devel] ==7.99.0.dev0+sample", "triton==3.6.0", "numpy"]
     )
-    assert text.startswith(message)
+    requires = ("rocm[libraries]==7.99.0.dev0+sample", "triton==3.6.0")
+
+    assert unmet_expectations(view, expect(requires=requires)) == []
+
+
+def test_compares_versions_by_their_meaning() -> None:
+    view = wheel_view(TORCH_ROCM)
+
+    assert unmet_expectations(view, expect(version=TORCH_VERSION.replace(".sample", "-sample"))) == []
 
 
 @pytest.mark.parametrize(
-    ("tag", "wanted", "fine"),
+    ("expectation", "subject"),
+    [
+        (expect(version="2.10.0a0"), f"{TORCH_VERSION}; 2.10.0a0 "),
+        (expect(distribution="Torch_Audio"), "Torch_Audio"),
+        (expect(python_tag="cp313"), "cp313"),
+    ],
+    ids=["version", "distribution", "Python"],
+)
+def test_finds_a_wheel_that_is_not_the_expected_one(expectation: Expectation, subject: str) -> None:
+    (message,) = unmet_expectations(wheel_view(TORCH_ROCM), expectation)
+
+    assert subject in message
+
+
+@pytest.mark.parametrize(
+    ("tag", "python", "fits"),
     [
         ("cp312-cp312-linux_x86_64", "cp312", True),
         ("cp312-cp312-linux_x86_64", "cp312-cp312", True),
@@ -244,49 +392,87 @@ def test_requirements(requires: list[str], message: str) -> None:
         ("cp312-none-linux_x86_64", "cp312", True),
     ],
 )
-def test_python_tags(tag: str, wanted: str, fine: bool) -> None:  # noqa: FBT001 - a parameter
-    (one,) = parse_tag(tag)
-    assert contents.fits(one, wanted) is fine
+def test_knows_which_tags_a_python_takes(tag: str, python: str, *, fits: bool) -> None:
+    (parsed_tag,) = parse_tag(tag)
+
+    assert contents.fits(parsed_tag, python) is fits
 
 
-def test_what_is_promised_is_compared_by_meaning() -> None:
-    wheel = make_view(ROCM, requires=["rocm[libraries,devel] ==7.99.0.dev0+sample", "triton==3.6.0", "numpy"])
-    requires = ("rocm[libraries]==7.99.0.dev0+sample", "triton==3.6.0")
-    assert expectations_found(wheel, expected(requires=requires)) == []
-    assert expectations_found(make_view(ROCM), expected(version="2.10.0a0+devrocm7.99.0.dev0-sample")) == []
-    assert expectations_found(make_view(ROCM), expected(version="2.10.0a0")) == [
-        "The version is 2.10.0a0+devrocm7.99.0.dev0.sample; 2.10.0a0 is expected."
-    ]
-    assert expectations_found(make_view(ROCM), expected(distribution="Torch_Audio", python_tag="cp313")) == [
-        "This is torch; Torch_Audio is expected.",
-        "The wheel is for cp312-cp312; cp313 is expected.",
-    ]
+# Expectations from a run's records
+
+FAMILY = "gfx94X-dcgpu"
+ROCM_VERSION = "7.99.0.dev0+sample"
 
 
-SUFFIX = "+devrocm7.99.0.dev0.sample"
+def run_context(folder: Path, gpu_family: str = FAMILY) -> Context:
+    """Return the context of a run below a folder that builds the sample."""
+    return Context(
+        common=Common(root=folder, torch_ref="sample", gpu_family=gpu_family),
+        ref=torch_ref("sample"),
+        gpu_family=gpu_family,
+        gpu_targets=family(gpu_family).targets,
+    )
 
 
-def test_every_build_has_its_version_and_requirements_without_a_lock(run: Any) -> None:
-    assert contents.expectations(run.context()) == {}
-    run.built("torch", version=f"2.10.0a0{SUFFIX}.dirty.1f3a9c20")
-    # torch built alone requires no triton
-    assert contents.expectations(run.context())["torch"].requires == ("rocm[libraries]==7.99.0.dev0+sample",)
-    for project in ("triton", "audio", "vision", "apex"):
-        run.built(project)
-    found = contents.expectations(run.context())
-    assert set(found) == {"triton", "torch", "torchaudio", "torchvision", "apex"}
-    assert found["torch"].version == f"2.10.0a0{SUFFIX}.dirty.1f3a9c20"
-    assert found["torch"].requires == ("rocm[libraries]==7.99.0.dev0+sample", f"triton==3.6.0{SUFFIX}")
-    assert found["torchaudio"].requires == (f"torch==2.10.0a0{SUFFIX}.dirty.1f3a9c20",)
-    assert found["torchvision"].requires == found["torchaudio"].requires
-    assert found["apex"].requires == ()
-    assert found["torch"].local_label == "sample"
-    assert "gfx942" in found["torch"].gpu_targets
+def record_build(context: Context, component: str, version: str, *, ref: str = "sample") -> None:
+    """Write the record of a component's build."""
+    write_record(
+        context.common.open_store(),
+        context.common.outputs,
+        step=f"build_{component}",
+        family=context.gpu_family,
+        python="cp312",
+        torch_ref=ref,
+        inputs={
+            "version": version,
+            "rocm": [ROCM_VERSION, "unsplit", {}] if context.gpu else None,
+            "gpu_targets": list(context.gpu_targets),
+        },
+    )
 
 
-def test_wheels_on_a_prebuilt_torch_are_pinned_to_none_of_ours(run: Any) -> None:
-    run.built("audio", gpu_family="cpu")
-    run.built("torch", gpu_family="cpu", ref="nightly")
-    found = contents.expectations(run.context("cpu"))
-    assert "torch" not in found
-    assert found["torchaudio"].requires == ()
+def test_expects_nothing_of_a_run_without_builds(tmp_path: Path) -> None:
+    assert contents.expectations(run_context(tmp_path)) == {}
+
+
+def test_expects_no_triton_where_torch_was_built_alone(tmp_path: Path) -> None:
+    context = run_context(tmp_path)
+    record_build(context, "torch", TORCH_VERSION)
+
+    torch = contents.expectations(context)["torch"]
+
+    assert torch.requires == (f"rocm[libraries]=={ROCM_VERSION}",)
+
+
+def test_expects_what_was_built_of_a_runs_wheels(tmp_path: Path) -> None:
+    context = run_context(tmp_path)
+    version = f"{TORCH_VERSION}.dirty.1f3a9c20"
+    record_build(context, "torch", version)
+    record_build(context, "triton", f"3.6.0{ROCM_SUFFIX}")
+    record_build(context, "audio", f"2.10.0a0{ROCM_SUFFIX}")
+    record_build(context, "vision", f"0.25.0a0{ROCM_SUFFIX}")
+    record_build(context, "apex", f"1.10.0{ROCM_SUFFIX}")
+
+    expectations = contents.expectations(context)
+
+    assert {name: expectation.requires for name, expectation in expectations.items()} == {
+        "apex": (),
+        "torch": (f"rocm[libraries]=={ROCM_VERSION}", f"triton==3.6.0{ROCM_SUFFIX}"),
+        "torchaudio": (f"torch=={version}",),
+        "torchvision": (f"torch=={version}",),
+        "triton": (),
+    }
+    assert expectations["torch"].version == version
+    assert expectations["torch"].local_label == "sample"
+    assert expectations["torch"].gpu_targets == family(FAMILY).targets
+
+
+def test_expects_no_torch_of_ours_on_a_prebuilt_one(tmp_path: Path) -> None:
+    context = run_context(tmp_path, "cpu")
+    record_build(context, "audio", "2.10.0a0+cpu.sample")
+    record_build(context, "torch", "2.10.0a0+cpu", ref="nightly")
+
+    expectations = contents.expectations(context)
+
+    assert "torch" not in expectations
+    assert expectations["torchaudio"].requires == ()

@@ -1,6 +1,7 @@
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from itertools import product
 from pathlib import Path
-from typing import Any
 
 import pytest
 from hypothesis import given
@@ -8,56 +9,98 @@ from hypothesis import strategies as st
 
 from pytorch_build.check import DeviceFacts, Expectation, Policy, WheelView, device_code, load_policy
 from pytorch_build.check.bundles import BundleError
-from tests.unit.pytorch_build.check.conftest import compressed_bundle, elf_file, make_view, plain_bundle
+from tests.kit.binaries import EM_AMDGPU, compressed_bundle, elf_file, offload_bundle
+from tests.kit.views import wheel_view
 
 POLICY = Policy(device_code=("torch",))
 
 
-def facts(*targets: str) -> DeviceFacts:
+def code_for(*targets: str) -> DeviceFacts:
+    """Return the facts of a file with device code for these targets."""
     return DeviceFacts(targets=frozenset(targets))
 
 
-def findings(view: WheelView, *targets: str) -> list[tuple[str, str, str]]:
+def check_torch(view: WheelView, *targets: str) -> list[tuple[str, str, str]]:
+    """Return severity, member and message of what is found in a torch wheel for these targets."""
     expectation = Expectation(distribution="torch", version="2.10.0a0+cpu", gpu_targets=targets)
-    return [(one.severity, one.where, one.message) for one in device_code.check(view, expectation, POLICY)]
+    findings = device_code.check(view, expectation, POLICY)
+    return [(finding.severity, finding.where, finding.message) for finding in findings]
 
 
-def test_a_library_of_bundles(tmp_path: Path) -> None:
-    section = compressed_bundle(plain_bundle("gfx942")).ljust(8192, b"\0") + plain_bundle("gfx1100")
-    file = tmp_path / "lib.so"
-    file.write_bytes(elf_file(sections={".hip_fatbin": section, ".hipFatBinSegment": bytes(48)}))
-
-    found = device_code.file_facts(file)
-
-    assert found is not None
-    assert len(found.bundles) == 2
-    assert found.registered == 2
-    assert found.targets == {"gfx942", "gfx1100"}
-    file.write_bytes(elf_file(sections={".hip_fatbin": b"\1\2\3", ".rocm_kpack_ref": b"x"}))
-    assert device_code.file_facts(file) == DeviceFacts(split=True)
-    file.write_bytes(elf_file(sections={".hip_fatbin": plain_bundle("gfx900")[:300]}))
-    with pytest.raises(BundleError, match="cut off"):
-        device_code.file_facts(file)
+# Reading
 
 
-def test_bare_bundles_and_code_objects(tmp_path: Path) -> None:
-    note = b"amdhsa.target\xd9\x28amdgcn-amd-amdhsa--gfx90a:sramecc+:xnack-\xb0amdhsa.version"
-    cases = {
-        "plain.hipfb": (plain_bundle("gfx906"), {"gfx906"}),
-        "small.hipfb": (compressed_bundle(plain_bundle("gfx908")), {"gfx908"}),
-        "kernel.hsaco": (elf_file(machine=224, note=note), {"gfx90a:sramecc+:xnack-"}),
-        "host.so": (elf_file(), set()),
-        "text.py": (b"CCO", set()),
-        "empty": (b"", set()),
-    }
-    for name, (data, targets) in cases.items():
-        (tmp_path / name).write_bytes(data)
-        found = device_code.file_facts(tmp_path / name)
-        assert (found.targets if found else set()) == targets, name
+def write_library(folder: Path, sections: Mapping[str, bytes]) -> Path:
+    """Write a library with these sections."""
+    path = folder / "lib.so"
+    path.write_bytes(elf_file(sections=sections))
+    return path
+
+
+def test_reads_every_bundle_of_a_library(tmp_path: Path) -> None:
+    section = compressed_bundle(offload_bundle("gfx942")).ljust(8192, b"\0") + offload_bundle("gfx1100")
+    wrappers_of_two = bytes(48)
+    library = write_library(tmp_path, {".hip_fatbin": section, ".hipFatBinSegment": wrappers_of_two})
+
+    facts = device_code.file_facts(library)
+
+    assert facts is not None
+    assert len(facts.bundles) == 2
+    assert facts.registered == 2
+    assert facts.targets == {"gfx942", "gfx1100"}
+
+
+def test_reads_no_bundle_where_the_code_was_moved(tmp_path: Path) -> None:
+    library = write_library(tmp_path, {".hip_fatbin": b"\1\2\3", ".rocm_kpack_ref": b"x"})
+
+    assert device_code.file_facts(library) == DeviceFacts(split=True)
+
+
+def test_refuses_a_library_with_a_cut_bundle(tmp_path: Path) -> None:
+    library = write_library(tmp_path, {".hip_fatbin": offload_bundle("gfx900")[:300]})
+
+    with pytest.raises(BundleError):
+        device_code.file_facts(library)
+
+
+NOTE = b"amdhsa.target\xd9\x28amdgcn-amd-amdhsa--gfx90a:sramecc+:xnack-\xb0amdhsa.version"
 
 
 @pytest.mark.parametrize(
-    ("target", "found", "covered"),
+    ("filename", "content", "targets"),
+    [
+        ("plain.hipfb", offload_bundle("gfx906"), {"gfx906"}),
+        ("small.hipfb", compressed_bundle(offload_bundle("gfx908")), {"gfx908"}),
+        ("kernel.hsaco", elf_file(machine=EM_AMDGPU, note=NOTE), {"gfx90a:sramecc+:xnack-"}),
+    ],
+)
+def test_reads_bare_bundles_and_code_objects(
+    tmp_path: Path, filename: str, content: bytes, targets: set[str]
+) -> None:
+    path = tmp_path / filename
+    path.write_bytes(content)
+
+    facts = device_code.file_facts(path)
+
+    assert facts is not None
+    assert facts.targets == targets
+
+
+@pytest.mark.parametrize(
+    ("filename", "content"), [("host.so", elf_file()), ("text.py", b"CCO"), ("empty", b"")]
+)
+def test_reads_no_device_code_from_other_files(tmp_path: Path, filename: str, content: bytes) -> None:
+    path = tmp_path / filename
+    path.write_bytes(content)
+
+    assert device_code.file_facts(path) is None
+
+
+# Targets
+
+
+@pytest.mark.parametrize(
+    ("target", "code_targets", "is_covered"),
     [
         ("gfx942", {"gfx942"}, True),
         ("gfx942", {"gfx1100"}, False),
@@ -76,12 +119,31 @@ def test_bare_bundles_and_code_objects(tmp_path: Path) -> None:
         ("gfx90", {"gfx906"}, False),
     ],
 )
-def test_coverage(target: str, found: set[str], covered: bool) -> None:  # noqa: FBT001 - a parameter
-    assert device_code.is_covered(target, found, load_policy()) is covered
+def test_covers_a_target_in_every_mode_of_the_gpu(
+    target: str, code_targets: set[str], *, is_covered: bool
+) -> None:
+    assert device_code.is_covered(target, code_targets, load_policy()) is is_covered
+
+
+@given(
+    st.sets(
+        st.sampled_from(
+            ["gfx90a", "gfx90a:xnack+", "gfx90a:xnack-", "gfx90a:sramecc+", "gfx90a:sramecc-:xnack+"]
+        )
+    )
+)
+def test_covers_a_target_if_code_runs_in_each_of_its_modes(code_targets: set[str]) -> None:
+    modes = [{f"sramecc{sramecc}", f"xnack{xnack}"} for sramecc, xnack in product("+-", "+-")]
+
+    runs_in_each_mode = all(
+        any(device_code.features(target) <= mode for target in code_targets) for mode in modes
+    )
+
+    assert device_code.is_covered("gfx90a", code_targets, load_policy()) is runs_in_each_mode
 
 
 @pytest.mark.parametrize(
-    ("found", "wanted", "asked"),
+    ("code_target", "requested_targets", "is_requested"),
     [
         ("gfx942", ["gfx942"], True),
         ("gfx942:xnack+", ["gfx942"], True),
@@ -92,91 +154,122 @@ def test_coverage(target: str, found: set[str], covered: bool) -> None:  # noqa:
         (device_code.PORTABLE, [], True),
     ],
 )
-def test_what_was_asked_for(found: str, wanted: list[str], asked: bool) -> None:  # noqa: FBT001 - a parameter
-    assert device_code.is_asked_for(found, wanted, load_policy()) is asked
+def test_knows_code_that_was_requested(
+    code_target: str, requested_targets: list[str], *, is_requested: bool
+) -> None:
+    assert device_code.is_asked_for(code_target, requested_targets, load_policy()) is is_requested
 
 
-@given(
-    st.sets(
-        st.sampled_from(
-            ["gfx90a", "gfx90a:xnack+", "gfx90a:xnack-", "gfx90a:sramecc+", "gfx90a:sramecc-:xnack+"]
-        )
-    )
-)
-def test_coverage_is_that_of_every_mode(found: set[str]) -> None:
-    modes = [{f"sramecc{a}", f"xnack{b}"} for a in "+-" for b in "+-"]
-    runs = [any(set(one.split(":")[1:]) <= mode for one in found) for mode in modes]
-    assert device_code.is_covered("gfx90a", found, load_policy()) is all(runs)
+def test_puts_each_processor_into_one_generic_group() -> None:
+    processors = [processor for members in load_policy().generic.values() for processor in members]
+
+    assert len(processors) == len(set(processors))
 
 
-def test_generic_processors_do_not_overlap() -> None:
-    members = [member for group in load_policy().generic.values() for member in group]
-    assert len(members) == len(set(members))
+# Wheels
 
 
 @pytest.mark.parametrize(
-    ("files", "targets", "expected"),
+    ("files", "targets", "findings"),
     [
-        ({"a.so": facts("gfx942", "gfx1100")}, ("gfx942", "gfx1100"), []),
-        (
-            {"a.so": facts("gfx942:xnack+")},
+        pytest.param({"a.so": code_for("gfx942", "gfx1100")}, ("gfx942", "gfx1100"), [], id="complete"),
+        pytest.param(
+            {"a.so": code_for("gfx942", "gfx1100"), "b.so": code_for("gfx942")},
             ("gfx942", "gfx1100"),
-            [
-                ("error", "", "No device code for gfx942; there is only gfx942:xnack+."),
-                ("error", "", "No device code for gfx1100."),
-            ],
+            [("note", "b.so", "gfx1100")],
+            id="in one file alone",
         ),
-        (
-            {"a.so": facts("gfx942", "gfx1100"), "b.so": facts("gfx942")},
+        pytest.param(
+            {"a.so": code_for("gfx942:xnack+")},
             ("gfx942", "gfx1100"),
-            [("note", "b.so", "No device code for gfx1100 in this file.")],
+            [("error", "", "gfx942:xnack+"), ("error", "", "gfx1100")],
+            id="missing",
         ),
-        (
-            {"a.so": facts("gfx942", "gfx900", "gfx906")},
+        pytest.param(
+            {"a.so": code_for("gfx942", "gfx900", "gfx906")},
             ("gfx942",),
-            [("warning", "", "Device code for gfx900, gfx906, which was not requested.")],
+            [("warning", "", "gfx900, gfx906")],
+            id="not requested",
         ),
-        (
-            {"a.so": facts("gfx942")},
-            (),
-            [("warning", "", "Device code for gfx942, which was not requested.")],
+        pytest.param(
+            {"a.so": code_for("gfx942")}, (), [("warning", "", "gfx942")], id="nothing was requested"
         ),
-        ({"a.py": 1}, ("gfx942",), [("error", "", "There is no device code; gfx942 are expected.")]),
+        pytest.param({"a.py": 1}, ("gfx942",), [("error", "", "gfx942")], id="none"),
     ],
 )
-def test_device_code_is_compared_with_what_was_requested(
-    files: dict[str, Any], targets: tuple[str, ...], expected: list[Any]
+def test_compares_device_code_with_the_requested_targets(
+    files: dict[str, int | DeviceFacts], targets: tuple[str, ...], findings: list[tuple[str, str, str]]
 ) -> None:
-    assert findings(make_view(files=files), *targets) == expected
-    audio = make_view("torchaudio-2.10.0-cp312-cp312-linux_x86_64.whl", files={"a.py": 1})
-    assert findings(audio, "gfx942") == []
-    (found,) = device_code.check(make_view(files={"a.so": DeviceFacts(registered=2)}), None, POLICY)
-    assert (found.severity, found.message) == ("error", "2 bundles are registered, 0 are there.")
+    reported_findings = check_torch(wheel_view(files=files), *targets)
+
+    assert len(reported_findings) == len(findings)
+    for (severity, member, message), (expected_severity, expected_member, name) in zip(
+        reported_findings, findings, strict=True
+    ):
+        assert severity == expected_severity
+        assert member == expected_member
+        assert name in message
 
 
-def test_extras_of_a_split_wheel_lead_to_each_target() -> None:
-    wheel = make_view(files={"a.so": DeviceFacts(split=True)})
-    assert [one[0] for one in findings(wheel)] == ["note"]
-    assert [one[0] for one in findings(wheel, "gfx942")] == ["note", "error"]
-    assert wheel.metadata is not None
-    led = replace(wheel, metadata=replace(wheel.metadata, provides_extra=("device-gfx942",)))
-    assert [one[0] for one in findings(led, "gfx942")] == ["note"]
+def test_requires_no_device_code_of_a_wheel_that_may_have_none() -> None:
+    audio = wheel_view("torchaudio-2.10.0-cp312-cp312-linux_x86_64.whl", files={"a.py": 1})
+
+    assert check_torch(audio, "gfx942") == []
 
 
-def part(gpu: str, files: dict[str, DeviceFacts]) -> list[tuple[str, str]]:
-    name = f"amd_torch_device_{gpu}-2.10.0-cp312-cp312-linux_x86_64.whl"
-    wheel = make_view(filename=name, files=files)
-    return [(one.severity, one.message) for one in device_code.check(wheel, None, POLICY)]
+def test_finds_registered_bundles_that_are_not_there() -> None:
+    view = wheel_view(files={"a.so": DeviceFacts(registered=2)})
+
+    (finding,) = device_code.check(view, None, POLICY)
+
+    assert finding.severity == "error"
+    assert "2 bundles" in finding.message
 
 
-def test_a_wheel_of_device_code_holds_what_its_name_says() -> None:
-    def archive(*targets: str) -> dict[str, DeviceFacts]:
-        held = DeviceFacts(targets=frozenset(targets), archived=frozenset({"lib/x.so"}))
-        return {"torch/.kpack/torch_gfx942.kpack": held}
+# Split wheels
 
-    assert part("gfx942", archive("gfx942", "gfx942:xnack+")) == []
-    assert part("gfx12_0", {}) == []
-    assert part("gfx942", {}) == [("error", "It holds no kernels for gfx942.")]
-    assert part("gfx942", archive("gfx942", "gfx950")) == [
-        ("error", "It holds code for gfx950, not for gfx942.")
-    ]
+
+@pytest.mark.parametrize(
+    ("targets", "extras", "severities"),
+    [
+        pytest.param((), (), ["note"], id="no target"),
+        pytest.param(("gfx942",), (), ["note", "error"], id="no extra"),
+        pytest.param(("gfx942",), ("device-gfx942",), ["note"], id="extra"),
+    ],
+)
+def test_requires_an_extra_of_a_host_wheel_for_each_target(
+    targets: Sequence[str], extras: tuple[str, ...], severities: list[str]
+) -> None:
+    view = wheel_view(files={"a.so": DeviceFacts(split=True)})
+    assert view.metadata is not None
+    view = replace(view, metadata=replace(view.metadata, provides_extra=extras))
+
+    assert [severity for severity, _, _ in check_torch(view, *targets)] == severities
+
+
+@pytest.mark.parametrize(
+    ("group", "archived_targets", "problem"),
+    [
+        pytest.param("gfx942", ["gfx942", "gfx942:xnack+"], None, id="its target"),
+        pytest.param("gfx12_0", [], None, id="empty group"),
+        pytest.param("gfx942", [], "gfx942", id="empty target"),
+        pytest.param("gfx942", ["gfx942", "gfx950"], "gfx950", id="another target"),
+    ],
+)
+def test_requires_a_device_wheel_to_hold_code_of_its_name(
+    group: str, archived_targets: list[str], problem: str | None
+) -> None:
+    files: dict[str, DeviceFacts] = {}
+    if archived_targets:
+        archive = DeviceFacts(targets=frozenset(archived_targets), archived=frozenset({"lib/x.so"}))
+        files["torch/.kpack/torch_gfx942.kpack"] = archive
+    view = wheel_view(f"amd_torch_device_{group}-2.10.0-cp312-cp312-linux_x86_64.whl", files=files)
+
+    findings = [*device_code.check(view, None, POLICY)]
+
+    if problem is None:
+        assert findings == []
+    else:
+        (finding,) = findings
+        assert finding.severity == "error"
+        assert problem in finding.message

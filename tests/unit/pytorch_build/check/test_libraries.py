@@ -1,11 +1,13 @@
 import io
-from typing import Any
+from collections.abc import Sequence
 
 import pytest
 
 from core.binaries import elf
-from pytorch_build.check import Policy, Provider, WheelView, libraries, load_policy
-from tests.unit.pytorch_build.check.conftest import elf_file, make_view
+from core.binaries.elf import ElfFacts
+from pytorch_build.check import Finding, Policy, Provider, WheelView, libraries, load_policy
+from tests.kit.binaries import elf_file
+from tests.kit.views import wheel_view
 
 POLICY = Policy(
     system_libraries=("libc.so.6",),
@@ -18,41 +20,62 @@ POLICY = Policy(
     },
 )
 AUDIO = "torchaudio-2.6.0-cp311-cp311-linux_x86_64.whl"
+TORCH = "torch-2.10.0a0+cpu-cp312-cp312-linux_x86_64.whl"
+ROCM = "rocm_sdk_libraries_gfx94x_dcgpu-7.1-py3-none-linux_x86_64.whl"
 
 
 def library(
     *needed: str,
+    soname: str = "",
     rpath: tuple[str, ...] = (),
     stack: str = "RW",
     kind: str = "ET_DYN",
     machine: str = "EM_X86_64",
-) -> elf.ElfFacts:
-    return elf.ElfFacts(machine=machine, kind=kind, needed=needed, rpath=rpath, stack=stack, dynamic=True)
-
-
-def found(view: WheelView, policy: Policy = POLICY) -> list[tuple[str, str, str]]:
-    return [(one.severity, one.where, one.message) for one in libraries.check(view, policy)]
-
-
-def read(data: bytes) -> elf.ElfFacts:
-    facts = elf.read_all(io.BytesIO(data), "demo.so")
-    assert facts is not None
-    return facts
-
-
-def test_headers_are_read() -> None:
-    facts = read(
-        elf_file(
-            needed=["libc10.so", "libc.so.6"],
-            soname="libdemo.so.1",
-            rpath="/ignored",
-            runpath="$ORIGIN:$ORIGIN/../lib",
-            stack=7,
-            glibc=["GLIBC_2.2.5", "GLIBC_2.34", "GLIBC_2.4"],
-            sections={".debug_info": b"x" * 10, ".zdebug_str": b"y" * 5, ".text": b"z" * 100},
-        )
+    glibc: tuple[int, int] = (0, 0),
+    debug_bytes: int = 0,
+    program: bool = False,
+) -> ElfFacts:
+    """Return the facts of a library, or of another ELF file."""
+    return ElfFacts(
+        machine=machine,
+        kind=kind,
+        needed=needed,
+        soname=soname,
+        rpath=rpath,
+        stack=stack,
+        dynamic=True,
+        glibc=glibc,
+        debug_bytes=debug_bytes,
+        program=program,
     )
-    assert facts == elf.ElfFacts(
+
+
+def check(view: WheelView, policy: Policy = POLICY, loader: frozenset[str] = frozenset()) -> list[Finding]:
+    """Return what is found in the libraries of a wheel."""
+    return [*libraries.check(view, policy, loader)]
+
+
+def subjects(findings: list[Finding]) -> list[tuple[str, str]]:
+    """Return the severity and the member of each finding."""
+    return [(finding.severity, finding.where) for finding in findings]
+
+
+def test_reads_the_headers_of_a_library() -> None:
+    content = elf_file(
+        needed=["libc10.so", "libc.so.6"],
+        soname="libdemo.so.1",
+        rpath="/ignored",
+        runpath="$ORIGIN:$ORIGIN/../lib",
+        stack_flags=7,
+        glibc_versions=["GLIBC_2.2.5", "GLIBC_2.34", "GLIBC_2.4"],
+        sections={".debug_info": b"x" * 10, ".zdebug_str": b"y" * 5, ".text": b"z" * 100},
+    )
+
+    facts = elf.read_all(io.BytesIO(content), "demo.so")
+
+    assert facts is not None
+    assert facts.sections[".text"][1] == 100
+    assert facts == ElfFacts(
         machine="EM_X86_64",
         kind="ET_DYN",
         soname="libdemo.so.1",
@@ -65,89 +88,151 @@ def test_headers_are_read() -> None:
         glibc=(2, 34),
         sections=facts.sections,
     )
-    assert facts.sections[".text"][1] == 100
 
 
-def elf_of(**facts: Any) -> elf.ElfFacts:
-    return elf.ElfFacts(**{"machine": "EM_X86_64", "kind": "ET_DYN", "stack": "RW", **facts})
+# Needed libraries
 
 
-TORCH_WHEEL = "torch-2.10.0a0+cpu-cp312-cp312-linux_x86_64.whl"
-NEEDS = {"audio.so": library("libtorch.so", "libc10.so", "libamdhip64.so.7", "libc.so.6")}
-MACHINE = {"a.so": library("libgomp.so.1")}
-SAYS_MACHINE = "It needs libgomp.so.1, which no wheel provides: the machine must have it."
-OFF = {"pkg/a.so": library("libb.so", rpath=("$ORIGIN/..",)), "pkg/lib/libb.so": library()}
-BY_SONAME = {"pkg/a.so": library("libb.so.1", rpath=("$ORIGIN",)), "pkg/libb.so": elf_of(soname="libb.so.1")}
-TWINS = {"a/libx.so.1": elf_of(soname="libx.so.1"), "b/libx.so.1": elf_of(soname="libx.so.1")}
-ROCM = "rocm_sdk_libraries_gfx94x_dcgpu-7.1-py3-none-linux_x86_64.whl"
-PROGRAM = {"torch/bin/test_api": elf_of(program=True, rpath=("/lib/intel64",))}
-DATA = {
-    "torch-2.10.0a0+cpu.data/platlib/pkg/a.so": library("libb.so", rpath=("$ORIGIN/lib",)),
-    "pkg/lib/libb.so": library(),
-    "torch-2.10.0a0+cpu.data/scripts/tool": library(rpath=("$ORIGIN/../../..",)),
+def test_accepts_libraries_of_a_required_distribution() -> None:
+    files = {"audio.so": library("libtorch.so", "libc10.so", "libamdhip64.so.7", "libc.so.6")}
+
+    # torch includes ROCm's libraries.
+    assert check(wheel_view(AUDIO, files=files, requires=["torch==2.13.0"])) == []
+
+
+def test_finds_libraries_of_a_distribution_that_is_not_required() -> None:
+    files = {"audio.so": library("libtorch.so", "libc10.so", "libamdhip64.so.7", "libc.so.6")}
+
+    of_torch, of_rocm = check(wheel_view(AUDIO, files=files))
+
+    assert subjects([of_torch, of_rocm]) == [("error", "audio.so")] * 2
+    assert "libtorch.so, libc10.so of torch" in of_torch.message
+    assert "libamdhip64.so.7 of rocm" in of_rocm.message
+
+
+def test_requires_torchs_own_libraries_in_torch() -> None:
+    files = {"torch/lib/libtorch.so": library("libtorch_cpu.so")}
+
+    (finding,) = check(wheel_view(TORCH, files=files, requires=["rocm[libraries]==7"]))
+
+    assert finding.severity == "error"
+    assert "libtorch_cpu.so" in finding.message
+
+
+def test_lets_rocms_wheels_load_each_other() -> None:
+    files = {"_rocm/lib/libhipblas.so.3": library("libamdhip64.so.7")}
+
+    assert check(wheel_view(ROCM, files=files)) == []
+
+
+@pytest.mark.parametrize(("platform", "severity"), [("linux", "warning"), ("manylinux_2_28", "error")])
+def test_finds_a_library_that_the_machine_must_have(platform: str, severity: str) -> None:
+    view = wheel_view(TORCH.replace("linux", platform), files={"a.so": library("libgomp.so.1")})
+
+    (finding,) = check(view)
+
+    assert finding.severity == severity
+    assert "libgomp.so.1" in finding.message
+
+
+OFF_RPATH = {"pkg/a.so": library("libb.so", rpath=("$ORIGIN/..",)), "pkg/lib/libb.so": library()}
+BY_SONAME = {
+    "pkg/a.so": library("libb.so.1", rpath=("$ORIGIN",)),
+    "pkg/libb.so": library(soname="libb.so.1"),
 }
-
-
-def judged(name: str, files: dict[str, elf.ElfFacts], *requires: str) -> list[tuple[str, str]]:
-    seen = found(make_view(name, files=files, requires=requires))
-    assert {where for _, where, _ in seen} <= {next(iter(files))}
-    return [(severity, said) for severity, _, said in seen]
-
-
-def test_wheels_require_what_gives_their_libraries() -> None:
-    assert judged(AUDIO, NEEDS, "torch==2.13.0") == []
-    assert judged(AUDIO, NEEDS) == [
-        ("error", "It needs libtorch.so, libc10.so of torch, but METADATA does not require torch."),
-        ("error", "It needs libamdhip64.so.7 of rocm, but METADATA does not require rocm."),
-    ]
-    # torch itself must hold its libraries, and ROCm's wheels load each other
-    own = {"torch/lib/libtorch.so": library("libtorch_cpu.so")}
-    unresolved = [("error", "It needs libtorch_cpu.so: unresolved dependency.")]
-    assert judged(TORCH_WHEEL, own, "rocm[libraries]==7") == unresolved
-    assert judged(ROCM, {"_rocm/lib/libhipblas.so.3": library("libamdhip64.so.7")}) == []
-    assert judged(TORCH_WHEEL.replace("linux", "manylinux_2_28"), MACHINE) == [("error", SAYS_MACHINE)]
+TWINS = {"a/libx.so.1": library(soname="libx.so.1"), "b/libx.so.1": library(soname="libx.so.1")}
 
 
 @pytest.mark.parametrize(
-    ("files", "severity", "words"),
+    ("files", "severity", "subject"),
     [
-        ({"a.so": library("libx.so", "liby.so")}, "error", "It needs libx.so, liby.so: unresolved depend"),
-        (MACHINE, "warning", SAYS_MACHINE),
-        (OFF, "warning", "libb.so is in the wheel as pkg/lib/libb.so, but not on this file's RPATH: it is"),
-        (BY_SONAME, "warning", "libb.so.1 is in the wheel as pkg/libb.so, but not"),
-        (DATA, "", ""),
-        ({"a.so": library(stack="RWE")}, "error", "It asks for an executable stack."),
-        ({"a.so": library(stack="")}, "warning", "It has no PT_GNU_STACK header"),
-        ({"a.so": library(machine="EM_AARCH64")}, "error", "It is for EM_AARCH64; the tag is linux_x86_64."),
-        # code objects and relocatables are not loaded
-        ({"a.hsaco": library(machine="EM_AMDGPU", stack=""), "b.o": library("x", kind="ET_REL")}, "", ""),
-        ({"a.so": elf_of(debug_bytes=7)}, "note", "7 bytes of debug sections."),
-        (TWINS, "warning", "2 files have the SONAME libx.so.1: a/libx.so.1, b/libx.so.1. One of them is"),
-        # programs name no folders of one machine either
-        (PROGRAM, "error", "Its RPATH names folders of one machine: /lib/intel64."),
-        *(
-            ({"torch/lib/a.so": library(rpath=("$ORIGIN", entry))}, severity, words)
-            for entry, severity, words in (
-                ("/home/me/lib", "error", "Its RPATH names folders of one machine: /home/me/lib."),
-                ("lib", "error", "Its RPATH names folders of one machine"),
-                ("$ORIGINAL/lib", "error", "Its RPATH names folders of one machine"),
-                ("", "error", "Its RPATH has an empty entry"),
-                ("$ORIGIN/../../..", "warning", "Its RPATH leaves site-packages"),
-            )
+        pytest.param(
+            {"a.so": library("libx.so", "liby.so")}, "error", "libx.so, liby.so", id="nobody's library"
         ),
-        *(
-            ({"torch/lib/a.so": library(rpath=(entry,))}, "", "")
-            for entry in ("$ORIGIN", "${ORIGIN}/../lib", "$ORIGIN/../..", "$ORIGIN/../../_rocm_sdk_core/lib")
-        ),
+        pytest.param(OFF_RPATH, "warning", "pkg/lib/libb.so", id="not on the RPATH"),
+        pytest.param(BY_SONAME, "warning", "pkg/libb.so", id="under another name"),
+        pytest.param(TWINS, "warning", "b/libx.so.1", id="one SONAME twice"),
+        pytest.param({"a.so": library(stack="RWE")}, "error", "stack", id="executable stack"),
+        pytest.param({"a.so": library(stack="")}, "warning", "PT_GNU_STACK", id="no stack header"),
+        pytest.param({"a.so": library(machine="EM_AARCH64")}, "error", "EM_AARCH64", id="another processor"),
+        pytest.param({"a.so": library(debug_bytes=7)}, "note", "7 bytes", id="debug sections"),
     ],
 )
-def test_what_a_loader_would_stumble_over(files: dict[str, elf.ElfFacts], severity: str, words: str) -> None:
-    seen = judged(TORCH_WHEEL, files)
-    assert [one for one, _ in seen] == ([severity] if severity else [])
-    assert all(said.startswith(words) for _, said in seen)
+def test_finds_a_library_that_a_loader_would_refuse(
+    files: dict[str, ElfFacts], severity: str, subject: str
+) -> None:
+    (finding,) = check(wheel_view(TORCH, files=files))
+
+    assert finding.severity == severity
+    assert finding.where == next(iter(files))
+    assert subject in finding.message
 
 
-LISTING = """4 libs found in cache `/etc/ld.so.cache'
+def test_does_not_check_files_that_no_loader_loads() -> None:
+    code_object = library(machine="EM_AMDGPU", stack="")
+    relocatable = library("x", kind="ET_REL")
+
+    assert check(wheel_view(TORCH, files={"a.hsaco": code_object, "b.o": relocatable})) == []
+
+
+def test_follows_members_to_where_they_are_installed() -> None:
+    data = "torch-2.10.0a0+cpu.data"
+    files = {
+        f"{data}/platlib/pkg/a.so": library("libb.so", rpath=("$ORIGIN/lib",)),
+        "pkg/lib/libb.so": library(),
+        f"{data}/scripts/tool": library(rpath=("$ORIGIN/../../..",)),
+    }
+
+    assert check(wheel_view(TORCH, files=files)) == []
+
+
+# RPATH
+
+
+@pytest.mark.parametrize(
+    "entry", ["$ORIGIN", "${ORIGIN}/../lib", "$ORIGIN/../..", "$ORIGIN/../../_rocm_sdk_core/lib"]
+)
+def test_accepts_an_rpath_within_site_packages(entry: str) -> None:
+    assert check(wheel_view(TORCH, files={"torch/lib/a.so": library(rpath=(entry,))})) == []
+
+
+@pytest.mark.parametrize(
+    ("entry", "severity"),
+    [
+        ("/home/me/lib", "error"),
+        ("lib", "error"),
+        ("$ORIGINAL/lib", "error"),
+        ("$ORIGIN/../../..", "warning"),
+    ],
+)
+def test_finds_an_rpath_that_leads_elsewhere(entry: str, severity: str) -> None:
+    files = {"torch/lib/a.so": library(rpath=("$ORIGIN", entry))}
+
+    (finding,) = check(wheel_view(TORCH, files=files))
+
+    assert finding.severity == severity
+    assert entry in finding.message
+
+
+def test_finds_an_empty_entry_of_an_rpath() -> None:
+    (finding,) = check(wheel_view(TORCH, files={"torch/lib/a.so": library(rpath=("$ORIGIN", ""))}))
+
+    assert finding.severity == "error"
+    assert "RPATH" in finding.message
+
+
+def test_finds_a_folder_of_one_machine_on_the_rpath_of_a_program() -> None:
+    files = {"torch/bin/test_api": library(program=True, rpath=("/lib/intel64",))}
+
+    (finding,) = check(wheel_view(TORCH, files=files))
+
+    assert finding.severity == "error"
+    assert "/lib/intel64" in finding.message
+
+
+# What a machine's loader finds
+
+LDCONFIG_LISTING = """4 libs found in cache `/etc/ld.so.cache'
 \tlibfmt.so.10 (libc6,x86-64) => /lib/x86_64-linux-gnu/libfmt.so.10
 \tlibblas.so.3 (libc6,x86-64, hwcap: "x86-64-v3") => /lib/x86_64-linux-gnu/libblas.so.3
 \tlibold.so.1 (libc6) => /lib/i386-linux-gnu/libold.so.1
@@ -155,60 +240,116 @@ LISTING = """4 libs found in cache `/etc/ld.so.cache'
 """
 
 
-def test_what_the_loader_finds_is_the_machines() -> None:
-    loader = libraries.loader_names(LISTING, "x86_64")
-    assert loader == {"libfmt.so.10", "libblas.so.3"}
-    assert libraries.loader_names(LISTING, "aarch64") == {"libarm.so.1"}
+@pytest.mark.parametrize(
+    ("machine", "names"), [("x86_64", {"libfmt.so.10", "libblas.so.3"}), ("aarch64", {"libarm.so.1"})]
+)
+def test_reads_the_libraries_of_a_processor_from_ldconfig(machine: str, names: set[str]) -> None:
+    assert libraries.loader_names(LDCONFIG_LISTING, machine) == names
+
+
+@pytest.mark.parametrize(("platform", "severity"), [("linux", "warning"), ("manylinux_2_28", "error")])
+def test_counts_libraries_that_the_loader_finds_as_the_machines(platform: str, severity: str) -> None:
     files = {"a.so": library("libfmt.so.10", "libgomp.so.1", "libblas.so.3", "libold.so.1")}
-    needs = (
-        "It needs libfmt.so.10, libgomp.so.1 and libblas.so.3, which no wheel provides: the machine must have"
-    )
-    nowhere = ("error", "It needs libold.so.1: unresolved dependency.")
-    for tag, severity in (("linux", "warning"), ("manylinux_2_28", "error")):
-        view = make_view(TORCH_WHEEL.replace("linux", tag), files=files)
-        seen = [(one.severity, one.message) for one in libraries.check(view, POLICY, loader)]
-        assert seen == [(severity, f"{needs} them."), nowhere]
+    view = wheel_view(TORCH.replace("linux", platform), files=files)
+
+    of_machine, of_nobody = check(view, loader=frozenset({"libfmt.so.10", "libblas.so.3"}))
+
+    assert of_machine.severity == severity
+    assert "libfmt.so.10, libgomp.so.1 and libblas.so.3" in of_machine.message
+    assert of_nobody.severity == "error"
+    assert "libold.so.1" in of_nobody.message
 
 
-def test_policy_may_assume_providers_and_preloaded_libraries() -> None:
+# Policies
+
+
+def test_lets_a_policy_assume_a_provider_for_a_distribution() -> None:
     provider = POLICY.providers["torch"].model_copy(update={"assumed_by": ("torchaudio",)})
     policy = POLICY.model_copy(update={"providers": {**POLICY.providers, "torch": provider}})
-    assert found(make_view(AUDIO, files={"a.so": library("libc10.so")}), policy) == []
-    assert found(make_view(files=OFF), POLICY.model_copy(update={"preloaded": ("pkg/lib/*",)})) == []
+
+    assert check(wheel_view(AUDIO, files={"a.so": library("libc10.so")}), policy) == []
 
 
-@pytest.mark.parametrize("libraries", ["_rocm_sdk_libraries", "_rocm_sdk_libraries_gfx94X_dcgpu"])
-def test_each_library_of_rocm_must_be_found_in_its_folder(libraries: str) -> None:
-    needed = ("libamdhip64.so.7", "librocm_sysdeps_liblzma.so.5", "libomp.so", "librccl.so.1")
-    core = "$ORIGIN/../../_rocm_sdk_core/lib"
-    every = (core, f"{core}/rocm_sysdeps/lib", f"{core}/llvm/lib", f"$ORIGIN/../../{libraries}/lib")
+def test_lets_a_policy_name_preloaded_libraries() -> None:
+    policy = POLICY.model_copy(update={"preloaded": ("pkg/lib/*",)})
 
-    def messages(*rpath: str) -> list[str]:
-        files = {"torch/lib/libtorch_hip.so": library(*needed, rpath=rpath)}
-        seen = found(make_view(files=files, requires=["rocm[libraries]==7"]), load_policy())
-        assert {severity for severity, _, _ in seen} <= {"error"}
-        return [message.split(" ")[2] for _, _, message in seen]
+    assert check(wheel_view(files=OFF_RPATH), policy) == []
 
-    assert messages(*every) == []
-    assert sorted(messages()) == sorted(needed)
-    for missing, name in zip(every, needed, strict=True):
-        assert messages(*(entry for entry in every if entry != missing)) == [name]
-    assert messages("$ORIGIN/../_rocm_sdk_core/lib", *every[1:]) == [needed[0]], "one folder too few"
-    assert messages("$ORIGIN/../../_rocm_sdk_devel/lib", *every[1:]) == [needed[0]]
+
+# ROCm's folders
+
+ROCM_CORE = "$ORIGIN/../../_rocm_sdk_core/lib"
+ROCM_FOLDERS = {
+    "libamdhip64.so.7": ROCM_CORE,
+    "librocm_sysdeps_liblzma.so.5": f"{ROCM_CORE}/rocm_sysdeps/lib",
+    "libomp.so": f"{ROCM_CORE}/llvm/lib",
+    "librccl.so.1": "$ORIGIN/../../_rocm_sdk_libraries/lib",
+}
+
+
+def unreachable_libraries(rpath: Sequence[str]) -> list[str]:
+    """Return the libraries of ROCm that a library of torch with this RPATH does not reach."""
+    files = {"torch/lib/libtorch_hip.so": library(*ROCM_FOLDERS, rpath=tuple(rpath))}
+    view = wheel_view(files=files, requires=["rocm[libraries]==7"])
+    findings = check(view, load_policy())
+    assert {finding.severity for finding in findings} <= {"error"}
+    return [name for name in ROCM_FOLDERS if any(name in finding.message for finding in findings)]
+
+
+@pytest.mark.parametrize("package", ["_rocm_sdk_libraries", "_rocm_sdk_libraries_gfx94X_dcgpu"])
+def test_reaches_every_library_of_rocm_over_its_folders(package: str) -> None:
+    rpath = [folder.replace("_rocm_sdk_libraries", package) for folder in ROCM_FOLDERS.values()]
+
+    assert unreachable_libraries(rpath) == []
+
+
+def test_reaches_no_library_of_rocm_without_an_rpath() -> None:
+    assert unreachable_libraries([]) == list(ROCM_FOLDERS)
+
+
+@pytest.mark.parametrize("name", ROCM_FOLDERS)
+def test_finds_a_library_of_rocm_whose_folder_is_not_on_the_rpath(name: str) -> None:
+    rpath = [folder for folder in ROCM_FOLDERS.values() if folder != ROCM_FOLDERS[name]]
+
+    assert unreachable_libraries(rpath) == [name]
 
 
 @pytest.mark.parametrize(
-    ("tag", "glibc", "fine"),
+    "folder",
     [
-        ("manylinux_2_28_x86_64", (2, 28), True),
-        ("manylinux_2_28_x86_64", (2, 34), False),
-        ("manylinux2014_x86_64", (2, 17), True),
-        ("manylinux2014_x86_64", (2, 18), False),
-        ("linux_x86_64", (2, 41), True),
+        pytest.param("$ORIGIN/../_rocm_sdk_core/lib", id="one folder too few"),
+        pytest.param("$ORIGIN/../../_rocm_sdk_devel/lib", id="development package"),
     ],
 )
-def test_glibc_promises(tag: str, glibc: tuple[int, int], fine: bool) -> None:  # noqa: FBT001 - a parameter
-    facts = elf.ElfFacts(machine="EM_X86_64", kind="ET_DYN", stack="RW", glibc=glibc)
-    messages = [one[2] for one in found(make_view(f"torch-2-cp312-cp312-{tag}.whl", files={"a.so": facts}))]
-    assert (messages == []) is fine
-    assert fine or f"needs glibc {glibc[0]}.{glibc[1]}" in messages[0]
+def test_finds_a_library_of_rocm_behind_a_false_folder(folder: str) -> None:
+    _, *other_folders = ROCM_FOLDERS.values()
+
+    unreachable = unreachable_libraries([folder, *other_folders])
+
+    assert unreachable == ["libamdhip64.so.7"]
+
+
+# glibc
+
+
+@pytest.mark.parametrize(
+    ("platform", "glibc", "problem"),
+    [
+        ("manylinux_2_28_x86_64", (2, 28), None),
+        ("manylinux_2_28_x86_64", (2, 34), "glibc 2.34"),
+        ("manylinux2014_x86_64", (2, 17), None),
+        ("manylinux2014_x86_64", (2, 18), "glibc 2.18"),
+        ("linux_x86_64", (2, 41), None),
+    ],
+)
+def test_finds_a_library_that_needs_a_later_glibc_than_promised(
+    platform: str, glibc: tuple[int, int], problem: str | None
+) -> None:
+    view = wheel_view(f"torch-2-cp312-cp312-{platform}.whl", files={"a.so": library(glibc=glibc)})
+
+    messages = [finding.message for finding in check(view)]
+
+    if problem is None:
+        assert messages == []
+    else:
+        assert problem in messages[0]

@@ -1,4 +1,4 @@
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import pytest
@@ -6,124 +6,171 @@ from packaging.tags import parse_tag
 
 from pytorch_build.check import Expectation, Finding, libraries, load_policy
 from pytorch_build.check.run import check_wheel
-from tests.kit.binaries import pe_file
-from tests.unit.pytorch_build.check.conftest import plain_bundle, write_wheel
+from tests.kit.binaries import PE_MACHINE_ARM64, PE_MAGIC_32, offload_bundle, pe_file
+from tests.kit.wheels import write_wheel
 
-Found = Callable[..., list[tuple[str, str, str]]]
-
-
-VISION = "torchvision-0.25.0+sample-cp312-cp312-win_amd64.whl"
-TORCH = "torch-2.10.0+sample-cp312-cp312-win_amd64.whl"
+WINDOWS_TAG = "cp312-cp312-win_amd64"
 EXTENSION = "torchvision/_C.pyd"
 
 
-@pytest.fixture
-def found(tmp_path: Path) -> Found:
-    def check(
-        files: Mapping[str, bytes], *, name: str = VISION, requires: Sequence[str] = ("torch",)
-    ) -> list[tuple[str, str, str]]:
-        findings = check_wheel(write_wheel(tmp_path, name, files, requires=requires))
-        return [(one.severity, one.where, one.message) for one in findings if one.check == "dll"]
+def check_dlls(
+    folder: Path,
+    files: Mapping[str, bytes],
+    *,
+    name: str = "torchvision",
+    tag: str = WINDOWS_TAG,
+    requires: Sequence[str] = ("torch",),
+) -> list[Finding]:
+    """Return what is found in the DLLs of a wheel."""
+    wheel = write_wheel(folder, name=name, version="0.25.0+sample", tag=tag, files=files, requires=requires)
+    return [finding for finding in check_wheel(wheel) if finding.check == "dll"]
 
-    return check
+
+# Needed DLLs
 
 
-def test_needs_that_are_met_say_nothing(found: Found) -> None:
+def test_accepts_dlls_that_are_found(tmp_path: Path) -> None:
+    of_torch_and_rocm = ("C10.dll", "torch_cpu.dll", "AMDHIP64_7.dll")
+    of_windows = ("KERNEL32.dll", "VCRUNTIME140.dll", "api-ms-win-crt-heap-l1-1-0.dll")
     extension = pe_file(
-        needed=(
-            *("C10.dll", "torch_cpu.dll", "AMDHIP64_7.dll"),
-            *("KERNEL32.dll", "VCRUNTIME140.dll", "api-ms-win-crt-heap-l1-1-0.dll", "python312.dll"),
-            "JPEG8.dll",
-        ),
-        delayed=("dbghelp.dll",),
+        needed=(*of_torch_and_rocm, *of_windows, "python312.dll", "JPEG8.dll"), delayed=("dbghelp.dll",)
     )
-    assert found({EXTENSION: extension, "torchvision/jpeg8.dll": pe_file()}) == []
+
+    assert check_dlls(tmp_path, {EXTENSION: extension, "torchvision/jpeg8.dll": pe_file()}) == []
+
+
+PROBLEMS = {
+    "unresolved": (["libomp140.x86_64.dll", "zlib1.dll"], [], "error"),
+    "torch is not required": (["c10.dll"], [], "error"),
+    "ROCm is not required": (["rocblas.dll"], [], "error"),
+    "another Python": (["python311.dll"], ["torch"], "error"),
+    "debug run-time": (["MSVCP140D.dll"], ["torch"], "error"),
+    "redistributable": (["MSVCP140.dll"], ["torch"], "note"),
+}
+
+
+@pytest.mark.parametrize(("dlls", "requires", "severity"), PROBLEMS.values(), ids=PROBLEMS)
+def test_finds_a_dll_that_may_be_missing(
+    tmp_path: Path, dlls: list[str], requires: list[str], severity: str
+) -> None:
+    extension = pe_file(needed=("KERNEL32.dll", *dlls))
+
+    (finding,) = check_dlls(tmp_path, {EXTENSION: extension}, requires=requires)
+
+    assert (finding.severity, finding.where) == (severity, EXTENSION)
+    assert ", ".join(dlls) in finding.message
 
 
 @pytest.mark.parametrize(
-    ("needs", "requires", "severity", "message"),
-    [
-        ("libomp140.x86_64.dll zlib1.dll", (), "error", "zlib1.dll: unresolved dependency."),
-        ("c10.dll", (), "error", "It needs c10.dll of torch, but METADATA does not require torch."),
-        ("rocblas.dll", (), "error", "It needs rocblas.dll of rocm, but METADATA does not require rocm."),
-        ("python311.dll", ("torch",), "error", "not of the Python that the wheel is for (cp312-cp312)."),
-        ("MSVCP140D.dll", ("torch",), "error", "of the debug run-time, which only Visual Studio has."),
-        ("MSVCP140.dll", ("torch",), "note", "of Visual C++'s redistributable: the machine must have it."),
-    ],
+    ("dll", "provider"), [("c10.dll", "torch"), ("rocblas.dll", "rocm"), ("python311.dll", "cp312-cp312")]
 )
-def test_other_needs_are_told_by_their_reason(
-    found: Found, needs: str, requires: Sequence[str], severity: str, message: str
+def test_names_what_should_provide_a_dll(tmp_path: Path, dll: str, provider: str) -> None:
+    (finding,) = check_dlls(tmp_path, {EXTENSION: pe_file(needed=(dll,))}, requires=[])
+
+    assert provider in finding.message
+
+
+@pytest.mark.parametrize(("dlls", "requires", "severity"), PROBLEMS.values(), ids=PROBLEMS)
+def test_warns_of_a_dll_that_is_loaded_later(
+    tmp_path: Path, dlls: list[str], requires: list[str], severity: str
 ) -> None:
-    needed = ("KERNEL32.dll", *needs.split())
-    ((kind, where, said),) = found({EXTENSION: pe_file(needed=needed)}, requires=requires)
-    assert (kind, where) == (severity, EXTENSION)
-    assert said.startswith(f"It needs {needs.replace(' ', ', ')}")
-    assert said.endswith(message)
-    # what is loaded late does not stop an import
-    ((kind, _, late),) = found({EXTENSION: pe_file(delayed=needed)}, requires=requires)
-    assert (kind, late) == (
-        ("note", said) if kind == "note" else ("warning", f"{said} It is loaded when it is first called.")
-    )
+    (finding,) = check_dlls(tmp_path, {EXTENSION: pe_file(delayed=dlls)}, requires=requires)
+
+    # It does not stop an import.
+    assert finding.severity == {"error": "warning", "note": "note"}[severity]
 
 
-def test_folders_that_torch_adds_to_the_search_count_and_others_do_not(found: Found) -> None:
+def test_finds_dlls_in_the_folders_that_torch_adds_to_the_search(tmp_path: Path) -> None:
     files = {
         "torch/_C.cp312-win_amd64.pyd": pe_file(needed=("torch_python.dll", "uv.dll")),
         "torch/lib/torch_python.dll": pe_file(),
         "torch/bin/uv.dll": pe_file(),
     }
-    assert found(files, name=TORCH) == [
-        (
-            "warning",
-            "torch/_C.cp312-win_amd64.pyd",
-            "It needs uv.dll, which the wheel has in a folder that nothing adds to the search.",
-        )
-    ]
+
+    (finding,) = check_dlls(tmp_path, files, name="torch")
+
+    assert finding.severity == "warning"
+    assert finding.where == "torch/_C.cp312-win_amd64.pyd"
+    assert "uv.dll" in finding.message
 
 
-def test_files_for_other_processors_and_files_that_are_none_are_refused(found: Found) -> None:
-    files = {
-        "torchvision/arm.dll": pe_file(machine=0xAA64),
-        "torchvision/old.dll": pe_file(magic=0x10B),
-        "torchvision/text.pyd": b"no code at all, and long enough to be looked at" * 3,
-        "torchvision/cut.dll": pe_file(needed=("a.dll",))[:-5],
-        "torchvision/tool.exe": pe_file(dll=False),
-        "torchvision/tool.dll": pe_file(dll=False),
-    }
-    none = "It is not 64-bit code, whatever its name."
-    assert found(files) == [
-        ("error", "torchvision/arm.dll", "It is for another processor (machine 0xaa64) than win_amd64."),
-        ("error", "torchvision/cut.dll", "torchvision/cut.dll is a damaged PE file: it is cut off."),
-        ("error", "torchvision/old.dll", none),
-        ("error", "torchvision/text.pyd", none),
-        ("error", "torchvision/tool.dll", "It is a program and no DLL, or the reverse."),
-    ]
+# Files that are no DLL
 
 
-def test_wheels_for_other_systems_may_hold_programs_of_windows(found: Found) -> None:
+def test_accepts_a_program(tmp_path: Path) -> None:
+    assert check_dlls(tmp_path, {"torchvision/tool.exe": pe_file(dll=False)}) == []
+
+
+@pytest.mark.parametrize(
+    ("member", "content"),
+    [
+        pytest.param("a.dll", pe_file(machine=PE_MACHINE_ARM64), id="another processor"),
+        pytest.param("a.dll", pe_file(magic=PE_MAGIC_32), id="32 bits"),
+        pytest.param("a.pyd", b"no code at all, and long enough to be looked at" * 3, id="text"),
+        pytest.param("a.dll", pe_file(needed=("a.dll",))[:-5], id="cut off"),
+        pytest.param("a.dll", pe_file(dll=False), id="program"),
+        pytest.param("a.exe", pe_file(), id="library"),
+    ],
+)
+def test_finds_a_file_that_is_not_what_its_name_says(tmp_path: Path, member: str, content: bytes) -> None:
+    (finding,) = check_dlls(tmp_path, {f"torchvision/{member}": content})
+
+    assert (finding.severity, finding.where) == ("error", f"torchvision/{member}")
+
+
+@pytest.mark.parametrize("tag", ["py3-none-any", "cp312-cp312-linux_x86_64"])
+def test_accepts_programs_of_windows_in_wheels_for_other_systems(tmp_path: Path, tag: str) -> None:
     files = {"setuptools/cli.exe": pe_file(dll=False, needed=("zlib1.dll",))}
-    assert found(files, name="setuptools-80.0-py3-none-any.whl") == []
-    assert found(files, name="torch-2.10.0-cp312-cp312-linux_x86_64.whl") == []
+
+    assert check_dlls(tmp_path, files, name="setuptools", tag=tag) == []
 
 
-def test_device_code_of_a_dll_counts(tmp_path: Path) -> None:
-    def check(sections: Mapping[str, bytes]) -> list[Finding]:
-        files = {"torch/lib/torch_hip.dll": pe_file(sections=sections), "torch/__init__.py": b""}
-        promised = Expectation(distribution="torch", version="2.10.0+sample", gpu_targets=("gfx1151",))
-        findings = check_wheel(write_wheel(tmp_path, TORCH, files), promised)
-        return [one for one in findings if one.check == "device_code" or one.severity == "error"]
+# Device code
 
-    code = plain_bundle("gfx1151")
-    assert check({".hip_fat": code, ".hipFatB": bytes(24)}) == []
-    assert [one.message for one in check({".hip_fat": code, ".hipFatB": bytes(48)})] == [
-        "2 bundles are registered, 1 are there."
-    ]
-    assert [one.message for one in check({})] == ["There is no device code; gfx1151 are expected."]
-    assert [one.message for one in check({".hip_fat": plain_bundle("gfx942")})] == [
-        "No device code for gfx1151.",
-        "Device code for gfx942, which was not requested.",
-    ]
-    assert [one.severity for one in check({".kpackrf": b"x"})] == ["error", "note"]
+
+def check_device_code(folder: Path, sections: Mapping[str, bytes]) -> list[Finding]:
+    """Return what is found in the device code of a DLL that should have some for gfx1151."""
+    version = "2.10.0+sample"
+    files = {"torch/lib/torch_hip.dll": pe_file(sections=sections), "torch/__init__.py": b""}
+    wheel = write_wheel(folder, version=version, tag=WINDOWS_TAG, files=files)
+    expectation = Expectation(distribution="torch", version=version, gpu_targets=("gfx1151",))
+    findings = check_wheel(wheel, expectation)
+    return [finding for finding in findings if finding.check == "device_code" or finding.severity == "error"]
+
+
+CODE_FOR_GFX1151 = offload_bundle("gfx1151")
+
+
+def test_accepts_a_dll_with_the_requested_device_code(tmp_path: Path) -> None:
+    sections = {".hip_fat": CODE_FOR_GFX1151, ".hipFatB": bytes(24)}
+
+    assert check_device_code(tmp_path, sections) == []
+
+
+@pytest.mark.parametrize(
+    ("sections", "severities", "subject"),
+    [
+        pytest.param(
+            {".hip_fat": CODE_FOR_GFX1151, ".hipFatB": bytes(48)},
+            ["error"],
+            "2 bundles",
+            id="too few bundles",
+        ),
+        pytest.param({}, ["error"], "gfx1151", id="none"),
+        pytest.param({".hip_fat": offload_bundle("gfx942")}, ["error", "warning"], "gfx1151", id="another"),
+        pytest.param({".kpackrf": b"x"}, ["error", "note"], "gfx1151", id="moved, without an extra"),
+    ],
+)
+def test_finds_device_code_of_a_dll_that_is_not_as_requested(
+    tmp_path: Path, sections: dict[str, bytes], severities: list[str], subject: str
+) -> None:
+    findings = check_device_code(tmp_path, sections)
+
+    assert [finding.severity for finding in findings] == severities
+    assert subject in findings[0].message
+
+
+# Names of DLLs
 
 
 @pytest.mark.parametrize(
@@ -145,7 +192,7 @@ def test_device_code_of_a_dll_counts(tmp_path: Path) -> None:
         ("zlib1.dll", ""),
     ],
 )
-def test_what_a_machine_gets_a_dll_from(name: str, origin: str) -> None:
+def test_knows_from_whom_a_machine_gets_a_dll(name: str, origin: str) -> None:
     assert libraries.origin(name, load_policy().windows) == origin
 
 
@@ -158,5 +205,5 @@ def test_what_a_machine_gets_a_dll_from(name: str, origin: str) -> None:
         ("py3-none-win_amd64", set()),
     ],
 )
-def test_a_wheels_tags_say_which_python_it_may_be_linked_to(tags: str, names: set[str]) -> None:
+def test_knows_which_python_a_wheel_may_be_linked_to(tags: str, names: set[str]) -> None:
     assert libraries.python_dlls(parse_tag(tags)) == names

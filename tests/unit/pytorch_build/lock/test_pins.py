@@ -6,83 +6,114 @@ from core.errors import SourceError
 from pytorch_build.lock import versions
 from pytorch_build.sources.git import is_commit
 
-SHA = "267d3973d0774ada55eaf1092a82c0d2a9bba78d"
-OTHER = "e3b5d3a8bf5e8636462fd8bce9897bccc690b2a0"
-# rows as the field has them
-FIELD = f"""\
-ubuntu|pytorch|apex|master|{SHA}|https://github.com/ROCm/apex
-centos|pytorch|apex|master|{SHA}|https://github.com/ROCm/apex
+COMMIT = "267d3973d0774ada55eaf1092a82c0d2a9bba78d"
+OTHER_COMMIT = "e3b5d3a8bf5e8636462fd8bce9897bccc690b2a0"
+# Rows as ROCm's torch has them.
+RELATED_COMMITS = f"""\
+ubuntu|pytorch|apex|master|{COMMIT}|https://github.com/ROCm/apex
+centos|pytorch|apex|master|{COMMIT}|https://github.com/ROCm/apex
 
 # a remark
-ubuntu|pytorch|torchvision|main|{OTHER}|https://github.com/pytorch/vision
+ubuntu|pytorch|torchvision|main|{OTHER_COMMIT}|https://github.com/pytorch/vision
 """
 
-words = st.text(st.characters(exclude_characters="|#", exclude_categories=["C", "Z"]), min_size=1)
-commits = st.text("0123456789abcdef", min_size=40, max_size=40)
+
+# related_commits
 
 
-def test_reads_the_rows_of_the_field() -> None:
-    rows = versions.parse_related_commits(FIELD, "related_commits")
+def test_reads_one_row_of_each_project() -> None:
+    rows = versions.parse_related_commits(RELATED_COMMITS, "related_commits")
+
     assert list(rows) == ["apex", "torchvision"]
-    assert versions.parse_related_commits(f"centos|p|apex|b|{SHA}|sample:apex\n", "f") == {}
-    assert rows["torchvision"][2:] == ("torchvision", "main", OTHER, "https://github.com/pytorch/vision")
+    vision = rows["torchvision"]
+    assert vision.branch == "main"
+    assert vision.commit == OTHER_COMMIT
+    assert vision.origin == "https://github.com/pytorch/vision"
+
+
+def test_reads_no_row_of_another_system() -> None:
+    line = f"centos|p|apex|b|{COMMIT}|sample:apex\n"
+
+    assert versions.parse_related_commits(line, "related_commits") == {}
 
 
 @pytest.mark.parametrize(
-    ("line", "said"),
+    ("line", "problem"),
     [
-        (f"ubuntu|pytorch|apex|master|{SHA}", "5 fields instead of 6"),
-        (f"ubuntu|pytorch|apex|master|{SHA}|o|x", "7 fields instead of 6"),
-        ("ubuntu|pytorch|apex|master|main|o", "'main' is not a commit"),
-        (f"ubuntu|pytorch|apex|master|{SHA[:12]}|o", "is not a commit"),
-        (f"ubuntu|pytorch||master|{SHA}|o", "the project is empty"),
-        (f"ubuntu|pytorch|apex|master|{SHA}|", "the origin is empty"),
-        (f"|pytorch|apex|master|{SHA}|o", "the os is empty"),
+        (f"ubuntu|pytorch|apex|master|{COMMIT}", "5 fields"),
+        (f"ubuntu|pytorch|apex|master|{COMMIT}|o|x", "7 fields"),
+        ("ubuntu|pytorch|apex|master|main|o", "'main'"),
+        (f"ubuntu|pytorch|apex|master|{COMMIT[:12]}|o", COMMIT[:12]),
+        (f"ubuntu|pytorch||master|{COMMIT}|o", "project"),
+        (f"ubuntu|pytorch|apex|master|{COMMIT}|", "origin"),
+        (f"|pytorch|apex|master|{COMMIT}|o", "the os"),
     ],
+    ids=["a field too few", "a field too many", "no commit", "short commit", "project", "origin", "system"],
 )
-def test_malformed_lines_are_refused_by_number(line: str, said: str) -> None:
-    with pytest.raises(SourceError, match=rf"related_commits of x, line 6: .*{said}"):
-        versions.parse_related_commits(FIELD + line, "related_commits of x")
+def test_rejects_a_malformed_line_by_its_number(line: str, problem: str) -> None:
+    with pytest.raises(SourceError, match=problem) as caught:
+        versions.parse_related_commits(RELATED_COMMITS + line, "related_commits of x")
+
+    assert "related_commits of x, line 6:" in caught.value.message
 
 
 @pytest.mark.parametrize("system", ["ubuntu", "centos"])
-def test_rows_that_conflict_are_refused(system: str) -> None:
-    text = FIELD + f"{system}|pytorch|apex|master|{OTHER}|https://github.com/ROCm/apex\n"
-    with pytest.raises(SourceError, match="lines 1 and 6 name different commits of apex"):
-        versions.parse_related_commits(text, "f")
+def test_rejects_two_commits_of_one_project(system: str) -> None:
+    line = f"{system}|pytorch|apex|master|{OTHER_COMMIT}|https://github.com/ROCm/apex\n"
+
+    with pytest.raises(SourceError, match="lines 1 and 6") as caught:
+        versions.parse_related_commits(RELATED_COMMITS + line, "related_commits")
+
+    assert "apex" in caught.value.message
 
 
-@given(st.dictionaries(words, st.tuples(words, commits, words), min_size=1))
-def test_rows_come_back_as_written(rows: dict[str, tuple[str, str, str]]) -> None:
-    text = "\n".join(f"ubuntu|pytorch| {p} |{b}|{c}|{o}" for p, (b, c, o) in rows.items())
-    read = versions.parse_related_commits(text, "f")
-    assert {p: (row.branch, row.commit, row.origin) for p, row in read.items()} == rows
+FIELD_LETTERS = st.characters(exclude_characters="|#", exclude_categories=["C", "Z"])
+FIELDS = st.text(FIELD_LETTERS, min_size=1, max_size=20)
+COMMITS = st.binary(min_size=20, max_size=20).map(bytes.hex)
+
+
+@given(st.dictionaries(FIELDS, st.tuples(FIELDS, COMMITS, FIELDS), min_size=1, max_size=6))
+def test_reads_rows_back_as_they_were_written(rows: dict[str, tuple[str, str, str]]) -> None:
+    lines = [
+        f"ubuntu|pytorch| {project} |{branch}|{commit}|{origin}\n"
+        for project, (branch, commit, origin) in rows.items()
+    ]
+
+    parsed_rows = versions.parse_related_commits("".join(lines), "related_commits")
+
+    assert {project: (row.branch, row.commit, row.origin) for project, row in parsed_rows.items()} == rows
 
 
 @given(st.text())
-def test_any_text_is_read_or_refused_by_our_own_error(text: str) -> None:
+def test_reads_any_text_or_rejects_it(text: str) -> None:
     try:
-        rows = versions.parse_related_commits(text, "f")
+        rows = versions.parse_related_commits(text, "related_commits")
     except SourceError:
         return
     assert all(is_commit(row.commit) for row in rows.values())
 
 
-@pytest.mark.parametrize("text", ["", "\n", "main\n", SHA[:39], f"{SHA}\n{SHA}\n", SHA.upper()])
-def test_commit_pin_is_one_commit(text: str) -> None:
-    assert versions.parse_commit_pin(f"{SHA}\n", "triton.txt") == SHA
-    with pytest.raises(SourceError, match=r"^triton\.txt: expected one commit"):
+# Files of one commit or one version
+
+
+def test_reads_a_pinned_commit() -> None:
+    assert versions.parse_commit_pin(f"{COMMIT}\n", "triton.txt") == COMMIT
+
+
+@pytest.mark.parametrize("text", ["", "\n", "main\n", COMMIT[:39], f"{COMMIT}\n{COMMIT}\n", COMMIT.upper()])
+def test_rejects_a_pin_that_is_not_one_commit(text: str) -> None:
+    with pytest.raises(SourceError, match=r"^triton\.txt: "):
         versions.parse_commit_pin(text, "triton.txt")
 
 
 @pytest.mark.parametrize(
     ("text", "version"), [("2.6.0a0\n", "2.6.0a0"), (" 3.6.0 ", "3.6.0"), ("2.10.0.a0", "2.10.0a0")]
 )
-def test_versions_are_normalised(text: str, version: str) -> None:
+def test_normalises_a_version(text: str, version: str) -> None:
     assert versions.parse_version(text, "version.txt") == version
 
 
 @pytest.mark.parametrize("text", ["", "two", "2.6.0a0+git1234", "2.6\n2.7\n"])
-def test_other_version_files_are_refused(text: str) -> None:
+def test_rejects_a_file_that_is_not_one_version(text: str) -> None:
     with pytest.raises(SourceError, match=r"^version\.txt: "):
         versions.parse_version(text, "version.txt")

@@ -1,5 +1,5 @@
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import pytest
@@ -7,96 +7,172 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from core.errors import SourceError
-from core.run.plan import Cell
+from core.run import Platform
 from pytorch_build.lock.source_lock import LockedProject, SourceLock
 from pytorch_build.lock.stored import complete, outputs, refuse_collisions
 from pytorch_build.lock.versions import wheel_version
-from tests.kit import plans
-from tests.kit.plans import plan
+from tests.kit.locks import COMMIT, locked_project, source_lock
+from tests.kit.plans import make_plan, pytorch_cell
 
-COMMIT = "0123456789abcdef0123456789abcdef01234567"
-
-
-def cell(stage: str = "build_pytorch", **facts: Any) -> Cell:
-    built = ("build_torch", "build_vision", "check_wheels")
-    return plans.cell(stage, **{"torch_ref": "nightly", "sessions": built, **facts})
+AUDIO_SESSIONS = ("build_torch", "build_audio")
+ROCM_JOB = pytorch_cell("build_rocm", torch_ref="", python="", sessions=("build_rocm",))
+LINUX_VERSION = "2.10+rocm7.linux"
 
 
 class Locks:
+    """Locks of every torch ref, with versions that tell the platform; notes which are asked for."""
+
     def __init__(self) -> None:
-        self.asked: list[tuple[str, str, str]] = []
+        self.requests: list[tuple[str, str, str]] = []
 
-    def __call__(self, platform: Any, torch_ref: str, gpu_family: str) -> SourceLock:
-        self.asked.append((platform, torch_ref, gpu_family))
-        versions: Any = {"rocm": f"2.10+rocm7.{platform}", "cpu": "2.10+cpu"}
-        projects = {
-            name: LockedProject(
-                project=name, origin="o", ref="r", commit=COMMIT, base_version="2.10", versions=versions
-            )
-            for name in ("torch", "audio", "vision")
-        }
-        return SourceLock(torch_ref=torch_ref, release_type="ci", rocm_version="7", projects=projects)
+    def __call__(self, platform: Platform, torch_ref: str, gpu_family: str) -> SourceLock:
+        self.requests.append((platform, torch_ref, gpu_family))
+        projects = [
+            locked_project(project, rocm_version=f"2.10+rocm7.{platform}", cpu_version="2.10+cpu")
+            for project in ("torch", "audio", "vision")
+        ]
+        return source_lock(*projects, torch_ref=torch_ref)
 
 
-def test_every_cell_gets_the_versions_of_the_wheels_that_its_job_builds() -> None:
-    built = (cell(), cell(gpu_family="cpu"), cell(platform="windows"), cell(python="3.13", torch_ref="main"))
-    tested = cell("test_pytorch", sessions=("test_smoke",))
-    rocm = cell("build_rocm", torch_ref="", python="", sessions=("build_rocm",))
+# Versions of a plan's jobs
+
+
+@pytest.mark.parametrize(
+    ("facts", "versions"),
+    [
+        pytest.param({}, {"torch": LINUX_VERSION, "torchvision": LINUX_VERSION}, id="linux"),
+        pytest.param(
+            {"gpu_family": "cpu"}, {"torch": "2.10+cpu", "torchvision": "2.10+cpu"}, id="family cpu"
+        ),
+        pytest.param(
+            {"platform": "windows"},
+            {"torch": "2.10+rocm7.windows", "torchvision": "2.10+rocm7.windows"},
+            id="windows",
+        ),
+        pytest.param(
+            {"python": "3.13", "torch_ref": "main"},
+            {"torch": LINUX_VERSION, "torchvision": LINUX_VERSION},
+            id="other Python and ref",
+        ),
+    ],
+)
+def test_gives_a_job_the_versions_of_the_wheels_that_it_builds(
+    facts: Mapping[str, Any], versions: Mapping[str, str]
+) -> None:
+    completed, _locks = complete(make_plan(pytorch_cell(**facts)), Locks())
+
+    assert completed.cells[0].versions == versions
+
+
+def test_gives_a_test_the_versions_that_its_build_makes() -> None:
+    tests = pytorch_cell("test_pytorch", sessions=("test_smoke",))
+
+    completed, _locks = complete(make_plan(pytorch_cell(), tests), Locks())
+
+    assert completed.cells[1].versions == completed.cells[0].versions
+
+
+def test_gives_no_versions_to_a_job_of_rocm() -> None:
+    completed, _locks = complete(make_plan(pytorch_cell(), ROCM_JOB), Locks())
+
+    assert completed.cells[1].versions == {}
+
+
+def test_locks_a_ref_once_for_each_platform_with_a_gpu_family() -> None:
+    jobs = [
+        pytorch_cell(gpu_family="cpu"),
+        pytorch_cell(),
+        pytorch_cell(platform="windows"),
+        pytorch_cell(python="3.13", torch_ref="main"),
+    ]
     locks = Locks()
-    completed, found = complete(plan(*built, tested, rocm), locks)
-    assert locks.asked == [
-        ("linux", "nightly", "gfx94X-dcgpu"),
+
+    complete(make_plan(*jobs), locks)
+
+    assert sorted(locks.requests) == [
         ("linux", "main", "gfx94X-dcgpu"),
+        ("linux", "nightly", "gfx94X-dcgpu"),
         ("windows", "nightly", "gfx94X-dcgpu"),
     ]
-    versions = [one.versions for one in completed.cells]
-    gpu = "2.10+rocm7.linux"
-    assert versions[0] == versions[3] == versions[4] == {"torch": gpu, "torchvision": gpu}
-    assert versions[1] == {"torch": "2.10+cpu", "torchvision": "2.10+cpu"}
-    assert versions[2]["torch"] == "2.10+rocm7.windows"
-    assert versions[5] == {}
-    assert completed.locks["linux"]["main"] == found["linux"]["main"].digest()
-    assert completed.digest() != plan(*built, tested, rocm).digest()
-    # a ref that is built without ROCm alone is locked so, and a plan without PyTorch needs no lock
+
+
+def test_locks_a_ref_that_is_built_for_family_cpu_alone_with_that() -> None:
     locks = Locks()
-    assert complete(plan(rocm), locks)[1] == {"linux": {}, "windows": {}}
-    complete(plan(cell(gpu_family="cpu")), locks)
-    assert locks.asked == [("linux", "nightly", "cpu")]
-    with pytest.raises(SourceError, match="does not hold apex"):
-        complete(plan(cell(sessions=("build_apex",))), locks)
+
+    complete(make_plan(pytorch_cell(gpu_family="cpu")), locks)
+
+    assert locks.requests == [("linux", "nightly", "cpu")]
 
 
-class TwoRefs(Locks):
-    """Gives torch of each ref a commit and version of its own; the audio of each as a test says."""
+def test_locks_nothing_for_a_plan_without_pytorch() -> None:
+    locks = Locks()
 
-    def __init__(self, audio: dict[str, LockedProject]) -> None:
-        super().__init__()
-        self.audio = audio
+    _completed, found_locks = complete(make_plan(ROCM_JOB), locks)
 
-    def __call__(self, platform: Any, torch_ref: str, gpu_family: str) -> SourceLock:
-        lock = super().__call__(platform, torch_ref, gpu_family)
-        digit = str(sorted(self.audio).index(torch_ref))
-        versions: Any = {"rocm": f"2.1{digit}+rocm7", "cpu": f"2.1{digit}+cpu"}
-        torch = lock.projects["torch"].model_copy(update={"commit": digit * 40, "versions": versions})
-        return lock.model_copy(update={"projects": {"torch": torch, "audio": self.audio[torch_ref]}})
+    assert found_locks == {"linux": {}, "windows": {}}
+    assert locks.requests == []
 
 
-def audio_of(version: str, commit: str = COMMIT) -> LockedProject:
-    versions: Any = {"rocm": f"{version}rocm7", "cpu": f"{version}cpu"}
-    return LockedProject(
-        project="audio", origin="o", ref="r", commit=commit, base_version="2.11", versions=versions
-    )
+def test_writes_digests_of_locks_into_the_plan() -> None:
+    jobs = make_plan(pytorch_cell())
+
+    completed, locks = complete(jobs, Locks())
+
+    assert completed.locks["linux"]["nightly"] == locks["linux"]["nightly"].digest()
+    assert completed.digest() != jobs.digest()
 
 
-AUDIO = ("build_torch", "build_audio")
+def test_names_a_project_that_a_job_builds_and_no_lock_has() -> None:
+    with pytest.raises(SourceError, match="apex"):
+        complete(make_plan(pytorch_cell(sessions=("build_apex",))), Locks())
 
 
-def test_one_name_for_two_wheels_is_refused_with_both_cells_named() -> None:
-    built = [cell(name=name, torch_ref=name, sessions=AUDIO) for name in ("2.12", "2.13")]
-    locks = TwoRefs({"2.12": audio_of("2.11+"), "2.13": audio_of("2.11+")})
+# The outputs of the job that completes a plan
+
+
+def test_hands_on_each_lock_as_the_line_that_a_job_takes() -> None:
+    completed, locks = complete(make_plan(pytorch_cell()), Locks())
+
+    values = outputs(completed, locks)
+
+    line = json.loads(values["linux_source_locks"])["nightly"]
+    assert SourceLock.from_compact(line) == locks["linux"]["nightly"]
+    assert json.loads(values["windows_source_locks"]) == {}
+
+
+def test_hands_on_versions_in_the_matrix_of_builds() -> None:
+    completed, locks = complete(make_plan(pytorch_cell()), Locks())
+
+    values = outputs(completed, locks)
+
+    (row,) = json.loads(values["linux_build_pytorch_matrix"])
+    assert row["torch_version"] == LINUX_VERSION
+    assert values["plan_digest"] == completed.digest()
+
+
+# Wheels of one name
+
+
+def audio_at(commit: str = COMMIT, version: str = "2.11+rocm7") -> LockedProject:
+    """Return an audio of a commit and version."""
+    return locked_project("audio", commit=commit, base_version="2.11", rocm_version=version)
+
+
+def lock_two_torches(_platform: Platform, torch_ref: str, _gpu_family: str) -> SourceLock:
+    """Return a lock whose torch is another one for each ref, and whose audio is the same."""
+    digit = {"2.12": "0", "2.13": "1"}[torch_ref]
+    torch = locked_project("torch", commit=digit * 40, rocm_version=f"2.1{digit}+rocm7")
+    return source_lock(torch, audio_at(), torch_ref=torch_ref)
+
+
+def test_rejects_one_name_for_two_wheels_and_names_both_jobs() -> None:
+    jobs = [pytorch_cell(name=name, torch_ref=name, sessions=AUDIO_SESSIONS) for name in ("2.12", "2.13")]
+
     with pytest.raises(SourceError) as caught:
-        complete(plan(*built), locks)
-    assert str(caught.value.message).splitlines()[1:] == [
+        complete(make_plan(*jobs), lock_two_torches)
+
+    # They differ in the torch that audio is built against.
+    assert caught.value.message.splitlines()[1:] == [
         "torchaudio 2.11+rocm7 for Python 3.12 in gfx94X-dcgpu:",
         f"  2.12: audio {COMMIT[:12]} of o, torch {'0' * 12} of o, ROCm 7",
         f"  2.13: audio {COMMIT[:12]} of o, torch {'1' * 12} of o, ROCm 7",
@@ -104,48 +180,45 @@ def test_one_name_for_two_wheels_is_refused_with_both_cells_named() -> None:
     assert "torch_in_version" in caught.value.hint
 
 
-def test_other_folders_pythons_platforms_and_versions_are_other_names() -> None:
-    first = cell(torch_ref="2.12", sessions=AUDIO)
-    same = TwoRefs({"2.12": audio_of("2.11+"), "2.13": audio_of("2.11+")})
-    for other in ({"python": "3.13"}, {"platform": "windows"}, {"artifact_group": "gfx94X-dcgpu-asan"}):
-        complete(plan(first, cell(torch_ref="2.13", sessions=AUDIO, **other)), same)
-
-
-def test_each_lock_is_the_line_that_a_job_takes() -> None:
-    completed, locks = complete(plan(cell()), Locks())
-    written = outputs(completed, locks)
-    line = json.loads(written["linux_source_locks"])["nightly"]
-    assert SourceLock.from_compact(line) == locks["linux"]["nightly"]
-    assert json.loads(written["windows_source_locks"]) == {}
-    assert json.loads(written["linux_build_pytorch_matrix"])[0]["torch_version"] == "2.10+rocm7.linux"
-    assert written["plan_digest"] == completed.digest()
-
-
-@given(
-    st.lists(
-        st.tuples(st.sampled_from("ab"), st.sampled_from("12"), st.sampled_from("cd"), st.booleans()),
-        min_size=1,
-        max_size=4,
-    )
+@pytest.mark.parametrize(
+    "facts",
+    [{"python": "3.13"}, {"platform": "windows"}, {"artifact_group": "gfx94X-dcgpu-asan"}],
+    ids=["Python", "platform", "folder"],
 )
-def test_exactly_names_with_several_makers_are_refused(refs: Sequence[tuple[str, str, str, bool]]) -> None:
-    locks, wheels = {}, set()
-    for number, (audio, minor, torch, named) in enumerate(refs):
-        version = wheel_version(
-            "2.11.0", "+rocm7", release_type="ci", commit="", torch=f"2.1{minor}.0" if named else ""
-        )
-        projects = {
-            "torch": LockedProject(
-                project="torch", origin="o", ref="r", commit=torch * 40, base_version=f"2.1{minor}"
-            ),
-            "audio": audio_of("", audio * 40).model_copy(update={"versions": {"rocm": version}}),
-        }
-        name = f"ref-{number}"
-        locks[name] = SourceLock(torch_ref=name, release_type="ci", rocm_version="7", projects=projects)
-        wheels.add((version, audio, torch))
-    cells = [cell(torch_ref=name, sessions=("build_audio",)) for name in locks]
-    if len({version for version, _, _ in wheels}) == len(wheels):
-        refuse_collisions(cells, locks)
+def test_accepts_wheels_of_one_version_that_never_meet(facts: Mapping[str, Any]) -> None:
+    first = pytorch_cell(torch_ref="2.12", sessions=AUDIO_SESSIONS)
+    second = pytorch_cell(torch_ref="2.13", sessions=AUDIO_SESSIONS, **facts)
+
+    completed, _locks = complete(make_plan(first, second), lock_two_torches)
+
+    audio_versions = [cell.versions["torchaudio"] for cell in completed.cells]
+    assert audio_versions == ["2.11+rocm7", "2.11+rocm7"]
+
+
+# Digits of the commits of audio and torch, torch's minor version, and whether audio's version names it.
+REFS = st.lists(
+    st.tuples(st.sampled_from("ab"), st.sampled_from("cd"), st.sampled_from("12"), st.booleans()),
+    min_size=1,
+    max_size=4,
+)
+
+
+@given(REFS)
+def test_rejects_exactly_names_that_several_inputs_make(refs: Sequence[tuple[str, str, str, bool]]) -> None:
+    locks: dict[str, SourceLock] = {}
+    wheels: set[tuple[str, str, str]] = set()
+    for number, (audio_digit, torch_digit, minor, is_named) in enumerate(refs):
+        torch_version = f"2.1{minor}.0" if is_named else ""
+        version = wheel_version("2.11.0", "+rocm7", release_type="ci", commit="", torch=torch_version)
+        torch = locked_project("torch", commit=torch_digit * 40, base_version=f"2.1{minor}")
+        audio = audio_at(audio_digit * 40, version)
+        locks[f"ref-{number}"] = source_lock(torch, audio, torch_ref=f"ref-{number}")
+        wheels.add((version, audio_digit, torch_digit))
+    jobs = [pytorch_cell(torch_ref=name, sessions=("build_audio",)) for name in locks]
+
+    names = {version for version, _audio, _torch in wheels}
+    if len(names) == len(wheels):
+        refuse_collisions(jobs, locks)
     else:
-        with pytest.raises(SourceError, match="different wheels with the same name"):
-            refuse_collisions(cells, locks)
+        with pytest.raises(SourceError, match="torchaudio"):
+            refuse_collisions(jobs, locks)

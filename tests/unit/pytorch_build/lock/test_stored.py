@@ -1,7 +1,7 @@
-import re
-from dataclasses import replace
+import shutil
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -9,225 +9,460 @@ from core.cli.options import Common
 from core.errors import DataError, MissingInputError, SourceError, StoreError, UsageError
 from core.packages.sources import SourceOptions
 from pytorch_build.context import Context
-from pytorch_build.lock import stored as module
+from pytorch_build.lock import stored
 from pytorch_build.lock.source_lock import SourceLock
 from pytorch_build.refs.torch_refs import TorchRef
 from pytorch_build.sdk import RocmOptions
-from tests.conftest import Commit
-from tests.unit.pytorch_build.lock.conftest import Upstream
+from tests.kit.builds import LocalRun
+from tests.kit.locks import Upstream, locked_commits
+from tests.kit.repos import commit_files, run_git
 
+# Where torch's tree says that the pinned audio is; a user's mirror leads to it.
+AUDIO_FORK = "https://example.invalid/audio-fork"
+NO_ROCM = RocmOptions()
 ROCM = RocmOptions(source=SourceOptions(version="7.10.0"))
+OTHER_ROCM = RocmOptions(source=SourceOptions(version="7.11.0"))
 
 
+@dataclass(frozen=True, kw_only=True)
+class UpstreamCommits:
+    """Repositories that tests copy, and their commits."""
+
+    folder: Path
+    audio_fork: str
+    audio: str
+    vision: str
+    torch: str
+
+
+@dataclass(kw_only=True)
 class World(Upstream):
-    """Upstream repositories in a folder, a torch ref over them, and the run that builds it."""
+    """Upstream repositories whose torch pins a fork's audio, the ref over them, and runs that build it."""
 
-    def __init__(self, root: Path, commit_files: Commit) -> None:
-        super().__init__(root, commit_files)
-        self.fork = self.commit("audio-fork", {"version.txt": "2.9.0\n"})
-        self.audio = self.commit("audio", {"version.txt": "2.10.0a0\n"})
-        self.vision = self.commit("vision", {"version.txt": "0.25.0a0\n"})
-        self.torch = self.pin(self.fork)
-        self.names(("torch", "audio"), torch={}, audio={"pin": "related_commits"}, vision={})
+    commits: UpstreamCommits
 
-    def pin(self, audio: str) -> str:
-        row = f"ubuntu|p|torchaudio|main|{audio}|https://example.invalid/audio-fork\n"
-        return self.commit("torch", {"version.txt": "2.10.0a0\n", "related_commits": row})
+    def pin_audio(self, commit: str) -> str:
+        """Commit a torch that pins another audio; return torch's commit."""
+        return self.commit("torch", {"related_commits": related_commits(commit)})
 
-    def context(self, *, cpu: bool = False, ref: TorchRef | None = None, **options: Any) -> Context:
-        common = Common(root=self.root / "checkout", torch_ref="mine", **options)
-        name, targets = ("cpu", ()) if cpu else ("gfx942", ("gfx942",))
-        return Context(common=common, ref=ref or self.ref, gpu_family=name, gpu_targets=targets)
+    def context(
+        self,
+        *,
+        cpu: bool = False,
+        ref: TorchRef | None = None,
+        run_id: str = "local",
+        release_type: str = "ci",
+        dry_run: bool = False,
+    ) -> Context:
+        """Return what a verb of a run works on."""
+        common = Common(
+            root=self.root / "checkout",
+            torch_ref="mine",
+            run_id=run_id,
+            release_type=release_type,
+            dry_run=dry_run,
+        )
+        return Context(
+            common=common,
+            ref=ref or self.ref,
+            gpu_family="cpu" if cpu else "gfx942",
+            gpu_targets=() if cpu else ("gfx942",),
+        )
+
+    def lock(
+        self,
+        context: Context | None = None,
+        rocm: RocmOptions = ROCM,
+        *,
+        update: bool = False,
+        explicit: Mapping[str, str] | None = None,
+        require_related_commit: bool = False,
+    ) -> SourceLock:
+        """Return the lock of a run, by default the local one with ROCm."""
+        return stored.source_lock(
+            context or self.context(),
+            rocm,
+            update=update,
+            explicit=explicit,
+            require_related_commit=require_related_commit,
+        )
+
+
+def related_commits(commit: str, origin: str = AUDIO_FORK) -> str:
+    """Return the file in which torch pins an audio."""
+    return f"ubuntu|p|torchaudio|main|{commit}|{origin}\n"
+
+
+@pytest.fixture(scope="module")
+def commits(tmp_path_factory: pytest.TempPathFactory) -> UpstreamCommits:
+    """Return repositories that tests copy."""
+    folder = tmp_path_factory.mktemp("upstream")
+    audio_fork = commit_files(folder / "audio-fork", {"version.txt": "2.9.0\n"})
+    audio = commit_files(folder / "audio", {"version.txt": "2.10.0a0\n"})
+    vision = commit_files(folder / "vision", {"version.txt": "0.25.0a0\n"})
+    texts = {"version.txt": "2.10.0a0\n", "related_commits": related_commits(audio_fork)}
+    torch = commit_files(folder / "torch", texts)
+    return UpstreamCommits(folder=folder, audio_fork=audio_fork, audio=audio, vision=vision, torch=torch)
 
 
 @pytest.fixture
-def world(tmp_path: Path, commit_files: Commit, monkeypatch: pytest.MonkeyPatch) -> World:
-    # a person's own settings of git, which name a mirror
+def world(tmp_path: Path, commits: UpstreamCommits, monkeypatch: pytest.MonkeyPatch) -> World:
+    """Return repositories of this test's own, which a user's settings of git lead to."""
+    shutil.copytree(commits.folder, tmp_path, dirs_exist_ok=True)
     monkeypatch.setenv("HOME", str(tmp_path))
     mirror = f'[url "{tmp_path}/"]\n\tinsteadOf = https://example.invalid/\n'
     (tmp_path / ".gitconfig").write_text(f'{mirror}[protocol "file"]\n\tallow = always\n')
-    return World(tmp_path, commit_files)
+
+    world = World(root=tmp_path, commits=commits)
+    world.set_ref(("torch", "audio"), {"torch": {}, "audio": {"pin": "related_commits"}, "vision": {}})
+    return world
 
 
-@pytest.mark.processes
-@pytest.mark.parametrize(
+# Origins that nobody here has named
+
+
+def with_audio_from(lock: SourceLock, origin: str) -> SourceLock:
+    """Return a lock whose audio comes from another origin."""
+    audio = lock.project("audio").model_copy(update={"origin": origin})
+    return lock.model_copy(update={"projects": {**lock.projects, "audio": audio}})
+
+
+each_unsafe_origin = pytest.mark.parametrize(
     "origin", ["file:///srv/a", "/srv/a", "../a", "fd::0", "ext::sh -c true", "http://a/b"]
 )
-def test_unnamed_origins_are_encrypted(world: World, monkeypatch: pytest.MonkeyPatch, origin: str) -> None:
-    lock = module.source_lock(world.context(), ROCM)
-    changed = lock.project("audio").model_copy(update={"origin": origin})
-    lock = lock.model_copy(update={"projects": {**lock.projects, "audio": changed}})
-    manifests = world.root / "checkout/out/local-linux/manifests"
-    (manifests / "source-lock-mine.json").write_text(lock.model_dump_json())
-    said = rf"projects\.audio\.origin: '{re.escape(origin)}' is not an https:// or ssh:// address"
-    for read in (module.stored_lock, lambda context: module.source_lock(context, ROCM)):
-        with pytest.raises(SourceError, match=f"source-lock-mine.json: {said}"):
-            read(world.context())
-    world.commit("torch", {"related_commits": f"ubuntu|p|torchaudio|main|{world.fork}|{origin}\n"})
-    with pytest.raises(SourceError, match=r"related_commits of .*: audio: '.*' is not an https://"):
-        module.source_lock(world.context(), ROCM, update=True)
-    monkeypatch.setenv(module.PASSED, lock.compact())
-    with pytest.raises(SourceError, match=f"SOURCE_LOCK: {said}"):
-        module.stored_lock(world.context())
-    named = world.with_source("audio", origin=origin, own_origin=True)
-    assert module.stored_lock(world.context(ref=named)) == lock, "a person's own"
 
 
-def commits(lock: SourceLock) -> dict[str, str]:
-    return {name: locked.commit for name, locked in lock.projects.items()}
+@each_unsafe_origin
+def test_rejects_a_stored_lock_with_an_origin_that_is_not_encrypted(run: LocalRun, origin: str) -> None:
+    run.put_lock(with_audio_from(run.lock(), origin))
+
+    with pytest.raises(SourceError) as caught:
+        stored.stored_lock(run.context())
+
+    names = ("source-lock-sample.json", "projects.audio.origin", repr(origin))
+    assert [name for name in names if name not in caught.value.message] == []
 
 
 @pytest.mark.processes
-def test_a_lock_is_kept_until_it_is_to_be_updated(world: World) -> None:
-    module.source_lock(world.context(dry_run=True), ROCM)
-    assert module.stored_lock(world.context()) is None
-    first = module.source_lock(world.context(), ROCM)
-    assert commits(first) == {"torch": world.torch, "audio": world.fork}
-    newer = world.commit("torch", {"new.py": ""})
-    assert module.source_lock(world.context(), ROCM) == first
-    updated = module.source_lock(world.context(), ROCM, update=True)
-    assert updated.project("torch").commit == newer
-    assert module.stored_lock(world.context()) == updated
-    lock = module.source_lock(world.context(release_type="dev"), ROCM)
-    assert f"git{newer[:8]}" in lock.version("torch", gpu=True), "a release type has versions of its own"
+def test_completes_no_stored_lock_with_an_origin_that_is_not_encrypted(world: World) -> None:
+    context = world.context()
+    lock = with_audio_from(world.lock(), "/srv/a")
+    key = context.common.outputs.source_lock_key("mine")
+    context.common.open_store().put_bytes(key, lock.model_dump_json().encode())
+
+    with pytest.raises(SourceError, match="'/srv/a'"):
+        world.lock()
+
+
+@each_unsafe_origin
+def test_rejects_a_passed_lock_with_an_origin_that_is_not_encrypted(
+    run: LocalRun, monkeypatch: pytest.MonkeyPatch, origin: str
+) -> None:
+    monkeypatch.setenv(stored.PASSED, with_audio_from(run.lock(), origin).compact())
+
+    with pytest.raises(SourceError, match=f"^{stored.PASSED}: ") as caught:
+        stored.stored_lock(run.context())
+
+    assert repr(origin) in caught.value.message
+
+
+@each_unsafe_origin
+def test_accepts_an_origin_that_is_not_encrypted_from_the_user(run: LocalRun, origin: str) -> None:
+    lock = run.put_lock(with_audio_from(run.lock(), origin))
+    context = run.context()
+    audio = replace(context.ref.projects["audio"], origin=origin, own_origin=True)
+    ref = replace(context.ref, projects={**context.ref.projects, "audio": audio})
+
+    assert stored.stored_lock(replace(context, ref=ref)) == lock
 
 
 @pytest.mark.processes
-def test_a_rocm_version_is_added_without_changing_commits(world: World) -> None:
-    first = module.source_lock(world.context(cpu=True), RocmOptions())
-    assert first.rocm_version == ""
-    world.pin(world.commit("audio-fork", {"newer.py": ""}))
-    completed = module.source_lock(world.context(), ROCM)
-    assert completed.version("audio", gpu=True) == "2.9.0+rocm7.10.0"
-    assert completed.version("audio", gpu=False) == first.version("audio", gpu=False)
-    for name, locked in first.projects.items():
-        kept = completed.project(name)
-        # where a pin led to stays, even in another repository than the ref's
-        assert (kept.commit, kept.ref, kept.origin) == (locked.commit, locked.ref, locked.origin)
-    # and a cpu build does not take the ROCm versions out again
-    assert module.source_lock(world.context(cpu=True), RocmOptions()) == completed
+@pytest.mark.parametrize("origin", ["/srv/a", "ext::sh -c true"])
+def test_rejects_a_pin_with_an_origin_that_is_not_encrypted(world: World, origin: str) -> None:
+    world.commit("torch", {"related_commits": related_commits(world.commits.audio_fork, origin)})
+
+    with pytest.raises(SourceError, match="audio") as caught:
+        world.lock()
+
+    assert "related_commits" in caught.value.message
+    assert repr(origin) in caught.value.message
+
+
+def test_makes_no_sample_for_origins_of_real_repositories(run: LocalRun) -> None:
+    mirrors = {"https://github.com/": "/mirror/"}
+
+    origins = stored.origins(run.common(), run.context(ref="nightly").ref, mirrors)
+
+    assert dict(origins.mirrors) == mirrors
+    assert not origins.repositories
+    assert not (run.root / ".cache").exists()
+
+
+# When a lock is kept
 
 
 @pytest.mark.processes
-def test_another_rocm_version_replaces_that_of_the_local_run_only(world: World) -> None:
-    first = module.source_lock(world.context(), ROCM)
-    other = module.source_lock(world.context(), RocmOptions(source=SourceOptions(version="7.11.0")))
-    assert other.rocm_version == "7.11.0"
-    assert commits(other) == commits(first)
-    # a component asked for by name is added and stays
+def test_keeps_a_lock_while_upstream_moves(world: World) -> None:
+    lock = world.lock()
     world.commit("torch", {"new.py": ""})
-    more = module.source_lock(module.with_components(world.context(), "vision"), ROCM)
-    assert commits(more) == {**commits(first), "vision": world.vision}
-    assert module.source_lock(world.context(), ROCM) == more
-    again = module.source_lock(world.context(), RocmOptions(source=SourceOptions(version="7.11.0")))
-    assert commits(again) == commits(more)
-    module.source_lock(world.context(run_id="77"), ROCM)
-    with pytest.raises(MissingInputError, match=r"run 77 does not serve mine on gfx942 with ROCm 7\.11\.0"):
-        module.source_lock(world.context(run_id="77"), RocmOptions(source=SourceOptions(version="7.11.0")))
+
+    assert world.lock() == lock
+    assert locked_commits(lock) == {"torch": world.commits.torch, "audio": world.commits.audio_fork}
 
 
 @pytest.mark.processes
-@pytest.mark.parametrize("what", ["origin", "ref"])
-def test_a_changed_origin_or_ref_resolves_that_project_again(world: World, git: Any, what: str) -> None:
-    widened = replace(world.ref, components=("torch", "audio", "vision"))
-    first = module.source_lock(world.context(ref=widened), ROCM)
-    other = world.commit("vision-fork", {"version.txt": "0.26.0\n"})
-    git(world.root / "vision", "branch", "other")
+def test_updates_a_lock_where_a_user_does(world: World) -> None:
+    world.lock()
+    newer_commit = world.commit("torch", {"new.py": ""})
+
+    updated_lock = world.lock(update=True)
+
+    assert updated_lock.project("torch").commit == newer_commit
+    assert stored.stored_lock(world.context()) == updated_lock
+
+
+@pytest.mark.processes
+def test_stores_no_lock_in_a_dry_run(world: World) -> None:
+    world.lock(world.context(dry_run=True))
+
+    assert stored.stored_lock(world.context()) is None
+
+
+@pytest.mark.processes
+def test_locks_versions_of_another_release_type_anew(world: World) -> None:
+    first_lock = world.lock()
+
+    lock = world.lock(world.context(release_type="dev"))
+
+    assert f"git{world.commits.torch[:8]}" in lock.version("torch", gpu=True)
+    assert locked_commits(lock) == locked_commits(first_lock)
+
+
+@pytest.mark.processes
+def test_adds_a_version_of_rocm_without_other_commits(world: World) -> None:
+    cpu_lock = world.lock(world.context(cpu=True), NO_ROCM)
+    assert cpu_lock.rocm_version == ""
+    world.pin_audio(world.commit("audio-fork", {"newer.py": ""}))
+
+    completed_lock = world.lock()
+
+    assert completed_lock.version("audio", gpu=True) == "2.9.0+rocm7.10.0"
+    for name, project in cpu_lock.projects.items():
+        # Where a pin led to stays, even in another repository than the ref's.
+        kept_project = completed_lock.project(name)
+        assert kept_project.model_copy(update={"versions": project.versions}) == project
+
+
+@pytest.mark.processes
+def test_keeps_versions_of_rocm_through_a_build_for_family_cpu(world: World) -> None:
+    lock = world.lock()
+
+    assert world.lock(world.context(cpu=True), NO_ROCM) == lock
+
+
+@pytest.mark.processes
+def test_replaces_the_version_of_rocm_in_the_local_run(world: World) -> None:
+    first_lock = world.lock()
     world.commit("torch", {"new.py": ""})
-    changes = {"origin": str(world.root / "vision-fork")} if what == "origin" else {"ref": "other"}
-    changed = replace(world.with_source("vision", **changes), components=widened.components)
-    lock = module.source_lock(world.context(ref=changed), ROCM)
-    assert lock.project("vision").commit == (other if what == "origin" else world.vision)
-    assert lock.project("vision").ref == changes.get("ref", "main")
-    assert lock.project("torch") == first.project("torch")
-    # one's own origin replaces that of a pin
-    git(world.root, "clone", "--quiet", "audio-fork", "audio-mine")
-    mine = world.with_source("audio", origin=str(world.root / "audio-mine"), own_origin=True)
-    assert module.source_lock(world.context(ref=mine), ROCM).project("audio").origin.endswith("audio-mine")
+
+    lock = world.lock(rocm=OTHER_ROCM)
+
+    assert lock.rocm_version == "7.11.0"
+    assert locked_commits(lock) == locked_commits(first_lock)
 
 
 @pytest.mark.processes
-def test_another_torch_brings_its_own_pins(world: World, git: Any) -> None:
-    module.source_lock(world.context(), ROCM)
-    newer = world.commit("audio-fork", {"newer.py": ""})
-    world.pin(newer)
-    git(world.root / "torch", "branch", "newer")
-    lock = module.source_lock(world.context(ref=world.with_source("torch", ref="newer")), ROCM)
-    assert lock.project("audio").commit == newer
+def test_rejects_another_version_of_rocm_in_a_run_that_others_use(world: World) -> None:
+    world.lock(world.context(run_id="77"))
+
+    with pytest.raises(MissingInputError) as caught:
+        world.lock(world.context(run_id="77"), OTHER_ROCM)
+
+    names = ("run 77", "mine", "gfx942", "7.11.0")
+    assert [name for name in names if name not in caught.value.message] == []
 
 
 @pytest.mark.processes
-def test_a_ref_that_a_person_chose_outlives_the_next_stage(world: World, git: Any) -> None:
-    git(world.root / "torch", "checkout", "--quiet", "-b", "mine")
-    chosen = world.commit("torch", {"mine.py": ""})
-    git(world.root / "torch", "checkout", "--quiet", "main")
-    git(world.root / "audio-fork", "fetch", "--quiet", "../audio", "main:from-audio")
-    given = {"torch": "mine", "audio": world.audio}
-    lock = module.source_lock(world.context(), ROCM, update=True, explicit=given)
-    assert commits(lock) == {"torch": chosen, "audio": world.audio}
-    assert module.source_lock(world.context(), ROCM) == lock
-    assert commits(
-        module.source_lock(world.context(), RocmOptions(source=SourceOptions(version="7.11.0")))
-    ) == commits(lock)
-    expected = {"torch": world.torch, "audio": world.fork}
-    assert commits(module.source_lock(world.context(), ROCM, update=True)) == expected
-
-
-@pytest.mark.processes
-def test_related_commits_can_be_required_of_a_run_that_has_its_lock(world: World) -> None:
-    first = module.source_lock(world.context(run_id="77"), ROCM)
-    assert module.source_lock(world.context(run_id="77"), ROCM, require_related_commit=True) == first
-    vision = replace(world.with_source("vision", pin="related_commits"), components=("torch", "vision"))
-    lenient = module.source_lock(world.context(ref=vision), ROCM)
-    assert lenient.project("vision").commit == world.vision
-    with pytest.raises(SourceError, match="has no such row"):
-        module.source_lock(world.context(ref=vision), ROCM, require_related_commit=True)
-
-
-@pytest.mark.processes
-def test_another_run_resolves_on_its_own_and_never_twice(world: World) -> None:
-    first = module.source_lock(world.context(run_id="77"), ROCM)
+def test_adds_a_component_that_a_user_names_and_keeps_it(world: World) -> None:
+    first_lock = world.lock()
     world.commit("torch", {"new.py": ""})
-    assert module.source_lock(world.context(run_id="77"), ROCM) == first
-    with pytest.raises(StoreError, match="other bytes"):
-        module.source_lock(world.context(run_id="77"), ROCM, update=True)
-    assert module.stored_lock(world.context(run_id="77")) == first
-    assert module.source_lock(world.context(run_id="78"), ROCM) != first
+
+    widened_lock = world.lock(stored.with_components(world.context(), "vision"))
+
+    expected_commits = {**locked_commits(first_lock), "vision": world.commits.vision}
+    assert locked_commits(widened_lock) == expected_commits
+    assert world.lock() == widened_lock
+    assert locked_commits(world.lock(rocm=OTHER_ROCM)) == expected_commits
+
+
+# Another source of a project
 
 
 @pytest.mark.processes
-def test_a_prebuilt_torch_replaces_a_locked_one(world: World) -> None:
-    module.source_lock(world.context(), ROCM)
-    prebuilt = replace(world.with_source("torch", prebuilt="torch==2.13.0"), components=("vision",))
-    prebuilt = replace(prebuilt, projects={k: v for k, v in prebuilt.projects.items() if k != "audio"})
-    lock = module.source_lock(world.context(ref=prebuilt, cpu=True), RocmOptions())
-    assert lock.project("torch").prebuilt == "torch==2.13.0"
-    assert "audio" not in lock.projects
-    again = module.source_lock(world.context(ref=world.ref), ROCM)
-    assert again.project("torch").commit == world.torch
+@pytest.mark.parametrize("change", ["origin", "ref"])
+def test_locks_a_project_anew_whose_origin_or_ref_has_changed(world: World, change: str) -> None:
+    components = ("torch", "audio", "vision")
+    first_lock = world.lock(world.context(ref=replace(world.ref, components=components)))
+    fork_commit = world.commit("vision-fork", {"version.txt": "0.26.0\n"})
+    run_git(world.root / "vision", "branch", "other")
+    world.commit("torch", {"new.py": ""})
+
+    if change == "origin":
+        ref = world.with_source("vision", origin=str(world.root / "vision-fork"))
+    else:
+        ref = world.with_source("vision", ref="other")
+    lock = world.lock(world.context(ref=replace(ref, components=components)))
+
+    vision = lock.project("vision")
+    assert vision.commit == (fork_commit if change == "origin" else world.commits.vision)
+    assert vision.ref == ("main" if change == "origin" else "other")
+    assert lock.project("torch") == first_lock.project("torch")
 
 
-def test_a_lock_that_a_job_passes_precedes_the_stored_one(run: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    run.put_lock()
-    passed = run.lock(rocm_version="7.1")
-    monkeypatch.setenv(module.PASSED, passed.compact())
-    assert module.stored_lock(run.context()) == passed
-    monkeypatch.setenv(module.PASSED, run.lock().compact().replace("2.10.0a0", "2.11.0a0"))
-    with pytest.raises(DataError, match="digest"):
-        module.stored_lock(run.context())
-    monkeypatch.setenv(module.PASSED, run.lock().compact())
-    with pytest.raises(UsageError, match="is for torch ref sample, not nightly"):
-        module.stored_lock(run.context(ref="nightly"))
-    monkeypatch.delenv(module.PASSED)
-    assert module.stored_lock(run.context()) == run.lock()
+@pytest.mark.processes
+def test_takes_a_users_own_origin_in_the_place_of_a_pins(world: World) -> None:
+    world.lock()
+    run_git(world.root, "clone", "--quiet", "audio-fork", "audio-mine")
+    ref = world.with_source("audio", origin=str(world.root / "audio-mine"), own_origin=True)
+
+    lock = world.lock(world.context(ref=ref))
+
+    assert lock.project("audio").origin == str(world.root / "audio-mine")
+
+
+@pytest.mark.processes
+def test_takes_the_pins_of_another_torch(world: World) -> None:
+    world.lock()
+    newer_audio = world.commit("audio-fork", {"newer.py": ""})
+    world.pin_audio(newer_audio)
+    run_git(world.root / "torch", "branch", "newer")
+
+    lock = world.lock(world.context(ref=world.with_source("torch", ref="newer")))
+
+    assert lock.project("audio").commit == newer_audio
+
+
+@pytest.mark.processes
+def test_replaces_a_locked_torch_by_a_prebuilt_one_and_back(world: World) -> None:
+    world.lock()
+    prebuilt_ref = replace(world.with_source("torch", prebuilt="torch==2.13.0"), components=("vision",))
+    projects = {name: source for name, source in prebuilt_ref.projects.items() if name != "audio"}
+
+    prebuilt_context = world.context(ref=replace(prebuilt_ref, projects=projects), cpu=True)
+    prebuilt_lock = world.lock(prebuilt_context, NO_ROCM)
+
+    assert prebuilt_lock.project("torch").prebuilt == "torch==2.13.0"
+    assert "audio" not in prebuilt_lock.projects
+    assert world.lock().project("torch").commit == world.commits.torch
+
+
+# Refs that a user names
+
+
+@pytest.fixture
+def chosen_refs(world: World) -> dict[str, str]:
+    """Return a branch of torch's and a commit of audio's that a user names."""
+    torch = world.root / "torch"
+    run_git(torch, "checkout", "--quiet", "-b", "mine")
+    world.commit("torch", {"mine.py": ""})
+    run_git(torch, "checkout", "--quiet", "main")
+    # torch's pin says that audio is in its fork.
+    run_git(world.root / "audio-fork", "fetch", "--quiet", "../audio", "main:from-audio")
+    return {"torch": "mine", "audio": world.commits.audio}
+
+
+@pytest.mark.processes
+def test_keeps_refs_that_a_user_named_for_later_steps(world: World, chosen_refs: dict[str, str]) -> None:
+    lock = world.lock(update=True, explicit=chosen_refs)
+
+    chosen_commit = run_git(world.root / "torch", "rev-parse", "mine")
+    assert locked_commits(lock) == {"torch": chosen_commit, "audio": world.commits.audio}
+    assert world.lock() == lock
+    assert locked_commits(world.lock(rocm=OTHER_ROCM)) == locked_commits(lock)
+
+
+@pytest.mark.processes
+def test_forgets_refs_that_a_user_named_at_an_update(world: World, chosen_refs: dict[str, str]) -> None:
+    world.lock(update=True, explicit=chosen_refs)
+
+    lock = world.lock(update=True)
+
+    assert locked_commits(lock) == {"torch": world.commits.torch, "audio": world.commits.audio_fork}
+
+
+# Required pins
+
+
+@pytest.mark.processes
+def test_serves_a_required_pin_from_the_lock_of_a_run(world: World) -> None:
+    lock = world.lock(world.context(run_id="77"))
+
+    assert world.lock(world.context(run_id="77"), require_related_commit=True) == lock
+
+
+@pytest.mark.processes
+def test_names_the_project_without_a_required_pin(world: World) -> None:
+    ref = replace(world.with_source("vision", pin="related_commits"), components=("torch", "vision"))
+    assert world.lock(world.context(ref=ref)).project("vision").commit == world.commits.vision
+
+    with pytest.raises(SourceError, match="vision"):
+        world.lock(world.context(ref=ref), require_related_commit=True)
+
+
+# Runs
+
+
+@pytest.mark.processes
+def test_locks_each_run_on_its_own(world: World) -> None:
+    first_lock = world.lock(world.context(run_id="77"))
+    world.commit("torch", {"new.py": ""})
+
+    assert world.lock(world.context(run_id="78")) != first_lock
+    assert world.lock(world.context(run_id="77")) == first_lock
+
+
+@pytest.mark.processes
+def test_locks_a_run_that_others_use_never_twice(world: World) -> None:
+    lock = world.lock(world.context(run_id="77"))
+    world.commit("torch", {"new.py": ""})
+
+    with pytest.raises(StoreError, match="source-lock-mine"):
+        world.lock(world.context(run_id="77"), update=True)
+
+    assert stored.stored_lock(world.context(run_id="77")) == lock
+
+
+# A lock that a job passes
+
+
+def test_takes_a_passed_lock_before_the_stored_one(run: LocalRun, monkeypatch: pytest.MonkeyPatch) -> None:
+    stored_lock = run.put_lock()
+    passed_lock = run.lock(rocm_version="7.1")
+    assert stored.stored_lock(run.context()) == stored_lock
+
+    monkeypatch.setenv(stored.PASSED, passed_lock.compact())
+
+    assert stored.stored_lock(run.context()) == passed_lock
+
+
+def test_rejects_a_passed_lock_that_was_changed(run: LocalRun, monkeypatch: pytest.MonkeyPatch) -> None:
+    changed_line = run.lock().compact().replace("2.10.0a0", "2.11.0a0")
+    monkeypatch.setenv(stored.PASSED, changed_line)
+
+    with pytest.raises(DataError, match=stored.PASSED):
+        stored.stored_lock(run.context())
+
+
+def test_rejects_a_passed_lock_of_another_ref(run: LocalRun, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(stored.PASSED, run.lock().compact())
+
+    with pytest.raises(UsageError, match="sample, not nightly"):
+        stored.stored_lock(run.context(ref="nightly"))
+
+
+def test_names_a_stored_lock_that_is_damaged(run: LocalRun) -> None:
     key = "local-linux/manifests/source-lock-sample.json"
     run.store.put_bytes(key, b"{")
+
     with pytest.raises(DataError, match=key):
-        module.stored_lock(run.context())
-
-
-def test_origins_of_real_repositories_make_no_sample(run: Any) -> None:
-    found = module.origins(run.common(), run.context(ref="nightly").ref, {"https://github.com/": "/mirror/"})
-    assert dict(found.mirrors) == {"https://github.com/": "/mirror/"}
-    assert not found.repositories
-    assert not (run.root / ".cache").exists()
+        stored.stored_lock(run.context())

@@ -4,9 +4,10 @@ import pytest
 
 from core.data import use_own
 from core.errors import DataError, UsageError
-from pytorch_build.refs import torch_refs as refs
+from pytorch_build.refs.torch_refs import TorchRef, absolute_origin, default_ref, load_refs, torch_ref
 
-ISSUE = """
+# What the issue that asked for files of one's own wants to write.
+OWN_REFS = """
 [refs.mine]
 components = ["audio", "vision"]
 
@@ -25,100 +26,212 @@ build_requirements = ["setuptools<81"]
 """
 
 
-def written(folder: Path, text: str) -> Path:
+def use_refs(folder: Path, text: str) -> None:
+    """Use a refs file of the user's own."""
     path = folder / "refs.toml"
     path.write_text(text, encoding="utf-8")
-    return path
+    use_own(path)
 
 
-def own_ref(name: str, file: Path) -> refs.TorchRef:
-    use_own(file)
-    return refs.torch_ref(name)
+def read_ref(folder: Path, name: str, text: str) -> TorchRef:
+    """Return a torch ref as a file of the user's own has it."""
+    use_refs(folder, text)
+    return torch_ref(name)
 
 
-def test_the_issues_file_reads_as_meant(tmp_path: Path) -> None:
-    mine = own_ref("mine", written(tmp_path, f'default = "mine"\n{ISSUE}'))
-    assert (refs.default_ref(), mine.components) == ("mine", ("audio", "vision"))
-    assert mine.projects["torch"].prebuilt == "torch==2.13.0"
-    assert mine.projects["audio"].origin == "/path/to/torchaudio"
-    assert mine.projects["audio"].env == {"BUILD_SOX": "0", "USE_FFMPEG": "0"}
-    assert mine.projects["vision"].origin == str(tmp_path.parent / "torchvision")
-    assert mine.projects["vision"].build_requirements == ("setuptools<81",)
+# Refs of one's own
+
+
+def test_reads_components_and_pythons_of_a_users_ref(tmp_path: Path) -> None:
+    mine = read_ref(tmp_path, "mine", OWN_REFS)
+
+    assert mine.components == ("audio", "vision")
     assert mine.pythons == ("3.10", "3.11", "3.12", "3.13", "3.14")
+
+
+def test_reads_the_projects_of_a_users_ref(tmp_path: Path) -> None:
+    projects = read_ref(tmp_path, "mine", OWN_REFS).projects
+
+    assert projects["torch"].prebuilt == "torch==2.13.0"
+    assert projects["audio"].origin == "/path/to/torchaudio"
+    assert projects["audio"].env == {"BUILD_SOX": "0", "USE_FFMPEG": "0"}
+    # A relative path is one from the file.
+    assert projects["vision"].origin == str(tmp_path.parent / "torchvision")
+    assert projects["vision"].build_requirements == ("setuptools<81",)
+
+
+def test_reads_the_users_default_ref(tmp_path: Path) -> None:
+    use_refs(tmp_path, f'default = "mine"\n{OWN_REFS}')
+
+    assert default_ref() == "mine"
+
+
+def test_builds_by_default_what_is_not_prebuilt(tmp_path: Path) -> None:
+    text = "[refs.mine.torch]\nprebuilt = 'torch'\n[refs.mine.vision]\nref = 'v1'\n"
+
+    mine = read_ref(tmp_path, "mine", text)
+
+    assert mine.components == ("vision",)
+    assert mine.projects["vision"].origin == "https://github.com/pytorch/vision.git"
+
+
+def test_builds_no_torch_of_an_embedded_ref_that_a_user_has_prebuilt(tmp_path: Path) -> None:
+    text = "[refs.nightly.torch]\nprebuilt = 'torch==2.13.0'\n"
+
+    assert "torch" not in read_ref(tmp_path, "nightly", text).components
+
+
+# Refs that extend others
 
 
 @pytest.mark.parametrize(
     ("text", "name", "project", "ref", "pin"),
     [
-        # a partial table merges over an embedded ref
-        ('["release/2.9".torch]\norigin = "u:x"', "release/2.9", "torch", "release/2.9", ""),
-        ('[fork]\nextends = "release/2.9"\n[refs.fork.torch]\nref = "x"', "fork", "torch", "x", ""),
-        ('[fork]\nextends = "release/2.9"', "fork", "audio", "", "related_commits"),
-        # and reaches the refs that extend it
-        ('[nightly.apex]\nref = "other"', "main", "apex", "other", ""),
+        pytest.param(
+            '[refs."release/2.9".torch]\norigin = "u:x"',
+            "release/2.9",
+            "torch",
+            "release/2.9",
+            "",
+            id="table over an embedded ref",
+        ),
+        pytest.param(
+            '[refs.fork]\nextends = "release/2.9"\n[refs.fork.torch]\nref = "x"',
+            "fork",
+            "torch",
+            "x",
+            "",
+            id="table over an extended ref",
+        ),
+        pytest.param(
+            '[refs.fork]\nextends = "release/2.9"',
+            "fork",
+            "audio",
+            "",
+            "related_commits",
+            id="extended ref",
+        ),
+        pytest.param(
+            '[refs.nightly.apex]\nref = "other"',
+            "main",
+            "apex",
+            "other",
+            "",
+            id="table reaches a ref that extends",
+        ),
     ],
 )
-def test_tables_extend_refs(tmp_path: Path, text: str, name: str, project: str, ref: str, pin: str) -> None:
-    found = own_ref(name, written(tmp_path, text.replace("[", "[refs.", 1))).projects[project]
-    assert (found.ref, found.pin) == (ref, pin)
-    assert project != "torch" or found.origin == (
-        "u:x" if "u:x" in text else "https://github.com/ROCm/pytorch.git"
-    )
+def test_merges_tables_into_the_refs_that_they_extend(
+    tmp_path: Path, text: str, name: str, project: str, ref: str, pin: str
+) -> None:
+    source = read_ref(tmp_path, name, text).projects[project]
 
-
-def test_components_are_by_default_what_is_not_prebuilt(tmp_path: Path) -> None:
-    text = "[refs.mine.torch]\nprebuilt = 'torch'\n[refs.mine.vision]\nref = 'v1'\n"
-    mine = own_ref("mine", written(tmp_path, text))
-    assert mine.components == ("vision",)
-    assert mine.projects["vision"].origin == "https://github.com/pytorch/vision.git"
-    text = "[refs.nightly.torch]\nprebuilt = 'torch==2.13.0'\n"
-    assert "torch" not in own_ref("nightly", written(tmp_path, text)).components
-
-
-def test_a_ref_of_ones_own_comes_before_a_pin(tmp_path: Path) -> None:
-    text = (
-        '[refs.nightly.audio]\nref = "my-branch"\n[refs.nightly.vision]\norigin = "git@example.org:v.git"\n'
-    )
-    nightly = own_ref("nightly", written(tmp_path, text))
-    assert (nightly.projects["audio"].ref, nightly.projects["audio"].pin) == ("my-branch", "")
-    assert nightly.projects["vision"].pin == "related_commits"
-    assert nightly.projects["vision"].own_origin
-    assert nightly.projects["vision"].origin == "git@example.org:v.git"
+    assert source.ref == ref
+    assert source.pin == pin
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "name", "origin"),
     [
-        ("[refs.mine.audio]\norgin = 'x'\n", r"refs\.mine\.audio\.orgin: unknown key.*'origin'"),
-        ("[refs.mine]\ncomponents = ['audo']\n", r"refs.mine.components: unknown component 'audo'.*'audio'"),
-        ("[refs.mine]\ncomponents = ['audio']\n", r"'audio' has no source"),
-        ("[refs.mine.audio]\norigin = 'x'\n", r"refs\.mine\.audio: neither `ref`, `pin` nor"),
-        ("[refs.mine]\nextends = 'nigthly'\n", r"refs\.mine\.extends: 'nigthly' is not a ref.*'nightly'"),
-        ("[refs.mine]\nextends = 'mine'\n", "never ends"),
-        ("[refs.mine.audio]\nref = 'x'\npin = 'related'\n", r"refs\.mine\.audio\.pin"),
-        ("default = 'nigthly'\n", "'nigthly' is not a ref"),
-        ("[refs.mine\n", "not valid TOML"),
+        ('[refs."release/2.9".torch]\norigin = "u:x"', "release/2.9", "u:x"),
+        (
+            '[refs.fork]\nextends = "release/2.9"\n[refs.fork.torch]\nref = "x"',
+            "fork",
+            "https://github.com/ROCm/pytorch.git",
+        ),
+    ],
+    ids=["given", "extended"],
+)
+def test_takes_the_origin_that_a_table_gives_or_extends(
+    tmp_path: Path, text: str, name: str, origin: str
+) -> None:
+    assert read_ref(tmp_path, name, text).projects["torch"].origin == origin
+
+
+def test_takes_a_users_ref_before_a_pin(tmp_path: Path) -> None:
+    audio = read_ref(tmp_path, "nightly", '[refs.nightly.audio]\nref = "my-branch"\n').projects["audio"]
+
+    assert audio.ref == "my-branch"
+    assert audio.pin == ""
+
+
+def test_keeps_a_pin_beside_a_users_origin(tmp_path: Path) -> None:
+    text = '[refs.nightly.vision]\norigin = "git@example.org:v.git"\n'
+
+    vision = read_ref(tmp_path, "nightly", text).projects["vision"]
+
+    assert vision.pin == "related_commits"
+    assert vision.own_origin
+    assert vision.origin == "git@example.org:v.git"
+
+
+# Files that are not valid
+
+
+@pytest.mark.parametrize(
+    ("text", "names"),
+    [
+        pytest.param("[refs.mine.audio]\norgin = 'x'\n", ["refs.mine.audio.orgin", "'origin'"], id="key"),
+        pytest.param(
+            "[refs.mine]\ncomponents = ['audo']\n",
+            ["refs.mine.components", "'audo'", "'audio'"],
+            id="component",
+        ),
+        pytest.param("[refs.mine]\ncomponents = ['audio']\n", ["refs.mine", "'audio'"], id="no source"),
+        pytest.param("[refs.mine.audio]\norigin = 'x'\n", ["refs.mine.audio", "`ref`", "`pin`"], id="no ref"),
+        pytest.param(
+            "[refs.mine]\nextends = 'nigthly'\n",
+            ["refs.mine.extends", "'nigthly'", "'nightly'"],
+            id="unknown ref",
+        ),
+        pytest.param("[refs.mine]\nextends = 'mine'\n", ["mine", "never ends"], id="extends itself"),
+        pytest.param(
+            "[refs.mine.audio]\nref = 'x'\npin = 'related'\n", ["refs.mine.audio.pin"], id="unknown pin"
+        ),
+        pytest.param("default = 'nigthly'\n", ["'nigthly'"], id="unknown default"),
+        pytest.param("[refs.mine\n", ["not valid TOML"], id="no TOML"),
     ],
 )
-def test_bad_files_are_refused_by_key_path(tmp_path: Path, text: str, said: str) -> None:
-    use_own(written(tmp_path, text))
-    with pytest.raises(DataError, match=said) as caught:
-        refs.load_refs()
-    assert "refs.toml" in str(caught.value)
+def test_names_the_file_and_the_key_that_is_not_valid(tmp_path: Path, text: str, names: list[str]) -> None:
+    use_refs(tmp_path, text)
+
+    with pytest.raises(DataError) as caught:
+        load_refs()
+
+    assert [name for name in ("refs.toml", *names) if name not in str(caught.value)] == []
 
 
-def test_only_narrows_down_in_build_order(tmp_path: Path) -> None:
-    nightly = refs.torch_ref("nightly")
-    assert nightly.only(["vision", "torch"]).components == ("torch", "vision")
-    for component in ("tourch", ""):
-        with pytest.raises(UsageError, match="Unknown component"):
-            nightly.only([component])
+# Fewer components
+
+
+def test_narrows_a_ref_down_in_the_order_of_builds() -> None:
+    assert torch_ref("nightly").only(["vision", "torch"]).components == ("torch", "vision")
+
+
+@pytest.mark.parametrize("component", ["tourch", ""])
+def test_rejects_an_unknown_component(component: str) -> None:
+    with pytest.raises(UsageError, match=repr(component)):
+        torch_ref("nightly").only([component])
+
+
+def test_rejects_a_component_that_the_ref_does_not_have(tmp_path: Path) -> None:
+    mine = read_ref(tmp_path, "mine", OWN_REFS)
+
     with pytest.raises(UsageError, match="mine has no apex"):
-        own_ref("mine", written(tmp_path, ISSUE)).only(["apex"])
+        mine.only(["apex"])
 
 
-def test_paths_among_origins_are_made_absolute(tmp_path: Path) -> None:
-    for url in ("https://a.org/a.git", "ssh://git@example.org/a", "git@example.org:a.git", "sample:torch"):
-        assert refs.absolute_origin(url, tmp_path) == url
-    for path in ("../a", "a/b", "/a/b"):
-        assert refs.absolute_origin(path, tmp_path) == str((tmp_path / path).resolve())
+# Origins
+
+
+@pytest.mark.parametrize(
+    "origin",
+    ["https://a.org/a.git", "ssh://git@example.org/a", "git@example.org:a.git", "sample:torch"],
+)
+def test_keeps_an_origin_that_is_an_address(tmp_path: Path, origin: str) -> None:
+    assert absolute_origin(origin, tmp_path) == origin
+
+
+@pytest.mark.parametrize("path", ["../a", "a/b", "/a/b"])
+def test_makes_an_origin_that_is_a_path_absolute(tmp_path: Path, path: str) -> None:
+    assert absolute_origin(path, tmp_path) == str((tmp_path / path).resolve())

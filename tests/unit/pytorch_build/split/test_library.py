@@ -1,118 +1,227 @@
+"""DLLs with device code: how they lose it, and which ones cannot."""
+
+import io
 import struct
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import pytest
 
-from core.binaries.pe import read_needs
+from core.binaries.pe import PeFacts, read_needs
 from pytorch_build.check.bundles import read_bundles
 from pytorch_build.split.library import AlreadySplitError, PeLibrary, SplitError
 from rocm_packaging.packages import kpack
-from tests.unit.pytorch_build.check.conftest import plain_bundle
+from tests.kit.binaries import PE_MACHINE_X86_64, PE_MAGIC_64, align, dos_header, offload_bundle
 
-BASE, PAGE, ALIGNMENT = 0x180000000, 0x1000, 0x200
-FIRST, SECOND = plain_bundle("gfx1100", "gfx1151"), plain_bundle("gfx1100")
+IMAGE_BASE = 0x180000000
+PAGE = 0x1000
+ALIGNMENT = 0x200
+HEADERS_SIZE = 0x400
+OPTIONAL_HEADER_SIZE = 240
+SECTION_HEADER_SIZE = 40
+WRAPPER_SIZE = 24
+DEBUG_ENTRY_SIZE = 28
+RELOCATIONS = 5  # indexes of directories
+DEBUG = 6
+RELOCATION_OF_64_BITS = 10 << 12
+
+FIRST_BUNDLE = offload_bundle("gfx1100", "gfx1151")
+SECOND_BUNDLE = offload_bundle("gfx1100")
+DEVICE_CODE = FIRST_BUNDLE + SECOND_BUNDLE
+DEBUG_DATA = b"RSDS a path".ljust(32, b"\0")
+REFERENCE = kpack.reference("torch", "lib/x.dll")
 
 
-def up(value: int, alignment: int) -> int:
-    return -(-value // alignment) * alignment
+def round_up(value: int, multiple: int) -> int:
+    """Round a number up to a multiple of another."""
+    return -(-value // multiple) * multiple
 
 
-def dll(pointers: list[int], *, room: bool = True, extra_pointer: int | None = None) -> bytes:
-    """Write a DLL as lld-link does: aligned sections, base relocations, a debug directory."""
-    fatbin = FIRST + SECOND
-    names = (".rdata", ".data", ".hip_fat", ".hipFatB", ".reloc", ".debug")
-    sizes = (64, 16, len(fatbin), 24 * len(pointers), 64, 32)
-    places, address = {}, PAGE
-    for name, size in zip(names, sizes, strict=True):
-        places[name] = address
-        address = up(address + size, PAGE)
-    wrappers = b"".join(
-        struct.pack("<4sIQQ", b"FPIH", 1, BASE + places[".hip_fat"] + one, 0) for one in pointers
-    )
-    relocated = [places[".hipFatB"] + 24 * index + 8 for index in range(len(pointers))]
-    page = struct.pack("<II", places[".hipFatB"], 8 + 2 * len(relocated))
-    page += b"".join(struct.pack("<H", 10 << 12 | (one & 0xFFF)) for one in relocated)
-    if extra_pointer is not None:
-        page += struct.pack("<IIHH", places[".data"], 12, 10 << 12, 0)
-    own = BASE + places[".hip_fat"] + extra_pointer if extra_pointer is not None else 0
-    headers = 0x400 if room else 0x40 + 4 + 20 + 240 + 40 * len(names)
-    offset, rows, body = headers, b"", b""
-    contents = {
-        ".rdata": struct.pack("<IIHHIIII", 0, 0, 0, 0, 2, 32, places[".debug"], 0).ljust(64, b"\0"),
-        ".data": struct.pack("<QQ", own, 0),
-        ".hip_fat": fatbin,
-        ".hipFatB": wrappers,
-        ".reloc": page,
-        ".debug": b"RSDS a path".ljust(32, b"\0"),
+def dll(
+    pointers: Sequence[int],
+    *,
+    has_room: bool = True,
+    stray_pointer: int | None = None,
+    name: str = ".hip_fat",
+) -> bytes:
+    """Return a DLL as lld-link writes it: aligned sections, base relocations, a debug directory.
+
+    `pointers` are the offsets in the device code that its wrappers register, a `stray_pointer` is one of a
+    variable. `has_room` is whether another section's header has room. `name` is the device code's section.
+    """
+    sizes = {
+        ".rdata": 64,
+        ".data": 16,
+        name: len(DEVICE_CODE),
+        ".hipFatB": WRAPPER_SIZE * len(pointers),
+        ".reloc": 64,
+        ".debug": len(DEBUG_DATA),
     }
-    for name, data in contents.items():
-        filled = data.ljust(up(len(data), ALIGNMENT), b"\0")
-        rows += struct.pack(
-            "<8sIIIIIIHHI", name.encode(), len(data), places[name], len(filled), offset, *[0] * 5
+    headers_size = HEADERS_SIZE
+    if not has_room:
+        headers_size = 0x40 + 4 + 20 + OPTIONAL_HEADER_SIZE + SECTION_HEADER_SIZE * len(sizes)
+
+    addresses: dict[str, int] = {}
+    offsets: dict[str, int] = {}
+    next_address = PAGE
+    next_offset = headers_size
+    for section, size in sizes.items():
+        addresses[section] = next_address
+        offsets[section] = next_offset
+        next_address = round_up(next_address + size, PAGE)
+        next_offset += round_up(size, ALIGNMENT)
+
+    code_address = IMAGE_BASE + addresses[name]
+    variable = 0 if stray_pointer is None else code_address + stray_pointer
+    relocations = relocation_block(
+        addresses[".hipFatB"], [WRAPPER_SIZE * index + 8 for index in range(len(pointers))]
+    )
+    if stray_pointer is not None:
+        relocations += relocation_block(addresses[".data"], [0])
+    debug_entry = struct.pack("<IIHHII", 0, 0, 0, 0, 2, len(DEBUG_DATA))
+    debug_entry += struct.pack("<II", addresses[".debug"], offsets[".debug"])
+
+    contents = {
+        ".rdata": debug_entry.ljust(64, b"\0"),
+        ".data": struct.pack("<QQ", variable, 0),
+        name: DEVICE_CODE,
+        ".hipFatB": b"".join(struct.pack("<4sIQQ", b"FPIH", 1, code_address + at, 0) for at in pointers),
+        ".reloc": relocations,
+        ".debug": DEBUG_DATA,
+    }
+    directories = {
+        RELOCATIONS: (addresses[".reloc"], len(relocations)),
+        DEBUG: (addresses[".rdata"], DEBUG_ENTRY_SIZE),
+    }
+    headers = dos_header() + b"PE\0\0"
+    headers += struct.pack("<HHIIIHH", PE_MACHINE_X86_64, len(sizes), 0, 0, 0, OPTIONAL_HEADER_SIZE, 0x2022)
+    headers += optional_header(directories, image_size=next_address, headers_size=headers_size)
+    for section, content in contents.items():
+        headers += section_header(
+            section, size=len(content), address=addresses[section], offset=offsets[section]
         )
-        if name == ".debug":
-            at = headers
-            body = body[: at - headers + 24] + struct.pack("<I", offset) + body[at - headers + 28 :]
-        body += filled
-        offset += len(filled)
-    directories = [(0, 0)] * 16
-    directories[5], directories[6] = (places[".reloc"], len(page)), (places[".rdata"], 28)
-    optional = bytearray(112)
-    struct.pack_into("<H", optional, 0, 0x20B)
-    struct.pack_into("<QII", optional, 24, BASE, PAGE, ALIGNMENT)
-    struct.pack_into("<II", optional, 56, address, headers)
-    struct.pack_into("<I", optional, 108, 16)
-    table = b"".join(struct.pack("<II", *one) for one in directories)
-    head = b"MZ".ljust(0x3C, b"\0") + struct.pack("<I", 0x40) + b"PE\0\0"
-    head += struct.pack("<HHIIIHH", 0x8664, len(names), 0, 0, 0, 240, 0x2022) + bytes(optional) + table + rows
-    return head.ljust(headers, b"\0") + body
+    body = b"".join(align(content, ALIGNMENT) for content in contents.values())
+    return headers.ljust(headers_size, b"\0") + body
 
 
-def split(data: bytes, tmp_path: Path) -> bytes:
-    fat = PeLibrary(data).fat()
+def relocation_block(page: int, offsets: Sequence[int]) -> bytes:
+    """Return the relocations of a page: 64-bit addresses at these offsets."""
+    block = struct.pack("<II", page, 8 + 2 * len(offsets))
+    return block + b"".join(struct.pack("<H", RELOCATION_OF_64_BITS | offset) for offset in offsets)
+
+
+def optional_header(
+    directories: Mapping[int, tuple[int, int]], *, image_size: int, headers_size: int
+) -> bytes:
+    """Return the optional header, with address and size of each directory."""
+    header = bytearray(112)
+    struct.pack_into("<H", header, 0, PE_MAGIC_64)
+    struct.pack_into("<QII", header, 24, IMAGE_BASE, PAGE, ALIGNMENT)
+    struct.pack_into("<II", header, 56, image_size, headers_size)
+    struct.pack_into("<I", header, 108, 16)
+    table = b"".join(struct.pack("<II", *directories.get(index, (0, 0))) for index in range(16))
+    return bytes(header) + table
+
+
+def section_header(name: str, *, size: int, address: int, offset: int) -> bytes:
+    """Return the header of a section."""
+    places = struct.pack("<IIII", size, address, round_up(size, ALIGNMENT), offset)
+    return name.encode().ljust(8, b"\0") + places + bytes(16)
+
+
+def split(content: bytes, folder: Path) -> bytes:
+    """Return a DLL without its device code."""
+    library = PeLibrary(content)
+    fat = library.fat()
     assert fat is not None
-    bundles = read_bundles(memoryview(data)[fat.start : fat.start + fat.size])
+    bundles = read_bundles(memoryview(content)[fat.start : fat.start + fat.size])
     indexes = {bundle.offset: index for index, bundle in enumerate(bundles)}
-    reference = kpack.reference("torch", "lib/x.dll").packed()
-    source, target = tmp_path / "fat.dll", tmp_path / "host.dll"
-    source.write_bytes(data)
-    PeLibrary(data).without_code(fat, indexes, reference).written(source, target)
+    source = folder / "fat.dll"
+    target = folder / "host.dll"
+    source.write_bytes(content)
+    library.without_code(fat, indexes, REFERENCE.packed()).written(source, target)
     return target.read_bytes()
 
 
-def test_a_dll_loses_its_device_code_and_says_where_it_is(tmp_path: Path) -> None:
-    fat = dll([len(FIRST), 0, 0])
-    host = split(fat, tmp_path)
-    (tmp_path / "host.dll").write_bytes(host)
-    with (tmp_path / "host.dll").open("rb") as stream:
-        facts = read_needs(stream, "host.dll")
+def read_facts(content: bytes) -> PeFacts:
+    """Return the facts of a DLL."""
+    facts = read_needs(io.BytesIO(content), "host.dll")
     assert facts is not None
-    assert [*facts.sections][-1] == ".kpackrf"
-    assert facts.sections[".hip_fat"] == (0, 0)
-    assert len(fat) - len(host) == up(len(FIRST + SECOND), ALIGNMENT) - ALIGNMENT
-    found = PeLibrary(host).reference()
-    assert found is not None
-    assert kpack.read_reference(found) == kpack.reference("torch", "lib/x.dll")
-    start, size = facts.sections[".hipFatB"]
-    rows = list(struct.iter_unpack("<4sIQQ", host[start : start + size]))
-    assert [(magic, index) for magic, _, _, index in rows] == [(b"HIPK", 1), (b"HIPK", 0), (b"HIPK", 0)]
-    debug, _ = facts.sections[".debug"]
-    assert host[debug : debug + 4] == b"RSDS"
-    assert struct.unpack_from("<I", host, facts.sections[".rdata"][0] + 24)[0] == debug
+    return facts
+
+
+# Splitting
+
+FAT_DLL = dll([len(FIRST_BUNDLE), 0, 0])
+
+
+@pytest.fixture(scope="module")
+def host_dll(tmp_path_factory: pytest.TempPathFactory) -> bytes:
+    """Return a DLL whose device code was moved."""
+    return split(FAT_DLL, tmp_path_factory.mktemp("split"))
+
+
+def test_takes_device_code_out_of_a_dll(host_dll: bytes) -> None:
+    saved_bytes = round_up(len(DEVICE_CODE), ALIGNMENT)
+    added_bytes = ALIGNMENT  # the section of the reference
+
+    assert read_facts(host_dll).sections[".hip_fat"] == (0, 0)
+    assert len(host_dll) == len(FAT_DLL) - saved_bytes + added_bytes
+
+
+def test_adds_a_reference_to_the_device_code(host_dll: bytes) -> None:
+    reference = PeLibrary(host_dll).reference()
+
+    assert reference is not None
+    assert kpack.read_reference(reference) == REFERENCE
+    assert list(read_facts(host_dll).sections)[-1] == ".kpackrf"
+
+
+def test_leads_each_wrapper_to_its_bundle_by_index(host_dll: bytes) -> None:
+    offset, size = read_facts(host_dll).sections[".hipFatB"]
+
+    wrappers = list(struct.iter_unpack("<4sIQQ", host_dll[offset : offset + size]))
+
+    assert [magic for magic, _, _, _ in wrappers] == [b"HIPK"] * 3
+    assert [index for _, _, _, index in wrappers] == [1, 0, 0]
+
+
+def test_moves_the_debug_directory_with_its_data(host_dll: bytes) -> None:
+    sections = read_facts(host_dll).sections
+    data_offset, _ = sections[".debug"]
+    entry_offset, _ = sections[".rdata"]
+
+    (named_offset,) = struct.unpack_from("<I", host_dll, entry_offset + 24)
+
+    assert named_offset == data_offset
+    assert host_dll[data_offset:].startswith(b"RSDS")
+
+
+# DLLs that are not split
+
+
+def test_refuses_a_dll_that_was_split(host_dll: bytes) -> None:
     with pytest.raises(AlreadySplitError):
-        PeLibrary(host).fat()
+        PeLibrary(host_dll).fat()
 
 
-def test_what_cannot_be_moved_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(SplitError, match="something besides its wrappers"):
-        PeLibrary(dll([0], extra_pointer=16)).fat()
-    with pytest.raises(SplitError, match="points outside"):
-        PeLibrary(dll([1 << 30])).fat()
-    with pytest.raises(SplitError, match="no room for another section"):
-        split(dll([0], room=False), tmp_path)
-    with pytest.raises(SplitError, match="damaged"):
-        PeLibrary(dll([0])[:0x60]).fat()
+def test_finds_no_device_code_in_a_dll_without_its_section() -> None:
+    assert PeLibrary(dll([0], name=".hip_fax")).fat() is None
 
 
-def test_a_dll_without_device_code_is_left_alone() -> None:
-    assert PeLibrary(dll([0]).replace(b".hip_fat", b".hip_fax", 1)).fat() is None
+@pytest.mark.parametrize(
+    ("content", "reason"),
+    [
+        pytest.param(dll([0], stray_pointer=16), "besides its wrappers", id="used by others"),
+        pytest.param(dll([1 << 30]), "points outside", id="pointer outside"),
+        pytest.param(dll([0])[:0x60], "damaged", id="cut off"),
+    ],
+)
+def test_refuses_device_code_that_cannot_be_moved(content: bytes, reason: str) -> None:
+    with pytest.raises(SplitError, match=reason):
+        PeLibrary(content).fat()
+
+
+def test_refuses_a_dll_without_room_for_the_reference(tmp_path: Path) -> None:
+    with pytest.raises(SplitError, match="no room"):
+        split(dll([0], has_room=False), tmp_path)

@@ -1,3 +1,4 @@
+from email.message import Message
 from email.parser import BytesParser, Parser
 from pathlib import Path
 
@@ -8,113 +9,180 @@ from packaging.version import Version
 from core.wheel import WheelMetadata
 from pytorch_build.split import parts
 
-RAW = Path(__file__).with_name("recorded").joinpath("METADATA").read_bytes()
+FAT_METADATA = Path(__file__).with_name("recorded").joinpath("METADATA").read_bytes()
+VERSION = "2.10.0+rocm7.1"
 WHEELS = parts.Wheels(
     distribution="torch",
-    version="2.10.0+rocm7.1",
+    version=VERSION,
     targets=("gfx1100", "gfx1151", "gfx942"),
     groups=("gfx11", "gfx110x"),
     rocm="7.1",
 )
 HOST = WheelMetadata(
     name="torch",
-    version=Version("2.10.0+rocm7.1"),
+    version=Version(VERSION),
     requires_dist=(),
     requires_python="",
     provides_extra=(),
     license="",
-    raw=RAW,
+    raw=FAT_METADATA,
 )
 
 
-def test_extras_of_the_host_lead_to_a_target_and_its_groups() -> None:
-    message = BytesParser().parsebytes(parts.host_metadata(RAW, WHEELS))
-    assert message.get_all("Provides-Extra") == [
-        *("opt", "device-gfx1100", "device-gfx1151", "device-gfx942", "device-all")
+# The host wheel
+
+
+def read_host_metadata(metadata: bytes = FAT_METADATA) -> Message:
+    """Return the METADATA of the host wheel that comes of a fat one."""
+    return BytesParser().parsebytes(parts.host_metadata(metadata, WHEELS))
+
+
+def required_by(metadata: Message, extra: str) -> list[Requirement]:
+    """Return what an extra requires."""
+    requirements = [Requirement(text) for text in metadata.get_all("Requires-Dist", ())]
+    return [
+        requirement
+        for requirement in requirements
+        if requirement.marker is not None and requirement.marker.evaluate({"extra": extra})
     ]
-    by_extra: dict[str, set[str]] = {}
-    for text in message.get_all("Requires-Dist", ()):
-        one = Requirement(text)
-        for extra in message.get_all("Provides-Extra", ()):
-            if one.marker and one.marker.evaluate({"extra": extra}):
-                assert str(one.specifier) == "==2.10.0+rocm7.1"
-                by_extra.setdefault(extra, set()).add(one.name.removeprefix("amd-torch-device-"))
-    assert by_extra == {
-        "device-gfx1100": {"gfx1100", "gfx110x", "gfx11"},
-        "device-gfx1151": {"gfx1151", "gfx11"},
-        "device-gfx942": {"gfx942"},
-        "device-all": {"gfx1100", "gfx1151", "gfx942", "gfx11", "gfx110x"},
-    }
-    assert message.get_payload() == "Body: no header\n\nExtra: none\n"
-    assert "rocm-bootstrap" not in message.as_string()
-    bare = BytesParser().parsebytes(
-        parts.host_metadata(b"Metadata-Version: 2.1\nName: torch\nVersion: 1\n", WHEELS)
-    )
-    assert (bare["Name"], len(bare.get_all("Provides-Extra", ()))) == ("torch", 4)
+
+
+def test_adds_an_extra_for_each_target_and_one_for_all() -> None:
+    assert read_host_metadata().get_all("Provides-Extra") == [
+        "opt",
+        "device-gfx1100",
+        "device-gfx1151",
+        "device-gfx942",
+        "device-all",
+    ]
 
 
 @pytest.mark.parametrize(
-    ("gpu", "requires"),
+    ("extra", "gpus"),
     [
-        ("gfx942", ["torch == 2.10.0+rocm7.1", "rocm-sdk-device-gfx942 == 7.1"]),
+        ("device-gfx1100", {"gfx1100", "gfx110x", "gfx11"}),
+        ("device-gfx1151", {"gfx1151", "gfx11"}),
+        ("device-gfx942", {"gfx942"}),
+        ("device-all", {"gfx1100", "gfx1151", "gfx942", "gfx11", "gfx110x"}),
+    ],
+)
+def test_leads_an_extra_to_the_wheels_of_its_target_and_groups(extra: str, gpus: set[str]) -> None:
+    requirements = required_by(read_host_metadata(), extra)
+
+    assert {requirement.name for requirement in requirements} == {f"amd-torch-device-{gpu}" for gpu in gpus}
+    assert {str(requirement.specifier) for requirement in requirements} == {f"=={VERSION}"}
+
+
+def test_keeps_the_text_of_the_fat_wheels_metadata() -> None:
+    metadata = read_host_metadata()
+
+    assert metadata.get_payload() == "Body: no header\n\nExtra: none\n"
+    assert "rocm-bootstrap" not in metadata.as_string()
+
+
+def test_adds_extras_to_metadata_without_a_text() -> None:
+    metadata = read_host_metadata(b"Metadata-Version: 2.1\nName: torch\nVersion: 1\n")
+
+    assert metadata["Name"] == "torch"
+    assert len(metadata.get_all("Provides-Extra", ())) == 4
+
+
+# The wheels of device code
+
+
+@pytest.mark.parametrize(
+    ("gpu", "requirements"),
+    [
+        ("gfx942", [f"torch == {VERSION}", "rocm-sdk-device-gfx942 == 7.1"]),
         (
             "gfx1151",
             [
-                *("torch == 2.10.0+rocm7.1", "rocm-sdk-device-gfx1151 == 7.1"),
-                "amd-torch-device-gfx11 == 2.10.0+rocm7.1",
+                f"torch == {VERSION}",
+                "rocm-sdk-device-gfx1151 == 7.1",
+                f"amd-torch-device-gfx11 == {VERSION}",
             ],
         ),
-        ("gfx11", ["torch == 2.10.0+rocm7.1"]),
+        ("gfx11", [f"torch == {VERSION}"]),
     ],
 )
-def test_requirements_of_a_wheel_of_device_code_can_be_installed(gpu: str, requires: list[str]) -> None:
-    message = Parser().parsestr(parts.device_metadata(HOST, WHEELS, gpu))
-    assert message["Name"] == f"amd-torch-device-{gpu}"
-    assert message.get_all("Requires-Dist") == requires
-    assert (message["Requires-Python"], message["License-Expression"]) == (">=3.10", "BSD-3-Clause")
-    assert (message["Metadata-Version"], message["License-File"]) == ("2.4", "LICENSE")
+def test_requires_the_host_rocm_and_groups_of_a_device_wheel(gpu: str, requirements: list[str]) -> None:
+    metadata = Parser().parsestr(parts.device_metadata(HOST, WHEELS, gpu))
 
-
-def test_licence_files_go_along() -> None:
-    names = ["torch/LICENSE", "t-1.dist-info/licenses/LICENSE", "t-1.dist-info/NOTICE", "t-1.dist-info/WHEEL"]
-    assert parts.licence_members(names, "t-1.dist-info", "new") == {
-        "t-1.dist-info/licenses/LICENSE": "new/licenses/LICENSE",
-        "t-1.dist-info/NOTICE": "new/NOTICE",
-    }
-
-
-def test_the_rocm_version_is_what_the_wheel_requires() -> None:
-    assert parts.required_rocm(["filelock", "rocm[libraries]==7.1.0a1"]) == "7.1.0a1"
-    assert parts.required_rocm(["rocm[libraries]>=7.1"]) == ""
-    assert parts.required_rocm(["filelock"]) == ""
-
-
-ALL = ("gfx908", "gfx90a", "gfx942", "gfx1030", "gfx1100", "gfx1151", "gfx1200", "gfx1201")
+    assert metadata["Name"] == f"amd-torch-device-{gpu}"
+    assert metadata.get_all("Requires-Dist") == requirements
 
 
 @pytest.mark.parametrize(
-    ("path", "gpu"),
+    "field", ["Metadata-Version", "Requires-Python", "License-Expression", "License-File"]
+)
+def test_takes_fields_of_the_host_into_a_device_wheel(field: str) -> None:
+    metadata = Parser().parsestr(parts.device_metadata(HOST, WHEELS, "gfx942"))
+
+    assert metadata[field] == BytesParser().parsebytes(FAT_METADATA)[field]
+
+
+def test_takes_licence_files_into_a_device_wheel() -> None:
+    info = "t-1.dist-info"
+    members = ["torch/LICENSE", f"{info}/licenses/LICENSE", f"{info}/NOTICE", f"{info}/WHEEL"]
+
+    assert parts.licence_members(members, info, "new") == {
+        f"{info}/licenses/LICENSE": "new/licenses/LICENSE",
+        f"{info}/NOTICE": "new/NOTICE",
+    }
+
+
+# Which ROCm, and which GPU
+
+
+@pytest.mark.parametrize(
+    ("requirements", "version"),
     [
-        ("lib/aotriton.images/amd-gfx942/flash/attn_fwd/x.aks2", "gfx942"),
-        ("lib/aotriton.images/amd-gfx11xx/flash/x.aks2", "gfx11"),
-        ("lib/aotriton.images/amd-gfx110x/flash/x.aks2", "gfx110x"),
-        ("lib/aotriton.images/amd-gfx115x/flash/x.aks2", "gfx115x"),
-        ("lib/aotriton.images/amd-gfx120x/flash/x.aks2", "gfx12-0"),
-        ("lib/aotriton.images/amd-gfx950/flash/x.aks2", None),
-        ("lib/aotriton.images/amd-gfx125x/flash/x.aks2", None),
-        ("lib/aotriton.images/README", None),
-        ("lib/rocblas/library/TensileLibrary_Type_HH_gfx90a.co", "gfx90a"),
-        ("lib/rocblas/library/Kernels.so-000-gfx90a-xnack+.hsaco", "gfx90a"),
-        ("lib/rocblas/library/TensileLibrary_fallback.dat", None),
-        ("lib/hipblaslt/library/gfx1201/TensileManifest.txt", "gfx1201"),
-        ("share/miopen/db/gfx942130.HIP.fdb.txt", "gfx942"),
-        ("share/miopen/db/gfx90878.db.txt", "gfx908"),
-        ("share/miopen/db/gfx1030_36.db.txt", "gfx1030"),
-        ("share/miopen/db/miopen.db", None),
-        ("lib/libgfx942.so", None),
-        ("include/gfx942/x.h", None),
+        (["filelock", "rocm[libraries]==7.1.0a1"], "7.1.0a1"),
+        (["rocm[libraries]>=7.1"], ""),
+        (["filelock"], ""),
     ],
 )
-def test_files_by_the_gpu_that_they_serve(path: str, gpu: str | None) -> None:
-    assert parts.gpu_of(path, ALL) == gpu
-    assert gpu is None or parts.gpu_of(path, ("gfx801",)) is None, "a group without a target has no wheel"
+def test_finds_the_version_of_rocm_that_a_wheel_requires(requirements: list[str], version: str) -> None:
+    assert parts.required_rocm(requirements) == version
+
+
+TARGETS = ("gfx908", "gfx90a", "gfx942", "gfx1030", "gfx1100", "gfx1151", "gfx1200", "gfx1201")
+GPUS_OF_FILES = {
+    "lib/aotriton.images/amd-gfx942/flash/attn_fwd/x.aks2": "gfx942",
+    "lib/aotriton.images/amd-gfx11xx/flash/x.aks2": "gfx11",
+    "lib/aotriton.images/amd-gfx110x/flash/x.aks2": "gfx110x",
+    "lib/aotriton.images/amd-gfx115x/flash/x.aks2": "gfx115x",
+    "lib/aotriton.images/amd-gfx120x/flash/x.aks2": "gfx12-0",
+    "lib/rocblas/library/TensileLibrary_Type_HH_gfx90a.co": "gfx90a",
+    "lib/rocblas/library/Kernels.so-000-gfx90a-xnack+.hsaco": "gfx90a",
+    "lib/hipblaslt/library/gfx1201/TensileManifest.txt": "gfx1201",
+    "share/miopen/db/gfx942130.HIP.fdb.txt": "gfx942",
+    "share/miopen/db/gfx90878.db.txt": "gfx908",
+    "share/miopen/db/gfx1030_36.db.txt": "gfx1030",
+}
+
+
+@pytest.mark.parametrize(("path", "gpu"), GPUS_OF_FILES.items())
+def test_knows_the_gpu_that_a_file_serves(path: str, gpu: str) -> None:
+    assert parts.gpu_of(path, TARGETS) == gpu
+
+
+@pytest.mark.parametrize("path", GPUS_OF_FILES)
+def test_gives_no_wheel_to_a_gpu_that_was_not_built_for(path: str) -> None:
+    assert parts.gpu_of(path, ("gfx801",)) is None
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "lib/aotriton.images/amd-gfx950/flash/x.aks2",
+        "lib/aotriton.images/amd-gfx125x/flash/x.aks2",
+        "lib/aotriton.images/README",
+        "lib/rocblas/library/TensileLibrary_fallback.dat",
+        "share/miopen/db/miopen.db",
+        "lib/libgfx942.so",
+        "include/gfx942/x.h",
+    ],
+)
+def test_keeps_files_for_all_gpus_in_the_host_wheel(path: str) -> None:
+    assert parts.gpu_of(path, TARGETS) is None

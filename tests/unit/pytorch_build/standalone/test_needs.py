@@ -7,89 +7,155 @@ from core.errors import RocmError
 from pytorch_build.check import matches
 from pytorch_build.standalone import needs
 from pytorch_build.standalone.libraries import Binary, Rocm, RocmFile
+from pytorch_build.standalone.needs import Bundle, Follower, Machine, Row, System, Table
 
-LINUX = needs.Machine(promised=("libc.so.6",), usual=("libnuma.so.*",))
-WINDOWS = needs.Machine(promised=("kernel32.dll",), searches=False)
+LINUX = Machine(promised=("libc.so.6",), usual=("libnuma.so.*",))
+WINDOWS = Machine(promised=("kernel32.dll",), searches=False)
+PACKAGES = ("core/", "math/")
+
+# The files of a ROCm by path; those that are not compiled are None.
+Files = Mapping[str, Binary | None]
 
 
-def lib(*needed: str, search: Sequence[str] = ("$ORIGIN",), name: str = "") -> Binary:
-    return Binary(name=name, needed=needed, search=tuple(search))
+def library(*needed: str, search: Sequence[str] = ("$ORIGIN",), soname: str = "") -> Binary:
+    """Return a library that needs others and looks for them in folders."""
+    return Binary(name=soname, needed=needed, search=tuple(search))
+
+
+def rocm_file(path: str) -> RocmFile:
+    """Return a file of ROCm, in a package or in a tree."""
+    package = next((package for package in PACKAGES if path.startswith(package)), "")
+    return RocmFile(path=path, root=package, source=Path("rocm", path))
 
 
 def follower(
-    files: Mapping[str, Binary | None],
-    *,
-    rows: Sequence[needs.Row] = (),
-    machine: needs.Machine = LINUX,
-    targets: Sequence[str] = (),
-    roots: Sequence[str] = ("core/", "math/"),
-) -> needs.Follower:
-    found = {}
-    for path in files:
-        root = next((one for one in roots if path.startswith(one)), "")
-        found[path] = RocmFile(path=path, root=root, source=Path("rocm", path))
-    table = needs.Table(label="standalone", system=needs.System(linux=()), library=tuple(rows))
-    return needs.Follower(
-        rocm=Rocm(files=found, version="7.1", origin="the ROCm"),
-        table=table,
+    files: Files, *, rows: Sequence[Row] = (), machine: Machine = LINUX, targets: Sequence[str] = ()
+) -> Follower:
+    """Return what follows needs through the files of a ROCm."""
+    return Follower(
+        rocm=Rocm(files={path: rocm_file(path) for path in files}, version="7.1", origin="the ROCm"),
+        table=Table(label="standalone", system=System(linux=()), library=tuple(rows)),
         machine=machine,
         targets=targets,
-        read=lambda one: files[one.path],
+        read=lambda file: files[file.path],
     )
 
 
-def follow(made: needs.Follower, *names: str) -> tuple[list[str], list[str], Mapping[str, tuple[str, ...]]]:
-    roots = [made.need(name, "torch") for name in names]
-    bundle = made.follow([one for one in roots if one is not None])
-    return list(bundle.libraries), list(bundle.data), bundle.search
+def follow(needs_follower: Follower, *names: str) -> Bundle:
+    """Return what torch takes where it needs libraries of these names."""
+    roots = [needs_follower.need(name, "torch") for name in names]
+    return needs_follower.follow([root for root in roots if root is not None])
 
 
-def test_needs_are_followed_through_packages_by_search_paths_alone() -> None:
+# Libraries
+
+
+def test_follows_needs_through_packages_along_search_paths() -> None:
     files = {
-        "core/lib/libhip.so.7": lib("libhsa.so.1", "libc.so.6"),
-        "core/lib/libhsa.so.1": lib("libelf.so.1", search=("$ORIGIN", "${ORIGIN}/deps/")),
-        "core/lib/deps/libelf.so.1": lib(),
-        "core/lib/libunused.so.1": lib(),
-        "math/lib/libblas.so.3": lib("libhip.so.7", search=("$ORIGIN/../../core/lib",)),
+        "core/lib/libhip.so.7": library("libhsa.so.1", "libc.so.6"),
+        "core/lib/libhsa.so.1": library("libelf.so.1", search=("$ORIGIN", "${ORIGIN}/deps/")),
+        "core/lib/deps/libelf.so.1": library(),
+        "core/lib/libunused.so.1": library(),
+        "math/lib/libblas.so.3": library("libhip.so.7", search=("$ORIGIN/../../core/lib",)),
     }
-    assert follow(follower(files), "libblas.so.3") == (
-        [
-            "core/lib/deps/libelf.so.1",
-            "core/lib/libhip.so.7",
-            "core/lib/libhsa.so.1",
-            "math/lib/libblas.so.3",
-        ],
-        [],
-        {},
-    )
+
+    bundle = follow(follower(files), "libblas.so.3")
+
+    assert list(bundle.libraries) == [
+        "core/lib/deps/libelf.so.1",
+        "core/lib/libhip.so.7",
+        "core/lib/libhsa.so.1",
+        "math/lib/libblas.so.3",
+    ]
+    assert bundle.data == {}
+    assert bundle.search == {}
 
 
-def test_a_library_that_does_not_look_where_its_need_lies_gets_a_search_path() -> None:
+def test_gives_a_search_path_to_a_library_that_does_not_look_where_its_need_lies() -> None:
     files = {
-        "lib/libhip.so.7": lib("libelf.so.1", search=("/opt/rocm/lib", "$ORIGIN/x")),
-        "lib/deps/libelf.so.1": lib(search=()),
-        "lib/libabsolute.so.1": lib(search=("/build/lib", "$ORIGIN")),
+        "lib/libhip.so.7": library("libelf.so.1", search=("/opt/rocm/lib", "$ORIGIN/x")),
+        "lib/deps/libelf.so.1": library(search=()),
+        "lib/libabsolute.so.1": library(search=("/build/lib", "$ORIGIN")),
     }
-    _, _, search = follow(follower(files, roots=()), "libhip.so.7", "libabsolute.so.1")
-    assert search == {"lib/libhip.so.7": ("$ORIGIN/x", "$ORIGIN/deps"), "lib/libabsolute.so.1": ("$ORIGIN",)}
 
+    bundle = follow(follower(files), "libhip.so.7", "libabsolute.so.1")
 
-def test_what_is_opened_by_name_comes_under_its_soname_with_what_it_needs() -> None:
-    files = {
-        "lib/libhip.so.7": lib(search=()),
-        "lib/libcomgr.so.3": lib("libllvm.so.20", name="libcomgr.so.3"),
-        "lib/libcomgr.so.3.1": lib("libllvm.so.20", name="libcomgr.so.3"),
-        "lib/libllvm.so.20": lib("libhip.so.7"),  # a circle ends
+    assert bundle.search == {
+        "lib/libhip.so.7": ("$ORIGIN/x", "$ORIGIN/deps"),
+        "lib/libabsolute.so.1": ("$ORIGIN",),
     }
-    rows = [needs.Row(names=("libhip.so*",), opens=("**/libcomgr.so.*", "lib/libabsent.so.*"))]
-    libraries, _, search = follow(follower(files, rows=rows, roots=()), "libhip.so.7")
-    assert libraries == ["lib/libcomgr.so.3", "lib/libhip.so.7", "lib/libllvm.so.20"]
-    assert search == {"lib/libhip.so.7": ("$ORIGIN",)}
 
 
-def test_data_comes_from_the_librarys_own_package_for_the_chosen_targets() -> None:
+def test_takes_libraries_that_are_opened_by_name_under_their_sonames() -> None:
     files = {
-        "math/lib/libblas.so.3": lib(),
+        "lib/libhip.so.7": library(search=()),
+        "lib/libcomgr.so.3": library("libllvm.so.20", soname="libcomgr.so.3"),
+        "lib/libcomgr.so.3.1": library("libllvm.so.20", soname="libcomgr.so.3"),
+        "lib/libllvm.so.20": library("libhip.so.7"),  # a circle ends
+    }
+    rows = [Row(names=("libhip.so*",), opens=("**/libcomgr.so.*", "lib/libabsent.so.*"))]
+
+    bundle = follow(follower(files, rows=rows), "libhip.so.7")
+
+    assert list(bundle.libraries) == ["lib/libcomgr.so.3", "lib/libhip.so.7", "lib/libllvm.so.20"]
+    assert bundle.search == {"lib/libhip.so.7": ("$ORIGIN",)}
+
+
+def test_names_every_missing_library_and_who_needs_it() -> None:
+    files = {
+        "lib/a.so": library("liblost.so.1", "libnuma.so.1"),
+        "lib/b.so": library("liblost.so.1", "libgone.so.2"),
+    }
+
+    with pytest.raises(RocmError) as raised:
+        follow(follower(files), "a.so", "b.so")
+
+    gone, lost = raised.value.message.splitlines()[1:]
+    assert "libgone.so.2" in gone
+    assert "lib/b.so" in gone
+    assert "liblost.so.1" in lost
+    assert "lib/a.so, lib/b.so" in lost
+
+
+def test_names_libraries_that_the_machine_must_have() -> None:
+    bundle = follow(follower({"lib/a.so": library("libnuma.so.1")}), "a.so")
+
+    assert bundle.machine == {"libnuma.so.1": ("lib/a.so",)}
+
+
+def test_prefers_rocms_own_libraries_to_the_machines() -> None:
+    files = {
+        "lib/a.so": library("libnuma.so.1"),
+        "lib/b.so": library("libc.so.6"),
+        "lib/libnuma.so.1": library(),
+        "lib/libc.so.6": library(),
+    }
+
+    bundle = follow(follower(files), "a.so", "b.so")
+
+    # The search paths lead to them: a loader would take them, too.
+    assert list(bundle.libraries) == ["lib/a.so", "lib/b.so", "lib/libc.so.6", "lib/libnuma.so.1"]
+    assert bundle.machine == {}
+
+
+def test_finds_dlls_in_any_letter_case() -> None:
+    files = {
+        "bin/amdhip64_7.dll": library("AMD_comgr.dll", "KERNEL32.dll", search=()),
+        "bin/amd_comgr.dll": library(search=()),
+    }
+
+    bundle = follow(follower(files, machine=WINDOWS), "AMDHIP64_7.DLL")
+
+    assert list(bundle.libraries) == ["bin/amd_comgr.dll", "bin/amdhip64_7.dll"]
+    assert bundle.search == {}
+
+
+# Data and helpers
+
+
+def test_takes_data_of_a_librarys_own_package_for_the_chosen_targets() -> None:
+    files = {
+        "math/lib/libblas.so.3": library(),
         "math/lib/blas/k_gfx942.co": None,
         "math/lib/blas/k_gfx1100.co": None,
         "math/lib/blas/all.dat": None,
@@ -97,57 +163,33 @@ def test_data_comes_from_the_librarys_own_package_for_the_chosen_targets() -> No
         "math/lib/fft/x.db": None,
     }
     rows = [
-        needs.Row(names=("libblas.so*",), data=("lib/blas/**",)),
-        needs.Row(names=("libfft.so*",), data=("lib/fft/*",)),
+        Row(names=("libblas.so*",), data=("lib/blas/**",)),
+        Row(names=("libfft.so*",), data=("lib/fft/*",)),
     ]
-    libraries, data, _ = follow(follower(files, rows=rows, targets=("gfx942",)), "libblas.so.3")
-    assert libraries == ["math/lib/libblas.so.3"]
-    assert data == ["math/lib/blas/all.dat", "math/lib/blas/k_gfx942.co"]
+
+    bundle = follow(follower(files, rows=rows, targets=("gfx942",)), "libblas.so.3")
+
+    assert list(bundle.libraries) == ["math/lib/libblas.so.3"]
+    assert list(bundle.data) == ["math/lib/blas/all.dat", "math/lib/blas/k_gfx942.co"]
 
 
-def test_a_helper_program_brings_its_own_needs() -> None:
-    files = {"lib/libfft.so.1": lib(), "bin/fft_helper": lib("librtc.so.7"), "lib/librtc.so.7": lib()}
-    rows = [needs.Row(names=("libfft.so*",), data=("bin/fft_helper",))]
-    libraries, data, search = follow(follower(files, rows=rows, roots=()), "libfft.so.1")
-    assert libraries == ["bin/fft_helper", "lib/libfft.so.1", "lib/librtc.so.7"]
-    assert data == []
-    assert search == {"bin/fft_helper": ("$ORIGIN", "$ORIGIN/../lib")}
-
-
-def test_every_missing_library_is_named_with_who_needs_it() -> None:
-    files = {"lib/a.so": lib("liblost.so.1", "libnuma.so.1"), "lib/b.so": lib("liblost.so.1", "libgone.so.2")}
-    made = follower(files, roots=())
-    with pytest.raises(RocmError) as raised:
-        follow(made, "a.so", "b.so")
-    assert "libgone.so.2, which lib/b.so needs" in raised.value.message
-    assert "liblost.so.1, which lib/a.so, lib/b.so needs" in raised.value.message
-    assert "libnuma" not in raised.value.message
-
-
-def test_libraries_of_the_machine_are_told_and_rocms_own_come_first() -> None:
-    files = {"lib/a.so": lib("libnuma.so.1"), "lib/b.so": lib("libc.so.6")}
-    bundle = follower(files, roots=()).follow([RocmFile(path="lib/a.so", root="", source=Path("a"))])
-    assert bundle.machine == {"libnuma.so.1": ("lib/a.so",)}
-    own = {**files, "lib/libnuma.so.1": lib(), "lib/libc.so.6": lib()}
-    bundle = follower(own, roots=()).follow(
-        [RocmFile(path=path, root="", source=Path("a")) for path in ("lib/a.so", "lib/b.so")]
-    )
-    assert bundle.machine == {}
-    # its own search path leads there; a loader would take it, too
-    assert list(bundle.libraries) == ["lib/a.so", "lib/b.so", "lib/libc.so.6", "lib/libnuma.so.1"]
-
-
-def test_dlls_are_found_in_any_letter_case_and_have_no_search_path() -> None:
+def test_takes_a_helper_program_with_its_own_needs() -> None:
     files = {
-        "bin/amdhip64_7.dll": lib("AMD_comgr.dll", "KERNEL32.dll", search=()),
-        "bin/amd_comgr.dll": lib(search=()),
+        "lib/libfft.so.1": library(),
+        "bin/fft_helper": library("librtc.so.7"),
+        "lib/librtc.so.7": library(),
     }
-    found = follow(follower(files, machine=WINDOWS, roots=()), "AMDHIP64_7.DLL")
-    assert found == (["bin/amd_comgr.dll", "bin/amdhip64_7.dll"], [], {})
+    rows = [Row(names=("libfft.so*",), data=("bin/fft_helper",))]
+
+    bundle = follow(follower(files, rows=rows), "libfft.so.1")
+
+    assert list(bundle.libraries) == ["bin/fft_helper", "lib/libfft.so.1", "lib/librtc.so.7"]
+    assert bundle.data == {}
+    assert bundle.search == {"bin/fft_helper": ("$ORIGIN", "$ORIGIN/../lib")}
 
 
 @pytest.mark.parametrize(
-    ("path", "targets", "wanted"),
+    ("path", "targets", "is_wanted"),
     [
         ("lib/rocblas/library/TensileLibrary_Type_HH_gfx942.dat", ("gfx942",), True),
         ("lib/rocblas/library/TensileLibrary_Type_HH_gfx90a.dat", ("gfx942",), False),
@@ -170,15 +212,31 @@ def test_dlls_are_found_in_any_letter_case_and_have_no_search_path() -> None:
         ("lib/x/gfx801.co", ("gfx942",), False),
     ],
 )
-def test_data_goes_in_for_chosen_targets_alone(path: str, targets: tuple[str, ...], *, wanted: bool) -> None:
-    assert needs.wanted_for(path, targets) is wanted
+def test_wants_the_data_of_chosen_targets_alone(
+    path: str, targets: tuple[str, ...], *, is_wanted: bool
+) -> None:
+    assert needs.wanted_for(path, targets) is is_wanted
 
 
-def test_rows_hold_for_libraries_by_any_letter_case() -> None:
-    def rows_of(name: str) -> list[needs.Row]:
-        return [row for row in needs.load_table().library if matches(name, row.names)]
+# The project's table
 
-    opened = [glob for row in rows_of("AMDHIP64_7.dll") for glob in row.opens]
-    assert "bin/amd_comgr*.dll" in opened
-    assert not [row for row in rows_of("libc10.so") if row.opens]
-    assert [glob for row in rows_of("libMIOpen.so.1") for glob in row.data if "miopen" in glob]
+
+def rows_of(name: str) -> list[Row]:
+    """Return the rows of the project's table for a library."""
+    return [row for row in needs.load_table().library if matches(name, row.names)]
+
+
+def test_has_rows_for_libraries_in_any_letter_case() -> None:
+    opened_libraries = [glob for row in rows_of("AMDHIP64_7.dll") for glob in row.opens]
+
+    assert "bin/amd_comgr*.dll" in opened_libraries
+
+
+def test_opens_nothing_for_torchs_own_libraries() -> None:
+    assert [row for row in rows_of("libc10.so") if row.opens] == []
+
+
+def test_has_the_data_of_miopen() -> None:
+    data = [glob for row in rows_of("libMIOpen.so.1") for glob in row.data]
+
+    assert [glob for glob in data if "miopen" in glob] != []

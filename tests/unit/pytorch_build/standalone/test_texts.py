@@ -9,92 +9,165 @@ from packaging.version import Version
 from core.errors import WheelError
 from pytorch_build.build.plans.torch import rocm_init_text
 from pytorch_build.standalone import fat
+from pytorch_build.standalone.fat import Licenses, Loader
 
-NONE = fat.Licenses(expression="", files={})
-UPSTREAM = Path(__file__).with_name("recorded").joinpath("load-dlls.txt").read_text()
+UPSTREAM_INIT = Path(__file__).with_name("recorded").joinpath("load-dlls.txt").read_text()
+NO_LICENSES = Licenses(expression="", files={})
+
+# Loaders
 
 
-def test_what_our_builds_write_is_read_back() -> None:
+def test_reads_the_loader_that_our_builds_write() -> None:
     text = rocm_init_text(("amd_comgr", "amdhip64"), rocm_version="7.1.0rc2")
-    assert fat.read_rocm_init(text, "x") == fat.Loader(names=("amd_comgr", "amdhip64"), version="7.1.0rc2")
+
+    loader = fat.read_rocm_init(text, "x")
+
+    assert loader == Loader(names=("amd_comgr", "amdhip64"), version="7.1.0rc2")
+
+
+def test_reads_a_loader_without_a_version() -> None:
     text = "import rocm_sdk as sdk\ndef initialize():\n  sdk.initialize_process(preload_shortnames=('a',))\n"
-    assert fat.read_rocm_init(text, "x") == fat.Loader(names=("a",), version=""), "a call without a version"
+
+    assert fat.read_rocm_init(text, "x") == Loader(names=("a",), version="")
 
 
 @pytest.mark.parametrize(
     "text",
     [
-        "def initialize(): pass\n",
-        "def initialize(:\n",
-        "rocm_sdk.initialize_process(preload_shortnames=names())\n",
-        "rocm_sdk.initialize_process(preload_shortnames='abc')\n",
-        "rocm_sdk.initialize_process(preload_shortnames=[1])\n",
-        "a.initialize_process()\nb.initialize_process()\n",
+        pytest.param("def initialize(): pass\n", id="no call"),
+        pytest.param("def initialize(:\n", id="no Python"),
+        pytest.param("rocm_sdk.initialize_process(preload_shortnames=names())\n", id="computed names"),
+        pytest.param("rocm_sdk.initialize_process(preload_shortnames='abc')\n", id="text for names"),
+        pytest.param("rocm_sdk.initialize_process(preload_shortnames=[1])\n", id="number for a name"),
+        pytest.param("a.initialize_process()\nb.initialize_process()\n", id="two calls"),
     ],
 )
-def test_a_loader_that_is_not_understood_is_refused_by_name(text: str) -> None:
-    with pytest.raises(WheelError, match=r"w\.whl: torch/_rocm_init\.py cannot be made stand-alone"):
+def test_refuses_a_loader_that_it_does_not_understand(text: str) -> None:
+    with pytest.raises(WheelError) as raised:
         fat.read_rocm_init(text, "w.whl: torch/_rocm_init.py")
 
+    assert "w.whl: torch/_rocm_init.py" in raised.value.message
 
-def loaded(text: str, folder: Path, monkeypatch: pytest.MonkeyPatch | None = None) -> list[str]:
-    calls: list[str] = []
-    if monkeypatch:
-        monkeypatch.setattr(os, "add_dll_directory", lambda path: calls.append(f"+{path}"), raising=False)
-        monkeypatch.setattr(ctypes, "CDLL", lambda path, **_mode: calls.append(path))
-    names: dict[str, Any] = {"__file__": str(folder / "_rocm_init.py")}
-    exec(compile(text, "x", "exec"), names)  # noqa: S102 - the text is ours
+
+def run_loader(text: str, package: Path) -> None:
+    """Run a loader as the file of a package."""
+    names: dict[str, Any] = {"__file__": str(package / "_rocm_init.py")}
+    exec(compile(text, "_rocm_init.py", "exec"), names)  # noqa: S102 - our own text
     names["initialize"]()
+
+
+@pytest.fixture
+def loader_calls(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, str]]:
+    """Return the list of what is loaded and added to the search for DLLs from now on, in order."""
+    calls: list[tuple[str, str]] = []
+    monkeypatch.setattr(
+        os, "add_dll_directory", lambda path: calls.append(("add folder", path)), raising=False
+    )
+    monkeypatch.setattr(ctypes, "CDLL", lambda path, **_mode: calls.append(("load", path)))
     return calls
 
 
-def test_the_loader_loads_the_wheels_files_in_order(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_loads_the_wheels_libraries_in_order(tmp_path: Path, loader_calls: list[tuple[str, str]]) -> None:
     text = fat.standalone_init(["core/lib/libb.so.1", "core/lib/liba.so.2"], windows=False)
-    root = tmp_path / "lib" / "rocm" / "core" / "lib"
-    with pytest.raises(ImportError, match=r"ROCm's core/lib/libb\.so\.1, which is part of this wheel"):
-        loaded(text, tmp_path)
-    assert loaded(text, tmp_path, monkeypatch) == [str(root / "libb.so.1"), str(root / "liba.so.2")]
-    # on Windows the folder is added first
-    folder = tmp_path / "lib" / "rocm" / "bin"
+
+    run_loader(text, tmp_path)
+
+    folder = tmp_path / "lib/rocm/core/lib"
+    assert loader_calls == [("load", str(folder / "libb.so.1")), ("load", str(folder / "liba.so.2"))]
+
+
+def test_adds_the_wheels_folder_to_the_search_for_dlls_first(
+    tmp_path: Path, loader_calls: list[tuple[str, str]]
+) -> None:
     text = fat.standalone_init(["bin/amdhip64_7.dll"], windows=True)
-    assert loaded(text, tmp_path, monkeypatch) == [f"+{folder}", str(folder / "amdhip64_7.dll")]
+
+    run_loader(text, tmp_path)
+
+    folder = tmp_path / "lib/rocm/bin"
+    assert loader_calls == [("add folder", str(folder)), ("load", str(folder / "amdhip64_7.dll"))]
 
 
-def test_torchs_init_looks_into_the_wheels_rocm_first() -> None:
-    patched = fat.patched_torch_init(UPSTREAM, "torch/__init__.py")
-    lines = patched.splitlines()
-    at = lines.index("        for dll_path in dll_paths:")
-    assert lines[at - 1] == '        dll_paths.insert(0, os.path.join(th_dll_path, "rocm", "bin"))'
-    assert [line for line in lines if "insert" not in line] == UPSTREAM.splitlines()
-    compile(patched, "torch/__init__.py", "exec")
-    assert fat.patched_torch_init(UPSTREAM * 2, "x").count("dll_paths.insert(0,") == 2
+def test_names_a_library_of_the_wheel_that_cannot_be_loaded(tmp_path: Path) -> None:
+    text = fat.standalone_init(["core/lib/libb.so.1"], windows=False)
+
+    with pytest.raises(ImportError, match=r"core/lib/libb\.so\.1"):
+        run_loader(text, tmp_path)
 
 
-def test_a_file_without_the_loop_or_with_the_patch_is_refused() -> None:
-    with pytest.raises(WheelError, match="has no line 'for dll_path in dll_paths:'"):
-        fat.patched_torch_init("import os\n", "w.whl: torch/__init__.py")
-    with pytest.raises(WheelError, match="stand-alone"):
-        fat.patched_torch_init(fat.patched_torch_init(UPSTREAM, "x"), "x")
+# torch/__init__.py
+
+
+def test_lets_torch_look_into_the_wheels_rocm_first() -> None:
+    patched_init = fat.patched_torch_init(UPSTREAM_INIT, "torch/__init__.py")
+
+    lines = patched_init.splitlines()
+    loop = lines.index("        for dll_path in dll_paths:")
+    assert lines[loop - 1] == '        dll_paths.insert(0, os.path.join(th_dll_path, "rocm", "bin"))'
+    assert lines[: loop - 1] + lines[loop:] == UPSTREAM_INIT.splitlines()
+    compile(patched_init, "torch/__init__.py", "exec")
+
+
+def test_patches_every_loop_over_dll_folders() -> None:
+    patched_init = fat.patched_torch_init(UPSTREAM_INIT * 2, "torch/__init__.py")
+
+    assert patched_init.count("dll_paths.insert(0,") == 2
 
 
 @pytest.mark.parametrize(
-    ("old", "new"),
+    "text",
+    [
+        pytest.param("import os\n", id="no loop"),
+        pytest.param(fat.patched_torch_init(UPSTREAM_INIT, "x"), id="patched"),
+    ],
+)
+def test_refuses_to_patch_another_text(text: str) -> None:
+    with pytest.raises(WheelError, match=r"w\.whl"):
+        fat.patched_torch_init(text, "w.whl: torch/__init__.py")
+
+
+# Versions
+
+
+@pytest.mark.parametrize(
+    ("version", "marked_version"),
     [
         ("2.10.0+rocm7.10.0", "2.10.0+rocm7.10.0.standalone"),
         ("2.10.0a0+devrocm7.10.0.dev0.f689a8ea", "2.10.0a0+devrocm7.10.0.dev0.f689a8ea.standalone"),
         ("2.10.0", "2.10.0+standalone"),
     ],
 )
-def test_versions_carry_a_mark_that_pep_440_accepts_as_it_is(old: str, new: str) -> None:
-    assert fat.standalone_version(Version(old), "standalone") == new
-    assert str(Version(new)) == new
-    assert Version(new) > Version(old)
-    with pytest.raises(WheelError, match="already"):
-        fat.standalone_version(Version(new), "standalone")
+def test_marks_a_version_in_a_way_that_pep_440_allows(version: str, marked_version: str) -> None:
+    assert fat.standalone_version(Version(version), "standalone") == marked_version
+    assert str(Version(marked_version)) == marked_version
+    assert Version(marked_version) > Version(version)
 
 
-def test_metadata_loses_rocm_and_nothing_else() -> None:
-    old = (
+@pytest.mark.parametrize("version", ["2.10.0+standalone", "2.10.0+rocm7.standalone"])
+def test_refuses_to_mark_a_version_twice(version: str) -> None:
+    with pytest.raises(WheelError) as raised:
+        fat.standalone_version(Version(version), "standalone")
+
+    assert version in raised.value.message
+
+
+def test_changes_the_complete_version_in_the_version_module() -> None:
+    module = b"__version__ = '2.10.0+rocm7'\nrocm: str = \"7\"\nx = '2.10.0+rocm7.1'\ny = \"2.10.0+rocm7\"\n"
+
+    changed_module = fat.standalone_module(module, Version("2.10.0+rocm7"), "2.10.0+rocm7.standalone")
+
+    assert changed_module == (
+        b"__version__ = '2.10.0+rocm7.standalone'\n"
+        b'rocm: str = "7"\n'
+        b"x = '2.10.0+rocm7.1'\n"
+        b'y = "2.10.0+rocm7.standalone"\n'
+    )
+
+
+# METADATA
+
+
+def test_removes_rocm_from_metadata_and_nothing_else() -> None:
+    metadata = (
         "Metadata-Version: 2.1\nName: torch\nVersion: 2.10.0+rocm7\n"
         "Requires-Dist: rocm[libraries]==7.0\n"
         "Requires-Dist: ROCm-SDK_core (==7.0);\n  python_version > '3'\n"
@@ -102,8 +175,10 @@ def test_metadata_loses_rocm_and_nothing_else() -> None:
         "Requires-Dist: numpy; extra == 'all'\nProvides-Extra: all\n"
         "\nVersion: in the text\n\nRequires-Dist: rocm\n"
     )
-    new = fat.standalone_metadata(old.encode(), "2.10.0+rocm7.standalone", NONE).decode()
-    assert new == (
+
+    changed_metadata = fat.standalone_metadata(metadata.encode(), "2.10.0+rocm7.standalone", NO_LICENSES)
+
+    assert changed_metadata.decode() == (
         "Metadata-Version: 2.1\nName: torch\nVersion: 2.10.0+rocm7.standalone\n"
         "Requires-Dist: rocmtools\nrequires-dist: triton==3.6\n"
         "Requires-Dist: numpy; extra == 'all'\nProvides-Extra: all\n"
@@ -111,24 +186,29 @@ def test_metadata_loses_rocm_and_nothing_else() -> None:
     )
 
 
-def test_licences_are_joined_where_metadata_has_an_expression() -> None:
-    licenses = fat.Licenses(expression="MIT", files={Path("x"): {"LICENSE": "rocm-sdk-core/LICENSE"}})
-    old = b"Metadata-Version: 2.4\nVersion: 1\nLicense-Expression: %s\nLicense-File: LICENSE\n"
-    for own, both in (
-        (b"BSD-3-Clause", "BSD-3-Clause AND MIT"),
-        (b"MIT", "MIT"),
-        (b"MIT OR Apache-2.0", "(MIT OR Apache-2.0) AND MIT"),
-    ):
-        new = fat.standalone_metadata(old % own, "2", licenses)
-        fields = f"License-Expression: {both}\nLicense-File: rocm-sdk-core/LICENSE\nLicense-File: LICENSE\n"
-        assert new.decode() == f"Metadata-Version: 2.4\nVersion: 2\n{fields}"
-    words = b"Metadata-Version: 2.1\nVersion: 1\nLicense: BSD\n"
-    assert b"License-" not in fat.standalone_metadata(words, "2", licenses)
+MIT = Licenses(expression="MIT", files={Path("x"): {"LICENSE": "rocm-sdk-core/LICENSE"}})
 
 
-def test_the_version_module_changes_where_it_states_the_whole_version() -> None:
-    old = b"__version__ = '2.10.0+rocm7'\nrocm: str = \"7\"\nx = '2.10.0+rocm7.1'\ny = \"2.10.0+rocm7\"\n"
-    new = fat.standalone_module(old, Version("2.10.0+rocm7"), "2.10.0+rocm7.standalone")
-    assert new == old.replace(b"7'\nrocm", b"7.standalone'\nrocm").replace(
-        b'7"\n', b'7.standalone"\n'
-    ).replace(b'rocm: str = "7.standalone"', b'rocm: str = "7"')
+@pytest.mark.parametrize(
+    ("expression", "joined_expression"),
+    [
+        ("BSD-3-Clause", "BSD-3-Clause AND MIT"),
+        ("MIT", "MIT"),
+        ("MIT OR Apache-2.0", "(MIT OR Apache-2.0) AND MIT"),
+    ],
+)
+def test_joins_licence_expressions_and_files(expression: str, joined_expression: str) -> None:
+    metadata = f"Metadata-Version: 2.4\nVersion: 1\nLicense-Expression: {expression}\nLicense-File: LICENSE\n"
+
+    changed_metadata = fat.standalone_metadata(metadata.encode(), "2", MIT)
+
+    assert changed_metadata.decode() == (
+        f"Metadata-Version: 2.4\nVersion: 2\nLicense-Expression: {joined_expression}\n"
+        "License-File: rocm-sdk-core/LICENSE\nLicense-File: LICENSE\n"
+    )
+
+
+def test_adds_no_expression_to_a_licence_in_words() -> None:
+    metadata = b"Metadata-Version: 2.1\nVersion: 1\nLicense: BSD\n"
+
+    assert b"License-" not in fat.standalone_metadata(metadata, "2", MIT)

@@ -6,156 +6,284 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from core import junit
-from core.junit import OUTCOMES, Case, Document, Suite, read
+from core.junit import FAILING, OUTCOMES, Case, Document, Suite, read
 from pytorch_build.test.results import (
     EXISTING,
     LEFT_OUT,
     MAY_SKIP,
     Origin,
     Report,
+    Tested,
     document_of,
     merged,
     report_of,
 )
 from pytorch_build.test.shards import Shard
+from tests.kit.torch_results import case_of
 
 TORCH = Origin(
     stage="test_torch", torch_ref="release/2.10", python="cp312", gpu_family="gfx110X-all", run_id="17"
 )
 
 
-def case(test: str = "t.py::A::x", outcome: Any = "passed", **facts: Any) -> Case:
-    facts = {"file": test.partition("::")[0], **facts}
-    return Case(test=test, outcome=outcome, **facts)
-
-
-def report(*cases: Case, shard: str = "", suites: Mapping[str, Suite] | None = None, **facts: Any) -> Report:
-    index, _, count = shard.partition("/")
-    stamp = facts.pop("timestamp", "")
-    problems, properties = facts.pop("problems", ()), facts.pop("properties", {})
-    return Report(
-        origin=facts.pop("origin", TORCH),
-        document=Document(
-            cases=cases, suites=suites or {}, problems=problems, timestamp=stamp, properties=properties
-        ),
-        shard=Shard(index=int(index), count=int(count)) if shard else None,
-        **facts,
+def report_with(
+    *cases: Case,
+    shard: str | None = None,
+    origin: Origin = TORCH,
+    suites: Mapping[str, Suite] | None = None,
+    properties: Mapping[str, str] | None = None,
+    problems: tuple[str, ...] = (),
+    timestamp: str = "",
+    plan: str = "",
+    where: str = "",
+) -> Report:
+    """Return a report of cases; `shard` is K/N."""
+    document = Document(
+        cases=cases,
+        suites=suites or {},
+        properties=properties or {},
+        problems=problems,
+        timestamp=timestamp,
     )
+    index, _, count = (shard or "").partition("/")
+    parsed_shard = Shard(index=int(index), count=int(count)) if shard else None
+    return Report(origin=origin, document=document, shard=parsed_shard, plan=plan, where=where)
 
 
-def test_names_of_reports() -> None:
-    assert TORCH.name == "torch-release-2.10-cp312"
-    assert Origin(stage="test_torch", python="cp312", config="default").name == "torch-cp312"
-    assert Origin(stage="test_torch", torch_ref="nightly", config="inductor").name == "torch-nightly-inductor"
+def merge_one(*reports: Report) -> Tested:
+    """Merge reports of one origin."""
+    (tested,) = merged(reports)
+    return tested
+
+
+@pytest.mark.parametrize(
+    ("origin", "name"),
+    [
+        (TORCH, "torch-release-2.10-cp312"),
+        (Origin(stage="test_torch", python="cp312", config="default"), "torch-cp312"),
+        (Origin(stage="test_torch", torch_ref="nightly", config="inductor"), "torch-nightly-inductor"),
+    ],
+)
+def test_a_report_is_named_by_what_was_tested(origin: Origin, name: str) -> None:
+    assert origin.name == name
+
+
+def test_an_origin_reads_as_its_parts() -> None:
     assert str(TORCH) == "test_torch release/2.10 gfx110X-all cp312"
 
 
-def test_shards_are_merged() -> None:
-    first = report(case("a.py::x"), case("a.py::y", "failed"), shard="1/2")
-    second = report(case("b.py::x", "flaky"), shard="2/2")
-    (tested,) = merged([second, first])
-    expected = [("a.py::x", "1/2"), ("a.py::y", "1/2"), ("b.py::x", "2/2")]
-    assert [(one.test, shard) for one, shard in tested.cases] == expected
+def test_shards_are_merged_in_their_order() -> None:
+    first = report_with(case_of("a.py::x"), case_of("a.py::y", outcome="failed"), shard="1/2")
+    second = report_with(case_of("b.py::x", outcome="flaky"), shard="2/2")
+
+    tested = merge_one(second, first)
+
+    tests = [(case.test, shard) for case, shard in tested.cases]
+    assert tests == [("a.py::x", "1/2"), ("a.py::y", "1/2"), ("b.py::x", "2/2")]
     assert tested.problems == ()
     assert tested.shards == 2
-    assert [one.test for one, _ in tested.failing] == ["a.py::y"]
+    assert [case.test for case, _shard in tested.failing] == ["a.py::y"]
     assert not tested.passed
-    # a file in two shards adds up, and one that failed as a whole is not a test
-    whole = {"t.py": Suite(seconds=2, properties={EXISTING: "2"})}
-    first = report(case("t.py::A::x"), shard="1/2", suites=whole)
-    (tested,) = merged([first, report(case("t.py::B::y"), shard="2/2", suites=whole)])
-    assert (tested.passed, tested.seconds) == (True, 4)
-    (tested,) = merged([report(case("t.py::x"), case("t.py", "crashed"), shard="1/1")])
-    assert (tested.passed, tested.problems) == (False, ())
-    # cells are kept apart
-    other = Origin(stage="test_torch", torch_ref="nightly", python="cp312")
-    cells = merged([report(case(outcome="failed")), report(case(), origin=other)])
-    assert [(one.origin, one.passed) for one in cells] == [(other, True), (TORCH, False)]
 
 
-A, B = case("a.py::x"), case("b.py::x")
-SKIPPED = [case(f"t.py::{at}", "skipped") for at in range(90)]
-TWO = {"t.py": Suite(properties={EXISTING: "2"})}
+def test_a_file_in_two_shards_adds_up() -> None:
+    suites = {"t.py": Suite(seconds=2, properties={EXISTING: "2"})}
+    first = report_with(case_of("t.py::A::x"), shard="1/2", suites=suites)
+    second = report_with(case_of("t.py::B::y"), shard="2/2", suites=suites)
+
+    tested = merge_one(first, second)
+
+    assert tested.passed
+    assert tested.seconds == 4
+
+
+def test_a_file_that_failed_as_a_whole_is_no_test_that_is_missing() -> None:
+    tested = merge_one(report_with(case_of("t.py::x"), case_of("t.py", outcome="crashed"), shard="1/1"))
+
+    assert not tested.passed
+    assert tested.problems == ()
+
+
+def test_origins_are_judged_apart() -> None:
+    nightly = Origin(stage="test_torch", torch_ref="nightly", python="cp312")
+    reports = [report_with(case_of(outcome="failed")), report_with(case_of(), origin=nightly)]
+
+    results = {tested.origin: tested.passed for tested in merged(reports)}
+
+    assert results == {nightly: True, TORCH: False}
+
+
+A_CASE = case_of("a.py::x")
+B_CASE = case_of("b.py::x")
+NINETY_SKIPPED = [case_of(f"t.py::{index}", outcome="skipped") for index in range(90)]
+TWO_TESTS = {"t.py": Suite(properties={EXISTING: "2"})}
 
 
 @pytest.mark.parametrize(
     ("reports", "problem"),
     [
-        ([report(A, shard="1/2")], "no report of shard 2/2"),
-        ([report(A, shard="3/9")], "no report of shard 1/9, 2/9, 4/9 and 5 more"),
-        ([report(A, shard="1/1"), report(B, shard="1/1")], "shard 1/1 reported 2 times"),
-        ([report(A, shard="1/1"), report(B, shard="1/2")], "shards of 1 and of 2"),
-        ([report(A, shard="1/2"), report(A, shard="2/2")], "a.py::x ran in more than one shard"),
-        ([report(A, shard="1/1"), report(B, where="odd.xml")], "odd.xml names no shard"),
-        ([report(A, shard="1/2", plan="p"), report(B, shard="2/2", plan="q")], "from different durations"),
-        ([report(A, properties={LEFT_OUT: "2 of 3 test files did not run"})], "2 of 3 test files"),
-        ([report(A, case("t.py::y", "flaky"), properties={MAY_SKIP: "0"})], "1 tests were skipped or tried"),
-        ([report(A, *SKIPPED, properties={MAY_SKIP: "50"})], "90 tests were skipped or tried again by no"),
-        ([report(A, problems=("cut off",), where="a.xml")], "a.xml: cut off"),
-        ([report()], "no test ran"),
-        ([report(case(outcome="skipped"), case("t.py::A::y", "xfailed"))], "all 2 tests were skipped"),
-        ([report(case(), suites=TWO, shard="1/1")], "t.py has 2 tests, and 1 are reported"),
+        pytest.param([report_with(A_CASE, shard="1/2")], "shard 2/2", id="missing shard"),
+        pytest.param(
+            [report_with(A_CASE, shard="3/9")], "1/9, 2/9, 4/9 and 5 more", id="many missing shards"
+        ),
+        pytest.param(
+            [report_with(A_CASE, shard="1/1"), report_with(B_CASE, shard="1/1")],
+            "shard 1/1 reported 2 times",
+            id="shard that ran twice",
+        ),
+        pytest.param(
+            [report_with(A_CASE, shard="1/1"), report_with(B_CASE, shard="1/2")],
+            "shards of 1 and of 2",
+            id="two counts of shards",
+        ),
+        pytest.param(
+            [report_with(A_CASE, shard="1/2"), report_with(A_CASE, shard="2/2")],
+            "a.py::x",
+            id="test in two shards",
+        ),
+        pytest.param(
+            [report_with(A_CASE, shard="1/1"), report_with(B_CASE, where="odd.xml")],
+            "odd.xml",
+            id="report without a shard",
+        ),
+        pytest.param(
+            [report_with(A_CASE, shard="1/2", plan="p"), report_with(A_CASE, shard="2/2", plan="q")],
+            "durations",
+            id="two plans",
+        ),
+        pytest.param(
+            [report_with(A_CASE, properties={LEFT_OUT: "2 of 3 test files did not run"})],
+            "2 of 3 test files",
+            id="files left out",
+        ),
+        pytest.param(
+            [report_with(A_CASE, case_of("t.py::y", outcome="flaky"), properties={MAY_SKIP: "0"})],
+            "1 tests were skipped or tried",
+            id="flaky test without a rule",
+        ),
+        pytest.param(
+            [report_with(A_CASE, *NINETY_SKIPPED, properties={MAY_SKIP: "50"})],
+            "90 tests were skipped or tried",
+            id="too many skipped without a rule",
+        ),
+        pytest.param(
+            [report_with(A_CASE, problems=("cut off",), where="a.xml")], "a.xml: cut off", id="torn report"
+        ),
+        pytest.param([report_with()], "no test ran", id="no test"),
+        pytest.param(
+            [report_with(case_of(outcome="skipped"), case_of("t.py::A::y", outcome="xfailed"))],
+            "all 2 tests",
+            id="only skipped tests",
+        ),
+        pytest.param(
+            [report_with(case_of(), suites=TWO_TESTS, shard="1/1")], "t.py has 2 tests", id="missing test"
+        ),
     ],
 )
-def test_what_is_no_pass_is_told(reports: Sequence[Report], problem: str) -> None:
-    (tested,) = merged(reports)
+def test_results_that_cannot_be_trusted_are_no_pass(reports: Sequence[Report], problem: str) -> None:
+    tested = merge_one(*reports)
+
     assert not tested.passed
-    assert any(problem in said for said in tested.problems)
+    assert any(problem in text for text in tested.problems)
 
 
 def test_reports_of_one_shard_are_attempts_in_their_order() -> None:
-    second = report(case(outcome="passed"), timestamp="2026-01-01T00:00:02", where="a.xml")
-    first = report(case(outcome="failed", line="no"), timestamp="2026-01-01T00:00:01", where="b.xml")
-    (tested,) = merged([second, first])
-    assert [(one.outcome, one.attempts, one.line) for one, _ in tested.cases] == [("flaky", 2, "no")]
+    second = report_with(case_of(), timestamp="2026-01-01T00:00:02", where="a.xml")
+    first = report_with(case_of(outcome="failed", line="no"), timestamp="2026-01-01T00:00:01", where="b.xml")
+
+    tested = merge_one(second, first)
+
+    ((case, _shard),) = tested.cases
     assert tested.passed
+    assert case.outcome == "flaky"
+    assert case.attempts == 2
+    assert case.line == "no"
 
 
-def test_what_a_report_says_of_its_shard_survives_being_written() -> None:
-    def again(one: Report) -> Report:
-        return report_of(read(junit.write(document_of(one))), Origin())
-
-    empty = again(report(shard="2/2", properties={MAY_SKIP: "0"}))
-    (tested,) = merged([again(report(case(), shard="1/2")), empty])
-    assert tested.passed
-    (tested,) = merged([again(report(shard="1/2", properties={MAY_SKIP: "0"})), empty])
-    assert tested.problems == ("no test ran",)
-    one = report(case(), shard="2/6", plan="abc")
-    read_back = again(one)
-    assert read_back.origin == TORCH
-    assert (read_back.shard, read_back.plan) == (one.shard, "abc")
-    said = Document(cases=(case(),), properties={"shard": "7/6"})
-    (tested,) = merged([report_of(said, TORCH)])
-    assert tested.problems == ("it names '7/6' as its shard",)
-    # ROCm's reports name no stage, and a whole version of Python
-    rocm = Document(cases=(case(),), properties={"python": "3.12.1"})
-    assert report_of(rocm, Origin(stage="test_rocm", python="cp312")).origin.python == "cp312"
+def read_back(report: Report) -> Report:
+    """Return a report that was written and read again."""
+    return report_of(read(junit.write(document_of(report))), Origin())
 
 
-RESULTS = st.dictionaries(
-    st.integers(0, 30).map(lambda at: f"t{at % 3}.py::T::test_{at}"), st.sampled_from(OUTCOMES), min_size=1
+def test_a_written_report_says_what_it_is_about() -> None:
+    report = read_back(report_with(case_of(), shard="2/6", plan="abc"))
+
+    assert report.origin == TORCH
+    assert report.shard == Shard(index=2, count=6)
+    assert report.plan == "abc"
+
+
+@pytest.mark.parametrize(
+    ("first_cases", "problems"),
+    [
+        pytest.param([case_of()], (), id="one empty shard"),
+        pytest.param([], ("no test ran",), id="two empty shards"),
+    ],
+)
+def test_an_empty_shard_is_no_problem_beside_another(
+    first_cases: list[Case], problems: tuple[str, ...]
+) -> None:
+    first = read_back(report_with(*first_cases, shard="1/2", properties={MAY_SKIP: "0"}))
+    second = read_back(report_with(shard="2/2", properties={MAY_SKIP: "0"}))
+
+    assert merge_one(first, second).problems == problems
+
+
+def test_a_shard_that_cannot_be_is_a_problem() -> None:
+    document = Document(cases=(case_of(),), properties={"shard": "7/6"})
+
+    (problem,) = merge_one(report_of(document, TORCH)).problems
+
+    assert "7/6" in problem
+
+
+def test_a_report_of_rocm_is_known_by_its_record() -> None:
+    """It names no stage, and a whole version of Python."""
+    document = Document(cases=(case_of(),), properties={"python": "3.12.1"})
+
+    origin = report_of(document, Origin(stage="test_rocm", python="cp312")).origin
+
+    assert origin.stage == "test_rocm"
+    assert origin.python == "cp312"
+
+
+OUTCOMES_OF_TESTS = st.dictionaries(
+    st.integers(0, 12).map(lambda number: f"t{number % 3}.py::T::test_{number}"),
+    st.sampled_from(OUTCOMES),
+    min_size=1,
 )
 
 
-@given(results=RESULTS, count=st.integers(1, 5), data=st.data())
-def test_merging_loses_and_invents_nothing(results: dict[str, Any], count: int, data: st.DataObject) -> None:
-    shards: list[list[Case]] = [[] for _ in range(count)]
-    for test, outcome in results.items():
-        at = data.draw(st.integers(0, count - 1))
+@given(outcomes=OUTCOMES_OF_TESTS, count=st.integers(1, 4), data=st.data())
+def test_merging_loses_and_invents_nothing(outcomes: dict[str, Any], count: int, data: st.DataObject) -> None:
+    shards: list[list[Case]] = [[] for _index in range(count)]
+    for test, outcome in outcomes.items():
+        line = "" if outcome == "passed" else "why"
         rule = "a rule" if outcome == "flaky" else ""
-        shards[at].append(case(test, outcome, line="" if outcome == "passed" else "why", rule=rule))
+        shard = data.draw(st.sampled_from(shards))
+        shard.append(case_of(test, outcome=outcome, line=line, rule=rule))
     reports = [
-        report(*cases, shard=f"{at}/{count}", properties={MAY_SKIP: "100"})
-        for at, cases in enumerate(shards, start=1)
+        read_back(report_with(*cases, shard=f"{index}/{count}", properties={MAY_SKIP: "100"}))
+        for index, cases in enumerate(shards, start=1)
     ]
-    written = [report_of(read(junit.write(document_of(one))), Origin()) for one in reports]
-    (tested,) = merged(data.draw(st.permutations(written)))
-    assert {one.test: one.outcome for one, _ in tested.cases} == results
-    assert len(tested.cases) == len(results)
-    good = {"passed", "flaky"} & set(results.values())
-    bad = {one for one in results.values() if one in junit.FAILING}
-    assert bool(tested.failing) == bool(bad)
-    assert tested.passed == (bool(good) and not bad)
-    # without any one of them, it is no pass
-    (less,) = merged(written[1:]) if count > 1 else (tested,)
-    assert count == 1 or not less.passed
+
+    tested = merge_one(*data.draw(st.permutations(reports)))
+
+    has_passes = not {"passed", "flaky"}.isdisjoint(outcomes.values())
+    has_failures = not FAILING.isdisjoint(outcomes.values())
+    assert len(tested.cases) == len(outcomes)
+    assert {case.test: case.outcome for case, _shard in tested.cases} == outcomes
+    assert bool(tested.failing) == has_failures
+    assert tested.passed == (has_passes and not has_failures)
+
+
+@given(count=st.integers(2, 6), data=st.data())
+def test_no_pass_without_any_one_of_the_shards(count: int, data: st.DataObject) -> None:
+    reports = [
+        report_with(case_of(f"t{index}.py::x"), shard=f"{index}/{count}") for index in range(1, count + 1)
+    ]
+    assert merge_one(*reports).passed
+
+    reports.remove(data.draw(st.sampled_from(reports)))
+
+    assert not merge_one(*reports).passed

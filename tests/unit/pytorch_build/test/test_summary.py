@@ -12,7 +12,7 @@ from core.junit import Case
 from pytorch_build.test import summary
 from pytorch_build.test.results import Origin, Tested
 from pytorch_build.test.summary import command, expression
-from tests.unit.pytorch_build.test.test_results import case
+from tests.kit.torch_results import case_of
 
 TORCH = Origin(
     stage="test_torch",
@@ -21,51 +21,67 @@ TORCH = Origin(
     gpu_family="gfx110X-all",
     run_id="17123441166",
 )
-ANY = st.text(st.characters(codec="utf-8"), max_size=60)
+ANY_TEXT = st.text(st.characters(codec="utf-8"), max_size=20)
 
 
-def results(*cases: Case, **facts: Any) -> Tested:
-    return Tested(origin=TORCH, cases=tuple((one, "2/6") for one in cases), **facts)
+def results_of(*cases: Case, **facts: Any) -> Tested:
+    """Return the results of a shard."""
+    return Tested(origin=TORCH, cases=tuple((case, "2/6") for case in cases), **facts)
 
 
-def rendered(markdown: str) -> str:
+def render(markdown: str) -> str:
+    """Return the page that a viewer makes of Markdown."""
     return str(MarkdownIt("commonmark").enable("table").render(markdown))
 
 
 @pytest.mark.parametrize(
-    ("origin", "test", "expected"),
+    ("origin", "test", "words"),
     [
-        (
+        pytest.param(
             TORCH,
             "test/test_nn.py::TestNN::test_x",
             "--torch-ref release/2.10 --gpu-family gfx110X-all --include test_nn -k 'TestNN and test_x'",
+            id="torch",
         ),
-        (TORCH, "test/test_nn.py@gfx942::TestNN::test_x", "--include test_nn -k 'TestNN and test_x'"),
-        (TORCH, "test/dynamo/test_misc.py", "--gpu-family gfx110X-all --include dynamo/test_misc"),
-        (
+        pytest.param(
+            TORCH,
+            "test/test_nn.py@gfx942::TestNN::test_x",
+            "--include test_nn -k 'TestNN and test_x'",
+            id="one of several architectures",
+        ),
+        pytest.param(
+            TORCH,
+            "test/dynamo/test_misc.py",
+            "--gpu-family gfx110X-all --include dynamo/test_misc",
+            id="whole file",
+        ),
+        pytest.param(
             Origin(stage="test_torch", config="distributed"),
             "test/distributed/test_c10d.py::T::x",
             "nox -s test_torch -- --config distributed --include distributed/test_c10d -k 'T and x'",
+            id="configuration",
         ),
-        (
+        pytest.param(
             Origin(stage="test_smoke", torch_ref="nightly", python="cp313t", run_id="17"),
             "test_torch.py::test_matmul[float16]",
             "nox -s test_smoke -P 3.13t -- --run-id 17 --torch-ref nightly -k 'test_matmul[float16]' --force",
+            id="smoke test",
         ),
-        (
+        pytest.param(
             Origin(stage="test_rocm", python="cp312", gpu_family="gfx942", run_id="17"),
             "rocm_sdk.core::files are there",
             "nox -s test_rocm -P 3.12 -- --run-id 17 --gpu-family gfx942 --force",
+            id="ROCm",
         ),
-        (Origin(folder="somewhere"), "t.py::x", ""),
+        pytest.param(Origin(folder="somewhere"), "t.py::x", "", id="unknown origin"),
     ],
 )
-def test_the_command_that_runs_a_failure_again(origin: Origin, test: str, expected: str) -> None:
-    assert command(origin, case(test, "failed")).endswith(expected)
+def test_a_failure_has_the_command_that_runs_it_again(origin: Origin, test: str, words: str) -> None:
+    assert command(origin, case_of(test, outcome="failed")).endswith(words)
 
 
 @pytest.mark.parametrize(
-    ("test", "expected"),
+    ("test", "words"),
     [
         ("t.py::T::x", "T and x"),
         ("t.py::x[a-b.c]", "x[a-b.c]"),
@@ -76,87 +92,138 @@ def test_the_command_that_runs_a_failure_again(origin: Origin, test: str, expect
         ("t.py::or::x", "x"),
     ],
 )
-def test_expressions_hold_what_they_can(test: str, expected: str) -> None:
-    assert expression(case(test)) == expected
+def test_an_expression_names_a_test_without_what_pytest_would_misread(test: str, words: str) -> None:
+    assert expression(case_of(test)) == words
 
 
-@given(ANY)
+@given(ANY_TEXT)
 def test_a_name_cannot_leave_its_command(name: str) -> None:
-    words = shlex.split(command(TORCH, case(f"test/test_nn.py::T::{name}", "failed")))
+    words = shlex.split(command(TORCH, case_of(f"test/test_nn.py::T::{name}", outcome="failed")))
+
     assert words[:3] == ["nox", "-s", "test_torch"]
     assert len(words) <= 16
 
 
-def test_failures_come_first_with_why_and_how() -> None:
-    bad = case(outcome="failed", line="AssertionError: <b>no</b> | `x`", seconds=2)
-    slow = case("test/test_a.py::T::slow", seconds=90)
-    rule = "nn.slow: It is *slow* (ROCm/TheRock#1)"
-    flaky = case("test/test_a.py::T::flaky", "flaky", attempts=2, line="once", rule=rule)
-    whole = [results(slow, bad, flaky, problems=("no report of shard 3/6",), seconds=123, shards=6)]
-    text = summary.markdown(whole, title="Tests of run 17")
-    assert text.startswith("### Tests of run 17: 1 failed, 1 problem with the reports, 2 passed\n")
+FAILURE = case_of(outcome="failed", line="AssertionError: <b>no</b> | `x`", seconds=2)
+FLAKY_RULE = "nn.slow: It is *slow* (ROCm/TheRock#1)"
+FLAKY = case_of("test/test_a.py::T::flaky", outcome="flaky", attempts=2, line="once", rule=FLAKY_RULE)
+
+
+def test_failures_come_before_flaky_tests() -> None:
+    slow = case_of("test/test_a.py::T::slow", seconds=90)
+    results = results_of(slow, FAILURE, FLAKY, problems=("no report of shard 3/6",), seconds=123, shards=6)
+
+    text = summary.markdown([results], title="Tests of run 17")
+
     order = ["no report of shard", "#### Failures", "AssertionError", "nox -s test_torch", "#### Flaky"]
-    places = [rendered(text).replace("<h4>", "#### ").index(word) for word in order]
-    assert places == sorted(places)
-    page = rendered(text)
-    assert "<td>2</td>" in page
-    assert rule in page
+    positions = [text.index(word) for word in order]
+    assert text.startswith("### Tests of run 17: 1 failed, 1 problem with the reports, 2 passed\n")
+    assert positions == sorted(positions)
+
+
+def test_a_page_shows_messages_attempts_and_rules_as_they_are() -> None:
+    page = render(summary.markdown([results_of(FAILURE, FLAKY)], title="T"))
+
     assert "<code>AssertionError: &lt;b&gt;no&lt;/b&gt; | `x`</code>" in page
+    assert "<td>2</td>" in page
+    assert FLAKY_RULE in page
     assert page.count("<table>") == 2
 
 
-def test_a_pass_says_so() -> None:
-    page = rendered(summary.markdown([results(case("t.py::x[a|b]", "flaky"))], title="T"))
+def test_a_flaky_test_keeps_its_name_in_a_table() -> None:
+    page = render(summary.markdown([results_of(case_of("t.py::x[a|b]", outcome="flaky"))], title="T"))
+
     assert "<td><code>t.py::x[a|b]</code></td>" in page
-    text = summary.markdown([results(case(seconds=0.9), seconds=1)], title="Tests")
+
+
+def test_a_pass_has_no_list_of_failures() -> None:
+    text = summary.markdown([results_of(case_of(seconds=0.9), seconds=1)], title="Tests")
+
     assert text.startswith("### Tests: 1 passed\n")
     assert "Failures" not in text
     assert "cannot be trusted" not in text
 
 
-@given(st.lists(st.tuples(ANY, ANY, st.sampled_from(["failed", "flaky", "crashed", "passed"])), max_size=4))
-def test_no_text_breaks_the_page(entries: list[tuple[str, str, Any]]) -> None:
-    cases = [case(f"t.py::{name}", outcome, line=line, seconds=1) for name, line, outcome in entries]
-    page = rendered(summary.markdown([results(*cases, problems=("p",))], title="T"))
-    outcomes = [outcome for _, _, outcome in entries]
-    failing = sum(outcome in {"failed", "crashed"} for outcome in outcomes)
-    assert page.count("<li>") == 1 + failing
-    assert page.count("<pre>") == failing
-    assert page.count("<table>") == 1 + ("flaky" in outcomes)
+@given(
+    st.lists(
+        st.tuples(ANY_TEXT, ANY_TEXT, st.sampled_from(["failed", "flaky", "crashed", "passed"])), max_size=3
+    )
+)
+def test_no_text_breaks_the_page(texts: list[tuple[str, str, Any]]) -> None:
+    cases = [case_of(f"t.py::{name}", outcome=outcome, line=line, seconds=1) for name, line, outcome in texts]
+
+    page = render(summary.markdown([results_of(*cases, problems=("p",))], title="T"))
+
+    outcomes = [case.outcome for case in cases]
+    failures = outcomes.count("failed") + outcomes.count("crashed")
+    tables = 2 if "flaky" in outcomes else 1
+    assert page.count("<li>") == 1 + failures
+    assert page.count("<pre>") == failures
+    assert page.count("<table>") == tables
     assert "<script" not in page
     assert "<img" not in page
 
 
-@given(ANY)
-def test_code_is_code(value: str) -> None:
-    page = rendered(f"x {summary.code(value)} y | z")
+@given(ANY_TEXT)
+def test_any_text_may_be_code(text: str) -> None:
+    page = render(f"x {summary.code(text)} y | z")
+
     assert page.count("<code>") == 1
     assert page.endswith("</code> y | z</p>\n")
 
 
-def test_thousands_of_failures_fit() -> None:
-    cases = [case(f"t.py::T::test_{at}_{'x' * 300}", "failed", line="y" * 300) for at in range(5000)]
-    text = summary.markdown([results(*cases)], title="T")
+def test_a_page_of_thousands_of_failures_fits() -> None:
+    count = summary.MOST_FAILURES + 1000
+    cases = [
+        case_of(f"t.py::T::test_{index}_{'x' * 300}", outcome="failed", line="y" * 3000)
+        for index in range(count)
+    ]
+
+    text = summary.markdown([results_of(*cases)], title="T")
+
     assert len(text.encode()) < console.SUMMARY_LIMIT
-    assert f"and {5000 - summary.MOST_FAILURES} more failures" in text
-    assert text.startswith("### T: 5000 failed")
+    assert text.startswith(f"### T: {count} failed")
+    assert "and 1000 more failures" in text
 
 
-def test_the_data_of_a_run() -> None:
-    cases = (
-        case(outcome="failed", line="no", text="all of it", seconds=1.23456),
-        case("a.py::f", "flaky", attempts=2, rule="nn.slow: Why."),
-        case("a.py::s", "skipped", line="no GPU"),
-    )
-    made = summary.data("17", [results(*cases)])
-    found = json.loads(made.model_dump_json())
-    assert (found["run_id"], found["passed"], found["schema_version"]) == ("17", False, 1)
-    (entry,) = found["tests"]
-    expected = ("test_torch", "gfx110X-all", 1)
-    assert (entry["stage"], entry["gpu_family"], entry["totals"]["failed"]) == expected
-    (failure,) = entry["failures"]
+def summary_data(*results: Tested) -> dict[str, Any]:
+    """Return the summary of a run, as JSON has it."""
+    data: dict[str, Any] = json.loads(summary.data("17", results).model_dump_json())
+    return data
+
+
+def test_the_data_of_a_run_has_its_totals() -> None:
+    data = summary_data(results_of(FAILURE))
+
+    (entry,) = data["tests"]
+    assert data["schema_version"] == 1
+    assert data["run_id"] == "17"
+    assert data["passed"] is False
+    assert entry["stage"] == "test_torch"
+    assert entry["gpu_family"] == "gfx110X-all"
+    assert entry["totals"]["failed"] == 1
+
+
+def test_the_data_of_a_failure_says_why_and_how_to_repeat_it() -> None:
+    data = summary_data(results_of(case_of(outcome="failed", line="no", text="all of it", seconds=1.23456)))
+
+    (failure,) = data["tests"][0]["failures"]
     assert failure["command"].startswith("nox -s test_torch")
-    assert (failure["text"], failure["shard"], failure["seconds"]) == ("all of it", "2/6", 1.235)
-    assert [(one["attempts"], one["rule"]) for one in entry["flaky"]] == [(2, "nn.slow: Why.")]
+    assert failure["text"] == "all of it"
+    assert failure["shard"] == "2/6"
+    assert failure["seconds"] == 1.235
+
+
+def test_the_data_of_a_run_names_flaky_and_skipped_tests() -> None:
+    skipped = case_of("a.py::s", outcome="skipped", line="no GPU")
+
+    (entry,) = summary_data(results_of(FLAKY, skipped))["tests"]
+
+    (flaky,) = entry["flaky"]
+    assert flaky["attempts"] == 2
+    assert flaky["rule"] == FLAKY_RULE
     assert entry["skipped"] == {"a.py::s": "no GPU"}
-    assert not summary.data("17", []).passed
+
+
+def test_a_run_without_tests_has_not_passed() -> None:
+    assert summary_data()["passed"] is False

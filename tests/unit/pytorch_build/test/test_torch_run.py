@@ -1,5 +1,5 @@
-import sys
-from dataclasses import replace
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -9,177 +9,466 @@ from core import junit
 from core.errors import CheckError, SourceError, UsageError
 from core.junit import Case
 from core.run import records
-from pytorch_build.test import file_run, gpus, shards, torch_run
+from core.run.records import Record
+from pytorch_build.test import file_run, gpus, shards
 from pytorch_build.test.file_run import FileRun
-from pytorch_build.test.gpus import Gpu, Machine, assignments, without_gpu
+from pytorch_build.test.gpus import Assignment, Gpu, Machine, assignments, without_gpu
 from pytorch_build.test.shards import Durations, FileDuration, Shard
 from pytorch_build.test.torch_run import Bench, TorchTests, environment, perform_tests
-from pytorch_build.test.upstream_tests import Tests, Torch
+from pytorch_build.test.upstream_tests import LimitsTable, Tests, Torch
+from tests.kit.repos import write_files
 
-ONE = "1" * 40
-MI300 = Machine(gpus=(Gpu(target="gfx942", uuid="GPU-1"), Gpu(target="gfx1100", uuid="GPU-2")), vendor="amd")
-INPUTS = {"files": {"torch.whl": "ab" * 32}, "installed": True, "prebuilt": []}
+COMMIT = "1" * 40
+TWO_GPUS = Machine(
+    gpus=(Gpu(target="gfx942", uuid="GPU-1"), Gpu(target="gfx1100", uuid="GPU-2")), vendor="amd"
+)
+INPUTS = {"files": {"torch.whl": "ab" * 32}, "installed": True, "prebuilt": [], "source": ""}
+RECORD = "test_torch-sample-cp312"
+LIMITS = LimitsTable(test_seconds=5, file_seconds=50, restarts=1, log_megabytes=1)
+SKIP_RULE = '[rules.moon]\ntests = ["test/test_nn.py::test_x"]\nreason = "It fails on a full moon."\n'
+
+
+@dataclass
+class FileRunner:
+    """Stands in for `file_run.run_file`: every file has one test, with the outcome that `outcomes` names."""
+
+    outcomes: dict[str, Any] = field(default_factory=dict)
+    log: bytes | None = None
+    names: list[str] = field(default_factory=list)
+    variables: list[Mapping[str, str]] = field(default_factory=list)
+
+    def __call__(self, file: Any, setting: Any, *, part: Any, name: str) -> FileRun:
+        """Run a test file."""
+        assert part.file == file.file
+        self.names.append(name)
+        self.variables.append(setting.env)
+
+        log = setting.logs / f"{name}.log"
+        log.parent.mkdir(parents=True, exist_ok=True)
+        log.write_bytes(self.log or f"log of {name}\n".encode())
+
+        outcome = self.outcomes.get(file.module, "passed")
+        case = Case(test=f"{file.file}::test_x", file=file.file, outcome=outcome, line="why", seconds=1.0)
+        return FileRun(file=file.file, cases=(case,), collected=(case.test,), seconds=2.0, log=log, whole=1)
+
+
+@pytest.fixture
+def runner(monkeypatch: pytest.MonkeyPatch) -> FileRunner:
+    file_runner = FileRunner()
+    monkeypatch.setattr(file_run, "run_file", file_runner)
+    return file_runner
 
 
 @pytest.fixture
 def bench(run: Any, tmp_path: Path) -> Bench:
+    """Return a torch without ROCm, beside a tree with three test files."""
     tree = tmp_path / "tree"
-    (tree / "test").mkdir(parents=True)
-    for name in ("autograd", "nn", "torch"):
-        (tree / "test" / f"test_{name}.py").write_text("")
+    write_files(tree / "test", dict.fromkeys(("test_autograd.py", "test_nn.py", "test_torch.py"), ""))
     return Bench(
         context=run.context("cpu"),
-        target=run.target(executable=Path(sys.executable)),
-        tests=Tests(tree=tree, version="2.10.0a0", commit=ONE),
-        torch=Torch(version="2.10.0a0+cpu.sample", commit=ONE),
+        target=run.target(),
+        tests=Tests(tree=tree, version="2.10.0a0", commit=COMMIT),
+        torch=Torch(version="2.10.0a0+cpu.sample", commit=COMMIT),
         assignments=[without_gpu()],
     )
 
 
-@pytest.fixture
-def ran(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
-    """Let every file pass one test, or what a test puts there by its name; keep what was run."""
-    calls: list[Any] = []
-
-    def run_file(file: Any, setting: Any, *, part: Any, name: str) -> FileRun:
-        log = setting.logs / f"{name}.log"
-        log.parent.mkdir(parents=True, exist_ok=True)
-        log.write_text(f"log of {name}\n")
-        calls.append((file, setting, part, name))
-        outcome = OUTCOMES.get(file.module, "passed")
-        case = Case(test=f"{file.file}::test_x", file=file.file, outcome=outcome, line="why", seconds=1.0)
-        return FileRun(file=file.file, cases=(case,), collected=(case.test,), seconds=2.0, log=log, whole=1)
-
-    OUTCOMES.clear()
-    monkeypatch.setattr(file_run, "run_file", run_file)
-    return calls
+def read_record(bench: Bench, name: str = RECORD) -> Record | None:
+    """Return a record of the bench's run; None where there is none."""
+    common = bench.context.common
+    return records.read(common.open_store(), common.outputs, bench.context.artifact_group, name)
 
 
-OUTCOMES: dict[str, Any] = {}
+def require_record(bench: Bench, name: str = RECORD) -> Record:
+    """Return a record that must be there."""
+    record = read_record(bench, name)
+    assert record is not None
+    return record
 
 
-def record(run: Any, name: str = "test_torch-sample-cp312") -> Any:
-    return records.read(run.store, run.common().outputs, "cpu", name)
-
-
-def test_passing_tests_are_recorded_with_the_wheels_and_not_run_again(
-    run: Any, bench: Bench, ran: list[Any], capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_records_the_tested_files_and_totals(bench: Bench, runner: FileRunner) -> None:
     perform_tests(bench, TorchTests(), INPUTS)
-    assert [name for *_, name in ran] == ["test_autograd", "test_nn", "test_torch"]
-    made = record(run)
-    assert made.inputs["files"] == INPUTS["files"]
-    assert made.inputs["arguments"] == []
-    assert made.inputs["tests"]["commit"] == ONE
-    assert made.details["tests"] == {
-        **dict.fromkeys(("failures", "errors", "skipped", "unexplained"), 0),
+
+    record = require_record(bench)
+    assert runner.names == ["test_autograd", "test_nn", "test_torch"]
+    assert record.inputs["files"] == INPUTS["files"]
+    assert record.inputs["arguments"] == []
+    assert record.inputs["tests"]["commit"] == COMMIT
+    assert record.details["tests"] == {
         "tests": 3,
         "existing": 3,
+        "failures": 0,
+        "errors": 0,
+        "skipped": 0,
+        "unexplained": 0,
     }
-    report = made.details["report"]
-    assert run.store.digest(report["key"]) == report["sha256"]
-    document = junit.read_file(run.root / "out" / report["key"])
-    assert document.properties["config"] == "default"
-    logs = run.store.read("local-linux/logs/cpu/test_torch-sample-cp312/test_nn.log")
-    assert logs == b"log of test_nn\n"
-    capsys.readouterr()
+
+
+@pytest.mark.usefixtures("runner")
+def test_files_the_report_and_each_files_log(run: Any, bench: Bench) -> None:
     perform_tests(bench, TorchTests(), INPUTS)
-    assert len(ran) == 3
-    assert "test_torch: unchanged" in capsys.readouterr().err
-    # other wheels, other rules, another choice: other results
-    perform_tests(bench, TorchTests(), {**INPUTS, "files": {"torch.whl": "cd" * 32}})
-    assert len(ran) == 6
-    perform_tests(bench, TorchTests(expression="nn"), INPUTS)
-    assert (record(run).inputs["arguments"], record(run).inputs["selection"]) == ([], ["-k", "nn"])
+
+    report = require_record(bench).details["report"]
+    document = junit.read_file(run.root / "out" / report["key"])
+    assert run.store.digest(report["key"]) == report["sha256"]
+    assert document.properties["config"] == "default"
+    assert run.store.read(f"local-linux/logs/cpu/{RECORD}/test_nn.log") == b"log of test_nn\n"
+
+
+def test_files_the_beginning_and_the_end_of_a_long_log(run: Any, bench: Bench, runner: FileRunner) -> None:
+    runner.log = b"the beginning" + bytes(9 << 20) + b"the end"
+
     perform_tests(bench, TorchTests(include=("test_nn",)), INPUTS)
-    assert "2 of 3 test files did not run. It counts as missing" in capsys.readouterr().err
-    assert record(run).details["left_out"] == "2 of 3 test files did not run"
+
+    log = run.store.read(f"local-linux/logs/cpu/{RECORD}/test_nn.log")
+    assert log.startswith(b"the beginning")
+    assert log.endswith(b"the end")
+    assert len(log) < 9 << 20
 
 
-@pytest.mark.usefixtures("ran")
-def test_a_failure_fails_the_stage_and_its_report_is_kept(run: Any, bench: Bench) -> None:
-    OUTCOMES["test_nn"] = "crashed"
-    with pytest.raises(CheckError, match=r"1 of 3 failed.\n  test/test_nn.py::test_x crashed: why") as caught:
+@pytest.mark.usefixtures("runner")
+def test_records_a_choice_among_the_tests_as_incomplete(
+    bench: Bench, capsys: pytest.CaptureFixture[str]
+) -> None:
+    perform_tests(bench, TorchTests(include=("test_nn",), expression="not slow"), INPUTS)
+
+    record = require_record(bench)
+    assert record.inputs["arguments"] == []
+    assert record.inputs["selection"] == ["--include", "test_nn", "-k", "not slow"]
+    assert "2 of 3" in record.details["left_out"]
+    assert "2 of 3" in capsys.readouterr().err
+
+
+@dataclass
+class RecordedTest:
+    """A test as it is called: the request, the bench and the inputs of the installation."""
+
+    bench: Bench
+    request: TorchTests
+    inputs: dict[str, Any]
+    rules: Path
+
+    def perform(self) -> None:
+        """Run it, unless its record says that it was done."""
+        perform_tests(self.bench, self.request, self.inputs)
+
+    def change_request(self, **changes: Any) -> None:
+        """Ask for something else."""
+        self.request = replace(self.request, **changes)
+
+    def change_tests(self, **changes: Any) -> None:
+        """Take other tests."""
+        self.bench = replace(self.bench, tests=replace(self.bench.tests, **changes))
+
+    def change_configuration(self) -> None:
+        """Ask for the tests of the compiler."""
+        write_files(self.bench.tests.tree / "test", {"inductor/test_torchinductor.py": ""})
+        self.change_request(config="inductor", shard=Shard())
+
+    def change_gpu(self, target: str) -> None:
+        """Put another GPU in the machine; no rule of the project distinguishes it."""
+        self.bench = replace(self.bench, assignments=[assignment(target)])
+
+    def change_durations(self) -> None:
+        """Learn that one file takes as long as all others, which moves files between shards."""
+        common = self.bench.context.common
+        seconds = {"test/test_autograd.py": 1000, "test/test_nn.py": 1, "test/test_torch.py": 1}
+        durations = Durations(files={name: FileDuration(seconds=value) for name, value in seconds.items()})
+        group = self.bench.context.artifact_group
+        shards.record(common.open_store(), common.outputs, group, self.request.config, durations)
+
+
+def assignment(target: str) -> Assignment:
+    """Return one GPU of a machine."""
+    return Assignment(target=target, devices=(), env={})
+
+
+@pytest.fixture
+def recorded_test(bench: Bench, runner: FileRunner, tmp_path: Path) -> RecordedTest:
+    """Return the second half of a test on a GPU, which has passed and been recorded."""
+    rules = tmp_path / "mine.toml"
+    rules.write_text(SKIP_RULE)
+    test = RecordedTest(
+        bench=replace(bench, assignments=[assignment("sm_90")]),
+        request=TorchTests(
+            shard=Shard(index=2, count=2), skips=(rules,), tree=bench.tests.tree, allow_version_mismatch=True
+        ),
+        inputs=dict(INPUTS),
+        rules=rules,
+    )
+    test.perform()
+    runner.names.clear()
+    return test
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        pytest.param(lambda test: test.inputs.update(files={"torch.whl": "cd" * 32}), id="wheels"),
+        pytest.param(lambda test: test.inputs.update(installed=False), id="who installed them"),
+        pytest.param(lambda test: test.inputs.update(prebuilt=["torch==2.10.0"]), id="prebuilt projects"),
+        pytest.param(lambda test: test.inputs.update(source="/links"), id="source of the wheels"),
+        pytest.param(RecordedTest.change_configuration, id="configuration"),
+        pytest.param(lambda test: test.change_request(tree=None), id="origin of the tests"),
+        pytest.param(lambda test: test.change_request(allow_version_mismatch=False), id="mismatch allowed"),
+        pytest.param(lambda test: test.change_request(other_gpu=True), id="other GPUs allowed"),
+        pytest.param(lambda test: test.change_request(skips=()), id="files of rules"),
+        pytest.param(lambda test: test.change_request(exclude=("test_torch",)), id="left out files"),
+        pytest.param(lambda test: test.change_request(expression="nn"), id="expression"),
+        pytest.param(lambda test: test.change_request(pytest_arguments=("-x",)), id="arguments of pytest"),
+        pytest.param(lambda test: test.change_request(shard=Shard(index=1, count=2)), id="shard"),
+        pytest.param(lambda test: test.change_tests(commit="2" * 40), id="commit of the tests"),
+        pytest.param(lambda test: test.change_tests(version="2.10.1"), id="version of the tests"),
+        pytest.param(
+            lambda test: test.rules.write_text(SKIP_RULE.replace("test_x", "test_y")), id="test of a rule"
+        ),
+        pytest.param(
+            lambda test: test.rules.write_text(f'{SKIP_RULE}action = "xfail"\n'), id="action of a rule"
+        ),
+        pytest.param(
+            lambda test: test.rules.write_text(f'{SKIP_RULE}os = ["windows"]\n'), id="rule that ends"
+        ),
+        pytest.param(lambda test: test.change_gpu("sm_100"), id="GPU"),
+        pytest.param(RecordedTest.change_durations, id="plan of the shards"),
+    ],
+)
+def test_tests_again_when_one_input_changes(
+    recorded_test: RecordedTest, runner: FileRunner, change: Any
+) -> None:
+    change(recorded_test)
+
+    recorded_test.perform()
+
+    assert runner.names
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        pytest.param(lambda _test: None, id="nothing"),
+        pytest.param(lambda test: test.change_request(workers=4), id="workers"),
+        pytest.param(lambda test: test.change_request(limits=LIMITS), id="limits of time"),
+        pytest.param(lambda test: test.change_request(mirrors={"https://invalid/": "/m/"}), id="mirrors"),
+        pytest.param(
+            lambda test: test.rules.write_text(
+                SKIP_RULE + SKIP_RULE.replace("moon", "sun") + 'os = ["windows"]\n'
+            ),
+            id="rule that does not apply",
+        ),
+        pytest.param(
+            lambda test: test.rules.write_text(f"# mine\n{SKIP_RULE}"), id="comment among the rules"
+        ),
+    ],
+)
+def test_does_nothing_when_no_input_changes(
+    recorded_test: RecordedTest, runner: FileRunner, capsys: pytest.CaptureFixture[str], change: Any
+) -> None:
+    change(recorded_test)
+
+    recorded_test.perform()
+
+    assert runner.names == []
+    assert "unchanged" in capsys.readouterr().err
+
+
+def test_tests_again_when_rules_of_the_second_gpu_change(
+    recorded_test: RecordedTest, runner: FileRunner
+) -> None:
+    two_gpus = [assignment("gfx942"), assignment("gfx1100")]
+    recorded_test.bench = replace(recorded_test.bench, assignments=two_gpus)
+    recorded_test.perform()
+    runner.names.clear()
+
+    rule_of_a_gpu = SKIP_RULE.replace("moon", "sun") + 'gpu = ["gfx1100"]\n'
+    recorded_test.rules.write_text(SKIP_RULE + rule_of_a_gpu)
+    recorded_test.perform()
+
+    assert runner.names
+
+
+@pytest.mark.parametrize("report", [None, b"<testsuites/>"], ids=["gone", "replaced"])
+def test_tests_again_without_the_recorded_report(
+    recorded_test: RecordedTest, runner: FileRunner, run: Any, report: bytes | None
+) -> None:
+    key = require_record(recorded_test.bench, "test_torch-2-of-2-sample-cp312").details["report"]["key"]
+    if report is None:
+        run.store.delete(key)
+    else:
+        run.store.put_bytes(key, report)
+
+    recorded_test.perform()
+
+    assert runner.names
+
+
+def test_tests_again_when_forced(recorded_test: RecordedTest, runner: FileRunner) -> None:
+    context = recorded_test.bench.context
+    forced = replace(context, common=replace(context.common, force=True))
+    recorded_test.bench = replace(recorded_test.bench, context=forced)
+
+    recorded_test.perform()
+
+    assert runner.names
+
+
+def test_tests_again_after_a_failure(bench: Bench, runner: FileRunner) -> None:
+    runner.outcomes["test_nn"] = "failed"
+    with pytest.raises(CheckError):
         perform_tests(bench, TorchTests(), INPUTS)
-    assert caught.value.hint.endswith(" --include test_nn -k test_x")
-    assert record(run) is None
-    failed = record(run, "test_torch-sample-cp312.failed")
-    assert (failed.exit_code, failed.log) == (9, "local-linux/logs/cpu/test_torch-sample-cp312.log")
-    assert run.store.read(failed.log) == b"log of test_nn\n", "those of the files that failed"
+    runner.names.clear()
+    runner.outcomes.clear()
+
+    perform_tests(bench, TorchTests(), INPUTS)
+
+    assert runner.names == ["test_autograd", "test_nn", "test_torch"]
+
+
+def test_names_the_failed_test_and_how_to_repeat_it(bench: Bench, runner: FileRunner) -> None:
+    runner.outcomes["test_nn"] = "crashed"
+
+    with pytest.raises(CheckError) as caught:
+        perform_tests(bench, TorchTests(), INPUTS)
+
+    assert "test/test_nn.py::test_x crashed" in caught.value.message
+    assert "--include test_nn -k test_x" in caught.value.hint
+
+
+def test_keeps_report_and_logs_of_a_failure(run: Any, bench: Bench, runner: FileRunner) -> None:
+    runner.outcomes["test_nn"] = "crashed"
+
+    with pytest.raises(CheckError):
+        perform_tests(bench, TorchTests(), INPUTS)
+
+    failed_record = require_record(bench, f"{RECORD}.failed")
+    assert read_record(bench) is None
+    assert failed_record.exit_code == CheckError.exit_code
+    # The stage's own log has those of the files that failed.
+    assert run.store.read(failed_record.log) == b"log of test_nn\n"
     assert run.store.find("local-linux/reports/cpu/torch-sample-cp312.xml")
-    assert run.store.find("local-linux/logs/cpu/test_torch-sample-cp312/test_nn.log")
+    assert run.store.find(f"local-linux/logs/cpu/{RECORD}/test_nn.log")
 
 
-def test_shards_share_the_files_and_have_records_of_their_own(run: Any, bench: Bench, ran: list[Any]) -> None:
+def test_shards_share_the_files_and_have_their_own_records(bench: Bench, runner: FileRunner) -> None:
     for index in (1, 2):
         perform_tests(bench, TorchTests(shard=Shard(index=index, count=2)), INPUTS)
-    assert sorted(name for *_, name in ran) == ["test_autograd", "test_nn", "test_torch"]
-    found = [record(run, f"test_torch-{index}-of-2-sample-cp312") for index in (1, 2)]
-    assert [one.inputs["shard"] for one in found] == ["1/2", "2/2"]
-    assert found[0].inputs["plan"] == found[1].inputs["plan"]
-    assert record(run) is None
+
+    first, second = (require_record(bench, f"test_torch-{index}-of-2-sample-cp312") for index in (1, 2))
+    assert sorted(runner.names) == ["test_autograd", "test_nn", "test_torch"]
+    assert first.inputs["shard"] == "1/2"
+    assert second.inputs["shard"] == "2/2"
+    assert first.inputs["plan"] == second.inputs["plan"]
+    assert read_record(bench) is None
 
 
-def test_a_tree_without_the_configurations_files_is_tested_by_name(
-    run: Any, bench: Bench, ran: list[Any]
-) -> None:
-    for path in (bench.tests.tree / "test").iterdir():
-        path.rename(path.with_name("test_mine.py"))
-    with pytest.raises(UsageError, match="No test file is left"):
-        perform_tests(bench, TorchTests(), INPUTS)
-    perform_tests(bench, TorchTests(include=("test_mine",)), INPUTS)
-    assert [name for *_, name in ran] == ["test_mine"]
-    assert record(run).details["left_out"] == "the tree has no test file of the configuration"
+def test_plans_shards_by_recorded_durations(bench: Bench, runner: FileRunner) -> None:
+    common = bench.context.common
+    seconds = {"test/test_autograd.py": 100, "test/test_nn.py": 50, "test/test_torch.py": 50}
+    durations = Durations(files={name: FileDuration(seconds=value) for name, value in seconds.items()})
+    shards.record(common.open_store(), common.outputs, bench.context.artifact_group, "default", durations)
+
+    perform_tests(bench, TorchTests(shard=Shard(index=1, count=2)), INPUTS)
+
+    assert runner.names == ["test_autograd"]
 
 
-def test_tests_of_another_torch_are_refused(bench: Bench, ran: list[Any]) -> None:
-    other = replace(bench, torch=replace(bench.torch, commit="2" * 40))
-    with pytest.raises(SourceError, match="was built from"):
-        perform_tests(other, TorchTests(), INPUTS)
-    assert ran == []
-    perform_tests(other, TorchTests(allow_version_mismatch=True), INPUTS)
-    assert len(ran) == 3
+@pytest.fixture
+def own_bench(bench: Bench) -> Bench:
+    """Return a bench whose tree has one test file, of which no configuration knows."""
+    folder = bench.tests.tree / "test"
+    for path in folder.iterdir():
+        path.unlink()
+    (folder / "test_mine.py").touch()
+    return bench
 
 
-def on_gpus(bench: Bench, run: Any, monkeypatch: pytest.MonkeyPatch, *targets: str) -> Bench:
-    monkeypatch.setattr(gpus, "this_machine", lambda: MI300)
+def test_refuses_to_run_no_test_file(own_bench: Bench) -> None:
+    with pytest.raises(UsageError) as caught:
+        perform_tests(own_bench, TorchTests(), INPUTS)
+
+    assert "--include" in caught.value.hint
+
+
+def test_runs_a_named_file_that_no_configuration_knows(own_bench: Bench, runner: FileRunner) -> None:
+    perform_tests(own_bench, TorchTests(include=("test_mine",)), INPUTS)
+
+    assert runner.names == ["test_mine"]
+    assert "configuration" in require_record(own_bench).details["left_out"]
+
+
+def test_refuses_tests_of_another_torch(bench: Bench, runner: FileRunner) -> None:
+    other_torch = replace(bench, torch=replace(bench.torch, commit="2" * 40))
+
+    with pytest.raises(SourceError) as caught:
+        perform_tests(other_torch, TorchTests(), INPUTS)
+
+    assert "222222222222" in caught.value.message
+    assert runner.names == []
+
+
+def test_runs_tests_of_another_torch_when_allowed(bench: Bench, runner: FileRunner) -> None:
+    other_torch = replace(bench, torch=replace(bench.torch, commit="2" * 40))
+
+    perform_tests(other_torch, TorchTests(allow_version_mismatch=True), INPUTS)
+
+    assert len(runner.names) == 3
+
+
+def gpu_bench(bench: Bench, run: Any, monkeypatch: pytest.MonkeyPatch, *, targets: tuple[str, ...]) -> Bench:
+    """Return a bench on a machine with two GPUs, and a torch with device code for targets."""
+    monkeypatch.setattr(gpus, "this_machine", lambda: TWO_GPUS)
     context = run.context("gfx94X-dcgpu;gfx110X-all")
-    torch = Torch(version="2.10.0a0+rocm", commit=ONE, hip="7.1", targets=targets)
-    (bench.tests.tree / "test" / "test_cuda.py").write_text("")
+    torch = Torch(version="2.10.0a0+rocm", commit=COMMIT, hip="7.1", targets=targets)
+    (bench.tests.tree / "test" / "test_cuda.py").touch()
     return replace(bench, context=context, torch=torch, assignments=assignments(context, {}))
 
 
-def test_each_architecture_runs_every_file(
-    run: Any, bench: Bench, ran: list[Any], monkeypatch: pytest.MonkeyPatch
+def test_runs_every_file_on_each_architecture(
+    run: Any, bench: Bench, runner: FileRunner, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    both = on_gpus(bench, run, monkeypatch, "gfx942:sramecc+", "gfx1100")
-    perform_tests(both, TorchTests(), INPUTS)
-    assert [name for *_, name in ran] == [
-        f"test_{name}@{target}"
-        for target in ("gfx942", "gfx1100")
-        for name in ("autograd", "cuda", "nn", "torch")
-    ]
-    seen = {setting.env["HIP_VISIBLE_DEVICES"] for _, setting, *_ in ran}
-    assert seen == {"0", "1"}
-    group = both.context.artifact_group
-    (key,) = [one.key for one in run.store.list(f"local-linux/reports/{group}") if one.key.endswith(".xml")]
-    document = junit.read_file(run.root / "out" / key)
+    two_gpus = gpu_bench(bench, run, monkeypatch, targets=("gfx942:sramecc+", "gfx1100"))
+
+    perform_tests(two_gpus, TorchTests(), INPUTS)
+
+    files = ("test_autograd", "test_cuda", "test_nn", "test_torch")
+    assert runner.names == [f"{file}@{target}" for target in ("gfx942", "gfx1100") for file in files]
+    assert {variables["HIP_VISIBLE_DEVICES"] for variables in runner.variables} == {"0", "1"}
+
+
+@pytest.mark.usefixtures("runner")
+def test_reports_the_tests_of_each_architecture(
+    run: Any, bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    two_gpus = gpu_bench(bench, run, monkeypatch, targets=("gfx942", "gfx1100"))
+
+    perform_tests(two_gpus, TorchTests(), INPUTS)
+
+    report = require_record(two_gpus).details["report"]
+    document = junit.read_file(run.root / "out" / report["key"])
     assert "test/test_nn.py@gfx942::test_x" in {case.test for case in document.cases}
     assert len(document.cases) == 8
 
 
-def test_a_gpu_that_the_wheel_has_no_code_for_is_an_error(
-    run: Any, bench: Bench, ran: list[Any], monkeypatch: pytest.MonkeyPatch
+def test_refuses_a_gpu_without_device_code(
+    run: Any, bench: Bench, runner: FileRunner, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    one = on_gpus(bench, run, monkeypatch, "gfx942")
-    with pytest.raises(CheckError, match="has device code for gfx942, and none for gfx1100"):
-        perform_tests(one, TorchTests(), INPUTS)
-    assert ran == []
+    two_gpus = gpu_bench(bench, run, monkeypatch, targets=("gfx942",))
+
+    with pytest.raises(CheckError) as caught:
+        perform_tests(two_gpus, TorchTests(), INPUTS)
+
+    assert "none for gfx1100" in caught.value.message
+    assert runner.names == []
 
 
-def test_what_was_chosen_among_the_tests_is_told() -> None:
-    assert TorchTests(shard=Shard(index=2, count=6), workers=4).replaced == []
-    asked = TorchTests(
+def test_a_request_without_a_choice_replaces_nothing() -> None:
+    request = TorchTests(shard=Shard(index=2, count=6), workers=4)
+
+    assert request.replaced == []
+    assert request.selection == []
+
+
+def test_a_request_tells_what_it_chose_and_replaced() -> None:
+    request = TorchTests(
         include=("test_nn",),
         exclude=("test_torch",),
         tree=Path("/t"),
@@ -188,47 +477,55 @@ def test_what_was_chosen_among_the_tests_is_told() -> None:
         other_gpu=True,
         skips=(Path("/s.toml"),),
     )
-    assert asked.selection == ["--include", "test_nn", "--exclude", "test_torch", "-x"]
-    given = ["--pytorch-dir", "/t", "--allow-version-mismatch", "--other-gpu", "--skips", "/s.toml"]
-    assert asked.replaced == given
+
+    assert request.selection == ["--include", "test_nn", "--exclude", "test_torch", "-x"]
+    assert request.replaced == [
+        *("--pytorch-dir", "/t"),
+        *("--allow-version-mismatch", "--other-gpu"),
+        *("--skips", "/s.toml"),
+    ]
 
 
-def test_processes_have_caches_of_their_own_and_nothing_of_the_callers(
+def test_processes_get_nothing_of_the_callers_environment(
+    bench: Bench, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("LD_LIBRARY_PATH", "GPU_DEVICE_ORDINAL", "PYTHONDONTWRITEBYTECODE"):
+        monkeypatch.setenv(name, "1")
+
+    variables = environment(bench, bench.assignments[0], tmp_path / "own")
+
+    assert "LD_LIBRARY_PATH" not in variables
+    assert "GPU_DEVICE_ORDINAL" not in variables
+    assert "PYTHONDONTWRITEBYTECODE" not in variables
+    assert variables["PYTHONPATH"].split(":")[0] == str(bench.tests.tree / "test")
+
+
+def test_processes_share_byte_code_alone(bench: Bench, tmp_path: Path) -> None:
+    folder = tmp_path / "own"
+
+    variables = environment(bench, bench.assignments[0], folder)
+
+    assert variables["PYTHONPYCACHEPREFIX"] == str(tmp_path / "bytecode")
+    for name in ("HOME", "TMPDIR", "TRITON_CACHE_DIR", "TORCHINDUCTOR_CACHE_DIR", "MIOPEN_CUSTOM_CACHE_DIR"):
+        assert Path(variables[name]).is_dir()
+        assert Path(variables[name]).is_relative_to(folder)
+
+
+def test_processes_without_a_gpu_test_the_processor(bench: Bench, tmp_path: Path) -> None:
+    variables = environment(bench, bench.assignments[0], tmp_path / "own")
+
+    assert variables["PYTORCH_TESTING_DEVICE_ONLY_FOR"] == "cpu"
+    assert variables["PYTORCH_TEST_WITH_ROCM"] == "0"
+    assert variables["CUDA_VISIBLE_DEVICES"] == ""
+
+
+def test_processes_see_their_gpu_alone(
     run: Any, bench: Bench, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("LD_LIBRARY_PATH", "/opt/rocm/lib")
-    monkeypatch.setenv("GPU_DEVICE_ORDINAL", "1")
-    monkeypatch.setenv("PYTHONDONTWRITEBYTECODE", "1")
-    folder = tmp_path / "own"
-    env = environment(bench, bench.assignments[0], folder)
-    assert not {"LD_LIBRARY_PATH", "GPU_DEVICE_ORDINAL", "PYTHONDONTWRITEBYTECODE"} & set(env)
-    assert env["PYTHONPYCACHEPREFIX"] == str(tmp_path / "bytecode"), "of all processes"
-    for name in ("HOME", "TMPDIR", "TRITON_CACHE_DIR", "TORCHINDUCTOR_CACHE_DIR", "MIOPEN_CUSTOM_CACHE_DIR"):
-        assert Path(env[name]).is_dir()
-        assert Path(env[name]).is_relative_to(folder)
-    assert env["PYTORCH_TESTING_DEVICE_ONLY_FOR"] == "cpu"
-    assert env["PYTORCH_TEST_WITH_ROCM"] == "0"
-    assert env["CUDA_VISIBLE_DEVICES"] == ""
-    assert env["PYTHONPATH"].split(":")[0] == str(bench.tests.tree / "test")
-    both = on_gpus(bench, run, monkeypatch, "gfx942")
-    env = environment(both, both.assignments[0], folder)
-    assert env["PYTORCH_TESTING_DEVICE_ONLY_FOR"] == "cuda"
-    assert (env["PYTORCH_TEST_WITH_ROCM"], env["HIP_VISIBLE_DEVICES"]) == ("1", "0")
+    two_gpus = gpu_bench(bench, run, monkeypatch, targets=("gfx942",))
 
+    variables = environment(two_gpus, two_gpus.assignments[0], tmp_path / "own")
 
-def test_long_logs_keep_their_beginning_and_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(torch_run, "_LOG_BYTES", 10)
-    log = tmp_path / "log"
-    log.write_bytes(b"0123456789")
-    assert torch_run._shortened(log) == b"0123456789"
-    log.write_bytes(b"01234-----56789")
-    assert torch_run._shortened(log) == "01234\n… 5 bytes left out …\n56789".encode()
-
-
-def test_the_plan_is_made_of_recorded_durations(bench: Bench, ran: list[Any]) -> None:
-    common = bench.context.common
-    seconds = {"test/test_autograd.py": 100, "test/test_nn.py": 50, "test/test_torch.py": 50}
-    known = Durations(files={name: FileDuration(seconds=value) for name, value in seconds.items()})
-    shards.record(common.open_store(), common.outputs, bench.context.artifact_group, "default", known)
-    perform_tests(bench, TorchTests(shard=Shard(index=1, count=2)), INPUTS)
-    assert [name for *_, name in ran] == ["test_autograd"]
+    assert variables["PYTORCH_TESTING_DEVICE_ONLY_FOR"] == "cuda"
+    assert variables["PYTORCH_TEST_WITH_ROCM"] == "1"
+    assert variables["HIP_VISIBLE_DEVICES"] == "0"

@@ -10,92 +10,147 @@ from typing import Any
 import pytest
 
 from core.cli.options import Common
-from core.process import capture
 from core.run import this_platform
 from pytorch_build.refs.torch_refs import PROJECTS
 from pytorch_build.sample import ensure_repositories
 from pytorch_build.verbs import build as verb
+from tests.kit.front_doors import FrontDoorResult
+from tests.kit.repos import run_git
 
 pytestmark = pytest.mark.processes
 
+Front = Callable[..., FrontDoorResult]
+PlanBuild = Callable[..., Any]
+
 SAMPLE = ("--torch-ref", "sample", "--dry-run")
-VERSION = "2.10.0a0+devrocm7.99.0.dev0.sample"
 
 
 @pytest.fixture
-def planned(front: Any, run: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Any]:
-    """Return a plan as JSON; nothing but the cache may have been written for it."""
+def plan_build(front: Front, run: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> PlanBuild:
+    """Return what plans a build, and returns the plan; nothing but the cache may be written for it."""
     monkeypatch.setattr(verb, "require", lambda _python: replace(run.target(), virtual=True))
     ensure_repositories(tmp_path / ".cache" / "sample" / "repos")
     shutil.copytree(Common().root / "requirements", tmp_path / "requirements")
 
-    def asked(project: str, *words: str) -> Any:
-        answer = front("build", project, *SAMPLE, "--json", *words)
-        assert answer.code == 0, answer.said
+    def plan(project: str, *options: str | Path) -> Any:
+        answer = front("build", project, *SAMPLE, "--json", *options)
+        assert answer.exit_code == 0, answer.report
         assert {path.name for path in tmp_path.iterdir()} <= {".cache", "own", "requirements"}
-        return json.loads(answer.out)
+        return json.loads(answer.output)
 
-    return asked
+    return plan
 
 
 @pytest.mark.parametrize("platform", ["linux", "windows"])
 @pytest.mark.parametrize("project", PROJECTS)
-def test_every_project_is_planned_for_both(planned: Callable[..., Any], project: str, platform: str) -> None:
-    made = planned(project, "--platform", platform)
-    assert (made["project"], made["platform"], made["gpu_targets"]) == (project, platform, ["gfx942"])
-    assert made["commands"]
-    assert made["wheel"]["version"] == made["version"]
-    assert made["env"]["ROCM_HOME"].startswith("C:\\" if platform == "windows" else "/")
-    assert "rocm-sdk-libraries==7.99.0.dev0+sample" in made["environment"][1]["requirements"]
-    assert any("split" in sentence for sentence in made["assumptions"])
-    steps = " | ".join(made["after"])
+def test_plans_every_project_for_both_platforms(plan_build: PlanBuild, project: str, platform: str) -> None:
+    plan = plan_build(project, "--platform", platform)
+
+    assert plan["project"] == project
+    assert plan["platform"] == platform
+    assert plan["gpu_targets"] == ["gfx942"]
+    assert plan["commands"]
+    assert plan["wheel"]["version"] == plan["version"]
+
+    # What becomes of the wheel.
+    steps = " | ".join(plan["after"])
     assert ("RPATH" in steps) is (platform == "linux")
     assert ("host wheel" in steps) is (project in {"torch", "vision"})
 
 
-def test_a_developers_own_tree_is_only_read(front: Any, planned: Callable[..., Any], tmp_path: Path) -> None:
-    own = tmp_path / "own"
-    capture(["git", "clone", "--quiet", tmp_path / ".cache" / "sample" / "repos" / "torch", own])
-    (own / "requirements-build.txt").unlink()
-    made = planned("torch", "--pytorch-dir", str(own))
-    assert made["requirements_files"] == ["requirements.txt"]
-    assert made["commands"][0]["cwd"].startswith(str(tmp_path / "src" / ".own" / "torch-"))
-    assert made["source"]["tree"] == str(own)
-    assert "cannot be run yet: ROCm" in made["rebuild"][0]
-    said = front("build", "torch", *SAMPLE, "--pytorch-dir", str(own)).said
-    assert "own are not initialised: third_party/miniblas." in said
-    (own / "setup.py").write_text("")
-    assert planned("torch", "--pytorch-dir", str(own))["source"]["diff"] != made["source"]["diff"]
+@pytest.mark.parametrize(("platform", "root"), [("linux", "/"), ("windows", "C:\\")])
+def test_plans_with_rocm_of_the_platform(plan_build: PlanBuild, platform: str, root: str) -> None:
+    plan = plan_build("torch", "--platform", platform)
+
+    assert plan["env"]["ROCM_HOME"].startswith(root)
+    assert "rocm-sdk-libraries==7.99.0.dev0+sample" in plan["environment"][1]["requirements"]
+    assert any("split" in assumption for assumption in plan["assumptions"])
 
 
-def test_values_are_told_with_origins(planned: Callable[..., Any], monkeypatch: pytest.MonkeyPatch) -> None:
-    mine = {"USE_MINE": "1", "USE_KINETO": "OFF", "OMP_NUM_THREADS": "3", "CXXFLAGS": "-O1"}
-    hidden = dict.fromkeys(("GITHUB_ENV", "LD_PRELOAD", "MY_SETTING", "TORCH_SECRET"), "of-the-job")
-    for name, value in (mine | hidden | {"https_proxy": "http://user:of-the-job@proxy:3128"}).items():
-        monkeypatch.setenv(name, value)
-    made = planned("torch", "--gpu-family", "cpu")
-    assert made["env"].keys() == made["env_from"].keys()
-    assert "of-the-job" not in json.dumps(made)
-    assert mine.items() <= {**made["env"], "CXXFLAGS": made["env"]["CXXFLAGS"].split()[0]}.items()
-    assert [made["env_from"][name] for name in (*mine, "USE_GLOO")] == [
-        *("your environment: build flags", "your environment: build flags", "your environment: threads"),
-        *("the plan, with yours", "the plan"),
-    ]
-    assert made["rebuild"] == ["it was not done yet"]
+@pytest.fixture
+def own_tree(plan_build: PlanBuild, tmp_path: Path) -> Path:
+    """Return a developer's tree of torch, which differs from its commit."""
+    assert callable(plan_build)
+    tree = tmp_path / "own"
+    repository = tmp_path / ".cache" / "sample" / "repos" / "torch"
+    run_git(tmp_path, "clone", "--quiet", repository, tree)
+    (tree / "requirements-build.txt").unlink()
+    return tree
 
 
-def test_for_people_it_says_what_is_missing(front: Any, planned: Callable[..., Any]) -> None:
-    planned("torch")
+def test_plans_a_developers_tree_in_a_copy(plan_build: PlanBuild, own_tree: Path, tmp_path: Path) -> None:
+    plan = plan_build("torch", "--pytorch-dir", own_tree)
+
+    assert plan["source"]["tree"] == str(own_tree)
+    assert plan["requirements_files"] == ["requirements.txt"]
+    assert plan["commands"][0]["cwd"].startswith(str(tmp_path / "src" / ".own" / "torch-"))
+    assert "ROCm" in plan["rebuild"][0]
+
+
+def test_a_plan_knows_a_developers_changes(plan_build: PlanBuild, own_tree: Path) -> None:
+    plan = plan_build("torch", "--pytorch-dir", own_tree)
+
+    (own_tree / "setup.py").write_text("")
+
+    assert plan_build("torch", "--pytorch-dir", own_tree)["source"]["diff"] != plan["source"]["diff"]
+
+
+def test_a_plan_names_a_developers_missing_submodules(front: Front, own_tree: Path) -> None:
+    answer = front("build", "torch", *SAMPLE, "--pytorch-dir", own_tree)
+
+    assert "third_party/miniblas" in answer.report
+
+
+OWN_VARIABLES = {
+    "USE_MINE": "your environment: build flags",
+    "USE_KINETO": "your environment: build flags",
+    "OMP_NUM_THREADS": "your environment: threads",
+    "CXXFLAGS": "the plan, with yours",
+}
+
+
+@pytest.mark.parametrize("name", OWN_VARIABLES)
+def test_a_plan_tells_where_a_variable_comes_from(
+    plan_build: PlanBuild, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    monkeypatch.setenv(name, "3")
+
+    plan = plan_build("torch", "--gpu-family", "cpu")
+
+    assert plan["env"][name].split()[0] == "3"
+    assert plan["env_from"][name] == OWN_VARIABLES[name]
+    assert plan["env_from"]["USE_GLOO"] == "the plan"
+    assert plan["env"].keys() == plan["env_from"].keys()
+
+
+def test_a_plan_hides_the_other_variables_of_its_job(
+    plan_build: PlanBuild, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("GITHUB_ENV", "LD_PRELOAD", "MY_SETTING", "TORCH_SECRET"):
+        monkeypatch.setenv(name, "of-the-job")
+    monkeypatch.setenv("https_proxy", "http://user:of-the-job@proxy:3128")
+
+    plan = plan_build("torch", "--gpu-family", "cpu")
+
+    assert "of-the-job" not in json.dumps(plan)
+    assert plan["rebuild"] == ["it was not done yet"]
+
+
+@pytest.mark.usefixtures("plan_build")
+def test_a_plan_for_people_says_what_is_missing(front: Front) -> None:
     answer = front("build", "torch", *SAMPLE)
-    assert answer.code == 0, answer.said
-    assert "variables of the plan\n" in answer.said
-    assert "\n  USE_FLASH_ATTENTION=ON\n" in answer.said
-    assert "assumption: " in answer.said
-    assert "cannot be run yet: ROCm 7.99.0.dev0+sample" in answer.said
+
+    assert answer.exit_code == 0, answer.report
+    assert "\n  USE_FLASH_ATTENTION=ON\n" in answer.report
+    assert "assumption: " in answer.report
+    assert "ROCm 7.99.0.dev0+sample" in answer.report
 
 
-@pytest.mark.usefixtures("planned")
-def test_another_platform_is_only_planned(front: Any) -> None:
-    other = "linux" if this_platform() == "windows" else "windows"
-    answer = front("build", "torch", "--torch-ref", "sample", "--platform", other)
-    assert answer.errors == [f"error: Wheels for {other} are built on {other}."]
+@pytest.mark.usefixtures("plan_build")
+def test_another_platform_is_only_planned(front: Front) -> None:
+    other_platform = "linux" if this_platform() == "windows" else "windows"
+
+    answer = front("build", "torch", "--torch-ref", "sample", "--platform", other_platform)
+
+    (error,) = answer.errors
+    assert other_platform in error

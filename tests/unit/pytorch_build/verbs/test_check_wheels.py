@@ -1,5 +1,5 @@
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -10,105 +10,199 @@ from core.run import records
 from core.run.records import Cell
 from core.run.stage import Stage
 from pytorch_build.build import refused
-from tests.unit.pytorch_build.check.conftest import elf_file, write_wheel
+from tests.kit.binaries import elf_file
+from tests.kit.front_doors import FrontDoorResult
+from tests.kit.wheels import write_broken_wheel, write_wheel
 
+Front = Callable[..., FrontDoorResult]
+
+FAMILY = "gfx94X-dcgpu"
 CPU = ("--torch-ref", "sample", "--gpu-family", "cpu")
+ROCM = ("--rocm", "--torch-ref", "sample", "--gpu-family", FAMILY)
 INPUTS: Mapping[str, Any] = {"version": "2.10.0a0+cpu.sample", "gpu_targets": [], "rocm": None}
-CELL = {"gpu_family": "cpu", "torch_ref": "sample", "python": "cp312"}
+AUDIO_CELL = {"group": "cpu", "gpu_family": "cpu", "torch_ref": "sample", "python": "cp312"}
+BUILD_COMMAND = "nox -s build_audio -- --gpu-family cpu"
+AUDIO_VERSION = "2.10.0a0+cpu.sample"
+TAG = "cp312-cp312-linux_x86_64"
 
 
-@pytest.fixture
-def audio(run: Any) -> Path:
-    path: Path = run.wheel("torchaudio", "2.10.0a0+cpu.sample", "cp312-cp312-linux_x86_64")
-    return path
+def write_audio(folder: Path, *, needed: Sequence[str] = ()) -> Path:
+    """Write a torchaudio that is built without ROCm, with a library that needs others."""
+    files: dict[str, bytes | str] = {"torchaudio/__init__.py": ""}
+    if needed:
+        files["torchaudio/a.so"] = elf_file(needed=needed)
+    return write_wheel(folder, name="torchaudio", version=AUDIO_VERSION, tag=TAG, files=files)
 
 
-def broken(wheel: Path) -> Path:
-    """Change a stored member of a wheel behind its RECORD."""
-    import zipfile
+def test_named_wheels_are_checked_without_a_run(front: Front, run: Any, tmp_path: Path) -> None:
+    wheel = write_audio(tmp_path / "links")
 
-    target = wheel.parent / "broken" / wheel.name
-    target.parent.mkdir()
-    with zipfile.ZipFile(wheel) as old, zipfile.ZipFile(target, "w") as new:
-        for info in old.infolist():
-            new.writestr(info, old.read(info) + (b"#" if info.filename.endswith(".py") else b""))
-    return target
+    answer = front("check-wheels", wheel, "--json")
 
-
-def test_named_wheels_are_checked_without_a_run(front: Any, audio: Path, run: Any) -> None:
-    answer = front("check-wheels", audio, "--json")
-    findings = json.loads(answer.out)
-    assert answer.code == 0, answer.said
-    assert "check_wheels: 1 wheel, 0 errors" in answer.said
-    assert audio.name in answer.said
-    assert all(one["severity"] != "error" for one in findings), findings
+    findings = json.loads(answer.output)
+    assert answer.exit_code == 0, answer.report
+    assert wheel.name in answer.report
+    assert "error" not in {finding["severity"] for finding in findings}
     assert not (run.root / "out").exists()
 
 
-def test_a_folder_is_searched_and_a_broken_record_is_an_error(front: Any, audio: Path) -> None:
-    answer = front("check-wheels", broken(audio).parent)
-    assert answer.code == 9
-    assert "torchaudio.py" in answer.said
+def test_wheels_of_a_folder_are_checked(front: Front, tmp_path: Path) -> None:
+    write_broken_wheel(
+        tmp_path / "links", defect="changed member", name="torchaudio", version=AUDIO_VERSION, tag=TAG
+    )
+
+    answer = front("check-wheels", tmp_path / "links")
+
+    assert answer.exit_code == CheckError.exit_code
+    assert "torchaudio.py" in answer.report
     assert len(answer.errors) == 1
 
 
-def test_the_runs_wheels_are_held_to_its_records(front: Any, run: Any) -> None:
+def test_a_run_without_wheels_of_the_ref_is_an_error(front: Front, run: Any) -> None:
     run.publish(run.wheel("torchaudio", "2.9.0+cpu.sample"), group="cpu")
+
     answer = front("check-wheels", *CPU)
-    assert (answer.code, "has no wheel of sample for cpu to check" in answer.said) == (4, True)
+
+    assert answer.exit_code == 4
+    assert "sample" in answer.errors[0]
+
+
+def test_the_runs_wheels_are_held_to_its_records(front: Front, run: Any) -> None:
     run.built("torch", gpu_family="cpu")
     run.built("audio", gpu_family="cpu")
+
     answer = front("check-wheels", *CPU)
-    # a torchaudio that does not require the run's torch
-    assert answer.code == 9, answer.said
-    assert "torch==2.10.0a0+cpu.sample" in answer.said
+
+    # This torchaudio does not require the run's torch.
     report = json.loads((run.root / "out/local-linux/reports/cpu/findings.json").read_text())
-    assert any("torch==" in one["message"] for one in report)
+    assert answer.exit_code == CheckError.exit_code
+    assert "torch==2.10.0a0+cpu.sample" in answer.report
+    assert any("torch==" in finding["message"] for finding in report)
 
 
-def test_the_rocm_wheels_that_the_run_built_are_checked(front: Any, run: Any) -> None:
-    words = ("check-wheels", "--rocm", "--torch-ref", "sample", "--gpu-family", "gfx94X-dcgpu")
-    answer = front(*words)
-    assert (answer.code, "has built no ROCm wheels for gfx94X-dcgpu" in answer.said) == (4, True)
-    run.rocm("1.0.0")  # of another build
-    run.record("build_rocm", *run.rocm(), gpu_family="gfx94X-dcgpu")
-    answer = front(*words)
-    assert answer.code == 0, answer.said
-    assert "check_rocm: 3 wheels, 0 errors" in answer.said
-    assert (run.root / "out/local-linux/reports/gfx94X-dcgpu/rocm-findings.json").is_file()
-    answer = front(*words, "--version", "7.2.4")
-    assert answer.code == 9
-    assert "7.2.4 is expected" in answer.said
+@pytest.fixture
+def checked_run(front: Front, run: Any) -> Any:
+    """Return a run whose wheel needs a library of the machine that built it, and has passed its check."""
+    record_audio(run, needed=["libfmt.so.10"], machine_libraries=["libfmt.so.10"])
+    answer = front("check-wheels", *CPU, *own_policy(run, ""))
+    assert answer.exit_code == 0, answer.report
+    return run
 
 
-def test_what_a_build_refused_is_checked_again_by_ones_own_policy(front: Any, run: Any) -> None:
-    name = "torchaudio-2.10.0a0+cpu.sample-cp312-cp312-linux_x86_64.whl"
-    wheel = write_wheel(run.root, name, {"torchaudio/a.so": elf_file(needed=["libmine.so.1"])})
-    stage = Stage(name="build_audio", common=run.common(), artifact_group="cpu", cell=Cell(**CELL))
-    failed = run.record("build_audio", group="cpu", inputs=INPUTS, **CELL)
-    again = "nox -s build_audio -- --gpu-family cpu --force"
-    details = {"refused": refused.keep(stage, [wheel], CheckError(""))}
-    changes = {"status": "failed", "again": again, "details": details}
-    run.store.delete(run.common().outputs.record_key("cpu", failed.name))
-    records.write(run.store, run.common().outputs, "cpu", failed.model_copy(update=changes))
-    answer = front("check-wheels", *CPU)
-    assert answer.code == 9
-    assert "refused by its build: not yet: It needs libmine.so.1" in answer.said
-    policy = run.root / "mine.toml"
-    policy.write_text('machine_libraries = ["libmine.so.*"]\n')
-    answer = front("check-wheels", *CPU, "--policy", policy)
-    assert answer.code == 0, answer.said
-    assert (
-        f"into the run by: {again.removesuffix(' --force')} --policy {policy}" in answer.said.splitlines()[-1]
+def record_audio(run: Any, *, needed: Sequence[str], machine_libraries: Sequence[str]) -> None:
+    """Build a torchaudio: its wheel, which needs libraries, and its record."""
+    details = {"machine_libraries": machine_libraries}
+    run.record("build_audio", publish_audio(run, needed=needed), inputs=INPUTS, details=details, **AUDIO_CELL)
+
+
+def publish_audio(run: Any, *, needed: Sequence[str] = ()) -> Any:
+    """Put a torchaudio into the run, without its record."""
+    return run.publish(write_audio(run.root / "made", needed=needed), group="cpu")
+
+
+def own_policy(run: Any, text: str) -> tuple[str, Path]:
+    """Return options that lay a user's policy over the project's."""
+    path = run.root / "mine.toml"
+    path.write_text(text)
+    return ("--policy", path)
+
+
+# A check has no record that could say that it was done: each input counts each time.
+@pytest.mark.parametrize(
+    ("needed", "machine_libraries", "policy", "exit_code"),
+    [
+        pytest.param("libfmt.so.10", "libfmt.so.10", "", 0, id="nothing"),
+        pytest.param("libmine.so.1", "libfmt.so.10", "", CheckError.exit_code, id="wheels"),
+        pytest.param("libfmt.so.10", "libfmt.so.9", "", CheckError.exit_code, id="the builder's libraries"),
+        pytest.param(
+            "libfmt.so.10",
+            "libfmt.so.10",
+            "exempt_labels = []\n[sizes.torchaudio]\nerror_above = 1\n",
+            CheckError.exit_code,
+            id="policy",
+        ),
+    ],
+)
+def test_checks_again_whatever_changed(
+    front: Front, checked_run: Any, needed: str, machine_libraries: str, policy: str, exit_code: int
+) -> None:
+    record_audio(checked_run, needed=[needed], machine_libraries=[machine_libraries])
+    report = checked_run.root / "out/local-linux/reports/cpu/findings.json"
+    report.unlink()
+
+    answer = front("check-wheels", *CPU, *own_policy(checked_run, policy))
+
+    assert answer.exit_code == exit_code, answer.report
+    assert report.is_file()
+
+
+def test_rocm_wheels_of_an_empty_run_are_an_error(front: Front) -> None:
+    answer = front("check-wheels", *ROCM)
+
+    assert answer.exit_code == 4
+    assert FAMILY in answer.errors[0]
+
+
+@pytest.fixture
+def rocm_run(run: Any) -> Any:
+    """Return a run with ROCm's wheels, beside those of another build."""
+    run.rocm("1.0.0")
+    run.record("build_rocm", *run.rocm(), gpu_family=FAMILY)
+    return run
+
+
+def test_rocm_wheels_that_the_run_built_are_checked(front: Front, rocm_run: Any) -> None:
+    answer = front("check-wheels", *ROCM)
+
+    assert answer.exit_code == 0, answer.report
+    assert "3 wheels, 0 errors" in answer.report
+    assert (rocm_run.root / f"out/local-linux/reports/{FAMILY}/rocm-findings.json").is_file()
+
+
+@pytest.mark.usefixtures("rocm_run")
+def test_rocm_wheels_of_another_version_than_asked_for_are_an_error(front: Front) -> None:
+    answer = front("check-wheels", *ROCM, "--version", "7.2.4")
+
+    assert answer.exit_code == CheckError.exit_code
+    assert "7.2.4" in answer.report
+
+
+@pytest.fixture
+def refused_build(run: Any) -> Any:
+    """Return a run whose build of audio was refused for a library that it needs."""
+    wheel = write_audio(run.root / "made", needed=["libmine.so.1"])
+    stage = Stage(
+        name="build_audio",
+        common=run.common(),
+        artifact_group="cpu",
+        cell=Cell(gpu_family="cpu", torch_ref="sample", python="cp312"),
     )
-    assert not (run.root / "out/local-linux/reports").exists(), "it is no wheel of the run"
+    record = run.record("build_audio", inputs=INPUTS, **AUDIO_CELL)
+    changes = {
+        "status": "failed",
+        "again": f"{BUILD_COMMAND} --force",
+        "details": {"refused": refused.keep(stage, [wheel], CheckError(""))},
+    }
+    run.store.delete(run.common().outputs.record_key("cpu", record.name))
+    records.write(run.store, run.common().outputs, "cpu", record.model_copy(update=changes))
+    return run
 
 
-def test_a_runs_wheels_have_the_libraries_of_the_machine_that_built_them(front: Any, run: Any) -> None:
-    name = "torchaudio-2.10.0a0+cpu.sample-cp312-cp312-linux_x86_64.whl"
-    wheel = write_wheel(run.root, name, {"torchaudio/a.so": elf_file(needed=["libfmt.so.10"])})
-    made = run.record("build_audio", run.publish(wheel, group="cpu"), group="cpu", inputs=INPUTS, **CELL)
-    assert front("check-wheels", *CPU).code == 9
-    made = made.model_copy(update={"details": {"machine_libraries": ["libfmt.so.10"]}})
-    records.write(run.store, run.common().outputs, "cpu", made)
-    assert front("check-wheels", *CPU).code == 0
+@pytest.mark.usefixtures("refused_build")
+def test_wheels_that_a_build_refused_are_checked_again(front: Front) -> None:
+    answer = front("check-wheels", *CPU)
+
+    assert answer.exit_code == CheckError.exit_code
+    assert "libmine.so.1" in answer.report
+
+
+def test_a_policy_that_accepts_refused_wheels_names_the_build(front: Front, refused_build: Any) -> None:
+    policy = refused_build.root / "mine.toml"
+    policy.write_text('machine_libraries = ["libmine.so.*"]\n')
+
+    answer = front("check-wheels", *CPU, "--policy", policy)
+
+    assert answer.exit_code == 0, answer.report
+    assert f"{BUILD_COMMAND} --policy {policy}" in answer.report
+    # A refused wheel is no wheel of the run.
+    assert not (refused_build.root / "out/local-linux/reports").exists()

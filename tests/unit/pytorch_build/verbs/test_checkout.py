@@ -1,56 +1,83 @@
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from tests.conftest import Commit
+from tests.kit.front_doors import FrontDoorResult
+from tests.kit.repos import commit_files, run_git
 
-MINE = ("--torch-ref", "mine", "--gpu-family", "cpu")
+pytestmark = pytest.mark.processes
+
+Front = Callable[..., FrontDoorResult]
+
+CPU = ("--torch-ref", "mine", "--gpu-family", "cpu")
 
 
-def head(git: Any, tree: Path) -> str:
-    found: str = git(tree, "rev-parse", "THEROCK_UPSTREAM_DIFFBASE")
-    return found
+def upstream_commit(tree: Path) -> str:
+    """Return the commit of upstream's that a tree was checked out at."""
+    return run_git(tree, "rev-parse", "THEROCK_UPSTREAM_DIFFBASE")
 
 
-@pytest.mark.processes
-def test_components_are_checked_out_once(front: Any, refs: dict[str, str], tmp_path: Path, git: Any) -> None:
-    answer = front("checkout", *MINE)
-    assert answer.code == 0, answer.said
+def test_checks_every_component_out(front: Front, refs: dict[str, str], tmp_path: Path) -> None:
+    answer = front("checkout", *CPU)
+
+    assert answer.exit_code == 0, answer.report
     for name, commit in refs.items():
-        assert head(git, tmp_path / "src" / "mine" / name) == commit
-    assert answer.said.count("checked out") == 2
-    again = front("checkout", *MINE)
-    assert again.said.count("unchanged") == 2
-    (tmp_path / "src/mine/audio/setup.py").write_text("# an edit\n")
-    edited = front("checkout", *MINE, "--components", "audio")
-    assert edited.code == 0, edited.said
-    assert "edits kept in git stash" in edited.said
+        assert upstream_commit(tmp_path / "src" / "mine" / name) == commit
 
 
-@pytest.mark.processes
-def test_one_project_from_an_address_of_its_own(
-    front: Any, refs: dict[str, str], tmp_path: Path, git: Any, commit_files: Commit
-) -> None:
-    fork = tmp_path / "fork"
-    git(tmp_path, "clone", "--quiet", tmp_path / "upstream" / "audio", fork)
-    git(fork, "checkout", "--quiet", "-b", "topic")
-    topic = commit_files(fork, {"new.py": ""})
-    answer = front(
-        *("checkout", *MINE, "--components", "audio", "--checkout-dir", tmp_path / "here"),
-        *("--gitrepo-origin", fork, "--repo-hashtag", "topic", "--no-submodules", "--no-hipify"),
-    )
-    assert answer.code == 0, answer.said
-    assert head(git, tmp_path / "here") == topic
-    # the run's lock is another matter
-    assert not (tmp_path / "out").exists()
-    assert refs["audio"] != topic
-
-
-@pytest.mark.processes
 @pytest.mark.usefixtures("refs")
-def test_what_cannot_be_checked_out_is_named(front: Any) -> None:
-    answer = front("checkout", *MINE, "--components", "torch")
-    assert (answer.code, "torch of mine is prebuilt" in answer.said) == (2, True)
-    answer = front("checkout", *MINE, "--components", "audio", "--repo-hashtag", "gone")
-    assert (answer.code, "has no branch or tag 'gone'" in answer.said) == (6, True)
+def test_leaves_a_tree_of_the_same_commit(front: Front) -> None:
+    front("checkout", *CPU)
+
+    answer = front("checkout", *CPU)
+
+    assert answer.exit_code == 0, answer.report
+    assert answer.report.count("unchanged") == 2
+
+
+@pytest.mark.usefixtures("refs")
+def test_keeps_edits_of_a_tree_in_a_stash(front: Front, tmp_path: Path) -> None:
+    front("checkout", *CPU)
+    tree = tmp_path / "src" / "mine" / "audio"
+    (tree / "setup.py").write_text("# an edit\n")
+
+    answer = front("checkout", *CPU, "--components", "audio")
+
+    assert answer.exit_code == 0, answer.report
+    assert "git stash" in answer.report
+    assert "an edit" in run_git(tree, "stash", "show", "--patch")
+
+
+def test_checks_one_project_out_from_an_address(front: Front, refs: dict[str, str], tmp_path: Path) -> None:
+    fork = tmp_path / "fork"
+    run_git(tmp_path, "clone", "--quiet", tmp_path / "upstream" / "audio", fork)
+    run_git(fork, "checkout", "--quiet", "-b", "topic")
+    topic_commit = commit_files(fork, {"new.py": ""})
+
+    source = ("--gitrepo-origin", fork, "--repo-hashtag", "topic", "--no-submodules", "--no-hipify")
+    place = ("--components", "audio", "--checkout-dir", tmp_path / "here")
+    answer = front("checkout", *CPU, *place, *source)
+
+    assert answer.exit_code == 0, answer.report
+    assert upstream_commit(tmp_path / "here") == topic_commit
+    assert topic_commit != refs["audio"]
+    # The run's lock is another matter.
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.usefixtures("refs")
+@pytest.mark.parametrize(
+    ("options", "exit_code", "name"),
+    [
+        pytest.param(("--components", "torch"), 2, "torch of mine", id="prebuilt project"),
+        pytest.param(("--components", "audio", "--repo-hashtag", "gone"), 6, "'gone'", id="unknown branch"),
+    ],
+)
+def test_names_what_cannot_be_checked_out(
+    front: Front, options: tuple[str, ...], exit_code: int, name: str
+) -> None:
+    answer = front("checkout", *CPU, *options)
+
+    assert answer.exit_code == exit_code
+    assert name in answer.report

@@ -5,20 +5,25 @@ from typing import Any
 
 import pytest
 
+from core.run.records import FileRecord
 from pytorch_build.standalone.fat import Request
-from pytorch_build.verbs import fat_wheel as verb
+from pytorch_build.verbs import fat_wheel
+from tests.kit.front_doors import FrontDoorResult
+from tests.kit.wheels import write_wheel
 
-Front = Callable[..., Any]
+Front = Callable[..., FrontDoorResult]
 
 FAMILY = "gfx94X-dcgpu"
+SAMPLE = ("--torch-ref", "sample")
 
 
 @pytest.fixture
-def made(monkeypatch: pytest.MonkeyPatch) -> list[Request]:
-    kept: list[Request] = []
+def requests(monkeypatch: pytest.MonkeyPatch) -> list[Request]:
+    """Return the wheels that are asked for, in the place of making them."""
+    asked: list[Request] = []
 
     def make(request: Request) -> Any:
-        kept.append(request)
+        asked.append(request)
         path = request.output / request.wheel.name
         return SimpleNamespace(
             file=SimpleNamespace(path=path, size=1, sha256="a" * 64),
@@ -27,14 +32,14 @@ def made(monkeypatch: pytest.MonkeyPatch) -> list[Request]:
             bundle=SimpleNamespace(libraries={}, data={}, search={}, machine={}),
         )
 
-    monkeypatch.setattr(verb, "make", make)
-    return kept
+    monkeypatch.setattr(fat_wheel, "make", make)
+    return asked
 
 
 @pytest.fixture
-def files(run: Any) -> dict[str, str]:
-    """Leave torch of two refs in the run, and another wheel."""
-    names = {}
+def torch_names(run: Any) -> dict[str, str]:
+    """Leave torch of two refs in the run, and another wheel; return the names by ref."""
+    names: dict[str, str] = {}
     for ref in ("sample", "nightly"):
         file = run.publish(run.wheel("torch", f"2.10.0+{ref}"))
         run.record("build_torch", file, torch_ref=ref, python="cp312", gpu_family=FAMILY)
@@ -43,69 +48,109 @@ def files(run: Any) -> dict[str, str]:
     return names
 
 
-def test_every_torch_of_the_run_is_made_stand_alone(
-    run: Any, front: Front, made: list[Request], files: dict[str, str]
+def test_every_torch_of_the_run_is_made_standalone(
+    run: Any, front: Front, requests: list[Request], torch_names: dict[str, str]
 ) -> None:
-    answer = front("fat-wheel", "--gpu-family", FAMILY, "--rocm", str(run.root))
-    assert answer.code == 0, answer.said
-    assert sorted(one.wheel.name for one in made) == sorted(files.values())
-    assert {(one.family, one.rocm) for one in made} == {(FAMILY, run.root)}
-    assert "fat_wheel: 2 in dist" in answer.said
-    made.clear()
-    assert front("fat-wheel", "--torch-ref", "sample", "--rocm", str(run.root)).code == 0
-    assert [(one.wheel.name, one.family) for one in made] == [(files["sample"], FAMILY)]
+    answer = front("fat-wheel", "--gpu-family", FAMILY, "--rocm", run.root)
+
+    assert answer.exit_code == 0, answer.report
+    assert sorted(request.wheel.name for request in requests) == sorted(torch_names.values())
+    assert {request.family for request in requests} == {FAMILY}
+    assert {request.rocm for request in requests} == {run.root}
 
 
-def test_a_host_wheel_comes_with_wheels_of_its_targets(run: Any, front: Front, made: list[Request]) -> None:
+def test_one_torch_ref_is_made_standalone(
+    run: Any, front: Front, requests: list[Request], torch_names: dict[str, str]
+) -> None:
+    answer = front("fat-wheel", *SAMPLE, "--rocm", run.root)
+
+    (request,) = requests
+    assert answer.exit_code == 0, answer.report
+    assert request.wheel.name == torch_names["sample"]
+    assert request.family == FAMILY
+
+
+@pytest.fixture
+def split_torch(run: Any) -> list[FileRecord]:
+    """Return a host wheel, two wheels of its family's targets, and one of another target."""
     names = ("torch", "amd-torch-device-gfx942", "amd-torch-device-gfx9-4", "amd-torch-device-gfx1100")
-    put = [run.publish(run.wheel(name, "2.10.0")) for name in names]
-    run.record("build_torch", *put, torch_ref="sample", python="cp312", gpu_family=FAMILY)
-    answer = front("fat-wheel", "--torch-ref", "sample", "--rocm", str(run.root))
-    assert answer.code == 0, answer.said
-    (one,) = made
-    assert [one.wheel.name, *(path.name for path in one.devices)] == [file.name for file in put[:3]]
-    paths = [run.store.fetch(file.key, run.root) for file in put]
-    answer = front("fat-wheel", "--rocm", str(run.root), *map(str, reversed(paths)))
-    assert answer.code == 0, answer.said
-    assert (made[-1].wheel, set(made[-1].devices)) == (paths[0], set(paths[1:]))
-    for wrong in (paths[1:], [paths[0], paths[0]]):
-        answer = front("fat-wheel", "--rocm", str(run.root), *map(str, wrong))
-        assert answer.code == 2
-        assert "One torch wheel becomes stand-alone at a time" in answer.said
+    files = [run.publish(run.wheel(name, "2.10.0")) for name in names]
+    run.record("build_torch", *files, torch_ref="sample", python="cp312", gpu_family=FAMILY)
+    return files
 
 
-@pytest.mark.usefixtures("files")
-def test_what_the_run_lacks_is_named(run: Any, front: Front, made: list[Request]) -> None:
+def test_a_host_wheel_of_the_run_comes_with_wheels_of_its_targets(
+    run: Any, front: Front, requests: list[Request], split_torch: list[FileRecord]
+) -> None:
+    answer = front("fat-wheel", *SAMPLE, "--rocm", run.root)
+
+    (request,) = requests
+    names = [request.wheel.name, *(path.name for path in request.devices)]
+    assert answer.exit_code == 0, answer.report
+    assert names == [file.name for file in split_torch[:3]]
+
+
+@pytest.fixture
+def split_paths(run: Any, split_torch: list[FileRecord]) -> list[Path]:
+    """Return the files of a host wheel and its device wheels, the host wheel first."""
+    return [run.store.fetch(file.key, run.root) for file in split_torch]
+
+
+def test_a_named_host_wheel_comes_with_the_named_device_wheels(
+    run: Any, front: Front, requests: list[Request], split_paths: list[Path]
+) -> None:
+    answer = front("fat-wheel", "--rocm", run.root, *reversed(split_paths))
+
+    (request,) = requests
+    assert answer.exit_code == 0, answer.report
+    assert request.wheel == split_paths[0]
+    assert set(request.devices) == set(split_paths[1:])
+
+
+@pytest.mark.parametrize("count", [0, 2])
+def test_refuses_any_number_of_host_wheels_but_one(
+    run: Any, front: Front, requests: list[Request], split_paths: list[Path], count: int
+) -> None:
+    host, *devices = split_paths
+
+    answer = front("fat-wheel", "--rocm", run.root, *[host] * count, *devices)
+
+    assert answer.exit_code == 2
+    assert "torch wheel" in answer.errors[0]
+    assert requests == []
+
+
+@pytest.mark.usefixtures("torch_names")
+def test_names_the_torch_that_the_run_lacks(front: Front, requests: list[Request]) -> None:
     answer = front("fat-wheel", "--torch-ref", "release/2.10", "--gpu-family", FAMILY)
-    assert answer.code == 4
-    assert f"Run local has no torch of release/2.10 for {FAMILY}." in answer.said
-    answer = front("fat-wheel", "--torch-ref", "sample", "--rocm-find-links", str(made_dir(run)))
-    assert answer.code == 7
-    assert f"{run.root / 'empty'} has no ROCm" in answer.said
-    assert made == []
+
+    assert answer.exit_code == 4
+    assert "release/2.10" in answer.errors[0]
+    assert FAMILY in answer.errors[0]
+    assert requests == []
 
 
-def made_dir(run: Any) -> Path:
-    folder: Path = run.root / "empty"
-    folder.mkdir()
-    return folder
+@pytest.mark.usefixtures("torch_names")
+def test_names_a_source_without_rocm(front: Front, requests: list[Request], tmp_path: Path) -> None:
+    (tmp_path / "empty").mkdir()
+
+    answer = front("fat-wheel", *SAMPLE, "--rocm-find-links", tmp_path / "empty")
+
+    assert answer.exit_code == 7
+    assert str(tmp_path / "empty") in answer.errors[0]
+    assert requests == []
 
 
-@pytest.mark.usefixtures("files")
-def test_rocm_comes_from_the_source_that_is_named(run: Any, front: Front, made: list[Request]) -> None:
-    folder = made_dir(run)
-    names = (
-        "rocm",
-        "rocm-sdk-core",
-        "rocm-sdk-libraries",
-        "rocm-sdk-device-gfx942",
-        "rocm-sdk-device-gfx1100",
-    )
-    for name in names:
-        run.wheel(name, "7.99.0.dev0+sample").rename(
-            folder / f"{name.replace('-', '_')}-7.99.0.dev0+sample-py3-none-any.whl"
-        )
-    answer = front("fat-wheel", "--torch-ref", "sample", "--rocm-find-links", str(folder))
-    assert answer.code == 0, answer.said
-    found = sorted(path.name.partition("-")[0] for path in made[0].rocm.iterdir())
-    assert found == ["rocm_sdk_core", "rocm_sdk_device_gfx942", "rocm_sdk_libraries"]
+@pytest.mark.usefixtures("torch_names")
+def test_rocm_comes_from_the_source_that_is_named(
+    front: Front, requests: list[Request], tmp_path: Path
+) -> None:
+    devices = ("rocm-sdk-device-gfx942", "rocm-sdk-device-gfx1100")
+    for name in ("rocm", "rocm-sdk-core", "rocm-sdk-libraries", *devices):
+        write_wheel(tmp_path / "links", name=name, version="7.99.0.dev0+sample")
+
+    answer = front("fat-wheel", *SAMPLE, "--rocm-find-links", tmp_path / "links")
+
+    assert answer.exit_code == 0, answer.report
+    packages = sorted(path.name.partition("-")[0] for path in requests[0].rocm.iterdir())
+    assert packages == ["rocm_sdk_core", "rocm_sdk_device_gfx942", "rocm_sdk_libraries"]

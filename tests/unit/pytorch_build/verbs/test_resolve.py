@@ -1,4 +1,5 @@
-from datetime import timedelta
+from collections.abc import Callable
+from datetime import datetime, time, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -10,90 +11,167 @@ from pytorch_build import context
 from pytorch_build.lock.source_lock import SourceLock
 from pytorch_build.verbs import resolve
 from rocm_packaging.origin import release_indexes
-from tests.conftest import Commit
-from tests.kit.plans import plan
-from tests.unit.pytorch_build.lock.test_plan import cell
+from tests.kit.front_doors import FrontDoorResult
+from tests.kit.plans import make_plan, pytorch_cell
+from tests.kit.repos import commit_files
+
+Front = Callable[..., FrontDoorResult]
+
+CPU = ("--torch-ref", "mine", "--gpu-family", "cpu")
 
 
 @pytest.mark.processes
-def test_a_ref_becomes_a_lock_that_a_job_can_pass_on(front: Any, refs: dict[str, str], run: Any) -> None:
-    answer = front("resolve", "--torch-ref", "mine", "--gpu-family", "cpu", "--compact")
-    assert answer.code == 0, answer.said
-    lock = SourceLock.from_compact(answer.out)
-    assert {name: one.commit for name, one in lock.projects.items() if name != "torch"} == refs
+def test_prints_a_lock_that_jobs_can_pass_on(front: Front, refs: dict[str, str], run: Any) -> None:
+    answer = front("resolve", *CPU, "--compact")
+
+    assert answer.exit_code == 0, answer.report
+    lock = SourceLock.from_compact(answer.output)
+    commits = {name: project.commit for name, project in lock.projects.items() if name != "torch"}
+    assert commits == refs
     assert (run.root / "out/local-linux/manifests/source-lock-mine.json").is_file()
-    for name, commit in refs.items():
-        assert any(line.startswith(name) and commit[:12] in line for line in answer.said.splitlines())
-    assert "2.10.0+cpu" in answer.said
 
 
 @pytest.mark.processes
-def test_the_local_run_is_resolved_anew_and_any_other_once(
-    front: Any, refs: dict[str, str], tmp_path: Path, commit_files: Commit
+def test_shows_commits_and_versions(front: Front, refs: dict[str, str]) -> None:
+    answer = front("resolve", *CPU)
+
+    lines = answer.report.splitlines()
+    for name, commit in refs.items():
+        assert any(line.startswith(name) and commit[:12] in line for line in lines)
+    assert "2.10.0+cpu" in answer.report
+
+
+@pytest.mark.processes
+def test_resolves_the_local_run_again(front: Front, refs: dict[str, str], tmp_path: Path) -> None:
+    front("resolve", *CPU)
+    newer_commit = commit_files(tmp_path / "upstream" / "audio", {"new.py": ""})
+
+    answer = front("resolve", *CPU)
+
+    assert newer_commit != refs["audio"]
+    assert newer_commit[:12] in answer.report
+
+
+@pytest.mark.processes
+def test_resolves_any_other_run_once(front: Front, refs: dict[str, str], tmp_path: Path) -> None:
+    front("resolve", *CPU, "--run-id", "77")
+    commit_files(tmp_path / "upstream" / "audio", {"new.py": ""})
+
+    answer = front("resolve", *CPU, "--run-id", "77")
+
+    assert refs["audio"][:12] in answer.report
+
+
+@pytest.mark.processes
+def test_a_commit_that_was_named_stays_for_later_steps(
+    front: Front, refs: dict[str, str], tmp_path: Path
 ) -> None:
-    words = ("resolve", "--torch-ref", "mine", "--gpu-family", "cpu")
-    front(*words)
-    front(*words, "--run-id", "77")
-    newer = commit_files(tmp_path / "upstream" / "audio", {"new.py": ""})
-    assert newer[:12] in front(*words).said
-    assert refs["audio"][:12] in front(*words, "--run-id", "77").said
-    assert front(*words, "--at", f"audio={refs['audio']}").code == 0
-    # what was named by --at stays for the stages that follow
-    checked_out = front("checkout", *words[1:], "--components", "audio")
-    assert checked_out.code == 0, checked_out.said
-    assert refs["audio"][:12] in checked_out.said
+    commit_files(tmp_path / "upstream" / "audio", {"new.py": ""})
+    assert front("resolve", *CPU, "--at", f"audio={refs['audio']}").exit_code == 0
+
+    answer = front("checkout", *CPU, "--components", "audio")
+
+    assert answer.exit_code == 0, answer.report
+    assert refs["audio"][:12] in answer.report
 
 
 @pytest.mark.processes
 @pytest.mark.usefixtures("refs")
-def test_an_origin_that_has_gone_is_named(front: Any, tmp_path: Path) -> None:
+def test_names_an_origin_that_has_gone(front: Front, tmp_path: Path) -> None:
     (tmp_path / "upstream" / "audio").rename(tmp_path / "moved")
-    answer = front("resolve", "--torch-ref", "mine", "--gpu-family", "cpu")
-    assert answer.code == 6
-    assert "audio of torch ref mine" in answer.said
+
+    answer = front("resolve", *CPU)
+
+    assert answer.exit_code == 6
+    assert "audio of torch ref mine" in answer.report
     assert len(answer.errors) == 1
-    moved = front(
-        *("resolve", "--torch-ref", "mine", "--gpu-family", "cpu"),
-        *("--git-mirror", f"{tmp_path / 'upstream' / 'audio'}={tmp_path / 'moved'}"),
-    )
-    assert moved.code == 0, moved.said
 
 
-def test_a_machine_without_a_gpu_resolves_all_the_same(
+@pytest.mark.processes
+@pytest.mark.usefixtures("refs")
+def test_asks_a_mirror_of_an_origin(front: Front, tmp_path: Path) -> None:
+    origin = tmp_path / "upstream" / "audio"
+    origin.rename(tmp_path / "moved")
+
+    answer = front("resolve", *CPU, "--git-mirror", f"{origin}={tmp_path / 'moved'}")
+
+    assert answer.exit_code == 0, answer.report
+
+
+def test_resolves_for_processors_without_a_gpu(
     run: Any, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(context, "detect", lambda: ())
-    assert resolve.any_context(run.common(torch_ref="nightly")).gpu_family == "cpu"
-    assert "versions without ROCm are locked" in capsys.readouterr().err
+
+    chosen = resolve.any_context(run.common(torch_ref="nightly"))
+
+    assert chosen.gpu_family == "cpu"
+    assert "ROCm" in capsys.readouterr().err
+
+
+def test_refuses_an_unknown_family_without_a_gpu(run: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(context, "detect", lambda: ())
+
     with pytest.raises(UsageError, match="gfx94x"):
         resolve.any_context(run.common(torch_ref="nightly", gpu_family="gfx94x"))
 
 
 @pytest.mark.processes
-def test_a_plan_is_completed_where_it_lies(
-    front: Any, refs: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_completes_a_plan_where_it_lies(
+    front: Front, refs: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    built = cell(gpu_family="cpu", torch_ref="mine", sessions=("build_vision", "build_audio"))
-    there = cell(gpu_family="cpu", torch_ref="mine", platform="windows", sessions=("build_audio",))
-    plan(built, there).write(tmp_path / "plan.json")
+    linux_cell = pytorch_cell(gpu_family="cpu", torch_ref="mine", sessions=("build_vision", "build_audio"))
+    windows_cell = pytorch_cell(
+        gpu_family="cpu", torch_ref="mine", platform="windows", sessions=("build_audio",)
+    )
+    make_plan(linux_cell, windows_cell).write(tmp_path / "plan.json")
     monkeypatch.setenv("GITHUB_OUTPUT", str(tmp_path / "outputs"))
+
     answer = front("resolve", "--plan", "plan.json", "--run-id", "77")
-    assert answer.code == 0, answer.said
-    found, _ = Plan.read(tmp_path / "plan.json").cells
-    assert found.versions == {"torchvision": "2.10.0+cpu", "torchaudio": "2.10.0+cpu"}
-    assert "linux_source_locks<<" in (tmp_path / "outputs").read_text()
-    assert refs["audio"] in (tmp_path / "outputs").read_text()
+
+    assert answer.exit_code == 0, answer.report
+    completed_cell, _windows_cell = Plan.read(tmp_path / "plan.json").cells
+    outputs = (tmp_path / "outputs").read_text()
+    assert completed_cell.versions == {"torchvision": "2.10.0+cpu", "torchaudio": "2.10.0+cpu"}
+    assert "linux_source_locks<<" in outputs
+    assert refs["audio"] in outputs
     for platform in ("linux", "windows"):
         assert (tmp_path / f"out/77-{platform}/manifests/source-lock-mine.json").is_file()
-    again = front("resolve", "--plan", "plan.json", "--torch-ref", "mine")
-    assert (again.code, "A plan names its torch refs" in again.said) == (2, True)
 
 
-def test_data_that_was_compared_too_long_ago_is_said(capsys: pytest.CaptureFixture[str]) -> None:
-    checked = release_indexes().checked
-    resolve._warn_of_old_data(checked)
-    assert capsys.readouterr().err == ""
-    resolve._warn_of_old_data(checked + timedelta(days=1000))
-    said = capsys.readouterr().err
-    assert "What rocm_indexes.toml says of release indexes is 1000 days old" in said
-    assert "What container.toml says of the image" in said
+@pytest.mark.usefixtures("refs")
+@pytest.mark.processes
+def test_refuses_a_torch_ref_beside_a_plan(front: Front, tmp_path: Path) -> None:
+    make_plan(pytorch_cell(gpu_family="cpu", torch_ref="mine")).write(tmp_path / "plan.json")
+
+    answer = front("resolve", "--plan", "plan.json", "--torch-ref", "mine")
+
+    assert answer.exit_code == 2
+    assert "torch ref" in answer.errors[0]
+
+
+@pytest.mark.parametrize(
+    ("days", "names"),
+    [
+        pytest.param(0, [], id="fresh"),
+        pytest.param(1000, ["rocm_indexes.toml", "container.toml"], id="old"),
+    ],
+)
+def test_warns_of_data_that_was_compared_with_upstream_long_ago(
+    front: Front, monkeypatch: pytest.MonkeyPatch, days: int, names: list[str]
+) -> None:
+    compared = datetime.combine(release_indexes().checked, time())
+
+    class Clock:
+        @staticmethod
+        def now(_zone: object) -> datetime:
+            return compared + timedelta(days=days)
+
+    monkeypatch.setattr(resolve, "datetime", Clock)
+
+    answer = front("resolve", "--plan", "nowhere.json")
+
+    warnings = [line for line in answer.report.splitlines() if line.startswith("warning: ")]
+    assert len(warnings) == len(names)
+    for warning, name in zip(warnings, names, strict=True):
+        assert name in warning

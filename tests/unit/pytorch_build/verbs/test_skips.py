@@ -4,20 +4,21 @@ from pathlib import Path
 
 import pytest
 
-from core.cli import main
-from pytorch_build.__main__ import VERBS
 from pytorch_build.test import skip_rules
+from tests.kit.front_doors import FrontDoorResult, run_pytorch_build
+from tests.kit.repos import write_files
 
-Front = Callable[..., tuple[int, str, str]]
+CallSkips = Callable[..., FrontDoorResult]
 
-RULES = """\
-[rules.one]
+MOON_RULE = """\
+[rules.moon]
 tests = [
     "test/a.py::TestA::test_x",
     "test/a.py::TestA::test_gone",
 ]
 reason = "It fails on a full moon."
-
+"""
+OLD_RULE = """\
 # long ago
 [rules.old]
 patterns = ["TestOld::*"]
@@ -25,95 +26,153 @@ os = ["windows"]
 reason = "It failed last year."
 expires = 2026-01-31
 """
-OWN = '[rules.own]\ngpu = ["any"]\npatterns = ["TestC::*"]\nreason = "It fails on GPUs."\n'
-SESSION = {"kind": "session", "schema": 1, "time": 1.5, "python": "3.12.7", "torch": "2.10.0+cpu"}
+RULES = f"{MOON_RULE}\n{OLD_RULE}"
+PRUNED_RULES = MOON_RULE.replace('    "test/a.py::TestA::test_gone",\n', "")
+PROJECT_RULES = '[rules.gpu]\ngpu = ["any"]\npatterns = ["TestC::*"]\nreason = "It fails on GPUs."\n'
+
+JOURNAL = [
+    {"kind": "session", "schema": 1, "time": 1.5, "python": "3.12.7", "torch": "2.10.0+cpu"},
+    {"kind": "collected", "tests": ["test/a.py::TestA::test_x"], "deselected": 0},
+]
 
 
 @pytest.fixture
-def skips(tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Front:
-    (tmp_path / "own").mkdir()
-    (tmp_path / "own" / "gpu.toml").write_text(OWN)
-    monkeypatch.setattr(skip_rules, "FOLDER", tmp_path / "own")  # prune writes
-    (tmp_path / "mine.toml").write_text(RULES)
-    lines = [SESSION, {"kind": "collected", "tests": ["test/a.py::TestA::test_x"], "deselected": 0}]
-    (tmp_path / "j").mkdir()
-    (tmp_path / "j" / "a.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+def rules_file(tmp_path: Path) -> Path:
+    """Return the user's rules."""
+    path = tmp_path / "mine.toml"
+    path.write_text(RULES)
+    return path
 
-    def call(*words: str) -> tuple[int, str, str]:
-        common = ["--gpu-family=cpu", "--torch-ref=release/2.10", f"--skips={tmp_path}/mine.toml"]
-        code = main("pytorch_build", "", VERBS, ["skips", *words, *common])
-        said = capfd.readouterr()
-        return code, said.out, said.err
+
+@pytest.fixture
+def journals(tmp_path: Path) -> Path:
+    """Return a folder with the journal of a collection, in which a test of the rules is gone."""
+    folder = tmp_path / "journals"
+    write_files(folder, {"a.jsonl": "".join(json.dumps(line) + "\n" for line in JOURNAL)})
+    return folder
+
+
+@pytest.fixture
+def skips(
+    tmp_path: Path, rules_file: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> CallSkips:
+    """Return the verb, about torch of release/2.10 without a GPU."""
+    write_files(tmp_path / "project", {"project.toml": PROJECT_RULES})
+    monkeypatch.setattr(skip_rules, "FOLDER", tmp_path / "project")  # which prune writes to
+
+    def call(*words: str | Path) -> FrontDoorResult:
+        options = ("--gpu-family=cpu", "--torch-ref=release/2.10", f"--skips={rules_file}")
+        exit_code = run_pytorch_build("skips", *words, *options)
+        captured = capfd.readouterr()
+        return FrontDoorResult(exit_code=exit_code, output=captured.out, report=captured.err)
 
     return call
 
 
-def test_list_says_which_rules_apply(skips: Front) -> None:
-    code, out, err = skips("list")
-    assert code == 0
-    assert out.startswith("mine.one: skip: It fails on a full moon.\n    test/a.py::TestA::test_x\n")
-    assert "torch 2.10 (release/2.10)" in err
-    assert "1 of 3 rules apply, with 2 tests and patterns." in err
-    assert "mine.old" in skips("list", "--os=windows")[1]
-    every = skips("list", "--all")[1].splitlines()
-    assert [line.partition(":")[0] for line in every if line[0] != " "] == ["gpu.own", "mine.one", "mine.old"]
+def test_lists_the_rules_that_apply(skips: CallSkips) -> None:
+    answer = skips("list")
 
-
-def test_explain_takes_tests_before_and_after_options(skips: Front) -> None:
-    code, out, _ = skips("explain", "test/a.py::TestA::test_x", "--os=linux", "test/a.py::test_x")
-    assert code == 0
-    assert "test/a.py::TestA::test_x: skipped, by mine.one\n" in out
-    assert "test/a.py::test_x: runs, no rule applies to it\n  mine.one nearly takes it" in out
-
-
-def test_check_names_what_is_stale_and_fails_for_what_has_expired(skips: Front, tmp_path: Path) -> None:
-    code, _, err = skips("check", "--journal", str(tmp_path / "j"))
-    assert code == 9
-    assert "mine.one: test/a.py::TestA::test_gone matches no test." in err
-    assert "Python 3.12.7, torch 2.10.0+cpu" in err  # as the journal has it
-    assert "mine.old expired on 2026-01-31: It failed last year." in err
-
-
-def test_prune_shows_then_does(skips: Front, tmp_path: Path) -> None:
-    file, journal = tmp_path / "mine.toml", str(tmp_path / "j")
-    code, out, err = skips("prune", "--dry-run", "--journal", journal)
-    assert code == 0
-    assert '-    "test/a.py::TestA::test_gone",\n' in out
-    assert "-# long ago\n-[rules.old]\n" in out
-    assert "Rules that would go: 1; tests of other rules: 1; changed files: 1." in err
-    assert file.read_text() == RULES
-    assert skips("prune", "--journal", journal)[0] == 0
-    assert file.read_text() == (
-        '[rules.one]\ntests = [\n    "test/a.py::TestA::test_x",\n]\nreason = "It fails on a full moon."\n'
+    assert answer.exit_code == 0
+    assert answer.output.startswith(
+        "mine.moon: skip: It fails on a full moon.\n    test/a.py::TestA::test_x\n"
     )
-    assert skips("check", "--journal", journal)[0] == 0
-    # a file without rules left goes
-    file.write_text(RULES[RULES.index("# long ago") :])
-    assert skips("prune")[0] == 0
-    assert not file.exists()
+    assert "mine.old" not in answer.output
+    assert "torch 2.10 (release/2.10)" in answer.report
+    assert "1 of 3 rules" in answer.report
+
+
+def test_lists_the_rules_of_another_platform(skips: CallSkips) -> None:
+    assert "mine.old" in skips("list", "--os=windows").output
+
+
+def test_lists_every_rule(skips: CallSkips) -> None:
+    lines = skips("list", "--all").output.splitlines()
+
+    names = [line.partition(":")[0] for line in lines if not line.startswith(" ")]
+    assert names == ["project.gpu", "mine.moon", "mine.old"]
+
+
+def test_explains_tests_before_and_after_options(skips: CallSkips) -> None:
+    answer = skips("explain", "test/a.py::TestA::test_x", "--os=linux", "test/a.py::test_x")
+
+    assert answer.exit_code == 0
+    assert "test/a.py::TestA::test_x: skipped, by mine.moon\n" in answer.output
+    assert "test/a.py::test_x: runs" in answer.output
+    assert "mine.moon nearly takes it" in answer.output
+
+
+def test_check_names_a_test_that_is_gone(skips: CallSkips, journals: Path) -> None:
+    answer = skips("check", "--journal", journals)
+
+    assert answer.exit_code == 9
+    assert "mine.moon: test/a.py::TestA::test_gone" in answer.report
+    # As the journal has it.
+    assert "Python 3.12.7, torch 2.10.0+cpu" in answer.report
+
+
+def test_check_names_a_rule_that_has_expired(skips: CallSkips, journals: Path) -> None:
+    answer = skips("check", "--journal", journals)
+
+    assert answer.exit_code == 9
+    assert "mine.old expired on 2026-01-31" in answer.report
+
+
+def test_a_dry_run_of_prune_shows_what_would_go(skips: CallSkips, rules_file: Path, journals: Path) -> None:
+    answer = skips("prune", "--dry-run", "--journal", journals)
+
+    assert answer.exit_code == 0
+    assert '-    "test/a.py::TestA::test_gone",\n' in answer.output
+    assert "-# long ago\n-[rules.old]\n" in answer.output
+    assert "changed files: 1" in answer.report
+    assert rules_file.read_text() == RULES
+
+
+def test_prune_removes_expired_rules_and_tests_that_are_gone(
+    skips: CallSkips, rules_file: Path, journals: Path
+) -> None:
+    answer = skips("prune", "--journal", journals)
+
+    assert answer.exit_code == 0
+    assert rules_file.read_text() == PRUNED_RULES
+    assert skips("check", "--journal", journals).exit_code == 0
+
+
+def test_prune_removes_a_file_without_rules(skips: CallSkips, rules_file: Path) -> None:
+    rules_file.write_text(OLD_RULE)
+
+    assert skips("prune").exit_code == 0
+
+    assert not rules_file.exists()
 
 
 @pytest.mark.parametrize(
-    ("words", "code", "said"),
+    ("words", "name"),
     [
-        (["explain"], 2, "Which test?"),
-        (["explain", "test_x"], 2, "'test_x' is not a test id"),
-        (["explain", "--al", "test/a.py::test_x"], 2, "unrecognized arguments: --al"),
-        (["list", "test/a.py::test_x"], 2, "list takes no test ids"),
-        (["lst"], 2, "invalid choice: 'lst'"),
-        (["check", "--try"], 2, "Where are the tests?"),
-        (["check", "--pytorch-dir", "up"], 2, "--python PATH"),
+        pytest.param(("explain",), "test", id="no test"),
+        pytest.param(("explain", "test_x"), "'test_x'", id="no test id"),
+        pytest.param(("explain", "--al", "test/a.py::test_x"), "--al", id="short option"),
+        pytest.param(("list", "test/a.py::test_x"), "list", id="test that nothing takes"),
+        pytest.param(("lst",), "'lst'", id="unknown action"),
+        pytest.param(("check", "--try"), "tests", id="no tests to try"),
+        pytest.param(("check", "--pytorch-dir", "up"), "--python PATH", id="no Python to try with"),
     ],
 )
-def test_what_cannot_be_meant_is_refused(skips: Front, words: list[str], code: int, said: str) -> None:
-    found, _, err = skips(*words)
-    assert found == code
-    assert said in err
+def test_refuses_words_that_have_no_meaning(skips: CallSkips, words: tuple[str, ...], name: str) -> None:
+    answer = skips(*words)
+
+    assert answer.exit_code == 2
+    assert name in answer.report
 
 
-def test_journals_of_another_torch_prove_nothing(skips: Front, tmp_path: Path) -> None:
-    code, _, err = skips("prune", "--journal", str(tmp_path / "j"), "--torch-version", "2.11")
-    assert code == 2
-    assert "A journal is of torch 2.10.0+cpu, and this is about torch 2.11" in err
+def test_refuses_journals_of_another_torch(skips: CallSkips, journals: Path) -> None:
+    answer = skips("prune", "--journal", journals, "--torch-version", "2.11")
+
+    assert answer.exit_code == 2
+    assert "torch 2.10.0+cpu" in answer.report
+    assert "torch 2.11" in answer.report
+
+
+def test_refuses_a_folder_without_journals(skips: CallSkips, tmp_path: Path) -> None:
     (tmp_path / "empty").mkdir()
-    assert skips("check", "--journal", str(tmp_path / "empty"))[0] == 4
+
+    assert skips("check", "--journal", tmp_path / "empty").exit_code == 4

@@ -1,4 +1,5 @@
 import json
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -6,148 +7,253 @@ import pytest
 
 from ci.promote import runs
 from core import junit
-from core.cli import main
+from core.errors import CheckError
 from core.junit import Case, Document, Suite
 from core.run import records
-from pytorch_build.__main__ import VERBS
+from core.run.records import Record
 from pytorch_build.test import reports, shards
 from pytorch_build.test.results import EXISTING, MAY_SKIP, Origin, Report
+from tests.kit.front_doors import run_pytorch_build
 
 GROUP = "cpu"
-MIX = {
-    "ok": ("passed", ""),
-    "wrong": ("failed", "assert 1 == 2"),
-    "broken": ("error", "RuntimeError: set-up"),
-    "skipped": ("skipped", "no GPU"),
-    "known": ("xfailed", "known"),
-    "flaky": ("failed", "assert False"),
+RECORD = "test_torch-sample-cp312"
+WHEELS = {"torch.whl": "a" * 64}
+
+
+# Reports of a folder, whatever wrote them.
+
+MIXED_CASES = {
+    "passes": ("passed", ""),
+    "fails": ("failed", "assert 1 == 2"),
+    "breaks": ("error", "RuntimeError: set-up"),
+    "skips": ("skipped", "no GPU"),
+    "fails_as_known": ("xfailed", "known"),
+    "is_flaky": ("failed", "assert False"),
 }
 
 
-def door(*words: object) -> int:
-    return main("pytorch_build", "", VERBS, [str(word) for word in ("test-report", *words)])
-
-
 def case(name: str, outcome: Any, line: str = "") -> Case:
+    """Return the result of a test."""
     return Case(test=f"test_mix.py::test_{name}", outcome=outcome, line=line, file="test_mix.py")
 
 
-def test_a_mix_of_reports_against_the_truth(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    reports = tmp_path / "reports"
-    first = junit.write(Document(cases=tuple(case(name, *facts) for name, facts in MIX.items())))
-    written = {
-        "mix/1.xml": first,
-        "mix/2.xml": junit.write(Document(cases=(case("flaky", "passed"),))),
-        "torn/1.xml": first[:-40],
+@pytest.fixture
+def folder_reports(tmp_path: Path) -> Path:
+    """Return a folder of reports: of each outcome, cut off, empty, and of tests that took Python along."""
+    mixed = junit.write(Document(cases=tuple(case(name, *facts) for name, facts in MIXED_CASES.items())))
+    second_attempt = junit.write(Document(cases=(case("is_flaky", "passed"),)))
+    crashes = junit.write(Document(cases=(case("dies", "crashed"), case("hangs", "timeout"))))
+    contents = {
+        "mixed/1.xml": mixed,
+        "mixed/2.xml": second_attempt,
+        "torn/1.xml": mixed[:-40],
         "empty/1.xml": b"",
-        "crashed/1.xml": junit.write(Document(cases=(case("dies", "crashed"), case("hangs", "timeout")))),
+        "crashed/1.xml": crashes,
     }
-    for name, content in written.items():
-        (reports / name).parent.mkdir(parents=True, exist_ok=True)
-        (reports / name).write_bytes(content)
-    step = tmp_path / "step.md"
-    monkeypatch.setenv("GITHUB_STEP_SUMMARY", str(step))
-    options = ("--summary", tmp_path / "s.md", "--json", tmp_path / "s.json")
-    assert door("--input-dir", reports, *options) == 9
-    data = json.loads((tmp_path / "s.json").read_text())
+    for name, content in contents.items():
+        path = tmp_path / "reports" / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(content)
+    return tmp_path / "reports"
+
+
+@pytest.fixture
+def summary(folder_reports: Path, tmp_path: Path) -> Mapping[str, Any]:
+    """Return the JSON summary of the folder, by the reports' folders."""
+    path = tmp_path / "summary.json"
+    assert run_pytorch_build("test-report", "--input-dir", folder_reports, "--json", path) == 9
+    data = json.loads(path.read_text())
     assert not data["passed"]
-    found = {one["stage"]: one for one in data["tests"]}
-    outcomes = ("passed", "failed", "error", "skipped", "xfailed", "flaky")
-    assert {name: count for name, count in found["mix"]["totals"].items() if count} == dict.fromkeys(
-        outcomes, 1
-    )
-    assert found["mix"]["problems"] == []
-    assert {one["test"]: one["line"] for one in found["mix"]["failures"]} == {
-        "test_mix.py::test_wrong": "assert 1 == 2",
-        "test_mix.py::test_broken": "RuntimeError: set-up",
+    return {tested["stage"]: tested for tested in data["tests"]}
+
+
+def test_counts_each_outcome_of_a_folder(summary: Mapping[str, Any]) -> None:
+    mixed = summary["mixed"]
+
+    counts = {outcome: count for outcome, count in mixed["totals"].items() if count}
+    assert counts == dict.fromkeys(("passed", "failed", "error", "skipped", "xfailed", "flaky"), 1)
+    assert mixed["problems"] == []
+
+
+def test_tells_failures_with_their_messages(summary: Mapping[str, Any]) -> None:
+    mixed = summary["mixed"]
+
+    assert {failure["test"]: failure["line"] for failure in mixed["failures"]} == {
+        "test_mix.py::test_fails": "assert 1 == 2",
+        "test_mix.py::test_breaks": "RuntimeError: set-up",
     }
-    assert [one["test"] for one in found["mix"]["flaky"]] == ["test_mix.py::test_flaky"]
-    assert {one["outcome"] for one in found["crashed"]["failures"]} == {"crashed", "timeout"}
-    assert len(found["torn"]["problems"]) == len(found["empty"]["problems"]) == 1
-    # 2 of the mix, the same 2 and the unlucky attempt of the torn one, 2 that took the interpreter along
-    assert sum(len(one["failures"]) for one in data["tests"]) in range(4, 8)
-    told = capsys.readouterr().err
-    assert "test_mix.py::test_wrong failed: assert 1 == 2" in told
-    assert "torn" in told
-    text = (tmp_path / "s.md").read_text()
-    assert text.startswith("### Tests in reports: 1 crashed, 1 timeout, ")
-    assert step.read_text().strip() == text.strip()
+    assert [flaky["test"] for flaky in mixed["flaky"]] == ["test_mix.py::test_is_flaky"]
+    assert {failure["outcome"] for failure in summary["crashed"]["failures"]} == {"crashed", "timeout"}
 
 
-def shard(run: Any, at: int, *cases: Case, status: str = "ok") -> None:
-    """Leave what a shard of test_torch leaves in a run."""
+def test_tells_reports_that_cannot_be_read(summary: Mapping[str, Any]) -> None:
+    assert len(summary["torn"]["problems"]) == 1
+    assert len(summary["empty"]["problems"]) == 1
+    assert summary["empty"]["failures"] == []
+
+
+def test_writes_the_same_page_for_the_job_and_the_file(
+    folder_reports: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("GITHUB_STEP_SUMMARY", str(tmp_path / "job.md"))
+
+    run_pytorch_build("test-report", "--input-dir", folder_reports, "--summary", tmp_path / "page.md")
+
+    page = (tmp_path / "page.md").read_text()
+    assert page.startswith("### Tests in reports: 1 crashed, 1 timeout, ")
+    assert (tmp_path / "job.md").read_text().strip() == page.strip()
+
+
+def test_prints_the_failures_of_a_folder(folder_reports: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    run_pytorch_build("test-report", "--input-dir", folder_reports)
+
+    printed = capsys.readouterr().err
+    assert "test_mix.py::test_fails failed: assert 1 == 2" in printed
+    assert "torn" in printed
+
+
+# Shards of a run.
+
+
+def write_shard(run: Any, index: int) -> None:
+    """Leave what a shard of two of test_torch leaves in run 17: one test, which passed."""
     origin = Origin(stage="test_torch", torch_ref="sample", python="cp312", gpu_family=GROUP, run_id="17")
-    part = shards.Shard(index=at, count=2)
-    outputs = run.common(run_id="17").outputs
-    suites = {one.file: Suite(properties={EXISTING: "1"}) for one in cases}
-    document = Document(cases=cases, suites=suites, properties={MAY_SKIP: "50"})
-    report = Report(origin=origin, document=document, shard=part, plan="p")
-    details = dict(reports.put_report(run.store, outputs, GROUP, report))
-    made = run.record("x", group=GROUP, run_id="17", torch_ref="sample", python="cp312", gpu_family=GROUP)
-    run.store.delete(outputs.record_key(GROUP, made.name))
-    inputs = {"files": {"torch.whl": "a" * 64}, "arguments": [], "installed": True, "config": "default"}
-    said = {"stage": reports.stage_name(origin, part), "status": status, "inputs": inputs, "details": details}
-    records.write(run.store, outputs, GROUP, made.model_copy(update=said))
+    shard = shards.Shard(index=index, count=2)
+    file = f"test/test_{index}.py"
+    case = Case(test=f"{file}::T::x", outcome="passed", seconds=1.5, file=file)
+    document = Document(
+        cases=(case,), suites={file: Suite(properties={EXISTING: "1"})}, properties={MAY_SKIP: "50"}
+    )
+    report = Report(origin=origin, document=document, shard=shard, plan="p")
+    details = reports.put_report(run.store, run.common(run_id="17").outputs, GROUP, report)
+
+    inputs = {"files": WHEELS, "arguments": [], "installed": True, "config": "default"}
+    cell = {"torch_ref": "sample", "python": "cp312", "gpu_family": GROUP}
+    stage = reports.stage_name(origin, shard)
+    run.record(stage, group=GROUP, run_id="17", inputs=inputs, details=dict(details), **cell)
 
 
-def good(name: str, seconds: float = 1.5) -> Case:
-    return Case(test=f"test/{name}.py::T::x", outcome="passed", seconds=seconds, file=f"test/{name}.py")
+@pytest.fixture
+def two_shards(run: Any) -> Any:
+    """Return a run whose two shards passed."""
+    write_shard(run, 1)
+    write_shard(run, 2)
+    return run
 
 
-def judged(run: Any) -> dict[str, tuple[str, str]]:
+def report_run(run: Any, *options: object) -> int:
+    """Report the tests of run 17."""
+    return run_pytorch_build("test-report", "--run-id", 17, "--store", run.store.url, *options)
+
+
+def read_record(run: Any, name: str = RECORD) -> Record | None:
+    """Return a record of run 17; None where there is none."""
+    return records.read(run.store, run.common(run_id="17").outputs, GROUP, name)
+
+
+def promotion_outcomes(run: Any) -> dict[str, str]:
+    """Return what a promotion makes of the tests."""
     group = runs.read_group(run.store, run.common(run_id="17").outputs, GROUP)
-    return {one.evidence.stage: (one.outcome, one.why) for one in group.tests}
+    return {test.evidence.stage: test.outcome for test in group.tests}
 
 
-def test_shards_make_the_gates_record(run: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    shard(run, 1, good("test_a"))
-    assert door("--run-id", 17, "--store", run.store.url) == 9
-    assert "no report of shard 2/2" in capsys.readouterr().err
-    outputs = run.common(run_id="17").outputs
-    failed = records.read(run.store, outputs, GROUP, "test_torch-sample-cp312.failed")
-    assert failed is not None
-    assert judged(run)["test_torch"][0] == "failed"
-    shard(run, 2, good("test_b"))
-    before = [one.key for one in run.store.list("17-linux")]
-    assert door("--run-id", 17, "--store", run.store.url, "--dry-run") == 0
-    assert [one.key for one in run.store.list("17-linux")] == before
-    options = ("--run-id", 17, "--store", run.store.url, "--expect", "torch-sample-cp312")
-    assert door(*options, "--record-durations", "--json", tmp_path / "d.json") == 0
-    record = records.read(run.store, outputs, GROUP, "test_torch-sample-cp312")
+def test_a_missing_shard_is_a_failure(run: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    write_shard(run, 1)
+
+    assert report_run(run) == CheckError.exit_code
+
+    assert "2/2" in capsys.readouterr().err
+    assert read_record(run, f"{RECORD}.failed") is not None
+    assert promotion_outcomes(run)["test_torch"] == "failed"
+
+
+def test_all_shards_make_the_record_of_the_whole(two_shards: Any) -> None:
+    assert report_run(two_shards, "--expect", "torch-sample-cp312") == 0
+
+    record = read_record(two_shards)
     assert record is not None
-    assert record.inputs["files"] == {"torch.whl": "a" * 64}
-    clean = dict.fromkeys(("failures", "errors", "skipped", "unexplained"), 0)
-    assert record.details["tests"] == {**clean, "tests": 2, "existing": 2}
-    assert records.read(run.store, outputs, GROUP, "test_torch-sample-cp312.failed") is None
-    kept = json.loads(run.store.read(f"17-linux/reports/{GROUP}/test-report.json"))
-    assert kept["passed"]
-    known = shards.for_run(run.store, run.common(run_id="18").outputs, GROUP, "default")
-    expected = {"test/test_a.py": 1.5, "test/test_b.py": 1.5}
-    assert {name: one.seconds for name, one in known.files.items()} == expected
-    # again: the same verdict, from the shards and not from what was made of them
-    assert door(*options) == 0
-    assert judged(run)["test_torch"] == ("passed", "")
+    assert record.inputs["files"] == WHEELS
+    assert record.details["tests"] == {
+        "tests": 2,
+        "existing": 2,
+        "failures": 0,
+        "errors": 0,
+        "skipped": 0,
+        "unexplained": 0,
+    }
+    assert promotion_outcomes(two_shards)["test_torch"] == "passed"
 
 
-@pytest.mark.parametrize(("words", "code"), [(("--run-id", 99), 4), (("--input-dir", "/nowhere/at/all"), 4)])
-def test_nothing_to_report_is_an_error(run: Any, words: tuple[object, ...], code: int) -> None:
-    assert door("--store", run.store.url, *words) == code
+def test_all_shards_end_the_failure_of_a_missing_one(run: Any) -> None:
+    write_shard(run, 1)
+    report_run(run)
+
+    write_shard(run, 2)
+    report_run(run)
+
+    assert read_record(run, f"{RECORD}.failed") is None
 
 
-def test_another_platforms_part_of_a_run_is_judged_by_this_machine(run: Any) -> None:
-    shard(run, 1, good("test_a"))
-    shard(run, 2, good("test_b"))
-    there = run.store.root / "17-windows"
-    (run.store.root / "17-linux").rename(there)
-    for path in there.rglob("*.json"):
+def test_reports_again_from_the_shards_themselves(two_shards: Any) -> None:
+    report_run(two_shards)
+
+    assert report_run(two_shards) == 0
+
+    report = json.loads(two_shards.store.read(f"17-linux/reports/{GROUP}/test-report.json"))
+    assert report["passed"]
+    assert promotion_outcomes(two_shards)["test_torch"] == "passed"
+
+
+def test_a_dry_run_writes_nothing(two_shards: Any) -> None:
+    keys = [stored.key for stored in two_shards.store.list("17-linux")]
+
+    assert report_run(two_shards, "--dry-run") == 0
+
+    assert [stored.key for stored in two_shards.store.list("17-linux")] == keys
+
+
+def test_records_durations_for_later_runs(two_shards: Any) -> None:
+    assert report_run(two_shards, "--record-durations") == 0
+
+    later_run = two_shards.common(run_id="18").outputs
+    durations = shards.for_run(two_shards.store, later_run, GROUP, "default")
+    assert {name: file.seconds for name, file in durations.files.items()} == {
+        "test/test_1.py": 1.5,
+        "test/test_2.py": 1.5,
+    }
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        pytest.param(("--run-id", 99), id="no such run"),
+        pytest.param(("--input-dir", "/nowhere/at/all"), id="no such folder"),
+    ],
+)
+def test_no_report_is_an_error(run: Any, options: tuple[object, ...]) -> None:
+    assert run_pytorch_build("test-report", "--store", run.store.url, *options) == 4
+
+
+@pytest.fixture
+def windows_run(two_shards: Any) -> Any:
+    """Return a run whose two shards passed on Windows."""
+    folder = two_shards.store.root / "17-windows"
+    (two_shards.store.root / "17-linux").rename(folder)
+    for path in folder.rglob("*.json"):
         text = path.read_text(encoding="utf-8").replace('"platform": "linux"', '"platform": "windows"')
         path.write_text(text.replace("17-linux/", "17-windows/"), encoding="utf-8")
-    options = ("--run-id", 17, "--store", run.store.url)
-    assert door(*options) == 4
-    assert door(*options, "--platform", "windows") == 0
-    kept = json.loads((there / "reports" / GROUP / "test-report.json").read_text(encoding="utf-8"))
-    assert kept["passed"]
-    assert (there / "manifests" / GROUP / "test_torch-sample-cp312.json").is_file()
-    assert not (run.store.root / "17-linux").exists()
+    return two_shards
+
+
+def test_a_run_of_another_platform_is_not_this_platforms(windows_run: Any) -> None:
+    assert report_run(windows_run) == 4
+
+
+def test_reports_a_run_of_another_platform(windows_run: Any) -> None:
+    assert report_run(windows_run, "--platform", "windows") == 0
+
+    folder = windows_run.store.root / "17-windows"
+    report = json.loads((folder / "reports" / GROUP / "test-report.json").read_text(encoding="utf-8"))
+    assert report["passed"]
+    assert (folder / "manifests" / GROUP / f"{RECORD}.json").is_file()
+    assert not (windows_run.store.root / "17-linux").exists()

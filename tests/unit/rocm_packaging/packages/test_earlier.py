@@ -1,4 +1,4 @@
-from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -6,56 +6,75 @@ import pytest
 from core.archive import packed
 from core.files import sha256
 from rocm_packaging.packages.build import BuildRequest, build
-from tests.kit.artifact_sets import request
-from tests.unit.rocm_packaging.packages.test_build import unsplit_set
+from tests.kit.artifacts import build_request, write_artifact, write_unsplit_set
+
+FAMILY = "gfx94X-dcgpu"
+# the changed header, and the RECORD of each wheel, which is in no RECORD itself
+CHANGED_MEMBERS = 1 + 3
+ALL_MEMBERS_AT_LEAST = 10
 
 
 @pytest.fixture
-def asked(tmp_path: Path) -> BuildRequest:
-    """What was built once, of which one file has changed since."""
-    first = request(unsplit_set(tmp_path / "artifacts"), families=("gfx94X-dcgpu",))
-    build(first)
-    header = next((tmp_path / "artifacts").rglob("hip.h"))
-    header.write_text("changed\n" * 9)
-    return first
+def request_after_change(tmp_path: Path) -> BuildRequest:
+    """Return the request of a build that was done once, before one of its files changed."""
+    artifacts = write_unsplit_set(tmp_path / "artifacts")
+    request = replace(build_request(artifacts), families=(FAMILY,))
+    build(request)
+    write_artifact(artifacts, "core-hip_dev_generic", {"include/hip/hip.h": "changed\n" * 9})
+    return request
 
 
 @pytest.fixture
-def deflated(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """Sizes of all that is deflated from now on."""
+def deflated_sizes(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Return the list of sizes that grows with each piece that is deflated from now on."""
     sizes: list[int] = []
-    real: Callable[..., bytes] = packed.deflate_run
+    deflate_run = packed.deflate_run
 
-    def counted(data: memoryview, level: int, *, last: bool) -> bytes:
+    def count(data: memoryview, level: int, *, last: bool) -> bytes:
         sizes.append(len(data))
-        return real(data, level, last=last)
+        return deflate_run(data, level, last=last)
 
-    monkeypatch.setattr(packed, "deflate_run", counted)
+    monkeypatch.setattr(packed, "deflate_run", count)
     return sizes
 
 
-def test_only_what_changed_is_deflated_and_the_bytes_are_those_of_a_first_build(
-    asked: BuildRequest, deflated: list[int], tmp_path: Path
+def test_deflates_only_what_changed(request_after_change: BuildRequest, deflated_sizes: list[int]) -> None:
+    build(request_after_change)
+
+    assert len(deflated_sizes) == CHANGED_MEMBERS
+
+
+def test_builds_the_bytes_of_a_first_build(
+    request_after_change: BuildRequest, deflated_sizes: list[int], tmp_path: Path
 ) -> None:
-    again = {one.path.name: one.sha256 for one in build(asked).files}
-    few = len(deflated)
-    folder = tmp_path / "fresh"
-    fresh = build(request(asked.artifact_dir, families=asked.families, output_dir=folder))
-    assert again == {one.path.name: one.sha256 for one in fresh.files}
-    assert again == {path.name: sha256(path) for path in asked.output_dir.glob("rocm*")}
-    # the changed header, and each wheel's RECORD, which lists no digest of itself
-    assert few == 1 + 3
-    assert len(deflated) - few > 10
+    packages = build(replace(request_after_change, output_dir=tmp_path / "fresh"))
+    assert len(deflated_sizes) > ALL_MEMBERS_AT_LEAST
+
+    rebuilt_packages = build(request_after_change)
+
+    assert rebuilt_packages.digests == packages.digests
+    for file in rebuilt_packages.files:
+        assert sha256(file.path) == file.sha256
 
 
-@pytest.mark.parametrize("what", ["another level", "a wheel with other bytes", "no wheel"])
-def test_wheels_of_other_builds_are_no_source(asked: BuildRequest, deflated: list[int], what: str) -> None:
-    wheels = sorted(asked.output_dir.glob("*.whl"))
-    for wheel in wheels:
-        if what == "a wheel with other bytes":
+def test_deflates_everything_at_another_level(
+    request_after_change: BuildRequest, deflated_sizes: list[int]
+) -> None:
+    build(replace(request_after_change, level=9))
+
+    assert len(deflated_sizes) > ALL_MEMBERS_AT_LEAST
+
+
+@pytest.mark.parametrize("is_changed", [False, True], ids=["deleted", "changed"])
+def test_deflates_everything_without_the_wheels_of_the_last_build(
+    request_after_change: BuildRequest, deflated_sizes: list[int], *, is_changed: bool
+) -> None:
+    for wheel in sorted(request_after_change.output_dir.glob("*.whl")):
+        if is_changed:
             wheel.write_bytes(wheel.read_bytes() + b"x")
-        elif what == "no wheel":
+        else:
             wheel.unlink()
-    level = 9 if what == "another level" else None
-    build(request(asked.artifact_dir, families=asked.families, output_dir=asked.output_dir, level=level))
-    assert len(deflated) > 10
+
+    build(request_after_change)
+
+    assert len(deflated_sizes) > ALL_MEMBERS_AT_LEAST

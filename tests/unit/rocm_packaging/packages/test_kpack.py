@@ -11,10 +11,16 @@ from hypothesis import strategies as st
 from rocm_packaging.packages import kpack
 from rocm_packaging.packages.kpack import Kernel, KpackError
 
-PARTS = st.dictionaries(
+Codes = dict[tuple[str, str], bytes]
+
+TARGET = "gfx942"
+BINARY = "lib/x.so#0"
+HEADER_SIZE = 64
+
+codes_of_libraries = st.dictionaries(
     st.tuples(
-        st.from_regex(r"lib/[a-z]{1,6}\.so#[0-9]{1,3}", fullmatch=True),
-        st.sampled_from(("gfx942", "gfx942:xnack+", "gfx942:xnack-")),
+        st.builds("lib/{}.so#{}".format, st.sampled_from(["a", "b", "rocblas"]), st.integers(0, 999)),
+        st.sampled_from((TARGET, "gfx942:xnack+", "gfx942:xnack-")),
     ),
     st.binary(max_size=300),
     min_size=1,
@@ -22,99 +28,159 @@ PARTS = st.dictionaries(
 )
 
 
-def written(parts: dict[tuple[str, str], bytes], *, piece: int = 7) -> bytes:
-    frames = [zstandard.ZstdCompressor().compress(data) for data in parts.values()]
-    kernels = [
-        (Kernel(binary=binary, target=target, size=len(data)), len(frame))
-        for ((binary, target), data), frame in zip(parts.items(), frames, strict=True)
-    ]
-    pieces = [frame[at : at + piece] for frame in frames for at in range(0, len(frame), piece)]
+def write_archive(codes: Codes, *, part_size: int = 7) -> bytes:
+    """Return an archive of codes, by library and target, whose frames come in parts."""
+    compressor = zstandard.ZstdCompressor()
+    parts: list[bytes] = []
+    kernels: list[tuple[Kernel, int]] = []
+    for (binary, target), code in codes.items():
+        frame = compressor.compress(code)
+        kernels.append((Kernel(binary=binary, target=target, size=len(code)), len(frame)))
+        parts += [frame[start : start + part_size] for start in range(0, len(frame), part_size)]
+
     stream = io.BytesIO()
-    kpack.write(stream, "torch", "gfx942", pieces, kernels)
+    kpack.write(stream, "torch", TARGET, parts, kernels)
     return stream.getvalue()
 
 
-@given(PARTS)
-def test_what_is_written_is_read(parts: dict[tuple[str, str], bytes]) -> None:
-    stream = io.BytesIO(written(parts))
+def read_codes(content: bytes) -> Codes:
+    """Return the codes in an archive, by library and target."""
+    stream = io.BytesIO(content)
     archive = kpack.read(stream)
-    found = {(one.binary, one.target): archive.content(stream, one) for one in archive.kernels}
-    assert found.items() >= parts.items()
-    # a library without code for one mode of the GPU has its general code under that mode, too
-    for binary, target in found.keys() - parts.keys():
-        assert target != "gfx942"
-        assert found[binary, target] == parts[binary, "gfx942"]
-    general = {binary for binary, target in parts if target == "gfx942"}
-    assert all((binary, target) in found for binary in general for target in archive.targets)
-    assert archive.targets == tuple(sorted({target for _, target in parts}))
-    assert (archive.group, archive.packed) == ("torch", True)
+    return {(kernel.binary, kernel.target): archive.content(stream, kernel) for kernel in archive.kernels}
 
 
-def test_the_layout_is_the_one_that_the_runtime_reads() -> None:
-    data = written({("lib/x.so#0", "gfx942"): b"code" * 50, ("lib/x.so#1", "gfx942"): b"more"})
-    magic, version, at = struct.unpack_from("<4sIQ", data)
-    table = msgpack.unpackb(data[at:])
-    assert (magic, version, data[16:64]) == (b"KPAK", 1, bytes(48))
+# Archives
+
+
+@given(codes_of_libraries)
+def test_reads_the_codes_that_were_written(codes: Codes) -> None:
+    assert read_codes(write_archive(codes)).items() >= codes.items()
+
+
+@given(codes_of_libraries)
+def test_offers_general_code_of_a_library_for_each_mode_of_the_gpu(codes: Codes) -> None:
+    archived_targets = {target for _, target in codes}
+    expected_codes = dict(codes)
+    for (binary, target), code in codes.items():
+        if target == TARGET:
+            for mode in archived_targets:
+                expected_codes.setdefault((binary, mode), code)
+
+    assert read_codes(write_archive(codes)) == expected_codes
+
+
+def test_knows_the_group_and_the_targets_of_an_archive() -> None:
+    content = write_archive({(BINARY, "gfx942:xnack+"): b"code", (BINARY, TARGET): b"code"})
+
+    archive = kpack.read(io.BytesIO(content))
+
+    assert archive.group == "torch"
+    assert archive.targets == (TARGET, "gfx942:xnack+")
+    assert archive.packed
+
+
+FIRST_CODE = b"code" * 50
+TWO_KERNELS = write_archive({(BINARY, TARGET): FIRST_CODE, ("lib/x.so#1", TARGET): b"more"})
+
+
+def test_writes_the_header_that_the_runtime_reads() -> None:
+    magic, version, _table_offset = struct.unpack_from("<4sIQ", TWO_KERNELS)
+
+    assert magic == b"KPAK"
+    assert version == 1
+    assert TWO_KERNELS[16:HEADER_SIZE] == bytes(48)
+
+
+def test_writes_the_table_that_the_runtime_reads() -> None:
+    (table_offset,) = struct.unpack_from("<Q", TWO_KERNELS, 8)
+
+    table = msgpack.unpackb(TWO_KERNELS[table_offset:])
+
     assert table["compression_scheme"] == "zstd-per-kernel"
-    assert (table["zstd_offset"], table["zstd_offset"] + table["zstd_size"]) == (64, at)
-    assert table["toc"]["lib/x.so#1"]["gfx942"] == {"type": "hsaco", "ordinal": 1, "original_size": 4}
-    count, first = struct.unpack_from("<II", data, 64)
-    assert count == 2
-    assert zstandard.ZstdDecompressor().decompress(data[72 : 72 + first]) == b"code" * 50
+    assert table["zstd_offset"] == HEADER_SIZE
+    assert table["zstd_size"] == table_offset - HEADER_SIZE
+    assert table["toc"]["lib/x.so#1"][TARGET] == {"type": "hsaco", "ordinal": 1, "original_size": 4}
 
 
-def test_uncompressed_archives_are_read_too() -> None:
+def test_writes_a_frame_for_each_kernel_behind_its_size() -> None:
+    frame_count, first_size = struct.unpack_from("<II", TWO_KERNELS, HEADER_SIZE)
+    first_frame = TWO_KERNELS[HEADER_SIZE + 8 : HEADER_SIZE + 8 + first_size]
+
+    assert frame_count == 2
+    assert zstandard.ZstdDecompressor().decompress(first_frame) == FIRST_CODE
+
+
+def test_reads_an_archive_that_is_not_compressed() -> None:
     table = {
         "group_name": "blas",
-        "gfx_arches": ["gfx942"],
+        "gfx_arches": [TARGET],
         "compression_scheme": "none",
-        "blobs": [{"offset": 64, "size": 4}],
-        "toc": {"lib/x.so#0": {"gfx942": {"type": "hsaco", "ordinal": 0, "original_size": 4}}},
+        "blobs": [{"offset": HEADER_SIZE, "size": 4}],
+        "toc": {BINARY: {TARGET: {"type": "hsaco", "ordinal": 0, "original_size": 4}}},
     }
-    data = struct.pack("<4sIQ", b"KPAK", 1, 68).ljust(64, b"\0") + b"code" + msgpack.packb(table)
-    stream = io.BytesIO(data)
-    archive = kpack.read(stream)
-    assert [archive.content(stream, one) for one in archive.kernels] == [b"code"]
+    header = struct.pack("<4sIQ", b"KPAK", 1, HEADER_SIZE + 4).ljust(HEADER_SIZE, b"\0")
+
+    codes = read_codes(header + b"code" + msgpack.packb(table))
+
+    assert codes == {(BINARY, TARGET): b"code"}
 
 
-@given(st.data())
-def test_a_cut_off_archive_is_refused(data: st.DataObject) -> None:
-    whole = written({("lib/x.so#0", "gfx942"): b"code" * 50})
-    cut = data.draw(st.integers(0, len(whole) - 1))
+SMALL_ARCHIVE = write_archive({(BINARY, TARGET): b"code" * 50})
+
+
+@given(st.integers(0, len(SMALL_ARCHIVE) - 1))
+def test_refuses_an_archive_that_is_cut_anywhere(size: int) -> None:
     with pytest.raises(KpackError):
-        kpack.read(io.BytesIO(whole[:cut]))
+        kpack.read(io.BytesIO(SMALL_ARCHIVE[:size]))
 
 
-@given(place=st.integers(0), change=st.integers(1, 255))
-@example(place=276, change=160)  # a negative offset
-def test_a_damaged_archive_is_refused_or_read(place: int, change: int) -> None:
-    whole = bytearray(written({("lib/x.so#0", "gfx942"): b"code" * 50}))
-    whole[place % len(whole)] ^= change
-    stream = io.BytesIO(bytes(whole))
+@given(offset=st.integers(0, len(SMALL_ARCHIVE) - 1), change=st.integers(1, 255))
+@example(offset=276, change=160)  # makes an offset negative
+def test_reads_or_refuses_an_archive_with_a_changed_byte(offset: int, change: int) -> None:
+    content = bytearray(SMALL_ARCHIVE)
+    content[offset] ^= change
+
     with contextlib.suppress(KpackError):
-        archive = kpack.read(stream)
-        for one in archive.kernels:
-            archive.content(stream, one)
+        read_codes(bytes(content))
 
 
-def test_too_much_for_the_runtime_is_refused_before_it_is_written() -> None:
-    kernel = Kernel(binary="lib/x.so#0", target="gfx942", size=1)
-    with pytest.raises(KpackError, match="is the limit"):
-        kpack.write(io.BytesIO(), "torch", "gfx942", [], [(kernel, kpack.MAX_FRAMES)])
+def test_refuses_to_write_more_than_the_runtime_reads() -> None:
+    kernel = Kernel(binary=BINARY, target=TARGET, size=1)
+
+    with pytest.raises(KpackError, match="limit"):
+        kpack.write(io.BytesIO(), "torch", TARGET, [], [(kernel, kpack.MAX_FRAMES)])
 
 
-def test_references_lead_from_a_library_to_the_archives() -> None:
-    one = kpack.reference("torch", "lib/deep/libx.so")
-    assert one.paths == ("../../.kpack/torch_@GFXARCH@.kpack",)
-    assert kpack.reference("torchvision", "_C.so").paths == (".kpack/torchvision_@GFXARCH@.kpack",)
-    packed = one.packed()
-    assert msgpack.unpackb(packed) == {"kpack_search_paths": list(one.paths), "kernel_name": one.binary}
-    assert kpack.read_reference(packed + b"\0" * 99) == one
+# References from a library to the archives
 
 
 @pytest.mark.parametrize(
-    "data", [b"", b"\x82", b"\x80", b"\xc1", msgpack.packb({"kpack_search_paths": [], "kernel_name": "x"})]
+    ("package", "library", "path"),
+    [
+        ("torch", "lib/deep/libx.so", "../../.kpack/torch_@GFXARCH@.kpack"),
+        ("torchvision", "_C.so", ".kpack/torchvision_@GFXARCH@.kpack"),
+    ],
 )
-def test_damaged_references(data: bytes) -> None:
+def test_leads_from_a_library_to_its_archives(package: str, library: str, path: str) -> None:
+    assert kpack.reference(package, library).paths == (path,)
+
+
+def test_reads_a_reference_that_padding_follows() -> None:
+    reference = kpack.reference("torch", "lib/libx.so")
+
+    packed_reference = reference.packed()
+
+    assert kpack.read_reference(packed_reference + b"\0" * 99) == reference
+    assert msgpack.unpackb(packed_reference) == {
+        "kpack_search_paths": list(reference.paths),
+        "kernel_name": reference.binary,
+    }
+
+
+@pytest.mark.parametrize(
+    "content", [b"", b"\x82", b"\x80", b"\xc1", msgpack.packb({"kpack_search_paths": [], "kernel_name": "x"})]
+)
+def test_refuses_a_damaged_reference(content: bytes) -> None:
     with pytest.raises(KpackError):
-        kpack.read_reference(data)
+        kpack.read_reference(content)

@@ -6,43 +6,83 @@ from packaging.utils import canonicalize_name
 from core.errors import RocmError
 from core.families import CPU, families, gpu_targets
 from rocm_packaging.packages import layouts
+from rocm_packaging.packages.layouts import packages
 
-NAMES = sorted(name for name in families() if name != CPU)
-TARGETS = sorted({target for name in NAMES for target in gpu_targets(name)})
-WHOLE = ("rocm", "rocm-sdk-core", "rocm-sdk-devel", "rocm-sdk-device-gfx942", "rocm-profiler")
+FAMILIES = sorted(name for name in families() if name != CPU)
+TARGETS = sorted({target for name in FAMILIES for target in gpu_targets(name)})
+PACKAGES_OF_BOTH_LAYOUTS = (
+    "rocm",
+    "rocm-sdk-core",
+    "rocm-sdk-devel",
+    "rocm-sdk-device-gfx942",
+    "rocm-profiler",
+)
 
-some_families = st.lists(st.sampled_from(NAMES), min_size=1, max_size=3, unique=True)
+some_families = st.lists(st.sampled_from(FAMILIES), min_size=1, max_size=3, unique=True)
 some_targets = st.lists(st.sampled_from(TARGETS), max_size=4, unique=True)
+
+
+# Layouts
 
 
 @pytest.mark.parametrize(
     ("libraries", "layout"),
-    [((), None), (("rocm-sdk-libraries",), "split"), (("rocm-sdk-libraries-gfx94x-dcgpu",), "unsplit")],
+    [
+        pytest.param([], None, id="no libraries"),
+        pytest.param(["rocm-sdk-libraries"], "split", id="split"),
+        pytest.param(["rocm-sdk-libraries-gfx94x-dcgpu"], "unsplit", id="unsplit"),
+    ],
 )
-def test_the_libraries_tell_the_layout(libraries: tuple[str, ...], layout: str | None) -> None:
-    assert layouts.layout_of((*WHOLE, *libraries), where="The page") == layout
+def test_knows_a_layout_by_its_libraries(libraries: list[str], layout: str | None) -> None:
+    assert layouts.layout_of((*PACKAGES_OF_BOTH_LAYOUTS, *libraries), where="The page") == layout
 
 
 @given(some_families)
-def test_a_page_with_both_layouts_is_refused_by_name(found: list[str]) -> None:
-    unsplit = [layouts.libraries_package("unsplit", family) for family in found]
-    assert layouts.layout_of(unsplit, where="x") == "unsplit"
-    with pytest.raises(RocmError, match=r"https://a/ holds ROCm packages of both layouts") as raised:
-        layouts.layout_of([*unsplit, "rocm-sdk-libraries"], where="https://a/")
-    assert all(name in raised.value.message for name in unsplit)
+def test_knows_the_unsplit_layout_by_the_libraries_of_any_family(chosen_families: list[str]) -> None:
+    libraries = [layouts.libraries_package("unsplit", family) for family in chosen_families]
+
+    assert layouts.layout_of(libraries, where="The page") == "unsplit"
 
 
-@given(st.sampled_from(TARGETS), some_targets)
-def test_a_device_package_is_for_its_target_alone(target: str, others: list[str]) -> None:
-    for prefix in ("rocm-sdk", "amd-torch", "amd-torchvision"):
-        assert layouts.device_target(f"{prefix}-device-{target}") == target
-        assert layouts.serves(f"{prefix}-device-{target}", [], others) == (target in others)
+@given(some_families)
+def test_refuses_a_page_with_both_layouts(chosen_families: list[str]) -> None:
+    libraries = [layouts.libraries_package("unsplit", family) for family in chosen_families]
+
+    with pytest.raises(RocmError, match="https://a/") as raised:
+        layouts.layout_of([*libraries, "rocm-sdk-libraries"], where="https://a/")
+
+    for name in libraries:
+        assert name in raised.value.message
+
+
+# Which package serves which GPU
+
+
+@pytest.mark.parametrize("prefix", ["rocm-sdk", "amd-torch", "amd-torchvision"])
+@given(target=st.sampled_from(TARGETS), chosen_targets=some_targets)
+def test_serves_a_device_package_to_its_target_alone(
+    prefix: str, target: str, chosen_targets: list[str]
+) -> None:
+    package = f"{prefix}-device-{target}"
+
+    assert layouts.device_target(package) == target
+    assert layouts.serves(package, [], chosen_targets) == (target in chosen_targets)
+    assert layouts.covers(target, chosen_targets) == (target in chosen_targets)
+
+
+@pytest.mark.parametrize("target", TARGETS)
+def test_counts_a_device_package_among_rocms(target: str) -> None:
     assert layouts.is_rocm(layouts.device_package(target))
-    assert layouts.covers(target, others) == (target in others)
+
+
+GROUPED_TARGETS = (
+    *("gfx906", "gfx90a", "gfx942", "gfx950", "gfx1030"),
+    *("gfx1100", "gfx1103", "gfx1151", "gfx1201", "gfx1250"),
+)
 
 
 @pytest.mark.parametrize(
-    ("bundle", "covered"),
+    ("group", "covered_targets"),
     [
         ("gfx9", {"gfx906", "gfx90a", "gfx942", "gfx950"}),
         ("gfx9-4", {"gfx942"}),
@@ -55,54 +95,110 @@ def test_a_device_package_is_for_its_target_alone(target: str, others: list[str]
         ("gfx12-5", {"gfx1250"}),
     ],
 )
-def test_a_bundle_is_for_the_targets_of_its_name(bundle: str, covered: set[str]) -> None:
-    chosen = ["gfx906", "gfx90a", "gfx942", "gfx950", "gfx1030", "gfx1100", "gfx1103", "gfx1151", "gfx1201"]
-    chosen.append("gfx1250")
-    assert {target for target in chosen if layouts.covers(bundle, [target])} == covered
-    assert layouts.device_target(f"amd-torch-device-{bundle.replace('_', '-')}")
+def test_covers_the_targets_of_a_group(group: str, covered_targets: set[str]) -> None:
+    assert {target for target in GROUPED_TARGETS if layouts.covers(group, [target])} == covered_targets
+    assert layouts.device_target(f"amd-torch-device-{group.replace('_', '-')}")
 
 
-@given(some_families, some_targets)
-def test_an_environment_gets_the_libraries_of_its_families(chosen: list[str], targets: list[str]) -> None:
-    assert layouts.serves("rocm-sdk-libraries", chosen, targets)
-    assert layouts.serves("torch", chosen, targets)
-    for name in NAMES:
-        wanted = canonicalize_name(name) in {canonicalize_name(one) for one in chosen}
-        assert layouts.serves(layouts.libraries_package("unsplit", name), chosen, targets) == wanted
+@given(chosen_families=some_families, targets=some_targets)
+def test_serves_the_libraries_of_the_chosen_families(chosen_families: list[str], targets: list[str]) -> None:
+    chosen_names = {canonicalize_name(family) for family in chosen_families}
+
+    for family in FAMILIES:
+        libraries = layouts.libraries_package("unsplit", family)
+        is_chosen = canonicalize_name(family) in chosen_names
+        assert layouts.serves(libraries, chosen_families, targets) == is_chosen
 
 
-def test_tests_take_this_machines_targets_of_the_family() -> None:
-    assert layouts.tested_targets("gfx110X-all", ("gfx1101", "gfx942")) == ("gfx1101",)
-    assert layouts.tested_targets("gfx110X-all", ("gfx942",)) == gpu_targets("gfx110X-all")
+@given(chosen_families=some_families, targets=some_targets)
+def test_serves_packages_for_all_gpus_to_every_environment(
+    chosen_families: list[str], targets: list[str]
+) -> None:
+    assert layouts.serves("rocm-sdk-libraries", chosen_families, targets)
+    assert layouts.serves("torch", chosen_families, targets)
 
 
-def test_split_rocm_is_never_told_a_family() -> None:
-    assert layouts.sdk_target("split", "gfx110X-all", ("gfx1100", "gfx1101")) == "gfx1100"
-    assert layouts.sdk_target("split", "gfx110X-all") == ""
-    assert layouts.sdk_target("unsplit", "gfx110X-all") == "gfx110X-all"
+@pytest.mark.parametrize(
+    ("machine_targets", "tested_targets"),
+    [
+        pytest.param(("gfx1101", "gfx942"), ("gfx1101",), id="this machine's"),
+        pytest.param(("gfx942",), gpu_targets("gfx110X-all"), id="none on this machine"),
+    ],
+)
+def test_tests_the_targets_of_a_family_that_the_machine_has(
+    machine_targets: tuple[str, ...], tested_targets: tuple[str, ...]
+) -> None:
+    assert layouts.tested_targets("gfx110X-all", machine_targets) == tested_targets
+
+
+@pytest.mark.parametrize(
+    ("layout", "targets", "sdk_target"),
+    [
+        ("split", ("gfx1100", "gfx1101"), "gfx1100"),
+        ("split", (), ""),
+        ("unsplit", (), "gfx110X-all"),
+    ],
+)
+def test_tells_a_family_to_unsplit_rocm_alone(
+    layout: layouts.Layout, targets: tuple[str, ...], sdk_target: str
+) -> None:
+    assert layouts.sdk_target(layout, "gfx110X-all", targets) == sdk_target
+
+
+def test_has_one_libraries_package_of_split_rocm() -> None:
     assert layouts.libraries_package("split", "gfx110X-all;gfx942") == "rocm-sdk-libraries"
 
 
-def test_windows_is_asked_for_dlls_and_programs_of_its_own() -> None:
-    contents = layouts.packages().contents
-    wanted = {
-        one for name in ("amd-llvm", "base", "blas") for one in contents[name].wanted("windows", ("gfx90a",))
-    }
-    assert {
-        ("amd_comgr", "lib", "bin/amd_comgr*.dll"),
-        ("rocblas", "lib", "bin/*rocblas*.dll"),
-        ("lib/llvm/bin/lld.exe", "run", "lib/llvm/bin/lld.exe"),
-    } < wanted
-    # neither is built there
-    assert not {"rocm_smi64", "hipsparselt"} & {label for label, _, _ in wanted}
-    kernels = [one for one in contents["blas"].wanted("linux", ["gfx1030"]) if "-kernels" in one[0]]
+# The data of what artifacts must hold
+
+
+def wanted_things(artifact: str, platform: str, target: str) -> set[tuple[str, str, str]]:
+    """Return the label, the component and the glob of what an artifact must hold."""
+    return set(packages().contents[artifact].wanted(platform, (target,)))
+
+
+@pytest.mark.parametrize(
+    ("artifact", "label", "component", "glob"),
+    [
+        ("amd-llvm", "lib/llvm/bin/lld.exe", "run", "lib/llvm/bin/lld.exe"),
+        ("amd-llvm", "amd_comgr", "lib", "bin/amd_comgr*.dll"),
+        ("blas", "rocblas", "lib", "bin/*rocblas*.dll"),
+    ],
+)
+def test_wants_dlls_and_programs_on_windows(artifact: str, label: str, component: str, glob: str) -> None:
+    assert (label, component, glob) in wanted_things(artifact, "windows", "gfx90a")
+
+
+@pytest.mark.parametrize(("artifact", "library"), [("base", "rocm_smi64"), ("blas", "hipsparselt")])
+def test_does_not_want_libraries_on_windows_that_are_not_built_there(artifact: str, library: str) -> None:
+    labels = {label for label, _, _ in wanted_things(artifact, "windows", "gfx90a")}
+
+    assert library not in labels
+
+
+def test_wants_only_the_kernels_that_a_target_has() -> None:
+    things = wanted_things("blas", "linux", "gfx1030")
+
+    kernels = [thing for thing in things if thing[0].endswith("-kernels")]
     assert kernels == [("rocblas-kernels", "lib", "**/rocblas/**library/**gfx1030**")]
 
 
-def test_what_is_asked_for_is_of_artifacts_that_are_packaged() -> None:
-    data = layouts.packages()
-    known = {*data.core.artifacts, *data.profiler.artifacts, *data.devel.artifacts}
-    assert data.contents.keys() <= known | {*data.libraries.artifacts}
-    for one in data.contents.values():
-        assert one.without.keys() <= one.kernels.keys()
-        assert {target for each in one.without.values() for target in each} <= {*TARGETS}
+def test_wants_things_of_packaged_artifacts_alone() -> None:
+    data = packages()
+
+    packaged_artifacts = {
+        *data.core.artifacts,
+        *data.profiler.artifacts,
+        *data.devel.artifacts,
+        *data.libraries.artifacts,
+    }
+
+    assert data.contents.keys() <= packaged_artifacts
+
+
+def test_leaves_out_kernels_that_are_named_for_targets_that_exist() -> None:
+    for contents in packages().contents.values():
+        left_out_targets = {target for targets in contents.without.values() for target in targets}
+
+        assert contents.without.keys() <= contents.kernels.keys()
+        assert left_out_targets <= set(TARGETS)

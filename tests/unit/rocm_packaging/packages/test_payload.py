@@ -1,7 +1,6 @@
-from email import message_from_bytes
-from email.message import Message
+import re
+from collections.abc import Mapping
 from pathlib import Path
-from zipfile import ZipFile
 
 import pytest
 from hypothesis import given
@@ -22,88 +21,115 @@ from rocm_packaging.packages.payload import (
     usual_links,
     with_rpath,
 )
-from tests.kit import artifact_sets
+from tests.kit.artifacts import (
+    STAGE,
+    build_request,
+    write_artifact,
+    write_base_artifact,
+)
+from tests.kit.wheels import read_members
 
-
-def entries(links: dict[str, str], *files: str) -> dict[str, Entry]:
-    found = {path: Entry(path=path, source=Path("/a") / path) for path in files}
-    found |= {path: Entry(path=path, source=Path("/a") / path, link=link) for path, link in links.items()}
-    return dict(sorted(found.items()))
-
-
-def library(soname: str) -> ElfFacts:
-    return ElfFacts(soname=soname, is_rpath=False, dynamic=True, program=False)
-
-
+SOURCES = Path("/a")
 PROGRAM = ElfFacts(soname="", is_rpath=False, dynamic=True, program=True)
 
 
+def make_tree(*files: str, links: Mapping[str, str] | None = None) -> dict[str, Entry]:
+    """Return a tree of files and links (path to target)."""
+    entries = [Entry(path=path, source=SOURCES / path) for path in files]
+    for path, target in (links or {}).items():
+        entries.append(Entry(path=path, source=SOURCES / path, link=target))
+    return {entry.path: entry for entry in sorted(entries, key=lambda entry: entry.path)}
+
+
+def library(soname: str) -> ElfFacts:
+    """Return the facts of a library."""
+    return ElfFacts(soname=soname, is_rpath=False, dynamic=True, program=False)
+
+
+# Runtime wheels
+
+
 @pytest.mark.parametrize(("name", "globs"), [("x", ()), ("librocprof-sys", packages().profiler.include)])
-def test_a_library_is_written_once_under_its_soname(name: str, globs: tuple[str, ...]) -> None:
-    found = entries(
-        {f"lib/{name}.so": f"{name}.so.1", f"lib/{name}.so.1": f"{name}.so.1.2"}, f"lib/{name}.so.1.2"
+def test_writes_a_library_once_under_its_soname(name: str, globs: tuple[str, ...]) -> None:
+    tree = make_tree(
+        f"lib/{name}.so.1.2", links={f"lib/{name}.so": f"{name}.so.1", f"lib/{name}.so.1": f"{name}.so.1.2"}
     )
-    payload = plan(found, {f"lib/{name}.so.1.2": library(f"{name}.so.1")}, include=globs)
+
+    payload = plan(tree, {f"lib/{name}.so.1.2": library(f"{name}.so.1")}, include=globs)
+
     assert list(payload.files) == [f"lib/{name}.so.1"]
-    assert payload.files[f"lib/{name}.so.1"].entry.source == Path(f"/a/lib/{name}.so.1.2")
+    assert payload.files[f"lib/{name}.so.1"].entry.source == SOURCES / f"lib/{name}.so.1.2"
     assert payload.aliases == {f"lib/{name}.so": f"{name}.so.1", f"lib/{name}.so.1.2": f"{name}.so.1"}
 
 
-def test_a_library_stays_where_no_file_is_named_like_its_soname() -> None:
-    payload = plan(entries({}, "lib/plugin.so"), {"lib/plugin.so": library("libplugin.so.3")})
+def test_keeps_the_name_of_a_library_where_no_file_has_its_soname() -> None:
+    payload = plan(make_tree("lib/plugin.so"), {"lib/plugin.so": library("libplugin.so.3")})
+
     assert list(payload.files) == ["lib/plugin.so"]
     assert payload.aliases == {}
 
 
-def test_a_soname_file_that_is_another_library_swallows_nothing() -> None:
+def test_keeps_two_libraries_with_one_soname() -> None:
     facts = {"lib/x.so.1": library("x.so.1"), "lib/x-debug.so": library("x.so.1")}
-    payload = plan(entries({}, "lib/x.so.1", "lib/x-debug.so"), facts)
+
+    payload = plan(make_tree("lib/x.so.1", "lib/x-debug.so"), facts)
+
     assert list(payload.files) == ["lib/x-debug.so", "lib/x.so.1"]
 
 
-def test_a_library_linked_into_another_folder_is_copied_there() -> None:
-    found = entries({"plugins/x.so": "../lib/x.so.1"}, "lib/x.so.1")
-    payload = plan(found, {"lib/x.so.1": library("x.so.1")})
+def test_copies_a_library_that_is_linked_into_another_folder() -> None:
+    tree = make_tree("lib/x.so.1", links={"plugins/x.so": "../lib/x.so.1"})
+
+    payload = plan(tree, {"lib/x.so.1": library("x.so.1")})
+
     assert list(payload.files) == ["lib/x.so.1", "plugins/x.so"]
 
 
-def test_links_to_programs_become_stubs() -> None:
-    found = entries({"bin/clang": "../lib/llvm/bin/clang", "run": "bin/clang"}, "lib/llvm/bin/clang")
-    payload = plan(found, {"lib/llvm/bin/clang": PROGRAM})
-    stubs = {path: file.stub_for for path, file in payload.files.items()}
-    expected = {"bin/clang": "../lib/llvm/bin/clang", "lib/llvm/bin/clang": "", "run": "lib/llvm/bin/clang"}
-    assert stubs == expected
+def test_replaces_links_to_programs_by_stubs() -> None:
+    tree = make_tree("lib/llvm/bin/clang", links={"bin/clang": "../lib/llvm/bin/clang", "run": "bin/clang"})
+
+    payload = plan(tree, {"lib/llvm/bin/clang": PROGRAM})
+
+    assert {path: file.stub_for for path, file in payload.files.items()} == {
+        "bin/clang": "../lib/llvm/bin/clang",
+        "lib/llvm/bin/clang": "",
+        "run": "lib/llvm/bin/clang",
+    }
 
 
-def test_links_to_folders_and_dangling_ones_are_left_out() -> None:
-    found = entries({"llvm": "lib/llvm", "gone": "nowhere", "loop": "loop"}, "lib/llvm/x")
-    assert list(plan(found, {}).files) == ["lib/llvm/x"]
+def test_leaves_out_links_to_folders_and_dangling_ones() -> None:
+    tree = make_tree("lib/llvm/x", links={"llvm": "lib/llvm", "gone": "nowhere", "loop": "loop"})
+
+    assert list(plan(tree, {}).files) == ["lib/llvm/x"]
 
 
-def test_excluded_paths() -> None:
-    found = entries({}, "lib/cmake/hip/a.cmake", "cmake/b", "lib/cmakex/c", "share/x.txt", "share/xy.txt")
-    payload = plan(found, {}, exclude=("**/cmake/**", "share/?.txt"))
+def test_leaves_out_excluded_paths() -> None:
+    tree = make_tree("lib/cmake/hip/a.cmake", "cmake/b", "lib/cmakex/c", "share/x.txt", "share/xy.txt")
+
+    payload = plan(tree, {}, exclude=("**/cmake/**", "share/?.txt"))
+
     assert list(payload.files) == ["lib/cmakex/c", "share/xy.txt"]
 
 
-def test_devel_holds_what_the_runtime_does_not() -> None:
-    found = entries(
-        {
+# The development tree
+
+
+def test_puts_what_no_runtime_wheel_has_into_the_development_tree() -> None:
+    runtime_tree = make_tree(
+        "lib/x.so.1.2",
+        "lib/llvm/bin/clang",
+        links={
             "lib/x.so": "x.so.1",
             "lib/x.so.1": "x.so.1.2",
             "bin/clang": "../lib/llvm/bin/clang",
             "llvm": "lib/llvm",
             "gone": "nowhere",
         },
-        "lib/x.so.1.2",
-        "lib/llvm/bin/clang",
-        "include/x.h",
     )
-    payload = plan(
-        {path: entry for path, entry in found.items() if path != "include/x.h"},
-        {"lib/x.so.1.2": library("x.so.1"), "lib/llvm/bin/clang": PROGRAM},
-    )
-    files, links = devel_only(found, [payload])
+    payload = plan(runtime_tree, {"lib/x.so.1.2": library("x.so.1"), "lib/llvm/bin/clang": PROGRAM})
+
+    files, links = devel_only({**runtime_tree, **make_tree("include/x.h")}, [payload])
+
     assert list(files) == ["include/x.h"]
     assert links == {
         "bin/clang": "../lib/llvm/bin/clang",
@@ -113,143 +139,209 @@ def test_devel_holds_what_the_runtime_does_not() -> None:
     }
 
 
-def test_a_tree_without_the_usual_link_gets_it() -> None:
-    usual = {"llvm": "lib/llvm"}
-    assert usual_links(entries({}, "lib/llvm/bin/clang"), usual) == usual
-    assert usual_links(entries({"llvm": "lib/llvm"}, "lib/llvm/bin/clang"), usual) == {}
-    assert usual_links(entries({}, "lib/llvm/bin/clang", "llvm/bin/clang"), usual) == {}
-    assert usual_links(entries({}, "lib/x.so"), usual) == {}
+@pytest.mark.parametrize(
+    ("tree", "is_added"),
+    [
+        pytest.param(make_tree("lib/llvm/bin/clang"), True, id="missing"),
+        pytest.param(make_tree("lib/llvm/bin/clang", links={"llvm": "lib/llvm"}), False, id="there"),
+        pytest.param(make_tree("lib/llvm/bin/clang", "llvm/bin/clang"), False, id="folder in its place"),
+        pytest.param(make_tree("lib/x.so"), False, id="without its target"),
+    ],
+)
+def test_adds_the_usual_links_that_a_tree_lacks(tree: dict[str, Entry], *, is_added: bool) -> None:
+    links = {"llvm": "lib/llvm"}
 
+    assert usual_links(tree, links) == (links if is_added else {})
+
+
+# RPATH
 
 CORE = "_rocm_sdk_core"
+LIBRARIES = "_rocm_sdk_libraries_gfx94X_dcgpu"
+LIBRARY_RPATH = (
+    "$ORIGIN",
+    "$ORIGIN/../../_rocm_sdk_core/lib",
+    "$ORIGIN/../../_rocm_sdk_core/lib/rocm_sysdeps/lib",
+)
 
 
-def file(path: str, *search: str, is_rpath: bool = False, dynamic: bool = True) -> PayloadFile:
-    facts = ElfFacts(soname="x.so.1", rpath=search, is_rpath=is_rpath, dynamic=dynamic, program=False)
+def payload_file(
+    path: str, *, rpath: tuple[str, ...] = (), is_rpath: bool = False, dynamic: bool = True
+) -> PayloadFile:
+    """Return a file with an RPATH, or with a RUNPATH."""
+    facts = ElfFacts(soname="x.so.1", rpath=rpath, is_rpath=is_rpath, dynamic=dynamic, program=False)
     return PayloadFile(path=path, entry=Entry(path=path, source=Path(path)), facts=facts)
 
 
-def in_libraries(one: PayloadFile) -> tuple[str, ...] | None:
-    folders = (f"{CORE}/lib", f"{CORE}/lib/rocm_sysdeps/lib")
-    return with_rpath(one, "_rocm_sdk_libraries_gfx94X_dcgpu", folders).rpath
+def rpath_in_libraries(file: PayloadFile) -> tuple[str, ...] | None:
+    """Return the RPATH that a file gets in the libraries package; None where its own stays."""
+    core_folders = (f"{CORE}/lib", f"{CORE}/lib/rocm_sysdeps/lib")
+    return with_rpath(file, LIBRARIES, core_folders).rpath
 
 
-def test_libraries_look_into_core_after_their_own_folder() -> None:
-    assert in_libraries(file("lib/x.so.1", "$ORIGIN", "/build/lib")) == (
-        "$ORIGIN",
-        "$ORIGIN/../../_rocm_sdk_core/lib",
-        "$ORIGIN/../../_rocm_sdk_core/lib/rocm_sysdeps/lib",
-    )
-    assert (in_libraries(file("lib/deep/x.so.1")) or ())[0] == "$ORIGIN/../../../_rocm_sdk_core/lib"
+def test_lets_libraries_look_into_core_after_their_own_folder() -> None:
+    file = payload_file("lib/x.so.1", rpath=("$ORIGIN", "/build/lib"))
+
+    assert rpath_in_libraries(file) == LIBRARY_RPATH
 
 
-def test_core_stays_inside_itself() -> None:
-    folders = (f"{CORE}/lib/llvm/lib",)
-    assert with_rpath(file("lib/x.so.1", "$ORIGIN"), CORE, folders).rpath == ("$ORIGIN", "$ORIGIN/llvm/lib")
-    assert with_rpath(file("lib/llvm/lib/x.so.1"), CORE, folders).rpath == ("$ORIGIN",)
+def test_lets_libraries_in_deeper_folders_look_into_core() -> None:
+    rpath = rpath_in_libraries(payload_file("lib/deep/x.so.1"))
 
-
-def test_only_what_differs_is_patched() -> None:
-    right = in_libraries(file("lib/x.so.1", "$ORIGIN"))
-    assert right is not None
-    assert in_libraries(file("lib/x.so.1", *right, is_rpath=True)) is None
-    assert in_libraries(file("lib/x.so.1", *right)) == right
-    assert in_libraries(file("lib/x.so.1", "$ORIGIN", is_rpath=True)) == right
-    assert in_libraries(file("bin/static", dynamic=False)) is None
-    assert in_libraries(PayloadFile(path="a.txt", entry=Entry(path="a", source=Path("a")))) is None
-
-
-@pytest.fixture
-def split(tmp_path: Path) -> Path:
-    """A split set whose artifacts bring licences; in another place, and in another spelling, too."""
-    root = tmp_path / "artifacts"
-    artifact_sets.write_base(root, "gfx942", split=True)
-    artifact_sets.write(
-        root, "amd-llvm_lib_generic", **{"lib/llvm/lib/a": "x", "lib/llvm/LICENSE.TXT": "llvm"}
-    )
-    artifact_sets.write(root, "core-hip_lib_generic", **{"lib/hip": "x", "lib/license.py": "print()"})
-    artifact_sets.write(
-        root, "core-hip_doc_generic", **{"share/doc/hip/LICENSE.md": "MIT", "share/doc/x": "y"}
-    )
-    artifact_sets.write(root, "blas_lib_generic", **{"lib/blas": "x"})
-    artifact_sets.write(root, "blas_doc_generic", **{"share/doc/rocblas/copyright": "AMD"})
-    artifact_sets.write(root, "blas_lib_gfx942", **{"lib/kernels": "x"})
-    artifact_sets.write(root, "prim_dev_generic", **{"include/prim.h": "x"})
-    return root
-
-
-def contents(path: Path) -> tuple[Message, dict[str, bytes]]:
-    with ZipFile(path) as archive:
-        held = {name: archive.read(name) for name in archive.namelist()}
-    info = next(name for name in held if name.endswith("/METADATA")).removesuffix("METADATA")
-    licenses = {
-        name.removeprefix(f"{info}licenses/"): data
-        for name, data in held.items()
-        if name.startswith(f"{info}licenses/")
-    }
-    return message_from_bytes(held[f"{info}METADATA"]), licenses
+    assert rpath is not None
+    assert rpath[0] == "$ORIGIN/../../../_rocm_sdk_core/lib"
 
 
 @pytest.mark.parametrize(
-    ("wheel", "expression", "files"),
+    ("file", "rpath"),
+    [
+        (payload_file("lib/x.so.1", rpath=("$ORIGIN",)), ("$ORIGIN", "$ORIGIN/llvm/lib")),
+        (payload_file("lib/llvm/lib/x.so.1"), ("$ORIGIN",)),
+    ],
+    ids=["lib", "lib/llvm/lib"],
+)
+def test_keeps_the_rpath_of_core_inside_core(file: PayloadFile, rpath: tuple[str, ...]) -> None:
+    assert with_rpath(file, CORE, (f"{CORE}/lib/llvm/lib",)).rpath == rpath
+
+
+@pytest.mark.parametrize(
+    ("file", "rpath"),
+    [
+        pytest.param(payload_file("lib/x.so.1", rpath=LIBRARY_RPATH, is_rpath=True), None, id="right"),
+        pytest.param(payload_file("lib/x.so.1", rpath=LIBRARY_RPATH), LIBRARY_RPATH, id="RUNPATH"),
+        pytest.param(
+            payload_file("lib/x.so.1", rpath=("$ORIGIN",), is_rpath=True), LIBRARY_RPATH, id="without core"
+        ),
+        pytest.param(payload_file("bin/static", dynamic=False), None, id="static program"),
+        pytest.param(
+            PayloadFile(path="a.txt", entry=Entry(path="a", source=Path("a"))), None, id="no compiled code"
+        ),
+    ],
+)
+def test_changes_only_an_rpath_that_is_not_right(file: PayloadFile, rpath: tuple[str, ...] | None) -> None:
+    assert rpath_in_libraries(file) == rpath
+
+
+# Licences
+
+
+def write_licensed_set(root: Path) -> Path:
+    """Write a split set whose artifacts bring licences, under several names and in several places."""
+    write_base_artifact(root, targets=("gfx942",), is_split=True)
+    write_artifact(root, "amd-llvm_lib_generic", {"lib/llvm/lib/a": "x", "lib/llvm/LICENSE.TXT": "llvm"})
+    write_artifact(root, "core-hip_lib_generic", {"lib/hip": "x", "lib/license.py": "print()"})
+    write_artifact(root, "core-hip_doc_generic", {"share/doc/hip/LICENSE.md": "MIT", "share/doc/x": "y"})
+    write_artifact(root, "blas_lib_generic", {"lib/blas": "x"})
+    write_artifact(root, "blas_doc_generic", {"share/doc/rocblas/copyright": "AMD"})
+    write_artifact(root, "blas_lib_gfx942", {"lib/kernels": "x"})
+    write_artifact(root, "prim_dev_generic", {"include/prim.h": "x"})
+    return root
+
+
+@pytest.fixture(scope="module")
+def licensed_packages(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return the folder of the packages of the licensed set."""
+    artifacts = write_licensed_set(tmp_path_factory.mktemp("licensed") / "artifacts")
+    request = build_request(artifacts)
+    build(request)
+    return request.output_dir
+
+
+def read_license_fields(folder: Path, package: str) -> dict[str, list[str]]:
+    """Return the fields of a package's METADATA."""
+    fields: dict[str, list[str]] = {}
+    members = read_package(folder, package)
+    (metadata,) = [text.decode() for name, text in members.items() if name.endswith(".dist-info/METADATA")]
+    for name, value in re.findall(r"^([\w-]+): (.*)$", metadata, re.MULTILINE):
+        fields.setdefault(name, []).append(value)
+    return fields
+
+
+def read_license_files(folder: Path, package: str) -> dict[str, str]:
+    """Return the licences in a package."""
+    return {
+        name.partition("/licenses/")[2]: content.decode()
+        for name, content in read_package(folder, package).items()
+        if ".dist-info/licenses/" in name
+    }
+
+
+def read_package(folder: Path, package: str) -> dict[str, bytes]:
+    """Return the members of a package."""
+    (wheel,) = folder.glob(f"rocm_sdk_{package}-*.whl")
+    return read_members(wheel)
+
+
+@pytest.mark.parametrize(
+    ("package", "expression", "files"),
     [
         (
             "core",
             "Apache-2.0 WITH LLVM-exception AND MIT AND NCSA",
-            {"lib/llvm/LICENSE.TXT": b"llvm", "share/doc/hip/LICENSE.md": b"MIT"},
+            {"lib/llvm/LICENSE.TXT": "llvm", "share/doc/hip/LICENSE.md": "MIT"},
         ),
-        ("libraries", packages().licenses.of("blas"), {"share/doc/rocblas/copyright": b"AMD"}),
-        ("device_gfx942", packages().licenses.of("blas"), {"share/doc/rocblas/copyright": b"AMD"}),
+        ("libraries", packages().licenses.of("blas"), {"share/doc/rocblas/copyright": "AMD"}),
+        ("device_gfx942", packages().licenses.of("blas"), {"share/doc/rocblas/copyright": "AMD"}),
     ],
 )
-def test_a_wheel_says_what_its_artifacts_are_under(
-    split: Path, tmp_path: Path, wheel: str, expression: str, files: dict[str, bytes]
+def test_puts_the_licences_of_its_artifacts_into_a_package(
+    licensed_packages: Path, package: str, expression: str, files: dict[str, str]
 ) -> None:
-    build(artifact_sets.request(split, output_dir=tmp_path / "out"))
-    (path,) = (tmp_path / "out").glob(f"rocm_sdk_{wheel}-*.whl")
-    metadata, held = contents(path)
-    assert metadata["Metadata-Version"] == "2.4"
-    assert metadata["License-Expression"] == expression
-    assert metadata.get_all("License-File") == sorted(files)
-    assert held == files
+    fields = read_license_fields(licensed_packages, package)
+
+    assert fields["Metadata-Version"] == ["2.4"]
+    assert fields["License-Expression"] == [expression]
+    assert fields["License-File"] == sorted(files)
+    assert read_license_files(licensed_packages, package) == files
 
 
-def test_the_development_package_is_under_all_of_them(split: Path, tmp_path: Path) -> None:
-    build(artifact_sets.request(split, output_dir=tmp_path / "out"))
-    (path,) = (tmp_path / "out").glob("rocm_sdk_devel-*.whl")
-    metadata, held = contents(path)
-    assert len(held) == 3
-    for artifact in ("amd-llvm", "blas", "prim"):
-        assert set(packages().licenses.of(artifact).split(" AND ")) <= set(
-            metadata["License-Expression"].split(" AND ")
-        )
+@pytest.mark.parametrize("artifact", ["amd-llvm", "blas", "prim"])
+def test_puts_all_licences_into_the_development_package(licensed_packages: Path, artifact: str) -> None:
+    (expression,) = read_license_fields(licensed_packages, "devel")["License-Expression"]
+
+    assert set(packages().licenses.of(artifact).split(" AND ")) <= set(expression.split(" AND "))
+    assert len(read_license_files(licensed_packages, "devel")) == 3
 
 
-def test_a_link_to_a_licence_becomes_its_text(split: Path) -> None:
-    folder = split / "core-hip_doc_generic" / "x" / "stage" / "share" / "doc" / "hip"
+def test_reads_the_text_behind_a_link_to_a_licence(tmp_path: Path) -> None:
+    root = write_licensed_set(tmp_path)
+    folder = root / "core-hip_doc_generic" / STAGE / "share" / "doc" / "hip"
     (folder / "COPYING").symlink_to("LICENSE.md")
     (folder / "NOTICE").symlink_to("missing")
-    found = scan(split)
-    files = licenses_of([one for one in found if one.name == "core-hip"], found).files
-    expected = {"share/doc/hip/COPYING": "MIT", "share/doc/hip/LICENSE.md": "MIT"}
-    assert {path: entry.source.read_text() for path, entry in files.items()} == expected
+    artifacts = scan(root)
+
+    licenses = licenses_of([artifact for artifact in artifacts if artifact.name == "core-hip"], artifacts)
+
+    assert {path: entry.source.read_text() for path, entry in licenses.files.items()} == {
+        "share/doc/hip/COPYING": "MIT",
+        "share/doc/hip/LICENSE.md": "MIT",
+    }
 
 
 @given(st.lists(st.sampled_from(sorted(packages().licenses.artifacts.values())), min_size=1))
-def test_licences_that_are_joined_are_an_expression(expressions: list[str]) -> None:
-    made = joined(expressions)
-    assert canonicalize_license_expression(made) == made
-    assert set(made.split(" AND ")) == {part for one in expressions for part in one.split(" AND ")}
+def test_joins_licences_to_one_expression(expressions: list[str]) -> None:
+    licenses = {license_ for expression in expressions for license_ in expression.split(" AND ")}
+
+    joined_expression = joined(expressions)
+
+    assert canonicalize_license_expression(joined_expression) == joined_expression
+    assert set(joined_expression.split(" AND ")) == licenses
 
 
 @pytest.mark.parametrize("text", ["MIT License", "mit", "GPL", "MIT AND", ""])
-def test_data_that_is_no_expression(text: str) -> None:
+def test_refuses_data_that_is_no_licence_expression(text: str) -> None:
     with pytest.raises(ValidationError, match="default"):
         LicenseData(default=text, artifacts={})
 
 
-def test_every_artifact_that_is_named_is_packaged() -> None:
+def test_names_the_licences_of_packaged_artifacts_alone() -> None:
     data = packages()
-    known = {*data.core.artifacts, *data.profiler.artifacts, *data.devel.artifacts}
-    known |= {*data.libraries.artifacts, *data.libraries.artifacts}
-    assert set(data.licenses.artifacts) <= known
+
+    packaged_artifacts = {
+        *data.core.artifacts,
+        *data.profiler.artifacts,
+        *data.devel.artifacts,
+        *data.libraries.artifacts,
+    }
+
+    assert set(data.licenses.artifacts) <= packaged_artifacts

@@ -5,15 +5,15 @@ from types import ModuleType
 import pytest
 
 from pytorch_build.check.bundles import code_objects, read_bundles
-from rocm_packaging.packages import layouts
-from rocm_packaging.packages.layouts import packages
+from rocm_packaging.packages.layouts import libraries_in, library_globs, packages
 from rocm_packaging.sample import TEMPLATES
 from rocm_packaging.sample.layout import DATA_FILES, FAMILY_TARGETS, LIBRARIES, data_files
-from tests.kit.artifact_sets import PRELOADED
+from tests.kit.artifacts import PRELOADED
 
 
 @pytest.fixture(scope="module")
 def hipcc() -> ModuleType:
+    """Return the sample's compiler, which is a Python program."""
     loader = importlib.machinery.SourceFileLoader("sample_hipcc", str(TEMPLATES / "bin" / "hipcc"))
     spec = importlib.util.spec_from_loader("sample_hipcc", loader)
     assert spec is not None
@@ -22,44 +22,77 @@ def hipcc() -> ModuleType:
     return module
 
 
-def test_every_library_that_torch_preloads_is_there_and_known() -> None:
-    assert set(PRELOADED) <= {library.short for library in LIBRARIES}
-    core = [f"{lib.folder}/{lib.soname}" for lib in LIBRARIES if not lib.per_family]
-    math = [f"{lib.folder}/{lib.soname}" for lib in LIBRARIES if lib.per_family]
-    known = layouts.libraries_in("core", core, "linux") | layouts.libraries_in("libraries", math, "linux")
-    assert known == {library.short for library in LIBRARIES} & layouts.library_globs("linux").keys()
-
-
-def test_every_artifact_belongs_to_a_package() -> None:
+def packaged_artifacts() -> set[str]:
+    """Return the artifacts that packages are made of."""
     data = packages()
-    common = {*data.core.artifacts, *data.profiler.artifacts, *data.devel.artifacts}
-    unsplit = {*(one.artifact[0] for one in LIBRARIES), *(one.artifact[0] for one in DATA_FILES)}
-    assert unsplit <= common | set(data.libraries.artifacts)
-    assert {one.artifact[0] for one in data_files(split=True)} <= common | set(data.libraries.artifacts)
+    return {
+        *data.core.artifacts,
+        *data.profiler.artifacts,
+        *data.devel.artifacts,
+        *data.libraries.artifacts,
+    }
 
 
-def test_hipcc_bundles_and_compresses_as_clang_does(hipcc: ModuleType) -> None:
-    data = hipcc.bundle(["gfx942", "gfx1100"], b"code")
-    for made in (data, hipcc.compressed(data)):
-        (bundle,) = read_bundles(made)
-        assert bundle.targets == {"gfx942", "gfx1100"}
-        assert [bytes(code) for _, code in code_objects(made, bundle)] == [
-            hipcc.code_object(target, b"code") for target in ("gfx942", "gfx1100")
-        ]
+# Libraries and files
+
+
+def test_has_every_library_that_torch_preloads() -> None:
+    assert set(PRELOADED) <= {library.short for library in LIBRARIES}
+
+
+def test_puts_each_library_where_packages_know_it() -> None:
+    core_files = [f"{library.folder}/{library.soname}" for library in LIBRARIES if not library.per_family]
+    family_files = [f"{library.folder}/{library.soname}" for library in LIBRARIES if library.per_family]
+
+    known_libraries = libraries_in("core", core_files, "linux")
+    known_libraries |= libraries_in("libraries", family_files, "linux")
+
+    assert known_libraries == {library.short for library in LIBRARIES} & library_globs("linux").keys()
+
+
+@pytest.mark.parametrize(
+    "artifacts",
+    [
+        {library.artifact[0] for library in LIBRARIES},
+        {file.artifact[0] for file in DATA_FILES},
+        {file.artifact[0] for file in data_files(split=True)},
+    ],
+    ids=["libraries", "files", "split files"],
+)
+def test_belongs_to_packaged_artifacts_alone(artifacts: set[str]) -> None:
+    assert artifacts <= packaged_artifacts()
+
+
+def test_keeps_the_device_code_of_each_target_apart_in_a_split_sample() -> None:
+    files = data_files(split=True)
+    device_files = [file for file in files if file.artifact[2].startswith("gfx")]
+
+    targets = {target for family_targets in FAMILY_TARGETS.values() for target in family_targets}
+    assert set(DATA_FILES) < set(files)
+    assert {file.artifact[2] for file in device_files} == targets
+    assert {file.artifact[0] for file in device_files} <= set(packages().device.artifacts)
+    assert [file.path for file in device_files if file.artifact[2] not in file.path] == []
+
+
+# The sample's compiler
+
+
+@pytest.mark.parametrize("is_compressed", [False, True], ids=["plain", "compressed"])
+def test_bundles_code_as_clang_does(hipcc: ModuleType, *, is_compressed: bool) -> None:
+    content = hipcc.bundle(["gfx942", "gfx1100"], b"code")
+    if is_compressed:
+        content = hipcc.compressed(content)
+
+    (bundle,) = read_bundles(content)
+
+    assert bundle.targets == {"gfx942", "gfx1100"}
+    assert [bytes(code) for _, code in code_objects(content, bundle)] == [
+        hipcc.code_object("gfx942", b"code"),
+        hipcc.code_object("gfx1100", b"code"),
+    ]
 
 
 @pytest.mark.parametrize("target", ["gfx", "sm_90", "gfx942x9", ""])
-def test_hipcc_refuses_what_is_no_target(hipcc: ModuleType, target: str) -> None:
+def test_refuses_to_compile_for_what_is_no_target(hipcc: ModuleType, target: str) -> None:
     with pytest.raises(hipcc.WrongUse):
         hipcc.code_object(target)
-
-
-def test_the_split_variant_keeps_each_target_apart() -> None:
-    files = data_files(split=True)
-    assert set(DATA_FILES) < set(files)
-    device = [file for file in files if file.artifact[2].startswith("gfx")]
-    assert {file.artifact[2] for file in device} == {
-        target for targets in FAMILY_TARGETS.values() for target in targets
-    }
-    assert {file.artifact[0] for file in device} <= set(packages().device.artifacts)
-    assert all(file.artifact[2] in file.path for file in device)

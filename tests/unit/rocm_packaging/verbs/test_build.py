@@ -1,96 +1,276 @@
+import argparse
+import json
+import zipfile
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
-from unittest.mock import Mock
 
 import pytest
 
-from core.cli import verb_parser
+from core.cli import main
 from core.cli.options import Common, common_from
 from core.errors import MissingInputError, UsageError
-from core.run import records
+from core.run import RunOutputs, records
+from core.run.records import Record
+from core.stores import Store
 from rocm_packaging.__main__ import VERBS
-from rocm_packaging.packages.build import BuildRequest, BuiltPackages
 from rocm_packaging.verbs import build as verb
-from tests.kit.artifact_sets import write_base
+from tests.kit.artifacts import (
+    read_sdist_member,
+    write_artifact,
+    write_base_artifact,
+    write_split_set,
+    write_unsplit_set,
+)
+from tests.kit.runs import write_record
+
+COMMIT = "a" * 40
+FAMILY = "gfx94X-dcgpu"
+BOTH_FAMILIES = "gfx94X-dcgpu;gfx110X-all"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Checkout:
+    """A folder that stands for the checkout, with unsplit artifacts, and a store."""
+
+    root: Path
+    capsys: pytest.CaptureFixture[str]
+
+    @property
+    def artifacts(self) -> Path:
+        """The artifacts of ROCm 10.1.0."""
+        return self.root / "artifacts"
+
+    @property
+    def common(self) -> Common:
+        """The run that the verb writes to."""
+        return Common(root=self.root, store=str(self.root / "store"))
+
+    @property
+    def store(self) -> Store:
+        """The store of the run."""
+        return self.common.open_store()
+
+    def call(self, *options: str) -> int:
+        """Call ``rocm_packaging build``; return its exit code."""
+        return main("rocm_packaging", "", VERBS, ["build", "--store", self.common.store, *options])
+
+    def build(self, *options: str, family: str = FAMILY) -> None:
+        """Package the artifacts."""
+        exit_code = self.call("--artifact-dir", str(self.artifacts), "--gpu-family", family, *options)
+        assert exit_code == 0, self.capsys.readouterr().err
+
+    def refuse(self, *options: str, family: str = FAMILY) -> str:
+        """Return the message with which packaging the artifacts is refused for how it is called."""
+        exit_code = self.call("--artifact-dir", str(self.artifacts), "--gpu-family", family, *options)
+        assert exit_code == UsageError.exit_code
+        return self.capsys.readouterr().err
+
+    def plan_version(self, *options: str) -> str:
+        """Return the version of the packages that a dry run plans."""
+        self.capsys.readouterr()
+        self.build("--dry-run", "--json", *options)
+        output = self.capsys.readouterr().out
+        plan, _end = json.JSONDecoder().raw_decode(output[output.index("{") :])
+        return str(plan["version"])
+
+    def record(self, group: str = FAMILY) -> Record:
+        """Return the record of the packages of a group."""
+        record = records.read(self.store, self.common.outputs, group, "build_rocm")
+        assert record is not None
+        return record
+
+    def fetch(self, name: str, *, group: str = FAMILY) -> Path:
+        """Return a package of a group, by how its name begins."""
+        (file,) = [file for file in self.record(group).files if file.name.startswith(name)]
+        return self.store.fetch(file.key, self.root / "fetched" / group)
 
 
 @pytest.fixture
-def artifacts(tmp_path: Path) -> Path:
-    write_base(tmp_path, split=False, rocm_version="10.1.0", the_rock_commit="a" * 40)
-    return tmp_path
+def checkout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Checkout:
+    """Return a folder that the verb takes for the checkout."""
 
+    def common_in_folder(arguments: argparse.Namespace) -> Common:
+        return replace(common_from(arguments), root=tmp_path)
 
-def request(artifacts: Path, *words: str) -> BuildRequest:
-    _, parser = verb_parser("rocm_packaging", VERBS[0])
-    arguments = parser.parse_args(["--artifact-dir", str(artifacts), *words])
-    version = arguments.version
-    return verb._request(arguments, common_from(arguments), artifacts, version, "gfx942;gfx1100")
-
-
-def test_the_release_type_makes_the_version_unless_one_is_given(artifacts: Path) -> None:
-    today = f"{datetime.now(UTC):%Y%m%d}"
-    assert request(artifacts).version == f"10.1.0.dev0+{'a' * 40}"
-    assert request(artifacts, "--release-type", "nightly").version >= f"10.1.0a{today}"
-    assert request(artifacts, "--release-type", "prerelease", "--rc", "3").version == "10.1.0rc3"
-    assert request(artifacts, "--version", "5.2.3").version == "5.2.3"
-    with pytest.raises(UsageError, match="--rc N"):
-        request(artifacts, "--release-type", "prerelease")
-
-
-def test_a_run_has_one_version_of_rocm(artifacts: Path, tmp_path_factory: pytest.TempPathFactory) -> None:
-    store = str(tmp_path_factory.mktemp("store"))
-    words, run = ("--release-type", "nightly", "--store", store), Common(run_id="17", store=store)
-    details = {"version": "10.1.0a20260822"}
-    record = records.Record(
-        stage="build_rocm", run_id="17", platform="linux", started="x", seconds=0, details=details
+    monkeypatch.setattr(verb, "common_from", common_in_folder)
+    checkout = Checkout(root=tmp_path, capsys=capsys)
+    write_unsplit_set(checkout.artifacts)
+    write_base_artifact(
+        checkout.artifacts,
+        targets=("gfx942", "gfx1100"),
+        is_split=False,
+        version="10.1.0",
+        commit=COMMIT,
     )
-    records.write(run.open_store(), run.outputs, "gfx942-gfx1100", record)
-    assert request(artifacts, *words, "--run-id", "17").version == details["version"]
-    assert request(artifacts, *words, "--run-id", "18").version > details["version"]
-    assert request(artifacts, *words, "--run-id", "17", "--version", "5.2.3").version == "5.2.3"
+    return checkout
 
 
-def test_options_arrive(artifacts: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    plain = request(artifacts)
-    assert (plain.level, plain.suffix, plain.platform_tag, plain.epoch) == (None, "", "", None)
-    assert plain.families == ("gfx942", "gfx1100")
-    words = "--compression-level 1 --version-suffix _x --linux-amdgpu-families gfx942,gfx1100"
-    chosen = request(artifacts, *words.split())
-    assert (chosen.level, chosen.suffix, chosen.linux_families) == (1, "_x", ("gfx942", "gfx1100"))
-    monkeypatch.setenv("ROCM_SDK_WHEEL_PLATFORM_TAG", "manylinux_2_28_x86_64")
-    monkeypatch.setenv("SOURCE_DATE_EPOCH", "1700000000")
-    told = request(artifacts)
-    assert (told.platform_tag, told.epoch) == ("manylinux_2_28_x86_64", 1_700_000_000)
-    assert request(artifacts, "--wheel-platform-tag", "linux_x86_64").platform_tag == "linux_x86_64"
-    monkeypatch.setenv("SOURCE_DATE_EPOCH", "yesterday")
-    with pytest.raises(UsageError, match="SOURCE_DATE_EPOCH=yesterday"):
-        request(artifacts)
-
-
-def test_families_of_the_other_platform_must_exist(artifacts: Path) -> None:
-    with pytest.raises(UsageError, match="gfx94"):
-        request(artifacts, "--windows-amdgpu-families", "gfx94")
-
-
-def test_the_record_says_which_build_of_rocm_it_was(artifacts: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    plan = Mock(distribution=Mock(version="10.1.0"), built=("gfx942",), unused=(), lacking=())
-    built = BuiltPackages(plan=plan, files=())
-    monkeypatch.setattr("rocm_packaging.packages.build.build", lambda _request: built)
-    details = verb._made(request(artifacts)).details
-    assert (details["commit"], details["artifact_dir"]) == ("a" * 40, str(artifacts))
-    overlay = artifacts / "base_lib_generic" / "base/aux-overlay/stage/share/therock"
-    (overlay / "therock_manifest.json").write_text('{"flags": {"KPACK_SPLIT_ARTIFACTS": false}}', "utf-8")
-    assert "commit" not in verb._made(request(artifacts, "--version", "1")).details
+# Versions
 
 
 @pytest.mark.parametrize(
-    ("family", "group"), [("gfx110X-all", "gfx110X-all"), ("gfx110X-all,gfx1151", "gfx110X-all-gfx1151")]
+    ("options", "version"),
+    [
+        pytest.param([], f"10.1.0.dev0+{COMMIT}", id="CI"),
+        pytest.param(["--release-type", "prerelease", "--rc", "3"], "10.1.0rc3", id="prerelease"),
+        pytest.param(["--version", "5.2.3"], "5.2.3", id="named"),
+    ],
 )
-def test_what_was_fetched_for_the_run_and_family_is_packaged(tmp_path: Path, family: str, group: str) -> None:
-    common = Common(root=tmp_path, run_id="17", gpu_family=family)
-    folder = common.outputs.artifacts_folder(tmp_path / ".cache", group)
-    with pytest.raises(MissingInputError, match=f"no artifacts were fetched into .*/{group}") as caught:
-        verb._fetched(common)
-    assert "nox -s fetch_artifacts" in caught.value.hint
-    folder.mkdir(parents=True)
-    assert verb._fetched(common) == (folder, family.replace(",", ";"))
+def test_makes_the_version_by_release_type_unless_one_is_named(
+    checkout: Checkout, options: list[str], version: str
+) -> None:
+    assert checkout.plan_version("--without", "*", *options) == version
+
+
+def test_puts_the_day_into_the_version_of_a_nightly(checkout: Checkout) -> None:
+    before = datetime.now(UTC)
+
+    version = checkout.plan_version("--without", "*", "--release-type", "nightly")
+
+    # The day may end meanwhile.
+    assert version in {f"10.1.0a{moment:%Y%m%d}" for moment in (before, datetime.now(UTC))}
+
+
+def test_asks_for_the_number_of_a_prerelease(checkout: Checkout) -> None:
+    assert "--rc" in checkout.refuse("--release-type", "prerelease")
+
+
+@pytest.mark.parametrize(
+    ("run_id", "options", "is_recorded"),
+    [
+        pytest.param("17", [], True, id="same run"),
+        pytest.param("18", [], False, id="another run"),
+        pytest.param("17", ["--version", "5.2.3"], False, id="named version"),
+    ],
+)
+def test_keeps_the_version_of_a_runs_packages(
+    checkout: Checkout, run_id: str, options: list[str], *, is_recorded: bool
+) -> None:
+    recorded_version = "10.1.0a20260822"
+    run = RunOutputs(run_id="17", platform="linux")
+    details = {"version": recorded_version}
+    write_record(checkout.store, run, step="build_rocm", family=FAMILY, details=details)
+
+    version = checkout.plan_version(
+        "--without", "*", "--release-type", "nightly", "--run-id", run_id, *options
+    )
+
+    assert (version == recorded_version) is is_recorded
+
+
+# Options
+
+
+def test_builds_with_its_options(checkout: Checkout) -> None:
+    checkout.build(
+        *("--without", "*", "--compression-level", "0", "--version-suffix", "_x"),
+        *("--linux-amdgpu-families", "gfx942,gfx1100", "--wheel-platform-tag", "linux_x86_64"),
+    )
+
+    core = checkout.fetch("rocm_sdk_core")
+    assert core.name.endswith("-linux_x86_64.whl")
+    with zipfile.ZipFile(core) as archive:
+        members = archive.infolist()
+    assert "_rocm_sdk_core_x/bin/hipcc" in {member.filename for member in members}
+    assert {member.compress_type for member in members} == {zipfile.ZIP_STORED}
+    dist_info = read_sdist_member(checkout.fetch("rocm-"), "src/rocm_sdk/_dist_info.py")
+    assert b"LINUX_TARGET_FAMILIES = ['gfx94X-dcgpu', 'gfx942', 'gfx1100']" in dist_info
+
+
+def test_builds_with_its_variables(checkout: Checkout, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ROCM_SDK_WHEEL_PLATFORM_TAG", "manylinux_2_28_x86_64")
+    monkeypatch.setenv("SOURCE_DATE_EPOCH", "1700000000")
+
+    checkout.build("--without", "*")
+
+    core = checkout.fetch("rocm_sdk_core")
+    assert core.name.endswith("-manylinux_2_28_x86_64.whl")
+    with zipfile.ZipFile(core) as archive:
+        times = {member.date_time for member in archive.infolist()}
+    assert times == {(2023, 11, 14, 22, 13, 20)}
+
+
+def test_prefers_a_named_platform_tag_to_the_variable(
+    checkout: Checkout, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("ROCM_SDK_WHEEL_PLATFORM_TAG", "manylinux_2_28_x86_64")
+
+    checkout.build("--without", "*", "--wheel-platform-tag", "linux_x86_64")
+
+    assert checkout.fetch("rocm_sdk_core").name.endswith("-linux_x86_64.whl")
+
+
+def test_refuses_a_time_that_is_no_number(checkout: Checkout, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SOURCE_DATE_EPOCH", "yesterday")
+
+    assert "SOURCE_DATE_EPOCH=yesterday" in checkout.refuse("--without", "*")
+
+
+def test_refuses_an_unknown_family_of_the_other_platform(checkout: Checkout) -> None:
+    assert "gfx94" in checkout.refuse("--windows-amdgpu-families", "gfx94")
+
+
+# Records and groups
+
+
+def test_records_which_build_of_rocm_was_packaged(checkout: Checkout) -> None:
+    checkout.build("--without", "*")
+
+    details = checkout.record().details
+    assert details["commit"] == COMMIT
+    assert details["artifact_dir"] == str(checkout.artifacts)
+
+
+def test_records_no_commit_where_the_artifacts_name_none(checkout: Checkout) -> None:
+    write_base_artifact(checkout.artifacts, is_split=False)
+
+    checkout.build("--without", "*", "--version", "1.0.0")
+
+    assert "commit" not in checkout.record().details
+
+
+def test_packages_families_together(checkout: Checkout) -> None:
+    checkout.build("--without", "*", family=BOTH_FAMILIES)
+
+    record = checkout.record("gfx94X-dcgpu-gfx110X-all")
+    assert record.cell.gpu_family == BOTH_FAMILIES
+
+
+def test_packages_families_apart_that_contradict_each_other(checkout: Checkout) -> None:
+    write_artifact(checkout.artifacts, "blas_dev_gfx110X-all", {"include/hipblas.h": "other"})
+
+    checkout.build("--without", "*", family=BOTH_FAMILIES)
+
+    warning = " ".join(checkout.capsys.readouterr().err.split())
+    for family in ("gfx94X-dcgpu", "gfx110X-all"):
+        assert f"blas_dev_{family}/x/stage/include/hipblas.h" in warning
+        names = [file.name.partition("-10.1")[0] for file in checkout.record(family).files]
+        libraries = f"rocm_sdk_libraries_{family.lower().replace('-', '_')}"
+        assert sorted(names) == ["rocm", "rocm_sdk_core", "rocm_sdk_devel", libraries]
+        dist_info = read_sdist_member(checkout.fetch("rocm-", group=family), "src/rocm_sdk/_dist_info.py")
+        assert f"DEFAULT_TARGET_FAMILY = '{family}'".encode() in dist_info
+
+
+@pytest.mark.parametrize(
+    ("family", "group"), [("gfx110X-all", "gfx110X-all"), ("gfx110X-all,gfx942", "gfx110X-all-gfx942")]
+)
+def test_packages_what_was_fetched_for_the_run_and_family(
+    checkout: Checkout, family: str, group: str
+) -> None:
+    fetched_folder = checkout.common.outputs.artifacts_folder(checkout.common.cache, group)
+    write_split_set(fetched_folder)
+
+    exit_code = checkout.call("--gpu-family", family, "--without", "*")
+
+    assert exit_code == 0
+    assert checkout.record(group).details["artifact_dir"] == str(fetched_folder)
+
+
+def test_asks_to_fetch_artifacts_where_there_are_none(checkout: Checkout) -> None:
+    exit_code = checkout.call("--gpu-family", FAMILY)
+
+    assert exit_code == MissingInputError.exit_code
+    message = checkout.capsys.readouterr().err
+    assert FAMILY in message
+    assert "nox -s fetch_artifacts" in message

@@ -1,5 +1,6 @@
 """When ROCm's packages are built again: `build` works where one of its inputs has changed, and only then."""
 
+import argparse
 import os
 from collections.abc import Callable
 from dataclasses import dataclass, field, fields, replace
@@ -10,12 +11,13 @@ import pytest
 
 from core import files
 from core.cli import main
-from core.cli.options import ROOT
+from core.cli.options import ROOT, Common, common_from
 from core.data import use_own
 from rocm_packaging.__main__ import VERBS
 from rocm_packaging.packages import build
 from rocm_packaging.packages.plan import BuildRequest
-from tests.kit.artifact_sets import write, write_base
+from rocm_packaging.verbs import build as verb
+from tests.kit.artifacts import write_artifact, write_base_artifact
 
 FAMILY = "gfx94X-dcgpu"
 
@@ -54,7 +56,7 @@ def touch(artifacts: Path) -> None:
 
 
 def add_file(artifacts: Path) -> None:
-    write(artifacts, f"blas_lib_{FAMILY}", **{"lib/libmore.so.1": "text"})
+    write_artifact(artifacts, f"blas_lib_{FAMILY}", {"lib/libmore.so.1": "text"})
 
 
 def link_elsewhere(artifacts: Path) -> None:
@@ -85,10 +87,10 @@ CHANGES = {
 def artifacts(tmp_path: Path) -> Path:
     """Return the smallest set of artifacts of one family, all of text files."""
     folder = tmp_path / "artifacts"
-    write_base(folder, "gfx942", split=False)
-    write(folder, "core-hip_lib_generic", **{"lib/libamdhip64.so.7": "hip"})
-    write(folder, "core-hip_dev_generic", **{"include/hip/hip.h": "h"})
-    write(folder, f"blas_lib_{FAMILY}", **{"lib/libhipblas.so.3": "text"})
+    write_base_artifact(folder, targets=["gfx942"], is_split=False)
+    write_artifact(folder, "core-hip_lib_generic", {"lib/libamdhip64.so.7": "hip"})
+    write_artifact(folder, "core-hip_dev_generic", {"include/hip/hip.h": "h"})
+    write_artifact(folder, f"blas_lib_{FAMILY}", {"lib/libhipblas.so.3": "text"})
     library(folder).with_name("libhipblas.so").symlink_to("libhipblas.so.3")
     return folder
 
@@ -110,6 +112,12 @@ def builds(monkeypatch: pytest.MonkeyPatch) -> list[BuildRequest]:
 @pytest.fixture
 def run_build(artifacts: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., int]:
     """Return the front door: it runs the verb with options and variables, and returns the exit code."""
+
+    # Packages are made in a cache of their own, where no other test makes some.
+    def common_in_folder(arguments: argparse.Namespace) -> Common:
+        return replace(common_from(arguments), root=tmp_path)
+
+    monkeypatch.setattr(verb, "common_from", common_in_folder)
 
     def run(*options: str, variables: dict[str, str] | None = None) -> int:
         words = ["build", "--artifact-dir", str(artifacts), "--gpu-family", FAMILY]

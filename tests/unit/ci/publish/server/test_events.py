@@ -1,3 +1,5 @@
+"""Which changes of a bucket an event tells of, in whichever envelope it comes."""
+
 import json
 from typing import Any
 from urllib.parse import quote_plus
@@ -9,24 +11,22 @@ from hypothesis import strategies as st
 from ci.publish.server import EventError, Message, Place, messages
 
 KEY = "17-linux/python/g/torch-2.10.0+rocm7.1 (1)-cp312.whl"
-ENCODED = "17-linux/python/g/torch-2.10.0%2Brocm7.1+%281%29-cp312.whl"
+ENCODED_KEY = "17-linux/python/g/torch-2.10.0%2Brocm7.1+%281%29-cp312.whl"
 CHANGE = Place(bucket="b", key=KEY)
 
 
-def s3(*keys: str, name: str = "ObjectCreated:Put") -> dict[str, Any]:
-    return {
-        "Records": [
-            {
-                "eventSource": "aws:s3",
-                "eventName": name,
-                "s3": {"bucket": {"name": "b"}, "object": {"key": key, "size": 1, "sequencer": "0"}},
-            }
-            for key in keys
-        ]
-    }
+def s3_event(*keys: str, name: str = "ObjectCreated:Put") -> dict[str, Any]:
+    """Return what S3 tells of changed objects, whose keys it encodes."""
+    records: list[dict[str, Any]] = []
+    for key in keys:
+        changed_object = {"key": key, "size": 1, "sequencer": "0"}
+        change = {"bucket": {"name": "b"}, "object": changed_object}
+        records.append({"eventSource": "aws:s3", "eventName": name, "s3": change})
+    return {"Records": records}
 
 
-def bridge(key: str, kind: str = "Object Created") -> dict[str, Any]:
+def bridge_event(key: str, kind: str = "Object Created") -> dict[str, Any]:
+    """Return what EventBridge tells of a changed object, whose key is as it is."""
     return {
         "source": "aws.s3",
         "detail-type": kind,
@@ -34,39 +34,44 @@ def bridge(key: str, kind: str = "Object Created") -> dict[str, Any]:
     }
 
 
-def sns(body: dict[str, Any]) -> dict[str, Any]:
+def sns_notification(body: dict[str, Any]) -> dict[str, Any]:
+    """Wrap an event as SNS does where it sends it to a queue."""
     return {"Type": "Notification", "Message": json.dumps(body)}
 
 
-def sqs(*bodies: Any) -> dict[str, Any]:
-    return {
-        "Records": [
-            {
-                "eventSource": "aws:sqs",
-                "messageId": f"m{number}",
-                "body": body if isinstance(body, str) else json.dumps(body),
-            }
-            for number, body in enumerate(bodies)
-        ]
-    }
+def sqs_event(*bodies: Any) -> dict[str, Any]:
+    """Return what a queue delivers: a message for each body, which is text or an event."""
+    records: list[dict[str, Any]] = []
+    for number, body in enumerate(bodies):
+        text = body if isinstance(body, str) else json.dumps(body)
+        records.append({"eventSource": "aws:sqs", "messageId": f"m{number}", "body": text})
+    return {"Records": records}
 
 
 @pytest.mark.parametrize(
     "event",
     [
-        s3(ENCODED),
-        s3(ENCODED, name="ObjectRemoved:DeleteMarkerCreated"),
-        bridge(KEY),
-        bridge(KEY, "Object Deleted"),
-        {"Records": [{"EventSource": "aws:sns", "Sns": {"Message": json.dumps(s3(ENCODED))}}]},
+        s3_event(ENCODED_KEY),
+        s3_event(ENCODED_KEY, name="ObjectRemoved:DeleteMarkerCreated"),
+        bridge_event(KEY),
+        bridge_event(KEY, "Object Deleted"),
+        {"Records": [{"EventSource": "aws:sns", "Sns": {"Message": json.dumps(s3_event(ENCODED_KEY))}}]},
     ],
+    ids=["S3, created", "S3, removed", "EventBridge, created", "EventBridge, deleted", "SNS"],
 )
-def test_every_form_gives_the_key_as_it_is(event: dict[str, Any]) -> None:
+def test_reads_the_key_from_every_envelope(event: dict[str, Any]) -> None:
     assert messages(event) == [Message(message_id="", changes=(CHANGE,))]
 
 
-def test_a_queue_gives_each_message_by_itself_whatever_it_wraps() -> None:
-    event = sqs(s3(ENCODED, "a"), bridge(KEY), sns(s3(ENCODED)), {"Event": "s3:TestEvent"}, s3(ENCODED))
+def test_reads_each_message_of_a_queue_by_itself() -> None:
+    event = sqs_event(
+        s3_event(ENCODED_KEY, "a"),
+        bridge_event(KEY),
+        sns_notification(s3_event(ENCODED_KEY)),
+        {"Event": "s3:TestEvent"},
+        s3_event(ENCODED_KEY),
+    )
+
     assert messages(event) == [
         Message(message_id="m0", changes=(CHANGE, Place(bucket="b", key="a"))),
         Message(message_id="m1", changes=(CHANGE,)),
@@ -77,37 +82,48 @@ def test_a_queue_gives_each_message_by_itself_whatever_it_wraps() -> None:
 
 
 @pytest.mark.parametrize(
-    ("body", "says"),
+    ("body", "words"),
     [
-        ("{", "not JSON"),
-        ("[]", "not a JSON object"),
-        ("{}", "a bucket: {}"),
+        ("{", "JSON"),
+        ("[]", "object"),
+        ("{}", "{}"),
         ({"Records": [{"eventSource": "aws:s3"}]}, "aws:s3"),
         ({"Records": [{"eventSource": "aws:dynamodb"}]}, "aws:dynamodb"),
-        ({"Records": ["x"]}, 'a bucket: "x"'),
-        ({"detail": {"bucket": "x"}}, "names no object"),
-        ({"detail": []}, "names no object"),
-        (sns({"x": 1}), 'a bucket: {"x": 1}'),
+        ({"Records": ["x"]}, '"x"'),
+        ({"detail": {"bucket": "x"}}, "no object"),
+        ({"detail": []}, "no object"),
+        (sns_notification({"x": 1}), '{"x": 1}'),
+    ],
+    ids=[
+        "no JSON",
+        "a list",
+        "empty",
+        "S3 without an object",
+        "another service",
+        "text as a record",
+        "EventBridge without an object",
+        "EventBridge without a bucket",
+        "SNS with something else",
     ],
 )
-def test_a_broken_message_is_told_apart_and_spoils_no_other(body: Any, says: str) -> None:
-    broken, whole = messages(sqs(body, s3(ENCODED)))
-    assert says in broken.broken
+def test_a_broken_message_spoils_no_other(body: Any, words: str) -> None:
+    broken, intact = messages(sqs_event(body, s3_event(ENCODED_KEY)))
+
+    assert words in broken.broken
     assert broken.changes == ()
-    assert whole == Message(message_id="m1", changes=(CHANGE,))
+    assert intact == Message(message_id="m1", changes=(CHANGE,))
 
 
-@pytest.mark.parametrize("event", [{"x": 1}, {}, {"Records": ["x"]}])
-def test_an_event_without_a_queue_that_tells_nothing_is_an_error(event: dict[str, Any]) -> None:
-    with pytest.raises(EventError, match="names no object of a bucket"):
+@pytest.mark.parametrize("event", [{"x": 1}, {}, {"Records": ["x"]}], ids=["unknown", "empty", "text"])
+def test_rejects_an_event_without_a_queue_that_names_no_object(event: dict[str, Any]) -> None:
+    with pytest.raises(EventError):
         messages(event)
 
 
-@given(st.text(min_size=1, max_size=40))
-def test_any_key_survives_s3s_own_encoding(key: str) -> None:
-    try:
-        encoded = quote_plus(key)
-    except UnicodeEncodeError:  # S3's keys are UTF-8
-        return
-    assert messages(sqs(s3(encoded)))[0].changes == (Place(bucket="b", key=key),)
-    assert messages(bridge(key))[0].changes == (Place(bucket="b", key=key),)
+# S3's keys are UTF-8, which not every text of Python is.
+@given(st.text(st.characters(codec="utf-8"), min_size=1, max_size=40))
+def test_reads_any_key_that_s3_encodes(key: str) -> None:
+    changes = (Place(bucket="b", key=key),)
+
+    assert messages(sqs_event(s3_event(quote_plus(key))))[0].changes == changes
+    assert messages(bridge_event(key))[0].changes == changes

@@ -1,15 +1,17 @@
+"""The server that writes an index's pages where files of it changed."""
+
 from __future__ import annotations
 
-import hashlib
+import importlib.util
 import json
+import random
 import re
-from pathlib import Path
-from tempfile import TemporaryDirectory
+import sys
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote_plus
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from ci.publish import server
@@ -17,60 +19,46 @@ from ci.publish.index import is_page, write_index
 from ci.publish.index.sources import Carried
 from ci.publish.server import RUN_FOLDERS, Place, folder_of, handle, title_of
 from ci.verbs import index
-from core.stores.directory import DirectoryStore
 from core.stores.s3 import open_bucket
+from tests.kit import runs, stores, wheels
+from tests.kit.memory_store import MemoryStore
 
 if TYPE_CHECKING:
-    import random
-    from collections.abc import Callable, Sequence
+    from pathlib import Path
+    from types import ModuleType
 
     from types_boto3_s3 import S3Client
 
-    from core.run import RunOutputs
-    from core.run.records import FileRecord
     from core.stores import Store
 
 FOLDERS = re.compile(RUN_FOLDERS)
 PREFIX = "17-linux/python/gfx94X-dcgpu"
+SDIST = "rocm-1.0.tar.gz"
 
 
-def metadata(name: str) -> bytes:
-    project, version = name.split("-")[:2]
-    return f"Metadata-Version: 2.1\nName: {project}\nVersion: {version}\nRequires-Python: >=3.11\n".encode()
+def queue_event(*keys: str, bucket: str = "b") -> dict[str, Any]:
+    """Return what a queue delivers: a message for each changed key, whose id is the key."""
+    messages: list[dict[str, Any]] = []
+    for key in keys:
+        change = {"bucket": {"name": bucket}, "object": {"key": quote_plus(key, safe="/")}}
+        body = {"Records": [{"eventSource": "aws:s3", "s3": change}]}
+        messages.append({"eventSource": "aws:sqs", "messageId": key, "body": json.dumps(body)})
+    return {"Records": messages}
 
 
-def put(store: Store, name: str, data: bytes = b"a wheel", folder: str = PREFIX) -> str:
-    with TemporaryDirectory() as place:
-        source = Path(place) / "file"
-        source.write_bytes(data)
-        store.put_file(f"{folder}/{name}", source, sha256=hashlib.sha256(data).hexdigest(), replace=True)
-    return f"{folder}/{name}"
+def handle_changes(store: Store, *keys: str) -> list[str]:
+    """Deliver changes of a store; return the ids of the messages that failed."""
+    answer = handle(queue_event(*keys), open_bucket=lambda _address: store, folders=FOLDERS)
+    return [failure["itemIdentifier"] for failure in answer["batchItemFailures"]]
 
 
-def put_sidecar(store: Store, name: str, folder: str = PREFIX) -> str:
-    key = f"{folder}/{name}.metadata"
-    store.put_bytes(key, metadata(name))
-    return key
-
-
-def event(*keys: str, bucket: str = "b") -> dict[str, Any]:
-    """Write what a queue delivers: a message a key, named as the key."""
-
-    def body(key: str) -> str:
-        told = {"bucket": {"name": bucket}, "object": {"key": quote_plus(key, safe="/")}}
-        return json.dumps({"Records": [{"eventSource": "aws:s3", "s3": told}]})
-
-    return {"Records": [{"eventSource": "aws:sqs", "messageId": key, "body": body(key)} for key in keys]}
-
-
-def told(store: Store, *keys: str) -> list[str]:
-    answer = handle(event(*keys), open_bucket=lambda _: store, folders=FOLDERS)
-    return [one["itemIdentifier"] for one in answer["batchItemFailures"]]
-
-
-def page_texts(store: Store, folder: str = PREFIX) -> dict[str, bytes]:
-    keys = [one.key for one in store.list(folder)]
+def pages_in(store: Store, folder: str = PREFIX) -> dict[str, bytes]:
+    """Return the pages of a folder, without what its index remembers."""
+    keys = [stored.key for stored in store.list(folder)]
     return {key: store.read(key) for key in keys if is_page(key) and not key.endswith(".txt")}
+
+
+# Which changes concern an index
 
 
 @pytest.mark.parametrize(
@@ -93,121 +81,187 @@ def page_texts(store: Store, folder: str = PREFIX) -> dict[str, bytes]:
         ("v2-staging/gfx94X-dcgpu/torch-1.0-py3-none-any.whl", None),
     ],
 )
-def test_pages_follow_distributions_and_nothing_else(key: str, prefix: str | None) -> None:
-    expected = None if prefix is None else Place(bucket="b", key=prefix)
-    assert folder_of(Place(bucket="b", key=key), FOLDERS) == expected
+def test_follows_distributions_in_folders_of_runs_alone(key: str, prefix: str | None) -> None:
+    folder = folder_of(Place(bucket="b", key=key), FOLDERS)
+
+    assert folder == (None if prefix is None else Place(bucket="b", key=prefix))
 
 
-def test_pages_are_the_clients(store: Store, outputs: RunOutputs, publish: Callable[..., FileRecord]) -> None:
-    keys = [publish().key, publish("apex", "1.10.0", fields=[("Requires-Python", ">=3.11")]).key]
-    index.write_pages(store, outputs, "g")
-    folder = outputs.python_prefix("g")
-    clients = page_texts(store, folder)
-    for key in clients:
+# Pages
+
+
+def test_writes_the_pages_that_a_client_writes(tmp_path: Path) -> None:
+    store = MemoryStore(folder_pages=False)
+    run = runs.run_outputs("17")
+    paths = [
+        wheels.write_wheel(tmp_path, name="torch"),
+        wheels.write_wheel(tmp_path, name="apex", metadata_fields=[("Requires-Python", ">=3.11")]),
+    ]
+    files = runs.publish_files(store, run, paths, step="build_torch", family="g")
+    index.write_pages(store, run, "g")
+    folder = run.python_prefix("g")
+    clients_pages = pages_in(store, folder)
+    for key in [key for key in store.objects if is_page(key)]:
         store.delete(key)
-    store.delete(f"{folder}/simple/index-state.txt")
-    assert told(store, *keys) == []
-    assert page_texts(store, folder) == clients
-    assert len(clients) == 7
+
+    assert handle_changes(store, *(file.key for file in files)) == []
+
+    assert pages_in(store, folder) == clients_pages
+    assert len(clients_pages) == 7
+
+
+def test_titles_pages_by_group_and_run() -> None:
     assert title_of("me-TheRock/17-linux/python/g") == "g (me-TheRock/17-linux)"
 
 
-class Broken(DirectoryStore):
-    def list(self, prefix: str, *, recursive: bool = True) -> Sequence[Any]:
-        if "bad" in prefix:
-            raise OSError(prefix)
-        return super().list(prefix, recursive=recursive)
+def test_writes_the_pages_of_a_folder_once_for_all_its_messages() -> None:
+    def count_calls(messages: int) -> int:
+        store = MemoryStore(objects={f"{PREFIX}/{SDIST}": b"sdist"}, folder_pages=False)
+        handle_changes(store, *(f"{PREFIX}/rocm-{number}.tar.gz" for number in range(messages)))
+        assert pages_in(store)
+        return len(store.calls)
+
+    assert count_calls(1000) == count_calls(1)
 
 
-def test_messages_of_a_folder_that_fails_and_broken_ones_are_named_and_no_others(tmp_path: Path) -> None:
-    store = Broken(tmp_path)
-    good = put(store, "rocm-1.0.tar.gz")
-    bad = [f"17-linux/python/bad/rocm-{number}.tar.gz" for number in (1, 2)]
-    whole = event(*bad, good)
-    whole["Records"].append({"eventSource": "aws:sqs", "messageId": "garbled", "body": "{"})
-    answer = handle(whole, open_bucket=lambda _: store, folders=FOLDERS)
-    assert answer == {"batchItemFailures": [{"itemIdentifier": one} for one in (*bad, "garbled")]}
-    assert f"{PREFIX}/index.html" in page_texts(store)
+# Failures
 
 
-def test_without_a_queue_a_failure_is_raised_so_that_lambda_tries_again(tmp_path: Path) -> None:
-    direct = {
-        "source": "aws.s3",
-        "detail": {"bucket": {"name": "b"}, "object": {"key": "1-linux/python/bad/rocm-1.0.tar.gz"}},
-    }
+BAD_PREFIX = "17-linux/python/bad"
+
+
+@pytest.fixture
+def failing_store() -> MemoryStore:
+    """Return a store in which one folder cannot be listed."""
+
+    def fail(call: str, key: str) -> None:
+        if call == "list" and key.startswith(BAD_PREFIX):
+            raise OSError(key)
+
+    objects = {f"{prefix}/{SDIST}": b"sdist" for prefix in (PREFIX, BAD_PREFIX)}
+    return MemoryStore(objects=objects, folder_pages=False, before=fail)
+
+
+def test_names_the_messages_of_a_folder_that_fails_and_no_others(failing_store: MemoryStore) -> None:
+    bad_keys = [f"{BAD_PREFIX}/rocm-{number}.tar.gz" for number in (1, 2)]
+
+    assert handle_changes(failing_store, *bad_keys, f"{PREFIX}/{SDIST}") == bad_keys
+    assert f"{PREFIX}/index.html" in failing_store.objects
+
+
+def test_names_a_message_that_cannot_be_read(failing_store: MemoryStore) -> None:
+    event = queue_event(f"{PREFIX}/{SDIST}")
+    event["Records"].append({"eventSource": "aws:sqs", "messageId": "garbled", "body": "{"})
+
+    answer = handle(event, open_bucket=lambda _address: failing_store, folders=FOLDERS)
+
+    assert answer == {"batchItemFailures": [{"itemIdentifier": "garbled"}]}
+    assert f"{PREFIX}/index.html" in failing_store.objects
+
+
+def test_raises_a_failure_without_a_queue_so_that_it_is_tried_again(failing_store: MemoryStore) -> None:
+    change = {"bucket": {"name": "b"}, "object": {"key": f"{BAD_PREFIX}/{SDIST}"}}
+    event = {"source": "aws.s3", "detail": change}
+
     with pytest.raises(OSError, match="bad"):
-        handle(direct, open_bucket=lambda _: Broken(tmp_path), folders=FOLDERS)
+        handle(event, open_bucket=lambda _address: failing_store, folders=FOLDERS)
+
+
+# Any order of events
 
 
 NAMES = [
-    f"{project}-{version}-py3-none-any.whl" for project in ("torch", "rocm") for version in ("1.0", "1.1")
+    wheels.wheel_filename(name=project, version=version)
+    for project in ("torch", "rocm")
+    for version in ("1.0", "1.1")
 ]
-KINDS = st.sampled_from(["wheel", "sidecar", "drop", "drop sidecar"])
-ACTS = st.lists(st.tuples(KINDS, st.sampled_from(NAMES)), max_size=12)
+ACTIONS = st.sampled_from(["put wheel", "put sidecar", "delete wheel", "delete sidecar"])
 LINK = re.compile(rb"[a-z]+-1\.[01]-py3-none-any\.whl#sha256=[0-9a-f]{64}")
 
 
-def links(store: Store) -> dict[str, list[bytes]]:
+def links_in(store: Store) -> dict[str, list[bytes]]:
     """Return what each page links to, pages without links aside."""
-    found = {key: LINK.findall(text) for key, text in page_texts(store).items()}
-    return {key: one for key, one in found.items() if one}
+    links = {key: LINK.findall(page) for key, page in pages_in(store).items()}
+    return {key: page_links for key, page_links in links.items() if page_links}
 
 
-@settings(max_examples=25)
-@given(ACTS, st.randoms(use_true_random=False))
-def test_in_any_order_of_events_pages_end_as_files(acts: list[tuple[str, str]], order: random.Random) -> None:
-    with TemporaryDirectory() as place:
-        store = DirectoryStore(Path(place) / "bucket")
-        waiting: list[str] = []
-        for act, name in acts:
-            key = f"{PREFIX}/{name}"
-            match act:
-                case "wheel":
-                    waiting.append(put(store, name, order.randbytes(4)))
-                case "sidecar":
-                    waiting.append(put_sidecar(store, name))
-                case "drop":
-                    store.delete(key)
-                    waiting.append(key)
-                case _:
-                    store.delete(f"{key}.metadata")
-                    waiting.append(f"{key}.metadata")
-            # some come at once, in any order, and again; the others later
-            now = order.sample(waiting, order.randint(0, len(waiting)))
-            told(store, *now)
-            waiting = [key for key in waiting if key not in now or order.random() < 0.2]
-        order.shuffle(waiting)
-        for key in waiting:
-            told(store, key)
-        fresh = DirectoryStore(Path(place) / "fresh")
-        for one in store.list(PREFIX, recursive=False):
-            if not is_page(one.key):
-                fresh.put_bytes(one.key, store.read(one.key))
-        write_index(fresh, PREFIX, Carried(store=fresh), title=title_of(PREFIX), strict=False)
-        assert links(store) == links(fresh)
+def act(store: Store, action: str, name: str, chance: random.Random) -> str:
+    """Change a wheel or its sidecar; return the key that a message tells of."""
+    key = f"{PREFIX}/{name}"
+    if action == "put wheel":
+        store.put_bytes(key, chance.randbytes(4))
+        return key
+    if action == "delete wheel":
+        store.delete(key)
+        return key
+    if action == "put sidecar":
+        project, version = name.split("-")[:2]
+        metadata = wheels.metadata_text(name=project, version=version)
+        store.put_bytes(f"{key}.metadata", metadata.encode())
+    else:
+        store.delete(f"{key}.metadata")
+    return f"{key}.metadata"
 
 
-@pytest.fixture(name="bucket")
-def bucket_fixture(aws: S3Client) -> Store:
+@given(st.lists(st.tuples(ACTIONS, st.sampled_from(NAMES)), max_size=8), st.randoms(use_true_random=False))
+def test_pages_end_as_the_files_do_in_any_order_of_events(
+    actions: list[tuple[str, str]], chance: random.Random
+) -> None:
+    store = MemoryStore(folder_pages=False)
+    waiting: list[str] = []
+    for action, name in actions:
+        waiting.append(act(store, action, name, chance))
+        # Some messages come at once, in any order; some of these come again, and the others later.
+        delivered = chance.sample(waiting, chance.randint(0, len(waiting)))
+        handle_changes(store, *delivered)
+        waiting = [key for key in waiting if key not in delivered or chance.random() < 0.2]
+    chance.shuffle(waiting)
+    for key in waiting:
+        handle_changes(store, key)
+
+    fresh_store = MemoryStore(folder_pages=False)
+    for key in stores.keys_below(store, PREFIX):
+        if not is_page(key):
+            fresh_store.put_bytes(key, store.objects[key])
+    write_index(fresh_store, PREFIX, Carried(store=fresh_store), title=title_of(PREFIX), strict=False)
+    assert links_in(store) == links_in(fresh_store)
+
+
+# The function that is deployed
+
+
+@pytest.fixture
+def bucket(aws: S3Client) -> Store:
+    """Return an empty bucket."""
     aws.create_bucket(Bucket="run-outputs")
     return open_bucket("s3://run-outputs")
 
 
-def test_the_handler_reads_folders_from_variables(bucket: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(server, "open_bucket", lambda _: bucket)
+@pytest.fixture
+def deployed_server(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+    """Import the server anew: it reads its variables once, as a deployed function does."""
+    spec = importlib.util.spec_from_file_location("deployed_server", server.__file__)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    monkeypatch.setitem(sys.modules, "deployed_server", module)
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.mark.parametrize(("folder", "is_followed"), [("wheels/g", True), (PREFIX, False)])
+def test_follows_the_folders_that_a_variable_names(
+    bucket: Store,
+    deployed_server: ModuleType,
+    monkeypatch: pytest.MonkeyPatch,
+    folder: str,
+    *,
+    is_followed: bool,
+) -> None:
     monkeypatch.setenv("PAGES_FOLDERS", "wheels/[a-z]+")
-    server._folders.cache_clear()
-    try:
-        server.handler(event(put(bucket, "rocm-1.0.tar.gz", folder="wheels/g")), None)
-        server.handler(event(put(bucket, "rocm-1.0.tar.gz")), None)
-    finally:
-        server._folders.cache_clear()
-    assert page_texts(bucket, "wheels")
-    assert not page_texts(bucket)
+    key = f"{folder}/{SDIST}"
+    bucket.put_bytes(key, b"sdist")
 
+    deployed_server.handler(queue_event(key, bucket="run-outputs"), None)
 
-def test_a_folder_of_1000_messages_is_written_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    store, written = DirectoryStore(tmp_path), []
-    monkeypatch.setattr(server, "_write", lambda _store, folder: written.append(folder.key))
-    told(store, *[f"{PREFIX}/rocm-{number}.tar.gz" for number in range(1000)])
-    assert written == [PREFIX]
+    assert bool(pages_in(bucket, folder)) is is_followed

@@ -1,196 +1,317 @@
 import shlex
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import PurePosixPath, PureWindowsPath
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from core.environment import allowed
 from core.errors import DataError, RocmError, SourceError
 from pytorch_build.build.cache import CompilerCache
 from pytorch_build.build.compilers import Compiler
+from pytorch_build.build.site import TreeFacts
 from pytorch_build.platforms import LINUX
-from tests.unit.pytorch_build.build.plans.conftest import GCC, Plan
+from tests.kit.build_plans import GCC, PROJECTS, TREE_FACTS, WINDOWS_LIBRARIES, plan_project, rocm_sdk
 
-QUIET = "-Wno-error=maybe-uninitialized -Wno-error=uninitialized -Wno-error=restrict"
-PROJECTS = ("triton", "torch", "audio", "vision", "apex")
+QUIET_FLAGS = "-Wno-error=maybe-uninitialized -Wno-error=uninitialized -Wno-error=restrict"
+WITH_LLVM = replace(WINDOWS_LIBRARIES, llvm=PureWindowsPath("C:/llvm"))
+# All but triton are built on an installed torch, or are torch.
+ON_TORCH = [project for project in PROJECTS if project != "triton"]
+SCCACHE = CompilerCache(kind="sccache", program=PurePosixPath("/bin/sccache"))
+SYSDEPS = "/env/rocm/lib/rocm_sysdeps/lib"
+
+each_project = pytest.mark.parametrize("project", PROJECTS)
 
 
-@pytest.mark.parametrize("project", PROJECTS)
-def test_programs_of_rocm_and_of_the_environment_come_first(plan: Plan, project: str) -> None:
-    env = plan(project, torch_version="2.10.0").env
+# Programs and variables of ROCm
+
+
+@each_project
+def test_puts_rocms_and_the_environments_programs_first_on_linux(project: str) -> None:
+    env = plan_project(project, torch_version="2.10.0").env
+
     assert env["PATH"] == "/env/rocm/bin:/env/bin:/usr/bin"
     assert env["VIRTUAL_ENV"] == "/env"
     assert not {"CC", "CXX", "HIP_CLANG_PATH", "MAX_JOBS", "DISTUTILS_USE_SDK"} & env.keys()
-    llvm, base_env = {"llvm": PureWindowsPath("C:/llvm")}, {"Path": r"C:\Windows"}
-    env = plan(project, "windows", base_env=base_env, torch_version="2.10.0", provided=llvm).env
+
+
+@each_project
+def test_puts_rocms_and_the_environments_programs_first_on_windows(project: str) -> None:
+    env = plan_project(
+        project,
+        "windows",
+        base_env={"Path": r"C:\Windows"},
+        torch_version="2.10.0",
+        provided=WITH_LLVM,
+    ).env
+
     assert env["PATH"] == r"C:\env\rocm\bin;C:\env\Scripts;C:\Windows"
     assert env["VIRTUAL_ENV"] == r"C:\env"
     assert not {"CXXFLAGS", "CPPFLAGS", "LDFLAGS", "LD_LIBRARY_PATH", "PKG_CONFIG_PATH"} & env.keys()
 
 
 @pytest.mark.parametrize("platform", ["linux", "windows"])
-@pytest.mark.parametrize("project", PROJECTS)
-def test_family_cpu_knows_nothing_of_rocm(plan: Plan, project: str, platform: str) -> None:
-    facts = {"llvm": PureWindowsPath("C:/llvm")}
-    made = plan(
-        project, platform, gpu=False, provided=facts, version="2.10.0+cpu", torch_version="2.10.0+cpu"
+@each_project
+def test_tells_a_build_of_family_cpu_nothing_of_rocm(project: str, platform: str) -> None:
+    plan = plan_project(
+        project,
+        platform,
+        has_gpu=False,
+        provided=WITH_LLVM,
+        version="2.10.0+cpu",
+        torch_version="2.10.0+cpu",
     )
-    assert {name for name, value in made.env.items() if "rocm" in f"{name}{value}".lower()} <= {"USE_ROCM"}
-    assert {"ROCM_HOME", "ROCM_PATH", "PYTORCH_ROCM_ARCH", "HIP_PATH"} <= made.unset
-    assert "LD_LIBRARY_PATH" not in made.env
-    assert not [drop for drop in made.overlays if drop.path == "torch/_rocm_init.py"]
+
+    naming_rocm = {name for name, value in plan.env.items() if "rocm" in f"{name}{value}".lower()}
+    assert naming_rocm <= {"USE_ROCM"}
+    assert {"ROCM_HOME", "ROCM_PATH", "PYTORCH_ROCM_ARCH", "HIP_PATH"} <= plan.unset
+    assert "LD_LIBRARY_PATH" not in plan.env
+    assert not [overlay for overlay in plan.overlays if overlay.path == "torch/_rocm_init.py"]
 
 
-def test_what_the_sdk_lacks_is_not_set(plan: Plan) -> None:
-    made = plan("audio", torch_version="2.10.0", sdk={"device_libs": False, "host_math": False})
+def test_sets_no_variable_for_what_the_sdk_lacks() -> None:
+    sdk = rocm_sdk(device_libs=False, host_math=False)
+
+    plan = plan_project("audio", torch_version="2.10.0", sdk=sdk)
+
     absent = {"HIP_DEVICE_LIB_PATH", "BLAS", "OpenBLAS_HOME", "OpenBLAS_LIB_NAME"}
-    assert not absent & made.env.keys()
-    assert "HIP_DEVICE_LIB_PATH" in made.unset, "another ROCm's would be worse than none"
+    assert not absent & plan.env.keys()
+    # Another ROCm's device libraries would be worse than none.
+    assert "HIP_DEVICE_LIB_PATH" in plan.unset
 
 
-@pytest.mark.parametrize("project", ["torch", "audio", "vision", "apex"])
-def test_an_sdk_without_system_libraries_is_refused_on_linux(plan: Plan, project: str) -> None:
-    with pytest.raises(RocmError, match="rocm_sysdeps is missing"):
-        plan(project, torch_version="2.10.0", sdk={"sysdeps": False})
-    plan(project, "windows", torch_version="2.10.0", sdk={"sysdeps": False})
+@pytest.mark.parametrize("project", ON_TORCH)
+def test_rejects_an_sdk_without_system_libraries_on_linux(project: str) -> None:
+    with pytest.raises(RocmError, match="rocm_sysdeps"):
+        plan_project(project, torch_version="2.10.0", sdk=rocm_sdk(sysdeps=False))
 
 
-def test_flags_name_a_rocm_whose_path_has_a_space(plan: Plan) -> None:
-    env = plan("torch", sdk={"root": PurePosixPath("/my env/rocm")}).env
-    # a value that begins and ends with a quote loses both in CMake's cache
+@pytest.mark.parametrize("project", ON_TORCH)
+def test_accepts_an_sdk_without_system_libraries_on_windows(project: str) -> None:
+    sdk = rocm_sdk("windows", sysdeps=False)
+
+    assert plan_project(project, "windows", torch_version="2.10.0", sdk=sdk).commands
+
+
+def test_quotes_the_path_of_a_rocm_with_a_space_in_flags() -> None:
+    env = plan_project("torch", sdk=rocm_sdk(root=PurePosixPath("/my env/rocm"))).env
+
+    # A value that begins and ends with a quote loses both in CMake's cache.
     assert env["LDFLAGS"] == "-L'/my env/rocm/lib/rocm_sysdeps/lib'"
     assert shlex.split(env["CXXFLAGS"])[-1] == "-I/my env/rocm/include/roctracer"
 
 
-@pytest.mark.parametrize("project", ["torch", "audio", "vision", "apex"])
-def test_a_users_settings_are_kept_and_added_to(plan: Plan, project: str) -> None:
-    mine = {
-        "PATH": "/usr/bin",
-        "CXXFLAGS": "-O1",
-        "CPPFLAGS": "-DX",
-        "LDFLAGS": "-fuse-ld=mold",
-        "USE_KINETO": "OFF",
-        "LD_LIBRARY_PATH": "/mine",
-        "PKG_CONFIG_PATH": "/mine/pc",
-    }
-    env = plan(project, base_env=mine, torch_version="2.10.0").env
-    assert env["CXXFLAGS"].startswith(f"-O1 {QUIET}")
-    assert env["CPPFLAGS"] == f"-DX {QUIET}"
-    assert project != "torch" or env["LDFLAGS"] == "-fuse-ld=mold -L/env/rocm/lib/rocm_sysdeps/lib"
+# The user's variables
+
+
+@pytest.mark.parametrize("project", ON_TORCH)
+def test_keeps_a_users_flags_and_adds_to_them(project: str) -> None:
+    flags = {"PATH": "/usr/bin", "CXXFLAGS": "-O1", "CPPFLAGS": "-DX", "USE_KINETO": "OFF"}
+
+    env = plan_project(project, base_env=flags, torch_version="2.10.0").env
+
+    assert env["CXXFLAGS"].startswith(f"-O1 {QUIET_FLAGS}")
+    assert env["CPPFLAGS"] == f"-DX {QUIET_FLAGS}"
     assert env["USE_KINETO"] == "OFF"
-    assert env["LD_LIBRARY_PATH"] == "/env/rocm/lib/rocm_sysdeps/lib:/mine"
-    assert env["PKG_CONFIG_PATH"] == "/env/rocm/lib/rocm_sysdeps/lib/pkgconfig:/mine/pc"
 
 
-@pytest.mark.parametrize("project", PROJECTS)
-def test_no_build_sees_a_variable_that_caches_miss(plan: Plan, project: str) -> None:
-    base = {"PATH": "/usr/bin", "HCC_AMDGPU_TARGET": "gfx1"}
-    made = plan(project, base_env=base, torch_version="2.10.0")
-    whole = LINUX.merge(allowed(base), made.env, unset=made.unset)
-    assert "HCC_AMDGPU_TARGET" not in whole
-    assert whole["PYTORCH_ROCM_ARCH"] == "gfx942;gfx1100"
+@pytest.mark.parametrize("project", ON_TORCH)
+def test_puts_rocms_system_libraries_before_a_users_search_paths(project: str) -> None:
+    paths = {"PATH": "/usr/bin", "LD_LIBRARY_PATH": "/mine", "PKG_CONFIG_PATH": "/mine/pc"}
+
+    env = plan_project(project, base_env=paths, torch_version="2.10.0").env
+
+    assert env["LD_LIBRARY_PATH"] == f"{SYSDEPS}:/mine"
+    assert env["PKG_CONFIG_PATH"] == f"{SYSDEPS}/pkgconfig:/mine/pc"
+
+
+def test_adds_rocms_system_libraries_to_a_users_linker_flags() -> None:
+    env = plan_project("torch", base_env={"PATH": "/usr/bin", "LDFLAGS": "-fuse-ld=mold"}).env
+
+    assert env["LDFLAGS"] == f"-fuse-ld=mold -L{SYSDEPS}"
+
+
+@each_project
+def test_hides_a_variable_that_compiler_caches_do_not_see(project: str) -> None:
+    base_env = {"PATH": "/usr/bin", "HCC_AMDGPU_TARGET": "gfx1"}
+
+    plan = plan_project(project, base_env=base_env, torch_version="2.10.0")
+
+    build_env = LINUX.merge(allowed(base_env), plan.env, unset=plan.unset)
+    assert "HCC_AMDGPU_TARGET" not in build_env
+    assert build_env["PYTORCH_ROCM_ARCH"] == "gfx942;gfx1100"
+
+
+@each_project
+def test_rejects_a_ref_that_sets_a_variable_that_compiler_caches_do_not_see(project: str) -> None:
     with pytest.raises(DataError, match="HCC_AMDGPU_TARGET"):
-        plan(project, torch_version="2.10.0", ref_env={"HCC_AMDGPU_TARGET": "gfx942"})
+        plan_project(project, torch_version="2.10.0", ref_env={"HCC_AMDGPU_TARGET": "gfx942"})
 
 
-@pytest.mark.parametrize("project", PROJECTS)
-def test_the_refs_environment_has_the_last_word(plan: Plan, project: str) -> None:
-    made = plan(
-        project,
-        torch_version="2.10.0",
-        max_jobs=8,
-        ref_env={"USE_FFMPEG": "0", "MAX_JOBS": "2", "USE_GLOO": "OFF", "HIP_PATH": "/mine"},
-    )
-    assert {made.env[name] for name in ("USE_FFMPEG", "MAX_JOBS")} == {"0", "2"}
-    assert made.env["USE_GLOO"] == "OFF"
-    assert "HIP_PATH" not in made.unset
+@each_project
+def test_lets_the_refs_variables_override_all_others(project: str) -> None:
+    ref_env = {"USE_FFMPEG": "0", "MAX_JOBS": "2", "USE_GLOO": "OFF", "HIP_PATH": "/mine"}
+
+    plan = plan_project(project, torch_version="2.10.0", max_jobs=8, ref_env=ref_env)
+
+    assert plan.env.items() >= {"USE_FFMPEG": "0", "MAX_JOBS": "2", "USE_GLOO": "OFF"}.items()
+    assert "HIP_PATH" not in plan.unset
 
 
-def test_jobs_and_cache_come_from_the_site(plan: Plan) -> None:
-    cache = CompilerCache(kind="sccache", program=PurePosixPath("/bin/sccache"))
-    made = plan("torch", max_jobs=3, cache=cache)
-    assert made.env["MAX_JOBS"] == "3"
-    assert made.env["CMAKE_CXX_COMPILER_LAUNCHER"] == "/bin/sccache"
-    assert "HIP_CLANG_LAUNCHER" not in made.env, "hipcc of ROCm 7.10 has no launcher"
-    windows = plan("torch", "windows", cache=replace(cache, kind="ccache"))
-    assert "invalid argument" in windows.notes[0]
-    assert windows.env["CMAKE_MSVC_DEBUG_INFORMATION_FORMAT"] == "Embedded"
-    by_setup_py = plan("vision", torch_version="2.10.0", base_env={"CXX": "g++-12"}, cache=cache)
-    assert by_setup_py.env["CXX"] == "/bin/sccache g++-12"
-    assert "CMAKE_CXX_COMPILER_LAUNCHER" not in by_setup_py.env
+def test_takes_a_users_switches() -> None:
+    switches = {"USE_GLOO": "0", "USE_MPI": "1", "USE_NUMA": "1", "BUILD_TEST": "1"}
+
+    plan = plan_project("torch", base_env={"PATH": "/usr/bin", **switches})
+
+    assert plan.env.items() >= switches.items()
+    assert plan.notes == ()
 
 
-@pytest.mark.parametrize("project", PROJECTS)
-def test_clean_removes_the_build_folder_too(plan: Plan, project: str) -> None:
-    assert plan(project, torch_version="2.10.0").removes == ("dist",)
-    assert plan(project, torch_version="2.10.0", choices={"clean": True}).removes == ("dist", "build")
-    with pytest.raises(SourceError, match="not a source tree of"):
-        plan(project, torch_version="2.10.0", tree={"files": frozenset()})
+def test_builds_no_tests_of_upstream_unless_a_user_asks_for_them() -> None:
+    assert plan_project("torch").env["BUILD_TEST"] == "0"
 
 
-@pytest.mark.parametrize("project", PROJECTS)
-def test_no_index_may_answer_for_what_this_pipeline_builds(plan: Plan, project: str) -> None:
-    asked = ("setuptools>=60", "torch", "Triton >= 3 ; sys_platform == 'linux'", "numpy")
-    made = plan(project, torch_version="2.10.0", tree={"build_requires": asked})
-    assert {"setuptools>=60", "numpy"} <= set(made.requirements)
-    assert not [line for line in made.requirements if line.lower().startswith(("torch", "triton"))]
-    with pytest.raises(SourceError, match=r"pyproject\.toml: invalid requirement"):
-        plan(project, torch_version="2.10.0", tree={"build_requires": ("== 3",)})
+@pytest.mark.parametrize(
+    ("name", "setting", "facts_in_note"),
+    [
+        ("USE_CUDA", "1", ["USE_CUDA=1", "OFF"]),
+        ("ROCM_HOME", "/opt/rocm", ["ROCM_HOME=/opt/rocm", "/env/rocm"]),
+        ("CMAKE_ARGS", "-DX=1", ["CMAKE_ARGS"]),
+    ],
+)
+def test_notes_a_variable_of_the_user_that_is_ignored(
+    name: str, setting: str, facts_in_note: list[str]
+) -> None:
+    plan = plan_project("torch", base_env={"PATH": "/usr/bin", name: setting})
+
+    (note,) = plan.notes
+    assert [fact for fact in facts_in_note if fact not in note] == []
 
 
-def test_a_kept_build_folder_is_tied_to_what_it_was_made_with(plan: Plan) -> None:
-    first = plan("torch")
-    same = plan("torch", base_env={"PATH": "/other"}, max_jobs=2, choices={"clean": True})
-    assert same.configuration == first.configuration
-    others = [
-        plan("torch", gpu_targets=("gfx942",)),
-        plan("torch", gpu=False),
-        plan("torch", version="2.10.1+rocm7.10.0"),
-        plan("torch", python=PurePosixPath("/other/bin/python")),
-        plan("torch", ref_env={"USE_X": "1"}),
-        # what a user sets reaches CMake, though no plan names it
-        *(
-            plan("torch", base_env={"PATH": "/usr/bin", name: "1"})
-            for name in ("DEBUG", "USE_OPENMP", "ONNX_ML")
-        ),
-        plan("torch", compilers={"CXX": replace(GCC["CXX"], version="14.3.0")}),
-        plan("torch", compilers={"CXX": replace(GCC["CXX"], path="/usr/bin/g++")}),
-    ]
-    assert len({first.configuration, *(other.configuration for other in others)}) == 11
+@given(
+    project=st.sampled_from(PROJECTS),
+    flag=st.text(alphabet="-abcDWO123=", min_size=1, max_size=20),
+    name=st.sampled_from(["CXXFLAGS", "CPPFLAGS"]),
+)
+def test_puts_a_users_flags_first(project: str, flag: str, name: str) -> None:
+    cpu: dict[str, Any] = {"has_gpu": False, "version": "1.0+cpu", "torch_version": "2.10.0"}
+
+    plan = plan_project(project, base_env={name: flag}, **cpu)
+    plan_without_flag = plan_project(project, base_env={}, **cpu)
+
+    assert plan.env[name].split(" ", 1)[0] == flag
+    # Nothing else changes but the environment, and the digest of it.
+    expected = replace(plan_without_flag, env={}, configuration=plan.configuration)
+    assert replace(plan, env={}) == expected
 
 
-def test_flags_are_those_of_the_compiler(plan: Plan) -> None:
+# Compilers, their cache and their number
+
+
+def test_sets_the_number_of_jobs_and_the_compiler_cache() -> None:
+    env = plan_project("torch", max_jobs=3, compiler_cache=SCCACHE).env
+
+    assert env["MAX_JOBS"] == "3"
+    assert env["CMAKE_CXX_COMPILER_LAUNCHER"] == "/bin/sccache"
+    # hipcc of ROCm 7.10 starts no launcher.
+    assert "HIP_CLANG_LAUNCHER" not in env
+
+
+def test_starts_the_compiler_cache_by_compiler_name_where_cmake_is_not_used() -> None:
+    base_env = {"CXX": "g++-12"}
+
+    env = plan_project("vision", torch_version="2.10.0", base_env=base_env, compiler_cache=SCCACHE).env
+
+    assert env["CXX"] == "/bin/sccache g++-12"
+    assert "CMAKE_CXX_COMPILER_LAUNCHER" not in env
+
+
+def test_notes_that_ccache_may_fail_on_windows() -> None:
+    plan = plan_project("torch", "windows", compiler_cache=replace(SCCACHE, kind="ccache"))
+
+    assert "invalid argument" in plan.notes[0]
+    assert plan.env["CMAKE_MSVC_DEBUG_INFORMATION_FORMAT"] == "Embedded"
+
+
+def test_takes_the_flags_that_the_compiler_knows() -> None:
     clang = {"CXX": Compiler(path="/usr/bin/clang++", kind="clang", version="19.1.7")}
-    base = {"PATH": "/usr/bin", "CFLAGS": "-g0"}
-    env = plan("torch", gpu=False, version="1.0+cpu", base_env=base, compilers=clang).env
-    assert env["CXXFLAGS"] == "-g0 -Wno-unknown-warning-option", "upstream promises it of CFLAGS"
+    base_env = {"PATH": "/usr/bin", "CFLAGS": "-g0"}
+
+    env = plan_project("torch", has_gpu=False, version="1.0+cpu", base_env=base_env, compilers=clang).env
+
+    # Upstream promises that CFLAGS are used for C++, too.
+    assert env["CXXFLAGS"] == "-g0 -Wno-unknown-warning-option"
     assert env["CPPFLAGS"] == "-Wno-unknown-warning-option"
-    assert "CXXFLAGS" not in plan("torch", gpu=False, version="1.0+cpu", compilers={}).env
 
 
-def test_a_users_switches_count_and_what_does_not_is_told(plan: Plan) -> None:
-    mine = {"USE_GLOO": "0", "USE_MPI": "1", "USE_NUMA": "1", "BUILD_TEST": "1"}
-    made = plan("torch", base_env={"PATH": "/usr/bin", **mine})
-    assert {name: made.env[name] for name in mine} == mine
-    assert made.notes == ()
-    overridden = {"USE_CUDA": "1", "ROCM_HOME": "/opt/rocm", "CMAKE_ARGS": "-DX=1"}
-    said = "\n".join(plan("torch", base_env={"PATH": "/usr/bin", **overridden}).notes)
-    assert "USE_CUDA=1 of your environment is ignored: the build sets OFF." in said
-    assert "ROCM_HOME=/opt/rocm of your environment is ignored: the build sets /env/rocm." in said
-    assert "This tree does not read CMAKE_ARGS" in said
-    assert plan("torch").env["BUILD_TEST"] == "0"
+def test_sets_no_flags_without_a_compiler() -> None:
+    env = plan_project("torch", has_gpu=False, version="1.0+cpu", compilers={}).env
+
+    assert "CXXFLAGS" not in env
 
 
-flags = st.text(alphabet="-abcDWO123=", min_size=1, max_size=20)
+# Trees and build folders
 
 
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(st.sampled_from(PROJECTS), flags, st.sampled_from(["CXXFLAGS", "CPPFLAGS"]))
-def test_a_users_flags_stay_first(plan: Plan, project: str, mine: str, name: str) -> None:
-    cpu: dict[str, Any] = {"gpu": False, "version": "1.0+cpu", "torch_version": "2.10.0"}
-    made, other = (plan(project, base_env=base, **cpu) for base in ({name: mine}, {}))
-    assert made.env[name].split(" ", 1)[0] == mine
-    assert replace(made, env={}) == replace(other, env={}, configuration=made.configuration)
+@each_project
+@pytest.mark.parametrize(("clean", "removed"), [(False, ("dist",)), (True, ("dist", "build"))])
+def test_removes_the_build_folder_for_a_clean_build_alone(
+    project: str, removed: tuple[str, ...], *, clean: bool
+) -> None:
+    assert plan_project(project, torch_version="2.10.0", clean=clean).removes == removed
+
+
+@each_project
+def test_rejects_a_folder_that_holds_no_project(project: str) -> None:
+    with pytest.raises(SourceError, match="not a source tree"):
+        plan_project(project, torch_version="2.10.0", facts=TreeFacts(files=frozenset()))
+
+
+@each_project
+def test_asks_no_index_for_what_the_pipeline_builds(project: str) -> None:
+    requires = ("setuptools>=60", "torch", "Triton >= 3 ; sys_platform == 'linux'", "numpy")
+    facts = replace(TREE_FACTS, build_requires=requires)
+
+    plan = plan_project(project, torch_version="2.10.0", facts=facts)
+
+    assert {"setuptools>=60", "numpy"} <= set(plan.requirements)
+    assert not [line for line in plan.requirements if line.lower().startswith(("torch", "triton"))]
+
+
+@each_project
+def test_names_the_file_of_an_invalid_build_requirement(project: str) -> None:
+    facts = replace(TREE_FACTS, build_requires=("== 3",))
+
+    with pytest.raises(SourceError, match=r"pyproject\.toml"):
+        plan_project(project, torch_version="2.10.0", facts=facts)
+
+
+def test_keeps_a_build_folder_for_the_same_configuration() -> None:
+    first = plan_project("torch")
+
+    same = plan_project("torch", base_env={"PATH": "/other"}, max_jobs=2, clean=True)
+
+    assert same.configuration == first.configuration
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        pytest.param({"gpu_targets": ("gfx942",)}, id="GPU targets"),
+        pytest.param({"has_gpu": False}, id="family"),
+        pytest.param({"version": "2.10.1+rocm7.10.0"}, id="version"),
+        pytest.param({"python": PurePosixPath("/other/bin/python")}, id="Python"),
+        pytest.param({"ref_env": {"USE_X": "1"}}, id="ref's variable"),
+        # What a user sets reaches CMake, though no plan names it.
+        pytest.param({"base_env": {"PATH": "/usr/bin", "DEBUG": "1"}}, id="DEBUG"),
+        pytest.param({"base_env": {"PATH": "/usr/bin", "USE_OPENMP": "1"}}, id="USE_OPENMP"),
+        pytest.param({"base_env": {"PATH": "/usr/bin", "ONNX_ML": "1"}}, id="ONNX_ML"),
+        pytest.param({"compilers": {"CXX": replace(GCC, version="14.3.0")}}, id="compiler's version"),
+        pytest.param({"compilers": {"CXX": replace(GCC, path="/usr/bin/g++")}}, id="compiler's path"),
+    ],
+)
+def test_keeps_no_build_folder_of_another_configuration(changes: Mapping[str, Any]) -> None:
+    assert plan_project("torch", **changes).configuration != plan_project("torch").configuration

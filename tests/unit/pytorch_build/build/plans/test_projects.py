@@ -1,18 +1,25 @@
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import PurePosixPath, PureWindowsPath
-from typing import Any
 
 import pytest
 
 from core.errors import MissingInputError, SourceError
 from pytorch_build.build.plans.common import Overlay
-from tests.unit.pytorch_build.build.plans.conftest import Plan
+from pytorch_build.build.site import TreeFacts
+from tests.kit.build_plans import ROCM_VERSION, TREE_FACTS, WINDOWS_LIBRARIES, plan_project
 
-TORCH = "2.10.0a0+rocm7.10.0a20251120"
+TORCH_VERSION = f"2.10.0a0+rocm{ROCM_VERSION}"
+TRITON_VERSION = f"3.6.0+rocm{ROCM_VERSION}"
+TRITON_LOCAL_VERSION = f"+rocm{ROCM_VERSION}"
+ADDS_COMMIT = replace(TREE_FACTS, git_suffix="+git0123abcd")
+
+
+# audio, vision and apex, which are built on torch
 
 
 @pytest.mark.parametrize(
-    ("project", "changes"),
+    ("project", "switches"),
     [
         ("audio", {"USE_ROCM": ("1", "0")}),
         ("vision", {"FORCE_CUDA": ("1", "0")}),
@@ -20,82 +27,127 @@ TORCH = "2.10.0a0+rocm7.10.0a20251120"
     ],
 )
 @pytest.mark.parametrize("platform", ["linux", "windows"])
-def test_environment_of_family_cpu(
-    plan: Plan, project: str, platform: str, changes: dict[str, tuple[str, str]]
+def test_turns_gpu_switches_off_for_family_cpu(
+    project: str, platform: str, switches: Mapping[str, tuple[str, str]]
 ) -> None:
-    """What a build for ROCm gets is compared with upstream's."""
-    cpu, gpu = (plan(project, platform, gpu=gpu, torch_version=TORCH).env for gpu in (False, True))
-    kept = {name: value for name, value in gpu.items() if name in cpu and name != "PATH"}
-    differing = {name: (value, cpu[name]) for name, value in kept.items() if value != cpu[name]}
-    assert differing == changes
-    assert set(cpu) <= set(gpu)
-    if project != "apex":
-        assert cpu["PYTORCH_VERSION"] == TORCH
+    # What a build for ROCm gets is compared with upstream's in another test.
+    gpu_env = plan_project(project, platform, torch_version=TORCH_VERSION).env
+    cpu_env = plan_project(project, platform, has_gpu=False, torch_version=TORCH_VERSION).env
+
+    differing: dict[str, tuple[str, str]] = {}
+    for name in (gpu_env.keys() & cpu_env.keys()) - {"PATH"}:
+        if gpu_env[name] != cpu_env[name]:
+            differing[name] = (gpu_env[name], cpu_env[name])
+    assert differing == switches
+    assert set(cpu_env) <= set(gpu_env)
+
+
+@pytest.mark.parametrize("project", ["audio", "vision"])
+def test_pins_the_torch_that_is_installed(project: str) -> None:
+    env = plan_project(project, has_gpu=False, torch_version=TORCH_VERSION).env
+
+    assert env["PYTORCH_VERSION"] == TORCH_VERSION
 
 
 @pytest.mark.parametrize("project", ["audio", "vision", "apex"])
-def test_what_is_built_against_torch_needs_it(plan: Plan, project: str) -> None:
-    with pytest.raises(MissingInputError, match="torch is not installed") as missing:
-        plan(project)
-    assert "nox -s build_torch" in missing.value.hint
+def test_requires_an_installed_torch(project: str) -> None:
+    with pytest.raises(MissingInputError, match="torch") as caught:
+        plan_project(project)
 
-
-def test_apex_compiles_gpu_sources_where_there_is_a_gpu(plan: Plan) -> None:
-    start = ("/env/bin/python", "-m", "build", "--wheel", "--no-isolation", "-C--build-option=--cpp_ext")
-    assert plan("apex", torch_version=TORCH).commands[0].argv == (*start, "-C--build-option=--cuda_ext")
-    assert plan("apex", gpu=False, torch_version=TORCH).commands[0].argv == start
-    assert plan("apex", torch_version=TORCH).overlays == ()
-    made = plan("apex", torch_version=TORCH, tree={"reads_build_version": False})
-    assert made.overlays == (Overlay(path="version.txt", content=f"{TORCH}\n"),)
-    env = plan("audio", torch_version=TORCH, max_jobs=2).env
-    assert env["CMAKE_BUILD_PARALLEL_LEVEL"] == env["MAX_JOBS"] == "2"
-
-
-TRITON = "3.6.0+rocm7.10.0a20251120"
-APPEND = {"TRITON_APPEND_CMAKE_ARGS": "-DCMAKE_FIND_USE_CMAKE_ENVIRONMENT_PATH=FALSE"}
-
-
-def own(plan_env: Mapping[str, str]) -> dict[str, str]:
-    return {name: value for name, value in plan_env.items() if name.startswith(("TRITON_", "LLVM_"))}
-
-
-def test_older_triton_is_built_in_its_python_folder(plan: Plan) -> None:
-    files = frozenset({"python/setup.py", "python/requirements.txt"})
-    made = plan("triton", version=TRITON, tree={"files": files}, choices={"clean": True})
-    assert made.commands[0].cwd == PurePosixPath("/src/torch/python")
-    assert made.wheel_dir == PurePosixPath("/src/torch/python/dist")
-    assert made.removes == ("python/dist", "python/build")
+    assert "nox -s build_torch" in caught.value.hint
 
 
 @pytest.mark.parametrize(
-    ("version", "tree", "suffix"),
+    ("has_gpu", "options"),
     [
-        # the checkout's own goes in front
-        (TRITON, {"build_env": {"TRITON_WHEEL_VERSION_SUFFIX": ".post1"}}, f".post1{TRITON[5:]}"),
-        (TRITON, {"build_env": {"TRITON_WHEEL_VERSION_SUFFIX": ""}}, TRITON[5:]),
-        # its setup adds the commit; behind the commit's plus, as a version holds one
-        ("3.6.0+git0123abcd.devrocm7.10", {"git_suffix": "+git0123abcd"}, ".devrocm7.10"),
-        ("3.6.0+git0123abcd", {"git_suffix": "+git0123abcd"}, ""),
-        ("3.6.0+cpu.sample", {}, "+cpu.sample"),
-        ("3.6.0", {}, ""),
+        (True, ["-C--build-option=--cpp_ext", "-C--build-option=--cuda_ext"]),
+        (False, ["-C--build-option=--cpp_ext"]),
     ],
 )
-def test_the_suffix_that_tritons_version_gets(plan: Plan, version: str, tree: Any, suffix: str) -> None:
-    made = plan("triton", gpu=version == TRITON, version=version, tree=tree)
-    assert made.env["TRITON_WHEEL_VERSION_SUFFIX"] == suffix
-    assert len(made.commands) == 1
+def test_compiles_apexs_gpu_sources_where_there_is_a_gpu(options: list[str], *, has_gpu: bool) -> None:
+    plan = plan_project("apex", has_gpu=has_gpu, torch_version=TORCH_VERSION)
+
+    start = ["/env/bin/python", "-m", "build", "--wheel", "--no-isolation"]
+    assert list(plan.commands[0].argv) == [*start, *options]
+    assert plan.overlays == ()
 
 
-@pytest.mark.parametrize("version", [TRITON, "3.6.0", "3.6.0+git0123abcdef.rocm7", "3.6.0+git89abcdef.rocm7"])
-def test_a_version_without_the_commit_that_triton_adds_is_refused(plan: Plan, version: str) -> None:
-    with pytest.raises(SourceError, match=r"adds its commit to the version, 3\.6\.0\+git0123abcd,"):
-        plan("triton", version=version, tree={"git_suffix": "+git0123abcd"})
+def test_writes_the_version_of_an_apex_that_reads_no_variable() -> None:
+    facts = replace(TREE_FACTS, reads_build_version=False)
+
+    plan = plan_project("apex", torch_version=TORCH_VERSION, facts=facts)
+
+    assert plan.overlays == (Overlay(path="version.txt", content=f"{TORCH_VERSION}\n"),)
 
 
-def test_triton_on_windows(plan: Plan) -> None:
-    made = plan("triton", "windows", version=TRITON, provided={"llvm": PureWindowsPath("C:/b/llvm")})
-    assert own(made.env) == APPEND | {
-        "TRITON_WHEEL_VERSION_SUFFIX": "+rocm7.10.0a20251120",
+def test_limits_the_jobs_of_every_build_system_of_audio() -> None:
+    env = plan_project("audio", torch_version=TORCH_VERSION, max_jobs=2).env
+
+    assert env["MAX_JOBS"] == "2"
+    assert env["CMAKE_BUILD_PARALLEL_LEVEL"] == "2"
+
+
+# triton
+
+
+def test_builds_an_older_triton_in_its_python_folder() -> None:
+    facts = TreeFacts(files=frozenset({"python/setup.py", "python/requirements.txt"}))
+
+    plan = plan_project("triton", version=TRITON_VERSION, facts=facts, clean=True)
+
+    assert plan.commands[0].cwd == PurePosixPath("/src/torch/python")
+    assert plan.wheel_dir == PurePosixPath("/src/torch/python/dist")
+    assert plan.removes == ("python/dist", "python/build")
+
+
+@pytest.mark.parametrize(
+    ("version", "facts", "suffix"),
+    [
+        pytest.param(
+            TRITON_VERSION,
+            replace(TREE_FACTS, build_env={"TRITON_WHEEL_VERSION_SUFFIX": ".post1"}),
+            f".post1{TRITON_LOCAL_VERSION}",
+            id="behind the tree's suffix",
+        ),
+        pytest.param(
+            TRITON_VERSION,
+            replace(TREE_FACTS, build_env={"TRITON_WHEEL_VERSION_SUFFIX": ""}),
+            TRITON_LOCAL_VERSION,
+            id="tree's suffix is empty",
+        ),
+        # The setup script adds the commit behind a plus, and a version holds one plus.
+        pytest.param("3.6.0+git0123abcd.devrocm7.10", ADDS_COMMIT, ".devrocm7.10", id="behind the commit"),
+        pytest.param("3.6.0+git0123abcd", ADDS_COMMIT, "", id="commit alone"),
+        pytest.param("3.6.0+cpu.sample", TREE_FACTS, "+cpu.sample", id="CPU"),
+        pytest.param("3.6.0", TREE_FACTS, "", id="no local version"),
+    ],
+)
+def test_gives_tritons_setup_the_rest_of_its_version(version: str, facts: TreeFacts, suffix: str) -> None:
+    has_gpu = version == TRITON_VERSION
+
+    plan = plan_project("triton", has_gpu=has_gpu, version=version, facts=facts)
+
+    assert plan.env["TRITON_WHEEL_VERSION_SUFFIX"] == suffix
+    assert len(plan.commands) == 1
+
+
+@pytest.mark.parametrize(
+    "version", [TRITON_VERSION, "3.6.0", "3.6.0+git0123abcdef.rocm7", "3.6.0+git89abcdef.rocm7"]
+)
+def test_rejects_a_version_without_the_commit_that_triton_adds(version: str) -> None:
+    with pytest.raises(SourceError, match=r"3\.6\.0\+git0123abcd\b"):
+        plan_project("triton", version=version, facts=ADDS_COMMIT)
+
+
+def test_builds_triton_with_its_own_llvm_on_windows() -> None:
+    libraries = replace(WINDOWS_LIBRARIES, llvm=PureWindowsPath("C:/b/llvm"))
+
+    env = plan_project("triton", "windows", version=TRITON_VERSION, provided=libraries).env
+
+    settings = {name: value for name, value in env.items() if name.startswith(("TRITON_", "LLVM_"))}
+    assert settings == {
+        "TRITON_APPEND_CMAKE_ARGS": "-DCMAKE_FIND_USE_CMAKE_ENVIRONMENT_PATH=FALSE",
+        "TRITON_WHEEL_VERSION_SUFFIX": TRITON_LOCAL_VERSION,
         "LLVM_BUILD_DIR": r"C:\b\llvm",
         "LLVM_INCLUDE_DIRS": r"C:\b\llvm\include",
         "LLVM_LIBRARY_DIR": r"C:\b\llvm\lib",
@@ -103,13 +155,25 @@ def test_triton_on_windows(plan: Plan) -> None:
         "TRITON_BUILD_PROTON": "OFF",
         "TRITON_WHEEL_NAME": "triton",
     }
+
+
+def test_isolates_tritons_build_on_windows() -> None:
+    libraries = replace(WINDOWS_LIBRARIES, llvm=PureWindowsPath("C:/b/llvm"))
+
+    plan = plan_project("triton", "windows", version=TRITON_VERSION, provided=libraries)
+
     python = r"C:\env\Scripts\python.exe"
-    assert [command.argv for command in made.commands] == [(python, "-m", "build", "--wheel")]
-    assert made.requirements == ("build", "wheel")
-    assert (made.uninstall, made.requirements_files) == ((), ())
+    assert [command.argv for command in plan.commands] == [(python, "-m", "build", "--wheel")]
+    assert plan.requirements == ("build", "wheel")
+    assert plan.uninstall == ()
+    assert plan.requirements_files == ()
 
 
-def test_triton_on_windows_needs_its_llvm(plan: Plan) -> None:
-    with pytest.raises(MissingInputError, match="an LLVM of its own") as caught:
-        plan("triton", "windows", version=TRITON, tree={"llvm_hash": "0123456789abcdef"})
-    assert "/llvm-01234567-windows-x64.tar.gz and name its folder in LLVM_SYSPATH" in caught.value.hint
+def test_names_the_llvm_that_triton_lacks_on_windows() -> None:
+    facts = replace(TREE_FACTS, llvm_hash="0123456789abcdef")
+
+    with pytest.raises(MissingInputError, match="LLVM") as caught:
+        plan_project("triton", "windows", version=TRITON_VERSION, facts=facts)
+
+    assert "/llvm-01234567-windows-x64.tar.gz" in caught.value.hint
+    assert "LLVM_SYSPATH" in caught.value.hint

@@ -1,5 +1,6 @@
 import sys
 import types
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -8,133 +9,230 @@ from hypothesis import strategies as st
 
 from core.errors import MissingInputError, RocmError, UsageError
 from pytorch_build.build.plans.torch import REQUIRED, flash_attention, preload_names, rocm_init_text
+from pytorch_build.build.toolchain import Provided
 from pytorch_build.platforms import LINUX, PLATFORMS, WINDOWS, Platform
-from tests.unit.pytorch_build.build.plans.conftest import Plan
-from tests.unit.pytorch_build.build.windows_listings import listing
+from tests.kit.build_plans import TREE_FACTS, WINDOWS_LIBRARIES, plan_project, rocm_sdk
+from tests.kit.windows_listings import read_listing
+
+SCIKIT_BUILD = replace(TREE_FACTS, build_backend="scikit_build_core.build")
+WITHOUT_LIBUV = replace(WINDOWS_LIBRARIES, uv=None)
+LINUX_PRELOADS = frozenset(LINUX.preloads)
+
+
+# Windows
 
 
 @pytest.mark.parametrize(
-    ("asked", "unchecked"), [("ninja", False), ("ninja>=1.10", False), ("ninja==1.11.1.3", True)]
+    ("requirement", "skips_check"),
+    [("ninja", False), ("ninja>=1.10", False), ("ninja==1.11.1.3", True)],
 )
-def test_windows_takes_the_locks_ninja(plan: Plan, asked: str, *, unchecked: bool) -> None:
-    tree = {"build_requires": ("cmake>=3.27", asked)}
-    made = plan("torch", "windows", tree=tree)
-    assert made.as_locked == ("ninja",)
-    assert ("--skip-dependency-check" in made.commands[0].argv) is unchecked
-    assert "--skip-dependency-check" not in plan("torch", tree=tree).commands[0].argv
+def test_takes_the_locks_ninja_on_windows(requirement: str, *, skips_check: bool) -> None:
+    facts = replace(TREE_FACTS, build_requires=("cmake>=3.27", requirement))
+
+    plan = plan_project("torch", "windows", facts=facts)
+
+    assert plan.as_locked == ("ninja",)
+    assert ("--skip-dependency-check" in plan.commands[0].argv) is skips_check
 
 
-def test_windows_without_openmp(plan: Plan) -> None:
+def test_takes_the_trees_ninja_on_linux() -> None:
+    facts = replace(TREE_FACTS, build_requires=("cmake>=3.27", "ninja==1.11.1.3"))
+
+    plan = plan_project("torch", facts=facts)
+
+    assert "--skip-dependency-check" not in plan.commands[0].argv
+
+
+def test_requires_an_openmp_runtime_for_a_gpu_build_on_windows() -> None:
     with pytest.raises(MissingInputError, match=r"libomp140\.x86_64\.dll"):
-        plan("torch", "windows", provided={"openmp": None})
-    bare: dict[str, Any] = {"openmp": None, "licenses": {}}
-    (uv,) = plan("torch", "windows", gpu=False, provided=bare).overlays
-    assert uv.path == "torch/lib/uv.dll"
+        plan_project("torch", "windows", provided=replace(WINDOWS_LIBRARIES, openmp=None))
 
 
-def test_windows_without_libuv(plan: Plan) -> None:
-    with pytest.raises(MissingInputError, match="distributed needs libuv") as lacking:
-        plan("torch", "windows", provided={"uv": None})
-    assert "nox -s prepare" in lacking.value.hint
+def test_ships_libuv_alone_where_there_is_no_openmp_runtime() -> None:
+    libraries = Provided(uv=WINDOWS_LIBRARIES.uv)
+
+    plan = plan_project("torch", "windows", has_gpu=False, provided=libraries)
+
+    assert [overlay.path for overlay in plan.overlays] == ["torch/lib/uv.dll"]
+
+
+def test_requires_libuv_for_distributed_on_windows() -> None:
+    with pytest.raises(MissingInputError, match="libuv") as caught:
+        plan_project("torch", "windows", provided=WITHOUT_LIBUV)
+
+    assert "nox -s prepare" in caught.value.hint
+
+
+@pytest.mark.parametrize("setter", ["base_env", "ref_env"])
+def test_needs_no_libuv_without_distributed(setter: str) -> None:
     off = {"USE_DISTRIBUTED": "0"}
-    for made in (
-        plan("torch", "windows", provided={"uv": None}, base_env=off),
-        plan("torch", "windows", provided={"uv": None}, ref_env=off),
-    ):
-        assert "libuv_ROOT" not in made.env
 
-
-def test_libraries_that_the_sdk_lacks(plan: Plan) -> None:
-    linux = frozenset(LINUX.preloads)
-    assert plan("torch").notes == ()
-    made = plan("torch", sdk={"libraries": linux - {"hipfile"}})
-    assert made.notes == ("This ROCm has no hipfile: torch will not load them first.",)
-    assert "hipfile" not in (made.overlays[0].content or "")
-    for name in REQUIRED:
-        with pytest.raises(RocmError, match=name):
-            plan("torch", sdk={"libraries": linux - {name}})
-
-
-def test_scikit_build_core_is_told_of_ignored_files(plan: Plan) -> None:
-    tree = {"build_backend": "scikit_build_core.build"}
-    assert plan("torch", tree=tree).commands[0].argv[5:] == (
-        "-Cwheel.force-include.torch/_rocm_init.py=torch/_rocm_init.py",
+    plan = plan_project(
+        "torch",
+        "windows",
+        provided=WITHOUT_LIBUV,
+        base_env=off if setter == "base_env" else None,
+        ref_env=off if setter == "ref_env" else None,
     )
-    assert plan("torch", gpu=False, tree=tree).commands[0].argv[5:] == ()
-    windows = plan("torch", "windows", tree=tree).commands[0].argv[5:]
-    assert windows == tuple(
-        f"-Cwheel.force-include.torch/{name}=torch/{name}"
-        for name in (
-            "_rocm_init.py",
-            "lib/libomp140.x86_64.dll",
-            "lib/uv.dll",
-            "lib/aotriton_v2.dll",
-            "lib/liblzma.dll",
-        )
-    )
-    there = listing("torch-2.14-windows")
-    assert all(word.rpartition("=")[2] in there for word in windows)
-    off = plan("torch", "windows", tree=tree, choices={"flash_attention": False}).commands[0].argv
-    assert not [word for word in off if "aotriton" in word]
+
+    assert "libuv_ROOT" not in plan.env
 
 
-@pytest.mark.parametrize(
-    ("platform", "triton", "targets", "expected"),
-    [
-        ("linux", "3.6.0", ("gfx942",), True),
-        ("linux", "3.6.0", ("gfx90a:xnack+",), True),
-        ("linux", "3.6.0", ("gfx1030", "gfx1151"), True),
-        ("linux", "3.6.0", ("gfx1030", "gfx908", "gfx906", "gfx1010"), False),
-        ("linux", "", ("gfx942",), False),
-        ("linux", "3.6.0", (), False),
-        ("windows", "", ("gfx950",), True),
-    ],
+# Libraries that torch loads first
+
+
+def test_notes_nothing_of_an_sdk_with_all_libraries() -> None:
+    assert plan_project("torch").notes == ()
+
+
+def test_notes_a_library_that_the_sdk_lacks_and_does_not_load_it() -> None:
+    plan = plan_project("torch", sdk=rocm_sdk(libraries=LINUX_PRELOADS - {"hipfile"}))
+
+    (note,) = plan.notes
+    assert "hipfile" in note
+    assert "hipfile" not in (plan.overlays[0].content or "")
+
+
+@pytest.mark.parametrize("library", REQUIRED)
+def test_rejects_an_sdk_without_a_library_that_torch_needs(library: str) -> None:
+    with pytest.raises(RocmError, match=library):
+        plan_project("torch", sdk=rocm_sdk(libraries=LINUX_PRELOADS - {library}))
+
+
+@given(
+    platform=st.sampled_from([LINUX, WINDOWS]),
+    optional=st.sets(st.sampled_from(sorted(LINUX_PRELOADS))),
 )
-def test_flash_attention_by_rule(
-    platform: str, triton: str, targets: tuple[str, ...], *, expected: bool
-) -> None:
-    found = flash_attention(None, platform=PLATFORMS[platform], gpu_targets=targets, triton_version=triton)
-    assert found is expected
+def test_loads_only_libraries_of_the_sdk(platform: Platform, optional: set[str]) -> None:
+    libraries = optional | set(REQUIRED)
+
+    names = preload_names(platform, libraries)
+
+    assert names == tuple(name for name in platform.preloads if name in libraries)
 
 
-def test_flash_attention_as_asked(plan: Plan) -> None:
-    on, off = {"flash_attention": True}, {"flash_attention": False}
-    assert plan("torch", triton_version="3.6.0", choices=off).env["USE_FLASH_ATTENTION"] == "OFF"
-    made = plan("torch", triton_version="3.6.0", choices=on, gpu_targets=("gfx1030",))
-    assert made.env["USE_MEM_EFF_ATTENTION"] == "ON"
-    assert plan("torch", "windows", choices=on).env["USE_FLASH_ATTENTION"] == "ON"
-    with pytest.raises(UsageError, match="--enable-pytorch-flash-attention-linux needs triton"):
-        plan("torch", choices=on)
-    with pytest.raises(UsageError, match="family cpu has none"):
-        plan("torch", "windows", gpu=False, choices=on)
-
-
-ALL = frozenset(LINUX.preloads)
-
-
-def run_initialize(text: str, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
-    """Run the file as torch does, with an SDK that notes how it was called."""
+def run_initialize(module: str, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
+    """Import ``_rocm_init`` as torch does; return what it asks of an SDK."""
     calls: list[dict[str, Any]] = []
     sdk = types.ModuleType("rocm_sdk")
     vars(sdk)["initialize_process"] = lambda **arguments: calls.append(arguments)
     monkeypatch.setitem(sys.modules, "rocm_sdk", sdk)
     scope: dict[str, Any] = {}
-    exec(compile(text, "_rocm_init.py", "exec"), scope)  # noqa: S102 - the file that is tested
+
+    exec(compile(module, "_rocm_init.py", "exec"), scope)  # noqa: S102 - the file that is tested
     assert calls == [], "importing the file must load nothing"
     scope["initialize"]()
+
     return calls[0]
 
 
-@given(st.sampled_from([LINUX, WINDOWS]), st.sets(st.sampled_from(sorted(ALL))))
-def test_nothing_that_the_sdk_lacks_is_loaded(platform: Platform, available: set[str]) -> None:
-    there = available | set(REQUIRED)
-    assert preload_names(platform, there) == tuple(name for name in platform.preloads if name in there)
+@pytest.mark.parametrize(
+    "version", ["7.10.0a20251120", "7.99.0.dev0+sample", pytest.param("7'\n\"\\", id="quotes")]
+)
+def test_passes_names_and_version_to_the_sdk(version: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    module = rocm_init_text(("amd_comgr", "amdhip64"), rocm_version=version)
 
-
-@pytest.mark.parametrize("version", ["7.10.0a20251120", "7.99.0.dev0+sample", "7'\n\"\\"])
-def test_the_file_passes_names_and_version_on(version: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    text = rocm_init_text(("amd_comgr", "amdhip64"), rocm_version=version)
-    assert run_initialize(text, monkeypatch) == {
+    assert run_initialize(module, monkeypatch) == {
         "preload_shortnames": ["amd_comgr", "amdhip64"],
         "check_version": version,
     }
+
+
+# scikit-build-core, which leaves out what git ignores
+
+
+def included_files(arguments: tuple[str, ...]) -> list[str]:
+    """Return the files that scikit-build-core is told to include; they keep their names."""
+    option = "-Cwheel.force-include."
+    files: list[str] = []
+    for argument in arguments:
+        if argument.startswith(option):
+            path, _, target = argument.removeprefix(option).partition("=")
+            assert path == target
+            files.append(path)
+    return files
+
+
+@pytest.mark.parametrize(
+    ("has_gpu", "files"), [(True, ["torch/_rocm_init.py"]), (False, [])], ids=["ROCm", "CPU"]
+)
+def test_tells_scikit_build_core_of_ignored_files_on_linux(files: list[str], *, has_gpu: bool) -> None:
+    plan = plan_project("torch", has_gpu=has_gpu, facts=SCIKIT_BUILD)
+
+    assert included_files(plan.commands[0].argv) == files
+    assert len(plan.commands[0].argv) == 5 + len(files)
+
+
+def test_tells_scikit_build_core_of_ignored_files_on_windows() -> None:
+    plan = plan_project("torch", "windows", facts=SCIKIT_BUILD)
+
+    files = included_files(plan.commands[0].argv)
+    assert files == [
+        "torch/_rocm_init.py",
+        "torch/lib/libomp140.x86_64.dll",
+        "torch/lib/uv.dll",
+        "torch/lib/aotriton_v2.dll",
+        "torch/lib/liblzma.dll",
+    ]
+    assert set(files) <= set(read_listing("torch-2.14-windows"))
+
+
+def test_includes_no_aotriton_without_flash_attention() -> None:
+    plan = plan_project("torch", "windows", facts=SCIKIT_BUILD, flash_attention=False)
+
+    assert not [file for file in included_files(plan.commands[0].argv) if "aotriton" in file]
+
+
+# Flash attention
+
+
+@pytest.mark.parametrize(
+    ("platform", "triton", "targets", "expected"),
+    [
+        pytest.param("linux", "3.6.0", ("gfx942",), True, id="target with kernels"),
+        pytest.param("linux", "3.6.0", ("gfx90a:xnack+",), True, id="target with a feature"),
+        pytest.param("linux", "3.6.0", ("gfx1030", "gfx1151"), True, id="one target with kernels"),
+        pytest.param(
+            "linux", "3.6.0", ("gfx1030", "gfx908", "gfx906", "gfx1010"), False, id="targets without"
+        ),
+        pytest.param("linux", "", ("gfx942",), False, id="no triton"),
+        pytest.param("linux", "3.6.0", (), False, id="no GPU"),
+        pytest.param("windows", "", ("gfx950",), True, id="windows needs no triton"),
+    ],
+)
+def test_chooses_flash_attention_by_platform_triton_and_targets(
+    platform: str, triton: str, targets: tuple[str, ...], *, expected: bool
+) -> None:
+    is_on = flash_attention(None, platform=PLATFORMS[platform], gpu_targets=targets, triton_version=triton)
+
+    assert is_on is expected
+
+
+def test_turns_flash_attention_off_as_requested() -> None:
+    env = plan_project("torch", triton_version="3.6.0", flash_attention=False).env
+
+    assert env["USE_FLASH_ATTENTION"] == "OFF"
+
+
+def test_turns_flash_attention_on_as_requested_for_targets_without_kernels() -> None:
+    env = plan_project("torch", triton_version="3.6.0", flash_attention=True, gpu_targets=("gfx1030",)).env
+
+    assert env["USE_MEM_EFF_ATTENTION"] == "ON"
+
+
+def test_turns_flash_attention_on_as_requested_on_windows() -> None:
+    env = plan_project("torch", "windows", flash_attention=True).env
+
+    assert env["USE_FLASH_ATTENTION"] == "ON"
+
+
+def test_rejects_flash_attention_without_triton_on_linux() -> None:
+    with pytest.raises(UsageError, match="triton") as caught:
+        plan_project("torch", flash_attention=True)
+
+    assert "--enable-pytorch-flash-attention-linux" in str(caught.value)
+
+
+def test_rejects_flash_attention_for_family_cpu() -> None:
+    with pytest.raises(UsageError, match="cpu"):
+        plan_project("torch", "windows", has_gpu=False, flash_attention=True)

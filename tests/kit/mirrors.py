@@ -1,8 +1,8 @@
-"""What a mirror of dependencies may be told to hold."""
+"""The data of a mirror of dependencies: what it is to hold."""
 
 from ci.install.dependencies import Mirror
 
-DATA = Mirror.model_validate(
+MIRROR = Mirror.model_validate(
     {
         "prefix": "python-deps",
         "pythons": ["3.11", "3.12"],

@@ -26,43 +26,47 @@ class Workflow:
 
     @property
     def on(self) -> Mapping[str, Any]:
-        found: Any = self.tree[True]  # type: ignore[index]
-        return {name: value or {} for name, value in found.items()}
+        """Return the events that start it, each with its settings."""
+        events: Any = self.tree[True]  # type: ignore[index]
+        return {name: settings or {} for name, settings in events.items()}
 
     @property
     def jobs(self) -> Mapping[str, Any]:
+        """Return its jobs by name."""
         jobs: Mapping[str, Any] = self.tree["jobs"]
         return jobs
 
     @property
     def inputs(self) -> Mapping[str, Any]:
-        """The inputs of a call, or of a dispatch where it cannot be called."""
-        called: Mapping[str, Any] = self.on.get("workflow_call", self.on.get("workflow_dispatch", {})).get(
-            "inputs", {}
-        )
-        return called
+        """Return the inputs of a call, or of a dispatch where it cannot be called."""
+        settings = self.on.get("workflow_call", self.on.get("workflow_dispatch", {}))
+        inputs: Mapping[str, Any] = settings.get("inputs", {})
+        return inputs
 
 
 @cache
-def workflow(path: Path) -> Workflow:
+def read_workflow(path: Path) -> Workflow:
+    """Return a workflow's file, read."""
     text = path.read_text(encoding="utf-8")
     return Workflow(name=path.name, text=text, tree=yaml.safe_load(text))
 
 
 @cache
 def workflows() -> Mapping[str, Workflow]:
-    return {path.name: workflow(path) for path in sorted(FOLDER.glob("*.yml"))}
+    """Return the workflows of this repository by the names of their files."""
+    return {path.name: read_workflow(path) for path in sorted(FOLDER.glob("*.yml"))}
 
 
 def steps() -> Iterator[tuple[str, Workflow, Mapping[str, Any], Mapping[str, Any]]]:
-    for name, one in workflows().items():
-        for job_name, job in one.jobs.items():
+    """Yield every step with where it is, its workflow and its job."""
+    for name, workflow in workflows().items():
+        for job_name, job in workflow.jobs.items():
             for step in job.get("steps", []):
-                yield f"{name}, {job_name}, {step.get('name', step.get('uses'))}", one, job, step
+                yield f"{name}, {job_name}, {step.get('name', step.get('uses'))}", workflow, job, step
 
 
 def expressions(value: object) -> Iterator[str]:
-    """Return every expression in a part of a workflow; an `if` need not be marked as one."""
+    """Yield every expression in a part of a workflow; an `if` need not be marked as one."""
     if isinstance(value, dict):
         for key, inner in value.items():
             if key == "if" and isinstance(inner, str) and "${{" not in inner:
@@ -76,21 +80,26 @@ def expressions(value: object) -> Iterator[str]:
 
 
 def references(value: object, kind: str) -> set[tuple[str, ...]]:
-    found = set()
+    """Return what expressions refer to in a context such as ``inputs``: the parts of each name behind it."""
+    paths: set[tuple[str, ...]] = set()
     for expression in expressions(value):
-        bare = re.sub(r"'[^']*'", "''", expression)
-        found |= {tuple(path[1:].split(".")) for name, path in REFERENCE.findall(bare) if name == kind}
-    return found
+        without_texts = re.sub(r"'[^']*'", "''", expression)
+        for context, path in REFERENCE.findall(without_texts):
+            if context == kind:
+                paths.add(tuple(path[1:].split(".")))
+    return paths
 
 
 def called(job: Mapping[str, Any]) -> Workflow | None:
-    used = job.get("uses", "")
-    return workflows()[used.rpartition("/")[2]] if used else None
+    """Return the workflow that a job calls."""
+    path = job.get("uses", "")
+    return workflows()[path.rpartition("/")[2]] if path else None
 
 
 def calls() -> Iterator[tuple[str, Workflow, Mapping[str, Any], Workflow]]:
-    for name, one in workflows().items():
-        for job_name, job in one.jobs.items():
+    """Yield every job that calls a workflow with where it is, its own workflow and the called one."""
+    for name, workflow in workflows().items():
+        for job_name, job in workflow.jobs.items():
             target = called(job)
             if target is not None:
-                yield f"{name}, {job_name}", one, job, target
+                yield f"{name}, {job_name}", workflow, job, target

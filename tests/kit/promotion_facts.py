@@ -1,0 +1,82 @@
+"""What a decision on a set rests on: staged wheels and the tests of them, without a bucket."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+from ci.promote.documents import Cell, Document, Evidence, StagedFile
+from ci.promote.facts import Facts, Reason, Wheel
+from ci.promote.runs import Test
+from tests.kit import wheels
+
+FAMILY = "gfx94X-dcgpu"
+PYTHON = "cp312"
+TORCH_VERSION = "2.10.0+rocm7.10.0"
+DIGEST = "a" * 64
+OTHER_DIGEST = "b" * 64
+
+
+def staged_wheel(
+    *, family: str = FAMILY, python: str = PYTHON, name: str = "torch", version: str = TORCH_VERSION
+) -> Wheel:
+    """Return a wheel that was staged and is there; ROCm's are for no Python."""
+    is_rocm = name.startswith("rocm")
+    tag = "py3-none-linux_x86_64" if is_rocm else f"{python}-{python}-linux_x86_64"
+    filename = wheels.wheel_filename(name=name, version=version, tag=tag)
+    file = StagedFile(
+        name=filename,
+        key=f"v2-staging/{family}/{filename}",
+        source_key=f"17-linux/python/{family}/{filename}",
+        size=3,
+        sha256=DIGEST,
+        distribution=name,
+        version=version,
+        metadata_sha256=DIGEST,
+        torch_ref="" if is_rocm else "nightly",
+        python="" if is_rocm else python,
+    )
+    cell = Cell(family=family, platform="linux", python=file.python)
+    return Wheel(cell=cell, file=file, found=DIGEST, sidecar=DIGEST, built=frozenset({DIGEST}))
+
+
+def completed_test(
+    wheel: Wheel,
+    *,
+    outcome: str = "passed",
+    step: str | None = None,
+    digest: str = DIGEST,
+    python: str = PYTHON,
+) -> Test:
+    """Return a test of a wheel: of the step that its gate names, unless another is given."""
+    if step is None:
+        step = "test_rocm" if wheel.is_rocm else "test_smoke"
+    record = Document(key=f"{step}-{wheel.cell}-{python}.json", sha256=DIGEST)
+    return Test(
+        cell=replace(wheel.cell, python=wheel.cell.python or python),
+        torch_ref=wheel.file.torch_ref,
+        outcome=outcome,
+        why="It broke.",
+        files={wheel.file.name: digest},
+        evidence=Evidence(stage=step, run_id="17", python=python, record=record, report=None),
+    )
+
+
+def facts_of(
+    *set_wheels: Wheel,
+    tests: Sequence[Test] | None = None,
+    promised: Mapping[Cell, Mapping[str, str]] | None = None,
+    commits: Mapping[Cell, Mapping[str, str]] | None = None,
+    released: Mapping[str, frozenset[tuple[str, str]]] | None = None,
+    troubles: Sequence[Reason] = (),
+) -> Facts:
+    """Return the facts of a set; without `tests` each of its wheels has passed one."""
+    if tests is None:
+        tests = [completed_test(wheel) for wheel in set_wheels]
+    return Facts(
+        set_name="torch-2.10",
+        wheels=set_wheels,
+        tests=tuple(tests),
+        promised=promised or {},
+        commits=commits or {},
+        released=released or {},
+        troubles=tuple(troubles),
+    )

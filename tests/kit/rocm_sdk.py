@@ -1,0 +1,47 @@
+"""`rocm_sdk` as it lies in an environment: the runtime of ROCm's packages, from its templates."""
+
+import importlib
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from rocm_packaging.packages import wheels
+from rocm_packaging.packages.plan import Distribution
+
+VERSION = "1.0.0"
+
+
+def install_runtime(
+    site: Path,
+    *,
+    families: Mapping[str, tuple[str, ...]],
+    libraries: Sequence[str] = (),
+    is_split: bool = False,
+) -> None:
+    """Write the runtime into a folder that Python imports from.
+
+    `families` are GPU families with their targets, `libraries` the names that `find_libraries` knows.
+    """
+    distribution = Distribution(
+        version=VERSION,
+        platform="linux",
+        families=families,
+        libraries=tuple(libraries),
+        split=is_split,
+    )
+    sources = {name: path.read_bytes() for name, path in wheels.runtime_sources()}
+    sources["src/rocm_sdk/_dist_info.py"] = wheels.dist_info(distribution, "")
+    for name, source in sources.items():
+        if name.startswith("src/"):
+            target = site / name.removeprefix("src/")
+            target.parent.mkdir(parents=True, exist_ok=True)
+            target.write_bytes(source)
+    importlib.invalidate_caches()
+
+
+def install_files(site: Path, files: Mapping[str, str]) -> None:
+    """Write files into a folder that Python imports from: path to text."""
+    for path, text in files.items():
+        target = site / path
+        target.parent.mkdir(parents=True, exist_ok=True)
+        target.write_text(text, encoding="utf-8")
+    importlib.invalidate_caches()

@@ -1,0 +1,55 @@
+"""What checks read of a wheel (`WheelView`), without a wheel that was written and read."""
+
+from collections.abc import Mapping, Sequence
+
+from core.binaries.elf import ElfFacts
+from core.wheel import WheelInfo, WheelMetadata, parse_wheel_name
+from pytorch_build.check import Binary, DeviceFacts, WheelMember, WheelView
+
+BINARY_SIZE = 1000
+HOST_LIBRARY = ElfFacts(machine="EM_X86_64", kind="ET_DYN", stack="RW", dynamic=True)
+
+
+def wheel_view(
+    filename: str = "torch-2.10.0a0+cpu-cp312-cp312-linux_x86_64.whl",
+    *,
+    files: Mapping[str, int | ElfFacts | DeviceFacts] | None = None,
+    requires: Sequence[str] = (),
+    size: int = 100_000_000,
+    is_pure: bool = False,
+) -> WheelView:
+    """Return the view of a wheel: a file is its size, or the facts of a compiled one."""
+    name = parse_wheel_name(filename)
+    members: list[WheelMember] = []
+    binaries: list[Binary] = []
+    for path, content in sorted((files or {}).items()):
+        member = WheelMember(name=path, size=content if isinstance(content, int) else BINARY_SIZE)
+        members.append(member)
+        if isinstance(content, ElfFacts):
+            binaries.append(Binary(member=member, elf=content))
+        elif isinstance(content, DeviceFacts):
+            binaries.append(Binary(member=member, elf=HOST_LIBRARY, device=content))
+
+    metadata = WheelMetadata(
+        name=name.distribution,
+        version=name.version,
+        requires_dist=tuple(requires),
+        requires_python="",
+        provides_extra=(),
+        license="BSD-3-Clause",
+        raw=b"",
+    )
+    info = WheelInfo(
+        wheel_version="1.0",
+        root_is_purelib=is_pure,
+        tags=frozenset(str(tag) for tag in name.tags),
+        build="".join(str(part) for part in name.build_tag),
+    )
+    return WheelView(
+        name=name,
+        size=size,
+        members=tuple(members),
+        metadata=metadata,
+        info=info,
+        binaries=tuple(binaries),
+    )

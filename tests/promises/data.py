@@ -1,0 +1,81 @@
+"""The sentences of the documentation that promise behaviour, and the tests that fail when one is broken."""
+
+import ast
+import hashlib
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from functools import cache
+from pathlib import Path
+
+from core.cli.options import ROOT
+from core.data import Model, load_toml
+
+DATA_FILE = Path(__file__).with_name("promises.toml")
+
+
+class Promise(Model):
+    """A sentence of a page, verbatim but for line breaks.
+
+    `broken_by` says how the product was changed to break it, and `tests` which tests failed then.
+    """
+
+    page: str
+    sentence: str
+    tests: tuple[str, ...] = ()
+    broken_by: str = ""
+
+
+class Promises(Model):
+    """Every promise, page by page."""
+
+    promise: tuple[Promise, ...]
+
+
+def load_promises(path: Path = DATA_FILE) -> Sequence[Promise]:
+    """Read the promises from their data file."""
+    return load_toml(path, Promises).promise
+
+
+def drawn_promises(promises: Iterable[Promise], *, seed: str, count: int) -> Sequence[Promise]:
+    """Draw promises by the digest of the seed and each sentence: the same seed draws the same."""
+
+    def lot(promise: Promise) -> str:
+        return hashlib.sha256(f"{seed}{promise.sentence}".encode()).hexdigest()
+
+    return sorted(promises, key=lot)[:count]
+
+
+def find_problems(promises: Iterable[Promise], root: Path = ROOT) -> Iterator[str]:
+    """Yield every sentence that its page no longer has, and every test that does not exist."""
+    seen: set[tuple[str, str]] = set()
+    for promise in promises:
+        if (promise.page, promise.sentence) in seen:
+            yield f"{promise.page} is listed twice with: {promise.sentence}"
+        seen.add((promise.page, promise.sentence))
+
+        if promise.sentence not in _page_text(root / promise.page):
+            yield f"{promise.page} no longer says: {promise.sentence}"
+        for test in promise.tests:
+            if not _has_test(root, test):
+                yield f"{test} does not exist; it holds: {promise.sentence}"
+
+
+@cache
+def _page_text(path: Path) -> str:
+    """Return a page with every run of white space as one space."""
+    return re.sub(r"\s+", " ", path.read_text(encoding="utf-8")) if path.is_file() else ""
+
+
+def _has_test(root: Path, node_id: str) -> bool:
+    """Return whether a file has a test function, by its syntax; parameters in brackets are not looked at."""
+    path, _, name = node_id.partition("[")[0].partition("::")
+    return name in _test_names(root / path)
+
+
+@cache
+def _test_names(path: Path) -> frozenset[str]:
+    if not path.is_file():
+        return frozenset()
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+    functions = [node for node in tree.body if isinstance(node, ast.FunctionDef)]
+    return frozenset(function.name for function in functions if function.name.startswith("test_"))

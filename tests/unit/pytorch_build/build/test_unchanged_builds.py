@@ -1,0 +1,411 @@
+"""When a build says that nothing has changed: every input of its record, changed alone, and what is none."""
+
+import shutil
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from core import files
+from core.packages.sources import PackageSource
+from core.run import records
+from core.run.records import Cell, FileRecord, Record
+from core.run.stage import Made, Stage
+from pytorch_build.build import build as build_module
+from pytorch_build.build.build import Build, Dependency, inputs, perform
+from pytorch_build.sdk import RocmOptions
+from tests.kit.builds import FAMILY, ROCM_FILE, ROCM_SOURCE, TORCH_VERSION, LocalRun, ready_tree
+
+Change = Callable[[Build], Build]
+
+COMMIT = "1" * 40
+OTHER_COMMIT = "2" * 40
+RECORD_NAME = "build_torch-sample-cp312"
+RULES = Path(build_module.__file__).parents[1]
+OTHER_SOURCE = PackageSource(find_links=("/elsewhere",))
+# The rules that builds follow, which a record knows by their digest.
+RULE_NAMES = sorted(
+    path.relative_to(RULES).as_posix()
+    for pattern in ("build/execution.py", "build/stage.py", "build/plans/*.py", "split/*.py", "platforms.*")
+    for path in RULES.glob(pattern)
+)
+
+
+# Changes of a build: each returns another build, or the same one after it has changed a file.
+
+
+def change_source(commit: str = COMMIT, *, hipify: bool = True) -> Change:
+    """Return a change of the source tree: its commit, or what is done to it."""
+    return lambda build: replace(
+        build, tree=ready_tree(build.tree.path, inputs={"commit": commit, "hipify": hipify})
+    )
+
+
+def change_version(build: Build) -> Build:
+    """Give the tree another version."""
+    return replace(build, tree=ready_tree(build.tree.path, version="2.10.0a1"))
+
+
+def change_choice(**choices: Any) -> Change:
+    """Return a change of what the user chose."""
+    return lambda build: replace(build, choices=replace(build.choices, **choices))
+
+
+def change_output_folder(build: Build) -> Build:
+    """Let a second folder have the wheel as well."""
+    return change_choice(output_dir=build.context.common.root / "elsewhere")(build)
+
+
+def change_variable(name: str, value: str) -> Change:
+    """Return a change of the user's environment."""
+    return lambda build: replace(build, base_env={**build.base_env, name: value})
+
+
+def change_ref(**facts: Any) -> Change:
+    """Return a change of what the torch ref says of torch."""
+
+    def change(build: Build) -> Build:
+        ref = build.context.ref
+        torch = replace(ref.projects["torch"], **facts)
+        changed_ref = replace(ref, projects={**ref.projects, "torch": torch})
+        return replace(build, context=replace(build.context, ref=changed_ref))
+
+    return change
+
+
+def change_rocm(**facts: Any) -> Change:
+    """Return a change of the ROCm that is built against."""
+    return lambda build: replace(build, rocm=replace(build.rocm or ROCM_SOURCE, **facts))
+
+
+def change_target(**facts: Any) -> Change:
+    """Return a change of the interpreter that is built for."""
+    return lambda build: replace(build, target=replace(build.target, **facts))
+
+
+def change_dependencies(*dependencies: Dependency) -> Change:
+    """Return a change of the wheels that are installed before the build."""
+    return lambda build: replace(build, dependencies=dependencies)
+
+
+def change_requirements(name: str, text: str) -> Change:
+    """Return a change of a file of locked or unlocked requirements."""
+
+    def change(build: Build) -> Build:
+        (build.context.common.root / "requirements" / name).write_text(text)
+        return build
+
+    return change
+
+
+def change_nothing(build: Build) -> Build:
+    """Leave the build as it is."""
+    return build
+
+
+@dataclass(frozen=True, kw_only=True)
+class Row:
+    """A change, and which inputs of the record it changes."""
+
+    name: str
+    change: Change
+    inputs: frozenset[str]
+
+
+def row(name: str, change: Change, *input_names: str) -> Row:
+    """Return a row of the table."""
+    return Row(name=name, change=change, inputs=frozenset(input_names))
+
+
+TRITON = Dependency(project="triton", requirement="/run/triton.whl", version="3.6.0", digest="cc")
+PREBUILT_TRITON = Dependency(project="triton", requirement="triton==3.6.0")
+
+TABLE = [
+    row("commit", change_source(OTHER_COMMIT), "source"),
+    row("hipify", change_source(hipify=False), "source"),
+    row("version", change_version, "version"),
+    row("Python's patch version", change_target(version="3.12.5"), "python"),
+    row("ROCm's version", change_rocm(version="7.2"), "rocm"),
+    row("ROCm's files", change_rocm(files=(replace(ROCM_FILE, sha256="cc"),)), "rocm"),
+    # Device code is split where ROCm's is.
+    row("ROCm's layout", change_rocm(layout="unsplit"), "rocm", "split"),
+    row("ROCm's extras", change_choice(rocm=RocmOptions(extras=("profiler",))), "rocm_extras"),
+    row("GPU targets", change_choice(gpu_targets="gfx950"), "gpu_targets"),
+    row("inherited GPU targets", change_variable("PYTORCH_ROCM_ARCH", "gfx950"), "gpu_targets"),
+    row("dependency", change_dependencies(TRITON), "dependencies"),
+    row("prebuilt dependency", change_dependencies(PREBUILT_TRITON), "dependencies"),
+    row("no dependency", change_dependencies(), "dependencies"),
+    row("ref's variables", change_ref(env={"USE_X": "1"}), "ref_env"),
+    row("ref's requirements", change_ref(build_requirements=("setuptools<81",)), "build_requirements"),
+    row("flash attention", change_choice(flash_attention=False), "flash_attention"),
+    row("unsplit device code", change_choice(split=False), "split"),
+    row("compiler flags", change_variable("CXXFLAGS", "-O1"), "flags"),
+    row("compiler", change_variable("CXX", "clang++"), "flags"),
+    row("CMake's arguments", change_variable("CMAKE_ARGS", "-G Ninja"), "flags"),
+    row("upstream's switch", change_variable("USE_DISTRIBUTED", "0"), "flags"),
+    row("upstream's build switch", change_variable("BUILD_TEST", "0"), "flags"),
+    row("date", change_variable("SOURCE_DATE_EPOCH", "0"), "flags"),
+    row(
+        "locked requirements",
+        change_requirements("target-linux-3.12.txt", "numpy==2.1\n"),
+        "lock",
+    ),
+]
+
+# What leaves the wheel as it is.
+UNCOUNTED: Mapping[str, Change] = {
+    "nothing": change_nothing,
+    "home folder": change_variable("HOME", "/home/you"),
+    "PATH": change_variable("PATH", "/opt/bin:/usr/bin"),
+    "inherited number of jobs": change_variable("MAX_JOBS", "1"),
+    "number of jobs": change_choice(max_jobs="3"),
+    "number of a CI job": change_variable("BUILD_NUMBER", "17"),
+    "clean build": change_choice(clean=True),
+    "second folder": change_output_folder,
+    "address of ROCm's files": change_rocm(packages=OTHER_SOURCE),
+    "environment's folder": change_target(executable=Path("/other/bin/python")),
+    "unlocked requirements": change_requirements("target.in", "numpy\nrich\n"),
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Work:
+    """Does the work of builds: makes the promised wheel at once, and notes each time."""
+
+    run: LocalRun
+    builds: list[Build]
+
+    def make(self, build: Build, _stage: Stage, *_unused: object) -> Made:
+        """Make a wheel that differs from the last one."""
+        self.builds.append(build)
+        python = build.target.tag
+        wheel = self.run.wheel(
+            "torch",
+            build.tree.version,
+            f"{python}-{python}-linux_x86_64",
+            requires=[f"numpy>{len(self.builds)}"],
+        )
+        return Made(files=(wheel,), details={})
+
+    def count(self, build: Build) -> int:
+        """Perform a build; return how many times the work was done for it."""
+        count_before = len(self.builds)
+        record = perform(build)
+        assert isinstance(record, Record)
+        return len(self.builds) - count_before
+
+
+@pytest.fixture
+def work(run: LocalRun, monkeypatch: pytest.MonkeyPatch) -> Work:
+    """Return what stands for the work of builds, which takes real tools."""
+    work = Work(run=run, builds=[])
+    monkeypatch.setattr("pytorch_build.build.stage.make", work.make)
+    return work
+
+
+# The table
+
+
+@pytest.mark.parametrize("change", TABLE, ids=[change.name for change in TABLE])
+def test_builds_again_where_an_input_has_changed(build: Build, work: Work, change: Row) -> None:
+    assert work.count(build) == 1
+
+    assert work.count(change.change(build)) == 1
+
+
+@pytest.mark.parametrize("change", TABLE, ids=[change.name for change in TABLE])
+def test_each_change_is_a_change_of_one_input(build: Build, change: Row) -> None:
+    inputs_before = inputs(build)
+
+    changed_inputs = inputs(change.change(build))
+
+    differing = {name for name in inputs_before if changed_inputs[name] != inputs_before[name]}
+    assert differing == change.inputs
+    assert changed_inputs.keys() == inputs_before.keys()
+
+
+def test_the_table_has_every_input(build: Build, work: Work) -> None:
+    assert work.count(build) == 1
+    record = read_record(work.run)
+
+    # A changed rule has a test of its own.
+    assert frozenset({"code"}).union(*(change.inputs for change in TABLE)) == record.inputs.keys()
+
+
+@pytest.mark.parametrize("name", UNCOUNTED)
+def test_does_nothing_where_no_input_has_changed(build: Build, work: Work, name: str) -> None:
+    assert work.count(build) == 1
+
+    assert work.count(UNCOUNTED[name](build)) == 0
+
+
+def copy_rules(folder: Path) -> Path:
+    """Copy the rules that builds follow to another place; return the place of the package."""
+    package = folder / "checkout" / "pytorch_build"
+    for name in RULE_NAMES:
+        (package / name).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copyfile(RULES / name, package / name)
+    return package
+
+
+def test_does_nothing_where_the_checkout_has_moved(
+    build: Build, work: Work, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert work.count(build) == 1
+
+    package = copy_rules(tmp_path)
+    monkeypatch.setattr(build_module, "__file__", str(package / "build" / "build.py"))
+
+    assert work.count(build) == 0
+
+
+@pytest.mark.parametrize("name", RULE_NAMES)
+def test_builds_again_where_a_rule_has_changed(
+    build: Build, work: Work, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    assert work.count(build) == 1
+
+    package = copy_rules(tmp_path)
+    with (package / name).open("a") as rule:
+        rule.write("# changed\n")
+    monkeypatch.setattr(build_module, "__file__", str(package / "build" / "build.py"))
+
+    assert work.count(build) == 1
+
+
+# What a record promises must be there
+
+
+def read_record(run: LocalRun) -> Record:
+    """Return the record of the build."""
+    record = records.read(run.store, run.common().outputs, FAMILY, RECORD_NAME)
+    assert record is not None
+    return record
+
+
+def remove_wheel(run: LocalRun, wheel: FileRecord) -> None:
+    """Delete a wheel of the run."""
+    run.store.delete(wheel.key)
+
+
+def alter_wheel(run: LocalRun, wheel: FileRecord) -> None:
+    """Write other bytes in the place of a wheel of the run."""
+    run.store.put_bytes(wheel.key, b"other bytes")
+
+
+def remove_record(run: LocalRun, _wheel: FileRecord) -> None:
+    """Delete the record of the build."""
+    run.store.delete(run.common().outputs.record_key(FAMILY, RECORD_NAME))
+
+
+@pytest.mark.parametrize("damage", [remove_wheel, alter_wheel, remove_record])
+def test_builds_again_where_the_recorded_wheel_is_not_there(
+    build: Build, work: Work, damage: Callable[[LocalRun, FileRecord], None]
+) -> None:
+    assert work.count(build) == 1
+
+    damage(work.run, read_record(work.run).files[0])
+
+    assert work.count(build) == 1
+
+
+def test_builds_again_where_a_user_forces_it(build: Build, work: Work) -> None:
+    assert work.count(build) == 1
+
+    assert work.count(replace(build, context=work.run.context(force=True))) == 1
+
+
+def test_builds_again_after_a_build_of_other_inputs(build: Build, work: Work) -> None:
+    other_build = change_source(OTHER_COMMIT)(build)
+
+    assert work.count(build) == 1
+    assert work.count(other_build) == 1
+    assert work.count(build) == 1
+
+
+def test_builds_once_for_each_python(build: Build, work: Work) -> None:
+    other_build = replace(build, target=work.run.target("3.13.0"))
+
+    assert work.count(build) == 1
+    assert work.count(other_build) == 1
+    assert work.count(build) == 0
+    assert work.count(other_build) == 0
+
+
+# What a build records
+
+
+def test_records_a_build_with_its_cell_and_its_wheel(build: Build, work: Work) -> None:
+    record = perform(build)
+
+    assert isinstance(record, Record)
+    assert record == read_record(work.run)
+    assert record.cell == Cell(python="cp312", torch_ref="sample", gpu_family=FAMILY)
+    assert [file.version for file in record.files] == [TORCH_VERSION]
+    assert work.run.store.digest(record.files[0].key) == record.files[0].sha256
+    assert record.input_digest == files.digest_of(inputs(build))
+
+
+def test_returns_the_record_of_before_where_nothing_has_changed(
+    build: Build, work: Work, capsys: pytest.CaptureFixture[str]
+) -> None:
+    record = perform(build)
+    capsys.readouterr()
+
+    assert perform(build) == record
+    assert "build_torch: unchanged" in capsys.readouterr().err
+    assert len(work.builds) == 1
+
+
+@pytest.mark.parametrize("is_unchanged", [True, False])
+def test_copies_the_wheel_to_a_second_folder(build: Build, work: Work, *, is_unchanged: bool) -> None:
+    if is_unchanged:
+        perform(build)
+    folder = work.run.root / "mine"
+
+    record = perform(change_choice(output_dir=folder)(build))
+
+    assert isinstance(record, Record)
+    assert [path.name for path in folder.iterdir()] == [record.files[0].name]
+
+
+# Inputs of other builds
+
+
+def test_counts_no_rocm_and_no_targets_for_family_cpu(build: Build, run: LocalRun) -> None:
+    cpu_build = replace(build, context=run.context("cpu"), rocm=None)
+    cpu_build = change_choice(rocm=RocmOptions(extras=("profiler",)))(cpu_build)
+
+    build_inputs = inputs(cpu_build)
+
+    assert build_inputs["rocm"] is None
+    assert build_inputs["gpu_targets"] == []
+    assert build_inputs["rocm_extras"] == []
+
+
+def test_records_no_credentials_of_a_users_variable(build: Build) -> None:
+    build = change_variable("CMAKE_ARGS", "-DURL=https://me:hunter22@host/")(build)
+
+    flags = inputs(build)["flags"]
+
+    assert "hunter22" not in str(flags)
+    assert "host" in flags["CMAKE_ARGS"]
+
+
+def test_counts_unlocked_requirements_for_a_python_without_a_lock(build: Build, work: Work) -> None:
+    build = replace(build, target=work.run.target("3.14.0"))
+    assert work.count(build) == 1
+
+    change_requirements("target.in", "numpy\nrich\n")(build)
+
+    assert work.count(build) == 1
+
+
+def test_counts_the_address_of_rocms_files_without_digests(build: Build, work: Work) -> None:
+    without_digests = (replace(ROCM_FILE, sha256=""),)
+    build = change_rocm(files=without_digests)(build)
+    assert work.count(build) == 1
+
+    assert work.count(change_rocm(packages=OTHER_SOURCE)(build)) == 1
