@@ -30,8 +30,6 @@ TEXTS = Path(__file__).with_name("texts")
 REF = "mini/two"
 REF_IN_NAMES = "mini-two"
 LOCK = f"manifests/source-lock-{REF_IN_NAMES}.json"
-# Of the names of upstream's tests: two shards, and what they are put together to.
-SHARDS = ("-1-of-2", "-2-of-2", "")
 REFS = (TEXTS / "mini-refs.toml").read_text()
 # A downstream's own data: its bucket, its machines, its refs.
 DOWNSTREAM = (TEXTS / "downstream.toml").read_text()
@@ -98,14 +96,14 @@ def site(rclone_server: S3Server, split_artifacts: Path, tmp_path_factory: pytes
 
 @pytest.fixture(scope="module")
 def built(site: Site) -> Run:
-    """A pull request that asks for PyTorch and upstream's tests, on a run's artifacts in a private bucket."""
+    """A pull request that asks for PyTorch, on the artifacts of a run in a private bucket."""
     request = {
         "pytorch_git_refs": REF,
         "pytorch_components": "torch",
         "artifact_run_id": ARTIFACT_RUN,
         "artifact_store": f"s3://{site.bucket}",
     }
-    return site.pull_request(BUILT_RUN, "build:pytorch", "test_filter:comprehensive", request=request)
+    return site.pull_request(BUILT_RUN, "build:pytorch", request=request)
 
 
 def torch_version(run: Run) -> str:
@@ -157,25 +155,6 @@ def test_builds_and_tests_pytorch_on_that_rocm(built: Run) -> None:
 
 def test_stores_pages_and_findings(built: Run) -> None:
     assert {f"python/{FAMILY}/index.html", f"reports/{FAMILY}/findings.json"} <= built.files()
-
-
-def test_shards_of_upstreams_tests_run_on_the_wheel_just_built(built: Run) -> None:
-    torch_wheel = built.record(f"build_torch-{REF_IN_NAMES}-{TAG}")["files"][0]
-    reports = built.files()
-
-    for part in SHARDS:
-        record = built.record(f"test_torch{part}-{REF_IN_NAMES}-{TAG}")
-        assert record["status"] == "ok"
-        assert record["inputs"]["files"][torch_wheel["name"]] == torch_wheel["sha256"]
-        assert f"reports/{FAMILY}/torch-{REF_IN_NAMES}-{TAG}{part}.xml" in reports
-
-
-def test_shards_of_upstreams_tests_add_up(built: Run) -> None:
-    records = [built.record(f"test_torch{part}-{REF_IN_NAMES}-{TAG}") for part in SHARDS]
-    first, second, merged = [record["details"]["tests"]["tests"] for record in records]
-
-    assert min(first, second) > 0
-    assert first + second == merged
 
 
 def test_no_log_and_no_file_of_a_run_has_the_keys(site: Site, built: Run) -> None:

@@ -12,6 +12,9 @@ from tests.kit.workflow_engine import ACT, ROCM, TRITON, Engine, Run, pull_reque
 
 pytestmark = ACT
 
+# Of the names of upstream's tests: two shards, and what they are put together to.
+SHARDS = ("-1-of-2", "-2-of-2", "")
+
 
 @pytest.fixture(scope="module")
 def engine(tmp_path_factory: pytest.TempPathFactory) -> Engine:
@@ -59,11 +62,29 @@ def release(engine: Engine) -> Run:
 def test_a_release_of_the_sample_is_refused_by_its_last_job(engine: Engine, release: Run) -> None:
     assert release.distributions() == {"amd_torch_device_gfx942", "torch", "triton", *ROCM}
     assert release.record(f"test_smoke-sample-{TAG}")["status"] == "ok"
-    assert release.record(f"test_torch-sample-{TAG}")["status"] == "ok"
     # The data refuses, and not a job before.
     assert "Wheels of the sample are never published" in release.log
     assert release.exit_code != 0
     assert not (engine.folder / "distribution" / "v2").exists()
+
+
+def test_shards_of_upstreams_tests_run_on_the_wheel_just_built(release: Run) -> None:
+    torch_wheel = release.record(f"build_torch-sample-{TAG}")["files"][0]
+    reports = release.files()
+
+    for part in SHARDS:
+        record = release.record(f"test_torch{part}-sample-{TAG}")
+        assert record["status"] == "ok"
+        assert record["inputs"]["files"][torch_wheel["name"]] == torch_wheel["sha256"]
+        assert f"reports/{FAMILY}/torch-sample-{TAG}{part}.xml" in reports
+
+
+def test_shards_of_upstreams_tests_add_up(release: Run) -> None:
+    records = [release.record(f"test_torch{part}-sample-{TAG}") for part in SHARDS]
+    first, second, merged = [record["details"]["tests"]["tests"] for record in records]
+
+    assert min(first, second) > 0
+    assert first + second == merged
 
 
 def test_leaves_out_what_needs_github_and_nothing_else(release: Run) -> None:
