@@ -42,10 +42,10 @@ def built(artifacts: Path, tmp_path_factory: pytest.TempPathFactory) -> BuiltPac
 @pytest.fixture(scope="session")
 def shared(tmp_path_factory: pytest.TempPathFactory, built: BuiltPackages, setuptools: Path) -> Environment:
     """A whole installation that tests only look at."""
-    made = Environment.create(tmp_path_factory.mktemp("shared") / "venv", built, setuptools)
-    made.install(f"rocm[libraries,devel]=={ROCM_VERSION}")
-    made.rocm_sdk("init")
-    return made
+    environment = Environment.create(tmp_path_factory.mktemp("shared") / "venv", built, setuptools)
+    environment.install(f"rocm[libraries,devel]=={ROCM_VERSION}")
+    environment.rocm_sdk("init")
+    return environment
 
 
 @pytest.fixture
@@ -69,9 +69,9 @@ def digests(root: Path) -> dict[str, str]:
 
 def test_the_sample_is_generated_once_and_always_the_same(artifacts: Path, tmp_path: Path) -> None:
     marker = artifacts / "base_lib_generic" / "artifact_manifest.txt"
-    before = marker.stat().st_ino
+    inode = marker.stat().st_ino
     assert ensure_artifacts(artifacts) == artifacts
-    assert marker.stat().st_ino == before
+    assert marker.stat().st_ino == inode
     stale = tmp_path / "artifacts"
     stale.mkdir()
     (stale / ".sample-digest").write_text("old", encoding="utf-8")
@@ -83,22 +83,21 @@ def test_wheels_are_sound_and_always_the_same(artifacts: Path, built: BuiltPacka
     assert len(wheels) == 5
     for wheel in wheels:
         require_sound(wheel)
-    assert [one for one in check_wheels(wheels) if one.severity == "error"] == []
+    assert [finding for finding in check_wheels(wheels) if finding.severity == "error"] == []
     request = BuildRequest(artifact_dir=artifacts, output_dir=tmp_path, families=FAMILIES, jobs=1)
-    again = build(request)
-    assert [file.sha256 for file in again.files] == [file.sha256 for file in built.files]
+    second_files = build(request).files
+    assert [file.sha256 for file in second_files] == [file.sha256 for file in built.files]
 
 
 def test_a_profiler_without_a_needed_library_is_packaged_and_fails(artifacts: Path, tmp_path: Path) -> None:
     less = tmp_path / "artifacts"
     shutil.copytree(artifacts, less, symlinks=True, ignore=shutil.ignore_patterns("libprofiler-hub*"))
-    made = build(BuildRequest(artifact_dir=less, output_dir=tmp_path / "out", families=FAMILIES))
-    wheels = [file.path for file in made.files if file.path.suffix == ".whl"]
-    (found,) = (one for one in check_wheels(wheels) if one.severity == "error")
-    assert (found.where, found.message) == (
-        "_rocm_profiler/lib/librocprof-sys.so.1",
-        "It needs libprofiler-hub.so.0: unresolved dependency.",
-    )
+    packages = build(BuildRequest(artifact_dir=less, output_dir=tmp_path / "out", families=FAMILIES))
+    wheels = [file.path for file in packages.files if file.path.suffix == ".whl"]
+
+    (error,) = [finding for finding in check_wheels(wheels) if finding.severity == "error"]
+    assert error.where == "_rocm_profiler/lib/librocprof-sys.so.1"
+    assert "libprofiler-hub.so.0" in error.message
 
 
 def test_a_missing_file_that_was_promised_fails_its_check(environment: Environment) -> None:
@@ -200,9 +199,9 @@ status = everything.hipblasSgemm(handle, 111, 111, 2, 2, 2, ctypes.byref(one), a
                                  ctypes.byref(zero), c, 2)
 print(status, list(c), everything.rocm_sample_registered())
 """
-    said = shared.run("-c", code, *PRELOADED).stdout.splitlines()
+    lines = shared.run("-c", code, *PRELOADED).stdout.splitlines()
     # Column-major: [1 3; 2 4] * [5 7; 6 8].
-    assert said == ["100 0", "0 [23.0, 34.0, 31.0, 46.0] 10"]
+    assert lines == ["100 0", "0 [23.0, 34.0, 31.0, 46.0] 10"]
 
 
 def test_a_library_loads_by_itself_from_its_own_package(shared: Environment) -> None:
@@ -285,10 +284,10 @@ def test_a_library_that_is_found_elsewhere_has_not_passed(shared: Environment, t
 
 def test_versions_and_variables_are_checked(shared: Environment) -> None:
     call = "import re, rocm_sdk; rocm_sdk.initialize_process({})"
-    for wanted in ("check_version='7.98*'", "check_version=re.compile('8.*')"):
-        warned = shared.run("-c", call.format(wanted))
+    for check in ("check_version='7.98*'", "check_version=re.compile('8.*')"):
+        warned = shared.run("-c", call.format(check))
         assert "UserWarning" in warned.stderr
-        failed = shared.run("-c", call.format(wanted + ", fail_on_version_mismatch=True"), check=False)
+        failed = shared.run("-c", call.format(check + ", fail_on_version_mismatch=True"), check=False)
         assert "RuntimeError" in failed.stderr
     shared.run("-c", call.format(""), ROCM_SDK_PRELOAD_LIBRARIES="amdhip64; rccl,")
     failed = shared.run("-c", call.format(""), check=False, ROCM_SDK_PRELOAD_LIBRARIES="nonesuch")
@@ -305,10 +304,11 @@ def test_versions_and_variables_are_checked(shared: Environment) -> None:
 
 def test_concurrent_first_uses_agree(installed: Environment) -> None:
     with ThreadPoolExecutor(6) as pool:
-        done = list(pool.map(lambda _: installed.rocm_sdk("path", "--root", check=False), range(6)))
-    assert {(each.returncode, each.stdout.strip()) for each in done} == {
-        (0, str(installed.site / "_rocm_sdk_devel"))
-    }, [each.stderr for each in done]
+        calls = list(pool.map(lambda _: installed.rocm_sdk("path", "--root", check=False), range(6)))
+
+    errors = [call.stderr for call in calls]
+    assert {call.returncode for call in calls} == {0}, errors
+    assert {call.stdout.strip() for call in calls} == {str(installed.site / "_rocm_sdk_devel")}
     record = next(installed.site.glob("rocm_sdk_devel-*.dist-info")) / "RECORD"
     rows = record.read_text(encoding="utf-8").splitlines()
     assert len(rows) == len(set(rows))
@@ -395,7 +395,7 @@ def test_console_scripts_run_the_programs(installed: Environment) -> None:
     scripts = installed.root / "bin"
     assert process.capture([scripts / "offload-arch"], check=False).returncode == 1
     assert (installed.site / "rocm_sdk_devel" / "_devel.tar").exists(), "looking for a GPU unpacks nothing"
-    said = process.capture([scripts / "hipconfig", "--rocmpath"]).stdout
-    assert said == str(installed.site / "_rocm_sdk_devel")
+    rocm_path = process.capture([scripts / "hipconfig", "--rocmpath"]).stdout
+    assert rocm_path == str(installed.site / "_rocm_sdk_devel")
     assert "HIP version: 7.99" in process.capture([scripts / "hipcc", "--version"]).stdout
     assert process.capture([scripts / "rocm-sdk", "version"]).stdout == f"{ROCM_VERSION}\n"
