@@ -281,9 +281,8 @@ def test_every_kind_of_page_is_read_by_every_installer(
         completed = process.capture(command, check=False)
 
     assert completed.returncode == 0, completed.stdout + completed.stderr
-    assert {path.name for path in tmp_path.glob("*.dist-info")} == {
-        f"{project.replace('-', '_')}-1.1.dist-info" for project in PROJECTS
-    }
+    installed_infos = {path.name for path in tmp_path.glob("*.dist-info")}
+    assert installed_infos == {f"{name.replace('-', '_')}-1.1.dist-info" for name in PROJECTS}
 
 
 @TOOLS_AND_PAGES
