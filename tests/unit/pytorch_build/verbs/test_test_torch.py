@@ -83,6 +83,7 @@ def test_wheels_are_installed_by_digest_with_the_tests_tools(
     tools, ours = calls
     assert result.exit_code == 0, result.report
     assert "pytest==1 " in tools.files[0].read_text()
+    assert tools.files[0].name == "torch-tests-linux-3.12.txt"
     assert f"--hash=sha256:{torch.sha256}" in ours.files[0].read_text()
     assert inputs["files"] == {torch.name: torch.sha256}
     assert inputs["installed"] is True
