@@ -12,8 +12,9 @@ from core import process
 def installed(python: Path) -> dict[str, str]:
     """List the distributions of an environment with their versions, but for what environments come with."""
     code = "import importlib.metadata as m; print(*(d.name + '=' + d.version for d in m.distributions()))"
-    found = dict(one.split("=") for one in process.capture([python, "-I", "-c", code]).stdout.split())
-    return {name: version for name, version in found.items() if name not in {"pip", "setuptools", "wheel"}}
+    lines = process.capture([python, "-I", "-c", code]).stdout.split()
+    versions = dict(line.split("=") for line in lines)
+    return {name: versions[name] for name in versions if name not in {"pip", "setuptools", "wheel"}}
 
 
 @dataclass(frozen=True, kw_only=True)
