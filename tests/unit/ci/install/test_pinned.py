@@ -59,13 +59,13 @@ def test_takes_the_newest_of_several_versions_when_that_is_meant() -> None:
 
 
 @pytest.mark.parametrize(
-    ("requirement", "named"), [("torchvision", "no torchvision"), ("torch>=3", "2.10.0a0+rocm7.1")]
+    ("requirement", "mention"), [("torchvision", "no torchvision"), ("torch>=3", "2.10.0a0+rocm7.1")]
 )
-def test_does_not_look_elsewhere_for_a_package_of_ours(requirement: str, named: str) -> None:
+def test_does_not_look_elsewhere_for_a_package_of_ours(requirement: str, mention: str) -> None:
     with pytest.raises(MissingInputError) as caught:
         pin(requirement)
 
-    assert named in caught.value.message
+    assert mention in caught.value.message
 
 
 YANKED_OFFERS = (make_offer("torch", "2.9"), make_offer("torch", "2.10", yanked=True))
@@ -92,10 +92,10 @@ def test_a_package_of_ours_comes_from_no_other_address() -> None:
         pinned(Requirement("torch @ https://elsewhere/torch.whl"), OFFERS)
 
 
-@pytest.mark.parametrize("words", [(), ("",), ("torch =2",)])
-def test_refuses_text_that_is_not_a_requirement(words: tuple[str, ...]) -> None:
+@pytest.mark.parametrize("options", [(), ("",), ("torch =2",)])
+def test_refuses_text_that_is_not_a_requirement(options: tuple[str, ...]) -> None:
     with pytest.raises(UsageError, match="--packages"):
-        parse_requirements(words)
+        parse_requirements(options)
 
 
 @given(st.lists(st.sampled_from(["1.0", "1.0rc1", "2.0.dev3", "1.0+rocm7.1", "0.9", "2!1"]), min_size=1))
