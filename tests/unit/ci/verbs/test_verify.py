@@ -125,7 +125,7 @@ def test_no_statement_steers_the_terminal(run: Run, capsys: pytest.CaptureFixtur
     assert "\x1b" not in printed
 
 
-def test_prints_json(run: Run, capsys: pytest.CaptureFixture[str]) -> None:
+def test_prints_a_verified_wheel_as_json(run: Run, capsys: pytest.CaptureFixture[str]) -> None:
     assert verify("--json", run.wheel) == 0
 
     (verified,) = json.loads(capsys.readouterr().out)

@@ -4,12 +4,12 @@ from pathlib import Path
 from unittest.mock import Mock
 
 import pytest
-from tests.kit.artifact_sets import write_base
 
 from core.cli import main
 from core.wheel.writer import WrittenFile
 from rocm_packaging.__main__ import VERBS
 from rocm_packaging.packages.build import BuiltPackages
+from tests.kit.artifacts import write_base_artifact
 from tests.kit.wheels import sha256, write_wheel
 
 
@@ -17,7 +17,7 @@ def test_packages_lie_in_the_group_where_their_family_has_its_pytorch_wheels(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     artifacts = tmp_path / "artifacts"
-    write_base(artifacts, split=False)
+    write_base_artifact(artifacts, is_split=False)
     wheel = write_wheel(tmp_path, name="rocm-sdk-core", version="10.1.0")
     written = WrittenFile(path=wheel, sha256=sha256(wheel), size=wheel.stat().st_size, members=())
     plan = Mock(distribution=Mock(version="10.1.0"), built=("gfx942",), unused=(), lacking=())
