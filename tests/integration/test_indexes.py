@@ -106,7 +106,7 @@ def install(target: Interpreter, tool: str, cache: Path, *words: str) -> process
     else:
         argv = [str(installer.uv_program()), "pip", "install", "--no-config", "--python", python]
         argv += ["--cache-dir", str(cache)]
-    return process.capture([*argv, *words], check=False)
+    return process.capture([*argv, *words], env=process.inherited(), check=False)
 
 
 PAGES = pytest.mark.parametrize(("page", "form"), [("flat", "html"), ("simple", "html"), ("simple", "json")])
@@ -252,8 +252,9 @@ def client_fixture(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], 
             create_environment(root, "pip")
         else:
             # The last Python that pip 22.3 knows.
-            process.run([uv, "venv", "--no-config", "--quiet", "--python", "3.11", root])
-            process.run([uv, "pip", "install", "--quiet", "--python", python, client])
+            variables = process.inherited()
+            process.run([uv, "venv", "--no-config", "--quiet", "--python", "3.11", root], env=variables)
+            process.run([uv, "pip", "install", "--quiet", "--python", python, client], env=variables)
         return [python, "-m", "pip", "install", "--isolated", "--no-cache-dir", "--disable-pip-version-check"]
 
     return command
@@ -278,7 +279,7 @@ def test_every_kind_of_page_is_read_by_every_installer(
         no_index = ["--no-index"] if page == "flat" else []
         source = [*no_index, *chain(*zip(options, places, strict=True))]
         command = [*client_of(client), "--target", str(tmp_path), *source, "of-a-run"]
-        completed = process.capture(command, check=False)
+        completed = process.capture(command, env=process.inherited(), check=False)
 
     assert completed.returncode == 0, completed.stdout + completed.stderr
     installed_infos = {path.name for path in tmp_path.glob("*.dist-info")}
