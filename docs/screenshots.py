@@ -40,10 +40,10 @@ def browser() -> str | None:
 
 def _pages() -> dict[str, str]:
     families, refs, pythons = samples.FAMILIES[:4], samples.REFS[2:], samples.PYTHONS[1:2]
-    now = samples.run(families, refs, pythons, grown=800_000)
-    before = samples.run(families, refs, pythons, run_id="122")
+    now = samples.make_run(families, refs, pythons, grown=800_000)
+    before = samples.make_run(families, refs, pythons, run_id="122")
     return {
-        "failed": render(page_of(samples.broken())),
+        "failed": render(page_of(samples.broken_run())),
         "cells": render(page_of(now, before)),
         "history": render_history(history_of("linux", [_run(at) for at in range(12)])),
     }
@@ -51,8 +51,8 @@ def _pages() -> dict[str, str]:
 
 def _run(at: int) -> tuple[Run, Page]:
     """Make the run so many before the last; of the last three, a cell failed."""
-    run_id, failed = str(123 - at), samples.broken().groups
-    found = samples.run(
+    run_id, failed = str(123 - at), samples.broken_run().groups
+    found = samples.make_run(
         samples.FAMILIES[:9:2], ("nightly",), ("cp312",), run_id=run_id, grown=(12 - at) << 24
     )
     found = replace(found, groups=(*failed, *found.groups[1:])) if at < 3 else found  # noqa: PLR2004

@@ -9,7 +9,7 @@ from core import console, files
 from core.cli import exit_code
 from core.cli.options import ROOT
 from core.errors import UsageError, nearest
-from tests.bench import buckets, indexes, rocm, skips, starts, wheels
+from tests.bench import buckets, indexes, operations, rocm, skips, starts, wheels
 from tests.bench.measuring import COLUMNS, Conditions, Figure, put
 
 PAGE = ROOT / "docs" / "performance.md"
@@ -27,9 +27,10 @@ PARTS: Mapping[str, tuple[Callable[[argparse.Namespace, int], Iterable[Figure]],
     "rocm": (lambda given, runs: rocm.packaging(given.rocm, given.therock, runs), 3),
     "init": (lambda given, runs: rocm.expanding(given.rocm[0], runs), 5),
     "fetch": (lambda given, runs: rocm.fetching(given.rocm[0], runs), 3),
+    "operations": (lambda _, _runs: operations.figures(), 1),
     "pipeline": (lambda _, runs: starts.pipeline(runs), 3),
 }
-QUICK, OF_ROCM = ("start", "wheels", "skips"), ("rocm", "init", "fetch")
+QUICK, OF_ROCM = ("start", "wheels", "skips", "operations"), ("rocm", "init", "fetch")
 
 
 def main(words: list[str]) -> int:

@@ -51,7 +51,7 @@ def fetch(store: Path, output: Path) -> None:
     artifacts.fetch(opened, artifacts.plan(opened, listed, chosen), output)
 
 
-def test_ids() -> list[str]:
+def ids_of_tests() -> list[str]:
     """Name tests as upstream's generated ones are."""
     name = "test/test_{}.py::TestOps{}CUDA::test_op_{}_cuda_float32".format
     return [name(at // 400, at // 100, at) for at in range(200_000)]
@@ -63,7 +63,7 @@ def skip(plan: Path) -> None:
     root, marked = Path("/"), lambda *_, **__: None
     config = Namespace(rootpath=root, invocation_params=Namespace(dir=root), args=[], hook=None)
     # what the plugin asks of a collected test
-    items = [Namespace(nodeid=one, user_properties=[], add_marker=marked) for one in test_ids()]
+    items = [Namespace(nodeid=one, user_properties=[], add_marker=marked) for one in ids_of_tests()]
     WheelTests(config, json.loads(plan.read_text("utf-8"))).pytest_collection_modifyitems(config, items)
 
 

@@ -17,7 +17,7 @@ RULES, PART, WHY = 5_000, 1_000, "It is measured."
 
 def figures(runs: int) -> Iterator[Figure]:
     """Compare applying rules of exact ids, and of patterns, with trying each rule on each test."""
-    tests = programs.test_ids()
+    tests = programs.ids_of_tests()
     exact = tests[:: len(tests) // RULES]
     patterns = [one.replace("_float32", "_*") for one in exact]
     matches = [re.compile(Pattern.parse(one).regex).fullmatch for one in patterns]

@@ -117,7 +117,7 @@ def run_installer(name: str, environment: Venv, verb: str, *words: str) -> None:
         command: list[str | Path] = [uv_program(), "pip", verb, "--python", environment.python]
     else:
         command = [environment.python, "-m", "pip", verb]
-    process.capture([*command, *words])
+    process.capture([*command, *words], env=process.inherited())
 
 
 def library_files(environment: Venv) -> set[Path]:

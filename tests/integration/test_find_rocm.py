@@ -2,10 +2,11 @@
 
 import json
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from http.server import BaseHTTPRequestHandler
 from pathlib import Path
+from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
 import pytest
@@ -21,7 +22,9 @@ from tests.kit.s3_servers import S3Server
 from tests.kit.servers import Quiet
 
 RECORDED = ROOT / "tests/unit/ci/recorded/workflow_runs.json"
-RED, FORK, GREEN = "17123441190", "17123441170", "17123441166"
+RED_RUN = "17123441190"
+RUN_OF_FORK = "17123441170"
+GREEN_RUN = "17123441166"
 FAMILY = "gfx94X-dcgpu"
 DATA = """
 [rocm]
@@ -33,22 +36,33 @@ store = "s3://{bucket}"
 """
 
 
+def answer_of_github(runs: Sequence[Mapping[str, Any]], address: str) -> tuple[int, object]:
+    """Return the status and the answer to a question for one run, or for those of a workflow."""
+    url = urlsplit(address)
+    if "/workflows/" not in url.path:
+        for run in runs:
+            if url.path.endswith(f"/{run['id']}"):
+                return 200, run
+        return 404, {"message": "Not Found"}
+
+    filters = {name: values[0] for name, values in parse_qs(url.query).items()}
+    branch, conclusion = filters.get("branch"), filters.get("status")
+    matching_runs = [
+        run
+        for run in runs
+        if branch in {None, run["head_branch"]} and conclusion in {None, "", run["conclusion"]}
+    ]
+    return 200, {"workflow_runs": matching_runs}
+
+
 @pytest.fixture(scope="module")
 def github() -> Iterator[str]:
-    """Serve GitHub's recorded answers; give the address."""
+    """Serve GitHub's recorded answers; yield the address."""
     runs = json.loads(RECORDED.read_text(encoding="utf-8"))["workflow_runs"]
 
     class Handler(Quiet, BaseHTTPRequestHandler):
         def do_GET(self) -> None:
-            url, status = urlsplit(self.path), 200
-            asked = {name: values[0] for name, values in parse_qs(url.query).items()}
-            chosen = [one for one in runs if asked.get("branch", one["head_branch"]) == one["head_branch"]]
-            if asked.get("status"):
-                chosen = [one for one in chosen if one["conclusion"] == asked["status"]]
-            answer: object = {"workflow_runs": chosen}
-            if "/workflows/" not in url.path:
-                found = [one for one in runs if url.path.endswith(f"/{one['id']}")]
-                status, answer = (200, found[0]) if found else (404, {"message": "Not Found"})
+            status, answer = answer_of_github(runs, self.path)
             body = json.dumps(answer).encode()
             self.send_response(status)
             self.send_header("Content-Length", str(len(body)))
@@ -64,29 +78,40 @@ def bucket(rclone_server: S3Server, split_artifacts: Path) -> str:
     """Make a bucket with the sample's artifacts of a red, a fork's and a green run."""
     name = rclone_server.make_bucket()
     assert rclone_server.folder is not None
-    for run in (RED, FORK, GREEN):
+    for run in (RED_RUN, RUN_OF_FORK, GREEN_RUN):
         pack_all(split_artifacts, rclone_server.folder / name / f"{run}-linux")
     return name
 
 
 @dataclass(frozen=True, kw_only=True)
 class Desk:
+    """A downstream's job: the variables that it has, and a folder for what it writes."""
+
     folder: Path
-    env: dict[str, str]
+    variables: Mapping[str, str]
 
-    def call(self, package: str, *words: str, **env: str) -> process.Completed:
-        argv = [sys.executable, "-m", package, *words]
-        inherited = process.inherited(**{**self.env, **env})
-        return process.capture(argv, cwd=ROOT, env=inherited, check=False)
+    def call(self, package: str, *words: str, **variables: str) -> process.Completed:
+        """Call a front door."""
+        command = [sys.executable, "-m", package, *words]
+        env = process.inherited(**{**self.variables, **variables})
+        return process.capture(command, cwd=ROOT, env=env, check=False)
 
-    def plan(self, **env: str) -> tuple[process.Completed, Plan]:
+    @property
+    def plan_file(self) -> Path:
+        """Where the plan lies."""
+        return self.folder / "plan.json"
+
+    @property
+    def run(self) -> tuple[str, ...]:
+        """The options that name the run."""
+        return ("--run-id=9", f"--store={self.folder / 'out'}")
+
+    def find_rocm(self, **variables: str) -> process.Completed:
         """Plan a dispatch of one family, and find its ROCm."""
-        file = self.folder / "plan.json"
-        words = ["--event=workflow_dispatch", "--repository=acme/wheels", f"--output={file}"]
-        made = self.call("ci", "configure", *words, f"--input=linux_amdgpu_families={FAMILY}")
-        assert made.returncode == 0, made.stderr
-        store = f"--store={self.folder / 'out'}"
-        return self.call("ci", "find-rocm", f"--plan={file}", "--run-id=9", store, **env), Plan.read(file)
+        event = ["--event=workflow_dispatch", "--repository=acme/wheels", f"--output={self.plan_file}"]
+        planned = self.call("ci", "configure", *event, f"--input=linux_amdgpu_families={FAMILY}")
+        assert planned.returncode == 0, planned.stderr
+        return self.call("ci", "find-rocm", f"--plan={self.plan_file}", *self.run, **variables)
 
 
 @pytest.fixture
@@ -98,34 +123,48 @@ def desk(tmp_path: Path, github: str, bucket: str, rclone_server: S3Server) -> D
         "CI_CONFIG": str(tmp_path / "ci.toml"),
         "GITHUB_OUTPUT": str(tmp_path / "outputs"),
     }
-    return Desk(folder=tmp_path, env=variables)
+    return Desk(folder=tmp_path, variables=variables)
 
 
-def test_the_newest_green_run_is_pinned_fetched_and_packaged(desk: Desk, bucket: str) -> None:
-    said, plan = desk.plan()
-    assert said.returncode == 0, said.stderr
+def test_pins_the_newest_green_run(desk: Desk, bucket: str) -> None:
+    completed = desk.find_rocm()
+
+    assert completed.returncode == 0, completed.stderr
+    plan = Plan.read(desk.plan_file)
     (origin,) = plan.rocm.origins
-    assert (origin.run_id, origin.store, origin.repository) == (GREEN, f"s3://{bucket}", "ROCm/TheRock")
+    assert origin.run_id == GREEN_RUN
+    assert origin.store == f"s3://{bucket}"
+    assert origin.repository == "ROCm/TheRock"
     assert len(origin.artifacts) > 10
-    written = desk.folder / "out" / RunOutputs(run_id="9", platform="linux").plan_key
-    assert Plan.read(written) == plan
-    assert f'"digest":"{origin.row["digest"]}"' in (desk.folder / "outputs").read_text(encoding="utf-8")
-    pinned = [
-        f"--artifact-{name.replace('_', '-')}={origin.row[name]}" for name in ("run_id", "store", "digest")
-    ]
+    stored_plan = desk.folder / "out" / RunOutputs(run_id="9", platform="linux").plan_key
+    assert Plan.read(stored_plan) == plan
+    outputs = (desk.folder / "outputs").read_text(encoding="utf-8")
+    assert f'"digest":"{origin.row["digest"]}"' in outputs
+
+
+def test_fetches_and_packages_what_is_pinned(desk: Desk) -> None:
+    desk.find_rocm()
+    (origin,) = Plan.read(desk.plan_file).rocm.origins
+    pinned = [f"--artifact-{name}={origin.row[name.replace('-', '_')]}" for name in ("run-id", "store")]
+    target = (*desk.run, f"--gpu-family={FAMILY}")
     folder = desk.folder / "artifacts"
-    run = ("--run-id=9", f"--store={desk.folder / 'out'}", f"--gpu-family={FAMILY}")
-    fetched = desk.call("ci", "fetch-artifacts", *pinned, *run, f"--output-dir={folder}")
+
+    digest = f"--artifact-digest={origin.row['digest']}"
+    fetched = desk.call("ci", "fetch-artifacts", *pinned, digest, *target, f"--output-dir={folder}")
+    built = desk.call("rocm_packaging", "build", f"--artifact-dir={folder}", *target, "--version=10.1.0.dev0")
+    changed = desk.call("ci", "fetch-artifacts", *pinned, f"--artifact-digest={'0' * 64}", *target)
+
     assert fetched.returncode == 0, fetched.stderr
-    assert {one.path.name for one in scan(folder)} == {name.partition(".")[0] for name in origin.artifacts}
-    built = desk.call("rocm_packaging", "build", f"--artifact-dir={folder}", *run, "--version=10.1.0.dev0")
+    names = {artifact.path.name for artifact in scan(folder)}
+    assert names == {name.partition(".")[0] for name in origin.artifacts}
     assert built.returncode == 0, built.stderr
-    changed = desk.call("ci", "fetch-artifacts", *pinned[:2], f"--artifact-digest={'0' * 64}", *run)
-    assert "are not those that the plan pinned" in changed.stderr
+    assert changed.returncode != 0
+    assert "pinned" in changed.stderr
 
 
-def test_a_plan_says_at_once_that_its_store_refuses_it(desk: Desk, bucket: str) -> None:
-    said, _ = desk.plan(AWS_ACCESS_KEY_ID="", AWS_SECRET_ACCESS_KEY="")
-    assert said.returncode != 0
-    assert f"There is no ROCm for {FAMILY} on linux" in said.stderr
-    assert bucket in said.stderr
+def test_says_at_once_that_its_store_refuses_it(desk: Desk, bucket: str) -> None:
+    refused = desk.find_rocm(AWS_ACCESS_KEY_ID="", AWS_SECRET_ACCESS_KEY="")
+
+    assert refused.returncode != 0
+    assert FAMILY in refused.stderr
+    assert bucket in refused.stderr

@@ -36,7 +36,7 @@ def test_the_page_is_accessible_and_fits_every_screen(browser: Browser, tmp_path
 
     runs = []
     for number in range(20):
-        page = page_of(samples.run(samples.FAMILIES[:3], run_id=str(number)))
+        page = page_of(samples.make_run(samples.FAMILIES[:3], run_id=str(number)))
         runs.append((Run(run_id=page.run_id, address="../", problems=("No JSON.",)), page))
     (tmp_path / "h.html").write_text(render_history(history_of("linux", runs)), encoding="utf-8")
 

@@ -64,9 +64,10 @@ def machine_fixture(
 ) -> Iterator[Machine]:
     if not pytestconfig.getoption("--images"):
         pytest.skip("--images is not given: images are built with it only")
-    missing = [name for name in ("buildah", "debootstrap") if shutil.which(name) is None]
-    if missing or os.geteuid() != 0:
-        pytest.skip(f"images take buildah, debootstrap and root; absent: {', '.join(missing) or 'root'}")
+    absent_programs = [name for name in ("buildah", "debootstrap") if shutil.which(name) is None]
+    if absent_programs or os.geteuid() != 0:
+        absent = ", ".join(absent_programs) or "root"
+        pytest.skip(f"images take buildah, debootstrap and root; absent: {absent}")
     folder = tmp_path_factory.mktemp("images")
     conf = STORAGE.format(folder=folder, driver=storage_driver(folder))
     (folder / "storage.conf").write_text(conf, encoding="utf-8")
@@ -78,17 +79,17 @@ def machine_fixture(
         CONTAINERS_REGISTRIES_CONF=str(folder / "registries.conf"),
         STORAGE_DRIVER=None,
     )
-    made = Machine(env=env, folder=folder, python=make_base(folder, env))
-    yield made
-    made.buildah("rm", "--all")
-    made.buildah("rmi", "--all", "--force")
+    machine = Machine(env=env, folder=folder, python=make_base(folder, env))
+    yield machine
+    machine.buildah("rm", "--all")
+    machine.buildah("rmi", "--all", "--force")
 
 
 def storage_driver(folder: Path) -> str:
     """Find how layers can be kept: vfs works everywhere, but copies everything at each step."""
-    where = ("--root", folder / "probe", "--runroot", folder / "probe-run")
-    asked = process.capture(["buildah", "--storage-driver=overlay", *where, "info"], check=False)
-    return "overlay" if asked.returncode == 0 else "vfs"
+    folders = ("--root", folder / "probe", "--runroot", folder / "probe-run")
+    probe = process.capture(["buildah", "--storage-driver=overlay", *folders, "info"], check=False)
+    return "overlay" if probe.returncode == 0 else "vfs"
 
 
 def make_base(folder: Path, env: dict[str, str]) -> str:
@@ -116,8 +117,8 @@ def make_base(folder: Path, env: dict[str, str]) -> str:
 def page_fixture(artifacts: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """The sample's ROCm packages, of several families, on a flat page."""
     packages = tmp_path_factory.mktemp("packages")
-    built = build(BuildRequest(artifact_dir=artifacts, output_dir=packages, families=FAMILIES))
-    links = (f'<a href="{quote(one.path.name)}">{one.path.name}</a>' for one in built.files)
+    files = build(BuildRequest(artifact_dir=artifacts, output_dir=packages, families=FAMILIES)).files
+    links = [f'<a href="{quote(file.path.name)}">{file.path.name}</a>' for file in files]
     (packages / "index.html").write_text("\n".join(links), encoding="utf-8")
     with served(packages) as url:
         yield f"{url}/index.html"
@@ -135,14 +136,14 @@ def options_fixture(machine: Machine, page: str) -> tuple[str, ...]:
     )
 
 
-@pytest.fixture(scope="module", name="built")
-def built_fixture(machine: Machine, options: tuple[str, ...]) -> Path:
+@pytest.fixture(scope="module", name="archive")
+def archive_fixture(machine: Machine, options: tuple[str, ...]) -> Path:
     archive = machine.folder / "image.tar"
     machine.build_image(*options, "--date=20251121", f"--output={archive}")
     return archive
 
 
-@pytest.mark.usefixtures("built")
+@pytest.mark.usefixtures("archive")
 def test_the_image_holds_the_nightly_rocm_and_no_other(machine: Machine) -> None:
     with machine.container(f"{NAME}:latest") as name:
         login = machine.buildah("run", name, "--", "bash", "--login", "-c", "rocm-sdk version; which hipcc")
@@ -157,7 +158,7 @@ def test_the_image_holds_the_nightly_rocm_and_no_other(machine: Machine) -> None
     assert old == ""
 
 
-@pytest.mark.usefixtures("built")
+@pytest.mark.usefixtures("archive")
 def test_the_image_names_its_gpu_family(machine: Machine) -> None:
     format_ = "{{range .OCIv1.Config.Env}}{{println .}}{{end}}"
     env = machine.buildah("inspect", "--format", format_, f"{NAME}:nightly-20251121").splitlines()
@@ -170,21 +171,19 @@ def test_the_image_names_its_gpu_family(machine: Machine) -> None:
     } <= set(env)
 
 
-def test_the_archive_is_the_image_for_the_next_job(machine: Machine, built: Path) -> None:
-    with machine.container(f"docker-archive:{built}") as name:
+def test_the_archive_is_the_image_for_the_next_job(machine: Machine, archive: Path) -> None:
+    with machine.container(f"docker-archive:{archive}") as name:
         assert ROCM_VERSION in machine.buildah("run", name, "--", "rocm-sdk", "version")
 
 
-@pytest.mark.usefixtures("built")
+@pytest.mark.usefixtures("archive")
 def test_a_new_day_installs_rocm_anew_and_nothing_else(machine: Machine, options: tuple[str, ...]) -> None:
-    said = machine.build_image(*options, "--date=20251122")
-    again = re.findall(r"nightly of (\d+)|(Setting up git) |(Successfully installed rocm\S*)", said.stderr)
-    flat = [one for found in again for one in found if one]
-    assert flat[0] == "20251122"
-    assert "Setting up git" not in flat
-    assert any(one.startswith("Successfully installed rocm") for one in flat)
-    same = machine.build_image(*options, "--date=20251122")
-    assert "Successfully installed" not in same.stderr
+    printed = machine.build_image(*options, "--date=20251122").stderr
+
+    assert re.findall(r"nightly of (\d+)", printed)[0] == "20251122"
+    assert "Setting up git " not in printed
+    assert "Successfully installed rocm" in printed
+    assert "Successfully installed" not in machine.build_image(*options, "--date=20251122").stderr
 
 
 def test_a_base_with_a_rocm_is_no_test_image(machine: Machine) -> None:

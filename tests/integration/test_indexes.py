@@ -31,6 +31,7 @@ from core.http import answering
 from core.run import RunOutputs
 from core.stores.location import open_store
 from core.wheel import read_metadata
+from tests.kit.clones import printed_by
 from tests.kit.environments import create_environment
 from tests.kit.front_doors import run_ci
 from tests.kit.servers import Folder, Quiet
@@ -105,7 +106,7 @@ def install(target: Interpreter, tool: str, cache: Path, *words: str) -> process
     else:
         argv = [str(installer.uv_program()), "pip", "install", "--no-config", "--python", python]
         argv += ["--cache-dir", str(cache)]
-    return process.capture([*argv, *words], check=False)
+    return process.capture([*argv, *words], env=process.inherited(), check=False)
 
 
 PAGES = pytest.mark.parametrize(("page", "form"), [("flat", "html"), ("simple", "html"), ("simple", "json")])
@@ -215,23 +216,24 @@ def bucket_fixture(tmp_path_factory: pytest.TempPathFactory) -> Mapping[str, byt
             store.put_file(key, path, sha256=sha256, replace=False)
             store.put_bytes(f"{key}.metadata", metadata)
             if document:
-                said = {"schema_version": 1, "status": "ok", "files": [facts]}
-                store.put_bytes(document, json.dumps(said).encode())
+                record = {"schema_version": 1, "status": "ok", "files": [facts]}
+                store.put_bytes(document, json.dumps(record).encode())
         index.write_pages(store, RunOutputs(run_id="5", platform="linux"), "g")
         documents.write_pages(store, "v2", "g", expected=())
         write_index(store, "python-deps", source_of(mirror(), store), title="Dependencies")
-        changed = {"bucket": {"name": "bucket"}, "object": {"key": "6-linux/python/g/a.whl"}}
+        change = {"bucket": {"name": "bucket"}, "object": {"key": "6-linux/python/g/a.whl"}}
         folders = re.compile(server.RUN_FOLDERS)
-        server.handle({"detail": changed}, open_bucket=lambda _: store, folders=folders)
+        server.handle({"detail": change}, open_bucket=lambda _: store, folders=folders)
         index.write_directory(Common(root=root), root / "folder")
-        keys = [one["Key"] for one in client.list_objects_v2(Bucket="bucket")["Contents"]]
-        found = {key: client.get_object(Bucket="bucket", Key=key)["Body"].read() for key in keys}
+        keys = [entry["Key"] for entry in client.list_objects_v2(Bucket="bucket")["Contents"]]
+        objects = {key: client.get_object(Bucket="bucket", Key=key)["Body"].read() for key in keys}
     for path in filter(Path.is_file, (root / "folder").rglob("*")):
         key = path.relative_to(root).as_posix()
-        found[key] = path.read_bytes()
+        objects[key] = path.read_bytes()
         if "/simple/" in key and path.name == "index.html":
-            found[key.removesuffix(path.name)] = path.read_bytes()  # what a web server answers for a folder
-    return found
+            # What a web server answers for a folder.
+            objects[key.removesuffix(path.name)] = path.read_bytes()
+    return objects
 
 
 @pytest.fixture(name="client_of", scope="module")
@@ -250,8 +252,9 @@ def client_fixture(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], 
             create_environment(root, "pip")
         else:
             # The last Python that pip 22.3 knows.
-            process.run([uv, "venv", "--no-config", "--quiet", "--python", "3.11", root])
-            process.run([uv, "pip", "install", "--quiet", "--python", python, client])
+            variables = process.inherited()
+            process.run([uv, "venv", "--no-config", "--quiet", "--python", "3.11", root], env=variables)
+            process.run([uv, "pip", "install", "--quiet", "--python", python, client], env=variables)
         return [python, "-m", "pip", "install", "--isolated", "--no-cache-dir", "--disable-pip-version-check"]
 
     return command
@@ -273,12 +276,14 @@ def test_every_kind_of_page_is_read_by_every_installer(
         options = ["--find-links"] * len(places)
         if page == "simple":
             options = ["--index-url", *["--extra-index-url"] * (len(places) - 1)]
-        where = [*(["--no-index"] if page == "flat" else []), *chain(*zip(options, places, strict=True))]
-        argv = [*client_of(client), "--target", str(tmp_path), *where, "of-a-run"]
-        done = process.capture(argv, check=False)
-    assert done.returncode == 0, done.stdout + done.stderr
-    found = {path.name for path in tmp_path.glob("*.dist-info")}
-    assert found == {f"{project.replace('-', '_')}-1.1.dist-info" for project in PROJECTS}
+        no_index = ["--no-index"] if page == "flat" else []
+        source = [*no_index, *chain(*zip(options, places, strict=True))]
+        command = [*client_of(client), "--target", str(tmp_path), *source, "of-a-run"]
+        completed = process.capture(command, env=process.inherited(), check=False)
+
+    assert completed.returncode == 0, completed.stdout + completed.stderr
+    installed_infos = {path.name for path in tmp_path.glob("*.dist-info")}
+    assert installed_infos == {f"{name.replace('-', '_')}-1.1.dist-info" for name in PROJECTS}
 
 
 @TOOLS_AND_PAGES
@@ -287,15 +292,19 @@ def test_a_yanked_version_is_installed_only_where_it_is_pinned(
 ) -> None:
     (wheels / "yanked.json").write_text(f'{{"torch=={TORCH_VERSION}": "breaks on <gfx90a>"}}')
     assert run_ci("index", "--directory", wheels) == 0
-    with served(wheels, form) as (url, _asked):
-        where = sources(url, page)
-        free = install(target, tool, tmp_path / "cache", "--dry-run", "torch", *where)
-        pinned = install(target, tool, tmp_path / "cache", "--dry-run", f"torch=={TORCH_VERSION}", *where)
-    # from a flat page uv takes a yanked file, too, and only warns
-    assert (TORCH_VERSION if (tool, page) == ("uv", "flat") else OLDER_VERSION) in free.stdout + free.stderr
+    options = ("--dry-run",)
+
+    with served(wheels, form) as (url, _paths):
+        source = sources(url, page)
+        unpinned = install(target, tool, tmp_path / "cache", *options, "torch", *source)
+        pinned = install(target, tool, tmp_path / "cache", *options, f"torch=={TORCH_VERSION}", *source)
+
+    # From a flat page uv takes a yanked file, too, and only warns.
+    takes_yanked = tool == "uv" and page == "flat"
+    assert (TORCH_VERSION if takes_yanked else OLDER_VERSION) in printed_by(unpinned)
     assert pinned.returncode == 0, pinned.stderr
-    assert TORCH_VERSION in pinned.stdout + pinned.stderr
-    assert "breaks on <gfx90a>" in pinned.stdout + pinned.stderr
+    assert TORCH_VERSION in printed_by(pinned)
+    assert "breaks on <gfx90a>" in printed_by(pinned)
 
 
 def test_commands_of_a_page_carry_its_address_and_are_copied(wheels: Path) -> None:

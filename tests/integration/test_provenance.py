@@ -35,30 +35,48 @@ def clone_fixture(sample_run: SampleRun, tmp_path_factory: pytest.TempPathFactor
 
 def test_statements_and_bill_follow_their_schemas(clone: Provenance) -> None:
     content = clone.content()
-    built = [path for path in (clone.files / "python" / FAMILY).iterdir() if path.suffix in {".whl", ".gz"}]
-    assert len(built) == len(content) - 1 == 13
+    packages = (clone.files / "python" / FAMILY).iterdir()
+    distributions = [path for path in packages if path.suffix in {".whl", ".gz"}]
+
+    # A statement for each distribution, and the bill of the run.
+    assert len(distributions) == 13
+    assert len(content) == 13 + 1
     for name, text in content.items():
         if name.endswith(".intoto.json"):
             validate_statement(text)
     assert problems_of_bill(content["sbom.cdx.json"]) == ""
-    (statement,) = (json.loads(text) for name, text in content.items() if "/triton-" in name)
-    source = statement["predicate"]["buildDefinition"]["resolvedDependencies"][0]
+
+
+def test_a_statement_names_the_commit_of_its_source(clone: Provenance) -> None:
+    (text,) = [text for name, text in clone.content().items() if "/triton-" in name]
+
+    source = json.loads(text)["predicate"]["buildDefinition"]["resolvedDependencies"][0]
+
     assert source["digest"] == {"gitCommit": clone.locked_projects(RUN)["triton"]["commit"]}
 
 
-def test_a_wheel_is_verified_on_disk_on_a_server_and_in_a_bucket(clone: Provenance, rclone: S3Server) -> None:
-    (wheel,) = (clone.files / "python" / FAMILY).glob("triton-*.whl")
-    commit = clone.locked_projects(RUN)["triton"]["commit"]
-    bucket = rclone.make_bucket()
-    words = ("upload", "provenance", "--", *WHERE, f"--store=s3://{bucket}")
-    clone.run_checked("nox", "-s", *words, **rclone.variables)
-    prefix = f"{RUN}-linux"
+@pytest.fixture
+def bucket(clone: Provenance, rclone: S3Server) -> str:
+    """Return a bucket that the run was uploaded to."""
+    name = rclone.make_bucket()
+    target = (*WHERE, f"--store=s3://{name}")
+    clone.run_checked("nox", "-s", "upload", "provenance", "--", *target, **rclone.variables)
+    return name
+
+
+def test_a_wheel_is_verified_on_disk_on_a_server_and_in_a_bucket(
+    clone: Provenance, rclone: S3Server, bucket: str
+) -> None:
     for name, text in clone.content().items():
-        stored = rclone.client().get_object(Bucket=bucket, Key=f"{prefix}/{name}")["Body"].read()
-        assert stored == text, name
-    key = f"{prefix}/python/{FAMILY}/{wheel.name}"
-    with served(clone.path / "out") as address:
-        places = (str(wheel), f"{address}/{quote(key)}", f"s3://{bucket}/{key}")
-        done = clone.nox("-s", "verify", "--", *places, **rclone.variables)
-    assert done.returncode == 0, printed_by(done)[-4000:]
-    assert done.stdout.count(f"{wheel.name}: verified") == done.stdout.count(f"  {commit}\n") == 3
+        answer = rclone.client().get_object(Bucket=bucket, Key=f"{RUN}-linux/{name}")
+        assert answer["Body"].read() == text, name
+
+    (wheel,) = (clone.files / "python" / FAMILY).glob("triton-*.whl")
+    key = f"{RUN}-linux/python/{FAMILY}/{wheel.name}"
+    with served(clone.path / "out") as url:
+        addresses = (str(wheel), f"{url}/{quote(key)}", f"s3://{bucket}/{key}")
+        verified = clone.nox("-s", "verify", "--", *addresses, **rclone.variables)
+
+    assert verified.returncode == 0, printed_by(verified)[-4000:]
+    assert verified.stdout.count(f"{wheel.name}: verified") == 3
+    assert verified.stdout.count(f"  {clone.locked_projects(RUN)['triton']['commit']}\n") == 3

@@ -30,8 +30,6 @@ TEXTS = Path(__file__).with_name("texts")
 REF = "mini/two"
 REF_IN_NAMES = "mini-two"
 LOCK = f"manifests/source-lock-{REF_IN_NAMES}.json"
-# Of the names of upstream's tests: two shards, and what they are put together to.
-SHARDS = ("-1-of-2", "-2-of-2", "")
 REFS = (TEXTS / "mini-refs.toml").read_text()
 # A downstream's own data: its bucket, its machines, its refs.
 DOWNSTREAM = (TEXTS / "downstream.toml").read_text()
@@ -98,14 +96,14 @@ def site(rclone_server: S3Server, split_artifacts: Path, tmp_path_factory: pytes
 
 @pytest.fixture(scope="module")
 def built(site: Site) -> Run:
-    """A pull request that asks for PyTorch and upstream's tests, on a run's artifacts in a private bucket."""
+    """A pull request that asks for PyTorch, on the artifacts of a run in a private bucket."""
     request = {
         "pytorch_git_refs": REF,
         "pytorch_components": "torch",
         "artifact_run_id": ARTIFACT_RUN,
         "artifact_store": f"s3://{site.bucket}",
     }
-    return site.pull_request(BUILT_RUN, "build:pytorch", "test_filter:comprehensive", request=request)
+    return site.pull_request(BUILT_RUN, "build:pytorch", request=request)
 
 
 def torch_version(run: Run) -> str:
@@ -157,25 +155,6 @@ def test_builds_and_tests_pytorch_on_that_rocm(built: Run) -> None:
 
 def test_stores_pages_and_findings(built: Run) -> None:
     assert {f"python/{FAMILY}/index.html", f"reports/{FAMILY}/findings.json"} <= built.files()
-
-
-def test_shards_of_upstreams_tests_run_on_the_wheel_just_built(built: Run) -> None:
-    torch_wheel = built.record(f"build_torch-{REF_IN_NAMES}-{TAG}")["files"][0]
-    reports = built.files()
-
-    for part in SHARDS:
-        record = built.record(f"test_torch{part}-{REF_IN_NAMES}-{TAG}")
-        assert record["status"] == "ok"
-        assert record["inputs"]["files"][torch_wheel["name"]] == torch_wheel["sha256"]
-        assert f"reports/{FAMILY}/torch-{REF_IN_NAMES}-{TAG}{part}.xml" in reports
-
-
-def test_shards_of_upstreams_tests_add_up(built: Run) -> None:
-    records = [built.record(f"test_torch{part}-{REF_IN_NAMES}-{TAG}") for part in SHARDS]
-    first, second, merged = [record["details"]["tests"]["tests"] for record in records]
-
-    assert min(first, second) > 0
-    assert first + second == merged
 
 
 def test_no_log_and_no_file_of_a_run_has_the_keys(site: Site, built: Run) -> None:
@@ -236,17 +215,47 @@ def test_a_run_of_another_day_is_tested_by_its_id_alone(site: Site, built: Run) 
 # Other kinds of runs
 
 
-def test_a_variant_is_built_and_stored_apart(site: Site) -> None:
+def run_variant(site: Site) -> Run:
+    """Run CI for a pull request that asks for ROCm with the address sanitizer, and not for PyTorch."""
     # The sample brings artifacts of its own, of every variant.
-    run = site.pull_request("2301", "ci:asan", request={"pytorch_git_refs": "sample"})
+    return site.pull_request("2301", "ci:asan", request={"pytorch_git_refs": "sample"})
 
-    groups = {name.split("/")[1] for name in run.files() if name.startswith("python/")}
+
+@pytest.fixture(scope="module")
+def variant(site: Site) -> Run:
+    return run_variant(site)
+
+
+def test_a_variant_is_built_and_stored_apart(variant: Run) -> None:
+    groups = {name.split("/")[1] for name in variant.files() if name.startswith("python/")}
     assert groups == {FAMILY, f"{FAMILY}-asan"}
+
     variants = []
     for group in sorted(groups):
-        record = json.loads((run.folder / "manifests" / group / "build_rocm.json").read_text())
+        record = json.loads((variant.folder / "manifests" / group / "build_rocm.json").read_text())
         variants.append(record["cell"].get("build_variant", ""))
     assert variants == ["", "asan"]
+
+
+def test_a_pull_request_without_the_label_builds_no_pytorch(variant: Run) -> None:
+    assert "build_rocm" in variant.sessions()
+    assert "build_torch" not in variant.sessions()
+    assert variant.record(f"test_rocm-{TAG}")["status"] == "ok"
+
+
+def packages_with_times(run: Run) -> dict[str, int]:
+    """Return the wheels and sdists of a run, with when each was written."""
+    names = [name for name in run.files() if name.endswith((".whl", ".tar.gz"))]
+    return {name: (run.folder / name).stat().st_mtime_ns for name in names}
+
+
+def test_a_repeated_run_builds_nothing(site: Site, variant: Run) -> None:
+    before = packages_with_times(variant)
+
+    repeated = run_variant(site)
+
+    assert packages_with_times(repeated) == before
+    assert repeated.log.count("build_rocm: unchanged") == 2
 
 
 def test_maintenance_mirrors_what_wheels_require_and_lists_what_is_old(site: Site, built: Run) -> None:

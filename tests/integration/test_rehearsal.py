@@ -97,7 +97,8 @@ class BucketRelease:
         with served_store(open_store(self.bucket, root=self.clone.path), {}) as url:
             page = f"--find-links={url}/v2/cpu/index.html"
             command: list[str | Path] = [python, "-m", "pip", "install", *PIP_OPTIONS, page, *requirements]
-            return process.capture(command, check=False)
+            # With the tests' own variables, which keep pip from this machine's configuration.
+            return process.capture(command, env=process.inherited(), check=False)
 
     def wheel_keys(self) -> list[str]:
         """Return the keys of the wheels that the bucket holds."""

@@ -4,7 +4,9 @@ import ctypes
 import os
 import re
 import shutil
+from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
@@ -40,10 +42,10 @@ def built(artifacts: Path, tmp_path_factory: pytest.TempPathFactory) -> BuiltPac
 @pytest.fixture(scope="session")
 def shared(tmp_path_factory: pytest.TempPathFactory, built: BuiltPackages, setuptools: Path) -> Environment:
     """A whole installation that tests only look at."""
-    made = Environment.create(tmp_path_factory.mktemp("shared") / "venv", built, setuptools)
-    made.install(f"rocm[libraries,devel]=={ROCM_VERSION}")
-    made.rocm_sdk("init")
-    return made
+    environment = Environment.create(tmp_path_factory.mktemp("shared") / "venv", built, setuptools)
+    environment.install(f"rocm[libraries,devel]=={ROCM_VERSION}")
+    environment.rocm_sdk("init")
+    return environment
 
 
 @pytest.fixture
@@ -67,9 +69,9 @@ def digests(root: Path) -> dict[str, str]:
 
 def test_the_sample_is_generated_once_and_always_the_same(artifacts: Path, tmp_path: Path) -> None:
     marker = artifacts / "base_lib_generic" / "artifact_manifest.txt"
-    before = marker.stat().st_ino
+    inode = marker.stat().st_ino
     assert ensure_artifacts(artifacts) == artifacts
-    assert marker.stat().st_ino == before
+    assert marker.stat().st_ino == inode
     stale = tmp_path / "artifacts"
     stale.mkdir()
     (stale / ".sample-digest").write_text("old", encoding="utf-8")
@@ -81,22 +83,21 @@ def test_wheels_are_sound_and_always_the_same(artifacts: Path, built: BuiltPacka
     assert len(wheels) == 5
     for wheel in wheels:
         require_sound(wheel)
-    assert [one for one in check_wheels(wheels) if one.severity == "error"] == []
+    assert [finding for finding in check_wheels(wheels) if finding.severity == "error"] == []
     request = BuildRequest(artifact_dir=artifacts, output_dir=tmp_path, families=FAMILIES, jobs=1)
-    again = build(request)
-    assert [file.sha256 for file in again.files] == [file.sha256 for file in built.files]
+    second_files = build(request).files
+    assert [file.sha256 for file in second_files] == [file.sha256 for file in built.files]
 
 
 def test_a_profiler_without_a_needed_library_is_packaged_and_fails(artifacts: Path, tmp_path: Path) -> None:
     less = tmp_path / "artifacts"
     shutil.copytree(artifacts, less, symlinks=True, ignore=shutil.ignore_patterns("libprofiler-hub*"))
-    made = build(BuildRequest(artifact_dir=less, output_dir=tmp_path / "out", families=FAMILIES))
-    wheels = [file.path for file in made.files if file.path.suffix == ".whl"]
-    (found,) = (one for one in check_wheels(wheels) if one.severity == "error")
-    assert (found.where, found.message) == (
-        "_rocm_profiler/lib/librocprof-sys.so.1",
-        "It needs libprofiler-hub.so.0: unresolved dependency.",
-    )
+    packages = build(BuildRequest(artifact_dir=less, output_dir=tmp_path / "out", families=FAMILIES))
+    wheels = [file.path for file in packages.files if file.path.suffix == ".whl"]
+
+    (error,) = [finding for finding in check_wheels(wheels) if finding.severity == "error"]
+    assert error.where == "_rocm_profiler/lib/librocprof-sys.so.1"
+    assert "libprofiler-hub.so.0" in error.message
 
 
 def test_a_missing_file_that_was_promised_fails_its_check(environment: Environment) -> None:
@@ -120,23 +121,64 @@ def test_a_missing_file_that_was_promised_fails_its_check(environment: Environme
     }
 
 
-def test_a_whole_installation_works(installed: Environment) -> None:
-    assert installed.rocm_sdk("version").stdout == f"{ROCM_VERSION}\n"
-    assert installed.rocm_sdk("targets").stdout == "gfx942\n"
-    root = installed.devel_root()
-    assert root == installed.site / "_rocm_sdk_devel"
-    assert Path(installed.rocm_sdk("path", "--bin").stdout.strip()) == root / "bin"
-    assert Path(installed.rocm_sdk("path", "--cmake").stdout.strip()) == root / "lib" / "cmake"
+@dataclass(frozen=True, kw_only=True)
+class Checks:
+    """What `rocm-sdk test` found."""
+
+    exit_code: int
+    printed: str
+    outcomes: Mapping[str, str]  # check -> its outcome and why
+
+    def failed(self) -> set[str]:
+        """Return the checks that failed."""
+        return {name for name, outcome in self.outcomes.items() if outcome.startswith("failed")}
+
+
+def run_checks(environment: Environment, junit: Path, **variables: str) -> Checks:
+    """Run `rocm-sdk test`, and read its report."""
+    tested = environment.rocm_sdk("test", "--junit", str(junit), check=False, **variables)
+    outcomes = {}
+    for case in selftest.read(junit.read_bytes()).cases:
+        name = case.test.removeprefix("rocm_sdk.").replace("::", ": ")
+        outcomes[name] = f"{case.outcome} {case.text}"
+    return Checks(exit_code=tested.returncode, printed=tested.stdout, outcomes=outcomes)
+
+
+@pytest.fixture(scope="session")
+def sound_checks(shared: Environment, tmp_path_factory: pytest.TempPathFactory) -> Checks:
+    """Return the checks of a whole installation."""
+    return run_checks(shared, tmp_path_factory.mktemp("sound") / "junit.xml")
+
+
+def test_a_whole_installation_says_what_it_is(shared: Environment) -> None:
+    root = shared.devel_root()
+
+    assert shared.rocm_sdk("version").stdout == f"{ROCM_VERSION}\n"
+    assert shared.rocm_sdk("targets").stdout == "gfx942\n"
+    assert root == shared.site / "_rocm_sdk_devel"
+    assert Path(shared.rocm_sdk("path", "--bin").stdout.strip()) == root / "bin"
+    assert Path(shared.rocm_sdk("path", "--cmake").stdout.strip()) == root / "lib" / "cmake"
+
+
+def test_a_whole_installation_expands_its_development_files(shared: Environment) -> None:
+    root = shared.devel_root()
+
     assert (root / "lib/cmake/hip/hip-config.cmake").is_file()
     assert (root / "lib/llvm/amdgcn/bitcode/ocml.bc").read_bytes().startswith(b"BC\xc0\xde")
-    assert not (installed.site / "rocm_sdk_devel" / "_devel.tar").exists()
-    tested = installed.rocm_sdk("test", check=False)
-    assert tested.returncode == 0, tested.stdout
-    ran = re.search(r"(?m)^Ran (\d+) checks .* (\d+) passed, 0 failed, (\d+) skipped$", tested.stdout)
-    assert ran is not None
-    assert int(ran[1]) == int(ran[2]) + int(ran[3]) > 100
-    left_out = {line.partition(" (")[2] for line in tested.stdout.splitlines() if line.startswith("skip")}
-    assert left_out == {"it traces the program that loads it)", "it is not installed)"}
+    assert not (shared.site / "rocm_sdk_devel" / "_devel.tar").exists()
+
+
+def test_a_whole_installation_passes_its_checks(sound_checks: Checks) -> None:
+    totals = re.search(
+        r"(?m)^Ran (\d+) checks .* (\d+) passed, 0 failed, (\d+) skipped$", sound_checks.printed
+    )
+
+    assert sound_checks.exit_code == 0, sound_checks.printed
+    assert totals is not None
+    assert int(totals[1]) == int(totals[2]) + int(totals[3]) > 100
+    skipped_lines = [line for line in sound_checks.printed.splitlines() if line.startswith("skip")]
+    reasons = {line.partition(" (")[2].rstrip(")") for line in skipped_lines}
+    assert reasons == {"it traces the program that loads it", "it is not installed"}
 
 
 def test_libraries_are_found_and_preloaded(shared: Environment) -> None:
@@ -157,9 +199,9 @@ status = everything.hipblasSgemm(handle, 111, 111, 2, 2, 2, ctypes.byref(one), a
                                  ctypes.byref(zero), c, 2)
 print(status, list(c), everything.rocm_sample_registered())
 """
-    said = shared.run("-c", code, *PRELOADED).stdout.splitlines()
+    lines = shared.run("-c", code, *PRELOADED).stdout.splitlines()
     # Column-major: [1 3; 2 4] * [5 7; 6 8].
-    assert said == ["100 0", "0 [23.0, 34.0, 31.0, 46.0] 10"]
+    assert lines == ["100 0", "0 [23.0, 34.0, 31.0, 46.0] 10"]
 
 
 def test_a_library_loads_by_itself_from_its_own_package(shared: Environment) -> None:
@@ -191,30 +233,24 @@ def test_errors_name_what_to_install(environment: Environment) -> None:
     assert "skip  devel: all checks (the development tree is not installed)" in tested.stdout
 
 
-def outcomes(environment: Environment, junit: Path, **variables: str) -> dict[str, str]:
-    tested = environment.rocm_sdk("test", "--junit", str(junit), check=False, **variables)
-    report = selftest.read(junit.read_bytes())
-    assert tested.returncode == (1 if report.failing else 0), tested.stdout
-    named = {case.test.removeprefix("rocm_sdk.").replace("::", ": "): case for case in report.cases}
-    return {name: f"{case.outcome} {case.text}" for name, case in named.items()}
-
-
-def test_every_damage_fails_the_check_that_it_belongs_to(installed: Environment, tmp_path: Path) -> None:
-    sound = outcomes(installed, tmp_path / "sound.xml")
+def test_every_damage_fails_the_check_that_it_belongs_to(
+    installed: Environment, sound_checks: Checks, tmp_path: Path
+) -> None:
+    installed.rocm_sdk("init")
     core = installed.site / "_rocm_sdk_core"
     library = next((core / "lib").glob("librocm_smi64.so.*"))
-    # not written in place: an installer may share its files among environments
+    # Not written in place: an installer may share its files among environments.
     library.unlink()
     library.write_bytes(b"no library")
-    script = installed.root / "bin" / "rocminfo"
-    script.unlink()
+    (installed.root / "bin" / "rocminfo").unlink()
     (installed.site / "_rocm_sdk_devel/lib/dangling.so").symlink_to("nothing")
     fft = next((installed.site / "_rocm_sdk_libraries_gfx94X_dcgpu/lib").glob("libhipfft.so.*"))
     fft.unlink()
-    found = outcomes(installed, tmp_path / "damaged.xml")
-    assert [name for name in found if name in sound] == [name for name in sound if name in found]
-    failed = {name for name, outcome in found.items() if outcome.startswith("failed")}
-    assert failed == {
+
+    checks = run_checks(installed, tmp_path / "damaged.xml")
+
+    assert checks.exit_code == 1
+    assert checks.failed() == {
         "base: rocm-sdk-core is whole",
         "base: rocm-sdk-libraries-gfx94x-dcgpu is whole",
         f"core: lib/{library.name} loads",
@@ -226,7 +262,12 @@ def test_every_damage_fails_the_check_that_it_belongs_to(installed: Environment,
         "devel: no link dangles",
         f"devel: lib/{library.name} loads",
     }
-    assert f"lib/{fft.name} is missing" in found["base: rocm-sdk-libraries-gfx94x-dcgpu is whole"]
+    assert f"lib/{fft.name} is missing" in checks.outcomes["base: rocm-sdk-libraries-gfx94x-dcgpu is whole"]
+    # Checks that both have come in the same order.
+    in_both = checks.outcomes.keys() & sound_checks.outcomes.keys()
+    assert [name for name in checks.outcomes if name in in_both] == [
+        name for name in sound_checks.outcomes if name in in_both
+    ]
 
 
 def test_a_library_that_is_found_elsewhere_has_not_passed(shared: Environment, tmp_path: Path) -> None:
@@ -234,16 +275,19 @@ def test_a_library_that_is_found_elsewhere_has_not_passed(shared: Environment, t
     other.mkdir()
     for path in (shared.site / "_rocm_sdk_core/lib").glob("*.so*"):
         (other / path.name).write_bytes(path.read_bytes())
-    found = outcomes(shared, tmp_path / "junit.xml", LD_PRELOAD=str(other / "libamdhip64.so.7"))
-    assert found["core: lib/libamdhip64.so.7 loads"].startswith("failed 1 libraries come from elsewhere")
+
+    checks = run_checks(shared, tmp_path / "junit.xml", LD_PRELOAD=str(other / "libamdhip64.so.7"))
+
+    outcome = checks.outcomes["core: lib/libamdhip64.so.7 loads"]
+    assert outcome.startswith("failed 1 libraries come from elsewhere")
 
 
 def test_versions_and_variables_are_checked(shared: Environment) -> None:
     call = "import re, rocm_sdk; rocm_sdk.initialize_process({})"
-    for wanted in ("check_version='7.98*'", "check_version=re.compile('8.*')"):
-        warned = shared.run("-c", call.format(wanted))
+    for check in ("check_version='7.98*'", "check_version=re.compile('8.*')"):
+        warned = shared.run("-c", call.format(check))
         assert "UserWarning" in warned.stderr
-        failed = shared.run("-c", call.format(wanted + ", fail_on_version_mismatch=True"), check=False)
+        failed = shared.run("-c", call.format(check + ", fail_on_version_mismatch=True"), check=False)
         assert "RuntimeError" in failed.stderr
     shared.run("-c", call.format(""), ROCM_SDK_PRELOAD_LIBRARIES="amdhip64; rccl,")
     failed = shared.run("-c", call.format(""), check=False, ROCM_SDK_PRELOAD_LIBRARIES="nonesuch")
@@ -260,10 +304,11 @@ def test_versions_and_variables_are_checked(shared: Environment) -> None:
 
 def test_concurrent_first_uses_agree(installed: Environment) -> None:
     with ThreadPoolExecutor(6) as pool:
-        done = list(pool.map(lambda _: installed.rocm_sdk("path", "--root", check=False), range(6)))
-    assert {(each.returncode, each.stdout.strip()) for each in done} == {
-        (0, str(installed.site / "_rocm_sdk_devel"))
-    }, [each.stderr for each in done]
+        calls = list(pool.map(lambda _: installed.rocm_sdk("path", "--root", check=False), range(6)))
+
+    errors = [call.stderr for call in calls]
+    assert {call.returncode for call in calls} == {0}, errors
+    assert {call.stdout.strip() for call in calls} == {str(installed.site / "_rocm_sdk_devel")}
     record = next(installed.site.glob("rocm_sdk_devel-*.dist-info")) / "RECORD"
     rows = record.read_text(encoding="utf-8").splitlines()
     assert len(rows) == len(set(rows))
@@ -350,7 +395,7 @@ def test_console_scripts_run_the_programs(installed: Environment) -> None:
     scripts = installed.root / "bin"
     assert process.capture([scripts / "offload-arch"], check=False).returncode == 1
     assert (installed.site / "rocm_sdk_devel" / "_devel.tar").exists(), "looking for a GPU unpacks nothing"
-    said = process.capture([scripts / "hipconfig", "--rocmpath"]).stdout
-    assert said == str(installed.site / "_rocm_sdk_devel")
+    rocm_path = process.capture([scripts / "hipconfig", "--rocmpath"]).stdout
+    assert rocm_path == str(installed.site / "_rocm_sdk_devel")
     assert "HIP version: 7.99" in process.capture([scripts / "hipcc", "--version"]).stdout
     assert process.capture([scripts / "rocm-sdk", "version"]).stdout == f"{ROCM_VERSION}\n"

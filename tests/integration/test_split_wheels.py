@@ -163,7 +163,7 @@ def test_wheels_are_installed_and_taken_out(installer: str, parts: tuple[Path, .
         command: list[str | Path] = [environment.python, "-m", "pip", verb]
         if installer == "uv":
             command = [uv_program(), "pip", verb, "--python", environment.python]
-        process.capture([*command, *words])
+        process.capture([*command, *words], env=process.inherited())
 
     run_installer("install", "--no-deps", "--no-index", *parts)
     assert (torch / ".kpack/torch_gfx1151.kpack").is_file()

@@ -275,14 +275,8 @@ def test_setup_venv_asks_no_index_that_somebody_set_for_ours(
     assert strangers_in(read_environment(tmp_path)) == []
 
 
-@pytest.mark.parametrize(("setting", "backend"), [("PIP_EXTRA_INDEX_URL", "uv"), ("pip.conf", "pip")])
 def test_setup_venv_takes_no_strangers_for_a_yanked_version(
-    tmp_path: Path,
-    public: Path,
-    ours: Path,
-    configure_index: Callable[[str, str], None],
-    setting: str,
-    backend: installer.Backend,
+    tmp_path: Path, public: Path, ours: Path, configure_index: Callable[[str, str], None]
 ) -> None:
     write_helper(public, "a dependency")
     (ours / "yanked.json").write_text(f'{{"torch=={TORCH_VERSION}": "bad"}}')
@@ -290,8 +284,8 @@ def test_setup_venv_takes_no_strangers_for_a_yanked_version(
         assert run_ci("index", "--directory", folder) == 0
 
     with served(tmp_path) as url:
-        configure_index(setting, f"{url}/public/simple/")
-        source = ("--index-url", f"{url}/ours/simple/", "--backend", backend)
+        configure_index("PIP_EXTRA_INDEX_URL", f"{url}/public/simple/")
+        source = ("--index-url", f"{url}/ours/simple/", "--backend", "uv")
         command = ("setup-venv", tmp_path / "env", *source, "--packages")
         assert run_ci(*command, "torch") != 0
         assert run_ci(*command, f"torch=={TORCH_VERSION}") == 0

@@ -4,6 +4,7 @@ import os
 import pty  # noqa: TID251 - the terminal that a person would sit at
 import re
 import sys
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
@@ -31,43 +32,61 @@ COMMAND = "add_custom_command(OUTPUT {0} COMMAND sleep 0.1 COMMAND cmake -E touc
 COUNT = 12
 
 
-def env(**changes: str | None) -> dict[str, str]:
-    return process.inherited(**{"GITHUB_ACTIONS": None, "PYTHONPATH": str(ROOT), "TERM": "xterm", **changes})
+def child_variables(**changes: str | None) -> dict[str, str]:
+    """Return the variables of a child that shows what it does on a terminal."""
+    settings = {"GITHUB_ACTIONS": None, "PYTHONPATH": str(ROOT), "TERM": "xterm", **changes}
+    return process.inherited(**settings)
 
 
-def on_a_terminal(tree: Path, *words: str, stop: str = "", **changes: str) -> str:
+def run_on_a_terminal(tree: Path, *words: str, stop_at: str | None = None, **changes: str) -> str:
     """Return what a terminal gets; at a text the user presses Ctrl-C."""
     child, master = pty.fork()
     if child == 0:
         os.chdir(tree)
-        os.execve(sys.executable, [sys.executable, "-c", WORK, *words], env(**changes))  # noqa: S606 - a pty
-    said = b""
+        os.execve(  # noqa: S606 - a pty
+            sys.executable, [sys.executable, "-c", WORK, *words], child_variables(**changes)
+        )
+
+    output = b""
     with open(master, "r+b", buffering=0) as terminal:  # noqa: PTH123 - a descriptor
         try:
             while part := terminal.read(1 << 16):
-                said += part
-                if stop and stop.encode() in said:
+                output += part
+                if stop_at is not None and stop_at.encode() in output:
                     terminal.write(b"\x03")
-                    stop = ""
-        except OSError:  # the other side is closed
+                    stop_at = None
+        except OSError:
+            # The other side is closed.
             pass
     os.waitpid(child, 0)
-    return said.decode()
+    return output.decode()
 
 
-def frames(said: str) -> list[tuple[list[str], list[str]]]:
-    """Return what was printed and what was live each time, up to where the live lines were erased."""
-    text, *rest = re.split(r"\r\r((?:\x1b\[A)*)\x1b\[J", said)
-    found = []
-    for up, following in zip(rest[::2], rest[1::2], strict=True):
-        lines, live = text.split("\r\n"), 1 + up.count("A")
-        found.append((lines[:-live], lines[-live:]))
+@dataclass(frozen=True)
+class Frame:
+    """What was printed between two moments, and the lines that were live at the second one."""
+
+    printed: list[str]
+    live: list[str]
+
+
+def frames_of(output: str) -> list[Frame]:
+    """Return the frames of a terminal's output: each ends where the live lines were erased."""
+    first, *rest = re.split(r"\r\r((?:\x1b\[A)*)\x1b\[J", output)
+    frames = []
+    text = first
+    # Each mark says by moving up how many lines were live.
+    for mark, following in zip(rest[::2], rest[1::2], strict=True):
+        lines = text.split("\r\n")
+        live_count = 1 + mark.count("A")
+        frames.append(Frame(printed=lines[:-live_count], live=lines[-live_count:]))
         text = following
-    return [*found, (text.split("\r\n"), [])]
+    return [*frames, Frame(printed=text.split("\r\n"), live=[])]
 
 
-@pytest.fixture(name="tree")
-def tree_fixture(tmp_path: Path) -> Path:
+@pytest.fixture
+def tree(tmp_path: Path) -> Path:
+    """Return a tree whose build takes a second in a dozen steps."""
     names = [f"out{number}" for number in range(COUNT)]
     lines = ["cmake_minimum_required(VERSION 3.18)\nproject(demo NONE)\n", *map(COMMAND.format, names)]
     lines.append(f"add_custom_target(all_of ALL DEPENDS {' '.join(names)})\n")
@@ -76,17 +95,29 @@ def tree_fixture(tmp_path: Path) -> Path:
 
 
 @pytest.mark.parametrize("width", [40, 80])
-def test_steps_side_by_side_have_a_line_each_and_leave_whole_ones(tree: Path, width: int) -> None:
-    said = on_a_terminal(tree, "one,two", COLUMNS=str(width), NO_COLOR="1")
-    seen = frames(said)
-    live = [line for _, lines in seen for line in lines]
-    assert {len(lines) for _, lines in seen} == {0, 1, 2}
-    assert all(re.match(r"build (one|two)  \d", line) and len(line) < width for line in live)
-    assert any(re.search(rf"  \[\d+/{COUNT}\]  about ", line) for line in live)
-    printed = [line for lines, _ in seen for line in lines if line]
+def test_builds_side_by_side_have_a_live_line_each(tree: Path, width: int) -> None:
+    frames = frames_of(run_on_a_terminal(tree, "one,two", COLUMNS=str(width), NO_COLOR="1"))
+
+    assert {len(frame.live) for frame in frames} == {0, 1, 2}
+    live_lines = [line for frame in frames for line in frame.live]
+    for line in live_lines:
+        assert re.match(r"build (one|two)  \d", line)
+        assert len(line) < width
+    assert [line for line in live_lines if re.search(rf"  \[\d+/{COUNT}\]  about ", line)]
+
+
+@pytest.mark.parametrize(
+    ("width", "digest_lines"),
+    [(40, ["  sha256", "0" * 64]), (80, [f"  sha256 {'0' * 64}"])],
+)
+def test_builds_side_by_side_leave_whole_lines(tree: Path, width: int, digest_lines: list[str]) -> None:
+    output = run_on_a_terminal(tree, "one,two", COLUMNS=str(width), NO_COLOR="1")
+
+    printed = [line for frame in frames_of(output) for line in frame.printed if line]
     assert sorted(line.partition(":")[0] for line in printed[:2]) == ["── build one", "── build two"]
-    assert printed[2:] == [WHEEL, *(["  sha256", "0" * 64] if width < 70 else [f"  sha256 {'0' * 64}"])]
-    assert "\x1b[?25l" not in said  # the cursor is there
+    assert printed[2:] == [WHEEL, *digest_lines]
+    # The cursor is there.
+    assert "\x1b[?25l" not in output
     for name in ("one", "two"):
         log = (tree / f"{name}.log").read_text()
         assert f"+ cmake --build {name} -j1" in log
@@ -94,35 +125,48 @@ def test_steps_side_by_side_have_a_line_each_and_leave_whole_ones(tree: Path, wi
 
 
 def test_an_interrupt_leaves_a_clean_terminal(tree: Path) -> None:
-    said = on_a_terminal(tree, "one", stop=f"/{COUNT}]", COLUMNS="80", NO_COLOR="1")
-    ended = re.search(r"── build one: failed after [\d.]+ s\r\n", said)
-    assert ended is not None
-    assert "\x1b" not in said[ended.end() :]
-    assert "\r^C\r\x1b[J" in said  # where it breaks no line
+    output = run_on_a_terminal(tree, "one", stop_at=f"/{COUNT}]", COLUMNS="80", NO_COLOR="1")
+
+    failure = re.search(r"── build one: failed after [\d.]+ s\r\n", output)
+    assert failure is not None
+    assert "\x1b" not in output[failure.end() :]
+    # The terminal's echo of Ctrl-C breaks no line.
+    assert "\r^C\r\x1b[J" in output
 
 
 @pytest.mark.parametrize(
-    ("word", "wish", "live", "colours"),
+    ("option", "variables", "is_live", "has_colours"),
     [
         ("", {"TERM": "dumb"}, False, False),
         ("", {"TERM": "dumb", "FORCE_COLOR": "1"}, False, True),
         ("--verbose", {}, False, True),
         ("", {}, True, True),
     ],
+    ids=["dumb", "dumb in colours", "verbose", "plain"],
 )
 def test_a_terminal_gets_what_is_wanted(
-    tree: Path, word: str, wish: dict[str, str], *, live: bool, colours: bool
+    tree: Path, option: str, variables: dict[str, str], *, is_live: bool, has_colours: bool
 ) -> None:
-    said = on_a_terminal(tree, word, "one", COLUMNS="100", **wish)
-    assert ("\x1b[J" in said, "\x1b[2m" in said) == (live, colours)
-    assert ("] made-out3\r\n" in said) is (word == "--verbose")
+    output = run_on_a_terminal(tree, option, "one", COLUMNS="100", **variables)
+
+    assert ("\x1b[J" in output) is is_live
+    assert ("\x1b[2m" in output) is has_colours
+    assert ("] made-out3\r\n" in output) is (option == "--verbose")
 
 
 def test_a_fold_of_github_has_all_that_a_log_has(tree: Path) -> None:
-    run = [sys.executable, "-c", WORK]
-    said = process.capture([*run, "one"], cwd=tree, env=env(GITHUB_ACTIONS="true")).stderr
-    fold, _, rest = said.removeprefix("::group::build one\n").partition("::endgroup::\n")
+    command = [sys.executable, "-c", WORK, "one"]
+
+    printed = process.capture(command, cwd=tree, env=child_variables(GITHUB_ACTIONS="true")).stderr
+
+    fold, _, rest = printed.removeprefix("::group::build one\n").partition("::endgroup::\n")
     assert fold == (tree / "one.log").read_text()
     assert rest.startswith("build one: ")
-    piped = process.capture([*run, "two"], cwd=tree, env=env()).stderr
-    assert [line.split()[0] for line in piped.splitlines()] == ["+", "+", "──", "file", WHEEL]
+
+
+def test_a_pipe_gets_commands_and_results_alone(tree: Path) -> None:
+    command = [sys.executable, "-c", WORK, "one"]
+
+    printed = process.capture(command, cwd=tree, env=child_variables()).stderr
+
+    assert [line.split()[0] for line in printed.splitlines()] == ["+", "+", "──", "file", WHEEL]

@@ -69,7 +69,7 @@ def sizes_in(server: S3Server, bucket: str) -> dict[str, int]:
     return sizes
 
 
-def test_everything_arrives(rclone: S3Server, folder: Path) -> None:
+def test_every_file_arrives(rclone: S3Server, folder: Path) -> None:
     bucket = rclone.make_bucket()
 
     printed = upload(folder, bucket, process.inherited(**rclone.variables))

@@ -12,6 +12,9 @@ from tests.kit.workflow_engine import ACT, ROCM, TRITON, Engine, Run, pull_reque
 
 pytestmark = ACT
 
+# Of the names of upstream's tests: two shards, and what they are put together to.
+SHARDS = ("-1-of-2", "-2-of-2", "")
+
 
 @pytest.fixture(scope="module")
 def engine(tmp_path_factory: pytest.TempPathFactory) -> Engine:
@@ -47,22 +50,17 @@ def test_a_label_of_somebody_elses_starts_nothing(engine: Engine) -> None:
     assert run.sessions() == set()
 
 
-def dispatch_release(engine: Engine) -> Run:
-    """Run the release workflow for one wheel of the sample."""
-    inputs = {"linux_amdgpu_families": FAMILY, "release_type": "nightly", **TRITON}
+@pytest.fixture(scope="module")
+def release(engine: Engine) -> Run:
+    """A release of the sample, which its last job refuses."""
+    inputs = {"linux_amdgpu_families": FAMILY, "release_type": "nightly", "pytorch_components": "torch"}
     payload = {"inputs": inputs, "ref": "refs/heads/main"}
     workflow = "release_portable_linux_pytorch_wheels.yml"
     return engine.run("workflow_dispatch", "1009", payload, workflow=workflow)
 
 
-@pytest.fixture(scope="module")
-def release(engine: Engine) -> Run:
-    """A release of the sample, which its last job refuses."""
-    return dispatch_release(engine)
-
-
 def test_a_release_of_the_sample_is_refused_by_its_last_job(engine: Engine, release: Run) -> None:
-    assert release.distributions() == {"triton", *ROCM}
+    assert release.distributions() == {"amd_torch_device_gfx942", "torch", "triton", *ROCM}
     assert release.record(f"test_smoke-sample-{TAG}")["status"] == "ok"
     # The data refuses, and not a job before.
     assert "Wheels of the sample are never published" in release.log
@@ -70,23 +68,26 @@ def test_a_release_of_the_sample_is_refused_by_its_last_job(engine: Engine, rele
     assert not (engine.folder / "distribution" / "v2").exists()
 
 
+def test_shards_of_upstreams_tests_run_on_the_wheel_just_built(release: Run) -> None:
+    torch_wheel = release.record(f"build_torch-sample-{TAG}")["files"][0]
+    reports = release.files()
+
+    for part in SHARDS:
+        record = release.record(f"test_torch{part}-sample-{TAG}")
+        assert record["status"] == "ok"
+        assert record["inputs"]["files"][torch_wheel["name"]] == torch_wheel["sha256"]
+        assert f"reports/{FAMILY}/torch-sample-{TAG}{part}.xml" in reports
+
+
+def test_shards_of_upstreams_tests_add_up(release: Run) -> None:
+    records = [release.record(f"test_torch{part}-sample-{TAG}") for part in SHARDS]
+    first, second, merged = [record["details"]["tests"]["tests"] for record in records]
+
+    assert min(first, second) > 0
+    assert first + second == merged
+
+
 def test_leaves_out_what_needs_github_and_nothing_else(release: Run) -> None:
     assert "Set up nox" not in release.log
     assert "Assume the role" not in release.log
     assert "Unable to clone" not in release.log
-
-
-def packages_with_times(run: Run) -> dict[str, int]:
-    """Return the wheels and sdists of a run, with when each was written."""
-    names = [name for name in run.files() if name.endswith((".whl", ".tar.gz"))]
-    return {name: (run.folder / name).stat().st_mtime_ns for name in names}
-
-
-def test_a_repeated_run_builds_nothing(engine: Engine, release: Run) -> None:
-    before = packages_with_times(release)
-
-    repeated = dispatch_release(engine)
-
-    assert packages_with_times(repeated) == before
-    assert "c++ " not in repeated.log
-    assert repeated.log.count("unchanged") >= 3

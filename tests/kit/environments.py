@@ -12,8 +12,9 @@ from core import process
 def installed(python: Path) -> dict[str, str]:
     """List the distributions of an environment with their versions, but for what environments come with."""
     code = "import importlib.metadata as m; print(*(d.name + '=' + d.version for d in m.distributions()))"
-    found = dict(one.split("=") for one in process.capture([python, "-I", "-c", code]).stdout.split())
-    return {name: version for name, version in found.items() if name not in {"pip", "setuptools", "wheel"}}
+    lines = process.capture([python, "-I", "-c", code]).stdout.split()
+    versions = dict(line.split("=") for line in lines)
+    return {name: versions[name] for name in versions if name not in {"pip", "setuptools", "wheel"}}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -61,7 +62,7 @@ def download_locked_wheel(name: str, folder: Path) -> Path:
     """Download a package's wheel, of the version that a lock has; return its path."""
     options: list[str | Path] = ["--quiet", "--no-deps", "--require-hashes", "--only-binary=:all:"]
     options += ["--dest", folder, "--requirement", write_locked_requirements(folder, name)]
-    process.capture([sys.executable, "-m", "pip", "download", *options])
+    process.capture([sys.executable, "-m", "pip", "download", *options], env=process.inherited())
     (wheel,) = folder.glob("*.whl")
     return wheel
 
@@ -70,12 +71,12 @@ def install_locked(target: Sequence[str | Path], folder: Path, *names: str) -> N
     """Install packages that the locks have; `target` is uv's option for the place, `folder` for scratch."""
     requirements = write_locked_requirements(folder, *names)
     options: list[str | Path] = ["--quiet", "--no-deps", "--require-hashes", "--requirement", requirements]
-    process.capture([UV, "pip", "install", *target, *options])
+    process.capture([UV, "pip", "install", *target, *options], env=process.inherited())
 
 
 def create_environment(root: Path, *names: str) -> Venv:
     """Create an environment of this interpreter with packages that the locks have, and no others."""
-    process.capture([UV, "venv", "--quiet", "--python", sys.executable, root])
+    process.capture([UV, "venv", "--quiet", "--python", sys.executable, root], env=process.inherited())
     environment = Venv(root=root)
     if names:
         install_locked(["--python", environment.python], root, *names)

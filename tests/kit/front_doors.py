@@ -24,14 +24,13 @@ VERBS: Mapping[Package, Sequence[Verb]] = {
 }
 
 
-def run_verb(package: Package, verb: str, *words: object) -> int:
+def run_verb(package: Package, verb: str, *options: object) -> int:
     """Run a verb of a package with its options; return the exit code."""
-    return main(package, "", VERBS[package], [verb, *map(str, words)])
+    return main(package, "", VERBS[package], [verb, *map(str, options)])
 
 
-def run_ci(*words: object) -> int:
+def run_ci(verb: object, *options: object) -> int:
     """Run a verb of `ci` with its options; return the exit code."""
-    verb, *options = words
     return run_verb("ci", str(verb), *options)
 
 
@@ -58,7 +57,6 @@ class FrontDoorResult:
         return [line for line in self.report.splitlines() if line.startswith("error: ")]
 
 
-def run_pytorch_build(*words: object) -> int:
+def run_pytorch_build(verb: object, *options: object) -> int:
     """Run a verb of `pytorch_build` with its options; return the exit code."""
-    verb, *options = words
     return run_verb("pytorch_build", str(verb), *options)

@@ -82,8 +82,8 @@ def render_pages(title: str, entries: Sequence[Entry]) -> dict[str, str]:
     blocks: list[rendering.Block] = []
     names: list[str] = []
     extras = rendering.extras(entry.name for entry in entries)
-    for name, group in groupby(sort_entries(entries), key=lambda entry: entry.name):
-        project_entries = tuple(group)
+    for name, project in groupby(sort_entries(entries), key=lambda entry: entry.name):
+        project_entries = tuple(project)
         rows = "".join(f"{rendering.row(entry)}\n" for entry in project_entries).encode()
         requirement = f"{name}{extras.get(name, '')}=={rendering.newest(project_entries)}"
         names.append(name)

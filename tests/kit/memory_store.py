@@ -64,7 +64,7 @@ class MemoryStore:
 
     def folders(self, prefix: str) -> Sequence[str]:
         folder = f"{prefix.rstrip('/')}/" if prefix else ""
-        names = [stored.key.removeprefix(folder) for stored in self.list(prefix)]
+        names = [stored_object.key.removeprefix(folder) for stored_object in self.list(prefix)]
         return sorted({name.partition("/")[0] for name in names if "/" in name})
 
     def find(self, key: str) -> Stored | None:

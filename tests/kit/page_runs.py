@@ -47,14 +47,14 @@ BUILDS: Mapping[str, Build] = {
 GIB = 1 << 30
 
 
-def digest(*words: object) -> str:
-    """Return a SHA-256 that is the same for the same words."""
-    return hashlib.sha256(" ".join(map(str, words)).encode()).hexdigest()
+def digest(*parts: object) -> str:
+    """Return a SHA-256 that is the same for the same parts."""
+    return hashlib.sha256(" ".join(map(str, parts)).encode()).hexdigest()
 
 
-def pick_number(below: int, *words: object) -> int:
-    """Return a number that is the same for the same words."""
-    return int(digest(*words)[:8], 16) % below
+def pick_number(limit: int, *parts: object) -> int:
+    """Return a number that is the same for the same parts."""
+    return int(digest(*parts)[:8], 16) % limit
 
 
 def moment(seconds: float) -> str:
@@ -345,14 +345,14 @@ def source_lock(ref: str, *, torch_seed: str = "") -> SourceLock:
     """Return the source lock of a torch ref; with another seed, torch has another commit."""
     projects: dict[str, LockedProject] = {}
     for component, build in BUILDS.items():
-        words = [ref, component]
+        seeds = [ref, component]
         if torch_seed and component == "torch":
-            words.append(torch_seed)
+            seeds.append(torch_seed)
         projects[component] = LockedProject(
             project=component,
             origin=ORIGIN,
             ref="main",
-            commit=digest(*words)[:40],
+            commit=digest(*seeds)[:40],
             base_version=build.version,
             versions={"rocm": f"{build.version}+rocm7.1.0"},
         )
@@ -384,8 +384,3 @@ def make_run(
 
     locks = {ref: source_lock(ref, torch_seed=seed) for ref in refs}
     return RunFacts(run_id=run_id, platform="linux", groups=tuple(groups), locks=locks)
-
-
-# Their names until every test says `make_run` and `broken_run`.
-run = make_run
-broken = broken_run

@@ -163,8 +163,8 @@ def families_by_stage(plan: Plan, platform: str = "linux") -> dict[str, list[str
     return families
 
 
-def reason_left_out(plan: Plan, what: str) -> str:
-    """Return why a plan leaves something out."""
+def reason_left_out(plan: Plan, job: str) -> str:
+    """Return why a plan leaves a job, a family or a component out."""
     reasons = {left_out.what: left_out.reason for left_out in plan.left_out}
-    assert what in reasons, f"The plan does not leave {what} out."
-    return reasons[what]
+    assert job in reasons, f"The plan does not leave {job} out."
+    return reasons[job]

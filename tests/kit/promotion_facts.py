@@ -19,8 +19,12 @@ def staged_wheel(
     *, family: str = FAMILY, python: str = PYTHON, name: str = "torch", version: str = TORCH_VERSION
 ) -> Wheel:
     """Return a wheel that was staged and is there; ROCm's are for no Python."""
-    is_rocm = name.startswith("rocm")
-    tag = "py3-none-linux_x86_64" if is_rocm else f"{python}-{python}-linux_x86_64"
+    torch_ref = "nightly"
+    tag = f"{python}-{python}-linux_x86_64"
+    if name.startswith("rocm"):
+        torch_ref = ""
+        python = ""
+        tag = "py3-none-linux_x86_64"
     filename = wheels.wheel_filename(name=name, version=version, tag=tag)
     file = StagedFile(
         name=filename,
@@ -31,8 +35,8 @@ def staged_wheel(
         distribution=name,
         version=version,
         metadata_sha256=DIGEST,
-        torch_ref="" if is_rocm else "nightly",
-        python="" if is_rocm else python,
+        torch_ref=torch_ref,
+        python=python,
     )
     cell = Cell(family=family, platform="linux", python=file.python)
     return Wheel(cell=cell, file=file, found=DIGEST, sidecar=DIGEST, built=frozenset({DIGEST}))

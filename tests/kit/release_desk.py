@@ -93,7 +93,7 @@ class ReleaseDesk:
 
     def released_wheels(self, family: str) -> list[str]:
         """Return the names of a family's wheels in the release index."""
-        keys = [stored.key for stored in self.bucket.list(f"v2/{family}", recursive=False)]
+        keys = [stored_object.key for stored_object in self.bucket.list(f"v2/{family}", recursive=False)]
         return [key.rpartition("/")[2] for key in keys if key.endswith(".whl")]
 
     def has_released_nothing(self) -> bool:
@@ -119,10 +119,10 @@ def open_desk(folder: Path, capsys: pytest.CaptureFixture[str]) -> ReleaseDesk:
 
 def only_decision(store: Store) -> Decision:
     """Return the only decision in a store."""
-    (stored,) = store.list(documents.DECISIONS)
-    return documents.read(store, stored.key, Decision)
+    (stored_object,) = store.list(documents.DECISIONS)
+    return documents.read(store, stored_object.key, Decision)
 
 
 def etags_in(store: Store, prefix: str = "") -> dict[str, str]:
     """Return what a store holds: key to etag."""
-    return {stored.key: stored.etag for stored in store.list(prefix)}
+    return {stored_object.key: stored_object.etag for stored_object in store.list(prefix)}

@@ -26,7 +26,7 @@ class RocmEnvironment(Venv):
     @classmethod
     def create(cls, root: Path, built: BuiltPackages, setuptools: Path) -> Self:
         """Create one that sees setuptools, which that sdist is built with."""
-        process.capture([UV, "venv", "--python", sys.executable, root])
+        process.capture([UV, "venv", "--python", sys.executable, root], env=process.inherited())
         environment = cls(root=root, packages=built.files[0].path.parent)
         (environment.site / "setuptools.pth").write_text(f"{setuptools}\n", encoding="utf-8")
         return environment
@@ -41,7 +41,8 @@ class RocmEnvironment(Venv):
 
     def uninstall(self, *names: str) -> None:
         """Uninstall distributions."""
-        process.capture([UV, "pip", "uninstall", "--python", self.python, *names])
+        command: list[str | Path] = [UV, "pip", "uninstall", "--python", self.python, *names]
+        process.capture(command, env=process.inherited())
 
     def run(self, *arguments: str, check: bool = True, **variables: str) -> process.Completed:
         """Run the environment's Python, which leaves no byte code there."""

@@ -113,11 +113,11 @@ def program(name: str) -> str:
     """Find a program that the tool's own lock installs, beside this interpreter or on the PATH."""
     import sys
 
-    beside = Path(sys.executable).with_name(name)
-    found = str(beside) if beside.is_file() else shutil.which(name)
-    if found is None:
+    in_environment = Path(sys.executable).with_name(name)
+    path = str(in_environment) if in_environment.is_file() else shutil.which(name)
+    if path is None:
         pytest.fail(f"{name} is not installed; requirements.txt has it.")
-    return found
+    return path
 
 
 @contextmanager

@@ -36,7 +36,7 @@ def hold_to_what_is_put(store: Store, folder: Path) -> None:
         outcome = store.put_bytes(key, content) if is_small else put_file(store, folder, key, content)
         assert outcome == "written"
 
-    sizes = {stored.key: stored.size for stored in store.list("")}
+    sizes = {stored_object.key: stored_object.size for stored_object in store.list("")}
     assert list(sizes) == sorted(OBJECTS)
     assert sizes == {key: len(content) for key, content in OBJECTS.items()}
 
@@ -50,12 +50,12 @@ def hold_to_what_is_put(store: Store, folder: Path) -> None:
 
 def hold_to_object(store: Store, folder: Path, key: str, content: bytes) -> None:
     """Hold a store to the content of one object, whichever way it is read."""
-    stored = store.find(key)
-    assert stored is not None
-    assert stored.key == key
-    assert stored.modified > 1_600_000_000
+    stored_object = store.find(key)
+    assert stored_object is not None
+    assert stored_object.key == key
+    assert stored_object.modified > 1_600_000_000
     listed_etags = [other.etag for other in store.list(key.rpartition("/")[0]) if other.key == key]
-    assert listed_etags == [stored.etag]
+    assert listed_etags == [stored_object.etag]
 
     assert store.read(key) == content
     assert store.digest(key) == sha256(content)
@@ -71,15 +71,15 @@ def hold_to_conditions(store: Store) -> None:
     with pytest.raises(ConflictError):
         store.put_bytes("r/index.html", b"two", if_match="")
 
-    seen = store.find("r/index.html")
-    assert seen is not None
-    assert store.put_bytes("r/index.html", b"two", if_match=seen.etag) == "written"
+    seen_object = store.find("r/index.html")
+    assert seen_object is not None
+    assert store.put_bytes("r/index.html", b"two", if_match=seen_object.etag) == "written"
     with pytest.raises(ConflictError):
-        store.put_bytes("r/index.html", b"six", if_match=seen.etag)
+        store.put_bytes("r/index.html", b"six", if_match=seen_object.etag)
 
     store.delete("r/index.html")
     with pytest.raises(ConflictError):
-        store.put_bytes("r/index.html", b"six", if_match=seen.etag)
+        store.put_bytes("r/index.html", b"six", if_match=seen_object.etag)
     assert store.find("r/index.html") is None
 
 
@@ -104,8 +104,8 @@ def hold_to_one_winner(store: Store, *, writers: int = 3, races: int = 1, first:
         key = f"r/{number}.html"
         if first is not None:
             store.put_bytes(key, first)
-        seen = store.find(key)
-        write = partial(store.put_bytes, key, if_match=seen.etag if seen else "")
+        seen_object = store.find(key)
+        write = partial(store.put_bytes, key, if_match=seen_object.etag if seen_object else "")
 
         results = race([partial(write, page) for page in pages])
 

@@ -3,6 +3,7 @@
 import importlib.util
 import sys
 from pathlib import Path
+from typing import Any
 from unittest.mock import Mock
 
 import nox.registry
@@ -12,7 +13,7 @@ from core.cli.options import ROOT
 
 
 @pytest.fixture
-def sessions(monkeypatch: pytest.MonkeyPatch) -> dict[str, nox.registry.Func]:
+def sessions(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
     """Load the noxfile without a matrix; return its sessions by name."""
     monkeypatch.delenv("MATRIX", raising=False)
     monkeypatch.setattr(nox.registry, "_REGISTRY", type(nox.registry._REGISTRY)())
@@ -23,7 +24,7 @@ def sessions(monkeypatch: pytest.MonkeyPatch) -> dict[str, nox.registry.Func]:
     return dict(nox.registry.get())
 
 
-def call_session(session: nox.registry.Func, *options: str, backend: str) -> list[str]:
+def call_session(session: Any, *options: str, backend: str) -> list[str]:
     """Run a session as nox does for `nox -s SESSION -- OPTIONS`; return the words of its process."""
     nox_session = Mock(posargs=list(options), bin="/environment/bin", python=None)
     nox_session.virtualenv.venv_backend = backend
@@ -31,7 +32,7 @@ def call_session(session: nox.registry.Func, *options: str, backend: str) -> lis
     return list(map(str, nox_session.run.call_args.args))
 
 
-def test_options_behind_two_dashes_go_to_the_stage(sessions: dict[str, nox.registry.Func]) -> None:
+def test_options_behind_two_dashes_go_to_the_stage(sessions: dict[str, Any]) -> None:
     words = call_session(sessions["check_wheels"], "--torch-ref", "sample", backend="none")
 
     assert words[:4] == [sys.executable, "-m", "pytorch_build", "check-wheels"]
@@ -39,7 +40,7 @@ def test_options_behind_two_dashes_go_to_the_stage(sessions: dict[str, nox.regis
 
 
 def test_a_stage_gets_the_python_of_the_environment_that_nox_keeps_for_it(
-    sessions: dict[str, nox.registry.Func],
+    sessions: dict[str, Any],
 ) -> None:
     words = call_session(sessions["build_torch"], "--torch-ref", "sample", backend="uv")
 

@@ -26,7 +26,7 @@ from rocm_packaging.artifacts import build_info, scan
 from rocm_packaging.packages.build import BuildRequest, BuiltPackages, build
 from rocm_packaging.packages.plan import make_plan
 from tests.kit.environments import Venv, create_environment
-from tests.upstream.test_split import HIP, NAMES, wheel_around
+from tests.kit.hip_libraries import write_sources, write_wheel_around
 
 Layout = Literal["unsplit", "split"]
 LAYOUTS = get_args(Layout)
@@ -313,16 +313,14 @@ def test_a_library_that_its_hipcc_compiles_is_split(
     compressed: bool,  # noqa: FBT001 - a parameter
 ) -> None:
     """Bundles of today's clang, plain and compressed: read, moved, and compared with the fat library."""
-    for name in NAMES:
-        (in_root.path / f"{name}.hip").write_text(HIP.replace("NAME", name))
+    files = write_sources(in_root.path)
     words = ["-fPIC", "-shared", f"--offload-arch={TARGET}", f"--offload-arch={OTHER_TARGET}"]
     words += ["--offload-compress"] if compressed else []
-    files = [f"{name}.hip" for name in NAMES]
     in_root.run(in_root.program("hipcc"), *words, *files, "-o", "library.so", where=in_root.folder)
     library = in_root.path / "library.so"
     forms = {one.form for one in file_facts(library).bundles}  # type: ignore[union-attr] # it has some
     assert forms == ({"zstd"} if compressed else {"plain"})
-    host, *devices = split(wheel_around(library, tmp_path / "fat"), tmp_path / "parts")
+    host, *devices = split(write_wheel_around(library, tmp_path / "fat"), tmp_path / "parts")
     targets = sorted((TARGET, OTHER_TARGET))
     assert [path.name.partition("-")[0] for path in devices] == [f"amd_torch_device_{one}" for one in targets]
     with zipfile.ZipFile(host) as archive:

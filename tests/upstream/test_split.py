@@ -11,16 +11,14 @@ from pathlib import Path
 import pytest
 
 from core import process
-from core.archive import Member
 from core.wheel.record import require_sound
-from core.wheel.writer import WheelSpec, write_wheel
 from pytorch_build.check.run import check_wheels
 from pytorch_build.split.kernels import library_of, reference_of
 from pytorch_build.split.parts import split
 from rocm_packaging.packages import kpack
+from tests.kit.hip_libraries import SOURCE_NAMES, write_sources, write_wheel_around, write_wheel_of
 
-VERSION = "2.10.0+rocm7.2.4"
-METADATA = f"Metadata-Version: 2.1\nName: torch\nVersion: {VERSION}\nRequires-Dist: rocm[libraries]==7.2.4\n"
+# What is read into memory at once.
 MOST = 250 << 20
 
 
@@ -35,7 +33,7 @@ def fat_fixture(rocm7_artifacts: Path, tmp_path_factory: pytest.TempPathFactory)
             found.setdefault(f"torch/lib/{path.name.partition('.so')[0]}.so", path)
     if not found:
         pytest.skip("the unsplit artifacts hold no fat library")
-    return wheel_of(found, tmp_path_factory.mktemp("fat"))
+    return write_wheel_of(found, tmp_path_factory.mktemp("fat"))
 
 
 def test_real_libraries_are_split_and_held_against_the_fat_ones(fat: Path, tmp_path: Path) -> None:
@@ -52,8 +50,6 @@ def test_real_libraries_are_split_and_held_against_the_fat_ones(fat: Path, tmp_p
                 assert f"torch/{found.binary}" == info.filename
 
 
-HIP = Path(__file__).with_name("texts").joinpath("template.hip").read_text()
-NAMES = ("one", "two", "three")
 TARGETS = ("gfx90a:xnack-", "gfx90a:xnack+", "gfx1030")
 RPATH = "$ORIGIN/../../_rocm_sdk_core/lib"
 # Loading runs what registers the code of each file: with the fat library, and with the one without code.
@@ -66,12 +62,11 @@ def compiled_fixture(tmp_path_factory: pytest.TempPathFactory) -> Path:
     if shutil.which("hipcc") is None:
         pytest.skip("hipcc is not on the PATH")
     folder = tmp_path_factory.mktemp("hip")
-    for name in NAMES:
-        (folder / f"{name}.hip").write_text(HIP.replace("NAME", name))
+    sources = write_sources(folder)
     (folder / "data.cpp").write_text('extern "C" const char* said; const char* said = "data that follows";\n')
     argv: list[str] = ["hipcc", "-fPIC", "-shared", "-O2", *(f"--offload-arch={one}" for one in TARGETS)]
     argv += [
-        *(f"{name}.hip" for name in NAMES),
+        *sources,
         "data.cpp",
         "-o",
         "libtorch_hip.so",
@@ -84,18 +79,9 @@ def compiled_fixture(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(name="parts", scope="module")
 def parts_fixture(compiled: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, ...]:
-    return split(wheel_around(compiled, tmp_path_factory.mktemp("hipcc")), tmp_path_factory.mktemp("parts"))
-
-
-def wheel_around(library: Path, folder: Path) -> Path:
-    return wheel_of({"torch/lib/libtorch_hip.so": library}, folder)
-
-
-def wheel_of(libraries: dict[str, Path], folder: Path) -> Path:
-    spec = WheelSpec(
-        distribution="torch", version=VERSION, tag="py3-none-linux_x86_64", metadata=METADATA, purelib=False
+    return split(
+        write_wheel_around(compiled, tmp_path_factory.mktemp("hipcc")), tmp_path_factory.mktemp("parts")
     )
-    return write_wheel(folder, spec, [Member(name=name, source=one) for name, one in libraries.items()]).path
 
 
 def unbundled(library: Path, folder: Path) -> dict[tuple[int, str], str]:
@@ -122,7 +108,7 @@ def test_archives_hold_what_llvms_own_tool_takes_out(
     compiled: Path, parts: tuple[Path, ...], tmp_path: Path
 ) -> None:
     expected = unbundled(compiled, tmp_path)
-    assert len(expected) == len(NAMES) * len(TARGETS)
+    assert len(expected) == len(SOURCE_NAMES) * len(TARGETS)
     found = {}
     for wheel, gpu in zip(parts[1:], ("gfx1030", "gfx90a"), strict=True):
         with zipfile.ZipFile(wheel) as archive:

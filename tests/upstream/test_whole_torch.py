@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from core import process
-from tests.upstream.debian import (
+from tests.kit.debian_root import (
     CLANG,
     GCC,
     PREBUILT,

@@ -23,8 +23,9 @@ from core.run.plan import Plan
 from core.stores.directory import DirectoryStore
 from pytorch_build.build.build import built
 from pytorch_build.refs.torch_refs import OWN_TREES
-from tests.unit.ci.test_jobs import PULL_REQUEST, stages
-from tests.unit.pytorch_build.conftest import Run
+from tests.kit.builds import LocalRun
+from tests.kit.job_plans import PULL_REQUEST, stages_of
+from tests.kit.repos import commit_files
 
 
 def job(name: str, *needs: str, **facts: Any) -> Job:
@@ -68,7 +69,7 @@ def test_jobs_run_after_what_they_need_and_a_failure_stops_all_but_the_report() 
 @pytest.mark.parametrize(
     ("failing", "result"), [("torch", "left out"), ("test", "ok"), ("other", "ok"), ("", "ok")]
 )
-def test_what_puts_results_together_needs_some(failing: str, result: str) -> None:
+def test_a_summary_of_results_needs_some_results(failing: str, result: str) -> None:
     first = (job("torch"), job("test", "torch"), job("more", "torch"), job("other"))
     last = job("last", "test", "more", tolerant=True, wants_results=True)
     found = {one.name: one for one in run_all((*first, last), Work(failing), keep_going=True)}
@@ -77,7 +78,7 @@ def test_what_puts_results_together_needs_some(failing: str, result: str) -> Non
 
 
 @pytest.mark.parametrize(("failing", "result"), [("build_torch", "left out"), ("test", "ok")])
-def test_nothing_is_promoted_whose_build_failed_and_tests_are_weighed(failing: str, result: str) -> None:
+def test_a_failed_build_stops_the_promotion_and_a_failed_test_does_not(failing: str, result: str) -> None:
     last = replace(job("promote", "build_torch", "test", tolerant=True), stage="promote")
     made = (job("build_torch"), job("test", "build_torch"), last)
     found = {one.name: one for one in run_all(made, Work(failing), keep_going=True)}
@@ -132,7 +133,7 @@ def ran(monkeypatch: pytest.MonkeyPatch) -> list[Job]:
 
 def test_a_flow_writes_the_plan_resolves_it_and_runs_its_jobs(ran: list[Job], tmp_path: Path) -> None:
     flow.run_plan(PULL_REQUEST, Target(), root=tmp_path)
-    assert stages(ran) == [
+    assert stages_of(ran) == [
         *("setup", "build_rocm", "test_rocm", "build_pytorch", "test_pytorch", "test_report", "summary")
     ]
     assert Plan.read(tmp_path / PLAN_FILE).build_pytorch.value
@@ -151,7 +152,7 @@ def test_a_failing_resolve_ends_the_flow(monkeypatch: pytest.MonkeyPatch, tmp_pa
         flow.run_plan(PULL_REQUEST, Target(), root=tmp_path)
 
 
-def test_dry_runs_print_the_chain(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_dry_run_prints_the_chain_of_jobs(capsys: pytest.CaptureFixture[str]) -> None:
     tasks.release.body(None, gpu_family="gfx94X-dcgpu", torch_ref="release/2.14", python="3.12", dry_run=True)
     tasks.nightly.body(None, dry_run=True)
     tasks.promote.body(None, run_id="17", gpu_family="gfx1151", dry_run=True)
@@ -225,7 +226,7 @@ def nox_fixture(monkeypatch: pytest.MonkeyPatch) -> Nox:
     return nox
 
 
-def test_a_ref_is_one_nox_over_its_sessions_and_then_the_page(
+def test_builds_a_ref_in_one_call_of_nox_and_then_its_page(
     nox: Nox, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("MATRIX", "ci")  # with it the noxfile has cells in the sessions' place
@@ -239,7 +240,7 @@ def test_a_ref_is_one_nox_over_its_sessions_and_then_the_page(
     assert "build_rocm: left out, family cpu has no ROCm" in capsys.readouterr().err
 
 
-def test_nox_gets_the_sessions_from_the_first_that_has_work_on(
+def test_nox_runs_the_sessions_from_the_first_with_work_on(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     store, ends = DirectoryStore(tmp_path), [UsageError("x"), None, errors.InterruptedStageError("y")]
@@ -260,7 +261,7 @@ def test_nox_gets_the_sessions_from_the_first_that_has_work_on(
     assert not flow._idle("build_torch", Call(sessions=(), python="3.99"))
 
 
-def test_a_task_that_fails_ends_in_the_failed_steps_words_and_in_none_of_an_earlier_run(
+def test_a_failed_task_ends_with_the_message_of_its_own_failed_step(
     nox: Nox, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     tasks.ci.body(None, torch_ref="sample", gpu_family="cpu")
@@ -327,7 +328,7 @@ def test_a_flow_has_the_options_of_builds_for_trees() -> None:
     assert names == {option: project for project, option in OWN_TREES.items()}
 
 
-def test_who_interrupts_a_flow_is_told_how_to_go_on(
+def test_tells_how_to_go_on_after_an_interrupt(
     nox: Nox, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def interrupted(*_: object, **_more: object) -> None:
@@ -368,7 +369,7 @@ def test_no_flow_takes_help_for_a_value() -> None:
         (["pytest", "ic"], ""),
     ],
 )
-def test_what_is_misspelt_is_answered_with_the_nearest(argv: list[str], said: str) -> None:
+def test_suggests_the_nearest_word_for_a_misspelt_one(argv: list[str], said: str) -> None:
     assert tasks.unknown(argv).removeprefix("error: ") == said
 
 
@@ -386,7 +387,7 @@ def python(monkeypatch: pytest.MonkeyPatch) -> str:
 
 
 @pytest.fixture
-def tree(tmp_path: Path, commit_files: Any, request: pytest.FixtureRequest) -> Path:
+def tree(tmp_path: Path, request: pytest.FixtureRequest) -> Path:
     """Make a developer's tree, and commit it."""
     folder: Path = tmp_path / request.param
     commit_files(folder, {"setup.py": "", "version.txt": "2.11.0a0\n"})
@@ -395,10 +396,10 @@ def tree(tmp_path: Path, commit_files: Any, request: pytest.FixtureRequest) -> P
 
 @pytest.mark.processes
 @pytest.mark.parametrize("tree", ["My PyTorch"], indirect=True)
-def test_a_changed_tree_has_a_run_of_its_own_that_borrows_what_it_lacks(
+def test_an_edited_tree_has_a_run_of_its_own_that_borrows_what_it_lacks(
     tmp_path: Path, tree: Path, capsys: pytest.CaptureFixture[str], python: str
 ) -> None:
-    run, changed = Run(root=tmp_path), Changed(trees={"torch": tree})
+    run, changed = LocalRun(root=tmp_path), Changed(trees={"torch": tree})
     chosen = run.common(gpu_family="gfx94X-dcgpu", dry_run=True)
     flow.run_trees(chosen, changed, python=python)
     said = capsys.readouterr()
@@ -435,10 +436,10 @@ def test_a_changed_tree_has_a_run_of_its_own_that_borrows_what_it_lacks(
 
 @pytest.mark.processes
 @pytest.mark.parametrize("tree", ["audio"], indirect=True)
-def test_a_run_that_lends_is_there_and_its_torch_says_where_its_rocm_is(
+def test_takes_rocm_from_where_the_torch_of_the_lending_run_had_it(
     tmp_path: Path, tree: Path, capsys: pytest.CaptureFixture[str], python: str
 ) -> None:
-    run, changed = Run(root=tmp_path), Changed(trees={"audio": tree}, lender="77")
+    run, changed = LocalRun(root=tmp_path), Changed(trees={"audio": tree}, lender="77")
     chosen = run.common(gpu_family="gfx94X-dcgpu", dry_run=True)
     with pytest.raises(MissingInputError, match="Run 77 has nothing of gfx94X-dcgpu to lend"):
         flow.run_trees(chosen, changed, python=python)
@@ -453,5 +454,5 @@ def test_a_run_that_lends_is_there_and_its_torch_says_where_its_rocm_is(
     assert "ROCm: 7.1, from where the torch of run 77 had it" in said.err
 
 
-def test_a_plan_goes_by_the_store_of_the_flow() -> None:
+def test_a_plan_uses_the_store_of_the_flow() -> None:
     assert planned(PULL_REQUEST, Target(store="/elsewhere")).store.store == "/elsewhere"

@@ -1,29 +1,19 @@
-from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from ci.flow import planned, release_words, unresolved
-from ci.jobs import BUILDS, Job, Target, left_out, plan_jobs, posargs_of, promotion_job, ref_jobs
+from ci.jobs import BUILDS, Target, left_out, plan_jobs, posargs_of, promotion_job, ref_jobs
 from ci.plan.origins import completed
 from core.cli.options import ROOT, Common
 from core.errors import UsageError
 from core.files import digest_of
 from core.run.plan import RocmOrigin
 from pytorch_build.context import Context, context
+from tests.kit.job_plans import PULL_REQUEST, stages_of
 
-PULL_REQUEST = (
-    "--event=pull_request",
-    "--label=build:pytorch",
-    "--torch-ref=sample",
-    "--gpu-family=gfx94X-dcgpu",
-)
 WITHOUT_PYTORCH = tuple(word for word in PULL_REQUEST if "build:" not in word)
-
-
-def stages(made: Iterable[Job]) -> list[str]:
-    return [one.stage for one in made]
 
 
 @pytest.mark.parametrize(
@@ -34,9 +24,9 @@ def stages(made: Iterable[Job]) -> list[str]:
         ((*PULL_REQUEST, "--fork"), "build_pytorch summary"),
     ],
 )
-def test_the_jobs_of_a_pull_request(words: tuple[str, ...], expected: str) -> None:
+def test_a_pull_request_has_the_jobs_of_its_labels(words: tuple[str, ...], expected: str) -> None:
     made = plan_jobs(planned(words, Target()), "linux", Target())
-    assert stages(made) == expected.split()
+    assert stages_of(made) == expected.split()
     if "--fork" in words:
         assert made[0].calls[0].sessions[0] == "build_rocm"
 
@@ -93,19 +83,19 @@ def test_artifacts_of_another_run_are_fetched_to_where_they_are_packaged() -> No
     assert shown[:2] == ("--artifact-run-id=17", "--gpu-family=gfx1151")
 
 
-def test_the_rocm_of_an_index_is_built_against_as_it_is() -> None:
+def test_builds_against_the_rocm_of_an_index_as_it_is() -> None:
     plan = planned([word for word in PULL_REQUEST if "torch-ref" not in word], Target())
     url = "https://packages.example/whl/"
     origin = RocmOrigin(platform="linux", artifact_group="gfx94X-dcgpu", index_url=url, version="10.1.0")
     made = plan_jobs(completed(plan, [origin]), "linux", Target())
-    assert stages(made) == ["build_pytorch", "test_pytorch", "test_report", "summary"]
+    assert stages_of(made) == ["build_pytorch", "test_pytorch", "test_report", "summary"]
     build, checks, _upload = made[0].calls
     for call in (build, made[1].calls[0]):
         assert {f"--rocm-index-url={url}", "--rocm-version=10.1.0"} <= set(call.posargs)
     assert (checks.sessions, [one for one in checks.posargs if "rocm" in one]) == (("check_wheels",), [])
 
 
-def test_a_variant_is_built_and_stored_apart() -> None:
+def test_builds_and_stores_a_variant_by_itself() -> None:
     made = plan_jobs(planned([*WITHOUT_PYTORCH, "--label=ci:asan"], Target()), "linux", Target())
     plain, asan = (one for one in made if one.stage == "build_rocm")
     assert all("--build-variant=asan" in call.posargs for call in asan.calls)
@@ -137,7 +127,7 @@ def test_the_sample_with_rocm_takes_every_session_in_the_order_of_the_pipeline()
     ]
 
 
-def test_what_a_ref_or_a_family_has_no_use_for_is_left_out() -> None:
+def test_leaves_out_sessions_that_a_ref_or_a_family_does_not_need() -> None:
     assert left_out(chosen("sample", "cpu"))["build_rocm"] == "family cpu has no ROCm"
     out = left_out(chosen("nightly", "gfx110X-all"))
     assert out["build_rocm"] == "ROCm comes from the release index of gfx110X-all"
@@ -148,7 +138,7 @@ def test_what_a_ref_or_a_family_has_no_use_for_is_left_out() -> None:
     assert out == {name: "not built for sample" for name in BUILDS.values() if name != "build_torch"}
 
 
-def test_the_layout_of_rocm_is_for_build_rocm_alone() -> None:
+def test_passes_the_layout_of_rocm_to_build_rocm_alone() -> None:
     build, report = ref_jobs(chosen("sample", ""), ("--x",), "", "unsplit")
     assert [call.sessions for call in build.calls][:2] == [("resolve",), ("build_rocm",)]
     assert [call.posargs for call in build.calls] == [("--x",), ("--x", "--rocm-layout=unsplit"), ("--x",)]
@@ -157,7 +147,7 @@ def test_the_layout_of_rocm_is_for_build_rocm_alone() -> None:
         ref_jobs(chosen("sample", "cpu"), (), "", "split")
 
 
-def test_a_policy_is_for_the_builds_and_the_checks() -> None:
+def test_passes_a_policy_to_builds_and_checks() -> None:
     for trees in ({}, {"torch": Path("/tree")}):
         build, _ = ref_jobs(chosen("sample", "cpu"), (), "", trees=trees, policy="/mine.toml")
         limited = [

@@ -222,11 +222,11 @@ TOKEN, PUSH = {"contents": "read", "id-token": "write"}, {"packages": "write"}
         (changed("therock-nightly.yml", "build-therock-docker", permissions=PUSH), "build_image"),
     ],
 )
-def test_what_is_wrong_in_a_workflow_is_found(trees: Mapping[str, Workflow], said: str) -> None:
+def test_finds_a_mistake_in_a_workflow(trees: Mapping[str, Workflow], said: str) -> None:
     assert re.search(said, "\n".join(faults(trees, roles())))
 
 
-def test_a_job_that_names_no_rights_has_those_of_who_calls() -> None:
+def test_a_job_without_rights_has_those_of_its_caller() -> None:
     trees = changed(BUILD, "build", permissions=None)
     trees[BUILD].tree.pop("permissions")  # type: ignore[attr-defined]
     assert [one for one in faults(trees, roles()) if "beside a token" in one]
@@ -244,7 +244,7 @@ def test_a_job_that_names_no_rights_has_those_of_who_calls() -> None:
         ("read", {"workflows": ("publish.yml",)}, "could assume"),
     ],
 )
-def test_what_is_wrong_in_a_role_is_found(name: str, change: Mapping[str, Any], said: str) -> None:
+def test_finds_a_mistake_in_a_role(name: str, change: Mapping[str, Any], said: str) -> None:
     known = roles().model_copy(
         update={"roles": {**roles().roles, name: roles().roles[name].model_copy(update=change)}}
     )
@@ -265,7 +265,7 @@ BRANCH = {"ci": RUNS, "dev": RUNS | {"staging", "promotion"}}
         ("refs/tags/v1", {}),
     ],
 )
-def test_what_a_ref_may_write_does_not_follow_from_its_files(ref: str, most: Mapping[str, set[str]]) -> None:
+def test_the_files_of_a_ref_do_not_decide_what_it_may_write(ref: str, most: Mapping[str, set[str]]) -> None:
     """Who may push a branch edits its workflows as they like, and names any environment."""
     known = roles()
     for kind in KINDS:
@@ -283,7 +283,7 @@ def test_releases_are_promoted_in_their_environment_alone() -> None:
         assert not any(accepted(role, kind, claims(file, ref, other)) for other in {*role.refs} - {kind})
 
 
-def test_nothing_of_a_rehearsal_has_a_bucket_of_releases_or_a_role() -> None:
+def test_a_rehearsal_has_no_bucket_of_releases_and_no_role() -> None:
     assert not [name for name, one in roles().roles.items() if "rehearsal" in one.refs]
     assert "rehearsal" not in buckets().release_types
     assert not buckets().distributions["rehearsal"].bucket

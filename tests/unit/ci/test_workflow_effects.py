@@ -64,7 +64,7 @@ def test_every_input_has_an_effect(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", workflows())
-def test_every_value_that_a_step_is_given_is_taken(name: str) -> None:
+def test_every_value_given_to_a_step_is_used(name: str) -> None:
     """A variable that no command names and no stage reads is decoration."""
     one = workflows()[name]
     for job_name, job in one.jobs.items():
@@ -93,7 +93,7 @@ def consumers(one: Workflow) -> set[str]:
 
 
 @pytest.mark.parametrize("name", workflows())
-def test_every_output_is_taken_by_somebody(name: str) -> None:
+def test_every_output_is_used(name: str) -> None:
     one = workflows()[name]
     outputs: Mapping[str, Any] = one.on.get("workflow_call", {}).get("outputs", {})
     read = {

@@ -160,7 +160,7 @@ def test_no_workflow_decides_by_the_release_type() -> None:
         assert "secrets: inherit" not in one.text, name
 
 
-def test_only_what_needs_github_is_left_out_under_act() -> None:
+def test_leaves_out_under_act_only_what_needs_github() -> None:
     """One condition, and only on steps of actions that act cannot have; artifacts it has."""
     for where, _, _, step in steps():
         alone = not re.search("^$|actions/checkout@|_over$", step.get("uses", ""))
@@ -169,7 +169,7 @@ def test_only_what_needs_github_is_left_out_under_act() -> None:
         assert "env.ACT" not in str({job: {**value, "steps": []} for job, value in one.jobs.items()}), name
 
 
-def test_what_runs_under_act_uses_no_action_of_others_by_itself() -> None:
+def test_steps_that_run_under_act_use_no_action_of_others() -> None:
     """For act fetches them before it knows that their step is left out."""
     alone = {"therock-nightly.yml", "therock-stable.yml", "unit_tests.yml"}
     for where, one, job, step in steps():
@@ -193,7 +193,7 @@ def test_inputs_that_are_read_are_declared_alike_for_calls_and_dispatches(name: 
         }
 
 
-def test_what_a_request_may_name_is_what_configure_knows() -> None:
+def test_a_request_offers_what_configure_knows() -> None:
     from dataclasses import fields
 
     from ci.plan.inputs import Inputs
@@ -237,7 +237,7 @@ def test_a_report_is_written_of_each_platform_that_a_workflow_has() -> None:
         assert found == jobs, name
 
 
-def test_no_run_can_stop_another_forks() -> None:
+def test_a_run_cannot_cancel_that_of_another_fork() -> None:
     for name, one in workflows().items():
         group = one.tree.get("concurrency")
         if "pull_request" in one.on:
@@ -258,7 +258,7 @@ def test_pushes_and_labels_are_those_of_the_data() -> None:
         assert sorted(found) == sorted(inputs._PREFIXES)
 
 
-def test_the_workflows_of_the_path_filter_are_there() -> None:
+def test_the_path_filter_names_workflows_that_exist() -> None:
     import fnmatch
 
     for pattern in data.load().triggers.paths.workflows:

@@ -77,23 +77,23 @@ def test_output_is_read_by_github_even_on_a_terminal(monkeypatch: pytest.MonkeyP
 
 
 @given(SECRETS, SURROUNDINGS, SURROUNDINGS)
-def test_masks_a_secret_of_the_environment(secret: str, before: str, after: str) -> None:
+def test_masks_a_secret_of_the_environment(secret: str, prefix: str, suffix: str) -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("A_TOKEN", secret)
 
-        assert console.mask(f"{before}{secret}{after}") == f"{before}***{after}"
+        assert console.mask(f"{prefix}{secret}{suffix}") == f"{prefix}***{suffix}"
 
 
 @given(SECRETS, SECRETS, SURROUNDINGS, SURROUNDINGS)
 def test_masks_all_of_a_secret_that_begins_like_another(
-    secret: str, end: str, before: str, after: str
+    secret: str, end: str, prefix: str, suffix: str
 ) -> None:
     with pytest.MonkeyPatch.context() as patch:
         # Taking the shorter one out first would leave the rest of the longer one to be read.
         patch.setenv("A_TOKEN", secret)
         patch.setenv("B_SECRET_KEY", secret + end)
 
-        assert console.mask(f"{before}{secret}{end}{after}") == f"{before}***{after}"
+        assert console.mask(f"{prefix}{secret}{end}{suffix}") == f"{prefix}***{suffix}"
 
 
 @given(CREDENTIALS, st.sampled_from(["/simple/", "/a@b", "", ":8080/x?mail=a@b"]))

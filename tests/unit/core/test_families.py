@@ -26,7 +26,7 @@ def install_program(folder: Path, monkeypatch: pytest.MonkeyPatch, *, name: str,
     program.write_text("")
     program.chmod(0o755)
     # Unit tests hide the programs that tell about GPUs from `which`; this one is the test's own.
-    monkeypatch.setattr(process, "which", lambda wanted: program if wanted == name else None)
+    monkeypatch.setattr(process, "which", lambda program_name: program if program_name == name else None)
     answer_processes(monkeypatch, lambda _call: answer)
 
 

@@ -55,22 +55,22 @@ def test_fetches_a_page(tmp_path: Path) -> None:
 
 def test_tells_which_status_an_absent_page_has(tmp_path: Path) -> None:
     with served(tmp_path) as url:
-        answer = fetch(f"{url}/absent.html")
+        page_answer = fetch(f"{url}/absent.html")
 
-    assert answer.text is None
-    assert answer.status == 404
-    assert "404" in answer.problem
+    assert page_answer.text is None
+    assert page_answer.status == 404
+    assert "404" in page_answer.problem
 
 
 def test_tells_why_a_server_cannot_be_reached(tmp_path: Path) -> None:
     with served(tmp_path) as url:
         pass  # it is gone
 
-    answer = fetch(f"{url}/page.html")
+    page_answer = fetch(f"{url}/page.html")
 
-    assert answer.text is None
-    assert answer.status == 0
-    assert "refused" in answer.problem
+    assert page_answer.text is None
+    assert page_answer.status == 0
+    assert "refused" in page_answer.problem
 
 
 # Redirects
@@ -103,8 +103,8 @@ def test_shows_a_password_to_no_other_server(target: str, *, is_shown: bool) -> 
     class Server(RedirectingServer):
         passwords: list[str] = []  # noqa: RUF012 - as above
 
-    with answering(Server) as other, answering(Server) as url:
-        Server.target = target.format(port=url.rpartition(":")[2], other_port=other.rpartition(":")[2])
+    with answering(Server) as other_url, answering(Server) as url:
+        Server.target = target.format(port=url.rpartition(":")[2], other_port=other_url.rpartition(":")[2])
         open_url(f"{url.replace('//', '//me:secret@')}/here").close()
 
     first, redirected = Server.passwords

@@ -37,10 +37,10 @@ def test_returns_no_results_for_no_items() -> None:
 
 @pytest.mark.parametrize("jobs", [1, 2])
 def test_the_first_error_leaves_out_what_has_not_begun(jobs: int) -> None:
-    begun: list[int] = []
+    started: list[int] = []
 
     def action(item: int) -> None:
-        begun.append(item)
+        started.append(item)
         if item == 0:
             raise ValueError("the first")
         threading.Event().wait(0.002)  # so that a busy machine sees the error before the last item
@@ -48,21 +48,21 @@ def test_the_first_error_leaves_out_what_has_not_begun(jobs: int) -> None:
     with pytest.raises(ValueError, match="the first"):
         each(action, range(1000), jobs=jobs)
 
-    assert len(begun) < 1000
+    assert len(started) < 1000
 
 
 def test_an_interruption_stops_threads_at_their_next_piece_of_work(
     monkeypatch: pytest.MonkeyPatch, stopping: threading.Event
 ) -> None:
-    begun = threading.Event()
+    started = threading.Event()
     stopped = threading.Event()
 
     def interrupt(*_arguments: object, **_options: object) -> None:
-        assert begun.wait(PATIENCE)
+        assert started.wait(PATIENCE)
         raise KeyboardInterrupt
 
     def action(_item: int) -> None:
-        begun.set()
+        started.set()
         assert stopping.wait(PATIENCE)
         with pytest.raises(errors.InterruptedStageError):
             errors.require_going()

@@ -369,12 +369,12 @@ def ctrl_c_when(happens: Callable[[], object]) -> Iterator[None]:
     """Press Ctrl-C as soon as something happens, while the block runs."""
     main_thread = threading.main_thread().ident
     assert main_thread is not None
-    ended = threading.Event()
+    ending = threading.Event()
 
     def press() -> None:
-        while not happens() and not ended.wait(0.02):
+        while not happens() and not ending.wait(0.02):
             pass
-        if not ended.is_set():
+        if not ending.is_set():
             signal.pthread_kill(main_thread, signal.SIGINT)
 
     thread = threading.Thread(target=press)
@@ -382,7 +382,7 @@ def ctrl_c_when(happens: Callable[[], object]) -> Iterator[None]:
     try:
         yield
     finally:
-        ended.set()
+        ending.set()
         thread.join()
 
 
@@ -466,11 +466,11 @@ def ends_soon(pid: int) -> bool:
 
 @processes
 def test_tells_how_a_supervised_process_ended(tmp_path: Path) -> None:
-    ended = run_supervised(tmp_path, "raise SystemExit(3)")
+    ending = run_supervised(tmp_path, "raise SystemExit(3)")
 
-    assert ended.returncode == 3
-    assert ended.stopped == ""
-    assert ended.words == "ended with status 3"
+    assert ending.returncode == 3
+    assert ending.stopped == ""
+    assert ending.words == "ended with status 3"
 
 
 @processes
@@ -484,21 +484,21 @@ def test_adds_the_output_of_supervised_processes_to_a_log(tmp_path: Path) -> Non
 
 @processes
 def test_stops_a_process_at_its_time_limit(tmp_path: Path) -> None:
-    ended = run_supervised(tmp_path, f"import time; time.sleep({LONG})", seconds=0.5)
+    ending = run_supervised(tmp_path, f"import time; time.sleep({LONG})", seconds=0.5)
 
-    assert ended.stopped == "did not end within 0.5 s"
-    assert ended.late
-    assert ended.seconds < LONG
+    assert ending.stopped == "did not end within 0.5 s"
+    assert ending.late
+    assert ending.seconds < LONG
 
 
 @processes
 def test_stops_a_process_that_a_watcher_complains_of(tmp_path: Path) -> None:
     complaints = iter(["", "", "test_x has run for 5 s"])
 
-    ended = run_supervised(tmp_path, f"import time; time.sleep({LONG})", stalled=lambda: next(complaints))
+    ending = run_supervised(tmp_path, f"import time; time.sleep({LONG})", stalled=lambda: next(complaints))
 
-    assert ended.words == "test_x has run for 5 s"
-    assert ended.returncode == -signal.SIGABRT
+    assert ending.words == "test_x has run for 5 s"
+    assert ending.returncode == -signal.SIGABRT
 
 
 @processes
@@ -529,12 +529,12 @@ def test_kills_a_process_that_ignores_signals(tmp_path: Path) -> None:
     code = "import signal, time; signal.signal(signal.SIGABRT, signal.SIG_IGN); "
     code += f"print('deaf', flush=True); time.sleep({LONG})"
 
-    ended = run_supervised(
+    ending = run_supervised(
         tmp_path, code, stalled=lambda: "stopped" if holds_text(tmp_path / "log", "deaf") else ""
     )
 
-    assert ended.stopped == "stopped"
-    assert ended.seconds < LONG
+    assert ending.stopped == "stopped"
+    assert ending.seconds < LONG
 
 
 @processes
@@ -542,9 +542,9 @@ def test_kills_a_process_that_ignores_signals(tmp_path: Path) -> None:
 def test_ends_what_a_process_leaves_behind(tmp_path: Path, *, is_apart: bool) -> None:
     pid_file = tmp_path / "pid"
 
-    ended = run_supervised(tmp_path, parent_code(pid_file, seconds=0, is_apart=is_apart))
+    ending = run_supervised(tmp_path, parent_code(pid_file, seconds=0, is_apart=is_apart))
 
-    assert ended.returncode == 0
+    assert ending.returncode == 0
     assert ends_soon(int(pid_file.read_text()))
 
 
@@ -561,10 +561,10 @@ def test_tells_of_a_process_that_left_its_group(tmp_path: Path, capsys: pytest.C
 def test_stops_a_process_that_writes_too_much(tmp_path: Path) -> None:
     code = "import sys\nwhile True: sys.stdout.write('x' * 65536)"
 
-    ended = run_supervised(tmp_path, code, seconds=LONG, log_bytes=1 << 20)
+    ending = run_supervised(tmp_path, code, seconds=LONG, log_bytes=1 << 20)
 
-    assert ended.stopped == "wrote more than 1.0 MiB"
-    assert ended.seconds < LONG
+    assert ending.stopped == "wrote more than 1.0 MiB"
+    assert ending.seconds < LONG
 
 
 @processes

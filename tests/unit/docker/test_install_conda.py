@@ -1,6 +1,5 @@
 """install_conda.sh with an installer that leaves a conda which only makes folders."""
 
-import hashlib
 import os
 import shutil
 import sys
@@ -10,9 +9,11 @@ import pytest
 
 from core import process
 from core.cli.options import ROOT
+from tests.kit.wheels import sha256
 
 SCRIPT = ROOT / "docker" / "common" / "install_conda.sh"
 VERSION = f"{sys.version_info[0]}.{sys.version_info[1]}"
+URL = "https://x.invalid/c.sh"
 CONDA = '#!/bin/sh\n[ "$1" = create ] && mkdir -p "$5/bin" && echo "$6 $7" >"$5/made"\nexit 0\n'
 INSTALLER = f"""#!/bin/sh
 mkdir -p "$3/bin"
@@ -27,48 +28,68 @@ pytestmark = [
 ]
 
 
-def install(folder: Path, *, check: bool = True, **env: str) -> process.Completed:
-    programs = folder / "bin"
+def run_script(root: Path, *, check: bool = True, **variables: str) -> process.Completed:
+    """Run the script with a folder in the place of ``/``, and a curl that fetches the installer."""
+    programs = root / "bin"
     programs.mkdir()
     curl = programs / "curl"
     curl.write_text(f"#!/bin/sh\ncat >\"$8\" <<'END'\n{INSTALLER}END\n", encoding="utf-8")
     curl.chmod(0o755)
     (programs / "python3").symlink_to(sys.executable)
-    own = {"PATH": f"{programs}:/usr/bin:/bin", "DESTDIR": str(folder), "ANACONDA_PYTHON_VERSION": VERSION}
-    return process.capture(["/bin/bash", SCRIPT], env={**own, "TMPDIR": str(folder), **env}, check=check)
+
+    defaults = {
+        "PATH": f"{programs}:/usr/bin:/bin",
+        "DESTDIR": str(root),
+        "ANACONDA_PYTHON_VERSION": VERSION,
+        "TMPDIR": str(root),
+    }
+    return process.capture(["/bin/bash", SCRIPT], env=defaults | variables, check=check)
 
 
-def profile(folder: Path) -> str:
-    text = f'. "{folder}/etc/profile.d/python-env.sh"; . "{folder}/etc/profile.d/python-env.sh"; echo $PATH'
-    return process.capture(["/bin/sh", "-euc", text], env={"PATH": "/bin"}).stdout.strip()
+def environment_in(root: Path) -> Path:
+    """Return where the environment of the images lies."""
+    return root / "opt" / "conda" / "envs" / f"py_{VERSION}"
 
 
-def test_an_environment_by_conda_whose_installer_is_checked(tmp_path: Path) -> None:
-    digest = hashlib.sha256(INSTALLER.encode()).hexdigest()
-    install(tmp_path, CONDA_INSTALLER_URL="https://x.invalid/c.sh", CONDA_INSTALLER_SHA256=digest)
-    env = tmp_path / "opt" / "conda" / "envs" / f"py_{VERSION}"
-    assert (env / "made").read_text(encoding="utf-8") == f"python={VERSION} pip\n"
-    assert profile(tmp_path) == f"/opt/conda/envs/py_{VERSION}/bin:/opt/conda/bin:/bin"
-    assert list(tmp_path.glob("tmp.*")) == []
+def login_path(root: Path) -> str:
+    """Return the PATH of a shell that has read the profile, twice."""
+    profile = root / "etc" / "profile.d" / "python-env.sh"
+    script = f'. "{profile}"; . "{profile}"; echo $PATH'
+    return process.capture(["/bin/sh", "-euc", script], env={"PATH": "/bin"}).stdout.strip()
 
 
-@pytest.mark.parametrize("digest", ["", "0" * 64])
-def test_an_installer_of_another_digest_is_not_run(tmp_path: Path, digest: str) -> None:
-    url = "https://x.invalid/c.sh"
-    refused = install(tmp_path, check=False, CONDA_INSTALLER_URL=url, CONDA_INSTALLER_SHA256=digest)
-    assert refused.returncode != 0
+def test_makes_an_environment_with_a_conda_whose_installer_has_its_digest(tmp_path: Path) -> None:
+    run_script(tmp_path, CONDA_INSTALLER_URL=URL, CONDA_INSTALLER_SHA256=sha256(INSTALLER.encode()))
+
+    assert (environment_in(tmp_path) / "made").read_text(encoding="utf-8") == f"python={VERSION} pip\n"
+    assert list(tmp_path.glob("tmp.*")) == [], "the installer is gone"
+
+
+def test_shells_find_the_environment_once(tmp_path: Path) -> None:
+    run_script(tmp_path, CONDA_INSTALLER_URL=URL, CONDA_INSTALLER_SHA256=sha256(INSTALLER.encode()))
+
+    assert login_path(tmp_path) == f"/opt/conda/envs/py_{VERSION}/bin:/opt/conda/bin:/bin"
+
+
+@pytest.mark.parametrize("digest", ["", "0" * 64], ids=["no digest", "other digest"])
+def test_does_not_run_an_installer_without_its_digest(tmp_path: Path, digest: str) -> None:
+    completed = run_script(tmp_path, check=False, CONDA_INSTALLER_URL=URL, CONDA_INSTALLER_SHA256=digest)
+
+    assert completed.returncode != 0
     assert not (tmp_path / "opt").exists()
     assert not (tmp_path / "etc").exists()
 
 
-def test_an_environment_of_the_bases_own_python(tmp_path: Path) -> None:
-    install(tmp_path)
-    env = tmp_path / "opt" / "conda" / "envs" / f"py_{VERSION}"
-    assert os.access(env / "bin" / "python", os.X_OK)
-    assert (env / "pyvenv.cfg").is_file()
+def test_makes_an_environment_of_the_bases_python(tmp_path: Path) -> None:
+    run_script(tmp_path)
+
+    environment = environment_in(tmp_path)
+    assert os.access(environment / "bin" / "python", os.X_OK)
+    assert (environment / "pyvenv.cfg").is_file()
 
 
-def test_a_base_with_another_python_is_refused(tmp_path: Path) -> None:
-    refused = install(tmp_path, check=False, ANACONDA_PYTHON_VERSION="3.9")
-    assert refused.returncode == 1
-    assert f"The base's Python is {VERSION}, not 3.9" in refused.stderr
+def test_rejects_a_base_with_another_python(tmp_path: Path) -> None:
+    completed = run_script(tmp_path, check=False, ANACONDA_PYTHON_VERSION="3.9")
+
+    assert completed.returncode == 1
+    assert f"{VERSION}, not 3.9" in completed.stderr

@@ -6,6 +6,7 @@ import io
 import re
 import shlex
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -20,118 +21,158 @@ from docs import command_tables
 
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
 FENCE = re.compile(r"^```(?P<kind>\w*)\n(?P<text>.*?)^```$", re.MULTILINE | re.DOTALL)
-SESSIONS = {one.name: one.calls for one in command_tables.all_sessions()}
-# nothing is done on these
-WITHOUT_COMMANDS = {"README.md", "architecture.md", "glossary.md"}
-# what a test session does not know goes to pytest
-TO_PYTEST = {"test_smoke", "test_torch", "tests", "integration", "upstream"}
+CALLS = {session.name: session.calls for session in command_tables.all_sessions()}
+
+# Nothing is done on these.
+PAGES_WITHOUT_COMMANDS = {"README.md", "architecture.md", "glossary.md"}
+# What these sessions do not know goes to pytest.
+SESSIONS_OF_PYTEST = {"test_smoke", "test_torch", "tests", "integration", "upstream"}
+# Words that ask for help or for another command.
+OTHER_COMMANDS = {"--help", "list|explain|check|prune"}
+
+EACH_PAGE = pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 
 
-def commands(page: Path) -> Iterator[str]:
-    """Read the shell commands of a page, a line each: comments, continuations and pipelines resolved."""
+@cache
+def read_prose(page: Path) -> str:
+    """Return the text of a page without its code."""
+    return FENCE.sub("", page.read_text(encoding="utf-8"))
+
+
+def shell_commands(page: Path) -> Iterator[str]:
+    """Yield the shell commands of a page, a line each: comments, continuations and pipelines resolved."""
     for block in FENCE.finditer(page.read_text(encoding="utf-8")):
-        if block["kind"] in {"bash", "console", "batch", ""}:
-            for line in re.sub(r"\\\n\s*", " ", block["text"]).splitlines():
-                yield from re.split(r"\s(?:&&|\|)\s|;\s", line.removeprefix("$ "))
+        if block["kind"] not in {"bash", "console", "batch", ""}:
+            continue
+        for line in re.sub(r"\\\n\s*", " ", block["text"]).splitlines():
+            yield from re.split(r"\s(?:&&|\|)\s|;\s", line.removeprefix("$ "))
 
 
-def printed(program: str) -> list[tuple[str, str]]:
-    """Return the pages' calls of a program: (page, command)."""
-    found = [(page.name, one.strip()) for page in PAGES for one in commands(page)]
-    return [(page, one) for page, one in found if re.match(rf"(?:[A-Z_]+=\S+ )*{program} ", one)]
+def find_commands(program: str) -> list[str]:
+    """Return the pages' calls of a program, which a pattern matches; each once."""
+    pattern = re.compile(rf"(?:[A-Z_]+=\S+ )*{program} ")
+    commands = [command.strip() for page in PAGES for command in shell_commands(page)]
+    return sorted({command for command in commands if pattern.match(command)})
 
 
-def words(command: str) -> list[str]:
-    """Split a command, without comment, variables set before it and what the shell puts in."""
-    return [one for one in shlex.split(command, comments=True) if not re.match(r"[A-Z_]+=", one)][1:]
+def split_words(command: str) -> list[str]:
+    """Return a command's words without its program, comment and variables."""
+    arguments = shlex.split(command, comments=True)
+    return [word for word in arguments if not re.match(r"[A-Z_]+=", word)][1:]
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+# Links
+
+
+def heading_anchors(page: Path) -> set[str]:
+    """Return the anchors of a page's headings."""
+    headings = re.findall(r"^#+ (.*)$", read_prose(page), re.MULTILINE)
+    return {command_tables.anchor(heading.strip()) for heading in headings}
+
+
+def leads_somewhere(page: Path, link: str) -> bool:
+    """Return whether a link of a page leads to a file and heading that exist, or away from here."""
+    if re.match(r"\w+:", link):
+        return True
+    target, _, heading = link.partition("#")
+    path = page.parent / target if target else page
+    return path.exists() and (not heading or heading in heading_anchors(path))
+
+
+@EACH_PAGE
 def test_links_lead_to_files_and_headings_that_exist(page: Path) -> None:
-    wrong = []
-    for link in re.findall(r"\]\(([^)\s]+)\)", FENCE.sub("", page.read_text(encoding="utf-8"))):
-        target, _, heading = link.partition("#")
-        path = page.parent / target if target else page
-        if re.match(r"\w+:", link):
-            continue
-        if not path.exists() or (heading and heading not in headings(path)):
-            wrong.append(link)
-    assert wrong == []
+    links = re.findall(r"\]\(([^)\s]+)\)", read_prose(page))
+
+    assert [link for link in links if not leads_somewhere(page, link)] == []
 
 
-def headings(page: Path) -> set[str]:
-    """Return the anchors of a page."""
-    text = FENCE.sub("", page.read_text(encoding="utf-8"))
-    return {command_tables.anchor(one.strip()) for one in re.findall(r"^#+ (.*)$", text, re.MULTILINE)}
+# Commands
+
+NOX_COMMANDS = find_commands("nox")
+INVOKE_COMMANDS = find_commands("invoke")
+PIP_COMMANDS = find_commands("(?:uv )?pip install")
 
 
-@pytest.mark.parametrize(("page", "command"), printed("nox"))
-def test_nox_takes_what_is_printed(page: str, command: str) -> None:
-    del page
-    given = words(command)
-    own, posargs = (
-        (given[: given.index("--")], given[given.index("--") + 1 :]) if "--" in given else (given, [])
-    )
-    chosen = own[own.index("-s") + 1 :] if "-s" in own else []
-    for name in (one.partition("(")[0] for one in chosen if not one.startswith("-")):
-        if name == chosen[-1] and chosen[-2:-1] == ["-P"]:
-            continue
-        known = name if name in SESSIONS else name.rpartition("-")[0]
-        assert known in SESSIONS
-        takes(known, posargs)
+def test_the_pages_have_commands_to_look_at() -> None:
+    assert len(NOX_COMMANDS) > 60
+    assert len(INVOKE_COMMANDS) > 10
+    assert len(PIP_COMMANDS) > 5
 
 
-def takes(session: str, posargs: list[str]) -> None:
-    """Give a session's front door the words; a test session leaves to pytest what it does not know."""
-    calls = SESSIONS[session]
-    if not calls or {"--help", "list|explain|check|prune"} & {*posargs}:
-        return
-    package, name, *before = calls
-    verb = next(one for one in command_tables.verbs(package) if one.name == name)
-    parser = verb_parser(package, verb)[1]
-    said = io.StringIO()
-    with contextlib.redirect_stderr(said):
+def chosen_sessions(arguments: list[str]) -> list[str]:
+    """Return the sessions that nox is called for, without its options and the Python that is chosen."""
+    if "-s" not in arguments:
+        return []
+    sessions = arguments[arguments.index("-s") + 1 :]
+    if "-P" in sessions:
+        sessions = sessions[: sessions.index("-P")]
+    names = [session.partition("(")[0] for session in sessions if not session.startswith("-")]
+    return [name if name in CALLS else name.rpartition("-")[0] for name in names]
+
+
+def unknown_words(session: str, arguments: list[str]) -> list[str]:
+    """Return the words that a session's front door does not know; fail where it refuses some."""
+    calls = CALLS[session]
+    if not calls or OTHER_COMMANDS.intersection(arguments):
+        return []
+    package, verb_name, *first_words = calls
+    verb = next(verb for verb in command_tables.verbs(package) if verb.name == verb_name)
+    _module, parser = verb_parser(package, verb)
+
+    output = io.StringIO()
+    with contextlib.redirect_stderr(output):
         try:
-            _, rest = parser.parse_known_args([*before, *posargs])
+            _arguments, unknown = parser.parse_known_args([*first_words, *arguments])
         except SystemExit:
-            pytest.fail(said.getvalue())
-    assert not rest or session in TO_PYTEST, f"{session} does not know {rest}"
+            pytest.fail(output.getvalue())
+    return unknown
 
 
-@pytest.mark.parametrize(("page", "command"), printed("invoke"))
-def test_invoke_takes_what_is_printed(page: str, command: str) -> None:
-    del page
-    given = words(command)
-    if given[0].startswith("--") or "--help" in given:
-        return
-    parser = Parser(contexts=Collection.from_module(tasks).to_contexts())
-    parsed = parser.parse_argv(given)
-    assert [one.name for one in parsed if one.name] == [given[0]]
+@pytest.mark.parametrize("command", NOX_COMMANDS)
+def test_nox_takes_the_commands_that_are_printed(command: str) -> None:
+    arguments = split_words(command)
+    session_words: list[str] = []
+    if "--" in arguments:
+        separator = arguments.index("--")
+        session_words = arguments[separator + 1 :]
+        arguments = arguments[:separator]
+
+    for session in chosen_sessions(arguments):
+        assert session in CALLS
+        unknown = unknown_words(session, session_words)
+        assert session in SESSIONS_OF_PYTEST or unknown == []
+
+
+@pytest.mark.parametrize("command", INVOKE_COMMANDS)
+def test_invoke_takes_the_commands_that_are_printed(command: str) -> None:
+    arguments = split_words(command)
+    if arguments[0].startswith("--") or "--help" in arguments:
+        return  # options of invoke itself
+
+    parsed = Parser(contexts=Collection.from_module(tasks).to_contexts()).parse_argv(arguments)
+
+    assert [context.name for context in parsed if context.name] == [arguments[0]]
     assert not parsed.unparsed
 
 
-@pytest.mark.parametrize(("page", "command"), printed("(?:uv )?pip install"))
-def test_pip_takes_what_is_printed(page: str, command: str) -> None:
-    del page
+@pytest.mark.parametrize("command", PIP_COMMANDS)
+def test_pip_takes_the_commands_that_are_printed(command: str) -> None:
     pip = argparse.ArgumentParser(allow_abbrev=False)
     for flag in ("--pre", "--no-index", "--no-cache-dir", "--no-build-isolation"):
         pip.add_argument(flag, action="store_true")
     for option in ("-r", "--index-url", "--extra-index-url", "--find-links"):
         pip.add_argument(option)
-    pip.add_argument("wanted", nargs="*", type=Requirement)
-    given = pip.parse_intermixed_args(words(command.partition("pip ")[2]))
-    assert given.wanted or (ROOT / given.r).is_file()
+    pip.add_argument("requirements", nargs="*", type=Requirement)
 
+    arguments = pip.parse_intermixed_args(split_words(command.partition("pip ")[2]))
 
-def test_there_are_commands_and_links_to_look_at() -> None:
-    assert len(printed("nox")) > 100
-    assert len(printed("invoke")) > 10
-    assert len(printed("pip install")) > 10
+    assert arguments.requirements or (ROOT / arguments.r).is_file()
 
 
 @pytest.mark.parametrize(
-    "page", [one for one in PAGES if one.name not in WITHOUT_COMMANDS], ids=lambda page: page.name
+    "page", [page for page in PAGES if page.name not in PAGES_WITHOUT_COMMANDS], ids=lambda page: page.name
 )
 def test_pages_lead_with_a_command(page: Path) -> None:
-    head = page.read_text(encoding="utf-8").partition("\n## ")[0]
-    assert re.search(r"^```bash\n", head, re.MULTILINE), page
+    introduction = page.read_text(encoding="utf-8").partition("\n## ")[0]
+
+    assert re.search(r"^```bash\n", introduction, re.MULTILINE)

@@ -1,11 +1,10 @@
-from typing import Any
-
 import pytest
 
 from core.errors import UsageError
 from core.run.records import record_name
 from pytorch_build import context as context_module
 from pytorch_build.context import context
+from tests.kit.builds import LocalRun
 
 TWO_FAMILIES = "gfx94X-dcgpu-gfx110X-all"
 
@@ -16,7 +15,7 @@ def no_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(context_module, "detect", lambda: ())
 
 
-def test_one_familys_wheels_may_lie_in_a_group_of_several(run: Any) -> None:
+def test_one_familys_wheels_may_lie_in_a_group_of_several(run: LocalRun) -> None:
     chosen = context(run.common(gpu_family="gfx110X-all"), group=TWO_FAMILIES)
 
     assert chosen.artifact_group == TWO_FAMILIES
@@ -24,7 +23,7 @@ def test_one_familys_wheels_may_lie_in_a_group_of_several(run: Any) -> None:
     assert record_name("test_smoke", chosen.cell("cp312")) == "test_smoke-sample-cp312-gfx110X-all"
 
 
-def test_a_group_is_for_its_own_families_where_none_is_named(run: Any) -> None:
+def test_a_group_is_for_its_own_families_where_none_is_named(run: LocalRun) -> None:
     chosen = context(run.common(), group=TWO_FAMILIES)
 
     assert chosen.gpu_family == "gfx94X-dcgpu;gfx110X-all"
@@ -38,14 +37,16 @@ def test_a_group_is_for_its_own_families_where_none_is_named(run: Any) -> None:
         pytest.param("gfx942-asan", "gfx942-asan", id="a variant of it"),
     ],
 )
-def test_a_record_in_the_group_of_one_family_does_not_name_it(run: Any, group: str, group_name: str) -> None:
+def test_a_record_in_the_group_of_one_family_does_not_name_it(
+    run: LocalRun, group: str, group_name: str
+) -> None:
     chosen = context(run.common(gpu_family="gfx942"), group=group)
 
     assert chosen.group == group_name
     assert record_name("test_smoke", chosen.cell("cp312")) == "test_smoke-sample-cp312"
 
 
-def test_refuses_a_group_of_other_families(run: Any) -> None:
+def test_refuses_a_group_of_other_families(run: LocalRun) -> None:
     with pytest.raises(UsageError) as caught:
         context(run.common(gpu_family="gfx1201"), group=TWO_FAMILIES)
 
@@ -54,7 +55,7 @@ def test_refuses_a_group_of_other_families(run: Any) -> None:
 
 
 def test_defaults_are_the_nightly_ref_and_this_machines_family(
-    run: Any, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    run: LocalRun, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(context_module, "detect", lambda: ("gfx942",))
 
@@ -68,7 +69,7 @@ def test_defaults_are_the_nightly_ref_and_this_machines_family(
 
 
 @pytest.mark.usefixtures("no_gpu")
-def test_a_machine_without_a_gpu_needs_a_family(run: Any) -> None:
+def test_a_machine_without_a_gpu_needs_a_family(run: LocalRun) -> None:
     with pytest.raises(UsageError) as caught:
         context(run.common(torch_ref=""))
 
@@ -77,7 +78,7 @@ def test_a_machine_without_a_gpu_needs_a_family(run: Any) -> None:
 
 
 @pytest.mark.usefixtures("no_gpu")
-def test_the_sample_has_a_family_of_its_own(run: Any) -> None:
+def test_the_sample_has_a_family_of_its_own(run: LocalRun) -> None:
     assert context(run.common(torch_ref="sample")).gpu_family == "gfx94X-dcgpu"
 
 
@@ -89,7 +90,7 @@ def test_the_sample_has_a_family_of_its_own(run: Any) -> None:
         pytest.param({"gpu_family": "cpu;gfx110X-all"}, "cpu", id="families that exclude each other"),
     ],
 )
-def test_refuses_unknown_names_with_the_nearest(run: Any, options: dict[str, str], name: str) -> None:
+def test_refuses_unknown_names_with_the_nearest(run: LocalRun, options: dict[str, str], name: str) -> None:
     with pytest.raises(UsageError) as caught:
         context(run.common(**options))
 

@@ -11,6 +11,7 @@ from core.packages.sources import PackageSource, SourceOptions
 from pytorch_build import sdk
 from rocm_packaging.origin import RocmSource, release_index_url
 from rocm_packaging.packages.layouts import Layout
+from tests.kit.builds import LocalRun
 from tests.kit.repos import write_files
 from tests.kit.wheels import write_wheel
 
@@ -37,11 +38,11 @@ def links(tmp_path: Path) -> str:
 
 
 @pytest.mark.parametrize(("version", "layout"), [("7.1.0", "unsplit"), ("7.2.0", "split")])
-def test_a_source_says_which_layout_it_has(run: Any, links: str, version: str, layout: str) -> None:
+def test_a_source_says_which_layout_it_has(run: LocalRun, links: str, version: str, layout: str) -> None:
     assert sdk.find_source(run.context(), rocm_from(find_links=(links,)), version).layout == layout
 
 
-def test_a_source_without_the_version_is_refused(run: Any, links: str) -> None:
+def test_a_source_without_the_version_is_refused(run: LocalRun, links: str) -> None:
     with pytest.raises(RocmError, match=r"7\.3\.0"):
         sdk.find_source(run.context(), rocm_from(find_links=(links,)), "7.3.0")
 
@@ -54,7 +55,7 @@ def image_rocm(monkeypatch: pytest.MonkeyPatch) -> RocmSource:
     return source
 
 
-def test_an_images_rocm_is_taken_without_an_installation(run: Any, image_rocm: RocmSource) -> None:
+def test_an_images_rocm_is_taken_without_an_installation(run: LocalRun, image_rocm: RocmSource) -> None:
     options = rocm_from(no_install=True)
 
     assert sdk.find_version(run.context(), options) == "7.1.0"
@@ -62,7 +63,7 @@ def test_an_images_rocm_is_taken_without_an_installation(run: Any, image_rocm: R
 
 
 @pytest.mark.usefixtures("image_rocm")
-def test_an_images_rocm_of_another_version_than_the_locks_is_refused(run: Any) -> None:
+def test_an_images_rocm_of_another_version_than_the_locks_is_refused(run: LocalRun) -> None:
     with pytest.raises(MissingInputError) as caught:
         sdk.find_source(run.context(), rocm_from(no_install=True), "7.2.0")
 
@@ -110,40 +111,40 @@ def test_an_image_may_have_rocm(
     assert parse_options(*words, variables=variables).source.no_install is no_install
 
 
-def test_a_given_version_comes_before_the_refs_own(run: Any) -> None:
+def test_a_given_version_comes_before_the_refs_own(run: LocalRun) -> None:
     assert sdk.find_version(run.context(), rocm_from(version="7.1.0")) == "7.1.0"
     assert sdk.find_version(run.context(), DEFAULT_OPTIONS) == ROCM_VERSION
 
 
-def test_family_cpu_has_no_rocm(run: Any) -> None:
+def test_family_cpu_has_no_rocm(run: LocalRun) -> None:
     assert sdk.find_version(run.context("cpu"), rocm_from(version="7.1.0")) == ""
 
 
-def test_the_newest_version_is_that_of_the_run(run: Any) -> None:
+def test_the_newest_version_is_that_of_the_run(run: LocalRun) -> None:
     run.rocm("7.1.5")
 
     assert sdk.find_version(run.context(ref="nightly"), DEFAULT_OPTIONS) == "7.1.5"
 
 
-def test_the_newest_version_of_a_named_source_comes_before_the_runs(run: Any, links: str) -> None:
+def test_the_newest_version_of_a_named_source_comes_before_the_runs(run: LocalRun, links: str) -> None:
     run.rocm("7.1.5")
 
     assert sdk.find_version(run.context(ref="nightly"), rocm_from(find_links=(links,))) == "7.2.0"
 
 
 @pytest.mark.parametrize("index", ["", "dev"])
-def test_the_familys_release_index_is_asked_by_default(run: Any, index: str) -> None:
+def test_the_familys_release_index_is_asked_by_default(run: LocalRun, index: str) -> None:
     packages = sdk.packages_of(run.context("gfx110X-all", ref="nightly"), rocm_from(index_name=index))
 
     assert packages.index_urls == (release_index_url(index, "gfx110X-all"),)
 
 
-def test_an_unknown_index_is_refused(run: Any) -> None:
+def test_an_unknown_index_is_refused(run: LocalRun) -> None:
     with pytest.raises(UsageError):
         sdk.packages_of(run.context(ref="nightly"), rocm_from(index_name="no-such-index"))
 
 
-def test_the_runs_rocm_is_found_with_its_digests_and_nothing_else(run: Any) -> None:
+def test_the_runs_rocm_is_found_with_its_digests_and_nothing_else(run: LocalRun) -> None:
     files = run.rocm()
     run.rocm(ROCM_VERSION, group="gfx110X-all")
     run.built("torch")
@@ -154,7 +155,7 @@ def test_the_runs_rocm_is_found_with_its_digests_and_nothing_else(run: Any) -> N
     assert "run local" in source.origin
 
 
-def test_the_runs_rocm_of_another_version_is_refused(run: Any) -> None:
+def test_the_runs_rocm_of_another_version_is_refused(run: LocalRun) -> None:
     run.rocm("7.1.0")
 
     with pytest.raises(MissingInputError) as caught:
@@ -167,7 +168,7 @@ def test_the_runs_rocm_of_another_version_is_refused(run: Any) -> None:
     assert "nox -s build_rocm" in caught.value.hint
 
 
-def test_the_samples_rocm_is_on_no_index(run: Any) -> None:
+def test_the_samples_rocm_is_on_no_index(run: LocalRun) -> None:
     run.rocm(run_id="77")
 
     with pytest.raises(MissingInputError) as caught:
@@ -176,7 +177,7 @@ def test_the_samples_rocm_is_on_no_index(run: Any) -> None:
     assert f"nox -s build_rocm -- --torch-ref sample --gpu-family {FAMILY}" in caught.value.hint
 
 
-def test_the_samples_rocm_is_found_in_its_run(run: Any) -> None:
+def test_the_samples_rocm_is_found_in_its_run(run: LocalRun) -> None:
     run.rocm(run_id="77")
 
     source = sdk.find_source(run.context(run_id="77"), DEFAULT_OPTIONS, ROCM_VERSION)
@@ -184,7 +185,7 @@ def test_the_samples_rocm_is_found_in_its_run(run: Any) -> None:
     assert source.version == ROCM_VERSION
 
 
-def test_rocm_may_come_from_another_run(run: Any) -> None:
+def test_rocm_may_come_from_another_run(run: LocalRun) -> None:
     run.rocm(run_id="77")
     options = rocm_from(run_id="77", store=str(run.root / "out"))
 
@@ -240,7 +241,7 @@ else:
 
 
 @pytest.fixture
-def target(run: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
+def target(run: LocalRun, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     """Return an interpreter in whose environment a small rocm_sdk answers."""
     site = tmp_path / "site"
     write_files(site / "rocm_sdk", {"__init__.py": ROCM_SDK, "_dist_info.py": DIST_INFO, "__main__.py": MAIN})
@@ -267,12 +268,12 @@ def ask_sdk(target: Any, *targets: str, libraries: tuple[str, ...] = ()) -> sdk.
 
 @pytest.mark.processes
 def test_an_installed_sdk_answers_with_folders_and_targets(target: Any, tmp_path: Path) -> None:
-    answer = ask_sdk(target)
+    result = ask_sdk(target)
 
-    assert answer.root == tmp_path / "root"
-    assert answer.bin == tmp_path / "root" / "bin"
-    assert answer.cmake == tmp_path / "root" / "cmake"
-    assert answer.targets == ("gfx942", "gfx950")
+    assert result.root == tmp_path / "root"
+    assert result.bin == tmp_path / "root" / "bin"
+    assert result.cmake == tmp_path / "root" / "cmake"
+    assert result.targets == ("gfx942", "gfx950")
 
 
 @pytest.mark.processes
@@ -282,18 +283,18 @@ def test_an_installed_sdk_is_asked_for_its_parts(target: Any, tmp_path: Path, *,
         for folder in ("lib/llvm/amdgcn/bitcode", "lib/host-math", "lib/rocm_sysdeps"):
             (tmp_path / "root" / folder).mkdir(parents=True)
 
-    answer = ask_sdk(target)
+    result = ask_sdk(target)
 
-    assert answer.device_libs is is_there
-    assert answer.host_math is is_there
-    assert answer.sysdeps is is_there
+    assert result.device_libs is is_there
+    assert result.host_math is is_there
+    assert result.sysdeps is is_there
 
 
 @pytest.mark.processes
 def test_an_installed_sdk_names_the_libraries_that_it_has(target: Any) -> None:
-    answer = ask_sdk(target, libraries=("amdhip64", "hipfile", "rccl", "roctx64"))
+    result = ask_sdk(target, libraries=("amdhip64", "hipfile", "rccl", "roctx64"))
 
-    assert answer.libraries == {"amdhip64"}
+    assert result.libraries == {"amdhip64"}
 
 
 @pytest.fixture
@@ -380,7 +381,7 @@ def test_an_image_says_the_version_and_layout_of_its_rocm(
 
 
 @pytest.fixture
-def linked_environment(run: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def linked_environment(run: LocalRun, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Return the packages of an environment into which an image's ROCm is linked, twice."""
     image = tmp_path / "image"
     for name in ("_rocm_sdk_core", "rocm_sdk", "rocm-7.1.0.dist-info", "numpy", "pip"):

@@ -1,110 +1,162 @@
-import itertools
 import os
+import shutil
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from core import process
 from core.errors import CheckError, ProcessError
 from requirements import lock
+from tests.kit.machines import Answer, Call, answer_processes
+
+OUTPUT_OPTIONS = ("--output-file", "-o")
+FOREIGN_INDEX = "https://mine"
 
 
-class Compilers:
-    """What was run where; each compiler writes the file that it was asked for."""
-
-    def __init__(self) -> None:
-        self.calls: list[tuple[list[str], Path, dict[str, str]]] = []
-
-    def __call__(self, argv: list[Any], *, cwd: Path, env: dict[str, str] | None = None) -> None:
-        self.calls.append(([str(word) for word in argv], cwd, env or {}))
-
-    def compiled(self) -> list[str]:
-        options = {"--output-file", "-o"}
-        pairs = [pair for argv, _, _ in self.calls for pair in itertools.pairwise(argv)]
-        return [value for option, value in pairs if option in options]
+def output_of(call: Call) -> str | None:
+    """Return the lock that a compiler was asked for; None for a call that writes none."""
+    for option in OUTPUT_OPTIONS:
+        if option in call.words:
+            return call.option(option)
+    return None
 
 
-@pytest.fixture(name="compilers")
-def compilers_fixture(monkeypatch: pytest.MonkeyPatch) -> Compilers:
-    compilers = Compilers()
-    monkeypatch.setattr(process, "run", compilers)
-    return compilers
+@pytest.fixture
+def calls(monkeypatch: pytest.MonkeyPatch) -> list[Call]:
+    """Return the calls of compilers, which write nothing."""
+    return answer_processes(monkeypatch, lambda _call: Answer())
 
 
-def test_every_lock_of_the_repository_is_compiled(compilers: Compilers) -> None:
+@pytest.fixture
+def compilations(calls: list[Call]) -> list[Call]:
+    """Return the calls that compile the repository's locks."""
     lock.compile_all(lock.FOLDER)
-    present = {"../requirements.txt", *(path.name for path in lock.FOLDER.glob("*.txt"))}
-    assert set(compilers.compiled()) == present
-    assert (lock.FOLDER.parent / "requirements.txt").read_text().startswith(lock._GUARD)
+    return [call for call in calls if output_of(call) is not None]
 
 
-def test_locks_are_hashed_and_take_no_settings(compilers: Compilers, monkeypatch: pytest.MonkeyPatch) -> None:
+def is_pip_tools(call: Call) -> bool:
+    """Return whether a call is of pip-tools, and not of uv."""
+    return "piptools" in call.words
+
+
+# Compilation
+
+
+def test_compiles_every_lock_of_the_repository(compilations: list[Call]) -> None:
+    names = {path.name for path in lock.FOLDER.glob("*.txt")}
+
+    assert {output_of(call) for call in compilations} == {"../requirements.txt", *names}
+
+
+def test_the_tools_lock_ends_an_older_python_by_name() -> None:
+    first_line = (lock.FOLDER.parent / "requirements.txt").read_text().splitlines()[0]
+
+    assert first_line.startswith('needs-python-3.11-or-newer==0 ; python_version < "3.11"')
+
+
+def test_locks_have_hashes_and_no_sources(compilations: list[Call]) -> None:
+    for call in compilations:
+        assert {"--generate-hashes", "--no-emit-index-url", "--no-emit-find-links"} <= set(call.words)
+        assert call.folder == lock.FOLDER
+
+
+def test_locks_of_tools_may_pin_the_installer_itself(compilations: list[Call]) -> None:
+    for call in compilations:
+        assert ("--allow-unsafe" in call.words) is is_pip_tools(call)
+
+
+def test_uv_reads_no_configuration(compilations: list[Call]) -> None:
+    for call in compilations:
+        assert ("--no-config" in call.words) is not is_pip_tools(call)
+
+
+@pytest.fixture
+def _users_settings(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Set sources, a certificate and a configuration file of the user's own."""
     for name in ("PIP_INDEX_URL", "PIP_FIND_LINKS", "UV_INDEX_URL", "UV_FIND_LINKS"):
-        monkeypatch.setenv(name, "https://mine")
+        monkeypatch.setenv(name, FOREIGN_INDEX)
     monkeypatch.setenv("PIP_CERT", "/ca.crt")
-    lock.compile_all(lock.FOLDER)
-    *compiling, proof = compilers.calls
-    for argv, cwd, env in compiling:
-        assert {"--generate-hashes", "--no-emit-index-url", "--no-emit-find-links"} <= set(argv)
-        assert cwd == lock.FOLDER
-        assert "https://mine" not in env.values()
-        assert env["PIP_CERT"] == "/ca.crt"
-        assert ("--allow-unsafe" in argv) is ("piptools" in argv)
-        assert ("--no-config" in argv) is ("piptools" not in argv)
-    assert {"--dry-run", "--require-hashes", "windows"} <= set(proof[0])
-
-
-def test_compiles_where_the_user_names_a_configuration_file(
-    compilers: Compilers, monkeypatch: pytest.MonkeyPatch
-) -> None:
     monkeypatch.setenv("PIP_CONFIG_FILE", "/users/pip.conf")
+
+
+# Before the compilations, which read them.
+@pytest.mark.usefixtures("_users_settings", "compilations")
+def test_locks_take_no_sources_of_the_users(calls: list[Call]) -> None:
+    compilations = [call for call in calls if output_of(call) is not None]
+
+    assert compilations
+    for call in compilations:
+        assert FOREIGN_INDEX not in call.variables.values()
+        assert call.variables["PIP_CONFIG_FILE"] == os.devnull
+        assert call.variables["PIP_CERT"] == "/ca.crt"
+
+
+def test_proves_that_the_tools_lock_can_be_installed_on_windows(calls: list[Call]) -> None:
     lock.compile_all(lock.FOLDER)
-    _argv, _cwd, env = compilers.calls[0]
-    assert env["PIP_CONFIG_FILE"] == os.devnull
 
-
-def pretend(monkeypatch: pytest.MonkeyPatch, root: Path, *, changed: str = "") -> None:
-    """Return the module a small repository whose compilation changes one of its locks."""
-    (root / "requirements").mkdir()
-    locks = ["requirements.txt", "requirements/test.txt"]
-    for name in locks:
-        (root / name).write_text("a==1\n")
-
-    def compile_all(folder: Path) -> None:
-        assert folder.parent != root, "a check changes nothing"
-        for name in locks:
-            assert (folder.parent / name).read_text() == "a==1\n"
-        if changed:
-            (folder.parent / changed).write_text("a==2\n")
-
-    monkeypatch.setattr(lock, "FOLDER", root / "requirements")
-    monkeypatch.setattr(lock, "compile_all", compile_all)
-
-
-def test_current_locks_pass(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    pretend(monkeypatch, tmp_path)
-    assert lock.main(["--check"]) == 0
-    assert "locks: current" in capsys.readouterr().err
-
-
-@pytest.mark.parametrize("name", ["requirements.txt", "requirements/test.txt"])
-def test_a_stale_lock_is_named_and_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
-    pretend(monkeypatch, tmp_path, changed=name)
-    with pytest.raises(CheckError, match=f"Not current: {Path(name).name}"):
-        lock.check()
-    assert (tmp_path / name).read_text() == "a==1\n"
-    assert lock.main(["--check"]) == CheckError.exit_code
+    assert {"--dry-run", "--require-hashes", "windows"} <= set(calls[-1].words)
 
 
 def test_a_compiler_that_fails_ends_with_its_code(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    def fail(*_arguments: object, **_options: object) -> None:
-        raise ProcessError("pip-compile ended with status 2.")
+    answer_processes(monkeypatch, lambda _call: Answer(status=2))
 
-    monkeypatch.setattr(process, "run", fail)
     assert lock.main([]) == ProcessError.exit_code
-    assert "pip-compile ended with status 2." in capsys.readouterr().err
+    assert "piptools" in capsys.readouterr().err
+
+
+# Checks
+
+LOCKS = ["requirements.txt", "requirements/test.txt"]
+
+
+@pytest.fixture
+def repository(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Return a repository of two locks."""
+    (tmp_path / "requirements").mkdir()
+    for name in LOCKS:
+        shutil.copy(lock.FOLDER.parent / name, tmp_path / name)
+    monkeypatch.setattr(lock, "FOLDER", tmp_path / "requirements")
+    return tmp_path
+
+
+def compile_to(monkeypatch: pytest.MonkeyPatch, repository: Path, *, changed: str | None = None) -> None:
+    """Let compilers leave all locks as they are but for one."""
+
+    def compile_lock(call: Call) -> Answer:
+        output = output_of(call)
+        assert repository not in call.folder.parents, "a check changes nothing"
+        if output is not None and output.removeprefix("../") == changed:
+            (call.folder / output).write_text("changed==2\n")
+        return Answer()
+
+    answer_processes(monkeypatch, compile_lock)
+
+
+def test_accepts_current_locks(
+    repository: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    compile_to(monkeypatch, repository)
+
+    assert lock.main(["--check"]) == 0
+    assert "current" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("name", LOCKS)
+def test_names_a_stale_lock_and_leaves_it(
+    repository: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    file_name = Path(name).name
+    compile_to(monkeypatch, repository, changed=file_name)
+    content = (repository / name).read_bytes()
+
+    with pytest.raises(CheckError, match=f" {file_name}"):
+        lock.check()
+
+    assert (repository / name).read_bytes() == content
+
+
+def test_a_stale_lock_ends_a_check_with_its_code(repository: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    compile_to(monkeypatch, repository, changed="test.txt")
+
+    assert lock.main(["--check"]) == CheckError.exit_code

@@ -54,7 +54,7 @@ def keys_that_go(plan: Plan) -> set[str]:
     """Return the keys of a plan that are to be deleted."""
     keys: set[str] = set()
     for unit in plan.goes:
-        keys.update(stored.key for stored in unit.objects)
+        keys.update(deleted.key for deleted in unit.objects)
     return keys
 
 
@@ -475,13 +475,13 @@ def begin_promotion(store: MemoryStore) -> None:
 def test_keeps_the_files_of_a_promotion_that_began_after_the_plan(staged: MemoryStore) -> None:
     plan = plan_for(staged)
     begin_promotion(staged)
-    before = dict(staged.objects)
+    objects_before = dict(staged.objects)
 
     with pytest.raises(StoreError) as raised:
         carry_out(staged, plan)
 
     assert OLD_WHEEL in raised.value.message
-    assert staged.objects == before
+    assert staged.objects == objects_before
 
 
 def test_keeps_the_files_of_a_promotion_that_began_while_pages_were_written(staged: MemoryStore) -> None:

@@ -1,7 +1,7 @@
 """What each subject reads of a small TheRock (`therock.toml`), and what the verb says of it."""
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -12,42 +12,64 @@ from hypothesis import strategies as st
 from ci.drift.tree import Facts, Subject, Tree, tree
 from ci.verbs import drift
 from ci.verbs.drift import ACCEPTED, SUBJECTS, Accepted, AcceptedFile, Difference, differences, sorted_out
-from core import process
 from core.data import load_toml, read_toml
-from core.errors import DataError
-from tests.kit.front_doors import run_ci
+from core.errors import CheckError, DataError
+from tests.kit import repos
+from tests.kit.front_doors import run_verb
+from tests.kit.repos import write_files
 
 THEROCK = read_toml(Path(__file__).with_name("therock.toml"))
-# what upstream has and our data does not: never compared as equal
-THEIRS_ALONE = {"untested", "left out"}
+
+# What upstream has and our data does not: never compared as equal.
+ONLY_UPSTREAM = {"untested", "left out"}
+
+# A subject reads each as a list, of which there may be none.
+LISTS = ("BUILD_TOPOLOGY.toml", "README.md", "skip_tests/")
 
 
-@pytest.fixture(name="therock")
-def therock_fixture(tmp_path: Path) -> Path:
-    for path, text in THEROCK["files"].items():
-        file = tmp_path / "therock" / path
-        file.parent.mkdir(parents=True, exist_ok=True)
-        file.write_text(text, encoding="utf-8")
-    return tmp_path / "therock"
+@pytest.fixture
+def therock(tmp_path: Path) -> Path:
+    root = tmp_path / "therock"
+    write_files(root, THEROCK["files"])
+    return root
 
 
-def read(root: Path, subject: Subject) -> tuple[dict[str, Any], dict[str, Any]]:
-    theirs, ours = subject.facts(tree(root))
-    return dict(theirs), dict(ours)
+def read_upstream(root: Path, subject: Subject) -> dict[str, Any]:
+    upstream, _ = subject.facts(tree(root))
+    return dict(upstream)
 
 
-@pytest.mark.parametrize("subject", SUBJECTS, ids=lambda one: one.name)
-def test_a_subject_reads_what_upstream_says_under_keys_of_our_data(therock: Path, subject: Subject) -> None:
-    theirs, ours = read(therock, subject)
+def in_order(facts: Mapping[str, Any]) -> dict[str, Any]:
+    """Return facts whose values, where they are several, are sorted."""
+    return {key: value if isinstance(value, str) else sorted(value) for key, value in facts.items()}
+
+
+# --- What subjects read ----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("subject", SUBJECTS, ids=lambda subject: subject.name)
+def test_a_subject_reads_the_facts_of_upstream(therock: Path, subject: Subject) -> None:
     expected = THEROCK["facts"][subject.name]
-    found = {key: theirs[key] if isinstance(theirs[key], str) else sorted(theirs[key]) for key in expected}
-    assert found == {key: one if isinstance(one, str) else sorted(one) for key, one in expected.items()}
-    # a matrix has the Pythons of each ref of ours
-    assert all(key.startswith("pythons of ") for key in theirs.keys() - expected.keys())
-    assert {key for key in theirs.keys() - ours.keys() if "sandbox" not in key} <= THEIRS_ALONE
+
+    facts = read_upstream(therock, subject)
+
+    assert in_order({key: facts[key] for key in expected}) == in_order(expected)
+    for key in facts.keys() - expected.keys():
+        # A matrix has the Pythons of each of our refs.
+        assert key.startswith("pythons of ")
 
 
-def problems(root: Path) -> Iterator[str]:
+@pytest.mark.parametrize("subject", SUBJECTS, ids=lambda subject: subject.name)
+def test_our_data_has_the_keys_of_upstream(therock: Path, subject: Subject) -> None:
+    upstream, here = subject.facts(tree(therock))
+
+    only_upstream = {key for key in upstream.keys() - here.keys() if "sandbox" not in key}
+
+    assert only_upstream <= ONLY_UPSTREAM
+
+
+def problems_of(root: Path) -> Iterator[str]:
+    """Yield what subjects say that they cannot read."""
     for subject in SUBJECTS:
         try:
             differences(subject, tree(root))
@@ -55,103 +77,191 @@ def problems(root: Path) -> Iterator[str]:
             yield problem.message
 
 
-def test_each_file_that_is_gone_or_says_nothing_is_named(therock: Path) -> None:
-    for path in [one for one in therock.rglob("*.*") if one.is_file()]:
-        name, text = path.relative_to(therock).as_posix(), path.read_text(encoding="utf-8")
-        if name.endswith("README.md") or name == "BUILD_TOPOLOGY.toml" or "/skip_tests/" in name:
-            continue
-        path.unlink()
-        for _ in range(2):
-            assert any(path.name in problem for problem in problems(therock)), name
-            path.write_text("" if path.suffix != ".json" else '{"rocm-version": ""}', encoding="utf-8")
-        path.write_text(text, encoding="utf-8")
+@pytest.mark.parametrize(
+    "path", [path for path in THEROCK["files"] if not any(name in path for name in LISTS)]
+)
+def test_names_a_file_that_is_gone_or_says_nothing(therock: Path, path: str) -> None:
+    file = therock / path
 
+    file.unlink()
+    problems_without_file = list(problems_of(therock))
+    file.write_text('{"rocm-version": ""}' if file.suffix == ".json" else "", encoding="utf-8")
+    problems_with_empty_file = list(problems_of(therock))
 
-def test_the_verb_prints_what_differs_and_what_has_a_reason(
-    therock: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    version = Subject(
-        name="ROCm's version",
-        upstream="version.json",
-        here="ci/triggers.toml",
-        facts=lambda one: (json.loads(one.text("version.json")), {"rocm-version": "10.1.0"}),
-    )
-    monkeypatch.setattr(drift, "SUBJECTS", (version,))
-    accepted = tmp_path / "drift.toml"
-    accepted.write_text("")
-    monkeypatch.setattr(drift, "ACCEPTED", accepted)
-    words = ["drift", "--therock", str(therock)]
-    assert run_ci(*words) == 0
-    (therock / "version.json").write_text('{"rocm-version": "99.0.0"}')
-    assert run_ci(*words, "--json") == 9
-    (row,) = json.loads(capsys.readouterr().out)
-    assert (row["subject"], row["only_upstream"]) == ("ROCm's version", ["99.0.0"])
-    assert run_ci(*words) == 9
-    assert "version.json of TheRock, ci/triggers.toml here" in capsys.readouterr().err
-    row_of = '[[accepted]]\nsubject = "{}"\nkey = "rocm*"\nupstream = ["99.*"]\nhere = ["*"]\n'
-    row_of += 'reason = "it is new there"\n'
-    accepted.write_text(row_of.format("ROCm's version"))
-    assert run_ci(*words) == 0
-    accepted.write_text(row_of.format("ROCm's version") + row_of.format("matrix"))
-    assert run_ci(*words) == 9
-    assert "drift.toml gives a reason for matrix, rocm*, which does not differ" in capsys.readouterr().err
+    assert any(file.name in problem for problem in problems_without_file)
+    assert any(file.name in problem for problem in problems_with_empty_file)
 
 
 @pytest.mark.processes
-def test_a_git_directory_is_read_at_a_commit(therock: Path) -> None:
-    git = ("git", "-C", str(therock), "-c", "user.name=a", "-c", "user.email=a@example.com")
-    for words in (("init", "--quiet"), ("add", "."), ("commit", "--quiet", "--message", "one")):
-        process.capture([*git, *words])
-    assert [read(therock / ".git", one) for one in SUBJECTS] == [read(therock, one) for one in SUBJECTS]
-    process.capture([*git, "rm", "--quiet", "version.json"])
-    process.capture([*git, "commit", "--quiet", "--message", "two"])
-    with pytest.raises(DataError, match=r"version\.json of TheRock no longer has the file"):
+def test_reads_a_git_directory(therock: Path) -> None:
+    repos.commit_files(therock, {})
+
+    for subject in SUBJECTS:
+        assert subject.facts(tree(therock / ".git")) == subject.facts(tree(therock))
+
+
+@pytest.mark.processes
+def test_reads_a_git_directory_at_a_commit(therock: Path) -> None:
+    repos.commit_files(therock, {})
+    (therock / "version.json").unlink()
+    repos.commit_files(therock, {})
+
+    with pytest.raises(DataError, match=r"version\.json"):
         tree(therock / ".git").text("version.json")
+
     assert tree(therock / ".git", "HEAD~1").text("version.json")
 
 
-values = st.dictionaries(
+# --- The verb --------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def accepted(therock: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The file of accepted differences, where ROCm's version is the one subject."""
+
+    def read_facts(upstream: Tree) -> tuple[Facts, Facts]:
+        return json.loads(upstream.text("version.json")), {"rocm-version": "10.1.0"}
+
+    version = Subject(
+        name="ROCm's version", upstream="version.json", here="ci/triggers.toml", facts=read_facts
+    )
+    path = therock.with_name("drift.toml")
+    path.write_text("")
+    monkeypatch.setattr(drift, "SUBJECTS", (version,))
+    monkeypatch.setattr(drift, "ACCEPTED", path)
+    return path
+
+
+def accept(subject: str) -> str:
+    """Return a row that accepts what upstream says of a subject."""
+    return (
+        f'[[accepted]]\nsubject = "{subject}"\nkey = "rocm*"\nupstream = ["99.*"]\nhere = ["*"]\n'
+        'reason = "it is new there"\n'
+    )
+
+
+def change_upstream(therock: Path) -> None:
+    (therock / "version.json").write_text('{"rocm-version": "99.0.0"}')
+
+
+@pytest.mark.usefixtures("accepted")
+def test_passes_where_nothing_differs(therock: Path) -> None:
+    assert run_verb("ci", "drift", "--therock", therock) == 0
+
+
+@pytest.mark.usefixtures("accepted")
+def test_names_the_files_of_a_difference(therock: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    change_upstream(therock)
+
+    assert run_verb("ci", "drift", "--therock", therock) == CheckError.exit_code
+
+    assert "version.json of TheRock, ci/triggers.toml here" in capsys.readouterr().err
+
+
+@pytest.mark.usefixtures("accepted")
+def test_prints_differences_as_json(therock: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    change_upstream(therock)
+
+    assert run_verb("ci", "drift", "--therock", therock, "--json") == CheckError.exit_code
+
+    (difference,) = json.loads(capsys.readouterr().out)
+    assert difference["subject"] == "ROCm's version"
+    assert difference["only_upstream"] == ["99.0.0"]
+
+
+def test_passes_a_difference_with_a_reason(therock: Path, accepted: Path) -> None:
+    change_upstream(therock)
+    accepted.write_text(accept("ROCm's version"))
+
+    assert run_verb("ci", "drift", "--therock", therock) == 0
+
+
+def test_names_a_reason_for_what_does_not_differ(
+    therock: Path, accepted: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    change_upstream(therock)
+    accepted.write_text(accept("ROCm's version") + accept("matrix"))
+
+    assert run_verb("ci", "drift", "--therock", therock) == CheckError.exit_code
+
+    message = capsys.readouterr().err
+    assert "drift.toml" in message
+    assert "matrix, rocm*" in message
+
+
+# --- Differences and reasons -----------------------------------------------------------------
+
+UPSTREAM_FILE = "there.py"
+OUR_FILE = "here.toml"
+
+facts = st.dictionaries(
     st.sampled_from("abc"), st.lists(st.sampled_from("xyz"), min_size=1, unique=True).map(tuple), min_size=1
 )
 
 
-def subject(theirs: Facts, ours: Facts) -> Subject:
-    return Subject(name="s", upstream="there.py", here="here.toml", facts=lambda _: (theirs, ours))
+def make_subject(upstream: Facts, here: Facts) -> Subject:
+    return Subject(name="s", upstream=UPSTREAM_FILE, here=OUR_FILE, facts=lambda _: (upstream, here))
 
 
-def difference(key: str, upstream: tuple[str, ...] = (), here: tuple[str, ...] = ()) -> Difference:
-    where = {"subject": "s", "upstream": "there.py", "here": "here.toml"}
-    return Difference(key=key, only_upstream=upstream, only_here=here, **where)
+def make_difference(key: str, upstream: tuple[str, ...] = (), here: tuple[str, ...] = ()) -> Difference:
+    return Difference(
+        subject="s",
+        upstream=UPSTREAM_FILE,
+        here=OUR_FILE,
+        key=key,
+        only_upstream=upstream,
+        only_here=here,
+    )
 
 
-@given(values, values)
-def test_differences_are_what_either_has_alone(theirs: Facts, ours: Facts) -> None:
-    found = differences(subject(theirs, ours), Tree(root=ACCEPTED.parent))
-    pairs = {(one.key, value) for one in found for value in one.only_upstream}
-    own = {(one.key, value) for one in found for value in one.only_here}
-    all_of = [{(key, value) for key, many in facts.items() for value in many} for facts in (theirs, ours)]
-    assert pairs == all_of[0] - all_of[1]
-    assert own == all_of[1] - all_of[0]
+def pairs_of(values: Facts) -> set[tuple[str, str]]:
+    return {(key, value) for key, several in values.items() for value in several}
+
+
+@given(facts, facts)
+def test_differences_are_what_one_side_has_alone(upstream: Facts, here: Facts) -> None:
+    found = differences(make_subject(upstream, here), Tree(root=ACCEPTED.parent))
+
+    only_upstream = {difference.key: difference.only_upstream for difference in found}
+    only_here = {difference.key: difference.only_here for difference in found}
+    assert pairs_of(only_upstream) == pairs_of(upstream) - pairs_of(here)
+    assert pairs_of(only_here) == pairs_of(here) - pairs_of(upstream)
 
 
 @pytest.mark.parametrize(
-    ("theirs", "ours", "named"), [({}, {"a": ("x",)}, "there.py"), ({"a": ("x",)}, {"a": ()}, "here.toml")]
+    ("upstream", "here", "file"),
+    [({}, {"a": ("x",)}, UPSTREAM_FILE), ({"a": ("x",)}, {"a": ()}, OUR_FILE)],
 )
-def test_a_place_that_is_silent_is_an_error(theirs: Facts, ours: Facts, named: str, tmp_path: Path) -> None:
-    with pytest.raises(DataError, match=named):
-        differences(subject(theirs, ours), Tree(root=tmp_path))
+def test_refuses_a_file_that_says_nothing(upstream: Facts, here: Facts, file: str, tmp_path: Path) -> None:
+    with pytest.raises(DataError, match=file):
+        differences(make_subject(upstream, here), Tree(root=tmp_path))
 
 
-def test_a_reason_is_for_the_values_that_it_names() -> None:
-    row = Accepted(subject="s", key="on *", upstream=("a*",), here=("b",), reason="it is meant")
-    meant = difference("on linux", ("ab", "ac"), ("b",))
-    more = difference("on windows", ("ab", "c"))
-    other = difference("in", ("a",))
-    idle = Accepted(subject="t", key="*", reason="left over here")
-    assert sorted_out([meant, more, other], [row, idle]) == ([more, other], {meant: "it is meant"}, [idle])
+REASON = Accepted(subject="s", key="on *", upstream=("a*",), here=("b",), reason="it is meant")
 
 
-def test_reasons_are_about_subjects_that_there_are() -> None:
+def test_a_reason_is_for_the_keys_and_values_that_it_names() -> None:
+    accepted = make_difference("on linux", ("ab", "ac"), ("b",))
+    with_other_value = make_difference("on windows", ("ab", "c"))
+    with_other_key = make_difference("in", ("a",))
+
+    remaining, reasons, unused = sorted_out([accepted, with_other_value, with_other_key], [REASON])
+
+    assert remaining == [with_other_value, with_other_key]
+    assert reasons == {accepted: "it is meant"}
+    assert unused == []
+
+
+def test_a_reason_for_another_subject_is_unused() -> None:
+    of_other_subject = Accepted(subject="t", key="*", reason="left over here")
+
+    _, _, unused = sorted_out([make_difference("on linux", ("ab",))], [REASON, of_other_subject])
+
+    assert unused == [of_other_subject]
+
+
+def test_reasons_are_about_subjects_that_exist() -> None:
     rows = load_toml(ACCEPTED, AcceptedFile).accepted
+
     assert rows
-    assert {row.subject for row in rows} <= {one.name for one in SUBJECTS}
+    assert {row.subject for row in rows} <= {subject.name for subject in SUBJECTS}

@@ -1,6 +1,7 @@
+"""What a mirror of dependencies holds, and how it is resolved and downloaded."""
+
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
 
 import pytest
 from hypothesis import given
@@ -8,96 +9,156 @@ from hypothesis import strategies as st
 
 from ci.install import dependencies
 from ci.install.dependencies import Cell, Mirror, Need, Source, batches, mirror, needs, publish, resolved
-from core import files, process
 from core.data import load_toml
 from core.env.installer import Sources
 from core.errors import DataError, EnvironmentSetupError, StoreError, WheelError
 from core.packages import Offer, RunGroup, offered
-from core.packages.resolution import Resolved, others_of
+from core.packages.resolution import Question, Resolved, others_of
 from core.run import RunOutputs
-from core.run.records import FileRecord
 from core.stores import Store
 from core.wheel.distributions import is_ours
 from pytorch_build.refs.torch_refs import DISTRIBUTIONS
+from tests.kit.machines import Answer, answer_processes
 from tests.kit.mirrors import MIRROR
+from tests.kit.small_runs import GROUP, publish_wheel
+from tests.kit.wheels import sha256, write_wheel
 
 LINUX_312 = Cell(python="3.12", platform="linux")
 
 
-def test_names_of_ours_and_what_an_extra_asks_for_are_left_out() -> None:
+# --- What is needed --------------------------------------------------------------------------
+
+
+def test_leaves_out_packages_of_ours_and_those_of_extras() -> None:
     lines = ["torch==2", "numpy>=2", "x; extra == 'tests'", "y; sys_platform == 'win32'", "rocm[devel]"]
+
     assert others_of(lines, where="x") == ("numpy>=2", 'y; sys_platform == "win32"')
-    with pytest.raises(WheelError, match="'=1', which is not a requirement"):
+
+
+def test_refuses_metadata_with_text_that_is_not_a_requirement() -> None:
+    with pytest.raises(WheelError, match="'=1'"):
         others_of(["=1"], where="x")
 
 
-def test_each_distribution_is_resolved_by_itself_and_the_data_together_for_every_cell() -> None:
+@pytest.mark.parametrize(
+    "name",
+    [
+        "rocm",
+        "rocm-sdk-core",
+        "ROCm_SDK.devel",
+        "rocm-sdk-libraries-gfx94x-dcgpu",
+        "rocm-profiler",
+        "rocm-bootstrap",
+        "torch",
+        "Torch",
+        "torchvision",
+        "torchaudio",
+        "triton",
+        "pytorch_triton_rocm",
+        "apex",
+        *DISTRIBUTIONS.values(),
+    ],
+)
+def test_knows_packages_of_ours_in_any_spelling(name: str) -> None:
+    assert is_ours(name)
+
+
+@pytest.mark.parametrize("name", ["numpy", "torchmetrics", "tritonclient", "rocrand", "torch-geometric"])
+def test_knows_packages_of_others(name: str) -> None:
+    assert not is_ours(name)
+
+
+def test_needs_each_distributions_requirements_once_for_every_cell() -> None:
     found = needs(MIRROR, [], [])
-    assert len(found) == 2 * 2 * 2, "what is the same for two is asked once"
-    assert {(one.cell.python, one.cell.platform) for one in found} == {
-        (python, platform) for python in MIRROR.pythons for platform in MIRROR.platforms
-    }
-    assert {one.requirements for one in found} == {("numpy",), ("numpy", "pillow")}
+
+    cells = {(need.cell.python, need.cell.platform) for need in found}
+    assert cells == {("3.11", "linux"), ("3.11", "windows"), ("3.12", "linux"), ("3.12", "windows")}
+    # Those of torch, and those of torch and vision together.
+    assert {need.requirements for need in found} == {("numpy",), ("numpy", "pillow")}
+    assert len(found) == 2 * len(cells)
 
 
-def test_a_runs_wheels_are_asked_for_their_own_python_and_platform(
-    store: Store, outputs: RunOutputs, publish: Callable[..., FileRecord]
+def test_needs_a_runs_requirements_for_the_wheels_own_cell(
+    store: Store, outputs: RunOutputs, tmp_path: Path
 ) -> None:
-    publish(
-        "torch", tag="cp312-cp312-linux_x86_64", fields=[("Requires-Dist", one) for one in ("sympy", "rocm")]
-    )
-    group = RunGroup(store=store, outputs=outputs, name="g")
-    found = [one for one in needs(MIRROR, [group], [offered(group)]) if one.requirements == ("sympy",)]
-    assert [one.cell for one in found] == [LINUX_312]
-    assert found[0].of.startswith("torch-2.10.0")
+    publish_wheel(store, outputs, tmp_path, tag="cp312-cp312-linux_x86_64", requires=["sympy", "rocm"])
+    group = RunGroup(store=store, outputs=outputs, name=GROUP)
+
+    found = needs(MIRROR, [group], [offered(group)])
+
+    (need,) = [need for need in found if need.requirements == ("sympy",)]
+    assert need.cell == LINUX_312
+    assert need.of.startswith("torch-2.10.0")
 
 
-def one_file(name: str, sha256: str, version: str = "1") -> Resolved:
-    own = f"{name}-{version}-py3-none-any.whl"
-    file = Offer(name=own, distribution=name, version=version, sha256=sha256)
-    return Resolved(name=name, version=version, files=(file,))
+# --- What needs resolve to -------------------------------------------------------------------
 
 
-@pytest.fixture(name="answers")
-def answers_fixture(monkeypatch: pytest.MonkeyPatch) -> dict[str, Sequence[Resolved]]:
-    """What the public index has: requirements, joined, to what they resolve to."""
-    answers: dict[str, Sequence[Resolved]] = {}
-    monkeypatch.setattr(dependencies, "configured", lambda: "the person's configuration")
-    monkeypatch.setattr(dependencies, "resolve", lambda question: answers[" ".join(question.requirements)])
-    return answers
+def need(*requirements: str, cell: Cell = LINUX_312) -> Need:
+    return Need(cell=cell, of="torch", requirements=requirements)
 
 
-def need(*requirements: str) -> Need:
-    return Need(cell=LINUX_312, of="torch", requirements=requirements)
+def resolved_wheel(name: str, digest: str) -> Resolved:
+    offer = Offer(name=f"{name}-1-py3-none-any.whl", distribution=name, version="1", sha256=digest)
+    return Resolved(name=name, version="1", files=(offer,))
 
 
-def test_one_name_for_two_files_is_refused(answers: dict[str, Sequence[Resolved]]) -> None:
-    answers["a"], answers["b"] = [one_file("numpy", "a" * 64)], [one_file("numpy", "b" * 64)]
-    with pytest.raises(StoreError, match=r"two files numpy-1-py3-none-any\.whl"):
+@pytest.fixture
+def answer_questions(monkeypatch: pytest.MonkeyPatch) -> Callable[..., list[Question]]:
+    """Return a function that lets an installer answer questions, and notes them."""
+
+    def set_answer(answer: Callable[[Question], Sequence[Resolved]]) -> list[Question]:
+        questions: list[Question] = []
+
+        def resolve(question: Question) -> Sequence[Resolved]:
+            questions.append(question)
+            return answer(question)
+
+        monkeypatch.setattr(dependencies, "configured", lambda: Sources(index_url="https://mine"))
+        monkeypatch.setattr(dependencies, "resolve", resolve)
+        return questions
+
+    return set_answer
+
+
+def test_refuses_one_name_for_two_files(answer_questions: Callable[..., list[Question]]) -> None:
+    digests = {("a",): "a" * 64, ("b",): "b" * 64}
+    answer_questions(lambda question: [resolved_wheel("numpy", digests[tuple(question.requirements)])])
+
+    with pytest.raises(StoreError, match="numpy-1-py3"):
         resolved(MIRROR, [need("a"), need("b")])
 
 
-def test_each_question_is_asked_for_its_cell_with_wheels_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    asked: list[Any] = []
+def test_asks_for_wheels_of_a_cell_from_the_persons_index(
+    answer_questions: Callable[..., list[Question]],
+) -> None:
+    questions = answer_questions(lambda _: ())
 
-    def resolve(question: Any) -> Sequence[Resolved]:
-        asked.append(question)
-        return ()
+    resolved(MIRROR, [need("numpy", cell=Cell(python="3.11", platform="windows"))])
 
-    monkeypatch.setattr(dependencies, "configured", lambda: "mine")
-    monkeypatch.setattr(dependencies, "resolve", resolve)
-    resolved(MIRROR, [Need(cell=Cell(python="3.11", platform="windows"), of="x", requirements=("numpy",))])
-    (question,) = asked
-    assert (question.python_version, question.platform) == ("3.11", "x86_64-pc-windows-msvc")
-    assert (question.only_wheels, question.exact, question.sources) == (True, False, "mine")
+    (question,) = questions
+    assert question.python_version == "3.11"
+    assert question.platform == "x86_64-pc-windows-msvc"
+    assert question.only_wheels
+    assert not question.exact
+    assert question.sources == Sources(index_url="https://mine")
 
-    def refuse(_: object) -> None:
+
+def test_names_whose_requirements_cannot_be_resolved(
+    answer_questions: Callable[..., list[Question]],
+) -> None:
+    def refuse(_question: Question) -> Sequence[Resolved]:
         raise EnvironmentSetupError("no wheel of it")
 
-    monkeypatch.setattr(dependencies, "resolve", refuse)
-    said = r"What torch requires, for Python 3\.12 on linux: no wheel"
-    with pytest.raises(EnvironmentSetupError, match=said):
+    answer_questions(refuse)
+
+    with pytest.raises(EnvironmentSetupError, match="torch") as caught:
         resolved(MIRROR, [need("numpy")])
+
+    assert "Python 3.12 on linux" in caught.value.message
+
+
+# --- Downloads -------------------------------------------------------------------------------
 
 
 def source(name: str, version: str, python: str) -> Source:
@@ -110,59 +171,64 @@ def source(name: str, version: str, python: str) -> Source:
     )
 
 
-@given(
-    st.lists(
-        st.builds(source, st.sampled_from("abc"), st.sampled_from("12"), st.sampled_from(["3.11", "3.12"])),
-        unique_by=lambda one: one.name,
-    )
-)
-def test_calls_of_pip_hold_each_file_once_one_cell_and_no_distribution_twice(sources: list[Source]) -> None:
-    found = batches(sources)
-    assert sorted(one.name for batch in found for one in batch) == sorted(one.name for one in sources)
+sources = st.builds(source, st.sampled_from("abc"), st.sampled_from("12"), st.sampled_from(["3.11", "3.12"]))
+
+
+@given(st.lists(sources, unique_by=lambda source: source.name))
+def test_batches_hold_each_file_once_of_one_cell_and_no_distribution_twice(files: list[Source]) -> None:
+    found = batches(files)
+
+    names = [file.name for batch in found for file in batch]
+    assert sorted(names) == sorted(file.name for file in files)
     for batch in found:
-        assert len({one.cell for one in batch}) == 1
-        assert len({one.distribution for one in batch}) == len(batch) > 0
+        assert len({file.cell for file in batch}) == 1
+        assert len({file.distribution for file in batch}) == len(batch)
 
 
-def test_pip_gives_files_by_digest_for_any_python(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    asked: list[list[str]] = []
-    monkeypatch.setattr(process, "run", lambda argv, **_: asked.append(argv))
+def test_pip_downloads_by_digest_for_any_python(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    calls = answer_processes(monkeypatch, lambda _: Answer())
     monkeypatch.setattr(dependencies, "configured", lambda: Sources(index_url="https://mine"))
+
     dependencies.download(MIRROR, [source("numpy", "1", "3.12")], tmp_path)
-    words = " ".join(asked[0])
-    assert "--require-hashes --only-binary :all:" in words
-    assert "--python-version 3.12 --implementation cp --abi cp312" in words
-    assert "--platform manylinux_2_28_x86_64 --index-url https://mine" in words
-    assert Path(asked[0][-1]).read_text() == f"numpy==1 --hash=sha256:{'a' * 64}\n"
+
+    (call,) = calls
+    assert "--require-hashes" in call.words
+    assert call.option("--only-binary") == ":all:"
+    assert call.option("--python-version") == "3.12"
+    assert call.option("--abi") == "cp312"
+    assert call.option("--platform") == "manylinux_2_28_x86_64"
+    assert call.option("--index-url") == "https://mine"
+    assert Path(call.words[-1]).read_text() == f"numpy==1 --hash=sha256:{'a' * 64}\n"
 
 
-def test_a_misnamed_wheel_is_not_taken(store: Store, tmp_path: Path, make_wheel: Callable[..., Path]) -> None:
-    path = make_wheel(tmp_path, "torch", "1")
-    wanted = Source(
-        name=path.name, distribution="numpy", version="1", sha256=files.sha256(path), cell=LINUX_312
-    )
-    with pytest.raises(DataError, match="calls itself torch"):
+def test_refuses_a_wheel_with_another_name(store: Store, tmp_path: Path) -> None:
+    path = write_wheel(tmp_path, name="torch", version="1")
+    wanted = Source(name=path.name, distribution="numpy", version="1", sha256=sha256(path), cell=LINUX_312)
+
+    with pytest.raises(DataError, match="torch"):
         publish(MIRROR, store, wanted, path)
+
     assert store.list("python-deps") == []
 
 
-def test_names_of_ours_are_known_in_any_spelling() -> None:
-    rocm = ("rocm", "rocm-sdk-core", "ROCm_SDK.devel", "rocm-sdk-libraries-gfx94x-dcgpu", "rocm-profiler")
-    torch = ("torch", "Torch", "torchvision", "torchaudio", "triton", "pytorch_triton_rocm", "apex")
-    assert all(map(is_ours, (*rocm, "rocm-bootstrap", *torch, *DISTRIBUTIONS.values())))
-    others = ("numpy", "torchmetrics", "tritonclient", "rocrand", "torch-geometric")
-    assert not any(map(is_ours, others))
+# --- The data --------------------------------------------------------------------------------
 
 
-def test_the_data_names_every_supported_python_and_platform_and_nothing_of_ours(tmp_path: Path) -> None:
-    data = mirror()
-    assert set(data.pythons) == {"3.10", "3.11", "3.12", "3.13", "3.14"}
-    assert set(data.platforms) == {"linux", "windows"}
-    known = {line for lines in data.requirements.values() for line in lines}
-    assert {line for line in known if is_ours(line.partition(">")[0])} == set()
-    assert data.index_key == "python-deps/simple/index.html"
-    assert len({one.cell for one in needs(data, [], [])}) == 10
+def test_the_data_names_every_supported_python_and_platform() -> None:
+    assert set(mirror().pythons) == {"3.10", "3.11", "3.12", "3.13", "3.14"}
+    assert set(mirror().platforms) == {"linux", "windows"}
+    assert len({need.cell for need in needs(mirror(), [], [])}) == 10
+
+
+def test_the_data_requires_nothing_of_ours() -> None:
+    for requirements in mirror().requirements.values():
+        for requirement in requirements:
+            assert not is_ours(requirement.partition(">")[0])
+
+
+def test_names_the_place_of_text_that_is_not_a_requirement(tmp_path: Path) -> None:
     path = tmp_path / "mirror.toml"
     path.write_text('prefix = "p"\npythons = []\n[platforms]\n[requirements]\ntorch = ["filelock", "=1"]\n')
-    with pytest.raises(DataError, match=r"requirements\.torch\[1\]: '=1' is not a requirement"):
+
+    with pytest.raises(DataError, match=r"requirements\.torch\[1\]"):
         load_toml(path, Mirror)

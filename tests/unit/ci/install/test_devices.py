@@ -1,5 +1,7 @@
-from collections.abc import Sequence
-from typing import Any
+"""Which device packages are installed, and for which GPUs."""
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
 
 import pytest
 
@@ -8,113 +10,190 @@ from ci.install import Devices, devices_for, known_offers, parse_requirements
 from core.errors import MissingInputError, RocmError
 from core.packages import Offer
 from core.packages.sources import PackageSource
+from tests.kit.offers import make_offer
+from tests.kit.servers import served
 
 FAMILY = "gfx110X-all"
-ALL = ("gfx1100", "gfx1101", "gfx1102", "gfx1103")
+TARGETS = ("gfx1100", "gfx1101", "gfx1102", "gfx1103")
 
 
-def offers(*names: str, version: str = "2") -> list[Offer]:
-    return [Offer(name=one, distribution=one, version=version) for one in names]
+def make_offers(*names: str, version: str) -> list[Offer]:
+    return [make_offer(name, version) for name in names]
 
 
-SPLIT = offers(
+SPLIT_ROCM = make_offers(
     "rocm", "rocm-sdk-libraries", "rocm-sdk-device-gfx1100", "rocm-sdk-device-gfx1101", version="7.1"
 )
-ASKED = [
-    f"rocm-sdk-libraries-{FAMILY.lower()}",
-    *(
-        f"{kind}-device-{gpu}"
-        for kind in ("rocm-sdk", "amd-torch", "amd-torchvision")
-        for gpu in (*ALL, "gfx11", "gfx110x")
-    ),
-]
-TORCH = offers("torch", "amd-torch-device-gfx1100", "amd-torch-device-gfx11", "amd-torch-device-gfx12-0")
+UNSPLIT_ROCM = make_offers(
+    "rocm", "rocm-sdk-libraries-gfx110x-all", "rocm-sdk-libraries-gfx942", version="7.1"
+)
+TORCH = make_offers(
+    "torch",
+    "amd-torch-device-gfx1100",
+    "amd-torch-device-gfx11",
+    "amd-torch-device-gfx12-0",
+    version="2",
+)
+
+
+# --- Which targets ---------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
-    ("packages", "family", "here", "targets", "exact"),
+    ("family", "gpus", "targets", "exact"),
     [
-        ("torch", FAMILY, (), ALL, False),
-        ("torch", FAMILY, ("gfx1101", "gfx942"), ("gfx1101",), True),
-        ("torch", FAMILY, ("gfx942",), ALL, False),
-        ("torch", f"{FAMILY},gfx942", ("gfx942",), ("gfx942",), True),
-        ("torch", "", ("gfx942",), ("gfx942",), True),
-        ("torch", "gfx94X-dcgpu/simple", (), (), False),
-        ("torch[device-gfx942] rocm[device-gfx950]", FAMILY, ("gfx1101",), ("gfx942", "gfx950"), True),
-        ("rocm-sdk-device-gfx942", FAMILY, (), ("gfx942",), True),
-        ("torch[device-all]", FAMILY, ("gfx1101",), ALL, False),
-        ("rocm[libraries,device]", FAMILY, ("gfx1101",), ("gfx1101",), True),
+        (FAMILY, (), TARGETS, False),
+        (FAMILY, ("gfx1101", "gfx942"), ("gfx1101",), True),
+        (FAMILY, ("gfx942",), TARGETS, False),
+        (f"{FAMILY},gfx942", ("gfx942",), ("gfx942",), True),
+        ("", ("gfx942",), ("gfx942",), True),
+        ("gfx94X-dcgpu/simple", (), (), False),
     ],
 )
-def test_targets_are_those_named_those_here_or_the_familys(
+def test_targets_are_the_machines_of_the_family_or_all_of_the_family(
     monkeypatch: pytest.MonkeyPatch,
-    packages: str,
     family: str,
-    here: Sequence[str],
+    gpus: Sequence[str],
     targets: Sequence[str],
-    exact: Any,
+    *,
+    exact: bool,
 ) -> None:
-    monkeypatch.setattr(install, "detect", lambda: here)
-    found = devices_for(parse_requirements([packages]), family)
-    assert (found.targets, found.exact) == (targets, exact)
+    monkeypatch.setattr(install, "detect", lambda: gpus)
 
+    devices = devices_for(parse_requirements(["torch"]), family)
 
-def test_what_is_fetched_is_for_any_machine_of_the_family(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(install, "detect", lambda: ("gfx1101",))
-    assert devices_for((), FAMILY, here=False) == Devices(family=FAMILY, targets=ALL)
+    assert devices.targets == targets
+    assert devices.exact is exact
 
 
 @pytest.mark.parametrize(
-    ("chosen", "targets", "found"),
+    ("packages", "targets", "exact"),
+    [
+        ("torch[device-gfx942] rocm[device-gfx950]", ("gfx942", "gfx950"), True),
+        ("rocm-sdk-device-gfx942", ("gfx942",), True),
+        ("torch[device-all]", TARGETS, False),
+        ("rocm[libraries,device]", ("gfx1101",), True),
+    ],
+)
+def test_packages_may_name_their_targets(
+    monkeypatch: pytest.MonkeyPatch, packages: str, targets: Sequence[str], *, exact: bool
+) -> None:
+    monkeypatch.setattr(install, "detect", lambda: ("gfx1101",))
+
+    devices = devices_for(parse_requirements([packages]), FAMILY)
+
+    assert devices.targets == targets
+    assert devices.exact is exact
+
+
+def test_fetches_for_any_machine_of_the_family(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(install, "detect", lambda: ("gfx1101",))
+
+    assert devices_for((), FAMILY, here=False) == Devices(family=FAMILY, targets=TARGETS)
+
+
+# --- Which packages --------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("installed", "targets", "expected"),
     [
         (
             {"rocm-sdk-libraries": "7.1"},
-            ALL,
+            TARGETS,
             {"rocm-sdk-device-gfx1100==7.1", "rocm-sdk-device-gfx1101==7.1"},
         ),
         ({"rocm-sdk-libraries": "7.1", "rocm-sdk-device-gfx1100": "7.1"}, ("gfx1100",), set()),
         ({"torch": "2"}, ("gfx1100",), {"amd-torch-device-gfx1100==2", "amd-torch-device-gfx11==2"}),
-        # of another version, or without device packages at all: a fat wheel
-        ({"torch": "3"}, ALL, set()),
-        ({"torchvision": "2"}, ALL, set()),
-        ({"rocm-sdk-core": "7.1"}, ALL, set()),
+        ({"torch": "3"}, TARGETS, set()),
+        # A fat wheel.
+        ({"torchvision": "2"}, TARGETS, set()),
+        ({"rocm-sdk-core": "7.1"}, TARGETS, set()),
     ],
+    ids=["libraries", "all there", "torch", "other version", "no device packages", "core"],
 )
 def test_device_packages_are_those_of_what_is_installed(
-    chosen: dict[str, str], targets: tuple[str, ...], found: set[str]
+    installed: dict[str, str], targets: tuple[str, ...], expected: set[str]
 ) -> None:
-    assert set(Devices(targets=targets).packages(chosen, [*SPLIT, *TORCH])) == found
+    devices = Devices(targets=targets)
+
+    assert set(devices.packages(installed, [*SPLIT_ROCM, *TORCH])) == expected
 
 
 @pytest.mark.parametrize(
-    "devices", [Devices(targets=("gfx1102", "gfx1103")), Devices(targets=("gfx1100", "gfx1102"), exact=True)]
+    "devices",
+    [
+        Devices(targets=("gfx1102", "gfx1103")),
+        Devices(targets=("gfx1100", "gfx1102"), exact=True),
+    ],
+    ids=["all targets", "one named target"],
 )
-def test_a_target_that_is_not_on_offer_is_told(devices: Devices) -> None:
-    with pytest.raises(MissingInputError, match=r"no rocm-sdk-device-gfx1102 7\.1, .*-gfx1100, .*") as caught:
-        devices.packages({"rocm-sdk-libraries": "7.1"}, SPLIT)
+def test_names_a_target_that_is_not_on_offer(devices: Devices) -> None:
+    with pytest.raises(MissingInputError, match="rocm-sdk-device-gfx1102") as caught:
+        devices.packages({"rocm-sdk-libraries": "7.1"}, SPLIT_ROCM)
+
+    assert "rocm-sdk-device-gfx1100" in caught.value.message
     assert "rocm[device-gfx1100]" in caught.value.hint
 
 
-def test_the_sdist_is_told_what_its_layout_takes() -> None:
-    unsplit = offers("rocm", "rocm-sdk-libraries-gfx110x-all", "rocm-sdk-libraries-gfx942", version="7.1")
-    here = Devices(family=f"{FAMILY};gfx942", targets=("gfx942",), exact=True)
-    assert Devices(family=FAMILY, targets=ALL[1:]).sdk_family(SPLIT) == "gfx1101"
-    assert Devices(family=FAMILY).sdk_family(SPLIT) == ""
-    with pytest.raises(MissingInputError, match=r"no device code of ROCm 7\.1 for gfx942 \(it has gfx1100"):
-        here.sdk_family(SPLIT)
-    assert here.sdk_family(unsplit) == "gfx942"
-    assert Devices(family=FAMILY, targets=ALL).sdk_family(unsplit) == FAMILY
-    assert Devices().sdk_family(unsplit) == ""
-    # the newest decides, and may have one layout only
-    newer = offers("rocm", "rocm-sdk-libraries", "rocm-sdk-device-gfx942", version="7.2")
-    assert here.sdk_family([*unsplit, *newer]) == "gfx942"
-    with pytest.raises(RocmError, match=r"ROCm 7\.1 on offer holds .* both layouts"):
-        here.sdk_family([*unsplit, *SPLIT])
+# --- What the sdist of rocm is told ----------------------------------------------------------
+
+ONE_GPU = Devices(family=f"{FAMILY};gfx942", targets=("gfx942",), exact=True)
 
 
-def test_an_index_is_asked_for_what_is_wanted_and_belongs_to_it() -> None:
-    held = {one.distribution: (one,) for one in (*SPLIT, *TORCH)}
-    source = PackageSource(index_urls=("https://x/",))
-    source._indexed.update({name: held.get(name, ()) for name in (*ASKED, *held)})
-    found = known_offers(source, parse_requirements(["torch numpy"]), Devices(family=FAMILY, targets=ALL))
-    assert {one.distribution for one in found} == set(held) - {"amd-torch-device-gfx12-0"}
+@pytest.mark.parametrize(
+    ("devices", "offers", "expected"),
+    [
+        (Devices(family=FAMILY, targets=TARGETS[1:]), SPLIT_ROCM, "gfx1101"),
+        (Devices(family=FAMILY), SPLIT_ROCM, ""),
+        (ONE_GPU, UNSPLIT_ROCM, "gfx942"),
+        (Devices(family=FAMILY, targets=TARGETS), UNSPLIT_ROCM, FAMILY),
+        (Devices(), UNSPLIT_ROCM, ""),
+    ],
+)
+def test_the_sdist_is_told_a_target_or_a_family_by_its_layout(
+    devices: Devices, offers: list[Offer], expected: str
+) -> None:
+    assert devices.sdk_family(offers) == expected
+
+
+def test_names_a_target_without_device_code_of_rocm() -> None:
+    with pytest.raises(MissingInputError, match="gfx942") as caught:
+        ONE_GPU.sdk_family(SPLIT_ROCM)
+
+    assert "gfx1100" in caught.value.message
+
+
+def test_the_newest_rocm_decides_the_layout() -> None:
+    newer = make_offers("rocm", "rocm-sdk-libraries", "rocm-sdk-device-gfx942", version="7.2")
+
+    assert ONE_GPU.sdk_family([*UNSPLIT_ROCM, *newer]) == "gfx942"
+
+
+def test_refuses_a_rocm_of_both_layouts() -> None:
+    with pytest.raises(RocmError, match=r"7\.1"):
+        ONE_GPU.sdk_family([*UNSPLIT_ROCM, *SPLIT_ROCM])
+
+
+# --- What an index is asked for --------------------------------------------------------------
+
+
+@pytest.fixture
+def index_url(tmp_path: Path) -> Iterator[str]:
+    """The address of an index with a page for each package."""
+    for offer in (*SPLIT_ROCM, *TORCH):
+        page = tmp_path / offer.distribution / "index.html"
+        page.parent.mkdir()
+        page.write_text(f'<a href="{offer.name}">x</a>')
+    with served(tmp_path) as url:
+        yield f"{url}/"
+
+
+def test_an_index_is_asked_only_for_packages_of_the_family(index_url: str) -> None:
+    requirements = parse_requirements(["torch numpy"])
+    devices = Devices(family=FAMILY, targets=TARGETS)
+
+    offers = known_offers(PackageSource(index_urls=(index_url,)), requirements, devices)
+
+    every_name = {offer.distribution for offer in (*SPLIT_ROCM, *TORCH)}
+    assert {offer.distribution for offer in offers} == every_name - {"amd-torch-device-gfx12-0"}

@@ -1,5 +1,7 @@
+"""Environments, and the sources that packages come from."""
+
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from urllib.parse import quote
 
@@ -11,45 +13,72 @@ from ci.install.dependencies import mirror
 from core.env.installer import Sources
 from core.errors import EnvironmentSetupError, MissingInputError
 from core.http import served_store
-from core.packages import Offer, RunGroup
+from core.packages import RunGroup
 from core.packages.sources import PackageSource
 from core.run import RunOutputs
-from core.run.records import FileRecord
 from core.stores import Store
 from core.stores.directory import DirectoryStore
+from tests.kit.machines import Answer, Call, VirtualEnvironment, answer_processes
+from tests.kit.small_runs import GROUP, publish_wheel
+
+# --- Where packages come from ----------------------------------------------------------------
 
 
-@pytest.fixture(name="group")
-def group_fixture(store: Store, outputs: RunOutputs, publish: Callable[..., FileRecord]) -> RunGroup:
-    publish("torch", "2.10.0+rocm7.1")
-    return RunGroup(store=store, outputs=outputs, name="g")
+@pytest.fixture
+def group(store: Store, outputs: RunOutputs, tmp_path: Path) -> RunGroup:
+    """A group of a run with a torch, and without pages."""
+    publish_wheel(store, outputs, tmp_path / "dist")
+    return RunGroup(store=store, outputs=outputs, name=GROUP)
 
 
-def test_others_come_from_the_index_that_is_named_the_stores_own_or_the_persons(group: RunGroup) -> None:
-    with others_index(group, "") as theirs:
-        assert theirs is None
-    with others_index(None, "https://deps/") as theirs:
-        assert theirs == Sources(index_url="https://deps/")
+def test_other_packages_come_from_the_persons_index_by_default(group: RunGroup) -> None:
+    with others_index(group, "") as sources:
+        assert sources is None
+
+
+def test_other_packages_come_from_the_named_index() -> None:
+    with others_index(None, "https://deps/") as sources:
+        assert sources == Sources(index_url="https://deps/")
+
+
+def test_other_packages_come_from_the_stores_own_index(group: RunGroup) -> None:
     group.store.put_bytes(mirror().index_key, b"")
-    with others_index(group, "") as theirs:
-        assert theirs is not None
-        assert theirs.index_url.endswith("/python-deps/simple/")
-        assert theirs.index_url.startswith("http://127.0.0.1:")
+
+    with others_index(group, "") as sources:
+        assert sources is not None
+        assert sources.index_url.startswith("http://127.0.0.1:")
+        assert sources.index_url.endswith("/python-deps/simple/")
 
 
-def write_flat(group: RunGroup, *offers: Offer) -> None:
-    links = "".join(f'<a href="{one.name}#sha256={one.sha256}">x</a>' for one in offers)
-    group.store.put_bytes(f"{group.prefix}/index.html", links.encode())
+@pytest.fixture
+def source(group: RunGroup) -> PackageSource:
+    return PackageSource(group=group)
 
 
-def test_a_store_of_this_machine_is_served_and_its_page_waited_for(group: RunGroup) -> None:
-    source = PackageSource(group=group)
-    lacking = r"(?s)does not list.*/out/17-linux/python/g/index.html: .*torch-2\.10"
-    with pytest.raises(MissingInputError, match=lacking), source.opened(source.listed, wait=0):
+def write_page(group: RunGroup, source: PackageSource) -> None:
+    """Write the flat page of a group."""
+    links = [f'<a href="{offer.name}#sha256={offer.sha256}">x</a>' for offer in source.listed]
+    group.store.put_bytes(f"{group.prefix}/index.html", "".join(links).encode())
+
+
+def test_waits_for_the_page_of_a_run(source: PackageSource) -> None:
+    with (
+        pytest.raises(MissingInputError, match=r"index\.html") as caught,
+        source.opened(source.listed, wait=0),
+    ):
         pass
+
+    assert "torch-2.10" in caught.value.message
+
+
+def test_builds_of_a_run_do_not_wait_for_its_page(source: PackageSource) -> None:
     with source.opened(source.listed) as sources:
-        assert sources.find_links, "builds of the run come before its pages"
-    write_flat(group, *source.listed)
+        assert sources.find_links
+
+
+def test_serves_a_store_of_this_machine(group: RunGroup, source: PackageSource) -> None:
+    write_page(group, source)
+
     with source.opened(source.listed, wait=0) as sources:
         (page,) = sources.find_links
         assert page.startswith("http://127.0.0.1:")
@@ -57,93 +86,146 @@ def test_a_store_of_this_machine_is_served_and_its_page_waited_for(group: RunGro
         assert sources.no_index
 
 
-def test_files_that_all_may_read_are_read_in_place(group: RunGroup, monkeypatch: pytest.MonkeyPatch) -> None:
-    source = PackageSource(group=group)
-    write_flat(group, *source.listed)
-    with served_store(group.store) as public:
-        monkeypatch.setattr(DirectoryStore, "url_of", lambda _self, key: f"{public}/{quote(key)}")
-        with source.opened(source.listed) as sources:
-            assert sources.find_links == (f"{public}/{group.prefix}/index.html",)
+@pytest.fixture
+def public_address(group: RunGroup, source: PackageSource, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    """The address at which all may read the store."""
+    write_page(group, source)
+    with served_store(group.store) as address:
+        monkeypatch.setattr(DirectoryStore, "url_of", lambda _store, key: f"{address}/{quote(key)}")
+        yield address
+
+
+def test_reads_files_in_place_that_all_may_read(
+    group: RunGroup, source: PackageSource, public_address: str
+) -> None:
     with source.opened(source.listed) as sources:
-        assert not sources.find_links[0].startswith(public), "nobody answers there: read through the store"
+        assert sources.find_links == (f"{public_address}/{group.prefix}/index.html",)
 
 
-@pytest.fixture(name="made")
-def made_fixture(tmp_path: Path) -> Path:
-    with install.environment(tmp_path / "venv") as target:
+def test_reads_through_the_store_where_nobody_answers(
+    group: RunGroup, source: PackageSource, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_page(group, source)
+    # Nobody listens on port 1.
+    monkeypatch.setattr(DirectoryStore, "url_of", lambda _store, key: f"http://127.0.0.1:1/{quote(key)}")
+
+    with source.opened(source.listed) as sources:
+        assert not sources.find_links[0].startswith("http://127.0.0.1:1/")
+
+
+# --- Environments ----------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def venv(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """An environment of this Python."""
+    folder = tmp_path_factory.mktemp("environments") / "venv"
+    with install.environment(folder) as target:
         assert target.virtual
-        assert target.prefix == tmp_path / "venv"
-    return tmp_path / "venv"
+        assert target.prefix == folder
+    return folder
 
 
 @pytest.mark.processes
-def test_an_environment_is_made_used_again_and_made_anew_when_asked(made: Path) -> None:
-    stray = made / "stray"
-    stray.write_text("")
-    for clean in (False, True):
-        with install.environment(made, clean=clean) as target:
-            assert target.version == sys.version.split()[0]
-            assert stray.exists() is not clean
-    assert install.planned(made).prefix == made
+@pytest.mark.parametrize(("clean", "is_kept"), [(False, True), (True, False)])
+def test_uses_an_environment_again_unless_it_is_to_be_made_anew(
+    venv: Path, *, clean: bool, is_kept: bool
+) -> None:
+    file = venv / "file"
+    file.write_text("")
+
+    with install.environment(venv, clean=clean) as target:
+        assert target.version == sys.version.split()[0]
+        assert file.exists() is is_kept
 
 
 @pytest.mark.processes
-def test_an_interpreter_is_named_by_path_or_version(tmp_path: Path) -> None:
-    version = ".".join(map(str, sys.version_info[:2]))
-    assert install.base_python("") == Path(sys.executable)
-    assert install.base_python(version).exists()
-    assert install.base_python(sys.executable).exists()
-    missing = pytest.raises(EnvironmentSetupError, match=r"There is no Python 3\.99 on this machine")
-    with missing, install.environment(tmp_path / "venv", python="3.99"):
-        pass
-    assert not (tmp_path / "venv").exists()
-    # an empty folder becomes an environment
-    empty = tmp_path / "empty"
-    empty.mkdir()
-    with install.environment(empty) as target:
-        assert target.prefix == empty
+def test_plans_for_the_environment_that_is_there(venv: Path) -> None:
+    assert install.planned(venv).prefix == venv
 
 
-def folder_with_a_file(path: Path) -> None:
-    path.mkdir()
-    (path / "thesis.txt").write_text("years of work")
-
-
-@pytest.mark.parametrize("make", [folder_with_a_file, lambda path: path.write_text("years of work")])
-@pytest.mark.parametrize("clean", [False, True])
 @pytest.mark.processes
-def test_what_is_none_is_never_wiped(tmp_path: Path, make: Callable[[Path], object], *, clean: bool) -> None:
-    place = tmp_path / "thesis"
-    make(place)
+def test_an_empty_folder_becomes_an_environment(tmp_path: Path) -> None:
+    with install.environment(tmp_path) as target:
+        assert target.prefix == tmp_path
+
+
+@pytest.mark.processes
+@pytest.mark.parametrize(
+    "name", ["", ".".join(map(str, sys.version_info[:2])), sys.executable], ids=["none", "version", "path"]
+)
+def test_an_interpreter_is_named_by_path_or_version(name: str) -> None:
+    assert install.base_python(name).exists()
+
+
+@pytest.mark.processes
+def test_refuses_a_python_that_is_not_there(tmp_path: Path) -> None:
+    folder = tmp_path / "venv"
+
     with (
-        pytest.raises(EnvironmentSetupError, match="is not a virtual environment; it is left alone"),
+        pytest.raises(EnvironmentSetupError, match=r"3\.99"),
+        install.environment(folder, python="3.99"),
+    ):
+        pass
+
+    assert not folder.exists()
+
+
+def make_folder_with_file(path: Path) -> Path:
+    path.mkdir()
+    file = path / "thesis.txt"
+    file.write_text("years of work")
+    return file
+
+
+def make_file(path: Path) -> Path:
+    path.write_text("years of work")
+    return path
+
+
+@pytest.mark.parametrize("make", [make_folder_with_file, make_file])
+@pytest.mark.parametrize("clean", [False, True])
+def test_never_wipes_what_is_no_environment(
+    tmp_path: Path, make: Callable[[Path], Path], *, clean: bool
+) -> None:
+    place = tmp_path / "thesis"
+    file = make(place)
+
+    with (
+        pytest.raises(EnvironmentSetupError, match="left alone"),
         install.environment(place, clean=clean),
     ):
         pass
-    assert "years of work" in (place if place.is_file() else place / "thesis.txt").read_text()
+
+    assert file.read_text() == "years of work"
+
+
+@pytest.mark.parametrize("clean", [False, True])
+def test_does_not_plan_for_what_is_no_environment(tmp_path: Path, *, clean: bool) -> None:
+    make_folder_with_file(tmp_path / "thesis")
+
     with pytest.raises(EnvironmentSetupError, match="left alone"):
-        install.planned(place, clean=clean)
+        install.planned(tmp_path / "thesis", clean=clean)
 
 
-@pytest.mark.processes
-def test_one_of_another_python_is_kept_unless_made_anew(made: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (made / "other").write_text("")
-    other = "3.12" if sys.version_info[:2] != (3, 12) else "3.13"
-    asked: list[str] = []
+def test_keeps_an_environment_of_another_python(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    venv = VirtualEnvironment(folder=tmp_path / "venv", python_version="3.12.1")
+    (venv.python.parents[1] / "pyvenv.cfg").write_text("")
+    other = VirtualEnvironment(folder=tmp_path / "other", python_version="3.13.0")
+    other_python = other.python
 
-    def interpreter(python: Path) -> object:
-        asked.append(str(python))
-        return type("Other", (), {"series": other})()
+    def answer(call: Call) -> Answer:
+        if call.words[1:3] == ("python", "find"):
+            return Answer(stdout=f"{other_python}\n")
+        return other.run(call) if call.words[0] == str(other_python) else venv.run(call)
 
-    monkeypatch.setattr(install, "base_python", lambda python: Path(f"/usr/bin/python{python}"))
-    monkeypatch.setattr(
-        install, "_inspected", lambda _: type("Target", (), {"series": "3.1", "version": "3.1.0"})()
-    )
-    monkeypatch.setattr(install, "interpreter", interpreter)
+    answer_processes(monkeypatch, answer)
+
     with (
-        pytest.raises(EnvironmentSetupError, match=rf"is an environment of Python 3\.1, not of {other}"),
-        install.environment(made, python=other),
+        pytest.raises(EnvironmentSetupError, match=r"3\.12") as caught,
+        install.environment(venv.folder, python=str(other_python)),
     ):
         pass
-    assert asked == [f"/usr/bin/python{other}"]
-    assert (made / "other").exists()
+
+    assert "3.13" in caught.value.message
+    assert venv.python.exists()

@@ -54,7 +54,7 @@ def test_names_the_file_and_what_is_wrong_in_it(
 
 
 @pytest.mark.parametrize(
-    ("test", "named"),
+    ("test", "mention"),
     [
         ({"stage": "test_pytorch", "session": "test_smoke", "shards": 2}, "'test_torch'"),
         ({"stage": "test_pytorch", "session": "test_smoke", "platforms": ["linux"]}, "'test_torch'"),
@@ -64,8 +64,8 @@ def test_names_the_file_and_what_is_wrong_in_it(
         ({"stage": "test_torch", "session": "test_torch", "config": "default", "minutes": 999}, "minutes"),
     ],
 )
-def test_refuses_a_test_whose_settings_do_not_fit_together(test: dict[str, object], named: str) -> None:
-    with pytest.raises(ValueError, match=named):
+def test_refuses_a_test_whose_settings_do_not_fit_together(test: dict[str, object], mention: str) -> None:
+    with pytest.raises(ValueError, match=mention):
         data.Test.model_validate(test)
 
 

@@ -204,12 +204,12 @@ def test_trusts_commits_of_the_repository(head: str) -> None:
     assert REPOSITORY in decision.reason
 
 
-@pytest.mark.parametrize(("head", "named"), [("a/b", "fork a/b"), (None, "deleted fork")])
-def test_gives_a_fork_no_credentials(head: str | None, named: str) -> None:
+@pytest.mark.parametrize(("head", "mention"), [("a/b", "fork a/b"), (None, "deleted fork")])
+def test_gives_a_fork_no_credentials(head: str | None, mention: str) -> None:
     decision = decisions.trusted(question("pull_request", pull_request(head=head)))
 
     assert not decision.value
-    assert named in decision.reason
+    assert mention in decision.reason
     assert "no credentials" in decision.reason
 
 

@@ -476,7 +476,7 @@ def test_a_dispatch_chooses_refs_pythons_and_components() -> None:
 
 
 @pytest.mark.parametrize(
-    ("inputs", "named"),
+    ("inputs", "mention"),
     [
         ({"linux_amdgpu_families": "gfx94y"}, "'gfx94x'"),
         ({"windows_amdgpu_families": "gfx950"}, "gfx950-dcgpu is not built on windows"),
@@ -502,11 +502,11 @@ def test_a_dispatch_chooses_refs_pythons_and_components() -> None:
         ({"linux_amdgpu_families": {"a": 1}}, "linux_amdgpu_families"),
     ],
 )
-def test_refuses_a_dispatch_with_a_mistake(inputs: dict[str, Any], named: str) -> None:
+def test_refuses_a_dispatch_with_a_mistake(inputs: dict[str, Any], mention: str) -> None:
     with pytest.raises(UsageError) as caught:
         plan_dispatch(**inputs)
 
-    assert named in str(caught.value)
+    assert mention in str(caught.value)
 
 
 # --- Who is trusted --------------------------------------------------------------------------

@@ -87,11 +87,11 @@ def test_dry_run_names_the_releases_files_and_writes_nothing(candidate_desk: Rel
 
 
 def test_leaves_the_candidate_as_it_was(candidate_desk: ReleaseDesk) -> None:
-    before = candidate_desk.bucket.list("")
+    objects_before = candidate_desk.bucket.list("")
 
     assert candidate_desk.release(*RELEASE) == 0
 
-    assert candidate_desk.bucket.list("") == before
+    assert candidate_desk.bucket.list("") == objects_before
 
 
 def test_decides_on_the_releases_version(candidate_desk: ReleaseDesk) -> None:
@@ -137,11 +137,11 @@ def test_states_the_releases_version_in_every_wheel_and_sidecar(
 
 def test_changes_nothing_where_a_release_was_made_before(candidate_desk: ReleaseDesk) -> None:
     assert candidate_desk.release(*RELEASE) == 0
-    before = candidate_desk.releases.list("")
+    objects_before = candidate_desk.releases.list("")
 
     assert candidate_desk.release(*RELEASE) == 0
 
-    assert candidate_desk.releases.list("") == before
+    assert candidate_desk.releases.list("") == objects_before
     assert "already promoted" in candidate_desk.read_messages()
 
 
@@ -300,11 +300,11 @@ def test_dry_run_names_the_targets_that_are_kept_and_the_wheels_that_are_not(
 
 
 def test_releases_the_device_code_of_kept_targets_and_their_groups(split_desk: ReleaseDesk) -> None:
-    before = split_desk.bucket.list("")
+    objects_before = split_desk.bucket.list("")
 
     assert split_desk.release(*RELEASE, *KEPT_TARGETS) == 0
 
-    assert split_desk.bucket.list("") == before
+    assert split_desk.bucket.list("") == objects_before
     assert released_files(split_desk).keys() == {
         "rocm",
         "rocm-sdk-core",
@@ -373,13 +373,13 @@ def test_says_that_a_release_of_the_same_targets_was_made_before(split_desk: Rel
 
 def test_rejects_other_targets_for_a_version_that_was_released(split_desk: ReleaseDesk) -> None:
     assert split_desk.release(*RELEASE, *KEPT_TARGETS) == 0
-    before = split_desk.releases.list("")
+    objects_before = split_desk.releases.list("")
     split_desk.read_messages()
 
     assert split_desk.release(*RELEASE) == ConflictError.exit_code
 
     assert "gfx942, gfx1201" in split_desk.read_messages()
-    assert split_desk.releases.list("") == before
+    assert split_desk.releases.list("") == objects_before
 
 
 @pytest.fixture

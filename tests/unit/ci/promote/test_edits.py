@@ -176,13 +176,15 @@ def test_keeps_the_rest_of_a_requirement(name: str, extras: str, specifiers: lis
 
     new = requirement(old, CHANGE)
 
-    before = Requirement(old)
-    after = Requirement(new)
-    expected = {str(specifier) for specifier in before.specifier}
+    old_requirement = Requirement(old)
+    new_requirement = Requirement(new)
+    expected = {str(specifier) for specifier in old_requirement.specifier}
     if name.startswith("rocm"):
         expected = {specifier.replace("7.10.0rc2", "7.10.0") for specifier in expected}
-    assert (after.name, after.extras, after.marker) == (before.name, before.extras, before.marker)
-    assert {str(specifier) for specifier in after.specifier} == expected
+    assert new_requirement.name == old_requirement.name
+    assert new_requirement.extras == old_requirement.extras
+    assert new_requirement.marker == old_requirement.marker
+    assert {str(specifier) for specifier in new_requirement.specifier} == expected
     assert requirement(new, CHANGE) == new
 
 
@@ -220,7 +222,7 @@ WHOLE_LITERALS = ("'7.10.0rc2'", '"7.10.0rc2"', "'7.10.0-rc2'", '"7.10.0-rc2"')
 
 @given(st.lists(st.tuples(st.text("ab'\" =\n#,", max_size=12), QUOTED), max_size=6))
 def test_replaces_only_a_version_that_fills_its_quotes(pieces: list[tuple[str, str]]) -> None:
-    text = "".join(f"{before}\n{version}\n" for before, version in pieces)
+    text = "".join(f"{filler}\n{version}\n" for filler, version in pieces)
     expected: list[str] = []
     for line in text.split("\n"):
         quote = line[:1]

@@ -25,7 +25,7 @@ OVERRIDE = ("--override-by", "A. Person", "--override-reason", "The runner's dri
 def staged_wheel(desk: ReleaseDesk, *, name: str, family: str = GFX94) -> str:
     """Return the key of a staged wheel by the beginning of its name."""
     prefix = f"v2-staging/{family}"
-    keys = [stored.key for stored in desk.bucket.list(prefix, recursive=False)]
+    keys = [stored_object.key for stored_object in desk.bucket.list(prefix, recursive=False)]
     return next(key for key in keys if key.startswith(f"{prefix}/{name}") and key.endswith(".whl"))
 
 
@@ -98,11 +98,11 @@ def test_changes_nothing_where_a_set_was_promoted_before(desk: ReleaseDesk) -> N
     desk.publish(GFX94)
     assert desk.stage() == 0
     assert desk.promote() == 0
-    before = desk.bucket.list("")
+    objects_before = desk.bucket.list("")
 
     assert desk.promote() == 0
 
-    assert desk.bucket.list("") == before
+    assert desk.bucket.list("") == objects_before
     assert "already promoted by the release job" in desk.read_messages()
 
 
@@ -444,8 +444,8 @@ def test_rejects_cells_that_were_built_from_different_commits(desk: ReleaseDesk)
 def test_rejects_a_run_whose_records_are_gone(desk: ReleaseDesk) -> None:
     desk.publish(GFX94)
     assert desk.stage() == 0
-    for stored in desk.run_store.list("17-linux/manifests"):
-        desk.run_store.delete(stored.key)
+    for stored_object in desk.run_store.list("17-linux/manifests"):
+        desk.run_store.delete(stored_object.key)
 
     error = desk.read_refusal()
 
@@ -571,11 +571,11 @@ def test_removing_a_set_changes_nothing_without_write(desk: ReleaseDesk) -> None
     desk.publish(GFX94)
     assert desk.stage() == 0
     assert desk.promote() == 0
-    before = release_desk.etags_in(desk.bucket)
+    objects_before = release_desk.etags_in(desk.bucket)
 
     assert desk.check_indexes("--remove", TORCH_SET) == 0
 
-    assert release_desk.etags_in(desk.bucket) == before
+    assert release_desk.etags_in(desk.bucket) == objects_before
     assert "nothing is changed yet" in desk.read_messages()
 
 
@@ -591,7 +591,7 @@ def test_rejects_removing_a_set_that_was_never_released(desk: ReleaseDesk) -> No
 def words_in_index(desk: ReleaseDesk, area: str, family: str) -> str:
     """Return the flat page and the keys of an index as one text."""
     page = desk.bucket.read(f"{area}/{family}/index.html").decode()
-    keys = [stored.key for stored in desk.bucket.list(f"{area}/{family}")]
+    keys = [stored_object.key for stored_object in desk.bucket.list(f"{area}/{family}")]
     return "\n".join([page, *keys])
 
 
@@ -665,7 +665,7 @@ def test_removing_the_last_set_leaves_no_wheel(desk: ReleaseDesk) -> None:
     assert desk.check_indexes("--remove", ROCM_SET, "--write") == 0
     assert desk.check_indexes() == 0
 
-    keys = [stored.key for stored in desk.bucket.list("")]
+    keys = [stored_object.key for stored_object in desk.bucket.list("")]
     assert [key for key in keys if key.endswith((".whl", ".tar.gz"))] == []
 
 
@@ -683,10 +683,10 @@ def test_rejects_a_yank_without_a_reason_or_a_released_version(
     desk.publish(GFX94)
     assert desk.stage() == 0
     assert desk.promote() == 0
-    before = release_desk.etags_in(desk.bucket)
+    objects_before = release_desk.etags_in(desk.bucket)
 
     assert desk.check_indexes(*options) == UsageError.exit_code
-    assert release_desk.etags_in(desk.bucket) == before
+    assert release_desk.etags_in(desk.bucket) == objects_before
 
 
 def test_proposes_the_released_version_for_a_yank(desk: ReleaseDesk) -> None:

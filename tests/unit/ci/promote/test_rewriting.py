@@ -221,12 +221,12 @@ def test_writes_the_bytes_that_a_build_of_the_release_writes(tmp_path: Path) -> 
 
 def test_describes_every_rewritten_file_and_keeps_its_source(tmp_path: Path) -> None:
     candidates = write_candidates(tmp_path / "old")
-    before = digests_in(tmp_path / "old")
+    digests_before = digests_in(tmp_path / "old")
 
     results = rewrite_set(candidates, tmp_path / "new", CHANGE, expected=EXPECTATIONS)
 
-    assert [result.plan.source for result in results] == sorted(before)
-    assert digests_in(tmp_path / "old") == before
+    assert [result.plan.source for result in results] == sorted(digests_before)
+    assert digests_in(tmp_path / "old") == digests_before
     for result in results:
         assert result.file.path == tmp_path / "new" / result.plan.target
         assert result.file.sha256 == wheels.sha256(result.file.path)

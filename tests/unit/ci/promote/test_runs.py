@@ -161,12 +161,12 @@ def test_does_not_take_the_manifest_of_a_rocm_build_for_a_record(tmp_path: Path)
     store = DirectoryStore(tmp_path / "runs")
     run = runs.run_outputs()
     runs.publish_rocm(store, run, tmp_path / "dist", family=FAMILY)
-    before = read_group(store, run, FAMILY)
+    group_before = read_group(store, run, FAMILY)
     key = f"{run.manifests_prefix(FAMILY)}/therock_manifest.json"
     store.put_bytes(key, b'{"rocm_version": "7.10.0"}')
 
-    assert read_group(store, run, FAMILY) == before
-    assert before.records
+    assert read_group(store, run, FAMILY) == group_before
+    assert group_before.records
 
 
 # The verb
@@ -348,11 +348,11 @@ def rehearsal_desk(desk: ReleaseDesk) -> ReleaseDesk:
 def test_keeps_rehearsals_out_of_a_bucket_of_real_wheels(desk: ReleaseDesk) -> None:
     desk.publish(FAMILY)
     assert desk.stage() == 0
-    before = desk.bucket.list("")
+    objects_before = desk.bucket.list("")
 
     assert desk.stage(*REHEARSAL) == UsageError.exit_code
     assert desk.promote(release_type="rehearsal") == UsageError.exit_code
-    assert desk.bucket.list("") == before
+    assert desk.bucket.list("") == objects_before
 
 
 def test_rejects_rehearsing_with_real_wheels(desk: ReleaseDesk) -> None:

@@ -62,11 +62,15 @@ def test_writes_nothing_where_a_set_was_promoted_before() -> None:
     assert run_ci("stage", "--run-id", RUN.run_id, *NIGHTLY) == 0
     assert run_ci("promote", *NIGHTLY, "--by", "the first") == 0
     bucket = open_store("s3://therock-nightly-python", root=ROOT)
-    before = [(stored.key, stored.etag, stored.modified) for stored in bucket.list("")]
+    objects_before = [
+        (stored_object.key, stored_object.etag, stored_object.modified) for stored_object in bucket.list("")
+    ]
 
     assert run_ci("promote", *NIGHTLY, "--by", "the second") == 0
 
-    assert [(stored.key, stored.etag, stored.modified) for stored in bucket.list("")] == before
+    assert [
+        (stored_object.key, stored_object.etag, stored_object.modified) for stored_object in bucket.list("")
+    ] == objects_before
 
 
 @pytest.mark.usefixtures("run_store")

@@ -25,7 +25,7 @@ from tests.kit import provenance as samples
 from tests.kit.servers import Quiet, served
 
 RUN = samples.run_records()
-MADE_TORCH = next(made for made in made_files(RUN) if made.file == samples.TORCH)
+MADE_TORCH = next(made_file for made_file in made_files(RUN) if made_file.file == samples.TORCH)
 STATEMENT = statement(RUN, MADE_TORCH)
 STATEMENT_NAME = "x.intoto.json"
 

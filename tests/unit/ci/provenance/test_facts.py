@@ -18,14 +18,14 @@ from tests.kit.provenance import digest_of
 COMMIT = "1" * 40
 
 
-def made_file(run: RunRecords, file: FileRecord) -> MadeFile:
+def describe_file(run: RunRecords, file: FileRecord) -> MadeFile:
     """Return what a run's records say of a file."""
-    return next(made for made in facts.made_files(run) if made.file.name == file.name)
+    return next(made_file for made_file in facts.made_files(run) if made_file.file.name == file.name)
 
 
-def material(made: MadeFile, name: str) -> Material:
+def material(made_file: MadeFile, name: str) -> Material:
     """Return a material by its name."""
-    return next(material for material in made.materials if material.name == name)
+    return next(material for material in made_file.materials if material.name == name)
 
 
 # Files and the steps that made them
@@ -35,8 +35,12 @@ def test_lists_every_file_once_by_name() -> None:
     made_files = facts.made_files(samples.run_records())
 
     files = (samples.ROCM, samples.CORE, samples.TRITON, samples.TORCH)
-    assert [made.file.name for made in made_files] == sorted(file.name for file in files)
-    assert {made.by.record.stage for made in made_files} == {"build_rocm", "build_triton", "build_torch"}
+    assert [made_file.file.name for made_file in made_files] == sorted(file.name for file in files)
+    assert {made_file.by.record.stage for made_file in made_files} == {
+        "build_rocm",
+        "build_triton",
+        "build_torch",
+    }
 
 
 def test_lists_no_file_of_another_group() -> None:
@@ -46,17 +50,17 @@ def test_lists_no_file_of_another_group() -> None:
 def test_lists_no_file_of_a_failed_step() -> None:
     run = samples.run_records(samples.apex_record(status="failed"))
 
-    assert [made.file.name for made in facts.made_files(run)] == [
-        made.file.name for made in facts.made_files(samples.run_records())
+    assert [made_file.file.name for made_file in facts.made_files(run)] == [
+        made_file.file.name for made_file in facts.made_files(samples.run_records())
     ]
 
 
 def test_prefers_a_build_to_an_upload_of_the_same_bytes() -> None:
     upload = samples.step_record("upload-1", samples.TORCH, python="", torch_ref="")
 
-    made = made_file(samples.run_records(upload), samples.TORCH)
+    made_file = describe_file(samples.run_records(upload), samples.TORCH)
 
-    assert made.by.record.stage == "build_torch"
+    assert made_file.by.record.stage == "build_torch"
 
 
 def test_prefers_later_bytes_to_a_build_of_earlier_ones() -> None:
@@ -65,21 +69,21 @@ def test_prefers_later_bytes_to_a_build_of_earlier_ones() -> None:
         "upload-1", other_bytes, python="", torch_ref="", started="2026-11-21T00:00:00+00:00"
     )
 
-    made = made_file(samples.run_records(upload), samples.TORCH)
+    made_file = describe_file(samples.run_records(upload), samples.TORCH)
 
-    assert made.by.record.stage == "upload-1"
-    assert made.build_type == ""
-    assert made.materials == ()
+    assert made_file.by.record.stage == "upload-1"
+    assert made_file.build_type == ""
+    assert made_file.materials == ()
 
 
 # Materials
 
 
 def test_rocm_packages_come_from_a_commit_and_the_artifacts_that_were_fetched_for_them() -> None:
-    made = made_file(samples.run_records(), samples.CORE)
+    made_file = describe_file(samples.run_records(), samples.CORE)
 
-    assert material(made, "rocm").digest == {"gitCommit": samples.ROCM_COMMIT}
-    assert material(made, samples.ARTIFACT).digest == {"sha256": digest_of("blas")}
+    assert material(made_file, "rocm").digest == {"gitCommit": samples.ROCM_COMMIT}
+    assert material(made_file, samples.ARTIFACT).digest == {"sha256": digest_of("blas")}
 
 
 def test_names_no_artifacts_that_were_fetched_into_another_folder() -> None:
@@ -87,20 +91,20 @@ def test_names_no_artifacts_that_were_fetched_into_another_folder() -> None:
     records = tuple(samples.recorded(record) for record in (samples.fetch_record(), built_elsewhere))
     run = RunRecords(prefix=samples.RUN.prefix, groups={samples.GROUP: records})
 
-    made = made_file(run, samples.CORE)
+    made_file = describe_file(run, samples.CORE)
 
-    assert samples.ARTIFACT not in {material.name for material in made.materials}
+    assert samples.ARTIFACT not in {material.name for material in made_file.materials}
 
 
 @pytest.fixture
 def torch_from_indexes() -> MadeFile:
-    """Return a torch whose dependencies no build of the run made."""
+    """Return a torch whose dependencies no build of the run made_file."""
     inputs = {
         "rocm": ["7.10.0", "split", "the release index"],
         "dependencies": {"triton": {"requirement": "triton==3.5.1"}, "torch": {"digest": digest_of("gone")}},
     }
     run = samples.run_records(torch=samples.torch_record(inputs))
-    return made_file(run, samples.TORCH)
+    return describe_file(run, samples.TORCH)
 
 
 def test_names_packages_of_an_index_by_version(torch_from_indexes: MadeFile) -> None:

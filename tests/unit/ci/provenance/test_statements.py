@@ -28,8 +28,8 @@ BILL_KEY = f"{RUN.prefix}/{facts.SBOM}"
 
 def statement_of(run: RunRecords, file: FileRecord) -> dict[str, Any]:
     """Return the statement of a file of a run."""
-    made = next(made for made in facts.made_files(run) if made.file.name == file.name)
-    return statement(run, made)
+    made_file = next(made_file for made_file in facts.made_files(run) if made_file.file.name == file.name)
+    return statement(run, made_file)
 
 
 def bill_of(run: RunRecords) -> dict[str, Any]:
@@ -271,7 +271,7 @@ def statement_key(file: FileRecord, run: RunOutputs = RUN) -> str:
 def test_writes_a_statement_of_every_built_file_and_a_bill(store: MemoryStore) -> None:
     written = write_provenance(store, RUN)
 
-    assert [outcome for _made, outcome in written.made] == ["written"] * 4
+    assert [outcome for _file, outcome in written.made] == ["written"] * 4
     assert written.sbom == BILL_KEY
     assert written.sbom_outcome == "written"
     assert written.without == ()
@@ -291,24 +291,24 @@ def test_names_documents_of_the_store_by_their_digests(store: MemoryStore) -> No
 
 def test_writes_nothing_where_nothing_has_changed(store: MemoryStore) -> None:
     write_provenance(store, RUN)
-    before = dict(store.objects)
+    objects_before = dict(store.objects)
 
     written = write_provenance(store, RUN)
 
-    assert {outcome for _made, outcome in written.made} == {"unchanged"}
+    assert {outcome for _file, outcome in written.made} == {"unchanged"}
     assert written.sbom_outcome == "unchanged"
-    assert store.objects == before
+    assert store.objects == objects_before
 
 
 @pytest.mark.parametrize("key", [BILL_KEY, statement_key(samples.CORE)], ids=["bill", "statement"])
 def test_restores_what_was_lost_to_the_byte(store: MemoryStore, key: str) -> None:
     write_provenance(store, RUN)
-    before = dict(store.objects)
+    objects_before = dict(store.objects)
     store.delete(key)
 
     write_provenance(store, RUN)
 
-    assert store.objects == before
+    assert store.objects == objects_before
 
 
 def test_writes_statements_of_one_group_and_the_bill_of_all(store: MemoryStore) -> None:
@@ -317,7 +317,7 @@ def test_writes_statements_of_one_group_and_the_bill_of_all(store: MemoryStore) 
 
     written = write_provenance(store, RUN, "cpu")
 
-    assert [made.file.name for made, _outcome in written.made] == ["torch-3.whl"]
+    assert [made_file.file.name for made_file, _outcome in written.made] == ["torch-3.whl"]
     assert store.list(f"{RUN.prefix}/provenance/{GROUP}") == []
     names = {part["name"] for part in json.loads(store.objects[BILL_KEY])["components"]}
     assert {"torch", "triton", "rocm-sdk-core"} <= names
@@ -337,12 +337,12 @@ def test_rejects_a_run_without_records(empty: MemoryStore) -> None:
 
 def test_rejects_a_run_in_which_every_build_failed(empty: MemoryStore) -> None:
     samples.write_record(empty, samples.step_record("build_torch", status="failed"))
-    before = dict(empty.objects)
+    objects_before = dict(empty.objects)
 
     with pytest.raises(MissingInputError):
         write_provenance(empty, RUN)
 
-    assert empty.objects == before
+    assert empty.objects == objects_before
 
 
 def test_rejects_a_run_of_uploads_alone(empty: MemoryStore) -> None:
@@ -357,7 +357,7 @@ def test_names_the_files_without_a_statement(empty: MemoryStore) -> None:
 
     written = write_provenance(empty, RUN)
 
-    assert [made.file.name for made in written.without] == [samples.UPLOADED.name]
+    assert [made_file.file.name for made_file in written.without] == [samples.UPLOADED.name]
 
 
 UNREADABLE_RECORDS = pytest.mark.parametrize(

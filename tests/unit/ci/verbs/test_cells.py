@@ -147,7 +147,7 @@ def test_leaves_out_excluded_cells() -> None:
 
 
 @pytest.mark.parametrize(
-    ("changes", "named"),
+    ("changes", "mention"),
     [
         ({"gpu_families": ("gfx90c",)}, "'gfx90c'"),
         ({"torch_refs": ("nigtly",)}, "'nightly'"),
@@ -155,20 +155,20 @@ def test_leaves_out_excluded_cells() -> None:
         ({"pythons": ("3.9",)}, "'3.9'"),
     ],
 )
-def test_refuses_an_exclusion_that_matches_nothing(changes: dict[str, Any], named: str) -> None:
+def test_refuses_an_exclusion_that_matches_nothing(changes: dict[str, Any], mention: str) -> None:
     mistaken = {**EXCLUSION, **changes}
 
     with pytest.raises(DataError, match="exclude") as caught:
         expand(matrix(exclude=(mistaken,), gpu_families=TWO_FAMILIES), refs(), "linux")
 
-    assert named in str(caught.value)
+    assert mention in str(caught.value)
 
 
 # --- Mistakes --------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
-    ("changes", "named"),
+    ("changes", "mention"),
     [
         ({"torch_refs": ("nigtly",)}, "'nightly'"),
         ({"torch_refs": ("release/2.10", "release-2.10")}, "one folder"),
@@ -178,11 +178,11 @@ def test_refuses_an_exclusion_that_matches_nothing(changes: dict[str, Any], name
         ({"pythons": ("3.99",)}, "no cell on linux"),
     ],
 )
-def test_refuses_a_matrix_with_a_mistake(changes: dict[str, Any], named: str) -> None:
+def test_refuses_a_matrix_with_a_mistake(changes: dict[str, Any], mention: str) -> None:
     with pytest.raises(DataError) as caught:
         expand(matrix(**changes), refs(), "linux")
 
-    assert named in str(caught.value)
+    assert mention in str(caught.value)
 
 
 def test_takes_as_many_cells_as_ci_does() -> None:

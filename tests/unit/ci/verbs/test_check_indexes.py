@@ -17,8 +17,8 @@ from tests.kit.front_doors import run_verb
 from tests.kit.runs import STARTED
 
 
-def check_indexes(store: Path, *words: str) -> int:
-    return run_verb("ci", "check-indexes", "--store", store, *words)
+def check_indexes(store: Path, *options: str) -> int:
+    return run_verb("ci", "check-indexes", "--store", store, *options)
 
 
 @pytest.fixture
@@ -69,9 +69,9 @@ def test_writes_a_lost_page_when_asked(store: Path, page: str) -> None:
     assert check_indexes(store) == 0
 
 
-@pytest.mark.parametrize("words", [(), ("--yank=torch==2", "--reason=x")])
-def test_refuses_a_store_without_an_index(tmp_path: Path, words: tuple[str, ...]) -> None:
+@pytest.mark.parametrize("options", [(), ("--yank=torch==2", "--reason=x")])
+def test_refuses_a_store_without_an_index(tmp_path: Path, options: tuple[str, ...]) -> None:
     empty_store = tmp_path / "empty"
     empty_store.mkdir()
 
-    assert check_indexes(empty_store, *words) == MissingInputError.exit_code
+    assert check_indexes(empty_store, *options) == MissingInputError.exit_code

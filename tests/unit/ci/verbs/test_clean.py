@@ -44,9 +44,9 @@ def clean_fixture(checkout: Path, capsys: pytest.CaptureFixture[str]) -> Clean:
     """Run the verb in the checkout; return the lines that it prints."""
     assert checkout.is_dir()
 
-    def run(*words: str) -> list[str]:
+    def run(*options: str) -> list[str]:
         capsys.readouterr()
-        assert run_verb("ci", "clean", *words) == 0
+        assert run_verb("ci", "clean", *options) == 0
         return [" ".join(line.split()) for line in capsys.readouterr().err.splitlines()]
 
     return run
@@ -62,11 +62,11 @@ def runs_in(checkout: Path) -> list[str]:
     return sorted(path.name for path in (checkout / "out").glob("*-linux"))
 
 
-@pytest.mark.parametrize("words", [(), ("--yes", "--dry-run")])
+@pytest.mark.parametrize("options", [(), ("--yes", "--dry-run")])
 def test_lists_what_can_be_freed_and_frees_nothing(
-    clean: Clean, checkout: Path, words: tuple[str, ...]
+    clean: Clean, checkout: Path, options: tuple[str, ...]
 ) -> None:
-    lines = clean(*words)
+    lines = clean(*options)
 
     assert line_of(lines, "src/main/.builds/torch-1").startswith("builds")
     assert "1.0 KiB" in line_of(lines, "src/main/.builds/torch-1")
@@ -149,15 +149,15 @@ def test_does_not_count_bytes_that_another_folder_shares(clean: Clean, checkout:
 
 
 @pytest.mark.parametrize(
-    ("words", "named"),
+    ("options", "mention"),
     [(("--older-than", "30d"), "30d"), (("--keep-run", "71"), "'17'"), (("--what", "run"), "runs")],
 )
 def test_a_mistake_frees_nothing(
-    checkout: Path, capsys: pytest.CaptureFixture[str], words: tuple[str, ...], named: str
+    checkout: Path, capsys: pytest.CaptureFixture[str], options: tuple[str, ...], mention: str
 ) -> None:
-    assert run_verb("ci", "clean", "--yes", *words) == UsageError.exit_code
+    assert run_verb("ci", "clean", "--yes", *options) == UsageError.exit_code
 
-    assert named in capsys.readouterr().err
+    assert mention in capsys.readouterr().err
     for folder in FOLDERS:
         assert (checkout / folder).is_dir()
 

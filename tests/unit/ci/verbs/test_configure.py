@@ -202,7 +202,7 @@ def test_suggests_the_family_that_is_meant(configure: Configure) -> None:
 
 
 @pytest.mark.parametrize(
-    ("words", "error", "named"),
+    ("words", "error", "mention"),
     [
         ((), UsageError, "no event"),
         (("--label", "x"), UsageError, "no event"),
@@ -216,12 +216,12 @@ def test_suggests_the_family_that_is_meant(configure: Configure) -> None:
     ],
 )
 def test_reports_a_mistake_without_a_traceback(
-    configure: Configure, words: tuple[str, ...], error: type[FatalError], named: str
+    configure: Configure, words: tuple[str, ...], error: type[FatalError], mention: str
 ) -> None:
     ended = configure(*words)
 
     assert ended.exit_code == error.exit_code
-    assert named in ended.stderr
+    assert mention in ended.stderr
     assert "Traceback" not in ended.stderr
 
 

@@ -150,7 +150,7 @@ def test_says_that_a_cell_failed_as_far_as_the_page_goes_back(
 
 
 @pytest.mark.parametrize(
-    ("words", "named"),
+    ("words", "mention"),
     [
         (["--torch-ref", "sample"], "sample"),
         (["--gpu-family", "cpu", "--platform", "linux"], "cpu"),
@@ -158,19 +158,19 @@ def test_says_that_a_cell_failed_as_far_as_the_page_goes_back(
     ],
 )
 def test_names_what_no_run_has_and_where_it_looked(
-    store: Store, capsys: pytest.CaptureFixture[str], words: list[str], named: str
+    store: Store, capsys: pytest.CaptureFixture[str], words: list[str], mention: str
 ) -> None:
     write_run(store, "7")
 
     assert history(store, *words) == MissingInputError.exit_code
 
     message = capsys.readouterr().err
-    assert f"builds of {named}" in message
+    assert f"builds of {mention}" in message
     assert store.url in message
 
 
 @pytest.mark.parametrize(
-    ("words", "named"),
+    ("words", "mention"),
     [
         (["--torch-ref", "nihgtly"], "'nightly'"),
         (["--gpu-family", "gfx94X"], "'gfx94X-dcgpu'"),
@@ -179,11 +179,11 @@ def test_names_what_no_run_has_and_where_it_looked(
     ],
 )
 def test_refuses_options_that_name_no_runs(
-    store: Store, capsys: pytest.CaptureFixture[str], words: list[str], named: str
+    store: Store, capsys: pytest.CaptureFixture[str], words: list[str], mention: str
 ) -> None:
     for platform in get_args(Platform):
         write_run(store, "7", platform=platform)
 
     assert history(store, *words) == UsageError.exit_code
 
-    assert named in capsys.readouterr().err
+    assert mention in capsys.readouterr().err

@@ -70,8 +70,8 @@ def store(tmp_path: Path) -> DirectoryStore:
     return DirectoryStore(tmp_path / "store")
 
 
-def mirror(store: DirectoryStore, *words: str) -> int:
-    return run_verb("ci", "mirror-deps", "--store", store.root, *words)
+def mirror(store: DirectoryStore, *options: str) -> int:
+    return run_verb("ci", "mirror-deps", "--store", store.root, *options)
 
 
 def test_a_dry_run_names_files_and_writes_nothing(

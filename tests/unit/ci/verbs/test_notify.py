@@ -158,7 +158,7 @@ def send_to_slack(status: int) -> list[str]:
     return [message["text"] for message in Slack.messages]
 
 
-def test_tells_slack(capsys: pytest.CaptureFixture[str]) -> None:
+def test_tells_slack_of_a_failed_run(capsys: pytest.CaptureFixture[str]) -> None:
     assert send_to_slack(200) == ["CI: 1 failed"]
 
     assert "warning" not in capsys.readouterr().err

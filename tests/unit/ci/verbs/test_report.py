@@ -181,14 +181,16 @@ def test_the_first_run_is_held_against_none(
 
 
 @pytest.mark.usefixtures("wheel")
-@pytest.mark.parametrize(("requested", "named"), [("previous", "None of the last 25 runs"), ("16", "Run 16")])
+@pytest.mark.parametrize(
+    ("requested", "mention"), [("previous", "None of the last 25 runs"), ("16", "Run 16")]
+)
 def test_refuses_a_run_to_compare_with_that_is_not_there(
-    run_options: list[str], capsys: pytest.CaptureFixture[str], requested: str, named: str
+    run_options: list[str], capsys: pytest.CaptureFixture[str], requested: str, mention: str
 ) -> None:
     exit_code = run_verb("ci", "report", "--json", *run_options, "--against", requested)
 
     assert exit_code == MissingInputError.exit_code
-    assert named in capsys.readouterr().err
+    assert mention in capsys.readouterr().err
 
 
 @pytest.fixture

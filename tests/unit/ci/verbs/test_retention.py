@@ -32,8 +32,8 @@ STAGING = documents.folder(documents.STAGING, FAMILY)
 DAY = 86_400
 
 
-def run_retention(store: str, *words: str, release_type: str = "nightly") -> int:
-    return run_verb("ci", "retention", "--store", store, "--release-type", release_type, *words)
+def run_retention(store: str, *options: str, release_type: str = "nightly") -> int:
+    return run_verb("ci", "retention", "--store", store, "--release-type", release_type, *options)
 
 
 @pytest.fixture(autouse=True)
@@ -295,7 +295,7 @@ def test_refuses_an_unknown_policy(runs: DirectoryStore) -> None:
 
 
 @pytest.mark.parametrize(
-    ("words", "error"),
+    ("options", "error"),
     [
         (("--dry-run",), MissingInputError),
         (("--today", "yesterday"), UsageError),
@@ -303,9 +303,9 @@ def test_refuses_an_unknown_policy(runs: DirectoryStore) -> None:
     ],
 )
 def test_refuses_an_empty_store_and_text_that_is_not_a_day(
-    folder: DirectoryStore, words: tuple[str, ...], error: type[FatalError]
+    folder: DirectoryStore, options: tuple[str, ...], error: type[FatalError]
 ) -> None:
-    assert run_retention(folder.url, *words) == error.exit_code
+    assert run_retention(folder.url, *options) == error.exit_code
 
 
 @pytest.mark.parametrize(
@@ -338,8 +338,8 @@ def test_keeps_a_run_whose_wheels_are_staged(
     if is_staged:
         releases.put_bytes(key, b"x")
 
-    words = ("--yes", "--at-most", "100", "--distribution-store", releases.url)
-    assert run_retention(runs.url, *words) == 0
+    options = ("--yes", "--at-most", "100", "--distribution-store", releases.url)
+    assert run_retention(runs.url, *options) == 0
 
     assert runs_of(runs) == kept
 

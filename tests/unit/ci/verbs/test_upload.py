@@ -23,6 +23,7 @@ from core.stores import Store
 from core.stores.directory import DirectoryStore
 from core.wheel import distributions
 from tests.kit.front_doors import run_verb
+from tests.kit.memory_store import MemoryStore
 from tests.kit.runs import STARTED, write_record
 from tests.kit.small_runs import GROUP, publish_wheel
 from tests.kit.wheels import write_broken_wheel, write_wheel
@@ -382,6 +383,33 @@ def test_refuses_another_wheel_from_other_inputs(tmp_path: Path, input_digest: s
 
     with pytest.raises(StoreError, match=r"triton-3\.6\.0"):
         upload_triton(tmp_path, "second", content="second", input_digest=input_digest)
+
+
+# --- How much a store is asked ---------------------------------------------------------------
+
+
+def requests_of_second_upload(root: Path, monkeypatch: pytest.MonkeyPatch, wheels: int) -> int:
+    """Upload wheels twice; return how many requests the second time took, pages included."""
+    store = MemoryStore(folder_pages=False)
+    monkeypatch.setattr(Common, "open_store", lambda _: store)
+    common = Common(root=root, run_id="17", store="s3://bucket")
+    for number in range(wheels):
+        write_wheel(root / "wheels", name=f"project{number}", version="1")
+    upload.write_pages(common, {GROUP: upload_folder(common, root / "wheels")})
+    store.calls.clear()
+
+    upload.write_pages(common, {GROUP: upload_folder(common, root / "wheels")})
+
+    return len(store.calls)
+
+
+def test_an_upload_of_unchanged_wheels_makes_no_request_for_each(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for_one_wheel = requests_of_second_upload(tmp_path / "one", monkeypatch, wheels=1)
+    for_six_wheels = requests_of_second_upload(tmp_path / "six", monkeypatch, wheels=6)
+
+    assert for_six_wheels == for_one_wheel
 
 
 # --- Dry runs --------------------------------------------------------------------------------

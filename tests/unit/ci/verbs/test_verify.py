@@ -93,8 +93,8 @@ def run(tmp_path: Path) -> Run:
     return Run(store=store, outputs=outputs, file=file, record=record)
 
 
-def verify(*words: object) -> int:
-    return run_verb("ci", "verify", *words)
+def verify(*options: object) -> int:
+    return run_verb("ci", "verify", *options)
 
 
 # --- A wheel in a run ------------------------------------------------------------------------
@@ -125,7 +125,7 @@ def test_no_statement_steers_the_terminal(run: Run, capsys: pytest.CaptureFixtur
     assert "\x1b" not in printed
 
 
-def test_prints_json(run: Run, capsys: pytest.CaptureFixture[str]) -> None:
+def test_prints_a_verified_wheel_as_json(run: Run, capsys: pytest.CaptureFixture[str]) -> None:
     assert verify("--json", run.wheel) == 0
 
     (verified,) = json.loads(capsys.readouterr().out)
@@ -153,7 +153,7 @@ def test_verifies_a_copy_of_a_wheel_of_the_named_run(run: Run, copied_wheel: Pat
 
 
 @pytest.mark.parametrize(
-    ("words", "place"),
+    ("options", "place"),
     [
         (("--run-id=124", "--platform=linux"), "124-linux"),
         (("--run-id=123", "--platform=windows"), "123-windows"),
@@ -163,10 +163,10 @@ def test_names_the_run_that_has_no_record_of_a_copy(
     run: Run,
     copied_wheel: Path,
     capsys: pytest.CaptureFixture[str],
-    words: tuple[str, ...],
+    options: tuple[str, ...],
     place: str,
 ) -> None:
-    exit_code = verify(copied_wheel, *words, f"--store={run.store.url}")
+    exit_code = verify(copied_wheel, *options, f"--store={run.store.url}")
 
     assert exit_code == MissingInputError.exit_code
     message = capsys.readouterr().err
@@ -267,7 +267,7 @@ Change = Callable[[Run], None]
 
 
 @pytest.mark.parametrize(
-    ("change", "error", "named"),
+    ("change", "error", "mention"),
     [
         pytest.param(add_member_to_wheel, ProvenanceError, "another SHA-256", id="changed wheel"),
         pytest.param(
@@ -326,14 +326,14 @@ Change = Callable[[Run], None]
     ],
 )
 def test_refuses_a_wheel_with_one_message(
-    run: Run, capsys: pytest.CaptureFixture[str], change: Change, error: type[FatalError], named: str
+    run: Run, capsys: pytest.CaptureFixture[str], change: Change, error: type[FatalError], mention: str
 ) -> None:
     change(run)
 
     assert verify(run.wheel) == error.exit_code
 
     printed = capsys.readouterr()
-    assert named in printed.err
+    assert mention in printed.err
     assert printed.err.count("error:") == 1
     assert printed.out == ""
 

@@ -24,7 +24,7 @@ def noise(size: int, seed: int = 0) -> bytes:
     return random.Random(seed).randbytes(size)  # noqa: S311 - test data
 
 
-def words(count: int, seed: int = 0) -> bytes:
+def repeated_words(count: int, seed: int = 0) -> bytes:
     """Return words, which shrink as programs do."""
     generator = random.Random(seed)  # noqa: S311 - test data
     known = [b"hip", b"blas", b"kernel", b"gfx942", b"\0\0\0\0", b"wave", b"lane"]
@@ -101,7 +101,7 @@ def test_edits_are_in_the_archive_and_not_in_the_file(
 
 LARGE_MEMBERS = {
     "noise": noise(15 * PIECE),
-    "words": words(60_000),
+    "words": repeated_words(60_000),
     "both": bytes(8 * PIECE) + noise(15 * PIECE) + b"kernel " * 32_000 + noise(15 * PIECE),
     "a little noise in a long run": bytes(15 * PIECE) + noise(PIECE) + bytes(8 * PIECE),
 }
@@ -172,7 +172,10 @@ def test_packs_any_sequence_of_noise_and_runs(kinds: list[bool], last_size: int)
 
 
 def test_deflates_no_member_again_that_is_known(monkeypatch: pytest.MonkeyPatch) -> None:
-    members = [Member(name="a", source=words(500, 0)), Member(name="b", source=words(500, 1))]
+    members = [
+        Member(name="a", source=repeated_words(500, 0)),
+        Member(name="b", source=repeated_words(500, 1)),
+    ]
     content = pack(members)
     known: dict[bytes, Kept] = {}
     with Workers(jobs=1) as workers:
@@ -208,11 +211,11 @@ def test_lists_members_in_their_order_wherever_they_lie(sized_members: list[Memb
     raw = io.BytesIO()
     writer = ZipWriter(HashingStream(raw))
 
-    written = writer.add(sized_members)
-    written += writer.add([Member(name="f", source=b"6")])
+    written_rows = writer.add(sized_members)
+    written_rows += writer.add([Member(name="f", source=b"6")])
     writer.finish()
 
-    assert [(name, size) for name, _digest, size in written] == [*SIZES.items(), ("f", 1)]
+    assert [(name, size) for name, _digest, size in written_rows] == [*SIZES.items(), ("f", 1)]
     assert list(read_archive(raw.getvalue())) == ["a", "b", "c", "d", "e", "f"]
     with zipfile.ZipFile(raw) as archive:
         by_place = sorted(archive.infolist(), key=lambda info: info.header_offset)
@@ -325,7 +328,7 @@ def inflate(content: bytes) -> bytes:
 
 
 def test_a_run_with_something_behind_it_is_hardly_larger() -> None:
-    content = words(30_000)
+    content = repeated_words(30_000)
 
     closed = packed.deflate_run(content, 5, last=True)
     opened = packed.deflate_run(content, 5, last=False)

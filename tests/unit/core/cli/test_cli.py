@@ -61,9 +61,9 @@ def build(monkeypatch: pytest.MonkeyPatch) -> BuildVerb:
     return verb
 
 
-def call(*words: str) -> int:
+def call(*command_line: str) -> int:
     """Call the front door of a package; return the exit code."""
-    return main("pytorch_build", "Sources to wheels.", VERBS, words)
+    return main("pytorch_build", "Sources to wheels.", VERBS, command_line)
 
 
 # Words
@@ -93,16 +93,16 @@ def test_takes_the_words_of_the_process_by_default(monkeypatch: pytest.MonkeyPat
     assert "project" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("words", [(), ("-h",), ("--help",)], ids=["nothing", "short", "long"])
-def test_help_lists_the_verbs_and_imports_none(words: Sequence[str], capsys: Capture) -> None:
-    assert call(*words) == 0
+@pytest.mark.parametrize("command_line", [(), ("-h",), ("--help",)], ids=["nothing", "short", "long"])
+def test_help_lists_the_verbs_and_imports_none(command_line: Sequence[str], capsys: Capture) -> None:
+    assert call(*command_line) == 0
 
     lines = capsys.readouterr().out.splitlines()
     assert lines[-2:] == ["  build         trees -> wheels", "  check-wheels  wheels -> findings"]
 
 
 @pytest.mark.parametrize(
-    ("words", "mentioned"),
+    ("command_line", "mentioned"),
     [
         (["biuld"], ["'biuld'", "'build'"]),
         (["build"], ["project"]),
@@ -114,8 +114,8 @@ def test_help_lists_the_verbs_and_imports_none(words: Sequence[str], capsys: Cap
     ids=["verb", "missing", "unknown", "misspelt", "abbreviated", "two values"],
 )
 @pytest.mark.usefixtures("build")
-def test_rejects_wrong_words(words: Sequence[str], mentioned: list[str], capsys: Capture) -> None:
-    assert call(*words) == USAGE_ERROR
+def test_rejects_wrong_words(command_line: Sequence[str], mentioned: list[str], capsys: Capture) -> None:
+    assert call(*command_line) == USAGE_ERROR
 
     output = capsys.readouterr().err
     assert output.startswith("error: ")
@@ -142,7 +142,7 @@ def test_no_verb_takes_a_misspelt_option(build: BuildVerb, capsys: Capture) -> N
 
 
 @pytest.mark.parametrize(
-    ("package", "words", "command"),
+    ("package", "command_line", "command"),
     [
         ("pytorch_build", "build torch", "nox -s build_torch"),
         ("pytorch_build", "build torch --python=/x/.nox/build_torch/bin/python", "nox -s build_torch"),
@@ -157,8 +157,8 @@ def test_no_verb_takes_a_misspelt_option(build: BuildVerb, capsys: Capture) -> N
     ],
     ids=["session", "its Python", "chosen Python", "most words", "fewer words", "no session"],
 )
-def test_names_the_session_that_does_a_step_again(package: str, words: str, command: str) -> None:
-    assert again(package, words.split()) == command
+def test_names_the_session_that_does_a_step_again(package: str, command_line: str, command: str) -> None:
+    assert again(package, command_line.split()) == command
 
 
 def test_quotes_the_words_of_a_command() -> None:
@@ -249,8 +249,8 @@ def test_the_error_of_a_tool_ends_in_its_cause_the_command_and_the_log(
 
     call("build", "torch")
 
-    ended, cause, *rest = TOLD
-    assert capsys.readouterr().err.splitlines() == [ended, f"error: {cause}", *rest]
+    ending, cause, *details = TOLD
+    assert capsys.readouterr().err.splitlines() == [ending, f"error: {cause}", *details]
 
 
 def test_the_error_of_a_tool_without_a_cause_ends_in_its_last_lines(

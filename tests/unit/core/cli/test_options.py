@@ -17,12 +17,12 @@ SHARED_BUCKET = "s3://therock-ci-artifacts-external"
 Variables = Mapping[str, str]
 
 
-def parse(*words: str) -> Common:
+def parse(*command_line: str) -> Common:
     """Parse the common options."""
     parser = argparse.ArgumentParser(exit_on_error=False)
     add_common(parser)
     add_store_names(parser)
-    return common_from(parser.parse_args(words))
+    return common_from(parser.parse_args(command_line))
 
 
 def set_variables(monkeypatch: pytest.MonkeyPatch, variables: Variables) -> None:
@@ -45,7 +45,7 @@ def test_without_options_the_local_run_is_in_out() -> None:
 
 
 @pytest.mark.parametrize(
-    ("words", "mentioned"),
+    ("command_line", "mentioned"),
     [
         ("--torch-ref=a --torch-ref=b", ["--torch-ref", "'a'", "'b'"]),
         ("--gpu-family=cpu --amdgpu-family=gfx1100", ["'cpu'", "'gfx1100'"]),
@@ -54,10 +54,10 @@ def test_without_options_the_local_run_is_in_out() -> None:
     ],
 )
 def test_rejects_two_values_of_one_option(
-    words: str, mentioned: list[str], capsys: pytest.CaptureFixture[str]
+    command_line: str, mentioned: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
     with pytest.raises((SystemExit, argparse.ArgumentError)):
-        parse(*words.split())
+        parse(*command_line.split())
 
     output = capsys.readouterr().err
     assert all(name in output for name in mentioned)
@@ -153,7 +153,7 @@ def test_source_trees_lie_where_the_variable_says(monkeypatch: pytest.MonkeyPatc
 
 
 @pytest.mark.parametrize(
-    ("words", "store", "read_store"),
+    ("command_line", "store", "read_store"),
     [
         # A run of CI is read from its bucket where out/ lacks it.
         ("", "out", ""),
@@ -171,8 +171,8 @@ def test_source_trees_lie_where_the_variable_says(monkeypatch: pytest.MonkeyPatc
         ("--run-id=17 --store b --store b", "b", ""),
     ],
 )
-def test_a_run_of_the_main_repository_has_a_place(words: str, store: str, read_store: str) -> None:
-    common = parse(*words.split())
+def test_a_run_of_the_main_repository_has_a_place(command_line: str, store: str, read_store: str) -> None:
+    common = parse(*command_line.split())
 
     assert common.store == store
     assert common.read_store == read_store
@@ -180,7 +180,7 @@ def test_a_run_of_the_main_repository_has_a_place(words: str, store: str, read_s
 
 
 @pytest.mark.parametrize(
-    ("words", "store", "read_store", "folder"),
+    ("command_line", "store", "read_store", "folder"),
     [
         ("", "out", "", ""),
         ("--run-id=17", "out", SHARED_BUCKET, "down-stream/"),
@@ -193,11 +193,11 @@ def test_a_run_of_the_main_repository_has_a_place(words: str, store: str, read_s
     ],
 )
 def test_a_run_of_another_repository_has_a_folder_of_the_shared_bucket(
-    words: str, store: str, read_store: str, folder: str, monkeypatch: pytest.MonkeyPatch
+    command_line: str, store: str, read_store: str, folder: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("GITHUB_REPOSITORY", "down/stream")
 
-    common = parse(*words.split())
+    common = parse(*command_line.split())
 
     assert common.store == store
     assert common.read_store == read_store
@@ -206,7 +206,7 @@ def test_a_run_of_another_repository_has_a_folder_of_the_shared_bucket(
 
 
 @pytest.mark.parametrize(
-    ("run_store", "words", "store", "read_store", "folder"),
+    ("run_store", "command_line", "store", "read_store", "folder"),
     [
         ("/runs", "--run-id=17", "out", "/runs", ""),
         (SHARED_BUCKET, "--run-id=17", "out", SHARED_BUCKET, "down-stream/"),
@@ -216,11 +216,16 @@ def test_a_run_of_another_repository_has_a_folder_of_the_shared_bucket(
     ids=["folder", "bucket", "named store", "local run"],
 )
 def test_a_workflow_says_where_its_runs_are_read(
-    run_store: str, words: str, store: str, read_store: str, folder: str, monkeypatch: pytest.MonkeyPatch
+    run_store: str,
+    command_line: str,
+    store: str,
+    read_store: str,
+    folder: str,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     set_variables(monkeypatch, {"GITHUB_REPOSITORY": "down/stream", "RUN_STORE": run_store})
 
-    common = parse(*words.split())
+    common = parse(*command_line.split())
 
     assert common.store == store
     assert common.read_store == read_store
@@ -241,14 +246,16 @@ def test_releases_have_no_bucket_of_ci() -> None:
 
 
 @pytest.mark.parametrize(
-    ("words", "release_type"), [("", "nightly"), ("--release-type=dev", "dev")], ids=["variable", "option"]
+    ("command_line", "release_type"),
+    [("", "nightly"), ("--release-type=dev", "dev")],
+    ids=["variable", "option"],
 )
 def test_the_release_type_comes_from_the_option_or_the_job(
-    words: str, release_type: str, monkeypatch: pytest.MonkeyPatch
+    command_line: str, release_type: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("RELEASE_TYPE", "nightly")
 
-    assert parse(*words.split()).release_type == release_type
+    assert parse(*command_line.split()).release_type == release_type
 
 
 def test_rejects_an_unknown_release_type_of_the_job(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -261,7 +268,7 @@ def test_rejects_an_unknown_release_type_of_the_job(monkeypatch: pytest.MonkeyPa
 
 
 @pytest.mark.parametrize(
-    ("words", "variant", "group"),
+    ("command_line", "variant", "group"),
     [
         ("--gpu-family=gfx94X-dcgpu;gfx1151 --build-variant=release", "", "gfx94X-dcgpu-gfx1151"),
         ("--gpu-family=gfx94X-dcgpu --build-variant=host-asan", "host-asan", "gfx94X-dcgpu-host-asan"),
@@ -270,8 +277,8 @@ def test_rejects_an_unknown_release_type_of_the_job(monkeypatch: pytest.MonkeyPa
     ],
     ids=["plain", "variant", "no family"],
 )
-def test_a_build_variant_is_a_part_of_the_artifact_group(words: str, variant: str, group: str) -> None:
-    common = parse(*words.split())
+def test_a_build_variant_is_a_part_of_the_artifact_group(command_line: str, variant: str, group: str) -> None:
+    common = parse(*command_line.split())
 
     assert common.build_variant == variant
     assert common.artifact_group == group

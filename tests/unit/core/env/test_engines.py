@@ -163,9 +163,9 @@ def test_explains_a_full_disk(line: str) -> None:
     ],
 )
 def test_names_a_missing_base_image_and_repeats_the_engine(engine: Engine, line: str) -> None:
-    ended = ProcessError("build ended with status 1.", output=f"STEP 1/2: FROM nothing\n{line}")
+    build_problem = ProcessError("build ended with status 1.", output=f"STEP 1/2: FROM nothing\n{line}")
 
-    problem = explained(engine, ended, base="nothing:1")
+    problem = explained(engine, build_problem, base="nothing:1")
 
     assert isinstance(problem, MissingInputError)
     assert "image nothing:1" in problem.message

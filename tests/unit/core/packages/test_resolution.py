@@ -56,10 +56,10 @@ def test_chooses_our_packages_and_what_they_require_of_ours(packages: Packages) 
     packages.add("triton", "3.6.0")
     packages.add("rocm", "7.1")
 
-    chosen = packages.choose("torch")
+    choice = packages.choose("torch")
 
-    assert chosen.versions == {"torch": "2.10.0", "triton": "3.6.0"}
-    assert all(len(offer.sha256) == 64 for offer in chosen.files)
+    assert choice.versions == {"torch": "2.10.0", "triton": "3.6.0"}
+    assert all(len(offer.sha256) == 64 for offer in choice.files)
 
 
 def test_gathers_what_is_required_of_others(packages: Packages) -> None:
@@ -112,9 +112,9 @@ def test_chooses_the_newest_version(packages_of_several_versions: Packages) -> N
 def test_chooses_an_older_version_where_the_newest_does_not_fit(
     packages_of_several_versions: Packages, requirements: Sequence[str]
 ) -> None:
-    chosen = packages_of_several_versions.choose(*requirements)
+    choice = packages_of_several_versions.choose(*requirements)
 
-    assert chosen.versions == {"torchvision": "0.24.0", "torch": "2.9.0"}
+    assert choice.versions == {"torchvision": "0.24.0", "torch": "2.9.0"}
 
 
 @pytest.mark.parametrize(
@@ -162,9 +162,9 @@ def test_an_sdist_requires_what_the_caller_knows_of_its_extras(packages: Package
         questions.append((sdist.distribution, extras))
         return ["rocm-sdk-core==7.1"]
 
-    chosen = packages.choose("rocm[libraries]", sdist_requires=sdist_requires)
+    choice = packages.choose("rocm[libraries]", sdist_requires=sdist_requires)
 
-    assert set(chosen.versions) == {"rocm", "rocm-sdk-core"}
+    assert set(choice.versions) == {"rocm", "rocm-sdk-core"}
     assert ("rocm", frozenset({"libraries"})) in questions
 
 
@@ -206,10 +206,10 @@ def test_reads_names_as_they_are_compared_and_addresses_unquoted() -> None:
 
 def test_pins_a_resolved_package_by_the_digests_of_its_files() -> None:
     rocm, torch = resolution.parse_pylock(LOCK)
-    both = resolution.Resolved(name="x", version="1", files=(*torch.files, *rocm.files))
+    package = resolution.Resolved(name="x", version="1", files=(*torch.files, *rocm.files))
 
     assert rocm.pinned == f"rocm==7.1 --hash=sha256:{B}"
-    assert both.pinned == f"x==1 --hash=sha256:{A} --hash=sha256:{B}"
+    assert package.pinned == f"x==1 --hash=sha256:{A} --hash=sha256:{B}"
 
 
 @pytest.mark.parametrize(
@@ -390,13 +390,13 @@ def test_a_refusal_names_an_index_that_does_not_answer(monkeypatch: pytest.Monke
 
 def test_pins_our_files_and_those_of_others_by_digest(packages: Packages, tmp_path: Path) -> None:
     packages.add("triton", "3.6.0")
-    chosen = packages.choose("triton")
+    choice = packages.choose("triton")
 
-    request = resolution.pinned_call(tmp_path / "locks", [*chosen.files, NUMPY], None)
+    request = resolution.pinned_call(tmp_path / "locks", [*choice.files, NUMPY], None)
 
     assert request.files[0].read_text().splitlines() == [
         f"numpy==1 --hash=sha256:{A}",
-        f"triton==3.6.0 --hash=sha256:{chosen.files[0].sha256}",
+        f"triton==3.6.0 --hash=sha256:{choice.files[0].sha256}",
     ]
     assert request.hashed
     assert not request.dependencies

@@ -52,20 +52,20 @@ def test_reads_no_record_before_one_is_written(store: MemoryStore) -> None:
 
 
 def test_reads_the_record_that_it_wrote(store: MemoryStore) -> None:
-    written = record(files=[WHEEL], inputs={"commit": "abc"}, details={"hits": 3})
+    written_record = record(files=[WHEEL], inputs={"commit": "abc"}, details={"hits": 3})
 
-    records.write(store, RUN, GROUP, written)
+    records.write(store, RUN, GROUP, written_record)
 
-    assert records.read(store, RUN, GROUP, written.name) == written
+    assert records.read(store, RUN, GROUP, written_record.name) == written_record
 
 
 def test_parses_the_record_that_it_serialized() -> None:
-    written = record(files=[WHEEL], inputs={"commit": "abc"}, details={"hits": 3})
+    written_record = record(files=[WHEEL], inputs={"commit": "abc"}, details={"hits": 3})
 
-    content = records.serialize(written)
+    content = records.serialize(written_record)
 
     assert content.endswith(b"}\n")
-    assert records.parse(content, where="here") == written
+    assert records.parse(content, where="here") == written_record
 
 
 def test_reads_all_records_of_a_group_in_the_order_of_their_names(store: MemoryStore) -> None:

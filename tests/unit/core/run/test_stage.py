@@ -96,7 +96,7 @@ def read_failure(stage: Stage) -> Record:
 def stored_wheels(stage: Stage) -> list[str]:
     """Return the names of the wheels in the stage's run; each has its metadata beside it."""
     prefix = stage.outputs.python_prefix(GROUP)
-    names = [stored.key.removeprefix(f"{prefix}/") for stored in stage.store.list(prefix)]
+    names = [stored_file.key.removeprefix(f"{prefix}/") for stored_file in stage.store.list(prefix)]
     wheels = [name for name in names if name.endswith(".whl")]
     assert names == sorted([*wheels, *(f"{name}.metadata" for name in wheels)])
     return wheels
@@ -163,15 +163,15 @@ def test_works_again_where_a_file_is_not_as_it_was(
 ) -> None:
     stage = make_stage(tmp_path)
     record = do_stage(stage, INPUTS, work)
-    stored = tmp_path / "out" / record.files[0].key
-    stored.unlink()
+    stored_file = tmp_path / "out" / record.files[0].key
+    stored_file.unlink()
     if content is not None:
-        stored.write_bytes(content)
+        stored_file.write_bytes(content)
 
     do_stage(stage, INPUTS, work)
 
     assert work.count == 2
-    assert stored.read_bytes() == wheel.read_bytes()
+    assert stored_file.read_bytes() == wheel.read_bytes()
 
 
 def test_copies_the_files_into_an_output_folder_even_if_nothing_has_changed(
@@ -494,9 +494,9 @@ def test_works_where_another_machine_has_made_something_else(
 def test_works_where_a_file_in_the_runs_store_was_replaced(
     tmp_path: Path, work: Work, uploaded: Record
 ) -> None:
-    stored = tmp_path / "shared" / uploaded.files[0].key
-    stored.unlink()
-    stored.write_bytes(b"other")
+    stored_file = tmp_path / "shared" / uploaded.files[0].key
+    stored_file.unlink()
+    stored_file.write_bytes(b"other")
 
     do_stage(stage_on(tmp_path / "second"), INPUTS, work)
 

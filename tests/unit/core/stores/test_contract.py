@@ -81,13 +81,18 @@ def filled_store(store: Store) -> Store:
 
 @pytest.mark.parametrize("prefix", ["r/g", "r/g/"])
 def test_lists_the_objects_of_a_folder(filled_store: Store, prefix: str) -> None:
-    assert [stored.key for stored in filled_store.list(prefix)] == ["r/g/a.whl", "r/g/deep/b.whl"]
-    assert [stored.key for stored in filled_store.list(prefix, recursive=False)] == ["r/g/a.whl"]
+    assert [stored_object.key for stored_object in filled_store.list(prefix)] == [
+        "r/g/a.whl",
+        "r/g/deep/b.whl",
+    ]
+    assert [stored_object.key for stored_object in filled_store.list(prefix, recursive=False)] == [
+        "r/g/a.whl"
+    ]
 
 
 def test_lists_objects_in_the_order_of_their_keys(filled_store: Store) -> None:
-    assert [stored.key for stored in filled_store.list("r")] == sorted(KEYS[:-1])
-    assert [stored.key for stored in filled_store.list("r", recursive=False)] == ["r/g.html"]
+    assert [stored_object.key for stored_object in filled_store.list("r")] == sorted(KEYS[:-1])
+    assert [stored_object.key for stored_object in filled_store.list("r", recursive=False)] == ["r/g.html"]
 
 
 def test_lists_nothing_of_a_folder_that_is_not_there(filled_store: Store) -> None:
@@ -212,7 +217,7 @@ def test_a_bucket_keeps_pages_of_folders(store: Store) -> None:
     assert store.put_bytes("9-linux/python/simple/x/index.html", b"another") == "written"
 
     assert store.read("9-linux/python/simple/") == b"a page"
-    keys = [stored.key for stored in store.list("9-linux/python")]
+    keys = [stored_object.key for stored_object in store.list("9-linux/python")]
     assert keys == ["9-linux/python/simple/", "9-linux/python/simple/x/index.html"]
 
 

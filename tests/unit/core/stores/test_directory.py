@@ -25,7 +25,7 @@ def test_does_not_list_a_file_that_is_being_written(store: DirectoryStore, name:
     path.parent.mkdir(exist_ok=True)
     path.write_bytes(b"half")
 
-    assert [stored.key for stored in store.list("")] == ["run/a.whl"]
+    assert [stored_object.key for stored_object in store.list("")] == ["run/a.whl"]
 
 
 def test_does_not_list_a_file_that_disappears_meanwhile(
@@ -43,7 +43,7 @@ def test_does_not_list_a_file_that_disappears_meanwhile(
         patch.setattr(os, "stat", delete_and_stat)
         listed = store.list("run")
 
-    assert [stored.key for stored in listed] == ["run/b.whl"]
+    assert [stored_object.key for stored_object in listed] == ["run/b.whl"]
 
 
 # Digests

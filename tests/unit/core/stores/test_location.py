@@ -16,14 +16,14 @@ ANSWERS = location.answers  # before the unit tests' own answer takes its place
 
 def list_keys(store: Store, prefix: str = "", *, recursive: bool = True) -> list[str]:
     """Return the keys of the objects in a folder."""
-    return [stored.key for stored in store.list(prefix, recursive=recursive)]
+    return [stored_object.key for stored_object in store.list(prefix, recursive=recursive)]
 
 
 def find_object(store: Store, key: str) -> Stored:
     """Return an object, which is there."""
-    stored = store.find(key)
-    assert stored is not None
-    return stored
+    stored_object = store.find(key)
+    assert stored_object is not None
+    return stored_object
 
 
 # Places
@@ -251,14 +251,14 @@ def test_tells_which_store_holds_a_key(
 def test_writes_to_the_first_store_alone(
     overlay: OverlayStore, front: DirectoryStore, behind: DirectoryStore, tmp_path: Path
 ) -> None:
-    before = [(stored.key, stored.etag) for stored in behind.list("")]
+    before = [(stored_object.key, stored_object.etag) for stored_object in behind.list("")]
 
     overlay.put_bytes("r/other", b"mine")
     overlay.put_file("r/file", tmp_path / "front" / "r" / "own", sha256=sha256(b"1"), replace=False)
     overlay.copy("r/copy", overlay, "r/own", sha256=sha256(b"1"))
     overlay.delete("r/shared")
 
-    assert [(stored.key, stored.etag) for stored in behind.list("")] == before
+    assert [(stored_object.key, stored_object.etag) for stored_object in behind.list("")] == before
     assert list_keys(front) == ["r/copy", "r/file", "r/other", "r/own"]
     assert overlay.url == front.url
 

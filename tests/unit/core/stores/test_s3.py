@@ -55,10 +55,10 @@ def store(s3: S3Client, tmp_path: Path) -> S3Store:
 def substitute(store: S3Store, monkeypatch: pytest.MonkeyPatch) -> SetSubstitute:
     """Return the function that lets another one answer for an operation of the store's client."""
 
-    def substitute(operation: str, answer: Operation) -> None:
+    def substitute(operation: str, stand_in: Operation) -> None:
         client: Any = store.connection.client
         real: Operation = getattr(client, operation)
-        monkeypatch.setattr(client, operation, lambda **arguments: answer(real, **arguments))
+        monkeypatch.setattr(client, operation, lambda **arguments: stand_in(real, **arguments))
 
     return substitute
 
@@ -113,7 +113,7 @@ def test_lists_every_page_of_a_listing(store: S3Store, s3: S3Client, monkeypatch
     for key in keys:
         s3.put_object(Bucket="bucket", Key=key, Body=b"")
 
-    assert [stored.key for stored in store.list("r")] == keys
+    assert [stored_object.key for stored_object in store.list("r")] == keys
 
 
 @pytest.mark.parametrize("key", ["r/", "r/.hidden/a", f"r/{PROBE}0", "r/.b", "other/a"])
@@ -422,7 +422,7 @@ def test_passes_objects_of_another_service_on(
 # Conditional writes
 
 
-def do_nothing(_put: Operation, _number: int) -> None:
+def do_nothing(_put_object: Operation, _number: int) -> None:
     """Let a write pass."""
 
 
@@ -440,9 +440,9 @@ class Writes:
         self.conditions.append({name: arguments[name] for name in names if name in arguments})
         number = len(self.conditions)
         self.before(real, number)
-        answer = real(**arguments)
+        response = real(**arguments)
         self.after(real, number)
-        return answer
+        return response
 
 
 @pytest.fixture
@@ -456,16 +456,16 @@ def writes(substitute: SetSubstitute) -> Writes:
 def refuse_with(code: str) -> Callable[[Operation, int], None]:
     """Return what refuses every write."""
 
-    def refuse(_put: Operation, _number: int) -> None:
+    def refuse(_put_object: Operation, _number: int) -> None:
         raise refusal(code)
 
     return refuse
 
 
-def write_theirs(put: Operation, _number: int) -> None:
+def write_theirs(put_object: Operation, _number: int) -> None:
     """Let another process write the same objects."""
     for key in ("x.html", "a.whl"):
-        put(Bucket="bucket", Key=key, Body=b"theirs")
+        put_object(Bucket="bucket", Key=key, Body=b"theirs")
 
 
 @pytest.mark.parametrize("code", ["PreconditionFailed", "412", "ConditionalRequestConflict"])
@@ -500,7 +500,7 @@ def test_a_write_that_replaces_nothing_does_not_replace_one_that_came_first(
 
 
 def test_repeats_a_write_where_the_server_is_busy_with_the_key(store: S3Store, writes: Writes) -> None:
-    def be_busy_twice(_put: Operation, number: int) -> None:
+    def be_busy_twice(_put_object: Operation, number: int) -> None:
         if number < 3:
             raise refusal("ConditionalRequestConflict")
 
@@ -517,13 +517,13 @@ def test_notices_an_overwrite_where_the_server_holds_no_conditions(
 ) -> None:
     if is_present:
         store.put_bytes("x.html", b"before")
-    seen = store.find("x.html")
+    seen_object = store.find("x.html")
     writes.conditions.clear()
     monkeypatch.setattr(s3_client, "AMAZON", Conditions())
     writes.after = write_theirs
 
     with pytest.raises(ConflictError):
-        store.put_bytes("x.html", b"ours", if_match=seen.etag if seen else "")
+        store.put_bytes("x.html", b"ours", if_match=seen_object.etag if seen_object else "")
 
     assert writes.conditions == [{}], "a condition that is refused though it holds is not sent"
     assert store.read("x.html") == b"theirs"
@@ -640,8 +640,11 @@ def break_reads(readable: S3Store, substitute: SetSubstitute) -> BreakReads:
 
         def get_object(real: Operation, **arguments: Any) -> Any:
             ranges.append(arguments.get("Range", ""))
-            answer = real(**arguments)
-            return {**answer, "Body": BreakingBody(answer["Body"].read()[:length], problem)}
+            response = real(**arguments)
+            return {
+                **response,
+                "Body": BreakingBody(response["Body"].read()[:length], problem),
+            }
 
         substitute("get_object", get_object)
         return ranges
@@ -688,13 +691,13 @@ def test_reads_from_a_place_where_the_server_ignores_ranges(
 def test_notices_another_object_where_the_server_ignores_conditions(
     readable: S3Store, substitute: SetSubstitute
 ) -> None:
-    seen = readable.find("a.whl")
-    assert seen is not None
+    seen_object = readable.find("a.whl")
+    assert seen_object is not None
     substitute("get_object", ignore_ranges)
     readable.put_bytes("a.whl", b"other")
 
     with pytest.raises(StoreError, match="replaced"):
-        readable.stream("a.whl", start=2, etag=seen.etag)
+        readable.stream("a.whl", start=2, etag=seen_object.etag)
 
 
 @pytest.fixture

@@ -72,9 +72,9 @@ def keep(_member: str, content: bytes) -> bytes:
 
 def finalize_wheel(wheel: Path) -> WrittenFile:
     """Write a wheel again as version 1.0, and verify it."""
-    written = edit_wheel(wheel, wheel.parent / "new", version="1.0", edit=finalize)
-    assert verify_record(written.path) == ()
-    return written
+    written_file = edit_wheel(wheel, wheel.parent / "new", version="1.0", edit=finalize)
+    assert verify_record(written_file.path) == ()
+    return written_file
 
 
 @pytest.fixture
@@ -100,12 +100,12 @@ def test_changes_the_version_in_texts_and_folders_and_nothing_else(wheel: Path) 
 
 
 def test_returns_the_name_size_digest_and_members_of_the_new_wheel(wheel: Path) -> None:
-    written = finalize_wheel(wheel)
+    written_file = finalize_wheel(wheel)
 
-    assert written.path == wheel.parent / "new" / f"{NEW}-py3-none-any.whl"
-    assert written.sha256 == sha256(written.path)
-    assert written.size == written.path.stat().st_size
-    assert written.members == tuple(FINAL_MEMBERS)
+    assert written_file.path == wheel.parent / "new" / f"{NEW}-py3-none-any.whl"
+    assert written_file.sha256 == sha256(written_file.path)
+    assert written_file.size == written_file.path.stat().st_size
+    assert written_file.members == tuple(FINAL_MEMBERS)
 
 
 def test_leaves_the_old_wheel_as_it_is(wheel: Path) -> None:
@@ -317,8 +317,8 @@ def quoted_record_text(members: Mapping[str, bytes]) -> str:
 
 @given(st.dictionaries(PATHS, CONTENTS, max_size=4))
 def test_a_version_and_back_gives_the_same_wheel(files: dict[str, bytes]) -> None:
-    named = {f"demo/x{name}": content for name, content in files.items()}
-    members = without_paths_below_files({**named, **MEMBERS})
+    named_files = {f"demo/x{name}": content for name, content in files.items()}
+    members = without_paths_below_files({**named_files, **MEMBERS})
     with tempfile.TemporaryDirectory() as folder:
         root = Path(folder)
         original = write_wheel(root, members, record=quoted_record_text(members))

@@ -594,7 +594,7 @@ SCCACHE_OUTPUT_OF_LANGUAGES = sccache_output(
         pytest.param("sccache", SCCACHE_OUTPUT_OF_LANGUAGES, [9, 0, 4, 4], id="sccache, languages"),
     ],
 )
-def test_reads_statistics(kind: str, output: str, counts: list[int]) -> None:
+def test_reads_the_statistics_of_each_cache(kind: str, output: str, counts: list[int]) -> None:
     statistics = parse_statistics(kind, output)
 
     assert [statistics[name] for name in ("hits", "misses", "uncacheable", "errors")] == counts

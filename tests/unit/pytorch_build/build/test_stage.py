@@ -178,14 +178,17 @@ def test_neither_asks_for_rocm_nor_splits_for_family_cpu(
 
 
 def test_makes_the_wheel_and_its_device_code_with_details(build: Build, workshop: Workshop) -> None:
-    made = workshop.make(build)
+    wheels = workshop.make(build)
 
     wheel_name = f"torch-{TORCH_VERSION}-{TAGS}.whl"
-    assert [path.name for path in made.files] == [wheel_name, f"{DEVICE_PACKAGE}-{TORCH_VERSION}-{TAGS}.whl"]
-    assert made.details["source"] == {"commit": "1" * 40, "hipify": True}
-    assert made.details["ninja"] == [{"folder": "build"}]
-    assert made.details["disk"] == len("# 10 bytes")
-    file_counts = [count for count, _size, _packed in made.details["contents"][wheel_name].values()]
+    assert [path.name for path in wheels.files] == [
+        wheel_name,
+        f"{DEVICE_PACKAGE}-{TORCH_VERSION}-{TAGS}.whl",
+    ]
+    assert wheels.details["source"] == {"commit": "1" * 40, "hipify": True}
+    assert wheels.details["ninja"] == [{"folder": "build"}]
+    assert wheels.details["disk"] == len("# 10 bytes")
+    file_counts = [count for count, _size, _packed in wheels.details["contents"][wheel_name].values()]
     assert sum(file_counts) > 2
     assert stage_of(build).log.read_text() == "compiling\n"
 

@@ -67,18 +67,18 @@ def test_reads_the_users_default_ref(tmp_path: Path) -> None:
 
 
 def test_builds_by_default_what_is_not_prebuilt(tmp_path: Path) -> None:
-    text = "[refs.mine.torch]\nprebuilt = 'torch'\n[refs.mine.vision]\nref = 'v1'\n"
+    refs = "[refs.mine.torch]\nprebuilt = 'torch'\n[refs.mine.vision]\nref = 'v1'\n"
 
-    mine = read_ref(tmp_path, "mine", text)
+    mine = read_ref(tmp_path, "mine", refs)
 
     assert mine.components == ("vision",)
     assert mine.projects["vision"].origin == "https://github.com/pytorch/vision.git"
 
 
 def test_builds_no_torch_of_an_embedded_ref_that_a_user_has_prebuilt(tmp_path: Path) -> None:
-    text = "[refs.nightly.torch]\nprebuilt = 'torch==2.13.0'\n"
+    refs = "[refs.nightly.torch]\nprebuilt = 'torch==2.13.0'\n"
 
-    assert "torch" not in read_ref(tmp_path, "nightly", text).components
+    assert "torch" not in read_ref(tmp_path, "nightly", refs).components
 
 
 # Refs that extend others
@@ -156,9 +156,9 @@ def test_takes_a_users_ref_before_a_pin(tmp_path: Path) -> None:
 
 
 def test_keeps_a_pin_beside_a_users_origin(tmp_path: Path) -> None:
-    text = '[refs.nightly.vision]\norigin = "git@example.org:v.git"\n'
+    refs = '[refs.nightly.vision]\norigin = "git@example.org:v.git"\n'
 
-    vision = read_ref(tmp_path, "nightly", text).projects["vision"]
+    vision = read_ref(tmp_path, "nightly", refs).projects["vision"]
 
     assert vision.pin == "related_commits"
     assert vision.own_origin

@@ -1,360 +1,374 @@
 import shutil
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
-from pathlib import Path
+from collections.abc import Callable
+from dataclasses import dataclass
 
 import pytest
 
-from core.errors import SourceError
+from core.errors import ProcessError, SourceError
 from pytorch_build.lock.source_lock import LockedProject
-from pytorch_build.sources import checkout as sources
-from pytorch_build.sources import git as git_module
-from pytorch_build.sources.checkout import CheckoutOptions, SourceTree, checkout
-from tests.conftest import Commit, Git, Write
+from pytorch_build.sources.checkout import building, upstream_commit
+from tests.kit.checkouts import HIPIFY_SUBJECT, HIPIFY_TAG, UPSTREAM_TAG, CheckoutWorld
+from tests.kit.repos import commit_files, run_git, write_files
 
 pytestmark = pytest.mark.processes
 
-# what upstream's script does: rewrites in place, in submodules too, and writes new files
-BUILD_AMD = """
-import pathlib, sys
-root = pathlib.Path(__file__).parents[2]
-for path in [root / "kernel.cpp", root / "third_party/sub/code.cpp"]:
-    if path.exists():
-        path.write_text(path.read_text().replace("cuda", "hip"))
-(root / "hip").mkdir(exist_ok=True)
-(root / "hip/a.hip").write_text((root / "a.cu").read_text().replace("cuda", "hip"))
-if (root / "fail").exists():
-    sys.exit("no such kernel")
-"""
-FILES = {
-    "version.txt": "2.10.0a0\n",
-    "kernel.cpp": "cuda();\n",
-    "a.cu": "cuda();\ncuda();\n",
-    ".gitignore": "build/\n",
-    "tools/amd_build/build_amd.py": BUILD_AMD,
-}
+
+# A first checkout
 
 
-@dataclass
-class World:
-    """An upstream repository with nested submodules, and a managed tree of it."""
+def test_checks_out_a_hipified_tree_with_its_submodules(world: CheckoutWorld) -> None:
+    tree = world.checkout()
 
-    root: Path
-    commit_files: Commit
-    git: Git
-    write: Write
-    locked: LockedProject
-    options: CheckoutOptions
-
-    @property
-    def tree(self) -> Path:
-        return self.root / "src" / "torch"
-
-    @property
-    def sub(self) -> Path:
-        return self.tree / "third_party" / "sub"
-
-    def checkout(self, **changes: object) -> SourceTree:
-        return checkout(self.locked, self.tree, replace(self.options, **changes))  # type: ignore[arg-type]
-
-    def upstream(self, texts: Mapping[str, str]) -> str:
-        commit = self.commit_files(self.root / "torch", texts)
-        self.locked = self.locked.model_copy(update={"commit": commit})
-        return commit
-
-    def subjects(self, folder: Path) -> list[str]:
-        return self.git(folder, "log", "--format=%s").splitlines()
-
-    def stashes(self, folder: Path) -> list[str]:
-        return self.git(folder, "stash", "list").splitlines()
-
-    def is_finished(self) -> bool:
-        """Return whether the tree is as a first checkout leaves it."""
-        status = self.git(self.tree, "status", "--porcelain", "--ignore-submodules=none")
-        return (
-            not status
-            and self.subjects(self.tree) == ["DO NOT SUBMIT: HIPIFY", "Upstream"]
-            and (self.tree / "hip/a.hip").read_text() == "hip();\nhip();\n"
-            and (self.tree / "kernel.cpp").read_text() == "hip();\n"
-            and (self.sub / "code.cpp").read_text() == "hip();\n"
-            and self.git(self.tree, "rev-parse", "THEROCK_HIPIFY_DIFFBASE^") == self.locked.commit
-        )
+    world.require_finished()
+    assert tree.changed
+    assert tree.commit == world.locked.commit
+    assert tree.head == world.commit_of(HIPIFY_TAG)
+    assert world.commit_of(UPSTREAM_TAG) == world.locked.commit
 
 
-@pytest.fixture(scope="module")
-def upstream(tmp_path_factory: pytest.TempPathFactory, commit_files: Commit, git: Git) -> Path:
-    root = tmp_path_factory.mktemp("upstream")
-    commit_files(root / "inner", {"inner.h": "cuda\n"})
-    commit_files(root / "sub", {"code.cpp": "cuda();\n"})
-    git(root / "sub", "submodule", "--quiet", "add", "../inner", "inner")
-    commit_files(root / "sub", {})
-    commit_files(root / "torch", FILES)
-    git(root / "torch", "submodule", "--quiet", "add", "--name", "sub", "../sub", "third_party/sub")
-    commit_files(root / "torch", {})
-    return root
+def test_tags_submodules_and_commits_what_hipify_changed_in_them(finished_world: CheckoutWorld) -> None:
+    submodule = finished_world.submodule
+
+    assert run_git(submodule, "log", "-1", "--format=%s") == HIPIFY_SUBJECT
+    assert run_git(submodule, "tag").split() == [HIPIFY_TAG, UPSTREAM_TAG]
+    # hipify did not touch this one.
+    assert run_git(submodule / "inner", "tag").split() == [UPSTREAM_TAG]
 
 
-@pytest.fixture
-def world(tmp_path: Path, upstream: Path, commit_files: Commit, git: Git, write_files: Write) -> World:
-    shutil.copytree(upstream, tmp_path, symlinks=True, dirs_exist_ok=True)
-    commit = git(tmp_path / "torch", "rev-parse", "HEAD")
-    locked = LockedProject(
-        project="torch", origin=str(tmp_path / "torch"), ref="main", commit=commit, base_version="2.10.0a0"
-    )
-    return World(tmp_path, commit_files, git, write_files, locked, CheckoutOptions(hipify=True))
+def test_fetches_one_commit_of_history(finished_world: CheckoutWorld) -> None:
+    assert run_git(finished_world.tree, "rev-list", "--count", UPSTREAM_TAG) == "1"
 
 
-def test_a_checkout_is_tagged_and_hipified_with_its_submodules(world: World) -> None:
-    made = world.checkout()
-    assert world.is_finished()
-    assert made.commit == world.locked.commit
-    assert made.changed
-    assert made.head == world.git(world.tree, "rev-parse", "THEROCK_HIPIFY_DIFFBASE")
-    assert world.git(world.tree, "rev-parse", "THEROCK_UPSTREAM_DIFFBASE") == world.locked.commit
-    # the submodule has its own commit and tags, the one that hipify did not touch only the first
-    assert world.subjects(world.sub)[0] == "DO NOT SUBMIT: HIPIFY"
-    assert world.git(world.sub, "tag").split() == ["THEROCK_HIPIFY_DIFFBASE", "THEROCK_UPSTREAM_DIFFBASE"]
-    assert world.git(world.sub / "inner", "tag").split() == ["THEROCK_UPSTREAM_DIFFBASE"]
-    # one commit of history, as depth says
-    assert world.git(world.tree, "rev-list", "--count", "THEROCK_UPSTREAM_DIFFBASE") == "1"
-    # a finished tree is left alone
-    kernel = (world.tree / "kernel.cpp").stat().st_mtime_ns
-    assert world.checkout() == replace(made, changed=False)
-    assert (world.tree / "kernel.cpp").stat().st_mtime_ns == kernel
-    # the commit depends on the lock alone
-    shutil.rmtree(world.tree)
-    assert world.checkout().head == made.head
+def test_fetches_full_history_where_requested(finished_world: CheckoutWorld) -> None:
+    finished_world.checkout(depth=0)
+
+    count = run_git(finished_world.upstream, "rev-list", "--count", "HEAD")
+    assert int(count) > 1
+    assert run_git(finished_world.tree, "rev-list", "--count", UPSTREAM_TAG) == count
 
 
-def test_edits_go_to_a_named_stash(world: World) -> None:
-    world.checkout()
-    world.write(world.tree, {"kernel.cpp": "mine();\n", "notes.txt": "mine\n", "build/object.o": "built\n"})
-    world.write(world.sub, {"code.cpp": "mine();\n"})
-    untouched = (world.tree / "hip/a.hip").stat().st_mtime_ns
-    made = world.checkout()
-    assert world.is_finished()
-    assert set(made.stashed) == {world.tree, world.sub}
-    (stash,) = world.stashes(world.tree)
-    assert "pytorch-build: edits found on" in stash
-    # ignored files stay, and so do the times of files that nobody edited
-    assert (world.tree / "build/object.o").read_text() == "built\n"
-    assert (world.tree / "hip/a.hip").stat().st_mtime_ns == untouched
-    world.git(world.tree, "stash", "pop")
-    assert (world.tree / "kernel.cpp").read_text() == "mine();\n"
-    assert (world.tree / "notes.txt").read_text() == "mine\n"
-    world.git(world.sub, "stash", "pop")
-    assert (world.sub / "code.cpp").read_text() == "mine();\n"
+def test_makes_the_same_commit_from_the_same_lock(finished_world: CheckoutWorld) -> None:
+    head = finished_world.commit_of("HEAD")
+    shutil.rmtree(finished_world.tree)
+
+    assert finished_world.checkout().head == head
 
 
-def test_edits_beside_an_interrupted_hipify_are_kept(world: World) -> None:
-    world.checkout(hipify=False)
-    world.write(world.tree, {"kernel.cpp": "hip();\n", "a.cu": "mine();\n"})
-    assert world.checkout().stashed == (world.tree,)
-    assert world.git(world.tree, "show", "stash@{0}:a.cu") == "mine();"
-    # so is a deletion
-    (world.tree / "version.txt").unlink()
-    assert world.checkout().stashed == (world.tree,)
-    assert world.is_finished()
+def test_checks_out_without_hipify_and_submodules(world: CheckoutWorld) -> None:
+    tree = world.checkout(hipify=False, submodules=False)
+
+    assert tree.head == world.locked.commit
+    assert tree.head == tree.commit
+    assert not (world.submodule / "code.cpp").exists()
 
 
-@pytest.mark.parametrize(("name", "file"), [("", "kernel.cpp"), ("third_party/sub", "code.cpp")])
-def test_own_commits_stop_the_checkout(world: World, name: str, file: str) -> None:
-    world.checkout()
-    folder = world.tree / name
-    own = world.commit_files(folder, {file: "mine();\n"})
-    with pytest.raises(SourceError, match=rf"{name} has commits of your own.*\n +\w+ Upstream") as caught:
-        world.checkout()
-    assert f"pytorch-build-kept-{own[:8]}" in caught.value.hint
-    assert world.git(folder, "rev-parse", "HEAD") == own
-    assert world.checkout(force=True).changed
-    assert world.is_finished()
-    assert world.git(folder, "rev-parse", f"pytorch-build-kept-{own[:8]}") == own
+def test_completes_a_checkout_without_hipify_and_submodules(world: CheckoutWorld) -> None:
+    world.checkout(hipify=False, submodules=False)
 
-
-def test_a_new_lock_moves_the_tree(world: World) -> None:
-    world.checkout()
-    world.write(world.tree, {"build/object.o": "built\n"})
-    commit = world.upstream({"a.cu": "cuda();\ncuda();\n", "b.cu": "cuda();\n"})
-    made = world.checkout()
-    assert (made.commit, made.stashed) == (commit, ())
-    assert world.is_finished()
-    assert (world.tree / "b.cu").is_file()
-    assert (world.tree / "build/object.o").is_file()
-
-
-def test_a_submodule_that_has_gone_leaves_nothing(world: World) -> None:
-    world.checkout()
-    world.git(world.root / "torch", "rm", "--quiet", "--force", "third_party/sub")
-    world.upstream({})
-    made = world.checkout()
-    assert not world.sub.exists()
-    assert made.stashed == ()
-    assert not world.checkout().changed
-
-
-def test_an_interrupted_clone_is_finished(world: World) -> None:
-    world.git(world.root, "init", "--quiet", world.tree)
-    world.write(world.tree, {"kernel.cpp": "cu", ".git/index.lock": "", ".git/shallow.lock": ""})
     assert world.checkout().changed
-    assert world.is_finished()
+    world.require_finished()
+
+
+def test_asks_a_server_for_all_commits_that_gives_no_single_one(
+    world: CheckoutWorld, tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    locked_commit = world.locked.commit
+    world.commit_upstream({"a.cu": "newer\n"})
+    world.lock(commit=locked_commit)
+    # By the oldest protocol, a server refuses commits that no branch names.
+    home = tmp_path_factory.mktemp("home")
+    (home / ".gitconfig").write_text("[protocol]\n\tversion = 0\n")
+    monkeypatch.setenv("HOME", str(home))
+
+    world.checkout()
+
+    assert world.commit_of(UPSTREAM_TAG) == locked_commit
+    assert (world.tree / "hip/a.hip").read_text() == "hip();\nhip();\n"
+
+
+# Another lock
+
+
+def test_moves_a_tree_to_a_newer_commit(finished_world: CheckoutWorld) -> None:
+    write_files(finished_world.tree, {"build/object.o": "built\n"})
+    commit = finished_world.commit_upstream({"b.cu": "cuda();\n"})
+
+    tree = finished_world.checkout()
+
+    finished_world.require_finished()
+    assert tree.commit == commit
+    assert tree.stashed == ()
+    assert (finished_world.tree / "b.cu").is_file()
+    assert (finished_world.tree / "build/object.o").is_file()
+
+
+def test_removes_a_submodule_that_upstream_has_removed(finished_world: CheckoutWorld) -> None:
+    finished_world.commit_upstream({}, removed="third_party/sub")
+
+    tree = finished_world.checkout()
+
+    assert not finished_world.submodule.exists()
+    assert tree.stashed == ()
+    assert not finished_world.checkout().changed
+
+
+def test_hipifies_no_tree_without_the_script(finished_world: CheckoutWorld) -> None:
+    finished_world.commit_upstream({}, removed="tools/amd_build/build_amd.py")
+
+    tree = finished_world.checkout()
+
+    assert tree.head == tree.commit
+    assert not finished_world.checkout().changed
+
+
+# The user's edits
+
+
+def test_puts_edits_into_a_named_stash(finished_world: CheckoutWorld) -> None:
+    tree = finished_world.tree
+    write_files(tree, {"kernel.cpp": "mine();\n", "notes.txt": "mine\n"})
+
+    assert finished_world.checkout().stashed == (tree,)
+
+    finished_world.require_finished()
+    (stash,) = finished_world.stashes()
+    assert "pytorch-build" in stash
+    run_git(tree, "stash", "pop")
+    assert (tree / "kernel.cpp").read_text() == "mine();\n"
+    assert (tree / "notes.txt").read_text() == "mine\n"
+
+
+def test_puts_edits_of_a_submodule_into_a_stash_there(finished_world: CheckoutWorld) -> None:
+    submodule = finished_world.submodule
+    write_files(submodule, {"code.cpp": "mine();\n"})
+
+    assert finished_world.checkout().stashed == (submodule,)
+
+    finished_world.require_finished()
+    run_git(submodule, "stash", "pop")
+    assert (submodule / "code.cpp").read_text() == "mine();\n"
+
+
+def test_leaves_ignored_files_and_unedited_ones_alone(finished_world: CheckoutWorld) -> None:
+    tree = finished_world.tree
+    write_files(tree, {"kernel.cpp": "mine();\n", "build/object.o": "built\n"})
+    modified_before = (tree / "hip/a.hip").stat().st_mtime_ns
+
+    finished_world.checkout()
+
+    assert (tree / "build/object.o").read_text() == "built\n"
+    assert (tree / "hip/a.hip").stat().st_mtime_ns == modified_before
+
+
+def test_keeps_edits_beside_files_of_an_interrupted_hipify(world: CheckoutWorld) -> None:
+    world.checkout(hipify=False)
+    write_files(world.tree, {"kernel.cpp": "hip();\n", "a.cu": "mine();\n"})
+
+    assert world.checkout().stashed == (world.tree,)
+
+    world.require_finished()
+    assert run_git(world.tree, "show", "stash@{0}:a.cu") == "mine();"
+
+
+def test_keeps_the_removal_of_a_file(finished_world: CheckoutWorld) -> None:
+    (finished_world.tree / "version.txt").unlink()
+
+    assert finished_world.checkout().stashed == (finished_world.tree,)
+    finished_world.require_finished()
+
+
+def test_settles_a_merge_with_conflicts(finished_world: CheckoutWorld) -> None:
+    tree = finished_world.tree
+    for branch in ("first", "second"):
+        run_git(tree, "checkout", "--quiet", "-B", branch, HIPIFY_TAG)
+        commit_files(tree, {"kernel.cpp": f"{branch}();\n"})
+    run_git(tree, "tag", "mine", "second")
+    run_git(tree, "checkout", "--quiet", HIPIFY_TAG)
+    run_git(tree, "merge", "--quiet", "first")
+    with pytest.raises(ProcessError):
+        run_git(tree, "merge", "second")
+
+    assert finished_world.checkout(force=True).stashed == (tree,)
+
+    finished_world.require_finished()
+
+
+def test_leaves_a_repository_inside_the_tree_alone(finished_world: CheckoutWorld) -> None:
+    tree = finished_world.tree
+    commit_files(tree / "inside", {"x": "theirs\n"})
+    assert not finished_world.checkout().changed
+
+    write_files(tree, {"kernel.cpp": "mine();\n"})
+    assert finished_world.checkout().stashed == (tree,)
+
+    assert (tree / "inside/x").read_text() == "theirs\n"
+    assert not finished_world.checkout().changed
+
+
+# The user's commits
+
+
+each_repository = pytest.mark.parametrize(
+    ("folder", "file"), [("", "kernel.cpp"), ("third_party/sub", "code.cpp")], ids=["tree", "submodule"]
+)
+
+
+@each_repository
+def test_checks_nothing_out_over_a_users_commits(
+    finished_world: CheckoutWorld, folder: str, file: str
+) -> None:
+    repository = finished_world.tree / folder
+    commit = commit_files(repository, {file: "mine();\n"}, message="My change")
+
+    with pytest.raises(SourceError, match="My change") as caught:
+        finished_world.checkout()
+
+    assert str(repository) in caught.value.message
+    assert f"pytorch-build-kept-{commit[:8]}" in caught.value.hint
+    assert finished_world.commit_of("HEAD", repository) == commit
+
+
+@each_repository
+def test_keeps_a_users_commits_as_a_branch_where_the_user_forces_a_checkout(
+    finished_world: CheckoutWorld, folder: str, file: str
+) -> None:
+    repository = finished_world.tree / folder
+    commit = commit_files(repository, {file: "mine();\n"})
+
+    assert finished_world.checkout(force=True).changed
+
+    finished_world.require_finished()
+    assert finished_world.commit_of(f"pytorch-build-kept-{commit[:8]}", repository) == commit
+
+
+# Interrupted and failed checkouts
+
+
+def test_finishes_an_interrupted_clone(world: CheckoutWorld) -> None:
+    world.tree.mkdir(parents=True)
+    run_git(world.tree, "init", "--quiet")
+    write_files(world.tree, {"kernel.cpp": "cu", ".git/index.lock": "", ".git/shallow.lock": ""})
+
+    assert world.checkout().changed
+
+    world.require_finished()
     assert not (world.tree / ".git/index.lock").exists()
-    # so is that of a submodule
-    shutil.rmtree(world.sub)
-    modules = world.tree / ".git/modules/sub"
+
+
+def test_finishes_an_interrupted_clone_of_a_submodule(finished_world: CheckoutWorld) -> None:
+    shutil.rmtree(finished_world.submodule)
+    modules = finished_world.tree / ".git/modules/sub"
     shutil.rmtree(modules)
     modules.mkdir()
     (modules / "config").write_text("")
-    assert world.checkout(force=True).changed
-    assert world.is_finished()
+
+    assert finished_world.checkout(force=True).changed
+
+    finished_world.require_finished()
 
 
-def test_a_repository_inside_the_tree_is_left_alone(world: World) -> None:
-    world.checkout()
-    world.commit_files(world.tree / "inside", {"x": "theirs\n"})
-    assert not world.checkout().changed
-    world.write(world.tree, {"kernel.cpp": "mine();\n"})
-    assert world.checkout().stashed == (world.tree,)
-    assert (world.tree / "inside/x").read_text() == "theirs\n"
-    assert not world.checkout().changed
-
-
-def test_a_broken_merge_is_settled(world: World) -> None:
-    world.checkout()
-    for name, text in (("one", "1\n"), ("two", "2\n")):
-        world.git(world.tree, "checkout", "--quiet", "-B", name, "THEROCK_HIPIFY_DIFFBASE")
-        world.commit_files(world.tree, {"kernel.cpp": text})
-    world.git(world.tree, "tag", "mine", "HEAD")
-    world.git(world.tree, "checkout", "--quiet", "THEROCK_HIPIFY_DIFFBASE")
-    world.git(world.tree, "merge", "--quiet", "one")
-    with pytest.raises(Exception, match="status 1"):
-        world.git(world.tree, "merge", "two")
-    made = world.checkout(force=True)
-    assert made.stashed == (world.tree,)
-    assert world.is_finished()
-
-
-def test_full_history_where_asked_for(world: World) -> None:
-    world.checkout()
-    world.checkout(depth=0)
-    count = world.git(world.root / "torch", "rev-list", "--count", "HEAD")
-    assert world.git(world.tree, "rev-list", "--count", "THEROCK_UPSTREAM_DIFFBASE") == count
-    assert not world.checkout(depth=0).changed
-
-
-def test_a_checkout_without_hipify_or_submodules(world: World) -> None:
-    made = world.checkout(hipify=False, submodules=False)
-    assert made.head == world.locked.commit
-    assert made.head == made.commit
-    assert not (world.sub / "code.cpp").exists()
-    assert not world.checkout(hipify=False, submodules=False).changed
-    assert world.checkout().changed
-    assert world.is_finished()
-
-
-def test_a_hipify_that_fails_says_why_and_can_be_run_again(world: World) -> None:
-    broken = world.upstream({"fail": ""})
-    with pytest.raises(SourceError, match=r"(?s)hipify failed in .*no such kernel"):
+def test_says_why_hipify_failed_and_can_be_run_again(world: CheckoutWorld) -> None:
+    world.commit_upstream({"fail": ""})
+    with pytest.raises(SourceError, match="no such kernel"):
         world.checkout()
-    world.git(world.root / "torch", "rm", "--quiet", "fail")
-    assert world.upstream({}) != broken
+
+    world.commit_upstream({}, removed="fail")
+
     assert world.checkout().stashed == ()
-    assert world.is_finished()
-    # a tree without the script is not hipified
-    world.git(world.root / "torch", "rm", "--quiet", "tools/amd_build/build_amd.py")
-    world.upstream({})
-    made = world.checkout()
-    assert made.head == made.commit
-    assert not world.checkout().changed
+    world.require_finished()
 
 
-def commit_gone(world: World) -> None:
-    world.locked = world.locked.model_copy(update={"commit": "1" * 40})
+@dataclass(frozen=True, kw_only=True)
+class Obstacle:
+    """What keeps a commit from being checked out, and what an error of it names."""
+
+    place: Callable[[CheckoutWorld], object]
+    names: tuple[str, ...]
 
 
-def prebuilt(world: World) -> None:
+def lock_missing_commit(world: CheckoutWorld) -> None:
+    """Lock a commit that upstream does not have."""
+    world.lock(commit="1" * 40)
+
+
+def lock_prebuilt_torch(world: CheckoutWorld) -> None:
+    """Lock a torch that is not built."""
     world.locked = LockedProject(project="torch", prebuilt="torch==2.13.0")
 
 
-def other_repository(world: World) -> None:
-    world.git(world.root / "torch", "worktree", "add", "--quiet", "--detach", world.tree)
+def add_worktree(world: CheckoutWorld) -> None:
+    """Make the tree a worktree of upstream's repository."""
+    run_git(world.upstream, "worktree", "add", "--quiet", "--detach", world.tree)
 
 
-@pytest.mark.parametrize(
-    ("spoil", "said"),
-    [
-        (commit_gone, rf"does not have {'1' * 40} any more; it was 'main'"),
-        (lambda world: (world.root / "torch").rename(world.root / "gone"), "does not answer: .*git repo"),
-        (lambda world: (world.root / "inner").rename(world.root / "gone"), "could not be fetched: .*inner"),
-        (lambda world: world.write(world.tree, {"mine.txt": ""}), "holds files but is not a git repository"),
-        (other_repository, "worktree or submodule of another repository"),
-        (prebuilt, "nothing to check out"),
-    ],
-)
-def test_what_cannot_be_checked_out_is_named(
-    world: World, spoil: Callable[[World], object], said: str
-) -> None:
-    spoil(world)
-    with pytest.raises(SourceError, match=said) as caught:
+OBSTACLES = {
+    "missing commit": Obstacle(place=lock_missing_commit, names=("1" * 40, "'main'")),
+    "missing repository": Obstacle(
+        place=lambda world: world.upstream.rename(world.root / "gone"),
+        names=("https://example.invalid/torch", "git repo"),
+    ),
+    "missing submodule": Obstacle(
+        place=lambda world: (world.root / "inner").rename(world.root / "gone"), names=("inner",)
+    ),
+    "files": Obstacle(
+        place=lambda world: write_files(world.tree, {"mine.txt": ""}), names=("not a git repository",)
+    ),
+    "worktree": Obstacle(place=add_worktree, names=("worktree",)),
+    "prebuilt torch": Obstacle(place=lock_prebuilt_torch, names=("torch==2.13.0",)),
+}
+
+
+@pytest.mark.parametrize("name", OBSTACLES)
+def test_names_what_cannot_be_checked_out(world: CheckoutWorld, name: str) -> None:
+    obstacle = OBSTACLES[name]
+    obstacle.place(world)
+
+    with pytest.raises(SourceError) as caught:
         world.checkout()
-    assert ("nox -s resolve" in caught.value.hint) == (spoil is commit_gone)
-    assert (world.tree / "mine.txt").exists() == said.startswith("holds files")
+
+    assert [fact for fact in obstacle.names if fact not in caught.value.message] == []
+    # Another lock helps where the commit has gone, and nowhere else.
+    assert ("nox -s resolve" in caught.value.hint) == (name == "missing commit")
 
 
-def test_an_origin_is_found_through_a_mirror(world: World) -> None:
-    world.locked = world.locked.model_copy(update={"origin": "https://example.invalid/torch"})
-    mirrors = {"https://example.invalid/": f"{world.root}/"}
-    assert world.checkout(origins=git_module.Origins(mirrors=mirrors)).changed
-    assert world.is_finished()
+def test_leaves_files_alone_that_are_not_in_git(world: CheckoutWorld) -> None:
+    write_files(world.tree, {"mine.txt": "mine"})
+
+    with pytest.raises(SourceError):
+        world.checkout()
+
+    assert (world.tree / "mine.txt").read_text() == "mine"
 
 
-def test_the_upstream_commit_is_the_tag_of_a_checkout(world: World) -> None:
-    world.checkout()
-    assert sources.upstream_commit(world.tree) == world.locked.commit
-    with pytest.raises(SourceError, match="has no tag THEROCK_UPSTREAM_DIFFBASE"):
-        sources.upstream_commit(world.root / "torch")
+# Builds in a tree
 
 
-def test_a_build_sees_the_upstream_commit_and_leaves_no_edits(world: World) -> None:
-    head = world.checkout().head
-    with sources.building(world.tree):
-        assert world.git(world.tree, "rev-parse", "HEAD") == world.locked.commit
-        assert (world.tree / "kernel.cpp").read_text() == "hip();\n"
-        world.write(world.tree, {"torch/_rocm_init.py": "", "odd [name]!.txt": "", "build/x": ""})
-        world.write(world.sub, {"generated.h": ""})
-    assert world.git(world.tree, "rev-parse", "HEAD") == head
-    assert not world.checkout().changed
-    assert (world.tree / "odd [name]!.txt").exists()
+def test_knows_the_upstream_commit_of_a_tree(finished_world: CheckoutWorld) -> None:
+    assert upstream_commit(finished_world.tree) == finished_world.locked.commit
 
 
-@pytest.mark.parametrize(
-    "command",
-    [
-        ("tag", "--delete", "THEROCK_HIPIFY_DIFFBASE"),  # its commit was interrupted
-        ("checkout", "--quiet", "THEROCK_UPSTREAM_DIFFBASE"),  # no commit of one's own
-        ("update-ref", "--no-deref", "HEAD", "THEROCK_UPSTREAM_DIFFBASE"),  # a build was killed
-    ],
-)
-def test_a_tree_that_was_left_halfway_is_set_right(world: World, command: tuple[str, ...]) -> None:
-    head = world.checkout().head
-    world.git(world.tree, *command)
-    made = world.checkout()
-    assert (made.head, made.stashed) == (head, ())
-    assert world.is_finished()
+@pytest.mark.parametrize("folder", ["torch", "absent"])
+def test_knows_no_upstream_commit_of_what_is_no_checkout(world: CheckoutWorld, folder: str) -> None:
+    with pytest.raises(SourceError, match=UPSTREAM_TAG):
+        upstream_commit(world.root / folder)
 
 
-@pytest.mark.parametrize("text", ["", "[]", "{}", '{"head": 1}', "{"])
-def test_a_damaged_state_file_only_costs_time(world: World, text: str) -> None:
-    world.checkout()
-    (world.tree / ".git/pytorch-build.json").write_text(text)
-    assert world.checkout().changed
-    assert not world.checkout().changed
+def test_shows_a_build_the_upstream_commit_and_hipified_files(finished_world: CheckoutWorld) -> None:
+    head = finished_world.commit_of("HEAD")
+
+    with building(finished_world.tree):
+        assert finished_world.commit_of("HEAD") == finished_world.locked.commit
+        assert (finished_world.tree / "kernel.cpp").read_text() == "hip();\n"
+
+    assert finished_world.commit_of("HEAD") == head
 
 
-def test_servers_without_single_commits_give_all(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    locked = world.locked
-    world.upstream({"a.cu": "newer\n"})
-    world.locked = locked
-    monkeypatch.setattr(git_module, "_MANAGED", (*git_module._MANAGED, "protocol.version=0"))
-    world.checkout()
-    assert (world.tree / "hip/a.hip").read_text() == "hip();\nhip();\n"
-    assert world.git(world.tree, "rev-parse", "THEROCK_UPSTREAM_DIFFBASE") == locked.commit
+def test_takes_no_file_of_a_build_for_an_edit(finished_world: CheckoutWorld) -> None:
+    built_file = finished_world.tree / "odd [name]!.txt"
+
+    with building(finished_world.tree):
+        write_files(finished_world.tree, {"torch/_rocm_init.py": "", built_file.name: "", "build/x": ""})
+        write_files(finished_world.submodule, {"generated.h": ""})
+
+    assert not finished_world.checkout().changed
+    assert built_file.exists()

@@ -6,90 +6,131 @@ import pytest
 from core.errors import SourceError
 from pytorch_build.sources import edits
 from pytorch_build.sources.git import Repository
-from tests.conftest import Commit, Git, Write
+from tests.kit.repos import commit_files, run_git, write_files
 
 pytestmark = pytest.mark.processes
 
+DATE = "2026-01-01T00:00:00Z"
+
 
 @pytest.fixture
-def tree(tmp_path: Path, commit_files: Commit) -> Path:
+def tree(tmp_path: Path) -> Path:
+    """Return a repository with one commit."""
     commit_files(tmp_path / "tree", {"a.txt": "a line\n", "b.txt": "b\n"})
     return tmp_path / "tree"
 
 
-def test_commits_that_a_tag_or_remote_has_are_no_loss(tree: Path, commit_files: Commit, git: Git) -> None:
-    repository, first = Repository(path=tree), git(tree, "rev-parse", "HEAD")
-    second = commit_files(tree, {"a.txt": "mine\n"})
-    assert edits.own_commits(repository, [first, "1" * 40]) == (f"{second[:7]} Upstream",)
-    git(tree, "update-ref", "refs/remotes/origin/main", second)
-    assert edits.own_commits(repository, [first]) == ()
+# The user's commits
 
 
-def test_a_long_list_of_commits_is_cut(tree: Path, git: Git) -> None:
-    commits = tuple(f"000000{n} Change {n}" for n in range(5))
-    with pytest.raises(SourceError, match="Change 2\n  and 2 more") as caught:
+def test_lists_commits_that_nothing_else_holds(tree: Path) -> None:
+    first_commit = run_git(tree, "rev-parse", "HEAD")
+    commit = commit_files(tree, {"a.txt": "mine\n"}, message="My change")
+
+    # A commit of ours may have gone.
+    commits = edits.own_commits(Repository(path=tree), [first_commit, "1" * 40])
+
+    assert commits == (f"{commit[:7]} My change",)
+
+
+@pytest.mark.parametrize("ref", ["refs/remotes/origin/main", "refs/tags/mine"])
+def test_lists_no_commit_that_a_remote_or_a_tag_holds(tree: Path, ref: str) -> None:
+    first_commit = run_git(tree, "rev-parse", "HEAD")
+    commit = commit_files(tree, {"a.txt": "mine\n"})
+    run_git(tree, "update-ref", ref, commit)
+
+    assert edits.own_commits(Repository(path=tree), [first_commit]) == ()
+
+
+def test_names_the_first_of_many_commits(tree: Path) -> None:
+    commits = tuple(f"000000{number} Change {number}" for number in range(5))
+
+    with pytest.raises(SourceError, match="2 more") as caught:
         edits.keep_or_refuse(Repository(path=tree), commits, force=False)
+
+    assert "Change 2" in caught.value.message
     assert "Change 3" not in caught.value.message
-    assert not git(tree, "branch", "--list", "pytorch-build-kept-*")
+    assert run_git(tree, "branch", "--list", "pytorch-build-kept-*") == ""
+
+
+# Stashes
 
 
 @pytest.mark.parametrize(
-    ("changes", "dropped"),
+    ("changes", "is_ours"),
     [
-        ({"a.txt": "a line\nand more\n"}, True),
-        ({"a.txt": "a li"}, True),  # torn off in the middle
-        ({"new.txt": "new"}, True),
-        ({"a.txt": "a lie\n"}, False),
-        ({"new.txt": "new and mine"}, False),
-        ({"other.txt": "mine"}, False),
-        ({"a.txt": "a line\nand more\n", "other.txt": "mine"}, False),
+        pytest.param({"a.txt": "a line\nand more\n"}, True, id="whole file"),
+        pytest.param({"a.txt": "a li"}, True, id="start of a file"),
+        pytest.param({"new.txt": "new"}, True, id="new file"),
+        pytest.param({"a.txt": "a lie\n"}, False, id="edited file"),
+        pytest.param({"new.txt": "new and mine"}, False, id="edited new file"),
+        pytest.param({"other.txt": "mine"}, False, id="user's file"),
+        pytest.param(
+            {"a.txt": "a line\nand more\n", "other.txt": "mine"}, False, id="user's file beside ours"
+        ),
     ],
 )
-def test_a_stash_of_what_a_commit_holds_is_dropped(
-    tree: Path,
-    commit_files: Commit,
-    write_files: Write,
-    git: Git,
-    changes: Mapping[str, str],
-    dropped: bool,  # noqa: FBT001
+def test_drops_a_stash_of_what_our_commits_hold(
+    tree: Path, changes: Mapping[str, str], *, is_ours: bool
 ) -> None:
-    ours = commit_files(tree, {"a.txt": "a line\nand more\n", "new.txt": "new"})
-    git(tree, "checkout", "--quiet", "HEAD~")
+    our_commit = commit_files(tree, {"a.txt": "a line\nand more\n", "new.txt": "new"})
+    run_git(tree, "checkout", "--quiet", "HEAD~")
     write_files(tree, changes)
+
     stash = edits.put_aside(Repository(path=tree))
+
     assert stash is not None
     assert edits.is_clean(Repository(path=tree))
-    assert edits.drop_if_ours(stash, [ours]) is dropped
-    assert bool(git(tree, "stash", "list")) is not dropped
+    assert edits.drop_if_ours(stash, [our_commit]) is is_ours
+    assert (run_git(tree, "stash", "list") == "") is is_ours
 
 
-def test_only_the_stash_of_this_run_is_dropped(tree: Path, write_files: Write, git: Git) -> None:
+def test_drops_no_stash_that_came_later(tree: Path) -> None:
     write_files(tree, {"a.txt": "a li"})
     stash = edits.put_aside(Repository(path=tree))
     assert stash is not None
     write_files(tree, {"a.txt": "somebody's\n"})
-    git(tree, "stash", "push", "--quiet")
+    run_git(tree, "stash", "push", "--quiet")
+
     assert edits.drop_if_ours(stash, [])
-    assert len(git(tree, "stash", "list").splitlines()) == 2
+
+    assert len(run_git(tree, "stash", "list").splitlines()) == 2
 
 
-def test_what_the_users_settings_ignore_is_committed_if_hipify_made_it(
-    tmp_path: Path, commit_files: Commit, write_files: Write, git: Git, monkeypatch: pytest.MonkeyPatch
-) -> None:
+# What hipify made
+
+
+@pytest.fixture
+def hipified(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Repository, str]:
+    """Return a repository after hipify, and the commit of what it made, for a user who ignores its files."""
     monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
-    write_files(tmp_path, {"ignore": "*.hip\n.idea\n", ".gitconfig": ""})
-    (tmp_path / ".gitconfig").write_text(f"[core]\n\texcludesFile = {tmp_path / 'ignore'}\n")
+    ignored = tmp_path / "ignored"
+    ignored.write_text("*.hip\n.idea\n")
+    (tmp_path / ".gitconfig").write_text(f"[core]\n\texcludesFile = {ignored}\n")
     tree = tmp_path / "tree"
     commit_files(tree, {"a.cu": "cuda\n", ".gitignore": "build/\n"})
     write_files(tree, {".idea": "an editor's"})
     repository = Repository(path=tree)
-    before = {tree: set(edits.all_untracked(repository))}
+
+    untracked_before = {tree: set(edits.all_untracked(repository))}
     write_files(tree, {"a.hip": "hip\n", "build/x": "ignored by the project"})
-    commit = edits.commit_hipified(repository, "2026-01-01T00:00:00Z", before)
-    assert git(tree, "show", "--name-only", "--format=%an %aI %s", commit).splitlines() == [
-        "pytorch-build 2026-01-01T00:00:00+00:00 DO NOT SUBMIT: HIPIFY",
-        "",
-        "a.hip",
-    ]
-    assert edits.commit_hipified(repository, "2026-01-01T00:00:00Z", before) == ""
+    commit = edits.commit_hipified(repository, DATE, untracked_before)
+    assert edits.commit_hipified(repository, DATE, untracked_before) == ""
+    return repository, commit
+
+
+def test_commits_what_hipify_made_though_the_user_ignores_it(hipified: tuple[Repository, str]) -> None:
+    repository, commit = hipified
+
+    shown = run_git(repository.path, "show", "--name-only", "--format=", commit)
+
+    assert shown.splitlines() == ["a.hip"]
+
+
+def test_commits_what_hipify_made_under_a_fixed_name_and_date(hipified: tuple[Repository, str]) -> None:
+    repository, commit = hipified
+
+    shown = run_git(repository.path, "show", "--no-patch", "--format=%an %aI %s", commit)
+
+    assert shown == "pytorch-build 2026-01-01T00:00:00+00:00 DO NOT SUBMIT: HIPIFY"

@@ -1,181 +1,301 @@
+import os
 import shutil
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from core.errors import ProcessError, SourceError
-from pytorch_build.sources import git as module
+from pytorch_build.sources import git
 from pytorch_build.sources.git import Origins, Reader, Repository, last_words, protocol
-from tests.conftest import Commit, Git
+from tests.kit.repos import commit_files, run_git
 
-NOT_THERE = """\
+NO_REPOSITORY = """\
 fatal: '/x' does not appear to be a git repository
 fatal: Could not read from remote repository.
 
 Please make sure you have the correct access rights
 and the repository exists.
 """
+SAFE_SETTINGS = ("protocol.allow=never", "protocol.https.allow=always", "protocol.ssh.allow=always")
+LOCAL_SETTINGS = ("protocol.file.allow=always",)
 
 
-def test_paths_are_told_from_urls_and_both_from_what_git_would_start() -> None:
-    assert {protocol(one) for one in ("/a/b", "./a", "C:/a", "C:\\a", "file:///a", "-oX=y:z")} == {"file"}
-    assert {protocol(one) for one in ("ssh://git@host/a", "git@example.org:a/b", "host:a")} == {"ssh"}
-    assert [protocol(one) for one in ("https://a/b", "ext::sh -c x", "fd::0")] == ["https", "ext", "fd"]
-
-
-def test_git_reaches_what_is_encrypted_and_what_a_person_named() -> None:
-    safe = ("protocol.allow=never", "protocol.https.allow=always", "protocol.ssh.allow=always")
-    for origin in ("https://example.org/a", "git@example.org:a", "fd::0", "ext::sh -c x", "ftp://a/b"):
-        assert Origins().settings(origin) == safe
-    for origin, kind in (("/a", "file"), ("http://a/b", "http"), ("git://a/b", "git")):
-        assert Origins().settings(origin) == (*safe, f"protocol.{kind}.allow=always")
-    mirrors = Origins(mirrors={"https://example.org/": "https://mirror.example.org/"})
-    assert mirrors.settings("https://example.org/a") == (
-        "url.https://mirror.example.org/.insteadOf=https://example.org/",
-        *safe,
-    )
-
-
-@pytest.mark.processes
-@pytest.mark.parametrize("address", ["fd::0", "ext::sh -c 'touch {0}/ran'", "file://{0}/there"])
-def test_git_starts_no_helper_and_takes_no_folder_for_a_tree(
-    tmp_path: Path, commit_files: Commit, address: str
-) -> None:
-    address = address.format(tmp_path)
-    commit_files(tmp_path / "there", {"a": ""})
-    modules = f'[submodule "a"]\n\tpath = a\n\turl = {address}\n'
-    tree = tmp_path / "tree"
-    commit_files(tree, {".gitmodules": modules})
-    git = Repository(path=tree, settings=Origins().settings("https://example.org/a"))
-    git.run("update-index", "--add", "--cacheinfo", f"160000,{'1' * 40},a")
-    with pytest.raises(SourceError, match="not allowed"):
-        module.update_submodules(git, depth=1)
-    if "://" not in address:
-        with pytest.raises(SourceError, match=r"transport '.*' not allowed"):
-            Reader(cache=tmp_path / "cache").commit(address, "main")
-    assert not (tmp_path / "ran").exists()
-
-
-def test_the_environment_steers_no_git(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("GIT_DIR", "GIT_INDEX_FILE", "GIT_CONFIG_PARAMETERS", "GIT_AUTHOR_NAME"):
-        monkeypatch.setenv(name, "x")
-    monkeypatch.setenv("GIT_SSH_COMMAND", "ssh -i key")
-    env = module.environment()
-    assert {name for name in env if name.startswith("GIT_")} == {"GIT_TERMINAL_PROMPT", "GIT_SSH_COMMAND"}
-    assert env["GIT_SSH_COMMAND"] == "ssh -i key"
-    assert (env["GIT_TERMINAL_PROMPT"], env["LC_ALL"]) == ("0", "C")
+# Addresses, and what git may do to reach them
 
 
 @pytest.mark.parametrize(
-    ("output", "said"),
+    ("address", "expected"),
     [
-        (NOT_THERE, "'/x' does not appear to be a git repository"),
-        ("remote: nothing\nfatal: unable to access 'u': Could not resolve host\n", "Could not resolve host"),
-        ("hint: try\nsomething else\n", "something else"),
-        ("", "the message"),
+        ("/a/b", "file"),
+        ("./a", "file"),
+        ("C:/a", "file"),
+        ("C:\\a", "file"),
+        ("file:///a", "file"),
+        # ssh would take it for an option.
+        ("-oX=y:z", "file"),
+        ("ssh://git@host/a", "ssh"),
+        ("git@example.org:a/b", "ssh"),
+        ("host:a", "ssh"),
+        ("https://a/b", "https"),
+        ("ext::sh -c x", "ext"),
+        ("fd::0", "fd"),
     ],
 )
-def test_the_telling_line_of_gits_output(output: str, said: str) -> None:
-    assert last_words(ProcessError("the message", output=output)).endswith(said)
+def test_knows_by_which_protocol_an_address_is_reached(address: str, expected: str) -> None:
+    assert protocol(address) == expected
 
 
-def test_users_settings_do_not_reach_managed_trees(
-    tmp_path: Path, git: Callable[..., str], monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    "origin", ["https://example.org/a", "git@example.org:a", "fd::0", "ext::sh -c x", "ftp://a/b"]
+)
+def test_allows_git_encrypted_protocols_alone(origin: str) -> None:
+    assert Origins().settings(origin) == SAFE_SETTINGS
+
+
+@pytest.mark.parametrize(
+    ("origin", "protocol_name"), [("/a", "file"), ("http://a/b", "http"), ("git://a/b", "git")]
+)
+def test_allows_git_the_protocol_of_an_origin_that_the_user_named(origin: str, protocol_name: str) -> None:
+    assert Origins().settings(origin) == (*SAFE_SETTINGS, f"protocol.{protocol_name}.allow=always")
+
+
+def test_leads_git_to_a_mirror() -> None:
+    origins = Origins(mirrors={"https://example.org/": "https://mirror.example.org/"})
+
+    mirror = "url.https://mirror.example.org/.insteadOf=https://example.org/"
+    assert origins.settings("https://example.org/a") == (mirror, *SAFE_SETTINGS)
+
+
+# Addresses that name a helper program, or a folder of this machine.
+UNSAFE_ADDRESSES = ["fd::0", "ext::sh -c 'touch {folder}/ran'", "file://{folder}/there"]
+
+
+@pytest.mark.processes
+@pytest.mark.parametrize("address", UNSAFE_ADDRESSES)
+def test_fetches_no_submodule_from_an_unsafe_address(tmp_path: Path, address: str) -> None:
+    address = address.format(folder=tmp_path)
+    commit_files(tmp_path / "there", {"a": ""})
+    commit_files(tmp_path / "tree", {".gitmodules": f'[submodule "a"]\n\tpath = a\n\turl = {address}\n'})
+    repository = Repository(path=tmp_path / "tree", settings=Origins().settings("https://example.org/a"))
+    repository.run("update-index", "--add", "--cacheinfo", f"160000,{'1' * 40},a")
+
+    with pytest.raises(SourceError, match="not allowed"):
+        git.update_submodules(repository, depth=1)
+
+    assert not (tmp_path / "ran").exists()
+
+
+@pytest.mark.processes
+@pytest.mark.parametrize("address", UNSAFE_ADDRESSES[:2])
+def test_starts_no_helper_program_for_an_origin(tmp_path: Path, address: str) -> None:
+    address = address.format(folder=tmp_path)
+
+    with pytest.raises(SourceError, match="not allowed"):
+        Reader(cache=tmp_path / "cache").commit(address, "main")
+
+    assert not (tmp_path / "ran").exists()
+
+
+# git's environment
+
+
+def test_hides_variables_that_steer_git(monkeypatch: pytest.MonkeyPatch) -> None:
+    steering = ("GIT_DIR", "GIT_INDEX_FILE", "GIT_CONFIG_PARAMETERS", "GIT_AUTHOR_NAME")
+    for name in steering:
+        monkeypatch.setenv(name, "x")
+
+    assert not set(steering) & git.environment().keys()
+
+
+def test_keeps_a_users_way_to_reach_servers(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("GIT_SSH_COMMAND", "ssh -i key")
+
+    assert git.environment()["GIT_SSH_COMMAND"] == "ssh -i key"
+
+
+def test_lets_git_ask_nobody_and_speak_english() -> None:
+    env = git.environment()
+
+    assert env["GIT_TERMINAL_PROMPT"] == "0"
+    assert env["LC_ALL"] == "C"
+
+
+@pytest.mark.processes
+@pytest.mark.parametrize(("managed", "setting"), [(True, "false"), (False, "true")])
+@pytest.mark.parametrize("name", ["core.autocrlf", "commit.gpgSign"])
+def test_takes_a_users_settings_in_trees_of_their_own_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, setting: str, *, managed: bool
 ) -> None:
     (tmp_path / ".gitconfig").write_text("[core]\n\tautocrlf = true\n[commit]\n\tgpgSign = true\n")
     monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
     tree = tmp_path / "tree"
     tree.mkdir()
-    git(tree, "init", "--quiet")
-    for managed, said in ((True, ["false", "false"]), (False, ["true", "true"])):
-        ours = Repository(path=tree, managed=managed)
-        assert [ours.out("config", name) for name in ("core.autocrlf", "commit.gpgSign")] == said
+    run_git(tree, "init", "--quiet")
+
+    assert Repository(path=tree, managed=managed).out("config", name) == setting
 
 
-def test_an_origin_that_takes_too_long_is_given_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "ANSWER_SECONDS", 0.2)
+# Errors
+
+
+@pytest.mark.parametrize(
+    ("output", "line"),
+    [
+        pytest.param(NO_REPOSITORY, "'/x' does not appear to be a git repository", id="two fatal lines"),
+        pytest.param(
+            "remote: nothing\nfatal: unable to access 'u': Could not resolve host\n",
+            "unable to access 'u': Could not resolve host",
+            id="fatal line",
+        ),
+        pytest.param("hint: try\nsomething else\n", "something else", id="hint"),
+        pytest.param("", "the message", id="no output"),
+    ],
+)
+def test_quotes_the_line_of_gits_output_that_says_most(output: str, line: str) -> None:
+    assert last_words(ProcessError("the message", output=output)) == line
+
+
+@pytest.mark.processes
+def test_gives_up_an_origin_that_takes_too_long(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(git, "ANSWER_SECONDS", 0.2)
     program = tmp_path / "ssh"
     program.write_text("#!/bin/sh\nexec sleep 30\n")
     program.chmod(0o755)
     monkeypatch.setenv("GIT_SSH_COMMAND", str(program))
-    with pytest.raises(SourceError, match=r"does not answer: no end after 0.2 s"):
+
+    with pytest.raises(SourceError, match=r"0\.2 s") as caught:
         Reader(cache=tmp_path / "cache").commit("ssh://example.invalid/a", "main")
 
+    assert "ssh://example.invalid/a" in caught.value.message
 
-pytestmark = pytest.mark.processes
-LOCAL = ("protocol.file.allow=always",)
+
+# Submodules
+
+
+@pytest.fixture(scope="module")
+def repositories(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return a folder with ``top``, its submodule outer, and inner within that; both have newer commits."""
+    folder = tmp_path_factory.mktemp("repositories")
+    commit_files(folder / "inner", {"i": "1"})
+    commit_files(folder / "outer", {"o": "1"})
+    run_git(folder / "outer", "submodule", "--quiet", "add", "../inner", "lib/inner")
+    commit_files(folder / "outer", {})
+    commit_files(folder / "top", {"t": "1"})
+    run_git(folder / "top", "submodule", "--quiet", "add", "../outer", "outer")
+    commit_files(folder / "top", {})
+    commit_files(folder / "inner", {"i": "2"})
+    commit_files(folder / "outer", {"o": "2"})
+    return folder
 
 
 @pytest.fixture
-def tree(tmp_path: Path, commit_files: Commit, git: Git) -> Repository:
-    """A clone without its submodules: outer, and inner within it, both behind their branches."""
-    commit_files(tmp_path / "inner", {"i": "1"})
-    commit_files(tmp_path / "outer", {"o": "1"})
-    git(tmp_path / "outer", "submodule", "--quiet", "add", "../inner", "lib/inner")
-    commit_files(tmp_path / "outer", {})
-    commit_files(tmp_path / "top", {"t": "1"})
-    git(tmp_path / "top", "submodule", "--quiet", "add", "../outer", "outer")
-    commit_files(tmp_path / "top", {})
-    commit_files(tmp_path / "inner", {"i": "2"})
-    commit_files(tmp_path / "outer", {"o": "2"})
-    git(tmp_path, "clone", "--quiet", "top", "tree")
-    return Repository(path=tmp_path / "tree", settings=LOCAL)
+def tree(repositories: Path, tmp_path: Path) -> Repository:
+    """Return a clone of this test's own without its submodules."""
+    run_git(tmp_path, "clone", "--quiet", repositories / "top", "tree")
+    return Repository(path=tmp_path / "tree", settings=LOCAL_SETTINGS)
 
 
-def test_submodules_are_listed_inner_ones_first(tree: Repository) -> None:
-    assert list(module.submodules(tree)) == []
-    module.update_submodules(Repository(path=tree.path.parent / "inner"), depth=1)  # has none
-    module.update_submodules(tree, depth=1)
+@pytest.mark.processes
+def test_lists_no_submodule_before_it_is_checked_out(tree: Repository) -> None:
+    assert list(git.submodules(tree)) == []
+
+
+@pytest.mark.processes
+def test_updates_submodules_and_lists_inner_ones_first(tree: Repository) -> None:
+    git.update_submodules(tree, depth=1)
+
     outer = tree.path / "outer"
-    assert [one.path for one in module.submodules(tree)] == [outer / "lib/inner", outer]
-    assert [one.path for one in module.direct_submodules(tree)] == [outer]
+    paths = [submodule.path for submodule in git.submodules(tree)]
+    assert paths == [outer / "lib/inner", outer]
+    assert [submodule.path for submodule in git.direct_submodules(tree)] == [outer]
+    # The commit that its parent names, and not the newest one.
     assert (outer / "lib/inner/i").read_text() == "1"
 
 
-def test_a_nested_clone_that_broke_off_is_made_again(tree: Repository) -> None:
-    module.update_submodules(tree, depth=1)
-    nested = tree.path / "outer/lib/inner"
+@pytest.mark.processes
+def test_updates_nothing_in_a_repository_without_submodules(repositories: Path) -> None:
+    git.update_submodules(Repository(path=repositories / "inner"), depth=1)
+
+
+@pytest.mark.processes
+def test_recreates_an_incomplete_clone_of_a_nested_submodule(tree: Repository) -> None:
+    git.update_submodules(tree, depth=1)
     modules = tree.path / ".git/modules/outer/modules/lib/inner"
     shutil.rmtree(modules)
     modules.mkdir()
-    module.update_submodules(tree, depth=1)
-    assert (nested / "i").read_text() == "1"
-    assert len(list(module.submodules(tree))) == 2
+
+    git.update_submodules(tree, depth=1)
+
+    assert (tree.path / "outer/lib/inner/i").read_text() == "1"
+    assert len(list(git.submodules(tree))) == 2
 
 
-def test_a_folder_outside_the_tree_is_refused(tmp_path: Path, commit_files: Commit) -> None:
-    commit_files(tmp_path / "tree", {".gitmodules": '[submodule "x"]\n\tpath = ../other\n\turl = ../x\n'})
-    with pytest.raises(SourceError, match="outside the tree"):
-        module.listed(Repository(path=tmp_path / "tree"))
+@pytest.mark.processes
+def test_rejects_a_submodule_outside_the_tree(tmp_path: Path) -> None:
+    modules = '[submodule "x"]\n\tpath = ../other\n\turl = ../x\n'
+    commit_files(tmp_path / "tree", {".gitmodules": modules})
+
+    with pytest.raises(SourceError, match="other"):
+        git.listed(Repository(path=tmp_path / "tree"))
+
+
+# Reading files of an origin
 
 
 @pytest.fixture
-def old_server(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Speak the protocol in which a server refuses commits that no ref names."""
-    monkeypatch.setattr(module, "_MANAGED", (*module._MANAGED, "protocol.version=0"))
+def upstream(tmp_path: Path) -> tuple[str, str]:
+    """Return an origin and its first commit, which is behind its branch."""
+    folder = tmp_path / "upstream"
+    commit = commit_files(folder, {"version.txt": "1\n", "a/b.txt": "b\n"})
+    commit_files(folder, {"version.txt": "2\n"})
+    return str(folder), commit
 
 
-def test_files_are_read_at_a_commit(tmp_path: Path, commit_files: Commit) -> None:
-    first = commit_files(tmp_path / "up", {"version.txt": "1\n", "a/b.txt": "b\n"})
-    commit_files(tmp_path / "up", {"version.txt": "2\n"})
+@pytest.mark.processes
+def test_reads_files_at_a_commit(upstream: tuple[str, str], tmp_path: Path) -> None:
+    origin, commit = upstream
+
+    texts = Reader(cache=tmp_path / "cache").texts(origin, commit, ("a/b.txt", "version.txt", "absent.txt"))
+
+    assert texts == {"a/b.txt": "b\n", "version.txt": "1\n"}
+
+
+@pytest.mark.processes
+def test_recreates_an_incomplete_cache(upstream: tuple[str, str], tmp_path: Path) -> None:
+    origin, commit = upstream
     reader = Reader(cache=tmp_path / "cache")
-    texts = {"a/b.txt": "b\n", "version.txt": "1\n"}
-    assert reader.texts(str(tmp_path / "up"), first, (*texts, "absent.txt")) == texts
-    # an interrupted cache is made again
-    (cached,) = [path for path in (tmp_path / "cache").iterdir() if path.is_dir()]
-    (cached / "complete").unlink()
-    (cached / "HEAD").unlink()
-    assert reader.commit(str(tmp_path / "up"), first) == first
+    reader.commit(origin, commit)
+    (repository,) = (path for path in (tmp_path / "cache").iterdir() if path.is_dir())
+    (repository / "complete").unlink()
+    (repository / "HEAD").unlink()
+
+    assert reader.commit(origin, commit) == commit
 
 
-@pytest.mark.usefixtures("old_server")
-def test_a_server_that_gives_no_single_commits_is_asked_for_all(tmp_path: Path, commit_files: Commit) -> None:
-    first = commit_files(tmp_path / "up", {"version.txt": "1\n"})
-    commit_files(tmp_path / "up", {"version.txt": "2\n"})
+@pytest.fixture
+def _oldest_protocol(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let git speak the protocol in which a server refuses commits that no branch names."""
+    (tmp_path / ".gitconfig").write_text("[protocol]\n\tversion = 0\n")
+    monkeypatch.setenv("HOME", os.fspath(tmp_path))
+
+
+@pytest.mark.processes
+@pytest.mark.usefixtures("_oldest_protocol")
+def test_asks_a_server_for_all_commits_that_gives_no_single_one(
+    upstream: tuple[str, str], tmp_path: Path
+) -> None:
+    origin, commit = upstream
     reader = Reader(cache=tmp_path / "cache")
-    assert reader.commit(str(tmp_path / "up"), first) == first
-    assert reader.texts(str(tmp_path / "up"), first, ("version.txt",)) == {"version.txt": "1\n"}
-    with pytest.raises(SourceError, match="does not have the commit 1111"):
-        reader.commit(str(tmp_path / "up"), "1" * 40)
+
+    assert reader.commit(origin, commit) == commit
+    assert reader.texts(origin, commit, ("version.txt",)) == {"version.txt": "1\n"}
+
+
+@pytest.mark.processes
+@pytest.mark.usefixtures("_oldest_protocol")
+def test_names_a_commit_that_no_server_has(upstream: tuple[str, str], tmp_path: Path) -> None:
+    origin, _commit = upstream
+
+    with pytest.raises(SourceError, match="1" * 40):
+        Reader(cache=tmp_path / "cache").commit(origin, "1" * 40)

@@ -4,7 +4,6 @@ import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 import pytest
 from packaging.version import Version
@@ -13,49 +12,65 @@ from core.causes import Cause
 from core.errors import BuildError, ProcessError, SourceError
 from pytorch_build.build.build import BuildChoices
 from pytorch_build.lock import versions
+from pytorch_build.lock.source_lock import LockedProject
 from pytorch_build.sdk import RocmOptions
-from pytorch_build.sources import checkout as sources
-from pytorch_build.sources import edits, trees
+from pytorch_build.sources import checkout, edits, trees
 from pytorch_build.sources.git import Origins
-from tests.conftest import Commit, Git, Write
+from pytorch_build.sources.trees import DevelopersTree
+from tests.kit.builds import LocalRun
+from tests.kit.repos import commit_files, run_git, write_files
 
 pytestmark = pytest.mark.processes
-CHOICES = BuildChoices(rocm=RocmOptions(), own_trees={}, mirrors={}, depth=0)
 
 
-@pytest.fixture
-def _no_sample(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(trees, "origins", lambda *_: Origins())
+# Managed trees
 
 
-@pytest.mark.usefixtures("_no_sample")
-def test_a_managed_tree_is_checked_out_then_built_in(run: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    done: list[str] = []
+def test_checks_a_managed_tree_out_and_then_builds_in_it(
+    run: LocalRun, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    steps: list[str] = []
 
     @contextmanager
-    def building(path: Path) -> Iterator[None]:
-        done.append(f"build in {path.name}")
-        yield
-        done.append("built")
-
-    monkeypatch.setattr(sources, "checkout", lambda locked, *_: done.append(f"check out {locked.project}"))
-    monkeypatch.setattr(sources, "building", building)
-    tree = trees.managed_tree(run.context(), CHOICES, run.lock(), "torch")
-    with tree.checked_out() as path:
-        done.append(str(path == tree.path))
+    def build_in(path: Path) -> Iterator[None]:
         assert (path.parent / ".torch.build.lock").exists()
-    assert done == ["check out torch", "build in torch", "True", "built"]
+        steps.append("build begins")
+        yield
+        steps.append("build ends")
+
+    def check_out(locked: LockedProject, *_arguments: object) -> None:
+        steps.append(f"checkout of {locked.project}")
+
+    monkeypatch.setattr(trees, "origins", lambda *_arguments: Origins())
+    monkeypatch.setattr(checkout, "checkout", check_out)
+    monkeypatch.setattr(checkout, "building", build_in)
+    choices = BuildChoices(rocm=RocmOptions(), own_trees={}, mirrors={}, depth=0)
+    tree = trees.managed_tree(run.context(), choices, run.lock(), "torch")
+
+    with tree.checked_out() as path:
+        steps.append("build")
+
+    assert path == tree.path
+    assert steps == ["checkout of torch", "build begins", "build", "build ends"]
+
+
+# Developers' trees
 
 
 @pytest.fixture
-def own(tmp_path: Path, commit_files: Commit) -> tuple[Path, str]:
+def own_tree(tmp_path: Path) -> Path:
+    """Return a torch that a developer works on."""
     tree = tmp_path / "mine"
-    return tree, commit_files(tree, {"setup.py": "", "version.txt": "2.11.0a0\n", "a.cpp": ""})
+    commit_files(tree, {"setup.py": "", "version.txt": "2.11.0a0\n", "a.cpp": ""})
+    return tree
 
 
-def developers(run: Any, tree: Path, *, gpu_family: str = "gfx94X-dcgpu", **options: Any) -> Any:
+def take_tree(
+    run: LocalRun, tree: Path, *, gpu_family: str = "gfx94X-dcgpu", release_type: str = "ci"
+) -> DevelopersTree:
+    """Return a developer's tree of torch, which names a version, so that no lock is asked for."""
     return trees.developers_tree(
-        run.context(gpu_family, **options),
+        run.context(gpu_family, release_type=release_type),
         tree,
         "torch",
         rocm_version="" if gpu_family == "cpu" else "7.1.0",
@@ -63,254 +78,447 @@ def developers(run: Any, tree: Path, *, gpu_family: str = "gfx94X-dcgpu", **opti
     )
 
 
-def test_a_developers_tree_is_known_by_its_commit_and_edits(run: Any, own: tuple[Path, str]) -> None:
-    tree, commit = own
-    clean = developers(run, tree, gpu_family="cpu")
-    assert clean.inputs == {"tree": str(tree), "commit": commit, "diff": "", "edited": 0, "hipify": False}
-    # its version is its own, with the run's suffix
-    assert clean.version == "2.11.0a0+cpu.sample"
-    assert developers(run, tree).version == "2.11.0a0+rocm7.1.0"
-    assert f"git{commit[:8]}" in developers(run, tree, gpu_family="cpu", release_type="dev").version
-    (tree / "setup.py").write_text("# mine\n")
-    edited = developers(run, tree)
-    assert len(edited.inputs["diff"]) == 64
-    assert edited.inputs["hipify"]
-    # for installers it is newer than the tree without edits, and other edits are another version
-    assert Version(edited.version) > Version("2.11.0a0+rocm7.1.0")
-    assert re.fullmatch(r"2\.11\.0a0\+rocm7\.1\.0\.dirty\.[0-9a-f]{1,8}", edited.version)
-    assert versions.without_edits(f"x {edited.version};") == "x 2.11.0a0+rocm7.1.0;"
-    (tree / "new.py").write_text("")
-    other = developers(run, tree)
-    assert other.inputs["diff"] != edited.inputs["diff"]
-    assert other.version != edited.version
+def test_knows_a_developers_tree_without_edits_by_its_commit(run: LocalRun, own_tree: Path) -> None:
+    tree = take_tree(run, own_tree, gpu_family="cpu")
+
+    assert tree.inputs == {
+        "tree": str(own_tree),
+        "commit": run_git(own_tree, "rev-parse", "HEAD"),
+        "diff": "",
+        "edited": 0,
+        "hipify": False,
+    }
 
 
-def test_an_error_names_the_developers_file_and_not_its_copy(run: Any, own: tuple[Path, str]) -> None:
-    (tree, _), problem = own, ProcessError("ninja ended with status 1.")
-
-    def fail(path: Path) -> None:
-        around = (f"c++ -I{path}/. {path}/a.cpp", f"{path}/a.cpp:1:2: error: x", f"{path}/build/gone.hip:1:")
-        problem.cause = Cause(tool="compiler", message="error: x", around=around)
-        raise BuildError("no wheel") from problem
-
-    with pytest.raises(BuildError), developers(run, tree, gpu_family="cpu").checked_out() as path:
-        fail(path)
-    assert problem.cause
-    # what a build made is nowhere else
-    named = (f"c++ -I{tree} {tree}/a.cpp", f"{tree}/a.cpp:1:2: error: x", f"{path}/build/gone.hip:1:")
-    assert problem.cause.around == named
+@pytest.mark.parametrize(
+    ("gpu_family", "version"), [("cpu", "2.11.0a0+cpu.sample"), ("gfx94X-dcgpu", "2.11.0a0+rocm7.1.0")]
+)
+def test_gives_a_developers_tree_its_own_version_with_the_runs_suffix(
+    run: LocalRun, own_tree: Path, gpu_family: str, version: str
+) -> None:
+    assert take_tree(run, own_tree, gpu_family=gpu_family).version == version
 
 
-def test_it_is_built_from_a_copy_of_its_own(run: Any, own: tuple[Path, str], commit_files: Commit) -> None:
-    tree, _ = own
-    (tree / "setup.py").write_text("# mine\n")
-    with developers(run, tree, gpu_family="cpu").checked_out() as path:
-        assert path != tree
+def test_adds_the_commit_of_a_developers_tree_to_its_version(run: LocalRun, own_tree: Path) -> None:
+    commit = run_git(own_tree, "rev-parse", "HEAD")
+
+    assert f"git{commit[:8]}" in take_tree(run, own_tree, release_type="dev").version
+
+
+def test_knows_a_developers_edits_by_their_digest(run: LocalRun, own_tree: Path) -> None:
+    write_files(own_tree, {"setup.py": "# mine\n"})
+
+    inputs = take_tree(run, own_tree).inputs
+
+    assert re.fullmatch("[0-9a-f]{64}", inputs["diff"])
+    assert inputs["edited"] == 1
+    assert inputs["hipify"]
+
+
+def test_gives_edits_a_newer_version_of_their_own(run: LocalRun, own_tree: Path) -> None:
+    write_files(own_tree, {"setup.py": "# mine\n"})
+
+    version = take_tree(run, own_tree).version
+
+    assert Version(version) > Version("2.11.0a0+rocm7.1.0")
+    assert re.fullmatch(r"2\.11\.0a0\+rocm7\.1\.0\.dirty\.[0-9a-f]{1,8}", version)
+    assert versions.without_edits(f"x {version};") == "x 2.11.0a0+rocm7.1.0;"
+
+
+def test_gives_other_edits_another_version(run: LocalRun, own_tree: Path) -> None:
+    write_files(own_tree, {"setup.py": "# mine\n"})
+    first_tree = take_tree(run, own_tree)
+    write_files(own_tree, {"new.py": ""})
+
+    second_tree = take_tree(run, own_tree)
+
+    assert second_tree.inputs["diff"] != first_tree.inputs["diff"]
+    assert second_tree.version != first_tree.version
+
+
+def test_builds_a_developers_tree_in_a_copy(run: LocalRun, own_tree: Path) -> None:
+    write_files(own_tree, {"setup.py": "# mine\n"})
+
+    with take_tree(run, own_tree, gpu_family="cpu").checked_out() as path:
         assert path.is_relative_to(run.root / "src" / ".own")
         assert (path / "setup.py").read_text() == "# mine\n"
         (path / "setup.py").write_text("# built\n")
-    assert (tree / "setup.py").read_text() == "# mine\n"
-    other = tree.parent / "other"
-    commit_files(other, {"setup.py": "", "version.txt": "1\n"})
-    assert developers(run, other).own.path != developers(run, tree).own.path
+
+    assert (own_tree / "setup.py").read_text() == "# mine\n"
 
 
-def test_a_tree_that_changes_under_its_build_is_refused(run: Any, own: tuple[Path, str]) -> None:
-    made = developers(run, own[0])
-    (own[0] / "setup.py").write_text("# changed meanwhile\n")
-    with pytest.raises(SourceError, match="changed while its build began"), made.checked_out():
+def test_builds_each_developers_tree_in_a_copy_of_its_own(run: LocalRun, own_tree: Path) -> None:
+    other_tree = own_tree.parent / "other"
+    commit_files(other_tree, {"setup.py": "", "version.txt": "1\n"})
+
+    assert take_tree(run, other_tree).own.path != take_tree(run, own_tree).own.path
+
+
+def test_rejects_a_tree_that_changes_while_its_build_begins(run: LocalRun, own_tree: Path) -> None:
+    tree = take_tree(run, own_tree)
+    write_files(own_tree, {"setup.py": "# changed meanwhile\n"})
+
+    with pytest.raises(SourceError, match=str(own_tree)), tree.checked_out():
         pytest.fail("nothing is to be built")
 
 
-@pytest.mark.parametrize("gpu_family", ["gfx94X-dcgpu", "cpu"])
-def test_only_builds_for_gpus_are_hipified_and_only_in_the_copy(
-    run: Any, own: tuple[Path, str], monkeypatch: pytest.MonkeyPatch, gpu_family: str
+@pytest.mark.parametrize(("gpu_family", "is_hipified"), [("gfx94X-dcgpu", True), ("cpu", False)])
+def test_hipifies_a_copy_for_gpus_alone(
+    run: LocalRun, own_tree: Path, gpu_family: str, *, is_hipified: bool
 ) -> None:
-    hipified: list[Path] = []
-    monkeypatch.setattr(edits, "can_hipify", lambda _path: True)
-    monkeypatch.setattr(edits, "hipify", hipified.append)
-    with developers(run, own[0], gpu_family=gpu_family).checked_out() as path:
-        pass
-    assert hipified == ([path] if gpu_family != "cpu" else [])
+    # The script of upstream's trees, which writes where it lies.
+    script = "import pathlib\npathlib.Path(__file__).with_name('hipified').touch()\n"
+    commit_files(own_tree, {edits.SCRIPT: script})
+    result = Path(edits.SCRIPT).with_name("hipified")
+
+    with take_tree(run, own_tree, gpu_family=gpu_family).checked_out() as path:
+        assert (path / result).exists() is is_hipified
+
+    assert not (own_tree / result).exists()
 
 
-def test_a_base_version_is_the_trees_own(tmp_path: Path) -> None:
-    assert trees.base_version_of(tmp_path, "apex") == ""
-    (tmp_path / "version.txt").write_text("2.10.0a0\n")
-    assert trees.base_version_of(tmp_path, "torch") == "2.10.0a0"
-    (tmp_path / "version.txt").write_text("two\n")
-    with pytest.raises(SourceError):
+def fail_in(path: Path) -> None:
+    """Fail as a compiler in a folder does, with its files and one that the build made in the cause."""
+    lines = (f"c++ -I{path}/. {path}/a.cpp", f"{path}/a.cpp:1:2: error: x", f"{path}/build/gone.hip:1:")
+    problem = ProcessError("ninja ended with status 1.")
+    problem.cause = Cause(tool="compiler", message="error: x", around=lines)
+    raise BuildError("no wheel") from problem
+
+
+def test_names_a_developers_file_and_not_its_copy_in_an_error(run: LocalRun, own_tree: Path) -> None:
+    with (
+        pytest.raises(BuildError) as caught,
+        take_tree(run, own_tree, gpu_family="cpu").checked_out() as path,
+    ):
+        fail_in(path)
+
+    problem = caught.value.__cause__
+    assert isinstance(problem, ProcessError)
+    assert problem.cause is not None
+    assert problem.cause.around == (
+        f"c++ -I{own_tree} {own_tree}/a.cpp",
+        f"{own_tree}/a.cpp:1:2: error: x",
+        # What a build made is nowhere else.
+        f"{path}/build/gone.hip:1:",
+    )
+
+
+# The version that a tree names
+
+
+@pytest.mark.parametrize(
+    ("project", "texts", "version"),
+    [
+        ("apex", {}, ""),
+        ("torch", {"version.txt": "2.10.0a0\n"}, "2.10.0a0"),
+        ("apex", {"version.txt": "1.10.0\n"}, "1.10.0"),
+        ("triton", {"python/triton/__init__.py": "__version__ = '3.6.0'\n"}, "3.6.0"),
+    ],
+)
+def test_reads_the_version_that_a_tree_names(
+    tmp_path: Path, project: str, texts: dict[str, str], version: str
+) -> None:
+    write_files(tmp_path, texts)
+
+    assert trees.base_version_of(tmp_path, project) == version
+
+
+def test_rejects_a_tree_that_names_no_version(tmp_path: Path) -> None:
+    write_files(tmp_path, {"version.txt": "two\n"})
+
+    with pytest.raises(SourceError, match=r"version\.txt"):
         trees.base_version_of(tmp_path, "torch")
-    (tmp_path / "version.txt").unlink()
-    (tmp_path / "python" / "triton").mkdir(parents=True)
-    (tmp_path / "python" / "triton" / "__init__.py").write_text("__version__ = '3.6.0'\n")
-    assert trees.base_version_of(tmp_path, "triton") == "3.6.0"
+
+
+# Copies of a developer's tree
+
+
+@pytest.fixture(scope="module")
+def repositories(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return a folder with a tree ``mine``, which has a link and a submodule, for tests to copy."""
+    folder = tmp_path_factory.mktemp("repositories")
+    commit_files(folder / "sub", {"code.cpp": "one\n"})
+    tree = folder / "mine"
+    texts = {"setup.py": "", "pkg/a.py": "a = 1\n", "pkg/b.py": "b = 1\n", ".gitignore": "build/\n"}
+    commit_files(tree, texts)
+    (tree / "link").symlink_to("pkg/a.py")
+    run_git(tree, "submodule", "--quiet", "add", "../sub", "third_party/sub")
+    commit_files(tree, {})
+    return folder
 
 
 @pytest.fixture
-def tree(tmp_path: Path, commit_files: Commit, git: Git) -> Path:
-    commit_files(tmp_path / "sub", {"code.cpp": "one\n"})
-    tree = tmp_path / "mine"
-    commit_files(
-        tree, {"setup.py": "", "pkg/a.py": "a = 1\n", "pkg/b.py": "b = 1\n", ".gitignore": "build/\n"}
-    )
-    (tree / "link").symlink_to("pkg/a.py")
-    git(tree, "submodule", "--quiet", "add", "../sub", "third_party/sub")
-    commit_files(tree, {})
-    return tree
+def tree(repositories: Path, tmp_path: Path) -> Path:
+    """Return a tree of this test's own."""
+    shutil.copytree(repositories, tmp_path, symlinks=True, dirs_exist_ok=True)
+    run_git(tmp_path / "mine", "status")  # git notes the times of the copied files
+    return tmp_path / "mine"
 
 
-def snapshot(tree: Path, git: Git) -> dict[str, object]:
-    """Everything in a tree that a build could have changed, git's own index included."""
-    files = [path for path in sorted(tree.rglob("*")) if path.is_file() and not path.is_symlink()]
-    state: dict[str, object] = {str(path): (path.stat().st_mtime_ns, path.read_bytes()) for path in files}
-    env = ("-c", "core.fsmonitor=false")
-    state["status"] = git(tree, *env, "--no-optional-locks", "status", "--ignored", "--porcelain")
-    return state
+@pytest.fixture
+def copy(tmp_path: Path) -> Path:
+    """Return where the copy of the tree is to lie."""
+    return tmp_path / "work"
 
 
-def texts(work: Path) -> dict[str, str]:
-    files = (
-        path for path in work.rglob("*") if path.is_file() and ".git" not in path.relative_to(work).parts
-    )
-    return {path.relative_to(work).as_posix(): path.read_text() for path in files}
+def read_texts(copy: Path) -> dict[str, str]:
+    """Return the files of a copy without git's: path to text."""
+    texts: dict[str, str] = {}
+    for path in copy.rglob("*"):
+        relative_path = path.relative_to(copy)
+        if path.is_file() and ".git" not in relative_path.parts:
+            texts[relative_path.as_posix()] = path.read_text()
+    return texts
 
 
-def test_a_copy_holds_what_the_tree_holds(tree: Path, tmp_path: Path, write_files: Write, git: Git) -> None:
+def test_copies_what_git_does_not_ignore_with_its_times(tree: Path, copy: Path) -> None:
     write_files(tree, {"pkg/new.py": "new\n", "build/object.o": "ignored\n"})
-    work = tmp_path / "work"
-    trees.mirror(tree, work)
-    held = texts(work)
-    assert held["pkg/new.py"] == "new\n"
-    assert held["third_party/sub/code.cpp"] == "one\n"
-    assert "build/object.o" not in held
-    assert (work / "link").is_symlink()
-    assert (work / "pkg/a.py").stat().st_mtime_ns == (tree / "pkg/a.py").stat().st_mtime_ns
-    # git in the copy answers for the tree's commit
-    assert git(tree, "rev-parse", "HEAD") == git(work, "rev-parse", "HEAD")
+
+    trees.mirror(tree, copy)
+
+    texts = read_texts(copy)
+    assert texts["pkg/new.py"] == "new\n"
+    assert texts["third_party/sub/code.cpp"] == "one\n"
+    assert "build/object.o" not in texts
+    assert (copy / "link").is_symlink()
+    assert (copy / "pkg/a.py").stat().st_mtime_ns == (tree / "pkg/a.py").stat().st_mtime_ns
 
 
-def test_the_tree_itself_is_never_changed(tree: Path, tmp_path: Path, write_files: Write, git: Git) -> None:
+def test_a_copy_has_the_commit_of_its_tree(tree: Path, copy: Path) -> None:
+    trees.mirror(tree, copy)
+    assert run_git(copy, "rev-parse", "HEAD") == run_git(tree, "rev-parse", "HEAD")
+
+    commit = commit_files(tree, {"pkg/c.py": "c\n"})
+    trees.mirror(tree, copy)
+
+    assert run_git(copy, "rev-parse", "HEAD") == commit
+    assert read_texts(copy)["pkg/c.py"] == "c\n"
+    assert run_git(copy, "status", "--porcelain", "--ignore-submodules=all") == ""
+
+
+def describe_files(tree: Path) -> dict[str, tuple[int, bytes]]:
+    """Return the time and content of everything in a tree, git's own files included."""
+    files = [path for path in tree.rglob("*") if path.is_file() and not path.is_symlink()]
+    return {str(path): (path.stat().st_mtime_ns, path.read_bytes()) for path in files}
+
+
+def test_changes_nothing_in_the_tree_itself(tree: Path, copy: Path) -> None:
     write_files(tree, {"pkg/a.py": "mine\n", "pkg/new.py": "new\n", "build/object.o": "ignored\n"})
-    # an index that git would want to refresh
+    # An index that git would want to refresh.
     os.utime(tree / "pkg/b.py", (1, 1))
-    before = snapshot(tree, git)
-    trees.mirror(tree, tmp_path / "work")
-    trees.mirror(tree, tmp_path / "work")
-    assert snapshot(tree, git) == before
+    files_before = describe_files(tree)
+
+    trees.mirror(tree, copy)
+    trees.mirror(tree, copy)
+
+    assert describe_files(tree) == files_before
 
 
-def test_only_changes_are_copied(tree: Path, tmp_path: Path, write_files: Write) -> None:
-    work = tmp_path / "work"
-    assert trees.mirror(tree, work) == len(texts(work))  # the link is a file of the tree, as .gitmodules is
-    write_files(work, {"build/object.o": "built\n", "pkg/generated.py": "built\n"})
-    built_from = (work / "pkg/a.py").stat().st_mtime_ns
+def test_copies_every_file_the_first_time_and_none_the_second_time(tree: Path, copy: Path) -> None:
+    # The link is a file of the tree, as .gitmodules is.
+    assert trees.mirror(tree, copy) == len(read_texts(copy))
+    assert trees.mirror(tree, copy) == 0
+
+
+def test_keeps_the_time_of_a_file_whose_text_has_not_changed(tree: Path, copy: Path) -> None:
+    trees.mirror(tree, copy)
+    modified_before = (copy / "pkg/a.py").stat().st_mtime_ns
     os.utime(tree / "pkg/a.py")
-    trees.mirror(tree, work)
-    assert (work / "pkg/a.py").stat().st_mtime_ns == built_from, "the same text keeps its time"
-    assert trees.mirror(tree, work) == 0
+
+    trees.mirror(tree, copy)
+
+    # Nothing is compiled again for it.
+    assert (copy / "pkg/a.py").stat().st_mtime_ns == modified_before
+
+
+def test_copies_changes_and_removes_what_was_removed(tree: Path, copy: Path) -> None:
+    trees.mirror(tree, copy)
     write_files(tree, {"pkg/a.py": "a = 2\n", "third_party/sub/code.cpp": "two\n"})
     (tree / "pkg/b.py").unlink()
-    assert trees.mirror(tree, work) == 3
-    held = texts(work)
-    assert (held["pkg/a.py"], held["third_party/sub/code.cpp"]) == ("a = 2\n", "two\n")
-    assert "pkg/b.py" not in held
-    # what builds left stays
-    assert (held["build/object.o"], held["pkg/generated.py"]) == ("built\n", "built\n")
+
+    assert trees.mirror(tree, copy) == 3
+
+    texts = read_texts(copy)
+    assert texts["pkg/a.py"] == "a = 2\n"
+    assert texts["third_party/sub/code.cpp"] == "two\n"
+    assert "pkg/b.py" not in texts
 
 
-def test_a_copy_that_was_damaged_is_repaired(
-    tree: Path, tmp_path: Path, write_files: Write, commit_files: Commit, git: Git
-) -> None:
-    work = tmp_path / "work"
-    trees.mirror(tree, work)
-    (work / "pkg/a.py").unlink()
-    assert trees.mirror(tree, work) == 1
-    (work / ".git/pytorch-build-mirror.json").write_text("{")
-    assert trees.mirror(tree, work) == len(texts(work))
-    assert texts(work)["pkg/a.py"] == "a = 1\n"
-    # files and folders may change places
+def test_keeps_what_builds_left_in_the_copy(tree: Path, copy: Path) -> None:
+    trees.mirror(tree, copy)
+    built_texts = {"build/object.o": "built\n", "pkg/generated.py": "built\n"}
+    write_files(copy, built_texts)
+    write_files(tree, {"pkg/a.py": "a = 2\n"})
+
+    trees.mirror(tree, copy)
+
+    assert read_texts(copy).items() >= built_texts.items()
+
+
+def test_lets_files_and_folders_change_places(tree: Path, copy: Path) -> None:
+    trees.mirror(tree, copy)
     shutil.rmtree(tree / "pkg")
-    write_files(tree, {"pkg": "now a file\n", "setup.cfg/x": "now a folder\n"})
-    trees.mirror(tree, work)
-    assert texts(work)["pkg"] == "now a file\n"
-    (tree / "pkg").unlink()
-    # and the copy follows the tree's commit
-    commit = commit_files(tree, {"pkg/c.py": "c\n"})
-    trees.mirror(tree, work)
-    assert git(work, "rev-parse", "HEAD") == commit
-    assert texts(work)["pkg/c.py"] == "c\n"
-    assert git(work, "status", "--porcelain", "--ignore-submodules=all") == ""
+    (tree / "setup.py").unlink()
+    write_files(tree, {"pkg": "now a file\n", "setup.py/x": "now a folder\n"})
+
+    trees.mirror(tree, copy)
+
+    texts = read_texts(copy)
+    assert texts["pkg"] == "now a file\n"
+    assert texts["setup.py/x"] == "now a folder\n"
 
 
-def test_the_digest_is_that_of_the_edits(tree: Path, write_files: Write, commit_files: Commit) -> None:
-    write_files(tree, {"build/object.o": "ignored\n"})
-    os.utime(tree / "pkg/a.py", (1, 1))
-    assert trees.edits_of(tree) == ("", 0)
-    commit_files(tree / "third_party/sub", {"code.cpp": "committed\n"})
-    seen, before = {trees.edits_of(tree)[0]}, trees.edits_of(tree)[1]
-    for edit, differ in (
-        ({"pkg/a.py": "mine\n"}, 1),
-        ({"pkg/a.py": "mine\n", "new.txt": ""}, 2),
-        ({"pkg/a.py": "mine\n", "new.txt": "diff --git a/x b/x\n"}, 2),
-        ({"third_party/sub/code.cpp": "two\n"}, 3),
-        ({"third_party/sub/new.cpp": ""}, 4),
-    ):
-        write_files(tree, edit)
-        digest, edited = trees.edits_of(tree)
-        assert edited == before + differ
-        assert digest == trees.edits_of(tree)[0]
-        assert len(digest) == 64
-        seen.add(digest)
-    assert len(seen) == 6
+def test_restores_a_file_that_the_copy_has_lost(tree: Path, copy: Path) -> None:
+    trees.mirror(tree, copy)
+    (copy / "pkg/a.py").unlink()
+
+    assert trees.mirror(tree, copy) == 1
+    assert read_texts(copy)["pkg/a.py"] == "a = 1\n"
 
 
-def test_what_has_no_commit_is_refused(tmp_path: Path, git: Git, write_files: Write) -> None:
-    write_files(tmp_path / "plain", {"setup.py": ""})
-    git(tmp_path / "plain", "init", "--quiet")
-    with pytest.raises(SourceError, match="its commit cannot be read"):
-        trees.mirror(tmp_path / "plain", tmp_path / "work")
+def test_recreates_a_copy_whose_record_is_damaged(tree: Path, copy: Path) -> None:
+    file_count = trees.mirror(tree, copy)
+    (record,) = (copy / ".git").glob("*.json")
+    record.write_text("{")
+
+    assert trees.mirror(tree, copy) == file_count
+    assert read_texts(copy)["pkg/a.py"] == "a = 1\n"
+
+
+def test_copies_no_tree_without_a_commit(tmp_path: Path) -> None:
+    tree = tmp_path / "plain"
+    write_files(tree, {"setup.py": ""})
+    run_git(tree, "init", "--quiet")
+
+    with pytest.raises(SourceError, match=str(tree)):
+        trees.mirror(tree, tmp_path / "work")
+
     assert not (tmp_path / "work").exists()
 
 
-def test_what_a_tree_lacks_is_found_in_the_tree_itself(tree: Path, tmp_path: Path, git: Git) -> None:
-    def lacks(tree: Path, project: str = "torch", **env: str) -> list[Any]:
-        return list(trees.lacks(tree, project, env))
-
-    (tree / "version.txt").write_text("2.10.0a0\n")
-    (tree / "torch").mkdir()
-    assert lacks(tree) == lacks(tmp_path) == []
-    git(tmp_path, "clone", "--quiet", tree, tmp_path / "clone")
-    (tmp_path / "clone" / "setup.py").unlink()
-    setup, package, version, (submodules, hint) = lacks(tmp_path / "clone")
-    assert package[0] == f"{tmp_path}/clone holds no package torch, so it is no tree of torch."
-    assert setup[0].startswith(f"{tmp_path}/clone has neither setup.py nor pyproject.toml")
-    assert version[0].startswith(f"{tmp_path}/clone/version.txt cannot be read")
-    assert submodules == f"Submodules of {tmp_path}/clone are not initialised: third_party/sub."
-    assert hint == f"Run: git -C {tmp_path}/clone submodule update --init --recursive"
-    # builds with the system's libraries need none, and other projects fetch theirs
-    assert lacks(tmp_path / "clone", USE_SYSTEM_LIBS="1") == [setup, package, version]
-    (tmp_path / "clone" / "src" / "torchaudio").mkdir(parents=True)
-    (tmp_path / "clone" / "version.txt").write_text("2.10.0\n")
-    assert lacks(tmp_path / "clone", "audio") == [setup]
-
-
-def test_a_name_that_is_not_utf8_is_refused(tree: Path, tmp_path: Path) -> None:
+def test_rejects_a_name_that_is_not_utf8(tree: Path, copy: Path) -> None:
     with open(os.fsencode(tree) + b"/\xff", "wb"):  # noqa: PTH123 - a name that a Path would not show
         pass
-    with pytest.raises(SourceError, match="not UTF-8"):
-        trees.mirror(tree, tmp_path / "work")
+
+    with pytest.raises(SourceError, match="UTF-8"):
+        trees.mirror(tree, copy)
 
 
-def test_an_edit_in_the_moment_of_the_index_is_seen(tmp_path: Path, git: Git, commit_files: Commit) -> None:
+# The digest of a developer's edits
+
+
+def test_counts_no_edits_in_an_unedited_tree(tree: Path) -> None:
+    write_files(tree, {"build/object.o": "ignored\n"})
+    os.utime(tree / "pkg/a.py", (1, 1))
+
+    assert trees.edits_of(tree) == ("", 0)
+
+
+@pytest.mark.parametrize(
+    ("texts", "count"),
+    [
+        pytest.param({"pkg/a.py": "mine\n"}, 1, id="file"),
+        pytest.param({"pkg/a.py": "mine\n", "new.txt": ""}, 2, id="file and new file"),
+        # It counts as one file, though it reads as a diff.
+        pytest.param({"new.txt": "diff --git a/x b/x\n"}, 1, id="new file like a diff"),
+        pytest.param({"third_party/sub/code.cpp": "two\n"}, 1, id="file of a submodule"),
+        pytest.param({"third_party/sub/new.cpp": ""}, 1, id="new file of a submodule"),
+    ],
+)
+def test_counts_edited_files(tree: Path, texts: dict[str, str], count: int) -> None:
+    write_files(tree, texts)
+
+    digest, edited = trees.edits_of(tree)
+
+    assert edited == count
+    assert len(digest) == 64
+    assert trees.edits_of(tree)[0] == digest
+
+
+def test_gives_each_set_of_edits_a_digest_of_its_own(tree: Path) -> None:
+    commit_files(tree / "third_party/sub", {"code.cpp": "committed\n"})
+    digests = {trees.edits_of(tree)[0]}
+
+    for texts in (
+        {"pkg/a.py": "mine\n"},
+        {"new.txt": ""},
+        {"new.txt": "diff --git a/x b/x\n"},
+        {"third_party/sub/code.cpp": "two\n"},
+        {"third_party/sub/new.cpp": ""},
+    ):
+        write_files(tree, texts)
+        digests.add(trees.edits_of(tree)[0])
+
+    assert len(digests) == 6
+
+
+def test_sees_an_edit_in_the_moment_of_the_index(tmp_path: Path) -> None:
     tree = tmp_path / "tree"
     commit_files(tree, {"setup.py": "one\n"})
-    # the clock's tick as the only witness: neither size nor time nor ctime tells
-    git(tree, "config", "core.trustctime", "false")
+    # The clock's tick is the only witness: neither size nor times tell.
+    run_git(tree, "config", "core.trustctime", "false")
     moment = (tree / "setup.py").stat().st_mtime_ns - 10**10
     os.utime(tree / "setup.py", ns=(moment, moment))
-    git(tree, "update-index", "--refresh")
+    run_git(tree, "update-index", "--refresh")
     (tree / "setup.py").write_text("two\n")
     os.utime(tree / "setup.py", ns=(moment, moment))
     os.utime(tree / ".git" / "index", ns=(moment, moment))
-    assert trees.edits_of(tree)[0]
+
+    assert trees.edits_of(tree)[0] != ""
+
+
+# What a developer's tree lacks
+
+
+@pytest.fixture
+def incomplete_tree(tree: Path) -> Path:
+    """Return a clone of a tree that lacks its setup, its package, its version and its submodules."""
+    run_git(tree.parent, "clone", "--quiet", tree, "clone")
+    clone = tree.parent / "clone"
+    (clone / "setup.py").unlink()
+    return clone
+
+
+def problems_of(tree: Path, project: str = "torch", env: dict[str, str] | None = None) -> list[str]:
+    """Return what a developer's tree lacks for a build."""
+    return [message for message, _hint in trees.lacks(tree, project, env or {})]
+
+
+def test_finds_nothing_that_a_complete_tree_lacks(tree: Path) -> None:
+    write_files(tree, {"version.txt": "2.10.0a0\n", "torch/__init__.py": ""})
+
+    assert problems_of(tree) == []
+
+
+def test_finds_everything_that_a_tree_lacks(incomplete_tree: Path) -> None:
+    setup, package, version, submodules = problems_of(incomplete_tree)
+
+    assert setup.startswith(f"{incomplete_tree} has neither setup.py")
+    assert "package torch" in package
+    assert f"{incomplete_tree}/version.txt" in version
+    assert "third_party/sub" in submodules
+
+
+def test_names_the_command_that_fetches_missing_submodules(incomplete_tree: Path) -> None:
+    hints = [hint for _message, hint in trees.lacks(incomplete_tree, "torch", {})]
+
+    assert f"git -C {incomplete_tree} submodule update --init --recursive" in hints[-1]
+
+
+def test_needs_no_submodules_for_a_build_with_the_systems_libraries(incomplete_tree: Path) -> None:
+    problems = problems_of(incomplete_tree, env={"USE_SYSTEM_LIBS": "1"})
+
+    assert problems == problems_of(incomplete_tree)[:-1]
+
+
+def test_needs_no_submodules_for_projects_that_fetch_them(incomplete_tree: Path) -> None:
+    write_files(incomplete_tree, {"src/torchaudio/__init__.py": "", "version.txt": "2.10.0\n"})
+
+    (problem,) = problems_of(incomplete_tree, "audio")
+
+    assert "setup.py" in problem
+
+
+@pytest.mark.parametrize("folder", [".", "absent"], ids=["not in git", "absent"])
+def test_leaves_a_folder_that_is_no_repository_to_others(tmp_path: Path, folder: str) -> None:
+    assert problems_of(tmp_path / folder) == []

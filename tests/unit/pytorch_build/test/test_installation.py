@@ -21,6 +21,7 @@ from pytorch_build.sdk import RocmOptions
 from pytorch_build.test import installation
 from pytorch_build.test.gpus import Assignment
 from pytorch_build.test.installation import Tested, amd_targets, planned, require_device_code, wheels_of
+from tests.kit.builds import LocalRun
 from tests.kit.wheels import write_sdist, write_wheel
 
 FAMILY = "gfx94X-dcgpu"
@@ -58,7 +59,7 @@ def file_names(files: Sequence[FileRecord]) -> set[str]:
     return {file.name for file in files}
 
 
-def test_wheels_of_a_run_are_those_of_its_ref_python_family_and_rocm(run: Any) -> None:
+def test_wheels_of_a_run_are_those_of_its_ref_python_family_and_rocm(run: LocalRun) -> None:
     run.put_lock()
     torch = run.built("torch")
     audio = run.built("audio")
@@ -72,7 +73,7 @@ def test_wheels_of_a_run_are_those_of_its_ref_python_family_and_rocm(run: Any) -
     assert file_names(wheels) == {torch.name, audio.name} | file_names(rocm_files)
 
 
-def test_a_run_without_wheels_of_a_ref_names_what_builds_them(run: Any) -> None:
+def test_a_run_without_wheels_of_a_ref_names_what_builds_them(run: LocalRun) -> None:
     run.put_lock(run.lock(torch_ref="nightly"))
     run.built("torch")
 
@@ -82,7 +83,7 @@ def test_a_run_without_wheels_of_a_ref_names_what_builds_them(run: Any) -> None:
     assert "nox -s build_torch" in caught.value.hint
 
 
-def test_failed_builds_have_no_wheels(run: Any) -> None:
+def test_failed_builds_have_no_wheels(run: LocalRun) -> None:
     group = "gfx950-dcgpu"
     torch = run.built("torch", gpu_family=group)
     (record,) = run.context(group).records
@@ -96,7 +97,7 @@ def test_failed_builds_have_no_wheels(run: Any) -> None:
     assert torch.distribution == "torch"
 
 
-def publish_split_packages(run: Any, *devices: str) -> None:
+def publish_split_packages(run: LocalRun, *devices: str) -> None:
     """Put split packages of ROCm and a torch into the run, with device packages of these names."""
     run.put_lock()
     torch = run.built("torch", gpu_family=FOUR_TARGETS)
@@ -110,7 +111,7 @@ def publish_split_packages(run: Any, *devices: str) -> None:
 
     rocm_files = [run.publish(path, group=FOUR_TARGETS) for path in rocm_paths]
     torch_files = [run.publish(path, group=FOUR_TARGETS) for path in torch_devices]
-    cell = {"torch_ref": "sample", "python": "cp312", "gpu_family": FOUR_TARGETS}
+    cell: dict[str, Any] = {"torch_ref": "sample", "python": "cp312", "gpu_family": FOUR_TARGETS}
     run.record("build_torch", torch, *torch_files, group=FOUR_TARGETS, **cell)
     run.record("build_rocm", *rocm_files, group=FOUR_TARGETS)
 
@@ -123,7 +124,7 @@ def publish_split_packages(run: Any, *devices: str) -> None:
     ],
 )
 def test_device_packages_are_those_of_this_machine_or_of_the_family(
-    run: Any, monkeypatch: pytest.MonkeyPatch, machine: tuple[str, ...], targets: tuple[str, ...]
+    run: LocalRun, monkeypatch: pytest.MonkeyPatch, machine: tuple[str, ...], targets: tuple[str, ...]
 ) -> None:
     monkeypatch.setattr(installation, "detect", lambda: machine)
     built = [
@@ -152,7 +153,7 @@ def test_device_packages_are_those_of_this_machine_or_of_the_family(
     ],
 )
 def test_a_run_that_lacks_device_code_is_refused(
-    run: Any, monkeypatch: pytest.MonkeyPatch, machine: tuple[str, ...], package: str, names: list[str]
+    run: LocalRun, monkeypatch: pytest.MonkeyPatch, machine: tuple[str, ...], package: str, names: list[str]
 ) -> None:
     monkeypatch.setattr(installation, "detect", lambda: machine)
     publish_split_packages(run, package)
@@ -165,7 +166,7 @@ def test_a_run_that_lacks_device_code_is_refused(
         assert name in caught.value.message
 
 
-def planned_calls(run: Any, context: Context, *, find_links: tuple[str, ...] = ()) -> list[Install]:
+def planned_calls(run: LocalRun, context: Context, *, find_links: tuple[str, ...] = ()) -> list[Install]:
     """Plan the installation of a run's wheels; ROCm may come from folders."""
     rocm = RocmOptions(source=SourceOptions(prefix="--rocm-", find_links=find_links))
     tested = installation.tested(context, run.target(), SourceOptions(), rocm)
@@ -174,7 +175,7 @@ def planned_calls(run: Any, context: Context, *, find_links: tuple[str, ...] = (
         return list(calls)
 
 
-def publish_audio(run: Any, *, requires: Sequence[str]) -> None:
+def publish_audio(run: LocalRun, *, requires: Sequence[str]) -> None:
     """Put an audio into the run, beside torch and ROCm."""
     run.put_lock()
     run.built("torch")
@@ -184,7 +185,7 @@ def publish_audio(run: Any, *, requires: Sequence[str]) -> None:
 
 
 @pytest.mark.usefixtures("questions")
-def test_recorded_files_are_installed_by_digest_alone(run: Any) -> None:
+def test_recorded_files_are_installed_by_digest_alone(run: LocalRun) -> None:
     publish_audio(run, requires=["numpy>=2"])
 
     tools, _others, ours = planned_calls(run, run.context())
@@ -198,7 +199,7 @@ def test_recorded_files_are_installed_by_digest_alone(run: Any) -> None:
 
 
 @pytest.mark.usefixtures("questions")
-def test_recorded_files_come_from_the_run_alone(run: Any) -> None:
+def test_recorded_files_come_from_the_run_alone(run: LocalRun) -> None:
     publish_audio(run, requires=["numpy>=2"])
 
     *_, ours = planned_calls(run, run.context())
@@ -209,7 +210,7 @@ def test_recorded_files_come_from_the_run_alone(run: Any) -> None:
     assert ours.config_settings == (f"gpu-family={FAMILY}",)
 
 
-def test_other_peoples_packages_come_from_the_users_indexes(run: Any, questions: list[Any]) -> None:
+def test_other_peoples_packages_come_from_the_users_indexes(run: LocalRun, questions: list[Any]) -> None:
     publish_audio(run, requires=["numpy>=2", "torch==2.10.0", "x; extra == 'y'"])
 
     _tools, others, _ours = planned_calls(run, run.context())
@@ -228,10 +229,10 @@ def test_other_peoples_packages_come_from_the_users_indexes(run: Any, questions:
     ],
 )
 def test_rocm_from_elsewhere_has_the_layout_that_torch_was_built_with(
-    run: Any, tmp_path: Path, layout: str, packages: list[str], family: str
+    run: LocalRun, tmp_path: Path, layout: str, packages: list[str], family: str
 ) -> None:
     run.put_lock()
-    cell = {"torch_ref": "sample", "python": "cp312"}
+    cell: dict[str, Any] = {"torch_ref": "sample", "python": "cp312"}
     rocm_inputs = {"rocm": ["7.1.0", layout, "https://host/whl-next/"]}
     run.record("build_torch", run.built("torch"), inputs=rocm_inputs, **cell)
     for name in ("rocm-sdk-core", *packages):
@@ -247,7 +248,7 @@ def test_rocm_from_elsewhere_has_the_layout_that_torch_was_built_with(
 
 
 def test_a_prebuilt_torch_is_resolved_with_other_peoples_packages(
-    run: Any, monkeypatch: pytest.MonkeyPatch
+    run: LocalRun, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     torch = replace(NUMPY, name="torch", version="2.13.0")
     monkeypatch.setattr(resolution, "resolve", lambda _question: (torch,))
@@ -273,7 +274,7 @@ def links(tmp_path: Path) -> Path:
     return folder
 
 
-def find_tested(run: Any, folder: Path, *, version: str = "") -> Tested:
+def find_tested(run: LocalRun, folder: Path, *, version: str = "") -> Tested:
     """Find what is tested of a folder, in the place of the run's wheels."""
     options = SourceOptions(find_links=(str(folder),), version=version)
     return installation.tested(run.context("cpu"), run.target(), options, RocmOptions())
@@ -285,7 +286,7 @@ def find_tested(run: Any, folder: Path, *, version: str = "") -> Tested:
     [pytest.param("", "2.10.0", id="the newest"), pytest.param("2.9.0", "2.9.0", id="a given one")],
 )
 def test_a_named_source_takes_the_place_of_the_run(
-    run: Any, links: Path, version: str, tested_version: str
+    run: LocalRun, links: Path, version: str, tested_version: str
 ) -> None:
     tested = find_tested(run, links, version=version)
 
@@ -294,12 +295,12 @@ def test_a_named_source_takes_the_place_of_the_run(
     assert tested.others == ("numpy",)
 
 
-def test_a_named_source_without_the_version_is_refused(run: Any, links: Path) -> None:
+def test_a_named_source_without_the_version_is_refused(run: LocalRun, links: Path) -> None:
     with pytest.raises(EnvironmentSetupError, match="torch==3"):
         find_tested(run, links, version="3")
 
 
-def test_a_named_source_without_torch_is_refused(run: Any, tmp_path: Path) -> None:
+def test_a_named_source_without_torch_is_refused(run: LocalRun, tmp_path: Path) -> None:
     (tmp_path / "empty").mkdir()
 
     with pytest.raises(MissingInputError, match=r"torch for Python 3\.12"):
@@ -312,7 +313,7 @@ def test_a_named_source_without_torch_is_refused(run: Any, tmp_path: Path) -> No
 class Environment:
     """What an environment is filled with, and the digest of it."""
 
-    def __init__(self, run: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    def __init__(self, run: LocalRun, monkeypatch: pytest.MonkeyPatch) -> None:
         self.run = run
         self.monkeypatch = monkeypatch
         self.python = "3.12.4"
@@ -353,7 +354,7 @@ class Environment:
 
 
 @pytest.fixture
-def environment(run: Any, monkeypatch: pytest.MonkeyPatch) -> Environment:
+def environment(run: LocalRun, monkeypatch: pytest.MonkeyPatch) -> Environment:
     environment = Environment(run, monkeypatch)
     environment.resolve_numpy("b" * 64)
     return environment
@@ -417,7 +418,7 @@ def write_metadata(folder: Path, *, versions: Mapping[str, str | None], extras: 
 
 
 @pytest.fixture
-def install(run: Any, tmp_path: Path) -> Callable[..., Any]:
+def install(run: LocalRun, tmp_path: Path) -> Callable[..., Any]:
     """Return what makes an environment, and returns its interpreter."""
 
     def make(extras: Sequence[str], changes: Mapping[str, str | None]) -> Any:
@@ -482,7 +483,7 @@ def test_an_environment_without_a_device_package_is_refused(
     assert f'pip install "{package}==' in caught.value.hint
 
 
-def test_machines_without_a_gpu_need_no_device_code(run: Any) -> None:
+def test_machines_without_a_gpu_need_no_device_code(run: LocalRun) -> None:
     # A process, which would ask the environment, fails this test.
     require_device_code(run.target(), [])
 

@@ -1,6 +1,6 @@
 import json
 import random
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -9,15 +9,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from core.errors import DataError, MissingInputError, UsageError
-from core.junit import Case, Document, Suite
+from core.junit import Document, Suite
 from core.run import RunOutputs
 from core.stores.directory import DirectoryStore
 from pytorch_build.test import shards
+from pytorch_build.test.shards import Durations, FileDuration, Plan, Shard
+from tests.kit.runs import run_outputs
+from tests.kit.torch_results import case_of
 
-# recorded with torch 2.13.0 for processors, from the tests of 2.6.0
-REAL = Path(__file__).with_name("recorded") / "durations.json"
-SECONDS = st.floats(0, 1000, allow_nan=False)
-BIG = shards.FileDuration(
+# Recorded with torch 2.13.0 for processors, from the tests of 2.6.0.
+RECORDED_DURATIONS = Path(__file__).with_name("recorded") / "durations.json"
+BIG_FILE = FileDuration(
     seconds=100,
     parts={
         "test_big.py::TestA": 40,
@@ -29,186 +31,250 @@ BIG = shards.FileDuration(
 )
 
 
-def table(**seconds: float) -> shards.Durations:
-    return shards.Durations(
-        files={f"test_{one}.py": shards.FileDuration(seconds=value) for one, value in seconds.items()}
+def durations_of(**seconds: float) -> Durations:
+    """Return what files take, by the letters behind ``test_``."""
+    return Durations(
+        files={f"test_{name}.py": FileDuration(seconds=value) for name, value in seconds.items()}
     )
 
 
-def loads(made: shards.Plan) -> list[float]:
-    return [round(one, 6) for one in made.seconds]
+def shard_seconds(plan: Plan) -> list[float]:
+    """Return what the shards of a plan take."""
+    return [round(seconds, 6) for seconds in plan.seconds]
 
 
-@pytest.mark.parametrize(
-    ("text", "expected"),
-    [
-        ("1/1", (1, 1)),
-        ("2/6", (2, 6)),
-        ("06/6", (6, 6)),
-        *((text, "not K/N") for text in ("a/b", "2", "", "2/6/1", "-1/6", " 1/6", "1/6\n", "²/6", "1/99999")),
-        *((text, "K from 1 to N") for text in ("7/6", "0/6", "1/0")),
-    ],
-)
-def test_shards_are_parsed_or_refused(text: str, expected: Any) -> None:
-    if isinstance(expected, tuple):
-        assert shards.parse_shard(text) == shards.Shard(index=expected[0], count=expected[1])
-        return
-    with pytest.raises(UsageError, match=expected):
+@pytest.mark.parametrize(("text", "index", "count"), [("1/1", 1, 1), ("2/6", 2, 6), ("06/6", 6, 6)])
+def test_parses_a_shard(text: str, index: int, count: int) -> None:
+    assert shards.parse_shard(text) == Shard(index=index, count=count)
+
+
+@pytest.mark.parametrize("text", ["a/b", "2", "", "2/6/1", "-1/6", " 1/6", "1/6\n", "²/6", "1/99999"])
+def test_refuses_text_that_is_not_a_shard(text: str) -> None:
+    with pytest.raises(UsageError, match="K/N"):
         shards.parse_shard(text)
 
 
-def test_files_are_spread_by_what_they_take() -> None:
-    durations = table(a=5, b=4, c=3, d=3, e=3)
-    # the longest first, where the shard stays shortest
-    assert loads(shards.plan(durations.files, durations, 2)) == [8, 10]
-    # without any duration evenly
-    made = shards.plan([f"test_{at}.py" for at in range(12)], shards.Durations(), 4)
-    assert [len(units) for units in made.shards] == [3, 3, 3, 3]
-    # starting a file counts
-    durations = shards.Durations(
-        files={f"test_{at}.py": shards.FileDuration(seconds=1, starting=9) for at in range(4)}
-    )
-    assert loads(shards.plan(durations.files, durations, 2)) == [20, 20]
-    with pytest.raises(MissingInputError, match="no test files"):
-        shards.plan([], shards.Durations(), 2)
+@pytest.mark.parametrize("text", ["7/6", "0/6", "1/0"])
+def test_refuses_a_shard_that_cannot_be(text: str) -> None:
+    with pytest.raises(UsageError, match="from 1 to N"):
+        shards.parse_shard(text)
 
 
-def test_unknown_files_get_the_median_of_the_known() -> None:
-    durations = table(a=1, b=10, c=100)
-    made = shards.plan([*durations.files, "test_new.py"], durations, 1)
-    assert {unit.file: unit.seconds for unit in made.shards[0]}["test_new.py"] == 10
-    # to start, too
-    known = {f"test_{at}.py": shards.FileDuration(seconds=1, starting=at) for at in (2, 4, 9)}
-    made = shards.plan(["test_new.py", *known], shards.Durations(files=known), 1)
-    assert loads(made) == [4 + 2 + 4 + 9 + 1 * 3 + 1]
-    # of these files nothing is known, so those of all others count
-    assert loads(shards.plan(["test_new.py"], shards.Durations(files=known), 1)) == [1 + 4]
+def test_puts_the_longest_file_into_the_shortest_shard_first() -> None:
+    durations = durations_of(a=5, b=4, c=3, d=3, e=3)
+
+    assert shard_seconds(shards.plan(durations.files, durations, 2)) == [8, 10]
 
 
-def test_a_big_file_is_taken_apart_only_as_far_as_balance_asks() -> None:
-    durations = shards.Durations(
-        files={"test_big.py": BIG, "test_small.py": shards.FileDuration(seconds=100)}
-    )
-    whole = shards.plan(durations.files, durations, 2)
-    assert all(part.whole for at in (1, 2) for part in whole.parts(shards.Shard(index=at, count=2)))
-    classes = shards.plan(["test_big.py"], durations, 2)
-    assert classes.imbalance <= shards.BALANCE or {
-        unit.part for units in classes.shards for unit in units
-    } > {""}
-    tests = shards.plan(["test_big.py"], durations, 4)
-    assert "test_big.py::TestA::test_long" in {unit.part for units in tests.shards for unit in units}
+def test_spreads_files_of_unknown_durations_evenly() -> None:
+    plan = shards.plan([f"test_{index}.py" for index in range(12)], Durations(), 4)
+
+    assert [len(units) for units in plan.shards] == [3, 3, 3, 3]
 
 
-def takes(made: shards.Plan, test: str) -> Mapping[int, int]:
-    count = len(made.shards)
-    return {
-        at: sum(
-            part.takes(test)
-            for part in made.parts(shards.Shard(index=at, count=count))
-            if test.startswith((f"{part.file}::", f"{part.file}["))
+def test_counts_the_time_to_start_a_file() -> None:
+    files = {f"test_{index}.py": FileDuration(seconds=1, starting=9) for index in range(4)}
+
+    assert shard_seconds(shards.plan(files, Durations(files=files), 2)) == [20, 20]
+
+
+def test_refuses_to_plan_no_files() -> None:
+    with pytest.raises(MissingInputError):
+        shards.plan([], Durations(), 2)
+
+
+def test_an_unknown_file_takes_the_median_of_the_known() -> None:
+    durations = durations_of(a=1, b=10, c=100)
+
+    plan = shards.plan([*durations.files, "test_new.py"], durations, 1)
+
+    seconds = {unit.file: unit.seconds for unit in plan.shards[0]}
+    assert seconds["test_new.py"] == 10
+
+
+STARTING = {f"test_{seconds}.py": FileDuration(seconds=1, starting=seconds) for seconds in (2, 4, 9)}
+
+
+@pytest.mark.parametrize(
+    ("files", "seconds"),
+    [
+        pytest.param(["test_new.py", *STARTING], [(1 + 4) + (1 + 2) + (1 + 4) + (1 + 9)], id="beside known"),
+        pytest.param(["test_new.py"], [1 + 4], id="alone"),
+    ],
+)
+def test_an_unknown_file_starts_in_the_median_of_the_known(files: list[str], seconds: list[float]) -> None:
+    assert shard_seconds(shards.plan(files, Durations(files=STARTING), 1)) == seconds
+
+
+def test_keeps_files_whole_while_shards_are_balanced() -> None:
+    durations = Durations(files={"test_big.py": BIG_FILE, "test_small.py": FileDuration(seconds=100)})
+
+    plan = shards.plan(durations.files, durations, 2)
+
+    for index in (1, 2):
+        assert all(part.whole for part in plan.parts(Shard(index=index, count=2)))
+
+
+def unit_parts(plan: Plan) -> set[str]:
+    """Return the parts of files that a plan has; "" is a whole file or what is left of it."""
+    return {unit.part for units in plan.shards for unit in units}
+
+
+@pytest.mark.parametrize(
+    ("count", "part"),
+    [
+        pytest.param(2, "test_big.py::TestA", id="into classes"),
+        pytest.param(4, "test_big.py::TestA::test_long", id="into tests"),
+    ],
+)
+def test_takes_a_file_apart_as_far_as_balance_asks(count: int, part: str) -> None:
+    plan = shards.plan(["test_big.py"], Durations(files={"test_big.py": BIG_FILE}), count)
+
+    assert part in unit_parts(plan)
+
+
+def shards_with(plan: Plan, test: str) -> list[int]:
+    """Return the shards that run a test, once for each part that takes it."""
+    count = len(plan.shards)
+    indices: list[int] = []
+    for index in range(1, count + 1):
+        for part in plan.parts(Shard(index=index, count=count)):
+            is_in_file = test.startswith((f"{part.file}::", f"{part.file}["))
+            if is_in_file and part.takes(test):
+                indices.append(index)
+    return indices
+
+
+FILE_NAMES = st.integers(0, 4).map(lambda number: f"test_{number}.py")
+PART_NAMES = st.sampled_from(
+    ["TestA", "TestB", "TestA::test_x", "TestA::test_y", "TestB::test_x", "TestB::test_z"]
+)
+SECONDS = st.floats(0, 1000, allow_nan=False)
+
+
+@st.composite
+def recorded_durations(draw: st.DrawFn) -> Durations:
+    """Return durations of a few files, some of which know their parts."""
+    files: dict[str, FileDuration] = {}
+    for name in draw(st.sets(FILE_NAMES, max_size=4)):
+        parts = draw(st.dictionaries(PART_NAMES, SECONDS, max_size=5))
+        total = sum(seconds for part, seconds in parts.items() if "::" not in part)
+        files[name] = FileDuration(
+            seconds=total,
+            starting=draw(st.floats(0, 20)),
+            parts={f"{name}::{part}": seconds for part, seconds in parts.items()},
         )
-        for at in range(1, count + 1)
-    }
+    return Durations(files=files)
 
 
-NAMES = st.integers(0, 7).map(lambda at: f"test_{at}.py")
-PARTS = st.tuples(
-    st.sampled_from(["TestA", "TestB", "TestC"]), st.sampled_from(["", "::test_x", "::test_y", "::test_z"])
-).map("".join)
-Known = dict[str, tuple[dict[str, float], float]]
-KNOWN = st.dictionaries(
-    NAMES, st.tuples(st.dictionaries(PARTS, SECONDS, max_size=9), st.floats(0, 20)), max_size=8
+# Of parts that are known, of others whose names begin alike, and of the file itself.
+TEST_NAMES = (
+    *("TestA::test_x", "TestA::test_xy", "TestA::test_x[a]", "TestA::test_x[1::2]", "TestA::test_new"),
+    *("TestAB::test_x", "TestB::test_x", "TestNew::test_x", "test_alone"),
 )
 
 
-def recorded(known: Known) -> shards.Durations:
-    made = {}
-    for file, (below, starting) in known.items():
-        total = sum(seconds for name, seconds in below.items() if "::" not in name)
-        parts = {f"{file}::{name}": seconds for name, seconds in below.items()}
-        made[file] = shards.FileDuration(seconds=total, starting=starting, parts=parts)
-    return shards.Durations(files=made)
+@given(durations=recorded_durations(), count=st.integers(1, 5))
+def test_each_test_is_in_exactly_one_shard(durations: Durations, count: int) -> None:
+    files = sorted({*durations.files, "test_always.py"})
+
+    plan = shards.plan(files, durations, count)
+
+    for file in files:
+        for name in TEST_NAMES:
+            assert len(shards_with(plan, f"{file}::{name}")) == 1
 
 
-@given(known=KNOWN, unknown=st.sets(NAMES, max_size=4), count=st.integers(1, 7), seed=st.integers())
-def test_each_test_is_in_exactly_one_shard(known: Known, unknown: set[str], count: int, seed: int) -> None:
-    durations = recorded(known)
-    named = sorted({*known, *unknown, "test_always.py"})
-    made = shards.plan(named, durations, count)
-    shuffled = list(named)
-    random.Random(seed).shuffle(shuffled)  # noqa: S311 - an order, and no secret
-    again = shards.plan(shuffled, shards.Durations(files=dict(reversed(durations.files.items()))), count)
-    assert again == made
-    assert again.digest == made.digest
-    for file in named:
-        for name in ("TestA", "TestAB", "TestB", "TestNew"):
-            for test in ("test_x", "test_xy", "test_new", "test_x[a]", "test_x[1::2]"):
-                assert sum(takes(made, f"{file}::{name}::{test}").values()) == 1
-        assert sum(takes(made, f"{file}::test_alone").values()) == 1
+@given(durations=recorded_durations(), count=st.integers(1, 5), seed=st.integers())
+def test_a_plan_does_not_depend_on_the_order_of_files(durations: Durations, count: int, seed: int) -> None:
+    files = sorted({*durations.files, "test_always.py"})
+    plan = shards.plan(files, durations, count)
+
+    random.Random(seed).shuffle(files)  # noqa: S311 - an order, and no secret
+    reversed_durations = Durations(files=dict(reversed(durations.files.items())))
+    other_plan = shards.plan(files, reversed_durations, count)
+
+    assert other_plan == plan
+    assert other_plan.digest == plan.digest
 
 
-@given(st.dictionaries(NAMES, SECONDS, min_size=1), st.integers(1, 6))
+@given(st.dictionaries(FILE_NAMES, SECONDS, min_size=1), st.integers(1, 6))
 def test_no_shard_exceeds_the_mean_and_the_longest_file(seconds: Mapping[str, float], count: int) -> None:
-    durations = shards.Durations(
-        files={name: shards.FileDuration(seconds=value) for name, value in seconds.items()}
-    )
-    made = shards.plan(seconds, durations, count)
+    durations = Durations(files={name: FileDuration(seconds=value) for name, value in seconds.items()})
+
+    plan = shards.plan(seconds, durations, count)
+
     mean = sum(seconds.values()) / count
-    assert sum(made.seconds) == pytest.approx(sum(seconds.values()))
-    assert max(made.seconds) <= mean + max(seconds.values()) * (1 - 1 / count) + 1e-6
+    longest = max(seconds.values())
+    assert sum(plan.seconds) == pytest.approx(sum(seconds.values()))
+    assert max(plan.seconds) <= mean + longest * (1 - 1 / count) + 1e-6
 
 
 @pytest.mark.parametrize("count", [1, 2, 3, 4, 6, 8, 12])
-def test_shards_of_a_real_table_are_balanced(count: int) -> None:
-    durations = shards.Durations.model_validate_json(REAL.read_text())
-    made = shards.plan(durations.files, durations, count)
-    assert made.imbalance <= shards.BALANCE
-    # what it costs: files that are started in more than one shard
-    started = sum(len({unit.file for unit in units}) for units in made.shards)
-    assert started <= len(durations.files) * 1.5 + count
+def test_shards_of_a_recorded_run_are_balanced(count: int) -> None:
+    durations = Durations.model_validate_json(RECORDED_DURATIONS.read_text())
+
+    plan = shards.plan(durations.files, durations, count)
+
+    # Each file that is in several shards is started in each.
+    starts = sum(len({unit.file for unit in units}) for units in plan.shards)
+    assert plan.imbalance <= shards.BALANCE
+    assert starts <= len(durations.files) * 1.5 + count
 
 
-def test_the_plan_is_printed(capsys: pytest.CaptureFixture[str]) -> None:
-    durations = shards.Durations(files={"test_big.py": BIG, "test_s.py": shards.FileDuration(seconds=1)})
-    shards.show(shards.plan(durations.files, durations, 2), shards.Shard(index=1, count=2))
-    told = capsys.readouterr().err
-    assert "1/2 (this one)" in told
-    assert "2/2" in told
-    assert "test_big.py" in told
+def test_shows_the_plan_and_this_shard(capsys: pytest.CaptureFixture[str]) -> None:
+    durations = Durations(files={"test_big.py": BIG_FILE, "test_s.py": FileDuration(seconds=1)})
+
+    shards.show(shards.plan(durations.files, durations, 2), Shard(index=1, count=2))
+
+    printed = capsys.readouterr().err
+    assert "1/2 (this one)" in printed
+    assert "2/2" in printed
+    assert "test_big.py" in printed
 
 
-def case(test: str, seconds: float, outcome: Any = "passed") -> Case:
-    return Case(test=test, outcome=outcome, seconds=seconds, file=test.partition("::")[0])
-
-
-def test_reports_become_durations() -> None:
+def test_learns_durations_from_reports() -> None:
     first = Document(
         cases=(
-            case("t.py::A::x[1]", 2),
-            case("t.py::A::x[2]", 3),
-            case("t.py::A::y", 0.25),
-            case("t.py::alone", 4),
-            case("t.py::B::hung", 600, "timeout"),
+            case_of("t.py::A::x[1]", seconds=2),
+            case_of("t.py::A::x[2]", seconds=3),
+            case_of("t.py::A::y", seconds=0.25),
+            case_of("t.py::alone", seconds=4),
         ),
-        suites={"t.py": Suite(seconds=615.25)},
+        suites={"t.py": Suite(seconds=15.25)},
     )
-    second = Document(cases=(case("t.py::B::z", 1.5),), suites={"t.py": Suite(seconds=9.5)})
-    assert shards.of_documents([first, second]).files == {
-        "t.py": shards.FileDuration(
-            # a hang is no duration
-            seconds=10.75,
-            starting=8,
-            parts={"t.py::A": 5.25, "t.py::A::x": 5, "t.py::alone": 4, "t.py::B": 1.5, "t.py::B::z": 1.5},
-        )
-    }
+    second = Document(cases=(case_of("t.py::B::z", seconds=1.5),), suites={"t.py": Suite(seconds=9.5)})
+
+    durations = shards.of_documents([first, second])
+
+    parts = {"t.py::A": 5.25, "t.py::A::x": 5.0, "t.py::alone": 4.0, "t.py::B": 1.5, "t.py::B::z": 1.5}
+    assert durations.files == {"t.py": FileDuration(seconds=10.75, starting=8, parts=parts)}
+
+
+def test_a_hang_is_no_duration() -> None:
+    hung = case_of("t.py::B::hung", outcome="timeout", seconds=600)
+    document = Document(cases=(case_of("t.py::A::x", seconds=2), hung), suites={"t.py": Suite(seconds=610)})
+
+    file = shards.of_documents([document]).files["t.py"]
+
+    assert file.seconds == 2
+    assert "t.py::B" not in file.parts
 
 
 def test_a_file_that_ran_on_two_architectures_took_both_times() -> None:
-    first, second = case("t.py@gfx942::A::x[1]", 2), case("t.py@gfx90a::A::x[1]", 3)
+    cases = (
+        case_of("t.py@gfx942::A::x[1]", seconds=2),
+        case_of("t.py@gfx90a::A::x[1]", seconds=3),
+    )
     suites = {"t.py@gfx942": Suite(seconds=2), "t.py@gfx90a": Suite(seconds=3)}
-    found = shards.of_documents([Document(cases=(first, second), suites=suites)]).files
+
+    durations = shards.of_documents([Document(cases=cases, suites=suites)])
+
     parts = {"t.py::A": 5.0, "t.py::A::x": 5.0}
-    assert found == {"t.py": shards.FileDuration(seconds=5, parts=parts)}
+    assert durations.files == {"t.py": FileDuration(seconds=5, parts=parts)}
+
+
+# Durations in a store.
 
 
 @pytest.fixture
@@ -216,49 +282,84 @@ def store(tmp_path: Path) -> DirectoryStore:
     return DirectoryStore(tmp_path)
 
 
-def run(number: str = "17") -> RunOutputs:
-    return RunOutputs(run_id=number, platform="linux")
+def record(store: DirectoryStore, durations: Durations, *, run_id: str = "16") -> None:
+    """Record what the tests of a run took."""
+    shards.record(store, run_outputs(run_id), "cpu", "default", durations)
 
 
-def test_all_shards_of_a_run_read_the_same(store: DirectoryStore) -> None:
-    shards.record(store, run("16"), "cpu", "default", table(a=1))
-    assert shards.for_run(store, run(), "cpu", "default") == table(a=1)
-    # what another run records in between changes nothing for this one
-    shards.record(store, run("16"), "cpu", "default", table(a=99))
-    assert shards.for_run(store, run(), "cpu", "default") == table(a=1)
-    assert shards.for_run(store, run("18"), "cpu", "default") == table(a=99)
-    assert shards.for_run(store, run("18"), "cpu", "inductor") == shards.Durations()
-    assert shards.for_run(store, run("18"), "gfx942", "default") == shards.Durations()
-    # the local run takes the newest each time
-    assert shards.for_run(store, run("local"), "cpu", "default") == table(a=99)
-    shards.record(store, run("local"), "cpu", "default", table(a=2))
-    assert shards.for_run(store, run("local"), "cpu", "default") == table(a=2)
+def durations_for(
+    store: DirectoryStore, run_id: str, *, group: str = "cpu", configuration: str = "default"
+) -> Durations:
+    """Return the durations that a run plans with."""
+    return shards.for_run(store, run_outputs(run_id), group, configuration)
 
 
-def test_of_two_shards_the_first_one_chooses(store: DirectoryStore, monkeypatch: pytest.MonkeyPatch) -> None:
-    shards.record(store, run(), "cpu", "default", table(a=1))
+def test_all_shards_of_a_run_plan_with_the_same_durations(store: DirectoryStore) -> None:
+    record(store, durations_of(a=1))
+    assert durations_for(store, "17") == durations_of(a=1)
+
+    record(store, durations_of(a=99))
+
+    assert durations_for(store, "17") == durations_of(a=1)
+    assert durations_for(store, "18") == durations_of(a=99)
+
+
+def test_durations_are_of_one_group_and_configuration(store: DirectoryStore) -> None:
+    record(store, durations_of(a=1))
+
+    assert durations_for(store, "18", configuration="inductor") == Durations()
+    assert durations_for(store, "18", group="gfx942") == Durations()
+
+
+def test_the_local_run_plans_with_the_newest_durations(store: DirectoryStore) -> None:
+    record(store, durations_of(a=1))
+    assert durations_for(store, "local") == durations_of(a=1)
+
+    record(store, durations_of(a=2), run_id="local")
+
+    assert durations_for(store, "local") == durations_of(a=2)
+
+
+def test_the_first_of_two_shards_chooses_the_durations(
+    store: DirectoryStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    record(store, durations_of(a=1))
     key = "17-linux/reports/cpu/durations-default.json"
-    found = DirectoryStore.find
-    looked: list[str] = []
+    find = DirectoryStore.find
+    lookups: list[str] = []
 
-    def late(self: DirectoryStore, asked: str) -> Any:
-        answer = found(self, asked)
-        if asked == key and not looked:
-            looked.append(asked)
-            DirectoryStore.put_bytes(self, key, table(b=2).model_dump_json().encode())
+    def find_before_the_other_writes(self: DirectoryStore, asked_key: str) -> Any:
+        answer = find(self, asked_key)
+        if asked_key == key and not lookups:
+            lookups.append(asked_key)
+            self.put_bytes(key, durations_of(b=2).model_dump_json().encode())
         return answer
 
-    monkeypatch.setattr(DirectoryStore, "find", late)
-    assert shards.for_run(store, run(), "cpu", "default") == table(b=2)
+    monkeypatch.setattr(DirectoryStore, "find", find_before_the_other_writes)
+
+    assert durations_for(store, "17") == durations_of(b=2)
 
 
-def test_files_that_did_not_run_keep_what_was_known(store: DirectoryStore) -> None:
-    shards.record(store, run(), "cpu", "default", table(a=1, b=2))
-    shards.record(store, run(), "cpu", "default", table(b=3, c=4))
-    key = shards.latest_key(run(), "cpu", "default")
-    assert key == "test-durations/linux/cpu/default.json"
-    kept = json.loads(store.read(key))["files"]
-    assert [one["seconds"] for one in kept.values()] == [1, 3, 4]
+def recorded_seconds(store: DirectoryStore, run: RunOutputs) -> Iterable[float]:
+    """Return the seconds of all files that a store knows."""
+    content = json.loads(store.read(shards.latest_key(run, "cpu", "default")))
+    return [file["seconds"] for file in content["files"].values()]
+
+
+def test_files_that_did_not_run_keep_their_durations(store: DirectoryStore) -> None:
+    record(store, durations_of(a=1, b=2))
+    record(store, durations_of(b=3, c=4))
+
+    assert recorded_seconds(store, run_outputs()) == [1, 3, 4]
+
+
+def test_durations_that_cannot_be_read_are_an_error(store: DirectoryStore) -> None:
+    key = shards.latest_key(run_outputs(), "cpu", "default")
     store.put_bytes(key, b"{")
-    with pytest.raises(DataError, match="test-durations"):
-        shards.for_run(store, run(), "cpu", "default")
+
+    with pytest.raises(DataError, match=key):
+        durations_for(store, "17")
+
+
+def test_durations_lie_beside_the_runs() -> None:
+    assert shards.latest_key(run_outputs(), "cpu", "default") == "test-durations/linux/cpu/default.json"

@@ -16,6 +16,7 @@ from pytorch_build.test.gpus import Assignment, Gpu, Machine, assignments, witho
 from pytorch_build.test.shards import Durations, FileDuration, Shard
 from pytorch_build.test.torch_run import Bench, TorchTests, environment, perform_tests
 from pytorch_build.test.upstream_tests import LimitsTable, Tests, Torch
+from tests.kit.builds import LocalRun
 from tests.kit.repos import write_files
 
 COMMIT = "1" * 40
@@ -60,7 +61,7 @@ def runner(monkeypatch: pytest.MonkeyPatch) -> FileRunner:
 
 
 @pytest.fixture
-def bench(run: Any, tmp_path: Path) -> Bench:
+def bench(run: LocalRun, tmp_path: Path) -> Bench:
     """Return a torch without ROCm, beside a tree with three test files."""
     tree = tmp_path / "tree"
     write_files(tree / "test", dict.fromkeys(("test_autograd.py", "test_nn.py", "test_torch.py"), ""))
@@ -105,7 +106,7 @@ def test_records_the_tested_files_and_totals(bench: Bench, runner: FileRunner) -
 
 
 @pytest.mark.usefixtures("runner")
-def test_files_the_report_and_each_files_log(run: Any, bench: Bench) -> None:
+def test_files_the_report_and_each_files_log(run: LocalRun, bench: Bench) -> None:
     perform_tests(bench, TorchTests(), INPUTS)
 
     report = require_record(bench).details["report"]
@@ -115,7 +116,9 @@ def test_files_the_report_and_each_files_log(run: Any, bench: Bench) -> None:
     assert run.store.read(f"local-linux/logs/cpu/{RECORD}/test_nn.log") == b"log of test_nn\n"
 
 
-def test_files_the_beginning_and_the_end_of_a_long_log(run: Any, bench: Bench, runner: FileRunner) -> None:
+def test_files_the_beginning_and_the_end_of_a_long_log(
+    run: LocalRun, bench: Bench, runner: FileRunner
+) -> None:
     runner.log = b"the beginning" + bytes(9 << 20) + b"the end"
 
     perform_tests(bench, TorchTests(include=("test_nn",)), INPUTS)
@@ -288,7 +291,7 @@ def test_tests_again_when_rules_of_the_second_gpu_change(
 
 @pytest.mark.parametrize("report", [None, b"<testsuites/>"], ids=["gone", "replaced"])
 def test_tests_again_without_the_recorded_report(
-    recorded_test: RecordedTest, runner: FileRunner, run: Any, report: bytes | None
+    recorded_test: RecordedTest, runner: FileRunner, run: LocalRun, report: bytes | None
 ) -> None:
     key = require_record(recorded_test.bench, "test_torch-2-of-2-sample-cp312").details["report"]["key"]
     if report is None:
@@ -333,7 +336,7 @@ def test_names_the_failed_test_and_how_to_repeat_it(bench: Bench, runner: FileRu
     assert "--include test_nn -k test_x" in caught.value.hint
 
 
-def test_keeps_report_and_logs_of_a_failure(run: Any, bench: Bench, runner: FileRunner) -> None:
+def test_keeps_report_and_logs_of_a_failure(run: LocalRun, bench: Bench, runner: FileRunner) -> None:
     runner.outcomes["test_nn"] = "crashed"
 
     with pytest.raises(CheckError):
@@ -413,7 +416,9 @@ def test_runs_tests_of_another_torch_when_allowed(bench: Bench, runner: FileRunn
     assert len(runner.names) == 3
 
 
-def gpu_bench(bench: Bench, run: Any, monkeypatch: pytest.MonkeyPatch, *, targets: tuple[str, ...]) -> Bench:
+def gpu_bench(
+    bench: Bench, run: LocalRun, monkeypatch: pytest.MonkeyPatch, *, targets: tuple[str, ...]
+) -> Bench:
     """Return a bench on a machine with two GPUs, and a torch with device code for targets."""
     monkeypatch.setattr(gpus, "this_machine", lambda: TWO_GPUS)
     context = run.context("gfx94X-dcgpu;gfx110X-all")
@@ -423,7 +428,7 @@ def gpu_bench(bench: Bench, run: Any, monkeypatch: pytest.MonkeyPatch, *, target
 
 
 def test_runs_every_file_on_each_architecture(
-    run: Any, bench: Bench, runner: FileRunner, monkeypatch: pytest.MonkeyPatch
+    run: LocalRun, bench: Bench, runner: FileRunner, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     two_gpus = gpu_bench(bench, run, monkeypatch, targets=("gfx942:sramecc+", "gfx1100"))
 
@@ -436,7 +441,7 @@ def test_runs_every_file_on_each_architecture(
 
 @pytest.mark.usefixtures("runner")
 def test_reports_the_tests_of_each_architecture(
-    run: Any, bench: Bench, monkeypatch: pytest.MonkeyPatch
+    run: LocalRun, bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     two_gpus = gpu_bench(bench, run, monkeypatch, targets=("gfx942", "gfx1100"))
 
@@ -449,7 +454,7 @@ def test_reports_the_tests_of_each_architecture(
 
 
 def test_refuses_a_gpu_without_device_code(
-    run: Any, bench: Bench, runner: FileRunner, monkeypatch: pytest.MonkeyPatch
+    run: LocalRun, bench: Bench, runner: FileRunner, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     two_gpus = gpu_bench(bench, run, monkeypatch, targets=("gfx942",))
 
@@ -520,7 +525,7 @@ def test_processes_without_a_gpu_test_the_processor(bench: Bench, tmp_path: Path
 
 
 def test_processes_see_their_gpu_alone(
-    run: Any, bench: Bench, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    run: LocalRun, bench: Bench, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     two_gpus = gpu_bench(bench, run, monkeypatch, targets=("gfx942",))
 

@@ -1,5 +1,6 @@
 import sys
-from dataclasses import replace
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -9,132 +10,200 @@ from core import process
 from core.data import validated
 from core.env import Interpreter
 from core.errors import DataError, EnvironmentSetupError, SourceError, UsageError
-from pytorch_build.sources import checkout as sources
+from pytorch_build.sources import checkout
 from pytorch_build.sources.checkout import SourceTree
 from pytorch_build.test import upstream_tests
+from pytorch_build.test.upstream_tests import TestFile
+from tests.kit.builds import LocalRun
 from tests.kit.machines import target_in
+from tests.kit.repos import commit_files, run_git, write_files
 
-ONE, TWO = "1" * 40, "2" * 40
-TREE = Path("/src/pytorch")
-
-
-def given(commit: str = ONE, version: str = "2.10.0a0") -> upstream_tests.Tests:
-    return upstream_tests.Tests(tree=TREE, commit=commit, version=version)
+COMMIT = "1" * 40
+OTHER_COMMIT = "2" * 40
 
 
-def torch(commit: str = ONE, version: str = "2.10.0a0+rocm7.1.0") -> upstream_tests.Torch:
+def tree_tests(commit: str = COMMIT, *, version: str = "2.10.0a0") -> upstream_tests.Tests:
+    """Return the tests of a tree; "" is unknown."""
+    return upstream_tests.Tests(tree=Path("/src/pytorch"), commit=commit, version=version)
+
+
+def torch_of(commit: str = COMMIT, *, version: str = "2.10.0a0+rocm7.1.0") -> upstream_tests.Torch:
+    """Return an installed torch; an empty commit is unknown."""
     return upstream_tests.Torch(version=version, commit=commit)
 
 
 @pytest.mark.parametrize(
-    ("one", "other", "words"),
+    ("torch", "tests"),
     [
-        (torch(), given(), ""),
-        # the commit says it, whatever the versions say
-        (torch(version="2.11.0"), given(), ""),
-        (torch(), given(TWO), "torch 2.10.0a0+rocm7.1.0 was built from 111111111111"),
-        (torch(""), given(TWO), ""),
-        (torch(""), given(version="2.10.1"), "torch is 2.10.0a0+rocm7.1.0, and the tests"),
-        (torch(), given("", "2.10.0"), ""),
-        (torch(), given("", "2.9.0a0"), "are for 2.9.0a0"),
-        (torch(), given("", ""), "has no version.txt"),
+        pytest.param(torch_of(), tree_tests(), id="same commit"),
+        pytest.param(torch_of(version="2.11.0"), tree_tests(), id="same commit, whatever the versions"),
+        pytest.param(torch_of(""), tree_tests(OTHER_COMMIT), id="unknown commit of torch"),
+        pytest.param(torch_of(), tree_tests("", version="2.10.0"), id="unknown commit of the tests"),
     ],
 )
-def test_tests_fit_their_torch(one: upstream_tests.Torch, other: upstream_tests.Tests, words: str) -> None:
-    assert words in upstream_tests.mismatch(one, other)
-    assert bool(upstream_tests.mismatch(one, other)) == bool(words)
+def test_tests_of_the_same_source_fit_their_torch(
+    torch: upstream_tests.Torch, tests: upstream_tests.Tests
+) -> None:
+    assert upstream_tests.mismatch(torch, tests) == ""
 
 
-def test_other_tests_are_refused_unless_told_otherwise(capsys: pytest.CaptureFixture[str]) -> None:
-    upstream_tests.require_match(torch(), given(), allowed=False)
-    with pytest.raises(SourceError, match="was built from") as caught:
-        upstream_tests.require_match(torch(), given(TWO), allowed=False)
+@pytest.mark.parametrize(
+    ("torch", "tests", "names"),
+    [
+        pytest.param(
+            torch_of(), tree_tests(OTHER_COMMIT), ["2.10.0a0+rocm7.1.0", "111111111111"], id="commits"
+        ),
+        pytest.param(
+            torch_of(""), tree_tests(version="2.10.1"), ["2.10.0a0+rocm7.1.0", "2.10.1"], id="versions"
+        ),
+        pytest.param(torch_of(), tree_tests("", version="2.9.0a0"), ["2.9.0a0"], id="version of the tests"),
+        pytest.param(torch_of(), tree_tests("", version=""), ["version.txt"], id="tests without a version"),
+    ],
+)
+def test_tests_of_another_source_do_not_fit(
+    torch: upstream_tests.Torch, tests: upstream_tests.Tests, names: list[str]
+) -> None:
+    mismatch = upstream_tests.mismatch(torch, tests)
+
+    for name in names:
+        assert name in mismatch
+
+
+def test_refuses_tests_of_another_source() -> None:
+    with pytest.raises(SourceError) as caught:
+        upstream_tests.require_match(torch_of(), tree_tests(OTHER_COMMIT), allowed=False)
+
     assert "--allow-version-mismatch" in caught.value.hint
-    upstream_tests.require_match(torch(), given(TWO), allowed=True)
-    assert "warning: torch 2.10.0a0+rocm7.1.0 was built from" in capsys.readouterr().err
 
 
-def test_the_locks_commit_is_checked_out_bare_and_apart(run: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    asked: list[Any] = []
+def test_warns_of_tests_of_another_source_that_are_allowed(capsys: pytest.CaptureFixture[str]) -> None:
+    upstream_tests.require_match(torch_of(), tree_tests(OTHER_COMMIT), allowed=True)
 
-    def checkout(locked: Any, path: Path, options: Any) -> SourceTree:
-        asked.append((locked.commit, path, options))
-        path.mkdir(parents=True)
-        (path / "version.txt").write_text("2.10.0a0\n")
+    assert capsys.readouterr().err.startswith("warning: torch 2.10.0a0+rocm7.1.0")
+
+
+def test_accepts_tests_of_the_same_source_in_silence(capsys: pytest.CaptureFixture[str]) -> None:
+    upstream_tests.require_match(torch_of(), tree_tests(), allowed=False)
+
+    assert capsys.readouterr().err == ""
+
+
+def test_checks_the_locks_commit_out_without_what_only_builds_need(
+    run: LocalRun, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calls: list[tuple[str, Path, Any]] = []
+
+    def check_out(locked: Any, path: Path, options: Any) -> SourceTree:
+        calls.append((locked.commit, path, options))
+        write_files(path, {"version.txt": "2.10.0a0\n"})
         return SourceTree(path=path, commit=locked.commit, head=locked.commit, changed=True)
 
-    monkeypatch.setattr(sources, "checkout", checkout)
-    monkeypatch.setattr(upstream_tests, "checkout_options", lambda *_: sources.CheckoutOptions(hipify=True))
-    found = upstream_tests.checked_out(run.context(), run.lock(), {})
-    (commit, path, options) = asked[0]
-    assert commit == run.lock().project("torch").commit == found.commit
+    monkeypatch.setattr(checkout, "checkout", check_out)
+    monkeypatch.setattr(upstream_tests, "checkout_options", lambda *_: checkout.CheckoutOptions(hipify=True))
+
+    tests = upstream_tests.checked_out(run.context(), run.lock(), {})
+
+    ((commit, path, options),) = calls
+    assert commit == run.lock().project("torch").commit
+    assert tests.commit == commit
+    assert tests.version == "2.10.0a0"
     assert path == run.root / "src" / "sample" / "torch-tests"
-    assert (options.depth, options.submodules, options.hipify) == (1, False, False)
-    assert found.version == "2.10.0a0"
+    assert options.depth == 1
+    assert not options.submodules
+    assert not options.hipify
+
+
+def test_a_folder_that_does_not_exist_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(SourceError, match="absent"):
+        upstream_tests.own_tree(tmp_path / "absent")
 
 
 @pytest.mark.processes
-def test_a_repository_is_known_by_its_commit_and_a_hipified_one_by_upstreams(tmp_path: Path) -> None:
-    def git(*words: str) -> str:
-        own = ("-c", "user.name=x", "-c", "user.email=x@example.com")
-        return process.capture(["git", *own, *words], cwd=tmp_path).stdout.strip()
-
-    with pytest.raises(SourceError, match="does not exist"):
-        upstream_tests.own_tree(tmp_path / "none")
+def test_a_folder_without_a_repository_has_no_commit(tmp_path: Path) -> None:
     assert upstream_tests.own_tree(tmp_path) == upstream_tests.Tests(tree=tmp_path, version="", commit="")
-    (tmp_path / "version.txt").write_text("2.9.1\n")
-    git("init", "-q")
-    git("commit", "-q", "--allow-empty", "-m", "upstream")
-    upstream = git("rev-parse", "HEAD")
+
+
+@pytest.mark.processes
+def test_a_repository_is_known_by_its_commit(tmp_path: Path) -> None:
+    commit = commit_files(tmp_path, {"version.txt": "2.9.1\n"})
+
     assert upstream_tests.own_tree(tmp_path) == upstream_tests.Tests(
-        tree=tmp_path, version="2.9.1", commit=upstream, head=upstream
+        tree=tmp_path, version="2.9.1", commit=commit, head=commit
     )
-    git("tag", "THEROCK_UPSTREAM_DIFFBASE")
-    git("commit", "-q", "--allow-empty", "-m", "DO NOT SUBMIT: HIPIFY")
-    hipified = upstream_tests.own_tree(tmp_path)
-    assert hipified.commit == upstream
-    for built_from in (
-        upstream,
-        git("rev-parse", "HEAD"),
-    ):  # by checkout's builds, and as a tree of one's own
-        assert not upstream_tests.mismatch(torch(built_from), hipified)
-    assert upstream_tests.mismatch(torch(TWO), hipified)
+
+
+@pytest.mark.processes
+def test_a_hipified_repository_is_known_by_upstreams_commit(tmp_path: Path) -> None:
+    upstream_commit = commit_files(tmp_path, {"version.txt": "2.9.1\n"})
+    run_git(tmp_path, "tag", "THEROCK_UPSTREAM_DIFFBASE")
+    hipified_commit = commit_files(tmp_path, {"a.hip": ""})
+
+    tests = upstream_tests.own_tree(tmp_path)
+
+    assert tests.commit == upstream_commit
+    # Torch was built from a checkout of ours, or from this tree as a developer's own.
+    assert upstream_tests.mismatch(torch_of(upstream_commit), tests) == ""
+    assert upstream_tests.mismatch(torch_of(hipified_commit), tests) == ""
+    assert upstream_tests.mismatch(torch_of(OTHER_COMMIT), tests)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Packages:
+    """An interpreter, and the folder of packages that it imports although it is isolated."""
+
+    target: Interpreter
+    folder: Path
+
+    @property
+    def variables(self) -> dict[str, str]:
+        """Return the environment of its processes."""
+        return dict(process.inherited(PYTHONPATH=str(self.folder)))
 
 
 @pytest.fixture
-def miniature(run: Any, tmp_path: Path) -> tuple[Interpreter, Path]:
-    """Return an interpreter, and a folder whose torch it imports where isolation is not asked for."""
+def packages(run: LocalRun, tmp_path: Path) -> Packages:
     program = tmp_path / "python"
     program.write_text(f'#!/bin/sh\nshift\nexec {sys.executable} "$@"\n')
     program.chmod(0o755)
-    return replace(run.target(), executable=program), tmp_path / "packages"
+    return Packages(target=replace(run.target(), executable=program), folder=tmp_path / "packages")
 
 
-@pytest.mark.processes
-def test_torch_says_itself_what_it_is(miniature: tuple[Interpreter, Path]) -> None:
-    target, packages = miniature
-    (packages / "torch").mkdir(parents=True)
-    text = "from torch import _C, version\n__version__ = '2.10.0'\n"
-    (packages / "torch" / "__init__.py").write_text(text)
-    (packages / "torch" / "version.py").write_text(f"git_version = '{ONE}'\nhip = '7.1'\ncuda = None\n")
-    (packages / "torch" / "_C.py").write_text("def _cuda_getArchFlags(): return 'gfx942 gfx1100'\n")
-    env = process.inherited(PYTHONPATH=str(packages))
-    found = upstream_tests.installed_torch(target, env)
-    assert found == upstream_tests.Torch(
-        version="2.10.0", commit=ONE, hip="7.1", targets=("gfx942", "gfx1100")
+def write_torch(packages: Packages, *, version: str, extension: str) -> None:
+    """Write a small torch."""
+    package = "from torch import _C, version\n__version__ = '2.10.0'\n"
+    write_files(
+        packages.folder / "torch", {"__init__.py": package, "version.py": version, "_C.py": extension}
     )
-    # of a build outside of git
-    (packages / "torch" / "version.py").write_text("git_version = 'Unknown'\n")
-    (packages / "torch" / "_C.py").write_text("")
-    assert upstream_tests.installed_torch(target, env) == upstream_tests.Torch(version="2.10.0")
 
 
 @pytest.mark.processes
-def test_a_torch_that_cannot_be_imported_is_an_error(miniature: tuple[Interpreter, Path]) -> None:
-    target, packages = miniature
-    with pytest.raises(EnvironmentSetupError, match="torch cannot be imported") as caught:
-        upstream_tests.installed_torch(target, process.inherited(PYTHONPATH=str(packages)))
-    assert "No module named 'torch'" in caught.value.message
+def test_an_installed_torch_says_its_commit_and_targets(packages: Packages) -> None:
+    write_torch(
+        packages,
+        version=f"git_version = '{COMMIT}'\nhip = '7.1'\ncuda = None\n",
+        extension="def _cuda_getArchFlags(): return 'gfx942 gfx1100'\n",
+    )
+
+    torch = upstream_tests.installed_torch(packages.target, packages.variables)
+
+    assert torch == upstream_tests.Torch(
+        version="2.10.0", commit=COMMIT, hip="7.1", targets=("gfx942", "gfx1100")
+    )
+
+
+@pytest.mark.processes
+def test_a_torch_built_outside_of_git_has_no_commit(packages: Packages) -> None:
+    write_torch(packages, version="git_version = 'Unknown'\n", extension="")
+
+    torch = upstream_tests.installed_torch(packages.target, packages.variables)
+
+    assert torch == upstream_tests.Torch(version="2.10.0")
+
+
+@pytest.mark.processes
+def test_a_torch_that_cannot_be_imported_is_an_error(packages: Packages) -> None:
+    with pytest.raises(EnvironmentSetupError, match="'torch'"):
+        upstream_tests.installed_torch(packages.target, packages.variables)
 
 
 KNOWN = (
@@ -149,99 +218,156 @@ KNOWN = (
     "test_torch",
     "test_unary_ufuncs",
 )
+VERIFY_DYNAMO = "tools/dynamo/verify_dynamo"
 
 
-def names(found: tuple[upstream_tests.TestFile, ...]) -> list[str]:
-    return [one.module for one in found]
-
-
-VERIFY = "tools/dynamo/verify_dynamo"
-
-
-def test_inductor_begins_with_upstreams_own_look_at_the_compiler(tmp_path: Path) -> None:
-    chosen = upstream_tests.configuration("inductor")
-    assert upstream_tests.scripts_of(chosen, tmp_path) == ()
-    (tmp_path / "tools" / "dynamo").mkdir(parents=True)
-    (tmp_path / f"{VERIFY}.py").touch()
-    assert upstream_tests.scripts_of(chosen, tmp_path) == (VERIFY,)
-    known = (VERIFY, *KNOWN)
-    first = upstream_tests.chosen_files(chosen, known, gpu=False)[0]
-    assert (first.file, first.runner) == (f"{VERIFY}.py", "script")
-    assert upstream_tests.chosen_files(chosen, known, gpu=False, include=[f"{VERIFY}.py"]) == (first,)
-    assert first not in upstream_tests.chosen_files(chosen, known, gpu=False, scripts=False)
-    assert first not in upstream_tests.chosen_files(chosen, known, gpu=False, exclude=[VERIFY])
-    assert first not in upstream_tests.chosen_files(upstream_tests.configuration("default"), known, gpu=False)
-
-
-def test_what_is_included_takes_the_place_and_what_is_excluded_is_left_out() -> None:
-    chosen = upstream_tests.configuration("default")
-    found = upstream_tests.chosen_files(
-        chosen, KNOWN, gpu=False, include=["test/test_ops.py", "test_cuda", "test_nn@gfx942"]
+def choose_files(
+    configuration: str = "default",
+    *,
+    gpu: bool = False,
+    scripts: bool = True,
+    include: Sequence[str] = (),
+    exclude: Sequence[str] = (),
+) -> tuple[TestFile, ...]:
+    """Choose among the known files and upstream's look at the compiler."""
+    return upstream_tests.chosen_files(
+        upstream_tests.configuration(configuration),
+        (VERIFY_DYNAMO, *KNOWN),
+        gpu=gpu,
+        scripts=scripts,
+        include=include,
+        exclude=exclude,
     )
-    assert names(found) == ["test_ops", "test_cuda", "test_nn"]
-    assert [one.parallel for one in found] == [False, False, True]
-    assert names(
-        upstream_tests.chosen_files(chosen, KNOWN, gpu=False, include=["distributed/**/test_*"])
-    ) == list(KNOWN[:2])
-    left = upstream_tests.chosen_files(chosen, KNOWN, gpu=False, exclude=["test_*_ufuncs", "test_nn"])
-    assert names(left) == ["test_autograd", "test_torch"]
+
+
+def modules_of(files: Sequence[TestFile]) -> list[str]:
+    """Return the names of test files."""
+    return [file.module for file in files]
+
+
+def test_a_tree_has_upstreams_look_at_the_compiler_or_not(tmp_path: Path) -> None:
+    configuration = upstream_tests.configuration("inductor")
+    assert upstream_tests.scripts_of(configuration, tmp_path) == ()
+
+    write_files(tmp_path, {f"{VERIFY_DYNAMO}.py": ""})
+
+    assert upstream_tests.scripts_of(configuration, tmp_path) == (VERIFY_DYNAMO,)
+
+
+def test_inductor_begins_with_upstreams_look_at_the_compiler() -> None:
+    first_file = choose_files("inductor")[0]
+
+    assert first_file.file == f"{VERIFY_DYNAMO}.py"
+    assert first_file.runner == "script"
+
+
+def test_upstreams_look_at_the_compiler_may_be_chosen_alone() -> None:
+    (file,) = choose_files("inductor", include=[f"{VERIFY_DYNAMO}.py"])
+
+    assert file.module == VERIFY_DYNAMO
 
 
 @pytest.mark.parametrize(
-    ("changes", "words"),
+    "choice",
     [
-        ({"include": ["test_n"]}, r"--include test_n: the tree has no such test file. Did you mean 'test_nn"),
-        ({"exclude": ["test_x"]}, r"--exclude test_x: the tree has no such test file"),
-        ({"name": "inducter"}, "Did you mean 'inductor'"),
+        pytest.param({"configuration": "inductor", "scripts": False}, id="tests are chosen by name"),
+        pytest.param({"configuration": "inductor", "exclude": [VERIFY_DYNAMO]}, id="excluded"),
+        pytest.param({"configuration": "default"}, id="other configuration"),
     ],
 )
-def test_names_that_no_file_has_are_errors(changes: dict[str, Any], words: str) -> None:
-    with pytest.raises(UsageError, match=words):
-        upstream_tests.chosen_files(
-            upstream_tests.configuration(changes.pop("name", "default")), KNOWN, gpu=True, **changes
-        )
+def test_upstreams_look_at_the_compiler_is_left_out(choice: dict[str, Any]) -> None:
+    assert VERIFY_DYNAMO not in modules_of(choose_files(**choice))
+
+
+def test_included_files_take_the_place_of_the_configurations() -> None:
+    files = choose_files(include=["test/test_ops.py", "test_cuda", "test_nn@gfx942"])
+
+    assert modules_of(files) == ["test_ops", "test_cuda", "test_nn"]
+    assert [file.parallel for file in files] == [False, False, True]
+
+
+def test_files_may_be_included_by_a_pattern() -> None:
+    assert modules_of(choose_files(include=["distributed/**/test_*"])) == list(KNOWN[:2])
+
+
+def test_excluded_files_are_left_out() -> None:
+    files = choose_files(exclude=["test_*_ufuncs", "test_nn"])
+
+    assert modules_of(files) == ["test_autograd", "test_torch"]
 
 
 @pytest.mark.parametrize(
-    ("step", "words"),
+    ("choice", "names"),
     [
-        ({"files": []}, "at least 1 item"),
-        ({"files": ["a"], "arguments": ["-x"]}, "'arguments' are for runner"),
-        ({"files": ["a"], "runner": "run_test", "parallel": ["a"]}, "'parallel' is for runner"),
-        ({"files": ["test_nn"], "parallel": ["test_n"]}, "Did you mean 'test_nn'"),
-        ({"files": ["a"], "gpu_files": ["a"]}, "a would run twice"),
-        ({"files": ["a"], "file": 1}, "unknown key. Did you mean 'files'"),
+        pytest.param({"include": ["test_n"]}, ["--include test_n", "'test_nn'"], id="included file"),
+        pytest.param({"exclude": ["test_x"]}, ["--exclude test_x"], id="excluded file"),
+        pytest.param({"configuration": "inducter"}, ["'inductor'"], id="configuration"),
     ],
 )
-def test_data_that_contradicts_itself_is_refused(step: dict[str, Any], words: str) -> None:
-    with pytest.raises(DataError, match=words):
+def test_names_that_nothing_has_are_refused(choice: dict[str, Any], names: list[str]) -> None:
+    with pytest.raises(UsageError) as caught:
+        choose_files(**choice, gpu=True)
+
+    for name in names:
+        assert name in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("step", "problem"),
+    [
+        pytest.param({"files": []}, "at least 1 item", id="no file"),
+        pytest.param({"files": ["a"], "arguments": ["-x"]}, "'arguments'", id="arguments of pytest"),
+        pytest.param(
+            {"files": ["a"], "runner": "run_test", "parallel": ["a"]}, "'parallel'", id="parallel runner"
+        ),
+        pytest.param({"files": ["test_nn"], "parallel": ["test_n"]}, "'test_nn'", id="unknown parallel file"),
+        pytest.param({"files": ["a"], "gpu_files": ["a"]}, "twice", id="file twice"),
+        pytest.param({"files": ["a"], "file": 1}, "'files'", id="unknown key"),
+    ],
+)
+def test_a_step_that_contradicts_itself_is_refused(step: dict[str, Any], problem: str) -> None:
+    with pytest.raises(DataError, match=problem):
         validated({"gpus": "all", "steps": [step]}, upstream_tests.Configuration, where="x.toml")
+
+
+def test_a_limit_of_nothing_is_refused() -> None:
     limits = {"test_seconds": 0, "file_seconds": 1, "restarts": 1, "log_megabytes": 1}
+
     with pytest.raises(DataError, match=r"limits\.test_seconds"):
         validated({"limits": limits, "configurations": {}}, upstream_tests.ConfigurationsFile, where="x.toml")
 
 
-def test_a_trees_test_files_are_listed_as_upstream_names_them(tmp_path: Path) -> None:
-    (tmp_path / "test" / "dynamo").mkdir(parents=True)
-    for name in ("test_nn.py", "dynamo/test_misc.py", "conftest.py", "run_test.py"):
-        (tmp_path / "test" / name).touch()
+def test_a_trees_test_files_are_named_as_upstream_names_them(tmp_path: Path) -> None:
+    names = ("test_nn.py", "dynamo/test_misc.py", "conftest.py", "run_test.py")
+    write_files(tmp_path / "test", dict.fromkeys(names, ""))
+
     assert upstream_tests.modules_of(tmp_path) == ("dynamo/test_misc", "test_nn")
-    with pytest.raises(SourceError, match="holds no test files"):
-        upstream_tests.modules_of(tmp_path / "test" / "dynamo")
     assert upstream_tests.module(r"test\dynamo\test_misc.py") == "dynamo/test_misc"
 
 
-CI = Path(__file__).with_name("recorded").joinpath("requirements-ci.txt").read_text()
+def test_a_tree_without_test_files_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(SourceError) as caught:
+        upstream_tests.modules_of(tmp_path)
+
+    assert str(tmp_path) in caught.value.message
+
+
+UPSTREAMS_CI = Path(__file__).with_name("recorded").joinpath("requirements-ci.txt").read_text()
+LOCKED = {"numpy", "scipy", "pytest", "click"}
 
 
 @pytest.mark.parametrize(
-    ("python", "own"),
+    ("python", "requirements"),
     [("3.11.7", ("numpy==1.26.2", "scipy==1.10.1")), ("3.13.5", ("numpy==2.1.2", "scipy==1.14.1"))],
 )
-def test_a_trees_own_versions_win_over_the_locks(tmp_path: Path, python: str, own: tuple[str, ...]) -> None:
+def test_a_trees_versions_win_over_the_locks(
+    tmp_path: Path, python: str, requirements: tuple[str, ...]
+) -> None:
+    write_files(tmp_path, {".ci/docker/requirements-ci.txt": UPSTREAMS_CI})
     target = target_in(tmp_path / "env", version=python)
-    locked = {"numpy", "scipy", "pytest", "click"}
-    assert upstream_tests.own_requirements(tmp_path, target, locked) == (), "an older tree names none"
-    (tmp_path / ".ci" / "docker").mkdir(parents=True)
-    (tmp_path / ".ci" / "docker" / "requirements-ci.txt").write_text(CI)
-    assert upstream_tests.own_requirements(tmp_path, target, locked) == own
+
+    assert upstream_tests.own_requirements(tmp_path, target, LOCKED) == requirements
+
+
+def test_an_older_tree_names_no_versions(tmp_path: Path) -> None:
+    assert upstream_tests.own_requirements(tmp_path, target_in(tmp_path / "env"), LOCKED) == ()

@@ -13,6 +13,7 @@ import pytest
 from core.cli.options import Common, common_from
 from core.env import installer
 from pytorch_build.__main__ import VERBS
+from tests.kit.builds import LocalRun
 from tests.kit.front_doors import FrontDoorResult, run_pytorch_build
 from tests.kit.repos import commit_files, write_files
 
@@ -41,7 +42,7 @@ def front(
 
 
 @pytest.fixture
-def prepared(run: Any, monkeypatch: pytest.MonkeyPatch) -> list[tuple[Any, Any]]:
+def prepared(run: LocalRun, monkeypatch: pytest.MonkeyPatch) -> list[tuple[Any, Any]]:
     """Keep the calls and options that would fill the environment, whose tools are locked."""
     preparations: list[tuple[Any, Any]] = []
     requirements = {"target": ("pytest", "setuptools"), "torch-tests": ("pytest",)}

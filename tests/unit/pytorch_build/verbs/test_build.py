@@ -2,7 +2,6 @@ import argparse
 import json
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -13,6 +12,7 @@ from pytorch_build.lock import stored as locking
 from pytorch_build.sdk import RocmOptions
 from pytorch_build.sources.git import Origins
 from pytorch_build.verbs import build as verb
+from tests.kit.builds import LocalRun
 from tests.kit.front_doors import FrontDoorResult
 from tests.kit.repos import commit_files
 
@@ -31,7 +31,7 @@ def _without_sample_repositories(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
-def builds(run: Any, monkeypatch: pytest.MonkeyPatch) -> list[Build]:
+def builds(run: LocalRun, monkeypatch: pytest.MonkeyPatch) -> list[Build]:
     """Return what would be built."""
     planned_builds: list[Build] = []
     monkeypatch.setattr(verb, "perform", planned_builds.append)
@@ -39,15 +39,15 @@ def builds(run: Any, monkeypatch: pytest.MonkeyPatch) -> list[Build]:
     return planned_builds
 
 
-def test_builds_with_the_runs_lock_rocm_and_triton(front: Front, run: Any, builds: list[Build]) -> None:
+def test_builds_with_the_runs_lock_rocm_and_triton(front: Front, run: LocalRun, builds: list[Build]) -> None:
     run.put_lock()
     run.rocm()
     run.built("triton")
 
-    answer = front("build", "torch", *SAMPLE)
+    result = front("build", "torch", *SAMPLE)
 
     (build,) = builds
-    assert answer.exit_code == 0, answer.report
+    assert result.exit_code == 0, result.report
     assert build.tree.version == "2.10.0a0+devrocm7.99.0.dev0.sample"
     assert build.rocm is not None
     assert build.rocm.version == "7.99.0.dev0+sample"
@@ -57,25 +57,25 @@ def test_builds_with_the_runs_lock_rocm_and_triton(front: Front, run: Any, build
 def test_reads_a_policy_before_it_builds(front: Front, builds: list[Build], tmp_path: Path) -> None:
     (tmp_path / "mine.toml").write_text("sises = {}")
 
-    answer = front("build", "torch", *CPU, "--policy", tmp_path / "mine.toml")
+    result = front("build", "torch", *CPU, "--policy", tmp_path / "mine.toml")
 
-    assert answer.exit_code == 3
-    assert "'sizes'" in answer.report
+    assert result.exit_code == 3
+    assert "'sizes'" in result.report
     assert builds == []
 
 
-def test_builds_without_rocm_for_processors(front: Front, run: Any, builds: list[Build]) -> None:
+def test_builds_without_rocm_for_processors(front: Front, run: LocalRun, builds: list[Build]) -> None:
     run.put_lock()
 
-    answer = front("build", "torch", *CPU)
+    result = front("build", "torch", *CPU)
 
-    assert answer.exit_code == 0, answer.report
+    assert result.exit_code == 0, result.report
     assert builds[0].rocm is None
 
 
 @pytest.mark.usefixtures("builds")
 def test_tells_later_steps_of_a_job_the_version(
-    front: Front, run: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    front: Front, run: LocalRun, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run.put_lock()
     monkeypatch.setenv("GITHUB_OUTPUT", str(tmp_path / "outputs"))
@@ -112,35 +112,35 @@ def test_only_reads_the_compiler_cache_for_a_fork(
     words = ("build", "torch", *SAMPLE, "--container", "docker", "--dry-run", *options)
     monkeypatch.setattr("sys.argv", ["pytorch_build", *words])
 
-    answer = front(*words)
+    result = front(*words)
 
-    assert answer.exit_code == 0, answer.report
-    assert ("--compiler-cache-read-only" in answer.report) == is_read_only
+    assert result.exit_code == 0, result.report
+    assert ("--compiler-cache-read-only" in result.report) == is_read_only
 
 
 @pytest.mark.usefixtures("builds")
-def test_names_the_session_that_builds_missing_rocm(front: Front, run: Any) -> None:
+def test_names_the_session_that_builds_missing_rocm(front: Front, run: LocalRun) -> None:
     run.put_lock()
 
-    answer = front("build", "torch", *SAMPLE)
+    result = front("build", "torch", *SAMPLE)
 
-    assert answer.exit_code == 4
-    assert "nox -s build_rocm -- --torch-ref sample" in answer.report
+    assert result.exit_code == 4
+    assert "nox -s build_rocm -- --torch-ref sample" in result.report
 
 
 @pytest.mark.usefixtures("builds")
-def test_names_the_session_that_builds_a_missing_torch(front: Front, run: Any) -> None:
+def test_names_the_session_that_builds_a_missing_torch(front: Front, run: LocalRun) -> None:
     run.put_lock()
     run.rocm()
 
-    answer = front("build", "audio", *SAMPLE)
+    result = front("build", "audio", *SAMPLE)
 
-    assert answer.exit_code == 4
-    assert "nox -s build_torch" in answer.report
+    assert result.exit_code == 4
+    assert "nox -s build_torch" in result.report
 
 
 @pytest.mark.usefixtures("builds")
-def test_refuses_to_build_a_prebuilt_project(front: Front, run: Any, tmp_path: Path) -> None:
+def test_refuses_to_build_a_prebuilt_project(front: Front, run: LocalRun, tmp_path: Path) -> None:
     refs = '[refs.mine]\nextends = "sample"\ntorch = { prebuilt = "torch==2.13.0" }\n'
     (tmp_path / "own.toml").write_text(refs)
     lock = run.lock(torch_ref="mine")
@@ -148,24 +148,24 @@ def test_refuses_to_build_a_prebuilt_project(front: Front, run: Any, tmp_path: P
     run.put_lock(lock.model_copy(update={"projects": {**lock.projects, "torch": torch}}))
 
     options = ("--torch-ref", "mine", "--gpu-family", "cpu", "--config-file", tmp_path / "own.toml")
-    answer = front("build", "torch", *options)
+    result = front("build", "torch", *options)
 
-    assert answer.exit_code == 6, answer.report
-    assert "torch==2.13.0" in answer.report
+    assert result.exit_code == 6, result.report
+    assert "torch==2.13.0" in result.report
 
 
 @pytest.mark.processes
 def test_builds_a_developers_tree_without_a_lock(
-    front: Front, run: Any, builds: list[Build], tmp_path: Path
+    front: Front, run: LocalRun, builds: list[Build], tmp_path: Path
 ) -> None:
     tree = tmp_path / "mine"
     commit = commit_files(tree, {"setup.py": "", "version.txt": "2.11.0a0\n", "torch/a.py": ""})
 
-    answer = front("build", "torch", *CPU, "--pytorch-dir", tree)
+    result = front("build", "torch", *CPU, "--pytorch-dir", tree)
 
     (build,) = builds
-    assert answer.exit_code == 0, answer.report
-    assert f"torch from {tree}" in answer.report
+    assert result.exit_code == 0, result.report
+    assert f"torch from {tree}" in result.report
     assert build.tree.version == "2.11.0a0+cpu.sample"
     assert build.tree.inputs["commit"] == commit
     assert not (run.root / "out").exists()
@@ -173,34 +173,34 @@ def test_builds_a_developers_tree_without_a_lock(
 
 @pytest.mark.processes
 def test_names_all_problems_of_a_tree_and_its_machine_at_once(
-    front: Front, run: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    front: Front, run: LocalRun, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(verb, "require", lambda _python: run.target())
     monkeypatch.setenv("CC", "absent-cc")
     submodules = '[submodule "a"]\n\tpath = third_party/a\n\turl = ../a\n'
     commit_files(tmp_path / "mine", {"setup.py": "", ".gitmodules": submodules, "torch/a.py": ""})
 
-    answer = front("build", "torch", *CPU, "--pytorch-dir", tmp_path / "mine")
+    result = front("build", "torch", *CPU, "--pytorch-dir", tmp_path / "mine")
 
-    assert answer.exit_code == 13, answer.report
-    assert len(answer.errors) == 1
+    assert result.exit_code == 13, result.report
+    assert len(result.errors) == 1
     for name in ("mine/version.txt", "third_party/a", "C compiler"):
-        assert name in answer.report
+        assert name in result.report
     # The tree is copied below src/.own once all is well.
-    assert ".own" not in answer.report
+    assert ".own" not in result.report
     assert not (tmp_path / "src").exists()
 
 
 @pytest.mark.processes
 def test_a_tree_without_a_version_gets_the_locks(
-    front: Front, run: Any, builds: list[Build], tmp_path: Path
+    front: Front, run: LocalRun, builds: list[Build], tmp_path: Path
 ) -> None:
     commit_files(tmp_path / "mine", {"setup.py": "", "python/triton/a.py": ""})
     run.put_lock()
 
-    answer = front("build", "triton", *CPU, "--triton-dir", tmp_path / "mine")
+    result = front("build", "triton", *CPU, "--triton-dir", tmp_path / "mine")
 
-    assert answer.exit_code == 0, answer.report
+    assert result.exit_code == 0, result.report
     assert builds[0].tree.version == "3.6.0+cpu.sample"
 
 
@@ -224,11 +224,11 @@ def test_refuses_a_folder_that_is_no_tree(
     if texts:
         commit_files(tree, texts)
 
-    answer = front("build", "torch", *CPU, "--pytorch-dir", tree)
+    result = front("build", "torch", *CPU, "--pytorch-dir", tree)
 
-    assert answer.exit_code == exit_code, answer.report
-    assert name in answer.report
-    assert len(answer.errors) == 1
+    assert result.exit_code == exit_code, result.report
+    assert name in result.report
+    assert len(result.errors) == 1
 
 
 def choices(*words: str, platform: str = "linux") -> BuildChoices:

@@ -14,6 +14,7 @@ from core.run import this_platform
 from pytorch_build.refs.torch_refs import PROJECTS
 from pytorch_build.sample import ensure_repositories
 from pytorch_build.verbs import build as verb
+from tests.kit.builds import LocalRun
 from tests.kit.front_doors import FrontDoorResult
 from tests.kit.repos import run_git
 
@@ -26,17 +27,17 @@ SAMPLE = ("--torch-ref", "sample", "--dry-run")
 
 
 @pytest.fixture
-def plan_build(front: Front, run: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> PlanBuild:
+def plan_build(front: Front, run: LocalRun, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> PlanBuild:
     """Return what plans a build, and returns the plan; nothing but the cache may be written for it."""
     monkeypatch.setattr(verb, "require", lambda _python: replace(run.target(), virtual=True))
     ensure_repositories(tmp_path / ".cache" / "sample" / "repos")
     shutil.copytree(Common().root / "requirements", tmp_path / "requirements")
 
     def plan(project: str, *options: str | Path) -> Any:
-        answer = front("build", project, *SAMPLE, "--json", *options)
-        assert answer.exit_code == 0, answer.report
+        result = front("build", project, *SAMPLE, "--json", *options)
+        assert result.exit_code == 0, result.report
         assert {path.name for path in tmp_path.iterdir()} <= {".cache", "own", "requirements"}
-        return json.loads(answer.output)
+        return json.loads(result.output)
 
     return plan
 
@@ -96,9 +97,9 @@ def test_a_plan_knows_a_developers_changes(plan_build: PlanBuild, own_tree: Path
 
 
 def test_a_plan_names_a_developers_missing_submodules(front: Front, own_tree: Path) -> None:
-    answer = front("build", "torch", *SAMPLE, "--pytorch-dir", own_tree)
+    result = front("build", "torch", *SAMPLE, "--pytorch-dir", own_tree)
 
-    assert "third_party/miniblas" in answer.report
+    assert "third_party/miniblas" in result.report
 
 
 OWN_VARIABLES = {
@@ -138,19 +139,19 @@ def test_a_plan_hides_the_other_variables_of_its_job(
 
 @pytest.mark.usefixtures("plan_build")
 def test_a_plan_for_people_says_what_is_missing(front: Front) -> None:
-    answer = front("build", "torch", *SAMPLE)
+    result = front("build", "torch", *SAMPLE)
 
-    assert answer.exit_code == 0, answer.report
-    assert "\n  USE_FLASH_ATTENTION=ON\n" in answer.report
-    assert "assumption: " in answer.report
-    assert "ROCm 7.99.0.dev0+sample" in answer.report
+    assert result.exit_code == 0, result.report
+    assert "\n  USE_FLASH_ATTENTION=ON\n" in result.report
+    assert "assumption: " in result.report
+    assert "ROCm 7.99.0.dev0+sample" in result.report
 
 
 @pytest.mark.usefixtures("plan_build")
 def test_another_platform_is_only_planned(front: Front) -> None:
     other_platform = "linux" if this_platform() == "windows" else "windows"
 
-    answer = front("build", "torch", "--torch-ref", "sample", "--platform", other_platform)
+    result = front("build", "torch", "--torch-ref", "sample", "--platform", other_platform)
 
-    (error,) = answer.errors
+    (error,) = result.errors
     assert other_platform in error

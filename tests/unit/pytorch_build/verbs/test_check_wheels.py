@@ -11,6 +11,7 @@ from core.run.records import Cell
 from core.run.stage import Stage
 from pytorch_build.build import refused
 from tests.kit.binaries import elf_file
+from tests.kit.builds import LocalRun
 from tests.kit.front_doors import FrontDoorResult
 from tests.kit.wheels import write_broken_wheel, write_wheel
 
@@ -20,7 +21,7 @@ FAMILY = "gfx94X-dcgpu"
 CPU = ("--torch-ref", "sample", "--gpu-family", "cpu")
 ROCM = ("--rocm", "--torch-ref", "sample", "--gpu-family", FAMILY)
 INPUTS: Mapping[str, Any] = {"version": "2.10.0a0+cpu.sample", "gpu_targets": [], "rocm": None}
-AUDIO_CELL = {"group": "cpu", "gpu_family": "cpu", "torch_ref": "sample", "python": "cp312"}
+AUDIO_CELL: dict[str, Any] = {"group": "cpu", "gpu_family": "cpu", "torch_ref": "sample", "python": "cp312"}
 BUILD_COMMAND = "nox -s build_audio -- --gpu-family cpu"
 AUDIO_VERSION = "2.10.0a0+cpu.sample"
 TAG = "cp312-cp312-linux_x86_64"
@@ -34,14 +35,14 @@ def write_audio(folder: Path, *, needed: Sequence[str] = ()) -> Path:
     return write_wheel(folder, name="torchaudio", version=AUDIO_VERSION, tag=TAG, files=files)
 
 
-def test_named_wheels_are_checked_without_a_run(front: Front, run: Any, tmp_path: Path) -> None:
+def test_named_wheels_are_checked_without_a_run(front: Front, run: LocalRun, tmp_path: Path) -> None:
     wheel = write_audio(tmp_path / "links")
 
-    answer = front("check-wheels", wheel, "--json")
+    result = front("check-wheels", wheel, "--json")
 
-    findings = json.loads(answer.output)
-    assert answer.exit_code == 0, answer.report
-    assert wheel.name in answer.report
+    findings = json.loads(result.output)
+    assert result.exit_code == 0, result.report
+    assert wheel.name in result.report
     assert "error" not in {finding["severity"] for finding in findings}
     assert not (run.root / "out").exists()
 
@@ -51,56 +52,56 @@ def test_wheels_of_a_folder_are_checked(front: Front, tmp_path: Path) -> None:
         tmp_path / "links", defect="changed member", name="torchaudio", version=AUDIO_VERSION, tag=TAG
     )
 
-    answer = front("check-wheels", tmp_path / "links")
+    result = front("check-wheels", tmp_path / "links")
 
-    assert answer.exit_code == CheckError.exit_code
-    assert "torchaudio.py" in answer.report
-    assert len(answer.errors) == 1
+    assert result.exit_code == CheckError.exit_code
+    assert "torchaudio.py" in result.report
+    assert len(result.errors) == 1
 
 
-def test_a_run_without_wheels_of_the_ref_is_an_error(front: Front, run: Any) -> None:
+def test_a_run_without_wheels_of_the_ref_is_an_error(front: Front, run: LocalRun) -> None:
     run.publish(run.wheel("torchaudio", "2.9.0+cpu.sample"), group="cpu")
 
-    answer = front("check-wheels", *CPU)
+    result = front("check-wheels", *CPU)
 
-    assert answer.exit_code == 4
-    assert "sample" in answer.errors[0]
+    assert result.exit_code == 4
+    assert "sample" in result.errors[0]
 
 
-def test_the_runs_wheels_are_held_to_its_records(front: Front, run: Any) -> None:
+def test_the_runs_wheels_are_held_to_its_records(front: Front, run: LocalRun) -> None:
     run.built("torch", gpu_family="cpu")
     run.built("audio", gpu_family="cpu")
 
-    answer = front("check-wheels", *CPU)
+    result = front("check-wheels", *CPU)
 
     # This torchaudio does not require the run's torch.
     report = json.loads((run.root / "out/local-linux/reports/cpu/findings.json").read_text())
-    assert answer.exit_code == CheckError.exit_code
-    assert "torch==2.10.0a0+cpu.sample" in answer.report
+    assert result.exit_code == CheckError.exit_code
+    assert "torch==2.10.0a0+cpu.sample" in result.report
     assert any("torch==" in finding["message"] for finding in report)
 
 
 @pytest.fixture
-def checked_run(front: Front, run: Any) -> Any:
+def checked_run(front: Front, run: LocalRun) -> LocalRun:
     """Return a run whose wheel needs a library of the machine that built it, and has passed its check."""
     record_audio(run, needed=["libfmt.so.10"], machine_libraries=["libfmt.so.10"])
-    answer = front("check-wheels", *CPU, *own_policy(run, ""))
-    assert answer.exit_code == 0, answer.report
+    result = front("check-wheels", *CPU, *own_policy(run, ""))
+    assert result.exit_code == 0, result.report
     return run
 
 
-def record_audio(run: Any, *, needed: Sequence[str], machine_libraries: Sequence[str]) -> None:
+def record_audio(run: LocalRun, *, needed: Sequence[str], machine_libraries: Sequence[str]) -> None:
     """Build a torchaudio: its wheel, which needs libraries, and its record."""
     details = {"machine_libraries": machine_libraries}
     run.record("build_audio", publish_audio(run, needed=needed), inputs=INPUTS, details=details, **AUDIO_CELL)
 
 
-def publish_audio(run: Any, *, needed: Sequence[str] = ()) -> Any:
+def publish_audio(run: LocalRun, *, needed: Sequence[str] = ()) -> Any:
     """Put a torchaudio into the run, without its record."""
     return run.publish(write_audio(run.root / "made", needed=needed), group="cpu")
 
 
-def own_policy(run: Any, text: str) -> tuple[str, Path]:
+def own_policy(run: LocalRun, text: str) -> tuple[str, Path]:
     """Return options that lay a user's policy over the project's."""
     path = run.root / "mine.toml"
     path.write_text(text)
@@ -124,51 +125,51 @@ def own_policy(run: Any, text: str) -> tuple[str, Path]:
     ],
 )
 def test_checks_again_whatever_changed(
-    front: Front, checked_run: Any, needed: str, machine_libraries: str, policy: str, exit_code: int
+    front: Front, checked_run: LocalRun, needed: str, machine_libraries: str, policy: str, exit_code: int
 ) -> None:
     record_audio(checked_run, needed=[needed], machine_libraries=[machine_libraries])
     report = checked_run.root / "out/local-linux/reports/cpu/findings.json"
     report.unlink()
 
-    answer = front("check-wheels", *CPU, *own_policy(checked_run, policy))
+    result = front("check-wheels", *CPU, *own_policy(checked_run, policy))
 
-    assert answer.exit_code == exit_code, answer.report
+    assert result.exit_code == exit_code, result.report
     assert report.is_file()
 
 
 def test_rocm_wheels_of_an_empty_run_are_an_error(front: Front) -> None:
-    answer = front("check-wheels", *ROCM)
+    result = front("check-wheels", *ROCM)
 
-    assert answer.exit_code == 4
-    assert FAMILY in answer.errors[0]
+    assert result.exit_code == 4
+    assert FAMILY in result.errors[0]
 
 
 @pytest.fixture
-def rocm_run(run: Any) -> Any:
+def rocm_run(run: LocalRun) -> LocalRun:
     """Return a run with ROCm's wheels, beside those of another build."""
     run.rocm("1.0.0")
     run.record("build_rocm", *run.rocm(), gpu_family=FAMILY)
     return run
 
 
-def test_rocm_wheels_that_the_run_built_are_checked(front: Front, rocm_run: Any) -> None:
-    answer = front("check-wheels", *ROCM)
+def test_rocm_wheels_that_the_run_built_are_checked(front: Front, rocm_run: LocalRun) -> None:
+    result = front("check-wheels", *ROCM)
 
-    assert answer.exit_code == 0, answer.report
-    assert "3 wheels, 0 errors" in answer.report
+    assert result.exit_code == 0, result.report
+    assert "3 wheels, 0 errors" in result.report
     assert (rocm_run.root / f"out/local-linux/reports/{FAMILY}/rocm-findings.json").is_file()
 
 
 @pytest.mark.usefixtures("rocm_run")
 def test_rocm_wheels_of_another_version_than_asked_for_are_an_error(front: Front) -> None:
-    answer = front("check-wheels", *ROCM, "--version", "7.2.4")
+    result = front("check-wheels", *ROCM, "--version", "7.2.4")
 
-    assert answer.exit_code == CheckError.exit_code
-    assert "7.2.4" in answer.report
+    assert result.exit_code == CheckError.exit_code
+    assert "7.2.4" in result.report
 
 
 @pytest.fixture
-def refused_build(run: Any) -> Any:
+def refused_build(run: LocalRun) -> LocalRun:
     """Return a run whose build of audio was refused for a library that it needs."""
     wheel = write_audio(run.root / "made", needed=["libmine.so.1"])
     stage = Stage(
@@ -190,19 +191,19 @@ def refused_build(run: Any) -> Any:
 
 @pytest.mark.usefixtures("refused_build")
 def test_wheels_that_a_build_refused_are_checked_again(front: Front) -> None:
-    answer = front("check-wheels", *CPU)
+    result = front("check-wheels", *CPU)
 
-    assert answer.exit_code == CheckError.exit_code
-    assert "libmine.so.1" in answer.report
+    assert result.exit_code == CheckError.exit_code
+    assert "libmine.so.1" in result.report
 
 
-def test_a_policy_that_accepts_refused_wheels_names_the_build(front: Front, refused_build: Any) -> None:
+def test_a_policy_that_accepts_refused_wheels_names_the_build(front: Front, refused_build: LocalRun) -> None:
     policy = refused_build.root / "mine.toml"
     policy.write_text('machine_libraries = ["libmine.so.*"]\n')
 
-    answer = front("check-wheels", *CPU, "--policy", policy)
+    result = front("check-wheels", *CPU, "--policy", policy)
 
-    assert answer.exit_code == 0, answer.report
-    assert f"{BUILD_COMMAND} --policy {policy}" in answer.report
+    assert result.exit_code == 0, result.report
+    assert f"{BUILD_COMMAND} --policy {policy}" in result.report
     # A refused wheel is no wheel of the run.
     assert not (refused_build.root / "out/local-linux/reports").exists()

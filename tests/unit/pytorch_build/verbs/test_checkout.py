@@ -19,9 +19,9 @@ def upstream_commit(tree: Path) -> str:
 
 
 def test_checks_every_component_out(front: Front, refs: dict[str, str], tmp_path: Path) -> None:
-    answer = front("checkout", *CPU)
+    result = front("checkout", *CPU)
 
-    assert answer.exit_code == 0, answer.report
+    assert result.exit_code == 0, result.report
     for name, commit in refs.items():
         assert upstream_commit(tmp_path / "src" / "mine" / name) == commit
 
@@ -30,10 +30,10 @@ def test_checks_every_component_out(front: Front, refs: dict[str, str], tmp_path
 def test_leaves_a_tree_of_the_same_commit(front: Front) -> None:
     front("checkout", *CPU)
 
-    answer = front("checkout", *CPU)
+    result = front("checkout", *CPU)
 
-    assert answer.exit_code == 0, answer.report
-    assert answer.report.count("unchanged") == 2
+    assert result.exit_code == 0, result.report
+    assert result.report.count("unchanged") == 2
 
 
 @pytest.mark.usefixtures("refs")
@@ -42,10 +42,10 @@ def test_keeps_edits_of_a_tree_in_a_stash(front: Front, tmp_path: Path) -> None:
     tree = tmp_path / "src" / "mine" / "audio"
     (tree / "setup.py").write_text("# an edit\n")
 
-    answer = front("checkout", *CPU, "--components", "audio")
+    result = front("checkout", *CPU, "--components", "audio")
 
-    assert answer.exit_code == 0, answer.report
-    assert "git stash" in answer.report
+    assert result.exit_code == 0, result.report
+    assert "git stash" in result.report
     assert "an edit" in run_git(tree, "stash", "show", "--patch")
 
 
@@ -57,9 +57,9 @@ def test_checks_one_project_out_from_an_address(front: Front, refs: dict[str, st
 
     source = ("--gitrepo-origin", fork, "--repo-hashtag", "topic", "--no-submodules", "--no-hipify")
     place = ("--components", "audio", "--checkout-dir", tmp_path / "here")
-    answer = front("checkout", *CPU, *place, *source)
+    result = front("checkout", *CPU, *place, *source)
 
-    assert answer.exit_code == 0, answer.report
+    assert result.exit_code == 0, result.report
     assert upstream_commit(tmp_path / "here") == topic_commit
     assert topic_commit != refs["audio"]
     # The run's lock is another matter.
@@ -77,7 +77,7 @@ def test_checks_one_project_out_from_an_address(front: Front, refs: dict[str, st
 def test_names_what_cannot_be_checked_out(
     front: Front, options: tuple[str, ...], exit_code: int, name: str
 ) -> None:
-    answer = front("checkout", *CPU, *options)
+    result = front("checkout", *CPU, *options)
 
-    assert answer.exit_code == exit_code
-    assert name in answer.report
+    assert result.exit_code == exit_code
+    assert name in result.report

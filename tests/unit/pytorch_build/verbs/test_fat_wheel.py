@@ -8,6 +8,7 @@ import pytest
 from core.run.records import FileRecord
 from pytorch_build.standalone.fat import Request
 from pytorch_build.verbs import fat_wheel
+from tests.kit.builds import LocalRun
 from tests.kit.front_doors import FrontDoorResult
 from tests.kit.wheels import write_wheel
 
@@ -37,7 +38,7 @@ def requests(monkeypatch: pytest.MonkeyPatch) -> list[Request]:
 
 
 @pytest.fixture
-def torch_names(run: Any) -> dict[str, str]:
+def torch_names(run: LocalRun) -> dict[str, str]:
     """Leave torch of two refs in the run, and another wheel; return the names by ref."""
     names: dict[str, str] = {}
     for ref in ("sample", "nightly"):
@@ -49,29 +50,29 @@ def torch_names(run: Any) -> dict[str, str]:
 
 
 def test_every_torch_of_the_run_is_made_standalone(
-    run: Any, front: Front, requests: list[Request], torch_names: dict[str, str]
+    run: LocalRun, front: Front, requests: list[Request], torch_names: dict[str, str]
 ) -> None:
-    answer = front("fat-wheel", "--gpu-family", FAMILY, "--rocm", run.root)
+    result = front("fat-wheel", "--gpu-family", FAMILY, "--rocm", run.root)
 
-    assert answer.exit_code == 0, answer.report
+    assert result.exit_code == 0, result.report
     assert sorted(request.wheel.name for request in requests) == sorted(torch_names.values())
     assert {request.family for request in requests} == {FAMILY}
     assert {request.rocm for request in requests} == {run.root}
 
 
 def test_one_torch_ref_is_made_standalone(
-    run: Any, front: Front, requests: list[Request], torch_names: dict[str, str]
+    run: LocalRun, front: Front, requests: list[Request], torch_names: dict[str, str]
 ) -> None:
-    answer = front("fat-wheel", *SAMPLE, "--rocm", run.root)
+    result = front("fat-wheel", *SAMPLE, "--rocm", run.root)
 
     (request,) = requests
-    assert answer.exit_code == 0, answer.report
+    assert result.exit_code == 0, result.report
     assert request.wheel.name == torch_names["sample"]
     assert request.family == FAMILY
 
 
 @pytest.fixture
-def split_torch(run: Any) -> list[FileRecord]:
+def split_torch(run: LocalRun) -> list[FileRecord]:
     """Return a host wheel, two wheels of its family's targets, and one of another target."""
     names = ("torch", "amd-torch-device-gfx942", "amd-torch-device-gfx9-4", "amd-torch-device-gfx1100")
     files = [run.publish(run.wheel(name, "2.10.0")) for name in names]
@@ -80,53 +81,53 @@ def split_torch(run: Any) -> list[FileRecord]:
 
 
 def test_a_host_wheel_of_the_run_comes_with_wheels_of_its_targets(
-    run: Any, front: Front, requests: list[Request], split_torch: list[FileRecord]
+    run: LocalRun, front: Front, requests: list[Request], split_torch: list[FileRecord]
 ) -> None:
-    answer = front("fat-wheel", *SAMPLE, "--rocm", run.root)
+    result = front("fat-wheel", *SAMPLE, "--rocm", run.root)
 
     (request,) = requests
     names = [request.wheel.name, *(path.name for path in request.devices)]
-    assert answer.exit_code == 0, answer.report
+    assert result.exit_code == 0, result.report
     assert names == [file.name for file in split_torch[:3]]
 
 
 @pytest.fixture
-def split_paths(run: Any, split_torch: list[FileRecord]) -> list[Path]:
+def split_paths(run: LocalRun, split_torch: list[FileRecord]) -> list[Path]:
     """Return the files of a host wheel and its device wheels, the host wheel first."""
     return [run.store.fetch(file.key, run.root) for file in split_torch]
 
 
 def test_a_named_host_wheel_comes_with_the_named_device_wheels(
-    run: Any, front: Front, requests: list[Request], split_paths: list[Path]
+    run: LocalRun, front: Front, requests: list[Request], split_paths: list[Path]
 ) -> None:
-    answer = front("fat-wheel", "--rocm", run.root, *reversed(split_paths))
+    result = front("fat-wheel", "--rocm", run.root, *reversed(split_paths))
 
     (request,) = requests
-    assert answer.exit_code == 0, answer.report
+    assert result.exit_code == 0, result.report
     assert request.wheel == split_paths[0]
     assert set(request.devices) == set(split_paths[1:])
 
 
 @pytest.mark.parametrize("count", [0, 2])
 def test_refuses_any_number_of_host_wheels_but_one(
-    run: Any, front: Front, requests: list[Request], split_paths: list[Path], count: int
+    run: LocalRun, front: Front, requests: list[Request], split_paths: list[Path], count: int
 ) -> None:
     host, *devices = split_paths
 
-    answer = front("fat-wheel", "--rocm", run.root, *[host] * count, *devices)
+    result = front("fat-wheel", "--rocm", run.root, *[host] * count, *devices)
 
-    assert answer.exit_code == 2
-    assert "torch wheel" in answer.errors[0]
+    assert result.exit_code == 2
+    assert "torch wheel" in result.errors[0]
     assert requests == []
 
 
 @pytest.mark.usefixtures("torch_names")
 def test_names_the_torch_that_the_run_lacks(front: Front, requests: list[Request]) -> None:
-    answer = front("fat-wheel", "--torch-ref", "release/2.10", "--gpu-family", FAMILY)
+    result = front("fat-wheel", "--torch-ref", "release/2.10", "--gpu-family", FAMILY)
 
-    assert answer.exit_code == 4
-    assert "release/2.10" in answer.errors[0]
-    assert FAMILY in answer.errors[0]
+    assert result.exit_code == 4
+    assert "release/2.10" in result.errors[0]
+    assert FAMILY in result.errors[0]
     assert requests == []
 
 
@@ -134,10 +135,10 @@ def test_names_the_torch_that_the_run_lacks(front: Front, requests: list[Request
 def test_names_a_source_without_rocm(front: Front, requests: list[Request], tmp_path: Path) -> None:
     (tmp_path / "empty").mkdir()
 
-    answer = front("fat-wheel", *SAMPLE, "--rocm-find-links", tmp_path / "empty")
+    result = front("fat-wheel", *SAMPLE, "--rocm-find-links", tmp_path / "empty")
 
-    assert answer.exit_code == 7
-    assert str(tmp_path / "empty") in answer.errors[0]
+    assert result.exit_code == 7
+    assert str(tmp_path / "empty") in result.errors[0]
     assert requests == []
 
 
@@ -149,8 +150,8 @@ def test_rocm_comes_from_the_source_that_is_named(
     for name in ("rocm", "rocm-sdk-core", "rocm-sdk-libraries", *devices):
         write_wheel(tmp_path / "links", name=name, version="7.99.0.dev0+sample")
 
-    answer = front("fat-wheel", *SAMPLE, "--rocm-find-links", tmp_path / "links")
+    result = front("fat-wheel", *SAMPLE, "--rocm-find-links", tmp_path / "links")
 
-    assert answer.exit_code == 0, answer.report
+    assert result.exit_code == 0, result.report
     packages = sorted(path.name.partition("-")[0] for path in requests[0].rocm.iterdir())
     assert packages == ["rocm_sdk_core", "rocm_sdk_device_gfx942", "rocm_sdk_libraries"]

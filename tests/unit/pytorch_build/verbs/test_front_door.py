@@ -52,12 +52,12 @@ def test_every_verb_has_its_help(front: Front, verb: str, capsys: pytest.Capture
 def test_a_mistake_has_one_error_and_its_exit_code(
     front: Front, words: tuple[str, ...], exit_code: int, name: str
 ) -> None:
-    answer = front(*words)
+    result = front(*words)
 
-    assert answer.exit_code == exit_code, answer.report
-    assert len(answer.errors) == 1
-    assert name in answer.report
-    assert "Traceback" not in answer.report
+    assert result.exit_code == exit_code, result.report
+    assert len(result.errors) == 1
+    assert name in result.report
+    assert "Traceback" not in result.report
 
 
 def test_a_debugged_error_keeps_its_traceback(front: Front) -> None:

@@ -8,6 +8,7 @@ from core.env.installer import Install
 from pytorch_build.sdk import RocmSdk
 from pytorch_build.verbs import install_rocm
 from rocm_packaging.origin import RocmSource
+from tests.kit.builds import LocalRun
 from tests.kit.front_doors import FrontDoorResult
 
 Front = Callable[..., FrontDoorResult]
@@ -26,7 +27,7 @@ class Installation:
 
 
 @pytest.fixture
-def installation(run: Any, monkeypatch: pytest.MonkeyPatch, prepared: list[Any]) -> Installation:
+def installation(run: LocalRun, monkeypatch: pytest.MonkeyPatch, prepared: list[Any]) -> Installation:
     installation = Installation(preparations=prepared)
 
     def ask(_target: Any, source: RocmSource, **question: Any) -> RocmSdk:
@@ -40,7 +41,7 @@ def installation(run: Any, monkeypatch: pytest.MonkeyPatch, prepared: list[Any])
     return installation
 
 
-def publish_core(run: Any, tag: str) -> None:
+def publish_core(run: LocalRun, tag: str) -> None:
     """Record ROCm's packages with another core package."""
     name = "rocm-sdk-core"
     files = [file for file in run.rocm() if file.distribution != name]
@@ -48,16 +49,16 @@ def publish_core(run: Any, tag: str) -> None:
     run.record(f"build_rocm-{ROCM_VERSION}", *files, core)
 
 
-def test_installs_the_runs_rocm_by_digest(front: Front, run: Any, installation: Installation) -> None:
+def test_installs_the_runs_rocm_by_digest(front: Front, run: LocalRun, installation: Installation) -> None:
     run.rocm()
     profiler = run.wheel("rocm-profiler", ROCM_VERSION, "py3-none-linux_x86_64")
     run.record("more", run.publish(profiler))
 
-    answer = front("install-rocm", *SAMPLE, "--rocm-extras", "profiler", "--force")
+    result = front("install-rocm", *SAMPLE, "--rocm-extras", "profiler", "--force")
 
     ((calls, options),) = installation.preparations
     tools, rocm = calls
-    assert answer.exit_code == 0, answer.report
+    assert result.exit_code == 0, result.report
     assert tools.hashed
     assert rocm.hashed
     assert f"rocm-profiler=={ROCM_VERSION} --hash" in rocm.files[0].read_text()
@@ -66,20 +67,22 @@ def test_installs_the_runs_rocm_by_digest(front: Front, run: Any, installation: 
     assert options["force"]
 
 
-def test_shows_what_the_installed_rocm_answers(front: Front, run: Any, installation: Installation) -> None:
+def test_shows_what_the_installed_rocm_answers(
+    front: Front, run: LocalRun, installation: Installation
+) -> None:
     run.rocm()
 
-    answer = front("install-rocm", *SAMPLE)
+    result = front("install-rocm", *SAMPLE)
 
     assert installation.questions == [
         {"version": ROCM_VERSION, "layout": "unsplit", "family": FAMILY, "targets": ("gfx942",)}
     ]
     for word in (ROCM_VERSION, str(run.root), "gfx942"):
-        assert word in answer.report
+        assert word in result.report
 
 
 def test_installs_the_packages_that_the_run_has_now(
-    front: Front, run: Any, installation: Installation
+    front: Front, run: LocalRun, installation: Installation
 ) -> None:
     run.rocm()
     front("install-rocm", *SAMPLE)
@@ -95,7 +98,7 @@ def test_installs_the_packages_that_the_run_has_now(
 
 @pytest.mark.xfail(strict=True, reason="the digest has the address that serves the run, whose port is random")
 def test_leaves_an_environment_with_the_same_packages(
-    front: Front, run: Any, installation: Installation
+    front: Front, run: LocalRun, installation: Installation
 ) -> None:
     run.rocm()
 
@@ -115,7 +118,7 @@ def test_leaves_an_environment_with_the_same_packages(
     ],
 )
 def test_refuses_what_cannot_be_installed(front: Front, options: tuple[str, ...], name: str) -> None:
-    answer = front("install-rocm", *SAMPLE, *options)
+    result = front("install-rocm", *SAMPLE, *options)
 
-    assert answer.exit_code == 2
-    assert name in answer.errors[0]
+    assert result.exit_code == 2
+    assert name in result.errors[0]

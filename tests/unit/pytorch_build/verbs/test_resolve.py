@@ -1,7 +1,6 @@
 from collections.abc import Callable
 from datetime import datetime, time, timedelta
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -11,6 +10,7 @@ from pytorch_build import context
 from pytorch_build.lock.source_lock import SourceLock
 from pytorch_build.verbs import resolve
 from rocm_packaging.origin import release_indexes
+from tests.kit.builds import LocalRun
 from tests.kit.front_doors import FrontDoorResult
 from tests.kit.plans import make_plan, pytorch_cell
 from tests.kit.repos import commit_files
@@ -21,11 +21,11 @@ CPU = ("--torch-ref", "mine", "--gpu-family", "cpu")
 
 
 @pytest.mark.processes
-def test_prints_a_lock_that_jobs_can_pass_on(front: Front, refs: dict[str, str], run: Any) -> None:
-    answer = front("resolve", *CPU, "--compact")
+def test_prints_a_lock_that_jobs_can_pass_on(front: Front, refs: dict[str, str], run: LocalRun) -> None:
+    result = front("resolve", *CPU, "--compact")
 
-    assert answer.exit_code == 0, answer.report
-    lock = SourceLock.from_compact(answer.output)
+    assert result.exit_code == 0, result.report
+    lock = SourceLock.from_compact(result.output)
     commits = {name: project.commit for name, project in lock.projects.items() if name != "torch"}
     assert commits == refs
     assert (run.root / "out/local-linux/manifests/source-lock-mine.json").is_file()
@@ -33,12 +33,12 @@ def test_prints_a_lock_that_jobs_can_pass_on(front: Front, refs: dict[str, str],
 
 @pytest.mark.processes
 def test_shows_commits_and_versions(front: Front, refs: dict[str, str]) -> None:
-    answer = front("resolve", *CPU)
+    result = front("resolve", *CPU)
 
-    lines = answer.report.splitlines()
+    lines = result.report.splitlines()
     for name, commit in refs.items():
         assert any(line.startswith(name) and commit[:12] in line for line in lines)
-    assert "2.10.0+cpu" in answer.report
+    assert "2.10.0+cpu" in result.report
 
 
 @pytest.mark.processes
@@ -46,10 +46,10 @@ def test_resolves_the_local_run_again(front: Front, refs: dict[str, str], tmp_pa
     front("resolve", *CPU)
     newer_commit = commit_files(tmp_path / "upstream" / "audio", {"new.py": ""})
 
-    answer = front("resolve", *CPU)
+    result = front("resolve", *CPU)
 
     assert newer_commit != refs["audio"]
-    assert newer_commit[:12] in answer.report
+    assert newer_commit[:12] in result.report
 
 
 @pytest.mark.processes
@@ -57,9 +57,9 @@ def test_resolves_any_other_run_once(front: Front, refs: dict[str, str], tmp_pat
     front("resolve", *CPU, "--run-id", "77")
     commit_files(tmp_path / "upstream" / "audio", {"new.py": ""})
 
-    answer = front("resolve", *CPU, "--run-id", "77")
+    result = front("resolve", *CPU, "--run-id", "77")
 
-    assert refs["audio"][:12] in answer.report
+    assert refs["audio"][:12] in result.report
 
 
 @pytest.mark.processes
@@ -69,10 +69,10 @@ def test_a_commit_that_was_named_stays_for_later_steps(
     commit_files(tmp_path / "upstream" / "audio", {"new.py": ""})
     assert front("resolve", *CPU, "--at", f"audio={refs['audio']}").exit_code == 0
 
-    answer = front("checkout", *CPU, "--components", "audio")
+    result = front("checkout", *CPU, "--components", "audio")
 
-    assert answer.exit_code == 0, answer.report
-    assert refs["audio"][:12] in answer.report
+    assert result.exit_code == 0, result.report
+    assert refs["audio"][:12] in result.report
 
 
 @pytest.mark.processes
@@ -80,11 +80,11 @@ def test_a_commit_that_was_named_stays_for_later_steps(
 def test_names_an_origin_that_has_gone(front: Front, tmp_path: Path) -> None:
     (tmp_path / "upstream" / "audio").rename(tmp_path / "moved")
 
-    answer = front("resolve", *CPU)
+    result = front("resolve", *CPU)
 
-    assert answer.exit_code == 6
-    assert "audio of torch ref mine" in answer.report
-    assert len(answer.errors) == 1
+    assert result.exit_code == 6
+    assert "audio of torch ref mine" in result.report
+    assert len(result.errors) == 1
 
 
 @pytest.mark.processes
@@ -93,13 +93,13 @@ def test_asks_a_mirror_of_an_origin(front: Front, tmp_path: Path) -> None:
     origin = tmp_path / "upstream" / "audio"
     origin.rename(tmp_path / "moved")
 
-    answer = front("resolve", *CPU, "--git-mirror", f"{origin}={tmp_path / 'moved'}")
+    result = front("resolve", *CPU, "--git-mirror", f"{origin}={tmp_path / 'moved'}")
 
-    assert answer.exit_code == 0, answer.report
+    assert result.exit_code == 0, result.report
 
 
 def test_resolves_for_processors_without_a_gpu(
-    run: Any, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    run: LocalRun, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(context, "detect", lambda: ())
 
@@ -109,7 +109,7 @@ def test_resolves_for_processors_without_a_gpu(
     assert "ROCm" in capsys.readouterr().err
 
 
-def test_refuses_an_unknown_family_without_a_gpu(run: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_refuses_an_unknown_family_without_a_gpu(run: LocalRun, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(context, "detect", lambda: ())
 
     with pytest.raises(UsageError, match="gfx94x"):
@@ -127,9 +127,9 @@ def test_completes_a_plan_where_it_lies(
     make_plan(linux_cell, windows_cell).write(tmp_path / "plan.json")
     monkeypatch.setenv("GITHUB_OUTPUT", str(tmp_path / "outputs"))
 
-    answer = front("resolve", "--plan", "plan.json", "--run-id", "77")
+    result = front("resolve", "--plan", "plan.json", "--run-id", "77")
 
-    assert answer.exit_code == 0, answer.report
+    assert result.exit_code == 0, result.report
     completed_cell, _windows_cell = Plan.read(tmp_path / "plan.json").cells
     outputs = (tmp_path / "outputs").read_text()
     assert completed_cell.versions == {"torchvision": "2.10.0+cpu", "torchaudio": "2.10.0+cpu"}
@@ -144,10 +144,10 @@ def test_completes_a_plan_where_it_lies(
 def test_refuses_a_torch_ref_beside_a_plan(front: Front, tmp_path: Path) -> None:
     make_plan(pytorch_cell(gpu_family="cpu", torch_ref="mine")).write(tmp_path / "plan.json")
 
-    answer = front("resolve", "--plan", "plan.json", "--torch-ref", "mine")
+    result = front("resolve", "--plan", "plan.json", "--torch-ref", "mine")
 
-    assert answer.exit_code == 2
-    assert "torch ref" in answer.errors[0]
+    assert result.exit_code == 2
+    assert "torch ref" in result.errors[0]
 
 
 @pytest.mark.parametrize(
@@ -169,9 +169,9 @@ def test_warns_of_data_that_was_compared_with_upstream_long_ago(
 
     monkeypatch.setattr(resolve, "datetime", Clock)
 
-    answer = front("resolve", "--plan", "nowhere.json")
+    result = front("resolve", "--plan", "nowhere.json")
 
-    warnings = [line for line in answer.report.splitlines() if line.startswith("warning: ")]
+    warnings = [line for line in result.report.splitlines() if line.startswith("warning: ")]
     assert len(warnings) == len(names)
     for warning, name in zip(warnings, names, strict=True):
         assert name in warning

@@ -70,15 +70,15 @@ def skips(
 
 
 def test_lists_the_rules_that_apply(skips: CallSkips) -> None:
-    answer = skips("list")
+    result = skips("list")
 
-    assert answer.exit_code == 0
-    assert answer.output.startswith(
+    assert result.exit_code == 0
+    assert result.output.startswith(
         "mine.moon: skip: It fails on a full moon.\n    test/a.py::TestA::test_x\n"
     )
-    assert "mine.old" not in answer.output
-    assert "torch 2.10 (release/2.10)" in answer.report
-    assert "1 of 3 rules" in answer.report
+    assert "mine.old" not in result.output
+    assert "torch 2.10 (release/2.10)" in result.report
+    assert "1 of 3 rules" in result.report
 
 
 def test_lists_the_rules_of_another_platform(skips: CallSkips) -> None:
@@ -93,46 +93,46 @@ def test_lists_every_rule(skips: CallSkips) -> None:
 
 
 def test_explains_tests_before_and_after_options(skips: CallSkips) -> None:
-    answer = skips("explain", "test/a.py::TestA::test_x", "--os=linux", "test/a.py::test_x")
+    result = skips("explain", "test/a.py::TestA::test_x", "--os=linux", "test/a.py::test_x")
 
-    assert answer.exit_code == 0
-    assert "test/a.py::TestA::test_x: skipped, by mine.moon\n" in answer.output
-    assert "test/a.py::test_x: runs" in answer.output
-    assert "mine.moon nearly takes it" in answer.output
+    assert result.exit_code == 0
+    assert "test/a.py::TestA::test_x: skipped, by mine.moon\n" in result.output
+    assert "test/a.py::test_x: runs" in result.output
+    assert "mine.moon nearly takes it" in result.output
 
 
 def test_check_names_a_test_that_is_gone(skips: CallSkips, journals: Path) -> None:
-    answer = skips("check", "--journal", journals)
+    result = skips("check", "--journal", journals)
 
-    assert answer.exit_code == 9
-    assert "mine.moon: test/a.py::TestA::test_gone" in answer.report
+    assert result.exit_code == 9
+    assert "mine.moon: test/a.py::TestA::test_gone" in result.report
     # As the journal has it.
-    assert "Python 3.12.7, torch 2.10.0+cpu" in answer.report
+    assert "Python 3.12.7, torch 2.10.0+cpu" in result.report
 
 
 def test_check_names_a_rule_that_has_expired(skips: CallSkips, journals: Path) -> None:
-    answer = skips("check", "--journal", journals)
+    result = skips("check", "--journal", journals)
 
-    assert answer.exit_code == 9
-    assert "mine.old expired on 2026-01-31" in answer.report
+    assert result.exit_code == 9
+    assert "mine.old expired on 2026-01-31" in result.report
 
 
 def test_a_dry_run_of_prune_shows_what_would_go(skips: CallSkips, rules_file: Path, journals: Path) -> None:
-    answer = skips("prune", "--dry-run", "--journal", journals)
+    result = skips("prune", "--dry-run", "--journal", journals)
 
-    assert answer.exit_code == 0
-    assert '-    "test/a.py::TestA::test_gone",\n' in answer.output
-    assert "-# long ago\n-[rules.old]\n" in answer.output
-    assert "changed files: 1" in answer.report
+    assert result.exit_code == 0
+    assert '-    "test/a.py::TestA::test_gone",\n' in result.output
+    assert "-# long ago\n-[rules.old]\n" in result.output
+    assert "changed files: 1" in result.report
     assert rules_file.read_text() == RULES
 
 
 def test_prune_removes_expired_rules_and_tests_that_are_gone(
     skips: CallSkips, rules_file: Path, journals: Path
 ) -> None:
-    answer = skips("prune", "--journal", journals)
+    result = skips("prune", "--journal", journals)
 
-    assert answer.exit_code == 0
+    assert result.exit_code == 0
     assert rules_file.read_text() == PRUNED_RULES
     assert skips("check", "--journal", journals).exit_code == 0
 
@@ -158,18 +158,18 @@ def test_prune_removes_a_file_without_rules(skips: CallSkips, rules_file: Path) 
     ],
 )
 def test_refuses_words_that_have_no_meaning(skips: CallSkips, words: tuple[str, ...], name: str) -> None:
-    answer = skips(*words)
+    result = skips(*words)
 
-    assert answer.exit_code == 2
-    assert name in answer.report
+    assert result.exit_code == 2
+    assert name in result.report
 
 
 def test_refuses_journals_of_another_torch(skips: CallSkips, journals: Path) -> None:
-    answer = skips("prune", "--journal", journals, "--torch-version", "2.11")
+    result = skips("prune", "--journal", journals, "--torch-version", "2.11")
 
-    assert answer.exit_code == 2
-    assert "torch 2.10.0+cpu" in answer.report
-    assert "torch 2.11" in answer.report
+    assert result.exit_code == 2
+    assert "torch 2.10.0+cpu" in result.report
+    assert "torch 2.11" in result.report
 
 
 def test_refuses_a_folder_without_journals(skips: CallSkips, tmp_path: Path) -> None:

@@ -13,6 +13,7 @@ from core.run import records
 from core.run.records import Record
 from pytorch_build.test import reports, shards
 from pytorch_build.test.results import EXISTING, MAY_SKIP, Origin, Report
+from tests.kit.builds import LocalRun
 from tests.kit.front_doors import run_pytorch_build
 
 GROUP = "cpu"
@@ -115,7 +116,7 @@ def test_prints_the_failures_of_a_folder(folder_reports: Path, capsys: pytest.Ca
 # Shards of a run.
 
 
-def write_shard(run: Any, index: int) -> None:
+def write_shard(run: LocalRun, index: int) -> None:
     """Leave what a shard of two of test_torch leaves in run 17: one test, which passed."""
     origin = Origin(stage="test_torch", torch_ref="sample", python="cp312", gpu_family=GROUP, run_id="17")
     shard = shards.Shard(index=index, count=2)
@@ -134,30 +135,30 @@ def write_shard(run: Any, index: int) -> None:
 
 
 @pytest.fixture
-def two_shards(run: Any) -> Any:
+def two_shards(run: LocalRun) -> LocalRun:
     """Return a run whose two shards passed."""
     write_shard(run, 1)
     write_shard(run, 2)
     return run
 
 
-def report_run(run: Any, *options: object) -> int:
+def report_run(run: LocalRun, *options: object) -> int:
     """Report the tests of run 17."""
     return run_pytorch_build("test-report", "--run-id", 17, "--store", run.store.url, *options)
 
 
-def read_record(run: Any, name: str = RECORD) -> Record | None:
+def read_record(run: LocalRun, name: str = RECORD) -> Record | None:
     """Return a record of run 17; None where there is none."""
     return records.read(run.store, run.common(run_id="17").outputs, GROUP, name)
 
 
-def promotion_outcomes(run: Any) -> dict[str, str]:
+def promotion_outcomes(run: LocalRun) -> dict[str, str]:
     """Return what a promotion makes of the tests."""
     group = runs.read_group(run.store, run.common(run_id="17").outputs, GROUP)
     return {test.evidence.stage: test.outcome for test in group.tests}
 
 
-def test_a_missing_shard_is_a_failure(run: Any, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_missing_shard_is_a_failure(run: LocalRun, capsys: pytest.CaptureFixture[str]) -> None:
     write_shard(run, 1)
 
     assert report_run(run) == CheckError.exit_code
@@ -167,7 +168,7 @@ def test_a_missing_shard_is_a_failure(run: Any, capsys: pytest.CaptureFixture[st
     assert promotion_outcomes(run)["test_torch"] == "failed"
 
 
-def test_all_shards_make_the_record_of_the_whole(two_shards: Any) -> None:
+def test_all_shards_make_the_record_of_the_whole(two_shards: LocalRun) -> None:
     assert report_run(two_shards, "--expect", "torch-sample-cp312") == 0
 
     record = read_record(two_shards)
@@ -184,7 +185,7 @@ def test_all_shards_make_the_record_of_the_whole(two_shards: Any) -> None:
     assert promotion_outcomes(two_shards)["test_torch"] == "passed"
 
 
-def test_all_shards_end_the_failure_of_a_missing_one(run: Any) -> None:
+def test_all_shards_end_the_failure_of_a_missing_one(run: LocalRun) -> None:
     write_shard(run, 1)
     report_run(run)
 
@@ -194,7 +195,7 @@ def test_all_shards_end_the_failure_of_a_missing_one(run: Any) -> None:
     assert read_record(run, f"{RECORD}.failed") is None
 
 
-def test_reports_again_from_the_shards_themselves(two_shards: Any) -> None:
+def test_reports_again_from_the_shards_themselves(two_shards: LocalRun) -> None:
     report_run(two_shards)
 
     assert report_run(two_shards) == 0
@@ -204,7 +205,7 @@ def test_reports_again_from_the_shards_themselves(two_shards: Any) -> None:
     assert promotion_outcomes(two_shards)["test_torch"] == "passed"
 
 
-def test_a_dry_run_writes_nothing(two_shards: Any) -> None:
+def test_a_dry_run_writes_nothing(two_shards: LocalRun) -> None:
     keys = [stored.key for stored in two_shards.store.list("17-linux")]
 
     assert report_run(two_shards, "--dry-run") == 0
@@ -212,7 +213,7 @@ def test_a_dry_run_writes_nothing(two_shards: Any) -> None:
     assert [stored.key for stored in two_shards.store.list("17-linux")] == keys
 
 
-def test_records_durations_for_later_runs(two_shards: Any) -> None:
+def test_records_durations_for_later_runs(two_shards: LocalRun) -> None:
     assert report_run(two_shards, "--record-durations") == 0
 
     later_run = two_shards.common(run_id="18").outputs
@@ -230,30 +231,30 @@ def test_records_durations_for_later_runs(two_shards: Any) -> None:
         pytest.param(("--input-dir", "/nowhere/at/all"), id="no such folder"),
     ],
 )
-def test_no_report_is_an_error(run: Any, options: tuple[object, ...]) -> None:
+def test_no_report_is_an_error(run: LocalRun, options: tuple[object, ...]) -> None:
     assert run_pytorch_build("test-report", "--store", run.store.url, *options) == 4
 
 
 @pytest.fixture
-def windows_run(two_shards: Any) -> Any:
+def windows_run(two_shards: LocalRun) -> LocalRun:
     """Return a run whose two shards passed on Windows."""
-    folder = two_shards.store.root / "17-windows"
-    (two_shards.store.root / "17-linux").rename(folder)
+    folder = two_shards.root / "out" / "17-windows"
+    (two_shards.root / "out" / "17-linux").rename(folder)
     for path in folder.rglob("*.json"):
         text = path.read_text(encoding="utf-8").replace('"platform": "linux"', '"platform": "windows"')
         path.write_text(text.replace("17-linux/", "17-windows/"), encoding="utf-8")
     return two_shards
 
 
-def test_a_run_of_another_platform_is_not_this_platforms(windows_run: Any) -> None:
+def test_a_run_of_another_platform_is_not_this_platforms(windows_run: LocalRun) -> None:
     assert report_run(windows_run) == 4
 
 
-def test_reports_a_run_of_another_platform(windows_run: Any) -> None:
+def test_reports_a_run_of_another_platform(windows_run: LocalRun) -> None:
     assert report_run(windows_run, "--platform", "windows") == 0
 
-    folder = windows_run.store.root / "17-windows"
+    folder = windows_run.root / "out" / "17-windows"
     report = json.loads((folder / "reports" / GROUP / "test-report.json").read_text(encoding="utf-8"))
     assert report["passed"]
     assert (folder / "manifests" / GROUP / f"{RECORD}.json").is_file()
-    assert not (windows_run.store.root / "17-linux").exists()
+    assert not (windows_run.root / "out" / "17-linux").exists()

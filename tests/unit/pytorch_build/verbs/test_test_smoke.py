@@ -21,6 +21,7 @@ from pytorch_build.verbs import test_smoke
 from pytorch_build.verbs.test_smoke import SmokeOptions
 from pytorch_build.verbs.test_smoke import test_run as run_smoke_tests
 from tests.kit import wheels
+from tests.kit.builds import LocalRun
 from tests.kit.machines import Answer, Call, VirtualEnvironment, answer_processes
 
 FAMILY = "gfx94X-dcgpu"
@@ -61,7 +62,7 @@ def smoke_tests(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return folder
 
 
-def publish_torch(run: Any, *, content: str = "") -> FileRecord:
+def publish_torch(run: LocalRun, *, content: str = "") -> FileRecord:
     """Put a torch without ROCm into the run, with its record and the page that lists it."""
     path = wheels.write_wheel(
         run.root / "made",
@@ -71,30 +72,30 @@ def publish_torch(run: Any, *, content: str = "") -> FileRecord:
         files={"torch.py": content},
     )
     file: FileRecord = run.publish(path, group="cpu")
-    cell = {"torch_ref": "sample", "gpu_family": "cpu", "python": "cp312"}
+    cell: dict[str, Any] = {"torch_ref": "sample", "gpu_family": "cpu", "python": "cp312"}
     run.record("build_torch", file, group="cpu", inputs={"rocm": None}, **cell)
     put_page(run, file, group="cpu")
     return file
 
 
-def put_page(run: Any, *files: FileRecord, group: str) -> None:
+def put_page(run: LocalRun, *files: FileRecord, group: str) -> None:
     """Write the run's package index."""
     lines = [f'<a href="{file.name}#sha256={file.sha256}">{file.name}</a>' for file in files]
     run.store.put_bytes(f"local-linux/python/{group}/index.html", "\n".join(lines).encode())
 
 
 @pytest.fixture
-def torch(run: Any) -> FileRecord:
+def torch(run: LocalRun) -> FileRecord:
     run.put_lock()
     return publish_torch(run)
 
 
-def read_record(run: Any, name: str = RECORD, *, group: str = "cpu") -> Record | None:
+def read_record(run: LocalRun, name: str = RECORD, *, group: str = "cpu") -> Record | None:
     """Return a record of the local run; None where there is none."""
     return records.read(run.store, run.common().outputs, group, name)
 
 
-def require_record(run: Any, name: str = RECORD, *, group: str = "cpu") -> Record:
+def require_record(run: LocalRun, name: str = RECORD, *, group: str = "cpu") -> Record:
     """Return a record that must be there."""
     record = read_record(run, name, group=group)
     assert record is not None
@@ -143,7 +144,7 @@ class Machine:
 
 
 @pytest.fixture
-def machine(run: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Machine:
+def machine(run: LocalRun, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Machine:
     """Return a machine on which pytest and uv answer without processes."""
     machine = Machine(environment=VirtualEnvironment(folder=tmp_path / "env"))
     machine.calls = answer_processes(monkeypatch, machine.run)
@@ -157,7 +158,7 @@ def machine(run: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Machin
 class RecordedTest:
     """Smoke tests as they are called: what is tested, and how."""
 
-    run: Any
+    run: LocalRun
     context: Context
     options: SmokeOptions
     smoke_tests: Path
@@ -206,7 +207,7 @@ class RecordedTest:
 
 @pytest.fixture
 def recorded_test(
-    run: Any, machine: Machine, smoke_tests: Path, torch: FileRecord, monkeypatch: pytest.MonkeyPatch
+    run: LocalRun, machine: Machine, smoke_tests: Path, torch: FileRecord, monkeypatch: pytest.MonkeyPatch
 ) -> RecordedTest:
     """Return smoke tests on a GPU, which have passed and been recorded."""
     assert torch.distribution == "torch"
@@ -275,7 +276,7 @@ def test_does_nothing_when_no_input_changes(
 
 @pytest.mark.parametrize("report", [None, b"<testsuites/>"], ids=["gone", "replaced"])
 def test_tests_again_without_the_recorded_report(
-    recorded_test: RecordedTest, machine: Machine, run: Any, report: bytes | None
+    recorded_test: RecordedTest, machine: Machine, run: LocalRun, report: bytes | None
 ) -> None:
     key = require_record(run).details["report"]["key"]
     if report is None:
@@ -311,7 +312,7 @@ def test_a_filled_environment_stands_for_no_installation(
 
 
 def test_tests_again_what_passed_before_a_failure(
-    recorded_test: RecordedTest, machine: Machine, run: Any
+    recorded_test: RecordedTest, machine: Machine, run: LocalRun
 ) -> None:
     recorded_test.write_test("test_it.py", "# it fails")
     machine.outcomes = {"test_it.py::test_passes": "failed"}
@@ -341,7 +342,7 @@ def test_tests_again_what_was_incomplete(recorded_test: RecordedTest, machine: M
 
 @pytest.mark.usefixtures("smoke_tests", "torch")
 @pytest.mark.parametrize("outcome", ["failed", "skipped"])
-def test_files_the_report_of_what_did_not_pass(run: Any, machine: Machine, outcome: str) -> None:
+def test_files_the_report_of_what_did_not_pass(run: LocalRun, machine: Machine, outcome: str) -> None:
     machine.outcomes = {"test_it.py::test_it": outcome}
 
     with pytest.raises(CheckError):
@@ -400,7 +401,7 @@ def amd_or_nvidia(*targets: str, vendor: Any) -> gpus.Machine:
 )
 @pytest.mark.usefixtures("smoke_tests")
 def test_tells_the_tests_which_gpu_torch_must_see(
-    run: Any,
+    run: LocalRun,
     machine: Machine,
     monkeypatch: pytest.MonkeyPatch,
     hardware: gpus.Machine,
@@ -422,7 +423,9 @@ def test_tells_the_tests_which_gpu_torch_must_see(
 
 
 @pytest.mark.usefixtures("smoke_tests")
-def test_tells_the_tests_which_versions_are_installed(run: Any, machine: Machine, torch: FileRecord) -> None:
+def test_tells_the_tests_which_versions_are_installed(
+    run: LocalRun, machine: Machine, torch: FileRecord
+) -> None:
     run_smoke_tests(run.context("cpu"), SmokeOptions())
 
     (call,) = machine.test_calls
@@ -430,7 +433,7 @@ def test_tells_the_tests_which_versions_are_installed(run: Any, machine: Machine
 
 
 @pytest.mark.usefixtures("machine")
-def test_refuses_a_gpu_familys_wheels_without_a_gpu(run: Any) -> None:
+def test_refuses_a_gpu_familys_wheels_without_a_gpu(run: LocalRun) -> None:
     with pytest.raises(CheckError) as caught:
         run_smoke_tests(run.context("gfx110X-all", ref="nightly"), SmokeOptions())
 
@@ -438,7 +441,7 @@ def test_refuses_a_gpu_familys_wheels_without_a_gpu(run: Any) -> None:
 
 
 @pytest.mark.usefixtures("machine")
-def test_needs_wheels_next_when_a_gpu_may_be_absent(run: Any) -> None:
+def test_needs_wheels_next_when_a_gpu_may_be_absent(run: LocalRun) -> None:
     run.put_lock(run.lock(torch_ref="nightly"))
 
     with pytest.raises(MissingInputError, match="nightly"):
@@ -446,7 +449,7 @@ def test_needs_wheels_next_when_a_gpu_may_be_absent(run: Any) -> None:
 
 
 @pytest.mark.usefixtures("machine", "smoke_tests")
-def test_requires_the_page_of_a_run_that_others_read(run: Any) -> None:
+def test_requires_the_page_of_a_run_that_others_read(run: LocalRun) -> None:
     run.put_lock(run_id="77")
     run.built("torch", gpu_family="cpu", run_id="77")
 
@@ -457,7 +460,7 @@ def test_requires_the_page_of_a_run_that_others_read(run: Any) -> None:
 
 
 @pytest.mark.usefixtures("machine", "smoke_tests")
-def test_refuses_a_page_that_lists_other_bytes(run: Any) -> None:
+def test_refuses_a_page_that_lists_other_bytes(run: LocalRun) -> None:
     run.put_lock(run_id="77")
     torch = run.built("torch", gpu_family="cpu", run_id="77")
     page = f'<a href="{torch.name}#sha256={"0" * 64}">{torch.name}</a>'
@@ -471,7 +474,7 @@ def test_refuses_a_page_that_lists_other_bytes(run: Any) -> None:
 
 
 def test_each_family_of_a_group_has_its_record_and_report(
-    run: Any, machine: Machine, smoke_tests: Path, monkeypatch: pytest.MonkeyPatch
+    run: LocalRun, machine: Machine, smoke_tests: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert smoke_tests.is_dir()
     group = "gfx942-gfx1100"
@@ -490,7 +493,7 @@ def test_each_family_of_a_group_has_its_record_and_report(
     assert len(machine.test_calls) == 2
 
 
-def publish_two_families(run: Any, *, group: str) -> None:
+def publish_two_families(run: LocalRun, *, group: str) -> None:
     """Put split packages of ROCm and torch for two families into one group of the run."""
     run.put_lock()
     torch = run.built("torch", gpu_family=group)
@@ -501,7 +504,7 @@ def publish_two_families(run: Any, *, group: str) -> None:
         versions[f"amd-torch-device-{family}"] = torch.version
     files = [run.publish(run.wheel(name, version), group=group) for name, version in versions.items()]
 
-    cell = {"torch_ref": "sample", "python": "cp312", "gpu_family": "gfx942;gfx1100"}
+    cell: dict[str, Any] = {"torch_ref": "sample", "python": "cp312", "gpu_family": "gfx942;gfx1100"}
     run.record("build_torch", torch, *files, group=group, **cell)
     put_page(run, torch, *files, group=group)
 
@@ -510,7 +513,7 @@ def publish_two_families(run: Any, *, group: str) -> None:
 
 
 @pytest.fixture
-def target(run: Any, monkeypatch: pytest.MonkeyPatch) -> Any:
+def target(run: LocalRun, monkeypatch: pytest.MonkeyPatch) -> Any:
     """Return this interpreter, as if the wheels were in its environment."""
     interpreter = run.target(executable=Path(sys.executable))
     monkeypatch.setattr(test_smoke, "require", lambda _python: interpreter)
@@ -519,7 +522,7 @@ def target(run: Any, monkeypatch: pytest.MonkeyPatch) -> Any:
 
 @pytest.mark.processes
 @pytest.mark.usefixtures("target", "torch")
-def test_records_passed_and_skipped_tests(run: Any, smoke_tests: Path) -> None:
+def test_records_passed_and_skipped_tests(run: LocalRun, smoke_tests: Path) -> None:
     (smoke_tests / "test_more.py").write_text(SKIPS)
 
     run_smoke_tests(run.context("cpu"), SmokeOptions())
@@ -551,7 +554,7 @@ def test_records_passed_and_skipped_tests(run: Any, smoke_tests: Path) -> None:
     ],
 )
 def test_records_as_failed_what_did_not_pass(
-    run: Any, smoke_tests: Path, content: str, arguments: tuple[str, ...], failing: list[str]
+    run: LocalRun, smoke_tests: Path, content: str, arguments: tuple[str, ...], failing: list[str]
 ) -> None:
     (smoke_tests / "test_it.py").write_text(content)
 
@@ -585,7 +588,7 @@ THREE_TESTS = f"{PASSES}def test_second(): pass\ndef test_third(): pass\n"
     ],
 )
 def test_records_a_part_of_the_tests_as_incomplete(
-    run: Any, smoke_tests: Path, argument: str, why: str
+    run: LocalRun, smoke_tests: Path, argument: str, why: str
 ) -> None:
     (smoke_tests / "test_it.py").write_text(THREE_TESTS)
     (smoke_tests / "lazy.py").write_text(LAZY_PLUGIN)
@@ -598,7 +601,7 @@ def test_records_a_part_of_the_tests_as_incomplete(
 
 @pytest.mark.processes
 @pytest.mark.usefixtures("target", "torch")
-def test_a_file_that_cannot_be_collected_leaves_the_total_unknown(run: Any, smoke_tests: Path) -> None:
+def test_a_file_that_cannot_be_collected_leaves_the_total_unknown(run: LocalRun, smoke_tests: Path) -> None:
     torn = smoke_tests / "test_torn.py"
     torn.write_text(f"import nowhere\n{PASSES}")
 

@@ -12,6 +12,7 @@ from pytorch_build.build.container import Job
 from pytorch_build.test import gpus, upstream_tests
 from pytorch_build.verbs import test_torch
 from pytorch_build.verbs.test_torch import command, devices_here
+from tests.kit.builds import LocalRun
 from tests.kit.front_doors import FrontDoorResult
 
 Front = Callable[..., FrontDoorResult]
@@ -26,7 +27,7 @@ def installed(*names: str) -> list[Installed]:
 
 
 @pytest.fixture
-def steps(run: Any, prepared: list[Any], monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[Any]:
+def steps(run: LocalRun, prepared: list[Any], monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[Any]:
     """Return what is installed and tested, in order; the environment holds a torch of the lock's commit."""
     torch = upstream_tests.Torch(version="2.10.0a0+cpu.sample", commit=COMMIT)
     tests = upstream_tests.Tests(tree=tmp_path, version="2.10.0a0", commit=COMMIT)
@@ -40,7 +41,7 @@ def steps(run: Any, prepared: list[Any], monkeypatch: pytest.MonkeyPatch, tmp_pa
 
 
 @pytest.fixture
-def torch(run: Any) -> FileRecord:
+def torch(run: LocalRun) -> FileRecord:
     """Put a torch into the run, with its lock and the page that lists it."""
     run.put_lock()
     file: FileRecord = run.built("torch", gpu_family="cpu")
@@ -66,21 +67,21 @@ def test_an_environment_without_the_tests_tools_is_refused(
 ) -> None:
     monkeypatch.setattr(upstream_tests, "installed", lambda _: installed("pytest"))
 
-    answer = front(*SAMPLE, "--no-install", *options)
+    result = front(*SAMPLE, "--no-install", *options)
 
-    assert answer.exit_code == 13
-    assert ", ".join(tools) in answer.report
+    assert result.exit_code == 13
+    assert ", ".join(tools) in result.report
     assert steps == []
 
 
 def test_wheels_are_installed_by_digest_with_the_tests_tools(
     front: Front, steps: list[Any], torch: FileRecord
 ) -> None:
-    answer = front(*SAMPLE)
+    result = front(*SAMPLE)
 
     (calls, _options), (_bench, _request, inputs) = steps
     tools, ours = calls
-    assert answer.exit_code == 0, answer.report
+    assert result.exit_code == 0, result.report
     assert "pytest==1 " in tools.files[0].read_text()
     assert tools.files[0].name == "torch-tests-linux-3.12.txt"
     assert f"--hash=sha256:{torch.sha256}" in ours.files[0].read_text()
@@ -90,10 +91,10 @@ def test_wheels_are_installed_by_digest_with_the_tests_tools(
 
 @pytest.mark.usefixtures("torch")
 def test_options_choose_among_the_tests(front: Front, steps: list[Any]) -> None:
-    answer = front(*SAMPLE, "--shard", "2/6", "-k", "nn and not x", "--test-timeout", "5")
+    result = front(*SAMPLE, "--shard", "2/6", "-k", "nn and not x", "--test-timeout", "5")
 
     _installation, (bench, request, _inputs) = steps
-    assert answer.exit_code == 0, answer.report
+    assert result.exit_code == 0, result.report
     assert str(request.shard) == "2/6"
     assert request.expression == "nn and not x"
     assert request.limits.test_seconds == 5
@@ -103,21 +104,21 @@ def test_options_choose_among_the_tests(front: Front, steps: list[Any]) -> None:
 
 @pytest.mark.usefixtures("torch")
 def test_unknown_options_and_all_behind_two_dashes_are_pytests(front: Front, steps: list[Any]) -> None:
-    answer = front(*SAMPLE, "-k", "nn", "--tb=short", "--", "-k", "mine")
+    result = front(*SAMPLE, "-k", "nn", "--tb=short", "--", "-k", "mine")
 
     _installation, (_bench, request, _inputs) = steps
-    assert answer.exit_code == 0, answer.report
+    assert result.exit_code == 0, result.report
     assert request.expression == "nn"
     assert request.pytest_arguments == ("--tb=short", "-k", "mine")
 
 
-def test_a_filled_environment_is_tested_each_time(run: Any, front: Front, steps: list[Any]) -> None:
+def test_a_filled_environment_is_tested_each_time(run: LocalRun, front: Front, steps: list[Any]) -> None:
     run.put_lock()
 
-    answer = front(*SAMPLE, "--no-install")
+    result = front(*SAMPLE, "--no-install")
 
     ((bench, _request, inputs),) = steps
-    assert answer.exit_code == 0
+    assert result.exit_code == 0
     assert inputs == {"files": {}, "installed": False}
     assert bench.context.common.force
 
@@ -138,10 +139,10 @@ def test_a_filled_environment_is_tested_each_time(run: Any, front: Front, steps:
 def test_bad_input_is_refused_before_anything_is_installed(
     front: Front, steps: list[Any], options: tuple[str, ...], exit_code: int, name: str
 ) -> None:
-    answer = front(*SAMPLE, *options)
+    result = front(*SAMPLE, *options)
 
-    assert answer.exit_code == exit_code, answer.report
-    assert name in answer.report
+    assert result.exit_code == exit_code, result.report
+    assert name in result.report
     assert steps == []
 
 
@@ -152,10 +153,10 @@ def test_the_options_configurations_are_those_of_the_data() -> None:
 def test_a_family_without_its_gpu_is_refused_before_anything_is_installed(
     front: Front, steps: list[Any]
 ) -> None:
-    answer = front("test-torch", "--torch-ref", "nightly", "--gpu-family", "gfx950-dcgpu")
+    result = front("test-torch", "--torch-ref", "nightly", "--gpu-family", "gfx950-dcgpu")
 
-    assert answer.exit_code == 9
-    assert "GPU" in answer.errors[0]
+    assert result.exit_code == 9
+    assert "GPU" in result.errors[0]
     assert steps == []
 
 
@@ -169,10 +170,10 @@ def test_a_family_without_its_gpu_is_refused_before_anything_is_installed(
 def test_a_dry_run_says_what_it_would_test(
     front: Front, steps: list[Any], options: tuple[str, ...], name: str
 ) -> None:
-    answer = front(*SAMPLE, "--dry-run", *options)
+    result = front(*SAMPLE, "--dry-run", *options)
 
-    assert answer.exit_code == 0
-    assert name in answer.report
+    assert result.exit_code == 0
+    assert name in result.report
     assert steps == []
 
 
@@ -198,11 +199,11 @@ def test_a_container_runs_the_same_words(
     links = tmp_path_factory.mktemp("links")
     options = ("--container", "--image", "mine:1", "--find-links", f"{links}", f"--python={sys.executable}")
 
-    answer = front("test-torch", "--gpu-family", "gfx950-dcgpu", *options, "-k", "nn", "--", "--image", "-x")
+    result = front("test-torch", "--gpu-family", "gfx950-dcgpu", *options, "-k", "nn", "--", "--image", "-x")
 
     (words,) = container_commands
     inner_words = f"--gpu-family gfx950-dcgpu --find-links {links} -k nn -- --image -x"
-    assert answer.exit_code == 0, answer.report
+    assert result.exit_code == 0, result.report
     assert words[-1].endswith(f"nox -s test_torch -P 3.12 -- {inner_words}")
     assert "mine:1" in words
     assert f"type=bind,source={links},target={links}" in words
@@ -228,10 +229,10 @@ def test_a_container_without_a_gpu_gets_no_device(front: Front, container_comman
 
 
 def test_a_container_gets_no_other_vendors_devices(front: Front, container_commands: list[list[str]]) -> None:
-    answer = front("test-torch", "--gpu-family", "gfx950-dcgpu", "--container", "--other-gpu")
+    result = front("test-torch", "--gpu-family", "gfx950-dcgpu", "--container", "--other-gpu")
 
-    assert answer.exit_code == 2
-    assert "--other-gpu" in answer.errors[0]
+    assert result.exit_code == 2
+    assert "--other-gpu" in result.errors[0]
     assert container_commands == []
 
 

@@ -48,18 +48,22 @@ class Change:
 
 
 def library(artifacts: Path) -> Path:
+    """Return the only library of the family."""
     return artifacts / f"blas_lib_{FAMILY}/x/stage/lib/libhipblas.so.3"
 
 
 def touch(artifacts: Path) -> None:
+    """Change the time of a file alone."""
     os.utime(library(artifacts), ns=(1, 1))
 
 
 def add_file(artifacts: Path) -> None:
+    """Add a file to an artifact."""
     write_artifact(artifacts, f"blas_lib_{FAMILY}", {"lib/libmore.so.1": "text"})
 
 
 def link_elsewhere(artifacts: Path) -> None:
+    """Let a link lead to another file."""
     link = library(artifacts).with_name("libhipblas.so")
     link.unlink()
     link.symlink_to("libother.so.3")
@@ -175,6 +179,7 @@ def test_builds_again_where_a_family_means_other_targets(
 
 @pytest.fixture
 def request_of_all(artifacts: Path, tmp_path: Path) -> BuildRequest:
+    """Return the request to package all artifacts."""
     return BuildRequest(artifact_dir=artifacts, output_dir=tmp_path / "packages", without=("*",))
 
 

@@ -72,11 +72,11 @@ def test_lists_the_python_that_files_require(tmp_path: Path) -> None:
 def test_says_that_nothing_has_changed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     wheels.write_wheel(tmp_path)
     assert index_directory(tmp_path) == 0
-    before = {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*.*")}
+    times_before = {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*.*")}
 
     assert index_directory(tmp_path) == 0
 
-    assert {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*.*")} == before
+    assert {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*.*")} == times_before
     assert "unchanged, 1 file" in capsys.readouterr().err
 
 

@@ -202,12 +202,12 @@ def test_rewrites_every_json_page_where_the_version_of_the_api_changes(
 
 
 def test_writes_nothing_where_nothing_has_changed(store: MemoryStore) -> None:
-    before = dict(store.objects)
+    objects_before = dict(store.objects)
     store.calls.clear()
 
     assert written_paths(store) == []
 
-    assert store.objects == before
+    assert store.objects == objects_before
     assert [key for call, key in store.calls if call in {"put", "delete"}] == []
 
 
@@ -229,12 +229,12 @@ UNLISTED: dict[str, Change] = {
 
 @pytest.mark.parametrize("change", UNLISTED.values(), ids=UNLISTED)
 def test_writes_no_page_for_what_no_page_says(store: MemoryStore, change: Change) -> None:
-    before = pages_in(store)
+    pages_before = pages_in(store)
     change(store)
 
     assert written_paths(store) == []
 
-    after = pages_in(store)
-    for pages in (before, after):
+    pages_after = pages_in(store)
+    for pages in (pages_before, pages_after):
         del pages[STATE_KEY.removeprefix(f"{PREFIX}/")]
-    assert after == before
+    assert pages_after == pages_before

@@ -54,7 +54,7 @@ def handle_changes(store: Store, *keys: str) -> list[str]:
 
 def pages_in(store: Store, folder: str = PREFIX) -> dict[str, bytes]:
     """Return the pages of a folder, without what its index remembers."""
-    keys = [stored.key for stored in store.list(folder)]
+    keys = [stored_object.key for stored_object in store.list(folder)]
     return {key: store.read(key) for key in keys if is_page(key) and not key.endswith(".txt")}
 
 
