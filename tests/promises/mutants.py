@@ -14,6 +14,7 @@ import json
 import os
 import re
 import shutil
+import signal
 import sys
 import tempfile
 from collections import Counter
@@ -28,10 +29,11 @@ from core.data import load_toml
 from core.errors import CheckError, ProcessError
 from docs import mutants
 
-# generous, because a busy machine is no verdict
-_TIMEOUT_SECONDS = 240
-# pytest's exit codes: a test failed, collection failed, pytest itself failed
-_KILLING_CODES = {1, 2, 3}
+# of CPU time, because a busy machine is no verdict; what waits for ever is ended by the clock
+_CPU_SECONDS = 60
+_TIMEOUT_SECONDS = 1800
+# by exit code; with every other one, too, something failed: a test, the collection, the interpreter
+_VERDICTS = {0: "survived", -signal.SIGXCPU: "timeout", -signal.SIGKILL: "timeout"}
 _FAILED_TEST = re.compile(r"^(?:FAILED|ERROR) (\S+::\S+)", re.MULTILINE)
 # distinct times, because byte code is taken for current when its source's time and size are as before
 _FIRST_TIME = 1_000_000_000
@@ -162,7 +164,8 @@ class Copy:
         with tempfile.TemporaryDirectory(prefix="mutant-tests-") as temporary:
             environment = process.inherited(TMPDIR=temporary)
             options = ("-q", "-p", "no:cacheprovider", "--hypothesis-profile=few", "-m", "not processes")
-            command = [sys.executable, "-m", "pytest", *options, *words]
+            limit = ("prlimit", f"--cpu={_CPU_SECONDS}")
+            command = [*limit, sys.executable, "-m", "pytest", *options, *words]
             return process.capture(
                 command, cwd=self.folder, env=environment, check=False, timeout=_TIMEOUT_SECONDS
             )
@@ -194,7 +197,7 @@ def judge(copy: Copy, mutant: Mutant, words: Sequence[str], *, number: int) -> V
     os.utime(path, (_FIRST_TIME + number, _FIRST_TIME + number))
     try:
         completed = copy.run_tests([*words, "-x"])
-        verdict = "killed" if completed.returncode in _KILLING_CODES else "survived"
+        verdict = _VERDICTS.get(completed.returncode, "killed")
     except ProcessError:
         verdict = "timeout"
     finally:
