@@ -1,7 +1,8 @@
-"""Draw promises of the documentation, or check that each still stands and that its tests exist.
+"""Draw sentences of the documentation, or check that the listed ones stand and that their tests exist.
 
-`python -m tests.promises --draw 100 --seed COMMIT` prints the drawn ones, to be broken one by one;
-`python -m tests.promises --check` is what a unit test runs, too.
+`python -m tests.promises --draw 100 --seed COMMIT` prints sentences of README.md and docs/. Break the product so
+that each that promises behaviour is no longer true, and see what notices; promises.toml holds the last draw.
+`python -m tests.promises --check` is what a gate runs, too.
 """
 
 import argparse
@@ -9,24 +10,22 @@ import sys
 from collections.abc import Sequence
 
 from core import console
-from tests.promises.data import drawn_promises, find_problems, load_promises
+from tests.promises.data import drawn_promises, find_problems, load_promises, read_sentences
 
 
 def main(words: Sequence[str]) -> int:
     """Print drawn promises, or problems; fail where there are problems."""
     parser = argparse.ArgumentParser(prog="python -m tests.promises", description=__doc__)
-    parser.add_argument("--draw", type=int, default=0, metavar="COUNT", help="print so many promises")
+    parser.add_argument("--draw", type=int, default=0, metavar="COUNT", help="print so many sentences")
     parser.add_argument("--seed", default="", help="what the draw follows from: the hash of a commit")
     parser.add_argument("--check", action="store_true", help="compare the data with pages and tests")
     arguments = parser.parse_args(words)
 
-    promises = load_promises()
-    for promise in drawn_promises(promises, seed=arguments.seed, count=arguments.draw):
-        console.result(f"{promise.page}: {promise.sentence}")
-        for test in promise.tests:
-            console.result(f"    {test}")
+    if arguments.draw:
+        for promise in drawn_promises(read_sentences(), seed=arguments.seed, count=arguments.draw):
+            console.result(f"{promise.page}: {promise.sentence}")
 
-    problems = list(find_problems(promises)) if arguments.check else []
+    problems = list(find_problems(load_promises())) if arguments.check else []
     for problem in problems:
         console.say(problem)
     return 1 if problems else 0

@@ -10,6 +10,11 @@ from pathlib import Path
 from core.cli.options import ROOT
 from core.data import Model, load_toml
 
+# Blocks of code, comments, and what `nox -s docs` generates between them.
+_NO_PROSE = re.compile(
+    r"^```.*?^```$|<!-- generated: (?P<part>[\w-]+) -->.*?<!-- end of (?P=part) -->", re.MULTILINE | re.DOTALL
+)
+
 DATA_FILE = Path(__file__).with_name("promises.toml")
 
 
@@ -34,6 +39,22 @@ class Promises(Model):
 def load_promises(path: Path = DATA_FILE) -> Sequence[Promise]:
     """Read the promises from their data file."""
     return load_toml(path, Promises).promise
+
+
+def read_sentences(root: Path = ROOT) -> Iterator[Promise]:
+    """Yield the sentences of README.md and docs/, without code, headings and generated parts."""
+    pages = [root / "README.md", *sorted((root / "docs").glob("*.md"))]
+    for page in pages:
+        for sentence in _sentences_in(page.read_text(encoding="utf-8")):
+            yield Promise(page=page.relative_to(root).as_posix(), sentence=sentence)
+
+
+def _sentences_in(text: str) -> Iterator[str]:
+    prose = _NO_PROSE.sub("\n\n", text)
+    for paragraph in re.split(r"\n\s*\n|\n(?=[-*|#] ?)", prose):
+        joined = re.sub(r"\s+", " ", paragraph).strip()
+        if not joined.startswith(("#", "|", "!", "<")):
+            yield from re.findall(r"[A-Z`\[].*?[.:](?= |$)", joined)
 
 
 def drawn_promises(promises: Iterable[Promise], *, seed: str, count: int) -> Sequence[Promise]:

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from tests.promises.data import Promise, drawn_promises, find_problems, load_promises
+from tests.promises.data import Promise, drawn_promises, find_problems, load_promises, read_sentences
 
 
 def write_page(root: Path, text: str) -> None:
@@ -56,3 +56,14 @@ def test_draws_the_same_promises_for_the_same_seed() -> None:
     assert len(drawn) == 10
     assert drawn == drawn_promises(reversed(promises), seed="a" * 40, count=10)
     assert drawn != drawn_promises(promises, seed="b" * 40, count=10)
+
+
+def test_draws_from_prose_alone(tmp_path: Path) -> None:
+    write_page(
+        tmp_path,
+        "# Heading\n\nIt builds\nwheels. It tests\nthem:\n\n```bash\nnox -s tests.\n```\n\n| a cell. |\n",
+    )
+
+    sentences = [promise.sentence for promise in read_sentences(tmp_path)]
+
+    assert sentences == ["It builds wheels.", "It tests them:"]
