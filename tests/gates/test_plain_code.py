@@ -38,7 +38,9 @@ def modules_of(name: str) -> list[Path]:
     return modules
 
 
-FINISHED_MODULES = [module for name in FINISHED for module in modules_of(name)]
+FINISHED_MODULES: list[Path] = []
+for finished_name in FINISHED:
+    FINISHED_MODULES += modules_of(finished_name)
 
 
 @pytest.mark.parametrize("name", FINISHED)

@@ -59,10 +59,8 @@ def test_draws_the_same_promises_for_the_same_seed() -> None:
 
 
 def test_draws_from_prose_alone(tmp_path: Path) -> None:
-    write_page(
-        tmp_path,
-        "# Heading\n\nIt builds\nwheels. It tests\nthem:\n\n```bash\nnox -s tests.\n```\n\n| a cell. |\n",
-    )
+    prose = "# Heading\n\nIt builds\nwheels. It tests\nthem:\n\n"
+    write_page(tmp_path, f"{prose}```bash\nnox -s tests.\n```\n\n| a cell. |\n")
 
     sentences = [promise.sentence for promise in read_sentences(tmp_path)]
 

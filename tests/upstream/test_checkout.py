@@ -2,7 +2,7 @@
 
 import os
 import shutil
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
@@ -14,8 +14,7 @@ from pytorch_build.lock.source_lock import LockedProject
 from pytorch_build.refs.torch_refs import torch_ref
 from pytorch_build.sources import edits
 from pytorch_build.sources.checkout import CheckoutOptions, checkout
-
-Git = Callable[..., str]
+from tests.kit.repos import run_git
 
 Sources = Mapping[str, Path]
 
@@ -32,16 +31,14 @@ def locked(sources: Sources, project: str, scratch: Path) -> LockedProject:
 
 
 @pytest.mark.parametrize("project", ["torch", "audio", "vision"])
-def test_versions_are_read_from_real_trees(
-    project: str, tmp_path: Path, git: Git, upstream_sources: Sources
-) -> None:
+def test_versions_are_read_from_real_trees(project: str, tmp_path: Path, upstream_sources: Sources) -> None:
     found = locked(upstream_sources, project, tmp_path)
-    assert found.commit == git(upstream_sources[project], "rev-parse", "HEAD")
+    assert found.commit == run_git(upstream_sources[project], "rev-parse", "HEAD")
     assert found.versions["cpu"] == f"{found.base_version}+cpu"
 
 
 def test_the_real_torch_is_hipified_and_repaired(
-    tmp_path: Path, git: Git, monkeypatch: pytest.MonkeyPatch, upstream_sources: Sources
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, upstream_sources: Sources
 ) -> None:
     source = locked(upstream_sources, "torch", tmp_path)
     tree = tmp_path / "src" / "torch"
@@ -50,8 +47,8 @@ def test_the_real_torch_is_hipified_and_repaired(
     def half(folder: Path) -> None:
         """Hipify as far as a kill would let it: some files not rewritten, one half written."""
         hipify_whole(folder)
-        changed = git(folder, "diff", "--name-only").splitlines()
-        git(folder, "checkout", "--quiet", "--", *changed[::2])
+        changed = run_git(folder, "diff", "--name-only").splitlines()
+        run_git(folder, "checkout", "--quiet", "--", *changed[::2])
         torn = folder / changed[1]
         torn.write_bytes(torn.read_bytes()[: torn.stat().st_size // 2])
         raise DataError("killed")
@@ -63,10 +60,10 @@ def test_the_real_torch_is_hipified_and_repaired(
             checkout(source, tree, options)
     first = checkout(source, tree, options)
     assert first.stashed == ()
-    assert git(tree, "log", "--format=%s").splitlines()[0] == "DO NOT SUBMIT: HIPIFY"
-    changed = git(tree, "diff", "--name-only", "THEROCK_UPSTREAM_DIFFBASE", "HEAD").splitlines()
+    assert run_git(tree, "log", "--format=%s").splitlines()[0] == "DO NOT SUBMIT: HIPIFY"
+    changed = run_git(tree, "diff", "--name-only", "THEROCK_UPSTREAM_DIFFBASE", "HEAD").splitlines()
     assert len(changed) > 500
-    assert git(tree, "status", "--porcelain") == ""
+    assert run_git(tree, "status", "--porcelain") == ""
     assert not checkout(source, tree, options).changed
 
     # the user's edit, and what a build leaves where upstream does not ignore it
@@ -74,7 +71,7 @@ def test_the_real_torch_is_hipified_and_repaired(
     (tree / "notes.txt").write_text("mine\n")
     again = checkout(source, tree, options)
     assert (again.head, again.stashed) == (first.head, (tree,))
-    assert git(tree, "show", "stash@{0}:setup.py") == "mine"
+    assert run_git(tree, "show", "stash@{0}:setup.py") == "mine"
     assert not checkout(source, tree, options).changed
 
     # from nothing: the same commit

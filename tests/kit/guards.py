@@ -1,0 +1,85 @@
+"""What a unit test may not do: start a process, unless it is marked so, leave this machine, know its job."""
+
+import re
+import socket
+import subprocess
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from ci import install
+from core import process
+from core.cli.options import environment
+from core.env.installer import Sources
+from core.packages import resolution, sources
+from core.stores import location
+
+LOOPBACK = ("127.0.0.1", "::1", "localhost")
+
+# Variables of a job of CI and of a build. A test sets those that it needs.
+VARIABLES_OF_JOBS = re.compile(
+    r"(GITHUB|RUNNER|CI|ROCM_SDK)_.*|(NO|FORCE)_COLOR|GH_TOKEN|NEEDS|RELEASE_TYPE|RUN_STORE|SOURCE_LOCK"
+    r"|SOURCE_DATE_EPOCH|SSL_CERT_FILE|NOX_CURRENT_SESSION"
+)
+
+# They would tell which GPUs and libraries this machine has.
+HIDDEN_PROGRAMS = {"rocminfo", "offload-arch", "ldconfig"}
+
+
+def guard_unit_test(patch: pytest.MonkeyPatch, *, may_start_processes: bool) -> None:
+    """Let a test fail where it does what a unit test may not, for as long as the patches live."""
+    for name in environment():
+        if VARIABLES_OF_JOBS.fullmatch(name):
+            patch.delenv(name)
+
+    patch.setattr(socket.socket, "connect", refuse_other_machines(socket.socket.connect))
+    patch.setattr(socket.socket, "connect_ex", refuse_other_machines(socket.socket.connect_ex))
+    patch.setattr(socket, "getaddrinfo", refuse_other_names(socket.getaddrinfo))
+    patch.setattr(process, "which", hide_programs(process.which))
+
+    # A person's own indexes, and the bucket behind out/, which is on another machine.
+    for module in (install, resolution, sources):
+        patch.setattr(module, "configured", Sources)
+    patch.setattr(location, "answers", lambda address: not address)
+
+    if not may_start_processes:
+        patch.setattr(subprocess, "Popen", refuse_process)
+
+
+def refuse_process(*arguments: object, **_options: object) -> None:
+    """Fail the test that starts a process."""
+    words = arguments[0] if arguments else "without words"
+    pytest.fail(f"A unit test started a process, {words}: mark it 'processes'.")
+
+
+def refuse_other_machines(connect: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a `socket.connect` that reaches this machine alone."""
+
+    def connect_here(connection: socket.socket, address: Any) -> Any:
+        is_local_socket = connection.family == getattr(socket, "AF_UNIX", None)
+        if not is_local_socket and address[0] not in LOOPBACK:
+            pytest.fail(f"A unit test connected to {address}.")
+        return connect(connection, address)
+
+    return connect_here
+
+
+def refuse_other_names(getaddrinfo: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a `socket.getaddrinfo` that knows this machine alone."""
+
+    def look_up_here(host: Any, *arguments: Any, **options: Any) -> Any:
+        if host not in {*LOOPBACK, None, ""}:
+            pytest.fail(f"A unit test looked {host} up.")
+        return getaddrinfo(host, *arguments, **options)
+
+    return look_up_here
+
+
+def hide_programs(which: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a `process.which` that does not find the programs that describe this machine."""
+
+    def find(program: str, **options: Any) -> Any:
+        return None if program in HIDDEN_PROGRAMS else which(program, **options)
+
+    return find
