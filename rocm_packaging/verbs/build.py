@@ -99,7 +99,7 @@ def _request(
 ) -> build.BuildRequest:
     variables = environment()
     if not version and arguments.rc is None:
-        version = _version_so_far(common, group_name(families))
+        version = _version_so_far(common, group_name(families, common.build_variant))
     if not version:
         info = build_info(scan(artifacts))
         today = datetime.now(UTC).date()

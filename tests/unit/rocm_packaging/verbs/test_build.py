@@ -159,6 +159,18 @@ def test_keeps_the_version_of_a_runs_packages(
     assert (version == recorded_version) is is_recorded
 
 
+def test_keeps_the_version_of_a_build_variants_packages(checkout: Checkout) -> None:
+    recorded_version = "10.1.0a20260822"
+    run = RunOutputs(run_id="17", platform="linux")
+    details = {"version": recorded_version}
+    write_record(checkout.store, run, step="build_rocm", family=f"{FAMILY}-asan", details=details)
+    of_a_nightly = ("--without", "*", "--release-type", "nightly", "--run-id", "17")
+
+    version = checkout.plan_version(*of_a_nightly, "--build-variant", "asan")
+
+    assert version == recorded_version
+
+
 # Options
 
 
