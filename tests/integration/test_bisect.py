@@ -27,6 +27,8 @@ from tests.kit.clones import Clone, printed_by
 from tests.kit.s3_servers import S3Server
 from tests.kit.wheels import write_wheel
 
+pytestmark = pytest.mark.nightly
+
 TORCH_REF = "mine"
 PYTHON = f"cp3{sys.version_info.minor}"
 STEP = f"build_torch-{TORCH_REF}-{PYTHON}"

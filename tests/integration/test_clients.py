@@ -26,6 +26,8 @@ from tests.kit.recorded_runs import publish_with_pages, publish_with_records, wr
 from tests.kit.s3_servers import S3Server
 from tests.kit.wheels import write_wheel
 
+pytestmark = pytest.mark.nightly
+
 OUTPUTS = RunOutputs(run_id="17", platform="linux")
 GROUP = "gfx94X-dcgpu"
 OTHER_FAMILY = "gfx110X-all"

@@ -20,6 +20,8 @@ from tests.kit.clones import TAG, Clone
 from tests.kit.s3_servers import S3Server, program, rclone_serving
 from tests.kit.sample import SampleRun
 
+pytestmark = pytest.mark.nightly
+
 PREFIX = "compiler-cache/ci/sccache"
 SOURCES = 3
 WITH_CCACHE = pytest.mark.skipif(

@@ -11,6 +11,8 @@ from pytorch_build.check.device_code import file_facts
 from tests.kit.clones import FAMILY, TAG, Clone
 from tests.kit.sample import SampleRun
 
+pytestmark = pytest.mark.nightly
+
 SMOKE_REPORT = f"smoke-sample-{TAG}.xml"
 UPSTREAM_REPORT = f"torch-sample-{TAG}.xml"
 # One file of upstream's tests, where the sample's own run has all.

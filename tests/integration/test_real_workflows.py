@@ -21,7 +21,7 @@ from tests.kit.s3_servers import S3Server
 from tests.kit.servers import served
 from tests.kit.workflow_engine import ACT, TRITON, Engine, Run, leave_out_other_families, pull_request
 
-pytestmark = ACT
+pytestmark = [ACT, pytest.mark.nightly]
 
 ARTIFACT_RUN = "17"
 BUILT_RUN = "2001"

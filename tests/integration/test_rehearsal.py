@@ -14,6 +14,8 @@ from core.stores.location import open_store
 from tests.kit.clones import Clone, printed_by
 from tests.kit.s3_servers import S3Server
 
+pytestmark = pytest.mark.nightly
+
 BLOCK = re.compile(r"^```(bash|console)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 SET_NAME = "torch-2.10.0a0+cpu.sample"
 VISION = "torchvision"

@@ -21,7 +21,7 @@ from tests.kit.repos import run_git
 from tests.kit.s3_servers import S3Server
 from tests.kit.workflow_engine import ACT, Engine
 
-pytestmark = ACT
+pytestmark = [ACT, pytest.mark.nightly]
 
 # Torch ref -> the version that its branch has.
 REFS = {"nightly": "2.14.0a0", "release/2.10": "2.10.0"}
