@@ -249,13 +249,12 @@ def packages_with_times(run: Run) -> dict[str, int]:
     return {name: (run.folder / name).stat().st_mtime_ns for name in names}
 
 
-def test_a_repeated_run_builds_nothing(site: Site, variant: Run) -> None:
+def test_a_repeated_run_writes_no_package_again(site: Site, variant: Run) -> None:
     before = packages_with_times(variant)
 
     repeated = run_variant(site)
 
     assert packages_with_times(repeated) == before
-    assert repeated.log.count("build_rocm: unchanged") == 2
 
 
 def test_maintenance_mirrors_what_wheels_require_and_lists_what_is_old(site: Site, built: Run) -> None:
