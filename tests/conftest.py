@@ -1,3 +1,4 @@
+import gc
 import os
 import signal
 import tempfile
@@ -27,8 +28,20 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
+# Collected tests and imported modules stay to the end: collections of garbage need not look at them again and
+# again. It saves a tenth of the processor's time.
+ALLOCATIONS_BEFORE_COLLECTION = 100_000
+
+
+def pytest_collection_finish() -> None:
+    """Take what has been collected out of the sight of the garbage collector."""
+    gc.collect()
+    gc.freeze()
+
+
 def pytest_configure(config: pytest.Config) -> None:
     """Take the user's configuration out of reach, before a test or a worker process can read it."""
+    gc.set_threshold(ALLOCATIONS_BEFORE_COLLECTION)
     if isolation.ISOLATED in os.environ:
         return  # A worker process inherits what its parent has isolated.
     # A process that a test has left may still write there, as virtualenv's updater does.

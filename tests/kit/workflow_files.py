@@ -48,7 +48,7 @@ class Workflow:
 def read_workflow(path: Path) -> Workflow:
     """Return a workflow's file, read."""
     text = path.read_text(encoding="utf-8")
-    return Workflow(name=path.name, text=text, tree=yaml.safe_load(text))
+    return Workflow(name=path.name, text=text, tree=yaml.load(text, Loader=yaml.CSafeLoader))
 
 
 @cache
