@@ -17,8 +17,8 @@ from core.stores import location
 
 LOOPBACK = ("127.0.0.1", "::1", "localhost")
 
-# Variables of a job of CI and of a build, and credentials of AWS, which an S3 in this process sets for all of it.
-# A test sets those that it needs.
+# Variables of a job of CI and of a build, and credentials of AWS: an S3 in this process sets those for
+# all of its threads. A test sets what it needs.
 VARIABLES_OF_JOBS = re.compile(
     r"(GITHUB|RUNNER|CI|ROCM_SDK)_.*|(NO|FORCE)_COLOR|GH_TOKEN|NEEDS|RELEASE_TYPE|RUN_STORE|SOURCE_LOCK"
     r"|SOURCE_DATE_EPOCH|SSL_CERT_FILE|NOX_CURRENT_SESSION"
