@@ -10,13 +10,13 @@ from functools import cache, partial
 from http.server import BaseHTTPRequestHandler
 from itertools import chain
 from pathlib import Path
-from shutil import which
 from typing import BinaryIO, ClassVar
 from urllib.parse import unquote
 
 import boto3
 import pytest
 from moto import mock_aws
+from playwright.sync_api import Browser
 
 from ci.install.dependencies import mirror
 from ci.promote import documents
@@ -307,14 +307,12 @@ def test_a_yanked_version_is_installed_only_where_it_is_pinned(
     assert "breaks on <gfx90a>" in printed_by(pinned)
 
 
-def test_commands_of_a_page_carry_its_address_and_are_copied(wheels: Path) -> None:
-    program = which("chromium") or which("google-chrome") or pytest.skip("chromium is not installed")
-    api = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
+def test_commands_of_a_page_carry_its_address_and_are_copied(wheels: Path, browser: Browser) -> None:
     run_ci("index", "--directory", wheels)
     page_errors: list[str] = []
-    with served(wheels, "html") as (url, _), api.sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=program, args=["--no-sandbox"])
-        for address, where in (
+
+    with served(wheels, "html") as (url, _):
+        for address, source in (
             (f"{url}/index.html", f"--find-links {url}/index.html"),
             (f"{url}/simple/apex/", f"--extra-index-url {url}/simple/"),
             (f"{wheels.as_uri()}/index.html", f"--find-links {wheels.as_uri()}/index.html"),
@@ -323,13 +321,22 @@ def test_commands_of_a_page_carry_its_address_and_are_copied(wheels: Path) -> No
             tab = browser.new_context(viewport={"width": 390, "height": 844}, permissions=rights).new_page()
             tab.on("pageerror", lambda error: page_errors.append(str(error)))
             tab.goto(address)
-            button = tab.get_by_role("button", name=f'Copy: pip install "apex==1.0" {where}', exact=True)
-            button.press("Enter")
+            command = f'pip install "apex==1.0" {source}'
+
+            tab.get_by_role("button", name=f"Copy: {command}", exact=True).press("Enter")
             tab.get_by_role("button", name="Copied").wait_for()
-            assert tab.evaluate("navigator.clipboard.readText()") == f'pip install "apex==1.0" {where}'
+
+            assert tab.evaluate("navigator.clipboard.readText()") == command
             assert tab.evaluate("document.documentElement.scrollWidth <= innerWidth")
-        plain = browser.new_context(java_script_enabled=False).new_page()
-        plain.goto(f"{url}/index.html")
-        assert plain.get_by_text("an address in capitals is that of this page").is_visible()
-        browser.close()
+
     assert page_errors == []
+
+
+def test_commands_of_a_page_are_readable_without_scripts(wheels: Path, browser: Browser) -> None:
+    run_ci("index", "--directory", wheels)
+
+    with served(wheels, "html") as (url, _):
+        tab = browser.new_context(java_script_enabled=False).new_page()
+        tab.goto(f"{url}/index.html")
+
+        assert tab.get_by_text("an address in capitals is that of this page").is_visible()
