@@ -120,13 +120,6 @@ def module_name(path: Path) -> str:
     return relative(path).removesuffix(".py").replace("/", ".").removesuffix(".__init__")
 
 
-def functions(path: Path) -> Iterator[ast.FunctionDef]:
-    """Yield the functions and methods of a module."""
-    for node in nodes(path):
-        if isinstance(node, ast.FunctionDef):
-            yield node
-
-
 def count_words(paths: list[Path]) -> Counter[str]:
     """Count the identifiers in files, comments left out."""
     words: Counter[str] = Counter()
