@@ -1,189 +1,495 @@
-"""Every stage as a session, in the order of the pipeline.
-
-Options of a stage follow two dashes: nox -s build_torch -- --help. With MATRIX=ci, MATRIX=release or
-MATRIX=<plan file>, the sessions that build and test become cells: one a Python, torch ref and GPU family.
-"""
+"""PyTorch wheels for ROCm, built and tested. `nox -s build_torch -- --help` lists its options."""
 
 from __future__ import annotations
 
-import functools
 import importlib.util
 import json
 import logging
 import os
+import re
 import subprocess
 import sys
-from difflib import get_close_matches
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import nox
-from nox.command import CommandFailed
-
-try:
-    import tomllib
-except ModuleNotFoundError:
-    sys.exit(f"error: This is Python {sys.version.split()[0]}. The tool needs 3.11, 3.12 or 3.13: README.md.")
 
 nox.needs_version = ">=2026.4"
 nox.options.default_venv_backend = "uv|virtualenv"
+# Front doors know from a digest what an environment holds, and fill it again where that has changed.
 nox.options.reuse_venv = "yes"
+# A cell that is skipped because an interpreter is missing would look like one that passed.
 nox.options.download_python = "never"
 nox.options.error_on_missing_interpreters = True
+# Sessions that are named together follow each other in the pipeline.
 nox.options.stop_on_first_error = True
 
+ROOT = Path(__file__).parent
+
+# MATRIX is ci, release, or a plan that `nox -s configure -- --output FILE` wrote. With it, the sessions that
+# build and test PyTorch are cells: one for each Python, torch ref and GPU family.
+MATRIX = os.environ.get("MATRIX")
+
+# A build stops its compilers and records that it was interrupted, which takes longer than nox's 0.3 s.
+INTERRUPT_TIMEOUT = 30
+TERMINATE_TIMEOUT = 10
+
+# Test processes import all modules, which takes twice as long without byte code. The commands that hints name
+# must not depend on the session that runs the tests.
+TOOL_VARIABLES = {"PYTHONDONTWRITEBYTECODE": None, "NOX_CURRENT_SESSION": None}
+
+SessionFunction = Callable[..., None]
+
+# The front doors run in the interpreter that runs nox, so their packages have to be there.
 if importlib.util.find_spec("pydantic") is None:
-    sys.exit(f"{sys.executable} runs nox without the tool's lock: pip install -r requirements.txt")
+    sys.exit(f"{sys.executable} runs nox without the tool's packages: pip install -r requirements.txt")
 
 
-def cells_of(matrix: str) -> dict[str, Any]:
-    """Query a matrix's cells; the front door has printed why where it fails."""
-    command = [sys.executable, "-m", "ci", "cells", matrix]
-    answer = subprocess.run(command, cwd=Path(__file__).parent, stdout=subprocess.PIPE, check=False)
-    return sys.exit(answer.returncode) if answer.returncode else dict(json.loads(answer.stdout))
+class CredentialFilter(logging.Filter):
+    """Masks the credentials in addresses: nox prints the whole command of a session that failed."""
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        """Change a record before it is printed; none is left out."""
+        record.msg = re.sub(r"(?<=://)[^/@\s]+@", "***@", record.getMessage())
+        record.args = None
+        return True
 
 
-VERBOSE = bool(os.environ.get("VERBOSE_OUTPUT") or {"-v", "--verbose"} & {*sys.argv})
+logging.getLogger("nox").addFilter(CredentialFilter())
 
 
-def tells(record: logging.LogRecord) -> bool:
-    """Leave out of nox's lines those that say what the next or the last one says, too."""
-    said = record.getMessage()
-    # a flow's table has the result of its job
-    again = (": success", "was successful") if "FAILURE_FILE" in os.environ else (": success",)
-    passed = said.startswith(("* ", "Session ")) and any(one in said for one in again)
-    told = ("Creating ", "Reusing ", "Ran ", f"Command {sys.executable} -m")
-    return not passed and not said.startswith(told)
+def read_matrix(name: str) -> dict[str, Any]:
+    """Return the cells of a matrix by session, and the Pythons that the project's own tests run on."""
+    # A process of its own, so that the noxfile imports nothing of the project and `nox -l` stays fast.
+    command = [sys.executable, "-m", "ci", "cells", name]
+    completed = subprocess.run(command, cwd=ROOT, stdout=subprocess.PIPE, check=False)
+
+    # The front door has said what is wrong with the matrix.
+    if completed.returncode != 0:
+        sys.exit(completed.returncode)
+
+    matrix: dict[str, Any] = json.loads(completed.stdout)
+    return matrix
 
 
-if not VERBOSE:
-    logging.getLogger("nox").addFilter(tells)
-
-SESSIONS = Path(__file__).with_name("sessions.toml")  # those that make one call to a front door
-PARAMETERS = ("torch_ref", "gpu_family", "config", "shard")
-MATRIX = os.environ.get("MATRIX", "")
-CELLS = cells_of(MATRIX) if MATRIX else {}
 if MATRIX:
-    nox.options.tags = ["cell"]  # so that `nox -l --json` gives the cells and nothing else
+    matrix = read_matrix(MATRIX)
+    CELLS: dict[str, Any] = matrix["cells"]
+    TEST_PYTHONS: list[str] | None = matrix["test_pythons"]
+    # `nox -l --json` lists the selected sessions, and CI makes its jobs of them.
+    nox.options.sessions = list(CELLS)
 else:
+    CELLS = {}
+    TEST_PYTHONS = None
     nox.options.sessions = ["lint", "typecheck", "tests"]
 
 
-def stage(name: str, row: dict[str, Any]) -> None:
-    """Register a stage: one plain session, or with MATRIX a session a Python over its other parameters."""
+def cells(function: SessionFunction) -> SessionFunction:
+    """Make a session of each cell. Without MATRIX there is one, and its options say what it builds."""
+    session_cells = CELLS.get(function.__name__)
+    if session_cells is None:
+        return function
 
-    def function(session: nox.Session, **cell: str) -> None:
-        """Call a front door: package, verb, the cell's options, the session's Python, the posargs."""
-        options = [f"--{name.replace('_', '-')}={value}" for name, value in cell.items()]
-        own = session.virtualenv.venv_backend != "none"
-        chosen = Path(session.bin, "python") if own else session.python if row.get("python") else None
-        python = [f"--python={chosen}"] if chosen else []
-        words = (sys.executable, "-m", *row["call"].split(), *options, *python, *session.posargs)
-        env = {"VERBOSE_OUTPUT": "1"} if VERBOSE else {}
-        # the streams stay apart, so that what a stage answers can be piped
-        more: dict[str, Any] = {"stderr": None, "interrupt_timeout": 30, "terminate_timeout": 10}
-        try:
-            session.run(*words, env=env, external=True, log=VERBOSE, **more)
-        except CommandFailed as problem:  # it has said why, so its words are not repeated
-            session.error(f"{name} ended with status {problem.return_code}")
+    # nox takes the parameter `python` for the interpreter, and gives the others to the function.
+    names = list(session_cells[0]["parameters"])
+    parameters = []
+    for cell in session_cells:
+        values = cell["parameters"].values()
+        parameters.append(nox.param(*values, id=cell["name"], tags=cell["keywords"]))
 
-    function.__doc__ = row["about"]
-    cells = row.get("cells", False)
-    tags = [*(["pipeline"] if row.get("pipeline", True) else []), *([name] if cells else [])]
-    if not (cells and MATRIX):
-        backend = None if cells or row.get("environment", False) else "none"
-        nox.session(name=name, tags=tags, venv_backend=backend)(function)
-        return
-    found = CELLS.get(name, [])  # a stage that the matrix has no cells of
-    for python in dict.fromkeys(one[0] for one in found):
-        values = [one[1:] for one in found if one[0] == python]
-        # a function of its own, because parametrize leaves its mark on the one it gets
-        copy = functools.wraps(function)(functools.partial(function))
-        expanded = nox.parametrize(PARAMETERS[: len(values[0])], values)(copy)
-        nox.session(name=f"{name}-{python}", python=python, tags=["cell", *tags])(expanded)
+    parametrized_function: SessionFunction = nox.parametrize(names, parameters)(function)
+    return parametrized_function
 
 
-def tool(session: nox.Session, lock: str, *command: str) -> None:
+def front_door(session: nox.Session, package: str, *words: str, cell: dict[str, str] | None = None) -> None:
+    """Run `python -m PACKAGE VERB` with the cell as options, the session's Python, and the posargs."""
+    options = []
+    for name, value in (cell or {}).items():
+        options.append(f"--{name.replace('_', '-')}={value}")
+
+    # The front door fills the session's environment; without one there is no Python to name.
+    if session.virtualenv.venv_backend != "none":
+        executable = "python.exe" if os.name == "nt" else "python"
+        options.append(f"--python={Path(session.bin, executable)}")
+
+    session.run(
+        sys.executable,
+        "-m",
+        package,
+        *words,
+        *options,
+        *session.posargs,
+        env={"INVOKED_FROM": session.invoked_from},  # where relative paths of users begin
+        external=True,
+        log=False,  # the front door says what it does
+        stderr=None,  # not mixed with standard output, so that JSON can be piped
+        interrupt_timeout=INTERRUPT_TIMEOUT,
+        terminate_timeout=TERMINATE_TIMEOUT,
+    )
+
+
+def cell_front_door(session: nox.Session, verb: str, *words: str, cell: dict[str, str]) -> None:
+    """Run a verb of `pytorch_build` on a cell of the matrix, or on what the options name."""
+    if MATRIX and not cell:
+        session.error(f"MATRIX={MATRIX} has no cell of {session.name}")
+    if "python" in cell:
+        # nox leaves a cell's Python to the function only where -P has chosen another interpreter.
+        session.error(f"The cell is built for Python {cell['python']}: choose cells with -p, not -P")
+    front_door(session, "pytorch_build", verb, *words, cell=cell)
+
+
+def chosen_python(session: nox.Session) -> list[str]:
+    """Return the option for a session without an environment that makes one for the Python of -P."""
+    return [f"--python={session.python}"] if session.python else []
+
+
+def run_tool(session: nox.Session, lock: str, *command: str) -> None:
     """Run one of the project's own tools in its locked environment."""
-    session.install("--require-hashes", "-r", lock, silent=True)
-    # Each test process imports all modules: without byte code, collection takes more than twice as long.
-    session.run(*command, env={"PYTHONDONTWRITEBYTECODE": None})
+    session.install("--require-hashes", "-r", f"requirements/{lock}.txt", silent=True)
+    session.run(*command, *session.posargs, env=TOOL_VARIABLES)
 
 
-for session_name, session_row in tomllib.loads(SESSIONS.read_text(encoding="utf-8")).items():
-    stage(session_name, session_row)
+# The plan of a run, and ROCm's packages
 
 
-@nox.session(tags=["tests"], python=CELLS.get("tests"))
-def tests(session: nox.Session) -> None:
-    """Run the unit tests, but for those that start processes."""
-    chosen = ("-m", "not processes", "--numprocesses=auto")
-    tool(session, "requirements/test.txt", "pytest", *chosen, *session.posargs)
+@nox.session(venv_backend="none")
+def configure(session: nox.Session) -> None:
+    """Decide what a run builds and tests: -- --event pull_request --label build:pytorch."""
+    front_door(session, "ci", "configure")
 
 
-@nox.session(tags=["checks"])
+@nox.session(venv_backend="none")
+def find_rocm(session: nox.Session) -> None:
+    """Find where the ROCm of a plan comes from, and pin it: -- --plan FILE."""
+    front_door(session, "ci", "find-rocm")
+
+
+@nox.session(venv_backend="none")
+def resolve(session: nox.Session) -> None:
+    """Fix the commit of every repository and the version of every wheel of a torch ref."""
+    front_door(session, "pytorch_build", "resolve")
+
+
+@nox.session(venv_backend="none")
+def fetch_artifacts(session: nox.Session) -> None:
+    """Fetch the ROCm artifacts of a GPU family from a CI run."""
+    front_door(session, "ci", "fetch-artifacts")
+
+
+@nox.session(venv_backend="none")
+def build_rocm(session: nox.Session) -> None:
+    """Package ROCm artifacts: the rocm sdist and the rocm-sdk-* wheels."""
+    front_door(session, "rocm_packaging", "build")
+
+
+@nox.session(venv_backend="none")
+def check_rocm(session: nox.Session) -> None:
+    """Check ROCm's wheels as a set: each finds the libraries that it needs."""
+    front_door(session, "pytorch_build", "check-wheels", "--rocm")
+
+
+@nox.session
+def test_rocm(session: nox.Session) -> None:
+    """Install ROCm's packages into a clean environment and run rocm-sdk test."""
+    front_door(session, "rocm_packaging", "test")
+
+
+@nox.session
+def install_rocm(session: nox.Session) -> None:
+    """Install rocm[libraries,devel] into the session's environment and show its version."""
+    front_door(session, "pytorch_build", "install-rocm")
+
+
+@nox.session
+def prepare(session: nox.Session) -> None:
+    """Install what builds need besides ROCm: libuv and an OpenMP runtime on Windows."""
+    front_door(session, "pytorch_build", "prepare")
+
+
+# PyTorch's wheels
+
+
+@nox.session(venv_backend="none")
+def checkout(session: nox.Session) -> None:
+    """Check out the sources of a torch ref into src/, tagged and hipified."""
+    front_door(session, "pytorch_build", "checkout")
+
+
+@nox.session
+@cells
+def build_triton(session: nox.Session, **cell: str) -> None:
+    """Build the triton wheel."""
+    cell_front_door(session, "build", "triton", cell=cell)
+
+
+@nox.session
+@cells
+def build_torch(session: nox.Session, **cell: str) -> None:
+    """Build the torch wheel, against ROCm and the run's triton."""
+    cell_front_door(session, "build", "torch", cell=cell)
+
+
+@nox.session
+@cells
+def build_audio(session: nox.Session, **cell: str) -> None:
+    """Build the torchaudio wheel, against the run's torch."""
+    cell_front_door(session, "build", "audio", cell=cell)
+
+
+@nox.session
+@cells
+def build_vision(session: nox.Session, **cell: str) -> None:
+    """Build the torchvision wheel, against the run's torch."""
+    cell_front_door(session, "build", "vision", cell=cell)
+
+
+@nox.session
+@cells
+def build_apex(session: nox.Session, **cell: str) -> None:
+    """Build the apex wheel, against the run's torch."""
+    cell_front_door(session, "build", "apex", cell=cell)
+
+
+@nox.session(venv_backend="none")
+def check_wheels(session: nox.Session) -> None:
+    """Check wheels: RECORD, metadata, versions, libraries, device code: -- [WHEEL ...]."""
+    front_door(session, "pytorch_build", "check-wheels")
+
+
+@nox.session(venv_backend="none")
+def fat_wheel(session: nox.Session) -> None:
+    """Put the part of ROCm that a torch wheel needs into it: -- WHEEL --rocm DIR."""
+    front_door(session, "pytorch_build", "fat-wheel")
+
+
+@nox.session(venv_backend="none")
+def split_wheel(session: nox.Session) -> None:
+    """Split wheels into a host wheel and wheels of device code: -- WHEEL ..."""
+    front_door(session, "pytorch_build", "split-wheel")
+
+
+@nox.session(venv_backend="none")
+def repair_wheel(session: nox.Session) -> None:
+    """Tag wheels with the manylinux policy that they satisfy: -- WHEEL ..."""
+    front_door(session, "pytorch_build", "repair-wheel")
+
+
+# Run outputs, and the tests that install from them
+
+
+@nox.session(venv_backend="none")
+def upload(session: nox.Session) -> None:
+    """Upload the wheels, records and pages of a run into a store."""
+    front_door(session, "ci", "upload")
+
+
+@nox.session(venv_backend="none")
+def index(session: nox.Session) -> None:
+    """Write the index pages of a run's wheels, or those of a folder: -- --directory DIR."""
+    front_door(session, "ci", "index")
+
+
+@nox.session(venv_backend="none")
+def provenance(session: nox.Session) -> None:
+    """Write how each wheel was made (SLSA), and what the run holds (CycloneDX)."""
+    front_door(session, "ci", "provenance")
+
+
+@nox.session(venv_backend="none")
+def verify(session: nox.Session) -> None:
+    """Verify a wheel against its record, its statement and their commits: -- WHEEL."""
+    front_door(session, "ci", "verify")
+
+
+@nox.session(venv_backend="none")
+def setup_venv(session: nox.Session) -> None:
+    """Make a virtual environment with our packages, from a run, an index or a page."""
+    front_door(session, "ci", "setup-venv", *chosen_python(session))
+
+
+@nox.session(venv_backend="none")
+def fetch_wheels(session: nox.Session) -> None:
+    """Fetch a run's wheels into a folder, for --find-links DIR --no-index."""
+    front_door(session, "ci", "fetch-wheels", *chosen_python(session))
+
+
+@nox.session
+@cells
+def test_smoke(session: nox.Session, **cell: str) -> None:
+    """Install a run's wheels into a clean environment, import them and compute."""
+    cell_front_door(session, "test-smoke", cell=cell)
+
+
+@nox.session
+@cells
+def test_torch(session: nox.Session, **cell: str) -> None:
+    """Run upstream's unit tests of torch on a run's wheels: -- [-k EXPR] [--shard 2/6]."""
+    cell_front_door(session, "test-torch", cell=cell)
+
+
+@nox.session(venv_backend="none")
+def skips(session: nox.Session) -> None:
+    """List which of upstream's tests are skipped and why: -- list|explain|check|prune."""
+    front_door(session, "pytorch_build", "skips")
+
+
+@nox.session(venv_backend="none")
+def test_report(session: nox.Session) -> None:
+    """Merge the test reports of all cells and shards, and fail if a test failed."""
+    front_door(session, "pytorch_build", "test-report")
+
+
+# Releases
+
+
+@nox.session(venv_backend="none")
+def stage(session: nox.Session) -> None:
+    """Put a run's wheels up for testing, into v2-staging/{family}/."""
+    front_door(session, "ci", "stage")
+
+
+@nox.session(venv_backend="none")
+def promote(session: nox.Session) -> None:
+    """Promote staged wheels whose tests passed into the release index, v2/{family}/."""
+    front_door(session, "ci", "promote")
+
+
+@nox.session(venv_backend="none")
+def report(session: nox.Session) -> None:
+    """Write a run's page: its matrix, times, wheels, builds, tests and sources."""
+    front_door(session, "ci", "report")
+
+
+@nox.session(venv_backend="none")
+def history(session: nox.Session) -> None:
+    """Write a page over the last runs of a store: failures, times, sizes, tests."""
+    front_door(session, "ci", "history")
+
+
+@nox.session(venv_backend="none")
+def notify(session: nox.Session) -> None:
+    """Tell how a run ended: a summary, and Slack and e-mail where they are configured."""
+    front_door(session, "ci", "notify")
+
+
+# Upkeep, and work beside the pipeline
+
+
+@nox.session(venv_backend="none")
+def mirror_deps(session: nox.Session) -> None:
+    """Mirror what our wheels require of others into an index of its own."""
+    front_door(session, "ci", "mirror-deps")
+
+
+@nox.session(venv_backend="none")
+def retention(session: nox.Session) -> None:
+    """Delete the runs and staged versions whose time is over: -- [--dry-run]."""
+    front_door(session, "ci", "retention")
+
+
+@nox.session(venv_backend="none")
+def check_indexes(session: nox.Session) -> None:
+    """Check that the pages that stay list what is there: -- [--yank|--remove|--write]."""
+    front_door(session, "ci", "check-indexes")
+
+
+@nox.session(venv_backend="none")
+def maintenance(session: nox.Session) -> None:
+    """List the stores to maintain, and the roles that may."""
+    front_door(session, "ci", "maintenance")
+
+
+@nox.session(venv_backend="none")
+def lambda_zip(session: nox.Session) -> None:
+    """Write the zip of the function that writes pages behind a bucket's events."""
+    front_door(session, "ci", "lambda-zip")
+
+
+@nox.session(venv_backend="none")
+def clean(session: nox.Session) -> None:
+    """Show what can be deleted on this machine to free disk space: -- [--yes]."""
+    front_door(session, "ci", "clean")
+
+
+@nox.session(venv_backend="none")
+def bisect(session: nox.Session) -> None:
+    """Find the run that broke a command: -- --good RUN --bad RUN -- COMMAND ..."""
+    front_door(session, "ci", "bisect", *chosen_python(session))
+
+
+@nox.session(venv_backend="none")
+def build_image(session: nox.Session) -> None:
+    """Build a container image, such as the nightly one with ROCm: -- --image NAME."""
+    front_door(session, "ci", "build-image")
+
+
+@nox.session(venv_backend="none")
+def in_image(session: nox.Session) -> None:
+    """Run sessions in a container: -- --image NAME --sessions "build_torch check_wheels"."""
+    front_door(session, "ci", "in-image")
+
+
+@nox.session(venv_backend="none")
+def drift(session: nox.Session) -> None:
+    """Compare our data with a checkout of TheRock: -- --therock DIR."""
+    front_door(session, "ci", "drift")
+
+
+# The project itself
+
+
+@nox.session
 def lint(session: nox.Session) -> None:
-    """Check style and workflows: ruff, cfn-lint, shellcheck, hadolint, zizmor and others."""
-    tool(session, "requirements/lint.txt", "python", "-m", "requirements.lint", *session.posargs)
+    """Check style and workflows with ruff, actionlint, shellcheck, zizmor and others."""
+    run_tool(session, "lint", "python", "-m", "requirements.lint")
 
 
-@nox.session(tags=["checks"])
+@nox.session
 def typecheck(session: nox.Session) -> None:
-    """Check types (mypy, strict)."""
-    tool(session, "requirements/lint.txt", "mypy", *session.posargs)
+    """Check types with mypy."""
+    run_tool(session, "lint", "mypy")
+
+
+@nox.session(python=TEST_PYTHONS)
+def tests(session: nox.Session) -> None:
+    """Run the unit tests that start no processes."""
+    run_tool(session, "test", "pytest", "-m", "not processes", "--numprocesses=auto")
 
 
 @nox.session
 def integration(session: nox.Session) -> None:
-    """Run the tests that start processes: git, compilers, pip, uv, nox, invoke, on this machine."""
-    chosen = ("tests/integration", "tests/unit", "-m", "processes")
-    parallel = ("--numprocesses=auto", "--dist=loadfile", "--no-loadscope-reorder")
-    tool(session, "requirements/test.txt", "pytest", *chosen, *parallel, *session.posargs)
+    """Run the tests that start processes: git, compilers, pip, uv, nox, invoke."""
+    selection = ("tests/integration", "tests/unit", "-m", "processes")
+    distribution = ("--numprocesses=auto", "--dist=loadfile", "--no-loadscope-reorder")
+    run_tool(session, "test", "pytest", *selection, *distribution)
 
 
 @nox.session
 def upstream(session: nox.Session) -> None:
-    """Test on real sources and a real ROCm: -- --sources|--rocm7|--root|--therock|--torch-root DIR."""
-    tool(session, "requirements/test.txt", "pytest", "tests/upstream", *session.posargs)
+    """Test with real sources and a real ROCm: -- --sources|--rocm7|--root|--therock DIR."""
+    run_tool(session, "test", "pytest", "tests/upstream")
 
 
 @nox.session
 def bench(session: nox.Session) -> None:
-    """Measure speed against others' tools: -- [PART ...] [--rocm|--therock DIR] [--write]."""
-    tool(session, "requirements/test.txt", "python", "-m", "tests.bench", *session.posargs)
+    """Measure speed against other tools: -- [PART ...] [--rocm|--therock DIR] [--write]."""
+    run_tool(session, "test", "python", "-m", "tests.bench")
 
 
 @nox.session
 def mutants(session: nox.Session) -> None:
-    """Measure what unit tests notice of changes in the modules that decide: -- [MODULE ...]."""
-    tool(session, "requirements/mutants.txt", "python", "-m", "docs.mutants", *session.posargs)
+    """Count the changes of deciding modules that their unit tests miss: -- [MODULE ...]."""
+    run_tool(session, "mutants", "python", "-m", "docs.mutants")
 
 
 @nox.session
 def docs(session: nox.Session) -> None:
-    """Write the generated parts of docs/; -- --check only compares, -- --screenshots takes pictures."""
-    tool(session, "requirements/test.txt", "python", "-m", "docs.generate", *session.posargs)
+    """Write the generated parts of docs/: -- [--check] [--screenshots]."""
+    run_tool(session, "test", "python", "-m", "docs.generate")
 
 
 @nox.session(python="3.11")
 def lock(session: nox.Session) -> None:
-    """Compile requirements/*.in to hashed locks; -- --check says whether they are current."""
-    tool(session, "requirements/lint.txt", "python", "-m", "requirements.lock", *session.posargs)
-
-
-def unknown(argv: list[str]) -> str:
-    """Say what was meant where nox is asked for a session that does not exist; "" for any other call."""
-    program, words = Path(argv[0]), argv[1 : argv.index("--") if "--" in argv else None]
-    known, chosen = [*nox.registry.get()], False
-    for word in words if "nox" in {program.stem, program.parent.name} and not MATRIX else ():
-        name = word.partition("(")[0]
-        if chosen and not word.startswith("-") and not {name, name.rpartition("-")[0]} & {*known}:
-            close = get_close_matches(name, known, n=1)
-            meant = f"Did you mean {close[0]!r}?" if close else "They are listed by nox -l."
-            return f"error: There is no session {word!r}. {meant}"
-        chosen = word in {"-s", "-e", "--session", "--sessions"} or (chosen and not word.startswith("-"))
-    return ""
-
-
-if said := unknown(sys.argv):
-    sys.exit(said)
+    """Compile requirements/*.in to hashed locks: -- [--check]."""
+    run_tool(session, "lint", "python", "-m", "requirements.lock")

@@ -1,237 +1,327 @@
-"""Flows of the pipeline, for people and for CI: `invoke --list`."""
+"""Flows: chains of nox sessions for people and for CI. `invoke --list` names them."""
 
 from __future__ import annotations
 
+import os
 import sys
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from invoke.exceptions import Exit
-from invoke.tasks import Task, task
+from invoke.tasks import task
 
 from core import console
 from core.cli.options import Common, use_config_file
-from core.errors import FatalError, UsageError, fatal, nearest
+from core.errors import FatalError, UsageError, fatal
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-    from types import ModuleType
-
     from invoke.context import Context
 
-_HELP = {
-    "torch-ref": "a name in the refs data (default: nightly); 'sample' tries everything on a small sample",
-    "gpu-family": "GPU family, or 'cpu' (default: the ref's own, or this machine's)",
-    "config-file": "data of your own (default: that of CI_CONFIG, or pytorch-build.toml)",
-    "run-id": "run whose outputs are used (default: local)",
-    "release-type": "whose policy and version form apply: ci, dev, nightly, prerelease, rehearsal, release",
-    "store": "where run outputs live (default: out)",
-    "python": "Python of the target environments, such as 3.12",
-    "rocm-layout": "layout that build_rocm packages: split (the sample's default) or unsplit",
-    "policy": "a file with your own limits, which go over those of the checks",
-    "force": "do the work even if nothing has changed",
-    "dry-run": "print the calls of nox, and make none",
-    "verbose": "print everything that tools say, not only to logs",
-}
-# a changed tree's option is that of its build, and leads to a run of its own
-_TREES = {
-    "triton_dir": "triton",
-    "pytorch_dir": "torch",
-    "pytorch_audio_dir": "audio",
-    "pytorch_vision_dir": "vision",
-    "apex_dir": "apex",
-}
-_ROCM = ("rocm_run_id", "rocm_index_name", "rocm_find_links", "rocm_version")
-_TREE_HELP = {
-    **{
-        name.replace("_", "-"): f"a changed tree of {project}: build and test it, in a run of its own"
-        for name, project in _TREES.items()
-    },
-    "from-run-id": "with a changed tree: the run that lends triton, torch and ROCm (default: local)",
-    **{
-        name.replace("_", "-"): "with a changed tree: where ROCm comes from, as for a build" for name in _ROCM
-    },
-}
-_EVENT_HELP = {
-    "event": "plan as for this event and run every job of the plan: pull_request, push, schedule",
-    "label": "a label of the pull request; repeatable",
-    "changed": "a file that the pull request changes; repeatable",
-    "fork": "a pull request from a fork",
-}
-_GRAPH_HELP = {
-    "jobs": "jobs at a time",
-    "keep-going": "after a failure, continue with what does not depend on it",
-}
-_INPUT = "an input of the dispatched workflow, NAME=VALUE, such as artifact_run_id=17; repeatable"
-_RELEASE_HELP = {
-    "type": "nightly, prerelease, dev, or rehearsal: of the sample, into out/rehearsal",
-    "gpu-family": "GPU families (default: all of the release matrix)",
-    "torch-ref": "torch refs, with commas between (default: those of the release matrix)",
-    "python": "Pythons, with commas between (default: those of the release matrix)",
-    "run-id": _HELP["run-id"],
-    "store": _HELP["store"],
-    "distribution-store": "where promoted wheels go (default: the release type's bucket)",
-    "rocm-layout": _HELP["rocm-layout"],
-    "input": _INPUT,
-    "dry-run": "print the plan and the calls of nox, and make none",
-    "verbose": _HELP["verbose"],
-    **_GRAPH_HELP,
-}
+TORCH_REF = "torch ref to build (default: nightly); sample tries everything in a minute"
+GPU_FAMILY = "GPU family, or cpu (default: the ref's own, else this machine's)"
+PYTHON = "Python to build for, such as 3.12 (default: this one)"
+RUN_ID = "run that the outputs belong to (default: local)"
+STORE = "folder or s3://BUCKET where run outputs live (default: out)"
+DISTRIBUTION_STORE = "store that promoted wheels go to (default: the release type's bucket)"
+INPUT = "input of the dispatched workflow, NAME=VALUE; repeatable"
+POLICY = "file with your own limits for the checks"
+CONFIG_FILE = "data of your own (default: CI_CONFIG, else pytorch-build.toml)"
+FORCE = "do the work even if nothing has changed"
+ROCM_LAYOUT = "layout of the ROCm packages: split or unsplit"
+JOBS = "number of jobs that run at a time"
+KEEP_GOING = "after a failure, continue with the jobs that do not depend on it"
+DRY_RUN = "print the calls of nox instead of making them"
+VERBOSE = "print everything that tools say"
 
+READER_GONE = 141  # as a shell tells a program that SIGPIPE ended
 
-@contextmanager
-def _flow(*, verbose: bool = False) -> Iterator[ModuleType]:
-    """Load the flows; print an error as the front doors do, and end with its code."""
-    from ci import flow
+# The flows are imported where they run, so that `invoke --list` is fast.
 
-    console.SCREEN.verbose = verbose
-    try:
-        yield flow
-    except (FatalError, KeyboardInterrupt) as problem:
-        ended = fatal(problem)
-        console.error(str(ended))
-        raise Exit(code=ended.exit_code) from None
-
-
-def _at_once(jobs: str) -> int:
-    """Read --jobs, of which invoke itself would only show a traceback."""
-    if not jobs.isdecimal() or not int(jobs):
-        raise UsageError(f"--jobs {jobs!r} is no number of jobs.", hint="Give 1 or more.")
-    return int(jobs)
+# invoke would give each option the first free letter, and -h would be --changed instead of --help.
+AUTO_SHORTFLAGS = False
 
 
 @task(
-    help={**_HELP, **_EVENT_HELP, **_GRAPH_HELP, **_TREE_HELP},
-    iterable=["label", "changed"],
-    auto_shortflags=False,  # which invoke deals out as the letters come: -h for --changed
+    auto_shortflags=AUTO_SHORTFLAGS,
+    help={
+        "torch-ref": TORCH_REF,
+        "gpu-family": GPU_FAMILY,
+        "python": PYTHON,
+        "rocm-layout": ROCM_LAYOUT,
+        "policy": POLICY,
+        "config-file": CONFIG_FILE,
+        "run-id": RUN_ID,
+        "store": STORE,
+        "release-type": "release type whose version form applies (default: ci)",
+        "force": FORCE,
+        "dry-run": DRY_RUN,
+        "verbose": VERBOSE,
+    },
 )
 def ci(
-    _context: Context,
+    context: Context,
     torch_ref: str = "",
     gpu_family: str = "",
+    python: str = "",
+    rocm_layout: str = "",
+    policy: str = "",
     config_file: str = "",
     run_id: str = "local",
     store: str = "out",
     release_type: str = "ci",
-    python: str = "",
-    rocm_layout: str = "",
-    policy: str = "",
     force: bool = False,
     dry_run: bool = False,
     verbose: bool = False,
-    event: str = "",
-    label: list[str] | None = None,
-    changed: list[str] | None = None,
-    fork: bool = False,
-    jobs: str = "1",
-    keep_going: bool = False,
+) -> None:
+    """Build, check and test one torch ref. Changed trees: invoke change. A CI event: invoke event."""
+    with reporting_errors(context, verbose=verbose):
+        from ci import flow
+
+        common = Common(
+            torch_ref=torch_ref,
+            gpu_family=gpu_family,
+            config_file=use_config_file(optional_path(config_file)),
+            run_id=run_id,
+            store=store,
+            release_type=release_type,
+            force=force,
+            dry_run=dry_run,
+        )
+        flow.run_ref(common, python=python, rocm_layout=rocm_layout, policy=absolute(policy))
+
+
+@task(
+    auto_shortflags=AUTO_SHORTFLAGS,
+    help={
+        "triton-dir": "your tree of triton",
+        "pytorch-dir": "your tree of PyTorch",
+        "pytorch-audio-dir": "your tree of torchaudio",
+        "pytorch-vision-dir": "your tree of torchvision",
+        "apex-dir": "your tree of apex",
+        "torch-ref": "torch ref that the trees belong to (default: nightly)",
+        "gpu-family": GPU_FAMILY,
+        "python": PYTHON,
+        "from-run-id": "run that lends the wheels and the ROCm that you did not change (default: local)",
+        "rocm-run-id": "run that ROCm comes from, as for a build",
+        "rocm-index-name": "index that ROCm comes from, as for a build",
+        "rocm-find-links": "folder or page that ROCm comes from, as for a build",
+        "rocm-version": "version of ROCm, as for a build",
+        "policy": POLICY,
+        "config-file": CONFIG_FILE,
+        "run-id": "run that the outputs belong to (default: local-, and the name of the tree)",
+        "store": STORE,
+        "force": FORCE,
+        "dry-run": DRY_RUN,
+        "verbose": VERBOSE,
+    },
+)
+def change(
+    context: Context,
     triton_dir: str = "",
     pytorch_dir: str = "",
     pytorch_audio_dir: str = "",
     pytorch_vision_dir: str = "",
     apex_dir: str = "",
+    torch_ref: str = "",
+    gpu_family: str = "",
+    python: str = "",
     from_run_id: str = "local",
     rocm_run_id: str = "",
     rocm_index_name: str = "",
     rocm_find_links: str = "",
     rocm_version: str = "",
+    policy: str = "",
+    config_file: str = "",
+    run_id: str = "local",
+    store: str = "out",
+    force: bool = False,
+    dry_run: bool = False,
+    verbose: bool = False,
 ) -> None:
-    """Build, check, index and test the wheels of a torch ref or of changed trees; with --event, a plan's."""
-    given = dict(locals())
-    trees = {name: Path(given[one]).expanduser().resolve() for one, name in _TREES.items() if given[one]}
-    rocm = tuple(f"--{one.replace('_', '-')}={given[one]}" for one in _ROCM if given[one])
-    limits = str(Path(policy).expanduser().resolve()) if policy else ""
-    with _flow(verbose=verbose) as flow:
-        own = use_config_file(Path(config_file) if config_file else None)
-        same = ("torch_ref", "gpu_family", "run_id", "store", "release_type", "force", "dry_run")
-        common = Common(config_file=own, **{name: given[name] for name in same})
-        if trees or rocm or from_run_id != "local":
-            other = "--event" if event else "--rocm-layout" if rocm_layout else ""
-            lent = flow.Changed(trees=trees, lender=from_run_id, rocm=rocm, policy=limits)
-            flow.run_trees(common, lent, python=python, other=other)
-        elif not event:
-            flow.run_ref(common, python=python, rocm_layout=rocm_layout, policy=limits)
-        elif policy:
-            raise UsageError("--event runs a plan's jobs, which know no --policy.", hint="Leave one out.")
-        else:
-            words = [f"--event={event}", *(["--fork"] if fork else [])]
-            words += [f"--label={one}" for one in label or []] + [f"--changed={one}" for one in changed or []]
-            words += [f"--input=pytorch_python_versions={python}"] if python else []
-            names = {"torch-ref": torch_ref, "gpu-family": gpu_family, "config-file": own}
-            words += [f"--{name}={value}" for name, value in names.items() if value]
-            target = flow.jobs.Target(
-                run_id=run_id, store=store, config_file=str(own or ""), force=force, rocm_layout=rocm_layout
-            )
-            flow.run_plan(words, target, at_once=_at_once(jobs), keep_going=keep_going, dry_run=dry_run)
+    """Build and test source trees that you changed, in a run of their own."""
+    folders = {
+        "triton": triton_dir,
+        "torch": pytorch_dir,
+        "audio": pytorch_audio_dir,
+        "vision": pytorch_vision_dir,
+        "apex": apex_dir,
+    }
+    rocm_values = {
+        "--rocm-run-id": rocm_run_id,
+        "--rocm-index-name": rocm_index_name,
+        "--rocm-find-links": rocm_find_links,
+        "--rocm-version": rocm_version,
+    }
+
+    with reporting_errors(context, verbose=verbose):
+        from ci import flow
+
+        trees = {component: Path(absolute(tree)) for component, tree in folders.items() if tree}
+        if not trees:
+            raise UsageError("No tree is named, so nothing has changed.", hint="Name one: --pytorch-dir DIR.")
+
+        common = Common(
+            torch_ref=torch_ref,
+            gpu_family=gpu_family,
+            config_file=use_config_file(optional_path(config_file)),
+            run_id=run_id,
+            store=store,
+            force=force,
+            dry_run=dry_run,
+        )
+        rocm_options = tuple(f"{option}={value}" for option, value in rocm_values.items() if value)
+        changed = flow.Changed(trees=trees, lender=from_run_id, rocm=rocm_options, policy=absolute(policy))
+        flow.run_trees(common, changed, python=python)
 
 
-@task(help=_RELEASE_HELP, iterable=["input"], auto_shortflags=False)
+@task(
+    auto_shortflags=AUTO_SHORTFLAGS,
+    iterable=["label", "changed", "input"],
+    help={
+        "name": "event to plan for: pull_request, push, schedule or workflow_dispatch",
+        "label": "label of the pull request; repeatable",
+        "changed": "file that the pull request changes; repeatable",
+        "fork": "the pull request is from a fork",
+        "input": INPUT,
+        "torch-ref": "torch ref to build (default: what the event builds)",
+        "gpu-family": "GPU family to build for (default: what the event builds for)",
+        "python": "Python to build for (default: what the event builds for)",
+        "rocm-layout": ROCM_LAYOUT,
+        "config-file": CONFIG_FILE,
+        "run-id": RUN_ID,
+        "store": STORE,
+        "jobs": JOBS,
+        "keep-going": KEEP_GOING,
+        "force": FORCE,
+        "dry-run": DRY_RUN,
+        "verbose": VERBOSE,
+    },
+)
+def event(
+    context: Context,
+    name: str = "",
+    label: list[str] | None = None,
+    changed: list[str] | None = None,
+    fork: bool = False,
+    input: list[str] | None = None,  # noqa: A002 - the option's name
+    torch_ref: str = "",
+    gpu_family: str = "",
+    python: str = "",
+    rocm_layout: str = "",
+    config_file: str = "",
+    run_id: str = "local",
+    store: str = "out",
+    jobs: str = "1",
+    keep_going: bool = False,
+    force: bool = False,
+    dry_run: bool = False,
+    verbose: bool = False,
+) -> None:
+    """Run every job that CI runs for an event, on this machine."""
+    with reporting_errors(context, verbose=verbose):
+        from ci import flow
+        from ci.jobs import Target
+
+        if not name:
+            raise UsageError("No event is named.", hint="Name one: --name pull_request.")
+
+        # The plan is made as the first job of CI makes it: nox -s configure.
+        user_file = use_config_file(optional_path(config_file))
+        configure_options = [f"--event={name}"]
+        if fork:
+            configure_options.append("--fork")
+        if torch_ref:
+            configure_options.append(f"--torch-ref={torch_ref}")
+        if gpu_family:
+            configure_options.append(f"--gpu-family={gpu_family}")
+        if python:
+            configure_options.append(f"--input=pytorch_python_versions={python}")
+        if user_file is not None:
+            configure_options.append(f"--config-file={user_file}")
+        configure_options += repeated("--label", label)
+        configure_options += repeated("--changed", changed)
+        configure_options += repeated("--input", input)
+
+        target = Target(
+            run_id=run_id,
+            store=store,
+            config_file=str(user_file or ""),
+            force=force,
+            rocm_layout=rocm_layout,
+        )
+        flow.run_plan(
+            configure_options, target, at_once=number_of_jobs(jobs), keep_going=keep_going, dry_run=dry_run
+        )
+
+
+@task(
+    auto_shortflags=AUTO_SHORTFLAGS,
+    iterable=["input"],
+    help={
+        "type": "release type: nightly, prerelease, dev, or rehearsal with the sample",
+        "gpu-family": "GPU families, separated by commas (default: the release matrix)",
+        "torch-ref": "torch refs, separated by commas (default: the release matrix)",
+        "python": "Pythons, separated by commas (default: the release matrix)",
+        "rocm-layout": ROCM_LAYOUT,
+        "input": INPUT,
+        "run-id": RUN_ID,
+        "store": STORE,
+        "distribution-store": DISTRIBUTION_STORE,
+        "jobs": JOBS,
+        "keep-going": KEEP_GOING,
+        "dry-run": DRY_RUN,
+        "verbose": VERBOSE,
+    },
+)
 def release(
-    _context: Context,
+    context: Context,
     type: str = "dev",  # noqa: A002 - the option's name
     gpu_family: str = "",
     torch_ref: str = "",
     python: str = "",
+    rocm_layout: str = "",
+    input: list[str] | None = None,  # noqa: A002 - the option's name
     run_id: str = "local",
     store: str = "out",
     distribution_store: str = "",
-    rocm_layout: str = "",
-    input: list[str] | None = None,  # noqa: A002 - the option's name
     jobs: str = "1",
     keep_going: bool = False,
     dry_run: bool = False,
     verbose: bool = False,
 ) -> None:
-    """Build, test and promote the release matrix of this platform, as the release workflows do."""
-    with _flow(verbose=verbose) as flow:
-        target = flow.jobs.Target(
+    """Build, test and promote the release matrix of this platform."""
+    with reporting_errors(context, verbose=verbose):
+        from ci import flow
+        from ci.jobs import Target
+
+        configure_options = list(flow.release_words(type, gpu_family, torch_ref, python))
+        configure_options += repeated("--input", input)
+        target = Target(
             run_id=run_id, store=store, distribution_store=distribution_store, rocm_layout=rocm_layout
         )
-        words = [*flow.release_words(type, gpu_family, torch_ref, python)]
-        words += [f"--input={one}" for one in input or []]
-        flow.run_plan(words, target, at_once=_at_once(jobs), keep_going=keep_going, dry_run=dry_run)
+        flow.run_plan(
+            configure_options, target, at_once=number_of_jobs(jobs), keep_going=keep_going, dry_run=dry_run
+        )
 
 
 @task(
-    auto_shortflags=False,
+    auto_shortflags=AUTO_SHORTFLAGS,
     help={
-        "torch-ref": "torch ref",
-        "gpu-family": "GPU family, for the index and the gfx targets of the image",
-        "python": "Python of the image and the wheels",
-        "push": "REGISTRY/REPO that the image is pushed to, too",
-        "dry-run": _HELP["dry-run"],
-    },
-)
-def nightly(
-    _context: Context,
-    torch_ref: str = "nightly",
-    gpu_family: str = "gfx94X-dcgpu",
-    python: str = "3.11",
-    push: str = "",
-    dry_run: bool = False,
-) -> None:
-    """Build the image with nightly ROCm, PyTorch inside it, and test it, as therock-nightly.yml does."""
-    with _flow() as flow:
-        flow.run_jobs(flow.jobs.nightly_jobs(torch_ref, gpu_family, python, push), dry_run=dry_run)
-
-
-@task(
-    auto_shortflags=False,
-    help={
-        "run-id": "run whose wheels are staged and promoted",
-        "type": "release type whose buckets they go to",
-        "gpu-family": "GPU families (a;b): all that the set must have",
-        "torch-version": "torch's whole version (default: the only one that is staged)",
-        "pythons": "Pythons that each family must have",
-        "store": _HELP["store"],
-        "distribution-store": "where promoted wheels go (default: the release type's bucket)",
-        "dry-run": _HELP["dry-run"],
+        "run-id": "run whose wheels are promoted",
+        "type": "release type whose buckets they go to (default: nightly)",
+        "gpu-family": "GPU families of the set, separated by semicolons",
+        "torch-version": "torch's full version (default: the only one that is staged)",
+        "pythons": "Pythons that each family must have, separated by commas",
+        "store": STORE,
+        "distribution-store": DISTRIBUTION_STORE,
+        "dry-run": DRY_RUN,
     },
 )
 def promote(
-    _context: Context,
-    run_id: str = "",  # with a default, or it would take the next word: --help, too
+    context: Context,
+    run_id: str = "",  # not positional, as invoke would take a following --help for its value
     type: str = "nightly",  # noqa: A002 - the option's name
     gpu_family: str = "",
     torch_version: str = "",
@@ -240,31 +330,86 @@ def promote(
     distribution_store: str = "",
     dry_run: bool = False,
 ) -> None:
-    """Stage a run's wheels and promote them by their tests, as the last jobs of a release do."""
-    with _flow() as flow:
+    """Stage a run's wheels, and promote those whose tests passed."""
+    with reporting_errors(context):
+        from ci import flow
+        from ci.jobs import Target, promotion_job
+
         if not run_id:
             raise UsageError("No run is named, so there is nothing to promote.", hint="Name it: --run-id ID.")
-        target = flow.jobs.Target(run_id=run_id, store=store, distribution_store=distribution_store)
-        job = flow.jobs.promotion_job(target, type, gpu_family, torch_version, pythons)
-        flow.run_jobs([job], dry_run=dry_run)
+
+        target = Target(run_id=run_id, store=store, distribution_store=distribution_store)
+        flow.run_jobs([promotion_job(target, type, gpu_family, torch_version, pythons)], dry_run=dry_run)
 
 
-def unknown(argv: Sequence[str]) -> str:
-    """Say what was meant where invoke is called with a flow or option that does not exist; else ""."""
-    flows = {name: one for name, one in globals().items() if isinstance(one, Task)}
-    program, first = Path(argv[0]), next(iter(argv[1:]), "-")
-    if not {program.stem, program.parent.name} & {"inv", "invoke"} or first.startswith("-"):
+@task(
+    auto_shortflags=AUTO_SHORTFLAGS,
+    help={
+        "torch-ref": "torch ref to build (default: nightly)",
+        "gpu-family": "GPU family of the image and the wheels",
+        "python": "Python of the image and the wheels",
+        "push": "REGISTRY/REPOSITORY that the image is pushed to",
+        "dry-run": DRY_RUN,
+    },
+)
+def nightly(
+    context: Context,
+    torch_ref: str = "nightly",
+    gpu_family: str = "gfx94X-dcgpu",
+    python: str = "3.11",
+    push: str = "",
+    dry_run: bool = False,
+) -> None:
+    """Build the nightly image, and PyTorch inside it."""
+    with reporting_errors(context):
+        from ci import flow
+        from ci.jobs import nightly_jobs
+
+        flow.run_jobs(nightly_jobs(torch_ref, gpu_family, python, push), dry_run=dry_run)
+
+
+@contextmanager
+def reporting_errors(context: Context, *, verbose: bool = False) -> Iterator[None]:
+    """Print an error of the flow inside as front doors do, and end with its exit code."""
+    console.SCREEN.verbose = verbose
+
+    # invoke shows a traceback for every exception that is not its own.
+    try:
+        # nox's options follow two dashes. invoke would drop them, and begin a run of its defaults.
+        if context.remainder:
+            raise UsageError(
+                f"A flow takes nothing after --: {context.remainder}", hint="Leave the two dashes out."
+            )
+        yield
+    except BrokenPipeError:
+        # Whoever read the output has gone, as `head` does. Python would complain once more at its own end.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        raise Exit(code=READER_GONE) from None
+    except (FatalError, KeyboardInterrupt) as problem:
+        error = fatal(problem)
+        console.error(str(error))
+        raise Exit(code=error.exit_code) from None
+
+
+def repeated(option: str, values: list[str] | None) -> list[str]:
+    """Return an option once for each of its values. invoke gives None where there is none."""
+    return [f"{option}={value}" for value in values or []]
+
+
+def number_of_jobs(text: str) -> int:
+    """Return the number of an option --jobs. invoke would answer another text with a traceback."""
+    if not text.isdecimal() or int(text) == 0:
+        raise UsageError(f"--jobs {text!r} is not a number of jobs.", hint="Give 1 or more.")
+    return int(text)
+
+
+def absolute(path: str) -> str:
+    """Return a user's path from this folder, as nox runs in another one. An empty path stays empty."""
+    if not path:
         return ""
-    if first not in flows:
-        return f"error: There is no flow {first!r}. {nearest(first, flows)}"
-    known = {f"--{name}" for name in flows[first].help}
-    given = [word.partition("=")[0] for word in argv[2:] if word.startswith("--")]
-    meant = {word: nearest(word, known) for word in given if word not in {*known, "--help"}}
-    found = [
-        f"error: invoke {first} has no {word}. {guess}" for word, guess in meant.items() if "Did" in guess
-    ]
-    return "\n".join(found)
+    return str(Path(path).expanduser().resolve())
 
 
-if said := unknown(sys.argv):
-    sys.exit(said)
+def optional_path(path: str) -> Path | None:
+    """Return the path of an option; None where the option was not given."""
+    return Path(path) if path else None

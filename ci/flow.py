@@ -10,13 +10,12 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from functools import cache
+from functools import cache, partial
 from importlib import import_module
-from itertools import takewhile
 from pathlib import Path, PurePath
 from typing import Literal
 
-from ci import jobs
+from ci import jobs, pipeline
 from ci.plan import outputs
 from ci.plan.data import OwnStore
 from ci.plan.origins import needs
@@ -24,17 +23,16 @@ from ci.plan.plan import plan as plan_of
 from ci.promote.runs import is_sample
 from ci.verbs import configure
 from core import console, errors, files, process
-from core.cli import Verb, dispatch, verb_parser
+from core.cli import FailureNote, Verb, dispatch, verb_parser
 from core.cli.options import DEFAULT_STORE, FAILURE_FILE, ROOT, Common, common_from, environment
-from core.data import read_toml
 from core.errors import EnvironmentSetupError, FatalError, MissingInputError, ProcessError, UsageError
 from core.run import LOCAL_RUN, is_local, records, this_platform
 from core.run.plan import Plan, RocmOrigin
 from core.run.records import edited_words
-from pytorch_build.build.build import BORROWED, borrow, built, needed
+from pytorch_build.build.build import BORROWED, borrow, built
 from pytorch_build.context import Context, context
 from pytorch_build.lock.versions import python_tag
-from pytorch_build.refs.torch_refs import torch_ref
+from pytorch_build.refs.torch_refs import OWN_TREES, torch_ref
 from pytorch_build.sources.trees import edits_of
 from rocm_packaging.origin import has_rocm, own_run
 
@@ -54,17 +52,110 @@ class Outcome:
     result: Literal["ok", "failed", "left out"]
     why: str = ""
     seconds: float = 0.0
+    exit_code: int = 0
 
 
 def run_ref(common: Common, *, python: str = "", rocm_layout: str = "", policy: str = "") -> None:
     """Run the sessions of one torch ref, and report on the run even where one fails."""
     require_pythons([python])
     chosen = context(common)
-    for session, why in jobs.left_out(chosen).items():
-        console.say(f"{session}: left out, {why}")
+    selection = pipeline.steps_of_ref(chosen.ref, chosen.gpu_family)
+    if rocm_layout and "build_rocm" in selection.left_out:
+        raise UsageError(
+            f"--rocm-layout is for build_rocm, which is left out: {selection.left_out['build_rocm']}.",
+            hint="Leave the option out.",
+        )
+
+    for step_name, reason in selection.left_out.items():
+        console.say(f"{step_name}: left out, {reason}")
+
     named = replace(common, torch_ref=chosen.ref.name, gpu_family=chosen.gpu_family)
-    made = jobs.ref_jobs(chosen, jobs.posargs_of(named), python, rocm_layout, policy=policy)
-    run_jobs(made, look=common, dry_run=common.dry_run, root=common.root)
+    options = pipeline.FlowOptions(
+        common=jobs.common_options(named),
+        by_topic={
+            "store": jobs.store_options(common),
+            "rocm layout": (f"--rocm-layout={rocm_layout}",) if rocm_layout else (),
+            "policy": (f"--policy={policy}",) if policy else (),
+            "page": ("--brief",),
+        },
+    )
+    run_steps(common, chosen.ref.name, selection.steps, options, python=python)
+
+
+def run_steps(
+    common: Common,
+    job_name: str,
+    steps: Sequence[pipeline.Step],
+    options: pipeline.FlowOptions,
+    *,
+    python: str,
+) -> None:
+    """Run steps one after another, and report on the run even where one fails."""
+    steps_to_run = steps
+    if may_look(common):
+        steps_to_run = pipeline.without_leading_up_to_date(
+            steps, partial(look_at, options=options, python=python)
+        )
+
+    build_calls = job_calls([step for step in steps_to_run if step.job != "summary"], options, python)
+    report_calls = job_calls([step for step in steps_to_run if step.job == "summary"], options, python)
+    build_job = jobs.Job(name=job_name, stage="build_pytorch", calls=build_calls)
+    report_job = jobs.Job(
+        name="report", stage="summary", calls=report_calls, needs=(job_name,), tolerant=True
+    )
+    run_jobs([build_job, report_job], dry_run=common.dry_run, root=common.root)
+
+
+def job_calls(
+    steps: Sequence[pipeline.Step], options: pipeline.FlowOptions, python: str
+) -> tuple[jobs.Call, ...]:
+    """Return the calls of nox for steps, all for one Python."""
+    return tuple(
+        jobs.Call(sessions=call.sessions, python=python, posargs=call.options)
+        for call in pipeline.nox_calls(steps, options)
+    )
+
+
+def may_look(common: Common) -> bool:
+    """Return whether steps can be looked at in this process before nox runs them.
+
+    Not where a write to a store cannot be foreseen; nor on GitHub, where each session has a log group.
+    """
+    if common.dry_run or "://" in common.store or console.mode() == "github":
+        return False
+    return Path.cwd() == common.root == ROOT
+
+
+def look_at(
+    step: pipeline.Step, options: pipeline.FlowOptions, python: str
+) -> pipeline.UpToDate | pipeline.Pending:
+    """Return whether a step has work to do.
+
+    Its verb runs up to where the work would begin. What it prints is held back unless it has no work.
+    """
+    verb_words, programs = list(step.front_door[1:]), None
+    if step.has_environment:
+        environment_name = "-".join([step.name, *filter(None, python.split("."))])
+        programs = ROOT / ".nox" / environment_name / ("Scripts" if os.name == "nt" else "bin")
+        if not process.which("python", path=str(programs)) or "NOX_ENABLE_STALENESS_CHECK" in environment():
+            return pipeline.Pending(reasons=("its environment is not there",))
+        verb_words.append(f"--python={programs / 'python'}")
+    if console.echoes():
+        verb_words.append("--verbose")
+
+    package = step.front_door[0]
+    verbs = import_module(f"{package}.__main__").VERBS
+    try:
+        with process.looking(programs):
+            console.detail(f"step {step.name}")
+            dispatch(package, "", verbs, [*verb_words, *options.for_step(step)])
+    except errors.InterruptedStageError:
+        raise
+    except process.WorkLeft:
+        return pipeline.Pending(reasons=("its inputs have changed",))
+    except Exception as problem:  # noqa: BLE001 - the session says what is wrong
+        return pipeline.Pending(reasons=(str(problem),))
+    return pipeline.UpToDate()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -84,25 +175,21 @@ class Changed:
         return f"{LOCAL_RUN}-{name}-{files.digest_of(paths)[:8]}"
 
 
-def run_trees(common: Common, changed: Changed, *, python: str = "", other: str = "") -> None:
+def run_trees(common: Common, changed: Changed, *, python: str = "") -> None:
     """Take changed trees to tested wheels, in a run of their own that borrows what it lacks."""
     require_pythons([python])
-    if other or not changed.trees:
-        why = f"{other} is of no use with one" if other else "--from-run-id and --rocm-… are for one alone"
-        raise UsageError(
-            f"A changed tree has a run of its own: {why}.",
-            hint="Trees are named by --pytorch-dir and the like: invoke ci --help.",
-        )
     run_id = common.run_id if common.run_id != LOCAL_RUN else changed.run_id
     if not is_local(run_id):
         raise UsageError(
             f"--run-id {run_id!r}: a run of others replaces no wheel, and each edit makes a new one.",
             hint=f"Begin the name with {LOCAL_RUN}-, as in --run-id {LOCAL_RUN}-{run_id}.",
         )
-    chosen = context(replace(common, run_id=run_id))
+    # Builds leave their wheels in the default store, from which `upload` takes them to the one that is named.
+    chosen = context(replace(common, run_id=run_id, store=DEFAULT_STORE))
     named = replace(chosen.common, torch_ref=chosen.ref.name, gpu_family=chosen.gpu_family)
     chosen = replace(chosen, common=named)
-    lender = replace(chosen, common=replace(named, run_id=changed.lender))
+    lender_store = DEFAULT_STORE if changed.lender == LOCAL_RUN else common.store
+    lender = replace(chosen, common=replace(named, run_id=changed.lender, store=lender_store))
     tag = python_tag(python or f"{sys.version_info.major}.{sys.version_info.minor}")
     edits = {project: edits_of(tree)[1] for project, tree in changed.trees.items()}
     lent = lender.common.open_for_reading(), lender.common.outputs, lender.artifact_group
@@ -115,15 +202,27 @@ def run_trees(common: Common, changed: Changed, *, python: str = "", other: str 
     for project, tree in changed.trees.items():
         console.say(f"  {project}: {tree}, {edited_words(edits[project])}")
     rocm = _rocm_of(chosen, lender, changed, tag)
-    missing = [*jobs.JOBS["build_rocm"][1:]] if rocm is None else []
-    below = {one for project in changed.trees for one in needed(chosen, project)} - {*changed.trees}
-    for project in jobs.BUILDS:
-        if project in below & {*chosen.ref.components} and not chosen.ref.projects[project].prebuilt:
-            missing += _borrowed(chosen, lender, tag, project)
-    words = jobs.posargs_of(named)
-    trees, policy = changed.trees, changed.policy
-    made = jobs.ref_jobs(chosen, words, python, trees=trees, missing=missing, rocm=rocm or (), policy=policy)
-    run_jobs(made, look=common, dry_run=common.dry_run, root=common.root)
+    missing_steps = ["build_rocm", "check_rocm"] if rocm is None else []
+    for component in pipeline.lent_components(chosen.ref, chosen.gpu_family, changed.trees):
+        if not chosen.ref.projects[component].prebuilt:
+            missing_steps += _borrowed(chosen, lender, tag, component)
+
+    selection = pipeline.steps_of_changed_trees(
+        chosen.ref, chosen.gpu_family, changed_components=changed.trees, missing_steps=missing_steps
+    )
+    torch_tree = changed.trees.get("torch")
+    options = pipeline.FlowOptions(
+        common=jobs.common_options(named),
+        by_topic={
+            "store": jobs.store_options(common),
+            "policy": (f"--policy={changed.policy}",) if changed.policy else (),
+            "rocm source": rocm or (),
+            "trees": tuple(f"{OWN_TREES[component]}={tree}" for component, tree in changed.trees.items()),
+            "tested tree": (f"--pytorch-dir={torch_tree}",) if torch_tree else (),
+            "page": ("--brief",),
+        },
+    )
+    run_steps(replace(named, store=common.store), chosen.ref.name, selection.steps, options, python=python)
 
 
 def _borrowed(chosen: Context, lender: Context, tag: str, project: str) -> Sequence[str]:
@@ -279,52 +378,13 @@ def _runs(program: str) -> bool:
     return found is not None and process.capture([str(found), "-c", ""], check=False).returncode == 0
 
 
-def run_jobs(
-    made: Sequence[jobs.Job], *, look: Common | None = None, dry_run: bool = False, root: Path = ROOT
-) -> None:
-    """Run jobs one after another, or print them; with a `look` at what their options name, what is left."""
+def run_jobs(made: Sequence[jobs.Job], *, dry_run: bool = False, root: Path = ROOT) -> None:
+    """Run jobs one after another, or print them."""
     if dry_run:
         print_jobs(made)
     else:
         require_pythons(call.python for job in made for call in job.calls)
-        # not where a write cannot be foreseen, or each session has a fold
-        if look and "://" not in look.store and console.mode() != "github" and Path.cwd() == root == ROOT:
-            made = left(made)
         show(run_all(made, runner(root, together=False)))
-
-
-def left(made: Sequence[jobs.Job]) -> Sequence[jobs.Job]:
-    """Leave out the sessions that have nothing to do, up to the first that has: what follows goes by that."""
-    every = ((session, call) for job in made for call in job.calls for session in call.sessions)
-    idle = {session for session, call in takewhile(lambda one: _idle(*one), every)}
-
-    def rest(call: jobs.Call) -> jobs.Call:
-        return replace(call, sessions=tuple(one for one in call.sessions if one not in idle))
-
-    return [replace(job, calls=tuple(one for one in map(rest, job.calls) if one.sessions)) for job in made]
-
-
-def _idle(session: str, call: jobs.Call) -> bool:
-    """Run a session's verb up to where its work begins; it has said all that it says where it has none."""
-    row = read_toml(ROOT / "sessions.toml")[session]
-    programs, more = None, ["--verbose"] if console.echoes() else []
-    if row.get("cells") or row.get("environment"):
-        # where nox has it, and takes it again as it is
-        folder = ROOT / ".nox" / "-".join([session, *filter(None, call.python.split("."))])
-        programs = folder / ("Scripts" if os.name == "nt" else "bin")
-        if not process.which("python", path=str(programs)) or "NOX_ENABLE_STALENESS_CHECK" in environment():
-            return False
-        more.append(f"--python={programs / 'python'}")
-    package, *words = row["call"].split()
-    try:
-        with process.looking(programs):
-            console.detail(f"session {session}")
-            dispatch(package, "", import_module(f"{package}.__main__").VERBS, [*words, *more, *call.posargs])
-    except errors.InterruptedStageError:
-        raise
-    except (Exception, process.WorkLeft):  # noqa: BLE001 - the session says what is wrong
-        return False
-    return True
 
 
 def run_all(
@@ -369,7 +429,13 @@ def _outcome(name: str, future: Future[None], seconds: float) -> Outcome:
     try:
         future.result()
     except FatalError as problem:
-        return Outcome(name=name, result="failed", why=problem.message, seconds=seconds)
+        return Outcome(
+            name=name,
+            result="failed",
+            why=problem.message,
+            seconds=seconds,
+            exit_code=problem.exit_code,
+        )
     return Outcome(name=name, result="ok", seconds=seconds)
 
 
@@ -398,22 +464,30 @@ def runner(root: Path, *, together: bool) -> Callable[[jobs.Job], None]:
 
     def work(job: jobs.Job) -> None:
         with tempfile.TemporaryDirectory() as folder:
-            note = Path(folder, "failure.txt")
+            note_file = Path(folder, "failure.json")
             # with a matrix in the environment the noxfile has cells in the place of these sessions
             verbose = {"VERBOSE_OUTPUT": "1"} if console.echoes() else {}
-            env = process.inherited(MATRIX=None, **verbose, **{FAILURE_FILE: str(note)})
+            env = process.inherited(MATRIX=None, **verbose, **{FAILURE_FILE: str(note_file)})
             for call in job.calls:
                 more = f" … {call.sessions[-1]}" if len(call.sessions) > 1 else ""
                 title = f"{job.name}: {call.sessions[0]}{more}".removeprefix(f"{call.sessions[0]}: ")
                 if not called(call, title, env):
                     failed.append(job.name)
-                    why = "A session failed before its stage began. What nox said stands above.\n"
-                    why += f"again: nox {shlex.join(call.words)}"
-                    if note.is_file():  # in the words of the stage, which annotates them itself
-                        why = "" if console.mode() == "github" else note.read_text(encoding="utf-8")
-                    raise ProcessError(why, returncode=1)
+                    raise failure_of(call, FailureNote.read(note_file))
 
     return work
+
+
+def failure_of(call: jobs.Call, note: FailureNote | None) -> FatalError:
+    """Return the error of a session that failed, in its own words and with its own exit code."""
+    if note is None:
+        why = "A session failed before its stage began. What nox said stands above.\n"
+        return ProcessError(f"{why}again: nox {shlex.join(call.words)}", returncode=1)
+
+    # On GitHub the session has annotated its words itself.
+    error = ProcessError("" if console.mode() == "github" else note.message, returncode=1)
+    error.exit_code = note.exit_code
+    return error
 
 
 def show(outcomes: Sequence[Outcome]) -> None:
@@ -428,9 +502,11 @@ def show(outcomes: Sequence[Outcome]) -> None:
     if failed:
         said = dict.fromkeys(one.why for one in outcomes if one.result == "failed" and one.why)
         words = f"{len(failed)} of {len(outcomes)} jobs failed: {', '.join(failed)}. "
-        raise ProcessError(
+        error = ProcessError(
             "\n".join([f"{words}The same command continues where this one stopped.", *said]), returncode=1
         )
+        error.exit_code = next(one.exit_code for one in outcomes if one.result == "failed")
+        raise error
 
 
 def print_jobs(made: Sequence[jobs.Job]) -> None:

@@ -1,6 +1,5 @@
-"""The pipeline's order, and a run's jobs as calls of nox: pure functions of a plan.
+"""A run's jobs as calls of nox: pure functions of a plan, whose steps are those of `ci.pipeline`.
 
-The plan's cells, `MATRIX`, invoke's flows, the order of `nox -l` and the workflows' tests follow `JOBS`.
 A job is one of the workflows': the same sessions, in the same order, with the same options;
 `tests/unit/ci/test_workflows.py` compares the two.
 """
@@ -9,42 +8,26 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from itertools import groupby
-from types import MappingProxyType
 from typing import TYPE_CHECKING
 
+from ci import pipeline
 from core.cli.options import DEFAULT_STORE, Common
-from core.errors import UsageError
 from core.run import PLAIN, Platform, this_platform
 from core.run.plan import FETCH, Cell, Plan, promotions
-from pytorch_build.refs.torch_refs import OWN_TREES, PROJECTS
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
-    from pathlib import Path
 
-    from pytorch_build.context import Context
-
-BUILDS = {name: f"build_{name}" for name in PROJECTS}
-JOBS = {
-    "setup": ("configure", "find_rocm", "resolve"),
-    "build_rocm": ("fetch_artifacts", "build_rocm", "check_rocm"),
-    "test_rocm": ("test_rocm",),
-    "build_pytorch": ("checkout", *BUILDS.values(), "check_wheels"),
-    "upload": ("upload", "provenance"),  # the last steps of both builds
-    "test_pytorch": ("test_smoke",),
-    "test_torch": ("test_torch",),
-    "test_report": ("test_report",),
-    "promote": ("stage", "promote"),
-    "summary": ("report",),
+BUILDS = {step.component: step.name for step in pipeline.STEPS if step.component is not None}
+JOBS: dict[str, tuple[str, ...]] = {
+    step.job: tuple(other.name for other in pipeline.steps_of_job(step.job)) for step in pipeline.STEPS
 }
-SESSIONS = tuple(session for sessions in JOBS.values() for session in sessions)
+SESSIONS = tuple(step.name for step in pipeline.STEPS)
 # one for each Python, torch ref and GPU family, which `MATRIX` makes cells of
 MATRIX_SESSIONS = (*BUILDS.values(), *JOBS["test_pytorch"], *JOBS["test_torch"])
 
 TEST_REPORT = "test_report"
 PLAN_FILE = ".cache/plan.json"
-# sessions that `invoke ci` has no use for: it has no event, and promotes nothing
-_WITH_PLAN = {*JOBS["setup"][:2], FETCH, *JOBS["test_rocm"], *JOBS["test_report"], *JOBS["promote"]}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -255,75 +238,12 @@ def nightly_jobs(torch_ref: str, gpu_family: str, python: str, registry: str) ->
     )
 
 
-def left_out(context: Context) -> Mapping[str, str]:
-    """Return the sessions of `invoke ci` that a ref and a family have no use for, each with its reason."""
-    found = {
-        session: f"not built for {context.ref.name}"
-        for name, session in BUILDS.items()
-        if name not in context.ref.components
-    }
-    if not context.gpu:
-        found["build_rocm"] = "family cpu has no ROCm"
-        found["build_triton"] = "family cpu has no use for triton"
-    elif not context.ref.rocm_version:
-        found["build_rocm"] = f"ROCm comes from the release index of {context.gpu_family}"
-    if "build_rocm" in found:
-        found["check_rocm"] = found["build_rocm"]
-    if "torch" not in context.ref.components:
-        found["test_torch"] = f"torch is not built for {context.ref.name}"
-    elif not context.ref.local_label:  # the sample's take a minute
-        found["test_torch"] = "upstream's tests take hours: run it by itself"
-    return found
-
-
-def ref_jobs(  # noqa: PLR0913 - all that `invoke ci` may be given
-    context: Context,
-    posargs: Sequence[str],
-    python: str,
-    rocm_layout: str = "",
-    *,
-    trees: Mapping[str, Path] = MappingProxyType({}),
-    missing: Sequence[str] = (),
-    rocm: tuple[str, ...] = (),
-    policy: str = "",
-) -> Sequence[Job]:
-    """Return the jobs of `invoke ci`: from one torch ref, or changed trees, to tested wheels, and the page.
-
-    Of changed `trees` these are built, on what is `missing` below them, and all of it with `rocm`'s options.
-    """
-    without = {*left_out(context)}
-    if rocm_layout and "build_rocm" in without:
-        raise UsageError(
-            f"--rocm-layout is for build_rocm, which is left out: {left_out(context)['build_rocm']}.",
-            hint="Leave the option out.",
-        )
-    # what follows -- goes to every session of a call, and not each takes all of it
-    more = dict.fromkeys((*BUILDS.values(), "check_wheels"), limits := _options(policy=policy))
-    more["build_rocm"] = _options(rocm_layout=rocm_layout)
-    if trees:
-        own = tuple(f"{OWN_TREES[name]}={path}" for name, path in trees.items())
-        more |= {**dict.fromkeys(BUILDS.values(), (*limits, *rocm, *own)), "test_smoke": rocm}
-        made = {*missing, *(BUILDS[name] for name in trees)}
-        without |= {*JOBS["setup"], *JOBS["build_rocm"], *JOBS["build_pytorch"][:-1]} - made
-        without |= {"test_torch"} - {*(f"test_{name}" for name in trees)}
-        without -= made
-        more["test_torch"] = (*rocm, f"--pytorch-dir={trees.get('torch')}")
-    (report,), name = JOBS["summary"], context.ref.name
-    chain = [one for one in SESSIONS if one not in {*_WITH_PLAN, *without, report}]
-    calls = tuple(
-        Call(sessions=tuple(sessions), python=python, posargs=(*posargs, *words))
-        for words, sessions in groupby(chain, key=lambda one: more.get(one, ()))
-    )
-    page = Call(sessions=(report,), python=python, posargs=(*posargs, "--brief"))
-    return (
-        Job(name=name, stage="build_pytorch", calls=calls),
-        Job(name=report, stage="summary", calls=(page,), needs=(name,), tolerant=True),
-    )
-
-
-def posargs_of(common: Common) -> list[str]:
-    """Write out the common options that were given."""
+def common_options(common: Common) -> tuple[str, ...]:
+    """Return the options that every step of a run takes. Steps that read or write the store take it, too."""
     names = ("torch_ref", "gpu_family", "run_id", "release_type", "config_file", "force")
-    # a store that is named is the only one that is read
-    store = common.store if common.store != DEFAULT_STORE else ""
-    return [*_options(**{name: getattr(common, name) for name in names}, store=store)]
+    return _options(**{name: getattr(common, name) for name in names})
+
+
+def store_options(common: Common) -> tuple[str, ...]:
+    """Return the option for the store that a run is uploaded to; none where that is the builds' own."""
+    return _options(store=common.store) if common.store != DEFAULT_STORE else ()

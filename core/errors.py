@@ -10,7 +10,7 @@ import threading
 from collections.abc import Iterable, Mapping
 from difflib import get_close_matches
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from core.causes import Cause
@@ -22,7 +22,7 @@ STOPPING = threading.Event()
 class FatalError(Exception):
     """An error that ends a stage with one clear message."""
 
-    exit_code: ClassVar[int] = 1
+    exit_code: int = 1  # that of the class; a flow ends with that of the step that failed
 
     def __init_subclass__(cls, *, exit_code: int) -> None:
         cls.exit_code = exit_code

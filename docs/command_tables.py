@@ -1,4 +1,4 @@
-"""The commands as Markdown: sessions of sessions.toml and the noxfile, flows, and verbs by their parsers."""
+"""The commands as Markdown: sessions of the noxfile, flows of tasks.py, and verbs by their parsers."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import argparse
 import ast
 import copy
 import re
-import tomllib
 from dataclasses import dataclass
 from importlib import import_module
 from typing import TYPE_CHECKING
@@ -29,7 +28,7 @@ class Session:
 
     Attributes:
         name: What ``nox -s`` takes.
-        summary: The first line of its docstring.
+        summary: Its docstring.
         calls: The front door's package, the verb, and what follows it; empty where none is called.
     """
 
@@ -56,17 +55,25 @@ class VerbOptions:
     epilog: str
 
 
-def sessions(stages: str, noxfile: str) -> tuple[Session, ...]:
-    """Read the sessions from the texts of `sessions.toml` and of the noxfile, in their order."""
-    rows = tomllib.loads(stages).items()
-    return (
-        *(Session(name=name, summary=row["about"], calls=tuple(row["call"].split())) for name, row in rows),
-        *(
-            Session(name=node.name, summary=(ast.get_docstring(node) or "").partition("\n")[0])
-            for node in ast.parse(noxfile).body
-            if isinstance(node, ast.FunctionDef) and node.decorator_list
-        ),
-    )
+def sessions(noxfile: str) -> tuple[Session, ...]:
+    """Read the sessions from the text of a noxfile, in their order."""
+    functions = [node for node in ast.parse(noxfile).body if isinstance(node, ast.FunctionDef)]
+    return tuple(_session(function) for function in functions if _is_session(function))
+
+
+def _is_session(function: ast.FunctionDef) -> bool:
+    return any(ast.unparse(decorator).startswith("nox.session") for decorator in function.decorator_list)
+
+
+def _session(function: ast.FunctionDef) -> Session:
+    """Read one session: its docstring, and the words that it gives to a front door."""
+    summary = ast.get_docstring(function) or ""
+    for node in ast.walk(function):
+        if isinstance(node, ast.Call) and ast.unparse(node.func) in {"front_door", "cell_front_door"}:
+            words = [str(word.value) for word in node.args if isinstance(word, ast.Constant)]
+            package = ["pytorch_build"] if ast.unparse(node.func) == "cell_front_door" else []
+            return Session(name=function.name, summary=summary, calls=(*package, *words))
+    return Session(name=function.name, summary=summary)
 
 
 def options_of(parser: argparse.ArgumentParser) -> tuple[OptionGroup, ...]:
@@ -183,8 +190,7 @@ def _verb_section(one: VerbOptions, shared: Iterable[OptionGroup]) -> list[str]:
 
 def all_sessions() -> tuple[Session, ...]:
     """Read the checkout's own sessions."""
-    files = (ROOT / "sessions.toml", ROOT / "noxfile.py")
-    return sessions(*(file.read_text(encoding="utf-8") for file in files))
+    return sessions((ROOT / "noxfile.py").read_text(encoding="utf-8"))
 
 
 def _common() -> tuple[OptionGroup, ...]:

@@ -18,7 +18,7 @@ from packaging.utils import canonicalize_name
 
 from ci import bisection, flow, install
 from ci.bisection import Facts, Point, Search, Verdict
-from ci.jobs import BUILDS, Call, Job, posargs_of
+from ci.jobs import BUILDS, Call, Job, common_options, store_options
 from ci.report.facts import built, read_run, stored_runs
 from ci.report.model import CellName
 from ci.report.text import natural
@@ -428,7 +428,8 @@ class _Runs(_Place):
             text = lock.model_copy(update={"projects": kept}).model_dump_json()
             own.put_bytes(outputs.source_lock_key(cell.torch_ref), text.encode(), replace=True)
         sessions = tuple(session for name, session in BUILDS.items() if name in projects)
-        call = Call(sessions=sessions, python=self.python, posargs=tuple(posargs_of(common)))
+        posargs = (*common_options(common), *store_options(common))
+        call = Call(sessions=sessions, python=self.python, posargs=posargs)
         try:
             flow.run_jobs([Job(name=common.run_id, stage="build_pytorch", calls=(call,))], root=common.root)
         except ProcessError as problem:

@@ -1,43 +1,30 @@
-"""`cells`: a matrix as the cells of each stage, for the noxfile and for CI.
+"""`cells`: a matrix as the cells of each session, for the noxfile and for CI.
 
-The output maps a session's name to rows of ``[python, torch_ref, gpu_family]``, those of ``test_torch``
-with ``config, shard`` behind; ``tests`` to a list of Pythons.
+``cells`` maps the name of a session that has any to its cells: each with its text, the keywords that find it,
+and the values of nox's parameters. ``test_pythons`` lists the Pythons that the project's own tests run on.
 """
 
 import argparse
 import json
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
-from typing import NamedTuple
 
 from ci.jobs import BUILDS, JOBS, MATRIX_SESSIONS
 from ci.plan.data import Matrix, Test, matrices, of_tier, triggers
 from core import console
+from core.cell import Cell
 from core.cli.options import common_from
 from core.data import load_toml, own
 from core.errors import DataError, MissingInputError, UsageError, nearest
 from core.families import family
 from core.run import PLAIN, Platform, key_name
 from core.run.plan import MAX_JOBS, Plan
+from core.run.plan import Cell as PlanCell
 from pytorch_build.refs.torch_refs import TorchRef, load_refs
 
 TORCH_TESTS = "test_torch"
-
-
-class Cell(NamedTuple):
-    """One cell: a Python, a torch ref, a GPU family; of upstream's tests a part of a configuration."""
-
-    python: str
-    torch_ref: str
-    gpu_family: str
-    config: str = ""
-    shard: str = ""
-
-    @property
-    def row(self) -> tuple[str, ...]:
-        """The cell as the noxfile takes it."""
-        return self if self.config else self[:3]
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -59,8 +46,13 @@ def run(arguments: argparse.Namespace) -> None:
         refs = load_refs(platform=platform)
         sessions = expand(matrix, refs, platform, tuple(triggers().tests.values()))
         pythons = matrix.tool_pythons
-    rows = {name: [cell.row for cell in cells] for name, cells in sessions.items()}
-    console.result(json.dumps({**rows, "tests": list(pythons)}))
+    described_cells = {name: [describe(cell) for cell in cells] for name, cells in sessions.items() if cells}
+    console.result(json.dumps({"cells": described_cells, "test_pythons": list(pythons)}))
+
+
+def describe(cell: Cell) -> Mapping[str, object]:
+    """Return what the noxfile has to know of a cell."""
+    return {"name": str(cell), "keywords": cell.keywords, "parameters": cell.to_json()}
 
 
 def planned(plan: Plan, platform: Platform) -> Mapping[str, Sequence[Cell]]:
@@ -72,13 +64,23 @@ def planned(plan: Plan, platform: Platform) -> Mapping[str, Sequence[Cell]]:
             continue
         for session in one.sessions if one.platform == platform else ():
             if session in found:
-                found[session].append(Cell(one.python, one.torch_ref, one.gpu_family, one.config, one.shard))
+                found[session].append(_plan_cell(one))
     if not any(found.values()):
         raise MissingInputError(
             f"The plan has no cell on {platform}: {plan.build_pytorch.reason}.",
             hint="Look at what it leaves out: `nox -s configure` with the same options.",
         )
     return found
+
+
+def _plan_cell(job: PlanCell) -> Cell:
+    return Cell(
+        python=job.python or None,
+        torch_ref=job.torch_ref or None,
+        gpu_family=job.gpu_family,
+        config=job.config or None,
+        shard=job.shard or None,
+    )
 
 
 def load_matrix(name: str, root: Path) -> Matrix:
@@ -106,8 +108,9 @@ def expand(
                 raise DataError(f"The matrix: unknown torch ref {ref_name!r}. {nearest(ref_name, refs)}")
             ref = refs[ref_name]
             for name in matrix.gpu_families.get(platform, ()):
-                cell = Cell(python, ref_name, family(name).name)
-                reason = missing(python, ref, cell.gpu_family, matrix, platform)
+                family_name = family(name).name
+                cell = Cell(python=python, torch_ref=ref_name, gpu_family=family_name)
+                reason = missing(python, ref, family_name, matrix, platform)
                 if reason:
                     left_out.append(f"left out: {python} {ref_name} {name}: {reason}")
                     continue
@@ -124,10 +127,18 @@ def expand(
 
 def _parts(test: Test, built: Sequence[Cell], platform: Platform) -> Iterator[Cell]:
     """Yield the parts of one kind of upstream's tests, for the torch of each ref and family."""
-    for cell in built if platform in (test.platforms or (platform,)) else ():
-        if cell.python in test.of([one.python for one in built if one[1:] == cell[1:]]):
+    if platform not in (test.platforms or (platform,)):
+        return
+
+    pythons_of_wheels: dict[tuple[str | None, str | None], list[str]] = {}
+    for cell in built:
+        pythons_of_wheels.setdefault((cell.torch_ref, cell.gpu_family), []).append(cell.python or "")
+
+    for cell in built:
+        pythons = pythons_of_wheels[cell.torch_ref, cell.gpu_family]
+        if cell.python in test.of(pythons):
             for number in range(1, test.shards + 1):
-                yield cell._replace(config=test.config, shard=f"{number}/{test.shards}")
+                yield replace(cell, config=test.config, shard=f"{number}/{test.shards}")
 
 
 def missing(python: str, ref: TorchRef, gpu_family: str, matrix: Matrix, platform: Platform) -> str:
@@ -152,7 +163,7 @@ def _refuse_size(sessions: Mapping[str, Sequence[Cell]], platform: Platform) -> 
             )
         for cell, count in Counter(cells).items():
             if count > 1:
-                raise DataError(f"The matrix has {' '.join(cell[:3])} more than once.")
+                raise DataError(f"The matrix has {cell} more than once.")
 
 
 def _refuse_names(matrix: Matrix) -> None:

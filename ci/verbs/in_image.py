@@ -5,7 +5,7 @@ import shlex
 from collections.abc import Sequence
 from pathlib import Path
 
-from ci.jobs import posargs_of
+from ci.jobs import common_options, store_options
 from core import console, process
 from core.cli.options import common_from
 from core.env import engines
@@ -47,7 +47,7 @@ def run(arguments: argparse.Namespace) -> None:
     if not sessions:
         raise UsageError("--sessions is empty.")
     words = ["-s", *sessions, *(["-P", arguments.session_python] if arguments.session_python else [])]
-    nox = [*words, "--", *posargs_of(common), *arguments.rest]
+    nox = [*words, "--", *common_options(common), *store_options(common), *arguments.rest]
     engine = arguments.engine or ("docker" if common.dry_run else engines.find_engine(*engines.RUNNERS))
     archive, gpu = arguments.archive, arguments.gpu
     planned = commands(engine, arguments.image, nox, root=common.root, archive=archive, gpu=gpu)

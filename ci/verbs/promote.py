@@ -22,7 +22,7 @@ from ci.verbs.stage import add_distribution_store, distribution_store_of, listed
 from core import console
 from core.cli import this_again
 from core.cli.options import DEFAULT_STORE, Common, common_from, environment
-from core.errors import CheckError, UsageError
+from core.errors import CheckError, DataError, UsageError
 from core.files import made
 from core.run import group_name, records
 from core.stores import Store
@@ -190,10 +190,19 @@ def _cells(arguments: argparse.Namespace, common: Common) -> tuple[tuple[str, Ce
     cells = []
     for platform in (arguments.platform,) if arguments.platform else matrix.gpu_families:
         refs = load_refs(platform=platform)
-        for one in expand(matrix, refs, platform)[tested]:
-            family, python = group_name(one.gpu_family, common.build_variant), python_tag(one.python)
-            cells.append((one.torch_ref, Cell(family=family, platform=platform, python=python)))
+        for cell in expand(matrix, refs, platform)[tested]:
+            group = group_name(_required(cell.gpu_family), common.build_variant)
+            python = python_tag(_required(cell.python))
+            promoted_cell = Cell(family=group, platform=platform, python=python)
+            cells.append((_required(cell.torch_ref), promoted_cell))
     return tuple(cells)
+
+
+def _required(value: str | None) -> str:
+    """Return a value that every cell of a matrix has."""
+    if value is None:
+        raise DataError("A cell of the matrix lacks its Python, torch ref or GPU family.")
+    return value
 
 
 def _actor(variables: Mapping[str, str]) -> str:
@@ -232,8 +241,10 @@ def _require(facts: Facts, verdict: Verdict) -> None:
         lines += [f"    {one.message}" for one in reasons]
     hint = "Correct it, stage again where wheels changed, test, and promote again."
     if all(one.overridable for one in verdict.reasons):
-        call = f"{again} --" if " -- " not in (again := this_again()) else again
-        hint = f"Test again, or override the tests: {call} --override-by NAME --override-reason TEXT"
+        hint = (
+            "Test again, or override the tests: "
+            f"{this_again('--override-by', 'NAME', '--override-reason', 'TEXT')}"
+        )
     raise CheckError(
         f"{facts.set_name} is not promoted, for {console.counted(len(verdict.reasons), 'reason')}:\n"
         + "\n".join(lines),

@@ -8,6 +8,8 @@ as ``arguments.words``. Errors are printed here, once, and become the process's 
 from __future__ import annotations
 
 import argparse
+import json
+import os
 import re
 import shlex
 import signal
@@ -16,12 +18,14 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
+from dataclasses import asdict, dataclass
 from difflib import get_close_matches
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple, NoReturn
 
 from core import console
+from core.cell import Cell
 from core.cli.options import FAILURE_FILE, ROOT, add_common, environment
 from core.errors import STOPPING, FatalError, ProcessError, UsageError, fatal, nearest, origin
 
@@ -30,9 +34,24 @@ if TYPE_CHECKING:
 
 _NEARLY = 0.85  # of pytest's own options none is as near to one of ours
 _LAST_WORDS = 15  # of a tool, where nothing that it says is known for an error
-# a session's own interpreter; nox names its folder by the Python that was chosen
-_OWN_PYTHON = re.compile(r"--python=.*[/\\]\.nox[/\\][\w-]*?(?:-(\d)-(\d+)\b|[/\\])")
+# nox names a session NAME, NAME-3.12 where -P chose its Python, or NAME(CELL) with a matrix.
+_SESSION = re.compile(r"(?P<name>\w+)(?:-(?P<python>3\.\d+t?))?(?:\((?P<cell>.*)\))?")
 _CALL: ContextVar[tuple[str, Sequence[str]]] = ContextVar("_CALL", default=("", ()))
+
+
+@dataclass(frozen=True, kw_only=True)
+class FailureNote:
+    """What a front door leaves in FAILURE_FILE for the flow that called it: how it failed, in its words."""
+
+    exit_code: int
+    message: str
+
+    @classmethod
+    def read(cls, path: Path) -> FailureNote | None:
+        """Return the note in a file; None where a session failed before its front door began."""
+        if not path.is_file():
+            return None
+        return cls(**json.loads(path.read_text(encoding="utf-8")))
 
 
 class Verb(NamedTuple):
@@ -72,13 +91,17 @@ class _Parser(argparse.ArgumentParser):
 
     def _speak(self) -> None:
         """Speak as the session that is called, if one is, which gives words itself."""
-        package, words = _CALL.get()
-        session, given = _session([package, *words]) if package and self.whole else ("", ())
-        if session:
-            self.prog = f"nox -s {session} --"
-        places = [one for one in self._actions if not one.option_strings]
-        for one in places[: sum(not word.startswith("-") for word in given[2:])]:
-            one.help = argparse.SUPPRESS
+        _package, words = _CALL.get()
+        session = NoxSession.current() if self.whole else None
+        if session is None or not words:
+            return
+        self.prog = f"nox -s {session.name} --"
+
+        # What the session gives by itself is nothing that its users say.
+        given_words = session.words_of(words)[1:]
+        positional_actions = [action for action in self._actions if not action.option_strings]
+        for action in positional_actions[: len([word for word in given_words if not word.startswith("-")])]:
+            action.help = argparse.SUPPRESS
 
     def format_help(self) -> str:
         """Name every option once: below, and not in the usage, too."""
@@ -102,6 +125,8 @@ def main(package: str, about: str, verbs: Sequence[Verb], argv: Sequence[str] | 
     words = list(sys.argv[1:] if argv is None else argv)
     call = _CALL.set((package, words))
     try:
+        # nox goes to the folder of the noxfile, and the relative paths of its users begin elsewhere.
+        os.chdir(environment().get("INVOKED_FROM", "."))
         with _stopped_by_sigterm():
             dispatch(package, about, verbs, words)
     except (Exception, KeyboardInterrupt) as problem:
@@ -134,7 +159,8 @@ def _tell(ended: FatalError) -> None:
             lines.append(f"log:   {str(said.log).removeprefix(f'{Path.cwd()}/')}")
     if file := environment().get(FAILURE_FILE):
         with suppress(OSError):  # the error itself is what counts
-            Path(file).write_text(console.mask("\n".join(lines)), encoding="utf-8")
+            note = FailureNote(exit_code=ended.exit_code, message=console.mask("\n".join(lines)))
+            Path(file).write_text(json.dumps(asdict(note)), encoding="utf-8")
             if console.mode() != "github":  # an annotation names file and line
                 return
     if cause:
@@ -157,32 +183,52 @@ def exit_code(work: Callable[[], object]) -> int:
     return 0
 
 
-def this_again() -> str:
-    """Write the call that does once more what this process does; "" outside a front door."""
+def this_again(*more_options: str) -> str:
+    """Return the call that does once more what this process does, with more options; "" where none was made."""
     package, words = _CALL.get()
-    return again(package, words) if package else ""
+    return again(package, [*words, *more_options]) if package else ""
 
 
-def _session(given: Sequence[str]) -> tuple[str, Sequence[str]]:
-    """Return the session that calls a front door with these words first, and its own; "" for none."""
-    from core.data import read_toml
+@dataclass(frozen=True, kw_only=True)
+class NoxSession:
+    """The session of nox that called this front door."""
 
-    calls = {name: row["call"].split() for name, row in read_toml(ROOT / "sessions.toml").items()}
-    found = [(name, call) for name, call in calls.items() if [*given[: len(call)]] == call]
-    return max(found, key=lambda one: len(one[1]), default=("", ()))
+    name: str
+    python: str | None  # that -P or the cell chose for it
+
+    @classmethod
+    def current(cls) -> NoxSession | None:
+        """Return the session that nox names; None outside nox."""
+        match = _SESSION.fullmatch(environment().get("NOX_CURRENT_SESSION", ""))
+        if match is None:
+            return None
+        if match["cell"] is None:
+            return cls(name=match["name"], python=match["python"])
+        return cls(name=match["name"], python=Cell.parse(match["cell"]).python)
+
+    def words_of(self, words: Sequence[str]) -> Sequence[str]:
+        """Return the words of a front door that the session gives by itself, its verb among them."""
+        # Most sessions give a verb alone. build_torch calls `build torch`, check_rocm `check-wheels --rocm`.
+        gives_component = list(words[:1]) == ["build"] and self.name == f"build_{' '.join(words[1:2])}"
+        gives_option = self.name == "check_rocm"
+        return words[: 2 if gives_component or gives_option else 1]
 
 
 def again(package: str, words: Sequence[str]) -> str:
-    """Write the call of nox that does one step again; the command itself where no session calls it."""
-    given = [package, *words]
-    name, call = _session(given)
-    if not name:
-        return shlex.join(["python", "-m", *given])
-    rest = given[len(call) :]
-    own = next((one for one in map(_OWN_PYTHON.match, rest) if one and one[1]), None)
-    python = ["-P", f"{own[1]}.{own[2]}"] if own else []
-    options = [word for word in rest if not _OWN_PYTHON.match(word)]
-    return shlex.join(["nox", "-s", name, *python, *(["--", *options] if options else [])])
+    """Return the call of nox that does a step again, or the front door's own where nox did not call it."""
+    session = NoxSession.current()
+    if session is None:
+        return shlex.join(["python", "-m", package, *words])
+
+    command = ["nox", "-s", session.name]
+    if session.python is not None:
+        command += ["-P", session.python]
+    user_words = words[len(session.words_of(words)) :]
+    # The session names its interpreter itself.
+    options = [word for word in user_words if not word.startswith("--python=")]
+    if options:
+        command += ["--", *options]
+    return shlex.join(command)
 
 
 @contextmanager

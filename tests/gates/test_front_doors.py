@@ -63,6 +63,6 @@ def test_the_projects_own_tools_run_from_a_lock() -> None:
         if not isinstance(function, ast.FunctionDef) or not function.decorator_list:
             continue
         for node in ast.walk(function):
-            if isinstance(node, ast.Call) and ast.unparse(node.func) == "tool":
-                lock = ast.literal_eval(node.args[1])
-                assert (ROOT / lock).is_file(), f"the session {function.name} has no lock {lock}"
+            if isinstance(node, ast.Call) and ast.unparse(node.func) == "run_tool":
+                lock = ROOT / "requirements" / f"{ast.literal_eval(node.args[1])}.txt"
+                assert lock.is_file(), f"the session {function.name} has no lock {lock}"

@@ -1,68 +1,124 @@
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from ci.flow import planned, release_words, unresolved
-from ci.jobs import BUILDS, Target, left_out, plan_jobs, posargs_of, promotion_job, ref_jobs
+from ci.jobs import Job, Target, common_options, plan_jobs, promotion_job, store_options
 from ci.plan.origins import completed
-from core.cli.options import ROOT, Common
-from core.errors import UsageError
+from core.cli.options import Common
 from core.files import digest_of
-from core.run.plan import RocmOrigin
-from pytorch_build.context import Context, context
-from tests.kit.job_plans import PULL_REQUEST, stages_of
+from core.run.plan import Plan, RocmOrigin
 
-WITHOUT_PYTORCH = tuple(word for word in PULL_REQUEST if "build:" not in word)
+FAMILY = "gfx94X-dcgpu"
+PULL_REQUEST = ("--event=pull_request", "--torch-ref=sample", f"--gpu-family={FAMILY}")
+WITH_PYTORCH = (*PULL_REQUEST, "--label=build:pytorch")
+PYTORCH_OF_NIGHTLY = ("--event=pull_request", "--label=build:pytorch", f"--gpu-family={FAMILY}")
+
+
+def stages_of(jobs: Iterable[Job]) -> list[str]:
+    return [job.stage for job in jobs]
+
+
+def jobs_of(jobs: Iterable[Job], stage: str) -> list[Job]:
+    return [job for job in jobs if job.stage == stage]
+
+
+def jobs_of_event(*options: str, target: Target | None = None) -> Sequence[Job]:
+    """Return the jobs of an event's plan on Linux, before it is resolved."""
+    chosen_target = target or Target()
+    return plan_jobs(planned(options, chosen_target), "linux", chosen_target)
+
+
+# Jobs of events
 
 
 @pytest.mark.parametrize(
-    ("words", "expected"),
+    ("options", "stages"),
     [
-        (PULL_REQUEST, "build_rocm test_rocm build_pytorch test_pytorch test_report summary"),
-        (WITHOUT_PYTORCH, "build_rocm test_rocm test_report summary"),
-        ((*PULL_REQUEST, "--fork"), "build_pytorch summary"),
+        pytest.param(
+            WITH_PYTORCH,
+            ["build_rocm", "test_rocm", "build_pytorch", "test_pytorch", "test_report", "summary"],
+            id="PyTorch",
+        ),
+        pytest.param(PULL_REQUEST, ["build_rocm", "test_rocm", "test_report", "summary"], id="ROCm alone"),
+        pytest.param((*WITH_PYTORCH, "--fork"), ["build_pytorch", "summary"], id="a fork"),
     ],
 )
-def test_a_pull_request_has_the_jobs_of_its_labels(words: tuple[str, ...], expected: str) -> None:
-    made = plan_jobs(planned(words, Target()), "linux", Target())
-    assert stages_of(made) == expected.split()
-    if "--fork" in words:
-        assert made[0].calls[0].sessions[0] == "build_rocm"
+def test_a_pull_request_builds_before_it_tests_and_ends_with_the_page(
+    options: tuple[str, ...], stages: list[str]
+) -> None:
+    assert stages_of(jobs_of_event(*options)) == stages
 
 
-def test_a_plan_with_upstreams_tests_runs_each_part_of_them_and_puts_the_parts_together() -> None:
-    plan = planned([*PULL_REQUEST, "--label=test:torch", "--label=test:smoke"], Target())
-    made = plan_jobs(plan, "linux", Target())
-    parts = [one for one in made if one.stage == "test_torch"]
-    expected = [("--config=default", "--shard=1/2"), ("--config=default", "--shard=2/2")]
-    assert [one.calls[0].posargs[2:4] for one in parts] == expected
-    (build,) = (one for one in made if one.stage == "build_pytorch")
-    assert {one.needs for one in parts} == {(build.name,)}
-    assert {one.calls[0].sessions for one in parts} == {("test_torch",)}
-    (report,) = (one for one in made if one.stage == "test_report")
-    assert set(report.needs) == {one.name for one in made if one.stage.startswith("test_") and one != report}
+def test_a_fork_builds_rocm_in_the_job_of_pytorch() -> None:
+    build = jobs_of_event(*WITH_PYTORCH, "--fork")[0]
+
+    assert build.calls[0].sessions[0] == "build_rocm"
+
+
+@pytest.fixture(scope="module")
+def tested_jobs() -> Sequence[Job]:
+    return jobs_of_event(*WITH_PYTORCH, "--label=test:torch", "--label=test:smoke")
+
+
+def test_each_part_of_upstreams_tests_is_a_job(tested_jobs: Sequence[Job]) -> None:
+    parts = jobs_of(tested_jobs, "test_torch")
+
+    assert [part.calls[0].sessions for part in parts] == [("test_torch",), ("test_torch",)]
+    assert "--shard=1/2" in parts[0].calls[0].posargs
+    assert "--shard=2/2" in parts[1].calls[0].posargs
+
+
+def test_tests_wait_for_the_build_that_they_install(tested_jobs: Sequence[Job]) -> None:
+    (build,) = jobs_of(tested_jobs, "build_pytorch")
+
+    for part in jobs_of(tested_jobs, "test_torch"):
+        assert part.needs == (build.name,)
+
+
+def test_the_report_on_tests_waits_for_all_of_them_and_for_failed_ones_too(
+    tested_jobs: Sequence[Job],
+) -> None:
+    (report,) = jobs_of(tested_jobs, "test_report")
+    test_jobs = [job for job in tested_jobs if job.stage.startswith("test_") and job != report]
+
+    assert set(report.needs) == {job.name for job in test_jobs}
     assert report.tolerant
-    assert report.name in made[-1].needs
 
 
-def test_a_release_ends_with_a_promotion_of_each_family() -> None:
-    words = release_words("nightly", "gfx94X-dcgpu,gfx1151", "release/2.14", "3.12,3.13")
-    made = plan_jobs(unresolved(planned(words, Target())), "linux", Target(distribution_store="/dist"))
-    sets = [one for one in made if one.stage == "promote"]
-    assert [call.sessions for one in sets for call in one.calls] == [("stage",), ("promote",)] * 2
-    for one in sets:
-        assert "--pythons=3.12,3.13" in one.calls[1].posargs
-        assert "--distribution-store=/dist" in one.calls[0].posargs
-        assert one.tolerant
-        # what it goes by is made of the parts of tests
-        assert "test_report" in one.needs
-        assert [need for need in one.needs if need.startswith("test_torch")]
+def test_the_page_is_written_last(tested_jobs: Sequence[Job]) -> None:
+    assert tested_jobs[-1].stage == "summary"
+    assert set(tested_jobs[-1].needs) == {job.name for job in tested_jobs[:-1]}
 
 
-def test_artifacts_of_another_run_are_fetched_to_where_they_are_packaged() -> None:
-    words = ("workflow_dispatch", "linux_amdgpu_families=gfx1151", "artifact_run_id=17")
-    plan = planned([f"--event={words[0]}", *(f"--input={one}" for one in words[1:])], Target())
+def test_a_variant_is_built_and_stored_apart() -> None:
+    plain, asan = jobs_of(jobs_of_event(*PULL_REQUEST, "--label=ci:asan"), "build_rocm")
+
+    for call in asan.calls:
+        assert "--build-variant=asan" in call.posargs
+    for call in plain.calls:
+        assert "variant" not in " ".join(call.posargs)
+
+
+def test_a_plan_uploads_to_the_store_of_the_flow() -> None:
+    assert planned(WITH_PYTORCH, Target(store="/elsewhere")).store.store == "/elsewhere"
+
+
+# Where ROCm comes from
+
+
+def dispatched_plan() -> Plan:
+    options = (
+        "--event=workflow_dispatch",
+        "--input=linux_amdgpu_families=gfx1151",
+        "--input=artifact_run_id=17",
+    )
+    return planned(options, Target())
+
+
+def test_artifacts_of_another_run_are_fetched_in_the_job_that_packages_them() -> None:
     origin = RocmOrigin(
         platform="linux",
         artifact_group="gfx1151",
@@ -71,95 +127,126 @@ def test_artifacts_of_another_run_are_fetched_to_where_they_are_packaged() -> No
         store="s3://there",
         artifacts={"base_lib_generic.tar.zst": "a" * 64},
     )
-    fetch, build, check, _upload = plan_jobs(completed(plan, [origin]), "linux", Target())[0].calls
-    assert fetch.sessions == ("fetch_artifacts",)
-    digest = digest_of(origin.artifacts)
-    assert fetch.posargs == (
-        *("--artifact-run-id=17", "--artifact-repository=ROCm/TheRock", "--artifact-store=s3://there"),
-        *(f"--artifact-digest={digest}", "--gpu-family=gfx1151", "--release-type=ci", "--run-id=local"),
+
+    (job, *_others) = plan_jobs(completed(dispatched_plan(), [origin]), "linux", Target())
+
+    assert [call.sessions[0] for call in job.calls] == [
+        "fetch_artifacts",
+        "build_rocm",
+        "check_rocm",
+        "upload",
+    ]
+    assert job.calls[0].posargs == (
+        "--artifact-run-id=17",
+        "--artifact-repository=ROCm/TheRock",
+        "--artifact-store=s3://there",
+        f"--artifact-digest={digest_of(origin.artifacts)}",
+        "--gpu-family=gfx1151",
+        "--release-type=ci",
+        "--run-id=local",
     )
-    assert (build.sessions, check.sessions) == (("build_rocm",), ("check_rocm",))
-    shown = plan_jobs(unresolved(plan), "linux", Target())[0].calls[0].posargs
-    assert shown[:2] == ("--artifact-run-id=17", "--gpu-family=gfx1151")
 
 
-def test_builds_against_the_rocm_of_an_index_as_it_is() -> None:
-    plan = planned([word for word in PULL_REQUEST if "torch-ref" not in word], Target())
-    url = "https://packages.example/whl/"
-    origin = RocmOrigin(platform="linux", artifact_group="gfx94X-dcgpu", index_url=url, version="10.1.0")
-    made = plan_jobs(completed(plan, [origin]), "linux", Target())
-    assert stages_of(made) == ["build_pytorch", "test_pytorch", "test_report", "summary"]
-    build, checks, _upload = made[0].calls
-    for call in (build, made[1].calls[0]):
-        assert {f"--rocm-index-url={url}", "--rocm-version=10.1.0"} <= set(call.posargs)
-    assert (checks.sessions, [one for one in checks.posargs if "rocm" in one]) == (("check_wheels",), [])
+def test_a_chain_that_is_only_shown_names_the_artifact_run_that_was_asked_for() -> None:
+    (job, *_others) = plan_jobs(unresolved(dispatched_plan()), "linux", Target())
+
+    assert job.calls[0].posargs[:2] == ("--artifact-run-id=17", "--gpu-family=gfx1151")
 
 
-def test_builds_and_stores_a_variant_by_itself() -> None:
-    made = plan_jobs(planned([*WITHOUT_PYTORCH, "--label=ci:asan"], Target()), "linux", Target())
-    plain, asan = (one for one in made if one.stage == "build_rocm")
-    assert all("--build-variant=asan" in call.posargs for call in asan.calls)
-    assert not [one for call in plain.calls for one in call.posargs if "variant" in one]
+@pytest.fixture(scope="module")
+def jobs_on_an_index() -> Sequence[Job]:
+    origin = RocmOrigin(
+        platform="linux", artifact_group=FAMILY, index_url="https://rocm.invalid/whl/", version="10.1.0"
+    )
+    plan = completed(planned(PYTORCH_OF_NIGHTLY, Target()), [origin])
+    return plan_jobs(plan, "linux", Target())
+
+
+def test_the_rocm_of_an_index_is_not_built(jobs_on_an_index: Sequence[Job]) -> None:
+    assert stages_of(jobs_on_an_index) == ["build_pytorch", "test_pytorch", "test_report", "summary"]
+
+
+@pytest.mark.parametrize("stage", ["build_pytorch", "test_pytorch"])
+def test_builds_and_tests_take_rocm_from_the_index(jobs_on_an_index: Sequence[Job], stage: str) -> None:
+    (job,) = jobs_of(jobs_on_an_index, stage)
+
+    assert "--rocm-index-url=https://rocm.invalid/whl/" in job.calls[0].posargs
+    assert "--rocm-version=10.1.0" in job.calls[0].posargs
+
+
+def test_checks_take_no_source_of_rocm(jobs_on_an_index: Sequence[Job]) -> None:
+    checks = jobs_on_an_index[0].calls[1]
+
+    assert checks.sessions == ("check_wheels",)
+    assert "rocm" not in " ".join(checks.posargs)
+
+
+# Promotion
+
+
+@pytest.fixture(scope="module")
+def promotions() -> Sequence[Job]:
+    options = release_words("nightly", "gfx94X-dcgpu,gfx1151", "release/2.14", "3.12,3.13")
+    plan = unresolved(planned(options, Target()))
+    return jobs_of(plan_jobs(plan, "linux", Target(distribution_store="/dist")), "promote")
+
+
+def test_a_release_stages_and_promotes_each_family_by_itself(promotions: Sequence[Job]) -> None:
+    assert len(promotions) == 2
+    for job in promotions:
+        assert [call.sessions for call in job.calls] == [("stage",), ("promote",)]
+
+
+def test_a_promotion_is_of_every_python_of_its_family(promotions: Sequence[Job]) -> None:
+    for job in promotions:
+        assert "--pythons=3.12,3.13" in job.calls[1].posargs
+        assert "--distribution-store=/dist" in job.calls[0].posargs
+
+
+def test_a_promotion_weighs_failed_tests_and_waits_for_all(promotions: Sequence[Job]) -> None:
+    for job in promotions:
+        assert job.tolerant
+        assert "test_report" in job.needs
+        assert any(name.startswith("test_torch") for name in job.needs)
 
 
 def test_a_promotion_by_hand_passes_its_options_on() -> None:
     target = Target(run_id="17", store="s3://b", distribution_store="/d")
-    made = promotion_job(target, "dev", "gfx1151", "2.9.0", "3.12")
-    assert made.calls[1].posargs[-2:] == ("--torch-version=2.9.0", "--pythons=3.12")
-    expected = {"--run-id=17", "--store=s3://b", "--release-type=dev", "--distribution-store=/d"}
-    assert expected <= set(made.calls[0].posargs)
+
+    stage, promote = promotion_job(target, "dev", "gfx1151", "2.9.0", "3.12").calls
+
+    assert promote.posargs[-2:] == ("--torch-version=2.9.0", "--pythons=3.12")
+    for option in ("--run-id=17", "--store=s3://b", "--release-type=dev", "--distribution-store=/d"):
+        assert option in stage.posargs
 
 
-# -- `invoke ci` of one ref --------------------------------------------------------------------
+# Options of a run
 
 
-def chosen(ref: str, family: str) -> Context:
-    return context(Common(torch_ref=ref, gpu_family=family, root=ROOT / "core"))
+def test_every_step_gets_the_run_and_what_it_is_of(tmp_path: Path) -> None:
+    common = Common(
+        torch_ref="r", config_file=tmp_path / "r.toml", run_id="17", release_type="dev", force=True
+    )
+
+    assert common_options(common) == (
+        "--torch-ref=r",
+        "--run-id=17",
+        "--release-type=dev",
+        f"--config-file={tmp_path / 'r.toml'}",
+        "--force",
+    )
 
 
-def test_the_sample_with_rocm_takes_every_session_in_the_order_of_the_pipeline() -> None:
-    one = chosen("sample", "gfx94X-dcgpu")
-    assert left_out(one) == {}
-    made = ref_jobs(one, (), "", "")
-    assert [word for job in made for call in job.calls for word in call.sessions] == [
-        *("resolve", "build_rocm", "check_rocm", "checkout", *BUILDS.values(), "check_wheels"),
-        *("upload", "provenance", "test_smoke", "test_torch", "report"),
-    ]
+def test_options_that_were_not_given_are_not_passed_on() -> None:
+    assert common_options(Common(gpu_family="a;b")) == (
+        "--gpu-family=a;b",
+        "--run-id=local",
+        "--release-type=ci",
+    )
 
 
-def test_leaves_out_sessions_that_a_ref_or_a_family_does_not_need() -> None:
-    assert left_out(chosen("sample", "cpu"))["build_rocm"] == "family cpu has no ROCm"
-    out = left_out(chosen("nightly", "gfx110X-all"))
-    assert out["build_rocm"] == "ROCm comes from the release index of gfx110X-all"
-    assert out["test_torch"] == "upstream's tests take hours: run it by itself"
-    assert set(out) <= {"build_rocm", "check_rocm", "test_torch", *BUILDS.values()}
-    one = chosen("sample", "gfx94X-dcgpu")
-    out = left_out(replace(one, ref=one.ref.only(["torch"])))
-    assert out == {name: "not built for sample" for name in BUILDS.values() if name != "build_torch"}
+def test_a_store_that_is_named_is_passed_on() -> None:
+    common = Common(store="s3://runs")
 
-
-def test_passes_the_layout_of_rocm_to_build_rocm_alone() -> None:
-    build, report = ref_jobs(chosen("sample", ""), ("--x",), "", "unsplit")
-    assert [call.sessions for call in build.calls][:2] == [("resolve",), ("build_rocm",)]
-    assert [call.posargs for call in build.calls] == [("--x",), ("--x", "--rocm-layout=unsplit"), ("--x",)]
-    assert report.calls[0].posargs == ("--x", "--brief")
-    with pytest.raises(UsageError, match="--rocm-layout is for build_rocm, which is left out: family cpu"):
-        ref_jobs(chosen("sample", "cpu"), (), "", "split")
-
-
-def test_passes_a_policy_to_builds_and_checks() -> None:
-    for trees in ({}, {"torch": Path("/tree")}):
-        build, _ = ref_jobs(chosen("sample", "cpu"), (), "", trees=trees, policy="/mine.toml")
-        limited = [
-            one for call in build.calls if "--policy=/mine.toml" in call.posargs for one in call.sessions
-        ]
-        assert {"build_torch", "check_wheels"} <= {*limited} <= {*BUILDS.values(), "check_wheels"}
-
-
-def test_every_option_that_was_given_is_passed_on(tmp_path: Path) -> None:
-    assert posargs_of(Common(gpu_family="a;b")) == ["--gpu-family=a;b", "--run-id=local", "--release-type=ci"]
-    given = Common(torch_ref="r", config_file=tmp_path / "r.toml", run_id="17", store="s", release_type="dev")
-    assert posargs_of(replace(given, force=True)) == [
-        *("--torch-ref=r", "--run-id=17", "--release-type=dev"),
-        *(f"--config-file={tmp_path / 'r.toml'}", "--force", "--store=s"),
-    ]
+    assert store_options(common) == ("--store=s3://runs",)
+    assert store_options(replace(common, store="out")) == ()

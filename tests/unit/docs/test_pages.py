@@ -2,6 +2,7 @@
 
 import argparse
 import contextlib
+import copy
 import io
 import re
 import shlex
@@ -104,8 +105,9 @@ def chosen_sessions(arguments: list[str]) -> list[str]:
     if "-s" not in arguments:
         return []
     sessions = arguments[arguments.index("-s") + 1 :]
-    if "-P" in sessions:
-        sessions = sessions[: sessions.index("-P")]
+    for option in ("-P", "-p"):
+        if option in sessions:
+            sessions = sessions[: sessions.index(option)]
     names = [session.partition("(")[0] for session in sessions if not session.startswith("-")]
     return [name if name in CALLS else name.rpartition("-")[0] for name in names]
 
@@ -149,7 +151,9 @@ def test_invoke_takes_the_commands_that_are_printed(command: str) -> None:
     if arguments[0].startswith("--") or "--help" in arguments:
         return  # options of invoke itself
 
-    parsed = Parser(contexts=Collection.from_module(tasks).to_contexts()).parse_argv(arguments)
+    # A copy, because a task forgets its help once it has been asked for its options.
+    flows = copy.deepcopy(Collection.from_module(tasks))
+    parsed = Parser(contexts=flows.to_contexts()).parse_argv(arguments)
 
     assert [context.name for context in parsed if context.name] == [arguments[0]]
     assert not parsed.unparsed

@@ -185,7 +185,7 @@ def test_proposes_an_override_for_a_family_without_a_machine(desk: ReleaseDesk) 
 
     error = desk.read_refusal()
 
-    assert re.search(r"nox -s promote -- .+ --override-by NAME --override-reason TEXT\n", error)
+    assert re.search(r"python -m ci promote .+ --override-by NAME --override-reason TEXT\n", error)
     assert desk.has_released_nothing()
 
 

@@ -9,7 +9,8 @@ import pytest
 
 from ci.jobs import MATRIX_SESSIONS
 from ci.plan.data import Matrix
-from ci.verbs.cells import Cell, expand, load_matrix
+from ci.verbs.cells import expand, load_matrix
+from core.cell import Cell
 from core.cli.options import ROOT
 from core.errors import DataError, MissingInputError, UsageError
 from core.run import Platform
@@ -105,13 +106,6 @@ def test_windows_has_only_upstreams_default_tests() -> None:
     assert {cell.config for cell in upstream_tests(windows, "windows")} == {"default"}
 
 
-def test_a_row_names_the_part_of_upstreams_tests_where_it_is_one() -> None:
-    cell = Cell(python="3.12", torch_ref="nightly", gpu_family="gfx94X-dcgpu")
-
-    assert cell.row == ("3.12", "nightly", "gfx94X-dcgpu")
-    assert cell._replace(config="default", shard="1/2").row == (*cell.row, "default", "1/2")
-
-
 # --- What is left out ------------------------------------------------------------------------
 
 
@@ -172,7 +166,7 @@ def test_refuses_an_exclusion_that_matches_nothing(changes: dict[str, Any], ment
     [
         ({"torch_refs": ("nigtly",)}, "'nightly'"),
         ({"torch_refs": ("release/2.10", "release-2.10")}, "one folder"),
-        ({"torch_refs": ("nightly", "nightly")}, "3.12 nightly gfx94X-dcgpu"),
+        ({"torch_refs": ("nightly", "nightly")}, "gfx94X-dcgpu, nightly, Python 3.12"),
         ({"pythons": ("3.12", "3.12")}, "more than once"),
         ({"gpu_families": {"windows": ("gfx110X-all",)}}, "no cell on linux"),
         ({"pythons": ("3.99",)}, "no cell on linux"),
@@ -227,19 +221,33 @@ def test_names_the_key_that_a_file_lacks(tmp_path: Path) -> None:
 # --- The verb --------------------------------------------------------------------------------
 
 
-def print_cells(capsys: pytest.CaptureFixture[str], matrix_name: object, platform: Platform) -> Any:
-    """Return the rows of each session that the verb prints."""
+def print_matrix(capsys: pytest.CaptureFixture[str], matrix_name: object, platform: Platform) -> Any:
+    """Return what the verb prints for the noxfile."""
     assert run_verb("ci", "cells", matrix_name, "--platform", platform) == 0
     return json.loads(capsys.readouterr().out)
 
 
-def test_prints_the_rows_of_every_session(capsys: pytest.CaptureFixture[str]) -> None:
-    rows = print_cells(capsys, "ci", "windows")
+def cell_names(printed_matrix: Any, session: str) -> list[str]:
+    return [cell["name"] for cell in printed_matrix["cells"][session]]
 
-    assert rows.keys() == {*MATRIX_SESSIONS, "tests"}
-    assert rows["tests"] == list(TOOL_PYTHONS)
-    assert rows["build_torch"] == [["3.12", "nightly", "gfx110X-all"]]
-    assert rows["test_torch"] == []
+
+def test_prints_the_cells_of_every_session_that_has_some(capsys: pytest.CaptureFixture[str]) -> None:
+    printed_matrix = print_matrix(capsys, "ci", "windows")
+
+    assert printed_matrix["cells"].keys() <= set(MATRIX_SESSIONS)
+    assert "test_torch" not in printed_matrix["cells"]
+    assert cell_names(printed_matrix, "build_torch") == ["gfx110X-all, nightly, Python 3.12"]
+
+
+def test_prints_the_parameters_and_keywords_of_a_cell(capsys: pytest.CaptureFixture[str]) -> None:
+    (cell,) = print_matrix(capsys, "ci", "windows")["cells"]["build_torch"]
+
+    assert cell["parameters"] == {"gpu_family": "gfx110X-all", "torch_ref": "nightly", "python": "3.12"}
+    assert cell["keywords"] == ["nightly", "gfx110X_all", "py312"]
+
+
+def test_prints_the_pythons_that_the_tool_is_tested_on(capsys: pytest.CaptureFixture[str]) -> None:
+    assert print_matrix(capsys, "ci", "linux")["test_pythons"] == list(TOOL_PYTHONS)
 
 
 @pytest.fixture
@@ -249,23 +257,25 @@ def plan_file(tmp_path: Path) -> Path:
     return file
 
 
-def test_prints_the_rows_of_a_plan(plan_file: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    rows = print_cells(capsys, plan_file, "linux")
+@pytest.mark.parametrize("session", ["build_torch", "build_triton", "test_smoke"])
+def test_prints_the_cells_of_a_plan(
+    plan_file: Path, capsys: pytest.CaptureFixture[str], session: str
+) -> None:
+    printed_matrix = print_matrix(capsys, plan_file, "linux")
 
-    expected = [["3.12", "nightly", "gfx94X-dcgpu"], ["3.12", "nightly", "gfx1151"]]
-    assert rows["build_torch"] == expected
-    assert rows["build_triton"] == expected
-    assert rows["test_smoke"] == expected
-    assert rows["tests"] == list(TOOL_PYTHONS)
+    assert cell_names(printed_matrix, session) == [
+        "gfx94X-dcgpu, nightly, Python 3.12",
+        "gfx1151, nightly, Python 3.12",
+    ]
 
 
-def test_prints_the_rows_of_a_plan_on_another_platform(
+def test_prints_the_cells_of_a_plan_on_another_platform(
     plan_file: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    rows = print_cells(capsys, plan_file, "windows")
+    printed_matrix = print_matrix(capsys, plan_file, "windows")
 
-    assert rows["build_triton"] == []
-    assert rows["build_torch"][0] == ["3.12", "nightly", "gfx110X-all"]
+    assert "build_triton" not in printed_matrix["cells"]
+    assert cell_names(printed_matrix, "build_torch")[0] == "gfx110X-all, nightly, Python 3.12"
 
 
 def test_tells_why_a_plan_has_no_cells(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -9,7 +9,7 @@ from types import ModuleType
 import pytest
 
 from core.causes import Cause
-from core.cli import Verb, again, main, this_again
+from core.cli import FailureNote, Verb, main, this_again
 from core.errors import BuildError, InterruptedStageError, MachineError, ProcessError
 from tests.kit.screens import set_reader
 
@@ -55,8 +55,9 @@ class BuildVerb(ModuleType):
 
 @pytest.fixture
 def build(monkeypatch: pytest.MonkeyPatch) -> BuildVerb:
-    """Return the verb that can be imported; the other one cannot."""
+    """Return the verb that can be imported; the other one cannot. nox has called it."""
     verb = BuildVerb()
+    monkeypatch.setenv("NOX_CURRENT_SESSION", "build_torch")
     monkeypatch.setitem(sys.modules, "fake_verbs_build", verb)
     return verb
 
@@ -136,33 +137,6 @@ def test_no_verb_takes_a_misspelt_option(build: BuildVerb, capsys: Capture) -> N
     assert call("build", "torch", "--gpu-famly=cpu") == USAGE_ERROR
 
     assert "'--gpu-family'" in capsys.readouterr().err
-
-
-# The call of nox that does a step again
-
-
-@pytest.mark.parametrize(
-    ("package", "command_line", "command"),
-    [
-        ("pytorch_build", "build torch", "nox -s build_torch"),
-        ("pytorch_build", "build torch --python=/x/.nox/build_torch/bin/python", "nox -s build_torch"),
-        (
-            "pytorch_build",
-            "build torch --python=/x/.nox/build_torch-3-12/bin/python --force",
-            "nox -s build_torch -P 3.12 -- --force",
-        ),
-        ("pytorch_build", "check-wheels --rocm --run-id=7", "nox -s check_rocm -- --run-id=7"),
-        ("pytorch_build", "check-wheels --run-id=7", "nox -s check_wheels -- --run-id=7"),
-        ("sample", "build a+b", "python -m sample build a+b"),
-    ],
-    ids=["session", "its Python", "chosen Python", "most words", "fewer words", "no session"],
-)
-def test_names_the_session_that_does_a_step_again(package: str, command_line: str, command: str) -> None:
-    assert again(package, command_line.split()) == command
-
-
-def test_quotes_the_words_of_a_command() -> None:
-    assert again("sample", ["build", "a b"]) == "python -m sample build 'a b'"
 
 
 # Errors
@@ -273,12 +247,13 @@ def test_leaves_an_error_in_a_file_to_whoever_asked_for_that(
     monkeypatch: pytest.MonkeyPatch,
     capsys: Capture,
 ) -> None:
-    monkeypatch.setenv("FAILURE_FILE", str(tmp_path / "failure.txt"))
+    monkeypatch.setenv("FAILURE_FILE", str(tmp_path / "failure.json"))
     build.fail_with(tool_error)
 
     call("build", "torch")
 
-    assert (tmp_path / "failure.txt").read_text().splitlines() == TOLD
+    note = FailureNote.read(tmp_path / "failure.json")
+    assert note == FailureNote(exit_code=ProcessError.exit_code, message="\n".join(TOLD))
     assert capsys.readouterr().err == "", "it is printed once, by the other one"
 
 
@@ -291,7 +266,7 @@ def test_annotates_the_cause_of_a_tools_error_for_github(
 ) -> None:
     set_reader(monkeypatch, "github")
     # A file has no annotation.
-    monkeypatch.setenv("FAILURE_FILE", str(tmp_path / "failure.txt"))
+    monkeypatch.setenv("FAILURE_FILE", str(tmp_path / "failure.json"))
     build.fail_with(tool_error)
 
     call("build", "torch")

@@ -1,0 +1,429 @@
+"""The pipeline as data: its steps in order, what each needs, and which of them a flow runs.
+
+Flows walk these steps, plans name them, and the jobs of the workflows group them. No function here reads or
+writes anything.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Literal
+
+from core.families import CPU
+
+if TYPE_CHECKING:
+    from core.run.plan import Cell as PlanCell
+    from pytorch_build.refs.torch_refs import TorchRef
+
+Job = Literal[
+    "setup",
+    "build_rocm",
+    "test_rocm",
+    "build_pytorch",
+    "upload",
+    "test_pytorch",
+    "test_torch",
+    "test_report",
+    "promote",
+    "summary",
+]
+
+# What a flow may be told that only some of its steps have an option for.
+Topic = Literal["rocm layout", "policy", "rocm source", "trees", "tested tree", "store", "page"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Step:
+    """One part of the pipeline. Records, plans and pages know it by its name."""
+
+    name: str  # that of nox's session, too
+    job: Job  # the job of the workflows that it is a part of
+    front_door: tuple[str, ...]  # the package, the verb, and what the session gives it besides
+    needs: tuple[str, ...] = ()  # the steps whose results it reads, where a run has them
+    topics: tuple[Topic, ...] = ()
+    component: str | None = None  # what it builds of PyTorch
+    has_environment: bool = False
+    has_cells: bool = False  # whether MATRIX makes a session of each Python, torch ref and GPU family
+    needs_plan: bool = False  # whether only the plan of an event has it
+
+
+STEPS = (
+    Step(
+        name="configure",
+        job="setup",
+        front_door=("ci", "configure"),
+        needs_plan=True,
+    ),
+    Step(
+        name="find_rocm",
+        job="setup",
+        front_door=("ci", "find-rocm"),
+        needs=("configure",),
+        needs_plan=True,
+    ),
+    Step(
+        name="resolve",
+        job="setup",
+        front_door=("pytorch_build", "resolve"),
+        needs=("configure",),
+    ),
+    Step(
+        name="fetch_artifacts",
+        job="build_rocm",
+        front_door=("ci", "fetch-artifacts"),
+        needs=("find_rocm",),
+        needs_plan=True,
+    ),
+    Step(
+        name="build_rocm",
+        job="build_rocm",
+        front_door=("rocm_packaging", "build"),
+        needs=("fetch_artifacts",),
+        topics=("rocm layout",),
+    ),
+    Step(
+        name="check_rocm",
+        job="build_rocm",
+        front_door=("pytorch_build", "check-wheels", "--rocm"),
+        needs=("build_rocm",),
+    ),
+    Step(
+        name="test_rocm",
+        job="test_rocm",
+        front_door=("rocm_packaging", "test"),
+        needs=("build_rocm",),
+        has_environment=True,
+        needs_plan=True,
+    ),
+    Step(
+        name="checkout",
+        job="build_pytorch",
+        front_door=("pytorch_build", "checkout"),
+        needs=("resolve",),
+    ),
+    Step(
+        name="build_triton",
+        job="build_pytorch",
+        front_door=("pytorch_build", "build", "triton"),
+        needs=("checkout",),
+        topics=("policy", "rocm source", "trees"),
+        component="triton",
+        has_environment=True,
+        has_cells=True,
+    ),
+    Step(
+        name="build_torch",
+        job="build_pytorch",
+        front_door=("pytorch_build", "build", "torch"),
+        needs=("checkout", "build_rocm", "build_triton"),
+        topics=("policy", "rocm source", "trees"),
+        component="torch",
+        has_environment=True,
+        has_cells=True,
+    ),
+    Step(
+        name="build_audio",
+        job="build_pytorch",
+        front_door=("pytorch_build", "build", "audio"),
+        needs=("checkout", "build_rocm", "build_triton", "build_torch"),
+        topics=("policy", "rocm source", "trees"),
+        component="audio",
+        has_environment=True,
+        has_cells=True,
+    ),
+    Step(
+        name="build_vision",
+        job="build_pytorch",
+        front_door=("pytorch_build", "build", "vision"),
+        needs=("checkout", "build_rocm", "build_triton", "build_torch"),
+        topics=("policy", "rocm source", "trees"),
+        component="vision",
+        has_environment=True,
+        has_cells=True,
+    ),
+    Step(
+        name="build_apex",
+        job="build_pytorch",
+        front_door=("pytorch_build", "build", "apex"),
+        needs=("checkout", "build_rocm", "build_triton", "build_torch"),
+        topics=("policy", "rocm source", "trees"),
+        component="apex",
+        has_environment=True,
+        has_cells=True,
+    ),
+    Step(
+        name="check_wheels",
+        job="build_pytorch",
+        front_door=("pytorch_build", "check-wheels"),
+        # Whichever of them a ref has.
+        needs=("build_triton", "build_torch", "build_audio", "build_vision", "build_apex"),
+        topics=("policy",),
+    ),
+    Step(
+        name="upload",
+        job="upload",
+        front_door=("ci", "upload"),
+        needs=("build_rocm", "check_wheels"),
+        topics=("store",),
+    ),
+    Step(
+        name="provenance",
+        job="upload",
+        front_door=("ci", "provenance"),
+        needs=("upload",),
+        topics=("store",),
+    ),
+    Step(
+        name="test_smoke",
+        job="test_pytorch",
+        front_door=("pytorch_build", "test-smoke"),
+        needs=("upload",),
+        topics=("rocm source", "store"),
+        has_environment=True,
+        has_cells=True,
+    ),
+    Step(
+        name="test_torch",
+        job="test_torch",
+        front_door=("pytorch_build", "test-torch"),
+        needs=("upload",),
+        topics=("rocm source", "tested tree", "store"),
+        has_environment=True,
+        has_cells=True,
+    ),
+    Step(
+        name="test_report",
+        job="test_report",
+        front_door=("pytorch_build", "test-report"),
+        needs=("test_rocm", "test_smoke", "test_torch"),
+        topics=("store",),
+        needs_plan=True,
+    ),
+    Step(
+        name="stage",
+        job="promote",
+        front_door=("ci", "stage"),
+        needs=("upload",),
+        topics=("store",),
+        needs_plan=True,
+    ),
+    Step(
+        name="promote",
+        job="promote",
+        front_door=("ci", "promote"),
+        needs=("stage", "test_report"),
+        topics=("store",),
+        needs_plan=True,
+    ),
+    Step(
+        name="report",
+        job="summary",
+        front_door=("ci", "report"),
+        needs=("provenance", "test_report", "promote"),
+        topics=("page", "store"),
+    ),
+)
+
+STEPS_BY_NAME: Mapping[str, Step] = MappingProxyType({step.name: step for step in STEPS})
+
+_BUILD_STEPS_BY_COMPONENT = {step.component: step for step in STEPS if step.component is not None}
+
+# A changed tree is built on what another run lends, so these are done only where nothing is lent.
+_LENT_STEPS = (
+    "resolve",
+    "build_rocm",
+    "check_rocm",
+    "checkout",
+    "build_triton",
+    "build_torch",
+    "build_audio",
+    "build_vision",
+    "build_apex",
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class UpToDate:
+    """The answer of a step whose results were made from what its inputs are now."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Pending:
+    """The answer of a step that has work to do, and why."""
+
+    reasons: tuple[str, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Selection:
+    """The steps of a flow, in order, and why others are left out, by their names."""
+
+    steps: tuple[Step, ...]
+    left_out: Mapping[str, str]
+
+
+@dataclass(frozen=True, kw_only=True)
+class FlowOptions:
+    """The options of a flow's steps: those that every step has, and those of each topic."""
+
+    common: tuple[str, ...] = ()
+    by_topic: Mapping[Topic, tuple[str, ...]] = field(default_factory=dict)
+
+    def for_step(self, step: Step) -> tuple[str, ...]:
+        """Return the options of one step."""
+        options = [*self.common]
+        for topic in step.topics:
+            options += self.by_topic.get(topic, ())
+        return tuple(options)
+
+
+@dataclass(frozen=True, kw_only=True)
+class NoxCall:
+    """One call of nox: sessions with the same options."""
+
+    sessions: tuple[str, ...]
+    options: tuple[str, ...]
+
+
+def steps_of_ref(ref: TorchRef, gpu_family: str) -> Selection:
+    """Return the steps from a torch ref to tested wheels of a GPU family, or of ``cpu``."""
+    steps: list[Step] = []
+    left_out: dict[str, str] = {}
+    for step in STEPS:
+        if step.needs_plan:
+            continue
+        reason = _reason_to_leave_out(step, ref, gpu_family)
+        if reason is None:
+            steps.append(step)
+        else:
+            left_out[step.name] = reason
+    return Selection(steps=tuple(steps), left_out=left_out)
+
+
+def _reason_to_leave_out(step: Step, ref: TorchRef, gpu_family: str) -> str | None:
+    """Return why a ref has no use for a step; None where it has."""
+    if step.component is not None:
+        return _reason_not_to_build(step.component, ref, gpu_family)
+    if step.name in {"build_rocm", "check_rocm"}:
+        return _reason_not_to_package_rocm(ref, gpu_family)
+    if step.name == "test_torch":
+        return _reason_not_to_test_torch(ref)
+    return None
+
+
+def _reason_not_to_build(component: str, ref: TorchRef, gpu_family: str) -> str | None:
+    if component not in ref.components:
+        return f"not built for {ref.name}"
+    if component == "triton" and gpu_family == CPU:
+        return "family cpu has no use for triton"
+    return None
+
+
+def _reason_not_to_package_rocm(ref: TorchRef, gpu_family: str) -> str | None:
+    if gpu_family == CPU:
+        return "family cpu has no ROCm"
+
+    # Only a ref that names its version of ROCm brings the artifacts, too.
+    if not ref.rocm_version:
+        return f"ROCm comes from the release index of {gpu_family}"
+    return None
+
+
+def _reason_not_to_test_torch(ref: TorchRef) -> str | None:
+    if "torch" not in ref.components:
+        return f"torch is not built for {ref.name}"
+
+    # Only the sample has a local label, and only its tests take no more than a minute.
+    if not ref.local_label:
+        return "upstream's tests take hours: run it by itself"
+    return None
+
+
+def steps_of_changed_trees(
+    ref: TorchRef,
+    gpu_family: str,
+    *,
+    changed_components: Collection[str],
+    missing_steps: Collection[str],
+) -> Selection:
+    """Return the steps from changed source trees to tested wheels.
+
+    `missing_steps` are those whose results no run can lend, so that they are done here.
+    """
+    selection = steps_of_ref(ref, gpu_family)
+
+    own_steps = {_BUILD_STEPS_BY_COMPONENT[component].name for component in changed_components}
+    own_steps.update(missing_steps)
+
+    steps: list[Step] = []
+    for step in STEPS:
+        if step.name in _LENT_STEPS:
+            is_included = step.name in own_steps
+        elif step.name == "test_torch":
+            # Here they are tests of the changed tree, however long they take.
+            is_included = "torch" in changed_components
+        else:
+            is_included = step in selection.steps
+        if is_included:
+            steps.append(step)
+    return Selection(steps=tuple(steps), left_out={})
+
+
+def lent_components(ref: TorchRef, gpu_family: str, changed_components: Collection[str]) -> Sequence[str]:
+    """Return the components that the builds of changed trees need, in the order in which they are built."""
+    needed_steps: set[str] = set()
+    for component in changed_components:
+        needed_steps.update(_BUILD_STEPS_BY_COMPONENT[component].needs)
+
+    components: list[str] = []
+    for step in steps_of_ref(ref, gpu_family).steps:
+        if step.component is None or step.component in changed_components:
+            continue
+        if step.name in needed_steps:
+            components.append(step.component)
+
+    return components
+
+
+def steps_of_plan_cell(cell: PlanCell) -> Sequence[Step]:
+    """Return the steps of one job of a plan. What was built is uploaded in the job that built it."""
+    steps = [STEPS_BY_NAME[name] for name in cell.sessions]
+    if cell.stage in {"build_rocm", "build_pytorch"}:
+        steps += steps_of_job("upload")
+    return steps
+
+
+def steps_of_job(job: Job) -> Sequence[Step]:
+    """Return the steps that a job of the workflows groups."""
+    return [step for step in STEPS if step.job == job]
+
+
+def nox_calls(steps: Sequence[Step], options: FlowOptions) -> Sequence[NoxCall]:
+    """Return the calls of nox for steps, in order.
+
+    Neighbours with the same options share a call: nox gives what follows ``--`` to all of its sessions.
+    """
+    calls: list[NoxCall] = []
+    for step in steps:
+        step_options = options.for_step(step)
+        if calls and calls[-1].options == step_options:
+            calls[-1] = NoxCall(sessions=(*calls[-1].sessions, step.name), options=step_options)
+        else:
+            calls.append(NoxCall(sessions=(step.name,), options=step_options))
+    return calls
+
+
+def without_leading_up_to_date(
+    steps: Sequence[Step],
+    look: Callable[[Step], UpToDate | Pending],
+) -> Sequence[Step]:
+    """Return the steps without those at the beginning that have nothing to do.
+
+    The first step with work may change the inputs of every later one, so no later one is looked at.
+    """
+    for position, step in enumerate(steps):
+        if isinstance(look(step), Pending):
+            return steps[position:]
+    return ()

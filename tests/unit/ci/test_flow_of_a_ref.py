@@ -1,0 +1,245 @@
+"""`invoke ci` and `invoke change`: from a torch ref, or changed trees, to tested wheels."""
+
+import re
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from ci import flow
+from ci.flow import Changed
+from core.cli.options import Common
+from core.errors import MissingInputError, UsageError
+from pytorch_build.build.build import built
+from tests.kit.builds import LocalRun
+from tests.kit.repos import commit_files
+
+FAMILY = "gfx94X-dcgpu"
+PYTHON = "3.12"
+
+
+@pytest.fixture(autouse=True)
+def _python_is_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let the machine have the Python that flows are asked for."""
+    monkeypatch.setattr(flow, "_runs", f"python{PYTHON}".__eq__)
+
+
+def printed_calls(output: str) -> dict[str, list[str]]:
+    """Return the printed calls of nox: the first session, and the options after the dashes."""
+    calls: dict[str, list[str]] = {}
+    for line in output.splitlines():
+        words = line.split()
+        calls[words[2]] = words[words.index("--") + 1 :]
+    return calls
+
+
+# One ref
+
+
+def dry_run_of_ref(
+    capsys: pytest.CaptureFixture[str], *, policy: str = "", rocm_layout: str = "", **facts: str
+) -> str:
+    """Return the calls of nox that a flow of the sample prints."""
+    common = replace(Common(torch_ref="sample", gpu_family=FAMILY, dry_run=True), **facts)  # type: ignore[arg-type] # texts alone
+    flow.run_ref(common, python=PYTHON, policy=policy, rocm_layout=rocm_layout)
+    return capsys.readouterr().out
+
+
+def test_a_ref_is_one_call_of_nox_and_then_the_page(capsys: pytest.CaptureFixture[str]) -> None:
+    first_line, last_line = dry_run_of_ref(capsys).splitlines()
+
+    assert first_line.startswith("nox -s resolve build_rocm check_rocm checkout build_triton")
+    assert f"test_torch -P {PYTHON} -- --torch-ref=sample" in first_line
+    assert last_line.startswith("nox -s report")
+    assert last_line.endswith("--brief")
+
+
+def test_says_what_a_family_has_no_use_for(capsys: pytest.CaptureFixture[str]) -> None:
+    flow.run_ref(Common(torch_ref="sample", gpu_family="cpu", dry_run=True))
+
+    assert "build_rocm: left out" in capsys.readouterr().err
+
+
+def test_a_layout_is_for_the_packages_of_rocm_alone(capsys: pytest.CaptureFixture[str]) -> None:
+    calls = printed_calls(dry_run_of_ref(capsys, rocm_layout="unsplit"))
+
+    assert [name for name, options in calls.items() if "--rocm-layout=unsplit" in options] == ["build_rocm"]
+
+
+def test_refuses_a_layout_where_no_rocm_is_packaged() -> None:
+    common = Common(torch_ref="sample", gpu_family="cpu", dry_run=True)
+
+    with pytest.raises(UsageError, match="--rocm-layout"):
+        flow.run_ref(common, rocm_layout="split")
+
+
+def test_a_policy_is_for_builds_and_checks(capsys: pytest.CaptureFixture[str]) -> None:
+    lines = dry_run_of_ref(capsys, policy="/mine.toml").splitlines()
+    (limited_line,) = [line for line in lines if "--policy=/mine.toml" in line]
+
+    assert limited_line.startswith(
+        "nox -s build_triton build_torch build_audio build_vision build_apex check_wheels "
+    )
+
+
+def test_builds_leave_their_wheels_at_home_and_upload_takes_them_to_the_store(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    calls = printed_calls(dry_run_of_ref(capsys, store="s3://runs"))
+
+    assert [name for name, options in calls.items() if "--store=s3://runs" in options] == ["upload", "report"]
+
+
+# Changed trees
+
+
+@pytest.fixture
+def torch_tree(tmp_path: Path) -> Path:
+    tree = tmp_path / "My PyTorch"
+    commit_files(tree, {"setup.py": "", "version.txt": "2.11.0a0\n"})
+    return tree
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> LocalRun:
+    return LocalRun(root=tmp_path)
+
+
+def dry_run_of_change(run: LocalRun, changed: Changed, *, gpu_family: str = FAMILY) -> None:
+    flow.run_trees(run.common(gpu_family=gpu_family, dry_run=True), changed, python=PYTHON)
+
+
+@pytest.mark.processes
+def test_a_changed_tree_is_built_on_what_another_run_lends(
+    run: LocalRun, torch_tree: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run.rocm()
+    run.built("triton")
+
+    dry_run_of_change(run, Changed(trees={"torch": torch_tree}))
+
+    output = capsys.readouterr()
+    assert list(printed_calls(output.out)) == [
+        "build_torch",
+        "check_wheels",
+        "test_smoke",
+        "test_torch",
+        "report",
+    ]
+    assert "borrowed from run local" in output.err
+
+
+@pytest.mark.processes
+def test_builds_first_what_no_run_lends(
+    run: LocalRun, torch_tree: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    dry_run_of_change(run, Changed(trees={"torch": torch_tree}))
+
+    calls = printed_calls(capsys.readouterr().out)
+    assert list(calls)[:2] == ["build_rocm", "build_triton"]
+
+
+@pytest.mark.processes
+def test_family_cpu_needs_neither_rocm_nor_triton(
+    run: LocalRun, torch_tree: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    dry_run_of_change(run, Changed(trees={"torch": torch_tree}), gpu_family="cpu")
+
+    assert next(iter(printed_calls(capsys.readouterr().out))) == "build_torch"
+
+
+@pytest.mark.processes
+def test_a_changed_tree_has_a_run_of_its_own(
+    run: LocalRun, torch_tree: Path, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    changed = Changed(trees={"torch": torch_tree})
+
+    dry_run_of_change(run, changed)
+
+    assert re.fullmatch("local-my-pytorch-[0-9a-f]{8}", changed.run_id)
+    for options in printed_calls(capsys.readouterr().out).values():
+        assert f"--run-id={changed.run_id}" in options
+    assert not (tmp_path / "out" / f"{changed.run_id}-linux").exists()
+
+
+@pytest.mark.processes
+def test_builds_and_tests_take_rocm_from_the_run_that_lends_it(
+    run: LocalRun, torch_tree: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run.rocm()
+    run.built("triton")
+
+    dry_run_of_change(run, Changed(trees={"torch": torch_tree}))
+
+    calls = printed_calls(capsys.readouterr().out)
+    named = {name for name, options in calls.items() if "--rocm-run-id=local" in options}
+    assert named == {"build_torch", "test_smoke", "test_torch"}
+
+
+@pytest.mark.processes
+def test_says_how_much_of_a_tree_is_edited(
+    run: LocalRun, torch_tree: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (torch_tree / "new.py").write_text("")
+
+    dry_run_of_change(run, Changed(trees={"torch": torch_tree}))
+
+    assert "edited tree, 1 file differs" in capsys.readouterr().err
+
+
+@pytest.mark.processes
+def test_a_borrowed_wheel_is_in_the_run_that_borrows_it(
+    run: LocalRun, torch_tree: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run.rocm()
+    run.built("triton")
+    changed = Changed(trees={"torch": torch_tree})
+    monkeypatch.setattr(flow, "run_steps", lambda *_arguments, **_options: None)
+
+    flow.run_trees(run.common(gpu_family=FAMILY), changed, python=PYTHON)
+
+    assert built(run.context(run_id=changed.run_id), "cp312", "triton") is not None
+
+
+@pytest.mark.processes
+def test_takes_rocm_from_where_the_lent_torch_had_it(
+    run: LocalRun, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    tree = tmp_path / "audio"
+    commit_files(tree, {"setup.py": ""})
+    torch = run.built("torch", run_id="77")
+    run.record(
+        "build_torch",
+        torch,
+        inputs={"rocm": ["7.1", "split", {}]},
+        details={"rocm_options": ["--extra-index-url", "https://rocm.invalid/", "--find-links", "/packages"]},
+        torch_ref="sample",
+        python="cp312",
+        run_id="77",
+    )
+
+    dry_run_of_change(run, Changed(trees={"audio": tree}, lender="77"))
+
+    options = printed_calls(capsys.readouterr().out)["build_triton"]
+    for option in (
+        "--rocm-version=7.1",
+        "--rocm-index-url=https://rocm.invalid/",
+        "--rocm-find-links=/packages",
+    ):
+        assert option in options
+
+
+@pytest.mark.processes
+def test_names_a_lender_that_has_nothing(run: LocalRun, torch_tree: Path) -> None:
+    with pytest.raises(MissingInputError, match="77"):
+        dry_run_of_change(run, Changed(trees={"torch": torch_tree}, lender="77"))
+
+
+@pytest.mark.processes
+def test_refuses_a_run_of_others_for_a_changed_tree(run: LocalRun, torch_tree: Path) -> None:
+    with pytest.raises(UsageError) as raised:
+        flow.run_trees(
+            run.common(gpu_family=FAMILY, run_id="mine"), Changed(trees={"torch": torch_tree}), python=PYTHON
+        )
+
+    assert "local-mine" in raised.value.hint

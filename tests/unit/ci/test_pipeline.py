@@ -1,0 +1,224 @@
+from collections.abc import Sequence
+from dataclasses import replace
+
+import pytest
+
+from ci import pipeline
+from ci.pipeline import STEPS, FlowOptions, NoxCall, Pending, Step, UpToDate
+from core.run.plan import Cell as PlanCell
+from pytorch_build.build.build import NEEDS
+from pytorch_build.refs.torch_refs import TorchRef, load_refs
+
+GPU_FAMILY = "gfx94X-dcgpu"
+
+
+def find_ref(name: str) -> TorchRef:
+    return load_refs(platform="linux")[name]
+
+
+def names_of(steps: Sequence[Step]) -> list[str]:
+    return [step.name for step in steps]
+
+
+# The steps as data
+
+
+def test_every_step_comes_after_what_it_needs() -> None:
+    earlier_names: set[str] = set()
+    for step in STEPS:
+        assert set(step.needs) <= earlier_names, step.name
+        earlier_names.add(step.name)
+
+
+def test_no_two_steps_have_the_same_name() -> None:
+    assert len(pipeline.STEPS_BY_NAME) == len(STEPS)
+
+
+@pytest.mark.parametrize("component", NEEDS)
+def test_builds_need_the_components_that_they_are_built_on(component: str) -> None:
+    step = pipeline.STEPS_BY_NAME[f"build_{component}"]
+    needed_components = [need.removeprefix("build_") for need in step.needs if need.startswith("build_")]
+
+    assert tuple(name for name in needed_components if name != "rocm") == NEEDS[component]
+
+
+def test_the_steps_of_a_job_stand_together() -> None:
+    jobs = [step.job for step in STEPS]
+
+    assert jobs == [job for job in dict.fromkeys(jobs) for _step in pipeline.steps_of_job(job)]
+
+
+# The steps of a torch ref
+
+
+def test_the_sample_goes_through_everything_that_needs_no_plan() -> None:
+    selection = pipeline.steps_of_ref(find_ref("sample"), GPU_FAMILY)
+
+    assert selection.left_out == {}
+    assert names_of(selection.steps) == [step.name for step in STEPS if not step.needs_plan]
+
+
+def test_a_ref_takes_rocm_from_an_index_and_leaves_hours_of_tests_to_the_user() -> None:
+    selection = pipeline.steps_of_ref(find_ref("nightly"), GPU_FAMILY)
+
+    assert selection.left_out == {
+        "build_rocm": f"ROCm comes from the release index of {GPU_FAMILY}",
+        "check_rocm": f"ROCm comes from the release index of {GPU_FAMILY}",
+        "test_torch": "upstream's tests take hours: run it by itself",
+    }
+
+
+def test_family_cpu_has_neither_rocm_nor_triton() -> None:
+    selection = pipeline.steps_of_ref(find_ref("sample"), "cpu")
+
+    assert selection.left_out == {
+        "build_rocm": "family cpu has no ROCm",
+        "check_rocm": "family cpu has no ROCm",
+        "build_triton": "family cpu has no use for triton",
+    }
+
+
+def test_builds_only_the_components_of_a_ref() -> None:
+    ref = replace(find_ref("sample"), components=("triton", "torch"))
+
+    selection = pipeline.steps_of_ref(ref, GPU_FAMILY)
+
+    assert set(selection.left_out) == {"build_audio", "build_vision", "build_apex"}
+    assert selection.left_out["build_apex"] == "not built for sample"
+
+
+# The steps of changed trees
+
+
+def steps_of_change(*changed_components: str, missing_steps: Sequence[str] = ()) -> list[str]:
+    selection = pipeline.steps_of_changed_trees(
+        find_ref("sample"),
+        GPU_FAMILY,
+        changed_components=changed_components,
+        missing_steps=missing_steps,
+    )
+    return names_of(selection.steps)
+
+
+def test_a_changed_tree_of_torch_is_built_and_tested_by_its_own_tests() -> None:
+    assert steps_of_change("torch") == [
+        "build_torch",
+        "check_wheels",
+        "upload",
+        "provenance",
+        "test_smoke",
+        "test_torch",
+        "report",
+    ]
+
+
+def test_a_changed_tree_of_another_component_is_not_tested_by_those_of_torch() -> None:
+    steps = steps_of_change("audio")
+
+    assert steps[0] == "build_audio"
+    assert "test_torch" not in steps
+
+
+def test_builds_first_what_no_run_can_lend() -> None:
+    steps = steps_of_change("torch", missing_steps=["build_triton", "check_rocm", "build_rocm"])
+
+    assert steps[:4] == ["build_rocm", "check_rocm", "build_triton", "build_torch"]
+
+
+@pytest.mark.parametrize(
+    ("changed_components", "components"),
+    [
+        (["triton"], []),
+        (["torch"], ["triton"]),
+        (["vision"], ["triton", "torch"]),
+        (["vision", "torch"], ["triton"]),
+    ],
+)
+def test_borrows_the_components_below_the_changed_ones(
+    changed_components: list[str], components: list[str]
+) -> None:
+    assert pipeline.lent_components(find_ref("sample"), GPU_FAMILY, changed_components) == components
+
+
+def test_family_cpu_borrows_no_triton() -> None:
+    assert pipeline.lent_components(find_ref("sample"), "cpu", ["audio"]) == ["torch"]
+
+
+# The steps of a plan's cell
+
+
+def make_plan_cell(*sessions: str, stage: str) -> PlanCell:
+    return PlanCell.model_validate(
+        {
+            "name": "gfx94X-dcgpu, nightly, Python 3.12",
+            "platform": "linux",
+            "stage": stage,
+            "sessions": sessions,
+            "runner": "ubuntu-24.04",
+            "gpu_family": GPU_FAMILY,
+            "artifact_group": GPU_FAMILY,
+            "reason": "a test",
+        }
+    )
+
+
+def test_uploads_in_the_job_that_built() -> None:
+    cell = make_plan_cell("build_torch", "check_wheels", stage="build_pytorch")
+
+    assert names_of(pipeline.steps_of_plan_cell(cell)) == [
+        "build_torch",
+        "check_wheels",
+        "upload",
+        "provenance",
+    ]
+
+
+def test_a_job_of_tests_uploads_nothing_more() -> None:
+    cell = make_plan_cell("test_smoke", stage="test_pytorch")
+
+    assert names_of(pipeline.steps_of_plan_cell(cell)) == ["test_smoke"]
+
+
+# Calls of nox
+
+
+OPTIONS = FlowOptions(common=("--run-id=17",), by_topic={"policy": ("--policy=limits.toml",)})
+
+
+def test_a_step_gets_the_common_options_and_those_of_its_topics() -> None:
+    assert OPTIONS.for_step(pipeline.STEPS_BY_NAME["check_rocm"]) == ("--run-id=17",)
+    assert OPTIONS.for_step(pipeline.STEPS_BY_NAME["check_wheels"]) == ("--run-id=17", "--policy=limits.toml")
+    assert OPTIONS.for_step(pipeline.STEPS_BY_NAME["upload"]) == ("--run-id=17",)
+
+
+def test_neighbours_with_the_same_options_share_a_call() -> None:
+    names = ["check_rocm", "checkout", "build_torch", "check_wheels", "upload", "test_smoke"]
+    steps = [pipeline.STEPS_BY_NAME[name] for name in names]
+
+    assert pipeline.nox_calls(steps, OPTIONS) == [
+        NoxCall(sessions=("check_rocm", "checkout"), options=("--run-id=17",)),
+        NoxCall(sessions=("build_torch", "check_wheels"), options=("--run-id=17", "--policy=limits.toml")),
+        NoxCall(sessions=("upload", "test_smoke"), options=("--run-id=17",)),
+    ]
+
+
+# Steps that are up to date
+
+
+def test_runs_everything_from_the_first_step_with_work_on() -> None:
+    looked_at: list[str] = []
+
+    def look(step: Step) -> UpToDate | Pending:
+        looked_at.append(step.name)
+        if step.name == "fetch_artifacts":
+            return Pending(reasons=("it was not done yet",))
+        return UpToDate()
+
+    steps = pipeline.without_leading_up_to_date(STEPS, look)
+
+    assert looked_at == ["configure", "find_rocm", "resolve", "fetch_artifacts"]
+    assert steps == STEPS[3:]
+
+
+def test_runs_nothing_where_every_step_is_up_to_date() -> None:
+    assert pipeline.without_leading_up_to_date(STEPS, lambda _step: UpToDate()) == ()

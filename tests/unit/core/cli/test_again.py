@@ -1,0 +1,49 @@
+"""The command that a front door prints to do a step again."""
+
+import pytest
+
+from core.cli import again
+
+WORDS = ["build", "torch", "--python=/nox/build_torch/bin/python", "--torch-ref", "sample"]
+
+
+@pytest.fixture(autouse=True)
+def _outside_nox(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("NOX_CURRENT_SESSION", raising=False)
+
+
+def test_names_the_session_with_the_options_of_its_user(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("NOX_CURRENT_SESSION", "build_torch")
+
+    assert again("pytorch_build", WORDS) == "nox -s build_torch -- --torch-ref sample"
+
+
+def test_names_the_python_that_the_user_chose(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("NOX_CURRENT_SESSION", "build_torch-3.12")
+
+    assert again("pytorch_build", WORDS) == "nox -s build_torch -P 3.12 -- --torch-ref sample"
+
+
+def test_names_the_python_of_a_cell(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("NOX_CURRENT_SESSION", "build_torch(gfx94X-dcgpu, release/2.12, Python 3.13)")
+
+    assert again("pytorch_build", WORDS) == "nox -s build_torch -P 3.13 -- --torch-ref sample"
+
+
+def test_leaves_the_dashes_out_where_the_user_gave_no_options(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("NOX_CURRENT_SESSION", "upload")
+
+    assert again("ci", ["upload"]) == "nox -s upload"
+
+
+def test_leaves_out_the_option_that_a_session_gives_by_itself(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("NOX_CURRENT_SESSION", "check_rocm")
+
+    assert (
+        again("pytorch_build", ["check-wheels", "--rocm", "--run-id=17"])
+        == "nox -s check_rocm -- --run-id=17"
+    )
+
+
+def test_names_the_front_door_itself_outside_nox() -> None:
+    assert again("ci", ["upload", "--run-id", "1 7"]) == "python -m ci upload --run-id '1 7'"
