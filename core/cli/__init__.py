@@ -184,7 +184,7 @@ def exit_code(work: Callable[[], object]) -> int:
 
 
 def this_again(*more_options: str) -> str:
-    """Return the call that does once more what this process does, with more options; "" where none was made."""
+    """Return the call that does again what this process does, with more options; "" outside a front door."""
     package, words = _CALL.get()
     return again(package, [*words, *more_options]) if package else ""
 
