@@ -12,9 +12,11 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Literal
 
 from core.families import CPU
+from core.status import Pending
 
 if TYPE_CHECKING:
     from core.run.plan import Cell as PlanCell
+    from core.status import Status
     from pytorch_build.refs.torch_refs import TorchRef
 
 Job = Literal[
@@ -245,18 +247,6 @@ _LENT_STEPS = (
 
 
 @dataclass(frozen=True, kw_only=True)
-class UpToDate:
-    """The answer of a step whose results were made from what its inputs are now."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Pending:
-    """The answer of a step that has work to do, and why."""
-
-    reasons: tuple[str, ...]
-
-
-@dataclass(frozen=True, kw_only=True)
 class Selection:
     """The steps of a flow, in order, and why others are left out, by their names."""
 
@@ -417,7 +407,7 @@ def nox_calls(steps: Sequence[Step], options: FlowOptions) -> Sequence[NoxCall]:
 
 def without_leading_up_to_date(
     steps: Sequence[Step],
-    look: Callable[[Step], UpToDate | Pending],
+    look: Callable[[Step], Status],
 ) -> Sequence[Step]:
     """Return the steps without those at the beginning that have nothing to do.
 

@@ -239,7 +239,6 @@ class _Screen:
 
     def __init__(self) -> None:
         self.verbose = self.folded = False  # whether all is echoed; whether it stands in a fold
-        self.held: list[str] | None = None  # what is not printed before it is known to count
         self._lock = threading.RLock()
         self._steps: list[Step] = []
         self._drawn: list[str] = []
@@ -248,9 +247,6 @@ class _Screen:
     def write(self, text: str, stream: TextIO | None = None) -> None:
         """Write lines, to standard error unless a stream is given."""
         with self._lock:
-            if self.held is not None:
-                self.held.append(text)
-                return
             self._draw([])
             print(text, file=stream or sys.stderr, flush=True)
             self.refresh()
@@ -377,7 +373,7 @@ def counted(count: int, what: str) -> str:
 
 def table(columns: Sequence[str], rows: Sequence[Sequence[str]], *, title: str = "") -> None:
     """Print a table, or where a terminal is too narrow, its cells; nothing that is copied is broken."""
-    if not rows or (SCREEN.held is not None and not echoes()):  # what nothing was done for was told before
+    if not rows:
         return
     every = [[mask(str(cell)) for cell in row] for row in (columns, *rows)]
     widths = [max(map(len, column)) for column in zip(*every, strict=True)]

@@ -44,29 +44,6 @@ class Completed:
     stderr: str
 
 
-class WorkLeft(BaseException):
-    """Ends a look at a session where its work would begin; no error, so that nothing handles it as one."""
-
-
-@contextmanager
-def looking(programs: Path | None) -> Iterator[None]:
-    """Only look, with these `programs` first; what is printed meanwhile counts where there is no work."""
-    held: list[str] = []
-    path, console.SCREEN.held = os.environ.get("PATH", ""), held
-    os.environ["PATH"] = f"{programs}{os.pathsep}{path}" if programs else path
-    try:
-        yield
-    finally:
-        os.environ["PATH"], console.SCREEN.held = path, None
-    console.result("\n".join(held))
-
-
-def work() -> None:
-    """Begin work, which a look leaves to the session."""
-    if console.SCREEN.held is not None:
-        raise WorkLeft
-
-
 def handed_on(**changes: str | None) -> dict[str, str]:
     """Return what upstream's code gets of this process's environment, with `changes` as in `inherited`."""
     from core.environment import allowed  # no part of the server
@@ -122,7 +99,6 @@ def run(
     (default: the stage's), and where there is none, printed by itself. `hint` is the next action if it fails;
     the log's first error goes with it.
     """
-    work()
     words = [str(word) for word in argv]
     said = f"+ {shlex.join(words)}" + (f"  (in {cwd})" if cwd else "")
     log = log or _LOG.get()

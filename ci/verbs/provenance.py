@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import argparse
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from core import console
 from core.cli.options import add_group, add_platform, add_store_names, common_from
+from core.status import Status, UpToDate
 from core.stores import Store
 
 if TYPE_CHECKING:
@@ -27,6 +29,18 @@ def run(arguments: argparse.Namespace) -> None:
     common = common_from(arguments)
     store, group = common.open_store(), arguments.artifact_group or common.artifact_group
     report(store, write_provenance(store, common.outputs, group))
+
+
+def look(arguments: argparse.Namespace) -> Status:
+    """Return whether a statement, or the bill of materials, would change. Nothing is changed."""
+    from ci.provenance.statements import write_provenance
+
+    common = replace(common_from(arguments), dry_run=True)
+    store, group = common.open_store(), arguments.artifact_group or common.artifact_group
+    written = write_provenance(store, common.outputs, group)
+    if isinstance(common.planned_status, UpToDate):
+        report(store, written)
+    return common.planned_status
 
 
 def report(store: Store, written: Written) -> None:

@@ -16,6 +16,7 @@ from core import console
 from core.cli.options import Common, add_platform, common_from
 from core.errors import FatalError, MissingInputError
 from core.run import RunOutputs
+from core.status import Pending, Status, UpToDate
 from core.stores.location import holding
 
 if TYPE_CHECKING:
@@ -56,6 +57,26 @@ def run(arguments: argparse.Namespace) -> None:
         store.put_bytes(key, render(page).encode())
         console.say(f"page     {store.url_of(key)}")
     console.done(text.verdict(page))
+
+
+def look(arguments: argparse.Namespace) -> Status:
+    """Return whether the run's page would say anything else. Nothing is changed."""
+    from ci.report.html import render
+
+    common = common_from(arguments)
+    page = _made(arguments, common)
+    whole = replace(common, gpu_family="", torch_ref="")
+    whole_page = page if whole == common else _made(arguments, whole)
+
+    store = common.open_store()
+    key = page_key(common.outputs)
+    if store.find(key) is None or store.read(key) != render(whole_page).encode():
+        return Pending(reasons=("the page was not written yet, or is out of date",))
+
+    _tell_places(common, page)
+    console.say(f"page     {store.url_of(key)}")
+    console.done(text.verdict(page))
+    return UpToDate()
 
 
 def _made(arguments: argparse.Namespace, common: Common) -> Page:
@@ -107,13 +128,18 @@ def tell(common: Common, page: Page, *, brief: bool = False) -> None:
     for problem in page.problems:
         more = f" and {len(problem.also)} more" if problem.also else ""
         console.error(text.spelt(f"{problem.where}{more}: {problem.what}"))
+    _tell_places(common, page)
+    console.summary(text.markdown(page))
+
+
+def _tell_places(common: Common, page: Page) -> None:
+    """Print where wheels, their index and their records lie."""
     store, outputs = common.open_for_reading(), common.outputs
-    wheels = {one.cell.group for one in page.wheels}
+    groups_with_wheels = {wheel.cell.group for wheel in page.wheels}
     for group in page.groups:
         prefix = outputs.python_prefix(group.name)
         place = holding(store, f"{prefix}/{PAGE}").url
-        if group.name in wheels:
+        if group.name in groups_with_wheels:
             console.say(f"wheels   {place}/{prefix}/")
             console.say(f"index    {place}/{prefix}/{PAGE}  (pip install --find-links)")
         console.say(f"records  {place}/{outputs.manifests_prefix(group.name)}/")
-    console.summary(text.markdown(page))

@@ -18,6 +18,7 @@ from core import console, files
 from core.cli import options
 from core.errors import FatalError, UsageError, nearest
 from core.run import RunOutputs
+from core.status import Status, UpToDate
 from core.stores.location import answers, open_store
 
 if TYPE_CHECKING:
@@ -75,6 +76,18 @@ def run(arguments: argparse.Namespace) -> None:
     if put:
         write_pages(common, put)
         tell(common, put)
+
+
+def look(arguments: argparse.Namespace) -> Status:
+    """Return whether the run in the default store would change the one that is named. Nothing is changed."""
+    common = options.common_from(arguments)
+    planning = replace(common, dry_run=True)
+    group = arguments.artifact_group or common.artifact_group
+    uploaded = upload_from(planning, kinds(arguments.what), group, arguments.source)
+    write_pages(planning, uploaded)
+    if isinstance(planning.planned_status, UpToDate):
+        tell(common, uploaded)
+    return planning.planned_status
 
 
 def kinds(what: str) -> Sequence[str]:

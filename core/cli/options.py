@@ -17,6 +17,7 @@ from typing import Any, get_args
 from core import console
 from core.errors import MissingInputError, UsageError, nearest
 from core.run import LOCAL_RUN, PLAIN, Platform, RunOutputs, group_name, this_platform
+from core.status import Status
 from core.stores import Store
 from core.stores.location import DryRunStore, OverlayStore, open_store
 
@@ -85,13 +86,18 @@ class Common:
         """Open the store that is written to; of a dry run the same each time, as it keeps its plan there."""
         return self._planned if self.dry_run else open_store(self.store, root=self.root)
 
+    @property
+    def planned_status(self) -> Status:
+        """Whether the dry run that has used this store would have changed it."""
+        return self._planned.status
+
     @functools.cached_property
-    def _planned(self) -> Store:
+    def _planned(self) -> DryRunStore:
         if self.unread:
             from core.stores.directory import DirectoryStore
 
             return DryRunStore(DirectoryStore(Path("/nothing")), named=self.store)
-        return open_store(self.store, root=self.root, dry_run=True)
+        return DryRunStore(open_store(self.store, root=self.root))
 
     @property
     def address(self) -> str:

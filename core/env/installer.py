@@ -302,6 +302,14 @@ def digest_of_calls(target: Interpreter, calls: Sequence[Install], *, salt: obje
     )
 
 
+def is_filled(target: Interpreter, digest: str) -> bool:
+    """Return whether an environment holds what has this digest."""
+    marker = target.prefix / MARKER
+    if not marker.is_file():
+        return False
+    return bool(json.loads(marker.read_text(encoding="utf-8"))["digest"] == digest)
+
+
 @contextmanager
 def prepared(
     target: Interpreter,
@@ -321,12 +329,10 @@ def prepared(
     # beside the environment, because emptying it would take a lock inside with it
     beside = target.prefix.parent / f".{target.prefix.name}"
     with files.locked(Path(f"{beside}.lock"), what=str(target.prefix)):
-        marker = target.prefix / MARKER
-        known = json.loads(marker.read_text(encoding="utf-8"))["digest"] if marker.is_file() else ""
-        if known == digest and not force:
+        if is_filled(target, digest) and not force:
             console.echo(f"environment {target.prefix}: unchanged")
         else:
-            process.work()
+            marker = target.prefix / MARKER
             with console.group(f"environment {target.prefix.name}"), process.logged(Path(f"{beside}.log")):
                 marker.unlink(missing_ok=True)
                 make(target.prefix, target.base_executable, backend)

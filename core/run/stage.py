@@ -3,7 +3,7 @@
 import json
 import re
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -15,6 +15,7 @@ from core.data import compact
 from core.errors import InterruptedStageError, StoreError, fatal, origin
 from core.run import RunOutputs, records
 from core.run.records import Cell, FileRecord, Record
+from core.status import Pending, Status, UpToDate
 from core.stores import Store
 from core.stores.location import OverlayStore
 from core.wheel import distributions
@@ -62,13 +63,31 @@ class Stage:
         return self.common.outputs
 
 
+def look(stage: Stage, inputs: Mapping[str, Any]) -> Status:
+    """Return whether a stage has work to do, and say so where it has none. Nothing is changed."""
+    store = stage.store
+    record = records.read(store, stage.outputs, stage.artifact_group, _record_name(stage))
+    if stage.common.force:
+        return Pending(reasons=_changes(stage, inputs, record))
+
+    if record is None or not _holds(store, record, files.digest_of(inputs)):
+        return Pending(reasons=_changes(stage, inputs, record))
+
+    failed_key = stage.outputs.record_key(stage.artifact_group, f"{record.name}.failed")
+    if store.find(failed_key) is not None:
+        return Pending(reasons=("it has failed since it was done",))
+
+    _say_unchanged(stage)
+    return UpToDate()
+
+
 def perform(
     stage: Stage,
     inputs: Mapping[str, Any],
     work: Callable[[], Made],
     *,
     so_far: Mapping[str, Any] | None = None,
-) -> Record | Sequence[str]:
+) -> Record | Pending:
     """Do a stage's work, unless a record says that it was done from the same inputs.
 
     The record may be this cell's or another's of the same stage and group, and lie here or where CI
@@ -76,35 +95,52 @@ def perform(
     recorded first, with what `work` has put into `so_far`. A dry run that leaves work undone returns why it
     would do it.
     """
-    store, name = stage.store, records.record_name(stage.name, stage.cell)
-    before = records.read(store, stage.outputs, stage.artifact_group, name)
+    store = stage.store
     digest = files.digest_of(inputs)
-    made: Record | None = None
+    previous_record = records.read(store, stage.outputs, stage.artifact_group, _record_name(stage))
+
+    record: Record | None = None
     if not stage.common.force:
-        if before is not None and _holds(store, before, digest):
-            console.done(f"{stage.name}: unchanged, nothing to do (--force does it again)")
-            return _finished(stage, before)
-        made = _taken(stage, digest)
-    if made is None:
+        if previous_record is not None and _holds(store, previous_record, digest):
+            _say_unchanged(stage)
+            return _finished(stage, previous_record)
+        record = _taken(stage, digest)
+
+    if record is None:
         if stage.common.dry_run:
-            reasons = _changes(stage, inputs, before)
+            reasons = _changes(stage, inputs, previous_record)
             for reason in reasons:
                 console.say(f"{stage.name}: would run: {reason}")
-            return reasons
-        known = {"inputs": dict(inputs), "input_digest": digest}
-        ninja = before.details.get("ninja", ()) if before else ()
-        with console.as_last_time(before.seconds if before else 0, [one["edges"] for one in ninja]):
-            made = _worked(stage, known, work, so_far)
-    _withdraw_old(stage, before, made.files)
-    return _finished(stage, made)
+            return Pending(reasons=reasons)
+
+        seconds = previous_record.seconds if previous_record else 0
+        ninja_runs = previous_record.details.get("ninja", ()) if previous_record else ()
+        with console.as_last_time(seconds, [ninja_run["edges"] for ninja_run in ninja_runs]):
+            known = {"inputs": dict(inputs), "input_digest": digest}
+            record = _worked(stage, known, work, so_far)
+
+    _withdraw_old(stage, previous_record, record.files)
+    return _finished(stage, record)
 
 
-def _changes(stage: Stage, inputs: Mapping[str, Any], before: Record | None) -> Sequence[str]:
+def _record_name(stage: Stage) -> str:
+    return records.record_name(stage.name, stage.cell)
+
+
+def _say_unchanged(stage: Stage) -> None:
+    console.done(f"{stage.name}: unchanged, nothing to do (--force does it again)")
+
+
+def _changes(stage: Stage, inputs: Mapping[str, Any], before: Record | None) -> tuple[str, ...]:
     """Say why a stage would do its work: what is not as in the record from before."""
     if before is None:
         return ("it was not done yet",)
-    found = tuple(_differences("", before.inputs, json.loads(json.dumps(inputs, default=str))))
-    return found or ("--force asks for it" if stage.common.force else "what it made is not there as it was",)
+    differences = tuple(_differences("", before.inputs, json.loads(json.dumps(inputs, default=str))))
+    if differences:
+        return differences
+    if stage.common.force:
+        return ("--force asks for it",)
+    return ("what it made is not there as it was",)
 
 
 def _differences(where: str, old: object, new: object) -> Iterator[str]:
@@ -135,7 +171,6 @@ def _worked(
     stage: Stage, known: Mapping[str, Any], work: Callable[[], Made], so_far: Mapping[str, Any] | None
 ) -> Record:
     """Do the work and put its files into the run; record what is `known` of it, and what ends it early."""
-    process.work()
     store, outputs, group = stage.store, stage.outputs, stage.artifact_group
     started, clock = records.now(), time.monotonic()
 
@@ -196,7 +231,6 @@ def _taken(stage: Stage, digest: str) -> Record | None:
     store, record = found
     files_here = record.files
     if store.url != here.url and not stage.common.dry_run:
-        process.work()
         with console.group(f"{stage.name}: fetching what was made from the same inputs"):
             files_here = tuple(_fetched(stage, store, one) for one in record.files)
     console.done(

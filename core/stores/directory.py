@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import BinaryIO, Unpack
 from urllib.parse import quote
 
-from core import files, process, stores
+from core import files, stores
 
 _DIGESTS, _MEMORY = ".digests", ".known"
 
@@ -125,7 +125,6 @@ class DirectoryStore:
                     return "unchanged"
                 if not replace:
                     raise stores.refuse_other_bytes(key, self.url)
-            process.work()
             # a part of a store may be mounted from elsewhere
             near = within.stat().st_dev == folder.stat().st_dev
             files.link_or_copy(source, path, within=within if near else None)
@@ -144,7 +143,6 @@ class DirectoryStore:
                 raise stores.refuse_other_bytes(key, self.url)
             if how.get("if_match") not in (None, present.etag if present else ""):
                 raise stores.conflict(key, self.url)
-            process.work()
             # of a process that was killed the next one that writes this key takes what it left
             half = path.with_name(f".{path.name}.half")
             with files.writing(path):
@@ -168,8 +166,6 @@ class DirectoryStore:
 
     def delete(self, key: str) -> None:
         """Delete an object and its remembered digest."""
-        if self._path(key).exists():
-            process.work()
         self._path(key).unlink(missing_ok=True)
         if self._digests.pop(key, "") or self._memory(key).is_file():
             self._remember(key, "", "")

@@ -12,6 +12,7 @@ from urllib.parse import urlsplit
 
 from core import console, files
 from core.errors import FatalError, UsageError
+from core.status import Pending, Status, UpToDate
 from core.stores import Condition, Content, Outcome, Store, Stored, refuse_other_bytes, require_digest, whole
 
 _PATIENCE = 5.0  # seconds, instead of many retries, on a machine without a network
@@ -56,6 +57,14 @@ class DryRunStore:
     store: Store
     named: str = ""
     _planned: dict[str, tuple[Stored, _Planned]] = field(default_factory=dict, compare=False, repr=False)
+    _deleted: set[str] = field(default_factory=set, compare=False, repr=False)
+
+    @property
+    def status(self) -> Status:
+        """Whether anything that was done on it would have changed the store behind."""
+        changes = [f"{key} would be written" for key in sorted(self._planned)]
+        changes += [f"{key} would be deleted" for key in sorted(self._deleted)]
+        return Pending(reasons=tuple(changes)) if changes else UpToDate()
 
     @property
     def url(self) -> str:
@@ -141,6 +150,7 @@ class DryRunStore:
     def delete(self, key: str) -> None:
         """Print the deletion of an object that is there."""
         if self._planned.pop(key, None) or self.store.find(key) is not None:
+            self._deleted.add(key)
             console.say(f"would delete {self.url}/{key}")
 
     def _plan(

@@ -23,6 +23,7 @@ from pytorch_build.refs.torch_refs import DISTRIBUTIONS, ProjectSource
 
 if TYPE_CHECKING:
     from core.env import Interpreter
+    from core.status import Pending
     from pytorch_build.build.cache import CompilerCache
     from pytorch_build.check import Policy
     from pytorch_build.context import Context
@@ -180,7 +181,7 @@ def stage_of(build: Build) -> stage.Stage:
     )
 
 
-def perform(build: Build) -> records.Record | Sequence[str]:
+def perform(build: Build) -> records.Record | Pending:
     """Build one wheel into the run's outputs, unless a record says that nothing has changed, or say why."""
     run, metrics, known = stage_of(build), Metrics(), inputs(build)
 

@@ -10,7 +10,7 @@ from collections.abc import Callable, Container, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from core import console, process
+from core import console
 from core.cli.options import Common, environment
 from core.data import parse_json
 from core.errors import MissingInputError, SourceError, StoreError, UsageError
@@ -70,6 +70,14 @@ def stored_lock(context: Context, *, renewed: bool = False) -> SourceLock | None
     return lock
 
 
+def serving_lock(context: Context, options: RocmOptions) -> SourceLock | None:
+    """Return the run's lock where it is all that a build needs; None where it is missing, or out of date."""
+    lock = stored_lock(context, renewed=True)
+    if lock is None or not _serves(lock, context, options):
+        return None
+    return lock
+
+
 def source_lock(
     context: Context,
     options: RocmOptions,
@@ -94,9 +102,6 @@ def source_lock(
             f"{context.gpu_family} with ROCm {options.version or ref.rocm_version or 'of its own'}.",
             hint="A run's lock is resolved once: use a run id of its own.",
         )
-    key = common.outputs.source_lock_key(ref.name)
-    if not update or common.open_store().find(key) is None:
-        process.work()
     version = find_version(context, options) or (stored.rocm_version if stored else "")
     kept = _kept(stored, ref, given=chosen, read_pins=require_related_commit) if stored else {}
     lock = resolve(

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from core import console, files, process
+from core import console, files
 from core.errors import SourceError
 from core.run import key_name
 from pytorch_build.sources import edits
@@ -66,10 +66,19 @@ def checkout(locked: LockedProject, tree: Path, options: CheckoutOptions) -> Sou
     tree = tree.absolute()
     git = Repository(path=tree, settings=options.origins.settings(locked.origin))
     with _locked(tree):
-        if found := _unchanged(git, locked, options):
-            return found
-        process.work()
+        if source_tree := _unchanged(git, locked, options):
+            return source_tree
         return _Checkout(git=git, locked=locked, options=options).perform()
+
+
+def unchanged_tree(locked: LockedProject, tree: Path, options: CheckoutOptions) -> SourceTree | None:
+    """Return a tree that is what the lock says; None where `checkout` has something to do."""
+    tree = tree.absolute()
+    git = Repository(path=tree, settings=options.origins.settings(locked.origin))
+    if not tree.is_dir():
+        return None
+    with _locked(tree):
+        return _unchanged(git, locked, options)
 
 
 def upstream_commit(tree: Path) -> str:

@@ -230,11 +230,28 @@ def prepared(
 ) -> Iterator[None]:
     """Make the environment hold what is tested, and keep it while it is tested."""
     with planned(context, target, what, tools=tools) as (calls, known):
-        digest = files.digest_of({"inputs": inputs, "python": target.version, "calls": known})
+        digest = _environment_digest(target, inputs, known)
         with env.installer.prepared(target, calls, digest=digest, force=context.common.force, **rocm.how):
             env.installer.require_complete(target)
             require_device_code(target, what.targets)
             yield
+
+
+def is_prepared(
+    context: Context,
+    target: env.Interpreter,
+    what: Tested,
+    *,
+    tools: Sequence[Install],
+    inputs: Mapping[str, object],
+) -> bool:
+    """Return whether the environment holds what is tested, as `prepared` would make it."""
+    with planned(context, target, what, tools=tools) as (_calls, known):
+        return env.installer.is_filled(target, _environment_digest(target, inputs, known))
+
+
+def _environment_digest(target: env.Interpreter, inputs: Mapping[str, object], calls_digest: str) -> str:
+    return files.digest_of({"inputs": inputs, "python": target.version, "calls": calls_digest})
 
 
 def targets_of(context: Context, names: Collection[str] = ()) -> tuple[str, ...]:

@@ -16,13 +16,14 @@ from core.cli import this_again
 from core.errors import CheckError, UsageError
 from core.junit import Case, Document, Suite, counts
 from core.run import records
-from core.run.stage import Made, Stage, perform
+from core.run.stage import Made, Stage, look, perform
 from pytorch_build.test import file_run, plugin, reports, shards, skip_review, skip_rules, upstream_tests
 from pytorch_build.test.results import DEFAULT_CONFIG, EXISTING, LEFT_OUT, MAY_SKIP, Origin, Report
 from pytorch_build.test.summary import expression
 
 if TYPE_CHECKING:
     from core.env import Interpreter
+    from core.status import Status
     from pytorch_build.context import Context
     from pytorch_build.test.gpus import Assignment
 
@@ -103,6 +104,18 @@ def environment(bench: Bench, assigned: Assignment, folder: Path) -> Mapping[str
 
 def perform_tests(bench: Bench, request: TorchTests, inputs: Mapping[str, Any]) -> None:
     """Run a shard, keep its report, logs and record; do nothing where the same was tested before."""
+    run, run_inputs = _run_of(bench, request, inputs)
+    perform(reports.unless_incomplete(run.stage), run_inputs, lambda: Made(files=(), details=run.tested()))
+
+
+def look_at_tests(bench: Bench, request: TorchTests, inputs: Mapping[str, Any]) -> Status:
+    """Return whether a shard has to be run. Nothing is changed."""
+    run, run_inputs = _run_of(bench, request, inputs)
+    return look(reports.unless_incomplete(run.stage), run_inputs)
+
+
+def _run_of(bench: Bench, request: TorchTests, inputs: Mapping[str, Any]) -> tuple[_Run, Mapping[str, Any]]:
+    """Return the run of a shard, and what makes it unchanged."""
     upstream_tests.require_match(bench.torch, bench.tests, allowed=request.allow_version_mismatch)
     _require_code(bench)
     context, tests, common = bench.context, bench.tests, bench.context.common
@@ -128,7 +141,7 @@ def perform_tests(bench: Bench, request: TorchTests, inputs: Mapping[str, Any]) 
         plan=shards.plan(chosen, known, request.shard.count),
         left_out=left_out if every else "the tree has no test file of the configuration",
     )
-    found = {
+    run_inputs = {
         **inputs,
         "config": request.config,
         "arguments": request.replaced,
@@ -142,7 +155,7 @@ def perform_tests(bench: Bench, request: TorchTests, inputs: Mapping[str, Any]) 
         "plan": run.plan.digest,
         "gpu": sorted({one.target for one in bench.assignments if one.target}),
     }
-    perform(reports.unless_incomplete(stage), found, lambda: Made(files=(), details=run.tested()))
+    return run, run_inputs
 
 
 def _require_code(bench: Bench) -> None:

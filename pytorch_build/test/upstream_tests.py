@@ -80,11 +80,24 @@ class Torch:
 
 def checked_out(context: Context, lock: SourceLock, mirrors: Mapping[str, str]) -> Tests:
     """Check upstream's tree out: one commit, without submodules, as upstream has it."""
-    options = replace(checkout_options(context, 1, mirrors, "torch"), submodules=False, hipify=False)
     path = sources.tree_path(context.common.sources, context.ref.name, FOLDER)
     with console.group(f"checkout {FOLDER}"):
-        tree = sources.checkout(lock.project("torch"), path, options)
+        tree = sources.checkout(lock.project("torch"), path, _checkout_options(context, mirrors))
     return Tests(tree=tree.path, version=_version(tree.path), commit=tree.commit)
+
+
+def already_checked_out(context: Context, lock: SourceLock, mirrors: Mapping[str, str]) -> Tests | None:
+    """Return upstream's tree as it lies there; None where `checked_out` has something to do."""
+    path = sources.tree_path(context.common.sources, context.ref.name, FOLDER)
+    tree = sources.unchanged_tree(lock.project("torch"), path, _checkout_options(context, mirrors))
+    if tree is None:
+        return None
+    return Tests(tree=tree.path, version=_version(tree.path), commit=tree.commit)
+
+
+def _checkout_options(context: Context, mirrors: Mapping[str, str]) -> sources.CheckoutOptions:
+    options = checkout_options(context, 1, mirrors, "torch")
+    return replace(options, submodules=False, hipify=False)
 
 
 def own_tree(tree: Path) -> Tests:

@@ -3,6 +3,7 @@
 import argparse
 import json
 import sys
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -10,14 +11,14 @@ from core import console, process
 from core.cli.options import Common, add_platform, common_from, environment
 from core.env import Interpreter, engines, require
 from core.errors import EnvironmentSetupError, MissingInputError, UsageError, nearest
-from core.run import this_platform
+from core.run import stage, this_platform
 from core.run.job_files import set_outputs
-from core.run.records import Record
+from core.status import Pending, Status
 from pytorch_build.build import machine
-from pytorch_build.build.build import Build, BuildChoices, dependencies, perform
+from pytorch_build.build.build import Build, BuildChoices, dependencies, inputs, perform, stage_of
 from pytorch_build.build.cache import KINDS, CompilerCache, storage_at
 from pytorch_build.context import Context, add_source_options, context, mirrors_from
-from pytorch_build.lock.stored import source_lock, with_components
+from pytorch_build.lock.stored import serving_lock, source_lock, with_components
 from pytorch_build.refs.torch_refs import DISTRIBUTIONS, OWN_TREES, PROJECTS
 from pytorch_build.sdk import add_rocm_options, find_source, find_version, rocm_options_from
 from pytorch_build.sources.trees import Tree, developers_tree, lacks, managed_tree
@@ -137,9 +138,21 @@ def run(arguments: argparse.Namespace) -> None:
     if common.dry_run:
         _forecast(chosen, choices, target, project, as_json=arguments.json)
         return
-    made = plan(chosen, choices, target=target, project=project)
-    perform(made)
-    set_outputs(environment(), {f"{DISTRIBUTIONS[project]}_version": made.tree.version})
+    build = plan(chosen, choices, target=target, project=project)
+    perform(build)
+    set_outputs(environment(), {f"{DISTRIBUTIONS[project]}_version": build.tree.version})
+
+
+def look(arguments: argparse.Namespace) -> Status:
+    """Return whether the wheel has to be built. Nothing is changed."""
+    common = replace(common_from(arguments), dry_run=True)
+    chosen = with_components(context(common), arguments.project)
+    choices = build_choices_from(arguments, platform=common.outputs.platform)
+    if arguments.project not in choices.own_trees and serving_lock(chosen, choices.rocm) is None:
+        return Pending(reasons=("its source lock is not resolved",))
+
+    build = plan(chosen, choices, target=require(common.python), project=arguments.project)
+    return stage.look(stage_of(build), inputs(build))
 
 
 def _forecast(
@@ -153,9 +166,9 @@ def _forecast(
         show(data)
     if chosen.common.outputs.platform == this_platform():
         try:
-            made = plan(chosen, choices, target=target, project=project)
-            found = perform(made)
-            data["rebuild"] = [] if isinstance(found, Record) else list(found)
+            build = plan(chosen, choices, target=target, project=project)
+            result = perform(build)
+            data["rebuild"] = list(result.reasons) if isinstance(result, Pending) else []
         except MissingInputError as problem:
             data["rebuild"] = [f"build_{project} cannot be run yet: {problem.message}"]
             console.say(data["rebuild"][0])

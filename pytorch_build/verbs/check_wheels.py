@@ -5,15 +5,16 @@ import json
 import shlex
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from itertools import chain
 from pathlib import Path
 
 from core import console
-from core.cli.options import common_from
+from core.cli.options import Common, common_from
 from core.errors import MissingInputError
 from core.run import group_name, records
 from core.run.stage import Stage
+from core.status import Pending, Status, UpToDate
 from core.wheel import parse_wheel_name
 from pytorch_build import check
 from pytorch_build.build import refused
@@ -36,42 +37,108 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--json", action="store_true", help="print the findings as JSON")
 
 
+@dataclass(frozen=True, kw_only=True)
+class Check:
+    """What was checked, and what was found."""
+
+    session: str
+    wheels: Sequence[Path]
+    findings: Sequence[Finding]
+    refused: Mapping[str, Sequence[Finding]]  # of wheels that their builds refused, by the build's command
+    report_key: str | None = None  # None where the wheels are not a run's
+
+
 def run(arguments: argparse.Namespace) -> None:
     """Check, print, and fail on any error finding."""
     common = common_from(arguments)
+    result = _check(arguments, common)
+    if result.report_key is not None:
+        common.open_store().put_bytes(result.report_key, _report(result.findings))
+
+    if arguments.json:
+        console.result(_json(result.findings))
+    console.table(*findings_table(result.findings))
+    console.done(_summary(result))
+
+    for command, findings in result.refused.items():
+        error = next((finding.message for finding in findings if finding.severity == "error"), None)
+        if error is None:
+            policy = shlex.join(["--policy", str(arguments.policy)]) if arguments.policy else ""
+            console.say(f"refused by its build: passes now, and into the run by: {command} {policy}")
+        else:
+            console.say(f"refused by its build: not yet: {error}")
+    require_no_errors(result.findings)
+
+
+def look(arguments: argparse.Namespace) -> Status:
+    """Return whether the report on the run's wheels would say anything else. Nothing is changed."""
+    common = replace(common_from(arguments), dry_run=True)
+    result = _check(arguments, common)
+    if result.report_key is None or result.refused:
+        return Pending(reasons=("there are wheels that are not in the run",))
+    if any(finding.severity == "error" for finding in result.findings):
+        return Pending(reasons=("the wheels have not passed",))
+
+    store = common.open_store()
+    if store.find(result.report_key) is None or store.read(result.report_key) != _report(result.findings):
+        return Pending(reasons=("the wheels were not checked as they are now",))
+
+    console.done(_summary(result))
+    return UpToDate()
+
+
+def _check(arguments: argparse.Namespace, common: Common) -> Check:
     policy = check.own_policy(arguments.policy) if arguments.policy else check.load_policy()
     options = CheckOptions(build_paths=(str(common.root),), policy=policy)
-    again: Mapping[str, Sequence[Finding]] = {}
+    session = "check_rocm" if arguments.rocm else "check_wheels"
+    wheels: Sequence[Path]
     findings: Sequence[Finding]
     if arguments.paths:
-        checked: Sequence[Path] = find_wheels(arguments.paths)
-        findings = check_wheels(checked, options=replace(options, loader=loader_libraries()))
-    else:
-        chosen, name = context(common), "rocm-findings" if arguments.rocm else "findings"
-        if arguments.rocm:
-            checked = rocm_wheels(chosen)
-            promised = _of_version(checked, arguments.version)
-        else:
-            promised, again = expectations(chosen), _refused(chosen, options)
-            checked = run_wheels(chosen, promised) if promised or not again else ()
-            options = replace(options, loader=machine_libraries(chosen))
-        findings = check_wheels(checked, promised, options) if checked else [*chain(*again.values())]
-        if checked:
-            key = f"{common.outputs.reports_prefix(chosen.artifact_group)}/{name}.json"
-            common.open_store().put_bytes(key, f"{_json(findings)}\n".encode())
-    if arguments.json:
-        console.result(_json(findings))
-    console.table(*findings_table(findings))
-    kinds = Counter(one.severity for one in findings)
-    said = [console.counted(kinds[kind], kind) for kind in ("error", "warning", "note")]
-    more = " (--verbose shows them)" if kinds["note"] and not console.echoes() else ""
-    name = "check_rocm" if arguments.rocm else "check_wheels"
-    console.done(f"{name}: {console.counted(len(checked), 'wheel')}, {', '.join(said)}{more}")
-    for command, found in again.items():
-        wrong = next((f"not yet: {one.message}" for one in found if one.severity == "error"), "")
-        words = shlex.join(["--policy", str(arguments.policy)]) if arguments.policy else ""
-        console.say(f"refused by its build: {wrong or f'passes now, and into the run by: {command} {words}'}")
-    require_no_errors(findings)
+        wheels = find_wheels(arguments.paths)
+        findings = check_wheels(wheels, options=replace(options, loader=loader_libraries()))
+        return Check(session=session, wheels=wheels, findings=findings, refused={})
+
+    chosen = context(common)
+    reports = common.outputs.reports_prefix(chosen.artifact_group)
+    if arguments.rocm:
+        wheels = rocm_wheels(chosen)
+        findings = check_wheels(wheels, _of_version(wheels, arguments.version), options)
+        return Check(
+            session=session,
+            wheels=wheels,
+            findings=findings,
+            refused={},
+            report_key=f"{reports}/rocm-findings.json",
+        )
+
+    promised = expectations(chosen)
+    refused_wheels = _refused(chosen, options)
+    if not promised and refused_wheels:
+        # All that the run has built was refused, so there is nothing of it to report on.
+        findings = [*chain(*refused_wheels.values())]
+        return Check(session=session, wheels=(), findings=findings, refused=refused_wheels)
+
+    wheels = run_wheels(chosen, promised)
+    findings = check_wheels(wheels, promised, replace(options, loader=machine_libraries(chosen)))
+    return Check(
+        session=session,
+        wheels=wheels,
+        findings=findings,
+        refused=refused_wheels,
+        report_key=f"{reports}/findings.json",
+    )
+
+
+def _summary(result: Check) -> str:
+    """Return the line that counts the wheels and their findings."""
+    counts = Counter(finding.severity for finding in result.findings)
+    words = [console.counted(counts[severity], severity) for severity in ("error", "warning", "note")]
+    hint = " (--verbose shows them)" if counts["note"] and not console.echoes() else ""
+    return f"{result.session}: {console.counted(len(result.wheels), 'wheel')}, {', '.join(words)}{hint}"
+
+
+def _report(findings: Sequence[Finding]) -> bytes:
+    return f"{_json(findings)}\n".encode()
 
 
 def _refused(chosen: Context, options: CheckOptions) -> Mapping[str, Sequence[Finding]]:

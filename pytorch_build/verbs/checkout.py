@@ -11,12 +11,13 @@ from typing import TYPE_CHECKING
 from core import console
 from core.cli.options import common_from
 from core.errors import UsageError
+from core.status import Pending, Status, UpToDate
 from pytorch_build.context import Context, add_source_options, mirrors_from
 from pytorch_build.lock.resolve import resolve
-from pytorch_build.lock.stored import origins, source_lock, with_components
+from pytorch_build.lock.stored import origins, serving_lock, source_lock, with_components
 from pytorch_build.refs.torch_refs import PROJECTS, absolute_origin
 from pytorch_build.sdk import add_rocm_options, rocm_options_from
-from pytorch_build.sources.checkout import checkout, tree_path
+from pytorch_build.sources.checkout import CheckoutOptions, checkout, tree_path, unchanged_tree
 from pytorch_build.sources.trees import checkout_options
 from pytorch_build.verbs.resolve import any_context
 
@@ -62,17 +63,40 @@ def run(arguments: argparse.Namespace) -> None:
         )
     rows = []
     for name in names:
-        options = checkout_options(chosen, arguments.depth, mirrors_from(arguments), name)
-        hipify = options.hipify and not arguments.no_hipify
-        options = replace(options, submodules=not arguments.no_submodules, hipify=hipify)
         path = arguments.checkout_dir or tree_path(chosen.common.sources, chosen.ref.name, name)
         with console.group(f"checkout {name}"):
-            tree = checkout(lock.project(name), path, options)
+            tree = checkout(lock.project(name), path, _options_of(chosen, arguments, name))
         hipified = tree.head[:12] if tree.head != tree.commit else "-"
         state = "checked out" if tree.changed else "unchanged"
         state += ", edits kept in git stash" if tree.stashed else ""
         rows.append((name, tree.commit[:12], hipified, str(tree.path), state))
     console.table(("project", "commit", "hipified", "folder", ""), rows)
+
+
+def look(arguments: argparse.Namespace) -> Status:
+    """Return whether a tree of the ref is not as the run's lock says. Nothing is changed."""
+    chosen = any_context(replace(common_from(arguments), dry_run=True))
+    names = chosen_components(chosen, arguments.components)
+    lock = serving_lock(with_components(chosen, *names), rocm_options_from(arguments))
+    if lock is None:
+        return Pending(reasons=("the source lock is not resolved",))
+    if chosen.common.force:
+        return Pending(reasons=("--force asks for it",))
+
+    for name in names:
+        path = tree_path(chosen.common.sources, chosen.ref.name, name)
+        tree = unchanged_tree(lock.project(name), path, _options_of(chosen, arguments, name))
+        if tree is None:
+            return Pending(reasons=(f"{path} is not as the source lock says",))
+
+    console.done(f"checkout: unchanged, {console.counted(len(names), 'tree')} as the source lock says")
+    return UpToDate()
+
+
+def _options_of(chosen: Context, arguments: argparse.Namespace, component: str) -> CheckoutOptions:
+    options = checkout_options(chosen, arguments.depth, mirrors_from(arguments), component)
+    hipify = options.hipify and not arguments.no_hipify
+    return replace(options, submodules=not arguments.no_submodules, hipify=hipify)
 
 
 def chosen_components(chosen: Context, given: str) -> Sequence[str]:

@@ -16,6 +16,8 @@ from core.families import CPU, gpu_targets
 from core.run import Platform
 from core.run.job_files import set_outputs
 from core.run.plan import Plan
+from core.status import Pending, Status
+from core.stores.location import open_store
 from pytorch_build.build.container import DATA, load_container
 from pytorch_build.context import Context, add_source_options, chosen_family, chosen_ref, mirrors_from
 from pytorch_build.lock.stored import complete, outputs, source_lock
@@ -52,6 +54,18 @@ def run(arguments: argparse.Namespace) -> None:
     console.table(("project", "commit", "version", "from"), rows(lock, gpu=chosen.gpu))
     if arguments.compact:
         console.result(lock.compact())
+
+
+def look(arguments: argparse.Namespace) -> Status:
+    """Return whether the ref's lock would change. Nothing is changed."""
+    common = common_from(arguments)
+    chosen = any_context(replace(common, dry_run=True))
+    store = open_store(common.store, root=common.root)
+    if store.find(common.outputs.source_lock_key(chosen.ref.name)) is None:
+        return Pending(reasons=("it was not resolved yet",))
+
+    _lock(arguments, chosen, rocm_options_from(arguments))
+    return chosen.common.planned_status
 
 
 def _lock(arguments: argparse.Namespace, chosen: Context, options: RocmOptions) -> SourceLock:

@@ -21,6 +21,7 @@ from core.errors import CheckError, ProcessError
 from core.junit import Document, Suite, counts
 from core.packages.sources import SourceOptions, source_options
 from core.run import stage
+from core.status import Status
 from pytorch_build.context import Context, context
 from pytorch_build.sdk import RocmOptions, add_tested_sources, rocm_options_from
 from pytorch_build.test import installation, plugin, reports
@@ -58,7 +59,19 @@ class SmokeOptions:
 
 def run(arguments: argparse.Namespace) -> None:
     """Install and test."""
-    options = SmokeOptions(
+    test_run(context(common_from(arguments), group=arguments.artifact_group), smoke_options_from(arguments))
+
+
+def look(arguments: argparse.Namespace) -> Status:
+    """Return whether the run's wheels have to be tested. Nothing is changed."""
+    options = smoke_options_from(arguments)
+    plan = _plan(context(common_from(arguments), group=arguments.artifact_group), options)
+    return stage.look(plan.stage, plan.inputs)
+
+
+def smoke_options_from(arguments: argparse.Namespace) -> SmokeOptions:
+    """Turn parsed arguments into the value that the tests get."""
+    return SmokeOptions(
         install=not arguments.no_install,
         source=source_options(arguments),
         rocm=rocm_options_from(arguments, environment()),
@@ -66,44 +79,66 @@ def run(arguments: argparse.Namespace) -> None:
         other_gpu=arguments.other_gpu,
         pytest_arguments=tuple(arguments.rest),
     )
-    test_run(context(common_from(arguments), group=arguments.artifact_group), options)
+
+
+@dataclass(frozen=True, kw_only=True)
+class _SmokePlan:
+    """What is tested where, and what makes the tests unchanged."""
+
+    stage: stage.Stage
+    inputs: Mapping[str, Any]
+    target: Interpreter
+    tested: installation.Tested
+    gpu: Assignment
 
 
 def test_run(context: Context, options: SmokeOptions) -> None:
     """Test the run's wheels of one ref, family and Python."""
+    plan = _plan(context, options)
+
+    def work() -> stage.Made:
+        if not options.install:
+            installation.require_device_code(plan.target, installation.amd_targets([plan.gpu]))
+            details = _pytest(context, plan.target, plan.tested, options, plan.gpu)
+            return stage.Made(files=(), details=details)
+
+        # The second builds the rocm sdist.
+        tools = [locked_call(context.common, plan.target, only=("pytest", "setuptools"))]
+        with installation.prepared(
+            context, plan.target, plan.tested, tools=tools, inputs=plan.inputs, rocm=options.rocm
+        ):
+            details = _pytest(context, plan.target, plan.tested, options, plan.gpu)
+            return stage.Made(files=(), details=details)
+
+    stage.perform(plan.stage, plan.inputs, work)
+
+
+def _plan(context: Context, options: SmokeOptions) -> _SmokePlan:
     target, common = require(context.common.python), context.common
     gpu = _gpu(context, options)
-    what = (
-        installation.tested(context, target, options.source, options.rocm)
-        if options.install
-        else installation.installed(context, target)
-    )
+    if options.install:
+        tested = installation.tested(context, target, options.source, options.rocm)
+    else:
+        tested = installation.installed(context, target)
+
     inputs = {
-        **what.inputs,
+        **tested.inputs,
         "tests": {path.name: files.sha256(path) for path in sorted(SMOKE_TESTS.glob("*.*"))},
         "selection": list(options.pytest_arguments),
         "installer": options.rocm.installer,
         "gpu": gpu.target,
         "installed": options.install,
     }
-
-    def work() -> stage.Made:
-        if not options.install:
-            installation.require_device_code(target, installation.amd_targets([gpu]))
-            return stage.Made(files=(), details=_pytest(context, target, what, options, gpu))
-        # the second builds the rocm sdist
-        tools = [locked_call(common, target, only=("pytest", "setuptools"))]
-        with installation.prepared(context, target, what, tools=tools, inputs=inputs, rocm=options.rocm):
-            return stage.Made(files=(), details=_pytest(context, target, what, options, gpu))
-
-    made = stage.Stage(
+    test_stage = stage.Stage(
         name="test_smoke",
-        # an environment that this stage did not fill may have changed
+        # An environment that this stage did not fill may have changed.
         common=common if options.install else replace(common, force=True),
         artifact_group=context.artifact_group,
         cell=context.cell(target.tag),
     )
-    stage.perform(reports.unless_incomplete(made), inputs, work)
+    return _SmokePlan(
+        stage=reports.unless_incomplete(test_stage), inputs=inputs, target=target, tested=tested, gpu=gpu
+    )
 
 
 def _gpu(context: Context, options: SmokeOptions) -> Assignment:

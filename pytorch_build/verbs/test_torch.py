@@ -16,6 +16,7 @@ from core.env import Interpreter, engines, require
 from core.env.installer import TORCH_TESTS, Install, locked_call, parse_lock
 from core.errors import MissingInputError, UsageError
 from core.packages.sources import source_options
+from core.status import Pending, Status
 from pytorch_build.build import container
 from pytorch_build.context import Context, add_source_options, context, mirrors_from
 from pytorch_build.lock.stored import stored_lock
@@ -23,7 +24,7 @@ from pytorch_build.sdk import RocmOptions, add_tested_sources, rocm_options_from
 from pytorch_build.test import installation, upstream_tests
 from pytorch_build.test.gpus import HIDING, Assignment, assignments
 from pytorch_build.test.shards import parse_shard
-from pytorch_build.test.torch_run import Bench, TorchTests, perform_tests
+from pytorch_build.test.torch_run import Bench, TorchTests, look_at_tests, perform_tests
 from rocm_packaging.origin import named_source
 
 IMAGE = "ghcr.io/rocm/no_rocm_image_ubuntu24_04:latest"
@@ -80,14 +81,8 @@ def run(arguments: argparse.Namespace) -> None:
     request = _request(arguments)
     chosen = context(common_from(arguments), group=arguments.artifact_group)
     target = require(chosen.common.python)
-    # what is impossible is refused before gigabytes are fetched
-    gpus = assignments(
-        chosen,
-        environment(),
-        policy=arguments.gpus or upstream_tests.configuration(request.config).gpus,
-        allow_no_gpu=arguments.allow_no_gpu,
-        other_gpu=request.other_gpu,
-    )
+    # What is impossible is refused before gigabytes are fetched.
+    gpus = _gpus(chosen, arguments, request)
     words = "; ".join(one.words for one in gpus)
     options, rocm = source_options(arguments), rocm_options_from(arguments, environment())
     if chosen.common.dry_run:
@@ -108,6 +103,43 @@ def run(arguments: argparse.Namespace) -> None:
         chosen = replace(chosen, common=replace(chosen.common, force=force))
         bench = Bench(context=chosen, target=target, tests=tests, torch=torch, assignments=gpus)
         perform_tests(bench, request, inputs)
+
+
+def look(arguments: argparse.Namespace) -> Status:
+    """Return whether the tests have to be run. Nothing is changed."""
+    common = common_from(arguments)
+    if arguments.container or arguments.no_install or common.force:
+        return Pending(reasons=("its options ask for it",))
+
+    request = _request(arguments)
+    chosen = context(common, group=arguments.artifact_group)
+    target = require(common.python)
+    gpus = _gpus(chosen, arguments, request)
+    tests = _tests_there(chosen, request)
+    if tests is None:
+        return Pending(reasons=("the tree of its tests is not checked out",))
+
+    rocm = rocm_options_from(arguments, environment())
+    tested = installation.tested(chosen, target, source_options(arguments), rocm)
+    inputs = {**tested.inputs, "installed": True}
+    tools = _tools(chosen, target, tests)
+    if not installation.is_prepared(chosen, target, tested, tools=tools, inputs=inputs):
+        return Pending(reasons=("its environment does not hold what is tested",))
+
+    env = process.handed_on(VIRTUAL_ENV=str(target.prefix))
+    torch = upstream_tests.installed_torch(target, env)
+    bench = Bench(context=chosen, target=target, tests=tests, torch=torch, assignments=gpus)
+    return look_at_tests(bench, request, inputs)
+
+
+def _gpus(chosen: Context, arguments: argparse.Namespace, request: TorchTests) -> Sequence[Assignment]:
+    return assignments(
+        chosen,
+        environment(),
+        policy=arguments.gpus or upstream_tests.configuration(request.config).gpus,
+        allow_no_gpu=arguments.allow_no_gpu,
+        other_gpu=request.other_gpu,
+    )
 
 
 def _request(arguments: argparse.Namespace) -> TorchTests:
@@ -144,6 +176,16 @@ def _tests(chosen: Context, request: TorchTests) -> upstream_tests.Tests:
     return upstream_tests.checked_out(chosen, lock, request.mirrors)
 
 
+def _tests_there(chosen: Context, request: TorchTests) -> upstream_tests.Tests | None:
+    """Return the tests as they lie there; None where they have to be checked out first."""
+    if request.tree:
+        return upstream_tests.own_tree(request.tree)
+    lock = stored_lock(chosen)
+    if lock is None:
+        return None
+    return upstream_tests.already_checked_out(chosen, lock, request.mirrors)
+
+
 @contextmanager
 def _installed(
     chosen: Context,
@@ -158,14 +200,23 @@ def _installed(
         yield {"files": {}, "installed": False}
         return
     inputs = {**what.inputs, "installed": True}
-    tools = [locked_call(chosen.common, target, lock=TORCH_TESTS)]
-    known = [one for path in tools[0].files for one in parse_lock(read_text(path))]
-    if own := upstream_tests.own_requirements(tests.tree, target, {one.name for one in known}):
-        console.say(f"As the tree's own CI, not as the lock: {', '.join(own)}")
-        replaced = locked_call(chosen.common, target, lock=TORCH_TESTS, replaced=own)
-        tools = [replaced, Install(requirements=own)]
+    tools = _tools(chosen, target, tests)
+    if len(tools) > 1:
+        console.say(f"As the tree's own CI, not as the lock: {', '.join(tools[1].requirements)}")
     with installation.prepared(chosen, target, what, tools=tools, inputs=inputs, rocm=rocm):
         yield inputs
+
+
+def _tools(chosen: Context, target: Interpreter, tests: upstream_tests.Tests) -> Sequence[Install]:
+    """Return the calls that install what tests need: the lock, and what the tree's own CI has otherwise."""
+    locked = locked_call(chosen.common, target, lock=TORCH_TESTS)
+    locked_names = {pin.name for path in locked.files for pin in parse_lock(read_text(path))}
+    requirements = upstream_tests.own_requirements(tests.tree, target, locked_names)
+    if not requirements:
+        return [locked]
+
+    replaced = locked_call(chosen.common, target, lock=TORCH_TESTS, replaced=requirements)
+    return [replaced, Install(requirements=requirements)]
 
 
 # The same tests in the image that GPU machines test in. It has no ROCm, so that all of it comes from the

@@ -12,6 +12,7 @@ from core.cli.options import Common, common_from, environment, source_date_epoch
 from core.errors import MissingInputError, UsageError
 from core.families import CPU, default_family, detect, family
 from core.run import group_name, records, stage
+from core.status import Pending, Status, UpToDate
 from core.wheel import CONTENTS, folder_sizes
 from rocm_packaging.artifacts import build_info, families_of, scan
 from rocm_packaging.packages import build, versions
@@ -50,6 +51,29 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> None:
     """Package the artifacts, unless nothing has changed."""
     common = common_from(arguments)
+    for request in _requests(arguments, common):
+        if common.dry_run:
+            _print_plan(make_plan(request), json=arguments.json)
+        stage.perform(
+            _stage_of(request, common, arguments.output_dir),
+            {"packaging": build.inputs_of(request)},
+            partial(_made, request),
+        )
+
+
+def look(arguments: argparse.Namespace) -> Status:
+    """Return whether packages have to be made. Nothing is changed."""
+    common = replace(common_from(arguments), dry_run=True)
+    for request in _requests(arguments, common):
+        status = stage.look(
+            _stage_of(request, common, arguments.output_dir), {"packaging": build.inputs_of(request)}
+        )
+        if isinstance(status, Pending):
+            return status
+    return UpToDate()
+
+
+def _requests(arguments: argparse.Namespace, common: Common) -> tuple[build.BuildRequest, ...]:
     layout: Layout | None = arguments.rocm_layout
     artifacts, version, name = _artifacts(
         common, arguments.artifact_dir, arguments.version, layout or "split"
@@ -63,21 +87,19 @@ def run(arguments: argparse.Namespace) -> None:
     chosen = family(name)
     if chosen.name == CPU:
         raise UsageError("Family cpu has no ROCm to package.", hint="Choose a GPU family with --gpu-family.")
-    for request in _apart(_request(arguments, common, artifacts, version, chosen.name), common.build_variant):
-        if common.dry_run:
-            _print_plan(make_plan(request), json=arguments.json)
-        names = ";".join(request.families)
-        stage.perform(
-            stage.Stage(
-                name="build_rocm",
-                common=common,
-                artifact_group=group_name(names, common.build_variant),
-                cell=records.Cell(gpu_family=names),
-                output_dir=arguments.output_dir,
-            ),
-            {"packaging": build.inputs_of(request)},
-            partial(_made, request),
-        )
+    request = _request(arguments, common, artifacts, version, chosen.name)
+    return _apart(request, common.build_variant)
+
+
+def _stage_of(request: build.BuildRequest, common: Common, output_dir: Path | None) -> stage.Stage:
+    families = ";".join(request.families)
+    return stage.Stage(
+        name="build_rocm",
+        common=common,
+        artifact_group=group_name(families, common.build_variant),
+        cell=records.Cell(gpu_family=families),
+        output_dir=output_dir,
+    )
 
 
 def _apart(request: build.BuildRequest, variant: str = "") -> tuple[build.BuildRequest, ...]:
