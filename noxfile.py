@@ -155,14 +155,8 @@ def run_tool(session: nox.Session, lock: str, *command: str) -> None:
 
 @nox.session(venv_backend="none")
 def configure(session: nox.Session) -> None:
-    """Decide what a run builds and tests: -- --event pull_request --label build:pytorch."""
+    """Decide what a run builds and tests, or find the ROCm of its plan: -- --plan FILE."""
     front_door(session, "ci", "configure")
-
-
-@nox.session(venv_backend="none")
-def find_rocm(session: nox.Session) -> None:
-    """Find where the ROCm of a plan comes from, and pin it: -- --plan FILE."""
-    front_door(session, "ci", "find-rocm")
 
 
 @nox.session(venv_backend="none")
@@ -181,12 +175,6 @@ def fetch_artifacts(session: nox.Session) -> None:
 def build_rocm(session: nox.Session) -> None:
     """Package ROCm artifacts: the rocm sdist and the rocm-sdk-* wheels."""
     front_door(session, "rocm_packaging", "build")
-
-
-@nox.session(venv_backend="none")
-def check_rocm(session: nox.Session) -> None:
-    """Check ROCm's wheels as a set: each finds the libraries that it needs."""
-    front_door(session, "pytorch_build", "check-wheels", "--rocm")
 
 
 @nox.session
@@ -253,7 +241,7 @@ def build_apex(session: nox.Session, **cell: str) -> None:
 
 @nox.session(venv_backend="none")
 def check_wheels(session: nox.Session) -> None:
-    """Check wheels: RECORD, metadata, versions, libraries, device code: -- [WHEEL ...]."""
+    """Check wheels: metadata, libraries, device code; ROCm's with -- --rocm."""
     front_door(session, "pytorch_build", "check-wheels")
 
 

@@ -6,7 +6,7 @@ from core.cli import main, verbs_of
 
 VERBS = verbs_of(
     "ci",
-    "configure find-rocm cells fetch-artifacts upload index provenance verify setup-venv "
+    "configure cells fetch-artifacts upload index provenance verify setup-venv "
     "fetch-wheels mirror-deps stage promote check-indexes maintenance retention lambda-zip "
     "build-image in-image notify drift history clean bisect report",
 )

@@ -308,7 +308,7 @@ def planned(words: Sequence[str], target: jobs.Target) -> Plan:
 
 
 def unresolved(plan: Plan) -> Plan:
-    """Name what `find_rocm` and `resolve` would fill in, so that the chain can be shown before."""
+    """Name what `configure --plan` and `resolve` would fill in, so that the chain can be shown before."""
     origins = tuple(
         RocmOrigin(
             platform=one.platform,

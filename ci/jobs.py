@@ -22,7 +22,7 @@ BUILDS = {step.component: step.name for step in pipeline.STEPS if step.component
 JOBS: dict[str, tuple[str, ...]] = {
     step.job: tuple(other.name for other in pipeline.steps_of_job(step.job)) for step in pipeline.STEPS
 }
-SESSIONS = tuple(step.name for step in pipeline.STEPS)
+SESSIONS = tuple(step.session for step in pipeline.STEPS if step.called_as is None)
 # one for each Python, torch ref and GPU family, which `MATRIX` makes cells of
 MATRIX_SESSIONS = (*BUILDS.values(), *JOBS["test_pytorch"], *JOBS["test_torch"])
 
@@ -83,10 +83,10 @@ class Target:
 
 def setup_job(plan: Plan, target: Target) -> Job:
     """Return the job that completes the plan: where ROCm comes from, and commits and versions of PyTorch."""
-    _configure, find_rocm, resolve = JOBS["setup"]
-    sessions = (find_rocm, resolve) if plan.build_pytorch.value else (find_rocm,)
+    _configure, find_rocm, resolve = pipeline.steps_of_job("setup")
+    steps = (find_rocm, resolve) if plan.build_pytorch.value else (find_rocm,)
     posargs = (f"--plan={PLAN_FILE}", *target.run)
-    calls = tuple(Call(sessions=(one,), posargs=posargs) for one in sessions)
+    calls = tuple(Call(sessions=(step.session,), posargs=posargs) for step in steps)
     return Job(name="resolve", stage="setup", calls=calls)
 
 
@@ -127,18 +127,28 @@ class _Graph:
     def rocm(self, cell: Cell) -> Job:
         options = _options(version=self.plan.rocm.version, rocm_layout=self.target.rocm_layout)
         built = Call(sessions=("build_rocm",), posargs=(*_where(cell), *options, *self.target.run))
-        checked = Call(sessions=JOBS["build_rocm"][2:], posargs=(*_where(cell), *self.target.run))
+        check = pipeline.STEPS_BY_NAME["check_rocm"]
+        check_options = (*check.options, *_where(cell), *self.target.run)
+        checked = Call(sessions=(check.session,), posargs=check_options)
         calls = (*self._fetch(cell), built, checked, self._upload(cell))
         return Job(name=f"build_rocm {cell.name}", stage="build_rocm", calls=calls)
 
     def build(self, cell: Cell, needs: tuple[str, ...]) -> Job:
-        sessions = (one for one in cell.sessions if one != FETCH)
+        steps = [pipeline.STEPS_BY_NAME[name] for name in cell.sessions if name != FETCH]
         index = self._index(cell)
-        # what follows -- goes to every session of a call, and checks take no source of ROCm
-        built = (
-            Call(sessions=tuple(some), python=cell.python, posargs=(*_where(cell), *rocm, *self.target.run))
-            for rocm, some in groupby(sessions, key=lambda one: () if one.startswith("check_") else index)
-        )
+
+        def own_options(step: pipeline.Step) -> tuple[str, ...]:
+            # What follows -- goes to every session of a call, and checks take no source of ROCm.
+            return step.options if step.name.startswith("check_") else index
+
+        built = [
+            Call(
+                sessions=tuple(step.session for step in some_steps),
+                python=cell.python,
+                posargs=(*_where(cell), *options, *self.target.run),
+            )
+            for options, some_steps in groupby(steps, key=own_options)
+        ]
         calls = (*self._fetch(cell), *built, self._upload(cell))
         return Job(name=f"build_pytorch {cell.name}", stage="build_pytorch", calls=calls, needs=needs)
 

@@ -40,15 +40,22 @@ Topic = Literal["rocm layout", "policy", "rocm source", "trees", "tested tree", 
 class Step:
     """One part of the pipeline. Records, plans and pages know it by its name."""
 
-    name: str  # that of nox's session, too
+    name: str
     job: Job  # the job of the workflows that it is a part of
     front_door: tuple[str, ...]  # the package, the verb, and what the session gives it besides
+    called_as: str | None = None  # the session that does it, where it is not named like the step
+    options: tuple[str, ...] = ()  # those that make the session do this step
     needs: tuple[str, ...] = ()  # the steps whose results it reads, where a run has them
     topics: tuple[Topic, ...] = ()
     component: str | None = None  # what it builds of PyTorch
     has_environment: bool = False
     has_cells: bool = False  # whether MATRIX makes a session of each Python, torch ref and GPU family
     needs_plan: bool = False  # whether only the plan of an event has it
+
+    @property
+    def session(self) -> str:
+        """The session of nox that does it."""
+        return self.name if self.called_as is None else self.called_as
 
 
 STEPS = (
@@ -61,7 +68,8 @@ STEPS = (
     Step(
         name="find_rocm",
         job="setup",
-        front_door=("ci", "find-rocm"),
+        front_door=("ci", "configure"),
+        called_as="configure",  # which completes a plan that it wrote before: --plan FILE
         needs=("configure",),
         needs_plan=True,
     ),
@@ -88,7 +96,9 @@ STEPS = (
     Step(
         name="check_rocm",
         job="build_rocm",
-        front_door=("pytorch_build", "check-wheels", "--rocm"),
+        front_door=("pytorch_build", "check-wheels"),
+        called_as="check_wheels",
+        options=("--rocm",),
         needs=("build_rocm",),
     ),
     Step(
@@ -263,7 +273,7 @@ class FlowOptions:
 
     def for_step(self, step: Step) -> tuple[str, ...]:
         """Return the options of one step."""
-        options = [*self.common]
+        options = [*step.options, *self.common]
         for topic in step.topics:
             options += self.by_topic.get(topic, ())
         return tuple(options)
@@ -399,9 +409,9 @@ def nox_calls(steps: Sequence[Step], options: FlowOptions) -> Sequence[NoxCall]:
     for step in steps:
         step_options = options.for_step(step)
         if calls and calls[-1].options == step_options:
-            calls[-1] = NoxCall(sessions=(*calls[-1].sessions, step.name), options=step_options)
+            calls[-1] = NoxCall(sessions=(*calls[-1].sessions, step.session), options=step_options)
         else:
-            calls.append(NoxCall(sessions=(step.name,), options=step_options))
+            calls.append(NoxCall(sessions=(step.session,), options=step_options))
     return calls
 
 

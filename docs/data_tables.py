@@ -166,7 +166,7 @@ def input_table() -> str:
 
 
 def output_table() -> str:
-    """Write the outputs of `configure`, `find_rocm` and `resolve`."""
+    """Write the outputs of `configure` and `resolve`."""
     matrices = " ".join(f"`{{platform}}_{stage}_matrix`" for stage in plans.STAGES)
     rows = [
         (
@@ -184,7 +184,7 @@ def output_table() -> str:
         ),
         (
             "`rocm_package_version`",
-            "the version of ROCm's packages: those of the run, or of the index that `find_rocm` chose",
+            "the version of ROCm's packages: those of the run, or of the index that `configure --plan` chose",
         ),
         ("`{platform}_variants`", f"a list of families: {_fields(plans.Variant, 'platform')}"),
         ("`{platform}_test_labels`", "a list of labels, such as `test:rocm`"),

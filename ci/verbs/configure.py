@@ -1,6 +1,7 @@
 """`configure`: an event -> the plan of the run: families, jobs, machines, each with its reason.
 
-In CI the event is the run's; on any other machine options describe one.
+In CI the event is the run's; on any other machine options describe one. With ``--plan`` a plan that was
+written before is completed with where ROCm comes from.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ci.plan import data, events, inputs, outputs
+from ci.plan import completion, data, events, inputs, outputs
 from ci.plan.decisions import DISPATCHES, Question
 from ci.plan.events import Changes, Event
 from ci.plan.plan import plan
@@ -22,9 +23,10 @@ from core import console
 from core.cli.options import Common, common_from, environment
 from core.data import json_object, own, read_text
 from core.errors import UsageError
+from core.modes import refuse_options
 from core.run import LOCAL_RUN
 from core.run.job_files import set_outputs
-from core.run.plan import PLATFORMS
+from core.run.plan import PLATFORMS, Plan
 from pytorch_build.refs.torch_refs import load_refs
 
 if TYPE_CHECKING:
@@ -39,26 +41,46 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     """Declare the verb's own options."""
     title = "an event to plan for (default: the one that CI runs for)"
     add = parser.add_argument_group(title).add_argument
-    add("--event", default="", metavar="NAME", help=f"one of: {', '.join(events.EVENTS)}")
-    add("--payload", type=Path, metavar="FILE", help="the event's JSON, as GitHub sends it")
+    event = add("--event", default="", metavar="NAME", help=f"one of: {', '.join(events.EVENTS)}")
+    payload = add("--payload", type=Path, metavar="FILE", help="the event's JSON, as GitHub sends it")
     many = partial(add, action="append", default=[])
-    many("--label", metavar="LABEL", help="a label of the pull request; repeatable")
-    many("--changed", metavar="PATH", help="a file that has changed, or @FILE with one a line; repeatable")
-    many("--input", metavar="NAME=VALUE", help="an input of a dispatch; repeatable")
-    add("--base", default="", metavar="REF", help="the commit that changes are counted from")
-    add("--branch", default="main", metavar="BRANCH", help="pushed or merged into (default: main)")
-    add("--repository", default="", metavar="OWNER/NAME", help="whose run it is")
-    add("--fork", action="store_true", help="a pull request from a fork")
-    add = parser.add_argument_group("the plan").add_argument
+    label = many("--label", metavar="LABEL", help="a label of the pull request; repeatable")
+    about_changed = "a file that has changed, or @FILE with one a line; repeatable"
+    changed = many("--changed", metavar="PATH", help=about_changed)
+    dispatch_input = many("--input", metavar="NAME=VALUE", help="an input of a dispatch; repeatable")
+    base = add("--base", default="", metavar="REF", help="the commit that changes are counted from")
+    about_branch = "pushed or merged into (default: main)"
+    branch = add("--branch", default="main", metavar="BRANCH", help=about_branch)
+    repository = add("--repository", default="", metavar="OWNER/NAME", help="whose run it is")
+    fork = add("--fork", action="store_true", help="a pull request from a fork")
+
+    add = parser.add_argument_group("the plan of an event").add_argument
     what = "print the values in force, or those below KEY, and where each is from; of an event, why each job"
-    add("--explain", nargs="?", const="", metavar="KEY", help=what)
-    add("--json", action="store_true", help="print the plan as JSON")
-    add("--output", type=Path, metavar="FILE", help="write the plan, for MATRIX=FILE and resolve")
+    explain = add("--explain", nargs="?", const="", metavar="KEY", help=what)
+    as_json = add("--json", action="store_true", help="print the plan as JSON")
+    about_output = "write the plan, for MATRIX=FILE, --plan and resolve"
+    output = add("--output", type=Path, metavar="FILE", help=about_output)
+
+    add = parser.add_argument_group("a plan that was written before").add_argument
+    what = "find where the ROCm of this plan comes from, pin it, and complete the file"
+    add("--plan", type=Path, metavar="FILE", help=what)
+
+    parser.set_defaults(
+        event_options=(
+            *(event, payload, label, changed, dispatch_input, base, branch, repository, fork),
+            *(explain, as_json, output),
+        )
+    )
 
 
 def run(arguments: argparse.Namespace) -> None:
-    """Plan; print the plan, and write the job's outputs, its summary, a file."""
+    """Plan; print the plan, and write the job's outputs, its summary, a file. Or complete a plan."""
     common, env = common_from(arguments), environment()
+    if arguments.plan is not None:
+        refuse_options(arguments, arguments.event_options, mode="with --plan", hint="Plan an event first.")
+        _complete(common.root / arguments.plan, common)
+        return
+
     # what follows is slow to import, and of no plan
     if "promotion" in own().tables:
         from ci.promote.policy import gates
@@ -83,6 +105,16 @@ def run(arguments: argparse.Namespace) -> None:
         made.write(common.root / arguments.output)
     set_outputs(env, outputs.outputs(made))
     console.summary(outputs.summary(made))
+
+
+def _complete(path: Path, common: Common) -> None:
+    """Complete the plan in a file with where ROCm comes from, and write the job's outputs."""
+    plan = completion.with_rocm(Plan.read(path), common)
+    completion.show_origins(plan)
+    if not common.dry_run:
+        plan.write(path)
+        completion.store_plan(path, plan, common)
+    set_outputs(environment(), outputs.outputs(plan))
 
 
 def question(arguments: argparse.Namespace, common: Common, env: Mapping[str, str]) -> Question:

@@ -208,10 +208,9 @@ class NoxSession:
 
     def words_of(self, words: Sequence[str]) -> Sequence[str]:
         """Return the words of a front door that the session gives by itself, its verb among them."""
-        # Most sessions give a verb alone. build_torch calls `build torch`, check_rocm `check-wheels --rocm`.
+        # Most sessions give a verb alone. build_torch calls `build torch`.
         gives_component = list(words[:1]) == ["build"] and self.name == f"build_{' '.join(words[1:2])}"
-        gives_option = self.name == "check_rocm"
-        return words[: 2 if gives_component or gives_option else 1]
+        return words[: 2 if gives_component else 1]
 
 
 def again(package: str, words: Sequence[str]) -> str:

@@ -1,6 +1,6 @@
 """The plan of a run: what is built and tested, where, and why, decided once from one event.
 
-`python -m ci configure` writes it, `python -m ci find-rocm` completes it with where ROCm comes from,
+`python -m ci configure` writes it, and with ``--plan`` completes it with where ROCm comes from,
 `python -m pytorch_build resolve --plan` with versions, and `MATRIX=FILE` makes sessions of it.
 """
 
@@ -20,6 +20,7 @@ PLATFORMS: tuple[Platform, ...] = get_args(Platform)
 MAX_JOBS = 256  # of one matrix in GitHub Actions
 MAX_OUTPUTS = 2**20  # bytes of a job's outputs there, counted as UTF-16
 FETCH = "fetch_artifacts"
+_CHECK_ROCM = "check_rocm"
 
 
 class Decision(Model):
@@ -81,7 +82,7 @@ class RocmPackages(Model):
     index_url: str = Field("", description="The index that was requested; empty for none")
     version: str = ""
     version_named: bool = Field(default=False, description="Whether the event names it")
-    origins: tuple[RocmOrigin, ...] = Field((), description="Of each group; `find_rocm` fills it in")
+    origins: tuple[RocmOrigin, ...] = Field((), description="Of each group; `configure --plan` fills it in")
 
 
 class Variant(Model):
@@ -175,8 +176,8 @@ class Plan(Document):
         return {
             "gpu_family": cell.gpu_family,
             "build_variant": cell.build_variant,
-            # artifacts are another run's, and fetched by a step of their own
-            "sessions": " ".join(one for one in cell.sessions if one != FETCH),
+            # artifacts are another run's, and fetched by a step of their own; a check of ROCm has options
+            "sessions": " ".join(one for one in cell.sessions if one not in {FETCH, _CHECK_ROCM}),
             "runner": cell.runner,
             "python": cell.python,
             "torch_ref": cell.torch_ref,

@@ -12,6 +12,7 @@ from pathlib import Path
 from core import console
 from core.cli.options import Common, common_from
 from core.errors import MissingInputError
+from core.modes import refuse_options
 from core.run import group_name, records
 from core.run.stage import Stage
 from core.status import Pending, Status, UpToDate
@@ -28,13 +29,18 @@ from rocm_packaging.packages.layouts import device_host
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Declare the verb's own options."""
     what = "what to check (default: the run's PyTorch wheels)"
-    parser.add_argument("paths", nargs="*", type=Path, metavar="WHEEL|DIR", help=what)
-    parser.add_argument("--rocm", action="store_true", help="check the ROCm wheels that the run has built")
-    what = "with --rocm: the version that they must have (default: that of rocm-sdk-core)"
-    parser.add_argument("--version", default="", metavar="V", help=what)
+    paths = parser.add_argument("paths", nargs="*", type=Path, default=[], metavar="WHEEL|DIR", help=what)
     what = "your own limits, over those of the checks"
     parser.add_argument("--policy", type=Path, metavar="FILE", help=what)
     parser.add_argument("--json", action="store_true", help="print the findings as JSON")
+
+    add = parser.add_argument_group("ROCm's wheels").add_argument
+    what = "check the ROCm wheels that the run has built, as a set: each finds the libraries that it needs"
+    add("--rocm", action="store_true", help=what)
+    what = "the version that they must have (default: that of rocm-sdk-core)"
+    version = add("--version", default="", metavar="V", help=what)
+
+    parser.set_defaults(path_options=[paths], rocm_options=[version])
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,6 +56,10 @@ class Check:
 
 def run(arguments: argparse.Namespace) -> None:
     """Check, print, and fail on any error finding."""
+    if arguments.rocm:
+        refuse_options(arguments, arguments.path_options, mode="with --rocm")
+    else:
+        refuse_options(arguments, arguments.rocm_options, mode="without --rocm")
     common = common_from(arguments)
     result = _check(arguments, common)
     if result.report_key is not None:

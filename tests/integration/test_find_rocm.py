@@ -111,7 +111,7 @@ class Desk:
         event = ["--event=workflow_dispatch", "--repository=acme/wheels", f"--output={self.plan_file}"]
         planned = self.call("ci", "configure", *event, f"--input=linux_amdgpu_families={FAMILY}")
         assert planned.returncode == 0, planned.stderr
-        return self.call("ci", "find-rocm", f"--plan={self.plan_file}", *self.run, **variables)
+        return self.call("ci", "configure", f"--plan={self.plan_file}", *self.run, **variables)
 
 
 @pytest.fixture

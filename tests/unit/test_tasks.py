@@ -109,14 +109,14 @@ def test_a_dry_release_prints_its_chain(capsys: pytest.CaptureFixture[str]) -> N
     call_task("release", gpu_family="gfx94X-dcgpu", torch_ref="release/2.14", python="3.12", dry_run=True)
 
     sessions = printed_sessions(capsys)
-    assert sessions[:4] == ["find_rocm", "resolve", "fetch_artifacts", "build_rocm"]
+    assert sessions[:4] == ["configure", "resolve", "fetch_artifacts", "build_rocm"]
     assert sessions[-3:] == ["stage", "promote", "report"]
 
 
 def test_a_dry_event_prints_its_chain(capsys: pytest.CaptureFixture[str]) -> None:
     call_task("event", name="pull_request", torch_ref="sample", gpu_family="gfx94X-dcgpu", dry_run=True)
 
-    assert printed_sessions(capsys)[:3] == ["find_rocm", "build_rocm", "check_rocm"]
+    assert printed_sessions(capsys)[:3] == ["configure", "build_rocm", "check_wheels"]
 
 
 def test_a_dry_nightly_prints_its_chain(capsys: pytest.CaptureFixture[str]) -> None:

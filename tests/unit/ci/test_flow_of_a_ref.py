@@ -45,11 +45,13 @@ def dry_run_of_ref(
     return capsys.readouterr().out
 
 
-def test_a_ref_is_one_call_of_nox_and_then_the_page(capsys: pytest.CaptureFixture[str]) -> None:
-    first_line, last_line = dry_run_of_ref(capsys).splitlines()
+def test_a_ref_is_three_calls_of_nox_and_then_the_page(capsys: pytest.CaptureFixture[str]) -> None:
+    packaging_line, check_line, build_line, last_line = dry_run_of_ref(capsys).splitlines()
 
-    assert first_line.startswith("nox -s resolve build_rocm check_rocm checkout build_triton")
-    assert f"test_torch -P {PYTHON} -- --torch-ref=sample" in first_line
+    assert packaging_line.startswith(f"nox -s resolve build_rocm -P {PYTHON} -- --torch-ref=sample")
+    assert check_line.startswith(f"nox -s check_wheels -P {PYTHON} -- --rocm --torch-ref=sample")
+    assert build_line.startswith("nox -s checkout build_triton")
+    assert f"test_torch -P {PYTHON} -- --torch-ref=sample" in build_line
     assert last_line.startswith("nox -s report")
     assert last_line.endswith("--brief")
 
@@ -136,7 +138,7 @@ def test_builds_first_what_no_run_lends(
     dry_run_of_change(run, Changed(trees={"torch": torch_tree}))
 
     calls = printed_calls(capsys.readouterr().out)
-    assert list(calls)[:2] == ["build_rocm", "build_triton"]
+    assert list(calls)[:2] == ["build_rocm", "check_wheels"]
 
 
 @pytest.mark.processes

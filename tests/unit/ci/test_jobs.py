@@ -133,9 +133,10 @@ def test_artifacts_of_another_run_are_fetched_in_the_job_that_packages_them() ->
     assert [call.sessions[0] for call in job.calls] == [
         "fetch_artifacts",
         "build_rocm",
-        "check_rocm",
+        "check_wheels",
         "upload",
     ]
+    assert job.calls[2].posargs[0] == "--rocm"
     assert job.calls[0].posargs == (
         "--artifact-run-id=17",
         "--artifact-repository=ROCm/TheRock",

@@ -186,9 +186,13 @@ OPTIONS = FlowOptions(common=("--run-id=17",), by_topic={"policy": ("--policy=li
 
 
 def test_a_step_gets_the_common_options_and_those_of_its_topics() -> None:
-    assert OPTIONS.for_step(pipeline.STEPS_BY_NAME["check_rocm"]) == ("--run-id=17",)
+    assert OPTIONS.for_step(pipeline.STEPS_BY_NAME["checkout"]) == ("--run-id=17",)
     assert OPTIONS.for_step(pipeline.STEPS_BY_NAME["check_wheels"]) == ("--run-id=17", "--policy=limits.toml")
     assert OPTIONS.for_step(pipeline.STEPS_BY_NAME["upload"]) == ("--run-id=17",)
+
+
+def test_a_step_gets_the_options_that_make_its_session_do_it() -> None:
+    assert OPTIONS.for_step(pipeline.STEPS_BY_NAME["check_rocm"]) == ("--rocm", "--run-id=17")
 
 
 def test_neighbours_with_the_same_options_share_a_call() -> None:
@@ -196,7 +200,8 @@ def test_neighbours_with_the_same_options_share_a_call() -> None:
     steps = [pipeline.STEPS_BY_NAME[name] for name in names]
 
     assert pipeline.nox_calls(steps, OPTIONS) == [
-        NoxCall(sessions=("check_rocm", "checkout"), options=("--run-id=17",)),
+        NoxCall(sessions=("check_wheels",), options=("--rocm", "--run-id=17")),
+        NoxCall(sessions=("checkout",), options=("--run-id=17",)),
         NoxCall(sessions=("build_torch", "check_wheels"), options=("--run-id=17", "--policy=limits.toml")),
         NoxCall(sessions=("upload", "test_smoke"), options=("--run-id=17",)),
     ]

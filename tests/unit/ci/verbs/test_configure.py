@@ -266,3 +266,35 @@ def test_reads_changed_files_from_a_file(configure: Configure, tmp_path: Path) -
     plan = configure("--event=push", "--changed", f"@{file}", "--json").plan
 
     assert "2 files" in plan.enable_build_jobs.reason
+
+
+# A plan that was written before
+
+
+def test_a_plan_that_needs_no_rocm_of_others_stays_as_it_is(configure: Configure, tmp_path: Path) -> None:
+    plan_file = tmp_path / "plan.json"
+    configure("--event=pull_request", "--torch-ref=sample", f"--output={plan_file}")
+    plan = Plan.read(plan_file)
+
+    ended = configure(f"--plan={plan_file}", "--run-id=9", f"--store={tmp_path / 'out'}")
+
+    assert ended.exit_code == 0, ended.stderr
+    assert "nothing in the plan needs ROCm from elsewhere" in ended.stderr
+    assert Plan.read(plan_file) == plan
+
+
+@pytest.mark.parametrize(
+    "option", ["--event=push", "--label=build:pytorch", "--explain", "--output=new.json"]
+)
+def test_refuses_options_of_an_event_for_a_plan(configure: Configure, tmp_path: Path, option: str) -> None:
+    ended = configure(f"--plan={tmp_path / 'plan.json'}", option)
+
+    assert ended.exit_code == UsageError.exit_code
+    assert f"{option.partition('=')[0]} has no effect with --plan" in ended.stderr
+
+
+def test_names_a_plan_that_does_not_exist(configure: Configure, tmp_path: Path) -> None:
+    ended = configure(f"--plan={tmp_path / 'plan.json'}")
+
+    assert ended.exit_code == MissingInputError.exit_code
+    assert "plan.json" in ended.stderr

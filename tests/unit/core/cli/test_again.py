@@ -36,12 +36,12 @@ def test_leaves_the_dashes_out_where_the_user_gave_no_options(monkeypatch: pytes
     assert again("ci", ["upload"]) == "nox -s upload"
 
 
-def test_leaves_out_the_option_that_a_session_gives_by_itself(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("NOX_CURRENT_SESSION", "check_rocm")
+def test_names_the_option_that_chooses_a_mode(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("NOX_CURRENT_SESSION", "check_wheels")
 
     assert (
         again("pytorch_build", ["check-wheels", "--rocm", "--run-id=17"])
-        == "nox -s check_rocm -- --run-id=17"
+        == "nox -s check_wheels -- --rocm --run-id=17"
     )
 
 

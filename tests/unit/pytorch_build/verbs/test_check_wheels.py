@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from core.errors import CheckError
+from core.errors import CheckError, UsageError
 from core.run import records
 from core.run.records import Cell
 from core.run.stage import Stage
@@ -207,3 +207,19 @@ def test_a_policy_that_accepts_refused_wheels_names_the_build(front: Front, refu
     assert f"{BUILD_COMMAND} --policy {policy}" in result.report
     # A refused wheel is no wheel of the run.
     assert not (refused_build.root / "out/local-linux/reports").exists()
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ([*ROCM, "some.whl"], "WHEEL|DIR has no effect with --rocm"),
+        ([*CPU, "--version=7.1"], "--version has no effect without --rocm"),
+    ],
+)
+def test_refuses_what_has_no_effect_on_the_checked_wheels(
+    front: Front, options: Sequence[str], message: str
+) -> None:
+    result = front("check-wheels", *options)
+
+    assert result.exit_code == UsageError.exit_code
+    assert message in result.report
