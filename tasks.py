@@ -89,7 +89,7 @@ def ci(
             force=force,
             dry_run=dry_run,
         )
-        flow.run_ref(common, python=python, rocm_layout=rocm_layout, policy=absolute(policy))
+        flow.run_ref(common, python=python or None, rocm_layout=rocm_layout or None, policy=absolute(policy))
 
 
 @task(
@@ -156,9 +156,9 @@ def change(
     }
 
     with reporting_errors(context, verbose=verbose):
-        from ci import flow
+        from ci.changed_trees import Changed, run_trees
 
-        trees = {component: Path(absolute(tree)) for component, tree in folders.items() if tree}
+        trees = {component: Path(tree).expanduser().resolve() for component, tree in folders.items() if tree}
         if not trees:
             raise UsageError("No tree is named, so nothing has changed.", hint="Name one: --pytorch-dir DIR.")
 
@@ -172,8 +172,8 @@ def change(
             dry_run=dry_run,
         )
         rocm_options = tuple(f"{option}={value}" for option, value in rocm_values.items() if value)
-        changed = flow.Changed(trees=trees, lender=from_run_id, rocm=rocm_options, policy=absolute(policy))
-        flow.run_trees(common, changed, python=python)
+        changed = Changed(trees=trees, lender=from_run_id, rocm_options=rocm_options, policy=absolute(policy))
+        run_trees(common, changed, python=python or None)
 
 
 @task(
@@ -247,9 +247,9 @@ def event(
         target = Target(
             run_id=run_id,
             store=store,
-            config_file=str(user_file or ""),
+            config_file=None if user_file is None else str(user_file),
             force=force,
-            rocm_layout=rocm_layout,
+            rocm_layout=rocm_layout or None,
         )
         flow.run_plan(
             configure_options, target, at_once=number_of_jobs(jobs), keep_going=keep_going, dry_run=dry_run
@@ -296,10 +296,15 @@ def release(
         from ci import flow
         from ci.jobs import Target
 
-        configure_options = list(flow.release_words(type, gpu_family, torch_ref, python))
-        configure_options += repeated("--input", input)
+        configure_options = [
+            *flow.release_options(type, families=gpu_family, torch_refs=torch_ref, pythons=python),
+            *repeated("--input", input),
+        ]
         target = Target(
-            run_id=run_id, store=store, distribution_store=distribution_store, rocm_layout=rocm_layout
+            run_id=run_id,
+            store=store,
+            distribution_store=distribution_store or None,
+            rocm_layout=rocm_layout or None,
         )
         flow.run_plan(
             configure_options, target, at_once=number_of_jobs(jobs), keep_going=keep_going, dry_run=dry_run
@@ -338,8 +343,15 @@ def promote(
         if not run_id:
             raise UsageError("No run is named, so there is nothing to promote.", hint="Name it: --run-id ID.")
 
-        target = Target(run_id=run_id, store=store, distribution_store=distribution_store)
-        flow.run_jobs([promotion_job(target, type, gpu_family, torch_version, pythons)], dry_run=dry_run)
+        target = Target(run_id=run_id, store=store, distribution_store=distribution_store or None)
+        job = promotion_job(
+            target,
+            release_type=type,
+            gpu_family=gpu_family or None,
+            torch_version=torch_version or None,
+            pythons=pythons or None,
+        )
+        flow.run_jobs([job], dry_run=dry_run)
 
 
 @task(
@@ -365,7 +377,10 @@ def nightly(
         from ci import flow
         from ci.jobs import nightly_jobs
 
-        flow.run_jobs(nightly_jobs(torch_ref, gpu_family, python, push), dry_run=dry_run)
+        jobs = nightly_jobs(
+            torch_ref=torch_ref, gpu_family=gpu_family, python=python, repository=push or None
+        )
+        flow.run_jobs(jobs, dry_run=dry_run)
 
 
 @contextmanager
@@ -403,10 +418,10 @@ def number_of_jobs(text: str) -> int:
     return int(text)
 
 
-def absolute(path: str) -> str:
-    """Return a user's path from this folder, as nox runs in another one. An empty path stays empty."""
+def absolute(path: str) -> str | None:
+    """Return a user's path from this folder, as nox runs in another one; None where no option gave one."""
     if not path:
-        return ""
+        return None
     return str(Path(path).expanduser().resolve())
 
 

@@ -1,259 +1,379 @@
-"""A run's jobs as calls of nox: pure functions of a plan, whose steps are those of `ci.pipeline`.
+"""The jobs of a plan, of a promotion and of the nightly image, as calls of nox.
 
 A job is one of the workflows': the same sessions, in the same order, with the same options;
-`tests/unit/ci/test_workflows.py` compares the two.
+`tests/unit/ci/test_workflows.py` compares the two. No function here reads or writes anything.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from itertools import groupby
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 from ci import pipeline
+from ci.pipeline import FlowOptions, JobKind, NoxCall, Topic
 from core.cli.options import DEFAULT_STORE, Common
 from core.run import PLAIN, Platform, this_platform
-from core.run.plan import FETCH, Cell, Plan, promotions
+from core.run.plan import Cell, Plan, promotions
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-BUILDS = {step.component: step.name for step in pipeline.STEPS if step.component is not None}
-JOBS: dict[str, tuple[str, ...]] = {
-    step.job: tuple(other.name for other in pipeline.steps_of_job(step.job)) for step in pipeline.STEPS
-}
-SESSIONS = tuple(step.session for step in pipeline.STEPS if step.called_as is None)
-# one for each Python, torch ref and GPU family, which `MATRIX` makes cells of
-MATRIX_SESSIONS = (*BUILDS.values(), *JOBS["test_pytorch"], *JOBS["test_torch"])
-
-TEST_REPORT = "test_report"
 PLAN_FILE = ".cache/plan.json"
 
-
-@dataclass(frozen=True, kw_only=True)
-class Call:
-    """One call of nox, as a workflow's step has it."""
-
-    sessions: tuple[str, ...]
-    python: str = ""
-    posargs: tuple[str, ...] = ()
-
-    @property
-    def words(self) -> tuple[str, ...]:
-        """The words after ``nox``."""
-        python = ("-P", self.python) if self.python else ()
-        return ("-s", *self.sessions, *python, "--", *self.posargs)
+# What the jobs that a job needs must have come to, for it to run.
+Requirement = Literal["all passed", "any passed", "any ran", "nothing"]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Job:
-    """One job; a tolerant one runs after failures, too, but not where nothing ran whose results it wants."""
+    """Calls of nox that one machine makes, one after another."""
 
     name: str
-    stage: str
-    calls: tuple[Call, ...]
-    needs: tuple[str, ...] = ()
-    tolerant: bool = False
-    wants_results: bool = False
+    kind: JobKind
+    calls: tuple[NoxCall, ...]
+    needs: tuple[str, ...] = ()  # the jobs that it waits for
+    requires: Requirement = "all passed"
+    builds: tuple[str, ...] = ()  # those of the jobs that nobody may do without, whatever it requires
 
 
 @dataclass(frozen=True, kw_only=True)
 class Target:
-    """Where a flow reads and writes."""
+    """Which run a flow makes, and where it reads and writes."""
 
     run_id: str = "local"
     store: str = DEFAULT_STORE
-    config_file: str = ""
+    config_file: str | None = None
     force: bool = False
-    distribution_store: str = ""
-    rocm_layout: str = ""
-    release_type: str = ""
+    distribution_store: str | None = None
+    rocm_layout: str | None = None
+    release_type: str | None = None
 
     @property
-    def run(self) -> tuple[str, ...]:
-        """The run as options."""
-        where = {"run_id": self.run_id, "config_file": self.config_file, "force": self.force}
-        return _options(release_type=self.release_type, **where)
+    def run_options(self) -> tuple[str, ...]:
+        """The run as options, which every step takes."""
+        return written_options(
+            {
+                "release-type": self.release_type,
+                "run-id": self.run_id,
+                "config-file": self.config_file,
+                "force": self.force,
+            }
+        )
 
     @property
-    def written(self) -> tuple[str, ...]:
-        """The run and its store as options."""
-        return (*self.run, f"--store={self.store}")
+    def store_options(self) -> tuple[str, ...]:
+        """The store of run outputs as options."""
+        return (f"--store={self.store}",)
+
+    @property
+    def distribution_options(self) -> tuple[str, ...]:
+        """The store that users install from as options; none where the release type says which."""
+        return written_options({"distribution-store": self.distribution_store})
 
 
 def setup_job(plan: Plan, target: Target) -> Job:
-    """Return the job that completes the plan: where ROCm comes from, and commits and versions of PyTorch."""
+    """Return the job that completes a plan: where ROCm comes from, and commits and versions of PyTorch."""
     _configure, find_rocm, resolve = pipeline.steps_of_job("setup")
     steps = (find_rocm, resolve) if plan.build_pytorch.value else (find_rocm,)
-    posargs = (f"--plan={PLAN_FILE}", *target.run)
-    calls = tuple(Call(sessions=(step.session,), posargs=posargs) for step in steps)
-    return Job(name="resolve", stage="setup", calls=calls)
+
+    options = FlowOptions(common=(f"--plan={PLAN_FILE}", *target.run_options))
+    calls = [NoxCall(sessions=(step.session,), options=options.for_step(step)) for step in steps]
+    return Job(name="resolve", kind="setup", calls=tuple(calls))
 
 
 def plan_jobs(plan: Plan, platform: Platform, target: Target) -> Sequence[Job]:
     """Return the jobs of a plan that `resolve` completed, on one platform.
 
-    ROCm's packages -> their tests; PyTorch's wheels on them -> their tests; a report on all tests, which a
-    promotion goes by; then what is promoted, and the run's page.
+    ROCm's packages -> PyTorch's wheels on them -> staging, where they are to be released -> tests -> a report
+    on all tests -> what is promoted -> the run's page.
     """
-    graph = _Graph(plan=plan, target=replace(target, release_type=plan.release_type))
-    rocm = {one.artifact_group: graph.rocm(one) for one in plan.matrix(platform, "build_rocm")}
+    plan_target = replace(target, release_type=plan.release_type)
 
-    def of_rocm(cell: Cell) -> tuple[str, ...]:
-        return (rocm[cell.artifact_group].name,) if cell.artifact_group in rocm else ()
-
-    rocm_tests = [graph.test(one, of_rocm(one)) for one in plan.matrix(platform, "test_rocm")]
-    builds = {
-        (one.artifact_group, one.python, one.torch_ref): graph.build(one, of_rocm(one))
-        for one in plan.matrix(platform, "build_pytorch")
+    rocm_jobs = {
+        cell.artifact_group: _build_job(plan, plan_target, cell, [])
+        for cell in plan.matrix(platform, "build_rocm")
     }
-    tests = [
-        graph.test(one, (builds[one.artifact_group, one.python, one.torch_ref].name,))
-        for one in (*plan.matrix(platform, "test_pytorch"), *plan.matrix(platform, "test_torch"))
+    build_jobs = {
+        _build_key(cell): _build_job(plan, plan_target, cell, [rocm_jobs.get(cell.artifact_group)])
+        for cell in plan.matrix(platform, "build_pytorch")
+    }
+    stage_jobs = _stage_jobs(plan, plan_target, platform, rocm_jobs, build_jobs)
+
+    rocm_test_jobs = []
+    for cell in plan.matrix(platform, "test_rocm"):
+        tested_jobs = [rocm_jobs.get(cell.artifact_group), stage_jobs.get(cell.artifact_group)]
+        rocm_test_jobs.append(_test_job(plan, plan_target, cell, tested_jobs, stage_jobs))
+
+    test_jobs = []
+    for cell in (*plan.matrix(platform, "test_pytorch"), *plan.matrix(platform, "test_torch")):
+        tested_jobs = [build_jobs[_build_key(cell)], stage_jobs.get(cell.artifact_group)]
+        test_jobs.append(_test_job(plan, plan_target, cell, tested_jobs, stage_jobs))
+
+    # Whatever is ready first runs first: ROCm's tests do not wait for PyTorch where nothing is staged.
+    jobs = [
+        *rocm_jobs.values(),
+        *rocm_test_jobs,
+        *build_jobs.values(),
+        *stage_jobs.values(),
+        *test_jobs,
     ]
-    made = [*rocm.values(), *rocm_tests, *builds.values(), *tests]
-    if tested := tuple(one.name for one in (*rocm_tests, *tests)):
-        made.append(graph.last(TEST_REPORT, TEST_REPORT, tested, wants_results=True))
-    sets = [graph.promotion(row, platform, made) for row in promotions(plan, platform)]
-    every = (*made, *sets)
-    return (*every, graph.last("report", "summary", tuple(one.name for one in every))) if made else ()
-
-
-@dataclass(frozen=True, kw_only=True)
-class _Graph:
-    plan: Plan
-    target: Target
-
-    def rocm(self, cell: Cell) -> Job:
-        options = _options(version=self.plan.rocm.version, rocm_layout=self.target.rocm_layout)
-        built = Call(sessions=("build_rocm",), posargs=(*_where(cell), *options, *self.target.run))
-        check = pipeline.STEPS_BY_NAME["check_rocm"]
-        check_options = (*check.options, *_where(cell), *self.target.run)
-        checked = Call(sessions=(check.session,), posargs=check_options)
-        calls = (*self._fetch(cell), built, checked, self._upload(cell))
-        return Job(name=f"build_rocm {cell.name}", stage="build_rocm", calls=calls)
-
-    def build(self, cell: Cell, needs: tuple[str, ...]) -> Job:
-        steps = [pipeline.STEPS_BY_NAME[name] for name in cell.sessions if name != FETCH]
-        index = self._index(cell)
-
-        def own_options(step: pipeline.Step) -> tuple[str, ...]:
-            # What follows -- goes to every session of a call, and checks take no source of ROCm.
-            return step.options if step.name.startswith("check_") else index
-
-        built = [
-            Call(
-                sessions=tuple(step.session for step in some_steps),
-                python=cell.python,
-                posargs=(*_where(cell), *options, *self.target.run),
-            )
-            for options, some_steps in groupby(steps, key=own_options)
-        ]
-        calls = (*self._fetch(cell), *built, self._upload(cell))
-        return Job(name=f"build_pytorch {cell.name}", stage="build_pytorch", calls=calls, needs=needs)
-
-    def test(self, cell: Cell, needs: tuple[str, ...]) -> Job:
-        part = _options(config=cell.config, shard=cell.shard)
-        posargs = (*_where(cell), *self._index(cell), *part, *self.target.written)
-        call = Call(sessions=cell.sessions, python=cell.python, posargs=posargs)
-        return Job(name=f"{cell.stage} {cell.name}", stage=cell.stage, calls=(call,), needs=needs)
-
-    def last(self, name: str, stage: str, needs: tuple[str, ...], *, wants_results: bool = False) -> Job:
-        """Return a job that reports on others, so it runs after all of them, failed ones too."""
-        call = Call(sessions=JOBS[stage], posargs=self.target.written)
-        facts = {"tolerant": True, "wants_results": wants_results}
-        return Job(name=name, stage=stage, calls=(call,), needs=needs, **facts)
-
-    def promotion(self, chosen: Mapping[str, str], platform: Platform, made: Sequence[Job]) -> Job:
-        family = _group(chosen["gpu_family"], chosen["build_variant"])
-        version = _options(torch_version=chosen["torch_version"], pythons=chosen["pythons"])
-        # what decides are records of tests, so they are waited for, and the decision weighs a failed one
-        needs = tuple(
-            one.name for one in made if {*family} <= {*one.calls[-1].posargs} or one.name == TEST_REPORT
+    if rocm_test_jobs or test_jobs:
+        jobs.append(
+            _closing_job("test_report", plan_target, [*rocm_test_jobs, *test_jobs], requires="any ran")
         )
-        calls = _promotion_calls(self.target, platform, family, version)
-        return Job(name=f"promote {chosen['name']}", stage="promote", calls=calls, needs=needs, tolerant=True)
-
-    def _upload(self, cell: Cell) -> Call:
-        group = _group(cell.gpu_family, cell.build_variant)
-        return Call(sessions=JOBS["upload"], posargs=(*group, *self.target.written))
-
-    def _fetch(self, cell: Cell) -> tuple[Call, ...]:
-        """Fetch the artifacts that the plan pins, in the job that packages them."""
-        if FETCH not in cell.sessions:
-            return ()
-        rocm, names = self.plan.rocm_row(cell), ("run_id", "repository", "store", "digest")
-        pinned = _options(**{f"artifact_{name}": rocm.get(name) for name in names})
-        group = _group(cell.gpu_family, cell.build_variant)
-        return (Call(sessions=(FETCH,), posargs=(*pinned, *group, *self.target.run)),)
-
-    def _index(self, cell: Cell) -> tuple[str, ...]:
-        rocm = self.plan.rocm_row(cell)
-        if not rocm.get("index_url"):
-            return ()
-        return f"--rocm-index-url={rocm['index_url']}", f"--rocm-version={rocm['version']}"
+    jobs += [_promotion_of_set(row, plan_target, platform, jobs) for row in promotions(plan, platform)]
+    if jobs:
+        jobs.append(_closing_job("summary", plan_target, jobs, requires="nothing"))
+    return jobs
 
 
-def _options(**named: object) -> tuple[str, ...]:
-    """Write options: flags that are set, and others with their values, where they have one."""
-    given = {name.replace("_", "-"): value for name, value in named.items() if value}
-    return tuple(f"--{name}" if value is True else f"--{name}={value}" for name, value in given.items())
+def _build_key(cell: Cell) -> tuple[str, str, str]:
+    """Return what tests of PyTorch and the build that they install have in common."""
+    return cell.artifact_group, cell.python, cell.torch_ref
 
 
-def _where(cell: Cell) -> tuple[str, ...]:
-    return (*_options(torch_ref=cell.torch_ref), *_group(cell.gpu_family, cell.build_variant))
+def _build_job(plan: Plan, target: Target, cell: Cell, needed_jobs: Sequence[Job | None]) -> Job:
+    """Return the job that builds a cell, and uploads what it has built."""
+    packages = written_options({"version": plan.rocm.version, "rocm-layout": target.rocm_layout})
+    build_options = _cell_options(plan, target, cell, {"rocm packages": packages})
+    upload_options = FlowOptions(
+        common=(*_group_options(cell.gpu_family, cell.build_variant), *target.run_options),
+        by_topic={"store": target.store_options},
+    )
+
+    build_steps = pipeline.steps_of_plan_cell(cell)
+    upload_steps = pipeline.steps_of_job("upload")
+    return Job(
+        name=f"{cell.stage} {cell.name}",
+        kind=cell.stage,
+        calls=(
+            *pipeline.nox_calls(build_steps, build_options, python=cell.python or None),
+            *pipeline.nox_calls(upload_steps, upload_options),
+        ),
+        needs=_names(needed_jobs),
+    )
 
 
-def _group(gpu_family: str, build_variant: str) -> tuple[str, ...]:
-    return _options(gpu_family=gpu_family, build_variant="" if build_variant == PLAIN else build_variant)
+def _stage_jobs(
+    plan: Plan,
+    target: Target,
+    platform: Platform,
+    rocm_jobs: Mapping[str, Job],
+    build_jobs: Mapping[tuple[str, str, str], Job],
+) -> Mapping[str, Job]:
+    """Return the jobs that put wheels up for testing, by artifact group; none where nothing is released."""
+    if not promotions(plan, platform):
+        return {}
+
+    jobs: dict[str, Job] = {}
+    for cell in plan.matrix(platform, "build_pytorch"):
+        group = cell.artifact_group
+        group_builds = [job for key, job in build_jobs.items() if key[0] == group]
+        options = FlowOptions(
+            common=(*_group_options(cell.gpu_family, cell.build_variant), *target.run_options),
+            by_topic=_release_topics(target, platform),
+        )
+        jobs[group] = Job(
+            name=f"stage {group}",
+            kind="stage",
+            calls=tuple(pipeline.nox_calls(pipeline.steps_of_job("stage"), options)),
+            needs=_names([rocm_jobs.get(group), *group_builds]),
+            # What is staged of a family whose other builds failed is tested, and cannot be promoted.
+            requires="any passed",
+        )
+    return jobs
 
 
-def _promotion_calls(
-    target: Target, platform: Platform, family: Sequence[str], version: Sequence[str]
-) -> tuple[Call, ...]:
-    store = _options(platform=platform, distribution_store=target.distribution_store)
-    shared = (*family, *target.written, *store)
-    stage, promote = JOBS["promote"]
-    return Call(sessions=(stage,), posargs=shared), Call(sessions=(promote,), posargs=(*shared, *version))
+def _test_job(
+    plan: Plan,
+    target: Target,
+    cell: Cell,
+    tested_jobs: Sequence[Job | None],
+    stage_jobs: Mapping[str, Job],
+) -> Job:
+    topics: dict[Topic, tuple[str, ...]] = {
+        "test part": written_options({"config": cell.config, "shard": cell.shard}),
+    }
+    if cell.artifact_group in stage_jobs:
+        topics["staging"] = ("--staged", *target.distribution_options)
+    options = _cell_options(plan, target, cell, topics)
+    return Job(
+        name=f"{cell.stage} {cell.name}",
+        kind=cell.stage,
+        calls=tuple(
+            pipeline.nox_calls(pipeline.steps_of_plan_cell(cell), options, python=cell.python or None)
+        ),
+        needs=_names(tested_jobs),
+    )
+
+
+def _closing_job(
+    kind: Literal["test_report", "summary"], target: Target, jobs: Sequence[Job], *, requires: Requirement
+) -> Job:
+    """Return a job that reports on others, so it runs after failed ones, too."""
+    options = FlowOptions(common=target.run_options, by_topic={"store": target.store_options})
+    calls = pipeline.nox_calls(pipeline.steps_of_job(kind), options)
+    name = "report" if kind == "summary" else kind
+    return Job(name=name, kind=kind, calls=tuple(calls), needs=_names(jobs), requires=requires)
+
+
+def _promotion_of_set(row: Mapping[str, str], target: Target, platform: Platform, jobs: Sequence[Job]) -> Job:
+    """Return the job that promotes one set of wheels.
+
+    Its decision rests on the records of tests, so it waits for all of them, and weighs a failed one itself.
+    """
+    group_options = _group_options(row["gpu_family"], row["build_variant"])
+    needed_jobs = [
+        job for job in jobs if job.kind == "test_report" or set(group_options) <= set(job.calls[-1].options)
+    ]
+    options = FlowOptions(
+        common=(*group_options, *target.run_options),
+        by_topic={
+            **_release_topics(target, platform),
+            "set": written_options({"torch-version": row["torch_version"], "pythons": row["pythons"]}),
+        },
+    )
+    return Job(
+        name=f"promote {row['name']}",
+        kind="promote",
+        calls=tuple(pipeline.nox_calls(pipeline.steps_of_job("promote"), options)),
+        needs=_names(needed_jobs),
+        requires="nothing",
+        builds=tuple(job.name for job in needed_jobs if job.kind in {"build_rocm", "build_pytorch", "stage"}),
+    )
 
 
 def promotion_job(
-    target: Target, release_type: str, gpu_family: str, torch_version: str, pythons: str
+    target: Target,
+    *,
+    release_type: str,
+    gpu_family: str | None,
+    torch_version: str | None,
+    pythons: str | None,
 ) -> Job:
-    """Return the job that promotes what the options name; what they do not name is left to `promote`."""
-    version = _options(torch_version=torch_version, pythons=pythons)
-    target, family = replace(target, release_type=release_type), _options(gpu_family=gpu_family)
-    calls = _promotion_calls(target, this_platform(), family, version)
-    return Job(name="promote", stage="promote", calls=calls)
-
-
-def nightly_jobs(torch_ref: str, gpu_family: str, python: str, registry: str) -> Sequence[Job]:
-    """Return the jobs of `therock-nightly.yml` for one GPU family."""
-    family, ref = f"--gpu-family={gpu_family}", f"--torch-ref={torch_ref}"
-    inside = _options(
-        archive="image.tar",
-        image=f"pytorch-therock-rocm-ci-{gpu_family.lower()}",
-        sessions=" ".join((*BUILDS.values(), "check_wheels", "index")),
-        session_python=python,
+    """Return the job that stages and promotes what is named; what is not is left to the sessions."""
+    target = replace(target, release_type=release_type)
+    options = FlowOptions(
+        common=(*written_options({"gpu-family": gpu_family}), *target.run_options),
+        by_topic={
+            **_release_topics(target, this_platform()),
+            "set": written_options({"torch-version": torch_version, "pythons": pythons}),
+        },
     )
-    made = _options(image="ubuntu-rocm", gpu_family=gpu_family, output="image.tar", push=registry)
-    image = Call(sessions=("build_image",), posargs=made)
-    built = Call(sessions=("in_image",), posargs=(*inside, ref, family))
-    report = Call(sessions=JOBS["summary"], posargs=(family,))
-    test = Call(sessions=JOBS["test_pytorch"], python=python, posargs=(ref, family))
+    steps = (*pipeline.steps_of_job("stage"), *pipeline.steps_of_job("promote"))
+    return Job(name="promote", kind="promote", calls=tuple(pipeline.nox_calls(steps, options)))
+
+
+def nightly_jobs(*, torch_ref: str, gpu_family: str, python: str, repository: str | None) -> Sequence[Job]:
+    """Return the jobs of `therock-nightly.yml` for one GPU family.
+
+    `repository` is ``REGISTRY/REPOSITORY``, where the image is pushed to; None keeps it on this machine.
+    """
+    cell_options = (f"--torch-ref={torch_ref}", f"--gpu-family={gpu_family}")
+    sessions = [step.session for step in pipeline.STEPS if step.component is not None]
+
+    build_image = NoxCall(
+        sessions=("build_image",),
+        options=written_options(
+            {"image": "ubuntu-rocm", "gpu-family": gpu_family, "output": "image.tar", "push": repository}
+        ),
+    )
+    build_inside = NoxCall(
+        sessions=("in_image",),
+        options=(
+            *written_options(
+                {
+                    "archive": "image.tar",
+                    "image": f"pytorch-therock-rocm-ci-{gpu_family.lower()}",
+                    "sessions": " ".join((*sessions, "check_wheels", "index")),
+                    "session-python": python,
+                }
+            ),
+            *cell_options,
+        ),
+    )
+    report = NoxCall(sessions=("report",), options=(f"--gpu-family={gpu_family}",))
+    test = NoxCall(sessions=("test_smoke",), options=cell_options, python=python)
     return (
-        Job(name="image", stage="build-therock-docker", calls=(image,)),
-        Job(name="pytorch", stage="build-pytorch-nightly", calls=(built, report), needs=("image",)),
-        Job(name="test", stage="test-pytorch-nightly", calls=(test,), needs=("pytorch",)),
+        Job(name="image", kind="build-therock-docker", calls=(build_image,)),
+        Job(name="pytorch", kind="build-pytorch-nightly", calls=(build_inside, report), needs=("image",)),
+        Job(name="test", kind="test-pytorch-nightly", calls=(test,), needs=("pytorch",)),
     )
+
+
+def _cell_options(
+    plan: Plan, target: Target, cell: Cell, topics: Mapping[Topic, tuple[str, ...]]
+) -> FlowOptions:
+    """Return the options of a plan's job: what it is of, where its ROCm is from, and the run."""
+    rocm = plan.rocm_row(cell)
+    rocm_source: tuple[str, ...] = ()
+    if rocm.get("index_url"):
+        rocm_source = (f"--rocm-index-url={rocm['index_url']}", f"--rocm-version={rocm['version']}")
+
+    artifact_options = written_options(
+        {
+            "artifact-run-id": rocm.get("run_id"),
+            "artifact-repository": rocm.get("repository"),
+            "artifact-store": rocm.get("store"),
+            "artifact-digest": rocm.get("digest"),
+        }
+    )
+    return FlowOptions(
+        common=(
+            *written_options({"torch-ref": cell.torch_ref}),
+            *_group_options(cell.gpu_family, cell.build_variant),
+            *target.run_options,
+        ),
+        by_topic={
+            "artifacts": artifact_options,
+            "rocm source": rocm_source,
+            "store": target.store_options,
+            **topics,
+        },
+    )
+
+
+def _release_topics(target: Target, platform: Platform) -> dict[Topic, tuple[str, ...]]:
+    return {
+        "store": target.store_options,
+        "distribution": (f"--platform={platform}", *target.distribution_options),
+    }
+
+
+def _group_options(gpu_family: str, build_variant: str) -> tuple[str, ...]:
+    variant = None if build_variant == PLAIN else build_variant
+    return written_options({"gpu-family": gpu_family, "build-variant": variant})
+
+
+def _names(jobs: Sequence[Job | None]) -> tuple[str, ...]:
+    return tuple(job.name for job in jobs if job is not None)
 
 
 def common_options(common: Common) -> tuple[str, ...]:
     """Return the options that every step of a run takes. Steps that read or write the store take it, too."""
-    names = ("torch_ref", "gpu_family", "run_id", "release_type", "config_file", "force")
-    return _options(**{name: getattr(common, name) for name in names})
+    return written_options(
+        {
+            "torch-ref": common.torch_ref,
+            "gpu-family": common.gpu_family,
+            "run-id": common.run_id,
+            "release-type": common.release_type,
+            "config-file": common.config_file,
+            "force": common.force,
+        }
+    )
 
 
 def store_options(common: Common) -> tuple[str, ...]:
     """Return the option for the store that a run is uploaded to; none where that is the builds' own."""
-    return _options(store=common.store) if common.store != DEFAULT_STORE else ()
+    return () if common.store == DEFAULT_STORE else (f"--store={common.store}",)
+
+
+def written_options(values: Mapping[str, object]) -> tuple[str, ...]:
+    """Return options as a command line has them: flags that are set, and others that have a value."""
+    options: list[str] = []
+    for name, value in values.items():
+        if value is True:
+            options.append(f"--{name}")
+        elif value:
+            options.append(f"--{name}={value}")
+    return tuple(options)

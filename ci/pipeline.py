@@ -7,7 +7,7 @@ writes anything.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Literal
 
@@ -19,21 +19,40 @@ if TYPE_CHECKING:
     from core.status import Status
     from pytorch_build.refs.torch_refs import TorchRef
 
-Job = Literal[
+# The jobs of the workflows that build, test and release.
+JobKind = Literal[
     "setup",
     "build_rocm",
-    "test_rocm",
     "build_pytorch",
     "upload",
+    "stage",
+    "test_rocm",
     "test_pytorch",
     "test_torch",
     "test_report",
     "promote",
     "summary",
+    # Those of the nightly image.
+    "build-therock-docker",
+    "build-pytorch-nightly",
+    "test-pytorch-nightly",
 ]
 
 # What a flow may be told that only some of its steps have an option for.
-Topic = Literal["rocm layout", "policy", "rocm source", "trees", "tested tree", "store", "page"]
+Topic = Literal[
+    "artifacts",
+    "rocm packages",
+    "rocm source",
+    "trees",
+    "policy",
+    "store",
+    "distribution",
+    "staging",
+    "tested tree",
+    "test part",
+    "set",
+    "page",
+]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -41,7 +60,7 @@ class Step:
     """One part of the pipeline. Records, plans and pages know it by its name."""
 
     name: str
-    job: Job  # the job of the workflows that it is a part of
+    job: JobKind  # the job of the workflows that it is a part of
     front_door: tuple[str, ...]  # the package, the verb, and what the session gives it besides
     called_as: str | None = None  # the session that does it, where it is not named like the step
     options: tuple[str, ...] = ()  # those that make the session do this step
@@ -84,6 +103,7 @@ STEPS = (
         job="build_rocm",
         front_door=("ci", "fetch-artifacts"),
         needs=("find_rocm",),
+        topics=("artifacts",),
         needs_plan=True,
     ),
     Step(
@@ -91,7 +111,7 @@ STEPS = (
         job="build_rocm",
         front_door=("rocm_packaging", "build"),
         needs=("fetch_artifacts",),
-        topics=("rocm layout",),
+        topics=("rocm packages",),
     ),
     Step(
         name="check_rocm",
@@ -100,14 +120,6 @@ STEPS = (
         called_as="check_wheels",
         options=("--rocm",),
         needs=("build_rocm",),
-    ),
-    Step(
-        name="test_rocm",
-        job="test_rocm",
-        front_door=("rocm_packaging", "test"),
-        needs=("build_rocm",),
-        has_environment=True,
-        needs_plan=True,
     ),
     Step(
         name="checkout",
@@ -188,11 +200,28 @@ STEPS = (
         topics=("store",),
     ),
     Step(
+        name="stage",
+        job="stage",
+        front_door=("ci", "stage"),
+        needs=("upload",),
+        topics=("store", "distribution"),
+        needs_plan=True,
+    ),
+    Step(
+        name="test_rocm",
+        job="test_rocm",
+        front_door=("rocm_packaging", "test"),
+        needs=("build_rocm", "stage"),
+        topics=("store", "staging"),
+        has_environment=True,
+        needs_plan=True,
+    ),
+    Step(
         name="test_smoke",
         job="test_pytorch",
         front_door=("pytorch_build", "test-smoke"),
-        needs=("upload",),
-        topics=("rocm source", "store"),
+        needs=("upload", "stage"),
+        topics=("rocm source", "store", "staging"),
         has_environment=True,
         has_cells=True,
     ),
@@ -200,8 +229,8 @@ STEPS = (
         name="test_torch",
         job="test_torch",
         front_door=("pytorch_build", "test-torch"),
-        needs=("upload",),
-        topics=("rocm source", "tested tree", "store"),
+        needs=("upload", "stage"),
+        topics=("rocm source", "tested tree", "test part", "store", "staging"),
         has_environment=True,
         has_cells=True,
     ),
@@ -214,19 +243,11 @@ STEPS = (
         needs_plan=True,
     ),
     Step(
-        name="stage",
-        job="promote",
-        front_door=("ci", "stage"),
-        needs=("upload",),
-        topics=("store",),
-        needs_plan=True,
-    ),
-    Step(
         name="promote",
         job="promote",
         front_door=("ci", "promote"),
         needs=("stage", "test_report"),
-        topics=("store",),
+        topics=("store", "distribution", "set"),
         needs_plan=True,
     ),
     Step(
@@ -240,7 +261,12 @@ STEPS = (
 
 STEPS_BY_NAME: Mapping[str, Step] = MappingProxyType({step.name: step for step in STEPS})
 
-_BUILD_STEPS_BY_COMPONENT = {step.component: step for step in STEPS if step.component is not None}
+# Those that MATRIX makes cells of.
+SESSIONS_WITH_CELLS = tuple(step.session for step in STEPS if step.has_cells)
+
+BUILD_STEPS: Mapping[str, Step] = MappingProxyType(
+    {step.component: step for step in STEPS if step.component is not None}
+)
 
 # A changed tree is built on what another run lends, so these are done only where nothing is lent.
 _LENT_STEPS = (
@@ -285,6 +311,13 @@ class NoxCall:
 
     sessions: tuple[str, ...]
     options: tuple[str, ...]
+    python: str | None = None  # of the sessions' environments; None for nox's own
+
+    @property
+    def words(self) -> tuple[str, ...]:
+        """The words after ``nox``."""
+        python = () if self.python is None else ("-P", self.python)
+        return ("-s", *self.sessions, *python, "--", *self.options)
 
 
 def steps_of_ref(ref: TorchRef, gpu_family: str) -> Selection:
@@ -354,7 +387,7 @@ def steps_of_changed_trees(
     """
     selection = steps_of_ref(ref, gpu_family)
 
-    own_steps = {_BUILD_STEPS_BY_COMPONENT[component].name for component in changed_components}
+    own_steps = {BUILD_STEPS[component].name for component in changed_components}
     own_steps.update(missing_steps)
 
     steps: list[Step] = []
@@ -375,7 +408,7 @@ def lent_components(ref: TorchRef, gpu_family: str, changed_components: Collecti
     """Return the components that the builds of changed trees need, in the order in which they are built."""
     needed_steps: set[str] = set()
     for component in changed_components:
-        needed_steps.update(_BUILD_STEPS_BY_COMPONENT[component].needs)
+        needed_steps.update(BUILD_STEPS[component].needs)
 
     components: list[str] = []
     for step in steps_of_ref(ref, gpu_family).steps:
@@ -388,19 +421,16 @@ def lent_components(ref: TorchRef, gpu_family: str, changed_components: Collecti
 
 
 def steps_of_plan_cell(cell: PlanCell) -> Sequence[Step]:
-    """Return the steps of one job of a plan. What was built is uploaded in the job that built it."""
-    steps = [STEPS_BY_NAME[name] for name in cell.sessions]
-    if cell.stage in {"build_rocm", "build_pytorch"}:
-        steps += steps_of_job("upload")
-    return steps
+    """Return the steps of one job of a plan."""
+    return [STEPS_BY_NAME[name] for name in cell.sessions]
 
 
-def steps_of_job(job: Job) -> Sequence[Step]:
+def steps_of_job(job: JobKind) -> Sequence[Step]:
     """Return the steps that a job of the workflows groups."""
     return [step for step in STEPS if step.job == job]
 
 
-def nox_calls(steps: Sequence[Step], options: FlowOptions) -> Sequence[NoxCall]:
+def nox_calls(steps: Sequence[Step], options: FlowOptions, *, python: str | None = None) -> Sequence[NoxCall]:
     """Return the calls of nox for steps, in order.
 
     Neighbours with the same options share a call: nox gives what follows ``--`` to all of its sessions.
@@ -409,9 +439,9 @@ def nox_calls(steps: Sequence[Step], options: FlowOptions) -> Sequence[NoxCall]:
     for step in steps:
         step_options = options.for_step(step)
         if calls and calls[-1].options == step_options:
-            calls[-1] = NoxCall(sessions=(*calls[-1].sessions, step.session), options=step_options)
+            calls[-1] = replace(calls[-1], sessions=(*calls[-1].sessions, step.session))
         else:
-            calls.append(NoxCall(sessions=(step.session,), options=step_options))
+            calls.append(NoxCall(sessions=(step.session,), options=step_options, python=python))
     return calls
 
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
-from ci.jobs import BUILDS
+from ci.pipeline import BUILD_STEPS
 from ci.plan import decisions, families
 from ci.plan.data import Matrix, MatrixFile, Test, reaches
 from ci.verbs.cells import missing
@@ -190,7 +190,7 @@ class _Jobs:
                     self._leave(f"build_pytorch, {build.where}, {name}, Python {python}", reason)
                     continue
                 first = self._rocm_sessions if not self.upload.value and build.has_rocm else ()
-                sessions = (*first, *(BUILDS[one] for one in components), "check_wheels")
+                sessions = (*first, *(BUILD_STEPS[one].name for one in components), "check_wheels")
                 yield self._cell(build, "build_pytorch", sessions, entry.build_runner, python, name)
 
     def _components(self, ref: TorchRef, platform: Platform) -> Sequence[str]:

@@ -18,7 +18,8 @@ from packaging.utils import canonicalize_name
 
 from ci import bisection, flow, install
 from ci.bisection import Facts, Point, Search, Verdict
-from ci.jobs import BUILDS, Call, Job, common_options, store_options
+from ci.jobs import Job, common_options, store_options
+from ci.pipeline import STEPS, NoxCall
 from ci.report.facts import built, read_run, stored_runs
 from ci.report.model import CellName
 from ci.report.text import natural
@@ -427,11 +428,13 @@ class _Runs(_Place):
                 raise MissingInputError(f"Its lock has another origin of {which} than the refs data.")
             text = lock.model_copy(update={"projects": kept}).model_dump_json()
             own.put_bytes(outputs.source_lock_key(cell.torch_ref), text.encode(), replace=True)
-        sessions = tuple(session for name, session in BUILDS.items() if name in projects)
-        posargs = (*common_options(common), *store_options(common))
-        call = Call(sessions=sessions, python=self.python, posargs=posargs)
+        call = NoxCall(
+            sessions=tuple(step.session for step in STEPS if step.component in projects),
+            python=self.python or None,
+            options=(*common_options(common), *store_options(common)),
+        )
         try:
-            flow.run_jobs([Job(name=common.run_id, stage="build_pytorch", calls=(call,))], root=common.root)
+            flow.run_jobs([Job(name=common.run_id, kind="build_pytorch", calls=(call,))], root=common.root)
         except ProcessError as problem:
             # the stage's own words and its tool's first error, if any
             why = " ".join(problem.message.splitlines()[1:3]) or problem.message

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from ci.jobs import BUILDS, JOBS, MATRIX_SESSIONS
+from ci.pipeline import BUILD_STEPS, SESSIONS_WITH_CELLS
 from ci.plan.data import Matrix, Test, matrices, of_tier, triggers
 from core import console
 from core.cell import Cell
@@ -57,7 +57,7 @@ def describe(cell: Cell) -> Mapping[str, object]:
 
 def planned(plan: Plan, platform: Platform) -> Mapping[str, Sequence[Cell]]:
     """Return the cells of a plan, by session."""
-    found: dict[str, list[Cell]] = {name: [] for name in MATRIX_SESSIONS}
+    found: dict[str, list[Cell]] = {name: [] for name in SESSIONS_WITH_CELLS}
     for one in plan.cells:
         if one.build_variant != PLAIN:
             console.detail(f"left out: {one.name}; name it: -- --build-variant={one.build_variant}")
@@ -100,7 +100,7 @@ def expand(
 ) -> Mapping[str, Sequence[Cell]]:
     """Expand a matrix into the cells that can exist, by session; say which cannot."""
     _refuse_names(matrix)
-    sessions: dict[str, list[Cell]] = {name: [] for name in MATRIX_SESSIONS}
+    sessions: dict[str, list[Cell]] = {name: [] for name in SESSIONS_WITH_CELLS}
     left_out: list[str] = []
     for python in matrix.pythons:
         for ref_name in matrix.torch_refs:
@@ -114,13 +114,14 @@ def expand(
                 if reason:
                     left_out.append(f"left out: {python} {ref_name} {name}: {reason}")
                     continue
-                for session in (*(BUILDS[component] for component in ref.components), *JOBS["test_pytorch"]):
-                    sessions[session].append(cell)
+                for component in ref.components:
+                    sessions[BUILD_STEPS[component].session].append(cell)
+                sessions["test_smoke"].append(cell)
     if left_out:  # at once, as every write looks for every secret
         console.detail("\n".join(left_out))
     for test in tests:
         if test.stage == TORCH_TESTS and matrix.test_type in test.types:
-            sessions[TORCH_TESTS] += _parts(test, sessions[BUILDS["torch"]], platform)
+            sessions[TORCH_TESTS] += _parts(test, sessions["build_torch"], platform)
     _refuse_size(sessions, platform)
     return sessions
 

@@ -8,7 +8,6 @@ import getpass
 from collections import Counter
 from collections.abc import Mapping
 
-from ci.jobs import JOBS
 from ci.plan.data import runners
 from ci.promote import documents, promotion
 from ci.promote.candidates import promised, renamed, rewritten
@@ -186,11 +185,11 @@ def _only_version(source: Store, change: RocmChange | None) -> str:
 
 def _cells(arguments: argparse.Namespace, common: Common) -> tuple[tuple[str, Cell], ...]:
     """Return the cells of a matrix, on the chosen platform or on all."""
-    matrix, (tested,) = load_matrix(arguments.matrix, common.root), JOBS["test_pytorch"]  # has every cell
+    matrix = load_matrix(arguments.matrix, common.root)
     cells = []
     for platform in (arguments.platform,) if arguments.platform else matrix.gpu_families:
         refs = load_refs(platform=platform)
-        for cell in expand(matrix, refs, platform)[tested]:
+        for cell in expand(matrix, refs, platform)["test_smoke"]:  # which has every cell
             group = group_name(_required(cell.gpu_family), common.build_variant)
             python = python_tag(_required(cell.python))
             promoted_cell = Cell(family=group, platform=platform, python=python)

@@ -256,20 +256,36 @@ def dispatch(package: str, about: str, verbs: Sequence[Verb], words: Sequence[st
         lines += [f"  {verb.name.ljust(width)}  {verb.summary}" for verb in verbs]
         console.result("\n".join(lines))
         return
-    known = {verb.name: verb for verb in verbs}
-    if words[0] not in known:
-        raise UsageError(f"python -m {package} has no verb {words[0]!r}.", hint=nearest(words[0], known))
-    verb = known[words[0]]
-    module, parser = verb_parser(package, verb)
-    if getattr(module, "PASSES_REST", False):
-        arguments, rest = parser.parse_known_args(words[1:])
-        parser.refuse_misspelt(rest)
-        arguments.rest = [word for word in rest if word != "--"]
-        arguments.words = words[1:]
-    else:
-        arguments = parser.parse_args(words[1:])
+    module, arguments = _parsed(package, verbs, words)
     console.SCREEN.verbose = arguments.verbose or bool(environment().get("VERBOSE_OUTPUT"))
     module.run(arguments)
+
+
+def parsed_call(package: str, words: Sequence[str]) -> tuple[ModuleType, argparse.Namespace]:
+    """Return the module of the verb that a front door's words call, and its parsed arguments."""
+    front_door = import_module(f"{package}.__main__")
+    verbs: Sequence[Verb] = front_door.VERBS
+    return _parsed(package, verbs, words)
+
+
+def _parsed(
+    package: str, verbs: Sequence[Verb], words: Sequence[str]
+) -> tuple[ModuleType, argparse.Namespace]:
+    verbs_by_name = {verb.name: verb for verb in verbs}
+    verb_name, *options = words
+    if verb_name not in verbs_by_name:
+        hint = nearest(verb_name, verbs_by_name)
+        raise UsageError(f"python -m {package} has no verb {verb_name!r}.", hint=hint)
+
+    module, parser = verb_parser(package, verbs_by_name[verb_name])
+    if not getattr(module, "PASSES_REST", False):
+        return module, parser.parse_args(options)
+
+    arguments, rest = parser.parse_known_args(options)
+    parser.refuse_misspelt(rest)
+    arguments.rest = [word for word in rest if word != "--"]
+    arguments.words = options
+    return module, arguments
 
 
 def verb_parser(package: str, verb: Verb) -> tuple[ModuleType, _Parser]:

@@ -14,4 +14,4 @@ PULL_REQUEST = (
 
 def stages_of(jobs: Iterable[Job]) -> list[str]:
     """Return the stages of jobs, in order."""
-    return [job.stage for job in jobs]
+    return [job.kind for job in jobs]

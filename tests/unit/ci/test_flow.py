@@ -1,19 +1,21 @@
-"""Flows: which jobs run, in what order, and what a person reads at the end."""
+"""A plan's jobs on this machine, and what a release is made of."""
 
-import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from ci import flow
-from ci.flow import Outcome, planned, release_words, run_all, show
-from ci.jobs import PLAN_FILE, Call, Job, Target
-from core.errors import CheckError, MissingInputError, ProcessError, UsageError
+from ci import flow, interpreters
+from ci.flow import planned, release_options
+from ci.jobs import PLAN_FILE, Job, Target
+from core.cli.options import Common
+from core.errors import MissingInputError, ProcessError, UsageError
 from core.run.plan import Plan
+from tests.kit.nox_calls import printed_calls
 
 FAMILY = "gfx94X-dcgpu"
+PYTHON = "3.12"
 PULL_REQUEST = (
     "--event=pull_request",
     "--label=build:pytorch",
@@ -22,150 +24,73 @@ PULL_REQUEST = (
 )
 
 
-def make_job(name: str, *needs: str, **facts: Any) -> Job:
-    """Return a job of one session, which is named after it, as its stage is."""
-    return Job(**{"name": name, "stage": name, "calls": (Call(sessions=(name,)),), "needs": needs, **facts})
+# One ref
 
 
-class Work:
-    """Runs jobs by noting them; those that are named fail."""
-
-    def __init__(self, *failing: str) -> None:
-        self.failing = failing
-        self.names: list[str] = []
-
-    def __call__(self, job: Job) -> None:
-        self.names.append(job.name)
-        if job.name in self.failing:
-            raise ProcessError("it broke\nbadly", returncode=1)
+@pytest.fixture(autouse=True)
+def _python_is_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let the machine have every Python that flows are asked for."""
+    monkeypatch.setattr(interpreters, "starts", bool)
 
 
-CHAIN = (
-    make_job("rocm"),
-    make_job("torch", "rocm"),
-    make_job("test", "torch"),
-    make_job("other"),
-    make_job("report", "test", tolerant=True),
-)
+def dry_run_of_ref(
+    capsys: pytest.CaptureFixture[str],
+    *,
+    policy: str | None = None,
+    rocm_layout: str | None = None,
+    **facts: str,
+) -> str:
+    """Return the calls of nox that a flow of the sample prints."""
+    common = replace(Common(torch_ref="sample", gpu_family=FAMILY, dry_run=True), **facts)  # type: ignore[arg-type] # texts alone
+    flow.run_ref(common, python=PYTHON, policy=policy, rocm_layout=rocm_layout)
+    return capsys.readouterr().out
 
 
-def outcomes_of(jobs: Sequence[Job], work: Work, *, keep_going: bool = False) -> dict[str, Outcome]:
-    return {outcome.name: outcome for outcome in run_all(jobs, work, keep_going=keep_going)}
+def test_a_ref_is_three_calls_of_nox_and_then_the_page(capsys: pytest.CaptureFixture[str]) -> None:
+    packaging_line, check_line, build_line, last_line = dry_run_of_ref(capsys).splitlines()
+
+    assert packaging_line.startswith(f"nox -s resolve build_rocm -P {PYTHON} -- --torch-ref=sample")
+    assert check_line.startswith(f"nox -s check_wheels -P {PYTHON} -- --rocm --torch-ref=sample")
+    assert build_line.startswith("nox -s checkout build_triton")
+    assert f"test_torch -P {PYTHON} -- --torch-ref=sample" in build_line
+    assert last_line.startswith("nox -s report")
+    assert last_line.endswith("--brief")
 
 
-# Which jobs run
+def test_says_what_a_family_has_no_use_for(capsys: pytest.CaptureFixture[str]) -> None:
+    flow.run_ref(Common(torch_ref="sample", gpu_family="cpu", dry_run=True))
+
+    assert "build_rocm: left out" in capsys.readouterr().err
 
 
-def test_jobs_run_after_those_that_they_need() -> None:
-    work = Work()
+def test_a_layout_is_for_the_packages_of_rocm_alone(capsys: pytest.CaptureFixture[str]) -> None:
+    calls = printed_calls(dry_run_of_ref(capsys, rocm_layout="unsplit"))
 
-    run_all(CHAIN, work)
-
-    assert work.names == ["rocm", "torch", "test", "other", "report"]
+    assert [name for name, options in calls.items() if "--rocm-layout=unsplit" in options] == ["build_rocm"]
 
 
-def test_a_failure_stops_everything_but_the_report() -> None:
-    work = Work("torch")
+def test_refuses_a_layout_where_no_rocm_is_packaged() -> None:
+    common = Common(torch_ref="sample", gpu_family="cpu", dry_run=True)
 
-    outcomes = outcomes_of(CHAIN, work)
-
-    assert work.names == ["rocm", "torch", "report"]
-    assert outcomes["torch"].why == "it broke\nbadly"
-    assert outcomes["test"].why == "torch failed"
-    assert outcomes["other"].why == "another job failed"
+    with pytest.raises(UsageError, match="--rocm-layout"):
+        flow.run_ref(common, rocm_layout="split")
 
 
-def test_keeps_going_with_what_does_not_depend_on_a_failure() -> None:
-    outcomes = outcomes_of(CHAIN, Work("torch"), keep_going=True)
+def test_a_policy_is_for_builds_and_checks(capsys: pytest.CaptureFixture[str]) -> None:
+    lines = dry_run_of_ref(capsys, policy="/mine.toml").splitlines()
+    (limited_line,) = [line for line in lines if "--policy=/mine.toml" in line]
 
-    assert outcomes["test"].result == "left out"
-    assert outcomes["other"].result == "ok"
-
-
-@pytest.mark.parametrize(
-    ("failing", "result"), [("torch", "left out"), ("test", "ok"), ("other", "ok"), ("", "ok")]
-)
-def test_a_job_that_wants_results_runs_where_there_are_some(failing: str, result: str) -> None:
-    jobs = (
-        make_job("torch"),
-        make_job("test", "torch"),
-        make_job("more", "torch"),
-        make_job("other"),
-        make_job("last", "test", "more", tolerant=True, wants_results=True),
+    assert limited_line.startswith(
+        "nox -s build_triton build_torch build_audio build_vision build_apex check_wheels "
     )
 
-    assert outcomes_of(jobs, Work(failing), keep_going=True)["last"].result == result
 
+def test_builds_leave_their_wheels_at_home_and_upload_takes_them_to_the_store(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    calls = printed_calls(dry_run_of_ref(capsys, store="s3://runs"))
 
-@pytest.mark.parametrize(
-    ("failing", "reason"), [pytest.param("build_torch", "build_torch failed", id="build"), ("test", "")]
-)
-def test_nothing_is_promoted_whose_build_failed(failing: str, reason: str) -> None:
-    promote = make_job("promote", "build_torch", "test", tolerant=True, stage="promote")
-    jobs = (make_job("build_torch"), make_job("test", "build_torch"), promote)
-
-    assert outcomes_of(jobs, Work(failing), keep_going=True)["promote"].why == reason
-
-
-def test_as_many_jobs_run_at_a_time_as_allowed() -> None:
-    # Nobody passes it alone.
-    barrier = threading.Barrier(3, timeout=60)
-
-    def work(_job: Job) -> None:
-        barrier.wait()
-
-    outcomes = run_all([make_job(name) for name in "abcdef"], work, at_once=3)
-
-    assert {outcome.result for outcome in outcomes} == {"ok"}
-
-
-def test_a_fault_of_the_tool_is_not_a_failed_job() -> None:
-    def work(_job: Job) -> None:
-        raise ZeroDivisionError
-
-    with pytest.raises(ZeroDivisionError):
-        run_all([make_job("torch")], work)
-
-
-# What a person reads at the end
-
-
-def failed_outcome(name: str, *, exit_code: int = ProcessError.exit_code) -> Outcome:
-    return Outcome(name=name, result="failed", why="it broke\nbadly", exit_code=exit_code)
-
-
-def test_says_nothing_where_all_is_well() -> None:
-    show([Outcome(name="rocm", result="ok", seconds=3.0)])
-
-
-def test_ends_with_what_failed_in_its_own_words() -> None:
-    with pytest.raises(ProcessError) as raised:
-        show([failed_outcome("torch"), Outcome(name="test", result="left out", why="torch failed")])
-
-    assert "1 of 2 jobs failed: torch" in raised.value.message
-    assert raised.value.message.endswith("it broke\nbadly")
-
-
-def test_the_table_says_why_a_job_was_left_out(capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(ProcessError):
-        show([failed_outcome("torch"), Outcome(name="test", result="left out", why="torch failed")])
-
-    table = capsys.readouterr().err
-    assert "torch failed" in table
-    assert "it broke" not in table, "it stands in the error, once"
-
-
-def test_ends_with_the_exit_code_of_the_step_that_failed_first() -> None:
-    outcomes = [
-        Outcome(name="rocm", result="ok"),
-        failed_outcome("torch", exit_code=CheckError.exit_code),
-        failed_outcome("test"),
-    ]
-
-    with pytest.raises(ProcessError) as raised:
-        show(outcomes)
-
-    assert raised.value.exit_code == CheckError.exit_code
+    assert [name for name, options in calls.items() if "--store=s3://runs" in options] == ["upload", "report"]
 
 
 # Plans
@@ -176,12 +101,11 @@ def jobs_run(monkeypatch: pytest.MonkeyPatch) -> list[Job]:
     """Return a list to which each job is added in the place of running; the plan stays as it is."""
     jobs: list[Job] = []
 
-    def runner(_root: Path, *, together: bool) -> Callable[[Job], None]:
-        assert together in {True, False}
+    def runner(_root: Path, *, are_together: bool = False) -> Callable[[Job], None]:
+        assert are_together in {True, False}
         return jobs.append
 
-    monkeypatch.setattr(flow, "runner", runner)
-    monkeypatch.setattr(flow, "_runs", bool)
+    monkeypatch.setattr(flow, "NoxRunner", runner)
     return jobs
 
 
@@ -189,7 +113,7 @@ def test_a_plan_is_written_resolved_and_run(jobs_run: list[Job], tmp_path: Path)
     flow.run_plan(PULL_REQUEST, Target(), root=tmp_path)
 
     assert Plan.read(tmp_path / PLAN_FILE).build_pytorch.value
-    assert [job.stage for job in jobs_run] == [
+    assert [job.kind for job in jobs_run] == [
         "setup",
         "build_rocm",
         "test_rocm",
@@ -210,14 +134,18 @@ def test_a_plan_without_jobs_is_a_failure(jobs_run: list[Job], tmp_path: Path) -
 def test_a_plan_that_cannot_be_resolved_ends_the_flow(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    work = Work("resolve")
-    monkeypatch.setattr(flow, "runner", lambda *_arguments, **_options: work)
-    monkeypatch.setattr(flow, "_runs", bool)
+    names: list[str] = []
+
+    def fail(job: Job) -> None:
+        names.append(job.name)
+        raise ProcessError("it broke", returncode=1)
+
+    monkeypatch.setattr(flow, "NoxRunner", lambda *_arguments, **_options: fail)
 
     with pytest.raises(ProcessError, match="resolve"):
         flow.run_plan(PULL_REQUEST, Target(), root=tmp_path)
 
-    assert work.names == ["resolve"]
+    assert names == ["resolve"]
 
 
 # Releases
@@ -225,20 +153,20 @@ def test_a_plan_that_cannot_be_resolved_ends_the_flow(
 
 def test_a_final_release_is_promoted_and_not_built() -> None:
     with pytest.raises(UsageError) as raised:
-        release_words("release", "", "", "")
+        release_options("release", families="", torch_refs="", pythons="")
 
     assert "invoke promote" in raised.value.hint
 
 
 def test_a_release_type_that_is_misspelt_is_answered_with_the_nearest() -> None:
     with pytest.raises(UsageError) as raised:
-        release_words("nigthly", "", "", "")
+        release_options("nigthly", families="", torch_refs="", pythons="")
 
     assert "'nightly'" in raised.value.hint
 
 
 def test_a_rehearsal_promotes_the_sample_on_any_machine() -> None:
-    plan = planned(release_words("rehearsal", "", "", ""), Target())
+    plan = planned(release_options("rehearsal", families="", torch_refs="", pythons=""), Target())
 
     assert plan.promote.value
     assert {cell.gpu_family for cell in plan.cells} == {"cpu"}
@@ -246,9 +174,11 @@ def test_a_rehearsal_promotes_the_sample_on_any_machine() -> None:
 
 
 def test_a_rehearsal_may_name_the_sample() -> None:
-    assert "--input=pytorch_git_refs=sample" in release_words("rehearsal", "", "sample", "")
+    assert "--input=pytorch_git_refs=sample" in release_options(
+        "rehearsal", families="", torch_refs="sample", pythons=""
+    )
 
 
 def test_a_rehearsal_refuses_every_other_ref() -> None:
     with pytest.raises(UsageError, match="nightly"):
-        release_words("rehearsal", "", "sample, nightly", "")
+        release_options("rehearsal", families="", torch_refs="sample, nightly", pythons="")

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from ci.flow import planned, release_words, unresolved
+from ci.flow import planned, release_options, unresolved
 from ci.jobs import Job, Target, common_options, plan_jobs, promotion_job, store_options
 from ci.plan.origins import completed
 from core.cli.options import Common
@@ -18,11 +18,11 @@ PYTORCH_OF_NIGHTLY = ("--event=pull_request", "--label=build:pytorch", f"--gpu-f
 
 
 def stages_of(jobs: Iterable[Job]) -> list[str]:
-    return [job.stage for job in jobs]
+    return [job.kind for job in jobs]
 
 
 def jobs_of(jobs: Iterable[Job], stage: str) -> list[Job]:
-    return [job for job in jobs if job.stage == stage]
+    return [job for job in jobs if job.kind == stage]
 
 
 def jobs_of_event(*options: str, target: Target | None = None) -> Sequence[Job]:
@@ -67,8 +67,8 @@ def test_each_part_of_upstreams_tests_is_a_job(tested_jobs: Sequence[Job]) -> No
     parts = jobs_of(tested_jobs, "test_torch")
 
     assert [part.calls[0].sessions for part in parts] == [("test_torch",), ("test_torch",)]
-    assert "--shard=1/2" in parts[0].calls[0].posargs
-    assert "--shard=2/2" in parts[1].calls[0].posargs
+    assert "--shard=1/2" in parts[0].calls[0].options
+    assert "--shard=2/2" in parts[1].calls[0].options
 
 
 def test_tests_wait_for_the_build_that_they_install(tested_jobs: Sequence[Job]) -> None:
@@ -82,14 +82,14 @@ def test_the_report_on_tests_waits_for_all_of_them_and_for_failed_ones_too(
     tested_jobs: Sequence[Job],
 ) -> None:
     (report,) = jobs_of(tested_jobs, "test_report")
-    test_jobs = [job for job in tested_jobs if job.stage.startswith("test_") and job != report]
+    test_jobs = [job for job in tested_jobs if job.kind.startswith("test_") and job != report]
 
     assert set(report.needs) == {job.name for job in test_jobs}
-    assert report.tolerant
+    assert report.requires == "any ran"
 
 
 def test_the_page_is_written_last(tested_jobs: Sequence[Job]) -> None:
-    assert tested_jobs[-1].stage == "summary"
+    assert tested_jobs[-1].kind == "summary"
     assert set(tested_jobs[-1].needs) == {job.name for job in tested_jobs[:-1]}
 
 
@@ -97,9 +97,9 @@ def test_a_variant_is_built_and_stored_apart() -> None:
     plain, asan = jobs_of(jobs_of_event(*PULL_REQUEST, "--label=ci:asan"), "build_rocm")
 
     for call in asan.calls:
-        assert "--build-variant=asan" in call.posargs
+        assert "--build-variant=asan" in call.options
     for call in plain.calls:
-        assert "variant" not in " ".join(call.posargs)
+        assert "variant" not in " ".join(call.options)
 
 
 def test_a_plan_uploads_to_the_store_of_the_flow() -> None:
@@ -136,22 +136,22 @@ def test_artifacts_of_another_run_are_fetched_in_the_job_that_packages_them() ->
         "check_wheels",
         "upload",
     ]
-    assert job.calls[2].posargs[0] == "--rocm"
-    assert job.calls[0].posargs == (
+    assert job.calls[2].options[0] == "--rocm"
+    assert job.calls[0].options == (
+        "--gpu-family=gfx1151",
+        "--release-type=ci",
+        "--run-id=local",
         "--artifact-run-id=17",
         "--artifact-repository=ROCm/TheRock",
         "--artifact-store=s3://there",
         f"--artifact-digest={digest_of(origin.artifacts)}",
-        "--gpu-family=gfx1151",
-        "--release-type=ci",
-        "--run-id=local",
     )
 
 
 def test_a_chain_that_is_only_shown_names_the_artifact_run_that_was_asked_for() -> None:
     (job, *_others) = plan_jobs(unresolved(dispatched_plan()), "linux", Target())
 
-    assert job.calls[0].posargs[:2] == ("--artifact-run-id=17", "--gpu-family=gfx1151")
+    assert "--artifact-run-id=17" in job.calls[0].options
 
 
 @pytest.fixture(scope="module")
@@ -171,42 +171,73 @@ def test_the_rocm_of_an_index_is_not_built(jobs_on_an_index: Sequence[Job]) -> N
 def test_builds_and_tests_take_rocm_from_the_index(jobs_on_an_index: Sequence[Job], stage: str) -> None:
     (job,) = jobs_of(jobs_on_an_index, stage)
 
-    assert "--rocm-index-url=https://rocm.invalid/whl/" in job.calls[0].posargs
-    assert "--rocm-version=10.1.0" in job.calls[0].posargs
+    assert "--rocm-index-url=https://rocm.invalid/whl/" in job.calls[0].options
+    assert "--rocm-version=10.1.0" in job.calls[0].options
 
 
 def test_checks_take_no_source_of_rocm(jobs_on_an_index: Sequence[Job]) -> None:
     checks = jobs_on_an_index[0].calls[1]
 
     assert checks.sessions == ("check_wheels",)
-    assert "rocm" not in " ".join(checks.posargs)
+    assert "rocm" not in " ".join(checks.options)
 
 
 # Promotion
 
 
 @pytest.fixture(scope="module")
-def promotions() -> Sequence[Job]:
-    options = release_words("nightly", "gfx94X-dcgpu,gfx1151", "release/2.14", "3.12,3.13")
+def release_jobs() -> Sequence[Job]:
+    options = release_options(
+        "nightly", families="gfx94X-dcgpu,gfx1151", torch_refs="release/2.14", pythons="3.12,3.13"
+    )
     plan = unresolved(planned(options, Target()))
-    return jobs_of(plan_jobs(plan, "linux", Target(distribution_store="/dist")), "promote")
+    return plan_jobs(plan, "linux", Target(distribution_store="/dist"))
 
 
-def test_a_release_stages_and_promotes_each_family_by_itself(promotions: Sequence[Job]) -> None:
-    assert len(promotions) == 2
-    for job in promotions:
-        assert [call.sessions for call in job.calls] == [("stage",), ("promote",)]
+@pytest.fixture(scope="module")
+def promotions(release_jobs: Sequence[Job]) -> Sequence[Job]:
+    return jobs_of(release_jobs, "promote")
+
+
+def test_a_release_stages_each_family_when_it_is_built(release_jobs: Sequence[Job]) -> None:
+    kinds = {job.name: job.kind for job in release_jobs}
+    stage_jobs = jobs_of(release_jobs, "stage")
+
+    assert len(stage_jobs) == 2
+    for job in stage_jobs:
+        assert {kinds[name] for name in job.needs} == {"build_rocm", "build_pytorch"}
+        assert "--distribution-store=/dist" in job.calls[0].options
+
+
+@pytest.mark.parametrize("kind", ["test_rocm", "test_pytorch", "test_torch"])
+def test_a_releases_tests_install_what_was_staged(release_jobs: Sequence[Job], kind: str) -> None:
+    kinds = {job.name: job.kind for job in release_jobs}
+
+    for job in jobs_of(release_jobs, kind):
+        assert "stage" in {kinds[name] for name in job.needs}
+        assert "--staged" in job.calls[0].options
+        assert "--distribution-store=/dist" in job.calls[0].options
+
+
+def test_tests_of_an_event_install_what_the_run_has(tested_jobs: Sequence[Job]) -> None:
+    for job in tested_jobs:
+        for call in job.calls:
+            assert "--staged" not in call.options
+
+
+def test_a_release_promotes_each_family_by_itself(promotions: Sequence[Job]) -> None:
+    assert [[call.sessions for call in job.calls] for job in promotions] == [[("promote",)], [("promote",)]]
 
 
 def test_a_promotion_is_of_every_python_of_its_family(promotions: Sequence[Job]) -> None:
     for job in promotions:
-        assert "--pythons=3.12,3.13" in job.calls[1].posargs
-        assert "--distribution-store=/dist" in job.calls[0].posargs
+        assert "--pythons=3.12,3.13" in job.calls[0].options
+        assert "--distribution-store=/dist" in job.calls[0].options
 
 
 def test_a_promotion_weighs_failed_tests_and_waits_for_all(promotions: Sequence[Job]) -> None:
     for job in promotions:
-        assert job.tolerant
+        assert job.requires == "nothing"
         assert "test_report" in job.needs
         assert any(name.startswith("test_torch") for name in job.needs)
 
@@ -214,11 +245,13 @@ def test_a_promotion_weighs_failed_tests_and_waits_for_all(promotions: Sequence[
 def test_a_promotion_by_hand_passes_its_options_on() -> None:
     target = Target(run_id="17", store="s3://b", distribution_store="/d")
 
-    stage, promote = promotion_job(target, "dev", "gfx1151", "2.9.0", "3.12").calls
+    stage, promote = promotion_job(
+        target, release_type="dev", gpu_family="gfx1151", torch_version="2.9.0", pythons="3.12"
+    ).calls
 
-    assert promote.posargs[-2:] == ("--torch-version=2.9.0", "--pythons=3.12")
+    assert promote.options[-2:] == ("--torch-version=2.9.0", "--pythons=3.12")
     for option in ("--run-id=17", "--store=s3://b", "--release-type=dev", "--distribution-store=/d"):
-        assert option in stage.posargs
+        assert option in stage.options
 
 
 # Options of a run

@@ -4,8 +4,9 @@ from dataclasses import replace
 import pytest
 
 from ci import pipeline
-from ci.pipeline import STEPS, FlowOptions, NoxCall, Pending, Step, UpToDate
+from ci.pipeline import STEPS, FlowOptions, NoxCall, Step
 from core.run.plan import Cell as PlanCell
+from core.status import Pending, Status, UpToDate
 from pytorch_build.build.build import NEEDS
 from pytorch_build.refs.torch_refs import TorchRef, load_refs
 
@@ -162,21 +163,10 @@ def make_plan_cell(*sessions: str, stage: str) -> PlanCell:
     )
 
 
-def test_uploads_in_the_job_that_built() -> None:
+def test_a_job_of_a_plan_does_the_steps_that_the_plan_names() -> None:
     cell = make_plan_cell("build_torch", "check_wheels", stage="build_pytorch")
 
-    assert names_of(pipeline.steps_of_plan_cell(cell)) == [
-        "build_torch",
-        "check_wheels",
-        "upload",
-        "provenance",
-    ]
-
-
-def test_a_job_of_tests_uploads_nothing_more() -> None:
-    cell = make_plan_cell("test_smoke", stage="test_pytorch")
-
-    assert names_of(pipeline.steps_of_plan_cell(cell)) == ["test_smoke"]
+    assert names_of(pipeline.steps_of_plan_cell(cell)) == ["build_torch", "check_wheels"]
 
 
 # Calls of nox
@@ -207,13 +197,19 @@ def test_neighbours_with_the_same_options_share_a_call() -> None:
     ]
 
 
+def test_a_call_names_the_python_of_its_sessions() -> None:
+    (call,) = pipeline.nox_calls([pipeline.STEPS_BY_NAME["upload"]], OPTIONS, python="3.12")
+
+    assert call.words == ("-s", "upload", "-P", "3.12", "--", "--run-id=17")
+
+
 # Steps that are up to date
 
 
 def test_runs_everything_from_the_first_step_with_work_on() -> None:
     looked_at: list[str] = []
 
-    def look(step: Step) -> UpToDate | Pending:
+    def look(step: Step) -> Status:
         looked_at.append(step.name)
         if step.name == "fetch_artifacts":
             return Pending(reasons=("it was not done yet",))

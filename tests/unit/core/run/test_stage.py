@@ -11,7 +11,8 @@ from core.cli.options import Common
 from core.errors import BuildError, ProcessError, StoreError
 from core.run import records
 from core.run.records import Cell, Record
-from core.run.stage import Made, Stage, builder_from, perform
+from core.run.stage import Made, Stage, builder_from, look, perform
+from core.status import Pending, UpToDate
 from tests.kit.wheels import write_wheel
 
 GROUP = "cpu"
@@ -387,10 +388,17 @@ def test_the_local_run_keeps_a_wheel_that_another_ref_still_has(tmp_path: Path) 
 # Dry runs
 
 
+def reasons_of(stage: Stage, inputs: Mapping[str, Any], work: Work) -> tuple[str, ...]:
+    """Return why a dry run would do a stage's work."""
+    status = perform(stage, inputs, work)
+    assert isinstance(status, Pending)
+    return status.reasons
+
+
 def test_a_dry_run_changes_nothing(tmp_path: Path, work: Work, capsys: pytest.CaptureFixture[str]) -> None:
     stage = make_stage(tmp_path, dry_run=True, output_dir=tmp_path / "mine")
 
-    (reason,) = perform(stage, INPUTS, work)
+    (reason,) = reasons_of(stage, INPUTS, work)
 
     assert work.count == 0
     assert [path.name for path in tmp_path.iterdir()] == ["dist"]
@@ -407,7 +415,7 @@ def test_a_dry_run_names_every_input_that_changed(tmp_path: Path, work: Work) ->
     do_stage(make_stage(tmp_path), INPUTS, work)
     inputs = {**INPUTS, "flags": {"CC": "gcc"}, "targets": ("a",)}
 
-    flags, targets = perform(make_stage(tmp_path, dry_run=True), inputs, work)
+    flags, targets = reasons_of(make_stage(tmp_path, dry_run=True), inputs, work)
 
     assert "flags" in flags
     assert '{"CC":"gcc"}' in flags
@@ -418,7 +426,7 @@ def test_a_dry_run_names_every_input_that_changed(tmp_path: Path, work: Work) ->
 def test_a_dry_run_names_the_force_that_makes_it_work(tmp_path: Path, work: Work) -> None:
     do_stage(make_stage(tmp_path), INPUTS, work)
 
-    (reason,) = perform(make_stage(tmp_path, force=True, dry_run=True), INPUTS, work)
+    (reason,) = reasons_of(make_stage(tmp_path, force=True, dry_run=True), INPUTS, work)
 
     assert "--force" in reason
 
@@ -427,10 +435,43 @@ def test_a_dry_run_would_replace_a_lost_file(tmp_path: Path, work: Work) -> None
     record = do_stage(make_stage(tmp_path), INPUTS, work)
     (tmp_path / "out" / record.files[0].key).unlink()
 
-    (reason,) = perform(make_stage(tmp_path, dry_run=True), INPUTS, work)
+    (reason,) = reasons_of(make_stage(tmp_path, dry_run=True), INPUTS, work)
 
     assert reason
     assert work.count == 1
+
+
+# A look
+
+
+def test_a_look_at_the_same_inputs_has_nothing_to_do(tmp_path: Path, work: Work) -> None:
+    do_stage(make_stage(tmp_path), INPUTS, work)
+
+    assert look(make_stage(tmp_path), INPUTS) == UpToDate()
+
+
+def test_a_look_says_why_there_is_work(tmp_path: Path, work: Work) -> None:
+    assert look(make_stage(tmp_path), INPUTS) == Pending(reasons=("it was not done yet",))
+
+    do_stage(make_stage(tmp_path), INPUTS, work)
+
+    assert look(make_stage(tmp_path), OTHER_INPUTS) == Pending(reasons=('commit was "abc" and is "def"',))
+    assert look(make_stage(tmp_path, force=True), INPUTS) == Pending(reasons=("--force asks for it",))
+
+
+def test_a_look_does_not_let_a_failure_stand_beside_a_success(tmp_path: Path, work: Work) -> None:
+    do_stage(make_stage(tmp_path), INPUTS, work)
+    work.problem = BuildError("it broke")
+    with pytest.raises(BuildError):
+        perform(make_stage(tmp_path), OTHER_INPUTS, work)
+
+    assert look(make_stage(tmp_path), INPUTS) == Pending(reasons=("it has failed since it was done",))
+
+
+def test_a_look_changes_nothing(tmp_path: Path) -> None:
+    look(make_stage(tmp_path), INPUTS)
+
+    assert list(tmp_path.iterdir()) == []
 
 
 # Runs of CI on several machines

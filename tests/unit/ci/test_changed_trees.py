@@ -1,17 +1,16 @@
-"""`invoke ci` and `invoke change`: from a torch ref, or changed trees, to tested wheels."""
+"""`invoke change`: from changed trees to tested wheels."""
 
 import re
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from ci import flow
-from ci.flow import Changed
-from core.cli.options import Common
+from ci import changed_trees, interpreters
+from ci.changed_trees import Changed, run_trees
 from core.errors import MissingInputError, UsageError
 from pytorch_build.build.build import built
 from tests.kit.builds import LocalRun
+from tests.kit.nox_calls import printed_calls
 from tests.kit.repos import commit_files
 
 FAMILY = "gfx94X-dcgpu"
@@ -21,78 +20,7 @@ PYTHON = "3.12"
 @pytest.fixture(autouse=True)
 def _python_is_there(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let the machine have the Python that flows are asked for."""
-    monkeypatch.setattr(flow, "_runs", f"python{PYTHON}".__eq__)
-
-
-def printed_calls(output: str) -> dict[str, list[str]]:
-    """Return the printed calls of nox: the first session, and the options after the dashes."""
-    calls: dict[str, list[str]] = {}
-    for line in output.splitlines():
-        words = line.split()
-        calls[words[2]] = words[words.index("--") + 1 :]
-    return calls
-
-
-# One ref
-
-
-def dry_run_of_ref(
-    capsys: pytest.CaptureFixture[str], *, policy: str = "", rocm_layout: str = "", **facts: str
-) -> str:
-    """Return the calls of nox that a flow of the sample prints."""
-    common = replace(Common(torch_ref="sample", gpu_family=FAMILY, dry_run=True), **facts)  # type: ignore[arg-type] # texts alone
-    flow.run_ref(common, python=PYTHON, policy=policy, rocm_layout=rocm_layout)
-    return capsys.readouterr().out
-
-
-def test_a_ref_is_three_calls_of_nox_and_then_the_page(capsys: pytest.CaptureFixture[str]) -> None:
-    packaging_line, check_line, build_line, last_line = dry_run_of_ref(capsys).splitlines()
-
-    assert packaging_line.startswith(f"nox -s resolve build_rocm -P {PYTHON} -- --torch-ref=sample")
-    assert check_line.startswith(f"nox -s check_wheels -P {PYTHON} -- --rocm --torch-ref=sample")
-    assert build_line.startswith("nox -s checkout build_triton")
-    assert f"test_torch -P {PYTHON} -- --torch-ref=sample" in build_line
-    assert last_line.startswith("nox -s report")
-    assert last_line.endswith("--brief")
-
-
-def test_says_what_a_family_has_no_use_for(capsys: pytest.CaptureFixture[str]) -> None:
-    flow.run_ref(Common(torch_ref="sample", gpu_family="cpu", dry_run=True))
-
-    assert "build_rocm: left out" in capsys.readouterr().err
-
-
-def test_a_layout_is_for_the_packages_of_rocm_alone(capsys: pytest.CaptureFixture[str]) -> None:
-    calls = printed_calls(dry_run_of_ref(capsys, rocm_layout="unsplit"))
-
-    assert [name for name, options in calls.items() if "--rocm-layout=unsplit" in options] == ["build_rocm"]
-
-
-def test_refuses_a_layout_where_no_rocm_is_packaged() -> None:
-    common = Common(torch_ref="sample", gpu_family="cpu", dry_run=True)
-
-    with pytest.raises(UsageError, match="--rocm-layout"):
-        flow.run_ref(common, rocm_layout="split")
-
-
-def test_a_policy_is_for_builds_and_checks(capsys: pytest.CaptureFixture[str]) -> None:
-    lines = dry_run_of_ref(capsys, policy="/mine.toml").splitlines()
-    (limited_line,) = [line for line in lines if "--policy=/mine.toml" in line]
-
-    assert limited_line.startswith(
-        "nox -s build_triton build_torch build_audio build_vision build_apex check_wheels "
-    )
-
-
-def test_builds_leave_their_wheels_at_home_and_upload_takes_them_to_the_store(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    calls = printed_calls(dry_run_of_ref(capsys, store="s3://runs"))
-
-    assert [name for name, options in calls.items() if "--store=s3://runs" in options] == ["upload", "report"]
-
-
-# Changed trees
+    monkeypatch.setattr(interpreters, "starts", f"python{PYTHON}".__eq__)
 
 
 @pytest.fixture
@@ -108,7 +36,7 @@ def run(tmp_path: Path) -> LocalRun:
 
 
 def dry_run_of_change(run: LocalRun, changed: Changed, *, gpu_family: str = FAMILY) -> None:
-    flow.run_trees(run.common(gpu_family=gpu_family, dry_run=True), changed, python=PYTHON)
+    run_trees(run.common(gpu_family=gpu_family, dry_run=True), changed, python=PYTHON)
 
 
 @pytest.mark.processes
@@ -196,9 +124,9 @@ def test_a_borrowed_wheel_is_in_the_run_that_borrows_it(
     run.rocm()
     run.built("triton")
     changed = Changed(trees={"torch": torch_tree})
-    monkeypatch.setattr(flow, "run_steps", lambda *_arguments, **_options: None)
+    monkeypatch.setattr(changed_trees, "run_steps", lambda *_arguments, **_options: None)
 
-    flow.run_trees(run.common(gpu_family=FAMILY), changed, python=PYTHON)
+    run_trees(run.common(gpu_family=FAMILY), changed, python=PYTHON)
 
     assert built(run.context(run_id=changed.run_id), "cp312", "triton") is not None
 
@@ -240,7 +168,7 @@ def test_names_a_lender_that_has_nothing(run: LocalRun, torch_tree: Path) -> Non
 @pytest.mark.processes
 def test_refuses_a_run_of_others_for_a_changed_tree(run: LocalRun, torch_tree: Path) -> None:
     with pytest.raises(UsageError) as raised:
-        flow.run_trees(
+        run_trees(
             run.common(gpu_family=FAMILY, run_id="mine"), Changed(trees={"torch": torch_tree}), python=PYTHON
         )
 

@@ -1,0 +1,220 @@
+"""`invoke change`: changed source trees to tested wheels, in a run that borrows what it does not build."""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path, PurePath
+
+from ci import pipeline
+from ci.flow import run_steps
+from ci.interpreters import require_pythons
+from ci.jobs import common_options, store_options
+from core import console, files
+from core.cli.options import DEFAULT_STORE, Common
+from core.errors import MissingInputError, UsageError
+from core.run import LOCAL_RUN, is_local, records
+from core.run.records import edited_words
+from pytorch_build.build.build import BORROWED, borrow, built
+from pytorch_build.context import Context, context
+from pytorch_build.lock.versions import python_tag
+from pytorch_build.refs.torch_refs import OWN_TREES
+from pytorch_build.sources.trees import edits_of
+from rocm_packaging.origin import has_rocm, own_run
+
+# A build records where its ROCm was from as options of an installer. These are the same of ours.
+_OPTIONS_OF_INSTALLER = {"--find-links": "--rocm-find-links", "--extra-index-url": "--rocm-index-url"}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Changed:
+    """Changed source trees by component, the run that lends what they lack, and a named source of ROCm."""
+
+    trees: Mapping[str, Path]
+    lender: str = LOCAL_RUN
+    policy: str | None = None
+    rocm_options: tuple[str, ...] = ()
+
+    @property
+    def run_id(self) -> str:
+        """The name of a run after its trees, so that the next call goes on with it."""
+        paths = sorted(str(tree) for tree in self.trees.values())
+        name = re.sub("[^a-z0-9]+", "-", PurePath(paths[0]).name.lower()).strip("-")
+        return f"{LOCAL_RUN}-{name or 'tree'}-{files.digest_of(paths)[:8]}"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Borrowing:
+    """A run of changed trees, the run that lends to it, and the Python that both are of."""
+
+    borrower: Context
+    lender: Context
+    python_tag: str  # cp312
+
+
+def run_trees(common: Common, changed: Changed, *, python: str | None = None) -> None:
+    """Take changed trees to tested wheels, in a run of their own that borrows what it lacks."""
+    if python is not None:
+        require_pythons([python])
+
+    borrowing = _borrowing(common, changed, python)
+    _require_lender(borrowing, changed, common.store)
+    borrower = borrowing.borrower
+    console.say(f"run {borrower.common.run_id}:")
+    for component, tree in changed.trees.items():
+        _clean_commit, edits = edits_of(tree)
+        console.say(f"  {component}: {tree}, {edited_words(edits)}")
+
+    rocm_options = _rocm_options(borrowing, changed)
+    missing_steps = ["build_rocm", "check_rocm"] if rocm_options is None else []
+    for component in pipeline.lent_components(borrower.ref, borrower.gpu_family, changed.trees):
+        if borrower.ref.projects[component].prebuilt:
+            continue
+        if not _borrow_component(borrowing, component):
+            missing_steps.append(pipeline.BUILD_STEPS[component].name)
+
+    selection = pipeline.steps_of_changed_trees(
+        borrower.ref,
+        borrower.gpu_family,
+        changed_components=changed.trees,
+        missing_steps=missing_steps,
+    )
+    options = _options(borrower, changed, rocm_options or (), store_options(common))
+    flow_common = replace(borrower.common, store=common.store)
+    run_steps(flow_common, borrower.ref.name, selection.steps, options, python=python)
+
+
+def _borrowing(common: Common, changed: Changed, python: str | None) -> Borrowing:
+    run_id = changed.run_id if common.run_id == LOCAL_RUN else common.run_id
+    if not is_local(run_id):
+        raise UsageError(
+            f"--run-id {run_id!r}: a run of others replaces no wheel, and each edit makes a new one.",
+            hint=f"Begin the name with {LOCAL_RUN}-, as in --run-id {LOCAL_RUN}-{run_id}.",
+        )
+
+    # Builds leave their wheels in the default store, from which `upload` takes them to the one that is named.
+    borrower = context(replace(common, run_id=run_id, store=DEFAULT_STORE))
+    named_common = replace(borrower.common, torch_ref=borrower.ref.name, gpu_family=borrower.gpu_family)
+    lender_store = DEFAULT_STORE if changed.lender == LOCAL_RUN else common.store
+    lender_common = replace(named_common, run_id=changed.lender, store=lender_store)
+    this_python = f"{sys.version_info.major}.{sys.version_info.minor}"
+    return Borrowing(
+        borrower=replace(borrower, common=named_common),
+        lender=replace(borrower, common=lender_common),
+        python_tag=python_tag(python or this_python),
+    )
+
+
+def _require_lender(borrowing: Borrowing, changed: Changed, store: str) -> None:
+    """Refuse a run that was named and has nothing to lend. The local run need not be there."""
+    lender = borrowing.lender
+    if changed.lender == LOCAL_RUN:
+        return
+    if not records.read_all(lender.common.open_for_reading(), lender.common.outputs, lender.artifact_group):
+        raise MissingInputError(
+            f"Run {changed.lender} has nothing of {lender.artifact_group} to lend in {store}.",
+            hint="Name another run with --from-run-id, or leave it out.",
+        )
+
+
+def _options(
+    borrower: Context, changed: Changed, rocm_options: tuple[str, ...], upload_options: tuple[str, ...]
+) -> pipeline.FlowOptions:
+    torch_tree = changed.trees.get("torch")
+    tree_options = [f"{OWN_TREES[component]}={tree}" for component, tree in changed.trees.items()]
+    return pipeline.FlowOptions(
+        common=common_options(borrower.common),
+        by_topic={
+            "store": upload_options,
+            "policy": () if changed.policy is None else (f"--policy={changed.policy}",),
+            "rocm source": rocm_options,
+            "trees": tuple(tree_options),
+            "tested tree": () if torch_tree is None else (f"--pytorch-dir={torch_tree}",),
+            "page": ("--brief",),
+        },
+    )
+
+
+def _borrow_component(borrowing: Borrowing, component: str) -> bool:
+    """Borrow a component's wheels, anew where the lender has others now; return whether the run has them."""
+    borrower_record = built(borrowing.borrower, borrowing.python_tag, component)
+    if borrower_record is not None and BORROWED not in borrower_record.details:
+        console.say(f"  {component}: of this run")
+        return True
+
+    lender_record = built(borrowing.lender, borrowing.python_tag, component)
+    if lender_record is None:
+        if borrower_record is not None:
+            console.say(f"  {component}: of this run")
+            return True
+        console.say(f"  {component}: built in this run: nothing has it")
+        return False
+
+    version = lender_record.files[0].version
+    console.say(f"  {component}: {version}, borrowed from run {borrowing.lender.common.run_id}")
+    is_borrowed = borrower_record is not None and _digests(borrower_record) == _digests(lender_record)
+    if not is_borrowed and not borrowing.borrower.common.dry_run:
+        borrow(borrowing.borrower, borrowing.lender, borrowing.python_tag, component)
+    return True
+
+
+def _digests(record: records.Record) -> set[str]:
+    return {file.sha256 for file in record.files}
+
+
+def _rocm_options(borrowing: Borrowing, changed: Changed) -> tuple[str, ...] | None:
+    """Return the options that lead to ROCm, and say where it is from; None where this run has to build it."""
+    borrower = borrowing.borrower
+    if not borrower.gpu:
+        return ()
+    if changed.rocm_options:
+        console.say(f"  ROCm: as {' '.join(changed.rocm_options)} says")
+        return changed.rocm_options
+
+    run_options = _rocm_options_of_runs(borrowing)
+    if run_options is not None:
+        return run_options
+
+    if borrower.ref.rocm_version:
+        console.say(f"  ROCm: {borrower.ref.rocm_version}, built in this run: nothing has it")
+        return None
+    console.say(f"  ROCm: from the release index of {borrower.gpu_family}")
+    return ()
+
+
+def _rocm_options_of_runs(borrowing: Borrowing) -> tuple[str, ...] | None:
+    """Return the options that lead to the ROCm of one of the two runs; None where neither has any."""
+    borrower, lender = borrowing.borrower, borrowing.lender
+    if has_rocm(own_run(borrower.common, borrower.artifact_group)):
+        console.say(f"  ROCm: from run {borrower.common.run_id}")
+        return ()
+
+    lender_id = lender.common.run_id
+    if has_rocm(own_run(lender.common, lender.artifact_group)):
+        console.say(f"  ROCm: from run {lender_id}")
+        options = [f"--rocm-run-id={lender_id}"]
+        if lender.common.store != DEFAULT_STORE:
+            options.append(f"--rocm-store={lender.common.store}")
+        return tuple(options)
+
+    torch_record = built(lender, borrowing.python_tag, "torch")
+    if torch_record is None or not torch_record.details.get("rocm_options"):
+        return None
+    version = torch_record.inputs["rocm"][0]
+    console.say(f"  ROCm: {version}, from where the torch of run {lender_id} had it")
+    return _recorded_rocm_options(torch_record)
+
+
+def _recorded_rocm_options(torch_record: records.Record) -> tuple[str, ...]:
+    """Return the options that lead to the ROCm that a torch was built against.
+
+    Its record has an installer's options, each followed by its value.
+    """
+    options = [f"--rocm-version={torch_record.inputs['rocm'][0]}"]
+    recorded_options: Sequence[str] = torch_record.details["rocm_options"]
+    for position in range(0, len(recorded_options), 2):
+        option = _OPTIONS_OF_INSTALLER[recorded_options[position]]
+        options.append(f"{option}={recorded_options[position + 1]}")
+    return tuple(options)
