@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from core import console, process
-from core.cli import FailureNote
+from core.cli.failures import FailureNote
 from core.cli.options import FAILURE_FILE
 from core.errors import FatalError, ProcessError
 

@@ -6,8 +6,9 @@ A message is up to three sentences: what was wrong, where, and the next action.
 
 from __future__ import annotations
 
+import sys
 import threading
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from difflib import get_close_matches
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -122,26 +123,55 @@ def require_going() -> None:
 
 def fatal(problem: BaseException) -> FatalError:
     """Return our error for whatever ends a stage; what a machine refuses is no fault of the code."""
-    if STOPPING.is_set():
-        problem = KeyboardInterrupt()
+    if isinstance(problem, KeyboardInterrupt) or STOPPING.is_set():
+        return InterruptedStageError("Interrupted; run the same command again to continue.")
+    if isinstance(problem, FatalError):
+        return problem
+    if isinstance(problem, ModuleNotFoundError) and _is_of_others(problem.name):
+        return EnvironmentSetupError(
+            f"{sys.executable} has no module {problem.name}, which this tool needs.",
+            hint="Activate the tool's environment, as `. .venv/bin/activate` does, or install what it has: "
+            "pip install -r requirements.txt",
+        )
+
+    refusal = _refusal_of_machine(problem)
+    if refusal is not None:
+        return MachineError(
+            f"{refusal}.",
+            hint="Free space, or change rights, names or folders; --debug shows where it was met.",
+        )
+    return FatalError(
+        f"{type(problem).__name__}: {problem}",
+        hint="An internal error: run the command with --debug and report it.",
+    )
+
+
+def _refusal_of_machine(problem: BaseException) -> str | None:
+    """Return what the machine could not read or write; None where it is no refusal of the machine."""
     match problem:
-        case FatalError():
-            return problem
-        case KeyboardInterrupt():
-            return InterruptedStageError("Interrupted; run the same command again to continue.")
         case OSError():
-            names = [str(one) for one in (problem.filename, problem.filename2) if one is not None]
-            said = f"{' -> '.join(names) or type(problem).__name__}: {problem.strerror or problem}"
+            return _words_of_os_error(problem)
         case UnicodeEncodeError() | UnicodeDecodeError():
-            near = problem.object[max(0, problem.start - 60) : problem.end + 20]
-            said = f"{near!a} is not text in UTF-8: {problem.reason}"
+            excerpt = problem.object[max(0, problem.start - 60) : problem.end + 20]
+            return f"{excerpt!a} is not text in UTF-8: {problem.reason}"
         case RecursionError():
-            said = "Folders or documents are nested too deeply"
+            return "Folders or documents are nested too deeply"
         case _:
-            hint = "An internal error: run the command with --debug and report it."
-            return FatalError(f"{type(problem).__name__}: {problem}", hint=hint)
-    hint = "Free space, or change rights, names or folders; --debug shows where it was met."
-    return MachineError(f"{said}.", hint=hint)
+            return None
+
+
+def _words_of_os_error(problem: OSError) -> str:
+    names = [str(name) for name in (problem.filename, problem.filename2) if name is not None]
+    subject = " -> ".join(names) or type(problem).__name__
+    return f"{subject}: {problem.strerror or problem}"
+
+
+def _is_of_others(module_name: str | None) -> bool:
+    """Return whether a module is a third party's, and not missing from the checkout."""
+    if module_name is None:
+        return False
+    checkout = Path(__file__).parents[1]
+    return not (checkout / module_name.partition(".")[0]).exists()
 
 
 def origin(problem: BaseException | None) -> FatalError | None:
@@ -154,8 +184,20 @@ def origin(problem: BaseException | None) -> FatalError | None:
 def nearest(word: str, known: Iterable[str]) -> str:
     """Return ``Did you mean 'nightly'?`` for a name that is close to a known one, else a list of those."""
     names = sorted(set(known))
-    begun = [one for one in names if word[3:] and one.lower().startswith(word.lower())]
-    alike = [one for one in names if sorted(one.lower()) == sorted(word.lower())]
-    if close := begun[:3] or get_close_matches(word, names, n=1) or alike:
-        return f"Did you mean {' or '.join(map(repr, close))}?"
+    close_names = _close_names(word, names)
+    if close_names:
+        return f"Did you mean {' or '.join(repr(name) for name in close_names)}?"
     return f"Known: {', '.join(names)}." if names else "None is known."
+
+
+def _close_names(word: str, names: Sequence[str]) -> Sequence[str]:
+    """Return the names that somebody may mean who writes a word."""
+    too_short = 3  # letters, which begin too many names
+    if len(word) > too_short:
+        begun_names = [name for name in names if name.lower().startswith(word.lower())]
+        if begun_names:
+            return begun_names[:3]
+    similar_names = get_close_matches(word, names, n=1)
+    if similar_names:
+        return similar_names
+    return [name for name in names if sorted(name.lower()) == sorted(word.lower())]

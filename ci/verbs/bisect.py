@@ -24,8 +24,8 @@ from ci.report.facts import built, read_run, stored_runs
 from ci.report.model import CellName
 from ci.report.text import natural
 from core import console, files, process
-from core.cli import this_again
 from core.cli.options import DEFAULT_STORE, Common, common_from, is_given
+from core.cli.sessions import this_again
 from core.data import AnyModel, parse_json
 from core.env import Interpreter
 from core.errors import DataError, EnvironmentSetupError, MissingInputError, ProcessError, UsageError

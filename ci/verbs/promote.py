@@ -19,8 +19,8 @@ from ci.publish.buckets import buckets, distribution_store
 from ci.verbs.cells import expand, load_matrix
 from ci.verbs.stage import add_distribution_store, distribution_store_of, listed
 from core import console
-from core.cli import this_again
 from core.cli.options import DEFAULT_STORE, Common, common_from, environment
+from core.cli.sessions import this_again
 from core.errors import CheckError, DataError, UsageError
 from core.files import made
 from core.run import group_name, records

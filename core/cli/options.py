@@ -12,7 +12,7 @@ from argparse import ArgumentParser, Namespace
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, get_args
+from typing import get_args
 
 from core import console
 from core.errors import MissingInputError, UsageError, nearest
@@ -33,7 +33,9 @@ FAILURE_FILE = "FAILURE_FILE"  # gets how a stage failed, for what called it, wh
 # …-bkc: previews of new hardware, in buckets and streams of their own; a rehearsal is of the sample
 RELEASE_TYPES = ("ci", "dev", "dev-bkc", "nightly", "nightly-bkc", "prerelease", "rehearsal", "release")
 _BUCKET = "s3://"
-_AS_GIVEN = ("torch_ref", "gpu_family", "run_id", "store", "release_type", "python", "force", "dry_run")
+_VALUES_OF_OPTIONS = (
+    "values_of_options"  # where a namespace keeps the values of options that can be given once
+)
 _VARIANT = re.compile(r"[a-z0-9]+(-[a-z0-9]+)*")
 
 
@@ -66,8 +68,10 @@ class Common:
     def __post_init__(self) -> None:
         """Refuse a release type that there is not: of a variable, or of a flow."""
         if self.release_type not in RELEASE_TYPES:
-            said = f"{self.release_type!r} is no release type. {nearest(self.release_type, RELEASE_TYPES)}"
-            raise UsageError(said, hint="Correct --release-type, or RELEASE_TYPE.")
+            raise UsageError(
+                f"{self.release_type!r} is not a release type. {nearest(self.release_type, RELEASE_TYPES)}",
+                hint="Correct --release-type, or RELEASE_TYPE.",
+            )
 
     @property
     def outputs(self) -> RunOutputs:
@@ -130,70 +134,119 @@ class Common:
 
 
 class Once(argparse.Action):
-    """An option that may be repeated but not contradicted: posargs cannot change a cell; `given` has it."""
+    """An option that may be repeated but not contradicted, so that posargs cannot change a cell."""
 
     def __call__(
         self, parser: ArgumentParser, namespace: Namespace, values: object, option_string: str | None = None
     ) -> None:
         """Keep the value; refuse another one for the same option."""
-        given = namespace.__dict__.setdefault("given", {})
-        if given.setdefault(self.dest, values) != values:
-            parser.error(f"{option_string} is {given[self.dest]!r} here and cannot be {values!r} too")
+        values_of_options = namespace.__dict__.setdefault(_VALUES_OF_OPTIONS, {})
+        first_value = values_of_options.setdefault(self.dest, values)
+        if first_value != values:
+            parser.error(f"{option_string} is {first_value!r} here and cannot be {values!r} too")
         setattr(namespace, self.dest, values)
 
 
 def is_given(arguments: Namespace, name: str) -> bool:
-    """Whether an option that can be given once was given, by the name of its value."""
-    return name in getattr(arguments, "given", ())
+    """Return whether an option that can be given once was given, by the name of its value."""
+    return name in getattr(arguments, _VALUES_OF_OPTIONS, ())
 
 
 def add_from_run(parser: ArgumentParser, about: str) -> None:
     """Declare ``--from-run-id``, another name of ``--run-id`` where it need not be given."""
-    what: dict[str, Any] = {"metavar": "ID", "help": about}
-    parser.add_argument("--from-run-id", dest="run_id", action=Once, default=argparse.SUPPRESS, **what)
+    parser.add_argument(
+        "--from-run-id", dest="run_id", action=Once, default=argparse.SUPPRESS, metavar="ID", help=about
+    )
 
 
 def add_store_names(parser: ArgumentParser) -> None:
     """Declare ``--output-dir`` and ``--bucket``: other names of ``--store``, for verbs that write runs."""
-    same: dict[str, Any] = {"dest": "store", "action": Once, "default": argparse.SUPPRESS}
-    add = functools.partial(parser.add_argument, **same)
-    add("--output-dir", metavar="DIR", help="the same as --store DIR")
-    add("--bucket", type=_BUCKET.__add__, metavar="NAME", help="the same as --store s3://NAME")
+    parser.add_argument(
+        "--output-dir",
+        dest="store",
+        action=Once,
+        default=argparse.SUPPRESS,
+        metavar="DIR",
+        help="the same as --store DIR",
+    )
+    parser.add_argument(
+        "--bucket",
+        dest="store",
+        action=Once,
+        default=argparse.SUPPRESS,
+        type=_BUCKET.__add__,
+        metavar="NAME",
+        help="the same as --store s3://NAME",
+    )
 
 
 def add_group(parser: argparse._ActionsContainer, *, default: str = "the GPU family") -> None:
     """Declare ``--artifact-group``: which folder of a run's wheels."""
-    what = f"the run's group (default: {default})"
-    parser.add_argument("--artifact-group", default="", metavar="GROUP", help=what)
+    parser.add_argument(
+        "--artifact-group", default="", metavar="GROUP", help=f"the run's group (default: {default})"
+    )
 
 
 def add_platform(parser: argparse._ActionsContainer) -> None:
     """Declare ``--platform``: whose part of a run."""
-    what = "the run's platform (default: this machine's)"
-    parser.add_argument("--platform", choices=get_args(Platform), help=what)
+    parser.add_argument(
+        "--platform", choices=get_args(Platform), help="the run's platform (default: this machine's)"
+    )
 
 
 def add_common(parser: ArgumentParser) -> None:
     """Declare the common options."""
     add = parser.add_argument_group("what to run on").add_argument
-    once: dict[str, Any] = {"action": Once, "default": ""}
-    add("--torch-ref", **once, metavar="REF", help="a name in the refs data (default: nightly)")
-    what = f"data of your own (default: {CONFIG}'s, else {OWN_FILE} in the checkout)"
-    add("--config-file", "--refs-file", type=Path, metavar="FILE", help=what)
-    what = "GPU family, or 'cpu' (default: the ref's own, else this machine's)"
-    add("--gpu-family", "--amdgpu-family", **once, metavar="FAMILY", help=what)
-    what = "build variant of the family, such as asan; each has an artifact group"
-    add("--build-variant", action=Once, default=PLAIN, metavar="NAME", help=f"{what} (default: {PLAIN})")
-    what = "run whose outputs are used (default: local)"
-    add("--run-id", action=Once, default=LOCAL_RUN, metavar="ID", help=what)
-    what = (
-        "where run outputs live: a folder, s3://BUCKET, or 'auto' for the bucket of the repository "
-        "that CI runs for (default: out)"
+    add(
+        "--torch-ref",
+        action=Once,
+        default="",
+        metavar="REF",
+        help="a name in the refs data (default: nightly)",
     )
-    add("--store", action=Once, default=DEFAULT_STORE, metavar="STORE", help=what)
-    named = os.environ.get("RELEASE_TYPE") or "ci"
-    what = "whose policy and version form apply (default: RELEASE_TYPE, else ci)"
-    add("--release-type", default=named, choices=RELEASE_TYPES, help=what)
+    add(
+        "--config-file",
+        "--refs-file",
+        type=Path,
+        metavar="FILE",
+        help=f"data of your own (default: {CONFIG}'s, else {OWN_FILE} in the checkout)",
+    )
+    add(
+        "--gpu-family",
+        "--amdgpu-family",
+        action=Once,
+        default="",
+        metavar="FAMILY",
+        help="GPU family, or 'cpu' (default: the ref's own, else this machine's)",
+    )
+    add(
+        "--build-variant",
+        action=Once,
+        default=PLAIN,
+        metavar="NAME",
+        help=f"build variant of the family, such as asan; each has an artifact group (default: {PLAIN})",
+    )
+    add(
+        "--run-id",
+        action=Once,
+        default=LOCAL_RUN,
+        metavar="ID",
+        help="run whose outputs are used (default: local)",
+    )
+    add(
+        "--store",
+        action=Once,
+        default=DEFAULT_STORE,
+        metavar="STORE",
+        help="where run outputs live: a folder, s3://BUCKET, or 'auto' for the bucket of the repository "
+        "that CI runs for (default: out)",
+    )
+    add(
+        "--release-type",
+        default=os.environ.get("RELEASE_TYPE") or "ci",
+        choices=RELEASE_TYPES,
+        help="whose policy and version form apply (default: RELEASE_TYPE, else ci)",
+    )
     add("--python", type=Path, metavar="PATH", help="interpreter of the target environment (nox gives it)")
     add("--force", action="store_true", help="do the work even if nothing has changed")
     add("--dry-run", action="store_true", help="say what would be written instead of writing it")
@@ -205,21 +258,30 @@ def _address(store: str, env: Mapping[str, str]) -> str:
     """Return a store's endpoint, without opening it; "" where only its settings files say."""
     if not store.startswith(_BUCKET) or env.get("AWS_PROFILE"):
         return ""
-    named = env.get("AWS_ENDPOINT_URL_S3") or env.get("AWS_ENDPOINT_URL")
-    return named or f"https://{store.removeprefix(_BUCKET)}.s3.amazonaws.com"
+    endpoint = env.get("AWS_ENDPOINT_URL_S3") or env.get("AWS_ENDPOINT_URL")
+    return endpoint or f"https://{store.removeprefix(_BUCKET)}.s3.amazonaws.com"
 
 
 def common_from(arguments: Namespace) -> Common:
     """Turn parsed arguments into the value that stages get."""
-    variant = "" if arguments.build_variant == PLAIN else arguments.build_variant
-    if variant and not _VARIANT.fullmatch(variant):
-        raise UsageError(f"--build-variant {variant!r}: invalid name.", hint="Write it like host-asan.")
+    build_variant = "" if arguments.build_variant == PLAIN else arguments.build_variant
+    if build_variant and not _VARIANT.fullmatch(build_variant):
+        raise UsageError(f"--build-variant {build_variant!r}: invalid name.", hint="Write it like host-asan.")
+
+    sources_dir = environment().get(SOURCES_DIR)
     common = Common(
+        torch_ref=arguments.torch_ref,
         config_file=use_config_file(arguments.config_file),
-        **{name: getattr(arguments, name) for name in _AS_GIVEN},
-        build_variant=variant,
+        gpu_family=arguments.gpu_family,
+        build_variant=build_variant,
+        run_id=arguments.run_id,
+        store=arguments.store,
+        release_type=arguments.release_type,
+        python=arguments.python,
+        force=arguments.force,
+        dry_run=arguments.dry_run,
         platform=getattr(arguments, "platform", None) or this_platform(),
-        sources_dir=Path(named) if (named := environment().get(SOURCES_DIR)) else None,
+        sources_dir=Path(sources_dir) if sources_dir else None,
     )
     return placed(common, environment(), named=is_given(arguments, "store"))
 
@@ -232,34 +294,38 @@ def placed(common: Common, env: Mapping[str, str], *, named: bool) -> Common:
     runs of CI, which have numbers, are read from that bucket, or from the store that the variable
     ``RUN_STORE`` names, where ``out/`` lacks them.
     """
-    auto = common.store == AUTO_STORE
-    if auto and common.run_id == LOCAL_RUN:
+    is_auto = common.store == AUTO_STORE
+    if is_auto and common.run_id == LOCAL_RUN:
         raise UsageError(
             f"--store {AUTO_STORE} is for runs of CI.",
             hint="Name the run with --run-id, or a store of yours.",
         )
-    here = common.store == DEFAULT_STORE
-    from_ci = common.run_id.isascii() and common.run_id.isdigit()
-    # outside CI no bucket that is named has a folder for the repository
-    shared = common.store.startswith(_BUCKET) and bool(env.get("GITHUB_REPOSITORY"))
-    if not auto and not (from_ci if here else shared):
+
+    is_default = common.store == DEFAULT_STORE
+    is_run_of_ci = common.run_id.isascii() and common.run_id.isdigit()
+    # Outside CI no bucket that is named has a folder for the repository.
+    is_shared_bucket = common.store.startswith(_BUCKET) and bool(env.get("GITHUB_REPOSITORY"))
+    is_complete = not is_run_of_ci if is_default else not is_shared_bucket
+    if is_complete and not is_auto:
         return common
+
+    # Most calls are over before this data is needed.
     from core.run.locations import location, origin_from, run_buckets
 
     data = run_buckets()
-    origin = origin_from(env, data)
-    if not auto and common.release_type not in data.release_types:
+    if not is_auto and common.release_type not in data.release_types:
         return common
-    place = location(data, origin, common.release_type)
-    if auto or common.store == place.store:
+    place = location(data, origin_from(env, data), common.release_type)
+    if is_auto or common.store == place.store:
         return replace(common, store=place.store, external_repo=place.external_repo)
-    if not here:
+    if not is_default:
         return common
-    there = env.get(RUN_STORE) or place.store
+
+    read_store = env.get(RUN_STORE) or place.store
     return replace(
         common,
-        read_store="" if named else there,
-        external_repo=place.external_repo if there == place.store else "",
+        read_store="" if named else read_store,
+        external_repo=place.external_repo if read_store == place.store else "",
     )
 
 
@@ -269,17 +335,19 @@ def use_config_file(named: Path | None) -> Path | None:
     Returns:
         The file's whole path, where it is named; None where it is found, as it is by whoever comes next.
     """
-    chosen = named or Path(environment().get(CONFIG) or OWN_FILE)
-    path = ROOT / chosen.expanduser()
-    if not path.is_file() and chosen != Path(OWN_FILE):
+    config_file = named or Path(environment().get(CONFIG) or OWN_FILE)
+    path = ROOT / config_file.expanduser()
+    if not path.is_file() and config_file != Path(OWN_FILE):
         raise MissingInputError(f"{path} does not exist.", hint=f"Correct --config-file, or {CONFIG}.")
     if path != ROOT / OWN_FILE and (ROOT / OWN_FILE).is_file():
         console.detail(f"{path} is read in the place of {OWN_FILE}")
-    if path.is_file() or "core.data" in sys.modules:  # it takes longer to import than many a verb to run
+
+    # That module takes longer to import than many a verb to run.
+    if path.is_file() or "core.data" in sys.modules:
         from core.data import use_own
 
         use_own(path if path.is_file() else None)
-    return path if named else None
+    return None if named is None else path
 
 
 def environment() -> Mapping[str, str]:

@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from core import console, files, process
-from core.cli import this_again
 from core.cli.options import Common, environment
+from core.cli.sessions import this_again
 from core.data import compact
 from core.errors import InterruptedStageError, StoreError, fatal, origin
 from core.run import RunOutputs, records
@@ -131,11 +131,13 @@ def _say_unchanged(stage: Stage) -> None:
     console.done(f"{stage.name}: unchanged, nothing to do (--force does it again)")
 
 
-def _changes(stage: Stage, inputs: Mapping[str, Any], before: Record | None) -> tuple[str, ...]:
-    """Say why a stage would do its work: what is not as in the record from before."""
-    if before is None:
+def _changes(stage: Stage, inputs: Mapping[str, Any], previous_record: Record | None) -> tuple[str, ...]:
+    """Return why a stage would do its work: what is not as in the record from before."""
+    if previous_record is None:
         return ("it was not done yet",)
-    differences = tuple(_differences("", before.inputs, json.loads(json.dumps(inputs, default=str))))
+    # Inputs as a record has them: JSON knows no tuples.
+    recorded_inputs = json.loads(json.dumps(inputs, default=str))
+    differences = tuple(_differences("", previous_record.inputs, recorded_inputs))
     if differences:
         return differences
     if stage.common.force:
@@ -143,150 +145,193 @@ def _changes(stage: Stage, inputs: Mapping[str, Any], before: Record | None) -> 
     return ("what it made is not there as it was",)
 
 
-def _differences(where: str, old: object, new: object) -> Iterator[str]:
+def _differences(path: str, old: object, new: object) -> Iterator[str]:
     if isinstance(old, dict) and isinstance(new, dict):
-        for key in sorted({**old, **new}):
-            yield from _differences(f"{where}.{key}" if where else key, old.get(key), new.get(key))
+        for key in sorted({*old, *new}):
+            yield from _differences(f"{path}.{key}" if path else key, old.get(key), new.get(key))
     elif old != new:
-        known = (one[:12] if isinstance(one, str) and _DIGEST.fullmatch(one) else one for one in (old, new))
-        was, now = ("nothing" if one in (None, "") else compact(one) for one in known)
-        yield f"{where} was {was} and is {now}"
+        yield f"{path} was {_short_value(old)} and is {_short_value(new)}"
+
+
+def _short_value(value: object) -> str:
+    if value is None or value == "":
+        return "nothing"
+    if isinstance(value, str) and _DIGEST.fullmatch(value):
+        value = value[:12]
+    return compact(value)
 
 
 def _finished(stage: Stage, record: Record) -> Record:
     """Write a success's record, which ends that of a failure since the last one; show what there is."""
     records.write(stage.store, stage.outputs, stage.artifact_group, record)
     if stage.output_dir is not None and not stage.common.dry_run:
-        for one in record.files:
-            fetched = stage.store.fetch(one.key, stage.common.cache / "fetched")
-            files.copy(fetched, stage.output_dir / one.name)
-            console.say(f"copied to {stage.output_dir / one.name}")
-    took = console.duration(record.seconds)
-    rows = [(one.name, console.size(one.size), took, one.sha256[:12]) for one in record.files]
+        for file in record.files:
+            path = stage.store.fetch(file.key, stage.common.cache / "fetched")
+            files.copy(path, stage.output_dir / file.name)
+            console.say(f"copied to {stage.output_dir / file.name}")
+
+    duration = console.duration(record.seconds)
+    rows = [(file.name, console.size(file.size), duration, file.sha256[:12]) for file in record.files]
     console.table(("file", "size", "time", "sha256"), rows)
     return record
 
 
 def _worked(
-    stage: Stage, known: Mapping[str, Any], work: Callable[[], Made], so_far: Mapping[str, Any] | None
+    stage: Stage,
+    known: Mapping[str, Any],
+    work: Callable[[], Made],
+    so_far: Mapping[str, Any] | None,
 ) -> Record:
     """Do the work and put its files into the run; record what is `known` of it, and what ends it early."""
-    store, outputs, group = stage.store, stage.outputs, stage.artifact_group
-    started, clock = records.now(), time.monotonic()
+    started = records.now()
+    clock = time.monotonic()
 
     def record(**facts: Any) -> Record:  # noqa: ANN401 - fields of Record, which checks them
         return Record(
             stage=stage.name,
-            run_id=outputs.run_id,
-            platform=outputs.platform,
+            run_id=stage.outputs.run_id,
+            platform=stage.outputs.platform,
             cell=stage.cell.model_copy(update={"build_variant": stage.common.build_variant}),
             started=started,
             seconds=round(time.monotonic() - clock, 3),
+            log=_publish_log(stage),
             **known,
             **facts,
         )
 
-    def logged() -> str:
-        """Put the log into the run; return its key."""
-        key = f"{outputs.logs_prefix(group)}/{stage.log.name}"
-        if not stage.log.is_file():
-            return ""
-        store.put_file(key, stage.log, sha256=files.sha256(stage.log), replace=True)
-        return key
-
     try:
         with process.logged(stage.log):
             made = work()
-        published = tuple(
-            distributions.publish(store, outputs, group, path, sha256=made.digests.get(path.name, ""))
-            for path in made.files
-        )
+        published = tuple(_publish_files(stage, made))
     except (Exception, KeyboardInterrupt) as problem:
-        ended = fatal(problem)
-        said = origin(ended) or ended
-        details = {**(so_far or {}), **said.details}
-        said.log = said.log or (stage.log if stage.log.is_file() else None)
-        facts: dict[str, Any] = {"exit_code": ended.exit_code, "error": console.mask(str(ended))}
-        facts["again"] = console.mask(this_again())
-        if isinstance(ended, InterruptedStageError):
-            facts["error"] = "interrupted"
-        elif said.cause:
-            facts["cause"] = said.cause.masked()
-        records.write(store, outputs, group, record(status="failed", details=details, log=logged(), **facts))
+        facts = _facts_of_failure(stage, problem, so_far or {})
+        records.write(stage.store, stage.outputs, stage.artifact_group, record(**facts))
         raise
+
+    details = dict(made.details)
     builder = builder_from(environment())
-    return record(
-        files=published, log=logged(), details={**made.details, **({BUILDER: builder} if builder else {})}
-    )
+    if builder:
+        details[BUILDER] = builder
+    return record(files=published, details=details)
+
+
+def _publish_files(stage: Stage, made: Made) -> Iterator[FileRecord]:
+    for path in made.files:
+        sha256 = made.digests.get(path.name, "")
+        yield distributions.publish(stage.store, stage.outputs, stage.artifact_group, path, sha256=sha256)
+
+
+def _publish_log(stage: Stage) -> str:
+    """Put the log into the run; return its key, "" where no tool has said anything."""
+    if not stage.log.is_file():
+        return ""
+    key = f"{stage.outputs.logs_prefix(stage.artifact_group)}/{stage.log.name}"
+    stage.store.put_file(key, stage.log, sha256=files.sha256(stage.log), replace=True)
+    return key
+
+
+def _facts_of_failure(stage: Stage, problem: BaseException, so_far: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return what the record of a failure says of it."""
+    error = fatal(problem)
+    first_error = origin(error) or error
+    if first_error.log is None and stage.log.is_file():
+        first_error.log = stage.log
+
+    facts: dict[str, Any] = {
+        "status": "failed",
+        "exit_code": error.exit_code,
+        "error": console.mask(str(error)),
+        "again": console.mask(this_again()),
+        "details": {**so_far, **first_error.details},
+    }
+    if isinstance(error, InterruptedStageError):
+        facts["error"] = "interrupted"
+    elif first_error.cause is not None:
+        facts["cause"] = first_error.cause.masked()
+    return facts
 
 
 def _taken(stage: Stage, digest: str) -> Record | None:
     """Take what was made from the same inputs elsewhere in the run, and put it here."""
-    here, there = stage.store, stage.common.open_for_reading()
-    found = _made_alike(stage, here, digest)
-    if found is None and isinstance(there, OverlayStore):
-        found = there.query(lambda behind: _made_alike(stage, behind, digest))
-    if found is None:
+    own_store = stage.store
+    reading_store = stage.common.open_for_reading()
+    match = _made_alike(stage, own_store, digest)
+    if match is None and isinstance(reading_store, OverlayStore):
+        match = reading_store.query(lambda store: _made_alike(stage, store, digest))
+    if match is None:
         return None
-    store, record = found
-    files_here = record.files
-    if store.url != here.url and not stage.common.dry_run:
+
+    store, record = match
+    own_files = record.files
+    if store.url != own_store.url and not stage.common.dry_run:
         with console.group(f"{stage.name}: fetching what was made from the same inputs"):
-            files_here = tuple(_fetched(stage, store, one) for one in record.files)
+            own_files = tuple(_fetched(stage, store, file) for file in record.files)
     console.done(
         f"{stage.name}: unchanged, taken from {store.url}: {record.name} was made from the same inputs "
         "(--force does it again)"
     )
-    return record.model_copy(update={"cell": stage.cell, "files": files_here})
+    return record.model_copy(update={"cell": stage.cell, "files": own_files})
 
 
 def _made_alike(stage: Stage, store: Store, digest: str) -> tuple[Store, Record] | None:
+    """Return a record of the stage's own or of another cell that has these inputs, and its store."""
     start = stage.outputs.record_key(stage.artifact_group, stage.name).removesuffix(".json")
     for stored in store.list(stage.outputs.manifests_prefix(stage.artifact_group)):
-        if stored.key.startswith((f"{start}-", f"{start}.json")):
-            record = records.parse(store.read(stored.key), where=stored.key)
-            if record.stage == stage.name and record.files and _holds(store, record, digest):
-                return store, record
+        if not stored.key.startswith((f"{start}-", f"{start}.json")):
+            continue
+        record = records.parse(store.read(stored.key), where=stored.key)
+        if record.stage == stage.name and record.files and _holds(store, record, digest):
+            return store, record
     return None
 
 
-def _fetched(stage: Stage, store: Store, one: FileRecord) -> FileRecord:
-    path = store.fetch(one.key, stage.common.cache / "fetched")
-    if files.sha256(path) != one.sha256:
+def _fetched(stage: Stage, store: Store, file: FileRecord) -> FileRecord:
+    path = store.fetch(file.key, stage.common.cache / "fetched")
+    if files.sha256(path) != file.sha256:
         raise StoreError(
-            f"{one.key} in {store.url} is not the file that its record names.",
+            f"{file.key} in {store.url} is not the file that its record names.",
             hint="Find out who replaced it, or build it again with --force.",
         )
-    put = distributions.publish(stage.store, stage.outputs, stage.artifact_group, path, sha256=one.sha256)
-    return one.model_copy(update={"key": put.key})
-
-
-def _holds(store: Store, before: Record, digest: str) -> bool:
-    return (before.status, before.input_digest) == ("ok", digest) and all(
-        store.find(one.key) is not None and store.digest(one.key) == one.sha256 for one in before.files
+    published = distributions.publish(
+        stage.store, stage.outputs, stage.artifact_group, path, sha256=file.sha256
     )
+    return file.model_copy(update={"key": published.key})
 
 
-def _withdraw_old(stage: Stage, before: Record | None, published: tuple[FileRecord, ...]) -> None:
+def _holds(store: Store, record: Record, digest: str) -> bool:
+    """Return whether a record is of a success on these inputs, and its files are there as it names them."""
+    if record.status != "ok" or record.input_digest != digest:
+        return False
+    for file in record.files:
+        if store.find(file.key) is None or store.digest(file.key) != file.sha256:
+            return False
+    return True
+
+
+def _withdraw_old(stage: Stage, previous_record: Record | None, published: tuple[FileRecord, ...]) -> None:
     """Take out what this cell alone had made before under other names; only ``local`` may replace."""
-    if before is None or stage.outputs.immutable:
+    if previous_record is None or stage.outputs.immutable:
         return
-    gone = {one.key for one in before.files} - {one.key for one in published}
-    if gone:
-        kept = records.read_all(stage.store, stage.outputs, stage.artifact_group)
-        still = records.promised([one for one in kept if one.name != before.name])
-        for key in sorted(gone - still.keys()):
-            stage.store.delete(f"{key}{distributions.SIDECAR}")
-            stage.store.delete(key)
+    old_keys = {file.key for file in previous_record.files} - {file.key for file in published}
+    if not old_keys:
+        return
+
+    group_records = records.read_all(stage.store, stage.outputs, stage.artifact_group)
+    other_records = [record for record in group_records if record.name != previous_record.name]
+    keys_of_others = records.promised(other_records)
+    for key in sorted(old_keys - keys_of_others.keys()):
+        stage.store.delete(f"{key}{distributions.SIDECAR}")
+        stage.store.delete(key)
 
 
 def builder_from(env: Mapping[str, str]) -> dict[str, str]:
-    """Name the workflow that this process is a job of."""
-    server, workflow, repository = (
-        env.get(name, "") for name in ("GITHUB_SERVER_URL", "GITHUB_WORKFLOW_REF", "GITHUB_REPOSITORY")
-    )
+    """Return the workflow that this process is a job of, as provenance names it; nothing outside GitHub."""
+    server = env.get("GITHUB_SERVER_URL")
+    workflow = env.get("GITHUB_WORKFLOW_REF")
+    repository = env.get("GITHUB_REPOSITORY")
     if not (server and workflow and repository) or env.get("ACT"):
         return {}
+
     attempt = f"{env.get('GITHUB_RUN_ID', '')}/attempts/{env.get('GITHUB_RUN_ATTEMPT') or '1'}"
     return {
         "id": f"{server}/{workflow}",

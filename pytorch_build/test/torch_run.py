@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from core import console, files, parallel, process
-from core.cli import this_again
+from core.cli.sessions import this_again
 from core.errors import CheckError, UsageError
 from core.junit import Case, Document, Suite, counts
 from core.run import records

@@ -9,8 +9,10 @@ from types import ModuleType
 import pytest
 
 from core.causes import Cause
-from core.cli import FailureNote, Verb, main, this_again
-from core.errors import BuildError, InterruptedStageError, MachineError, ProcessError
+from core.cli import Verb, main
+from core.cli.failures import FailureNote
+from core.cli.sessions import this_again
+from core.errors import BuildError, EnvironmentSetupError, InterruptedStageError, MachineError, ProcessError
 from tests.kit.screens import set_reader
 
 VERBS = (
@@ -149,9 +151,11 @@ def test_no_verb_takes_a_misspelt_option(build: BuildVerb, capsys: Capture) -> N
         (KeyboardInterrupt(), InterruptedStageError.exit_code, "Interrupted"),
         (OSError(28, "No space left on device", "a.whl"), MachineError.exit_code, "a.whl"),
         (RecursionError("maximum"), MachineError.exit_code, "nested"),
+        (ModuleNotFoundError("x", name="pydantic"), EnvironmentSetupError.exit_code, "no module pydantic"),
+        (ModuleNotFoundError("x", name="core.absent"), 1, "ModuleNotFoundError"),
         (KeyError("x"), 1, "KeyError: 'x'"),
     ],
-    ids=["ours", "Ctrl-C", "disk", "recursion", "fault"],
+    ids=["ours", "Ctrl-C", "disk", "recursion", "another Python", "a broken checkout", "fault"],
 )
 def test_prints_an_error_without_a_traceback(
     build: BuildVerb, problem: BaseException, exit_code: int, mentioned: str, capsys: Capture

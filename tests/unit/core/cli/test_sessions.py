@@ -2,7 +2,7 @@
 
 import pytest
 
-from core.cli import again
+from core.cli.sessions import again
 
 WORDS = ["build", "torch", "--python=/nox/build_torch/bin/python", "--torch-ref", "sample"]
 

@@ -1,0 +1,91 @@
+"""The session of nox that calls a front door, and the command that does a step again."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass
+
+from core.cell import Cell
+from core.cli.options import environment
+
+# nox names a session NAME, NAME-3.12 where -P chose its Python, or NAME(CELL) with a matrix.
+_SESSION = re.compile(r"(?P<name>\w+)(?:-(?P<python>3\.\d+t?))?(?:\((?P<cell>.*)\))?")
+
+
+@dataclass(frozen=True, kw_only=True)
+class FrontDoorCall:
+    """What a front door was called with."""
+
+    package: str
+    words: Sequence[str]  # the verb and its options
+
+
+_CURRENT_CALL: ContextVar[FrontDoorCall | None] = ContextVar("_CURRENT_CALL", default=None)
+
+
+@contextmanager
+def during(call: FrontDoorCall) -> Iterator[None]:
+    """Let `current_call` return this call while the block runs."""
+    token = _CURRENT_CALL.set(call)
+    try:
+        yield
+    finally:
+        _CURRENT_CALL.reset(token)
+
+
+def current_call() -> FrontDoorCall | None:
+    """Return the call that this process answers; None outside a front door."""
+    return _CURRENT_CALL.get()
+
+
+@dataclass(frozen=True, kw_only=True)
+class NoxSession:
+    """A session of nox that called a front door."""
+
+    name: str
+    python: str | None  # that -P or the cell chose for it
+
+    @classmethod
+    def current(cls) -> NoxSession | None:
+        """Return the session that nox names; None outside nox."""
+        match = _SESSION.fullmatch(environment().get("NOX_CURRENT_SESSION", ""))
+        if match is None:
+            return None
+        if match["cell"] is None:
+            return cls(name=match["name"], python=match["python"])
+        return cls(name=match["name"], python=Cell.parse(match["cell"]).python)
+
+    def words_of(self, words: Sequence[str]) -> Sequence[str]:
+        """Return the words of a front door that the session gives by itself, its verb among them."""
+        # Most sessions give a verb alone. build_torch calls `build torch`.
+        gives_component = list(words[:1]) == ["build"] and self.name == f"build_{' '.join(words[1:2])}"
+        return words[: 2 if gives_component else 1]
+
+
+def this_again(*more_options: str) -> str:
+    """Return the call that does again what this process does, with more options; "" outside a front door."""
+    call = current_call()
+    if call is None:
+        return ""
+    return again(call.package, [*call.words, *more_options])
+
+
+def again(package: str, words: Sequence[str]) -> str:
+    """Return the call of nox that does a step again, or the front door's own where nox did not call it."""
+    session = NoxSession.current()
+    if session is None:
+        return shlex.join(["python", "-m", package, *words])
+
+    command = ["nox", "-s", session.name]
+    if session.python is not None:
+        command += ["-P", session.python]
+    user_words = words[len(session.words_of(words)) :]
+    # The session names its interpreter itself.
+    options = [word for word in user_words if not word.startswith("--python=")]
+    if options:
+        command += ["--", *options]
+    return shlex.join(command)
