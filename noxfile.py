@@ -274,7 +274,7 @@ def upload(session: nox.Session) -> None:
 
 @nox.session(venv_backend="none")
 def index(session: nox.Session) -> None:
-    """Write the index pages of a run's wheels, or those of a folder: -- --directory DIR."""
+    """Write a run's index pages, or check those that stay: -- --check [--yank|--remove]."""
     front_door(session, "ci", "index")
 
 
@@ -374,12 +374,6 @@ def mirror_deps(session: nox.Session) -> None:
 def retention(session: nox.Session) -> None:
     """Delete the runs and staged versions whose time is over: -- [--dry-run]."""
     front_door(session, "ci", "retention")
-
-
-@nox.session(venv_backend="none")
-def check_indexes(session: nox.Session) -> None:
-    """Check that the pages that stay list what is there: -- [--yank|--remove|--write]."""
-    front_door(session, "ci", "check-indexes")
 
 
 @nox.session(venv_backend="none")

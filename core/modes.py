@@ -11,6 +11,13 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
 
+def declared_options(parser: argparse.ArgumentParser, *names: str) -> tuple[argparse.Action, ...]:
+    """Return options that a parser has, by their names."""
+    # argparse has no public way to ask for them.
+    known_actions = parser._option_string_actions  # noqa: SLF001
+    return tuple(known_actions[name] for name in names)
+
+
 def refuse_options(
     arguments: argparse.Namespace,
     actions: Iterable[argparse.Action],

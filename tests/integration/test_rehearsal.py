@@ -91,7 +91,7 @@ class BucketRelease:
 
     def change_index(self, *options: str) -> None:
         """Check the bucket's pages, or change what they list."""
-        self.clone.run_checked("ci", "check-indexes", f"--store={self.bucket}", *options)
+        self.clone.run_checked("ci", "index", "--check", f"--store={self.bucket}", *options)
 
     def pip_install(self, *requirements: str) -> process.Completed:
         """Install from the bucket's flat page."""
