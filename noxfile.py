@@ -372,14 +372,8 @@ def mirror_deps(session: nox.Session) -> None:
 
 @nox.session(venv_backend="none")
 def retention(session: nox.Session) -> None:
-    """Delete the runs and staged versions whose time is over: -- [--dry-run]."""
+    """Delete old runs and staged versions, or list the stores where: -- --list-stores."""
     front_door(session, "ci", "retention")
-
-
-@nox.session(venv_backend="none")
-def maintenance(session: nox.Session) -> None:
-    """List the stores to maintain, and the roles that may."""
-    front_door(session, "ci", "maintenance")
 
 
 @nox.session(venv_backend="none")
