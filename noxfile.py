@@ -345,14 +345,8 @@ def promote(session: nox.Session) -> None:
 
 @nox.session(venv_backend="none")
 def report(session: nox.Session) -> None:
-    """Write a run's page: its matrix, times, wheels, builds, tests and sources."""
+    """Write a run's page, or one over the last runs of a store: -- --history."""
     front_door(session, "ci", "report")
-
-
-@nox.session(venv_backend="none")
-def history(session: nox.Session) -> None:
-    """Write a page over the last runs of a store: failures, times, sizes, tests."""
-    front_door(session, "ci", "history")
 
 
 @nox.session(venv_backend="none")
