@@ -189,12 +189,6 @@ def install_rocm(session: nox.Session) -> None:
     front_door(session, "pytorch_build", "install-rocm")
 
 
-@nox.session
-def prepare(session: nox.Session) -> None:
-    """Install what builds need besides ROCm: libuv and an OpenMP runtime on Windows."""
-    front_door(session, "pytorch_build", "prepare")
-
-
 # PyTorch's wheels
 
 
