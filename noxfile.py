@@ -286,14 +286,8 @@ def verify(session: nox.Session) -> None:
 
 @nox.session(venv_backend="none")
 def setup_venv(session: nox.Session) -> None:
-    """Make a virtual environment with our packages, from a run, an index or a page."""
+    """Make a virtual environment with our packages, or fetch a run's: -- --download DIR."""
     front_door(session, "ci", "setup-venv", *chosen_python(session))
-
-
-@nox.session(venv_backend="none")
-def fetch_wheels(session: nox.Session) -> None:
-    """Fetch a run's wheels into a folder, for --find-links DIR --no-index."""
-    front_door(session, "ci", "fetch-wheels", *chosen_python(session))
 
 
 @nox.session

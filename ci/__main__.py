@@ -7,7 +7,7 @@ from core.cli import main, verbs_of
 VERBS = verbs_of(
     "ci",
     "configure cells fetch-artifacts upload index provenance verify setup-venv "
-    "fetch-wheels mirror-deps stage promote retention lambda-zip "
+    "mirror-deps stage promote retention lambda-zip "
     "build-image in-image notify drift clean bisect report",
 )
 
