@@ -300,14 +300,8 @@ def test_smoke(session: nox.Session, **cell: str) -> None:
 @nox.session
 @cells
 def test_torch(session: nox.Session, **cell: str) -> None:
-    """Run upstream's unit tests of torch on a run's wheels: -- [-k EXPR] [--shard 2/6]."""
+    """Run upstream's tests of torch on a run's wheels, or list its skips: -- --skip-rules."""
     cell_front_door(session, "test-torch", cell=cell)
-
-
-@nox.session(venv_backend="none")
-def skips(session: nox.Session) -> None:
-    """List which of upstream's tests are skipped and why: -- list|explain|check|prune."""
-    front_door(session, "pytorch_build", "skips")
 
 
 @nox.session(venv_backend="none")

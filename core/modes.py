@@ -41,6 +41,5 @@ def refuse_options(
 def _name(action: argparse.Action) -> str:
     """Return the name of an option, the long one if it has one, or of an argument."""
     long_names = [name for name in action.option_strings if name.startswith("--")]
-    if long_names:
-        return long_names[0]
-    return str(action.metavar or action.dest)
+    names = [*long_names, *action.option_strings, str(action.metavar or action.dest)]
+    return names[0]

@@ -7,7 +7,7 @@ from core.cli import main, verbs_of
 VERBS = verbs_of(
     "pytorch_build",
     "resolve install-rocm checkout build check-wheels repair-wheel split-wheel fat-wheel "
-    "test-smoke test-torch skips test-report",
+    "test-smoke test-torch test-report",
 )
 
 if __name__ == "__main__":
