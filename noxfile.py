@@ -353,12 +353,6 @@ def retention(session: nox.Session) -> None:
 
 
 @nox.session(venv_backend="none")
-def lambda_zip(session: nox.Session) -> None:
-    """Write the zip of the function that writes pages behind a bucket's events."""
-    front_door(session, "ci", "lambda-zip")
-
-
-@nox.session(venv_backend="none")
 def clean(session: nox.Session) -> None:
     """Show what can be deleted on this machine to free disk space: -- [--yes]."""
     front_door(session, "ci", "clean")
