@@ -178,21 +178,9 @@ def build_rocm(session: nox.Session) -> None:
 
 
 @nox.session
-def test_rocm(session: nox.Session) -> None:
-    """Install ROCm's packages into a clean environment and run rocm-sdk test."""
-    front_door(session, "rocm_packaging", "test")
-
-
-@nox.session
 def install_rocm(session: nox.Session) -> None:
     """Install rocm[libraries,devel] into the session's environment and show its version."""
     front_door(session, "pytorch_build", "install-rocm")
-
-
-@nox.session
-def prepare(session: nox.Session) -> None:
-    """Install what builds need besides ROCm: libuv and an OpenMP runtime on Windows."""
-    front_door(session, "pytorch_build", "prepare")
 
 
 # PyTorch's wheels
@@ -274,7 +262,7 @@ def upload(session: nox.Session) -> None:
 
 @nox.session(venv_backend="none")
 def index(session: nox.Session) -> None:
-    """Write the index pages of a run's wheels, or those of a folder: -- --directory DIR."""
+    """Write a run's index pages, or check those that stay: -- --check [--yank|--remove]."""
     front_door(session, "ci", "index")
 
 
@@ -292,14 +280,20 @@ def verify(session: nox.Session) -> None:
 
 @nox.session(venv_backend="none")
 def setup_venv(session: nox.Session) -> None:
-    """Make a virtual environment with our packages, from a run, an index or a page."""
+    """Make a virtual environment with our packages, or fetch a run's: -- --download DIR."""
     front_door(session, "ci", "setup-venv", *chosen_python(session))
 
 
 @nox.session(venv_backend="none")
-def fetch_wheels(session: nox.Session) -> None:
-    """Fetch a run's wheels into a folder, for --find-links DIR --no-index."""
-    front_door(session, "ci", "fetch-wheels", *chosen_python(session))
+def stage(session: nox.Session) -> None:
+    """Put a run's wheels up for testing, into v2-staging/{family}/."""
+    front_door(session, "ci", "stage")
+
+
+@nox.session
+def test_rocm(session: nox.Session) -> None:
+    """Install ROCm's packages into a clean environment and run rocm-sdk test."""
+    front_door(session, "rocm_packaging", "test")
 
 
 @nox.session
@@ -312,14 +306,8 @@ def test_smoke(session: nox.Session, **cell: str) -> None:
 @nox.session
 @cells
 def test_torch(session: nox.Session, **cell: str) -> None:
-    """Run upstream's unit tests of torch on a run's wheels: -- [-k EXPR] [--shard 2/6]."""
+    """Run upstream's tests of torch on a run's wheels, or list its skips: -- --skip-rules."""
     cell_front_door(session, "test-torch", cell=cell)
-
-
-@nox.session(venv_backend="none")
-def skips(session: nox.Session) -> None:
-    """List which of upstream's tests are skipped and why: -- list|explain|check|prune."""
-    front_door(session, "pytorch_build", "skips")
 
 
 @nox.session(venv_backend="none")
@@ -332,12 +320,6 @@ def test_report(session: nox.Session) -> None:
 
 
 @nox.session(venv_backend="none")
-def stage(session: nox.Session) -> None:
-    """Put a run's wheels up for testing, into v2-staging/{family}/."""
-    front_door(session, "ci", "stage")
-
-
-@nox.session(venv_backend="none")
 def promote(session: nox.Session) -> None:
     """Promote staged wheels whose tests passed into the release index, v2/{family}/."""
     front_door(session, "ci", "promote")
@@ -345,14 +327,8 @@ def promote(session: nox.Session) -> None:
 
 @nox.session(venv_backend="none")
 def report(session: nox.Session) -> None:
-    """Write a run's page: its matrix, times, wheels, builds, tests and sources."""
+    """Write a run's page, or one over the last runs of a store: -- --history."""
     front_door(session, "ci", "report")
-
-
-@nox.session(venv_backend="none")
-def history(session: nox.Session) -> None:
-    """Write a page over the last runs of a store: failures, times, sizes, tests."""
-    front_door(session, "ci", "history")
 
 
 @nox.session(venv_backend="none")
@@ -372,26 +348,8 @@ def mirror_deps(session: nox.Session) -> None:
 
 @nox.session(venv_backend="none")
 def retention(session: nox.Session) -> None:
-    """Delete the runs and staged versions whose time is over: -- [--dry-run]."""
+    """Delete old runs and staged versions, or list the stores where: -- --list-stores."""
     front_door(session, "ci", "retention")
-
-
-@nox.session(venv_backend="none")
-def check_indexes(session: nox.Session) -> None:
-    """Check that the pages that stay list what is there: -- [--yank|--remove|--write]."""
-    front_door(session, "ci", "check-indexes")
-
-
-@nox.session(venv_backend="none")
-def maintenance(session: nox.Session) -> None:
-    """List the stores to maintain, and the roles that may."""
-    front_door(session, "ci", "maintenance")
-
-
-@nox.session(venv_backend="none")
-def lambda_zip(session: nox.Session) -> None:
-    """Write the zip of the function that writes pages behind a bucket's events."""
-    front_door(session, "ci", "lambda-zip")
 
 
 @nox.session(venv_backend="none")

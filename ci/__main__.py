@@ -7,8 +7,8 @@ from core.cli import main, verbs_of
 VERBS = verbs_of(
     "ci",
     "configure cells fetch-artifacts upload index provenance verify setup-venv "
-    "fetch-wheels mirror-deps stage promote check-indexes maintenance retention lambda-zip "
-    "build-image in-image notify drift history clean bisect report",
+    "mirror-deps stage promote retention lambda-zip "
+    "build-image in-image notify drift clean bisect report",
 )
 
 if __name__ == "__main__":

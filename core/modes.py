@@ -11,6 +11,13 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
 
+def declared_options(parser: argparse.ArgumentParser, *names: str) -> tuple[argparse.Action, ...]:
+    """Return options that a parser has, by their names."""
+    # argparse has no public way to ask for them.
+    known_actions = parser._option_string_actions  # noqa: SLF001
+    return tuple(known_actions[name] for name in names)
+
+
 def refuse_options(
     arguments: argparse.Namespace,
     actions: Iterable[argparse.Action],
@@ -34,6 +41,5 @@ def refuse_options(
 def _name(action: argparse.Action) -> str:
     """Return the name of an option, the long one if it has one, or of an argument."""
     long_names = [name for name in action.option_strings if name.startswith("--")]
-    if long_names:
-        return long_names[0]
-    return str(action.metavar or action.dest)
+    names = [*long_names, *action.option_strings, str(action.metavar or action.dest)]
+    return names[0]

@@ -6,8 +6,8 @@ from core.cli import main, verbs_of
 
 VERBS = verbs_of(
     "pytorch_build",
-    "resolve install-rocm prepare checkout build check-wheels repair-wheel split-wheel fat-wheel "
-    "test-smoke test-torch skips test-report",
+    "resolve install-rocm checkout build check-wheels repair-wheel split-wheel fat-wheel "
+    "test-smoke test-torch test-report",
 )
 
 if __name__ == "__main__":

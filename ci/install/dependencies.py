@@ -13,6 +13,7 @@ from typing import Annotated
 from packaging.requirements import InvalidRequirement, Requirement
 from pydantic import AfterValidator
 
+from ci.publish.index import Records
 from core import console, files, process
 from core.data import Model, load_toml
 from core.env import installer
@@ -207,3 +208,8 @@ def bring(
                 download(data, batch, folder)
                 put += each(lambda one: publish(data, store, one, folder / one.name), batch)
     return put
+
+
+def source_of(data: Mirror, store: Store) -> Records:
+    """Return what names the mirrored files: a record of each call that put some there."""
+    return Records(store=store, prefix=f"{data.prefix}/manifests")

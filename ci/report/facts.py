@@ -28,6 +28,7 @@ from pytorch_build.test.reports import checked, reports_of, why_missing
 from pytorch_build.test.summary import CaseEntry, GroupEntry
 
 _LOCK = "source-lock-"
+PAGE = "index.html"
 MOST = 25  # runs looked into for the previous one: a request each, in a bucket
 
 
@@ -206,6 +207,11 @@ def built(facts: RunFacts) -> frozenset[CellName]:
 def manifests(store: Store, outputs: RunOutputs) -> Sequence[str]:
     """List the documents of a run by their keys: one request, whatever the run holds."""
     return [one.key for one in store.list(f"{outputs.prefix}/manifests")]
+
+
+def page_key(outputs: RunOutputs) -> str:
+    """Return the key of a run's page."""
+    return f"{outputs.prefix}/reports/{PAGE}"
 
 
 def stored_runs(store: Store, outputs: RunOutputs) -> Sequence[str]:

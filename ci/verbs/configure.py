@@ -23,7 +23,7 @@ from core import console
 from core.cli.options import Common, common_from, environment
 from core.data import json_object, own, read_text
 from core.errors import UsageError
-from core.modes import refuse_options
+from core.modes import declared_options, refuse_options
 from core.run import LOCAL_RUN
 from core.run.job_files import set_outputs
 from core.run.plan import PLATFORMS, Plan
@@ -41,36 +41,30 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     """Declare the verb's own options."""
     title = "an event to plan for (default: the one that CI runs for)"
     add = parser.add_argument_group(title).add_argument
-    event = add("--event", default="", metavar="NAME", help=f"one of: {', '.join(events.EVENTS)}")
-    payload = add("--payload", type=Path, metavar="FILE", help="the event's JSON, as GitHub sends it")
+    add("--event", default="", metavar="NAME", help=f"one of: {', '.join(events.EVENTS)}")
+    add("--payload", type=Path, metavar="FILE", help="the event's JSON, as GitHub sends it")
     many = partial(add, action="append", default=[])
-    label = many("--label", metavar="LABEL", help="a label of the pull request; repeatable")
-    about_changed = "a file that has changed, or @FILE with one a line; repeatable"
-    changed = many("--changed", metavar="PATH", help=about_changed)
-    dispatch_input = many("--input", metavar="NAME=VALUE", help="an input of a dispatch; repeatable")
-    base = add("--base", default="", metavar="REF", help="the commit that changes are counted from")
-    about_branch = "pushed or merged into (default: main)"
-    branch = add("--branch", default="main", metavar="BRANCH", help=about_branch)
-    repository = add("--repository", default="", metavar="OWNER/NAME", help="whose run it is")
-    fork = add("--fork", action="store_true", help="a pull request from a fork")
+    many("--label", metavar="LABEL", help="a label of the pull request; repeatable")
+    many("--changed", metavar="PATH", help="a file that has changed, or @FILE with one a line; repeatable")
+    many("--input", metavar="NAME=VALUE", help="an input of a dispatch; repeatable")
+    add("--base", default="", metavar="REF", help="the commit that changes are counted from")
+    add("--branch", default="main", metavar="BRANCH", help="pushed or merged into (default: main)")
+    add("--repository", default="", metavar="OWNER/NAME", help="whose run it is")
+    add("--fork", action="store_true", help="a pull request from a fork")
 
     add = parser.add_argument_group("the plan of an event").add_argument
     what = "print the values in force, or those below KEY, and where each is from; of an event, why each job"
-    explain = add("--explain", nargs="?", const="", metavar="KEY", help=what)
-    as_json = add("--json", action="store_true", help="print the plan as JSON")
-    about_output = "write the plan, for MATRIX=FILE, --plan and resolve"
-    output = add("--output", type=Path, metavar="FILE", help=about_output)
+    add("--explain", nargs="?", const="", metavar="KEY", help=what)
+    add("--json", action="store_true", help="print the plan as JSON")
+    add("--output", type=Path, metavar="FILE", help="write the plan, for MATRIX=FILE, --plan and resolve")
 
     add = parser.add_argument_group("a plan that was written before").add_argument
     what = "find where the ROCm of this plan comes from, pin it, and complete the file"
     add("--plan", type=Path, metavar="FILE", help=what)
 
-    parser.set_defaults(
-        event_options=(
-            *(event, payload, label, changed, dispatch_input, base, branch, repository, fork),
-            *(explain, as_json, output),
-        )
-    )
+    event = ("--event", "--payload", "--label", "--changed", "--input", "--base", "--branch", "--repository")
+    plan_of_event = ("--fork", "--explain", "--json", "--output")
+    parser.set_defaults(event_options=declared_options(parser, *event, *plan_of_event))
 
 
 def run(arguments: argparse.Namespace) -> None:

@@ -1,4 +1,7 @@
-"""`index`: write the pages of a run's groups, or of any directory of wheels and sdists."""
+"""`index`: write the pages of a run's groups, or of any directory of wheels and sdists.
+
+With ``--check``: whether the pages that stay list what is there.
+"""
 
 import argparse
 import gc
@@ -8,7 +11,8 @@ from pathlib import Path
 from ci.publish.index import Files, Indexed, Records, write_index
 from core import console
 from core.cli.options import Common, add_group, add_platform, common_from
-from core.errors import MissingInputError, StoreError
+from core.errors import MissingInputError, StoreError, UsageError
+from core.modes import declared_options, refuse_options
 from core.run import RunOutputs, artifact_groups, group_name
 from core.stores import Store
 from core.stores.location import open_store
@@ -19,15 +23,38 @@ _HALF_PUBLISHED = 3600
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Declare the verb's own options."""
+    group = parser.add_argument_group("the pages of a run, or of a folder")
     what = "any directory of wheels and sdists, instead of a run"
-    parser.add_argument("--directory", type=Path, metavar="DIR", help=what)
-    add_group(parser, default="the GPU family, else every one")
-    add_platform(parser)
+    group.add_argument("--directory", type=Path, metavar="DIR", help=what)
+    add_group(group, default="the GPU family, else every one")
+    add_platform(group)
+
+    add = parser.add_argument_group("the pages that stay: dependencies, staging and releases").add_argument
+    what = "compare these pages of the store with its files; without --write nothing is written"
+    add("--check", action="store_true", help=what)
+    what = "write these pages again, as after a yank or a removal"
+    add("--write", action="store_true", help=what)
+    what = "a release to yank: NAME==VERSION, or a file name; with --reason and --write"
+    add("--yank", metavar="RELEASE", help=what)
+    add("--reason", metavar="TEXT", help="why it is yanked, for who installs it")
+    what = "a promoted set to take out of the release index, such as torch-VERSION; with --write"
+    add("--remove", metavar="SET", help=what)
+
+    parser.set_defaults(
+        run_options=declared_options(parser, "--directory", "--artifact-group", "--platform"),
+        check_options=declared_options(parser, "--write", "--yank", "--reason", "--remove"),
+    )
 
 
 def run(arguments: argparse.Namespace) -> None:
-    """Index a directory, or every chosen group of the run."""
+    """Index a directory, or every chosen group of the run; or check the pages that stay."""
     common = common_from(arguments)
+    if arguments.check:
+        refuse_options(arguments, arguments.run_options, mode="with --check")
+        _check(arguments, common)
+        return
+
+    refuse_options(arguments, arguments.check_options, mode="without --check", hint="Add --check.")
     if arguments.directory is not None:
         _say(common, str(arguments.directory), write_directory(common, arguments.directory))
         return
@@ -42,6 +69,22 @@ def run(arguments: argparse.Namespace) -> None:
         except MissingInputError:
             artifact_groups(store, outputs, chosen)  # which group or run there is instead
             raise
+
+
+def _check(arguments: argparse.Namespace, common: Common) -> None:
+    """Check the pages that stay, or change what they list."""
+    from ci.promote.index_check import Change, check_indexes
+
+    if (arguments.yank is None) != (arguments.reason is None):
+        raise UsageError("A yank needs a reason.", hint="Give both: --yank NAME==VERSION --reason TEXT.")
+
+    change = Change(
+        write=arguments.write and not common.dry_run,
+        yanked=arguments.yank,
+        reason=arguments.reason,
+        removed_set=arguments.remove,
+    )
+    check_indexes(open_store(common.store, root=common.root, dry_run=not change.write), change)
 
 
 def write_group(common: Common, artifact_group: str) -> None:

@@ -7,8 +7,8 @@ indexes, can find ours in the run's index only.
 import argparse
 from collections.abc import Mapping, Sequence
 
-from ci.install.dependencies import Mirror, Source, bring, mirror, needs, resolved
-from ci.publish.index import Records, write_index
+from ci.install.dependencies import Mirror, Source, bring, mirror, needs, resolved, source_of
+from ci.publish.index import write_index
 from ci.publish.upload import show
 from core import console, files
 from core.cli.options import add_from_run, add_group, common_from, is_given
@@ -66,11 +66,6 @@ def run(arguments: argparse.Namespace) -> None:
         f"mirror_deps: {indexed.files} files in {store.url}/{data.prefix}, {len(missing)} of them new, "
         f"{len(indexed.changed)} pages written"
     )
-
-
-def source_of(data: Mirror, store: Store) -> Records:
-    """Return what names the mirrored files: a record of each call that put some there."""
-    return Records(store=store, prefix=f"{data.prefix}/manifests")
 
 
 def recorded(data: Mirror, store: Store) -> Mapping[str, str]:

@@ -1,6 +1,6 @@
 """`report`: what a run made, from its records alone, as one HTML page, as text and as JSON.
 
-The page is put beside the run's outputs: ``reports/index.html``.
+The page is put beside the run's outputs: ``reports/index.html``. ``--history`` writes one over the last runs.
 """
 
 from __future__ import annotations
@@ -8,39 +8,66 @@ from __future__ import annotations
 import argparse
 import json
 from dataclasses import asdict, replace
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ci.report import page_of, text
-from ci.report.facts import MOST, RunFacts, previous, read_run
+from ci.report.facts import MOST, PAGE, RunFacts, page_key, previous, read_run
 from core import console
-from core.cli.options import Common, add_platform, common_from
-from core.errors import FatalError, MissingInputError
-from core.run import RunOutputs
+from core.cli.options import RELEASE_TYPES, Common, common_from, environment
+from core.errors import FatalError, MissingInputError, UsageError
+from core.modes import declared_options, refuse_options
+from core.run.plan import PLATFORMS
 from core.status import Pending, Status, UpToDate
 from core.stores.location import holding
 
 if TYPE_CHECKING:
     from ci.report.model import Page
 
-PAGE = "index.html"
 PREVIOUS, NONE = "previous", "none"
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Declare the verb's own options."""
-    form = parser.add_mutually_exclusive_group()
-    form.add_argument("--text", action="store_true", help="only print the summary, write no page")
-    form.add_argument("--json", action="store_true", help="only print what the page says, as JSON")
-    parser.add_argument("--brief", action="store_true", help="print less: lists are on the page")
-    add_platform(parser)
+    # A page over runs is about all release types where none is named.
+    parser.set_defaults(release_type=None)
+    parser.add_argument("--json", action="store_true", help="only print what the page says, as JSON")
+    what = "whose part of a run (default: this machine's), or whose runs (default: a page for each platform)"
+    parser.add_argument("--platform", choices=PLATFORMS, help=what)
+
+    add = parser.add_argument_group("the page of one run").add_argument
+    add("--text", action="store_true", help="only print the summary, write no page")
+    add("--brief", action="store_true", help="print less: lists are on the page")
     what = "another run of the store: which sources differ, which wheels grew; previous: the last one before "
     what += "this that built the same cells (default: for runs of CI); none"
-    parser.add_argument("--against", default="", metavar="RUN", help=what)
+    add("--against", default="", metavar="RUN", help=what)
+
+    add = parser.add_argument_group("the page over the last runs of a store").add_argument
+    what = "write that page; a ref, a GPU family, a release type choose runs where they are named"
+    add("--history", action="store_true", help=what)
+    add("--runs", type=int, default=20, metavar="N", help="how many runs (default: 20)")
+    what = "write the page there, instead of into the store"
+    add("-o", "--output", type=Path, metavar="FILE", help=what)
+
+    parser.set_defaults(
+        run_options=declared_options(parser, "--run-id", "--text", "--brief", "--against"),
+        history_options=declared_options(parser, "--runs", "--output"),
+    )
 
 
 def run(arguments: argparse.Namespace) -> None:
-    """Print the summary of the run and where everything lies, and write its page."""
-    common = common_from(arguments)
+    """Print the summary of the run and where everything lies, and write its page; or that over runs."""
+    release_type = arguments.release_type
+    common = _common_from(arguments)
+    if arguments.history:
+        refuse_options(arguments, arguments.run_options, mode="with --history")
+        _write_history(arguments, common, release_type)
+        return
+
+    refuse_options(arguments, arguments.history_options, mode="without --history", hint="Add --history.")
+    if arguments.text and arguments.json:
+        raise UsageError("--text and --json print the same in two forms.", hint="Leave one of them out.")
+
     page = _made(arguments, common)
     if arguments.json:
         console.result(json.dumps(asdict(page), indent=1))
@@ -63,7 +90,7 @@ def look(arguments: argparse.Namespace) -> Status:
     """Return whether the run's page would say anything else. Nothing is changed."""
     from ci.report.html import render
 
-    common = common_from(arguments)
+    common = _common_from(arguments)
     page = _made(arguments, common)
     whole = replace(common, gpu_family="", torch_ref="")
     whole_page = page if whole == common else _made(arguments, whole)
@@ -77,6 +104,27 @@ def look(arguments: argparse.Namespace) -> Status:
     console.say(f"page     {store.url_of(key)}")
     console.done(text.verdict(page))
     return UpToDate()
+
+
+def _common_from(arguments: argparse.Namespace) -> Common:
+    """Return the run that is reported on. A history is of every release type where none is named."""
+    if arguments.release_type is None:
+        arguments.release_type = environment().get("RELEASE_TYPE") or RELEASE_TYPES[0]
+    return common_from(arguments)
+
+
+def _write_history(arguments: argparse.Namespace, common: Common, release_type: str | None) -> None:
+    """Write the page over the last runs of each platform."""
+    from ci.report.history import HistoryOptions, write_history
+
+    options = HistoryOptions(
+        platforms=PLATFORMS if arguments.platform is None else (arguments.platform,),
+        most_runs=arguments.runs,
+        release_type=release_type,
+        output=arguments.output,
+        as_json=arguments.json,
+    )
+    write_history(common, options)
 
 
 def _made(arguments: argparse.Namespace, common: Common) -> Page:
@@ -114,11 +162,6 @@ def _previous(common: Common, facts: RunFacts, *, named: bool) -> str:
             hint="Name another run: --against RUN.",
         )
     return NONE
-
-
-def page_key(outputs: RunOutputs) -> str:
-    """Key of a run's page."""
-    return f"{outputs.prefix}/reports/{PAGE}"
 
 
 def tell(common: Common, page: Page, *, brief: bool = False) -> None:

@@ -1,7 +1,8 @@
 """`retention`: delete the runs and staged versions that the policy says may go.
 
 Nothing goes without ``--yes``, nothing that a release index lists ever goes, and a plan that
-takes more than expected is refused. The policy is `ci/retention.toml`.
+takes more than expected is refused. The policy is `ci/retention.toml`. ``--list-stores`` names the stores
+that `maintenance.yml` keeps in order.
 """
 
 import argparse
@@ -9,17 +10,19 @@ from collections.abc import Sequence
 from datetime import UTC, datetime
 
 from ci.cleanup.plan import Rules, carry_out, planned, require_modest, retention
+from ci.cleanup.stores import list_stores
 from ci.publish.buckets import Buckets, buckets, distribution_store
 from core import console
 from core.cli.options import add_store_names, common_from
 from core.errors import MissingInputError, UsageError
+from core.modes import declared_options, refuse_options
 from core.stores.location import open_store
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Declare the verb's own options."""
     add_store_names(parser)
-    add = parser.add_argument
+    add = parser.add_argument_group("what is deleted").add_argument
     add("--yes", action="store_true", help="delete what the plan says (see --dry-run)")
     what = "policy of ci/retention.toml (default: the release type)"
     add("--policy", default="", metavar="NAME", help=what)
@@ -28,6 +31,18 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     what += " (default: of a bucket of the data, that of its release type; repeatable)"
     add("--distribution-store", action="append", default=[], metavar="STORE", help=what)
     add("--today", type=_day, metavar="DATE", help="plan as on this day, with --dry-run (YYYY-MM-DD)")
+
+    add = parser.add_argument_group("the stores that CI keeps in order").add_argument
+    what = "delete nothing; list the stores, their policies, and the roles that mirror and delete there"
+    add("--list-stores", action="store_true", help=what)
+    what = "whose stores (default: the repository that CI runs for, else the data's)"
+    add("--repository", metavar="OWNER/NAME", help=what)
+
+    deletion = ("--store", "--yes", "--policy", "--at-most", "--distribution-store", "--today")
+    parser.set_defaults(
+        deletion_options=declared_options(parser, *deletion),
+        list_options=declared_options(parser, "--repository"),
+    )
 
 
 def _day(text: str) -> datetime:
@@ -49,8 +64,14 @@ def _now() -> datetime:
 
 
 def run(arguments: argparse.Namespace) -> None:
-    """Plan, show the plan, and with ``--yes`` carry it out."""
+    """Plan, show the plan, and with ``--yes`` carry it out. Or list the stores that CI keeps in order."""
     common = common_from(arguments)
+    if arguments.list_stores:
+        refuse_options(arguments, arguments.deletion_options, mode="with --list-stores")
+        list_stores(common.release_type, arguments.repository)
+        return
+
+    refuse_options(arguments, arguments.list_options, mode="without --list-stores")
     planning = common.dry_run or arguments.today
     if arguments.yes and planning:
         raise UsageError("--yes deletes, and --dry-run and --today only plan.", hint="Leave one of them out.")

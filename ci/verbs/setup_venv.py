@@ -1,4 +1,7 @@
-"""`setup-venv`: a virtual environment with our packages, from a run, an index or a flat page."""
+"""`setup-venv`: a virtual environment with our packages, from a run, an index or a flat page.
+
+With ``--download``: the files of a run in a folder, for machines without any index.
+"""
 
 import argparse
 from dataclasses import replace
@@ -8,6 +11,7 @@ from ci import install
 from core import console
 from core.cli import options
 from core.errors import UsageError
+from core.modes import declared_options, refuse_options
 from core.packages import find_group
 from core.packages.sources import PackageSource, add_package_source, source_options
 from core.run.job_files import job_files
@@ -19,14 +23,17 @@ WAIT = 600.0
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Declare the verb's own options."""
     add = parser.add_argument
-    add("venv", type=Path, metavar="VENV", help="the environment's folder")
+    venv = add("venv", nargs="?", type=Path, metavar="VENV", help="the environment's folder")
     what = "requirements, separated by spaces; of a run's distributions a name alone means its version"
-    add("--packages", action="append", required=True, metavar="NAMES", help=what)
+    add("--packages", action="append", default=[], metavar="NAMES", help=what)
     options.add_from_run(parser, "a run, or 'local' for what was built")
-    group = add_package_source(parser, "where our packages come from, unless from a run", "")
-    group.add_argument("--find-links-url", dest="find_links", action="append", help=argparse.SUPPRESS)
     options.add_group(parser)
     options.add_platform(parser)
+
+    group = add_package_source(parser, "where our packages come from, unless from a run", "")
+    group.add_argument("--find-links-url", dest="find_links", action="append", help=argparse.SUPPRESS)
+
+    add = parser.add_argument_group("an environment").add_argument
     what = "index of what our packages require (default: the store's python-deps, else your own indexes)"
     add("--deps-index-url", default="", metavar="URL", help=what)
     what = f"how long to wait for an index that lags behind (default: {WAIT:.0f})"
@@ -37,11 +44,37 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     add("--activate-in-future-github-actions-steps", dest="activate", action="store_true", help=what)
     add("--backend", "--installer", choices=("uv", "pip"), default="uv", help="what installs (default: uv)")
     add("--pip-cache-dir", type=Path, metavar="DIR", help="the installer's cache")
+
+    add = parser.add_argument_group("files instead of an environment").add_argument
+    what = "fetch a run's wheels and sdists into this folder, all of them where no packages are named"
+    add("--download", type=Path, metavar="DIR", help=what)
+    what = "also what they require of others, from the store's index of dependencies (mirror_deps)"
+    add("--with-dependencies", action="store_true", help=what)
+    add("--jobs", type=int, default=8, metavar="N", help="files at once (default: 8)")
+
+    source = ("--find-links", "--index-url", "--index-name", "--index-subdir")
+    installation = ("--deps-index-url", "--wait", "--pre", "--clean", "--backend", "--pip-cache-dir")
+    activation = "--activate-in-future-github-actions-steps"
+    parser.set_defaults(
+        venv_options=(venv, *declared_options(parser, *source, *installation, activation)),
+        download_options=declared_options(parser, "--with-dependencies", "--jobs"),
+    )
     parser.epilog = "--python takes a version, such as 3.12, or an interpreter's path, here."
 
 
 def run(arguments: argparse.Namespace) -> None:
-    """Make the environment, and install into it."""
+    """Make the environment, and install into it; or fetch files of a run."""
+    if arguments.download is not None:
+        refuse_options(arguments, arguments.venv_options, mode="with --download")
+        _download(arguments)
+        return
+
+    refuse_options(arguments, arguments.download_options, mode="without --download")
+    if arguments.venv is None or not arguments.packages:
+        raise UsageError(
+            "An environment has a folder and packages.",
+            hint="Give both: VENV --packages NAMES. Or fetch a run's files: --download DIR.",
+        )
     requirements = install.parse_requirements(arguments.packages)
     common = options.common_from(arguments)
     how = {"python": str(common.python or ""), "clean": arguments.clean}
@@ -76,6 +109,20 @@ def run(arguments: argparse.Namespace) -> None:
         step.set_variable("VIRTUAL_ENV", str(target.prefix))
     else:
         console.say(f"Use it: . {target.scripts / 'activate'}")
+
+
+def _download(arguments: argparse.Namespace) -> None:
+    """Fetch files of a run into a folder."""
+    from ci.install.download import DownloadOptions, download
+
+    download_options = DownloadOptions(
+        folder=arguments.download,
+        artifact_group=arguments.artifact_group or None,
+        packages=arguments.packages,
+        with_dependencies=arguments.with_dependencies,
+        jobs=arguments.jobs,
+    )
+    download(options.common_from(arguments), download_options)
 
 
 def _show(chosen: install.Chosen) -> None:

@@ -24,7 +24,7 @@ from pytorch_build.build.compilers import Compiler, compilers
 from pytorch_build.build.plans.projects import plan_build
 from pytorch_build.build.site import READ, Site, TreeFacts, facts_of_texts, tree_facts
 from pytorch_build.build.stage import jobs
-from pytorch_build.build.toolchain import LICENSE, Provided, load_toolchain, places
+from pytorch_build.build.toolchain import LICENSE, Provided, load_toolchain, places, plan
 from pytorch_build.lock.stored import origins, source_lock
 from pytorch_build.refs.torch_refs import DISTRIBUTIONS
 from pytorch_build.sdk import RocmSdk, find_source, packages_of
@@ -98,7 +98,7 @@ def _rocm(chosen: Context, choices: BuildChoices, version: str) -> tuple[RocmSou
 
 
 def _site(build: Build, facts: TreeFacts) -> tuple[PurePath, Site]:
-    """Return the checkout and the site; assume a whole SDK, and what `nox -s prepare` provides."""
+    """Return the checkout and the site; assume a whole SDK, and what a build provides besides."""
     common, windows, own = build.context.common, build.platform.windows, build.tree
     here = build.platform.name == this_platform()
     if here:
@@ -175,7 +175,9 @@ def _assumptions(build: Build, site: Site, root: PurePath) -> Iterator[str]:
         if not one.digest
     )
     if build.platform.windows and build.project == "torch":
-        yield "nox -s prepare has been run."
+        parts = plan(build.context.common.cache, build.platform.name)
+        names = " and ".join(f"{part.name} {part.version}" for part in parts)
+        yield f"The build provides {names} below .cache/toolchain, where they are not there yet."
     yield "Without SOURCE_DATE_EPOCH the commands get the commit's time."
 
 

@@ -17,15 +17,16 @@ from core.archive import Member, zips
 from core.binaries import rpath
 from core.cli.options import source_date_epoch
 from core.env import installed_version, installer
-from core.errors import FatalError
+from core.errors import FatalError, ServiceError
 from core.run.stage import Made, Stage
 from core.wheel import CONTENTS, folder_sizes, parse_wheel_name
 from core.wheel.editor import Additions, edit_wheel
 from core.wheel.record import require_listing
-from pytorch_build.build import machine, refused
+from pytorch_build.build import machine, refused, toolchain
 from pytorch_build.build.compilers import compilers
 from pytorch_build.build.execution import check_bare_import, check_import, execute, install_requirements
 from pytorch_build.build.plans.projects import plan_build
+from pytorch_build.build.plans.torch import is_distributed
 from pytorch_build.build.site import Site, tree_facts
 from pytorch_build.build.toolchain import places, provided
 from pytorch_build.check import Expectation, WheelMember, findings_table, load_policy, require_no_errors
@@ -80,6 +81,8 @@ def _build(
     build: Build, tree: Path, sdk: RocmSdk | None, log: Path, metrics: Metrics, most_jobs: int
 ) -> tuple[Path, ...]:
     how = build.choices.rocm.how
+    if build.platform.windows and build.project == "torch":
+        provide_parts(build)
     with _compiler_cache(build, tree) as cache:
         plan = plan_build(build, _site(build, tree, sdk, cache, most_jobs))
         with console.group(f"requirements of {build.project}"):
@@ -126,6 +129,20 @@ def _accepted(
     contents = {one.name: folder_sizes(one) for one in wheels}
     source = {"source": build.tree.inputs, "rocm_options": build.rocm.options if build.rocm else []}
     return Made(files=wheels, details={**source, **metrics.details, CONTENTS: contents})
+
+
+def provide_parts(build: Build) -> None:
+    """Provide what torch links or ships on Windows besides ROCm, where it is not there and not named."""
+    common, platform = build.context.common, build.platform
+    has_own_libuv = bool(platform.find_variable(build.base_env, "libuv_ROOT"))
+    for part in toolchain.plan(common.cache, platform.name):
+        if part.name == "libuv" and (has_own_libuv or not is_distributed(build)):
+            continue
+        try:
+            toolchain.provide([part], platform.name, target=build.target, mirrors=build.choices.mirrors)
+        except ServiceError as problem:
+            # Wheels that stay on this machine may take Visual Studio's copy; without one the plan refuses.
+            console.warn(f"{part.name} {part.version} was not downloaded: {problem.message}")
 
 
 def _compiler_cache(build: Build, tree: Path) -> AbstractContextManager[CacheUse | None]:

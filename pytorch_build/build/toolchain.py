@@ -1,6 +1,6 @@
 """What builds link or ship besides ROCm and machines do not have: pinned (`toolchain.toml`), and provided.
 
-libuv is built with git and CMake, the OpenMP runtime downloaded: `nox -s prepare`.
+libuv is built with git and CMake, the OpenMP runtime downloaded, by a build of torch that lacks them.
 """
 
 from __future__ import annotations
@@ -102,7 +102,7 @@ load_toolchain = data_file(FILE, Toolchain)
 
 @dataclass(frozen=True, kw_only=True)
 class Places:
-    """Where `nox -s prepare` puts things, by what they are made from: a changed pin is another folder."""
+    """Where builds put things, by what they are made from: a changed pin is another folder."""
 
     libuv: Path
     openmp: Path
@@ -166,8 +166,7 @@ def _openmp(
             continue
         if not allowed:
             console.warn(
-                f"The wheel gets {found[name][-1]}, which may not be redistributed: keep it to yourself, "
-                "or run nox -s prepare first."
+                f"The wheel gets {found[name][-1]}, which may not be redistributed: keep it to yourself."
             )
         return found[name][-1]
     return None
@@ -179,7 +178,7 @@ def _uv(platform: Platform, base_env: Mapping[str, str], at: Places) -> Path | N
     if named and not found.is_file():
         raise MissingInputError(
             f"libuv_ROOT is {named}, and {found} does not exist.",
-            hint="Unset libuv_ROOT, and run nox -s prepare.",
+            hint="Correct libuv_ROOT, or unset it: the build makes a libuv of its own.",
         )
     return found if found.is_file() else None
 
@@ -196,7 +195,7 @@ class Step:
     folder: Path
 
 
-def plan(cache_dir: Path, platform: str, *, only: Sequence[str] = ()) -> tuple[Step, ...]:
+def plan(cache_dir: Path, platform: str) -> tuple[Step, ...]:
     """Return what `provide` would do for a platform, from any platform."""
     pins, at = load_toolchain(), places(cache_dir, platform)
     libuv, openmp = pins.libuv, pins.openmp.download
@@ -207,7 +206,7 @@ def plan(cache_dir: Path, platform: str, *, only: Sequence[str] = ()) -> tuple[S
     return tuple(
         Step(name=name, version=pin.version, source=source, digest=digest, license=pin.license, folder=folder)
         for name, pin, source, digest, folder, platforms in parts
-        if name in only or (not only and platform in platforms)
+        if platform in platforms
     )
 
 

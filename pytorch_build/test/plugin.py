@@ -134,7 +134,7 @@ def read_journal(path: Path) -> Sequence[Session]:
 
 
 def keep_collection(journals: Sequence[Path], target: Path) -> None:
-    """Keep what journals say of collections and rules, for ``skips check``, without each test's lines."""
+    """Keep what journals say of collections and rules, for ``--skip-rules``, without each test's lines."""
     kept = [
         line
         for journal in journals

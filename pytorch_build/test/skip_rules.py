@@ -234,7 +234,7 @@ def planned(rules: Sequence[Rule], tested: UnderTest, today: dt.date) -> tuple[P
             "\n".join(
                 f"{one.file}: {one.name} expired on {one.table.expires}: {one.table.reason}" for one in late
             ),
-            hint="See whether its tests pass now (nox -s skips -- check --try), then remove it "
-            "(nox -s skips -- prune) or give it a reason to stay and a later day.",
+            hint="See whether its tests pass now (test_torch -- --skip-rules check --try), then remove it "
+            "(--skip-rules prune) or give it a reason to stay and a later day.",
         )
     return tuple(one.rule.planned() for one in applying)

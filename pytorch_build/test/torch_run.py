@@ -291,7 +291,7 @@ class _Run:
         silent = skip_review.silent([one for one in self.rules if one.name in applied], collected, took)
         if names := ", ".join(rule.name for rule in silent):
             console.warn(
-                f"Skip rules that match no test of the files that they name (nox -s skips -- check): {names}"
+                f"Skip rules that match no test of the files that they name (--skip-rules check): {names}"
             )
 
     def _put_logs(self, folder: Path) -> None:

@@ -1,4 +1,7 @@
-"""`test-torch`: upstream's own unit tests on a run's wheels, or on wheels from sources that are named."""
+"""`test-torch`: upstream's own unit tests on a run's wheels, or on wheels from sources that are named.
+
+With ``--skip-rules``: which of these tests are skipped and why, and which rules are stale.
+"""
 
 import argparse
 import re
@@ -7,7 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 from core import console, files, process
 from core.cli.options import Once, add_group, common_from, environment
@@ -15,15 +18,18 @@ from core.data import read_text
 from core.env import Interpreter, engines, require
 from core.env.installer import TORCH_TESTS, Install, locked_call, parse_lock
 from core.errors import MissingInputError, UsageError
+from core.modes import declared_options, refuse_options
 from core.packages.sources import source_options
+from core.run import Platform, this_platform
 from core.status import Pending, Status
 from pytorch_build.build import container
 from pytorch_build.context import Context, add_source_options, context, mirrors_from
 from pytorch_build.lock.stored import stored_lock
 from pytorch_build.sdk import RocmOptions, add_tested_sources, rocm_options_from
-from pytorch_build.test import installation, upstream_tests
+from pytorch_build.test import installation, skip_questions, upstream_tests
 from pytorch_build.test.gpus import HIDING, Assignment, assignments
 from pytorch_build.test.shards import parse_shard
+from pytorch_build.test.skip_questions import QUESTIONS, SkipRequest
 from pytorch_build.test.torch_run import Bench, TorchTests, look_at_tests, perform_tests
 from rocm_packaging.origin import named_source
 
@@ -55,7 +61,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     add("--exclude", **many, metavar="MODULE", help="leave this one out; repeatable")
     what = "part of the tests (default: $TORCH_TESTS_PART, else 1/1)"
     add("--shard", default=shard, action=Once, metavar="K/N", help=what)
-    add("--skips", **many, type=Path, metavar="FILE", help="more skip rules; repeatable")
+    add("--skips", **many, type=Path, metavar="FILE|DIR", help="more skip rules, of your own; repeatable")
     add("--pytorch-dir", type=Path, metavar="DIR", help="take the tests of this source tree")
     add("--allow-version-mismatch", action="store_true", help="run tests of another version than torch's")
     add_tested_sources(parser)
@@ -70,11 +76,62 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     add("--container", action="store_true", help="run in the image that GPU machines test in")
     add("--image", default=IMAGE, metavar="NAME", help="another image for --container")
     add_source_options(parser)
+    _add_skip_options(parser)
     parser.epilog = "Unknown options go to pytest."
 
 
+def _add_skip_options(parser: argparse.ArgumentParser) -> None:
+    """Declare the questions about skip rules, and which options have no effect on which mode."""
+    title = "skip rules, instead of a test run (of this machine, and the environment's or the ref's torch)"
+    add = parser.add_argument_group(title).add_argument
+    what = (
+        "list what is skipped and why, explain the tests that follow, check for stale rules, or prune these"
+    )
+    add("--skip-rules", choices=QUESTIONS, metavar="|".join(QUESTIONS), help=what)
+    add("--os", choices=get_args(Platform), help="another operating system")
+    add("--python-version", metavar="VERSION", help="another version of Python")
+    add("--all", action="store_true", help="list: also rules that do not apply, and why not")
+    what = "check, prune: journals (*.jsonl) of earlier runs, beside the tree of --pytorch-dir; repeatable"
+    add("--journal", action="append", default=[], type=Path, metavar="FILE|DIR", help=what)
+    what = "check, prune: the journals hold every test file, so that a rule without a file is judged too"
+    add("--complete", action="store_true", help=what)
+    what = "check: run the skipped tests; which pass now?"
+    add("--try", dest="attempt", action="store_true", help=what)
+
+    tests = (
+        "-k",
+        "--include",
+        "--exclude",
+        "--shard",
+        "--gpus",
+        "--allow-no-gpu",
+        "--other-gpu",
+        "--workers",
+    )
+    limits = ("--test-timeout", "--file-timeout", "--container", "--image", "--artifact-group")
+    sources = (
+        "--find-links",
+        "--index-url",
+        "--index-name",
+        "--index-subdir",
+        "--no-install",
+        "--git-mirror",
+    )
+    questions = ("--os", "--python-version", "--all", "--journal", "--complete", "--try")
+    parser.set_defaults(
+        run_options=declared_options(parser, *tests, *limits, *sources),
+        question_options=declared_options(parser, *questions),
+    )
+
+
 def run(arguments: argparse.Namespace) -> None:
-    """Install, choose GPUs and tests, run them."""
+    """Install, choose GPUs and tests, run them; or answer a question about skip rules."""
+    if arguments.skip_rules is not None:
+        refuse_options(arguments, arguments.run_options, mode="with --skip-rules")
+        skip_questions.answer(_skip_request(arguments))
+        return
+
+    refuse_options(arguments, arguments.question_options, mode="without --skip-rules")
     if arguments.container:
         _in_container(arguments)
         return
@@ -139,6 +196,26 @@ def _gpus(chosen: Context, arguments: argparse.Namespace, request: TorchTests) -
         policy=arguments.gpus or upstream_tests.configuration(request.config).gpus,
         allow_no_gpu=arguments.allow_no_gpu,
         other_gpu=request.other_gpu,
+    )
+
+
+def _skip_request(arguments: argparse.Namespace) -> SkipRequest:
+    return SkipRequest(
+        question=arguments.skip_rules,
+        common=common_from(arguments),
+        # What would go to pytest are the tests to explain, before and after options.
+        tests=tuple(arguments.rest),
+        skips=tuple(arguments.skips),
+        os=arguments.os or this_platform(),
+        python_version=arguments.python_version,
+        torch_version=arguments.version or None,
+        config=arguments.config,
+        is_complete=arguments.all,
+        pytorch_dir=arguments.pytorch_dir,
+        journals=tuple(arguments.journal),
+        has_every_file=arguments.complete,
+        allow_version_mismatch=arguments.allow_version_mismatch,
+        attempt=arguments.attempt,
     )
 
 

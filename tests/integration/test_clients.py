@@ -1,4 +1,4 @@
-"""A run's wheels as people get them: setup_venv, fetch_wheels, the installs by hand; by uv and by pip.
+"""A run's wheels as people get them: setup_venv, the installs by hand; by uv and by pip.
 
 A place is a kind of store; places and installers are paired so that each has met each.
 """
@@ -313,7 +313,7 @@ def test_fetched_wheels_install_by_the_command_that_is_printed(
     source = ("--run-id", "17", "--store", run.location, "--packages", "torch")
     capfd.readouterr()
 
-    assert run_ci("fetch-wheels", *source, *options, "--output-dir", tmp_path / "my wheels") == 0
+    assert run_ci("setup-venv", "--download", tmp_path / "my wheels", *source, *options) == 0
 
     (command,) = re.findall("Install them: (.*)", capfd.readouterr().err)
     environment = create_environment(tmp_path / "venv", "pip")

@@ -24,7 +24,7 @@ def test_writes_a_page_of_the_last_runs_into_their_bucket(
         for record in samples.cell_records("gfx900", "nightly", "cp312"):
             records.write(common.open_store(), common.outputs, "gfx900", record)
 
-    assert run_ci("history", "--store", bucket, "--runs", "2") == 0
+    assert run_ci("report", "--history", "--store", bucket, "--runs", "2") == 0
 
     page = Common(store=bucket).open_store().read("history/linux.html").decode()
     assert page.index("run 99:") < page.index("run 100:")

@@ -18,12 +18,11 @@ import pytest
 from moto import mock_aws
 from playwright.sync_api import Browser
 
-from ci.install.dependencies import mirror
+from ci.install.dependencies import mirror, source_of
 from ci.promote import documents
 from ci.publish import server
 from ci.publish.index import write_index
 from ci.verbs import index
-from ci.verbs.mirror_deps import source_of
 from core import files, process
 from core.cli.options import Common
 from core.env import Interpreter, installer, interpreter

@@ -262,7 +262,7 @@ def test_maintenance_mirrors_what_wheels_require_and_lists_what_is_old(site: Sit
 
     assert run.exit_code == 0, run.problems()
     assert re.search(r"mirror_deps: \d+ files in s3://", run.log)
-    assert f"check_indexes: the pages of s3://{site.bucket} list what is there" in run.log
+    assert f"index: the pages of s3://{site.bucket} list what is there" in run.log
     assert re.search(r"retention: .* (deletes nothing from|would be deleted from) s3:", run.log)
     assert built.folder.is_dir()
     assert (site.folder / "python-deps" / "simple" / "index.html").is_file()

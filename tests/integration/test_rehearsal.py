@@ -69,7 +69,9 @@ def test_every_documented_command_does_what_its_page_says(clone: Clone) -> None:
 
 
 def test_nox_passes_a_python_on_to_a_session_without_an_environment(clone: Clone) -> None:
-    completed = clone.nox("-s", "fetch_wheels", "-P", "2.7", "--", "--torch-ref=sample", "--dry-run")
+    completed = clone.nox(
+        "-s", "setup_venv", "-P", "2.7", "--", "--download=wheels", "--torch-ref=sample", "--dry-run"
+    )
 
     assert completed.returncode != 0
     assert "no Python 2.7" in printed_by(completed)
@@ -91,7 +93,7 @@ class BucketRelease:
 
     def change_index(self, *options: str) -> None:
         """Check the bucket's pages, or change what they list."""
-        self.clone.run_checked("ci", "check-indexes", f"--store={self.bucket}", *options)
+        self.clone.run_checked("ci", "index", "--check", f"--store={self.bucket}", *options)
 
     def pip_install(self, *requirements: str) -> process.Completed:
         """Install from the bucket's flat page."""

@@ -79,7 +79,7 @@ class ReleaseDesk:
 
     def check_indexes(self, *options: str) -> int:
         """Check or repair the bucket's indexes; return the exit code."""
-        return run_ci("check-indexes", "--store", self.bucket.url, *options)
+        return run_ci("index", "--check", "--store", self.bucket.url, *options)
 
     def read_messages(self) -> str:
         """Return what the verbs have printed since this was last asked."""

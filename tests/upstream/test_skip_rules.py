@@ -6,11 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from pytorch_build.test import skip_review, skip_rules
+from pytorch_build.test import skip_questions, skip_review, skip_rules
 from pytorch_build.test.ids import Pattern, TestId, exact
 from pytorch_build.test.plugin import Session
 from pytorch_build.test.skip_rules import Decision, UnderTest, decide
-from pytorch_build.verbs import skips
 
 CPU = UnderTest(gpu_targets=(), platform="linux", python="3.11.7", torch="2.13.0+cpu")
 RULES = Path(__file__).with_name("texts").joinpath("skip-rules.toml").read_text()
@@ -25,12 +24,12 @@ def decisions(tmp_path_factory: pytest.TempPathFactory) -> Sequence[Decision]:
 
 @pytest.fixture(scope="module")
 def collected(torch_sources: Path, torch_python: Path, decisions: Sequence[Decision]) -> Sequence[Session]:
-    trial = skips.Trial(
+    trial = skip_questions.Trial(
         python=torch_python, tree=torch_sources, rules=tuple(one.rule.planned() for one in decisions)
     )
-    files = skips.named_files(torch_sources, decisions)
+    files = skip_questions.named_files(torch_sources, decisions)
     assert files == ["test/test_type_info.py", "test/test_unary_ufuncs.py"]
-    return list(skips.sessions(trial, files, "collect"))
+    return list(skip_questions.sessions(trial, files, "collect"))
 
 
 def test_a_pattern_takes_just_the_tests_that_it_means(collected: Sequence[Session]) -> None:
@@ -59,10 +58,10 @@ def test_finds_the_rules_whose_tests_are_gone(
 def test_tests_that_rules_hide_are_tried(
     torch_sources: Path, torch_python: Path, decisions: Sequence[Decision]
 ) -> None:
-    trial = skips.Trial(
+    trial = skip_questions.Trial(
         python=torch_python, tree=torch_sources, rules=tuple(one.rule.planned() for one in decisions)
     )
-    (session,) = skips.sessions(trial, ["test/test_type_info.py"], "try")
+    (session,) = skip_questions.sessions(trial, ["test/test_type_info.py"], "try")
     assert {one.test.rpartition("::")[2]: (one.outcome, one.rule) for one in session.results} == {
         "test_finfo": ("passed", "mine.finfo"),
         "test_iinfo": ("passed", "mine.iinfo"),

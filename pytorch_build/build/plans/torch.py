@@ -122,13 +122,18 @@ def _libuv_env(build: Build, site: Site) -> dict[str, str]:
     """Lead gloo to libuv; without it torch would silently be built without distributed."""
     if site.provided.uv:
         return {"libuv_ROOT": str(site.provided.uv.parent.parent)}
-    wanted = build.platform.find_variable({**build.base_env, **build.source.env}, "USE_DISTRIBUTED")
-    if wanted.upper() not in {"0", "OFF", "NO", "FALSE", "N"}:
+    if is_distributed(build):
         raise MissingInputError(
             "torch's distributed needs libuv on Windows.",
-            hint="Provide it: nox -s prepare. Or build without distributed: USE_DISTRIBUTED=0.",
+            hint="Name one with libuv_ROOT, or build without distributed: USE_DISTRIBUTED=0.",
         )
     return {}
+
+
+def is_distributed(build: Build) -> bool:
+    """Return whether torch is built with distributed, which needs libuv on Windows."""
+    value = build.platform.find_variable({**build.base_env, **build.source.env}, "USE_DISTRIBUTED")
+    return value.upper() not in {"0", "OFF", "NO", "FALSE", "N"}
 
 
 def _unchecked(build: Build, site: Site) -> tuple[str, ...]:
@@ -151,7 +156,7 @@ def _overlays(build: Build, site: Site) -> Iterator[common.Overlay]:
     elif site.rocm:
         raise MissingInputError(
             f"torch's libraries need {openmp}, and there is none that the wheel may carry.",
-            hint="Provide it: nox -s prepare.",
+            hint="Let the build download it, or name a mirror of its address: --git-mirror.",
         )
     if provided.uv:
         yield common.Overlay(path=f"torch/lib/{provided.uv.name}", source=provided.uv)

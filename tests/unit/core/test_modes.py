@@ -11,6 +11,7 @@ def parse(*words: str) -> tuple[argparse.Namespace, list[argparse.Action]]:
     actions = [
         parser.add_argument("folder", nargs="?", metavar="DIR"),
         parser.add_argument("-o", "--output"),
+        parser.add_argument("-k", metavar="EXPR"),
         parser.add_argument("--jobs", type=int, default=8),
     ]
     return parser.parse_args(words), actions
@@ -24,7 +25,7 @@ def test_accepts_a_mode_without_options_of_the_other() -> None:
 
 @pytest.mark.parametrize(
     ("words", "name"),
-    [(["-o", "page"], "--output"), (["--jobs=1"], "--jobs"), (["here"], "DIR")],
+    [(["-o", "page"], "--output"), (["--jobs=1"], "--jobs"), (["here"], "DIR"), (["-k", "x"], "-k")],
 )
 def test_refuses_an_option_of_the_other_mode_by_its_name(words: list[str], name: str) -> None:
     arguments, actions = parse(*words)

@@ -5,16 +5,20 @@ from pathlib import Path
 
 import pytest
 
+from ci.install.dependencies import mirror, source_of
+from ci.publish.index import write_index
 from ci.verbs import index
 from core.cli.options import Common
-from core.errors import MissingInputError, StoreError
-from core.run import RunOutputs
+from core.errors import MissingInputError, StoreError, UsageError
+from core.run import RunOutputs, records
+from core.run.records import Record
 from core.stores import Store
+from core.stores.directory import DirectoryStore
 from core.stores.location import DryRunStore
 from core.wheel import distributions
 from tests.kit import wheels
 from tests.kit.front_doors import run_verb
-from tests.kit.runs import publish_files, write_record
+from tests.kit.runs import STARTED, publish_files, write_record
 from tests.kit.small_runs import GROUP, publish_wheel
 
 
@@ -126,3 +130,86 @@ def test_indexes_every_group_and_tells_which_changed(
     printed = capsys.readouterr().err
     assert "1 file, 5 pages written" in printed
     assert "unchanged, 1 file listed" in printed
+
+
+# The pages that stay
+
+
+def check_indexes(store: Path, *options: str) -> int:
+    return run_verb("ci", "index", "--check", "--store", store, *options)
+
+
+@pytest.fixture
+def mirror_store(tmp_path: Path) -> Path:
+    """A store with one mirrored wheel, its record and its pages."""
+    data = mirror()
+    store = DirectoryStore(tmp_path / "store")
+    wheel = wheels.write_wheel(tmp_path / "dist", name="numpy", version="2.1")
+    file, sidecar = distributions.describe(
+        wheel, key=f"{data.prefix}/{wheel.name}", sha256=wheels.sha256(wheel)
+    )
+    store.put_file(file.key, wheel, sha256=file.sha256, replace=False)
+    store.put_bytes(f"{file.key}.metadata", sidecar or b"")
+
+    record = Record(
+        stage="mirror_deps", run_id="local", platform="linux", started=STARTED, seconds=0, files=(file,)
+    )
+    store.put_bytes(f"{data.prefix}/manifests/mirror_deps-1.json", records.serialize(record))
+    write_index(store, data.prefix, source_of(data, store), title="Dependencies")
+    return store.root
+
+
+def test_passes_pages_that_list_what_is_there(mirror_store: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert check_indexes(mirror_store) == 0
+
+    assert str(mirror_store) in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("page", ["index.html", "simple/numpy/index.html"])
+def test_names_a_lost_page_and_does_not_write_it(
+    mirror_store: Path, page: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = mirror_store / mirror().prefix / page
+    path.unlink()
+
+    assert check_indexes(mirror_store) == StoreError.exit_code
+
+    assert f"{mirror().prefix}/{page}" in capsys.readouterr().err
+    assert not path.exists()
+
+
+@pytest.mark.parametrize("page", ["index.html", "simple/numpy/index.html"])
+def test_writes_a_lost_page_when_asked(mirror_store: Path, page: str) -> None:
+    path = mirror_store / mirror().prefix / page
+    path.unlink()
+
+    assert check_indexes(mirror_store, "--write") == 0
+
+    assert path.exists()
+    assert check_indexes(mirror_store) == 0
+
+
+@pytest.mark.parametrize("options", [(), ("--yank=torch==2", "--reason=x")])
+def test_refuses_a_store_without_an_index(tmp_path: Path, options: tuple[str, ...]) -> None:
+    empty_store = tmp_path / "empty"
+    empty_store.mkdir()
+
+    assert check_indexes(empty_store, *options) == MissingInputError.exit_code
+
+
+@pytest.mark.parametrize("option", ["--directory=wheels", "--artifact-group=gfx900", "--platform=linux"])
+def test_a_check_refuses_options_of_a_run(
+    mirror_store: Path, option: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert check_indexes(mirror_store, option) == UsageError.exit_code
+
+    assert f"{option.partition('=')[0]} has no effect with --check" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("option", ["--write", "--yank=torch==2", "--remove=torch-2"])
+def test_refuses_a_change_of_pages_that_stay_without_a_check(
+    mirror_store: Path, option: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run_verb("ci", "index", "--store", mirror_store, option) == UsageError.exit_code
+
+    assert f"{option.partition('=')[0]} has no effect without --check" in capsys.readouterr().err

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from ci.verbs import report
+from ci.report.facts import page_key
 from core.cli.options import Common
-from core.errors import MissingInputError, StoreError
+from core.errors import MissingInputError, StoreError, UsageError
 from core.run import Platform, RunOutputs, this_platform
 from core.run.records import FileRecord
 from core.stores import Store
@@ -62,7 +62,7 @@ def test_prints_where_wheels_and_the_page_are(
 
     printed = capsys.readouterr().err
     assert f"{store.url}/{outputs.python_prefix(GROUP)}/\n" in printed
-    assert f"{store.url_of(report.page_key(outputs))}\n" in printed
+    assert f"{store.url_of(page_key(outputs))}\n" in printed
 
 
 def test_writes_the_page_beside_the_run(
@@ -70,7 +70,7 @@ def test_writes_the_page_beside_the_run(
 ) -> None:
     assert run_verb("ci", "report", *run_options) == 0
 
-    page = store.read(report.page_key(outputs)).decode()
+    page = store.read(page_key(outputs)).decode()
     assert wheel.sha256 in page
     assert "Two wheels." in page
 
@@ -94,13 +94,13 @@ def test_a_brief_report_prints_no_wheels_and_writes_the_same_page(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     assert run_verb("ci", "report", *run_options) == 0
-    page = store.read(report.page_key(outputs))
+    page = store.read(page_key(outputs))
     capsys.readouterr()
 
     assert run_verb("ci", "report", *run_options, "--brief") == 0
 
     assert wheel.sha256[:12] not in capsys.readouterr().err
-    assert store.read(report.page_key(outputs)) == page
+    assert store.read(page_key(outputs)) == page
 
 
 @pytest.mark.usefixtures("wheel")
@@ -110,7 +110,7 @@ def test_writes_no_page_where_only_text_is_wanted(
 ) -> None:
     assert run_verb("ci", "report", *run_options, option) == 0
 
-    assert store.find(report.page_key(outputs)) is None
+    assert store.find(page_key(outputs)) is None
 
 
 def refuse(*_arguments: object, **_options: object) -> None:
@@ -149,7 +149,7 @@ def test_reports_a_run_of_another_platform(
     assert run_verb("ci", "report", *run_options, "--platform", run_of_other_platform.platform) == 0
 
     assert "No compiler." in capsys.readouterr().err
-    assert store.find(report.page_key(run_of_other_platform)) is not None
+    assert store.find(page_key(run_of_other_platform)) is not None
 
 
 @pytest.mark.usefixtures("run_of_other_platform")
@@ -249,3 +249,21 @@ def test_fails_where_a_requested_comparison_cannot_be_made(
     exit_code = run_verb("ci", "report", *run_options, "--text", "--against", "previous")
 
     assert exit_code == StoreError.exit_code
+
+
+# --- Options ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("option", ["--runs=5", "--output=page.html"])
+def test_the_page_of_a_run_takes_no_options_of_a_history(
+    run_options: list[str], option: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run_verb("ci", "report", *run_options, option) == UsageError.exit_code
+
+    assert f"{option.partition('=')[0]} has no effect without --history" in capsys.readouterr().err
+
+
+def test_a_report_has_one_form(run_options: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert run_verb("ci", "report", *run_options, "--text", "--json") == UsageError.exit_code
+
+    assert "--text and --json" in capsys.readouterr().err

@@ -405,3 +405,34 @@ def test_no_page_lists_what_is_gone_wherever_it_is_killed(
         audit_every_write(store, "v2-staging")
         work(store)
         assert store.objects == undisturbed.objects, moment
+
+
+# The stores that CI keeps in order
+
+
+def test_lists_the_stores_of_a_repository_as_outputs_of_a_job(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("GITHUB_OUTPUT", str(tmp_path / "outputs"))
+
+    assert run_verb("ci", "retention", "--list-stores", "--repository=ROCm/TheRock") == 0
+
+    outputs = (tmp_path / "outputs").read_text(encoding="utf-8")
+    assert "mirror_matrix" in outputs
+    assert "retention_matrix" in outputs
+    assert "s3://therock-nightly-artifacts" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("option", ["--yes", "--at-most=5", "--today=2026-01-01", "--store=elsewhere"])
+def test_a_list_of_stores_takes_no_option_of_a_deletion(
+    option: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run_verb("ci", "retention", "--list-stores", option) == UsageError.exit_code
+
+    assert f"{option.partition('=')[0]} has no effect with --list-stores" in capsys.readouterr().err
+
+
+def test_a_deletion_takes_no_repository(folder: DirectoryStore, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run_retention(folder.url, "--repository=ROCm/TheRock") == UsageError.exit_code
+
+    assert "--repository has no effect without --list-stores" in capsys.readouterr().err

@@ -328,3 +328,27 @@ def test_refuses_options_that_do_not_fit_together(words: tuple[str, ...], enviro
     assert setup_venv(*words) == UsageError.exit_code
 
     assert environments.made == []
+
+
+def test_an_environment_has_a_folder(environments: Environments, capfd: pytest.CaptureFixture[str]) -> None:
+    assert run_verb("ci", "setup-venv", "--packages", "torch", "--run-id=17") == UsageError.exit_code
+
+    assert "--download DIR" in capfd.readouterr().err
+    assert environments.made == []
+
+
+@pytest.mark.parametrize(
+    ("words", "name"),
+    [
+        (["--download=wheels", "--index-url=https://x"], "--index-url has no effect with"),
+        (["--download=wheels", "--clean"], "--clean has no effect with"),
+        (["--download=wheels", ".venv"], "VENV has no effect with"),
+        ([".venv", "--packages=torch", "--with-dependencies"], "--with-dependencies has no effect without"),
+    ],
+)
+def test_refuses_what_has_no_effect_on_files_or_an_environment(
+    words: list[str], name: str, capfd: pytest.CaptureFixture[str]
+) -> None:
+    assert run_verb("ci", "setup-venv", "--run-id=17", *words) == UsageError.exit_code
+
+    assert f"{name} --download" in capfd.readouterr().err

@@ -10,12 +10,12 @@ import pytest
 from core import process
 from core.env import installer
 from core.env.installer import Install, Sources
-from core.errors import BuildError, CheckError, EnvironmentSetupError
+from core.errors import BuildError, CheckError, EnvironmentSetupError, ServiceError
 from core.packages import sources
 from core.run import records
 from core.run.records import Record
 from core.run.stage import Made
-from pytorch_build.build import machine, stage
+from pytorch_build.build import machine, stage, toolchain
 from pytorch_build.build.build import Build, perform, stage_of
 from pytorch_build.build.metrics import Metrics
 from pytorch_build.build.site import Site
@@ -243,6 +243,64 @@ def test_accepts_a_wheel_with_warnings(build: Build, workshop: Workshop) -> None
     workshop.findings = (replace(REFUSED, severity="warning"),)
 
     assert workshop.make(build).files
+
+
+# What Windows does not have
+
+
+@pytest.fixture
+def provided_parts(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The names of the parts that are provided; providing them takes a compiler and the network."""
+    names: list[str] = []
+
+    def provide(parts: Sequence[toolchain.Step], _platform: str, **_options: Any) -> None:
+        names.extend(part.name for part in parts)
+
+    monkeypatch.setattr(toolchain, "provide", provide)
+    return names
+
+
+def on_windows(build: Build, **base_env: str) -> Build:
+    """Return the same build for Windows, with variables of its user."""
+    common = replace(build.context.common, platform="windows")
+    return replace(build, context=replace(build.context, common=common), base_env=base_env)
+
+
+@pytest.mark.parametrize(
+    ("base_env", "names"),
+    [
+        ({}, ["libuv", "openmp"]),
+        ({"LIBUV_ROOT": "C:/libuv"}, ["openmp"]),
+        ({"USE_DISTRIBUTED": "0"}, ["openmp"]),
+    ],
+    ids=["nothing", "libuv of the user", "no distributed"],
+)
+def test_provides_what_torch_lacks_on_windows(
+    build: Build, provided_parts: list[str], base_env: dict[str, str], names: list[str]
+) -> None:
+    stage.provide_parts(on_windows(build, **base_env))
+
+    assert provided_parts == names
+
+
+@pytest.mark.usefixtures("workshop")
+def test_provides_nothing_on_linux(build: Build, provided_parts: list[str]) -> None:
+    stage.make(build, stage_of(build), Metrics())
+
+    assert provided_parts == []
+
+
+def test_goes_on_where_the_openmp_runtime_cannot_be_downloaded(
+    build: Build, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def provide(parts: Sequence[toolchain.Step], _platform: str, **_options: Any) -> None:
+        raise ServiceError(f"{parts[0].source} gave no answer.")
+
+    monkeypatch.setattr(toolchain, "provide", provide)
+
+    stage.provide_parts(on_windows(build, USE_DISTRIBUTED="0"))
+
+    assert "gave no answer" in capsys.readouterr().err
 
 
 # The environment is known by all that it is made from

@@ -132,7 +132,7 @@ def pinned(package: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 def provide_openmp(cache: Path, mirror: str) -> Path:
     """Provide the OpenMP runtime, which needs no environment; return its folder."""
     no_environment: Any = None
-    work = plan(cache, "windows", only=["openmp"])
+    work = [part for part in plan(cache, "windows") if part.name == "openmp"]
     provide(work, "windows", target=no_environment, mirrors={HOST: f"{mirror}/"})
     return places(cache, "windows").openmp
 
@@ -217,7 +217,7 @@ def test_rejects_a_package_that_does_not_hold_the_pinned_library(
 
 
 def lay_out(folder: Path, *, has_openmp: bool = False, has_libuv: bool = False) -> Places:
-    """Return folders as `nox -s prepare` leaves them."""
+    """Return folders as a build of torch leaves them."""
     layout = Places(libuv=folder / "libuv", openmp=folder / "openmp")
     if has_openmp:
         write_files(layout.openmp, {OPENMP_DLL: "", "LICENSE": ""})

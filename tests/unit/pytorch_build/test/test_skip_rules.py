@@ -227,7 +227,7 @@ def test_every_expired_rule_that_applies_is_an_error() -> None:
     first_line, second_line = caught.value.message.splitlines()
     assert "mine.old expired on 2026-01-31: It fails." in first_line
     assert "mine.older expired on 2026-01-31: It fails." in second_line
-    assert "nox -s skips" in caught.value.hint
+    assert "--skip-rules prune" in caught.value.hint
 
 
 def test_an_expired_rule_that_does_not_apply_is_left_out() -> None:

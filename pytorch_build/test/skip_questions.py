@@ -1,8 +1,7 @@
-"""`skips`: which of upstream's tests are skipped here and why, and which rules are stale."""
+"""Which of upstream's tests are skipped here and why, and which skip rules are stale."""
 
 from __future__ import annotations
 
-import argparse
 import datetime as dt
 import platform
 import re
@@ -10,83 +9,103 @@ import tempfile
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Literal, get_args
 
 from packaging.version import Version
 
 from core import console, files, process
-from core.cli.options import common_from
-from core.env import installed_version, require
+from core.env import installed, require
 from core.errors import CheckError, MissingInputError, UsageError
 from core.families import CPU
-from core.run import this_platform
 from pytorch_build.context import Context, context
 from pytorch_build.lock.stored import stored_lock
 from pytorch_build.test import plugin, skip_review, skip_rules, upstream_tests
 from pytorch_build.test.skip_rules import Decision, UnderTest, decide
 from pytorch_build.test.upstream_tests import TESTS, Torch
 
-# test ids may stand after options, which argparse does not see by itself
-PASSES_REST = True
+if TYPE_CHECKING:
+    from core.cli.options import Common
+    from core.env import Interpreter
+    from core.run import Platform
+
 # a whole file; what hangs is one of the reasons for which tests are skipped
 SECONDS = 1800.0
+Question = Literal["list", "explain", "check", "prune"]
+QUESTIONS: tuple[Question, ...] = get_args(Question)
 
 
-def add_options(parser: argparse.ArgumentParser) -> None:
-    """Declare the verb's own options."""
-    many: dict[str, Any] = {"type": Path, "action": "append", "default": [], "metavar": "FILE|DIR"}
-    questions = ("list", "explain", "check", "prune")
-    parser.add_argument("question", choices=questions, help="what to answer or do")
-    parser.add_argument("tests", nargs="*", metavar="TEST", help="test ids, for explain")
-    about = parser.add_argument_group("what is tested (default: this machine, the run's or the ref's torch)")
-    about.add_argument("--os", choices=("linux", "windows"), default=this_platform(), help="operating system")
-    about.add_argument("--python-version", metavar="VERSION", help="version of the target's Python")
-    about.add_argument("--torch-version", metavar="VERSION", help="version of torch")
-    about.add_argument("--config", choices=("default", "distributed", "inductor"), default="default")
-    add = parser.add_argument
-    add("--skips", **many, help="more skip rules, of your own; repeatable")
-    add("--all", action="store_true", help="list: also rules that do not apply, and why not")
-    what = "check, prune: collect the test files of this PyTorch tree that rules name (with --python)"
-    add("--pytorch-dir", type=Path, metavar="DIR", help=what)
-    add("--journal", **many, help="check, prune: journals (*.jsonl) of earlier runs; repeatable")
-    what = "check, prune: the journals hold every test file, so that a rule without a file is judged too"
-    add("--complete", action="store_true", help=what)
-    what = "prune by a tree of another version than torch"
-    add("--allow-version-mismatch", action="store_true", help=what)
-    what = "check: run the skipped tests; which pass now?"
-    add("--try", dest="attempt", action="store_true", help=what)
+@dataclass(frozen=True, kw_only=True)
+class SkipRequest:
+    """A question about skip rules, and the torch that it is about.
+
+    Attributes:
+        question: What to answer or do.
+        common: This machine and run; `python` has the torch, where it is named.
+        tests: Test ids, for explain.
+        skips: More files of rules, or folders of them.
+        os: The operating system.
+        python_version: The version of the target's Python; None for that of `common.python`.
+        torch_version: The version of torch; None for that of journals, of `common.python`, or of the run.
+        config: The configuration of upstream's tests.
+        is_complete: List rules that do not apply, too.
+        pytorch_dir: A tree of PyTorch whose test files are collected, for check and prune.
+        journals: Journals of earlier runs, or folders of them, for check and prune.
+        has_every_file: Whether the journals hold every test file.
+        allow_version_mismatch: Prune by a tree of another version than torch.
+        attempt: Run the skipped tests, for check.
+    """
+
+    question: Question
+    common: Common
+    tests: tuple[str, ...]
+    skips: tuple[Path, ...]
+    os: Platform
+    python_version: str | None
+    torch_version: str | None
+    config: str
+    is_complete: bool
+    pytorch_dir: Path | None
+    journals: tuple[Path, ...]
+    has_every_file: bool
+    allow_version_mismatch: bool
+    attempt: bool
 
 
-def run(arguments: argparse.Namespace) -> None:
-    """Answer, or prune."""
-    if options := [word for word in arguments.rest if word.startswith("-")]:
-        raise UsageError(f"Unknown option {options[0]}.", hint="See: nox -s skips -- --help")
-    tests = [*arguments.tests, *arguments.rest]
-    if tests and arguments.question != "explain":
-        raise UsageError(f"{arguments.question} takes no test ids.", hint="nox -s skips -- explain TEST")
-    more = [path.expanduser().absolute() for path in arguments.skips]
-    rules = skip_rules.load(more, skip_rules.FOLDER)
-    seen = [session for path in arguments.journal for session in _journals(path)]
-    tested = _under_test(arguments, seen)
+def answer(request: SkipRequest) -> None:
+    """Print the answer, or prune rules."""
+    for word in request.tests:
+        if word.startswith("-"):
+            raise UsageError(f"Unknown option {word}.", hint="See: nox -s test_torch -- --help")
+    if request.tests and request.question != "explain":
+        hint = "nox -s test_torch -- --skip-rules explain TEST"
+        raise UsageError(f"{request.question} takes no test ids.", hint=hint)
+
+    own_rules = [path.expanduser().absolute() for path in request.skips]
+    rules = skip_rules.load(own_rules, skip_rules.FOLDER)
+    seen: list[plugin.Session] = []
+    for path in request.journals:
+        seen += _journals(path)
+    tested = _under_test(request, seen)
     _refuse_other_torch(seen, tested)
+
     decisions = decide(rules, tested, dt.datetime.now(tz=dt.UTC).date())
     console.say(
         f"{', '.join(tested.gpu_targets) or CPU}, {tested.platform}, Python {tested.python}, "
         f"torch {tested.torch} ({tested.torch_ref}), {tested.config} tests"
     )
-    match arguments.question:
+    match request.question:
         case "list":
-            _list(decisions, everything=arguments.all)
-        case "explain" if not tests:
-            hint = "nox -s skips -- explain test/test_nn.py::TestNN::test_conv"
+            _list(decisions, everything=request.is_complete)
+        case "explain" if not request.tests:
+            hint = "nox -s test_torch -- --skip-rules explain test/test_nn.py::TestNN::test_conv"
             raise UsageError("Which test?", hint=hint)
         case "explain":
-            for test in tests:
+            for test in request.tests:
                 console.result("\n".join(skip_review.explained(test, decisions)))
         case "check":
-            _check(arguments, decisions, seen)
+            _check(request, decisions, seen)
         case _:
-            _prune(arguments, decisions, seen)
+            _prune(request, decisions, seen)
 
 
 def _journals(path: Path) -> Sequence[plugin.Session]:
@@ -96,22 +115,35 @@ def _journals(path: Path) -> Sequence[plugin.Session]:
     return [session for one in paths for session in plugin.read_journal(one)]
 
 
-def _under_test(arguments: argparse.Namespace, seen: Sequence[plugin.Session]) -> UnderTest:
-    chosen = context(common_from(arguments))
-    target = require(arguments.python) if arguments.python else None
-    torch, python = arguments.torch_version, arguments.python_version
-    if target is not None:
-        torch, python = torch or installed_version(target, "torch"), python or target.version
-    for session in seen[:1]:
-        torch, python = torch or session.began.torch, python or session.began.python
+def _under_test(request: SkipRequest, seen: Sequence[plugin.Session]) -> UnderTest:
+    selection = context(request.common)
+    torch_version, python_version = request.torch_version, request.python_version
+
+    # Journals say what they are about; an environment may have been filled again since.
+    if seen:
+        torch_version = torch_version or seen[0].began.torch
+        python_version = python_version or seen[0].began.python
+    if request.common.python is not None:
+        target = require(request.common.python)
+        torch_version = torch_version or _installed_torch(target)
+        python_version = python_version or target.version
+
     return UnderTest(
-        gpu_targets=chosen.gpu_targets,
-        platform=arguments.os,
-        python=python or platform.python_version(),
-        torch=torch or _torch_of(chosen),
-        torch_ref=chosen.ref.name,
-        config=arguments.config,
+        gpu_targets=selection.gpu_targets,
+        platform=request.os,
+        python=python_version or platform.python_version(),
+        torch=torch_version or _torch_of(selection),
+        torch_ref=selection.ref.name,
+        config=request.config,
     )
+
+
+def _installed_torch(target: Interpreter) -> str | None:
+    """Return the version of an environment's torch; None where it has none."""
+    for distribution in installed(target):
+        if distribution.name == "torch":
+            return distribution.version
+    return None
 
 
 def _torch_of(chosen: Context) -> str:
@@ -145,17 +177,15 @@ def _list(decisions: Sequence[Decision], *, everything: bool) -> None:
     console.done(f"{len(applying)} of {len(decisions)} rules apply, with {count} tests and patterns.")
 
 
-def _check(
-    arguments: argparse.Namespace, decisions: Sequence[Decision], seen: Sequence[plugin.Session]
-) -> None:
-    found = _review(arguments, decisions, seen)
+def _check(request: SkipRequest, decisions: Sequence[Decision], seen: Sequence[plugin.Session]) -> None:
+    found = _review(request, decisions, seen)
     for stale in found.stale:
         for entry in stale.entries:
             hint = f" {stale.hints[entry]}." if entry in stale.hints else ""
             console.warn(f"{stale.rule.name}: {entry} matches no test.{hint}")
-    if arguments.attempt:
-        _try(_trial(arguments, decisions), decisions)
-    elif found.judged or arguments.pytorch_dir or arguments.journal:
+    if request.attempt:
+        _try(_trial(request, decisions), decisions)
+    elif found.judged or request.pytorch_dir or request.journals:
         console.say(
             f"{found.judged} tests and patterns were compared with tests, {found.unjudged} could not be: "
             "their files were not collected."
@@ -169,18 +199,18 @@ def _check(
     if found.expired:
         raise CheckError(
             f"Skip rules that have expired: {len(found.expired)}.",
-            hint="See whether their tests pass now (--try), then nox -s skips -- prune, or give a later day.",
+            hint="See whether their tests pass now (--try), then --skip-rules prune, or give a later day.",
         )
     console.done(f"{len(decisions)} rules are valid, none has expired.")
 
 
 def _review(
-    arguments: argparse.Namespace, decisions: Sequence[Decision], seen: Sequence[plugin.Session]
+    request: SkipRequest, decisions: Sequence[Decision], seen: Sequence[plugin.Session]
 ) -> skip_review.Review:
-    if arguments.pytorch_dir and not arguments.attempt:
-        trial = _trial(arguments, decisions)
+    if request.pytorch_dir and not request.attempt:
+        trial = _trial(request, decisions)
         seen = [*seen, *sessions(trial, named_files(trial.tree, decisions), "collect")]
-    return skip_review.review(decisions, skip_review.evidence(seen, complete=arguments.complete))
+    return skip_review.review(decisions, skip_review.evidence(seen, complete=request.has_every_file))
 
 
 def _try(trial: Trial, decisions: Sequence[Decision]) -> None:
@@ -201,10 +231,8 @@ def _try(trial: Trial, decisions: Sequence[Decision]) -> None:
     console.done(f"{passed} of {sum(map(len, outcomes.values()))} tests that rules hide pass now.")
 
 
-def _prune(
-    arguments: argparse.Namespace, decisions: Sequence[Decision], seen: Sequence[plugin.Session]
-) -> None:
-    found = _review(arguments, decisions, seen)
+def _prune(request: SkipRequest, decisions: Sequence[Decision], seen: Sequence[plugin.Session]) -> None:
+    found = _review(request, decisions, seen)
     whole = {rule.name for rule in found.expired} | {one.rule.name for one in found.stale if one.whole}
     single = {one.rule.name: one.entries for one in found.stale if one.rule.name not in whole}
     changed = 0
@@ -220,12 +248,12 @@ def _prune(
         if after != before:
             changed += 1
             console.result(skip_review.diff(before, after, path.name))
-            if not arguments.dry_run and after:
+            if not request.common.dry_run and after:
                 files.write_text(path, after)
-            elif not arguments.dry_run:
+            elif not request.common.dry_run:
                 path.unlink()
     tests = sum(map(len, single.values()))
-    done = "would go" if arguments.dry_run else "went"
+    done = "would go" if request.common.dry_run else "went"
     console.done(f"Rules that {done}: {len(whole)}; tests of other rules: {tests}; changed files: {changed}.")
 
 
@@ -239,24 +267,26 @@ class Trial:
     gpu: bool = False
 
 
-def _trial(arguments: argparse.Namespace, decisions: Sequence[Decision]) -> Trial:
-    if not arguments.pytorch_dir:
+def _trial(request: SkipRequest, decisions: Sequence[Decision]) -> Trial:
+    if not request.pytorch_dir:
         raise UsageError("Where are the tests?", hint="Give a PyTorch source tree: --pytorch-dir DIR.")
-    if not arguments.python:
+    torch = None
+    if request.common.python is not None:
+        torch = _installed_torch(require(request.common.python))
+    if request.common.python is None or torch is None:
         raise UsageError(
             "Tests are collected in an environment with torch.",
-            hint="Name its interpreter: --python PATH (nox -s test_torch fills .nox/test_torch).",
+            hint="Fill that of the session: nox -s test_torch. Or name an interpreter: --python PATH.",
         )
-    tree = arguments.pytorch_dir.expanduser().resolve()
-    torch = installed_version(require(arguments.python), "torch")
-    allowed = arguments.question != "prune" or arguments.allow_version_mismatch
+    tree = request.pytorch_dir.expanduser().resolve()
+    allowed = request.question != "prune" or request.allow_version_mismatch
     upstream_tests.require_match(Torch(version=torch), upstream_tests.own_tree(tree), allowed=allowed)
     return Trial(
         # not resolved: a link's target knows nothing of its environment
-        python=arguments.python.absolute(),
+        python=request.common.python.absolute(),
         tree=tree,
         rules=tuple(one.rule.planned() for one in decisions if one.applies),
-        gpu=arguments.gpu_family != CPU,
+        gpu=request.common.gpu_family != CPU,
     )
 
 
@@ -268,7 +298,7 @@ def named_files(tree: Path, decisions: Sequence[Decision]) -> Sequence[str]:
     if not found:
         raise MissingInputError(
             f"No rule that applies names a test file of {tree}.",
-            hint="See them all: nox -s skips -- list --all; rules for GPUs need --gpu-family.",
+            hint="See them all: --skip-rules list --all. Rules for GPUs need --gpu-family.",
         )
     return found
 

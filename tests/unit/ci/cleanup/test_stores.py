@@ -5,9 +5,9 @@ from typing import Any
 import pytest
 
 from ci.cleanup.plan import retention
+from ci.cleanup.stores import matrices
 from ci.plan.data import OwnStore
 from ci.publish.buckets import buckets
-from ci.verbs.maintenance import matrices
 
 Rows = list[dict[str, str]]
 

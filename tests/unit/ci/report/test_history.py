@@ -40,7 +40,7 @@ def write_run(
 
 
 def history(store: Store, *words: object) -> int:
-    return run_verb("ci", "history", "--store", store.url, *words)
+    return run_verb("ci", "report", "--history", "--store", store.url, *words)
 
 
 def printed_runs(capsys: pytest.CaptureFixture[str]) -> list[str]:
@@ -187,3 +187,10 @@ def test_refuses_options_that_name_no_runs(
     assert history(store, *words) == UsageError.exit_code
 
     assert mention in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("option", ["--run-id=7", "--text", "--brief", "--against=6"])
+def test_refuses_options_of_one_run(store: Store, option: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert history(store, option) == UsageError.exit_code
+
+    assert f"{option.partition('=')[0]} has no effect with --history" in capsys.readouterr().err

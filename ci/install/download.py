@@ -1,9 +1,9 @@
-"""`fetch-wheels`: a run's wheels and sdists -> a folder for --find-links DIR --no-index."""
+"""A run's wheels and sdists -> a folder for ``--find-links DIR --no-index``."""
 
-import argparse
 import hashlib
 import shlex
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from packaging.requirements import Requirement
@@ -13,7 +13,7 @@ from ci.install import Devices, base_python, devices_for, parse_requirements, pi
 from ci.install.dependencies import mirror
 from ci.publish.upload import show
 from core import console, files
-from core.cli.options import add_group, add_platform, common_from
+from core.cli.options import Common
 from core.env import interpreter
 from core.errors import MissingInputError, StoreError, nearest
 from core.packages import Offer, RunGroup, find_group, fits, offer_of, offered, offers_named, required_by
@@ -27,53 +27,62 @@ _LOCK = ".fetch.lock"
 _BUILT_WITH = ("setuptools", "wheel")  # what the rocm sdist is built with
 
 
-def add_options(parser: argparse.ArgumentParser) -> None:
-    """Declare the verb's own options."""
-    add_group(parser)
-    add_platform(parser)
-    what = "where they go (default: .cache/wheels/RUN/GROUP)"
-    parser.add_argument("--output-dir", type=Path, metavar="DIR", help=what)
-    what = "these, and what they require of the run, instead of all"
-    parser.add_argument("--packages", action="append", default=[], metavar="NAMES", help=what)
-    what = "also what they require of others, from the store's index of dependencies (mirror_deps)"
-    parser.add_argument("--with-dependencies", action="store_true", help=what)
-    parser.add_argument("--jobs", type=int, default=8, metavar="N", help="files at once (default: 8)")
-    parser.epilog = "With --python (a version, such as 3.12, or a path), only what is for that Python."
+@dataclass(frozen=True, kw_only=True)
+class DownloadOptions:
+    """Which files of a run are fetched, and where to.
+
+    Attributes:
+        folder: Where they go.
+        artifact_group: The run's group of wheels; None for that of the GPU family.
+        packages: Requirements; with none, everything is fetched.
+        with_dependencies: Also what they require of others, from the store's index of dependencies.
+        jobs: How many files are fetched at a time.
+    """
+
+    folder: Path
+    artifact_group: str | None
+    packages: Sequence[str]
+    with_dependencies: bool
+    jobs: int
 
 
-def run(arguments: argparse.Namespace) -> None:
-    """Fetch what does not exist already, and print how to install it."""
-    common = common_from(arguments)
-    group = find_group(common, arguments.artifact_group or common.artifact_group)
+def download(common: Common, options: DownloadOptions) -> None:
+    """Fetch the files of a run that are not there already, and print how to install them."""
+    group = find_group(common, options.artifact_group or common.artifact_group)
     tag = interpreter(base_python(str(common.python))).tag if common.python else ""
-    offers = [one for one in offered(group) if not tag or fits(one, tag)]
+    offers = [offer for offer in offered(group) if not tag or fits(offer, tag)]
     if not offers:
         raise MissingInputError(f"Nothing in {group.where} is for that Python.", hint="Leave --python out.")
-    requested = parse_requirements(arguments.packages) if arguments.packages else ()
+
+    requested = parse_requirements(options.packages) if options.packages else ()
     devices = devices_for(requested, common.gpu_family or group.family, here=False)
     if devices.family:
-        # the files may be for any machine of the families, and for no other one
+        # The files may be for any machine of the families, and for no other one.
         members = devices.family.split(";")
-        offers = [one for one in offers if serves(one.distribution, members, devices.targets)]
-    known = {one.distribution for one in offers}
-    for name in sorted({canonicalize_name(one.name) for one in requested} - known):
-        raise MissingInputError(f"{group.where} has no {name}. {nearest(name, known)}")
-    roots = [pinned(one, offers) for one in requested]
-    wanted: Sequence[Offer] = closure(group, offers, roots, devices) if roots else offers
-    lines = () if arguments.with_dependencies else [x for it in wanted for x in required_by(group.store, it)]
+        offers = [offer for offer in offers if serves(offer.distribution, members, devices.targets)]
+    distributions = {offer.distribution for offer in offers}
+    for name in sorted({canonicalize_name(requirement.name) for requirement in requested} - distributions):
+        raise MissingInputError(f"{group.where} has no {name}. {nearest(name, distributions)}")
+
+    roots = [pinned(requirement, offers) for requirement in requested]
+    selected: Sequence[Offer] = closure(group, offers, roots, devices) if roots else offers
+    lines: list[str] = []
+    if not options.with_dependencies:
+        for offer in selected:
+            lines += required_by(group.store, offer)
     others = others_of(lines, where=group.where)
-    if arguments.with_dependencies:
-        wanted = [*wanted, *dependencies(group, wanted, tag)]
-    folder: Path = arguments.output_dir or common.cache / "wheels" / group.outputs.prefix / group.name
-    folder = folder.absolute()
-    show(wanted)
+    if options.with_dependencies:
+        selected = [*selected, *dependencies(group, selected, tag)]
+
+    folder = options.folder.absolute()
+    show(selected)
     if common.dry_run:
-        count = console.counted(len(wanted), "file")
-        console.done(f"fetch_wheels: {count} would be fetched from {group.where} into {folder}")
+        count = console.counted(len(selected), "file")
+        console.done(f"setup_venv: {count} would be fetched from {group.where} into {folder}")
         return
-    fresh = fetch(group, wanted, folder, jobs=arguments.jobs)
-    console.done(f"fetch_wheels: {len(wanted)} files in {folder}, {len(fresh)} of them fetched now")
-    console.say(f"Install them: {command(folder, wanted, roots, others)}")
+    fresh = fetch(group, selected, folder, jobs=options.jobs)
+    console.done(f"setup_venv: {len(selected)} files in {folder}, {len(fresh)} of them fetched now")
+    console.say(f"Install them: {command(folder, selected, roots, others)}")
 
 
 def closure(
@@ -135,7 +144,7 @@ def fetch(group: RunGroup, wanted: Sequence[Offer], folder: Path, *, jobs: int =
             if (one.distribution, one.version) in versions and one.name not in names:
                 raise StoreError(
                     f"{path} is not of {group.where}, but an installer would take it.",
-                    hint="Remove it, or fetch into another folder (--output-dir).",
+                    hint="Remove it, or fetch into another folder (--download).",
                 )
     title = f"Fetching {len(wanted)} files, {console.size(total)}, from {group.where}"
     with files.locked(folder / _LOCK, what=str(folder)), transfer(title, size=total) as shown:

@@ -5,9 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from ci.install import Devices
-from ci.verbs import fetch_wheels
-from ci.verbs.fetch_wheels import closure, command, dependencies, fetch
+from ci.install import Devices, download
+from ci.install.download import closure, command, dependencies, fetch
 from core.errors import MissingInputError, StoreError
 from core.packages import Offer, RunGroup, offered
 from core.run import RunOutputs, records
@@ -286,11 +285,11 @@ def test_the_command_names_all_device_code() -> None:
 def run_options(group: RunGroup, target: Path, tmp_path: Path) -> list[str]:
     """The options that name the run and the folder."""
     run_id = group.outputs.run_id
-    return ["--run-id", run_id, "--store", str(tmp_path / "out"), "--output-dir", str(target)]
+    return ["--run-id", run_id, "--store", str(tmp_path / "out"), "--download", str(target)]
 
 
 def test_a_dry_run_fetches_nothing(run_options: list[str], target: Path) -> None:
-    assert run_verb("ci", "fetch-wheels", *run_options, "--packages", "torch==2.10", "--dry-run") == 0
+    assert run_verb("ci", "setup-venv", *run_options, "--packages", "torch==2.10", "--dry-run") == 0
 
     assert not target.exists()
 
@@ -298,7 +297,7 @@ def test_a_dry_run_fetches_nothing(run_options: list[str], target: Path) -> None
 def test_suggests_the_package_that_is_meant(
     run_options: list[str], capfd: pytest.CaptureFixture[str]
 ) -> None:
-    exit_code = run_verb("ci", "fetch-wheels", *run_options, "--packages", "torch tritom")
+    exit_code = run_verb("ci", "setup-venv", *run_options, "--packages", "torch tritom")
 
     assert exit_code == MissingInputError.exit_code
     assert "'triton'" in capfd.readouterr().err
@@ -307,14 +306,14 @@ def test_suggests_the_package_that_is_meant(
 def test_fetches_packages_and_prints_the_command(
     run_options: list[str], target: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    assert run_verb("ci", "fetch-wheels", *run_options, "--packages", "torch==2.10") == 0
+    assert run_verb("ci", "setup-venv", *run_options, "--packages", "torch==2.10") == 0
 
     assert {path.name.partition("-")[0] for path in target.glob("*.whl")} == {"torch", "triton"}
     assert "pip install 'numpy>=2' && pip install --no-index --find-links" in capfd.readouterr().err
 
 
 def test_fetches_the_whole_run_by_default(run_options: list[str], target: Path) -> None:
-    assert run_verb("ci", "fetch-wheels", *run_options) == 0
+    assert run_verb("ci", "setup-venv", *run_options) == 0
 
     assert len(list(target.glob("*.whl"))) == 4
 
@@ -325,9 +324,9 @@ def test_fetches_only_what_is_for_a_python(
     class Target:
         tag = "cp312"
 
-    monkeypatch.setattr(fetch_wheels, "base_python", Path)
-    monkeypatch.setattr(fetch_wheels, "interpreter", lambda _: Target())
+    monkeypatch.setattr(download, "base_python", Path)
+    monkeypatch.setattr(download, "interpreter", lambda _: Target())
 
-    assert run_verb("ci", "fetch-wheels", *run_options, "--python", "3.12") == 0
+    assert run_verb("ci", "setup-venv", *run_options, "--python", "3.12") == 0
 
     assert [path.name.split("-")[1] for path in target.glob("torch*.whl")] == ["2.10"]

@@ -1,4 +1,6 @@
 import json
+import platform
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -62,7 +64,7 @@ def skips(
 
     def call(*words: str | Path) -> FrontDoorResult:
         options = ("--gpu-family=cpu", "--torch-ref=release/2.10", f"--skips={rules_file}")
-        exit_code = run_pytorch_build("skips", *words, *options)
+        exit_code = run_pytorch_build("test-torch", "--skip-rules", *words, *options)
         captured = capfd.readouterr()
         return FrontDoorResult(exit_code=exit_code, output=captured.out, report=captured.err)
 
@@ -176,3 +178,32 @@ def test_refuses_a_folder_without_journals(skips: CallSkips, tmp_path: Path) -> 
     (tmp_path / "empty").mkdir()
 
     assert skips("check", "--journal", tmp_path / "empty").exit_code == 4
+
+
+def test_a_question_takes_no_options_of_a_test_run(skips: CallSkips) -> None:
+    result = skips("list", "-k", "rnn")
+
+    assert result.exit_code == 2
+    assert "-k has no effect with --skip-rules" in result.report
+
+
+def test_a_test_run_takes_no_options_of_a_question(capfd: pytest.CaptureFixture[str]) -> None:
+    assert run_pytorch_build("test-torch", "--gpu-family=cpu", "--journal=logs") == 2
+
+    assert "--journal has no effect without --skip-rules" in capfd.readouterr().err
+
+
+@pytest.mark.processes
+def test_an_environment_without_torch_leaves_the_version_to_the_ref(skips: CallSkips) -> None:
+    result = skips("list", f"--python={sys.executable}")
+
+    assert result.exit_code == 0
+    assert f"Python {platform.python_version()}, torch 2.10 (release/2.10)" in result.report
+
+
+@pytest.mark.processes
+def test_tests_are_tried_in_an_environment_with_torch(skips: CallSkips) -> None:
+    result = skips("check", "--pytorch-dir=up", f"--python={sys.executable}")
+
+    assert result.exit_code == 2
+    assert "nox -s test_torch" in result.report

@@ -1,80 +1,106 @@
-"""`check-indexes`: whether pages that stay list what is there: dependencies, staging and releases.
+"""Whether pages that stay list what is there: dependencies, staging and releases.
 
 It also yanks what is released, and removes a set that was: what names it, then pages, then files.
 """
 
-import argparse
 import json
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 
-from ci.install.dependencies import mirror
+from ci.install.dependencies import mirror, source_of
 from ci.promote import documents, promotion
 from ci.publish.index import YANKED, Indexed, write_index
-from ci.verbs.mirror_deps import source_of
 from core import console
-from core.cli.options import common_from
 from core.data import json_object
 from core.errors import MissingInputError, StoreError, UsageError, nearest
 from core.packages import offers_named
 from core.stores import Store
-from core.stores.location import open_store
 from core.wheel.distributions import SIDECAR
 from rocm_packaging.packages.layouts import is_rocm
 
 
-def add_options(parser: argparse.ArgumentParser) -> None:
-    """Declare the verb's own options."""
-    what = "write these pages again, as after a yank or a removal"
-    parser.add_argument("--write", action="store_true", help=what)
-    what = "a release to yank: NAME==VERSION, or a file name; with --reason and --write"
-    parser.add_argument("--yank", default="", metavar="WHAT", help=what)
-    parser.add_argument("--reason", default="", metavar="TEXT", help="why it is yanked, for who installs it")
-    what = "a promoted set to take out of the release index, such as torch-VERSION; with --write"
-    parser.add_argument("--remove", default="", metavar="SET", help=what)
-    parser.epilog = "Without --write nothing is written: pages that would change are named."
+@dataclass(frozen=True, kw_only=True)
+class Change:
+    """What is asked of permanent indexes; nothing changes where they are only compared.
+
+    Attributes:
+        write: Whether pages are written.
+        yanked: A release to yank, `NAME==VERSION` or a file's name; None for none.
+        reason: Why it is yanked.
+        removed_set: A promoted set to take out; None for none.
+    """
+
+    write: bool
+    yanked: str | None
+    reason: str | None
+    removed_set: str | None
 
 
-def run(arguments: argparse.Namespace) -> None:
-    """Plan the pages of every such folder of the store, and refuse those that would change, or write them."""
-    common = common_from(arguments)
-    write = arguments.write and not common.dry_run
-    store = open_store(common.store, root=common.root, dry_run=not write)
-    if bool(arguments.yank) != bool(arguments.reason):
-        raise UsageError("A yank needs a reason.", hint="Give both: --yank NAME==VERSION --reason TEXT.")
-    plans = folders(store)
-    if not plans:
+def check_indexes(store: Store, change: Change) -> None:
+    """Compare the pages of every permanent folder of a store with its files, or write them.
+
+    Raises:
+        StoreError: A page is not what it should be, and nothing is written.
+    """
+    folders = permanent_folders(store)
+    if not folders:
+        known_folders = "/, ".join((mirror().prefix, *documents.AREAS))
         raise MissingInputError(
-            f"{store.url} has no index that stays: {'/, '.join((mirror().prefix, *documents.AREAS))}/.",
+            f"{store.url} has no index that stays: {known_folders}/.",
             hint="Name another place with --store.",
         )
-    if arguments.yank:
-        yank(store, arguments.yank, arguments.reason)
-    gone = unname(store, arguments.remove) if arguments.remove else ()
-    found = {folder: planned() for folder, planned in plans.items()}
-    for key in gone:  # only now, as no page lists what is gone
+
+    if change.yanked is not None:
+        yank(store, change.yanked, change.reason or "")
+    removed_keys: Sequence[str] = ()
+    if change.removed_set is not None:
+        removed_keys = unname(store, change.removed_set)
+
+    indexes = {folder: write_pages() for folder, write_pages in folders.items()}
+
+    # Files go when no page lists them any more.
+    for key in removed_keys:
         store.delete(key)
-    unlisted = {folder: [it for it in one.held if it.stored.key not in gone] for folder, one in found.items()}
-    counts = {folder: (one.files, len(one.changed), len(unlisted[folder])) for folder, one in found.items()}
-    titles = ("folder", "files", "pages written" if write else "stale pages", "not listed")
-    console.table(titles, [(folder, *map(str, row)) for folder, row in counts.items()])
-    stale = [f"{key} is not what it should be." for one in found.values() for key in one.changed]
-    held = [f"{one.stored.key} is not listed: {one.why}." for every in unlisted.values() for one in every]
-    if write:
-        for line in held:
+
+    _report(store, change, indexes, removed_keys)
+
+
+def _report(
+    store: Store, change: Change, indexes: Mapping[str, Indexed], removed_keys: Sequence[str]
+) -> None:
+    """Print what was compared and written; a `StoreError` where pages are wrong and stay so."""
+    rows = []
+    stale_pages: list[str] = []
+    unlisted_files: list[str] = []
+    for folder, index in indexes.items():
+        held = [file for file in index.held if file.stored.key not in removed_keys]
+        rows.append((folder, str(index.files), str(len(index.changed)), str(len(held))))
+        stale_pages += index.changed
+        unlisted_files += [f"{file.stored.key} is not listed: {file.why}." for file in held]
+    pages_column = "pages written" if change.write else "stale pages"
+    console.table(("folder", "files", pages_column, "not listed"), rows)
+
+    if change.write:
+        for line in unlisted_files:
             console.warn(line)
-        done = [f"{arguments.yank} is yanked"] if arguments.yank else []
-        removed = f"{arguments.remove} is removed, {console.counted(len(gone), 'file')}"
-        done += [removed] if arguments.remove else []
-        done.append(f"{console.counted(len(stale), 'page')} written in {store.url}")
-        console.done(f"check_indexes: {'; '.join(done)}")
+        results = []
+        if change.yanked is not None:
+            results.append(f"{change.yanked} is yanked")
+        if change.removed_set is not None:
+            results.append(f"{change.removed_set} is removed, {console.counted(len(removed_keys), 'file')}")
+        results.append(f"{console.counted(len(stale_pages), 'page')} written in {store.url}")
+        console.done(f"index: {'; '.join(results)}")
         return
-    if arguments.yank or arguments.remove:
-        console.done("check_indexes: nothing is changed yet: add --write")
+
+    if change.yanked is not None or change.removed_set is not None:
+        console.done("index: nothing is changed yet: add --write")
         return
-    if stale or held:
-        raise StoreError("\n".join([*stale, *held]), hint="Write these pages again with --write.")
-    console.done(f"check_indexes: the pages of {store.url} list what is there")
+    if stale_pages or unlisted_files:
+        problems = [f"{key} is not what it should be." for key in stale_pages]
+        hint = "Write these pages again with --write."
+        raise StoreError("\n".join([*problems, *unlisted_files]), hint=hint)
+    console.done(f"index: the pages of {store.url} list what is there")
 
 
 def yank(store: Store, what: str, reason: str) -> None:
@@ -129,7 +155,7 @@ def unname(store: Store, name: str) -> Sequence[str]:
     return [key for key in wanted if key in there]
 
 
-def folders(store: Store) -> Mapping[str, Callable[[], Indexed]]:
+def permanent_folders(store: Store) -> Mapping[str, Callable[[], Indexed]]:
     """List the folders whose pages stay, each with what plans its pages."""
     data = mirror()
     found: dict[str, Callable[[], Indexed]] = {}

@@ -1,4 +1,4 @@
-"""`maintenance`: the stores that are kept in order, and by which roles: the jobs of `maintenance.yml`."""
+"""The stores that are kept in order, and by which roles: the jobs of `maintenance.yml`."""
 
 from __future__ import annotations
 
@@ -7,13 +7,12 @@ from typing import TYPE_CHECKING
 from ci.plan import data
 from ci.publish.buckets import Buckets, buckets
 from core import console
-from core.cli.options import common_from, environment
+from core.cli.options import environment
 from core.data import compact
 from core.run.job_files import job_files
 from core.run.locations import Origin, is_own
 
 if TYPE_CHECKING:
-    import argparse
     from collections.abc import Mapping, Sequence
 
     from ci.plan.data import OwnStore
@@ -21,19 +20,16 @@ if TYPE_CHECKING:
     Rows = Sequence[Mapping[str, str]]
 
 
-def add_options(parser: argparse.ArgumentParser) -> None:
-    """Declare the verb's own options."""
-    parser.add_argument("--repository", default="", metavar="OWNER/NAME", help="whose stores")
+def list_stores(release_type: str, repository: str | None = None) -> None:
+    """Print the stores of a repository, by default of the one that CI runs for; set them as job outputs."""
+    env = environment()
+    if repository is None:
+        repository = env.get("GITHUB_REPOSITORY") or buckets().repository
 
-
-def run(arguments: argparse.Namespace) -> None:
-    """Print the matrices, and set them as the job's outputs."""
-    common, env = common_from(arguments), environment()
-    repository = arguments.repository or env.get("GITHUB_REPOSITORY", "") or buckets().repository
-    found = matrices(buckets(), data.upload(), repository=repository, release_type=common.release_type)
-    for name, rows in found.items():
-        shown = [(row["store"], row["release_type"], row["aws_role"] or "none") for row in rows]
-        console.table(("store", "policy", "role"), shown, title=name)
+    rows_by_output = matrices(buckets(), data.upload(), repository=repository, release_type=release_type)
+    for name, rows in rows_by_output.items():
+        shown_rows = [(row["store"], row["release_type"], row["aws_role"] or "none") for row in rows]
+        console.table(("store", "policy", "role"), shown_rows, title=name)
         job_files(env).set_output(name, compact(rows))
 
 
