@@ -8,7 +8,7 @@ from tests.kit.source_code import relative
 # They start nox, git, container engines, pip or sccache, or read the settings of AWS. Everything else gets an
 # environment by allow-list.
 MAY_INHERIT = {
-    "ci/flow.py",
+    "ci/job_runner.py",
     "ci/verbs/build_image.py",
     "ci/verbs/in_image.py",
     "core/env/engines.py",

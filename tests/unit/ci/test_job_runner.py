@@ -102,7 +102,7 @@ def test_nothing_is_promoted_whose_build_failed(failing: str, reason: str) -> No
 
 
 @pytest.mark.parametrize(("failing", "result"), [(("one",), "ok"), (("one", "two"), "left out")])
-def test_what_passed_is_put_up_for_testing(failing: tuple[str, ...], result: str) -> None:
+def test_stages_what_has_passed_beside_what_failed(failing: tuple[str, ...], result: str) -> None:
     jobs = (make_job("one"), make_job("two"), make_job("stage", "one", "two", requires="any passed"))
 
     assert outcomes_of(jobs, Work(*failing), keep_going=True)["stage"].result == result
