@@ -12,8 +12,9 @@ import pytest
 import ci.__main__
 import pytorch_build.__main__
 import rocm_packaging.__main__
-from core.cli import Verb, main
+from core.cli import Verb, main, parsed_call
 from core.cli.options import Common, common_from
+from core.status import Status
 
 Package = Literal["ci", "pytorch_build", "rocm_packaging"]
 
@@ -27,6 +28,13 @@ VERBS: Mapping[Package, Sequence[Verb]] = {
 def run_verb(package: Package, verb: str, *options: object) -> int:
     """Run a verb of a package with its options; return the exit code."""
     return main(package, "", VERBS[package], [verb, *map(str, options)])
+
+
+def look_at_verb(package: Package, verb: str, *options: object) -> Status:
+    """Return what a verb says of itself: whether there is work for it with these options."""
+    module, arguments = parsed_call(package, [verb, *map(str, options)])
+    status: Status = module.look(arguments)
+    return status
 
 
 def run_ci(verb: object, *options: object) -> int:

@@ -14,9 +14,10 @@ from ci.verbs.provenance import report
 from core.errors import ConflictError, DataError, MissingInputError, StoreError
 from core.run import RunOutputs, records
 from core.run.records import FileRecord
+from core.status import Pending, UpToDate
 from core.stores.directory import DirectoryStore
 from tests.kit import provenance as samples
-from tests.kit.front_doors import run_ci
+from tests.kit.front_doors import look_at_verb, run_ci
 from tests.kit.memory_store import MemoryStore
 from tests.kit.provenance import GROUP, RUN, digest_of
 from tests.kit.provenance_schemas import problems_of_bill, validate_statement
@@ -494,6 +495,16 @@ def run_provenance(store: DirectoryStore, *options: str) -> int:
 def test_dry_run_writes_nothing(run_folder: DirectoryStore) -> None:
     assert run_provenance(run_folder, "--dry-run") == 0
     assert run_folder.list(f"{VERBS_RUN.prefix}/provenance") == []
+
+
+def test_a_look_finds_nothing_to_do_where_statements_were_written(run_folder: DirectoryStore) -> None:
+    options = ("--run-id=123", f"--store={run_folder.url}", f"--gpu-family={GROUP}")
+    assert isinstance(look_at_verb("ci", "provenance", *options), Pending)
+    assert run_folder.list(f"{VERBS_RUN.prefix}/provenance") == [], "a look writes nothing"
+
+    run_provenance(run_folder)
+
+    assert look_at_verb("ci", "provenance", *options) == UpToDate()
 
 
 def test_says_what_was_written_and_what_has_no_statement(

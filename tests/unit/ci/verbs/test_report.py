@@ -11,9 +11,10 @@ from core.cli.options import Common
 from core.errors import MissingInputError, StoreError, UsageError
 from core.run import Platform, RunOutputs, this_platform
 from core.run.records import FileRecord
+from core.status import Pending, UpToDate
 from core.stores import Store
 from core.stores.directory import DirectoryStore
-from tests.kit.front_doors import run_verb
+from tests.kit.front_doors import look_at_verb, run_verb
 from tests.kit.runs import write_record
 from tests.kit.small_runs import GROUP, publish_wheel
 
@@ -111,6 +112,19 @@ def test_writes_no_page_where_only_text_is_wanted(
     assert run_verb("ci", "report", *run_options, option) == 0
 
     assert store.find(page_key(outputs)) is None
+
+
+@pytest.mark.usefixtures("wheel")
+def test_a_look_finds_nothing_to_do_where_the_page_says_what_the_run_is(
+    store: Store, outputs: RunOutputs, run_options: list[str]
+) -> None:
+    assert isinstance(look_at_verb("ci", "report", *run_options), Pending)
+    run_verb("ci", "report", *run_options)
+
+    assert look_at_verb("ci", "report", *run_options, "--brief") == UpToDate()
+
+    write_step(store, outputs, "build_audio")
+    assert isinstance(look_at_verb("ci", "report", *run_options), Pending)
 
 
 def refuse(*_arguments: object, **_options: object) -> None:

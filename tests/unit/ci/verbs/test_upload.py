@@ -19,10 +19,11 @@ from core.errors import MissingInputError, StoreError, UsageError, WheelError
 from core.run import RunOutputs, records
 from core.run.job_files import JobFiles
 from core.run.records import Cell, FileRecord, Record
+from core.status import Pending, UpToDate
 from core.stores import Store
 from core.stores.directory import DirectoryStore
 from core.wheel import distributions
-from tests.kit.front_doors import run_verb
+from tests.kit.front_doors import look_at_verb, run_verb
 from tests.kit.memory_store import MemoryStore
 from tests.kit.runs import STARTED, write_record
 from tests.kit.small_runs import GROUP, publish_wheel
@@ -226,6 +227,23 @@ def test_uploads_the_run_in_out_with_its_locks(store: Store, uploaded_run: Store
 @pytest.mark.parametrize("group", ["cpu", "gfx110X-all"])
 def test_writes_the_pages_of_every_group(outputs: RunOutputs, uploaded_run: Store, group: str) -> None:
     assert uploaded_run.find(f"{outputs.python_prefix(group)}/index.html") is not None
+
+
+@pytest.mark.usefixtures("uploaded_run")
+def test_a_look_finds_nothing_to_do_where_the_run_was_uploaded() -> None:
+    assert look_at_verb("ci", "upload") == UpToDate()
+
+
+@pytest.mark.usefixtures("uploaded_run")
+def test_a_look_finds_a_page_that_is_gone(store: Store, outputs: RunOutputs) -> None:
+    page = f"{outputs.python_prefix(GROUP)}/index.html"
+    store.delete(page)
+
+    status = look_at_verb("ci", "upload")
+
+    assert isinstance(status, Pending)
+    assert f"{page} would be written" in status.reasons
+    assert store.find(page) is None, "a look writes nothing"
 
 
 def test_refuses_another_source_lock(store: Store, outputs: RunOutputs, uploaded_run: Store) -> None:

@@ -7,13 +7,14 @@ import pytest
 
 from core import process
 from core.errors import EnvironmentSetupError, UsageError
+from core.status import Pending
 from pytorch_build.build.build import Build, BuildChoices
 from pytorch_build.lock import stored as locking
 from pytorch_build.sdk import RocmOptions
 from pytorch_build.sources.git import Origins
 from pytorch_build.verbs import build as verb
 from tests.kit.builds import LocalRun
-from tests.kit.front_doors import FrontDoorResult
+from tests.kit.front_doors import FrontDoorResult, look_at_verb
 from tests.kit.repos import commit_files
 
 Front = Callable[..., FrontDoorResult]
@@ -85,6 +86,21 @@ def test_tells_later_steps_of_a_job_the_version(
     name, version, _end = (tmp_path / "outputs").read_text().splitlines()
     assert name.startswith("torch_version<<")
     assert version == "2.10.0a0+cpu.sample"
+
+
+@pytest.mark.usefixtures("front", "builds")
+def test_a_look_says_why_the_wheel_is_built(run: LocalRun) -> None:
+    assert look_at_verb("pytorch_build", "build", "torch", *SAMPLE) == Pending(
+        reasons=("its source lock is not resolved",)
+    )
+
+    run.put_lock()
+    run.rocm()
+    run.built("triton")
+
+    assert look_at_verb("pytorch_build", "build", "torch", *SAMPLE) == Pending(
+        reasons=("it was not done yet",)
+    )
 
 
 @pytest.mark.parametrize(

@@ -9,10 +9,11 @@ from core.errors import CheckError, UsageError
 from core.run import records
 from core.run.records import Cell
 from core.run.stage import Stage
+from core.status import Pending, UpToDate
 from pytorch_build.build import refused
 from tests.kit.binaries import elf_file
 from tests.kit.builds import LocalRun
-from tests.kit.front_doors import FrontDoorResult
+from tests.kit.front_doors import FrontDoorResult, look_at_verb
 from tests.kit.wheels import write_broken_wheel, write_wheel
 
 Front = Callable[..., FrontDoorResult]
@@ -135,6 +136,27 @@ def test_checks_again_whatever_changed(
 
     assert result.exit_code == exit_code, result.report
     assert report.is_file()
+
+
+@pytest.mark.usefixtures("checked_run")
+def test_a_look_finds_nothing_to_do_on_checked_wheels(run: LocalRun) -> None:
+    assert look_at_verb("pytorch_build", "check-wheels", *CPU, *own_policy(run, "")) == UpToDate()
+
+
+def test_a_look_finds_wheels_that_would_not_pass(checked_run: LocalRun) -> None:
+    record_audio(checked_run, needed=["libmine.so.1"], machine_libraries=["libfmt.so.10"])
+
+    status = look_at_verb("pytorch_build", "check-wheels", *CPU, *own_policy(checked_run, ""))
+
+    assert status == Pending(reasons=("the wheels have not passed",))
+
+
+def test_a_look_finds_wheels_that_were_not_checked(checked_run: LocalRun) -> None:
+    (checked_run.root / "out/local-linux/reports/cpu/findings.json").unlink()
+
+    status = look_at_verb("pytorch_build", "check-wheels", *CPU, *own_policy(checked_run, ""))
+
+    assert status == Pending(reasons=("the wheels were not checked as they are now",))
 
 
 def test_rocm_wheels_of_an_empty_run_are_an_error(front: Front) -> None:

@@ -12,6 +12,7 @@ from core.cli.options import Common, common_from
 from core.errors import MissingInputError, UsageError
 from core.run import RunOutputs, records
 from core.run.records import Record
+from core.status import Pending, UpToDate
 from core.stores import Store
 from rocm_packaging.__main__ import VERBS
 from rocm_packaging.verbs import build as verb
@@ -22,6 +23,7 @@ from tests.kit.artifacts import (
     write_split_set,
     write_unsplit_set,
 )
+from tests.kit.front_doors import look_at_verb
 from tests.kit.runs import write_record
 
 COMMIT = "a" * 40
@@ -104,6 +106,18 @@ def checkout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Cap
         commit=COMMIT,
     )
     return checkout
+
+
+def test_a_look_finds_nothing_to_do_where_the_same_was_packaged(checkout: Checkout) -> None:
+    options = ["--store", checkout.common.store, "--artifact-dir", str(checkout.artifacts)]
+    options += ["--gpu-family", FAMILY, "--without", "*"]
+    checkout.build("--without", "*")
+
+    assert look_at_verb("rocm_packaging", "build", *options) == UpToDate()
+
+    status = look_at_verb("rocm_packaging", "build", *options, "--version", "5.2.3")
+    assert isinstance(status, Pending)
+    assert any("5.2.3" in reason for reason in status.reasons)
 
 
 # Versions
