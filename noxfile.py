@@ -306,7 +306,7 @@ def test_smoke(session: nox.Session, **cell: str) -> None:
 @nox.session
 @cells
 def test_torch(session: nox.Session, **cell: str) -> None:
-    """Run upstream's tests of torch on a run's wheels, or list its skips: -- --skip-rules."""
+    """Run upstream's tests of torch, or list what they skip: -- --skip-rules list."""
     cell_front_door(session, "test-torch", cell=cell)
 
 
@@ -348,7 +348,7 @@ def mirror_deps(session: nox.Session) -> None:
 
 @nox.session(venv_backend="none")
 def retention(session: nox.Session) -> None:
-    """Delete old runs and staged versions, or list the stores where: -- --list-stores."""
+    """Delete a store's old runs and staged versions, or list stores: -- --list-stores."""
     front_door(session, "ci", "retention")
 
 

@@ -117,9 +117,20 @@ def _add_skip_options(parser: argparse.ArgumentParser) -> None:
         "--no-install",
         "--git-mirror",
     )
+    rocm_places = ("--rocm-find-links", "--rocm-index-url", "--rocm-index-name", "--rocm-index-subdir")
+    rocm_run = (
+        "--rocm-run-id",
+        "--rocm-store",
+        "--rocm-artifact-group",
+        "--rocm-version",
+        "--rocm-no-install",
+    )
+    installation = ("--rocm-extras", "--installer", "--pip-cache-dir")
     questions = ("--os", "--python-version", "--all", "--journal", "--complete", "--try")
     parser.set_defaults(
-        run_options=declared_options(parser, *tests, *limits, *sources),
+        run_options=declared_options(
+            parser, *tests, *limits, *sources, *rocm_places, *rocm_run, *installation
+        ),
         question_options=declared_options(parser, *questions),
     )
 
