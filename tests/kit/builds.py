@@ -222,12 +222,17 @@ def ready_tree(path: Path, *, version: str = TORCH_VERSION, inputs: Mapping[str,
     return cast("Tree", tree)
 
 
-def sample_build(run: LocalRun) -> Build:
-    """Return a build of the sample's torch on ROCm and a triton, with the files that it looks at."""
-    requirements = run.root / "requirements"
+def write_requirements(root: Path) -> None:
+    """Write what builds lock of others, below a folder that stands for the checkout."""
+    requirements = root / "requirements"
     requirements.mkdir()
     (requirements / "target-linux-3.12.txt").write_text("setuptools==80.0 \\\n    --hash=sha256:aa\n")
     (requirements / "target.in").write_text("numpy\n")
+
+
+def sample_build(run: LocalRun) -> Build:
+    """Return a build of the sample's torch on ROCm and a triton, with the files that it looks at."""
+    write_requirements(run.root)
     tree = run.root / "src"
     tree.mkdir()
     (tree / "setup.py").write_text("# 10 bytes")

@@ -234,16 +234,15 @@ def test_a_look_finds_nothing_to_do_where_the_run_was_uploaded() -> None:
     assert look_at_verb("ci", "upload") == UpToDate()
 
 
-@pytest.mark.usefixtures("uploaded_run")
-def test_a_look_finds_a_page_that_is_gone(store: Store, outputs: RunOutputs) -> None:
-    page = f"{outputs.python_prefix(GROUP)}/index.html"
-    store.delete(page)
+def test_a_look_finds_a_page_that_is_gone(uploaded_run: Store, outputs: RunOutputs) -> None:
+    page = f"{outputs.python_prefix('cpu')}/index.html"
+    uploaded_run.delete(page)
 
     status = look_at_verb("ci", "upload")
 
     assert isinstance(status, Pending)
     assert f"{page} would be written" in status.reasons
-    assert store.find(page) is None, "a look writes nothing"
+    assert uploaded_run.find(page) is None, "a look writes nothing"
 
 
 def test_refuses_another_source_lock(store: Store, outputs: RunOutputs, uploaded_run: Store) -> None:

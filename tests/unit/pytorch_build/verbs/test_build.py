@@ -13,7 +13,7 @@ from pytorch_build.lock import stored as locking
 from pytorch_build.sdk import RocmOptions
 from pytorch_build.sources.git import Origins
 from pytorch_build.verbs import build as verb
-from tests.kit.builds import LocalRun
+from tests.kit.builds import LocalRun, write_requirements
 from tests.kit.front_doors import FrontDoorResult, look_at_verb
 from tests.kit.repos import commit_files
 
@@ -97,6 +97,7 @@ def test_a_look_says_why_the_wheel_is_built(run: LocalRun) -> None:
     run.put_lock()
     run.rocm()
     run.built("triton")
+    write_requirements(run.root)
 
     assert look_at_verb("pytorch_build", "build", "torch", *SAMPLE) == Pending(
         reasons=("it was not done yet",)
