@@ -18,11 +18,13 @@ from core.cli.options import DEFAULT_STORE, Common, environment, placed
 from core.data import Dated, Model, data_file
 from core.errors import MissingInputError, RocmError, UsageError, nearest
 from core.http import without_secret
-from core.packages import Offer, RunGroup, find_group, fits
+from core.packages import Offer, RunGroup, StagedGroup, find_group, fits
 from core.packages.resolution import SdistRequires, choose, pinned_call
 from core.packages.sources import PackageSource, SourceOptions, below
 from core.parallel import each
 from core.run import Platform, group_name
+from core.run.locations import distribution_store, run_buckets
+from core.stores.location import open_store
 from rocm_packaging.packages import layouts, versions
 
 if TYPE_CHECKING:
@@ -129,6 +131,13 @@ def named_source(options: SourceOptions, common: Common, family: str) -> Package
     return PackageSource(
         group=group, index_urls=tuple(urls), find_links=options.find_links, prefix=options.prefix
     )
+
+
+def staged_source(options: SourceOptions, common: Common, artifact_group: str) -> PackageSource:
+    """Return what is up for testing of an artifact group, in the store that distributes its releases."""
+    place = distribution_store(run_buckets(), common.release_type, options.distribution_store)
+    store = open_store(place, root=common.root)
+    return PackageSource(staged=StagedGroup(store=store, name=artifact_group))
 
 
 def own_run(common: Common, artifact_group: str) -> PackageSource:
@@ -251,7 +260,7 @@ def for_tests(
     python: Interpreter,
     platform: Platform,
 ) -> RocmSource:
-    """Choose the files that are tested: of a run all there are of a version, else ``rocm`` with extras.
+    """Choose the files that are tested: of a run and of staging all of a version, else ``rocm`` with extras.
 
     Unsplit extras are those of the first family. Device packages, of split ones, are named themselves, as
     the extra of a single target is missing in upstream's ``rocm``.
@@ -259,12 +268,13 @@ def for_tests(
     versions.parse(version)
     libraries = "libraries" in extras
     source = with_layout(packages, version, ";".join(families), targets if libraries else ())
-    if packages.group:
+    if packages.group or packages.staged:
         files = (
             one
             for one in packages.listed
             if layouts.is_rocm(one.distribution)
             and _is_version(one, version)
+            and fits(one, "", platform)
             and layouts.serves(one.distribution, families, targets)
         )
         return replace(source, files=tuple(files))

@@ -11,11 +11,11 @@ from ci.publish.index import Indexed, Records, write_index
 from core import parallel
 from core.data import AnyModel, Model, parse_json
 from core.errors import StoreError
-from core.run import Platform, key_name
+from core.run import Platform, key_name, locations
 from core.run.records import FileRecord
 from core.stores import Store
 
-STAGING = "v2-staging"
+STAGING = locations.STAGING
 RELEASE = "v2"
 AREAS = (RELEASE, STAGING)
 MANIFESTS = "manifests"

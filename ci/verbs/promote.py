@@ -16,7 +16,7 @@ from ci.promote.documents import Cell, Decision, Override
 from ci.promote.facts import Facts, SetRequest, gather, staged_versions
 from ci.promote.policy import Rules, Verdict, by_cell, decide, gates
 from ci.promote.version_change import RocmChange, final_of, kept_facts, new_version
-from ci.publish.buckets import buckets, distribution_store
+from ci.publish.buckets import buckets
 from ci.verbs.cells import expand, load_matrix
 from ci.verbs.stage import add_distribution_store, distribution_store_of, listed
 from core import console
@@ -25,6 +25,7 @@ from core.cli.options import DEFAULT_STORE, Common, common_from, environment
 from core.errors import CheckError, DataError, UsageError
 from core.files import made
 from core.run import group_name, records
+from core.run.locations import distribution_store
 from core.stores import Store
 from core.stores.location import open_store
 from pytorch_build.lock.versions import python_tag

@@ -15,7 +15,7 @@ from core.data import read_text
 from core.env import Interpreter, engines, require
 from core.env.installer import TORCH_TESTS, Install, locked_call, parse_lock
 from core.errors import MissingInputError, UsageError
-from core.packages.sources import source_options
+from core.packages.sources import tested_source_options
 from pytorch_build.build import container
 from pytorch_build.context import Context, add_source_options, context, mirrors_from
 from pytorch_build.lock.stored import stored_lock
@@ -24,7 +24,7 @@ from pytorch_build.test import installation, upstream_tests
 from pytorch_build.test.gpus import HIDING, Assignment, assignments
 from pytorch_build.test.shards import parse_shard
 from pytorch_build.test.torch_run import Bench, TorchTests, perform_tests
-from rocm_packaging.origin import named_source
+from rocm_packaging.origin import named_source, staged_source
 
 IMAGE = "ghcr.io/rocm/no_rocm_image_ubuntu24_04:latest"
 DEVICES = (Path("/dev/kfd"), Path("/dev/dri"))
@@ -89,11 +89,17 @@ def run(arguments: argparse.Namespace) -> None:
         other_gpu=request.other_gpu,
     )
     words = "; ".join(one.words for one in gpus)
-    options, rocm = source_options(arguments), rocm_options_from(arguments, environment())
+    options = tested_source_options(arguments)
+    rocm = rocm_options_from(arguments, environment())
     if chosen.common.dry_run:
         named = named_source(options, chosen.common, chosen.gpu_family)
-        what = f"torch from {named.words}" if named else f"the wheels of run {chosen.common.run_id}"
-        what = "what the environment holds" if arguments.no_install else what
+        what = f"the wheels of run {chosen.common.run_id}"
+        if arguments.no_install:
+            what = "what the environment holds"
+        elif options.staged:
+            what = f"{what} from {staged_source(options, chosen.common, chosen.artifact_group).words}"
+        elif named:
+            what = f"torch from {named.words}"
         console.say(f"Would test {what} on {words}.")
         return
     tested = None if arguments.no_install else installation.tested(chosen, target, options, rocm)
