@@ -122,7 +122,7 @@ def add_staged_source(group: argparse._ArgumentGroup) -> None:
     group.add_argument("--distribution-store", default="", metavar="STORE", help=about)
 
 
-def tested_source_options(arguments: argparse.Namespace) -> SourceOptions:
+def options_of_tested_source(arguments: argparse.Namespace) -> SourceOptions:
     """Turn the parsed arguments of a test into the source of what is tested."""
     options = source_options(arguments)
     if not arguments.staged and arguments.distribution_store:

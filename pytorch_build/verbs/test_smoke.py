@@ -19,7 +19,7 @@ from core.env import Interpreter, installed_version, require
 from core.env.installer import locked_call
 from core.errors import CheckError, ProcessError
 from core.junit import Document, Suite, counts
-from core.packages.sources import SourceOptions, tested_source_options
+from core.packages.sources import SourceOptions, options_of_tested_source
 from core.run import stage
 from pytorch_build.context import Context, context
 from pytorch_build.sdk import RocmOptions, add_tested_sources, rocm_options_from
@@ -60,7 +60,7 @@ def run(arguments: argparse.Namespace) -> None:
     """Install and test."""
     options = SmokeOptions(
         install=not arguments.no_install,
-        source=tested_source_options(arguments),
+        source=options_of_tested_source(arguments),
         rocm=rocm_options_from(arguments, environment()),
         allow_no_gpu=arguments.allow_no_gpu,
         other_gpu=arguments.other_gpu,

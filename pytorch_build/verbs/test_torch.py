@@ -15,7 +15,7 @@ from core.data import read_text
 from core.env import Interpreter, engines, require
 from core.env.installer import TORCH_TESTS, Install, locked_call, parse_lock
 from core.errors import MissingInputError, UsageError
-from core.packages.sources import tested_source_options
+from core.packages.sources import options_of_tested_source
 from pytorch_build.build import container
 from pytorch_build.context import Context, add_source_options, context, mirrors_from
 from pytorch_build.lock.stored import stored_lock
@@ -89,7 +89,7 @@ def run(arguments: argparse.Namespace) -> None:
         other_gpu=request.other_gpu,
     )
     words = "; ".join(one.words for one in gpus)
-    options = tested_source_options(arguments)
+    options = options_of_tested_source(arguments)
     rocm = rocm_options_from(arguments, environment())
     if chosen.common.dry_run:
         named = named_source(options, chosen.common, chosen.gpu_family)

@@ -12,7 +12,7 @@ from core.packages.sources import (
     SourceOptions,
     add_package_source,
     add_staged_source,
-    tested_source_options,
+    options_of_tested_source,
 )
 from core.run import group_name
 from rocm_packaging.origin import (
@@ -54,7 +54,7 @@ def run(arguments: argparse.Namespace) -> None:
     families = _families(common)
     targets = tested_targets(";".join(families), detect())
     extras = tuple(extra for extra in arguments.rocm_extras.split(",") if extra)
-    options = tested_source_options(arguments)
+    options = options_of_tested_source(arguments)
     source = None
     if not arguments.no_install:
         source = _source(options, common, families, targets, extras, group=arguments.artifact_group)
