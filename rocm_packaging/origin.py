@@ -194,10 +194,11 @@ def with_layout(
 
 def has_package(packages: PackageSource, version: str, name: str) -> bool:
     """Return whether a source has a package in a version."""
-    return any(_is_version(one, version) for one in packages.offers(name))
+    return any(is_version(one, version) for one in packages.offers(name))
 
 
-def _is_version(one: Offer, version: str) -> bool:
+def is_version(one: Offer, version: str) -> bool:
+    """Return whether a file is of a version, however that is written."""
     return Version(one.version) == Version(version)
 
 
@@ -240,9 +241,7 @@ def _named(
     """Choose a file of each package; all are named, so no other one can be drawn in."""
     files = []
     for name in names:
-        found = [
-            one for one in packages.offers(name) if _is_version(one, version) and fits(one, "", platform)
-        ]
+        found = [one for one in packages.offers(name) if is_version(one, version) and fits(one, "", platform)]
         if not found:
             raise packages.lacks(f"{name} {version}")
         best = min(found, key=lambda one: not one.name.endswith(".whl"))
@@ -273,7 +272,7 @@ def for_tests(
             one
             for one in packages.listed
             if layouts.is_rocm(one.distribution)
-            and _is_version(one, version)
+            and is_version(one, version)
             and fits(one, "", platform)
             and layouts.serves(one.distribution, families, targets)
         )

@@ -237,11 +237,11 @@ def staging_records(store: Store, families: Sequence[str] = ()) -> Sequence[tupl
 
 def refusals(store: Store, family: str) -> Sequence[Refusal]:
     """Read why sets of a family were not released; those that somebody removes meanwhile are left out."""
-    found: list[Refusal] = []
+    refusals_of_family: list[Refusal] = []
     for stored in store.list(f"{REFUSALS}/{family}", recursive=False):
         with suppress(MissingInputError):
-            found.append(read(store, stored.key, Refusal))
-    return found
+            refusals_of_family.append(read(store, stored.key, Refusal))
+    return refusals_of_family
 
 
 def is_unreleased(store: Store, refusal: Refusal) -> bool:

@@ -85,14 +85,16 @@ def tested(context: Context, target: env.Interpreter, options: SourceOptions, ro
     parts = (*run.parts, *_elsewhere(context, target, names, rocm, version=built_against))
     platform = context.common.outputs.platform
     required: set[str] = set()
-    for source, files_of_source in parts:
-        required.update(required_by_files(source, files_of_source, python=target, platform=platform))
+    distributions: list[str] = []
+    for source, source_files in parts:
+        required.update(required_by_files(source, source_files, python=target, platform=platform))
+        distributions += [file.distribution for file in source_files]
 
     return Tested(
         parts=parts,
         others=tuple(sorted({*required, *run.prebuilt})),
         prebuilt=run.prebuilt,
-        targets=targets_of(context, [file.distribution for _, found in parts for file in found]),
+        targets=targets_of(context, distributions),
         words=run.words,
     )
 
@@ -118,7 +120,9 @@ def _staged(context: Context, target: env.Interpreter, options: SourceOptions, r
 
     files: list[Offer] = []
     for distribution, version in versions.items():
-        wheels = [file for file in fitting if _is(file, distribution, version)]
+        wheels = [
+            file for file in fitting if file.distribution == distribution and origin.is_version(file, version)
+        ]
         if not wheels:
             raise packages.lacks(f"{distribution} {version} for Python {target.series}")
         files += wheels
@@ -140,30 +144,30 @@ def _staged(context: Context, target: env.Interpreter, options: SourceOptions, r
     )
 
 
-def _is(file: Offer, distribution: str, version: str) -> bool:
-    return file.distribution == distribution and Version(file.version) == Version(version)
-
-
 def _staged_devices(files: Sequence[Offer], versions: Mapping[str, str]) -> Sequence[Offer]:
     """Return the device packages of wheels with these versions."""
     devices: list[Offer] = []
     for file in files:
         host = layouts.device_host(file.distribution)
-        if host in versions and _is(file, file.distribution, versions[host]):
+        if host in versions and origin.is_version(file, versions[host]):
             devices.append(file)
     return devices
 
 
 def _staged_rocm(files: Sequence[Offer], version: str) -> Sequence[Offer]:
     """Return ROCm's packages of a version, with what finds their device code; none where none is staged."""
-    packages = [
-        file for file in files if layouts.is_rocm(file.distribution) and _is(file, file.distribution, version)
-    ]
-    if not packages:
-        return ()
-    # it has versions of its own
-    finders = [file for file in files if file.distribution == layouts.BOOTSTRAP and file not in packages]
-    return [*packages, *sorted(finders, key=lambda file: Version(file.version))[-1:]]
+    packages: list[Offer] = []
+    bootstraps: list[Offer] = []
+    for file in files:
+        if file.distribution == layouts.BOOTSTRAP:
+            bootstraps.append(file)
+        elif layouts.is_rocm(file.distribution) and origin.is_version(file, version):
+            packages.append(file)
+
+    if packages and bootstraps:
+        # Its version is not ROCm's: it finds the device code of every ROCm.
+        packages.append(max(bootstraps, key=lambda file: Version(file.version)))
+    return packages
 
 
 def _prebuilt(context: Context) -> tuple[str, ...]:

@@ -13,7 +13,7 @@ import pytest
 from core import process
 from core.http import served_store
 from core.stores.location import open_store
-from tests.kit.clones import Clone, printed_by
+from tests.kit.clones import TAG, Clone, printed_by
 from tests.kit.s3_servers import S3Server
 
 pytestmark = pytest.mark.nightly
@@ -94,7 +94,7 @@ class BucketRelease:
         """Put the clone's run up for testing in the bucket."""
         self.clone.run_checked("ci", "stage", *self.options, *RUN)
 
-    def test_staged(self) -> None:
+    def run_smoke_test(self) -> None:
         """Test what is up for testing."""
         self.clone.run_checked(
             "nox", "-s", "test_smoke", "--", "--torch-ref=sample", "--staged", *RUN, *self.options
@@ -119,7 +119,7 @@ class BucketRelease:
 
     def smoke_record(self) -> dict[str, Any]:
         """Return the record of the smoke test."""
-        (path,) = self.clone.path.glob("out/local-rehearsal-linux/manifests/cpu/test_smoke-sample-*.json")
+        path = self.clone.manifest(f"test_smoke-sample-{TAG}", "cpu", run="local-rehearsal")
         record: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
         return record
 
@@ -136,7 +136,7 @@ def release(clone: Clone, rclone: S3Server) -> BucketRelease:
 
 def test_releases_the_bytes_that_were_tested_as_they_were_staged(release: BucketRelease) -> None:
     release.stage()
-    release.test_staged()
+    release.run_smoke_test()
     release.promote()
 
     record = release.smoke_record()
