@@ -72,7 +72,7 @@ def test_every_documented_command_does_what_its_page_says(clone: Clone) -> None:
 
 
 def test_nox_passes_a_python_on_to_a_session_without_an_environment(clone: Clone) -> None:
-    completed = clone.nox("-s", "fetch_wheels", "-P", "2.7", "--", "--torch-ref=sample", "--dry-run")
+    completed = clone.nox("-s", "fetch_wheels", "-P", "2.7", "--", "--torch-ref=sample", "--dry-run", RUN[0])
 
     assert completed.returncode != 0
     assert "no Python 2.7" in printed_by(completed)
