@@ -35,6 +35,9 @@ KEEP_GOING = "after a failure, continue with the jobs that do not depend on it"
 DRY_RUN = "print the calls of nox instead of making them"
 VERBOSE = "print everything that tools say"
 
+# A rehearsal stages its whole run, so the run is none that a developer has put other wheels into.
+REHEARSAL_RUN = "local-rehearsal"
+
 READER_GONE = 141  # as a shell tells a program that SIGPIPE ended
 
 # The flows are imported where they run, so that `invoke --list` is fast.
@@ -266,7 +269,7 @@ def event(
         "python": "Pythons, separated by commas (default: the release matrix)",
         "rocm-layout": ROCM_LAYOUT,
         "input": INPUT,
-        "run-id": RUN_ID,
+        "run-id": f"run that the outputs belong to (default: local, of a rehearsal {REHEARSAL_RUN})",
         "store": STORE,
         "distribution-store": DISTRIBUTION_STORE,
         "jobs": JOBS,
@@ -283,7 +286,7 @@ def release(
     python: str = "",
     rocm_layout: str = "",
     input: list[str] | None = None,  # noqa: A002 - the option's name
-    run_id: str = "local",
+    run_id: str = "",
     store: str = "out",
     distribution_store: str = "",
     jobs: str = "1",
@@ -300,6 +303,8 @@ def release(
             *flow.release_options(type, families=gpu_family, torch_refs=torch_ref, pythons=python),
             *repeated("--input", input),
         ]
+        if not run_id:
+            run_id = REHEARSAL_RUN if type == "rehearsal" else "local"
         target = Target(
             run_id=run_id,
             store=store,

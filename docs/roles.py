@@ -53,6 +53,7 @@ class Role(Model):
     once: tuple[str, ...] = ()
     never: tuple[str, ...] = ()
     shares: Mapping[str, str] = Field(default_factory=dict)
+    shared: tuple[str, ...] = ()
 
 
 class Roles(Model):

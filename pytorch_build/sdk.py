@@ -16,7 +16,13 @@ from core import process
 from core.data import read_toml
 from core.env import Interpreter, interpreter, require
 from core.errors import MissingInputError, ProcessError, RocmError
-from core.packages.sources import PackageSource, SourceOptions, add_package_source, source_options
+from core.packages.sources import (
+    PackageSource,
+    SourceOptions,
+    add_package_source,
+    add_staged_source,
+    source_options,
+)
 from rocm_packaging import origin
 from rocm_packaging.packages.layouts import sdk_target
 
@@ -64,7 +70,8 @@ def add_rocm_options(parser: argparse.ArgumentParser, *, alone: bool = True) -> 
 
 def add_tested_sources(parser: argparse.ArgumentParser) -> None:
     """Declare where tests take torch from, and a ROCm that is not part of the run."""
-    add_package_source(parser, "where torch comes from (default: the run's outputs)", "")
+    sources = add_package_source(parser, "where torch comes from (default: the run's outputs)", "")
+    add_staged_source(sources)
     what = "exact version (default: the newest)"
     parser.add_argument("--torch-version", dest="version", default="", metavar="V", help=what)
     parser.add_argument("--no-install", action="store_true", help="test what is already installed")

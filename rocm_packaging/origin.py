@@ -18,11 +18,13 @@ from core.cli.options import DEFAULT_STORE, Common, environment, placed
 from core.data import Dated, Model, data_file
 from core.errors import MissingInputError, RocmError, UsageError, nearest
 from core.http import without_secret
-from core.packages import Offer, RunGroup, find_group, fits
+from core.packages import Offer, RunGroup, StagedGroup, find_group, fits
 from core.packages.resolution import SdistRequires, choose, pinned_call
 from core.packages.sources import PackageSource, SourceOptions, below
 from core.parallel import each
 from core.run import Platform, group_name
+from core.run.locations import distribution_store, run_buckets
+from core.stores.location import open_store
 from rocm_packaging.packages import layouts, versions
 
 if TYPE_CHECKING:
@@ -131,6 +133,13 @@ def named_source(options: SourceOptions, common: Common, family: str) -> Package
     )
 
 
+def staged_source(options: SourceOptions, common: Common, artifact_group: str) -> PackageSource:
+    """Return what is up for testing of an artifact group, in the store that distributes its releases."""
+    place = distribution_store(run_buckets(), common.release_type, options.distribution_store)
+    store = open_store(place, root=common.root)
+    return PackageSource(staged=StagedGroup(store=store, name=artifact_group))
+
+
 def own_run(common: Common, artifact_group: str) -> PackageSource:
     """Return the stage's own run as a source."""
     store = common.open_for_reading()
@@ -185,10 +194,11 @@ def with_layout(
 
 def has_package(packages: PackageSource, version: str, name: str) -> bool:
     """Return whether a source has a package in a version."""
-    return any(_is_version(one, version) for one in packages.offers(name))
+    return any(is_version(one, version) for one in packages.offers(name))
 
 
-def _is_version(one: Offer, version: str) -> bool:
+def is_version(one: Offer, version: str) -> bool:
+    """Return whether a file is of a version, however that is written."""
     return Version(one.version) == Version(version)
 
 
@@ -231,9 +241,7 @@ def _named(
     """Choose a file of each package; all are named, so no other one can be drawn in."""
     files = []
     for name in names:
-        found = [
-            one for one in packages.offers(name) if _is_version(one, version) and fits(one, "", platform)
-        ]
+        found = [one for one in packages.offers(name) if is_version(one, version) and fits(one, "", platform)]
         if not found:
             raise packages.lacks(f"{name} {version}")
         best = min(found, key=lambda one: not one.name.endswith(".whl"))
@@ -251,7 +259,7 @@ def for_tests(
     python: Interpreter,
     platform: Platform,
 ) -> RocmSource:
-    """Choose the files that are tested: of a run all there are of a version, else ``rocm`` with extras.
+    """Choose the files that are tested: of a run and of staging all of a version, else ``rocm`` with extras.
 
     Unsplit extras are those of the first family. Device packages, of split ones, are named themselves, as
     the extra of a single target is missing in upstream's ``rocm``.
@@ -259,12 +267,13 @@ def for_tests(
     versions.parse(version)
     libraries = "libraries" in extras
     source = with_layout(packages, version, ";".join(families), targets if libraries else ())
-    if packages.group:
+    if packages.group or packages.staged:
         files = (
             one
             for one in packages.listed
             if layouts.is_rocm(one.distribution)
-            and _is_version(one, version)
+            and is_version(one, version)
+            and fits(one, "", platform)
             and layouts.serves(one.distribution, families, targets)
         )
         return replace(source, files=tuple(files))

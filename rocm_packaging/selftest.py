@@ -81,6 +81,8 @@ def run_tests(request: TestRequest) -> None:
         "backend": request.backend,
         "installed": source is not None,
     }
+    if source is not None and source.packages.staged is not None:
+        inputs["source"] = source.origin
     run = stage.Stage(
         name="test_rocm",
         # an address may serve something else each time, and an environment may have been changed by hand

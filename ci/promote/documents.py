@@ -2,25 +2,28 @@
 
 import hashlib
 from collections.abc import Collection, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Literal
 
 from pydantic import Field
 
 from ci.publish.index import Indexed, Records, write_index
-from core import parallel
+from ci.publish.index.pages import Notice
+from core import console, parallel
 from core.data import AnyModel, Model, parse_json
-from core.errors import StoreError
-from core.run import Platform, key_name
+from core.errors import MissingInputError, StoreError
+from core.run import Platform, key_name, locations
 from core.run.records import FileRecord
 from core.stores import Store
 
-STAGING = "v2-staging"
+STAGING = locations.STAGING
 RELEASE = "v2"
 AREAS = (RELEASE, STAGING)
 MANIFESTS = "manifests"
 DECISIONS = f"{MANIFESTS}/decisions"
 INTENTS = f"{MANIFESTS}/promoting"
+REFUSALS = f"{MANIFESTS}/refused"
 Rule = Literal["tests", "bypass", "override"]
 Digest = Field(pattern=r"^[0-9a-f]{64}$")
 
@@ -159,6 +162,34 @@ class Decision(Model):
         return sorted({one.family for one in self.files})
 
 
+class Refusal(Model):
+    """Why a set was not released when it was last to be, for one of its families and platforms."""
+
+    schema_version: Literal[1] = 1
+    set_name: str
+    family: str
+    platform: Platform
+    refused: str
+    by: str
+    reasons: tuple[str, ...]
+    staged_keys: tuple[str, ...]
+
+    @property
+    def key(self) -> str:
+        """Key of the document, which the next refusal replaces."""
+        return f"{REFUSALS}/{self.family}/{self.set_name}-{self.platform}.json"
+
+    @property
+    def notice(self) -> Notice:
+        """What the page of staging says of it."""
+        reasons = console.counted(len(self.reasons), "reason")
+        return Notice(
+            heading=f"Not released: {self.set_name} for {self.platform}",
+            text=f"{self.by} was refused its promotion at {self.refused}, for {reasons}:",
+            lines=self.reasons,
+        )
+
+
 class ReleaseRecord(Model):
     """What the release index of a family lists of a promoted set."""
 
@@ -204,6 +235,39 @@ def staging_records(store: Store, families: Sequence[str] = ()) -> Sequence[tupl
     ]
 
 
+def refusals(store: Store, family: str) -> Sequence[Refusal]:
+    """Read why sets of a family were not released; those that somebody removes meanwhile are left out."""
+    refusals_of_family: list[Refusal] = []
+    for stored in store.list(f"{REFUSALS}/{family}", recursive=False):
+        with suppress(MissingInputError):
+            refusals_of_family.append(read(store, stored.key, Refusal))
+    return refusals_of_family
+
+
+def is_unreleased(store: Store, refusal: Refusal) -> bool:
+    """Return whether something of a refused set is up for testing that was not released since."""
+    staged = {stored.key for stored in store.list(folder(STAGING, refusal.family), recursive=False)}
+    released = {stored.key for stored in store.list(folder(RELEASE, refusal.family), recursive=False)}
+    return any(
+        key in staged and key.replace(STAGING, RELEASE, 1) not in released for key in refusal.staged_keys
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class StagedWheels(Records):
+    """What was staged of a family, and which sets of it were not released."""
+
+    family: str
+
+    def notices(self) -> Sequence[Notice]:
+        """Tell why each set was not released that is still up for testing."""
+        return [
+            refusal.notice
+            for refusal in refusals(self.store, self.family)
+            if is_unreleased(self.store, refusal)
+        ]
+
+
 def document(key: str, content: bytes) -> Document:
     """Name a document by its key and digest."""
     return Document(key=key, sha256=hashlib.sha256(content).hexdigest())
@@ -216,6 +280,8 @@ def write_pages(store: Store, area: str, family: str, *, expected: Collection[st
     """
     where = folder(area, family)
     source = Records(store=store, prefix=manifests(area, family))
+    if area == STAGING:
+        source = StagedWheels(store=store, prefix=manifests(area, family), family=family)
     # what names files may outlive them
     indexed = write_index(store, where, source, title=where, strict=False)
     unlisted = [f"{one.stored.key}: {one.why}" for one in indexed.held if one.stored.key in expected]

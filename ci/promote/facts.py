@@ -43,6 +43,11 @@ class Reason:
     message: str
     overridable: bool = False
 
+    @property
+    def in_words(self) -> str:
+        """The reason with the part of the set that it is about."""
+        return f"{self.cell}: {self.message}" if str(self.cell) else self.message
+
 
 @dataclass(frozen=True, kw_only=True)
 class Facts:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 from packaging.utils import canonicalize_name
 
@@ -22,9 +22,11 @@ from core.stores import Outcome, Store
 from core.wheel import parse_wheel_name
 from core.wheel.distributions import SIDECAR
 from pytorch_build.lock.source_lock import SourceLock
-from pytorch_build.refs.torch_refs import DISTRIBUTIONS, TorchRef
 from pytorch_build.test.reports import changed_report, incomplete
 from rocm_packaging.packages.layouts import is_rocm
+
+if TYPE_CHECKING:
+    from pytorch_build.refs.torch_refs import TorchRef
 
 Kind = Literal["all", "rocm", "pytorch"]
 _TRIES = 5
@@ -111,7 +113,6 @@ def lock_of(locks: Sequence[Lock], torch_ref: str) -> Lock | None:
 
 def _lock(key: str, content: bytes, family: str, refs: Mapping[str, TorchRef]) -> Lock:
     lock = parse_json(content.decode(), SourceLock, where=key)
-    kind: Literal["rocm", "cpu"] = "cpu" if family == CPU else "rocm"
     of_ref = refs[lock.torch_ref].components if lock.torch_ref in refs else lock.projects
     built = {name: one for name, one in lock.projects.items() if not one.prebuilt and name in of_ref}
     return Lock(
@@ -120,9 +121,7 @@ def _lock(key: str, content: bytes, family: str, refs: Mapping[str, TorchRef]) -
         release_type=lock.release_type,
         rocm_version="" if family == CPU else lock.rocm_version,
         commits={name: one.commit for name, one in built.items()},
-        promised={
-            DISTRIBUTIONS[name]: version for name, one in built.items() if (version := one.versions.get(kind))
-        },
+        promised=dict(lock.wheel_versions(built, gpu=family != CPU)),
     )
 
 

@@ -1,4 +1,4 @@
-"""Who writes run outputs, and where wheels are distributed from. Where runs lie: `core.run.locations`."""
+"""Who writes run outputs. Where runs lie and wheels are distributed from: `core.run.locations`."""
 
 from collections.abc import Collection, Mapping
 from typing import Annotated, Literal
@@ -7,8 +7,16 @@ from pydantic import AfterValidator
 
 from core.cli.options import RELEASE_TYPES
 from core.data import Model, data_file
-from core.errors import UsageError, nearest
-from core.run.locations import BUCKETS_FILE, Origin, RunBucket, RunBuckets, is_own, location
+from core.errors import nearest
+from core.run.locations import (
+    BUCKETS_FILE,
+    Distribution,
+    Origin,
+    RunBucket,
+    RunBuckets,
+    is_own,
+    location,
+)
 from core.run.plan import Upload
 
 
@@ -28,14 +36,6 @@ class ReleaseType(RunBucket, extra="forbid"):
     role: str = ""
     external_role: str = ""
     pages: Literal["client", "server"] = "client"
-
-
-class Distribution(Model):
-    """Where wheels of a release type are distributed from: a bucket or a folder; `samples`: the sample's."""
-
-    bucket: str = ""
-    folder: str = ""
-    samples: bool = False
 
 
 class Products(Model):
@@ -63,7 +63,7 @@ class Buckets(RunBuckets, extra="forbid"):
     release_types: Mapping[ReleaseName, ReleaseType]
     maintenance: Maintenance
     products: Products
-    distributions: dict[ReleaseName, Distribution]
+    distributions: Mapping[ReleaseName, Distribution]
 
 
 buckets = data_file(BUCKETS_FILE, Buckets)
@@ -91,27 +91,3 @@ def server_writes_pages(data: Buckets, store: str) -> bool:
 def takes_samples(data: Buckets, release_type: str) -> bool:
     """Whether wheels of the sample are released so, and no others."""
     return release_type in data.distributions and data.distributions[release_type].samples
-
-
-def distribution_store(data: Buckets, release_type: str, named: str = "") -> str:
-    """Return the store that releases of a type are distributed from: ``s3://{bucket}``, a folder, or `named`.
-
-    A bucket that the data has for another release type, or for runs, is refused.
-    """
-    chosen = data.distributions.get(release_type)
-    taken = {one.bucket for one in data.distributions.values() if one != chosen}
-    taken |= {name for one in data.release_types.values() for name in (one.bucket, one.external_bucket)}
-    if named.startswith("s3://") and named.split("/")[2] in taken:
-        raise UsageError(
-            f"{named} is the bucket of another release type, or of runs: no place for type {release_type}.",
-            hint="Correct --release-type or --distribution-store.",
-        )
-    if named:
-        return named
-    if chosen is None:
-        raise UsageError(
-            f"Wheels of release type {release_type!r} are not distributed.",
-            hint=f"Give --release-type ({', '.join(data.distributions)}), or a store with "
-            "--distribution-store.",
-        )
-    return chosen.folder or f"s3://{chosen.bucket}"

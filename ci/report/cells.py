@@ -101,6 +101,12 @@ def _run(record: Record, missing: str) -> StageRun:
     )
 
 
+def _is_of_own_tree(record: Record) -> bool:
+    """Return whether a step worked on a developer's tree; the source of a test is in words."""
+    source = record.inputs.get("source")
+    return isinstance(source, dict) and "tree" in source
+
+
 def cells_of(facts: RunFacts, wheels: Sequence[Wheel], failing: Mapping[CellName, str]) -> tuple[Cell, ...]:
     """Return the matrix; `failing`: why tests of cells did not pass."""
     runs = runs_of(facts)
@@ -112,7 +118,7 @@ def cells_of(facts: RunFacts, wheels: Sequence[Wheel], failing: Mapping[CellName
         seen[name.torch_ref] |= {run.stage for run in found if run.state == "ok"}
     every = (record for group in facts.groups for _, record in group.records)
     # a run of changed trees makes these, whatever a lock has
-    own = facts.run_id != LOCAL_RUN and any("tree" in (one.inputs.get("source") or {}) for one in every)
+    own = facts.run_id != LOCAL_RUN and any(map(_is_of_own_tree, every))
     cells, groups = [], {group.name: group for group in facts.groups}
     for name in sorted((one for one in runs if one.torch_ref), key=lambda one: natural(str(one))):
         found = runs[name]

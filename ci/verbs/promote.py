@@ -9,21 +9,22 @@ from collections import Counter
 from collections.abc import Mapping
 
 from ci.plan.data import runners
-from ci.promote import documents, promotion
+from ci.promote import documents, promotion, refusals
 from ci.promote.candidates import promised, renamed, rewritten
 from ci.promote.documents import Cell, Decision, Override
 from ci.promote.facts import Facts, SetRequest, gather, staged_versions
 from ci.promote.policy import Rules, Verdict, by_cell, decide, gates
 from ci.promote.version_change import RocmChange, final_of, kept_facts, new_version
-from ci.publish.buckets import buckets, distribution_store
+from ci.publish.buckets import buckets
 from ci.verbs.cells import expand, load_matrix
 from ci.verbs.stage import add_distribution_store, distribution_store_of, listed
 from core import console
 from core.cli.options import DEFAULT_STORE, Common, common_from, environment
 from core.cli.sessions import this_again
-from core.errors import CheckError, DataError, UsageError
+from core.errors import CheckError, DataError, FatalError, UsageError
 from core.files import made
 from core.run import group_name, records
+from core.run.locations import distribution_store
 from core.stores import Store
 from core.stores.location import open_store
 from pytorch_build.lock.versions import python_tag
@@ -81,6 +82,10 @@ def run(arguments: argparse.Namespace) -> None:
     rules = Rules(runners=runners(), gates=gates(), release_type=common.release_type)
     verdict = decide(facts, rules, override)
     _show(facts, verdict)
+    by = arguments.by or _actor(environment())
+    # a candidate is staged in another type's bucket, which a release does not write to
+    if not verdict.promote and change is None and not common.dry_run:
+        _record_refusal(bucket, facts, verdict, by)
     _require(facts, verdict)
     staged = promotion.promoted_files(facts)
     files = renamed(staged, change) if change else staged
@@ -94,7 +99,7 @@ def run(arguments: argparse.Namespace) -> None:
         gpu_targets=change.targets if change else (),
         left_out=left_out,
         decided=records.now(),
-        by=arguments.by or _actor(environment()),
+        by=by,
         staging=facts.staging,
         rulings=verdict.rulings,
         override=verdict.override,
@@ -113,7 +118,17 @@ def run(arguments: argparse.Namespace) -> None:
         scratch = made(common.cache / "promotion" / decision.identity)
         files, origin = rewritten(source, staged, change, scratch, promised(facts, change))
         decision = decision.model_copy(update={"files": files})
-    _show_done(bucket, *promotion.carry_out(bucket, decision, origin, now=records.now, jobs=arguments.jobs))
+    promoted, new_files = promotion.carry_out(bucket, decision, origin, now=records.now, jobs=arguments.jobs)
+    refusals.update_pages(bucket, promoted.families)
+    _show_done(bucket, promoted, new_files)
+
+
+def _record_refusal(bucket: Store, facts: Facts, verdict: Verdict, by: str) -> None:
+    """Write a refusal down; whoever promotes learns its reasons, even where that fails."""
+    try:
+        refusals.record_refusal(bucket, facts, verdict.reasons, by=by, refused=records.now())
+    except FatalError as problem:
+        console.warn(f"The pages of staging do not say that it is refused: {problem}")
 
 
 def _change(arguments: argparse.Namespace, common: Common) -> RocmChange | None:

@@ -11,11 +11,12 @@ from datetime import UTC, datetime
 
 from ci.cleanup.plan import Rules, carry_out, planned, require_modest, retention
 from ci.cleanup.stores import list_stores
-from ci.publish.buckets import Buckets, buckets, distribution_store
+from ci.publish.buckets import Buckets, buckets
 from core import console
 from core.cli.options import add_store_names, common_from
 from core.errors import MissingInputError, UsageError
 from core.modes import declared_options, refuse_options
+from core.run.locations import distribution_store
 from core.stores.location import open_store
 
 

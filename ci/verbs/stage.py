@@ -7,11 +7,12 @@ import argparse
 
 from ci.promote import documents
 from ci.promote.runs import chosen_files, planned_record, read_group, read_locks, require_samples, stage_group
-from ci.publish.buckets import buckets, distribution_store, takes_samples
+from ci.publish.buckets import buckets, takes_samples
 from ci.publish.upload import show
 from core import console
 from core.cli.options import Common, add_group, common_from
 from core.run import artifact_groups
+from core.run.locations import distribution_store
 from core.stores import Store
 from core.stores.location import open_store
 from pytorch_build.refs.torch_refs import load_refs

@@ -17,6 +17,7 @@ from core.errors import MissingInputError, StoreError, UsageError, WheelError
 from core.families import CPU, group_families
 from core.http import Link, has_secret, links, open_url, reachable, remote_file, without_secret
 from core.run import Platform, RunOutputs, artifact_groups, records
+from core.run.locations import STAGING
 from core.stores import Store
 from core.stores.location import open_store
 from core.wheel import distributions, parse_name, parse_wheel_name
@@ -53,8 +54,43 @@ class RunGroup:
 
 
 @dataclass(frozen=True, kw_only=True)
+class StagedGroup:
+    """The wheels of an artifact group that a distribution store has up for testing."""
+
+    store: Store
+    name: str
+
+    @property
+    def prefix(self) -> str:
+        """Key prefix of the wheels."""
+        return f"{STAGING}/{self.name}"
+
+    @property
+    def page_key(self) -> str:
+        """Key of the flat page, for ``pip --find-links``."""
+        return f"{self.prefix}/index.html"
+
+    @property
+    def where(self) -> str:
+        """The place, as messages show it."""
+        return f"{self.store.url}/{self.prefix}"
+
+    def offers(self) -> tuple[Offer, ...]:
+        """List the files that the flat page links to, each with its key; no page is an error."""
+        if self.store.find(self.page_key) is None:
+            raise MissingInputError(
+                f"Nothing is staged in {self.where}.",
+                hint="Stage the run first: nox -s stage (same --run-id, --store and --release-type).",
+            )
+        page = self.store.read(self.page_key).decode()
+        return tuple(
+            replace(offer, key=f"{self.prefix}/{offer.name}") for offer in offers_of_page(page, self.page_key)
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
 class Offer:
-    """A wheel or sdist that a source offers: by its address or path, or in a run by its key.
+    """A wheel or sdist that a source offers: by its address or path, or in a store by its key.
 
     What a page does not say is "" or 0; one that is `yanked` (PEP 592) is taken only by its exact version.
     """

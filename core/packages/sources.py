@@ -1,4 +1,4 @@
-"""Where packages come from: a run, indexes, flat pages, folders; the options that say so.
+"""Where packages come from: a run, staging, indexes, flat pages, folders; the options that say so.
 
 Only names of ours are taken from a source. An installer that is handed its address installs files by digest
 and nothing else, so that no other package of those names can win.
@@ -27,6 +27,7 @@ from core.http import Answer, RemoteFiles, fetch, has_secret, links, served_stor
 from core.packages import (
     Offer,
     RunGroup,
+    StagedGroup,
     fits,
     offered,
     offers_named,
@@ -53,10 +54,14 @@ _INDEX, _LINKS, _VERSION, _NO_INSTALL = (
 class SourceOptions:
     """Where packages come from, as a command line says it; options begin with `prefix`: ``--``, ``--rocm-``.
 
+    With `staged` they are those of the run that `distribution_store` has up for testing ("" for the release
+    type's store).
     With `no_install` they are installed already, in the Python that the environment is made from.
     """
 
     version: str = ""
+    staged: bool = False
+    distribution_store: str = ""
     run_id: str = ""
     store: str = ""
     artifact_group: str = ""
@@ -109,6 +114,33 @@ def add_package_source(
     return group
 
 
+def add_staged_source(group: argparse._ArgumentGroup) -> None:
+    """Declare ``--staged``, by which a test takes what users will get from where it is up for testing."""
+    about = "the run's wheels as `stage` has put them up for testing"
+    group.add_argument("--staged", action="store_true", help=about)
+    about = "where --staged takes them from: a folder or s3://bucket (default: the release type's bucket)"
+    group.add_argument("--distribution-store", default="", metavar="STORE", help=about)
+
+
+def options_of_tested_source(arguments: argparse.Namespace) -> SourceOptions:
+    """Turn the parsed arguments of a test into the source of what is tested."""
+    options = source_options(arguments)
+    if not arguments.staged and arguments.distribution_store:
+        raise UsageError(
+            "--distribution-store says where staged wheels lie, and this test takes others.",
+            hint="Give --staged, too, or leave it out.",
+        )
+    if not arguments.staged:
+        return options
+
+    if options.named or arguments.no_install:
+        raise UsageError(
+            "--staged takes the run's staged wheels, and another option names other packages.",
+            hint="Leave --staged out, or --no-install and what names a source (--find-links, --index-url).",
+        )
+    return replace(options, staged=True, distribution_store=arguments.distribution_store)
+
+
 def source_options(
     arguments: argparse.Namespace, prefix: str = "", env: Mapping[str, str] = MappingProxyType({})
 ) -> SourceOptions:
@@ -121,10 +153,13 @@ def source_options(
     def given(name: str) -> str:
         return str(getattr(arguments, f"{key}{name}", "") or "")
 
-    own_run = ("run_id", "store", "artifact_group") if prefix else ()
+    # without a prefix these are the stage's own run
+    other_run = bool(prefix)
     found = SourceOptions(
         version=given("version") or env.get(_VERSION, ""),
-        **{name: given(name) for name in own_run},
+        run_id=given("run_id") if other_run else "",
+        store=given("store") if other_run else "",
+        artifact_group=given("artifact_group") if other_run else "",
         index_name=given("index_name"),
         index_urls=tuple(filter(None, getattr(arguments, f"{key}index_url"))),
         index_subdir=given("index_subdir").strip("/"),
@@ -159,12 +194,13 @@ def below(url: str, folder: str) -> str:
 
 @dataclass(frozen=True, kw_only=True)
 class PackageSource:
-    """Where packages come from: a run's group, indexes, folders and pages, or an interpreter that has them.
+    """Where packages come from: a run's group or a staged one, indexes, folders, pages, or an interpreter.
 
     `prefix` is how the options begin that name it: ``--``, or ``--rocm-``.
     """
 
     group: RunGroup | None = None
+    staged: StagedGroup | None = None
     index_urls: tuple[str, ...] = ()
     find_links: tuple[str, ...] = ()
     installed: Path | None = None
@@ -180,6 +216,8 @@ class PackageSource:
         run = (f"run {self.group.outputs.run_id} ({self.group.where})",) if self.group else ()
         if self.installed:
             return f"what {self.installed} has installed"
+        if self.staged:
+            return f"staging ({self.staged.where})"
         return ", ".join((*run, *map(without_secret, (*self.index_urls, *self.find_links))))
 
     @property
@@ -199,7 +237,11 @@ class PackageSource:
     @functools.cached_property
     def listed(self) -> tuple[Offer, ...]:
         """What the run, the flat pages and the folders offer of our names."""
-        own = offered(self.group) if self.group else ()
+        own: tuple[Offer, ...] = ()
+        if self.group:
+            own = offered(self.group)
+        elif self.staged:
+            own = self.staged.offers()
         return (*own, *(one for link in self.find_links for one in self._linked(link)))
 
     def offers(self, name: str) -> tuple[Offer, ...]:
@@ -216,6 +258,9 @@ class PackageSource:
 
     def lacks(self, what: str) -> MissingInputError:
         """Return the error that the source, which answers, lacks something."""
+        if self.staged:
+            hint = "Stage it first: nox -s stage (same --run-id, --store and --release-type)."
+            return MissingInputError(f"There is no {what} in {self.words}.", hint=hint)
         of = self.prefix
         ways = f"{of}find-links URL|DIR, {of}index-url URL, or a run ({of}run-id ID)"
         first = {why: page for page, why in sorted(self._strange.items(), reverse=True)}
@@ -225,8 +270,8 @@ class PackageSource:
 
     def requires(self, one: Offer) -> tuple[str, ...]:
         """Read what a wheel requires; an sdist decides that where it is installed."""
-        if self.group and one.key:
-            return required_by(self.group.store, one)
+        if self._store and one.key:
+            return required_by(self._store, one)
         if not one.name.endswith(".whl"):
             return ()
         remote = "://" in one.url
@@ -244,8 +289,8 @@ class PackageSource:
 
     def fetch(self, one: Offer, folder: Path) -> Path:
         """Bring a sealed file here: one of a folder where it lies, any other one into `folder`."""
-        if self.group and one.key:
-            return self.group.store.fetch(one.key, folder)
+        if self._store and one.key:
+            return self._store.fetch(one.key, folder)
         if "://" not in one.url:
             return Path(one.url)
         http.download(one.url, folder / one.name, sha256=one.sha256)
@@ -257,18 +302,30 @@ class PackageSource:
 
         Pages of a run are read over HTTP where everybody may read its files, else through the store with
         this process's rights. The local run's page is made of its records. `wait` is how many seconds the
-        run's page has to list what its records promise; None if it need not be written yet.
+        run's page has to list what its records promise; None if it need not be written yet. The page of
+        staging is the one that users will read.
         """
         own = [one for one in wanted if one.key]
         secret = [one for one in wanted if has_secret(one.url)]
         with ExitStack() as stack:
-            pages = [stack.enter_context(_run_page(self.group, own, wait))] if self.group and own else []
+            pages: list[str] = []
+            if self.group and own:
+                pages.append(stack.enter_context(_run_page(self.group, own, wait)))
+            elif self.staged and own:
+                pages.append(stack.enter_context(_staged_page(self.staged)))
             if secret:
                 remote = RemoteFiles({one.name: one.url for one in secret}, cert=configured().cert)
                 page = flat_page(secret)
                 pages.append(f"{stack.enter_context(served_store(remote, {'index.html': page}))}/index.html")
             direct = self.direct
             yield replace(direct, find_links=(*pages, *direct.find_links))
+
+    @property
+    def _store(self) -> Store | None:
+        """The store that has the files with keys."""
+        if self.staged:
+            return self.staged.store
+        return self.group.store if self.group else None
 
     def _linked(self, link: str) -> Iterator[Offer]:
         if link.startswith(("http://", "https://")):
@@ -360,6 +417,13 @@ def _run_page(group: RunGroup, offers: Sequence[Offer], wait: float | None) -> I
             named=lambda one: one.replace(base, group.store.url),
         )
         yield url
+
+
+@contextmanager
+def _staged_page(staged: StagedGroup) -> Iterator[str]:
+    """Yield the address of the flat page as it is staged, which users' installers read."""
+    with store_address(staged.store, staged.page_key, {}) as base:
+        yield f"{base}/{quote(staged.page_key)}"
 
 
 def flat_page(offers: Sequence[Offer]) -> bytes:

@@ -1,7 +1,7 @@
-"""Where the runs of CI lie: which bucket, which folder of it, by repository, fork and release type.
+"""Where the runs of CI lie, by repository, fork and release type; where wheels are distributed from.
 
-Every stage may read such a run, so core knows this much of CI: its part of `ci/buckets.toml`; who may write
-where, and what is handed out from where, is `ci.publish.buckets`'s.
+Every step may read such a run, and tests read what a release has staged, so core knows this much of CI: its
+part of `ci/buckets.toml`. Who may write where is `ci.publish.buckets`'s.
 """
 
 import re
@@ -12,6 +12,7 @@ from pathlib import Path
 from core.data import Model, data_file, json_object, read_text
 from core.errors import UsageError, nearest
 
+STAGING = "v2-staging"  # the folder of a distribution store whose wheels are up for testing
 BUCKETS_FILE = Path(__file__).resolve().parents[2] / "ci" / "buckets.toml"
 REPOSITORY = re.compile(r"[A-Za-z0-9-]+/[A-Za-z0-9._-]+")
 
@@ -21,6 +22,14 @@ class RunBucket(Model, extra="ignore"):
 
     bucket: str
     external_bucket: str = ""
+
+
+class Distribution(Model):
+    """Where wheels of a release type are distributed from: a bucket or a folder; `samples`: the sample's."""
+
+    bucket: str = ""
+    folder: str = ""
+    samples: bool = False
 
 
 class CompilerCaches(Model, extra="ignore"):
@@ -34,10 +43,14 @@ class CompilerCaches(Model, extra="ignore"):
 
 
 class RunBuckets(Model, extra="ignore"):
-    """What `ci/buckets.toml` says of runs; `repository` is the main one, ``{owner}/{name}``."""
+    """What `ci/buckets.toml` says of runs and of what is distributed of them.
+
+    `repository` is the main one, ``{owner}/{name}``.
+    """
 
     repository: str
     release_types: Mapping[str, RunBucket]
+    distributions: Mapping[str, Distribution]
     compiler_caches: CompilerCaches | None = None
 
 
@@ -80,6 +93,32 @@ def location(data: RunBuckets, origin: Origin, release_type: str) -> Location:
         return Location(store=f"s3://{chosen.bucket}", external_repo="")
     folder = f"{origin.repository.replace('/', '-')}/"
     return Location(store=f"s3://{chosen.external_bucket}", external_repo=folder)
+
+
+def distribution_store(data: RunBuckets, release_type: str, named: str = "") -> str:
+    """Return the store that releases of a type are distributed from: ``s3://{bucket}``, a folder, or `named`.
+
+    A bucket that the data has for another release type, or for runs, is refused.
+    """
+    distribution = data.distributions.get(release_type)
+    taken_buckets = {other.bucket for other in data.distributions.values() if other != distribution}
+    for run_bucket in data.release_types.values():
+        taken_buckets |= {run_bucket.bucket, run_bucket.external_bucket}
+
+    if named.startswith("s3://") and named.split("/")[2] in taken_buckets:
+        raise UsageError(
+            f"{named} is the bucket of another release type, or of runs: no place for type {release_type}.",
+            hint="Correct --release-type or --distribution-store.",
+        )
+    if named:
+        return named
+    if distribution is None:
+        raise UsageError(
+            f"Wheels of release type {release_type!r} are not distributed.",
+            hint=f"Give --release-type ({', '.join(data.distributions)}), or a store with "
+            "--distribution-store.",
+        )
+    return distribution.folder or f"s3://{distribution.bucket}"
 
 
 def origin_from(env: Mapping[str, str], data: RunBuckets) -> Origin:

@@ -6,6 +6,7 @@ CI it passes between jobs as one line, with its digest.
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
 from typing import Literal, Self
 
 from pydantic import Field, field_validator, model_validator
@@ -13,7 +14,7 @@ from pydantic import Field, field_validator, model_validator
 from core import files
 from core.data import Document, Model, compact, parse_json
 from core.errors import DataError, SourceError, nearest
-from pytorch_build.refs.torch_refs import PROJECTS
+from pytorch_build.refs.torch_refs import DISTRIBUTIONS, PROJECTS
 from pytorch_build.sources.git import is_commit
 
 Kind = Literal["rocm", "cpu"]
@@ -94,6 +95,16 @@ class SourceLock(Document):
                 hint="Run `nox -s resolve -- --rocm-version …` again.",
             )
         return locked.versions[kind]
+
+    def wheel_versions(self, components: Iterable[str], *, gpu: bool) -> Mapping[str, str]:
+        """Return what is built of these components: each distribution, and the version of its wheels."""
+        kind: Kind = "rocm" if gpu else "cpu"
+        versions: dict[str, str] = {}
+        for component in components:
+            locked = self.projects.get(component)
+            if locked is not None and not locked.prebuilt and kind in locked.versions:
+                versions[DISTRIBUTIONS[component]] = locked.versions[kind]
+        return versions
 
     def compact(self) -> str:
         """Write the lock and its digest as one line, for a job output or an environment variable."""

@@ -1,4 +1,4 @@
-"""What is tested, and how it is installed: a run's recorded files, or a torch of another source.
+"""What is tested, and how it is installed: a run's recorded or staged files, or a torch of another source.
 
 Our packages come from their source alone, others' from the user's own indexes alone; all by digest. Device
 code may lie in packages of its own: those of the tested gfx targets are installed, or missed with an error.
@@ -12,10 +12,12 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from packaging.version import Version
+
 from core import console, env, files
 from core.errors import CheckError, MissingInputError
 from core.families import detect
-from core.packages import Offer, offer_of
+from core.packages import Offer, fits, offer_of
 from core.packages.resolution import choose, others_question, pinned_call, required_by_files, resolve_others
 from core.parallel import each
 from core.run import records
@@ -29,6 +31,7 @@ if TYPE_CHECKING:
     from core.env.installer import Install
     from core.packages.sources import PackageSource, SourceOptions
     from pytorch_build.context import Context
+    from pytorch_build.lock.source_lock import SourceLock
     from pytorch_build.test.gpus import Assignment
 
 # distributions whose device code may lie in packages of its own, and the names of these
@@ -66,33 +69,117 @@ class Tested:
 
 
 def tested(context: Context, target: env.Interpreter, options: SourceOptions, rocm: RocmOptions) -> Tested:
-    """Find what is tested: from the sources that are named, else from the run."""
+    """Find what is tested: from the sources that are named, else from the run, which may have staged it."""
     packages = origin.named_source(options, context.common, context.gpu_family)
     if packages is not None:
         return _named(context, target, packages, options.version)
-    run = installed(context, target)
-    names = [one.distribution for one in run.files]
-    parts = (*run.parts, *_elsewhere(context, target, names, rocm))
+
+    if options.staged:
+        run = _staged(context, target, options, rocm)
+        built_against = _locked(context).rocm_version
+    else:
+        run = installed(context, target)
+        built_against = _built_against(context)
+
+    names = [file.distribution for file in run.files]
+    parts = (*run.parts, *_elsewhere(context, target, names, rocm, version=built_against))
     platform = context.common.outputs.platform
-    required = {
-        line
-        for source, found in parts
-        for line in required_by_files(source, found, python=target, platform=platform)
-    }
+    required: set[str] = set()
+    distributions: list[str] = []
+    for source, source_files in parts:
+        required.update(required_by_files(source, source_files, python=target, platform=platform))
+        distributions += [file.distribution for file in source_files]
+
     return Tested(
         parts=parts,
         others=tuple(sorted({*required, *run.prebuilt})),
         prebuilt=run.prebuilt,
-        targets=targets_of(context, [one.distribution for _, found in parts for one in found]),
+        targets=targets_of(context, distributions),
+        words=run.words,
     )
+
+
+def _locked(context: Context) -> SourceLock:
+    """Return the run's source lock, which says what was staged of it."""
+    lock = stored_lock(context)
+    if lock is None:
+        raise MissingInputError(
+            f"Run {context.common.run_id} has no source lock of {context.ref.name}, so nothing says which of "
+            "the staged versions are its own.",
+            hint="Name the run that was staged (--run-id, --store), or give its lock in SOURCE_LOCK.",
+        )
+    return lock
+
+
+def _staged(context: Context, target: env.Interpreter, options: SourceOptions, rocm: RocmOptions) -> Tested:
+    """Choose the run's wheels in staging, where other runs' are, too: by the versions of its source lock."""
+    packages = origin.staged_source(options, context.common, context.artifact_group)
+    lock = _locked(context)
+    versions = dict(lock.wheel_versions(context.ref.components, gpu=context.gpu))
+    fitting = [file for file in packages.listed if fits(file, target.tag, context.common.outputs.platform)]
+
+    files: list[Offer] = []
+    for distribution, version in versions.items():
+        wheels = [
+            file for file in fitting if file.distribution == distribution and origin.is_version(file, version)
+        ]
+        if not wheels:
+            raise packages.lacks(f"{distribution} {version} for Python {target.series}")
+        files += wheels
+
+    files += _staged_devices(fitting, versions)
+    if context.gpu:
+        files += _staged_rocm(fitting, rocm.version or lock.rocm_version)
+
+    names = {file.distribution for file in files}
+    targets = targets_of(context, names)
+    if layouts.layout_of(names, where=packages.words) == "split":
+        origin.require_devices(targets, names, where=packages.words, version=lock.rocm_version)
+    families = context.gpu_family.split(";")
+    served = [file for file in files if layouts.serves(file.distribution, families, targets)]
+    return Tested(
+        parts=((packages, tuple(sorted(served, key=lambda file: file.name))),),
+        prebuilt=_prebuilt(context),
+        words=packages.words,
+    )
+
+
+def _staged_devices(files: Sequence[Offer], versions: Mapping[str, str]) -> Sequence[Offer]:
+    """Return the device packages of wheels with these versions."""
+    devices: list[Offer] = []
+    for file in files:
+        host = layouts.device_host(file.distribution)
+        if host in versions and origin.is_version(file, versions[host]):
+            devices.append(file)
+    return devices
+
+
+def _staged_rocm(files: Sequence[Offer], version: str) -> Sequence[Offer]:
+    """Return ROCm's packages of a version, with what finds their device code; none where none is staged."""
+    packages: list[Offer] = []
+    bootstraps: list[Offer] = []
+    for file in files:
+        if file.distribution == layouts.BOOTSTRAP:
+            bootstraps.append(file)
+        elif layouts.is_rocm(file.distribution) and origin.is_version(file, version):
+            packages.append(file)
+
+    if packages and bootstraps:
+        # Its version is not ROCm's: it finds the device code of every ROCm.
+        packages.append(max(bootstraps, key=lambda file: Version(file.version)))
+    return packages
+
+
+def _prebuilt(context: Context) -> tuple[str, ...]:
+    """Return the requirements that stand for what the ref does not build."""
+    return tuple(source.prebuilt for source in context.ref.projects.values() if source.prebuilt)
 
 
 def installed(context: Context, target: env.Interpreter) -> Tested:
     """Return what an environment that is filled already should hold, by the run's records."""
     wheels = tuple(map(offer_of, wheels_of(context, target)))
-    prebuilt = tuple(one.prebuilt for one in context.ref.projects.values() if one.prebuilt)
     run = origin.own_run(context.common, context.artifact_group)
-    return Tested(parts=((run, wheels),), prebuilt=prebuilt)
+    return Tested(parts=((run, wheels),), prebuilt=_prebuilt(context))
 
 
 def wheels_of(context: Context, target: env.Interpreter) -> Sequence[records.FileRecord]:
@@ -143,12 +230,12 @@ def _recorded(context: Context, target: env.Interpreter) -> Iterator[records.Fil
 
 
 def _elsewhere(
-    context: Context, target: env.Interpreter, names: Sequence[str], rocm: RocmOptions
+    context: Context, target: env.Interpreter, names: Sequence[str], rocm: RocmOptions, *, version: str
 ) -> Iterator[tuple[PackageSource, tuple[Offer, ...]]]:
     """Choose the ROCm that is not part of the run, in the version that its torch was built against."""
     if not context.gpu or any(layouts.is_rocm(name) for name in names):
         return
-    if version := _built_against(context):
+    if version:
         source = origin.for_tests(
             packages_of(context, rocm),
             rocm.version or version,

@@ -19,7 +19,7 @@ from core.env import Interpreter, installed_version, require
 from core.env.installer import locked_call
 from core.errors import CheckError, ProcessError
 from core.junit import Document, Suite, counts
-from core.packages.sources import SourceOptions, source_options
+from core.packages.sources import SourceOptions, options_of_tested_source
 from core.run import stage
 from core.status import Status
 from pytorch_build.context import Context, context
@@ -73,7 +73,7 @@ def smoke_options_from(arguments: argparse.Namespace) -> SmokeOptions:
     """Turn parsed arguments into the value that the tests get."""
     return SmokeOptions(
         install=not arguments.no_install,
-        source=source_options(arguments),
+        source=options_of_tested_source(arguments),
         rocm=rocm_options_from(arguments, environment()),
         allow_no_gpu=arguments.allow_no_gpu,
         other_gpu=arguments.other_gpu,

@@ -19,7 +19,7 @@ from core.env import Interpreter, engines, require
 from core.env.installer import TORCH_TESTS, Install, locked_call, parse_lock
 from core.errors import MissingInputError, UsageError
 from core.modes import declared_options, refuse_options
-from core.packages.sources import source_options
+from core.packages.sources import options_of_tested_source
 from core.run import Platform, this_platform
 from core.status import Pending, Status
 from pytorch_build.build import container
@@ -31,7 +31,7 @@ from pytorch_build.test.gpus import HIDING, Assignment, assignments
 from pytorch_build.test.shards import parse_shard
 from pytorch_build.test.skip_questions import QUESTIONS, SkipRequest
 from pytorch_build.test.torch_run import Bench, TorchTests, look_at_tests, perform_tests
-from rocm_packaging.origin import named_source
+from rocm_packaging.origin import named_source, staged_source
 
 IMAGE = "ghcr.io/rocm/no_rocm_image_ubuntu24_04:latest"
 DEVICES = (Path("/dev/kfd"), Path("/dev/dri"))
@@ -152,11 +152,17 @@ def run(arguments: argparse.Namespace) -> None:
     # What is impossible is refused before gigabytes are fetched.
     gpus = _gpus(chosen, arguments, request)
     words = "; ".join(one.words for one in gpus)
-    options, rocm = source_options(arguments), rocm_options_from(arguments, environment())
+    options = options_of_tested_source(arguments)
+    rocm = rocm_options_from(arguments, environment())
     if chosen.common.dry_run:
         named = named_source(options, chosen.common, chosen.gpu_family)
-        what = f"torch from {named.words}" if named else f"the wheels of run {chosen.common.run_id}"
-        what = "what the environment holds" if arguments.no_install else what
+        what = f"the wheels of run {chosen.common.run_id}"
+        if arguments.no_install:
+            what = "what the environment holds"
+        elif options.staged:
+            what = f"{what} from {staged_source(options, chosen.common, chosen.artifact_group).words}"
+        elif named:
+            what = f"torch from {named.words}"
         console.say(f"Would test {what} on {words}.")
         return
     tested = None if arguments.no_install else installation.tested(chosen, target, options, rocm)
@@ -188,7 +194,7 @@ def look(arguments: argparse.Namespace) -> Status:
         return Pending(reasons=("the tree of its tests is not checked out",))
 
     rocm = rocm_options_from(arguments, environment())
-    tested = installation.tested(chosen, target, source_options(arguments), rocm)
+    tested = installation.tested(chosen, target, options_of_tested_source(arguments), rocm)
     inputs = {**tested.inputs, "installed": True}
     tools = _tools(chosen, target, tests)
     if not installation.is_prepared(chosen, target, tested, tools=tools, inputs=inputs):

@@ -8,9 +8,23 @@ from core.cli.options import Common, add_group, common_from
 from core.env import require
 from core.errors import MissingInputError, UsageError
 from core.families import CPU, default_family, detect, family
-from core.packages.sources import add_package_source, source_options
+from core.packages.sources import (
+    SourceOptions,
+    add_package_source,
+    add_staged_source,
+    options_of_tested_source,
+)
 from core.run import group_name
-from rocm_packaging.origin import RocmSource, for_tests, has_package, has_rocm, named_source, newest, own_run
+from rocm_packaging.origin import (
+    RocmSource,
+    for_tests,
+    has_package,
+    has_rocm,
+    named_source,
+    newest,
+    own_run,
+    staged_source,
+)
 from rocm_packaging.packages.layouts import tested_targets
 from rocm_packaging.selftest import TestRequest, run_tests
 
@@ -21,7 +35,8 @@ _EXTRAS = ("libraries", "devel", "profiler")
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Declare the verb's own options."""
     add = parser.add_argument
-    add_package_source(parser, "where ROCm comes from (default: the run's outputs)", "", "rocm-")
+    sources = add_package_source(parser, "where ROCm comes from (default: the run's outputs)", "", "rocm-")
+    add_staged_source(sources)
     what = (
         "extras of rocm that an index or --find-links gives (default: libraries,devel and, if any, profiler)"
     )
@@ -39,7 +54,10 @@ def run(arguments: argparse.Namespace) -> None:
     families = _families(common)
     targets = tested_targets(";".join(families), detect())
     extras = tuple(extra for extra in arguments.rocm_extras.split(",") if extra)
-    source = None if arguments.no_install else _source(arguments, common, families, targets, extras)
+    options = options_of_tested_source(arguments)
+    source = None
+    if not arguments.no_install:
+        source = _source(options, common, families, targets, extras, group=arguments.artifact_group)
     run_tests(
         TestRequest(
             common=common,
@@ -70,25 +88,34 @@ def _families(common: Common) -> tuple[str, ...]:
 
 
 def _source(
-    arguments: argparse.Namespace,
+    options: SourceOptions,
     common: Common,
     families: tuple[str, ...],
     targets: tuple[str, ...],
     extras: tuple[str, ...],
+    *,
+    group: str,
 ) -> RocmSource:
-    """Find what is tested: of the sources that are named, else of the run."""
-    options = source_options(arguments)
+    """Find what is tested: of the sources that are named, else of the run, which may have staged it."""
     packages = named_source(options, common, families[0])
+    version = options.version
+
     if packages is None:
-        own = group_name(";".join(families), common.build_variant)
-        packages = own_run(common, arguments.artifact_group or own)
+        artifact_group = group or group_name(";".join(families), common.build_variant)
+        packages = own_run(common, artifact_group)
         if not has_rocm(packages):
             raise MissingInputError(
                 f"{packages.words} has no ROCm packages for {', '.join(families)}.",
                 hint="Build some (nox -s build_rocm), name another run (--run-id, --store), or a place: "
                 "--find-links DIR, --index-url URL.",
             )
-    version = options.version or newest(packages)
+
+        if options.staged:
+            # other runs' versions are staged in the same folder
+            version = version or newest(packages)
+            packages = staged_source(options, common, artifact_group)
+
+    version = version or newest(packages)
     if version not in packages.versions("rocm"):
         raise packages.lacks(f"ROCm {version}")
     if extras == _EXTRAS and not has_package(packages, version, "rocm-profiler"):

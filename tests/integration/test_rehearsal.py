@@ -1,17 +1,19 @@
 """The rehearsal as its page tells it, command by command; and once more in a bucket."""
 
+import json
 import re
 import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from core import process
 from core.http import served_store
 from core.stores.location import open_store
-from tests.kit.clones import Clone, printed_by
+from tests.kit.clones import TAG, Clone, printed_by
 from tests.kit.s3_servers import S3Server
 
 pytestmark = pytest.mark.nightly
@@ -20,6 +22,7 @@ BLOCK = re.compile(r"^```(bash|console)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 SET_NAME = "torch-2.10.0a0+cpu.sample"
 VISION = "torchvision"
 VISION_VERSION = "0.25.0a0+cpu.sample"
+RUN = ("--run-id=local-rehearsal", "--gpu-family=cpu")
 PIP_OPTIONS = ("--isolated", "--force-reinstall", "--no-deps", "--no-index", "--no-cache-dir")
 
 
@@ -69,9 +72,9 @@ def test_every_documented_command_does_what_its_page_says(clone: Clone) -> None:
 
 
 def test_nox_passes_a_python_on_to_a_session_without_an_environment(clone: Clone) -> None:
-    completed = clone.nox(
-        "-s", "setup_venv", "-P", "2.7", "--", "--download=wheels", "--torch-ref=sample", "--dry-run"
-    )
+    options = ("--download=wheels", "--torch-ref=sample", "--dry-run", RUN[0])
+
+    completed = clone.nox("-s", "setup_venv", "-P", "2.7", "--", *options)
 
     assert completed.returncode != 0
     assert "no Python 2.7" in printed_by(completed)
@@ -84,12 +87,24 @@ class BucketRelease:
     clone: Clone
     bucket: str
 
+    @property
+    def options(self) -> tuple[str, str]:
+        """The options that name the bucket."""
+        return ("--release-type=rehearsal", f"--distribution-store={self.bucket}")
+
+    def stage(self) -> None:
+        """Put the clone's run up for testing in the bucket."""
+        self.clone.run_checked("ci", "stage", *self.options, *RUN)
+
+    def run_smoke_test(self) -> None:
+        """Test what is up for testing."""
+        self.clone.run_checked(
+            "nox", "-s", "test_smoke", "--", "--torch-ref=sample", "--staged", *RUN, *self.options
+        )
+
     def promote(self) -> None:
-        """Promote the clone's run into the bucket."""
-        for verb in ("stage", "promote"):
-            run = ("--run-id=local", "--gpu-family=cpu") if verb == "stage" else ()
-            options = ("--release-type=rehearsal", f"--distribution-store={self.bucket}", *run)
-            self.clone.run_checked("ci", verb, *options)
+        """Promote what is up for testing."""
+        self.clone.run_checked("ci", "promote", *self.options)
 
     def change_index(self, *options: str) -> None:
         """Check the bucket's pages, or change what they list."""
@@ -104,6 +119,12 @@ class BucketRelease:
             # With the tests' own variables, which keep pip from this machine's configuration.
             return process.capture(command, env=process.inherited(), check=False)
 
+    def smoke_record(self) -> dict[str, Any]:
+        """Return the record of the smoke test."""
+        path = self.clone.manifest(f"test_smoke-sample-{TAG}", "cpu", run="local-rehearsal")
+        record: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+        return record
+
     def wheel_keys(self) -> list[str]:
         """Return the keys of the wheels that the bucket holds."""
         files = open_store(self.bucket, root=self.clone.path).list("")
@@ -115,8 +136,23 @@ def release(clone: Clone, rclone: S3Server) -> BucketRelease:
     return BucketRelease(clone=clone, bucket=f"s3://{rclone.make_bucket()}")
 
 
+def test_releases_the_bytes_that_were_tested_as_they_were_staged(release: BucketRelease) -> None:
+    release.stage()
+    release.run_smoke_test()
+    release.promote()
+
+    record = release.smoke_record()
+    assert record["inputs"]["source"] == f"staging ({release.bucket}/v2-staging/cpu)"
+    store = open_store(release.bucket, root=release.clone.path)
+    released = {
+        key.rpartition("/")[2]: store.digest(key) for key in release.wheel_keys() if key.startswith("v2/")
+    }
+    assert released == record["inputs"]["files"]
+
+
 def test_a_bucket_yanks_removes_and_promotes_again(release: BucketRelease) -> None:
     pinned = f"{VISION}=={VISION_VERSION}"
+    release.stage()
     release.promote()
     assert release.pip_install(pinned).returncode == 0
 
@@ -128,6 +164,7 @@ def test_a_bucket_yanks_removes_and_promotes_again(release: BucketRelease) -> No
     assert release.pip_install(pinned).returncode != 0
     assert release.wheel_keys() == []
 
+    release.stage()
     release.promote()
     release.change_index()
     # What was yanked is yanked when it comes again.

@@ -12,7 +12,7 @@ from core.cli.options import Common
 from core.env import Interpreter
 from core.families import family, group_families
 from core.packages import Offer
-from core.packages.sources import PackageSource
+from core.packages.sources import PackageSource, SourceOptions
 from core.run import records
 from core.run.records import Cell, FileRecord, Record
 from core.stores import Store
@@ -25,6 +25,7 @@ from pytorch_build.sdk import RocmOptions
 from pytorch_build.sources.trees import Tree
 from rocm_packaging.origin import RocmSource
 from tests.kit import wheels
+from tests.kit.front_doors import run_ci
 from tests.kit.machines import target_in
 
 FAMILY = "gfx94X-dcgpu"
@@ -165,6 +166,14 @@ class LocalRun:
             python=python,
         )
         return file
+
+    def stage(self, *, run_id: str = "local") -> SourceOptions:
+        """Put the run's wheels up for testing; return the options that take them from there."""
+        distribution_store = str(self.root / "distribution")
+        run_options = ("--run-id", run_id, "--store", self.store.url)
+        options = ("--distribution-store", distribution_store, "--release-type", "rehearsal")
+        assert run_ci("stage", *run_options, *options) == 0
+        return SourceOptions(staged=True, distribution_store=distribution_store)
 
     def lock(self, **changes: Any) -> SourceLock:
         """Return a source lock of the sample's projects, with changes."""

@@ -114,6 +114,20 @@ def test_a_dry_release_prints_its_chain(capsys: pytest.CaptureFixture[str]) -> N
     assert sessions[-3:] == ["test_report", "promote", "report"]
 
 
+@pytest.mark.parametrize(
+    ("options", "run_id"),
+    [({}, "local-rehearsal"), ({"run_id": "local-mine"}, "local-mine")],
+    ids=["by default", "named"],
+)
+def test_a_rehearsal_has_a_run_of_its_own(
+    capsys: pytest.CaptureFixture[str], options: dict[str, str], run_id: str
+) -> None:
+    call_task("release", type="rehearsal", dry_run=True, **options)
+
+    lines = capsys.readouterr().out.splitlines()
+    assert all(f"--run-id={run_id} " in f"{line} " for line in lines)
+
+
 def test_a_dry_event_prints_its_chain(capsys: pytest.CaptureFixture[str]) -> None:
     call_task("event", name="pull_request", torch_ref="sample", gpu_family="gfx94X-dcgpu", dry_run=True)
 

@@ -5,7 +5,16 @@ from collections.abc import Iterable, Mapping, Sequence
 from contextlib import nullcontext, suppress
 from dataclasses import dataclass, field
 
-from ci.publish.index.pages import FILES, SIDECAR, Entry, FileName, page_format, ranks, read_name
+from ci.publish.index.pages import (
+    FILES,
+    SIDECAR,
+    Entry,
+    FileName,
+    notices_html,
+    page_format,
+    ranks,
+    read_name,
+)
 from ci.publish.index.sources import Promise, Source, is_local
 from ci.publish.index.state import Line, Project, State, project_of
 from core.errors import StoreError, WheelError
@@ -110,6 +119,7 @@ class Catalog:
         return State(
             form=page_format(),
             title=title,
+            notices=notices_html(self.source.notices()),
             yanked=self.yanked,
             documents=documents,
             projects={name: projects[name] for name in sorted(projects) if projects[name].count},

@@ -52,6 +52,14 @@ _PLAIN = re.compile(r"[A-Za-z0-9._+-]+")
 HEAD, _, FOOT = (pkgutil.get_data(__name__, "page.html") or b"").decode().partition("@BODY@\n")
 
 
+class Notice(NamedTuple):
+    """What the flat page says above its files; readers' programs look for links alone."""
+
+    heading: str
+    text: str
+    lines: Sequence[str] = ()
+
+
 class FileName(NamedTuple):
     """What a file's name says."""
 
@@ -122,10 +130,24 @@ def extras(names: Iterable[str]) -> Mapping[str, str]:
     return {name: "[libraries,device-all]" if name == "rocm" else "[device-all]" for name in sorted(hosts)}
 
 
-def flat_page(title: str, files: int, blocks: Iterable[Block]) -> Sequence[bytes | memoryview]:
+def flat_page(
+    title: str, files: int, blocks: Iterable[Block], *, notices: str = ""
+) -> Sequence[bytes | memoryview]:
     """Return the page for ``--find-links``, which lies beside the files, from its projects' blocks."""
-    head = f"{HEAD.replace('@TITLE@', escape(title))}<p>{console.counted(files, 'file')}</p>\n"
+    head = f"{HEAD.replace('@TITLE@', escape(title))}<p>{console.counted(files, 'file')}</p>\n{notices}"
     return [head.encode(), *chain.from_iterable(blocks), FOOT.encode()]
+
+
+def notices_html(notices: Iterable[Notice]) -> str:
+    """Write notices as a part of the flat page."""
+    sections: list[str] = []
+    for notice in notices:
+        lines = "".join(f"<li>{escape(line)}</li>\n" for line in notice.lines)
+        sections.append(
+            f"<section>\n<h2>{escape(notice.heading)}</h2>\n<p>{escape(notice.text)}</p>\n"
+            f"<ul>\n{lines}</ul>\n</section>\n"
+        )
+    return "".join(sections)
 
 
 def flat_block(name: str, wanted: str, rows: bytes | memoryview) -> Block:

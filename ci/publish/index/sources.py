@@ -16,7 +16,7 @@ from typing import Any, ClassVar, NamedTuple
 
 from packaging.version import InvalidVersion, Version
 
-from ci.publish.index.pages import SIDECAR, normalised, read_name
+from ci.publish.index.pages import SIDECAR, Notice, normalised, read_name
 from core import files
 from core.errors import DataError, MissingInputError, WheelError
 from core.parallel import each
@@ -56,6 +56,10 @@ class Source:
 
     def query(self, found: Sequence[Stored]) -> Sequence[Promise]:  # noqa: ARG002 - documents name files
         """Describe files that no document names."""
+        return ()
+
+    def notices(self) -> Sequence[Notice]:
+        """Return what the flat page says above its files."""
         return ()
 
 

@@ -71,6 +71,7 @@ class State:
 
     form: str = ""
     title: str = ""
+    notices: str = ""
     yanked: Mapping[str, str] = field(default_factory=dict)
     pages: Mapping[str, Page] = field(default_factory=dict)
     documents: Mapping[str, tuple[str, int]] = field(default_factory=dict)
@@ -103,6 +104,8 @@ def dump(state: State) -> Sequence[bytes | memoryview]:
         "sections": [len(section) for section in sections],
         "projects": [[name, project.newest, project.count] for name, project in state.projects.items()],
     }
+    if state.notices:
+        header["notices"] = state.notices
     return [json.dumps(header, separators=(",", ":")).encode(), b"\n", *sections]
 
 
@@ -134,6 +137,7 @@ def _state(header: Mapping[str, Any], sections: Sequence[memoryview]) -> State:
     return State(
         form=header["form"],
         title=header["title"],
+        notices=header.get("notices", ""),
         yanked=header["yanked"],
         pages={path: Page(*page) for path, page in header["pages"].items()},
         documents={name: (etag, int(count)) for name, etag, count in documents},

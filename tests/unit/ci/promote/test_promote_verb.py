@@ -421,7 +421,11 @@ def test_rejects_a_test_of_other_bytes(desk: ReleaseDesk) -> None:
     other_files = [file.model_copy(update={"sha256": "0" * 64}) for file in files]
     runs.write_test_record(desk.run_store, desk.run, step="test_smoke", files=other_files)
 
-    assert "other bytes of torch-2.10" in desk.read_refusal()
+    error = desk.read_refusal()
+
+    torch_file = next(file for file in files if file.distribution == "torch")
+    assert f"tested {torch_file.name} with SHA-256 000000000000" in error
+    assert f"{torch_file.sha256[:12]} is staged: test what is staged (--staged)" in error
 
 
 def test_rejects_cells_that_were_built_from_different_commits(desk: ReleaseDesk) -> None:

@@ -254,6 +254,32 @@ def test_names_the_records_and_reports_of_what_was_staged(desk: ReleaseDesk) -> 
         assert desk.run_store.digest(document.key) == document.sha256
 
 
+def test_stages_before_any_test_and_names_tests_when_staged_again(desk: ReleaseDesk) -> None:
+    desk.publish(FAMILY, is_tested=False)
+    assert desk.stage() == 0
+    record_before = staging_record(desk.bucket)
+
+    desk.publish(FAMILY)
+    assert desk.stage() == 0
+
+    record = staging_record(desk.bucket)
+    assert record_before.reports == ()
+    assert record.files == record_before.files
+    assert {document.key for document in record.records} > {
+        document.key for document in record_before.records
+    }
+
+
+def test_a_repeated_job_changes_nothing_in_staging(desk: ReleaseDesk) -> None:
+    desk.publish(FAMILY, is_tested=False)
+    assert desk.stage() == 0
+    objects_before = desk.bucket.list("")
+
+    assert desk.stage() == 0
+
+    assert desk.bucket.list("") == objects_before
+
+
 def test_stages_the_chosen_family_alone(desk: ReleaseDesk) -> None:
     desk.publish(FAMILY, OTHER_FAMILY)
 

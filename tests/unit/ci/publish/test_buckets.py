@@ -1,17 +1,9 @@
-"""Which bucket and which role a run's files and releases go by."""
+"""Which bucket and which role a run's files go by."""
 
 import pytest
 
-from ci.publish.buckets import (
-    Buckets,
-    access,
-    buckets,
-    distribution_store,
-    server_writes_pages,
-    takes_samples,
-)
+from ci.publish.buckets import Buckets, access, buckets, server_writes_pages, takes_samples
 from core.data import validated
-from core.errors import UsageError
 from core.run.locations import Origin
 
 REPOSITORY = "ROCm/TheRock"
@@ -57,39 +49,6 @@ def test_leaves_the_pages_of_a_release_types_buckets_to_the_server(store: str, *
     changed_buckets = validated(data, Buckets, where="buckets.toml")
 
     assert server_writes_pages(changed_buckets, store) is is_servers
-
-
-@pytest.mark.parametrize(
-    ("release_type", "store"), [("nightly", "s3://therock-nightly-python"), ("rehearsal", "out/rehearsal")]
-)
-def test_distributes_each_release_type_from_a_store_of_its_own(release_type: str, store: str) -> None:
-    assert distribution_store(buckets(), release_type) == store
-
-
-def test_distributes_no_wheels_of_ci() -> None:
-    with pytest.raises(UsageError) as raised:
-        distribution_store(buckets(), "ci")
-
-    assert "'ci'" in raised.value.message
-    assert "--release-type (dev, " in raised.value.hint
-
-
-@pytest.mark.parametrize(
-    ("release_type", "store"), [("rehearsal", "s3://mine"), ("dev", "s3://therock-dev-python/")]
-)
-def test_takes_a_named_store_that_is_no_other_types(release_type: str, store: str) -> None:
-    assert distribution_store(buckets(), release_type, store) == store
-
-
-@pytest.mark.parametrize("release_type", ["rehearsal", "dev", "ci"])
-@pytest.mark.parametrize(
-    "bucket", ["therock-nightly-python", "therock-release-python/x", "therock-ci-artifacts"]
-)
-def test_rejects_the_bucket_of_another_release_type(release_type: str, bucket: str) -> None:
-    with pytest.raises(UsageError) as raised:
-        distribution_store(buckets(), release_type, f"s3://{bucket}")
-
-    assert f"s3://{bucket}" in raised.value.message
 
 
 def test_takes_wheels_of_the_sample_in_rehearsals_alone() -> None:

@@ -158,6 +158,15 @@ def test_a_run_of_an_edited_tree_lacks_only_what_it_set_out_to_build() -> None:
     assert "build_apex" in of_local_run.reason
 
 
+def test_a_test_of_staged_wheels_is_no_build_of_an_edited_tree() -> None:
+    staged_inputs = {**smoke().inputs, "source": "staging (s3://tree-releases/v2-staging/g)"}
+    staged_test = smoke().model_copy(update={"inputs": staged_inputs})
+
+    cell = cell_of(replace(run_of(*builds(without=["apex"]), staged_test), run_id="17"))
+
+    assert "build_apex" in cell.reason
+
+
 @pytest.mark.parametrize(
     ("tests", "reason"),
     [(smoke(), "2 tests failed"), (smoke(status="failed"), "1 test of test_smoke failed")],

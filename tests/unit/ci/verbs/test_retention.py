@@ -10,7 +10,7 @@ import pytest
 
 from ci.cleanup.plan import retention as load_retention
 from ci.promote import documents
-from ci.promote.documents import Decision, PromotedFile, StagedFile, StagingRecord
+from ci.promote.documents import Decision, PromotedFile, Refusal, StagedFile, StagingRecord
 from ci.publish.buckets import buckets
 from ci.verbs import retention
 from core.errors import DataError, FatalError, MissingInputError, StoreError, UsageError
@@ -133,6 +133,30 @@ def test_deletes_old_versions_but_those_that_a_kept_one_requires(
     page = store.read(f"{STAGING}/index.html").decode()
     assert "rocm-7.2" not in page
     assert "rocm-7.1" in page
+
+
+def test_deletes_a_set_that_was_refused_and_says_no_more_of_it(
+    staging: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    refused_key = f"{STAGING}/rocm-7.2-py3-none-any.whl"
+    refusal = Refusal(
+        set_name="rocm-7.2",
+        family=FAMILY,
+        platform="linux",
+        refused="2026-01-01T00:00:00+00:00",
+        by="me",
+        reasons=("test_rocm failed",),
+        staged_keys=(refused_key,),
+    )
+    staging.put_bytes(refusal.key, documents.serialized(refusal))
+    documents.write_pages(staging, documents.STAGING, FAMILY, expected=())
+    assert "Not released: rocm-7.2" in staging.read(f"{STAGING}/index.html").decode()
+    pass_days(monkeypatch, 130)
+
+    assert run_retention(staging.url, "--yes") == 0
+
+    assert refused_key not in keys_of(staging)
+    assert "Not released" not in staging.read(f"{STAGING}/index.html").decode()
 
 
 def test_deletes_nothing_more_the_next_time(staging: Store, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -17,7 +17,9 @@ from core.packages.sources import (
     SourceOptions,
     absolute,
     add_package_source,
+    add_staged_source,
     below,
+    options_of_tested_source,
     source_options,
 )
 from tests.kit.repos import write_files
@@ -111,6 +113,37 @@ def test_options_win_over_inputs_of_a_workflow() -> None:
 @pytest.mark.parametrize("folder", ["gfx110X-all", "/gfx110X-all/"])
 def test_joins_an_index_and_a_folder_below_it(index: str, folder: str) -> None:
     assert below(index, folder) == "https://a.example/v2/gfx110X-all/"
+
+
+def parse_tested_source(*words: str) -> SourceOptions:
+    """Parse the options of a test."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--no-install", action="store_true")
+    add_staged_source(add_package_source(parser, "x", ""))
+    return options_of_tested_source(parser.parse_args(words))
+
+
+def test_a_test_takes_staged_wheels_of_a_store() -> None:
+    options = parse_tested_source("--staged", "--distribution-store", "s3://releases")
+
+    assert options == SourceOptions(staged=True, distribution_store="s3://releases")
+    assert not options.named
+
+
+@pytest.mark.parametrize(
+    ("words", "mentioned"),
+    [
+        (["--distribution-store", "s3://releases"], "--distribution-store"),
+        (["--staged", "--find-links", "/a"], "--find-links"),
+        (["--staged", "--no-install"], "--no-install"),
+    ],
+    ids=["a store alone", "another source", "what is installed"],
+)
+def test_rejects_options_that_contradict_staging(words: list[str], mentioned: str) -> None:
+    with pytest.raises(UsageError) as raised:
+        parse_tested_source(*words)
+
+    assert mentioned in f"{raised.value.message} {raised.value.hint}"
 
 
 def test_leaves_an_index_without_a_folder_as_it_is() -> None:

@@ -6,7 +6,14 @@ from typing import Any
 import pytest
 
 from core.errors import DataError, MissingInputError, UsageError
-from core.run.locations import Origin, is_own, location, origin_from, run_buckets
+from core.run.locations import (
+    Origin,
+    distribution_store,
+    is_own,
+    location,
+    origin_from,
+    run_buckets,
+)
 
 MAIN_REPOSITORY = "ROCm/TheRock"
 
@@ -48,6 +55,42 @@ def test_rejects_a_name_that_is_no_repositorys(name: str) -> None:
         location(run_buckets(), Origin(repository=name), "ci")
 
     assert repr(name) in raised.value.message
+
+
+# Distribution
+
+
+@pytest.mark.parametrize(
+    ("release_type", "store"), [("nightly", "s3://therock-nightly-python"), ("rehearsal", "out/rehearsal")]
+)
+def test_distributes_each_release_type_from_a_store_of_its_own(release_type: str, store: str) -> None:
+    assert distribution_store(run_buckets(), release_type) == store
+
+
+def test_distributes_no_wheels_of_ci() -> None:
+    with pytest.raises(UsageError) as raised:
+        distribution_store(run_buckets(), "ci")
+
+    assert "'ci'" in raised.value.message
+    assert "--release-type (dev, " in raised.value.hint
+
+
+@pytest.mark.parametrize(
+    ("release_type", "store"), [("rehearsal", "s3://mine"), ("dev", "s3://therock-dev-python/")]
+)
+def test_takes_a_named_store_that_is_no_other_types(release_type: str, store: str) -> None:
+    assert distribution_store(run_buckets(), release_type, store) == store
+
+
+@pytest.mark.parametrize("release_type", ["rehearsal", "dev", "ci"])
+@pytest.mark.parametrize(
+    "bucket", ["therock-nightly-python", "therock-release-python/x", "therock-ci-artifacts"]
+)
+def test_rejects_the_bucket_of_another_release_type(release_type: str, bucket: str) -> None:
+    with pytest.raises(UsageError) as raised:
+        distribution_store(run_buckets(), release_type, f"s3://{bucket}")
+
+    assert f"s3://{bucket}" in raised.value.message
 
 
 # Origins

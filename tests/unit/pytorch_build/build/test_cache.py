@@ -300,6 +300,7 @@ BUCKETS = RunBuckets(
         "ci": RunBucket(bucket="ours", external_bucket="everybodys"),
         "nightly": RunBucket(bucket="nightlies"),
     },
+    distributions={},
 )
 CACHE_BUCKETS = CompilerCaches(
     region="us-east-1", bucket="caches-{type}", role="", session_seconds=21600, types={"ci": "ci"}

@@ -11,6 +11,7 @@ from core import process
 from core.env import installer
 from core.env.installer import Install
 from core.errors import CheckError, EnvironmentSetupError, MissingInputError, RocmError
+from core.http import fetch
 from core.packages import Offer, resolution
 from core.packages.resolution import Resolved
 from core.packages.sources import SourceOptions
@@ -305,6 +306,127 @@ def test_a_named_source_without_torch_is_refused(run: LocalRun, tmp_path: Path) 
 
     with pytest.raises(MissingInputError, match=r"torch for Python 3\.12"):
         find_tested(run, tmp_path / "empty")
+
+
+# What is up for testing
+
+
+def build_torch_alone(run: LocalRun, *, run_id: str = "local") -> FileRecord:
+    """Put a torch into a run whose lock promises nothing else."""
+    lock = run.lock()
+    run.put_lock(run.lock(projects={"torch": lock.projects["torch"]}), run_id=run_id)
+    return run.built("torch", run_id=run_id)
+
+
+def find_staged(run: LocalRun, options: SourceOptions, *, rocm: RocmOptions | None = None) -> Tested:
+    """Find what is tested of the local run in staging."""
+    return installation.tested(run.context(), run.target(), options, rocm or RocmOptions())
+
+
+def test_staged_wheels_are_those_that_the_runs_lock_names(run: LocalRun) -> None:
+    torch = build_torch_alone(run)
+    rocm_files = run.rocm()
+    run.built("torch", python="cp313")
+    run.rocm("7.98.0+sample")
+    options = run.stage()
+    later_torch = run.built("torch", run_id="local-2", version="2.11.0a0+devrocm7.99.0.dev0.sample")
+    run.stage(run_id="local-2")
+
+    tested = find_staged(run, options)
+
+    assert {file.name: file.sha256 for file in tested.files} == {
+        file.name: file.sha256 for file in (torch, *rocm_files)
+    }
+    assert later_torch.name not in tested.inputs["files"]  # type: ignore[operator]
+
+
+def test_a_record_says_that_wheels_were_staged(run: LocalRun) -> None:
+    build_torch_alone(run)
+    run.rocm()
+    options = run.stage()
+
+    staged_inputs = find_staged(run, options).inputs
+    run_inputs = find_staged(run, SourceOptions()).inputs
+
+    assert staged_inputs["files"] == run_inputs["files"]
+    assert staged_inputs["source"] == f"staging ({options.distribution_store}/v2-staging/{FAMILY})"
+    assert run_inputs["source"] == ""
+
+
+def test_staged_wheels_are_installed_from_the_page_that_users_read(run: LocalRun) -> None:
+    torch = build_torch_alone(run)
+    run.rocm()
+    tested = find_staged(run, run.stage())
+
+    with planned(run.context(), run.target(), tested, tools=()) as (calls, _digest):
+        (call,) = calls
+        assert call.sources is not None
+        (page,) = call.sources.find_links
+        assert page.endswith(f"/v2-staging/{FAMILY}/index.html")
+        assert torch.sha256 in (fetch(page).text or "")
+        assert call.sources.no_index
+        assert f"--hash=sha256:{torch.sha256}" in call.files[0].read_text()
+
+
+def test_a_locked_wheel_that_is_not_staged_is_named(run: LocalRun) -> None:
+    run.put_lock()
+    torch = run.built("torch")
+    options = run.stage()
+
+    with pytest.raises(MissingInputError) as caught:
+        find_staged(run, options)
+
+    assert torch.version not in caught.value.message
+    assert "triton 3.6.0+" in caught.value.message
+    assert "nox -s stage" in caught.value.hint
+
+
+def test_nothing_staged_names_what_stages_it(run: LocalRun, tmp_path: Path) -> None:
+    build_torch_alone(run)
+
+    with pytest.raises(MissingInputError) as caught:
+        find_staged(run, SourceOptions(staged=True, distribution_store=str(tmp_path / "empty")))
+
+    assert f"v2-staging/{FAMILY}" in caught.value.message
+    assert "nox -s stage" in caught.value.hint
+
+
+def test_staged_wheels_need_a_source_lock(run: LocalRun) -> None:
+    run.built("torch")
+    options = run.stage()
+
+    with pytest.raises(MissingInputError, match="source lock of sample"):
+        find_staged(run, options)
+
+
+def test_a_rocm_that_is_not_staged_comes_from_its_own_source(run: LocalRun, tmp_path: Path) -> None:
+    build_torch_alone(run)
+    options = run.stage()
+    for name in ("rocm-sdk-core", "rocm-sdk-libraries", "rocm-sdk-device-gfx942"):
+        write_wheel(tmp_path / "rocm", name=name, version=ROCM_VERSION)
+    write_sdist(tmp_path / "rocm", name="rocm", version=ROCM_VERSION)
+    rocm_source = SourceOptions(prefix="--rocm-", find_links=(str(tmp_path / "rocm"),))
+
+    tested = find_staged(run, options, rocm=RocmOptions(source=rocm_source))
+
+    (_staged, torch_files), (_folder, rocm_files) = tested.parts
+    assert [file.distribution for file in torch_files] == ["torch"]
+    assert "rocm-sdk-device-gfx942" in {file.distribution for file in rocm_files}
+
+
+def test_staged_device_packages_are_those_of_the_tested_targets(
+    run: LocalRun, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(installation, "detect", lambda: ("gfx1101",))
+    devices = [f"{kind}-device-{target}" for kind in DEVICE_KINDS[:2] for target in ("gfx1100", "gfx1101")]
+    publish_split_packages(run, *devices)
+    run.put_lock(run.lock(projects={"torch": run.lock().projects["torch"]}))
+    options = run.stage()
+
+    tested = installation.tested(run.context(FOUR_TARGETS), run.target(), options, RocmOptions())
+
+    found = {file.distribution for file in tested.files if "-device-" in file.distribution}
+    assert found == {"rocm-sdk-device-gfx1101", "amd-torch-device-gfx1101"}
 
 
 # The digest that says whether an environment still holds what is tested.

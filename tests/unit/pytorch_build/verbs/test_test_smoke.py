@@ -200,6 +200,12 @@ class RecordedTest:
         shutil.copy(wheel, folder)
         self.change_options(source=SourceOptions(find_links=(str(folder),)))
 
+    def stage_wheels(self) -> None:
+        """Take the same wheel from staging."""
+        lock = self.run.lock()
+        self.run.put_lock(self.run.lock(projects={"torch": lock.projects["torch"]}))
+        self.change_options(source=self.run.stage())
+
     def write_test(self, name: str, content: str) -> None:
         """Change a file of the smoke tests."""
         (self.smoke_tests / name).write_text(content)
@@ -231,6 +237,7 @@ def recorded_test(
         pytest.param(RecordedTest.rebuild_torch, id="wheels"),
         pytest.param(RecordedTest.add_prebuilt_project, id="prebuilt projects"),
         pytest.param(RecordedTest.name_a_source, id="source of the wheels"),
+        pytest.param(RecordedTest.stage_wheels, id="wheels in staging"),
         pytest.param(lambda test: test.write_test("test_it.py", f"# new\n{PASSES}"), id="smoke test"),
         pytest.param(lambda test: test.write_test("test_new.py", PASSES), id="number of smoke tests"),
         pytest.param(lambda test: test.write_test("pytest.ini", "[pytest]\n"), id="settings of pytest"),

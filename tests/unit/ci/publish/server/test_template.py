@@ -258,6 +258,10 @@ RULES: list[Rule] = [
     *area_rules("Promote", "v2"),
     # A promotion announces itself, and decides once.
     ("Promote", PUT, ANY, True, "R", [INTENT]),
+    # Pages of staging say what was refused.
+    ("Promote", PUT, ANY, True, "R", ["manifests/refused/g/x.json", "v2-staging/g/index.html"]),
+    ("Promote", DELETE, ANY, True, "R", ["manifests/refused/g/x.json"]),
+    ("Promote", PUT, ANY, False, "R", [f"v2-staging/g/{WHEEL}", "manifests/v2-staging/g/x.json"]),
     ("Promote", DELETE, ANY, True, "R", [INTENT]),
     ("Promote", PUT, FIRST, True, "R", [DECISION]),
     ("Promote", PUT, OVER, False, "R", [DECISION]),
