@@ -279,7 +279,7 @@ def run_plan(
     if dry_run:
         print_jobs([first, *jobs.plan_jobs(unresolved(plan), platform, target)])
         return
-    require_pythons(cell.python for cell in plan.cells if cell.platform == platform)
+    require_pythons(cell.python or "" for cell in plan.cells if cell.platform == platform)
     file = root / jobs.PLAN_FILE
     plan.write(file)
     done: list[Outcome] = []

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from ci import pipeline
 from core.cli.options import DEFAULT_STORE, Common
 from core.run import PLAIN, Platform, this_platform
-from core.run.plan import FETCH, Cell, Plan, promotions
+from core.run.plan import FETCH, Plan, PlannedJob, promotions
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -99,7 +99,7 @@ def plan_jobs(plan: Plan, platform: Platform, target: Target) -> Sequence[Job]:
     graph = _Graph(plan=plan, target=replace(target, release_type=plan.release_type))
     rocm = {one.artifact_group: graph.rocm(one) for one in plan.matrix(platform, "build_rocm")}
 
-    def of_rocm(cell: Cell) -> tuple[str, ...]:
+    def of_rocm(cell: PlannedJob) -> tuple[str, ...]:
         return (rocm[cell.artifact_group].name,) if cell.artifact_group in rocm else ()
 
     rocm_tests = [graph.test(one, of_rocm(one)) for one in plan.matrix(platform, "test_rocm")]
@@ -124,28 +124,32 @@ class _Graph:
     plan: Plan
     target: Target
 
-    def rocm(self, cell: Cell) -> Job:
+    def rocm(self, cell: PlannedJob) -> Job:
         options = _options(version=self.plan.rocm.version, rocm_layout=self.target.rocm_layout)
         built = Call(sessions=("build_rocm",), posargs=(*_where(cell), *options, *self.target.run))
         checked = Call(sessions=JOBS["build_rocm"][2:], posargs=(*_where(cell), *self.target.run))
         calls = (*self._fetch(cell), built, checked, self._upload(cell))
         return Job(name=f"build_rocm {cell.name}", stage="build_rocm", calls=calls)
 
-    def build(self, cell: Cell, needs: tuple[str, ...]) -> Job:
+    def build(self, cell: PlannedJob, needs: tuple[str, ...]) -> Job:
         sessions = (one for one in cell.sessions if one != FETCH)
         index = self._index(cell)
         # what follows -- goes to every session of a call, and checks take no source of ROCm
         built = (
-            Call(sessions=tuple(some), python=cell.python, posargs=(*_where(cell), *rocm, *self.target.run))
+            Call(
+                sessions=tuple(some),
+                python=cell.python or "",
+                posargs=(*_where(cell), *rocm, *self.target.run),
+            )
             for rocm, some in groupby(sessions, key=lambda one: () if one.startswith("check_") else index)
         )
         calls = (*self._fetch(cell), *built, self._upload(cell))
         return Job(name=f"build_pytorch {cell.name}", stage="build_pytorch", calls=calls, needs=needs)
 
-    def test(self, cell: Cell, needs: tuple[str, ...]) -> Job:
+    def test(self, cell: PlannedJob, needs: tuple[str, ...]) -> Job:
         part = _options(config=cell.config, shard=cell.shard)
         posargs = (*_where(cell), *self._index(cell), *part, *self.target.written)
-        call = Call(sessions=cell.sessions, python=cell.python, posargs=posargs)
+        call = Call(sessions=cell.sessions, python=cell.python or "", posargs=posargs)
         return Job(name=f"{cell.stage} {cell.name}", stage=cell.stage, calls=(call,), needs=needs)
 
     def last(self, name: str, stage: str, needs: tuple[str, ...], *, wants_results: bool = False) -> Job:
@@ -164,11 +168,11 @@ class _Graph:
         calls = _promotion_calls(self.target, platform, family, version)
         return Job(name=f"promote {chosen['name']}", stage="promote", calls=calls, needs=needs, tolerant=True)
 
-    def _upload(self, cell: Cell) -> Call:
+    def _upload(self, cell: PlannedJob) -> Call:
         group = _group(cell.gpu_family, cell.build_variant)
         return Call(sessions=JOBS["upload"], posargs=(*group, *self.target.written))
 
-    def _fetch(self, cell: Cell) -> tuple[Call, ...]:
+    def _fetch(self, cell: PlannedJob) -> tuple[Call, ...]:
         """Fetch the artifacts that the plan pins, in the job that packages them."""
         if FETCH not in cell.sessions:
             return ()
@@ -177,7 +181,7 @@ class _Graph:
         group = _group(cell.gpu_family, cell.build_variant)
         return (Call(sessions=(FETCH,), posargs=(*pinned, *group, *self.target.run)),)
 
-    def _index(self, cell: Cell) -> tuple[str, ...]:
+    def _index(self, cell: PlannedJob) -> tuple[str, ...]:
         rocm = self.plan.rocm_row(cell)
         if not rocm.get("index_url"):
             return ()
@@ -190,7 +194,7 @@ def _options(**named: object) -> tuple[str, ...]:
     return tuple(f"--{name}" if value is True else f"--{name}={value}" for name, value in given.items())
 
 
-def _where(cell: Cell) -> tuple[str, ...]:
+def _where(cell: PlannedJob) -> tuple[str, ...]:
     return (*_options(torch_ref=cell.torch_ref), *_group(cell.gpu_family, cell.build_variant))
 
 

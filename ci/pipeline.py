@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Literal
 from core.families import CPU
 
 if TYPE_CHECKING:
-    from core.run.plan import Cell as PlanCell
+    from core.run.plan import PlannedJob
     from pytorch_build.refs.torch_refs import TorchRef
 
 Job = Literal[
@@ -387,7 +387,7 @@ def lent_components(ref: TorchRef, gpu_family: str, changed_components: Collecti
     return components
 
 
-def steps_of_plan_cell(cell: PlanCell) -> Sequence[Step]:
+def steps_of_plan_cell(cell: PlannedJob) -> Sequence[Step]:
     """Return the steps of one job of a plan. What was built is uploaded in the job that built it."""
     steps = [STEPS_BY_NAME[name] for name in cell.sessions]
     if cell.stage in {"build_rocm", "build_pytorch"}:

@@ -5,15 +5,16 @@ The page is put beside the runs: ``history/{platform}.html``.
 
 import argparse
 import json
-from dataclasses import asdict, replace
+from dataclasses import replace
 from pathlib import Path
 
 from ci.report import facts, page_of, text
 from ci.report.compare import History, Run, history_of
 from ci.report.html import render_history
-from ci.report.model import CellName, Page
+from ci.report.model import Page, json_value
 from ci.verbs.report import page_key
 from core import console, files
+from core.cell import GroupCell
 from core.cli.options import RELEASE_TYPES, Common, add_platform, common_from, environment
 from core.errors import FatalError, MissingInputError, UsageError
 from core.families import family
@@ -58,7 +59,7 @@ def run(arguments: argparse.Namespace) -> None:
         raise UsageError(f"There are runs for {' and '.join(platforms)}.", hint="Name one: --platform linux.")
     for history in made:
         if arguments.json:
-            console.result(json.dumps(asdict(history), indent=1))
+            console.result(json.dumps(history, indent=1, default=json_value))
         else:
             _tell(common, history, arguments.output)
 
@@ -66,12 +67,12 @@ def run(arguments: argparse.Namespace) -> None:
 def _made(common: Common, kind: str, arguments: argparse.Namespace) -> History:
     """Read the last runs that have what was asked for; the rest of the store is listed at most."""
     store = common.open_for_reading()
-    chosen = CellName(group=common.artifact_group, torch_ref=common.torch_ref)
+    requested = GroupCell(artifact_group=common.artifact_group or None, torch_ref=common.torch_ref or None)
     found: list[tuple[Run, Page | None]] = []
     for run_id in facts.stored_runs(store, common.outputs):
         one = replace(common, run_id=run_id)
         listed = facts.manifests(store, one.outputs) if len(found) < arguments.runs else ()
-        if facts.has_built(listed, [chosen]) and (not kind or kind == facts.release_type(store, listed)):
+        if facts.has_built(listed, [requested]) and (not kind or kind == facts.release_type(store, listed)):
             found.append(_read(one, beside=not arguments.output))
     return history_of(common.platform, found)
 

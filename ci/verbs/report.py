@@ -7,11 +7,12 @@ from __future__ import annotations
 
 import argparse
 import json
-from dataclasses import asdict, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from ci.report import page_of, text
 from ci.report.facts import MOST, RunFacts, previous, read_run
+from ci.report.model import json_value
 from core import console
 from core.cli.options import Common, add_platform, common_from
 from core.errors import FatalError, MissingInputError
@@ -42,7 +43,7 @@ def run(arguments: argparse.Namespace) -> None:
     common = common_from(arguments)
     page = _made(arguments, common)
     if arguments.json:
-        console.result(json.dumps(asdict(page), indent=1))
+        console.result(json.dumps(page, indent=1, default=json_value))
         return
     # first what there is to read: the store may refuse the page
     tell(common, page, brief=arguments.brief and not console.echoes())
@@ -108,7 +109,7 @@ def tell(common: Common, page: Page, *, brief: bool = False) -> None:
         more = f" and {len(problem.also)} more" if problem.also else ""
         console.error(text.spelt(f"{problem.where}{more}: {problem.what}"))
     store, outputs = common.open_for_reading(), common.outputs
-    wheels = {one.cell.group for one in page.wheels}
+    wheels = {one.cell.artifact_group for one in page.wheels}
     for group in page.groups:
         prefix = outputs.python_prefix(group.name)
         place = holding(store, f"{prefix}/{PAGE}").url

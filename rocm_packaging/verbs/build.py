@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import get_args
 
 from core import console
+from core.cell import GroupCell
 from core.cli.options import Common, common_from, environment, source_date_epoch
 from core.errors import MissingInputError, UsageError
 from core.families import CPU, default_family, detect, family
@@ -72,7 +73,7 @@ def run(arguments: argparse.Namespace) -> None:
                 name="build_rocm",
                 common=common,
                 artifact_group=group_name(names, common.build_variant),
-                cell=records.Cell(gpu_family=names),
+                cell=GroupCell(gpu_family=names),
                 output_dir=arguments.output_dir,
             ),
             {"packaging": build.inputs_of(request)},
