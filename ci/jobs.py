@@ -13,7 +13,7 @@ from ci import pipeline
 from ci.pipeline import FlowOptions, JobKind, NoxCall, Topic
 from core.cli.options import DEFAULT_STORE, Common
 from core.run import PLAIN, Platform, this_platform
-from core.run.plan import Cell, Plan, promotions
+from core.run.plan import Plan, PlannedJob, promotions
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -127,12 +127,12 @@ def plan_jobs(plan: Plan, platform: Platform, target: Target) -> Sequence[Job]:
     return jobs
 
 
-def _build_key(cell: Cell) -> tuple[str, str, str]:
+def _build_key(cell: PlannedJob) -> tuple[str, str | None, str | None]:
     """Return what tests of PyTorch and the build that they install have in common."""
     return cell.artifact_group, cell.python, cell.torch_ref
 
 
-def _build_job(plan: Plan, target: Target, cell: Cell, needed_jobs: Sequence[Job | None]) -> Job:
+def _build_job(plan: Plan, target: Target, cell: PlannedJob, needed_jobs: Sequence[Job | None]) -> Job:
     """Return the job that builds a cell, and uploads what it has built."""
     packages = written_options({"version": plan.rocm.version, "rocm-layout": target.rocm_layout})
     build_options = _cell_options(plan, target, cell, {"rocm packages": packages})
@@ -147,7 +147,7 @@ def _build_job(plan: Plan, target: Target, cell: Cell, needed_jobs: Sequence[Job
         name=f"{cell.stage} {cell.name}",
         kind=cell.stage,
         calls=(
-            *pipeline.nox_calls(build_steps, build_options, python=cell.python or None),
+            *pipeline.nox_calls(build_steps, build_options, python=cell.python),
             *pipeline.nox_calls(upload_steps, upload_options),
         ),
         needs=_names(needed_jobs),
@@ -159,7 +159,7 @@ def _stage_jobs(
     target: Target,
     platform: Platform,
     rocm_jobs: Mapping[str, Job],
-    build_jobs: Mapping[tuple[str, str, str], Job],
+    build_jobs: Mapping[tuple[str, str | None, str | None], Job],
 ) -> Mapping[str, Job]:
     """Return the jobs that put wheels up for testing, by artifact group; none where nothing is released."""
     if not promotions(plan, platform):
@@ -187,7 +187,7 @@ def _stage_jobs(
 def _test_job(
     plan: Plan,
     target: Target,
-    cell: Cell,
+    cell: PlannedJob,
     tested_jobs: Sequence[Job | None],
     stage_jobs: Mapping[str, Job],
 ) -> Job:
@@ -200,9 +200,7 @@ def _test_job(
     return Job(
         name=f"{cell.stage} {cell.name}",
         kind=cell.stage,
-        calls=tuple(
-            pipeline.nox_calls(pipeline.steps_of_plan_cell(cell), options, python=cell.python or None)
-        ),
+        calls=tuple(pipeline.nox_calls(pipeline.steps_of_plan_cell(cell), options, python=cell.python)),
         needs=_names(tested_jobs),
     )
 
@@ -302,7 +300,7 @@ def nightly_jobs(*, torch_ref: str, gpu_family: str, python: str, repository: st
 
 
 def _cell_options(
-    plan: Plan, target: Target, cell: Cell, topics: Mapping[Topic, tuple[str, ...]]
+    plan: Plan, target: Target, cell: PlannedJob, topics: Mapping[Topic, tuple[str, ...]]
 ) -> FlowOptions:
     """Return the options of a plan's job: what it is of, where its ROCm is from, and the run."""
     rocm = plan.rocm_row(cell)

@@ -15,7 +15,7 @@ from core.families import CPU
 from core.status import Pending
 
 if TYPE_CHECKING:
-    from core.run.plan import Cell as PlanCell
+    from core.run.plan import PlannedJob
     from core.status import Status
     from pytorch_build.refs.torch_refs import TorchRef
 
@@ -420,7 +420,7 @@ def lent_components(ref: TorchRef, gpu_family: str, changed_components: Collecti
     return components
 
 
-def steps_of_plan_cell(cell: PlanCell) -> Sequence[Step]:
+def steps_of_plan_cell(cell: PlannedJob) -> Sequence[Step]:
     """Return the steps of one job of a plan."""
     return [STEPS_BY_NAME[name] for name in cell.sessions]
 

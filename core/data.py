@@ -15,9 +15,9 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import date  # noqa: TC003 - pydantic reads it
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self, TypeVar, get_args, get_origin
+from typing import TYPE_CHECKING, Annotated, Any, Self, TypeVar, get_args, get_origin
 
-from pydantic import BaseModel, Field, ValidationError
+from pydantic import BaseModel, BeforeValidator, Field, PlainSerializer, ValidationError, WithJsonSchema
 
 from core import files
 from core.errors import DataError, MissingInputError, nearest
@@ -58,6 +58,20 @@ class Document(Model):
 def compact(value: object) -> str:
     """Write JSON on one line, as job outputs and variables hold it; dates as texts."""
     return json.dumps(value, separators=(",", ":"), ensure_ascii=False, default=str)
+
+
+def _none_for_empty(text: object) -> object:
+    return None if text == "" else text
+
+
+# None in code, "" in the document.
+OptionalText = Annotated[
+    str | None,
+    BeforeValidator(_none_for_empty),
+    PlainSerializer(lambda text: text or "", return_type=str),
+    WithJsonSchema({"type": "string"}),
+    Field(json_schema_extra={"default": ""}),
+]
 
 
 class Dated(Model):

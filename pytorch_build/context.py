@@ -7,11 +7,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from core import console
+from core.cell import GroupCell, python_of_tag
 from core.cli.options import DEFAULT_STORE, GIT_MIRRORS, Common, environment
 from core.errors import UsageError
 from core.families import CPU, default_family, detect, family, group_families
 from core.run import LOCAL_RUN, group_name
-from core.run.records import Cell, Record, read_all
+from core.run.records import Record, read_all
 from pytorch_build.refs.torch_refs import TorchRef, default_ref, torch_ref
 
 
@@ -50,14 +51,15 @@ class Context:
         """Read the records of the group, failures included."""
         return read_all(self.common.open_for_reading(), self.common.outputs, self.artifact_group)
 
-    def cell(self, python: str) -> Cell:
+    def cell(self, python_tag: str) -> GroupCell:
         """Return what a test of this family and Python runs on."""
-        whole = self.group and group_families(self.group) == self.gpu_family
-        return Cell(
-            python=python,
+        # Wheels of a group for just these families are the family's own.
+        is_own_group = not self.group or group_families(self.group) == self.gpu_family
+        return GroupCell(
+            python=python_of_tag(python_tag) if python_tag else None,
             torch_ref=self.ref.name,
             gpu_family=self.gpu_family,
-            group="" if whole else self.group,
+            artifact_group=None if is_own_group else self.group,
         )
 
 

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from core import console, files, junit, process
+from core.cell import GroupCell, python_of_tag
 from core.env import Interpreter, installed, installer, require
 from core.env.installer import Backend, locked_call
 from core.errors import CheckError, MissingInputError, ProcessError
@@ -62,11 +63,15 @@ class TestRequest:
         """The group whose packages are taken, and that the report is filed under."""
         return self.group or group_name(";".join(self.families), self.common.build_variant)
 
-    def cell(self, python: str) -> records.Cell:
+    def cell(self, python_tag: str) -> GroupCell:
         """Return what a test under a Python runs on."""
-        family = ";".join(self.families)
-        own = group_families(self.artifact_group) in {"", family}
-        return records.Cell(python=python, gpu_family=family, group="" if own else self.group)
+        gpu_family = ";".join(self.families)
+        is_own_group = group_families(self.artifact_group) in {"", gpu_family}
+        return GroupCell(
+            python=python_of_tag(python_tag),
+            gpu_family=gpu_family,
+            artifact_group=None if is_own_group else self.group or None,
+        )
 
 
 def run_tests(request: TestRequest) -> None:

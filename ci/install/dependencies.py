@@ -4,7 +4,7 @@ import functools
 import sys
 import tempfile
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
@@ -15,6 +15,7 @@ from pydantic import AfterValidator
 
 from ci.publish.index import Records
 from core import console, files, process
+from core.cell import Cell
 from core.data import Model, load_toml
 from core.env import installer
 from core.env.installer import configured
@@ -22,10 +23,10 @@ from core.errors import DataError, EnvironmentSetupError, ProcessError, StoreErr
 from core.packages import Offer, RunGroup, fits, required_by
 from core.packages.resolution import Question, Resolved, others_of, resolve
 from core.parallel import each
+from core.run import Platform
 from core.run.records import FileRecord
 from core.stores import Store
 from core.wheel.distributions import SIDECAR, describe
-from pytorch_build.lock.versions import python_tag
 
 MIRROR_FILE = Path(__file__).parents[1] / "mirror.toml"
 _JOBS = 4  # uv waits for the network, and resolves on one core
@@ -39,8 +40,8 @@ def _requirement(text: str) -> str:
     return text
 
 
-class Platform(Model):
-    """A platform that is resolved for."""
+class PlatformNames(Model):
+    """What uv and pip call a platform that is resolved for."""
 
     uv: str
     pip: tuple[str, ...]
@@ -51,8 +52,20 @@ class Mirror(Model):
 
     prefix: str
     pythons: tuple[str, ...]
-    platforms: dict[str, Platform]
+    platforms: dict[Platform, PlatformNames]
     requirements: dict[str, tuple[Annotated[str, AfterValidator(_requirement)], ...]]
+
+    @property
+    def cells(self) -> Sequence[Cell]:
+        """The Pythons on each platform."""
+        pairs = product(self.pythons, self.platforms)
+        return [Cell(python=python, platform=platform) for python, platform in pairs]
+
+    def names_of_platform(self, cell: Cell) -> PlatformNames:
+        """Return what uv and pip call the platform of a cell."""
+        if cell.platform not in self.platforms:
+            raise DataError(f"mirror.toml has no platform for {cell}.")
+        return self.platforms[cell.platform]
 
     @property
     def index_key(self) -> str:
@@ -64,17 +77,6 @@ class Mirror(Model):
 def mirror() -> Mirror:
     """Read the data file."""
     return load_toml(MIRROR_FILE, Mirror)
-
-
-@dataclass(frozen=True, kw_only=True)
-class Cell:
-    """A Python on a platform."""
-
-    python: str
-    platform: str
-
-    def __str__(self) -> str:
-        return f"Python {self.python} on {self.platform}"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -99,20 +101,30 @@ def needs(data: Mirror, groups: Sequence[RunGroup], offers: Sequence[Sequence[Of
     Each distribution is resolved by itself, so that wheels that are never installed together need not
     fit together; what the data knows is resolved in one piece, too.
     """
-    found: dict[tuple[Cell, tuple[str, ...]], Need] = {}
-    every = tuple(line for lines in data.requirements.values() for line in lines)
-    lists = [(f"{name} (mirror.toml)", lines) for name, lines in data.requirements.items()]
-    for python, platform in product(data.pythons, data.platforms):
-        cell = Cell(python=python, platform=platform)
-        stated = [*lists, ("all of mirror.toml", every)]
-        for group, offered in zip(groups, offers, strict=True):
-            if group.outputs.platform == platform:
-                fitting = (one for one in offered if fits(one, python_tag(python)))
-                stated += [(one.name, required_by(group.store, one)) for one in fitting]
-        for of, lines in stated:
-            if kept := others_of(lines, where=of):
-                found.setdefault((cell, kept), Need(cell=cell, of=of, requirements=kept))
-    return list(found.values())
+    gathered: dict[tuple[Cell, tuple[str, ...]], Need] = {}
+    for cell in data.cells:
+        for distribution, lines in _stated(data, cell, groups, offers):
+            requirements = others_of(lines, where=distribution)
+            if requirements:
+                need = Need(cell=cell, of=distribution, requirements=requirements)
+                gathered.setdefault((cell, requirements), need)
+    return list(gathered.values())
+
+
+def _stated(
+    data: Mirror, cell: Cell, groups: Sequence[RunGroup], offers: Sequence[Sequence[Offer]]
+) -> Iterator[tuple[str, Sequence[str]]]:
+    """Yield what requires something in a cell, and its requirements."""
+    for name, lines in data.requirements.items():
+        yield f"{name} (mirror.toml)", lines
+    yield "all of mirror.toml", [line for lines in data.requirements.values() for line in lines]
+
+    for group, group_offers in zip(groups, offers, strict=True):
+        if group.outputs.platform != cell.platform:
+            continue
+        for offer in group_offers:
+            if fits(offer, cell.python_tag or ""):
+                yield offer.name, required_by(group.store, offer)
 
 
 def resolved(data: Mirror, wanted: Sequence[Need]) -> Sequence[Source]:
@@ -132,8 +144,8 @@ def _query(data: Mirror, need: Need) -> Sequence[Resolved]:
         requirements=need.requirements,
         sources=configured(),
         exact=False,
-        python_version=need.cell.python,
-        platform=data.platforms[need.cell.platform].uv,
+        python_version=need.cell.python or "",
+        platform=data.names_of_platform(need.cell).uv,
         only_wheels=True,
     )
     try:
@@ -156,14 +168,16 @@ def batches(sources: Sequence[Source]) -> Sequence[Sequence[Source]]:
 
 def download(data: Mirror, batch: Sequence[Source], folder: Path) -> None:
     """Let pip fetch files of one cell, each by its digest."""
-    cell, tag = batch[0].cell, python_tag(batch[0].cell.python)
+    cell = batch[0].cell
+    tag = cell.python_tag or ""
     lock = folder / f"{tag}-{cell.platform}.txt"
-    lines = [f"{one.distribution}=={one.version} --hash=sha256:{one.sha256}\n" for one in batch]
+    lines = [f"{file.distribution}=={file.version} --hash=sha256:{file.sha256}\n" for file in batch]
     files.write_text(lock, "".join(lines))
+
     argv = [sys.executable, "-m", "pip", "--disable-pip-version-check", "--no-input", "download"]
     argv += ["--quiet", "--no-deps", "--require-hashes", "--only-binary", ":all:", "--progress-bar", "off"]
-    argv += ["--python-version", cell.python, "--implementation", "cp", "--abi", tag, "--abi", "abi3"]
-    for platform in data.platforms[cell.platform].pip:
+    argv += ["--python-version", cell.python or "", "--implementation", "cp", "--abi", tag, "--abi", "abi3"]
+    for platform in data.names_of_platform(cell).pip:
         argv += ["--platform", platform]
     # no variable of the environment names a source
     argv += [*installer.source_arguments(configured()), "--dest", str(folder), "-r", str(lock)]

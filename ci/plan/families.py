@@ -147,7 +147,7 @@ def without_pytorch(question: Question, build: Build, pytorch: Decision) -> str:
 
 
 def expected_failure(
-    question: Question, one: Chosen, stage: Stage, torch_ref: str = ""
+    question: Question, one: Chosen, stage: Stage, torch_ref: str | None = None
 ) -> ExpectedFailure | None:
     """Find the row that expects a job to fail, if its last day has not passed."""
     rows = (

@@ -15,7 +15,7 @@ from core.errors import ArtifactError, FatalError, MissingInputError, RocmError
 from core.families import family
 from core.packages.sources import PackageSource
 from core.run import PLAIN, Platform
-from core.run.plan import FETCH, Cell, Decision, LeftOut, Plan, RocmOrigin, RocmPackages, Variant
+from core.run.plan import FETCH, Decision, LeftOut, Plan, PlannedJob, RocmOrigin, RocmPackages, Variant
 from rocm_packaging.origin import RocmSource, for_build, release_index_url
 from rocm_packaging.packages.layouts import device_package
 
@@ -25,7 +25,7 @@ _HINT = "Name an artifact run (input artifact_run_id), or correct [rocm]: ci/roc
 
 def needs(plan: Plan) -> Mapping[str, Sequence[Variant]]:
     """List the groups of a plan that need ROCm from elsewhere, by build variant."""
-    fetched = {(cell.platform, cell.artifact_group) for cell in plan.cells if FETCH in cell.sessions}
+    fetched = {(job.platform, job.artifact_group) for job in plan.cells if FETCH in job.sessions}
     found: dict[str, list[Variant]] = {}
     for one in plan.variants:
         if (one.platform, one.artifact_group) in fetched:
@@ -35,32 +35,35 @@ def needs(plan: Plan) -> Mapping[str, Sequence[Variant]]:
 
 def completed(plan: Plan, origins: Sequence[RocmOrigin], notes: Sequence[str] = ()) -> Plan:
     """Write into a plan where its ROCm comes from; what an index has is neither built nor tested here."""
-    indexed = {(one.platform, one.artifact_group): one for one in origins if one.index_url}
+    indexed = {(origin.platform, origin.artifact_group): origin for origin in origins if origin.index_url}
     left_out = list(plan.left_out)
-    cells: list[Cell] = []
-    for cell in plan.cells:
-        origin = indexed.get((cell.platform, cell.artifact_group))
+    jobs: list[PlannedJob] = []
+    for job in plan.cells:
+        origin = indexed.get((job.platform, job.artifact_group))
         if origin is None:
-            cells.append(cell)
-        elif cell.stage.endswith("rocm"):
-            what = f"{cell.stage}, {cell.artifact_group} on {cell.platform}"
+            jobs.append(job)
+        elif job.stage.endswith("rocm"):
+            what = f"{job.stage}, {job.artifact_group} on {job.platform}"
             reason = f"ROCm {origin.version} comes from {origin.index_url}"
             left_out.append(LeftOut(what=what, reason=reason))
         else:
-            sessions = tuple(one for one in cell.sessions if one not in {FETCH, "build_rocm", "check_rocm"})
-            cells.append(cell.model_copy(update={"sessions": sessions}))
-    version = next((one.version for one in indexed.values()), plan.rocm.version)
-    held = {(one.platform, one.artifact_group) for one in cells}
+            packaging = {FETCH, "build_rocm", "check_rocm"}
+            sessions = tuple(session for session in job.sessions if session not in packaging)
+            jobs.append(job.model_copy(update={"sessions": sessions}))
+
+    version = next((origin.version for origin in indexed.values()), plan.rocm.version)
+    groups = {(job.platform, job.artifact_group) for job in jobs}
+    variants = [variant for variant in plan.variants if (variant.platform, variant.artifact_group) in groups]
     enabled = plan.enable_build_jobs
-    if plan.cells and not cells:
+    if plan.cells and not jobs:
         reason = f"ROCm {version} comes from an index, and PyTorch is not built: {plan.build_pytorch.reason}"
         enabled = Decision(value=False, reason=reason)
     return plan.model_copy(
         update={
             "enable_build_jobs": enabled,
             "rocm": plan.rocm.model_copy(update={"version": version, "origins": tuple(origins)}),
-            "variants": tuple(one for one in plan.variants if (one.platform, one.artifact_group) in held),
-            "cells": tuple(cells),
+            "variants": tuple(variants),
+            "cells": tuple(jobs),
             "left_out": tuple(left_out),
             "notes": (*plan.notes, *notes),
         }

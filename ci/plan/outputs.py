@@ -10,7 +10,7 @@ from core import console
 from core.data import Value, compact, in_force, key_path
 from core.errors import UsageError, nearest
 from core.run.job_files import table, text
-from core.run.plan import PLATFORMS, Cell, Plan, job_outputs
+from core.run.plan import PLATFORMS, Plan, PlannedJob, job_outputs
 
 _DECISIONS = ("enable_build_jobs", "build_pytorch", "trusted", "upload", "promote")
 _ROWS = 300  # a summary is read by people; the plan itself has them all
@@ -68,7 +68,7 @@ def explain(only: str, plan: Plan | None, *, as_json: bool) -> None:
     if not shown:
         known = {*values, *(key.partition(".")[0] for key in values)}
         raise UsageError(f"No value in force has a key like {only!r}. {nearest(only, known)}")
-    jobs = [_explained(cell, plan.release_type, values) for cell in plan.cells] if plan else []
+    jobs = [_explained(job, plan.release_type, values) for job in plan.cells] if plan else []
     if as_json:
         console.result(json.dumps({"values": [*map(asdict, shown)], "jobs": jobs}, indent=2, default=str))
         return
@@ -82,23 +82,26 @@ def explain(only: str, plan: Plan | None, *, as_json: bool) -> None:
             console.result("    {of}: {key}, {where}".format(**why))
 
 
-def _explained(cell: Cell, release_type: str, values: Mapping[str, Value]) -> Mapping[str, Any]:
+def _explained(job: PlannedJob, release_type: str, values: Mapping[str, Value]) -> Mapping[str, Any]:
     """Return a job, and the values that it follows from; of what the event names there is none."""
     matrix = f"matrix.{MatrixFile.name_of(release_type)}"
-    listed, on = f"{matrix}.gpu_families.{cell.platform}", f"{key_path([cell.gpu_family])}.{cell.platform}"
-    tier = values.get(f"families.{on}.tier") if listed not in values else None
-    machines = (f"runners.machines.{cell.platform}.", f"runners.families.{on}.")
-    keys = (listed, f"{matrix}.torch_refs", f"{matrix}.pythons", *machines)
-    because = [(cell.gpu_family, tier)] if tier else []
-    because += [
-        (what, one)
-        for what in (cell.gpu_family, cell.torch_ref, cell.python, cell.runner)
-        for one in values.values()
-        if one.key.startswith(keys) and f'"{what}"' in compact(one.value)
-    ]
+    listed_families = f"{matrix}.gpu_families.{job.platform}"
+    family_on_platform = f"{key_path([job.gpu_family])}.{job.platform}"
+    machines = (f"runners.machines.{job.platform}.", f"runners.families.{family_on_platform}.")
+    keys = (listed_families, f"{matrix}.torch_refs", f"{matrix}.pythons", *machines)
+
+    because: list[tuple[str, Value]] = []
+    tier = values.get(f"families.{family_on_platform}.tier")
+    if tier is not None and listed_families not in values:
+        because.append((job.gpu_family, tier))
+    names = [job.gpu_family, job.torch_ref, job.python, job.runner]
+    for name in filter(None, names):
+        for value in values.values():
+            if value.key.startswith(keys) and f'"{name}"' in compact(value.value):
+                because.append((name, value))  # noqa: PERF401 - two loops and a condition
     return {
-        **cell.model_dump(include={"stage", "platform", "name", "reason"}),
-        "because": [{"of": what, "key": one.key, "where": one.where} for what, one in because],
+        **job.model_dump(include={"stage", "platform", "name", "reason"}),
+        "because": [{"of": name, "key": value.key, "where": value.where} for name, value in because],
     }
 
 

@@ -9,11 +9,22 @@ from typing import TYPE_CHECKING
 from ci.pipeline import BUILD_STEPS
 from ci.plan import decisions, families
 from ci.plan.data import Matrix, MatrixFile, Test, reaches
-from ci.verbs.cells import missing
+from ci.plan.expansion import expand, parts_of_test, tested_pythons
+from core.cell import Cell
 from core.data import in_force
 from core.errors import DataError, UsageError, nearest
-from core.run import Platform
-from core.run.plan import FETCH, Cell, Decision, LeftOut, Plan, PlanEvent, RocmPackages, Stage, matrices
+from core.run import PLAIN, Platform
+from core.run.plan import (
+    FETCH,
+    Decision,
+    LeftOut,
+    Plan,
+    PlanEvent,
+    PlannedJob,
+    RocmPackages,
+    Stage,
+    matrices,
+)
 from pytorch_build.lock.versions import python_tag
 from pytorch_build.refs.torch_refs import PROJECTS, TorchRef
 from rocm_packaging.packages.versions import compute
@@ -46,7 +57,7 @@ def plan(question: Question) -> Plan:
     jobs.left_out.extend((*left_out, *without))
     for build in builds:
         jobs.add(build)
-    built = {(cell.platform, cell.artifact_group) for cell in jobs.cells if cell.stage == "build_pytorch"}
+    built = {(job.platform, job.artifact_group) for job in jobs.planned if job.stage == "build_pytorch"}
     if pytorch.value and not built:
         _refuse_nothing(question, jobs.left_out)
         pytorch = Decision(value=False, reason=f"{pytorch.reason}, but no family in the plan has it")
@@ -63,12 +74,12 @@ def plan(question: Question) -> Plan:
         test_type_reason=test_type_reason,
         test_labels=test_labels,
         store=store,
-        rocm=_rocm(question, own=bool(jobs.own_rocm)),
+        rocm=_rocm(question, own=jobs.own_rocm is not None),
         variants=tuple(
             one.model_copy(update={"build_pytorch": (one.platform, one.artifact_group) in built})
             for one in (build.entry for build in builds)
         ),
-        cells=tuple(jobs.cells),
+        cells=tuple(jobs.planned),
         left_out=tuple(jobs.left_out),
         notes=tuple(_notes(question)),
     )
@@ -128,40 +139,46 @@ class _Jobs:
     upload: Decision
     test_type: str
     test_labels: dict[Platform, tuple[str, ...]]
-    cells: list[Cell] = field(default_factory=list)
+    planned: list[PlannedJob] = field(default_factory=list)
     left_out: list[LeftOut] = field(default_factory=list)
 
     def add(self, build: Build) -> None:
         """Add the jobs of a family in a variant."""
         reason = families.without_pytorch(self.question, build, self.pytorch)
-        wheels = [] if reason else list(self._pytorch_builds(build))
+        wheel_jobs = [] if reason else list(self._pytorch_builds(build))
         if reason:
             self._leave(f"build_pytorch, {build.where}", reason)
+
         if not build.has_rocm:
             self._leave(f"build_rocm, {build.where}", "family cpu has no ROCm")
-        elif wheels and not self.upload.value:
+        elif wheel_jobs and not self.upload.value:
             self._leave(f"build_rocm, {build.where}", f"the PyTorch jobs build it: {self.upload.reason}")
         else:
-            sessions, runner = self._rocm_sessions, build.entry.build_runner
-            self.cells.append(self._cell(build, "build_rocm", sessions, runner, "", self.own_rocm))
-        self.cells.extend(wheels)
+            cell = _cell_of(build, torch_ref=self.own_rocm)
+            runner = build.entry.build_runner
+            self.planned.append(self._job(build, "build_rocm", self._rocm_sessions, runner, cell))
+        self.planned.extend(wheel_jobs)
+
         if build.has_rocm:
             self._rocm_test(build)
-        for wheel in wheels:
-            self._pytorch_test(build, wheel)
+        for wheel_job in wheel_jobs:
+            self._pytorch_test(build, wheel_job)
         for name, test in self.question.data.triggers.tests.items():
-            if wheels and test.stage == "test_torch":
-                self._torch_test(build, wheels, name, test)
+            if wheel_jobs and test.stage == "test_torch":
+                self._torch_test(build, wheel_jobs, name, test)
 
     @property
     def _rocm_sessions(self) -> tuple[str, ...]:
-        return (*(() if self.own_rocm else (FETCH,)), "build_rocm", "check_rocm")
+        packaging = ("build_rocm", "check_rocm")
+        return packaging if self.own_rocm is not None else (FETCH, *packaging)
 
     @property
-    def own_rocm(self) -> str:
+    def own_rocm(self) -> str | None:
         """The ref that brings artifacts along, where all refs are built on these: the sample."""
         refs = self.question.refs["linux"]
-        return _SAMPLE if all(name in refs and refs[name].rocm_version for name in self._refs) else ""
+        if all(name in refs and refs[name].rocm_version for name in self._refs):
+            return _SAMPLE
+        return None
 
     @property
     def _refs(self) -> Sequence[str]:
@@ -176,22 +193,34 @@ class _Jobs:
         named = bool(self.question.inputs.pytorch_python_versions)
         return self.question.data.matrix_of(self.question.type, named_pythons=named)
 
-    def _pytorch_builds(self, build: Build) -> Iterator[Cell]:
+    def _pytorch_builds(self, build: Build) -> Iterator[PlannedJob]:
         entry = build.entry
         for python in self._pythons:
             python_tag(python)  # refuses what is not a version of Python
-            for name in self._refs:
-                ref = self._ref(name, entry.platform)
-                reason = missing(python, ref, entry.gpu_family, self._matrix, entry.platform)
-                components = self._components(ref, entry.platform)
-                if not reason and not components:
-                    reason = "it has none of the requested components"
-                if reason:
-                    self._leave(f"build_pytorch, {build.where}, {name}, Python {python}", reason)
-                    continue
-                first = self._rocm_sessions if not self.upload.value and build.has_rocm else ()
-                sessions = (*first, *(BUILD_STEPS[one].name for one in components), "check_wheels")
-                yield self._cell(build, "build_pytorch", sessions, entry.build_runner, python, name)
+
+        combinations = expand(
+            pythons=self._pythons,
+            refs=[self._ref(name, entry.platform) for name in self._refs],
+            gpu_families=(entry.gpu_family,),
+            platform=entry.platform,
+            exclusions=self._matrix.exclude,
+        )
+        for combination in combinations:
+            components = self._components(combination.ref, entry.platform)
+            obstacle = combination.obstacle
+            if obstacle is None and not components:
+                obstacle = "it has none of the requested components"
+            cell = _cell_of(build, python=combination.cell.python, torch_ref=combination.ref.name)
+            if obstacle is not None:
+                what = f"build_pytorch, {build.where}, {cell.torch_ref}, Python {cell.python}"
+                self._leave(what, obstacle)
+                continue
+
+            # Without uploads no other job hands its ROCm packages on.
+            rocm_sessions = self._rocm_sessions if not self.upload.value and build.has_rocm else ()
+            builds = [BUILD_STEPS[component].name for component in components]
+            sessions = (*rocm_sessions, *builds, "check_wheels")
+            yield self._job(build, "build_pytorch", sessions, entry.build_runner, cell)
 
     def _components(self, ref: TorchRef, platform: Platform) -> Sequence[str]:
         named = self.question.inputs.pytorch_components
@@ -223,56 +252,61 @@ class _Jobs:
     def _rocm_test(self, build: Build) -> None:
         label, reason = families.rocm_machine(self.question, build.chosen)
         sessions = self._sessions("test_rocm", build.entry.platform)
-        if not self._untested(build, f"test_rocm, {build.where}", label, reason, sessions):
-            cell = self._cell(build, "test_rocm", sessions, label, self._pythons[0], self.own_rocm)
-            because = "; ".join(filter(None, (cell.reason, reason)))
-            self.cells.append(cell.model_copy(update={"reason": because}))
+        if self._untested(build, f"test_rocm, {build.where}", label, reason, sessions):
+            return
+        cell = _cell_of(build, python=self._pythons[0], torch_ref=self.own_rocm)
+        job = self._job(build, "test_rocm", sessions, label, cell)
+        whole_reason = f"{job.reason}; {reason}" if reason else job.reason
+        self.planned.append(job.model_copy(update={"reason": whole_reason}))
 
-    def _pytorch_test(self, build: Build, wheel: Cell) -> None:
-        job = f"test_pytorch {wheel.torch_ref} {wheel.python}"
-        label, reason = families.machine(self.question, build.chosen, job)
-        sessions = self._sessions("test_pytorch", wheel.platform)
-        what = f"test_pytorch, {wheel.name} on {wheel.platform}"
-        if wheel.expect_failure:
+    def _pytorch_test(self, build: Build, wheel_job: PlannedJob) -> None:
+        machine_job = f"test_pytorch {wheel_job.torch_ref} {wheel_job.python}"
+        label, reason = families.machine(self.question, build.chosen, machine_job)
+        sessions = self._sessions("test_pytorch", wheel_job.platform)
+        what = f"test_pytorch, {wheel_job.name} on {wheel_job.platform}"
+        if wheel_job.expect_failure:
             self._leave(what, "its build is expected to fail")
         elif not self._untested(build, what, label, reason, sessions):
-            python, ref = wheel.python, wheel.torch_ref
-            self.cells.append(self._cell(build, "test_pytorch", sessions, label, python, ref))
+            self.planned.append(self._job(build, "test_pytorch", sessions, label, wheel_job.cell))
 
-    def _torch_test(self, build: Build, wheels: Sequence[Cell], name: str, test: Test) -> None:
+    def _torch_test(self, build: Build, wheel_jobs: Sequence[PlannedJob], name: str, test: Test) -> None:
         """Add one kind of upstream's tests of torch: for each ref a job for every part of them."""
         platform = build.entry.platform
-        job = f"test_torch {test.config}"
-        what = f"{job}, {build.where}"
+        test_name = f"test_torch {test.config}"
+        what = f"{test_name}, {build.where}"
         if test.platforms and platform not in test.platforms:
-            return self._leave(what, f"tested on {' and '.join(test.platforms)} only")
-        label, reason = families.machine(self.question, build.chosen, job, several_gpus=test.several_gpus)
-        wanted = self._wanted(name, test, platform)
-        if not wanted and not self.test_labels[platform]:
-            return self._leave(what, f"not of test type {self.test_type}; label test:{name} requests it")
-        if self._untested(build, what, label, reason, (test.session,) if wanted else ()):
-            return None
-        for wheel in wheels:
-            pythons = test.of([one.python for one in wheels if one.torch_ref == wheel.torch_ref])
-            rules = (
-                (wheel.python not in pythons, f"tested with Python {' and '.join(pythons)}"),
-                (wheel.expect_failure, "its build is expected to fail"),
-                ("build_torch" not in wheel.sessions, "torch is not built"),
-            )
-            if not self._left(f"{job}, {wheel.name} on {platform}", rules):
-                self._torch_parts(build, wheel, test)
-        return None
+            self._leave(what, f"tested on {' and '.join(test.platforms)} only")
+            return
+        label, reason = families.machine(
+            self.question, build.chosen, test_name, several_gpus=test.several_gpus
+        )
+        is_wanted = self._wanted(name, test, platform)
+        if not is_wanted and not self.test_labels[platform]:
+            self._leave(what, f"not of test type {self.test_type}; label test:{name} requests it")
+            return
+        if self._untested(build, what, label, reason, (test.session,) if is_wanted else ()):
+            return
 
-    def _torch_parts(self, build: Build, wheel: Cell, test: Test) -> None:
+        built = [job.cell for job in wheel_jobs]
+        for wheel_job in wheel_jobs:
+            pythons = tested_pythons(test, wheel_job.cell, built)
+            rules = (
+                (wheel_job.python not in pythons, f"tested with Python {' and '.join(pythons)}"),
+                (wheel_job.expect_failure, "its build is expected to fail"),
+                ("build_torch" not in wheel_job.sessions, "torch is not built"),
+            )
+            if not self._left(f"{test_name}, {wheel_job.name} on {platform}", rules):
+                self._torch_parts(build, wheel_job.cell, test)
+
+    def _torch_parts(self, build: Build, built: Cell, test: Test) -> None:
         """Add a job for every part of upstream's tests, on machines that share the work."""
-        for number in range(1, test.shards + 1):
-            shard = f"{number}/{test.shards}"
-            job = f"test_torch {wheel.torch_ref} {wheel.python} {test.config} {shard}"
-            label, _ = families.machine(self.question, build.chosen, job, several_gpus=test.several_gpus)
-            cell = self._cell(build, "test_torch", (test.session,), label, wheel.python, wheel.torch_ref)
-            part = {"config": test.config, "shard": shard, "minutes": test.minutes}
-            name = f"{cell.name}, {test.config} {shard}"
-            self.cells.append(cell.model_copy(update={"name": name, **part}))
+        for cell in parts_of_test(test, built):
+            machine_job = f"test_torch {cell.torch_ref} {cell.python} {test.config} {cell.shard}"
+            label, _ = families.machine(
+                self.question, build.chosen, machine_job, several_gpus=test.several_gpus
+            )
+            job = self._job(build, "test_torch", (test.session,), label, cell)
+            self.planned.append(job.model_copy(update={"minutes": test.minutes}))
 
     def _untested(self, build: Build, what: str, label: str, reason: str, sessions: Sequence[str]) -> bool:
         """Leave a test out, where there is a reason to; `reason` is that of a missing machine."""
@@ -316,25 +350,54 @@ class _Jobs:
         labels = self.test_labels[platform]
         return f"test:{name}" in labels if labels else not test.types or self.test_type in test.types
 
-    def _cell(
-        self, build: Build, stage: Stage, sessions: tuple[str, ...], runner: str, python: str, torch_ref: str
-    ) -> Cell:
+    def _job(
+        self, build: Build, stage: Stage, sessions: tuple[str, ...], runner: str, cell: Cell
+    ) -> PlannedJob:
+        """Return the job of a cell; it is expected to fail where a row of the data says so."""
         entry = build.entry
-        named = (entry.artifact_group, torch_ref, python and f"Python {python}")
-        failure = families.expected_failure(self.question, build.chosen, stage, torch_ref)
+        failure = families.expected_failure(self.question, build.chosen, stage, cell.torch_ref)
         reason = entry.reason if stage.endswith("rocm") else f"{entry.reason}; {self.pytorch.reason}"
-        late = f"; expected to fail until {failure.until}: {failure.reason}" if failure else ""
-        return Cell(
-            name=", ".join(filter(None, named)),
+        if failure is not None:
+            reason += f"; expected to fail until {failure.until}: {failure.reason}"
+        return PlannedJob(
+            name=_name(entry.artifact_group, cell),
+            platform=entry.platform,
             stage=stage,
             sessions=sessions,
             runner=runner,
+            gpu_family=entry.gpu_family,
+            artifact_group=entry.artifact_group,
+            build_variant=entry.build_variant,
+            python=cell.python,
+            torch_ref=cell.torch_ref,
+            config=cell.config,
+            shard=cell.shard,
             expect_failure=entry.expect_failure or failure is not None,
-            reason=f"{reason}{late}",
-            python=python,
-            torch_ref=torch_ref,
-            **entry.model_dump(include={"platform", "gpu_family", "artifact_group", "build_variant"}),
+            reason=reason,
         )
 
     def _leave(self, what: str, reason: str) -> None:
         self.left_out.append(LeftOut(what=what, reason=reason))
+
+
+def _cell_of(build: Build, *, python: str | None = None, torch_ref: str | None = None) -> Cell:
+    """Return a cell of a family in a variant."""
+    return Cell(
+        platform=build.entry.platform,
+        gpu_family=build.entry.gpu_family,
+        build_variant=None if build.entry.build_variant == PLAIN else build.entry.build_variant,
+        python=python,
+        torch_ref=torch_ref,
+    )
+
+
+def _name(artifact_group: str, cell: Cell) -> str:
+    """Return the name of a job, which is unique in its matrix."""
+    parts = [artifact_group]
+    if cell.torch_ref is not None:
+        parts.append(cell.torch_ref)
+    if cell.python is not None:
+        parts.append(f"Python {cell.python}")
+    if cell.config is not None:
+        parts.append(f"{cell.config} {cell.shard}")
+    return ", ".join(parts)

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from ci.promote.facts import Facts
     from ci.promote.promotion import Origin
 
-    Promised = Mapping[str, Mapping[str, Expectation]]  # family -> distribution -> what it must be
+    Promised = Mapping[str, Mapping[str, Expectation]]  # artifact group -> distribution -> what it must be
 
 _DOWNLOADS = 4  # files of gigabytes: more at a time are no faster
 _TARS = (".tar", ".tar.xz", ".tar.gz")
@@ -52,18 +52,21 @@ def renamed(candidates: Sequence[PromotedFile], change: RocmChange) -> tuple[Pro
 
 
 def promised(facts: Facts, change: RocmChange) -> Promised:
-    """Return what the source locks promise of a candidate's wheels, family by family.
+    """Return what the source locks promise of a candidate's wheels, by artifact group.
 
     A distribution that locks of several torch refs promise in several versions is left out.
     """
-    found: dict[str, dict[str, set[str]]] = {}
+    promised_versions: dict[str, dict[str, set[str]]] = {}
     for cell, versions in facts.promised.items():
+        of_group = promised_versions.setdefault(cell.artifact_group or "", {})
         for distribution, version in versions.items():
-            found.setdefault(cell.family, {}).setdefault(distribution, set()).add(version)
-    return {
-        family: _expectations({name: min(of) for name, of in versions.items() if len(of) == 1}, change)
-        for family, versions in found.items()
-    }
+            of_group.setdefault(distribution, set()).add(version)
+
+    expectations: dict[str, Mapping[str, Expectation]] = {}
+    for artifact_group, of_group in promised_versions.items():
+        only_versions = {name: min(found) for name, found in of_group.items() if len(found) == 1}
+        expectations[artifact_group] = _expectations(only_versions, change)
+    return expectations
 
 
 def _expectations(versions: Mapping[str, str], change: RocmChange) -> Mapping[str, Expectation]:

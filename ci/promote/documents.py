@@ -11,7 +11,7 @@ from pydantic import Field
 from ci.publish.index import Indexed, Records, write_index
 from ci.publish.index.pages import Notice
 from core import console, parallel
-from core.data import AnyModel, Model, parse_json
+from core.data import AnyModel, Model, OptionalText, parse_json
 from core.errors import MissingInputError, StoreError
 from core.run import Platform, key_name, locations
 from core.run.records import FileRecord
@@ -28,23 +28,6 @@ Rule = Literal["tests", "bypass", "override"]
 Digest = Field(pattern=r"^[0-9a-f]{64}$")
 
 
-@dataclass(frozen=True, kw_only=True, order=True)
-class Cell:
-    """A part of a set that is tested together."""
-
-    family: str
-    platform: str
-    python: str = ""
-
-    @property
-    def place(self) -> tuple[str, str]:
-        """The family and platform."""
-        return self.family, self.platform
-
-    def __str__(self) -> str:
-        return " ".join(part for part in (self.family, self.platform, self.python) if part)
-
-
 class Document(Model):
     """A document that something follows from, as it was read."""
 
@@ -56,8 +39,8 @@ class StagedFile(FileRecord):
     """A wheel or sdist that was staged."""
 
     source_key: str
-    torch_ref: str = ""
-    python: str = ""
+    torch_ref: OptionalText = None
+    python: OptionalText = None  # an ABI tag
 
 
 class Lock(Model):
@@ -72,7 +55,7 @@ class Lock(Model):
 
 
 class StagingRecord(Model):
-    """What was staged of a run for a family."""
+    """What was staged of a run for an artifact group, which the documents of releases call a family."""
 
     schema_version: Literal[1] = 1
     status: Literal["ok"] = "ok"
@@ -94,7 +77,7 @@ class Evidence(Model):
 
     stage: str
     run_id: str
-    python: str
+    python: OptionalText
     record: Document
     report: Document | None
 
@@ -104,7 +87,7 @@ class Ruling(Model):
 
     family: str
     platform: str
-    python: str
+    python: OptionalText
     rule: Rule
     evidence: tuple[Evidence, ...] = ()
     overridden: tuple[str, ...] = ()
@@ -200,19 +183,20 @@ class ReleaseRecord(Model):
     files: tuple[PromotedFile, ...]
 
 
-def folder(area: str, family: str) -> str:
-    """Return the key prefix of a family's wheels, in `STAGING` or `RELEASE`."""
-    return f"{area}/{family}"
+def folder(area: str, artifact_group: str) -> str:
+    """Return the key prefix of a group's wheels, in `STAGING` or `RELEASE`."""
+    return f"{area}/{artifact_group}"
 
 
-def manifests(area: str, family: str = "") -> str:
-    """Return the key prefix of what says which files an area's pages list: of all families, or of one."""
-    return f"{MANIFESTS}/{area}/{family}".rstrip("/")
+def manifests(area: str, artifact_group: str | None = None) -> str:
+    """Return the key prefix of what says which files an area's pages list: of all groups, or of one."""
+    prefix = f"{MANIFESTS}/{area}"
+    return prefix if artifact_group is None else f"{prefix}/{artifact_group}"
 
 
-def staging_record(family: str, run_prefix: str) -> str:
+def staging_record(artifact_group: str, run_prefix: str) -> str:
     """Return the key of the record of what was staged of the run with this prefix."""
-    return f"{manifests(STAGING, family)}/{key_name(run_prefix)}.json"
+    return f"{manifests(STAGING, artifact_group)}/{key_name(run_prefix)}.json"
 
 
 def serialized(document: Model) -> bytes:
@@ -225,23 +209,29 @@ def read(store: Store, key: str, model: type[AnyModel]) -> AnyModel:
     return parse_json(store.read(key).decode(), model, where=f"{store.url}/{key}")
 
 
-def staging_records(store: Store, families: Sequence[str] = ()) -> Sequence[tuple[StagingRecord, Document]]:
-    """Read the staging records of all families, or of some, each with its digest."""
-    prefixes = [manifests(STAGING, family) for family in families] or [manifests(STAGING)]
-    keys = [one.key for prefix in prefixes for one in store.list(prefix) if one.key.endswith(".json")]
-    return [
-        (parse_json(content.decode(), StagingRecord, where=f"{store.url}/{key}"), document(key, content))
-        for key, content in zip(keys, parallel.each(store.read, keys), strict=True)
-    ]
+def staging_records(
+    store: Store, artifact_groups: Sequence[str] = ()
+) -> Sequence[tuple[StagingRecord, Document]]:
+    """Read the staging records of all artifact groups, or of some, each with its digest."""
+    prefixes = [manifests(STAGING, artifact_group) for artifact_group in artifact_groups]
+    keys: list[str] = []
+    for prefix in prefixes or [manifests(STAGING)]:
+        keys += [stored.key for stored in store.list(prefix) if stored.key.endswith(".json")]
+
+    records: list[tuple[StagingRecord, Document]] = []
+    for key, content in zip(keys, parallel.each(store.read, keys), strict=True):
+        record = parse_json(content.decode(), StagingRecord, where=f"{store.url}/{key}")
+        records.append((record, document(key, content)))
+    return records
 
 
-def refusals(store: Store, family: str) -> Sequence[Refusal]:
-    """Read why sets of a family were not released; those that somebody removes meanwhile are left out."""
-    refusals_of_family: list[Refusal] = []
-    for stored in store.list(f"{REFUSALS}/{family}", recursive=False):
+def refusals(store: Store, artifact_group: str) -> Sequence[Refusal]:
+    """Read why sets of a group were not released; those that somebody removes meanwhile are left out."""
+    refusals_of_group: list[Refusal] = []
+    for stored in store.list(f"{REFUSALS}/{artifact_group}", recursive=False):
         with suppress(MissingInputError):
-            refusals_of_family.append(read(store, stored.key, Refusal))
-    return refusals_of_family
+            refusals_of_group.append(read(store, stored.key, Refusal))
+    return refusals_of_group
 
 
 def is_unreleased(store: Store, refusal: Refusal) -> bool:
@@ -255,15 +245,15 @@ def is_unreleased(store: Store, refusal: Refusal) -> bool:
 
 @dataclass(frozen=True, kw_only=True)
 class StagedWheels(Records):
-    """What was staged of a family, and which sets of it were not released."""
+    """What was staged of an artifact group, and which sets of it were not released."""
 
-    family: str
+    artifact_group: str
 
     def notices(self) -> Sequence[Notice]:
         """Tell why each set was not released that is still up for testing."""
         return [
             refusal.notice
-            for refusal in refusals(self.store, self.family)
+            for refusal in refusals(self.store, self.artifact_group)
             if is_unreleased(self.store, refusal)
         ]
 
@@ -273,15 +263,17 @@ def document(key: str, content: bytes) -> Document:
     return Document(key=key, sha256=hashlib.sha256(content).hexdigest())
 
 
-def write_pages(store: Store, area: str, family: str, *, expected: Collection[str]) -> Indexed:
-    """Write the pages of a family's folder that changed, from what its manifests name.
+def write_pages(store: Store, area: str, artifact_group: str, *, expected: Collection[str]) -> Indexed:
+    """Write the pages of a group's folder that changed, from what its manifests name.
 
     A file that no manifest names is not listed: it may be half of a promotion that is running.
     """
-    where = folder(area, family)
-    source = Records(store=store, prefix=manifests(area, family))
+    where = folder(area, artifact_group)
+    source = Records(store=store, prefix=manifests(area, artifact_group))
     if area == STAGING:
-        source = StagedWheels(store=store, prefix=manifests(area, family), family=family)
+        source = StagedWheels(
+            store=store, prefix=manifests(area, artifact_group), artifact_group=artifact_group
+        )
     # what names files may outlive them
     indexed = write_index(store, where, source, title=where, strict=False)
     unlisted = [f"{one.stored.key}: {one.why}" for one in indexed.held if one.stored.key in expected]

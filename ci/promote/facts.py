@@ -2,16 +2,19 @@
 
 import hashlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
+from typing import NoReturn
 
 from ci.github import first_line
 from ci.promote import documents
 from ci.promote.runs import RunGroup, Test, lock_of, read_group
 from core import parallel
+from core.cell import GroupCell, python_of_tag
 from core.errors import MissingInputError, nearest
 from core.packages import offers_named, requirements_in
-from core.run import RunOutputs
+from core.run import Platform, RunOutputs
+from core.run.records import Record
 from core.stores import Store
 from core.wheel.distributions import SIDECAR
 from pytorch_build.lock.versions import without_edits
@@ -22,12 +25,17 @@ from rocm_packaging.packages.layouts import BOOTSTRAP, device_host, is_rocm
 class Wheel:
     """A wheel or sdist of the set, as it was staged and as it is found now."""
 
-    cell: documents.Cell
+    cell: GroupCell
     file: documents.StagedFile
     found: str
     sidecar: str
     built: frozenset[str]
     requires: tuple[str, ...] = ()
+
+    @property
+    def artifact_group(self) -> str:
+        """The artifact group that it was staged in."""
+        return self.cell.artifact_group or ""
 
     @property
     def is_rocm(self) -> bool:
@@ -37,9 +45,9 @@ class Wheel:
 
 @dataclass(frozen=True, kw_only=True)
 class Reason:
-    """Why a set is not promoted."""
+    """Why a set is not promoted: for a cell of it, or as a whole."""
 
-    cell: documents.Cell
+    cell: GroupCell
     message: str
     overridable: bool = False
 
@@ -56,8 +64,8 @@ class Facts:
     set_name: str
     wheels: tuple[Wheel, ...]
     tests: tuple[Test, ...] = ()
-    promised: Mapping[documents.Cell, Mapping[str, str]] = field(default_factory=dict)
-    commits: Mapping[documents.Cell, Mapping[str, str]] = field(default_factory=dict)
+    promised: Mapping[GroupCell, Mapping[str, str]] = field(default_factory=dict)
+    commits: Mapping[GroupCell, Mapping[str, str]] = field(default_factory=dict)
     released: Mapping[str, frozenset[tuple[str, str]]] = field(default_factory=dict)
     staging: tuple[documents.Document, ...] = ()
     troubles: tuple[Reason, ...] = ()
@@ -69,10 +77,10 @@ class SetRequest:
 
     distribution: str
     version: str
-    families: tuple[str, ...] = ()
-    platforms: tuple[str, ...] = ()
-    pythons: tuple[str, ...] = ()
-    cells: tuple[tuple[str, documents.Cell], ...] = ()
+    artifact_groups: tuple[str, ...] = ()
+    platforms: tuple[Platform, ...] = ()
+    python_tags: tuple[str, ...] = ()
+    cells: tuple[GroupCell, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -84,16 +92,23 @@ class _Member:
     files: tuple[documents.StagedFile, ...]
     group: RunGroup
 
-    def cell(self, python: str = "") -> documents.Cell:
-        return documents.Cell(family=self.record.family, platform=self.record.platform, python=python)
+    @property
+    def place(self) -> GroupCell:
+        return GroupCell(artifact_group=self.record.family, platform=self.record.platform)
+
+    def cell(self, python_tag: str | None) -> GroupCell:
+        if python_tag is None:
+            return self.place
+        return replace(self.place, python=python_of_tag(python_tag))
 
     @cached_property
-    def torch_refs(self) -> frozenset[str]:
-        return frozenset(one.torch_ref for one in self.files if one.distribution == "torch")
+    def torch_refs(self) -> frozenset[str | None]:
+        return frozenset(file.torch_ref for file in self.files if file.distribution == "torch")
 
     @cached_property
-    def locks(self) -> Mapping[str, documents.Lock | None]:
-        return {ref: lock_of(self.record.locks, ref) for ref in sorted(self.torch_refs)}
+    def locks(self) -> Mapping[str | None, documents.Lock | None]:
+        torch_refs = sorted(self.torch_refs, key=lambda torch_ref: torch_ref or "")
+        return {torch_ref: lock_of(self.record.locks, torch_ref) for torch_ref in torch_refs}
 
 
 def staged_versions(bucket: Store, distribution: str = "torch") -> frozenset[str]:
@@ -110,37 +125,54 @@ def gather(
     bucket: Store, request: SetRequest, open_source: Callable[[str], Store], *, jobs: int = parallel.JOBS
 ) -> Facts:
     """Gather what there is of a set."""
-    records = documents.staging_records(bucket, request.families)
+    records = documents.staging_records(bucket, request.artifact_groups)
     found = [(record, document, _files(record, request)) for record, document in records]
     if not any(files for _, _, files in found):
-        every = [record for record, _ in documents.staging_records(bucket)]
-        held = [one.family for one in every if request.version in _versions([one], request.distribution)]
-        known = _versions(every, request.distribution)
-        other = nearest(request.version, known) if known else "Stage it first: nox -s stage."
-        raise MissingInputError(
-            f"No {request.distribution} {request.version} of {', '.join(request.families) or 'any family'} "
-            f"is staged in {bucket.url}.",
-            hint=f"There is one of {', '.join(sorted(held))}." if held else other,
-        )
+        _refuse_empty_set(bucket, request)
+
     members = [
         _Member(record=record, document=document, files=files, group=_group(record, open_source))
         for record, document, files in found
         if files and (not request.platforms or record.platform in request.platforms)
     ]
-    locked = [(one, lock) for one in members for lock in one.locks.values() if lock]
+    promised: dict[GroupCell, Mapping[str, str]] = {}
+    commits: dict[GroupCell, Mapping[str, str]] = {}
+    troubles: list[Reason] = []
+    for member in members:
+        for lock in member.locks.values():
+            commits[member.place] = lock.commits if lock is not None else {}
+            if lock is not None:
+                promised.update(dict.fromkeys(_cells(member, members, request), lock.promised))
+        troubles += _failures(member, request)
+    troubles += _troubles(members, request)
+    for member in members:
+        troubles += _edited(member)
+
+    artifact_groups = {member.record.family for member in members}
     return Facts(
         set_name=f"{request.distribution}-{request.version}",
         wheels=_wheels(bucket, members, jobs),
-        tests=tuple(test for one in members for test in one.group.tests),
-        promised={cell: lock.promised for one, lock in locked for cell in _cells(one, members, request)},
-        commits={one.cell(): lock.commits if lock else {} for one in members for lock in one.locks.values()},
-        released={family: _released(bucket, family) for family in {one.record.family for one in members}},
-        staging=tuple(one.document for one in members),
-        troubles=(
-            *(failure for one in members for failure in _failures(one, request)),
-            *(Reason(cell=cell, message=said) for cell, said in _troubles(members, request)),
-            *(reason for one in members for reason in _edited(one)),
-        ),
+        tests=tuple(test for member in members for test in member.group.tests),
+        promised=promised,
+        commits=commits,
+        released={artifact_group: _released(bucket, artifact_group) for artifact_group in artifact_groups},
+        staging=tuple(member.document for member in members),
+        troubles=tuple(troubles),
+    )
+
+
+def _refuse_empty_set(bucket: Store, request: SetRequest) -> NoReturn:
+    """Refuse a set of which nothing is staged; the hint names what is."""
+    records = [record for record, _ in documents.staging_records(bucket)]
+    holders = [
+        record.family for record in records if request.version in _versions([record], request.distribution)
+    ]
+    versions = _versions(records, request.distribution)
+    other = nearest(request.version, versions) if versions else "Stage it first: nox -s stage."
+    groups = ", ".join(request.artifact_groups) or "any family"
+    raise MissingInputError(
+        f"No {request.distribution} {request.version} of {groups} is staged in {bucket.url}.",
+        hint=f"There is one of {', '.join(sorted(holders))}." if holders else other,
     )
 
 
@@ -194,74 +226,107 @@ def _wheels(bucket: Store, members: Sequence[_Member], jobs: int) -> tuple[Wheel
             requires=requirements_in(sidecar),
         )
 
-    # a file that two runs have staged alike is one, and either run may speak for it
-    chosen = {(one.cell(file.python), file.key): (one, file) for one in members for file in one.files}
-    return tuple(parallel.each(looked_up, [chosen[key] for key in sorted(chosen)], jobs=jobs))
+    # A file that two runs have staged alike is one, and either run may speak for it.
+    staged = {
+        (member.cell(file.python), file.key): (member, file) for member in members for file in member.files
+    }
+    return tuple(parallel.each(looked_up, [staged[key] for key in sorted(staged)], jobs=jobs))
 
 
 def _failures(member: _Member, request: SetRequest) -> Iterator[Reason]:
     """Find builds of the set's that failed after their last success, or never had one."""
-    for record in (one.record for one in member.group.records):
-        python = record.cell.python
-        of_set = record.stage == "build_rocm" or record.cell.torch_ref in member.torch_refs
-        wanted = not (python and request.pythons) or python in request.pythons
-        if record.status == "failed" and record.stage.startswith("build_") and of_set and wanted:
-            said = f"{record.stage} failed: {first_line(record.error)}"
-            yield Reason(cell=member.cell(python), message=said)
+    for recorded in member.group.records:
+        record = recorded.record
+        python_tag = record.cell.python_tag
+        is_of_set = record.stage == "build_rocm" or record.cell.torch_ref in member.torch_refs
+        is_requested = python_tag is None or not request.python_tags or python_tag in request.python_tags
+        is_build = record.stage.startswith("build_")
+        if record.status == "failed" and is_build and is_of_set and is_requested:
+            message = f"{record.stage} failed: {first_line(record.error)}"
+            yield Reason(cell=member.cell(python_tag), message=message)
 
 
 def _edited(member: _Member) -> Iterator[Reason]:
     """Find files of the set that were built from what no commit holds, or from another than was locked."""
-    staged = {file.source_key for file in member.files}
-    for record in (one.record for one in member.group.records):
-        lock = member.locks.get(record.cell.torch_ref)
-        said = record.edited
-        match record.details.get("source"):
-            case {"tree": _, "commit": str(commit)} if lock and not said:
-                wanted = lock.commits.get(record.stage.removeprefix("build_"), commit)
-                if commit != wanted:
-                    said = f"commit {commit[:12]}, and the source lock has {wanted[:12]}"
-        for file in record.files if said else ():
-            if file.key in staged:
-                message = f"{file.name} was built from: {said}"
-                yield Reason(cell=member.cell(record.cell.python), message=message)
+    staged_keys = {file.source_key for file in member.files}
+    for recorded in member.group.records:
+        record = recorded.record
+        sources = record.edited or _other_commit(record, member.locks.get(record.cell.torch_ref))
+        if not sources:
+            continue
+        for file in record.files:
+            if file.key in staged_keys:
+                message = f"{file.name} was built from: {sources}"
+                yield Reason(cell=member.cell(record.cell.python_tag), message=message)
 
 
-def _cells(member: _Member, members: Sequence[_Member], request: SetRequest) -> Sequence[documents.Cell]:
+def _other_commit(record: Record, lock: documents.Lock | None) -> str:
+    """Return which commit a changed tree is of, and which one was locked; "" where that is the same."""
+    match record.details.get("source"):
+        case {"tree": _, "commit": str(commit)} if lock is not None:
+            locked_commit = lock.commits.get(record.stage.removeprefix("build_"), commit)
+            if commit != locked_commit:
+                return f"commit {commit[:12]}, and the source lock has {locked_commit[:12]}"
+    return ""
+
+
+def _cells(member: _Member, members: Sequence[_Member], request: SetRequest) -> Sequence[GroupCell]:
     """Return the cells that a lock's promise is for: none may lack a Python that another has."""
     if request.cells:
-        of_refs = [cell for ref, cell in request.cells if ref in member.torch_refs]
-        return [cell for cell in of_refs if cell.place == member.cell().place]
-    alike = [one for one in members if one.record.platform == member.record.platform]
-    pythons = request.pythons or {file.python for one in alike for file in one.files if file.python}
-    return [member.cell(python) for python in sorted(pythons)]
+        return [
+            replace(cell, torch_ref=None)
+            for cell in request.cells
+            if cell.torch_ref in member.torch_refs and cell.place == member.place
+        ]
+
+    python_tags = set(request.python_tags)
+    if not python_tags:
+        for other in members:
+            if other.record.platform == member.record.platform:
+                python_tags.update(file.python for file in other.files if file.python is not None)
+    return [member.cell(python_tag) for python_tag in sorted(python_tags)]
 
 
-def _released(bucket: Store, family: str) -> frozenset[tuple[str, str]]:
-    """List what the release index of a family has already."""
-    listed = bucket.list(documents.folder(documents.RELEASE, family), recursive=False)
-    offers = (offer for one in listed for offer in offers_named(one.key.rpartition("/")[2], url=one.key))
-    return frozenset((offer.distribution, offer.version) for offer in offers)
+def _released(bucket: Store, artifact_group: str) -> frozenset[tuple[str, str]]:
+    """List what the release index of an artifact group has already."""
+    released: set[tuple[str, str]] = set()
+    for stored in bucket.list(documents.folder(documents.RELEASE, artifact_group), recursive=False):
+        filename = stored.key.rpartition("/")[2]
+        for offer in offers_named(filename, url=stored.key):
+            released.add((offer.distribution, offer.version))
+    return frozenset(released)
 
 
-def _troubles(members: Sequence[_Member], request: SetRequest) -> Iterator[tuple[documents.Cell, str]]:
+def _troubles(members: Sequence[_Member], request: SetRequest) -> Iterator[Reason]:
     """Find what was requested and does not exist at all, or whose run cannot be read any more."""
-    there = {one.cell().place for one in members}
-    families, platforms = ({place[part] for place in there} for part in (0, 1))
-    refs = {ref for one in members for ref in one.torch_refs}
-    absent = [
-        *((family, "") for family in request.families if family not in families),
-        *(cell.place for ref, cell in request.cells if ref in refs and cell.place not in there),
-        *(("", platform) for platform in request.platforms if platform not in platforms),
-    ]
-    for family, platform in dict.fromkeys(absent):
-        said = f"no {request.distribution} {request.version} is staged"
-        yield documents.Cell(family=family, platform=platform), said
+    for cell in dict.fromkeys(_absent_places(members, request)):
+        message = f"no {request.distribution} {request.version} is staged"
+        yield Reason(cell=cell, message=message)
+
     for member in members:
-        where = f"run {member.record.run_id} in {member.record.store}"
+        run = f"run {member.record.run_id} in {member.record.store}"
         if not member.group.records:
-            yield member.cell(), f"{where} has no records of it (any more)"
-        for ref, lock in member.locks.items():
+            yield Reason(cell=member.place, message=f"{run} has no records of it (any more)")
+        for torch_ref, lock in member.locks.items():
             if lock is None:
-                said = f"{where} was staged without a source lock of {ref or 'any torch ref'}"
-                yield member.cell(), f"{said}, so nothing says what the set should contain"
+                message = f"{run} was staged without a source lock of {torch_ref or 'any torch ref'}"
+                message += ", so nothing says what the set should contain"
+                yield Reason(cell=member.place, message=message)
+
+
+def _absent_places(members: Sequence[_Member], request: SetRequest) -> Iterator[GroupCell]:
+    """Yield the artifact groups and platforms that were requested, and of which nothing is staged."""
+    places = {member.place for member in members}
+    artifact_groups = {place.artifact_group for place in places}
+    platforms = {place.platform for place in places}
+    torch_refs = {torch_ref for member in members for torch_ref in member.torch_refs}
+
+    for artifact_group in request.artifact_groups:
+        if artifact_group not in artifact_groups:
+            yield GroupCell(artifact_group=artifact_group)
+    for cell in request.cells:
+        if cell.torch_ref in torch_refs and cell.place not in places:
+            yield cell.place
+    for platform in request.platforms:
+        if platform not in platforms:
+            yield GroupCell(platform=platform)

@@ -29,16 +29,17 @@ if TYPE_CHECKING:
 
 def promoted_files(facts: Facts) -> tuple[PromotedFile, ...]:
     """Return what becomes of staged files that are released as they are: the same names and bytes."""
-    found = {}
-    for family, one in ((wheel.cell.family, wheel.file) for wheel in facts.wheels):
-        found[one.key] = PromotedFile(
-            **one.model_dump(exclude={"key", "source_key", "torch_ref", "python"}),
-            family=family,
-            key=f"{documents.folder(documents.RELEASE, family)}/{one.name}",
-            staged_key=one.key,
-            staged_sha256=one.sha256,
+    promoted: dict[str, PromotedFile] = {}
+    for wheel in facts.wheels:
+        staged_file = wheel.file
+        promoted[staged_file.key] = PromotedFile(
+            **staged_file.model_dump(exclude={"key", "source_key", "torch_ref", "python"}),
+            family=wheel.artifact_group,
+            key=f"{documents.folder(documents.RELEASE, wheel.artifact_group)}/{staged_file.name}",
+            staged_key=staged_file.key,
+            staged_sha256=staged_file.sha256,
         )
-    return tuple(found[key] for key in sorted(found))
+    return tuple(promoted[key] for key in sorted(promoted))
 
 
 def identity_of(promoted: Sequence[PromotedFile]) -> str:

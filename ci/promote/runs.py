@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Literal
 from packaging.utils import canonicalize_name
 
 from ci.promote import documents
-from ci.promote.documents import Cell, Document, Evidence, Lock, StagedFile, StagingRecord, document
+from ci.promote.documents import Document, Evidence, Lock, StagedFile, StagingRecord, document
 from core import parallel
+from core.cell import GroupCell
 from core.data import parse_json
 from core.errors import ConflictError, MissingInputError, StoreError, UsageError, nearest
 from core.families import CPU, families, group_families
@@ -74,8 +75,8 @@ class RunGroup:
 class Test:
     """The record of a test."""
 
-    cell: Cell
-    torch_ref: str
+    cell: GroupCell
+    torch_ref: str | None
     outcome: str
     why: str
     files: Mapping[str, str]
@@ -98,20 +99,22 @@ def read_group(store: Store, outputs: RunOutputs, artifact_group: str) -> RunGro
 
 
 def read_locks(
-    store: Store, outputs: RunOutputs, family: str, refs: Mapping[str, TorchRef]
+    store: Store, outputs: RunOutputs, artifact_group: str, refs: Mapping[str, TorchRef]
 ) -> tuple[Lock, ...]:
-    """Read a run's source locks, and what each promises to a cell of a family."""
+    """Read a run's source locks, and what each promises to a cell of an artifact group."""
     listed = store.list(f"{outputs.prefix}/manifests", recursive=False)
     keys = [one.key for one in listed if one.key.rpartition("/")[2].startswith("source-lock-")]
-    return tuple(_lock(key, store.read(key), family, refs) for key in keys)
+    return tuple(_lock(key, store.read(key), artifact_group, refs) for key in keys)
 
 
-def lock_of(locks: Sequence[Lock], torch_ref: str) -> Lock | None:
+def lock_of(locks: Sequence[Lock], torch_ref: str | None) -> Lock | None:
     """Find a torch ref's lock."""
+    if torch_ref is None:
+        return None
     return next((lock for lock in locks if key_name(lock.torch_ref) == key_name(torch_ref)), None)
 
 
-def _lock(key: str, content: bytes, family: str, refs: Mapping[str, TorchRef]) -> Lock:
+def _lock(key: str, content: bytes, artifact_group: str, refs: Mapping[str, TorchRef]) -> Lock:
     lock = parse_json(content.decode(), SourceLock, where=key)
     of_ref = refs[lock.torch_ref].components if lock.torch_ref in refs else lock.projects
     built = {name: one for name, one in lock.projects.items() if not one.prebuilt and name in of_ref}
@@ -119,9 +122,9 @@ def _lock(key: str, content: bytes, family: str, refs: Mapping[str, TorchRef]) -
         torch_ref=lock.torch_ref,
         document=document(key, content),
         release_type=lock.release_type,
-        rocm_version="" if family == CPU else lock.rocm_version,
+        rocm_version="" if artifact_group == CPU else lock.rocm_version,
         commits={name: one.commit for name, one in built.items()},
-        promised=dict(lock.wheel_versions(built, gpu=family != CPU)),
+        promised=dict(lock.wheel_versions(built, gpu=artifact_group != CPU)),
     )
 
 
@@ -132,7 +135,11 @@ def _test(by: Recorded, group: RunGroup) -> Test:
     known = families()
     tested = (record.cell.gpu_family or group_families(group.artifact_group)).split(";")
     return Test(
-        cell=Cell(family=group.artifact_group, platform=record.platform, python=record.cell.python),
+        cell=GroupCell(
+            artifact_group=group.artifact_group,
+            platform=group.outputs.platform,
+            python=record.cell.python,
+        ),
         torch_ref=record.cell.torch_ref,
         outcome=outcome,
         why=why,
@@ -141,7 +148,7 @@ def _test(by: Recorded, group: RunGroup) -> Test:
         evidence=Evidence(
             stage=record.stage,
             run_id=record.run_id,
-            python=record.cell.python,
+            python=record.cell.python_tag,
             record=by.document,
             report=_report(record),
         ),
@@ -314,20 +321,21 @@ def _record(target: Store, planned: StagingRecord) -> None:
     raise StoreError(f"{key} in {target.url} was written by others {_TRIES} times.", hint="Try again later.")
 
 
-def _staged(file: FileRecord, family: str, torch_ref: str) -> StagedFile:
-    rocm = is_rocm(file.distribution)
+def _staged(file: FileRecord, artifact_group: str, torch_ref: str | None) -> StagedFile:
+    # ROCm's packages are the same for every torch ref and Python.
+    is_of_rocm = is_rocm(file.distribution)
     return StagedFile(
         **file.model_dump(exclude={"key"}),
-        key=f"{documents.folder(documents.STAGING, family)}/{file.name}",
+        key=f"{documents.folder(documents.STAGING, artifact_group)}/{file.name}",
         source_key=file.key,
-        torch_ref="" if rocm else torch_ref,
-        python="" if rocm else python_of(file.name),
+        torch_ref=None if is_of_rocm else torch_ref,
+        python=None if is_of_rocm else python_of(file.name),
     )
 
 
-def python_of(filename: str) -> str:
-    """Return which Python a wheel is for by its ABI tag (``cp312``); "" for several, or an sdist."""
+def python_of(filename: str) -> str | None:
+    """Return which Python a wheel is for by its ABI tag (``cp312``); None for several, or an sdist."""
     if not filename.endswith(".whl"):
-        return ""
+        return None
     abis = {tag.abi for tag in parse_wheel_name(filename).tags}
-    return "" if abis & {"none", "abi3"} else min(abis)
+    return None if abis & {"none", "abi3"} else min(abis)

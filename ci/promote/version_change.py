@@ -224,7 +224,7 @@ def _require_kept(facts: Facts, change: RocmChange) -> None:
     known = _targets()
     for one in facts.wheels:
         found = {device_target(one.file.distribution)} & known
-        by_family[one.cell.family] |= found
+        by_family[one.artifact_group] |= found
         if found:
             by_host[device_host(one.file.distribution) or "ROCm"] |= found
     for family, there in sorted(by_family.items()):

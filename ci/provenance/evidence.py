@@ -298,7 +298,7 @@ def _would_make(record: Record, file: FileRecord) -> bool:
         return is_rocm(file.distribution)
     made = DISTRIBUTIONS.get(record.stage.removeprefix("build_"))
     of_project = made in {file.distribution, device_host(file.distribution)}
-    return of_project and record.cell.python in {"", python_of(file.name)}
+    return of_project and record.cell.python_tag in {None, python_of(file.name)}
 
 
 def check_file(file: FileRecord, promised: Sequence[Promised]) -> Promised:

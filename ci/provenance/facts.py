@@ -232,7 +232,7 @@ def _sources(run: RunRecords, by: Recorded, inputs: Inputs) -> Iterator[Material
     record, source = by.record, inputs.source
     if source.commit:
         project = record.stage.removeprefix(_BUILD)
-        lock, read = run.locks.get(record.cell.torch_ref, (None, None))
+        lock, read = run.locks.get(record.cell.torch_ref or "", (None, None))
         locked = lock.projects.get(project) if lock else None
         ref = locked.ref if locked and locked.commit == source.commit else None
         notes = {"role": SOURCE, "ref": ref or "", "uncommitted_changes_sha256": source.diff}

@@ -60,9 +60,9 @@ def _definition(made: MadeFile) -> dict[str, Any]:
         "buildType": made.build_type,
         "externalParameters": {
             "stage": record.stage,
-            "torch_ref": record.cell.torch_ref,
+            "torch_ref": record.cell.torch_ref or "",
             "gpu_family": record.cell.gpu_family or made.group,
-            "python": record.cell.python,
+            "python": record.cell.python_tag or "",
             "platform": record.platform,
             "version": made.file.version,
             **{name: inputs[name] for name in _CHOSEN if name in inputs},
@@ -134,10 +134,10 @@ def _made(run: RunRecords, made: MadeFile) -> dict[str, Any]:
     file, record = made.file, made.by.record
     properties = {
         "artifact_group": made.group,
-        "python": record.cell.python,
+        "python": record.cell.python_tag or "",
         "size": str(file.size),
         "stage": record.stage,
-        "torch_ref": record.cell.torch_ref,
+        "torch_ref": record.cell.torch_ref or "",
     }
     references = [{"type": "build-meta", "url": quote(run.path(made.by.document.key))}]
     if made.build_type:

@@ -177,8 +177,9 @@ def write_record(
 ) -> None:
     """Record an upload under a name made from its keys: another upload has another record."""
     # a record's schema takes as long to import as thousands of files to compare
+    from core.cell import GroupCell
     from core.run import records
-    from core.run.records import Cell, Record
+    from core.run.records import Record
 
     store, outputs = common.open_store(), common.outputs
     keys = sorted(objects or (one.key for one in named))
@@ -187,7 +188,7 @@ def write_record(
         stage=f"{UPLOAD}{kind}{name}",
         run_id=outputs.run_id,
         platform=outputs.platform,
-        cell=Cell(gpu_family=artifact_group),
+        cell=GroupCell(gpu_family=artifact_group),
         started=records.now(),
         seconds=0,
         files=tuple(named),

@@ -16,6 +16,7 @@ from pydantic import TypeAdapter, ValidationError
 from ci.report import model
 from ci.report.cells import cells_of, problems_of, runs_of, time_line, told_once
 from ci.report.compare import compare
+from core.cell import GroupCell
 from core.console import counted
 from core.junit import OUTCOMES
 from core.wheel import CONTENTS
@@ -26,7 +27,7 @@ from pytorch_build.sources.git import is_commit
 from rocm_packaging.packages.layouts import device_host
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from ci.report.facts import RunFacts
     from core.run.records import FileRecord, Record
@@ -36,7 +37,7 @@ SLOWEST, _SLOW = 50, 1.0
 _WORSE: dict[str, int] = {outcome: at for at, outcome in enumerate(OUTCOMES)}
 _PROJECTS = {name: project for project, name in DISTRIBUTIONS.items()}
 # a file of a record, and what it is a version of: what its cell makes of a distribution
-_Found: TypeAlias = "tuple[tuple[model.CellName, str], FileRecord, Record]"
+_Found: TypeAlias = "tuple[tuple[GroupCell, str], FileRecord, Record]"
 _HOSTED = re.compile(r"https://github\.com/[A-Za-z0-9._-]+/[A-Za-z0-9._-]+")
 
 
@@ -47,15 +48,15 @@ def page_of(facts: RunFacts, before: RunFacts | None = None) -> model.Page:
     builds, odd = builds_of(facts)
     runs = runs_of(facts)
     line = time_line(run for found in runs.values() for run in found)
-    whole: dict[str, list[model.StageRun]] = defaultdict(list)
-    for name, found in runs.items():
-        said = f" {name.python}".rstrip()
-        whole[name.group] += (replace(one, stage=one.stage + said) for one in found if not name.torch_ref)
-    groups = tuple(
-        model.Group(name=one.name, find_links=one.find_links, stages=tuple(found), line=time_line(found))
-        for one in facts.groups
-        for found in (whole[one.name],)
-    )
+    stages_of_groups = _stages_of_groups(runs)
+    groups: list[model.Group] = []
+    for group in facts.groups:
+        stages = stages_of_groups.get(group.name, ())
+        groups.append(
+            model.Group(
+                name=group.name, find_links=group.find_links, stages=tuple(stages), line=time_line(stages)
+            )
+        )
     page = model.Page(
         run_id=facts.run_id,
         platform=facts.platform,
@@ -64,7 +65,7 @@ def page_of(facts: RunFacts, before: RunFacts | None = None) -> model.Page:
         busy=line.busy,
         elapsed=line.elapsed,
         problems=told_once([*problems_of(facts, tests), *odd]),
-        groups=groups,
+        groups=tuple(groups),
         cells=cells_of(facts, wheels, _failing(tests)),
         wheels=wheels,
         gone=gone,
@@ -75,9 +76,23 @@ def page_of(facts: RunFacts, before: RunFacts | None = None) -> model.Page:
     return replace(page, changes=compare(page_of(before), page)) if before else page
 
 
-def _failing(tests: model.RunTests) -> dict[model.CellName, str]:
+def _stages_of_groups(
+    runs: Mapping[GroupCell, Sequence[model.StageRun]],
+) -> Mapping[str, Sequence[model.StageRun]]:
+    """Return the stages that are of a whole artifact group, such as ROCm's, with their Python if any."""
+    stages: dict[str, list[model.StageRun]] = defaultdict(list)
+    for cell, stage_runs in runs.items():
+        if cell.torch_ref is not None:
+            continue
+        for stage_run in stage_runs:
+            stage = stage_run.stage if cell.python is None else f"{stage_run.stage} {cell.python_tag}"
+            stages[cell.artifact_group or ""].append(replace(stage_run, stage=stage))
+    return stages
+
+
+def _failing(tests: model.RunTests) -> dict[GroupCell, str]:
     """Return why tests of cells did not pass."""
-    failing = defaultdict[model.CellName, list[str]](list)
+    failing = defaultdict[GroupCell, list[str]](list)
     for run in tests.runs:
         said = f"{counted(run.failed, 'test')} of {run.stage} failed"
         if not (run.passed or run.missing):
@@ -93,7 +108,7 @@ def builds_of(facts: RunFacts) -> tuple[tuple[model.Build, ...], tuple[model.Pro
         for key, record in group.records:
             if not record.stage.startswith("build_") or BORROWED in record.details:
                 continue
-            known = {"cell": model.CellName.of(group.name, record.cell), "stage": record.stage}
+            known = {"cell": model.cell_of_record(group.name, record), "stage": record.stage}
             known |= {"seconds": record.seconds, "failed": record.status != "ok"}
             try:
                 build = read({**record.details, **known})
@@ -131,14 +146,14 @@ def _run(group: str, one: GroupEntry) -> model.StageTests:
     same = one.model_dump(include={"passed", "seconds", "problems"})
     order = dict.fromkeys((*OUTCOMES, *sorted(one.totals)))
     totals = tuple((name, count) for name in order if (count := one.totals.get(name)))
-    return model.StageTests(cell=model.CellName.of(group, one), stage=_stage(one), totals=totals, **same)
+    return model.StageTests(cell=model.cell_of_tests(group, one), stage=_stage(one), totals=totals, **same)
 
 
 def _lines(entries: Iterable[tuple[str, GroupEntry]], chosen: str) -> tuple[model.CaseLine, ...]:
     """Put the same test of several cells together, with its worst outcome."""
     found: dict[str, list[model.CaseLine]] = defaultdict(list)
     for group, entry in entries:
-        place = f"{_stage(entry)} {model.CellName.of(group, entry)}".strip()
+        place = f"{_stage(entry)} {model.cell_text(model.cell_of_tests(group, entry))}".strip()
         for one in getattr(entry, chosen):
             line = model.CaseLine(**one.model_dump(exclude={"shard", "attempts"}), cells=(place,))
             found[one.test].append(line)
@@ -158,24 +173,35 @@ def wheels_of(
 ) -> tuple[tuple[model.Wheel, ...], tuple[str, ...]]:
     """List a run's wheels and sdists, and the names of those of the run before that have gone."""
     old = {found[0]: found for found in (_files(before) if before else ())}
-    ours = {(key[0].group, one.name): (key, one, record) for key, one, record in _files(facts)}
+    ours = {(key[0].artifact_group, one.name): (key, one, record) for key, one, record in _files(facts)}
     made = [_wheel(facts, found, old.get(found[0])) for found in ours.values()]
     known = {key for key, _, _ in ours.values()}
     cells = {cell for cell, _ in known}
     gone = sorted({one.name for key, one, _ in old.values() if key not in known and key[0] in cells})
-    made.sort(key=lambda one: (one.cell.group, one.part_of or one.distribution, one.part_of != "", one.name))
+    made.sort(key=_order_of_wheel)
     split = {(one.cell, one.part_of) for one in made if one.part_of}
     whole = ((one, (one.cell, one.distribution) in split) for one in made)
     return tuple(replace(one, extra="device-all") if apart else one for one, apart in whole), tuple(gone)
 
 
+def _order_of_wheel(wheel: model.Wheel) -> tuple[str, str, bool, str]:
+    """Return what wheels are sorted by: device wheels follow the wheel that they are parts of."""
+    host = wheel.part_of or wheel.distribution
+    return wheel.cell.artifact_group or "", host, wheel.part_of != "", wheel.name
+
+
 def _files(facts: RunFacts) -> Iterator[_Found]:
     """Yield what stages made; a cell's stage comes last, after an upload that names the same file."""
+
+    def order(keyed: tuple[str, Record]) -> tuple[bool, str]:
+        key, record = keyed
+        return record.cell.torch_ref is not None, key
+
     for group in facts.groups:
-        for _, record in sorted(group.records, key=lambda found: (found[1].cell.torch_ref != "", found[0])):
+        for _, record in sorted(group.records, key=order):
             for one in record.files if record.status == "ok" else ():
                 name = one.distribution or one.name.partition("-")[0]
-                yield (model.CellName.of(group.name, record.cell), name), one, record
+                yield (model.cell_of_record(group.name, record), name), one, record
 
 
 def _wheel(facts: RunFacts, found: _Found, before: _Found | None) -> model.Wheel:
@@ -184,7 +210,7 @@ def _wheel(facts: RunFacts, found: _Found, before: _Found | None) -> model.Wheel
     old = contents_of(before[2], before[1].name) if before else {}
     return model.Wheel(
         **one.model_dump(include={"name", "version", "requires_python", "size", "sha256"}),
-        path=f"../python/{quote(cell.group, safe='')}/{quote(one.name, safe='')}",
+        path=f"../python/{quote(cell.artifact_group or '', safe='')}/{quote(one.name, safe='')}",
         cell=cell,
         stage=record.stage,
         seconds=record.seconds,
@@ -204,7 +230,7 @@ def _source(record: Record, one: FileRecord, locks: Mapping[str, SourceLock]) ->
     match record.details.get("source"):
         case {"commit": str(commit), **more}:
             return str(more.get("origin") or ""), commit
-    lock = locks.get(record.cell.torch_ref)
+    lock = locks.get(record.cell.torch_ref or "")
     project = _PROJECTS.get(device_host(one.distribution) or one.distribution, "")
     locked = lock.projects.get(project) if lock else None
     return (locked.origin, locked.commit) if locked else ("", "")

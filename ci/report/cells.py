@@ -14,8 +14,21 @@ from math import isfinite, log2
 from operator import attrgetter
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
-from ci.report.model import STATES, Bar, Cell, CellName, Idle, Problem, StageRun, StageState, State, TimeLine
+from ci.report.model import (
+    STATES,
+    Bar,
+    Idle,
+    Problem,
+    Progress,
+    StageRun,
+    StageState,
+    State,
+    TimeLine,
+    cell_of_record,
+    cell_text,
+)
 from ci.report.text import natural
+from core.cell import GroupCell
 from core.errors import InterruptedStageError
 from core.families import CPU
 from core.run import LOCAL_RUN
@@ -57,20 +70,20 @@ _ROUNDED = 0.002
 _LABEL = 0.1
 
 
-def runs_of(facts: RunFacts) -> Mapping[CellName, Sequence[StageRun]]:
+def runs_of(facts: RunFacts) -> Mapping[GroupCell, Sequence[StageRun]]:
     """List how a run's stages ended, by cell; stages that belong to no cell have no ref.
 
     A failure lies beside the last success, and is the later of the two.
     """
-    found: dict[tuple[CellName, str], StageRun] = {}
+    found: dict[tuple[GroupCell, str], StageRun] = {}
     for group in facts.groups:
         for _, record in sorted(group.records, key=lambda one: (one[1].status != "ok", one[0])):
             if not record.stage.startswith(_UPLOAD):
-                name = CellName.of(group.name, record.cell)
+                name = cell_of_record(group.name, record)
                 found[name, record.stage] = _run(record, group.missing.get((name, record.stage), ""))
         for name, run in group.unreadable:
             found.setdefault((name, run.stage), run)
-    by_cell: dict[CellName, list[StageRun]] = defaultdict(list)
+    by_cell: dict[GroupCell, list[StageRun]] = defaultdict(list)
     at = {stage: place for place, stage in enumerate(NEEDS)}
     for (name, _), run in found.items():
         by_cell[name].append(run)
@@ -101,68 +114,105 @@ def _run(record: Record, missing: str) -> StageRun:
     )
 
 
+def cells_of(
+    facts: RunFacts, wheels: Sequence[Wheel], failing: Mapping[GroupCell, str]
+) -> tuple[Progress, ...]:
+    """Return the matrix; `failing`: why tests of cells did not pass."""
+    runs = runs_of(facts)
+    wheels_of_cells: dict[GroupCell, list[Wheel]] = defaultdict(list)
+    for wheel in wheels:
+        wheels_of_cells[wheel.cell].append(wheel)
+
+    groups = {group.name: group for group in facts.groups}
+    # A run of changed trees makes these, whatever a lock has.
+    locks = {} if _has_changed_trees(facts) else facts.locks
+    done = _stages_done(runs)
+    cells = [cell for cell in runs if cell.torch_ref is not None]
+    cells.sort(key=lambda cell: natural(cell_text(cell)))
+    return tuple(
+        _progress(
+            cell,
+            runs,
+            wheels_of_cells[cell],
+            group=groups[cell.artifact_group or ""],
+            expected=_expected(cell, locks.get(cell.torch_ref or ""), done[cell.torch_ref]),
+            failing=failing.get(cell, ""),
+        )
+        for cell in cells
+    )
+
+
+def _has_changed_trees(facts: RunFacts) -> bool:
+    """Return whether the run builds a developer's trees, and no commits of a lock."""
+    if facts.run_id == LOCAL_RUN:
+        return False
+    records = [record for group in facts.groups for _, record in group.records]
+    return any(_is_of_own_tree(record) for record in records)
+
+
 def _is_of_own_tree(record: Record) -> bool:
     """Return whether a step worked on a developer's tree; the source of a test is in words."""
     source = record.inputs.get("source")
     return isinstance(source, dict) and "tree" in source
 
 
-def cells_of(facts: RunFacts, wheels: Sequence[Wheel], failing: Mapping[CellName, str]) -> tuple[Cell, ...]:
-    """Return the matrix; `failing`: why tests of cells did not pass."""
-    runs = runs_of(facts)
-    made: dict[CellName, list[Wheel]] = defaultdict(list)
-    for wheel in wheels:
-        made[wheel.cell].append(wheel)
-    seen: dict[str, set[str]] = defaultdict(set)
-    for name, found in runs.items():
-        seen[name.torch_ref] |= {run.stage for run in found if run.state == "ok"}
-    every = (record for group in facts.groups for _, record in group.records)
-    # a run of changed trees makes these, whatever a lock has
-    own = facts.run_id != LOCAL_RUN and any(map(_is_of_own_tree, every))
-    cells, groups = [], {group.name: group for group in facts.groups}
-    for name in sorted((one for one in runs if one.torch_ref), key=lambda one: natural(str(one))):
-        found = runs[name]
-        ended = {run.stage: run.state for run in found}
-        lock = None if own else facts.locks.get(name.torch_ref)
-        expected = _expected(name, lock, seen[name.torch_ref])
-        missing = [stage for stage in expected if ended.get(stage, "missing") == "missing"]
-        absent = [StageRun(stage=one, state="missing") for one in missing if one not in ended]
-        hosts = [one for one in made[name] if not device_target(one.distribution)]
-        state, reason = _state(found, missing, failing.get(name, ""))
-        before = [run for run in runs.get(CellName(group=name.group), ()) if run.stage in NEEDS]
-        builds = [run for run in (*before, *found) if run.stage.startswith("build_")]
-        stale = any(run.state not in {"ok", "missing"} for run in builds)
-        lacking, elsewhere = _needed(groups[name.group], name)
-        cells.append(
-            Cell(
-                name=name,
-                state=state,
-                reason=reason,
-                stages=(*found, *absent),
-                line=time_line([*before, *found]),
-                wheels=len(made[name]),
-                requirements=() if stale else tuple(one.requirement for one in hosts),
-                lacking=lacking,
-                elsewhere=elsewhere,
-            )
-        )
-    return tuple(cells)
+def _stages_done(runs: Mapping[GroupCell, Sequence[StageRun]]) -> Mapping[str | None, set[str]]:
+    """Return the stages that were successful in any cell of a torch ref."""
+    done: dict[str | None, set[str]] = defaultdict(set)
+    for cell, stage_runs in runs.items():
+        done[cell.torch_ref].update(run.stage for run in stage_runs if run.state == "ok")
+    return done
 
 
-def _needed(group: GroupFacts, name: CellName) -> tuple[tuple[str, ...], tuple[str, ...]]:
+def _progress(
+    cell: GroupCell,
+    runs: Mapping[GroupCell, Sequence[StageRun]],
+    wheels: Sequence[Wheel],
+    *,
+    group: GroupFacts,
+    expected: Sequence[str],
+    failing: str,
+) -> Progress:
+    """Return how far one cell came; `failing`: why its tests did not pass."""
+    stage_runs = runs[cell]
+    states = {run.stage: run.state for run in stage_runs}
+    missing = [stage for stage in expected if states.get(stage, "missing") == "missing"]
+    absent = [StageRun(stage=stage, state="missing") for stage in missing if stage not in states]
+    state, reason = _state(stage_runs, missing, failing)
+
+    runs_of_group = runs.get(GroupCell(artifact_group=cell.artifact_group), ())
+    needed_runs = [run for run in runs_of_group if run.stage in NEEDS]
+    builds = [run for run in (*needed_runs, *stage_runs) if run.stage.startswith("build_")]
+    is_stale = any(run.state not in {"ok", "missing"} for run in builds)
+    hosts = [wheel for wheel in wheels if not device_target(wheel.distribution)]
+    lacking, elsewhere = _needed(group, cell)
+    return Progress(
+        name=cell,
+        state=state,
+        reason=reason,
+        stages=(*stage_runs, *absent),
+        line=time_line([*needed_runs, *stage_runs]),
+        wheels=len(wheels),
+        requirements=() if is_stale else tuple(wheel.requirement for wheel in hosts),
+        lacking=lacking,
+        elsewhere=elsewhere,
+    )
+
+
+def _needed(group: GroupFacts, name: GroupCell) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """Return the files that torch was built against and the run lacks, and pip's options that say where."""
     held = {one.name for _, record in group.records for one in record.files}
     for _, record in group.records:
-        if record.stage == "build_torch" and CellName.of(group.name, record.cell) == name:
+        if record.stage == "build_torch" and cell_of_record(group.name, record) == name:
             match record.inputs.get("rocm"), record.details.get("rocm_options"):
                 case [_, _, dict(digests)], found if lacking := sorted(digests.keys() - held):
                     return tuple(lacking), tuple(map(str, found)) if isinstance(found, list) else ()
     return (), ()
 
 
-def _expected(name: CellName, lock: SourceLock | None, seen: Iterable[str]) -> Sequence[str]:
+def _expected(cell: GroupCell, lock: SourceLock | None, seen: Iterable[str]) -> Sequence[str]:
     """Return a cell's stages: builds of what is locked, else those that other cells of the ref have."""
-    kind = "cpu" if name.group == CPU else "rocm"
+    kind = "cpu" if cell.artifact_group == CPU else "rocm"
     builds = sorted(stage for stage in seen if stage.startswith("build_"))
     if lock:
         projects = lock.projects.items()
@@ -201,7 +251,7 @@ def problems_of(facts: RunFacts, tests: RunTests) -> list[Problem]:
     ended.sort(key=lambda one: one[1].state == "interrupted")
     problems = [
         Problem(
-            where=f"{run.stage} {name}",
+            where=f"{run.stage} {cell_text(name)}",
             what=run.cause or run.error or "It ended without an error message.",
             around=run.around,
             again=run.again,

@@ -12,12 +12,13 @@ from typing import Literal, TypeAlias
 
 from pydantic import Field
 
-from ci.report.model import CellName, Change, Kind, Page, State
+from ci.report.model import Change, Kind, Page, State, cell_text
 from ci.report.text import natural
+from core.cell import GroupCell
 from core.data import Model, data_file
 from core.run import Platform
 
-Numbers: TypeAlias = Mapping[tuple[CellName, str], float]
+Numbers: TypeAlias = Mapping[tuple[GroupCell, str], float]
 # cells that have what they should have; all others lack something, or it failed
 SOUND = frozenset({"passed", "untested"})
 
@@ -129,7 +130,7 @@ class Line:
     In all from the last back to `since` it was not sound, in `good` before them it was.
     """
 
-    name: CellName
+    name: GroupCell
     state: State
     points: tuple[Point | None, ...]
     since: int | None = None
@@ -149,12 +150,12 @@ class History:
 def history_of(platform: Platform, found: Sequence[tuple[Run, Page | None]]) -> History:
     """Lay runs and their pages out, the last first; cells that fail come first."""
     pages = [page for _, page in found]
-    points: dict[CellName, list[Point | None]] = {}
+    points: dict[GroupCell, list[Point | None]] = {}
     for at, page in enumerate(pages):
         for name, point in _points(page) if page else ():
             points.setdefault(name, [None] * len(pages))[at] = point
     lines = [_line(name, every) for name, every in points.items()]
-    lines.sort(key=lambda one: (one.since is None, natural(str(one.name))))
+    lines.sort(key=lambda one: (one.since is None, natural(cell_text(one.name))))
     runs = tuple(_run(run, page, pages[at:]) for at, (run, page) in enumerate(found, 1))
     return History(platform=platform, runs=runs, lines=tuple(lines))
 
@@ -170,9 +171,9 @@ def _run(run: Run, page: Page | None, older: Sequence[Page | None]) -> Run:
     return replace(run, started=page.started, states=page.states)
 
 
-def _points(page: Page) -> Iterator[tuple[CellName, Point]]:
+def _points(page: Page) -> Iterator[tuple[GroupCell, Point]]:
     """Say what went wrong first in cells, and what those took and hold all of whose builds are there."""
-    seconds, sizes, ran = defaultdict[CellName, float](float), Counter[CellName](), Counter[CellName]()
+    seconds, sizes, ran = defaultdict[GroupCell, float](float), Counter[GroupCell](), Counter[GroupCell]()
     for build in page.builds:
         seconds[build.cell] += build.seconds
     for wheel in page.wheels:
@@ -189,7 +190,7 @@ def _points(page: Page) -> Iterator[tuple[CellName, Point]]:
         yield name, point
 
 
-def _line(name: CellName, points: Sequence[Point | None]) -> Line:
+def _line(name: GroupCell, points: Sequence[Point | None]) -> Line:
     there = [(at, one) for at, one in enumerate(points) if one]
     failing = [at for at, _ in takewhile(lambda found: found[1].state not in SOUND, there)]
     line = Line(name=name, state=there[0][1].state, points=tuple(points))

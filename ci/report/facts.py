@@ -12,9 +12,10 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import accumulate
 
-from ci.report.model import CellName, Problem, StageRun
+from ci.report.model import Problem, StageRun, cell_of_record
 from ci.report.text import natural
 from core import data, parallel
+from core.cell import GroupCell, python_of_tag
 from core.cli.options import Common
 from core.errors import FatalError
 from core.run import LOCAL_RUN, RUN_ID, RunOutputs, chosen_groups, is_record, key_name, records
@@ -39,16 +40,16 @@ class GroupFacts:
     name: str
     find_links: str = ""
     records: tuple[tuple[str, Record], ...] = ()
-    unreadable: tuple[tuple[CellName, StageRun], ...] = ()
+    unreadable: tuple[tuple[GroupCell, StageRun], ...] = ()
     tests: tuple[GroupEntry, ...] = ()
     problems: tuple[Problem, ...] = ()
 
     @cached_property
-    def missing(self) -> Mapping[tuple[CellName, str], str]:
+    def missing(self) -> Mapping[tuple[GroupCell, str], str]:
         """Tests that count as missing, and why: of other bytes than the run has, or a part of the tests."""
         every = [record for _, record in self.records]
         tests = (one for one in records.latest(every) if one.stage.startswith("test_"))
-        found = {(CellName.of(self.name, one.cell), one.stage): why_missing(one, every) for one in tests}
+        found = {(cell_of_record(self.name, one), one.stage): why_missing(one, every) for one in tests}
         return {key: why for key, why in found.items() if why}
 
 
@@ -101,7 +102,8 @@ def _locks(store: Store, keys: Sequence[str]) -> tuple[Mapping[str, SourceLock],
 
 
 def _group(common: Common, store: Store, name: str, listed: Sequence[str], *, tests: bool) -> GroupFacts:
-    outputs, refs = common.outputs, {"", common.torch_ref}
+    outputs = common.outputs
+    refs = {None, common.torch_ref}
     found: list[tuple[str, Record]] = []
     unreadable, problems = [], []
     for key, content in zip(listed, parallel.each(store.read, listed), strict=True):
@@ -131,15 +133,15 @@ def _group(common: Common, store: Store, name: str, listed: Sequence[str], *, te
         find_links=address if address.startswith(("https://", "http://")) else "",
         records=tuple(found),
         unreadable=tuple(unreadable),
-        tests=tuple(one for one in entries if not common.torch_ref or one.torch_ref in refs),
+        tests=tuple(one for one in entries if not common.torch_ref or (one.torch_ref or None) in refs),
         problems=tuple(problems),
     )
 
 
-def _unreadable(told: Problem, content: bytes, group: str) -> tuple[CellName, StageRun]:
+def _unreadable(told: Problem, content: bytes, group: str) -> tuple[GroupCell, StageRun]:
     """Return what can be known of a document that is not a record of this version."""
     stage = told.where.rpartition("/")[2].removesuffix(".json").removesuffix(".failed")
-    cell, document = CellName(group=group), None
+    cell, document = GroupCell(artifact_group=group), None
     with suppress(ValueError):
         document = json.loads(content)
     match document:
@@ -147,7 +149,7 @@ def _unreadable(told: Problem, content: bytes, group: str) -> tuple[CellName, St
             stage = named
     match document:
         case {"cell": {"torch_ref": str(ref), "python": str(python)}}:
-            cell = replace(cell, torch_ref=ref, python=python)
+            cell = replace(cell, torch_ref=ref or None, python=python_of_tag(python) if python else None)
     return cell, StageRun(stage=stage, state="unreadable", error=told.what)
 
 
@@ -169,8 +171,8 @@ def _recorded(group: str, found: Sequence[Record]) -> tuple[GroupEntry, ...]:
                 names = map(str, failing) if isinstance(failing := more.get("failing"), list) else ()
                 entries[record.name] = GroupEntry(
                     stage=record.stage,
-                    torch_ref=record.cell.torch_ref,
-                    python=record.cell.python,
+                    torch_ref=record.cell.torch_ref or "",
+                    python=record.cell.python_tag or "",
                     gpu_family=group,
                     passed=record.status == "ok",
                     shards=1,
@@ -194,10 +196,10 @@ def previous(store: Store, outputs: RunOutputs, facts: RunFacts) -> str:
     return ""
 
 
-def built(facts: RunFacts) -> frozenset[CellName]:
+def built(facts: RunFacts) -> frozenset[GroupCell]:
     """Name the cells that a run built, or tried to build."""
     return frozenset(
-        CellName.of(group.name, record.cell)
+        cell_of_record(group.name, record)
         for group in facts.groups
         for _, record in group.records
         if record.stage.startswith("build_") and record.cell.torch_ref
@@ -245,13 +247,14 @@ def release_type(store: Store, listed: Iterable[str]) -> str:
     return next((lock.release_type for lock in locks.values()), "")
 
 
-def has_built(listed: Iterable[str], cells: Iterable[CellName]) -> bool:
-    """Whether a run built cells, or tried to, by the keys of its manifests; "" in a cell's name is any."""
+def has_built(listed: Iterable[str], cells: Iterable[GroupCell]) -> bool:
+    """Whether a run built cells, or tried to, by the keys of its manifests; what a cell lacks is any."""
     names = ["/".join(key.rsplit("/", 2)[1:]) for key in listed]
     for cell in cells:
-        ref, group = (re.escape(key_name(one)) or "[^/]+" for one in (cell.torch_ref, cell.group))
-        python = re.escape(cell.python) or r"cp\d+t?"
-        pattern = re.compile(rf"{group}/build_[a-z]+-{ref}-{python}(\.failed)?\.json")
-        if not any(pattern.fullmatch(one) for one in names):
+        artifact_group = re.escape(cell.artifact_group) if cell.artifact_group is not None else "[^/]+"
+        torch_ref = re.escape(key_name(cell.torch_ref)) if cell.torch_ref is not None else "[^/]+"
+        python_tag = re.escape(cell.python_tag) if cell.python_tag is not None else r"cp\d+t?"
+        pattern = re.compile(rf"{artifact_group}/build_[a-z]+-{torch_ref}-{python_tag}(\.failed)?\.json")
+        if not any(pattern.fullmatch(name) for name in names):
             return False
     return True

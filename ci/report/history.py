@@ -6,14 +6,15 @@ The page is put beside the runs: ``history/{platform}.html``.
 from __future__ import annotations
 
 import json
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, NoReturn
 
 from ci.report import facts, page_of, text
 from ci.report.compare import History, Run, history_of
 from ci.report.html import render_history
-from ci.report.model import CellName
+from ci.report.model import json_value
 from core import console, files
+from core.cell import GroupCell
 from core.errors import FatalError, MissingInputError, UsageError
 from core.families import family
 from pytorch_build.refs.torch_refs import torch_ref
@@ -68,7 +69,7 @@ def write_history(common: Common, options: HistoryOptions) -> None:
 
     for history in histories:
         if options.as_json:
-            console.result(json.dumps(asdict(history), indent=1))
+            console.result(json.dumps(history, indent=1, default=json_value))
         else:
             _show_and_write(common, history, options.output)
 
@@ -92,7 +93,9 @@ def _refuse_without_runs(common: Common, options: HistoryOptions) -> NoReturn:
 def _read_history(common: Common, options: HistoryOptions) -> History:
     """Read the last runs that have what was asked for; the rest of the store is listed at most."""
     store = common.open_for_reading()
-    cell_name = CellName(group=common.artifact_group, torch_ref=common.torch_ref)
+    requested_cell = GroupCell(
+        artifact_group=common.artifact_group or None, torch_ref=common.torch_ref or None
+    )
     release_type = options.release_type
     pages_by_run: list[tuple[Run, Page | None]] = []
     for run_id in facts.stored_runs(store, common.outputs):
@@ -100,7 +103,7 @@ def _read_history(common: Common, options: HistoryOptions) -> History:
             break
         run_common = replace(common, run_id=run_id)
         manifests = facts.manifests(store, run_common.outputs)
-        if not facts.has_built(manifests, [cell_name]):
+        if not facts.has_built(manifests, [requested_cell]):
             continue
         if release_type is None or release_type == facts.release_type(store, manifests):
             pages_by_run.append(_read_run(run_common, is_beside=options.output is None))

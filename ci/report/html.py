@@ -20,12 +20,13 @@ from markupsafe import Markup
 
 from ci.report import commit_url
 from ci.report.cells import moment
+from ci.report.model import anchor, cell_text
 from ci.report.text import CHANGES, amount, changed, natural, signed, spelt, took
 from core import console
 
 if TYPE_CHECKING:
     from ci.report.compare import History
-    from ci.report.model import Cell, Page
+    from ci.report.model import Page, Progress
 
 TEMPLATES = Path(__file__).with_name("templates")
 _GLYPHS: Mapping[str, str] = {
@@ -49,7 +50,7 @@ def render(page: Page) -> str:
         page=page,
         script=script,
         script_digest=_digest(script),
-        families=_families(page.cells),
+        families=_artifact_groups(page.cells),
         matrix=matrix(page.cells),
         cells={cell.name: cell for cell in page.cells},
         groups={group.name: group for group in page.groups},
@@ -67,16 +68,21 @@ def _written(template: str, style: Markup, **values: object) -> str:
     return f"{text.strip()}\n"
 
 
-def matrix(cells: Sequence[Cell]) -> Mapping[tuple[str, str], Sequence[Cell | None]]:
-    """Lay cells out: a row a ref and Python, a column a family."""
-    families = _families(cells)
-    by_name = {(cell.name.torch_ref, cell.name.python, cell.name.group): cell for cell in cells}
-    rows = sorted({name[:2] for name in by_name}, key=lambda row: (natural(row[0]), natural(row[1])))
-    return {row: [by_name.get((*row, family)) for family in families] for row in rows}
+def matrix(cells: Sequence[Progress]) -> Mapping[tuple[str, str], Sequence[Progress | None]]:
+    """Lay cells out: a row a ref and Python, a column an artifact group."""
+    by_row: dict[tuple[str, str], dict[str | None, Progress]] = {}
+    for progress in cells:
+        row = (progress.name.torch_ref or "", progress.name.python_tag or "")
+        by_row.setdefault(row, {})[progress.name.artifact_group] = progress
+
+    rows = sorted(by_row, key=lambda row: (natural(row[0]), natural(row[1])))
+    columns = _artifact_groups(cells)
+    return {row: [by_row[row].get(artifact_group) for artifact_group in columns] for row in rows}
 
 
-def _families(cells: Sequence[Cell]) -> list[str]:
-    return sorted({cell.name.group for cell in cells}, key=lambda name: (natural(name), name))
+def _artifact_groups(cells: Sequence[Progress]) -> list[str]:
+    artifact_groups = {progress.name.artifact_group or "" for progress in cells}
+    return sorted(artifact_groups, key=lambda name: (natural(name), name))
 
 
 def _moment(started: str) -> tuple[str, str]:
@@ -105,6 +111,8 @@ def _engine() -> Environment:
         finalize=lambda value: value if isinstance(value, Markup) else spelt(str(value)),
     )
     engine.filters |= {
+        "cell_text": cell_text,
+        "anchor": anchor,
         "size": lambda count: console.size(int(count)),
         "moment": _moment,
         "took": took,

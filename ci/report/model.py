@@ -7,17 +7,18 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, is_dataclass
 from typing import TYPE_CHECKING, Annotated, Literal, NamedTuple, get_args
 
 from pydantic import Field
 
+from core.cell import GroupCell, python_of_tag
 from core.junit import FAILING
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from core.run.records import Cell as RecordCell
+    from core.run.records import Record
     from pytorch_build.test.summary import GroupEntry
 
 # from the best to the worst: of several states of a cell, the worst counts
@@ -26,26 +27,43 @@ STATES: tuple[State, ...] = get_args(State)
 StageState = Literal["ok", "missing", "interrupted", "unreadable", "failed"]
 
 
-@dataclass(frozen=True, kw_only=True, order=True)
-class CellName:
-    """What a stage ran on; "" where it does not apply."""
+def cell_of_record(artifact_group: str, record: Record) -> GroupCell:
+    """Return what the stage of a record ran on, as pages lay cells out."""
+    cell = record.cell
+    return GroupCell(artifact_group=artifact_group, torch_ref=cell.torch_ref, python=cell.python)
 
-    group: str = ""
-    torch_ref: str = ""
-    python: str = ""
 
-    @classmethod
-    def of(cls, group: str, cell: RecordCell | GroupEntry) -> CellName:
-        """Return the cell of a record or of test results."""
-        return cls(group=group, torch_ref=cell.torch_ref, python=cell.python)
+def cell_of_tests(artifact_group: str, entry: GroupEntry) -> GroupCell:
+    """Return what the tests of an entry ran on."""
+    return GroupCell(
+        artifact_group=artifact_group,
+        torch_ref=entry.torch_ref or None,
+        python=python_of_tag(entry.python) if entry.python else None,
+    )
 
-    def __str__(self) -> str:
-        return " ".join(part for part in (self.group, self.torch_ref, self.python) if part)
 
-    @property
-    def anchor(self) -> str:
-        """Where it stands on a run's page."""
-        return f"cell-{re.sub('[^0-9A-Za-z]+', '-', str(self))}"
+def cell_text(cell: GroupCell) -> str:
+    """Return a cell as pages and their JSON name it: ``gfx94X-dcgpu nightly cp312``."""
+    parts = (cell.artifact_group, cell.torch_ref, cell.python_tag)
+    return " ".join(part for part in parts if part)
+
+
+def anchor(cell: GroupCell) -> str:
+    """Return where a cell stands on a run's page."""
+    return f"cell-{re.sub('[^0-9A-Za-z]+', '-', cell_text(cell))}"
+
+
+def json_value(value: object) -> Mapping[str, object]:
+    """Return a value of this model as an object of JSON: what `json.dumps` takes as its `default`."""
+    if isinstance(value, GroupCell):
+        return {
+            "group": value.artifact_group or "",
+            "torch_ref": value.torch_ref or "",
+            "python": value.python_tag or "",
+        }
+    if not is_dataclass(value):
+        raise TypeError(f"{value!r} is no part of a page.")
+    return {field.name: getattr(value, field.name) for field in fields(value)}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -129,13 +147,13 @@ class TimeLine:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Cell:
-    """One cell of the matrix; `requirements` install it, unless a build of it failed.
+class Progress:
+    """How far a cell of the matrix came; `requirements` install it, unless a build of it failed.
 
     What they need and the run does not hold is `lacking`; options of pip's that say where it is: `elsewhere`.
     """
 
-    name: CellName
+    name: GroupCell
     state: State
     reason: str
     stages: tuple[StageRun, ...]
@@ -163,7 +181,7 @@ class Wheel:
 
     name: str
     path: str
-    cell: CellName
+    cell: GroupCell
     stage: str
     distribution: str
     version: str
@@ -277,7 +295,7 @@ class Reached:
 class Build:
     """What is known of the inside of a build."""
 
-    cell: CellName
+    cell: GroupCell
     stage: str
     seconds: float
     failed: bool = False
@@ -296,7 +314,7 @@ class Build:
 class StageTests:
     """The results of a test stage on a cell; `missing`: why they count for nothing."""
 
-    cell: CellName
+    cell: GroupCell
     stage: str
     passed: bool
     totals: tuple[tuple[str, int], ...]
@@ -307,7 +325,7 @@ class StageTests:
     @property
     def place(self) -> str:
         """The stage and cell, as the tests that are listed name it."""
-        return f"{self.stage} {self.cell}".strip()
+        return f"{self.stage} {cell_text(self.cell)}".strip()
 
     @property
     def failed(self) -> int:
@@ -376,7 +394,7 @@ class Change:
     """What differs in a cell: its state, a test's result, or of `what` the tests, seconds or bytes."""
 
     kind: Kind
-    cell: CellName
+    cell: GroupCell
     what: str = ""
     before: float | str = ""
     now: float | str = ""
@@ -401,7 +419,7 @@ class Page:
     elapsed: float = 0.0
     problems: tuple[Problem, ...] = ()
     groups: tuple[Group, ...] = ()
-    cells: tuple[Cell, ...] = ()
+    cells: tuple[Progress, ...] = ()
     wheels: tuple[Wheel, ...] = ()
     gone: tuple[str, ...] = ()
     builds: tuple[Build, ...] = ()

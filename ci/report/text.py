@@ -6,6 +6,7 @@ import re
 from collections import Counter
 from typing import TYPE_CHECKING, NamedTuple
 
+from ci.report.model import cell_text
 from core import console
 from core.console import duration
 from core.run import job_files
@@ -71,7 +72,7 @@ def markdown(page: Page) -> str:
 def _cells(page: Page) -> Table:
     rows = [
         (
-            str(cell.name),
+            cell_text(cell.name),
             cell.state,
             str(cell.wheels),
             took(cell.line),
@@ -89,7 +90,7 @@ def _wheels(page: Page, *, every: bool = True) -> Sequence[Table]:
     for one in (one for one in page.wheels if every or one.edited):
         commit, size = ", ".join(filter(None, (one.commit[:12], one.edited))), console.size(one.size)
         row = (one.name, one.version, size, f"{one.seconds:.1f}", commit, one.sha256[:12])
-        rows[one.cell.group].append(row)
+        rows[one.cell.artifact_group or ""].append(row)
     return [Table(f"run {page.run_id}, {group}", columns, found) for group, found in rows.items()]
 
 
@@ -101,7 +102,7 @@ def _builds(page: Page) -> Table:
         slowest = graph.slowest[0] if graph and graph.slowest else None
         rows.append(
             (
-                f"{one.stage} {one.cell}",
+                f"{one.stage} {cell_text(one.cell)}",
                 f"failed after {duration(one.seconds)}" if one.failed else duration(one.seconds),
                 f"{graph.edges}, {graph.mean:.1f} at a time" if graph else "",
                 f"{rate:.0%}" if rate is not None else "",
@@ -118,7 +119,7 @@ def _builds(page: Page) -> Table:
 def _tests(page: Page) -> Sequence[Table]:
     runs = [
         (
-            f"{run.stage} {run.cell}",
+            f"{run.stage} {cell_text(run.cell)}",
             ", ".join(f"{count} {name}" for name, count in run.totals),
             duration(run.seconds),
             run.missing or ("passed" if run.passed else "; ".join(run.problems) or "failed"),
@@ -145,7 +146,7 @@ def _changed(page: Page) -> Table:
     rows = [
         (
             CHANGES.get(one.kind, one.kind),
-            f"{one.what} {one.cell}".strip(),
+            f"{one.what} {cell_text(one.cell)}".strip(),
             amount(one.kind, one.before),
             amount(one.kind, one.now),
             one.why,
@@ -192,7 +193,7 @@ def history_tables(history: History) -> Sequence[Table]:
         ids[0] += " or before" * (line.since is not None and line.good is None)
         one = next(filter(None, line.points if line.since is None else line.points[line.since :]))
         took = f"{duration(one.seconds or 0)}, {console.size(one.size or 0)}, {one.tests or 0} tests"
-        cells.append((str(line.name), line.state, *ids, one.why or took))
+        cells.append((cell_text(line.name), line.state, *ids, one.why or took))
     return readable(
         Table("runs, the last first", ("run", "began", "cells", "since the one before"), runs),
         Table("cells", ("cell", "state", "since", "last good", "what failed first, or what it took"), cells),

@@ -6,7 +6,7 @@ import os
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import astuple, dataclass, replace
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from functools import cached_property
 from pathlib import Path
@@ -21,9 +21,10 @@ from ci.bisection import Facts, Point, Search, Verdict
 from ci.jobs import Job, common_options, store_options
 from ci.pipeline import STEPS, NoxCall
 from ci.report.facts import built, read_run, stored_runs
-from ci.report.model import CellName
+from ci.report.model import cell_text
 from ci.report.text import natural
 from core import console, files, process
+from core.cell import GroupCell
 from core.cli.options import DEFAULT_STORE, Common, common_from, is_given
 from core.cli.sessions import this_again
 from core.data import AnyModel, parse_json
@@ -269,12 +270,12 @@ class _Runs(_Place):
 
     @property
     def where(self) -> str:
-        return f"{self.store.url}, {self.cell}"
+        # A search that is continued knows its cell by this text.
+        return f"{self.store.url}, {cell_text(self.cell)}"
 
     @property
     def python(self) -> str:
-        tag = self.cell.python
-        return super().python or (f"{tag[2]}.{tag[3:]}" if tag else "")
+        return super().python or self.cell.python or ""
 
     @cached_property
     def ids(self) -> Sequence[str]:
@@ -283,33 +284,56 @@ class _Runs(_Place):
         return [one for one in found if one in ends or not is_local(one)]
 
     @cached_property
-    def cell(self) -> CellName:
+    def cell(self) -> GroupCell:
         """The cell that both ends have, by the options."""
-        ends = [one for one in (self.good, self.bad) if one in self.ids] or self.ids[-1:]
-        found: list[set[CellName]] = []
-        for one in ends:
-            with suppress(MissingInputError):  # one that built nothing; the other end says what is searched
-                facts = read_run(replace(self.common, run_id=one, torch_ref="", gpu_family=""), tests=False)
-                every = ((one.name, of.stage) for one in facts.groups for _, of in one.records)
-                rocm = {CellName(group=name) for name, stage in every if stage == _ROCM}
-                found.append(rocm if self.rocm else {*built(facts)})
-        if not found:
+        ends = [run_id for run_id in (self.good, self.bad) if run_id in self.ids] or self.ids[-1:]
+        cells_of_ends: list[set[GroupCell]] = []
+        for run_id in ends:
+            # An end may have built nothing; the other one says then what is searched.
+            with suppress(MissingInputError):
+                cells_of_ends.append(self._cells_of_run(run_id))
+        if not cells_of_ends:
             raise MissingInputError(
                 f"{self.store.url} has no run {self.good} or {self.bad} with records of builds.",
                 hint="Name a store of runs with --store, or runs that built something.",
             )
-        common, named = self.common, str(self.common.python or "") if not self.rocm else ""
-        tag = install.planned(self.folder / "venv", python=named, clean=True).tag if named else ""
-        asked = common.artifact_group, "" if self.rocm else common.torch_ref, tag
-        alike = sorted(set.intersection(*found))
-        held = [one for one in alike if {*asked} <= {"", *astuple(one)}]
-        if len(held) != 1:
+
+        common_cells = sorted(set.intersection(*cells_of_ends))
+        requested_cells = [cell for cell in common_cells if self._is_requested(cell)]
+        if len(requested_cells) != 1:
+            listed_cells = requested_cells or common_cells
             raise UsageError(
-                f"One cell is searched, and the options leave {len(held) or 'none'} of those that "
-                f"{' and '.join(ends)} have in common:" + "".join(f"\n  {one}" for one in held or alike),
+                f"One cell is searched, and the options leave {len(requested_cells) or 'none'} of those that "
+                f"{' and '.join(ends)} have in common:" + "".join(f"\n  {cell}" for cell in listed_cells),
                 hint="Choose with --torch-ref, --gpu-family and --python, or name other runs.",
             )
-        return held[0]
+        return requested_cells[0]
+
+    def _cells_of_run(self, run_id: str) -> set[GroupCell]:
+        """Return the cells that a run built, or the artifact groups whose ROCm it packaged."""
+        facts = read_run(replace(self.common, run_id=run_id, torch_ref="", gpu_family=""), tests=False)
+        if not self.rocm:
+            return set(built(facts))
+        return {
+            GroupCell(artifact_group=group.name)
+            for group in facts.groups
+            if any(record.stage == _ROCM for _, record in group.records)
+        }
+
+    def _is_requested(self, cell: GroupCell) -> bool:
+        """Return whether a cell is one that the options name; what they leave out is any."""
+        if self.common.artifact_group not in {"", cell.artifact_group}:
+            return False
+        return self.rocm or (
+            self.common.torch_ref in {"", cell.torch_ref} and self._python_tag in {None, cell.python_tag}
+        )
+
+    @cached_property
+    def _python_tag(self) -> str | None:
+        """The ABI tag of the Python that the options name."""
+        if not self.common.python:
+            return None
+        return install.planned(self.folder / "venv", python=str(self.common.python), clean=True).tag
 
     def points(self) -> Sequence[Point]:
         """List the runs of the cell and of the last one's release type, by their records' time.
@@ -325,6 +349,14 @@ class _Runs(_Place):
         kind = bisection.end_of(found, self.bad).kind
         return [one for one in found if one.kind == kind]
 
+    @property
+    def _artifact_group(self) -> str:
+        return self.cell.artifact_group or ""
+
+    @property
+    def _torch_ref(self) -> str:
+        return self.cell.torch_ref or ""
+
     def _outputs(self, run_id: str) -> RunOutputs:
         return replace(self.common.outputs, run_id=run_id)
 
@@ -336,7 +368,7 @@ class _Runs(_Place):
 
     def _lock(self, run_id: str) -> SourceLock | None:
         """Read the source lock of a run; ROCm alone has none."""
-        key = self._outputs(run_id).source_lock_key(self.cell.torch_ref)
+        key = self._outputs(run_id).source_lock_key(self._torch_ref)
         return None if self.rocm else self._read(key, SourceLock)
 
     def _point(self, run_id: str) -> Point | None:
@@ -344,9 +376,9 @@ class _Runs(_Place):
         outputs, cell = self._outputs(run_id), self.cell
         if (lock := self._lock(run_id)) is None and not self.rocm:
             return None
-        of = records.Cell(torch_ref=cell.torch_ref, python=cell.python)
-        name = records.record_name(_ROCM if self.rocm else "build_torch", of)
-        keys = [outputs.record_key(cell.group, f"{name}{end}") for end in ("", ".failed")]
+        recorded_cell = GroupCell(torch_ref=cell.torch_ref, python=cell.python)
+        name = records.record_name(_ROCM if self.rocm else "build_torch", recorded_cell)
+        keys = [outputs.record_key(self._artifact_group, f"{name}{end}") for end in ("", ".failed")]
         record = self._read(keys[0], records.Record) or self._read(keys[1], records.Record)
         names = {lock.digest(), lock.rocm_version} if lock else set()
         names |= {one for it in (lock.projects.values() if lock else ()) for one in it.versions.values()}
@@ -366,7 +398,7 @@ class _Runs(_Place):
         if lock is not None and lock.resolved is not None:
             return lock.resolved
         # Locks of older runs do not say it, and a copied run has the modification times of its copy.
-        stored = self.store.find(outputs.source_lock_key(self.cell.torch_ref))
+        stored = self.store.find(outputs.source_lock_key(self._torch_ref))
         seconds = 0 if stored is None else stored.modified
         return datetime.fromtimestamp(seconds, UTC).isoformat(timespec="seconds")
 
@@ -376,7 +408,7 @@ class _Runs(_Place):
         if point.lacks:
             here = self._here(point)
             outputs, store = here.outputs, here.open_store()
-        return RunGroup(store=store, outputs=outputs, name=self.cell.group)
+        return RunGroup(store=store, outputs=outputs, name=self._artifact_group)
 
     def _made(self, group: RunGroup) -> Sequence[records.Record]:
         """Read what builds of the cell, and of its ROCm, recorded."""
@@ -400,7 +432,7 @@ class _Runs(_Place):
 
     def _here(self, point: Point) -> Common:
         """Return the run of this machine in which what another one lacks is built, from its lock."""
-        ref, family = self.cell.torch_ref, self.common.gpu_family or group_families(self.cell.group)
+        ref, family = self._torch_ref, self.common.gpu_family or group_families(self._artifact_group)
         lock = self._lock(point.name)
         own: dict[str, Any] = {"store": DEFAULT_STORE, "read_store": "", "external_repo": ""}
         own |= {"release_type": lock.release_type} if lock else {}
@@ -409,13 +441,16 @@ class _Runs(_Place):
 
     def _build(self, point: Point) -> None:
         """Build what a run lacks, on its ROCm."""
-        common, cell = self._here(point), self.cell
-        own, outputs, there = common.open_store(), common.outputs, self._outputs(point.name)
-        for one in self._made(RunGroup(store=self.store, outputs=there, name=cell.group)):
+        common = self._here(point)
+        own = common.open_store()
+        outputs = common.outputs
+        artifact_group = self._artifact_group
+        lender = RunGroup(store=self.store, outputs=self._outputs(point.name), name=artifact_group)
+        for one in self._made(lender):
             if one.stage == _ROCM:
                 paths = (self.store.fetch(file.key, common.cache / "fetched") for file in one.files)
-                held = tuple(distributions.publish(own, outputs, cell.group, path) for path in paths)
-                records.write(own, outputs, cell.group, one.model_copy(update={"files": held}))
+                held = tuple(distributions.publish(own, outputs, artifact_group, path) for path in paths)
+                records.write(own, outputs, artifact_group, one.model_copy(update={"files": held}))
         chosen, names = context(common), {canonicalize_name(one.name) for one in self.packages}
         projects = {project for project, name in DISTRIBUTIONS.items() if name in names}
         projects |= {one for name in projects for one in needed(chosen, name)} & {*chosen.ref.components}
@@ -427,7 +462,7 @@ class _Runs(_Place):
                 which = ", ".join(odd)
                 raise MissingInputError(f"Its lock has another origin of {which} than the refs data.")
             text = lock.model_copy(update={"projects": kept}).model_dump_json()
-            own.put_bytes(outputs.source_lock_key(cell.torch_ref), text.encode(), replace=True)
+            own.put_bytes(outputs.source_lock_key(self._torch_ref), text.encode(), replace=True)
         call = NoxCall(
             sessions=tuple(step.session for step in STEPS if step.component in projects),
             python=self.python or None,
@@ -442,10 +477,10 @@ class _Runs(_Place):
 
     def facts(self, point: Point) -> Facts:
         """Return what the run's lock, plan and records say."""
-        outputs, cell = self._outputs(point.name), self.cell
+        outputs = self._outputs(point.name)
         lock = self._lock(point.name)
         plan = self._read(outputs.plan_key, Plan)
-        key = outputs.platform, cell.group
+        key = outputs.platform, self._artifact_group
         found = plan.rocm.origins if plan else ()
         origins = (one for one in found if (one.platform, one.artifact_group) == key)
         return bisection.facts_of(lock, origins, self._made(self._group(point)))

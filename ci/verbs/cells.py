@@ -13,6 +13,7 @@ from pathlib import Path
 
 from ci.pipeline import BUILD_STEPS, SESSIONS_WITH_CELLS
 from ci.plan.data import Matrix, Test, matrices, of_tier, triggers
+from ci.plan.expansion import expand, parts_of_test, tested_pythons
 from core import console
 from core.cell import Cell
 from core.cli.options import common_from
@@ -21,7 +22,6 @@ from core.errors import DataError, MissingInputError, UsageError, nearest
 from core.families import family
 from core.run import PLAIN, Platform, key_name
 from core.run.plan import MAX_JOBS, Plan
-from core.run.plan import Cell as PlanCell
 from pytorch_build.refs.torch_refs import TorchRef, load_refs
 
 TORCH_TESTS = "test_torch"
@@ -44,7 +44,7 @@ def run(arguments: argparse.Namespace) -> None:
     else:
         matrix = load_matrix(arguments.matrix, common.root)
         refs = load_refs(platform=platform)
-        sessions = expand(matrix, refs, platform, tuple(triggers().tests.values()))
+        sessions = cells_by_session(matrix, refs, platform, tuple(triggers().tests.values()))
         pythons = matrix.tool_pythons
     described_cells = {name: [describe(cell) for cell in cells] for name, cells in sessions.items() if cells}
     console.result(json.dumps({"cells": described_cells, "test_pythons": list(pythons)}))
@@ -57,30 +57,22 @@ def describe(cell: Cell) -> Mapping[str, object]:
 
 def planned(plan: Plan, platform: Platform) -> Mapping[str, Sequence[Cell]]:
     """Return the cells of a plan, by session."""
-    found: dict[str, list[Cell]] = {name: [] for name in SESSIONS_WITH_CELLS}
-    for one in plan.cells:
-        if one.build_variant != PLAIN:
-            console.detail(f"left out: {one.name}; name it: -- --build-variant={one.build_variant}")
-            continue
-        for session in one.sessions if one.platform == platform else ():
-            if session in found:
-                found[session].append(_plan_cell(one))
-    if not any(found.values()):
+    cells: dict[str, list[Cell]] = {session: [] for session in SESSIONS_WITH_CELLS}
+    for job in plan.cells:
+        if job.build_variant != PLAIN:
+            console.detail(f"left out: {job.name}; name it: -- --build-variant={job.build_variant}")
+        elif job.platform == platform:
+            # Every session of a run is on one platform.
+            cell = replace(job.cell, platform=None)
+            for session in cells.keys() & set(job.sessions):
+                cells[session].append(cell)
+
+    if not any(cells.values()):
         raise MissingInputError(
             f"The plan has no cell on {platform}: {plan.build_pytorch.reason}.",
             hint="Look at what it leaves out: `nox -s configure` with the same options.",
         )
-    return found
-
-
-def _plan_cell(job: PlanCell) -> Cell:
-    return Cell(
-        python=job.python or None,
-        torch_ref=job.torch_ref or None,
-        gpu_family=job.gpu_family,
-        config=job.config or None,
-        shard=job.shard or None,
-    )
+    return cells
 
 
 def load_matrix(name: str, root: Path) -> Matrix:
@@ -95,61 +87,53 @@ def load_matrix(name: str, root: Path) -> Matrix:
     raise UsageError(f"MATRIX={name} is neither a matrix nor a file. {nearest(name, known)}")
 
 
-def expand(
+def cells_by_session(
     matrix: Matrix, refs: Mapping[str, TorchRef], platform: Platform, tests: Sequence[Test] = ()
 ) -> Mapping[str, Sequence[Cell]]:
     """Expand a matrix into the cells that can exist, by session; say which cannot."""
     _refuse_names(matrix)
-    sessions: dict[str, list[Cell]] = {name: [] for name in SESSIONS_WITH_CELLS}
+    combinations = expand(
+        pythons=matrix.pythons,
+        refs=[_ref_of_matrix(name, refs) for name in matrix.torch_refs],
+        gpu_families=[family(name).name for name in matrix.gpu_families.get(platform, ())],
+        platform=platform,
+        exclusions=matrix.exclude,
+    )
+
+    cells: dict[str, list[Cell]] = {session: [] for session in SESSIONS_WITH_CELLS}
     left_out: list[str] = []
-    for python in matrix.pythons:
-        for ref_name in matrix.torch_refs:
-            if ref_name not in refs:
-                raise DataError(f"The matrix: unknown torch ref {ref_name!r}. {nearest(ref_name, refs)}")
-            ref = refs[ref_name]
-            for name in matrix.gpu_families.get(platform, ()):
-                family_name = family(name).name
-                cell = Cell(python=python, torch_ref=ref_name, gpu_family=family_name)
-                reason = missing(python, ref, family_name, matrix, platform)
-                if reason:
-                    left_out.append(f"left out: {python} {ref_name} {name}: {reason}")
-                    continue
-                for component in ref.components:
-                    sessions[BUILD_STEPS[component].session].append(cell)
-                sessions["test_smoke"].append(cell)
-    if left_out:  # at once, as every write looks for every secret
+    for combination in combinations:
+        if combination.obstacle is not None:
+            left_out.append(f"left out: {combination.cell}: {combination.obstacle}")
+            continue
+        for component in combination.ref.components:
+            cells[BUILD_STEPS[component].session].append(combination.cell)
+        cells["test_smoke"].append(combination.cell)
+    if left_out:
+        # All at once, as every write looks for every secret.
         console.detail("\n".join(left_out))
+
     for test in tests:
         if test.stage == TORCH_TESTS and matrix.test_type in test.types:
-            sessions[TORCH_TESTS] += _parts(test, sessions["build_torch"], platform)
-    _refuse_size(sessions, platform)
-    return sessions
+            cells[TORCH_TESTS] += _torch_tests(test, cells["build_torch"], platform)
+    _refuse_size(cells, platform)
+    return cells
 
 
-def _parts(test: Test, built: Sequence[Cell], platform: Platform) -> Iterator[Cell]:
+def _ref_of_matrix(name: str, refs: Mapping[str, TorchRef]) -> TorchRef:
+    if name not in refs:
+        raise DataError(f"The matrix: unknown torch ref {name!r}. {nearest(name, refs)}")
+    return refs[name]
+
+
+def _torch_tests(test: Test, built: Sequence[Cell], platform: Platform) -> Iterator[Cell]:
     """Yield the parts of one kind of upstream's tests, for the torch of each ref and family."""
-    if platform not in (test.platforms or (platform,)):
+    if test.platforms and platform not in test.platforms:
         return
 
-    pythons_of_wheels: dict[tuple[str | None, str | None], list[str]] = {}
     for cell in built:
-        pythons_of_wheels.setdefault((cell.torch_ref, cell.gpu_family), []).append(cell.python or "")
-
-    for cell in built:
-        pythons = pythons_of_wheels[cell.torch_ref, cell.gpu_family]
-        if cell.python in test.of(pythons):
-            for number in range(1, test.shards + 1):
-                yield replace(cell, config=test.config, shard=f"{number}/{test.shards}")
-
-
-def missing(python: str, ref: TorchRef, gpu_family: str, matrix: Matrix, platform: Platform) -> str:
-    """Return why a cell cannot exist; "" where it can."""
-    if python not in ref.pythons:
-        return f"{ref.name} is not built for Python {python}"
-    if not ref.components:
-        return f"{ref.name} is not built on {platform}"
-    rows = (row for row in matrix.exclude if row.covers(gpu_family, platform, ref.name, python))
-    return next((row.reason for row in rows), "")
+        if cell.python in tested_pythons(test, cell, built):
+            yield from parts_of_test(test, cell)
 
 
 def _refuse_size(sessions: Mapping[str, Sequence[Cell]], platform: Platform) -> None:

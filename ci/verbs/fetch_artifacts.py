@@ -10,11 +10,11 @@ from typing import Any
 from ci.github import Run
 from ci.plan import artifacts, data
 from core import console, files
+from core.cell import GroupCell
 from core.cli.options import Common, add_group, add_platform, common_from, environment
 from core.errors import ArtifactError, MissingInputError, UsageError
 from core.families import CPU, Family, default_family, detect, family
 from core.run import LOCAL_RUN, PLAIN, group_name, stage
-from core.run.records import Cell
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -78,7 +78,7 @@ def run(arguments: argparse.Namespace) -> None:
             # what the record promises is on this machine's disk, where it may have changed since
             common=replace(common, force=common.force or not artifacts.is_current(planned, folder)),
             artifact_group=group,
-            cell=Cell(gpu_family=chosen.name),
+            cell=GroupCell(gpu_family=chosen.name),
         ),
         {
             "from": place.where,

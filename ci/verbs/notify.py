@@ -15,7 +15,6 @@ from urllib.parse import unquote, urlsplit
 
 from ci.github import Failure, first_line, from_environment
 from ci.report.facts import read_run
-from ci.report.model import CellName
 from core import console
 from core.cli.options import Common, common_from, environment
 from core.data import Model, json_object, load_toml, validated
@@ -142,7 +141,9 @@ def _recorded(common: Common) -> Sequence[Failure]:
 
 def failure(record: Record) -> Failure:
     """Return what a message says of a stage that failed."""
-    name = f"{record.stage} {CellName.of(record.cell.gpu_family, record.cell)}".strip()
+    cell = record.cell
+    parts = (record.stage, cell.gpu_family, cell.torch_ref, cell.python_tag)
+    name = " ".join(part for part in parts if part)
     return Failure(name=name, error=first_line(record.cause.headline if record.cause else record.error))
 
 

@@ -11,17 +11,18 @@ from collections.abc import Mapping
 from ci.plan.data import runners
 from ci.promote import documents, promotion, refusals
 from ci.promote.candidates import promised, renamed, rewritten
-from ci.promote.documents import Cell, Decision, Override
+from ci.promote.documents import Decision, Override
 from ci.promote.facts import Facts, SetRequest, gather, staged_versions
 from ci.promote.policy import Rules, Verdict, by_cell, decide, gates
 from ci.promote.version_change import RocmChange, final_of, kept_facts, new_version
 from ci.publish.buckets import buckets
-from ci.verbs.cells import expand, load_matrix
+from ci.verbs.cells import cells_by_session, load_matrix
 from ci.verbs.stage import add_distribution_store, distribution_store_of, listed
 from core import console
+from core.cell import GroupCell
 from core.cli.options import DEFAULT_STORE, Common, common_from, environment
 from core.cli.sessions import this_again
-from core.errors import CheckError, DataError, FatalError, UsageError
+from core.errors import CheckError, FatalError, UsageError
 from core.files import made
 from core.run import group_name, records
 from core.run.locations import distribution_store
@@ -179,9 +180,11 @@ def _request(
     return SetRequest(
         distribution="rocm" if arguments.rocm_version else "torch",
         version=version or _only_version(source, change),
-        families=tuple(group_name(one, common.build_variant) for one in listed(common.gpu_family)),
+        artifact_groups=tuple(
+            group_name(gpu_family, common.build_variant) for gpu_family in listed(common.gpu_family)
+        ),
         platforms=(arguments.platform,) if arguments.platform else (),
-        pythons=tuple(python_tag(one) for one in listed(arguments.pythons)),
+        python_tags=tuple(python_tag(python) for python in listed(arguments.pythons)),
         cells=_cells(arguments, common) if arguments.matrix else (),
     )
 
@@ -198,25 +201,23 @@ def _only_version(source: Store, change: RocmChange | None) -> str:
     return min(known)
 
 
-def _cells(arguments: argparse.Namespace, common: Common) -> tuple[tuple[str, Cell], ...]:
+def _cells(arguments: argparse.Namespace, common: Common) -> tuple[GroupCell, ...]:
     """Return the cells of a matrix, on the chosen platform or on all."""
     matrix = load_matrix(arguments.matrix, common.root)
-    cells = []
-    for platform in (arguments.platform,) if arguments.platform else matrix.gpu_families:
-        refs = load_refs(platform=platform)
-        for cell in expand(matrix, refs, platform)["test_smoke"]:  # which has every cell
-            group = group_name(_required(cell.gpu_family), common.build_variant)
-            python = python_tag(_required(cell.python))
-            promoted_cell = Cell(family=group, platform=platform, python=python)
-            cells.append((_required(cell.torch_ref), promoted_cell))
+    platforms = [arguments.platform] if arguments.platform else list(matrix.gpu_families)
+    cells: list[GroupCell] = []
+    for platform in platforms:
+        sessions = cells_by_session(matrix, load_refs(platform=platform), platform)
+        # Every wheel is tested, so this session has every cell.
+        for cell in sessions["test_smoke"]:
+            group_cell = GroupCell(
+                artifact_group=group_name(cell.gpu_family or "", common.build_variant),
+                platform=platform,
+                torch_ref=cell.torch_ref,
+                python=cell.python,
+            )
+            cells.append(group_cell)
     return tuple(cells)
-
-
-def _required(value: str | None) -> str:
-    """Return a value that every cell of a matrix has."""
-    if value is None:
-        raise DataError("A cell of the matrix lacks its Python, torch ref or GPU family.")
-    return value
 
 
 def _actor(variables: Mapping[str, str]) -> str:
@@ -233,15 +234,20 @@ def _actor(variables: Mapping[str, str]) -> str:
 
 def _show(facts: Facts, verdict: Verdict) -> None:
     """Print the decision on each cell."""
-    rules = {Cell(family=it.family, platform=it.platform, python=it.python): it for it in verdict.rulings}
+    rulings = {(ruling.family, ruling.platform, ruling.python): ruling for ruling in verdict.rulings}
     blocked = by_cell(verdict.reasons)
-    files = Counter(wheel.cell for wheel in facts.wheels)
-    rows = []
-    for cell in sorted(files.keys() | blocked.keys()):
-        ruling = rules.get(cell)
-        rule = ruling.rule if ruling and cell not in blocked else "refused"
-        tests = ", ".join(sorted({one.stage for one in ruling.evidence})) if ruling else ""
-        rows.append((cell.family, cell.platform, cell.python or "any", str(files[cell]), rule, tests))
+    counts = Counter(wheel.cell for wheel in facts.wheels)
+    rows: list[tuple[str, ...]] = []
+    for cell in sorted(counts.keys() | blocked.keys()):
+        ruling = rulings.get((cell.artifact_group or "", cell.platform or "", cell.python_tag))
+        rule = "refused"
+        steps: set[str] = set()
+        if ruling is not None:
+            steps = {evidence.stage for evidence in ruling.evidence}
+            if cell not in blocked:
+                rule = ruling.rule
+        place = (cell.artifact_group or "", cell.platform or "", cell.python_tag or "any")
+        rows.append((*place, str(counts[cell]), rule, ", ".join(sorted(steps))))
     console.table(("family", "platform", "Python", "files", "rule", "tests"), rows, title=facts.set_name)
 
 

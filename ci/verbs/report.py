@@ -7,12 +7,13 @@ from __future__ import annotations
 
 import argparse
 import json
-from dataclasses import asdict, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ci.report import page_of, text
 from ci.report.facts import MOST, PAGE, RunFacts, page_key, previous, read_run
+from ci.report.model import json_value
 from core import console
 from core.cli.options import RELEASE_TYPES, Common, common_from, environment
 from core.errors import FatalError, MissingInputError, UsageError
@@ -70,7 +71,7 @@ def run(arguments: argparse.Namespace) -> None:
 
     page = _made(arguments, common)
     if arguments.json:
-        console.result(json.dumps(asdict(page), indent=1))
+        console.result(json.dumps(page, indent=1, default=json_value))
         return
     # first what there is to read: the store may refuse the page
     tell(common, page, brief=arguments.brief and not console.echoes())
@@ -178,7 +179,7 @@ def tell(common: Common, page: Page, *, brief: bool = False) -> None:
 def _tell_places(common: Common, page: Page) -> None:
     """Print where wheels, their index and their records lie."""
     store, outputs = common.open_for_reading(), common.outputs
-    groups_with_wheels = {wheel.cell.group for wheel in page.wheels}
+    groups_with_wheels = {wheel.cell.artifact_group for wheel in page.wheels}
     for group in page.groups:
         prefix = outputs.python_prefix(group.name)
         place = holding(store, f"{prefix}/{PAGE}").url

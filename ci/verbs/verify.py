@@ -74,7 +74,7 @@ def _known(file: FileRecord, by: Recorded, statement: Statement, where: str) -> 
         "file": file.name,
         **file.model_dump(include={"sha256", "size", "distribution", "version"}),
         "stage": by.record.stage,
-        "cell": by.record.cell.model_dump(),
+        **by.record.model_dump(include={"cell"}),
         "run_id": by.record.run_id,
         **statement.model_dump(include={"builder", "invocation", "started", "finished"}),
         "record": by.document.key,

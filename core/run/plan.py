@@ -10,9 +10,10 @@ from typing import Any, Literal, get_args
 from pydantic import Field
 
 from core import files
-from core.data import Document, Model, compact
+from core.cell import Cell
+from core.data import Document, Model, OptionalText, compact
 from core.errors import DataError
-from core.run import Platform
+from core.run import PLAIN, Platform
 
 Stage = Literal["build_rocm", "test_rocm", "build_pytorch", "test_pytorch", "test_torch"]
 STAGES: tuple[Stage, ...] = get_args(Stage)
@@ -101,8 +102,8 @@ class Variant(Model):
     reason: str
 
 
-class Cell(Model):
-    """One job: a chain of sessions that one machine runs."""
+class PlannedJob(Model):
+    """A chain of sessions that one machine runs for a cell."""
 
     name: str = Field(description="Unique in its matrix: ``gfx94X-dcgpu, nightly, Python 3.12``")
     platform: Platform
@@ -112,14 +113,33 @@ class Cell(Model):
     gpu_family: str
     artifact_group: str = Field(description="The folder of its wheels")
     build_variant: str = "release"
-    python: str = Field("", description="The Python series of the target; empty where it does not matter")
-    torch_ref: str = Field("", description="The torch ref; empty for ROCm's own packages")
-    config: str = Field("", description="Of upstream's tests, which configuration; empty for other jobs")
-    shard: str = Field("", description="Of upstream's tests, which part: ``2/6``; empty for other jobs")
+    python: OptionalText = Field(
+        None, description="The Python series of the target; empty where it does not matter"
+    )
+    torch_ref: OptionalText = Field(None, description="The torch ref; empty for ROCm's own packages")
+    config: OptionalText = Field(
+        None, description="Of upstream's tests, which configuration; empty for other jobs"
+    )
+    shard: OptionalText = Field(
+        None, description="Of upstream's tests, which part: ``2/6``; empty for other jobs"
+    )
     minutes: int = Field(0, description="How long its tests may take; 0 where the workflow says it")
     expect_failure: bool = Field(default=False, description="A failure does not count")
     reason: str
     versions: dict[str, str] = Field({}, description="Of the wheels to come; `resolve` fills them in")
+
+    @property
+    def cell(self) -> Cell:
+        """What it builds or tests."""
+        return Cell(
+            platform=self.platform,
+            gpu_family=self.gpu_family,
+            build_variant=None if self.build_variant == PLAIN else self.build_variant,
+            python=self.python,
+            torch_ref=self.torch_ref,
+            config=self.config,
+            shard=self.shard,
+        )
 
 
 class LeftOut(Model):
@@ -146,47 +166,57 @@ class Plan(Document):
     store: Upload = Upload()
     rocm: RocmPackages = Field(RocmPackages(), description="What ROCm's packages are made of")
     variants: tuple[Variant, ...] = ()
-    cells: tuple[Cell, ...] = ()
+    cells: tuple[PlannedJob, ...] = ()  # its jobs, under the name that plan files have for them
     left_out: tuple[LeftOut, ...] = Field((), description="What could be and is not in the plan")
     notes: tuple[str, ...] = Field((), description="Defaults taken for what could not be looked up")
     locks: dict[Platform, dict[str, str]] = Field({}, description="Digests by torch ref; `resolve`'s")
 
-    def matrix(self, platform: Platform, stage: Stage) -> Sequence[Cell]:
+    def matrix(self, platform: Platform, stage: Stage) -> Sequence[PlannedJob]:
         """Return the jobs of one stage on one platform."""
-        return [cell for cell in self.cells if (cell.platform, cell.stage) == (platform, stage)]
+        return [job for job in self.cells if job.platform == platform and job.stage == stage]
 
-    def rocm_row(self, cell: Cell) -> Mapping[str, str]:
+    def rocm_row(self, job: PlannedJob) -> Mapping[str, str]:
         """Return where a job's ROCm comes from; nothing where another job builds it."""
-        key = cell.platform, cell.artifact_group
-        found = next((one for one in self.rocm.origins if (one.platform, one.artifact_group) == key), None)
-        needed = found and (found.index_url or FETCH in cell.sessions)
-        return found.row if found and needed else {}
+        for origin in self.rocm.origins:
+            if origin.platform == job.platform and origin.artifact_group == job.artifact_group:
+                is_needed = origin.index_url or FETCH in job.sessions
+                return origin.row if is_needed else {}
+        return {}
 
     @property
     def rocm_index(self) -> str:
         """The index that all groups with ROCm from an index share; "" where there is no such one."""
-        urls = {one.index_url for one in self.rocm.origins if one.index_url}
+        urls = {origin.index_url for origin in self.rocm.origins if origin.index_url}
         return urls.pop() if len(urls) == 1 else ""
 
-    def row(self, cell: Cell) -> Mapping[str, Any]:
+    def row(self, job: PlannedJob) -> Mapping[str, Any]:
         """Return a job as a workflow gets it: no more than is passed on, as outputs have a limit."""
-        rocm: dict[str, Any] = {**self.rocm_row(cell)}
-        if self.rocm_index and rocm.get("index_url") == self.rocm_index:
-            rocm = {"index": True, "version": rocm["version"]}  # the address is an output of its own
-        return {
-            "gpu_family": cell.gpu_family,
-            "build_variant": cell.build_variant,
-            # artifacts are another run's, and fetched by a step of their own; a check of ROCm has options
-            "sessions": " ".join(one for one in cell.sessions if one not in {FETCH, _CHECK_ROCM}),
-            "runner": cell.runner,
-            "python": cell.python,
-            "torch_ref": cell.torch_ref,
-            **({"torch_version": cell.versions["torch"]} if "torch" in cell.versions else {}),
-            **({"config": cell.config, "shard": cell.shard} if cell.config else {}),
-            **({"minutes": cell.minutes} if cell.minutes else {}),
-            "expect_failure": cell.expect_failure,
-            **({"rocm": rocm} if rocm else {}),
+        # Artifacts are another run's, and fetched by a step of their own. A check of ROCm has options.
+        sessions = [session for session in job.sessions if session not in {FETCH, _CHECK_ROCM}]
+        row: dict[str, Any] = {
+            "gpu_family": job.gpu_family,
+            "build_variant": job.build_variant,
+            "sessions": " ".join(sessions),
+            "runner": job.runner,
+            "python": job.python or "",
+            "torch_ref": job.torch_ref or "",
         }
+        if "torch" in job.versions:
+            row["torch_version"] = job.versions["torch"]
+        if job.config is not None:
+            row["config"] = job.config
+            row["shard"] = job.shard or ""
+        if job.minutes:
+            row["minutes"] = job.minutes
+        row["expect_failure"] = job.expect_failure
+
+        rocm = self.rocm_row(job)
+        if self.rocm_index and rocm.get("index_url") == self.rocm_index:
+            # The address is an output of its own.
+            row["rocm"] = {"index": True, "version": rocm["version"]}
+        elif rocm:
+            row["rocm"] = dict(rocm)
+        return row
 
 
 def matrices(plan: Plan) -> Mapping[str, object]:
@@ -198,14 +228,14 @@ def matrices(plan: Plan) -> Mapping[str, object]:
     written: dict[str, object] = {}
     for platform in PLATFORMS:
         for stage in STAGES:
-            cells = plan.matrix(platform, stage)
-            if len(cells) > MAX_JOBS:
+            jobs = plan.matrix(platform, stage)
+            if len(jobs) > MAX_JOBS:
                 raise DataError(
-                    f"{stage} on {platform} has {len(cells)} jobs; a matrix of GitHub Actions holds "
+                    f"{stage} on {platform} has {len(jobs)} jobs; a matrix of GitHub Actions holds "
                     f"{MAX_JOBS}.",
                     hint="Dispatch fewer GPU families, Pythons or torch refs at a time.",
                 )
-            written[f"{platform}_{stage}_matrix"] = [plan.row(cell) for cell in cells]
+            written[f"{platform}_{stage}_matrix"] = [plan.row(job) for job in jobs]
         written[f"{platform}_cells"] = grouped(plan, platform)
         written[f"{platform}_promote_matrix"] = promotions(plan, platform)
     return written
@@ -213,25 +243,28 @@ def matrices(plan: Plan) -> Mapping[str, object]:
 
 def job_outputs(plan: Plan, values: Mapping[str, object]) -> Mapping[str, str]:
     """Write a plan's matrices and other values as a job's outputs; a `DataError` if too many."""
-    every = {**values, **matrices(plan), "plan_digest": plan.digest()}
-    written = {name: value if isinstance(value, str) else compact(value) for name, value in every.items()}
-    size = 2 * sum(map(len, written.values()))
+    outputs: dict[str, str] = {}
+    for name, value in {**values, **matrices(plan), "plan_digest": plan.digest()}.items():
+        outputs[name] = value if isinstance(value, str) else compact(value)
+
+    # GitHub counts UTF-16.
+    size = 2 * sum(len(text) for text in outputs.values())
     if size > MAX_OUTPUTS:
         raise DataError(
             f"The plan's outputs are {size / 2**20:.2f} MiB; GitHub takes one of a job.",
             hint="Dispatch fewer GPU families, Pythons or torch refs at a time.",
         )
-    return written
+    return outputs
 
 
 def grouped(plan: Plan, platform: Platform) -> Mapping[str, Mapping[str, Sequence[Mapping[str, Any]]]]:
     """Return the jobs of each artifact group: group -> stage -> rows; every group has every stage."""
-    groups: dict[str, dict[str, list[Mapping[str, Any]]]] = {}
-    for cell in plan.cells:
-        if cell.platform == platform:
-            stages = groups.setdefault(cell.artifact_group, {stage: [] for stage in STAGES})
-            stages[cell.stage].append(plan.row(cell))
-    return groups
+    rows_by_group: dict[str, dict[str, list[Mapping[str, Any]]]] = {}
+    for job in plan.cells:
+        if job.platform == platform:
+            stages = rows_by_group.setdefault(job.artifact_group, {stage: [] for stage in STAGES})
+            stages[job.stage].append(plan.row(job))
+    return rows_by_group
 
 
 def promotions(plan: Plan, platform: Platform) -> Sequence[Mapping[str, str]]:
@@ -242,18 +275,22 @@ def promotions(plan: Plan, platform: Platform) -> Sequence[Mapping[str, str]]:
     """
     if not plan.promote.value:
         return []
-    sets: dict[tuple[str, str], list[Cell]] = {}
-    for cell in plan.matrix(platform, "build_pytorch"):
-        if "torch" in cell.versions and not cell.expect_failure:
-            sets.setdefault((cell.artifact_group, cell.versions["torch"]), []).append(cell)
-    return [
-        {
-            "name": f"{group}, torch {version}",
-            "gpu_family": cells[0].gpu_family,
-            "build_variant": cells[0].build_variant,
-            "torch_ref": cells[0].torch_ref,
+
+    sets: dict[tuple[str, str], list[PlannedJob]] = {}
+    for job in plan.matrix(platform, "build_pytorch"):
+        if "torch" in job.versions and not job.expect_failure:
+            sets.setdefault((job.artifact_group, job.versions["torch"]), []).append(job)
+
+    rows: list[Mapping[str, str]] = []
+    for (artifact_group, version), jobs in sets.items():
+        pythons = dict.fromkeys(job.python for job in jobs if job.python is not None)
+        row = {
+            "name": f"{artifact_group}, torch {version}",
+            "gpu_family": jobs[0].gpu_family,
+            "build_variant": jobs[0].build_variant,
+            "torch_ref": jobs[0].torch_ref or "",
             "torch_version": version,
-            "pythons": ",".join(dict.fromkeys(cell.python for cell in cells)),
+            "pythons": ",".join(pythons),
         }
-        for (group, version), cells in sets.items()
-    ]
+        rows.append(row)
+    return rows

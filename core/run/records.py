@@ -6,11 +6,12 @@
 import json
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import Field, ValidationError
+from pydantic import BeforeValidator, Field, PlainSerializer, ValidationError, WithJsonSchema
 
 from core.causes import Cause
+from core.cell import GroupCell, python_of_tag
 from core.data import Model
 from core.errors import DataError
 from core.run import RunOutputs, is_record, key_name
@@ -33,14 +34,58 @@ class FileRecord(Model):
     license: str = Field("", description="As the wheel names it: an SPDX expression or words")
 
 
-class Cell(Model):
-    """What a stage ran on; empty where it does not apply."""
+def _read_cell(stored: object) -> object:
+    """Return the values of a cell as a record has them, with None for those that are absent."""
+    if not isinstance(stored, dict):
+        return stored
+    if unknown := sorted(stored.keys() - _CELL_SCHEMA["properties"].keys()):
+        raise ValueError(f"A cell has no {', '.join(map(str, unknown))}")
 
-    python: str = Field("", description="``cp312``")
-    torch_ref: str = ""
-    gpu_family: str = ""
-    build_variant: str = Field("", description="Build variant; empty for the release build")
-    group: str = Field("", description="Of several families, from which a test of one took its wheels")
+    values = {name: None if value == "" else value for name, value in stored.items()}
+    values["artifact_group"] = values.pop("group", None)
+    if isinstance(values.get("python"), str):
+        values["python"] = python_of_tag(stored["python"])
+    return values
+
+
+def _write_cell(cell: GroupCell) -> dict[str, str]:
+    """Return a cell as a record has it: "" for what is absent, and the Python by its ABI tag."""
+    return {
+        "python": cell.python_tag or "",
+        "torch_ref": cell.torch_ref or "",
+        "gpu_family": cell.gpu_family or "",
+        "build_variant": cell.build_variant or "",
+        "group": cell.artifact_group or "",
+    }
+
+
+_CELL_SCHEMA: dict[str, Any] = {
+    "additionalProperties": False,
+    "description": "What a stage ran on; empty where it does not apply.",
+    "properties": {
+        "python": {"default": "", "description": "``cp312``", "type": "string"},
+        "torch_ref": {"default": "", "type": "string"},
+        "gpu_family": {"default": "", "type": "string"},
+        "build_variant": {
+            "default": "",
+            "description": "Build variant; empty for the release build",
+            "type": "string",
+        },
+        "group": {
+            "default": "",
+            "description": "Of several families, from which a test of one took its wheels",
+            "type": "string",
+        },
+    },
+    "type": "object",
+}
+RecordedOn = Annotated[
+    GroupCell,
+    BeforeValidator(_read_cell),
+    PlainSerializer(_write_cell),
+    WithJsonSchema(_CELL_SCHEMA),
+    Field(json_schema_extra={"default": {**_write_cell(GroupCell())}}),
+]
 
 
 class Record(Model):
@@ -56,7 +101,7 @@ class Record(Model):
     log: str = Field("", description="Key of the log of the stage's tools; empty for none")
     run_id: str
     platform: str
-    cell: Cell = Cell()
+    cell: RecordedOn = GroupCell()  # with an artifact group where that is not its own family's
     started: str = Field(description="ISO 8601, UTC")
     seconds: float = Field(ge=0)
     inputs: dict[str, Any] = Field({}, description="Digests, commits, versions, settings")
@@ -85,10 +130,12 @@ def edited_words(count: int) -> str:
     return f"edited tree, {count} file{'s differ' if count != 1 else ' differs'}" if count else "no edits"
 
 
-def record_name(stage: str, cell: Cell) -> str:
+def record_name(stage: str, cell: GroupCell) -> str:
     """Name a record: stage, ref and Python where the stage has them, one of a group's several families."""
-    member = cell.gpu_family if cell.group else ""
-    return key_name("-".join(part for part in (stage, cell.torch_ref, cell.python, member) if part))
+    parts = [stage, cell.torch_ref, cell.python_tag]
+    if cell.artifact_group is not None:
+        parts.append(cell.gpu_family)
+    return key_name("-".join(part for part in parts if part))
 
 
 def now() -> str:

@@ -4,17 +4,18 @@ import json
 import re
 import time
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from core import console, files, process
+from core.cell import GroupCell
 from core.cli.options import Common, environment
 from core.cli.sessions import this_again
 from core.data import compact
 from core.errors import InterruptedStageError, StoreError, fatal, origin
 from core.run import RunOutputs, records
-from core.run.records import Cell, FileRecord, Record
+from core.run.records import FileRecord, Record
 from core.status import Pending, Status, UpToDate
 from core.stores import Store
 from core.stores.location import OverlayStore
@@ -43,7 +44,7 @@ class Stage:
     name: str
     common: Common
     artifact_group: str
-    cell: Cell = field(default_factory=Cell)
+    cell: GroupCell = field(default_factory=GroupCell)
     output_dir: Path | None = None  # a folder that also gets the files
 
     @property
@@ -191,7 +192,7 @@ def _worked(
             stage=stage.name,
             run_id=stage.outputs.run_id,
             platform=stage.outputs.platform,
-            cell=stage.cell.model_copy(update={"build_variant": stage.common.build_variant}),
+            cell=replace(stage.cell, build_variant=stage.common.build_variant or None),
             started=started,
             seconds=round(time.monotonic() - clock, 3),
             log=_publish_log(stage),

@@ -216,7 +216,7 @@ def _past_builds(context: Context, project: str) -> Sequence[Record]:
     for stored in sorted(listed, key=attrgetter("modified"))[-_MOST_RECORDS:]:
         with suppress(DataError):  # of another version of this tool
             found.append(records.parse(store.read(stored.key), where=stored.key))
-    return [one for one in found if labels.get(one.cell.torch_ref, "") == context.ref.local_label]
+    return [one for one in found if labels.get(one.cell.torch_ref or "", "") == context.ref.local_label]
 
 
 def require_none(found: Sequence[Problem]) -> None:

@@ -16,7 +16,7 @@ from core.data import parse_json
 from core.errors import MissingInputError, SourceError, StoreError, UsageError
 from core.families import CPU
 from core.run import Platform, records
-from core.run.plan import PLATFORMS, Cell, Plan, job_outputs
+from core.run.plan import PLATFORMS, Plan, PlannedJob, job_outputs
 from core.stores import Store
 from pytorch_build.lock.resolve import resolve
 from pytorch_build.lock.source_lock import LockedProject, SourceLock
@@ -29,6 +29,8 @@ if TYPE_CHECKING:
 
     Locks = Mapping[Platform, Mapping[str, SourceLock]]
     # of a torch ref on a platform, for one of its GPU families
+    # the platform, artifact group, Python and torch ref of wheels
+    _Build = tuple[Platform, str, str | None, str | None]
     LockOf = Callable[[Platform, str, str], SourceLock]
 
 PASSED = "SOURCE_LOCK"
@@ -220,42 +222,58 @@ def _named(lock: SourceLock, kept: Mapping[str, LockedProject], chosen: Containe
 
 
 def complete(plan: Plan, lock_of: LockOf) -> tuple[Plan, Locks]:
-    """Resolve every torch ref of a plan once a platform, and write versions into its cells."""
+    """Resolve every torch ref of a plan once a platform, and write versions into its jobs."""
     locks: dict[Platform, dict[str, SourceLock]] = {}
-    versions: dict[tuple[Platform, str, str, str], dict[str, str]] = {}
+    versions: dict[_Build, dict[str, str]] = {}
     for platform in PLATFORMS:
         builds = plan.matrix(platform, "build_pytorch")
-        # with one of its GPU families; ``cpu`` only where there is no other
-        refs = {cell.torch_ref: CPU for cell in builds}
-        refs |= {cell.torch_ref: cell.gpu_family for cell in reversed(builds) if cell.gpu_family != CPU}
-        locks[platform] = {name: lock_of(platform, name, family) for name, family in refs.items()}
-        versions |= {_key(cell): _versions(cell, locks[platform][cell.torch_ref]) for cell in builds}
+        locks[platform] = {
+            torch_ref: lock_of(platform, torch_ref, gpu_family)
+            for torch_ref, gpu_family in _families_of_refs(builds).items()
+        }
+        for job in builds:
+            versions[_build_of(job)] = _versions(job, locks[platform])
         refuse_collisions(builds, locks[platform])
-    cells = (
-        cell if cell.stage.endswith("rocm") else cell.model_copy(update={"versions": versions[_key(cell)]})
-        for cell in plan.cells
-    )
+
+    jobs: list[PlannedJob] = []
+    for job in plan.cells:
+        if job.stage.endswith("rocm"):
+            jobs.append(job)
+        else:
+            jobs.append(job.model_copy(update={"versions": versions[_build_of(job)]}))
     digests = {
-        platform: {name: lock.digest() for name, lock in found.items()} for platform, found in locks.items()
+        platform: {torch_ref: lock.digest() for torch_ref, lock in locks_of_refs.items()}
+        for platform, locks_of_refs in locks.items()
     }
-    return plan.model_copy(update={"cells": tuple(cells), "locks": digests}), locks
+    return plan.model_copy(update={"cells": tuple(jobs), "locks": digests}), locks
 
 
-def refuse_collisions(builds: Sequence[Cell], locks: Mapping[str, SourceLock]) -> None:
+def _families_of_refs(builds: Sequence[PlannedJob]) -> Mapping[str, str]:
+    """Return a GPU family of each torch ref: its first one, and ``cpu`` only where there is no other."""
+    families: dict[str, str] = {}
+    for job in builds:
+        if job.torch_ref is not None and families.get(job.torch_ref, CPU) == CPU:
+            families[job.torch_ref] = job.gpu_family
+    return families
+
+
+def refuse_collisions(builds: Sequence[PlannedJob], locks: Mapping[str, SourceLock]) -> None:
     """Refuse wheels of one name, in one folder, that would be made from different inputs.
 
     The same name from the same inputs is the same wheel: the first that is uploaded stands for all.
     """
-    promised: dict[tuple[str, str, str, str], dict[str, list[str]]] = {}
-    for cell in builds:
-        lock = locks[cell.torch_ref]
-        for distribution, version in _versions(cell, lock).items():
-            name = cell.artifact_group, distribution, version, cell.python
-            cells = promised.setdefault(name, {}).setdefault(_made_from(distribution, lock), [])
-            cells.append(cell.name)
+    promised: dict[tuple[str, str, str, str | None], dict[str, list[str]]] = {}
+    for job in builds:
+        if job.torch_ref is None:
+            continue
+        lock = locks[job.torch_ref]
+        for distribution, version in _versions(job, locks).items():
+            wheel = (job.artifact_group, distribution, version, job.python)
+            names = promised.setdefault(wheel, {}).setdefault(_made_from(distribution, lock), [])
+            names.append(job.name)
     collisions = [
         f"{distribution} {version} for Python {python} in {group}:"
-        + "".join(f"\n  {' and '.join(cells)}: {made_from}" for made_from, cells in makers.items())
+        + "".join(f"\n  {' and '.join(names)}: {made_from}" for made_from, names in makers.items())
         for (group, distribution, version, python), makers in promised.items()
         if len(makers) > 1
     ]
@@ -293,14 +311,18 @@ def outputs(plan: Plan, locks: Locks) -> Mapping[str, str]:
     return job_outputs(plan, values)
 
 
-def _key(cell: Cell) -> tuple[Platform, str, str, str]:
-    return cell.platform, cell.artifact_group, cell.python, cell.torch_ref
+def _build_of(job: PlannedJob) -> _Build:
+    """Return which build a job does, or tests: its platform, artifact group, Python and torch ref."""
+    return job.platform, job.artifact_group, job.python, job.torch_ref
 
 
-def _versions(cell: Cell, lock: SourceLock) -> dict[str, str]:
+def _versions(job: PlannedJob, locks: Mapping[str, SourceLock]) -> dict[str, str]:
     """Return the versions of the wheels that a job builds, by distribution."""
+    if job.torch_ref is None:
+        return {}
+    lock = locks[job.torch_ref]
     return {
-        distribution: lock.version(project, gpu=cell.gpu_family != CPU)
+        distribution: lock.version(project, gpu=job.gpu_family != CPU)
         for project, distribution in DISTRIBUTIONS.items()
-        if f"build_{project}" in cell.sessions
+        if f"build_{project}" in job.sessions
     }

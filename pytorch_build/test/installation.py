@@ -217,7 +217,7 @@ def _recorded(context: Context, target: env.Interpreter) -> Iterator[records.Fil
     lock = None if rocm_version or not context.gpu else stored_lock(context)
     rocm_version = lock.rocm_version if lock else rocm_version
     for record in context.records:
-        same = record.cell.torch_ref == context.ref.name and record.cell.python == target.tag
+        same = record.cell.torch_ref == context.ref.name and record.cell.python_tag == target.tag
         for one in record.files if record.status == "ok" else ():
             if layouts.is_rocm(one.distribution):
                 # what finds the device code has a version of its own

@@ -11,9 +11,10 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 
+from core.cell import GroupCell, python_of_tag
 from core.errors import UsageError
 from core.junit import NO_TEST, Case, Document, Suite, counts
-from core.run.records import Cell, record_name
+from core.run.records import record_name
 from pytorch_build.check import some
 from pytorch_build.test.shards import Shard, parse_shard
 
@@ -23,7 +24,6 @@ EXISTING = "existing_tests"
 # properties of a report: what else there was to run, and the percentage that may skip itself by no rule
 LEFT_OUT, MAY_SKIP = "left_out", "may_skip"
 TAKEN_OUT = "skipped or tried again by no rule and for no known reason"
-_CELL = ("torch_ref", "python", "gpu_family", "group")
 
 
 @dataclass(frozen=True, kw_only=True, order=True)
@@ -45,14 +45,27 @@ class Origin:
         return " ".join(filter(None, parts)) or "tests"
 
     @classmethod
-    def of(cls, stage: str, cell: Cell, *, config: str, run_id: str) -> Origin:
+    def of(cls, stage: str, cell: GroupCell, *, config: str, run_id: str) -> Origin:
         """Return that of a stage on a cell."""
-        return cls(stage=stage, config=config, run_id=run_id, **{name: getattr(cell, name) for name in _CELL})
+        return cls(
+            stage=stage,
+            config=config,
+            run_id=run_id,
+            torch_ref=cell.torch_ref or "",
+            python=cell.python_tag or "",
+            gpu_family=cell.gpu_family or "",
+            group=cell.artifact_group or "",
+        )
 
     @property
-    def cell(self) -> Cell:
+    def cell(self) -> GroupCell:
         """What its stage ran on."""
-        return Cell(**{name: getattr(self, name) for name in _CELL})
+        return GroupCell(
+            torch_ref=self.torch_ref or None,
+            python=python_of_tag(self.python) if self.python else None,
+            gpu_family=self.gpu_family or None,
+            artifact_group=self.group or None,
+        )
 
     @property
     def name(self) -> str:

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import get_args
 
 from core import console
+from core.cell import GroupCell
 from core.cli.options import Common, common_from, environment, source_date_epoch
 from core.errors import MissingInputError, UsageError
 from core.families import CPU, default_family, detect, family
@@ -97,7 +98,7 @@ def _stage_of(request: build.BuildRequest, common: Common, output_dir: Path | No
         name="build_rocm",
         common=common,
         artifact_group=group_name(families, common.build_variant),
-        cell=records.Cell(gpu_family=families),
+        cell=GroupCell(gpu_family=families),
         output_dir=output_dir,
     )
 

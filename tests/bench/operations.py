@@ -18,9 +18,9 @@ import deflate
 import pytest
 
 from core.archive import Member, zips
+from core.cell import GroupCell
 from core.cli.options import Common
 from core.errors import CheckError
-from core.run.records import Cell
 from core.run.stage import Made, Stage, perform
 from core.wheel import writer
 from core.wheel.editor import edit_wheel
@@ -107,7 +107,7 @@ def configure(_root: Path) -> None:
 
 def build(root: Path) -> None:
     """Perform a stage that makes the wheel."""
-    cell = Cell(python="cp312", torch_ref="nightly", gpu_family="cpu")
+    cell = GroupCell(python="3.12", torch_ref="nightly", gpu_family="cpu")
     stage = Stage(name="build_torch", common=Common(root=root, run_id="17"), artifact_group="cpu", cell=cell)
     perform(stage, {"commit": "a"}, lambda: Made(files=(first_wheel(root),), details={}))
 

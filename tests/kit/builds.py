@@ -14,7 +14,7 @@ from core.families import family, group_families
 from core.packages import Offer
 from core.packages.sources import PackageSource, SourceOptions
 from core.run import records
-from core.run.records import Cell, FileRecord, Record
+from core.run.records import FileRecord, Record
 from core.stores import Store
 from core.wheel import distributions
 from pytorch_build.build.build import Build, BuildChoices, Dependency
@@ -26,6 +26,7 @@ from pytorch_build.sources.trees import Tree
 from rocm_packaging.origin import RocmSource
 from tests.kit import wheels
 from tests.kit.front_doors import run_ci
+from tests.kit.group_cells import group_cell
 from tests.kit.machines import target_in
 
 FAMILY = "gfx94X-dcgpu"
@@ -119,14 +120,16 @@ class LocalRun:
         run_id: str = "local",
         inputs: Mapping[str, Any] = MappingProxyType({}),
         details: Mapping[str, Any] = MappingProxyType({}),
-        **cell: str,
+        python: str = "",
+        torch_ref: str = "",
+        gpu_family: str = "",
     ) -> Record:
-        """Write the record of a step that succeeded; return it."""
+        """Write the record of a step that succeeded; return it. `python` is an ABI tag."""
         record = Record(
             stage=stage,
             run_id=run_id,
             platform="linux",
-            cell=Cell(**cell),
+            cell=group_cell(python_tag=python, torch_ref=torch_ref, gpu_family=gpu_family),
             started=records.now(),
             seconds=1.0,
             inputs=dict(inputs),

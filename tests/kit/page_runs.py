@@ -11,9 +11,10 @@ from typing import Any, Literal
 
 from ci.report.facts import GroupFacts, RunFacts
 from core.causes import Cause
-from core.run.records import Cell, FileRecord, Record
+from core.run.records import FileRecord, Record
 from pytorch_build.lock.source_lock import LockedProject, SourceLock
 from pytorch_build.test.summary import CaseEntry, GroupEntry
+from tests.kit.group_cells import group_cell
 
 RUN_ID = "123"
 BEGAN = datetime(2026, 11, 20, 22, 0, tzinfo=UTC)
@@ -85,7 +86,7 @@ def make_record(
         stage=step,
         run_id=RUN_ID,
         platform="linux",
-        cell=Cell(gpu_family=group, torch_ref=ref, python=python),
+        cell=group_cell(gpu_family=group, torch_ref=ref, python_tag=python),
         started=started,
         seconds=seconds,
         status=status,

@@ -4,13 +4,13 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from core.run import Platform
-from core.run.plan import Cell, Decision, Plan, PlanEvent, Stage
+from core.run.plan import Decision, Plan, PlanEvent, PlannedJob, Stage
 
 YES = Decision(value=True, reason="a test")
 NO = Decision(value=False, reason="a test")
 
 
-def make_cell(
+def make_job(
     stage: Stage = "build_pytorch",
     gpu_family: str = "gfx94X-dcgpu",
     *,
@@ -19,15 +19,15 @@ def make_cell(
     sessions: Sequence[str] = (),
     artifact_group: str = "",
     runner: str = "ubuntu-24.04",
-    torch_ref: str = "",
-    python: str = "3.12",
-    shard: str = "",
+    torch_ref: str | None = None,
+    python: str | None = "3.12",
+    shard: str | None = None,
     versions: Mapping[str, str] | None = None,
     expect_failure: bool = False,
-) -> Cell:
+) -> PlannedJob:
     """Return a job; without `sessions` it has the one that is named after its stage."""
-    return Cell(
-        name=name or f"{stage} {gpu_family} {torch_ref} {python} {shard}",
+    return PlannedJob(
+        name=name or f"{stage} {gpu_family} {torch_ref or ''} {python or ''} {shard or ''}",
         platform=platform,
         stage=stage,
         sessions=tuple(sessions) or (stage,),
@@ -43,7 +43,7 @@ def make_cell(
     )
 
 
-def make_plan(*cells: Cell, promote: Decision = YES) -> Plan:
+def make_plan(*jobs: PlannedJob, promote: Decision = YES) -> Plan:
     """Return a plan of these jobs, with a yes to all else."""
     return Plan(
         event=PlanEvent(name="push", repository="ROCm/TheRock"),
@@ -56,13 +56,13 @@ def make_plan(*cells: Cell, promote: Decision = YES) -> Plan:
         test_type="quick",
         test_type_reason="a test",
         test_labels={},
-        cells=cells,
+        cells=jobs,
     )
 
 
-def pytorch_cell(
+def pytorch_job(
     stage: Stage = "build_pytorch", *, torch_ref: str = "nightly", sessions: Sequence[str] = (), **facts: Any
-) -> Cell:
+) -> PlannedJob:
     """Return a job of PyTorch, by default one that builds torch and vision of ``nightly``."""
     names = tuple(sessions) or ("build_torch", "build_vision", "check_wheels")
-    return make_cell(stage, torch_ref=torch_ref, sessions=names, **facts)
+    return make_job(stage, torch_ref=torch_ref, sessions=names, **facts)

@@ -3,10 +3,12 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from ci.promote.documents import Cell, Document, Evidence, StagedFile
+from ci.promote.documents import Document, Evidence, StagedFile
 from ci.promote.facts import Facts, Reason, Wheel
 from ci.promote.runs import Test
+from core.cell import GroupCell, python_of_tag
 from tests.kit import wheels
+from tests.kit.group_cells import group_cell
 
 FAMILY = "gfx94X-dcgpu"
 PYTHON = "cp312"
@@ -19,11 +21,12 @@ def staged_wheel(
     *, family: str = FAMILY, python: str = PYTHON, name: str = "torch", version: str = TORCH_VERSION
 ) -> Wheel:
     """Return a wheel that was staged and is there; ROCm's are for no Python."""
-    torch_ref = "nightly"
+    torch_ref: str | None = "nightly"
+    file_python: str | None = python
     tag = f"{python}-{python}-linux_x86_64"
     if name.startswith("rocm"):
-        torch_ref = ""
-        python = ""
+        torch_ref = None
+        file_python = None
         tag = "py3-none-linux_x86_64"
     filename = wheels.wheel_filename(name=name, version=version, tag=tag)
     file = StagedFile(
@@ -36,9 +39,9 @@ def staged_wheel(
         version=version,
         metadata_sha256=DIGEST,
         torch_ref=torch_ref,
-        python=python,
+        python=file_python,
     )
-    cell = Cell(family=family, platform="linux", python=file.python)
+    cell = group_cell(artifact_group=family, platform="linux", python_tag=file_python or "")
     return Wheel(cell=cell, file=file, found=DIGEST, sidecar=DIGEST, built=frozenset({DIGEST}))
 
 
@@ -55,7 +58,7 @@ def completed_test(
         step = "test_rocm" if wheel.is_rocm else "test_smoke"
     record = Document(key=f"{step}-{wheel.cell}-{python}.json", sha256=DIGEST)
     return Test(
-        cell=replace(wheel.cell, python=wheel.cell.python or python),
+        cell=replace(wheel.cell, python=wheel.cell.python or python_of_tag(python)),
         torch_ref=wheel.file.torch_ref,
         outcome=outcome,
         why="It broke.",
@@ -67,8 +70,8 @@ def completed_test(
 def facts_of(
     *set_wheels: Wheel,
     tests: Sequence[Test] | None = None,
-    promised: Mapping[Cell, Mapping[str, str]] | None = None,
-    commits: Mapping[Cell, Mapping[str, str]] | None = None,
+    promised: Mapping[GroupCell, Mapping[str, str]] | None = None,
+    commits: Mapping[GroupCell, Mapping[str, str]] | None = None,
     released: Mapping[str, frozenset[tuple[str, str]]] | None = None,
     troubles: Sequence[Reason] = (),
 ) -> Facts:

@@ -7,10 +7,11 @@ from ci.promote.documents import Document, document
 from ci.promote.runs import Recorded
 from ci.provenance.facts import RunRecords
 from core.run import RunOutputs, records
-from core.run.records import Cell, FileRecord, Record, serialize
+from core.run.records import FileRecord, Record, serialize
 from core.stores import Store
 from pytorch_build.lock.source_lock import LockedProject, SourceLock
 from tests.kit import wheels
+from tests.kit.group_cells import group_cell
 
 RUN = RunOutputs(run_id="123", platform="linux", external_repo="down-stream/")
 GROUP = "gfx94X-dcgpu"
@@ -102,7 +103,7 @@ def step_record(
         stage=step,
         run_id=RUN.run_id,
         platform=RUN.platform,
-        cell=Cell(python=python, torch_ref=torch_ref, gpu_family=GROUP),
+        cell=group_cell(python_tag=python, torch_ref=torch_ref, gpu_family=GROUP),
         started=started,
         seconds=seconds,
         files=files,

@@ -5,7 +5,7 @@ import pytest
 
 from ci import pipeline
 from ci.pipeline import STEPS, FlowOptions, NoxCall, Step
-from core.run.plan import Cell as PlanCell
+from core.run.plan import PlannedJob
 from core.status import Pending, Status, UpToDate
 from pytorch_build.build.build import NEEDS
 from pytorch_build.refs.torch_refs import TorchRef, load_refs
@@ -148,8 +148,8 @@ def test_family_cpu_borrows_no_triton() -> None:
 # The steps of a plan's cell
 
 
-def make_plan_cell(*sessions: str, stage: str) -> PlanCell:
-    return PlanCell.model_validate(
+def make_plan_cell(*sessions: str, stage: str) -> PlannedJob:
+    return PlannedJob.model_validate(
         {
             "name": "gfx94X-dcgpu, nightly, Python 3.12",
             "platform": "linux",

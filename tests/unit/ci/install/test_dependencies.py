@@ -8,7 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ci.install import dependencies
-from ci.install.dependencies import Cell, Mirror, Need, Source, batches, mirror, needs, publish, resolved
+from ci.install.dependencies import Mirror, Need, Source, batches, mirror, needs, publish, resolved
+from core.cell import Cell
 from core.data import load_toml
 from core.env.installer import Sources
 from core.errors import DataError, EnvironmentSetupError, StoreError, WheelError
@@ -155,7 +156,7 @@ def test_names_whose_requirements_cannot_be_resolved(
     with pytest.raises(EnvironmentSetupError, match="torch") as caught:
         resolved(MIRROR, [need("numpy")])
 
-    assert "Python 3.12 on linux" in caught.value.message
+    assert "Python 3.12, on linux" in caught.value.message
 
 
 # --- Downloads -------------------------------------------------------------------------------

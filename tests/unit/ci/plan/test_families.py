@@ -3,7 +3,7 @@
 import pytest
 
 from core.errors import DataError, UsageError
-from core.run.plan import Cell, Plan
+from core.run.plan import Plan, PlannedJob
 from tests.kit.planning import (
     changed_runners,
     plan_dispatch,
@@ -18,7 +18,7 @@ OTHER_RUNNER = "linux-gfx110X-gpu-rocm"
 BUILD_RUNNER = "aws-linux-scale-rocm-prod"
 
 
-def rocm_test(plan: Plan, family: str) -> Cell:
+def rocm_test(plan: Plan, family: str) -> PlannedJob:
     """Return the job on Linux that tests the ROCm of a family."""
     (cell,) = [cell for cell in plan.matrix("linux", "test_rocm") if cell.gpu_family == family]
     return cell

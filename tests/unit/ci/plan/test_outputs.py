@@ -5,7 +5,7 @@ import pytest
 from ci.plan.outputs import show, summary, tables
 from core.run.plan import Plan
 from tests.kit.planning import nightly_plan, plan_event, pull_request, push
-from tests.kit.plans import make_cell, make_plan
+from tests.kit.plans import make_job, make_plan
 
 HOSTILE = "x|<img src=y>\x1b[2J`$(id)`"
 
@@ -38,7 +38,7 @@ def test_a_release_is_promoted() -> None:
 
 
 def test_a_summary_lists_300_jobs_and_counts_the_others() -> None:
-    cells = [make_cell("build_rocm", f"gfx{number}") for number in range(307)]
+    cells = [make_job("build_rocm", f"gfx{number}") for number in range(307)]
 
     written = summary(make_plan(*cells))
 

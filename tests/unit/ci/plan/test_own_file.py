@@ -78,7 +78,7 @@ def test_the_guides_file_plans_the_jobs_that_the_guide_names(
 
     assert paragraph.startswith(f"plans {len(plan.cells)} jobs: ")
     assert {cell.gpu_family for cell in plan.cells} == set(re.findall(r"for `(gfx\S+)`", paragraph))
-    assert {cell.torch_ref for cell in plan.cells} == {"", "my-branch"}
+    assert {cell.torch_ref for cell in plan.cells} == {None, "my-branch"}
     assert f"go to `{plan.store.store}`" in paragraph
 
 
@@ -116,7 +116,7 @@ def test_the_guides_file_leaves_the_release_matrix_as_it_is(guide_file: Path) ->
 
     release = cells.load_matrix("release", guide_file.parent)
 
-    assert cells.expand(release, load_refs(), "linux")["build_torch"]
+    assert cells.cells_by_session(release, load_refs(), "linux")["build_torch"]
 
 
 # --- Which file, and what it changes ---------------------------------------------------------

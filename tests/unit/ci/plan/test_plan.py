@@ -13,7 +13,7 @@ from ci.plan.origins import completed, needs
 from ci.plan.outputs import outputs
 from core.errors import DataError, UsageError
 from core.run import Platform
-from core.run.plan import MAX_JOBS, Cell, Plan, RocmOrigin, Upload
+from core.run.plan import MAX_JOBS, Plan, PlannedJob, RocmOrigin, Upload
 from tests.kit.planning import (
     TODAY,
     changed_data,
@@ -47,7 +47,7 @@ def families_of_ci(platform: Platform) -> list[str]:
     return names
 
 
-def job_of_family(plan: Plan, stage: Any, family: str) -> Cell:
+def job_of_family(plan: Plan, stage: Any, family: str) -> PlannedJob:
     """Return the one job on Linux of a stage and a family."""
     (cell,) = [cell for cell in plan.matrix("linux", stage) if cell.gpu_family == family]
     return cell
@@ -252,7 +252,7 @@ def test_a_prerelease_has_to_say_which_candidate_it_is() -> None:
 # --- Upstream's own tests of torch: at night and in releases, and where a label asks ---------
 
 
-def upstream_tests(plan: Plan) -> set[tuple[str, str, str]]:
+def upstream_tests(plan: Plan) -> set[tuple[str | None, str | None, str | None]]:
     """Return the parts of upstream's tests on Linux: Python, configuration and shard."""
     return {(cell.python, cell.config, cell.shard) for cell in plan.matrix("linux", "test_torch")}
 
@@ -731,7 +731,7 @@ def nightly_origins(*, index_url: str = "", index_for_each_group: bool = False) 
 def nightly_plan_with_versions() -> Plan:
     """The plan of a nightly release as its jobs get it: with the versions of the wheels to come."""
     versions = {"torch": f"2.14.0a0+rocm{NIGHTLY_VERSION}"}
-    cells: list[Cell] = []
+    cells: list[PlannedJob] = []
     for cell in nightly_plan().cells:
         is_rocm = cell.stage.endswith("rocm")
         cells.append(cell if is_rocm else cell.model_copy(update={"versions": versions}))

@@ -9,10 +9,11 @@ from packaging.utils import canonicalize_name
 from ci.plan.data import runners
 from ci.promote import documents, promotion
 from ci.promote.candidates import promised, renamed, rewritten
-from ci.promote.documents import Cell, Decision, PromotedFile
+from ci.promote.documents import Decision, PromotedFile
 from ci.promote.facts import Facts, SetRequest, gather
 from ci.promote.policy import Rules, decide, gates
 from ci.promote.version_change import final_of
+from core.cell import GroupCell
 from core.cli.options import Common
 from core.errors import CheckError, ConflictError, FatalError, MissingInputError, UsageError
 from core.run.records import FileRecord
@@ -71,7 +72,7 @@ def split_desk(desk: ReleaseDesk, monkeypatch: pytest.MonkeyPatch) -> ReleaseDes
 
 def gather_facts(desk: ReleaseDesk) -> Facts:
     """Gather what is staged of the candidate for one family."""
-    request = SetRequest(distribution="torch", version=TORCH_VERSION, families=(FAMILY,))
+    request = SetRequest(distribution="torch", version=TORCH_VERSION, artifact_groups=(FAMILY,))
     return gather(desk.bucket, request, lambda _address: desk.run_store)
 
 
@@ -212,10 +213,10 @@ def test_rejects_a_wheel_that_does_not_require_what_its_lock_promises(
 
 
 def test_expects_no_distribution_that_locks_promise_in_two_versions() -> None:
-    cell = Cell(family=OTHER_FAMILY, platform="linux", python="cp312")
+    cell = GroupCell(artifact_group=OTHER_FAMILY, platform="linux", python="3.12")
     versions = {"torch": "2.10.0+rocm7.10.0rc2", "torchaudio": "2.9.0+rocm7.10.0rc2"}
     other_versions = {**versions, "torchaudio": "2.10.0+rocm7.10.0rc2", "triton": "3.5.0+rocm7.10.0rc2"}
-    locks = {cell: versions, replace(cell, python="cp311"): other_versions}
+    locks = {cell: versions, replace(cell, python="3.11"): other_versions}
 
     expectations = promised(Facts(set_name="", wheels=(), promised=locks), CHANGE)[OTHER_FAMILY]
 

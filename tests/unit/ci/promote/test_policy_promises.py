@@ -3,12 +3,13 @@
 import pytest
 
 from ci.plan.data import Runners
-from ci.promote.documents import Cell, Document, Evidence, StagedFile
+from ci.promote.documents import Document, Evidence, StagedFile
 from ci.promote.facts import Facts, Wheel
 from ci.promote.policy import Gate, Gates, Rules, decide
 from ci.promote.runs import Test
+from core.cell import GroupCell
 
-CELL = Cell(family="gfx1151", platform="linux", python="cp312")
+CELL = GroupCell(artifact_group="gfx1151", platform="linux", python="3.12")
 DIGEST = "a" * 64
 
 

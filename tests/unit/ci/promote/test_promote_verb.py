@@ -12,6 +12,7 @@ from ci.promote import documents
 from core.errors import DataError, MissingInputError, UsageError
 from core.run import key_name, records
 from tests.kit import release_desk, runs
+from tests.kit.group_cells import group_cell
 from tests.kit.release_desk import ReleaseDesk
 
 GFX94, GFX1151, NO_RUNNER = "gfx94X-dcgpu", "gfx1151", "gfx900-dgpu"
@@ -145,13 +146,13 @@ def test_names_every_reason_at_once_cell_by_cell(desk: ReleaseDesk) -> None:
     error = desk.read_refusal()
 
     reasons = reasons_by_cell(error)
-    assert any("test_smoke" in reason for reason in reasons[f"{GFX94} linux cp311"])
-    assert any("3 of 22 failed." in reason for reason in reasons[f"{GFX94} linux cp311"])
+    assert any("test_smoke" in reason for reason in reasons[f"{GFX94}, Python 3.11, on linux"])
+    assert any("3 of 22 failed." in reason for reason in reasons[f"{GFX94}, Python 3.11, on linux"])
     for distribution in (f"torch {TORCH_VERSION}", f"torchaudio {AUDIO_VERSION}"):
-        assert any(distribution in reason for reason in reasons[f"{GFX1151} linux cp312"])
-    assert deleted_key.rpartition("/")[2] in "".join(reasons[f"{GFX1151} linux cp311"])
-    assert "build_audio" in "".join(reasons[f"{NO_RUNNER} linux cp312"])
-    assert "no test_smoke" in "".join(reasons[f"{NO_RUNNER} linux cp311"])
+        assert any(distribution in reason for reason in reasons[f"{GFX1151}, Python 3.12, on linux"])
+    assert deleted_key.rpartition("/")[2] in "".join(reasons[f"{GFX1151}, Python 3.11, on linux"])
+    assert "build_audio" in "".join(reasons[f"{NO_RUNNER}, Python 3.12, on linux"])
+    assert "no test_smoke" in "".join(reasons[f"{NO_RUNNER}, Python 3.11, on linux"])
     # Nobody can decide a lost wheel away, so no override is proposed.
     assert "--override-by" not in error
 
@@ -405,7 +406,7 @@ def test_rejects_a_test_that_proves_nothing(
 def test_rejects_a_test_whose_report_was_replaced(desk: ReleaseDesk) -> None:
     desk.publish(GFX94)
     assert desk.stage() == 0
-    cell = records.Cell(python=runs.PYTHON, torch_ref=runs.TORCH_REF, gpu_family=GFX94)
+    cell = group_cell(python_tag=runs.PYTHON, torch_ref=runs.TORCH_REF, gpu_family=GFX94)
     report = f"{records.record_name('test_smoke', cell)}.xml"
     desk.run_store.put_bytes(f"{desk.run.reports_prefix(GFX94)}/{report}", b"<testsuites/>")
 
@@ -464,11 +465,11 @@ def test_rejects_a_run_whose_records_are_gone(desk: ReleaseDesk) -> None:
 @pytest.mark.parametrize(
     ("options", "cell", "distribution"),
     [
-        (("--matrix", "release", "--platform", "linux"), "gfx950-dcgpu linux", "torch"),
-        (("--matrix", "release", "--platform", "linux"), f"{GFX94} linux cp313", TORCH_VERSION),
+        (("--matrix", "release", "--platform", "linux"), "gfx950-dcgpu, on linux", "torch"),
+        (("--matrix", "release", "--platform", "linux"), f"{GFX94}, Python 3.13, on linux", TORCH_VERSION),
         (("--gpu-family", f"{GFX94};gfx950-dcgpu"), "gfx950-dcgpu", TORCH_VERSION),
-        (("--gpu-family", GFX94, "--pythons", "3.12,3.13"), f"{GFX94} linux cp313", TORCH_VERSION),
-        (("--gpu-family", GFX94, "--platform", "windows"), "windows", "torch"),
+        (("--gpu-family", GFX94, "--pythons", "3.12,3.13"), f"{GFX94}, Python 3.13, on linux", TORCH_VERSION),
+        (("--gpu-family", GFX94, "--platform", "windows"), "on windows", "torch"),
     ],
     ids=["family of a matrix", "Python of a matrix", "named family", "named Python", "named platform"],
 )

@@ -8,10 +8,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ci.promote import documents
-from ci.promote.documents import Cell, Document, PromotedFile, StagedFile, StagingRecord
+from ci.promote.documents import Document, PromotedFile, StagedFile, StagingRecord
 from ci.promote.facts import Facts, Wheel
 from ci.promote.promotion import identity_of, promoted_files
 from ci.promote.runs import merged, python_of, read_group
+from core.cell import GroupCell
 from core.errors import MissingInputError, StoreError, UsageError
 from core.stores import Store
 from core.stores.directory import DirectoryStore
@@ -110,12 +111,12 @@ def test_rejects_adding_up_a_name_that_stands_for_different_bytes() -> None:
     [
         ("torch-2.10.0+rocm7.10.0-cp312-cp312-linux_x86_64.whl", "cp312"),
         ("torch-2.10.0-cp313-cp313t-win_amd64.whl", "cp313t"),
-        ("triton-3.6.0-cp39-abi3-linux_x86_64.whl", ""),
-        ("rocm_sdk_core-7.10.0-py3-none-linux_x86_64.whl", ""),
-        ("rocm-7.10.0.tar.gz", ""),
+        ("triton-3.6.0-cp39-abi3-linux_x86_64.whl", None),
+        ("rocm_sdk_core-7.10.0-py3-none-linux_x86_64.whl", None),
+        ("rocm-7.10.0.tar.gz", None),
     ],
 )
-def test_takes_a_wheels_python_from_its_abi(name: str, python: str) -> None:
+def test_takes_a_wheels_python_from_its_abi(name: str, python: str | None) -> None:
     assert python_of(name) == python
 
 
@@ -125,7 +126,7 @@ NAMED_DIGESTS = st.lists(st.tuples(NAMES, DIGESTS), unique_by=lambda pair: pair[
 
 def promoted_set(named_digests: NamedDigests) -> tuple[PromotedFile, ...]:
     """Return the files of a set of these names and digests."""
-    cell = Cell(family="g", platform="linux", python="cp312")
+    cell = GroupCell(artifact_group="g", platform="linux", python="3.12")
     wheels = [
         Wheel(cell=cell, file=staged_file(name, digest), found=digest, sidecar="", built=frozenset())
         for name, digest in named_digests
@@ -220,7 +221,7 @@ def test_records_the_run_that_was_staged(desk: ReleaseDesk) -> None:
     assert record.platform == "linux"
     assert record.store == desk.run_store.url
     pythons = {file.python for file in record.files if file.name.endswith(".whl")}
-    assert pythons == {"", "cp311", "cp312"}
+    assert pythons == {None, "cp311", "cp312"}
 
 
 def test_records_the_source_locks_of_what_was_staged(desk: ReleaseDesk) -> None:

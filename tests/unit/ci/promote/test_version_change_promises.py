@@ -2,12 +2,13 @@
 
 import pytest
 
-from ci.promote.documents import Cell, StagedFile
+from ci.promote.documents import StagedFile
 from ci.promote.facts import Facts, Wheel
 from ci.promote.version_change import RocmChange, kept_facts
+from core.cell import GroupCell
 
 DIGEST = "a" * 64
-CELL = Cell(family="gfx94X-dcgpu", platform="linux", python="cp312")
+CELL = GroupCell(artifact_group="gfx94X-dcgpu", platform="linux", python="3.12")
 
 
 def staged_wheel(distribution: str) -> Wheel:

@@ -19,9 +19,10 @@ from core.run import records
 from pytorch_build.test.reports import totals
 from pytorch_build.test.results import Origin, Report
 from tests.kit import page_runs
+from tests.kit.group_cells import group_cell
 
 GROUP, REF, PYTHON = CELL = ("gfx900", "nightly", "cp312")
-CELL_NAME = model.CellName(group=GROUP, torch_ref=REF, python=PYTHON)
+CELL_NAME = group_cell(artifact_group=GROUP, torch_ref=REF, python_tag=PYTHON)
 
 MEBIBYTE = 1 << 20
 
@@ -58,7 +59,12 @@ def page(
     """
     failures = tuple(
         model.CaseLine(
-            test=test, outcome="failed", line="", text="", cells=(f"test_smoke {CELL_NAME}",), seconds=0
+            test=test,
+            outcome="failed",
+            line="",
+            text="",
+            cells=(f"test_smoke {model.cell_text(CELL_NAME)}",),
+            seconds=0,
         )
         for test in failing
     )
@@ -74,7 +80,7 @@ def page(
         seconds=1,
     )
     build = model.StageRun(stage="build_torch", state=state_of_build(state), cause="a.cpp:7: no such type")
-    cell = model.Cell(
+    cell = model.Progress(
         name=CELL_NAME, state=state, reason=f"it is {state}", stages=(build,), line=model.TimeLine()
     )
     return model.Page(
@@ -215,7 +221,7 @@ def test_swapped_runs_have_the_opposite_changes(first: model.Page, second: model
 
 @given(pages, pages)
 def test_a_cell_of_one_run_alone_is_no_change(first: model.Page, second: model.Page) -> None:
-    cell_of_other_python = replace(second.cells[0], name=replace(CELL_NAME, python="cp313"))
+    cell_of_other_python = replace(second.cells[0], name=replace(CELL_NAME, python="3.13"))
 
     changes = compare(first, replace(second, cells=(cell_of_other_python,)))
 
@@ -324,7 +330,7 @@ def test_a_history_is_printed_with_a_line_for_each_cell(
     _, cells = history_tables(history_of("linux", runs))
 
     reason = "build_torch: a.cpp:7: no such type"
-    assert cells.rows == ((str(CELL_NAME), "incomplete", "6", "5", reason),)
+    assert cells.rows == ((model.cell_text(CELL_NAME), "incomplete", "6", "5", reason),)
 
 
 def test_a_history_has_a_page_with_links_to_its_runs(
@@ -332,7 +338,7 @@ def test_a_history_has_a_page_with_links_to_its_runs(
 ) -> None:
     html = render_history(history_of("linux", runs))
 
-    assert f'href="../9#{CELL_NAME.anchor}"' in html
+    assert f'href="../9#{model.anchor(CELL_NAME)}"' in html
     assert "&lt;b&gt;no JSON" in html
     assert html == render_history(history_of("linux", runs))
 

@@ -6,7 +6,6 @@ import pytest
 
 from ci.report import page_of
 from ci.report.facts import RunFacts, earlier, has_built, previous, read_run, stored_runs
-from ci.report.model import CellName
 from core import junit
 from core.cli.options import Common
 from core.errors import MissingInputError, UsageError
@@ -15,6 +14,7 @@ from core.run import RunOutputs, records
 from core.run.records import Record
 from pytorch_build.test.results import Origin, Report, document_of
 from tests.kit import page_runs
+from tests.kit.group_cells import group_cell
 from tests.kit.memory_store import MemoryStore
 
 GROUP, REF, PYTHON = CELL = ("gfx900", "nightly", "cp312")
@@ -60,7 +60,7 @@ def test_reads_the_records_of_one_ref_and_those_of_no_ref(common: Common, build:
     (group,) = read_run(replace(common, torch_ref=REF)).groups
 
     assert {record.stage for _, record in group.records} == {"build_rocm", build.stage}
-    assert {record.cell.torch_ref for _, record in group.records} == {"", REF}
+    assert {record.cell.torch_ref for _, record in group.records} == {None, REF}
 
 
 @pytest.mark.usefixtures("build")
@@ -227,7 +227,7 @@ def test_all_runs_are_earlier_than_the_local_one() -> None:
     ],
 )
 def test_a_run_built_a_cell_where_it_has_a_record_of_a_build(record: str, *, expected: bool) -> None:
-    cell = CellName(group="gfx94X-dcgpu", torch_ref="release/2.10", python="cp312")
+    cell = group_cell(artifact_group="gfx94X-dcgpu", torch_ref="release/2.10", python_tag="cp312")
 
     assert has_built([f"7-linux/manifests/{record}"], [cell]) is expected
 

@@ -13,15 +13,16 @@ from ci.report import page_of
 from ci.report.cells import cells_of, moment, time_line
 from ci.report.facts import RunFacts
 from ci.report.html import render
-from ci.report.model import Cell, CellName, Page, StageRun, TimeLine
+from ci.report.model import Page, Progress, StageRun, TimeLine, cell_text
 from ci.report.text import Table, markdown, tables
 from ci.verbs.notify import failure
 from core.run.records import Record
 from tests.kit import page_runs
+from tests.kit.group_cells import group_cell
 from tests.kit.page_runs import make_record
 
 GROUP, REF, PYTHON = CELL = ("gfx900", "nightly", "cp312")
-CELL_NAME = CellName(group=GROUP, torch_ref=REF, python=PYTHON)
+CELL_NAME = group_cell(artifact_group=GROUP, torch_ref=REF, python_tag=PYTHON)
 THREE_FAMILIES = ("gfx900", "gfx901", "gfx902")
 
 
@@ -40,7 +41,7 @@ def page_of_records(*records: Record) -> Page:
     return page_of(run_of(*records))
 
 
-def cell_of(run: RunFacts) -> Cell:
+def cell_of(run: RunFacts) -> Progress:
     """Return the one cell of a run."""
     (cell,) = page_of(run).cells
     return cell
@@ -130,7 +131,7 @@ def test_stages_of_a_family_are_told_apart_by_their_python() -> None:
     assert html.count("</span> test_rocm cp312") == 1
 
 
-def missing_stages(cell: Cell) -> list[str]:
+def missing_stages(cell: Progress) -> list[str]:
     return [run.stage for run in cell.stages if run.state == "missing"]
 
 
@@ -482,7 +483,7 @@ def test_tells_the_same_error_of_several_cells_once() -> None:
 
     (problem,) = page_of_records(failed("build_torch"), of_other_python).problems
 
-    assert problem.where == f"build_torch {CELL_NAME}"
+    assert problem.where == f"build_torch {cell_text(CELL_NAME)}"
     assert problem.also == (f"build_torch {GROUP} {REF} cp313",)
 
 

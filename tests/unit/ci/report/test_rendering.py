@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from ci.report import page_of, text
 from ci.report.facts import GroupFacts, RunFacts
 from ci.report.html import matrix, render
-from ci.report.model import Page, Problem
+from ci.report.model import Page, Problem, cell_text
 from tests.kit import page_runs
 
 VOID_TAGS = {"meta", "input", "line", "rect", "polygon", "br"}
@@ -194,8 +194,8 @@ def test_text_and_html_have_the_same_cells(compared_page: Page, printed: str) ->
     html = render(compared_page)
 
     for cell in compared_page.cells:
-        assert re.search(rf"{re.escape(str(cell.name))} +{cell.state}", printed)
-        assert f'data-text="{cell.name}"' in html
+        assert re.search(rf"{re.escape(cell_text(cell.name))} +{cell.state}", printed)
+        assert f'data-text="{cell_text(cell.name)}"' in html
 
 
 def test_text_and_html_compare_changed_sources(compared_page: Page, printed: str) -> None:
@@ -221,7 +221,7 @@ def test_the_matrix_is_a_grid_in_natural_order() -> None:
 
     assert list(rows) == [("release/2.9", PYTHON), ("release/2.10", PYTHON)]
     for row in rows.values():
-        assert [cell.name.group for cell in row if cell is not None] == ["gfx942", "gfx1100"]
+        assert [cell.name.artifact_group for cell in row if cell is not None] == ["gfx942", "gfx1100"]
     assert "<option>release/2.9</option><option>release/2.10</option>" in render(page)
 
 

@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +10,7 @@ import pytest
 
 from ci.pipeline import SESSIONS_WITH_CELLS
 from ci.plan.data import Matrix
-from ci.verbs.cells import expand, load_matrix
+from ci.verbs.cells import cells_by_session, load_matrix
 from core.cell import Cell
 from core.cli.options import ROOT
 from core.errors import DataError, MissingInputError, UsageError
@@ -44,7 +45,7 @@ def matrix(**changes: Any) -> Matrix:
 @pytest.mark.parametrize("platform", ["linux", "windows"])
 @pytest.mark.parametrize("name", ["ci", "release"])
 def test_the_projects_matrices_fit_into_ci(name: str, platform: Platform) -> None:
-    cells = expand(load_matrix(name, ROOT), refs(platform), platform, TESTS)
+    cells = cells_by_session(load_matrix(name, ROOT), refs(platform), platform, TESTS)
 
     assert cells["build_torch"]
     assert cells["test_smoke"] == cells["build_torch"]
@@ -63,7 +64,7 @@ def test_the_tool_is_tested_on_every_supported_python(name: str) -> None:
 def test_a_ref_has_only_the_sessions_of_its_components() -> None:
     ref = refs()["nightly"].only(["torch", "audio"])
 
-    cells = expand(matrix(), {"nightly": ref}, "linux")
+    cells = cells_by_session(matrix(), {"nightly": ref}, "linux")
 
     sessions = {session for session, rows in cells.items() if rows}
     assert sessions == {"build_torch", "build_audio", "test_smoke"}
@@ -72,7 +73,7 @@ def test_a_ref_has_only_the_sessions_of_its_components() -> None:
 
 
 def upstream_tests(tested: Matrix, platform: Platform = "linux") -> list[Cell]:
-    return list(expand(tested, refs(platform), platform, TESTS)["test_torch"])
+    return list(cells_by_session(tested, refs(platform), platform, TESTS)["test_torch"])
 
 
 def test_upstreams_tests_have_a_cell_for_each_part_on_one_python() -> None:
@@ -110,16 +111,16 @@ def test_windows_has_only_upstreams_default_tests() -> None:
 
 
 def test_leaves_out_pythons_that_a_ref_is_not_built_for(capsys: pytest.CaptureFixture[str]) -> None:
-    cells = expand(matrix(pythons=("3.12", "3.99")), refs(), "linux")
+    cells = cells_by_session(matrix(pythons=("3.12", "3.99")), refs(), "linux")
 
     assert {cell.python for cell in cells["build_torch"]} == {"3.12"}
-    assert "3.99 nightly gfx94X-dcgpu" in capsys.readouterr().err
+    assert "left out: gfx94X-dcgpu, nightly, Python 3.99: " in capsys.readouterr().err
 
 
 def test_leaves_out_refs_that_are_not_built_on_the_platform(capsys: pytest.CaptureFixture[str]) -> None:
     without_components = {**refs(), "main": refs()["main"].only([])}
 
-    cells = expand(matrix(torch_refs=("nightly", "main")), without_components, "linux")
+    cells = cells_by_session(matrix(torch_refs=("nightly", "main")), without_components, "linux")
 
     assert {cell.torch_ref for cell in cells["build_torch"]} == {"nightly"}
     assert "main is not built on linux" in capsys.readouterr().err
@@ -135,7 +136,7 @@ TWO_FAMILIES = {"linux": ("gfx94X-dcgpu", "gfx1151")}
 
 
 def test_leaves_out_excluded_cells() -> None:
-    cells = expand(matrix(exclude=(EXCLUSION,), gpu_families=TWO_FAMILIES), refs(), "linux")
+    cells = cells_by_session(matrix(exclude=(EXCLUSION,), gpu_families=TWO_FAMILIES), refs(), "linux")
 
     assert [cell.gpu_family for cell in cells["build_torch"]] == ["gfx1151"]
 
@@ -153,7 +154,7 @@ def test_refuses_an_exclusion_that_matches_nothing(changes: dict[str, Any], ment
     mistaken = {**EXCLUSION, **changes}
 
     with pytest.raises(DataError, match="exclude") as caught:
-        expand(matrix(exclude=(mistaken,), gpu_families=TWO_FAMILIES), refs(), "linux")
+        cells_by_session(matrix(exclude=(mistaken,), gpu_families=TWO_FAMILIES), refs(), "linux")
 
     assert mention in str(caught.value)
 
@@ -174,22 +175,28 @@ def test_refuses_an_exclusion_that_matches_nothing(changes: dict[str, Any], ment
 )
 def test_refuses_a_matrix_with_a_mistake(changes: dict[str, Any], mention: str) -> None:
     with pytest.raises(DataError) as caught:
-        expand(matrix(**changes), refs(), "linux")
+        cells_by_session(matrix(**changes), refs(), "linux")
 
     assert mention in str(caught.value)
 
 
-def test_takes_as_many_cells_as_ci_does() -> None:
-    many = {f"r{number}": refs()["nightly"] for number in range(MAX_JOBS)}
+def refs_of_one_source(count: int) -> Mapping[str, TorchRef]:
+    """Return so many torch refs, which differ in their names alone."""
+    names = [f"r{number}" for number in range(count)]
+    return {name: replace(refs()["nightly"], name=name) for name in names}
 
-    assert len(expand(matrix(torch_refs=tuple(many)), many, "linux")["build_torch"]) == MAX_JOBS
+
+def test_takes_as_many_cells_as_ci_does() -> None:
+    many = refs_of_one_source(MAX_JOBS)
+
+    assert len(cells_by_session(matrix(torch_refs=tuple(many)), many, "linux")["build_torch"]) == MAX_JOBS
 
 
 def test_refuses_more_cells_than_ci_takes() -> None:
-    many = {f"r{number}": refs()["nightly"] for number in range(MAX_JOBS + 1)}
+    many = refs_of_one_source(MAX_JOBS + 1)
 
     with pytest.raises(DataError, match=f"{MAX_JOBS + 1} cells"):
-        expand(matrix(torch_refs=tuple(many)), many, "linux")
+        cells_by_session(matrix(torch_refs=tuple(many)), many, "linux")
 
 
 # --- Reading a matrix ------------------------------------------------------------------------

@@ -13,12 +13,13 @@ from ci.publish.folders import Digests
 from ci.publish.wheels import Source
 from ci.verbs import index, upload
 from ci.verbs.upload import Folders
+from core.cell import GroupCell
 from core.cli import options
 from core.cli.options import Common
 from core.errors import MissingInputError, StoreError, UsageError, WheelError
 from core.run import RunOutputs, records
 from core.run.job_files import JobFiles
-from core.run.records import Cell, FileRecord, Record
+from core.run.records import FileRecord, Record
 from core.status import Pending, UpToDate
 from core.stores import Store
 from core.stores.directory import DirectoryStore
@@ -353,7 +354,7 @@ def upload_triton(
         stage="build_triton",
         run_id="17",
         platform=common.outputs.platform,
-        cell=Cell(python="cp312", torch_ref=torch_ref),
+        cell=GroupCell(python="3.12", torch_ref=torch_ref),
         started=STARTED,
         seconds=1,
         files=(file,),

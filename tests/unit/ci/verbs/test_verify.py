@@ -3,7 +3,7 @@
 import json
 import zipfile
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -12,6 +12,7 @@ import pytest
 
 from ci.provenance.facts import statement_path
 from ci.provenance.statements import write_provenance
+from core.cell import GroupCell
 from core.errors import (
     DataError,
     FatalError,
@@ -21,7 +22,7 @@ from core.errors import (
     WheelError,
 )
 from core.run import RunOutputs, records
-from core.run.records import Cell, FileRecord, Record
+from core.run.records import FileRecord, Record
 from core.stores.directory import DirectoryStore
 from core.wheel import distributions
 from tests.kit import provenance
@@ -244,12 +245,12 @@ def change_version_in_record(run: Run) -> None:
 
 
 def leave_only_an_upload(run: Run) -> None:
-    run.replace_record(stage="upload-1", cell=Cell(), inputs={})
+    run.replace_record(stage="upload-1", cell=GroupCell(), inputs={})
     run.store.delete(run.statement_key)
 
 
 def fail_for_this_python(run: Run) -> None:
-    other_cell = run.record.cell.model_copy(update={"python": "cp311"})
+    other_cell = replace(run.record.cell, python="3.11")
     run.replace_record(**STOPPED, cell=other_cell)
     run.write_record(**FAILED)
 
@@ -355,7 +356,7 @@ def test_refuses_a_wheel_that_was_broken_when_it_was_recorded(
 
 
 def test_a_build_counts_where_an_upload_names_the_same_bytes(run: Run) -> None:
-    run.write_record(stage="a-upload", cell=Cell(), inputs={})
+    run.write_record(stage="a-upload", cell=GroupCell(), inputs={})
 
     assert verify(run.wheel) == 0
 

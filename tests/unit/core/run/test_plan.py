@@ -1,10 +1,12 @@
-from core.run.plan import Cell, grouped, matrices, promotions
-from tests.kit.plans import NO, make_cell, make_plan
+from core.run.plan import PlannedJob, grouped, matrices, promotions
+from tests.kit.plans import NO, make_job, make_plan
 
 
-def torch_cell(python: str, version: str, *, family: str = "gfx1151", expect_failure: bool = False) -> Cell:
-    """Return a cell that builds a torch."""
-    return make_cell(
+def torch_job(
+    python: str, version: str, *, family: str = "gfx1151", expect_failure: bool = False
+) -> PlannedJob:
+    """Return a job that builds a torch."""
+    return make_job(
         "build_pytorch",
         family,
         python=python,
@@ -15,7 +17,7 @@ def torch_cell(python: str, version: str, *, family: str = "gfx1151", expect_fai
 
 
 def test_fetches_artifacts_in_a_step_of_their_own() -> None:
-    rocm_and_torch = make_cell(
+    rocm_and_torch = make_job(
         "build_pytorch", "gfx1151", sessions=("fetch_artifacts", "build_rocm", "build_torch")
     )
 
@@ -26,10 +28,10 @@ def test_fetches_artifacts_in_a_step_of_their_own() -> None:
 
 def test_promotes_each_torch_version_of_a_family_with_all_its_pythons() -> None:
     run_plan = make_plan(
-        torch_cell("3.12", "2.9.0"),
-        torch_cell("3.13", "2.9.0"),
-        torch_cell("3.12", "2.10.0"),
-        torch_cell("3.12", "2.9.0", family="gfx90a-dcgpu"),
+        torch_job("3.12", "2.9.0"),
+        torch_job("3.13", "2.9.0"),
+        torch_job("3.12", "2.10.0"),
+        torch_job("3.12", "2.9.0", family="gfx90a-dcgpu"),
     )
 
     rows = promotions(run_plan, "linux")
@@ -42,13 +44,13 @@ def test_promotes_each_torch_version_of_a_family_with_all_its_pythons() -> None:
 
 
 def test_promotes_no_python_that_is_expected_to_fail() -> None:
-    run_plan = make_plan(torch_cell("3.12", "2.9.0"), torch_cell("3.13", "2.9.0", expect_failure=True))
+    run_plan = make_plan(torch_job("3.12", "2.9.0"), torch_job("3.13", "2.9.0", expect_failure=True))
 
     assert [row["pythons"] for row in promotions(run_plan, "linux")] == ["3.12"]
 
 
 def test_promotes_nothing_that_the_plan_does_not_promote() -> None:
-    run_matrices = matrices(make_plan(torch_cell("3.12", "2.9.0"), promote=NO))
+    run_matrices = matrices(make_plan(torch_job("3.12", "2.9.0"), promote=NO))
 
     assert run_matrices["linux_promote_matrix"] == []
     assert run_matrices["windows_cells"] == {}

@@ -3,9 +3,10 @@ from typing import Any
 
 import pytest
 
+from core.cell import GroupCell
 from core.errors import DataError
 from core.run import records
-from core.run.records import Cell, FileRecord, Record
+from core.run.records import FileRecord, Record
 from tests.kit.memory_store import MemoryStore
 from tests.kit.runs import run_outputs
 
@@ -26,7 +27,7 @@ def record(
         stage=step,
         run_id="17",
         platform="linux",
-        cell=Cell(python="cp312", torch_ref="release/2.10", gpu_family=GROUP),
+        cell=GroupCell(python="3.12", torch_ref="release/2.10", gpu_family=GROUP),
         started="2026-11-21T12:00:00+00:00",
         seconds=1.5,
         files=tuple(files),
@@ -43,7 +44,7 @@ def store() -> MemoryStore:
 
 def test_a_record_is_named_by_its_step_and_cell() -> None:
     assert record().name == "build_torch-release-2.10-cp312"
-    assert records.record_name("build_rocm", Cell(gpu_family=GROUP)) == "build_rocm"
+    assert records.record_name("build_rocm", GroupCell(gpu_family=GROUP)) == "build_rocm"
 
 
 def test_reads_no_record_before_one_is_written(store: MemoryStore) -> None:

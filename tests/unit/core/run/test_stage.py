@@ -7,10 +7,11 @@ from typing import Any
 import pytest
 
 from core import process
+from core.cell import GroupCell
 from core.cli.options import Common
 from core.errors import BuildError, ProcessError, StoreError
 from core.run import records
-from core.run.records import Cell, Record
+from core.run.records import Record
 from core.run.stage import Made, Stage, builder_from, look, perform
 from core.status import Pending, UpToDate
 from tests.kit.wheels import write_wheel
@@ -70,7 +71,7 @@ def make_stage(
         name="build_torch",
         common=Common(root=root, run_id=run_id, read_store=read_store, force=force, dry_run=dry_run),
         artifact_group=GROUP,
-        cell=Cell(python="cp312", torch_ref="nightly", gpu_family="cpu"),
+        cell=GroupCell(python="3.12", torch_ref="nightly", gpu_family="cpu"),
         output_dir=output_dir,
     )
 
@@ -358,7 +359,7 @@ def test_a_run_of_ci_takes_no_other_bytes_of_a_wheel(tmp_path: Path, work: Work)
 
 def at_other_ref(stage: Stage) -> Stage:
     """Return the same stage for another torch ref."""
-    return replace(stage, cell=stage.cell.model_copy(update={"torch_ref": "release/2.13"}))
+    return replace(stage, cell=replace(stage.cell, torch_ref="release/2.13"))
 
 
 def test_makes_a_wheel_of_two_refs_once(tmp_path: Path) -> None:

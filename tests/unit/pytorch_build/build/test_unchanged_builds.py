@@ -9,9 +9,10 @@ from typing import Any
 import pytest
 
 from core import files
+from core.cell import GroupCell
 from core.packages.sources import PackageSource
 from core.run import records
-from core.run.records import Cell, FileRecord, Record
+from core.run.records import FileRecord, Record
 from core.run.stage import Made, Stage
 from pytorch_build.build import build as build_module
 from pytorch_build.build.build import Build, Dependency, inputs, perform
@@ -342,7 +343,7 @@ def test_records_a_build_with_its_cell_and_its_wheel(build: Build, work: Work) -
 
     assert isinstance(record, Record)
     assert record == read_record(work.run)
-    assert record.cell == Cell(python="cp312", torch_ref="sample", gpu_family=FAMILY)
+    assert record.cell == GroupCell(python="3.12", torch_ref="sample", gpu_family=FAMILY)
     assert [file.version for file in record.files] == [TORCH_VERSION]
     assert work.run.store.digest(record.files[0].key) == record.files[0].sha256
     assert record.input_digest == files.digest_of(inputs(build))

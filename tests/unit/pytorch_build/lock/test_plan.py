@@ -12,10 +12,10 @@ from pytorch_build.lock.source_lock import LockedProject, SourceLock
 from pytorch_build.lock.stored import complete, outputs, refuse_collisions
 from pytorch_build.lock.versions import wheel_version
 from tests.kit.locks import COMMIT, locked_project, source_lock
-from tests.kit.plans import make_plan, pytorch_cell
+from tests.kit.plans import make_plan, pytorch_job
 
 AUDIO_SESSIONS = ("build_torch", "build_audio")
-ROCM_JOB = pytorch_cell("build_rocm", torch_ref="", python="", sessions=("build_rocm",))
+ROCM_JOB = pytorch_job("build_rocm", torch_ref="", python="", sessions=("build_rocm",))
 LINUX_VERSION = "2.10+rocm7.linux"
 
 
@@ -59,31 +59,31 @@ class Locks:
 def test_gives_a_job_the_versions_of_the_wheels_that_it_builds(
     facts: Mapping[str, Any], versions: Mapping[str, str]
 ) -> None:
-    completed, _locks = complete(make_plan(pytorch_cell(**facts)), Locks())
+    completed, _locks = complete(make_plan(pytorch_job(**facts)), Locks())
 
     assert completed.cells[0].versions == versions
 
 
 def test_gives_a_test_the_versions_that_its_build_makes() -> None:
-    tests = pytorch_cell("test_pytorch", sessions=("test_smoke",))
+    tests = pytorch_job("test_pytorch", sessions=("test_smoke",))
 
-    completed, _locks = complete(make_plan(pytorch_cell(), tests), Locks())
+    completed, _locks = complete(make_plan(pytorch_job(), tests), Locks())
 
     assert completed.cells[1].versions == completed.cells[0].versions
 
 
 def test_gives_no_versions_to_a_job_of_rocm() -> None:
-    completed, _locks = complete(make_plan(pytorch_cell(), ROCM_JOB), Locks())
+    completed, _locks = complete(make_plan(pytorch_job(), ROCM_JOB), Locks())
 
     assert completed.cells[1].versions == {}
 
 
 def test_locks_a_ref_once_for_each_platform_with_a_gpu_family() -> None:
     jobs = [
-        pytorch_cell(gpu_family="cpu"),
-        pytorch_cell(),
-        pytorch_cell(platform="windows"),
-        pytorch_cell(python="3.13", torch_ref="main"),
+        pytorch_job(gpu_family="cpu"),
+        pytorch_job(),
+        pytorch_job(platform="windows"),
+        pytorch_job(python="3.13", torch_ref="main"),
     ]
     locks = Locks()
 
@@ -99,7 +99,7 @@ def test_locks_a_ref_once_for_each_platform_with_a_gpu_family() -> None:
 def test_locks_a_ref_that_is_built_for_family_cpu_alone_with_that() -> None:
     locks = Locks()
 
-    complete(make_plan(pytorch_cell(gpu_family="cpu")), locks)
+    complete(make_plan(pytorch_job(gpu_family="cpu")), locks)
 
     assert locks.requests == [("linux", "nightly", "cpu")]
 
@@ -114,7 +114,7 @@ def test_locks_nothing_for_a_plan_without_pytorch() -> None:
 
 
 def test_writes_digests_of_locks_into_the_plan() -> None:
-    jobs = make_plan(pytorch_cell())
+    jobs = make_plan(pytorch_job())
 
     completed, locks = complete(jobs, Locks())
 
@@ -124,14 +124,14 @@ def test_writes_digests_of_locks_into_the_plan() -> None:
 
 def test_names_a_project_that_a_job_builds_and_no_lock_has() -> None:
     with pytest.raises(SourceError, match="apex"):
-        complete(make_plan(pytorch_cell(sessions=("build_apex",))), Locks())
+        complete(make_plan(pytorch_job(sessions=("build_apex",))), Locks())
 
 
 # The outputs of the job that completes a plan
 
 
 def test_hands_on_each_lock_as_the_line_that_a_job_takes() -> None:
-    completed, locks = complete(make_plan(pytorch_cell()), Locks())
+    completed, locks = complete(make_plan(pytorch_job()), Locks())
 
     values = outputs(completed, locks)
 
@@ -141,7 +141,7 @@ def test_hands_on_each_lock_as_the_line_that_a_job_takes() -> None:
 
 
 def test_hands_on_versions_in_the_matrix_of_builds() -> None:
-    completed, locks = complete(make_plan(pytorch_cell()), Locks())
+    completed, locks = complete(make_plan(pytorch_job()), Locks())
 
     values = outputs(completed, locks)
 
@@ -166,7 +166,7 @@ def lock_two_torches(_platform: Platform, torch_ref: str, _gpu_family: str) -> S
 
 
 def test_rejects_one_name_for_two_wheels_and_names_both_jobs() -> None:
-    jobs = [pytorch_cell(name=name, torch_ref=name, sessions=AUDIO_SESSIONS) for name in ("2.12", "2.13")]
+    jobs = [pytorch_job(name=name, torch_ref=name, sessions=AUDIO_SESSIONS) for name in ("2.12", "2.13")]
 
     with pytest.raises(SourceError) as caught:
         complete(make_plan(*jobs), lock_two_torches)
@@ -186,8 +186,8 @@ def test_rejects_one_name_for_two_wheels_and_names_both_jobs() -> None:
     ids=["Python", "platform", "folder"],
 )
 def test_accepts_wheels_of_one_version_that_never_meet(facts: Mapping[str, Any]) -> None:
-    first = pytorch_cell(torch_ref="2.12", sessions=AUDIO_SESSIONS)
-    second = pytorch_cell(torch_ref="2.13", sessions=AUDIO_SESSIONS, **facts)
+    first = pytorch_job(torch_ref="2.12", sessions=AUDIO_SESSIONS)
+    second = pytorch_job(torch_ref="2.13", sessions=AUDIO_SESSIONS, **facts)
 
     completed, _locks = complete(make_plan(first, second), lock_two_torches)
 
@@ -214,7 +214,7 @@ def test_rejects_exactly_names_that_several_inputs_make(refs: Sequence[tuple[str
         audio = audio_at(audio_digit * 40, version)
         locks[f"ref-{number}"] = source_lock(torch, audio, torch_ref=f"ref-{number}")
         wheels.add((version, audio_digit, torch_digit))
-    jobs = [pytorch_cell(torch_ref=name, sessions=("build_audio",)) for name in locks]
+    jobs = [pytorch_job(torch_ref=name, sessions=("build_audio",)) for name in locks]
 
     names = {version for version, _audio, _torch in wheels}
     if len(names) == len(wheels):

@@ -6,22 +6,24 @@ from typing import Any
 import pytest
 
 from core import junit
+from core.cell import GroupCell
 from core.errors import CheckError, MissingInputError
 from core.junit import Document, Outcome, read
 from core.run import RunOutputs, records
-from core.run.records import Cell, FileRecord, Record
+from core.run.records import FileRecord, Record
 from core.stores import Store
 from core.stores.directory import DirectoryStore
 from pytorch_build.test import reports
 from pytorch_build.test.results import Origin, Report, Tested, merged
 from pytorch_build.test.shards import Shard
 from tests.kit.builds import LocalRun
+from tests.kit.group_cells import group_cell
 from tests.kit.runs import run_outputs
 from tests.kit.torch_results import case_of
 
 GROUP = "gfx94X-dcgpu"
 ORIGIN = Origin(stage="test_torch", torch_ref="nightly", python="cp312", gpu_family="gfx942", run_id="17")
-CELL = Cell(torch_ref="nightly", python="cp312", gpu_family="gfx942")
+CELL = GroupCell(torch_ref="nightly", python="3.12", gpu_family="gfx942")
 OUTPUTS = run_outputs("17")
 WHEELS = {"torch-2.10-cp312.whl": "a" * 64}
 FIRST_HALF = Shard(index=1, count=2)
@@ -234,7 +236,7 @@ class ShardedRun:
         )
         reports.put_report(self.store, self.outputs, "cpu", report)
         stage = reports.stage_name(origin, shard)
-        cell = Cell(torch_ref=origin.torch_ref, python=origin.python)
+        cell = group_cell(torch_ref=origin.torch_ref, python_tag=origin.python)
         record = record_of_half(FIRST_HALF).model_copy(update={"stage": stage, "cell": cell})
         records.write(self.store, self.outputs, "cpu", record)
 

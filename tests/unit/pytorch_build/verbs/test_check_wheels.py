@@ -5,9 +5,9 @@ from typing import Any
 
 import pytest
 
+from core.cell import GroupCell
 from core.errors import CheckError, UsageError
 from core.run import records
-from core.run.records import Cell
 from core.run.stage import Stage
 from core.status import Pending, UpToDate
 from pytorch_build.build import refused
@@ -198,7 +198,7 @@ def refused_build(run: LocalRun) -> LocalRun:
         name="build_audio",
         common=run.common(),
         artifact_group="cpu",
-        cell=Cell(gpu_family="cpu", torch_ref="sample", python="cp312"),
+        cell=GroupCell(gpu_family="cpu", torch_ref="sample", python="3.12"),
     )
     record = run.record("build_audio", inputs=INPUTS, **AUDIO_CELL)
     changes = {

@@ -12,7 +12,7 @@ from pytorch_build.verbs import resolve
 from rocm_packaging.origin import release_indexes
 from tests.kit.builds import LocalRun
 from tests.kit.front_doors import FrontDoorResult
-from tests.kit.plans import make_plan, pytorch_cell
+from tests.kit.plans import make_plan, pytorch_job
 from tests.kit.repos import commit_files
 
 Front = Callable[..., FrontDoorResult]
@@ -120,8 +120,8 @@ def test_refuses_an_unknown_family_without_a_gpu(run: LocalRun, monkeypatch: pyt
 def test_completes_a_plan_where_it_lies(
     front: Front, refs: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    linux_cell = pytorch_cell(gpu_family="cpu", torch_ref="mine", sessions=("build_vision", "build_audio"))
-    windows_cell = pytorch_cell(
+    linux_cell = pytorch_job(gpu_family="cpu", torch_ref="mine", sessions=("build_vision", "build_audio"))
+    windows_cell = pytorch_job(
         gpu_family="cpu", torch_ref="mine", platform="windows", sessions=("build_audio",)
     )
     make_plan(linux_cell, windows_cell).write(tmp_path / "plan.json")
@@ -142,7 +142,7 @@ def test_completes_a_plan_where_it_lies(
 @pytest.mark.usefixtures("refs")
 @pytest.mark.processes
 def test_refuses_a_torch_ref_beside_a_plan(front: Front, tmp_path: Path) -> None:
-    make_plan(pytorch_cell(gpu_family="cpu", torch_ref="mine")).write(tmp_path / "plan.json")
+    make_plan(pytorch_job(gpu_family="cpu", torch_ref="mine")).write(tmp_path / "plan.json")
 
     result = front("resolve", "--plan", "plan.json", "--torch-ref", "mine")
 

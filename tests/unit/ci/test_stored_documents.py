@@ -1,0 +1,186 @@
+"""The documents of a store keep their bytes, whatever the types that are written to them are called.
+
+`stored/` has one of each kind. Digests, times and sizes are the test's own, so they are masked.
+"""
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+
+from ci.plan.outputs import outputs
+from ci.promote import documents
+from core.run import RunOutputs, records
+from core.run.plan import Plan
+from core.stores import Store
+from core.stores.directory import DirectoryStore
+from tests.kit import page_runs, planning, runs
+from tests.kit.front_doors import run_ci
+from tests.kit.memory_store import MemoryStore
+from tests.kit.release_desk import ReleaseDesk, open_desk
+
+STORED = Path(__file__).with_name("stored")
+FAMILY = "gfx94X-dcgpu"
+MASKED = (
+    (re.compile(r"\b[0-9a-f]{16,64}\b"), "DIGEST"),
+    (re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\+00:00"), "TIME"),
+    (re.compile(r'"size": \d+'), '"size": 0'),
+    (re.compile(r'"store": "[^"]*"'), '"store": "STORE"'),
+)
+
+
+def masked(content: bytes) -> str:
+    """Return a document without what differs from run to run."""
+    text = content.decode()
+    for pattern, replacement in MASKED:
+        text = pattern.sub(replacement, text)
+    return text
+
+
+def stored(name: str) -> str:
+    """Return a document as it was stored before."""
+    return (STORED / name).read_text(encoding="utf-8")
+
+
+def only_document(store: Store, prefix: str) -> bytes:
+    """Return the only JSON document below a prefix."""
+    (key,) = [found.key for found in store.list(prefix) if found.key.endswith(".json")]
+    return store.read(key)
+
+
+# Records
+
+
+def test_the_record_of_a_build_keeps_its_json() -> None:
+    record = runs.write_record(
+        MemoryStore(),
+        runs.run_outputs(),
+        step="build_torch",
+        family=FAMILY,
+        python="cp313t",
+        torch_ref="release/2.10",
+    )
+
+    assert records.serialize(record).decode() == stored("record.json")
+
+
+def test_the_record_of_no_family_keeps_its_json() -> None:
+    record = runs.write_record(MemoryStore(), runs.run_outputs(), step="upload-1", family="")
+
+    assert records.serialize(record).decode() == stored("record-of-no-family.json")
+
+
+def test_writes_the_record_of_one_of_several_families_as_it_was_read() -> None:
+    content = stored("record-of-one-of-several-families.json")
+
+    record = records.parse(content, where="a test")
+
+    assert records.serialize(record).decode() == content
+    assert record.name == "test_smoke-nightly-cp312-gfx942"
+
+
+# Plans
+
+
+@pytest.fixture
+def plan() -> Plan:
+    """A plan of two Pythons, with tests of upstream's in several parts."""
+    return planning.plan_dispatch(
+        linux_amdgpu_families=FAMILY,
+        windows_amdgpu_families="gfx1151",
+        pytorch_python_versions="3.12;3.13t",
+        pytorch_git_refs="nightly",
+        build_variants="release;asan",
+        test_type="full",
+    )
+
+
+def test_a_plan_keeps_its_json(plan: Plan, tmp_path: Path) -> None:
+    plan.write(tmp_path / "plan.json")
+
+    assert (tmp_path / "plan.json").read_text(encoding="utf-8") == stored("plan.json")
+    assert Plan.read(STORED / "plan.json") == plan
+
+
+def test_the_outputs_of_a_plan_keep_their_json(plan: Plan) -> None:
+    assert json.dumps(outputs(plan), indent=2) + "\n" == stored("plan-outputs.json")
+
+
+# Releases
+
+
+@pytest.fixture
+def desk(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> ReleaseDesk:
+    """A desk that has promoted a family in spite of a test of one Python that failed."""
+    release_desk = open_desk(tmp_path, capsys)
+    files = release_desk.publish(FAMILY, pythons=["cp312", "cp313"])
+    runs.write_test_record(
+        release_desk.run_store,
+        release_desk.run,
+        step="test_torch",
+        files=files,
+        family=FAMILY,
+        python="cp313",
+        failures=2,
+    )
+    assert release_desk.stage() == 0
+    override = ("--override-by", "A. Person", "--override-reason", "The runner's driver is old.")
+    assert release_desk.promote(*override) == 0
+    return release_desk
+
+
+def test_a_staging_record_keeps_its_json(desk: ReleaseDesk) -> None:
+    assert masked(only_document(desk.bucket, "manifests/v2-staging")) == stored("staging-record.json")
+
+
+def test_a_decision_keeps_its_json(desk: ReleaseDesk) -> None:
+    content = only_document(desk.bucket, documents.DECISIONS)
+
+    assert masked(content) == stored("decision.json")
+    assert documents.serialized(desk.decision()) == content
+
+
+def test_a_release_record_keeps_its_json(desk: ReleaseDesk) -> None:
+    assert masked(only_document(desk.bucket, "manifests/v2/")) == stored("release-record.json")
+
+
+# Reports
+
+
+def write_builds(store: Store, run: RunOutputs, *, grown: int = 0) -> None:
+    """Write the records of a run with a build of another family that failed."""
+    facts = page_runs.make_run(
+        ("gfx942-gfx1100",), page_runs.REFS[:1], ("cp313t",), run_id=run.run_id, grown=grown
+    )
+    for group in facts.groups:
+        for _key, record in group.records:
+            records.write(store, run, group.name, record)
+    failure = page_runs.make_record(
+        "build_audio", "gfx1151", page_runs.REFS[0], "cp312", status="failed", exit_code=4, error="It broke."
+    )
+    records.write(store, run, "gfx1151", failure)
+
+
+@pytest.fixture
+def report_options(tmp_path: Path) -> tuple[str, ...]:
+    """The options that show a run beside the one before it."""
+    store = DirectoryStore(tmp_path / "runs")
+    write_builds(store, runs.run_outputs("16"))
+    write_builds(store, runs.run_outputs("17"), grown=50_000_000)
+    return ("--run-id", "17", "--store", store.url, "--against", "16", "--platform", "linux")
+
+
+def test_a_report_keeps_its_json(report_options: tuple[str, ...], capsys: pytest.CaptureFixture[str]) -> None:
+    assert run_ci("report", "--json", *report_options) == 0
+
+    assert capsys.readouterr().out == stored("report.json")
+
+
+def test_a_history_keeps_its_json(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    store = DirectoryStore(tmp_path / "runs")
+    write_builds(store, runs.run_outputs("17"))
+
+    assert run_ci("history", "--json", "--store", store.url, "--platform", "linux") == 0
+
+    assert capsys.readouterr().out == stored("history.json")
