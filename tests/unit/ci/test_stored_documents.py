@@ -181,6 +181,6 @@ def test_a_history_keeps_its_json(tmp_path: Path, capsys: pytest.CaptureFixture[
     store = DirectoryStore(tmp_path / "runs")
     write_builds(store, runs.run_outputs("17"))
 
-    assert run_ci("history", "--json", "--store", store.url, "--platform", "linux") == 0
+    assert run_ci("report", "--history", "--json", "--store", store.url, "--platform", "linux") == 0
 
     assert capsys.readouterr().out == stored("history.json")

@@ -47,14 +47,14 @@ def test_page_says_that_a_set_is_not_released_and_why(refused_desk: ReleaseDesk)
 
     assert f"<h2>{HEADING}</h2>" in page
     assert "the release job was refused its promotion at 20" in page
-    assert f"<li>{FAMILY} linux cp312: test_smoke failed: 3 of 22 failed.</li>" in page
+    assert f"<li>{FAMILY}, Python 3.12, on linux: test_smoke failed: 3 of 22 failed.</li>" in page
 
 
 def test_page_of_every_family_of_the_set_says_so(refused_desk: ReleaseDesk) -> None:
     page = staging_page(refused_desk, OTHER_FAMILY)
 
     assert HEADING in page
-    assert f"{FAMILY} linux cp312: test_smoke failed" in page
+    assert f"{FAMILY}, Python 3.12, on linux: test_smoke failed" in page
 
 
 def test_page_lists_the_wheels_as_before(refused_desk: ReleaseDesk) -> None:
