@@ -159,7 +159,7 @@ def change(
     }
 
     with reporting_errors(context, verbose=verbose):
-        from ci.changed_trees import Changed, run_trees
+        from ci.changed_trees import run_trees
 
         trees = {component: Path(tree).expanduser().resolve() for component, tree in folders.items() if tree}
         if not trees:
@@ -175,8 +175,10 @@ def change(
             dry_run=dry_run,
         )
         rocm_options = tuple(f"{option}={value}" for option, value in rocm_values.items() if value)
-        changed = Changed(trees=trees, lender=from_run_id, rocm_options=rocm_options, policy=absolute(policy))
-        run_trees(common, changed, python=python or None)
+        changes = ChangedTrees(
+            trees=trees, lending_run=from_run_id, rocm_options=rocm_options, policy=absolute(policy)
+        )
+        run_trees(common, changes, python=python or None)
 
 
 @task(

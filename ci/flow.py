@@ -9,7 +9,7 @@ from pathlib import Path
 
 from ci import jobs, pipeline
 from ci.interpreters import require_pythons
-from ci.job_runner import NoxRunner, print_jobs, run_all, show_outcomes
+from ci.job_runner import NoxRunner, Outcome, print_jobs, run_all, show_outcomes
 from ci.jobs import Job, Target
 from ci.looks import look_at, may_look
 from ci.pipeline import FlowOptions, Step
@@ -111,11 +111,13 @@ def run_plan(
 
     require_pythons(cell.python for cell in plan.cells if cell.platform == platform and cell.python)
     plan.write(root / jobs.PLAN_FILE)
-    setup_outcomes = run_all([setup_job], NoxRunner(root)) if plan.cells else []
-    if any(outcome.result != "ok" for outcome in setup_outcomes):
-        show_outcomes(setup_outcomes)
+    setup_outcomes: Sequence[Outcome] = []
+    if plan.cells:
+        setup_outcomes = run_all([setup_job], NoxRunner(root))
+        if setup_outcomes[0].result != "ok":
+            show_outcomes(setup_outcomes)
+        plan = Plan.read(root / jobs.PLAN_FILE)
 
-    plan = Plan.read(root / jobs.PLAN_FILE)
     plan_jobs = jobs.plan_jobs(plan, platform, target)
     if not plan_jobs:
         raise MissingInputError(
@@ -139,11 +141,11 @@ def planned(configure_options: Sequence[str], target: Target) -> Plan:
 def unresolved(plan: Plan) -> Plan:
     """Return a plan with names for what `configure --plan` and `resolve` would fill in, to show its jobs."""
     origins = []
-    for needed_groups in needs(plan).values():
-        for needed in needed_groups:
-            run_id = plan.rocm.artifact_run_id or f"<artifact run of {needed.artifact_group}>"
+    for groups in needs(plan).values():
+        for group in groups:
+            run_id = plan.rocm.artifact_run_id or f"<artifact run of {group.artifact_group}>"
             origins.append(
-                RocmOrigin(platform=needed.platform, artifact_group=needed.artifact_group, run_id=run_id)
+                RocmOrigin(platform=group.platform, artifact_group=group.artifact_group, run_id=run_id)
             )
 
     cells = []

@@ -81,10 +81,12 @@ def _reason_to_leave_out(job: Job, outcomes: Mapping[str, Outcome], *, keep_goin
     if reason is not None:
         return reason
 
-    # A failure ends what was not asked to go on; what reports on it runs all the same.
+    # What reports on a failure runs all the same.
     is_report = job.requires in {"nothing", "any ran"}
+    if keep_going or is_report:
+        return None
     has_failure = any(outcome.result == "failed" for outcome in outcomes.values())
-    return "another job failed" if has_failure and not keep_going and not is_report else None
+    return "another job failed" if has_failure else None
 
 
 def _unmet_requirement(job: Job, needed_outcomes: Sequence[Outcome]) -> str | None:

@@ -73,8 +73,9 @@ class Target:
 
 def setup_job(plan: Plan, target: Target) -> Job:
     """Return the job that completes a plan: where ROCm comes from, and commits and versions of PyTorch."""
-    _configure, find_rocm, resolve = pipeline.steps_of_job("setup")
-    steps = (find_rocm, resolve) if plan.build_pytorch.value else (find_rocm,)
+    steps = [pipeline.STEPS_BY_NAME["find_rocm"]]
+    if plan.build_pytorch.value:
+        steps.append(pipeline.STEPS_BY_NAME["resolve"])
 
     options = FlowOptions(common=(f"--plan={PLAN_FILE}", *target.run_options))
     calls = [NoxCall(sessions=(step.session,), options=options.for_step(step)) for step in steps]
@@ -363,7 +364,9 @@ def common_options(common: Common) -> tuple[str, ...]:
 
 def store_options(common: Common) -> tuple[str, ...]:
     """Return the option for the store that a run is uploaded to; none where that is the builds' own."""
-    return () if common.store == DEFAULT_STORE else (f"--store={common.store}",)
+    if common.store == DEFAULT_STORE:
+        return ()
+    return (f"--store={common.store}",)
 
 
 def written_options(values: Mapping[str, object]) -> tuple[str, ...]:
