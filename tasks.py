@@ -159,7 +159,7 @@ def change(
     }
 
     with reporting_errors(context, verbose=verbose):
-        from ci.changed_trees import run_trees
+        from ci.changed_trees import ChangedTrees, run_trees
 
         trees = {component: Path(tree).expanduser().resolve() for component, tree in folders.items() if tree}
         if not trees:
