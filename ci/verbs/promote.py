@@ -271,7 +271,7 @@ def _show_plan(bucket: Store, decision: Decision) -> None:
     size, sidecars = sum(one.size for one in files), sum(bool(one.metadata_sha256) for one in files)
     console.done(
         f"promote: {len(files)} files ({console.size(size)}) and {sidecars} "
-        f"sidecars would be put into {where}, pages of {len(decision.families)} families written"
+        f"sidecars would be put into {where}, pages of {len(decision.artifact_groups)} families written"
     )
 
 
