@@ -18,7 +18,7 @@ from core.cell import GroupCell
 from core.cli.options import RELEASE_TYPES, Common, add_platform, common_from, environment
 from core.errors import FatalError, MissingInputError, UsageError
 from core.families import family
-from core.run.plan import PLATFORMS
+from core.run import PLATFORMS
 from pytorch_build.refs.torch_refs import torch_ref
 
 
