@@ -51,7 +51,7 @@ def _obstacle(
     return None
 
 
-def tested_pythons(test: Test, cell: Cell, built: Sequence[Cell]) -> Sequence[str]:
+def pythons_of_test(test: Test, cell: Cell, built: Sequence[Cell]) -> Sequence[str]:
     """Return which Pythons a test of upstream's runs under, of those that the cell's torch is for."""
     pythons = [
         other.python

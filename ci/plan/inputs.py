@@ -17,8 +17,7 @@ from core.data import Model, data_file
 from core.errors import UsageError, nearest
 from core.families import families as all_families
 from core.families import family
-from core.run import Platform
-from core.run.plan import PLATFORMS
+from core.run import PLATFORMS, Platform
 
 ALL, NONE = "all", "none"
 BUILD_PYTORCH, SKIP, ALL_FAMILIES = "build:pytorch", "ci:skip", "ci:run-all-archs"

@@ -9,8 +9,9 @@ from ci.plan.data import MatrixFile
 from core import console
 from core.data import Value, compact, in_force, key_path
 from core.errors import UsageError, nearest
+from core.run import PLATFORMS
 from core.run.job_files import table, text
-from core.run.plan import PLATFORMS, Plan, PlannedJob, job_outputs
+from core.run.plan import Plan, PlannedJob, job_outputs
 
 _DECISIONS = ("enable_build_jobs", "build_pytorch", "trusted", "upload", "promote")
 _ROWS = 300  # a summary is read by people; the plan itself has them all

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from ci.pipeline import BUILD_STEPS
 from ci.plan import decisions, families
 from ci.plan.data import Matrix, MatrixFile, Test, reaches
-from ci.plan.expansion import expand, parts_of_test, tested_pythons
+from ci.plan.expansion import expand, parts_of_test, pythons_of_test
 from core.cell import Cell
 from core.data import in_force
 from core.errors import DataError, UsageError, nearest
@@ -289,7 +289,7 @@ class _Jobs:
 
         built = [job.cell for job in wheel_jobs]
         for wheel_job in wheel_jobs:
-            pythons = tested_pythons(test, wheel_job.cell, built)
+            pythons = pythons_of_test(test, wheel_job.cell, built)
             rules = (
                 (wheel_job.python not in pythons, f"tested with Python {' and '.join(pythons)}"),
                 (wheel_job.expect_failure, "its build is expected to fail"),

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from ci.pipeline import BUILD_STEPS, SESSIONS_WITH_CELLS
 from ci.plan.data import Matrix, Test, matrices, of_tier, triggers
-from ci.plan.expansion import expand, parts_of_test, tested_pythons
+from ci.plan.expansion import expand, parts_of_test, pythons_of_test
 from core import console
 from core.cell import Cell
 from core.cli.options import common_from
@@ -132,7 +132,7 @@ def _torch_tests(test: Test, built: Sequence[Cell], platform: Platform) -> Itera
         return
 
     for cell in built:
-        if cell.python in tested_pythons(test, cell, built):
+        if cell.python in pythons_of_test(test, cell, built):
             yield from parts_of_test(test, cell)
 
 
