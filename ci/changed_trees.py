@@ -11,7 +11,7 @@ from pathlib import Path, PurePath
 from ci import pipeline
 from ci.flow import run_steps
 from ci.interpreters import require_pythons
-from ci.jobs import common_options, store_options, written_options
+from ci.jobs import as_options, common_options, store_options
 from core import console, files
 from core.cli.options import DEFAULT_STORE, Common
 from core.errors import MissingInputError, UsageError
@@ -54,12 +54,17 @@ class Borrowing:
     python_tag: str  # cp312
 
 
-def run_trees(common: Common, changes: ChangedTrees, *, python: str | None = None) -> None:
-    """Take changed trees to tested wheels, in a run of their own that borrows what it lacks."""
+def run_trees(
+    common: Common, changes: ChangedTrees, *, run_id: str | None = None, python: str | None = None
+) -> None:
+    """Take changed trees to tested wheels, in a run of their own that borrows what it lacks.
+
+    `run_id` names that run; None names it after the trees.
+    """
     if python is not None:
         require_pythons([python])
 
-    borrowing = _borrowing(common, changes, python)
+    borrowing = _borrowing(replace(common, run_id=run_id or changes.run_id), changes, python)
     _require_lender(borrowing, changes, common.store)
     borrower = borrowing.borrower
     console.say(f"run {borrower.common.run_id}:")
@@ -87,17 +92,14 @@ def run_trees(common: Common, changes: ChangedTrees, *, python: str | None = Non
 
 
 def _borrowing(common: Common, changes: ChangedTrees, python: str | None) -> Borrowing:
-    run_id = common.run_id
-    if run_id == LOCAL_RUN:
-        run_id = changes.run_id
-    if not is_local(run_id):
+    if common.run_id == LOCAL_RUN or not is_local(common.run_id):
         raise UsageError(
-            f"--run-id {run_id!r}: a run of others replaces no wheel, and each edit makes a new one.",
-            hint=f"Begin the name with {LOCAL_RUN}-, as in --run-id {LOCAL_RUN}-{run_id}.",
+            f"--run-id {common.run_id!r}: changed trees need a run of their own, which may replace wheels.",
+            hint=f"Begin its name with {LOCAL_RUN}-, as in --run-id {LOCAL_RUN}-mine, or leave it out.",
         )
 
     # Builds leave their wheels in the default store, from which `upload` takes them to the one that is named.
-    borrower = context(replace(common, run_id=run_id, store=DEFAULT_STORE))
+    borrower = context(replace(common, store=DEFAULT_STORE))
     named_common = replace(borrower.common, torch_ref=borrower.ref.name, gpu_family=borrower.gpu_family)
     lending_store = DEFAULT_STORE if changes.lending_run == LOCAL_RUN else common.store
     lending_common = replace(named_common, run_id=changes.lending_run, store=lending_store)
@@ -118,7 +120,7 @@ def _require_lender(borrowing: Borrowing, changes: ChangedTrees, store: str) -> 
         lending.common.open_for_reading(), lending.common.outputs, lending.artifact_group
     ):
         raise MissingInputError(
-            f"Run {changes.lending_run} has nothing of {lending.artifact_group} to lend in {store}.",
+            f"Store {store} has no wheels of run {changes.lending_run} for {lending.artifact_group}.",
             hint="Name another run with --from-run-id, or leave it out.",
         )
 
@@ -131,10 +133,10 @@ def _options(
         common=common_options(borrower.common),
         by_topic={
             "store": upload_options,
-            "policy": written_options({"policy": changes.policy}),
+            "policy": as_options({"policy": changes.policy}),
             "rocm source": rocm_options,
             "trees": tuple(tree_options),
-            "tested tree": written_options({"pytorch-dir": changes.trees.get("torch")}),
+            "tested tree": as_options({"pytorch-dir": changes.trees.get("torch")}),
             "page": ("--brief",),
         },
     )
@@ -144,15 +146,15 @@ def _borrow_component(borrowing: Borrowing, component: str) -> bool:
     """Borrow a component's wheels, anew where the lender has others now; return whether the run has them."""
     borrower_record = built(borrowing.borrower, borrowing.python_tag, component)
     if borrower_record is not None and BORROWED not in borrower_record.details:
-        console.say(f"  {component}: of this run")
+        console.say(f"  {component}: already built in this run")
         return True
 
     lent_record = built(borrowing.lending, borrowing.python_tag, component)
     if lent_record is None:
         if borrower_record is not None:
-            console.say(f"  {component}: of this run")
+            console.say(f"  {component}: already built in this run")
             return True
-        console.say(f"  {component}: built in this run: nothing has it")
+        console.say(f"  {component}: no run has it, so it is built here")
         return False
 
     version = lent_record.files[0].version
@@ -181,7 +183,7 @@ def _rocm_options(borrowing: Borrowing, changes: ChangedTrees) -> tuple[str, ...
         return run_options
 
     if borrower.ref.rocm_version:
-        console.say(f"  ROCm: {borrower.ref.rocm_version}, built in this run: nothing has it")
+        console.say(f"  ROCm: {borrower.ref.rocm_version}, no run has it, so it is built here")
         return None
     console.say(f"  ROCm: from the release index of {borrower.gpu_family}")
     return ()

@@ -204,7 +204,7 @@ def add_common(parser: ArgumentParser) -> None:
         action=Once,
         default="",
         metavar="REF",
-        help="a name in the refs data (default: nightly)",
+        help="torch ref, such as nightly or release/2.12 (default: nightly)",
     )
     add(
         "--config-file",
@@ -247,9 +247,14 @@ def add_common(parser: ArgumentParser) -> None:
         "--release-type",
         default=os.environ.get("RELEASE_TYPE") or "ci",
         choices=RELEASE_TYPES,
-        help="whose policy and version form apply (default: RELEASE_TYPE, else ci)",
+        help="release type: which bucket, versions and limits apply (default: RELEASE_TYPE, else ci)",
     )
-    add("--python", type=Path, metavar="PATH", help="interpreter of the target environment (nox gives it)")
+    add(
+        "--python",
+        type=Path,
+        metavar="PATH",
+        help="interpreter of the target environment (nox gives it)",
+    )
     add("--force", action="store_true", help="do the work even if nothing has changed")
     add("--dry-run", action="store_true", help="say what would be written instead of writing it")
     add("--verbose", action="store_true", help="print everything that tools say, not only to logs")
@@ -316,7 +321,9 @@ def placed(common: Common, env: Mapping[str, str], *, is_store_named: bool) -> C
 
     data = run_buckets()
     if not is_auto and common.release_type not in data.release_types:
-        return common
+        # Runs of this type have no bucket of their own, but RUN_STORE may say where one lies.
+        has_read_store = is_default and not is_store_named
+        return replace(common, read_store=env.get(RUN_STORE, "") if has_read_store else "")
     place = location(data, origin_from(env, data), common.release_type)
     if is_auto or common.store == place.store:
         return replace(common, store=place.store, external_repo=place.external_repo)
@@ -334,12 +341,16 @@ def placed(common: Common, env: Mapping[str, str], *, is_store_named: bool) -> C
 def use_config_file(named_file: Path | None) -> Path | None:
     """Read data of the user's own from now on: of the file named, or that of CI_CONFIG, or `OWN_FILE`.
 
+    A relative path begins where the user stands; that of the variable, which is set once, in the checkout.
+
     Returns:
         The file's whole path, where it is named; None where it is found, as it is by whoever comes next.
     """
-    config_file = named_file or Path(environment().get(CONFIG) or OWN_FILE)
-    path = ROOT / config_file.expanduser()
-    if not path.is_file() and config_file != Path(OWN_FILE):
+    if named_file is not None:
+        path = named_file.expanduser().absolute()
+    else:
+        path = ROOT / Path(environment().get(CONFIG) or OWN_FILE).expanduser()
+    if not path.is_file() and path != ROOT / OWN_FILE:
         raise MissingInputError(f"{path} does not exist.", hint=f"Correct --config-file, or {CONFIG}.")
     if path != ROOT / OWN_FILE and (ROOT / OWN_FILE).is_file():
         console.detail(f"{path} is read in the place of {OWN_FILE}")

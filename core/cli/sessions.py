@@ -48,6 +48,7 @@ class NoxSession:
 
     name: str
     python: str | None  # that -P or the cell chose for it
+    cell: Cell | None = None
 
     @classmethod
     def current(cls) -> NoxSession | None:
@@ -57,7 +58,15 @@ class NoxSession:
             return None
         if match["cell"] is None:
             return cls(name=match["name"], python=match["python"])
-        return cls(name=match["name"], python=Cell.parse(match["cell"]).python)
+        cell = Cell.parse(match["cell"])
+        return cls(name=match["name"], python=cell.python, cell=cell)
+
+    @property
+    def options_of_cell(self) -> Sequence[str]:
+        """The options that the noxfile makes of the cell."""
+        if self.cell is None:
+            return []
+        return [f"--{name.replace('_', '-')}={value}" for name, value in self.cell.to_json().items()]
 
     def own_arguments(self, argv: Sequence[str]) -> Sequence[str]:
         """Return the arguments of a front door that the session gives by itself, its verb among them."""
@@ -81,12 +90,19 @@ def again(package: str, argv: Sequence[str]) -> str:
     if session is None:
         return shlex.join(["python", "-m", package, *argv])
 
-    command = ["nox", "-s", session.name]
-    if session.python is not None:
-        command += ["-P", session.python]
-    user_arguments = argv[len(session.own_arguments(argv)) :]
     # The session names its interpreter itself.
+    user_arguments = argv[len(session.own_arguments(argv)) :]
     options = [argument for argument in user_arguments if not argument.startswith("--python=")]
+
+    matrix = environment().get("MATRIX")
+    if session.cell is not None and matrix:
+        # Without the matrix, nox would not know the cell; with it, not the session alone.
+        options = [option for option in options if option not in session.options_of_cell]
+        command = [f"MATRIX={matrix}", "nox", "-s", f"{session.name}({session.cell})"]
+    elif session.python is not None:
+        command = ["nox", "-s", session.name, "-P", session.python]
+    else:
+        command = ["nox", "-s", session.name]
     if options:
         command += ["--", *options]
     return shlex.join(command)

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from ci.flow import planned, unresolved
+from ci.flow import make_plan, unresolved
 from ci.jobs import Job, Target, nightly_jobs, plan_jobs
 from ci.pipeline import STEPS, STEPS_BY_NAME, steps_of_job
 from ci.plan import data, inputs
@@ -118,7 +118,7 @@ def planned_sessions(file: str) -> set[str]:
         "test_pytorch.yml": ("test_pytorch", "test_torch"),
         "therock-nightly.yml": ("test_pytorch",),
     }[file]
-    plan = planned(["--event=schedule", "--torch-ref=nightly"], Target())
+    plan = make_plan(["--event=schedule", "--torch-ref=nightly"], Target())
 
     sessions: set[str] = set()
     for cell in plan.cells:
@@ -318,7 +318,7 @@ def test_a_request_offers_what_configure_knows(name: str) -> None:
 
 
 def test_every_output_of_the_plan_that_is_read_exists() -> None:
-    plan = planned(["--event=schedule", "--torch-ref=nightly"], Target())
+    plan = make_plan(["--event=schedule", "--torch-ref=nightly"], Target())
     known_outputs = {
         "configure": set(outputs(plan)),
         "rocm": set(outputs(plan)),
@@ -543,7 +543,7 @@ RELEASE = (
 def jobs_of_event(*options: str) -> Sequence[Job]:
     """Return the jobs of an event's plan on Linux, as one machine runs them."""
     target = Target()
-    return plan_jobs(unresolved(planned(options, target)), "linux", target)
+    return plan_jobs(unresolved(make_plan(options, target)), "linux", target)
 
 
 def kind_of(job: Job) -> str:
