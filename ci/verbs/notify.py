@@ -30,6 +30,8 @@ _OK = 200
 _PORTS = {"smtp": 587, "smtps": 465}
 # act does not say how a called workflow ended: then the run's records do
 _UNKNOWN = ""
+# toJSON(needs) has the jobs' outputs, too: of a release's plan they are more than one variable holds
+_NEEDS_HINT = 'Give each job its result, as in NEEDS=\'{"linux": {"result": "success"}}\'.'
 _SHOWN = 20  # a message is read on a telephone; the run's page has them all
 
 
@@ -81,14 +83,16 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     what = "fail if anything failed, after reporting it"
     parser.add_argument("--require-success", action="store_true", help=what)
     parser.add_argument("--always", action="store_true", help="send, whatever the event and the result")
-    parser.epilog = "NEEDS holds toJSON(needs), the results of the workflow's jobs."
+    parser.epilog = (
+        "NEEDS holds the results of the workflow's jobs, as toJSON(needs) has them, without outputs."
+    )
 
 
 def run(arguments: argparse.Namespace) -> None:
     """Gather the results, report them, and send them."""
     common, env = common_from(arguments), environment()
     if not env.get("NEEDS"):
-        raise UsageError("There is no result to report.", hint="Set NEEDS: toJSON(needs) of the workflow.")
+        raise UsageError("There is no result to report.", hint=_NEEDS_HINT)
     needs = read_needs(env["NEEDS"])
     jobs = _failures(common, env) if not {"failure", _UNKNOWN}.isdisjoint(needs.values()) else ()
     result = result_of(_title(env), needs, jobs=jobs, url=_url(env))
@@ -103,10 +107,10 @@ def run(arguments: argparse.Namespace) -> None:
 
 
 def read_needs(written: str) -> Mapping[str, str]:
-    """Read ``toJSON(needs)``: jobs to their results."""
-    given = json_object(written, where="NEEDS", hint="Write it with toJSON(needs).")
+    """Read the results of jobs, which are written as ``toJSON(needs)`` has them."""
+    given = json_object(written, where="NEEDS", hint=_NEEDS_HINT)
     if not given:
-        raise DataError("NEEDS names no job.", hint="Write it with toJSON(needs).")
+        raise DataError("NEEDS names no job.", hint=_NEEDS_HINT)
     return {name: validated(one, _Need, where=f"NEEDS, {name}").result for name, one in given.items()}
 
 
