@@ -52,6 +52,7 @@ class Runners(Model):
     github: tuple[str, ...] = ()
     self_hosted: dict[str, str] = Field(default_factory=dict)
     out_of_service: dict[str, str] = Field(default_factory=dict)
+    no_gpu: tuple[str, ...] = ()
     machines: dict[Platform, Machines] = Field(default_factory=dict)
     families: dict[FamilyName, dict[Platform, Runner]]
 
@@ -73,11 +74,16 @@ class Runners(Model):
                 labels = (one.test_runner, *one.more_test_runners, *one.kernels.values(), one.several_gpus)
                 yield from ((f"families.{name}.{platform}", label) for label in labels if label)
         yield from (("out_of_service", label) for label in self.out_of_service)
+        yield from (("no_gpu", label) for label in self.no_gpu)
 
     def of(self, gpu_family: str, platform: str) -> Runner:
         """Return the machines of a family on a platform; none for a family that the data does not name."""
         found = (one for name, one in self.families.get(gpu_family, {}).items() if name == platform)
         return next(found, Runner())
+
+    def has_gpu(self, label: str) -> bool:
+        """Return whether machines with this label have a GPU, whose devices a container can get."""
+        return label not in (*self.github, *self.no_gpu)
 
     def unserved(self, label: str, owner: str) -> str:
         """Return why a job for a label would never start in this owner's repository, or ""."""

@@ -372,6 +372,7 @@ class _Jobs:
             torch_ref=cell.torch_ref,
             config=cell.config,
             shard=cell.shard,
+            without_gpu=stage.startswith("test_") and not self.question.data.runners.has_gpu(runner),
             expect_failure=entry.expect_failure or failure is not None,
             reason=reason,
         )

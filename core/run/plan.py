@@ -123,6 +123,9 @@ class PlannedJob(Model):
         None, description="Of upstream's tests, which part: ``2/6``; empty for other jobs"
     )
     minutes: int = Field(0, description="How long its tests may take; 0 where the workflow says it")
+    without_gpu: bool = Field(
+        default=False, description="Tests on a machine that has no GPU to pass on to a container"
+    )
     expect_failure: bool = Field(default=False, description="A failure does not count")
     reason: str
     versions: dict[str, str] = Field({}, description="Of the wheels to come; `resolve` fills them in")
@@ -207,6 +210,8 @@ class Plan(Document):
             row["shard"] = job.shard or ""
         if job.minutes:
             row["minutes"] = job.minutes
+        if job.without_gpu:
+            row["without_gpu"] = True
         row["expect_failure"] = job.expect_failure
 
         rocm = self.rocm_row(job)

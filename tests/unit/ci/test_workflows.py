@@ -45,6 +45,11 @@ ENTRY_POINTS = {
     "release_portable_linux_pytorch_wheels.yml": "release.yml",
     "release_windows_pytorch_wheels.yml": "release.yml",
 }
+# What a container gets of a machine with a GPU.
+DEVICES_OF_A_GPU = re.compile(
+    r"\$\{\{ !(?:fromJSON\(inputs\.cell\)|matrix\.cell)\.without_gpu"
+    r" && '[^']*--device=/dev/kfd[^']*' \|\| '' \}\}"
+)
 RELEASES = [name for name in ENTRY_POINTS if name.startswith("release_")]
 
 
@@ -256,6 +261,19 @@ def test_images_are_pinned_in_one_place() -> None:
     assert len(images) == 2
     assert all(re.fullmatch(r"ghcr\.io/rocm/\w+@sha256:[0-9a-f]{64}", image) for image in images)
     assert all(image in workflows()["setup.yml"].text for image in images)
+
+
+def test_a_container_gets_devices_only_where_its_machine_has_them() -> None:
+    checked_jobs = 0
+    for name, workflow in workflows().items():
+        for job_name, job in workflow.jobs.items():
+            options = job.get("container", {}).get("options", "")
+            without_conditions = re.sub(DEVICES_OF_A_GPU, "", options)
+            assert "--device" not in without_conditions, f"{name}, {job_name}"
+            if "test_image" in str(job.get("container", "")):
+                assert re.search(DEVICES_OF_A_GPU, options), f"{name}, {job_name}"
+                checked_jobs += 1
+    assert checked_jobs == 3
 
 
 def test_no_workflow_decides_by_the_release_type() -> None:

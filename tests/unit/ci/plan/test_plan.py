@@ -215,6 +215,28 @@ def test_an_input_chooses_tests_of_one_platform() -> None:
     assert "test_pytorch" in families_by_stage(plan, "windows")
 
 
+def test_jobs_that_test_on_a_machine_without_a_gpu_say_so() -> None:
+    plan = nightly_plan()
+    without_gpu: set[str] = set()
+    with_gpu: set[str] = set()
+    for cell in plan.cells:
+        if cell.stage.startswith("test_"):
+            labels = without_gpu if plan.row(cell).get("without_gpu") else with_gpu
+            labels.add(cell.runner)
+
+    assert without_gpu == {"ubuntu-24.04", "windows-2022"}
+    assert "linux-gfx942-1gpu-ccs-csp-ossci-rocm" in with_gpu
+    assert not with_gpu & {*ci_data().runners.github}
+
+
+def test_a_self_hosted_machine_has_a_gpu_unless_the_data_says_otherwise() -> None:
+    label = "linux-gfx942-1gpu-ccs-csp-ossci-rocm"
+    data = changed_data(runners={"no_gpu": (label,)})
+
+    assert ci_data().runners.has_gpu(label)
+    assert not data.runners.has_gpu(label)
+
+
 # --- The version of ROCm ---------------------------------------------------------------------
 
 
