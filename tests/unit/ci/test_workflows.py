@@ -23,6 +23,7 @@ from core.errors import UsageError
 from docs.command_tables import all_sessions
 from pytorch_build.lock.stored import outputs as resolved_outputs
 from tests.kit.job_plans import PULL_REQUEST, stages_of
+from tests.kit.planning import plan_event, pull_request
 from tests.kit.workflow_files import FOLDER, Workflow, calls, references, steps, workflows
 
 MAX_DISPATCH_INPUTS = 25  # GitHub's limit
@@ -424,11 +425,32 @@ def workflows_called_by(name: str) -> set[str]:
     return called
 
 
-def test_the_path_filter_names_every_workflow_that_ci_is_made_of() -> None:
-    patterns = data.load().triggers.paths.workflows
+def files_of_ci() -> Sequence[str]:
+    """Return the files that a run of CI is made of: its workflows, and the actions that their steps use."""
+    names = {"ci.yml", *workflows_called_by("ci.yml")}
+    files = {f".github/workflows/{name}" for name in names}
+    for _where, workflow, _job, step in steps():
+        action = step.get("uses", "")
+        if workflow.name in names and action.startswith("./"):
+            files.add(f"{action.removeprefix('./')}/action.yml")
+    return sorted(files)
 
-    for name in ("ci.yml", *workflows_called_by("ci.yml")):
-        assert any(fnmatch.fnmatch(name, pattern) for pattern in patterns), name
+
+@pytest.mark.parametrize("file", files_of_ci())
+def test_a_change_of_what_a_run_of_ci_is_made_of_is_built(file: str) -> None:
+    plan = plan_event("pull_request", pull_request(), files=[file])
+
+    assert plan.enable_build_jobs.reason == f"{file} has changed"
+    assert plan.matrix("linux", "build_rocm")
+
+
+def test_a_run_of_ci_is_made_of_what_carries_its_outputs_too() -> None:
+    assert {
+        ".github/workflows/fetch.yml",
+        ".github/workflows/publish.yml",
+        ".github/actions/hand_over/action.yml",
+        ".github/actions/take_over/action.yml",
+    } <= {*files_of_ci()}
 
 
 # Entry points
