@@ -384,6 +384,13 @@ def test_a_run_cannot_cancel_that_of_another_fork() -> None:
                 assert "github.event.pull_request.number || github.run_id" in concurrency["group"], name
 
 
+@pytest.mark.parametrize("name", [*RELEASES, "release.yml"])
+def test_no_release_waits_for_another_one_or_cancels_it(name: str) -> None:
+    """GitHub keeps one waiting run of a group, and cancels it silently for a newer one."""
+    assert "concurrency" not in workflows()[name].tree
+    assert not [job for job in workflows()[name].jobs.values() if "concurrency" in job]
+
+
 def test_pushes_run_ci_on_the_long_lived_branches_of_the_data() -> None:
     branches = workflows()["ci.yml"].on["push"]["branches"]
 
