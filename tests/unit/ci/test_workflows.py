@@ -10,6 +10,7 @@ from importlib import import_module
 from typing import Any
 
 import pytest
+import yaml  # type: ignore[import-untyped]
 
 from ci.flow import make_plan, unresolved
 from ci.jobs import Job, Target, nightly_jobs, plan_jobs
@@ -27,6 +28,7 @@ from tests.kit.planning import plan_event, pull_request
 from tests.kit.workflow_files import FOLDER, Workflow, calls, references, steps, workflows
 
 MAX_DISPATCH_INPUTS = 25  # GitHub's limit
+DAYS_FOR_ANOTHER_TRY = 7
 
 # The plan writes the sessions of some jobs. Two variables are split into words: this list, and a flag or
 # nothing.
@@ -253,6 +255,28 @@ def test_actions_are_pinned_by_commit_with_their_version() -> None:
         assert match, f"{file}: {action}"
         pins.setdefault(match[1], set()).add(action)
     assert all(len(versions) == 1 for versions in pins.values()), pins
+
+
+def uploaded_artifacts() -> Iterator[tuple[str, str]]:
+    """Yield where artifacts are uploaded, and for how many days they are kept."""
+    for where, _workflow, _job, step in steps():
+        if "actions/upload-artifact@" in step.get("uses", ""):
+            yield where, str(step["with"]["retention-days"])
+    for path in (ROOT / ".github" / "actions").rglob("action.yml"):
+        action = yaml.safe_load(path.read_text(encoding="utf-8"))
+        for step in action["runs"]["steps"]:
+            if "actions/upload-artifact@" in step.get("uses", ""):
+                assert step["with"]["retention-days"] == "${{ inputs.days }}"
+                yield path.parent.name, action["inputs"]["days"]["default"]
+
+
+def test_a_job_that_is_run_again_within_a_week_finds_what_was_handed_over() -> None:
+    days = dict(uploaded_artifacts())
+
+    assert "hand_over" in days
+    assert len(days) == 3
+    for where, kept in days.items():
+        assert int(kept) >= DAYS_FOR_ANOTHER_TRY, where
 
 
 def test_images_are_pinned_in_one_place() -> None:
