@@ -28,7 +28,7 @@ _POLICIES = "  # --- what each role may do: of ci/roles.toml, by `nox -s docs` "
 _EVENTS = {
     "a fork's pull request": "",
     "a pull request of the repository's own branch": "refs/pull/7/merge",
-    "another branch: push, schedule, dispatch": "refs/heads/topic",
+    "another branch: push, merge queue, schedule, dispatch": "refs/heads/topic",
     "`release/**`: push, schedule, dispatch": "refs/heads/release/7.1",
     "`main`: push, schedule, dispatch": "refs/heads/main",
 }

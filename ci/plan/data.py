@@ -19,7 +19,7 @@ FAMILIES_FILE = FOLDER / "families.toml"
 MAX_MINUTES = 690  # of tests; a job may take half an hour more
 
 Tier = Literal["presubmit", "postsubmit", "nightly", "request"]
-EventName = Literal["pull_request", "push", "schedule", "workflow_dispatch", "workflow_call"]
+EventName = Literal["pull_request", "merge_group", "push", "schedule", "workflow_dispatch", "workflow_call"]
 TestType = Literal["quick", "standard", "comprehensive", "full"]
 Way = Literal["newest", "index"]
 _TOOL = f"{sys.version_info.major}.{sys.version_info.minor}"  # the Python that runs this

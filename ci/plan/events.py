@@ -62,6 +62,16 @@ class _PushPayload(_Part):
     deleted: bool = False
 
 
+class _MergeGroup(_Part):
+    base_ref: str
+    base_sha: str = ""
+    head_sha: str = ""
+
+
+class _MergeGroupPayload(_Part):
+    merge_group: _MergeGroup
+
+
 class _InputsPayload(_Part):
     ref: str = ""
     inputs: dict[str, Any] | None = None
@@ -119,6 +129,16 @@ def parse(name: str, payload: Mapping[str, Any], *, repository: str, ref_name: s
                 commit=_commit(push.after),
                 base=_commit(push.before),
                 deleted=push.deleted,
+            )
+        case "merge_group":
+            # What the branch would become, so it is planned as the push that would follow.
+            group = validated(payload, _MergeGroupPayload, where="the merge_group event").merge_group
+            return Event(
+                name="push",
+                repository=repository,
+                branch=_branch(group.base_ref),
+                commit=_commit(group.head_sha),
+                base=_commit(group.base_sha),
             )
         case "schedule":
             return Event(name="schedule", repository=repository, branch=ref_name)

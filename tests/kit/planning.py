@@ -59,6 +59,17 @@ def push(branch: str = "main", *, before: str = "a" * 40, deleted: bool = False)
     return payload
 
 
+def merge_group(branch: str = "main") -> dict[str, Any]:
+    """Return the payload of a merge queue's group, which may be merged into a branch."""
+    group = {
+        "head_sha": "b" * 40,
+        "head_ref": f"refs/heads/gh-readonly-queue/{branch}/pr-7-{'a' * 40}",
+        "base_sha": "a" * 40,
+        "base_ref": f"refs/heads/{branch}",
+    }
+    return {"action": "checks_requested", "merge_group": group}
+
+
 def question(
     event_name: str,
     payload: Payload | None = None,

@@ -25,7 +25,7 @@ ISSUER = "token.actions.githubusercontent.com"
 RELEASE_TYPES = ("ci", "dev", "nightly", "prerelease", "rehearsal", "release")
 LEVELS = {"none": 0, "read": 1, "write": 2}
 # `pull_request_target` and `workflow_run` give a fork's pull request the token of the branch it is for
-EVENTS = {"push", "pull_request", "schedule", "workflow_dispatch", "workflow_call"}
+EVENTS = {"push", "pull_request", "merge_group", "schedule", "workflow_dispatch", "workflow_call"}
 # what a job of ours may use where a token is; none executes what was handed over
 LOCAL_ACTIONS = ("setup", "credentials", "take_over", "hand_over", "attest")
 ACTIONS = {

@@ -17,7 +17,7 @@ from ci.plan.plan import plan
 from core.errors import DataError, FatalError, InterruptedStageError, ProcessError, ServiceError, UsageError
 from tests.kit import repos
 from tests.kit.machines import Answer, answer_processes
-from tests.kit.planning import REPOSITORY, ci_data, pull_request, push, question
+from tests.kit.planning import REPOSITORY, ci_data, merge_group, pull_request, push, question
 
 COMMIT = "b" * 40
 BASE = "a" * 40
@@ -84,6 +84,23 @@ def test_reads_a_push_that_deletes_a_branch() -> None:
     )
 
 
+def test_reads_a_merge_group_as_the_push_that_would_follow() -> None:
+    event = parse("merge_group", merge_group())
+
+    assert event == events.Event(
+        name="push", repository=REPOSITORY, branch="main", commit="b" * 40, base="a" * 40
+    )
+
+
+def test_a_merge_group_is_planned_as_a_push_to_its_branch() -> None:
+    group_plan = plan(question("merge_group", merge_group(), files=["ci/pipeline.py"]))
+    push_plan = plan(question("push", push("main"), files=["ci/pipeline.py"]))
+
+    assert group_plan.cells == push_plan.cells
+    assert group_plan.release_type == "ci"
+    assert not group_plan.promote.value
+
+
 def test_reads_a_dispatch_with_its_inputs() -> None:
     event = parse("workflow_dispatch", {"ref": "refs/heads/main", "inputs": {"x": 1}})
 
@@ -110,6 +127,8 @@ def test_gives_git_only_commits(before: str) -> None:
 @pytest.mark.parametrize(
     ("name", "payload", "key"),
     [
+        ("merge_group", {}, "merge_group"),
+        ("merge_group", {"merge_group": {"head_sha": "a"}}, "merge_group.base_ref"),
         ("pull_request", {}, "pull_request"),
         ("pull_request", {"pull_request": None}, "pull_request"),
         ("pull_request", {"pull_request": {"head": {}}}, "pull_request.base"),
@@ -345,7 +364,7 @@ json_values = st.recursive(
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(texts, inner, max_size=3),
     max_leaves=8,
 )
-event_names = st.sampled_from([*events.EVENTS, "merge_group", ""])
+event_names = st.sampled_from([*events.EVENTS, "deployment", ""])
 mistaken_labels = ("bug", "ci:what", "gfx", "gfx94X-", "test:", "a b", "Build:PYTORCH")
 label_names = st.sampled_from([*inputs.known_labels(ci_data()), *mistaken_labels])
 payloads = st.fixed_dictionaries(
@@ -356,6 +375,7 @@ payloads = st.fixed_dictionaries(
         "before": st.sampled_from(["0" * 40, "a" * 40]) | json_values,
         "deleted": st.booleans() | json_values,
         "pull_request": json_values,
+        "merge_group": json_values,
         "inputs": st.dictionaries(
             st.sampled_from(["linux_amdgpu_families", "build_pytorch", "test_type", "release_type", "x"]),
             st.sampled_from(["none", "", "true", "gfx1151", "full", "nightly"]) | json_values,
