@@ -28,6 +28,7 @@ _INDEX, _ARCH = "THEROCK_NIGHTLY_INDEX_URL", "PYTORCH_ROCM_ARCH"
 _REPOSITORY = re.compile(r"[a-z0-9.-]+(:\d+)?(/[a-z0-9]+([._-]+[a-z0-9]+)*)+")
 _NAME = re.compile(r"[a-z0-9]+([._/-]+[a-z0-9]+)*")
 _TAG = re.compile(r"\w[\w.-]{0,127}", re.ASCII)
+_LOGIN_SECONDS = 60.0
 _DATE = re.compile(r"\d{8}", re.ASCII)
 
 
@@ -104,7 +105,9 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     add("--engine", choices=ENGINES, help="what builds (default: the first that works)")
     add("--date", default="", metavar="YYYYMMDD", help="the nightly's day (default: today, UTC)")
     add("--tag", action="append", default=[], metavar="TAG", help="instead of nightly-YYYYMMDD and latest")
-    what = "push it (to REGISTRY/REPO-FAMILY with --gpu-family), as the engine is logged in"
+    what = (
+        "push it (to REGISTRY/REPO-FAMILY with --gpu-family), as REGISTRY_USER or as the engine is logged in"
+    )
     add("--push", default="", metavar="REGISTRY/REPO", help=what)
     add("--output", type=Path, metavar="FILE", help="save it to an archive for docker load")
     what = "push one that was saved there, as a job does that may push and runs nothing of the image"
@@ -133,13 +136,23 @@ def run(arguments: argparse.Namespace) -> None:
             (engine, "load", "--input", str(arguments.archive)),
             *((engine, "tag", build.names[-1], reference) for reference in build.pushed),
         )
+    env = environment()
+    user = env.get("REGISTRY_USER", "")
+    password = env.get("REGISTRY_PASSWORD", "")
+    logins: tuple[tuple[str, ...], ...] = ()
+    if build.pushed and user and password:
+        logins = (engines.login_command(engine, build.pushed[0], user),)
     pushes = tuple((engine, "push", reference) for reference in build.pushed)
     if common.dry_run:
         saves = (engines.save_command(engine, build, build.archive),) if build.archive else ()
-        console.result("\n".join(map(shlex.join, (*makes, *pushes, *saves))))
+        console.result("\n".join(map(shlex.join, (*makes, *logins, *pushes, *saves))))
         return
     with console.group(f"{engine} {makes[0][1]} {build.names[0]}"):
         _run(engine, build, makes, common)
+    # after the build, which runs what others wrote
+    for login in logins:
+        console.add_mask(password)
+        process.capture(login, env=process.inherited(), stdin=password, timeout=_LOGIN_SECONDS)
     _run(engine, build, pushes, common)
     if build.archive is not None:
         # beside its final name first, so that a later job never sees half of it

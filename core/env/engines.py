@@ -72,6 +72,17 @@ def save_command(engine: Engine, build: Build, file: Path) -> tuple[str, ...]:
             return ("buildah", "push", build.names[0], f"docker-archive:{file}:{build.names[0]}")
 
 
+def login_command(engine: Engine, reference: str, user: str) -> tuple[str, ...]:
+    """Write the command that logs in to the registry of an image's reference; it reads the password.
+
+    A reference without a registry is one of Docker Hub, as docker reads it.
+    """
+    host = reference.partition("/")[0]
+    is_registry = "." in host or ":" in host or host == "localhost"
+    registry = host if is_registry else "docker.io"
+    return (engine, "login", "--username", user, "--password-stdin", registry)
+
+
 def find_engine(*names: Engine, otherwise: str = "") -> Engine:
     """Find an engine that answers: the first of those named, else of docker, podman and buildah."""
     wanted = names or tuple(ENGINES)

@@ -31,7 +31,6 @@ LOCAL_ACTIONS = ("setup", "credentials", "take_over", "hand_over", "attest")
 ACTIONS = {
     "actions/checkout",
     "actions/download-artifact",
-    "docker/login-action",
     *(f"./.github/actions/{name}" for name in LOCAL_ACTIONS),
 }
 RUN_MEMBER = re.compile(r"fromJSON\(inputs\.(\w+)\)\.(\w+)")

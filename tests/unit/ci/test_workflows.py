@@ -279,6 +279,14 @@ def test_a_job_that_is_run_again_within_a_week_finds_what_was_handed_over() -> N
         assert int(kept) >= DAYS_FOR_ANOTHER_TRY, where
 
 
+def test_the_nightly_image_is_pushed_with_a_password_of_its_registry_alone() -> None:
+    (step,) = [step for where, _workflow, _job, step in steps() if "Push the image" in where]
+
+    _secret, token, _nothing = step["env"]["REGISTRY_PASSWORD"].split(" || ")
+    assert token == "startsWith(vars.NIGHTLY_IMAGE, 'ghcr.io/') && github.token"
+    assert "ghcr.io" not in str({**step, "env": {}})
+
+
 def test_images_are_pinned_in_one_place() -> None:
     texts = "".join(workflow.text for workflow in workflows().values())
     images = re.findall(r"ghcr\.io/[^\s']+", texts)

@@ -237,6 +237,40 @@ def test_pushes_a_saved_image_without_a_build(engine: Engine) -> None:
     assert engine.commands == ["load", "tag", "tag", "push", "push"]
 
 
+@pytest.mark.parametrize(
+    ("place", "registry"),
+    [
+        ("ghcr.io/owner/ci", "ghcr.io"),
+        ("quay.io/team/ci", "quay.io"),
+        ("localhost:5000/ci", "localhost:5000"),
+        ("owner/ci", "docker.io"),
+    ],
+)
+def test_logs_in_to_the_registry_that_it_pushes_to(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], place: str, registry: str
+) -> None:
+    monkeypatch.setenv("REGISTRY_USER", "me")
+    monkeypatch.setenv("REGISTRY_PASSWORD", "secret")
+
+    words = ("--engine=docker", "--archive=image.tar", f"--push={place}", "--dry-run")
+    assert run_verb("ci", "build-image", *words) == 0
+
+    output = capsys.readouterr()
+    assert f"docker login --username me --password-stdin {registry}\n" in output.out
+    assert "secret" not in output.out + output.err
+
+
+def test_logs_in_after_the_build_and_before_it_pushes(
+    engine: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("REGISTRY_USER", "me")
+    monkeypatch.setenv("REGISTRY_PASSWORD", "secret")
+
+    assert run_verb("ci", "build-image", "--push=r.invalid/o/ci") == 0
+
+    assert engine.commands == ["build", "login", "push", "push"]
+
+
 def test_a_failed_save_leaves_the_old_archive(
     engine: Engine, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
