@@ -22,7 +22,7 @@ from core import console
 from core.cell import GroupCell
 from core.cli.options import DEFAULT_STORE, Common, common_from, environment
 from core.cli.sessions import this_again
-from core.errors import CheckError, FatalError, UsageError
+from core.errors import CheckError, FatalError, ServiceError, StoreError, UsageError
 from core.files import made
 from core.run import group_name, records
 from core.run.locations import distribution_store
@@ -52,6 +52,11 @@ _OPTIONS = {
     ),
 }
 
+_DRY_RUN_HINT = (
+    "A dry run writes nothing, and still reads the bucket: what is staged and how it was tested decides. "
+    "Give a role or a network that can read it, or a folder with its files: --distribution-store DIR."
+)
+
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Declare the verb's own options."""
@@ -64,8 +69,18 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> None:
-    """Gather, decide, show, and carry out."""
+    """Promote a set, or in a dry run say what would be promoted."""
     common = common_from(arguments)
+    try:
+        _promote(arguments, common)
+    except (StoreError, ServiceError) as problem:
+        if not common.dry_run:
+            raise
+        raise type(problem)(problem.message, hint=_DRY_RUN_HINT) from problem
+
+
+def _promote(arguments: argparse.Namespace, common: Common) -> None:
+    """Gather, decide, show, and carry out."""
     change = _change(arguments, common)
     override = _override(arguments)
     # as they are: nothing is written before the decision, and nothing at all in a dry run

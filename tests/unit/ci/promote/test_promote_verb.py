@@ -9,9 +9,10 @@ from typing import Any
 import pytest
 
 from ci.promote import documents
-from core.errors import DataError, MissingInputError, UsageError
+from core.errors import DataError, MissingInputError, ServiceError, UsageError
 from core.run import key_name, records
 from tests.kit import release_desk, runs
+from tests.kit.front_doors import run_ci
 from tests.kit.group_cells import group_cell
 from tests.kit.release_desk import ReleaseDesk
 
@@ -118,6 +119,21 @@ def test_dry_run_shows_the_decision_and_the_files(desk: ReleaseDesk) -> None:
     assert re.search(rf"{GFX94} +linux +cp312 +2 +tests +test_smoke", messages)
     assert f"v2/{GFX94}/torch-{TORCH_VERSION}-cp312-cp312-linux_x86_64.whl" in messages
     assert "4 files" in messages
+
+
+def test_a_dry_run_says_that_it_needs_the_bucket_which_it_cannot_read(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    # Nothing listens there.
+    monkeypatch.setenv("AWS_ENDPOINT_URL", "http://127.0.0.1:9")
+    monkeypatch.setenv("AWS_MAX_ATTEMPTS", "1")
+
+    exit_code = run_ci("promote", "--release-type", "nightly", "--dry-run")
+
+    assert exit_code == ServiceError.exit_code
+    message = capsys.readouterr().err
+    assert "s3://therock-nightly-python/manifests/v2-staging cannot be reached" in message
+    assert "A dry run writes nothing, and still reads the bucket" in message
 
 
 def test_dry_run_says_that_a_set_was_promoted_before(desk: ReleaseDesk) -> None:
