@@ -27,7 +27,6 @@ from tests.kit.job_plans import PULL_REQUEST, stages_of
 from tests.kit.planning import plan_event, pull_request
 from tests.kit.workflow_files import FOLDER, Workflow, calls, references, steps, workflows
 
-MAX_DISPATCH_INPUTS = 25  # GitHub's limit
 DAYS_FOR_ANOTHER_TRY = 7
 
 # The plan writes the sessions of some jobs. Two variables are split into words: this list, and a flag or
@@ -352,13 +351,6 @@ def test_inputs_that_are_read_are_declared_alike_for_calls_and_dispatches(name: 
             # A dispatch gives an input without a default as "".
             defaults.append({key: settings.get("default") or "" for key, settings in declared.items()})
     assert all(values == defaults[0] for values in defaults)
-
-
-@pytest.mark.parametrize("name", workflows())
-def test_a_dispatch_has_no_more_inputs_than_github_takes(name: str) -> None:
-    declared = workflows()[name].on.get("workflow_dispatch", {}).get("inputs", {})
-
-    assert len(declared) <= MAX_DISPATCH_INPUTS
 
 
 @pytest.mark.parametrize("name", ["ci.yml", *RELEASES])
