@@ -371,7 +371,7 @@ def _reason_not_to_test_torch(ref: TorchRef) -> str | None:
 
     # Only the sample has a local label, and only its tests take no more than a minute.
     if not ref.local_label:
-        return "upstream's tests take hours: run it by itself"
+        return "upstream's tests take hours: run them with nox -s test_torch"
     return None
 
 

@@ -65,7 +65,7 @@ def test_a_ref_takes_rocm_from_an_index_and_leaves_hours_of_tests_to_the_user() 
     assert selection.left_out == {
         "build_rocm": f"ROCm comes from the release index of {GPU_FAMILY}",
         "check_rocm": f"ROCm comes from the release index of {GPU_FAMILY}",
-        "test_torch": "upstream's tests take hours: run it by itself",
+        "test_torch": "upstream's tests take hours: run them with nox -s test_torch",
     }
 
 
