@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from ci.flow import make_plan, unresolved
+from ci.flow import make_plan, with_placeholders
 from ci.jobs import Job, Target, nightly_jobs, plan_jobs
 from ci.pipeline import STEPS, STEPS_BY_NAME, steps_of_job
 from ci.plan import data, inputs
@@ -543,7 +543,7 @@ RELEASE = (
 def jobs_of_event(*options: str) -> Sequence[Job]:
     """Return the jobs of an event's plan on Linux, as one machine runs them."""
     target = Target()
-    return plan_jobs(unresolved(make_plan(options, target)), "linux", target)
+    return plan_jobs(with_placeholders(make_plan(options, target)), "linux", target)
 
 
 def kind_of(job: Job) -> str:
