@@ -54,8 +54,7 @@ def accept_small_wheels(monkeypatch: pytest.MonkeyPatch) -> None:
 def candidate_desk(desk: ReleaseDesk, monkeypatch: pytest.MonkeyPatch) -> ReleaseDesk:
     """Stage a tested release candidate of two families."""
     accept_small_wheels(monkeypatch)
-    desk.publish(FAMILY, OTHER_FAMILY, rocm_version=CANDIDATE)
-    assert desk.stage() == 0
+    desk.stage_run(FAMILY, OTHER_FAMILY, rocm_version=CANDIDATE)
     desk.read_messages()
     return desk
 
@@ -64,8 +63,7 @@ def candidate_desk(desk: ReleaseDesk, monkeypatch: pytest.MonkeyPatch) -> Releas
 def split_desk(desk: ReleaseDesk, monkeypatch: pytest.MonkeyPatch) -> ReleaseDesk:
     """Stage a tested release candidate in the split layout."""
     accept_small_wheels(monkeypatch)
-    desk.publish(FAMILY, rocm_version=CANDIDATE, targets=TARGETS)
-    assert desk.stage() == 0
+    desk.stage_run(FAMILY, rocm_version=CANDIDATE, targets=TARGETS)
     desk.read_messages()
     return desk
 
@@ -200,8 +198,7 @@ def test_rejects_a_wheel_that_does_not_require_what_its_lock_promises(
     desk: ReleaseDesk, tmp_path: Path
 ) -> None:
     # Wheels are checked here, unlike in the tests of the verb.
-    desk.publish(FAMILY, rocm_version=CANDIDATE)
-    assert desk.stage() == 0
+    desk.stage_run(FAMILY, rocm_version=CANDIDATE)
     facts = gather_facts(desk)
     torch_expectation = promised(facts, CHANGE)[FAMILY]["torch"]
     expectations = {FAMILY: {"torch": replace(torch_expectation, requires=("triton==3.7.0",))}}
