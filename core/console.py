@@ -59,7 +59,7 @@ def _is_secret_name(name: str) -> bool:
 
 
 def _secrets() -> tuple[str, ...]:
-    # Most variables have no such name, and every line that is printed comes here: their values are left alone.
+    # Most variables have no such name: their values are left alone, as every printed line comes here.
     values = [os.environ.get(name, "") for name in os.environ if _is_secret_name(name)] + _MASKED
     # a key of several lines is read and printed line by line
     parts = {

@@ -38,7 +38,7 @@ class Snapshots:
     def make_once(
         self, content: Hashable, make: Callable[[], tuple[FileRecord, ...]]
     ) -> tuple[FileRecord, ...]:
-        """Fill the empty folder by `make`, or with what it left there before; return the files it returned."""
+        """Fill the empty folder by `make`, or with what it left there before; return its files."""
         if content in self.folders:
             link_tree(self.folders[content], self.desk_folder)
         else:
@@ -161,6 +161,24 @@ class ReleaseDesk:
 
         assert self.snapshots.is_desk_empty()
         return self.snapshots.make_once(("promoted", self.run.run_id, families), stage_and_promote)
+
+    def release_run(
+        self,
+        *families: str,
+        rocm_version: str,
+        targets: Sequence[str] = (),
+        options: tuple[str, ...],
+    ) -> tuple[FileRecord, ...]:
+        """Publish a candidate on an empty desk, stage it and make a release of it; return its files."""
+
+        def stage_and_release() -> tuple[FileRecord, ...]:
+            files = self.stage_run(*families, rocm_version=rocm_version, targets=targets)
+            assert self.release(*options) == 0
+            return files
+
+        assert self.snapshots.is_desk_empty()
+        content = ("released", self.run.run_id, families, rocm_version, tuple(targets), options)
+        return self.snapshots.make_once(content, stage_and_release)
 
     def stage(self, *options: str) -> int:
         """Put the run's wheels up for testing; return the exit code."""
