@@ -365,3 +365,17 @@ def test_promotes_releases_that_are_built_and_uploaded(
 
     assert decision.value is promotes
     assert reason in decision.reason
+
+
+# Forks
+
+
+@pytest.mark.parametrize("head", ["somebody/TheRock", None], ids=["fork", "deleted fork"])
+def test_a_fork_gets_no_role_of_a_store_that_the_repository_configured(head: str | None) -> None:
+    own_store = {"store": "s3://my-wheels", "role": "writer", "region": "here"}
+    asked = question("pull_request", pull_request(head=head), data=changed_data(upload=own_store))
+
+    decision, place = decisions.upload(asked, Decision(value=False, reason="a fork"))
+
+    assert decision.value is False
+    assert (place.store, place.role) == ("", "")
