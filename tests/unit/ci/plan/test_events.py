@@ -203,7 +203,13 @@ def _failing_git(monkeypatch: pytest.MonkeyPatch) -> None:
     answer_processes(monkeypatch, lambda _: Answer(status=128, stderr=GIT_FAILURE))
 
 
-@pytest.mark.parametrize(("event", "labels"), [(replace(PULL_REQUEST, labels=("x",)), ("x",)), (PUSH, ())])
+@pytest.mark.parametrize(
+    ("event", "labels"),
+    [
+        (replace(PULL_REQUEST, labels=("x",)), ("x",)),
+        (PUSH, ()),
+    ],
+)
 def test_does_not_query_labels_that_the_event_names_or_cannot_have(
     event: events.Event, labels: tuple[str, ...]
 ) -> None:
@@ -221,7 +227,11 @@ def test_queries_labels_that_the_payload_lacks() -> None:
 
 
 @pytest.mark.parametrize(
-    ("hub", "reason"), [(None, "without a token"), (github(LIMIT), "limits our requests")]
+    ("hub", "reason"),
+    [
+        (None, "without a token"),
+        (github(LIMIT), "limits our requests"),
+    ],
 )
 def test_counts_no_label_where_github_does_not_answer(hub: Any, reason: str) -> None:
     labels, note = events.event_labels(WITHOUT_LABELS, hub)
@@ -262,7 +272,12 @@ def test_counts_every_file_where_neither_git_nor_github_answers(tmp_path: Path) 
 
 @pytest.mark.usefixtures("_failing_git")
 @pytest.mark.parametrize(
-    ("event", "reason"), [(PUSH, GIT_FAILURE), (replace(PUSH, base=None), "no commit"), (PULL_REQUEST, "git")]
+    ("event", "reason"),
+    [
+        (PUSH, GIT_FAILURE),
+        (replace(PUSH, base=None), "no commit"),
+        (PULL_REQUEST, "git"),
+    ],
 )
 def test_counts_every_file_where_nobody_can_be_asked(
     tmp_path: Path, event: events.Event, reason: str
