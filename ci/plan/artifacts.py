@@ -162,7 +162,7 @@ def _preference(artifact: Artifact) -> tuple[bool, int]:
     return artifact.key is None, archives.SUFFIXES.index(artifact.name.suffix)
 
 
-def choose(
+def choose_artifacts(
     artifacts: Sequence[Artifact],
     family: Family,
     *,
@@ -190,7 +190,7 @@ def choose(
 # --- Digests ---------------------------------------------------------------------------------
 
 
-def plan(
+def plan_fetch(
     store: Store,
     artifacts: Collection[Artifact],
     family: Family | None = None,
@@ -214,9 +214,9 @@ def plan(
     )
 
 
-def digests(store: Store, artifacts: Collection[Artifact]) -> Mapping[str, str]:
+def read_digests(store: Store, artifacts: Collection[Artifact]) -> Mapping[str, str]:
     """Return the SHA-256 of artifacts, by the archive's name."""
-    fetch_plan = plan(store, artifacts)
+    fetch_plan = plan_fetch(store, artifacts)
     problems = fetch_plan.problems
     if problems:
         raise ArtifactError(f"{len(problems)} artifacts are incomplete: {' '.join(problems.values())}")
@@ -276,9 +276,9 @@ def fetch(
         if problems:
             count = len(fetch_plan.artifacts) + len(fetch_plan.problems)
             lines = [f"  {name}: {problem}" for name, problem in sorted(problems.items())]
-            message = f"{len(problems)} of {count} artifacts could not be fetched:"
+            listing = "\n".join(lines)
             raise ArtifactError(
-                "\n".join([message, *lines]),
+                f"{len(problems)} of {count} artifacts could not be fetched:\n{listing}",
                 hint="Run the same command again: what is there already is not fetched again.",
             )
         (folder / INCOMPLETE).unlink()

@@ -42,14 +42,14 @@ class Question:
     notes: tuple[str, ...] = ()
 
     @property
-    def merged(self) -> bool:
+    def is_merge(self) -> bool:
         """Whether the event is a push to a long-lived branch."""
         if self.event.name != "push" or self.event.branch is None:
             return False
         return matches(self.event.branch, self.data.triggers.long_lived_branches)
 
     @property
-    def dispatched(self) -> bool:
+    def is_dispatch(self) -> bool:
         """Whether the event is a dispatch, which names what is built."""
         return self.event.name in DISPATCHES
 
@@ -61,7 +61,7 @@ class Question:
     @property
     def tier(self) -> tuple[Tier | None, str]:
         """Which families are built without being named, and why."""
-        if self.dispatched:
+        if self.is_dispatch:
             return None, "the dispatch names its families"
         if self.labels.all_families:
             return "nightly", f"label {ALL_FAMILIES}"
@@ -69,16 +69,16 @@ class Question:
             return "nightly", f"release type {self.type}"
         if self.event.name == "schedule":
             return "nightly", "the nightly schedule"
-        if self.merged:
+        if self.is_merge:
             return "postsubmit", f"a push to {self.event.branch}"
         reason = "a push" if self.event.name == "push" else "every pull request"
         return "presubmit", reason
 
     @property
-    def does_after_merge(self) -> bool:
-        """Whether tests run where no machine has the GPU, too: always but before a merge."""
+    def tests_without_gpu(self) -> bool:
+        """Whether ROCm is tested where no machine has the GPU, too: always but before a merge."""
         if self.event.name == "push":
-            return self.merged
+            return self.is_merge
         return self.event.name != "pull_request"
 
 
@@ -87,7 +87,7 @@ def matches(name: str, patterns: Sequence[str]) -> bool:
     return any(path_pattern(pattern).fullmatch(name) for pattern in patterns)
 
 
-def relevance(changes: Changes, rules: Paths) -> Decision:
+def decide_by_files(changes: Changes, rules: Paths) -> Decision:
     """Decide by the changed files whether anything is built."""
     if changes.files is None:
         return Decision(value=True, reason=changes.note or "changed files are not considered")
@@ -120,7 +120,7 @@ def _shorten(path: str) -> str:
     return f"{text[:half]}…{text[-half:]}"
 
 
-def trusted(question: Question) -> Decision:
+def decide_trust(question: Question) -> Decision:
     """Decide whether the run may write anywhere: not where its commits are a fork's."""
     event = question.event
     if event.fork is None:
@@ -133,7 +133,7 @@ def trusted(question: Question) -> Decision:
     )
 
 
-def enabled(question: Question) -> Decision:
+def decide_builds(question: Question) -> Decision:
     """Decide whether anything is built."""
     event = question.event
     if question.labels.skip:
@@ -143,14 +143,14 @@ def enabled(question: Question) -> Decision:
     if event.name not in {"pull_request", "push"}:
         return Decision(value=True, reason=f"{event.name} builds whatever has changed")
 
-    decision = relevance(question.changes, question.data.triggers.paths)
+    decision = decide_by_files(question.changes, question.data.triggers.paths)
     requesting_label = question.labels.request
     if decision.value or requesting_label is None:
         return decision
     return Decision(value=True, reason=f"label {requesting_label}, although {decision.reason}")
 
 
-def pytorch(question: Question) -> Decision:
+def decide_pytorch(question: Question) -> Decision:
     """Decide whether PyTorch is built: after a merge and at night always, on a pull request by label."""
     requested = question.inputs.build_pytorch
     if requested is not None:
@@ -165,7 +165,7 @@ def pytorch(question: Question) -> Decision:
         case "pull_request":
             value = False
             reason = f"no label {BUILD_PYTORCH}"
-        case "push" if question.merged:
+        case "push" if question.is_merge:
             reason = f"pushes to {event.branch} always build PyTorch"
         case "push":
             value = False
@@ -177,7 +177,7 @@ def pytorch(question: Question) -> Decision:
     return Decision(value=value, reason=reason)
 
 
-def test_type(question: Question) -> tuple[TestType, str]:
+def choose_test_type(question: Question) -> tuple[TestType, str]:
     """Return the test type, and why: the one that is requested, else the one that the event has."""
     requested_type = question.inputs.test_type
     if requested_type is not None:
@@ -209,16 +209,16 @@ def _test_type_of_event(question: Question) -> tuple[TestType, str]:
     return "quick", "nothing requests more"
 
 
-def test_labels(question: Question) -> dict[Platform, tuple[str, ...]]:
+def requested_tests(question: Question) -> dict[Platform, tuple[str, ...]]:
     """Return the tests that are requested, by platform, as labels."""
     labels: dict[Platform, tuple[str, ...]] = {}
     for platform in PLATFORMS:
-        names = dict.fromkeys(_requested_tests(question, platform))
+        names = dict.fromkeys(_requested_test_names(question, platform))
         labels[platform] = tuple(f"test:{name}" for name in names)
     return labels
 
 
-def _requested_tests(question: Question, platform: Platform) -> Iterator[str]:
+def _requested_test_names(question: Question, platform: Platform) -> Iterator[str]:
     """Yield the names of tests that labels and inputs request."""
     yield from question.labels.tests
 
@@ -230,7 +230,7 @@ def _requested_tests(question: Question, platform: Platform) -> Iterator[str]:
         yield name
 
 
-def upload(question: Question, trust: Decision) -> tuple[Decision, Upload]:
+def decide_upload(question: Question, trust: Decision) -> tuple[Decision, Upload]:
     """Decide whether and where the run's outputs go."""
     event = question.event
     if not trust.value:
@@ -260,7 +260,7 @@ def upload(question: Question, trust: Decision) -> tuple[Decision, Upload]:
     return Decision(value=True, reason=f"runs of {event.repository} have a bucket"), place
 
 
-def promote(
+def decide_promotion(
     question: Question,
     uploads: Decision,
     builds: Decision,

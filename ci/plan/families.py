@@ -72,44 +72,46 @@ def choose_families(question: Question) -> tuple[Sequence[FamilyOnPlatform], Seq
         if requested_names is not None:
             families += _requested_families(question, platform, requested_names)
         else:
-            for family in _families_of_event(question, platform):
-                if isinstance(family, LeftOut):
-                    left_out.append(family)
-                else:
-                    families.append(family)
+            families += _families_of_event(question, platform)
+            left_out += _families_left_out(question, platform)
     return families, left_out
 
 
-def _families_of_event(
-    question: Question,
-    platform: Platform,
-) -> Iterator[FamilyOnPlatform | LeftOut]:
-    """Yield the families that a label names or the event's tier reaches, and what is left out."""
+def _families_of_event(question: Question, platform: Platform) -> Iterator[FamilyOnPlatform]:
+    """Yield the families that a label names, and those that the event's tier reaches."""
     tier, tier_reason = question.tier
-    for name, platforms in question.data.families_of(question.type).families.items():
+    for name, tiers in question.data.families_of(question.type).on(platform).items():
         label = question.labels.families.get(name)
-        tiers = platforms.get(platform)
-        words = f"{name} on {platform}"
-        if tiers is None:
-            if label is not None:
-                yield LeftOut(what=words, reason="not built there")
-        elif label is not None:
-            yield FamilyOnPlatform(
-                name=name,
-                platform=platform,
-                tiers=tiers,
-                reason=f"label {label}",
-                is_requested=True,
-            )
+        if label is not None:
+            reason = f"label {label}"
         elif reaches(tier, tiers.tier):
-            yield FamilyOnPlatform(
-                name=name,
-                platform=platform,
-                tiers=tiers,
-                reason=tier_reason,
+            reason = tier_reason
+        else:
+            continue
+
+        yield FamilyOnPlatform(
+            name=name,
+            platform=platform,
+            tiers=tiers,
+            reason=reason,
+            is_requested=label is not None,
+        )
+
+
+def _families_left_out(question: Question, platform: Platform) -> Iterator[LeftOut]:
+    """Yield the families that a label names in vain, and those that a later tier builds."""
+    tier, _tier_reason = question.tier
+    for name, platforms in question.data.families_of(question.type).families.items():
+        is_requested = name in question.labels.families
+        tiers = platforms.get(platform)
+        if tiers is None:
+            if is_requested:
+                yield LeftOut(what=f"{name} on {platform}", reason="not built there")
+        elif not is_requested and not reaches(tier, tiers.tier) and tiers.tier != "request":
+            yield LeftOut(
+                what=f"{name} on {platform}",
+                reason=f"built from {tiers.tier} on, or by label",
             )
-        elif tiers.tier != "request":
-            yield LeftOut(what=words, reason=f"built from {tiers.tier} on, or by label")
 
 
 def _requested_families(
@@ -340,7 +342,7 @@ def choose_rocm_machine(
     machine = choose_machine(question, family, "test_rocm")
     if isinstance(machine, Machine):
         return machine
-    if question.labels.kernel is not None or not question.does_after_merge:
+    if question.labels.kernel is not None or not question.tests_without_gpu:
         return machine
 
     without_gpu = _machines(question, family.platform).without_gpu

@@ -241,9 +241,12 @@ class Search:
 
         if not problems:
             problems.append("  nothing: use_prebuilt_artifacts leaves no way")
-        groups_in_words = dict.fromkeys(f"{group.gpu_family} on {group.platform}" for group in groups)
-        message = f"There is no ROCm for {', '.join(groups_in_words)} (variant {build_variant}). Looked for:"
-        raise MissingInputError("\n".join([message, *problems]), hint=_HINT)
+        families = dict.fromkeys(f"{group.gpu_family} on {group.platform}" for group in groups)
+        listing = "\n".join(problems)
+        raise MissingInputError(
+            f"There is no ROCm for {', '.join(families)} (variant {build_variant}). Looked for:\n{listing}",
+            hint=_HINT,
+        )
 
     def _ways(self) -> Sequence[Way]:
         """Return what is tried, first to last."""
@@ -308,14 +311,16 @@ class Search:
         for platform in dict.fromkeys(group.platform for group in groups):
             place = self._place(run_id, repository, store, platform, fork=fork)
             artifacts_by_group = {
-                group: artifacts.choose(place.artifacts, family(group.gpu_family), where=place.where)
+                group: artifacts.choose_artifacts(
+                    place.artifacts, family(group.gpu_family), where=place.where
+                )
                 for group in groups
                 if group.platform == platform
             }
             required_artifacts = set[artifacts.Artifact]()
             for group_artifacts in artifacts_by_group.values():
                 required_artifacts.update(group_artifacts)
-            digests = artifacts.digests(place.store, required_artifacts)
+            digests = artifacts.read_digests(place.store, required_artifacts)
 
             for group, group_artifacts in artifacts_by_group.items():
                 names = [artifact.name.filename for artifact in group_artifacts]

@@ -44,13 +44,13 @@ _BUILT_AGAINST_TORCH = frozenset({"audio", "vision", "apex"})
 
 def plan(question: Question) -> Plan:
     """Return what a run does."""
-    trust = decisions.trusted(question)
-    uploads, store = decisions.upload(question, trust)
-    pytorch = decisions.pytorch(question)
-    test_type, test_type_reason = decisions.test_type(question)
+    trust = decisions.decide_trust(question)
+    uploads, store = decisions.decide_upload(question, trust)
+    pytorch = decisions.decide_pytorch(question)
+    test_type, test_type_reason = decisions.choose_test_type(question)
 
     chosen_families, families_left_out = families.choose_families(question)
-    if question.dispatched and not chosen_families:
+    if question.is_dispatch and not chosen_families:
         raise UsageError(
             "The dispatch names no GPU family, so nothing would be built.",
             hint="Give linux_amdgpu_families or windows_amdgpu_families: names, or all.",
@@ -62,7 +62,7 @@ def plan(question: Question) -> Plan:
         pytorch=pytorch,
         upload=uploads,
         test_type=test_type,
-        test_labels=decisions.test_labels(question),
+        test_labels=decisions.requested_tests(question),
         left_out=[*families_left_out, *builds_left_out],
     )
     for build in builds:
@@ -85,10 +85,10 @@ def plan(question: Question) -> Plan:
     whole_plan = Plan(
         event=_plan_event(question),
         trusted=trust,
-        enable_build_jobs=decisions.enabled(question),
+        enable_build_jobs=decisions.decide_builds(question),
         build_pytorch=pytorch,
         upload=uploads,
-        promote=decisions.promote(question, uploads, pytorch),
+        promote=decisions.decide_promotion(question, uploads, pytorch),
         release_type=question.type,
         test_type=test_type,
         test_type_reason=test_type_reason,
@@ -131,7 +131,7 @@ def _refuse_missing_pytorch(
         or inputs.pytorch_python_versions
         or inputs.pytorch_components
     )
-    if not question.dispatched or not names_pytorch:
+    if not question.is_dispatch or not names_pytorch:
         return
 
     message = "The dispatch requests PyTorch, and nothing of it can be built."
@@ -542,7 +542,7 @@ class _Jobs:
         # Where the event names a kernel, a machine with that kernel has the family.
         if build.family.is_requested or self.question.labels.kernel is not None:
             return True
-        if self.question.dispatched:
+        if self.question.is_dispatch:
             return reaches("nightly", build.family.tiers.tests)
         tier, _reason = self.question.tier
         return reaches(tier, build.family.tiers.tests)

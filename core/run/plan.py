@@ -303,7 +303,7 @@ def matrices(plan: Plan) -> Mapping[str, object]:
                     hint="Dispatch fewer GPU families, Pythons or torch refs at a time.",
                 )
             written[f"{platform}_{stage}_matrix"] = [plan.row(job) for job in jobs]
-        written[f"{platform}_cells"] = grouped(plan, platform)
+        written[f"{platform}_cells"] = group_rows(plan, platform)
         written[f"{platform}_promote_matrix"] = promotions(plan, platform)
     return written
 
@@ -330,7 +330,7 @@ def job_outputs(plan: Plan, values: Mapping[str, object]) -> Mapping[str, str]:
     return outputs
 
 
-def grouped(plan: Plan, platform: Platform) -> Mapping[str, Mapping[str, Sequence[Mapping[str, Any]]]]:
+def group_rows(plan: Plan, platform: Platform) -> Mapping[str, Mapping[str, Sequence[Mapping[str, Any]]]]:
     """Return the jobs of each artifact group: group -> stage -> rows; every group has every stage."""
     rows_by_group: dict[str, dict[str, list[Mapping[str, Any]]]] = {}
     for job in plan.cells:

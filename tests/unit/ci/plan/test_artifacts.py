@@ -91,8 +91,8 @@ def _no_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def plan_fetch(store: WatchedStore, family_name: str = FAMILY) -> artifacts.FetchPlan:
     run_artifacts = artifacts.list_artifacts(store, PREFIX)
-    family_artifacts = artifacts.choose(run_artifacts, family(family_name), where="the run")
-    return artifacts.plan(store, family_artifacts, family(family_name))
+    family_artifacts = artifacts.choose_artifacts(run_artifacts, family(family_name), where="the run")
+    return artifacts.plan_fetch(store, family_artifacts, family(family_name))
 
 
 def stems(run_artifacts: Sequence[artifacts.Artifact]) -> list[str]:
@@ -179,7 +179,7 @@ def test_refuses_a_run_without_artifacts_of_the_family(store: WatchedStore) -> N
 
 def test_refuses_a_run_without_any_artifacts() -> None:
     with pytest.raises(MissingInputError, match=FAMILY):
-        artifacts.choose((), family(FAMILY), where="the run")
+        artifacts.choose_artifacts((), family(FAMILY), where="the run")
 
 
 def test_does_not_warn_of_targets_that_artifacts_of_the_family_cover(

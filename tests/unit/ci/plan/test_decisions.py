@@ -68,7 +68,7 @@ def test_no_pattern_is_an_error(name: str, patterns: list[str]) -> None:
     ],
 )
 def test_builds_for_a_file_that_builds_use(path: str) -> None:
-    decision = decisions.relevance(Changes(files=["docs/x.md", path]), PATH_RULES)
+    decision = decisions.decide_by_files(Changes(files=["docs/x.md", path]), PATH_RULES)
 
     assert decision.value
     assert path[:30] in decision.reason
@@ -88,20 +88,20 @@ def test_builds_for_a_file_that_builds_use(path: str) -> None:
     ],
 )
 def test_does_not_build_for_files_that_no_build_uses(path: str) -> None:
-    decision = decisions.relevance(Changes(files=["docs/x.md", path]), PATH_RULES)
+    decision = decisions.decide_by_files(Changes(files=["docs/x.md", path]), PATH_RULES)
 
     assert not decision.value
     assert "2 files" in decision.reason
 
 
 def test_the_reason_shows_a_path_in_full_up_to_60_characters() -> None:
-    decision = decisions.relevance(Changes(files=["z" * 60]), PATH_RULES)
+    decision = decisions.decide_by_files(Changes(files=["z" * 60]), PATH_RULES)
 
     assert decision.reason == f"{'z' * 60} has changed"
 
 
 def test_the_reason_shows_a_long_or_hostile_path_on_one_line() -> None:
-    decision = decisions.relevance(Changes(files=["a\n\x1b" + "y" * 300]), PATH_RULES)
+    decision = decisions.decide_by_files(Changes(files=["a\n\x1b" + "y" * 300]), PATH_RULES)
 
     assert decision.reason == f"a??{'y' * 27}…{'y' * 30} has changed"
 
@@ -127,7 +127,7 @@ DOCS = ("docs/x.md",)
     ],
 )
 def test_builds_what_changed_or_is_requested(question_of_event: Question, reason: str) -> None:
-    decision = decisions.enabled(question_of_event)
+    decision = decisions.decide_builds(question_of_event)
 
     assert decision.value
     assert reason in decision.reason
@@ -143,7 +143,7 @@ def test_builds_what_changed_or_is_requested(question_of_event: Question, reason
     ],
 )
 def test_builds_nothing_where_nothing_is_to_be_built(question_of_event: Question, reason: str) -> None:
-    decision = decisions.enabled(question_of_event)
+    decision = decisions.decide_builds(question_of_event)
 
     assert not decision.value
     assert reason in decision.reason
@@ -164,7 +164,7 @@ def test_builds_nothing_where_nothing_is_to_be_built(question_of_event: Question
 def test_builds_pytorch_on_long_lived_branches_schedules_dispatches_and_by_label(
     question_of_event: Question, reason: str
 ) -> None:
-    decision = decisions.pytorch(question_of_event)
+    decision = decisions.decide_pytorch(question_of_event)
 
     assert decision.value
     assert reason in decision.reason
@@ -180,7 +180,7 @@ def test_builds_pytorch_on_long_lived_branches_schedules_dispatches_and_by_label
     ],
 )
 def test_builds_no_pytorch_elsewhere(question_of_event: Question, reason: str) -> None:
-    decision = decisions.pytorch(question_of_event)
+    decision = decisions.decide_pytorch(question_of_event)
 
     assert not decision.value
     assert reason in decision.reason
@@ -198,7 +198,7 @@ def test_builds_no_pytorch_elsewhere(question_of_event: Question, reason: str) -
     ],
 )
 def test_trusts_commits_of_the_repository(head: str) -> None:
-    decision = decisions.trusted(question("pull_request", pull_request(head=head)))
+    decision = decisions.decide_trust(question("pull_request", pull_request(head=head)))
 
     assert decision.value
     assert REPOSITORY in decision.reason
@@ -206,7 +206,7 @@ def test_trusts_commits_of_the_repository(head: str) -> None:
 
 @pytest.mark.parametrize(("head", "mention"), [("a/b", "fork a/b"), (None, "deleted fork")])
 def test_gives_a_fork_no_credentials(head: str | None, mention: str) -> None:
-    decision = decisions.trusted(question("pull_request", pull_request(head=head)))
+    decision = decisions.decide_trust(question("pull_request", pull_request(head=head)))
 
     assert not decision.value
     assert mention in decision.reason
@@ -240,7 +240,7 @@ def test_an_event_has_a_tier_of_families(question_of_event: Question, tier: str 
     [(PULL_REQUEST, False), (PUSH_TO_TOPIC, False), (PUSH, True), (SCHEDULE, True)],
 )
 def test_tests_without_a_gpu_after_a_merge_alone(question_of_event: Question, *, expected: bool) -> None:
-    assert question_of_event.does_after_merge is expected
+    assert question_of_event.tests_without_gpu is expected
 
 
 @pytest.mark.parametrize(
@@ -265,7 +265,7 @@ def test_tests_without_a_gpu_after_a_merge_alone(question_of_event: Question, *,
     ],
 )
 def test_an_event_has_a_type_of_tests(question_of_event: Question, test_type: str, reason: str) -> None:
-    event_type, event_reason = decisions.test_type(question_of_event)
+    event_type, event_reason = decisions.choose_test_type(question_of_event)
 
     assert event_type == test_type
     assert reason in event_reason
@@ -275,7 +275,7 @@ def test_labels_and_inputs_request_tests_of_a_platform() -> None:
     requested = {"linux_test_labels": "smoke test:rocm", "windows_test_labels": "test:rocm"}
     question_of_event = question("pull_request", pull_request("test:smoke"), inputs_of_call=requested)
 
-    labels = decisions.test_labels(question_of_event)
+    labels = decisions.requested_tests(question_of_event)
 
     assert labels["linux"] == ("test:smoke", "test:rocm")
     assert labels["windows"] == ("test:smoke", "test:rocm")
@@ -285,7 +285,7 @@ def test_refuses_an_unknown_test_with_the_closest_one() -> None:
     question_of_event = question("workflow_call", inputs_of_call={"windows_test_labels": "rock"})
 
     with pytest.raises(UsageError, match="'rock'") as caught:
-        decisions.test_labels(question_of_event)
+        decisions.requested_tests(question_of_event)
 
     assert "'rocm'" in str(caught.value)
 
@@ -303,7 +303,7 @@ def test_refuses_an_unknown_test_with_the_closest_one() -> None:
 def test_uploads_to_the_bucket_of_the_repository(repository: str, store: str, role: str) -> None:
     question_of_event = question("push", push(), repository=repository)
 
-    decision, place = decisions.upload(question_of_event, decisions.trusted(question_of_event))
+    decision, place = decisions.decide_upload(question_of_event, decisions.decide_trust(question_of_event))
 
     assert decision.value
     assert repository in decision.reason
@@ -317,7 +317,7 @@ def test_uploads_to_the_store_of_a_users_own_configuration() -> None:
     own_store = {"store": "out", "role": "writer", "region": "here"}
     question_of_event = question("push", push(), data=changed_data(upload=own_store))
 
-    decision, place = decisions.upload(question_of_event, decisions.trusted(question_of_event))
+    decision, place = decisions.decide_upload(question_of_event, decisions.decide_trust(question_of_event))
 
     assert decision.value
     assert place.store == "out"
@@ -335,7 +335,7 @@ def test_uploads_to_the_store_of_a_users_own_configuration() -> None:
 def test_uploads_nothing_of_a_fork_or_a_repository_without_a_bucket(
     question_of_event: Question, reason: str
 ) -> None:
-    decision, place = decisions.upload(question_of_event, decisions.trusted(question_of_event))
+    decision, place = decisions.decide_upload(question_of_event, decisions.decide_trust(question_of_event))
 
     assert not decision.value
     assert reason in decision.reason
@@ -347,7 +347,7 @@ def test_a_forks_run_may_be_of_type_ci_alone() -> None:
     untrusted = Decision(value=False, reason="a fork")
 
     with pytest.raises(UsageError, match="'dev'"):
-        decisions.upload(question("push", push(), release_type="dev"), untrusted)
+        decisions.decide_upload(question("push", push(), release_type="dev"), untrusted)
 
 
 @pytest.mark.parametrize(
@@ -365,7 +365,7 @@ def test_promotes_releases_that_are_built_and_uploaded(
     upload = Decision(value=uploads, reason="no upload")
     pytorch = Decision(value=builds, reason="no build")
 
-    decision = decisions.promote(question("schedule", release_type=release_type), upload, pytorch)
+    decision = decisions.decide_promotion(question("schedule", release_type=release_type), upload, pytorch)
 
     assert decision.value is promotes
     assert reason in decision.reason

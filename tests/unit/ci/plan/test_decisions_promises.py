@@ -12,7 +12,7 @@ def test_a_fork_gets_no_role_of_a_store_that_the_repository_configured(head: str
     own_store = {"store": "s3://my-wheels", "role": "writer", "region": "here"}
     question_of_fork = question("pull_request", pull_request(head=head), data=changed_data(upload=own_store))
 
-    decision, place = decisions.upload(question_of_fork, Decision(value=False, reason="a fork"))
+    decision, place = decisions.decide_upload(question_of_fork, Decision(value=False, reason="a fork"))
 
     assert decision.value is False
     assert place.store is None
