@@ -49,7 +49,7 @@ class Build:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Machine:
+class ChosenMachine:
     """The machines that a job runs on."""
 
     label: str
@@ -208,7 +208,7 @@ def _variant(
         build_variant=name,
         artifact_group=group_name(family.name, name),
         build_runner=_build_machine(question, family.platform, question.data.families.variants[name]),
-        test_runner=machine.label if isinstance(machine, Machine) else None,
+        test_runner=machine.label if isinstance(machine, ChosenMachine) else None,
         expect_failure=rocm_failure is not None or question.inputs.expect_failure,
         bypass_tests_for_releases=runner.bypass_tests_for_releases,
         reason=reason,
@@ -301,12 +301,12 @@ def choose_machine(
     job: str,
     *,
     several_gpus: bool = False,
-) -> Machine | NoMachine:
+) -> ChosenMachine | NoMachine:
     """Return which machines with a family's GPU, or with several of them, test a job."""
     requested_label = question.inputs.test_runner(family.platform)
     if requested_label is not None:
         _refuse_unserved(question, requested_label, f"{family.platform}_test_runner")
-        return Machine(label=requested_label, note="the input")
+        return ChosenMachine(label=requested_label, note="the input")
 
     runner = question.data.runners.of(family.name, family.platform)
     kernel = question.labels.kernel
@@ -331,16 +331,16 @@ def choose_machine(
     # The same run chooses the same machines at every attempt.
     digest = files.sha256_text(f"{question.run_id} {job} {family.platform} {family.name}")
     number = int(digest[:8], 16) % len(usable_labels)
-    return Machine(label=usable_labels[number])
+    return ChosenMachine(label=usable_labels[number])
 
 
 def choose_rocm_machine(
     question: Question,
     family: FamilyOnPlatform,
-) -> Machine | NoMachine:
+) -> ChosenMachine | NoMachine:
     """Return which machines test ROCm's packages: after a merge some without a GPU if need be."""
     machine = choose_machine(question, family, "test_rocm")
-    if isinstance(machine, Machine):
+    if isinstance(machine, ChosenMachine):
         return machine
     if question.labels.kernel is not None or not question.tests_without_gpu:
         return machine
@@ -348,7 +348,7 @@ def choose_rocm_machine(
     without_gpu = _machines(question, family.platform).without_gpu
     if without_gpu is None or _obstacle(question, without_gpu) is not None:
         return machine
-    return Machine(label=without_gpu, note=f"{machine.reason}, so without a GPU")
+    return ChosenMachine(label=without_gpu, note=f"{machine.reason}, so without a GPU")
 
 
 def _obstacle(question: Question, label: str) -> str | None:

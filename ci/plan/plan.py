@@ -14,7 +14,7 @@ from ci.plan.families import NoMachine
 from core.cell import Cell
 from core.data import in_force
 from core.errors import DataError, UsageError, nearest
-from core.run import PLAIN, Platform
+from core.run import Platform
 from core.run.plan import (
     FETCH,
     Decision,
@@ -258,7 +258,7 @@ class _Jobs:
                 "build_rocm",
                 sessions=self._rocm_sessions,
                 runner=build.variant.build_runner,
-                cell=_cell(build, torch_ref=self.ref_with_rocm),
+                cell=Cell(gpu_family=build.family.name, torch_ref=self.ref_with_rocm),
             )
             self.planned.append(job)
 
@@ -316,11 +316,7 @@ class _Jobs:
         combination: Combination,
     ) -> PlannedJob | None:
         """Return the job that builds PyTorch for a combination; None, and leave it out, where it cannot."""
-        cell = _cell(
-            build,
-            python=combination.cell.python,
-            torch_ref=combination.ref.name,
-        )
+        cell = combination.cell
         components = self._components(combination.ref, build.variant.platform)
         obstacle = combination.obstacle
         if obstacle is None and not components:
@@ -403,7 +399,11 @@ class _Jobs:
             "test_rocm",
             sessions=sessions,
             runner=machine.label,
-            cell=_cell(build, python=self._pythons[0], torch_ref=self.ref_with_rocm),
+            cell=Cell(
+                gpu_family=build.family.name,
+                torch_ref=self.ref_with_rocm,
+                python=self._pythons[0],
+            ),
         )
         if machine.note is not None:
             job = job.model_copy(update={"reason": f"{job.reason}; {machine.note}"})
@@ -573,7 +573,7 @@ class _Jobs:
         runner: str,
         cell: Cell,
     ) -> PlannedJob:
-        """Return the job of a cell; it is expected to fail where a row of the data says so."""
+        """Return the job of a cell of a build; it is expected to fail where a row of the data says so."""
         variant = build.variant
         reason = variant.reason
         if not stage.endswith("rocm"):
@@ -607,23 +607,6 @@ class _Jobs:
 
     def _leave_out(self, job_in_words: str, reason: str) -> None:
         self.left_out.append(LeftOut(what=job_in_words, reason=reason))
-
-
-def _cell(
-    build: Build,
-    *,
-    python: str | None = None,
-    torch_ref: str | None = None,
-) -> Cell:
-    """Return a cell of a family in a build variant."""
-    build_variant = build.variant.build_variant
-    return Cell(
-        platform=build.variant.platform,
-        gpu_family=build.variant.gpu_family,
-        build_variant=None if build_variant == PLAIN else build_variant,
-        python=python,
-        torch_ref=torch_ref,
-    )
 
 
 def _job_name(artifact_group: str, cell: Cell) -> str:

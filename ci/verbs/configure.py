@@ -95,7 +95,6 @@ def _add_event_options(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument_group(title).add_argument
     add(
         "--event",
-        default="",
         metavar="NAME",
         help=f"one of: {', '.join(events.EVENTS)}",
     )
@@ -125,7 +124,6 @@ def _add_event_options(parser: argparse.ArgumentParser) -> None:
 
     add(
         "--base",
-        default="",
         metavar="REF",
         help="the commit that changes are counted from",
     )
@@ -137,7 +135,6 @@ def _add_event_options(parser: argparse.ArgumentParser) -> None:
     )
     add(
         "--repository",
-        default="",
         metavar="OWNER/NAME",
         help="whose run it is",
     )
