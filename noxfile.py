@@ -17,7 +17,8 @@ import nox
 
 nox.needs_version = ">=2026.4"
 nox.options.default_venv_backend = "uv|virtualenv"
-# Front doors know from a digest what an environment holds, and fill it again where that has changed.
+# Each stage is a call of `python -m PACKAGE VERB`, a front door, and refills an environment
+# whose digest has changed.
 nox.options.reuse_venv = "yes"
 # A cell that is skipped because an interpreter is missing would look like one that passed.
 nox.options.download_python = "never"
@@ -27,8 +28,8 @@ nox.options.stop_on_first_error = True
 
 ROOT = Path(__file__).parent
 
-# MATRIX is ci, release, or a plan that `nox -s configure -- --output FILE` wrote. With it, the sessions that
-# build and test PyTorch are cells: one for each Python, torch ref and GPU family.
+# MATRIX is ci, release, rehearsal, or a plan that `nox -s configure -- --output FILE` wrote. With it, the
+# sessions that build and test PyTorch are cells: one for each Python, torch ref and GPU family.
 MATRIX = os.environ.get("MATRIX")
 
 # A build stops its compilers and records that it was interrupted, which takes longer than nox's 0.3 s.
@@ -131,11 +132,13 @@ def front_door(session: nox.Session, package: str, *words: str, cell: dict[str, 
 
 def cell_front_door(session: nox.Session, verb: str, *words: str, cell: dict[str, str]) -> None:
     """Run a verb of `pytorch_build` on a cell of the matrix, or on what the options name."""
-    if MATRIX and not cell:
+    if MATRIX and not cell and "--help" not in session.posargs:
         session.error(f"MATRIX={MATRIX} has no cell of {session.name}")
-    if "python" in cell:
-        # nox leaves a cell's Python to the function only where -P has chosen another interpreter.
-        session.error(f"The cell is built for Python {cell['python']}: choose cells with -p, not -P")
+
+    # nox gives a cell's Python to the function only where -P has named an interpreter.
+    python = cell.pop("python", session.python)
+    if python != session.python:
+        session.error(f"The cell is built for Python {python}: choose cells with -p, not -P")
     front_door(session, "pytorch_build", verb, *words, cell=cell)
 
 
@@ -425,7 +428,7 @@ def bench(session: nox.Session) -> None:
 
 @nox.session
 def mutants(session: nox.Session) -> None:
-    """Count the changes of deciding modules that their unit tests miss: -- [MODULE ...]."""
+    """Mutation tests: list the mutants that unit tests do not kill: -- [MODULE ...]."""
     run_tool(session, "mutants", "python", "-m", "docs.mutants")
 
 

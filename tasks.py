@@ -13,8 +13,8 @@ from invoke.exceptions import Exit
 from invoke.tasks import task
 
 from core import console
-from core.cli.options import Common, use_config_file
-from core.errors import FatalError, UsageError, fatal
+from core.cli.options import RELEASE_TYPES, Common, use_config_file
+from core.errors import FatalError, MissingInputError, UsageError, fatal, nearest
 
 if TYPE_CHECKING:
     from invoke.context import Context
@@ -25,12 +25,12 @@ PYTHON = "Python to build for, such as 3.12 (default: this one)"
 RUN_ID = "run that the outputs belong to (default: local)"
 STORE = "folder or s3://BUCKET where run outputs live (default: out)"
 DISTRIBUTION_STORE = "store that promoted wheels go to (default: the release type's bucket)"
-INPUT = "input of the dispatched workflow, NAME=VALUE; repeatable"
-POLICY = "file with your own limits for the checks"
+INPUT = "NAME=VALUE: a further input of the workflow; repeatable"
+POLICY = "file with your own limits for the checks of wheels (sizes, libraries, device code)"
 CONFIG_FILE = "data of your own (default: CI_CONFIG, else pytorch-build.toml)"
 FORCE = "do the work even if nothing has changed"
 ROCM_LAYOUT = "layout of the ROCm packages: split or unsplit"
-JOBS = "number of jobs that run at a time"
+JOBS = "jobs that run at a time; those of one session and Python wait for each other"
 KEEP_GOING = "after a failure, continue with the jobs that do not depend on it"
 DRY_RUN = "print the calls of nox instead of making them"
 VERBOSE = "print everything that tools say"
@@ -38,9 +38,10 @@ VERBOSE = "print everything that tools say"
 # A rehearsal stages its whole run, so the run is none that a developer has put other wheels into.
 REHEARSAL_RUN = "local-rehearsal"
 
+ROCM_LAYOUTS = ("split", "unsplit")
 READER_GONE = 141  # as a shell tells a program that SIGPIPE ended
 
-# The flows are imported where they run, so that `invoke --list` is fast.
+# The tasks import flows where they run them, so that `invoke --list` is fast.
 
 # invoke would give each option the first free letter, and -h would be --changed instead of --help.
 AUTO_SHORTFLAGS = False
@@ -92,7 +93,9 @@ def ci(
             force=force,
             dry_run=dry_run,
         )
-        flow.run_ref(common, python=python or None, rocm_layout=rocm_layout or None, policy=absolute(policy))
+        flow.run_ref(
+            common, python=python or None, rocm_layout=layout_of(rocm_layout), policy=policy_file(policy)
+        )
 
 
 @task(
@@ -107,13 +110,13 @@ def ci(
         "gpu-family": GPU_FAMILY,
         "python": PYTHON,
         "from-run-id": "run that lends the wheels and the ROCm that you did not change (default: local)",
-        "rocm-run-id": "run that ROCm comes from, as for a build",
-        "rocm-index-name": "index that ROCm comes from, as for a build",
-        "rocm-find-links": "folder or page that ROCm comes from, as for a build",
-        "rocm-version": "version of ROCm, as for a build",
+        "rocm-run-id": "run that ROCm's packages come from",
+        "rocm-index-name": "release index of ROCm that its packages come from: stable, nightly",
+        "rocm-find-links": "folder or page that ROCm's packages come from",
+        "rocm-version": "version of ROCm's packages",
         "policy": POLICY,
         "config-file": CONFIG_FILE,
-        "run-id": "run that the outputs belong to (default: local-, and the name of the tree)",
+        "run-id": "run that the outputs belong to (default: local-TREE-HASH)",
         "store": STORE,
         "force": FORCE,
         "dry-run": DRY_RUN,
@@ -137,7 +140,7 @@ def change(
     rocm_version: str = "",
     policy: str = "",
     config_file: str = "",
-    run_id: str = "local",
+    run_id: str = "",
     store: str = "out",
     force: bool = False,
     dry_run: bool = False,
@@ -159,7 +162,7 @@ def change(
     }
 
     with reporting_errors(context, verbose=verbose):
-        from ci.changed_trees import Changed, run_trees
+        from ci.changed_trees import ChangedTrees, run_trees
 
         trees = {component: Path(tree).expanduser().resolve() for component, tree in folders.items() if tree}
         if not trees:
@@ -169,14 +172,15 @@ def change(
             torch_ref=torch_ref,
             gpu_family=gpu_family,
             config_file=use_config_file(optional_path(config_file)),
-            run_id=run_id,
             store=store,
             force=force,
             dry_run=dry_run,
         )
         rocm_options = tuple(f"{option}={value}" for option, value in rocm_values.items() if value)
-        changed = Changed(trees=trees, lender=from_run_id, rocm_options=rocm_options, policy=absolute(policy))
-        run_trees(common, changed, python=python or None)
+        changes = ChangedTrees(
+            trees=trees, lending_run=from_run_id, rocm_options=rocm_options, policy=policy_file(policy)
+        )
+        run_trees(common, changes, run_id=run_id or None, python=python or None)
 
 
 @task(
@@ -184,8 +188,8 @@ def change(
     iterable=["label", "changed", "input"],
     help={
         "name": "event to plan for: pull_request, push, schedule or workflow_dispatch",
-        "label": "label of the pull request; repeatable",
-        "changed": "file that the pull request changes; repeatable",
+        "label": "LABEL: a label of the pull request; repeatable",
+        "changed": "FILE: a file that the pull request changes; repeatable",
         "fork": "the pull request is from a fork",
         "input": INPUT,
         "torch-ref": "torch ref to build (default: what the event builds)",
@@ -222,7 +226,7 @@ def event(
     dry_run: bool = False,
     verbose: bool = False,
 ) -> None:
-    """Run every job that CI runs for an event, on this machine."""
+    """Run the jobs of a CI event that are for this platform. One step again: its line of --dry-run."""
     with reporting_errors(context, verbose=verbose):
         from ci import flow
         from ci.jobs import Target
@@ -231,7 +235,7 @@ def event(
             raise UsageError("No event is named.", hint="Name one: --name pull_request.")
 
         # The plan is made as the first job of CI makes it: nox -s configure.
-        user_file = use_config_file(optional_path(config_file))
+        user_file = absolute_config_file(config_file)
         configure_options = [f"--event={name}"]
         if fork:
             configure_options.append("--fork")
@@ -250,9 +254,9 @@ def event(
         target = Target(
             run_id=run_id,
             store=store,
-            config_file=None if user_file is None else str(user_file),
+            config_file=user_file,
             force=force,
-            rocm_layout=rocm_layout or None,
+            rocm_layout=layout_of(rocm_layout),
         )
         flow.run_plan(
             configure_options, target, at_once=number_of_jobs(jobs), keep_going=keep_going, dry_run=dry_run
@@ -263,17 +267,19 @@ def event(
     auto_shortflags=AUTO_SHORTFLAGS,
     iterable=["input"],
     help={
-        "type": "release type: nightly, prerelease, dev, or rehearsal with the sample",
-        "gpu-family": "GPU families, separated by commas (default: the release matrix)",
+        "type": "release type: nightly, prerelease, dev, or rehearsal with the sample (default: dev)",
+        "gpu-family": "GPU families, separated by commas or semicolons (default: the release matrix)",
         "torch-ref": "torch refs, separated by commas (default: the release matrix)",
         "python": "Pythons, separated by commas (default: the release matrix)",
         "rocm-layout": ROCM_LAYOUT,
+        "config-file": CONFIG_FILE,
         "input": INPUT,
         "run-id": f"run that the outputs belong to (default: local, of a rehearsal {REHEARSAL_RUN})",
         "store": STORE,
         "distribution-store": DISTRIBUTION_STORE,
         "jobs": JOBS,
         "keep-going": KEEP_GOING,
+        "force": FORCE,
         "dry-run": DRY_RUN,
         "verbose": VERBOSE,
     },
@@ -285,12 +291,14 @@ def release(
     torch_ref: str = "",
     python: str = "",
     rocm_layout: str = "",
+    config_file: str = "",
     input: list[str] | None = None,  # noqa: A002 - the option's name
     run_id: str = "",
     store: str = "out",
     distribution_store: str = "",
     jobs: str = "1",
     keep_going: bool = False,
+    force: bool = False,
     dry_run: bool = False,
     verbose: bool = False,
 ) -> None:
@@ -299,17 +307,23 @@ def release(
         from ci import flow
         from ci.jobs import Target
 
-        configure_options = [
-            *flow.release_options(type, families=gpu_family, torch_refs=torch_ref, pythons=python),
-            *repeated("--input", input),
-        ]
+        user_file = absolute_config_file(config_file)
+        configure_options = list(
+            flow.release_options(
+                type, families=gpu_family, torch_refs=torch_ref, pythons=python, inputs=input or []
+            )
+        )
+        if user_file is not None:
+            configure_options.append(f"--config-file={user_file}")
         if not run_id:
             run_id = REHEARSAL_RUN if type == "rehearsal" else "local"
         target = Target(
             run_id=run_id,
             store=store,
+            config_file=user_file,
+            force=force,
             distribution_store=distribution_store or None,
-            rocm_layout=rocm_layout or None,
+            rocm_layout=layout_of(rocm_layout),
         )
         flow.run_plan(
             configure_options, target, at_once=number_of_jobs(jobs), keep_going=keep_going, dry_run=dry_run
@@ -320,38 +334,55 @@ def release(
     auto_shortflags=AUTO_SHORTFLAGS,
     help={
         "run-id": "run whose wheels are promoted",
-        "type": "release type whose buckets they go to (default: nightly)",
-        "gpu-family": "GPU families of the set, separated by semicolons",
+        "type": "release type whose bucket they go to: nightly, prerelease, dev, release, rehearsal",
+        "gpu-family": "GPU families whose wheels are promoted together, separated by semicolons",
         "torch-version": "torch's full version (default: the only one that is staged)",
         "pythons": "Pythons that each family must have, separated by commas",
+        "platform": "platform of the wheels (default: this one's are staged, all are promoted)",
+        "config-file": CONFIG_FILE,
         "store": STORE,
         "distribution-store": DISTRIBUTION_STORE,
         "dry-run": DRY_RUN,
+        "verbose": VERBOSE,
     },
 )
 def promote(
     context: Context,
     run_id: str = "",  # not positional, as invoke would take a following --help for its value
-    type: str = "nightly",  # noqa: A002 - the option's name
+    type: str = "",  # noqa: A002 - the option's name
+    platform: str = "",
     gpu_family: str = "",
     torch_version: str = "",
     pythons: str = "",
+    config_file: str = "",
     store: str = "out",
     distribution_store: str = "",
     dry_run: bool = False,
+    verbose: bool = False,
 ) -> None:
-    """Stage a run's wheels, and promote those whose tests passed."""
-    with reporting_errors(context):
+    """Stage a run that was tested, and promote the wheels that passed."""
+    with reporting_errors(context, verbose=verbose):
         from ci import flow
         from ci.jobs import Target, promotion_job
 
         if not run_id:
             raise UsageError("No run is named, so there is nothing to promote.", hint="Name it: --run-id ID.")
+        if type not in RELEASE_TYPES:
+            raise UsageError(
+                f"--type {type!r} is not a release type. {nearest(type, RELEASE_TYPES)}",
+                hint="Name the type whose bucket the wheels go to.",
+            )
 
-        target = Target(run_id=run_id, store=store, distribution_store=distribution_store or None)
+        target = Target(
+            run_id=run_id,
+            store=store,
+            distribution_store=distribution_store or None,
+            config_file=absolute_config_file(config_file),
+        )
         job = promotion_job(
             target,
             release_type=type,
+            platform=platform or None,
             gpu_family=gpu_family or None,
             torch_version=torch_version or None,
             pythons=pythons or None,
@@ -367,6 +398,7 @@ def promote(
         "python": "Python of the image and the wheels",
         "push": "REGISTRY/REPOSITORY that the image is pushed to",
         "dry-run": DRY_RUN,
+        "verbose": VERBOSE,
     },
 )
 def nightly(
@@ -376,11 +408,18 @@ def nightly(
     python: str = "3.11",
     push: str = "",
     dry_run: bool = False,
+    verbose: bool = False,
 ) -> None:
     """Build the nightly image, and PyTorch inside it."""
-    with reporting_errors(context):
+    with reporting_errors(context, verbose=verbose):
         from ci import flow
         from ci.jobs import nightly_jobs
+        from core.families import family
+        from pytorch_build.refs import torch_refs
+
+        # Names are refused before an image is built for them.
+        torch_refs.torch_ref(torch_ref)
+        family(gpu_family)
 
         jobs = nightly_jobs(
             torch_ref=torch_ref, gpu_family=gpu_family, python=python, repository=push or None
@@ -398,7 +437,8 @@ def reporting_errors(context: Context, *, verbose: bool = False) -> Iterator[Non
         # nox's options follow two dashes. invoke would drop them, and begin a run of its defaults.
         if context.remainder:
             raise UsageError(
-                f"A flow takes nothing after --: {context.remainder}", hint="Leave the two dashes out."
+                f"A flow takes its options directly, and nothing after --: {context.remainder}",
+                hint="Leave the two dashes out, as in invoke ci --torch-ref sample.",
             )
         yield
     except BrokenPipeError:
@@ -423,11 +463,27 @@ def number_of_jobs(text: str) -> int:
     return int(text)
 
 
-def absolute(path: str) -> str | None:
-    """Return a user's path from this folder, as nox runs in another one; None where no option gave one."""
+def policy_file(path: str) -> str | None:
+    """Return a user's policy from this folder, as nox runs in another one; None where no option gave one."""
     if not path:
         return None
-    return str(Path(path).expanduser().resolve())
+    policy = Path(path).expanduser().resolve()
+    if not policy.is_file():
+        raise MissingInputError(f"{policy} does not exist.", hint="Correct --policy.")
+    return str(policy)
+
+
+def layout_of(text: str) -> str | None:
+    """Return the layout of an option --rocm-layout; None where no option gave one."""
+    if text and text not in ROCM_LAYOUTS:
+        raise UsageError(f"--rocm-layout {text!r} is not a layout. {nearest(text, ROCM_LAYOUTS)}")
+    return text or None
+
+
+def absolute_config_file(path: str) -> str | None:
+    """Use a file of the user's from now on; return its whole path, None where none is named."""
+    config_file = use_config_file(optional_path(path))
+    return None if config_file is None else str(config_file)
 
 
 def optional_path(path: str) -> Path | None:

@@ -11,7 +11,7 @@ from pathlib import Path, PurePath
 from ci import pipeline
 from ci.flow import run_steps
 from ci.interpreters import require_pythons
-from ci.jobs import common_options, store_options
+from ci.jobs import as_options, common_options, store_options
 from core import console, files
 from core.cli.options import DEFAULT_STORE, Common
 from core.errors import MissingInputError, UsageError
@@ -29,11 +29,11 @@ _OPTIONS_OF_INSTALLER = {"--find-links": "--rocm-find-links", "--extra-index-url
 
 
 @dataclass(frozen=True, kw_only=True)
-class Changed:
+class ChangedTrees:
     """Changed source trees by component, the run that lends what they lack, and a named source of ROCm."""
 
     trees: Mapping[str, Path]
-    lender: str = LOCAL_RUN
+    lending_run: str = LOCAL_RUN
     policy: str | None = None
     rocm_options: tuple[str, ...] = ()
 
@@ -50,26 +50,31 @@ class Borrowing:
     """A run of changed trees, the run that lends to it, and the Python that both are of."""
 
     borrower: Context
-    lender: Context
+    lending: Context
     python_tag: str  # cp312
 
 
-def run_trees(common: Common, changed: Changed, *, python: str | None = None) -> None:
-    """Take changed trees to tested wheels, in a run of their own that borrows what it lacks."""
+def run_trees(
+    common: Common, changes: ChangedTrees, *, run_id: str | None = None, python: str | None = None
+) -> None:
+    """Take changed trees to tested wheels, in a run of their own that borrows what it lacks.
+
+    `run_id` names that run; None names it after the trees.
+    """
     if python is not None:
         require_pythons([python])
 
-    borrowing = _borrowing(common, changed, python)
-    _require_lender(borrowing, changed, common.store)
+    borrowing = _borrowing(replace(common, run_id=run_id or changes.run_id), changes, python)
+    _require_lender(borrowing, changes, common.store)
     borrower = borrowing.borrower
     console.say(f"run {borrower.common.run_id}:")
-    for component, tree in changed.trees.items():
+    for component, tree in changes.trees.items():
         _clean_commit, edits = edits_of(tree)
         console.say(f"  {component}: {tree}, {edited_words(edits)}")
 
-    rocm_options = _rocm_options(borrowing, changed)
+    rocm_options = _rocm_options(borrowing, changes)
     missing_steps = ["build_rocm", "check_rocm"] if rocm_options is None else []
-    for component in pipeline.lent_components(borrower.ref, borrower.gpu_family, changed.trees):
+    for component in pipeline.lent_components(borrower.ref, borrower.gpu_family, changes.trees):
         if borrower.ref.projects[component].prebuilt:
             continue
         if not _borrow_component(borrowing, component):
@@ -78,60 +83,60 @@ def run_trees(common: Common, changed: Changed, *, python: str | None = None) ->
     selection = pipeline.steps_of_changed_trees(
         borrower.ref,
         borrower.gpu_family,
-        changed_components=changed.trees,
+        changed_components=changes.trees,
         missing_steps=missing_steps,
     )
-    options = _options(borrower, changed, rocm_options or (), store_options(common))
+    options = _options(borrower, changes, rocm_options or (), store_options(common))
     flow_common = replace(borrower.common, store=common.store)
     run_steps(flow_common, borrower.ref.name, selection.steps, options, python=python)
 
 
-def _borrowing(common: Common, changed: Changed, python: str | None) -> Borrowing:
-    run_id = changed.run_id if common.run_id == LOCAL_RUN else common.run_id
-    if not is_local(run_id):
+def _borrowing(common: Common, changes: ChangedTrees, python: str | None) -> Borrowing:
+    if common.run_id == LOCAL_RUN or not is_local(common.run_id):
         raise UsageError(
-            f"--run-id {run_id!r}: a run of others replaces no wheel, and each edit makes a new one.",
-            hint=f"Begin the name with {LOCAL_RUN}-, as in --run-id {LOCAL_RUN}-{run_id}.",
+            f"--run-id {common.run_id!r}: changed trees need a run of their own, which may replace wheels.",
+            hint=f"Begin its name with {LOCAL_RUN}-, as in --run-id {LOCAL_RUN}-mine, or leave it out.",
         )
 
     # Builds leave their wheels in the default store, from which `upload` takes them to the one that is named.
-    borrower = context(replace(common, run_id=run_id, store=DEFAULT_STORE))
+    borrower = context(replace(common, store=DEFAULT_STORE))
     named_common = replace(borrower.common, torch_ref=borrower.ref.name, gpu_family=borrower.gpu_family)
-    lender_store = DEFAULT_STORE if changed.lender == LOCAL_RUN else common.store
-    lender_common = replace(named_common, run_id=changed.lender, store=lender_store)
+    lending_store = DEFAULT_STORE if changes.lending_run == LOCAL_RUN else common.store
+    lending_common = replace(named_common, run_id=changes.lending_run, store=lending_store)
     this_python = f"{sys.version_info.major}.{sys.version_info.minor}"
     return Borrowing(
         borrower=replace(borrower, common=named_common),
-        lender=replace(borrower, common=lender_common),
+        lending=replace(borrower, common=lending_common),
         python_tag=python_tag(python or this_python),
     )
 
 
-def _require_lender(borrowing: Borrowing, changed: Changed, store: str) -> None:
+def _require_lender(borrowing: Borrowing, changes: ChangedTrees, store: str) -> None:
     """Refuse a run that was named and has nothing to lend. The local run need not be there."""
-    lender = borrowing.lender
-    if changed.lender == LOCAL_RUN:
+    lending = borrowing.lending
+    if changes.lending_run == LOCAL_RUN:
         return
-    if not records.read_all(lender.common.open_for_reading(), lender.common.outputs, lender.artifact_group):
+    if not records.read_all(
+        lending.common.open_for_reading(), lending.common.outputs, lending.artifact_group
+    ):
         raise MissingInputError(
-            f"Run {changed.lender} has nothing of {lender.artifact_group} to lend in {store}.",
+            f"Store {store} has no wheels of run {changes.lending_run} for {lending.artifact_group}.",
             hint="Name another run with --from-run-id, or leave it out.",
         )
 
 
 def _options(
-    borrower: Context, changed: Changed, rocm_options: tuple[str, ...], upload_options: tuple[str, ...]
+    borrower: Context, changes: ChangedTrees, rocm_options: tuple[str, ...], upload_options: tuple[str, ...]
 ) -> pipeline.FlowOptions:
-    torch_tree = changed.trees.get("torch")
-    tree_options = [f"{OWN_TREES[component]}={tree}" for component, tree in changed.trees.items()]
+    tree_options = [f"{OWN_TREES[component]}={tree}" for component, tree in changes.trees.items()]
     return pipeline.FlowOptions(
         common=common_options(borrower.common),
         by_topic={
             "store": upload_options,
-            "policy": () if changed.policy is None else (f"--policy={changed.policy}",),
+            "policy": as_options({"policy": changes.policy}),
             "rocm source": rocm_options,
             "trees": tuple(tree_options),
-            "tested tree": () if torch_tree is None else (f"--pytorch-dir={torch_tree}",),
+            "tested tree": as_options({"pytorch-dir": changes.trees.get("torch")}),
             "page": ("--brief",),
         },
     )
@@ -141,22 +146,22 @@ def _borrow_component(borrowing: Borrowing, component: str) -> bool:
     """Borrow a component's wheels, anew where the lender has others now; return whether the run has them."""
     borrower_record = built(borrowing.borrower, borrowing.python_tag, component)
     if borrower_record is not None and BORROWED not in borrower_record.details:
-        console.say(f"  {component}: of this run")
+        console.say(f"  {component}: already built in this run")
         return True
 
-    lender_record = built(borrowing.lender, borrowing.python_tag, component)
-    if lender_record is None:
+    lent_record = built(borrowing.lending, borrowing.python_tag, component)
+    if lent_record is None:
         if borrower_record is not None:
-            console.say(f"  {component}: of this run")
+            console.say(f"  {component}: already built in this run")
             return True
-        console.say(f"  {component}: built in this run: nothing has it")
+        console.say(f"  {component}: no run has it, so it is built here")
         return False
 
-    version = lender_record.files[0].version
-    console.say(f"  {component}: {version}, borrowed from run {borrowing.lender.common.run_id}")
-    is_borrowed = borrower_record is not None and _digests(borrower_record) == _digests(lender_record)
+    version = lent_record.files[0].version
+    console.say(f"  {component}: {version}, borrowed from run {borrowing.lending.common.run_id}")
+    is_borrowed = borrower_record is not None and _digests(borrower_record) == _digests(lent_record)
     if not is_borrowed and not borrowing.borrower.common.dry_run:
-        borrow(borrowing.borrower, borrowing.lender, borrowing.python_tag, component)
+        borrow(borrowing.borrower, borrowing.lending, borrowing.python_tag, component)
     return True
 
 
@@ -164,21 +169,21 @@ def _digests(record: records.Record) -> set[str]:
     return {file.sha256 for file in record.files}
 
 
-def _rocm_options(borrowing: Borrowing, changed: Changed) -> tuple[str, ...] | None:
+def _rocm_options(borrowing: Borrowing, changes: ChangedTrees) -> tuple[str, ...] | None:
     """Return the options that lead to ROCm, and say where it is from; None where this run has to build it."""
     borrower = borrowing.borrower
     if not borrower.gpu:
         return ()
-    if changed.rocm_options:
-        console.say(f"  ROCm: as {' '.join(changed.rocm_options)} says")
-        return changed.rocm_options
+    if changes.rocm_options:
+        console.say(f"  ROCm: as {' '.join(changes.rocm_options)} says")
+        return changes.rocm_options
 
     run_options = _rocm_options_of_runs(borrowing)
     if run_options is not None:
         return run_options
 
     if borrower.ref.rocm_version:
-        console.say(f"  ROCm: {borrower.ref.rocm_version}, built in this run: nothing has it")
+        console.say(f"  ROCm: {borrower.ref.rocm_version}, no run has it, so it is built here")
         return None
     console.say(f"  ROCm: from the release index of {borrower.gpu_family}")
     return ()
@@ -186,24 +191,25 @@ def _rocm_options(borrowing: Borrowing, changed: Changed) -> tuple[str, ...] | N
 
 def _rocm_options_of_runs(borrowing: Borrowing) -> tuple[str, ...] | None:
     """Return the options that lead to the ROCm of one of the two runs; None where neither has any."""
-    borrower, lender = borrowing.borrower, borrowing.lender
+    borrower = borrowing.borrower
+    lending = borrowing.lending
     if has_rocm(own_run(borrower.common, borrower.artifact_group)):
         console.say(f"  ROCm: from run {borrower.common.run_id}")
         return ()
 
-    lender_id = lender.common.run_id
-    if has_rocm(own_run(lender.common, lender.artifact_group)):
-        console.say(f"  ROCm: from run {lender_id}")
-        options = [f"--rocm-run-id={lender_id}"]
-        if lender.common.store != DEFAULT_STORE:
-            options.append(f"--rocm-store={lender.common.store}")
+    lending_run_id = lending.common.run_id
+    if has_rocm(own_run(lending.common, lending.artifact_group)):
+        console.say(f"  ROCm: from run {lending_run_id}")
+        options = [f"--rocm-run-id={lending_run_id}"]
+        if lending.common.store != DEFAULT_STORE:
+            options.append(f"--rocm-store={lending.common.store}")
         return tuple(options)
 
-    torch_record = built(lender, borrowing.python_tag, "torch")
+    torch_record = built(lending, borrowing.python_tag, "torch")
     if torch_record is None or not torch_record.details.get("rocm_options"):
         return None
     version = torch_record.inputs["rocm"][0]
-    console.say(f"  ROCm: {version}, from where the torch of run {lender_id} had it")
+    console.say(f"  ROCm: {version}, from where the torch of run {lending_run_id} had it")
     return _recorded_rocm_options(torch_record)
 
 

@@ -1,4 +1,4 @@
-"""invoke's flows on this machine: one torch ref, a CI event or a release as its plan says, and given jobs."""
+"""The flows of `invoke` on this machine: one torch ref, or the plan of a CI event or a release."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from functools import partial
 from pathlib import Path
 
 from ci import jobs, pipeline
-from ci.interpreters import require_pythons
-from ci.job_runner import NoxRunner, print_jobs, run_all, show_outcomes
+from ci.interpreters import require_pythons, warn_of_missing_pythons
+from ci.job_runner import NoxRunner, Outcome, print_jobs, run_all, show_outcomes
 from ci.jobs import Job, Target
 from ci.looks import look_at, may_look
 from ci.pipeline import FlowOptions, Step
@@ -23,12 +23,21 @@ from core import console, errors
 from core.cli import Verb, verb_parser
 from core.cli.options import ROOT, Common, common_from, environment
 from core.errors import MissingInputError, UsageError
-from core.run import this_platform
+from core.run import Platform, this_platform
+from core.run.locations import distribution_store, run_buckets
 from core.run.plan import Plan, RocmOrigin
 from pytorch_build.context import context
 from pytorch_build.refs.torch_refs import torch_ref
 
 RELEASE_TYPES = ("nightly", "prerelease", "dev", "rehearsal")
+# Inputs of the release workflow that a flow's own options say.
+_OPTIONS_OF_INPUTS = {
+    "release_type": "Use --type.",
+    "linux_amdgpu_families": "Use --gpu-family.",
+    "windows_amdgpu_families": "Use --gpu-family.",
+    "pytorch_git_refs": "Use --torch-ref.",
+    "pytorch_python_versions": "Use --python.",
+}
 _CONFIGURE = Verb("configure", "ci.verbs.configure", "an event -> the plan of the run")
 
 
@@ -58,8 +67,8 @@ def run_ref(
         common=jobs.common_options(named_common),
         by_topic={
             "store": jobs.store_options(common),
-            "rocm packages": jobs.written_options({"rocm-layout": rocm_layout}),
-            "policy": jobs.written_options({"policy": policy}),
+            "rocm packages": jobs.as_options({"rocm-layout": rocm_layout}),
+            "policy": jobs.as_options({"policy": policy}),
             "page": ("--brief",),
         },
     )
@@ -100,22 +109,29 @@ def run_plan(
     root: Path = ROOT,
 ) -> None:
     """Plan, resolve, and run every job of the plan on this platform."""
-    plan = planned(configure_options, target)
+    plan = make_plan(configure_options, target)
     platform = this_platform()
     outputs.show(plan)
+    _say_where(plan, target)
+    _say_what_is_elsewhere(plan, platform)
 
     setup_job = jobs.setup_job(plan, target)
+    pythons = {cell.python for cell in plan.cells if cell.platform == platform and cell.python}
     if dry_run:
-        print_jobs([setup_job, *jobs.plan_jobs(unresolved(plan), platform, target)])
+        warn_of_missing_pythons(pythons)
+        setup_jobs = [setup_job] if plan.cells else []
+        print_jobs([*setup_jobs, *jobs.plan_jobs(unresolved(plan), platform, target)])
         return
 
-    require_pythons(cell.python for cell in plan.cells if cell.platform == platform and cell.python)
-    plan.write(root / jobs.PLAN_FILE)
-    setup_outcomes = run_all([setup_job], NoxRunner(root)) if plan.cells else []
-    if any(outcome.result != "ok" for outcome in setup_outcomes):
-        show_outcomes(setup_outcomes)
+    require_pythons(pythons)
+    plan.write(root / target.plan_file)
+    setup_outcomes: Sequence[Outcome] = []
+    if plan.cells:
+        setup_outcomes = run_all([setup_job], NoxRunner(root))
+        if setup_outcomes[0].result != "ok":
+            show_outcomes(setup_outcomes)
+        plan = Plan.read(root / target.plan_file)
 
-    plan = Plan.read(root / jobs.PLAN_FILE)
     plan_jobs = jobs.plan_jobs(plan, platform, target)
     if not plan_jobs:
         raise MissingInputError(
@@ -127,8 +143,22 @@ def run_plan(
     show_outcomes([*setup_outcomes, *outcomes])
 
 
-def planned(configure_options: Sequence[str], target: Target) -> Plan:
-    """Return the plan of an event that options describe, for a run whose outputs stay on this machine."""
+def _say_where(plan: Plan, target: Target) -> None:
+    """Say where a release puts wheels, before anything is done."""
+    if not plan.promote.value:
+        return
+    store = distribution_store(run_buckets(), plan.release_type, target.distribution_store or "")
+    console.say(f"run outputs: {target.store}; staging and release index: {store}")
+
+
+def _say_what_is_elsewhere(plan: Plan, platform: Platform) -> None:
+    count = sum(cell.platform != platform for cell in plan.cells)
+    if count:
+        console.say(f"{console.counted(count, 'job')} for another platform: not run here")
+
+
+def make_plan(configure_options: Sequence[str], target: Target) -> Plan:
+    """Return the plan of an event that options describe, for a run whose outputs go to the flow's store."""
     _module, parser = verb_parser("ci", _CONFIGURE)
     arguments = parser.parse_args(list(configure_options))
     question = configure.question(arguments, common_from(arguments), environment())
@@ -139,11 +169,11 @@ def planned(configure_options: Sequence[str], target: Target) -> Plan:
 def unresolved(plan: Plan) -> Plan:
     """Return a plan with names for what `configure --plan` and `resolve` would fill in, to show its jobs."""
     origins = []
-    for needed_groups in needs(plan).values():
-        for needed in needed_groups:
-            run_id = plan.rocm.artifact_run_id or f"<artifact run of {needed.artifact_group}>"
+    for groups in needs(plan).values():
+        for group in groups:
+            run_id = plan.rocm.artifact_run_id or f"<artifact run of {group.artifact_group}>"
             origins.append(
-                RocmOrigin(platform=needed.platform, artifact_group=needed.artifact_group, run_id=run_id)
+                RocmOrigin(platform=group.platform, artifact_group=group.artifact_group, run_id=run_id)
             )
 
     cells = []
@@ -158,8 +188,13 @@ def unresolved(plan: Plan) -> Plan:
     return plan.model_copy(update={"cells": tuple(cells), "rocm": rocm})
 
 
-def release_options(release_type: str, *, families: str, torch_refs: str, pythons: str) -> Sequence[str]:
-    """Return the options of `configure` for a release. Lists are separated by commas; "" is the matrix's."""
+def release_options(
+    release_type: str, *, families: str, torch_refs: str, pythons: str, inputs: Sequence[str] = ()
+) -> Sequence[str]:
+    """Return the options of `configure` for a release.
+
+    Lists are separated by commas; "" is the matrix's. `inputs` are ``NAME=VALUE`` of the release workflow.
+    """
     if release_type not in RELEASE_TYPES:
         raise UsageError(
             f"--type {release_type!r} is not released by a flow.",
@@ -169,14 +204,20 @@ def release_options(release_type: str, *, families: str, torch_refs: str, python
     if release_type == "rehearsal":
         _require_sample(torch_refs)
 
-    inputs = {
+    for assignment in inputs:
+        name = assignment.partition("=")[0]
+        if name in _OPTIONS_OF_INPUTS:
+            raise UsageError(f"--input {name} has an option of its own.", hint=_OPTIONS_OF_INPUTS[name])
+
+    values = {
         f"{this_platform()}_amdgpu_families": families or "all",
         "release_type": release_type,
         "pytorch_git_refs": torch_refs,
         "pytorch_python_versions": pythons,
     }
     options = ["--event=workflow_dispatch"]
-    options += [f"--input={name}={value}" for name, value in inputs.items() if value]
+    options += [f"--input={name}={value}" for name, value in values.items() if value]
+    options += [f"--input={assignment}" for assignment in inputs]
     return options
 
 
@@ -192,8 +233,10 @@ def _require_sample(torch_refs: str) -> None:
 
 def run_jobs(flow_jobs: Sequence[Job], *, dry_run: bool = False, root: Path = ROOT) -> None:
     """Run jobs one after another, or print them."""
+    pythons = {call.python for job in flow_jobs for call in job.calls if call.python is not None}
     if dry_run:
+        warn_of_missing_pythons(pythons)
         print_jobs(flow_jobs)
         return
-    require_pythons(call.python for job in flow_jobs for call in job.calls if call.python is not None)
+    require_pythons(pythons)
     show_outcomes(run_all(flow_jobs, NoxRunner(root)))

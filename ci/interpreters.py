@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 from functools import cache
 from pathlib import Path
 
-from core import process
+from core import console, process
 from core.cli.options import environment
 from core.errors import EnvironmentSetupError, UsageError
 
@@ -17,16 +17,8 @@ _PROGRAM = re.compile(r"python3\.\d+t?")
 
 def require_pythons(versions: Iterable[str]) -> None:
     """Refuse versions of Python, such as ``3.12`` or ``3.13t``, that this machine lacks."""
-    distinct_versions = sorted(set(versions))
-    for version in distinct_versions:
-        if not _PROGRAM.fullmatch(f"python{version}"):
-            raise UsageError(
-                f"--python {version!r} is not a Python version.", hint="Write it like 3.12 or 3.13t."
-            )
-
-    missing_versions = [version for version in distinct_versions if not starts(f"python{version}")]
-    # Windows' launcher knows where the others are.
-    if not missing_versions or process.which("py"):
+    missing_versions = _missing_versions(versions)
+    if not missing_versions:
         return
 
     programs = " and no ".join(f"python{version}" for version in missing_versions)
@@ -35,6 +27,27 @@ def require_pythons(versions: Iterable[str]) -> None:
         hint=f"Install it, as `uv python install {' '.join(missing_versions)}` does, or choose another: "
         "--python.",
     )
+
+
+def warn_of_missing_pythons(versions: Iterable[str]) -> None:
+    """Name versions of Python that this machine lacks, where nothing is to be done yet."""
+    missing_versions = _missing_versions(versions)
+    if missing_versions:
+        console.warn(f"This machine has no Python {', '.join(missing_versions)}, which these jobs need.")
+
+
+def _missing_versions(versions: Iterable[str]) -> Sequence[str]:
+    distinct_versions = sorted(set(versions))
+    for version in distinct_versions:
+        if not _PROGRAM.fullmatch(f"python{version}"):
+            raise UsageError(
+                f"--python {version!r} is not a Python version.", hint="Write it like 3.12 or 3.13t."
+            )
+
+    # Windows' launcher knows where others are.
+    if process.which("py"):
+        return []
+    return [version for version in distinct_versions if not starts(f"python{version}")]
 
 
 def _programs_there() -> Sequence[str]:

@@ -16,12 +16,13 @@ from typing import TYPE_CHECKING, Literal
 from core import console, process
 from core.cli.failures import FailureNote
 from core.cli.options import FAILURE_FILE
-from core.errors import FatalError, ProcessError
+from core.errors import DataError, FatalError, ProcessError
 
 if TYPE_CHECKING:
     from ci.jobs import Job
     from ci.pipeline import NoxCall
 
+_MOST_NAMES = 4  # of jobs in one line
 _ROWS_WITHOUT_TABLE = 2  # a ref and its page, of which nobody needs a table
 
 
@@ -56,6 +57,9 @@ def run_all(
                     outcomes[job.name] = Outcome(name=job.name, result="left out", reason=reason)
                 continue
 
+            if not running:
+                names = ", ".join(job.name for job in waiting)
+                raise DataError(f"No job can run: {names} need jobs that the flow does not have.")
             for future in wait(running, return_when=FIRST_COMPLETED).done:
                 job, started = running.pop(future)
                 outcomes[job.name] = _outcome_of(job, future, time.monotonic() - started)
@@ -72,7 +76,7 @@ def _next_ready_job(waiting: Sequence[Job], outcomes: Mapping[str, Outcome]) -> 
 
 def _reason_to_leave_out(job: Job, outcomes: Mapping[str, Outcome], *, keep_going: bool) -> str | None:
     """Return why a job does not run; None where it does."""
-    for name in job.builds:
+    for name in job.must_pass:
         if outcomes[name].result != "ok":
             return f"{name} {outcomes[name].result}"
 
@@ -81,10 +85,12 @@ def _reason_to_leave_out(job: Job, outcomes: Mapping[str, Outcome], *, keep_goin
     if reason is not None:
         return reason
 
-    # A failure ends what was not asked to go on; what reports on it runs all the same.
+    # What reports on a failure runs all the same.
     is_report = job.requires in {"nothing", "any ran"}
+    if keep_going or is_report:
+        return None
     has_failure = any(outcome.result == "failed" for outcome in outcomes.values())
-    return "another job failed" if has_failure and not keep_going and not is_report else None
+    return "another job failed" if has_failure else None
 
 
 def _unmet_requirement(job: Job, needed_outcomes: Sequence[Outcome]) -> str | None:
@@ -230,7 +236,15 @@ def _row(outcome: Outcome) -> tuple[str, str, str, str]:
 def print_jobs(jobs: Sequence[Job]) -> None:
     """Print jobs as calls of nox."""
     for job in jobs:
-        needs = f"  (after {', '.join(job.needs)})" if job.needs else ""
-        console.say(f"{job.name}{needs}")
+        console.say(f"{job.name}{_words_of_needs(job)}")
         for call in job.calls:
             console.result(shlex.join(["nox", *call.words]))
+
+
+def _words_of_needs(job: Job) -> str:
+    """Return which jobs a job waits for; of many, how many they are."""
+    if not job.needs:
+        return ""
+    if len(job.needs) > _MOST_NAMES:
+        return f"  (after {len(job.needs)} jobs above)"
+    return f"  (after {'; '.join(job.needs)})"

@@ -10,17 +10,15 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Literal
 
 from ci import pipeline
-from ci.pipeline import FlowOptions, JobKind, NoxCall, Topic
+from ci.pipeline import FlowOptions, JobKind, NoxCall, OptionGroup
 from core.cli.options import DEFAULT_STORE, Common
-from core.run import PLAIN, Platform, this_platform
+from core.run import PLAIN, Platform, group_name
 from core.run.plan import Plan, PlannedJob, promotions
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-PLAN_FILE = ".cache/plan.json"
-
-# What the jobs that a job needs must have come to, for it to run.
+# How the jobs that a job needs must have ended, for it to run.
 Requirement = Literal["all passed", "any passed", "any ran", "nothing"]
 
 
@@ -33,7 +31,8 @@ class Job:
     calls: tuple[NoxCall, ...]
     needs: tuple[str, ...] = ()  # the jobs that it waits for
     requires: Requirement = "all passed"
-    builds: tuple[str, ...] = ()  # those of the jobs that nobody may do without, whatever it requires
+    must_pass: tuple[str, ...] = ()  # those of the needed jobs that must have passed in any case
+    artifact_group: str | None = None  # the folder of its wheels; None where it is of several
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,9 +48,14 @@ class Target:
     release_type: str | None = None
 
     @property
+    def plan_file(self) -> str:
+        """Where a flow keeps the plan of its run, below the checkout."""
+        return f".cache/plan-{self.run_id}.json"
+
+    @property
     def run_options(self) -> tuple[str, ...]:
         """The run as options, which every step takes."""
-        return written_options(
+        return as_options(
             {
                 "release-type": self.release_type,
                 "run-id": self.run_id,
@@ -68,17 +72,18 @@ class Target:
     @property
     def distribution_options(self) -> tuple[str, ...]:
         """The store that users install from as options; none where the release type says which."""
-        return written_options({"distribution-store": self.distribution_store})
+        return as_options({"distribution-store": self.distribution_store})
 
 
 def setup_job(plan: Plan, target: Target) -> Job:
     """Return the job that completes a plan: where ROCm comes from, and commits and versions of PyTorch."""
-    _configure, find_rocm, resolve = pipeline.steps_of_job("setup")
-    steps = (find_rocm, resolve) if plan.build_pytorch.value else (find_rocm,)
+    steps = [pipeline.STEPS_BY_NAME["find_rocm"]]
+    if plan.build_pytorch.value:
+        steps.append(pipeline.STEPS_BY_NAME["resolve"])
 
-    options = FlowOptions(common=(f"--plan={PLAN_FILE}", *target.run_options))
+    options = FlowOptions(common=(f"--plan={target.plan_file}", *target.run_options))
     calls = [NoxCall(sessions=(step.session,), options=options.for_step(step)) for step in steps]
-    return Job(name="resolve", kind="setup", calls=tuple(calls))
+    return Job(name="setup", kind="setup", calls=tuple(calls))
 
 
 def plan_jobs(plan: Plan, platform: Platform, target: Target) -> Sequence[Job]:
@@ -109,14 +114,15 @@ def plan_jobs(plan: Plan, platform: Platform, target: Target) -> Sequence[Job]:
         tested_jobs = [build_jobs[_build_key(cell)], stage_jobs.get(cell.artifact_group)]
         test_jobs.append(_test_job(plan, plan_target, cell, tested_jobs, stage_jobs))
 
-    # Whatever is ready first runs first: ROCm's tests do not wait for PyTorch where nothing is staged.
-    jobs = [
-        *rocm_jobs.values(),
-        *rocm_test_jobs,
-        *build_jobs.values(),
-        *stage_jobs.values(),
-        *test_jobs,
-    ]
+    # ROCm's tests need not wait for PyTorch, unless they install what was staged with it.
+    jobs = [*rocm_jobs.values()]
+    if not stage_jobs:
+        jobs += rocm_test_jobs
+    jobs += build_jobs.values()
+    jobs += stage_jobs.values()
+    if stage_jobs:
+        jobs += rocm_test_jobs
+    jobs += test_jobs
     if rocm_test_jobs or test_jobs:
         jobs.append(
             _closing_job("test_report", plan_target, [*rocm_test_jobs, *test_jobs], requires="any ran")
@@ -134,7 +140,7 @@ def _build_key(cell: PlannedJob) -> tuple[str, str | None, str | None]:
 
 def _build_job(plan: Plan, target: Target, cell: PlannedJob, needed_jobs: Sequence[Job | None]) -> Job:
     """Return the job that builds a cell, and uploads what it has built."""
-    packages = written_options({"version": plan.rocm.version, "rocm-layout": target.rocm_layout})
+    packages = as_options({"version": plan.rocm.version, "rocm-layout": target.rocm_layout})
     build_options = _cell_options(plan, target, cell, {"rocm packages": packages})
     upload_options = FlowOptions(
         common=(*_group_options(cell.gpu_family, cell.build_variant), *target.run_options),
@@ -151,6 +157,7 @@ def _build_job(plan: Plan, target: Target, cell: PlannedJob, needed_jobs: Sequen
             *pipeline.nox_calls(upload_steps, upload_options),
         ),
         needs=_names(needed_jobs),
+        artifact_group=cell.artifact_group,
     )
 
 
@@ -180,6 +187,7 @@ def _stage_jobs(
             needs=_names([rocm_jobs.get(group), *group_builds]),
             # What is staged of a family whose other builds failed is tested, and cannot be promoted.
             requires="any passed",
+            artifact_group=group,
         )
     return jobs
 
@@ -191,8 +199,8 @@ def _test_job(
     tested_jobs: Sequence[Job | None],
     stage_jobs: Mapping[str, Job],
 ) -> Job:
-    topics: dict[Topic, tuple[str, ...]] = {
-        "test part": written_options({"config": cell.config, "shard": cell.shard}),
+    topics: dict[OptionGroup, tuple[str, ...]] = {
+        "test part": as_options({"config": cell.config, "shard": cell.shard}),
     }
     if cell.artifact_group in stage_jobs:
         topics["staging"] = ("--staged", *target.distribution_options)
@@ -202,6 +210,7 @@ def _test_job(
         kind=cell.stage,
         calls=tuple(pipeline.nox_calls(pipeline.steps_of_plan_cell(cell), options, python=cell.python)),
         needs=_names(tested_jobs),
+        artifact_group=cell.artifact_group,
     )
 
 
@@ -220,15 +229,14 @@ def _promotion_of_set(row: Mapping[str, str], target: Target, platform: Platform
 
     Its decision rests on the records of tests, so it waits for all of them, and weighs a failed one itself.
     """
-    group_options = _group_options(row["gpu_family"], row["build_variant"])
-    needed_jobs = [
-        job for job in jobs if job.kind == "test_report" or set(group_options) <= set(job.calls[-1].options)
-    ]
+    artifact_group = group_name(row["gpu_family"], row["build_variant"])
+    needed_jobs = [job for job in jobs if job.kind == "test_report" or job.artifact_group == artifact_group]
+    builds = [job for job in needed_jobs if job.kind in {"build_rocm", "build_pytorch", "stage"}]
     options = FlowOptions(
-        common=(*group_options, *target.run_options),
+        common=(*_group_options(row["gpu_family"], row["build_variant"]), *target.run_options),
         by_topic={
             **_release_topics(target, platform),
-            "set": written_options({"torch-version": row["torch_version"], "pythons": row["pythons"]}),
+            "set": as_options({"torch-version": row["torch_version"], "pythons": row["pythons"]}),
         },
     )
     return Job(
@@ -237,7 +245,7 @@ def _promotion_of_set(row: Mapping[str, str], target: Target, platform: Platform
         calls=tuple(pipeline.nox_calls(pipeline.steps_of_job("promote"), options)),
         needs=_names(needed_jobs),
         requires="nothing",
-        builds=tuple(job.name for job in needed_jobs if job.kind in {"build_rocm", "build_pytorch", "stage"}),
+        must_pass=_names(builds),
     )
 
 
@@ -245,17 +253,18 @@ def promotion_job(
     target: Target,
     *,
     release_type: str,
-    gpu_family: str | None,
-    torch_version: str | None,
-    pythons: str | None,
+    platform: str | None = None,
+    gpu_family: str | None = None,
+    torch_version: str | None = None,
+    pythons: str | None = None,
 ) -> Job:
     """Return the job that stages and promotes what is named; what is not is left to the sessions."""
     target = replace(target, release_type=release_type)
     options = FlowOptions(
-        common=(*written_options({"gpu-family": gpu_family}), *target.run_options),
+        common=(*as_options({"gpu-family": gpu_family}), *target.run_options),
         by_topic={
-            **_release_topics(target, this_platform()),
-            "set": written_options({"torch-version": torch_version, "pythons": pythons}),
+            **_release_topics(target, platform),
+            "set": as_options({"torch-version": torch_version, "pythons": pythons}),
         },
     )
     steps = (*pipeline.steps_of_job("stage"), *pipeline.steps_of_job("promote"))
@@ -272,14 +281,14 @@ def nightly_jobs(*, torch_ref: str, gpu_family: str, python: str, repository: st
 
     build_image = NoxCall(
         sessions=("build_image",),
-        options=written_options(
+        options=as_options(
             {"image": "ubuntu-rocm", "gpu-family": gpu_family, "output": "image.tar", "push": repository}
         ),
     )
     build_inside = NoxCall(
         sessions=("in_image",),
         options=(
-            *written_options(
+            *as_options(
                 {
                     "archive": "image.tar",
                     "image": f"pytorch-therock-rocm-ci-{gpu_family.lower()}",
@@ -300,7 +309,7 @@ def nightly_jobs(*, torch_ref: str, gpu_family: str, python: str, repository: st
 
 
 def _cell_options(
-    plan: Plan, target: Target, cell: PlannedJob, topics: Mapping[Topic, tuple[str, ...]]
+    plan: Plan, target: Target, cell: PlannedJob, topics: Mapping[OptionGroup, tuple[str, ...]]
 ) -> FlowOptions:
     """Return the options of a plan's job: what it is of, where its ROCm is from, and the run."""
     rocm = plan.rocm_row(cell)
@@ -308,7 +317,7 @@ def _cell_options(
     if rocm.get("index_url"):
         rocm_source = (f"--rocm-index-url={rocm['index_url']}", f"--rocm-version={rocm['version']}")
 
-    artifact_options = written_options(
+    artifact_options = as_options(
         {
             "artifact-run-id": rocm.get("run_id"),
             "artifact-repository": rocm.get("repository"),
@@ -318,7 +327,7 @@ def _cell_options(
     )
     return FlowOptions(
         common=(
-            *written_options({"torch-ref": cell.torch_ref}),
+            *as_options({"torch-ref": cell.torch_ref}),
             *_group_options(cell.gpu_family, cell.build_variant),
             *target.run_options,
         ),
@@ -331,16 +340,16 @@ def _cell_options(
     )
 
 
-def _release_topics(target: Target, platform: Platform) -> dict[Topic, tuple[str, ...]]:
+def _release_topics(target: Target, platform: str | None) -> dict[OptionGroup, tuple[str, ...]]:
     return {
         "store": target.store_options,
-        "distribution": (f"--platform={platform}", *target.distribution_options),
+        "distribution": (*as_options({"platform": platform}), *target.distribution_options),
     }
 
 
 def _group_options(gpu_family: str, build_variant: str) -> tuple[str, ...]:
     variant = None if build_variant == PLAIN else build_variant
-    return written_options({"gpu-family": gpu_family, "build-variant": variant})
+    return as_options({"gpu-family": gpu_family, "build-variant": variant})
 
 
 def _names(jobs: Sequence[Job | None]) -> tuple[str, ...]:
@@ -349,7 +358,7 @@ def _names(jobs: Sequence[Job | None]) -> tuple[str, ...]:
 
 def common_options(common: Common) -> tuple[str, ...]:
     """Return the options that every step of a run takes. Steps that read or write the store take it, too."""
-    return written_options(
+    return as_options(
         {
             "torch-ref": common.torch_ref,
             "gpu-family": common.gpu_family,
@@ -363,10 +372,12 @@ def common_options(common: Common) -> tuple[str, ...]:
 
 def store_options(common: Common) -> tuple[str, ...]:
     """Return the option for the store that a run is uploaded to; none where that is the builds' own."""
-    return () if common.store == DEFAULT_STORE else (f"--store={common.store}",)
+    if common.store == DEFAULT_STORE:
+        return ()
+    return (f"--store={common.store}",)
 
 
-def written_options(values: Mapping[str, object]) -> tuple[str, ...]:
+def as_options(values: Mapping[str, object]) -> tuple[str, ...]:
     """Return options as a command line has them: flags that are set, and others that have a value."""
     options: list[str] = []
     for name, value in values.items():

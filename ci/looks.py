@@ -27,7 +27,7 @@ def may_look(common: Common) -> bool:
 
 
 def look_at(step: Step, options: FlowOptions, python: str | None) -> Status:
-    """Return whether a step has work to do, and say why. It says itself that it has none."""
+    """Return whether a step has work to do, and say why. A step that is up to date prints that itself."""
     console.detail(f"step {step.name}")
     status = _status_of(step, options, python)
     if isinstance(status, Pending):

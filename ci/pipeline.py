@@ -38,8 +38,8 @@ JobKind = Literal[
     "test-pytorch-nightly",
 ]
 
-# What a flow may be told that only some of its steps have an option for.
-Topic = Literal[
+# Groups of options that only some steps take.
+OptionGroup = Literal[
     "artifacts",
     "rocm packages",
     "rocm source",
@@ -61,11 +61,12 @@ class Step:
 
     name: str
     job: JobKind  # the job of the workflows that it is a part of
-    front_door: tuple[str, ...]  # the package, the verb, and what the session gives it besides
-    called_as: str | None = None  # the session that does it, where it is not named like the step
+    # The package, its verb, and what the session gives it besides; tests/unit/test_noxfile.py compares them.
+    front_door: tuple[str, ...]
+    session_name: str | None = None  # the session that does it, where it is not named like the step
     options: tuple[str, ...] = ()  # those that make the session do this step
     needs: tuple[str, ...] = ()  # the steps whose results it reads, where a run has them
-    topics: tuple[Topic, ...] = ()
+    topics: tuple[OptionGroup, ...] = ()
     component: str | None = None  # what it builds of PyTorch
     has_environment: bool = False
     has_cells: bool = False  # whether MATRIX makes a session of each Python, torch ref and GPU family
@@ -74,7 +75,7 @@ class Step:
     @property
     def session(self) -> str:
         """The session of nox that does it."""
-        return self.name if self.called_as is None else self.called_as
+        return self.name if self.session_name is None else self.session_name
 
 
 STEPS = (
@@ -88,7 +89,7 @@ STEPS = (
         name="find_rocm",
         job="setup",
         front_door=("ci", "configure"),
-        called_as="configure",  # which completes a plan that it wrote before: --plan FILE
+        session_name="configure",  # which completes a plan that it wrote before: --plan FILE
         needs=("configure",),
         needs_plan=True,
     ),
@@ -117,7 +118,7 @@ STEPS = (
         name="check_rocm",
         job="build_rocm",
         front_door=("pytorch_build", "check-wheels"),
-        called_as="check_wheels",
+        session_name="check_wheels",
         options=("--rocm",),
         needs=("build_rocm",),
     ),
@@ -295,7 +296,7 @@ class FlowOptions:
     """The options of a flow's steps: those that every step has, and those of each topic."""
 
     common: tuple[str, ...] = ()
-    by_topic: Mapping[Topic, tuple[str, ...]] = field(default_factory=dict)
+    by_topic: Mapping[OptionGroup, tuple[str, ...]] = field(default_factory=dict)
 
     def for_step(self, step: Step) -> tuple[str, ...]:
         """Return the options of one step."""

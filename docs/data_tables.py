@@ -7,8 +7,8 @@ from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, get_args
 
 from ci.plan import data, inputs
+from core.run import PLATFORMS
 from core.run import plan as plans
-from core.run.plan import PLATFORMS
 from docs.command_tables import table
 from pytorch_build.refs import torch_refs as refs
 from pytorch_build.refs.torch_refs import DISTRIBUTIONS, FeatureRow, HistoryRow, ProjectSource, TorchRef

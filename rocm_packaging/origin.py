@@ -126,7 +126,7 @@ def named_source(options: SourceOptions, common: Common, family: str) -> Package
             read_store="",
             external_repo="",
         )
-        other = placed(other, environment(), named=bool(options.store))
+        other = placed(other, environment(), is_store_named=bool(options.store))
         group = find_group(other, options.artifact_group or group_name(family, common.build_variant))
     return PackageSource(
         group=group, index_urls=tuple(urls), find_links=options.find_links, prefix=options.prefix

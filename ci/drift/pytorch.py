@@ -12,8 +12,8 @@ from ci.drift.tree import Facts, Python, Subject, Tree, Values, parted, strings
 from ci.plan.data import load
 from core.cli.options import ROOT
 from core.data import read_text, read_toml
+from core.run import PLATFORMS
 from core.run.locations import CompilerCaches, run_buckets
-from core.run.plan import PLATFORMS
 from pytorch_build.build.container import load_container
 from pytorch_build.build.toolchain import FILE as TOOLCHAIN_FILE
 from pytorch_build.platforms import LINUX, WINDOWS

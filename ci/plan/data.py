@@ -11,8 +11,8 @@ from pydantic import BeforeValidator, Field, model_validator
 from core.data import Model, OptionalText, data_file
 from core.errors import UsageError, nearest
 from core.families import FamilyName
-from core.run import PLAIN, Platform
-from core.run.plan import PLATFORMS, Stage
+from core.run import PLAIN, PLATFORMS, Platform
+from core.run.plan import Stage
 
 FOLDER = Path(__file__).resolve().parent.parent
 FAMILIES_FILE = FOLDER / "families.toml"

@@ -10,9 +10,9 @@ from ci.plan.inputs import ALL_FAMILIES, BUILD_PYTORCH, SKIP, Inputs, Labels
 from ci.publish.buckets import Buckets, access
 from core.errors import UsageError, nearest
 from core.files import path_pattern
-from core.run import Platform
+from core.run import PLATFORMS, Platform
 from core.run.locations import Origin
-from core.run.plan import PLATFORMS, Decision, Upload
+from core.run.plan import Decision, Upload
 from pytorch_build.refs.torch_refs import TorchRef
 
 DISPATCHES = ("workflow_dispatch", "workflow_call")

@@ -9,8 +9,8 @@ from ci.plan.inputs import ALL, named_family
 from core import files
 from core.errors import DataError, UsageError, nearest
 from core.families import CPU, gpu_targets
-from core.run import PLAIN, Platform, group_name
-from core.run.plan import PLATFORMS, Decision, LeftOut, Stage, Variant
+from core.run import PLAIN, PLATFORMS, Platform, group_name
+from core.run.plan import Decision, LeftOut, Stage, Variant
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -17,8 +17,7 @@ from core.data import Model, data_file
 from core.errors import UsageError, nearest
 from core.families import CPU, family
 from core.families import families as all_families
-from core.run import Platform
-from core.run.plan import PLATFORMS
+from core.run import PLATFORMS, Platform
 
 ALL = "all"
 NONE = "none"

@@ -9,8 +9,9 @@ from ci.plan.data import MatrixFile
 from core import console
 from core.data import Value, compact, in_force, key_path
 from core.errors import UsageError, nearest
+from core.run import PLATFORMS
 from core.run.job_files import table, text
-from core.run.plan import PLATFORMS, Plan, PlannedJob, job_outputs
+from core.run.plan import Plan, PlannedJob, job_outputs
 
 # The decisions of a plan, and what people call them.
 _DECISIONS = {

@@ -45,9 +45,9 @@ _TARS = (".tar", ".tar.xz", ".tar.gz")
 def renamed(candidates: Sequence[PromotedFile], change: RocmChange) -> tuple[PromotedFile, ...]:
     """Return by names alone what becomes of each file; sizes and digests are still the candidates'."""
     return tuple(
-        _target(found[plan.source], plan)
-        for _, found in _by_family(candidates)
-        for plan in plan_set(found, change)
+        _target(files_by_name[plan.source], plan)
+        for _, files_by_name in _by_group(candidates)
+        for plan in plan_set(files_by_name, change)
     )
 
 
@@ -93,19 +93,22 @@ def rewritten(
     released: list[PromotedFile] = []
     paths: dict[str, Path] = {}
     sidecars: dict[str, bytes] = {}
-    for family, found in _by_family(candidates):
-        wanted = (expected or {}).get(family, {})
-        absent = sorted(wanted.keys() - {one.distribution for one in found.values()})
+    for artifact_group, files_by_name in _by_group(candidates):
+        expectations = (expected or {}).get(artifact_group, {})
+        distributions_there = {file.distribution for file in files_by_name.values()}
+        absent = sorted(expectations.keys() - distributions_there)
         if absent:
             raise MissingInputError(
-                f"The set of {family} has no wheel of {', '.join(absent)}, which its source lock promises.",
+                f"The set of {artifact_group} has no wheel of {', '.join(absent)}, which its source lock "
+                "promises.",
                 hint="Stage it, or build it first.",
             )
-        with console.group(f"rewrite {family}: {change.old} -> {change.new}"):
-            fetched = _fetched(bucket, list(found.values()), scratch / family / change.old)
-            results = rewrite_set(fetched, scratch / family / change.new, change, expected=wanted)
+        with console.group(f"rewrite {artifact_group}: {change.old} -> {change.new}"):
+            folder = scratch / artifact_group
+            fetched = _fetched(bucket, list(files_by_name.values()), folder / change.old)
+            results = rewrite_set(fetched, folder / change.new, change, expected=expectations)
         for result in results:
-            target = _target(found[result.plan.source], result.plan)
+            target = _target(files_by_name[result.plan.source], result.plan)
             paths[target.key] = path = result.file.path
             record, metadata = distributions.describe(path, key=target.key, sha256=result.file.sha256)
             sidecars[target.key] = metadata or b""
@@ -113,9 +116,12 @@ def rewritten(
     return tuple(sorted(released, key=lambda one: one.key)), rewritten_here(paths, sidecars)
 
 
-def _by_family(candidates: Sequence[PromotedFile]) -> Sequence[tuple[str, Mapping[str, PromotedFile]]]:
-    families = sorted({one.family for one in candidates})
-    return [(family, {one.name: one for one in candidates if one.family == family}) for family in families]
+def _by_group(candidates: Sequence[PromotedFile]) -> Sequence[tuple[str, Mapping[str, PromotedFile]]]:
+    """Return the files of each artifact group, by name."""
+    groups: dict[str, dict[str, PromotedFile]] = {}
+    for candidate in sorted(candidates, key=lambda file: file.family):
+        groups.setdefault(candidate.family, {})[candidate.name] = candidate
+    return list(groups.items())
 
 
 def _target(one: PromotedFile, plan: Renamed) -> PromotedFile:

@@ -140,9 +140,9 @@ class Decision(Model):
         return f"{INTENTS}/{self.set_name}/{self.identity}.json"
 
     @property
-    def families(self) -> Sequence[str]:
-        """The families that have files in it."""
-        return sorted({one.family for one in self.files})
+    def artifact_groups(self) -> Sequence[str]:
+        """The artifact groups that have files in it."""
+        return sorted({file.family for file in self.files})
 
 
 class Refusal(Model):
@@ -174,7 +174,7 @@ class Refusal(Model):
 
 
 class ReleaseRecord(Model):
-    """What the release index of a family lists of a promoted set."""
+    """What the release index of an artifact group lists of a promoted set."""
 
     schema_version: Literal[1] = 1
     status: Literal["ok"] = "ok"

@@ -209,12 +209,12 @@ def _group(record: documents.StagingRecord, open_source: Callable[[str], Store])
 
 def _wheels(bucket: Store, members: Sequence[_Member], jobs: int) -> tuple[Wheel, ...]:
     """Look every staged file of the set up: its digest, its sidecar."""
-    prefixes = {documents.folder(documents.STAGING, one.record.family) for one in members}
-    listings = parallel.each(partial(bucket.list, recursive=False), sorted(prefixes))
-    present = {one.key for listing in listings for one in listing}
+    folders = {documents.folder(documents.STAGING, member.record.family) for member in members}
+    listings = parallel.each(partial(bucket.list, recursive=False), sorted(folders))
+    present = {stored.key for listing in listings for stored in listing}
 
-    def looked_up(one: tuple[_Member, documents.StagedFile]) -> Wheel:
-        member, file = one
+    def look_up(staged: tuple[_Member, documents.StagedFile]) -> Wheel:
+        member, file = staged
         sidecar_key = f"{file.key}{SIDECAR}"
         sidecar = bucket.read(sidecar_key) if sidecar_key in present else b""
         return Wheel(
@@ -227,10 +227,12 @@ def _wheels(bucket: Store, members: Sequence[_Member], jobs: int) -> tuple[Wheel
         )
 
     # A file that two runs have staged alike is one, and either run may speak for it.
-    staged = {
-        (member.cell(file.python), file.key): (member, file) for member in members for file in member.files
-    }
-    return tuple(parallel.each(looked_up, [staged[key] for key in sorted(staged)], jobs=jobs))
+    staged_files: dict[tuple[GroupCell, str], tuple[_Member, documents.StagedFile]] = {}
+    for member in members:
+        for file in member.files:
+            staged_files[member.cell(file.python), file.key] = (member, file)
+    ordered = [staged_files[place] for place in sorted(staged_files)]
+    return tuple(parallel.each(look_up, ordered, jobs=jobs))
 
 
 def _failures(member: _Member, request: SetRequest) -> Iterator[Reason]:

@@ -127,7 +127,9 @@ def is_done(bucket: Store, decision: Decision) -> bool:
 
 def missing(bucket: Store, decision: Decision) -> Sequence[str]:
     """List the keys of a decision's files that do not exist, or not in their size."""
-    folders = [documents.folder(documents.RELEASE, family) for family in decision.families]
+    folders = [
+        documents.folder(documents.RELEASE, artifact_group) for artifact_group in decision.artifact_groups
+    ]
     listings = parallel.each(lambda folder: bucket.list(folder, recursive=False), folders)
     sizes = {one.key: one.size for listing in listings for one in listing}
     absent = [one.key for one in decision.files if sizes.get(one.key) != one.size]
@@ -158,13 +160,16 @@ def _first(bucket: Store, key: str, decision: Decision) -> Decision:
 
 
 def _list(bucket: Store, decision: Decision) -> None:
-    """Write what the index of each family lists of the set, and the families' pages."""
+    """Write what the index of each artifact group lists of the set, and the groups' pages."""
 
-    def listed(family: str) -> None:
-        released = tuple(one for one in decision.files if one.family == family)
-        record = ReleaseRecord(family=family, decision=decision.key, files=released)
-        into = documents.manifests(documents.RELEASE, family)
-        bucket.put_bytes(f"{into}/{decision.set_name}-{decision.identity}.json", documents.serialized(record))
-        documents.write_pages(bucket, documents.RELEASE, family, expected={one.key for one in released})
+    def write_group(artifact_group: str) -> None:
+        released = tuple(file for file in decision.files if file.family == artifact_group)
+        record = ReleaseRecord(family=artifact_group, decision=decision.key, files=released)
+        folder = documents.manifests(documents.RELEASE, artifact_group)
+        key = f"{folder}/{decision.set_name}-{decision.identity}.json"
+        bucket.put_bytes(key, documents.serialized(record))
 
-    parallel.each(listed, decision.families)
+        keys = {file.key for file in released}
+        documents.write_pages(bucket, documents.RELEASE, artifact_group, expected=keys)
+
+    parallel.each(write_group, decision.artifact_groups)

@@ -128,12 +128,10 @@ def _lock(key: str, content: bytes, artifact_group: str, refs: Mapping[str, Torc
     )
 
 
-def _test(by: Recorded, group: RunGroup) -> Test:
-    record = by.record
+def _test(recorded_test: Recorded, group: RunGroup) -> Test:
+    record = recorded_test.record
     outcome, why = _outcome(record, group)
-    named = record.inputs.get("files") or record.inputs.get("packages") or {}
-    known = families()
-    tested = (record.cell.gpu_family or group_families(group.artifact_group)).split(";")
+    digests = record.inputs.get("files") or record.inputs.get("packages") or {}
     return Test(
         cell=GroupCell(
             artifact_group=group.artifact_group,
@@ -143,16 +141,27 @@ def _test(by: Recorded, group: RunGroup) -> Test:
         torch_ref=record.cell.torch_ref,
         outcome=outcome,
         why=why,
-        files={str(name): str(digest) for name, digest in named.items()},
-        targets=tuple(gpu for one in tested if one in known for gpu in known[one].targets),
+        files={str(name): str(digest) for name, digest in digests.items()},
+        targets=_targets_of(record, group.artifact_group),
         evidence=Evidence(
             stage=record.stage,
             run_id=record.run_id,
             python=record.cell.python_tag,
-            record=by.document,
+            record=recorded_test.document,
             report=_report(record),
         ),
     )
+
+
+def _targets_of(record: Record, artifact_group: str) -> tuple[str, ...]:
+    """Return the gfx targets of the GPU families that a test ran for."""
+    gpu_families = (record.cell.gpu_family or group_families(artifact_group)).split(";")
+    known_families = families()
+    targets: list[str] = []
+    for gpu_family in gpu_families:
+        if gpu_family in known_families:
+            targets += known_families[gpu_family].targets
+    return tuple(targets)
 
 
 def _outcome(record: Record, group: RunGroup) -> tuple[str, str]:

@@ -258,6 +258,18 @@ class _Versions(_Place):
         return Facts()  # the packages say it, once they are installed
 
 
+def _names_of_run(lock: SourceLock | None, record: records.Record | None) -> set[str]:
+    """Return what else a run may be called: its lock's digest, the versions of that and of its files."""
+    names: set[str] = set()
+    if lock is not None:
+        names |= {lock.digest(), lock.rocm_version}
+        for project in lock.projects.values():
+            names.update(project.versions.values())
+    if record is not None:
+        names.update(file.version for file in record.files)
+    return names
+
+
 @dataclass(frozen=True, kw_only=True)
 class _Runs(_Place):
     """The runs of a store that built one cell: a torch ref, GPU family and Python, or a family's ROCm."""
@@ -373,25 +385,29 @@ class _Runs(_Place):
 
     def _point(self, run_id: str) -> Point | None:
         """Return a run; None for one of other cells."""
-        outputs, cell = self._outputs(run_id), self.cell
-        if (lock := self._lock(run_id)) is None and not self.rocm:
+        outputs = self._outputs(run_id)
+        lock = self._lock(run_id)
+        if lock is None and not self.rocm:
             return None
-        recorded_cell = GroupCell(torch_ref=cell.torch_ref, python=cell.python)
+        recorded_cell = GroupCell(torch_ref=self.cell.torch_ref, python=self.cell.python)
         name = records.record_name(_ROCM if self.rocm else "build_torch", recorded_cell)
-        keys = [outputs.record_key(self._artifact_group, f"{name}{end}") for end in ("", ".failed")]
-        record = self._read(keys[0], records.Record) or self._read(keys[1], records.Record)
-        names = {lock.digest(), lock.rocm_version} if lock else set()
-        names |= {one for it in (lock.projects.values() if lock else ()) for one in it.versions.values()}
-        if record:
-            names |= {one.version for one in record.files}
-            when, failed = record.started, record.error.partition("\n")[0] or "failed"
-            lacks = f"{name}: {failed}" if record.status != "ok" else ""
-        else:
-            lacks = f"it has no {name}"
-            when = self._resolved(outputs, lock)
-        kind = lock.release_type if lock else ""
-        point = Point(name=run_id, started=when, names=tuple(sorted(names)), lacks=lacks, kind=kind)
-        return point if lock or record else None
+        key = outputs.record_key(self._artifact_group, name)
+        failed_key = outputs.record_key(self._artifact_group, f"{name}.failed")
+        record = self._read(key, records.Record) or self._read(failed_key, records.Record)
+        if lock is None and record is None:
+            return None
+
+        lacks = f"it has no {name}"
+        if record is not None:
+            error = record.error.partition("\n")[0] or "failed"
+            lacks = "" if record.status == "ok" else f"{name}: {error}"
+        return Point(
+            name=run_id,
+            started=self._resolved(outputs, lock) if record is None else record.started,
+            names=tuple(sorted(_names_of_run(lock, record))),
+            lacks=lacks,
+            kind="" if lock is None else lock.release_type,
+        )
 
     def _resolved(self, outputs: RunOutputs, lock: SourceLock | None) -> str:
         """Return when the lock of a run was resolved, in ISO 8601."""

@@ -20,8 +20,8 @@ from core.cli.options import common_from
 from core.data import load_toml, own
 from core.errors import DataError, MissingInputError, UsageError, nearest
 from core.families import family
-from core.run import PLAIN, Platform, key_name
-from core.run.plan import MAX_JOBS, PLATFORMS, Plan
+from core.run import PLAIN, PLATFORMS, Platform, key_name
+from core.run.plan import MAX_JOBS, Plan
 from pytorch_build.refs.torch_refs import TorchRef, load_refs
 
 TORCH_TESTS = "test_torch"

@@ -25,9 +25,9 @@ from core.cli.options import Common, common_from, environment
 from core.data import json_object, own, read_text
 from core.errors import UsageError
 from core.modes import declared_options, refuse_options
-from core.run import LOCAL_RUN
+from core.run import LOCAL_RUN, PLATFORMS
 from core.run.job_files import set_outputs
-from core.run.plan import PLATFORMS, Plan
+from core.run.plan import Plan
 from pytorch_build.refs.torch_refs import load_refs
 
 if TYPE_CHECKING:

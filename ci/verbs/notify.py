@@ -20,8 +20,8 @@ from core.cli.options import Common, common_from, environment
 from core.data import Model, json_object, load_toml, validated
 from core.errors import CheckError, DataError, FatalError, MissingInputError, ServiceError, UsageError
 from core.http import respond
+from core.run import PLATFORMS
 from core.run.job_files import link, table, text
-from core.run.plan import PLATFORMS
 from core.run.records import Record
 
 POLICY_FILE = Path(__file__).parents[1] / "notify.toml"

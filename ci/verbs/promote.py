@@ -120,7 +120,7 @@ def run(arguments: argparse.Namespace) -> None:
         files, origin = rewritten(source, staged, change, scratch, promised(facts, change))
         decision = decision.model_copy(update={"files": files})
     promoted, new_files = promotion.carry_out(bucket, decision, origin, now=records.now, jobs=arguments.jobs)
-    refusals.update_pages(bucket, promoted.families)
+    refusals.update_pages(bucket, promoted.artifact_groups)
     _show_done(bucket, promoted, new_files)
 
 
@@ -285,7 +285,7 @@ def _show_plan(bucket: Store, decision: Decision) -> None:
     size, sidecars = sum(one.size for one in files), sum(bool(one.metadata_sha256) for one in files)
     console.done(
         f"promote: {len(files)} files ({console.size(size)}) and {sidecars} "
-        f"sidecars would be put into {where}, pages of {len(decision.families)} families written"
+        f"sidecars would be put into {where}, pages of {len(decision.artifact_groups)} families written"
     )
 
 

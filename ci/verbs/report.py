@@ -18,7 +18,7 @@ from core import console
 from core.cli.options import RELEASE_TYPES, Common, common_from, environment
 from core.errors import FatalError, MissingInputError, UsageError
 from core.modes import declared_options, refuse_options
-from core.run.plan import PLATFORMS
+from core.run import PLATFORMS
 from core.status import Pending, Status, UpToDate
 from core.stores.location import holding
 

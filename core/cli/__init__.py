@@ -54,15 +54,16 @@ def verbs_of(package: str, names: str) -> tuple[Verb, ...]:
 
 def main(package: str, about: str, verbs: Sequence[Verb], argv: Sequence[str] | None = None) -> int:
     """Run one verb; return the process's exit code: 0, or that of the error's class."""
-    words = list(sys.argv[1:] if argv is None else argv)
-    with during(FrontDoorCall(package=package, words=words)):
+    if argv is None:
+        argv = sys.argv[1:]
+    with during(FrontDoorCall(package=package, argv=argv)):
         try:
             # nox goes to the folder of the noxfile, and the relative paths of its users begin elsewhere.
             os.chdir(environment().get("INVOKED_FROM", "."))
             with _stopped_by_sigterm():
-                dispatch(package, about, verbs, words)
+                dispatch(package, about, verbs, argv)
         except (Exception, KeyboardInterrupt) as problem:
-            if "--debug" in words and isinstance(problem, Exception):
+            if "--debug" in argv and isinstance(problem, Exception):
                 raise
             error = fatal(problem)
             tell(error)
@@ -100,12 +101,12 @@ def _stopped_by_sigterm() -> Iterator[None]:
         signal.signal(signal.SIGTERM, previous_handler)
 
 
-def dispatch(package: str, about: str, verbs: Sequence[Verb], words: Sequence[str]) -> None:
+def dispatch(package: str, about: str, verbs: Sequence[Verb], argv: Sequence[str]) -> None:
     """Run one verb in this process; what `main` does besides is told of errors."""
-    if not words or words[0] in {"-h", "--help"}:
+    if not argv or argv[0] in {"-h", "--help"}:
         console.result(_overview(package, about, verbs))
         return
-    module, arguments = _parsed(package, verbs, words)
+    module, arguments = _parsed(package, verbs, argv)
     console.SCREEN.verbose = arguments.verbose or bool(environment().get("VERBOSE_OUTPUT"))
     module.run(arguments)
 
@@ -117,16 +118,16 @@ def _overview(package: str, about: str, verbs: Sequence[Verb]) -> str:
     return "\n".join(lines)
 
 
-def parsed_call(package: str, words: Sequence[str]) -> tuple[ModuleType, Namespace]:
-    """Return the module of the verb that a front door's words call, and its parsed arguments."""
+def parsed_call(package: str, argv: Sequence[str]) -> tuple[ModuleType, Namespace]:
+    """Return the module of the verb that a command line calls, and its parsed arguments."""
     front_door = import_module(f"{package}.__main__")
     verbs: Sequence[Verb] = front_door.VERBS
-    return _parsed(package, verbs, words)
+    return _parsed(package, verbs, argv)
 
 
-def _parsed(package: str, verbs: Sequence[Verb], words: Sequence[str]) -> tuple[ModuleType, Namespace]:
+def _parsed(package: str, verbs: Sequence[Verb], argv: Sequence[str]) -> tuple[ModuleType, Namespace]:
     verbs_by_name = {verb.name: verb for verb in verbs}
-    verb_name, *options = words
+    verb_name, *options = argv
     if verb_name not in verbs_by_name:
         hint = nearest(verb_name, verbs_by_name)
         raise UsageError(f"python -m {package} has no verb {verb_name!r}.", hint=hint)
@@ -135,9 +136,9 @@ def _parsed(package: str, verbs: Sequence[Verb], words: Sequence[str]) -> tuple[
     if not getattr(module, "PASSES_REST", False):
         return module, parser.parse_args(options)
 
-    arguments, rest = parser.parse_known_args(options)
-    parser.refuse_misspelt(rest)
-    arguments.rest = [word for word in rest if word != "--"]
+    arguments, unknown_options = parser.parse_known_args(options)
+    parser.refuse_misspelt(unknown_options)
+    arguments.rest = [option for option in unknown_options if option != "--"]
     arguments.words = options
     return module, arguments
 

@@ -42,7 +42,7 @@ class FailureNote:
 def tell(error: FatalError) -> None:
     """Print an error; that of a tool ends in its own words, the command that does the step again, its log.
 
-    Whoever asked for it in a file prints it, once.
+    If FAILURE_FILE is set, the caller prints it, once.
     """
     tool_error = origin(error)
     details = [] if tool_error is None else _tool_details(tool_error)
@@ -88,7 +88,7 @@ def _print_tool_error(error: FatalError, tool_error: FatalError, details: Sequen
         console.say("\n".join(details))
         return
 
-    # The error is what the tool has found wrong; that it ended is said before.
+    # The tool's first error is the error; how the tool ended is said before.
     console.say(str(error))
     console.error(details[0], file=cause.file, line=cause.line)
     console.say("\n".join(details[1:]))

@@ -88,7 +88,9 @@ class Common:
 
     def open_store(self) -> Store:
         """Open the store that is written to; of a dry run the same each time, as it keeps its plan there."""
-        return self._planned if self.dry_run else open_store(self.store, root=self.root)
+        if self.dry_run:
+            return self._planned
+        return open_store(self.store, root=self.root)
 
     @property
     def planned_status(self) -> Status:
@@ -202,7 +204,7 @@ def add_common(parser: ArgumentParser) -> None:
         action=Once,
         default="",
         metavar="REF",
-        help="a name in the refs data (default: nightly)",
+        help="torch ref, such as nightly or release/2.12 (default: nightly)",
     )
     add(
         "--config-file",
@@ -245,9 +247,14 @@ def add_common(parser: ArgumentParser) -> None:
         "--release-type",
         default=os.environ.get("RELEASE_TYPE") or "ci",
         choices=RELEASE_TYPES,
-        help="whose policy and version form apply (default: RELEASE_TYPE, else ci)",
+        help="release type: which bucket, versions and limits apply (default: RELEASE_TYPE, else ci)",
     )
-    add("--python", type=Path, metavar="PATH", help="interpreter of the target environment (nox gives it)")
+    add(
+        "--python",
+        type=Path,
+        metavar="PATH",
+        help="interpreter of the target environment (nox gives it)",
+    )
     add("--force", action="store_true", help="do the work even if nothing has changed")
     add("--dry-run", action="store_true", help="say what would be written instead of writing it")
     add("--verbose", action="store_true", help="print everything that tools say, not only to logs")
@@ -283,10 +290,10 @@ def common_from(arguments: Namespace) -> Common:
         platform=getattr(arguments, "platform", None) or this_platform(),
         sources_dir=Path(sources_dir) if sources_dir else None,
     )
-    return placed(common, environment(), named=is_given(arguments, "store"))
+    return placed(common, environment(), is_store_named=is_given(arguments, "store"))
 
 
-def placed(common: Common, env: Mapping[str, str], *, named: bool) -> Common:
+def placed(common: Common, env: Mapping[str, str], *, is_store_named: bool) -> Common:
     """Complete where a run is written and read.
 
     A store that is named is used as it is, with the repository's folder where it is the bucket that
@@ -305,8 +312,8 @@ def placed(common: Common, env: Mapping[str, str], *, named: bool) -> Common:
     is_run_of_ci = common.run_id.isascii() and common.run_id.isdigit()
     # Outside CI no bucket that is named has a folder for the repository.
     is_shared_bucket = common.store.startswith(_BUCKET) and bool(env.get("GITHUB_REPOSITORY"))
-    is_complete = not is_run_of_ci if is_default else not is_shared_bucket
-    if is_complete and not is_auto:
+    is_of_ci = is_run_of_ci if is_default else is_shared_bucket
+    if not is_of_ci and not is_auto:
         return common
 
     # Most calls are over before this data is needed.
@@ -314,7 +321,9 @@ def placed(common: Common, env: Mapping[str, str], *, named: bool) -> Common:
 
     data = run_buckets()
     if not is_auto and common.release_type not in data.release_types:
-        return common
+        # Runs of this type have no bucket of their own, but RUN_STORE may say where one lies.
+        has_read_store = is_default and not is_store_named
+        return replace(common, read_store=env.get(RUN_STORE, "") if has_read_store else "")
     place = location(data, origin_from(env, data), common.release_type)
     if is_auto or common.store == place.store:
         return replace(common, store=place.store, external_repo=place.external_repo)
@@ -324,30 +333,35 @@ def placed(common: Common, env: Mapping[str, str], *, named: bool) -> Common:
     read_store = env.get(RUN_STORE) or place.store
     return replace(
         common,
-        read_store="" if named else read_store,
+        read_store="" if is_store_named else read_store,
         external_repo=place.external_repo if read_store == place.store else "",
     )
 
 
-def use_config_file(named: Path | None) -> Path | None:
+def use_config_file(named_file: Path | None) -> Path | None:
     """Read data of the user's own from now on: of the file named, or that of CI_CONFIG, or `OWN_FILE`.
+
+    A relative path begins where the user stands; that of the variable, which is set once, in the checkout.
 
     Returns:
         The file's whole path, where it is named; None where it is found, as it is by whoever comes next.
     """
-    config_file = named or Path(environment().get(CONFIG) or OWN_FILE)
-    path = ROOT / config_file.expanduser()
-    if not path.is_file() and config_file != Path(OWN_FILE):
+    if named_file is not None:
+        path = named_file.expanduser().absolute()
+    else:
+        path = ROOT / Path(environment().get(CONFIG) or OWN_FILE).expanduser()
+    if not path.is_file() and path != ROOT / OWN_FILE:
         raise MissingInputError(f"{path} does not exist.", hint=f"Correct --config-file, or {CONFIG}.")
     if path != ROOT / OWN_FILE and (ROOT / OWN_FILE).is_file():
         console.detail(f"{path} is read in the place of {OWN_FILE}")
 
     # That module takes longer to import than many a verb to run.
-    if path.is_file() or "core.data" in sys.modules:
+    user_file = path if path.is_file() else None
+    if user_file is not None or "core.data" in sys.modules:
         from core.data import use_own
 
-        use_own(path if path.is_file() else None)
-    return None if named is None else path
+        use_own(user_file)
+    return None if named_file is None else path
 
 
 def environment() -> Mapping[str, str]:
@@ -361,6 +375,8 @@ def source_date_epoch(env: Mapping[str, str]) -> int | None:
     Source: https://reproducible-builds.org/specs/source-date-epoch/.
     """
     text = env.get("SOURCE_DATE_EPOCH", "")
-    if text and not text.isdecimal():
+    if not text:
+        return None
+    if not text.isdecimal():
         raise UsageError(f"SOURCE_DATE_EPOCH={text} is not a number of seconds.", hint="Correct or unset it.")
-    return int(text) if text else None
+    return int(text)

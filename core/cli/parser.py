@@ -37,8 +37,8 @@ class VerbParser(argparse.ArgumentParser):
     def refuse_misspelt(self, passed_on: Sequence[str]) -> None:
         """Refuse what somebody else would get where it is nearly an option of ours."""
         known_options = self._option_string_actions
-        for word in passed_on:
-            option = word.partition("=")[0]
+        for argument in passed_on:
+            option = argument.partition("=")[0]
             if not option.startswith("--") or option in known_options:
                 continue
             if get_close_matches(option, known_options, 1, _LEAST_SIMILARITY):
@@ -47,35 +47,35 @@ class VerbParser(argparse.ArgumentParser):
     def format_help(self) -> str:
         """Return the help, which names every option once: not in the usage, too."""
         self._speak_as_session()
-        words = [self.prog, "[OPTION ...]"]
+        usage = [self.prog, "[OPTION ...]"]
         for action in self._actions:
             if not action.option_strings and action.help != argparse.SUPPRESS:
                 form = _USAGE_FORMS.get(str(action.nargs), "{0}")
-                words.append(form.format(action.metavar or action.dest))
-        self.usage = " ".join(words)
+                usage.append(form.format(action.metavar or action.dest))
+        self.usage = " ".join(usage)
         return super().format_help()
 
     def _speak_as_session(self) -> None:
         """Name the session of nox that is called, if one is, and hide the words that it gives itself."""
         call = current_call()
         session = NoxSession.current()
-        if call is None or not call.words or session is None or not self.is_of_verb:
+        if call is None or not call.argv or session is None or not self.is_of_verb:
             return
         self.prog = f"nox -s {session.name} --"
 
-        given_words = session.words_of(call.words)[1:]
+        given_arguments = session.own_arguments(call.argv)[1:]
         positional_actions = [action for action in self._actions if not action.option_strings]
-        for action in positional_actions[: len(given_words)]:
+        for action in positional_actions[: len(given_arguments)]:
             action.help = argparse.SUPPRESS
 
     def _suggestion(self, message: str) -> str | None:
         """Return the option that a misspelt one may mean; None where none is near."""
         if not message.startswith("unrecognized arguments"):
             return None
-        for word in message.split():
-            if not word.startswith("--"):
+        for argument in message.split():
+            if not argument.startswith("--"):
                 continue
-            suggestion = nearest(word.partition("=")[0], self._option_string_actions)
+            suggestion = nearest(argument.partition("=")[0], self._option_string_actions)
             if suggestion.startswith("Did you mean"):
                 return suggestion
         return None

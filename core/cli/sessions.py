@@ -21,7 +21,7 @@ class FrontDoorCall:
     """What a front door was called with."""
 
     package: str
-    words: Sequence[str]  # the verb and its options
+    argv: Sequence[str]  # the verb and its options
 
 
 _CURRENT_CALL: ContextVar[FrontDoorCall | None] = ContextVar("_CURRENT_CALL", default=None)
@@ -48,6 +48,7 @@ class NoxSession:
 
     name: str
     python: str | None  # that -P or the cell chose for it
+    cell: Cell | None = None
 
     @classmethod
     def current(cls) -> NoxSession | None:
@@ -57,13 +58,22 @@ class NoxSession:
             return None
         if match["cell"] is None:
             return cls(name=match["name"], python=match["python"])
-        return cls(name=match["name"], python=Cell.parse(match["cell"]).python)
+        cell = Cell.parse(match["cell"])
+        return cls(name=match["name"], python=cell.python, cell=cell)
 
-    def words_of(self, words: Sequence[str]) -> Sequence[str]:
-        """Return the words of a front door that the session gives by itself, its verb among them."""
-        # Most sessions give a verb alone. build_torch calls `build torch`.
-        gives_component = list(words[:1]) == ["build"] and self.name == f"build_{' '.join(words[1:2])}"
-        return words[: 2 if gives_component else 1]
+    @property
+    def options_of_cell(self) -> Sequence[str]:
+        """The options that the noxfile makes of the cell."""
+        if self.cell is None:
+            return []
+        return [f"--{name.replace('_', '-')}={value}" for name, value in self.cell.to_json().items()]
+
+    def own_arguments(self, argv: Sequence[str]) -> Sequence[str]:
+        """Return the arguments of a front door that the session gives by itself, its verb among them."""
+        # build_torch calls `build torch`. Other sessions give a verb alone.
+        if list(argv[:1]) == ["build"] and self.name == f"build_{' '.join(argv[1:2])}":
+            return argv[:2]
+        return argv[:1]
 
 
 def this_again(*more_options: str) -> str:
@@ -71,21 +81,28 @@ def this_again(*more_options: str) -> str:
     call = current_call()
     if call is None:
         return ""
-    return again(call.package, [*call.words, *more_options])
+    return again(call.package, [*call.argv, *more_options])
 
 
-def again(package: str, words: Sequence[str]) -> str:
+def again(package: str, argv: Sequence[str]) -> str:
     """Return the call of nox that does a step again, or the front door's own where nox did not call it."""
     session = NoxSession.current()
     if session is None:
-        return shlex.join(["python", "-m", package, *words])
+        return shlex.join(["python", "-m", package, *argv])
 
-    command = ["nox", "-s", session.name]
-    if session.python is not None:
-        command += ["-P", session.python]
-    user_words = words[len(session.words_of(words)) :]
     # The session names its interpreter itself.
-    options = [word for word in user_words if not word.startswith("--python=")]
+    user_arguments = argv[len(session.own_arguments(argv)) :]
+    options = [argument for argument in user_arguments if not argument.startswith("--python=")]
+
+    matrix = environment().get("MATRIX")
+    if session.cell is not None and matrix:
+        # Without the matrix, nox would not know the cell; with it, not the session alone.
+        options = [option for option in options if option not in session.options_of_cell]
+        command = [f"MATRIX={matrix}", "nox", "-s", f"{session.name}({session.cell})"]
+    elif session.python is not None:
+        command = ["nox", "-s", session.name, "-P", session.python]
+    else:
+        command = ["nox", "-s", session.name]
     if options:
         command += ["--", *options]
     return shlex.join(command)

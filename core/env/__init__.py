@@ -2,6 +2,7 @@
 
 import csv
 import json
+import re
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -12,6 +13,7 @@ from core.errors import EnvironmentSetupError, ProcessError, UsageError
 from core.wheel.writer import record_row
 
 _QUERIES = Path(__file__).with_name("queries.toml")
+_VERSION = re.compile(r"3\.\d+t?")
 _RECORD_FIELDS = 3
 _HASHED = 1 << 20  # bytes of the largest file that is read whole; of others the size has to do
 
@@ -51,6 +53,11 @@ def require(python: Path | None) -> Interpreter:
         raise UsageError(
             "This stage needs a target environment, and was given none.",
             hint="Run it through nox (nox -s STAGE), or give --python PATH.",
+        )
+    if _VERSION.fullmatch(str(python)):
+        raise UsageError(
+            f"--python {python}: a stage takes the path of an interpreter.",
+            hint=f"Let nox choose the version: nox -s STAGE -P {python}.",
         )
     return interpreter(python)
 

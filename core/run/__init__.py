@@ -7,13 +7,14 @@ import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Literal
+from typing import Literal, get_args
 from urllib.parse import quote
 
 from core.errors import MissingInputError, UsageError, nearest
 from core.stores import Store
 
 Platform = Literal["linux", "windows"]
+PLATFORMS: tuple[Platform, ...] = get_args(Platform)
 LOCAL_RUN = "local"
 PLAIN = "release"  # the build variant that every family has, and that no folder names
 # a ROCm build's description of its sources; it lies among the records

@@ -13,11 +13,10 @@ from core import files
 from core.cell import Cell
 from core.data import Document, Model, OptionalText, compact
 from core.errors import DataError
-from core.run import PLAIN, Platform
+from core.run import PLAIN, PLATFORMS, Platform
 
 Stage = Literal["build_rocm", "test_rocm", "build_pytorch", "test_pytorch", "test_torch"]
 STAGES: tuple[Stage, ...] = get_args(Stage)
-PLATFORMS: tuple[Platform, ...] = get_args(Platform)
 MAX_JOBS = 256  # of one matrix in GitHub Actions
 MAX_OUTPUTS = 2**20  # bytes of a job's outputs there, counted as UTF-16
 FETCH = "fetch_artifacts"

@@ -15,8 +15,8 @@ from core.cli.options import Common, environment
 from core.data import parse_json
 from core.errors import MissingInputError, SourceError, StoreError, UsageError
 from core.families import CPU
-from core.run import Platform, records
-from core.run.plan import PLATFORMS, Plan, PlannedJob, job_outputs
+from core.run import PLATFORMS, Platform, records
+from core.run.plan import Plan, PlannedJob, job_outputs
 from core.stores import Store
 from pytorch_build.lock.resolve import resolve
 from pytorch_build.lock.source_lock import LockedProject, SourceLock

@@ -20,6 +20,7 @@ from pydantic import Field
 from core.cli.options import OWN_FILE
 from core.data import Model, key_path, merged, own, own_part, read_toml, validated
 from core.errors import DataError, UsageError, nearest
+from core.run import PLATFORMS
 
 PROJECTS: tuple[str, ...] = ("triton", "torch", "audio", "vision", "apex")
 DISTRIBUTIONS: Mapping[str, str] = MappingProxyType(
@@ -35,7 +36,6 @@ OWN_TREES: Mapping[str, str] = MappingProxyType(
         "apex": "--apex-dir",
     }
 )
-PLATFORMS: tuple[str, ...] = ("linux", "windows")
 SAMPLE_SCHEME = "sample:"
 REFS_FILE = Path(__file__).with_name("refs.toml")
 
@@ -186,7 +186,7 @@ def _torch_ref(name: str, tables: _Tables, platform: str) -> TorchRef:
         if component not in projects:
             hint = f"Add a table {key_path(('refs', name, component))}."
             raise DataError(f"{where}: {component!r} has no source.", hint=hint)
-    rows = {each: getattr(table, each) or PlatformTable() for each in PLATFORMS}
+    rows: dict[str, PlatformTable] = {each: getattr(table, each) or PlatformTable() for each in PLATFORMS}
     named = next((one for one in (rows[platform].components, table.components) if one is not None), PROJECTS)
     built = [one for one in PROJECTS if one in named and one in projects and not projects[one].prebuilt]
     return TorchRef(

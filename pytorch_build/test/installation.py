@@ -40,6 +40,8 @@ PREFIXES = {
     "torch": "amd-torch-device-",
     "torchvision": "amd-torchvision-device-",
 }
+# What the other components are built on.
+_FOUNDATIONS = (DISTRIBUTIONS["triton"], DISTRIBUTIONS["torch"])
 _PIN = re.compile(r"^[\w.-]+==[^\s;\\]+", re.MULTILINE)
 
 
@@ -123,9 +125,12 @@ def _staged(context: Context, target: env.Interpreter, options: SourceOptions, r
         wheels = [
             file for file in fitting if file.distribution == distribution and origin.is_version(file, version)
         ]
-        if not wheels:
+        # A release may leave out what nothing else is built on. Promotion asks whether a set is whole.
+        if not wheels and distribution in _FOUNDATIONS:
             raise packages.lacks(f"{distribution} {version} for Python {target.series}")
         files += wheels
+    if not files:
+        raise packages.lacks(f"any of {', '.join(versions)} for Python {target.series}")
 
     files += _staged_devices(fitting, versions)
     if context.gpu:

@@ -3,17 +3,38 @@
 What each event and label decides is held by tests of the plan; here is one run of each path that follows.
 """
 
+from hashlib import sha256
 from typing import Any
 
 import pytest
 
 from tests.kit.clones import FAMILY, TAG
-from tests.kit.workflow_engine import ACT, ROCM, TRITON, Engine, Run, pull_request
+from tests.kit.workflow_engine import ACT, ROCM, TRITON, Engine, Run, pull_request, sample_config
 
 pytestmark = ACT
 
 # Of the names of upstream's tests: two shards, and what they are put together to.
 SHARDS = ("-1-of-2", "-2-of-2", "")
+
+# The sample without what is built on its torch, and upstream's tests in every run. Jobs of a rehearsal share
+# the run's store, which rehearsals on one machine do not need.
+SMALL_RELEASE = """
+[buckets.release_types.rehearsal]
+bucket = "nobodys"
+
+# No machine here has the GPU that tests of PyTorch count on.
+[promotion.families.{family}]
+rocm = ["test_rocm"]
+pytorch = []
+
+[triggers.tests.torch]
+types = ["quick"]
+
+[refs.small]
+extends = "sample"
+title = "small"
+components = ["triton", "torch"]
+"""
 
 
 @pytest.fixture(scope="module")
@@ -50,37 +71,76 @@ def test_a_label_of_somebody_elses_starts_nothing(engine: Engine) -> None:
     assert run.sessions() == set()
 
 
-@pytest.fixture(scope="module")
-def release(engine: Engine) -> Run:
-    """A release of the sample, which its last job refuses."""
-    inputs = {"linux_amdgpu_families": FAMILY, "release_type": "nightly", "pytorch_components": "torch"}
-    payload = {"inputs": inputs, "ref": "refs/heads/main"}
+# A release
+
+
+def run_release(engine: Engine, run_id: str, **inputs: str) -> Run:
+    """Dispatch a release of one family."""
+    payload = {"inputs": {"linux_amdgpu_families": FAMILY, **inputs}, "ref": "refs/heads/main"}
     workflow = "release_portable_linux_pytorch_wheels.yml"
-    return engine.run("workflow_dispatch", "1009", payload, workflow=workflow)
+    return engine.run("workflow_dispatch", run_id, payload, workflow=workflow)
 
 
-def test_a_release_of_the_sample_is_refused_by_its_last_job(engine: Engine, release: Run) -> None:
-    assert release.distributions() == {"amd_torch_device_gfx942", "torch", "triton", *ROCM}
-    assert release.record(f"test_smoke-sample-{TAG}")["status"] == "ok"
+@pytest.fixture(scope="module")
+def release_engine(tmp_path_factory: pytest.TempPathFactory) -> Engine:
+    folder = tmp_path_factory.mktemp("release")
+    return Engine.create(folder, config=sample_config(folder / "store") + SMALL_RELEASE.format(family=FAMILY))
+
+
+@pytest.fixture(scope="module")
+def release(release_engine: Engine) -> Run:
+    """Rehearse a release: the only type that takes the sample's wheels."""
+    return run_release(
+        release_engine,
+        "1009",
+        release_type="rehearsal",
+        pytorch_git_refs="small",
+    )
+
+
+def test_a_release_stages_tests_and_promotes_the_same_bytes(release_engine: Engine, release: Run) -> None:
+    assert release.exit_code == 0, release.problems()
+
+    (torch_wheel, *_device_wheels) = release.record(f"build_torch-small-{TAG}")["files"]
+    distribution = release_engine.folder / "distribution"
+    for folder in ("v2-staging", "v2"):
+        wheel = distribution / folder / FAMILY / torch_wheel["name"]
+        assert sha256(wheel.read_bytes()).hexdigest() == torch_wheel["sha256"]
+
+
+def test_tests_of_a_release_install_what_is_staged(release: Run) -> None:
+    torch_wheel = release.record(f"build_torch-small-{TAG}")["files"][0]
+    record = release.record(f"test_smoke-small-{TAG}")
+
+    assert record["status"] == "ok"
+    assert record["inputs"]["files"][torch_wheel["name"]] == torch_wheel["sha256"]
+    assert record["inputs"]["source"].startswith("staging (")
+
+
+def test_a_set_that_cannot_be_staged_is_neither_tested_nor_promoted(engine: Engine) -> None:
+    run = run_release(engine, "1010", release_type="nightly", pytorch_components="torch")
+
+    assert run.distributions() == {"amd_torch_device_gfx942", "torch", "triton", *ROCM}
     # The data refuses, and not a job before.
-    assert "Wheels of the sample are never published" in release.log
-    assert release.exit_code != 0
+    assert "Wheels of the sample are never published" in run.log
+    assert f"manifests/{FAMILY}/test_smoke-sample-{TAG}.json" not in run.files()
+    assert run.exit_code != 0
     assert not (engine.folder / "distribution" / "v2").exists()
 
 
 def test_shards_of_upstreams_tests_run_on_the_wheel_just_built(release: Run) -> None:
-    torch_wheel = release.record(f"build_torch-sample-{TAG}")["files"][0]
+    torch_wheel = release.record(f"build_torch-small-{TAG}")["files"][0]
     reports = release.files()
 
     for part in SHARDS:
-        record = release.record(f"test_torch{part}-sample-{TAG}")
+        record = release.record(f"test_torch{part}-small-{TAG}")
         assert record["status"] == "ok"
         assert record["inputs"]["files"][torch_wheel["name"]] == torch_wheel["sha256"]
-        assert f"reports/{FAMILY}/torch-sample-{TAG}{part}.xml" in reports
+        assert f"reports/{FAMILY}/torch-small-{TAG}{part}.xml" in reports
 
 
 def test_shards_of_upstreams_tests_add_up(release: Run) -> None:
-    records = [release.record(f"test_torch{part}-sample-{TAG}") for part in SHARDS]
+    records = [release.record(f"test_torch{part}-small-{TAG}") for part in SHARDS]
     first, second, merged = [record["details"]["tests"]["tests"] for record in records]
 
     assert min(first, second) > 0

@@ -11,8 +11,8 @@ from ci.plan.decisions import DISPATCHES, Question
 from ci.plan.events import Changes
 from ci.plan.plan import plan
 from ci.publish.buckets import buckets
-from core.run import Platform
-from core.run.plan import PLATFORMS, Plan
+from core.run import PLATFORMS, Platform
+from core.run.plan import Plan
 from pytorch_build.refs.torch_refs import TorchRef, load_refs
 
 REPOSITORY = "ROCm/TheRock"

@@ -180,7 +180,7 @@ class Engine:
 
     def _assume_roles(self) -> None:
         """Let the steps run that assume a role, which act is otherwise told to leave out."""
-        condition = r"!env.ACT(?: && )?([^}]*}}\n(?:.*#.*\n)?.*actions/credentials)"
+        condition = r"!env.ACT(?: && )?(.*}}\n(?:.*#.*\n)?.*actions/credentials)"
         for path in sorted((self.clone / ".github" / "workflows").glob("*.yml")):
             text = re.sub(condition, r"\1", path.read_text(encoding="utf-8"))
             without_empty_conditions = re.sub(r"\n +if: \${{  *}}", "", text)

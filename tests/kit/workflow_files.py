@@ -1,5 +1,6 @@
 """The workflows of `.github/workflows`, read as data."""
 
+import json
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -14,6 +15,9 @@ from core.cli.options import ROOT
 FOLDER = ROOT / ".github" / "workflows"
 EXPRESSION = re.compile(r"\$\{\{(.*?)\}\}", re.DOTALL)
 REFERENCE = re.compile(r"\b(inputs|needs|steps|jobs)((?:\.[\w-]+)+)")
+# `outputs[format('{0}_cells', inputs.platform)]`: the same output of each platform.
+BY_PLATFORM = re.compile(r"([\w.-]+)\[format\('\{0\}(\w+)', inputs\.platform\)\]")
+MEMBER = re.compile(r"fromJSON\(inputs\.(\w+)\)\.([\w.]+)")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -83,11 +87,54 @@ def references(value: object, kind: str) -> set[tuple[str, ...]]:
     """Return what expressions refer to in a context such as ``inputs``: the parts of each name behind it."""
     paths: set[tuple[str, ...]] = set()
     for expression in expressions(value):
-        without_texts = re.sub(r"'[^']*'", "''", expression)
+        by_name = BY_PLATFORM.sub(r"\1.linux\2 \1.windows\2 inputs.platform", expression)
+        without_texts = re.sub(r"'[^']*'", "''", by_name)
         for context, path in REFERENCE.findall(without_texts):
             if context == kind:
                 paths.add(tuple(path[1:].split(".")))
     return paths
+
+
+def input_references(value: object) -> set[str]:
+    """Return the inputs that expressions refer to, and of one in JSON its members: ``run.store``."""
+    names = {path[0] for path in references(value, "inputs")}
+    members: set[str] = set()
+    for expression in expressions(value):
+        for name, member in MEMBER.findall(expression):
+            members.add(f"{name}.{member}")
+            names.discard(name)
+    return names | members
+
+
+def json_members(template: str) -> Mapping[str, str]:
+    """Return the members of a JSON object as a workflow writes it: their expressions by dotted paths.
+
+    A constant has none, so its expression is empty.
+    """
+    texts: list[str] = []
+
+    def placeholder(match: re.Match[str]) -> str:
+        texts.append(match[1].strip())
+        return f'{{"expression": {len(texts) - 1}}}'
+
+    members: dict[str, str] = {}
+
+    def collect(tree: Mapping[str, Any], prefix: str) -> None:
+        for name, value in tree.items():
+            if not isinstance(value, dict):
+                members[prefix + name] = ""
+            elif "expression" in value:
+                members[prefix + name] = texts[value["expression"]]
+            else:
+                collect(value, f"{prefix}{name}.")
+
+    collect(json.loads(EXPRESSION.sub(placeholder, template)), "")
+    return members
+
+
+def is_json_template(value: object) -> bool:
+    """Return whether a value is a JSON object that a workflow writes."""
+    return isinstance(value, str) and value.startswith("{")
 
 
 def called(job: Mapping[str, Any]) -> Workflow | None:

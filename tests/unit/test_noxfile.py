@@ -183,6 +183,23 @@ def test_refuses_another_python_than_that_of_the_cell() -> None:
         SESSIONS["build_torch"].func(session, **CELL.to_json())
 
 
+def test_takes_the_python_of_the_cell_twice() -> None:
+    session = make_session("build_torch", python="3.12")
+
+    command = call_session("build_torch", session, **CELL.to_json())
+
+    assert "--torch-ref=release/2.12" in command
+    assert not [option for option in command if option.startswith("--python=3")]
+
+
+def test_explains_a_session_that_the_matrix_has_no_cell_of(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(noxfile, "MATRIX", "ci")
+
+    command = call_session("test_torch", make_session("test_torch", "--help"))
+
+    assert command[-1] == "--help"
+
+
 def test_refuses_a_session_that_the_matrix_has_no_cell_of(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(noxfile, "MATRIX", "ci")
 

@@ -14,7 +14,14 @@ from invoke.tasks import Task
 import tasks
 from ci import flow, interpreters
 from core.cli.options import ROOT
-from core.errors import CheckError, EnvironmentSetupError, InterruptedStageError, ProcessError, UsageError
+from core.errors import (
+    CheckError,
+    EnvironmentSetupError,
+    InterruptedStageError,
+    MissingInputError,
+    ProcessError,
+    UsageError,
+)
 from pytorch_build.refs.torch_refs import OWN_TREES
 from tests.kit import machines
 from tests.kit.machines import Answer
@@ -86,6 +93,11 @@ def test_refuses_what_follows_two_dashes(name: str, capsys: pytest.CaptureFixtur
         pytest.param("release", {"jobs": "many"}, "'many'", id="number of jobs"),
         pytest.param("event", {"name": "push", "jobs": "0"}, "'0'", id="no jobs"),
         pytest.param("ci", {**SAMPLE, "python": "3,12"}, "'3,12'", id="Python"),
+        pytest.param("ci", {**SAMPLE, "rocm_layout": "spilt"}, "'split'", id="layout"),
+        pytest.param("promote", {"run_id": "17"}, "nightly", id="no type of a promotion"),
+        pytest.param("promote", {"run_id": "17", "type": "nigthly"}, "'nightly'", id="type of a promotion"),
+        pytest.param("nightly", {"gpu_family": "gfx94X-dgcpu"}, "'gfx94X-dcgpu'", id="family of an image"),
+        pytest.param("nightly", {"torch_ref": "nigthly"}, "'nightly'", id="ref of an image"),
     ],
 )
 def test_names_what_is_wrong_and_what_to_give(
@@ -93,6 +105,19 @@ def test_names_what_is_wrong_and_what_to_give(
 ) -> None:
     assert exit_code_of(name, **options) == UsageError.exit_code
     assert named in capsys.readouterr().err
+
+
+def test_names_a_policy_that_is_not_there(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    policy = tmp_path / "absent.toml"
+
+    assert exit_code_of("ci", policy=str(policy), **SAMPLE) == MissingInputError.exit_code
+    assert str(policy) in capsys.readouterr().err
+
+
+def test_a_promotion_may_be_of_another_platform(capsys: pytest.CaptureFixture[str]) -> None:
+    call_task("promote", run_id="17", type="nightly", platform="windows", dry_run=True)
+
+    assert "--platform=windows" in capsys.readouterr().out
 
 
 # Dry runs
@@ -141,7 +166,7 @@ def test_a_dry_nightly_prints_its_chain(capsys: pytest.CaptureFixture[str]) -> N
 
 
 def test_a_dry_promotion_prints_its_chain(capsys: pytest.CaptureFixture[str]) -> None:
-    call_task("promote", run_id="17", gpu_family="gfx1151", dry_run=True)
+    call_task("promote", run_id="17", type="nightly", gpu_family="gfx1151", dry_run=True)
 
     assert capsys.readouterr().out.startswith("nox -s stage promote -- --gpu-family=gfx1151")
 

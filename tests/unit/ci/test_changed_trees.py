@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from ci import changed_trees, interpreters
-from ci.changed_trees import Changed, run_trees
+from ci.changed_trees import ChangedTrees, run_trees
 from core.errors import MissingInputError, UsageError
 from pytorch_build.build.build import built
 from tests.kit.builds import LocalRun
@@ -35,8 +35,8 @@ def run(tmp_path: Path) -> LocalRun:
     return LocalRun(root=tmp_path)
 
 
-def dry_run_of_change(run: LocalRun, changed: Changed, *, gpu_family: str = FAMILY) -> None:
-    run_trees(run.common(gpu_family=gpu_family, dry_run=True), changed, python=PYTHON)
+def dry_run_of_change(run: LocalRun, changes: ChangedTrees, *, gpu_family: str = FAMILY) -> None:
+    run_trees(run.common(gpu_family=gpu_family, dry_run=True), changes, python=PYTHON)
 
 
 @pytest.mark.processes
@@ -46,7 +46,7 @@ def test_a_changed_tree_is_built_on_what_another_run_lends(
     run.rocm()
     run.built("triton")
 
-    dry_run_of_change(run, Changed(trees={"torch": torch_tree}))
+    dry_run_of_change(run, ChangedTrees(trees={"torch": torch_tree}))
 
     output = capsys.readouterr()
     assert list(printed_calls(output.out)) == [
@@ -63,7 +63,7 @@ def test_a_changed_tree_is_built_on_what_another_run_lends(
 def test_builds_first_what_no_run_lends(
     run: LocalRun, torch_tree: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    dry_run_of_change(run, Changed(trees={"torch": torch_tree}))
+    dry_run_of_change(run, ChangedTrees(trees={"torch": torch_tree}))
 
     calls = printed_calls(capsys.readouterr().out)
     assert list(calls)[:2] == ["build_rocm", "check_wheels"]
@@ -73,7 +73,7 @@ def test_builds_first_what_no_run_lends(
 def test_family_cpu_needs_neither_rocm_nor_triton(
     run: LocalRun, torch_tree: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    dry_run_of_change(run, Changed(trees={"torch": torch_tree}), gpu_family="cpu")
+    dry_run_of_change(run, ChangedTrees(trees={"torch": torch_tree}), gpu_family="cpu")
 
     assert next(iter(printed_calls(capsys.readouterr().out))) == "build_torch"
 
@@ -82,14 +82,14 @@ def test_family_cpu_needs_neither_rocm_nor_triton(
 def test_a_changed_tree_has_a_run_of_its_own(
     run: LocalRun, torch_tree: Path, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
-    changed = Changed(trees={"torch": torch_tree})
+    changes = ChangedTrees(trees={"torch": torch_tree})
 
-    dry_run_of_change(run, changed)
+    dry_run_of_change(run, changes)
 
-    assert re.fullmatch("local-my-pytorch-[0-9a-f]{8}", changed.run_id)
+    assert re.fullmatch("local-my-pytorch-[0-9a-f]{8}", changes.run_id)
     for options in printed_calls(capsys.readouterr().out).values():
-        assert f"--run-id={changed.run_id}" in options
-    assert not (tmp_path / "out" / f"{changed.run_id}-linux").exists()
+        assert f"--run-id={changes.run_id}" in options
+    assert not (tmp_path / "out" / f"{changes.run_id}-linux").exists()
 
 
 @pytest.mark.processes
@@ -99,7 +99,7 @@ def test_builds_and_tests_take_rocm_from_the_run_that_lends_it(
     run.rocm()
     run.built("triton")
 
-    dry_run_of_change(run, Changed(trees={"torch": torch_tree}))
+    dry_run_of_change(run, ChangedTrees(trees={"torch": torch_tree}))
 
     calls = printed_calls(capsys.readouterr().out)
     named = {name for name, options in calls.items() if "--rocm-run-id=local" in options}
@@ -112,7 +112,7 @@ def test_says_how_much_of_a_tree_is_edited(
 ) -> None:
     (torch_tree / "new.py").write_text("")
 
-    dry_run_of_change(run, Changed(trees={"torch": torch_tree}))
+    dry_run_of_change(run, ChangedTrees(trees={"torch": torch_tree}))
 
     assert "edited tree, 1 file differs" in capsys.readouterr().err
 
@@ -123,12 +123,12 @@ def test_a_borrowed_wheel_is_in_the_run_that_borrows_it(
 ) -> None:
     run.rocm()
     run.built("triton")
-    changed = Changed(trees={"torch": torch_tree})
+    changes = ChangedTrees(trees={"torch": torch_tree})
     monkeypatch.setattr(changed_trees, "run_steps", lambda *_arguments, **_options: None)
 
-    run_trees(run.common(gpu_family=FAMILY), changed, python=PYTHON)
+    run_trees(run.common(gpu_family=FAMILY), changes, python=PYTHON)
 
-    assert built(run.context(run_id=changed.run_id), "cp312", "triton") is not None
+    assert built(run.context(run_id=changes.run_id), "cp312", "triton") is not None
 
 
 @pytest.mark.processes
@@ -148,7 +148,7 @@ def test_takes_rocm_from_where_the_lent_torch_had_it(
         run_id="77",
     )
 
-    dry_run_of_change(run, Changed(trees={"audio": tree}, lender="77"))
+    dry_run_of_change(run, ChangedTrees(trees={"audio": tree}, lending_run="77"))
 
     options = printed_calls(capsys.readouterr().out)["build_triton"]
     for option in (
@@ -162,14 +162,16 @@ def test_takes_rocm_from_where_the_lent_torch_had_it(
 @pytest.mark.processes
 def test_names_a_lender_that_has_nothing(run: LocalRun, torch_tree: Path) -> None:
     with pytest.raises(MissingInputError, match="77"):
-        dry_run_of_change(run, Changed(trees={"torch": torch_tree}, lender="77"))
+        dry_run_of_change(run, ChangedTrees(trees={"torch": torch_tree}, lending_run="77"))
 
 
 @pytest.mark.processes
 def test_refuses_a_run_of_others_for_a_changed_tree(run: LocalRun, torch_tree: Path) -> None:
     with pytest.raises(UsageError) as raised:
         run_trees(
-            run.common(gpu_family=FAMILY, run_id="mine"), Changed(trees={"torch": torch_tree}), python=PYTHON
+            run.common(gpu_family=FAMILY, run_id="mine"),
+            ChangedTrees(trees={"torch": torch_tree}),
+            python=PYTHON,
         )
 
     assert "local-mine" in raised.value.hint

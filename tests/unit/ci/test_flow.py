@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from ci import flow, interpreters
-from ci.flow import planned, release_options
-from ci.jobs import PLAN_FILE, Job, Target
+from ci.flow import make_plan, release_options
+from ci.jobs import Job, Target
 from core.cli.options import Common
 from core.errors import MissingInputError, ProcessError, UsageError
 from core.run.plan import Plan
@@ -112,7 +112,7 @@ def jobs_run(monkeypatch: pytest.MonkeyPatch) -> list[Job]:
 def test_a_plan_is_written_resolved_and_run(jobs_run: list[Job], tmp_path: Path) -> None:
     flow.run_plan(PULL_REQUEST, Target(), root=tmp_path)
 
-    assert Plan.read(tmp_path / PLAN_FILE).build_pytorch.value
+    assert Plan.read(tmp_path / Target().plan_file).build_pytorch.value
     assert [job.kind for job in jobs_run] == [
         "setup",
         "build_rocm",
@@ -142,10 +142,10 @@ def test_a_plan_that_cannot_be_resolved_ends_the_flow(
 
     monkeypatch.setattr(flow, "NoxRunner", lambda *_arguments, **_options: fail)
 
-    with pytest.raises(ProcessError, match="resolve"):
+    with pytest.raises(ProcessError, match="setup"):
         flow.run_plan(PULL_REQUEST, Target(), root=tmp_path)
 
-    assert names == ["resolve"]
+    assert names == ["setup"]
 
 
 # Releases
@@ -166,11 +166,50 @@ def test_a_release_type_that_is_misspelt_is_answered_with_the_nearest() -> None:
 
 
 def test_a_rehearsal_promotes_the_sample_on_any_machine() -> None:
-    plan = planned(release_options("rehearsal", families="", torch_refs="", pythons=""), Target())
+    plan = make_plan(release_options("rehearsal", families="", torch_refs="", pythons=""), Target())
 
     assert plan.promote.value
     assert {cell.gpu_family for cell in plan.cells} == {"cpu"}
     assert {cell.torch_ref for cell in plan.cells} == {"sample"}
+
+
+@pytest.mark.parametrize(
+    ("assignment", "option"),
+    [
+        ("release_type=release", "--type"),
+        ("pytorch_git_refs=nightly", "--torch-ref"),
+        ("linux_amdgpu_families=all", "--gpu-family"),
+        ("pytorch_python_versions=3.12", "--python"),
+    ],
+)
+def test_an_input_does_not_override_an_option(assignment: str, option: str) -> None:
+    with pytest.raises(UsageError) as raised:
+        release_options("rehearsal", families="", torch_refs="", pythons="", inputs=[assignment])
+
+    assert option in raised.value.hint
+
+
+def test_a_further_input_is_passed_on() -> None:
+    options = release_options("dev", families="", torch_refs="", pythons="", inputs=["artifact_run_id=17"])
+
+    assert options[-1] == "--input=artifact_run_id=17"
+
+
+def test_a_release_says_first_where_its_wheels_go(capsys: pytest.CaptureFixture[str]) -> None:
+    options = release_options("rehearsal", families="", torch_refs="", pythons="")
+
+    flow.run_plan(options, Target(distribution_store="/dist"), dry_run=True)
+
+    assert "staging and release index: /dist" in capsys.readouterr().err
+
+
+def test_a_dry_run_prints_a_step_after_what_it_needs(capsys: pytest.CaptureFixture[str]) -> None:
+    options = release_options("nightly", families="gfx94X-dcgpu", torch_refs="release/2.14", pythons="3.12")
+
+    flow.run_plan(options, Target(), dry_run=True)
+
+    first_sessions = [line.split()[2] for line in capsys.readouterr().out.splitlines()]
+    assert first_sessions.index("stage") < first_sessions.index("test_rocm")
 
 
 def test_a_rehearsal_may_name_the_sample() -> None:

@@ -10,7 +10,7 @@ import pytest
 from ci.job_runner import NoxRunner, Outcome, run_all, show_outcomes
 from ci.jobs import Job
 from ci.pipeline import NoxCall
-from core.errors import CheckError, ProcessError
+from core.errors import CheckError, DataError, ProcessError
 from tests.kit import machines
 from tests.kit.machines import Answer, answer_processes
 
@@ -95,7 +95,7 @@ def test_a_job_that_wants_results_runs_where_there_are_some(failing: str, result
     ("failing", "reason"), [pytest.param("build_torch", "build_torch failed", id="build"), ("test", None)]
 )
 def test_nothing_is_promoted_whose_build_failed(failing: str, reason: str) -> None:
-    promote = make_job("promote", "build_torch", "test", requires="nothing", builds=("build_torch",))
+    promote = make_job("promote", "build_torch", "test", requires="nothing", must_pass=("build_torch",))
     jobs = (make_job("build_torch"), make_job("test", "build_torch"), promote)
 
     assert outcomes_of(jobs, Work(failing), keep_going=True)["promote"].reason == reason
@@ -118,6 +118,11 @@ def test_as_many_jobs_run_at_a_time_as_allowed() -> None:
     outcomes = run_all([make_job(name) for name in "abcdef"], work, at_once=3)
 
     assert {outcome.result for outcome in outcomes} == {"ok"}
+
+
+def test_a_job_that_needs_what_is_not_there_is_an_error() -> None:
+    with pytest.raises(DataError, match="torch"):
+        run_all([make_job("torch", "absent")], Work())
 
 
 def test_a_fault_of_the_tool_is_not_a_failed_job() -> None:

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from ci.flow import planned, release_options, unresolved
+from ci.flow import make_plan, release_options, unresolved
 from ci.jobs import Job, Target, common_options, plan_jobs, promotion_job, store_options
 from ci.plan.origins import completed
 from core.cli.options import Common
@@ -28,7 +28,7 @@ def jobs_of(jobs: Iterable[Job], stage: str) -> list[Job]:
 def jobs_of_event(*options: str, target: Target | None = None) -> Sequence[Job]:
     """Return the jobs of an event's plan on Linux, before it is resolved."""
     chosen_target = target or Target()
-    return plan_jobs(planned(options, chosen_target), "linux", chosen_target)
+    return plan_jobs(make_plan(options, chosen_target), "linux", chosen_target)
 
 
 # Jobs of events
@@ -103,7 +103,7 @@ def test_a_variant_is_built_and_stored_apart() -> None:
 
 
 def test_a_plan_uploads_to_the_store_of_the_flow() -> None:
-    assert planned(WITH_PYTORCH, Target(store="/elsewhere")).store.store == "/elsewhere"
+    assert make_plan(WITH_PYTORCH, Target(store="/elsewhere")).store.store == "/elsewhere"
 
 
 # Where ROCm comes from
@@ -115,7 +115,7 @@ def dispatched_plan() -> Plan:
         "--input=linux_amdgpu_families=gfx1151",
         "--input=artifact_run_id=17",
     )
-    return planned(options, Target())
+    return make_plan(options, Target())
 
 
 def test_artifacts_of_another_run_are_fetched_in_the_job_that_packages_them() -> None:
@@ -159,7 +159,7 @@ def jobs_on_an_index() -> Sequence[Job]:
     origin = RocmOrigin(
         platform="linux", artifact_group=FAMILY, index_url="https://rocm.invalid/whl/", version="10.1.0"
     )
-    plan = completed(planned(PYTORCH_OF_NIGHTLY, Target()), [origin])
+    plan = completed(make_plan(PYTORCH_OF_NIGHTLY, Target()), [origin])
     return plan_jobs(plan, "linux", Target())
 
 
@@ -190,7 +190,7 @@ def release_jobs() -> Sequence[Job]:
     options = release_options(
         "nightly", families="gfx94X-dcgpu,gfx1151", torch_refs="release/2.14", pythons="3.12,3.13"
     )
-    plan = unresolved(planned(options, Target()))
+    plan = unresolved(make_plan(options, Target()))
     return plan_jobs(plan, "linux", Target(distribution_store="/dist"))
 
 

@@ -8,116 +8,237 @@ from typing import Any
 import pytest
 
 from core.cli.options import ROOT
-from tests.kit.workflow_files import Workflow, called, calls, references, steps, workflows
+from core.run.plan import Plan, PlannedJob, RocmOrigin
+from tests.kit.planning import plan_event
+from tests.kit.workflow_files import (
+    Workflow,
+    called,
+    calls,
+    input_references,
+    is_json_template,
+    json_members,
+    references,
+    steps,
+    workflows,
+)
 
 LAYERS = ("core", "rocm_packaging", "pytorch_build", "ci")
 # of a job or step, what decides where, when and for how long it runs; its name and its group do not
 STEERING = ("if", "runs-on", "container", "strategy", "environment", "continue-on-error", "timeout-minutes")
-WHOLE = re.compile(r"toJSON\(inputs\)")
+ALL_INPUTS = re.compile(r"toJSON\(inputs\)")
 
 
 @cache
-def variables() -> frozenset[str]:
-    """List the words in the product that could be variables which a stage reads."""
-    text = "\n".join(
-        path.read_text(encoding="utf-8") for layer in LAYERS for path in (ROOT / layer).rglob("*.py")
-    )
-    return frozenset(re.findall(r'"([A-Z][A-Z_]+)"', text))
+def product_variables() -> frozenset[str]:
+    """Return the words in the product that could be variables which a session reads."""
+    words: set[str] = set()
+    for layer in LAYERS:
+        for path in (ROOT / layer).rglob("*.py"):
+            words.update(re.findall(r'"([A-Z][A-Z_]+)"', path.read_text(encoding="utf-8")))
+    return frozenset(words)
 
 
-def taken(env: Mapping[str, str], run: str) -> Iterator[str]:
-    """Return the values that a command takes: in its words, or by a variable that a stage reads."""
-    used = set(re.findall(r"\$\{?([A-Z_]+)", run)) | set(re.findall(r"!([A-Z_]+)!", run))
-    yield from (value for name, value in env.items() if name in used | variables())
+def is_used(variable: str, text: str) -> bool:
+    """Return whether commands name a variable, or a session may read it."""
+    return variable in product_variables() or bool(re.search(rf"[$!]{{?{variable}\b", text))
 
 
-def ends(one: Workflow) -> Iterator[object]:
-    """Return every part of a workflow that does something, but for what it hands to another one."""
-    for job in one.jobs.values():
+def effects(workflow: Workflow) -> Iterator[object]:
+    """Yield every part of a workflow that does something, but for what it hands to another one."""
+    for job in workflow.jobs.values():
         yield {key: value for key, value in job.items() if key in STEERING}
         for step in job.get("steps", []):
             yield {key: value for key, value in step.items() if key in STEERING}
             yield step.get("with", {})
-            env = {**one.tree.get("env", {}), **job.get("env", {}), **step.get("env", {})}
-            yield from taken(env, step["run"]) if "run" in step else ()
+            env = {**workflow.tree.get("env", {}), **job.get("env", {}), **step.get("env", {})}
+            yield [value for name, value in env.items() if "run" in step and is_used(name, step["run"])]
 
 
 @cache
-def effective(name: str) -> frozenset[str]:
-    """List the inputs of a workflow that reach a session, or what decides about one."""
-    one = workflows()[name]
-    found = {path[0] for part in ends(one) for path in references(part, "inputs")}
-    for where, _, job, target in calls():
+def effective_inputs(name: str) -> frozenset[str]:
+    """Return the inputs of a workflow that reach a session, or what decides about one.
+
+    Of an input in JSON these are its members: ``cell.runner``.
+    """
+    workflow = workflows()[name]
+    effective: set[str] = set()
+    for part in effects(workflow):
+        effective |= input_references(part)
+
+    for where, _caller, job, target in calls():
         if where.startswith(f"{name}, "):
             for key, value in job.get("with", {}).items():
-                if key in effective(target.name):
-                    found |= {path[0] for path in references({key: value}, "inputs")}
-                    found |= set(one.inputs) if WHOLE.search(str(value)) else set()
-    return frozenset(found)
+                effective |= passed_inputs(workflow, key, value, effective_inputs(target.name))
+    return frozenset(effective)
+
+
+def passed_inputs(workflow: Workflow, key: str, value: object, effective: frozenset[str]) -> set[str]:
+    """Return the inputs of a workflow that have an effect in a called one, which gets them as an input."""
+    members = {name.partition(".")[2] for name in effective if name.startswith(f"{key}.")}
+    passed: set[str] = set()
+    if is_json_template(value) and members:
+        for name, expression in json_members(str(value)).items():
+            if name in members:
+                passed |= input_references(f"${{{{ {expression} }}}}")
+    elif value == f"${{{{ inputs.{key} }}}}":
+        # Passed on as a whole, with its members.
+        passed |= {name for name in effective if name == key or name.startswith(f"{key}.")}
+    elif key in effective or members:
+        passed |= input_references(value)
+        if ALL_INPUTS.search(str(value)):
+            passed |= set(workflow.inputs)
+    return passed
 
 
 @pytest.mark.parametrize("name", workflows())
 def test_every_input_has_an_effect(name: str) -> None:
-    one = workflows()[name]
+    workflow = workflows()[name]
+    effective = {path.partition(".")[0] for path in effective_inputs(name)}
+
     for event in ("workflow_call", "workflow_dispatch"):
-        assert set(one.on.get(event, {}).get("inputs", {})) <= effective(name), event
+        assert set(workflow.on.get(event, {}).get("inputs", {})) <= effective, event
+
+
+# What a job gets as JSON
+
+
+def members_written(key: str) -> set[str]:
+    """Return the members that workflows write into a JSON input."""
+    members: set[str] = set()
+    for _where, _workflow, job, _target in calls():
+        value = job.get("with", {}).get(key)
+        if is_json_template(value):
+            members |= set(json_members(value))
+    return members
+
+
+def members_read(key: str) -> set[str]:
+    """Return the members of a JSON input that workflows read."""
+    prefix = f"{key}."
+    members: set[str] = set()
+    for workflow in workflows().values():
+        for path in input_references(workflow.tree):
+            if path.startswith(prefix):
+                members.add(path.removeprefix(prefix))
+    return members
+
+
+def members_of_setup() -> set[str]:
+    """Return the members of ``run``, as the job that plans a run writes them."""
+    return set(json_members(workflows()["setup.yml"].jobs["setup"]["outputs"]["run"]))
+
+
+def rows_of(plan: Plan, *origins: RocmOrigin) -> list[Mapping[str, Any]]:
+    """Return the rows of a plan's cells, with every part that a row may have."""
+    rocm = plan.rocm.model_copy(update={"origins": origins})
+    whole_plan = plan.model_copy(update={"rocm": rocm})
+
+    def resolved(job: PlannedJob) -> PlannedJob:
+        return job.model_copy(update={"versions": {"torch": "2.10"}})
+
+    return [whole_plan.row(resolved(job)) for job in plan.cells]
+
+
+def members_of_plan() -> set[str]:
+    """Return the members that a plan writes into the JSON of a cell."""
+    plan = plan_event("schedule")
+    group = plan.cells[0].artifact_group
+    platform = plan.cells[0].platform
+    run = RocmOrigin(
+        platform=platform,
+        artifact_group=group,
+        run_id="17",
+        repository="ROCm/TheRock",
+        store="s3://runs",
+        artifacts={"base": "1" * 64},
+    )
+    index = RocmOrigin(platform=platform, artifact_group=group, index_url="https://a.example", version="7")
+    other_index = RocmOrigin(
+        platform=platform, artifact_group="another", index_url="https://b.example", version="7"
+    )
+
+    members: set[str] = set()
+    # A row names the index itself only where groups have different ones.
+    for row in [*rows_of(plan, run), *rows_of(plan, index), *rows_of(plan, index, other_index)]:
+        for name, value in row.items():
+            members |= {f"{name}.{key}" for key in value} if isinstance(value, dict) else {name}
+    return members
+
+
+def test_jobs_read_of_a_run_exactly_what_setup_writes() -> None:
+    assert members_read("run") == members_of_setup()
+
+
+def test_a_dispatch_writes_of_a_run_nothing_that_no_job_reads() -> None:
+    written = members_written("run")
+
+    assert written
+    assert written <= members_of_setup()
+
+
+def test_jobs_read_of_a_cell_exactly_what_plans_and_dispatches_write() -> None:
+    assert members_read("cell") == members_of_plan() | members_written("cell")
+
+
+# Variables and outputs
 
 
 @pytest.mark.parametrize("name", workflows())
 def test_every_value_given_to_a_step_is_used(name: str) -> None:
-    """A variable that no command names and no stage reads is decoration."""
-    one = workflows()[name]
-    for job_name, job in one.jobs.items():
-        runs = [step for step in job.get("steps", []) if "run" in step]
-        text = "\n".join(step["run"] for step in runs)
-        for given in (*([one.tree.get("env", {})] if runs else []), job.get("env", {})):
-            unused = {
-                key for key in given if key not in variables() and not re.search(rf"[$!]{{?{key}\b", text)
-            }
-            assert not unused or given is one.tree.get("env"), f"{job_name}: {unused}"
-    everything = "\n".join(step["run"] for _, each, _, step in steps() if each is one and "run" in step)
-    for key in one.tree.get("env", {}):
-        used = key in variables() or re.search(rf"[$!]{{?{key}\b", everything) or f"env.{key}" in one.text
-        assert used, key
+    """A variable that no command names and no session reads is decoration."""
+    workflow = workflows()[name]
+    for job_name, job in workflow.jobs.items():
+        commands = "\n".join(step.get("run", "") for step in job.get("steps", []))
+        unused = {variable for variable in job.get("env", {}) if not is_used(variable, commands)}
+        assert not unused, job_name
+
+    every_command = "\n".join(
+        step.get("run", "") for _where, other, _job, step in steps() if other is workflow
+    )
+    for variable in workflow.tree.get("env", {}):
+        assert is_used(variable, every_command) or f"env.{variable}" in workflow.text, variable
 
 
-def consumers(one: Workflow) -> set[str]:
-    """List the inputs that the user may hand an output on to: of what is dispatched, what says it the same.
+def names_that_people_hand_on() -> set[str]:
+    """Return the outputs that a caller may hand on to a dispatch, which has an input of that name.
 
-    `rocm_package_index_url` takes a `package_index_url`. What is never dispatched is read by its callers.
+    `rocm_package_index_url` takes a `package_index_url`.
     """
-    if "workflow_dispatch" not in one.on:
-        return set()
-    names = {name for each in workflows() for name in effective(each)}
+    names: set[str] = set()
+    for workflow in workflows().values():
+        names |= set(workflow.on.get("workflow_dispatch", {}).get("inputs", {}))
     return names | {name.removeprefix("rocm_") for name in names}
+
+
+def outputs_read(workflow: Workflow) -> set[str]:
+    """Return the outputs of a workflow that those who call it read, or hand on as outputs of their own."""
+    read: set[str] = set()
+    for _where, caller, _job, target in calls():
+        if target is not workflow:
+            continue
+        for job in caller.jobs.values():
+            for path in references(job, "needs"):
+                if path[1] == "outputs" and called(caller.jobs[path[0]]) is workflow:
+                    read.add(path[2])
+        own_outputs = caller.on.get("workflow_call", {}).get("outputs", {})
+        for path in references(own_outputs, "jobs"):
+            if called(caller.jobs[path[0]]) is workflow:
+                read.add(path[2])
+    return read
 
 
 @pytest.mark.parametrize("name", workflows())
 def test_every_output_is_used(name: str) -> None:
-    one = workflows()[name]
-    outputs: Mapping[str, Any] = one.on.get("workflow_call", {}).get("outputs", {})
-    read = {
-        path[2]
-        for _, caller, _, target in calls()
-        if target is one
-        for job in caller.jobs.values()
-        for path in references(job, "needs")
-        if path[1] == "outputs" and called(caller.jobs[path[0]]) is one
-    }
-    # handed on by who calls, whose own outputs are looked at by themselves
-    read |= {
-        path[2]
-        for each in workflows().values()
-        for path in references(each.on.get("workflow_call", {}).get("outputs", {}), "jobs")
-        if called(each.jobs[path[0]]) is one
-    }
-    assert set(outputs) <= read | consumers(one)
-    behind = {path[2] for each in outputs.values() for path in references(each["value"], "jobs")}
-    for job_name, job in one.jobs.items():
-        beside = {
-            path[2]
-            for each in one.jobs.values()
-            for path in references(each, "needs")
-            if path[0] == job_name and path[1] == "outputs"
-        }
-        assert set(job.get("outputs", {})) <= behind | beside, job_name
+    workflow = workflows()[name]
+    outputs: Mapping[str, Any] = workflow.on.get("workflow_call", {}).get("outputs", {})
+    assert set(outputs) <= outputs_read(workflow) | names_that_people_hand_on()
+
+    for job_name, job in workflow.jobs.items():
+        used: set[str] = set()
+        for output in outputs.values():
+            used |= {path[2] for path in references(output["value"], "jobs") if path[0] == job_name}
+        for other in workflow.jobs.values():
+            for path in references(other, "needs"):
+                if path[0] == job_name and path[1] == "outputs":
+                    used.add(path[2])
+        assert set(job.get("outputs", {})) <= used, job_name

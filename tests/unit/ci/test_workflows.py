@@ -1,402 +1,675 @@
 """The workflows, read as data: what each job calls, and how inputs, outputs and permissions are wired."""
 
+import fnmatch
 import re
 import shlex
-import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import fields
 from functools import cache
 from importlib import import_module
 from typing import Any
 
 import pytest
 
-from ci.flow import planned, release_words, unresolved
-from ci.jobs import SESSIONS, Target, nightly_jobs, plan_jobs, setup_job
+from ci.flow import make_plan, unresolved
+from ci.jobs import Job, Target, nightly_jobs, plan_jobs
+from ci.pipeline import STEPS, STEPS_BY_NAME, steps_of_job
 from ci.plan import data, inputs
+from ci.plan.inputs import Inputs
 from ci.plan.outputs import outputs
-from core import process
 from core.cli import verb_parser
 from core.cli.options import ROOT
+from core.errors import UsageError
 from docs.command_tables import all_sessions
-from pytorch_build.lock.stored import outputs as resolved
-from tests.kit.workflow_files import FOLDER, references, steps, workflows
+from pytorch_build.lock.stored import outputs as resolved_outputs
+from tests.kit.job_plans import PULL_REQUEST, stages_of
+from tests.kit.workflow_files import FOLDER, Workflow, calls, references, steps, workflows
+
+MAX_DISPATCH_INPUTS = 25  # GitHub's limit
+
+# The plan writes the sessions of some jobs. Two variables are split into words: this list, and a flag or
+# nothing.
+SESSIONS = "$SESSIONS"
+SPLIT_VARIABLES = {"SESSIONS", "STAGED"}
+
+# The workflows that people dispatch, and the ones with their jobs.
+ENTRY_POINTS = {
+    "build_portable_linux_python_packages.yml": "build_rocm.yml",
+    "build_windows_python_packages.yml": "build_rocm.yml",
+    "build_portable_linux_pytorch_wheels.yml": "build_pytorch.yml",
+    "build_windows_pytorch_wheels.yml": "build_pytorch.yml",
+    "test_rocm_wheels.yml": "test_rocm.yml",
+    "test_pytorch_wheels.yml": "test_pytorch.yml",
+    "ci_linux.yml": "ci_family.yml",
+    "ci_windows.yml": "ci_family.yml",
+    "release_portable_linux_pytorch_wheels.yml": "release.yml",
+    "release_windows_pytorch_wheels.yml": "release.yml",
+}
+RELEASES = [name for name in ENTRY_POINTS if name.startswith("release_")]
 
 
-@cache
-def sessions() -> frozenset[str]:
-    return frozenset(one.name for one in all_sessions())
+def words_of(command: str) -> list[str]:
+    """Return the words of a command, with ``!NAME!`` of Windows' cmd as ``$NAME``."""
+    return shlex.split(re.sub(r"!(\w+)!", r"$\1", command))
+
+
+def called_sessions(command: str) -> list[str]:
+    """Return the sessions that a call of nox names."""
+    sessions: list[str] = []
+    for word in words_of(command)[2:]:
+        if word.startswith("-"):
+            break
+        sessions.append(word)
+    return sessions
+
+
+def environment_of(workflow: Workflow, job: Mapping[str, Any], step: Mapping[str, Any]) -> dict[str, str]:
+    """Return the variables that a step has."""
+    return {**workflow.tree.get("env", {}), **job.get("env", {}), **step.get("env", {})}
+
+
+def used_variables(command: str) -> set[str]:
+    """Return the variables that a command takes values from."""
+    return set(re.findall(r"\$\{?([A-Z_]+)", command)) | set(re.findall(r"!([A-Z_]+)!", command))
+
+
+# What a step runs
 
 
 @pytest.mark.parametrize("name", workflows())
-def test_a_run_is_one_call_of_nox_to_sessions_that_exist(name: str) -> None:
-    runs = [(where, step["run"]) for where, one, _, step in steps() if one.name == name and "run" in step]
-    for where, run in runs:
-        assert "\n" not in run.strip(), where
-        assert not re.search(r"[;&|`]|\$\(", run), where
-        words = shlex.split(run.replace("!", "$"))
-        assert words[:2] == ["nox", "-s"], where
-        end = next((index for index, word in enumerate(words[2:], 2) if word.startswith("-")), len(words))
-        called = words[2:end]
+def test_a_step_is_one_call_of_nox_to_sessions_that_exist(name: str) -> None:
+    session_names = {session.name for session in all_sessions()}
+    for where, workflow, _job, step in steps():
+        if workflow.name != name or "run" not in step:
+            continue
+        command = step["run"]
+        assert "\n" not in command.strip(), where
+        assert not re.search(r"[;&|`]|\$\(", command), where
+        assert words_of(command)[:2] == ["nox", "-s"], where
+
+        called = called_sessions(command)
         assert called, where
-        if called not in (["$SESSIONS"], ["$SESSIONS$"]):
-            assert set(called) <= sessions(), where
+        if called != [SESSIONS]:
+            assert set(called) <= session_names, where
 
 
 @cache
-def verbs() -> Mapping[str, tuple[str, str]]:
-    """Map sessions to the front door and verb that they call."""
-    return {one.name: (one.calls[0], one.calls[1]) for one in all_sessions() if one.calls}
+def verbs_by_session() -> Mapping[str, tuple[str, str]]:
+    """Return the front door and the verb that each session calls."""
+    return {session.name: (session.calls[0], session.calls[1]) for session in all_sessions() if session.calls}
 
 
 def options_of(session: str) -> set[str]:
-    package, name = verbs()[session]
-    known = import_module(f"{package}.__main__").VERBS
-    _module, parser = verb_parser(package, next(verb for verb in known if verb.name == name))
-    return set(parser._option_string_actions)
+    """Return the options that a session's verb has."""
+    package, verb_name = verbs_by_session()[session]
+    (verb,) = [verb for verb in import_module(f"{package}.__main__").VERBS if verb.name == verb_name]
+    _module, parser = verb_parser(package, verb)
+    options: set[str] = set()
+    for action in parser._actions:
+        options.update(action.option_strings)
+    return options
+
+
+def planned_sessions(file: str) -> set[str]:
+    """Return the sessions that a plan may write for the jobs of a workflow."""
+    stages = {
+        "build_pytorch.yml": ("build_pytorch",),
+        "test_rocm.yml": ("test_rocm",),
+        "test_pytorch.yml": ("test_pytorch", "test_torch"),
+        "therock-nightly.yml": ("test_pytorch",),
+    }[file]
+    plan = make_plan(["--event=schedule", "--torch-ref=nightly"], Target())
+
+    sessions: set[str] = set()
+    for cell in plan.cells:
+        if cell.stage in stages:
+            sessions.update(STEPS_BY_NAME[step].session for step in cell.sessions)
+    return sessions
 
 
 def test_every_option_is_known_to_every_session_that_gets_it() -> None:
-    plan = planned(["--event=schedule", "--torch-ref=nightly"], Target())
-    lists = {
-        "build": {one for cell in plan.cells if cell.stage == "build_pytorch" for one in cell.sessions},
-        "test": {one for cell in plan.cells if cell.stage.startswith("test") for one in cell.sessions},
-    }
-    checked = 0
-    for where, one, _, step in steps():
-        if "run" not in step or "--" not in shlex.split(step["run"].replace("!", "$")):
+    checked_sessions = 0
+    for where, workflow, _job, step in steps():
+        words = words_of(step.get("run", ""))
+        if "--" not in words:
             continue
-        words = shlex.split(step["run"].replace("!", "$"))
-        called = [word for word in words[2 : words.index("--")] if re.fullmatch("[a-z_]+", word)]
-        if words[2].startswith("$SESSIONS"):
-            rocm = {"test_rocm"} if "rocm" in one.name else {"test_smoke"}
-            called = sorted(lists["build"] if "build_" in one.name else rocm & lists["test"])
         options = {word.partition("=")[0] for word in words[words.index("--") + 1 :] if word.startswith("--")}
-        for session in called:
-            if session in verbs() and session != "in_image":
+        if "$STAGED" in words:
+            options.add("--staged")
+
+        sessions: Collection[str] = called_sessions(step["run"])
+        if sessions == [SESSIONS]:
+            sessions = planned_sessions(workflow.name)
+            assert sessions, where
+        for session in sessions:
+            if session in verbs_by_session() and session != "in_image":
                 assert options <= options_of(session), f"{where}: {session}"
-                checked += 1
-    assert checked > 40
+                checked_sessions += 1
+    assert checked_sessions > 40
 
 
 @pytest.mark.parametrize("name", workflows())
 def test_values_reach_commands_by_the_environment_alone(name: str) -> None:
-    for where, one, job, step in steps():
-        if one.name != name or "run" not in step:
+    for where, workflow, job, step in steps():
+        if workflow.name != name or "run" not in step:
             continue
-        assert "${{" not in step["run"], where
-        env = {**one.tree.get("env", {}), **job.get("env", {}), **step.get("env", {})}
-        used = set(re.findall(r"\$\{?([A-Z_]+)", step["run"])) | set(re.findall(r"!([A-Z_]+)!", step["run"]))
-        assert used <= set(env), where
-        # in bash only the plan's list of sessions is split into words; cmd takes %NAME% for a command's part
-        unquoted = re.findall(r'(?<!["=\w/])\$([A-Z_]+)', re.sub(r'"[^"]*"', '""', step["run"]))
-        assert set(unquoted) <= {"SESSIONS"}, where
-        assert "%" not in step["run"], where
+        command = step["run"]
+        assert "${{" not in command, where
+        # cmd would take %NAME% for a part of the command
+        assert "%" not in command, where
+        assert used_variables(command) <= set(environment_of(workflow, job, step)), where
+
+        without_quoted_values = re.sub(r'"[^"]*"', '""', command)
+        unquoted = re.findall(r'(?<!["=\w/])[$!]([A-Z_]+)', without_quoted_values)
+        assert set(unquoted) <= SPLIT_VARIABLES, where
 
 
-def test_on_windows_commands_take_values_as_cmd_reads_them_safely() -> None:
-    for where, one, job, step in steps():
-        windows = ("windows" in one.name and "machine" not in str(job.get("runs-on"))) or "!" in step.get(
-            "run", ""
-        )
-        if "run" not in step or not windows or job.get("runs-on") == "ubuntu-24.04":
+def test_a_word_that_is_not_quoted_is_a_constant_of_the_workflow() -> None:
+    flags = {
+        job["env"]["STAGED"] for _where, _workflow, job, _step in steps() if "STAGED" in job.get("env", {})
+    }
+
+    assert flags == {"${{ inputs.staged && '--staged' || '' }}"}
+
+
+def may_run_on_windows(workflow: Workflow, job: Mapping[str, Any]) -> bool:
+    """Return whether a job has machines with Windows."""
+    if job.get("runs-on", "ubuntu-24.04") == "ubuntu-24.04":
+        return False
+    return "platform" in workflow.inputs or "windows" in str(job.get("strategy", ""))
+
+
+def test_on_windows_commands_take_values_as_their_shell_reads_them() -> None:
+    checked_shells: list[str] = []
+    for where, workflow, job, step in steps():
+        if "run" not in step or not may_run_on_windows(workflow, job):
             continue
-        assert re.match(r"cmd .*/V:ON", job["defaults"]["run"]["shell"]), where
+        shell = step.get("shell") or job["defaults"]["run"]["shell"]
+        checked_shells.append(shell)
+        if shell == "bash":
+            assert "!" not in step["run"], where
+            continue
+        assert re.match(r"cmd .*/V:ON", shell), where
         assert "$" not in step["run"], where
+        assert "inputs.platform == 'windows'" in step["if"], where
+    assert len(set(checked_shells)) == 2
+
+
+def test_a_step_of_windows_is_the_one_of_linux_in_cmds_words() -> None:
+    checked_pairs = 0
+    for _where, _workflow, job, step in steps():
+        if step.get("id") != "windows":
+            continue
+        (linux_step,) = [other for other in job["steps"] if other.get("id") == "linux"]
+        assert words_of(step["run"]) == words_of(linux_step["run"])
+        assert step["timeout-minutes"] == linux_step["timeout-minutes"]
+        checked_pairs += 1
+    assert checked_pairs == 3
 
 
 def test_every_step_and_job_has_a_time_limit() -> None:
-    for name, one in workflows().items():
-        for job_name, job in one.jobs.items():
+    for name, workflow in workflows().items():
+        for job_name, job in workflow.jobs.items():
             if "uses" not in job:
                 assert 0 < job["timeout-minutes"] <= 720, f"{name}, {job_name}"
-    for where, one, job, step in steps():
-        if "run" in step:
-            limit = step["timeout-minutes"]
-            if limit == "${{ inputs.timeout_minutes }}":
-                limit = one.inputs["timeout_minutes"]["default"]
-                assert job["timeout-minutes"] > data.MAX_MINUTES, where
-            assert 0 < limit <= job["timeout-minutes"], where
+    for where, _workflow, job, step in steps():
+        if "run" not in step:
+            continue
+        limit = step["timeout-minutes"]
+        planned_limit = re.fullmatch(r"\$\{\{ fromJSON\(inputs\.cell\)\.minutes \|\| (\d+) \}\}", str(limit))
+        if planned_limit:
+            limit = int(planned_limit[1])
+            assert job["timeout-minutes"] > data.MAX_MINUTES, where
+        assert 0 < limit <= job["timeout-minutes"], where
 
 
-def uses() -> Iterator[tuple[str, str]]:
+# Actions and images
+
+
+def used_actions() -> Iterator[tuple[str, str]]:
+    """Yield the actions and workflows that are used, with their comments, and the file of each."""
     for path in [*FOLDER.glob("*.yml"), *(ROOT / ".github" / "actions").rglob("action.yml")]:
         for line in path.read_text(encoding="utf-8").splitlines():
-            found = re.fullmatch(r"\s*(?:- )?uses: (.*)", line)
-            if found:
-                yield path.name, found[1]
+            match = re.fullmatch(r"\s*(?:- )?uses: (.*)", line)
+            if match:
+                yield path.name, match[1]
 
 
 def test_actions_are_pinned_by_commit_with_their_version() -> None:
     pins: dict[str, set[str]] = {}
-    found = list(uses())
-    assert len(found) > 50
-    for where, used in found:
-        if used.startswith("./"):
-            assert (ROOT / used).exists(), where
+    actions = list(used_actions())
+    assert len(actions) > 50
+    for file, action in actions:
+        if action.startswith("./"):
+            assert (ROOT / action).exists(), file
             continue
-        match = re.fullmatch(r"([\w-]+/[\w-]+)@([0-9a-f]{40}) # v\d+\.\d+\.\d+", used)
-        assert match, f"{where}: {used}"
-        pins.setdefault(match[1], set()).add(used)
+        match = re.fullmatch(r"([\w-]+/[\w-]+)@([0-9a-f]{40}) # v\d+\.\d+\.\d+", action)
+        assert match, f"{file}: {action}"
+        pins.setdefault(match[1], set()).add(action)
     assert all(len(versions) == 1 for versions in pins.values()), pins
 
 
 def test_images_are_pinned_in_one_place() -> None:
-    images = re.findall(r"ghcr\.io/\S+", "".join(one.text for one in workflows().values()))
+    texts = "".join(workflow.text for workflow in workflows().values())
+    images = re.findall(r"ghcr\.io/[^\s']+", texts)
+
     assert len(images) == 2
-    assert all(re.fullmatch(r"ghcr\.io/rocm/\w+@sha256:[0-9a-f]{64}'\)?", image) for image in images)
-    assert images[0] in workflows()["setup.yml"].text
+    assert all(re.fullmatch(r"ghcr\.io/rocm/\w+@sha256:[0-9a-f]{64}", image) for image in images)
+    assert all(image in workflows()["setup.yml"].text for image in images)
 
 
 def test_no_workflow_decides_by_the_release_type() -> None:
-    for name, one in workflows().items():
-        conditions = [
-            text
-            for value in one.jobs.values()
-            for part in (value, *value.get("steps", []))
-            for text in [str(part.get("if", ""))]
-        ]
-        assert not [text for text in conditions if "release_type" in text], name
-        assert not re.search(r"release_type\s*[!=]=", one.text), name
-        assert "secrets: inherit" not in one.text, name
+    for name, workflow in workflows().items():
+        for job in workflow.jobs.values():
+            for part in (job, *job.get("steps", [])):
+                assert "release_type" not in str(part.get("if", "")), name
+        assert not re.search(r"release_type\s*[!=]=", workflow.text), name
+        assert "secrets: inherit" not in workflow.text, name
 
 
 def test_leaves_out_under_act_only_what_needs_github() -> None:
     """One condition, and only on steps of actions that act cannot have; artifacts it has."""
-    for where, _, _, step in steps():
-        alone = not re.search("^$|actions/checkout@|_over$", step.get("uses", ""))
-        assert ("!env.ACT" in str(step.get("if", ""))) is alone, where
-    for name, one in workflows().items():
-        assert "env.ACT" not in str({job: {**value, "steps": []} for job, value in one.jobs.items()}), name
+    for where, _workflow, _job, step in steps():
+        needs_github = not re.search("^$|actions/checkout@|_over$", step.get("uses", ""))
+        assert ("!env.ACT" in str(step.get("if", ""))) is needs_github, where
+    for name, workflow in workflows().items():
+        without_steps = {job: {**tree, "steps": []} for job, tree in workflow.jobs.items()}
+        assert "env.ACT" not in str(without_steps), name
 
 
 def test_steps_that_run_under_act_use_no_action_of_others() -> None:
     """For act fetches them before it knows that their step is left out."""
-    alone = {"therock-nightly.yml", "therock-stable.yml", "unit_tests.yml"}
-    for where, one, job, step in steps():
-        windows = "windows" in one.name or "windows" in str(job.get("if", ""))
-        used = step.get("uses", "./")
-        if one.name not in alone and not windows and "actions/checkout@" not in used:
-            assert used.startswith("./"), where
+    not_run_by_act = {"therock-nightly.yml", "therock-stable.yml", "unit_tests.yml"}
+    for where, workflow, _job, step in steps():
+        action = step.get("uses", "./")
+        if workflow.name not in not_run_by_act and "actions/checkout@" not in action:
+            assert action.startswith("./"), where
+
+
+# Inputs and outputs
 
 
 @pytest.mark.parametrize("name", workflows())
 def test_inputs_that_are_read_are_declared_alike_for_calls_and_dispatches(name: str) -> None:
-    one = workflows()[name]
-    used = {path[0] for path in references(one.tree, "inputs")}
-    declared = [
-        one.on[event].get("inputs", {}) for event in ("workflow_call", "workflow_dispatch") if event in one.on
-    ]
-    for given_inputs in declared:
-        assert used <= set(given_inputs)
-        assert {key: given.get("default") for key, given in given_inputs.items()} == {
-            key: given.get("default") for key, given in declared[0].items()
-        }
+    workflow = workflows()[name]
+    read = {path[0] for path in references(workflow.tree, "inputs")}
+    defaults: list[Mapping[str, object]] = []
+    for event in ("workflow_call", "workflow_dispatch"):
+        if event in workflow.on:
+            declared = workflow.on[event].get("inputs", {})
+            assert read <= set(declared)
+            # A dispatch gives an input without a default as "".
+            defaults.append({key: settings.get("default") or "" for key, settings in declared.items()})
+    assert all(values == defaults[0] for values in defaults)
 
 
-def test_a_request_offers_what_configure_knows() -> None:
-    from dataclasses import fields
+@pytest.mark.parametrize("name", workflows())
+def test_a_dispatch_has_no_more_inputs_than_github_takes(name: str) -> None:
+    declared = workflows()[name].on.get("workflow_dispatch", {}).get("inputs", {})
 
-    from ci.plan.inputs import Inputs
-
-    known = {one.name for one in fields(Inputs)}
-    for name in ("ci.yml", "release_portable_linux_pytorch_wheels.yml", "release_windows_pytorch_wheels.yml"):
-        assert set(workflows()[name].inputs) <= known, name
+    assert len(declared) <= MAX_DISPATCH_INPUTS
 
 
-def test_every_output_of_the_plan_that_is_read_is_one_that_it_has() -> None:
-    plan = planned(["--event=schedule", "--torch-ref=nightly"], Target())
-    known = {"configure": set(outputs(plan)), "rocm": set(outputs(plan)), "resolve": set(resolved(plan, {}))}
-    setup = workflows()["setup.yml"]
-    read = [path for path in references(setup.tree, "steps") if path[1] == "outputs"]
-    assert len(read) > 30
-    for step, _, output in read:
-        assert output in known[step], output
+@pytest.mark.parametrize("name", ["ci.yml", *RELEASES])
+def test_a_request_offers_what_configure_knows(name: str) -> None:
+    known_inputs = {field.name for field in fields(Inputs)}
+
+    assert set(workflows()[name].inputs) <= known_inputs
+
+
+def test_every_output_of_the_plan_that_is_read_exists() -> None:
+    plan = make_plan(["--event=schedule", "--torch-ref=nightly"], Target())
+    known_outputs = {
+        "configure": set(outputs(plan)),
+        "rocm": set(outputs(plan)),
+        "resolve": set(resolved_outputs(plan, {})),
+    }
+    paths = [path for path in references(workflows()["setup.yml"].tree, "steps") if path[1] == "outputs"]
+
+    assert len(paths) > 30
+    for step, _outputs, name in paths:
+        assert name in known_outputs[step], name
 
 
 def test_every_step_of_a_run_knows_where_the_run_is_kept() -> None:
     """Where that is decides which folder of the store, or of this machine, is the run's."""
-    checked = 0
-    for where, one, job, step in steps():
+    checked_steps = 0
+    for where, workflow, job, step in steps():
         if "--run-id=" in step.get("run", ""):
-            env = {**one.tree.get("env", {}), **job.get("env", {}), **step.get("env", {})}
-            assert env["RUN_STORE"].endswith(".store }}"), where
-            checked += 1
-    assert checked > 30
+            assert environment_of(workflow, job, step)["RUN_STORE"].endswith(".store }}"), where
+            checked_steps += 1
+    assert checked_steps > 20
 
 
 def test_a_report_is_written_of_each_platform_that_a_workflow_has() -> None:
-    for name in ("ci.yml", *(one for one in workflows() if one.startswith("release_"))):
-        steps_of = workflows()[name].jobs["summary"]["steps"]
-        found = {
-            word.partition("=")[2]
-            for step in steps_of
-            for word in step.get("run", "").split()
-            if word.startswith("--platform=") and " report " in step["run"]
-        }
-        jobs = {"linux", "windows"} if name == "ci.yml" else {"windows" if "windows" in name else "linux"}
-        assert found == jobs, name
+    platforms: dict[str, set[str]] = {}
+    for name in ("ci.yml", "release.yml"):
+        commands = [step.get("run", "") for step in workflows()[name].jobs["summary"]["steps"]]
+        reports = " ".join(command for command in commands if called_sessions(command) == ["report"])
+        platforms[name] = set(re.findall(r"--platform=(\S+)", reports))
+
+    assert platforms == {"ci.yml": {"linux", "windows"}, "release.yml": {'"$PLATFORM"'}}
+
+
+# Events
 
 
 def test_a_run_cannot_cancel_that_of_another_fork() -> None:
-    for name, one in workflows().items():
-        group = one.tree.get("concurrency")
-        if "pull_request" in one.on:
-            assert group, name
-        if group:
-            assert "head_ref" not in group["group"], name
-            if group["cancel-in-progress"]:
-                assert "github.event.pull_request.number || github.run_id" in group["group"], name
+    for name, workflow in workflows().items():
+        concurrency = workflow.tree.get("concurrency")
+        if "pull_request" in workflow.on:
+            assert concurrency, name
+        if concurrency:
+            assert "head_ref" not in concurrency["group"], name
+            if concurrency["cancel-in-progress"]:
+                assert "github.event.pull_request.number || github.run_id" in concurrency["group"], name
 
 
-def test_pushes_and_labels_are_those_of_the_data() -> None:
-    ci = workflows()["ci.yml"]
-    assert tuple(ci.on["push"]["branches"]) == data.load().triggers.long_lived_branches
-    text = ci.tree["concurrency"]["group"]
-    setup = ci.jobs["setup"]["if"]
-    for written in (text, setup):
-        found = re.findall(r"startsWith\(github\.event\.label\.name, '([^']+)'\)", written)
-        assert sorted(found) == sorted(inputs._PREFIXES)
+def test_pushes_run_ci_on_the_long_lived_branches_of_the_data() -> None:
+    branches = workflows()["ci.yml"].on["push"]["branches"]
+
+    assert tuple(branches) == data.load().triggers.long_lived_branches
+
+
+@pytest.mark.parametrize("where", ["concurrency", "setup"])
+def test_ci_knows_the_labels_that_configure_knows(where: str) -> None:
+    workflow = workflows()["ci.yml"]
+    conditions = {"concurrency": workflow.tree["concurrency"]["group"], "setup": workflow.jobs["setup"]["if"]}
+    prefixes = re.findall(r"startsWith\(github\.event\.label\.name, '([^']+)'\)", conditions[where])
+    labels = [f"{prefix}someone" for prefix in prefixes]
+
+    # An unknown label of CI's is an error, and any other one is none of its business.
+    for label in labels:
+        assert is_label_of_ci(label), label
+    assert not is_label_of_ci("documentation")
+    assert len(labels) == 6
+
+
+def is_label_of_ci(label: str) -> bool:
+    """Return whether `configure` reads a label, which it may refuse."""
+    try:
+        return inputs.read_labels([label], data.load()) != inputs.read_labels([], data.load())
+    except UsageError:
+        return True
 
 
 def test_the_path_filter_names_workflows_that_exist() -> None:
-    import fnmatch
-
     for pattern in data.load().triggers.paths.workflows:
         assert fnmatch.filter(workflows(), pattern), pattern
 
 
-def test_linux_and_windows_differ_only_where_they_must() -> None:
-    for linux, windows in (
-        ("ci_linux.yml", "ci_windows.yml"),
-        ("build_portable_linux_python_packages.yml", "build_windows_python_packages.yml"),
-        ("build_portable_linux_pytorch_wheels.yml", "build_windows_pytorch_wheels.yml"),
-        ("release_portable_linux_pytorch_wheels.yml", "release_windows_pytorch_wheels.yml"),
-    ):
-        one, other = workflows()[linux], workflows()[windows]
-        assert list(one.jobs) == list(other.jobs)
-        missing = {name.replace("linux", "windows") for name in one.inputs} - set(other.inputs)
-        assert missing <= {"container_image", "build_image", "test_image"}
-        assert {job: value.get("needs") for job, value in one.jobs.items()} == {
-            job: value.get("needs") for job, value in other.jobs.items()
-        }
+def workflows_called_by(name: str) -> set[str]:
+    """Return the workflows that one calls, and those that they call."""
+    called = {target.name for _where, workflow, _job, target in calls() if workflow.name == name}
+    for target in frozenset(called):
+        called |= workflows_called_by(target)
+    return called
+
+
+def test_the_path_filter_names_every_workflow_that_ci_is_made_of() -> None:
+    patterns = data.load().triggers.paths.workflows
+
+    for name in ("ci.yml", *workflows_called_by("ci.yml")):
+        assert any(fnmatch.fnmatch(name, pattern) for pattern in patterns), name
+
+
+# Entry points
+
+
+@pytest.mark.parametrize(("name", "target"), ENTRY_POINTS.items())
+def test_an_entry_point_calls_the_workflow_that_has_its_jobs(name: str, target: str) -> None:
+    (job,) = workflows()[name].jobs.values()
+
+    assert job["uses"] == f"./.github/workflows/{target}"
+    assert job["with"]["platform"] in {"linux", "windows", "${{ inputs.platform }}"}
+
+
+def without_image(text: str) -> str:
+    return re.sub(r',\s*"(?:build|test)_image": [^}]*\}\}', "", text)
+
+
+@pytest.mark.parametrize("name", [name for name in ENTRY_POINTS if "linux" in name])
+def test_entry_points_of_linux_and_windows_differ_only_where_they_must(name: str) -> None:
+    linux = workflows()[name]
+    windows = workflows()[name.replace("portable_", "").replace("linux", "windows")]
+    linux_inputs = {input_name.replace("linux", "windows") for input_name in linux.inputs}
+    (linux_job,) = linux.jobs.values()
+    (windows_job,) = windows.jobs.values()
+
+    assert linux_inputs - set(windows.inputs) <= {"container_image"}
+    assert set(windows.inputs) <= linux_inputs
+    assert {**linux_job["with"], "platform": "windows"}.keys() == windows_job["with"].keys()
+    for key, value in windows_job["with"].items():
+        if key != "platform":
+            assert without_image(linux_job["with"][key]) == value, key
+
+
+def test_windows_wheels_are_built_without_triton() -> None:
     default = workflows()["build_windows_pytorch_wheels.yml"].inputs["sessions"]["default"]
+
     assert "triton" not in default
 
 
-# invoke's flows and the workflows' graphs
+# The pipeline and the workflows' graphs
 
-CI_JOBS = {
-    "build_rocm": "build_portable_linux_python_packages.yml",
-    "test_rocm": "test_rocm_wheels.yml",
-    "build_pytorch": "build_portable_linux_pytorch_wheels.yml",
-    "test_pytorch": "test_pytorch_wheels.yml",
-    "test_torch": "test_pytorch_wheels.yml",
+# Where the jobs of the pipeline's steps stand.
+JOBS_OF_WORKFLOWS = {
+    "setup": ("setup.yml", "setup"),
+    "build_rocm": ("build_rocm.yml", "build"),
+    "test_rocm": ("test_rocm.yml", "test"),
+    "build_pytorch": ("build_pytorch.yml", "build"),
+    "upload": ("publish.yml", "publish"),
+    "test_pytorch": ("test_pytorch.yml", "test"),
+    "test_torch": ("test_pytorch.yml", "test"),
+    "test_report": ("release.yml", "test_report"),
 }
-RELEASE_JOBS = {
-    "rocm": "build_rocm",
-    "test_rocm": "test_rocm",
-    "build": "build_pytorch",
-    "test": "test_pytorch",
-    "test_torch": "test_torch",
-    "test_report": "test_report",
-}
-OPTIONAL = {"fetch_artifacts"}  # only where another run has the artifacts
 
 
-def chain(job: Mapping[str, Any]) -> list[str]:
-    """List the sessions that a job runs where all goes well; the plan's list is one word."""
-    found: list[str] = []
+def sessions_of(job: Mapping[str, Any]) -> list[str]:
+    """Return the sessions that a job runs on Linux, in order; those that the plan writes are one word."""
+    sessions: list[str] = []
     for step in job["steps"]:
-        condition = str(step.get("if", ""))
-        if "run" not in step or "failure()" in condition:
-            continue
-        words = shlex.split(step["run"])[2:]
-        end = next((index for index, word in enumerate(words) if word.startswith("-")), len(words))
-        found += words[:end]
-    return [word for word in found if word not in OPTIONAL]
+        is_of_windows = "'windows'" in str(step.get("if", ""))
+        # In CI, who is told is decided behind the pipeline.
+        if "run" in step and not is_of_windows:
+            sessions += [session for session in called_sessions(step["run"]) if session != "notify"]
+    return sessions
 
 
-def flow(event: list[str]) -> dict[str, Any]:
-    plan = planned(event, Target())
-    first = setup_job(plan, Target())
-    made = plan_jobs(unresolved(plan), "linux", Target())
-    return {"first": first, "nodes": made, "cells": {cell.sessions for cell in plan.cells}}
+def sessions_of_step_names(names: Iterable[str]) -> list[str]:
+    """Return the sessions that do these steps."""
+    return [STEPS_BY_NAME[name].session for name in names]
 
 
-def sessions_of(node: Any, cells: set[tuple[str, ...]]) -> list[str]:
-    return [
-        word
-        for call in node.calls
-        for word in (
-            ["$SESSIONS"]
-            if call.sessions in cells and len(call.posargs) > 2 and call.python
-            else call.sessions
-        )
-    ]
+@pytest.mark.parametrize("kind", ["setup", "build_rocm", "upload", "test_report"])
+def test_a_job_runs_the_sessions_of_its_steps_in_order(kind: Any) -> None:
+    file, job_name = JOBS_OF_WORKFLOWS[kind]
+    sessions = sessions_of(workflows()[file].jobs[job_name])
+    if kind == "setup":
+        # What was found is uploaded by the job itself, which runs nothing of upstream's.
+        assert sessions.pop() == "upload"
+
+    assert sessions == [step.session for step in steps_of_job(kind)]
 
 
-SAMPLE = ["--torch-ref=sample", "--gpu-family=gfx94X-dcgpu"]
+@pytest.mark.parametrize("kind", ["test_rocm", "test_pytorch", "test_torch"])
+def test_a_test_job_runs_the_sessions_that_the_plan_names(kind: str) -> None:
+    file, job_name = JOBS_OF_WORKFLOWS[kind]
+
+    assert sessions_of(workflows()[file].jobs[job_name]) == [SESSIONS]
 
 
-def test_a_run_of_ci_is_the_same_chain_on_one_machine() -> None:
-    made = flow(
-        ["--event=pull_request", "--label=build:pytorch", "--label=test_filter:comprehensive", *SAMPLE]
-    )
-    for stage, file in CI_JOBS.items():
-        jobs = workflows()[file].jobs.values()
-        job = next(job for job in jobs if "steps" in job and "windows" not in job.get("if", ""))
-        found = [one for one in made["nodes"] if one.stage == stage]
-        assert len(found) == (2 if stage == "test_torch" else 1)
-        # on one machine a test writes into the store itself
-        published = chain(workflows()["publish.yml"].jobs["publish"]) if "build" in stage else []
-        for node in found:
-            assert sessions_of(node, made["cells"]) == [*chain(job), *published], stage
-    last = [
-        word
-        for step in workflows()["ci.yml"].jobs["summary"]["steps"]
-        for word in step.get("run", "").split()
-    ]
-    assert [word for word in last if word in {"test_report", "report"}] == ["test_report", "report"] * 2
-    assert [one.stage for one in made["nodes"]][-2:] == ["test_report", "summary"]
-    expected = ["configure", *made["first"].calls[0].sessions]
-    assert chain(workflows()["setup.yml"].jobs["setup"])[:2] == expected
+def test_the_job_that_builds_pytorch_builds_a_forks_rocm_too() -> None:
+    sessions = sessions_of(workflows()["build_pytorch.yml"].jobs["build"])
+
+    assert sessions == ["fetch_artifacts", SESSIONS, STEPS_BY_NAME["check_rocm"].session]
 
 
-@pytest.mark.parametrize("name", ["ci_linux.yml", "release_portable_linux_pytorch_wheels.yml"])
-def test_jobs_wait_for_the_same_jobs_on_one_machine(name: str) -> None:
-    words = release_words("nightly", "gfx94X-dcgpu", "release/2.14", "3.12")
-    asked = ["--event=pull_request", "--label=build:pytorch", "--label=test_filter:comprehensive", *SAMPLE]
-    made = flow(list(words) if "release" in name else asked)
-    stages = {node.name: node.stage for node in made["nodes"]}
-    edges = {
-        (node.stage, stages[one]) for node in made["nodes"] for one in node.needs if node.stage != "summary"
+@pytest.mark.parametrize("platform", ["linux", "windows"])
+def test_a_dispatched_build_runs_the_builds_and_the_check_in_the_order_of_the_pipeline(platform: str) -> None:
+    file = {"linux": "build_portable_linux_pytorch_wheels.yml", "windows": "build_windows_pytorch_wheels.yml"}
+    sessions = workflows()[file[platform]].inputs["sessions"]["default"].split()
+    in_order = [step.session for step in steps_of_job("build_pytorch")]
+
+    assert sessions == [session for session in in_order if session in sessions]
+    assert sessions[-1] == "check_wheels"
+
+
+def test_a_release_stages_and_promotes_in_jobs_of_their_own() -> None:
+    jobs = workflows()["release.yml"].jobs
+    step_names = [step.name for step in STEPS if step.name in {"stage", "promote"}]
+
+    assert [*sessions_of(jobs["stage"]), *sessions_of(jobs["promote"])] == sessions_of_step_names(step_names)
+
+
+def test_a_run_of_ci_ends_with_its_report() -> None:
+    sessions = sessions_of(workflows()["ci.yml"].jobs["summary"])
+    last_steps = sessions_of_step_names(["test_report", "report"])
+
+    # On one platform and on the other one.
+    assert sessions == [*last_steps, *last_steps]
+
+
+SAMPLE = (*PULL_REQUEST, "--label=test_filter:comprehensive")
+RELEASE = (
+    "--event=workflow_dispatch",
+    "--input=linux_amdgpu_families=gfx94X-dcgpu",
+    "--input=release_type=nightly",
+    "--input=pytorch_git_refs=release/2.14",
+    "--input=pytorch_python_versions=3.12",
+)
+
+
+def jobs_of_event(*options: str) -> Sequence[Job]:
+    """Return the jobs of an event's plan on Linux, as one machine runs them."""
+    target = Target()
+    return plan_jobs(unresolved(make_plan(options, target)), "linux", target)
+
+
+def kind_of(job: Job) -> str:
+    """Return the job of the workflows that a job of one machine is."""
+    (kind,) = stages_of([job])
+    return kind
+
+
+def sessions_of_planned_job(job: Job) -> list[str]:
+    """Return the sessions that one machine runs for a job, in order."""
+    sessions: list[str] = []
+    for call in job.calls:
+        sessions += call.sessions
+    return sessions
+
+
+def test_one_machine_builds_rocm_with_the_sessions_of_the_workflows() -> None:
+    (job,) = [job for job in jobs_of_event(*SAMPLE) if kind_of(job) == "build_rocm"]
+    build = sessions_of(workflows()["build_rocm.yml"].jobs["build"])
+    publish = sessions_of(workflows()["publish.yml"].jobs["publish"])
+
+    # The sample has artifacts of its own.
+    build.remove("fetch_artifacts")
+    assert sessions_of_planned_job(job) == [*build, *publish]
+
+
+def test_one_machine_publishes_pytorch_with_the_sessions_of_the_workflows() -> None:
+    (job,) = [job for job in jobs_of_event(*SAMPLE) if kind_of(job) == "build_pytorch"]
+    publish = sessions_of(workflows()["publish.yml"].jobs["publish"])
+
+    assert sessions_of_planned_job(job)[-len(publish) :] == publish
+
+
+def test_one_machine_runs_every_job_of_ci() -> None:
+    kinds = {kind_of(job) for job in jobs_of_event(*SAMPLE)}
+
+    assert kinds == {*workflows()["ci_family.yml"].jobs, "test_report", "summary"}
+
+
+def direct_needs(workflow: Workflow) -> Mapping[str, set[str]]:
+    """Return the jobs that each job of a workflow names as those it waits for."""
+    needs: dict[str, set[str]] = {}
+    for name, job in workflow.jobs.items():
+        names = job.get("needs", [])
+        needs[name] = {names} if isinstance(names, str) else set(names)
+    return needs
+
+
+def direct_needs_of_plan(jobs: Sequence[Job]) -> Mapping[str, set[str]]:
+    """Return the kinds of jobs that each kind waits for on one machine."""
+    kinds = {job.name: kind_of(job) for job in jobs}
+    needs: dict[str, set[str]] = {}
+    for job in jobs:
+        needs.setdefault(kind_of(job), set()).update(kinds[name] for name in job.needs)
+    return needs
+
+
+def all_needs(needs: Mapping[str, set[str]], name: str) -> set[str]:
+    """Return the jobs that a job waits for, those included that it does not name itself."""
+    reached: set[str] = set()
+    for need in needs[name]:
+        reached |= {need, *all_needs(needs, need)}
+    return reached
+
+
+def test_jobs_of_ci_wait_for_the_same_jobs_on_one_machine() -> None:
+    planned_needs = direct_needs_of_plan(jobs_of_event(*SAMPLE))
+    workflow_needs = direct_needs(workflows()["ci_family.yml"])
+
+    for name in workflow_needs:
+        assert all_needs(workflow_needs, name) == all_needs(planned_needs, name), name
+
+
+def test_jobs_of_a_release_wait_for_whatever_they_wait_for_on_one_machine() -> None:
+    planned_needs = direct_needs_of_plan(jobs_of_event(*RELEASE))
+    workflow_needs = direct_needs(workflows()["release.yml"])
+
+    assert {"build_rocm", "build_pytorch", "stage", "promote", "summary"} <= set(planned_needs)
+    for name in planned_needs:
+        assert all_needs(planned_needs, name) <= all_needs(workflow_needs, name), name
+
+
+def test_a_release_tests_what_is_staged_before_it_promotes() -> None:
+    needs = direct_needs(workflows()["release.yml"])
+    tests = {"test_rocm", "test_pytorch", "test_torch"}
+
+    assert {"build_rocm", "build_pytorch"} <= all_needs(needs, "stage")
+    assert not tests & all_needs(needs, "stage")
+    for name in tests:
+        assert "stage" in needs[name]
+    assert tests <= all_needs(needs, "test_report")
+    assert {"stage", "test_report", *tests} <= all_needs(needs, "promote")
+
+
+def test_only_a_release_installs_from_staging() -> None:
+    callers: dict[str, str] = {}
+    for where, _workflow, job, _target in calls():
+        if "staged" in job.get("with", {}):
+            callers[where] = job["with"]["staged"]
+
+    staged = "${{ needs.stage.result != 'skipped' && vars.READ_ROLE == '' }}"
+    assert callers == {
+        "release.yml, test_rocm": staged,
+        "release.yml, test_pytorch": staged,
+        "release.yml, test_torch": staged,
+        "test_rocm_wheels.yml, test": "${{ inputs.staged }}",
+        "test_pytorch_wheels.yml, test": "${{ inputs.staged }}",
     }
-    if "release" not in name:  # there it is a step of the last job
-        edges = {edge for edge in edges if edge[0] != "test_report"}
-    jobs = workflows()[name].jobs
-    names = RELEASE_JOBS if "release" in name else {job: job for job in jobs}
-    known = {**names, "promote": "promote"}
-    written = {
-        (known[job], known[need])
-        for job, value in jobs.items()
-        for need in ([value["needs"]] if isinstance(value.get("needs"), str) else value.get("needs", []))
-        if job in known and need in known
-    }
-    assert {edge for edge in edges if edge != ("promote", "build_rocm")} == written
+
+
+@pytest.mark.parametrize(
+    "name", ["stage", "test_rocm", "test_pytorch", "test_torch", "test_report", "promote"]
+)
+def test_a_set_that_failed_keeps_no_other_one_back(name: str) -> None:
+    job = workflows()["release.yml"].jobs[name]
+
+    assert "!cancelled()" in job["if"]
+    if "strategy" in job:
+        assert job["strategy"]["fail-fast"] is False
 
 
 def test_a_nightly_is_the_same_chain_on_one_machine() -> None:
     jobs = workflows()["therock-nightly.yml"].jobs
-    for node in nightly_jobs("nightly", "gfx94X-dcgpu", "3.11", ""):
-        assert [word for call in node.calls for word in call.sessions] == [
-            "test_smoke" if word == "$SESSIONS" else word for word in chain(jobs[node.stage])
-        ]
-        assert jobs[node.stage]["needs"]
+    for job in nightly_jobs(torch_ref="nightly", gpu_family="gfx94X-dcgpu", python="3.11", repository=None):
+        workflow_job = jobs[kind_of(job)]
+        sessions = ["test_smoke" if session == SESSIONS else session for session in sessions_of(workflow_job)]
 
-
-@pytest.mark.processes
-def test_sessions_are_read_as_nox_reads_them_in_the_order_of_the_pipeline() -> None:
-    said = process.capture([sys.executable, "-m", "nox", "-l"], cwd=ROOT, env=process.inherited(MATRIX=None))
-    found = re.findall(r"^[*-] ([a-z_]+)", said.stdout, re.MULTILINE)
-    assert found == [one.name for one in all_sessions()]
-    assert [one for one in found if one in SESSIONS] == [*SESSIONS]
+        assert sessions_of_planned_job(job) == sessions
+        assert workflow_job["needs"]

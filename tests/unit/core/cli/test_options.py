@@ -232,6 +232,23 @@ def test_a_workflow_says_where_its_runs_are_read(
     assert common.external_repo == folder
 
 
+def test_a_rehearsal_is_read_where_the_workflow_says(monkeypatch: pytest.MonkeyPatch) -> None:
+    set_variables(monkeypatch, {"GITHUB_REPOSITORY": "down/stream", "RUN_STORE": "/runs"})
+
+    common = parse("--run-id=17", "--release-type=rehearsal")
+
+    assert common.read_store == "/runs"
+
+
+def test_a_relative_config_file_begins_where_the_user_stands(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "mine.toml").write_text("")
+    monkeypatch.chdir(tmp_path)
+
+    assert parse("--config-file=mine.toml").config_file == tmp_path / "mine.toml"
+
+
 def test_the_local_run_has_no_bucket_of_ci() -> None:
     with pytest.raises(UsageError, match="--store auto"):
         parse("--store=auto")

@@ -10,6 +10,7 @@ WORDS = ["build", "torch", "--python=/nox/build_torch/bin/python", "--torch-ref"
 @pytest.fixture(autouse=True)
 def _outside_nox(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("NOX_CURRENT_SESSION", raising=False)
+    monkeypatch.delenv("MATRIX", raising=False)
 
 
 def test_names_the_session_with_the_options_of_its_user(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -28,6 +29,16 @@ def test_names_the_python_of_a_cell(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("NOX_CURRENT_SESSION", "build_torch(gfx94X-dcgpu, release/2.12, Python 3.13)")
 
     assert again("pytorch_build", WORDS) == "nox -s build_torch -P 3.13 -- --torch-ref sample"
+
+
+def test_names_the_cell_where_there_is_a_matrix(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MATRIX", "ci")
+    monkeypatch.setenv("NOX_CURRENT_SESSION", "build_torch(gfx1151, sample, Python 3.13)")
+    argv = ["build", "torch", "--torch-ref=sample", "--gpu-family=gfx1151", "--python=/nox/python", "--force"]
+
+    command = again("pytorch_build", argv)
+
+    assert command == "MATRIX=ci nox -s 'build_torch(gfx1151, sample, Python 3.13)' -- --force"
 
 
 def test_leaves_the_dashes_out_where_the_user_gave_no_options(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -76,6 +76,13 @@ def test_rejects_a_python_that_is_not_cpython(
         interpreter(environment.python)
 
 
+def test_a_version_is_not_an_interpreter() -> None:
+    with pytest.raises(UsageError, match=r"3\.12") as raised:
+        require(Path("3.12"))
+
+    assert "-P 3.12" in raised.value.hint
+
+
 def test_a_stage_without_a_python_names_the_way_to_one() -> None:
     with pytest.raises(UsageError) as raised:
         require(None)

@@ -381,6 +381,17 @@ def test_a_locked_wheel_that_is_not_staged_is_named(run: LocalRun) -> None:
     assert "nox -s stage" in caught.value.hint
 
 
+def test_a_release_may_leave_out_what_nothing_is_built_on(run: LocalRun) -> None:
+    run.put_lock()
+    run.rocm()
+    triton = run.built("triton")
+    torch = run.built("torch")
+
+    tested = find_staged(run, run.stage())
+
+    assert {triton.name, torch.name} <= {file.name for file in tested.files}
+
+
 def test_nothing_staged_names_what_stages_it(run: LocalRun, tmp_path: Path) -> None:
     build_torch_alone(run)
 
