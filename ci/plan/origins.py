@@ -317,7 +317,7 @@ class Search:
                 for group in groups
                 if group.platform == platform
             }
-            required_artifacts = set[artifacts.Artifact]()
+            required_artifacts: set[artifacts.Artifact] = set()
             for group_artifacts in artifacts_by_group.values():
                 required_artifacts.update(group_artifacts)
             digests = artifacts.read_digests(place.store, required_artifacts)

@@ -26,20 +26,34 @@ _MOST_ROWS = 300  # a summary is read by people; the plan itself has them all
 
 @dataclass(frozen=True, kw_only=True)
 class Table:
-    """A table about a plan. Each value is on one line, without what would steer a terminal."""
+    """A table about a plan, with values of any origin."""
 
     title: str
     columns: Sequence[str]
     rows: Sequence[Sequence[str]]
 
+    def show(self) -> None:
+        """Print it."""
+        rows = [_printable_row(row) for row in self.rows]
+        console.table(self.columns, rows, title=self.title)
+
     def markdown(self) -> str:
         """Return its first rows as Markdown."""
-        rows = [_escape_row(row) for row in self.rows[:_MOST_ROWS]]
+        rows = [_markdown_row(row) for row in self.rows[:_MOST_ROWS]]
         return table(self.columns, rows)
 
 
-def _escape_row(row: Sequence[str]) -> Sequence[str]:
-    return [text(value) for value in row]
+def _printable_row(row: Sequence[str]) -> Sequence[str]:
+    return [_line(value) for value in row]
+
+
+def _markdown_row(row: Sequence[str]) -> Sequence[str]:
+    return [text(_line(value)) for value in row]
+
+
+def _line(value: str) -> str:
+    """Return a text of any origin on one line, without what would steer a terminal."""
+    return "".join(letter if letter.isprintable() else "?" for letter in value)
 
 
 def outputs(plan: Plan) -> Mapping[str, str]:
@@ -78,7 +92,7 @@ def decision_table(plan: Plan) -> Table:
     return Table(
         title="",
         columns=("decision", "value", "why"),
-        rows=[_printable_row(row) for row in rows],
+        rows=rows,
     )
 
 
@@ -88,7 +102,7 @@ def job_table(plan: Plan) -> Table:
     return Table(
         title=f"{len(rows)} jobs",
         columns=("stage", "platform", "what", "runs on", "why"),
-        rows=[_printable_row(row) for row in rows],
+        rows=rows,
     )
 
 
@@ -98,34 +112,29 @@ def left_out_table(plan: Plan) -> Table:
     return Table(
         title="Left out",
         columns=("left out", "why"),
-        rows=[_printable_row(row) for row in rows],
+        rows=rows,
     )
-
-
-def _printable_row(row: Sequence[str]) -> Sequence[str]:
-    return [_line(value) for value in row]
-
-
-def _line(value: str) -> str:
-    """Return a text of any origin on one line, without what would steer a terminal."""
-    return "".join(letter if letter.isprintable() else "?" for letter in value)
 
 
 def show(plan: Plan) -> None:
     """Print a plan: notes first, then decisions, every job, and what is left out."""
     _show_notes(plan)
-    for shown_table in (decision_table(plan), job_table(plan), left_out_table(plan)):
-        console.table(
-            shown_table.columns,
-            shown_table.rows,
-            title=shown_table.title,
-        )
+    decision_table(plan).show()
+    job_table(plan).show()
+    left_out_table(plan).show()
 
 
 def show_origins(plan: Plan) -> None:
     """Print where ROCm comes from."""
     _show_notes(plan)
+    origins = origin_table(plan)
+    origins.show()
+    if not origins.rows:
+        console.done("configure: nothing in the plan needs ROCm from elsewhere")
 
+
+def origin_table(plan: Plan) -> Table:
+    """Return where the ROCm of each artifact group comes from."""
     rows: list[Sequence[str]] = []
     for origin in plan.rocm.origins:
         source = f"run {origin.run_id} in {origin.store}"
@@ -133,10 +142,11 @@ def show_origins(plan: Plan) -> None:
             source = f"{origin.version} of {origin.index_url}"
         count = str(len(origin.artifacts) or "")
         rows.append((origin.artifact_group, origin.platform, source, count, origin.reason))
-
-    console.table(("artifact group", "platform", "ROCm from", "artifacts", "why"), rows)
-    if not rows:
-        console.done("configure: nothing in the plan needs ROCm from elsewhere")
+    return Table(
+        title="",
+        columns=("artifact group", "platform", "ROCm from", "artifacts", "why"),
+        rows=rows,
+    )
 
 
 def _show_notes(plan: Plan) -> None:

@@ -57,7 +57,7 @@ def plan(question: Question) -> Plan:
         )
     builds, builds_left_out = families.builds_of(question, chosen_families)
 
-    jobs = _Jobs(
+    planner = _JobPlanner(
         question=question,
         pytorch=pytorch,
         upload=uploads,
@@ -66,13 +66,13 @@ def plan(question: Question) -> Plan:
         left_out=[*families_left_out, *builds_left_out],
     )
     for build in builds:
-        jobs.add(build)
+        planner.add(build)
 
     groups_with_pytorch = {
-        (job.platform, job.artifact_group) for job in jobs.planned if job.stage == "build_pytorch"
+        (job.platform, job.artifact_group) for job in planner.jobs if job.stage == "build_pytorch"
     }
     if pytorch.value and not groups_with_pytorch:
-        _refuse_missing_pytorch(question, jobs.left_out)
+        _refuse_missing_pytorch(question, planner.left_out)
         reason = f"{pytorch.reason}, but no family in the plan has it"
         pytorch = Decision(value=False, reason=reason)
 
@@ -92,12 +92,12 @@ def plan(question: Question) -> Plan:
         release_type=question.type,
         test_type=test_type,
         test_type_reason=test_type_reason,
-        test_labels=jobs.test_labels,
+        test_labels=planner.test_labels,
         store=store,
-        rocm=_rocm_packages(question, is_brought_along=jobs.ref_with_rocm is not None),
+        rocm=_rocm_packages(question, is_brought_along=planner.ref_with_rocm is not None),
         variants=tuple(variants),
-        cells=tuple(jobs.planned),
-        left_out=tuple(jobs.left_out),
+        cells=tuple(planner.jobs),
+        left_out=tuple(planner.left_out),
         notes=tuple(_notes(question)),
     )
     matrices(whole_plan)  # refuses one with too many jobs
@@ -213,8 +213,8 @@ def _notes(question: Question) -> Iterator[str]:
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Jobs:
-    """The jobs of a plan, and what is left out, as both grow build by build."""
+class _JobPlanner:
+    """Collects the jobs of a plan, and what is left out, build by build."""
 
     question: Question
     pytorch: Decision
@@ -222,7 +222,7 @@ class _Jobs:
     test_type: str
     test_labels: dict[Platform, tuple[str, ...]]
     left_out: list[LeftOut]
-    planned: list[PlannedJob] = field(default_factory=list)
+    jobs: list[PlannedJob] = field(default_factory=list)
 
     def add(self, build: Build) -> None:
         """Add the jobs of a family in a build variant."""
@@ -234,7 +234,7 @@ class _Jobs:
             self._leave_out(f"build_pytorch, {build.words}", obstacle)
 
         self._add_rocm_build(build, has_pytorch_jobs=bool(pytorch_jobs))
-        self.planned.extend(pytorch_jobs)
+        self.jobs.extend(pytorch_jobs)
 
         if build.has_rocm:
             self._add_rocm_test(build)
@@ -260,7 +260,7 @@ class _Jobs:
                 runner=build.variant.build_runner,
                 cell=Cell(gpu_family=build.family.name, torch_ref=self.ref_with_rocm),
             )
-            self.planned.append(job)
+            self.jobs.append(job)
 
     @property
     def _rocm_sessions(self) -> tuple[str, ...]:
@@ -407,7 +407,7 @@ class _Jobs:
         )
         if machine.note is not None:
             job = job.model_copy(update={"reason": f"{job.reason}; {machine.note}"})
-        self.planned.append(job)
+        self.jobs.append(job)
 
     def _add_pytorch_test(self, build: Build, pytorch_job: PlannedJob) -> None:
         job_in_words = f"test_pytorch, {pytorch_job.name} on {pytorch_job.platform}"
@@ -435,7 +435,7 @@ class _Jobs:
             runner=machine.label,
             cell=pytorch_job.cell,
         )
-        self.planned.append(job)
+        self.jobs.append(job)
 
     def _add_torch_tests(
         self,
@@ -515,7 +515,7 @@ class _Jobs:
                 runner=machine.label,
                 cell=cell,
             )
-            self.planned.append(job.model_copy(update={"minutes": test.minutes}))
+            self.jobs.append(job.model_copy(update={"minutes": test.minutes}))
 
     def _obstacle_to_test(
         self,

@@ -3,7 +3,7 @@
 import pytest
 
 from ci.plan.outputs import decision_table, job_table, show, show_origins, summary
-from core.run.plan import Plan
+from core.run.plan import Plan, RocmOrigin, RocmPackages
 from tests.kit.planning import nightly_plan, plan_event, pull_request, push
 from tests.kit.plans import make_job, make_plan
 
@@ -57,9 +57,19 @@ def test_names_of_others_become_no_markup_in_a_summary() -> None:
 
 def test_names_of_others_do_not_steer_a_terminal(capsys: pytest.CaptureFixture[str]) -> None:
     show(hostile_plan())
-    show_origins(hostile_plan())
 
     assert "\x1b" not in capsys.readouterr().err
+
+
+def test_origins_of_others_do_not_steer_a_terminal(capsys: pytest.CaptureFixture[str]) -> None:
+    origin = RocmOrigin(platform="linux", artifact_group="gfx1151", run_id="17", reason=HOSTILE)
+    rocm = RocmPackages(origins=(origin,))
+
+    show_origins(hostile_plan().model_copy(update={"rocm": rocm}))
+
+    messages = capsys.readouterr().err
+    assert "gfx1151" in messages
+    assert "\x1b" not in messages
 
 
 def test_notes_come_first(capsys: pytest.CaptureFixture[str]) -> None:
