@@ -21,8 +21,12 @@ def stages_of(jobs: Iterable[Job]) -> list[str]:
     return [job.kind for job in jobs]
 
 
-def jobs_of(jobs: Iterable[Job], stage: str) -> list[Job]:
-    return [job for job in jobs if job.kind == stage]
+def jobs_of(jobs: Iterable[Job], kind: str) -> list[Job]:
+    return [job for job in jobs if job.kind == kind]
+
+
+def kinds_by_name(jobs: Iterable[Job]) -> dict[str, str]:
+    return {job.name: job.kind for job in jobs}
 
 
 def jobs_of_event(*options: str, target: Target | None = None) -> Sequence[Job]:
@@ -200,7 +204,7 @@ def promotions(release_jobs: Sequence[Job]) -> Sequence[Job]:
 
 
 def test_a_release_stages_each_family_when_it_is_built(release_jobs: Sequence[Job]) -> None:
-    kinds = {job.name: job.kind for job in release_jobs}
+    kinds = kinds_by_name(release_jobs)
     stage_jobs = jobs_of(release_jobs, "stage")
 
     assert len(stage_jobs) == 2
@@ -211,7 +215,7 @@ def test_a_release_stages_each_family_when_it_is_built(release_jobs: Sequence[Jo
 
 @pytest.mark.parametrize("kind", ["test_rocm", "test_pytorch", "test_torch"])
 def test_tests_of_a_release_install_what_was_staged(release_jobs: Sequence[Job], kind: str) -> None:
-    kinds = {job.name: job.kind for job in release_jobs}
+    kinds = kinds_by_name(release_jobs)
 
     for job in jobs_of(release_jobs, kind):
         assert "stage" in {kinds[name] for name in job.needs}
