@@ -9,6 +9,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
+from functools import cache
 from itertools import product
 from typing import Any
 
@@ -243,6 +244,7 @@ def role_faults(job: Job, known: Roles) -> Iterator[str]:
             )
 
 
+@cache
 def overlap(pattern: str, other: str) -> bool:
     """Return whether two patterns with * have a text in common."""
     if not pattern or not other:
@@ -295,9 +297,8 @@ def test_workflows_roles_and_policies_agree() -> None:
 
 def changed(file: str, job: str, **values: Any) -> Mapping[str, Workflow]:
     """Return the workflows with one job changed; a value that is empty is left out of it."""
-    files = {
-        name: replace(workflow, tree=copy.deepcopy(workflow.tree)) for name, workflow in workflows().items()
-    }
+    workflow = workflows()[file]
+    files = {**workflows(), file: replace(workflow, tree=copy.deepcopy(workflow.tree))}
     tree: Any = files[file].jobs[job]
     for key, value in values.items():
         if value:
