@@ -178,7 +178,7 @@ def change(
         )
         rocm_options = tuple(f"{option}={value}" for option, value in rocm_values.items() if value)
         changes = ChangedTrees(
-            trees=trees, lending_run=from_run_id, rocm_options=rocm_options, policy=policy_file(policy)
+            trees=trees, lending_run_id=from_run_id, rocm_options=rocm_options, policy=policy_file(policy)
         )
         run_trees(common, changes, run_id=run_id or None, python=python or None)
 
@@ -309,7 +309,7 @@ def release(
 
         user_file = absolute_config_file(config_file)
         configure_options = list(
-            flow.release_options(
+            flow.configure_options_of_release(
                 type, families=gpu_family, torch_refs=torch_ref, pythons=python, inputs=input or []
             )
         )

@@ -244,7 +244,8 @@ def facts_of(lock: SourceLock | None, origins: Iterable[RocmOrigin], made: Itera
     rules = {"ROCm": lock.rocm_version} if lock else {}
     rules |= {one.project: one.prebuilt for one in locked if one.prebuilt}
     for one in origins:
-        rules["origin of ROCm"] = f"{one.repository} {one.run_id}{one.index_url}".strip()
+        parts = (one.repository, one.run_id, one.index_url)
+        rules["origin of ROCm"] = " ".join(part for part in parts if part is not None)
     for record in made:
         for key, value in {**record.inputs, "targets": record.details.get("families", "")}.items():
             # what is long, such as the digests of ROCm's packages, by its own digest

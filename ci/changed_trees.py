@@ -33,7 +33,7 @@ class ChangedTrees:
     """Changed source trees by component, the run that lends what they lack, and a named source of ROCm."""
 
     trees: Mapping[str, Path]
-    lending_run: str = LOCAL_RUN
+    lending_run_id: str = LOCAL_RUN
     policy: str | None = None
     rocm_options: tuple[str, ...] = ()
 
@@ -50,7 +50,7 @@ class Borrowing:
     """A run of changed trees, the run that lends to it, and the Python that both are of."""
 
     borrower: Context
-    lending: Context
+    lender: Context
     python_tag: str  # cp312
 
 
@@ -69,26 +69,26 @@ def run_trees(
     borrower = borrowing.borrower
     console.say(f"run {borrower.common.run_id}:")
     for component, tree in changes.trees.items():
-        _clean_commit, edits = edits_of(tree)
-        console.say(f"  {component}: {tree}, {edited_words(edits)}")
+        _digest, edited_count = edits_of(tree)
+        console.say(f"  {component}: {tree}, {edited_words(edited_count)}")
 
     rocm_options = _rocm_options(borrowing, changes)
-    missing_steps = ["build_rocm", "check_rocm"] if rocm_options is None else []
+    unlent_steps = ["build_rocm", "check_rocm"] if rocm_options is None else []
     for component in pipeline.lent_components(borrower.ref, borrower.gpu_family, changes.trees):
         if borrower.ref.projects[component].prebuilt:
             continue
         if not _borrow_component(borrowing, component):
-            missing_steps.append(pipeline.BUILD_STEPS[component].name)
+            unlent_steps.append(pipeline.BUILD_STEPS[component].name)
 
     selection = pipeline.steps_of_changed_trees(
         borrower.ref,
         borrower.gpu_family,
         changed_components=changes.trees,
-        missing_steps=missing_steps,
+        unlent_steps=unlent_steps,
     )
     options = _options(borrower, changes, rocm_options or (), store_options(common))
-    flow_common = replace(borrower.common, store=common.store)
-    run_steps(flow_common, borrower.ref.name, selection.steps, options, python=python)
+    uploading_common = replace(borrower.common, store=common.store)
+    run_steps(uploading_common, borrower.ref.name, selection.steps, options, python=python)
 
 
 def _borrowing(common: Common, changes: ChangedTrees, python: str | None) -> Borrowing:
@@ -101,26 +101,24 @@ def _borrowing(common: Common, changes: ChangedTrees, python: str | None) -> Bor
     # Builds leave their wheels in the default store, from which `upload` takes them to the one that is named.
     borrower = context(replace(common, store=DEFAULT_STORE))
     named_common = replace(borrower.common, torch_ref=borrower.ref.name, gpu_family=borrower.gpu_family)
-    lending_store = DEFAULT_STORE if changes.lending_run == LOCAL_RUN else common.store
-    lending_common = replace(named_common, run_id=changes.lending_run, store=lending_store)
+    lending_store = DEFAULT_STORE if changes.lending_run_id == LOCAL_RUN else common.store
+    lending_common = replace(named_common, run_id=changes.lending_run_id, store=lending_store)
     this_python = f"{sys.version_info.major}.{sys.version_info.minor}"
     return Borrowing(
         borrower=replace(borrower, common=named_common),
-        lending=replace(borrower, common=lending_common),
+        lender=replace(borrower, common=lending_common),
         python_tag=python_tag(python or this_python),
     )
 
 
 def _require_lender(borrowing: Borrowing, changes: ChangedTrees, store: str) -> None:
     """Refuse a run that was named and has nothing to lend. The local run need not be there."""
-    lending = borrowing.lending
-    if changes.lending_run == LOCAL_RUN:
+    lender = borrowing.lender
+    if changes.lending_run_id == LOCAL_RUN:
         return
-    if not records.read_all(
-        lending.common.open_for_reading(), lending.common.outputs, lending.artifact_group
-    ):
+    if not records.read_all(lender.common.open_for_reading(), lender.common.outputs, lender.artifact_group):
         raise MissingInputError(
-            f"Store {store} has no wheels of run {changes.lending_run} for {lending.artifact_group}.",
+            f"Store {store} has no wheels of run {changes.lending_run_id} for {lender.artifact_group}.",
             hint="Name another run with --from-run-id, or leave it out.",
         )
 
@@ -149,7 +147,7 @@ def _borrow_component(borrowing: Borrowing, component: str) -> bool:
         console.say(f"  {component}: already built in this run")
         return True
 
-    lent_record = built(borrowing.lending, borrowing.python_tag, component)
+    lent_record = built(borrowing.lender, borrowing.python_tag, component)
     if lent_record is None:
         if borrower_record is not None:
             console.say(f"  {component}: already built in this run")
@@ -158,10 +156,10 @@ def _borrow_component(borrowing: Borrowing, component: str) -> bool:
         return False
 
     version = lent_record.files[0].version
-    console.say(f"  {component}: {version}, borrowed from run {borrowing.lending.common.run_id}")
+    console.say(f"  {component}: {version}, borrowed from run {borrowing.lender.common.run_id}")
     is_borrowed = borrower_record is not None and _digests(borrower_record) == _digests(lent_record)
     if not is_borrowed and not borrowing.borrower.common.dry_run:
-        borrow(borrowing.borrower, borrowing.lending, borrowing.python_tag, component)
+        borrow(borrowing.borrower, borrowing.lender, borrowing.python_tag, component)
     return True
 
 
@@ -192,20 +190,20 @@ def _rocm_options(borrowing: Borrowing, changes: ChangedTrees) -> tuple[str, ...
 def _rocm_options_of_runs(borrowing: Borrowing) -> tuple[str, ...] | None:
     """Return the options that lead to the ROCm of one of the two runs; None where neither has any."""
     borrower = borrowing.borrower
-    lending = borrowing.lending
+    lender = borrowing.lender
     if has_rocm(own_run(borrower.common, borrower.artifact_group)):
         console.say(f"  ROCm: from run {borrower.common.run_id}")
         return ()
 
-    lending_run_id = lending.common.run_id
-    if has_rocm(own_run(lending.common, lending.artifact_group)):
+    lending_run_id = lender.common.run_id
+    if has_rocm(own_run(lender.common, lender.artifact_group)):
         console.say(f"  ROCm: from run {lending_run_id}")
         options = [f"--rocm-run-id={lending_run_id}"]
-        if lending.common.store != DEFAULT_STORE:
-            options.append(f"--rocm-store={lending.common.store}")
+        if lender.common.store != DEFAULT_STORE:
+            options.append(f"--rocm-store={lender.common.store}")
         return tuple(options)
 
-    torch_record = built(lending, borrowing.python_tag, "torch")
+    torch_record = built(lender, borrowing.python_tag, "torch")
     if torch_record is None or not torch_record.details.get("rocm_options"):
         return None
     version = torch_record.inputs["rocm"][0]

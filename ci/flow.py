@@ -11,7 +11,7 @@ from ci import jobs, pipeline
 from ci.interpreters import require_pythons, warn_of_missing_pythons
 from ci.job_runner import NoxRunner, Outcome, print_jobs, run_all, show_outcomes
 from ci.jobs import Job, Target
-from ci.looks import look_at, may_look
+from ci.looks import can_look_at_steps, look_at
 from ci.pipeline import FlowOptions, Step
 from ci.plan import outputs
 from ci.plan.data import OwnStore
@@ -79,7 +79,7 @@ def run_steps(
     common: Common, job_name: str, steps: Sequence[Step], options: FlowOptions, *, python: str | None
 ) -> None:
     """Run steps one after another, and report on the run even where one fails."""
-    if may_look(common):
+    if can_look_at_steps(common):
         steps = pipeline.without_leading_up_to_date(steps, partial(look_at, options=options, python=python))
 
     work_steps = [step for step in steps if step.job != "summary"]
@@ -120,7 +120,7 @@ def run_plan(
     if dry_run:
         warn_of_missing_pythons(pythons)
         setup_jobs = [setup_job] if plan.cells else []
-        print_jobs([*setup_jobs, *jobs.plan_jobs(unresolved(plan), platform, target)])
+        print_jobs([*setup_jobs, *jobs.plan_jobs(with_placeholders(plan), platform, target)])
         return
 
     require_pythons(pythons)
@@ -138,7 +138,7 @@ def run_plan(
             f"The plan has no job on {platform}: {plan.enable_build_jobs.reason}.",
             hint="See what it leaves out, above.",
         )
-    runner = NoxRunner(root, are_together=at_once > 1)
+    runner = NoxRunner(root, holds_output_back=at_once > 1)
     outcomes = run_all(plan_jobs, runner, at_once=at_once, keep_going=keep_going)
     show_outcomes([*setup_outcomes, *outcomes])
 
@@ -166,7 +166,7 @@ def make_plan(configure_options: Sequence[str], target: Target) -> Plan:
     return plan_of(replace(question, data=data))
 
 
-def unresolved(plan: Plan) -> Plan:
+def with_placeholders(plan: Plan) -> Plan:
     """Return a plan with names for what `configure --plan` and `resolve` would fill in, to show its jobs."""
     origins = []
     for groups in needs(plan).values():
@@ -188,8 +188,13 @@ def unresolved(plan: Plan) -> Plan:
     return plan.model_copy(update={"cells": tuple(cells), "rocm": rocm})
 
 
-def release_options(
-    release_type: str, *, families: str, torch_refs: str, pythons: str, inputs: Sequence[str] = ()
+def configure_options_of_release(
+    release_type: str,
+    *,
+    families: str = "",
+    torch_refs: str = "",
+    pythons: str = "",
+    inputs: Sequence[str] = (),
 ) -> Sequence[str]:
     """Return the options of `configure` for a release.
 

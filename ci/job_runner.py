@@ -127,10 +127,10 @@ class NoxRunner:
     After a failure the run's page is written, but what it says of the run, earlier work too, is not printed.
     """
 
-    def __init__(self, root: Path, *, are_together: bool = False) -> None:
+    def __init__(self, root: Path, *, holds_output_back: bool = False) -> None:
         """Run nox in a folder. Jobs that run together print what they say at their ends."""
         self._root = root
-        self._are_together = are_together
+        self._holds_output_back = holds_output_back
         self._has_failure = False
 
     def __call__(self, job: Job) -> None:
@@ -156,7 +156,7 @@ class NoxRunner:
     def _has_passed(self, job: Job, call: NoxCall, environment: Mapping[str, str]) -> bool:
         command = [sys.executable, "-m", "nox", "--no-error-on-external-run", *call.words]
         is_page_of_failure = self._has_failure and job.kind == "summary"
-        is_captured = self._are_together or is_page_of_failure
+        is_captured = self._holds_output_back or is_page_of_failure
 
         # The sessions of nox have folds of their own.
         with console.group(_title(job, call), fold=is_captured):

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Literal
 
 from ci import pipeline
-from ci.pipeline import FlowOptions, JobKind, NoxCall, OptionGroup
+from ci.pipeline import FlowOptions, JobKind, NoxCall, OptionTopic
 from core.cli.options import DEFAULT_STORE, Common
 from core.run import PLAIN, Platform, group_name
 from core.run.plan import Plan, PlannedJob, promotions
@@ -106,13 +106,13 @@ def plan_jobs(plan: Plan, platform: Platform, target: Target) -> Sequence[Job]:
 
     rocm_test_jobs = []
     for cell in plan.matrix(platform, "test_rocm"):
-        tested_jobs = [rocm_jobs.get(cell.artifact_group), stage_jobs.get(cell.artifact_group)]
-        rocm_test_jobs.append(_test_job(plan, plan_target, cell, tested_jobs, stage_jobs))
+        needed_jobs = [rocm_jobs.get(cell.artifact_group), stage_jobs.get(cell.artifact_group)]
+        rocm_test_jobs.append(_test_job(plan, plan_target, cell, needed_jobs, stage_jobs))
 
     test_jobs = []
     for cell in (*plan.matrix(platform, "test_pytorch"), *plan.matrix(platform, "test_torch")):
-        tested_jobs = [build_jobs[_build_key(cell)], stage_jobs.get(cell.artifact_group)]
-        test_jobs.append(_test_job(plan, plan_target, cell, tested_jobs, stage_jobs))
+        needed_jobs = [build_jobs[_build_key(cell)], stage_jobs.get(cell.artifact_group)]
+        test_jobs.append(_test_job(plan, plan_target, cell, needed_jobs, stage_jobs))
 
     # ROCm's tests need not wait for PyTorch, unless they install what was staged with it.
     jobs = [*rocm_jobs.values()]
@@ -127,7 +127,10 @@ def plan_jobs(plan: Plan, platform: Platform, target: Target) -> Sequence[Job]:
         jobs.append(
             _closing_job("test_report", plan_target, [*rocm_test_jobs, *test_jobs], requires="any ran")
         )
-    jobs += [_promotion_of_set(row, plan_target, platform, jobs) for row in promotions(plan, platform)]
+    jobs += [
+        _promotion_job_of_set(wheel_set, plan_target, platform, jobs)
+        for wheel_set in promotions(plan, platform)
+    ]
     if jobs:
         jobs.append(_closing_job("summary", plan_target, jobs, requires="nothing"))
     return jobs
@@ -196,10 +199,10 @@ def _test_job(
     plan: Plan,
     target: Target,
     cell: PlannedJob,
-    tested_jobs: Sequence[Job | None],
+    needed_jobs: Sequence[Job | None],
     stage_jobs: Mapping[str, Job],
 ) -> Job:
-    topics: dict[OptionGroup, tuple[str, ...]] = {
+    topics: dict[OptionTopic, tuple[str, ...]] = {
         "test part": as_options({"config": cell.config, "shard": cell.shard}),
     }
     if cell.artifact_group in stage_jobs:
@@ -209,7 +212,7 @@ def _test_job(
         name=f"{cell.stage} {cell.name}",
         kind=cell.stage,
         calls=tuple(pipeline.nox_calls(pipeline.steps_of_plan_cell(cell), options, python=cell.python)),
-        needs=_names(tested_jobs),
+        needs=_names(needed_jobs),
         artifact_group=cell.artifact_group,
     )
 
@@ -224,23 +227,25 @@ def _closing_job(
     return Job(name=name, kind=kind, calls=tuple(calls), needs=_names(jobs), requires=requires)
 
 
-def _promotion_of_set(row: Mapping[str, str], target: Target, platform: Platform, jobs: Sequence[Job]) -> Job:
+def _promotion_job_of_set(
+    wheel_set: Mapping[str, str], target: Target, platform: Platform, jobs: Sequence[Job]
+) -> Job:
     """Return the job that promotes one set of wheels.
 
     Its decision rests on the records of tests, so it waits for all of them, and weighs a failed one itself.
     """
-    artifact_group = group_name(row["gpu_family"], row["build_variant"])
+    artifact_group = group_name(wheel_set["gpu_family"], wheel_set["build_variant"])
     needed_jobs = [job for job in jobs if job.kind == "test_report" or job.artifact_group == artifact_group]
     builds = [job for job in needed_jobs if job.kind in {"build_rocm", "build_pytorch", "stage"}]
     options = FlowOptions(
-        common=(*_group_options(row["gpu_family"], row["build_variant"]), *target.run_options),
+        common=(*_group_options(wheel_set["gpu_family"], wheel_set["build_variant"]), *target.run_options),
         by_topic={
             **_release_topics(target, platform),
-            "set": as_options({"torch-version": row["torch_version"], "pythons": row["pythons"]}),
+            "set": as_options({"torch-version": wheel_set["torch_version"], "pythons": wheel_set["pythons"]}),
         },
     )
     return Job(
-        name=f"promote {row['name']}",
+        name=f"promote {wheel_set['name']}",
         kind="promote",
         calls=tuple(pipeline.nox_calls(pipeline.steps_of_job("promote"), options)),
         needs=_names(needed_jobs),
@@ -309,7 +314,7 @@ def nightly_jobs(*, torch_ref: str, gpu_family: str, python: str, repository: st
 
 
 def _cell_options(
-    plan: Plan, target: Target, cell: PlannedJob, topics: Mapping[OptionGroup, tuple[str, ...]]
+    plan: Plan, target: Target, cell: PlannedJob, topics: Mapping[OptionTopic, tuple[str, ...]]
 ) -> FlowOptions:
     """Return the options of a plan's job: what it is of, where its ROCm is from, and the run."""
     rocm = plan.rocm_row(cell)
@@ -340,7 +345,7 @@ def _cell_options(
     )
 
 
-def _release_topics(target: Target, platform: str | None) -> dict[OptionGroup, tuple[str, ...]]:
+def _release_topics(target: Target, platform: str | None) -> dict[OptionTopic, tuple[str, ...]]:
     return {
         "store": target.store_options,
         "distribution": (*as_options({"platform": platform}), *target.distribution_options),

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from ci.pipeline import FlowOptions, Step
 
 
-def may_look(common: Common) -> bool:
+def can_look_at_steps(common: Common) -> bool:
     """Return whether steps can be looked at in this process before nox runs them.
 
     Not where a write to a store cannot be foreseen; nor on GitHub, where each session has a log group.
@@ -60,10 +60,10 @@ def _interpreter_of(step: Step, python: str | None) -> Path | None:
         return None
 
     # nox's names: build_torch, and build_torch-3-12 where -P has chosen the Python
-    environment_name = step.session
+    virtualenv_name = step.session
     if python is not None:
-        environment_name += f"-{python.replace('.', '-')}"
-    programs = ROOT / ".nox" / environment_name / ("Scripts" if os.name == "nt" else "bin")
+        virtualenv_name += f"-{python.replace('.', '-')}"
+    programs = ROOT / ".nox" / virtualenv_name / ("Scripts" if os.name == "nt" else "bin")
     if process.which("python", path=str(programs)) is None:
         return None
     return programs / "python"

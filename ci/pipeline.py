@@ -39,7 +39,7 @@ JobKind = Literal[
 ]
 
 # Groups of options that only some steps take.
-OptionGroup = Literal[
+OptionTopic = Literal[
     "artifacts",
     "rocm packages",
     "rocm source",
@@ -66,7 +66,7 @@ class Step:
     session_name: str | None = None  # the session that does it, where it is not named like the step
     options: tuple[str, ...] = ()  # those that make the session do this step
     needs: tuple[str, ...] = ()  # the steps whose results it reads, where a run has them
-    topics: tuple[OptionGroup, ...] = ()
+    topics: tuple[OptionTopic, ...] = ()
     component: str | None = None  # what it builds of PyTorch
     has_environment: bool = False
     has_cells: bool = False  # whether MATRIX makes a session of each Python, torch ref and GPU family
@@ -296,7 +296,7 @@ class FlowOptions:
     """The options of a flow's steps: those that every step has, and those of each topic."""
 
     common: tuple[str, ...] = ()
-    by_topic: Mapping[OptionGroup, tuple[str, ...]] = field(default_factory=dict)
+    by_topic: Mapping[OptionTopic, tuple[str, ...]] = field(default_factory=dict)
 
     def for_step(self, step: Step) -> tuple[str, ...]:
         """Return the options of one step."""
@@ -371,7 +371,7 @@ def _reason_not_to_test_torch(ref: TorchRef) -> str | None:
 
     # Only the sample has a local label, and only its tests take no more than a minute.
     if not ref.local_label:
-        return "upstream's tests take hours: run it by itself"
+        return "upstream's tests take hours: run them with nox -s test_torch"
     return None
 
 
@@ -380,16 +380,16 @@ def steps_of_changed_trees(
     gpu_family: str,
     *,
     changed_components: Collection[str],
-    missing_steps: Collection[str],
+    unlent_steps: Collection[str],
 ) -> Selection:
     """Return the steps from changed source trees to tested wheels.
 
-    `missing_steps` are those whose results no run can lend, so that they are done here.
+    `unlent_steps` are those whose results no run can lend, so that they are done here.
     """
     selection = steps_of_ref(ref, gpu_family)
 
     own_steps = {BUILD_STEPS[component].name for component in changed_components}
-    own_steps.update(missing_steps)
+    own_steps.update(unlent_steps)
 
     steps: list[Step] = []
     for step in STEPS:

@@ -15,7 +15,7 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext, suppress
 from contextvars import ContextVar
-from functools import partial
+from functools import cache, partial
 from typing import Literal, TextIO
 
 Mode = Literal["terminal", "github", "plain"]
@@ -53,8 +53,14 @@ def mode() -> Mode:
     return "terminal" if sys.stderr.isatty() and os.environ.get("TERM") != "dumb" else "plain"
 
 
+@cache
+def _is_secret_name(name: str) -> bool:
+    return _SECRET_NAMES.search(name) is not None
+
+
 def _secrets() -> tuple[str, ...]:
-    values = [value for name, value in os.environ.items() if _SECRET_NAMES.search(name)] + _MASKED
+    # Most variables have no such name: their values are left alone, as every printed line comes here.
+    values = [os.environ.get(name, "") for name in os.environ if _is_secret_name(name)] + _MASKED
     # a key of several lines is read and printed line by line
     parts = {
         part for value in values for part in (value, *value.splitlines()) if len(part) >= _SHORTEST_SECRET

@@ -21,8 +21,11 @@ def each(action: Callable[[Item], Result], items: Iterable[Item], *, jobs: int =
 
     The first error of an item, in their order, is raised; what has not begun by then is left out.
     """
-    if jobs <= 1:
+    items = list(items)
+    # A single item needs no thread, which would take longer than many an action.
+    if jobs <= 1 or len(items) <= 1:
         return [action(item) for item in items]
+
     with ThreadPoolExecutor(max_workers=jobs) as pool:
         started = [pool.submit(action, item) for item in items]
         try:

@@ -14,7 +14,7 @@ from packaging.utils import canonicalize_name
 from packaging.version import Version
 
 from core import console
-from core.cli.options import DEFAULT_STORE, Common, environment, placed
+from core.cli.options import DEFAULT_STORE, Common, environment, with_run_location
 from core.data import Dated, Model, data_file
 from core.errors import MissingInputError, RocmError, UsageError, nearest
 from core.http import without_secret
@@ -126,7 +126,7 @@ def named_source(options: SourceOptions, common: Common, family: str) -> Package
             read_store="",
             external_repo="",
         )
-        other = placed(other, environment(), is_store_named=bool(options.store))
+        other = with_run_location(other, environment(), is_store_named=bool(options.store))
         group = find_group(other, options.artifact_group or group_name(family, common.build_variant))
     return PackageSource(
         group=group, index_urls=tuple(urls), find_links=options.find_links, prefix=options.prefix

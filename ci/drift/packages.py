@@ -210,15 +210,15 @@ def _own_machines() -> Facts:
     ours: dict[str, str | Sequence[str]] = {}
     for platform, machines in data.machines.items():
         ours[f"{platform} builds, default"] = machines.build
-        ours[f"{platform} builds, sanitizer"] = machines.sanitizer
+        ours[f"{platform} builds, sanitizer"] = machines.sanitizer or ""
     for family, platforms in load_toml(FAMILIES_FILE, Families).families.items():
         for platform, on in platforms.items() if family != "cpu" else ():
             row = data.of(family, platform)
             facts = {
                 "tier": on.tier,
                 "tests": on.tests if row.test_runner else "",
-                "test_runner": [row.test_runner, *row.more_test_runners],
-                "several_gpus": row.several_gpus,
+                "test_runner": [row.test_runner or "", *row.more_test_runners],
+                "several_gpus": row.several_gpus or "",
                 "kernels": [f"{kernel}: {label}" for kernel, label in row.kernels.items()],
                 "bypass": "yes" if row.bypass_tests_for_releases else "",
                 "variants": on.variants,

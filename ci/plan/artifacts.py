@@ -7,7 +7,6 @@ import time
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass, replace
-from functools import partial
 from pathlib import Path
 
 from ci.publish.buckets import buckets
@@ -24,30 +23,30 @@ from rocm_packaging import archives
 from rocm_packaging.artifacts import GENERIC, INCOMPLETE, targets_of
 
 LOCK = ".fetch.lock"
+_ATTEMPTS = 3
 _LEAST_JOBS = 8  # a store is waited for more than computed with
-_TRIES = 3
 
 
 @dataclass(frozen=True, kw_only=True)
 class Artifact:
-    """An artifact of a run; `key` or `sidecar` is "" where the store lacks it, `sha256` until it is read."""
+    """An artifact of a run."""
 
     name: archives.ArchiveName
-    key: str
-    sidecar: str
+    key: str | None  # None where the store has its sidecar alone
+    sidecar: str | None  # the key of the file with its digest
     size: int
-    sha256: str = ""
+    sha256: str | None = None  # None until the sidecar is read
 
 
 @dataclass(frozen=True, kw_only=True)
 class Place:
-    """Where a run's artifacts were found."""
+    """Where a run's artifacts are."""
 
     store: Store
-    named: str
+    store_name: str  # as options have it
     external_repo: str
     prefix: str
-    listed: tuple[Artifact, ...]
+    artifacts: tuple[Artifact, ...]
 
     @property
     def where(self) -> str:
@@ -57,7 +56,7 @@ class Place:
 
 @dataclass(frozen=True, kw_only=True)
 class FetchPlan:
-    """What is fetched; of artifacts that are incomplete in the store, why."""
+    """What is fetched, and for artifacts that are incomplete in the store the reason."""
 
     artifacts: tuple[Artifact, ...]
     problems: Mapping[str, str]
@@ -66,7 +65,7 @@ class FetchPlan:
     @property
     def digests(self) -> Mapping[str, str]:
         """The SHA-256 of each artifact, by the archive's name."""
-        return {one.name.filename: one.sha256 for one in self.artifacts}
+        return {artifact.name.filename: artifact.sha256 or "" for artifact in self.artifacts}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -78,113 +77,187 @@ class Fetched:
     fresh: bool
 
 
-def find_place(common: Common, source: str, repository: str, *, fork: bool) -> Place:
-    """Find a run's artifacts: in the store that is named, else in ours, else in the repository's bucket."""
-    looked_at = []
-    for named, external_repo in _stores(common, source, repository, fork=fork):
-        store = open_store(named, root=common.root)
+# --- Where artifacts are ---------------------------------------------------------------------
+
+
+def find_place(
+    common: Common,
+    store_name: str | None,
+    repository: str,
+    *,
+    fork: bool,
+) -> Place:
+    """Return where a run's artifacts are.
+
+    They are looked for in the named store. Without a name, they are looked for in the run's own store and in
+    the bucket of the repository.
+    """
+    places_without_artifacts: list[str] = []
+    for name, external_repo in _stores(common, store_name, repository, fork=fork):
+        store = open_store(name, root=common.root)
         for folder in dict.fromkeys((external_repo, "")):
             prefix = replace(common.outputs, external_repo=folder).prefix
-            listed = list_artifacts(store, prefix)
-            place = Place(store=store, named=named, external_repo=folder, prefix=prefix, listed=listed)
-            if listed:
+            place = Place(
+                store=store,
+                store_name=name,
+                external_repo=folder,
+                prefix=prefix,
+                artifacts=list_artifacts(store, prefix),
+            )
+            if place.artifacts:
                 return place
-            looked_at.append(place.where)
+            places_without_artifacts.append(place.where)
     raise MissingInputError(
-        f"Run {common.run_id} has no artifacts in {' nor in '.join(looked_at)}.",
+        f"Run {common.run_id} has no artifacts in {' nor in '.join(places_without_artifacts)}.",
         hint="Name an artifact run (--artifact-run-id, or --commit, --latest), and its store "
         "with --artifact-store.",
     )
 
 
-def _stores(common: Common, source: str, repository: str, *, fork: bool) -> Iterator[tuple[str, str]]:
-    """Name the stores to look in, each with the folder that the repository has there."""
+def _stores(
+    common: Common,
+    store_name: str | None,
+    repository: str,
+    *,
+    fork: bool,
+) -> Iterator[tuple[str, str]]:
+    """Yield the stores to look in, each with the folder that the repository has there."""
     if common.run_id == LOCAL_RUN:
-        yield source or common.store, ""
+        yield store_name or common.store, ""
         return
-    place = location(buckets(), Origin(repository=repository, fork=fork), common.release_type)
-    yield source or common.store, place.external_repo
-    if not source and common.store == DEFAULT_STORE:
-        yield place.store, place.external_repo
+
+    origin = Origin(repository=repository, fork=fork)
+    bucket = location(buckets(), origin, common.release_type)
+    yield store_name or common.store, bucket.external_repo
+    if not store_name and common.store == DEFAULT_STORE:
+        yield bucket.store, bucket.external_repo
 
 
 def list_artifacts(store: Store, prefix: str) -> tuple[Artifact, ...]:
-    """List a run's artifacts; of one in several forms, the preferred form."""
+    """Return a run's artifacts, by name. Of one in several forms it is the preferred form."""
     sizes = {stored.key: stored.size for stored in store.list(f"{prefix}/", recursive=False)}
-    held = {key.removeprefix(f"{prefix}/").removesuffix(archives.SIDECAR) for key in sizes}
-    chosen: dict[str, Artifact] = {}
-    for name in map(archives.parse_name, sorted(filter(archives.is_archive, held))):
-        key = f"{prefix}/{name.filename}"
-        key, sidecar = (one if one in sizes else "" for one in (key, f"{key}{archives.SIDECAR}"))
-        one = Artifact(name=name, key=key, sidecar=sidecar, size=sizes.get(key, 0))
-        known = chosen.setdefault(name.stem, one)
-        chosen[name.stem] = min(
-            known, one, key=lambda one: (not one.key, archives.SUFFIXES.index(one.name.suffix))
+    filenames: set[str] = set()
+    for key in sizes:
+        filename = key.removeprefix(f"{prefix}/").removesuffix(archives.SIDECAR)
+        if archives.is_archive(filename):
+            filenames.add(filename)
+
+    artifacts: dict[str, Artifact] = {}
+    for filename in sorted(filenames):
+        key = f"{prefix}/{filename}"
+        sidecar = f"{key}{archives.SIDECAR}"
+        artifact = Artifact(
+            name=archives.parse_name(filename),
+            key=key if key in sizes else None,
+            sidecar=sidecar if sidecar in sizes else None,
+            size=sizes.get(key, 0),
         )
-    return tuple(one for _, one in sorted(chosen.items()))
+        stem = artifact.name.stem
+        artifacts[stem] = min(artifacts.get(stem, artifact), artifact, key=_preference)
+    return tuple(artifacts[stem] for stem in sorted(artifacts))
 
 
-def choose(listed: Sequence[Artifact], family: Family, *, where: str) -> tuple[Artifact, ...]:
-    """Choose a family's artifacts, and those that are for every target."""
-    wanted = targets_of(family)
-    held = {one.name.target for one in listed} - {GENERIC}
-    if not held & wanted:
+def _preference(artifact: Artifact) -> tuple[bool, int]:
+    """Return what forms of an artifact are sorted by: those that are there come first."""
+    return artifact.key is None, archives.SUFFIXES.index(artifact.name.suffix)
+
+
+def choose_artifacts(
+    artifacts: Sequence[Artifact],
+    family: Family,
+    *,
+    where: str,
+) -> tuple[Artifact, ...]:
+    """Return a family's artifacts, and those that are for every target."""
+    targets = {artifact.name.target for artifact in artifacts} - {GENERIC}
+    family_targets = targets_of(family)
+    if not targets & family_targets:
+        available_targets = ", ".join(sorted(targets)) or "no GPU family"
         raise MissingInputError(
             f"There are no artifacts of {family.name} in {where}.",
-            hint=f"It has those of {', '.join(sorted(held)) or 'no GPU family'}: choose with --gpu-family.",
+            hint=f"It has those of {available_targets}: choose with --gpu-family.",
         )
-    absent = [target for target in family.targets if target not in held]
-    if absent and not held & {*family.name.split(";")}:
-        console.warn(f"{where} has no artifacts of {', '.join(absent)}; {family.name} will lack them.")
-    return tuple(one for one in listed if one.name.target in wanted)
+
+    missing_targets = [target for target in family.targets if target not in targets]
+    has_artifacts_of_family = bool(targets & set(family.name.split(";")))
+    if missing_targets and not has_artifacts_of_family:
+        console.warn(
+            f"{where} has no artifacts of {', '.join(missing_targets)}; {family.name} will lack them."
+        )
+    return tuple(artifact for artifact in artifacts if artifact.name.target in family_targets)
 
 
-def plan(
-    store: Store, chosen: Collection[Artifact], family: Family | None = None, *, jobs: int = 0
+# --- Digests ---------------------------------------------------------------------------------
+
+
+def plan_fetch(
+    store: Store,
+    artifacts: Collection[Artifact],
+    family: Family | None = None,
+    *,
+    jobs: int | None = None,
 ) -> FetchPlan:
-    """Read the digests of the chosen artifacts, side by side."""
-    artifacts: list[Artifact] = []
+    """Return what is fetched, with the digests of the artifacts, which are read side by side."""
+    artifacts_with_digests: list[Artifact] = []
     problems: dict[str, str] = {}
-    with ThreadPoolExecutor(_jobs(jobs)) as pool:
-        for one, future in [(one, pool.submit(_with_digest, store, one)) for one in chosen]:
+    with ThreadPoolExecutor(jobs or _default_jobs()) as pool:
+        futures = {artifact: pool.submit(_with_digest, store, artifact) for artifact in artifacts}
+        for artifact, future in futures.items():
             try:
-                artifacts.append(future.result())
+                artifacts_with_digests.append(future.result())
             except FatalError as problem:
-                problems[one.name.filename] = problem.message
-    targets = targets_of(family) if family else frozenset()
-    return FetchPlan(artifacts=tuple(artifacts), problems=problems, targets=targets)
-
-
-def digests(store: Store, chosen: Collection[Artifact]) -> Mapping[str, str]:
-    """Read the SHA-256 of artifacts, by the archive's name."""
-    planned = plan(store, chosen)
-    if problems := planned.problems:
-        raise ArtifactError(f"{len(problems)} artifacts are incomplete: {' '.join(problems.values())}")
-    return planned.digests
-
-
-def _with_digest(store: Store, one: Artifact) -> Artifact:
-    if not one.key:
-        raise MissingInputError(f"{one.name.filename} is missing; only its {archives.SIDECAR} exists.")
-    if not one.sidecar:
-        raise MissingInputError(f"{one.name.filename} has no {archives.SIDECAR}.")
-    where = f"{one.name.filename}{archives.SIDECAR}"
-    digest = archives.parse_sidecar(store.read(one.sidecar).decode("utf-8", "replace"), where=where)
-    return replace(one, sha256=digest)
-
-
-def is_current(planned: FetchPlan, folder: Path) -> bool:
-    """Return whether a folder holds just what is planned."""
-    return (
-        not planned.problems
-        and not (folder / INCOMPLETE).exists()
-        and all(archives.extracted_digest(_place(folder, one)) == one.sha256 for one in planned.artifacts)
-        and not _outdated(planned, folder)
+                problems[artifact.name.filename] = problem.message
+    return FetchPlan(
+        artifacts=tuple(artifacts_with_digests),
+        problems=problems,
+        targets=frozenset() if family is None else targets_of(family),
     )
 
 
+def read_digests(store: Store, artifacts: Collection[Artifact]) -> Mapping[str, str]:
+    """Return the SHA-256 of artifacts, by the archive's name."""
+    fetch_plan = plan_fetch(store, artifacts)
+    problems = fetch_plan.problems
+    if problems:
+        raise ArtifactError(f"{len(problems)} artifacts are incomplete: {' '.join(problems.values())}")
+    return fetch_plan.digests
+
+
+def _with_digest(store: Store, artifact: Artifact) -> Artifact:
+    filename = artifact.name.filename
+    if artifact.key is None:
+        raise MissingInputError(f"{filename} is missing; only its {archives.SIDECAR} exists.")
+    if artifact.sidecar is None:
+        raise MissingInputError(f"{filename} has no {archives.SIDECAR}.")
+
+    content = store.read(artifact.sidecar).decode("utf-8", "replace")
+    digest = archives.parse_sidecar(content, where=f"{filename}{archives.SIDECAR}")
+    return replace(artifact, sha256=digest)
+
+
+# --- Fetching --------------------------------------------------------------------------------
+
+
+def is_current(fetch_plan: FetchPlan, folder: Path) -> bool:
+    """Return whether a folder holds just what is planned."""
+    if fetch_plan.problems or (folder / INCOMPLETE).exists():
+        return False
+    if _outdated_folders(fetch_plan, folder):
+        return False
+    return all(_is_extracted(artifact, folder) for artifact in fetch_plan.artifacts)
+
+
+def _is_extracted(artifact: Artifact, folder: Path) -> bool:
+    return archives.extracted_digest(_folder_of(artifact, folder)) == artifact.sha256
+
+
 def fetch(
-    store: Store, planned: FetchPlan, folder: Path, *, jobs: int = 0, force: bool = False
+    store: Store,
+    fetch_plan: FetchPlan,
+    folder: Path,
+    *,
+    jobs: int | None = None,
+    force: bool = False,
 ) -> tuple[Fetched, ...]:
     """Fetch artifacts side by side, each extracted as it arrives and verified against its digest.
 
@@ -192,98 +265,146 @@ def fetch(
     earlier fetch left and the run no longer has is removed. While artifacts are missing,
     the folder says so, and nothing packages it.
     """
+    fetching = _Fetching(store=store, folder=folder, force=force, stopped=threading.Event())
     with files.locked(folder / LOCK, what=str(folder)):
-        for path in [*_outdated(planned, folder), *folder.glob(".*.part")]:
+        for path in (*_outdated_folders(fetch_plan, folder), *folder.glob(".*.part")):
             shutil.rmtree(path)
         files.write_text(folder / INCOMPLETE, "Fetching artifacts into this folder has not ended.\n")
-        done, failed = _fetch_all(store, planned.artifacts, folder, jobs=jobs, force=force)
-        problems = {**planned.problems, **failed}
+
+        fetched, fetch_problems = fetching.fetch_all(fetch_plan.artifacts, jobs or _default_jobs())
+        problems = {**fetch_plan.problems, **fetch_problems}
         if problems:
-            listing = "\n".join(f"  {name}: {said}" for name, said in sorted(problems.items()))
+            count = len(fetch_plan.artifacts) + len(fetch_plan.problems)
+            lines = [f"  {name}: {problem}" for name, problem in sorted(problems.items())]
+            listing = "\n".join(lines)
             raise ArtifactError(
-                f"{len(problems)} of {len(planned.artifacts) + len(planned.problems)} artifacts "
-                f"could not be fetched:\n{listing}",
+                f"{len(problems)} of {count} artifacts could not be fetched:\n{listing}",
                 hint="Run the same command again: what is there already is not fetched again.",
             )
         (folder / INCOMPLETE).unlink()
-    return done
+    return fetched
 
 
-def _jobs(given: int) -> int:
-    return given or max(_LEAST_JOBS, os.cpu_count() or 1)
+def _default_jobs() -> int:
+    return max(_LEAST_JOBS, os.cpu_count() or 1)
 
 
-def _place(folder: Path, one: Artifact) -> Path:
-    return folder / one.name.folder(this_platform())
+def _folder_of(artifact: Artifact, folder: Path) -> Path:
+    return folder / artifact.name.folder(this_platform())
 
 
-def _outdated(planned: FetchPlan, folder: Path) -> list[Path]:
-    """List what earlier fetches left of the chosen targets that this one would not make."""
-    present = {_place(folder, one) for one in planned.artifacts}
-    folders = (marker.parent for marker in folder.glob(f"*/{archives.MARKER}"))
-    named = {
-        path: f"{path.name.replace('~', ':')}{archives.SUFFIXES[0]}"
-        for path in folders
-        if path not in present
-    }
-    return [path for path, name in named.items() if archives.parse_name(name).target in planned.targets]
+def _outdated_folders(fetch_plan: FetchPlan, folder: Path) -> Sequence[Path]:
+    """Return what earlier fetches left of the chosen targets that this one would not leave."""
+    planned_folders = {_folder_of(artifact, folder) for artifact in fetch_plan.artifacts}
+    outdated_folders: list[Path] = []
+    for marker in folder.glob(f"*/{archives.MARKER}"):
+        artifact_folder = marker.parent
+        # A folder on Windows has no colon in its name.
+        stem = artifact_folder.name.replace("~", ":")
+        name = archives.parse_name(f"{stem}{archives.SUFFIXES[0]}")
+        if artifact_folder not in planned_folders and name.target in fetch_plan.targets:
+            outdated_folders.append(artifact_folder)
+    return outdated_folders
 
 
-def _fetch_all(
-    store: Store, artifacts: Sequence[Artifact], folder: Path, *, jobs: int, force: bool
-) -> tuple[tuple[Fetched, ...], dict[str, str]]:
-    """Fetch each, the largest first, and say for those that failed why."""
-    done: dict[str, Fetched] = {}
-    failed: dict[str, str] = {}
-    stopped = threading.Event()
-    total = sum(one.size for one in artifacts)
-    title = f"Fetching {len(artifacts)} artifacts, {console.size(total)}, from {store.url}"
-    with transfer(title, size=total) as shown, ThreadPoolExecutor(_jobs(jobs)) as pool:
-        work = partial(_fetch_one, store=store, folder=folder, force=force, shown=shown, stopped=stopped)
-        largest_first = sorted(artifacts, key=lambda one: -one.size)
-        futures = {pool.submit(work, one): one.name.filename for one in largest_first}
-        try:
-            for future in as_completed(futures):
-                name = futures[future]
-                try:
-                    done[name] = future.result()
-                except FatalError as problem:
-                    failed[name] = problem.message
-                    console.error(f"{name}: {problem.message}")
-        except BaseException:
-            stopped.set()
-            pool.shutdown(cancel_futures=True)
-            raise
-    return tuple(done[name] for name in sorted(done)), failed
+@dataclass(kw_only=True)
+class _Progress:
+    """How much of an artifact has come in one attempt."""
+
+    screen: Transfer
+    stopped: threading.Event
+    size: int = 0
+
+    def count(self, size: int) -> None:
+        """Report bytes that came, and end the attempt where the fetch was stopped."""
+        if self.stopped.is_set():
+            raise InterruptedStageError("Fetching was stopped.")
+        self.size += size
+        self.screen.advance(size)
+
+    def take_back(self) -> None:
+        """Report that what came in this attempt is to come again."""
+        self.screen.advance(-self.size)
 
 
-def _fetch_one(
-    one: Artifact, *, store: Store, folder: Path, force: bool, shown: Transfer, stopped: threading.Event
-) -> Fetched:
-    """Begin again where reading breaks off: extracting a stream cannot be resumed."""
-    started = time.monotonic()
-    fresh = force or archives.extracted_digest(_place(folder, one)) != one.sha256
-    if not fresh:
-        shown.advance(one.size)
-    for attempt in range(_TRIES) if fresh else ():
-        came = 0
+@dataclass(frozen=True, kw_only=True)
+class _Fetching:
+    """The work of one fetch, which several threads share."""
 
-        def count(size: int) -> None:
-            nonlocal came
-            if stopped.is_set():
-                raise InterruptedStageError("Fetching was stopped.")
-            came += size
-            shown.advance(size)
+    store: Store
+    folder: Path
+    force: bool
+    stopped: threading.Event
 
-        try:
-            with store.open(one.key) as stream:
-                archives.extract(stream, one.name, folder, sha256=one.sha256, on_bytes=count)
-            break
-        except StoreError as problem:
-            shown.advance(-came)
-            if attempt == _TRIES - 1:
+    def fetch_all(
+        self,
+        artifacts: Sequence[Artifact],
+        jobs: int,
+    ) -> tuple[tuple[Fetched, ...], dict[str, str]]:
+        """Fetch artifacts, the largest first; return those that came, and why others did not."""
+        fetched: dict[str, Fetched] = {}
+        problems: dict[str, str] = {}
+        total = sum(artifact.size for artifact in artifacts)
+        title = f"Fetching {len(artifacts)} artifacts, {console.size(total)}, from {self.store.url}"
+        with transfer(title, size=total) as screen, ThreadPoolExecutor(jobs) as pool:
+            largest_first = sorted(artifacts, key=lambda artifact: -artifact.size)
+            names = {
+                pool.submit(self.fetch, artifact, screen): artifact.name.filename
+                for artifact in largest_first
+            }
+            try:
+                for future in as_completed(names):
+                    name = names[future]
+                    try:
+                        fetched[name] = future.result()
+                    except FatalError as problem:
+                        problems[name] = problem.message
+                        console.error(f"{name}: {problem.message}")
+            except BaseException:
+                self.stopped.set()
+                pool.shutdown(cancel_futures=True)
                 raise
-            console.say(f"{problem.message} Trying again.")
-            stopped.wait(2.0**attempt)
-    shown.finish(one.name.stem, one.size)
-    return Fetched(artifact=one, seconds=time.monotonic() - started, fresh=fresh)
+        return tuple(fetched[name] for name in sorted(fetched)), problems
+
+    def fetch(self, artifact: Artifact, screen: Transfer) -> Fetched:
+        """Fetch an artifact where its folder is not up to date."""
+        started = time.monotonic()
+        is_fresh = self.force or not _is_extracted(artifact, self.folder)
+        if is_fresh:
+            self._extract_with_retries(artifact, screen)
+        else:
+            screen.advance(artifact.size)
+
+        screen.finish(artifact.name.stem, artifact.size)
+        return Fetched(
+            artifact=artifact,
+            seconds=time.monotonic() - started,
+            fresh=is_fresh,
+        )
+
+    def _extract_with_retries(self, artifact: Artifact, screen: Transfer) -> None:
+        """Begin again where reading breaks off: extracting a stream cannot be resumed."""
+        for attempt in range(1, _ATTEMPTS + 1):
+            progress = _Progress(screen=screen, stopped=self.stopped)
+            try:
+                self._extract(artifact, progress)
+            except StoreError as problem:
+                progress.take_back()
+                if attempt == _ATTEMPTS:
+                    raise
+                console.say(f"{problem.message} Trying again.")
+                self.stopped.wait(2.0 ** (attempt - 1))
+            else:
+                return
+
+    def _extract(self, artifact: Artifact, progress: _Progress) -> None:
+        if artifact.key is None or artifact.sha256 is None:
+            raise MissingInputError(f"{artifact.name.filename} is incomplete in {self.store.url}.")
+        with self.store.open(artifact.key) as stream:
+            archives.extract(
+                stream,
+                artifact.name,
+                self.folder,
+                sha256=artifact.sha256,
+                on_bytes=progress.count,
+            )

@@ -8,7 +8,7 @@ from typing import Annotated, Literal, Self, get_args
 
 from pydantic import BeforeValidator, Field, model_validator
 
-from core.data import Model, data_file
+from core.data import Model, OptionalText, data_file
 from core.errors import UsageError, nearest
 from core.families import FamilyName
 from core.run import PLAIN, PLATFORMS, Platform
@@ -22,106 +22,140 @@ Tier = Literal["presubmit", "postsubmit", "nightly", "request"]
 EventName = Literal["pull_request", "merge_group", "push", "schedule", "workflow_dispatch", "workflow_call"]
 TestType = Literal["quick", "standard", "comprehensive", "full"]
 Way = Literal["newest", "index"]
-_TOOL = f"{sys.version_info.major}.{sys.version_info.minor}"  # the Python that runs this
+
+Names = tuple[str, ...]
+Platforms = tuple[Platform, ...]
+
 _TIERS: tuple[Tier, ...] = get_args(Tier)
+_PYTHON = f"{sys.version_info.major}.{sys.version_info.minor}"  # that runs this
 
 
 class Runner(Model):
-    """The test machines of one family on one platform."""
+    """The labels of the test machines of one family on one platform."""
 
-    test_runner: str = ""
-    more_test_runners: tuple[str, ...] = ()
+    test_runner: OptionalText = None
+    more_test_runners: Names = ()
     kernels: dict[str, str] = Field(default_factory=dict)
-    several_gpus: str = ""
+    several_gpus: OptionalText = None
     bypass_tests_for_releases: bool = False
+
+    @property
+    def labels(self) -> Sequence[str]:
+        """Every label."""
+        labels = [
+            self.test_runner,
+            *self.more_test_runners,
+            *self.kernels.values(),
+            self.several_gpus,
+        ]
+        return [label for label in labels if label is not None]
 
 
 class Machines(Model):
-    """The other machines of one platform."""
+    """The labels of the other machines of one platform."""
 
     build: str
-    sanitizer: str = ""
+    sanitizer: OptionalText = None
     fallback: str
-    forks: str = ""
-    without_gpu: str = ""
+    forks: OptionalText = None
+    without_gpu: OptionalText = None
 
 
 class Runners(Model):
     """`runners.toml`."""
 
-    github: tuple[str, ...] = ()
+    github: Names = ()
     self_hosted: dict[str, str] = Field(default_factory=dict)
     out_of_service: dict[str, str] = Field(default_factory=dict)
-    no_gpu: tuple[str, ...] = ()
+    no_gpu: Names = ()
     machines: dict[Platform, Machines] = Field(default_factory=dict)
     families: dict[FamilyName, dict[Platform, Runner]]
 
     @model_validator(mode="after")
-    def _known(self) -> Self:
-        served = {*self.github, *self.self_hosted}
-        for where, label in self._labels() if served else ():
-            if label not in served:
-                close = nearest(label, served)
-                raise ValueError(f"runners.{where}: {label!r} is neither in self_hosted nor github. {close}")
+    def _refuse_unknown_labels(self) -> Self:
+        served_labels = {*self.github, *self.self_hosted}
+        if not served_labels:
+            return self
+
+        for key, label in self._labels():
+            if label not in served_labels:
+                raise ValueError(
+                    f"runners.{key}: {label!r} is neither in self_hosted nor github. "
+                    f"{nearest(label, served_labels)}"
+                )
         return self
 
     def _labels(self) -> Iterator[tuple[str, str]]:
-        """Every label that the data names, and where."""
+        """Yield every label in the data, after the key that has it."""
         for platform, machines in self.machines.items():
-            yield from ((f"machines.{platform}.{field}", label) for field, label in machines if label)
-        for name, platforms in self.families.items():
-            for platform, one in platforms.items():
-                labels = (one.test_runner, *one.more_test_runners, *one.kernels.values(), one.several_gpus)
-                yield from ((f"families.{name}.{platform}", label) for label in labels if label)
-        yield from (("out_of_service", label) for label in self.out_of_service)
-        yield from (("no_gpu", label) for label in self.no_gpu)
+            for field, label in machines:
+                if label is not None:
+                    yield f"machines.{platform}.{field}", label
+        for gpu_family, runners in self.families.items():
+            for platform, runner in runners.items():
+                for label in runner.labels:
+                    yield f"families.{gpu_family}.{platform}", label
+        for label in self.out_of_service:
+            yield "out_of_service", label
+        for label in self.no_gpu:
+            yield "no_gpu", label
 
     def of(self, gpu_family: str, platform: str) -> Runner:
         """Return the machines of a family on a platform; none for a family that the data does not name."""
-        found = (one for name, one in self.families.get(gpu_family, {}).items() if name == platform)
-        return next(found, Runner())
+        for runner_platform, runner in self.families.get(gpu_family, {}).items():
+            if runner_platform == platform:
+                return runner
+        return Runner()
 
     def has_gpu(self, label: str) -> bool:
         """Return whether machines with this label have a GPU, whose devices a container can get."""
         return label not in (*self.github, *self.no_gpu)
 
-    def unserved(self, label: str, owner: str) -> str:
-        """Return why a job for a label would never start in this owner's repository, or ""."""
+    def obstacle(self, label: str, owner: str) -> str | None:
+        """Return why a job with this label would never start in this owner's repository."""
         if label in self.out_of_service:
             return f"{label} is out of service: {self.out_of_service[label]}"
         if label in self.github:
-            return ""
+            return None
         if label not in self.self_hosted:
             return f"no machine has the runner label {label!r}"
-        served = self.self_hosted[label]
-        refused = owner.casefold() != served.casefold()
-        return f"{label} serves repositories of {served} only" if refused else ""
+
+        machine_owner = self.self_hosted[label]
+        if machine_owner.casefold() != owner.casefold():
+            return f"{label} serves repositories of {machine_owner} only"
+        return None
 
 
 class Exclusion(Model):
     """Cells that GPU families do not have on a platform; a key that is left out stands for all."""
 
-    gpu_families: tuple[str, ...] = Field(min_length=1)
+    gpu_families: Names = Field(min_length=1)
     platform: Platform
-    torch_refs: tuple[str, ...] = ()
-    pythons: tuple[str, ...] = ()
+    torch_refs: Names = ()
+    pythons: Names = ()
     reason: str = Field(min_length=1)
 
-    def covers(self, gpu_family: str, platform: str, torch_ref: str, python: str) -> bool:
-        """Return whether a cell is one of these."""
-        return (
-            (gpu_family in self.gpu_families and platform == self.platform)
-            and (not self.torch_refs or torch_ref in self.torch_refs)
-            and (not self.pythons or python in self.pythons)
-        )
+    def covers(
+        self,
+        gpu_family: str,
+        platform: str,
+        torch_ref: str,
+        python: str,
+    ) -> bool:
+        """Return whether this excludes a cell."""
+        if platform != self.platform or gpu_family not in self.gpu_families:
+            return False
+        if self.torch_refs and torch_ref not in self.torch_refs:
+            return False
+        return not self.pythons or python in self.pythons
 
 
 class Matrix(Model):
     """One table of the matrix file: a product of Pythons, refs and families."""
 
-    pythons: tuple[str, ...] = Field(default=(_TOOL,), min_length=1)
-    torch_refs: tuple[str, ...] = Field(min_length=1)
-    tool_pythons: tuple[str, ...] = Field(min_length=1)
+    pythons: Names = Field(default=(_PYTHON,), min_length=1)
+    torch_refs: Names = Field(min_length=1)
+    tool_pythons: Names = Field(min_length=1)
     tier: Literal["presubmit", "postsubmit", "nightly"] | None = None
     gpu_families: dict[Platform, tuple[FamilyName, ...]] = Field(default_factory=dict)
     test_type: TestType = "quick"
@@ -137,16 +171,16 @@ class MatrixFile(Model):
 
     @classmethod
     def name_of(cls, release_type: str) -> str:
-        """Name the table of a release type."""
+        """Return the name of a release type's table."""
         return release_type if release_type in cls.model_fields else "release"
 
 
 class Paths(Model):
     """What changed files mean."""
 
-    skip: tuple[str, ...]
-    workflows: tuple[str, ...]
-    standard: tuple[str, ...] = ()
+    skip: Names
+    workflows: Names
+    standard: Names = ()
 
 
 class Test(Model):
@@ -155,32 +189,38 @@ class Test(Model):
     stage: Stage
     session: str
     types: tuple[TestType, ...] = ()
-    platforms: tuple[Platform, ...] = ()
-    pythons: tuple[str, ...] = ()
-    config: str = ""
+    platforms: Platforms = ()
+    pythons: Names = ()
+    config: OptionalText = None
     shards: int = Field(default=1, ge=1, le=99)
     several_gpus: bool = False
     minutes: int = Field(default=300, ge=1, le=MAX_MINUTES)
 
     @model_validator(mode="after")
-    def _consistent(self) -> Self:
-        upstream = self.stage == "test_torch"
-        if upstream != bool(self.config):
+    def _refuse_keys_of_other_stages(self) -> Self:
+        is_upstreams = self.stage == "test_torch"
+        if is_upstreams != (self.config is not None):
             raise ValueError("'config' belongs to tests of the stage 'test_torch', and to no others.")
-        if not upstream and (self.shards > 1 or self.several_gpus or self.pythons or self.platforms):
+        if is_upstreams:
+            return self
+
+        if self.shards > 1 or self.several_gpus or self.pythons or self.platforms:
             raise ValueError("'shards', 'several_gpus', 'pythons', 'platforms' are for 'test_torch' only.")
         return self
 
-    def of(self, pythons: Sequence[str]) -> Sequence[str]:
-        """Choose among a run's Pythons, in their order."""
-        return [one for one in pythons if one in self.pythons or not self.pythons] or pythons[:1]
+    def tested_pythons(self, pythons: Sequence[str]) -> Sequence[str]:
+        """Return which of a run's Pythons are tested: the first one where the test names others."""
+        if not self.pythons:
+            return pythons
+        tested = [python for python in pythons if python in self.pythons]
+        return tested or pythons[:1]
 
 
 class Triggers(Model):
     """`triggers.toml`."""
 
     rocm_base_version: str = Field(default="", pattern=r"([0-9]+\.[0-9]+\.[0-9]+)?")
-    long_lived_branches: tuple[str, ...] = Field(min_length=1)
+    long_lived_branches: Names = Field(min_length=1)
     paths: Paths
     tests: dict[str, Test] = Field(min_length=1)
 
@@ -188,20 +228,20 @@ class Triggers(Model):
 class BuildVariant(Model):
     """One way to build."""
 
-    platforms: tuple[Platform, ...]
-    label: str = ""
+    platforms: Platforms
+    label: OptionalText = None
     runner: Literal["build", "sanitizer"] = "build"
     pytorch: bool = True
     tested_on: tuple[EventName, ...] = ()
 
 
-class FamilyOn(Model):
-    """When CI builds a family on one platform; `families.toml` explains the keys."""
+class FamilyTiers(Model):
+    """When CI builds and tests a family on one platform; `families.toml` explains the keys."""
 
     tier: Tier
     pytorch: Tier = "nightly"
     tests: Tier = "presubmit"
-    variants: tuple[str, ...] = (PLAIN,)
+    variants: Names = (PLAIN,)
 
 
 class ExpectedFailure(Model):
@@ -210,39 +250,69 @@ class ExpectedFailure(Model):
     gpu_family: str
     platform: Platform
     stages: tuple[Stage, ...] = ()
-    torch_refs: tuple[str, ...] = ()
+    torch_refs: Names = ()
     until: date
     reason: str = Field(min_length=1)
 
+    def covers(
+        self,
+        gpu_family: str,
+        platform: str,
+        stage: Stage,
+        torch_ref: str | None,
+    ) -> bool:
+        """Return whether a job is expected to fail; a list that is left out stands for all."""
+        if gpu_family != self.gpu_family or platform != self.platform:
+            return False
+        if self.stages and stage not in self.stages:
+            return False
+        return not self.torch_refs or torch_ref in self.torch_refs
+
 
 def _without_targets(row: object) -> object:
-    """Leave to `core.families` what a user's file says of a family for it."""
+    """Leave out what a user's file says about a family to `core.families`."""
     if not isinstance(row, dict):
         return row
-    return {key: on for key, on in row.items() if key not in {"targets", "default"}}
+    return {key: value for key, value in row.items() if key not in {"targets", "default"}}
 
 
 class Families(Model):
     """`families.toml`."""
 
     variants: dict[str, BuildVariant]
-    families: dict[FamilyName, Annotated[dict[Platform, FamilyOn], BeforeValidator(_without_targets)]]
+    families: dict[
+        FamilyName,
+        Annotated[dict[Platform, FamilyTiers], BeforeValidator(_without_targets)],
+    ]
     expect_failure: tuple[ExpectedFailure, ...] = ()
 
     @model_validator(mode="after")
-    def _known(self) -> Self:
+    def _refuse_unknown_names(self) -> Self:
         if PLAIN not in self.variants:
             raise ValueError(f"variants: there is no variant {PLAIN!r}.")
-        for name, platforms in self.families.items():
-            for variant in (one for on in platforms.values() for one in on.variants):
-                if variant not in self.variants:
-                    close = nearest(variant, self.variants)
-                    raise ValueError(f"{name}: unknown variant {variant!r}. {close}")
-        for row in self.expect_failure:
-            if row.platform not in self.families.get(row.gpu_family, {}):
-                close = nearest(row.gpu_family, self.families)
-                raise ValueError(f"expect_failure: no family {row.gpu_family!r} on {row.platform}. {close}")
+
+        for gpu_family, platforms in self.families.items():
+            for tiers in platforms.values():
+                for variant in tiers.variants:
+                    if variant not in self.variants:
+                        suggestion = nearest(variant, self.variants)
+                        raise ValueError(f"{gpu_family}: unknown variant {variant!r}. {suggestion}")
+
+        for failure in self.expect_failure:
+            if failure.platform not in self.families.get(failure.gpu_family, {}):
+                raise ValueError(
+                    f"expect_failure: no family {failure.gpu_family!r} on {failure.platform}. "
+                    f"{nearest(failure.gpu_family, self.families)}"
+                )
         return self
+
+    def on(self, platform: Platform) -> dict[str, FamilyTiers]:
+        """Return the families of a platform."""
+        families: dict[str, FamilyTiers] = {}
+        for gpu_family, platforms in self.families.items():
+            if platform in platforms:
+                families[gpu_family] = platforms[platform]
+        return families
 
 
 class OwnStore(Model):
@@ -261,7 +331,7 @@ class ArtifactRuns(Model):
     repository: str
     branch: str
     workflows: dict[str, str]
-    store: str = ""
+    store: OptionalText = None
     index: str = ""
 
 
@@ -273,17 +343,19 @@ class RocmData(Model):
     require_successful: bool = True
     runs: dict[str, ArtifactRuns]
 
-    def of(self, release_type: str) -> ArtifactRuns:
+    def artifact_runs(self, release_type: str) -> ArtifactRuns:
         """Return whose runs have artifacts of a release type."""
         if release_type not in self.runs:
-            known = nearest(release_type, self.runs)
-            raise UsageError(f"No runs have artifacts of release type {release_type!r}. {known}")
+            suggestion = nearest(release_type, self.runs)
+            raise UsageError(f"No runs have artifacts of release type {release_type!r}. {suggestion}")
         return self.runs[release_type]
 
     def order_of(self, repository: str) -> tuple[Way, ...]:
         """Return what a repository's runs try, first to last; GitHub takes names in any case."""
-        named = {name.casefold(): order for name, order in self.orders.items()}
-        return named.get(repository.casefold(), self.order)
+        for name, order in self.orders.items():
+            if name.casefold() == repository.casefold():
+                return order
+        return self.order
 
 
 class Data(Model):
@@ -297,25 +369,38 @@ class Data(Model):
     upload: OwnStore = OwnStore()
 
     def families_of(self, release_type: str) -> Families:
-        """Return when families are built: those that the matrix names always, others on request."""
-        named = self.matrix_of(release_type).gpu_families
-        if not named:
-            return self.families
-        always = dict.fromkeys(("tier", "pytorch", "tests"), "presubmit")
-        rows = {name: dict(platforms) for name, platforms in self.families.families.items()}
-        for name, platforms in rows.items():
-            for platform, on in platforms.items():
-                update = always if name in named.get(platform, ()) else {"tier": "request"}
-                platforms[platform] = on.model_copy(update=update)
-        return self.families.model_copy(update={"families": rows})
+        """Return when families are built for a release type.
 
-    def matrix_of(self, release_type: str, *, named_pythons: bool = False) -> Matrix:
-        """Return the matrix of a release type, with every exclusion that applies to it."""
-        chosen: Matrix = getattr(self.matrix, MatrixFile.name_of(release_type))
-        every = (*self.matrix.ci.exclude, *self.matrix.release.exclude)
-        # what does not exist yet does not exist in any matrix
-        applying = (row for row in every if not row.pythons or (row in chosen.exclude and not named_pythons))
-        return chosen.model_copy(update={"exclude": tuple(applying)})
+        A matrix that names families has these built at every event, and others on request.
+        """
+        matrix_families = self.matrix_of(release_type).gpu_families
+        if not matrix_families:
+            return self.families
+
+        always = {"tier": "presubmit", "pytorch": "presubmit", "tests": "presubmit"}
+        on_request = {"tier": "request"}
+        families: dict[str, dict[Platform, FamilyTiers]] = {}
+        for gpu_family, platforms in self.families.families.items():
+            families[gpu_family] = {}
+            for platform, tiers in platforms.items():
+                is_in_matrix = gpu_family in matrix_families.get(platform, ())
+                update = always if is_in_matrix else on_request
+                families[gpu_family][platform] = tiers.model_copy(update=update)
+        return self.families.model_copy(update={"families": families})
+
+    def matrix_of(self, release_type: str, *, names_pythons: bool = False) -> Matrix:
+        """Return the matrix of a release type, with every exclusion that applies to it.
+
+        An exclusion of Pythons spares machines. It holds in its own matrix, and not where the event names
+        its Pythons. Every other one is of cells that do not exist yet, in any matrix.
+        """
+        matrix: Matrix = getattr(self.matrix, MatrixFile.name_of(release_type))
+        exclusions: list[Exclusion] = []
+        for exclusion in (*self.matrix.ci.exclude, *self.matrix.release.exclude):
+            is_own = exclusion in matrix.exclude and not names_pythons
+            if is_own or not exclusion.pythons:
+                exclusions.append(exclusion)
+        return matrix.model_copy(update={"exclude": tuple(exclusions)})
 
 
 triggers = data_file(FOLDER / "triggers.toml", Triggers)
@@ -339,25 +424,31 @@ def load() -> Data:
 
 
 def ci_families() -> Families:
-    """Read when CI builds families; one that a matrix names alone is built on request."""
-    data, found = _families(), dict(_families().families)
+    """Read when CI builds families; one that only a matrix names is built on request."""
+    data = _families()
+    families = dict(data.families)
     for matrix in (matrices().ci, matrices().release):
-        for platform, names in matrix.gpu_families.items():
-            for name in names:
-                found[name] = {platform: FamilyOn(tier="request"), **found.get(name, {})}
-    return data.model_copy(update={"families": found})
+        for platform, gpu_families in matrix.gpu_families.items():
+            for gpu_family in gpu_families:
+                platforms = families.get(gpu_family, {})
+                families[gpu_family] = {platform: FamilyTiers(tier="request"), **platforms}
+    return data.model_copy(update={"families": families})
 
 
-def reaches(tier: Tier | None, needed: Tier) -> bool:
-    """Return whether a run of a tier does what is done from another one on."""
-    return tier is not None and needed != "request" and _TIERS.index(needed) <= _TIERS.index(tier)
+def reaches(tier: Tier | None, required_tier: Tier) -> bool:
+    """Return whether a run of a tier does what is done from a required tier on."""
+    if tier is None or required_tier == "request":
+        return False
+    return _TIERS.index(required_tier) <= _TIERS.index(tier)
 
 
-def of_tier(tier: Tier) -> dict[Platform, tuple[str, ...]]:
+def families_of_tier(tier: Tier) -> dict[Platform, Names]:
     """Return the families whose PyTorch is built from a tier on, by platform."""
-    found: dict[Platform, tuple[str, ...]] = dict.fromkeys(PLATFORMS, ())
-    for name, platforms in ci_families().families.items():
-        for platform, on in platforms.items():
-            if reaches(tier, on.tier) and reaches(tier, on.pytorch):
-                found[platform] += (name,)
-    return found
+    families_by_platform: dict[Platform, Names] = {}
+    for platform in PLATFORMS:
+        families_by_platform[platform] = tuple(
+            gpu_family
+            for gpu_family, tiers in ci_families().on(platform).items()
+            if reaches(tier, tiers.tier) and reaches(tier, tiers.pytorch)
+        )
+    return families_by_platform

@@ -1,11 +1,11 @@
 """The `Question` that a plan answers, and the decisions about a run as a whole, each with its reason."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import date
 
-from ci.plan.data import Data, Paths, Tier
-from ci.plan.events import Changes, Event
+from ci.plan.data import Data, Paths, TestType, Tier
+from ci.plan.events import DELETED_FORK, Changes, Event
 from ci.plan.inputs import ALL_FAMILIES, BUILD_PYTORCH, SKIP, Inputs, Labels
 from ci.publish.buckets import Buckets, access
 from core.errors import UsageError, nearest
@@ -16,9 +16,13 @@ from core.run.plan import Decision, Upload
 from pytorch_build.refs.torch_refs import TorchRef
 
 DISPATCHES = ("workflow_dispatch", "workflow_call")
-_TEST_TYPES = {"nightly": "comprehensive", "nightly-bkc": "comprehensive", "prerelease": "full"}
+_TEST_TYPES: Mapping[str, TestType] = {
+    "nightly": "comprehensive",
+    "nightly-bkc": "comprehensive",
+    "prerelease": "full",
+}
 _WORKFLOWS = ".github/workflows/"
-_SHOWN = 60
+_LONGEST_PATH = 60  # in a reason
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,14 +42,14 @@ class Question:
     notes: tuple[str, ...] = ()
 
     @property
-    def merged(self) -> bool:
+    def is_merge(self) -> bool:
         """Whether the event is a push to a long-lived branch."""
-        branch = self.event.branch
-        patterns = self.data.triggers.long_lived_branches
-        return self.event.name == "push" and bool(branch) and matches(branch, patterns)
+        if self.event.name != "push" or self.event.branch is None:
+            return False
+        return matches(self.event.branch, self.data.triggers.long_lived_branches)
 
     @property
-    def dispatched(self) -> bool:
+    def is_dispatch(self) -> bool:
         """Whether the event is a dispatch, which names what is built."""
         return self.event.name in DISPATCHES
 
@@ -57,147 +61,210 @@ class Question:
     @property
     def tier(self) -> tuple[Tier | None, str]:
         """Which families are built without being named, and why."""
-        if self.dispatched:
+        if self.is_dispatch:
             return None, "the dispatch names its families"
         if self.labels.all_families:
             return "nightly", f"label {ALL_FAMILIES}"
-        if self.event.name == "schedule" or self.type != "ci":
-            return "nightly", "the nightly schedule" if self.type == "ci" else f"release type {self.type}"
-        if self.merged:
+        if self.type != "ci":
+            return "nightly", f"release type {self.type}"
+        if self.event.name == "schedule":
+            return "nightly", "the nightly schedule"
+        if self.is_merge:
             return "postsubmit", f"a push to {self.event.branch}"
-        return "presubmit", "every pull request" if self.event.name == "pull_request" else "a push"
+        reason = "a push" if self.event.name == "push" else "every pull request"
+        return "presubmit", reason
 
     @property
-    def does_after_merge(self) -> bool:
-        """Whether tests run where no machine has the GPU, too: always but before a merge."""
-        return self.event.name != "pull_request" and (self.event.name != "push" or self.merged)
+    def tests_without_gpu(self) -> bool:
+        """Whether ROCm is tested where no machine has the GPU, too: always but before a merge."""
+        if self.event.name == "push":
+            return self.is_merge
+        return self.event.name != "pull_request"
 
 
 def matches(name: str, patterns: Sequence[str]) -> bool:
     """Return whether a whole name matches a pattern: ``*`` within one part, ``**`` over several."""
-    return any(path_pattern(one).fullmatch(name) for one in patterns)
+    return any(path_pattern(pattern).fullmatch(name) for pattern in patterns)
 
 
-def relevance(changes: Changes, rules: Paths) -> tuple[Decision, str]:
-    """Decide by the changed files whether anything is built, and name one that needs standard tests."""
+def decide_by_files(changes: Changes, rules: Paths) -> Decision:
+    """Decide by the changed files whether anything is built."""
     if changes.files is None:
-        return Decision(value=True, reason=changes.note or "changed files are not considered"), ""
+        return Decision(value=True, reason=changes.note or "changed files are not considered")
     if not changes.files:
-        return Decision(value=False, reason="no file has changed"), ""
-    standard = next((_shown(one) for one in changes.files if matches(one, rules.standard)), "")
-    first = next((one for one in changes.files if _builds(one, rules)), None)
-    if first is not None:
-        return Decision(value=True, reason=f"{_shown(first)} has changed"), standard
-    what = _shown(changes.files[0]) if len(changes.files) == 1 else f"{len(changes.files)} files"
-    return Decision(value=False, reason=f"only {what} changed, which no build uses"), standard
+        return Decision(value=False, reason="no file has changed")
+
+    for path in changes.files:
+        if _is_built(path, rules):
+            return Decision(value=True, reason=f"{_shorten(path)} has changed")
+
+    files = f"{len(changes.files)} files"
+    if len(changes.files) == 1:
+        files = _shorten(changes.files[0])
+    return Decision(value=False, reason=f"only {files} changed, which no build uses")
 
 
-def _builds(path: str, rules: Paths) -> bool:
+def _is_built(path: str, rules: Paths) -> bool:
+    """Return whether a build uses a file."""
     if path.startswith(_WORKFLOWS):
         return matches(path.removeprefix(_WORKFLOWS), rules.workflows)
     return not matches(path, rules.skip)
 
 
-def _shown(path: str) -> str:
-    """Write a path of any origin on one line of bounded length."""
+def _shorten(path: str) -> str:
+    """Return a path of any origin on one line of bounded length."""
     text = "".join(letter if letter.isprintable() else "?" for letter in path)
-    return text if len(text) <= _SHOWN else f"{text[: _SHOWN // 2]}…{text[-_SHOWN // 2 :]}"
+    if len(text) <= _LONGEST_PATH:
+        return text
+    half = _LONGEST_PATH // 2
+    return f"{text[:half]}…{text[-half:]}"
 
 
-def trusted(question: Question) -> Decision:
+def decide_trust(question: Question) -> Decision:
     """Decide whether the run may write anywhere: not where its commits are a fork's."""
     event = question.event
-    if not event.fork:
+    if event.fork is None:
         return Decision(value=True, reason=f"the commits are those of {event.repository}")
-    whose = "a deleted fork" if event.fork == "deleted" else f"the fork {event.fork}"
-    reason = f"the commits are those of {whose}: no credentials, no release bucket, no shared caches"
-    return Decision(value=False, reason=reason)
+
+    fork = "a deleted fork" if event.fork == DELETED_FORK else f"the fork {event.fork}"
+    return Decision(
+        value=False,
+        reason=f"the commits are those of {fork}: no credentials, no release bucket, no shared caches",
+    )
 
 
-def enabled(question: Question) -> Decision:
+def decide_builds(question: Question) -> Decision:
     """Decide whether anything is built."""
-    event, labels = question.event, question.labels
-    if labels.skip:
+    event = question.event
+    if question.labels.skip:
         return Decision(value=False, reason=f"label {SKIP}")
     if event.deleted:
         return Decision(value=False, reason="the branch was deleted")
     if event.name not in {"pull_request", "push"}:
         return Decision(value=True, reason=f"{event.name} builds whatever has changed")
-    found, _ = relevance(question.changes, question.data.triggers.paths)
-    if not found.value and labels.request:
-        return Decision(value=True, reason=f"label {labels.request}, although {found.reason}")
-    return found
+
+    decision = decide_by_files(question.changes, question.data.triggers.paths)
+    requesting_label = question.labels.request
+    if decision.value or requesting_label is None:
+        return decision
+    return Decision(value=True, reason=f"label {requesting_label}, although {decision.reason}")
 
 
-def pytorch(question: Question) -> Decision:
+def decide_pytorch(question: Question) -> Decision:
     """Decide whether PyTorch is built: after a merge and at night always, on a pull request by label."""
-    event, wanted = question.event, question.inputs.build_pytorch
-    if wanted is not None:
-        return Decision(value=wanted, reason=f"the input build_pytorch is {str(wanted).lower()}")
+    requested = question.inputs.build_pytorch
+    if requested is not None:
+        text = "true" if requested else "false"
+        return Decision(value=requested, reason=f"the input build_pytorch is {text}")
+
+    event = question.event
+    value = True
     match event.name:
+        case "pull_request" if question.labels.build_pytorch:
+            reason = f"label {BUILD_PYTORCH}"
         case "pull_request":
-            labelled = question.labels.build_pytorch
-            return Decision(value=labelled, reason=f"{'' if labelled else 'no '}label {BUILD_PYTORCH}")
-        case "push" if question.merged:
-            return Decision(value=True, reason=f"pushes to {event.branch} always build PyTorch")
+            value = False
+            reason = f"no label {BUILD_PYTORCH}"
+        case "push" if question.is_merge:
+            reason = f"pushes to {event.branch} always build PyTorch"
         case "push":
-            return Decision(value=False, reason=f"{event.branch or 'a tag'} is not a long-lived branch")
+            value = False
+            reason = f"{event.branch or 'a tag'} is not a long-lived branch"
         case "schedule":
-            return Decision(value=True, reason="the schedule always builds PyTorch")
-    return Decision(value=True, reason="a dispatch builds PyTorch unless build_pytorch is false")
+            reason = "the schedule always builds PyTorch"
+        case _:
+            reason = "a dispatch builds PyTorch unless build_pytorch is false"
+    return Decision(value=value, reason=reason)
 
 
-def test_type(question: Question) -> tuple[str, str]:
-    """Choose the test type, and say why: the first of these that applies."""
-    inputs, labels = question.inputs, question.labels
-    named = (f"test:{name}" for name in labels.tests)
-    first = next(iter((*named, *inputs.linux_test_labels, *inputs.windows_test_labels)), "")
-    _, standard = relevance(question.changes, question.data.triggers.paths)
-    rules = (
-        (inputs.test_type, "the input test_type"),
-        (labels.test_filter, f"label test_filter:{labels.test_filter}"),
-        (first and "full", f"{first} is requested"),
-        (_TEST_TYPES.get(question.type), f"release type {question.type}"),
-        ("comprehensive" if question.event.name == "schedule" else "", "the nightly schedule"),
-        (standard and "standard", f"{standard} has changed"),
-    )
-    return next(((chosen, why) for chosen, why in rules if chosen), ("quick", "nothing requests more"))
+def choose_test_type(question: Question) -> tuple[TestType, str]:
+    """Return the test type, and why: the one that is requested, else the one that the event has."""
+    requested_type = question.inputs.test_type
+    if requested_type is not None:
+        return requested_type, "the input test_type"
+
+    test_filter = question.labels.test_filter
+    if test_filter is not None:
+        return test_filter, f"label test_filter:{test_filter}"
+
+    requested_tests = [
+        *(f"test:{name}" for name in question.labels.tests),
+        *question.inputs.linux_test_labels,
+        *question.inputs.windows_test_labels,
+    ]
+    if requested_tests:
+        return "full", f"{requested_tests[0]} is requested"
+    return _test_type_of_event(question)
 
 
-def test_labels(question: Question) -> dict[Platform, tuple[str, ...]]:
+def _test_type_of_event(question: Question) -> tuple[TestType, str]:
+    if question.type in _TEST_TYPES:
+        return _TEST_TYPES[question.type], f"release type {question.type}"
+    if question.event.name == "schedule":
+        return "comprehensive", "the nightly schedule"
+
+    for path in question.changes.files or ():
+        if matches(path, question.data.triggers.paths.standard):
+            return "standard", f"{_shorten(path)} has changed"
+    return "quick", "nothing requests more"
+
+
+def requested_tests(question: Question) -> dict[Platform, tuple[str, ...]]:
     """Return the tests that are requested, by platform, as labels."""
-    known = question.data.triggers.tests
-    found: dict[Platform, tuple[str, ...]] = {}
+    labels: dict[Platform, tuple[str, ...]] = {}
     for platform in PLATFORMS:
-        given = getattr(question.inputs, f"{platform}_test_labels")
-        names = [*question.labels.tests, *(label.removeprefix("test:") for label in given)]
-        for name in names:
-            if name not in known:
-                raise UsageError(f"Unknown test {name!r}. {nearest(name, known)}")
-        found[platform] = tuple(f"test:{name}" for name in dict.fromkeys(names))
-    return found
+        names = dict.fromkeys(_requested_test_names(question, platform))
+        labels[platform] = tuple(f"test:{name}" for name in names)
+    return labels
 
 
-def upload(question: Question, trust: Decision) -> tuple[Decision, Upload]:
+def _requested_test_names(question: Question, platform: Platform) -> Iterator[str]:
+    """Yield the names of tests that labels and inputs request."""
+    yield from question.labels.tests
+
+    known_tests = question.data.triggers.tests
+    for label in question.inputs.test_labels(platform):
+        name = label.removeprefix("test:")
+        if name not in known_tests:
+            raise UsageError(f"Unknown test {name!r}. {nearest(name, known_tests)}")
+        yield name
+
+
+def decide_upload(question: Question, trust: Decision) -> tuple[Decision, Upload]:
     """Decide whether and where the run's outputs go."""
-    event, own = question.event, question.data.upload
+    event = question.event
     if not trust.value:
         if question.type != "ci":
             raise UsageError(
-                f"A fork's run cannot be of release type {question.type!r}.", hint="Only ci is open to forks."
+                f"A fork's run cannot be of release type {question.type!r}.",
+                hint="Only ci is open to forks.",
             )
         return Decision(value=False, reason="a fork's run has no credentials to upload with"), Upload()
-    if own.store:
-        stated = Upload(store=own.store, role=own.role, region=own.region)
-        return Decision(value=True, reason="the configuration names the store"), stated
-    if event.owner.casefold() != question.buckets.repository.partition("/")[0].casefold():
+
+    own_store = question.data.upload
+    if own_store.store:
+        place = Upload(
+            store=own_store.store,
+            role=own_store.role,
+            region=own_store.region,
+        )
+        return Decision(value=True, reason="the configuration names the store"), place
+
+    owner_of_buckets = question.buckets.repository.partition("/")[0]
+    if event.owner.casefold() != owner_of_buckets.casefold():
         reason = f"{event.repository} has no bucket: name one in pytorch-build.toml, [buckets] or [upload]"
         return Decision(value=False, reason=reason), Upload()
-    granted = access(question.buckets, Origin(repository=event.repository), question.type)
-    return Decision(value=True, reason=f"runs of {event.repository} have a bucket"), granted
+
+    origin = Origin(repository=event.repository)
+    place = access(question.buckets, origin, question.type)
+    return Decision(value=True, reason=f"runs of {event.repository} have a bucket"), place
 
 
-def promote(question: Question, uploads: Decision, builds: Decision) -> Decision:
+def decide_promotion(
+    question: Question,
+    uploads: Decision,
+    builds: Decision,
+) -> Decision:
     """Decide whether the wheels go on to a release index; whether their tests allow it is known later."""
     if question.type not in question.buckets.distributions:
         return Decision(value=False, reason=f"runs of type {question.type} are not distributed")

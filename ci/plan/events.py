@@ -21,7 +21,9 @@ from core.run.locations import REPOSITORY
 
 EVENTS: tuple[EventName, ...] = get_args(EventName)
 PATIENCE = 20.0  # seconds; a safe default is better than a run that waits
+DELETED_FORK = "deleted"  # in the place of a repository's name
 _COMMIT = re.compile(r"[0-9a-f]{40}|[0-9a-f]{64}")
+_BRANCH = "refs/heads/"
 _GIT_SECONDS = 60.0
 
 
@@ -79,16 +81,16 @@ class _InputsPayload(_Part):
 
 @dataclass(frozen=True, kw_only=True)
 class Event:
-    """What happened; `labels` is None where the payload has none."""
+    """What happened. None stands for what the payload does not have."""
 
     name: EventName
     repository: str
-    branch: str = ""
-    commit: str = ""
-    number: int = 0
+    branch: str | None = None
+    commit: str | None = None
+    number: int | None = None  # of the pull request
     labels: tuple[str, ...] | None = None
-    fork: str = ""
-    base: str = ""
+    fork: str | None = None  # the repository that the commits are from, where it is another one
+    base: str | None = None
     deleted: bool = False
     inputs: Mapping[str, Any] = field(default_factory=dict)
     day: date | None = None
@@ -101,10 +103,10 @@ class Event:
 
 @dataclass(frozen=True, kw_only=True)
 class Changes:
-    """The files that an event changed; None where every file counts as changed."""
+    """The files that an event changed; None where every file counts as changed, and a note says why."""
 
     files: Sequence[str] | None = None
-    note: str = ""
+    note: str | None = None
 
 
 def read_payload(path: Path) -> Mapping[str, Any]:
@@ -112,11 +114,21 @@ def read_payload(path: Path) -> Mapping[str, Any]:
     return json_object(read_text(path), where=f"{path}, the event of a CI run,")
 
 
-def parse(name: str, payload: Mapping[str, Any], *, repository: str, ref_name: str = "") -> Event:
-    """Read an event."""
-    ref_name = ref_name.encode(errors="replace").decode()  # a variable may hold any bytes
+def parse(
+    name: str,
+    payload: Mapping[str, Any],
+    *,
+    repository: str,
+    ref_name: str | None = None,
+) -> Event:
+    """Read an event. `ref_name` is the branch of one whose payload names none."""
     if not REPOSITORY.fullmatch(repository):
         raise UsageError(f"Invalid repository {repository!r}.", hint="Write it as owner/name.")
+
+    if ref_name is not None:
+        # A variable may hold any bytes.
+        ref_name = ref_name.encode(errors="replace").decode()
+
     match name:
         case "pull_request":
             return _pull_request(payload, repository)
@@ -143,36 +155,55 @@ def parse(name: str, payload: Mapping[str, Any], *, repository: str, ref_name: s
         case "schedule":
             return Event(name="schedule", repository=repository, branch=ref_name)
         case "workflow_dispatch" | "workflow_call":
-            given = validated(payload, _InputsPayload, where=f"the {name} event")
-            branch = _branch(given.ref) or ref_name
-            return Event(name=name, repository=repository, branch=branch, inputs=given.inputs or {})
+            call = validated(payload, _InputsPayload, where=f"the {name} event")
+            return Event(
+                name=name,
+                repository=repository,
+                branch=_branch(call.ref) or ref_name,
+                inputs=call.inputs or {},
+            )
     raise UsageError(f"CI does nothing on the event {name!r}. {nearest(name, EVENTS)}")
 
 
 def _pull_request(payload: Mapping[str, Any], repository: str) -> Event:
-    found = validated(payload, _PullRequestPayload, where="the pull_request event").pull_request
-    head = found.head.repo.full_name if found.head.repo else "deleted"
+    event = validated(payload, _PullRequestPayload, where="the pull_request event")
+    pull_request = event.pull_request
+
+    labels = None
+    if pull_request.labels is not None:
+        labels = tuple(sorted(label.name for label in pull_request.labels))
+
+    head = pull_request.head.repo
+    head_repository = DELETED_FORK if head is None else head.full_name
+    is_fork = head_repository.casefold() != repository.casefold()
+
+    updated_at = pull_request.updated_at
     return Event(
         name="pull_request",
         repository=repository,
-        branch=found.base.ref,
-        commit=_commit(found.head.sha),
-        number=found.number,
-        labels=None if found.labels is None else tuple(sorted(one.name for one in found.labels)),
-        fork="" if head.casefold() == repository.casefold() else head,
-        base=_commit(found.base.sha),
-        day=found.updated_at.date() if found.updated_at else None,
+        branch=pull_request.base.ref or None,
+        commit=_commit(pull_request.head.sha),
+        number=pull_request.number or None,
+        labels=labels,
+        fork=head_repository if is_fork else None,
+        base=_commit(pull_request.base.sha),
+        day=None if updated_at is None else updated_at.date(),
     )
 
 
-def _branch(ref: str) -> str:
-    """Take the branch out of ``refs/heads/NAME``, "" for a tag; a bare name is a branch's."""
-    return ref.removeprefix("refs/heads/") if ref.startswith("refs/heads/") or "refs/" not in ref else ""
+def _branch(ref: str) -> str | None:
+    """Return the branch of ``refs/heads/NAME`` or a bare name; None for a tag."""
+    if ref.startswith(_BRANCH):
+        return ref.removeprefix(_BRANCH) or None
+    if "refs/" in ref:
+        return None
+    return ref or None
 
 
-def _commit(text: str) -> str:
-    """Return a commit; "" for any other text, such as the zeros that stand for a branch's beginning."""
-    return text if _COMMIT.fullmatch(text) and text.strip("0") else ""
+def _commit(text: str) -> str | None:
+    """Return a commit; None for any other text, such as the zeros that stand for a branch's beginning."""
+    is_commit = _COMMIT.fullmatch(text) and text.strip("0")
+    return text if is_commit else None
 
 
 def github_service(env: Mapping[str, str]) -> GitHub | None:
@@ -184,18 +215,23 @@ def github_service(env: Mapping[str, str]) -> GitHub | None:
     return replace(from_environment(env), patience=PATIENCE)
 
 
-def event_labels(event: Event, github: GitHub | None) -> tuple[Sequence[str], str]:
-    """Return an event's labels, and a note for people.
+def event_labels(event: Event, github: GitHub | None) -> tuple[Sequence[str], str | None]:
+    """Return an event's labels, and a note for people where they could not be queried.
 
     Labels are the payload's, so that a run has the same ones at every attempt; GitHub's are queried where
     the payload has none.
     """
-    if event.labels is not None or event.name != "pull_request":
-        return event.labels or (), ""
+    if event.labels is not None:
+        return event.labels, None
+    if event.name != "pull_request":
+        return (), None
+    if event.number is None:
+        return (), "the event names neither labels nor the pull request's number, so none count"
     if github is None:
         return (), "the event names no labels, and without a token GitHub is not queried, so none count"
+
     try:
-        return github.labels(event.repository, event.number), ""
+        return github.labels(event.repository, event.number), None
     except (ServiceError, MissingInputError) as problem:
         return (), f"could not query the labels, so none count: {_last_line(problem)}"
 
@@ -204,40 +240,57 @@ def event_changes(event: Event, root: Path, github: GitHub | None) -> Changes:
     """Return the files that an event changed, by git, else by GitHub; else all count as changed."""
     if event.name not in {"pull_request", "push"} or event.deleted:
         return Changes()
+
     try:
         return Changes(files=changed_by_git(event, root))
     except ProcessError as problem:
         note = f"git cannot tell which files have changed ({_last_line(problem)})"
-    if event.name == "pull_request" and event.number and github is not None:
-        try:
-            return Changes(files=github.changed_files(event.repository, event.number))
-        except (ServiceError, MissingInputError) as problem:
-            note += f", nor can GitHub ({_last_line(problem)})"
-    return Changes(note=note)
+
+    if event.number is None or github is None:
+        return Changes(note=note)
+    try:
+        return Changes(files=github.changed_files(event.repository, event.number))
+    except (ServiceError, MissingInputError) as problem:
+        return Changes(note=f"{note}, nor can GitHub ({_last_line(problem)})")
 
 
 def changed_by_git(event: Event, root: Path) -> Sequence[str]:
-    """List the files that an event changed, both names of moved ones.
+    """Return the files that an event changed, both names of moved ones.
 
-    Of a pull request that GitHub merged for the checkout, what the merge brings; else what differs
-    from the event's base.
+    GitHub merges a pull request for the checkout, and the files are those that the merge brings. Elsewhere
+    they are those that differ from the event's base.
     """
-    query = ["git", "rev-parse", "--verify", "--quiet", "HEAD^2"]
-    pull_request = event.name == "pull_request"
-    if pull_request and not process.capture(query, cwd=root, check=False, timeout=_GIT_SECONDS).returncode:
+    if event.name == "pull_request" and _is_merge(root):
         return difference("HEAD^1", root)
-    if not event.base:
+    if event.base is None:
         raise ProcessError("the event names no commit to compare with")
     return difference(event.base, root)
 
 
+def _is_merge(root: Path) -> bool:
+    command = ["git", "rev-parse", "--verify", "--quiet", "HEAD^2"]
+    completed = process.capture(command, cwd=root, check=False, timeout=_GIT_SECONDS)
+    return completed.returncode == 0
+
+
 def difference(base: str, root: Path) -> Sequence[str]:
-    """List the files that differ between a commit and the checkout's."""
-    command = ["git", "diff", "--name-only", "-z", "--no-renames", "--end-of-options", base, "HEAD", "--"]
-    listed = process.capture(command, cwd=root, timeout=_GIT_SECONDS).stdout
-    return [path for path in listed.split("\0") if path]
+    """Return the files that differ between a commit and the checkout's."""
+    command = [
+        "git",
+        "diff",
+        "--name-only",
+        "-z",
+        "--no-renames",
+        "--end-of-options",
+        base,
+        "HEAD",
+        "--",
+    ]
+    completed = process.capture(command, cwd=root, timeout=_GIT_SECONDS)
+    return [path for path in completed.stdout.split("\0") if path]
 
 
 def _last_line(problem: FatalError) -> str:
-    """The last line of a message is git's own."""
-    return problem.message.strip().splitlines()[-1].rstrip(".")
+    """Return the last line of a message, which is git's own."""
+    lines = problem.message.strip().splitlines()
+    return lines[-1].rstrip(".")

@@ -38,7 +38,11 @@ def expand(
 
 
 def _obstacle(
-    python: str, ref: TorchRef, gpu_family: str, platform: Platform, exclusions: Sequence[Exclusion]
+    python: str,
+    ref: TorchRef,
+    gpu_family: str,
+    platform: Platform,
+    exclusions: Sequence[Exclusion],
 ) -> str | None:
     """Return why a cell cannot exist; None where it can."""
     if python not in ref.pythons:
@@ -51,14 +55,19 @@ def _obstacle(
     return None
 
 
-def pythons_of_test(test: Test, cell: Cell, built: Sequence[Cell]) -> Sequence[str]:
+def pythons_of_test(
+    test: Test,
+    cell: Cell,
+    built_cells: Sequence[Cell],
+) -> Sequence[str]:
     """Return which Pythons a test of upstream's runs under, of those that the cell's torch is for."""
-    pythons = [
-        other.python
-        for other in built
-        if other.torch_ref == cell.torch_ref and other.gpu_family == cell.gpu_family
-    ]
-    return test.of([python for python in pythons if python is not None])
+    pythons: list[str] = []
+    for built_cell in built_cells:
+        has_torch_of_cell = built_cell.torch_ref == cell.torch_ref
+        has_gpus_of_cell = built_cell.gpu_family == cell.gpu_family
+        if has_torch_of_cell and has_gpus_of_cell and built_cell.python is not None:
+            pythons.append(built_cell.python)
+    return test.tested_pythons(pythons)
 
 
 def parts_of_test(test: Test, cell: Cell) -> Sequence[Cell]:

@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from ci.plan.data import BuildVariant, ExpectedFailure, Families, FamilyOn, Machines, reaches
+from ci.plan.data import BuildVariant, ExpectedFailure, FamilyTiers, Machines, reaches
 from ci.plan.decisions import Question
 from ci.plan.inputs import ALL, named_family
 from core import files
@@ -14,222 +14,366 @@ from core.run.plan import Decision, LeftOut, Stage, Variant
 
 
 @dataclass(frozen=True, kw_only=True)
-class Chosen:
-    """One family on one platform; `named` where a label or an input names it."""
+class FamilyOnPlatform:
+    """A family that is built on a platform, and why."""
 
     name: str
     platform: Platform
-    on: FamilyOn
+    tiers: FamilyTiers
     reason: str
-    named: bool = False
+    is_requested: bool = False  # by a label or an input
+
+    @property
+    def words(self) -> str:
+        """The family and its platform, for people."""
+        return f"{self.name} on {self.platform}"
 
 
 @dataclass(frozen=True, kw_only=True)
 class Build:
-    """A family in a variant."""
+    """A family in a build variant."""
 
-    chosen: Chosen
-    variant: BuildVariant
-    entry: Variant
+    family: FamilyOnPlatform
+    build_variant: BuildVariant
+    variant: Variant  # as the plan has it
 
     @property
-    def where(self) -> str:
+    def words(self) -> str:
         """The artifact group and platform, for people."""
-        return f"{self.entry.artifact_group} on {self.entry.platform}"
+        return f"{self.variant.artifact_group} on {self.variant.platform}"
 
     @property
     def has_rocm(self) -> bool:
         """Whether the family has packages of ROCm."""
-        return self.chosen.name != CPU
+        return self.family.name != CPU
 
 
-def choose(question: Question) -> tuple[Sequence[Chosen], Sequence[LeftOut]]:
-    """Choose the families, and say which are not."""
-    chosen: list[Chosen] = []
+@dataclass(frozen=True, kw_only=True)
+class ChosenMachine:
+    """The machines that a job runs on."""
+
+    label: str
+    note: str | None = None  # for the job's reason, where they are not the usual ones
+
+
+@dataclass(frozen=True, kw_only=True)
+class NoMachine:
+    """Why no machine can run a job."""
+
+    reason: str
+
+
+def choose_families(question: Question) -> tuple[Sequence[FamilyOnPlatform], Sequence[LeftOut]]:
+    """Return the families that are built, and those that are not."""
+    families: list[FamilyOnPlatform] = []
     left_out: list[LeftOut] = []
-    data, named = question.data.families_of(question.type), question.labels.families
-    tier, tier_reason = question.tier
     for platform in PLATFORMS:
-        listed = question.inputs.families().get(platform)
-        if listed is not None:
-            usual = question.data.matrix_of(question.type).gpu_families.get(platform, ())
-            chosen += _listed(platform, listed, data, usual)
+        requested_names = question.inputs.families(platform)
+        if requested_names is not None:
+            families += _requested_families(question, platform, requested_names)
+        else:
+            families += _families_of_event(question, platform)
+            left_out += _families_left_out(question, platform)
+    return families, left_out
+
+
+def _families_of_event(question: Question, platform: Platform) -> Iterator[FamilyOnPlatform]:
+    """Yield the families that a label names, and those that the event's tier reaches."""
+    tier, tier_reason = question.tier
+    for name, tiers in question.data.families_of(question.type).on(platform).items():
+        label = question.labels.families.get(name)
+        if label is not None:
+            reason = f"label {label}"
+        elif reaches(tier, tiers.tier):
+            reason = tier_reason
+        else:
             continue
-        for name, platforms in data.families.items():
-            on = platforms.get(platform)
-            label = named.get(name, "")
-            what = f"{name} on {platform}"
-            if on is None:
-                left_out += [LeftOut(what=what, reason="not built there")] if label else []
-            elif label or reaches(tier, on.tier):
-                reason = f"label {label}" if label else tier_reason
-                chosen.append(Chosen(name=name, platform=platform, on=on, reason=reason, named=bool(label)))
-            elif on.tier != "request":
-                left_out.append(LeftOut(what=what, reason=f"built from {on.tier} on, or by label"))
-    return chosen, left_out
+
+        yield FamilyOnPlatform(
+            name=name,
+            platform=platform,
+            tiers=tiers,
+            reason=reason,
+            is_requested=label is not None,
+        )
 
 
-def _listed(
-    platform: Platform, words: Sequence[str], data: Families, usual: Sequence[str]
-) -> Sequence[Chosen]:
-    """Choose the families that are named; all are those of the release type's matrix, where it names any."""
-    there = {name: on for name, platforms in data.families.items() if (on := platforms.get(platform))}
-    every = [word.lower() for word in words] == [ALL]
-    if every and not usual:
-        reasons = {name: "all families are requested" for name, on in there.items() if on.tier != "request"}
+def _families_left_out(question: Question, platform: Platform) -> Iterator[LeftOut]:
+    """Yield the families that a label names in vain, and those that a later tier builds."""
+    tier, _tier_reason = question.tier
+    for name, platforms in question.data.families_of(question.type).families.items():
+        is_requested = name in question.labels.families
+        tiers = platforms.get(platform)
+        if tiers is None:
+            if is_requested:
+                yield LeftOut(what=f"{name} on {platform}", reason="not built there")
+        elif not is_requested and not reaches(tier, tiers.tier) and tiers.tier != "request":
+            yield LeftOut(
+                what=f"{name} on {platform}",
+                reason=f"built from {tiers.tier} on, or by label",
+            )
+
+
+def _requested_families(
+    question: Question,
+    platform: Platform,
+    requested_names: Sequence[str],
+) -> Iterator[FamilyOnPlatform]:
+    """Yield the families that an input names."""
+    data = question.data.families_of(question.type)
+    tiers_by_family = data.on(platform)
+    matrix_families = question.data.matrix_of(question.type).gpu_families.get(platform, ())
+    is_all = [name.lower() for name in requested_names] == [ALL]
+
+    reasons: dict[str, str] = {}
+    if is_all and not matrix_families:
+        for name, tiers in tiers_by_family.items():
+            if tiers.tier != "request":
+                reasons[name] = "all families are requested"
     else:
-        asked = usual if every else words
-        reasons = {named_family(word, data, what="GPU family"): f"requested as {word}" for word in asked}
-    for name in reasons:
-        if name not in there:
-            raise UsageError(f"{name} is not built on {platform}. {nearest(name, there)}")
-    return [
-        Chosen(name=name, platform=platform, on=there[name], reason=reason, named=True)
-        for name, reason in reasons.items()
-    ]
+        # All families of a release type are those of its matrix.
+        if is_all:
+            requested_names = matrix_families
+        for requested_name in requested_names:
+            name = named_family(requested_name, data, noun="GPU family")
+            reasons[name] = f"requested as {requested_name}"
+
+    for name, reason in reasons.items():
+        if name not in tiers_by_family:
+            raise UsageError(f"{name} is not built on {platform}. {nearest(name, tiers_by_family)}")
+        yield FamilyOnPlatform(
+            name=name,
+            platform=platform,
+            tiers=tiers_by_family[name],
+            reason=reason,
+            is_requested=True,
+        )
 
 
-def builds(question: Question, chosen: Sequence[Chosen]) -> tuple[Sequence[Build], Sequence[LeftOut]]:
-    """Return each family in each requested variant, and what is not built so."""
-    found: list[Build] = []
+def builds_of(
+    question: Question,
+    families: Sequence[FamilyOnPlatform],
+) -> tuple[Sequence[Build], Sequence[LeftOut]]:
+    """Return each family in each requested build variant, and what is not built so."""
+    builds: list[Build] = []
     left_out: list[LeftOut] = []
-    for one in chosen:
-        for name, label in _variants(question).items():
-            variant = question.data.families.variants[name]
-            if one.platform in variant.platforms and name in one.on.variants:
-                entry = _entry(question, one, name, label)
-                found.append(Build(chosen=one, variant=variant, entry=entry))
+    for family in families:
+        for name, label in _requested_variants(question).items():
+            build_variant = question.data.families.variants[name]
+            if family.platform in build_variant.platforms and name in family.tiers.variants:
+                variant = _variant(question, family, name, label)
+                build = Build(family=family, build_variant=build_variant, variant=variant)
+                builds.append(build)
             else:
-                what = f"{one.name} on {one.platform}, {name}"
-                left_out.append(LeftOut(what=what, reason=f"not built as {name}"))
-    return found, left_out
+                left_out.append(
+                    LeftOut(
+                        what=f"{family.words}, {name}",
+                        reason=f"not built as {name}",
+                    )
+                )
+    return builds, left_out
 
 
-def _variants(question: Question) -> Mapping[str, str]:
-    """Return the requested variants, each with its label as a reason; "" where no label names it."""
-    known = question.data.families.variants
+def _requested_variants(question: Question) -> Mapping[str, str | None]:
+    """Return the requested build variants, each with the label that names it."""
+    known_variants = question.data.families.variants
     for name in question.inputs.build_variants:
-        if name not in known:
-            raise UsageError(f"Unknown build variant {name!r}. {nearest(name, known)}")
-    given = dict.fromkeys(question.inputs.build_variants or (PLAIN,), "")
-    return given | {name: f", label {label}" for name, label in question.labels.variants.items()}
+        if name not in known_variants:
+            raise UsageError(f"Unknown build variant {name!r}. {nearest(name, known_variants)}")
+
+    names = question.inputs.build_variants or (PLAIN,)
+    labels: dict[str, str | None] = dict.fromkeys(names)
+    labels.update(question.labels.variants)
+    return labels
 
 
-def _entry(question: Question, one: Chosen, name: str, label: str) -> Variant:
-    rocm_fails = expected_failure(question, one, "build_rocm") is not None
+def _variant(
+    question: Question,
+    family: FamilyOnPlatform,
+    name: str,
+    label: str | None,
+) -> Variant:
+    """Return a family in a build variant, as the plan has it."""
+    rocm_failure = expected_failure(question, family, "build_rocm")
+    runner = question.data.runners.of(family.name, family.platform)
+    machine = choose_machine(question, family, "test_rocm")
+    reason = family.reason
+    if label is not None:
+        reason += f", label {label}"
+
     return Variant(
-        platform=one.platform,
-        gpu_family=one.name,
-        gpu_targets=gpu_targets(one.name),
+        platform=family.platform,
+        gpu_family=family.name,
+        gpu_targets=gpu_targets(family.name),
         build_variant=name,
-        artifact_group=group_name(one.name, name),
-        build_runner=_builder(question, one.platform, question.data.families.variants[name]),
-        test_runner=machine(question, one, "test_rocm")[0],
-        expect_failure=rocm_fails or question.inputs.expect_failure,
-        bypass_tests_for_releases=question.data.runners.of(one.name, one.platform).bypass_tests_for_releases,
-        reason=f"{one.reason}{label}",
+        artifact_group=group_name(family.name, name),
+        build_runner=_build_machine(question, family.platform, question.data.families.variants[name]),
+        test_runner=machine.label if isinstance(machine, ChosenMachine) else None,
+        expect_failure=rocm_failure is not None or question.inputs.expect_failure,
+        bypass_tests_for_releases=runner.bypass_tests_for_releases,
+        reason=reason,
     )
 
 
-def without_pytorch(question: Question, build: Build, pytorch: Decision) -> str:
-    """Return why PyTorch is not built for a family in a variant; "" where it is."""
-    one = build.chosen
+def obstacle_to_pytorch(
+    question: Question,
+    build: Build,
+    pytorch: Decision,
+) -> str | None:
+    """Return why PyTorch is not built for a family in a build variant; None where it is."""
     if not pytorch.value:
         return pytorch.reason
-    if not build.variant.pytorch:
+    if not build.build_variant.pytorch:
         return "PyTorch is not built in this variant"
-    if not one.named and not reaches(question.tier[0], one.on.pytorch):
-        return f"PyTorch is built for it from {one.on.pytorch} on, or on request"
+
+    family = build.family
+    tier, _reason = question.tier
+    if not family.is_requested and not reaches(tier, family.tiers.pytorch):
+        return f"PyTorch is built for it from {family.tiers.pytorch} on, or on request"
+
     if question.inputs.expect_failure:
         return "the input expect_failure expects its ROCm packages to fail"
-    row = expected_failure(question, one, "build_rocm")
-    return f"its ROCm packages are expected to fail: {row.reason}" if row else ""
+    rocm_failure = expected_failure(question, family, "build_rocm")
+    if rocm_failure is not None:
+        return f"its ROCm packages are expected to fail: {rocm_failure.reason}"
+    return None
 
 
 def expected_failure(
-    question: Question, one: Chosen, stage: Stage, torch_ref: str | None = None
+    question: Question,
+    family: FamilyOnPlatform,
+    stage: Stage,
+    torch_ref: str | None = None,
 ) -> ExpectedFailure | None:
-    """Find the row that expects a job to fail, if its last day has not passed."""
-    rows = (
-        row
-        for row in question.data.families.expect_failure
-        if (row.gpu_family, row.platform) == (one.name, one.platform)
-        and row.until >= question.today
-        and (not row.stages or stage in row.stages)
-        and (not row.torch_refs or torch_ref in row.torch_refs)
-    )
-    return next(rows, None)
+    """Return the row of the data that expects a job to fail, if its last day has not passed."""
+    for failure in question.data.families.expect_failure:
+        is_current = failure.until >= question.today
+        if is_current and failure.covers(family.name, family.platform, stage, torch_ref):
+            return failure
+    return None
 
 
-def past_failures(question: Question) -> Iterator[str]:
-    """Name the expected failures whose last day has passed."""
-    for row in question.data.families.expect_failure:
-        if row.until < question.today:
-            what = f"the failure of {row.gpu_family} on {row.platform} was expected until {row.until}"
-            yield f"{what} and counts again ({row.reason}): remove it from [[expect_failure]], or extend it"
+def notes_on_past_failures(question: Question) -> Iterator[str]:
+    """Yield a note for each expected failure whose last day has passed."""
+    for failure in question.data.families.expect_failure:
+        if failure.until < question.today:
+            yield (
+                f"the failure of {failure.gpu_family} on {failure.platform} was expected until "
+                f"{failure.until} and counts again ({failure.reason}): "
+                "remove it from [[expect_failure]], or extend it"
+            )
 
 
-def _builder(question: Question, platform: Platform, variant: BuildVariant) -> str:
-    given, fork = question.inputs.runner(platform, "build"), question.event.fork
-    if given and not fork:
-        return _served(question, given, f"{platform}_build_runner")
+def _build_machine(
+    question: Question,
+    platform: Platform,
+    build_variant: BuildVariant,
+) -> str:
+    """Return the label of the machines that build."""
+    is_fork = question.event.fork is not None
+    requested_label = question.inputs.build_runner(platform)
+    if requested_label is not None and not is_fork:
+        _refuse_unserved(question, requested_label, f"{platform}_build_runner")
+        return requested_label
+
     machines = _machines(question, platform)
-    own = (variant.runner == "sanitizer" and machines.sanitizer) or machines.build
-    labels = (machines.forks or machines.fallback,) if fork else (own, machines.fallback)
-    refused = {one: _unserved(question, one) for one in labels}
-    if usable := [one for one, why in refused.items() if not why]:
-        return usable[0]
-    why = refused[labels[-1]]
-    raise DataError(f"No machine builds on {platform}: {why}.", hint="Correct [machines] of runners.toml.")
-
-
-def machine(question: Question, one: Chosen, job: str, *, several_gpus: bool = False) -> tuple[str, str]:
-    """Choose the machines with a family's GPU, or several: a label, or "", and the reason."""
-    given = question.inputs.runner(one.platform, "test")
-    if given:
-        return _served(question, given, f"{one.platform}_test_runner"), "the input"
-    row = question.data.runners.of(one.name, one.platform)
-    kernel = question.labels.kernel
-    where = f"{one.name} on {one.platform}"
-    if several_gpus:
-        labels, missing = [row.several_gpus], f"no machine has several GPUs of {where}"
-    elif kernel:
-        labels, missing = [row.kernels.get(kernel, "")], f"no machine with {where} has the kernel {kernel}"
+    if is_fork:
+        labels = [machines.forks or machines.fallback]
+    elif build_variant.runner == "sanitizer":
+        labels = [machines.sanitizer or machines.build, machines.fallback]
     else:
-        labels, missing = [row.test_runner, *row.more_test_runners], f"no machine has {where}"
-    refused = {label: _unserved(question, label) for label in labels if label}
-    if usable := [label for label, why in refused.items() if not why]:
-        # the same run chooses the same machines at every attempt
-        digest = files.sha256_text(f"{question.run_id} {job} {one.platform} {one.name}")
-        return usable[int(digest[:8], 16) % len(usable)], ""
-    return "", next(iter(refused.values()), missing)
+        labels = [machines.build, machines.fallback]
+
+    obstacle = None
+    for label in labels:
+        obstacle = _obstacle(question, label)
+        if obstacle is None:
+            return label
+    raise DataError(
+        f"No machine builds on {platform}: {obstacle}.",
+        hint="Correct [machines] of runners.toml.",
+    )
 
 
-def rocm_machine(question: Question, one: Chosen) -> tuple[str, str]:
-    """Choose the machines that test ROCm's packages: after a merge one without a GPU if need be."""
-    label, reason = machine(question, one, "test_rocm")
-    if label or question.labels.kernel or not question.does_after_merge:
-        return label, reason
-    without_gpu = _machines(question, one.platform).without_gpu
-    if not without_gpu or _unserved(question, without_gpu):
-        return label, reason
-    return without_gpu, f"{reason}, so without a GPU"
+def choose_machine(
+    question: Question,
+    family: FamilyOnPlatform,
+    job: str,
+    *,
+    several_gpus: bool = False,
+) -> ChosenMachine | NoMachine:
+    """Return which machines with a family's GPU, or with several of them, test a job."""
+    requested_label = question.inputs.test_runner(family.platform)
+    if requested_label is not None:
+        _refuse_unserved(question, requested_label, f"{family.platform}_test_runner")
+        return ChosenMachine(label=requested_label, note="the input")
+
+    runner = question.data.runners.of(family.name, family.platform)
+    kernel = question.labels.kernel
+    candidates: Sequence[str | None]
+    if several_gpus:
+        candidates = [runner.several_gpus]
+        reason = f"no machine has several GPUs of {family.words}"
+    elif kernel is not None:
+        candidates = [runner.kernels.get(kernel)]
+        reason = f"no machine with {family.words} has the kernel {kernel}"
+    else:
+        candidates = [runner.test_runner, *runner.more_test_runners]
+        reason = f"no machine has {family.words}"
+
+    labels = [label for label in candidates if label is not None]
+    obstacles = {label: _obstacle(question, label) for label in labels}
+    usable_labels = [label for label, obstacle in obstacles.items() if obstacle is None]
+    if not usable_labels:
+        reasons = [obstacle for obstacle in obstacles.values() if obstacle is not None]
+        return NoMachine(reason=reasons[0] if reasons else reason)
+
+    # The same run chooses the same machines at every attempt.
+    digest = files.sha256_text(f"{question.run_id} {job} {family.platform} {family.name}")
+    number = int(digest[:8], 16) % len(usable_labels)
+    return ChosenMachine(label=usable_labels[number])
 
 
-def _unserved(question: Question, label: str) -> str:
-    return question.data.runners.unserved(label, question.event.owner)
+def choose_rocm_machine(
+    question: Question,
+    family: FamilyOnPlatform,
+) -> ChosenMachine | NoMachine:
+    """Return which machines test ROCm's packages: after a merge some without a GPU if need be."""
+    machine = choose_machine(question, family, "test_rocm")
+    if isinstance(machine, ChosenMachine):
+        return machine
+    if question.labels.kernel is not None or not question.tests_without_gpu:
+        return machine
+
+    without_gpu = _machines(question, family.platform).without_gpu
+    if without_gpu is None or _obstacle(question, without_gpu) is not None:
+        return machine
+    return ChosenMachine(label=without_gpu, note=f"{machine.reason}, so without a GPU")
+
+
+def _obstacle(question: Question, label: str) -> str | None:
+    return question.data.runners.obstacle(label, question.event.owner)
 
 
 def _machines(question: Question, platform: Platform) -> Machines:
-    if platform not in question.data.runners.machines:
-        hint = f"Add [machines.{platform}] to runners.toml."
-        raise DataError(f"No machine builds on {platform}.", hint=hint)
-    return question.data.runners.machines[platform]
+    machines = question.data.runners.machines
+    if platform not in machines:
+        raise DataError(
+            f"No machine builds on {platform}.",
+            hint=f"Add [machines.{platform}] to runners.toml.",
+        )
+    return machines[platform]
 
 
-def _served(question: Question, label: str, name: str) -> str:
-    if why := _unserved(question, label):
-        runners = question.data.runners
-        known = {one for one in (*runners.github, *runners.self_hosted) if not _unserved(question, one)}
-        raise UsageError(f"The input {name!r}: {why}: its jobs would queue forever. {nearest(label, known)}")
-    return label
+def _refuse_unserved(question: Question, label: str, name: str) -> None:
+    """Refuse a label of an input whose jobs would never start."""
+    obstacle = _obstacle(question, label)
+    if obstacle is None:
+        return
+
+    runners = question.data.runners
+    known_labels = [*runners.github, *runners.self_hosted]
+    usable_labels = [known_label for known_label in known_labels if _obstacle(question, known_label) is None]
+    raise UsageError(
+        f"The input {name!r}: {obstacle}: its jobs would queue forever. {nearest(label, usable_labels)}"
+    )

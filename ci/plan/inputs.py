@@ -11,20 +11,49 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, Literal, TypeVar, get_args
 
-from ci.plan.data import Data, Families, TestType
+from ci.plan.data import Data, Families, Names, TestType
 from core.cli.options import RELEASE_TYPES
 from core.data import Model, data_file
 from core.errors import UsageError, nearest
+from core.families import CPU, family
 from core.families import families as all_families
-from core.families import family
 from core.run import PLATFORMS, Platform
 
-ALL, NONE = "all", "none"
-BUILD_PYTORCH, SKIP, ALL_FAMILIES = "build:pytorch", "ci:skip", "ci:run-all-archs"
-_PREFIXES = ("build:", "ci:", "test:", "test_filter:", "test_runner:", "gfx")
-_SUFFIXES = ("linux", "windows", "dcgpu", "dgpu", "igpu", "all")  # of a label, behind the family's own name
-_SIMILAR = 0.8
-_CHOICES: Mapping[str, tuple[str, ...]] = {"release type": RELEASE_TYPES, "test type": get_args(TestType)}
+ALL = "all"
+NONE = "none"
+
+BUILD_PYTORCH = "build:pytorch"
+SKIP = "ci:skip"
+ALL_FAMILIES = "ci:run-all-archs"
+
+_TEST = "test:"
+_TEST_FILTER = "test_filter:"
+_TEST_RUNNER = "test_runner:"
+_FAMILY = "gfx"
+_PREFIXES = ("build:", "ci:", _TEST, _TEST_FILTER, _TEST_RUNNER, _FAMILY)
+
+# A label may have one of these behind the first part of a family's name.
+_SUFFIXES = ("linux", "windows", "dcgpu", "dgpu", "igpu", "all")
+
+# How much a label must look like one of CI's to be noted.
+_SIMILARITY = 0.8
+
+Kind = Literal[
+    "value",
+    "store",
+    "address",
+    "runner label",
+    "flag",
+    "names",
+    "families",
+    "release type",
+    "test type",
+]
+
+_CHOICES: Mapping[str, Names] = {
+    "release type": RELEASE_TYPES,
+    "test type": get_args(TestType),
+}
 _PATTERNS = {
     "value": re.compile(r"[A-Za-z0-9][A-Za-z0-9._+/-]*"),
     "store": re.compile(r"(s3://)?[A-Za-z0-9._/][A-Za-z0-9._+/-]*"),
@@ -36,10 +65,8 @@ _Value = TypeVar("_Value", bound=str)
 
 class _Input(Model):
     about: str
-    kind: Literal[
-        "value", "store", "address", "runner label", "flag", "names", "families", "release type", "test type"
-    ] = "value"
-    aliases: tuple[str, ...] = ()
+    kind: Kind = "value"
+    aliases: Names = ()
 
 
 class _Table(Model):
@@ -53,190 +80,275 @@ table = data_file(Path(__file__).with_name("inputs.toml"), _Table)
 class Inputs:
     """Inputs, as `inputs.toml` explains them; None, or nothing, for what was not given."""
 
-    linux_amdgpu_families: tuple[str, ...] | None = None
-    windows_amdgpu_families: tuple[str, ...] | None = None
-    linux_test_labels: tuple[str, ...] = ()
-    windows_test_labels: tuple[str, ...] = ()
-    build_variants: tuple[str, ...] = ()
+    linux_amdgpu_families: Names | None = None
+    windows_amdgpu_families: Names | None = None
+    linux_test_labels: Names = ()
+    windows_test_labels: Names = ()
+    build_variants: Names = ()
     build_pytorch: bool | None = None
-    pytorch_git_refs: tuple[str, ...] = ()
-    pytorch_python_versions: tuple[str, ...] = ()
-    pytorch_components: tuple[str, ...] = ()
-    release_type: str = ""
+    pytorch_git_refs: Names = ()
+    pytorch_python_versions: Names = ()
+    pytorch_components: Names = ()
+    release_type: str | None = None
     test_type: TestType | None = None
-    artifact_run_id: str = ""
-    artifact_repository: str = ""
-    artifact_store: str = ""
+    artifact_run_id: str | None = None
+    artifact_repository: str | None = None
+    artifact_store: str | None = None
     use_prebuilt_artifacts: bool = False
-    rocm_package_index_url: str = ""
-    rocm_package_version: str = ""
+    rocm_package_index_url: str | None = None
+    rocm_package_version: str | None = None
     expect_failure: bool = False
-    linux_build_runner: str = ""
-    windows_build_runner: str = ""
-    linux_test_runner: str = ""
-    windows_test_runner: str = ""
+    linux_build_runner: str | None = None
+    windows_build_runner: str | None = None
+    linux_test_runner: str | None = None
+    windows_test_runner: str | None = None
 
-    def families(self) -> Mapping[Platform, tuple[str, ...]]:
-        """Return the families that were named, by platform."""
-        named = {platform: getattr(self, f"{platform}_amdgpu_families") for platform in PLATFORMS}
-        return {platform: words for platform, words in named.items() if words is not None}
+    def families(self, platform: Platform) -> Names | None:
+        """Return the families that are requested on a platform."""
+        return self.linux_amdgpu_families if platform == "linux" else self.windows_amdgpu_families
 
-    def runner(self, platform: Platform, kind: str) -> str:
-        """Return the runner label that was named for ``build`` or ``test``."""
-        return str(getattr(self, f"{platform}_{kind}_runner"))
+    def test_labels(self, platform: Platform) -> Names:
+        """Return the tests that are requested on a platform."""
+        return self.linux_test_labels if platform == "linux" else self.windows_test_labels
+
+    def build_runner(self, platform: Platform) -> str | None:
+        """Return the label of the machines that are to build on a platform."""
+        return self.linux_build_runner if platform == "linux" else self.windows_build_runner
+
+    def test_runner(self, platform: Platform) -> str | None:
+        """Return the label of the machines that are to test on a platform."""
+        return self.linux_test_runner if platform == "linux" else self.windows_test_runner
 
 
 @dataclass(frozen=True, kw_only=True)
 class Labels:
-    """What the labels come to; families and variants to the labels that name them."""
+    """What the labels request; families and variants come with the label that names them."""
 
     skip: bool = False
     all_families: bool = False
     build_pytorch: bool = False
     families: Mapping[str, str] = field(default_factory=dict)
     variants: Mapping[str, str] = field(default_factory=dict)
-    tests: tuple[str, ...] = ()
+    tests: Names = ()
     test_filter: TestType | None = None
-    kernel: str = ""
-    notes: tuple[str, ...] = ()
+    kernel: str | None = None
+    notes: Names = ()
 
     @property
-    def request(self) -> str:
-        """The label that requests a build, whatever has changed; "" for none."""
-        named = (*self.families.values(), *self.variants.values(), *(f"test:{name}" for name in self.tests))
-        flags = ((self.build_pytorch, BUILD_PYTORCH), (self.all_families, ALL_FAMILIES))
-        return next(iter((*(label for wanted, label in flags if wanted), *named)), "")
+    def request(self) -> str | None:
+        """The first label that requests a build, whatever has changed."""
+        if self.build_pytorch:
+            return BUILD_PYTORCH
+        if self.all_families:
+            return ALL_FAMILIES
+
+        labels = [
+            *self.families.values(),
+            *self.variants.values(),
+            *(f"{_TEST}{name}" for name in self.tests),
+        ]
+        return labels[0] if labels else None
 
 
-def read_inputs(given: Mapping[str, Any], *, exact: bool) -> Inputs:
+def read_inputs(values: Mapping[str, Any], *, exact: bool) -> Inputs:
     """Read inputs as GitHub gives them: texts and booleans; an empty text was not given.
 
     With `exact`, of a dispatch, families that are not named are not built.
     """
-    known = table().inputs
-    names = {alias: name for name, one in known.items() for alias in (name, *one.aliases)}
-    found: dict[str, Any] = {}
-    for name, value in sorted(given.items()):
-        if name not in names:
-            raise UsageError(f"Unknown input {name!r}. {nearest(name, names)}")
-        if value is None or (isinstance(value, str) and not value.strip()):
+    names: dict[str, str] = {}
+    for name, declaration in table().inputs.items():
+        for alias in (name, *declaration.aliases):
+            names[alias] = name
+
+    read_values: dict[str, Any] = {}
+    for alias, value in sorted(values.items()):
+        if alias not in names:
+            raise UsageError(f"Unknown input {alias!r}. {nearest(alias, names)}")
+        if _is_empty(value):
             continue
-        for one in value if isinstance(value, list | tuple) else [value]:
-            if not isinstance(one, str | bool | int | float):
-                raise UsageError(f"The input {name!r} is neither a text nor a list of texts.")
-        read = _read(name, value, known[names[name]].kind)
-        if found.setdefault(names[name], read) != read:
-            raise UsageError(f"The input {name!r} contradicts {names[name]!r}.", hint="Give one of them.")
-    unnamed = {f"{platform}_amdgpu_families": () for platform in PLATFORMS if exact}
-    return Inputs(**{**unnamed, **found})
+
+        name = names[alias]
+        _refuse_other_than_texts(alias, value)
+        read_value = _read(alias, value, table().inputs[name].kind)
+        if read_values.setdefault(name, read_value) != read_value:
+            raise UsageError(f"The input {alias!r} contradicts {name!r}.", hint="Give one of them.")
+
+    if exact:
+        for platform in PLATFORMS:
+            read_values.setdefault(f"{platform}_amdgpu_families", ())
+    return Inputs(**read_values)
 
 
-def _read(name: str, value: Any, kind: str) -> Any:  # noqa: ANN401 - of a payload
-    if reader := {"flag": _flag, "names": _names, "families": _families}.get(kind):
-        return reader(name, value)
+def _is_empty(value: Any) -> bool:  # noqa: ANN401 - of a payload
+    return value is None or (isinstance(value, str) and not value.strip())
+
+
+def _refuse_other_than_texts(alias: str, value: Any) -> None:  # noqa: ANN401 - of a payload
+    members = value if isinstance(value, list | tuple) else [value]
+    for member in members:
+        if not isinstance(member, str | bool | int | float):
+            raise UsageError(f"The input {alias!r} is neither a text nor a list of texts.")
+
+
+def _read(alias: str, value: Any, kind: Kind) -> Any:  # noqa: ANN401 - of a payload
+    if kind == "flag":
+        return _read_flag(alias, value)
+    if kind == "names":
+        return _read_names(alias, value)
+    if kind == "families":
+        return _read_families(alias, value)
+
     text = str(value).strip()
     if kind in _CHOICES and text not in _CHOICES[kind]:
-        raise UsageError(f"The input {name!r} is {text!r}. {nearest(text, _CHOICES[kind])}")
+        raise UsageError(f"The input {alias!r} is {text!r}. {nearest(text, _CHOICES[kind])}")
     if kind in _PATTERNS and not _PATTERNS[kind].fullmatch(text):
-        raise UsageError(f"The input {name!r} is {text!r}: not a valid {kind}.")
+        raise UsageError(f"The input {alias!r} is {text!r}: not a valid {kind}.")
     return text
 
 
-def _flag(name: str, value: Any) -> bool:  # noqa: ANN401 - of a payload
+def _read_flag(alias: str, value: Any) -> bool:  # noqa: ANN401 - of a payload
     text = str(value).strip().lower()
     if text not in {"true", "false"}:
-        raise UsageError(f"The input {name!r} is {value!r}.", hint="Give true or false.")
+        raise UsageError(f"The input {alias!r} is {value!r}.", hint="Give true or false.")
     return text == "true"
 
 
-def _names(name: str, value: Any) -> tuple[str, ...]:  # noqa: ANN401 - of a payload
-    texts = [str(one) for one in value] if isinstance(value, list | tuple) else [str(value)]
-    words = [word for text in texts for word in re.split(r"[,;\s]+", text) if word]
-    for word in (one.removeprefix("test:") for one in words):
-        if not _PATTERNS["value"].fullmatch(word):
-            raise UsageError(f"The input {name!r} is {word!r}: not a valid name.")
-    return tuple(dict.fromkeys(words))
+def _read_names(alias: str, value: Any) -> Names:  # noqa: ANN401 - of a payload
+    """Return names without duplicates, of a list or of a text that separates them."""
+    texts = value if isinstance(value, list | tuple) else [value]
+    names: list[str] = []
+    for text in texts:
+        for name in re.split(r"[,;\s]+", str(text)):
+            if name and name not in names:
+                names.append(name)
+
+    for name in names:
+        bare_name = name.removeprefix(_TEST)
+        if not _PATTERNS["value"].fullmatch(bare_name):
+            raise UsageError(f"The input {alias!r} is {bare_name!r}: not a valid name.")
+    return tuple(names)
 
 
-def _families(name: str, value: Any) -> tuple[str, ...]:  # noqa: ANN401 - of a payload
-    words = _names(name, value)
-    special = [word for word in words if word.lower() in {ALL, NONE}]
-    if special and len(words) > 1:
-        raise UsageError(f"The input {name!r} has {special[0]!r} beside other families.")
-    return () if special and special[0].lower() == NONE else words
+def _read_families(alias: str, value: Any) -> Names:  # noqa: ANN401 - of a payload
+    names = _read_names(alias, value)
+    if len(names) == 1:
+        return () if names[0].lower() == NONE else names
+
+    for name in names:
+        if name.lower() in {ALL, NONE}:
+            raise UsageError(f"The input {alias!r} has {name!r} beside other families.")
+    return names
 
 
 def read_labels(labels: Iterable[str], data: Data) -> Labels:
     """Read the labels of a pull request."""
-    given = sorted({label.lower(): label for label in labels})
-    known = known_labels(data)
-    variants = {one.label: name for name, one in data.families.variants.items() if one.label}
-    ours = [label for label in given if label.startswith(_PREFIXES)]
+    all_labels = sorted({label.lower() for label in labels})
+    our_labels = [label for label in all_labels if label.startswith(_PREFIXES)]
+    ci_labels = known_labels(data)
+
     families: dict[str, str] = {}
-    for label in ours:
-        if label.startswith("gfx"):
-            families.setdefault(named_family(label, data.families, what="label"), label)
-        elif label not in known:
-            raise UsageError(f"Unknown label {label!r}. {nearest(label, known)}")
+    for label in our_labels:
+        if label.startswith(_FAMILY):
+            families.setdefault(named_family(label, data.families, noun="label"), label)
+        elif label not in ci_labels:
+            raise UsageError(f"Unknown label {label!r}. {nearest(label, ci_labels)}")
+
+    variants: dict[str, str] = {}
+    for label in our_labels:
+        for name, variant in data.families.variants.items():
+            if variant.label == label:
+                variants[name] = label
+
+    notes: list[str] = []
+    for label in all_labels:
+        similar_label = _similar_label(label, ci_labels)
+        if label not in our_labels and similar_label is not None:
+            notes.append(f"the label {label!r} means nothing to CI; {similar_label!r} would")
+
     return Labels(
-        skip=SKIP in ours,
-        all_families=ALL_FAMILIES in ours,
-        build_pytorch=BUILD_PYTORCH in ours,
+        skip=SKIP in our_labels,
+        all_families=ALL_FAMILIES in our_labels,
+        build_pytorch=BUILD_PYTORCH in our_labels,
         families=families,
-        variants={variants[label]: label for label in ours if label in variants},
-        tests=tuple(name for name in data.triggers.tests if f"test:{name}" in ours),
-        test_filter=_only(ours, "test_filter:", get_args(TestType)),
-        kernel=_only(ours, "test_runner:", sorted(kernels(data))) or "",
-        notes=tuple(filter(None, (_similar(label, known) for label in given if label not in ours))),
+        variants=variants,
+        tests=tuple(name for name in data.triggers.tests if f"{_TEST}{name}" in our_labels),
+        test_filter=_value_of(_TEST_FILTER, get_args(TestType), our_labels),
+        kernel=_value_of(_TEST_RUNNER, sorted(kernels(data)), our_labels),
+        notes=tuple(notes),
     )
 
 
 def known_labels(data: Data) -> Sequence[str]:
-    """List every label that CI knows, those of families last."""
-    return [
-        *(BUILD_PYTORCH, SKIP, ALL_FAMILIES),
-        *(one.label for one in data.families.variants.values() if one.label),
-        *(f"test:{name}" for name in data.triggers.tests),
-        *(f"test_filter:{name}" for name in get_args(TestType)),
-        *(f"test_runner:{name}" for name in sorted(kernels(data))),
-        *sorted({name.partition("-")[0].lower() for name in data.families.families if name != "cpu"}),
-    ]
+    """Return every label that CI knows, those of families last."""
+    variants = data.families.variants.values()
+    labels = [BUILD_PYTORCH, SKIP, ALL_FAMILIES]
+    labels += [variant.label for variant in variants if variant.label is not None]
+    labels += [f"{_TEST}{name}" for name in data.triggers.tests]
+    labels += [f"{_TEST_FILTER}{test_type}" for test_type in get_args(TestType)]
+    labels += [f"{_TEST_RUNNER}{kernel}" for kernel in sorted(kernels(data))]
+
+    families = set(data.families.families) - {CPU}
+    labels += sorted({_first_part(gpu_family) for gpu_family in families})
+    return labels
 
 
 def kernels(data: Data) -> set[str]:
     """Return the kernels that some machine has."""
-    runners = data.runners.families.values()
-    return {kernel for platforms in runners for one in platforms.values() for kernel in one.kernels}
+    names: set[str] = set()
+    for platforms in data.runners.families.values():
+        for runner in platforms.values():
+            names.update(runner.kernels)
+    return names
 
 
-def _only(ours: Sequence[str], prefix: str, values: Sequence[_Value]) -> _Value | None:
-    found = [value for value in values if f"{prefix}{value}" in ours]
-    if len(found) > 1:
-        named = " and ".join(f"{prefix}{value}" for value in found)
-        raise UsageError(f"The labels {named} contradict each other.", hint="Leave one of them.")
-    return found[0] if found else None
+def _value_of(
+    prefix: str,
+    values: Sequence[_Value],
+    labels: Sequence[str],
+) -> _Value | None:
+    """Return which of some values a label names behind a prefix."""
+    named_values = [value for value in values if f"{prefix}{value}" in labels]
+    if len(named_values) > 1:
+        contradiction = " and ".join(f"{prefix}{value}" for value in named_values)
+        raise UsageError(
+            f"The labels {contradiction} contradict each other.",
+            hint="Leave one of them.",
+        )
+    return named_values[0] if named_values else None
 
 
-def _similar(label: str, known: Sequence[str]) -> str:
-    """Note that another label looks like one of ours."""
-    close = get_close_matches("".join(label.split()), known, n=1, cutoff=_SIMILAR)
-    return f"the label {label!r} means nothing to CI; {close[0]!r} would" if close else ""
+def _similar_label(label: str, ci_labels: Sequence[str]) -> str | None:
+    """Return the label of CI that another label looks like."""
+    label_without_spaces = "".join(label.split())
+    matches = get_close_matches(label_without_spaces, ci_labels, n=1, cutoff=_SIMILARITY)
+    return matches[0] if matches else None
 
 
-def named_family(word: str, data: Families, *, what: str) -> str:
-    """Find a family by its name, the name's first part, or a gfx target of it."""
-    named = word.lower()
-    names = {name.lower(): name for name in data.families}
-    if named in names:
-        return names[named]
-    first, dash, suffix = named.partition("-")
-    shorts = {name.partition("-")[0]: full for name, full in names.items()}
+def named_family(text: str, data: Families, *, noun: str) -> str:
+    """Return a family by its name, the name's first part, or a gfx target of it.
+
+    A text that names none is refused as an unknown `noun`.
+    """
+    lower_text = text.lower()
+    names = {gpu_family.lower(): gpu_family for gpu_family in data.families}
+    if lower_text in names:
+        return names[lower_text]
+
+    short_names = {_first_part(gpu_family): gpu_family for gpu_family in data.families}
+    first_part, dash, suffix = lower_text.partition("-")
     if not dash or suffix in _SUFFIXES:
-        if first in shorts:
-            return shorts[first]
-        for name in data.families:
-            if first in family(name).targets:
-                return name
-    if named in {name.lower() for name in all_families()}:
-        raise UsageError(f"CI does not build the {what} {word!r}. {nearest(word, data.families)}")
-    raise UsageError(f"Unknown {what} {word!r}. {nearest(word, {*names.values(), *shorts})}")
+        if first_part in short_names:
+            return short_names[first_part]
+        for gpu_family in data.families:
+            if first_part in family(gpu_family).targets:
+                return gpu_family
+
+    if lower_text in {gpu_family.lower() for gpu_family in all_families()}:
+        raise UsageError(f"CI does not build the {noun} {text!r}. {nearest(text, data.families)}")
+    suggestion = nearest(text, {*data.families, *short_names})
+    raise UsageError(f"Unknown {noun} {text!r}. {suggestion}")
+
+
+def _first_part(gpu_family: str) -> str:
+    """Return what labels call a family: ``gfx94x`` for gfx94X-dcgpu."""
+    return gpu_family.partition("-")[0].lower()

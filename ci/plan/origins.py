@@ -3,14 +3,15 @@
 One answer serves every family of a build variant, on every platform of the plan.
 """
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
 from packaging.version import Version
 
-from ci.github import GitHub, Run, RunQuery, find_run
-from ci.plan import artifacts
-from ci.plan.data import ArtifactRuns, RocmData
+from ci.github import GitHub, Run, RunQuery, find_run, from_environment
+from ci.plan import artifacts, data
+from ci.plan.data import ArtifactRuns, RocmData, Way
+from core.cli.options import Common, environment
 from core.errors import ArtifactError, FatalError, MissingInputError, RocmError
 from core.families import family
 from core.packages.sources import PackageSource
@@ -19,50 +20,87 @@ from core.run.plan import FETCH, Decision, LeftOut, Plan, PlannedJob, RocmOrigin
 from rocm_packaging.origin import RocmSource, for_build, release_index_url
 from rocm_packaging.packages.layouts import device_package
 
-_VERSIONS = 10  # of an index, the newest: one may be there for some platforms or families alone
+# How many of an index's newest versions are tried: some are there for a few platforms or families alone.
+_VERSIONS = 10
+
+_PACKAGING = frozenset({FETCH, "build_rocm", "check_rocm"})
 _HINT = "Name an artifact run (input artifact_run_id), or correct [rocm]: ci/rocm.toml, pytorch-build.toml."
 
 
+def with_rocm(plan: Plan, common: Common) -> Plan:
+    """Return a plan with where its ROCm comes from, pinned once for the whole run."""
+    groups_by_variant = needs(plan)
+    if not groups_by_variant:
+        return plan
+
+    search = Search(
+        requested=plan.rocm,
+        repository=plan.event.repository,
+        data=data.rocm(),
+        github=from_environment(environment()),
+        common=replace(common, release_type=plan.release_type),
+    )
+    return completed(plan, search.origins(groups_by_variant), search.notes)
+
+
 def needs(plan: Plan) -> Mapping[str, Sequence[Variant]]:
-    """List the groups of a plan that need ROCm from elsewhere, by build variant."""
-    fetched = {(job.platform, job.artifact_group) for job in plan.cells if FETCH in job.sessions}
-    found: dict[str, list[Variant]] = {}
-    for one in plan.variants:
-        if (one.platform, one.artifact_group) in fetched:
-            found.setdefault(one.build_variant, []).append(one)
-    return found
+    """Return the groups of a plan that need ROCm from elsewhere, by build variant."""
+    groups_that_fetch = {(job.platform, job.artifact_group) for job in plan.cells if FETCH in job.sessions}
+    groups_by_variant: dict[str, list[Variant]] = {}
+    for group in plan.variants:
+        if (group.platform, group.artifact_group) in groups_that_fetch:
+            groups_by_variant.setdefault(group.build_variant, []).append(group)
+    return groups_by_variant
 
 
-def completed(plan: Plan, origins: Sequence[RocmOrigin], notes: Sequence[str] = ()) -> Plan:
-    """Write into a plan where its ROCm comes from; what an index has is neither built nor tested here."""
-    indexed = {(origin.platform, origin.artifact_group): origin for origin in origins if origin.index_url}
+def completed(
+    plan: Plan,
+    origins: Sequence[RocmOrigin],
+    notes: Sequence[str] = (),
+) -> Plan:
+    """Return a plan with where its ROCm comes from; what an index has is neither built nor tested here."""
+    indexed_origins = {
+        (origin.platform, origin.artifact_group): origin for origin in origins if origin.index_url is not None
+    }
     left_out = list(plan.left_out)
     jobs: list[PlannedJob] = []
     for job in plan.cells:
-        origin = indexed.get((job.platform, job.artifact_group))
-        if origin is None:
+        indexed_origin = indexed_origins.get((job.platform, job.artifact_group))
+        if indexed_origin is None:
             jobs.append(job)
         elif job.stage.endswith("rocm"):
-            what = f"{job.stage}, {job.artifact_group} on {job.platform}"
-            reason = f"ROCm {origin.version} comes from {origin.index_url}"
-            left_out.append(LeftOut(what=what, reason=reason))
+            row = LeftOut(
+                what=f"{job.stage}, {job.artifact_group} on {job.platform}",
+                reason=f"ROCm {indexed_origin.version} comes from {indexed_origin.index_url}",
+            )
+            left_out.append(row)
         else:
-            packaging = {FETCH, "build_rocm", "check_rocm"}
-            sessions = tuple(session for session in job.sessions if session not in packaging)
+            sessions = tuple(session for session in job.sessions if session not in _PACKAGING)
             jobs.append(job.model_copy(update={"sessions": sessions}))
 
-    version = next((origin.version for origin in indexed.values()), plan.rocm.version)
-    groups = {(job.platform, job.artifact_group) for job in jobs}
-    variants = [variant for variant in plan.variants if (variant.platform, variant.artifact_group) in groups]
+    version = plan.rocm.version
+    if indexed_origins:
+        version = next(iter(indexed_origins.values())).version
+
     enabled = plan.enable_build_jobs
     if plan.cells and not jobs:
-        reason = f"ROCm {version} comes from an index, and PyTorch is not built: {plan.build_pytorch.reason}"
-        enabled = Decision(value=False, reason=reason)
+        enabled = Decision(
+            value=False,
+            reason=(
+                f"ROCm {version} comes from an index, and PyTorch is not built: {plan.build_pytorch.reason}"
+            ),
+        )
+
+    groups_with_jobs = {(job.platform, job.artifact_group) for job in jobs}
+    variants = tuple(
+        variant for variant in plan.variants if (variant.platform, variant.artifact_group) in groups_with_jobs
+    )
+    rocm = plan.rocm.model_copy(update={"version": version, "origins": tuple(origins)})
     return plan.model_copy(
         update={
             "enable_build_jobs": enabled,
-            "rocm": plan.rocm.model_copy(update={"version": version, "origins": tuple(origins)}),
-            "variants": tuple(variants),
+            "rocm": rocm,
+            "variants": variants,
             "cells": tuple(jobs),
             "left_out": tuple(left_out),
             "notes": (*plan.notes, *notes),
@@ -71,182 +109,315 @@ def completed(plan: Plan, origins: Sequence[RocmOrigin], notes: Sequence[str] = 
 
 
 @dataclass(frozen=True, kw_only=True)
-class Search:
-    """A search for the ROCm of one plan; `requested` is what the event says."""
+class _RequestedRun:
+    """The run whose artifacts the event requests."""
 
-    requested: RocmPackages
-    repository: str
-    release_type: str
+    run_id: str
+    build_variant: str  # of its artifacts
+    run: Run | None = None  # None where GitHub need not know it
+
+
+@dataclass(frozen=True, kw_only=True)
+class Search:
+    """A search for the ROCm of one plan."""
+
+    requested: RocmPackages  # by the event
+    repository: str  # of the plan's run
     data: RocmData
     github: GitHub
-    place: Callable[[str, str, bool, Platform, str], artifacts.Place]
-    notes: list[str]
+    common: Common  # says which stores have artifacts
+    notes: list[str] = field(default_factory=list)  # on what was tried in vain
 
     @property
     def _runs(self) -> ArtifactRuns:
-        return self.data.of(self.release_type)
+        return self.data.artifact_runs(self.common.release_type)
 
     @property
-    def _repository(self) -> str:
+    def _repository_of_requested_run(self) -> str:
         return self.requested.artifact_repository or self._runs.repository
 
-    def origins(self, wanted: Mapping[str, Sequence[Variant]]) -> tuple[RocmOrigin, ...]:
-        """Find where the ROCm of each build variant comes from."""
-        found: list[RocmOrigin] = []
-        run, variant = self._requested_run(wanted) if self.requested.artifact_run_id else (None, "")
-        for name, needs in wanted.items():
-            found += self._given(name, needs, run) if name == variant else self._tried(name, needs)
-        return tuple(found)
+    def origins(self, groups_by_variant: Mapping[str, Sequence[Variant]]) -> tuple[RocmOrigin, ...]:
+        """Return where the ROCm of each group comes from."""
+        requested_run = self._requested_run(groups_by_variant)
+        origins: list[RocmOrigin] = []
+        for build_variant, groups in groups_by_variant.items():
+            if requested_run is not None and requested_run.build_variant == build_variant:
+                origins += self._origins_in_requested_run(requested_run, groups)
+            else:
+                origins += self._find_origins(build_variant, groups)
+        return tuple(origins)
 
-    def _requested_run(self, wanted: Mapping[str, Sequence[Variant]]) -> tuple[Run | None, str]:
-        """Return the requested run, and the variant of its artifacts.
+    # --- A requested run ---------------------------------------------------------------------
+
+    def _requested_run(
+        self,
+        groups_by_variant: Mapping[str, Sequence[Variant]],
+    ) -> _RequestedRun | None:
+        """Return the run that the event requests.
 
         A run in a store that the event names is taken as it is: GitHub need not know it.
         """
-        alone = PLAIN if PLAIN in wanted else next(iter(wanted))
-        if self.requested.artifact_store:
-            return None, alone
-        try:
-            run = self.github.run(self._repository, self.requested.artifact_run_id)
-        except MissingInputError as problem:
-            raise self._refusal(problem, alone, wanted[alone]) from problem
-        built = next((name for name, file in self._runs.workflows.items() if file == run.workflow), alone)
-        if built not in wanted:
-            planned = " and ".join(wanted)
-            why = f"It has builds of the variant {built} ({run.workflow}), and the plan has {planned}."
-            raise self._refusal(MissingInputError(why), alone, wanted[alone])
-        return run, built
-
-    def _given(self, variant: str, needs: Sequence[Variant], run: Run | None) -> tuple[RocmOrigin, ...]:
         run_id = self.requested.artifact_run_id
-        try:
-            if run and self.data.require_successful and not run.successful:
-                raise MissingInputError(f"It is not green: {run.conclusion or run.status}.")  # noqa: TRY301
-            reason = f"run {run_id} is requested"
-            return self._pinned(run_id, needs, fork=bool(run and run.fork), reason=reason)
-        except (MissingInputError, ArtifactError) as problem:
-            raise self._refusal(problem, variant, needs) from problem
+        if run_id is None:
+            return None
 
-    def _refusal(self, why: FatalError, variant: str, needs: Sequence[Variant]) -> MissingInputError:
+        first_variant = PLAIN if PLAIN in groups_by_variant else next(iter(groups_by_variant))
+        if self.requested.artifact_store is not None:
+            return _RequestedRun(run_id=run_id, build_variant=first_variant)
+
+        try:
+            run = self.github.run(self._repository_of_requested_run, run_id)
+        except MissingInputError as problem:
+            raise self._refusal(problem, first_variant, groups_by_variant[first_variant]) from problem
+
+        build_variant = first_variant
+        for name, workflow in self._runs.workflows.items():
+            if workflow == run.workflow:
+                build_variant = name
+                break
+        if build_variant not in groups_by_variant:
+            planned_variants = " and ".join(groups_by_variant)
+            other_variant = MissingInputError(
+                f"It has builds of the variant {build_variant} ({run.workflow}), "
+                f"and the plan has {planned_variants}."
+            )
+            raise self._refusal(other_variant, first_variant, groups_by_variant[first_variant])
+        return _RequestedRun(run_id=run_id, build_variant=build_variant, run=run)
+
+    def _origins_in_requested_run(
+        self,
+        requested_run: _RequestedRun,
+        groups: Sequence[Variant],
+    ) -> tuple[RocmOrigin, ...]:
+        run = requested_run.run
+        try:
+            if run is not None and self.data.require_successful and not run.successful:
+                raise MissingInputError(f"It is not green: {run.conclusion or run.status}.")  # noqa: TRY301
+            return self._pinned(
+                requested_run.run_id,
+                groups,
+                fork=run is not None and run.fork,
+                reason=f"run {requested_run.run_id} is requested",
+            )
+        except (MissingInputError, ArtifactError) as problem:
+            raise self._refusal(problem, requested_run.build_variant, groups) from problem
+
+    def _refusal(
+        self,
+        problem: FatalError,
+        build_variant: str,
+        groups: Sequence[Variant],
+    ) -> MissingInputError:
         """Return why the requested run cannot be used, and which is the newest that can."""
         try:
-            instead = f"The newest usable run: {self._newest(variant, needs)[0].run_id}."
-        except FatalError as problem:
-            instead = f"No other run can be used: {problem.message}"
-        run = f"Artifact run {self.requested.artifact_run_id} of {self._repository}"
-        return MissingInputError(f"{run} cannot be used. {why.message}", hint=instead)
+            origins = self._origins_in_newest_run(build_variant, groups)
+            hint = f"The newest usable run: {origins[0].run_id}."
+        except FatalError as problem_of_newest:
+            hint = f"No other run can be used: {problem_of_newest.message}"
+        return MissingInputError(
+            f"Artifact run {self.requested.artifact_run_id} of {self._repository_of_requested_run} "
+            f"cannot be used. {problem.message}",
+            hint=hint,
+        )
 
-    def _tried(self, variant: str, needs: Sequence[Variant]) -> tuple[RocmOrigin, ...]:
-        ways = {"newest": self._newest, "index": self._index}
-        order = ("index",) if self.requested.index_url else self.data.order_of(self.repository)
-        tried = []
-        for way in order:
-            if way == "index" and self.requested.use_prebuilt_artifacts:
-                continue
+    # --- What the data says ------------------------------------------------------------------
+
+    def _find_origins(
+        self,
+        build_variant: str,
+        groups: Sequence[Variant],
+    ) -> tuple[RocmOrigin, ...]:
+        """Return where the ROCm of a build variant comes from, by the first way that leads to any."""
+        problems: list[str] = []
+        for way in self._ways():
             try:
-                return ways[way](variant, needs)
+                if way == "newest":
+                    return self._origins_in_newest_run(build_variant, groups)
+                return self._origins_in_index(build_variant, groups)
             except FatalError as problem:
-                tried.append(f"{way}: {problem.message}")
-                self.notes.append(f"ROCm of variant {variant} does not come from {way}: {problem.message}")
-        families = ", ".join(dict.fromkeys(f"{one.gpu_family} on {one.platform}" for one in needs))
+                problems.append(f"  {way}: {problem.message}")
+                note = f"ROCm of variant {build_variant} does not come from {way}: {problem.message}"
+                self.notes.append(note)
+
+        if not problems:
+            problems.append("  nothing: use_prebuilt_artifacts leaves no way")
+        families = dict.fromkeys(f"{group.gpu_family} on {group.platform}" for group in groups)
+        listing = "\n".join(problems)
         raise MissingInputError(
-            f"There is no ROCm for {families} (variant {variant}). Looked for:\n"
-            + "\n".join(f"  {one}" for one in tried or ["nothing: use_prebuilt_artifacts leaves no way"]),
+            f"There is no ROCm for {', '.join(families)} (variant {build_variant}). Looked for:\n{listing}",
             hint=_HINT,
         )
 
-    def _newest(self, variant: str, needs: Sequence[Variant]) -> tuple[RocmOrigin, ...]:
-        workflow = self._runs.workflows.get(variant, "")
-        if not workflow:
-            raise MissingInputError(f"No workflow of {self._runs.repository} is known to build {variant}.")
-        found: dict[str, tuple[RocmOrigin, ...]] = {}
+    def _ways(self) -> Sequence[Way]:
+        """Return what is tried, first to last."""
+        ways: Sequence[Way] = self.data.order_of(self.repository)
+        if self.requested.index_url is not None:
+            ways = ("index",)
+        if self.requested.use_prebuilt_artifacts:
+            ways = [way for way in ways if way != "index"]
+        return ways
 
-        def holds(run: Run) -> bool:
-            if run.fork:  # a fork's branch may be called main, too
+    def _origins_in_newest_run(
+        self,
+        build_variant: str,
+        groups: Sequence[Variant],
+    ) -> tuple[RocmOrigin, ...]:
+        runs = self._runs
+        if build_variant not in runs.workflows:
+            raise MissingInputError(f"No workflow of {runs.repository} is known to build {build_variant}.")
+        workflow = runs.workflows[build_variant]
+        origins_by_run: dict[str, tuple[RocmOrigin, ...]] = {}
+
+        def has_every_group(run: Run) -> bool:
+            # A fork's branch may be called main, too.
+            if run.fork:
                 return False
-            reason = f"the newest run of {workflow} that has every family, {run.created}"
             try:
-                found[run.run_id] = self._pinned(run.run_id, needs, fork=False, reason=reason)
+                origins_by_run[run.run_id] = self._pinned(
+                    run.run_id,
+                    groups,
+                    fork=False,
+                    reason=f"the newest run of {workflow} that has every family, {run.created}",
+                )
             except (MissingInputError, ArtifactError):
                 return False
             return True
 
         query = RunQuery(
-            repository=self._runs.repository,
+            repository=runs.repository,
             workflow=workflow,
-            branch=self._runs.branch,
+            branch=runs.branch,
             require_successful=self.data.require_successful,
         )
-        return found[find_run(self.github, query, holds).run_id]
+        newest_run = find_run(self.github, query, has_every_group)
+        return origins_by_run[newest_run.run_id]
 
     def _pinned(
-        self, run_id: str, needs: Sequence[Variant], *, fork: bool, reason: str
+        self,
+        run_id: str,
+        groups: Sequence[Variant],
+        *,
+        fork: bool,
+        reason: str,
     ) -> tuple[RocmOrigin, ...]:
-        """Pin a run with the digests of what each group needs of it."""
-        requested = run_id == self.requested.artifact_run_id
-        store = (requested and self.requested.artifact_store) or self._runs.store
-        repository = self._repository if requested else self._runs.repository
-        found = []
-        for platform in dict.fromkeys(one.platform for one in needs):
-            place = self.place(repository, run_id, fork, platform, store)
-            chosen = {
-                one: artifacts.choose(place.listed, family(one.gpu_family), where=place.where)
-                for one in needs
-                if one.platform == platform
+        """Return a run as the origin of groups, with the digests of what each group needs of it."""
+        repository = self._runs.repository
+        store = self._runs.store
+        if run_id == self.requested.artifact_run_id:
+            repository = self._repository_of_requested_run
+            store = self.requested.artifact_store or store
+
+        origins: list[RocmOrigin] = []
+        for platform in dict.fromkeys(group.platform for group in groups):
+            place = self._place(run_id, repository, store, platform, fork=fork)
+            artifacts_by_group = {
+                group: artifacts.choose_artifacts(
+                    place.artifacts, family(group.gpu_family), where=place.where
+                )
+                for group in groups
+                if group.platform == platform
             }
-            digests = artifacts.digests(place.store, {one for some in chosen.values() for one in some})
-            found += [
-                RocmOrigin(
+            required_artifacts: set[artifacts.Artifact] = set()
+            for group_artifacts in artifacts_by_group.values():
+                required_artifacts.update(group_artifacts)
+            digests = artifacts.read_digests(place.store, required_artifacts)
+
+            for group, group_artifacts in artifacts_by_group.items():
+                names = [artifact.name.filename for artifact in group_artifacts]
+                origin = RocmOrigin(
                     platform=platform,
-                    artifact_group=need.artifact_group,
+                    artifact_group=group.artifact_group,
                     run_id=run_id,
                     repository=repository,
-                    store=place.named,
+                    store=place.store_name,
                     external_repo=place.external_repo,
-                    artifacts={one.name.filename: digests[one.name.filename] for one in listed},
+                    artifacts={name: digests[name] for name in names},
                     version=self.requested.version,
                     reason=reason,
                 )
-                for need, listed in chosen.items()
-            ]
-        return tuple(found)
+                origins.append(origin)
+        return tuple(origins)
 
-    def _index(self, variant: str, needs: Sequence[Variant]) -> tuple[RocmOrigin, ...]:
-        """Pin the packages of the index: the newest version that has every group."""
-        if variant != PLAIN:
-            raise MissingInputError(f"A release index has no builds of the variant {variant}.")
-        given, index = self.requested.index_url, self._runs.index
-        urls = {one: given or release_index_url(index, one.gpu_family) for one in needs}
-        indexes = {one: PackageSource(index_urls=(url,)) for one, url in urls.items()}
-        first = indexes[needs[0]]
-        named = self.requested.version_named
-        lacking: FatalError = first.lacks("version of rocm")
-        for version in (self.requested.version,) if named else first.versions("rocm")[:_VERSIONS]:
+    def _place(
+        self,
+        run_id: str,
+        repository: str,
+        store: str | None,
+        platform: Platform,
+        *,
+        fork: bool,
+    ) -> artifacts.Place:
+        common = replace(self.common, run_id=run_id, platform=platform)
+        return artifacts.find_place(common, store, repository, fork=fork)
+
+    # --- Release indexes ---------------------------------------------------------------------
+
+    def _origins_in_index(
+        self,
+        build_variant: str,
+        groups: Sequence[Variant],
+    ) -> tuple[RocmOrigin, ...]:
+        """Return the packages of an index as origins: the newest version that has every group."""
+        if build_variant != PLAIN:
+            raise MissingInputError(f"A release index has no builds of the variant {build_variant}.")
+
+        sources: dict[Variant, PackageSource] = {}
+        for group in groups:
+            index_url = self.requested.index_url
+            if index_url is None:
+                index_url = release_index_url(self._runs.index, group.gpu_family)
+            sources[group] = PackageSource(index_urls=(index_url,))
+
+        first_source = sources[groups[0]]
+        versions: Sequence[str] = first_source.versions("rocm")[:_VERSIONS]
+        if self.requested.version_named and self.requested.version is not None:
+            versions = [self.requested.version]
+
+        problem: FatalError = first_source.lacks("version of rocm")
+        for version in versions:
             try:
-                found = {one: packages_of(source, version, one) for one, source in indexes.items()}
-            except (MissingInputError, RocmError) as problem:
-                lacking = problem
-                continue
-            reason = "it is requested" if given else f"the release index {index or 'by default'}"
-            return tuple(
-                RocmOrigin(
-                    platform=one.platform,
-                    artifact_group=one.artifact_group,
-                    artifacts=dict(source.digests),
-                    index_url=source.packages.index_urls[0],
-                    version=version,
-                    reason=reason,
-                )
-                for one, source in found.items()
+                return self._packages_as_origins(sources, version)
+            except (MissingInputError, RocmError) as problem_of_version:
+                problem = problem_of_version
+        raise problem
+
+    def _packages_as_origins(
+        self,
+        sources: Mapping[Variant, PackageSource],
+        version: str,
+    ) -> tuple[RocmOrigin, ...]:
+        reason = f"the release index {self._runs.index or 'by default'}"
+        if self.requested.index_url is not None:
+            reason = "it is requested"
+
+        origins: list[RocmOrigin] = []
+        for group, source in sources.items():
+            rocm = _rocm_source(source, version, group)
+            origin = RocmOrigin(
+                platform=group.platform,
+                artifact_group=group.artifact_group,
+                artifacts=dict(rocm.digests),
+                index_url=rocm.packages.index_urls[0],
+                version=version,
+                reason=reason,
             )
-        raise lacking
+            origins.append(origin)
+        return tuple(origins)
 
 
-def packages_of(source: PackageSource, version: str, need: Variant) -> RocmSource:
-    """Find the packages that builds for a group take from an index."""
-    found = for_build(source, version, need.gpu_family, (), need.platform)
-    targets = family(need.gpu_family).targets
-    held = (one for target in targets for one in source.offers(device_package(target)))
-    if found.layout == "split" and not any(Version(one.version) == Version(version) for one in held):
-        raise source.lacks(f"device code of ROCm {version} for {', '.join(targets)}")
-    return found
+def _rocm_source(
+    source: PackageSource,
+    version: str,
+    group: Variant,
+) -> RocmSource:
+    """Return the packages that builds for a group take from an index, which has its device code."""
+    rocm = for_build(source, version, group.gpu_family, (), group.platform)
+    if rocm.layout != "split":
+        return rocm
+
+    targets = family(group.gpu_family).targets
+    for target in targets:
+        for candidate in source.offers(device_package(target)):
+            if Version(candidate.version) == Version(version):
+                return rocm
+    raise source.lacks(f"device code of ROCm {version} for {', '.join(targets)}")

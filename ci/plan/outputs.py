@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from typing import Any
 
 from ci.plan.data import MatrixFile
@@ -13,113 +13,241 @@ from core.run import PLATFORMS
 from core.run.job_files import table, text
 from core.run.plan import Plan, PlannedJob, job_outputs
 
-_DECISIONS = ("enable_build_jobs", "build_pytorch", "trusted", "upload", "promote")
-_ROWS = 300  # a summary is read by people; the plan itself has them all
+# The decisions of a plan, and what people call them.
+_DECISIONS = {
+    "enable_build_jobs": "build",
+    "build_pytorch": "PyTorch",
+    "trusted": "trusted",
+    "upload": "upload",
+    "promote": "promote",
+}
+_MOST_ROWS = 300  # a summary is read by people; the plan itself has them all
+
+
+@dataclass(frozen=True, kw_only=True)
+class Table:
+    """A table about a plan, with values of any origin."""
+
+    title: str
+    columns: Sequence[str]
+    rows: Sequence[Sequence[str]]
+
+    def show(self) -> None:
+        """Print it."""
+        rows = [_printable_row(row) for row in self.rows]
+        console.table(self.columns, rows, title=self.title)
+
+    def markdown(self) -> str:
+        """Return its first rows as Markdown."""
+        rows = [_markdown_row(row) for row in self.rows[:_MOST_ROWS]]
+        return table(self.columns, rows)
+
+
+def _printable_row(row: Sequence[str]) -> Sequence[str]:
+    return [_line(value) for value in row]
+
+
+def _markdown_row(row: Sequence[str]) -> Sequence[str]:
+    return [text(_line(value)) for value in row]
+
+
+def _line(value: str) -> str:
+    """Return a text of any origin on one line, without what would steer a terminal."""
+    return "".join(letter if letter.isprintable() else "?" for letter in value)
 
 
 def outputs(plan: Plan) -> Mapping[str, str]:
     """Return a plan's outputs: lists, objects, booleans as JSON, words as they are."""
-    values: dict[str, object] = {
-        **{name: getattr(plan, name).value for name in _DECISIONS},
-        "upload_reason": plan.upload.reason,
-        "release_type": plan.release_type,
-        "test_type": plan.test_type,
-        "store": plan.store.store,
-        "external_repo": plan.store.external_repo,
-        "aws_role": plan.store.role,
-        "aws_region": plan.store.region,
-        "rocm_package_index_url": plan.rocm_index,
-        "rocm_package_version": plan.rocm.version,
-    }
+    values: dict[str, object] = {}
+    for name in _DECISIONS:
+        values[name] = getattr(plan, name).value
+    values.update(
+        upload_reason=plan.upload.reason,
+        release_type=plan.release_type,
+        test_type=plan.test_type,
+        store=plan.store.store,
+        external_repo=plan.store.external_repo,
+        aws_role=plan.store.role,
+        aws_region=plan.store.region,
+        rocm_package_index_url=plan.rocm_index,
+        rocm_package_version=plan.rocm.version,
+    )
     for platform in PLATFORMS:
-        here = [one for one in plan.variants if one.platform == platform]
-        values[f"{platform}_variants"] = [one.model_dump(mode="json", exclude={"platform"}) for one in here]
+        values[f"{platform}_variants"] = [
+            variant.model_dump(mode="json", exclude={"platform"})
+            for variant in plan.variants
+            if variant.platform == platform
+        ]
         values[f"{platform}_test_labels"] = list(plan.test_labels.get(platform, ()))
     return job_outputs(plan, values)
 
 
-def tables(plan: Plan) -> Iterator[tuple[Sequence[str], Sequence[Sequence[str]]]]:
-    """Yield columns and rows of the decisions, of the jobs, and of what is left out."""
-    named = {"enable_build_jobs": "build", "build_pytorch": "PyTorch"}
-    made = {named.get(one, one): getattr(plan, one) for one in _DECISIONS}
-    decisions = [(name, "yes" if one.value else "no", one.reason) for name, one in made.items()]
-    jobs = [(one.stage, one.platform, one.name, one.runner, one.reason) for one in plan.cells]
-    tables: Sequence[tuple[Sequence[str], Sequence[Sequence[str]]]] = (
-        (("decision", "value", "why"), [*decisions, ("tests", plan.test_type, plan.test_type_reason)]),
-        (("stage", "platform", "what", "runs on", "why"), jobs),
-        (("left out", "why"), [(one.what, one.reason) for one in plan.left_out]),
+def decision_table(plan: Plan) -> Table:
+    """Return the decisions about the run."""
+    rows: list[Sequence[str]] = []
+    for name, words in _DECISIONS.items():
+        decision = getattr(plan, name)
+        rows.append((words, "yes" if decision.value else "no", decision.reason))
+    rows.append(("tests", plan.test_type, plan.test_type_reason))
+    return Table(
+        title="",
+        columns=("decision", "value", "why"),
+        rows=rows,
     )
-    for columns, rows in tables:
-        yield columns, [[_line(cell) for cell in row] for row in rows]
+
+
+def job_table(plan: Plan) -> Table:
+    """Return the jobs."""
+    rows = [(job.stage, job.platform, job.name, job.runner, job.reason) for job in plan.cells]
+    return Table(
+        title=f"{len(rows)} jobs",
+        columns=("stage", "platform", "what", "runs on", "why"),
+        rows=rows,
+    )
+
+
+def left_out_table(plan: Plan) -> Table:
+    """Return what is left out."""
+    rows = [(left_out.what, left_out.reason) for left_out in plan.left_out]
+    return Table(
+        title="Left out",
+        columns=("left out", "why"),
+        rows=rows,
+    )
 
 
 def show(plan: Plan) -> None:
     """Print a plan: notes first, then decisions, every job, and what is left out."""
+    _show_notes(plan)
+    decision_table(plan).show()
+    job_table(plan).show()
+    left_out_table(plan).show()
+
+
+def show_origins(plan: Plan) -> None:
+    """Print where ROCm comes from."""
+    _show_notes(plan)
+    origins = origin_table(plan)
+    origins.show()
+    if not origins.rows:
+        console.done("configure: nothing in the plan needs ROCm from elsewhere")
+
+
+def origin_table(plan: Plan) -> Table:
+    """Return where the ROCm of each artifact group comes from."""
+    rows: list[Sequence[str]] = []
+    for origin in plan.rocm.origins:
+        source = f"run {origin.run_id} in {origin.store}"
+        if origin.index_url is not None:
+            source = f"{origin.version} of {origin.index_url}"
+        count = str(len(origin.artifacts) or "")
+        rows.append((origin.artifact_group, origin.platform, source, count, origin.reason))
+    return Table(
+        title="",
+        columns=("artifact group", "platform", "ROCm from", "artifacts", "why"),
+        rows=rows,
+    )
+
+
+def _show_notes(plan: Plan) -> None:
     for note in plan.notes:
         console.warn(_line(note), title="plan")
-    titles = ("", f"{len(plan.cells)} jobs", "Left out")
-    for (columns, rows), title in zip(tables(plan), titles, strict=True):
-        console.table(columns, rows, title=title)
 
 
-def explain(only: str, plan: Plan | None, *, as_json: bool) -> None:
+def explain(prefix: str, plan: Plan | None, *, as_json: bool) -> None:
     """Print the values in force whose keys begin so, the user's own last, and why each job is there."""
     values = in_force()
-    shown = [one for one in values.values() if one.key.startswith(only)]
-    if not shown:
-        known = {*values, *(key.partition(".")[0] for key in values)}
-        raise UsageError(f"No value in force has a key like {only!r}. {nearest(only, known)}")
-    jobs = [_explained(job, plan.release_type, values) for job in plan.cells] if plan else []
+    explained_values = [value for value in values.values() if value.key.startswith(prefix)]
+    if not explained_values:
+        tables = {key.partition(".")[0] for key in values}
+        suggestion = nearest(prefix, {*values, *tables})
+        raise UsageError(f"No value in force has a key like {prefix!r}. {suggestion}")
+
+    explained_jobs: list[Mapping[str, Any]] = []
+    if plan is not None:
+        explained_jobs += [_explain_job(job, plan.release_type, values) for job in plan.cells]
+
     if as_json:
-        console.result(json.dumps({"values": [*map(asdict, shown)], "jobs": jobs}, indent=2, default=str))
+        document = {
+            "values": [asdict(value) for value in explained_values],
+            "jobs": explained_jobs,
+        }
+        console.result(json.dumps(document, indent=2, default=str))
         return
-    for one in shown:
-        old = one.instead_of
-        instead = f"\n    in the place of {compact(old.value)}, {old.where}" if old else ""
-        console.result(f"{one.key} = {compact(one.value)}\n    {one.where}{instead}")
-    for job in jobs:
-        console.result("{stage}, {platform}: {name}\n    {reason}".format(**job))
-        for why in job["because"]:
-            console.result("    {of}: {key}, {where}".format(**why))
+
+    for value in explained_values:
+        console.result(f"{value.key} = {compact(value.value)}\n    {value.where}{_replaced(value)}")
+    for explained_job in explained_jobs:
+        console.result("{stage}, {platform}: {name}\n    {reason}".format(**explained_job))
+        for source in explained_job["because"]:
+            console.result("    {of}: {key}, {where}".format(**source))
 
 
-def _explained(job: PlannedJob, release_type: str, values: Mapping[str, Value]) -> Mapping[str, Any]:
+def _replaced(value: Value) -> str:
+    """Return a line about the value that another one takes the place of."""
+    replaced_value = value.instead_of
+    if replaced_value is None:
+        return ""
+    return f"\n    in the place of {compact(replaced_value.value)}, {replaced_value.where}"
+
+
+def _explain_job(
+    job: PlannedJob,
+    release_type: str,
+    values: Mapping[str, Value],
+) -> Mapping[str, Any]:
     """Return a job, and the values that it follows from; of what the event names there is none."""
-    matrix = f"matrix.{MatrixFile.name_of(release_type)}"
-    listed_families = f"{matrix}.gpu_families.{job.platform}"
-    family_on_platform = f"{key_path([job.gpu_family])}.{job.platform}"
-    machines = (f"runners.machines.{job.platform}.", f"runners.families.{family_on_platform}.")
-    keys = (listed_families, f"{matrix}.torch_refs", f"{matrix}.pythons", *machines)
-
-    because: list[tuple[str, Value]] = []
-    tier = values.get(f"families.{family_on_platform}.tier")
-    if tier is not None and listed_families not in values:
-        because.append((job.gpu_family, tier))
-    names = [job.gpu_family, job.torch_ref, job.python, job.runner]
-    for name in filter(None, names):
-        for value in values.values():
-            if value.key.startswith(keys) and f'"{name}"' in compact(value.value):
-                because.append((name, value))  # noqa: PERF401 - two loops and a condition
+    because: list[Mapping[str, str]] = []
+    for name, value in _values_behind(job, release_type, values):
+        because.append({"of": name, "key": value.key, "where": value.where})
     return {
         **job.model_dump(include={"stage", "platform", "name", "reason"}),
-        "because": [{"of": name, "key": value.key, "where": value.where} for name, value in because],
+        "because": because,
     }
 
 
-def summary(plan: Plan) -> str:
-    """Write the same as Markdown, for the job's summary."""
-    decisions, jobs, left_out = (
-        (len(rows), table(columns, [[text(cell) for cell in row] for row in rows[:_ROWS]]))
-        for columns, rows in tables(plan)
+def _values_behind(
+    job: PlannedJob,
+    release_type: str,
+    values: Mapping[str, Value],
+) -> Iterator[tuple[str, Value]]:
+    """Yield each name in a job with a value in force that it comes from."""
+    matrix = f"matrix.{MatrixFile.name_of(release_type)}"
+    matrix_families = f"{matrix}.gpu_families.{job.platform}"
+    family_on_platform = f"{key_path([job.gpu_family])}.{job.platform}"
+
+    tier = values.get(f"families.{family_on_platform}.tier")
+    if tier is not None and matrix_families not in values:
+        yield job.gpu_family, tier
+
+    prefixes = (
+        matrix_families,
+        f"{matrix}.torch_refs",
+        f"{matrix}.pythons",
+        f"runners.machines.{job.platform}.",
+        f"runners.families.{family_on_platform}.",
     )
-    lines = ["### Plan", "", *(f"> ⚠️ {text(_line(note))}\n" for note in plan.notes), decisions[1], ""]
-    lines += [jobs[1], ""] if jobs[0] else []
-    lines += [f"and {jobs[0] - _ROWS} more jobs", ""] if jobs[0] > _ROWS else []
-    if left_out[0]:
-        lines += [f"<details><summary>Left out: {left_out[0]}</summary>", "", left_out[1], "", "</details>"]
+    for name in (job.gpu_family, job.torch_ref, job.python, job.runner):
+        if name is None:
+            continue
+        for value in values.values():
+            if value.key.startswith(prefixes) and f'"{name}"' in compact(value.value):
+                yield name, value
+
+
+def summary(plan: Plan) -> str:
+    """Return the plan as Markdown, for the job's summary."""
+    jobs = job_table(plan)
+    left_out = left_out_table(plan)
+
+    lines = ["### Plan", ""]
+    lines += [f"> ⚠️ {text(_line(note))}\n" for note in plan.notes]
+    lines += [decision_table(plan).markdown(), ""]
+    if jobs.rows:
+        lines += [jobs.markdown(), ""]
+    if len(jobs.rows) > _MOST_ROWS:
+        lines += [f"and {len(jobs.rows) - _MOST_ROWS} more jobs", ""]
+    if left_out.rows:
+        heading = f"<details><summary>Left out: {len(left_out.rows)}</summary>"
+        lines += [heading, "", left_out.markdown(), "", "</details>"]
     return "\n".join(lines)
-
-
-def _line(value: str) -> str:
-    """Keep a text of any origin on one line, without what would steer a terminal."""
-    return "".join(letter if letter.isprintable() else "?" for letter in value)

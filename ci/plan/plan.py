@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from ci.pipeline import BUILD_STEPS
 from ci.plan import decisions, families
 from ci.plan.data import Matrix, MatrixFile, Test, reaches
-from ci.plan.expansion import expand, parts_of_test, pythons_of_test
+from ci.plan.expansion import Combination, expand, parts_of_test, pythons_of_test
+from ci.plan.families import NoMachine
 from core.cell import Cell
 from core.data import in_force
 from core.errors import DataError, UsageError, nearest
-from core.run import PLAIN, Platform
+from core.run import Platform
 from core.run.plan import (
     FETCH,
     Decision,
@@ -23,6 +24,7 @@ from core.run.plan import (
     PlannedJob,
     RocmPackages,
     Stage,
+    Variant,
     matrices,
 )
 from pytorch_build.lock.versions import python_tag
@@ -34,154 +36,249 @@ if TYPE_CHECKING:
     from ci.plan.families import Build
 
 _SAMPLE = "sample"
+_PACKAGE_ROCM = ("build_rocm", "check_rocm")
+
+# These are built against torch.
+_BUILT_AGAINST_TORCH = frozenset({"audio", "vision", "apex"})
 
 
 def plan(question: Question) -> Plan:
-    """Decide what a run does."""
-    trust = decisions.trusted(question)
-    uploads, store = decisions.upload(question, trust)
-    enabled = decisions.enabled(question)
-    pytorch = decisions.pytorch(question)
-    chosen, left_out = families.choose(question)
-    if question.dispatched and not chosen:
+    """Return what a run does."""
+    trust = decisions.decide_trust(question)
+    uploads, store = decisions.decide_upload(question, trust)
+    pytorch = decisions.decide_pytorch(question)
+    test_type, test_type_reason = decisions.choose_test_type(question)
+
+    chosen_families, families_left_out = families.choose_families(question)
+    if question.is_dispatch and not chosen_families:
         raise UsageError(
             "The dispatch names no GPU family, so nothing would be built.",
             hint="Give linux_amdgpu_families or windows_amdgpu_families: names, or all.",
         )
-    test_type, test_type_reason = decisions.test_type(question)
-    test_labels = decisions.test_labels(question)
-    jobs = _Jobs(
-        question=question, pytorch=pytorch, upload=uploads, test_type=test_type, test_labels=test_labels
+    builds, builds_left_out = families.builds_of(question, chosen_families)
+
+    planner = _JobPlanner(
+        question=question,
+        pytorch=pytorch,
+        upload=uploads,
+        test_type=test_type,
+        test_labels=decisions.requested_tests(question),
+        left_out=[*families_left_out, *builds_left_out],
     )
-    builds, without = families.builds(question, chosen)
-    jobs.left_out.extend((*left_out, *without))
     for build in builds:
-        jobs.add(build)
-    built = {(job.platform, job.artifact_group) for job in jobs.planned if job.stage == "build_pytorch"}
-    if pytorch.value and not built:
-        _refuse_nothing(question, jobs.left_out)
-        pytorch = Decision(value=False, reason=f"{pytorch.reason}, but no family in the plan has it")
-    event = replace(question.event, labels=tuple(sorted(question.event.labels or ())))
-    made = Plan(
-        event=PlanEvent.model_validate(event, from_attributes=True),
+        planner.add(build)
+
+    groups_with_pytorch = {
+        (job.platform, job.artifact_group) for job in planner.jobs if job.stage == "build_pytorch"
+    }
+    if pytorch.value and not groups_with_pytorch:
+        _refuse_missing_pytorch(question, planner.left_out)
+        reason = f"{pytorch.reason}, but no family in the plan has it"
+        pytorch = Decision(value=False, reason=reason)
+
+    variants: list[Variant] = []
+    for build in builds:
+        group = (build.variant.platform, build.variant.artifact_group)
+        update = {"build_pytorch": group in groups_with_pytorch}
+        variants.append(build.variant.model_copy(update=update))
+
+    whole_plan = Plan(
+        event=_plan_event(question),
         trusted=trust,
-        enable_build_jobs=enabled,
+        enable_build_jobs=decisions.decide_builds(question),
         build_pytorch=pytorch,
         upload=uploads,
-        promote=decisions.promote(question, uploads, pytorch),
+        promote=decisions.decide_promotion(question, uploads, pytorch),
         release_type=question.type,
         test_type=test_type,
         test_type_reason=test_type_reason,
-        test_labels=test_labels,
+        test_labels=planner.test_labels,
         store=store,
-        rocm=_rocm(question, own=jobs.own_rocm is not None),
-        variants=tuple(
-            one.model_copy(update={"build_pytorch": (one.platform, one.artifact_group) in built})
-            for one in (build.entry for build in builds)
-        ),
-        cells=tuple(jobs.planned),
-        left_out=tuple(jobs.left_out),
+        rocm=_rocm_packages(question, is_brought_along=planner.ref_with_rocm is not None),
+        variants=tuple(variants),
+        cells=tuple(planner.jobs),
+        left_out=tuple(planner.left_out),
         notes=tuple(_notes(question)),
     )
-    matrices(made)  # refuses one with too many jobs
-    return made if enabled.value else _nothing(made)
+    matrices(whole_plan)  # refuses one with too many jobs
+
+    if whole_plan.enable_build_jobs.value:
+        return whole_plan
+    return _without_builds(whole_plan)
 
 
-def _refuse_nothing(question: Question, left_out: Sequence[LeftOut]) -> None:
-    """Refuse a dispatch that names PyTorch and would build none of it."""
+def _plan_event(question: Question) -> PlanEvent:
+    event = question.event
+    return PlanEvent(
+        name=event.name,
+        repository=event.repository,
+        branch=event.branch,
+        commit=event.commit,
+        number=event.number or 0,
+        labels=tuple(sorted(event.labels or ())),
+    )
+
+
+def _refuse_missing_pytorch(
+    question: Question,
+    left_out: Sequence[LeftOut],
+) -> None:
+    """Refuse a dispatch that requests PyTorch and would build none of it."""
     inputs = question.inputs
-    named = (inputs.pytorch_git_refs, inputs.pytorch_python_versions, inputs.pytorch_components)
-    if question.dispatched and (inputs.build_pytorch or any(named)):
-        why = next((f" {one.what}: {one.reason}." for one in left_out if "build_py" in one.what), "")
-        raise UsageError(f"The dispatch requests PyTorch, and nothing of it can be built.{why}")
+    names_pytorch = (
+        inputs.build_pytorch
+        or inputs.pytorch_git_refs
+        or inputs.pytorch_python_versions
+        or inputs.pytorch_components
+    )
+    if not question.is_dispatch or not names_pytorch:
+        return
+
+    message = "The dispatch requests PyTorch, and nothing of it can be built."
+    for row in left_out:
+        if row.what.startswith("build_pytorch"):
+            message += f" {row.what}: {row.reason}."
+            break
+    raise UsageError(message)
 
 
-def _nothing(made: Plan) -> Plan:
-    """Take everything out of a plan that builds nothing."""
-    no = Decision(value=False, reason=made.enable_build_jobs.reason)
-    left_out = (LeftOut(what="everything", reason=no.reason),)
-    nothing = {"variants": (), "cells": (), "left_out": left_out}
-    return made.model_copy(update={**nothing, "build_pytorch": no, "upload": no, "promote": no})
+def _without_builds(whole_plan: Plan) -> Plan:
+    """Return a plan that builds nothing, with everything left out for the same reason."""
+    reason = whole_plan.enable_build_jobs.reason
+    decision = Decision(value=False, reason=reason)
+    return whole_plan.model_copy(
+        update={
+            "build_pytorch": decision,
+            "upload": decision,
+            "promote": decision,
+            "variants": (),
+            "cells": (),
+            "left_out": (LeftOut(what="everything", reason=reason),),
+        }
+    )
 
 
-def _rocm(question: Question, *, own: bool) -> RocmPackages:
-    inputs, base = question.inputs, question.data.triggers.rocm_base_version
-    if inputs.rocm_package_index_url and (inputs.artifact_run_id or inputs.use_prebuilt_artifacts):
+def _rocm_packages(
+    question: Question,
+    *,
+    is_brought_along: bool,
+) -> RocmPackages:
+    """Return what ROCm's packages are made of, as far as the event says it."""
+    inputs = question.inputs
+    requests_run = inputs.artifact_run_id is not None or inputs.use_prebuilt_artifacts
+    if inputs.rocm_package_index_url is not None and requests_run:
         raise UsageError(
             "ROCm comes from the artifacts of a run or from an index, and both are requested.",
             hint="Leave rocm_package_index_url out, or artifact_run_id and use_prebuilt_artifacts.",
         )
+
     version = inputs.rocm_package_version
-    if not (version or own) and base:
-        if question.type == "prerelease":
-            raise UsageError(
-                "A prerelease does not say which candidate it is.",
-                hint=f"Give the input rocm_package_version: {base}rc1, or the next one.",
-            )
-        version = compute(base, question.type, commit=question.event.commit, day=question.today)
-    named = {"version": version, "version_named": bool(inputs.rocm_package_version)}
-    requested = RocmPackages.model_validate(inputs, from_attributes=True)
-    return requested.model_copy(update={**named, "index_url": inputs.rocm_package_index_url})
+    if version is None and not is_brought_along:
+        version = _next_rocm_version(question)
+    return RocmPackages(
+        artifact_run_id=inputs.artifact_run_id,
+        artifact_repository=inputs.artifact_repository,
+        artifact_store=inputs.artifact_store,
+        use_prebuilt_artifacts=inputs.use_prebuilt_artifacts,
+        index_url=inputs.rocm_package_index_url,
+        version=version,
+        version_named=inputs.rocm_package_version is not None,
+    )
+
+
+def _next_rocm_version(question: Question) -> str | None:
+    """Return the version that the run's own packages of ROCm get; None where the data has no base for it."""
+    base = question.data.triggers.rocm_base_version
+    if not base:
+        return None
+    if question.type == "prerelease":
+        raise UsageError(
+            "A prerelease does not say which candidate it is.",
+            hint=f"Give the input rocm_package_version: {base}rc1, or the next one.",
+        )
+    return compute(
+        base,
+        question.type,
+        commit=question.event.commit or "",
+        day=question.today,
+    )
 
 
 def _notes(question: Question) -> Iterator[str]:
     yield from question.notes
-    if question.changes.note:
+    if question.changes.note is not None:
         yield f"{question.changes.note}, so everything counts as changed"
     yield from question.labels.notes
-    yield from families.past_failures(question)
+    yield from families.notes_on_past_failures(question)
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Jobs:
+class _JobPlanner:
+    """Collects the jobs of a plan, and what is left out, build by build."""
+
     question: Question
     pytorch: Decision
     upload: Decision
     test_type: str
     test_labels: dict[Platform, tuple[str, ...]]
-    planned: list[PlannedJob] = field(default_factory=list)
-    left_out: list[LeftOut] = field(default_factory=list)
+    left_out: list[LeftOut]
+    jobs: list[PlannedJob] = field(default_factory=list)
 
     def add(self, build: Build) -> None:
-        """Add the jobs of a family in a variant."""
-        reason = families.without_pytorch(self.question, build, self.pytorch)
-        wheel_jobs = [] if reason else list(self._pytorch_builds(build))
-        if reason:
-            self._leave(f"build_pytorch, {build.where}", reason)
-
-        if not build.has_rocm:
-            self._leave(f"build_rocm, {build.where}", "family cpu has no ROCm")
-        elif wheel_jobs and not self.upload.value:
-            self._leave(f"build_rocm, {build.where}", f"the PyTorch jobs build it: {self.upload.reason}")
+        """Add the jobs of a family in a build variant."""
+        pytorch_jobs: list[PlannedJob] = []
+        obstacle = families.obstacle_to_pytorch(self.question, build, self.pytorch)
+        if obstacle is None:
+            pytorch_jobs.extend(self._pytorch_jobs(build))
         else:
-            cell = _cell_of(build, torch_ref=self.own_rocm)
-            runner = build.entry.build_runner
-            self.planned.append(self._job(build, "build_rocm", self._rocm_sessions, runner, cell))
-        self.planned.extend(wheel_jobs)
+            self._leave_out(f"build_pytorch, {build.words}", obstacle)
+
+        self._add_rocm_build(build, has_pytorch_jobs=bool(pytorch_jobs))
+        self.jobs.extend(pytorch_jobs)
 
         if build.has_rocm:
-            self._rocm_test(build)
-        for wheel_job in wheel_jobs:
-            self._pytorch_test(build, wheel_job)
+            self._add_rocm_test(build)
+        for pytorch_job in pytorch_jobs:
+            self._add_pytorch_test(build, pytorch_job)
         for name, test in self.question.data.triggers.tests.items():
-            if wheel_jobs and test.stage == "test_torch":
-                self._torch_test(build, wheel_jobs, name, test)
+            if pytorch_jobs and test.stage == "test_torch":
+                self._add_torch_tests(build, pytorch_jobs, name, test)
+
+    # --- Builds ------------------------------------------------------------------------------
+
+    def _add_rocm_build(self, build: Build, *, has_pytorch_jobs: bool) -> None:
+        job_in_words = f"build_rocm, {build.words}"
+        if not build.has_rocm:
+            self._leave_out(job_in_words, "family cpu has no ROCm")
+        elif has_pytorch_jobs and not self.upload.value:
+            self._leave_out(job_in_words, f"the PyTorch jobs build it: {self.upload.reason}")
+        else:
+            job = self._job(
+                build,
+                "build_rocm",
+                sessions=self._rocm_sessions,
+                runner=build.variant.build_runner,
+                cell=Cell(gpu_family=build.family.name, torch_ref=self.ref_with_rocm),
+            )
+            self.jobs.append(job)
 
     @property
     def _rocm_sessions(self) -> tuple[str, ...]:
-        packaging = ("build_rocm", "check_rocm")
-        return packaging if self.own_rocm is not None else (FETCH, *packaging)
+        if self.ref_with_rocm is not None:
+            return _PACKAGE_ROCM
+        return (FETCH, *_PACKAGE_ROCM)
 
     @property
-    def own_rocm(self) -> str | None:
-        """The ref that brings artifacts along, where all refs are built on these: the sample."""
+    def ref_with_rocm(self) -> str | None:
+        """The ref that brings artifacts of ROCm along, where all refs are built on these: the sample."""
         refs = self.question.refs["linux"]
-        if all(name in refs and refs[name].rocm_version for name in self._refs):
-            return _SAMPLE
-        return None
+        for name in self._ref_names:
+            if name not in refs or not refs[name].rocm_version:
+                return None
+        return _SAMPLE
 
     @property
-    def _refs(self) -> Sequence[str]:
+    def _ref_names(self) -> Sequence[str]:
         return self.question.inputs.pytorch_git_refs or self._matrix.torch_refs
 
     @property
@@ -190,209 +287,330 @@ class _Jobs:
 
     @property
     def _matrix(self) -> Matrix:
-        named = bool(self.question.inputs.pytorch_python_versions)
-        return self.question.data.matrix_of(self.question.type, named_pythons=named)
+        return self.question.data.matrix_of(
+            self.question.type,
+            names_pythons=bool(self.question.inputs.pytorch_python_versions),
+        )
 
-    def _pytorch_builds(self, build: Build) -> Iterator[PlannedJob]:
-        entry = build.entry
+    def _pytorch_jobs(self, build: Build) -> Iterator[PlannedJob]:
+        """Yield the jobs that build PyTorch, and leave out what cannot be built."""
         for python in self._pythons:
             python_tag(python)  # refuses what is not a version of Python
 
+        platform = build.variant.platform
         combinations = expand(
             pythons=self._pythons,
-            refs=[self._ref(name, entry.platform) for name in self._refs],
-            gpu_families=(entry.gpu_family,),
-            platform=entry.platform,
+            refs=[self._ref(name, platform) for name in self._ref_names],
+            gpu_families=(build.variant.gpu_family,),
+            platform=platform,
             exclusions=self._matrix.exclude,
         )
         for combination in combinations:
-            components = self._components(combination.ref, entry.platform)
-            obstacle = combination.obstacle
-            if obstacle is None and not components:
-                obstacle = "it has none of the requested components"
-            cell = _cell_of(build, python=combination.cell.python, torch_ref=combination.ref.name)
-            if obstacle is not None:
-                what = f"build_pytorch, {build.where}, {cell.torch_ref}, Python {cell.python}"
-                self._leave(what, obstacle)
-                continue
+            job = self._pytorch_job(build, combination)
+            if job is not None:
+                yield job
 
-            # Without uploads no other job hands its ROCm packages on.
-            rocm_sessions = self._rocm_sessions if not self.upload.value and build.has_rocm else ()
-            builds = [BUILD_STEPS[component].name for component in components]
-            sessions = (*rocm_sessions, *builds, "check_wheels")
-            yield self._job(build, "build_pytorch", sessions, entry.build_runner, cell)
+    def _pytorch_job(
+        self,
+        build: Build,
+        combination: Combination,
+    ) -> PlannedJob | None:
+        """Return the job that builds PyTorch for a combination; None, and leave it out, where it cannot."""
+        cell = combination.cell
+        components = self._components(combination.ref, build.variant.platform)
+        obstacle = combination.obstacle
+        if obstacle is None and not components:
+            obstacle = "it has none of the requested components"
+        if obstacle is not None:
+            job_in_words = f"build_pytorch, {build.words}, {cell.torch_ref}, Python {cell.python}"
+            self._leave_out(job_in_words, obstacle)
+            return None
+
+        sessions = [BUILD_STEPS[component].name for component in components]
+        sessions.append("check_wheels")
+        if build.has_rocm and not self.upload.value:
+            # No other job hands its ROCm packages on.
+            sessions = [*self._rocm_sessions, *sessions]
+        return self._job(
+            build,
+            "build_pytorch",
+            sessions=sessions,
+            runner=build.variant.build_runner,
+            cell=cell,
+        )
 
     def _components(self, ref: TorchRef, platform: Platform) -> Sequence[str]:
-        named = self.question.inputs.pytorch_components
-        for one in named:
-            if one not in PROJECTS:
-                raise UsageError(f"Unknown component {one!r}. {nearest(one, PROJECTS)}")
-            left = LeftOut(what=f"{one} of {ref.name}", reason=f"not built on {platform}")
-            if one not in ref.components and left not in self.left_out:
-                self.left_out.append(left)
-        if not named:
+        """Return the components of a ref that are built: all, or those that are requested and required."""
+        requested_components = set(self.question.inputs.pytorch_components)
+        if not requested_components:
             return ref.components
-        # the others are built against the torch of their own run, and torch requires that run's triton, so
-        # that no other one is installed beside it
-        wanted = {*named, "torch"} if {"audio", "vision", "apex"} & {*named} else {*named}
-        wanted |= {"triton"} if "torch" in wanted else set()
-        built = [one for one in ref.components if one in wanted]
-        return built if {*named} & {*built} else []
+
+        for component in self.question.inputs.pytorch_components:
+            if component not in PROJECTS:
+                raise UsageError(f"Unknown component {component!r}. {nearest(component, PROJECTS)}")
+            row = LeftOut(
+                what=f"{component} of {ref.name}",
+                reason=f"not built on {platform}",
+            )
+            # Every Python and family lacks it, too.
+            if component not in ref.components and row not in self.left_out:
+                self.left_out.append(row)
+
+        if not requested_components & set(ref.components):
+            return ()
+
+        # They are built against the torch of their own run.
+        required_components = set(requested_components)
+        if required_components & _BUILT_AGAINST_TORCH:
+            required_components.add("torch")
+        # torch requires its run's triton, so that no other one is installed beside it.
+        if "torch" in required_components:
+            required_components.add("triton")
+        return [component for component in ref.components if component in required_components]
 
     def _ref(self, name: str, platform: Platform) -> TorchRef:
         refs = self.question.refs[platform]
-        if name not in refs:
-            unknown = f"Unknown torch ref {name!r}. {nearest(name, refs)}"
-            if self.question.inputs.pytorch_git_refs:
-                raise UsageError(unknown)
-            key = f"matrix.{MatrixFile.name_of(self.question.type)}.torch_refs"
-            raise DataError(f"{in_force()[key].where}: {key}: {unknown}")
-        return refs[name]
+        if name in refs:
+            return refs[name]
 
-    def _rocm_test(self, build: Build) -> None:
-        label, reason = families.rocm_machine(self.question, build.chosen)
-        sessions = self._sessions("test_rocm", build.entry.platform)
-        if self._untested(build, f"test_rocm, {build.where}", label, reason, sessions):
+        message = f"Unknown torch ref {name!r}. {nearest(name, refs)}"
+        if self.question.inputs.pytorch_git_refs:
+            raise UsageError(message)
+        key = f"matrix.{MatrixFile.name_of(self.question.type)}.torch_refs"
+        raise DataError(f"{in_force()[key].where}: {key}: {message}")
+
+    # --- Tests -------------------------------------------------------------------------------
+
+    def _add_rocm_test(self, build: Build) -> None:
+        job_in_words = f"test_rocm, {build.words}"
+        sessions = self._test_sessions("test_rocm", build.variant.platform)
+        obstacle = self._obstacle_to_test(build, sessions)
+        if obstacle is not None:
+            self._leave_out(job_in_words, obstacle)
             return
-        cell = _cell_of(build, python=self._pythons[0], torch_ref=self.own_rocm)
-        job = self._job(build, "test_rocm", sessions, label, cell)
-        whole_reason = f"{job.reason}; {reason}" if reason else job.reason
-        self.planned.append(job.model_copy(update={"reason": whole_reason}))
 
-    def _pytorch_test(self, build: Build, wheel_job: PlannedJob) -> None:
-        machine_job = f"test_pytorch {wheel_job.torch_ref} {wheel_job.python}"
-        label, reason = families.machine(self.question, build.chosen, machine_job)
-        sessions = self._sessions("test_pytorch", wheel_job.platform)
-        what = f"test_pytorch, {wheel_job.name} on {wheel_job.platform}"
-        if wheel_job.expect_failure:
-            self._leave(what, "its build is expected to fail")
-        elif not self._untested(build, what, label, reason, sessions):
-            self.planned.append(self._job(build, "test_pytorch", sessions, label, wheel_job.cell))
+        machine = families.choose_rocm_machine(self.question, build.family)
+        if isinstance(machine, NoMachine):
+            self._leave_out(job_in_words, machine.reason)
+            return
 
-    def _torch_test(self, build: Build, wheel_jobs: Sequence[PlannedJob], name: str, test: Test) -> None:
+        job = self._job(
+            build,
+            "test_rocm",
+            sessions=sessions,
+            runner=machine.label,
+            cell=Cell(
+                gpu_family=build.family.name,
+                torch_ref=self.ref_with_rocm,
+                python=self._pythons[0],
+            ),
+        )
+        if machine.note is not None:
+            job = job.model_copy(update={"reason": f"{job.reason}; {machine.note}"})
+        self.jobs.append(job)
+
+    def _add_pytorch_test(self, build: Build, pytorch_job: PlannedJob) -> None:
+        job_in_words = f"test_pytorch, {pytorch_job.name} on {pytorch_job.platform}"
+        sessions = self._test_sessions("test_pytorch", pytorch_job.platform)
+        obstacle = self._obstacle_to_test(build, sessions)
+        if pytorch_job.expect_failure:
+            obstacle = "its build is expected to fail"
+        if obstacle is not None:
+            self._leave_out(job_in_words, obstacle)
+            return
+
+        machine = families.choose_machine(
+            self.question,
+            build.family,
+            f"test_pytorch {pytorch_job.torch_ref} {pytorch_job.python}",
+        )
+        if isinstance(machine, NoMachine):
+            self._leave_out(job_in_words, machine.reason)
+            return
+
+        job = self._job(
+            build,
+            "test_pytorch",
+            sessions=sessions,
+            runner=machine.label,
+            cell=pytorch_job.cell,
+        )
+        self.jobs.append(job)
+
+    def _add_torch_tests(
+        self,
+        build: Build,
+        pytorch_jobs: Sequence[PlannedJob],
+        name: str,
+        test: Test,
+    ) -> None:
         """Add one kind of upstream's tests of torch: for each ref a job for every part of them."""
-        platform = build.entry.platform
-        test_name = f"test_torch {test.config}"
-        what = f"{test_name}, {build.where}"
+        platform = build.variant.platform
+        obstacle = self._obstacle_to_torch_test(build, name, test)
+        if obstacle is not None:
+            self._leave_out(f"test_torch {test.config}, {build.words}", obstacle)
+            return
+
+        built_cells = [job.cell for job in pytorch_jobs]
+        for pytorch_job in pytorch_jobs:
+            pythons = pythons_of_test(test, pytorch_job.cell, built_cells)
+            job_in_words = f"test_torch {test.config}, {pytorch_job.name} on {platform}"
+            if pytorch_job.python not in pythons:
+                self._leave_out(job_in_words, f"tested with Python {' and '.join(pythons)}")
+            elif pytorch_job.expect_failure:
+                self._leave_out(job_in_words, "its build is expected to fail")
+            elif "build_torch" not in pytorch_job.sessions:
+                self._leave_out(job_in_words, "torch is not built")
+            else:
+                self._add_parts_of_torch_test(build, pytorch_job.cell, test)
+
+    def _obstacle_to_torch_test(
+        self,
+        build: Build,
+        name: str,
+        test: Test,
+    ) -> str | None:
+        """Return why one kind of upstream's tests is not run for a build."""
+        platform = build.variant.platform
         if test.platforms and platform not in test.platforms:
-            self._leave(what, f"tested on {' and '.join(test.platforms)} only")
-            return
-        label, reason = families.machine(
-            self.question, build.chosen, test_name, several_gpus=test.several_gpus
+            return f"tested on {' and '.join(test.platforms)} only"
+
+        is_requested = self._is_requested(name, test, platform)
+        if not is_requested and not self.test_labels[platform]:
+            return f"not of test type {self.test_type}; label test:{name} requests it"
+
+        sessions = [test.session] if is_requested else []
+        obstacle = self._obstacle_to_test(build, sessions)
+        if obstacle is not None:
+            return obstacle
+
+        machine = families.choose_machine(
+            self.question,
+            build.family,
+            f"test_torch {test.config}",
+            several_gpus=test.several_gpus,
         )
-        is_wanted = self._wanted(name, test, platform)
-        if not is_wanted and not self.test_labels[platform]:
-            self._leave(what, f"not of test type {self.test_type}; label test:{name} requests it")
-            return
-        if self._untested(build, what, label, reason, (test.session,) if is_wanted else ()):
-            return
+        return machine.reason if isinstance(machine, NoMachine) else None
 
-        built = [job.cell for job in wheel_jobs]
-        for wheel_job in wheel_jobs:
-            pythons = pythons_of_test(test, wheel_job.cell, built)
-            rules = (
-                (wheel_job.python not in pythons, f"tested with Python {' and '.join(pythons)}"),
-                (wheel_job.expect_failure, "its build is expected to fail"),
-                ("build_torch" not in wheel_job.sessions, "torch is not built"),
-            )
-            if not self._left(f"{test_name}, {wheel_job.name} on {platform}", rules):
-                self._torch_parts(build, wheel_job.cell, test)
-
-    def _torch_parts(self, build: Build, built: Cell, test: Test) -> None:
+    def _add_parts_of_torch_test(
+        self,
+        build: Build,
+        built_cell: Cell,
+        test: Test,
+    ) -> None:
         """Add a job for every part of upstream's tests, on machines that share the work."""
-        for cell in parts_of_test(test, built):
-            machine_job = f"test_torch {cell.torch_ref} {cell.python} {test.config} {cell.shard}"
-            label, _ = families.machine(
-                self.question, build.chosen, machine_job, several_gpus=test.several_gpus
+        for cell in parts_of_test(test, built_cell):
+            machine = families.choose_machine(
+                self.question,
+                build.family,
+                f"test_torch {cell.torch_ref} {cell.python} {test.config} {cell.shard}",
+                several_gpus=test.several_gpus,
             )
-            job = self._job(build, "test_torch", (test.session,), label, cell)
-            self.planned.append(job.model_copy(update={"minutes": test.minutes}))
+            if isinstance(machine, NoMachine):
+                continue
+            job = self._job(
+                build,
+                "test_torch",
+                sessions=(test.session,),
+                runner=machine.label,
+                cell=cell,
+            )
+            self.jobs.append(job.model_copy(update={"minutes": test.minutes}))
 
-    def _untested(self, build: Build, what: str, label: str, reason: str, sessions: Sequence[str]) -> bool:
-        """Leave a test out, where there is a reason to; `reason` is that of a missing machine."""
-        tested_on = build.variant.tested_on
-        # a kernel that the event names is one of machines that have the family
-        named = build.chosen.named or self.question.labels.kernel
-        tier = "nightly" if self.question.dispatched else self.question.tier[0]
-        rules = (
-            (not self.upload.value, f"nothing is uploaded that it could install: {self.upload.reason}"),
-            (build.entry.expect_failure, "its ROCm packages are expected to fail"),
-            (
-                tested_on and self.question.event.name not in tested_on,
-                f"{build.entry.build_variant} is tested on {' and '.join(tested_on)} only",
-            ),
-            (not sessions, "other tests are requested"),
-            (
-                not named and not reaches(tier, build.chosen.on.tests),
-                f"tested from {build.chosen.on.tests} on, or on request",
-            ),
-            (not label, reason),
-        )
-        return self._left(what, rules)
+    def _obstacle_to_test(
+        self,
+        build: Build,
+        sessions: Sequence[str],
+    ) -> str | None:
+        """Return the first reason why a build is not tested; None where it is."""
+        if not self.upload.value:
+            return f"nothing is uploaded that it could install: {self.upload.reason}"
+        if build.variant.expect_failure:
+            return "its ROCm packages are expected to fail"
 
-    def _left(self, what: str, rules: Sequence[tuple[object, str]]) -> bool:
-        """Leave something out for the first reason that applies; return whether there is one."""
-        why = next((said for applies, said in rules if applies), "")
-        if why:
-            self._leave(what, why)
-        return bool(why)
+        tested_on = build.build_variant.tested_on
+        if tested_on and self.question.event.name not in tested_on:
+            return f"{build.variant.build_variant} is tested on {' and '.join(tested_on)} only"
+        if not sessions:
+            return "other tests are requested"
 
-    def _sessions(self, stage: Stage, platform: Platform) -> tuple[str, ...]:
+        if not self._reaches_tests(build):
+            return f"tested from {build.family.tiers.tests} on, or on request"
+        return None
+
+    def _reaches_tests(self, build: Build) -> bool:
+        # Where the event names a kernel, a machine with that kernel has the family.
+        if build.family.is_requested or self.question.labels.kernel is not None:
+            return True
+        if self.question.is_dispatch:
+            return reaches("nightly", build.family.tiers.tests)
+        tier, _reason = self.question.tier
+        return reaches(tier, build.family.tiers.tests)
+
+    def _test_sessions(self, stage: Stage, platform: Platform) -> tuple[str, ...]:
         """Return the sessions of the requested tests, or of all of the test type."""
-        return tuple(
-            test.session
-            for name, test in self.question.data.triggers.tests.items()
-            if test.stage == stage and self._wanted(name, test, platform)
-        )
+        sessions: list[str] = []
+        for name, test in self.question.data.triggers.tests.items():
+            if test.stage == stage and self._is_requested(name, test, platform):
+                sessions.append(test.session)
+        return tuple(sessions)
 
-    def _wanted(self, name: str, test: Test, platform: Platform) -> bool:
+    def _is_requested(self, name: str, test: Test, platform: Platform) -> bool:
         """Return whether a test is requested, or belongs to the test type where none is."""
-        labels = self.test_labels[platform]
-        return f"test:{name}" in labels if labels else not test.types or self.test_type in test.types
+        requested_labels = self.test_labels[platform]
+        if requested_labels:
+            return f"test:{name}" in requested_labels
+        return not test.types or self.test_type in test.types
+
+    # --- What the plan has of a job ----------------------------------------------------------
 
     def _job(
-        self, build: Build, stage: Stage, sessions: tuple[str, ...], runner: str, cell: Cell
+        self,
+        build: Build,
+        stage: Stage,
+        *,
+        sessions: Sequence[str],
+        runner: str,
+        cell: Cell,
     ) -> PlannedJob:
-        """Return the job of a cell; it is expected to fail where a row of the data says so."""
-        entry = build.entry
-        failure = families.expected_failure(self.question, build.chosen, stage, cell.torch_ref)
-        reason = entry.reason if stage.endswith("rocm") else f"{entry.reason}; {self.pytorch.reason}"
+        """Return the job of a cell of a build; it is expected to fail where a row of the data says so."""
+        variant = build.variant
+        reason = variant.reason
+        if not stage.endswith("rocm"):
+            reason += f"; {self.pytorch.reason}"
+
+        failure = families.expected_failure(
+            self.question,
+            build.family,
+            stage,
+            cell.torch_ref,
+        )
         if failure is not None:
             reason += f"; expected to fail until {failure.until}: {failure.reason}"
+
         return PlannedJob(
-            name=_name(entry.artifact_group, cell),
-            platform=entry.platform,
+            name=_job_name(variant.artifact_group, cell),
+            platform=variant.platform,
             stage=stage,
-            sessions=sessions,
+            sessions=tuple(sessions),
             runner=runner,
-            gpu_family=entry.gpu_family,
-            artifact_group=entry.artifact_group,
-            build_variant=entry.build_variant,
+            gpu_family=variant.gpu_family,
+            artifact_group=variant.artifact_group,
+            build_variant=variant.build_variant,
             python=cell.python,
             torch_ref=cell.torch_ref,
             config=cell.config,
             shard=cell.shard,
             without_gpu=stage.startswith("test_") and not self.question.data.runners.has_gpu(runner),
-            expect_failure=entry.expect_failure or failure is not None,
+            expect_failure=variant.expect_failure or failure is not None,
             reason=reason,
         )
 
-    def _leave(self, what: str, reason: str) -> None:
-        self.left_out.append(LeftOut(what=what, reason=reason))
+    def _leave_out(self, job_in_words: str, reason: str) -> None:
+        self.left_out.append(LeftOut(what=job_in_words, reason=reason))
 
 
-def _cell_of(build: Build, *, python: str | None = None, torch_ref: str | None = None) -> Cell:
-    """Return a cell of a family in a variant."""
-    return Cell(
-        platform=build.entry.platform,
-        gpu_family=build.entry.gpu_family,
-        build_variant=None if build.entry.build_variant == PLAIN else build.entry.build_variant,
-        python=python,
-        torch_ref=torch_ref,
-    )
-
-
-def _name(artifact_group: str, cell: Cell) -> str:
+def _job_name(artifact_group: str, cell: Cell) -> str:
     """Return the name of a job, which is unique in its matrix."""
     parts = [artifact_group]
     if cell.torch_ref is not None:

@@ -26,7 +26,7 @@ from ci.report.text import natural
 from core import console, files, process
 from core.cell import GroupCell
 from core.cli.options import DEFAULT_STORE, Common, common_from, is_given
-from core.cli.sessions import this_again
+from core.cli.sessions import command_again
 from core.data import AnyModel, parse_json
 from core.env import Interpreter
 from core.errors import DataError, EnvironmentSetupError, MissingInputError, ProcessError, UsageError
@@ -135,7 +135,7 @@ def _begun(arguments: argparse.Namespace, place: "_Versions | _Runs", state: Pat
             hint="Continue it, or start anew: --reset, or --state DIR to keep both.",
         )
     points = bisection.between(place.points(), place.good, place.bad)
-    again = this_again().replace(" --reset", "", arguments.reset)
+    again = command_again().replace(" --reset", "", arguments.reset)
     search = Search(question=question, points=points, build=arguments.build, again=again)
     for point, result in ((points[0], "good"), (points[-1], "bad")) if arguments.no_verify else ():
         known = {"result": result, "why": "not tested", "facts": place.facts(point)}

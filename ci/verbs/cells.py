@@ -12,7 +12,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from ci.pipeline import BUILD_STEPS, SESSIONS_WITH_CELLS
-from ci.plan.data import Matrix, Test, matrices, of_tier, triggers
+from ci.plan.data import Matrix, Test, families_of_tier, matrices, triggers
 from ci.plan.expansion import expand, parts_of_test, pythons_of_test
 from core import console
 from core.cell import Cell
@@ -20,7 +20,7 @@ from core.cli.options import common_from
 from core.data import load_toml, own
 from core.errors import DataError, MissingInputError, UsageError, nearest
 from core.families import family
-from core.run import PLAIN, Platform, key_name
+from core.run import PLAIN, PLATFORMS, Platform, key_name
 from core.run.plan import MAX_JOBS, Plan
 from pytorch_build.refs.torch_refs import TorchRef, load_refs
 
@@ -29,33 +29,49 @@ TORCH_TESTS = "test_torch"
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Declare the verb's own options."""
-    what = "ci, release, rehearsal, a plan that `configure` wrote, or a TOML file with such a table"
-    parser.add_argument("matrix", help=what)
-    parser.add_argument("--platform", choices=("linux", "windows"), help="default: this machine's")
+    parser.add_argument(
+        "matrix",
+        help="ci, release, rehearsal, a plan that `configure` wrote, or a TOML file with such a table",
+    )
+    parser.add_argument(
+        "--platform",
+        choices=PLATFORMS,
+        help="default: this machine's",
+    )
 
 
 def run(arguments: argparse.Namespace) -> None:
     """Print the cells as JSON, and what was left out for people."""
     common = common_from(arguments)
     platform: Platform = arguments.platform or common.outputs.platform
-    if (common.root / arguments.matrix).suffix == ".json":
-        sessions = planned(Plan.read(common.root / arguments.matrix), platform)
+    path = common.root / arguments.matrix
+    if path.suffix == ".json":
+        sessions = cells_of_plan(Plan.read(path), platform)
         pythons = matrices().ci.tool_pythons
     else:
         matrix = load_matrix(arguments.matrix, common.root)
         refs = load_refs(platform=platform)
-        sessions = cells_by_session(matrix, refs, platform, tuple(triggers().tests.values()))
+        tests = tuple(triggers().tests.values())
+        sessions = cells_by_session(matrix, refs, platform, tests)
         pythons = matrix.tool_pythons
-    described_cells = {name: [describe(cell) for cell in cells] for name, cells in sessions.items() if cells}
+
+    described_cells: dict[str, list[Mapping[str, object]]] = {}
+    for session, cells in sessions.items():
+        if cells:
+            described_cells[session] = [describe(cell) for cell in cells]
     console.result(json.dumps({"cells": described_cells, "test_pythons": list(pythons)}))
 
 
 def describe(cell: Cell) -> Mapping[str, object]:
     """Return what the noxfile has to know of a cell."""
-    return {"name": str(cell), "keywords": cell.keywords, "parameters": cell.to_json()}
+    return {
+        "name": str(cell),
+        "keywords": cell.keywords,
+        "parameters": cell.to_json(),
+    }
 
 
-def planned(plan: Plan, platform: Platform) -> Mapping[str, Sequence[Cell]]:
+def cells_of_plan(plan: Plan, platform: Platform) -> Mapping[str, Sequence[Cell]]:
     """Return the cells of a plan, by session."""
     cells: dict[str, list[Cell]] = {session: [] for session in SESSIONS_WITH_CELLS}
     for job in plan.cells:
@@ -77,21 +93,28 @@ def planned(plan: Plan, platform: Platform) -> Mapping[str, Sequence[Cell]]:
 
 def load_matrix(name: str, root: Path) -> Matrix:
     """Read a matrix by name, or a file of the user's own."""
-    known: dict[str, Matrix] = dict(matrices())
-    if name in known:
-        matrix = known[name]
-        found = matrix.gpu_families or (of_tier(matrix.tier) if matrix.tier else {})
-        return matrix.model_copy(update={"gpu_families": found})
+    matrices_by_name: dict[str, Matrix] = dict(matrices())
+    if name in matrices_by_name:
+        matrix = matrices_by_name[name]
+        if not matrix.gpu_families and matrix.tier is not None:
+            families = families_of_tier(matrix.tier)
+            return matrix.model_copy(update={"gpu_families": families})
+        return matrix
+
     if (root / name).is_file():
         return load_toml(root / name, Matrix)
-    raise UsageError(f"MATRIX={name} is neither a matrix nor a file. {nearest(name, known)}")
+    raise UsageError(f"MATRIX={name} is neither a matrix nor a file. {nearest(name, matrices_by_name)}")
 
 
 def cells_by_session(
-    matrix: Matrix, refs: Mapping[str, TorchRef], platform: Platform, tests: Sequence[Test] = ()
+    matrix: Matrix,
+    refs: Mapping[str, TorchRef],
+    platform: Platform,
+    tests: Sequence[Test] = (),
 ) -> Mapping[str, Sequence[Cell]]:
-    """Expand a matrix into the cells that can exist, by session; say which cannot."""
-    _refuse_names(matrix)
+    """Return the cells of a matrix that can exist, by session; say which cannot."""
+    _refuse_refs_of_one_folder(matrix)
+    _refuse_exclusions_without_cells(matrix)
     combinations = expand(
         pythons=matrix.pythons,
         refs=[_ref_of_matrix(name, refs) for name in matrix.torch_refs],
@@ -107,7 +130,8 @@ def cells_by_session(
             left_out.append(f"left out: {combination.cell}: {combination.obstacle}")
             continue
         for component in combination.ref.components:
-            cells[BUILD_STEPS[component].session].append(combination.cell)
+            session = BUILD_STEPS[component].session
+            cells[session].append(combination.cell)
         cells["test_smoke"].append(combination.cell)
     if left_out:
         # All at once, as every write looks for every secret.
@@ -126,24 +150,34 @@ def _ref_of_matrix(name: str, refs: Mapping[str, TorchRef]) -> TorchRef:
     return refs[name]
 
 
-def _torch_tests(test: Test, built: Sequence[Cell], platform: Platform) -> Iterator[Cell]:
+def _torch_tests(
+    test: Test,
+    built_cells: Sequence[Cell],
+    platform: Platform,
+) -> Iterator[Cell]:
     """Yield the parts of one kind of upstream's tests, for the torch of each ref and family."""
     if test.platforms and platform not in test.platforms:
         return
 
-    for cell in built:
-        if cell.python in pythons_of_test(test, cell, built):
+    for cell in built_cells:
+        if cell.python in pythons_of_test(test, cell, built_cells):
             yield from parts_of_test(test, cell)
 
 
-def _refuse_size(sessions: Mapping[str, Sequence[Cell]], platform: Platform) -> None:
+def _refuse_size(
+    sessions: Mapping[str, Sequence[Cell]],
+    platform: Platform,
+) -> None:
     """Refuse a matrix without cells, which would pass in CI, and one with more than CI takes."""
     if not any(sessions.values()):
-        raise DataError(f"The matrix has no cell on {platform}.", hint=f"Name GPU families for {platform}.")
-    for name, cells in sessions.items():
+        raise DataError(
+            f"The matrix has no cell on {platform}.",
+            hint=f"Name GPU families for {platform}.",
+        )
+    for session, cells in sessions.items():
         if len(cells) > MAX_JOBS:
             raise DataError(
-                f"{name} has {len(cells)} cells on {platform}; a matrix of CI holds {MAX_JOBS}.",
+                f"{session} has {len(cells)} cells on {platform}; a matrix of CI holds {MAX_JOBS}.",
                 hint="Split the matrix into several files.",
             )
         for cell, count in Counter(cells).items():
@@ -151,21 +185,41 @@ def _refuse_size(sessions: Mapping[str, Sequence[Cell]], platform: Platform) -> 
                 raise DataError(f"The matrix has {cell} more than once.")
 
 
-def _refuse_names(matrix: Matrix) -> None:
-    """Refuse refs that would share a folder, and an exclusion that matches nothing: its names are wrong."""
-    seen: dict[str, str] = {}
+def _refuse_refs_of_one_folder(matrix: Matrix) -> None:
+    names_by_folder: dict[str, str] = {}
     for name in matrix.torch_refs:
-        other = seen.setdefault(key_name(name), name)
-        if other != name:
-            raise DataError(f"Torch refs {other!r} and {name!r} would share one folder.", hint="Rename one.")
-    if any("exclude" not in one for one in own().tables.get("matrix", {}).values()):
-        return  # these rows are the project's, and the user's file names other families, refs or Pythons
-    for number, row in enumerate(matrix.exclude):
-        families = matrix.gpu_families.get(row.platform, ())
-        there = {"gpu_families": families, "torch_refs": matrix.torch_refs, "pythons": matrix.pythons}
-        for name, known in ((name, known) for key, known in there.items() for name in getattr(row, key)):
-            if name not in known:
-                raise DataError(
-                    f"exclude[{number}] names {name!r}, which the matrix does not have on {row.platform}. "
-                    f"{nearest(name, known)}"
-                )
+        other_name = names_by_folder.setdefault(key_name(name), name)
+        if other_name != name:
+            raise DataError(
+                f"Torch refs {other_name!r} and {name!r} would share one folder.",
+                hint="Rename one.",
+            )
+
+
+def _refuse_exclusions_without_cells(matrix: Matrix) -> None:
+    """Refuse an exclusion that matches no cell: its names are wrong."""
+    for table in own().tables.get("matrix", {}).values():
+        if "exclude" not in table:
+            # The exclusions are the project's, and the user's file names other families, refs or Pythons.
+            return
+
+    for number, exclusion in enumerate(matrix.exclude):
+        platform = exclusion.platform
+        families = matrix.gpu_families.get(platform, ())
+        _refuse_other_names(number, platform, exclusion.gpu_families, families)
+        _refuse_other_names(number, platform, exclusion.torch_refs, matrix.torch_refs)
+        _refuse_other_names(number, platform, exclusion.pythons, matrix.pythons)
+
+
+def _refuse_other_names(
+    number: int,
+    platform: Platform,
+    names: Sequence[str],
+    names_of_matrix: Sequence[str],
+) -> None:
+    for name in names:
+        if name not in names_of_matrix:
+            raise DataError(
+                f"exclude[{number}] names {name!r}, which the matrix does not have on {platform}. "
+                f"{nearest(name, names_of_matrix)}"
+            )

@@ -14,9 +14,10 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ci.plan import completion, data, events, inputs, outputs
+from ci.plan import data, events, inputs, outputs
 from ci.plan.decisions import DISPATCHES, Question
 from ci.plan.events import Changes, Event
+from ci.plan.origins import with_rocm
 from ci.plan.plan import plan
 from ci.publish.buckets import buckets
 from core import console
@@ -31,51 +32,147 @@ from pytorch_build.refs.torch_refs import load_refs
 
 if TYPE_CHECKING:
     import argparse
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
+
+    from ci.github import GitHub
 
 INPUTS = "CI_INPUTS"
 FORK = "somebody/a-fork"
 
+# Options that describe an event. Its name is not among them, nor what describes every run.
+_DESCRIPTIONS = ("label", "changed", "input", "fork", "base")
+
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Declare the verb's own options."""
-    title = "an event to plan for (default: the one that CI runs for)"
-    add = parser.add_argument_group(title).add_argument
-    add("--event", default="", metavar="NAME", help=f"one of: {', '.join(events.EVENTS)}")
-    add("--payload", type=Path, metavar="FILE", help="the event's JSON, as GitHub sends it")
-    many = partial(add, action="append", default=[])
-    many("--label", metavar="LABEL", help="a label of the pull request; repeatable")
-    many("--changed", metavar="PATH", help="a file that has changed, or @FILE with one a line; repeatable")
-    many("--input", metavar="NAME=VALUE", help="an input of a dispatch; repeatable")
-    add("--base", default="", metavar="REF", help="the commit that changes are counted from")
-    add("--branch", default="main", metavar="BRANCH", help="pushed or merged into (default: main)")
-    add("--repository", default="", metavar="OWNER/NAME", help="whose run it is")
-    add("--fork", action="store_true", help="a pull request from a fork")
+    _add_event_options(parser)
 
     add = parser.add_argument_group("the plan of an event").add_argument
-    what = "print the values in force, or those below KEY, and where each is from; of an event, why each job"
-    add("--explain", nargs="?", const="", metavar="KEY", help=what)
+    add(
+        "--explain",
+        nargs="?",
+        const="",
+        metavar="KEY",
+        help="print the values in force, or those below KEY, and where each is from; of an event, why each "
+        "job",
+    )
     add("--json", action="store_true", help="print the plan as JSON")
-    add("--output", type=Path, metavar="FILE", help="write the plan, for MATRIX=FILE, --plan and resolve")
+    add(
+        "--output",
+        type=Path,
+        metavar="FILE",
+        help="write the plan, for MATRIX=FILE, --plan and resolve",
+    )
 
     add = parser.add_argument_group("a plan that was written before").add_argument
-    what = "find where the ROCm of this plan comes from, pin it, and complete the file"
-    add("--plan", type=Path, metavar="FILE", help=what)
+    add(
+        "--plan",
+        type=Path,
+        metavar="FILE",
+        help="find where the ROCm of this plan comes from, pin it, and complete the file",
+    )
 
-    event = ("--event", "--payload", "--label", "--changed", "--input", "--base", "--branch", "--repository")
-    plan_of_event = ("--fork", "--explain", "--json", "--output")
-    parser.set_defaults(event_options=declared_options(parser, *event, *plan_of_event))
+    options_without_plan = declared_options(
+        parser,
+        "--event",
+        "--payload",
+        "--label",
+        "--changed",
+        "--input",
+        "--base",
+        "--branch",
+        "--repository",
+        "--fork",
+        "--explain",
+        "--json",
+        "--output",
+    )
+    parser.set_defaults(event_options=options_without_plan)
+
+
+def _add_event_options(parser: argparse.ArgumentParser) -> None:
+    title = "an event to plan for (default: the one that CI runs for)"
+    add = parser.add_argument_group(title).add_argument
+    add(
+        "--event",
+        metavar="NAME",
+        help=f"one of: {', '.join(events.EVENTS)}",
+    )
+    add(
+        "--payload",
+        type=Path,
+        metavar="FILE",
+        help="the event's JSON, as GitHub sends it",
+    )
+
+    add_repeatable = partial(add, action="append", default=[])
+    add_repeatable(
+        "--label",
+        metavar="LABEL",
+        help="a label of the pull request; repeatable",
+    )
+    add_repeatable(
+        "--changed",
+        metavar="PATH",
+        help="a file that has changed, or @FILE with one a line; repeatable",
+    )
+    add_repeatable(
+        "--input",
+        metavar="NAME=VALUE",
+        help="an input of a dispatch; repeatable",
+    )
+
+    add(
+        "--base",
+        metavar="REF",
+        help="the commit that changes are counted from",
+    )
+    add(
+        "--branch",
+        default="main",
+        metavar="BRANCH",
+        help="pushed or merged into (default: main)",
+    )
+    add(
+        "--repository",
+        metavar="OWNER/NAME",
+        help="whose run it is",
+    )
+    add("--fork", action="store_true", help="a pull request from a fork")
 
 
 def run(arguments: argparse.Namespace) -> None:
     """Plan; print the plan, and write the job's outputs, its summary, a file. Or complete a plan."""
-    common, env = common_from(arguments), environment()
+    common = common_from(arguments)
     if arguments.plan is not None:
-        refuse_options(arguments, arguments.event_options, mode="with --plan", hint="Plan an event first.")
+        refuse_options(
+            arguments,
+            arguments.event_options,
+            mode="with --plan",
+            hint="Plan an event first.",
+        )
         _complete(common.root / arguments.plan, common)
         return
 
-    # what follows is slow to import, and of no plan
+    _refuse_invalid_tables()
+    if arguments.explain is not None:
+        _explain(arguments, common)
+        return
+
+    event_plan = plan(question(arguments, common, environment()))
+    outputs.show(event_plan)
+    if arguments.json:
+        document = event_plan.model_dump(mode="json")
+        console.result(json.dumps(document, indent=2, ensure_ascii=False))
+    if arguments.output:
+        event_plan.write(common.root / arguments.output)
+    set_outputs(environment(), outputs.outputs(event_plan))
+    console.summary(outputs.summary(event_plan))
+
+
+def _refuse_invalid_tables() -> None:
+    """Refuse a user's file whose tables no plan follows from, and which later jobs would refuse."""
+    # These modules are slow to import, so only where the file has their tables.
     if "promotion" in own().tables:
         from ci.promote.policy import gates
 
@@ -84,132 +181,197 @@ def run(arguments: argparse.Namespace) -> None:
         from pytorch_build.build.machine import load_needs
 
         load_needs()
-    if arguments.explain is not None:
-        for validated in (data.load, buckets, load_refs):
-            validated()
-        named = arguments.event or arguments.payload or env.get("GITHUB_EVENT_NAME")
-        made = plan(question(arguments, common, env)) if named else None
-        outputs.explain(arguments.explain, made, as_json=arguments.json)
-        return
-    made = plan(question(arguments, common, env))
-    outputs.show(made)
-    if arguments.json:
-        console.result(json.dumps(made.model_dump(mode="json"), indent=2, ensure_ascii=False))
-    if arguments.output:
-        made.write(common.root / arguments.output)
-    set_outputs(env, outputs.outputs(made))
-    console.summary(outputs.summary(made))
+
+
+def _explain(arguments: argparse.Namespace, common: Common) -> None:
+    """Print the values in force, and why each job of the event's plan is there."""
+    # Reading puts the values in force.
+    data.load()
+    buckets()
+    load_refs()
+
+    env = environment()
+    event_plan: Plan | None = None
+    if arguments.event or arguments.payload or env.get("GITHUB_EVENT_NAME"):
+        event_plan = plan(question(arguments, common, env))
+    outputs.explain(arguments.explain, event_plan, as_json=arguments.json)
 
 
 def _complete(path: Path, common: Common) -> None:
     """Complete the plan in a file with where ROCm comes from, and write the job's outputs."""
-    plan = completion.with_rocm(Plan.read(path), common)
-    completion.show_origins(plan)
+    completed_plan = with_rocm(Plan.read(path), common)
+    outputs.show_origins(completed_plan)
     if not common.dry_run:
-        plan.write(path)
-        completion.store_plan(path, plan, common)
-    set_outputs(environment(), outputs.outputs(plan))
+        completed_plan.write(path)
+        _store_plan(path, completed_plan, common)
+    set_outputs(environment(), outputs.outputs(completed_plan))
 
 
-def question(arguments: argparse.Namespace, common: Common, env: Mapping[str, str]) -> Question:
-    """Gather everything that the plan follows from."""
-    described = bool(arguments.event or arguments.payload)
-    known = data.load()
-    event = _described(arguments) if described else _current(arguments, env)
-    github = None if described else events.github_service(env)
-    labels, note = events.event_labels(event, github)
-    if arguments.changed:
-        changes = Changes(files=_paths(arguments.changed))
-    elif arguments.base:
-        changes = Changes(files=events.difference(arguments.base, common.root))
+def _store_plan(path: Path, completed_plan: Plan, common: Common) -> None:
+    """Put the file of a plan among the run's outputs of each of its platforms."""
+    content = path.read_bytes()
+    store = common.open_store()
+    for platform in sorted({job.platform for job in completed_plan.cells}):
+        run_outputs = replace(common.outputs, platform=platform)
+        store.put_bytes(run_outputs.plan_key, content)
+
+
+def question(
+    arguments: argparse.Namespace,
+    common: Common,
+    env: Mapping[str, str],
+) -> Question:
+    """Return everything that the plan follows from."""
+    is_described = bool(arguments.event or arguments.payload)
+    if is_described:
+        event = _described_event(arguments)
+        github = None
     else:
-        changes = Changes() if described else events.event_changes(event, common.root, github)
-    given = _inputs(arguments, common, event, known.families, env)
-    of_job = common.run_id == LOCAL_RUN and not described
+        event = _current_event(arguments, env)
+        github = events.github_service(env)
+
+    ci_data = data.load()
+    labels, note = events.event_labels(event, github)
+    requested = _inputs(arguments, common, event, ci_data.families, env)
+
+    run_id = common.run_id
+    if run_id == LOCAL_RUN and not is_described:
+        run_id = env.get("GITHUB_RUN_ID", "")
+
     return Question(
         event=replace(event, labels=tuple(labels)),
-        inputs=inputs.read_inputs(given, exact=event.name in DISPATCHES),
-        labels=inputs.read_labels(labels, known),
-        changes=changes,
-        data=known,
+        inputs=inputs.read_inputs(requested, exact=event.name in DISPATCHES),
+        labels=inputs.read_labels(labels, ci_data),
+        changes=_changes(arguments, event, common.root, github),
+        data=ci_data,
         buckets=buckets(),
-        refs={one: load_refs(platform=one) for one in PLATFORMS},
+        refs={platform: load_refs(platform=platform) for platform in PLATFORMS},
         today=event.day or datetime.now(tz=UTC).date(),
-        run_id=env.get("GITHUB_RUN_ID", "") if of_job else common.run_id,
+        run_id=run_id,
         release_type=common.release_type,
-        notes=(note,) if note else (),
+        notes=() if note is None else (note,),
     )
 
 
-def _current(arguments: argparse.Namespace, env: Mapping[str, str]) -> Event:
-    name, path = env.get("GITHUB_EVENT_NAME", ""), env.get("GITHUB_EVENT_PATH", "")
+def _current_event(
+    arguments: argparse.Namespace,
+    env: Mapping[str, str],
+) -> Event:
+    """Return the event that CI runs for."""
+    name = env.get("GITHUB_EVENT_NAME")
     if not name:
         raise UsageError(
             "There is no event to plan for.",
             hint="Describe one: --event pull_request --label build:pytorch --changed ci/verbs/cells.py",
         )
-    given = [word for word in ("label", "changed", "input", "fork", "base") if getattr(arguments, word)]
-    if given:
-        raise UsageError(f"--{given[0]} describes an event.", hint="Name it with --event.")
-    payload = events.read_payload(Path(path)) if path else {}
-    repository = arguments.repository or env.get("GITHUB_REPOSITORY") or buckets().repository
-    return events.parse(name, payload, repository=repository, ref_name=env.get("GITHUB_REF_NAME", ""))
+    for option in _DESCRIPTIONS:
+        if getattr(arguments, option):
+            raise UsageError(f"--{option} describes an event.", hint="Name it with --event.")
+
+    path = env.get("GITHUB_EVENT_PATH")
+    repository = arguments.repository or env.get("GITHUB_REPOSITORY")
+    return events.parse(
+        name,
+        events.read_payload(Path(path)) if path else {},
+        repository=repository or buckets().repository,
+        ref_name=env.get("GITHUB_REF_NAME"),
+    )
 
 
-def _described(arguments: argparse.Namespace) -> Event:
-    """Make the event that options describe, as its payload would say it."""
-    repository = arguments.repository or buckets().repository
+def _described_event(arguments: argparse.Namespace) -> Event:
+    """Return the event that options describe, as its payload would."""
     name = arguments.event
+    repository = arguments.repository or buckets().repository
     if arguments.label and (arguments.payload or name != "pull_request"):
-        raise UsageError("--label is for a pull request that options describe.", hint="--event pull_request")
+        raise UsageError(
+            "--label is for a pull request that options describe.",
+            hint="--event pull_request",
+        )
+
+    payload: Mapping[str, Any]
     if arguments.payload:
         payload = events.read_payload(arguments.payload)
-        name = name or ("pull_request" if "pull_request" in payload else "")
+        if not name and "pull_request" in payload:
+            name = "pull_request"
         if not name:
             raise UsageError("--payload needs the event's name.", hint="Give --event.")
     else:
+        head_repository = FORK if arguments.fork else repository
         payload = {
             "ref": f"refs/heads/{arguments.branch}",
             "pull_request": {
                 "labels": [{"name": label} for label in arguments.label],
-                "head": {"repo": {"full_name": FORK if arguments.fork else repository}},
+                "head": {"repo": {"full_name": head_repository}},
                 "base": {"ref": arguments.branch},
             },
         }
-    return events.parse(name, payload, repository=repository, ref_name=arguments.branch)
+    return events.parse(
+        name,
+        payload,
+        repository=repository,
+        ref_name=arguments.branch,
+    )
+
+
+def _changes(
+    arguments: argparse.Namespace,
+    event: Event,
+    root: Path,
+    github: GitHub | None,
+) -> Changes:
+    """Return the changed files: those that options name, else the event's."""
+    if arguments.changed:
+        return Changes(files=_changed_paths(arguments.changed))
+    if arguments.base:
+        return Changes(files=events.difference(arguments.base, root))
+    if arguments.event or arguments.payload:
+        return Changes()
+    return events.event_changes(event, root, github)
+
+
+def _changed_paths(words: Sequence[str]) -> Sequence[str]:
+    """Return the paths of ``--changed``; ``@FILE`` holds one a line."""
+    paths: list[str] = []
+    for path in words:
+        if path.startswith("@"):
+            lines = read_text(Path(path.removeprefix("@"))).splitlines()
+            paths += [line for line in lines if line]
+        elif path:
+            paths.append(path)
+    return paths
 
 
 def _inputs(
-    arguments: argparse.Namespace, common: Common, event: Event, known: data.Families, env: Mapping[str, str]
+    arguments: argparse.Namespace,
+    common: Common,
+    event: Event,
+    families: data.Families,
+    env: Mapping[str, str],
 ) -> Mapping[str, Any]:
-    """Put inputs together: the calling workflow's (or else the event's), then the options'."""
-    given = dict(event.inputs)
+    """Return the calling workflow's inputs, or else the event's, with those of options over them."""
+    values = dict(event.inputs)
     if env.get(INPUTS) and not arguments.event:
-        given = json_object(env[INPUTS], where=INPUTS, hint="Write it with toJSON(inputs).")
+        values = json_object(env[INPUTS], where=INPUTS, hint="Write it with toJSON(inputs).")
+
     if common.torch_ref:
-        given["pytorch_git_refs"] = common.torch_ref
+        values["pytorch_git_refs"] = common.torch_ref
     if common.gpu_family:
-        given |= _on_platforms(common.gpu_family, known)
-    for pair in arguments.input:
-        name, equals, value = pair.partition("=")
-        if not equals:
-            raise UsageError(f"--input {pair!r} is not NAME=VALUE.")
-        given[name] = value
-    return given
+        values.update(_families_by_input(common.gpu_family, families))
+    for text in arguments.input:
+        name, equals_sign, value = text.partition("=")
+        if not equals_sign:
+            raise UsageError(f"--input {text!r} is not NAME=VALUE.")
+        values[name] = value
+    return values
 
 
-def _on_platforms(words: str, known: data.Families) -> Mapping[str, str]:
-    """Return the families of ``--gpu-family`` for each platform that has them."""
-    split = filter(None, re.split(r"[;,\s]+", words))
-    names = [inputs.named_family(word, known, what="GPU family") for word in split]
-    return {
-        f"{platform}_amdgpu_families": " ".join(name for name in names if platform in known.families[name])
-        or inputs.NONE
-        for platform in PLATFORMS
-    }
+def _families_by_input(text: str, families: data.Families) -> Mapping[str, str]:
+    """Return the families of ``--gpu-family`` for each platform that has them, under the input's name."""
+    parts = [part for part in re.split(r"[;,\s]+", text) if part]
+    names = [inputs.named_family(part, families, noun="GPU family") for part in parts]
 
-
-def _paths(words: list[str]) -> list[str]:
-    """Read paths; ``@FILE`` holds one a line."""
-    lines = (read_text(Path(one[1:])).splitlines() if one.startswith("@") else [one] for one in words)
-    return [path for some in lines for path in some if path]
+    families_by_input: dict[str, str] = {}
+    for platform in PLATFORMS:
+        platform_names = [name for name in names if platform in families.families[name]]
+        families_by_input[f"{platform}_amdgpu_families"] = " ".join(platform_names) or inputs.NONE
+    return families_by_input

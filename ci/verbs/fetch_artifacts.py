@@ -53,8 +53,8 @@ def run(arguments: argparse.Namespace) -> None:
     common, place = _found(common, chosen, arguments, own)
     group = arguments.artifact_group or group_name(chosen.name, common.build_variant)
     folder = arguments.output_dir or common.outputs.artifacts_folder(common.cache, group)
-    listed = artifacts.choose(place.listed, chosen, where=place.where)
-    planned = artifacts.plan(place.store, listed, chosen, jobs=arguments.jobs)
+    listed = artifacts.choose_artifacts(place.artifacts, chosen, where=place.where)
+    planned = artifacts.plan_fetch(place.store, listed, chosen, jobs=arguments.jobs)
     if arguments.artifact_digest and files.digest_of(planned.digests) != arguments.artifact_digest:
         raise ArtifactError(
             f"The artifacts in {place.where} are not those that the plan pinned.",
@@ -106,7 +106,7 @@ def _found(
     common: Common, chosen: Family, arguments: argparse.Namespace, own: data.RocmData
 ) -> tuple[Common, artifacts.Place]:
     """Return the run, and where its artifacts are."""
-    runs = own.of(common.release_type)
+    runs = own.artifact_runs(common.release_type)
     repository = arguments.artifact_repository or runs.repository
     store = arguments.artifact_store or runs.store
 
@@ -138,7 +138,7 @@ def _found(
     def holds_artifacts(run: Run) -> bool:
         with suppress(MissingInputError):
             found = place(run.run_id, fork=run.fork)
-            artifacts.choose(found.listed, chosen, where=found.where)
+            artifacts.choose_artifacts(found.artifacts, chosen, where=found.where)
             places[run.run_id] = found
         return run.run_id in places
 

@@ -21,7 +21,7 @@ from ci.verbs.stage import add_distribution_store, distribution_store_of, listed
 from core import console
 from core.cell import GroupCell
 from core.cli.options import DEFAULT_STORE, Common, common_from, environment
-from core.cli.sessions import this_again
+from core.cli.sessions import command_again
 from core.errors import CheckError, FatalError, ServiceError, StoreError, UsageError
 from core.files import made
 from core.run import group_name, records
@@ -278,7 +278,7 @@ def _require(facts: Facts, verdict: Verdict) -> None:
     if all(one.overridable for one in verdict.reasons):
         hint = (
             "Test again, or override the tests: "
-            f"{this_again('--override-by', 'NAME', '--override-reason', 'TEXT')}"
+            f"{command_again('--override-by', 'NAME', '--override-reason', 'TEXT')}"
         )
     raise CheckError(
         f"{facts.set_name} is not promoted, for {console.counted(len(verdict.reasons), 'reason')}:\n"

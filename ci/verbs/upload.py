@@ -106,7 +106,7 @@ def upload_from(
     from ci.publish import wheels
 
     there = replace(common, store=place, read_store="", external_repo="")
-    here = options.placed(there, options.environment(), is_store_named=False)
+    here = options.with_run_location(there, options.environment(), is_store_named=False)
     source = wheels.Source(
         store=open_store(here.store, root=common.root), outputs=replace(here.outputs, bucket="")
     )

@@ -21,7 +21,7 @@ from core import console
 from core.cli.failures import tell
 from core.cli.options import ROOT, add_common, environment
 from core.cli.parser import VerbParser
-from core.cli.sessions import FrontDoorCall, during
+from core.cli.sessions import FrontDoorCall, as_current_call
 from core.errors import STOPPING, FatalError, UsageError, fatal, nearest
 
 if TYPE_CHECKING:
@@ -56,7 +56,7 @@ def main(package: str, about: str, verbs: Sequence[Verb], argv: Sequence[str] | 
     """Run one verb; return the process's exit code: 0, or that of the error's class."""
     if argv is None:
         argv = sys.argv[1:]
-    with during(FrontDoorCall(package=package, argv=argv)):
+    with as_current_call(FrontDoorCall(package=package, argv=argv)):
         try:
             # nox goes to the folder of the noxfile, and the relative paths of its users begin elsewhere.
             os.chdir(environment().get("INVOKED_FROM", "."))
@@ -149,5 +149,5 @@ def verb_parser(package: str, verb: Verb) -> tuple[ModuleType, VerbParser]:
     parser = VerbParser(prog=f"python -m {package} {verb.name}", description=verb.summary, allow_abbrev=False)
     add_common(parser)
     module.add_options(parser)
-    parser.is_of_verb = True
+    parser.speaks_as_session = True
     return module, parser

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from core import console
 from core.cli.options import FAILURE_FILE, environment
-from core.cli.sessions import this_again
+from core.cli.sessions import command_again
 from core.errors import FatalError, ProcessError, origin
 
 if TYPE_CHECKING:
@@ -62,7 +62,7 @@ def tell(error: FatalError) -> None:
     _print_tool_error(error, tool_error, details)
     # Indented, so that nothing in it is taken for Markdown.
     code = "\n    ".join([str(error), *details])
-    session_call = this_again().partition(" -- ")[0]
+    session_call = command_again().partition(" -- ")[0]
     console.summary(f"### Failed: {session_call}\n\n    {code}")
 
 
@@ -75,7 +75,7 @@ def _tool_details(tool_error: FatalError) -> Sequence[str]:
     elif isinstance(tool_error, ProcessError) and not console.echoes():
         details += [f"  | {line}" for line in tool_error.output.splitlines()[-_LAST_LINES:]]
 
-    details.append(f"again: {this_again()}")
+    details.append(f"again: {command_again()}")
     if tool_error.log is not None:
         details.append(f"log:   {str(tool_error.log).removeprefix(f'{Path.cwd()}/')}")
     return details

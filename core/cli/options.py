@@ -290,10 +290,10 @@ def common_from(arguments: Namespace) -> Common:
         platform=getattr(arguments, "platform", None) or this_platform(),
         sources_dir=Path(sources_dir) if sources_dir else None,
     )
-    return placed(common, environment(), is_store_named=is_given(arguments, "store"))
+    return with_run_location(common, environment(), is_store_named=is_given(arguments, "store"))
 
 
-def placed(common: Common, env: Mapping[str, str], *, is_store_named: bool) -> Common:
+def with_run_location(common: Common, env: Mapping[str, str], *, is_store_named: bool) -> Common:
     """Complete where a run is written and read.
 
     A store that is named is used as it is, with the repository's folder where it is the bucket that
@@ -311,9 +311,9 @@ def placed(common: Common, env: Mapping[str, str], *, is_store_named: bool) -> C
     is_default = common.store == DEFAULT_STORE
     is_run_of_ci = common.run_id.isascii() and common.run_id.isdigit()
     # Outside CI no bucket that is named has a folder for the repository.
-    is_shared_bucket = common.store.startswith(_BUCKET) and bool(env.get("GITHUB_REPOSITORY"))
-    is_of_ci = is_run_of_ci if is_default else is_shared_bucket
-    if not is_of_ci and not is_auto:
+    is_bucket_in_github_job = common.store.startswith(_BUCKET) and bool(env.get("GITHUB_REPOSITORY"))
+    may_lie_in_ci_bucket = is_run_of_ci if is_default else is_bucket_in_github_job
+    if not may_lie_in_ci_bucket and not is_auto:
         return common
 
     # Most calls are over before this data is needed.
@@ -322,8 +322,8 @@ def placed(common: Common, env: Mapping[str, str], *, is_store_named: bool) -> C
     data = run_buckets()
     if not is_auto and common.release_type not in data.release_types:
         # Runs of this type have no bucket of their own, but RUN_STORE may say where one lies.
-        has_read_store = is_default and not is_store_named
-        return replace(common, read_store=env.get(RUN_STORE, "") if has_read_store else "")
+        may_use_run_store = is_default and not is_store_named
+        return replace(common, read_store=env.get(RUN_STORE, "") if may_use_run_store else "")
     place = location(data, origin_from(env, data), common.release_type)
     if is_auto or common.store == place.store:
         return replace(common, store=place.store, external_repo=place.external_repo)

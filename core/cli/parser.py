@@ -23,7 +23,7 @@ class VerbParser(argparse.ArgumentParser):
     """A parser whose errors are `UsageError`, and name the option that a misspelt one is nearest to."""
 
     # A verb's own parser, and not that of one of its subcommands, speaks as the session.
-    is_of_verb = False
+    speaks_as_session = False
 
     def error(self, message: str) -> NoReturn:
         """Refuse what was given."""
@@ -59,7 +59,7 @@ class VerbParser(argparse.ArgumentParser):
         """Name the session of nox that is called, if one is, and hide the words that it gives itself."""
         call = current_call()
         session = NoxSession.current()
-        if call is None or not call.argv or session is None or not self.is_of_verb:
+        if call is None or not call.argv or session is None or not self.speaks_as_session:
             return
         self.prog = f"nox -s {session.name} --"
 

@@ -28,7 +28,7 @@ _CURRENT_CALL: ContextVar[FrontDoorCall | None] = ContextVar("_CURRENT_CALL", de
 
 
 @contextmanager
-def during(call: FrontDoorCall) -> Iterator[None]:
+def as_current_call(call: FrontDoorCall) -> Iterator[None]:
     """Let `current_call` return this call while the block runs."""
     token = _CURRENT_CALL.set(call)
     try:
@@ -76,7 +76,7 @@ class NoxSession:
         return argv[:1]
 
 
-def this_again(*more_options: str) -> str:
+def command_again(*more_options: str) -> str:
     """Return the call that does again what this process does, with more options; "" outside a front door."""
     call = current_call()
     if call is None:

@@ -33,10 +33,17 @@ class Decision(Model):
 class PlanEvent(Model):
     """The event, as far as the plan follows from it."""
 
-    name: str = Field(description="``pull_request``, ``push``, ``schedule``, ``workflow_dispatch``, …")
-    repository: str = Field(description="``{owner}/{name}`` of the repository that the run belongs to")
-    branch: str = Field("", description="The branch; of a pull request the one it is to be merged into")
-    commit: str = ""
+    name: str = Field(
+        description="``pull_request``, ``push``, ``schedule``, ``workflow_dispatch``, …",
+    )
+    repository: str = Field(
+        description="``{owner}/{name}`` of the repository that the run belongs to",
+    )
+    branch: OptionalText = Field(
+        None,
+        description="The branch; of a pull request the one it is to be merged into",
+    )
+    commit: OptionalText = None
     number: int = Field(0, description="Of the pull request; 0 for none")
     labels: tuple[str, ...] = Field((), description="Of the pull request, sorted")
 
@@ -44,10 +51,16 @@ class PlanEvent(Model):
 class Upload(Model):
     """Where run outputs go."""
 
-    store: str = Field("", description="As ``--store`` takes it; empty where nothing is uploaded")
-    external_repo: str = ""
-    role: str = Field("", description="ARN of the role that a job assumes to write; empty for none")
-    region: str = ""
+    store: OptionalText = Field(
+        None,
+        description="As ``--store`` takes it; empty where nothing is uploaded",
+    )
+    external_repo: OptionalText = None
+    role: OptionalText = Field(
+        None,
+        description="ARN of the role that a job assumes to write; empty for none",
+    )
+    region: OptionalText = None
 
 
 class RocmOrigin(Model):
@@ -55,34 +68,54 @@ class RocmOrigin(Model):
 
     platform: Platform
     artifact_group: str
-    run_id: str = Field("", description="The artifact run; empty for an index")
-    repository: str = ""
-    store: str = Field("", description="The store that has its outputs")
-    external_repo: str = ""
-    artifacts: dict[str, str] = Field({}, description="SHA-256 of each artifact, or of the index's packages")
-    index_url: str = Field("", description="The index; empty for a run")
-    version: str = ""
+    run_id: OptionalText = Field(None, description="The artifact run; empty for an index")
+    repository: OptionalText = None
+    store: OptionalText = Field(None, description="The store that has its outputs")
+    external_repo: OptionalText = None
+    artifacts: dict[str, str] = Field(
+        {},
+        description="SHA-256 of each artifact, or of the index's packages",
+    )
+    index_url: OptionalText = Field(None, description="The index; empty for a run")
+    version: OptionalText = None
     reason: str = ""
 
     @property
     def row(self) -> Mapping[str, str]:
         """What a job needs: the artifact run with one digest of what it fetches, or the index."""
-        known = self.model_dump(include={"run_id", "repository", "store", "index_url", "version"})
-        known["digest"] = files.digest_of(self.artifacts) if self.run_id and self.artifacts else ""
-        return {name: value for name, value in known.items() if value}
+        row: dict[str, str] = {}
+        for key in ("run_id", "repository", "store", "index_url", "version"):
+            value = getattr(self, key)
+            if value is not None:
+                row[key] = value
+        if self.run_id is not None and self.artifacts:
+            row["digest"] = files.digest_of(self.artifacts)
+        return row
 
 
 class RocmPackages(Model):
     """Where ROCm's packages come from."""
 
-    artifact_run_id: str = Field("", description="The artifact run that was requested; empty for none")
-    artifact_repository: str = ""
-    artifact_store: str = Field("", description="The store that has it; empty for the data's")
-    use_prebuilt_artifacts: bool = Field(default=False, description="Made of a run's artifacts in any case")
-    index_url: str = Field("", description="The index that was requested; empty for none")
-    version: str = ""
+    artifact_run_id: OptionalText = Field(
+        None,
+        description="The artifact run that was requested; empty for none",
+    )
+    artifact_repository: OptionalText = None
+    artifact_store: OptionalText = Field(
+        None,
+        description="The store that has it; empty for the data's",
+    )
+    use_prebuilt_artifacts: bool = Field(
+        default=False,
+        description="Made of a run's artifacts in any case",
+    )
+    index_url: OptionalText = Field(None, description="The index that was requested; empty for none")
+    version: OptionalText = None
     version_named: bool = Field(default=False, description="Whether the event names it")
-    origins: tuple[RocmOrigin, ...] = Field((), description="Of each group; `configure --plan` fills it in")
+    origins: tuple[RocmOrigin, ...] = Field(
+        (),
+        description="Of each group; `configure --plan` fills it in",
+    )
 
 
 class Variant(Model):
@@ -91,12 +124,18 @@ class Variant(Model):
     platform: Platform
     gpu_family: str
     gpu_targets: tuple[str, ...]
-    build_variant: str = "release"
+    build_variant: str = PLAIN
     artifact_group: str
     build_runner: str = Field(description="Label of the machines that build it")
-    test_runner: str = Field("", description="Label of the machines with its GPU; empty for none")
+    test_runner: OptionalText = Field(
+        None,
+        description="Label of the machines with its GPU; empty for none",
+    )
     expect_failure: bool = Field(default=False, description="PyTorch is not built on it then")
-    bypass_tests_for_releases: bool = Field(default=False, description="Releasable untested where no GPU is")
+    bypass_tests_for_releases: bool = Field(
+        default=False,
+        description="Releasable untested where no GPU is",
+    )
     build_pytorch: bool = Field(default=False, description="Whether PyTorch is built for it")
     reason: str
 
@@ -111,16 +150,22 @@ class PlannedJob(Model):
     runner: str
     gpu_family: str
     artifact_group: str = Field(description="The folder of its wheels")
-    build_variant: str = "release"
+    build_variant: str = PLAIN
     python: OptionalText = Field(
-        None, description="The Python series of the target; empty where it does not matter"
+        None,
+        description="The Python series of the target; empty where it does not matter",
     )
-    torch_ref: OptionalText = Field(None, description="The torch ref; empty for ROCm's own packages")
+    torch_ref: OptionalText = Field(
+        None,
+        description="The torch ref; empty for ROCm's own packages",
+    )
     config: OptionalText = Field(
-        None, description="Of upstream's tests, which configuration; empty for other jobs"
+        None,
+        description="Of upstream's tests, which configuration; empty for other jobs",
     )
     shard: OptionalText = Field(
-        None, description="Of upstream's tests, which part: ``2/6``; empty for other jobs"
+        None,
+        description="Of upstream's tests, which part: ``2/6``; empty for other jobs",
     )
     minutes: int = Field(0, description="How long its tests may take; 0 where the workflow says it")
     without_gpu: bool = Field(
@@ -156,22 +201,42 @@ class Plan(Document):
 
     schema_version: Literal[1] = 1
     event: PlanEvent
-    trusted: Decision = Field(description="Whether it gets credentials, release buckets, shared caches")
+    trusted: Decision = Field(
+        description="Whether it gets credentials, release buckets, shared caches",
+    )
     enable_build_jobs: Decision
     build_pytorch: Decision
-    upload: Decision = Field(description="Without uploads a job builds and checks, and nothing is tested")
-    promote: Decision = Field(description="Whether the wheels go on to the release index of `release_type`")
+    upload: Decision = Field(
+        description="Without uploads a job builds and checks, and nothing is tested",
+    )
+    promote: Decision = Field(
+        description="Whether the wheels go on to the release index of `release_type`",
+    )
     release_type: str = Field(description="``ci``, ``dev``, ``nightly``, ``prerelease``")
     test_type: str = Field(description="``quick``, ``standard``, ``comprehensive`` or ``full``")
     test_type_reason: str
-    test_labels: dict[Platform, tuple[str, ...]] = Field(description="Requested; none is all of the type")
+    test_labels: dict[Platform, tuple[str, ...]] = Field(
+        description="Requested; none is all of the type",
+    )
     store: Upload = Upload()
-    rocm: RocmPackages = Field(RocmPackages(), description="What ROCm's packages are made of")
+    rocm: RocmPackages = Field(
+        RocmPackages(),
+        description="What ROCm's packages are made of",
+    )
     variants: tuple[Variant, ...] = ()
     cells: tuple[PlannedJob, ...] = ()  # its jobs, under the name that plan files have for them
-    left_out: tuple[LeftOut, ...] = Field((), description="What could be and is not in the plan")
-    notes: tuple[str, ...] = Field((), description="Defaults taken for what could not be looked up")
-    locks: dict[Platform, dict[str, str]] = Field({}, description="Digests by torch ref; `resolve`'s")
+    left_out: tuple[LeftOut, ...] = Field(
+        (),
+        description="What could be and is not in the plan",
+    )
+    notes: tuple[str, ...] = Field(
+        (),
+        description="Defaults taken for what could not be looked up",
+    )
+    locks: dict[Platform, dict[str, str]] = Field(
+        {},
+        description="Digests by torch ref; `resolve`'s",
+    )
 
     def matrix(self, platform: Platform, stage: Stage) -> Sequence[PlannedJob]:
         """Return the jobs of one stage on one platform."""
@@ -180,16 +245,18 @@ class Plan(Document):
     def rocm_row(self, job: PlannedJob) -> Mapping[str, str]:
         """Return where a job's ROCm comes from; nothing where another job builds it."""
         for origin in self.rocm.origins:
-            if origin.platform == job.platform and origin.artifact_group == job.artifact_group:
-                is_needed = origin.index_url or FETCH in job.sessions
-                return origin.row if is_needed else {}
+            if origin.platform != job.platform or origin.artifact_group != job.artifact_group:
+                continue
+            if origin.index_url is not None or FETCH in job.sessions:
+                return origin.row
         return {}
 
     @property
-    def rocm_index(self) -> str:
-        """The index that all groups with ROCm from an index share; "" where there is no such one."""
-        urls = {origin.index_url for origin in self.rocm.origins if origin.index_url}
-        return urls.pop() if len(urls) == 1 else ""
+    def rocm_index(self) -> str | None:
+        """The index that all groups with ROCm from an index share; None where there is no such one."""
+        urls = {origin.index_url for origin in self.rocm.origins}
+        urls.discard(None)
+        return urls.pop() if len(urls) == 1 else None
 
     def row(self, job: PlannedJob) -> Mapping[str, Any]:
         """Return a job as a workflow gets it: no more than is passed on, as outputs have a limit."""
@@ -215,7 +282,7 @@ class Plan(Document):
         row["expect_failure"] = job.expect_failure
 
         rocm = self.rocm_row(job)
-        if self.rocm_index and rocm.get("index_url") == self.rocm_index:
+        if "index_url" in rocm and rocm["index_url"] == self.rocm_index:
             # The address is an output of its own.
             row["rocm"] = {"index": True, "version": rocm["version"]}
         elif rocm:
@@ -235,33 +302,39 @@ def matrices(plan: Plan) -> Mapping[str, object]:
             jobs = plan.matrix(platform, stage)
             if len(jobs) > MAX_JOBS:
                 raise DataError(
-                    f"{stage} on {platform} has {len(jobs)} jobs; a matrix of GitHub Actions holds "
-                    f"{MAX_JOBS}.",
+                    f"{stage} on {platform} has {len(jobs)} jobs; "
+                    f"a matrix of GitHub Actions holds {MAX_JOBS}.",
                     hint="Dispatch fewer GPU families, Pythons or torch refs at a time.",
                 )
             written[f"{platform}_{stage}_matrix"] = [plan.row(job) for job in jobs]
-        written[f"{platform}_cells"] = grouped(plan, platform)
+        written[f"{platform}_cells"] = group_rows(plan, platform)
         written[f"{platform}_promote_matrix"] = promotions(plan, platform)
     return written
 
 
 def job_outputs(plan: Plan, values: Mapping[str, object]) -> Mapping[str, str]:
     """Write a plan's matrices and other values as a job's outputs; a `DataError` if too many."""
+    values = {**values, **matrices(plan), "plan_digest": plan.digest()}
     outputs: dict[str, str] = {}
-    for name, value in {**values, **matrices(plan), "plan_digest": plan.digest()}.items():
-        outputs[name] = value if isinstance(value, str) else compact(value)
+    for name, value in values.items():
+        if value is None:
+            outputs[name] = ""
+        elif isinstance(value, str):
+            outputs[name] = value
+        else:
+            outputs[name] = compact(value)
 
     # GitHub counts UTF-16.
     size = 2 * sum(len(text) for text in outputs.values())
     if size > MAX_OUTPUTS:
         raise DataError(
-            f"The plan's outputs are {size / 2**20:.2f} MiB; GitHub takes one of a job.",
+            f"The plan's outputs are {size / 2**20:.2f} MiB; GitHub takes 1 MiB from a job.",
             hint="Dispatch fewer GPU families, Pythons or torch refs at a time.",
         )
     return outputs
 
 
-def grouped(plan: Plan, platform: Platform) -> Mapping[str, Mapping[str, Sequence[Mapping[str, Any]]]]:
+def group_rows(plan: Plan, platform: Platform) -> Mapping[str, Mapping[str, Sequence[Mapping[str, Any]]]]:
     """Return the jobs of each artifact group: group -> stage -> rows; every group has every stage."""
     rows_by_group: dict[str, dict[str, list[Mapping[str, Any]]]] = {}
     for job in plan.cells:
@@ -288,11 +361,12 @@ def promotions(plan: Plan, platform: Platform) -> Sequence[Mapping[str, str]]:
     rows: list[Mapping[str, str]] = []
     for (artifact_group, version), jobs in sets.items():
         pythons = dict.fromkeys(job.python for job in jobs if job.python is not None)
+        first_job = jobs[0]
         row = {
             "name": f"{artifact_group}, torch {version}",
-            "gpu_family": jobs[0].gpu_family,
-            "build_variant": jobs[0].build_variant,
-            "torch_ref": jobs[0].torch_ref or "",
+            "gpu_family": first_job.gpu_family,
+            "build_variant": first_job.build_variant,
+            "torch_ref": first_job.torch_ref or "",
             "torch_version": version,
             "pythons": ",".join(pythons),
         }

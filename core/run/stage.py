@@ -11,7 +11,7 @@ from typing import Any
 from core import console, files, process
 from core.cell import GroupCell
 from core.cli.options import Common, environment
-from core.cli.sessions import this_again
+from core.cli.sessions import command_again
 from core.data import compact
 from core.errors import InterruptedStageError, StoreError, fatal, origin
 from core.run import RunOutputs, records
@@ -242,7 +242,7 @@ def _facts_of_failure(stage: Stage, problem: BaseException, so_far: Mapping[str,
         "status": "failed",
         "exit_code": error.exit_code,
         "error": console.mask(str(error)),
-        "again": console.mask(this_again()),
+        "again": console.mask(command_again()),
         "details": {**so_far, **first_error.details},
     }
     if isinstance(error, InterruptedStageError):

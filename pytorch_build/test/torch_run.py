@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from core import console, files, parallel, process
-from core.cli.sessions import this_again
+from core.cli.sessions import command_again
 from core.errors import CheckError, UsageError
 from core.junit import Case, Document, Suite, counts
 from core.run import records
@@ -309,7 +309,7 @@ def _hint(cases: Sequence[Case]) -> str:
     if not (failed := next((one for one in cases if one.failing), None)):
         return "The logs are among the run's outputs (logs/)."
     file = upstream_tests.module(failed.file)
-    return f"One test again: {this_again()} --include {file} -k {shlex.quote(expression(failed))}"
+    return f"One test again: {command_again()} --include {file} -k {shlex.quote(expression(failed))}"
 
 
 def _report(run: file_run.FileRun, log: Path) -> None:

@@ -102,7 +102,7 @@ def _run_plan(arguments: argparse.Namespace, common: Common) -> None:
     options = rocm_options_from(arguments)
     if before.rocm.version and options.version not in {"", before.rocm.version}:
         raise UsageError(f"The plan is for ROCm {before.rocm.version}, not {options.version}.")
-    source = replace(options.source, version=options.version or before.rocm.version)
+    source = replace(options.source, version=options.version or before.rocm.version or "")
     options = replace(options, source=source)
 
     def lock_of(platform: Platform, torch_ref: str, gpu_family: str) -> SourceLock:

@@ -369,15 +369,18 @@ def command(
     # a number that the image does not know has no home and no name
     own = {"HOME": _HOME, "USER": "tests", **_caches(job.root)}
     passed = (name for name in job.present if _PASSED.fullmatch(name) or name in HIDING)
-    session = ["nox", "-s", job.session, *(["-P", job.python] if job.python else []), "--", *job.words]
+    # The machine's own environments are made for its own libraries.
+    session = ["nox", "--envdir", "/tmp/nox", "-s", job.session]  # noqa: S108 - the container's own
+    if job.python:
+        session += ["-P", job.python]
+    session += ["--", *job.words]
     script = (
         f"mkdir -p {_HOME}",
         # the tool's environment, outside of the checkout
         "python3 -m venv /tmp/tool",
         ". /tmp/tool/bin/activate",
         "pip install --quiet --require-hashes -r requirements.txt",
-        # the machine's own environments are made for its own libraries
-        f"NOX_ENVDIR=/tmp/nox exec {shlex.join(session)}",
+        f"exec {shlex.join(session)}",
     )
     words = container.engine_words(engine, job, own, passed, *options)
     return (*words, image, "bash", "-euc", "; ".join(script))

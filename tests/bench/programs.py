@@ -47,8 +47,8 @@ def fetch(store: Path, output: Path) -> None:
     from core.stores.location import open_store
 
     opened, run, chosen = open_store(str(store), root=ROOT), next(store.iterdir()).name, family(output.name)
-    listed = artifacts.choose(artifacts.list_artifacts(opened, run), chosen, where=run)
-    artifacts.fetch(opened, artifacts.plan(opened, listed, chosen), output)
+    listed = artifacts.choose_artifacts(artifacts.list_artifacts(opened, run), chosen, where=run)
+    artifacts.fetch(opened, artifacts.plan_fetch(opened, listed, chosen), output)
 
 
 def ids_of_tests() -> list[str]:

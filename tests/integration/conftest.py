@@ -20,6 +20,11 @@ __all__ = ["browser", "ceph", "ceph_server", "rclone", "rclone_server", "setupto
 # Files that take longest start first, so that none ends alone.
 LONGEST_FILES = (
     "test_pipeline",
+    "test_rocm_packages",
+    "test_indexes",
+    "test_strangers",
+    "test_s3_store",
+    "test_page",
     "test_workflows",
     "test_real_workflows",
     "test_release_refs",

@@ -238,7 +238,7 @@ def test_continues_an_interrupted_search_and_refuses_another(
     refused = search.run(command=["true"])
     assert refused.returncode == UsageError.exit_code
     continuing = shlex.join(search.words(command=command)[4:])
-    assert f"\nnox -s bisect -- {continuing}\n" in refused.stderr
+    assert f"\npython -m ci bisect {continuing}\n" in refused.stderr
 
     (tmp_path / "tested.go").touch()
     completed = search.run(command=command)

@@ -1,6 +1,8 @@
 """The page over runs: of a bucket's, and in a real browser."""
 
+from dataclasses import replace
 from pathlib import Path
+from typing import Literal
 
 import pytest
 from playwright.sync_api import Browser
@@ -13,6 +15,8 @@ from core.run import records
 from tests.kit import page_runs as samples
 from tests.kit.front_doors import run_ci
 from tests.kit.s3_servers import S3Server
+
+WIDTHS = (390, 768, 1440)
 
 
 def test_writes_a_page_of_the_last_runs_into_their_bucket(
@@ -31,19 +35,35 @@ def test_writes_a_page_of_the_last_runs_into_their_bucket(
     assert "run 98" not in page + capsys.readouterr().err
 
 
-def test_the_page_is_accessible_and_fits_every_screen(browser: Browser, tmp_path: Path) -> None:
+def write_history(path: Path, *, runs: int) -> str:
+    """Write the page over some runs of three families; return its address."""
+    page = page_of(samples.make_run(samples.FAMILIES[:3]))
+    pages = []
+    for number in range(runs):
+        run = Run(run_id=str(number), address="../", problems=("No JSON.",))
+        pages.append((run, replace(page, run_id=run.run_id)))
+    path.write_text(render_history(history_of("linux", pages)), encoding="utf-8")
+    return path.as_uri()
+
+
+@pytest.mark.parametrize(("width", "scheme"), [(390, "light"), (768, "dark"), (1440, "light")])
+def test_the_page_is_accessible_on_every_screen(
+    browser: Browser, tmp_path: Path, width: int, scheme: Literal["light", "dark"]
+) -> None:
     from axe_playwright_python.sync_playwright import Axe
 
-    runs = []
-    for number in range(20):
-        page = page_of(samples.make_run(samples.FAMILIES[:3], run_id=str(number)))
-        runs.append((Run(run_id=page.run_id, address="../", problems=("No JSON.",)), page))
-    (tmp_path / "h.html").write_text(render_history(history_of("linux", runs)), encoding="utf-8")
+    # Every run adds the same kinds of elements, each of which is looked at.
+    address = write_history(tmp_path / "h.html", runs=3)
 
-    for width in (390, 768, 1440):
-        for scheme in ("light", "dark"):
-            tab = browser.new_page(viewport={"width": width, "height": 900}, color_scheme=scheme)
-            tab.goto((tmp_path / "h.html").as_uri())
-            assert Axe().run(tab).response["violations"] == []
+    with browser.new_page(viewport={"width": width, "height": 900}, color_scheme=scheme) as tab:
+        tab.goto(address)
+        assert Axe().run(tab).response["violations"] == []
+
+
+def test_a_page_of_many_runs_fits_every_screen(browser: Browser, tmp_path: Path) -> None:
+    address = write_history(tmp_path / "h.html", runs=20)
+
+    for width in WIDTHS:
+        with browser.new_page(viewport={"width": width, "height": 900}) as tab:
+            tab.goto(address)
             assert tab.evaluate("document.documentElement.scrollWidth") == width
-            tab.close()

@@ -108,7 +108,6 @@ def install(target: Interpreter, tool: str, cache: Path, *words: str) -> process
     return process.capture([*argv, *words], env=process.inherited(), check=False)
 
 
-PAGES = pytest.mark.parametrize(("page", "form"), [("flat", "html"), ("simple", "html"), ("simple", "json")])
 # Each installer with each kind of page, in both forms of one.
 TOOLS_AND_PAGES = pytest.mark.parametrize(
     ("tool", "page", "form"),
@@ -163,7 +162,6 @@ FOLDERS = {
 }
 PROJECTS = ["of-a-run", "of-a-release", "shared", "of-the-server", "of-a-folder"]
 # 22.3 came with Debian 12; 23.1 is the last one that knows `dist-info-metadata` alone; "pip" is the lock's.
-CLIENTS = ["pip==22.3", "pip==23.1", "pip", "uv"]
 
 
 class Bare(Quiet, BaseHTTPRequestHandler):
@@ -259,8 +257,24 @@ def client_fixture(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], 
     return command
 
 
-@pytest.mark.parametrize("client", CLIENTS)
-@PAGES
+@pytest.mark.parametrize(
+    ("client", "page", "form"),
+    [
+        # Each installer with one kind of page, and each kind with two installers.
+        ("pip==22.3", "simple", "html"),
+        ("pip==23.1", "simple", "json"),
+        ("pip", "flat", "html"),
+        ("uv", "flat", "html"),
+        ("uv", "simple", "html"),
+        ("uv", "simple", "json"),
+        pytest.param("pip==22.3", "flat", "html", marks=pytest.mark.nightly),
+        pytest.param("pip==22.3", "simple", "json", marks=pytest.mark.nightly),
+        pytest.param("pip==23.1", "flat", "html", marks=pytest.mark.nightly),
+        pytest.param("pip==23.1", "simple", "html", marks=pytest.mark.nightly),
+        pytest.param("pip", "simple", "html", marks=pytest.mark.nightly),
+        pytest.param("pip", "simple", "json", marks=pytest.mark.nightly),
+    ],
+)
 def test_every_kind_of_page_is_read_by_every_installer(
     bucket: Mapping[str, bytes],
     client_of: Callable[[str], list[str]],

@@ -23,7 +23,9 @@ from tests.kit.wheels import write_wheel
 
 DESK = {"width": 1440, "height": 900}
 CELL = "cell-gfx900-nightly-cp311"
-SIZES = [{"width": 390, "height": 844}, {"width": 768, "height": 1024}, DESK]
+PHONE = {"width": 390, "height": 844}
+TABLET = {"width": 768, "height": 1024}
+SIZES = [PHONE, TABLET, DESK]
 
 
 @pytest.fixture(scope="module")
@@ -96,11 +98,21 @@ def read_column(tab: Tab, index: int) -> list[str]:
     return cells
 
 
-@pytest.mark.parametrize("scheme", ["light", "dark"])
-@pytest.mark.parametrize("viewport", SIZES, ids=lambda size: str(size["width"]))
-@pytest.mark.parametrize("name", ["few.html", "broken.html"])
+# Each page on each size and in both schemes, each size in both schemes: every pair.
+@pytest.mark.parametrize(
+    ("name", "viewport", "scheme"),
+    [
+        ("few.html", PHONE, "light"),
+        ("few.html", TABLET, "dark"),
+        ("few.html", DESK, "light"),
+        ("broken.html", PHONE, "dark"),
+        ("broken.html", TABLET, "light"),
+        ("broken.html", DESK, "dark"),
+    ],
+    ids=lambda value: str(value["width"]) if isinstance(value, dict) else value,
+)
 def test_the_page_is_accessible_and_fits_every_screen(
-    open_tab: Callable[..., Tab], name: str, scheme: str, viewport: dict[str, int]
+    open_tab: Callable[..., Tab], name: str, viewport: dict[str, int], scheme: str
 ) -> None:
     from axe_playwright_python.sync_playwright import Axe
 

@@ -258,7 +258,15 @@ def cancel_job(running: subprocess.Popen[str]) -> None:
 
 
 @pytest.mark.usefixtures("cpu_torch")
-@pytest.mark.parametrize("interrupt", [press_ctrl_c, cancel_job, cancel_group])
+@pytest.mark.parametrize(
+    "interrupt",
+    [
+        press_ctrl_c,
+        # A quick test of the front door holds that it ends by this signal as by Ctrl-C.
+        pytest.param(cancel_job, marks=pytest.mark.nightly),
+        pytest.param(cancel_group, marks=pytest.mark.nightly),
+    ],
+)
 def test_records_an_interrupted_build_and_completes_the_next(
     clone: Clone, interrupt: Callable[[subprocess.Popen[str]], None]
 ) -> None:
@@ -337,6 +345,8 @@ def ask_for_promotion(
     return ask
 
 
+# Quick tests hold it, too: of promotion's verb (few tests ran), of reports and of the report.
+@pytest.mark.nightly
 def test_a_part_of_the_tests_is_no_test(clone: Clone, ask_for_promotion: Callable[[], str]) -> None:
     clone.run_checked("nox", "-s", "test_smoke", "--", *SAMPLE, "--ignore-glob=/*/test_torch.py")
 
@@ -347,6 +357,8 @@ def test_a_part_of_the_tests_is_no_test(clone: Clone, ask_for_promotion: Callabl
     assert "untested" in clone.run_checked("nox", "-s", "report")
 
 
+# Quick tests hold it, too: upstream's code does not get this variable, and all tests of a file are counted.
+@pytest.mark.nightly
 def test_pytests_own_variable_leaves_no_test_out(clone: Clone, ask_for_promotion: Callable[[], str]) -> None:
     clone.run_checked("nox", "-s", "test_smoke", "--", *SAMPLE, "--force", PYTEST_ADDOPTS="-k triton")
 
@@ -365,6 +377,8 @@ def test_a_report_without_the_cases_of_a_file_fails(clone: Clone, tmp_path: Path
     assert completed.returncode == CheckError.exit_code, printed_by(completed)
 
 
+# Quick tests hold it, too: of the report (other bytes), of changed trees and of promotion (an edited tree).
+@pytest.mark.nightly
 def test_results_of_other_builds_are_stale(
     clone: Clone, ask_for_promotion: Callable[[], str], tmp_path: Path
 ) -> None:

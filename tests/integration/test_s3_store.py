@@ -75,7 +75,7 @@ def test_objects_of_every_size_are_copied(store: Store, put: Callable[..., str],
     assert (store.read("copies/a.whl"), store.digest("copies/a.whl")) == (data, sha256(data))
 
 
-@pytest.mark.parametrize("seed", [1, 2])
+@pytest.mark.parametrize("seed", [1, pytest.param(2, marks=pytest.mark.nightly)])
 def test_nothing_is_lost_behind_a_network_that_fails(server: S3Server, tmp_path: Path, seed: int) -> None:
     bucket = server.make_bucket()
     objects = {f"python/g/{number}.whl": os.urandom(number * 40_000) for number in range(40)}

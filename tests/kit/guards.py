@@ -4,6 +4,7 @@ import re
 import socket
 import subprocess
 from collections.abc import Callable
+from functools import cache
 from typing import Any
 
 import pytest
@@ -29,10 +30,16 @@ VARIABLES_OF_JOBS = re.compile(
 HIDDEN_PROGRAMS = {"rocminfo", "offload-arch", "ldconfig"}
 
 
+@cache
+def is_variable_of_jobs(name: str) -> bool:
+    """Return whether a variable is of a job or a build, or a credential; every test asks again."""
+    return VARIABLES_OF_JOBS.fullmatch(name) is not None
+
+
 def guard_unit_test(patch: pytest.MonkeyPatch, *, may_start_processes: bool) -> None:
     """Let a test fail where it does what a unit test may not, for as long as the patches live."""
     for name in environment():
-        if VARIABLES_OF_JOBS.fullmatch(name):
+        if is_variable_of_jobs(name):
             patch.delenv(name)
 
     patch.setattr(socket.socket, "connect", refuse_other_machines(socket.socket.connect))

@@ -1,7 +1,9 @@
 """The verbs that stage, promote and repair releases, at work on a run's store and two buckets."""
 
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+import os
+import shutil
+from collections.abc import Callable, Hashable, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import pytest
@@ -17,6 +19,56 @@ from tests.kit import runs
 from tests.kit.front_doors import run_ci
 
 AREAS_OF_RELEASES = ("v2", documents.DECISIONS, documents.INTENTS)
+# A folder in which a store appends digests to its files.
+STORE_NOTES = ".digests"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Snapshots:
+    """The folder of a desk, and what many tests begin with there: made once, and put back for the others.
+
+    Records name the addresses of stores, so all tests have the same folder, one after the other.
+    """
+
+    desk_folder: Path
+    kept_folder: Path
+    files: dict[Hashable, tuple[FileRecord, ...]] = field(default_factory=dict)
+    folders: dict[Hashable, Path] = field(default_factory=dict)
+
+    def make_once(
+        self, content: Hashable, make: Callable[[], tuple[FileRecord, ...]]
+    ) -> tuple[FileRecord, ...]:
+        """Fill the empty folder by `make`, or with what it left there before; return its files."""
+        if content in self.folders:
+            link_tree(self.folders[content], self.desk_folder)
+        else:
+            self.files[content] = make()
+            kept_folder = self.kept_folder / str(len(self.folders))
+            link_tree(self.desk_folder, kept_folder)
+            self.folders[content] = kept_folder
+        return self.files[content]
+
+    def is_desk_empty(self) -> bool:
+        """Return whether a test has put nothing into the folder."""
+        return not any(self.desk_folder.iterdir())
+
+    def clear_desk(self) -> None:
+        """Empty the folder for the next test."""
+        shutil.rmtree(self.desk_folder)
+        self.desk_folder.mkdir()
+
+
+def link_tree(source: Path, target: Path) -> None:
+    """Link the files of a tree into another one. Stores replace their objects, and write into none."""
+    shutil.copytree(source, target, copy_function=link_file, dirs_exist_ok=True)
+
+
+def link_file(source: str, target: str) -> None:
+    """Link an object, with the times and the inode by which a store knows it; copy a store's own notes."""
+    if STORE_NOTES in Path(source).parts:
+        shutil.copy2(source, target)
+    else:
+        os.link(source, target)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -26,6 +78,7 @@ class ReleaseDesk:
     `folder` is where wheels are built; the verbs print to `capsys`.
     """
 
+    snapshots: Snapshots
     run: RunOutputs
     run_store: Store
     bucket: Store
@@ -47,20 +100,85 @@ class ReleaseDesk:
         is_tested: bool = True,
     ) -> tuple[FileRecord, ...]:
         """Build and test everything of these families; return the files."""
-        files: list[FileRecord] = []
-        for family in families:
-            files += runs.publish_complete_run(
-                self.run_store,
-                self.run,
-                self.folder,
-                family=family,
+
+        def publish_families() -> tuple[FileRecord, ...]:
+            files: list[FileRecord] = []
+            for family in families:
+                files += runs.publish_complete_run(
+                    self.run_store,
+                    self.run,
+                    self.folder,
+                    family=family,
+                    pythons=pythons,
+                    torch_ref=torch_ref,
+                    rocm_version=rocm_version,
+                    targets=targets,
+                    is_tested=is_tested,
+                )
+            # Wheels that are written again would change those that the store has linked.
+            shutil.rmtree(self.folder)
+            return tuple(files)
+
+        if not self.snapshots.is_desk_empty():
+            return publish_families()
+        options = (tuple(pythons), torch_ref, rocm_version, tuple(targets), is_tested)
+        return self.snapshots.make_once(("published", self.run.run_id, families, options), publish_families)
+
+    def stage_run(
+        self,
+        *families: str,
+        pythons: Sequence[str] = (runs.PYTHON,),
+        torch_ref: str = runs.TORCH_REF,
+        rocm_version: str = runs.ROCM_VERSION,
+        targets: Sequence[str] = (),
+        is_tested: bool = True,
+    ) -> tuple[FileRecord, ...]:
+        """Publish everything of these families on an empty desk, and stage it; return the files."""
+
+        def publish_and_stage() -> tuple[FileRecord, ...]:
+            files = self.publish(
+                *families,
                 pythons=pythons,
                 torch_ref=torch_ref,
                 rocm_version=rocm_version,
                 targets=targets,
                 is_tested=is_tested,
             )
-        return tuple(files)
+            assert self.stage() == 0
+            return files
+
+        assert self.snapshots.is_desk_empty()
+        options = (tuple(pythons), torch_ref, rocm_version, tuple(targets), is_tested)
+        return self.snapshots.make_once(("staged", self.run.run_id, families, options), publish_and_stage)
+
+    def promote_run(self, *families: str) -> tuple[FileRecord, ...]:
+        """Publish everything of these families on an empty desk, stage and promote it; return the files."""
+
+        def stage_and_promote() -> tuple[FileRecord, ...]:
+            files = self.stage_run(*families)
+            assert self.promote() == 0
+            return files
+
+        assert self.snapshots.is_desk_empty()
+        return self.snapshots.make_once(("promoted", self.run.run_id, families), stage_and_promote)
+
+    def release_run(
+        self,
+        *families: str,
+        rocm_version: str,
+        targets: Sequence[str] = (),
+        options: tuple[str, ...],
+    ) -> tuple[FileRecord, ...]:
+        """Publish a candidate on an empty desk, stage it and make a release of it; return its files."""
+
+        def stage_and_release() -> tuple[FileRecord, ...]:
+            files = self.stage_run(*families, rocm_version=rocm_version, targets=targets)
+            assert self.release(*options) == 0
+            return files
+
+        assert self.snapshots.is_desk_empty()
+        content = ("released", self.run.run_id, families, rocm_version, tuple(targets), options)
+        return self.snapshots.make_once(content, stage_and_release)
 
     def stage(self, *options: str) -> int:
         """Put the run's wheels up for testing; return the exit code."""
@@ -105,9 +223,11 @@ class ReleaseDesk:
         return only_decision(self.bucket)
 
 
-def open_desk(folder: Path, capsys: pytest.CaptureFixture[str]) -> ReleaseDesk:
-    """Return a desk whose stores are folders below this one."""
+def open_desk(snapshots: Snapshots, capsys: pytest.CaptureFixture[str]) -> ReleaseDesk:
+    """Return a desk whose stores are folders below that of these snapshots."""
+    folder = snapshots.desk_folder
     return ReleaseDesk(
+        snapshots=snapshots,
         run=runs.run_outputs("17"),
         run_store=DirectoryStore(folder / "runs"),
         bucket=DirectoryStore(folder / "bucket"),

@@ -123,7 +123,7 @@ def test_a_promotion_may_be_of_another_platform(capsys: pytest.CaptureFixture[st
 # Dry runs
 
 
-def printed_sessions(capsys: pytest.CaptureFixture[str]) -> list[str]:
+def first_printed_sessions(capsys: pytest.CaptureFixture[str]) -> list[str]:
     """Return the first session of each call of nox that was printed, and nothing else was."""
     lines = capsys.readouterr().out.splitlines()
     assert all(line.startswith("nox -s ") for line in lines)
@@ -133,7 +133,7 @@ def printed_sessions(capsys: pytest.CaptureFixture[str]) -> list[str]:
 def test_a_dry_release_prints_its_chain(capsys: pytest.CaptureFixture[str]) -> None:
     call_task("release", gpu_family="gfx94X-dcgpu", torch_ref="release/2.14", python="3.12", dry_run=True)
 
-    sessions = printed_sessions(capsys)
+    sessions = first_printed_sessions(capsys)
     assert sessions[:4] == ["configure", "resolve", "fetch_artifacts", "build_rocm"]
     assert sessions.index("stage") < sessions.index("test_smoke")
     assert sessions[-3:] == ["test_report", "promote", "report"]
@@ -156,13 +156,13 @@ def test_a_rehearsal_has_a_run_of_its_own(
 def test_a_dry_event_prints_its_chain(capsys: pytest.CaptureFixture[str]) -> None:
     call_task("event", name="pull_request", torch_ref="sample", gpu_family="gfx94X-dcgpu", dry_run=True)
 
-    assert printed_sessions(capsys)[:3] == ["configure", "build_rocm", "check_wheels"]
+    assert first_printed_sessions(capsys)[:3] == ["configure", "build_rocm", "check_wheels"]
 
 
 def test_a_dry_nightly_prints_its_chain(capsys: pytest.CaptureFixture[str]) -> None:
     call_task("nightly", dry_run=True)
 
-    assert printed_sessions(capsys) == ["build_image", "in_image", "report", "test_smoke"]
+    assert first_printed_sessions(capsys) == ["build_image", "in_image", "report", "test_smoke"]
 
 
 def test_a_dry_promotion_prints_its_chain(capsys: pytest.CaptureFixture[str]) -> None:
@@ -196,7 +196,7 @@ def nox_fixture(monkeypatch: pytest.MonkeyPatch) -> Nox:
     nox = Nox()
     machines.answer_processes(monkeypatch, nox)
     # Nothing is looked at in this process before nox is called.
-    monkeypatch.setattr(flow, "may_look", lambda _common: False)
+    monkeypatch.setattr(flow, "can_look_at_steps", lambda _common: False)
     return nox
 
 
@@ -218,14 +218,14 @@ def test_calls_nox_where_the_noxfile_is(nox: Nox, monkeypatch: pytest.MonkeyPatc
     assert "MATRIX" not in first_call.variables
 
 
-FAILURE = {"exit_code": CheckError.exit_code, "message": "a.cpp:3: error: x\nagain: nox -s build_torch"}
+FAILURE_NOTE = {"exit_code": CheckError.exit_code, "message": "a.cpp:3: error: x\nagain: nox -s build_torch"}
 
 
 def test_ends_in_the_words_and_with_the_exit_code_of_the_failed_step(
     nox: Nox, capsys: pytest.CaptureFixture[str]
 ) -> None:
     nox.is_failing = True
-    nox.note = FAILURE
+    nox.note = FAILURE_NOTE
 
     assert exit_code_of("ci", **SAMPLE) == CheckError.exit_code
 
@@ -238,7 +238,7 @@ def test_writes_the_page_of_a_failed_run_and_prints_none_of_its_successes(
     nox: Nox, capsys: pytest.CaptureFixture[str]
 ) -> None:
     nox.is_failing = True
-    nox.note = FAILURE
+    nox.note = FAILURE_NOTE
 
     exit_code_of("ci", **SAMPLE)
 
@@ -252,7 +252,7 @@ def test_leaves_the_words_of_a_failed_step_to_its_annotation_on_github(
 ) -> None:
     monkeypatch.setenv("GITHUB_ACTIONS", "true")
     nox.is_failing = True
-    nox.note = FAILURE
+    nox.note = FAILURE_NOTE
 
     exit_code_of("ci", **SAMPLE)
 

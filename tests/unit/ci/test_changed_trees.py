@@ -148,7 +148,7 @@ def test_takes_rocm_from_where_the_lent_torch_had_it(
         run_id="77",
     )
 
-    dry_run_of_change(run, ChangedTrees(trees={"audio": tree}, lending_run="77"))
+    dry_run_of_change(run, ChangedTrees(trees={"audio": tree}, lending_run_id="77"))
 
     options = printed_calls(capsys.readouterr().out)["build_triton"]
     for option in (
@@ -162,7 +162,7 @@ def test_takes_rocm_from_where_the_lent_torch_had_it(
 @pytest.mark.processes
 def test_names_a_lender_that_has_nothing(run: LocalRun, torch_tree: Path) -> None:
     with pytest.raises(MissingInputError, match="77"):
-        dry_run_of_change(run, ChangedTrees(trees={"torch": torch_tree}, lending_run="77"))
+        dry_run_of_change(run, ChangedTrees(trees={"torch": torch_tree}, lending_run_id="77"))
 
 
 @pytest.mark.processes

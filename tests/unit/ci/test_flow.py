@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from ci import flow, interpreters
-from ci.flow import make_plan, release_options
+from ci.flow import configure_options_of_release, make_plan
 from ci.jobs import Job, Target
 from core.cli.options import Common
 from core.errors import MissingInputError, ProcessError, UsageError
@@ -101,8 +101,8 @@ def jobs_run(monkeypatch: pytest.MonkeyPatch) -> list[Job]:
     """Return a list to which each job is added in the place of running; the plan stays as it is."""
     jobs: list[Job] = []
 
-    def runner(_root: Path, *, are_together: bool = False) -> Callable[[Job], None]:
-        assert are_together in {True, False}
+    def runner(_root: Path, *, holds_output_back: bool = False) -> Callable[[Job], None]:
+        assert holds_output_back in {True, False}
         return jobs.append
 
     monkeypatch.setattr(flow, "NoxRunner", runner)
@@ -153,20 +153,20 @@ def test_a_plan_that_cannot_be_resolved_ends_the_flow(
 
 def test_a_final_release_is_promoted_and_not_built() -> None:
     with pytest.raises(UsageError) as raised:
-        release_options("release", families="", torch_refs="", pythons="")
+        configure_options_of_release("release")
 
     assert "invoke promote" in raised.value.hint
 
 
 def test_a_release_type_that_is_misspelt_is_answered_with_the_nearest() -> None:
     with pytest.raises(UsageError) as raised:
-        release_options("nigthly", families="", torch_refs="", pythons="")
+        configure_options_of_release("nigthly")
 
     assert "'nightly'" in raised.value.hint
 
 
 def test_a_rehearsal_promotes_the_sample_on_any_machine() -> None:
-    plan = make_plan(release_options("rehearsal", families="", torch_refs="", pythons=""), Target())
+    plan = make_plan(configure_options_of_release("rehearsal"), Target())
 
     assert plan.promote.value
     assert {cell.gpu_family for cell in plan.cells} == {"cpu"}
@@ -184,19 +184,19 @@ def test_a_rehearsal_promotes_the_sample_on_any_machine() -> None:
 )
 def test_an_input_does_not_override_an_option(assignment: str, option: str) -> None:
     with pytest.raises(UsageError) as raised:
-        release_options("rehearsal", families="", torch_refs="", pythons="", inputs=[assignment])
+        configure_options_of_release("rehearsal", inputs=[assignment])
 
     assert option in raised.value.hint
 
 
 def test_a_further_input_is_passed_on() -> None:
-    options = release_options("dev", families="", torch_refs="", pythons="", inputs=["artifact_run_id=17"])
+    options = configure_options_of_release("dev", inputs=["artifact_run_id=17"])
 
     assert options[-1] == "--input=artifact_run_id=17"
 
 
 def test_a_release_says_first_where_its_wheels_go(capsys: pytest.CaptureFixture[str]) -> None:
-    options = release_options("rehearsal", families="", torch_refs="", pythons="")
+    options = configure_options_of_release("rehearsal")
 
     flow.run_plan(options, Target(distribution_store="/dist"), dry_run=True)
 
@@ -204,7 +204,9 @@ def test_a_release_says_first_where_its_wheels_go(capsys: pytest.CaptureFixture[
 
 
 def test_a_dry_run_prints_a_step_after_what_it_needs(capsys: pytest.CaptureFixture[str]) -> None:
-    options = release_options("nightly", families="gfx94X-dcgpu", torch_refs="release/2.14", pythons="3.12")
+    options = configure_options_of_release(
+        "nightly", families="gfx94X-dcgpu", torch_refs="release/2.14", pythons="3.12"
+    )
 
     flow.run_plan(options, Target(), dry_run=True)
 
@@ -213,11 +215,9 @@ def test_a_dry_run_prints_a_step_after_what_it_needs(capsys: pytest.CaptureFixtu
 
 
 def test_a_rehearsal_may_name_the_sample() -> None:
-    assert "--input=pytorch_git_refs=sample" in release_options(
-        "rehearsal", families="", torch_refs="sample", pythons=""
-    )
+    assert "--input=pytorch_git_refs=sample" in configure_options_of_release("rehearsal", torch_refs="sample")
 
 
 def test_a_rehearsal_refuses_every_other_ref() -> None:
     with pytest.raises(UsageError, match="nightly"):
-        release_options("rehearsal", families="", torch_refs="sample, nightly", pythons="")
+        configure_options_of_release("rehearsal", torch_refs="sample, nightly")

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from ci.flow import make_plan, release_options, unresolved
+from ci.flow import configure_options_of_release, make_plan, with_placeholders
 from ci.jobs import Job, Target, common_options, plan_jobs, promotion_job, store_options
 from ci.plan.origins import completed
 from core.cli.options import Common
@@ -21,8 +21,12 @@ def stages_of(jobs: Iterable[Job]) -> list[str]:
     return [job.kind for job in jobs]
 
 
-def jobs_of(jobs: Iterable[Job], stage: str) -> list[Job]:
-    return [job for job in jobs if job.kind == stage]
+def jobs_of(jobs: Iterable[Job], kind: str) -> list[Job]:
+    return [job for job in jobs if job.kind == kind]
+
+
+def kinds_by_name(jobs: Iterable[Job]) -> dict[str, str]:
+    return {job.name: job.kind for job in jobs}
 
 
 def jobs_of_event(*options: str, target: Target | None = None) -> Sequence[Job]:
@@ -59,38 +63,38 @@ def test_a_fork_builds_rocm_in_the_job_of_pytorch() -> None:
 
 
 @pytest.fixture(scope="module")
-def tested_jobs() -> Sequence[Job]:
+def jobs_with_tests() -> Sequence[Job]:
     return jobs_of_event(*WITH_PYTORCH, "--label=test:torch", "--label=test:smoke")
 
 
-def test_each_part_of_upstreams_tests_is_a_job(tested_jobs: Sequence[Job]) -> None:
-    parts = jobs_of(tested_jobs, "test_torch")
+def test_each_part_of_upstreams_tests_is_a_job(jobs_with_tests: Sequence[Job]) -> None:
+    parts = jobs_of(jobs_with_tests, "test_torch")
 
     assert [part.calls[0].sessions for part in parts] == [("test_torch",), ("test_torch",)]
     assert "--shard=1/2" in parts[0].calls[0].options
     assert "--shard=2/2" in parts[1].calls[0].options
 
 
-def test_tests_wait_for_the_build_that_they_install(tested_jobs: Sequence[Job]) -> None:
-    (build,) = jobs_of(tested_jobs, "build_pytorch")
+def test_tests_wait_for_the_build_that_they_install(jobs_with_tests: Sequence[Job]) -> None:
+    (build,) = jobs_of(jobs_with_tests, "build_pytorch")
 
-    for part in jobs_of(tested_jobs, "test_torch"):
+    for part in jobs_of(jobs_with_tests, "test_torch"):
         assert part.needs == (build.name,)
 
 
 def test_the_report_on_tests_waits_for_all_of_them_and_for_failed_ones_too(
-    tested_jobs: Sequence[Job],
+    jobs_with_tests: Sequence[Job],
 ) -> None:
-    (report,) = jobs_of(tested_jobs, "test_report")
-    test_jobs = [job for job in tested_jobs if job.kind.startswith("test_") and job != report]
+    (report,) = jobs_of(jobs_with_tests, "test_report")
+    test_jobs = [job for job in jobs_with_tests if job.kind.startswith("test_") and job != report]
 
     assert set(report.needs) == {job.name for job in test_jobs}
     assert report.requires == "any ran"
 
 
-def test_the_page_is_written_last(tested_jobs: Sequence[Job]) -> None:
-    assert tested_jobs[-1].kind == "summary"
-    assert set(tested_jobs[-1].needs) == {job.name for job in tested_jobs[:-1]}
+def test_the_page_is_written_last(jobs_with_tests: Sequence[Job]) -> None:
+    assert jobs_with_tests[-1].kind == "summary"
+    assert set(jobs_with_tests[-1].needs) == {job.name for job in jobs_with_tests[:-1]}
 
 
 def test_a_variant_is_built_and_stored_apart() -> None:
@@ -149,7 +153,7 @@ def test_artifacts_of_another_run_are_fetched_in_the_job_that_packages_them() ->
 
 
 def test_a_chain_that_is_only_shown_names_the_artifact_run_that_was_asked_for() -> None:
-    (job, *_others) = plan_jobs(unresolved(dispatched_plan()), "linux", Target())
+    (job, *_others) = plan_jobs(with_placeholders(dispatched_plan()), "linux", Target())
 
     assert "--artifact-run-id=17" in job.calls[0].options
 
@@ -187,10 +191,10 @@ def test_checks_take_no_source_of_rocm(jobs_on_an_index: Sequence[Job]) -> None:
 
 @pytest.fixture(scope="module")
 def release_jobs() -> Sequence[Job]:
-    options = release_options(
+    options = configure_options_of_release(
         "nightly", families="gfx94X-dcgpu,gfx1151", torch_refs="release/2.14", pythons="3.12,3.13"
     )
-    plan = unresolved(make_plan(options, Target()))
+    plan = with_placeholders(make_plan(options, Target()))
     return plan_jobs(plan, "linux", Target(distribution_store="/dist"))
 
 
@@ -200,7 +204,7 @@ def promotions(release_jobs: Sequence[Job]) -> Sequence[Job]:
 
 
 def test_a_release_stages_each_family_when_it_is_built(release_jobs: Sequence[Job]) -> None:
-    kinds = {job.name: job.kind for job in release_jobs}
+    kinds = kinds_by_name(release_jobs)
     stage_jobs = jobs_of(release_jobs, "stage")
 
     assert len(stage_jobs) == 2
@@ -210,8 +214,8 @@ def test_a_release_stages_each_family_when_it_is_built(release_jobs: Sequence[Jo
 
 
 @pytest.mark.parametrize("kind", ["test_rocm", "test_pytorch", "test_torch"])
-def test_a_releases_tests_install_what_was_staged(release_jobs: Sequence[Job], kind: str) -> None:
-    kinds = {job.name: job.kind for job in release_jobs}
+def test_tests_of_a_release_install_what_was_staged(release_jobs: Sequence[Job], kind: str) -> None:
+    kinds = kinds_by_name(release_jobs)
 
     for job in jobs_of(release_jobs, kind):
         assert "stage" in {kinds[name] for name in job.needs}
@@ -219,8 +223,8 @@ def test_a_releases_tests_install_what_was_staged(release_jobs: Sequence[Job], k
         assert "--distribution-store=/dist" in job.calls[0].options
 
 
-def test_tests_of_an_event_install_what_the_run_has(tested_jobs: Sequence[Job]) -> None:
-    for job in tested_jobs:
+def test_tests_of_an_event_install_what_the_run_has(jobs_with_tests: Sequence[Job]) -> None:
+    for job in jobs_with_tests:
         for call in job.calls:
             assert "--staged" not in call.options
 
@@ -235,7 +239,7 @@ def test_a_promotion_is_of_every_python_of_its_family(promotions: Sequence[Job])
         assert "--distribution-store=/dist" in job.calls[0].options
 
 
-def test_a_promotion_weighs_failed_tests_and_waits_for_all(promotions: Sequence[Job]) -> None:
+def test_a_promotion_waits_for_all_tests_and_for_failed_ones_too(promotions: Sequence[Job]) -> None:
     for job in promotions:
         assert job.requires == "nothing"
         assert "test_report" in job.needs

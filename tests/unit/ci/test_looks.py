@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from ci import looks
-from ci.looks import look_at, may_look
+from ci.looks import can_look_at_steps, look_at
 from ci.pipeline import STEPS_BY_NAME, FlowOptions
 from core.cli.options import ROOT, Common
 from core.status import Pending
@@ -24,7 +24,7 @@ def _in_the_checkout(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_steps_of_a_local_run_can_be_asked() -> None:
-    assert may_look(Common())
+    assert can_look_at_steps(Common())
 
 
 @pytest.mark.parametrize(
@@ -36,13 +36,13 @@ def test_steps_of_a_local_run_can_be_asked() -> None:
     ],
 )
 def test_steps_elsewhere_are_not_asked(common: Common) -> None:
-    assert not may_look(common)
+    assert not can_look_at_steps(common)
 
 
 def test_steps_are_not_asked_on_github(monkeypatch: pytest.MonkeyPatch) -> None:
     set_reader(monkeypatch, "github")
 
-    assert not may_look(Common())
+    assert not can_look_at_steps(Common())
 
 
 # What they say

@@ -65,7 +65,7 @@ def test_a_ref_takes_rocm_from_an_index_and_leaves_hours_of_tests_to_the_user() 
     assert selection.left_out == {
         "build_rocm": f"ROCm comes from the release index of {GPU_FAMILY}",
         "check_rocm": f"ROCm comes from the release index of {GPU_FAMILY}",
-        "test_torch": "upstream's tests take hours: run it by itself",
+        "test_torch": "upstream's tests take hours: run them with nox -s test_torch",
     }
 
 
@@ -91,12 +91,12 @@ def test_builds_only_the_components_of_a_ref() -> None:
 # The steps of changed trees
 
 
-def steps_of_change(*changed_components: str, missing_steps: Sequence[str] = ()) -> list[str]:
+def steps_of_change(*changed_components: str, unlent_steps: Sequence[str] = ()) -> list[str]:
     selection = pipeline.steps_of_changed_trees(
         find_ref("sample"),
         GPU_FAMILY,
         changed_components=changed_components,
-        missing_steps=missing_steps,
+        unlent_steps=unlent_steps,
     )
     return names_of(selection.steps)
 
@@ -121,7 +121,7 @@ def test_a_changed_tree_of_another_component_is_not_tested_by_those_of_torch() -
 
 
 def test_builds_first_what_no_run_can_lend() -> None:
-    steps = steps_of_change("torch", missing_steps=["build_triton", "check_rocm", "build_rocm"])
+    steps = steps_of_change("torch", unlent_steps=["build_triton", "check_rocm", "build_rocm"])
 
     assert steps[:4] == ["build_rocm", "check_rocm", "build_triton", "build_torch"]
 

@@ -18,7 +18,7 @@ from core.stores.directory import DirectoryStore
 from tests.kit import page_runs, planning, runs
 from tests.kit.front_doors import run_ci
 from tests.kit.memory_store import MemoryStore
-from tests.kit.release_desk import ReleaseDesk, open_desk
+from tests.kit.release_desk import ReleaseDesk, Snapshots, open_desk
 
 STORED = Path(__file__).with_name("stored")
 FAMILY = "gfx94X-dcgpu"
@@ -113,7 +113,10 @@ def test_the_outputs_of_a_plan_keep_their_json(plan: Plan) -> None:
 @pytest.fixture
 def desk(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> ReleaseDesk:
     """A desk that has promoted a family in spite of a test of one Python that failed."""
-    release_desk = open_desk(tmp_path, capsys)
+    desk_folder = tmp_path / "desk"
+    desk_folder.mkdir()
+    snapshots = Snapshots(desk_folder=desk_folder, kept_folder=tmp_path / "snapshots")
+    release_desk = open_desk(snapshots, capsys)
     files = release_desk.publish(FAMILY, pythons=["cp312", "cp313"])
     runs.write_test_record(
         release_desk.run_store,

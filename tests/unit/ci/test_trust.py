@@ -6,9 +6,10 @@ A job with a token can assume every role whose trust policy accepts its claims, 
 import copy
 import json
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
+from functools import cache
 from itertools import product
 from typing import Any
 
@@ -173,6 +174,10 @@ def claims(file: str, ref: str, environment: str) -> Mapping[str, str]:
     }
 
 
+# A file, an environment and a release type -> the roles that a job with them may assume on `main`.
+ReachableRoles = Callable[[str, str, str], set[str]]
+
+
 def accepts(role: Role, release_type: str, token: Mapping[str, str]) -> bool:
     """Return whether a role's trust policy accepts a token, as IAM compares them."""
     statements = trust(role, release_type, REPOSITORY)["Statement"]
@@ -198,15 +203,21 @@ def reachable_roles(known: Roles, release_type: str, token: Mapping[str, str]) -
 def faults(files: Mapping[str, Workflow], known: Roles) -> set[str]:
     """Return what is wrong, from every event through every workflow that is called."""
     found: set[str] = set(overlaps(known))
+
+    # Many jobs are called by many events, and ask the same.
+    @cache
+    def reachable_from(file: str, environment: str, release_type: str) -> set[str]:
+        return reachable_roles(known, release_type, claims(file, "refs/heads/main", environment))
+
     for event in sorted({event for workflow in files.values() for event in workflow.on}):
         if event not in EVENTS:
             found.add(f"nobody has thought about the event {event}")
         for job in jobs_of_event(files, event):
-            found.update(faults_of_job(job, known))
+            found.update(faults_of_job(job, known, reachable_from))
     return found
 
 
-def faults_of_job(job: Job, known: Roles) -> Iterator[str]:
+def faults_of_job(job: Job, known: Roles, reachable_from: ReachableRoles) -> Iterator[str]:
     """Yield what is wrong with one job."""
     if "write" in job.rights.values():
         for code in job.foreign_code(known.without_upstream_code):
@@ -214,13 +225,13 @@ def faults_of_job(job: Job, known: Roles) -> Iterator[str]:
     if job.refused_rights:
         yield f"{job.path}: asks for {job.refused_rights}, which who calls does not give"
     if job.rights.get("id-token") == "write":
-        yield from role_faults(job, known)
+        yield from role_faults(job, known, reachable_from)
     else:
         for role in job.assumed_roles:
             yield f"{job.path}: no token for {role}"
 
 
-def role_faults(job: Job, known: Roles) -> Iterator[str]:
+def role_faults(job: Job, known: Roles, reachable_from: ReachableRoles) -> Iterator[str]:
     """Compare the roles that a job could assume on `main` with those that its steps assume."""
     own_roles: dict[str, Role] = {}
     expressions: set[str] = set()
@@ -232,8 +243,7 @@ def role_faults(job: Job, known: Roles) -> Iterator[str]:
     if not job.assumed_roles or not job.assumed_roles <= expressions:
         yield f"{job.path}: a token for {job.assumed_roles or 'nothing'}, and no role is given so here"
     for release_type in RELEASE_TYPES:
-        token = claims(job.file, "refs/heads/main", job.environment.format(type=release_type))
-        reachable = reachable_roles(known, release_type, token)
+        reachable = reachable_from(job.file, job.environment.format(type=release_type), release_type)
         assumed = {name for name, role in own_roles.items() if release_type in role.refs}
         if reachable != assumed:
             yield (
@@ -242,6 +252,7 @@ def role_faults(job: Job, known: Roles) -> Iterator[str]:
             )
 
 
+@cache
 def overlap(pattern: str, other: str) -> bool:
     """Return whether two patterns with * have a text in common."""
     if not pattern or not other:
@@ -294,9 +305,8 @@ def test_workflows_roles_and_policies_agree() -> None:
 
 def changed(file: str, job: str, **values: Any) -> Mapping[str, Workflow]:
     """Return the workflows with one job changed; a value that is empty is left out of it."""
-    files = {
-        name: replace(workflow, tree=copy.deepcopy(workflow.tree)) for name, workflow in workflows().items()
-    }
+    workflow = workflows()[file]
+    files = {**workflows(), file: replace(workflow, tree=copy.deepcopy(workflow.tree))}
     tree: Any = files[file].jobs[job]
     for key, value in values.items():
         if value:

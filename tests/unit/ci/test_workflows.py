@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import yaml  # type: ignore[import-untyped]
 
-from ci.flow import make_plan, unresolved
+from ci.flow import make_plan, with_placeholders
 from ci.jobs import Job, Target, nightly_jobs, plan_jobs
 from ci.pipeline import STEPS, STEPS_BY_NAME, steps_of_job
 from ci.plan import data, inputs
@@ -625,7 +625,7 @@ RELEASE = (
 def jobs_of_event(*options: str) -> Sequence[Job]:
     """Return the jobs of an event's plan on Linux, as one machine runs them."""
     target = Target()
-    return plan_jobs(unresolved(make_plan(options, target)), "linux", target)
+    return plan_jobs(with_placeholders(make_plan(options, target)), "linux", target)
 
 
 def kind_of(job: Job) -> str:
@@ -755,3 +755,28 @@ def test_a_nightly_is_the_same_chain_on_one_machine() -> None:
 
         assert sessions_of_planned_job(job) == sessions
         assert workflow_job["needs"]
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["release_portable_linux_pytorch_wheels.yml", "release_windows_pytorch_wheels.yml"],
+    ids=["linux", "windows"],
+)
+def test_releases_run_every_night_and_when_dispatched_or_called(name: str) -> None:
+    triggers = workflows()[name].on
+
+    assert set(triggers) == {"schedule", "workflow_dispatch", "workflow_call"}
+    (schedule,) = triggers["schedule"]
+    minute, hour, *days = schedule["cron"].split()
+    assert minute.isdigit()
+    assert hour.isdigit()
+    assert days == ["*", "*", "*"]
+
+
+@pytest.mark.parametrize("variable", ["COMPILER_CACHE", "COMPILER_CACHE_STORE"])
+def test_builds_take_a_compiler_cache_from_the_repositorys_variables(variable: str) -> None:
+    jobs = workflows()["build_pytorch.yml"].jobs
+
+    values = [job["env"][variable] for job in jobs.values() if variable in job.get("env", {})]
+
+    assert values == [f"${{{{ vars.{variable} }}}}"]

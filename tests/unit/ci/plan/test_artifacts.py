@@ -90,13 +90,13 @@ def _no_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def plan_fetch(store: WatchedStore, family_name: str = FAMILY) -> artifacts.FetchPlan:
-    listed = artifacts.list_artifacts(store, PREFIX)
-    chosen = artifacts.choose(listed, family(family_name), where="the run")
-    return artifacts.plan(store, chosen, family(family_name))
+    run_artifacts = artifacts.list_artifacts(store, PREFIX)
+    family_artifacts = artifacts.choose_artifacts(run_artifacts, family(family_name), where="the run")
+    return artifacts.plan_fetch(store, family_artifacts, family(family_name))
 
 
-def stems(listed: Sequence[artifacts.Artifact]) -> list[str]:
-    return [artifact.name.stem for artifact in listed]
+def stems(run_artifacts: Sequence[artifacts.Artifact]) -> list[str]:
+    return [artifact.name.stem for artifact in run_artifacts]
 
 
 def folder_names(folder: Path) -> list[str]:
@@ -117,35 +117,35 @@ def test_lists_archives_of_the_runs_folder_alone(store: WatchedStore, run_folder
         (run_folder / path).write_text("x", encoding="utf-8")
     write_archive(run_folder.parent / f"{PREFIX}2", "other_lib_generic")
 
-    listed = artifacts.list_artifacts(store, PREFIX)
+    run_artifacts = artifacts.list_artifacts(store, PREFIX)
 
-    assert stems(listed) == sorted(NAMES)
+    assert stems(run_artifacts) == sorted(NAMES)
     assert artifacts.list_artifacts(store, "18-linux") == ()
 
 
 def test_lists_an_archive_with_its_key_digest_file_and_size(store: WatchedStore, run_folder: Path) -> None:
-    listed = artifacts.list_artifacts(store, PREFIX)[0]
+    artifact = artifacts.list_artifacts(store, PREFIX)[0]
 
-    assert listed.key == "17-linux/base_lib_generic.tar.zst"
-    assert listed.sidecar == "17-linux/base_lib_generic.tar.zst.sha256sum"
-    assert listed.size == (run_folder / "base_lib_generic.tar.zst").stat().st_size
+    assert artifact.key == "17-linux/base_lib_generic.tar.zst"
+    assert artifact.sidecar == "17-linux/base_lib_generic.tar.zst.sha256sum"
+    assert artifact.size == (run_folder / "base_lib_generic.tar.zst").stat().st_size
 
 
 def test_prefers_zstd_to_xz(store: WatchedStore, run_folder: Path) -> None:
     write_archive(run_folder, GENERIC, suffix=".tar.xz")
 
-    listed = artifacts.list_artifacts(store, PREFIX)
+    run_artifacts = artifacts.list_artifacts(store, PREFIX)
 
-    assert {artifact.name.suffix for artifact in listed} == {".tar.zst"}
+    assert {artifact.name.suffix for artifact in run_artifacts} == {".tar.zst"}
 
 
 def test_takes_xz_where_the_zstd_archive_is_missing(store: WatchedStore, run_folder: Path) -> None:
     write_archive(run_folder, GENERIC, suffix=".tar.xz")
     (run_folder / f"{GENERIC}.tar.zst").unlink()
 
-    listed = artifacts.list_artifacts(store, PREFIX)
+    run_artifacts = artifacts.list_artifacts(store, PREFIX)
 
-    assert listed[0].name.filename == f"{GENERIC}.tar.xz"
+    assert run_artifacts[0].name.filename == f"{GENERIC}.tar.xz"
 
 
 @pytest.mark.parametrize(
@@ -179,7 +179,7 @@ def test_refuses_a_run_without_artifacts_of_the_family(store: WatchedStore) -> N
 
 def test_refuses_a_run_without_any_artifacts() -> None:
     with pytest.raises(MissingInputError, match=FAMILY):
-        artifacts.choose((), family(FAMILY), where="the run")
+        artifacts.choose_artifacts((), family(FAMILY), where="the run")
 
 
 def test_does_not_warn_of_targets_that_artifacts_of_the_family_cover(
@@ -241,11 +241,11 @@ def test_fetches_only_what_failed_before(store: WatchedStore, folder: Path, run_
     assert len(scan(folder)) == 3
 
 
-@pytest.mark.parametrize("missing", [f"{OF_TARGET}.tar.zst", f"{OF_TARGET}.tar.zst.sha256sum"])
+@pytest.mark.parametrize("deleted_name", [f"{OF_TARGET}.tar.zst", f"{OF_TARGET}.tar.zst.sha256sum"])
 def test_names_an_artifact_without_its_archive_or_its_digest(
-    store: WatchedStore, folder: Path, run_folder: Path, missing: str
+    store: WatchedStore, folder: Path, run_folder: Path, deleted_name: str
 ) -> None:
-    (run_folder / missing).unlink()
+    (run_folder / deleted_name).unlink()
 
     with pytest.raises(ArtifactError, match=f"{OF_TARGET}.tar.zst"):
         artifacts.fetch(store, plan_fetch(store), folder)

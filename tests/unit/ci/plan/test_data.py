@@ -69,16 +69,17 @@ def test_refuses_a_test_whose_settings_do_not_fit_together(test: dict[str, objec
         data.Test.model_validate(test)
 
 
-def test_upstreams_tests_name_the_configurations_that_exist() -> None:
-    tests = [test for test in ci_data().triggers.tests.values() if test.stage == "test_torch"]
+def upstreams_tests() -> list[data.Test]:
+    return [test for test in ci_data().triggers.tests.values() if test.stage == "test_torch"]
 
-    assert {test.config for test in tests} == set(upstream_tests.load().configurations)
+
+def test_upstreams_tests_name_the_configurations_that_exist() -> None:
+    assert {test.config for test in upstreams_tests()} == set(upstream_tests.load().configurations)
 
 
 def test_a_configuration_with_all_gpus_needs_a_machine_with_several() -> None:
-    tests = [test for test in ci_data().triggers.tests.values() if test.stage == "test_torch"]
     configurations = upstream_tests.load().configurations
 
-    on_several_gpus = {test.config for test in tests if test.several_gpus}
-
-    assert on_several_gpus == {name for name, settings in configurations.items() if settings.gpus == "all"}
+    for test in upstreams_tests():
+        assert test.config is not None
+        assert test.several_gpus == (configurations[test.config].gpus == "all")

@@ -68,7 +68,7 @@ def test_no_pattern_is_an_error(name: str, patterns: list[str]) -> None:
     ],
 )
 def test_builds_for_a_file_that_builds_use(path: str) -> None:
-    decision, _ = decisions.relevance(Changes(files=["docs/x.md", path]), PATH_RULES)
+    decision = decisions.decide_by_files(Changes(files=["docs/x.md", path]), PATH_RULES)
 
     assert decision.value
     assert path[:30] in decision.reason
@@ -88,20 +88,20 @@ def test_builds_for_a_file_that_builds_use(path: str) -> None:
     ],
 )
 def test_does_not_build_for_files_that_no_build_uses(path: str) -> None:
-    decision, _ = decisions.relevance(Changes(files=["docs/x.md", path]), PATH_RULES)
+    decision = decisions.decide_by_files(Changes(files=["docs/x.md", path]), PATH_RULES)
 
     assert not decision.value
     assert "2 files" in decision.reason
 
 
 def test_the_reason_shows_a_path_in_full_up_to_60_characters() -> None:
-    decision, _ = decisions.relevance(Changes(files=["z" * 60]), PATH_RULES)
+    decision = decisions.decide_by_files(Changes(files=["z" * 60]), PATH_RULES)
 
     assert decision.reason == f"{'z' * 60} has changed"
 
 
 def test_the_reason_shows_a_long_or_hostile_path_on_one_line() -> None:
-    decision, _ = decisions.relevance(Changes(files=["a\n\x1b" + "y" * 300]), PATH_RULES)
+    decision = decisions.decide_by_files(Changes(files=["a\n\x1b" + "y" * 300]), PATH_RULES)
 
     assert decision.reason == f"a??{'y' * 27}…{'y' * 30} has changed"
 
@@ -117,7 +117,7 @@ DOCS = ("docs/x.md",)
 
 
 @pytest.mark.parametrize(
-    ("asked", "reason"),
+    ("question_of_event", "reason"),
     [
         (SCHEDULE, "schedule"),
         (PUSH, "ci/verbs/cells.py"),
@@ -126,15 +126,15 @@ DOCS = ("docs/x.md",)
         (question("pull_request", pull_request("test:rocm"), files=DOCS), "test:rocm"),
     ],
 )
-def test_builds_what_changed_or_is_requested(asked: Question, reason: str) -> None:
-    decision = decisions.enabled(asked)
+def test_builds_what_changed_or_is_requested(question_of_event: Question, reason: str) -> None:
+    decision = decisions.decide_builds(question_of_event)
 
     assert decision.value
     assert reason in decision.reason
 
 
 @pytest.mark.parametrize(
-    ("asked", "reason"),
+    ("question_of_event", "reason"),
     [
         (question("pull_request", pull_request("ci:skip")), "label ci:skip"),
         (question("push", push(deleted=True)), "deleted"),
@@ -142,8 +142,8 @@ def test_builds_what_changed_or_is_requested(asked: Question, reason: str) -> No
         (question("pull_request", pull_request(), files=DOCS), "docs/x.md"),
     ],
 )
-def test_builds_nothing_where_nothing_is_to_be_built(asked: Question, reason: str) -> None:
-    decision = decisions.enabled(asked)
+def test_builds_nothing_where_nothing_is_to_be_built(question_of_event: Question, reason: str) -> None:
+    decision = decisions.decide_builds(question_of_event)
 
     assert not decision.value
     assert reason in decision.reason
@@ -153,7 +153,7 @@ def test_builds_nothing_where_nothing_is_to_be_built(asked: Question, reason: st
 
 
 @pytest.mark.parametrize(
-    ("asked", "reason"),
+    ("question_of_event", "reason"),
     [
         (question("pull_request", pull_request("build:pytorch")), "label build:pytorch"),
         (PUSH, "pushes to main"),
@@ -162,16 +162,16 @@ def test_builds_nothing_where_nothing_is_to_be_built(asked: Question, reason: st
     ],
 )
 def test_builds_pytorch_on_long_lived_branches_schedules_dispatches_and_by_label(
-    asked: Question, reason: str
+    question_of_event: Question, reason: str
 ) -> None:
-    decision = decisions.pytorch(asked)
+    decision = decisions.decide_pytorch(question_of_event)
 
     assert decision.value
     assert reason in decision.reason
 
 
 @pytest.mark.parametrize(
-    ("asked", "reason"),
+    ("question_of_event", "reason"),
     [
         (PULL_REQUEST, "build:pytorch"),
         (PUSH_TO_TOPIC, "topic"),
@@ -179,8 +179,8 @@ def test_builds_pytorch_on_long_lived_branches_schedules_dispatches_and_by_label
         (question("schedule", inputs_of_call={"build_pytorch": "false"}), "build_pytorch"),
     ],
 )
-def test_builds_no_pytorch_elsewhere(asked: Question, reason: str) -> None:
-    decision = decisions.pytorch(asked)
+def test_builds_no_pytorch_elsewhere(question_of_event: Question, reason: str) -> None:
+    decision = decisions.decide_pytorch(question_of_event)
 
     assert not decision.value
     assert reason in decision.reason
@@ -198,7 +198,7 @@ def test_builds_no_pytorch_elsewhere(asked: Question, reason: str) -> None:
     ],
 )
 def test_trusts_commits_of_the_repository(head: str) -> None:
-    decision = decisions.trusted(question("pull_request", pull_request(head=head)))
+    decision = decisions.decide_trust(question("pull_request", pull_request(head=head)))
 
     assert decision.value
     assert REPOSITORY in decision.reason
@@ -206,7 +206,7 @@ def test_trusts_commits_of_the_repository(head: str) -> None:
 
 @pytest.mark.parametrize(("head", "mention"), [("a/b", "fork a/b"), (None, "deleted fork")])
 def test_gives_a_fork_no_credentials(head: str | None, mention: str) -> None:
-    decision = decisions.trusted(question("pull_request", pull_request(head=head)))
+    decision = decisions.decide_trust(question("pull_request", pull_request(head=head)))
 
     assert not decision.value
     assert mention in decision.reason
@@ -217,7 +217,7 @@ def test_gives_a_fork_no_credentials(head: str | None, mention: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("asked", "tier", "reason"),
+    ("question_of_event", "tier", "reason"),
     [
         (question("workflow_dispatch"), None, "dispatch"),
         (question("pull_request", pull_request("ci:run-all-archs")), "nightly", "ci:run-all-archs"),
@@ -228,22 +228,23 @@ def test_gives_a_fork_no_credentials(head: str | None, mention: str) -> None:
         (PULL_REQUEST, "presubmit", "pull request"),
     ],
 )
-def test_an_event_has_a_tier_of_families(asked: Question, tier: str | None, reason: str) -> None:
-    event_tier, event_reason = asked.tier
+def test_an_event_has_a_tier_of_families(question_of_event: Question, tier: str | None, reason: str) -> None:
+    event_tier, event_reason = question_of_event.tier
 
     assert event_tier == tier
     assert reason in event_reason
 
 
 @pytest.mark.parametrize(
-    ("asked", "expected"), [(PULL_REQUEST, False), (PUSH_TO_TOPIC, False), (PUSH, True), (SCHEDULE, True)]
+    ("question_of_event", "expected"),
+    [(PULL_REQUEST, False), (PUSH_TO_TOPIC, False), (PUSH, True), (SCHEDULE, True)],
 )
-def test_tests_without_a_gpu_after_a_merge_alone(asked: Question, *, expected: bool) -> None:
-    assert asked.does_after_merge is expected
+def test_tests_without_a_gpu_after_a_merge_alone(question_of_event: Question, *, expected: bool) -> None:
+    assert question_of_event.tests_without_gpu is expected
 
 
 @pytest.mark.parametrize(
-    ("asked", "test_type", "reason"),
+    ("question_of_event", "test_type", "reason"),
     [
         (PULL_REQUEST, "quick", "nothing requests more"),
         (question("pull_request", pull_request(), files=()), "quick", "nothing requests more"),
@@ -263,8 +264,8 @@ def test_tests_without_a_gpu_after_a_merge_alone(asked: Question, *, expected: b
         (question("schedule", inputs_of_call={"test_type": "standard"}), "standard", "test_type"),
     ],
 )
-def test_an_event_has_a_type_of_tests(asked: Question, test_type: str, reason: str) -> None:
-    event_type, event_reason = decisions.test_type(asked)
+def test_an_event_has_a_type_of_tests(question_of_event: Question, test_type: str, reason: str) -> None:
+    event_type, event_reason = decisions.choose_test_type(question_of_event)
 
     assert event_type == test_type
     assert reason in event_reason
@@ -272,19 +273,19 @@ def test_an_event_has_a_type_of_tests(asked: Question, test_type: str, reason: s
 
 def test_labels_and_inputs_request_tests_of_a_platform() -> None:
     requested = {"linux_test_labels": "smoke test:rocm", "windows_test_labels": "test:rocm"}
-    asked = question("pull_request", pull_request("test:smoke"), inputs_of_call=requested)
+    question_of_event = question("pull_request", pull_request("test:smoke"), inputs_of_call=requested)
 
-    labels = decisions.test_labels(asked)
+    labels = decisions.requested_tests(question_of_event)
 
     assert labels["linux"] == ("test:smoke", "test:rocm")
     assert labels["windows"] == ("test:smoke", "test:rocm")
 
 
 def test_refuses_an_unknown_test_with_the_closest_one() -> None:
-    asked = question("workflow_call", inputs_of_call={"windows_test_labels": "rock"})
+    question_of_event = question("workflow_call", inputs_of_call={"windows_test_labels": "rock"})
 
     with pytest.raises(UsageError, match="'rock'") as caught:
-        decisions.test_labels(asked)
+        decisions.requested_tests(question_of_event)
 
     assert "'rocm'" in str(caught.value)
 
@@ -300,22 +301,23 @@ def test_refuses_an_unknown_test_with_the_closest_one() -> None:
     ],
 )
 def test_uploads_to_the_bucket_of_the_repository(repository: str, store: str, role: str) -> None:
-    asked = question("push", push(), repository=repository)
+    question_of_event = question("push", push(), repository=repository)
 
-    decision, place = decisions.upload(asked, decisions.trusted(asked))
+    decision, place = decisions.decide_upload(question_of_event, decisions.decide_trust(question_of_event))
 
     assert decision.value
     assert repository in decision.reason
     assert place.store == store
+    assert place.role is not None
     assert place.role.endswith(f"/{role}")
     assert place.region == "us-east-2"
 
 
 def test_uploads_to_the_store_of_a_users_own_configuration() -> None:
     own_store = {"store": "out", "role": "writer", "region": "here"}
-    asked = question("push", push(), data=changed_data(upload=own_store))
+    question_of_event = question("push", push(), data=changed_data(upload=own_store))
 
-    decision, place = decisions.upload(asked, decisions.trusted(asked))
+    decision, place = decisions.decide_upload(question_of_event, decisions.decide_trust(question_of_event))
 
     assert decision.value
     assert place.store == "out"
@@ -324,26 +326,28 @@ def test_uploads_to_the_store_of_a_users_own_configuration() -> None:
 
 
 @pytest.mark.parametrize(
-    ("asked", "reason"),
+    ("question_of_event", "reason"),
     [
         (question("push", push(), repository="x/y"), "x/y has no bucket"),
         (question("pull_request", pull_request(head="a/b")), "fork"),
     ],
 )
-def test_uploads_nothing_of_a_fork_or_a_repository_without_a_bucket(asked: Question, reason: str) -> None:
-    decision, place = decisions.upload(asked, decisions.trusted(asked))
+def test_uploads_nothing_of_a_fork_or_a_repository_without_a_bucket(
+    question_of_event: Question, reason: str
+) -> None:
+    decision, place = decisions.decide_upload(question_of_event, decisions.decide_trust(question_of_event))
 
     assert not decision.value
     assert reason in decision.reason
-    assert place.store == ""
-    assert place.role == ""
+    assert place.store is None
+    assert place.role is None
 
 
 def test_a_forks_run_may_be_of_type_ci_alone() -> None:
     untrusted = Decision(value=False, reason="a fork")
 
     with pytest.raises(UsageError, match="'dev'"):
-        decisions.upload(question("push", push(), release_type="dev"), untrusted)
+        decisions.decide_upload(question("push", push(), release_type="dev"), untrusted)
 
 
 @pytest.mark.parametrize(
@@ -361,7 +365,22 @@ def test_promotes_releases_that_are_built_and_uploaded(
     upload = Decision(value=uploads, reason="no upload")
     pytorch = Decision(value=builds, reason="no build")
 
-    decision = decisions.promote(question("schedule", release_type=release_type), upload, pytorch)
+    decision = decisions.decide_promotion(question("schedule", release_type=release_type), upload, pytorch)
 
     assert decision.value is promotes
     assert reason in decision.reason
+
+
+# Forks
+
+
+@pytest.mark.parametrize("head", ["somebody/TheRock", None], ids=["fork", "deleted fork"])
+def test_a_fork_gets_no_role_of_a_store_that_the_repository_configured(head: str | None) -> None:
+    own_store = {"store": "s3://my-wheels", "role": "writer", "region": "here"}
+    question_of_fork = question("pull_request", pull_request(head=head), data=changed_data(upload=own_store))
+
+    decision, place = decisions.decide_upload(question_of_fork, Decision(value=False, reason="a fork"))
+
+    assert decision.value is False
+    assert place.store is None
+    assert place.role is None

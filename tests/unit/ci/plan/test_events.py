@@ -23,7 +23,7 @@ COMMIT = "b" * 40
 BASE = "a" * 40
 
 
-def parse(name: str, payload: dict[str, Any], *, ref_name: str = "") -> events.Event:
+def parse(name: str, payload: dict[str, Any], *, ref_name: str | None = None) -> events.Event:
     return events.parse(name, payload, repository=REPOSITORY, ref_name=ref_name)
 
 
@@ -49,8 +49,10 @@ def test_reads_a_pull_request() -> None:
     assert event.owner == "ROCm"
 
 
-@pytest.mark.parametrize(("head", "fork"), [("x/TheRock", "x/TheRock"), (None, "deleted"), (REPOSITORY, "")])
-def test_a_pull_request_of_another_repository_is_a_forks(head: str | None, fork: str) -> None:
+@pytest.mark.parametrize(
+    ("head", "fork"), [("x/TheRock", "x/TheRock"), (None, "deleted"), (REPOSITORY, None)]
+)
+def test_a_pull_request_of_another_repository_is_a_forks(head: str | None, fork: str | None) -> None:
     assert parse("pull_request", pull_request(head=head)).fork == fork
 
 
@@ -66,13 +68,14 @@ def test_a_pull_request_may_come_without_its_labels() -> None:
     [
         ("refs/heads/main", "main"),
         ("refs/heads/refs/heads/x", "refs/heads/x"),
-        ("refs/tags/v1", ""),
-        ("refs/pull/7/merge", ""),
+        ("refs/tags/v1", None),
+        ("refs/pull/7/merge", None),
+        ("refs/heads/", None),
         ("main", "main"),
         ("refs/heads/`id`;$(x) y", "`id`;$(x) y"),
     ],
 )
-def test_a_push_has_the_branch_of_its_ref(ref: str, branch: str) -> None:
+def test_a_push_has_the_branch_of_its_ref(ref: str, branch: str | None) -> None:
     assert parse("push", {"ref": ref}).branch == branch
 
 
@@ -113,12 +116,12 @@ def test_reads_a_dispatch_with_its_inputs() -> None:
 def test_an_event_without_a_ref_has_the_branch_of_the_environment(name: str, payload: dict[str, Any]) -> None:
     # The byte that is no UTF-8 must not reach a message.
     assert parse(name, payload, ref_name="ma\udcffin").branch == "ma?in"
-    assert parse(name, payload).branch == ""
+    assert parse(name, payload).branch is None
 
 
 @pytest.mark.parametrize("before", ["0" * 40, "", "--output=/etc/passwd", "HEAD", "A" * 40, "a" * 39])
 def test_gives_git_only_commits(before: str) -> None:
-    assert parse("push", push(before=before)).base == ""
+    assert parse("push", push(before=before)).base is None
 
 
 # --- Malformed payloads ----------------------------------------------------------------------
@@ -219,31 +222,53 @@ def _failing_git(monkeypatch: pytest.MonkeyPatch) -> None:
     answer_processes(monkeypatch, lambda _: Answer(status=128, stderr=GIT_FAILURE))
 
 
-@pytest.mark.parametrize(("event", "labels"), [(replace(PULL_REQUEST, labels=("x",)), ("x",)), (PUSH, ())])
+@pytest.mark.parametrize(
+    ("event", "labels"),
+    [
+        (replace(PULL_REQUEST, labels=("x",)), ("x",)),
+        (PUSH, ()),
+    ],
+)
 def test_does_not_query_labels_that_the_event_names_or_cannot_have(
     event: events.Event, labels: tuple[str, ...]
 ) -> None:
     hub = github()
 
-    assert events.event_labels(event, hub) == (labels, "")
+    assert events.event_labels(event, hub) == (labels, None)
     assert hub.queries == []
 
 
 def test_queries_labels_that_the_payload_lacks() -> None:
     hub = github()
 
-    assert events.event_labels(WITHOUT_LABELS, hub) == (["build:pytorch"], "")
+    assert events.event_labels(WITHOUT_LABELS, hub) == (["build:pytorch"], None)
     assert hub.queries == [f"labels of {REPOSITORY} 7"]
 
 
 @pytest.mark.parametrize(
-    ("hub", "reason"), [(None, "without a token"), (github(LIMIT), "limits our requests")]
+    ("hub", "reason"),
+    [
+        (None, "without a token"),
+        (github(LIMIT), "limits our requests"),
+    ],
 )
 def test_counts_no_label_where_github_does_not_answer(hub: Any, reason: str) -> None:
     labels, note = events.event_labels(WITHOUT_LABELS, hub)
 
     assert labels == ()
+    assert note is not None
     assert reason in note
+
+
+def test_counts_no_label_where_the_payload_has_no_number_either() -> None:
+    hub = github()
+
+    labels, note = events.event_labels(replace(WITHOUT_LABELS, number=None), hub)
+
+    assert labels == ()
+    assert note is not None
+    assert "number" in note
+    assert hub.queries == []
 
 
 @pytest.mark.usefixtures("_failing_git")
@@ -259,13 +284,19 @@ def test_counts_every_file_where_neither_git_nor_github_answers(tmp_path: Path) 
     changes = events.event_changes(PULL_REQUEST, tmp_path, github(LIMIT))
 
     assert changes.files is None
+    assert changes.note is not None
     assert GIT_FAILURE in changes.note
     assert "limits our requests" in changes.note
 
 
 @pytest.mark.usefixtures("_failing_git")
 @pytest.mark.parametrize(
-    ("event", "reason"), [(PUSH, GIT_FAILURE), (replace(PUSH, base=""), "no commit"), (PULL_REQUEST, "git")]
+    ("event", "reason"),
+    [
+        (PUSH, GIT_FAILURE),
+        (replace(PUSH, base=None), "no commit"),
+        (PULL_REQUEST, "git"),
+    ],
 )
 def test_counts_every_file_where_nobody_can_be_asked(
     tmp_path: Path, event: events.Event, reason: str
@@ -273,6 +304,7 @@ def test_counts_every_file_where_nobody_can_be_asked(
     changes = events.event_changes(event, tmp_path, None)
 
     assert changes.files is None
+    assert changes.note is not None
     assert reason in changes.note
 
 
@@ -290,7 +322,7 @@ def test_needs_no_query_for_schedules_and_deleted_branches(tmp_path: Path) -> No
     schedule = events.Event(name="schedule", repository=REPOSITORY)
 
     assert events.event_changes(schedule, tmp_path, None).files is None
-    assert events.event_changes(replace(PUSH, deleted=True), tmp_path, None).note == ""
+    assert events.event_changes(replace(PUSH, deleted=True), tmp_path, None).note is None
 
 
 def test_asks_github_with_a_token_alone() -> None:

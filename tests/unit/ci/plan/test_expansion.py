@@ -23,19 +23,19 @@ def combinations(
     *refs: TorchRef, pythons: tuple[str, ...] = ("3.11", "3.12"), platform: Platform = "linux"
 ) -> list[Combination]:
     """Return the combinations of refs with two GPU families, one of which is excluded on Linux."""
-    found = expand(
+    matrix_combinations = expand(
         pythons=pythons,
         refs=refs,
         gpu_families=(FAMILY, "gfx1151"),
         platform=platform,
         exclusions=(EXCLUSION,),
     )
-    return list(found)
+    return list(matrix_combinations)
 
 
-def obstacles(found: list[Combination]) -> dict[str, str | None]:
+def obstacles(matrix_combinations: list[Combination]) -> dict[str, str | None]:
     """Return why each cell cannot exist, by its text."""
-    return {str(combination.cell): combination.obstacle for combination in found}
+    return {str(combination.cell): combination.obstacle for combination in matrix_combinations}
 
 
 def upstream_test(**changes: object) -> Test:

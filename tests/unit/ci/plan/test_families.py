@@ -20,8 +20,8 @@ BUILD_RUNNER = "aws-linux-scale-rocm-prod"
 
 def rocm_test(plan: Plan, family: str) -> PlannedJob:
     """Return the job on Linux that tests the ROCm of a family."""
-    (cell,) = [cell for cell in plan.matrix("linux", "test_rocm") if cell.gpu_family == family]
-    return cell
+    (job,) = [job for job in plan.matrix("linux", "test_rocm") if job.gpu_family == family]
+    return job
 
 
 def test_runs_are_spread_over_machines_with_different_labels() -> None:
@@ -79,9 +79,9 @@ def test_refuses_a_plan_that_no_machine_can_build() -> None:
 def test_tests_a_kernel_only_on_machines_that_have_it() -> None:
     plan = plan_event("pull_request", pull_request("test_runner:oem"))
 
-    (cell,) = plan.matrix("linux", "test_rocm")
-    assert cell.gpu_family == "gfx1151"
-    assert cell.runner == "linux-strix-halo-gpu-rocm-oem"
+    (job,) = plan.matrix("linux", "test_rocm")
+    assert job.gpu_family == "gfx1151"
+    assert job.runner == "linux-strix-halo-gpu-rocm-oem"
     assert "oem" in reason_left_out(plan, "test_rocm, gfx94X-dcgpu on linux")
 
 
@@ -92,7 +92,7 @@ def test_a_dispatch_names_the_machines_of_its_jobs() -> None:
         linux_build_runner="ubuntu-22.04",
     )
 
-    assert {cell.runner for cell in plan.cells} == {"linux-gfx90a-1gpu-ossci-rocm", "ubuntu-22.04"}
+    assert {job.runner for job in plan.cells} == {"linux-gfx90a-1gpu-ossci-rocm", "ubuntu-22.04"}
 
 
 def test_refuses_a_machine_that_nobody_serves() -> None:

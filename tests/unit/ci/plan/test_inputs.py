@@ -14,9 +14,15 @@ def test_every_input_is_explained() -> None:
 
 
 def test_reads_labels_in_any_case() -> None:
-    written = ["Build:PyTorch", "GFX94X-dcgpu", "CI:run-all-archs", "test_filter:Full", "test_runner:oem"]
+    labels_in_any_case = [
+        "Build:PyTorch",
+        "GFX94X-dcgpu",
+        "CI:run-all-archs",
+        "test_filter:Full",
+        "test_runner:oem",
+    ]
 
-    labels = read_labels(written, ci_data())
+    labels = read_labels(labels_in_any_case, ci_data())
 
     assert labels.build_pytorch
     assert labels.all_families

@@ -10,15 +10,22 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ci.plan import origins
-from ci.plan.artifacts import Place, find_place
 from ci.plan.data import RocmData
 from ci.plan.origins import Search, completed, needs
 from core.cli.options import Common
 from core.errors import FatalError, MissingInputError, UsageError
 from core.run import Platform
-from core.run.plan import Plan, RocmOrigin, RocmPackages, Variant
+from core.run.plan import Plan, PlannedJob, RocmOrigin, RocmPackages, Variant
 from tests.kit.github_runs import FakeGitHub, github_run
-from tests.kit.planning import REPOSITORY, ci_data, plan_dispatch, plan_event, pull_request
+from tests.kit.planning import (
+    REPOSITORY,
+    ci_data,
+    families_by_stage,
+    plan_dispatch,
+    plan_event,
+    pull_request,
+    reason_left_out,
+)
 from tests.kit.servers import served
 
 FAMILIES = ("gfx94X-dcgpu", "gfx1151")
@@ -76,19 +83,12 @@ class World:
         requested: RocmPackages | None = None,
     ) -> Search:
         """Return a search for a plan's ROCm, of which the event requests something or nothing."""
-
-        def find(_repository: str, run_id: str, fork: bool, platform: Platform, store: str) -> Place:  # noqa: FBT001
-            assert not fork
-            common = Common(root=self.root, run_id=run_id, platform=platform)
-            return find_place(common, store or "store", REPOSITORY, fork=False)
-
         return Search(
             requested=requested or RocmPackages(version="10.1.0.dev0"),
             repository=repository,
-            release_type="ci",
             data=data or ci_data().rocm,
             github=cast("Any", self.github),
-            place=find,
+            common=Common(root=self.root, store="store"),
             notes=self.notes,
         )
 
@@ -130,6 +130,23 @@ def index(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
         yield folder
 
 
+def run_ids(rocm_origins: Sequence[RocmOrigin]) -> set[str | None]:
+    return {origin.run_id for origin in rocm_origins}
+
+
+def run_ids_of_groups(rocm_origins: Sequence[RocmOrigin]) -> dict[str, str | None]:
+    return {origin.artifact_group: origin.run_id for origin in rocm_origins}
+
+
+def versions(rocm_origins: Sequence[RocmOrigin]) -> set[str | None]:
+    return {origin.version for origin in rocm_origins}
+
+
+def groups_of(rows: Sequence[Variant] | Sequence[PlannedJob] | Sequence[RocmOrigin]) -> set[tuple[str, str]]:
+    """Return the platforms and artifact groups of a plan's rows."""
+    return {(row.platform, row.artifact_group) for row in rows}
+
+
 # --- The newest run --------------------------------------------------------------------------
 
 
@@ -144,12 +161,13 @@ def test_takes_the_newest_run_that_succeeded_with_every_family(world: World) -> 
     world.put_run("22", "gfx1151")
     world.put_run("21", *FAMILIES, complete=False)
 
-    found = world.search().origins({"release": ON_LINUX})
+    rocm_origins = world.search().origins({"release": ON_LINUX})
 
-    assert [origin.run_id for origin in found] == ["20", "20"]
-    assert found[0].repository == REPOSITORY
-    assert found[0].store == "store"
-    assert found[0].version == "10.1.0.dev0"
+    assert len(rocm_origins) == len(ON_LINUX)
+    assert run_ids(rocm_origins) == {"20"}
+    assert rocm_origins[0].repository == REPOSITORY
+    assert rocm_origins[0].store == "store"
+    assert rocm_origins[0].version == "10.1.0.dev0"
     assert world.notes == []
 
 
@@ -173,9 +191,12 @@ def test_takes_only_a_run_with_every_platform_of_the_plan(world: World) -> None:
     world.put_run("21", *FAMILIES)
     world.put_run("21", "gfx1151", platform="windows")
 
-    found = world.search().origins({"release": (*ON_LINUX, ON_WINDOWS)})
+    rocm_origins = world.search().origins({"release": (*ON_LINUX, ON_WINDOWS)})
 
-    assert {(origin.platform, origin.run_id) for origin in found} == {("linux", "21"), ("windows", "21")}
+    assert {(origin.platform, origin.run_id) for origin in rocm_origins} == {
+        ("linux", "21"),
+        ("windows", "21"),
+    }
 
 
 # --- A requested run -------------------------------------------------------------------------
@@ -252,9 +273,9 @@ def test_takes_a_requested_run_before_a_newer_one(world: World) -> None:
     world.put_run("21", *FAMILIES)
     world.put_run("17", *FAMILIES)
 
-    found = world.search_requested_run().origins({"release": ON_LINUX})
+    rocm_origins = world.search_requested_run().origins({"release": ON_LINUX})
 
-    assert {origin.run_id for origin in found} == {"17"}
+    assert run_ids(rocm_origins) == {"17"}
 
 
 def test_takes_a_run_that_github_does_not_have_from_a_named_store(world: World) -> None:
@@ -266,9 +287,10 @@ def test_takes_a_run_that_github_does_not_have_from_a_named_store(world: World) 
         artifact_repository="acme/rocm",
     )
 
-    found = world.search(requested=requested).origins({"release": ON_LINUX})
+    rocm_origins = world.search(requested=requested).origins({"release": ON_LINUX})
 
-    assert {(origin.run_id, origin.repository) for origin in found} == {("mine", "acme/rocm")}
+    assert run_ids(rocm_origins) == {"mine"}
+    assert rocm_origins[0].repository == "acme/rocm"
 
 
 # --- Build variants --------------------------------------------------------------------------
@@ -283,20 +305,23 @@ def runs_of_two_variants(world: World) -> World:
 
 
 def test_takes_each_variant_from_the_workflow_that_builds_it(runs_of_two_variants: World) -> None:
-    found = runs_of_two_variants.search().origins({"release": ON_LINUX, "asan": (WITH_ASAN,)})
+    rocm_origins = runs_of_two_variants.search().origins({"release": ON_LINUX, "asan": (WITH_ASAN,)})
 
-    run_ids = {origin.artifact_group: origin.run_id for origin in found}
-    assert run_ids == {"gfx94X-dcgpu": "22", "gfx1151": "22", "gfx94X-dcgpu-asan": "21"}
+    assert run_ids_of_groups(rocm_origins) == {
+        "gfx94X-dcgpu": "22",
+        "gfx1151": "22",
+        "gfx94X-dcgpu-asan": "21",
+    }
 
 
 def test_a_requested_run_serves_the_variant_that_it_built(runs_of_two_variants: World) -> None:
     search = runs_of_two_variants.search_requested_run("21")
 
-    found = search.origins({"release": ON_LINUX, "asan": (WITH_ASAN,)})
+    rocm_origins = search.origins({"release": ON_LINUX, "asan": (WITH_ASAN,)})
 
-    run_ids = {origin.artifact_group: origin.run_id for origin in found}
-    assert run_ids["gfx94X-dcgpu-asan"] == "21"
-    assert run_ids["gfx94X-dcgpu"] == "22"
+    run_ids_by_group = run_ids_of_groups(rocm_origins)
+    assert run_ids_by_group["gfx94X-dcgpu-asan"] == "21"
+    assert run_ids_by_group["gfx94X-dcgpu"] == "22"
 
 
 def test_tells_what_was_tried_for_a_variant_that_nobody_builds(world: World) -> None:
@@ -317,10 +342,11 @@ def test_a_fork_takes_rocm_from_the_release_index(world: World, index: Path) -> 
 
     origin, _ = world.search("somebody/a-fork").origins({"release": ON_LINUX})
 
+    assert origin.index_url is not None
     assert origin.index_url.startswith("http://127.0.0.1")
     assert origin.version == "10.1.0a20261121"
     assert origin.artifacts["rocm-10.1.0a20261121.tar.gz"] == "a" * 64
-    assert origin.run_id == ""
+    assert origin.run_id is None
     # A digest pins a run's artifacts alone.
     assert "digest" not in origin.row
 
@@ -331,9 +357,9 @@ def test_a_repository_may_say_what_is_tried(world: World, index: Path) -> None:
     world.put_run("21", *FAMILIES)
     data = ci_data().rocm.model_copy(update={"order": ("newest",)})
 
-    found = world.search("acme/x", data=data).origins({"release": ON_LINUX})
+    rocm_origins = world.search("acme/x", data=data).origins({"release": ON_LINUX})
 
-    assert {origin.run_id for origin in found} == {"21"}
+    assert run_ids(rocm_origins) == {"21"}
 
 
 def test_takes_nothing_from_an_index_where_artifacts_of_a_run_are_required(world: World, index: Path) -> None:
@@ -348,10 +374,10 @@ def test_takes_rocm_from_the_index_where_no_run_is_found_and_notes_it(world: Wor
     world.github.silent = True
     offer(index, "10.1.0a20261121", LINUX, WINDOWS)
 
-    found = world.search().origins({"release": (*ON_LINUX, ON_WINDOWS)})
+    rocm_origins = world.search().origins({"release": (*ON_LINUX, ON_WINDOWS)})
 
-    assert {origin.version for origin in found} == {"10.1.0a20261121"}
-    assert [name for name in found[2].artifacts if name.endswith(f"{WINDOWS}.whl")]
+    assert versions(rocm_origins) == {"10.1.0a20261121"}
+    assert WINDOWS in " ".join(rocm_origins[2].artifacts)
     (note,) = world.notes
     assert "GitHub cannot be reached" in note
 
@@ -370,8 +396,8 @@ def test_takes_the_newest_version_that_every_platform_and_family_has(world: Worl
     for_both_platforms = world.search("a/b").origins({"release": (*ON_LINUX, ON_WINDOWS)})
     for_linux = world.search("a/b").origins({"release": ON_LINUX})
 
-    assert {origin.version for origin in for_both_platforms} == {"10.1.0a20261120"}
-    assert {origin.version for origin in for_linux} == {"10.1.0a20261122"}
+    assert versions(for_both_platforms) == {"10.1.0a20261120"}
+    assert versions(for_linux) == {"10.1.0a20261122"}
 
 
 def test_takes_the_version_that_the_event_names(world: World, index: Path) -> None:
@@ -379,9 +405,9 @@ def test_takes_the_version_that_the_event_names(world: World, index: Path) -> No
     offer(index, "10.0.1", LINUX)
     requested = RocmPackages(version="10.0.0", version_named=True)
 
-    found = world.search("a/b", requested=requested).origins({"release": ON_LINUX})
+    rocm_origins = world.search("a/b", requested=requested).origins({"release": ON_LINUX})
 
-    assert {origin.version for origin in found} == {"10.0.0"}
+    assert versions(rocm_origins) == {"10.0.0"}
 
 
 def test_refuses_a_version_that_the_index_does_not_have(world: World, index: Path) -> None:
@@ -401,9 +427,9 @@ def test_a_requested_index_is_the_only_one(world: World, index: Path) -> None:
 
     with served(index) as url:
         requested = RocmPackages(version="10.1.0.dev0", index_url=url)
-        found = world.search(requested=requested).origins({"release": ON_LINUX})
+        rocm_origins = world.search(requested=requested).origins({"release": ON_LINUX})
 
-    assert {origin.index_url for origin in found} == {url}
+    assert {origin.index_url for origin in rocm_origins} == {url}
 
 
 def test_refuses_to_take_rocm_from_an_index_and_from_a_run() -> None:
@@ -423,7 +449,7 @@ def test_refuses_data_with_an_unknown_way_to_find_rocm() -> None:
 
 def test_refuses_a_release_type_without_artifact_runs() -> None:
     with pytest.raises(FatalError, match="'release'"):
-        ci_data().rocm.of("release")
+        ci_data().rocm.artifact_runs("release")
 
 
 # --- A plan with its ROCm --------------------------------------------------------------------
@@ -448,11 +474,9 @@ def test_does_not_build_or_test_rocm_that_an_index_has() -> None:
 
     plan_with_rocm = completed(plan, origins_of_index(plan), ["a note"])
 
-    assert {cell.stage for cell in plan_with_rocm.cells} == {"build_pytorch", "test_pytorch"}
-    groups = {group.artifact_group for group in plan_with_rocm.variants}
-    assert groups == {"gfx94X-dcgpu", "gfx110X-all"}
-    reasons = {left_out.what: left_out.reason for left_out in plan_with_rocm.left_out}
-    assert INDEX_URL in reasons["build_rocm, gfx94X-dcgpu on linux"]
+    assert set(families_by_stage(plan_with_rocm)) == {"build_pytorch", "test_pytorch"}
+    assert groups_of(plan_with_rocm.variants) == {("linux", "gfx94X-dcgpu"), ("windows", "gfx110X-all")}
+    assert INDEX_URL in reason_left_out(plan_with_rocm, "build_rocm, gfx94X-dcgpu on linux")
 
 
 def test_a_completed_plan_has_its_version_index_and_notes() -> None:
@@ -463,16 +487,16 @@ def test_a_completed_plan_has_its_version_index_and_notes() -> None:
     assert plan_with_rocm.rocm.version == "10.1"
     assert plan_with_rocm.notes[-1] == "a note"
     assert plan_with_rocm.enable_build_jobs.value
-    for cell in plan_with_rocm.matrix("linux", "build_pytorch"):
-        assert plan_with_rocm.rocm_row(cell)["index_url"] == INDEX_URL
+    for job in plan_with_rocm.matrix("linux", "build_pytorch"):
+        assert plan_with_rocm.rocm_row(job)["index_url"] == INDEX_URL
 
 
 def test_a_forks_job_starts_with_pytorch_where_an_index_has_rocm() -> None:
     plan = plan_event("pull_request", pull_request("build:pytorch", head="somebody/a-fork"))
 
-    (cell,) = completed(plan, origins_of_index(plan)).matrix("linux", "build_pytorch")
+    (job,) = completed(plan, origins_of_index(plan)).matrix("linux", "build_pytorch")
 
-    assert cell.sessions[0] == "build_triton"
+    assert job.sessions[0] == "build_triton"
 
 
 def test_a_plan_of_rocm_alone_is_empty_where_an_index_has_it() -> None:
@@ -503,12 +527,11 @@ def test_completion_moves_jobs_of_indexed_rocm_to_what_is_left_out(
     plan_with_rocm = completed(plan, indexed)
 
     assert len(plan_with_rocm.cells) + len(plan_with_rocm.left_out) == len(plan.cells) + len(plan.left_out)
-    groups_with_jobs = {(cell.platform, cell.artifact_group) for cell in plan_with_rocm.cells}
-    assert {(group.platform, group.artifact_group) for group in plan_with_rocm.variants} == groups_with_jobs
+    assert groups_of(plan_with_rocm.variants) == groups_of(plan_with_rocm.cells)
     assert Plan.model_validate_json(plan_with_rocm.model_dump_json()) == plan_with_rocm
 
-    groups_of_index = {(origin.platform, origin.artifact_group) for origin in indexed}
-    for cell in plan_with_rocm.cells:
-        if (cell.platform, cell.artifact_group) in groups_of_index:
-            assert not {"fetch_artifacts", "build_rocm", "test_rocm"} & set(cell.sessions)
-            assert plan_with_rocm.rocm_row(cell)["index_url"] == INDEX_URL
+    groups_of_index = groups_of(indexed)
+    for job in plan_with_rocm.cells:
+        if (job.platform, job.artifact_group) in groups_of_index:
+            assert not {"fetch_artifacts", "build_rocm", "test_rocm"} & set(job.sessions)
+            assert plan_with_rocm.rocm_row(job)["index_url"] == INDEX_URL

@@ -2,8 +2,8 @@
 
 import pytest
 
-from ci.plan.outputs import show, summary, tables
-from core.run.plan import Plan
+from ci.plan.outputs import decision_table, job_table, show, show_origins, summary
+from core.run.plan import Plan, RocmOrigin, RocmPackages
 from tests.kit.planning import nightly_plan, plan_event, pull_request, push
 from tests.kit.plans import make_job, make_plan
 
@@ -15,11 +15,11 @@ def hostile_plan() -> Plan:
 
 
 def test_every_job_has_its_reason() -> None:
-    _, (_, jobs), _ = tables(nightly_plan())
+    rows = job_table(nightly_plan()).rows
 
-    assert len(jobs) == len(nightly_plan().cells)
-    for job in jobs:
-        assert all(job)
+    assert len(rows) == len(nightly_plan().cells)
+    for row in rows:
+        assert all(row)
 
 
 def test_everything_that_is_left_out_has_its_reason() -> None:
@@ -32,32 +32,44 @@ def test_everything_that_is_left_out_has_its_reason() -> None:
 
 
 def test_a_release_is_promoted() -> None:
-    (_, decisions), _, _ = tables(nightly_plan())
+    rows = decision_table(nightly_plan()).rows
 
-    assert [name for name, value, _ in decisions if value == "yes"][-1] == "promote"
+    promote_row = next(row for row in rows if row[0] == "promote")
+    assert promote_row[1] == "yes"
 
 
 def test_a_summary_lists_300_jobs_and_counts_the_others() -> None:
-    cells = [make_job("build_rocm", f"gfx{number}") for number in range(307)]
+    jobs = [make_job("build_rocm", f"gfx{number}") for number in range(307)]
 
-    written = summary(make_plan(*cells))
+    markdown = summary(make_plan(*jobs))
 
-    assert "7 more jobs" in written
-    assert written.partition("<details>")[0].count("\n| build\\_") == 300
+    assert "7 more jobs" in markdown
+    assert markdown.partition("<details>")[0].count("\n| build\\_") == 300
 
 
 def test_names_of_others_become_no_markup_in_a_summary() -> None:
-    written = summary(hostile_plan())
+    markdown = summary(hostile_plan())
 
-    assert "<img" not in written.replace("\\<img", "")
-    assert "x\\|\\<img src=y\\>" in written
-    assert "\x1b" not in written
+    assert "<img" not in markdown.replace("\\<img", "")
+    assert "x\\|\\<img src=y\\>" in markdown
+    assert "\x1b" not in markdown
 
 
 def test_names_of_others_do_not_steer_a_terminal(capsys: pytest.CaptureFixture[str]) -> None:
     show(hostile_plan())
 
     assert "\x1b" not in capsys.readouterr().err
+
+
+def test_origins_of_others_do_not_steer_a_terminal(capsys: pytest.CaptureFixture[str]) -> None:
+    origin = RocmOrigin(platform="linux", artifact_group="gfx1151", run_id="17", reason=HOSTILE)
+    rocm = RocmPackages(origins=(origin,))
+
+    show_origins(hostile_plan().model_copy(update={"rocm": rocm}))
+
+    messages = capsys.readouterr().err
+    assert "gfx1151" in messages
+    assert "\x1b" not in messages
 
 
 def test_notes_come_first(capsys: pytest.CaptureFixture[str]) -> None:

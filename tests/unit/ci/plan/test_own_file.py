@@ -54,10 +54,10 @@ def guide_file(tmp_path: Path) -> Path:
     return file
 
 
-def configure(capsys: pytest.CaptureFixture[str], *words: object) -> str:
+def configure(capsys: pytest.CaptureFixture[str], *configure_options: object) -> str:
     """Return what the verb prints."""
     capsys.readouterr()
-    assert run_verb("ci", "configure", *words) == 0
+    assert run_verb("ci", "configure", *configure_options) == 0
     return capsys.readouterr().out
 
 
@@ -77,8 +77,8 @@ def test_the_guides_file_plans_the_jobs_that_the_guide_names(
     plan = plan_push(capsys, guide_file)
 
     assert paragraph.startswith(f"plans {len(plan.cells)} jobs: ")
-    assert {cell.gpu_family for cell in plan.cells} == set(re.findall(r"for `(gfx\S+)`", paragraph))
-    assert {cell.torch_ref for cell in plan.cells} == {None, "my-branch"}
+    assert {job.gpu_family for job in plan.cells} == set(re.findall(r"for `(gfx\S+)`", paragraph))
+    assert {job.torch_ref for job in plan.cells} == {None, "my-branch"}
     assert f"go to `{plan.store.store}`" in paragraph
 
 
@@ -87,20 +87,20 @@ def test_the_guides_file_plans_for_its_own_machines(
 ) -> None:
     plan = plan_push(capsys, guide_file)
 
-    assert {cell.runner for cell in plan.cells if cell.stage.startswith("build")} == {"my-builder"}
-    assert {cell.runner for cell in plan.cells if cell.stage.startswith("test")} == {"my-mi300"}
+    assert {job.runner for job in plan.cells if job.stage.startswith("build")} == {"my-builder"}
+    assert {job.runner for job in plan.cells if job.stage.startswith("test")} == {"my-mi300"}
 
 
 def test_a_dispatch_of_all_families_plans_the_same_jobs(
     guide_file: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    words = ("--event", "workflow_dispatch", "--input=linux_amdgpu_families=all")
+    configure_options = ("--event", "workflow_dispatch", "--input=linux_amdgpu_families=all")
 
-    printed = configure(capsys, *words, "--config-file", guide_file, "--json")
+    printed = configure(capsys, *configure_options, "--config-file", guide_file, "--json")
 
     dispatched = Plan.model_validate_json(printed)
     pushed = plan_push(capsys, guide_file)
-    assert {cell.name for cell in dispatched.cells} == {cell.name for cell in pushed.cells}
+    assert {job.name for job in dispatched.cells} == {job.name for job in pushed.cells}
 
 
 def test_the_guides_file_gives_the_matrix_its_families(guide_file: Path) -> None:
@@ -181,14 +181,14 @@ def test_the_variable_comes_before_the_file_in_the_root(
 
 
 def test_the_option_comes_before_the_variable(checkout: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    named = checkout / "mine.toml"
-    named.write_text("")
+    named_file = checkout / "mine.toml"
+    named_file.write_text("")
     (checkout / "ci.toml").write_text("")
     monkeypatch.setenv("CI_CONFIG", "ci.toml")
 
-    assert use_config_file(named) == named
+    assert use_config_file(named_file) == named_file
 
-    assert own().file == named
+    assert own().file == named_file
 
 
 def test_refuses_a_variable_that_names_no_file(checkout: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -237,9 +237,9 @@ def test_explains_a_value_with_its_line_and_the_one_it_replaces(
     guide_file: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     line = guide_file.read_text().splitlines().index('torch_refs = ["my-branch"]') + 1
-    words = ("--config-file", guide_file, "--event", "push", "--explain", "matrix.ci")
+    configure_options = ("--config-file", guide_file, "--event", "push", "--explain", "matrix.ci")
 
-    printed = configure(capsys, *words)
+    printed = configure(capsys, *configure_options)
 
     explanation = printed.partition('matrix.ci.torch_refs = ["my-branch"]')[2].splitlines()
     assert explanation[1].strip() == f"{guide_file}:{line}"
@@ -249,9 +249,9 @@ def test_explains_a_value_with_its_line_and_the_one_it_replaces(
 def test_explains_a_job_with_the_lines_that_lead_to_it(
     guide_file: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    words = ("--config-file", guide_file, "--event", "push", "--explain", "matrix.ci", "--json")
+    configure_options = ("--config-file", guide_file, "--event", "push", "--explain", "matrix.ci", "--json")
 
-    explained = json.loads(configure(capsys, *words))
+    explained = json.loads(configure(capsys, *configure_options))
 
     jobs = explained["jobs"]
     assert [job["stage"] for job in jobs][:2] == ["build_rocm", "build_pytorch"]

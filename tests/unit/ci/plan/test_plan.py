@@ -1,6 +1,5 @@
 """What every kind of event plans: the rows of the trigger table, and what stands beside it."""
 
-import json
 from collections.abc import Mapping
 from datetime import date
 from pathlib import Path
@@ -9,11 +8,10 @@ from typing import Any
 import pytest
 
 from ci.plan.data import Data
-from ci.plan.origins import completed, needs
 from ci.plan.outputs import outputs
-from core.errors import DataError, UsageError
+from core.errors import UsageError
 from core.run import Platform
-from core.run.plan import MAX_JOBS, Plan, PlannedJob, RocmOrigin, Upload
+from core.run.plan import Plan, PlannedJob, Upload
 from tests.kit.planning import (
     TODAY,
     changed_data,
@@ -49,8 +47,8 @@ def families_of_ci(platform: Platform) -> list[str]:
 
 def job_of_family(plan: Plan, stage: Any, family: str) -> PlannedJob:
     """Return the one job on Linux of a stage and a family."""
-    (cell,) = [cell for cell in plan.matrix("linux", stage) if cell.gpu_family == family]
-    return cell
+    (job,) = [job for job in plan.matrix("linux", stage) if job.gpu_family == family]
+    return job
 
 
 # --- When ROCm and PyTorch are built ---------------------------------------------------------
@@ -79,11 +77,11 @@ def test_a_label_builds_and_tests_pytorch_on_a_pull_request() -> None:
 def test_a_job_of_pytorch_builds_every_component_in_order() -> None:
     plan = plan_event("pull_request", pull_request("build:pytorch"))
 
-    (cell,) = plan.matrix("linux", "build_pytorch")
-    assert cell.python == "3.12"
-    assert cell.torch_ref == "nightly"
-    assert cell.artifact_group == "gfx94X-dcgpu"
-    assert cell.sessions == (
+    (job,) = plan.matrix("linux", "build_pytorch")
+    assert job.python == "3.12"
+    assert job.torch_ref == "nightly"
+    assert job.artifact_group == "gfx94X-dcgpu"
+    assert job.sessions == (
         "build_triton",
         "build_torch",
         "build_audio",
@@ -96,15 +94,15 @@ def test_a_job_of_pytorch_builds_every_component_in_order() -> None:
 def test_a_job_has_a_reason_for_its_family_and_one_for_its_stage() -> None:
     plan = plan_event("pull_request", pull_request("build:pytorch"))
 
-    (cell,) = plan.matrix("linux", "build_pytorch")
-    assert cell.reason == "every pull request; label build:pytorch"
+    (job,) = plan.matrix("linux", "build_pytorch")
+    assert job.reason == "every pull request; label build:pytorch"
 
 
 def test_builds_no_triton_on_windows() -> None:
     plan = plan_event("pull_request", pull_request("build:pytorch"))
 
-    (cell,) = plan.matrix("windows", "build_pytorch")
-    assert "build_triton" not in cell.sessions
+    (job,) = plan.matrix("windows", "build_pytorch")
+    assert "build_triton" not in job.sessions
 
 
 @pytest.mark.parametrize("branch", ["main", "release/therock-7.12", "release/a/b"])
@@ -158,9 +156,9 @@ def test_the_label_to_skip_ci_leaves_nothing() -> None:
 def test_tests_rocm_after_a_merge_without_the_gpu_too() -> None:
     plan = plan_event("schedule")
 
-    cell = job_of_family(plan, "test_rocm", "gfx906")
-    assert cell.runner == "ubuntu-24.04"
-    assert "without a GPU" in cell.reason
+    job = job_of_family(plan, "test_rocm", "gfx906")
+    assert job.runner == "ubuntu-24.04"
+    assert "without a GPU" in job.reason
     assert "no machine" in reason_left_out(plan, "test_pytorch, gfx906, nightly, Python 3.12 on linux")
 
 
@@ -258,9 +256,9 @@ def test_a_nightly_release_has_the_version_of_its_day() -> None:
 
 @pytest.mark.parametrize(
     ("inputs", "version"),
-    [({"rocm_package_version": "7.9.0"}, "7.9.0"), ({"pytorch_git_refs": "sample"}, "")],
+    [({"rocm_package_version": "7.9.0"}, "7.9.0"), ({"pytorch_git_refs": "sample"}, None)],
 )
-def test_inputs_decide_the_version(inputs: Mapping[str, str], version: str) -> None:
+def test_inputs_decide_the_version(inputs: Mapping[str, str], version: str | None) -> None:
     assert plan_event("schedule", inputs_of_call=inputs).rocm.version == version
 
 
@@ -276,7 +274,7 @@ def test_a_prerelease_has_to_say_which_candidate_it_is() -> None:
 
 def upstream_tests(plan: Plan) -> set[tuple[str | None, str | None, str | None]]:
     """Return the parts of upstream's tests on Linux: Python, configuration and shard."""
-    return {(cell.python, cell.config, cell.shard) for cell in plan.matrix("linux", "test_torch")}
+    return {(job.python, job.config, job.shard) for job in plan.matrix("linux", "test_torch")}
 
 
 DEFAULT = {("3.12", "default", "1/2"), ("3.12", "default", "2/2")}
@@ -361,7 +359,7 @@ UNTESTED_WHEEL = "test_torch default, gfx94X-dcgpu, nightly, Python 3.12 on linu
 
 
 @pytest.mark.parametrize(
-    ("labels", "what", "reason"),
+    ("labels", "job_in_words", "reason"),
     [
         (["test_filter:full", "gfx1151"], "distributed, gfx1151 on linux", "several GPUs of gfx1151"),
         (["test_filter:full", "gfx906"], "default, gfx906 on linux", "no machine has gfx906"),
@@ -370,11 +368,11 @@ UNTESTED_WHEEL = "test_torch default, gfx94X-dcgpu, nightly, Python 3.12 on linu
     ],
 )
 def test_says_why_a_pull_request_leaves_out_upstreams_tests(
-    labels: list[str], what: str, reason: str
+    labels: list[str], job_in_words: str, reason: str
 ) -> None:
     plan = plan_event("pull_request", pull_request("build:pytorch", *labels))
 
-    assert reason in reason_left_out(plan, f"test_torch {what}")
+    assert reason in reason_left_out(plan, f"test_torch {job_in_words}")
 
 
 def test_says_which_label_requests_upstreams_tests() -> None:
@@ -410,9 +408,9 @@ def test_tests_on_several_gpus_run_where_a_machine_has_them() -> None:
 
     plan = plan_event("pull_request", pull_request(*labels), data=data)
 
-    cells = plan.matrix("linux", "test_torch")
-    assert [cell.shard for cell in cells] == ["1/3", "2/3", "3/3"]
-    assert {cell.runner for cell in cells} == {"many"}
+    jobs = plan.matrix("linux", "test_torch")
+    assert [job.shard for job in jobs] == ["1/3", "2/3", "3/3"]
+    assert {job.runner for job in jobs} == {"many"}
 
 
 # --- Families, variants, components ----------------------------------------------------------
@@ -438,23 +436,25 @@ def test_labels_build_sanitizers() -> None:
 
 
 @pytest.mark.parametrize(
-    ("what", "reason"),
+    ("job_in_words", "reason"),
     [
         ("gfx1151 on windows, asan", "asan"),
         ("build_pytorch, gfx94X-dcgpu-asan on linux", "variant"),
         ("test_rocm, gfx94X-dcgpu-asan on linux", "schedule"),
     ],
 )
-def test_builds_no_pytorch_and_no_tests_of_sanitizers_on_a_pull_request(what: str, reason: str) -> None:
+def test_builds_no_pytorch_and_no_tests_of_sanitizers_on_a_pull_request(
+    job_in_words: str, reason: str
+) -> None:
     plan = plan_event("pull_request", pull_request("ci:asan", "build:pytorch"))
 
-    assert reason in reason_left_out(plan, what)
+    assert reason in reason_left_out(plan, job_in_words)
 
 
 def test_tests_sanitizers_at_night() -> None:
     plan = plan_event("schedule", inputs_of_call={"build_variants": "asan"})
 
-    groups = {cell.artifact_group for cell in plan.matrix("linux", "test_rocm")}
+    groups = {job.artifact_group for job in plan.matrix("linux", "test_rocm")}
     assert groups == {"gfx94X-dcgpu-asan", "gfx950-dcgpu-asan"}
 
 
@@ -471,8 +471,8 @@ def test_tests_sanitizers_at_night() -> None:
 def test_a_component_comes_with_what_it_requires(component: str, sessions: list[str]) -> None:
     plan = plan_dispatch(linux_amdgpu_families="gfx94x", pytorch_components=component)
 
-    (cell,) = plan.matrix("linux", "build_pytorch")
-    assert cell.sessions == (*sessions, "check_wheels")
+    (job,) = plan.matrix("linux", "build_pytorch")
+    assert job.sessions == (*sessions, "check_wheels")
 
 
 def test_a_dispatch_chooses_refs_pythons_and_components() -> None:
@@ -484,16 +484,16 @@ def test_a_dispatch_chooses_refs_pythons_and_components() -> None:
         pytorch_components="torch,triton",
     )
 
-    cells = plan.matrix("linux", "build_pytorch")
-    assert {(cell.python, cell.torch_ref) for cell in cells} == {
+    jobs = plan.matrix("linux", "build_pytorch")
+    assert {(job.python, job.torch_ref) for job in jobs} == {
         ("3.11", "nightly"),
         ("3.11", "release/2.10"),
         ("3.13", "nightly"),
         ("3.13", "release/2.10"),
     }
-    assert {cell.sessions for cell in cells} == {("build_triton", "build_torch", "check_wheels")}
-    windows_cells = plan.matrix("windows", "build_pytorch")
-    assert {cell.sessions for cell in windows_cells} == {("build_torch", "check_wheels")}
+    assert {job.sessions for job in jobs} == {("build_triton", "build_torch", "check_wheels")}
+    windows_jobs = plan.matrix("windows", "build_pytorch")
+    assert {job.sessions for job in windows_jobs} == {("build_torch", "check_wheels")}
     assert "windows" in reason_left_out(plan, "triton of nightly")
 
 
@@ -548,10 +548,10 @@ def test_a_fork_gets_nothing_that_it_could_write_to(plan_of_fork: Plan) -> None:
 
 
 def test_a_forks_job_builds_rocm_and_pytorch_at_once(plan_of_fork: Plan) -> None:
-    assert {cell.stage for cell in plan_of_fork.cells} == {"build_rocm", "build_pytorch"}
-    (cell,) = plan_of_fork.matrix("linux", "build_pytorch")
-    assert cell.sessions[:2] == ("fetch_artifacts", "build_rocm")
-    assert cell.sessions[-1] == "check_wheels"
+    assert {job.stage for job in plan_of_fork.cells} == {"build_rocm", "build_pytorch"}
+    (job,) = plan_of_fork.matrix("linux", "build_pytorch")
+    assert job.sessions[:2] == ("fetch_artifacts", "build_rocm")
+    assert job.sessions[-1] == "check_wheels"
     reason = reason_left_out(plan_of_fork, "build_rocm, gfx94X-dcgpu on linux")
     assert "PyTorch jobs" in reason
 
@@ -566,13 +566,13 @@ def test_builds_a_fork_on_machines_that_end_with_their_job(inputs: Mapping[str, 
 
     plan = plan_event("pull_request", payload, inputs_of_call=inputs)
 
-    assert {cell.runner for cell in plan.cells} <= {*ci_data().runners.github}
+    assert {job.runner for job in plan.cells} <= {*ci_data().runners.github}
 
 
 def test_another_owner_builds_on_githubs_machines() -> None:
     plan = plan_event("push", push(), repository="downstream/TheRock")
 
-    assert {cell.runner for cell in plan.cells} == {"ubuntu-24.04", "windows-2022"}
+    assert {job.runner for job in plan.cells} == {"ubuntu-24.04", "windows-2022"}
 
 
 def test_another_owner_uploads_to_its_own_store() -> None:
@@ -581,7 +581,7 @@ def test_another_owner_uploads_to_its_own_store() -> None:
     plan = plan_event("push", push(), repository="downstream/TheRock", data=data)
 
     assert plan.store.store == "out"
-    assert {cell.stage for cell in plan.cells} == {"build_rocm", "build_pytorch", "test_rocm"}
+    assert {job.stage for job in plan.cells} == {"build_rocm", "build_pytorch", "test_rocm"}
     reason = reason_left_out(plan, "test_pytorch, gfx94X-dcgpu, nightly, Python 3.12 on linux")
     assert "repositories of ROCm" in reason
 
@@ -611,11 +611,11 @@ def test_an_expected_failure_does_not_count() -> None:
 
     plan = plan_event("push", push(), data=data)
 
-    (cell,) = plan.matrix("linux", "build_pytorch")
-    assert cell.expect_failure
-    assert "2026-08-31" in cell.reason
-    assert "it does not compile" in cell.reason
-    assert not any(cell.expect_failure for cell in plan.matrix("linux", "build_rocm"))
+    (job,) = plan.matrix("linux", "build_pytorch")
+    assert job.expect_failure
+    assert "2026-08-31" in job.reason
+    assert "it does not compile" in job.reason
+    assert not any(job.expect_failure for job in plan.matrix("linux", "build_rocm"))
     assert plan.notes == ()
 
 
@@ -632,7 +632,7 @@ def test_an_expected_failure_counts_again_after_its_last_day() -> None:
 
     plan = plan_event("push", push(), data=data, today=date(2026, 9, 1))
 
-    assert not any(cell.expect_failure for cell in plan.cells)
+    assert not any(job.expect_failure for job in plan.cells)
     assert "2026-08-31" in plan.notes[0]
 
 
@@ -652,7 +652,7 @@ def test_an_expected_failure_of_one_ref_leaves_the_others() -> None:
 
     plan = plan_event("push", push(), data=data)
 
-    assert not any(cell.expect_failure for cell in plan.cells)
+    assert not any(job.expect_failure for job in plan.cells)
 
 
 def test_a_dispatch_may_expect_to_fail() -> None:
@@ -683,116 +683,3 @@ def test_a_plan_survives_its_file(tmp_path: Path) -> None:
     plan_of_file = Plan.read(tmp_path / "plan.json")
     assert plan_of_file == plan
     assert plan_of_file.digest() == plan.digest()
-
-
-# --- The largest plans -----------------------------------------------------------------------
-
-
-def test_every_job_of_a_nightly_release_has_a_name_of_its_own() -> None:
-    cells = nightly_plan().cells
-
-    assert len(cells) > 500
-    assert len({(cell.platform, cell.stage, cell.name) for cell in cells}) == len(cells)
-
-
-def test_a_nightly_release_fits_into_githubs_matrices() -> None:
-    plan = nightly_plan()
-
-    assert 150 < len(plan.matrix("linux", "build_pytorch")) <= MAX_JOBS
-    assert {cell.torch_ref for cell in plan.matrix("windows", "build_pytorch")} >= {
-        "nightly",
-        "release/2.14",
-    }
-    assert plan.promote.value
-
-
-def test_all_upstream_tests_of_a_candidate_fit_into_githubs_matrices() -> None:
-    candidate = plan_event("schedule", inputs_of_call=CANDIDATE, release_type="prerelease")
-
-    jobs = len(candidate.matrix("linux", "test_torch"))
-    assert len(nightly_plan().matrix("linux", "test_torch")) < jobs <= MAX_JOBS
-
-
-def test_refuses_a_matrix_that_github_does_not_take() -> None:
-    with pytest.raises(DataError, match="288 jobs") as caught:
-        plan_dispatch(
-            linux_amdgpu_families="all",
-            pytorch_git_refs="nightly main release/2.10 release/2.12 release/2.9 release/2.8",
-            pytorch_python_versions="3.11 3.12 3.13",
-        )
-
-    assert str(MAX_JOBS) in caught.value.message
-
-
-INDEX_URL = "https://packages.example/rocm/whl-multi-arch/"
-NIGHTLY_VERSION = "10.1.0a20261121"
-
-
-def nightly_origins(*, index_url: str = "", index_for_each_group: bool = False) -> list[RocmOrigin]:
-    """Return where the ROCm of a nightly release comes from: of a run, or of an index."""
-    origins: list[RocmOrigin] = []
-    for groups in needs(nightly_plan()).values():
-        for group in groups:
-            folder = f"{group.artifact_group}/" if index_for_each_group else ""
-            origins.append(
-                RocmOrigin(
-                    platform=group.platform,
-                    artifact_group=group.artifact_group,
-                    run_id="" if index_url else "17123441166",
-                    repository="ROCm/rockrel",
-                    store="s3://therock-nightly-artifacts",
-                    artifacts={"base_lib_generic.tar.zst": "a" * 64},
-                    index_url=f"{index_url}{folder}",
-                    version=NIGHTLY_VERSION,
-                )
-            )
-    return origins
-
-
-@pytest.fixture(scope="module")
-def nightly_plan_with_versions() -> Plan:
-    """The plan of a nightly release as its jobs get it: with the versions of the wheels to come."""
-    versions = {"torch": f"2.14.0a0+rocm{NIGHTLY_VERSION}"}
-    cells: list[PlannedJob] = []
-    for cell in nightly_plan().cells:
-        is_rocm = cell.stage.endswith("rocm")
-        cells.append(cell if is_rocm else cell.model_copy(update={"versions": versions}))
-    return nightly_plan().model_copy(update={"cells": tuple(cells)})
-
-
-def test_outputs_of_a_nightly_release_fit_into_a_job(nightly_plan_with_versions: Plan) -> None:
-    plan = completed(nightly_plan_with_versions, nightly_origins())
-
-    # Refuses outputs that are too long.
-    plan_outputs = outputs(plan)
-
-    row = json.loads(plan_outputs["linux_build_rocm_matrix"])[0]
-    assert row["rocm"]["run_id"] == "17123441166"
-    assert plan_outputs["rocm_package_index_url"] == ""
-
-
-def test_an_index_of_all_groups_is_an_output_of_its_own(nightly_plan_with_versions: Plan) -> None:
-    plan = completed(nightly_plan_with_versions, nightly_origins(index_url=INDEX_URL))
-
-    plan_outputs = outputs(plan)
-
-    row = json.loads(plan_outputs["linux_build_pytorch_matrix"])[0]
-    assert plan_outputs["rocm_package_index_url"] == INDEX_URL
-    assert row["rocm"] == {"index": True, "version": NIGHTLY_VERSION}
-
-
-def test_indexes_of_single_groups_are_part_of_their_jobs(nightly_plan_with_versions: Plan) -> None:
-    origins = nightly_origins(index_url=INDEX_URL, index_for_each_group=True)
-    plan = completed(nightly_plan_with_versions, origins)
-
-    cell = plan.matrix("linux", "build_pytorch")[0]
-
-    assert plan.row(cell)["rocm"]["index_url"] == f"{INDEX_URL}{cell.artifact_group}/"
-
-
-def test_refuses_outputs_that_are_too_long_for_a_job() -> None:
-    plan = plan_event("push", push())
-    too_long = plan.model_copy(update={"notes": (), "variants": plan.variants * 400})
-
-    with pytest.raises(DataError, match="MiB"):
-        outputs(too_long)

@@ -54,8 +54,7 @@ def accept_small_wheels(monkeypatch: pytest.MonkeyPatch) -> None:
 def candidate_desk(desk: ReleaseDesk, monkeypatch: pytest.MonkeyPatch) -> ReleaseDesk:
     """Stage a tested release candidate of two families."""
     accept_small_wheels(monkeypatch)
-    desk.publish(FAMILY, OTHER_FAMILY, rocm_version=CANDIDATE)
-    assert desk.stage() == 0
+    desk.stage_run(FAMILY, OTHER_FAMILY, rocm_version=CANDIDATE)
     desk.read_messages()
     return desk
 
@@ -64,8 +63,26 @@ def candidate_desk(desk: ReleaseDesk, monkeypatch: pytest.MonkeyPatch) -> Releas
 def split_desk(desk: ReleaseDesk, monkeypatch: pytest.MonkeyPatch) -> ReleaseDesk:
     """Stage a tested release candidate in the split layout."""
     accept_small_wheels(monkeypatch)
-    desk.publish(FAMILY, rocm_version=CANDIDATE, targets=TARGETS)
-    assert desk.stage() == 0
+    desk.stage_run(FAMILY, rocm_version=CANDIDATE, targets=TARGETS)
+    desk.read_messages()
+    return desk
+
+
+@pytest.fixture
+def released_desk(desk: ReleaseDesk, monkeypatch: pytest.MonkeyPatch) -> ReleaseDesk:
+    """Make a release of a candidate of two families."""
+    accept_small_wheels(monkeypatch)
+    desk.release_run(FAMILY, OTHER_FAMILY, rocm_version=CANDIDATE, options=RELEASE)
+    desk.read_messages()
+    return desk
+
+
+@pytest.fixture
+def split_released_desk(desk: ReleaseDesk, monkeypatch: pytest.MonkeyPatch) -> ReleaseDesk:
+    """Make a release for some targets of a candidate in the split layout."""
+    accept_small_wheels(monkeypatch)
+    options = (*RELEASE, *KEPT_TARGETS)
+    desk.release_run(FAMILY, rocm_version=CANDIDATE, targets=TARGETS, options=options)
     desk.read_messages()
     return desk
 
@@ -95,20 +112,16 @@ def test_leaves_the_candidate_as_it_was(candidate_desk: ReleaseDesk) -> None:
     assert candidate_desk.bucket.list("") == objects_before
 
 
-def test_decides_on_the_releases_version(candidate_desk: ReleaseDesk) -> None:
-    assert candidate_desk.release(*RELEASE) == 0
-
-    decision = release_desk.only_decision(candidate_desk.releases)
+def test_decides_on_the_releases_version(released_desk: ReleaseDesk) -> None:
+    decision = release_desk.only_decision(released_desk.releases)
     assert decision.set_name == "torch-2.10.0a0+rocm7.10.0"
     assert decision.from_version == CANDIDATE
     assert decision.to_version == "7.10.0"
     assert len(decision.files) == 8
 
 
-def test_releases_other_bytes_than_those_that_were_staged(candidate_desk: ReleaseDesk) -> None:
-    desk = candidate_desk
-
-    assert desk.release(*RELEASE) == 0
+def test_releases_other_bytes_than_those_that_were_staged(released_desk: ReleaseDesk) -> None:
+    desk = released_desk
 
     for file in release_desk.only_decision(desk.releases).files:
         assert file.sha256 == desk.releases.digest(file.key)
@@ -120,11 +133,9 @@ def test_releases_other_bytes_than_those_that_were_staged(candidate_desk: Releas
 
 
 def test_states_the_releases_version_in_every_wheel_and_sidecar(
-    candidate_desk: ReleaseDesk, tmp_path: Path
+    released_desk: ReleaseDesk, tmp_path: Path
 ) -> None:
-    releases = candidate_desk.releases
-
-    assert candidate_desk.release(*RELEASE) == 0
+    releases = released_desk.releases
 
     files = release_desk.only_decision(releases).files
     released_wheels = [file for file in files if file.name.endswith(".whl")]
@@ -136,14 +147,13 @@ def test_states_the_releases_version_in_every_wheel_and_sidecar(
         assert releases.read(f"{file.key}.metadata") == metadata.raw
 
 
-def test_changes_nothing_where_a_release_was_made_before(candidate_desk: ReleaseDesk) -> None:
-    assert candidate_desk.release(*RELEASE) == 0
-    objects_before = candidate_desk.releases.list("")
+def test_changes_nothing_where_a_release_was_made_before(released_desk: ReleaseDesk) -> None:
+    objects_before = released_desk.releases.list("")
 
-    assert candidate_desk.release(*RELEASE) == 0
+    assert released_desk.release(*RELEASE) == 0
 
-    assert candidate_desk.releases.list("") == objects_before
-    assert "already promoted" in candidate_desk.read_messages()
+    assert released_desk.releases.list("") == objects_before
+    assert "already promoted" in released_desk.read_messages()
 
 
 @pytest.mark.parametrize(
@@ -200,8 +210,7 @@ def test_rejects_a_wheel_that_does_not_require_what_its_lock_promises(
     desk: ReleaseDesk, tmp_path: Path
 ) -> None:
     # Wheels are checked here, unlike in the tests of the verb.
-    desk.publish(FAMILY, rocm_version=CANDIDATE)
-    assert desk.stage() == 0
+    desk.stage_run(FAMILY, rocm_version=CANDIDATE)
     facts = gather_facts(desk)
     torch_expectation = promised(facts, CHANGE)[FAMILY]["torch"]
     expectations = {FAMILY: {"torch": replace(torch_expectation, requires=("triton==3.7.0",))}}
@@ -318,10 +327,8 @@ def test_releases_the_device_code_of_kept_targets_and_their_groups(split_desk: R
     }
 
 
-def test_decides_on_the_kept_targets_and_names_what_is_left_out(split_desk: ReleaseDesk) -> None:
-    assert split_desk.release(*RELEASE, *KEPT_TARGETS) == 0
-
-    decision = release_desk.only_decision(split_desk.releases)
+def test_decides_on_the_kept_targets_and_names_what_is_left_out(split_released_desk: ReleaseDesk) -> None:
+    decision = release_desk.only_decision(split_released_desk.releases)
     names = [key.rpartition("/")[2].partition("-")[0] for key in decision.left_out]
     assert decision.gpu_targets == ("gfx942", "gfx1201")
     assert {canonicalize_name(name) for name in names} == {
@@ -330,69 +337,59 @@ def test_decides_on_the_kept_targets_and_names_what_is_left_out(split_desk: Rele
     }
 
 
-def test_torch_requires_the_device_code_of_kept_targets_alone(split_desk: ReleaseDesk) -> None:
-    assert split_desk.release(*RELEASE, *KEPT_TARGETS) == 0
-
-    torch_key = released_files(split_desk)["torch"].key
-    metadata = split_desk.releases.read(f"{torch_key}.metadata").decode()
+def test_torch_requires_the_device_code_of_kept_targets_alone(split_released_desk: ReleaseDesk) -> None:
+    torch_key = released_files(split_released_desk)["torch"].key
+    metadata = split_released_desk.releases.read(f"{torch_key}.metadata").decode()
     assert "gfx11" not in metadata
     assert 'amd-torch-device-gfx12-0 == 2.10.0a0+rocm7.10.0; extra == "device-gfx1201"' in metadata
     assert "Requires-Dist: rocm-bootstrap\n" in metadata
 
 
-def test_copies_a_package_whose_version_is_not_rocms(split_desk: ReleaseDesk) -> None:
-    assert split_desk.release(*RELEASE, *KEPT_TARGETS) == 0
-
-    decision = release_desk.only_decision(split_desk.releases)
+def test_copies_a_package_whose_version_is_not_rocms(split_released_desk: ReleaseDesk) -> None:
+    decision = release_desk.only_decision(split_released_desk.releases)
     (bootstrap,) = [file for file in decision.files if file.distribution == "rocm-bootstrap"]
     assert bootstrap.sha256 == bootstrap.staged_sha256
 
 
-def test_rocm_lists_the_kept_targets_alone(split_desk: ReleaseDesk, tmp_path: Path) -> None:
-    assert split_desk.release(*RELEASE, *KEPT_TARGETS) == 0
-
-    path = split_desk.releases.fetch(released_files(split_desk)["rocm-sdk-core"].key, tmp_path / "fetched")
+def test_rocm_lists_the_kept_targets_alone(split_released_desk: ReleaseDesk, tmp_path: Path) -> None:
+    path = split_released_desk.releases.fetch(
+        released_files(split_released_desk)["rocm-sdk-core"].key, tmp_path / "fetched"
+    )
     dist_info = wheels.read_members(path)["rocm_sdk_core/_dist_info.py"].decode()
     assert "AVAILABLE_TARGET_FAMILIES = ['gfx942', 'gfx1201']" in dist_info
 
 
-def test_lists_no_device_code_of_other_targets(split_desk: ReleaseDesk) -> None:
-    assert split_desk.release(*RELEASE, *KEPT_TARGETS) == 0
-
-    page = split_desk.releases.read(f"v2/{FAMILY}/index.html").decode()
+def test_lists_no_device_code_of_other_targets(split_released_desk: ReleaseDesk) -> None:
+    page = split_released_desk.releases.read(f"v2/{FAMILY}/index.html").decode()
     assert "gfx12-0" in page.replace("_", "-")
     assert "gfx1100" not in page
 
 
-def test_says_that_a_release_of_the_same_targets_was_made_before(split_desk: ReleaseDesk) -> None:
-    assert split_desk.release(*RELEASE, *KEPT_TARGETS) == 0
+def test_says_that_a_release_of_the_same_targets_was_made_before(split_released_desk: ReleaseDesk) -> None:
+    assert split_released_desk.release(*RELEASE, *KEPT_TARGETS) == 0
 
-    assert split_desk.release(*RELEASE, *KEPT_TARGETS) == 0
-
-    assert "already promoted" in split_desk.read_messages()
+    assert "already promoted" in split_released_desk.read_messages()
 
 
-def test_rejects_other_targets_for_a_version_that_was_released(split_desk: ReleaseDesk) -> None:
-    assert split_desk.release(*RELEASE, *KEPT_TARGETS) == 0
-    objects_before = split_desk.releases.list("")
-    split_desk.read_messages()
+def test_rejects_other_targets_for_a_version_that_was_released(split_released_desk: ReleaseDesk) -> None:
+    objects_before = split_released_desk.releases.list("")
+    split_released_desk.read_messages()
 
-    assert split_desk.release(*RELEASE) == ConflictError.exit_code
+    assert split_released_desk.release(*RELEASE) == ConflictError.exit_code
 
-    assert "gfx942, gfx1201" in split_desk.read_messages()
-    assert split_desk.releases.list("") == objects_before
+    assert "gfx942, gfx1201" in split_released_desk.read_messages()
+    assert split_released_desk.releases.list("") == objects_before
 
 
 @pytest.fixture
-def interrupted_desk(split_desk: ReleaseDesk) -> ReleaseDesk:
+def interrupted_desk(split_released_desk: ReleaseDesk) -> ReleaseDesk:
     """Leave a release of fewer targets as an interruption leaves it: its intent, and no decision."""
-    assert split_desk.release(*RELEASE, *KEPT_TARGETS) == 0
-    decision = release_desk.only_decision(split_desk.releases)
+    decision = release_desk.only_decision(split_released_desk.releases)
     intent = decision.model_copy(update={"status": "promoting"})
-    split_desk.releases.put_bytes(intent.intent_key, documents.serialized(intent))
-    split_desk.releases.delete(decision.key)
-    split_desk.read_messages()
-    return split_desk
+    split_released_desk.releases.put_bytes(intent.intent_key, documents.serialized(intent))
+    split_released_desk.releases.delete(decision.key)
+    split_released_desk.read_messages()
+    return split_released_desk
 
 
 def test_rejects_other_targets_for_a_release_that_was_interrupted(interrupted_desk: ReleaseDesk) -> None:

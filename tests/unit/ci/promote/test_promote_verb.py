@@ -50,8 +50,7 @@ def fail_step(
 
 
 def test_promotes_every_file_with_its_metadata_and_lists_it(desk: ReleaseDesk) -> None:
-    files = desk.publish(GFX94, GFX1151, pythons=["cp311", "cp312"])
-    assert desk.stage() == 0
+    files = desk.stage_run(GFX94, GFX1151, pythons=["cp311", "cp312"])
 
     assert desk.promote() == 0
 
@@ -68,8 +67,7 @@ def test_promotes_every_file_with_its_metadata_and_lists_it(desk: ReleaseDesk) -
 
 
 def test_leaves_a_decision_that_rests_on_the_tests(desk: ReleaseDesk) -> None:
-    desk.publish(GFX94, GFX1151)
-    assert desk.stage() == 0
+    desk.stage_run(GFX94, GFX1151)
 
     assert desk.promote() == 0
 
@@ -83,8 +81,7 @@ def test_leaves_a_decision_that_rests_on_the_tests(desk: ReleaseDesk) -> None:
 
 
 def test_names_the_records_and_reports_that_a_decision_rests_on(desk: ReleaseDesk) -> None:
-    desk.publish(GFX94)
-    assert desk.stage() == 0
+    desk.stage_run(GFX94)
 
     assert desk.promote() == 0
 
@@ -97,9 +94,7 @@ def test_names_the_records_and_reports_that_a_decision_rests_on(desk: ReleaseDes
 
 
 def test_changes_nothing_where_a_set_was_promoted_before(desk: ReleaseDesk) -> None:
-    desk.publish(GFX94)
-    assert desk.stage() == 0
-    assert desk.promote() == 0
+    desk.promote_run(GFX94)
     objects_before = desk.bucket.list("")
 
     assert desk.promote() == 0
@@ -109,8 +104,7 @@ def test_changes_nothing_where_a_set_was_promoted_before(desk: ReleaseDesk) -> N
 
 
 def test_dry_run_shows_the_decision_and_the_files(desk: ReleaseDesk) -> None:
-    desk.publish(GFX94)
-    assert desk.stage() == 0
+    desk.stage_run(GFX94)
 
     assert desk.promote("--dry-run") == 0
 
@@ -137,9 +131,7 @@ def test_a_dry_run_says_that_it_needs_the_bucket_which_it_cannot_read(
 
 
 def test_dry_run_says_that_a_set_was_promoted_before(desk: ReleaseDesk) -> None:
-    desk.publish(GFX94)
-    assert desk.stage() == 0
-    assert desk.promote() == 0
+    desk.promote_run(GFX94)
 
     assert desk.promote("--dry-run") == 0
 
@@ -187,8 +179,7 @@ def reasons_by_cell(error: str) -> dict[str, list[str]]:
 
 
 def test_releases_nothing_where_one_cell_fails(desk: ReleaseDesk) -> None:
-    desk.publish(GFX94, GFX1151)
-    assert desk.stage() == 0
+    desk.stage_run(GFX94, GFX1151)
     fail_step(desk, "test_smoke", family=GFX94)
 
     desk.read_refusal()
@@ -197,8 +188,7 @@ def test_releases_nothing_where_one_cell_fails(desk: ReleaseDesk) -> None:
 
 
 def test_proposes_an_override_for_a_family_without_a_machine(desk: ReleaseDesk) -> None:
-    desk.publish(NO_RUNNER, is_tested=False)
-    assert desk.stage() == 0
+    desk.stage_run(NO_RUNNER, is_tested=False)
 
     error = desk.read_refusal()
 
@@ -215,8 +205,7 @@ def bypassing_data(tmp_path: Path) -> Path:
 
 
 def test_reads_a_bypass_from_a_named_file(desk: ReleaseDesk, bypassing_data: Path) -> None:
-    desk.publish(NO_RUNNER, is_tested=False)
-    assert desk.stage() == 0
+    desk.stage_run(NO_RUNNER, is_tested=False)
 
     assert desk.promote("--config-file", str(bypassing_data), "--dry-run") == 0
 
@@ -225,8 +214,7 @@ def test_reads_a_bypass_from_the_file_of_the_environment(
     desk: ReleaseDesk, bypassing_data: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("CI_CONFIG", str(bypassing_data))
-    desk.publish(NO_RUNNER, is_tested=False)
-    assert desk.stage() == 0
+    desk.stage_run(NO_RUNNER, is_tested=False)
 
     assert desk.promote() == 0
 
@@ -234,8 +222,7 @@ def test_reads_a_bypass_from_the_file_of_the_environment(
 
 
 def test_requires_the_tests_that_a_users_file_names(desk: ReleaseDesk, tmp_path: Path) -> None:
-    desk.publish(GFX1151)
-    assert desk.stage() == 0
+    desk.stage_run(GFX1151)
     path = tmp_path / "mine.toml"
     path.write_text(
         "[[promotion.required]]\n"
@@ -258,8 +245,7 @@ def test_rejects_a_users_gate_with_a_misspelt_word(
 ) -> None:
     path = tmp_path / "mine.toml"
     path.write_text(f'[[promotion.required]]\nstage = "test_torch"\n{row}\n')
-    desk.publish(GFX1151)
-    assert desk.stage() == 0
+    desk.stage_run(GFX1151)
 
     assert desk.promote("--config-file", str(path)) == DataError.exit_code
     assert f"Did you mean {suggestion}" in desk.read_messages()
@@ -276,8 +262,7 @@ def test_rejects_a_users_gate_with_a_misspelt_word(
     ids=["no reason", "no name", "empty name"],
 )
 def test_rejects_an_override_without_a_name_and_a_reason(desk: ReleaseDesk, options: tuple[str, ...]) -> None:
-    desk.publish(GFX94)
-    assert desk.stage() == 0
+    desk.stage_run(GFX94)
     fail_step(desk, "test_smoke", family=GFX94)
 
     assert desk.promote(*options) == UsageError.exit_code
@@ -285,8 +270,7 @@ def test_rejects_an_override_without_a_name_and_a_reason(desk: ReleaseDesk, opti
 
 
 def test_records_who_overrode_a_failed_test_and_why(desk: ReleaseDesk) -> None:
-    desk.publish(GFX94, pythons=["cp311", "cp312"])
-    assert desk.stage() == 0
+    desk.stage_run(GFX94, pythons=["cp311", "cp312"])
     fail_step(desk, "test_smoke", family=GFX94, python="cp311")
 
     assert desk.promote(*OVERRIDE) == 0
@@ -300,8 +284,7 @@ def test_records_who_overrode_a_failed_test_and_why(desk: ReleaseDesk) -> None:
 
 @pytest.mark.parametrize("options", [(), OVERRIDE], ids=["by tests", "by a person"])
 def test_rejects_a_staged_wheel_that_was_overwritten(desk: ReleaseDesk, options: tuple[str, ...]) -> None:
-    desk.publish(GFX94)
-    assert desk.stage() == 0
+    desk.stage_run(GFX94)
     key = staged_wheel(desk, name="torch-2")
     desk.bucket.put_bytes(key, b"other bytes")
 
@@ -317,8 +300,7 @@ def test_rejects_a_wheel_that_was_overwritten_together_with_its_staging_record(
     desk: ReleaseDesk, options: tuple[str, ...]
 ) -> None:
     # Whoever can write a wheel can write the staging record, too; the run's own records disagree.
-    desk.publish(GFX94)
-    assert desk.stage() == 0
+    desk.stage_run(GFX94)
     key = staged_wheel(desk, name="torch-2")
     desk.bucket.put_bytes(key, b"other bytes")
     record_key = documents.staging_record(GFX94, "17-linux")
@@ -355,16 +337,14 @@ def build_torch_from(desk: ReleaseDesk, source: Mapping[str, Any]) -> None:
 def test_rejects_a_build_from_an_edited_tree_whoever_decides(
     desk: ReleaseDesk, source: dict[str, Any], reason: str
 ) -> None:
-    desk.publish(GFX94)
-    assert desk.stage() == 0
+    desk.stage_run(GFX94)
     build_torch_from(desk, source)
 
     assert reason in desk.read_refusal(*OVERRIDE)
 
 
 def test_accepts_a_build_from_an_unchanged_tree(desk: ReleaseDesk) -> None:
-    desk.publish(GFX94)
-    assert desk.stage() == 0
+    desk.stage_run(GFX94)
     build_torch_from(desk, {"diff": "", "edited": 0, "commit": "a" * 40})
 
     assert desk.promote() == 0
@@ -420,8 +400,7 @@ def test_rejects_a_test_that_proves_nothing(
 
 
 def test_rejects_a_test_whose_report_was_replaced(desk: ReleaseDesk) -> None:
-    desk.publish(GFX94)
-    assert desk.stage() == 0
+    desk.stage_run(GFX94)
     cell = group_cell(python_tag=runs.PYTHON, torch_ref=runs.TORCH_REF, gpu_family=GFX94)
     report = f"{records.record_name('test_smoke', cell)}.xml"
     desk.run_store.put_bytes(f"{desk.run.reports_prefix(GFX94)}/{report}", b"<testsuites/>")
@@ -433,8 +412,7 @@ def test_rejects_a_test_whose_report_was_replaced(desk: ReleaseDesk) -> None:
 
 
 def test_rejects_a_test_of_other_bytes(desk: ReleaseDesk) -> None:
-    files = desk.publish(GFX94)
-    assert desk.stage() == 0
+    files = desk.stage_run(GFX94)
     other_files = [file.model_copy(update={"sha256": "0" * 64}) for file in files]
     runs.write_test_record(desk.run_store, desk.run, step="test_smoke", files=other_files)
 
@@ -446,8 +424,7 @@ def test_rejects_a_test_of_other_bytes(desk: ReleaseDesk) -> None:
 
 
 def test_rejects_cells_that_were_built_from_different_commits(desk: ReleaseDesk) -> None:
-    desk.publish(GFX94)
-    assert desk.stage() == 0
+    desk.stage_run(GFX94)
     other_desk = desk.with_run("18")
     other_desk.publish(GFX1151)
     components = {"torch": runs.TORCH_BASE_VERSION, "audio": runs.AUDIO_BASE_VERSION}
@@ -463,8 +440,7 @@ def test_rejects_cells_that_were_built_from_different_commits(desk: ReleaseDesk)
 
 
 def test_rejects_a_run_whose_records_are_gone(desk: ReleaseDesk) -> None:
-    desk.publish(GFX94)
-    assert desk.stage() == 0
+    desk.stage_run(GFX94)
     for stored_object in desk.run_store.list("17-linux/manifests"):
         desk.run_store.delete(stored_object.key)
 
@@ -492,8 +468,7 @@ def test_rejects_a_run_whose_records_are_gone(desk: ReleaseDesk) -> None:
 def test_requires_every_cell_that_was_asked_for(
     desk: ReleaseDesk, options: tuple[str, ...], cell: str, distribution: str
 ) -> None:
-    desk.publish(GFX94, GFX1151, torch_ref="nightly")
-    assert desk.stage() == 0
+    desk.stage_run(GFX94, GFX1151, torch_ref="nightly")
 
     reasons = reasons_by_cell(desk.read_refusal(*options))
 
@@ -502,15 +477,13 @@ def test_requires_every_cell_that_was_asked_for(
 
 
 def test_accepts_a_set_with_every_cell_of_a_matrix(desk: ReleaseDesk) -> None:
-    desk.publish(GFX94, GFX1151, torch_ref="nightly")
-    assert desk.stage() == 0
+    desk.stage_run(GFX94, GFX1151, torch_ref="nightly")
 
     assert desk.promote("--matrix", "ci", "--platform", "linux", "--dry-run") == 0
 
 
 def test_promotes_the_named_family_alone(desk: ReleaseDesk) -> None:
-    desk.publish(GFX94, GFX1151)
-    assert desk.stage() == 0
+    desk.stage_run(GFX94, GFX1151)
 
     assert desk.promote("--gpu-family", GFX94, "--pythons", "3.12") == 0
 
@@ -526,8 +499,7 @@ def test_rejects_torch_without_the_rocm_packages_that_it_requires(desk: ReleaseD
 
 
 def test_promotes_torch_on_rocm_packages_that_were_promoted_before(desk: ReleaseDesk) -> None:
-    desk.publish(GFX94)
-    assert desk.stage() == 0
+    desk.stage_run(GFX94)
 
     assert desk.promote("--rocm-version", runs.ROCM_VERSION) == 0
     assert desk.released_wheels(GFX94) == [f"rocm_sdk_core-{runs.ROCM_VERSION}-py3-none-linux_x86_64.whl"]
@@ -544,8 +516,7 @@ def test_says_that_nothing_is_staged(desk: ReleaseDesk) -> None:
 @pytest.fixture
 def desk_with_two_versions(desk: ReleaseDesk) -> ReleaseDesk:
     """Stage two versions of torch for one family."""
-    desk.publish(GFX94)
-    assert desk.stage() == 0
+    desk.stage_run(GFX94)
     later_desk = desk.with_run("18")
     later_desk.publish(GFX94, rocm_version="7.10.0a20251121")
     assert later_desk.stage() == 0
@@ -589,9 +560,7 @@ def test_promotes_the_named_one_of_several_versions(desk_with_two_versions: Rele
 
 
 def test_removing_a_set_changes_nothing_without_write(desk: ReleaseDesk) -> None:
-    desk.publish(GFX94)
-    assert desk.stage() == 0
-    assert desk.promote() == 0
+    desk.promote_run(GFX94)
     objects_before = release_desk.etags_in(desk.bucket)
 
     assert desk.check_indexes("--remove", TORCH_SET) == 0
@@ -601,9 +570,7 @@ def test_removing_a_set_changes_nothing_without_write(desk: ReleaseDesk) -> None
 
 
 def test_rejects_removing_a_set_that_was_never_released(desk: ReleaseDesk) -> None:
-    desk.publish(GFX94)
-    assert desk.stage() == 0
-    assert desk.promote() == 0
+    desk.promote_run(GFX94)
 
     assert desk.check_indexes("--remove", "torch-2", "--write") == UsageError.exit_code
     assert f"Did you mean {TORCH_SET!r}?" in desk.read_messages()
@@ -617,9 +584,7 @@ def words_in_index(desk: ReleaseDesk, area: str, family: str) -> str:
 
 
 def test_removes_a_set_from_the_release_index_and_from_staging(desk: ReleaseDesk) -> None:
-    desk.publish(GFX94, GFX1151)
-    assert desk.stage() == 0
-    assert desk.promote() == 0
+    desk.promote_run(GFX94, GFX1151)
 
     assert desk.check_indexes("--remove", TORCH_SET, "--write") == 0
     assert desk.check_indexes() == 0
@@ -636,9 +601,7 @@ def test_removes_a_set_from_the_release_index_and_from_staging(desk: ReleaseDesk
 
 
 def test_completes_a_removal_that_was_interrupted(desk: ReleaseDesk) -> None:
-    desk.publish(GFX94, GFX1151)
-    assert desk.stage() == 0
-    assert desk.promote() == 0
+    desk.promote_run(GFX94, GFX1151)
     (record,) = desk.bucket.list(f"manifests/v2/{GFX94}")
     desk.bucket.delete(record.key)
     assert desk.check_indexes("--write") == 0
@@ -651,9 +614,7 @@ def test_completes_a_removal_that_was_interrupted(desk: ReleaseDesk) -> None:
 
 
 def test_says_which_rocm_packages_stay_staged_after_a_removal(desk: ReleaseDesk) -> None:
-    desk.publish(GFX94)
-    assert desk.stage() == 0
-    assert desk.promote() == 0
+    desk.promote_run(GFX94)
     assert desk.check_indexes("--remove", TORCH_SET, "--write") == 0
 
     assert desk.promote() == UsageError.exit_code
@@ -664,8 +625,7 @@ def test_says_which_rocm_packages_stay_staged_after_a_removal(desk: ReleaseDesk)
 
 
 def test_keeps_files_of_a_removed_set_that_another_set_has(desk: ReleaseDesk) -> None:
-    desk.publish(GFX94)
-    assert desk.stage() == 0
+    desk.stage_run(GFX94)
     assert desk.promote("--rocm-version", runs.ROCM_VERSION) == 0
     assert desk.promote() == 0
 
@@ -677,8 +637,7 @@ def test_keeps_files_of_a_removed_set_that_another_set_has(desk: ReleaseDesk) ->
 
 
 def test_removing_the_last_set_leaves_no_wheel(desk: ReleaseDesk) -> None:
-    desk.publish(GFX94)
-    assert desk.stage() == 0
+    desk.stage_run(GFX94)
     assert desk.promote("--rocm-version", runs.ROCM_VERSION) == 0
     assert desk.promote() == 0
     assert desk.check_indexes("--remove", TORCH_SET, "--write") == 0
@@ -701,9 +660,7 @@ def test_removing_the_last_set_leaves_no_wheel(desk: ReleaseDesk) -> None:
 def test_rejects_a_yank_without_a_reason_or_a_released_version(
     desk: ReleaseDesk, options: tuple[str, ...]
 ) -> None:
-    desk.publish(GFX94)
-    assert desk.stage() == 0
-    assert desk.promote() == 0
+    desk.promote_run(GFX94)
     objects_before = release_desk.etags_in(desk.bucket)
 
     assert desk.check_indexes(*options) == UsageError.exit_code
@@ -711,9 +668,7 @@ def test_rejects_a_yank_without_a_reason_or_a_released_version(
 
 
 def test_proposes_the_released_version_for_a_yank(desk: ReleaseDesk) -> None:
-    desk.publish(GFX94)
-    assert desk.stage() == 0
-    assert desk.promote() == 0
+    desk.promote_run(GFX94)
 
     desk.check_indexes("--yank", "torch==2", "--reason", "x")
 
@@ -721,9 +676,7 @@ def test_proposes_the_released_version_for_a_yank(desk: ReleaseDesk) -> None:
 
 
 def test_yanks_a_version_in_every_index_that_has_it(desk: ReleaseDesk) -> None:
-    desk.publish(GFX94, GFX1151)
-    assert desk.stage() == 0
-    assert desk.promote() == 0
+    desk.promote_run(GFX94, GFX1151)
     requirement = f"torch=={TORCH_VERSION}"
 
     # The second reason takes the place of the first, and is text in a page.

@@ -35,8 +35,7 @@ def fail_smoke_test(desk: ReleaseDesk, *, error: str = "3 of 22 failed.") -> Non
 @pytest.fixture
 def refused_desk(desk: ReleaseDesk) -> ReleaseDesk:
     """Stage two families, and refuse their promotion, as a test of one has failed."""
-    desk.publish(FAMILY, OTHER_FAMILY)
-    assert desk.stage() == 0
+    desk.stage_run(FAMILY, OTHER_FAMILY)
     fail_smoke_test(desk)
     desk.read_refusal()
     return desk
@@ -65,8 +64,7 @@ def test_page_lists_the_wheels_as_before(refused_desk: ReleaseDesk) -> None:
 
 
 def test_page_shows_words_of_a_test_as_text(desk: ReleaseDesk) -> None:
-    desk.publish(FAMILY)
-    assert desk.stage() == 0
+    desk.stage_run(FAMILY)
     fail_smoke_test(desk, error='<a href="torch-9-py3-none-any.whl">x</a>')
 
     desk.read_refusal()
@@ -107,8 +105,7 @@ def test_staging_another_set_keeps_the_refusal(refused_desk: ReleaseDesk) -> Non
 
 
 def test_dry_run_leaves_no_refusal(desk: ReleaseDesk) -> None:
-    desk.publish(FAMILY)
-    assert desk.stage() == 0
+    desk.stage_run(FAMILY)
     fail_smoke_test(desk)
     objects_before = release_desk.etags_in(desk.bucket)
 
@@ -118,9 +115,7 @@ def test_dry_run_leaves_no_refusal(desk: ReleaseDesk) -> None:
 
 
 def test_a_released_set_is_not_said_to_be_refused(desk: ReleaseDesk) -> None:
-    desk.publish(FAMILY)
-    assert desk.stage() == 0
-    assert desk.promote() == 0
+    desk.promote_run(FAMILY)
     fail_smoke_test(desk)
 
     desk.read_refusal()
@@ -145,8 +140,7 @@ def test_names_the_set_the_cell_and_who_was_refused(refused_desk: ReleaseDesk) -
 def test_the_refusal_is_said_where_it_cannot_be_written(
     desk: ReleaseDesk, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    desk.publish(FAMILY)
-    assert desk.stage() == 0
+    desk.stage_run(FAMILY)
     fail_smoke_test(desk)
 
     def forbid(*_arguments: object, **_options: object) -> None:

@@ -256,8 +256,7 @@ def test_names_the_records_and_reports_of_what_was_staged(desk: ReleaseDesk) -> 
 
 
 def test_stages_before_any_test_and_names_tests_when_staged_again(desk: ReleaseDesk) -> None:
-    desk.publish(FAMILY, is_tested=False)
-    assert desk.stage() == 0
+    desk.stage_run(FAMILY, is_tested=False)
     record_before = staging_record(desk.bucket)
 
     desk.publish(FAMILY)
@@ -272,8 +271,7 @@ def test_stages_before_any_test_and_names_tests_when_staged_again(desk: ReleaseD
 
 
 def test_a_repeated_job_changes_nothing_in_staging(desk: ReleaseDesk) -> None:
-    desk.publish(FAMILY, is_tested=False)
-    assert desk.stage() == 0
+    desk.stage_run(FAMILY, is_tested=False)
     objects_before = desk.bucket.list("")
 
     assert desk.stage() == 0
@@ -330,8 +328,7 @@ def test_rejects_wheels_of_the_sample_before_anything_is_copied(desk: ReleaseDes
 
 
 def test_rejects_a_name_that_stands_for_other_bytes(desk: ReleaseDesk) -> None:
-    files = desk.publish(FAMILY)
-    assert desk.stage() == 0
+    files = desk.stage_run(FAMILY)
     name = next(file.name for file in files if file.distribution == "torch")
     key = f"{STAGING_FOLDER}/{name}"
     desk.bucket.put_bytes(key, b"somebody else's")
@@ -373,8 +370,7 @@ def rehearsal_desk(desk: ReleaseDesk) -> ReleaseDesk:
 
 
 def test_keeps_rehearsals_out_of_a_bucket_of_real_wheels(desk: ReleaseDesk) -> None:
-    desk.publish(FAMILY)
-    assert desk.stage() == 0
+    desk.stage_run(FAMILY)
     objects_before = desk.bucket.list("")
 
     assert desk.stage(*REHEARSAL) == UsageError.exit_code

@@ -203,3 +203,15 @@ def test_rejects_targets_without_device_code(targets: tuple[str, ...], words: li
     for word in words:
         assert word in refused.value.message
     assert "\n" not in refused.value.message
+
+
+@pytest.mark.parametrize("prefix", ["rocm-sdk-device", "amd-torch-device", "amd-torchvision-device"])
+def test_device_packages_of_other_targets_are_left_out(prefix: str) -> None:
+    names = ("torch", f"{prefix}-gfx942", f"{prefix}-gfx1100")
+    host, kept, other = (staged_wheel(name=name, version="1.0rc2") for name in names)
+    change = RocmChange(old="7.10.0rc2", new="7.10.0", targets=("gfx942",))
+
+    facts, left_out = kept_facts(facts_of(host, kept, other, tests=()), change)
+
+    assert facts.wheels == (host, kept)
+    assert left_out == (other.file.key,)

@@ -1,5 +1,7 @@
 """What a run's records say of each file: which step made it, and from what."""
 
+from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -193,3 +195,28 @@ def test_writes_a_package_url_without_a_version() -> None:
 )
 def test_names_a_commit_by_an_address_without_secrets(origin: str, uri: str) -> None:
     assert facts.commit_uri(origin, COMMIT) == uri
+
+
+# The sources that a statement names
+
+
+def torch_materials(*, locked_commit: str) -> Sequence[Material]:
+    """Return what torch's wheel was made from, in a run whose source lock holds a commit."""
+    run = replace(samples.run_records(), locks={samples.TORCH_REF: samples.locked(commit=locked_commit)})
+    (torch,) = [made_file for made_file in facts.made_files(run) if made_file.file.name == samples.TORCH.name]
+    return torch.materials
+
+
+def test_a_statement_names_the_source_lock_with_its_digest() -> None:
+    _, document = samples.locked()
+
+    materials = torch_materials(locked_commit=samples.TORCH_COMMIT)
+
+    (lock,) = [material for material in materials if "source-lock" in material.name]
+    assert lock.digest == {"sha256": document.sha256}
+
+
+def test_a_statement_does_not_name_a_source_lock_that_holds_another_commit() -> None:
+    materials = torch_materials(locked_commit="f" * 40)
+
+    assert [material.name for material in materials if "source-lock" in material.name] == []

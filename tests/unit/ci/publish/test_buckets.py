@@ -15,13 +15,13 @@ ROLES = "arn:aws:iam::692859939525:role/"
     [
         (REPOSITORY, False, "ci", f"{ROLES}therock-ci"),
         ("ROCm/rocm-libraries", False, "ci", f"{ROLES}therock-ci-external"),
-        (REPOSITORY, True, "ci", ""),
+        (REPOSITORY, True, "ci", None),
         (REPOSITORY, False, "nightly", f"{ROLES}therock-nightly"),
     ],
     ids=["TheRock", "another repository", "fork", "nightly"],
 )
 def test_chooses_the_role_by_the_runs_origin(
-    repository: str, *, fork: bool, release_type: str, role: str
+    repository: str, *, fork: bool, release_type: str, role: str | None
 ) -> None:
     granted = access(buckets(), Origin(repository=repository, fork=fork), release_type)
 

@@ -16,7 +16,7 @@ from tests.kit.planning import Payload, pull_request, push
 
 
 @dataclass(frozen=True, kw_only=True)
-class Ended:
+class Completed:
     """How the verb ended: its exit code, and what it printed."""
 
     exit_code: int
@@ -30,7 +30,7 @@ class Ended:
         return Plan.model_validate_json(self.stdout)
 
 
-Configure = Callable[..., Ended]
+Configure = Callable[..., Completed]
 Happen = Callable[..., None]
 
 
@@ -42,11 +42,11 @@ def configure_fixture(
     use_checkout(monkeypatch, configure, tmp_path)
     answer_processes(monkeypatch, lambda _: Answer(status=128, stderr="fatal: not a git repository"))
 
-    def run(*words: object) -> Ended:
+    def run(*options: object) -> Completed:
         capsys.readouterr()
-        exit_code = run_verb("ci", "configure", *words)
+        exit_code = run_verb("ci", "configure", *options)
         printed = capsys.readouterr()
-        return Ended(exit_code=exit_code, stdout=printed.out, stderr=printed.err)
+        return Completed(exit_code=exit_code, stdout=printed.out, stderr=printed.err)
 
     return run
 
@@ -104,11 +104,11 @@ def test_a_laptop_prints_the_plan_that_ci_makes(configure: Configure, happen: Ha
 def test_prints_decisions_jobs_and_what_is_left_out(configure: Configure) -> None:
     labels = ("--label", "build:pytorch", "--label", "gfx1151")
 
-    ended = configure("--event", "pull_request", *labels, "--changed", "docs/x.md")
+    completed = configure("--event", "pull_request", *labels, "--changed", "docs/x.md")
 
-    assert "only docs/x.md changed" in ended.stderr
-    assert "gfx1151, nightly, Python 3.12" in ended.stderr
-    assert "built from nightly on, or by label" in ended.stderr
+    assert "only docs/x.md changed" in completed.stderr
+    assert "gfx1151, nightly, Python 3.12" in completed.stderr
+    assert "built from nightly on, or by label" in completed.stderr
 
 
 def test_sets_the_outputs_of_a_job(configure: Configure, happen: Happen, tmp_path: Path) -> None:
@@ -162,47 +162,47 @@ def test_inputs_of_a_calling_workflow_replace_those_of_the_event(
 
     plan = configure("--json").plan
 
-    assert {cell.torch_ref for cell in plan.cells} == {"sample"}
+    assert {job.torch_ref for job in plan.cells} == {"sample"}
 
 
 @pytest.mark.parametrize("text", ["{", "[1]", "[" * 5000])
 def test_refuses_inputs_that_are_no_json_object(configure: Configure, happen: Happen, text: str) -> None:
     happen("workflow_dispatch", {}, inputs_of_call=text)
 
-    ended = configure()
+    completed = configure()
 
-    assert ended.exit_code == DataError.exit_code
-    assert "CI_INPUTS" in ended.stderr
+    assert completed.exit_code == DataError.exit_code
+    assert "CI_INPUTS" in completed.stderr
 
 
 def test_options_name_refs_and_families(configure: Configure) -> None:
-    words = ("--torch-ref", "release/2.10", "--gpu-family", "gfx1151")
+    options = ("--torch-ref", "release/2.10", "--gpu-family", "gfx1151")
 
-    plan = configure("--event", "schedule", *words, "--json").plan
+    plan = configure("--event", "schedule", *options, "--json").plan
 
-    assert {cell.gpu_family for cell in plan.cells} == {"gfx1151"}
-    assert {cell.torch_ref for cell in plan.cells} == {None, "release/2.10"}
-    assert {cell.platform for cell in plan.cells} == {"linux", "windows"}
+    assert {job.gpu_family for job in plan.cells} == {"gfx1151"}
+    assert {job.torch_ref for job in plan.cells} == {None, "release/2.10"}
+    assert {job.platform for job in plan.cells} == {"linux", "windows"}
 
 
 def test_an_option_builds_a_family_only_on_its_platforms(configure: Configure) -> None:
     plan = configure("--event", "workflow_dispatch", "--gpu-family", "gfx94X-dcgpu", "--json").plan
 
-    assert {cell.platform for cell in plan.cells} == {"linux"}
+    assert {job.platform for job in plan.cells} == {"linux"}
 
 
 def test_suggests_the_family_that_is_meant(configure: Configure) -> None:
-    ended = configure("--event", "workflow_dispatch", "--gpu-family", "gfx94y")
+    completed = configure("--event", "workflow_dispatch", "--gpu-family", "gfx94y")
 
-    assert ended.exit_code == UsageError.exit_code
-    assert "Did you mean" in ended.stderr
+    assert completed.exit_code == UsageError.exit_code
+    assert "Did you mean" in completed.stderr
 
 
 # --- Mistakes --------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
-    ("words", "error", "mention"),
+    ("options", "error", "mention"),
     [
         ((), UsageError, "no event"),
         (("--label", "x"), UsageError, "no event"),
@@ -216,22 +216,22 @@ def test_suggests_the_family_that_is_meant(configure: Configure) -> None:
     ],
 )
 def test_reports_a_mistake_without_a_traceback(
-    configure: Configure, words: tuple[str, ...], error: type[FatalError], mention: str
+    configure: Configure, options: tuple[str, ...], error: type[FatalError], mention: str
 ) -> None:
-    ended = configure(*words)
+    completed = configure(*options)
 
-    assert ended.exit_code == error.exit_code
-    assert mention in ended.stderr
-    assert "Traceback" not in ended.stderr
+    assert completed.exit_code == error.exit_code
+    assert mention in completed.stderr
+    assert "Traceback" not in completed.stderr
 
 
 def test_refuses_options_that_describe_an_event_in_ci(configure: Configure, happen: Happen) -> None:
     happen("workflow_dispatch", {})
 
-    ended = configure("--label", "ci:skip")
+    completed = configure("--label", "ci:skip")
 
-    assert ended.exit_code == UsageError.exit_code
-    assert "--event" in ended.stderr
+    assert completed.exit_code == UsageError.exit_code
+    assert "--event" in completed.stderr
 
 
 # --- Trying payloads -------------------------------------------------------------------------
@@ -253,10 +253,10 @@ def test_asks_for_the_name_of_an_event_that_the_payload_does_not_tell(
     file = tmp_path / "push.json"
     file.write_text(json.dumps(push("main")))
 
-    ended = configure("--payload", file)
+    completed = configure("--payload", file)
 
-    assert ended.exit_code == UsageError.exit_code
-    assert "--event" in ended.stderr
+    assert completed.exit_code == UsageError.exit_code
+    assert "--event" in completed.stderr
 
 
 def test_reads_changed_files_from_a_file(configure: Configure, tmp_path: Path) -> None:
@@ -276,10 +276,10 @@ def test_a_plan_that_needs_no_rocm_of_others_stays_as_it_is(configure: Configure
     configure("--event=pull_request", "--torch-ref=sample", f"--output={plan_file}")
     plan = Plan.read(plan_file)
 
-    ended = configure(f"--plan={plan_file}", "--run-id=9", f"--store={tmp_path / 'out'}")
+    completed = configure(f"--plan={plan_file}", "--run-id=9", f"--store={tmp_path / 'out'}")
 
-    assert ended.exit_code == 0, ended.stderr
-    assert "nothing in the plan needs ROCm from elsewhere" in ended.stderr
+    assert completed.exit_code == 0, completed.stderr
+    assert "nothing in the plan needs ROCm from elsewhere" in completed.stderr
     assert Plan.read(plan_file) == plan
 
 
@@ -287,14 +287,14 @@ def test_a_plan_that_needs_no_rocm_of_others_stays_as_it_is(configure: Configure
     "option", ["--event=push", "--label=build:pytorch", "--explain", "--output=new.json"]
 )
 def test_refuses_options_of_an_event_for_a_plan(configure: Configure, tmp_path: Path, option: str) -> None:
-    ended = configure(f"--plan={tmp_path / 'plan.json'}", option)
+    completed = configure(f"--plan={tmp_path / 'plan.json'}", option)
 
-    assert ended.exit_code == UsageError.exit_code
-    assert f"{option.partition('=')[0]} has no effect with --plan" in ended.stderr
+    assert completed.exit_code == UsageError.exit_code
+    assert f"{option.partition('=')[0]} has no effect with --plan" in completed.stderr
 
 
 def test_names_a_plan_that_does_not_exist(configure: Configure, tmp_path: Path) -> None:
-    ended = configure(f"--plan={tmp_path / 'plan.json'}")
+    completed = configure(f"--plan={tmp_path / 'plan.json'}")
 
-    assert ended.exit_code == MissingInputError.exit_code
-    assert "plan.json" in ended.stderr
+    assert completed.exit_code == MissingInputError.exit_code
+    assert "plan.json" in completed.stderr

@@ -235,9 +235,9 @@ def test_finds_a_run_in_the_bucket_of_its_repository(tmp_path: Path, opened_stor
     bucket = "therock-ci-artifacts-external"
     put(tmp_path, *NAMES, store=f"buckets-{bucket}/ROCm-other")
 
-    place = artifacts.find_place(Common(root=tmp_path, run_id="17"), "", "ROCm/other", fork=False)
+    place = artifacts.find_place(Common(root=tmp_path, run_id="17"), None, "ROCm/other", fork=False)
 
-    assert len(place.listed) == 2
+    assert len(place.artifacts) == 2
     assert place.prefix == f"ROCm-other/17-{this_platform()}"
     assert opened_stores == ["out", f"s3://{bucket}"]
 
@@ -246,7 +246,7 @@ def test_looks_in_the_bucket_of_the_release_type(tmp_path: Path, opened_stores: 
     common = Common(root=tmp_path, run_id="17", release_type="nightly")
 
     with pytest.raises(MissingInputError):
-        artifacts.find_place(common, "", "ROCm/other", fork=False)
+        artifacts.find_place(common, None, "ROCm/other", fork=False)
 
     assert opened_stores[1] == "s3://therock-nightly-artifacts"
 

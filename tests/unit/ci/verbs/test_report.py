@@ -14,8 +14,8 @@ from core.run.records import FileRecord
 from core.status import Pending, UpToDate
 from core.stores import Store
 from core.stores.directory import DirectoryStore
-from tests.kit.front_doors import look_at_verb, run_verb
-from tests.kit.runs import write_record
+from tests.kit.front_doors import look_at_verb, run_ci, run_verb
+from tests.kit.runs import publish_torch, torch_version, write_record
 from tests.kit.small_runs import GROUP, publish_wheel
 
 
@@ -281,3 +281,18 @@ def test_a_report_has_one_form(run_options: list[str], capsys: pytest.CaptureFix
     assert run_verb("ci", "report", *run_options, "--text", "--json") == UsageError.exit_code
 
     assert "--text and --json" in capsys.readouterr().err
+
+
+def test_prints_the_versions_of_wheels_and_the_path_of_the_page(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    store = DirectoryStore(tmp_path / "out")
+    publish_torch(store, RunOutputs(run_id="local", platform="linux"), tmp_path)
+
+    status = run_ci("report", "--platform", "linux", "--store", tmp_path / "out")
+
+    printed = "".join(capsys.readouterr())
+    assert status == 0
+    # once as part of the wheel's file name, once as its version
+    assert printed.count(torch_version()) > printed.count(f"torch-{torch_version()}-")
+    assert str(tmp_path / "out" / "local-linux" / "reports" / "index.html") in printed

@@ -11,7 +11,7 @@ import pytest
 from core.causes import Cause
 from core.cli import Verb, main
 from core.cli.failures import FailureNote
-from core.cli.sessions import this_again
+from core.cli.sessions import command_again
 from core.errors import BuildError, EnvironmentSetupError, InterruptedStageError, MachineError, ProcessError
 from tests.kit.screens import set_reader
 
@@ -43,7 +43,7 @@ class BuildVerb(ModuleType):
     def run(self, arguments: argparse.Namespace) -> None:
         """Run."""
         self.calls.append(arguments)
-        self.command_again = this_again()
+        self.command_again = command_again()
         self.action()
 
     def fail_with(self, problem: BaseException) -> None:
@@ -85,7 +85,7 @@ def test_a_verb_knows_the_command_that_calls_it_again(build: BuildVerb) -> None:
     call("build", "torch", "--clean-first", "--gpu-family", "cpu")
 
     assert build.command_again == "nox -s build_torch -- --clean-first --gpu-family cpu"
-    assert this_again() == "", "it has ended"
+    assert command_again() == "", "it has ended"
 
 
 @pytest.mark.usefixtures("build")
@@ -155,7 +155,7 @@ def test_no_verb_takes_a_misspelt_option(build: BuildVerb, capsys: Capture) -> N
         (ModuleNotFoundError("x", name="core.absent"), 1, "ModuleNotFoundError"),
         (KeyError("x"), 1, "KeyError: 'x'"),
     ],
-    ids=["ours", "Ctrl-C", "disk", "recursion", "another Python", "a broken checkout", "fault"],
+    ids=["ours", "Ctrl-C", "disk", "recursion", "a missing package", "a broken checkout", "fault"],
 )
 def test_prints_an_error_without_a_traceback(
     build: BuildVerb, problem: BaseException, exit_code: int, mentioned: str, capsys: Capture
@@ -210,7 +210,7 @@ def tool_error() -> ProcessError:
     return problem
 
 
-TOLD = [
+TOOL_ERROR_LINES = [
     "ninja ended with status 1.",
     "a,b.cpp:3: error: 5% bad",
     "  | x",
@@ -227,7 +227,7 @@ def test_the_error_of_a_tool_ends_in_its_cause_the_command_and_the_log(
 
     call("build", "torch")
 
-    ending, cause, *details = TOLD
+    ending, cause, *details = TOOL_ERROR_LINES
     assert capsys.readouterr().err.splitlines() == [ending, f"error: {cause}", *details]
 
 
@@ -241,7 +241,7 @@ def test_the_error_of_a_tool_without_a_cause_ends_in_its_last_lines(
     call("build", "torch")
 
     lines = capsys.readouterr().err.splitlines()
-    assert lines[1:] == ["  | the last", "  | lines", *TOLD[-2:]]
+    assert lines[1:] == ["  | the last", "  | lines", *TOOL_ERROR_LINES[-2:]]
 
 
 def test_leaves_an_error_in_a_file_to_whoever_asked_for_that(
@@ -257,7 +257,7 @@ def test_leaves_an_error_in_a_file_to_whoever_asked_for_that(
     call("build", "torch")
 
     note = FailureNote.read(tmp_path / "failure.json")
-    assert note == FailureNote(exit_code=ProcessError.exit_code, message="\n".join(TOLD))
+    assert note == FailureNote(exit_code=ProcessError.exit_code, message="\n".join(TOOL_ERROR_LINES))
     assert capsys.readouterr().err == "", "it is printed once, by the other one"
 
 

@@ -1,4 +1,4 @@
-from core.run.plan import PlannedJob, grouped, matrices, promotions
+from core.run.plan import PlannedJob, group_rows, matrices, promotions
 from tests.kit.plans import NO, make_job, make_plan
 
 
@@ -21,7 +21,7 @@ def test_fetches_artifacts_in_a_step_of_their_own() -> None:
         "build_pytorch", "gfx1151", sessions=("fetch_artifacts", "build_rocm", "build_torch")
     )
 
-    (row,) = grouped(make_plan(rocm_and_torch), "linux")["gfx1151"]["build_pytorch"]
+    (row,) = group_rows(make_plan(rocm_and_torch), "linux")["gfx1151"]["build_pytorch"]
 
     assert row["sessions"] == "build_rocm build_torch"
 

@@ -1,14 +1,15 @@
 """Which changes of a bucket an event tells of, in whichever envelope it comes."""
 
 import json
-from typing import Any
+import re
+from typing import Any, NoReturn
 from urllib.parse import quote_plus
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ci.publish.server import EventError, Message, Place, messages
+from ci.publish.server import RUN_FOLDERS, EventError, Message, Place, handle, messages
 
 KEY = "17-linux/python/g/torch-2.10.0+rocm7.1 (1)-cp312.whl"
 ENCODED_KEY = "17-linux/python/g/torch-2.10.0%2Brocm7.1+%281%29-cp312.whl"
@@ -127,3 +128,28 @@ def test_reads_any_key_that_s3_encodes(key: str) -> None:
 
     assert messages(sqs_event(s3_event(quote_plus(key))))[0].changes == changes
     assert messages(bridge_event(key))[0].changes == changes
+
+
+# What is ignored
+
+
+def refuse_to_open(bucket: str) -> NoReturn:
+    """Fail, because no bucket may be opened for these events."""
+    raise AssertionError(bucket)
+
+
+@pytest.mark.parametrize("name", ["notes.txt", "torch-2.10.0.zip", "index.html"])
+def test_files_that_are_neither_wheels_nor_sdists_are_ignored(name: str) -> None:
+    detail = {"bucket": {"name": "bucket"}, "object": {"key": f"17-linux/python/gfx94X-dcgpu/{name}"}}
+
+    answer = handle({"detail": detail}, open_bucket=refuse_to_open, folders=re.compile(RUN_FOLDERS))
+
+    assert answer == {"batchItemFailures": []}
+
+
+def test_wheels_are_not_ignored() -> None:
+    name = "torch-2.10.0-cp312-cp312-linux_x86_64.whl"
+    detail = {"bucket": {"name": "bucket"}, "object": {"key": f"17-linux/python/gfx94X-dcgpu/{name}"}}
+
+    with pytest.raises(AssertionError, match="bucket"):
+        handle({"detail": detail}, open_bucket=refuse_to_open, folders=re.compile(RUN_FOLDERS))

@@ -360,3 +360,29 @@ def test_has_no_alias_of_yaml_which_cloudformation_cannot_read() -> None:
     without_strings = re.sub(r'"[^"]*"|#.*', "", text)
 
     assert not re.search(r"[:\-\[,] *[&*]\w", without_strings)
+
+
+# What goes wrong behind a bucket
+
+
+def test_changes_go_to_the_dead_letter_queue_after_five_attempts(template: Template) -> None:
+    policy = template.resources["ChangesQueue"]["Properties"]["RedrivePolicy"]
+
+    assert policy == {"deadLetterTargetArn": {"GetAtt": "FailedQueue.Arn"}, "maxReceiveCount": 5}
+    assert template.raw["Outputs"]["FailedQueueUrl"]["Value"] == {"Ref": "FailedQueue"}
+
+
+def test_an_alarm_goes_off_when_a_change_is_in_the_dead_letter_queue(template: Template) -> None:
+    alarm = template.resources["FailedAlarm"]["Properties"]
+
+    assert alarm["MetricName"] == "ApproximateNumberOfMessagesVisible"
+    assert alarm["Dimensions"] == [{"Name": "QueueName", "Value": {"GetAtt": "FailedQueue.QueueName"}}]
+    assert (alarm["ComparisonOperator"], alarm["Threshold"]) == ("GreaterThanThreshold", 0)
+
+
+def test_an_alarm_goes_off_when_pages_are_ten_minutes_behind(template: Template) -> None:
+    alarm = template.resources["LateAlarm"]["Properties"]
+
+    assert alarm["MetricName"] == "ApproximateAgeOfOldestMessage"
+    assert alarm["Dimensions"] == [{"Name": "QueueName", "Value": {"GetAtt": "ChangesQueue.QueueName"}}]
+    assert (alarm["ComparisonOperator"], alarm["Threshold"]) == ("GreaterThanThreshold", 600)

@@ -1,4 +1,4 @@
-"""What the documentation promises of the smoke tests, which run in environments without this project."""
+"""The smoke tests, which run in environments without this project."""
 
 import ast
 import sys
