@@ -160,7 +160,7 @@ def test_nothing_takes_more_than_the_service_gives(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", limits())
-def test_what_comes_within_a_quarter_of_a_limit_is_named_with_its_reason(name: str) -> None:
+def test_needs_a_reason_within_a_quarter_of_a_limit(name: str) -> None:
     limit = limits()[name]
     unnamed = [
         use
