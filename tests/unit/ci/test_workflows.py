@@ -415,6 +415,14 @@ def test_no_release_waits_for_another_one_or_cancels_it(name: str) -> None:
     assert not [job for job in workflows()[name].jobs.values() if "concurrency" in job]
 
 
+def test_a_merge_queue_starts_whatever_checks_a_pull_request() -> None:
+    checks = {name for name, workflow in workflows().items() if "pull_request" in workflow.on}
+
+    assert checks == {"ci.yml", "unit_tests.yml"}
+    for name in checks:
+        assert "merge_group" in workflows()[name].on, name
+
+
 def test_pushes_run_ci_on_the_long_lived_branches_of_the_data() -> None:
     branches = workflows()["ci.yml"].on["push"]["branches"]
 
