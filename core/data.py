@@ -91,8 +91,15 @@ Result = TypeVar("Result")
 
 
 def load_toml(path: Path, model: type[AnyModel]) -> AnyModel:
-    """Read a TOML file into `model`."""
-    return validated(read_toml(path), model, where=path)
+    """Read a TOML file into `model`; a text that was read before gives the same value again."""
+    value: AnyModel = _validated_text(read_text(path), path, model)
+    return value
+
+
+# Parsing takes far longer than reading, and one process asks for a file many times.
+@functools.lru_cache(maxsize=128)
+def _validated_text(text: str, path: Path, model: type[BaseModel]) -> Any:
+    return validated(parse_toml(text, where=path), model, where=path)
 
 
 # Of each of the project's files that the user's one file goes over: the table of that file which does, or
