@@ -35,6 +35,10 @@ def test_returns_no_results_for_no_items() -> None:
     assert each(str, []) == []
 
 
+def test_a_single_item_needs_no_thread() -> None:
+    assert each(lambda _item: threading.current_thread(), ["only"]) == [threading.current_thread()]
+
+
 @pytest.mark.parametrize("jobs", [1, 2])
 def test_the_first_error_leaves_out_what_has_not_begun(jobs: int) -> None:
     started: list[int] = []
