@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import date  # noqa: TC003 - pydantic reads it
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Self, TypeVar, get_args, get_origin
+from typing import TYPE_CHECKING, Annotated, Any, Self, TypeVar, cast, get_args, get_origin
 
 from pydantic import BaseModel, BeforeValidator, Field, PlainSerializer, ValidationError, WithJsonSchema
 
@@ -91,8 +91,14 @@ Result = TypeVar("Result")
 
 
 def load_toml(path: Path, model: type[AnyModel]) -> AnyModel:
-    """Read a TOML file into `model`."""
-    return validated(read_toml(path), model, where=path)
+    """Read a TOML file into `model`; a text that was read before gives the same value again."""
+    return cast("AnyModel", _validated_text(read_text(path), path, model))
+
+
+# Parsing takes far longer than reading, and one process asks for a file many times.
+@functools.lru_cache(maxsize=128)
+def _validated_text(text: str, path: Path, model: type[BaseModel]) -> BaseModel:
+    return validated(parse_toml(text, where=path), model, where=path)
 
 
 # Of each of the project's files that the user's one file goes over: the table of that file which does, or

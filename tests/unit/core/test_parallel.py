@@ -1,3 +1,4 @@
+import re
 import threading
 from collections.abc import Iterator
 
@@ -33,6 +34,10 @@ def test_returns_results_in_the_order_of_the_items() -> None:
 
 def test_returns_no_results_for_no_items() -> None:
     assert each(str, []) == []
+
+
+def test_a_single_item_needs_no_thread() -> None:
+    assert each(lambda _item: threading.current_thread(), ["only"]) == [threading.current_thread()]
 
 
 @pytest.mark.parametrize("jobs", [1, 2])
@@ -108,7 +113,7 @@ def report_from_threads() -> str:
 
 
 def test_counts_what_threads_report_of_a_transfer() -> None:
-    assert report_from_threads().startswith("Fetching [all]  0.0 s  400 B of 400 B")
+    assert re.match(r"Fetching \[all\]  \d+\.\d s  400 B of 400 B", report_from_threads())
 
 
 @pytest.mark.parametrize(
