@@ -166,12 +166,11 @@ def test_names_a_lender_that_has_nothing(run: LocalRun, torch_tree: Path) -> Non
 
 
 @pytest.mark.processes
-def test_refuses_a_run_of_others_for_a_changed_tree(run: LocalRun, torch_tree: Path) -> None:
+@pytest.mark.parametrize("run_id", ["mine", "local"])
+def test_refuses_a_run_of_others_for_a_changed_tree(run: LocalRun, torch_tree: Path, run_id: str) -> None:
+    changes = ChangedTrees(trees={"torch": torch_tree})
+
     with pytest.raises(UsageError) as raised:
-        run_trees(
-            run.common(gpu_family=FAMILY, run_id="mine"),
-            ChangedTrees(trees={"torch": torch_tree}),
-            python=PYTHON,
-        )
+        run_trees(run.common(gpu_family=FAMILY), changes, run_id=run_id, python=PYTHON)
 
     assert "local-mine" in raised.value.hint
