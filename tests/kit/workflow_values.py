@@ -93,7 +93,8 @@ def setup_outputs(plan: Plan) -> Mapping[str, str]:
 def run_values(plan: Plan) -> RunValues:
     """Return the values that the jobs of a plan's run may read."""
     written = setup_outputs(plan)
-    rows = [compact(resolved(plan).row(job)) for job in resolved(plan).cells]
+    resolved_plan = resolved(plan)
+    rows = [compact(resolved_plan.row(job)) for job in resolved_plan.cells]
     longest = {f"needs.setup.outputs.{name}": text for name, text in written.items()}
     cell = max(rows, key=len)
     return RunValues(
