@@ -148,9 +148,10 @@ class NoxRunner:
                     raise failure_of(call, FailureNote.read(note_file))
 
     def _environment(self, note_file: Path) -> Mapping[str, str]:
-        verbose = "1" if console.echoes() else None
         # With a matrix in the environment the noxfile has cells in the place of these sessions.
-        changes = {"MATRIX": None, "VERBOSE_OUTPUT": verbose, FAILURE_FILE: str(note_file)}
+        changes = {"MATRIX": None, FAILURE_FILE: str(note_file)}
+        if console.echoes():
+            changes["VERBOSE_OUTPUT"] = "1"
         return process.inherited(**changes)
 
     def _has_passed(self, job: Job, call: NoxCall, environment: Mapping[str, str]) -> bool:

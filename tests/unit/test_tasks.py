@@ -218,6 +218,16 @@ def test_calls_nox_where_the_noxfile_is(nox: Nox, monkeypatch: pytest.MonkeyPatc
     assert "MATRIX" not in first_call.variables
 
 
+def test_lets_nox_say_everything_where_the_user_has_asked_for_that(
+    nox: Nox, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("VERBOSE_OUTPUT", "1")
+
+    call_task("ci", **SAMPLE)
+
+    assert nox.calls[0].variables["VERBOSE_OUTPUT"] == "1"
+
+
 FAILURE_NOTE = {"exit_code": CheckError.exit_code, "message": "a.cpp:3: error: x\nagain: nox -s build_torch"}
 
 
