@@ -154,15 +154,10 @@ def change(
         "vision": pytorch_vision_dir,
         "apex": apex_dir,
     }
-    rocm_values = {
-        "--rocm-run-id": rocm_run_id,
-        "--rocm-index-name": rocm_index_name,
-        "--rocm-find-links": rocm_find_links,
-        "--rocm-version": rocm_version,
-    }
 
     with reporting_errors(context, verbose=verbose):
         from ci.changed_trees import ChangedTrees, run_trees
+        from ci.jobs import as_options
 
         trees = {component: Path(tree).expanduser().resolve() for component, tree in folders.items() if tree}
         if not trees:
@@ -176,7 +171,14 @@ def change(
             force=force,
             dry_run=dry_run,
         )
-        rocm_options = tuple(f"{option}={value}" for option, value in rocm_values.items() if value)
+        rocm_options = as_options(
+            {
+                "rocm-run-id": rocm_run_id,
+                "rocm-index-name": rocm_index_name,
+                "rocm-find-links": rocm_find_links,
+                "rocm-version": rocm_version,
+            }
+        )
         changes = ChangedTrees(
             trees=trees, lending_run_id=from_run_id, rocm_options=rocm_options, policy=policy_file(policy)
         )
@@ -229,24 +231,26 @@ def event(
     """Run the jobs of a CI event that are for this platform. One step again: its line of --dry-run."""
     with reporting_errors(context, verbose=verbose):
         from ci import flow
-        from ci.jobs import Target
+        from ci.jobs import Target, as_options
 
         if not name:
             raise UsageError("No event is named.", hint="Name one: --name pull_request.")
 
         # The plan is made as the first job of CI makes it: nox -s configure.
         user_file = absolute_config_file(config_file)
-        configure_options = [f"--event={name}"]
-        if fork:
-            configure_options.append("--fork")
-        if torch_ref:
-            configure_options.append(f"--torch-ref={torch_ref}")
-        if gpu_family:
-            configure_options.append(f"--gpu-family={gpu_family}")
+        configure_options = [
+            *as_options(
+                {
+                    "event": name,
+                    "fork": fork,
+                    "torch-ref": torch_ref,
+                    "gpu-family": gpu_family,
+                    "config-file": user_file,
+                }
+            )
+        ]
         if python:
             configure_options.append(f"--input=pytorch_python_versions={python}")
-        if user_file is not None:
-            configure_options.append(f"--config-file={user_file}")
         configure_options += repeated("--label", label)
         configure_options += repeated("--changed", changed)
         configure_options += repeated("--input", input)

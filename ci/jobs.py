@@ -102,7 +102,10 @@ def plan_jobs(plan: Plan, platform: Platform, target: Target) -> Sequence[Job]:
         _build_key(cell): _build_job(plan, plan_target, cell, [rocm_jobs.get(cell.artifact_group)])
         for cell in plan.matrix(platform, "build_pytorch")
     }
-    stage_jobs = _stage_jobs(plan, plan_target, platform, rocm_jobs, build_jobs)
+    wheel_sets = promotions(plan, platform)
+    stage_jobs: dict[str, Job] = {}
+    if wheel_sets:
+        stage_jobs = _stage_jobs(plan, plan_target, platform, [*rocm_jobs.values(), *build_jobs.values()])
 
     rocm_test_jobs = []
     for cell in plan.matrix(platform, "test_rocm"):
@@ -127,10 +130,7 @@ def plan_jobs(plan: Plan, platform: Platform, target: Target) -> Sequence[Job]:
         jobs.append(
             _closing_job("test_report", plan_target, [*rocm_test_jobs, *test_jobs], requires="any ran")
         )
-    jobs += [
-        _promotion_job_of_set(wheel_set, plan_target, platform, jobs)
-        for wheel_set in promotions(plan, platform)
-    ]
+    jobs += [_promotion_job_of_set(wheel_set, plan_target, platform, jobs) for wheel_set in wheel_sets]
     if jobs:
         jobs.append(_closing_job("summary", plan_target, jobs, requires="nothing"))
     return jobs
@@ -146,7 +146,7 @@ def _build_job(plan: Plan, target: Target, cell: PlannedJob, needed_jobs: Sequen
     packages = as_options({"version": plan.rocm.version, "rocm-layout": target.rocm_layout})
     build_options = _cell_options(plan, target, cell, {"rocm packages": packages})
     upload_options = FlowOptions(
-        common=(*_group_options(cell.gpu_family, cell.build_variant), *target.run_options),
+        common=_group_options(target, cell.gpu_family, cell.build_variant),
         by_topic={"store": target.store_options},
     )
 
@@ -164,30 +164,22 @@ def _build_job(plan: Plan, target: Target, cell: PlannedJob, needed_jobs: Sequen
     )
 
 
-def _stage_jobs(
-    plan: Plan,
-    target: Target,
-    platform: Platform,
-    rocm_jobs: Mapping[str, Job],
-    build_jobs: Mapping[tuple[str, str | None, str | None], Job],
-) -> Mapping[str, Job]:
-    """Return the jobs that put wheels up for testing, by artifact group; none where nothing is released."""
-    if not promotions(plan, platform):
-        return {}
-
+def _stage_jobs(plan: Plan, target: Target, platform: Platform, build_jobs: Sequence[Job]) -> dict[str, Job]:
+    """Return the jobs that put wheels up for testing, by artifact group."""
     jobs: dict[str, Job] = {}
     for cell in plan.matrix(platform, "build_pytorch"):
         group = cell.artifact_group
-        group_builds = [job for key, job in build_jobs.items() if key[0] == group]
+        if group in jobs:
+            continue
         options = FlowOptions(
-            common=(*_group_options(cell.gpu_family, cell.build_variant), *target.run_options),
+            common=_group_options(target, cell.gpu_family, cell.build_variant),
             by_topic=_release_topics(target, platform),
         )
         jobs[group] = Job(
             name=f"stage {group}",
             kind="stage",
             calls=tuple(pipeline.nox_calls(pipeline.steps_of_job("stage"), options)),
-            needs=_names([rocm_jobs.get(group), *group_builds]),
+            needs=_names([job for job in build_jobs if job.artifact_group == group]),
             # What is staged of a family whose other builds failed is tested, and cannot be promoted.
             requires="any passed",
             artifact_group=group,
@@ -238,7 +230,7 @@ def _promotion_job_of_set(
     needed_jobs = [job for job in jobs if job.kind == "test_report" or job.artifact_group == artifact_group]
     builds = [job for job in needed_jobs if job.kind in {"build_rocm", "build_pytorch", "stage"}]
     options = FlowOptions(
-        common=(*_group_options(wheel_set["gpu_family"], wheel_set["build_variant"]), *target.run_options),
+        common=_group_options(target, wheel_set["gpu_family"], wheel_set["build_variant"]),
         by_topic={
             **_release_topics(target, platform),
             "set": as_options({"torch-version": wheel_set["torch_version"], "pythons": wheel_set["pythons"]}),
@@ -333,8 +325,7 @@ def _cell_options(
     return FlowOptions(
         common=(
             *as_options({"torch-ref": cell.torch_ref}),
-            *_group_options(cell.gpu_family, cell.build_variant),
-            *target.run_options,
+            *_group_options(target, cell.gpu_family, cell.build_variant),
         ),
         by_topic={
             "artifacts": artifact_options,
@@ -352,9 +343,10 @@ def _release_topics(target: Target, platform: str | None) -> dict[OptionTopic, t
     }
 
 
-def _group_options(gpu_family: str, build_variant: str) -> tuple[str, ...]:
+def _group_options(target: Target, gpu_family: str, build_variant: str) -> tuple[str, ...]:
+    """Return what every step of an artifact group takes: which group it is, and the run."""
     variant = None if build_variant == PLAIN else build_variant
-    return as_options({"gpu-family": gpu_family, "build-variant": variant})
+    return (*as_options({"gpu-family": gpu_family, "build-variant": variant}), *target.run_options)
 
 
 def _names(jobs: Sequence[Job | None]) -> tuple[str, ...]:

@@ -64,6 +64,4 @@ def _interpreter_of(step: Step, python: str | None) -> Path | None:
     if python is not None:
         virtualenv_name += f"-{python.replace('.', '-')}"
     programs = ROOT / ".nox" / virtualenv_name / ("Scripts" if os.name == "nt" else "bin")
-    if process.which("python", path=str(programs)) is None:
-        return None
-    return programs / "python"
+    return process.which("python", path=str(programs))

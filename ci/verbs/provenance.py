@@ -38,9 +38,10 @@ def look(arguments: argparse.Namespace) -> Status:
     common = replace(common_from(arguments), dry_run=True)
     store, group = common.open_store(), arguments.artifact_group or common.artifact_group
     written = write_provenance(store, common.outputs, group)
-    if isinstance(common.planned_status, UpToDate):
+    status = common.planned_status
+    if isinstance(status, UpToDate):
         report(store, written)
-    return common.planned_status
+    return status
 
 
 def report(store: Store, written: Written) -> None:

@@ -78,9 +78,7 @@ def run(arguments: argparse.Namespace) -> None:
     if not arguments.text:
         from ci.report.html import render
 
-        # the page is the run's, whatever part of it was selected
-        whole = replace(common, gpu_family="", torch_ref="")
-        page = page if whole == common else _made(arguments, whole)
+        page = _page_of_whole_run(arguments, common, page)
         store, key = common.open_store(), page_key(common.outputs)
         store.put_bytes(key, render(page).encode())
         console.say(f"page     {store.url_of(key)}")
@@ -93,8 +91,7 @@ def look(arguments: argparse.Namespace) -> Status:
 
     common = _common_from(arguments)
     page = _made(arguments, common)
-    whole = replace(common, gpu_family="", torch_ref="")
-    whole_page = page if whole == common else _made(arguments, whole)
+    whole_page = _page_of_whole_run(arguments, common, page)
 
     store = common.open_store()
     key = page_key(common.outputs)
@@ -133,6 +130,12 @@ def _made(arguments: argparse.Namespace, common: Common) -> Page:
     facts = read_run(common)
     before = _before(arguments, common, facts)
     return page_of(facts, read_run(before, tests=False) if before else None)
+
+
+def _page_of_whole_run(arguments: argparse.Namespace, common: Common, page: Page) -> Page:
+    """Return the page that is written: that of the run, whatever part of it was selected."""
+    whole = replace(common, gpu_family="", torch_ref="")
+    return page if whole == common else _made(arguments, whole)
 
 
 def _before(arguments: argparse.Namespace, common: Common, facts: RunFacts) -> Common | None:

@@ -85,9 +85,10 @@ def look(arguments: argparse.Namespace) -> Status:
     group = arguments.artifact_group or common.artifact_group
     uploaded = upload_from(planning, kinds(arguments.what), group, arguments.source)
     write_pages(planning, uploaded)
-    if isinstance(planning.planned_status, UpToDate):
+    status = planning.planned_status
+    if isinstance(status, UpToDate):
         tell(common, uploaded)
-    return planning.planned_status
+    return status
 
 
 def kinds(what: str) -> Sequence[str]:

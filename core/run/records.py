@@ -199,7 +199,12 @@ def promised(found: Sequence[Record]) -> Mapping[str, frozenset[str]]:
 def write(store: Store, outputs: RunOutputs, artifact_group: str, record: Record) -> None:
     """Put a record; a failure beside the last success, a success in the place of both."""
     key = outputs.record_key(artifact_group, record.name)
-    failed_key = outputs.record_key(artifact_group, f"{record.name}.failed")
+    failed_key = failure_key(outputs, artifact_group, record)
     store.put_bytes(failed_key if record.status == "failed" else key, serialize(record))
     if record.status == "ok" and store.find(failed_key):
         store.delete(failed_key)
+
+
+def failure_key(outputs: RunOutputs, artifact_group: str, record: Record) -> str:
+    """Return the key of a failure since a success, which lies beside the success's record."""
+    return outputs.record_key(artifact_group, f"{record.name}.failed")

@@ -68,14 +68,10 @@ def look(stage: Stage, inputs: Mapping[str, Any]) -> Status:
     """Return whether a stage has work to do, and say so where it has none. Nothing is changed."""
     store = stage.store
     record = records.read(store, stage.outputs, stage.artifact_group, _record_name(stage))
-    if stage.common.force:
+    if stage.common.force or record is None or not _holds(store, record, files.digest_of(inputs)):
         return Pending(reasons=_changes(stage, inputs, record))
 
-    if record is None or not _holds(store, record, files.digest_of(inputs)):
-        return Pending(reasons=_changes(stage, inputs, record))
-
-    failed_key = stage.outputs.record_key(stage.artifact_group, f"{record.name}.failed")
-    if store.find(failed_key) is not None:
+    if store.find(records.failure_key(stage.outputs, stage.artifact_group, record)) is not None:
         return Pending(reasons=("it has failed since it was done",))
 
     _say_unchanged(stage)
