@@ -22,17 +22,19 @@ def _folder(package):
 
 def _environment(profiler, core):
     environment = dict(os.environ)
-    paths = {
-        "LD_LIBRARY_PATH": [profiler / "lib", core / "lib", core / "lib" / "rocm_sysdeps" / "lib"],
-        "PYTHONPATH": [profiler / "lib" / "python" / "site-packages"],
-    }
-    for name, folders in paths.items():
-        parts = [str(folder) for folder in folders if folder.is_dir()]
-        parts += [environment[name]] if environment.get(name) else []
-        if parts:
-            environment[name] = os.pathsep.join(parts)
+    libraries = [profiler / "lib", core / "lib", core / "lib" / "rocm_sysdeps" / "lib"]
+    _prepend(environment, "LD_LIBRARY_PATH", libraries)
+    _prepend(environment, "PYTHONPATH", [profiler / "lib" / "python" / "site-packages"])
     environment.setdefault("ROCM_PATH", str(core))
     return environment
+
+
+def _prepend(environment, variable, folders):
+    parts = [str(folder) for folder in folders if folder.is_dir()]
+    if environment.get(variable):
+        parts.append(environment[variable])
+    if parts:
+        environment[variable] = os.pathsep.join(parts)
 
 
 def _run(relative, _expand):

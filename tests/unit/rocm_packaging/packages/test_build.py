@@ -11,18 +11,9 @@ import pytest
 
 from core import process
 from core.errors import ArtifactError, BuildError, MissingInputError, UsageError
-from rocm_packaging.packages.build import (
-    COLUMNS,
-    BuiltPackages,
-    Planned,
-    build,
-    inputs_of,
-    plan_json,
-    planned_files,
-    stub,
-    stub_template,
-    table_rows,
-)
+from rocm_packaging.packages.build import BuiltPackages, build, stub, stub_template
+from rocm_packaging.packages.inputs import inputs_of
+from rocm_packaging.packages.listing import COLUMNS, PlannedFile, plan_json, planned_files, table_rows
 from rocm_packaging.packages.plan import Plan, make_plan
 from tests.kit.artifacts import (
     SPLIT_TARGETS,
@@ -490,7 +481,7 @@ def test_writes_a_plan_as_json(plan: Plan) -> None:
 
 
 def test_lists_what_becomes_of_each_file(plan: Plan) -> None:
-    files: dict[tuple[str, str], Planned] = {}
+    files: dict[tuple[str, str], PlannedFile] = {}
     for file in planned_files(plan):
         files[file.package, file.path] = file
 

@@ -62,6 +62,53 @@ def test_writes_a_library_once_under_its_soname(name: str, globs: tuple[str, ...
     assert payload.aliases == {f"lib/{name}.so": f"{name}.so.1", f"lib/{name}.so.1.2": f"{name}.so.1"}
 
 
+@pytest.mark.parametrize("links", [{}, {"lib/librocprof-sys.so": "librocprof-sys.so.1"}])
+def test_copies_a_library_to_the_unversioned_name_that_programs_open(links: Mapping[str, str]) -> None:
+    tree = make_tree("lib/libother.so.1", "lib/librocprof-sys.so.1", links=links)
+    facts = {path: library(path.removeprefix("lib/")) for path in tree}
+
+    payload = plan(tree, facts, unversioned=packages().profiler.unversioned)
+
+    assert list(payload.files) == ["lib/libother.so.1", "lib/librocprof-sys.so", "lib/librocprof-sys.so.1"]
+    copy = payload.files["lib/librocprof-sys.so"]
+    assert copy.entry == payload.files["lib/librocprof-sys.so.1"].entry
+
+
+def test_links_to_a_library_under_a_second_name_in_the_development_tree() -> None:
+    tree = make_tree("lib/libamd_smi.so.26", links={"lib/libamd_smi.so": "libamd_smi.so.26"})
+    facts = {"lib/libamd_smi.so.26": library("libamd_smi.so.26")}
+    payload = plan(tree, facts, unversioned=packages().core.unversioned)
+
+    files, links = devel_only(tree, [payload])
+
+    assert files == {}
+    assert links == {"lib/libamd_smi.so": "libamd_smi.so.26"}
+
+
+# What programs open by its unversioned name: of ROCm itself, by upstream's reports, and of PyTorch.
+OPENED_LIBRARIES = {
+    "core": [
+        "lib/libamd_smi.so",
+        "lib/libhsa-amd-aqlprofile64.so",
+        "lib/librocdxg.so",
+        "lib/rocprofiler-sdk/librocprofv3-list-avail.so",
+    ],
+    "profiler": ["lib/libprofiler-hub.so", "lib/librocprof-sys.so", "lib/librocprof-sys-dl.so"],
+}
+
+
+@pytest.mark.parametrize("package", OPENED_LIBRARIES)
+def test_packages_libraries_under_the_names_that_programs_open(package: str) -> None:
+    data = packages().core if package == "core" else packages().profiler
+    paths = OPENED_LIBRARIES[package]
+    tree = make_tree(*(f"{path}.1" for path in paths))
+    facts = {path: library(path.rpartition("/")[2]) for path in tree}
+
+    payload = plan(tree, facts, unversioned=data.unversioned)
+
+    assert set(paths) <= set(payload.files)
+
+
 def test_keeps_the_name_of_a_library_where_no_file_has_its_soname() -> None:
     payload = plan(make_tree("lib/plugin.so"), {"lib/plugin.so": library("libplugin.so.3")})
 

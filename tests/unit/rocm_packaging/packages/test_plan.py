@@ -7,7 +7,8 @@ import pytest
 
 from core.errors import ArtifactError, UsageError
 from core.run import Platform
-from rocm_packaging.packages.build import BuildRequest, planned_files
+from rocm_packaging.packages.build import BuildRequest
+from rocm_packaging.packages.listing import planned_files
 from rocm_packaging.packages.plan import make_plan
 from tests.kit.artifacts import (
     MANIFEST,

@@ -4,7 +4,6 @@ import zipfile
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
-from unittest.mock import Mock
 
 import pytest
 
@@ -15,9 +14,7 @@ from core.run import RunOutputs, records
 from core.run.records import Record
 from core.status import Pending, UpToDate
 from core.stores import Store
-from core.wheel.writer import WrittenFile
 from rocm_packaging.__main__ import VERBS
-from rocm_packaging.packages.build import BuiltPackages
 from rocm_packaging.verbs import build as verb
 from tests.kit.artifacts import (
     read_sdist_member,
@@ -28,7 +25,6 @@ from tests.kit.artifacts import (
 )
 from tests.kit.front_doors import look_at_verb
 from tests.kit.runs import write_record
-from tests.kit.wheels import sha256, write_wheel
 
 COMMIT = "a" * 40
 FAMILY = "gfx94X-dcgpu"
@@ -306,19 +302,8 @@ def test_asks_to_fetch_artifacts_where_there_are_none(checkout: Checkout) -> Non
     assert "nox -s fetch_artifacts" in message
 
 
-def test_packages_lie_in_the_group_where_their_family_has_its_pytorch_wheels(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    artifacts = tmp_path / "artifacts"
-    write_base_artifact(artifacts, is_split=False)
-    wheel = write_wheel(tmp_path, name="rocm-sdk-core", version="10.1.0")
-    written = WrittenFile(path=wheel, sha256=sha256(wheel), size=wheel.stat().st_size, members=())
-    plan = Mock(distribution=Mock(version="10.1.0"), built=("gfx942",), unused=(), lacking=())
-    packages = BuiltPackages(plan=plan, files=(written,))
-    monkeypatch.setattr("rocm_packaging.packages.build.build", lambda _request: packages)
-    options = [f"--artifact-dir={artifacts}", f"--store={tmp_path / 'out'}", "--gpu-family=gfx94X-dcgpu"]
+def test_packages_lie_in_the_group_where_their_family_has_its_pytorch_wheels(checkout: Checkout) -> None:
+    checkout.build("--without", "*")
 
-    status = main("rocm_packaging", "", VERBS, ["build", *options])
-
-    assert status == 0
-    assert (tmp_path / "out/local-linux/python/gfx94X-dcgpu" / wheel.name).is_file()
+    (file,) = [file for file in checkout.record().files if file.name.startswith("rocm_sdk_core")]
+    assert file.key == f"local-linux/python/{FAMILY}/{file.name}"
