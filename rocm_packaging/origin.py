@@ -85,6 +85,12 @@ class Indexes(Dated):
 
     indexes: dict[str, _Index]
 
+    @property
+    def default_name(self) -> str:
+        """The name of the index that is meant where none is named."""
+        (name,) = [name for name, index in self.indexes.items() if index.default]
+        return name
+
 
 release_indexes = data_file(INDEXES_FILE, Indexes)
 
@@ -92,11 +98,13 @@ release_indexes = data_file(INDEXES_FILE, Indexes)
 def release_index_url(name: str, family: str) -> str:
     """Return the address of a release index, "" for the default one, for a GPU family."""
     indexes = release_indexes().indexes
-    chosen = name or next(key for key, index in indexes.items() if index.default)
-    if chosen not in indexes:
-        raise UsageError(f"Unknown ROCm index {chosen!r}. {nearest(chosen, indexes)}")
-    url = indexes[chosen].url
-    if "{family}" in url and (not family or ";" in family):
+    index_name = name or release_indexes().default_name
+    if index_name not in indexes:
+        raise UsageError(f"Unknown ROCm index {index_name!r}. {nearest(index_name, indexes)}")
+
+    url = indexes[index_name].url
+    is_one_family = bool(family) and ";" not in family
+    if "{family}" in url and not is_one_family:
         raise UsageError(
             f"{url} is an index of one GPU family, and {family or 'none'} is given.",
             hint="Set --gpu-family or --index-subdir, or choose an index of all families: --help lists them.",
@@ -149,19 +157,19 @@ def own_run(common: Common, artifact_group: str) -> PackageSource:
 def has_rocm(packages: PackageSource) -> bool:
     """Return whether a run has ROCm packages; one whose records name nothing has none."""
     try:
-        return any(one.distribution == "rocm" for one in packages.listed)
+        return any(file.distribution == "rocm" for file in packages.listed)
     except MissingInputError:
         return False
 
 
 def require_devices(targets: Sequence[str], names: Collection[str], *, where: str, version: str) -> None:
     """Require that a split source has a device package of each target."""
-    missing = [one for one in targets if layouts.device_package(one) not in names]
-    if missing:
-        held = sorted(filter(None, map(layouts.device_target, names)))
+    missing_targets = [target for target in targets if layouts.device_package(target) not in names]
+    if missing_targets:
+        available_targets = sorted(filter(None, map(layouts.device_target, names)))
         raise MissingInputError(
-            f"{where} has no device code of ROCm {version} for {', '.join(missing)}"
-            f" (it has {', '.join(held) or 'none'}).",
+            f"{where} has no device code of ROCm {version} for {', '.join(missing_targets)}"
+            f" (it has {', '.join(available_targets) or 'none'}).",
             hint="Choose a GPU family or target that it has (--gpu-family), or build the missing packages.",
         )
 
@@ -207,8 +215,9 @@ def requirements(source: RocmSource, family: str, extras: Sequence[str] = ()) ->
 
     Of split packages no device code is needed, and the family may be several, joined by ``;``.
     """
-    names = ["rocm", "rocm-sdk-core", layouts.libraries_package(source.layout, family), "rocm-sdk-devel"]
-    return tuple(f"{name}=={source.version}" for name in (*names, *map(_package_of, extras)))
+    libraries = layouts.libraries_package(source.layout, family)
+    names = ["rocm", "rocm-sdk-core", libraries, "rocm-sdk-devel", *map(_package_of, extras)]
+    return tuple(f"{name}=={source.version}" for name in names)
 
 
 def _package_of(extra: str) -> str:
@@ -231,7 +240,8 @@ def for_bundles(
     """Choose the wheels of the ROCm whose parts go into a stand-alone wheel."""
     source = with_layout(packages, version, family, targets)
     names = ["rocm-sdk-core", layouts.libraries_package(source.layout, family)]
-    names += map(layouts.device_package, targets if source.layout == "split" else ())
+    if source.layout == "split":
+        names += map(layouts.device_package, targets)
     return replace(source, files=_named(packages, version, names, platform))
 
 

@@ -37,10 +37,13 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     sources = add_package_source(parser, "where ROCm comes from (default: the run's outputs)", "", "rocm-")
     add_staged_source(sources)
-    what = (
-        "extras of rocm that an index or --find-links gives (default: libraries,devel and, if any, profiler)"
+    add(
+        "--rocm-extras",
+        default=",".join(_EXTRAS),
+        metavar="A,B",
+        help="extras of rocm that an index or --find-links gives "
+        "(default: libraries,devel and, if any, profiler)",
     )
-    add("--rocm-extras", default=",".join(_EXTRAS), metavar="A,B", help=what)
     add_group(parser, default="the GPU families")
     add("--no-install", action="store_true", help="test what is already installed")
     add("--installer", choices=("uv", "pip"), default="uv", help="what installs (default: uv)")
@@ -81,10 +84,10 @@ def _families(common: Common) -> tuple[str, ...]:
         from rocm_packaging.sample import FAMILIES
 
         name = next(iter(FAMILIES))
-    chosen = family(name or default_family(detect()))
-    if chosen.name == CPU:
+    gpu_family = family(name or default_family(detect()))
+    if gpu_family.name == CPU:
         raise UsageError("Family cpu has no ROCm to test.", hint="Choose a GPU family with --gpu-family.")
-    return tuple(chosen.name.split(";"))
+    return tuple(gpu_family.name.split(";"))
 
 
 def _source(

@@ -17,10 +17,10 @@ from core.files import sha256
 from core.wheel.record import require_sound
 from pytorch_build.check.device_code import file_facts
 from pytorch_build.check.run import check_wheels
-from rocm_packaging import selftest
 from rocm_packaging.packages.build import BuildRequest, BuiltPackages, build
 from rocm_packaging.sample import FAMILIES, ROCM_VERSION, ensure_artifacts
-from rocm_packaging.sample.layout import FAMILY_TARGETS
+from rocm_packaging.sample.facts import FAMILY_TARGETS
+from rocm_packaging.sdk_report import read_report
 from tests.kit.artifacts import PRELOADED
 from tests.kit.rocm_environments import RocmEnvironment
 
@@ -95,9 +95,12 @@ def test_a_profiler_without_a_needed_library_is_packaged_and_fails(artifacts: Pa
     packages = build(BuildRequest(artifact_dir=less, output_dir=tmp_path / "out", families=FAMILIES))
     wheels = [file.path for file in packages.files if file.path.suffix == ".whl"]
 
-    (error,) = [finding for finding in check_wheels(wheels) if finding.severity == "error"]
-    assert error.where == "_rocm_profiler/lib/librocprof-sys.so.1"
-    assert "libprofiler-hub.so.0" in error.message
+    errors = [finding for finding in check_wheels(wheels) if finding.severity == "error"]
+    assert {error.where for error in errors} == {
+        "_rocm_profiler/lib/librocprof-sys.so",
+        "_rocm_profiler/lib/librocprof-sys.so.1",
+    }
+    assert all("libprofiler-hub.so.0" in error.message for error in errors)
 
 
 def test_a_missing_file_that_was_promised_fails_its_check(environment: Environment) -> None:
@@ -115,6 +118,7 @@ def test_a_missing_file_that_was_promised_fails_its_check(environment: Environme
     assert failed == {
         "base: rocm-sdk-core is whole",
         "core: what it promises is there",
+        "profiler: lib/librocprof-sys.so loads",
         "profiler: lib/librocprof-sys.so.1 loads",
         "profiler: rocprof-sys-run runs",
         "base: rocm-profiler is whole",
@@ -134,20 +138,19 @@ class Checks:
         return {name for name, outcome in self.outcomes.items() if outcome.startswith("failed")}
 
 
-def run_checks(environment: Environment, junit: Path, **variables: str) -> Checks:
+def run_checks(environment: Environment, report: Path, **variables: str) -> Checks:
     """Run `rocm-sdk test`, and read its report."""
-    tested = environment.rocm_sdk("test", "--junit", str(junit), check=False, **variables)
+    completed = environment.rocm_sdk("test", "--json", str(report), check=False, **variables)
     outcomes = {}
-    for case in selftest.read(junit.read_bytes()).cases:
-        name = case.test.removeprefix("rocm_sdk.").replace("::", ": ")
-        outcomes[name] = f"{case.outcome} {case.text}"
-    return Checks(exit_code=tested.returncode, printed=tested.stdout, outcomes=outcomes)
+    for check in read_report(report.read_bytes()).checks:
+        outcomes[f"{check.group}: {check.name}"] = f"{check.outcome} {check.text}"
+    return Checks(exit_code=completed.returncode, printed=completed.stdout, outcomes=outcomes)
 
 
 @pytest.fixture(scope="session")
 def sound_checks(shared: Environment, tmp_path_factory: pytest.TempPathFactory) -> Checks:
     """Return the checks of a whole installation."""
-    return run_checks(shared, tmp_path_factory.mktemp("sound") / "junit.xml")
+    return run_checks(shared, tmp_path_factory.mktemp("sound") / "report.json")
 
 
 def test_a_whole_installation_says_what_it_is(shared: Environment) -> None:
@@ -247,7 +250,7 @@ def test_every_damage_fails_the_check_that_it_belongs_to(
     fft = next((installed.site / "_rocm_sdk_libraries_gfx94X_dcgpu/lib").glob("libhipfft.so.*"))
     fft.unlink()
 
-    checks = run_checks(installed, tmp_path / "damaged.xml")
+    checks = run_checks(installed, tmp_path / "damaged.json")
 
     assert checks.exit_code == 1
     assert checks.failed() == {
@@ -276,7 +279,7 @@ def test_a_library_that_is_found_elsewhere_has_not_passed(shared: Environment, t
     for path in (shared.site / "_rocm_sdk_core/lib").glob("*.so*"):
         (other / path.name).write_bytes(path.read_bytes())
 
-    checks = run_checks(shared, tmp_path / "junit.xml", LD_PRELOAD=str(other / "libamdhip64.so.7"))
+    checks = run_checks(shared, tmp_path / "report.json", LD_PRELOAD=str(other / "libamdhip64.so.7"))
 
     outcome = checks.outcomes["core: lib/libamdhip64.so.7 loads"]
     assert outcome.startswith("failed 1 libraries come from elsewhere")

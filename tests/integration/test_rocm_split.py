@@ -151,15 +151,29 @@ def test_a_device_package_that_comes_later_joins_the_devel_tree(installed: Envir
     assert installed.rocm_sdk("targets").stdout == "gfx1100;gfx942\n"
 
 
-def test_a_device_package_of_another_version_stays_out(installed: Environment) -> None:
+def test_refuses_a_device_package_of_another_version(installed: Environment) -> None:
     change_version(installed, "7.0.0")
-    done = installed.rocm_sdk("init")
-    assert "The device package of gfx942 has version 7.0.0" in done.stderr
-    assert f'pip install "rocm[device-gfx942]=={ROCM_VERSION}"; until then its files stay out' in done.stderr
+
+    refused = installed.rocm_sdk("init", check=False)
+
+    assert refused.returncode == 1
+    assert "The device package of gfx942 has version 7.0.0" in refused.stderr
+    assert f'pip install "rocm[device-gfx942]=={ROCM_VERSION}"' in refused.stderr
     assert not (installed.tree / KPACK).exists()
-    assert (installed.tree / "lib/libhipblas.so").exists()
     change_version(installed, ROCM_VERSION)
     installed.rocm_sdk("init")
+    assert (installed.tree / KPACK).exists()
+
+
+def test_a_device_package_that_was_removed_and_comes_again_joins_the_devel_tree(
+    installed: Environment,
+) -> None:
+    installed.rocm_sdk("init")
+    installed.uninstall("rocm-sdk-device-gfx942")
+    installed.install(f"rocm-sdk-device-gfx942=={ROCM_VERSION}")
+
+    installed.rocm_sdk("path", "--root")
+
     assert (installed.tree / KPACK).exists()
 
 

@@ -15,9 +15,9 @@ from ci.promote.version_change import RocmChange
 from core import process
 from core.cli.options import environment
 from core.env import installer
-from rocm_packaging import selftest
+from core.junit import read_file
 from rocm_packaging.sample import FAMILIES, ROCM_VERSION, ensure_artifacts
-from rocm_packaging.sample.layout import FAMILY_TARGETS, TARGETS
+from rocm_packaging.sample.facts import FAMILY_TARGETS, TARGETS
 from tests.kit.clones import Clone
 from tests.kit.environments import Venv
 
@@ -74,7 +74,7 @@ def test_its_own_tests_pass_in_our_stage(checkout: Checkout, tmp_path: Path) -> 
     assert [path for path in checkout.packages.iterdir() if path.name.startswith(f"{checkout.libraries}-")]
     junit = tmp_path / "junit.xml"
     checkout.stages("test_rocm", "--", "--find-links", checkout.packages, "--junit", junit)
-    report = selftest.read(junit.read_bytes())
+    report = read_file(junit)
     assert (report.failing, report.properties["rocm"]) == ((), ROCM_VERSION)
     passed = {case.test.split("::")[0] for case in report.cases if case.outcome == "passed"}
     assert passed >= {f"rocm_sdk.{group}" for group in ("base", "core", "libraries", "devel")}
@@ -108,7 +108,7 @@ def test_a_release_of_one_target_passes_its_own_tests(checkout: Checkout, tmp_pa
     junit = tmp_path / "junit.xml"
     words = ("--find-links", tmp_path / "new", "--version", new, "--junit", junit)
     checkout.stages("test_rocm", "--", *words)
-    report = selftest.read(junit.read_bytes())
+    report = read_file(junit)
     assert (report.failing, report.properties["rocm"]) == ((), new)
 
 

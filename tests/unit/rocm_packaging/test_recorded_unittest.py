@@ -86,7 +86,7 @@ def run_recorded(site: Path, tests: str) -> tuple[int, SdkReport]:
     install_metadata(site, "rocm", version="7.1.0")
     path = site / "report.json"
 
-    command = [sys.executable, recorded_unittest.__file__, REPORT_MODULE, path]
+    command: list[str | Path] = [sys.executable, recorded_unittest.__file__, REPORT_MODULE, path]
     completed = process.capture(command, env=process.inherited(PYTHONPATH=str(site)), check=False)
 
     return completed.returncode, read_report(path.read_bytes())

@@ -6,8 +6,9 @@ import pytest
 
 from pytorch_build.check.bundles import code_objects, read_bundles
 from rocm_packaging.packages.layouts import libraries_in, library_globs, packages
-from rocm_packaging.sample import TEMPLATES
-from rocm_packaging.sample.layout import DATA_FILES, FAMILY_TARGETS, LIBRARIES, data_files
+from rocm_packaging.sample.data_files import data_files
+from rocm_packaging.sample.facts import TARGETS, TEMPLATES
+from rocm_packaging.sample.libraries import LIBRARIES
 from tests.kit.artifacts import PRELOADED
 
 
@@ -54,8 +55,8 @@ def test_puts_each_library_where_packages_know_it() -> None:
     "artifacts",
     [
         {library.artifact[0] for library in LIBRARIES},
-        {file.artifact[0] for file in DATA_FILES},
-        {file.artifact[0] for file in data_files(split=True)},
+        {file.artifact.name for file in data_files(split=False)},
+        {file.artifact.name for file in data_files(split=True)},
     ],
     ids=["libraries", "files", "split files"],
 )
@@ -65,13 +66,11 @@ def test_belongs_to_packaged_artifacts_alone(artifacts: set[str]) -> None:
 
 def test_keeps_the_device_code_of_each_target_apart_in_a_split_sample() -> None:
     files = data_files(split=True)
-    device_files = [file for file in files if file.artifact[2].startswith("gfx")]
+    device_files = [file for file in files if file.artifact.target.startswith("gfx")]
 
-    targets = {target for family_targets in FAMILY_TARGETS.values() for target in family_targets}
-    assert set(DATA_FILES) < set(files)
-    assert {file.artifact[2] for file in device_files} == targets
-    assert {file.artifact[0] for file in device_files} <= set(packages().device.artifacts)
-    assert [file.path for file in device_files if file.artifact[2] not in file.path] == []
+    assert {file.artifact.target for file in device_files} == set(TARGETS)
+    assert {file.artifact.name for file in device_files} <= set(packages().device.artifacts)
+    assert [file.path for file in device_files if file.artifact.target not in file.path] == []
 
 
 # The sample's compiler

@@ -3,7 +3,8 @@ import io
 import pytest
 
 from rocm_packaging.packages.kpack import read
-from rocm_packaging.sample import TEMPLATES, code_object, kernel_archive
+from rocm_packaging.sample.facts import TEMPLATES
+from rocm_packaging.sample.kernels import code_object, kernel_archive
 from tests.kit.binaries import offload_bundle
 
 
