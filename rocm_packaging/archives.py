@@ -150,7 +150,8 @@ def _require_digest(digest: str, expected: str, filename: str, problem: Artifact
     if problem is not None:
         message += f" ({problem.message})"
     raise ArtifactError(
-        message, hint="It was damaged or replaced: fetch it again, or upload it again."
+        message,
+        hint="It was damaged or replaced: fetch it again, or upload it again.",
     ) from problem
 
 
@@ -179,7 +180,10 @@ def _read_manifest(tar: TarStream, members: Iterator[Member], folder: Path, wher
     first = next(members, None)
     if first is None or first.name.removeprefix("./") != MANIFEST or first.kind != "file":
         reason = "it is empty" if first is None else f"{first.name!r} comes first"
-        raise ArtifactError(f"{where} does not begin with {MANIFEST}: {reason}.", hint="Make it again.")
+        raise ArtifactError(
+            f"{where} does not begin with {MANIFEST}: {reason}.",
+            hint="Make it again.",
+        )
     if first.size > _LONGEST_MANIFEST:
         raise ArtifactError(f"{where} has a {MANIFEST} of {first.size} bytes.")
 
@@ -220,7 +224,11 @@ class _Tree:
             self._make_hard_link(name, member.link)
             self._kinds[name] = "file"
         else:
-            _write_file(f"{self._root}/{name}", member.mode & _PERMISSIONS | _FILE, content)
+            _write_file(
+                f"{self._root}/{name}",
+                member.mode & _PERMISSIONS | _FILE,
+                content,
+            )
             self._kinds[name] = "file"
 
     def make_links(self) -> None:
@@ -262,7 +270,8 @@ class _Tree:
         target = link.removeprefix("./")
         if self._kinds.get(target) != "file" or target == MANIFEST:
             raise self._error(
-                name, f"is a hard link to {link!r}, which is not a file before it in the archive"
+                name,
+                f"is a hard link to {link!r}, which is not a file before it in the archive",
             )
         try:
             os.link(f"{self._root}/{target}", f"{self._root}/{name}")

@@ -8,7 +8,7 @@ import os
 import posixpath
 import re
 import stat
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path, PurePosixPath
@@ -73,7 +73,8 @@ def scan(directory: Path) -> tuple[Artifact, ...]:
     """List the artifacts of a directory, sorted by name, component and target."""
     if not directory.is_dir():
         raise MissingInputError(
-            f"{directory} is not a directory.", hint="Fetch artifacts: nox -s fetch_artifacts."
+            f"{directory} is not a directory.",
+            hint="Fetch artifacts: nox -s fetch_artifacts.",
         )
     if (directory / INCOMPLETE).exists():
         raise ArtifactError(
@@ -87,14 +88,24 @@ def scan(directory: Path) -> tuple[Artifact, ...]:
             f"{directory} holds no artifact folders (name_component_target).",
             hint="Fetch and unpack artifacts: nox -s fetch_artifacts.",
         )
-    artifacts.sort(key=lambda artifact: (artifact.name, artifact.component, artifact.target, artifact.path))
+    artifacts.sort(
+        key=lambda artifact: (
+            artifact.name,
+            artifact.component,
+            artifact.target,
+            artifact.path,
+        )
+    )
     return tuple(artifacts)
 
 
 def _artifact(path: Path) -> Artifact:
     match = _NAME.fullmatch(path.name)
     if match is None:
-        raise ArtifactError(f"{path} is not named name_component_target.", hint="Move it elsewhere.")
+        raise ArtifactError(
+            f"{path} is not named name_component_target.",
+            hint="Move it elsewhere.",
+        )
     if match["component"] not in COMPONENTS:
         close = nearest(match["component"], COMPONENTS)
         raise ArtifactError(f"{path} has an unknown component {match['component']!r}. {close}")
@@ -111,6 +122,22 @@ def _artifact(path: Path) -> Artifact:
         path=path,
         stages=parse_stages(text, path / MANIFEST),
     )
+
+
+def matching(
+    artifacts: Iterable[Artifact],
+    *,
+    names: Collection[str],
+    components: Collection[str],
+    targets: Collection[str],
+) -> list[Artifact]:
+    """Return the artifacts of these names, components and targets."""
+    matches: list[Artifact] = []
+    for artifact in artifacts:
+        has_name = artifact.name in names and artifact.component in components
+        if has_name and artifact.target in targets:
+            matches.append(artifact)
+    return matches
 
 
 def parse_stages(text: str, where: Path | str) -> tuple[str, ...]:
@@ -144,9 +171,16 @@ def build_info(artifacts: Iterable[Artifact]) -> BuildInfo:
 
 def _base_artifact(artifacts: Iterable[Artifact]) -> Artifact:
     for artifact in artifacts:
-        if (artifact.name, artifact.component, artifact.target) == ("base", "lib", GENERIC):
+        if (artifact.name, artifact.component, artifact.target) == (
+            "base",
+            "lib",
+            GENERIC,
+        ):
             return artifact
-    raise ArtifactError("The artifact base_lib_generic is missing.", hint="Fetch it: packaging needs it.")
+    raise ArtifactError(
+        "The artifact base_lib_generic is missing.",
+        hint="Fetch it: packaging needs it.",
+    )
 
 
 def _read_json(path: Path) -> Mapping[str, object]:

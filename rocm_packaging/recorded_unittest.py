@@ -12,7 +12,7 @@ import unittest
 from importlib import import_module, metadata
 from pathlib import Path
 from types import ModuleType
-from typing import Any, TextIO
+from typing import Any
 
 
 def run_tests(report: ModuleType, path: Path) -> None:
@@ -22,7 +22,7 @@ def run_tests(report: ModuleType, path: Path) -> None:
     class PrintedResult(report.Recorder, unittest.TextTestResult):  # type: ignore[misc, name-defined]
         """What unittest prints, and a row a test."""
 
-        def __init__(self, stream: TextIO, descriptions: bool, verbosity: int) -> None:  # noqa: FBT001
+        def __init__(self, stream: Any, descriptions: bool, verbosity: int) -> None:  # noqa: ANN401, FBT001
             super().__init__(stream, descriptions, verbosity)
             results.append(self)
 

@@ -24,7 +24,12 @@ from rocm_packaging.packages.layouts import (
     layout_of,
     sdk_target,
 )
-from rocm_packaging.sdk_report import SdkReport, count_outcomes, junit_of, read_report
+from rocm_packaging.sdk_report import (
+    SdkReport,
+    count_outcomes,
+    junit_of,
+    read_report,
+)
 
 if TYPE_CHECKING:
     from core.cli.options import Common
@@ -178,7 +183,11 @@ def _test(request: TestRequest, target: Interpreter, layout: Layout) -> Mapping[
 
     # the digest, because promotion by this record reads the report again
     filed_report = {"key": key, "sha256": hashlib.sha256(content).hexdigest()}
-    return {"checks": count_outcomes(report.checks), "report": filed_report, **report.facts}
+    return {
+        "checks": count_outcomes(report.checks),
+        "report": filed_report,
+        **report.facts,
+    }
 
 
 def _run_command(command: Sequence[str], folder: Path, env: Mapping[str, str]) -> ProcessError | None:
@@ -207,7 +216,11 @@ def _with_families(report: SdkReport, request: TestRequest, target: Interpreter)
         for name in dict.fromkeys((*request.families, *request.targets))
         if f"{LIBRARIES}-{name.lower()}" in names or device_package(name) in names
     ]
-    facts = {**report.facts, "families": ";".join(families), "packages": ";".join(sorted(names))}
+    facts = {
+        **report.facts,
+        "families": ";".join(families),
+        "packages": ";".join(sorted(names)),
+    }
     return report.model_copy(update={"facts": facts})
 
 

@@ -17,7 +17,12 @@ from core.binaries import rpath
 from core.errors import ArtifactError, BuildError, MissingInputError
 from rocm_packaging.packages import wheels
 from rocm_packaging.packages.layouts import TEMPLATES
-from rocm_packaging.packages.plan import BuildRequest, Plan, RuntimePlan, make_plan
+from rocm_packaging.packages.plan import (
+    BuildRequest,
+    Plan,
+    RuntimePlan,
+    make_plan,
+)
 from rocm_packaging.packages.reuse import note_packed_files, packed_members
 
 if TYPE_CHECKING:
@@ -102,7 +107,10 @@ def _write_at_once(writers: Sequence[_WriteWheel]) -> tuple[WrittenFile, ...]:
 
 
 def _runtime_wheel(
-    output: wheels.Output, scratch: Path, stub_program: bytes, runtime: RuntimePlan
+    output: wheels.Output,
+    scratch: Path,
+    stub_program: bytes,
+    runtime: RuntimePlan,
 ) -> WrittenFile:
     folder = scratch / f"{runtime.kind}-{runtime.family}"
     with console.group(f"pack {runtime.folder} {runtime.family}".rstrip()):
@@ -113,7 +121,11 @@ def _runtime_wheel(
 def _member(file: PayloadFile, scratch: Path, stub_program: bytes) -> Member:
     """Choose how a file gets into its wheel: as it is, as a stub, or patched when its turn comes."""
     if file.stub_for:
-        return Member(name=file.path, source=stub(stub_program, file.stub_for), executable=True)
+        return Member(
+            name=file.path,
+            source=stub(stub_program, file.stub_for),
+            executable=True,
+        )
 
     is_program = file.facts is not None and file.facts.program
     is_executable = file.entry.executable or is_program
@@ -126,8 +138,8 @@ def _member(file: PayloadFile, scratch: Path, stub_program: bytes) -> Member:
     if edited is not None:
         return Member(name=file.path, source=edited, executable=is_executable)
     make = partial(rpath.patched, source, file.rpath, scratch / file.path)
-    made = Made(size=source.stat().st_size, make=make)
-    return Member(name=file.path, source=made, executable=is_executable)
+    patched = Made(size=source.stat().st_size, make=make)
+    return Member(name=file.path, source=patched, executable=is_executable)
 
 
 def stub_template() -> bytes:
@@ -143,7 +155,10 @@ def stub_template() -> bytes:
         # The build id would follow from the folder's name on some compilers.
         flags = ("-O1", "-s", "-Wl,--build-id=none")
         source = TEMPLATES / "stub.c"
-        process.capture([compilers[0], *flags, "-x", "c", source, "-o", program], cwd=Path(folder))
+        process.capture(
+            [compilers[0], *flags, "-x", "c", source, "-o", program],
+            cwd=Path(folder),
+        )
         return program.read_bytes()
 
 

@@ -8,9 +8,18 @@ from pathlib import Path, PurePosixPath
 from core import files
 from core.errors import ArtifactError, UsageError
 from core.run import Platform
-from rocm_packaging.artifacts import GENERIC, Artifact, Entry, merged
+from rocm_packaging.artifacts import (
+    COMPONENTS,
+    GENERIC,
+    Artifact,
+    Entry,
+    matching,
+    merged,
+)
 from rocm_packaging.packages import payload
 from rocm_packaging.packages.layouts import WantedFile, packages
+
+_COMPONENTS_WITH_CONTENTS = ("lib", "run", "dev")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -56,21 +65,25 @@ class Gaps:
 
 
 def promised_files(
-    artifacts: Sequence[Artifact], target_sets: Iterable[TargetSet], platform: Platform, gaps: Gaps
+    artifacts: Sequence[Artifact],
+    target_sets: Iterable[TargetSet],
+    platform: Platform,
+    gaps: Gaps,
 ) -> dict[str, tuple[str, ...]]:
     """Look for what each artifact must hold; return the files that packages have of it, by package."""
     paths_by_package: dict[str, set[str]] = {}
     for name, contents in packages().contents.items():
         for target_set in target_sets:
-            named_artifacts = [
-                artifact
-                for artifact in artifacts
-                if artifact.name == name and artifact.target in target_set.artifact_targets
-            ]
+            named_artifacts = matching(
+                artifacts,
+                names={name},
+                components=COMPONENTS,
+                targets=target_set.artifact_targets,
+            )
             if not named_artifacts:
                 continue  # whether there must be one is the packages' to say
             tree = merged(
-                artifact for artifact in named_artifacts if artifact.component in {"lib", "run", "dev"}
+                artifact for artifact in named_artifacts if artifact.component in _COMPONENTS_WITH_CONTENTS
             )
             for wanted_file in contents.wanted_files(platform, target_set.gpu_targets):
                 path = _find_file(tree, wanted_file, named_artifacts)
@@ -83,7 +96,9 @@ def promised_files(
 
 
 def _find_file(
-    tree: Mapping[str, Entry], wanted_file: WantedFile, artifacts: Sequence[Artifact]
+    tree: Mapping[str, Entry],
+    wanted_file: WantedFile,
+    artifacts: Sequence[Artifact],
 ) -> str | None:
     """Return a path that matches and leads to a file with content, of the component that must hold it."""
     folders = {artifact.path for artifact in artifacts if artifact.component == wanted_file.component}

@@ -1,6 +1,6 @@
 """What ROCm's packages follow from, as a record keeps it."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -24,30 +24,45 @@ def inputs_of(request: BuildRequest) -> Mapping[str, Any]:
     """
     # Where files lie and how many are packed at once changes no byte.
     arguments = replace(request, artifact_dir=Path(), output_dir=Path(), jobs=None)
-    signatures = [_signature(request.artifact_dir, entry) for entry in _entries(request.artifact_dir)]
+    targets_by_family = {name: family.targets for name, family in families().items()}
     return {
-        "artifacts": digest_of(signatures),
-        "code": digest_of({str(path.relative_to(ROOT)): sha256(path) for path in _code()}),
-        "families": digest_of({name: family.targets for name, family in families().items()}),
+        "artifacts": digest_of(_artifact_signatures(request.artifact_dir)),
+        "code": digest_of(_code_digests()),
+        "families": digest_of(targets_by_family),
         "request": {name: str(value) for name, value in vars(arguments).items()},
     }
 
 
-def _entries(directory: Path) -> Iterator[Entry]:
+_Signature = tuple[str, str, int, int]
+
+
+def _artifact_signatures(directory: Path) -> list[_Signature]:
+    signatures: list[_Signature] = []
     for artifact in scan(directory):
-        yield from artifact.entries
+        signatures += [_signature(directory, entry) for entry in artifact.entries]
+    return signatures
 
 
-def _signature(root: Path, entry: Entry) -> tuple[str, str, int, int]:
+def _signature(root: Path, entry: Entry) -> _Signature:
     status = entry.source.lstat()
-    return str(entry.source.relative_to(root)), entry.link, status.st_size, status.st_mtime_ns
+    path = str(entry.source.relative_to(root))
+    return path, entry.link, status.st_size, status.st_mtime_ns
 
 
-def _code() -> list[Path]:
-    """List the files that decide about the packages' bytes."""
+def _code_digests() -> dict[str, str]:
+    """Return the SHA-256 of the files that decide about the packages' bytes, by path."""
     folders = [Path(__file__).parent, TEMPLATES]
     folders += [ROOT / "core" / name for name in _CORE_PACKAGES]
-    paths = [ROOT / "core" / "files.py", ROOT / "rocm_packaging" / "artifacts.py", LICENSE]
+    paths = [
+        ROOT / "core" / "files.py",
+        ROOT / "rocm_packaging" / "artifacts.py",
+        LICENSE,
+    ]
     for folder in folders:
         paths += [path for path in folder.rglob("*") if path.is_file()]
-    return sorted(path for path in paths if path.suffix != ".pyc")
+
+    digests: dict[str, str] = {}
+    for path in sorted(paths):
+        if path.suffix != ".pyc":
+            digests[str(path.relative_to(ROOT))] = sha256(path)
+    return digests

@@ -65,7 +65,11 @@ class Archive:
 
 
 def write(
-    stream: BinaryIO, group: str, family: str, frames: Iterable[bytes], kernels: Sequence[tuple[Kernel, int]]
+    stream: BinaryIO,
+    group: str,
+    family: str,
+    frames: Iterable[bytes],
+    kernels: Sequence[tuple[Kernel, int]],
 ) -> None:
     """Write the archive of a package (group) for a gfx target (family), front to back.
 
@@ -150,7 +154,13 @@ def read(stream: BinaryIO) -> Archive:
             kernels=_kernels_of(table, places),
             packed=is_packed,
         )
-    except (KeyError, TypeError, IndexError, AttributeError, struct.error) as problem:
+    except (
+        KeyError,
+        TypeError,
+        IndexError,
+        AttributeError,
+        struct.error,
+    ) as problem:
         raise KpackError(f"its table is damaged ({problem!r})") from problem
 
 

@@ -190,7 +190,11 @@ class Contents(Model):
             yield WantedFile(name=name, component="lib", glob=glob)
 
     def _wanted_paths(
-        self, component: str, globs: Sequence[str], platform: str, targets: Sequence[str]
+        self,
+        component: str,
+        globs: Sequence[str],
+        platform: str,
+        targets: Sequence[str],
     ) -> Iterator[WantedFile]:
         exe = ".exe" if platform == "windows" else ""
         for glob in globs:

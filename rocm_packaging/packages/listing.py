@@ -76,7 +76,13 @@ def _aliases_by_file(payload: Payload) -> dict[str, list[str]]:
 def _files_of_devel(devel: DevelPlan) -> Iterator[PlannedFile]:
     package = "rocm-sdk-devel"
     for path, entry in sorted(devel.files.items()):
-        yield PlannedFile(package=package, path=path, how="as it is", devel="own", source=str(entry.source))
+        yield PlannedFile(
+            package=package,
+            path=path,
+            how="as it is",
+            devel="own",
+            source=str(entry.source),
+        )
     for path, link in sorted(devel.links.items()):
         yield PlannedFile(package=package, path=path, how="link", devel="own", source=link)
 
@@ -86,8 +92,8 @@ def table_rows(files: Sequence[PlannedFile]) -> list[tuple[str, ...]]:
     counts = Counter((file.package, file.how) for file in files)
     rows: list[tuple[str, ...]] = []
     for package in dict.fromkeys(file.package for file in files):
-        cells = [str(counts[package, how] or "") for how in get_args(How)]
-        rows.append((package, *cells))
+        package_counts = [counts[package, column] for column in get_args(How)]
+        rows.append((package, *(str(count) if count else "" for count in package_counts)))
     return rows
 
 

@@ -15,7 +15,14 @@ from typing import TYPE_CHECKING
 
 from core.binaries import rpath
 from core.files import path_pattern
-from rocm_packaging.artifacts import GENERIC, Artifact, Entry, merged, resolve_link
+from rocm_packaging.artifacts import (
+    GENERIC,
+    Artifact,
+    Entry,
+    matching,
+    merged,
+    resolve_link,
+)
 from rocm_packaging.packages.layouts import packages
 
 if TYPE_CHECKING:
@@ -23,7 +30,8 @@ if TYPE_CHECKING:
 
 _MAX_LINKS = 40  # what Linux follows before it gives up
 _LICENSE = re.compile(
-    r"(?!.*\.(?:hpp|h|pyc|py|so)$)(?:licen[cs]es?|copying|copyright|notices?)\d*(?:[-_.].*)?", re.IGNORECASE
+    r"(?!.*\.(?:hpp|h|pyc|py|so)$)(?:licen[cs]es?|copying|copyright|notices?)\d*(?:[-_.].*)?",
+    re.IGNORECASE,
 )
 # a file that a CMake package wants to be there before it defines a target, in a line that collects them
 _IMPORTED = re.compile(r'"\$\{_IMPORT_PREFIX\}/([^"]+)"')
@@ -110,7 +118,11 @@ def plan(
             files[path] = PayloadFile(path=path, entry=package_tree[real_path], facts=elf_facts)
 
     files |= _unversioned_copies(files, unversioned)
-    return Payload(files=dict(sorted(files.items())), aliases=aliases, dropped=tuple(sorted(dropped)))
+    return Payload(
+        files=dict(sorted(files.items())),
+        aliases=aliases,
+        dropped=tuple(sorted(dropped)),
+    )
 
 
 def _unversioned_copies(files: Mapping[str, PayloadFile], globs: Sequence[str]) -> dict[str, PayloadFile]:
@@ -138,8 +150,9 @@ def with_rpath(file: PayloadFile, folder: str, other_folders: Iterable[str]) -> 
     facts = file.facts
     if facts is None or not facts.dynamic:
         return file
-    ways = rpath.ways(f"{folder}/{file.path}", other_folders)
-    search = tuple(dict.fromkeys((*rpath.relative(facts.search), *ways)))
+    relative_folders = rpath.relative(facts.search)
+    packages_folders = rpath.ways(f"{folder}/{file.path}", other_folders)
+    search = tuple(dict.fromkeys((*relative_folders, *packages_folders)))
     if facts.is_rpath and facts.search == search:
         return file
     return replace(file, rpath=search)
@@ -238,11 +251,7 @@ def licenses_of(packaged: Sequence[Artifact], available: Sequence[Artifact]) -> 
     names = {artifact.name for artifact in packaged}
     targets = {GENERIC, *(artifact.target for artifact in packaged)}
     components = {"doc", *(artifact.component for artifact in packaged)}
-    tree = merged(
-        artifact
-        for artifact in available
-        if artifact.name in names and artifact.component in components and artifact.target in targets
-    )
+    tree = merged(matching(available, names=names, components=components, targets=targets))
 
     files: dict[str, Entry] = {}
     for path in tree:
@@ -250,7 +259,10 @@ def licenses_of(packaged: Sequence[Artifact], available: Sequence[Artifact]) -> 
             real_path = follow(tree, path)
             if real_path is not None:
                 files[path] = tree[real_path]
-    return Licenses(expression=joined(packages().licenses.of(name) for name in names), files=files)
+    return Licenses(
+        expression=joined(packages().licenses.of(name) for name in names),
+        files=files,
+    )
 
 
 def joined(expressions: Iterable[str]) -> str:

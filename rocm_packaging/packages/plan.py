@@ -17,10 +17,22 @@ from core.errors import ArtifactError, UsageError, nearest
 from core.families import CPU, families, family, gpu_targets
 from core.run import Platform
 from rocm_packaging import artifacts
-from rocm_packaging.artifacts import GENERIC, Artifact, Entry, families_of, merged, targets_of
+from rocm_packaging.artifacts import (
+    GENERIC,
+    Artifact,
+    Entry,
+    families_of,
+    merged,
+    targets_of,
+)
 from rocm_packaging.packages import payload, versions
 from rocm_packaging.packages.contents import Gaps, TargetSet, promised_files
-from rocm_packaging.packages.layouts import RuntimePackage, libraries_in, packages, payload_folder
+from rocm_packaging.packages.layouts import (
+    RuntimePackage,
+    libraries_in,
+    packages,
+    payload_folder,
+)
 from rocm_packaging.packages.payload import Licenses, Payload, licenses_of
 
 Kind = Literal["core", "libraries", "device", "profiler"]
@@ -54,7 +66,8 @@ class BuildRequest:
             )
         if not re.fullmatch(r"[a-z0-9_]*", self.platform_tag):
             raise UsageError(
-                f"Invalid platform tag {self.platform_tag!r} of a wheel.", hint="A valid one is linux_x86_64."
+                f"Invalid platform tag {self.platform_tag!r} of a wheel.",
+                hint="A valid one is linux_x86_64.",
             )
 
 
@@ -133,7 +146,12 @@ def make_plan(request: BuildRequest) -> Plan:
     targets = planner.targets_of(libraries)
 
     devel, contradiction = _merge_trees(planner.plan_development_trees(core, libraries))
-    promised = promised_files(planner.artifacts, planner.target_sets(targets), request.platform, planner.gaps)
+    promised = promised_files(
+        planner.artifacts,
+        planner.target_sets(targets),
+        request.platform,
+        planner.gaps,
+    )
     distribution = planner.plan_distribution(version, targets, runtimes)
     return Plan(
         distribution=replace(distribution, promised=promised),
@@ -166,14 +184,13 @@ class _Planner:
         self._packaged_folders: set[Path] = set()
 
     def _select(
-        self, names: Sequence[str], components: Sequence[str], targets: Collection[str]
+        self,
+        names: Sequence[str],
+        components: Sequence[str],
+        targets: Collection[str],
     ) -> list[Artifact]:
         """Take the artifacts of these names, components and targets."""
-        selected = [
-            artifact
-            for artifact in self.artifacts
-            if artifact.name in names and artifact.component in components and artifact.target in targets
-        ]
+        selected = artifacts.matching(self.artifacts, names=names, components=components, targets=targets)
         self._packaged_folders.update(artifact.path for artifact in selected)
         return selected
 
@@ -182,12 +199,12 @@ class _Planner:
         artifact_targets = {GENERIC, *targets}
         for gpu_targets_of_family in targets.values():
             artifact_targets.update(gpu_targets_of_family)
-        unused = [
-            artifact.path.name
-            for artifact in self.artifacts
-            if artifact.path not in self._packaged_folders and artifact.target in artifact_targets
-        ]
-        return tuple(sorted(unused))
+        folder_names: list[str] = []
+        for artifact in self.artifacts:
+            is_packaged = artifact.path in self._packaged_folders
+            if not is_packaged and artifact.target in artifact_targets:
+                folder_names.append(artifact.path.name)
+        return tuple(sorted(folder_names))
 
     # Runtime packages
 
@@ -241,16 +258,25 @@ class _Planner:
                 if elf_facts is not None:
                     facts[path] = elf_facts
         return payload.plan(
-            tree, facts, include=data.include, exclude=data.exclude, unversioned=data.unversioned
+            tree,
+            facts,
+            include=data.include,
+            exclude=data.exclude,
+            unversioned=data.unversioned,
         )
 
-    def _with_rpaths(self, planned: Payload, folder: str, folders_of_core: Iterable[str]) -> Payload:
+    def _with_rpaths(
+        self,
+        runtime_payload: Payload,
+        folder: str,
+        folders_of_core: Iterable[str],
+    ) -> Payload:
         core = payload_folder("core", suffix=self.request.suffix)
         other_folders = [f"{core}/{folder_of_core}" for folder_of_core in folders_of_core]
-        files = {
-            path: payload.with_rpath(file, folder, other_folders) for path, file in planned.files.items()
-        }
-        return replace(planned, files=files)
+        files: dict[str, payload.PayloadFile] = {}
+        for path, file in runtime_payload.files.items():
+            files[path] = payload.with_rpath(file, folder, other_folders)
+        return replace(runtime_payload, files=files)
 
     # Libraries and device code
 
@@ -270,7 +296,10 @@ class _Planner:
         """Choose the GPU families that get libraries: the requested ones, else all that were built."""
         available = families_of(self.artifacts)
         if not available:
-            raise ArtifactError("The artifacts hold no GPU family's libraries.", hint="Fetch a family's.")
+            raise ArtifactError(
+                "The artifacts hold no GPU family's libraries.",
+                hint="Fetch a family's.",
+            )
         for name in self.request.families:
             if name not in available and targets_of(family(name)).isdisjoint(available):
                 raise UsageError(f"No artifacts for the GPU family {name!r}. {nearest(name, available)}")
@@ -281,7 +310,10 @@ class _Planner:
         self._refuse_artifacts_of_families()
         built_targets = self.info.targets or families_of(self.artifacts)
         if not built_targets:
-            raise ArtifactError("The artifacts hold no gfx target's device code.", hint="Fetch those of one.")
+            raise ArtifactError(
+                "The artifacts hold no gfx target's device code.",
+                hint="Fetch those of one.",
+            )
 
         targets: list[str] = []
         for name in self.request.families:
@@ -311,16 +343,24 @@ class _Planner:
                 targets[runtime.family] = (runtime.family,)
             elif runtime.family:
                 all_targets = gpu_targets(runtime.family)
-                built = tuple(target for target in all_targets if target in self.info.targets)
-                targets[runtime.family] = built or all_targets
+                built_targets = tuple(target for target in all_targets if target in self.info.targets)
+                targets[runtime.family] = built_targets or all_targets
         return targets
 
     def target_sets(self, targets: Targets) -> list[TargetSet]:
         """Return which artifacts are used together: all of a split build, else those of a family."""
         if self.info.split:
-            return [TargetSet(artifact_targets=frozenset({GENERIC, *targets}), gpu_targets=tuple(targets))]
+            return [
+                TargetSet(
+                    artifact_targets=frozenset({GENERIC, *targets}),
+                    gpu_targets=tuple(targets),
+                )
+            ]
         return [
-            TargetSet(artifact_targets=targets_of(family(name)), gpu_targets=targets_of_family)
+            TargetSet(
+                artifact_targets=targets_of(family(name)),
+                gpu_targets=targets_of_family,
+            )
             for name, targets_of_family in targets.items()
         ]
 
@@ -337,12 +377,20 @@ class _Planner:
 
     def _plan_development_tree(self, targets: Collection[str], runtimes: Iterable[RuntimePlan]) -> DevelPlan:
         data = packages()
-        names = (*data.core.artifacts, *data.libraries.artifacts, *data.devel.artifacts)
+        names = (
+            *data.core.artifacts,
+            *data.libraries.artifacts,
+            *data.devel.artifacts,
+        )
         selected = self._select(names, data.devel.components, targets)
         tree = merged(selected, folded=self._ignores_case)
         files, links = payload.devel_only(tree, [runtime.payload for runtime in runtimes])
         links |= payload.usual_links(tree, data.devel.links)
-        return DevelPlan(files=files, links=links, licenses=licenses_of(selected, self.artifacts))
+        return DevelPlan(
+            files=files,
+            links=links,
+            licenses=licenses_of(selected, self.artifacts),
+        )
 
     # The whole
 

@@ -25,7 +25,10 @@ _FORMS: tuple[tuple[Kind, re.Pattern[str]], ...] = (
     ("release", _RELEASE),
     ("prerelease", re.compile(_BASE + r"rc(?:0|[1-9][0-9]*)")),
     ("nightly", re.compile(_BASE + r"a(?P<date>[0-9]{8})")),
-    ("nightly-bkc", re.compile(_BASE + r"a(?P<date>[0-9]{8})\+bkc\.(?P<bkc>[0-9]{8})")),
+    (
+        "nightly-bkc",
+        re.compile(_BASE + r"a(?P<date>[0-9]{8})\+bkc\.(?P<bkc>[0-9]{8})"),
+    ),
     ("dev", re.compile(_BASE + r"\.dev0(?:\+[0-9a-z]+(?:\.[0-9a-z]+)*)?")),
 )
 
@@ -55,7 +58,12 @@ def _require_date(digits: str, version: str) -> None:
 
 
 def compute(
-    base: str, release_type: str, *, commit: str = "", day: date, candidate: int | None = None
+    base: str,
+    release_type: str,
+    *,
+    commit: str = "",
+    day: date,
+    candidate: int | None = None,
 ) -> str:
     """Compute the version of a build by its release type.
 
@@ -63,14 +71,21 @@ def compute(
     day in UTC, and a prerelease the number of the candidate.
     """
     if not _RELEASE.fullmatch(base):
-        raise UsageError(f"Invalid base version {base!r}.", hint="It has three numbers, such as 10.1.0.")
+        raise UsageError(
+            f"Invalid base version {base!r}.",
+            hint="It has three numbers, such as 10.1.0.",
+        )
     if candidate is not None and release_type != "prerelease":
-        raise UsageError(f"A {release_type} version has no candidate number.", hint="Leave --rc out.")
+        raise UsageError(
+            f"A {release_type} version has no candidate number.",
+            hint="Leave --rc out.",
+        )
     match release_type:
         case "ci" | "dev" | "dev-bkc" | "rehearsal":
             if commit and not _COMMIT.fullmatch(commit):
                 raise UsageError(
-                    f"Invalid git commit {commit!r}.", hint="It has 7 to 40 hexadecimal digits in lower case."
+                    f"Invalid git commit {commit!r}.",
+                    hint="It has 7 to 40 hexadecimal digits in lower case.",
                 )
             text = f"{base}.dev0+{commit}" if commit else f"{base}.dev0"
         case "nightly":
@@ -93,12 +108,23 @@ def compute(
 
 
 def of_artifacts(
-    artifact_version: str, release_type: str, *, commit: str = "", day: date, candidate: int | None = None
+    artifact_version: str,
+    release_type: str,
+    *,
+    commit: str = "",
+    day: date,
+    candidate: int | None = None,
 ) -> str:
     """Choose the version of packages where none is given."""
     if not artifact_version:
         raise UsageError("The artifacts name no ROCm version.", hint="Set it with --version V.")
     if _RELEASE.fullmatch(artifact_version):
-        return compute(artifact_version, release_type, commit=commit, day=day, candidate=candidate)
+        return compute(
+            artifact_version,
+            release_type,
+            commit=commit,
+            day=day,
+            candidate=candidate,
+        )
     parse(artifact_version)
     return artifact_version

@@ -12,13 +12,25 @@ from typing import TYPE_CHECKING
 
 from core.archive import Member
 from core.cli.options import ROOT
-from core.wheel.writer import WheelSpec, WrittenFile, metadata_text, write_sdist, write_tar, write_wheel
+from core.wheel.writer import (
+    WheelSpec,
+    WrittenFile,
+    metadata_text,
+    write_sdist,
+    write_tar,
+    write_wheel,
+)
 from rocm_packaging.packages import layouts
 
 if TYPE_CHECKING:
     from core.archive.packed import Packing
     from rocm_packaging.packages.payload import Licenses
-    from rocm_packaging.packages.plan import BuildRequest, DevelPlan, Distribution, RuntimePlan
+    from rocm_packaging.packages.plan import (
+        BuildRequest,
+        DevelPlan,
+        Distribution,
+        RuntimePlan,
+    )
 
 _PLATFORMS = {"linux": "linux_x86_64", "windows": "win_amd64"}
 _REQUIRES_PYTHON = ">=3.10"
@@ -95,15 +107,12 @@ def _programs(plan: RuntimePlan) -> Mapping[str, layouts.Program]:
 
 def _device_wheel(output: Output, plan: RuntimePlan, members: Sequence[Member]) -> WrittenFile:
     """Write ``rocm-sdk-device-gfxN``: its files lie over the libraries, and no file is owned by both."""
-    targets: dict[str, str] = {}
-    for path in plan.payload.files:
-        to_site_packages = "../" * (path.count("/") + 1)
-        targets[path] = f"{to_site_packages}{plan.folder}/{path}"
-    targets.update(plan.payload.aliases)
-    links = [{"relpath": path, "target": target} for path, target in sorted(targets.items())]
-
-    listing = json.dumps({"version": output.distribution.version, "links": links}, indent=1) + "\n"
-    files = {f"{plan.folder}/{_LINKS_FOLDER}/{plan.family}.json": listing.encode()}
+    listing = {
+        "version": output.distribution.version,
+        "links": _device_links(plan),
+    }
+    listing_text = json.dumps(listing, indent=1) + "\n"
+    files = {f"{plan.folder}/{_LINKS_FOLDER}/{plan.family}.json": listing_text.encode()}
     contents = _Contents(
         name=plan.distribution,
         summary=f"Device code of ROCm's math libraries for {plan.family}",
@@ -111,6 +120,20 @@ def _device_wheel(output: Output, plan: RuntimePlan, members: Sequence[Member]) 
         requires="rocm-sdk-libraries",
     )
     return _write(output, contents, _members_of(files, plan.folder, members))
+
+
+def _device_links(plan: RuntimePlan) -> list[dict[str, str]]:
+    """Return the links that a device package brings into the development tree."""
+    targets: dict[str, str] = {}
+    for path in plan.payload.files:
+        to_site_packages = "../" * (path.count("/") + 1)
+        targets[path] = f"{to_site_packages}{plan.folder}/{path}"
+    targets.update(plan.payload.aliases)
+
+    links: list[dict[str, str]] = []
+    for path, target in sorted(targets.items()):
+        links.append({"relpath": path, "target": target})
+    return links
 
 
 def devel_wheel(output: Output, plan: DevelPlan) -> WrittenFile:
@@ -152,11 +175,21 @@ def rocm_sdist(output: Output) -> WrittenFile:
         *_license_fields("MIT", [LICENSE.name]),
     ]
     members = [Member(name=name, source=path) for name, path in runtime_sources()]
-    members.append(Member(name="src/rocm_sdk/_dist_info.py", source=dist_info(output.distribution, "")))
+    members.append(
+        Member(
+            name="src/rocm_sdk/_dist_info.py",
+            source=dist_info(output.distribution, ""),
+        )
+    )
     members.append(Member(name=LICENSE.name, source=LICENSE))
     metadata = metadata_text(fields)
     return write_sdist(
-        output.request.output_dir, "rocm", version, members, metadata=metadata, epoch=output.request.epoch
+        output.request.output_dir,
+        "rocm",
+        version,
+        members,
+        metadata=metadata,
+        epoch=output.request.epoch,
     )
 
 
@@ -209,7 +242,13 @@ def _write(output: Output, contents: _Contents, members: Sequence[Member]) -> Wr
         console_scripts=contents.console_scripts,
         license_files=[Member(name=path, source=entry.source) for path, entry in license_files],
     )
-    return write_wheel(request.output_dir, spec, members, epoch=request.epoch, packing=output.packing)
+    return write_wheel(
+        request.output_dir,
+        spec,
+        members,
+        epoch=request.epoch,
+        packing=output.packing,
+    )
 
 
 def dist_info(distribution: Distribution, package: str, family: str = "") -> bytes:
@@ -254,12 +293,18 @@ def function_of(script: str) -> str:
 
 
 def cli(
-    package: str, paths: Mapping[str, str], programs: Mapping[str, layouts.Program], suffix: str = ""
+    package: str,
+    paths: Mapping[str, str],
+    programs: Mapping[str, layouts.Program],
+    suffix: str = "",
 ) -> bytes:
     """Write the ``_cli.py`` of a package: a function a console script, which runs the program at its path."""
     text = (layouts.TEMPLATES / package / "_cli.py").read_text(encoding="utf-8")
     for name in ("core", "profiler"):
-        text = text.replace(f"@{name.upper()}_PAYLOAD@", layouts.payload_folder(name, suffix=suffix))
+        text = text.replace(
+            f"@{name.upper()}_PAYLOAD@",
+            layouts.payload_folder(name, suffix=suffix),
+        )
 
     parts = [text, "\n\nPROGRAMS = ", repr(dict(paths)), "\n"]
     for name, path in paths.items():

@@ -13,9 +13,19 @@ from core import console, process
 from core.errors import MissingInputError
 from core.files import digest_of, locked, replaced, sha256, write_text
 from rocm_packaging.sample.data_files import data_files, write_data_files
-from rocm_packaging.sample.facts import FAMILIES, ROCM_VERSION, TARGETS, TEMPLATES, ArtifactName
+from rocm_packaging.sample.facts import (
+    FAMILIES,
+    ROCM_VERSION,
+    TARGETS,
+    TEMPLATES,
+    ArtifactName,
+)
 from rocm_packaging.sample.kernels import compile_bundles, write_archives
-from rocm_packaging.sample.libraries import LIBRARIES, LibraryCompiler, archived_libraries
+from rocm_packaging.sample.libraries import (
+    LIBRARIES,
+    LibraryCompiler,
+    archived_libraries,
+)
 from rocm_packaging.sample.links import LINKS, make_links
 
 __all__ = ["FAMILIES", "ROCM_VERSION", "ensure_artifacts"]
@@ -43,7 +53,10 @@ def ensure_artifacts(folder: Path, *, split: bool = False) -> Path:
     digest = _digest(compiler, split=split)
     if _is_current(folder, digest):
         return folder
-    with locked(folder.with_name(f"{folder.name}.lock"), what="the sample's ROCm artifacts"):
+    with locked(
+        folder.with_name(f"{folder.name}.lock"),
+        what="the sample's ROCm artifacts",
+    ):
         if _is_current(folder, digest):
             return folder
         console.say(f"Compiling the sample's ROCm artifacts into {folder}.")
@@ -83,7 +96,11 @@ def _digest(compiler: Path, *, split: bool) -> str:
         {
             "files": digests,
             "split": split,
-            "compiler": [str(compiler.resolve()), binary.st_size, binary.st_mtime_ns],
+            "compiler": [
+                str(compiler.resolve()),
+                binary.st_size,
+                binary.st_mtime_ns,
+            ],
         }
     )
 

@@ -50,10 +50,18 @@ def _programs() -> Iterator[DataFile]:
     for name in ("hipcc", "hipconfig"):
         yield _program("amd-llvm", f"compiler/hipcc/stage/bin/{name}", template=f"bin/{name}")
     for name in ("rocminfo", "rocm_agent_enumerator"):
-        yield _program("core-runtime", f"core/ROCR-Runtime/stage/bin/{name}", template=f"bin/{name}")
+        yield _program(
+            "core-runtime",
+            f"core/ROCR-Runtime/stage/bin/{name}",
+            template=f"bin/{name}",
+        )
 
     for name in ("clang", "clang++", "lld", *AMD_COMPILERS):
-        yield _program("amd-llvm", f"compiler/amd-llvm/stage/lib/llvm/bin/{name}", template="bin/tool")
+        yield _program(
+            "amd-llvm",
+            f"compiler/amd-llvm/stage/lib/llvm/bin/{name}",
+            template="bin/tool",
+        )
     for name in ("hipify-clang", "hipify-perl"):
         yield _program("hipify", f"compiler/hipify/stage/bin/{name}", template="bin/tool")
     yield _program("core-amdsmi", "core/amdsmi/stage/bin/amd-smi", template="bin/tool")
@@ -79,44 +87,103 @@ def _program(artifact: str, path: str, *, template: str | None = None, text: str
 
 def _headers() -> Iterator[DataFile]:
     """Yield headers and CMake packages that the sample's builds use."""
-    for name in ("hip_version.h", "hip_runtime_api.h", "hip_runtime.h", "detail/fatbin_wrapper.h"):
-        yield _header("core-hip", f"core/clr/stage/include/hip/{name}", f"include/hip/{name}")
-    yield _header("core-hip", "core/clr/stage/lib/cmake/hip/hip-config.cmake", "cmake/hip-config.cmake")
+    for name in (
+        "hip_version.h",
+        "hip_runtime_api.h",
+        "hip_runtime.h",
+        "detail/fatbin_wrapper.h",
+    ):
+        yield _header(
+            "core-hip",
+            f"core/clr/stage/include/hip/{name}",
+            f"include/hip/{name}",
+        )
+    yield _header(
+        "core-hip",
+        "core/clr/stage/lib/cmake/hip/hip-config.cmake",
+        "cmake/hip-config.cmake",
+    )
     yield _header(
         "rocprofiler-sdk",
         "profiler/roctracer/stage/include/roctracer/roctx.h",
         "include/roctracer/roctx.h",
     )
-    yield _header("host-blas", "third-party/host-blas/stage/lib/host-math/include/cblas.h", "include/cblas.h")
+    yield _header(
+        "host-blas",
+        "third-party/host-blas/stage/lib/host-math/include/cblas.h",
+        "include/cblas.h",
+    )
 
     xz = "third-party/sysdeps/linux/xz/build/stage/lib/rocm_sysdeps"
     yield _header("sysdeps", f"{xz}/include/lzma.h", "include/lzma.h")
     yield _header("sysdeps", f"{xz}/lib/pkgconfig/liblzma.pc", "cmake/liblzma.pc")
 
     hipblas = "math-libs/BLAS/hipBLAS/stage"
-    yield _header("blas", f"{hipblas}/include/hipblas/hipblas.h", "include/hipblas/hipblas.h", FAMILY)
     yield _header(
-        "blas", f"{hipblas}/lib/cmake/hipblas/hipblas-config.cmake", "cmake/hipblas-config.cmake", FAMILY
+        "blas",
+        f"{hipblas}/include/hipblas/hipblas.h",
+        "include/hipblas/hipblas.h",
+        FAMILY,
+    )
+    yield _header(
+        "blas",
+        f"{hipblas}/lib/cmake/hipblas/hipblas-config.cmake",
+        "cmake/hipblas-config.cmake",
+        FAMILY,
     )
 
 
 def _header(artifact: str, path: str, template: str, target: str = GENERIC) -> DataFile:
     return DataFile(
-        artifact=ArtifactName(name=artifact, component="dev", target=target), path=path, template=template
+        artifact=ArtifactName(name=artifact, component="dev", target=target),
+        path=path,
+        template=template,
     )
 
 
 # What others compile and find with CMake, though nothing of the sample does: artifact, folder, library.
 _DEVELOPED_LIBRARIES = (
-    (ArtifactName(name="blas", component="dev", target=FAMILY), "math-libs/BLAS/hipBLASLt", "hipblaslt"),
-    (ArtifactName(name="blas", component="dev", target=FAMILY), "math-libs/BLAS/hipSOLVER", "hipsolver"),
-    (ArtifactName(name="blas", component="dev", target=FAMILY), "math-libs/BLAS/hipSPARSE", "hipsparse"),
-    (ArtifactName(name="blas", component="dev", target=FAMILY), "math-libs/BLAS/rocBLAS", "rocblas"),
-    (ArtifactName(name="fft", component="dev", target=FAMILY), "math-libs/hipFFT", "hipfft"),
-    (ArtifactName(name="miopen", component="dev", target=FAMILY), "ml-libs/MIOpen", "miopen"),
+    (
+        ArtifactName(name="blas", component="dev", target=FAMILY),
+        "math-libs/BLAS/hipBLASLt",
+        "hipblaslt",
+    ),
+    (
+        ArtifactName(name="blas", component="dev", target=FAMILY),
+        "math-libs/BLAS/hipSOLVER",
+        "hipsolver",
+    ),
+    (
+        ArtifactName(name="blas", component="dev", target=FAMILY),
+        "math-libs/BLAS/hipSPARSE",
+        "hipsparse",
+    ),
+    (
+        ArtifactName(name="blas", component="dev", target=FAMILY),
+        "math-libs/BLAS/rocBLAS",
+        "rocblas",
+    ),
+    (
+        ArtifactName(name="fft", component="dev", target=FAMILY),
+        "math-libs/hipFFT",
+        "hipfft",
+    ),
+    (
+        ArtifactName(name="miopen", component="dev", target=FAMILY),
+        "ml-libs/MIOpen",
+        "miopen",
+    ),
     (ArtifactName(name="prim", component="dev"), "math-libs/rocPRIM", "rocprim"),
-    (ArtifactName(name="rand", component="dev", target=FAMILY), "math-libs/hipRAND", "hiprand"),
-    (ArtifactName(name="rccl", component="dev", target=FAMILY), "comm-libs/rccl", "rccl"),
+    (
+        ArtifactName(name="rand", component="dev", target=FAMILY),
+        "math-libs/hipRAND",
+        "hiprand",
+    ),
+    (
+        ArtifactName(name="rccl", component="dev", target=FAMILY),
+        "comm-libs/rccl",
+        "rccl",
+    ),
 )
 
 
@@ -182,14 +249,21 @@ def _databases(*, split: bool) -> Iterator[DataFile]:
             for target in targets:
                 owner = target if split else family
                 artifact = ArtifactName(name=name, component="lib", target=owner)
-                yield DataFile(artifact=artifact, path=path.format(target=target), text=f"{name} {target}\n")
+                yield DataFile(
+                    artifact=artifact,
+                    path=path.format(target=target),
+                    text=f"{name} {target}\n",
+                )
 
 
 # What ROCm says of itself
 
 
 def _overlay(*, split: bool) -> Iterator[DataFile]:
-    manifest = {"rocm_version": ROCM_VERSION, "flags": {"KPACK_SPLIT_ARTIFACTS": split}}
+    manifest = {
+        "rocm_version": ROCM_VERSION,
+        "flags": {"KPACK_SPLIT_ARTIFACTS": split},
+    }
     yield _overlay_file("therock_manifest.json", manifest)
     yield _overlay_file("dist_info.json", {"dist_amdgpu_targets": ";".join(TARGETS)})
 

@@ -10,7 +10,12 @@ import zstandard
 from core import process
 from core.errors import MissingInputError
 from rocm_packaging.packages import kpack
-from rocm_packaging.sample.facts import FAMILY_TARGETS, TARGETS, TEMPLATES, ArtifactName
+from rocm_packaging.sample.facts import (
+    FAMILY_TARGETS,
+    TARGETS,
+    TEMPLATES,
+    ArtifactName,
+)
 from rocm_packaging.sample.libraries import archived_libraries
 
 _ENTRIES = 32  # behind a bundle's magic and count
@@ -77,7 +82,12 @@ def kernel_archive(artifact: str, target: str, code: Mapping[str, bytes]) -> byt
     for path, content in code.items():
         frame = zstandard.ZstdCompressor().compress(content)
         frames.append(frame)
-        kernels.append((kpack.Kernel(binary=f"{path}#0", target=target, size=len(content)), len(frame)))
+        kernels.append(
+            (
+                kpack.Kernel(binary=f"{path}#0", target=target, size=len(content)),
+                len(frame),
+            )
+        )
     stream = io.BytesIO()
     kpack.write(stream, f"{artifact}_lib", target, frames, kernels)
     return stream.getvalue()

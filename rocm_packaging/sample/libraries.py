@@ -6,10 +6,24 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from core import process
-from rocm_packaging.sample.facts import FAMILIES, GENERIC, TARGETS, TEMPLATES, ArtifactName
+from rocm_packaging.sample.facts import (
+    FAMILIES,
+    GENERIC,
+    TARGETS,
+    TEMPLATES,
+    ArtifactName,
+)
 
 # No start files beyond libc's: most of the sample's time is starting compilers and linkers.
-_FLAGS = ("-shared", "-fPIC", "-O1", "-s", "-fno-exceptions", "-fno-rtti", "-fvisibility=hidden")
+_FLAGS = (
+    "-shared",
+    "-fPIC",
+    "-O1",
+    "-s",
+    "-fno-exceptions",
+    "-fno-rtti",
+    "-fvisibility=hidden",
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -68,13 +82,24 @@ _SPARSE = ("blas", "math-libs/BLAS/hipSPARSE/stage")
 
 def _math(short: str, file: str, version: str, artifact: tuple[str, str]) -> Library:
     return Library(
-        short=short, file=file, version=version, artifact=artifact, needs=("amdhip64",), per_family=True
+        short=short,
+        file=file,
+        version=version,
+        artifact=artifact,
+        needs=("amdhip64",),
+        per_family=True,
     )
 
 
 LIBRARIES: tuple[Library, ...] = (
     Library(short="amdhip64", file="libamdhip64.so", version="7.99.0", artifact=_CLR),
-    Library(short="hiprtc", file="libhiprtc.so", version="7.99.0", artifact=_CLR, needs=("amdhip64",)),
+    Library(
+        short="hiprtc",
+        file="libhiprtc.so",
+        version="7.99.0",
+        artifact=_CLR,
+        needs=("amdhip64",),
+    ),
     Library(
         short="amd_comgr",
         file="libamd_comgr.so",
@@ -82,7 +107,10 @@ LIBRARIES: tuple[Library, ...] = (
         artifact=("amd-llvm", "compiler/amd-comgr/stage"),
     ),
     Library(
-        short="amd_smi", file="libamd_smi.so", version="26.2.0", artifact=("core-amdsmi", "core/amdsmi/stage")
+        short="amd_smi",
+        file="libamd_smi.so",
+        version="26.2.0",
+        artifact=("core-amdsmi", "core/amdsmi/stage"),
     ),
     Library(
         short="rocm_smi64",
@@ -109,7 +137,12 @@ LIBRARIES: tuple[Library, ...] = (
         version="1.18.0",
         artifact=("core-runtime", "core/ROCR-Runtime/stage"),
     ),
-    Library(short="profiler-hub", file="libprofiler-hub.so", version="0.1.0", artifact=_SYSTEMS),
+    Library(
+        short="profiler-hub",
+        file="libprofiler-hub.so",
+        version="0.1.0",
+        artifact=_SYSTEMS,
+    ),
     Library(
         short="rocprof-sys",
         file="librocprof-sys.so",
@@ -118,10 +151,23 @@ LIBRARIES: tuple[Library, ...] = (
         needs=("profiler-hub", "rocprofiler-sdk"),
     ),
     Library(short="roctx64", file="libroctx64.so", version="4.1.0", artifact=_TRACER),
-    Library(short="roctracer64", file="libroctracer64.so", version="4.1.0", artifact=_TRACER),
-    Library(short="rocprofiler-sdk", file="librocprofiler-sdk.so", version="1.1.0", artifact=_PROFILER),
     Library(
-        short="rocprofiler-sdk-roctx", file="librocprofiler-sdk-roctx.so", version="1.1.0", artifact=_PROFILER
+        short="roctracer64",
+        file="libroctracer64.so",
+        version="4.1.0",
+        artifact=_TRACER,
+    ),
+    Library(
+        short="rocprofiler-sdk",
+        file="librocprofiler-sdk.so",
+        version="1.1.0",
+        artifact=_PROFILER,
+    ),
+    Library(
+        short="rocprofiler-sdk-roctx",
+        file="librocprofiler-sdk-roctx.so",
+        version="1.1.0",
+        artifact=_PROFILER,
     ),
     Library(
         short="rocdecode",
@@ -150,18 +196,53 @@ LIBRARIES: tuple[Library, ...] = (
         folder="lib/host-math/lib",
     ),
     _math("hipblas", "libhipblas.so", "3.1.0", _BLAS),
-    _math("hipblaslt", "libhipblaslt.so", "1.1.0", ("blas", "math-libs/BLAS/hipBLASLt/stage")),
-    _math("origami", "liborigami.so", "0.1.0", ("blas", "math-libs/BLAS/hipBLASLt/stage")),
+    _math(
+        "hipblaslt",
+        "libhipblaslt.so",
+        "1.1.0",
+        ("blas", "math-libs/BLAS/hipBLASLt/stage"),
+    ),
+    _math(
+        "origami",
+        "liborigami.so",
+        "0.1.0",
+        ("blas", "math-libs/BLAS/hipBLASLt/stage"),
+    ),
     _math("hipsparse", "libhipsparse.so", "4.1.0", _SPARSE),
     _math("hipsparselt", "libhipsparselt.so", "0.2.0", _SPARSE),
-    _math("hipsolver", "libhipsolver.so", "1.1.0", ("blas", "math-libs/BLAS/hipSOLVER/stage")),
+    _math(
+        "hipsolver",
+        "libhipsolver.so",
+        "1.1.0",
+        ("blas", "math-libs/BLAS/hipSOLVER/stage"),
+    ),
     _math("hipfft", "libhipfft.so", "0.1.0", ("fft", "math-libs/hipFFT/stage")),
     _math("hiprand", "libhiprand.so", "1.1.0", ("rand", "math-libs/hipRAND/stage")),
     _math("miopen", "libMIOpen.so", "1.0.0", ("miopen", "ml-libs/MIOpen/stage")),
-    _math("hipdnn", "libhipdnn_backend.so", "0.1.0", ("hipdnn", "ml-libs/hipDNN/stage")),
-    _math("rocblas", "librocblas.so", "5.2.0", ("blas", "math-libs/BLAS/rocBLAS/stage")),
-    _math("rocsolver", "librocsolver.so", "0.7.0", ("blas", "math-libs/BLAS/rocSOLVER/stage")),
-    _math("rocsparse", "librocsparse.so", "1.0.0", ("blas", "math-libs/BLAS/rocSPARSE/stage")),
+    _math(
+        "hipdnn",
+        "libhipdnn_backend.so",
+        "0.1.0",
+        ("hipdnn", "ml-libs/hipDNN/stage"),
+    ),
+    _math(
+        "rocblas",
+        "librocblas.so",
+        "5.2.0",
+        ("blas", "math-libs/BLAS/rocBLAS/stage"),
+    ),
+    _math(
+        "rocsolver",
+        "librocsolver.so",
+        "0.7.0",
+        ("blas", "math-libs/BLAS/rocSOLVER/stage"),
+    ),
+    _math(
+        "rocsparse",
+        "librocsparse.so",
+        "1.0.0",
+        ("blas", "math-libs/BLAS/rocSPARSE/stage"),
+    ),
     _math("rocfft", "librocfft.so", "0.1.0", ("fft", "math-libs/rocFFT/stage")),
     _math("rocrand", "librocrand.so", "1.1.0", ("rand", "math-libs/rocRAND/stage")),
     _math("rccl", "librccl.so", "1.0.0", ("rccl", "comm-libs/rccl/stage")),
@@ -271,5 +352,8 @@ class LibraryCompiler:
             reference = self._references[library.short]
             return [f'-D__HIP_KPACK_REF_FILE__="{reference}"', "-DHAS_FATBIN"]
         if target in self._bundles:
-            return [f'-D__HIP_FATBIN_FILE__="{self._bundles[target]}"', "-DHAS_FATBIN"]
+            return [
+                f'-D__HIP_FATBIN_FILE__="{self._bundles[target]}"',
+                "-DHAS_FATBIN",
+            ]
         return []

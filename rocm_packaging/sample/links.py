@@ -5,7 +5,14 @@ from pathlib import Path
 
 from rocm_packaging.sample.facts import ArtifactName
 
-AMD_COMPILERS = ("amdclang", "amdclang++", "amdclang-cpp", "amdclang-cl", "amdflang", "amdlld")
+AMD_COMPILERS = (
+    "amdclang",
+    "amdclang++",
+    "amdclang-cpp",
+    "amdclang-cl",
+    "amdflang",
+    "amdlld",
+)
 _COMPILERS = ArtifactName(name="amd-llvm", component="run")
 _STAGE = "compiler/amd-llvm/stage"
 
@@ -20,7 +27,11 @@ class Link:
 
 
 def _compiler_link(name: str) -> Link:
-    return Link(artifact=_COMPILERS, path=f"{_STAGE}/bin/{name}", target=f"../lib/llvm/bin/{name}")
+    return Link(
+        artifact=_COMPILERS,
+        path=f"{_STAGE}/bin/{name}",
+        target=f"../lib/llvm/bin/{name}",
+    )
 
 
 # An ELF program behind a symlink, and a symlinked folder: both occur in real artifacts.

@@ -17,7 +17,9 @@ class PackageEntry:
     One with a `marker` lies over another's folder, and the marker is the file that tells it is there.
     """
 
-    def __init__(self, logical_name, *, dist, payload, module, extra="", marker=""):
+    def __init__(
+        self, logical_name, *, dist, payload, module, extra="", marker=""
+    ):
         self.logical_name = logical_name
         self.dist = dist
         self.payload = payload
@@ -53,7 +55,9 @@ class PackageEntry:
 
     def get_pure_py_package_name(self, target_family=None):
         """Return the name of the importable module beside the files."""
-        return self.module.replace("{family}", re.sub(r"\W", "_", self._family(target_family)))
+        return self.module.replace(
+            "{family}", re.sub(r"\W", "_", self._family(target_family))
+        )
 
     def has_py_package(self, target_family=None):
         """Return whether the package is installed."""
@@ -86,7 +90,9 @@ class PackageEntry:
 class LibraryEntry:
     """One shared library that programs ask for by a short name."""
 
-    def __init__(self, name, package, posix, windows="", *, folder="lib", optional=False):
+    def __init__(
+        self, name, package, posix, windows="", *, folder="lib", optional=False
+    ):
         self.name = name
         self.package = package
         self.posix = posix
@@ -105,12 +111,22 @@ class LibraryEntry:
         return self.folder, self.posix
 
 
-_CORE = PackageEntry("core", dist="rocm-sdk-core", payload="_rocm_sdk_core", module="rocm_sdk_core")
+_CORE = PackageEntry(
+    "core", dist="rocm-sdk-core", payload="_rocm_sdk_core", module="rocm_sdk_core"
+)
 _PROFILER = PackageEntry(
-    "profiler", dist="rocm-profiler", payload="_rocm_profiler", module="rocm_profiler", extra="profiler"
+    "profiler",
+    dist="rocm-profiler",
+    payload="_rocm_profiler",
+    module="rocm_profiler",
+    extra="profiler",
 )
 _DEVEL = PackageEntry(
-    "devel", dist="rocm-sdk-devel", payload="_rocm_sdk_devel", module="rocm_sdk_devel", extra="devel"
+    "devel",
+    dist="rocm-sdk-devel",
+    payload="_rocm_sdk_devel",
+    module="rocm_sdk_devel",
+    extra="devel",
 )
 _FAMILY_LIBRARIES = PackageEntry(
     "libraries",
@@ -157,7 +173,9 @@ ALL_LIBRARIES = {
         LibraryEntry("hiprtc", "core", "libhiprtc.so*", "hiprtc0*.dll"),
         LibraryEntry("roctx64", "core", "libroctx64.so*"),
         LibraryEntry("rocprofiler-sdk", "core", "librocprofiler-sdk.so*"),
-        LibraryEntry("rocprofiler-sdk-roctx", "core", "librocprofiler-sdk-roctx.so*"),
+        LibraryEntry(
+            "rocprofiler-sdk-roctx", "core", "librocprofiler-sdk-roctx.so*"
+        ),
         LibraryEntry("roctracer64", "core", "libroctracer64.so*"),
         LibraryEntry(
             "rocm_sysdeps_liblzma",
@@ -173,7 +191,9 @@ ALL_LIBRARIES = {
             folder="lib/host-math/lib",
         ),
         LibraryEntry("amd_comgr", "core", "libamd_comgr.so*", "amd_comgr*.dll"),
-        LibraryEntry("rocm_kpack", "core", "librocm_kpack.so*", "rocm_kpack*.dll"),
+        LibraryEntry(
+            "rocm_kpack", "core", "librocm_kpack.so*", "rocm_kpack*.dll"
+        ),
         LibraryEntry("rocm_smi64", "core", "librocm_smi64.so*"),
         LibraryEntry("rocdecode", "core", "librocdecode.so*"),
         LibraryEntry("rocjpeg", "core", "librocjpeg.so*"),
@@ -181,16 +201,26 @@ ALL_LIBRARIES = {
         LibraryEntry("rocdxg", "core", "librocdxg.so*", optional=True),
         LibraryEntry("rpp", "libraries", "librpp.so*"),
         LibraryEntry("hipblas", "libraries", "libhipblas.so*", "*hipblas.dll"),
-        LibraryEntry("hipblaslt", "libraries", "libhipblaslt.so*", "*hipblaslt.dll"),
+        LibraryEntry(
+            "hipblaslt", "libraries", "libhipblaslt.so*", "*hipblaslt.dll"
+        ),
         LibraryEntry("hipfft", "libraries", "libhipfft.so*", "*hipfft.dll"),
         LibraryEntry("hiprand", "libraries", "libhiprand.so*", "*hiprand.dll"),
-        LibraryEntry("hipsparse", "libraries", "libhipsparse.so*", "*hipsparse.dll"),
-        LibraryEntry("hipsparselt", "libraries", "libhipsparselt.so*", "*hipsparselt.dll"),
-        LibraryEntry("hipsolver", "libraries", "libhipsolver.so*", "*hipsolver.dll"),
+        LibraryEntry(
+            "hipsparse", "libraries", "libhipsparse.so*", "*hipsparse.dll"
+        ),
+        LibraryEntry(
+            "hipsparselt", "libraries", "libhipsparselt.so*", "*hipsparselt.dll"
+        ),
+        LibraryEntry(
+            "hipsolver", "libraries", "libhipsolver.so*", "*hipsolver.dll"
+        ),
         LibraryEntry("rccl", "libraries", "librccl.so*"),
         LibraryEntry("miopen", "libraries", "libMIOpen.so*", "*MIOpen.dll"),
         LibraryEntry("origami", "libraries", "liborigami.so*", "*origami.dll"),
-        LibraryEntry("hipdnn", "libraries", "libhipdnn_backend.so*", "*hipdnn_backend.dll"),
+        LibraryEntry(
+            "hipdnn", "libraries", "libhipdnn_backend.so*", "*hipdnn_backend.dll"
+        ),
     )
 }
 
@@ -198,7 +228,11 @@ ALL_LIBRARIES = {
 def families_of_target(target):
     """Return the families of this distribution that hold code for a gfx target, the smallest first."""
     base_target = target.partition(":")[0]
-    families = [name for name in AVAILABLE_TARGET_FAMILIES if base_target in FAMILY_TARGETS.get(name, ())]
+    families = [
+        name
+        for name in AVAILABLE_TARGET_FAMILIES
+        if base_target in FAMILY_TARGETS.get(name, ())
+    ]
     return sorted(families, key=lambda name: (len(FAMILY_TARGETS[name]), name))
 
 
@@ -209,12 +243,16 @@ def discover_current_target_family():
     """
     import subprocess  # for this alone, and it takes its time
 
-    path = os.pathsep.join([sysconfig.get_path("scripts"), os.environ.get("PATH", "")])
+    path = os.pathsep.join(
+        [sysconfig.get_path("scripts"), os.environ.get("PATH", "")]
+    )
     program = shutil.which("offload-arch", path=path)
     if program is None:
         return None
     try:
-        completed = subprocess.run([program], capture_output=True, text=True, timeout=60, check=False)
+        completed = subprocess.run(
+            [program], capture_output=True, text=True, timeout=60, check=False
+        )
     except (OSError, subprocess.TimeoutExpired):
         return None
     if completed.returncode != 0:
@@ -242,7 +280,9 @@ def determine_target_family():
         return installed_families[0]
 
     family_of_machine = discover_current_target_family()
-    if family_of_machine and (not installed_families or family_of_machine in installed_families):
+    if family_of_machine and (
+        not installed_families or family_of_machine in installed_families
+    ):
         return family_of_machine
     if installed_families and DEFAULT_TARGET_FAMILY not in installed_families:
         return installed_families[0]
@@ -277,7 +317,9 @@ def requested_target_family():
 def installed_target_families():
     """Return the families of this distribution whose libraries are installed here, sorted."""
     entry = ALL_PACKAGES.get("device") or ALL_PACKAGES["libraries"]
-    return sorted(name for name in AVAILABLE_TARGET_FAMILIES if entry.has_py_package(name))
+    return sorted(
+        name for name in AVAILABLE_TARGET_FAMILIES if entry.has_py_package(name)
+    )
 
 
 def has_libraries():
@@ -319,7 +361,9 @@ def get_extras():
 def _device_extras(entry):
     """Return ``device`` for this machine, ``device-gfxN`` for each target, and ``device-all``."""
     families = requested_target_family() or [determine_target_family()]
-    extras = {"device": [entry.get_dist_package_require(name) for name in families]}
+    extras = {
+        "device": [entry.get_dist_package_require(name) for name in families]
+    }
     all_requirements = []
     for name in AVAILABLE_TARGET_FAMILIES:
         requirement = _requirement_on_platform(entry, name)

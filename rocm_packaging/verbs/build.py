@@ -29,9 +29,24 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     """Declare the verb's own options."""
     add = parser.add_argument
     add("--artifact-dir", type=Path, metavar="DIR", help="the artifact directory")
-    add("--version", default="", metavar="V", help="ROCm version (default: by the release type)")
-    add("--rc", type=int, metavar="N", help="number of a prerelease, the N of 10.1.0rcN")
-    add("--output-dir", type=Path, metavar="DIR", help="also put the packages there")
+    add(
+        "--version",
+        default="",
+        metavar="V",
+        help="ROCm version (default: by the release type)",
+    )
+    add(
+        "--rc",
+        type=int,
+        metavar="N",
+        help="number of a prerelease, the N of 10.1.0rcN",
+    )
+    add(
+        "--output-dir",
+        type=Path,
+        metavar="DIR",
+        help="also put the packages there",
+    )
     add(
         "--version-suffix",
         default="",
@@ -50,7 +65,13 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         metavar="A,B",
         help="what the artifacts lack on purpose: artifacts, libraries, LIBRARY-kernels; globs work",
     )
-    add("--compression-level", type=int, choices=range(13), metavar="0-12", help="0 stores (default: 5)")
+    add(
+        "--compression-level",
+        type=int,
+        choices=range(13),
+        metavar="0-12",
+        help="0 stores (default: 5)",
+    )
     add(
         "--rocm-layout",
         choices=get_args(Layout),
@@ -63,7 +84,11 @@ def add_options(parser: argparse.ArgumentParser) -> None:
             metavar="FAMILIES",
             help=f"what the distribution offers on {platform.capitalize()}, built here or elsewhere (a;b)",
         )
-    add("--json", action="store_true", help="with --dry-run: print the plan as JSON")
+    add(
+        "--json",
+        action="store_true",
+        help="with --dry-run: print the plan as JSON",
+    )
     parser.epilog = (
         "Without --artifact-dir: the artifacts that fetch_artifacts fetched for --run-id and --gpu-family; "
         "with --torch-ref sample, the embedded sample's."
@@ -114,7 +139,10 @@ def _requests(arguments: argparse.Namespace, common: Common) -> tuple[BuildReque
         )
     gpu_family = family(source.family)
     if gpu_family.name == CPU:
-        raise UsageError("Family cpu has no ROCm to package.", hint="Choose a GPU family with --gpu-family.")
+        raise UsageError(
+            "Family cpu has no ROCm to package.",
+            hint="Choose a GPU family with --gpu-family.",
+        )
     request = _request(arguments, common, source, gpu_family.name)
     return _without_contradiction(request, common.build_variant)
 
@@ -141,13 +169,20 @@ def _without_contradiction(request: BuildRequest, variant: str) -> tuple[BuildRe
     listed_groups = ", ".join(groups.values())
     console.warn(f"{contradiction} Each family gets packages of its own, in its own group: {listed_groups}.")
     return tuple(
-        replace(request, families=(name,), output_dir=request.output_dir.with_name(group))
+        replace(
+            request,
+            families=(name,),
+            output_dir=request.output_dir.with_name(group),
+        )
         for name, group in groups.items()
     )
 
 
 def _request(
-    arguments: argparse.Namespace, common: Common, source: _ArtifactSource, families: str
+    arguments: argparse.Namespace,
+    common: Common,
+    source: _ArtifactSource,
+    families: str,
 ) -> BuildRequest:
     variables = environment()
     artifact_group = group_name(families, common.build_variant)
@@ -176,7 +211,10 @@ def _family_names(option: str) -> tuple[str, ...]:
 
 
 def _choose_version(
-    arguments: argparse.Namespace, common: Common, artifact_dir: Path, artifact_group: str
+    arguments: argparse.Namespace,
+    common: Common,
+    artifact_dir: Path,
+    artifact_group: str,
 ) -> str:
     """Return the version of packages where none is given: the run's own, or one by the release type."""
     if arguments.rc is None:
@@ -187,7 +225,11 @@ def _choose_version(
     info = build_info(scan(artifact_dir))
     today = datetime.now(UTC).date()
     version = versions.of_artifacts(
-        info.version, common.release_type, commit=info.commit, day=today, candidate=arguments.rc
+        info.version,
+        common.release_type,
+        commit=info.commit,
+        day=today,
+        candidate=arguments.rc,
     )
     console.say(f"Version: {version}")
     return version

@@ -46,9 +46,19 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     )
     add_group(parser, default="the GPU families")
     add("--no-install", action="store_true", help="test what is already installed")
-    add("--installer", choices=("uv", "pip"), default="uv", help="what installs (default: uv)")
+    add(
+        "--installer",
+        choices=("uv", "pip"),
+        default="uv",
+        help="what installs (default: uv)",
+    )
     add("--pip-cache-dir", type=Path, metavar="DIR", help="the installer's cache")
-    add("--junit", type=Path, metavar="FILE", help="also write the JUnit report there")
+    add(
+        "--junit",
+        type=Path,
+        metavar="FILE",
+        help="also write the JUnit report there",
+    )
 
 
 def run(arguments: argparse.Namespace) -> None:
@@ -60,7 +70,14 @@ def run(arguments: argparse.Namespace) -> None:
     options = options_of_tested_source(arguments)
     source = None
     if not arguments.no_install:
-        source = _source(options, common, families, targets, extras, group=arguments.artifact_group)
+        source = _source(
+            options,
+            common,
+            families,
+            targets,
+            extras,
+            group=arguments.artifact_group,
+        )
     run_tests(
         TestRequest(
             common=common,
@@ -86,7 +103,10 @@ def _families(common: Common) -> tuple[str, ...]:
         name = next(iter(FAMILIES))
     gpu_family = family(name or default_family(detect()))
     if gpu_family.name == CPU:
-        raise UsageError("Family cpu has no ROCm to test.", hint="Choose a GPU family with --gpu-family.")
+        raise UsageError(
+            "Family cpu has no ROCm to test.",
+            hint="Choose a GPU family with --gpu-family.",
+        )
     return tuple(gpu_family.name.split(";"))
 
 

@@ -16,15 +16,23 @@ _PROFILER = "@PROFILER_PAYLOAD@"
 def _folder(package):
     spec = importlib.util.find_spec(package)
     if spec is None or not spec.origin:
-        sys.exit(f"ERROR: {package} is not installed; install rocm[profiler] again")
+        sys.exit(
+            f"ERROR: {package} is not installed; install rocm[profiler] again"
+        )
     return Path(spec.origin).absolute().parent
 
 
 def _environment(profiler, core):
     environment = dict(os.environ)
-    libraries = [profiler / "lib", core / "lib", core / "lib" / "rocm_sysdeps" / "lib"]
+    libraries = [
+        profiler / "lib",
+        core / "lib",
+        core / "lib" / "rocm_sysdeps" / "lib",
+    ]
     _prepend(environment, "LD_LIBRARY_PATH", libraries)
-    _prepend(environment, "PYTHONPATH", [profiler / "lib" / "python" / "site-packages"])
+    _prepend(
+        environment, "PYTHONPATH", [profiler / "lib" / "python" / "site-packages"]
+    )
     environment.setdefault("ROCM_PATH", str(core))
     return environment
 
@@ -42,5 +50,9 @@ def _run(relative, _expand):
     program = str(profiler / relative)
     environment = _environment(profiler, _folder(_CORE))
     if sys.platform == "win32":
-        sys.exit(subprocess.run([program, *sys.argv[1:]], env=environment, check=False).returncode)
+        sys.exit(
+            subprocess.run(
+                [program, *sys.argv[1:]], env=environment, check=False
+            ).returncode
+        )
     os.execve(program, [program, *sys.argv[1:]], environment)

@@ -20,7 +20,9 @@ def load_dist_info():
 
 dist_info = load_dist_info()
 family = dist_info.determine_target_family()
-print(f"rocm: libraries for the GPU family {family} (set ROCM_SDK_TARGET_FAMILY to choose another)")
+print(
+    f"rocm: libraries for the GPU family {family} (set ROCM_SDK_TARGET_FAMILY to choose another)"
+)
 
 setup(
     name="rocm",

@@ -139,7 +139,9 @@ def initialize_process(
 
 
 def _preload_from_environment(rtld_global):
-    for part in re.split(r"[,;]", os.environ.get("ROCM_SDK_PRELOAD_LIBRARIES", "")):
+    for part in re.split(
+        r"[,;]", os.environ.get("ROCM_SDK_PRELOAD_LIBRARIES", "")
+    ):
         shortname = part.strip()
         if not shortname:
             continue
@@ -154,7 +156,9 @@ def _preload_from_environment(rtld_global):
 def _check_version(wanted, fail):
     """Warn of another version than the wanted one, or fail."""
     if isinstance(wanted, str):
-        pattern = re.compile(".*".join(re.escape(part) for part in wanted.split("*")))
+        pattern = re.compile(
+            ".*".join(re.escape(part) for part in wanted.split("*"))
+        )
         wanted_text = wanted
     else:
         pattern = wanted

@@ -76,7 +76,10 @@ class _Tree:
         state = self._read_state()
         if state is None:
             return False
-        return state["version"] == _dist_info.__version__ and state["sources"] == self._fingerprint()
+        return (
+            state["version"] == _dist_info.__version__
+            and state["sources"] == self._fingerprint()
+        )
 
     def bring_up_to_date(self, force=False):
         """Expand the tree, or link to what has been installed since."""
@@ -99,7 +102,9 @@ class _Tree:
                 )
 
             linked_before = set(state["linked"]) if state is not None else set()
-            linked_paths = self._link_packages(record, set(own_paths), linked_before)
+            linked_paths = self._link_packages(
+                record, set(own_paths), linked_before
+            )
             self._write_state(record, own_paths, linked_paths)
             if tar is not None:
                 tar.unlink()
@@ -141,7 +146,9 @@ class _Tree:
             entry = _dist_info.ALL_PACKAGES[name]
             spec = importlib.util.find_spec(entry.get_py_package_name())
             if spec is not None and spec.origin:
-                folders[entry.get_dist_package_name()] = Path(spec.origin).absolute().parent
+                folders[entry.get_dist_package_name()] = (
+                    Path(spec.origin).absolute().parent
+                )
         return folders
 
     def _device_listings(self):
@@ -159,10 +166,14 @@ class _Tree:
         """
         digests = {}
         for distribution, folder in self._payloads().items():
-            digests[distribution] = _installed.record_digest(folder.parent, distribution)
+            digests[distribution] = _installed.record_digest(
+                folder.parent, distribution
+            )
         for listing in self._device_listings():
             distribution = _device_distribution(listing.stem)
-            digests[distribution] = _installed.record_digest(self._site, distribution)
+            digests[distribution] = _installed.record_digest(
+                self._site, distribution
+            )
         return digests
 
     # The archive
@@ -170,24 +181,41 @@ class _Tree:
     def _make_links_of(self, tar, record):
         """Make the archive's links; return all paths in the tree that are the devel wheel's own."""
         with tarfile.open(tar) as archive:
-            links = {self._safe_name(member): member.linkname for member in archive if not member.isdir()}
+            links = {
+                self._safe_name(member): member.linkname
+                for member in archive
+                if not member.isdir()
+            }
         _installed.add_to_record(record, links)
         for name, text in links.items():
             self._make_link(text, self._site / name)
 
         prefix = f"{self.root.name}/"
-        installed_files = [path for path in _installed.recorded_paths(record) if path.startswith(prefix)]
+        installed_files = [
+            path
+            for path in _installed.recorded_paths(record)
+            if path.startswith(prefix)
+        ]
         return sorted(path[len(prefix) :] for path in {*links, *installed_files})
 
     def _safe_name(self, member):
         """Return where a member of the archive goes: a link in the tree that leads to a package of ROCm."""
         name = posixpath.normpath(member.name)
-        if PurePosixPath(name).parts[:1] != (self.root.name,) or ".." in PurePosixPath(name).parts:
-            raise RuntimeError(f"the devel archive holds {member.name}, which is outside of its folder")
+        if (
+            PurePosixPath(name).parts[:1] != (self.root.name,)
+            or ".." in PurePosixPath(name).parts
+        ):
+            raise RuntimeError(
+                f"the devel archive holds {member.name}, which is outside of its folder"
+            )
         if not member.issym():
-            raise RuntimeError(f"the devel archive holds {member.name}, which is no symbolic link")
+            raise RuntimeError(
+                f"the devel archive holds {member.name}, which is no symbolic link"
+            )
 
-        target = posixpath.normpath(posixpath.join(posixpath.dirname(name), member.linkname))
+        target = posixpath.normpath(
+            posixpath.join(posixpath.dirname(name), member.linkname)
+        )
         if member.linkname.startswith("/") or not target.startswith("_rocm_"):
             raise RuntimeError(
                 f"the devel archive holds {member.name} -> {member.linkname}, which leaves the packages"
@@ -225,16 +253,24 @@ class _Tree:
         device_files = self._device_files()
         sources = self._files_of_packages(own_paths, device_files)
         for target, files in device_files.items():
-            device_sources = {path: file for path, file in files.items() if path not in own_paths}
+            device_sources = {
+                path: file
+                for path, file in files.items()
+                if path not in own_paths
+            }
             sources.update(device_sources)
-            device_record = _installed.find_record(self._site, _device_distribution(target))
+            device_record = _installed.find_record(
+                self._site, _device_distribution(target)
+            )
             self._record_links(device_record, device_sources)
         self._record_links(record, sources)
 
         root = str(self.root)
         for relative, source in sources.items():
             path = os.path.join(root, relative)
-            if relative not in linked_before or not _files.is_same_file(source, path):
+            if relative not in linked_before or not _files.is_same_file(
+                source, path
+            ):
                 self._make_real_folder(os.path.dirname(path))
                 _files.hard_link(source, path)
 
@@ -243,7 +279,10 @@ class _Tree:
         return sorted(sources)
 
     def _record_links(self, record, relative_paths):
-        _installed.add_to_record(record, [f"{self.root.name}/{path}" for path in sorted(relative_paths)])
+        _installed.add_to_record(
+            record,
+            [f"{self.root.name}/{path}" for path in sorted(relative_paths)],
+        )
 
     def _files_of_packages(self, own_paths, device_files):
         """Return the files of core and libraries that the tree has: path in the tree -> file."""
@@ -254,8 +293,14 @@ class _Tree:
         sources = {}
         for folder in self._payloads().values():
             for relative, path in _files.files_below(str(folder)):
-                is_of_python = relative == "__init__.py" or relative.startswith(f"{_DEVICE_LINKS}/")
-                if not is_of_python and relative not in own_paths and path not in files_of_devices:
+                is_of_python = relative == "__init__.py" or relative.startswith(
+                    f"{_DEVICE_LINKS}/"
+                )
+                if (
+                    not is_of_python
+                    and relative not in own_paths
+                    and path not in files_of_devices
+                ):
                     sources.setdefault(relative, path)
         return sources
 
@@ -267,10 +312,14 @@ class _Tree:
             try:
                 content = json.loads(listing.read_text(encoding="utf-8"))
                 version = content["version"]
-                links = {link["relpath"]: link["target"] for link in content["links"]}
+                links = {
+                    link["relpath"]: link["target"] for link in content["links"]
+                }
                 files[listing.stem] = self._resolved_files(links, folder)
             except (ValueError, KeyError, TypeError) as problem:
-                raise RuntimeError(f"{listing} is damaged ({problem}); install its package again") from None
+                raise RuntimeError(
+                    f"{listing} is damaged ({problem}); install its package again"
+                ) from None
 
             problem = _gpus.device_problem(listing.stem, version)
             if problem is not None:
@@ -285,10 +334,14 @@ class _Tree:
             followed = set()
             while target in links and target not in followed:
                 followed.add(target)
-                target = posixpath.normpath(posixpath.join(posixpath.dirname(target), links[target]))
+                target = posixpath.normpath(
+                    posixpath.join(posixpath.dirname(target), links[target])
+                )
 
             path = Path(os.path.normpath(self.root / target))
-            if posixpath.normpath(relative) != relative or relative.startswith(("/", "../")):
+            if posixpath.normpath(relative) != relative or relative.startswith(
+                ("/", "../")
+            ):
                 raise ValueError(f"{relative} is not a path in the tree")
             if folder not in path.parents:
                 raise ValueError(f"{relative} leads out of {folder.name}")

@@ -57,7 +57,9 @@ def device_problem(target, version=None):
             )
         version = _version_of_listing(marker)
 
-    if _installed.without_post(version) == _installed.without_post(wanted_version):
+    if _installed.without_post(version) == _installed.without_post(
+        wanted_version
+    ):
         return None
     return (
         f"The device package of {target} has version {version}, and rocm has {wanted_version}. "

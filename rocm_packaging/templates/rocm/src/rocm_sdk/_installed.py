@@ -10,7 +10,9 @@ from . import _dist_info
 
 def rocm_distributions():
     """Return ROCm's installed distributions by normalized name, sorted."""
-    from importlib import metadata  # compilers are started through here, which seldom need it
+    from importlib import (
+        metadata,
+    )  # compilers are started through here, which seldom need it
 
     distributions = {}
     for distribution in metadata.distributions():
@@ -42,10 +44,10 @@ def require_one_version():
     if not other_versions:
         return
 
-    listed = ", ".join(f"{name} {other_version}" for name, other_version in other_versions.items())
+    packages = ", ".join(" ".join(package) for package in other_versions.items())
     requirements = " ".join(f"{name}=={version}" for name in other_versions)
     raise RuntimeError(
-        f"{listed} cannot be used with rocm {version}: all packages of ROCm must have one version. "
+        f"{packages} cannot be used with rocm {version}: all packages of ROCm must have one version. "
         f"Please install the matching ones: pip install {requirements}"
     )
 
@@ -59,7 +61,9 @@ def find_record(site, package):
     name = package.replace("-", "_")
     records = sorted(site.glob(f"{name}-*.dist-info/RECORD"))
     if len(records) != 1:
-        raise RuntimeError(f"{site} holds {len(records)} RECORD files of {name}, not one")
+        raise RuntimeError(
+            f"{site} holds {len(records)} RECORD files of {name}, not one"
+        )
     return records[0]
 
 
@@ -85,15 +89,17 @@ def recorded_paths(record):
 def add_to_record(record, paths):
     """Add paths to a RECORD, so that an uninstall removes them."""
     text = record.read_text(encoding="utf-8")
-    listed = {row[0] for row in csv.reader(io.StringIO(text)) if row}
-    new_paths = [path for path in paths if path not in listed]
+    recorded = {row[0] for row in csv.reader(io.StringIO(text)) if row}
+    new_paths = [path for path in paths if path not in recorded]
     if not new_paths:
         return
 
     rows = io.StringIO()
     if text and not text.endswith("\n"):
         rows.write("\n")
-    csv.writer(rows, lineterminator="\n").writerows((path, "", "") for path in new_paths)
+    csv.writer(rows, lineterminator="\n").writerows(
+        (path, "", "") for path in new_paths
+    )
     # In place, and in one write: the lock is held on this very file.
     with open(record, "a", encoding="utf-8", newline="") as stream:
         stream.write(rows.getvalue())

@@ -10,12 +10,20 @@ from .check import Check, expect
 def checks():
     """Yield the checks that hold whatever is installed."""
     for name, distribution in _installed.rocm_distributions().items():
-        yield Check("base", f"{name} has this version", _check_version, distribution)
+        yield Check(
+            "base", f"{name} has this version", _check_version, distribution
+        )
     yield Check("base", "rocm-sdk-core is installed", _check_core)
     yield Check("base", "rocm-sdk version", _check_version_command)
     yield Check("base", "rocm-sdk targets", _check_targets_command)
-    yield Check("base", "rocm-sdk path takes exactly one kind", _check_path_command)
-    yield Check("base", "the default GPU family is one of the distribution's", _check_default_family)
+    yield Check(
+        "base", "rocm-sdk path takes exactly one kind", _check_path_command
+    )
+    yield Check(
+        "base",
+        "the default GPU family is one of the distribution's",
+        _check_default_family,
+    )
     yield Check("base", "every library belongs to a package", _check_libraries)
     yield Check("base", "an unknown library is refused", _check_unknown_library)
     yield Check("base", "no names find no libraries", _check_no_libraries)
@@ -27,45 +35,71 @@ def checks():
 def checks_of_files():
     """Yield checks that nothing of a package is missing, for when the development tree is expanded."""
     for name, distribution in _installed.rocm_distributions().items():
-        yield Check("base", f"{name} is whole", support.check_installed_files, distribution)
+        yield Check(
+            "base",
+            f"{name} is whole",
+            support.check_installed_files,
+            distribution,
+        )
 
 
 def _check_version(distribution):
     version = distribution.version
-    expect(version == _dist_info.__version__, f"it has {version}, and rocm has {_dist_info.__version__}")
+    expect(
+        version == _dist_info.__version__,
+        f"it has {version}, and rocm has {_dist_info.__version__}",
+    )
 
 
 def _check_core():
-    expect(_dist_info.ALL_PACKAGES["core"].has_py_package(), "its files cannot be found")
+    expect(
+        _dist_info.ALL_PACKAGES["core"].has_py_package(),
+        "its files cannot be found",
+    )
 
 
 def _check_version_command():
     result = support.run_python("-m", "rocm_sdk", "version")
-    expect(result.status == 0 and result.output.strip() == _dist_info.__version__, result.summary)
+    expect(
+        result.status == 0 and result.output.strip() == _dist_info.__version__,
+        result.summary,
+    )
 
 
 def _check_targets_command():
     result = support.run_python("-m", "rocm_sdk", "targets")
     expect(result.status == 0, result.summary)
     targets = result.output.strip().split(";")
-    expect(all(target.startswith("gfx") for target in targets), f"it printed {result.output!r}")
+    expect(
+        all(target.startswith("gfx") for target in targets),
+        f"it printed {result.output!r}",
+    )
 
 
 def _check_path_command():
     for options in ((), ("--bin", "--root")):
         result = support.run_python("-m", "rocm_sdk", "path", *options)
-        expect(result.status == 2, f"rocm-sdk path {' '.join(options)}: {result.summary}")
+        expect(
+            result.status == 2,
+            f"rocm-sdk path {' '.join(options)}: {result.summary}",
+        )
 
 
 def _check_default_family():
     families = _dist_info.AVAILABLE_TARGET_FAMILIES
-    expect(_dist_info.DEFAULT_TARGET_FAMILY in families, f"it is none of {families}")
+    expect(
+        _dist_info.DEFAULT_TARGET_FAMILY in families, f"it is none of {families}"
+    )
 
 
 def _check_libraries():
     libraries = _dist_info.ALL_LIBRARIES.values()
     expect(libraries, "there are no libraries")
-    stray_libraries = [library for library in libraries if library.package not in _dist_info.ALL_PACKAGES]
+    stray_libraries = [
+        library
+        for library in libraries
+        if library.package not in _dist_info.ALL_PACKAGES
+    ]
     expect(not stray_libraries, f"{stray_libraries} belong to none")
 
 
@@ -85,7 +119,9 @@ def _check_no_libraries():
 def _check_matching_version():
     for version in (_dist_info.__version__, "*"):
         rocm_sdk.initialize_process(
-            check_version=version, fail_on_version_mismatch=True, env_override=False
+            check_version=version,
+            fail_on_version_mismatch=True,
+            env_override=False,
         )
 
 
@@ -99,7 +135,9 @@ def _check_other_version_warns():
 def _check_other_version_fails():
     try:
         rocm_sdk.initialize_process(
-            check_version="0.0.0", fail_on_version_mismatch=True, env_override=False
+            check_version="0.0.0",
+            fail_on_version_mismatch=True,
+            env_override=False,
         )
     except RuntimeError:
         return

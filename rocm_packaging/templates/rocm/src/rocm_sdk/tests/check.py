@@ -70,3 +70,13 @@ def expect_none(problems, description, most_listed=20):
     if len(problems) > most_listed:
         lines.append(f"… and {len(problems) - most_listed} more")
     raise AssertionError("\n".join(lines))
+
+
+def expect_files(paths):
+    """Fail where a file is missing or empty."""
+    expect_none(
+        (path for path in paths if not path.is_file()), "files are missing"
+    )
+    expect_none(
+        (path for path in paths if not path.stat().st_size), "files are empty"
+    )

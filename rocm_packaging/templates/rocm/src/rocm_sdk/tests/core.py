@@ -24,7 +24,14 @@ _QUESTIONS = {
 # Programs that look at the machine: without a GPU only their start says something. The same
 # holds for one whose every question ends with an error.
 _ASK_THE_MACHINE = frozenset(
-    {"amd-smi", "hipInfo", "offload-arch", "rocm-smi", "rocm_agent_enumerator", "rocminfo"}
+    {
+        "amd-smi",
+        "hipInfo",
+        "offload-arch",
+        "rocm-smi",
+        "rocm_agent_enumerator",
+        "rocminfo",
+    }
 )
 _END_WITH_ERRORS = frozenset({"roc-obj-extract"})
 _SIGNS_OF_NO_START = (
@@ -65,12 +72,25 @@ def checks():
 
     from rocm_sdk_core import _cli
 
-    yield Check("core", "there are console scripts", _check_declared_scripts, _cli.PROGRAMS)
+    yield Check(
+        "core",
+        "there are console scripts",
+        _check_declared_scripts,
+        _cli.PROGRAMS,
+    )
     for name, relative in _cli.PROGRAMS.items():
         yield Check("core", f"{name} runs", check_script, name, root / relative)
-    compilers = [name for name in ("hipcc", "amdclang++") if name in _cli.PROGRAMS]
+    compilers = [
+        name for name in ("hipcc", "amdclang++") if name in _cli.PROGRAMS
+    ]
     for target in _targets_to_compile_for():
-        yield Check("core", f"a kernel is compiled for {target}", _check_compiler, compilers, target)
+        yield Check(
+            "core",
+            f"a kernel is compiled for {target}",
+            _check_compiler,
+            compilers,
+            target,
+        )
 
 
 def _targets_to_compile_for():
@@ -91,8 +111,13 @@ def _check_layout(root):
 def _check_declared_scripts(programs):
     package = _dist_info.ALL_PACKAGES["core"].get_dist_package_name()
     entry_points = metadata.distribution(package).entry_points
-    declared = sorted(point.name for point in entry_points if point.group == "console_scripts")
-    expect(declared == sorted(programs), f"{package} declares {declared} and knows {sorted(programs)}")
+    declared = sorted(
+        point.name for point in entry_points if point.group == "console_scripts"
+    )
+    expect(
+        declared == sorted(programs),
+        f"{package} declares {declared} and knows {sorted(programs)}",
+    )
     expect(declared, f"{package} has no console scripts")
 
 
@@ -108,7 +133,11 @@ def check_script(name, path, must_only_start=False):
         question = ()
     result = support.run_program(script, *question)
     has_started = result.status >= 0 and result.status not in _CANNOT_EXECUTE
-    expect(has_started and not any(sign in result.errors for sign in _SIGNS_OF_NO_START), result.summary)
+    expect(
+        has_started
+        and not any(sign in result.errors for sign in _SIGNS_OF_NO_START),
+        result.summary,
+    )
 
     is_without_gpu = name in _ASK_THE_MACHINE and not _has_gpu()
     if not (must_only_start or is_without_gpu or name in _END_WITH_ERRORS):
@@ -123,13 +152,17 @@ def _script_path(name):
 def _check_compiler(compilers, target):
     """Require that the first compiler makes device code for a gfx target."""
     if not compilers:
-        raise unittest.SkipTest("this distribution was packaged without a HIP compiler")
+        raise unittest.SkipTest(
+            "this distribution was packaged without a HIP compiler"
+        )
     with tempfile.TemporaryDirectory() as folder:
         source = Path(folder, "roots.hip")
         source.write_text(_KERNEL, encoding="utf-8")
         device_code = Path(folder, "roots.o")
         options = (*_DEVICE_ONLY, f"--offload-arch={target}", "-o", device_code)
-        result = support.run_program(_script_path(compilers[0]), *options, source, without=_OTHER_ROCM)
+        result = support.run_program(
+            _script_path(compilers[0]), *options, source, without=_OTHER_ROCM
+        )
         expect(result.status == 0, result.summary)
         is_written = device_code.is_file() and device_code.stat().st_size
         expect(is_written, f"no device code was written: {result.summary}")

@@ -25,14 +25,26 @@ def checks():
     root = Path(_devel.get_devel_root())
     yield Check("devel", "rocm-sdk path --root", _check_path, "root", root)
     yield Check("devel", "rocm-sdk path --bin", _check_path, "bin", root / "bin")
-    yield Check("devel", "rocm-sdk path --cmake", _check_path, "cmake", root / "lib" / "cmake")
+    yield Check(
+        "devel",
+        "rocm-sdk path --cmake",
+        _check_path,
+        "cmake",
+        root / "lib" / "cmake",
+    )
     yield Check("devel", "hipconfig knows its root", _check_hipconfig, root)
     yield Check("devel", "llvm is lib/llvm", _check_llvm, root)
     yield support.promise_check("devel", root)
     yield Check("devel", "no link dangles", _check_links, root)
     yield from support.library_checks("devel", root)
     for package, payload in _linked_payloads():
-        yield Check("devel", f"the files of {package} are in it", _check_files, root, payload)
+        yield Check(
+            "devel",
+            f"the files of {package} are in it",
+            _check_files,
+            root,
+            payload,
+        )
 
 
 def _linked_payloads():
@@ -52,7 +64,10 @@ def _check_path(kind, folder):
     result = support.run_python("-m", "rocm_sdk", "path", f"--{kind}")
     expect(result.status == 0, result.summary)
     printed_path = result.output.strip()
-    expect(printed_path == str(folder), f"it printed {printed_path!r}, not {str(folder)!r}")
+    expect(
+        printed_path == str(folder),
+        f"it printed {printed_path!r}, not {str(folder)!r}",
+    )
     expect(folder.is_dir(), f"{folder} is not a folder")
 
 
@@ -74,12 +89,17 @@ def _check_llvm(root):
     if _IS_WINDOWS:
         raise unittest.SkipTest("links to folders need a right on Windows")
     link = root / "llvm"
-    expect(link.exists() and os.path.samefile(link, root / "lib" / "llvm"), f"{link} is something else")
+    expect(
+        link.exists() and os.path.samefile(link, root / "lib" / "llvm"),
+        f"{link} is something else",
+    )
 
 
 def _check_links(root):
     if not _dist_info.installed_libraries():
-        raise unittest.SkipTest("the libraries that some of them point to are not installed")
+        raise unittest.SkipTest(
+            "the libraries that some of them point to are not installed"
+        )
     links = [path for path in root.rglob("*") if path.is_symlink()]
     expect_none((link for link in links if not link.exists()), "links dangle")
     if not links:
@@ -112,6 +132,8 @@ def _difference(path, path_in_tree, root):
         return None if is_in_tree and target.is_file() else f"links to {target}"
 
     # Hard links are copies where the file system has none, and where layers of an image have been copied.
-    if os.path.samefile(path, path_in_tree) or filecmp.cmp(path, path_in_tree, shallow=False):
+    if os.path.samefile(path, path_in_tree) or filecmp.cmp(
+        path, path_in_tree, shallow=False
+    ):
         return None
     return "another file of the same name"

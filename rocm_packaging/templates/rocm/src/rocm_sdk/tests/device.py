@@ -4,7 +4,7 @@ import json
 from pathlib import Path
 
 from .. import _dist_info
-from .check import Check, expect, expect_none
+from .check import Check, expect, expect_files, expect_none
 
 _ARCHIVE_SUFFIX = ".kpack"
 _ARCHIVE_MAGIC = b"KPAK"
@@ -16,7 +16,13 @@ def checks():
     if entry is None:
         return
     for target in _dist_info.installed_target_families():
-        yield Check("device", f"the code for {target} is there", _check_code, entry, target)
+        yield Check(
+            "device",
+            f"the code for {target} is there",
+            _check_code,
+            entry,
+            target,
+        )
 
 
 def _check_code(entry, target):
@@ -25,11 +31,14 @@ def _check_code(entry, target):
     links = json.loads(listing.read_text(encoding="utf-8"))["links"]
     root = listing.parents[1]
     files = [root / link["relpath"] for link in links]
+    expect_files(files)
 
-    expect_none((path for path in files if not path.is_file()), "files are missing")
-    expect_none((path for path in files if not path.stat().st_size), "files are empty")
-    archives = [path for path in files if path.suffix == _ARCHIVE_SUFFIX]
-    expect_none((path for path in archives if not _is_archive(path)), "kernel archives are damaged")
+    damaged_archives = []
+    for path in files:
+        if path.suffix == _ARCHIVE_SUFFIX and not _is_archive(path):
+            damaged_archives.append(path)
+    expect_none(damaged_archives, "kernel archives are damaged")
+
     has_target = any(target in link["relpath"] for link in links)
     expect(has_target, f"nothing of {len(links)} files is for {target}")
 

@@ -44,11 +44,15 @@ class Recorder(unittest.TestResult):
 
     def addFailure(self, test, err):
         super().addFailure(test, err)
-        self._add_row(test, "failed", text=_reason(err), traceback=self.failures[-1][1])
+        self._add_row(
+            test, "failed", text=_reason(err), traceback=self.failures[-1][1]
+        )
 
     def addError(self, test, err):
         super().addError(test, err)
-        self._add_row(test, "failed", text=_reason(err), traceback=self.errors[-1][1])
+        self._add_row(
+            test, "failed", text=_reason(err), traceback=self.errors[-1][1]
+        )
 
     def addUnexpectedSuccess(self, test):
         super().addUnexpectedSuccess(test)
@@ -95,12 +99,16 @@ def _name_of_function(identifier):
 
 def line(row):
     """Return a line about a row; a failure's text follows it."""
-    head = f"{_OUTCOMES_IN_LINES[row['outcome']]:4}  {row['group']}: {row['name']}"
+    head = (
+        f"{_OUTCOMES_IN_LINES[row['outcome']]:4}  {row['group']}: {row['name']}"
+    )
     text = row["text"]
     if not text:
         return head
     if row["outcome"] == "failed":
-        return head + "".join(f"\n      {text_line}" for text_line in text.splitlines())
+        return head + "".join(
+            f"\n      {text_line}" for text_line in text.splitlines()
+        )
     return f"{head} ({text})"
 
 

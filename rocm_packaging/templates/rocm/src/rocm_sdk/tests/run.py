@@ -30,18 +30,28 @@ def _checks_after_expansion():
     if _dist_info.installed_libraries():
         checks += libraries.checks()
     else:
-        checks.append(skipped_check("libraries", "all checks", "the libraries are not installed"))
+        checks.append(
+            skipped_check(
+                "libraries", "all checks", "the libraries are not installed"
+            )
+        )
     checks += device.checks()
 
     if _has_profiler():
         checks += profiler.checks()
     else:
-        checks.append(skipped_check("profiler", "all checks", "it is not installed"))
+        checks.append(
+            skipped_check("profiler", "all checks", "it is not installed")
+        )
 
     if _has_devel():
         checks += devel.checks()
     else:
-        checks.append(skipped_check("devel", "all checks", "the development tree is not installed"))
+        checks.append(
+            skipped_check(
+                "devel", "all checks", "the development tree is not installed"
+            )
+        )
     return checks
 
 

@@ -11,20 +11,28 @@ import unittest
 from pathlib import Path
 
 from .. import _dist_info
-from .check import Check, expect, expect_none
+from .check import Check, expect, expect_files, expect_none
 
-_SECONDS = 300  # for one process: a program that hangs must not hang the whole test
+_SECONDS = (
+    300  # for one process: a program that hangs must not hang the whole test
+)
 
 # Libraries that a plain process cannot load by themselves, and why.
 _NOT_ALONE = (
-    (re.compile(r"clang_rt|libLLVMOffload"), "the compiler links it into programs that it instruments"),
+    (
+        re.compile(r"clang_rt|libLLVMOffload"),
+        "the compiler links it into programs that it instruments",
+    ),
     (re.compile(r"roctracer"), "it traces the program that loads it"),
     (
         re.compile(r"librocprofiler-sdk-(tool|json)|librocprofiler-.*tool"),
         "it is a plugin of the profiler",
     ),
     (re.compile(r"OpenCL|opencl"), "it needs a loader of vendors' drivers"),
-    (re.compile(r"\.abi3\.|\.cpython-|/python\d"), "it belongs to one version of Python"),
+    (
+        re.compile(r"\.abi3\.|\.cpython-|/python\d"),
+        "it belongs to one version of Python",
+    ),
 )
 _LIBRARY = re.compile(r"\.(dll|so(\.\d+)*)$")
 
@@ -46,8 +54,12 @@ rocm_sdk.initialize_process(preload_shortnames=sys.argv[1:], env_override=False)
 
 def payload(name, family=None):
     """Return the folder that holds an installed package's files."""
-    spec = importlib.util.find_spec(_dist_info.ALL_PACKAGES[name].get_py_package_name(family))
-    expect(spec is not None and spec.origin, f"the files of {name} are not installed")
+    spec = importlib.util.find_spec(
+        _dist_info.ALL_PACKAGES[name].get_py_package_name(family)
+    )
+    expect(
+        spec is not None and spec.origin, f"the files of {name} are not installed"
+    )
     return Path(spec.origin).absolute().parent
 
 
@@ -56,15 +68,16 @@ def payload(name, family=None):
 
 def promise_check(package, root):
     """Return the check that a folder holds the files that the build promised of a package, none empty."""
-    return Check(package, "what it promises is there", _check_promised_files, package, root)
+    return Check(
+        package, "what it promises is there", _check_promised_files, package, root
+    )
 
 
 def _check_promised_files(package, root):
     paths = [root / name for name in _dist_info.PROMISED_FILES.get(package, ())]
     if not paths:
         raise unittest.SkipTest("this distribution was packaged without them")
-    expect_none((path for path in paths if not path.is_file()), "files are missing")
-    expect_none((path for path in paths if not path.stat().st_size), "files are empty")
+    expect_files(paths)
 
 
 def check_installed_files(distribution):
@@ -92,16 +105,30 @@ def check_installed_files(distribution):
 
 def shared_libraries(root):
     """Return the shared libraries below a folder, links excepted, sorted."""
-    paths = [path for path in sorted(root.rglob("*")) if _LIBRARY.search(path.name)]
+    paths = [
+        path for path in sorted(root.rglob("*")) if _LIBRARY.search(path.name)
+    ]
     return [path for path in paths if path.is_file() and not path.is_symlink()]
 
 
 def library_checks(group, root):
     """Yield a check a library below a folder: each loads in a process of its own."""
     paths = shared_libraries(root)
-    yield Check(group, "there are shared libraries", expect, bool(paths), f"no shared library is in {root}")
+    yield Check(
+        group,
+        "there are shared libraries",
+        expect,
+        bool(paths),
+        f"no shared library is in {root}",
+    )
     for path in paths:
-        yield Check(group, f"{path.relative_to(root).as_posix()} loads", _check_loading, path, root)
+        yield Check(
+            group,
+            f"{path.relative_to(root).as_posix()} loads",
+            _check_loading,
+            path,
+            root,
+        )
 
 
 def _check_loading(path, root):
@@ -117,7 +144,10 @@ def _check_loading(path, root):
     for line in result.output.splitlines():
         if Path(line).name in names and site not in Path(line).parents:
             foreign_paths.append(line)
-    expect_none(foreign_paths, "libraries come from elsewhere, though these packages hold them")
+    expect_none(
+        foreign_paths,
+        "libraries come from elsewhere, though these packages hold them",
+    )
 
 
 @functools.lru_cache(maxsize=None)
@@ -127,7 +157,10 @@ def _libraries_of_packages():
     profiler = _dist_info.ALL_PACKAGES.get("profiler")
     if profiler is not None and profiler.has_py_package():
         roots.append(payload("profiler"))
-    roots += [payload("libraries", family) for family in _dist_info.installed_libraries()]
+    roots += [
+        payload("libraries", family)
+        for family in _dist_info.installed_libraries()
+    ]
 
     names = set()
     for root in roots:
@@ -139,11 +172,20 @@ def preload_checks(package):
     """Yield a check a library that programs ask for by name: it is found, and loads with what it needs."""
     names = distributed_libraries(package)
     problem = f"none of the names in rocm_sdk is in {package}"
-    yield Check(package, "libraries are known by name", expect, bool(names), problem)
+    yield Check(
+        package, "libraries are known by name", expect, bool(names), problem
+    )
     for name in names:
-        yield Check(package, f"initialize_process loads {name}", _check_preloading, name)
+        yield Check(
+            package, f"initialize_process loads {name}", _check_preloading, name
+        )
     if names:
-        yield Check(package, "initialize_process loads all of them", _check_preloading, *names)
+        yield Check(
+            package,
+            "initialize_process loads all of them",
+            _check_preloading,
+            *names,
+        )
 
 
 def _check_preloading(*names):
@@ -157,7 +199,12 @@ def distributed_libraries(package):
     for library in _dist_info.ALL_LIBRARIES.values():
         is_on_platform = bool(library.pattern[1])
         is_distributed = library.name in _dist_info.DISTRIBUTED_LIBRARIES
-        if library.package == package and is_on_platform and is_distributed and not library.optional:
+        if (
+            library.package == package
+            and is_on_platform
+            and is_distributed
+            and not library.optional
+        ):
             names.append(library.name)
     return names
 
@@ -177,7 +224,11 @@ class ProcessResult:
     @property
     def summary(self):
         """How it ended, and the end of what it printed."""
-        ending = f"ended by signal {-self.status}" if self.status < 0 else f"ended with status {self.status}"
+        ending = (
+            f"ended by signal {-self.status}"
+            if self.status < 0
+            else f"ended with status {self.status}"
+        )
         printed = (self.output + self.errors).strip()[-2000:]
         return f"{Path(self._program).name} {ending}\n{printed}"
 
@@ -193,13 +244,23 @@ def run_program(*command, without=()):
         completed = subprocess.run(
             [str(word) for word in command],
             stdin=subprocess.DEVNULL,
-            env={name: value for name, value in os.environ.items() if name not in without},
+            env={
+                name: value
+                for name, value in os.environ.items()
+                if name not in without
+            },
             capture_output=True,
             timeout=_SECONDS,
             check=False,
         )
     except subprocess.TimeoutExpired:
-        raise AssertionError(f"{command[0]} did not end within {_SECONDS} s") from None
+        raise AssertionError(
+            f"{command[0]} did not end within {_SECONDS} s"
+        ) from None
     except OSError as problem:
-        raise AssertionError(f"{command[0]} could not be started: {problem}") from None
-    return ProcessResult(command[0], completed.returncode, completed.stdout, completed.stderr)
+        raise AssertionError(
+            f"{command[0]} could not be started: {problem}"
+        ) from None
+    return ProcessResult(
+        command[0], completed.returncode, completed.stdout, completed.stderr
+    )
