@@ -10,7 +10,7 @@ from typing import Annotated, Any, Self
 from pydantic import AfterValidator, model_validator
 
 from core import process
-from core.data import Model, data_file, once
+from core.data import Model, data_file, read_once
 from core.errors import UsageError, nearest
 
 CPU = "cpu"
@@ -66,7 +66,7 @@ class _FamiliesFile(Model):
 _file = data_file(FAMILIES_FILE, _FamiliesFile)
 
 
-@once
+@read_once
 def families() -> Mapping[str, Family]:
     """Return every family by name: those of the data, the user's own too, each gfx target, and ``cpu``."""
     data = _file()

@@ -22,7 +22,7 @@ from ci.plan.plan import plan
 from ci.publish.buckets import buckets
 from core import console
 from core.cli.options import Common, common_from, environment
-from core.data import json_object, own, read_text
+from core.data import json_object, read_text, user_file
 from core.errors import UsageError
 from core.modes import declared_options, refuse_options
 from core.run import LOCAL_RUN, PLATFORMS
@@ -173,11 +173,11 @@ def run(arguments: argparse.Namespace) -> None:
 def _refuse_invalid_tables() -> None:
     """Refuse a user's file whose tables no plan follows from, and which later jobs would refuse."""
     # These modules are slow to import, so only where the file has their tables.
-    if "promotion" in own().tables:
+    if "promotion" in user_file().tables:
         from ci.promote.policy import gates
 
         gates()
-    if "needs" in own().tables:
+    if "needs" in user_file().tables:
         from pytorch_build.build.machine import load_needs
 
         load_needs()

@@ -12,7 +12,7 @@ from pydantic import Field
 from ci.drift import packages, pytorch
 from ci.drift.tree import Facts, Subject, Tree, tree
 from core import console
-from core.data import Model, load_toml, use_own
+from core.data import Model, load_toml, use_user_file
 from core.errors import CheckError, DataError
 from core.run import job_files
 
@@ -78,7 +78,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> None:
     """Print what differs."""
-    use_own(None)  # it is the project's data that is compared
+    use_user_file(None)  # it is the project's data that is compared
     checkout = tree(arguments.therock, arguments.commit)
     every = [one for subject in SUBJECTS for one in differences(subject, checkout)]
     new, meant, idle = sorted_out(every, load_toml(ACCEPTED, AcceptedFile).accepted)

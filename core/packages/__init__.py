@@ -9,13 +9,12 @@ from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from email import message_from_bytes
-from http.client import HTTPException
 from typing import TYPE_CHECKING
 from urllib.parse import urljoin, urlsplit
 
-from core.errors import MissingInputError, StoreError, UsageError, WheelError
+from core.errors import MissingInputError, ServiceError, StoreError, UsageError, WheelError
 from core.families import CPU, group_families
-from core.http import Link, has_secret, links, open_url, reachable, remote_file, without_secret
+from core.http import Link, has_secret, links, open_url, remote_file, without_secret
 from core.run import Platform, RunOutputs, artifact_groups, records
 from core.run.locations import STAGING
 from core.stores import Store
@@ -214,11 +213,11 @@ def requirements_in(metadata: bytes) -> tuple[str, ...]:
 def remote_metadata(url: str, *, cert: str = "") -> bytes:
     """Read a remote wheel's METADATA: of its sidecar (PEP 658), else by ranges, else of the whole file."""
     # most indexes have none
-    with suppress(OSError, HTTPException), open_url(f"{url}.metadata", cert=cert) as answer:
+    with suppress(ServiceError), open_url(f"{url}.metadata", cert=cert) as answer:
         return bytes(answer.read())
     shown = without_secret(url)
     try:
-        with reachable(url), zipfile.ZipFile(remote_file(url, cert=cert)) as archive:
+        with zipfile.ZipFile(remote_file(url, cert=cert)) as archive:
             found = [one for one in archive.namelist() if re.fullmatch(r"[^/]*\.dist-info/METADATA", one)]
             if len(found) == 1:
                 return archive.read(found[0])

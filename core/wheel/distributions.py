@@ -8,7 +8,7 @@ from pathlib import Path
 from packaging.utils import canonicalize_name
 
 from core import files
-from core.data import Model, data_file, once
+from core.data import Model, data_file, read_once
 from core.errors import WheelError
 from core.families import families
 from core.run import Platform, RunOutputs
@@ -28,7 +28,7 @@ class _Names(Model):
 _names = data_file(NAMES_FILE, _Names)
 
 
-@once
+@read_once
 def our_names() -> frozenset[str]:
     """Return the names that our distributions have, normalised."""
     every = (one.format(family=family) for one in _names().names for family in families())

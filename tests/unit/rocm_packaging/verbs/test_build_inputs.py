@@ -12,7 +12,7 @@ import pytest
 from core import files
 from core.cli import main
 from core.cli.options import ROOT, Common, common_from
-from core.data import use_own
+from core.data import use_user_file
 from rocm_packaging.__main__ import VERBS
 from rocm_packaging.packages.build import BuiltPackages, build
 from rocm_packaging.packages.inputs import inputs_of
@@ -172,7 +172,7 @@ def test_builds_again_where_a_family_means_other_targets(
     settings = tmp_path / "pytorch-build.toml"
     settings.write_text('[families.mine]\ntargets = ["gfx942"]\n', encoding="utf-8")
     assert run_build("--config-file", str(settings)) == 0
-    use_own(None)
+    use_user_file(None)
 
     assert len(builds) == 2
 
