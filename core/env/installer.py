@@ -292,9 +292,18 @@ MARKER = "build-environment.json"
 
 
 def digest_of_calls(target: Interpreter, calls: Sequence[Install], *, salt: object = None) -> str:
-    """Hash what an environment is made from: interpreter, requirements, files' contents, sources."""
+    """Return the digest of what fills an environment: interpreter, requirements, contents of files.
+
+    Hashed requirements are the same files wherever they come from: a run that is served here has another
+    port each time. Of others the sources count, too.
+    """
     content = [
-        {**asdict(call), "files": [files.sha256(path) for path in call.files], "env": dict(call.env)}
+        {
+            **asdict(call),
+            "files": [files.sha256(path) for path in call.files],
+            "env": dict(call.env),
+            "sources": None if call.hashed or call.sources is None else asdict(call.sources),
+        }
         for call in calls
     ]
     return files.digest_of(

@@ -1,18 +1,23 @@
 """Strangers' packages of our names, by every way that pip and uv would find them, and by every way in."""
 
 import json
+import shutil
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
-from core import process
+from core import files, process
 from core.env import Interpreter, installer, interpreter
 from core.errors import CheckError, EnvironmentSetupError
 from core.packages.resolution import pinned_call
 from core.packages.sources import PackageSource
+from core.run import RunOutputs
+from core.stores.directory import DirectoryStore
+from core.wheel import parse_wheel_name
 from tests.kit.front_doors import run_ci
-from tests.kit.recorded_runs import write_rocm_sdist, write_sdist_of_files
+from tests.kit.recorded_runs import publish_with_pages, write_rocm_sdist, write_sdist_of_files
 from tests.kit.servers import served
 from tests.kit.wheels import add_record, write_members, write_wheel
 
@@ -76,8 +81,8 @@ def public(tmp_path: Path, setuptools_wheel: Path, monkeypatch: pytest.MonkeyPat
     for name in OUR_NAMES:
         version = ROCM_VERSION if name.lower().startswith("rocm") else TORCH_VERSION
         for offered_version in (version, "99.0", "100.0.dev1"):
-            files = {f"{name.replace('-', '_')}.py": "STRANGER = True\n"}
-            write_wheel(folder, name=name, version=offered_version, files=files)
+            modules = {f"{name.replace('-', '_')}.py": "STRANGER = True\n"}
+            write_wheel(folder, name=name, version=offered_version, files=modules)
     write_others_sdist(folder, "rocm_sdk_devel", "99.0", "setuptools", code=TRACE)
     (folder / setuptools_wheel.name).write_bytes(setuptools_wheel.read_bytes())
 
@@ -124,8 +129,10 @@ def read_environment(tmp_path: Path) -> Interpreter:
 def call_for_ours(tmp_path: Path, folder: Path, *names: str) -> installer.Install:
     """Return the call that installs some of our packages, by their digests."""
     source = PackageSource(find_links=(str(folder),))
-    files = [source.sealed(file) for file in source.listed if file.distribution in names]
-    return pinned_call(tmp_path / "locks", files, installer.Sources(find_links=(str(folder),), no_index=True))
+    pinned_files = [source.sealed(file) for file in source.listed if file.distribution in names]
+    return pinned_call(
+        tmp_path / "locks", pinned_files, installer.Sources(find_links=(str(folder),), no_index=True)
+    )
 
 
 # Every way with both entrances and both installers; the order of calls with both installers.
@@ -198,6 +205,149 @@ def test_setup_venv_refuses_whoever_brings_a_stranger(
     assert not (tmp_path / TRACE_FILE).exists(), "a stranger's code ran"
     if is_harmless:
         assert strangers_in(read_environment(tmp_path)) == []
+
+
+# Each attack on the choice of packages, and how it ends. The person's public packages have all of our names
+# in newer versions and in the same ones; what an attack adds to that, its function arranges.
+
+
+def nothing_more(_public: Path, _ours: Path) -> None:
+    """Leave it at the strangers that are there."""
+
+
+def offer_a_better_tag(public: Path, _ours: Path) -> None:
+    """Offer our version of torch with the tag that installers prefer."""
+    tag = f"cp3{sys.version_info.minor}-cp3{sys.version_info.minor}-linux_x86_64"
+    write_wheel(public, name="torch", version=TORCH_VERSION, tag=tag, files={"torch.py": "STRANGER = True\n"})
+
+
+def require_what_our_page_lacks(_public: Path, ours: Path) -> None:
+    """Let our torch require a package of ours that only strangers offer."""
+    write_wheel(ours, name="torch", version=TORCH_VERSION, requires=[f"{LIBRARIES}=={ROCM_VERSION}"])
+
+
+def offer_ours_for_another_python_alone(_public: Path, ours: Path) -> None:
+    """Offer our torch for a Python that is not the environment's."""
+    for wheel in ours.glob("torch-*.whl"):
+        wheel.unlink()
+    write_wheel(ours, name="torch", version=TORCH_VERSION, tag="cp39-cp39-linux_x86_64")
+
+
+def offer_the_newest_for_another_python(_public: Path, ours: Path) -> None:
+    """Offer a newer torch of ours, which is not for the environment's Python."""
+    write_wheel(ours, name="torch", version="2.11.0", tag="cp39-cp39-linux_x86_64")
+
+
+def offer_the_newest_without_the_global_lock(_public: Path, ours: Path) -> None:
+    """Offer a newer torch of ours for this Python without its global lock, which is another ABI."""
+    series = f"cp3{sys.version_info.minor}"
+    write_wheel(ours, name="torch", version="2.11.0", tag=f"{series}-{series}t-linux_x86_64")
+
+
+def offer_others_for_a_newer_machine(public: Path, _ours: Path) -> None:
+    """Offer a newer helper that needs a newer C library than any machine has."""
+    series = f"cp3{sys.version_info.minor}"
+    tag = f"{series}-{series}-manylinux_2_99_x86_64"
+    write_wheel(public, name="helper", version="2.0", tag=tag, files={"helper.py": "STRANGER = True\n"})
+
+
+def require_a_name_that_we_lack(public: Path, _ours: Path) -> None:
+    """Let a package of others require a name of ours that our source does not have."""
+    write_wheel(public, name="helper", version="1.0", requires=["rocm-bootstrap"])
+
+
+def require_a_name_like_ours(public: Path, _ours: Path) -> None:
+    """Let a package of others require a name that is like ours, and that no list has."""
+    write_wheel(public, name="helper", version="1.0", requires=["rocm-sdk-x"])
+
+
+INSTALLS_OURS = True
+REFUSES = False
+ATTACKS = [
+    pytest.param("torch", nothing_more, INSTALLS_OURS, id="higher, same and pre-release versions"),
+    pytest.param("Torch", nothing_more, INSTALLS_OURS, id="another spelling"),
+    pytest.param("torch", offer_a_better_tag, INSTALLS_OURS, id="better tag"),
+    pytest.param("torch", offer_the_newest_for_another_python, INSTALLS_OURS, id="newest for another Python"),
+    pytest.param(
+        "torch", offer_the_newest_without_the_global_lock, INSTALLS_OURS, id="newest for another ABI"
+    ),
+    pytest.param(
+        "torch", offer_others_for_a_newer_machine, INSTALLS_OURS, id="others' newest runs elsewhere"
+    ),
+    pytest.param("torch", require_what_our_page_lacks, REFUSES, id="our page lacks a required name"),
+    pytest.param("torch", offer_ours_for_another_python_alone, REFUSES, id="ours for another Python alone"),
+    pytest.param("torch", require_a_name_that_we_lack, REFUSES, id="others require a name that we lack"),
+    pytest.param("torch", require_a_name_like_ours, REFUSES, id="others require a name like ours"),
+    pytest.param("rocm[libraries]", nothing_more, REFUSES, id="an extra requires what our page lacks"),
+]
+
+
+@pytest.mark.parametrize(("package", "attack", "is_installed"), ATTACKS)
+def test_an_attack_on_the_choice_installs_ours_or_nothing(
+    tmp_path: Path,
+    public: Path,
+    ours: Path,
+    package: str,
+    attack: Callable[[Path, Path], None],
+    *,
+    is_installed: bool,
+) -> None:
+    write_wheel(public, name="helper", version="1.0")
+    attack(public, ours)
+    source = ("--packages", package, "--find-links", ours, "--gpu-family", FAMILY)
+
+    exit_code = run_ci("setup-venv", tmp_path / "env", *source)
+
+    assert (exit_code == 0) == is_installed
+    assert not (tmp_path / TRACE_FILE).exists(), "a stranger's code ran"
+    if is_installed:
+        environment = read_environment(tmp_path)
+        assert strangers_in(environment) == []
+        assert (environment.purelib / f"torch-{TORCH_VERSION}.dist-info").is_dir()
+
+
+def test_an_index_of_ours_that_answers_404_installs_nothing(tmp_path: Path, public: Path) -> None:
+    write_wheel(public, name="helper", version="1.0")
+
+    with served(tmp_path) as url:
+        source = ("--packages", "torch", "--index-url", f"{url}/nowhere/simple/")
+        assert run_ci("setup-venv", tmp_path / "env", *source) != 0
+
+    assert not (tmp_path / "env").exists()
+
+
+@pytest.mark.parametrize("backend", ["uv", "pip"])
+def test_a_file_that_was_replaced_after_its_record_is_not_installed(
+    tmp_path: Path, public: Path, backend: installer.Backend
+) -> None:
+    outputs = RunOutputs(run_id="17", platform="linux")
+    store = DirectoryStore(tmp_path / "store")
+    wheel = write_wheel(tmp_path / "dist", name="torch", version=TORCH_VERSION)
+    publish_with_pages(store, outputs, FAMILY, wheel)
+    stranger = next(public.glob(f"torch-{TORCH_VERSION}-*.whl"))
+    shutil.copyfile(stranger, store.root / outputs.python_prefix(FAMILY) / wheel.name)
+
+    source = ("--store", store.root, "--from-run-id", "17", "--artifact-group", FAMILY, "--backend", backend)
+    assert run_ci("setup-venv", tmp_path / "env", "--packages", "torch", *source) != 0
+
+    assert strangers_in(read_environment(tmp_path)) == []
+
+
+def test_a_builds_sdist_is_built_by_the_locked_setuptools(
+    tmp_path: Path, target: Interpreter, public: Path, ours: Path, setuptools_wheel: Path
+) -> None:
+    write_others_sdist(public, "setuptools", "999.0", code=TRACE)
+    write_wheel(public, name="setuptools", version="1000.0", files={"setuptools.py": "STRANGER = True\n"})
+    lock = tmp_path / "lock.txt"
+    version = parse_wheel_name(setuptools_wheel.name).version
+    lock.write_text(f"setuptools=={version} --hash=sha256:{files.sha256(setuptools_wheel)}\n")
+    tools = installer.Install(files=(lock,), hashed=True)
+    calls = [tools, call_for_ours(tmp_path, ours, "rocm")]
+
+    with installer.prepared(target, calls, digest="1", backend="uv"):
+        assert strangers_in(target) == []
+
+    assert not (tmp_path / TRACE_FILE).exists(), "a stranger's code ran"
 
 
 def test_notices_what_others_alter_of_ours(

@@ -564,6 +564,19 @@ def test_a_digest_covers_what_is_installed(request_with_file: Install, tmp_path:
     assert len(digests) == len(requests)
 
 
+def test_a_digest_does_not_cover_where_hashed_files_come_from(
+    request_with_file: Install, tmp_path: Path
+) -> None:
+    requests = [
+        replace(request_with_file, hashed=True, sources=Sources(index_url=f"http://127.0.0.1:{port}/"))
+        for port in (4001, 4002)
+    ]
+
+    digests = {digest_of_calls(target_in(tmp_path), [call]) for call in requests}
+
+    assert len(digests) == 1
+
+
 def test_a_digest_covers_the_content_of_files_and_the_callers_salt(
     request_with_file: Install, tmp_path: Path
 ) -> None:
