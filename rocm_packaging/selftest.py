@@ -13,9 +13,10 @@ from typing import TYPE_CHECKING, Any
 from core import console, files, junit, process
 from core.cell import GroupCell, python_of_tag
 from core.env import Interpreter, installed, installer, require
-from core.env.installer import Backend, locked_call
+from core.env.locks import locked_call
 from core.errors import CheckError, MissingInputError, ProcessError
 from core.families import group_families
+from core.packages.groups import StagedGroup
 from core.run import group_name, records, stage
 from rocm_packaging.packages.layouts import LIBRARIES, Layout, device_package, layout_of, sdk_target
 
@@ -53,7 +54,6 @@ class TestRequest:
     source: RocmSource | None = None
     version: str = ""
     extras: tuple[str, ...] = ("libraries", "devel")
-    backend: Backend = "uv"
     cache_dir: Path | None = None
     junit: Path | None = None
     group: str = ""
@@ -83,10 +83,9 @@ def run_tests(request: TestRequest) -> None:
         "families": list(request.families),
         "targets": list(request.targets),
         "extras": list(request.extras),
-        "backend": request.backend,
         "installed": source is not None,
     }
-    if source is not None and source.packages.staged is not None:
+    if source is not None and isinstance(source.packages, StagedGroup):
         inputs["source"] = source.origin
     run = stage.Stage(
         name="test_rocm",
@@ -107,7 +106,6 @@ def run_tests(request: TestRequest) -> None:
                 target,
                 calls,
                 digest=installer.digest_of_calls(target, calls, salt=inputs),
-                backend=request.backend,
                 cache_dir=request.cache_dir,
                 force=run.common.force,
             ):

@@ -11,8 +11,9 @@ import pytest
 from core import files, process
 from core.env import Interpreter, installer, interpreter
 from core.errors import CheckError, EnvironmentSetupError
-from core.packages.resolution import pinned_call
-from core.packages.sources import PackageSource
+from core.packages.candidates import with_digest
+from core.packages.resolution import call_for_ours
+from core.packages.sources import linked_source
 from core.run import RunOutputs
 from core.stores.directory import DirectoryStore
 from core.wheel import parse_wheel_name
@@ -126,44 +127,31 @@ def read_environment(tmp_path: Path) -> Interpreter:
     return interpreter.__wrapped__(tmp_path / "env" / "bin" / "python")
 
 
-def call_for_ours(tmp_path: Path, folder: Path, *names: str) -> installer.Install:
+def installation_of_ours(tmp_path: Path, folder: Path, *names: str) -> installer.Install:
     """Return the call that installs some of our packages, by their digests."""
-    source = PackageSource(find_links=(str(folder),))
-    pinned_files = [source.sealed(file) for file in source.listed if file.distribution in names]
-    return pinned_call(
+    source = linked_source(str(folder))
+    pinned_files = [with_digest(file) for file in source.listed if file.distribution in names]
+    return call_for_ours(
         tmp_path / "locks", pinned_files, installer.Sources(find_links=(str(folder),), no_index=True)
     )
 
 
-# Every way with both entrances and both installers; the order of calls with both installers.
+# Every way by both entrances, and both orders of the calls of a build.
 ENTERS_BUILD = pytest.mark.parametrize(
-    ("way", "backend", "helper_is_first"),
+    ("way", "helper_is_first"),
     [
-        ("a dependency", "uv", True),
-        ("a higher version", "pip", False),
-        ("a pre-release", "uv", False),
-        ("another spelling", "pip", True),
-        ("an unknown name", "uv", True),
-        ("an sdist", "pip", True),
-        ("an address", "uv", True),
-        ("a dependency's dependency", "pip", True),
-        ("a build requirement", "uv", True),
+        ("a dependency", True),
+        ("a higher version", False),
+        ("a pre-release", False),
+        ("another spelling", True),
+        ("an unknown name", True),
+        ("an sdist", True),
+        ("an address", True),
+        ("a dependency's dependency", True),
+        ("a build requirement", True),
     ],
 )
-ENTERS_USERS_ENVIRONMENT = pytest.mark.parametrize(
-    ("way", "backend"),
-    [
-        ("a dependency", "pip"),
-        ("a higher version", "uv"),
-        ("a pre-release", "pip"),
-        ("another spelling", "uv"),
-        ("an unknown name", "pip"),
-        ("an sdist", "uv"),
-        ("an address", "pip"),
-        ("a dependency's dependency", "uv"),
-        ("a build requirement", "pip"),
-    ],
-)
+ENTERS_USERS_ENVIRONMENT = pytest.mark.parametrize("way", REQUIREMENTS)
 
 
 @ENTERS_BUILD
@@ -173,17 +161,16 @@ def test_no_call_for_others_brings_a_stranger_into_a_builds_environment(
     public: Path,
     ours: Path,
     way: str,
-    backend: installer.Backend,
     *,
     helper_is_first: bool,
 ) -> None:
     write_helper(public, way)
     others = installer.Install(requirements=("helper",))
-    core = call_for_ours(tmp_path, ours, "rocm-sdk-core")
+    core = installation_of_ours(tmp_path, ours, "rocm-sdk-core")
     calls = [others, core] if helper_is_first else [core, others]
 
     refusal = pytest.raises((EnvironmentSetupError, CheckError))
-    with refusal, installer.prepared(target, calls, digest="1", backend=backend):
+    with refusal, installer.prepared(target, calls, digest="1"):
         pytest.fail(f"{way} got in: {strangers_in(target)}")
 
     assert not (tmp_path / TRACE_FILE).exists(), "a stranger's code ran"
@@ -192,12 +179,12 @@ def test_no_call_for_others_brings_a_stranger_into_a_builds_environment(
 
 @ENTERS_USERS_ENVIRONMENT
 def test_setup_venv_refuses_whoever_brings_a_stranger(
-    tmp_path: Path, public: Path, ours: Path, way: str, backend: installer.Backend
+    tmp_path: Path, public: Path, ours: Path, way: str
 ) -> None:
     write_helper(public, way)
     source = ("--packages", "torch", "--find-links", ours, "--gpu-family", FAMILY)
 
-    exit_code = run_ci("setup-venv", tmp_path / "env", *source, "--backend", backend)
+    exit_code = run_ci("setup-venv", tmp_path / "env", *source)
 
     # Our own are excluded from the others' resolution, so that requiring a name of ours is harmless.
     is_harmless = way == "a dependency"
@@ -216,7 +203,7 @@ def nothing_more(_public: Path, _ours: Path) -> None:
 
 
 def offer_a_better_tag(public: Path, _ours: Path) -> None:
-    """Offer our version of torch with the tag that installers prefer."""
+    """Candidate our version of torch with the tag that installers prefer."""
     tag = f"cp3{sys.version_info.minor}-cp3{sys.version_info.minor}-linux_x86_64"
     write_wheel(public, name="torch", version=TORCH_VERSION, tag=tag, files={"torch.py": "STRANGER = True\n"})
 
@@ -227,25 +214,25 @@ def require_what_our_page_lacks(_public: Path, ours: Path) -> None:
 
 
 def offer_ours_for_another_python_alone(_public: Path, ours: Path) -> None:
-    """Offer our torch for a Python that is not the environment's."""
+    """Candidate our torch for a Python that is not the environment's."""
     for wheel in ours.glob("torch-*.whl"):
         wheel.unlink()
     write_wheel(ours, name="torch", version=TORCH_VERSION, tag="cp39-cp39-linux_x86_64")
 
 
 def offer_the_newest_for_another_python(_public: Path, ours: Path) -> None:
-    """Offer a newer torch of ours, which is not for the environment's Python."""
+    """Candidate a newer torch of ours, which is not for the environment's Python."""
     write_wheel(ours, name="torch", version="2.11.0", tag="cp39-cp39-linux_x86_64")
 
 
 def offer_the_newest_without_the_global_lock(_public: Path, ours: Path) -> None:
-    """Offer a newer torch of ours for this Python without its global lock, which is another ABI."""
+    """Candidate a newer torch of ours for this Python without its global lock, which is another ABI."""
     series = f"cp3{sys.version_info.minor}"
     write_wheel(ours, name="torch", version="2.11.0", tag=f"{series}-{series}t-linux_x86_64")
 
 
 def offer_others_for_a_newer_machine(public: Path, _ours: Path) -> None:
-    """Offer a newer helper that needs a newer C library than any machine has."""
+    """Candidate a newer helper that needs a newer C library than any machine has."""
     series = f"cp3{sys.version_info.minor}"
     tag = f"{series}-{series}-manylinux_2_99_x86_64"
     write_wheel(public, name="helper", version="2.0", tag=tag, files={"helper.py": "STRANGER = True\n"})
@@ -316,10 +303,7 @@ def test_an_index_of_ours_that_answers_404_installs_nothing(tmp_path: Path, publ
     assert not (tmp_path / "env").exists()
 
 
-@pytest.mark.parametrize("backend", ["uv", "pip"])
-def test_a_file_that_was_replaced_after_its_record_is_not_installed(
-    tmp_path: Path, public: Path, backend: installer.Backend
-) -> None:
+def test_a_file_that_was_replaced_after_its_record_is_not_installed(tmp_path: Path, public: Path) -> None:
     outputs = RunOutputs(run_id="17", platform="linux")
     store = DirectoryStore(tmp_path / "store")
     wheel = write_wheel(tmp_path / "dist", name="torch", version=TORCH_VERSION)
@@ -327,7 +311,7 @@ def test_a_file_that_was_replaced_after_its_record_is_not_installed(
     stranger = next(public.glob(f"torch-{TORCH_VERSION}-*.whl"))
     shutil.copyfile(stranger, store.root / outputs.python_prefix(FAMILY) / wheel.name)
 
-    source = ("--store", store.root, "--from-run-id", "17", "--artifact-group", FAMILY, "--backend", backend)
+    source = ("--store", store.root, "--from-run-id", "17", "--artifact-group", FAMILY)
     assert run_ci("setup-venv", tmp_path / "env", "--packages", "torch", *source) != 0
 
     assert strangers_in(read_environment(tmp_path)) == []
@@ -342,9 +326,9 @@ def test_a_builds_sdist_is_built_by_the_locked_setuptools(
     version = parse_wheel_name(setuptools_wheel.name).version
     lock.write_text(f"setuptools=={version} --hash=sha256:{files.sha256(setuptools_wheel)}\n")
     tools = installer.Install(files=(lock,), hashed=True)
-    calls = [tools, call_for_ours(tmp_path, ours, "rocm")]
+    calls = [tools, installation_of_ours(tmp_path, ours, "rocm")]
 
-    with installer.prepared(target, calls, digest="1", backend="uv"):
+    with installer.prepared(target, calls, digest="1"):
         assert strangers_in(target) == []
 
     assert not (tmp_path / TRACE_FILE).exists(), "a stranger's code ran"
@@ -353,7 +337,7 @@ def test_a_builds_sdist_is_built_by_the_locked_setuptools(
 def test_notices_what_others_alter_of_ours(
     tmp_path: Path, target: Interpreter, public: Path, ours: Path
 ) -> None:
-    core = call_for_ours(tmp_path, ours, "rocm-sdk-core")
+    core = installation_of_ours(tmp_path, ours, "rocm-sdk-core")
     members = {
         "rocm_sdk_core.py": b"STRANGER = 1",
         "overlay-1.0.dist-info/METADATA": b"Metadata-Version: 2.1\nName: overlay\nVersion: 1.0\n",
@@ -363,20 +347,20 @@ def test_notices_what_others_alter_of_ours(
     overlay = installer.Install(requirements=("overlay",))
 
     refusal = pytest.raises(CheckError, match=r"rocm_sdk_core\.py")
-    with refusal, installer.prepared(target, [core, overlay], digest="1", backend="uv"):
+    with refusal, installer.prepared(target, [core, overlay], digest="1"):
         pytest.fail("it was used")
 
 
 def test_setup_venv_restores_what_was_altered_since(tmp_path: Path, public: Path, ours: Path) -> None:
     write_wheel(public, name="helper", version="1.0")
     command = ("setup-venv", tmp_path / "env", "--packages", "torch", "--find-links", ours)
-    assert run_ci(*command, "--backend", "uv") == 0
+    assert run_ci(*command) == 0
     python = read_environment(tmp_path)
     # Not written in place: uv's cache may have a link to it.
     (python.purelib / "torch.py").unlink()
     (python.purelib / "torch.py").write_text("STRANGER = True")
 
-    assert run_ci(*command, "--backend", "uv") == 0
+    assert run_ci(*command) == 0
 
     assert strangers_in(python) == []
 
@@ -402,17 +386,13 @@ def configure_index(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable
     return configure
 
 
-@pytest.mark.parametrize(
-    ("setting", "backend"),
-    [("PIP_EXTRA_INDEX_URL", "uv"), ("UV_INDEX", "pip"), ("pip.conf", "pip"), ("uv.toml", "uv")],
-)
+@pytest.mark.parametrize("setting", ["PIP_EXTRA_INDEX_URL", "UV_INDEX", "pip.conf", "uv.toml"])
 def test_setup_venv_asks_no_index_that_somebody_set_for_ours(
     tmp_path: Path,
     public: Path,
     ours: Path,
     configure_index: Callable[[str, str], None],
     setting: str,
-    backend: installer.Backend,
 ) -> None:
     write_helper(public, "a dependency")
     assert run_ci("index", "--directory", public) == 0
@@ -420,7 +400,7 @@ def test_setup_venv_asks_no_index_that_somebody_set_for_ours(
     with served(tmp_path) as url:
         configure_index(setting, f"{url}/public/simple/")
         command = ("setup-venv", tmp_path / "env", "--packages", "torch", "--find-links", ours)
-        assert run_ci(*command, "--backend", backend) == 0
+        assert run_ci(*command) == 0
 
     assert strangers_in(read_environment(tmp_path)) == []
 
@@ -435,7 +415,7 @@ def test_setup_venv_takes_no_strangers_for_a_yanked_version(
 
     with served(tmp_path) as url:
         configure_index("PIP_EXTRA_INDEX_URL", f"{url}/public/simple/")
-        source = ("--index-url", f"{url}/ours/simple/", "--backend", "uv")
+        source = ("--index-url", f"{url}/ours/simple/")
         command = ("setup-venv", tmp_path / "env", *source, "--packages")
         assert run_ci(*command, "torch") != 0
         assert run_ci(*command, f"torch=={TORCH_VERSION}") == 0
