@@ -12,9 +12,10 @@ from typing import TYPE_CHECKING, Any
 from core import console, files, process
 from core.cell import GroupCell, python_of_tag
 from core.env import Interpreter, installed, installer, require
-from core.env.installer import Backend, locked_call
+from core.env.locks import locked_call
 from core.errors import CheckError, MissingInputError, ProcessError
 from core.families import group_families
+from core.packages.groups import StagedGroup
 from core.run import group_name, records, stage
 from rocm_packaging.packages.layouts import (
     LIBRARIES,
@@ -59,7 +60,6 @@ class TestRequest:
     source: RocmSource | None = None
     version: str = ""
     extras: tuple[str, ...] = ("libraries", "devel")
-    backend: Backend = "uv"
     cache_dir: Path | None = None
     junit: Path | None = None
     group: str = ""
@@ -92,10 +92,9 @@ class TestRequest:
             "families": list(self.families),
             "targets": list(self.targets),
             "extras": list(self.extras),
-            "backend": self.backend,
             "installed": self.source is not None,
         }
-        if self.source is not None and self.source.packages.staged is not None:
+        if self.source is not None and isinstance(self.source.packages, StagedGroup):
             inputs["source"] = self.source.origin
         return inputs
 
@@ -140,7 +139,6 @@ def _install_and_test(
             target,
             calls,
             digest=installer.digest_of_calls(target, calls, salt=inputs),
-            backend=request.backend,
             cache_dir=request.cache_dir,
             force=is_forced,
         ):

@@ -17,7 +17,9 @@ from core.archive import Member, zips
 from core.binaries import rpath
 from core.cli.options import source_date_epoch
 from core.env import installed_version, installer
+from core.env.locks import locked_call
 from core.errors import FatalError, ServiceError
+from core.packages.sources import InstalledPackages
 from core.run.stage import Made, Stage
 from core.wheel import CONTENTS, folder_sizes, parse_wheel_name
 from core.wheel.editor import Additions, edit_wheel
@@ -80,15 +82,15 @@ def _again(build: Build, run: Stage, metrics: Metrics, record: Record) -> Made:
 def _build(
     build: Build, tree: Path, sdk: RocmSdk | None, log: Path, metrics: Metrics, most_jobs: int
 ) -> tuple[Path, ...]:
-    how = build.choices.rocm.how
+    cache_dir = build.choices.rocm.pip_cache_dir
     if build.platform.windows and build.project == "torch":
         provide_parts(build)
     with _compiler_cache(build, tree) as cache:
         plan = plan_build(build, _site(build, tree, sdk, cache, most_jobs))
         with console.group(f"requirements of {build.project}"):
             common, target, names = build.context.common, build.target, plan.as_locked
-            locked = installer.locked_call(common, target, only=names) if names else None
-            install_requirements(target, plan, tree, locked, how)
+            locked = locked_call(common, target, only=names) if names else None
+            install_requirements(target, plan, tree, locked, cache_dir)
         with console.group(f"build {build.project}"):
             env = _reproducible(build, tree)
             wheel = execute(plan, tree, build.platform, base_env=env, log=log, metrics=metrics, cache=cache)
@@ -118,7 +120,7 @@ def _accepted(
     try:
         with console.group(f"check {build.project}"):
             if not known["imported"]:
-                check_import(build.target, promised, wheels[0], build.choices.rocm.how)
+                check_import(build.target, promised, wheels[0], build.choices.rocm.pip_cache_dir)
                 if sdk is not None and not build.platform.windows:
                     check_bare_import(build.target, promised, wheels[0], preloads=build.foreign_torch)
                 known = {**known, "imported": True}
@@ -188,15 +190,22 @@ def jobs(build: Build, need: machine.Need) -> int:
 def _environment(build: Build, own: Mapping[str, str]) -> Iterator[RocmSdk | None]:
     """Prepare the target environment: locked requirements, ROCm, triton and torch."""
     common, family = build.context.common, build.context.gpu_family
-    here = bool(build.rocm and build.rocm.packages.installed)
+    here = build.rocm is not None and isinstance(build.rocm.packages, InstalledPackages)
     with ExitStack() as stack:
         rocm = None
         if build.rocm is not None and not here:
             rocm = stack.enter_context(build.rocm.opened_call(common.cache / "locks", family))
         calls = build.environment_calls(rocm)
-        salt, how = [build.dependency_inputs, own, here], build.choices.rocm.how
+        salt = [build.dependency_inputs, own, here]
         digest = installer.digest_of_calls(build.target, calls, salt=salt)
-        stack.enter_context(installer.prepared(build.target, calls, digest=digest, force=common.force, **how))
+        environment = installer.prepared(
+            build.target,
+            calls,
+            digest=digest,
+            force=common.force,
+            cache_dir=build.choices.rocm.pip_cache_dir,
+        )
+        stack.enter_context(environment)
         if here:
             link(build.target)
         if build.rocm is None:

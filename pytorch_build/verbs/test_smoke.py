@@ -16,10 +16,10 @@ from core import console, files, process
 from core.cli.options import add_group, common_from, environment
 from core.data import read_toml
 from core.env import Interpreter, installed_version, require
-from core.env.installer import locked_call
+from core.env.locks import locked_call
 from core.errors import CheckError, ProcessError
 from core.junit import Document, Suite, counts
-from core.packages.sources import SourceOptions, options_of_tested_source
+from core.packages.options import SourceOptions, options_of_tested_source
 from core.run import stage
 from core.status import Status
 from pytorch_build.context import Context, context
@@ -125,7 +125,6 @@ def _plan(context: Context, options: SmokeOptions) -> _SmokePlan:
         **tested.inputs,
         "tests": {path.name: files.sha256(path) for path in sorted(SMOKE_TESTS.glob("*.*"))},
         "selection": list(options.pytest_arguments),
-        "installer": options.rocm.installer,
         "gpu": gpu.target,
         "installed": options.install,
     }

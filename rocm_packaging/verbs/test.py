@@ -8,7 +8,7 @@ from core.cli.options import Common, add_group, common_from
 from core.env import require
 from core.errors import MissingInputError, UsageError
 from core.families import CPU, default_family, detect, family
-from core.packages.sources import (
+from core.packages.options import (
     SourceOptions,
     add_package_source,
     add_staged_source,
@@ -46,12 +46,6 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     )
     add_group(parser, default="the GPU families")
     add("--no-install", action="store_true", help="test what is already installed")
-    add(
-        "--installer",
-        choices=("uv", "pip"),
-        default="uv",
-        help="what installs (default: uv)",
-    )
     add("--pip-cache-dir", type=Path, metavar="DIR", help="the installer's cache")
     add(
         "--junit",
@@ -86,7 +80,6 @@ def run(arguments: argparse.Namespace) -> None:
             source=source,
             version=arguments.version,
             extras=extras,
-            backend=arguments.installer,
             cache_dir=arguments.pip_cache_dir,
             junit=arguments.junit,
             group=arguments.artifact_group,
@@ -128,7 +121,7 @@ def _source(
         packages = own_run(common, artifact_group)
         if not has_rocm(packages):
             raise MissingInputError(
-                f"{packages.words} has no ROCm packages for {', '.join(families)}.",
+                f"{packages.description} has no ROCm packages for {', '.join(families)}.",
                 hint="Build some (nox -s build_rocm), name another run (--run-id, --store), or a place: "
                 "--find-links DIR, --index-url URL.",
             )
@@ -140,10 +133,10 @@ def _source(
 
     version = version or newest(packages)
     if version not in packages.versions("rocm"):
-        raise packages.lacks(f"ROCm {version}")
+        raise packages.missing_error(f"ROCm {version}")
     if extras == _EXTRAS and not has_package(packages, version, "rocm-profiler"):
         extras = extras[:-1]  # Windows has none
-    console.say(f"ROCm {version} for {', '.join(families)} from {packages.words}")
+    console.say(f"ROCm {version} for {', '.join(families)} from {packages.description}")
     return for_tests(
         packages,
         version,

@@ -9,7 +9,7 @@ from ci import install as user_install
 from core.cli.options import Common
 from core.env import Interpreter, installer, interpreter
 from core.errors import CheckError
-from core.packages.sources import SourceOptions
+from core.packages.options import SourceOptions
 from core.run import RunOutputs
 from core.stores.directory import DirectoryStore
 from pytorch_build.context import Context
@@ -104,7 +104,6 @@ def install(
     *,
     family: str = FAMILY,
     targets: Sequence[str] = TARGETS,
-    backend: installer.Backend = "uv",
 ) -> set[str]:
     """Install torch from a folder as `test_torch` does; return what was installed."""
     common = Common(root=dist.parent)
@@ -115,19 +114,19 @@ def install(
 
     with (
         installation.planned(context, python, tested, tools=[tools]) as (calls, _digest),
-        installer.prepared(python, calls, digest="x", backend=backend, force=True),
+        installer.prepared(python, calls, digest="x", force=True),
     ):
         return {*installed(python.executable)}
 
 
-@pytest.mark.parametrize(("backend", "has_bootstrap"), [("uv", True), ("pip", False)])
+@pytest.mark.parametrize("has_bootstrap", [True, False])
 def test_a_host_wheel_is_installed_with_its_device_code(
-    target: Interpreter, dist: Path, backend: installer.Backend, *, has_bootstrap: bool
+    target: Interpreter, dist: Path, *, has_bootstrap: bool
 ) -> None:
     write_split_rocm(dist)
     write_split_torch(dist, has_bootstrap=has_bootstrap)
 
-    names = install(target, dist, backend=backend)
+    names = install(target, dist)
 
     host = {"torch", "rocm", "rocm-sdk-libraries"}
     if has_bootstrap:
@@ -166,12 +165,12 @@ def test_unsplit_libraries_are_those_of_the_family(target: Interpreter, dist: Pa
 
 
 @pytest.mark.parametrize(
-    ("machine_targets", "packages", "backend", "expected"),
+    ("machine_targets", "packages", "expected"),
     [
-        ((), "torch", "uv", device_packages("amd-torch", "rocm-sdk")),
-        (("gfx950",), "torch", "pip", {"amd-torch-device-gfx950", "rocm-sdk-device-gfx950"}),
-        (("gfx950",), "torch[device-gfx942]", "uv", {"amd-torch-device-gfx942", "rocm-sdk-device-gfx942"}),
-        ((), "rocm[libraries,device-gfx942]", "uv", {"rocm-sdk-device-gfx942"}),
+        ((), "torch", device_packages("amd-torch", "rocm-sdk")),
+        (("gfx950",), "torch", {"amd-torch-device-gfx950", "rocm-sdk-device-gfx950"}),
+        (("gfx950",), "torch[device-gfx942]", {"amd-torch-device-gfx942", "rocm-sdk-device-gfx942"}),
+        ((), "rocm[libraries,device-gfx942]", {"rocm-sdk-device-gfx942"}),
     ],
     ids=["no GPU", "a GPU", "another GPU's extra", "ROCm alone"],
 )
@@ -181,7 +180,6 @@ def test_a_persons_environment_gets_device_code(
     monkeypatch: pytest.MonkeyPatch,
     machine_targets: tuple[str, ...],
     packages: str,
-    backend: str,
     expected: set[str],
 ) -> None:
     monkeypatch.setattr(user_install, "detect", lambda: machine_targets)
@@ -189,7 +187,7 @@ def test_a_persons_environment_gets_device_code(
     distributions = [*write_split_rocm(dist), *write_split_torch(dist)]
     publish_with_pages(DirectoryStore(tmp_path / "store"), run, "-".join(FAMILIES), *distributions)
 
-    source = ("--store", tmp_path / "store", "--from-run-id", "local", "--backend", backend)
+    source = ("--store", tmp_path / "store", "--from-run-id", "local")
     assert run_ci("setup-venv", tmp_path / "venv", "--packages", packages, *source) == 0
 
     names = installed(tmp_path / "venv" / "bin" / "python")

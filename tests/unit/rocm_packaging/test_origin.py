@@ -5,7 +5,9 @@ import pytest
 
 from core.cli.options import Common
 from core.errors import BuildError, MissingInputError, RocmError, UsageError
-from core.packages.sources import PackageSource, SourceOptions
+from core.packages.options import SourceOptions
+from core.packages.package_source import PackageSource
+from core.packages.sources import PackageIndex, linked_source
 from core.run.records import FileRecord
 from rocm_packaging import origin
 from rocm_packaging.origin import RocmSource
@@ -34,7 +36,7 @@ def write_packages(folder: Path, names: Iterable[str], *, version: str = VERSION
             write_sdist(folder, name=name, version=version)
         else:
             write_wheel(folder, name=name, version=version)
-    return PackageSource(find_links=(str(folder),))
+    return linked_source(str(folder))
 
 
 def file_record(distribution: str, version: str = VERSION) -> FileRecord:
@@ -122,12 +124,12 @@ def test_finds_the_newest_version(tmp_path: Path) -> None:
     for version in ("7.9.0", "7.10.0", "7.10.0a20260101"):
         write_packages(tmp_path, ["rocm"], version=version)
 
-    assert origin.newest(PackageSource(find_links=(str(tmp_path),))) == "7.10.0"
+    assert origin.newest(linked_source(str(tmp_path))) == "7.10.0"
 
 
 def test_names_the_index_that_has_no_rocm(tmp_path: Path) -> None:
     with served(tmp_path) as address, pytest.raises(MissingInputError) as raised:
-        origin.newest(PackageSource(index_urls=(address,)))
+        origin.newest(PackageIndex(url=address))
 
     assert address in raised.value.message
 
@@ -176,7 +178,7 @@ def test_knows_packages_by_their_digests(tmp_path: Path) -> None:
     digests = choose_for_builds(source).digests
     write_sdist(tmp_path, name="rocm", version=VERSION, files={"setup.py": "# changed"})
 
-    changed_digests = choose_for_builds(PackageSource(find_links=source.find_links)).digests
+    changed_digests = choose_for_builds(linked_source(str(tmp_path))).digests
 
     changed_files = [name for name, digest in changed_digests.items() if digest != digests[name]]
     assert changed_files == [f"rocm-{VERSION}.tar.gz"]
@@ -189,7 +191,7 @@ def test_knows_no_digests_where_a_page_gives_none(tmp_path: Path) -> None:
         write_packages(tmp_path / name, [name])
 
     with served(tmp_path) as address:
-        rocm = choose_for_builds(PackageSource(index_urls=(address,)))
+        rocm = choose_for_builds(PackageIndex(url=address))
 
     assert package_names(rocm) == {*COMMON_PACKAGES, "rocm-sdk-libraries"}
     assert rocm.digests == {}
@@ -321,7 +323,7 @@ def test_names_another_run(tmp_path: Path, other_store: str) -> None:
     source = named_source(tmp_path, SourceOptions(run_id="17", store=other_store, prefix="--rocm-"))
 
     assert source.versions("rocm") == (VERSION,)
-    assert "run 17" in source.words
+    assert "run 17" in source.description
 
 
 def test_refuses_a_run_that_a_store_does_not_have(tmp_path: Path, other_store: str) -> None:

@@ -10,7 +10,7 @@ import pytest
 
 from core import files
 from core.cell import GroupCell
-from core.packages.sources import PackageSource
+from core.packages.sources import linked_source
 from core.run import records
 from core.run.records import FileRecord, Record
 from core.run.stage import Made, Stage
@@ -25,7 +25,7 @@ COMMIT = "1" * 40
 OTHER_COMMIT = "2" * 40
 RECORD_NAME = "build_torch-sample-cp312"
 RULES = Path(build_module.__file__).parents[1]
-OTHER_SOURCE = PackageSource(find_links=("/elsewhere",))
+OTHER_SOURCE = linked_source("/elsewhere")
 # The rules that builds follow, which a record knows by their digest.
 RULE_NAMES = sorted(
     path.relative_to(RULES).as_posix()
@@ -405,7 +405,7 @@ def test_counts_unlocked_requirements_for_a_python_without_a_lock(build: Build, 
 
 
 def test_counts_the_address_of_rocms_files_without_digests(build: Build, work: Work) -> None:
-    without_digests = (replace(ROCM_FILE, sha256=""),)
+    without_digests = (replace(ROCM_FILE, sha256=None),)
     build = change_rocm(files=without_digests)(build)
     assert work.count(build) == 1
 

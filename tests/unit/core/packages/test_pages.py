@@ -7,16 +7,16 @@ import pytest
 from ci.publish.index import pages as index_pages
 from core.errors import MissingInputError
 from core.http import Answer
-from core.packages import Offer
-from core.packages.sources import unlisted, wait_for
+from core.packages.candidates import Candidate
+from core.packages.pages import missing_from_page, wait_for_pages
 
-TORCH = Offer(
+TORCH = Candidate(
     name="torch-2.10.0+rocm7.1.whl", distribution="torch", version="2.10.0+rocm7.1", sha256="a" * 64
 )
-ROCM = Offer(name="rocm-7.1.tar.gz", distribution="rocm", version="7.1", sha256="b" * 64)
+ROCM = Candidate(name="rocm-7.1.tar.gz", distribution="rocm", version="7.1", sha256="b" * 64)
 
 
-def page_of(*offers: Offer, with_digests: bool = True) -> str:
+def page_of(*offers: Candidate, with_digests: bool = True) -> str:
     """Return a page that lists files."""
     lines: list[str] = []
     for offer in offers:
@@ -53,40 +53,40 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
 
 
 def test_a_page_lists_a_file_with_its_digest() -> None:
-    assert unlisted(page_of(TORCH, ROCM), [TORCH, ROCM]) == []
+    assert missing_from_page(page_of(TORCH, ROCM), [TORCH, ROCM]) == []
 
 
 def test_a_page_without_digests_lists_files_by_name() -> None:
-    assert unlisted(page_of(TORCH, with_digests=False), [TORCH]) == []
+    assert missing_from_page(page_of(TORCH, with_digests=False), [TORCH]) == []
 
 
 def test_names_a_file_that_a_page_lacks() -> None:
-    assert unlisted(page_of(ROCM), [TORCH, ROCM]) == [TORCH.name]
+    assert missing_from_page(page_of(ROCM), [TORCH, ROCM]) == [TORCH.name]
 
 
 def test_names_every_file_where_there_is_no_page() -> None:
-    assert unlisted(None, [TORCH, ROCM]) == [TORCH.name, ROCM.name]
+    assert missing_from_page(None, [TORCH, ROCM]) == [TORCH.name, ROCM.name]
 
 
 def test_names_a_file_that_a_page_lists_with_another_digest() -> None:
-    changed = Offer(name=ROCM.name, distribution="rocm", version="7.1", sha256="c" * 64)
+    changed = Candidate(name=ROCM.name, distribution="rocm", version="7.1", sha256="c" * 64)
 
-    (sentence,) = unlisted(page_of(changed), [ROCM])
+    (sentence,) = missing_from_page(page_of(changed), [ROCM])
 
     assert sentence.startswith(f"{ROCM.name} (")
 
 
 def test_reads_the_pages_that_the_index_writes() -> None:
     entry = index_pages.Entry(
-        filename=TORCH.name, name="torch", version="2.10.0", sha256=TORCH.sha256, size=1, modified=0
+        filename=TORCH.name, name="torch", version="2.10.0", sha256=TORCH.require_digest(), size=1, modified=0
     )
     rows = index_pages.row(entry).encode()
     project_page = index_pages.project_html("torch", "torch==2.10.0", rows)
     block = index_pages.flat_block("torch", "torch==2.10.0", rows)
     flat_page = b"".join(index_pages.flat_page("g", 1, [block]))
 
-    assert unlisted(project_page.decode(), [TORCH]) == []
-    assert unlisted(flat_page.decode(), [TORCH]) == []
+    assert missing_from_page(project_page.decode(), [TORCH]) == []
+    assert missing_from_page(flat_page.decode(), [TORCH]) == []
 
 
 # Waiting for pages
@@ -108,14 +108,14 @@ def test_reads_pages_until_they_list_their_files(clock: Clock) -> None:
         requests.append(url)
         return read_late(url, clock)
 
-    wait_for({"torch": [TORCH], "rocm": [ROCM]}, seconds=60, read=read)
+    wait_for_pages({"torch": [TORCH], "rocm": [ROCM]}, seconds=60, read=read)
 
     assert 2 <= clock.now() < 5
     assert requests.count("rocm") < requests.count("torch"), "a complete page is not read again"
 
 
 def test_tells_what_it_waits_for(clock: Clock, capfd: pytest.CaptureFixture[str]) -> None:
-    wait_for({"torch": [TORCH], "rocm": [ROCM]}, seconds=60, read=lambda url: read_late(url, clock))
+    wait_for_pages({"torch": [TORCH], "rocm": [ROCM]}, seconds=60, read=lambda url: read_late(url, clock))
 
     first_lines = capfd.readouterr().err.splitlines()[:3]
     assert any("404 Not Found" in line and ROCM.name in line for line in first_lines)
@@ -123,7 +123,7 @@ def test_tells_what_it_waits_for(clock: Clock, capfd: pytest.CaptureFixture[str]
 
 
 def test_does_not_wait_for_a_complete_page(clock: Clock, capfd: pytest.CaptureFixture[str]) -> None:
-    wait_for({"torch": [TORCH]}, seconds=0, read=lambda _url: Answer(text=page_of(TORCH)))
+    wait_for_pages({"torch": [TORCH]}, seconds=0, read=lambda _url: Answer(text=page_of(TORCH)))
 
     assert clock.pauses == []
     assert capfd.readouterr().err == ""
@@ -131,12 +131,12 @@ def test_does_not_wait_for_a_complete_page(clock: Clock, capfd: pytest.CaptureFi
 
 def test_names_the_first_missing_files_when_time_is_up(clock: Clock) -> None:
     offers = [
-        Offer(name=f"x-{number}.whl", distribution="x", version=str(number), sha256="a" * 64)
+        Candidate(name=f"x-{number}.whl", distribution="x", version=str(number), sha256="a" * 64)
         for number in range(20)
     ]
 
     with pytest.raises(MissingInputError) as raised:
-        wait_for({"flat": offers}, seconds=30, read=lambda _url: Answer(text=""))
+        wait_for_pages({"flat": offers}, seconds=30, read=lambda _url: Answer(text=""))
 
     assert clock.now() == 30
     assert max(clock.pauses) <= 15

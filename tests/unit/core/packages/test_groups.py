@@ -5,8 +5,8 @@ import pytest
 
 from core.cli.options import Common
 from core.errors import MissingInputError, StoreError, UsageError
-from core.packages import Offer, RunGroup, find_group, fits, offered, required_by
-from core.run import Platform
+from core.packages.candidates import Candidate, read_requirements
+from core.packages.groups import RunGroup, find_group, recorded_candidates
 from core.run.records import FileRecord
 from core.stores.directory import DirectoryStore
 from tests.kit import runs
@@ -20,12 +20,6 @@ GROUP = "g"
 def common(tmp_path: Path) -> Common:
     """Return options that name run 17."""
     return Common(root=tmp_path, run_id="17")
-
-
-def offer(distribution: str, version: str, name: str = "") -> Offer:
-    """Return a file on offer, by default a wheel for every Python."""
-    filename = name or wheel_filename(name=distribution, version=version)
-    return Offer(name=filename, distribution=distribution, version=version, sha256="a" * 64)
 
 
 def publish_torch(
@@ -44,51 +38,15 @@ def run_group(common: Common, name: str = GROUP) -> RunGroup:
     return RunGroup(store=common.open_store(), outputs=common.outputs, name=name)
 
 
-# Files for a Python and a platform
-
-
-@pytest.mark.parametrize(
-    ("name", "is_for_it"),
-    [
-        ("torch-2-cp312-cp312-linux_x86_64.whl", True),
-        ("torch-2-cp311-cp311-linux_x86_64.whl", False),
-        ("torch-2-cp313-cp313t-linux_x86_64.whl", False),
-        ("torch-2-cp39-abi3-linux_x86_64.whl", True),
-        ("torch-2-py3-none-any.whl", True),
-        ("torch-2-py2.py3-none-any.whl", True),
-        ("torch-2-cp311-none-any.whl", False),
-        ("rocm-7.1.tar.gz", True),
-    ],
-)
-@pytest.mark.parametrize("platform", [None, "linux"])
-def test_tells_by_its_tags_whether_a_file_is_for_a_python(
-    name: str, platform: Platform | None, *, is_for_it: bool
-) -> None:
-    assert fits(offer("torch", "2", name), "cp312", platform) is is_for_it
-
-
-@pytest.mark.parametrize(
-    ("name", "is_for_it"),
-    [
-        ("torch-2-cp312-cp312-linux_x86_64.whl", False),
-        ("torch-2-cp312-cp312-win_amd64.whl", True),
-        ("torch-2-py3-none-any.whl", True),
-        ("rocm-7.1.tar.gz", True),
-    ],
-)
-def test_tells_by_its_tags_whether_a_file_is_for_a_platform(name: str, *, is_for_it: bool) -> None:
-    assert fits(offer("torch", "2", name), "", "windows") is is_for_it
-
-
 # Files of a run
 
 
 def test_offers_what_a_successful_record_promises(common: Common, tmp_path: Path) -> None:
     torch = publish_torch(common, tmp_path)
 
-    (wheel,) = offered(run_group(common))
+    (wheel,) = recorded_candidates(run_group(common))
 
-    assert wheel == Offer(
+    assert wheel == Candidate(
         name=wheel_filename(),
         distribution="torch",
         version=torch.version,
@@ -111,7 +69,7 @@ def test_offers_nothing_of_a_failed_record(common: Common, tmp_path: Path) -> No
         error="It broke.",
     )
 
-    assert [wheel.name for wheel in offered(run_group(common))] == [torch.name]
+    assert [wheel.name for wheel in recorded_candidates(run_group(common))] == [torch.name]
 
 
 def test_offers_the_file_that_lies_there_where_two_records_name_it(common: Common, tmp_path: Path) -> None:
@@ -121,7 +79,7 @@ def test_offers_the_file_that_lies_there_where_two_records_name_it(common: Commo
         common.open_store(), common.outputs, step="an_earlier_build", family=GROUP, files=[earlier]
     )
 
-    (wheel,) = offered(run_group(common))
+    (wheel,) = recorded_candidates(run_group(common))
 
     assert wheel.sha256 == torch.sha256
 
@@ -130,7 +88,7 @@ def test_names_a_group_without_a_record() -> None:
     group = RunGroup(store=MemoryStore(), outputs=runs.run_outputs(), name="nobodys")
 
     with pytest.raises(MissingInputError, match="nobodys"):
-        offered(group)
+        recorded_candidates(group)
 
 
 # Groups of a run
@@ -206,24 +164,18 @@ def test_the_families_of_a_group_are_its_name_without_the_variant(
 
 def test_reads_what_a_wheel_requires_from_its_sidecar(common: Common, tmp_path: Path) -> None:
     publish_torch(common, tmp_path, requires=("rocm==7.1", "numpy; extra == 'x'"))
-    (wheel,) = offered(run_group(common))
+    (wheel,) = recorded_candidates(run_group(common))
 
-    assert required_by(common.open_store(), wheel) == ("rocm==7.1", "numpy; extra == 'x'")
+    assert read_requirements(wheel, common.open_store()) == ("rocm==7.1", "numpy; extra == 'x'")
 
 
 def test_rejects_a_changed_sidecar(common: Common, tmp_path: Path) -> None:
     publish_torch(common, tmp_path)
-    (wheel,) = offered(run_group(common))
+    (wheel,) = recorded_candidates(run_group(common))
     store = common.open_store()
     store.put_bytes(f"{wheel.key}.metadata", b"Name: torch\nRequires-Dist: evil\n")
 
     with pytest.raises(StoreError) as raised:
-        required_by(store, wheel)
+        read_requirements(wheel, store)
 
     assert f"{wheel.key}.metadata" in raised.value.message
-
-
-def test_an_sdist_requires_nothing_before_it_is_built() -> None:
-    sdist = offer("rocm", "7.1", "rocm-7.1.tar.gz")
-
-    assert required_by(MemoryStore(), sdist) == ()
