@@ -1,6 +1,7 @@
 """The workflows, read as data: what each job calls, and how inputs, outputs and permissions are wired."""
 
 import fnmatch
+import json
 import re
 import shlex
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
@@ -17,7 +18,7 @@ from ci.jobs import Job, Target, nightly_jobs, plan_jobs
 from ci.pipeline import STEPS, STEPS_BY_NAME, steps_of_job
 from ci.plan import data, inputs
 from ci.plan.inputs import Inputs
-from ci.plan.job_variables import JobValues, job_variables
+from ci.plan.job_variables import DispatchedJob, JobValues, job_variables
 from ci.plan.outputs import outputs
 from core.cli import verb_parser
 from core.cli.options import ROOT
@@ -26,6 +27,7 @@ from core.run.plan import job_outputs
 from docs.command_tables import all_sessions
 from tests.kit.job_plans import PULL_REQUEST, stages_of
 from tests.kit.planning import plan_event, pull_request
+from tests.kit.workflow_expressions import expand
 from tests.kit.workflow_files import FOLDER, Workflow, calls, minutes_of, references, steps, workflows
 
 DAYS_FOR_ANOTHER_TRY = 7
@@ -527,6 +529,26 @@ def test_entry_points_of_linux_and_windows_differ_only_where_they_must(name: str
     for key, value in windows_job["with"].items():
         if key != "platform":
             assert without_image(linux_job["with"][key]) == value, key
+
+
+@pytest.mark.parametrize("name", [name for name in ENTRY_POINTS if name.startswith(("build_", "test_"))])
+def test_a_dispatched_job_knows_the_machines_of_github(name: str) -> None:
+    (job,) = workflows()[name].jobs.values()
+    runners = data.load().runners
+    contexts: dict[str, Any] = {"github": {"run_id": "17"}}
+
+    for label in (*runners.github, *runners.self_hosted):
+        inputs_of_dispatch = dict.fromkeys(workflows()[name].inputs, "")
+        contexts["inputs"] = {
+            **inputs_of_dispatch,
+            "timeout_minutes": 300,
+            "build_runs_on": label,
+            "test_runs_on": label,
+        }
+        cell = json.loads(expand(job["with"]["cell"], contexts))
+        assert cell["runner"] == label
+        assert cell["hosted"] is runners.is_hosted(label)
+        assert DispatchedJob.model_validate(cell).gpu_family == ""
 
 
 def test_windows_wheels_are_built_without_triton() -> None:
