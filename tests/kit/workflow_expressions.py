@@ -47,9 +47,9 @@ def evaluate(expression: str, contexts: Contexts) -> Any:
 def expand(template: object, contexts: Contexts) -> Any:
     """Return a value of a workflow as GitHub expands it: one that is an expression keeps that one's type."""
     text = str(template).strip()
-    whole = EXPRESSION.fullmatch(text)
-    if whole and "}}" not in whole[1]:
-        return evaluate(whole[1], contexts)
+    only_expression = EXPRESSION.fullmatch(text)
+    if only_expression and "}}" not in only_expression[1]:
+        return evaluate(only_expression[1], contexts)
     return EXPRESSION.sub(lambda match: as_text(evaluate(match[1], contexts)), text)
 
 
@@ -97,23 +97,23 @@ class _Reader:
         return token
 
     def read_or(self) -> Node:
-        left = self.read_and()
+        operand = self.read_and()
         while self.take("||"):
-            left = _or(left, self.read_and())
-        return left
+            operand = _or(operand, self.read_and())
+        return operand
 
     def read_and(self) -> Node:
-        left = self.read_comparison()
+        operand = self.read_comparison()
         while self.take("&&"):
-            left = _and(left, self.read_comparison())
-        return left
+            operand = _and(operand, self.read_comparison())
+        return operand
 
     def read_comparison(self) -> Node:
-        left = self.read_not()
+        operand = self.read_not()
         operator = self.take("==", "!=")
         if operator is None:
-            return left
-        return _compared(left, self.read_not(), is_equal=operator == "==")
+            return operand
+        return _compared(operand, self.read_not(), is_equal=operator == "==")
 
     def read_not(self) -> Node:
         if self.take("!"):
@@ -166,33 +166,33 @@ def _constant(value: Any) -> Node:
     return lambda _contexts: value
 
 
-def _or(left: Node, right: Node) -> Node:
+def _or(operand: Node, second_operand: Node) -> Node:
     def node(contexts: Contexts) -> Any:
-        value = left(contexts)
-        return value if is_true(value) else right(contexts)
+        value = operand(contexts)
+        return value if is_true(value) else second_operand(contexts)
 
     return node
 
 
-def _and(left: Node, right: Node) -> Node:
+def _and(operand: Node, second_operand: Node) -> Node:
     def node(contexts: Contexts) -> Any:
-        value = left(contexts)
-        return right(contexts) if is_true(value) else value
+        value = operand(contexts)
+        return second_operand(contexts) if is_true(value) else value
 
     return node
 
 
-def _compared(left: Node, right: Node, *, is_equal: bool) -> Node:
-    return lambda contexts: _are_equal(left(contexts), right(contexts)) is is_equal
+def _compared(operand: Node, second_operand: Node, *, is_equal: bool) -> Node:
+    return lambda contexts: _are_equal(operand(contexts), second_operand(contexts)) is is_equal
 
 
-def _are_equal(left: Any, right: Any) -> bool:
+def _are_equal(operand: Any, second_operand: Any) -> bool:
     """Compare as GitHub does: texts in any case, values of different types as numbers."""
-    if isinstance(left, str) and isinstance(right, str):
-        return left.casefold() == right.casefold()
-    if type(left) is type(right):
-        return bool(left == right)
-    return _as_number(left) == _as_number(right)
+    if isinstance(operand, str) and isinstance(second_operand, str):
+        return operand.casefold() == second_operand.casefold()
+    if type(operand) is type(second_operand):
+        return bool(operand == second_operand)
+    return _as_number(operand) == _as_number(second_operand)
 
 
 def _as_number(value: Any) -> float:
@@ -229,10 +229,10 @@ def _elements(node: Node) -> Node:
     return all_elements
 
 
-def _contains(whole: Any, part: Any) -> bool:
-    if isinstance(whole, list):
-        return any(_are_equal(element, part) for element in whole)
-    return as_text(part).casefold() in as_text(whole).casefold()
+def _contains(container: Any, searched: Any) -> bool:
+    if isinstance(container, list):
+        return any(_are_equal(element, searched) for element in container)
+    return as_text(searched).casefold() in as_text(container).casefold()
 
 
 def _starts_with(text: Any, start: Any) -> bool:

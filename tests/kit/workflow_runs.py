@@ -1,4 +1,4 @@
-"""A run of the workflows, as GitHub starts its jobs: which there are, and the environment of each of their steps.
+"""A run of the workflows, as GitHub starts its jobs: which there are, and the variables of their steps.
 
 Nothing is executed. Jobs succeed; what they hand on, and what people set, is as long as it may be.
 """
@@ -53,11 +53,13 @@ class StartedJob:
 
 @dataclass(frozen=True, kw_only=True)
 class RunOfPlan:
-    """A run for a plan on one platform: its workflows are called with the outputs of `setup.yml`."""
+    """A run for a plan: its workflows are called with the outputs of `setup.yml`."""
 
     plan: Plan
-    platform: Platform
-    settings: Mapping[str, str]  # the variables of the repository; all others have the longest word
+    platform: Platform = "linux"  # of jobs that do not say it themselves
+    settings: Mapping[str, str] = field(
+        default_factory=dict
+    )  # the variables of the repository; all others have the longest word
     secrets: Mapping[str, str] = field(default_factory=dict)  # in the same way
     results: Mapping[str, str] = field(default_factory=dict)  # of jobs that did not succeed
 
@@ -129,8 +131,8 @@ class RunOfPlan:
         return self.plan.digest()
 
     @functools.cached_property
-    def _jobs_by_key(self) -> Mapping[str, PlannedJob]:
-        return {job.key: job for job in self.plan.cells if job.platform == self.platform}
+    def _jobs_by_key(self) -> Mapping[tuple[str, str], PlannedJob]:
+        return {(job.platform, job.key): job for job in self.plan.cells}
 
     def _start(self, path: str, workflow: Workflow, job: Mapping[str, Any], contexts: Contexts) -> StartedJob:
         environment = {
@@ -146,15 +148,15 @@ class RunOfPlan:
                 continue
             if "run" not in step:
                 continue
-            own = {
+            variables = {
                 name: as_text(expand(value, contexts_of_step)) for name, value in step.get("env", {}).items()
             }
             started_step = StartedStep(
-                name=step["name"], command=step["run"], environment={**environment, **own}
+                name=step["name"], command=step["run"], environment={**environment, **variables}
             )
             started_steps.append(started_step)
             if started_step.command.startswith(READING):
-                planned_job = self._find(own)
+                planned_job = self._find(started_step.environment)
                 environment = {**environment, **self._variables(planned_job)}
 
         return StartedJob(
@@ -168,7 +170,8 @@ class RunOfPlan:
     def _find(self, environment: Mapping[str, str]) -> PlannedJob:
         """Return the job of the plan that a job was started for, as `plan_job` does."""
         assert environment["PLAN_DIGEST"] == self._digest
-        return self._jobs_by_key[json.loads(environment["CELL"])["job"]]
+        platform = environment.get("PLATFORM", self.platform)
+        return self._jobs_by_key[platform, json.loads(environment["CELL"])["job"]]
 
     def _variables(self, job: PlannedJob) -> Mapping[str, str]:
         lock = None if job.stage.endswith("rocm") else SOURCE_LOCK

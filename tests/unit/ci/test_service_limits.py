@@ -146,6 +146,10 @@ def uses_of_run(name: str) -> Iterator[Use]:
         yield Use(limit="run_outputs", what=what, amount=2 * outputs + other_outputs)
         yield from uses_of_matrices(run, what)
 
+    # CI plans both platforms at once.
+    outputs = BYTES_OF_UTF16 * sum(map(len, RunOfPlan(plan=largest_plan(name)).setup_outputs.values()))
+    yield Use(limit="job_outputs", what=f"{name}, both platforms", amount=outputs)
+
 
 def uses_of_matrices(run: RunOfPlan, what: str) -> Iterator[Use]:
     """Yield how many jobs a run's matrices have: groups, each stage of a group, and sets of wheels."""

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from ci.plan.data import MAX_HOSTED_MINUTES, MAX_MINUTES, Data
+from ci.plan.data import Data
 from ci.plan.outputs import outputs
 from core.errors import UsageError
 from core.run import Platform
@@ -225,29 +225,6 @@ def test_jobs_that_test_on_a_machine_without_a_gpu_say_so() -> None:
     assert without_gpu == {"ubuntu-24.04", "windows-2022"}
     assert "linux-gfx942-1gpu-ccs-csp-ossci-rocm" in with_gpu
     assert not with_gpu & {*ci_data().runners.github}
-
-
-def test_jobs_on_machines_of_github_are_planned_within_their_six_hours() -> None:
-    runners = ci_data().runners
-    tests = ci_data().triggers.model_dump()["tests"]
-    long_tests = {name: {**test, "minutes": MAX_MINUTES} for name, test in tests.items()}
-    data = changed_data(triggers={"tests": long_tests})
-
-    forks_plan = plan_event("schedule", release_type="nightly", data=data, repository="somebody/TheRock")
-    jobs = [*forks_plan.cells, *nightly_plan().cells]
-
-    assert any(job.stage == "build_pytorch" and job.hosted for job in jobs)
-    for job in jobs:
-        assert job.hosted is (job.runner in runners.github)
-        assert job.minutes <= MAX_HOSTED_MINUTES or not job.hosted
-
-
-def test_a_build_on_a_machine_of_github_says_when_it_ends() -> None:
-    forks_plan = plan_event("schedule", release_type="nightly", repository="somebody/TheRock")
-
-    for job in forks_plan.cells:
-        if job.stage == "build_pytorch":
-            assert job.reason.endswith(f"GitHub ends a job on {job.runner} after six hours")
 
 
 def test_a_self_hosted_machine_has_a_gpu_unless_the_data_says_otherwise() -> None:
