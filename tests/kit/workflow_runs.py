@@ -15,8 +15,8 @@ from ci.plan.job_variables import job_variables, values_of_planned_job
 from ci.plan.outputs import outputs
 from core.run import Platform
 from core.run.plan import Plan, PlannedJob, job_outputs
+from tests.kit.github_expressions import Contexts, as_text, expand, expand_condition
 from tests.kit.planning import nightly_plan, plan_event
-from tests.kit.workflow_expressions import Contexts, as_text, expand, expand_condition
 from tests.kit.workflow_files import Workflow, called, workflows
 
 # What people set: a variable of the repository, a secret, a name, an address.

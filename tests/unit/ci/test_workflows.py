@@ -25,9 +25,9 @@ from core.cli.options import ROOT
 from core.errors import UsageError
 from core.run.plan import job_outputs
 from docs.command_tables import all_sessions
+from tests.kit.github_expressions import expand
 from tests.kit.job_plans import PULL_REQUEST, stages_of
 from tests.kit.planning import plan_event, pull_request
-from tests.kit.workflow_expressions import expand
 from tests.kit.workflow_files import FOLDER, Workflow, calls, minutes_of, references, steps, workflows
 
 DAYS_FOR_ANOTHER_TRY = 7
