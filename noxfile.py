@@ -169,6 +169,12 @@ def resolve(session: nox.Session) -> None:
 
 
 @nox.session(venv_backend="none")
+def plan_job(session: nox.Session) -> None:
+    """Set the variables of a workflow's job, from the plan of its run."""
+    front_door(session, "ci", "plan-job")
+
+
+@nox.session(venv_backend="none")
 def fetch_artifacts(session: nox.Session) -> None:
     """Fetch the ROCm artifacts of a GPU family from a CI run."""
     front_door(session, "ci", "fetch-artifacts")

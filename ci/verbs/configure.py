@@ -83,6 +83,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         "--branch",
         "--repository",
         "--fork",
+        "--platforms",
         "--explain",
         "--json",
         "--output",
@@ -139,6 +140,14 @@ def _add_event_options(parser: argparse.ArgumentParser) -> None:
         help="whose run it is",
     )
     add("--fork", action="store_true", help="a pull request from a fork")
+
+    add = parser.add_argument_group("which part of the event's plan").add_argument
+    add(
+        "--platforms",
+        choices=("all", *PLATFORMS),
+        default="all",
+        help="plan one platform alone, for a workflow that builds no other one (default: all)",
+    )
 
 
 def run(arguments: argparse.Namespace) -> None:
@@ -362,6 +371,10 @@ def _inputs(
         if not equals_sign:
             raise UsageError(f"--input {text!r} is not NAME=VALUE.")
         values[name] = value
+
+    for platform in PLATFORMS:
+        if arguments.platforms not in ("all", platform):
+            values[f"{platform}_amdgpu_families"] = inputs.NONE
     return values
 
 
