@@ -19,7 +19,6 @@ ANSWERS = Path(__file__).with_name("answers.py")
 
 # What its scripts import and run.
 REQUIREMENTS = (
-    "boto3>=1.26",
     "build",
     "installer",
     "packaging",
