@@ -385,12 +385,6 @@ def in_image(session: nox.Session) -> None:
     front_door(session, "ci", "in-image")
 
 
-@nox.session(venv_backend="none")
-def drift(session: nox.Session) -> None:
-    """Compare our data with a checkout of TheRock: -- --therock DIR."""
-    front_door(session, "ci", "drift")
-
-
 # The project itself
 
 

@@ -8,7 +8,7 @@ VERBS = verbs_of(
     "ci",
     "configure cells plan-job fetch-artifacts upload index provenance verify setup-venv "
     "mirror-deps stage promote retention lambda-zip "
-    "build-image in-image notify drift clean bisect report",
+    "build-image in-image notify clean bisect report",
 )
 
 if __name__ == "__main__":

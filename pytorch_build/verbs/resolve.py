@@ -89,7 +89,7 @@ def _warn_of_old_data(today: date) -> None:
         if age:
             console.warn(
                 f"What {file.name} says of {what} is {age}: compare it with upstream "
-                "(nox -s drift -- --therock DIR)."
+                "(nox -s upstream -- --therock DIR)."
             )
 
 

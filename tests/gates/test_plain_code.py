@@ -48,6 +48,11 @@ FINISHED: dict[str, tuple[str, ...]] = {
         "ci/verbs/configure.py",
         "ci/verbs/cells.py",
     ),
+    "comparison with TheRock": (
+        "tests/upstream/test_therock_rules.py",
+        "tests/upstream/test_planted_changes.py",
+        "tests/kit/therock",
+    ),
     "plan's tests": (
         "tests/unit/ci/plan",
         "tests/unit/core/run/test_plan.py",
