@@ -7,7 +7,7 @@ import pytest
 
 from core import process
 from rocm_packaging import recorded_unittest
-from rocm_packaging.sdk_report import Check, SdkReport, read_report
+from rocm_packaging.sdk_report import CheckResult, SdkReport, read_report
 from rocm_packaging.selftest import REPORT_MODULE
 from tests.kit.rocm_sdk import install_files, install_metadata
 
@@ -102,7 +102,7 @@ def run_recorded(site: Path, tests: str) -> tuple[int, SdkReport]:
     return completed.returncode, read_report(path.read_bytes())
 
 
-def checks_of(report: SdkReport) -> dict[str, Check]:
+def checks_of(report: SdkReport) -> dict[str, CheckResult]:
     """Return a report's checks by name."""
     return {check.name: check for check in report.checks}
 

@@ -20,7 +20,7 @@ from rocm_packaging.packages.listing import (
     planned_files,
     table_rows,
 )
-from rocm_packaging.packages.plan import Plan, make_plan
+from rocm_packaging.packages.plan import PackagingPlan, make_plan
 from tests.kit.artifacts import (
     SPLIT_TARGETS,
     VERSION,
@@ -535,12 +535,12 @@ def test_takes_the_only_target_without_a_gpu(split_set: Path) -> None:
 
 
 @pytest.fixture
-def plan(split_set: Path) -> Plan:
+def plan(split_set: Path) -> PackagingPlan:
     """Return the plan to package the split set."""
     return make_plan(build_request(split_set))
 
 
-def test_writes_a_plan_as_json(plan: Plan) -> None:
+def test_writes_a_plan_as_json(plan: PackagingPlan) -> None:
     document = json.loads(plan_json(plan, planned_files(plan)))
 
     assert document["split"] is True
@@ -548,7 +548,7 @@ def test_writes_a_plan_as_json(plan: Plan) -> None:
     assert document["version"] == VERSION
 
 
-def test_lists_what_becomes_of_each_file(plan: Plan) -> None:
+def test_lists_what_becomes_of_each_file(plan: PackagingPlan) -> None:
     files: dict[tuple[str, str], PlannedFile] = {}
     for file in planned_files(plan):
         files[file.package, file.path] = file
@@ -559,7 +559,7 @@ def test_lists_what_becomes_of_each_file(plan: Plan) -> None:
     assert files["rocm-sdk-devel", "include/hipblas.h"].devel == "own"
 
 
-def test_counts_the_files_of_each_package(plan: Plan) -> None:
+def test_counts_the_files_of_each_package(plan: PackagingPlan) -> None:
     files = planned_files(plan)
 
     rows = {package: counts for package, *counts in table_rows(files)}

@@ -9,7 +9,7 @@ from packaging.licenses import canonicalize_license_expression
 from pydantic import ValidationError
 
 from core.binaries.elf import ElfFacts
-from rocm_packaging.artifacts import Entry, scan
+from rocm_packaging.artifacts import TreeEntry, scan
 from rocm_packaging.packages.build import build
 from rocm_packaging.packages.layouts import LicenseData, packages
 from rocm_packaging.packages.payload import (
@@ -33,11 +33,11 @@ SOURCES = Path("/a")
 PROGRAM = ElfFacts(soname="", is_rpath=False, dynamic=True, program=True)
 
 
-def make_tree(*files: str, links: Mapping[str, str] | None = None) -> dict[str, Entry]:
+def make_tree(*files: str, links: Mapping[str, str] | None = None) -> dict[str, TreeEntry]:
     """Return a tree of files and links (path to target)."""
-    entries = [Entry(path=path, source=SOURCES / path) for path in files]
+    entries = [TreeEntry(path=path, source=SOURCES / path) for path in files]
     for path, target in (links or {}).items():
-        entries.append(Entry(path=path, source=SOURCES / path, link=target))
+        entries.append(TreeEntry(path=path, source=SOURCES / path, link=target))
     return {entry.path: entry for entry in sorted(entries, key=lambda entry: entry.path)}
 
 
@@ -234,7 +234,7 @@ def test_puts_what_no_runtime_wheel_has_into_the_development_tree() -> None:
         pytest.param(make_tree("lib/x.so"), False, id="without its target"),
     ],
 )
-def test_adds_the_usual_links_that_a_tree_lacks(tree: dict[str, Entry], *, is_added: bool) -> None:
+def test_adds_the_usual_links_that_a_tree_lacks(tree: dict[str, TreeEntry], *, is_added: bool) -> None:
     links = {"llvm": "lib/llvm"}
 
     assert usual_links(tree, links) == (links if is_added else {})
@@ -266,7 +266,7 @@ def payload_file(
         dynamic=dynamic,
         program=False,
     )
-    return PayloadFile(path=path, entry=Entry(path=path, source=Path(path)), facts=facts)
+    return PayloadFile(path=path, entry=TreeEntry(path=path, source=Path(path)), facts=facts)
 
 
 def rpath_in_libraries(file: PayloadFile) -> tuple[str, ...] | None:
@@ -323,7 +323,7 @@ def test_keeps_the_rpath_of_core_inside_core(file: PayloadFile, rpath: tuple[str
         ),
         pytest.param(payload_file("bin/static", dynamic=False), None, id="static program"),
         pytest.param(
-            PayloadFile(path="a.txt", entry=Entry(path="a", source=Path("a"))),
+            PayloadFile(path="a.txt", entry=TreeEntry(path="a", source=Path("a"))),
             None,
             id="no compiled code",
         ),
