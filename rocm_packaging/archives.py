@@ -163,7 +163,7 @@ def _unpack(tar: TarStream, folder: Path, *, where: str) -> None:
     """
     members = tar.members()
     stages = _read_manifest(tar, members, folder, where)
-    tree = _Tree(folder, where, stages)
+    tree = _ExtractedTree(folder, where, stages)
     for member in members:
         name = member.name.removeprefix("./")
         # One that ends with a slash is a folder's, of which the slash is gone.
@@ -196,7 +196,7 @@ def _read_manifest(tar: TarStream, members: Iterator[Member], folder: Path, wher
     return parse_stages(text, f"{where}: {MANIFEST}")
 
 
-class _Tree:
+class _ExtractedTree:
     """What lies where, as far as the archive was read."""
 
     def __init__(self, folder: Path, where: str, stages: tuple[str, ...]) -> None:

@@ -39,9 +39,9 @@ class Artifact:
     stages: tuple[str, ...]
 
     @cached_property
-    def entries(self) -> tuple[Entry, ...]:
+    def entries(self) -> tuple[TreeEntry, ...]:
         """Its files and links, as they were when first asked for; listed stage folders may be absent."""
-        entries: list[Entry] = []
+        entries: list[TreeEntry] = []
         for stage in self.stages:
             root = self.path / stage
             if root.is_dir():
@@ -50,7 +50,7 @@ class Artifact:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Entry:
+class TreeEntry:
     """A file or a symbolic link of ROCm's tree."""
 
     path: str
@@ -195,17 +195,17 @@ def _read_json(path: Path) -> Mapping[str, object]:
     return value
 
 
-def merged(artifacts: Iterable[Artifact], *, folded: bool = False) -> dict[str, Entry]:
+def merged(artifacts: Iterable[Artifact], *, folded: bool = False) -> dict[str, TreeEntry]:
     """Lay artifacts over each other into one tree, by path, sorted; `folded` as `require_places`."""
-    entries: list[Entry] = []
+    entries: list[TreeEntry] = []
     for artifact in artifacts:
         entries += artifact.entries
     return laid(entries, folded=folded)
 
 
-def laid(entries: Iterable[Entry], *, folded: bool = False) -> dict[str, Entry]:
+def laid(entries: Iterable[TreeEntry], *, folded: bool = False) -> dict[str, TreeEntry]:
     """Lay entries over each other, as `merged`."""
-    tree: dict[str, Entry] = {}
+    tree: dict[str, TreeEntry] = {}
     for entry in entries:
         earlier_entry = tree.setdefault(entry.path, entry)
         if earlier_entry is not entry and not _are_same(earlier_entry, entry):
@@ -214,14 +214,14 @@ def laid(entries: Iterable[Entry], *, folded: bool = False) -> dict[str, Entry]:
     return dict(sorted(tree.items()))
 
 
-def _are_same(first: Entry, second: Entry) -> bool:
+def _are_same(first: TreeEntry, second: TreeEntry) -> bool:
     """Return whether two entries are the same link, or files of the same content."""
     if first.link or second.link:
         return first.link == second.link
     return filecmp.cmp(first.source, second.source, shallow=False)
 
 
-def require_places(tree: Mapping[str, Entry], *, folded: bool = False) -> None:
+def require_places(tree: Mapping[str, TreeEntry], *, folded: bool = False) -> None:
     """Require that no file or link lies where another path has a folder.
 
     Where case does not count (`folded`: Windows), also that no two paths differ in case alone. On Linux
@@ -236,9 +236,9 @@ def require_places(tree: Mapping[str, Entry], *, folded: bool = False) -> None:
         _require_distinct_names({**folders, **tree})
 
 
-def _folders_of(tree: Mapping[str, Entry]) -> dict[str, Entry]:
+def _folders_of(tree: Mapping[str, TreeEntry]) -> dict[str, TreeEntry]:
     """Return the folders of a tree, each with a file or link in it."""
-    folders: dict[str, Entry] = {}
+    folders: dict[str, TreeEntry] = {}
     for path, entry in tree.items():
         folder = path.rpartition("/")[0]
         while folder and folder not in folders:
@@ -247,7 +247,7 @@ def _folders_of(tree: Mapping[str, Entry]) -> dict[str, Entry]:
     return folders
 
 
-def _require_distinct_names(entries: Mapping[str, Entry]) -> None:
+def _require_distinct_names(entries: Mapping[str, TreeEntry]) -> None:
     """Require that no two paths differ in case alone."""
     paths: dict[str, str] = {}
     for path, entry in entries.items():
@@ -267,7 +267,7 @@ def _clash(message: str) -> ArtifactError:
     )
 
 
-def _walk(folder: str, prefix: str) -> Iterator[Entry]:
+def _walk(folder: str, prefix: str) -> Iterator[TreeEntry]:
     """Yield the files and links below a folder, whose path in the tree is the prefix."""
     with os.scandir(folder) as directory_entries:
         directory = sorted(directory_entries, key=lambda directory_entry: directory_entry.name)
@@ -275,12 +275,12 @@ def _walk(folder: str, prefix: str) -> Iterator[Entry]:
         path = f"{prefix}{directory_entry.name}"
         source = Path(directory_entry.path)
         if directory_entry.is_symlink():
-            yield Entry(path=path, source=source, link=_read_link(source, path))
+            yield TreeEntry(path=path, source=source, link=_read_link(source, path))
         elif directory_entry.is_dir():
             yield from _walk(directory_entry.path, f"{path}/")
         elif directory_entry.is_file():
             is_executable = bool(directory_entry.stat().st_mode & stat.S_IXUSR)
-            yield Entry(path=path, source=source, executable=is_executable)
+            yield TreeEntry(path=path, source=source, executable=is_executable)
         else:
             raise ArtifactError(f"{source} is neither a file, a folder nor a link.")
 

@@ -16,7 +16,7 @@ Outcome = Literal["passed", "failed", "skipped"]
 _UNPRINTABLE = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 
 
-class Check(Model):
+class CheckResult(Model):
     """One check; `text` says why it failed or was skipped, and `traceback` where."""
 
     group: str
@@ -36,17 +36,17 @@ class SdkReport(Model):
     """What `rocm-sdk test` reports: facts about the installation, and its checks."""
 
     facts: dict[str, str] = Field(default_factory=dict)
-    checks: tuple[Check, ...]
+    checks: tuple[CheckResult, ...]
 
     @property
-    def failed_checks(self) -> list[Check]:
+    def failed_checks(self) -> list[CheckResult]:
         """The checks that failed."""
         return [check for check in self.checks if check.outcome == "failed"]
 
     @property
-    def groups(self) -> dict[str, list[Check]]:
+    def groups(self) -> dict[str, list[CheckResult]]:
         """The checks by group, in order."""
-        groups: dict[str, list[Check]] = {}
+        groups: dict[str, list[CheckResult]] = {}
         for check in self.checks:
             groups.setdefault(check.group, []).append(check)
         return groups
@@ -63,7 +63,7 @@ def read_report(content: bytes) -> SdkReport:
     return report
 
 
-def count_outcomes(checks: Iterable[Check]) -> dict[str, int]:
+def count_outcomes(checks: Iterable[CheckResult]) -> dict[str, int]:
     """Count checks that passed, failed and were skipped."""
     counts = {"passed": 0, "failed": 0, "skipped": 0}
     for check in checks:
@@ -96,7 +96,7 @@ def junit_of(report: SdkReport) -> bytes:
     return document + b"\n"
 
 
-def _add_case(suite: ET.Element, check: Check) -> None:
+def _add_case(suite: ET.Element, check: CheckResult) -> None:
     attributes = {
         "classname": f"rocm_sdk.{check.group}",
         "name": _printable(check.name),

@@ -19,7 +19,7 @@ from rocm_packaging.packages import wheels
 from rocm_packaging.packages.layouts import TEMPLATES
 from rocm_packaging.packages.plan import (
     BuildRequest,
-    Plan,
+    PackagingPlan,
     RuntimePlan,
     make_plan,
 )
@@ -43,7 +43,7 @@ _WriteWheel = Callable[[], "WrittenFile"]
 class BuiltPackages:
     """What a build left, of which plan."""
 
-    plan: Plan
+    plan: PackagingPlan
     files: tuple[WrittenFile, ...]
 
     @property
@@ -81,7 +81,7 @@ def build(request: BuildRequest) -> BuiltPackages:
     return packages
 
 
-def _tell_gaps(plan: Plan) -> None:
+def _tell_gaps(plan: PackagingPlan) -> None:
     if plan.unused:
         console.say(f"In no package: {', '.join(plan.unused)}")
     for gap in plan.lacking:
@@ -90,7 +90,7 @@ def _tell_gaps(plan: Plan) -> None:
         console.warn(f"{unmet_import}, which is in no package: CMake's find_package will fail there.")
 
 
-def _has_stubs(plan: Plan) -> bool:
+def _has_stubs(plan: PackagingPlan) -> bool:
     payloads = [runtime.payload for runtime in plan.runtimes]
     return any(payload.has_stubs for payload in payloads)
 

@@ -12,7 +12,7 @@ from rocm_packaging.artifacts import (
     COMPONENTS,
     GENERIC,
     Artifact,
-    Entry,
+    TreeEntry,
     matching,
     merged,
 )
@@ -96,7 +96,7 @@ def promised_files(
 
 
 def _find_file(
-    tree: Mapping[str, Entry],
+    tree: Mapping[str, TreeEntry],
     wanted_file: WantedFile,
     artifacts: Sequence[Artifact],
 ) -> str | None:

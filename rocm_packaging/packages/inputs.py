@@ -8,7 +8,7 @@ from typing import Any
 from core.cli.options import ROOT
 from core.families import families
 from core.files import digest_of, sha256
-from rocm_packaging.artifacts import Entry, scan
+from rocm_packaging.artifacts import TreeEntry, scan
 from rocm_packaging.packages.layouts import TEMPLATES
 from rocm_packaging.packages.plan import BuildRequest
 from rocm_packaging.packages.wheels import LICENSE
@@ -43,7 +43,7 @@ def _artifact_signatures(directory: Path) -> list[_Signature]:
     return signatures
 
 
-def _signature(root: Path, entry: Entry) -> _Signature:
+def _signature(root: Path, entry: TreeEntry) -> _Signature:
     status = entry.source.lstat()
     path = str(entry.source.relative_to(root))
     return path, entry.link, status.st_size, status.st_mtime_ns

@@ -150,7 +150,7 @@ class WantedFile:
         return self.name == self.glob
 
 
-class Contents(Model):
+class ArtifactContents(Model):
     """What an artifact must hold; `without` are the gfx targets that a library has no kernels of."""
 
     libraries: tuple[str, ...] = ()
@@ -248,7 +248,7 @@ class Packages(Model):
     device: RuntimePackage
     devel: DevelPackage
     payloads: dict[str, str]
-    contents: dict[str, Contents]
+    contents: dict[str, ArtifactContents]
     licenses: LicenseData
     programs: dict[str, Program]
     profiler_programs: dict[str, Program]

@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass
 from typing import Literal, get_args
 
 from rocm_packaging.packages.payload import Payload, PayloadFile
-from rocm_packaging.packages.plan import DevelPlan, Plan, RuntimePlan
+from rocm_packaging.packages.plan import DevelPlan, PackagingPlan, RuntimePlan
 
 How = Literal["as it is", "patched", "stub", "link", "left out"]
 COLUMNS = ("package", *get_args(How))
@@ -28,7 +28,7 @@ class PlannedFile:
     source: str = ""
 
 
-def planned_files(plan: Plan) -> list[PlannedFile]:
+def planned_files(plan: PackagingPlan) -> list[PlannedFile]:
     """List what becomes of every file, package by package, then by path."""
     files: list[PlannedFile] = []
     for runtime in plan.runtimes:
@@ -97,7 +97,7 @@ def table_rows(files: Sequence[PlannedFile]) -> list[tuple[str, ...]]:
     return rows
 
 
-def plan_json(plan: Plan, files: Sequence[PlannedFile]) -> str:
+def plan_json(plan: PackagingPlan, files: Sequence[PlannedFile]) -> str:
     """Write a plan as JSON: what is packaged, every file, and the artifacts that no package takes."""
     content = {
         "version": plan.distribution.version,

@@ -18,7 +18,7 @@ from core.files import path_pattern
 from rocm_packaging.artifacts import (
     GENERIC,
     Artifact,
-    Entry,
+    TreeEntry,
     matching,
     merged,
     resolve_link,
@@ -47,7 +47,7 @@ class PayloadFile:
     """
 
     path: str
-    entry: Entry
+    entry: TreeEntry
     facts: ElfFacts | None = None
     stub_for: str = ""
     rpath: tuple[str, ...] | None = None
@@ -78,11 +78,11 @@ class Licenses:
     """The licences of a package: an SPDX expression, and files (PEP 639)."""
 
     expression: str
-    files: Mapping[str, Entry]
+    files: Mapping[str, TreeEntry]
 
 
 def plan(
-    tree: Mapping[str, Entry],
+    tree: Mapping[str, TreeEntry],
     facts: Mapping[str, ElfFacts],
     *,
     include: Sequence[str] = (),
@@ -90,7 +90,7 @@ def plan(
     unversioned: Sequence[str] = (),
 ) -> Payload:
     """Choose the files of a runtime wheel; the arguments are globs, as `packages.toml` has them."""
-    package_tree: dict[str, Entry] = {}
+    package_tree: dict[str, TreeEntry] = {}
     dropped: list[str] = []
     for path, entry in tree.items():
         is_included = not include or _matches_any(path, include)
@@ -158,7 +158,7 @@ def with_rpath(file: PayloadFile, folder: str, other_folders: Iterable[str]) -> 
     return replace(file, rpath=search)
 
 
-def follow(tree: Mapping[str, Entry], path: str) -> str | None:
+def follow(tree: Mapping[str, TreeEntry], path: str) -> str | None:
     """Follow links within a tree to a plain file; None where they dangle, circle or end in a folder."""
     for _hop in range(_MAX_LINKS):
         entry = tree.get(path)
@@ -170,7 +170,7 @@ def follow(tree: Mapping[str, Entry], path: str) -> str | None:
     return None
 
 
-def _name_in_wheel(tree: Mapping[str, Entry], path: str, real_path: str, facts: ElfFacts | None) -> str:
+def _name_in_wheel(tree: Mapping[str, TreeEntry], path: str, real_path: str, facts: ElfFacts | None) -> str:
     """Return the one name under which a library is written: its SONAME, where the folder has that name."""
     if facts is None or not facts.soname:
         return path
@@ -181,8 +181,8 @@ def _name_in_wheel(tree: Mapping[str, Entry], path: str, real_path: str, facts: 
 
 
 def devel_only(
-    tree: Mapping[str, Entry], payloads: Iterable[Payload]
-) -> tuple[dict[str, Entry], dict[str, str]]:
+    tree: Mapping[str, TreeEntry], payloads: Iterable[Payload]
+) -> tuple[dict[str, TreeEntry], dict[str, str]]:
     """Choose the files and links that the development tree holds beyond the runtime wheels."""
     paths_in_wheels: set[str] = set()
     links: dict[str, str] = {}
@@ -191,7 +191,7 @@ def devel_only(
         paths_in_wheels.update(path for path, file in payload.files.items() if not file.stands_for_link)
         links.update(payload.aliases)
 
-    files: dict[str, Entry] = {}
+    files: dict[str, TreeEntry] = {}
     folders = _folders(tree)
     for path, entry in tree.items():
         if path in paths_in_wheels or path in links:
@@ -203,7 +203,7 @@ def devel_only(
     return files, links
 
 
-def usual_links(tree: Mapping[str, Entry], links: Mapping[str, str]) -> dict[str, str]:
+def usual_links(tree: Mapping[str, TreeEntry], links: Mapping[str, str]) -> dict[str, str]:
     """Choose the links between folders that every ROCm tree has, and that this one lacks."""
     folders = _folders(tree)
     return {
@@ -213,7 +213,7 @@ def usual_links(tree: Mapping[str, Entry], links: Mapping[str, str]) -> dict[str
     }
 
 
-def unmet_imports(tree: Mapping[str, Entry], packaged_paths: Collection[str]) -> Iterator[str]:
+def unmet_imports(tree: Mapping[str, TreeEntry], packaged_paths: Collection[str]) -> Iterator[str]:
     """Yield which files CMake packages want and no package holds: find_package fails there."""
     for path, entry in sorted(tree.items()):
         prefix, package, _file = f"/{path}".rpartition("/lib/cmake/")
@@ -225,7 +225,7 @@ def unmet_imports(tree: Mapping[str, Entry], packaged_paths: Collection[str]) ->
                 yield f"{path} wants {imported_path}"
 
 
-def _imported_files(entry: Entry) -> list[str]:
+def _imported_files(entry: TreeEntry) -> list[str]:
     """Return the files that a CMake package wants below its prefix, each once."""
     text = entry.source.read_text(encoding="utf-8", errors="replace")
     files: list[str] = []
@@ -253,7 +253,7 @@ def licenses_of(packaged: Sequence[Artifact], available: Sequence[Artifact]) -> 
     components = {"doc", *(artifact.component for artifact in packaged)}
     tree = merged(matching(available, names=names, components=components, targets=targets))
 
-    files: dict[str, Entry] = {}
+    files: dict[str, TreeEntry] = {}
     for path in tree:
         if _LICENSE.fullmatch(posixpath.basename(path)):
             real_path = follow(tree, path)

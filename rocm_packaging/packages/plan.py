@@ -20,7 +20,7 @@ from rocm_packaging import artifacts
 from rocm_packaging.artifacts import (
     GENERIC,
     Artifact,
-    Entry,
+    TreeEntry,
     families_of,
     merged,
     targets_of,
@@ -92,7 +92,7 @@ class RuntimePlan:
 class DevelPlan:
     """The development tree, beyond what the runtime wheels hold."""
 
-    files: Mapping[str, Entry]
+    files: Mapping[str, TreeEntry]
     links: Mapping[str, str]
     licenses: Licenses
 
@@ -115,7 +115,7 @@ class Distribution:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Plan:
+class PackagingPlan:
     """All packages of a build."""
 
     distribution: Distribution
@@ -128,7 +128,7 @@ class Plan:
     unmet: tuple[str, ...] = ()
 
 
-def make_plan(request: BuildRequest) -> Plan:
+def make_plan(request: BuildRequest) -> PackagingPlan:
     """Decide what each package holds; files' heads are read, nothing is written."""
     planner = _Planner(request)
     request.require_valid()
@@ -153,7 +153,7 @@ def make_plan(request: BuildRequest) -> Plan:
         planner.gaps,
     )
     distribution = planner.plan_distribution(version, targets, runtimes)
-    return Plan(
+    return PackagingPlan(
         distribution=replace(distribution, promised=promised),
         runtimes=tuple(runtimes),
         devel=devel,
@@ -456,16 +456,16 @@ def _aliases(available_targets: Iterable[str]) -> Targets:
 
 def _merge_trees(trees: Sequence[DevelPlan]) -> tuple[DevelPlan, str]:
     """Make one development tree of all families'; or return the first, and how another contradicts it."""
-    entries: list[Entry] = []
+    entries: list[TreeEntry] = []
     for tree in trees:
         entries += tree.files.values()
-        entries += [Entry(path=path, source=Path(link), link=link) for path, link in tree.links.items()]
+        entries += [TreeEntry(path=path, source=Path(link), link=link) for path, link in tree.links.items()]
     try:
         merged_tree = artifacts.laid(entries)
     except ArtifactError as problem:
         return trees[0], problem.message
 
-    files: dict[str, Entry] = {}
+    files: dict[str, TreeEntry] = {}
     links: dict[str, str] = {}
     for path, entry in merged_tree.items():
         if entry.link:
@@ -477,7 +477,7 @@ def _merge_trees(trees: Sequence[DevelPlan]) -> tuple[DevelPlan, str]:
 
 def _require_disjoint(overlaid: Sequence[RuntimePlan], *, ignores_case: bool) -> None:
     """Require that packages that share a folder hold no path twice: uninstalling one would remove both's."""
-    owners: dict[str, Entry] = {}
+    owners: dict[str, TreeEntry] = {}
     for runtime in overlaid:
         for path, file in runtime.payload.files.items():
             owner = owners.setdefault(path, file.entry)

@@ -48,7 +48,7 @@ class Output:
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Contents:
+class _WheelContents:
     """What one wheel says of itself besides its files."""
 
     name: str
@@ -76,7 +76,7 @@ def runtime_wheel(output: Output, plan: RuntimePlan, members: Sequence[Member]) 
     if programs:
         files[f"{module}/_cli.py"] = cli(plan.kind, paths, programs, distribution.suffix)
 
-    contents = _Contents(
+    contents = _WheelContents(
         name=plan.distribution,
         summary=summary,
         licenses=plan.licenses,
@@ -113,7 +113,7 @@ def _device_wheel(output: Output, plan: RuntimePlan, members: Sequence[Member]) 
     }
     listing_text = json.dumps(listing, indent=1) + "\n"
     files = {f"{plan.folder}/{_LINKS_FOLDER}/{plan.family}.json": listing_text.encode()}
-    contents = _Contents(
+    contents = _WheelContents(
         name=plan.distribution,
         summary=f"Device code of ROCm's math libraries for {plan.family}",
         licenses=plan.licenses,
@@ -153,7 +153,7 @@ def devel_wheel(output: Output, plan: DevelPlan) -> WrittenFile:
         Member(name=path, source=entry.source, executable=entry.executable)
         for path, entry in plan.files.items()
     ]
-    contents = _Contents(
+    contents = _WheelContents(
         name="rocm-sdk-devel",
         summary="ROCm's headers, CMake packages and development tools",
         licenses=plan.licenses,
@@ -218,7 +218,7 @@ def _license_fields(expression: str, files: Iterable[str]) -> list[tuple[str, st
     return fields
 
 
-def _write(output: Output, contents: _Contents, members: Sequence[Member]) -> WrittenFile:
+def _write(output: Output, contents: _WheelContents, members: Sequence[Member]) -> WrittenFile:
     """Write a wheel."""
     distribution = output.distribution
     request = output.request

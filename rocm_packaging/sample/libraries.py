@@ -27,7 +27,7 @@ _FLAGS = (
 
 
 @dataclass(frozen=True, kw_only=True)
-class Library:
+class SampleLibrary:
     """One shared library.
 
     Attributes:
@@ -80,8 +80,8 @@ _BLAS = ("blas", "math-libs/BLAS/hipBLAS/stage")
 _SPARSE = ("blas", "math-libs/BLAS/hipSPARSE/stage")
 
 
-def _math(short: str, file: str, version: str, artifact: tuple[str, str]) -> Library:
-    return Library(
+def _math(short: str, file: str, version: str, artifact: tuple[str, str]) -> SampleLibrary:
+    return SampleLibrary(
         short=short,
         file=file,
         version=version,
@@ -91,104 +91,104 @@ def _math(short: str, file: str, version: str, artifact: tuple[str, str]) -> Lib
     )
 
 
-LIBRARIES: tuple[Library, ...] = (
-    Library(short="amdhip64", file="libamdhip64.so", version="7.99.0", artifact=_CLR),
-    Library(
+LIBRARIES: tuple[SampleLibrary, ...] = (
+    SampleLibrary(short="amdhip64", file="libamdhip64.so", version="7.99.0", artifact=_CLR),
+    SampleLibrary(
         short="hiprtc",
         file="libhiprtc.so",
         version="7.99.0",
         artifact=_CLR,
         needs=("amdhip64",),
     ),
-    Library(
+    SampleLibrary(
         short="amd_comgr",
         file="libamd_comgr.so",
         version="3.0.0",
         artifact=("amd-llvm", "compiler/amd-comgr/stage"),
     ),
-    Library(
+    SampleLibrary(
         short="amd_smi",
         file="libamd_smi.so",
         version="26.2.0",
         artifact=("core-amdsmi", "core/amdsmi/stage"),
     ),
-    Library(
+    SampleLibrary(
         short="rocm_smi64",
         file="librocm_smi64.so",
         version="7.8.0",
         artifact=("base", "base/rocm_smi_lib/stage"),
     ),
-    Library(
+    SampleLibrary(
         short="rocm_kpack",
         file="librocm_kpack.so",
         version="0.1.0",
         artifact=("core-kpack", "core/kpack/stage"),
     ),
-    Library(
+    SampleLibrary(
         short="hipfile",
         file="libhipfile.so",
         version="0.2.0",
         artifact=("hipfile", "core/hipfile/stage"),
         needs=("amdhip64",),
     ),
-    Library(
+    SampleLibrary(
         short="hsa-runtime64",
         file="libhsa-runtime64.so",
         version="1.18.0",
         artifact=("core-runtime", "core/ROCR-Runtime/stage"),
     ),
-    Library(
+    SampleLibrary(
         short="profiler-hub",
         file="libprofiler-hub.so",
         version="0.1.0",
         artifact=_SYSTEMS,
     ),
-    Library(
+    SampleLibrary(
         short="rocprof-sys",
         file="librocprof-sys.so",
         version="1.4.0",
         artifact=_SYSTEMS,
         needs=("profiler-hub", "rocprofiler-sdk"),
     ),
-    Library(short="roctx64", file="libroctx64.so", version="4.1.0", artifact=_TRACER),
-    Library(
+    SampleLibrary(short="roctx64", file="libroctx64.so", version="4.1.0", artifact=_TRACER),
+    SampleLibrary(
         short="roctracer64",
         file="libroctracer64.so",
         version="4.1.0",
         artifact=_TRACER,
     ),
-    Library(
+    SampleLibrary(
         short="rocprofiler-sdk",
         file="librocprofiler-sdk.so",
         version="1.1.0",
         artifact=_PROFILER,
     ),
-    Library(
+    SampleLibrary(
         short="rocprofiler-sdk-roctx",
         file="librocprofiler-sdk-roctx.so",
         version="1.1.0",
         artifact=_PROFILER,
     ),
-    Library(
+    SampleLibrary(
         short="rocdecode",
         file="librocdecode.so",
         version="1.4.0",
         artifact=("rocdecode", "media-libs/rocdecode/stage"),
     ),
-    Library(
+    SampleLibrary(
         short="rocjpeg",
         file="librocjpeg.so",
         version="1.2.0",
         artifact=("rocjpeg", "media-libs/rocjpeg/stage"),
     ),
-    Library(
+    SampleLibrary(
         short="rocm_sysdeps_liblzma",
         file="librocm_sysdeps_liblzma.so",
         version="5.8.0",
         artifact=("sysdeps", "third-party/sysdeps/linux/xz/build/stage"),
         folder="lib/rocm_sysdeps/lib",
     ),
-    Library(
+    SampleLibrary(
         short="rocm-openblas",
         file="librocm-openblas.so",
         version="0.3",
@@ -255,15 +255,15 @@ DEVICE_LIBRARY = "lib/libMIOpenCKGroupedConv_{target}.so"
 _WITHOUT_ARCHIVE = "rpp"
 
 
-def library_named(short: str) -> Library:
+def library_named(short: str) -> SampleLibrary:
     """Return a library by its short name."""
     (library,) = [library for library in LIBRARIES if library.short == short]
     return library
 
 
-def archived_libraries() -> dict[str, list[Library]]:
+def archived_libraries() -> dict[str, list[SampleLibrary]]:
     """Return the libraries whose code lies in archives of a split ROCm, by artifact."""
-    libraries: dict[str, list[Library]] = {}
+    libraries: dict[str, list[SampleLibrary]] = {}
     for library in LIBRARIES:
         name, _stage = library.artifact
         if library.per_family and name != _WITHOUT_ARCHIVE:
@@ -271,7 +271,7 @@ def archived_libraries() -> dict[str, list[Library]]:
     return libraries
 
 
-def _device_library(target: str) -> Library:
+def _device_library(target: str) -> SampleLibrary:
     """Return the library that only the device package of a gfx target holds."""
     file = DEVICE_LIBRARY.format(target=target).rpartition("/")[2]
     return replace(library_named("miopen"), short="ck", file=file, version="")
@@ -318,7 +318,7 @@ class LibraryCompiler:
         for job in jobs:
             job.result()
 
-    def _compile(self, library: Library, target: str) -> None:
+    def _compile(self, library: SampleLibrary, target: str) -> None:
         path = library.path_in(self._root, target)
         path.parent.mkdir(parents=True, exist_ok=True)
         needed_paths = [library_named(short).path_in(self._root) for short in library.needs]
@@ -347,7 +347,7 @@ class LibraryCompiler:
             if link != path.name:
                 (path.parent / link).symlink_to(path.name)
 
-    def _device_code_options(self, library: Library, target: str) -> list[str]:
+    def _device_code_options(self, library: SampleLibrary, target: str) -> list[str]:
         if library.short in self._references:
             reference = self._references[library.short]
             return [f'-D__HIP_KPACK_REF_FILE__="{reference}"', "-DHAS_FATBIN"]

@@ -18,7 +18,7 @@ _STAGE = "compiler/amd-llvm/stage"
 
 
 @dataclass(frozen=True, kw_only=True)
-class Link:
+class SampleLink:
     """A symbolic link: its path in the artifact, the stage folder first, and what it says."""
 
     artifact: ArtifactName
@@ -26,8 +26,8 @@ class Link:
     target: str
 
 
-def _compiler_link(name: str) -> Link:
-    return Link(
+def _compiler_link(name: str) -> SampleLink:
+    return SampleLink(
         artifact=_COMPILERS,
         path=f"{_STAGE}/bin/{name}",
         target=f"../lib/llvm/bin/{name}",
@@ -38,7 +38,7 @@ def _compiler_link(name: str) -> Link:
 LINKS = (
     *map(_compiler_link, AMD_COMPILERS),
     _compiler_link("offload-arch"),
-    Link(artifact=_COMPILERS, path=f"{_STAGE}/llvm", target="lib/llvm"),
+    SampleLink(artifact=_COMPILERS, path=f"{_STAGE}/llvm", target="lib/llvm"),
 )
 
 

@@ -20,7 +20,7 @@ from rocm_packaging.packages import listing, versions
 from rocm_packaging.packages.build import BuildRequest, build
 from rocm_packaging.packages.inputs import inputs_of
 from rocm_packaging.packages.layouts import Layout
-from rocm_packaging.packages.plan import Plan, make_plan
+from rocm_packaging.packages.plan import PackagingPlan, make_plan
 
 SAMPLE = "sample"
 
@@ -248,7 +248,7 @@ def _version_of_run(common: Common, artifact_group: str) -> str:
     return str(record.details.get("version", ""))
 
 
-def _print_plan(plan: Plan, *, json: bool) -> None:
+def _print_plan(plan: PackagingPlan, *, json: bool) -> None:
     files = listing.planned_files(plan)
     if json:
         console.result(listing.plan_json(plan, files))

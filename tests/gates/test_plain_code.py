@@ -53,6 +53,15 @@ FINISHED: dict[str, tuple[str, ...]] = {
         "tests/upstream/test_planted_changes.py",
         "tests/kit/therock",
     ),
+    "rocm_packaging": ("rocm_packaging",),
+    "rocm_packaging's tests": (
+        "tests/unit/rocm_packaging",
+        "tests/integration/test_rocm_packages.py",
+        "tests/integration/test_rocm_split.py",
+        "tests/integration/test_layouts.py",
+        "tests/integration/test_device_packages.py",
+        "tests/integration/test_find_rocm.py",
+    ),
     "plan's tests": (
         "tests/unit/ci/plan",
         "tests/unit/core/run/test_plan.py",

@@ -63,7 +63,13 @@ def write_unsplit_rocm(folder: Path) -> list[Path]:
 
 def write_fat_torch(folder: Path) -> list[Path]:
     """Write a torch that has its device code in itself."""
-    return [write_wheel(folder, version=TORCH_VERSION, requires=[f"rocm[libraries]=={ROCM_VERSION}"])]
+    return [
+        write_wheel(
+            folder,
+            version=TORCH_VERSION,
+            requires=[f"rocm[libraries]=={ROCM_VERSION}"],
+        )
+    ]
 
 
 def write_split_torch(folder: Path, *, has_bootstrap: bool = False) -> list[Path]:
@@ -80,7 +86,14 @@ def write_split_torch(folder: Path, *, has_bootstrap: bool = False) -> list[Path
         extras.append(("Provides-Extra", extra))
         requires.append(f"amd-torch-{extra}=={TORCH_VERSION}; extra == '{extra}'")
         needed = [f"torch=={TORCH_VERSION}", f"rocm-sdk-{extra}=={ROCM_VERSION}"]
-        wheels.append(write_wheel(folder, name=f"amd-torch-{extra}", version=TORCH_VERSION, requires=needed))
+        wheels.append(
+            write_wheel(
+                folder,
+                name=f"amd-torch-{extra}",
+                version=TORCH_VERSION,
+                requires=needed,
+            )
+        )
     host_wheel = write_wheel(folder, version=TORCH_VERSION, requires=requires, metadata_fields=extras)
     return [host_wheel, *wheels]
 
@@ -107,7 +120,12 @@ def install(
 ) -> set[str]:
     """Install torch from a folder as `test_torch` does; return what was installed."""
     common = Common(root=dist.parent)
-    context = Context(common=common, ref=torch_ref("sample"), gpu_family=family, gpu_targets=tuple(targets))
+    context = Context(
+        common=common,
+        ref=torch_ref("sample"),
+        gpu_family=family,
+        gpu_targets=tuple(targets),
+    )
     source = SourceOptions(find_links=(str(dist),), version=TORCH_VERSION)
     tested = installation.tested(context, python, source, RocmOptions())
     tools = installer.Install(requirements=("setuptools",))

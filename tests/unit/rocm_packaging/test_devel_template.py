@@ -14,7 +14,12 @@ from typing import Any
 import pytest
 
 from core.wheel.writer import write_tar
-from tests.kit.rocm_sdk import VERSION, install_files, install_metadata, install_runtime
+from tests.kit.rocm_sdk import (
+    VERSION,
+    install_files,
+    install_metadata,
+    install_runtime,
+)
 
 FAMILY = "gfx94X-dcgpu"
 CORE = "_rocm_sdk_core"
@@ -82,7 +87,11 @@ def environment(sdk_site: Path, monkeypatch: pytest.MonkeyPatch) -> Environment:
 def archive_of_links(links: Mapping[str, str]) -> bytes:
     """Return the archive that our builds write for links: path in the tree to target."""
     stream = io.BytesIO()
-    write_tar(stream, [], links={f"{DEVEL}/{path}": target for path, target in links.items()})
+    write_tar(
+        stream,
+        [],
+        links={f"{DEVEL}/{path}": target for path, target in links.items()},
+    )
     return stream.getvalue()
 
 
@@ -115,7 +124,10 @@ def test_changes_nothing_in_an_expanded_tree(environment: Environment) -> None:
     environment.expand()
     environment.expand(force=True)
 
-    assert (environment.record.stat().st_mtime_ns, header.stat().st_ino) == state_before
+    assert (
+        environment.record.stat().st_mtime_ns,
+        header.stat().st_ino,
+    ) == state_before
 
 
 def test_links_a_core_anew_that_was_replaced(environment: Environment) -> None:
@@ -152,7 +164,9 @@ def test_makes_links_in_any_order_of_the_archive(environment: Environment, *, is
     assert (library_folder / "libz.so").samefile(library_folder / "libx.so")
 
 
-def test_keeps_a_file_of_the_development_package_where_core_has_one(environment: Environment) -> None:
+def test_keeps_a_file_of_the_development_package_where_core_has_one(
+    environment: Environment,
+) -> None:
     environment.install_core({"lib/libx.so.1": "core", "share/both": "core"})
     environment.install_devel({"share/both": "devel"})
 
@@ -167,7 +181,13 @@ def test_keeps_a_file_of_the_development_package_where_core_has_one(environment:
 
 @pytest.mark.parametrize(
     "sibling",
-    ["rocm-sdk-devel", "rocm-sdk-core", "rocm-sdk-libraries-gfx94x-dcgpu", "rocm-profiler", "rocm"],
+    [
+        "rocm-sdk-devel",
+        "rocm-sdk-core",
+        "rocm-sdk-libraries-gfx94x-dcgpu",
+        "rocm-profiler",
+        "rocm",
+    ],
 )
 def test_refuses_a_package_of_another_version(environment: Environment, sibling: str) -> None:
     environment.install_core({"lib/libx.so.1": "core"})
@@ -186,7 +206,9 @@ def test_refuses_a_package_of_another_version(environment: Environment, sibling:
     assert sorted(environment.tree.rglob("*")) == paths_before
 
 
-def test_refuses_an_expanded_tree_after_a_half_upgrade(environment: Environment) -> None:
+def test_refuses_an_expanded_tree_after_a_half_upgrade(
+    environment: Environment,
+) -> None:
     environment.install_core({"lib/libx.so.1": "core"})
     environment.install_devel({"include/x.h": "h"})
     environment.expand()
@@ -197,7 +219,9 @@ def test_refuses_an_expanded_tree_after_a_half_upgrade(environment: Environment)
         environment.expand()
 
 
-def test_accepts_a_package_that_was_only_packaged_again(environment: Environment) -> None:
+def test_accepts_a_package_that_was_only_packaged_again(
+    environment: Environment,
+) -> None:
     environment.install_core({"lib/libx.so.1": "core"}, version=f"{VERSION}.post1")
     environment.install_devel({"include/x.h": "h"})
 
@@ -230,7 +254,11 @@ def copy_environment(environment: Environment) -> None:
 @pytest.mark.parametrize("number", [errno.EACCES, errno.EPERM, errno.EROFS])
 @pytest.mark.parametrize("is_forced", [False, True])
 def test_uses_a_copied_tree_that_this_user_may_not_change(
-    environment: Environment, monkeypatch: pytest.MonkeyPatch, number: int, *, is_forced: bool
+    environment: Environment,
+    monkeypatch: pytest.MonkeyPatch,
+    number: int,
+    *,
+    is_forced: bool,
 ) -> None:
     environment.install_core({"lib/libx.so.1": "core"})
     environment.install_devel({"include/x.h": "h"})
@@ -286,7 +314,9 @@ def test_refuses_a_hostile_member_before_anything_is_written(
     assert environment.recorded_paths() == paths_before
 
 
-def test_refuses_a_link_that_passes_through_another_package(environment: Environment) -> None:
+def test_refuses_a_link_that_passes_through_another_package(
+    environment: Environment,
+) -> None:
     environment.install_core({"lib/x": "core"})
     link_to_core = tar_member(f"{DEVEL}/out", link=f"../{CORE}")
     archive = archive_of(link_to_core, tar_member(f"{DEVEL}/out/evil"))
@@ -301,12 +331,16 @@ def test_refuses_a_link_that_passes_through_another_package(environment: Environ
 # Without the package
 
 
-def test_fails_as_a_missing_module_without_the_package(environment: Environment) -> None:
+def test_fails_as_a_missing_module_without_the_package(
+    environment: Environment,
+) -> None:
     with pytest.raises(ModuleNotFoundError, match="rocm-sdk-devel"):
         environment.expand()
 
 
-def test_does_not_take_a_leftover_folder_for_an_expanded_tree(environment: Environment) -> None:
+def test_does_not_take_a_leftover_folder_for_an_expanded_tree(
+    environment: Environment,
+) -> None:
     install_files(environment.tree, {"__init__.py": "", "bin/old": "x"})
     install_files(environment.site, {"rocm_sdk_devel/__init__.py": ""})
     install_metadata(environment.site, "rocm-sdk-devel")

@@ -43,7 +43,12 @@ def file_record(distribution: str, version: str = VERSION) -> FileRecord:
     """Return the record of a wheel."""
     name = wheel_filename(name=distribution, version=version)
     return FileRecord(
-        name=name, key=name, size=1, sha256="0" * 64, distribution=distribution, version=version
+        name=name,
+        key=name,
+        size=1,
+        sha256="0" * 64,
+        distribution=distribution,
+        version=version,
     )
 
 
@@ -87,9 +92,15 @@ def package_names(source: RocmSource) -> set[str]:
 @pytest.mark.parametrize(
     ("libraries", "chosen_libraries"),
     [
-        pytest.param(SPLIT_PACKAGES[3:], {"rocm-sdk-libraries", "rocm-sdk-device-gfx942"}, id="split"),
         pytest.param(
-            (UNSPLIT_LIBRARIES, "rocm-sdk-libraries-gfx110x-all"), {UNSPLIT_LIBRARIES}, id="unsplit"
+            SPLIT_PACKAGES[3:],
+            {"rocm-sdk-libraries", "rocm-sdk-device-gfx942"},
+            id="split",
+        ),
+        pytest.param(
+            (UNSPLIT_LIBRARIES, "rocm-sdk-libraries-gfx110x-all"),
+            {UNSPLIT_LIBRARIES},
+            id="unsplit",
         ),
     ],
 )
@@ -102,7 +113,11 @@ def test_tests_all_packages_of_a_run_that_serve_the_family(
 
     rocm = choose_for_tests(origin.own_run(common, FAMILY), tmp_path, "libraries", "devel")
 
-    assert package_names(rocm) == {*COMMON_PACKAGES, "rocm-profiler", *chosen_libraries}
+    assert package_names(rocm) == {
+        *COMMON_PACKAGES,
+        "rocm-profiler",
+        *chosen_libraries,
+    }
 
 
 def test_finds_no_rocm_in_a_run_that_recorded_none(tmp_path: Path) -> None:
@@ -143,7 +158,11 @@ def test_builds_take_no_device_code(tmp_path: Path) -> None:
     rocm = choose_for_builds(source, "profiler", family=f"{FAMILY};{OTHER_FAMILY}")
 
     assert rocm.layout == "split"
-    assert package_names(rocm) == {*COMMON_PACKAGES, "rocm-sdk-libraries", "rocm-profiler"}
+    assert package_names(rocm) == {
+        *COMMON_PACKAGES,
+        "rocm-sdk-libraries",
+        "rocm-profiler",
+    }
 
 
 def test_builds_take_unsplit_packages_of_their_family(tmp_path: Path) -> None:
@@ -201,18 +220,27 @@ def test_knows_no_digests_where_a_page_gives_none(tmp_path: Path) -> None:
 # What tests take
 
 
-def test_tests_take_rocm_with_its_extras_from_a_named_source(tmp_path: Path) -> None:
+def test_tests_take_rocm_with_its_extras_from_a_named_source(
+    tmp_path: Path,
+) -> None:
     source = write_packages(tmp_path / "dist", SPLIT_PACKAGES)
 
     rocm = choose_for_tests(source, tmp_path, "libraries", "devel")
 
-    assert package_names(rocm) == {*COMMON_PACKAGES, "rocm-sdk-libraries", "rocm-sdk-device-gfx942"}
+    assert package_names(rocm) == {
+        *COMMON_PACKAGES,
+        "rocm-sdk-libraries",
+        "rocm-sdk-device-gfx942",
+    }
 
 
 def test_tests_take_the_core_alone_without_extras(tmp_path: Path) -> None:
     source = write_packages(tmp_path / "dist", SPLIT_PACKAGES)
 
-    assert package_names(choose_for_tests(source, tmp_path)) == {"rocm", "rocm-sdk-core"}
+    assert package_names(choose_for_tests(source, tmp_path)) == {
+        "rocm",
+        "rocm-sdk-core",
+    }
 
 
 def test_tests_name_targets_without_device_code(tmp_path: Path) -> None:
@@ -287,11 +315,16 @@ def test_names_a_folder_of_several_indexes(tmp_path: Path) -> None:
 
     source = named_source(tmp_path, options)
 
-    assert source.index_urls == (f"https://a/v2/{OTHER_FAMILY}/", f"https://b/{OTHER_FAMILY}/")
+    assert source.index_urls == (
+        f"https://a/v2/{OTHER_FAMILY}/",
+        f"https://b/{OTHER_FAMILY}/",
+    )
 
 
 @pytest.mark.parametrize(
-    ("index_subdir", "family"), [("", FAMILY), (OTHER_FAMILY, OTHER_FAMILY)], ids=["own", "other"]
+    ("index_subdir", "family"),
+    [("", FAMILY), (OTHER_FAMILY, OTHER_FAMILY)],
+    ids=["own", "other"],
 )
 def test_names_a_release_index_of_a_family(tmp_path: Path, index_subdir: str, family: str) -> None:
     source = named_source(tmp_path, SourceOptions(index_name="dev-v2", index_subdir=index_subdir))
@@ -303,7 +336,10 @@ def test_names_a_release_index_of_a_family(tmp_path: Path, index_subdir: str, fa
 def test_names_a_release_index_before_other_ones(tmp_path: Path) -> None:
     source = named_source(tmp_path, SourceOptions(index_name="dev", index_urls=("https://a",)))
 
-    assert source.index_urls == (origin.release_index_url("dev", FAMILY), "https://a")
+    assert source.index_urls == (
+        origin.release_index_url("dev", FAMILY),
+        "https://a",
+    )
 
 
 def test_refuses_a_folder_of_an_index_for_all_families(tmp_path: Path) -> None:
@@ -315,7 +351,13 @@ def test_refuses_a_folder_of_an_index_for_all_families(tmp_path: Path) -> None:
 def other_store(tmp_path: Path) -> str:
     """Return a store with run 17, which packaged ROCm."""
     common = Common(root=tmp_path, run_id="17", store=str(tmp_path / "theirs"))
-    publish_rocm(common.open_store(), common.outputs, tmp_path / "packages", family=FAMILY, version=VERSION)
+    publish_rocm(
+        common.open_store(),
+        common.outputs,
+        tmp_path / "packages",
+        family=FAMILY,
+        version=VERSION,
+    )
     return common.store
 
 

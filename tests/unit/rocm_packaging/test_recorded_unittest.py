@@ -7,7 +7,7 @@ import pytest
 
 from core import process
 from rocm_packaging import recorded_unittest
-from rocm_packaging.sdk_report import Check, SdkReport, read_report
+from rocm_packaging.sdk_report import CheckResult, SdkReport, read_report
 from rocm_packaging.selftest import REPORT_MODULE
 from tests.kit.rocm_sdk import install_files, install_metadata
 
@@ -81,18 +81,28 @@ EXPECTED_RESULTS = {
 
 def run_recorded(site: Path, tests: str) -> tuple[int, SdkReport]:
     """Run the tests of an installed `rocm_sdk`; return the exit code and the report."""
-    files = {"__init__.py": "", "__main__.py": MAIN, "tests/__init__.py": "", "tests/core_test.py": tests}
+    files = {
+        "__init__.py": "",
+        "__main__.py": MAIN,
+        "tests/__init__.py": "",
+        "tests/core_test.py": tests,
+    }
     install_files(site / "rocm_sdk", files)
     install_metadata(site, "rocm", version="7.1.0")
     path = site / "report.json"
 
-    command: list[str | Path] = [sys.executable, recorded_unittest.__file__, REPORT_MODULE, path]
+    command: list[str | Path] = [
+        sys.executable,
+        recorded_unittest.__file__,
+        REPORT_MODULE,
+        path,
+    ]
     completed = process.capture(command, env=process.inherited(PYTHONPATH=str(site)), check=False)
 
     return completed.returncode, read_report(path.read_bytes())
 
 
-def checks_of(report: SdkReport) -> dict[str, Check]:
+def checks_of(report: SdkReport) -> dict[str, CheckResult]:
     """Return a report's checks by name."""
     return {check.name: check for check in report.checks}
 

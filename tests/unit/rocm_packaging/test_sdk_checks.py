@@ -113,11 +113,11 @@ def test_lists_the_first_of_many_problems(sdk: Sdk) -> None:
 
 def test_keeps_results_in_the_order_of_the_checks(sdk: Sdk) -> None:
     check = sdk.module("check")
-    names = [f"check {number}" for number in range(20)]
+    checks = [check.Check("group", f"check {number}", succeed) for number in range(20)]
 
-    rows = check.run_checks([check.Check("group", name, succeed) for name in names], jobs=8)
+    rows = list(check.run_checks(checks, jobs=8))
 
-    assert [row["name"] for row in rows] == names
+    assert [row["name"] for row in rows] == [check.name for check in checks]
 
 
 # Reports
@@ -151,7 +151,11 @@ def test_prints_a_line_for_each_result(sdk: Sdk, rows: list[Any]) -> None:
 
     lines = [report.line(row).splitlines()[0] for row in rows]
 
-    assert lines == ["ok    core: passes", "FAIL  core: fails", "skip  devel: skips (no GPU)"]
+    assert lines == [
+        "ok    core: passes",
+        "FAIL  core: fails",
+        "skip  devel: skips (no GPU)",
+    ]
 
 
 # Programs and libraries
@@ -213,21 +217,39 @@ def test_fails_where_a_program_hangs(sdk: Sdk, monkeypatch: pytest.MonkeyPatch) 
             "",
             id="sound",
         ),
-        pytest.param({"lib/db_gfx942.dat": None}, "failed", "1 files are missing", id="missing"),
+        pytest.param(
+            {"lib/db_gfx942.dat": None},
+            "failed",
+            "1 files are missing",
+            id="missing",
+        ),
         pytest.param({"lib/db_gfx942.dat": ""}, "failed", "1 files are empty", id="empty"),
-        pytest.param({".kpack/blas_gfx942.kpack": "cut off"}, "failed", "damaged", id="damaged"),
+        pytest.param(
+            {".kpack/blas_gfx942.kpack": "cut off"},
+            "failed",
+            "damaged",
+            id="damaged",
+        ),
         pytest.param({"lib/db_gfx1100.dat": "x"}, "failed", "gfx942", id="other target"),
     ],
 )
 def test_requires_the_code_of_a_target_in_its_device_package(
     sdk_site: Path, files: dict[str, str | None], outcome: str, text: str
 ) -> None:
-    install_runtime(sdk_site, families={"gfx942": ("gfx942",), "gfx1100": ("gfx1100",)}, is_split=True)
+    install_runtime(
+        sdk_site,
+        families={"gfx942": ("gfx942",), "gfx1100": ("gfx1100",)},
+        is_split=True,
+    )
     links = [{"relpath": name, "target": "x"} for name in files]
     contents = {name: content for name, content in files.items() if content is not None}
     install_files(
         sdk_site / "_rocm_sdk_libraries",
-        {"__init__.py": "", ".devel_links/gfx942.json": json.dumps({"links": links}), **contents},
+        {
+            "__init__.py": "",
+            ".devel_links/gfx942.json": json.dumps({"links": links}),
+            **contents,
+        },
     )
 
     sdk = Sdk(site=sdk_site)
@@ -264,7 +286,9 @@ def test_finds_the_files_of_a_package_in_the_tree(expanded_sdk: Sdk) -> None:
     assert expanded_sdk.run_tree_check(CORE_CHECK) == ("passed", "")
 
 
-def test_finds_files_of_the_tree_that_are_not_the_packages(expanded_sdk: Sdk) -> None:
+def test_finds_files_of_the_tree_that_are_not_the_packages(
+    expanded_sdk: Sdk,
+) -> None:
     tree = expanded_sdk.tree
     (tree / "bin/tool").unlink()
     (tree / "bin/tool").write_text("another tool", encoding="utf-8")
@@ -276,7 +300,11 @@ def test_finds_files_of_the_tree_that_are_not_the_packages(expanded_sdk: Sdk) ->
 
     assert outcome == "failed"
     _, *problems = text.splitlines()
-    assert [problem.partition(":")[0] for problem in problems] == ["bin/stub", "bin/tool", "lib/a.so.1"]
+    assert [problem.partition(":")[0] for problem in problems] == [
+        "bin/stub",
+        "bin/tool",
+        "lib/a.so.1",
+    ]
 
 
 def test_accepts_copies_where_hard_links_were_lost(expanded_sdk: Sdk) -> None:

@@ -9,7 +9,7 @@ from rocm_packaging.packages import layouts
 from rocm_packaging.packages.layouts import packages
 
 FAMILIES = sorted(name for name in families() if name != CPU)
-TARGETS = sorted({target for name in FAMILIES for target in gpu_targets(name)})
+TARGETS = sorted(set().union(*map(gpu_targets, FAMILIES)))
 PACKAGES_OF_BOTH_LAYOUTS = (
     "rocm",
     "rocm-sdk-core",
@@ -37,16 +37,23 @@ def test_knows_a_layout_by_its_libraries(libraries: list[str], layout: str | Non
     assert layouts.layout_of((*PACKAGES_OF_BOTH_LAYOUTS, *libraries), where="The page") == layout
 
 
+def libraries_of(chosen_families: list[str]) -> list[str]:
+    """Return the packages of libraries of an unsplit ROCm."""
+    return [layouts.libraries_package("unsplit", family) for family in chosen_families]
+
+
 @given(some_families)
-def test_knows_the_unsplit_layout_by_the_libraries_of_any_family(chosen_families: list[str]) -> None:
-    libraries = [layouts.libraries_package("unsplit", family) for family in chosen_families]
+def test_knows_the_unsplit_layout_by_the_libraries_of_any_family(
+    chosen_families: list[str],
+) -> None:
+    libraries = libraries_of(chosen_families)
 
     assert layouts.layout_of(libraries, where="The page") == "unsplit"
 
 
 @given(some_families)
 def test_refuses_a_page_with_both_layouts(chosen_families: list[str]) -> None:
-    libraries = [layouts.libraries_package("unsplit", family) for family in chosen_families]
+    libraries = libraries_of(chosen_families)
 
     with pytest.raises(RocmError, match="https://a/") as raised:
         layouts.layout_of([*libraries, "rocm-sdk-libraries"], where="https://a/")

@@ -11,6 +11,8 @@ from rocm_packaging.sample.facts import TARGETS, TEMPLATES
 from rocm_packaging.sample.libraries import LIBRARIES
 from tests.kit.artifacts import PRELOADED
 
+SHORT_NAMES = {library.short for library in LIBRARIES}
+
 
 @pytest.fixture(scope="module")
 def hipcc() -> ModuleType:
@@ -38,17 +40,20 @@ def packaged_artifacts() -> set[str]:
 
 
 def test_has_every_library_that_torch_preloads() -> None:
-    assert set(PRELOADED) <= {library.short for library in LIBRARIES}
+    assert set(PRELOADED) <= SHORT_NAMES
 
 
 def test_puts_each_library_where_packages_know_it() -> None:
-    core_files = [f"{library.folder}/{library.soname}" for library in LIBRARIES if not library.per_family]
-    family_files = [f"{library.folder}/{library.soname}" for library in LIBRARIES if library.per_family]
+    core_files: list[str] = []
+    family_files: list[str] = []
+    for library in LIBRARIES:
+        files = family_files if library.per_family else core_files
+        files.append(f"{library.folder}/{library.soname}")
 
     known_libraries = libraries_in("core", core_files, "linux")
     known_libraries |= libraries_in("libraries", family_files, "linux")
 
-    assert known_libraries == {library.short for library in LIBRARIES} & library_globs("linux").keys()
+    assert known_libraries == SHORT_NAMES & library_globs("linux").keys()
 
 
 @pytest.mark.parametrize(
@@ -65,12 +70,15 @@ def test_belongs_to_packaged_artifacts_alone(artifacts: set[str]) -> None:
 
 
 def test_keeps_the_device_code_of_each_target_apart_in_a_split_sample() -> None:
-    files = data_files(split=True)
-    device_files = [file for file in files if file.artifact.target.startswith("gfx")]
+    targets: set[str] = set()
+    for file in data_files(split=True):
+        target = file.artifact.target
+        if target.startswith("gfx"):
+            targets.add(target)
+            assert file.artifact.name in packages().device.artifacts
+            assert target in file.path
 
-    assert {file.artifact.target for file in device_files} == set(TARGETS)
-    assert {file.artifact.name for file in device_files} <= set(packages().device.artifacts)
-    assert [file.path for file in device_files if file.artifact.target not in file.path] == []
+    assert targets == set(TARGETS)
 
 
 # The sample's compiler
@@ -85,7 +93,8 @@ def test_bundles_code_as_clang_does(hipcc: ModuleType, *, is_compressed: bool) -
     (bundle,) = read_bundles(content)
 
     assert bundle.targets == {"gfx942", "gfx1100"}
-    assert [bytes(code) for _, code in code_objects(content, bundle)] == [
+    codes = [bytes(code) for _target, code in code_objects(content, bundle)]
+    assert codes == [
         hipcc.code_object("gfx942", b"code"),
         hipcc.code_object("gfx1100", b"code"),
     ]

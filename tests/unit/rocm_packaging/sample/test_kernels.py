@@ -10,16 +10,18 @@ from tests.kit.binaries import offload_bundle
 
 @pytest.mark.parametrize("library_count", [1, 7, 20])
 def test_archives_the_code_object_of_each_library(library_count: int) -> None:
-    codes = {f"lib/lib{number}.so.1": bytes([number]) * (number + 3) for number in range(library_count)}
+    codes: dict[str, bytes] = {}
+    for number in range(library_count):
+        codes[f"lib/lib{number}.so.1"] = bytes([number]) * (number + 3)
 
     stream = io.BytesIO(kernel_archive("blas", "gfx942", codes))
 
     archive = read(stream)
     assert archive.group == "blas_lib"
     assert archive.targets == ("gfx942",)
-    assert {kernel.binary: archive.content(stream, kernel) for kernel in archive.kernels} == {
-        f"{path}#0": code for path, code in codes.items()
-    }
+    assert len(archive.kernels) == library_count
+    for kernel in archive.kernels:
+        assert archive.content(stream, kernel) == codes[kernel.binary.removesuffix("#0")]
 
 
 def test_finds_the_only_code_object_of_a_bundle() -> None:

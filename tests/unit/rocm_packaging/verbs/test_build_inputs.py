@@ -154,7 +154,10 @@ def test_builds_again_where_the_user_says_so(
 
 @pytest.mark.parametrize("change", CHANGES.values(), ids=list(CHANGES))
 def test_builds_again_where_one_input_has_changed(
-    run_build: Callable[..., int], builds: list[BuildRequest], artifacts: Path, change: Change
+    run_build: Callable[..., int],
+    builds: list[BuildRequest],
+    artifacts: Path,
+    change: Change,
 ) -> None:
     assert run_build() == 0
 

@@ -36,7 +36,7 @@ def get_devel_root(force=False):
         RuntimeError: Packages have different versions, the archive or a RECORD is damaged, or the tree must
             be changed and this user may not.
     """
-    tree = _Tree()
+    tree = _DevelopmentTree()
     if not force and tree.is_current():
         return tree.root
 
@@ -54,7 +54,7 @@ def get_devel_root(force=False):
     return tree.root
 
 
-class _Tree:
+class _DevelopmentTree:
     """The development tree of this environment."""
 
     def __init__(self):
