@@ -96,11 +96,11 @@ def run_tests(request: TestRequest) -> None:
         cell=request.cell(target.tag),
     )
 
-    def work() -> stage.Made:
+    def work() -> stage.StageResult:
         if source is None:
             names = [one.name for one in installed(target)]
             layout = layout_of(names, where=str(target.prefix)) or "unsplit"
-            return stage.Made(files=(), details=_tested(request, target, layout))
+            return stage.StageResult(files=(), details=_tested(request, target, layout))
         with source.opened_call(common.cache / "locks", request.families[0], request.targets) as rocm:
             calls = (locked_call(common, target, only=("setuptools",)), rocm)  # what its sdist is built with
             with installer.prepared(
@@ -112,7 +112,7 @@ def run_tests(request: TestRequest) -> None:
                 force=run.common.force,
             ):
                 installer.require_complete(target)
-                return stage.Made(files=(), details=_tested(request, target, source.layout))
+                return stage.StageResult(files=(), details=_tested(request, target, source.layout))
 
     stage.perform(run, inputs, work)
     _copy_report(request, target)

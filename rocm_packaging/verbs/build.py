@@ -171,7 +171,7 @@ def _print_plan(plan: Plan, *, json: bool) -> None:
         console.say(f"In no package: {name}")
 
 
-def _made(request: build.BuildRequest) -> stage.Made:
+def _made(request: build.BuildRequest) -> stage.StageResult:
     built = build.build(request)
     plan, made = built.plan, tuple(one.path for one in built.files)
     commit = build_info(scan(request.artifact_dir)).commit
@@ -184,7 +184,7 @@ def _made(request: build.BuildRequest) -> stage.Made:
         **({"lacking": list(plan.lacking)} if plan.lacking else {}),
         CONTENTS: {path.name: folder_sizes(path) for path in made if path.suffix == ".whl"},
     }
-    return stage.Made(files=made, details=details, digests=built.digests)
+    return stage.StageResult(files=made, details=details, digests=built.digests)
 
 
 def _fetched(common: Common) -> tuple[Path, str]:
