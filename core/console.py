@@ -188,9 +188,9 @@ def _annotate(kind: str, colour: str, text: str, *, title: str, file: str, line:
 
     place = ":".join(part for part in (file, line_number) if part)
     labels = [label for label in (place, title) if label and not text.startswith(label)]
-    words = [_coloured(f"{kind}:", colour)]
-    words += [f"{label}:" for label in labels]
-    say(" ".join([*words, text]))
+    parts = [_coloured(f"{kind}:", colour)]
+    parts += [f"{label}:" for label in labels]
+    say(" ".join([*parts, text]))
 
 
 def _command(name: str, text: str, properties: Mapping[str, str] | None = None) -> str:

@@ -23,7 +23,8 @@ STOPPING = threading.Event()
 class FatalError(Exception):
     """An error that ends a stage with one clear message."""
 
-    exit_code: int = 1  # that of the class; a flow ends with that of the step that failed
+    # That of the class; a flow ends with that of the step that failed.
+    exit_code: int = 1
 
     def __init_subclass__(cls, *, exit_code: int) -> None:
         cls.exit_code = exit_code

@@ -112,11 +112,11 @@ def run_tests(request: TestRequest) -> None:
         cell=request.cell(target.tag),
     )
 
-    def work() -> stage.Made:
+    def work() -> stage.StageResult:
         if request.source is None:
             names = [distribution.name for distribution in installed(target)]
             layout = layout_of(names, where=str(target.prefix)) or "unsplit"
-            return stage.Made(files=(), details=_test(request, target, layout))
+            return stage.StageResult(files=(), details=_test(request, target, layout))
         return _install_and_test(request, target, request.source, inputs, is_forced=run.common.force)
 
     stage.perform(run, inputs, work)
@@ -130,7 +130,7 @@ def _install_and_test(
     inputs: Mapping[str, Any],
     *,
     is_forced: bool,
-) -> stage.Made:
+) -> stage.StageResult:
     common = request.common
     with source.opened_call(common.cache / "locks", request.families[0], request.targets) as rocm_call:
         # ROCm's sdist is built with setuptools.
@@ -143,7 +143,7 @@ def _install_and_test(
             force=is_forced,
         ):
             installer.require_complete(target)
-            return stage.Made(files=(), details=_test(request, target, source.layout))
+            return stage.StageResult(files=(), details=_test(request, target, source.layout))
 
 
 def _test(request: TestRequest, target: Interpreter, layout: Layout) -> Mapping[str, Any]:

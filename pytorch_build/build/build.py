@@ -186,7 +186,7 @@ def perform(build: Build) -> records.Record | Pending:
     """Build one wheel into the run's outputs, unless a record says that nothing has changed, or say why."""
     run, metrics, known = stage_of(build), Metrics(), inputs(build)
 
-    def work() -> stage.Made:
+    def work() -> stage.StageResult:
         # imported where there is work: most runs find that nothing has changed
         from pytorch_build.build.stage import make
 

@@ -20,7 +20,7 @@ from core.env import installed_version, installer
 from core.env.locks import locked_call
 from core.errors import FatalError, ServiceError
 from core.packages.sources import InstalledPackages
-from core.run.stage import Made, Stage
+from core.run.stage import Stage, StageResult
 from core.wheel import CONTENTS, folder_sizes, parse_wheel_name
 from core.wheel.editor import Additions, edit_wheel
 from core.wheel.record import require_listing
@@ -50,7 +50,7 @@ if TYPE_CHECKING:
 _REQUIREMENTS = ("requirements.txt", "requirements-build.txt", "python/requirements.txt", "pyproject.toml")
 
 
-def make(build: Build, run: Stage, metrics: Metrics, before: Record | None = None) -> Made:
+def make(build: Build, run: Stage, metrics: Metrics, before: Record | None = None) -> StageResult:
     """Check out, prepare the environment, build, check; or check what was built before and refused."""
     console.say(
         f"{build.project} {build.tree.version} for {build.context.gpu_family}, Python {build.target.version}"
@@ -67,7 +67,7 @@ def make(build: Build, run: Stage, metrics: Metrics, before: Record | None = Non
             return _accepted(build, run, wheels, sdk, metrics)
 
 
-def _again(build: Build, run: Stage, metrics: Metrics, record: Record) -> Made:
+def _again(build: Build, run: Stage, metrics: Metrics, record: Record) -> StageResult:
     """Go on with wheels that were refused, without their tree."""
     console.say("built before and refused: checked again, not built (--force builds it anew)")
     metrics.details |= record.details
@@ -107,7 +107,7 @@ def _build(
 
 def _accepted(
     build: Build, run: Stage, wheels: tuple[Path, ...], sdk: RocmSdk | None, metrics: Metrics
-) -> Made:
+) -> StageResult:
     """Import and check wheels before they are put among the run's outputs; keep what is refused."""
     known = metrics.details.pop(refused.REFUSED)
     promised = Expectation(
@@ -130,7 +130,7 @@ def _accepted(
         raise
     contents = {one.name: folder_sizes(one) for one in wheels}
     source = {"source": build.tree.inputs, "rocm_options": build.rocm.options if build.rocm else []}
-    return Made(files=wheels, details={**source, **metrics.details, CONTENTS: contents})
+    return StageResult(files=wheels, details={**source, **metrics.details, CONTENTS: contents})
 
 
 def provide_parts(build: Build) -> None:

@@ -259,7 +259,7 @@ def _print_plan(plan: PackagingPlan, *, json: bool) -> None:
         console.say(f"In no package: {name}")
 
 
-def _build(request: BuildRequest) -> stage.Made:
+def _build(request: BuildRequest) -> stage.StageResult:
     """Write the packages; return them with what their record says."""
     packages = build(request)
     plan = packages.plan
@@ -276,7 +276,7 @@ def _build(request: BuildRequest) -> stage.Made:
     if plan.lacking:
         details["lacking"] = list(plan.lacking)
     details[CONTENTS] = {path.name: folder_sizes(path) for path in paths if path.suffix == ".whl"}
-    return stage.Made(files=paths, details=details, digests=packages.digests)
+    return stage.StageResult(files=paths, details=details, digests=packages.digests)
 
 
 # The artifacts

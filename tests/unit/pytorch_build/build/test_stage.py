@@ -14,7 +14,7 @@ from core.errors import BuildError, CheckError, EnvironmentSetupError, ServiceEr
 from core.packages import package_source
 from core.run import records
 from core.run.records import Record
-from core.run.stage import Made
+from core.run.stage import StageResult
 from pytorch_build.build import machine, stage, toolchain
 from pytorch_build.build.build import Build, perform, stage_of
 from pytorch_build.build.metrics import Metrics
@@ -51,7 +51,7 @@ class Workshop:
     site: Site | None = None
     env: Mapping[str, str] = field(default_factory=dict)
 
-    def make(self, build: Build) -> Made:
+    def make(self, build: Build) -> StageResult:
         """Do the work of a build, outside of its record."""
         return stage.make(build, stage_of(build), Metrics())
 

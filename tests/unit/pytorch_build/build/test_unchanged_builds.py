@@ -13,7 +13,7 @@ from core.cell import GroupCell
 from core.packages.sources import linked_source
 from core.run import records
 from core.run.records import FileRecord, Record
-from core.run.stage import Made, Stage
+from core.run.stage import Stage, StageResult
 from pytorch_build.build import build as build_module
 from pytorch_build.build.build import Build, Dependency, inputs, perform
 from pytorch_build.sdk import RocmOptions
@@ -178,7 +178,7 @@ class Work:
     run: LocalRun
     builds: list[Build]
 
-    def make(self, build: Build, _stage: Stage, *_unused: object) -> Made:
+    def make(self, build: Build, _stage: Stage, *_unused: object) -> StageResult:
         """Make a wheel that differs from the last one."""
         self.builds.append(build)
         python = build.target.tag
@@ -188,7 +188,7 @@ class Work:
             f"{python}-{python}-linux_x86_64",
             requires=[f"numpy>{len(self.builds)}"],
         )
-        return Made(files=(wheel,), details={})
+        return StageResult(files=(wheel,), details={})
 
     def count(self, build: Build) -> int:
         """Perform a build; return how many times the work was done for it."""
