@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import BinaryIO
 
-from core.archive.tar import XZ, ZSTD, HashedSource, Member, Policy, TarStream
+from core.archive.tar import XZ, ZSTD, HashedSource, StreamedMember, TarLimits, TarStream
 from core.archive.zips import unsafe_path
 from core.errors import ArtifactError, nearest
 from core.files import replaced, writing
@@ -108,7 +108,7 @@ def extract(
     directory: Path,
     *,
     sha256: str,
-    policy: Policy | None = None,
+    limits: TarLimits | None = None,
     on_bytes: Callable[[int], object] = int,
 ) -> Path:
     """Extract an archive as it arrives, hashing the same bytes; return the artifact's folder.
@@ -116,9 +116,8 @@ def extract(
     The folder appears, or is replaced, when it is whole. `sha256` may be "", for any; `on_bytes` is called
     with each number of compressed bytes read. A `StoreError`, alone, may pass when it is tried again.
     """
-    granted = policy or Policy()
     source = HashedSource(stream, where=archive.filename, on_bytes=on_bytes)
-    tar = TarStream(source, archive.suffix, where=archive.filename, policy=granted)
+    tar = TarStream(source, archive.suffix, where=archive.filename, limits=limits or TarLimits())
     target = directory / archive.folder(this_platform())
     with writing(target), replaced(target) as fresh:
         try:
@@ -159,7 +158,7 @@ def _unpack(tar: TarStream, folder: Path, *, where: str) -> None:
     tree.link()
 
 
-def _manifest(tar: TarStream, members: Iterator[Member], folder: Path, where: str) -> tuple[str, ...]:
+def _manifest(tar: TarStream, members: Iterator[StreamedMember], folder: Path, where: str) -> tuple[str, ...]:
     first = next(members, None)
     if first is None or first.name.removeprefix("./") != MANIFEST or first.kind != "file":
         found = f"{first.name!r} comes first" if first else "it is empty"
@@ -188,7 +187,7 @@ class _Tree:
         self._kinds = {"": "folder", MANIFEST: "file"}
         self._links: dict[str, str] = {}
 
-    def add(self, member: Member, data: Iterable[memoryview]) -> None:
+    def add(self, member: StreamedMember, data: Iterable[memoryview]) -> None:
         """Write a member, or note it where it is a link."""
         name = member.name.removeprefix("./")
         if not name.startswith(self._below) and not (member.kind == "folder" and name in self._above):

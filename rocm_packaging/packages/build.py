@@ -17,9 +17,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from core import archive, console, process
-from core.archive import Content, Made, Member
-from core.archive.packed import LEVEL, Kept, Packing, Workers
-from core.archive.zips import opened
+from core.archive import Content, DeferredFile, Member
+from core.archive.packed import LEVEL, PackedData, Packing, Workers
 from core.binaries import rpath
 from core.cli.options import ROOT
 from core.errors import ArtifactError, BuildError, MissingInputError
@@ -97,7 +96,7 @@ def build(request: BuildRequest) -> BuiltPackages:
     return built
 
 
-def _kept_members(folder: Path, level: int) -> Mapping[bytes, Kept]:
+def _kept_members(folder: Path, level: int) -> Mapping[bytes, PackedData]:
     """Return the members of wheels that are as the last build left them, by the SHA-256 of their bytes.
 
     They count only where the wheels have the bytes that it wrote, by this code, at this level, so that a
@@ -110,7 +109,7 @@ def _kept_members(folder: Path, level: int) -> Mapping[bytes, Kept]:
     noted = json.loads(note.read_text(encoding="utf-8"))
     if noted["rules"] != _rules(level):
         return {}
-    found: dict[bytes, Kept] = {}
+    found: dict[bytes, PackedData] = {}
     for name, digest in noted["digests"].items():
         path = folder / name
         if path.suffix == ".whl" and path.is_file() and sha256(path) == digest:
@@ -118,20 +117,18 @@ def _kept_members(folder: Path, level: int) -> Mapping[bytes, Kept]:
     return found
 
 
-def _packed_members(path: Path) -> dict[bytes, Kept]:
+def _packed_members(path: Path) -> dict[bytes, PackedData]:
     # mapped, and so read from the file that it is now: the build puts another into its place
-    with opened(path) as wheel, path.open("rb") as stream:
+    with path.open("rb") as stream:
         content = Content(data=mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_READ))
-        listing = require_listing(path, wheel)
-    return {
-        entry.digest: Kept(
-            method=info.compress_type,
-            packed_size=info.compress_size,
-            pieces=partial(content.pieces, span.start, span.end),
-        )
-        for info, span in listing.files
-        if (entry := listing.entries.get(info.filename))
-    }
+    listing = require_listing(path)
+    packed: dict[bytes, PackedData] = {}
+    for member in listing.members:
+        row = listing.rows.get(member.name)
+        if row is not None:
+            pieces = partial(content.pieces, member.start, member.end)
+            packed[row.digest] = PackedData(method=member.method, size=member.packed_size, pieces=pieces)
+    return packed
 
 
 def _rules(level: int) -> str:
@@ -162,7 +159,7 @@ def _member(file: PayloadFile, work: Path, template: bytes) -> Member:
     if search is None:
         return Member(name=file.path, source=source, executable=executable)
     make = partial(rpath.patched, source, search, work / file.path)
-    made = rpath.edited(source, search) or Made(size=source.stat().st_size, make=make)
+    made = rpath.edited(source, search) or DeferredFile(size=source.stat().st_size, make=make)
     return Member(name=file.path, source=made, executable=executable)
 
 
