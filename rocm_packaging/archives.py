@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import BinaryIO
 
-from core.archive.tar import XZ, ZSTD, HashedSource, Member, Policy, TarStream
+from core.archive.tar import XZ, ZSTD, HashedSource, StreamedMember, TarLimits, TarStream
 from core.archive.zips import unsafe_path
 from core.errors import ArtifactError, nearest
 from core.files import replaced, writing
@@ -117,7 +117,7 @@ def extract(
     directory: Path,
     *,
     sha256: str,
-    policy: Policy | None = None,
+    limits: TarLimits | None = None,
     on_bytes: Callable[[int], object] = int,
 ) -> Path:
     """Extract an archive as it arrives, hashing the same bytes; return the artifact's folder.
@@ -127,7 +127,7 @@ def extract(
     """
     filename = archive.filename
     source = HashedSource(stream, where=filename, on_bytes=on_bytes)
-    tar = TarStream(source, archive.suffix, where=filename, policy=policy or Policy())
+    tar = TarStream(source, archive.suffix, where=filename, limits=limits or TarLimits())
     folder = directory / archive.folder(this_platform())
     with writing(folder), replaced(folder) as fresh_folder:
         try:
@@ -175,7 +175,9 @@ def _unpack(tar: TarStream, folder: Path, *, where: str) -> None:
     tree.make_links()
 
 
-def _read_manifest(tar: TarStream, members: Iterator[Member], folder: Path, where: str) -> tuple[str, ...]:
+def _read_manifest(
+    tar: TarStream, members: Iterator[StreamedMember], folder: Path, where: str
+) -> tuple[str, ...]:
     """Write the manifest, which must come first; return the folders that it lists."""
     first = next(members, None)
     if first is None or first.name.removeprefix("./") != MANIFEST or first.kind != "file":
@@ -208,7 +210,7 @@ class _ExtractedTree:
         self._kinds = {"": "folder", MANIFEST: "file"}
         self._links: dict[str, str] = {}
 
-    def add(self, member: Member, content: Iterable[memoryview]) -> None:
+    def add(self, member: StreamedMember, content: Iterable[memoryview]) -> None:
         """Write a member, or note it where it is a link."""
         name = member.name.removeprefix("./")
         self._require_place(name, member.kind)

@@ -12,8 +12,8 @@ from contextlib import AbstractContextManager, ExitStack, contextmanager, nullco
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any
 
-from core import archive, console, files, process
-from core.archive import Member, zips
+from core import console, files, process
+from core.archive import DeferredFile, Member
 from core.binaries import rpath
 from core.cli.options import source_date_epoch
 from core.env import installed_version, installer
@@ -40,8 +40,7 @@ from pytorch_build.standalone.libraries import Binary, RocmFile, read_members, u
 from rocm_packaging.packages.layouts import Layout, packages, payload_folder
 
 if TYPE_CHECKING:
-    import zipfile
-
+    from core.archive.zips import ZipMember
     from core.run.records import Record
     from pytorch_build.build.build import Build
     from pytorch_build.build.cache_use import CacheUse
@@ -275,16 +274,17 @@ def planned(
 
 def set_search_paths(wheel: Path, layout: Layout | None, family: str, *, epoch: int | None = None) -> Path:
     """Set the search path of every ELF file of a wheel; only those that change are compressed again."""
-    with zips.opened(wheel) as archive:
-        listed = (info for info, _ in require_listing(wheel, archive).files)
-        infos = {info.filename: info for info in listed if not info.filename.endswith(_WINDOWS)}
-    changes = planned(read_members(wheel, infos.values()), layout, family)
+    candidates = {
+        member.name: member for member in require_listing(wheel).members if not member.name.endswith(_WINDOWS)
+    }
+    changes = planned(read_members(wheel, candidates.values()), layout, family)
     if not changes:
         return wheel
     console.echo(f"{wheel.name}: search paths of {console.counted(len(changes), 'file')} set")
     with tempfile.TemporaryDirectory(prefix=".rpaths-", dir=wheel.parent) as scratch:
         members = tuple(
-            _member(wheel, infos[name], search, Path(scratch)) for name, search in sorted(changes.items())
+            _member(wheel, candidates[name], search, Path(scratch))
+            for name, search in sorted(changes.items())
         )
         version = str(parse_wheel_name(wheel.name).version)
         made = edit_wheel(
@@ -293,11 +293,11 @@ def set_search_paths(wheel: Path, layout: Layout | None, family: str, *, epoch: 
     return made.path
 
 
-def _member(wheel: Path, info: zipfile.ZipInfo, search: Sequence[str], scratch: Path) -> Member:
+def _member(wheel: Path, member: ZipMember, search: Sequence[str], scratch: Path) -> Member:
     """Return a member of the new wheel, which is unpacked and patched when its turn comes."""
-    file = RocmFile(path=info.filename, root="", source=wheel, info=info)
+    file = RocmFile(path=member.name, root="", source=wheel, member=member)
     return Member(
-        name=info.filename,
-        source=archive.Made(size=info.file_size, make=lambda: unpacked(file, search, scratch)),
-        executable=zips.is_executable(info),
+        name=member.name,
+        source=DeferredFile(size=member.size, make=lambda: unpacked(file, search, scratch)),
+        executable=member.is_executable,
     )

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from core import console, process
-from core.archive import Made, Member
+from core.archive import DeferredFile, Member
 from core.archive.packed import LEVEL, Packing, Workers
 from core.binaries import rpath
 from core.errors import ArtifactError, BuildError, MissingInputError
@@ -138,7 +138,7 @@ def _member(file: PayloadFile, scratch: Path, stub_program: bytes) -> Member:
     if edited is not None:
         return Member(name=file.path, source=edited, executable=is_executable)
     make = partial(rpath.patched, source, file.rpath, scratch / file.path)
-    patched = Made(size=source.stat().st_size, make=make)
+    patched = DeferredFile(size=source.stat().st_size, make=make)
     return Member(name=file.path, source=patched, executable=is_executable)
 
 

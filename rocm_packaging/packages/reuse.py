@@ -12,8 +12,7 @@ from pathlib import Path
 
 from core import archive
 from core.archive import Content
-from core.archive.packed import Kept
-from core.archive.zips import opened
+from core.archive.packed import PackedData
 from core.files import digest_of, sha256, write_json
 from core.wheel.record import require_listing
 
@@ -26,7 +25,7 @@ def note_packed_files(folder: Path, level: int, digests: Mapping[str, str]) -> N
     write_json(folder / _NOTE, {"rules": _rules(level), "digests": digests})
 
 
-def packed_members(folder: Path, level: int) -> Mapping[bytes, Kept]:
+def packed_members(folder: Path, level: int) -> Mapping[bytes, PackedData]:
     """Return the members of wheels that are as the last build left them, by the SHA-256 of their bytes.
 
     They count only where the wheels have the bytes that it wrote, by this code, at this level, so that a
@@ -40,7 +39,7 @@ def packed_members(folder: Path, level: int) -> Mapping[bytes, Kept]:
     if content["rules"] != _rules(level):
         return {}
 
-    members: dict[bytes, Kept] = {}
+    members: dict[bytes, PackedData] = {}
     for name, digest in content["digests"].items():
         path = folder / name
         if path.suffix == ".whl" and path.is_file() and sha256(path) == digest:
@@ -48,21 +47,18 @@ def packed_members(folder: Path, level: int) -> Mapping[bytes, Kept]:
     return members
 
 
-def _members_of_wheel(path: Path) -> dict[bytes, Kept]:
+def _members_of_wheel(path: Path) -> dict[bytes, PackedData]:
     # Mapped, and so read from the file that it is now: the build puts another into its place.
-    with opened(path) as wheel, path.open("rb") as stream:
+    with path.open("rb") as stream:
         content = Content(data=mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_READ))
-        listing = require_listing(path, wheel)
+    listing = require_listing(path)
 
-    members: dict[bytes, Kept] = {}
-    for info, span in listing.files:
-        recorded = listing.entries.get(info.filename)
-        if recorded is not None:
-            members[recorded.digest] = Kept(
-                method=info.compress_type,
-                packed_size=info.compress_size,
-                pieces=partial(content.pieces, span.start, span.end),
-            )
+    members: dict[bytes, PackedData] = {}
+    for member in listing.members:
+        row = listing.rows.get(member.name)
+        if row is not None:
+            pieces = partial(content.pieces, member.start, member.end)
+            members[row.digest] = PackedData(method=member.method, size=member.packed_size, pieces=pieces)
     return members
 
 

@@ -262,9 +262,18 @@ def test_accepts_several_compressed_streams_in_a_row(tmp_path: Path, name: Archi
     assert (artifact / "a/stage/x").read_bytes() == INCOMPRESSIBLE
 
 
-def test_ignores_records_of_extended_headers_that_nobody_needs(
-    tmp_path: Path,
-) -> None:
+def test_reads_a_long_name_that_lies_in_two_compressed_streams(tmp_path: Path) -> None:
+    name = f"a/stage/{'long' * 50}"
+    content = tar(extended_header(pax_record(f"path={name}".encode())), file("x", b"1"))
+    middle = content.index(b"longlong") + 50
+    streams = compress(content[:middle], XZ_NAME) + compress(content[middle:], XZ_NAME)
+
+    artifact = unpack_compressed(streams, tmp_path / "out", name=XZ_NAME)
+
+    assert (artifact / name).read_bytes() == b"1"
+
+
+def test_ignores_records_of_extended_headers_that_nobody_needs(tmp_path: Path) -> None:
     content = tar(
         extended_header(pax_record(b"comment=a\xff\xfebcd"), is_global=True),
         extended_header(pax_record(b"mtime=1700000000")),

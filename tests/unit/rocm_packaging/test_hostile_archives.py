@@ -11,7 +11,7 @@ import zstandard
 from hypothesis import given
 from hypothesis import strategies as st
 
-from core.archive.tar import Policy, pax_records
+from core.archive.tar import TarLimits, pax_records
 from core.errors import ArtifactError
 from rocm_packaging.archives import ArchiveName
 from tests.kit.tar_members import (
@@ -43,23 +43,19 @@ def refuse(
     target: Path,
     *,
     name: ArchiveName = ZSTD_NAME,
-    policy: Policy | None = None,
+    limits: TarLimits | None = None,
 ) -> str:
     """Return the message with which an archive is refused, which leaves nothing at all."""
-    return refuse_compressed(compress(content, name), target, name=name, policy=policy)
+    return refuse_compressed(compress(content, name), target, name=name, limits=limits)
 
 
 def refuse_compressed(
-    content: bytes,
-    target: Path,
-    *,
-    name: ArchiveName = ZSTD_NAME,
-    policy: Policy | None = None,
+    content: bytes, target: Path, *, name: ArchiveName = ZSTD_NAME, limits: TarLimits | None = None
 ) -> str:
     """Return the message with which a compressed archive is refused, which leaves nothing at all."""
     paths_before = {target, *target.parent.rglob("*")}
     with pytest.raises(ArtifactError) as raised:
-        unpack_compressed(content, target, name=name, policy=policy)
+        unpack_compressed(content, target, name=name, limits=limits)
     assert {target, *target.parent.rglob("*")} == paths_before
     return raised.value.message
 
@@ -349,29 +345,26 @@ def test_refuses_text_under_the_name_of_an_archive(tmp_path: Path, name: Archive
     ],
 )
 def test_refuses_a_bomb_before_it_fills_the_disk(tmp_path: Path, name: ArchiveName, content: bytes) -> None:
-    policy = Policy(ratio_from=MIB, max_ratio=50)
+    limits = TarLimits(ratio_from=MIB, max_ratio=50)
 
-    assert "bomb" in refuse(content, tmp_path / "out", name=name, policy=policy)
+    assert "bomb" in refuse(content, tmp_path / "out", name=name, limits=limits)
 
 
 @pytest.mark.parametrize(
-    ("members", "policy", "subject"),
+    ("members", "limits", "subject"),
     [
         pytest.param(
             [file("a/stage/x", b"1" * 2 * MIB)],
-            Policy(max_bytes=2 * MIB - 1),
+            TarLimits(max_bytes=2 * MIB - 1),
             "'a/stage/x'",
             id="size of a member",
         ),
         pytest.param(
-            [file("a/stage/x", b"1" * 2 * MIB)],
-            Policy(max_bytes=2 * MIB + 512),
-            "bomb",
-            id="size",
+            [file("a/stage/x", b"1" * 2 * MIB)], TarLimits(max_bytes=2 * MIB + 512), "bomb", id="size"
         ),
         pytest.param(
             [file(f"a/stage/{number}") for number in range(20)],
-            Policy(max_members=20),
+            TarLimits(max_members=20),
             "20 members",
             id="members",
         ),
@@ -384,9 +377,9 @@ def test_refuses_a_bomb_before_it_fills_the_disk(tmp_path: Path, name: ArchiveNa
     ],
 )
 def test_limits_sizes_and_numbers(
-    tmp_path: Path, members: list[TarMember], policy: Policy | None, subject: str
+    tmp_path: Path, members: list[TarMember], limits: TarLimits | None, subject: str
 ) -> None:
-    assert subject in refuse(tar(*members), tmp_path / "out", policy=policy)
+    assert subject in refuse(tar(*members), tmp_path / "out", limits=limits)
 
 
 def test_limits_the_memory_of_decompressing_zstd(tmp_path: Path) -> None:
@@ -395,13 +388,13 @@ def test_limits_the_memory_of_decompressing_zstd(tmp_path: Path) -> None:
     frame = zstandard.ZstdCompressor(compression_params=parameters).compressobj()
     content = frame.compress(tar(X)) + frame.flush()
 
-    message = refuse_compressed(content, tmp_path / "out", policy=Policy(max_memory=MIB))
+    message = refuse_compressed(content, tmp_path / "out", limits=TarLimits(max_memory=MIB))
 
     assert "memory" in message
 
 
 def test_limits_the_memory_of_decompressing_xz(tmp_path: Path) -> None:
-    message = refuse(tar(X), tmp_path / "out", name=XZ_NAME, policy=Policy(max_memory=1 << 17))
+    message = refuse(tar(X), tmp_path / "out", name=XZ_NAME, limits=TarLimits(max_memory=1 << 17))
 
     assert "memory" in message.lower()
 
