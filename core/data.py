@@ -184,7 +184,7 @@ def data_file(path: Path, model: type[AnyModel]) -> Callable[[], AnyModel]:
         user_tables = tables_of_user(path, model)
         if file is None or not user_tables:
             return validated(tables, model, where=path)
-        return validated(merged(tables, user_tables), model, where=file, under=LAYERED[path])
+        return validated(merged(tables, user_tables), model, where=file, table_name=LAYERED[path])
 
     return read
 
@@ -283,19 +283,19 @@ def json_object(text: str, *, where: str, hint: str = "") -> dict[str, Any]:
 
 
 def validated(
-    value: Mapping[str, Any], model: type[AnyModel], *, where: Path | str, under: str = ""
+    value: Mapping[str, Any], model: type[AnyModel], *, where: Path | str, table_name: str = ""
 ) -> AnyModel:
-    """Check plain data from `where` against `model`; key paths begin with the table that it is `under`."""
+    """Check plain data from `where` against `model`; key paths begin with the table's name."""
     try:
         return model.model_validate(value)
     except ValidationError as problem:
-        raise _as_data_error(problem, model, where, under) from problem
+        raise _as_data_error(problem, model, where, table_name) from problem
 
 
-def merged(base: Mapping[str, Any], over: Mapping[str, Any], *, adding: bool = False) -> dict[str, Any]:
+def merged(base: Mapping[str, Any], overlay: Mapping[str, Any], *, adding: bool = False) -> dict[str, Any]:
     """Put tables over others: tables are merged, other values replaced; with `adding`, lists go before."""
     tables = dict(base)
-    for key, value in over.items():
+    for key, value in overlay.items():
         base_value = tables.get(key)
         if isinstance(base_value, dict) and isinstance(value, dict):
             tables[key] = merged(base_value, value, adding=adding)
@@ -307,7 +307,7 @@ def merged(base: Mapping[str, Any], over: Mapping[str, Any], *, adding: bool = F
 
 
 def _as_data_error(
-    problem: ValidationError, model: type[BaseModel], where: Path | str, under: str = ""
+    problem: ValidationError, model: type[BaseModel], where: Path | str, table_name: str = ""
 ) -> DataError:
     errors = problem.errors(include_url=False)
     # What is said of a list or table follows from what is wrong inside.
@@ -317,7 +317,7 @@ def _as_data_error(
         outer_locations.update(location[:length] for length in range(len(location)))
 
     faults = [error for error in errors if error["loc"] not in outer_locations]
-    sentences = [_sentence(error, model, under) for error in faults]
+    sentences = [_sentence(error, model, table_name) for error in faults]
 
     message = f": {sentences[0]}"
     if len(sentences) > 1:
@@ -325,14 +325,14 @@ def _as_data_error(
     return DataError(f"{where}{message}", hint=f"Correct {where}.")
 
 
-def _sentence(error: ErrorDetails, model: type[BaseModel], under: str) -> str:
+def _sentence(error: ErrorDetails, model: type[BaseModel], table_name: str) -> str:
     """Return what is wrong with one value, behind its key path."""
     location = [step for step in error["loc"] if step != "[key]"]
     is_of_whole = not location and error["type"] in {"value_error", "assertion_error"}
     fault = _fault(error, model, location)
     if is_of_whole:
         return fault
-    path = key_path([under, *location] if under else location)
+    path = key_path([table_name, *location] if table_name else location)
     return f"{path}: {fault}"
 
 

@@ -156,7 +156,7 @@ def choose_groups(
     if not groups:
         raise MissingInputError(
             f"Run {outputs.run_id} has no {content}.",
-            hint="Build something first (nox -s build_torch), or name another run with --run-id.",
+            hint="Build something first, or name another run with --run-id.",
         )
     if name and name not in groups:
         raise MissingInputError(
