@@ -215,8 +215,8 @@ def requirements_in(metadata: bytes) -> tuple[str, ...]:
 def remote_metadata(url: str, *, cert: str = "") -> bytes:
     """Return a remote wheel's METADATA: of its sidecar (PEP 658), else by ranges, else of the whole file."""
     # Most indexes have no sidecar.
-    with suppress(OSError, HTTPException), open_url(f"{url}.metadata", cert=cert) as answer:
-        return bytes(answer.read())
+    with suppress(OSError, HTTPException), open_url(f"{url}.metadata", cert=cert) as response:
+        return bytes(response.read())
 
     shown_url = without_secret(url)
     try:
