@@ -91,6 +91,14 @@ FINISHED: dict[str, tuple[str, ...]] = {
         "tests/unit/ci/verbs/test_configure.py",
         "tests/unit/ci/verbs/test_cells.py",
     ),
+    "packages": ("core/packages",),
+    "packages' and environments' tests": (
+        "tests/unit/core/packages",
+        "tests/unit/core/env",
+        "tests/integration/test_strangers.py",
+        "tests/integration/test_clients.py",
+        "tests/integration/test_stores_and_installers.py",
+    ),
 }
 
 MOST_MODULE_LINES = 700
