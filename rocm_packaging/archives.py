@@ -116,8 +116,8 @@ def extract(
     The folder appears, or is replaced, when it is whole. `sha256` may be "", for any; `on_bytes` is called
     with each number of compressed bytes read. A `StoreError`, alone, may pass when it is tried again.
     """
-    source = HashedSource(stream, where=archive.filename, on_bytes=on_bytes)
-    tar = TarStream(source, archive.suffix, where=archive.filename, limits=limits or TarLimits())
+    source = HashedSource(stream, name=archive.filename, on_bytes=on_bytes)
+    tar = TarStream(source, archive.suffix, name=archive.filename, limits=limits or TarLimits())
     target = directory / archive.folder(this_platform())
     with writing(target), replaced(target) as fresh:
         try:

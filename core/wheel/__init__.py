@@ -77,7 +77,13 @@ def parse_wheel_name(filename: str) -> WheelName:
             f"{filename} is not a wheel's file name: {problem}.",
             hint="A wheel is named NAME-VERSION[-BUILD]-PYTHON-ABI-PLATFORM.whl.",
         ) from problem
-    return WheelName(distribution=name, version=version, build_tag=build, tags=tags, filename=filename)
+    return WheelName(
+        distribution=name,
+        version=version,
+        build_tag=build,
+        tags=tags,
+        filename=filename,
+    )
 
 
 def parse_name(filename: str) -> WheelName:
@@ -91,7 +97,11 @@ def parse_name(filename: str) -> WheelName:
             f"{filename} is not an sdist's file name: {problem}.",
             hint="An sdist is named NAME-VERSION.tar.gz.",
         ) from problem
-    return WheelName(distribution=name, version=version, filename=filename)
+    return WheelName(
+        distribution=name,
+        version=version,
+        filename=filename,
+    )
 
 
 def read_metadata(path: Path) -> WheelMetadata:

@@ -54,6 +54,18 @@ FINISHED: dict[str, tuple[str, ...]] = {
         "tests/unit/ci/verbs/test_configure.py",
         "tests/unit/ci/verbs/test_cells.py",
     ),
+    "archive, wheel and binaries": (
+        "core/archive",
+        "core/wheel",
+        "core/binaries",
+    ),
+    "archive's, wheel's and binaries' tests": (
+        "tests/unit/core/archive",
+        "tests/unit/core/wheel",
+        "tests/unit/core/binaries",
+        "tests/unit/ci/test_refused_archives.py",
+        "tests/integration/test_wheel_forms.py",
+    ),
 }
 
 MOST_MODULE_LINES = 700
