@@ -5,6 +5,7 @@ Names follow the binary (PEP 427) and source (PEP 625) distribution formats, nor
 
 from __future__ import annotations
 
+import re
 from collections import defaultdict
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
 
 # METADATA of torch, with its whole README, is 30 kB. More than this is an attack.
 _MAX_TEXT = 16 << 20
+_TAGS = re.compile(r"[A-Za-z0-9_]+(\.[A-Za-z0-9_]+)*")  # PEP 425, as a compressed set
 # what a record's details call it: file name of a wheel -> its folders
 CONTENTS = "contents"
 REST = "…"
@@ -72,6 +74,7 @@ def parse_wheel_name(filename: str) -> WheelName:
     """Parse a wheel's file name."""
     try:
         name, version, build, tags = parse_wheel_filename(filename)
+        _require_plain_tags(filename)
     except ValueError as problem:
         raise WheelError(
             f"{filename} is not a wheel's file name: {problem}.",
@@ -84,6 +87,13 @@ def parse_wheel_name(filename: str) -> WheelName:
         tags=tags,
         filename=filename,
     )
+
+
+def _require_plain_tags(filename: str) -> None:
+    """Refuse what a browser or a file manager makes of a name: "… (1).whl" is for no platform."""
+    for tag in filename.removesuffix(".whl").split("-")[-3:]:
+        if not _TAGS.fullmatch(tag):
+            raise ValueError(f"{tag!r} is not a tag")
 
 
 def parse_name(filename: str) -> WheelName:

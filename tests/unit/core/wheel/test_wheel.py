@@ -77,6 +77,16 @@ def test_rejects_a_name_that_is_no_wheels(name: str) -> None:
     assert raised.value.message.startswith(name)
 
 
+@pytest.mark.parametrize("copy", [" (1)", "(1)", " copy", "~", "."], ids=repr)
+def test_rejects_what_a_download_or_an_editor_makes_of_a_name(copy: str) -> None:
+    name = f"torch-2.10-cp312-cp312-linux_x86_64{copy}.whl"
+
+    with pytest.raises(WheelError) as raised:
+        parse_wheel_name(name)
+
+    assert raised.value.message.startswith(name)
+
+
 @pytest.mark.parametrize("name", ["torch-2.10.whl.tar.gz", "torch.tar.gz", ".tar.gz"])
 def test_rejects_a_name_that_is_no_sdists(name: str) -> None:
     with pytest.raises(WheelError, match="sdist"):
