@@ -99,6 +99,18 @@ FINISHED: dict[str, tuple[str, ...]] = {
         "tests/integration/test_clients.py",
         "tests/integration/test_stores_and_installers.py",
     ),
+    "archive, wheel and binaries": (
+        "core/archive",
+        "core/wheel",
+        "core/binaries",
+    ),
+    "archive's, wheel's and binaries' tests": (
+        "tests/unit/core/archive",
+        "tests/unit/core/wheel",
+        "tests/unit/core/binaries",
+        "tests/unit/ci/test_refused_archives.py",
+        "tests/integration/test_wheel_forms.py",
+    ),
 }
 
 MOST_MODULE_LINES = 700
