@@ -54,6 +54,12 @@ FINISHED: dict[str, tuple[str, ...]] = {
         "tests/unit/ci/verbs/test_configure.py",
         "tests/unit/ci/verbs/test_cells.py",
     ),
+    "stores": ("core/stores",),
+    "stores' tests": (
+        "tests/unit/core/stores",
+        "tests/integration/test_s3_store.py",
+        "tests/integration/test_uploads.py",
+    ),
 }
 
 MOST_MODULE_LINES = 700
