@@ -111,6 +111,12 @@ FINISHED: dict[str, tuple[str, ...]] = {
         "tests/unit/ci/test_refused_archives.py",
         "tests/integration/test_wheel_forms.py",
     ),
+    "stores": ("core/stores",),
+    "stores' tests": (
+        "tests/unit/core/stores",
+        "tests/integration/test_s3_store.py",
+        "tests/integration/test_uploads.py",
+    ),
 }
 
 MOST_MODULE_LINES = 700
