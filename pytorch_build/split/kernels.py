@@ -197,7 +197,7 @@ def _problems(fat: Path, wheels: Sequence[Path], code: Sequence[Code]) -> Iterat
     for wheel in wheels:
         tap = Tap(wanted=lambda _, head: head.startswith(_READ), inspect=found.inspect, folder=wheel.parent)
         yield from (f"{wheel.name}: {problem.message}" for problem in verify_record(wheel, tap=tap))
-        names.update(read_archive(wheel).by_name)
+        names.update(member.name for member in read_archive(wheel).members)
     yield from found.problems
     yield from (f"{name} is in {count} wheels." for name, count in names.items() if count > 1)
     for name in read_archive(fat).by_name:
