@@ -6,7 +6,7 @@ from datetime import date
 
 from ci.plan.data import Data, Paths, TestType, Tier
 from ci.plan.events import DELETED_FORK, Changes, Event
-from ci.plan.inputs import ALL_FAMILIES, BUILD_PYTORCH, SKIP, Inputs, Labels
+from ci.plan.inputs import ALL_FAMILIES, BUILD_PYTORCH, SKIP, TEST, Inputs, Labels
 from ci.publish.buckets import Buckets, access
 from core.errors import UsageError, nearest
 from core.files import path_pattern
@@ -157,6 +157,10 @@ def decide_pytorch(question: Question) -> Decision:
         text = "true" if requested else "false"
         return Decision(value=requested, reason=f"the input build_pytorch is {text}")
 
+    tested_by = _requested_test_of_pytorch(question)
+    if tested_by is not None:
+        return Decision(value=True, reason=f"{tested_by} is requested, which tests PyTorch")
+
     event = question.event
     value = True
     match event.name:
@@ -177,6 +181,16 @@ def decide_pytorch(question: Question) -> Decision:
     return Decision(value=value, reason=reason)
 
 
+def _requested_test_of_pytorch(question: Question) -> str | None:
+    """Return the first requested test that installs PyTorch's wheels, as a label."""
+    tests = question.data.triggers.tests
+    for labels in requested_tests(question).values():
+        for label in labels:
+            if tests[label.removeprefix(TEST)].stage != "test_rocm":
+                return label
+    return None
+
+
 def choose_test_type(question: Question) -> tuple[TestType, str]:
     """Return the test type, and why: the one that is requested, else the one that the event has."""
     requested_type = question.inputs.test_type
@@ -187,13 +201,6 @@ def choose_test_type(question: Question) -> tuple[TestType, str]:
     if test_filter is not None:
         return test_filter, f"label test_filter:{test_filter}"
 
-    requested_tests = [
-        *(f"test:{name}" for name in question.labels.tests),
-        *question.inputs.linux_test_labels,
-        *question.inputs.windows_test_labels,
-    ]
-    if requested_tests:
-        return "full", f"{requested_tests[0]} is requested"
     return _test_type_of_event(question)
 
 
@@ -210,11 +217,11 @@ def _test_type_of_event(question: Question) -> tuple[TestType, str]:
 
 
 def requested_tests(question: Question) -> dict[Platform, tuple[str, ...]]:
-    """Return the tests that are requested, by platform, as labels."""
+    """Return the tests that are requested besides those of the test type, by platform, as labels."""
     labels: dict[Platform, tuple[str, ...]] = {}
     for platform in PLATFORMS:
         names = dict.fromkeys(_requested_test_names(question, platform))
-        labels[platform] = tuple(f"test:{name}" for name in names)
+        labels[platform] = tuple(f"{TEST}{name}" for name in names)
     return labels
 
 
@@ -224,7 +231,7 @@ def _requested_test_names(question: Question, platform: Platform) -> Iterator[st
 
     known_tests = question.data.triggers.tests
     for label in question.inputs.test_labels(platform):
-        name = label.removeprefix("test:")
+        name = label.removeprefix(TEST)
         if name not in known_tests:
             raise UsageError(f"Unknown test {name!r}. {nearest(name, known_tests)}")
         yield name

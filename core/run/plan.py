@@ -20,7 +20,8 @@ STAGES: tuple[Stage, ...] = get_args(Stage)
 MAX_JOBS = 256  # of one matrix in GitHub Actions
 MAX_OUTPUTS = 2**20  # bytes of a job's outputs there, counted as UTF-16
 FETCH = "fetch_artifacts"
-_CHECK_ROCM = "check_rocm"
+_BUILD_ROCM = "build_rocm"
+_STEPS_OF_ROCM = (FETCH, _BUILD_ROCM, "check_rocm")
 
 
 class Decision(Model):
@@ -216,7 +217,7 @@ class Plan(Document):
     test_type: str = Field(description="``quick``, ``standard``, ``comprehensive`` or ``full``")
     test_type_reason: str
     test_labels: dict[Platform, tuple[str, ...]] = Field(
-        description="Requested; none is all of the type",
+        description="Requested besides those of the test type",
     )
     store: Upload = Upload()
     rocm: RocmPackages = Field(
@@ -260,8 +261,8 @@ class Plan(Document):
 
     def row(self, job: PlannedJob) -> Mapping[str, Any]:
         """Return a job as a workflow gets it: no more than is passed on, as outputs have a limit."""
-        # Artifacts are another run's, and fetched by a step of their own. A check of ROCm has options.
-        sessions = [session for session in job.sessions if session not in {FETCH, _CHECK_ROCM}]
+        # Artifacts are fetched, and ROCm is packaged and checked, by steps with options of their own.
+        sessions = [session for session in job.sessions if session not in _STEPS_OF_ROCM]
         row: dict[str, Any] = {
             "gpu_family": job.gpu_family,
             "build_variant": job.build_variant,
@@ -279,6 +280,8 @@ class Plan(Document):
             row["minutes"] = job.minutes
         if job.without_gpu:
             row["without_gpu"] = True
+        if job.stage == "build_pytorch" and _BUILD_ROCM in job.sessions:
+            row["builds_rocm"] = True
         row["expect_failure"] = job.expect_failure
 
         rocm = self.rocm_row(job)

@@ -9,7 +9,7 @@ import pytest
 
 from core.cli.options import ROOT
 from core.run.plan import Plan, PlannedJob, RocmOrigin
-from tests.kit.planning import plan_event
+from tests.kit.planning import plan_event, pull_request
 from tests.kit.workflow_files import (
     Workflow,
     called,
@@ -157,9 +157,13 @@ def members_of_plan() -> set[str]:
         platform=platform, artifact_group="another", index_url="https://b.example", version="7"
     )
 
+    # A fork's job of PyTorch packages ROCm, too.
+    plan_of_fork = plan_event("pull_request", pull_request("build:pytorch", head="somebody/a-fork"))
+
     members: set[str] = set()
     # A row names the index itself only where groups have different ones.
-    for row in [*rows_of(plan, run), *rows_of(plan, index), *rows_of(plan, index, other_index)]:
+    rows = [*rows_of(plan, run), *rows_of(plan, index), *rows_of(plan, index, other_index)]
+    for row in [*rows, *rows_of(plan_of_fork)]:
         for name, value in row.items():
             members |= {f"{name}.{key}" for key in value} if isinstance(value, dict) else {name}
     return members

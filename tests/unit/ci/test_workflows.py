@@ -578,10 +578,10 @@ def test_a_test_job_runs_the_sessions_that_the_plan_names(kind: str) -> None:
     assert sessions_of(workflows()[file].jobs[job_name]) == [SESSIONS]
 
 
-def test_the_job_that_builds_pytorch_builds_a_forks_rocm_too() -> None:
+def test_the_job_that_builds_pytorch_builds_and_checks_a_forks_rocm_before() -> None:
     sessions = sessions_of(workflows()["build_pytorch.yml"].jobs["build"])
 
-    assert sessions == ["fetch_artifacts", SESSIONS, STEPS_BY_NAME["check_rocm"].session]
+    assert sessions == [*sessions_of_step_names(["fetch_artifacts", "build_rocm", "check_rocm"]), SESSIONS]
 
 
 @pytest.mark.parametrize("platform", ["linux", "windows"])
@@ -753,6 +753,14 @@ def test_a_set_that_failed_keeps_no_other_one_back(name: str) -> None:
     assert "!cancelled()" in job["if"]
     if "strategy" in job:
         assert job["strategy"]["fail-fast"] is False
+
+
+def test_reviewers_approve_all_sets_of_a_release_at_once() -> None:
+    """GitHub approves the jobs that wait at that moment, and asks again for those that come later."""
+    promote = workflows()["release.yml"].jobs["promote"]
+
+    assert "release_type" in promote["environment"]
+    assert "max-parallel" not in promote["strategy"]
 
 
 def test_a_nightly_is_the_same_chain_on_one_machine() -> None:

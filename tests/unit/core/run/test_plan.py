@@ -16,14 +16,21 @@ def torch_job(
     )
 
 
-def test_fetches_artifacts_in_a_step_of_their_own() -> None:
+def test_fetches_artifacts_and_packages_rocm_in_steps_of_their_own() -> None:
     rocm_and_torch = make_job(
-        "build_pytorch", "gfx1151", sessions=("fetch_artifacts", "build_rocm", "build_torch")
+        "build_pytorch", "gfx1151", sessions=("fetch_artifacts", "build_rocm", "check_rocm", "build_torch")
     )
 
     (row,) = group_rows(make_plan(rocm_and_torch), "linux")["gfx1151"]["build_pytorch"]
 
-    assert row["sessions"] == "build_rocm build_torch"
+    assert row["sessions"] == "build_torch"
+    assert row["builds_rocm"] is True
+
+
+def test_a_job_that_is_handed_rocm_packages_none() -> None:
+    (row,) = group_rows(make_plan(make_job("build_pytorch", "gfx1151")), "linux")["gfx1151"]["build_pytorch"]
+
+    assert "builds_rocm" not in row
 
 
 def test_promotes_each_torch_version_of_a_family_with_all_its_pythons() -> None:
