@@ -112,6 +112,12 @@ LAYERED: Mapping[Path, str] = types.MappingProxyType(
         _ROOT / "pytorch_build/build/needs.toml": "needs",
     }
 )
+# Files about one repository: a table of the user's that names another one takes the place of the whole file,
+# as what upstream has is not the user's. These tables of it stay, which name nothing that a run writes to.
+_OF_ONE_REPOSITORY: Mapping[Path, tuple[tuple[str, ...], ...]] = types.MappingProxyType(
+    {_ROOT / "ci/buckets.toml": (("products",), ("distributions", "rehearsal"))}
+)
+_REPOSITORY = "repository"
 _SAME_NAMES = ("default", "refs", "targets", "families", "variants", "expect_failure")
 
 
@@ -162,9 +168,34 @@ def data_file(path: Path, model: type[AnyModel]) -> Callable[[], AnyModel]:
     def read() -> AnyModel:
         over, file = own_part(path, model), own().file
         where, under = (file, LAYERED[path]) if over and file else (path, "")
-        return validated(merged(read_toml(path), over), model, where=where, under=under)
+        return validated(merged(_project_tables(path), over), model, where=where, under=under)
 
     return read
+
+
+def _project_tables(path: Path) -> dict[str, Any]:
+    """Return what one of the project's files says, as far as the user's file does not take its place."""
+    tables = read_toml(path)
+    if not _is_of_other_repository(path, tables):
+        return tables
+
+    kept_tables: dict[str, Any] = {}
+    for key in _OF_ONE_REPOSITORY[path]:
+        table: Any = tables
+        for name in key:
+            table = table[name]
+        for name in reversed(key):
+            table = {name: table}
+        kept_tables = merged(kept_tables, table)
+    return kept_tables
+
+
+def _is_of_other_repository(path: Path, tables: Mapping[str, Any]) -> bool:
+    """Return whether a file is about one repository, and the user's about another one."""
+    if path not in _OF_ONE_REPOSITORY:
+        return False
+    repository = (own().tables.get(LAYERED[path]) or {}).get(_REPOSITORY)
+    return repository is not None and repository != tables[_REPOSITORY]
 
 
 def own_part(path: Path, model: type[BaseModel]) -> Mapping[str, Any]:
@@ -189,7 +220,10 @@ def in_force() -> Mapping[str, Value]:
     """Return every value of the `LAYERED` files by key path, or the user's in its place; those last."""
     found: dict[str, Value] = {}
     for file, table in LAYERED.items():
+        is_replaced = _is_of_other_repository(file, read_toml(file))
         for path, value, line in _values(read_text(file)):
+            if is_replaced and not _is_kept(file, path):
+                continue
             if table or path[0] in _SAME_NAMES:
                 key = key_path((*filter(None, [table]), *path))
                 found[key] = Value(key=key, value=value, where=f"{file.relative_to(_ROOT)}:{line}")
@@ -197,6 +231,11 @@ def in_force() -> Mapping[str, Value]:
         key, where = key_path(path), f"{own().file}:{line}"
         found[key] = Value(key=key, value=value, where=where, instead_of=found.pop(key, None))
     return found
+
+
+def _is_kept(file: Path, path: Sequence[str]) -> bool:
+    """Return whether a value of a file about one repository holds for every other one, too."""
+    return any(tuple(path[: len(key)]) == key for key in _OF_ONE_REPOSITORY[file])
 
 
 def _values(text: str) -> Iterator[tuple[tuple[str, ...], Any, int]]:

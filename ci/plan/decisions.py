@@ -39,6 +39,7 @@ class Question:
     today: date
     run_id: str = ""
     release_type: str = "ci"
+    distribution_store: str | None = None  # that promoted wheels go to, in the place of the data's
     notes: tuple[str, ...] = ()
 
     @property
@@ -62,7 +63,7 @@ class Question:
     def tier(self) -> tuple[Tier | None, str]:
         """Which families are built without being named, and why."""
         if self.is_dispatch:
-            return None, "the dispatch names its families"
+            return self._tier_of_dispatch
         if self.labels.all_families:
             return "nightly", f"label {ALL_FAMILIES}"
         if self.type != "ci":
@@ -73,6 +74,13 @@ class Question:
             return "postsubmit", f"a push to {self.event.branch}"
         reason = "a push" if self.event.name == "push" else "every pull request"
         return "presubmit", reason
+
+    @property
+    def _tier_of_dispatch(self) -> tuple[Tier | None, str]:
+        # A release is of what somebody names, or of all, and of nothing by mistake.
+        if self.type != "ci" or self.inputs.names_families:
+            return None, "the dispatch names its families"
+        return "presubmit", "the dispatch names no families"
 
     @property
     def tests_without_gpu(self) -> bool:
@@ -257,14 +265,24 @@ def decide_upload(question: Question, trust: Decision) -> tuple[Decision, Upload
         )
         return Decision(value=True, reason="the configuration names the store"), place
 
-    owner_of_buckets = question.buckets.repository.partition("/")[0]
-    if event.owner.casefold() != owner_of_buckets.casefold():
+    if not _has_buckets(question):
         reason = f"{event.repository} has no bucket: name one in pytorch-build.toml, [buckets] or [upload]"
         return Decision(value=False, reason=reason), Upload()
 
+    if question.type not in question.buckets.release_types:
+        raise UsageError(
+            f"{event.repository} has no bucket for runs of type {question.type}.",
+            hint=f"Name one in pytorch-build.toml, [buckets.release_types.{question.type}].",
+        )
     origin = Origin(repository=event.repository)
     place = access(question.buckets, origin, question.type)
     return Decision(value=True, reason=f"runs of {event.repository} have a bucket"), place
+
+
+def _has_buckets(question: Question) -> bool:
+    """Return whether the data's buckets are those of the event's repository."""
+    owner = question.buckets.repository.partition("/")[0]
+    return question.event.owner.casefold() == owner.casefold()
 
 
 def decide_promotion(
@@ -273,10 +291,14 @@ def decide_promotion(
     builds: Decision,
 ) -> Decision:
     """Decide whether the wheels go on to a release index; whether their tests allow it is known later."""
-    if question.type not in question.buckets.distributions:
-        return Decision(value=False, reason=f"runs of type {question.type} are not distributed")
+    if question.type == "ci":
+        return Decision(value=False, reason="runs of type ci are not distributed")
     if not uploads.value:
         return Decision(value=False, reason=uploads.reason)
+    has_distribution = _has_buckets(question) and question.type in question.buckets.distributions
+    if question.distribution_store is None and not has_distribution:
+        reason = f"{question.event.repository} distributes no wheels of type {question.type}"
+        return Decision(value=False, reason=reason)
     if not builds.value:
         return Decision(value=False, reason=f"PyTorch is not built: {builds.reason}")
     return Decision(value=True, reason=f"release type {question.type}, once its tests have passed")

@@ -103,6 +103,11 @@ class Inputs:
     linux_test_runner: str | None = None
     windows_test_runner: str | None = None
 
+    @property
+    def names_families(self) -> bool:
+        """Whether families are requested, or none, on any platform."""
+        return any(self.families(platform) is not None for platform in PLATFORMS)
+
     def families(self, platform: Platform) -> Names | None:
         """Return the families that are requested on a platform."""
         return self.linux_amdgpu_families if platform == "linux" else self.windows_amdgpu_families
@@ -153,7 +158,7 @@ class Labels:
 def read_inputs(values: Mapping[str, Any], *, exact: bool) -> Inputs:
     """Read inputs as GitHub gives them: texts and booleans; an empty text was not given.
 
-    With `exact`, of a dispatch, families that are not named are not built.
+    With `exact`, of a dispatch, families of one platform leave out the other one's.
     """
     names: dict[str, str] = {}
     for name, declaration in table().inputs.items():
@@ -173,9 +178,11 @@ def read_inputs(values: Mapping[str, Any], *, exact: bool) -> Inputs:
         if read_values.setdefault(name, read_value) != read_value:
             raise UsageError(f"The input {alias!r} contradicts {name!r}.", hint="Give one of them.")
 
-    if exact:
-        for platform in PLATFORMS:
-            read_values.setdefault(f"{platform}_amdgpu_families", ())
+    inputs = Inputs(**read_values)
+    if not exact or not inputs.names_families:
+        return inputs
+    for platform in PLATFORMS:
+        read_values.setdefault(f"{platform}_amdgpu_families", ())
     return Inputs(**read_values)
 
 

@@ -49,6 +49,11 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
     add = parser.add_argument_group("the plan of an event").add_argument
     add(
+        "--distribution-store",
+        metavar="STORE",
+        help="where promoted wheels go to (default: the release type's bucket)",
+    )
+    add(
         "--explain",
         nargs="?",
         const="",
@@ -83,6 +88,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         "--branch",
         "--repository",
         "--fork",
+        "--distribution-store",
         "--explain",
         "--json",
         "--output",
@@ -249,6 +255,7 @@ def question(
         today=event.day or datetime.now(tz=UTC).date(),
         run_id=run_id,
         release_type=common.release_type,
+        distribution_store=arguments.distribution_store or None,
         notes=() if note is None else (note,),
     )
 

@@ -21,7 +21,7 @@ MAX_JOBS = 256  # of one matrix in GitHub Actions
 MAX_OUTPUTS = 2**20  # bytes of a job's outputs there, counted as UTF-16
 FETCH = "fetch_artifacts"
 _BUILD_ROCM = "build_rocm"
-_STEPS_OF_ROCM = (FETCH, _BUILD_ROCM, "check_rocm")
+_CHECK_ROCM = "check_rocm"
 
 
 class Decision(Model):
@@ -262,7 +262,10 @@ class Plan(Document):
     def row(self, job: PlannedJob) -> Mapping[str, Any]:
         """Return a job as a workflow gets it: no more than is passed on, as outputs have a limit."""
         # Artifacts are fetched, and ROCm is packaged and checked, by steps with options of their own.
-        sessions = [session for session in job.sessions if session not in _STEPS_OF_ROCM]
+        other_steps = {FETCH, _CHECK_ROCM}
+        if job.stage != "build_rocm":
+            other_steps.add(_BUILD_ROCM)
+        sessions = [session for session in job.sessions if session not in other_steps]
         row: dict[str, Any] = {
             "gpu_family": job.gpu_family,
             "build_variant": job.build_variant,

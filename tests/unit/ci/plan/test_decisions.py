@@ -9,7 +9,7 @@ from ci.plan.decisions import Question
 from ci.plan.events import Changes
 from core.errors import UsageError
 from core.run.plan import Decision
-from tests.kit.planning import REPOSITORY, changed_data, ci_data, pull_request, push, question
+from tests.kit.planning import REPOSITORY, changed_data, ci_data, dispatch, pull_request, push, question
 
 PATH_RULES = ci_data().triggers.paths
 
@@ -219,7 +219,9 @@ def test_gives_a_fork_no_credentials(head: str | None, mention: str) -> None:
 @pytest.mark.parametrize(
     ("question_of_event", "tier", "reason"),
     [
-        (question("workflow_dispatch"), None, "dispatch"),
+        (question("workflow_dispatch"), "presubmit", "names no families"),
+        (question("workflow_dispatch", release_type="dev"), None, "names its families"),
+        (question("workflow_dispatch", dispatch(linux_amdgpu_families="cpu")), None, "names its families"),
         (question("pull_request", pull_request("ci:run-all-archs")), "nightly", "ci:run-all-archs"),
         (SCHEDULE, "nightly", "schedule"),
         (question("push", push(), release_type="dev"), "nightly", "dev"),

@@ -501,7 +501,7 @@ def test_a_dispatch_chooses_refs_pythons_and_components() -> None:
     [
         ({"linux_amdgpu_families": "gfx94y"}, "'gfx94x'"),
         ({"windows_amdgpu_families": "gfx950"}, "gfx950-dcgpu is not built on windows"),
-        ({"linux_amdgpu_families": ""}, "no GPU family"),
+        ({"linux_amdgpu_families": "", "release_type": "dev"}, "no GPU family"),
         ({"linux_amdgpu_families": "none", "windows_amdgpu_families": "none"}, "no GPU family"),
         ({"linux_amdgpu_families": "all gfx950"}, "'all'"),
         ({"linux_amdgpu_families": "all", "pytorch_git_refs": "nigthly"}, "'nightly'"),
@@ -515,7 +515,7 @@ def test_a_dispatch_chooses_refs_pythons_and_components() -> None:
         ({"linux_amdgpu_familys": "all"}, "'linux_amdgpu_families'"),
         ({"linux_amdgpu_families": "all", "build_variants": "asam"}, "'asan'"),
         ({"linux_amdgpu_families": "all", "release_type": "nightlies"}, "'nightly'"),
-        ({"linux_amdgpu_families": "all", "release_type": "release"}, "No bucket"),
+        ({"linux_amdgpu_families": "all", "release_type": "release"}, "no bucket"),
         ({"linux_amdgpu_families": "all", "linux_test_runner": "linux-gfx942"}, "linux-gfx942"),
         ({"linux_amdgpu_families": "all", "linux_build_runner": "my runner"}, "my runner"),
         ({"linux_amdgpu_families": "all", "build_pytorch": "yes"}, "build_pytorch"),
@@ -528,6 +528,15 @@ def test_refuses_a_dispatch_with_a_mistake(inputs: dict[str, Any], mention: str)
         plan_dispatch(**inputs)
 
     assert mention in str(caught.value)
+
+
+def test_a_dispatch_that_names_no_family_builds_those_of_a_pull_request() -> None:
+    plan = plan_dispatch()
+
+    assert {job.gpu_family for job in plan.cells} == {
+        job.gpu_family for job in plan_event("pull_request", pull_request()).cells
+    }
+    assert plan.build_pytorch.value
 
 
 # --- Who is trusted --------------------------------------------------------------------------
