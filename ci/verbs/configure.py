@@ -205,12 +205,16 @@ def _explain(arguments: argparse.Namespace, common: Common) -> None:
 
 def _complete(path: Path, common: Common) -> None:
     """Complete the plan in a file with where ROCm comes from, and write the job's outputs."""
-    completed_plan = with_rocm(Plan.read(path), common)
+    plan_of_event = Plan.read(path)
+    completed_plan = with_rocm(plan_of_event, common)
     outputs.show_origins(completed_plan)
     if not common.dry_run:
         completed_plan.write(path)
         _store_plan(path, completed_plan, common)
     set_outputs(environment(), outputs.outputs(completed_plan))
+    new_notes = outputs.summary_of_new_notes(plan_of_event, completed_plan)
+    if new_notes:
+        console.summary(new_notes)
 
 
 def _store_plan(path: Path, completed_plan: Plan, common: Common) -> None:

@@ -1,0 +1,54 @@
+"""The simulator of runs evaluates expressions and conditions as GitHub does."""
+
+from typing import Any
+
+import pytest
+
+from tests.kit.workflow_expressions import evaluate, render, render_text
+
+CONTEXTS = {
+    "inputs": {"cell": '{"rocm": {"run_id": "17"}, "minutes": 30}', "flag": False, "platform": "linux"},
+    "vars": {"SCHEDULES": '["CI", "drift"]', "STORE": ""},
+    "needs": {"build-torch": {"outputs": {"linux_matrix": "[]"}}},
+    "matrix": {"cells": [{"name": "a"}]},
+}
+
+
+@pytest.mark.parametrize(
+    ("expression", "value"),
+    [
+        pytest.param("fromJSON(inputs.cell).rocm.run_id", "17", id="a member"),
+        pytest.param("fromJSON(inputs.cell).rocm.index", None, id="an absent member"),
+        pytest.param("inputs.flag || 'no'", "no", id="or gives the last value"),
+        pytest.param("inputs.platform == 'Linux' && 'yes' || 'no'", "yes", id="case does not matter"),
+        pytest.param("!(inputs.flag || vars.STORE)", True, id="not"),
+        pytest.param("contains(fromJSON(vars.SCHEDULES), 'ci')", True, id="a list contains a whole member"),
+        pytest.param("contains(fromJSON(vars.SCHEDULES), 'dri')", False, id="a list contains no part"),
+        pytest.param("contains('build_rocm x', 'rocm')", True, id="a text contains a part"),
+        pytest.param("fromJSON(vars.ABSENT || '[]')", [], id="a default"),
+        pytest.param(
+            "needs.build-torch.outputs[format('{0}_matrix', inputs.platform)] != '[]'", False, id="an index"
+        ),
+        pytest.param("toJSON(matrix.cells[0].name)", '"a"', id="JSON"),
+        pytest.param("'it''s'", "it's", id="a quote"),
+        pytest.param("vars.ABSENT == ''", True, id="null is an empty text"),
+    ],
+)
+def test_evaluates_an_expression(expression: str, value: Any) -> None:
+    assert evaluate(expression, CONTEXTS) == value
+
+
+def test_an_expression_alone_keeps_its_type() -> None:
+    assert render("${{ fromJSON(inputs.cell).minutes }}", CONTEXTS) == 30
+
+
+def test_expressions_in_a_text_become_texts() -> None:
+    assert render_text('{"upload": ${{ inputs.flag }}, "x": "${{ vars.ABSENT }}"}', CONTEXTS) == (
+        '{"upload": false, "x": ""}'
+    )
+
+
+@pytest.mark.parametrize("expression", ["unknown.member", "inputs.flag ==", "inputs flag"])
+def test_refuses_what_github_would_refuse(expression: str) -> None:
+    with pytest.raises((AssertionError, KeyError)):
+        evaluate(expression, CONTEXTS)
