@@ -77,25 +77,25 @@ def call_of(session: str, python: str, options: Mapping[str, str]) -> Call:
     return Call(session=session, python=python, options=tuple(counting))
 
 
-def split_words(words: Sequence[str]) -> tuple[Sequence[str], str, Mapping[str, str]]:
-    """Return the sessions, the Python and the options of a call of nox, by the words after ``nox -s``."""
-    position = words.index("--")
-    sessions = [*words[:position]]
+def split_arguments(arguments: Sequence[str]) -> tuple[Sequence[str], str, Mapping[str, str]]:
+    """Return the sessions, the Python and the options of a call of nox, by what follows ``nox -s``."""
+    position = arguments.index("--")
+    sessions = [*arguments[:position]]
     python = ""
     if "-P" in sessions:
         python = sessions[sessions.index("-P") + 1]
         sessions = sessions[: sessions.index("-P")]
 
     options: dict[str, str] = {}
-    for word in words[position + 1 :]:
-        name, equals_sign, value = word.removeprefix("--").partition("=")
+    for argument in arguments[position + 1 :]:
+        name, equals_sign, value = argument.removeprefix("--").partition("=")
         options[name] = value if equals_sign else "yes"
     return sessions, python, options
 
 
-def calls_of_words(words: Sequence[str], defaults: Mapping[str, str]) -> Sequence[Call]:
-    """Return the calls of the words after ``nox -s``; options go over what variables say."""
-    sessions, python, options = split_words(words)
+def calls_of_arguments(arguments: Sequence[str], defaults: Mapping[str, str]) -> Sequence[Call]:
+    """Return the calls that follow ``nox -s``; options go over what variables say."""
+    sessions, python, options = split_arguments(arguments)
     return [call_of(session, python, {**defaults, **options}) for session in sessions]
 
 
@@ -106,19 +106,19 @@ def unit_of_job(job: Job) -> Unit:
     """Return a job of a flow."""
     calls: list[Call] = []
     for call in job.calls:
-        calls += calls_of_words(call.words[1:], {})
+        calls += calls_of_arguments(call.words[1:], {})
     return Unit(kind=job.kind, calls=without_python_of_tools(calls))
 
 
 def without_python_of_tools(calls: Iterable[Call]) -> tuple[Call, ...]:
     """Leave the Python out where sessions have no environment of it, so that any does."""
     with_environment = {"test_rocm", "test_smoke", "test_torch"}
-    kept: list[Call] = []
+    comparable_calls: list[Call] = []
     for call in calls:
         has_environment = call.session in with_environment or call.session.startswith("build_")
         python = call.python if has_environment and call.session != "build_rocm" else ""
-        kept.append(Call(session=call.session, python=python, options=call.options))
-    return tuple(kept)
+        comparable_calls.append(Call(session=call.session, python=python, options=call.options))
+    return tuple(comparable_calls)
 
 
 # --- The workflows ----------------------------------------------------------------------------
@@ -147,11 +147,11 @@ def units_of_run(jobs: Sequence[SimulatedJob]) -> Sequence[Unit]:
 
 def calls_of_step(step: SimulatedStep) -> Sequence[Call]:
     """Return the calls of a step; who is told how a run ended is told in CI alone."""
-    words = step.words
-    if "--platform=windows" in words or "notify" in words or "--" not in words:
+    arguments = step.words
+    if "--platform=windows" in arguments or "notify" in arguments or "--" not in arguments:
         return []
     defaults = {option: step.variables.get(name, "") for name, option in OPTIONS_OF_VARIABLES.items()}
-    return calls_of_words(words[2:], defaults)
+    return calls_of_arguments(arguments[2:], defaults)
 
 
 def unit_name(job: SimulatedJob, call: Call) -> tuple[str, str]:

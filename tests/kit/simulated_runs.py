@@ -48,11 +48,11 @@ class SimulatedStep:
     def words(self) -> Sequence[str]:
         """The words of its command, with its variables in their place."""
         command = re.sub(r"!(\w+)!", r"$\1", self.command)  # as cmd reads it
-        words: list[str] = []
-        for raw_word in re.findall(r'(?:[^\s"]|"[^"]*")+', command):
-            word = re.sub(r"\$(\w+)", self._value, raw_word.replace('"', ""))
-            words += [word] if '"' in raw_word else word.split()
-        return words
+        arguments: list[str] = []
+        for raw_argument in re.findall(r'(?:[^\s"]|"[^"]*")+', command):
+            argument = re.sub(r"\$(\w+)", self._value, raw_argument.replace('"', ""))
+            arguments += [argument] if '"' in raw_argument else argument.split()
+        return arguments
 
     def _value(self, match: re.Match[str]) -> str:
         return self.variables.get(match[1], "")
@@ -89,7 +89,7 @@ class Event:
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Ended:
+class _Result:
     result: str
     outputs: Mapping[str, Any] = field(default_factory=dict)
 
@@ -121,7 +121,7 @@ class Simulation:
 
     def _run_workflow(
         self, file: str, inputs: Mapping[str, Any], path: str, jobs: list[SimulatedJob]
-    ) -> _Ended:
+    ) -> _Result:
         workflow = self.files[file]
         contexts: dict[str, Any] = {
             "github": self.event.github,
@@ -129,24 +129,24 @@ class Simulation:
             "secrets": {},
             "inputs": inputs,
         }
-        ended: dict[str, _Ended] = {}
+        results_by_job: dict[str, _Result] = {}
         for name in _in_order(workflow):
             tree = workflow.jobs[name]
             needs: dict[str, Any] = {}
             for need in _needs(tree):
-                needs[need] = {"result": ended[need].result, "outputs": ended[need].outputs}
-            results = [ended[ancestor].result for ancestor in _ancestors(workflow, name)]
+                needs[need] = {"result": results_by_job[need].result, "outputs": results_by_job[need].outputs}
+            results = [results_by_job[ancestor].result for ancestor in _ancestors(workflow, name)]
             job_contexts = {**contexts, "needs": needs}
             if _starts(tree.get("if", ""), job_contexts, results):
-                where = f"{path} > {name}"
-                ended[name] = self._run_matrix(workflow, name, tree, job_contexts, where, jobs)
+                job_path = f"{path} > {name}"
+                results_by_job[name] = self._run_matrix(workflow, name, tree, job_contexts, job_path, jobs)
             else:
-                ended[name] = _Ended(result="skipped")
+                results_by_job[name] = _Result(result="skipped")
 
         declared = workflow.on.get("workflow_call", {}).get("outputs", {})
-        contexts["jobs"] = {name: {"outputs": job.outputs} for name, job in ended.items()}
+        contexts["jobs"] = {name: {"outputs": job.outputs} for name, job in results_by_job.items()}
         outputs = {name: render_text(output["value"], contexts) for name, output in declared.items()}
-        return _Ended(result=_result([job.result for job in ended.values()]), outputs=outputs)
+        return _Result(result=_result([job.result for job in results_by_job.values()]), outputs=outputs)
 
     def _run_matrix(
         self,
@@ -156,23 +156,23 @@ class Simulation:
         contexts: Mapping[str, Any],
         path: str,
         jobs: list[SimulatedJob],
-    ) -> _Ended:
+    ) -> _Result:
         cells: list[Mapping[str, Any]] = [{}]
         for key, values in render(tree.get("strategy", {}).get("matrix", {}), contexts).items():
             cells = [{**cell, key: value} for cell in cells for value in values]
         assert cells, f"{path} has an empty matrix"
 
-        ended: list[_Ended] = []
+        cell_results: list[_Result] = []
         for cell in cells:
             cell_path = path + "".join(f" {_cell_name(value)}" for value in cell.values())
             cell_contexts = {**contexts, "matrix": cell}
             if "uses" in tree:
                 inputs = self._call_inputs(tree, cell_contexts)
                 called_file = tree["uses"].rpartition("/")[2]
-                ended.append(self._run_workflow(called_file, inputs, cell_path, jobs))
+                cell_results.append(self._run_workflow(called_file, inputs, cell_path, jobs))
             else:
-                ended.append(self._run_job(workflow, name, tree, cell_contexts, cell_path, jobs))
-        return _Ended(result=_result([job.result for job in ended]), outputs=ended[-1].outputs)
+                cell_results.append(self._run_job(workflow, name, tree, cell_contexts, cell_path, jobs))
+        return _Result(result=_result([job.result for job in cell_results]), outputs=cell_results[-1].outputs)
 
     def _call_inputs(self, tree: Mapping[str, Any], contexts: Mapping[str, Any]) -> Mapping[str, Any]:
         declared = self.files[tree["uses"].rpartition("/")[2]].inputs
@@ -187,12 +187,12 @@ class Simulation:
         contexts: Mapping[str, Any],
         path: str,
         jobs: list[SimulatedJob],
-    ) -> _Ended:
+    ) -> _Result:
         has_failed = self.fails(path)
         variables = {**workflow.tree.get("env", {}), **tree.get("env", {})}
         rendered = {key: render_text(value, contexts) for key, value in variables.items()}
-        ended_steps: dict[str, Any] = {}
-        step_contexts = {**contexts, "env": rendered, "steps": ended_steps}
+        step_results: dict[str, Any] = {}
+        step_contexts = {**contexts, "env": rendered, "steps": step_results}
 
         steps: list[SimulatedStep] = []
         for step_tree in tree["steps"]:
@@ -201,13 +201,13 @@ class Simulation:
             results = ["failure"] if has_failed and any(step.command for step in steps) else []
             if not _starts(condition, step_contexts, results):
                 if "id" in step_tree:
-                    ended_steps[step_tree["id"]] = {"outcome": "skipped", "outputs": {}}
+                    step_results[step_tree["id"]] = {"outcome": "skipped", "outputs": {}}
                 continue
             step = _simulated_step(step_tree, step_contexts)
             steps.append(step)
             if step.id:
                 outcome = "failure" if has_failed and step.command else "success"
-                ended_steps[step.id] = {"outcome": outcome, "outputs": self.step_outputs(step)}
+                step_results[step.id] = {"outcome": outcome, "outputs": self.step_outputs(step)}
 
         container = render(tree.get("container", {}), contexts)
         job = SimulatedJob(
@@ -224,7 +224,7 @@ class Simulation:
         jobs.append(job)
         outputs = {key: render_text(value, step_contexts) for key, value in tree.get("outputs", {}).items()}
         counts = has_failed and not is_true(render(tree.get("continue-on-error", False), contexts))
-        return _Ended(result="failure" if counts else "success", outputs=outputs)
+        return _Result(result="failure" if counts else "success", outputs=outputs)
 
 
 def _simulated_step(tree: Mapping[str, Any], contexts: Mapping[str, Any]) -> SimulatedStep:
@@ -264,7 +264,7 @@ def _in_order(workflow: Workflow) -> Sequence[str]:
 
 
 def _starts(condition: str, contexts: Mapping[str, Any], results: Sequence[str]) -> bool:
-    """Return whether a job or a step starts, by how what it needs has ended."""
+    """Return whether a job or a step starts, by how those before it ended."""
     status = {
         "success": all(result == "success" for result in results),
         "failure": "failure" in results,

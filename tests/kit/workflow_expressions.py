@@ -38,9 +38,9 @@ def render(value: Any, contexts: Mapping[str, Any]) -> Any:
     if not isinstance(value, str):
         return value
 
-    whole = EXPRESSION.fullmatch(value.strip())
-    if whole is not None and value.count("${{") == 1:
-        return evaluate(whole[1], contexts)
+    lone_expression = EXPRESSION.fullmatch(value.strip())
+    if lone_expression is not None and value.count("${{") == 1:
+        return evaluate(lone_expression[1], contexts)
     return EXPRESSION.sub(lambda match: as_text(evaluate(match[1], contexts)), value)
 
 
@@ -89,15 +89,15 @@ class _Parser:
     def read_or(self) -> Any:
         value = self._read_and()
         while self._takes("||"):
-            other = self._read_and()
-            value = value if is_true(value) else other
+            operand = self._read_and()
+            value = value if is_true(value) else operand
         return value
 
     def _read_and(self) -> Any:
         value = self._read_equality()
         while self._takes("&&"):
-            other = self._read_equality()
-            value = other if is_true(value) else value
+            operand = self._read_equality()
+            value = operand if is_true(value) else value
         return value
 
     def _read_equality(self) -> Any:
@@ -178,12 +178,12 @@ def _member(value: Any, key: Any) -> Any:
     return None
 
 
-def _equal(value: Any, other: Any) -> bool:
-    if isinstance(value, str) and isinstance(other, str):
-        return value.casefold() == other.casefold()
-    if type(value) is type(other):
-        return bool(value == other)
-    return _number(value) == _number(other)
+def _equal(value: Any, operand: Any) -> bool:
+    if isinstance(value, str) and isinstance(operand, str):
+        return value.casefold() == operand.casefold()
+    if type(value) is type(operand):
+        return bool(value == operand)
+    return _number(value) == _number(operand)
 
 
 def _number(value: Any) -> float:

@@ -140,16 +140,19 @@ def test_every_stage_reads_the_users_file(guide_file: Path) -> None:
 def test_a_repository_of_ones_own_has_no_bucket_or_role_of_upstreams(guide_file: Path) -> None:
     use_own(guide_file)
 
-    values = {value.key: value for value in in_force().values() if value.key.startswith("buckets.")}
-
-    upstreams = [key for key, value in values.items() if not value.where.startswith(str(guide_file))]
-    assert {key.split(".")[1] for key in upstreams} == {"products", "distributions"}
-    assert {key for key in upstreams if "distributions" in key and "products" not in key} == {
-        "buckets.distributions.rehearsal.folder",
-        "buckets.distributions.rehearsal.samples",
-    }
+    assert set(buckets().release_types) == {"ci"}
     assert set(buckets().distributions) == {"rehearsal"}
     assert buckets().maintenance.retention_role == ""
+
+
+def test_explains_no_bucket_of_upstreams_as_in_force(guide_file: Path) -> None:
+    use_own(guide_file)
+
+    keys = [key for key in in_force() if key.startswith("buckets.")]
+
+    assert "buckets.release_types.ci.bucket" in keys
+    assert "buckets.release_types.nightly.bucket" not in keys
+    assert "buckets.distributions.rehearsal.folder" in keys
 
 
 def test_runs_of_upstream_lie_where_the_projects_data_says(guide_file: Path) -> None:
