@@ -169,6 +169,12 @@ def resolve(session: nox.Session) -> None:
 
 
 @nox.session(venv_backend="none")
+def plan_job(session: nox.Session) -> None:
+    """Set the variables of a workflow's job, from the plan of its run."""
+    front_door(session, "ci", "plan-job")
+
+
+@nox.session(venv_backend="none")
 def fetch_artifacts(session: nox.Session) -> None:
     """Fetch the ROCm artifacts of a GPU family from a CI run."""
     front_door(session, "ci", "fetch-artifacts")
@@ -377,12 +383,6 @@ def build_image(session: nox.Session) -> None:
 def in_image(session: nox.Session) -> None:
     """Run sessions in a container: -- --image NAME --sessions "build_torch check_wheels"."""
     front_door(session, "ci", "in-image")
-
-
-@nox.session(venv_backend="none")
-def drift(session: nox.Session) -> None:
-    """Compare our data with a checkout of TheRock: -- --therock DIR."""
-    front_door(session, "ci", "drift")
 
 
 # The project itself

@@ -6,9 +6,9 @@ from core.cli import main, verbs_of
 
 VERBS = verbs_of(
     "ci",
-    "configure cells fetch-artifacts upload index provenance verify setup-venv "
+    "configure cells plan-job fetch-artifacts upload index provenance verify setup-venv "
     "mirror-deps stage promote retention lambda-zip "
-    "build-image in-image notify drift clean bisect report",
+    "build-image in-image notify clean bisect report",
 )
 
 if __name__ == "__main__":

@@ -7,8 +7,6 @@ import re
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from email.message import Message
-from http.client import HTTPException
 from itertools import count, islice
 from typing import Annotated, TypeVar
 from urllib.parse import quote, urlencode
@@ -17,7 +15,7 @@ from pydantic import AliasPath, BaseModel, BeforeValidator, ConfigDict, Field, T
 
 from core import console
 from core.errors import MissingInputError, ServiceError, UsageError
-from core.http import respond
+from core.http import Response, respond
 
 API = "https://api.github.com"
 MOST_RUNS = 200
@@ -234,14 +232,13 @@ class GitHub:
         waited, url = 0.0, f"{self.address}{path}?{urlencode(fields)}"
         for attempt in count(1):
             try:
-                status, limits, data = respond(url, seconds=_SECONDS, **headers)
-            except (OSError, HTTPException) as problem:
-                reason = getattr(problem, "reason", problem)
-                wait, why = 2.0**attempt, f"cannot be reached at {self.address}: {reason}"
+                response = respond(url, headers=headers, timeout=_SECONDS)
+            except ServiceError as problem:
+                wait, why = 2.0**attempt, f"cannot be reached: {problem.message.removesuffix('.')}"
             else:
-                wait, why = pause(status, limits, data, attempt, self.clock())
+                wait, why = pause(response, attempt, self.clock())
                 if wait < 0:
-                    return status, data
+                    return response.status, response.body
             if attempt == _TRIES or waited + wait > self.patience:
                 raise ServiceError(
                     f"GitHub {why}: no answer to {path} after {attempt} tries "
@@ -254,10 +251,9 @@ class GitHub:
         raise AssertionError
 
 
-def pause(
-    status: int, headers: Mapping[str, str] | Message, body: bytes, attempt: int, now: float
-) -> tuple[float, str]:
+def pause(response: Response, attempt: int, now: float) -> tuple[float, str]:
     """Return how long to wait before another request, and why; -1 for an answer that counts."""
+    headers, status = response.headers, response.status
     after, left = headers.get("retry-after", ""), headers.get("x-ratelimit-remaining", "")
     if status in {_TOO_MANY, _FORBIDDEN}:
         if after.isdigit():
@@ -265,7 +261,7 @@ def pause(
         reset = headers.get("x-ratelimit-reset", "")
         if left == "0" and reset.isdigit():
             return max(float(reset) - now, 0.0) + 1.0, "has no requests left for us"
-        if status == _TOO_MANY or b"rate limit" in body.lower():
+        if status == _TOO_MANY or b"rate limit" in response.body.lower():
             return _SECONDARY_WAIT * attempt, "limits our requests"
     elif status >= _SERVER:
         return float(after) if after.isdigit() else 2.0**attempt, f"has a fault (status {status})"

@@ -9,10 +9,9 @@ from __future__ import annotations
 import os
 import re
 from collections import deque
-from collections.abc import Iterable, Sequence
-from functools import partial
-from itertools import chain, takewhile
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
+from typing import TextIO
 
 from pydantic import Field
 
@@ -20,10 +19,19 @@ from core import console
 from core.data import Model, data_file
 
 _ROOT = Path(__file__).parents[1]
-_ABOVE, _BELOW = 2, 3
-_NEAR, _FAR = 8, 40  # how far above and below a line its file or message may stand
-_LONGEST, _SENTENCE, _WIDE = 400, 280, 160
-_READ = 1 << 16
+
+# Lines that are shown around an error.
+_SHOWN_ABOVE = 2
+_SHOWN_BELOW = 3
+# How far above and below a line its file or message may stand.
+_MOST_ABOVE = 8
+_MOST_BELOW = 40
+# Characters of a message, of one that goes on in other lines, of a line that is shown, of one that is
+# read.
+_MESSAGE_LIMIT = 400
+_SENTENCE_LIMIT = 280
+_SHOWN_LIMIT = 160
+_LINE_LIMIT = 1 << 16
 _GOES_ON = re.compile(r"\s|$|Call Stack")
 
 
@@ -49,7 +57,9 @@ class Cause(Model):
         return Cause.model_validate_json(console.mask(self.model_dump_json()))
 
 
-class _Row(Model):
+class _Form(Model):
+    """A form that tools write errors in."""
+
     tool: str
     rank: int = Field(ge=1, description="1 for a cause itself; more for what reports that something failed")
     pattern: re.Pattern[str]
@@ -59,96 +69,168 @@ class _Row(Model):
     meaning: str = ""
 
 
-class _Rows(Model):
+class _Forms(Model):
     worth: re.Pattern[str] = Field(description="What each line that a row could match holds")
-    rows: tuple[_Row, ...]
+    rows: tuple[_Form, ...]
 
 
-_rows = data_file(Path(__file__).with_name("causes.toml"), _Rows)
+_forms = data_file(Path(__file__).with_name("causes.toml"), _Forms)
 
 
-class _Found:
-    """A line that a row matches, with what stands around it."""
+class _Error:
+    """A line that has the form of an error, with what stands around it."""
 
-    def __init__(self, row: _Row, match: re.Match[str], before: Sequence[str]) -> None:
-        self.row = row
-        self._match = match
-        self._above = before[-_ABOVE:]
-        self._below: list[str] = []
-        self._facts = {**_named(_last(row.above, before)), **_named(match)}
+    def __init__(self, form: _Form, match: re.Match[str], lines_above: Sequence[str]) -> None:
+        self.form = form
+        self._line = match.string
+        self._lines_above = lines_above[-_SHOWN_ABOVE:]
+        self._lines_below: list[str] = []
+        # The groups of the patterns: file, line and message.
+        self._facts = _groups(_last_match(form.above, lines_above)) | _groups(match)
 
-    def follow(self, line: str) -> bool:
-        """Take a line that follows it; whether more can be of use."""
-        self._below.append(line)
-        return len(self._below) < (_FAR if self.row.below else _BELOW)
+    @property
+    def needs_more(self) -> bool:
+        """Whether lines that follow can be of use."""
+        return len(self._lines_below) < (_SHOWN_BELOW if self.form.below is None else _MOST_BELOW)
+
+    def follow(self, line: str) -> None:
+        """Take a line that follows it."""
+        self._lines_below.append(line)
 
     def cause(self) -> Cause:
-        """Put together what was found; a message may go on in indented lines."""
-        text, facts = self._match.string, self._facts
-        pattern, lines = self.row.below, self._below
-        at = next((at for at, line in enumerate(lines) if pattern and pattern.search(line)), len(lines))
-        facts |= _named(_last(pattern, lines[at : at + 1]))
-        if self.row.caller and Path(facts["file"]).is_absolute():
-            frames = map(self.row.caller.search, takewhile(_GOES_ON.match, lines))
-            facts |= _named(next(filter(None, frames), None))
-        if pattern and "message" in pattern.groupindex:
-            more = takewhile(lambda line: not line[:1].strip(), lines[at + 1 :])
-            facts["message"] = " ".join(" ".join([facts.get("message", text), *more]).split())[:_SENTENCE]
-        around = (*self._above, text, *lines[:_BELOW])
+        """Return the error with its place and its whole message."""
+        if self.form.below is not None:
+            self._read_below(self.form.below)
+        if self.form.caller is not None and Path(self._facts["file"]).is_absolute():
+            self._read_caller(self.form.caller)
+
+        shown_lines = (*self._lines_above, self._line, *self._lines_below[:_SHOWN_BELOW])
+        message = self._facts.get("message", self._line)
         return Cause(
-            tool=self.row.tool,
-            file=facts.get("file", ""),
-            line=int(facts.get("line", 0)),
-            message=facts.get("message", text).strip()[:_LONGEST],
-            meaning=self.row.meaning,
-            around=tuple(one if len(one) <= _WIDE else f"{one[:_WIDE]}…" for one in around),
+            tool=self.form.tool,
+            file=self._facts.get("file", ""),
+            line=int(self._facts.get("line", 0)),
+            message=message.strip()[:_MESSAGE_LIMIT],
+            meaning=self.form.meaning,
+            around=tuple(_shown(line) for line in shown_lines),
         )
+
+    def _read_below(self, pattern: re.Pattern[str]) -> None:
+        """Take the place and message of a line that follows; a message may go on in indented lines."""
+        indented_lines: list[str] = []
+        remaining_lines = iter(self._lines_below)
+        for line in remaining_lines:
+            if match := pattern.search(line):
+                self._facts |= _groups(match)
+                break
+        for line in remaining_lines:
+            if line[:1].strip():
+                break
+            indented_lines.append(line)
+
+        if "message" in pattern.groupindex:
+            message = " ".join([self._facts.get("message", self._line), *indented_lines])
+            self._facts["message"] = " ".join(message.split())[:_SENTENCE_LIMIT]
+
+    def _read_caller(self, pattern: re.Pattern[str]) -> None:
+        """Take the place in the tree from the first frame that has one."""
+        for line in self._lines_below:
+            if not _GOES_ON.match(line):
+                return
+            if match := pattern.search(line):
+                self._facts |= _groups(match)
+                return
 
 
 def first(lines: Iterable[str]) -> Cause | None:
-    """Find the first error; None where no row of `causes.toml` matches."""
-    data, best, before = _rows(), None, deque[str](maxlen=_NEAR)
-    following = False
-    for raw in lines:
-        line = console.CONTROLS.sub("", raw).rstrip()
-        following = following and best is not None and best.follow(line)
-        if best is not None and best.row.rank == 1 and not following:
+    """Return the first error of the lowest rank; None where no row of `causes.toml` matches."""
+    error: _Error | None = None
+    is_followed = False
+    lines_above = deque[str](maxlen=_MOST_ABOVE)
+
+    for raw_line in lines:
+        line = console.CONTROLS.sub("", raw_line).rstrip()
+        if error is not None and is_followed:
+            error.follow(line)
+            is_followed = error.needs_more
+        if error is not None and error.form.rank == 1 and not is_followed:
             break
-        if data.worth.search(line) and not line.startswith("+ "):  # a command
-            for row in data.rows if best is None else (one for one in data.rows if one.rank < best.row.rank):
-                if (match := row.pattern.search(line)) and (not row.above or _last(row.above, before)):
-                    best, following = _Found(row, match, list(before)), True
-                    break
-        before.append(line)
-    return best.cause() if best else None
+
+        better_error = _error_in(line, lines_above, error)
+        if better_error is not None:
+            error = better_error
+            is_followed = True
+        lines_above.append(line)
+    return None if error is None else error.cause()
 
 
-def in_log(log: Path, *, start: int = 0, folder: Path, end: str = "") -> Cause | None:
-    """Find the first error that a process wrote into a log, after `start` bytes; `end` is how it ended."""
+def _error_in(line: str, lines_above: deque[str], known_error: _Error | None) -> _Error | None:
+    """Return the error that a line is, if it says more than the one that is known."""
+    is_command = line.startswith("+ ")
+    if is_command or not _forms().worth.search(line):
+        return None
+    for form in _forms().rows:
+        if known_error is not None and form.rank >= known_error.form.rank:
+            continue
+        match = form.pattern.search(line)
+        if match and (form.above is None or _last_match(form.above, lines_above)):
+            return _Error(form, match, list(lines_above))
+    return None
+
+
+def in_log(log: Path, *, start: int = 0, folder: Path, ending: str = "") -> Cause | None:
+    """Return the first error that a process wrote into a log after `start` bytes; `ending`: how it ended."""
     with log.open(encoding="utf-8", errors="replace") as stream:
         stream.seek(start)
-        found = first(chain(iter(partial(stream.readline, _READ), ""), [end]))
-    # how it ended is said beside the cause
-    around = [line for line in found.around if not end or not line.startswith(end[:_WIDE])] if found else ()
-    return found and found.model_copy(update={"file": _placed(found.file, folder), "around": (*around,)})
+        cause = first(_lines_of(stream, ending))
+    if cause is None:
+        return None
+
+    # How the process ended is said beside the cause.
+    shown_ending = ending[:_SHOWN_LIMIT]
+    shown_lines = [line for line in cause.around if not ending or not line.startswith(shown_ending)]
+    return cause.model_copy(update={"file": _shown_path(cause.file, folder), "around": tuple(shown_lines)})
 
 
-def _placed(file: str, folder: Path) -> str:
-    """Write a path as people and annotations use it: relative to the tree, else to this repository."""
+def _lines_of(stream: TextIO, ending: str) -> Iterator[str]:
+    """Yield the lines of a log, huge ones in parts, and how its process ended as the last one."""
+    while line := stream.readline(_LINE_LIMIT):
+        yield line
+    yield ending
+
+
+def _shown_path(file: str, folder: Path) -> str:
+    """Return a path as people and annotations use it: relative to the tree, else to this repository."""
     if not file:
         return ""
-    for base in (folder, folder / "build"):  # where compilers of a build run
+    # Compilers of a build run in the tree or in its build folder.
+    for base in (folder, folder / "build"):
         path = Path(os.path.normpath(base / file))
-        if path.is_file():
-            roots = [root for root in (folder, _ROOT) if path.is_relative_to(root)]
-            return path.relative_to(roots[0]).as_posix() if roots else str(path)
+        if not path.is_file():
+            continue
+        for root in (folder, _ROOT):
+            if path.is_relative_to(root):
+                return path.relative_to(root).as_posix()
+        return str(path)
     return file
 
 
-def _last(pattern: re.Pattern[str] | None, lines: Sequence[str] | deque[str]) -> re.Match[str] | None:
-    found = (pattern.search(line) for line in reversed(lines)) if pattern else ()
-    return next((one for one in found if one), None)
+def _shown(line: str) -> str:
+    return line if len(line) <= _SHOWN_LIMIT else f"{line[:_SHOWN_LIMIT]}…"
 
 
-def _named(match: re.Match[str] | None) -> dict[str, str]:
-    return {name: value for name, value in match.groupdict().items() if value} if match else {}
+def _last_match(pattern: re.Pattern[str] | None, lines: Sequence[str] | deque[str]) -> re.Match[str] | None:
+    """Return the match of the last line that a pattern is found in."""
+    if pattern is None:
+        return None
+    for line in reversed(lines):
+        if match := pattern.search(line):
+            return match
+    return None
+
+
+def _groups(match: re.Match[str] | None) -> dict[str, str]:
+    """Return the named groups that have a text."""
+    if match is None:
+        return {}
+    return {name: text for name, text in match.groupdict().items() if text}

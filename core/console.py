@@ -3,6 +3,9 @@
 Stages print through this module only, so that secrets are masked in one place and a
 CI log and a terminal tell the same story. What tools say goes into logs; here it is shown as a step's
 progress, unless all of it is echoed (``--verbose``, and GitHub's folds).
+
+Progress is drawn by this module itself: the tool's dependencies have no library for it, and one would have to
+show several steps at once, each with the last words of its tool, masked, and an estimate of its own.
 """
 
 from __future__ import annotations
@@ -15,58 +18,63 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext, suppress
 from contextvars import ContextVar
-from functools import cache, partial
+from dataclasses import dataclass
+from functools import cache
 from typing import Literal, TextIO
 
 Mode = Literal["terminal", "github", "plain"]
 
-# up to the last @ of the authority, because a password may hold one
+# Up to the last @ of the authority, because a password may hold one.
 _URL_CREDENTIALS = re.compile(r"(?<=://)[^/?#\s\"<>]*@")
 _SECRET_NAMES = re.compile(r"(?i)(secret|token|password|passwd|credential|access_key|api_key|private_key)")
 _SHORTEST_SECRET = 6  # shorter values are words, which logs need
-_KILOBYTE = 1024
-_MINUTE, _DAY = 60, 24  # seconds, hours
-# lines that GitHub's runner would take for commands: `::name::` at a line's start, `##[name]` anywhere
+# Lines that GitHub's runner would take for commands: `::name::` at a line's start, `##[name]` anywhere.
 _COMMANDS = re.compile(r"(?m)^(\s*):(?=:)|##(?=\[)")
-# above this GitHub shows nothing of a step's summary
-SUMMARY_LIMIT = 1 << 20
-_CUT = "\n\n… cut here: GitHub shows no summary beyond 1 MiB.\n\n"
-
-_MASKED: list[str] = []
-# colours, titles and links of terminals; other controls
+# Colours, titles and links of terminals; other controls.
 CONTROLS = re.compile(
     r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)|[@-Z\\-_])|[\x00-\x08\x0b-\x1f\x7f]"
 )
-# ninja's done and total; the percentage of make, CMake and pytest
-_PROGRESS = re.compile(r"^\[ *(\d{1,9})/(\d{1,9})\] |^\[ *(\d{1,3})%\] |\[ *(\d{1,3})%\]$")
-_ENOUGH = 3  # commands that ended, to estimate from
-_FIRST_BEAT, _BEAT, _LONGEST_BEAT = 30.0, 60.0, 300.0  # seconds
-_TICK = 0.25
-_WORTH_A_LINE = 1.0  # seconds
-_WIDTH, _MOST_LINES = 80, 8  # of a terminal that names no width; of those at work
+
+# Above this GitHub shows nothing of a step's summary.
+SUMMARY_LIMIT = 1 << 20
+_CUT = "\n\n… cut here: GitHub shows no summary beyond 1 MiB.\n\n"
+
+# ninja's done and total; the percentage of make, CMake and pytest.
+_COMMAND_PROGRESS = re.compile(r"^\[ *(?P<done>\d{1,9})/(?P<total>\d{1,9})\] ")
+_PERCENTAGE = re.compile(r"^\[ *(?P<first>\d{1,3})%\] |\[ *(?P<last>\d{1,3})%\]$")
+_ENOUGH_COMMANDS = 3  # that ended, to estimate from
+
+# Seconds: when a long step is first told of, how often then, and how rarely at most.
+_FIRST_REPORT = 30.0
+_SHORTEST_PAUSE = 60.0
+_LONGEST_PAUSE = 300.0
+_REDRAWING = 0.25
+_WORTH_A_LINE = 1.0
+
+_DEFAULT_WIDTH = 80
+_MOST_LIVE_LINES = 8
+_MINUTE = 60
+_DAY = 24  # hours
+_KILOBYTE = 1024
+
+_SECRETS_OF_THE_RUN: list[str] = []
 
 
 def mode() -> Mode:
     """Return how this process's output is read: by GitHub Actions, on a terminal, or as a plain log."""
     if os.environ.get("GITHUB_ACTIONS") == "true":
         return "github"
-    return "terminal" if sys.stderr.isatty() and os.environ.get("TERM") != "dumb" else "plain"
+    if sys.stderr.isatty() and os.environ.get("TERM") != "dumb":
+        return "terminal"
+    return "plain"
 
 
-@cache
-def _is_secret_name(name: str) -> bool:
-    return _SECRET_NAMES.search(name) is not None
+def echoes() -> bool:
+    """Return whether what goes into a log is printed, too."""
+    return SCREEN.verbose or mode() == "github"
 
 
-def _secrets() -> tuple[str, ...]:
-    # Most variables have no such name: their values are left alone, as every printed line comes here.
-    values = [os.environ.get(name, "") for name in os.environ if _is_secret_name(name)] + _MASKED
-    # a key of several lines is read and printed line by line
-    parts = {
-        part for value in values for part in (value, *value.splitlines()) if len(part) >= _SHORTEST_SECRET
-    }
-    # longest first: taking out a part of another secret would leave its rest to be read
-    return tuple(sorted(parts, key=lambda part: (-len(part), part)))
+# Secrets
 
 
 def mask(text: str) -> str:
@@ -77,34 +85,47 @@ def mask(text: str) -> str:
     return text
 
 
+def _secrets() -> Sequence[str]:
+    """Return what is masked, the longest first: taking out a part of one would leave its rest to be read."""
+    values = list(_SECRETS_OF_THE_RUN)
+    # Most variables have no such name. Their values are left alone, as every printed line comes here.
+    values += [value for name, value in os.environ.items() if _is_secret_name(name)]
+
+    parts: set[str] = set()
+    for value in values:
+        # A key of several lines is read and printed line by line.
+        parts.update([value, *value.splitlines()])
+    long_parts = [part for part in parts if len(part) >= _SHORTEST_SECRET]
+    return sorted(long_parts, key=lambda part: (-len(part), part))
+
+
+@cache
+def _is_secret_name(name: str) -> bool:
+    return _SECRET_NAMES.search(name) is not None
+
+
 def add_mask(value: str) -> None:
     """Take a secret that stands in no variable out of everything printed from now on, by GitHub, too."""
-    for part in dict.fromkeys((value, *value.splitlines())):
+    for part in dict.fromkeys([value, *value.splitlines()]):
         if mode() == "github" and part.strip():
-            # to the runner as it is, which masks this very line
+            # To the runner as it is, which masks this very line.
             print(_command("add-mask", part), file=sys.stderr, flush=True)
-    _MASKED.append(value)
+    _SECRETS_OF_THE_RUN.append(value)
+
+
+# Lines
 
 
 def say(text: str) -> None:
     """Print lines about what is going on."""
-    # a space breaks what a text from elsewhere (a file name, a message) would command
-    _write_raw(_COMMANDS.sub(r"\g<0> ", text) if mode() == "github" else text)
+    if mode() == "github":
+        # A space breaks what a text from elsewhere (a file name, a message) would command.
+        text = _COMMANDS.sub(r"\g<0> ", text)
+    _print(text)
 
 
-def _write_raw(text: str) -> None:
-    SCREEN.write(mask(text))
-
-
-def _style(text: str, code: str) -> str:
-    # https://no-color.org and https://force-color.org
-    wanted = os.environ.get("FORCE_COLOR") or ("1" if mode() == "terminal" else "0")
-    return text if os.environ.get("NO_COLOR") or wanted == "0" else f"\033[{code}m{text}\033[0m"
-
-
-def echoes() -> bool:
-    """Whether what goes into a log is printed, too."""
-    return SCREEN.verbose or mode() == "github"
+def _print(text: str) -> None:
+    SCREEN.write(mask(text), sys.stderr)
 
 
 def result(text: str) -> None:
@@ -112,71 +133,109 @@ def result(text: str) -> None:
     SCREEN.write(mask(text), sys.stdout)
 
 
-def _styled(code: str, text: str) -> None:
-    say(_style(text, code))
+def detail(text: str) -> None:
+    """Print a line that most readers skip: an echoed command, a file touched."""
+    say(_coloured(text, "2"))
 
 
-# a line that most readers skip: an echoed command, a file touched; and what a stage ended with
-detail = partial(_styled, "2")
-done = partial(_styled, "32")
+def done(text: str) -> None:
+    """Print what a stage ended with."""
+    say(_coloured(text, "32"))
 
 
 def echo(text: str) -> None:
     """Print a line where all is echoed; elsewhere others tell enough, and the step at work hears it."""
+    step = STEP.get()
     if echoes():
         detail(text)
-    elif step := STEP.get():
+    elif step is not None:
         step.hear(text)
 
 
-def _marked(kind: str, style: str, text: str, *, title: str = "", file: str = "", line: int = 0) -> None:
+def _coloured(text: str, code: str) -> str:
+    # https://no-color.org and https://force-color.org
+    colours = os.environ.get("FORCE_COLOR") or ("1" if mode() == "terminal" else "0")
+    if os.environ.get("NO_COLOR") or colours == "0":
+        return text
+    return f"\033[{code}m{text}\033[0m"
+
+
+# Annotations
+
+
+def warn(text: str, *, title: str = "", file: str = "", line: int = 0) -> None:
+    """Print a warning; for GitHub, an annotation of a file."""
+    _annotate("warning", "33", text, title=title, file=file, line=line)
+
+
+def error(text: str, *, title: str = "", file: str = "", line: int = 0) -> None:
+    """Print an error; for GitHub, an annotation of a file."""
+    _annotate("error", "1;31", text, title=title, file=file, line=line)
+
+
+def notice(text: str, *, title: str = "", file: str = "", line: int = 0) -> None:
+    """Print what should not be missed; for GitHub, an annotation of a file."""
+    _annotate("notice", "36", text, title=title, file=file, line=line)
+
+
+def _annotate(kind: str, colour: str, text: str, *, title: str, file: str, line: int) -> None:
+    line_number = str(line or "")
     if mode() == "github":
-        properties = {"title": title, "file": file, "line": str(line or "")}
-        _write_raw(_command(kind, mask(text), properties))  # masked first: escapes change a secret's spelling
+        properties = {"title": title, "file": file, "line": line_number}
+        # Masked first: escapes change a secret's spelling.
+        _print(_command(kind, mask(text), properties))
         return
-    place = ":".join(part for part in (file, str(line or "")) if part)
-    before = "".join(f"{part}: " for part in (place, title) if part and not text.startswith(part))
-    say(f"{_style(f'{kind}:', style)} {before}{text}")
 
-
-# Lines that are marked for the reader, and annotations to GitHub.
-warn = partial(_marked, "warning", "33")
-error = partial(_marked, "error", "1;31")
-notice = partial(_marked, "notice", "36")
+    place = ":".join(part for part in (file, line_number) if part)
+    labels = [label for label in (place, title) if label and not text.startswith(label)]
+    parts = [_coloured(f"{kind}:", colour)]
+    parts += [f"{label}:" for label in labels]
+    say(" ".join([*parts, text]))
 
 
 def _command(name: str, text: str, properties: Mapping[str, str] | None = None) -> str:
-    """Write a workflow command of one line, whatever its parts hold.
+    """Return a workflow command, which is one line whatever its parts hold.
 
     https://docs.github.com/actions/reference/workflow-commands-for-github-actions
     """
-    given = {key: value for key, value in (properties or {}).items() if value}
-    written = ",".join(
-        f"{key}={_escaped(mask(value)).replace(':', '%3A').replace(',', '%2C')}"
-        for key, value in given.items()
-    )
-    return f"::{name}{f' {written}' if written else ''}::{_escaped(text)}"
+    assignments: list[str] = []
+    for key, value in (properties or {}).items():
+        if value:
+            escaped_value = _escape(mask(value)).replace(":", "%3A").replace(",", "%2C")
+            assignments.append(f"{key}={escaped_value}")
+    head = f"{name} {','.join(assignments)}" if assignments else name
+    return f"::{head}::{_escape(text)}"
 
 
-def _escaped(text: str) -> str:
+def _escape(text: str) -> str:
     return text.replace("%", "%25").replace("\r", "%0D").replace("\n", "%0A")
 
 
-# what this thread is at
-STEP: ContextVar[Step | None] = ContextVar("step", default=None)
+# Steps at work
 
-# of the same work last time: when it would have begun now, its seconds, and how many commands ninja ran
-_LAST: ContextVar[tuple[float, float, Sequence[int]]] = ContextVar("last")
+
+@dataclass(frozen=True)
+class _LastRun:
+    """The same work last time: when it would have begun now, how long it took, and ninja's commands."""
+
+    started: float
+    seconds: float
+    command_counts: Sequence[int]
+
+
+# What this thread is at.
+STEP: ContextVar[Step | None] = ContextVar("step", default=None)
+_LAST_RUN: ContextVar[_LastRun | None] = ContextVar("last run", default=None)
 
 
 @contextmanager
-def as_last_time(seconds: float, commands: Sequence[int] = ()) -> Iterator[None]:
+def as_last_time(seconds: float, command_counts: Sequence[int] = ()) -> Iterator[None]:
     """Estimate by what the same work took last time, unless ninja has another number of commands to run."""
-    token = _LAST.set((time.monotonic(), seconds, commands))
+    token = _LAST_RUN.set(_LastRun(time.monotonic(), seconds, command_counts))
     try:
         yield
     finally:
-        _LAST.reset(token)
+        _LAST_RUN.reset(token)
 
 
 class Step:
@@ -185,56 +244,81 @@ class Step:
     def __init__(self, title: str) -> None:
         self.title = title
         self.started = time.monotonic()
-        self.beats = self.started + _FIRST_BEAT
-        self.covered = 0  # by steps inside, and by programs that print for themselves
-        self._last, self._heard = _LAST.get((0.0, 0.0, ())), ""
-        self._begun = self._done = self._total = 0.0
-        self._percent = False
+        self.next_report = self.started + _FIRST_REPORT
+        # By how many steps inside, and programs that print for themselves.
+        self.covers = 0
+        self._last_run = _LAST_RUN.get()
+        self._last_line = ""
+        self._counted_since: float | None = None
+        self._done = 0.0
+        self._total = 0.0
+        self._is_percentage = False
 
     def hear(self, line: str) -> None:
-        """Take a line of a tool's output."""
-        self._heard = CONTROLS.sub("", line).strip() or self._heard
-        if found := _PROGRESS.search(self._heard):
-            self._heard = _PROGRESS.sub("", self._heard)
-            done, total, *percent = found.groups()
-            self._percent = not total
-            self.reach(*map(int, (done, total) if total else (percent[0] or percent[1], 100)))
+        """Take a line of a tool's output, which may say how far it is."""
+        line = CONTROLS.sub("", line).strip()
+        if not line:
+            return
+        self._last_line = line
+        if match := _COMMAND_PROGRESS.search(line):
+            self._last_line = _COMMAND_PROGRESS.sub("", line)
+            self._is_percentage = False
+            self.reach(int(match["done"]), int(match["total"]))
+        elif match := _PERCENTAGE.search(line):
+            self._last_line = _PERCENTAGE.sub("", line)
+            self._is_percentage = True
+            self.reach(int(match["first"] or match["last"]), 100)
 
     def reach(self, done: float, total: float) -> None:
         """Take how much is done; less than before is the beginning of something else."""
-        if not self._begun or done < self._done:
-            self._begun = time.monotonic()
-        self._done, self._total = done, total
+        if self._counted_since is None or done < self._done:
+            self._counted_since = time.monotonic()
+        self._done = done
+        self._total = total
 
     @property
-    def left(self) -> float:
-        """Seconds left: as last time, else by what is done; 0 where nothing tells."""
-        now, (began, seconds, commands) = time.monotonic(), self._last
-        alike = self._percent or not (self._total and commands)
-        alike = alike or any(abs(self._total - one) <= one / 10 for one in commands)
-        if alike and began + seconds > now:
-            return began + seconds - now
-        enough = _ENOUGH <= self._done < self._total
-        return (now - self._begun) / self._done * (self._total - self._done) if enough else 0
+    def seconds_left(self) -> float | None:
+        """Seconds left as last time, else by what is done; None where nothing tells."""
+        now = time.monotonic()
+        if self._last_run is not None and self._is_like(self._last_run):
+            end = self._last_run.started + self._last_run.seconds
+            if end > now:
+                return end - now
+
+        if self._counted_since is None or not _ENOUGH_COMMANDS <= self._done < self._total:
+            return None
+        seconds_each = (now - self._counted_since) / self._done
+        return seconds_each * (self._total - self._done)
+
+    def _is_like(self, last_run: _LastRun) -> bool:
+        """Return whether ninja has about as many commands to run as last time, as far as that is known."""
+        if self._is_percentage or not self._total or not last_run.command_counts:
+            return True
+        return any(abs(self._total - count) <= count / 10 for count in last_run.command_counts)
 
     @property
-    def reached(self) -> str:
+    def progress(self) -> str:
         """How much is done; "" where nothing tells."""
-        done, total = f"{self._done:.0f}", f"{self._total:.0f}"
-        return f"{done}%" if self._percent else f"[{done}/{total}]" if self._total else ""
+        if self._is_percentage:
+            return f"{self._done:.0f}%"
+        return f"[{self._done:.0f}/{self._total:.0f}]" if self._total else ""
 
     @property
     def words(self) -> str:
         """Its title, how long it takes, how much is done, and what is left."""
-        took, left = duration(time.monotonic() - self.started), self.left
-        said = (self.title, took, self.reached, f"about {duration(left)} left" if left else "")
-        return "  ".join(filter(None, said))
+        parts = [self.title, duration(time.monotonic() - self.started)]
+        if self.progress:
+            parts.append(self.progress)
+        seconds_left = self.seconds_left
+        if seconds_left is not None:
+            parts.append(f"about {duration(seconds_left)} left")
+        return "  ".join(parts)
 
     def line(self, width: int) -> str:
-        """Write it as a line of a terminal, with the last of what its tool said."""
-        # other letters may be two columns wide
-        heard = self._heard.encode("ascii", "replace").decode()
-        return mask(f"{self.words}  {heard}")[:width]
+        """Return a line for a terminal, with the last words of the step's tool."""
+        # Other letters may be two columns wide.
+        last_line = self._last_line.encode("ascii", "replace").decode()
+        return mask(f"{self.words}  {last_line}")[:width]
 
 
 class _Screen:
@@ -244,42 +328,50 @@ class _Screen:
     """
 
     def __init__(self) -> None:
-        self.verbose = self.folded = False  # whether all is echoed; whether it stands in a fold
+        self.verbose = False  # all is echoed
+        self.is_folded = False  # a fold of GitHub is open
         self._lock = threading.RLock()
         self._steps: list[Step] = []
-        self._drawn: list[str] = []
-        self._ended = threading.Event()
+        self._live_lines: list[str] = []
+        self._stop = threading.Event()
 
-    def write(self, text: str, stream: TextIO | None = None) -> None:
-        """Write lines, to standard error unless a stream is given."""
+    def write(self, text: str, stream: TextIO) -> None:
+        """Write lines."""
         with self._lock:
             self._draw([])
-            print(text, file=stream or sys.stderr, flush=True)
+            print(text, file=stream, flush=True)
             self.refresh()
 
     def refresh(self) -> None:
         """Draw what is at work."""
         with self._lock:
-            if self._steps and mode() == "terminal":
-                width = _width() - 1
-                shown = [one for one in self._steps if not one.covered][-_MOST_LINES:]
-                self._draw([one.line(width) for one in shown])
+            if not self._steps or mode() != "terminal":
+                return
+            width = _terminal_width() - 1
+            visible_steps = [step for step in self._steps if step.covers == 0]
+            self._draw([step.line(width) for step in visible_steps[-_MOST_LIVE_LINES:]])
 
-    def beat(self) -> None:
+    def report_long_steps(self) -> None:
         """Write how far a long step is, ever more rarely."""
         now = time.monotonic()
-        for one in tuple(self._steps):
-            if not one.covered and now >= one.beats:
-                one.beats = now + min(max(_BEAT, (now - one.started) / 10), _LONGEST_BEAT)
-                say(f"… {one.words}")
+        for step in tuple(self._steps):
+            if step.covers == 0 and now >= step.next_report:
+                pause = max(_SHORTEST_PAUSE, (now - step.started) / 10)
+                step.next_report = now + min(pause, _LONGEST_PAUSE)
+                say(f"… {step.words}")
 
     def _draw(self, lines: list[str]) -> None:
-        if lines != self._drawn:
-            up = "\033[A" * (len(self._drawn) - 1)
-            # to the line's begin, where the ^C of a user breaks no line
-            sys.stderr.write((f"\r{up}\033[J" if self._drawn else "") + "\n".join(lines) + "\r" * bool(lines))
-            sys.stderr.flush()
-            self._drawn = lines
+        """Replace the live lines."""
+        if lines == self._live_lines:
+            return
+        if self._live_lines:
+            up = "\033[A" * (len(self._live_lines) - 1)
+            sys.stderr.write(f"\r{up}\033[J")
+        if lines:
+            # Back to the line's beginning, where the ^C of a user breaks no line.
+            sys.stderr.write("\n".join(lines) + "\r")
+        sys.stderr.flush()
+        self._live_lines = lines
 
     @contextmanager
     def showing(self, step: Step) -> Iterator[None]:
@@ -287,8 +379,8 @@ class _Screen:
         with self._lock:
             self._steps.append(step)
             if len(self._steps) == 1:
-                self._ended = threading.Event()
-                threading.Thread(target=self._tick, args=(self._ended,), name="screen", daemon=True).start()
+                self._stop = threading.Event()
+                threading.Thread(target=self._tick, args=(self._stop,), name="screen", daemon=True).start()
         try:
             yield
         finally:
@@ -296,12 +388,15 @@ class _Screen:
                 self._steps.remove(step)
                 self.refresh()
                 if not self._steps:
-                    self._ended.set()
+                    self._stop.set()
                     self._draw([])
 
-    def _tick(self, ended: threading.Event) -> None:
-        while not ended.wait(_TICK):
-            self.refresh() if mode() == "terminal" else self.beat()
+    def _tick(self, stop: threading.Event) -> None:
+        while not stop.wait(_REDRAWING):
+            if mode() == "terminal":
+                self.refresh()
+            else:
+                self.report_long_steps()
 
 
 SCREEN = _Screen()
@@ -310,27 +405,28 @@ SCREEN = _Screen()
 @contextmanager
 def covered() -> Iterator[None]:
     """Leave the terminal to what prints for itself."""
-    if step := STEP.get():
-        step.covered += 1
-        SCREEN.refresh()
+    step = STEP.get()
+    if step is None:
+        yield
+        return
+
+    step.covers += 1
+    SCREEN.refresh()
     try:
         yield
     finally:
-        if step:
-            step.covered -= 1
+        step.covers -= 1
 
 
 @contextmanager
 def group(title: str, step: Step | None = None, *, fold: bool = True) -> Iterator[Step]:
     """Show a step, and print how long it took; `fold` what is printed inside in GitHub Actions."""
     step = step or Step(title)
-    folds = fold and mode() == "github" and not SCREEN.folded  # GitHub knows no folds in folds
-    if folds:
-        SCREEN.folded = True
-        _write_raw(_command("group", mask(title)))
-    elif echoes():
-        say(_style(f"── {title}", "1;36"))
-    ended = "failed after "
+    # GitHub knows no folds in folds.
+    is_fold = fold and mode() == "github" and not SCREEN.is_folded
+    _print_beginning(title, is_fold=is_fold)
+
+    outcome = "failed after "
     try:
         with covered(), nullcontext() if echoes() else SCREEN.showing(step):
             token = STEP.set(step)
@@ -338,15 +434,27 @@ def group(title: str, step: Step | None = None, *, fold: bool = True) -> Iterato
                 yield step
             finally:
                 STEP.reset(token)
-        ended = ""
+        outcome = ""
     finally:
-        took = time.monotonic() - step.started
-        said = f"{title}: {ended}{duration(took)}"
-        if folds:
-            _write_raw("::endgroup::")
-            SCREEN.folded = False
-        if ended or took >= _WORTH_A_LINE or echoes():
-            say(said if folds else _style(f"── {said}", "2"))
+        seconds = time.monotonic() - step.started
+        sentence = f"{title}: {outcome}{duration(seconds)}"
+        if is_fold:
+            _print("::endgroup::")
+            SCREEN.is_folded = False
+            say(sentence)
+        elif outcome or seconds >= _WORTH_A_LINE or echoes():
+            detail(f"── {sentence}")
+
+
+def _print_beginning(title: str, *, is_fold: bool) -> None:
+    if is_fold:
+        SCREEN.is_folded = True
+        _print(_command("group", mask(title)))
+    elif echoes():
+        say(_coloured(f"── {title}", "1;36"))
+
+
+# Numbers
 
 
 def duration(seconds: float) -> str:
@@ -355,67 +463,105 @@ def duration(seconds: float) -> str:
         return f"{seconds:.1f} s"
     if seconds < _MINUTE:
         return f"{seconds:.0f} s"
-    minutes, rest = divmod(int(seconds), _MINUTE)
-    hours = minutes // 60
+
+    minutes, remaining_seconds = divmod(int(seconds), _MINUTE)
+    if minutes < _MINUTE:
+        return f"{minutes} min {remaining_seconds:02d} s"
+    hours, remaining_minutes = divmod(minutes, _MINUTE)
     if hours < _DAY:
-        return f"{hours} h {minutes % 60:02d} min" if hours else f"{minutes} min {rest:02d} s"
-    return f"{hours // _DAY} d {hours % _DAY:02d} h"
+        return f"{hours} h {remaining_minutes:02d} min"
+    days, remaining_hours = divmod(hours, _DAY)
+    return f"{days} d {remaining_hours:02d} h"
 
 
 def size(count: float) -> str:
     """Write a number of bytes for people: ``812 B``, ``1.4 MiB``."""
-    value = float(count)
-    for unit in ("B", "KiB", "MiB"):
-        if value < _KILOBYTE:
-            return f"{int(value)} {unit}" if unit == "B" else f"{value:.1f} {unit}"
-        value /= _KILOBYTE
-    return f"{value:.1f} GiB"
+    if count < _KILOBYTE:
+        return f"{int(count)} B"
+    number = count / _KILOBYTE
+    for unit in ("KiB", "MiB"):
+        if number < _KILOBYTE:
+            return f"{number:.1f} {unit}"
+        number /= _KILOBYTE
+    return f"{number:.1f} GiB"
 
 
-def counted(count: int, what: str) -> str:
+def counted(count: int, noun: str) -> str:
     """Write a number of things: ``1 file``, ``2 files``."""
-    return f"{count} {what}{'' if count == 1 else 's'}"
+    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
+
+
+# Tables and summaries
 
 
 def table(columns: Sequence[str], rows: Sequence[Sequence[str]], *, title: str = "") -> None:
     """Print a table, or where a terminal is too narrow, its cells; nothing that is copied is broken."""
     if not rows:
         return
-    every = [[mask(str(cell)) for cell in row] for row in (columns, *rows)]
-    widths = [max(map(len, column)) for column in zip(*every, strict=True)]
-    lines = ["  ".join(map(str.ljust, row, widths)).rstrip() for row in every]
-    width = _width() if mode() == "terminal" else 0
-    if width and max(map(len, lines)) > width:
-        lines = [line for row in every[1:] for line in _stacked(every[0], row, width)]
-    elif width:
-        lines[0] = _style(lines[0], "1")
-    # written at once: every write looks for every secret
-    say("\n".join([title, *lines] if title else lines))
+    masked_rows = [_masked_cells(row) for row in (columns, *rows)]
+    lines = _aligned(masked_rows)
+    if mode() == "terminal":
+        width = _terminal_width()
+        if max(map(len, lines)) > width:
+            lines = _stacked_rows(masked_rows, width)
+        else:
+            lines[0] = _coloured(lines[0], "1")
+    if title:
+        lines.insert(0, title)
+    # Printed at once: every write looks for every secret.
+    say("\n".join(lines))
 
 
-def _width() -> int:
-    """Return the columns of the terminal, wherever standard output goes."""
-    said = os.environ.get("COLUMNS", "")
-    with suppress(OSError):
-        return int(said) if said.isdigit() else os.get_terminal_size(2).columns or _WIDTH
-    return _WIDTH
+def _masked_cells(row: Sequence[str]) -> list[str]:
+    return [mask(str(cell)) for cell in row]
+
+
+def _aligned(rows: Sequence[Sequence[str]]) -> list[str]:
+    """Return a line for each row, in which columns stand below each other."""
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    lines: list[str] = []
+    for row in rows:
+        cells = map(str.ljust, row, widths)
+        lines.append("  ".join(cells).rstrip())
+    return lines
+
+
+def _stacked_rows(rows: Sequence[Sequence[str]], width: int) -> list[str]:
+    lines: list[str] = []
+    for row in rows[1:]:
+        lines += _stacked(rows[0], row, width)
+    return lines
 
 
 def _stacked(columns: Sequence[str], row: Sequence[str], width: int) -> Iterator[str]:
     """Write a row below its first cell, as many cells a line as fit; a long one stands on one of its own."""
     yield row[0]
     line = ""
-    for name, cell in (one for one in zip(columns[1:], row[1:], strict=True) if one[1]):
-        said = f"{name} {cell}".strip()
-        if line and len(line) + len(said) + 2 > width:
+    for name, cell in zip(columns[1:], row[1:], strict=True):
+        if not cell:
+            continue
+        named_cell = f"{name} {cell}".strip()
+        if line and len(line) + len(named_cell) + 2 > width:
             yield line
             line = ""
-        if len(said) + 2 > width:  # the terminal breaks it, and what is copied has no name before it
-            yield from (f"  {name}", cell)
+        if len(named_cell) + 2 > width:
+            # The terminal breaks it, and what is copied has no name before it.
+            yield f"  {name}"
+            yield cell
         else:
-            line = f"{line}  {said}"
+            line = f"{line}  {named_cell}"
     if line:
         yield line
+
+
+def _terminal_width() -> int:
+    """Return the columns of the terminal, wherever standard output goes."""
+    columns = os.environ.get("COLUMNS", "")
+    if columns.isdigit():
+        return int(columns)
+    with suppress(OSError):
+        return os.get_terminal_size(2).columns or _DEFAULT_WIDTH
+    return _DEFAULT_WIDTH
 
 
 def summary(markdown: str) -> None:
@@ -423,11 +569,12 @@ def summary(markdown: str) -> None:
     path = os.environ.get("GITHUB_STEP_SUMMARY")
     if not path:
         return
+
+    content = f"{mask(markdown).rstrip()}\n\n".encode()
     with open(path, "ab") as stream:  # noqa: PTH123 - appended to, not owned
         room = SUMMARY_LIMIT - stream.tell() - len(_CUT.encode())
-        data = f"{mask(markdown).rstrip()}\n\n".encode()
-        if len(data) <= room:
-            stream.write(data)
+        if len(content) <= room:
+            stream.write(content)
         elif room >= 0:
-            whole_lines = data[:room].rpartition(b"\n")[0]
+            whole_lines = content[:room].rpartition(b"\n")[0]
             stream.write(whole_lines + _CUT.encode())

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 _ROOT = Path(__file__).resolve().parents[1]
 
 
-# built at first use: a front door imports more models than it reads
+# Built at first use: a front door imports more models than it reads.
 class Model(BaseModel, frozen=True, extra="forbid", defer_build=True):
     """A frozen model that refuses keys it does not know."""
 
@@ -92,7 +92,8 @@ Result = TypeVar("Result")
 
 def load_toml(path: Path, model: type[AnyModel]) -> AnyModel:
     """Read a TOML file into `model`; a text that was read before gives the same value again."""
-    return cast("AnyModel", _validated_text(read_text(path), path, model))
+    document = _validated_text(read_text(path), path, model)
+    return cast("AnyModel", document)
 
 
 # Parsing takes far longer than reading, and one process asks for a file many times.
@@ -101,13 +102,19 @@ def _validated_text(text: str, path: Path, model: type[BaseModel]) -> BaseModel:
     return validated(parse_toml(text, where=path), model, where=path)
 
 
-# Of each of the project's files that the user's one file goes over: the table of that file which does, or
-# "" where both have tables of the same names.
+# What the user's one file says of each of the project's files: in a table of this name, or, where it is "",
+# in tables that have the same names as the file's own.
 LAYERED: Mapping[Path, str] = types.MappingProxyType(
     {
-        **{_ROOT / f"{one}.toml": "" for one in ("pytorch_build/refs/refs", "core/families", "ci/families")},
-        **{_ROOT / f"ci/{one}.toml": one for one in ("runners", "matrix", "triggers")},
-        **{_ROOT / f"ci/{one}.toml": one for one in ("rocm", "buckets", "upload")},
+        _ROOT / "pytorch_build/refs/refs.toml": "",
+        _ROOT / "core/families.toml": "",
+        _ROOT / "ci/families.toml": "",
+        _ROOT / "ci/runners.toml": "runners",
+        _ROOT / "ci/matrix.toml": "matrix",
+        _ROOT / "ci/triggers.toml": "triggers",
+        _ROOT / "ci/rocm.toml": "rocm",
+        _ROOT / "ci/buckets.toml": "buckets",
+        _ROOT / "ci/upload.toml": "upload",
         _ROOT / "ci/promote/gates.toml": "promotion",
         _ROOT / "pytorch_build/build/needs.toml": "needs",
     }
@@ -122,7 +129,7 @@ _SAME_NAMES = ("default", "refs", "targets", "families", "variants", "expect_fai
 
 
 @dataclass(frozen=True)
-class Own:
+class UserFile:
     """The user's file as this process read it; without a file the project's data holds as it is."""
 
     file: Path | None = None
@@ -131,44 +138,59 @@ class Own:
     @functools.cached_property
     def tables(self) -> Mapping[str, Any]:
         """What it says. Its top-level names are checked here, and its tables where they are read."""
-        known = (*_SAME_NAMES, *filter(None, LAYERED.values()))
         tables = parse_toml(self.text, where=self.file or "")
         for name, value in tables.items():
-            said = "" if name in known else f"unknown key. {nearest(name, known)}"
-            if name not in _SAME_NAMES and not isinstance(value, dict):
-                said = said or f"this is a table, [{name}]."
-            if said:
-                raise DataError(f"{self.file}: {name}: {said}", hint=f"Correct {self.file}.")
+            fault = _fault_of_top_level(name, value)
+            if fault is not None:
+                raise DataError(f"{self.file}: {name}: {fault}", hint=f"Correct {self.file}.")
         return tables
 
 
-_in_use = [Own()]
+def _fault_of_top_level(name: str, value: object) -> str | None:
+    """Return what is wrong with a top-level key of the user's file, None where nothing is."""
+    table_names = [table for table in LAYERED.values() if table]
+    known_names = [*_SAME_NAMES, *table_names]
+    if name not in known_names:
+        return f"unknown key. {nearest(name, known_names)}"
+    if name in table_names and not isinstance(value, dict):
+        return f"this is a table, [{name}]."
+    return None
 
 
-def use_own(file: Path | None) -> None:
+_in_use = [UserFile()]
+
+
+def use_user_file(file: Path | None) -> None:
     """Read this file over the project's from now on, or none; front doors do (`core.cli.options`)."""
-    _in_use[:] = [Own(file, read_text(file)) if file else Own()]
+    _in_use[0] = UserFile() if file is None else UserFile(file, read_text(file))
 
 
-def own() -> Own:
+def user_file() -> UserFile:
     """Return the user's file that is in use."""
     return _in_use[0]
 
 
-def once(read: Callable[[], Result]) -> Callable[[], Result]:
-    """Read what the user's file may change once for each such file."""
-    known = functools.cache(lambda _own: read())
-    return lambda: known(own())
+def read_once(read: Callable[[], Result]) -> Callable[[], Result]:
+    """Return a function that reads what the user's file may change once for each such file."""
+
+    @functools.cache
+    def read_with(_user_file: UserFile) -> Result:
+        return read()
+
+    return lambda: read_with(user_file())
 
 
 def data_file(path: Path, model: type[AnyModel]) -> Callable[[], AnyModel]:
     """Return the function that reads a data file, once, with the user's own over it if it is `LAYERED`."""
 
-    @once
+    @read_once
     def read() -> AnyModel:
-        over, file = own_part(path, model), own().file
-        where, under = (file, LAYERED[path]) if over and file else (path, "")
-        return validated(merged(_project_tables(path), over), model, where=where, under=under)
+        tables = _project_tables(path)
+        file = user_file().file
+        user_tables = tables_of_user(path, model)
+        if file is None or not user_tables:
+            return validated(tables, model, where=path)
+        return validated(merged(tables, user_tables), model, where=file, table_name=LAYERED[path])
 
     return read
 
@@ -180,13 +202,8 @@ def _project_tables(path: Path) -> dict[str, Any]:
         return tables
 
     kept_tables: dict[str, Any] = {}
-    for key in _OF_ONE_REPOSITORY[path]:
-        table: Any = tables
-        for name in key:
-            table = table[name]
-        for name in reversed(key):
-            table = {name: table}
-        kept_tables = merged(kept_tables, table)
+    for names in _OF_ONE_REPOSITORY[path]:
+        kept_tables = merged(kept_tables, _selected(tables, names))
     return kept_tables
 
 
@@ -194,21 +211,33 @@ def _is_of_other_repository(path: Path, tables: Mapping[str, Any]) -> bool:
     """Return whether a file is about one repository, and the user's about another one."""
     if path not in _OF_ONE_REPOSITORY:
         return False
-    repository = (own().tables.get(LAYERED[path]) or {}).get(_REPOSITORY)
+    user_tables = user_file().tables.get(LAYERED[path]) or {}
+    repository = user_tables.get(_REPOSITORY)
     return repository is not None and repository != tables[_REPOSITORY]
 
 
-def own_part(path: Path, model: type[BaseModel]) -> Mapping[str, Any]:
+def _selected(tables: Mapping[str, Any], names: Sequence[str]) -> dict[str, Any]:
+    """Return tables with nothing but the one that these names lead to."""
+    name, *inner_names = names
+    if not inner_names:
+        return {name: tables[name]}
+    return {name: _selected(tables[name], inner_names)}
+
+
+def tables_of_user(path: Path, model: type[BaseModel]) -> Mapping[str, Any]:
     """Return what the user's file says of one of the project's."""
-    table, tables = LAYERED.get(path), own().tables
-    if table:
-        return tables.get(table) or {}
-    return {} if table is None else {one: tables[one] for one in model.model_fields if one in tables}
+    if path not in LAYERED:
+        return {}
+    tables = user_file().tables
+    table_name = LAYERED[path]
+    if table_name:
+        return tables.get(table_name) or {}
+    return {name: tables[name] for name in model.model_fields if name in tables}
 
 
 @dataclass(frozen=True, kw_only=True)
 class Value:
-    """One value in force, and the file and line that says it; `instead_of` is the project's own."""
+    """One value in force, and the file that says it; `instead_of` is the project's own."""
 
     key: str
     value: Any
@@ -218,50 +247,32 @@ class Value:
 
 def in_force() -> Mapping[str, Value]:
     """Return every value of the `LAYERED` files by key path, or the user's in its place; those last."""
-    found: dict[str, Value] = {}
-    for file, table in LAYERED.items():
-        is_replaced = _is_of_other_repository(file, read_toml(file))
-        for path, value, line in _values(read_text(file)):
-            if is_replaced and not _is_kept(file, path):
+    values: dict[str, Value] = {}
+    for file, table_name in LAYERED.items():
+        where = str(file.relative_to(_ROOT))
+        for path, value in _leaves(_project_tables(file)):
+            if table_name:
+                path.insert(0, table_name)
+            elif path[0] not in _SAME_NAMES:
                 continue
-            if table or path[0] in _SAME_NAMES:
-                key = key_path((*filter(None, [table]), *path))
-                found[key] = Value(key=key, value=value, where=f"{file.relative_to(_ROOT)}:{line}")
-    for path, value, line in _values(own().text):
-        key, where = key_path(path), f"{own().file}:{line}"
-        found[key] = Value(key=key, value=value, where=where, instead_of=found.pop(key, None))
-    return found
+            key = key_path(path)
+            values[key] = Value(key=key, value=value, where=where)
+
+    for path, value in _leaves(user_file().tables):
+        key = key_path(path)
+        replaced_value = values.pop(key, None)
+        values[key] = Value(key=key, value=value, where=str(user_file().file), instead_of=replaced_value)
+    return values
 
 
-def _is_kept(file: Path, path: Sequence[str]) -> bool:
-    """Return whether a value of a file about one repository holds for every other one, too."""
-    return any(tuple(path[: len(key)]) == key for key in _OF_ONE_REPOSITORY[file])
-
-
-def _values(text: str) -> Iterator[tuple[tuple[str, ...], Any, int]]:
-    """Yield each value of a TOML text with its key path and the line that it begins at."""
-    lines: dict[tuple[str, ...], int] = {}
-    header, statement, begun = "", "", 0
-    for number, line in enumerate(text.splitlines(), 1):
-        begun = begun if statement else number
-        statement += f"{line}\n"
-        try:
-            tables = tomllib.loads(statement if statement.startswith("[") else f"{header}{statement}")
-        except tomllib.TOMLDecodeError:
-            continue  # it goes on in the next line
-        for path, _ in _leaves(tables):
-            lines.setdefault(path, begun)
-        header = statement if statement.startswith("[") else header
-        statement = ""
-    yield from ((path, value, lines[path]) for path, value in _leaves(tomllib.loads(text)))
-
-
-def _leaves(tables: Mapping[str, Any], path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], Any]]:
+def _leaves(tables: Mapping[str, Any]) -> Iterator[tuple[list[str], Any]]:
+    """Yield each value in tables with the names that lead to it."""
     for name, value in tables.items():
         if isinstance(value, dict) and value:
-            yield from _leaves(value, (*path, name))
+            for path, inner_value in _leaves(value):
+                yield [name, *path], inner_value
         else:
-            yield (*path, name), value
+            yield [name], value
 
 
 def read_toml(path: Path) -> dict[str, Any]:
@@ -307,81 +318,108 @@ def json_object(text: str, *, where: str, hint: str = "") -> dict[str, Any]:
 
 
 def validated(
-    value: Mapping[str, Any], model: type[AnyModel], *, where: Path | str, under: str = ""
+    value: Mapping[str, Any], model: type[AnyModel], *, where: Path | str, table_name: str = ""
 ) -> AnyModel:
-    """Check plain data from `where` against `model`; key paths begin with the table that it is `under`."""
+    """Check plain data from `where` against `model`; key paths begin with the table's name."""
     try:
         return model.model_validate(value)
     except ValidationError as problem:
-        raise _as_data_error(problem, model, where, under) from problem
+        raise _as_data_error(problem, model, where, table_name) from problem
 
 
-def merged(base: Mapping[str, Any], over: Mapping[str, Any], *, adding: bool = False) -> dict[str, Any]:
+def merged(base: Mapping[str, Any], overlay: Mapping[str, Any], *, adding: bool = False) -> dict[str, Any]:
     """Put tables over others: tables are merged, other values replaced; with `adding`, lists go before."""
-    result = dict(base)
-    for key, value in over.items():
-        match result.get(key), value:
-            case dict() as inner, dict():
-                result[key] = merged(inner, value, adding=adding)
-            case list() as inner, list() if adding:
-                result[key] = [*value, *inner]
-            case _:
-                result[key] = value
-    return result
+    tables = dict(base)
+    for key, value in overlay.items():
+        base_value = tables.get(key)
+        if isinstance(base_value, dict) and isinstance(value, dict):
+            tables[key] = merged(base_value, value, adding=adding)
+        elif adding and isinstance(base_value, list) and isinstance(value, list):
+            tables[key] = [*value, *base_value]
+        else:
+            tables[key] = value
+    return tables
 
 
 def _as_data_error(
-    problem: ValidationError, model: type[BaseModel], where: Path | str, under: str = ""
+    problem: ValidationError, model: type[BaseModel], where: Path | str, table_name: str = ""
 ) -> DataError:
     errors = problem.errors(include_url=False)
-    within = {error["loc"][:length] for error in errors for length in range(len(error["loc"]))}
-    # what is said of a list or table follows from what is wrong inside
-    lines = [_sentence(error, model, under) for error in errors if error["loc"] not in within]
-    several = "\n  ".join((f" has {len(lines)} problems:", *lines))
-    return DataError(f"{where}{several if lines[1:] else f': {lines[0]}'}", hint=f"Correct {where}.")
+    # What is said of a list or table follows from what is wrong inside.
+    outer_locations: set[tuple[int | str, ...]] = set()
+    for error in errors:
+        location = error["loc"]
+        outer_locations.update(location[:length] for length in range(len(location)))
+
+    faults = [error for error in errors if error["loc"] not in outer_locations]
+    sentences = [_sentence(error, model, table_name) for error in faults]
+
+    message = f": {sentences[0]}"
+    if len(sentences) > 1:
+        message = "\n  ".join((f" has {len(sentences)} problems:", *sentences))
+    return DataError(f"{where}{message}", hint=f"Correct {where}.")
 
 
-def _sentence(error: ErrorDetails, model: type[BaseModel], under: str) -> str:
+def _sentence(error: ErrorDetails, model: type[BaseModel], table_name: str) -> str:
+    """Return what is wrong with one value, behind its key path."""
     location = [step for step in error["loc"] if step != "[key]"]
-    path = key_path((*([under] if under else []), *location))
-    given = error["input"]
+    is_of_whole = not location and error["type"] in {"value_error", "assertion_error"}
+    fault = _fault(error, model, location)
+    if is_of_whole:
+        return fault
+    path = key_path([table_name, *location] if table_name else location)
+    return f"{path}: {fault}"
+
+
+def _fault(error: ErrorDetails, model: type[BaseModel], location: Sequence[str | int]) -> str:
+    value = error["input"]
+    words = error["msg"]
     match error["type"]:
         case "extra_forbidden":
-            said = f"unknown key. {nearest(str(location[-1]), _known_keys(model, location[:-1]))}"
+            words = f"unknown key. {nearest(str(location[-1]), _keys_at(model, location[:-1]))}"
         case "missing":
-            said = "this key is missing."
+            words = "this key is missing."
         case "json_invalid":
-            said = f"not valid JSON: {error['msg'].removeprefix('Invalid JSON: ')}."
+            words = f"not valid JSON: {words.removeprefix('Invalid JSON: ')}."
         case "value_error" | "assertion_error":
-            said = error["msg"].removeprefix("Value error, ").removeprefix("Assertion failed, ")
-            path = path if location else ""
+            words = words.removeprefix("Value error, ").removeprefix("Assertion failed, ")
         case "literal_error":
-            known = re.findall(r"'([^']*)'", error["ctx"]["expected"])
-            said = f"{given!r} is not known. {nearest(str(given), known)}"
+            known_values = re.findall(r"'([^']*)'", error["ctx"]["expected"])
+            words = f"{value!r} is not known. {nearest(str(value), known_values)}"
         case "dict_type" | "model_type":
-            said = f"this is a table, not {given!r}."
+            words = f"this is a table, not {value!r}."
         case _:
-            said = f"{error['msg']} (it is {given!r})."
-    return f"{path}: {said}" if path else said
+            words = f"{words} (it is {value!r})."
+    return words
 
 
 def key_path(location: Sequence[str | int]) -> str:
     """Write a location for people: ``refs."release/2.9".audio.origin``, ``features[2].name``."""
-    text = ""
+    path = ""
     for step in location:
         if isinstance(step, int):
-            text += f"[{step}]"
-        else:
-            bare = all(letter.isalnum() or letter in "-_" for letter in step)
-            text += ("." if text else "") + (step if bare else f'"{step}"')
-    return text or "the file"
+            path += f"[{step}]"
+            continue
+        is_bare = all(letter.isalnum() or letter in "-_" for letter in step)
+        if path:
+            path += "."
+        path += step if is_bare else f'"{step}"'
+    return path or "the file"
 
 
-def _known_keys(annotation: Any, location: Sequence[str | int]) -> set[str]:  # noqa: ANN401 - any type
-    """Names that a model would have taken at `location` of a value of this type."""
+def _keys_at(annotation: Any, location: Sequence[str | int]) -> set[str]:  # noqa: ANN401 - any type
+    """Return the keys that are known at a location of a value of this type."""
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
-        fields = {one.alias or name: one.annotation for name, one in annotation.model_fields.items()}
-        return _known_keys(fields.get(str(location[0])), location[1:]) if location else {*fields}
-    container = (origin := get_origin(annotation)) in (list, tuple) or hasattr(origin, "keys")
-    inner = location[1:] if container else location  # alternatives are no step of it
-    return {name for one in get_args(annotation) for name in _known_keys(one, inner)}
+        fields = {field.alias or name: field.annotation for name, field in annotation.model_fields.items()}
+        if not location:
+            return set(fields)
+        return _keys_at(fields.get(str(location[0])), location[1:])
+
+    origin = get_origin(annotation)
+    is_container = origin in (list, tuple) or hasattr(origin, "keys")
+    # A step leads into a list or table. Alternatives (``X | None``) are on the same level.
+    inner_location = location[1:] if is_container else location
+    keys: set[str] = set()
+    for alternative in get_args(annotation):
+        keys |= _keys_at(alternative, inner_location)
+    return keys

@@ -1,7 +1,7 @@
 """The variables that upstream's code gets: those that environment.toml names, and no others."""
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from fnmatch import fnmatch
 from functools import cache
 from pathlib import Path
@@ -18,21 +18,32 @@ class _Variables(Model):
 
 
 _variables = data_file(Path(__file__).with_name("environment.toml"), _Variables)
-# also those of a proxy that is written without a scheme
+# Also those of a proxy that is written without a scheme.
 _LOGIN = re.compile(r"(?<=://)[^/?#\s\"<>]*@|^[^/\\\s]*@(?=[^/\s]+:\d+$)")
 
 
 @cache
 def need_of(variable: str) -> str:
     """Name what upstream's code needs a variable for, as environment.toml does; "" where it never gets it."""
-    if any(fnmatch(variable.upper(), one) for one in _variables().never):
+    if _matches(variable.upper(), _variables().never):
         return ""
-    needs = _variables().needs.items()
-    return next((need for need, names in needs if any(fnmatch(variable, one) for one in names)), "")
+    for need, patterns in _variables().needs.items():
+        if _matches(variable, patterns):
+            return need
+    return ""
 
 
 def allowed(env: Mapping[str, str], *, program: str = "") -> dict[str, str]:
     """Keep what upstream's code may get of an environment, and what a `program` of the tool gets besides."""
-    besides = _variables().programs[program] if program else ()
-    own = {name: value for name, value in env.items() if any(fnmatch(name, one) for one in besides)}
-    return {name: _LOGIN.sub("", value) for name, value in env.items() if need_of(name)} | own
+    patterns_of_program = _variables().programs[program] if program else ()
+    variables: dict[str, str] = {}
+    for name, value in env.items():
+        if _matches(name, patterns_of_program):
+            variables[name] = value
+        elif need_of(name):
+            variables[name] = _LOGIN.sub("", value)
+    return variables
+
+
+def _matches(variable: str, patterns: Sequence[str]) -> bool:
+    return any(fnmatch(variable, pattern) for pattern in patterns)

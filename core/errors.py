@@ -23,7 +23,8 @@ STOPPING = threading.Event()
 class FatalError(Exception):
     """An error that ends a stage with one clear message."""
 
-    exit_code: int = 1  # that of the class; a flow ends with that of the step that failed
+    # That of the class; a flow ends with that of the step that failed.
+    exit_code: int = 1
 
     def __init_subclass__(cls, *, exit_code: int) -> None:
         cls.exit_code = exit_code
@@ -181,23 +182,24 @@ def origin(problem: BaseException | None) -> FatalError | None:
     return origin(problem.__cause__)
 
 
-def nearest(word: str, known: Iterable[str]) -> str:
+def nearest(name: str, known_names: Iterable[str]) -> str:
     """Return ``Did you mean 'nightly'?`` for a name that is close to a known one, else a list of those."""
-    names = sorted(set(known))
-    close_names = _close_names(word, names)
+    names = sorted(set(known_names))
+    close_names = _close_names(name, names)
     if close_names:
-        return f"Did you mean {' or '.join(repr(name) for name in close_names)}?"
+        return f"Did you mean {' or '.join(map(repr, close_names))}?"
     return f"Known: {', '.join(names)}." if names else "None is known."
 
 
-def _close_names(word: str, names: Sequence[str]) -> Sequence[str]:
-    """Return the names that somebody may mean who writes a word."""
+def _close_names(name: str, known_names: Sequence[str]) -> Sequence[str]:
+    """Return the names that somebody may mean who writes a name."""
     too_short = 3  # letters, which begin too many names
-    if len(word) > too_short:
-        begun_names = [name for name in names if name.lower().startswith(word.lower())]
-        if begun_names:
-            return begun_names[:3]
-    similar_names = get_close_matches(word, names, n=1)
+    if len(name) > too_short:
+        longer_names = [candidate for candidate in known_names if candidate.lower().startswith(name.lower())]
+        if longer_names:
+            return longer_names[:3]
+    similar_names = get_close_matches(name, known_names, n=1)
     if similar_names:
         return similar_names
-    return [name for name in names if sorted(name.lower()) == sorted(word.lower())]
+    letters = sorted(name.lower())
+    return [candidate for candidate in known_names if sorted(candidate.lower()) == letters]

@@ -10,7 +10,7 @@ from typing import Annotated, Any, Self
 from pydantic import AfterValidator, model_validator
 
 from core import process
-from core.data import Model, data_file, once
+from core.data import Model, data_file, read_once
 from core.errors import UsageError, nearest
 
 CPU = "cpu"
@@ -38,7 +38,7 @@ class Family:
 class _FamilyTable(Model):
     targets: tuple[str, ...] = ()
     default: bool = False
-    # when CI builds it: `ci/families.toml` explains, and `ci.plan.data` checks it
+    # When CI builds it: `ci/families.toml` explains, and `ci.plan.data` checks it.
     linux: dict[str, Any] | None = None
     windows: dict[str, Any] | None = None
 
@@ -48,32 +48,46 @@ class _FamiliesFile(Model):
     families: dict[str, _FamilyTable]
 
     @model_validator(mode="after")
-    def _consistent(self) -> Self:
-        owners: dict[str, str] = {}
+    def _check_tables(self) -> Self:
+        default_families: dict[str, str] = {}
         for name, table in self.families.items():
-            if not table.targets and name not in {*self.targets, CPU}:
-                close = nearest(name, {one for one, its in self.families.items() if its.targets})
-                raise ValueError(f"families.{name} has no targets. {close}")
+            self._require_known_targets(name, table)
+            if not table.default:
+                continue
             for target in table.targets:
-                if target not in self.targets:
-                    close = nearest(target, self.targets)
-                    raise ValueError(f"families.{name}.targets: unknown gfx target {target!r}. {close}")
-                if table.default and owners.setdefault(target, name) != name:
-                    raise ValueError(f"{target} has two default families, {owners[target]} and {name}.")
+                other_name = default_families.setdefault(target, name)
+                if other_name != name:
+                    raise ValueError(f"{target} has two default families, {other_name} and {name}.")
         return self
+
+    def _require_known_targets(self, name: str, table: _FamilyTable) -> None:
+        if not table.targets and name not in {*self.targets, CPU}:
+            suggestion = nearest(name, self.named_targets)
+            raise ValueError(f"families.{name} has no targets. {suggestion}")
+        for target in table.targets:
+            if target not in self.targets:
+                suggestion = nearest(target, self.targets)
+                raise ValueError(f"families.{name}.targets: unknown gfx target {target!r}. {suggestion}")
+
+    @property
+    def named_targets(self) -> Mapping[str, tuple[str, ...]]:
+        """The targets of each family that has some; other tables say when CI builds a single target."""
+        return {name: table.targets for name, table in self.families.items() if table.targets}
 
 
 _file = data_file(FAMILIES_FILE, _FamiliesFile)
 
 
-@once
+@read_once
 def families() -> Mapping[str, Family]:
     """Return every family by name: those of the data, the user's own too, each gfx target, and ``cpu``."""
-    data = _file()
-    tables = {name: table.targets for name, table in data.families.items() if table.targets}
-    named = {name: Family(name=name, targets=targets) for name, targets in tables.items()}
-    single = {target: Family(name=target, targets=(target,)) for target in data.targets}
-    return {**named, **single, CPU: Family(name=CPU, targets=())}
+    by_name: dict[str, Family] = {}
+    for name, targets in _file().named_targets.items():
+        by_name[name] = Family(name=name, targets=targets)
+    for target in _file().targets:
+        by_name[target] = Family(name=target, targets=(target,))
+    by_name[CPU] = Family(name=CPU, targets=())
+    return by_name
 
 
 def _known_name(name: str) -> str:
@@ -86,24 +100,30 @@ FamilyName = Annotated[str, AfterValidator(_known_name)]
 
 
 def family(name: str) -> Family:
-    """Find a family by name; a list (``a;b`` or ``a,b``) is the union of its members."""
+    """Return a family by name; a list (``a;b`` or ``a,b``) is the union of its members."""
     names = [part.strip() for part in re.split(r"[;,]", name) if part.strip()]
     if not names:
         raise UsageError("The GPU family is empty.", hint=_listing())
-    members = [_known(part) for part in names]
+    members = [_require_family(part) for part in names]
     if len(members) == 1:
         return members[0]
-    if any(member.name == CPU for member in members):
-        raise UsageError(f"GPU family {name!r}: {CPU} cannot be combined with GPU families.")
-    targets = dict.fromkeys(target for member in members for target in member.targets)
-    return Family(name=";".join(dict.fromkeys(member.name for member in members)), targets=tuple(targets))
+
+    # As sets, which keep their order.
+    member_names: dict[str, None] = {}
+    targets: dict[str, None] = {}
+    for member in members:
+        if member.name == CPU:
+            raise UsageError(f"GPU family {name!r}: {CPU} cannot be combined with GPU families.")
+        member_names[member.name] = None
+        targets.update(dict.fromkeys(member.targets))
+    return Family(name=";".join(member_names), targets=tuple(targets))
 
 
-def _known(name: str) -> Family:
-    known = families()
-    if name not in known:
-        raise UsageError(f"Unknown GPU family {name!r}. {nearest(name, known)}", hint=_CHOOSE)
-    return known[name]
+def _require_family(name: str) -> Family:
+    by_name = families()
+    if name not in by_name:
+        raise UsageError(f"Unknown GPU family {name!r}. {nearest(name, by_name)}", hint=_CHOOSE)
+    return by_name[name]
 
 
 def group_families(group: str) -> str:
@@ -111,11 +131,16 @@ def group_families(group: str) -> str:
 
     ``gfx94X-dcgpu-gfx110X-all-asan`` is for ``gfx94X-dcgpu;gfx110X-all``.
     """
-    found, rest = [], group
-    while known := [one for one in families() if f"{rest}-".startswith(f"{one}-")]:
-        found.append(max(known, key=len))
-        rest = rest[len(found[-1]) + 1 :]
-    return ";".join(found)
+    group_members: list[str] = []
+    remaining_name = group
+    while True:
+        candidates = [name for name in families() if f"{remaining_name}-".startswith(f"{name}-")]
+        if not candidates:
+            return ";".join(group_members)
+        # One family's name may begin like another's.
+        longest_name = max(candidates, key=len)
+        group_members.append(longest_name)
+        remaining_name = remaining_name[len(longest_name) + 1 :]
 
 
 def gpu_targets(name: str) -> tuple[str, ...]:
@@ -129,8 +154,10 @@ def parents(target: str) -> tuple[str, ...]:
     ``gfx1151`` is in ``gfx115x`` and ``gfx11``, ``gfx942`` in ``gfx9-4`` and ``gfx9``. Source: the bundles
     of rocm-bootstrap, which follow from a target's version: major, and minor (one hexadecimal digit).
     """
-    found = _VERSION.fullmatch(target)
-    return (sub_family(found[1], found[2]), f"gfx{found[1]}") if found else ()
+    version = _VERSION.fullmatch(target)
+    if version is None:
+        return ()
+    return sub_family(version[1], version[2]), f"gfx{version[1]}"
 
 
 def sub_family(major: str, minor: str) -> str:
@@ -143,17 +170,24 @@ def detect(kfd_root: Path = KFD_NODES) -> tuple[str, ...]:
 
     The kernel's topology files come first (no program is needed), then ``offload-arch``, then ``rocminfo``.
     """
-    versions = (node.get("gfx_target_version", 0) for node in kernel_nodes(kfd_root))
-    found = tuple(dict.fromkeys(map(target_of_version, filter(None, versions))))
-    return found or _program_targets("offload-arch") or _program_targets("rocminfo")
+    targets: dict[str, None] = {}
+    for node in kernel_nodes(kfd_root):
+        version = node.get("gfx_target_version", 0)
+        # A processor's node has version 0.
+        if version:
+            targets[target_of_version(version)] = None
+    return tuple(targets) or _targets_by_program("offload-arch") or _targets_by_program("rocminfo")
 
 
 def kernel_nodes(kfd_root: Path) -> Iterator[Mapping[str, int]]:
     """Read the properties of each node of the kernel's topology, in the order of the nodes' numbers."""
     files = kfd_root.glob("*/properties")
-    for file in sorted(files, key=lambda one: (len(one.parent.name), one.parent.name)):
-        with suppress(OSError):  # a GPU that another container owns may be listed but not readable
-            yield {name: int(value) for name, value in _PROPERTY.findall(file.read_text(encoding="utf-8"))}
+    # By number: 10 comes after 9.
+    for file in sorted(files, key=lambda file: (len(file.parent.name), file.parent.name)):
+        # A GPU that another container owns may be listed but not readable.
+        with suppress(OSError):
+            properties = _PROPERTY.findall(file.read_text(encoding="utf-8"))
+            yield {name: int(value) for name, value in properties}
 
 
 def target_of_version(version: int) -> str:
@@ -165,14 +199,22 @@ def target_of_version(version: int) -> str:
     return f"gfx{version // 10000}{version // 100 % 100:x}{version % 100:x}"
 
 
-def _program_targets(program: str) -> tuple[str, ...]:
+def _targets_by_program(program: str) -> tuple[str, ...]:
+    """Return the targets that a program of ROCm lists, such as ``gfx90a:sramecc+:xnack-``."""
     path = process.which(program)
     if path is None:
         return ()
-    # these programs fail on machines without a GPU, which is an answer here
-    said = process.capture([path], check=False)
-    words = (word.partition(":")[0] for word in said.stdout.split()) if said.returncode == 0 else ()
-    return tuple(dict.fromkeys(word for word in words if _TARGET.fullmatch(word)))
+    completed = process.capture([path], check=False)
+    # These programs fail on machines without a GPU, which is an answer here.
+    if completed.returncode != 0:
+        return ()
+
+    targets: dict[str, None] = {}
+    for word in completed.stdout.split():
+        target = word.partition(":")[0]
+        if _TARGET.fullmatch(target):
+            targets[target] = None
+    return tuple(targets)
 
 
 def default_family(detected: Iterable[str]) -> str:
@@ -183,19 +225,25 @@ def default_family(detected: Iterable[str]) -> str:
     targets = tuple(detected)
     if not targets:
         raise UsageError("No GPU was found in this machine: the GPU family must be given.", hint=_listing())
+
     integrated = families()[_INTEGRATED].targets
     discrete = [target for target in targets if target not in integrated]
-    tables = _file().families.items()
-    defaults = {target: name for name, table in tables if table.default for target in table.targets}
-    chosen = {defaults.get(target) or _known(target).name for target in discrete or targets}
-    if len(chosen) > 1:
+    names = {_default_family_of(target) for target in discrete or targets}
+    if len(names) > 1:
         raise UsageError(
             f"This machine has GPUs of several families: {', '.join(targets)}.",
-            hint=f"Choose: --gpu-family {' or --gpu-family '.join(sorted(chosen))}.",
+            hint=f"Choose: --gpu-family {' or --gpu-family '.join(sorted(names))}.",
         )
-    return chosen.pop()
+    return names.pop()
+
+
+def _default_family_of(target: str) -> str:
+    for name, table in _file().families.items():
+        if table.default and target in table.targets:
+            return name
+    return _require_family(target).name
 
 
 def _listing() -> str:
-    names = ", ".join(name for name, table in _file().families.items() if table.targets)
+    names = ", ".join(_file().named_targets)
     return f"Families: {names}.\n{_CHOOSE}"

@@ -87,13 +87,22 @@ def made(folder: Path) -> Path:
 
 def measured(folder: Path) -> tuple[int, float]:
     """Return the bytes that go with a folder, without files that are elsewhere, too, and its last change."""
-    found = []
+    name_counts: Counter[int] = Counter()
+    statuses: dict[int, os.stat_result] = {}
     for path in folder.rglob("*"):
         with suppress(FileNotFoundError):
-            found.append(path.lstat())
-    counted = Counter((one.st_ino, one.st_nlink, one.st_size) for one in found)
-    size = sum(size for (_, links, size), count in counted.items() if count >= links)
-    return size, max((one.st_mtime for one in found), default=0)
+            status = path.lstat()
+            name_counts[status.st_ino] += 1
+            statuses[status.st_ino] = status
+
+    size = 0
+    last_change = 0.0
+    for inode, status in statuses.items():
+        last_change = max(last_change, status.st_mtime)
+        # A file that has further names elsewhere does not go with the folder.
+        if name_counts[inode] >= status.st_nlink:
+            size += status.st_size
+    return size, last_change
 
 
 def link_or_copy(source: Path, target: Path, *, within: Path | None = None) -> None:
@@ -129,9 +138,11 @@ def replaced(folder: Path) -> Iterator[Path]:
 @cache
 def path_pattern(glob: str) -> re.Pattern[str]:
     """Compile a glob: ``**/`` is any folders, ``**`` anything, ``*`` and ``?`` stay in one folder."""
-    parts = re.split(r"(\*\*/|\*\*|\*|\?)", glob)
-    meaning = {"**/": "(?:.*/)?", "**": ".*", "*": "[^/]*", "?": "[^/]"}
-    return re.compile("".join(meaning.get(part, re.escape(part)) for part in parts), re.DOTALL)
+    meanings = {"**/": "(?:.*/)?", "**": ".*", "*": "[^/]*", "?": "[^/]"}
+    pattern = ""
+    for part in re.split(r"(\*\*/|\*\*|\*|\?)", glob):
+        pattern += meanings.get(part, re.escape(part))
+    return re.compile(pattern, re.DOTALL)
 
 
 @contextmanager
@@ -142,12 +153,14 @@ def locked(path: Path, *, what: str) -> Iterator[None]:
     made(path.parent)
     lock = FileLock(path)
     try:
-        held = lock.acquire(timeout=0)
+        lock.acquire(timeout=0)
     except Timeout:
         console.say(f"Waiting for another process that works on {what} (lock {path}).")
-        held = lock.acquire()
-    with held:
+        lock.acquire()
+    try:
         yield
+    finally:
+        lock.release()
 
 
 @contextmanager
@@ -171,7 +184,8 @@ def sweep(parent: Path, clean: Callable[[Path], object] = shutil.rmtree) -> None
     for lock in parent.glob("*.lock"):
         from filelock import FileLock, Timeout
 
+        folder = lock.with_suffix("")
         with suppress(OSError, Timeout), FileLock(lock, timeout=0):
-            if lock.with_suffix("").exists():
-                clean(lock.with_suffix(""))
+            if folder.exists():
+                clean(folder)
             lock.unlink()

@@ -4,8 +4,9 @@ Format: what pytest's ``--junitxml`` writes. Beyond it, an ``error`` of type ``c
 properties of the whole document, one ``testsuite`` per test file, and ``flakyFailure`` elements as Maven
 Surefire writes them.
 
-A report may be cut off, empty, huge or hostile: reading is one pass of expat, in memory bounded by the number
-of tests. What is wrong with it stands in `Document.problems`, beside the results that were read before it.
+A report may be cut off, empty, huge or hostile: it is read in one pass, which keeps the elements of one test
+at a time, and its size, its depth and the number of its tests have limits. What is wrong with
+it stands in `Document.problems`, beside the results that were read before it.
 """
 
 import hashlib
@@ -13,58 +14,68 @@ import math
 import re
 import xml.etree.ElementTree as ET
 from collections import Counter
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from io import BytesIO
 from pathlib import Path, PurePosixPath
-from typing import BinaryIO, Literal, NamedTuple, NoReturn, get_args
-from xml.parsers import expat
+from typing import BinaryIO, Literal, NoReturn, get_args
 
 Outcome = Literal["passed", "skipped", "xfailed", "flaky", "error", "failed", "timeout", "crashed"]
-# from the best to the worst: of several results of one test, the worst counts; a failed call says more
-# than the failed clean-up after it
+# From the best to the worst: of several results of one test, the worst counts; a failed call says more
+# than the failed clean-up after it.
 OUTCOMES: tuple[Outcome, ...] = get_args(Outcome)
 FAILING: frozenset[str] = frozenset({"failed", "error", "timeout", "crashed"})
 
+# Limits of what is kept of a result, in characters.
 LINE_LIMIT = 300
 TEXT_LIMIT = 16_384
-_HALF = TEXT_LIMIT // 2
-MAX_BYTES = 512 << 20
+_HALF_TEXT = TEXT_LIMIT // 2
+_NAME_LIMIT = 2_000
+_TIMESTAMP_LIMIT = 64
+_MOST_PROBLEMS = 5
+
+# Limits of a report.
+MAX_BYTES = 256 << 20
 MAX_CASES = 1_000_000
 MAX_DEPTH = 64
+
 NO_TEST = "the report holds no test"
-# property of a document: each problem is one more reason not to believe it
+# The property of a document that holds a problem: one more reason not to believe it.
 _PROBLEM = "problem"
 _XFAIL = "pytest.xfail"
-_NAME_LIMIT = 2_000
-# expat begins a token again with each read, so few and large ones
-_CHUNK = 16 << 20
+_READ_SIZE = 1 << 20
+
+_SUITES = frozenset({"testsuite", "testsuites"})
 _VERDICTS = frozenset({"failure", "error", "skipped"})
-# attributes of suites, and the elements that they count
-_COUNTED = {"tests": "testcase", "failures": "failure", "errors": "error", "skipped": "skipped"}
-_EARLIER = frozenset({"rerun", "flakyFailure", "flakyError", "rerunFailure", "rerunError"})
-_KEPT = _VERDICTS | _EARLIER
-# how an outcome is written: element and type
-_ELEMENTS: dict[Outcome, tuple[str, str]] = {
-    "failed": ("failure", ""),
-    "error": ("error", ""),
+_EARLIER_ATTEMPTS = frozenset({"rerun", "flakyFailure", "flakyError", "rerunFailure", "rerunError"})
+# Attributes in which suites count elements.
+_COUNTED_ELEMENTS = {"tests": "testcase", "failures": "failure", "errors": "error", "skipped": "skipped"}
+# How an outcome is written: element and type.
+_ELEMENTS: dict[Outcome, tuple[str, str | None]] = {
+    "failed": ("failure", None),
+    "error": ("error", None),
     "crashed": ("error", "crashed"),
     "timeout": ("error", "timeout"),
-    "skipped": ("skipped", ""),
+    "skipped": ("skipped", None),
     "xfailed": ("skipped", _XFAIL),
-    "flaky": ("flakyFailure", ""),
+    "flaky": ("flakyFailure", None),
 }
+
 _TIMEOUT = re.compile(r"Failed: Timeout \(?>")
 _CRASH = re.compile(r"worker '.*' crashed while running")
-_MODULE = re.compile(r"test_\w+|\w+_test")
-# terminal colours, also as pytest writes characters that XML has no place for
+_TEST_MODULE = re.compile(r"test_\w+|\w+_test")
+_NUMBER = re.compile(r"[0-9]{1,9}")
+# Terminal colours, also as pytest writes characters that XML has no place for.
 _COLOURS = re.compile(r"(?:\x1b|#x1B)\[[0-9;]*m")
 _UNPRINTABLE = re.compile(
     r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2069\ud800-\udfff\ufffe\uffff]"
 )
-# messages that say where it happened, not what
+# Messages that say where it happened, not what.
 _VAGUE = re.compile(r"(?i)(collection failure|failed on (setup|teardown) with .*|test failure|)")
 _RAISED = re.compile(r"^E {2,}(\S.*)$", re.MULTILINE)
+
+
+# Results
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -117,29 +128,48 @@ class Document:
 
 
 def counts(cases: Iterable[Case]) -> dict[str, int]:
-    """Count results by outcome; every outcome is a key."""
-    found = Counter(case.outcome for case in cases)
-    return {one: found[one] for one in OUTCOMES}
+    """Return the number of results of each outcome, 0 for those that did not occur."""
+    occurrences = Counter(case.outcome for case in cases)
+    return {outcome: occurrences[outcome] for outcome in OUTCOMES}
 
 
 def totals(cases: Collection[Case]) -> dict[str, int]:
-    """Count results as JUnit reports do."""
-    found = counts(cases)
+    """Return the numbers that JUnit reports give of a suite."""
+    by_outcome = counts(cases)
     return {
         "tests": len(cases),
-        "failures": found["failed"],
-        "errors": found["error"] + found["crashed"] + found["timeout"],
-        "skipped": found["skipped"] + found["xfailed"],
+        "failures": by_outcome["failed"],
+        "errors": by_outcome["error"] + by_outcome["crashed"] + by_outcome["timeout"],
+        "skipped": by_outcome["skipped"] + by_outcome["xfailed"],
     }
 
 
+def worst(cases: Sequence[Case]) -> Case:
+    """Return one result for several parts of one (a failed call and a failed teardown, subtests)."""
+    if len(cases) == 1:
+        return cases[0]
+    texts = dict.fromkeys(case.text for case in cases if case.text)
+    return replace(
+        max(cases, key=lambda case: OUTCOMES.index(case.outcome)),
+        seconds=sum(case.seconds for case in cases),
+        text=cut("\n".join(texts)),
+        attempts=max(case.attempts for case in cases),
+    )
+
+
+# Texts
+
+
 def first_line(message: str, text: str) -> str:
-    """Choose the line that says why: the message's first, else what was raised, else the text's last."""
-    if (lines := _lines(message)) and not _VAGUE.fullmatch(lines[0]):
-        return lines[0][:LINE_LIMIT]
+    """Return the line that says why: the message's first, else what was raised, else the text's last."""
+    message_lines = _lines(message)
+    if message_lines and not _VAGUE.fullmatch(message_lines[0]):
+        return message_lines[0][:LINE_LIMIT]
     if raised := _RAISED.search(clean(text)):
         return raised[1].strip()[:LINE_LIMIT]
-    return (_lines(text) or lines or [""])[-1][:LINE_LIMIT]
+
+    lines = _lines(text) or message_lines
+    return lines[-1][:LINE_LIMIT] if lines else ""
 
 
 def _lines(text: str) -> list[str]:
@@ -151,68 +181,87 @@ def clean(text: str) -> str:
     return _UNPRINTABLE.sub("\N{REPLACEMENT CHARACTER}", _COLOURS.sub("", text)).replace("\r", "")
 
 
-def cut(text: str, left_out: int = 0) -> str:
-    """Shorten a text to `TEXT_LIMIT` characters, of its beginning and end; `left_out` are missing already."""
-    left_out += max(len(text) - 2 * _HALF, 0)
-    return f"{text[:_HALF]}\n… {left_out} characters left out …\n{text[-_HALF:]}" if left_out else text
+def cut(text: str) -> str:
+    """Shorten a text to `TEXT_LIMIT` characters of its beginning and end."""
+    surplus = len(text) - TEXT_LIMIT
+    if surplus <= 0:
+        return text
+    return f"{text[:_HALF_TEXT]}\n… {surplus} characters left out …\n{text[-_HALF_TEXT:]}"
 
 
-def worst(cases: Sequence[Case]) -> Case:
-    """Make one result of several parts of one (a failed call and a failed teardown, subtests)."""
-    if len(cases) == 1:
-        return cases[0]
-    return replace(
-        max(cases, key=lambda case: OUTCOMES.index(case.outcome)),
-        seconds=sum(case.seconds for case in cases),
-        text=cut("\n".join(dict.fromkeys(case.text for case in cases if case.text))),
-        attempts=max(case.attempts for case in cases),
-    )
+# Writing
 
 
 def write(document: Document) -> bytes:
-    """Write results so that `read` returns them, and any JUnit reader understands them."""
+    """Return results as XML that `read` returns them from, and any JUnit reader understands."""
     root = ET.Element("testsuites", tests=str(len(document.cases)))
-    _properties(root, [*document.properties.items(), *((_PROBLEM, one) for one in document.problems)])
-    by_file: dict[str, list[Case]] = {name: [] for name in document.suites}
+    problems = [(_PROBLEM, problem) for problem in document.problems]
+    _write_properties(root, [*document.properties.items(), *problems])
+
+    cases_by_file: dict[str, list[Case]] = {name: [] for name in document.suites}
     for case in document.cases:
-        by_file.setdefault(case.file, []).append(case)
-    for name, cases in by_file.items():
-        suite = document.suites.get(name) or Suite(seconds=sum(case.seconds for case in cases))
-        counted = {attribute: str(count) for attribute, count in totals(cases).items()}
-        time = {"time": f"{suite.seconds:.3f}"}
-        element = ET.SubElement(root, "testsuite", {"name": clean(name), **counted, **time})
-        if document.timestamp:
-            element.set("timestamp", document.timestamp)
-        _properties(element, suite.properties.items())
-        for case in cases:
-            _write_case(element, case)
+        cases_by_file.setdefault(case.file, []).append(case)
+    for name, cases in cases_by_file.items():
+        _write_suite(root, name, cases, document)
     return bytes(ET.tostring(root, encoding="utf-8", xml_declaration=True))
 
 
-def _properties(parent: ET.Element, pairs: Iterable[tuple[str, str]]) -> None:
-    if listed := list(pairs):
-        element = ET.SubElement(parent, "properties")
-        for name, value in listed:
-            ET.SubElement(element, "property", name=clean(name), value=clean(value))
+def _write_suite(root: ET.Element, name: str, cases: Sequence[Case], document: Document) -> None:
+    suite = document.suites.get(name)
+    if suite is None:
+        suite = Suite(seconds=sum(case.seconds for case in cases))
+
+    element = ET.SubElement(root, "testsuite", name=clean(name))
+    for attribute, count in totals(cases).items():
+        element.set(attribute, str(count))
+    element.set("time", f"{suite.seconds:.3f}")
+    if document.timestamp:
+        element.set("timestamp", document.timestamp)
+
+    _write_properties(element, suite.properties.items())
+    for case in cases:
+        _write_case(element, case)
+
+
+def _write_properties(parent: ET.Element, properties: Collection[tuple[str, str]]) -> None:
+    if not properties:
+        return
+    element = ET.SubElement(parent, "properties")
+    for name, value in properties:
+        ET.SubElement(element, "property", name=clean(name), value=clean(value))
 
 
 def _write_case(suite: ET.Element, case: Case) -> None:
-    owner, _, name = map(clean, case.test.rpartition("::"))
-    element = ET.SubElement(suite, "testcase", classname=owner, name=name, time=f"{case.seconds:.3f}")
-    facts = {"attempts": str(case.attempts) if case.attempts > 1 else "", "rule": case.rule}
-    _properties(element, [("nodeid", case.test), *(pair for pair in facts.items() if pair[1])])
-    if case.outcome in _ELEMENTS:
-        tag, kind = _ELEMENTS[case.outcome]
-        verdict = ET.SubElement(element, tag, {"type": kind} if kind else {}, message=clean(case.line))
-        verdict.text = clean(case.text)
+    class_name, _, name = case.test.rpartition("::")
+    element = ET.SubElement(suite, "testcase", classname=clean(class_name), name=clean(name))
+    element.set("time", f"{case.seconds:.3f}")
+
+    properties = [("nodeid", case.test)]
+    if case.attempts > 1:
+        properties.append(("attempts", str(case.attempts)))
+    if case.rule:
+        properties.append(("rule", case.rule))
+    _write_properties(element, properties)
+
+    if case.outcome == "passed":
+        return
+    tag, kind = _ELEMENTS[case.outcome]
+    verdict = ET.SubElement(element, tag)
+    if kind is not None:
+        verdict.set("type", kind)
+    verdict.set("message", clean(case.line))
+    verdict.text = clean(case.text)
 
 
-class _Refused(Exception):  # noqa: N818 - ends the parse, and never leaves this module
-    """The report is not read any further."""
+# Reading
+
+
+class _RefusalError(Exception):
+    """The report is not read any further; never leaves this module."""
 
 
 def read_file(path: Path) -> Document:
-    """Read a report from a file; one that is missing is a report with a problem."""
+    """Return the content of a file; one that is missing is a report with a problem."""
     try:
         with path.open("rb") as stream:
             return read(stream)
@@ -221,217 +270,277 @@ def read_file(path: Path) -> Document:
 
 
 def read(content: bytes | BinaryIO) -> Document:
-    """Read a report: its results, and what is wrong with it; no result at all is a problem, too."""
-    reader = _Reader()
-    parser = expat.ParserCreate()
-    parser.buffer_text = True
-    parser.StartElementHandler = reader.start
-    parser.EndElementHandler = reader.end
-    parser.CharacterDataHandler = reader.text
-    # a report needs no entities, and a document type is where they are declared
-    parser.StartDoctypeDeclHandler = reader.doctype
-    problem = ""
+    """Return a report's results, and what is wrong with it; no result at all is a problem, too."""
+    stream = BytesIO(content) if isinstance(content, bytes) else content
+    reader = _ReportReader()
+    parser = ET.XMLParser(target=reader)  # noqa: S314 - the reader refuses document types, and sets limits
     try:
-        _feed(parser, BytesIO(content) if isinstance(content, bytes) else content)
-    except _Refused as refusal:
-        problem = f"the report is refused: {refusal}"
-    except (expat.ExpatError, ValueError, LookupError) as broken:
-        # ValueError and LookupError: encodings that Python does not have, or not for this
-        problem = f"the report is cut off or not valid XML: {broken}"
-    return reader.document(problem)
+        for chunk in _chunks(stream):
+            parser.feed(chunk)
+        parser.close()
+    except _RefusalError as refusal:
+        return reader.document(f"the report is refused: {refusal}")
+    except (ET.ParseError, ValueError, LookupError) as problem:
+        # ValueError and LookupError: encodings that Python does not have, or not for XML.
+        return reader.document(f"the report is cut off or not valid XML: {problem}")
+    return reader.document()
 
 
-def _feed(parser: expat.XMLParserType, stream: BinaryIO) -> None:
-    total = 0
-    while chunk := stream.read(_CHUNK):
-        total += len(chunk)
-        if total > MAX_BYTES:
-            raise _Refused(f"it is larger than {MAX_BYTES >> 20} MiB")
-        parser.Parse(chunk, False)  # noqa: FBT003 - expat takes no names
-    if not total:
-        raise _Refused("it is empty")
-    parser.Parse(b"", True)  # noqa: FBT003 - the same
+def _chunks(stream: BinaryIO) -> Iterator[bytes]:
+    size = 0
+    while chunk := stream.read(_READ_SIZE):
+        size += len(chunk)
+        if size > MAX_BYTES:
+            raise _RefusalError(f"it is larger than {MAX_BYTES >> 20} MiB")
+        yield chunk
+    if size == 0:
+        raise _RefusalError("it is empty")
 
 
-class _Verdict(NamedTuple):
-    element: str
-    kind: str
-    message: str
-    text: str = ""
+class _OpenSuite:
+    """What a suite counts in its attributes, and what it holds so far."""
 
-    @property
-    def outcome(self) -> Outcome:
-        match self.element, self.kind:
-            case "skipped", kind:
-                return "xfailed" if kind == _XFAIL else "skipped"
-            case _, kind if kind == "crashed" or _CRASH.match(self.message):
-                return "crashed"
-            case _, kind if kind == "timeout" or _TIMEOUT.match(self.message):
-                return "timeout"
-            case element, _:
-                return "failed" if element == "failure" else "error"
+    def __init__(self, attributes: Mapping[str, str]) -> None:
+        self._attributes = attributes
+        self.elements: Counter[str] = Counter()
+        # Tests with such an element: writers differ in how they count one test twice.
+        self.tests: Counter[str] = Counter()
+
+    def problems(self) -> Iterator[str]:
+        """Yield the counts that are not those of what the suite holds."""
+        for attribute, tag in _COUNTED_ELEMENTS.items():
+            least = self.tests[tag]
+            most = self.elements[tag]
+            if attribute == "tests":
+                # pytest counts a test whose clean-up failed, too, once, and one that had passed twice.
+                most += self.elements["error"]
+            elif attribute == "skipped":
+                least -= _count(self._attributes, "disabled")
+
+            text = self._attributes.get(attribute)
+            if text and not least <= _count(self._attributes, attribute) <= most:
+                number = least if attribute == "tests" else most
+                yield f"the report counts {text[:20]} {attribute} and names {number or 'none'}"
 
 
-class _Reader:
-    """Takes expat's events; knows at each moment which test it is in."""
+class _ReportReader(ET.TreeBuilder):
+    """Builds the elements of one test at a time, and keeps its result."""
 
     def __init__(self) -> None:
-        self.path: list[str] = []
-        self.cases: dict[str, list[Case]] = {}
-        self.suites: dict[str, Suite] = {}
-        self.properties: dict[str, str] = {}
-        self.problems: list[str] = []
-        self.suite_properties: dict[str, str] = {}
-        self.case: Mapping[str, str] = {}
-        self.case_properties: dict[str, str] = {}
-        self.verdicts: list[_Verdict] = []
-        self.head, self.tail, self.size, self.timestamp, self.suite_name = "", "", 0, "", ""
-        # elements, and cases with such: so far, and before each suite that is open
-        self.seen: Counter[str] = Counter()
-        self.open: list[tuple[Mapping[str, str], Counter[str]]] = []
+        super().__init__()
+        self._open_elements: list[ET.Element] = []
+        self._open_suites: list[_OpenSuite] = []
+        self._is_in_test = False
+        self._test_count = 0
+
+        self._cases: dict[str, list[Case]] = {}
+        self._suites: dict[str, Suite] = {}
+        self._suite_name = ""
+        self._suite_properties: dict[str, str] = {}
+        self._properties: dict[str, str] = {}
+        self._problems: list[str] = []
+        self._timestamp = ""
 
     def doctype(self, *_: object) -> NoReturn:
-        raise _Refused("it declares a document type")
+        """Refuse a document type, where entities are declared that expand to anything: reports need none."""
+        raise _RefusalError("it declares a document type")
 
-    def start(self, name: str, attributes: Mapping[str, str]) -> None:
-        if not self.path and name not in {"testsuites", "testsuite"}:
-            raise _Refused(f"it is not a JUnit report but <{name[:40]}>")
-        self.path.append(name)
-        if len(self.path) > MAX_DEPTH:
-            raise _Refused(f"its elements are nested more than {MAX_DEPTH} deep")
-        self.seen[name] += name in _VERDICTS or name == "testcase"
-        if name in {"testsuite", "testsuites"}:
-            self.open.append((attributes, self.seen.copy()))
-        if name == "testsuite":
-            self._start_suite(attributes)
-        elif name == "testcase":
-            if self.seen[name] > MAX_CASES:
-                raise _Refused(f"it holds more than {MAX_CASES} tests")
-            self.case, self.case_properties, self.verdicts = attributes, {}, []
-        elif name == "property":
-            self._property(attributes.get("name", ""), attributes.get("value", ""))
-        elif name in _KEPT:
-            self.head, self.tail, self.size = "", "", 0
-            kind, message = attributes.get("type", ""), cut(attributes.get("message", ""))
-            self.verdicts.append(_Verdict(name, kind, message))
+    def start(self, tag: str, attrs: dict[str, str], /) -> ET.Element:
+        """Begin an element."""
+        if not self._open_elements and tag not in _SUITES:
+            raise _RefusalError(f"it is not a JUnit report but <{tag[:40]}>")
+        if len(self._open_elements) >= MAX_DEPTH:
+            raise _RefusalError(f"its elements are nested more than {MAX_DEPTH} deep")
 
-    def text(self, data: str) -> None:
-        """Keep the beginning and the end of a text of any length."""
-        if self.path[-1] in _KEPT:
-            room = _HALF - len(self.head)
-            self.size += len(data)
-            self.head += data[:room]
-            self.tail = (self.tail + data[room:])[-_HALF:]
+        element = super().start(tag, attrs)
+        self._open_elements.append(element)
+        if tag in _SUITES:
+            self._open_suites.append(_OpenSuite(attrs))
+        if tag == "testsuite":
+            self._start_suite(attrs)
+        elif tag == "testcase":
+            self._test_count += 1
+            if self._test_count > MAX_CASES:
+                raise _RefusalError(f"it holds more than {MAX_CASES} tests")
+            self._is_in_test = True
+        return element
 
-    def end(self, name: str) -> None:
-        self.path.pop()
-        if name in _KEPT and self.verdicts:
-            said = self.head + self.tail
-            self.verdicts[-1] = self.verdicts[-1]._replace(text=clean(cut(said, self.size - len(said))))
-        elif name == "testcase":
-            self._end_case()
-        elif name in {"testsuite", "testsuites"}:
-            self._end_suite(*self.open.pop())
+    def end(self, tag: str, /) -> ET.Element:
+        """End an element."""
+        element = super().end(tag)
+        self._open_elements.pop()
+        if tag in _VERDICTS:
+            self._count_element(tag)
+        elif tag == "testcase":
+            self._is_in_test = False
+            self._end_test(element)
+        elif tag == "property" and not self._is_in_test:
+            self._add_property(element.get("name", ""), element.get("value", ""))
+        elif tag in _SUITES:
+            self._problems += self._open_suites.pop().problems()
 
-    def _end_suite(self, said: Mapping[str, str], before: Mapping[str, int]) -> None:
-        """Compare what a suite counts with what it holds; writers differ in how they count one test twice."""
-        for attribute, element in _COUNTED.items():
-            least, most = (self.seen[one] - before[one] for one in (f"{element} cases", element))
-            if attribute == "tests":
-                # pytest counts a test whose clean-up failed, too, once, and one that had passed twice
-                most += self.seen["error"] - before["error"]
-            elif attribute == "skipped":
-                least -= _count(said, "disabled")
-            if (text := said.get(attribute)) and not least <= _count(said, attribute) <= most:
-                named = least if attribute == "tests" else most
-                self.problems.append(f"the report counts {text[:20]} {attribute} and names {named or 'none'}")
+        # A test's own elements are read at its end. All others are not needed again.
+        if not self._is_in_test and self._open_elements:
+            del self._open_elements[-1][:]
+        return element
+
+    def _count_element(self, tag: str) -> None:
+        for suite in self._open_suites:
+            suite.elements[tag] += 1
 
     def _start_suite(self, attributes: Mapping[str, str]) -> None:
-        self.timestamp = self.timestamp or attributes.get("timestamp", "")[:64]
-        self.suite_name = attributes.get("name", "")[:_NAME_LIMIT]
-        self.suite_properties = {}
-        seconds = self.suites.get(self.suite_name, Suite()).seconds + _seconds(attributes.get("time", ""))
-        self.suites[self.suite_name] = Suite(seconds=seconds, properties=self.suite_properties)
+        self._timestamp = self._timestamp or attributes.get("timestamp", "")[:_TIMESTAMP_LIMIT]
+        self._suite_name = attributes.get("name", "")[:_NAME_LIMIT]
+        self._suite_properties = {}
 
-    def _property(self, name: str, value: str) -> None:
-        if "testcase" in self.path:
-            self.case_properties[name] = value
-        elif "testsuite" in self.path:
-            self.suite_properties[name] = value
+        seconds = _seconds(attributes)
+        earlier_part = self._suites.get(self._suite_name)
+        if earlier_part is not None:
+            seconds += earlier_part.seconds
+        self._suites[self._suite_name] = Suite(seconds=seconds, properties=self._suite_properties)
+
+    def _add_property(self, name: str, value: str) -> None:
+        if any(element.tag == "testsuite" for element in self._open_elements):
+            self._suite_properties[name] = value
         elif name == _PROBLEM:
-            self.problems.append(value)
+            self._problems.append(value)
         else:
-            self.properties[name] = value
+            self._properties[name] = value
 
-    def _end_case(self) -> None:
-        test = self.case_properties.get("nodeid") or node_id(self.case)
-        if len(test) > _NAME_LIMIT:
-            test = f"{test[:_NAME_LIMIT]}…{hashlib.sha256(test.encode()).hexdigest()[:12]}"
-        test = clean(test)
-        attempts = 1 + sum(one.element in _EARLIER for one in self.verdicts)
-        attempts = max(attempts, _count(self.case_properties, "attempts"))
-        final = [one for one in self.verdicts if one.element in _VERDICTS]
-        verdict = max(final, key=lambda one: OUTCOMES.index(one.outcome), default=None)
-        outcome = verdict.outcome if verdict else "flaky" if attempts > 1 else "passed"
-        # only earlier attempts: then it passed
-        verdict = verdict or next(iter(self.verdicts), _Verdict("", "", ""))
-        line = first_line(verdict.message, verdict.text) if verdict.element else ""
-        if outcome in {"skipped", "xfailed"}:
-            line = clean(verdict.message).strip()[:LINE_LIMIT] or line
-        file = test.partition("::")[0]
-        made = Case(
-            test=test,
-            outcome=outcome,
-            seconds=_seconds(self.case.get("time", "")),
-            line=line,
-            text=verdict.text or cut(clean(verdict.message)),
-            file=file if file.endswith(".py") else self.suite_name,
-            attempts=attempts,
-            rule=clean(self.case_properties.get("rule", ""))[:LINE_LIMIT],
-        )
-        counted = {f"{one.element} cases" for one in final}
-        self.seen.update(counted if test in self.cases else {*counted, "testcase cases"})
-        self.cases.setdefault(test, []).append(made)
+    def _end_test(self, element: ET.Element) -> None:
+        self._count_element("testcase")
+        case = _case(element, self._suite_name)
+        tags = {child.tag for child in element if child.tag in _VERDICTS}
+        if case.test not in self._cases:
+            tags.add("testcase")
+        for suite in self._open_suites:
+            suite.tests.update(tags)
+        self._cases.setdefault(case.test, []).append(case)
 
-    def document(self, problem: str) -> Document:
-        cases = tuple(map(worst, self.cases.values()))
-        problems = [*filter(None, [problem]), *dict.fromkeys(self.problems)][:5]
-        problems += [] if problems or cases else [NO_TEST]
+    def document(self, problem: str | None = None) -> Document:
+        """Return what was read; a problem may have ended that."""
+        cases = tuple(worst(parts) for parts in self._cases.values())
+        problems = list(dict.fromkeys(self._problems))
+        if problem is not None:
+            problems.insert(0, problem)
+        if not problems and not cases:
+            problems.append(NO_TEST)
+
+        # Other writers keep properties of the whole in their suites.
+        properties = self._properties
+        if not properties:
+            for suite in self._suites.values():
+                properties = {**properties, **suite.properties}
         return Document(
             cases=cases,
-            suites=self.suites,
-            # other writers keep properties of the whole in their suites
-            properties=self.properties
-            or {name: value for suite in self.suites.values() for name, value in suite.properties.items()},
-            problems=tuple(clean(one)[:LINE_LIMIT] for one in problems),
-            timestamp=self.timestamp,
+            suites=self._suites,
+            properties=properties,
+            problems=tuple(clean(problem)[:LINE_LIMIT] for problem in problems[:_MOST_PROBLEMS]),
+            timestamp=self._timestamp,
         )
+
+
+def _case(element: ET.Element, suite_name: str) -> Case:
+    """Return the result that a ``testcase`` holds."""
+    properties = _properties(element)
+    test = _shortened_name(properties.get("nodeid") or node_id(element.attrib))
+    attempts = 1 + sum(child.tag in _EARLIER_ATTEMPTS for child in element)
+    attempts = max(attempts, _count(properties, "attempts"))
+
+    verdicts = [child for child in element if child.tag in _VERDICTS]
+    # With earlier attempts alone it passed in the end, and the first failure says why not at once.
+    verdict = next((child for child in element if child.tag in _EARLIER_ATTEMPTS), None)
+    outcome: Outcome = "flaky" if attempts > 1 else "passed"
+    if verdicts:
+        verdict = max(verdicts, key=lambda child: OUTCOMES.index(_outcome(child)))
+        outcome = _outcome(verdict)
+
+    text = ""
+    line = ""
+    if verdict is not None:
+        message = cut(verdict.get("message", ""))
+        text = clean(cut(verdict.text or ""))
+        line = _line(outcome, message, text)
+        text = text or clean(message)
+
+    file = test.partition("::")[0]
+    return Case(
+        test=test,
+        outcome=outcome,
+        seconds=_seconds(element.attrib),
+        line=line,
+        text=text,
+        file=file if file.endswith(".py") else suite_name,
+        attempts=attempts,
+        rule=clean(properties.get("rule", ""))[:LINE_LIMIT],
+    )
+
+
+def _properties(test: ET.Element) -> Mapping[str, str]:
+    return {element.get("name", ""): element.get("value", "") for element in test.iter("property")}
+
+
+def _shortened_name(test: str) -> str:
+    if len(test) > _NAME_LIMIT:
+        digest = hashlib.sha256(test.encode()).hexdigest()
+        test = f"{test[:_NAME_LIMIT]}…{digest[:12]}"
+    return clean(test)
+
+
+def _outcome(verdict: ET.Element) -> Outcome:
+    kind = verdict.get("type", "")
+    message = verdict.get("message", "")
+    if verdict.tag == "skipped":
+        return "xfailed" if kind == _XFAIL else "skipped"
+    if kind == "crashed" or _CRASH.match(message):
+        return "crashed"
+    if kind == "timeout" or _TIMEOUT.match(message):
+        return "timeout"
+    return "failed" if verdict.tag == "failure" else "error"
+
+
+def _line(outcome: Outcome, message: str, text: str) -> str:
+    if outcome in {"skipped", "xfailed"}:
+        reason = clean(message).strip()[:LINE_LIMIT]
+        if reason:
+            return reason
+    return first_line(message, text)
 
 
 def node_id(attributes: Mapping[str, str]) -> str:
     """Return a test's node id from what JUnit keeps of it: dotted class, name, sometimes the file."""
-    owner, name, path = (attributes.get(key, "") for key in ("classname", "name", "file"))
+    class_name = attributes.get("classname", "")
+    name = attributes.get("name", "")
+    path = attributes.get("file", "")
     module = ".".join(PurePosixPath(path.replace("\\", "/")).with_suffix("").parts) if path else ""
-    if not owner:
-        # a file that could not be collected, by its dotted name
-        return path if path and name in {module, ""} else name or path or "?"
-    if path and f"{owner}.".startswith(f"{module}."):
-        return "::".join(filter(None, (path, *owner[len(module) + 1 :].split("."), name)))
-    parts = owner.split(".")
-    depth = next((at for at in range(len(parts), 0, -1) if _MODULE.fullmatch(parts[at - 1])), 0)
-    if not depth:
-        return f"{owner}::{name}"
-    return "::".join(("/".join(parts[:depth]) + ".py", *parts[depth:], name))
+
+    if not class_name:
+        # A file that could not be collected, by its dotted name.
+        is_file = bool(path) and name in {module, ""}
+        return path if is_file else name or path or "?"
+
+    if path and f"{class_name}.".startswith(f"{module}."):
+        classes = class_name[len(module) + 1 :].split(".")
+        return "::".join(part for part in (path, *classes, name) if part)
+
+    parts = class_name.split(".")
+    for depth in range(len(parts), 0, -1):
+        if _TEST_MODULE.fullmatch(parts[depth - 1]):
+            file = "/".join(parts[:depth]) + ".py"
+            return "::".join((file, *parts[depth:], name))
+    return f"{class_name}::{name}"
 
 
-def _seconds(text: str) -> float:
+def _seconds(attributes: Mapping[str, str]) -> float:
+    """Return the duration of a test or suite; what is no duration counts nothing."""
     try:
-        value = float(text.replace(",", "") or 0)
+        seconds = float(attributes.get("time", "").replace(",", "") or 0)
     except ValueError:
         return 0.0
-    return value if math.isfinite(value) and value >= 0 else 0.0
+    return seconds if math.isfinite(seconds) and seconds >= 0 else 0.0
 
 
 def _count(attributes: Mapping[str, str], name: str) -> int:
+    """Return the count in an attribute; what is no count is 0."""
     text = attributes.get(name, "")
-    return int(text) if text.isascii() and text.isdigit() and len(text) < 10 else 0  # noqa: PLR2004 - more is no count
+    return int(text) if _NUMBER.fullmatch(text) else 0

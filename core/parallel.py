@@ -27,28 +27,32 @@ def each(action: Callable[[Item], Result], items: Iterable[Item], *, jobs: int =
         return [action(item) for item in items]
 
     with ThreadPoolExecutor(max_workers=jobs) as pool:
-        started = [pool.submit(action, item) for item in items]
+        futures = [pool.submit(action, item) for item in items]
         try:
-            wait(started, return_when=FIRST_EXCEPTION)
+            wait(futures, return_when=FIRST_EXCEPTION)
         except KeyboardInterrupt:
             STOPPING.set()
             raise
         finally:
             pool.shutdown(wait=False, cancel_futures=True)
-    for one in started:
-        if not one.cancelled():
-            one.result()  # an error before the results of any
-    return [one.result() for one in started]
+
+    for future in futures:
+        # An error comes before the results of any: what it left out has none.
+        if not future.cancelled():
+            future.result()
+    return [future.result() for future in futures]
 
 
 class Transfer(console.Step):
     """A transfer in progress; any thread may report to it."""
 
     @property
-    def reached(self) -> str:
+    def progress(self) -> str:
         """How much has come, and how fast."""
-        speed = console.size(self._done / max(time.monotonic() - self.started, 1.0))
-        return f"{console.size(self._done)} of {console.size(self._total)}  {speed}/s"
+        seconds = max(time.monotonic() - self.started, 1.0)
+        done = console.size(self._done)
+        total = console.size(self._total)
+        return f"{done} of {total}  {console.size(self._done / seconds)}/s"
 
     def advance(self, count: int) -> None:
         """Report bytes that came; negative ones are to come again."""
@@ -57,7 +61,7 @@ class Transfer(console.Step):
 
     def finish(self, name: str, length: int) -> None:
         """Report a file that is done."""
-        self._heard = name
+        self._last_line = name
         if console.echoes():
             console.detail(f"{name}  {console.size(length)}")
 
@@ -65,7 +69,7 @@ class Transfer(console.Step):
 @contextmanager
 def transfer(title: str, *, size: int) -> Iterator[Transfer]:
     """Show a transfer while it goes on."""
-    shown = Transfer(title)
-    shown.reach(0, size)
-    with console.group(title, shown):
-        yield shown
+    progress = Transfer(title)
+    progress.reach(0, size)
+    with console.group(title, progress):
+        yield progress

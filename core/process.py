@@ -15,7 +15,7 @@ import time
 import uuid
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext, suppress
+from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -26,13 +26,57 @@ from core.console import Step
 from core.errors import ProcessError, fatal
 
 _TAIL_LINES = 40
-_GRACE_SECONDS, _ABORT_SECONDS = 10.0, 5.0
-_SHORTEST_LOOK, _LONGEST_LOOK = 0.02, 0.5
-# marks a process and all it starts, also what leaves its group or outlives it
-_COOKIE = "SUPERVISED_BY"
 _SHOWN_WORDS = 4
-# of the stage that is at work
+
+# Seconds that a process has to end after it was told to, by Ctrl-C or to write its stacks.
+_GRACE_SECONDS = 10.0
+_ABORT_SECONDS = 5.0
+# Seconds between two looks at a supervised process: short ones at first, as many processes are short.
+_SHORTEST_PAUSE = 0.02
+_LONGEST_PAUSE = 0.5
+_PAUSE_GROWTH = 1.5
+
+# Marks a process and all it starts, also what leaves its group or outlives it.
+_COOKIE = "SUPERVISED_BY"
+
+# The log of the stage that is at work.
 _LOG: ContextVar[Path | None] = ContextVar("log", default=None)
+
+
+# Environments
+
+
+def handed_on(**changes: str | None) -> dict[str, str]:
+    """Return what upstream's code gets of this process's environment, with `changes` as in `inherited`."""
+    from core.environment import allowed  # no part of the server
+
+    return _changed(allowed(os.environ), changes)
+
+
+def inherited(**changes: str | None) -> dict[str, str]:
+    """Copy all of this process's environment, rights included, for the tool's own programs (nox, git).
+
+    `changes` come on top; ``None`` takes a variable out.
+    """
+    return _changed(os.environ, changes)
+
+
+def _changed(env: Mapping[str, str], changes: Mapping[str, str | None]) -> dict[str, str]:
+    return {name: value for name, value in {**env, **changes}.items() if value is not None}
+
+
+def byte_code(folder: Path) -> dict[str, str | None]:
+    """Return changes that keep byte code out of trees and in a folder, for several processes of one task."""
+    return {"PYTHONDONTWRITEBYTECODE": None, "PYTHONPYCACHEPREFIX": str(folder)}
+
+
+def which(program: str, *, path: str | None = None) -> Path | None:
+    """Find a program on `path` (default: this process's PATH)."""
+    executable = shutil.which(program, path=path)
+    return None if executable is None else Path(executable)
+
+
+# Processes
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,32 +88,6 @@ class Completed:
     stderr: str
 
 
-def handed_on(**changes: str | None) -> dict[str, str]:
-    """Return what upstream's code gets of this process's environment, with `changes` as in `inherited`."""
-    from core.environment import allowed  # no part of the server
-
-    return {name: value for name, value in (allowed(os.environ) | changes).items() if value is not None}
-
-
-def inherited(**changes: str | None) -> dict[str, str]:
-    """Copy all of this process's environment, rights included, for the tool's own programs (nox, git).
-
-    `changes` come on top; ``None`` takes a variable out.
-    """
-    return {name: value for name, value in (os.environ | changes).items() if value is not None}
-
-
-def byte_code(folder: Path) -> dict[str, str | None]:
-    """Return changes that keep byte code out of trees and in a folder, for several processes of one task."""
-    return {"PYTHONDONTWRITEBYTECODE": None, "PYTHONPYCACHEPREFIX": str(folder)}
-
-
-def which(program: str, *, path: str | None = None) -> Path | None:
-    """Find a program on `path` (default: this process's PATH)."""
-    found = shutil.which(program, path=path)
-    return Path(found) if found else None
-
-
 @contextmanager
 def logged(log: Path) -> Iterator[None]:
     """Write what `run`'s processes of this thread say inside into a log; the outermost one counts."""
@@ -77,11 +95,11 @@ def logged(log: Path) -> Iterator[None]:
         yield
         return
     log.unlink(missing_ok=True)
-    before = _LOG.set(log)
+    token = _LOG.set(log)
     try:
         yield
     finally:
-        _LOG.reset(before)
+        _LOG.reset(token)
 
 
 def run(
@@ -93,38 +111,86 @@ def run(
     hint: str = "",
     quiet: bool = False,
 ) -> None:
-    """Run a process whose output people follow, announcing the command unless it is `quiet`.
+    """Run a process whose output people follow, announcing the command_line unless it is `quiet`.
 
     Its environment is `handed_on` by default; its output, both streams together, is written to `log`
     (default: the stage's), and where there is none, printed by itself. `hint` is the next action if it fails;
     the log's first error goes with it.
     """
-    words = [str(word) for word in argv]
-    said = f"+ {shlex.join(words)}" + (f"  (in {cwd})" if cwd else "")
+    command = [str(word) for word in argv]
+    folder = f"  (in {cwd})" if cwd else ""
+    command_line = f"+ {shlex.join(command)}{folder}"
     log = log or _LOG.get()
-    start = log.stat().st_size if log and log.is_file() else 0
-    title, at_work = _name([Path(words[0]).name, *words[1:]]), console.STEP.get()
-    with nullcontext(at_work) if at_work else console.group(title, fold=log is not None) as step:
-        step.hear(said)
-        if console.echoes() or (console.mode() == "plain" and not quiet):
-            console.detail(said)
-        if log:
-            log.parent.mkdir(parents=True, exist_ok=True)
-            process = _start(words, cwd, env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
-            returncode, tail = _tee(process, log, step, said)
-        else:
-            with console.covered():
-                process, tail = _start(words, cwd, env), ""
-                with _attended(process):
-                    returncode = process.wait()
-        if returncode != 0:
-            ended = f"{_name(words)} ended with {status(returncode)}."
-            problem = ProcessError(ended, hint=hint, returncode=returncode, output=tail)
-            if log:
-                from core.causes import in_log  # no part of the server
+    log_start = log.stat().st_size if log and log.is_file() else 0
 
-                problem.log, problem.cause = log, in_log(log, start=start, folder=cwd or Path(), end=ended)
-            raise problem
+    with _step_for(command, has_log=log is not None) as step:
+        step.hear(command_line)
+        if console.echoes() or (console.mode() == "plain" and not quiet):
+            console.detail(command_line)
+        if log is None:
+            returncode = _run_printing(command, cwd, env)
+            tail_of_output = ""
+        else:
+            returncode, tail_of_output = _run_logging(
+                command, cwd, env, log=log, step=step, command_line=command_line
+            )
+    if returncode == 0:
+        return
+
+    ending = f"{_name(command)} ended with {status(returncode)}."
+    problem = ProcessError(ending, hint=hint, returncode=returncode, output=tail_of_output)
+    if log is not None:
+        from core.causes import in_log  # no part of the server
+
+        problem.log = log
+        problem.cause = in_log(log, start=log_start, folder=cwd or Path(), ending=ending)
+    raise problem
+
+
+@contextmanager
+def _step_for(command: Sequence[str], *, has_log: bool) -> Iterator[Step]:
+    """Yield the step that hears a process: the one at work, or one of the process's own."""
+    step = console.STEP.get()
+    if step is not None:
+        yield step
+        return
+    title = _name([Path(command[0]).name, *command[1:]])
+    with console.group(title, fold=has_log) as own_step:
+        yield own_step
+
+
+def _run_printing(command: Sequence[str], cwd: Path | None, env: Mapping[str, str] | None) -> int:
+    with console.covered():
+        process = _start(command, cwd, env)
+        with _attended(process):
+            return process.wait()
+
+
+def _run_logging(
+    command: Sequence[str],
+    cwd: Path | None,
+    env: Mapping[str, str] | None,
+    *,
+    log: Path,
+    step: Step,
+    command_line: str,
+) -> tuple[int, str]:
+    """Return the exit status, and the last lines of the output, which goes into the log."""
+    log.parent.mkdir(parents=True, exist_ok=True)
+    process = _start(command, cwd, env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+    last_lines: deque[str] = deque(maxlen=_TAIL_LINES)
+    output = cast("IO[str]", process.stdout)
+
+    with files.writing(log), _attended(process), output, log.open("a", encoding="utf-8") as stream:
+        stream.write(f"{console.mask(command_line)}\n")
+        for line in output:
+            stream.write(line)
+            last_lines.append(line.rstrip("\n"))
+            step.hear(last_lines[-1])
+            if console.echoes():
+                console.say(last_lines[-1])
+        returncode = process.wait()
+    return returncode, "\n".join(last_lines)
 
 
 def capture(
@@ -137,22 +203,22 @@ def capture(
     timeout: float | None = None,
 ) -> Completed:
     """Run a process for its output, silently unless it fails or takes more than `timeout` seconds."""
-    words = [str(word) for word in argv]
-    source = subprocess.DEVNULL if stdin is None else subprocess.PIPE
-    process = _start(words, cwd, env, stdin=source, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    command = [str(word) for word in argv]
+    input_stream = subprocess.DEVNULL if stdin is None else subprocess.PIPE
+    process = _start(command, cwd, env, stdin=input_stream, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
     try:
         with _attended(process):
-            out, err = process.communicate(stdin, timeout)
+            stdout, stderr = process.communicate(stdin, timeout)
     except subprocess.TimeoutExpired:
-        raise ProcessError(f"{_name(words)} did not end within {timeout:.0f} s.") from None
+        raise ProcessError(f"{_name(command)} did not end within {timeout:.0f} s.") from None
+
     if check and process.returncode != 0:
-        last = "\n".join((err or out).strip().splitlines()[-_TAIL_LINES:])
-        raise ProcessError(
-            f"{shlex.join(words)} ended with {status(process.returncode)}" + (f":\n{last}" if last else "."),
-            returncode=process.returncode,
-            output=last,
-        )
-    return Completed(returncode=process.returncode, stdout=out, stderr=err)
+        lines = (stderr or stdout).strip().splitlines()
+        output = "\n".join(lines[-_TAIL_LINES:])
+        ending = f"{shlex.join(command)} ended with {status(process.returncode)}"
+        message = f"{ending}:\n{output}" if output else f"{ending}."
+        raise ProcessError(message, returncode=process.returncode, output=output)
+    return Completed(returncode=process.returncode, stdout=stdout, stderr=stderr)
 
 
 class Child:
@@ -186,30 +252,31 @@ class Child:
 
 def start(argv: Sequence[str | Path], *, cwd: Path, env: Mapping[str, str], output: Path) -> Child:
     """Start a process in a group of its own; its output, both streams together, is added to a file."""
-    words = [str(word) for word in argv]
-    _program(words[0], env)  # before the file is made
+    command = [str(word) for word in argv]
+    _executable(command[0], env)  # before the file is made
     output.parent.mkdir(parents=True, exist_ok=True)
     with output.open("ab") as stream:
-        return Child(_start(words, cwd, env, stdout=stream, stderr=subprocess.STDOUT, session=True))
+        return Child(_start(command, cwd, env, stdout=stream, stderr=subprocess.STDOUT, session=True))
 
 
 def status(returncode: int) -> str:
     """Write an exit status for people: ``status 1``, ``signal SIGSEGV``."""
     if returncode < 0:
-        names = {int(one): one.name for one in signal.Signals}
+        names = {int(number): number.name for number in signal.Signals}
         return f"signal {names.get(-returncode, -returncode)}"
     return f"status {returncode}"
 
 
-def _program(name: str, env: Mapping[str, str] | None) -> str:
-    program = shutil.which(name, path=env.get("PATH") if env is not None else None)
-    if program is None:
+def _executable(name: str, env: Mapping[str, str] | None) -> str:
+    path = None if env is None else env.get("PATH")
+    executable = shutil.which(name, path=path)
+    if executable is None:
         raise ProcessError(f"{name} is not installed or not on the PATH.", hint=f"Install {name}.")
-    return program
+    return executable
 
 
 def _start(
-    words: Sequence[str],
+    command: Sequence[str],
     cwd: Path | None,
     env: Mapping[str, str] | None,
     *,
@@ -220,9 +287,9 @@ def _start(
 ) -> subprocess.Popen[str]:
     try:
         return subprocess.Popen(
-            [_program(words[0], env), *words[1:]],
+            [_executable(command[0], env), *command[1:]],
             cwd=cwd,
-            env=dict(env) if env is not None else handed_on(),
+            env=handed_on() if env is None else dict(env),
             stdin=stdin,
             stdout=stdout,
             stderr=stderr,
@@ -232,7 +299,7 @@ def _start(
         )
     except OSError as problem:
         raise ProcessError(
-            f"{words[0]} could not be started in {cwd or '.'}: {problem.strerror}."
+            f"{command[0]} could not be started in {cwd or '.'}: {problem.strerror}."
         ) from problem
 
 
@@ -248,20 +315,6 @@ def _attended(process: subprocess.Popen[str]) -> Iterator[None]:
         raise
 
 
-def _tee(process: subprocess.Popen[str], log: Path, step: Step, said: str) -> tuple[int, str]:
-    tail: deque[str] = deque(maxlen=_TAIL_LINES)
-    lines = cast("IO[str]", process.stdout)
-    with files.writing(log), _attended(process), lines, log.open("a", encoding="utf-8") as stream:
-        stream.write(f"{console.mask(said)}\n")
-        for line in lines:
-            stream.write(line)
-            tail.append(line.rstrip("\n"))
-            step.hear(tail[-1])
-            if console.echoes():
-                console.say(tail[-1])
-        return process.wait(), "\n".join(tail)
-
-
 def _stop(process: subprocess.Popen[str]) -> None:
     """Let a child clean up after Ctrl-C, then end it."""
     process.send_signal(signal.SIGINT if os.name == "posix" else signal.SIGTERM)
@@ -275,16 +328,20 @@ def _stop(process: subprocess.Popen[str]) -> None:
             stream.close()
 
 
-def _name(words: Sequence[str]) -> str:
-    return shlex.join(words[:_SHOWN_WORDS]) + (" …" if len(words) > _SHOWN_WORDS else "")
+def _name(command: Sequence[str]) -> str:
+    name = shlex.join(command[:_SHOWN_WORDS])
+    return f"{name} …" if len(command) > _SHOWN_WORDS else name
+
+
+# Supervision
 
 
 @dataclass(frozen=True, kw_only=True)
-class Ended:
-    """How a process ended."""
+class Ending:
+    """How a process ended; `stopped` says why it was stopped, if it was."""
 
     returncode: int
-    stopped: str = ""
+    stopped: str | None = None
     late: bool = False
     seconds: float = 0.0
 
@@ -303,7 +360,7 @@ def supervise(
     seconds: float,
     log_bytes: int = 1 << 30,
     stalled: Callable[[], str] = str,
-) -> Ended:
+) -> Ending:
     """Run a process to its end, or to a limit of time or output; its output is added to `log`.
 
     `stalled` is called again and again: a sentence stops the process, "" lets it run. One that is stopped is
@@ -311,38 +368,47 @@ def supervise(
     """
     cookie = uuid.uuid4().hex
     started = time.monotonic()
+    first_byte = log.stat().st_size if log.is_file() else 0
     child = start(argv, cwd=cwd, env={**env, _COOKIE: cookie}, output=log)
+
+    def reason_to_stop() -> Ending | None:
+        """Return how a process ends that has reached a limit."""
+        if time.monotonic() >= started + seconds:
+            return Ending(returncode=0, stopped=f"did not end within {console.duration(seconds)}", late=True)
+        sentence = stalled()
+        if sentence:
+            return Ending(returncode=0, stopped=sentence, late=True)
+        if log.stat().st_size - first_byte > log_bytes:
+            return Ending(returncode=0, stopped=f"wrote more than {console.size(log_bytes)}")
+        return None
+
     try:
-        ended = _watched(child, log, seconds, log_bytes, stalled)
+        ending = _watch(child, started + seconds, reason_to_stop)
     except KeyboardInterrupt as problem:
         child.signal(signal.SIGINT)
         child.wait(_GRACE_SECONDS)
         raise fatal(problem) from None
     finally:
-        # what its group still holds, and what left the group
+        # What its group still holds, and what left the group.
         child.kill()
         _end_strays(cookie)
-    return replace(ended, seconds=time.monotonic() - started)
+    return replace(ending, seconds=time.monotonic() - started)
 
 
-def _watched(child: Child, log: Path, seconds: float, log_bytes: int, stalled: Callable[[], str]) -> Ended:
-    end, look = time.monotonic() + seconds, _SHORTEST_LOOK
-    begun = log.stat().st_size if log.is_file() else 0
+def _watch(child: Child, end: float, reason_to_stop: Callable[[], Ending | None]) -> Ending:
+    pause = _SHORTEST_PAUSE
     while True:
-        returncode = child.wait(min(look, max(end - time.monotonic(), 0.0)))
+        returncode = child.wait(min(pause, end - time.monotonic()))
         if returncode is not None:
-            return Ended(returncode=returncode)
-        look = min(look * 1.5, _LONGEST_LOOK)
-        late = f"did not end within {console.duration(seconds)}" if time.monotonic() >= end else ""
-        late = late or stalled()
-        if late:
-            return Ended(returncode=_stopped(child), stopped=late, late=True)
-        if log.stat().st_size - begun > log_bytes:
-            return Ended(returncode=_stopped(child), stopped=f"wrote more than {console.size(log_bytes)}")
+            return Ending(returncode=returncode)
+        ending = reason_to_stop()
+        if ending is not None:
+            return replace(ending, returncode=_stop_with_stacks(child))
+        pause = min(pause * _PAUSE_GROWTH, _LONGEST_PAUSE)
 
 
-def _stopped(child: Child) -> int:
-    """Let it write its stacks, and end it."""
+def _stop_with_stacks(child: Child) -> int:
+    """Let a process write its stacks, and end it; return its exit status."""
     child.signal(signal.SIGABRT if os.name == "posix" else signal.SIGTERM)
     returncode = child.wait(_ABORT_SECONDS)
     return -int(signal.SIGABRT) if returncode is None else returncode
@@ -350,13 +416,16 @@ def _stopped(child: Child) -> int:
 
 def _end_strays(cookie: str) -> None:
     """End what a process started and left behind; where the kernel shows no environments, nothing."""
-    wanted = f"{_COOKIE}={cookie}".encode()
+    mark = f"{_COOKIE}={cookie}".encode()
     for folder in Path("/proc").glob("[0-9]*"):
-        with suppress(OSError):  # another user's, or gone
-            if wanted in (folder / "environ").read_bytes().split(b"\0"):
-                name = (folder / "comm").read_text(encoding="utf-8").strip()
-                console.warn(f"{name} (process {folder.name}) was left running and is stopped.")
-                os.kill(int(folder.name), signal.SIGKILL if os.name == "posix" else signal.SIGTERM)
+        # Another user's, or gone.
+        with suppress(OSError):
+            variables = (folder / "environ").read_bytes().split(b"\0")
+            if mark not in variables:
+                continue
+            name = (folder / "comm").read_text(encoding="utf-8").strip()
+            console.warn(f"{name} (process {folder.name}) was left running and is stopped.")
+            os.kill(int(folder.name), signal.SIGKILL if os.name == "posix" else signal.SIGTERM)
 
 
 def tail(log: Path, *, lines: int = 20, limit: int = 1 << 16) -> str:

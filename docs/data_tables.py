@@ -166,7 +166,7 @@ def input_table() -> str:
 
 def output_table() -> str:
     """Write the outputs of `configure` and `resolve`."""
-    matrices = " ".join(f"`{{platform}}_{stage}_matrix`" for stage in plans.STAGES)
+    stages = " ".join(f"`{stage}`" for stage in plans.STAGES)
     rows = [
         (
             "`enable_build_jobs` `build_pytorch` `trusted` `upload` `promote`",
@@ -178,25 +178,11 @@ def output_table() -> str:
             "where outputs go and as whom; empty where nothing is uploaded",
         ),
         (
-            "`rocm_package_index_url`",
-            "the index that all jobs with ROCm from an index share; empty where there is none",
+            "`{platform}_groups`",
+            f"a list of artifact groups: `artifact_group`, and {stages}, each a list of jobs",
         ),
-        (
-            "`rocm_package_version`",
-            "the version of ROCm's packages: those of the run, or of the index that `configure --plan` chose",
-        ),
-        ("`{platform}_variants`", f"a list of families: {_fields(plans.Variant, 'platform')}"),
-        ("`{platform}_test_labels`", "a list of labels, such as `test:rocm`"),
-        (matrices, "a list of jobs: what a workflow passes on of each, and `rocm` where the job needs it"),
-        (
-            "`{platform}_cells`",
-            "an object: artifact group to stage to the same jobs",
-        ),
+        ("`{platform}_stages`", "the stages that have jobs, with spaces between"),
         ("`{platform}_promote_matrix`", "a list of what is to be promoted: a torch version of a family"),
-        (
-            "`{platform}_source_locks` (of `resolve` alone)",
-            "an object: torch ref to what `SOURCE_LOCK` takes",
-        ),
     ]
     named = f"`{{platform}}` is {' or '.join(f'`{one}`' for one in PLATFORMS)}."
     return "\n".join([*table(("output", "JSON"), rows), "", named])

@@ -10,24 +10,25 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path, PurePath
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from core import process
 from core.data import read_toml
 from core.env import Interpreter, interpreter, require
 from core.errors import MissingInputError, ProcessError, RocmError
-from core.packages.sources import (
-    PackageSource,
+from core.packages.groups import RunGroup
+from core.packages.options import (
     SourceOptions,
     add_package_source,
     add_staged_source,
     source_options,
 )
+from core.packages.sources import InstalledPackages, PackageIndex
 from rocm_packaging import origin
 from rocm_packaging.packages.layouts import sdk_target
 
 if TYPE_CHECKING:
-    from core.env.installer import Backend
+    from core.packages.package_source import PackageSource
     from pytorch_build.context import Context
 
 _PREFIX = "rocm-"
@@ -41,18 +42,12 @@ class RocmOptions:
 
     source: SourceOptions = field(default_factory=lambda: SourceOptions(prefix=f"--{_PREFIX}"))
     extras: tuple[str, ...] = ()
-    installer: Backend = "uv"
     pip_cache_dir: Path | None = None
 
     @property
     def version(self) -> str:
         """The version that is chosen; "" for that of the source lock, or the newest there is."""
         return self.source.version
-
-    @property
-    def how(self) -> dict[str, Any]:
-        """The installer and its cache, as installs take them."""
-        return {"backend": self.installer, "cache_dir": self.pip_cache_dir}
 
 
 def add_rocm_options(parser: argparse.ArgumentParser, *, alone: bool = True) -> None:
@@ -64,7 +59,6 @@ def add_rocm_options(parser: argparse.ArgumentParser, *, alone: bool = True) -> 
     group = parser.add_argument_group("how ROCm is installed")
     what = "more extras of rocm, such as device-gfx942"
     group.add_argument("--rocm-extras", default="", metavar="A,B", help=what)
-    group.add_argument("--installer", choices=("uv", "pip"), default="uv", help="what installs (default: uv)")
     group.add_argument("--pip-cache-dir", type=Path, metavar="DIR", help="the installer's cache")
 
 
@@ -85,7 +79,6 @@ def rocm_options_from(
     return RocmOptions(
         source=source_options(arguments, _PREFIX, env),
         extras=tuple(extra for extra in arguments.rocm_extras.split(",") if extra),
-        installer=arguments.installer,
         pip_cache_dir=arguments.pip_cache_dir,
     )
 
@@ -111,9 +104,8 @@ def packages_of(context: Context, options: RocmOptions) -> PackageSource:
     own = origin.own_run(context.common, context.artifact_group)
     if origin.has_rocm(own):
         return own
-    return PackageSource(
-        index_urls=(origin.release_index_url("", context.gpu_family),), prefix=f"--{_PREFIX}"
-    )
+    url = origin.release_index_url("", context.gpu_family)
+    return PackageIndex(url=url, option_prefix=f"--{_PREFIX}")
 
 
 def find_source(context: Context, options: RocmOptions, version: str) -> origin.RocmSource:
@@ -127,10 +119,10 @@ def find_source(context: Context, options: RocmOptions, version: str) -> origin.
             )
         return here
     packages = packages_of(context, options)
-    own = packages.group is not None and not options.source.named
+    own = isinstance(packages, RunGroup) and not options.source.named
     if own and version not in packages.versions("rocm"):
         raise MissingInputError(
-            f"ROCm {version} is asked for; {packages.words} holds {packages.versions('rocm')[0]}.",
+            f"ROCm {version} is asked for; {packages.description} holds {packages.versions('rocm')[0]}.",
             hint="Correct --rocm-version or resolve again (nox -s resolve), or build it: nox -s build_rocm.",
         )
     if not own and not options.source.named and context.ref.rocm_version == version:
@@ -166,7 +158,7 @@ def installed(python: Interpreter) -> origin.RocmSource:
     return origin.RocmSource(
         version=facts["version"],
         layout=facts["layout"],
-        packages=PackageSource(installed=python.executable, prefix="--rocm-"),
+        packages=InstalledPackages(python=python.executable, option_prefix="--rocm-"),
     )
 
 

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import BinaryIO
 
-from core.archive.tar import XZ, ZSTD, HashedSource, Member, Policy, TarStream
+from core.archive.tar import XZ, ZSTD, HashedSource, StreamedMember, TarLimits, TarStream
 from core.archive.zips import unsafe_path
 from core.errors import ArtifactError, nearest
 from core.files import replaced, writing
@@ -74,22 +74,31 @@ def is_archive(filename: str) -> bool:
 
 def parse_name(filename: str) -> ArchiveName:
     """Read an archive's file name: exactly three fields, then one of `SUFFIXES`."""
-    suffix = next((one for one in SUFFIXES if filename.endswith(one)), "")
-    match = _STEM.fullmatch(filename.removesuffix(suffix))
-    if not suffix or match is None:
+    suffixes = [suffix for suffix in SUFFIXES if filename.endswith(suffix)]
+    match = _STEM.fullmatch(filename.removesuffix(suffixes[0])) if suffixes else None
+    if match is None:
         raise ArtifactError(
             f"{filename!r} is not the name of an artifact's archive: "
             f"those are name_component_target{' or '.join(SUFFIXES)}."
         )
     if match["component"] not in COMPONENTS:
-        close = nearest(match["component"], COMPONENTS)
-        raise ArtifactError(f"{filename!r} has an unknown component {match['component']!r}. {close}")
-    return ArchiveName(suffix=suffix, **match.groupdict())
+        nearest_component = nearest(match["component"], COMPONENTS)
+        raise ArtifactError(
+            f"{filename!r} has an unknown component {match['component']!r}. {nearest_component}"
+        )
+    return ArchiveName(
+        name=match["name"],
+        component=match["component"],
+        target=match["target"],
+        features=match["features"],
+        suffix=suffixes[0],
+    )
 
 
 def parse_sidecar(text: str, *, where: str) -> str:
     """Read a ``.sha256sum``: the digest is the first word, whatever follows."""
-    digest = (text.split() or [""])[0].lower()
+    words = text.split()
+    digest = words[0].lower() if words else ""
     if not _DIGEST.fullmatch(digest):
         raise ArtifactError(f"{where} holds no SHA-256.", hint="Upload the artifact again.")
     return digest
@@ -108,7 +117,7 @@ def extract(
     directory: Path,
     *,
     sha256: str,
-    policy: Policy | None = None,
+    limits: TarLimits | None = None,
     on_bytes: Callable[[int], object] = int,
 ) -> Path:
     """Extract an archive as it arrives, hashing the same bytes; return the artifact's folder.
@@ -116,30 +125,34 @@ def extract(
     The folder appears, or is replaced, when it is whole. `sha256` may be "", for any; `on_bytes` is called
     with each number of compressed bytes read. A `StoreError`, alone, may pass when it is tried again.
     """
-    granted = policy or Policy()
-    source = HashedSource(stream, where=archive.filename, on_bytes=on_bytes)
-    tar = TarStream(source, archive.suffix, where=archive.filename, policy=granted)
-    target = directory / archive.folder(this_platform())
-    with writing(target), replaced(target) as fresh:
+    filename = archive.filename
+    source = HashedSource(stream, where=filename, on_bytes=on_bytes)
+    tar = TarStream(source, archive.suffix, where=filename, limits=limits or TarLimits())
+    folder = directory / archive.folder(this_platform())
+    with writing(folder), replaced(folder) as fresh_folder:
         try:
-            _unpack(tar, fresh, where=archive.filename)
+            _unpack(tar, fresh_folder, where=filename)
         except ArtifactError as problem:
-            # the digest says more than what a damaged archive happens to break
-            _require_digest(source.finish(), sha256, archive, problem)
+            # The digest says more than what a damaged archive happens to break.
+            _require_digest(source.finish(), sha256, filename, problem)
             raise
         digest = source.finish()
-        _require_digest(digest, sha256, archive, None)
-        (fresh / MARKER).write_text(digest, encoding="ascii")
-    return target
+        _require_digest(digest, sha256, filename, None)
+        (fresh_folder / MARKER).write_text(digest, encoding="ascii")
+    return folder
 
 
-def _require_digest(found: str, sha256: str, archive: ArchiveName, problem: ArtifactError | None) -> None:
-    if sha256 and found != sha256:
-        raise ArtifactError(
-            f"{archive.filename} has the SHA-256 {found}, but its {SIDECAR} says {sha256}."
-            + (f" ({problem.message})" if problem else ""),
-            hint="It was damaged or replaced: fetch it again, or upload it again.",
-        ) from problem
+def _require_digest(digest: str, expected: str, filename: str, problem: ArtifactError | None) -> None:
+    """Refuse an archive of another digest; `problem` is what was wrong with its members, if anything."""
+    if not expected or digest == expected:
+        return
+    message = f"{filename} has the SHA-256 {digest}, but its {SIDECAR} says {expected}."
+    if problem is not None:
+        message += f" ({problem.message})"
+    raise ArtifactError(
+        message,
+        hint="It was damaged or replaced: fetch it again, or upload it again.",
+    ) from problem
 
 
 def _unpack(tar: TarStream, folder: Path, *, where: str) -> None:
@@ -149,66 +162,78 @@ def _unpack(tar: TarStream, folder: Path, *, where: str) -> None:
     set-group-id and sticky bits are not. Files get the time at which they are written.
     """
     members = tar.members()
-    tree = _Tree(folder, where, _manifest(tar, members, folder, where))
+    stages = _read_manifest(tar, members, folder, where)
+    tree = _ExtractedTree(folder, where, stages)
     for member in members:
-        # one that ends with a slash is a folder's, of which the slash is gone
-        if why := unsafe_path(f"{member.name.removeprefix('./')}{'/' * member.name.endswith('/')}"):
-            raise ArtifactError(f"{where}: {member.name!r} is {why}.")
+        name = member.name.removeprefix("./")
+        # One that ends with a slash is a folder's, of which the slash is gone.
+        fault = unsafe_path(f"{name}/" if member.name.endswith("/") else name)
+        if fault:
+            raise ArtifactError(f"{where}: {member.name!r} is {fault}.")
         with writing(folder / member.name):
             tree.add(member, tar.chunks())
-    tree.link()
+    tree.make_links()
 
 
-def _manifest(tar: TarStream, members: Iterator[Member], folder: Path, where: str) -> tuple[str, ...]:
+def _read_manifest(
+    tar: TarStream, members: Iterator[StreamedMember], folder: Path, where: str
+) -> tuple[str, ...]:
+    """Write the manifest, which must come first; return the folders that it lists."""
     first = next(members, None)
     if first is None or first.name.removeprefix("./") != MANIFEST or first.kind != "file":
-        found = f"{first.name!r} comes first" if first else "it is empty"
-        raise ArtifactError(f"{where} does not begin with {MANIFEST}: {found}.", hint="Make it again.")
+        reason = "it is empty" if first is None else f"{first.name!r} comes first"
+        raise ArtifactError(
+            f"{where} does not begin with {MANIFEST}: {reason}.",
+            hint="Make it again.",
+        )
     if first.size > _LONGEST_MANIFEST:
         raise ArtifactError(f"{where} has a {MANIFEST} of {first.size} bytes.")
-    data = tar.data()
+
+    content = tar.data()
     try:
-        text = data.decode()
+        text = content.decode()
     except UnicodeDecodeError as problem:
         raise ArtifactError(f"{where} has a {MANIFEST} that is not UTF-8.") from problem
-    (folder / MANIFEST).write_bytes(data)
+    (folder / MANIFEST).write_bytes(content)
     return parse_stages(text, f"{where}: {MANIFEST}")
 
 
-class _Tree:
+class _ExtractedTree:
     """What lies where, as far as the archive was read."""
 
     def __init__(self, folder: Path, where: str, stages: tuple[str, ...]) -> None:
         self._root = str(folder)
         self._folder = folder
         self._where = where
-        self._below = tuple(f"{stage}/" for stage in stages)
-        above = {one for stage in map(PurePosixPath, stages) for one in (stage, *stage.parents)}
-        self._above = {str(one) for one in above} - {"."}
+        self._stage_prefixes = tuple(f"{stage}/" for stage in stages)
+        self._folders_of_stages = _with_parents(stages)
         self._kinds = {"": "folder", MANIFEST: "file"}
         self._links: dict[str, str] = {}
 
-    def add(self, member: Member, data: Iterable[memoryview]) -> None:
+    def add(self, member: StreamedMember, content: Iterable[memoryview]) -> None:
         """Write a member, or note it where it is a link."""
         name = member.name.removeprefix("./")
-        if not name.startswith(self._below) and not (member.kind == "folder" and name in self._above):
-            raise self._bad(name, f"lies outside of the folders that {MANIFEST} lists")
-        present = self._kinds.get(name)
-        if present is not None and (present, member.kind) != ("folder", "folder"):
-            raise self._bad(name, "is there twice")
+        self._require_place(name, member.kind)
         if member.kind == "folder":
-            self._make(name, member.mode & _PERMISSIONS | stat.S_IRWXU)
+            self._make_folder(name, member.mode & _PERMISSIONS | stat.S_IRWXU)
             return
+
         self._make_parent(name)
         if member.kind == "symlink":
             self._links[name] = member.link
+            self._kinds[name] = "symlink"
         elif member.kind == "hardlink":
-            self._hard_link(name, member.link)
+            self._make_hard_link(name, member.link)
+            self._kinds[name] = "file"
         else:
-            _write(f"{self._root}/{name}", member.mode & _PERMISSIONS | _FILE, data)
-        self._kinds[name] = "symlink" if member.kind == "symlink" else "file"
+            _write_file(
+                f"{self._root}/{name}",
+                member.mode & _PERMISSIONS | _FILE,
+                content,
+            )
+            self._kinds[name] = "file"
 
-    def link(self) -> None:
+    def make_links(self) -> None:
         """Make the symbolic links, once all of them are known to stay inside."""
         for name, target in self._links.items():
             self._require_inside(name, target)
@@ -216,7 +241,17 @@ class _Tree:
             with writing(self._folder / name):
                 os.symlink(target, f"{self._root}/{name}")  # noqa: PTH211 - a path object a link takes longer
 
-    def _make(self, name: str, mode: int) -> None:
+    def _require_place(self, name: str, kind: str) -> None:
+        """Require that a member lies in a stage, and that its place is free; a folder may come again."""
+        is_in_stage = name.startswith(self._stage_prefixes)
+        is_stage = kind == "folder" and name in self._folders_of_stages
+        if not is_in_stage and not is_stage:
+            raise self._error(name, f"lies outside of the folders that {MANIFEST} lists")
+        earlier_kind = self._kinds.get(name)
+        if earlier_kind is not None and not earlier_kind == kind == "folder":
+            raise self._error(name, "is there twice")
+
+    def _make_folder(self, name: str, mode: int) -> None:
         path = f"{self._root}/{name}"
         if name not in self._kinds:
             self._make_parent(name)
@@ -229,52 +264,66 @@ class _Tree:
         parent = name.rpartition("/")[0]
         kind = self._kinds.get(parent)
         if kind is None:
-            self._make(parent, 0o755)
+            self._make_folder(parent, 0o755)
         elif kind != "folder":
-            raise self._bad(name, f"lies behind {parent!r}, which is a {kind}")
+            raise self._error(name, f"lies behind {parent!r}, which is a {kind}")
 
-    def _hard_link(self, name: str, link: str) -> None:
+    def _make_hard_link(self, name: str, link: str) -> None:
         target = link.removeprefix("./")
         if self._kinds.get(target) != "file" or target == MANIFEST:
-            raise self._bad(name, f"is a hard link to {link!r}, which is not a file before it in the archive")
+            raise self._error(
+                name,
+                f"is a hard link to {link!r}, which is not a file before it in the archive",
+            )
         try:
             os.link(f"{self._root}/{target}", f"{self._root}/{name}")
         except OSError:  # a file system without hard links
             shutil.copy2(f"{self._root}/{target}", f"{self._root}/{name}")
 
     def _require_inside(self, name: str, link: str) -> None:
+        """Follow a link through all links of the archive; no step may lead out of it."""
         if not link or posixpath.isabs(link) or "\\" in link or "\0" in link or _DRIVE.match(link):
-            raise self._bad(name, f"links to {link!r}, which is outside")
+            raise self._error(name, f"links to {link!r}, which is outside")
+
         place = name.split("/")[:-1]
-        todo = link.split("/")[::-1]
+        steps = link.split("/")[::-1]  # the next one last
         hops = 0
-        while todo:
-            step = todo.pop()
+        while steps:
+            step = steps.pop()
             if step == "..":
                 if not place:
-                    raise self._bad(name, f"links to {link!r}, which is outside")
+                    raise self._error(name, f"links to {link!r}, which is outside")
                 place.pop()
             elif step not in {"", "."}:
                 place.append(step)
-                further = self._links.get("/".join(place))
-                if further is not None:
+                target = self._links.get("/".join(place))
+                if target is not None:
                     place.pop()
-                    todo += further.split("/")[::-1]
+                    steps += target.split("/")[::-1]
                     hops += 1
             if hops > _MOST_HOPS:
-                raise self._bad(name, f"links to {link!r}, which leads in circles")
+                raise self._error(name, f"links to {link!r}, which leads in circles")
 
-    def _bad(self, name: str, what: str) -> ArtifactError:
-        return ArtifactError(f"{self._where}: {name!r} {what}.")
+    def _error(self, name: str, problem: str) -> ArtifactError:
+        return ArtifactError(f"{self._where}: {name!r} {problem}.")
 
 
-def _write(path: str, mode: int, data: Iterable[memoryview]) -> None:
+def _with_parents(folders: Iterable[str]) -> set[str]:
+    """Return folders and those above them, without the root."""
+    paths: set[str] = set()
+    for folder in map(PurePosixPath, folders):
+        paths.add(str(folder))
+        paths.update(str(parent) for parent in folder.parents)
+    return paths - {"."}
+
+
+def _write_file(path: str, mode: int, content: Iterable[memoryview]) -> None:
     handle = os.open(path, _CREATE, mode)
     try:
-        for piece in data:
-            left = piece
-            while left:
-                left = left[os.write(handle, left) :]
+        for chunk in content:
+            remaining_bytes = chunk
+            while remaining_bytes:
+                remaining_bytes = remaining_bytes[os.write(handle, remaining_bytes) :]
         if os.name == "posix":
             os.fchmod(handle, mode)
     finally:

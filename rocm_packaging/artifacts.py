@@ -1,4 +1,4 @@
-"""Artifacts."""
+"""ROCm's artifacts as folders: what a build has left of each component, and one tree made of several."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import os
 import posixpath
 import re
 import stat
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path, PurePosixPath
@@ -30,7 +30,7 @@ _OVERLAY = PurePosixPath("base/aux-overlay/stage/share/therock")
 
 @dataclass(frozen=True, kw_only=True)
 class Artifact:
-    """One artifact."""
+    """One artifact: a component (``lib``, ``dev`` …) of a part of ROCm, for all GPUs or a target."""
 
     name: str
     component: str
@@ -39,14 +39,18 @@ class Artifact:
     stages: tuple[str, ...]
 
     @cached_property
-    def entries(self) -> tuple[Entry, ...]:
+    def entries(self) -> tuple[TreeEntry, ...]:
         """Its files and links, as they were when first asked for; listed stage folders may be absent."""
-        roots = [self.path / stage for stage in self.stages]
-        return tuple(entry for root in roots if root.is_dir() for entry in _walk(str(root), ""))
+        entries: list[TreeEntry] = []
+        for stage in self.stages:
+            root = self.path / stage
+            if root.is_dir():
+                entries += _walk(str(root), "")
+        return tuple(entries)
 
 
 @dataclass(frozen=True, kw_only=True)
-class Entry:
+class TreeEntry:
     """A file or a symbolic link of ROCm's tree."""
 
     path: str
@@ -69,27 +73,39 @@ def scan(directory: Path) -> tuple[Artifact, ...]:
     """List the artifacts of a directory, sorted by name, component and target."""
     if not directory.is_dir():
         raise MissingInputError(
-            f"{directory} is not a directory.", hint="Fetch artifacts: nox -s fetch_artifacts."
+            f"{directory} is not a directory.",
+            hint="Fetch artifacts: nox -s fetch_artifacts.",
         )
     if (directory / INCOMPLETE).exists():
         raise ArtifactError(
             f"{directory} is incomplete: fetching artifacts into it has not ended, or has failed.",
             hint="Run the same nox -s fetch_artifacts again.",
         )
-    folders = (path for path in sorted(directory.iterdir()) if path.is_dir())
-    found = [_artifact(path) for path in folders if not path.name.startswith(".")]
-    if not found:
+    folders = [path for path in directory.iterdir() if path.is_dir() and not path.name.startswith(".")]
+    artifacts = [_artifact(folder) for folder in folders]
+    if not artifacts:
         raise MissingInputError(
             f"{directory} holds no artifact folders (name_component_target).",
             hint="Fetch and unpack artifacts: nox -s fetch_artifacts.",
         )
-    return tuple(sorted(found, key=lambda artifact: (artifact.name, artifact.component, artifact.target)))
+    artifacts.sort(
+        key=lambda artifact: (
+            artifact.name,
+            artifact.component,
+            artifact.target,
+            artifact.path,
+        )
+    )
+    return tuple(artifacts)
 
 
 def _artifact(path: Path) -> Artifact:
     match = _NAME.fullmatch(path.name)
     if match is None:
-        raise ArtifactError(f"{path} is not named name_component_target.", hint="Move it elsewhere.")
+        raise ArtifactError(
+            f"{path} is not named name_component_target.",
+            hint="Move it elsewhere.",
+        )
     if match["component"] not in COMPONENTS:
         close = nearest(match["component"], COMPONENTS)
         raise ArtifactError(f"{path} has an unknown component {match['component']!r}. {close}")
@@ -108,6 +124,22 @@ def _artifact(path: Path) -> Artifact:
     )
 
 
+def matching(
+    artifacts: Iterable[Artifact],
+    *,
+    names: Collection[str],
+    components: Collection[str],
+    targets: Collection[str],
+) -> list[Artifact]:
+    """Return the artifacts of these names, components and targets."""
+    matches: list[Artifact] = []
+    for artifact in artifacts:
+        has_name = artifact.name in names and artifact.component in components
+        if has_name and artifact.target in targets:
+            matches.append(artifact)
+    return matches
+
+
 def parse_stages(text: str, where: Path | str) -> tuple[str, ...]:
     """Read a manifest: one stage folder a line, relative to the artifact."""
     stages = [line.strip() for line in text.splitlines() if line.strip()]
@@ -120,20 +152,34 @@ def parse_stages(text: str, where: Path | str) -> tuple[str, ...]:
 
 def build_info(artifacts: Iterable[Artifact]) -> BuildInfo:
     """Read what the build says of itself, from the base artifact."""
-    base = next((a for a in artifacts if (a.name, a.component, a.target) == ("base", "lib", GENERIC)), None)
-    if base is None:
-        raise ArtifactError("The artifact base_lib_generic is missing.", hint="Fetch it: packaging needs it.")
-    source = base.path / _OVERLAY / "therock_manifest.json"
-    manifest, info = _read_json(source), _read_json(source.with_name("dist_info.json"))
+    manifest_path = _base_artifact(artifacts).path / _OVERLAY / "therock_manifest.json"
+    manifest = _read_json(manifest_path)
     flags = manifest.get("flags")
-    split = flags.get("KPACK_SPLIT_ARTIFACTS") if isinstance(flags, dict) else None
-    if not isinstance(split, bool):
-        raise ArtifactError(f"{source} has no flags.KPACK_SPLIT_ARTIFACTS.")
+    is_split = flags.get("KPACK_SPLIT_ARTIFACTS") if isinstance(flags, dict) else None
+    if not isinstance(is_split, bool):
+        raise ArtifactError(f"{manifest_path} has no flags.KPACK_SPLIT_ARTIFACTS.")
+
+    dist_info = _read_json(manifest_path.with_name("dist_info.json"))
+    targets = str(dist_info.get("dist_amdgpu_targets", "")).split(";")
     return BuildInfo(
-        split=split,
-        targets=tuple(filter(None, str(info.get("dist_amdgpu_targets", "")).split(";"))),
+        split=is_split,
+        targets=tuple(filter(None, targets)),
         version=str(manifest.get("rocm_version", "")),
         commit=str(manifest.get("the_rock_commit", "")),
+    )
+
+
+def _base_artifact(artifacts: Iterable[Artifact]) -> Artifact:
+    for artifact in artifacts:
+        if (artifact.name, artifact.component, artifact.target) == (
+            "base",
+            "lib",
+            GENERIC,
+        ):
+            return artifact
+    raise ArtifactError(
+        "The artifact base_lib_generic is missing.",
+        hint="Fetch it: packaging needs it.",
     )
 
 
@@ -149,45 +195,68 @@ def _read_json(path: Path) -> Mapping[str, object]:
     return value
 
 
-def merged(artifacts: Iterable[Artifact], *, folded: bool = False) -> dict[str, Entry]:
+def merged(artifacts: Iterable[Artifact], *, folded: bool = False) -> dict[str, TreeEntry]:
     """Lay artifacts over each other into one tree, by path, sorted; `folded` as `require_places`."""
-    return laid((entry for artifact in artifacts for entry in artifact.entries), folded=folded)
+    entries: list[TreeEntry] = []
+    for artifact in artifacts:
+        entries += artifact.entries
+    return laid(entries, folded=folded)
 
 
-def laid(found: Iterable[Entry], *, folded: bool = False) -> dict[str, Entry]:
+def laid(entries: Iterable[TreeEntry], *, folded: bool = False) -> dict[str, TreeEntry]:
     """Lay entries over each other, as `merged`."""
-    tree: dict[str, Entry] = {}
-    for entry in found:
-        one = tree.setdefault(entry.path, entry)
-        same = one is entry or (
-            one.link == entry.link and (one.link or filecmp.cmp(one.source, entry.source, shallow=False))
-        )
-        if not same:
-            raise _clash(f"{one.source} and {entry.source} are different files for {one.path}.")
+    tree: dict[str, TreeEntry] = {}
+    for entry in entries:
+        earlier_entry = tree.setdefault(entry.path, entry)
+        if earlier_entry is not entry and not _are_same(earlier_entry, entry):
+            raise _clash(f"{earlier_entry.source} and {entry.source} are different files for {entry.path}.")
     require_places(tree, folded=folded)
     return dict(sorted(tree.items()))
 
 
-def require_places(tree: Mapping[str, Entry], *, folded: bool = False) -> None:
+def _are_same(first: TreeEntry, second: TreeEntry) -> bool:
+    """Return whether two entries are the same link, or files of the same content."""
+    if first.link or second.link:
+        return first.link == second.link
+    return filecmp.cmp(first.source, second.source, shallow=False)
+
+
+def require_places(tree: Mapping[str, TreeEntry], *, folded: bool = False) -> None:
     """Require that no file or link lies where another path has a folder.
 
     Where case does not count (`folded`: Windows), also that no two paths differ in case alone. On Linux
     they may: terminfo has such folders.
     """
-    folders: dict[str, Entry] = {}
+    folders = _folders_of(tree)
+    for path in sorted(tree.keys() & folders.keys()):
+        entry = tree[path]
+        kind = "link" if entry.link else "file"
+        raise _clash(f"{path} is a {kind} ({entry.source}) and a folder ({folders[path].source}).")
+    if folded:
+        _require_distinct_names({**folders, **tree})
+
+
+def _folders_of(tree: Mapping[str, TreeEntry]) -> dict[str, TreeEntry]:
+    """Return the folders of a tree, each with a file or link in it."""
+    folders: dict[str, TreeEntry] = {}
     for path, entry in tree.items():
         folder = path.rpartition("/")[0]
         while folder and folder not in folders:
             folders[folder] = entry
             folder = folder.rpartition("/")[0]
-    for path in sorted(tree.keys() & folders.keys()):
-        one, kind = tree[path], "link" if tree[path].link else "file"
-        raise _clash(f"{path} is a {kind} ({one.source}) and a folder ({folders[path].source}).")
-    spelled: dict[str, tuple[str, Entry]] = {}
-    for path, entry in (*folders.items(), *tree.items()) if folded else ():
-        known, other = spelled.setdefault(path.casefold(), (path, entry))
-        if known != path:
-            raise _clash(f"Windows takes {known} ({other.source}) and {path} ({entry.source}) for one name.")
+    return folders
+
+
+def _require_distinct_names(entries: Mapping[str, TreeEntry]) -> None:
+    """Require that no two paths differ in case alone."""
+    paths: dict[str, str] = {}
+    for path, entry in entries.items():
+        earlier_path = paths.setdefault(path.casefold(), path)
+        if earlier_path != path:
+            earlier_source = entries[earlier_path].source
+            raise _clash(
+                f"Windows takes {earlier_path} ({earlier_source}) and {path} ({entry.source}) for one name."
+            )
 
 
 def _clash(message: str) -> ArtifactError:
@@ -198,23 +267,31 @@ def _clash(message: str) -> ArtifactError:
     )
 
 
-def _walk(folder: str, prefix: str) -> Iterator[Entry]:
-    with os.scandir(folder) as found:
-        items = sorted(found, key=lambda item: item.name)
-    for item in items:
-        path = f"{prefix}{item.name}"
-        if item.is_symlink():
-            link = Path(item.path).readlink().as_posix()
-            if posixpath.isabs(link) or (resolve_link(path, link) + "/").startswith("../"):
-                raise ArtifactError(f"{item.path} points to {link}, which is outside of ROCm's tree.")
-            yield Entry(path=path, source=Path(item.path), link=link)
-        elif item.is_dir():
-            yield from _walk(item.path, f"{path}/")
-        elif item.is_file():
-            executable = bool(item.stat().st_mode & stat.S_IXUSR)
-            yield Entry(path=path, source=Path(item.path), executable=executable)
+def _walk(folder: str, prefix: str) -> Iterator[TreeEntry]:
+    """Yield the files and links below a folder, whose path in the tree is the prefix."""
+    with os.scandir(folder) as directory_entries:
+        directory = sorted(directory_entries, key=lambda directory_entry: directory_entry.name)
+    for directory_entry in directory:
+        path = f"{prefix}{directory_entry.name}"
+        source = Path(directory_entry.path)
+        if directory_entry.is_symlink():
+            yield TreeEntry(path=path, source=source, link=_read_link(source, path))
+        elif directory_entry.is_dir():
+            yield from _walk(directory_entry.path, f"{path}/")
+        elif directory_entry.is_file():
+            is_executable = bool(directory_entry.stat().st_mode & stat.S_IXUSR)
+            yield TreeEntry(path=path, source=source, executable=is_executable)
         else:
-            raise ArtifactError(f"{item.path} is neither a file, a folder nor a link.")
+            raise ArtifactError(f"{source} is neither a file, a folder nor a link.")
+
+
+def _read_link(source: Path, path: str) -> str:
+    """Return what a link says, which must stay in the tree that it has a path in."""
+    link = source.readlink().as_posix()
+    target = resolve_link(path, link)
+    if posixpath.isabs(link) or target == ".." or target.startswith("../"):
+        raise ArtifactError(f"{source} points to {link}, which is outside of ROCm's tree.")
+    return link
 
 
 def resolve_link(path: str, link: str) -> str:

@@ -18,9 +18,12 @@ from core.cli.options import DEFAULT_STORE, Common, environment, with_run_locati
 from core.data import Dated, Model, data_file
 from core.errors import MissingInputError, RocmError, UsageError, nearest
 from core.http import without_secret
-from core.packages import Offer, RunGroup, StagedGroup, find_group, fits
-from core.packages.resolution import SdistRequires, choose, pinned_call
-from core.packages.sources import PackageSource, SourceOptions, below
+from core.packages.candidates import Candidate, with_digest
+from core.packages.groups import RunGroup, StagedGroup, find_group
+from core.packages.options import SourceOptions, below
+from core.packages.resolution import call_for_ours
+from core.packages.search import SdistRequirements, choose_packages
+from core.packages.sources import PackageIndex, combine_sources, linked_source
 from core.parallel import each
 from core.run import Platform, group_name
 from core.run.locations import distribution_store, run_buckets
@@ -30,6 +33,7 @@ from rocm_packaging.packages import layouts, versions
 if TYPE_CHECKING:
     from core.env import Interpreter
     from core.env.installer import Install
+    from core.packages.package_source import PackageSource
 
 INDEXES_FILE = Path(__file__).with_name("rocm_indexes.toml")
 
@@ -41,27 +45,34 @@ class RocmSource:
     version: str
     layout: layouts.Layout = "split"
     packages: PackageSource
-    files: tuple[Offer, ...] = ()
+    files: tuple[Candidate, ...] = ()
 
     @property
     def origin(self) -> str:
         """The source in words."""
-        return self.packages.words
+        return self.packages.description
 
     @property
     def digests(self) -> Mapping[str, str]:
         """File name to SHA-256; {} where a page does not say all of them, so that its bytes may change."""
-        found = {one.name: one.sha256 for one in self.files}
-        return found if all(found.values()) else {}
+        digests: dict[str, str] = {}
+        for file in self.files:
+            if file.sha256 is None:
+                return {}
+            digests[file.name] = file.sha256
+        return digests
 
     @property
     def options(self) -> list[str]:
         """What tells pip where the packages are; none for what is installed."""
-        group = self.packages.group
-        pages = (group.store.url_of(f"{group.prefix}/index.html"),) if group else ()
-        options = [("--extra-index-url", url) for url in self.packages.index_urls]
-        options += [("--find-links", link) for link in (*pages, *self.packages.find_links)]
-        return [word for name, place in options for word in (name, without_secret(place))]
+        options: list[str] = []
+        for url in self.packages.index_urls:
+            options += ["--extra-index-url", without_secret(url)]
+        if self.packages.stored is not None:
+            options += ["--find-links", without_secret(self.packages.stored.page_url)]
+        for link in self.packages.find_links:
+            options += ["--find-links", without_secret(link)]
+        return options
 
     @contextmanager
     def opened_call(self, folder: Path, family: str, targets: Sequence[str] = ()) -> Iterator[Install]:
@@ -70,9 +81,10 @@ class RocmSource:
         The requirements file is written into the folder; unsplit packages are for the family, and split
         ones have device packages of the targets.
         """
-        files = each(self.packages.sealed, self.files)
+        files = each(with_digest, self.files)
+        target = layouts.sdk_target(self.layout, family, targets)
         with self.packages.opened(files) as sources:
-            yield pinned_call(folder, files, sources, family=layouts.sdk_target(self.layout, family, targets))
+            yield call_for_ours(folder, files, sources, gpu_family=target)
 
 
 class _Index(Model):
@@ -85,6 +97,12 @@ class Indexes(Dated):
 
     indexes: dict[str, _Index]
 
+    @property
+    def default_name(self) -> str:
+        """The name of the index that is meant where none is named."""
+        (name,) = [name for name, index in self.indexes.items() if index.default]
+        return name
+
 
 release_indexes = data_file(INDEXES_FILE, Indexes)
 
@@ -92,11 +110,13 @@ release_indexes = data_file(INDEXES_FILE, Indexes)
 def release_index_url(name: str, family: str) -> str:
     """Return the address of a release index, "" for the default one, for a GPU family."""
     indexes = release_indexes().indexes
-    chosen = name or next(key for key, index in indexes.items() if index.default)
-    if chosen not in indexes:
-        raise UsageError(f"Unknown ROCm index {chosen!r}. {nearest(chosen, indexes)}")
-    url = indexes[chosen].url
-    if "{family}" in url and (not family or ";" in family):
+    index_name = name or release_indexes().default_name
+    if index_name not in indexes:
+        raise UsageError(f"Unknown ROCm index {index_name!r}. {nearest(index_name, indexes)}")
+
+    url = indexes[index_name].url
+    is_one_family = bool(family) and ";" not in family
+    if "{family}" in url and not is_one_family:
         raise UsageError(
             f"{url} is an index of one GPU family, and {family or 'none'} is given.",
             hint="Set --gpu-family or --index-subdir, or choose an index of all families: --help lists them.",
@@ -117,7 +137,7 @@ def named_source(options: SourceOptions, common: Common, family: str) -> Package
                 hint="Leave --index-subdir out, or name an index of one family: --index-name nightly-v2.",
             )
         urls.insert(0, url)
-    group = None
+    parts: list[PackageSource] = []
     if options.run_id or options.store:
         other = replace(
             common,
@@ -127,41 +147,41 @@ def named_source(options: SourceOptions, common: Common, family: str) -> Package
             external_repo="",
         )
         other = with_run_location(other, environment(), is_store_named=bool(options.store))
-        group = find_group(other, options.artifact_group or group_name(family, common.build_variant))
-    return PackageSource(
-        group=group, index_urls=tuple(urls), find_links=options.find_links, prefix=options.prefix
-    )
+        group = options.artifact_group or group_name(family, common.build_variant)
+        parts.append(find_group(other, group or None))
+    parts += [linked_source(link, option_prefix=options.prefix) for link in options.find_links]
+    parts += [PackageIndex(url=url, option_prefix=options.prefix) for url in urls]
+    return combine_sources(parts, option_prefix=options.prefix)
 
 
-def staged_source(options: SourceOptions, common: Common, artifact_group: str) -> PackageSource:
+def staged_source(options: SourceOptions, common: Common, artifact_group: str) -> StagedGroup:
     """Return what is up for testing of an artifact group, in the store that distributes its releases."""
     place = distribution_store(run_buckets(), common.release_type, options.distribution_store)
     store = open_store(place, root=common.root)
-    return PackageSource(staged=StagedGroup(store=store, name=artifact_group))
+    return StagedGroup(store=store, name=artifact_group)
 
 
-def own_run(common: Common, artifact_group: str) -> PackageSource:
+def own_run(common: Common, artifact_group: str) -> RunGroup:
     """Return the stage's own run as a source."""
-    store = common.open_for_reading()
-    return PackageSource(group=RunGroup(store=store, outputs=common.outputs, name=artifact_group))
+    return RunGroup(store=common.open_for_reading(), outputs=common.outputs, name=artifact_group)
 
 
 def has_rocm(packages: PackageSource) -> bool:
     """Return whether a run has ROCm packages; one whose records name nothing has none."""
     try:
-        return any(one.distribution == "rocm" for one in packages.listed)
+        return any(file.distribution == "rocm" for file in packages.listed)
     except MissingInputError:
         return False
 
 
 def require_devices(targets: Sequence[str], names: Collection[str], *, where: str, version: str) -> None:
     """Require that a split source has a device package of each target."""
-    missing = [one for one in targets if layouts.device_package(one) not in names]
-    if missing:
-        held = sorted(filter(None, map(layouts.device_target, names)))
+    missing_targets = [target for target in targets if layouts.device_package(target) not in names]
+    if missing_targets:
+        available_targets = sorted(filter(None, map(layouts.device_target, names)))
         raise MissingInputError(
-            f"{where} has no device code of ROCm {version} for {', '.join(missing)}"
-            f" (it has {', '.join(held) or 'none'}).",
+            f"{where} has no device code of ROCm {version} for {', '.join(missing_targets)}"
+            f" (it has {', '.join(available_targets) or 'none'}).",
             hint="Choose a GPU family or target that it has (--gpu-family), or build the missing packages.",
         )
 
@@ -180,26 +200,27 @@ def with_layout(
     wanted = [*names, *map(layouts.device_package, targets)]
     found = zip(wanted, each(partial(has_package, packages, version), wanted), strict=True)
     held = [name for name, has in found if has]
-    layout = layouts.layout_of(held, where=f"{packages.words} of version {version}")
+    layout = layouts.layout_of(held, where=f"{packages.description} of version {version}")
     if layout is None:
         raise RocmError(
-            f"{packages.words} has no ROCm {version} libraries for {family}: "
+            f"{packages.description} has no ROCm {version} libraries for {family}: "
             f"{' or '.join(names)} was not found.",
-            hint=f"{packages.lacks('').hint} Or another version (--rocm-version), or family (--gpu-family).",
+            hint=f"{packages.missing_error('').hint} "
+            "Or another version (--rocm-version), or family (--gpu-family).",
         )
     if layout == "split":
-        require_devices(targets, held, where=packages.words, version=version)
+        require_devices(targets, held, where=packages.description, version=version)
     return RocmSource(version=version, layout=layout, packages=packages)
 
 
 def has_package(packages: PackageSource, version: str, name: str) -> bool:
     """Return whether a source has a package in a version."""
-    return any(is_version(one, version) for one in packages.offers(name))
+    return any(is_version(candidate, version) for candidate in packages.candidates(name))
 
 
-def is_version(one: Offer, version: str) -> bool:
+def is_version(candidate: Candidate, version: str) -> bool:
     """Return whether a file is of a version, however that is written."""
-    return Version(one.version) == Version(version)
+    return Version(candidate.version) == Version(version)
 
 
 def requirements(source: RocmSource, family: str, extras: Sequence[str] = ()) -> tuple[str, ...]:
@@ -207,8 +228,9 @@ def requirements(source: RocmSource, family: str, extras: Sequence[str] = ()) ->
 
     Of split packages no device code is needed, and the family may be several, joined by ``;``.
     """
-    names = ["rocm", "rocm-sdk-core", layouts.libraries_package(source.layout, family), "rocm-sdk-devel"]
-    return tuple(f"{name}=={source.version}" for name in (*names, *map(_package_of, extras)))
+    libraries = layouts.libraries_package(source.layout, family)
+    names = ["rocm", "rocm-sdk-core", libraries, "rocm-sdk-devel", *map(_package_of, extras)]
+    return tuple(f"{name}=={source.version}" for name in names)
 
 
 def _package_of(extra: str) -> str:
@@ -231,21 +253,26 @@ def for_bundles(
     """Choose the wheels of the ROCm whose parts go into a stand-alone wheel."""
     source = with_layout(packages, version, family, targets)
     names = ["rocm-sdk-core", layouts.libraries_package(source.layout, family)]
-    names += map(layouts.device_package, targets if source.layout == "split" else ())
+    if source.layout == "split":
+        names += map(layouts.device_package, targets)
     return replace(source, files=_named(packages, version, names, platform))
 
 
 def _named(
     packages: PackageSource, version: str, names: Iterable[str], platform: Platform
-) -> tuple[Offer, ...]:
+) -> tuple[Candidate, ...]:
     """Choose a file of each package; all are named, so no other one can be drawn in."""
     files = []
     for name in names:
-        found = [one for one in packages.offers(name) if is_version(one, version) and fits(one, "", platform)]
-        if not found:
-            raise packages.lacks(f"{name} {version}")
-        best = min(found, key=lambda one: not one.name.endswith(".whl"))
-        files.append(best if "://" in best.url else packages.sealed(best))
+        candidates = [
+            candidate
+            for candidate in packages.candidates(name)
+            if is_version(candidate, version) and candidate.fits(platform=platform)
+        ]
+        if not candidates:
+            raise packages.missing_error(f"{name} {version}")
+        best = min(candidates, key=lambda candidate: not candidate.is_wheel)
+        files.append(best if best.is_remote else with_digest(best))
     return tuple(files)
 
 
@@ -267,15 +294,15 @@ def for_tests(
     versions.parse(version)
     libraries = "libraries" in extras
     source = with_layout(packages, version, ";".join(families), targets if libraries else ())
-    if packages.group or packages.staged:
-        files = (
-            one
-            for one in packages.listed
-            if layouts.is_rocm(one.distribution)
-            and is_version(one, version)
-            and fits(one, "", platform)
-            and layouts.serves(one.distribution, families, targets)
-        )
+    if packages.stored is not None:
+        files = [
+            candidate
+            for candidate in packages.listed
+            if layouts.is_rocm(candidate.distribution)
+            and is_version(candidate, version)
+            and candidate.fits(platform=platform)
+            and layouts.serves(candidate.distribution, families, targets)
+        ]
         return replace(source, files=tuple(files))
     more: list[str] = []
     if libraries and source.layout == "split":
@@ -283,40 +310,40 @@ def for_tests(
     elif libraries:
         more = [layouts.libraries_package("unsplit", family) for family in families[1:]]
     listed = f"[{','.join(extras)}]" if extras else ""
-    chosen = choose(
+    selection = choose_packages(
         packages,
         [f"{name}=={version}" for name in (f"rocm{listed}", *more)],
         python=python,
         platform=platform,
-        sdist_requires=sdist_requires(packages, families[0], targets),
+        sdist_requirements=sdist_requirements(packages, families[0], targets),
     )
-    return replace(source, files=chosen.files)
+    return replace(source, files=selection.files)
 
 
-def sdist_requires(packages: PackageSource, family: str, targets: Sequence[str]) -> SdistRequires:
+def sdist_requirements(packages: PackageSource, family: str, targets: Sequence[str]) -> SdistRequirements:
     """Return what the sdist of `rocm` requires, which it decides on the machine that installs it."""
 
-    def required(one: Offer, extras: frozenset[str]) -> Sequence[str]:
-        if one.distribution != "rocm":
+    def requirements_with(sdist: Candidate, extras: frozenset[str]) -> Sequence[str]:
+        if sdist.distribution != "rocm":
             return ()
-        names = ["rocm-sdk-core"] if has_package(packages, one.version, "rocm-sdk-core") else []
+        names = ["rocm-sdk-core"] if has_package(packages, sdist.version, "rocm-sdk-core") else []
         for extra in sorted(extras):
             if extra == "libraries":
-                layout = with_layout(packages, one.version, family).layout
+                layout = with_layout(packages, sdist.version, family).layout
                 names.append(layouts.libraries_package(layout, family.partition(";")[0]))
             elif extra == "device":
                 names += map(layouts.device_package, targets[:1])
             else:
                 names.append(_package_of(extra))
-        return [f"{name}=={one.version}" for name in names]
+        return [f"{name}=={sdist.version}" for name in names]
 
-    return required
+    return requirements_with
 
 
 def newest(packages: PackageSource) -> str:
     """Return a source's newest version of ``rocm``."""
-    found = packages.versions("rocm")
-    if not found:
-        raise packages.lacks("version of rocm")
-    console.say(f"ROCm version: {found[0]} (the newest at {packages.words})")
-    return found[0]
+    versions_of_rocm = packages.versions("rocm")
+    if not versions_of_rocm:
+        raise packages.missing_error("version of rocm")
+    console.say(f"ROCm version: {versions_of_rocm[0]} (the newest at {packages.description})")
+    return versions_of_rocm[0]

@@ -3,44 +3,51 @@
 from __future__ import annotations
 
 import hashlib
-import re
 import tempfile
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from core import console, files, junit, process
+from core import console, files, process
 from core.cell import GroupCell, python_of_tag
 from core.env import Interpreter, installed, installer, require
-from core.env.installer import Backend, locked_call
+from core.env.locks import locked_call
 from core.errors import CheckError, MissingInputError, ProcessError
 from core.families import group_families
+from core.packages.groups import StagedGroup
 from core.run import group_name, records, stage
-from rocm_packaging.packages.layouts import LIBRARIES, Layout, device_package, layout_of, sdk_target
+from rocm_packaging.packages.layouts import (
+    LIBRARIES,
+    TEMPLATES,
+    Layout,
+    device_package,
+    layout_of,
+    sdk_target,
+)
+from rocm_packaging.sdk_report import (
+    SdkReport,
+    count_outcomes,
+    junit_of,
+    read_report,
+)
 
 if TYPE_CHECKING:
     from core.cli.options import Common
-    from core.junit import Case, Document, Outcome
     from rocm_packaging.origin import RocmSource
 
 # Variables that would let programs find another ROCm than the one installed.
 _OTHER_ROCM = (
-    *("LD_LIBRARY_PATH", "ROCM_PATH", "ROCM_HOME"),
-    *("HIP_PATH", "HIP_CLANG_PATH", "HIP_DEVICE_LIB_PATH", "DEVICE_LIB_PATH"),
+    "LD_LIBRARY_PATH",
+    "ROCM_PATH",
+    "ROCM_HOME",
+    "HIP_PATH",
+    "HIP_CLANG_PATH",
+    "HIP_DEVICE_LIB_PATH",
+    "DEVICE_LIB_PATH",
 )
-_PREFIX = "rocm_sdk."
-
-# What `unittest.TextTestRunner` prints with verbosity 2 or 3: a line a test with its result, perhaps with
-# other output in between; a traceback a failure; "Ran N tests in S"; the sum.
-_TEST = re.compile(r"^(?P<name>\w+) \((?P<id>[\w.]+)\)", re.MULTILINE)
-_SKIPPED = re.compile(r"\.\.\. (?:.*\n)*?skipped (['\"])(?P<reason>.*)\1$", re.MULTILINE)
-_PASSED = ("ok", "expected failure")  # what a test has printed may stand right before it
-_SET_UP = ("setUp", "tearDown")  # of a class or module: not a test, and listed only when it fails
-_RULE, _LINE = "=" * 70, "-" * 70
-_SECTION = re.compile(rf"^{_RULE}\n(?:FAIL|ERROR): (?P<what>.*)\n(?:.*\n)*?{_LINE}\n", re.MULTILINE)
-_EXCEPTION = re.compile(r"^[A-Za-z_][\w.]*(?:: .*)?$", re.MULTILINE)
-_RAN = re.compile(r"^Ran (?P<count>\d+) tests? in (?P<seconds>[\d.]+)s$", re.MULTILINE)
+_UNITTEST_RUNNER = Path(__file__).with_name("recorded_unittest.py")
+REPORT_MODULE = TEMPLATES / "rocm" / "src" / "rocm_sdk" / "tests" / "report.py"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -53,7 +60,6 @@ class TestRequest:
     source: RocmSource | None = None
     version: str = ""
     extras: tuple[str, ...] = ("libraries", "devel")
-    backend: Backend = "uv"
     cache_dir: Path | None = None
     junit: Path | None = None
     group: str = ""
@@ -62,6 +68,11 @@ class TestRequest:
     def artifact_group(self) -> str:
         """The group whose packages are taken, and that the report is filed under."""
         return self.group or group_name(";".join(self.families), self.common.build_variant)
+
+    @property
+    def wanted_version(self) -> str:
+        """The version that must have been tested; "" for any."""
+        return self.source.version if self.source is not None else self.version
 
     def cell(self, python_tag: str) -> GroupCell:
         """Return what a test under a Python runs on."""
@@ -73,21 +84,26 @@ class TestRequest:
             artifact_group=None if is_own_group else self.group or None,
         )
 
+    def inputs(self) -> dict[str, Any]:
+        """Return what the result follows from, for the record."""
+        inputs = {
+            "packages": dict(self.source.digests) if self.source is not None else None,
+            "version": self.wanted_version,
+            "families": list(self.families),
+            "targets": list(self.targets),
+            "extras": list(self.extras),
+            "installed": self.source is not None,
+        }
+        if self.source is not None and isinstance(self.source.packages, StagedGroup):
+            inputs["source"] = self.source.origin
+        return inputs
+
 
 def run_tests(request: TestRequest) -> None:
     """Install the packages into the target environment, and test them there."""
-    common, target, source = request.common, require(request.common.python), request.source
-    inputs = {
-        "packages": dict(source.digests) if source else None,
-        "version": source.version if source else request.version,
-        "families": list(request.families),
-        "targets": list(request.targets),
-        "extras": list(request.extras),
-        "backend": request.backend,
-        "installed": source is not None,
-    }
-    if source is not None and source.packages.staged is not None:
-        inputs["source"] = source.origin
+    common = request.common
+    target = require(common.python)
+    inputs = request.inputs()
     run = stage.Stage(
         name="test_rocm",
         # an address may serve something else each time, and an environment may have been changed by hand
@@ -96,110 +112,143 @@ def run_tests(request: TestRequest) -> None:
         cell=request.cell(target.tag),
     )
 
-    def work() -> stage.Made:
-        if source is None:
-            names = [one.name for one in installed(target)]
+    def work() -> stage.StageResult:
+        if request.source is None:
+            names = [distribution.name for distribution in installed(target)]
             layout = layout_of(names, where=str(target.prefix)) or "unsplit"
-            return stage.Made(files=(), details=_tested(request, target, layout))
-        with source.opened_call(common.cache / "locks", request.families[0], request.targets) as rocm:
-            calls = (locked_call(common, target, only=("setuptools",)), rocm)  # what its sdist is built with
-            with installer.prepared(
-                target,
-                calls,
-                digest=installer.digest_of_calls(target, calls, salt=inputs),
-                backend=request.backend,
-                cache_dir=request.cache_dir,
-                force=run.common.force,
-            ):
-                installer.require_complete(target)
-                return stage.Made(files=(), details=_tested(request, target, source.layout))
+            return stage.StageResult(files=(), details=_test(request, target, layout))
+        return _install_and_test(request, target, request.source, inputs, is_forced=run.common.force)
 
     stage.perform(run, inputs, work)
     _copy_report(request, target)
 
 
-def _tested(request: TestRequest, target: Interpreter, layout: Layout) -> Mapping[str, Any]:
-    """Run `rocm-sdk test`, file its report, print the table."""
+def _install_and_test(
+    request: TestRequest,
+    target: Interpreter,
+    source: RocmSource,
+    inputs: Mapping[str, Any],
+    *,
+    is_forced: bool,
+) -> stage.StageResult:
+    common = request.common
+    with source.opened_call(common.cache / "locks", request.families[0], request.targets) as rocm_call:
+        # ROCm's sdist is built with setuptools.
+        calls = (locked_call(common, target, only=("setuptools",)), rocm_call)
+        with installer.prepared(
+            target,
+            calls,
+            digest=installer.digest_of_calls(target, calls, salt=inputs),
+            cache_dir=request.cache_dir,
+            force=is_forced,
+        ):
+            installer.require_complete(target)
+            return stage.StageResult(files=(), details=_test(request, target, source.layout))
+
+
+def _test(request: TestRequest, target: Interpreter, layout: Layout) -> Mapping[str, Any]:
+    """Run `rocm-sdk test`, file its report, print the table; return details for the record."""
+    other_rocm = dict.fromkeys(_OTHER_ROCM)
     env = process.handed_on(
-        **dict.fromkeys(_OTHER_ROCM),
+        **other_rocm,
         ROCM_SDK_TARGET_FAMILY=sdk_target(layout, request.families[0], request.targets) or None,
         VIRTUAL_ENV=str(target.prefix),
         PYTHONDONTWRITEBYTECODE="1",
     )
     command = [str(target.executable), "-m", "rocm_sdk", "test"]
     with tempfile.TemporaryDirectory() as folder:
-        known = process.capture([*command, "--help"], cwd=Path(folder), env=env, check=False)
-        own = _report if "--junit" in known.stdout else _unittest_report
-        content, failure = own(request, command, Path(folder), env)
+        usage = process.capture([*command, "--help"], cwd=Path(folder), env=env, check=False).stdout
+        report_path = Path(folder) / "report.json"
+        if "--json" in usage:
+            test_command = [*command, "--json", str(report_path)]
+        else:
+            test_command = _command_for_unittest(target, report_path)
+        failure = _run_command(test_command, Path(folder), env)
+        if not report_path.is_file():
+            raise CheckError(
+                "rocm-sdk test ended without a report, so the result is unknown.",
+                hint="Read its output in the log.",
+            ) from failure
+        report = _with_families(read_report(report_path.read_bytes()), request, target)
+
     key = _report_key(request, target)
+    content = junit_of(report)
     request.common.open_store().put_bytes(key, content)
-    report = read(content)
-    counts = results(report.cases)
     _show(report)
     _copy_report(request, target)
-    problem = ""
+    _require_success(report, failure, command)
+    _require_tested(request, report.facts, layout)
+
+    # the digest, because promotion by this record reads the report again
+    filed_report = {"key": key, "sha256": hashlib.sha256(content).hexdigest()}
+    return {
+        "checks": count_outcomes(report.checks),
+        "report": filed_report,
+        **report.facts,
+    }
+
+
+def _run_command(command: Sequence[str], folder: Path, env: Mapping[str, str]) -> ProcessError | None:
+    """Run the tests; return how they failed, as their report has to say why."""
+    try:
+        process.run(command, cwd=folder, env=env)
+    except ProcessError as failure:
+        return failure
+    return None
+
+
+def _command_for_unittest(target: Interpreter, report_path: Path) -> list[str]:
+    """Return the command that tests packages of others, whose `rocm-sdk test` writes no report."""
+    # Unbuffered, so that what its children print does not land within a line of its own.
+    python = [str(target.executable), "-I", "-B", "-u"]
+    return [*python, str(_UNITTEST_RUNNER), str(REPORT_MODULE), str(report_path)]
+
+
+def _with_families(report: SdkReport, request: TestRequest, target: Interpreter) -> SdkReport:
+    """Return the report with the GPU families of what is installed, where it does not name them."""
+    if "families" in report.facts:
+        return report
+    names = {distribution.name for distribution in installed(target)}
+    families = [
+        name
+        for name in dict.fromkeys((*request.families, *request.targets))
+        if f"{LIBRARIES}-{name.lower()}" in names or device_package(name) in names
+    ]
+    facts = {
+        **report.facts,
+        "families": ";".join(families),
+        "packages": ";".join(sorted(names)),
+    }
+    return report.model_copy(update={"facts": facts})
+
+
+def _require_success(report: SdkReport, failure: ProcessError | None, command: Sequence[str]) -> None:
+    """Refuse a report with a failed check or without a passed one, and one that hides a failure."""
+    counts = count_outcomes(report.checks)
     if counts["failed"]:
-        problem = f"{counts['failed']} of {len(report.cases)} checks failed"
+        problem = f"{counts['failed']} of {len(report.checks)} checks failed"
     elif not counts["passed"]:
         problem = "no check passed"
     elif failure is not None:
         problem = "it failed, and its report names no failed check"
-    if problem:
-        raise CheckError(
-            f"rocm-sdk test: {problem}.", hint=f"Again, by hand: {target.executable} -m rocm_sdk test"
-        ) from failure
-    _require_tested(request, report.properties, layout)
-    # the digest, because promotion by this record reads the report again
-    filed = {"key": key, "sha256": hashlib.sha256(content).hexdigest()}
-    return {"checks": counts, "report": filed, **report.properties}
+    else:
+        return
+    raise CheckError(f"rocm-sdk test: {problem}.", hint=f"Again, by hand: {' '.join(command)}") from failure
 
 
-def _report(
-    _: TestRequest, command: list[str], folder: Path, env: Mapping[str, str]
-) -> tuple[bytes, ProcessError | None]:
-    """Run `rocm-sdk test --junit`."""
-    failure, report = None, folder / "junit.xml"
-    try:
-        process.run([*command, "--junit", report], cwd=folder, env=env)
-    except ProcessError as problem:
-        failure = problem
-    if not report.is_file():
-        raise CheckError(
-            "rocm-sdk test ended without a report, so the result is unknown.",
-            hint="Read its output in the log.",
-        ) from failure
-    return report.read_bytes(), failure
-
-
-def _unittest_report(
-    request: TestRequest, command: list[str], folder: Path, env: Mapping[str, str]
-) -> tuple[bytes, ProcessError | None]:
-    """Run the tests of packages that others built, which write no report: their output is parsed instead."""
-    # unbuffered, so that what its children print does not land within a line of its own
-    done = process.capture(command, cwd=folder, env={**env, "PYTHONUNBUFFERED": "1"}, check=False)
-    console.say(f"{done.stdout}{done.stderr}")
-    version = process.capture([*command[:-1], "version"], cwd=folder, env=env).stdout.strip()
-    names = sorted({one.name for one in installed(require(request.common.python))})
-    wanted = dict.fromkeys((*request.families, *request.targets))
-    families = [one for one in wanted if {f"{LIBRARIES}-{one.lower()}", device_package(one)} & set(names)]
-    document = junit.Document(
-        cases=parse_unittest(done.stdout, done.stderr),
-        properties={"rocm": version, "families": ";".join(families), "packages": ";".join(names)},
-    )
-    failure = ProcessError(f"It ended with status {done.returncode}.", returncode=done.returncode)
-    return junit.write(document), failure if done.returncode else None
-
-
-def _require_tested(request: TestRequest, properties: Mapping[str, str], layout: Layout) -> None:
+def _require_tested(request: TestRequest, facts: Mapping[str, str], layout: Layout) -> None:
     """Refuse the report of another version, or without the families or targets that were to be tested."""
-    version = request.source.version if request.source else request.version
-    if version and properties.get("rocm") != version:
-        raise CheckError(f"ROCm {properties.get('rocm')} was tested instead of {version}.")
-    tested = properties.get("families", "").split(";")
-    wanted = request.targets if layout == "split" else request.families
-    absent = [one for one in wanted if one not in tested]
-    if absent and request.source and "libraries" in request.extras:
-        raise CheckError(f"The libraries of {', '.join(absent)} were not installed, and so not tested.")
+    version = request.wanted_version
+    if version and facts.get("rocm") != version:
+        raise CheckError(f"ROCm {facts.get('rocm')} was tested instead of {version}.")
+
+    tested_families = facts.get("families", "").split(";")
+    wanted_families = request.targets if layout == "split" else request.families
+    missing_families = [name for name in wanted_families if name not in tested_families]
+    if missing_families and request.source is not None and "libraries" in request.extras:
+        raise CheckError(
+            f"The libraries of {', '.join(missing_families)} were not installed, and so not tested."
+        )
 
 
 def _report_key(request: TestRequest, target: Interpreter) -> str:
@@ -211,107 +260,22 @@ def _copy_report(request: TestRequest, target: Interpreter) -> None:
     """Write the JUnit report to `request.junit`; an unchanged stage copies that of its last run."""
     if request.junit is None:
         return
-    store, key = request.common.open_store(), _report_key(request, target)
+    store = request.common.open_store()
+    key = _report_key(request, target)
     if store.find(key) is not None:
         files.write_text(request.junit, store.read(key).decode())
     elif not request.common.dry_run:
         raise MissingInputError(f"{store.url}/{key} does not exist.", hint="Test again: add --force.")
 
 
-def read(content: bytes) -> Document:
-    """Read a JUnit document of `rocm-sdk test`."""
-    document = junit.read(content)
-    if document.problems == (junit.NO_TEST,):
-        raise CheckError("The report of rocm-sdk test holds no check.")
-    if document.problems:
-        raise CheckError(f"The report of rocm-sdk test cannot be read: {document.problems[0]}.")
-    return document
-
-
-def results(cases: Iterable[Case]) -> dict[str, int]:
-    """Count checks that passed, failed and were skipped."""
-    counts = junit.counts(cases)
-    failed = sum(counts[outcome] for outcome in junit.FAILING)
-    skipped = counts["skipped"] + counts["xfailed"]
-    return {"passed": sum(counts.values()) - failed - skipped, "failed": failed, "skipped": skipped}
-
-
-def _show(report: Document) -> None:
+def _show(report: SdkReport) -> None:
     """Print one row a group, then what failed."""
-    groups: dict[str, list[Case]] = {}
-    for case in report.cases:
-        groups.setdefault(_group(case), []).append(case)
-    rows = [
-        (group, *map(str, results(cases).values()), f"{sum(case.seconds for case in cases):.1f}")
-        for group, cases in groups.items()
-    ]
+    rows: list[tuple[str, ...]] = []
+    for group, checks in report.groups.items():
+        counts = count_outcomes(checks)
+        seconds = sum(check.seconds for check in checks)
+        rows.append((group, *map(str, counts.values()), f"{seconds:.1f}"))
     console.table(("rocm-sdk test", "passed", "failed", "skipped", "seconds"), rows)
-    failed = [
-        (f"{_group(case)}: {case.test.rpartition('::')[2]}", case.text.partition("\n")[0])
-        for case in report.failing
-    ]
-    console.table(("failed", "why"), failed)
 
-
-def _group(case: Case) -> str:
-    return case.test.rpartition("::")[0].removeprefix(_PREFIX)
-
-
-def parse_unittest(*streams: str) -> tuple[Case, ...]:
-    """Read the results of one run out of what `unittest` printed to one of the streams."""
-    text = next((one for one in streams if _RAN.search(one)), "")
-    ran = list(_RAN.finditer(text))
-    if len(ran) != 1:
-        raise CheckError(
-            f"The tests ended without one total of the tests run (found {len(ran)}), "
-            "so the result is unknown.",
-            hint="Read their output above.",
-        )
-    listed, _, told = text[: ran[0].start()].removesuffix(f"{_LINE}\n").partition(f"\n{_RULE}\n")
-    why = _reasons(f"{_RULE}\n{told}") if told else {}
-    cases = tuple(_unittest_case(start, output, why) for start, output in _parts(_TEST, listed))
-    tests = [case for case in cases if not case.test.rpartition("::")[2].startswith(_SET_UP)]
-    # Python 3.12.1 did not count skipped tests; those before and after it do
-    counts = (len(tests), sum(case.outcome != "skipped" for case in tests))
-    if not tests or int(ran[0]["count"]) not in counts:
-        raise CheckError(
-            f"The tests report that {ran[0]['count']} ran, and list {len(tests)}, so the result is unknown.",
-            hint="Read their output above.",
-        )
-    return cases
-
-
-def _parts(pattern: re.Pattern[str], text: str) -> list[tuple[re.Match[str], str]]:
-    """Return each match with the text up to the next one."""
-    found = list(pattern.finditer(text))
-    ends = [*(match.start() for match in found[1:]), len(text)]
-    return [(match, text[match.end() : end]) for match, end in zip(found, ends, strict=False)]
-
-
-def _unittest_case(start: re.Match[str], output: str, why: Mapping[str, str]) -> Case:
-    # sub-tests have sections of their own, whose names go on
-    reasons = [reason for what, reason in why.items() if what.startswith(start[0])]
-    skipped = _SKIPPED.search(output)
-    outcome: Outcome
-    if reasons:
-        outcome, text = "failed", reasons[0]
-    elif skipped:
-        outcome, text = "skipped", skipped["reason"]
-    elif output.rstrip().endswith(_PASSED):
-        outcome, text = "passed", ""
-    else:
-        outcome, text = "failed", output.strip().rpartition("\n")[2] or "it ended without a result"
-    # a group is a module: rocm_sdk.tests.core_test.Core.test_x is of core
-    group = re.search(r"(\w+?)_test\b", start["id"])
-    return junit.Case(
-        test=f"{_PREFIX}{group[1] if group else 'base'}::{start['name']}",
-        outcome=outcome,
-        line=text,
-        text=text,
-    )
-
-
-def _reasons(tracebacks: str) -> dict[str, str]:
-    """Return the line of each traceback that names the exception, by the test's own line."""
-    found = {section["what"]: _EXCEPTION.findall(text) for section, text in _parts(_SECTION, tracebacks)}
-    return {what: lines[-1] if lines else "it failed" for what, lines in found.items()}
+    failures = [(f"{check.group}: {check.name}", check.reason) for check in report.failed_checks]
+    console.table(("failed", "why"), failures)

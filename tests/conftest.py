@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, Phase, settings
 
-from core.data import use_own
+from core.data import use_user_file
 from tests.kit import isolation
 
 # A busy machine is no fault of the code.
@@ -54,4 +54,4 @@ def pytest_configure(config: pytest.Config) -> None:
 def _no_settings_of_the_user() -> Iterator[None]:
     """Leave no user's file of settings in use for the next test."""
     yield
-    use_own(None)
+    use_user_file(None)

@@ -22,17 +22,25 @@ from ci.install.dependencies import mirror
 from core import console, files, process
 from core.cli.options import Common
 from core.env import Interpreter, installed, installer, interpreter
-from core.env.installer import Backend, Install, Sources, configured
+from core.env.installer import Install, Sources, configured
 from core.errors import EnvironmentSetupError, MissingInputError, ProcessError, UsageError, nearest
 from core.families import detect, families, gpu_targets, parents
-from core.packages import Offer, RunGroup, fits, resolution, takes
-from core.packages.resolution import Resolved, others_question, pinned_call, resolve_others
-from core.packages.sources import PackageSource, store_address
+from core.packages.candidates import Candidate
+from core.packages.package_source import PackageSource, StoredSource
+from core.packages.pages import store_address
+from core.packages.resolution import (
+    ResolvedPackage,
+    call_for_others,
+    call_for_ours,
+    query_for_others,
+    resolve_others,
+)
+from core.packages.search import Selection, choose_packages
 from core.parallel import each
 from core.run import Platform
 from core.wheel.distributions import is_ours
 from pytorch_build.test.installation import PREFIXES, require_device_code
-from rocm_packaging.origin import require_devices, sdist_requires
+from rocm_packaging.origin import require_devices, sdist_requirements
 from rocm_packaging.packages import layouts
 
 MARKER = "run-packages.json"
@@ -48,7 +56,7 @@ class Devices:
     targets: tuple[str, ...] = ()
     exact: bool = False
 
-    def sdk_family(self, offers: Iterable[Offer]) -> str:
+    def sdk_family(self, offers: Iterable[Candidate]) -> str:
         """Return the target of the `rocm` sdist: a GPU of split packages, else a family; "" for none."""
         held = [one for one in offers if layouts.is_rocm(one.distribution)]
         newest = max((Version(one.version) for one in held if one.distribution == "rocm"), default=None)
@@ -61,7 +69,7 @@ class Devices:
         known = self.family.split(";")
         return next((one for one in known if one and set(gpu_targets(one)) & set(self.targets)), known[0])
 
-    def packages(self, chosen: Mapping[str, str], offers: Sequence[Offer]) -> tuple[str, ...]:
+    def packages(self, chosen: Mapping[str, str], offers: Sequence[Candidate]) -> tuple[str, ...]:
         """Return the requirements of the device packages that chosen distributions lack."""
         found: list[str] = []
         for name, prefix in PREFIXES.items():
@@ -107,7 +115,7 @@ def devices_for(requirements: Sequence[Requirement], gpu_family: str, *, here: b
 
 def known_offers(
     source: PackageSource, requirements: Sequence[Requirement], devices: Devices
-) -> tuple[Offer, ...]:
+) -> tuple[Candidate, ...]:
     """List what a source offers; of an index, which lists nothing by itself, what is requested."""
     if not source.index_urls:
         return source.listed
@@ -116,7 +124,7 @@ def known_offers(
     names |= {f"{layouts.LIBRARIES}-{canonicalize_name(one)}" for one in families}
     gpus = {gpu for one in devices.targets for gpu in (one, *parents(one))}
     names |= {f"{prefix}{gpu}" for prefix in PREFIXES.values() for gpu in gpus}
-    found = each(source.offers, sorted(name for name in names if is_ours(name)))
+    found = each(source.candidates, sorted(name for name in names if is_ours(name)))
     return tuple(dict.fromkeys(one for offers in found for one in offers))
 
 
@@ -126,11 +134,10 @@ class Wanted:
 
     requirements: tuple[str, ...]
     source: PackageSource
-    offers: tuple[Offer, ...]
+    offers: tuple[Candidate, ...]
     devices: Devices = field(default_factory=Devices)
     platform: Platform = "linux"
     pre: bool = False
-    backend: Backend = "uv"
     cache_dir: Path | None = None
     locks: Path
 
@@ -145,16 +152,16 @@ def wanted_of(
     """Find what a source offers of requirements for a Python and a GPU family; none is an error."""
     devices = devices_for(requirements, family)
     known = known_offers(source, requirements, devices)
-    offers = tuple(one for one in known if fits(one, python.tag))
+    offers = tuple(candidate for candidate in known if candidate.fits(python.tag))
     if not known:
-        raise source.lacks("wheel or sdist of ours")
+        raise source.missing_error("wheel or sdist of ours")
     if not offers:
         there = sorted({one.name.split("-")[-2] for one in known if one.name.endswith(".whl")})
         raise MissingInputError(
-            f"Of the {len(known)} files at {source.words} none is for Python {python.series}.",
+            f"Of the {len(known)} files at {source.description} none is for Python {python.series}.",
             hint=f"They are for {', '.join(there)}: choose another Python with --python.",
         )
-    console.say(f"{source.words}: {console.counted(len(offers), 'file')} for Python {python.series}")
+    console.say(f"{source.description}: {console.counted(len(offers), 'file')} for Python {python.series}")
     return Wanted(
         requirements=tuple(map(str, requirements)),
         source=source,
@@ -169,8 +176,8 @@ def wanted_of(
 class Chosen:
     """What was chosen: our files, and others' distributions."""
 
-    ours: tuple[Offer, ...]
-    theirs: tuple[Resolved, ...]
+    ours: tuple[Candidate, ...]
+    theirs: tuple[ResolvedPackage, ...]
 
 
 def parse_requirements(words: Sequence[str]) -> tuple[Requirement, ...]:
@@ -189,7 +196,7 @@ def parse_requirements(words: Sequence[str]) -> tuple[Requirement, ...]:
     return tuple(found)
 
 
-def pinned(requirement: Requirement, offers: Sequence[Offer], *, newest: bool = False) -> str:
+def pinned(requirement: Requirement, offers: Sequence[Candidate], *, newest: bool = False) -> str:
     """Pin a requirement to the version on offer; one of another's distribution stays as it is."""
     name = canonicalize_name(requirement.name)
     offered = [one for one in offers if one.distribution == name]
@@ -200,7 +207,7 @@ def pinned(requirement: Requirement, offers: Sequence[Offer], *, newest: bool = 
         return str(requirement)
     if requirement.url:
         raise UsageError(f"{requirement.name} is to come from the index, not from {requirement.url}.")
-    fitting = sorted({Version(one.version) for one in offered if takes(requirement.specifier, one)})
+    fitting = sorted({Version(one.version) for one in offered if one.satisfies(requirement.specifier)})
     held = {Version(one.version): " (yanked)" if one.yanked else "" for one in offered}
     versions = ", ".join(f"{one}{held[one]}" for one in sorted(held))
     if not fitting:
@@ -216,15 +223,15 @@ def pinned(requirement: Requirement, offers: Sequence[Offer], *, newest: bool = 
 
 
 @contextmanager
-def others_index(group: RunGroup | None, url: str) -> Iterator[Sources | None]:
+def others_index(stored: StoredSource | None, url: str) -> Iterator[Sources | None]:
     """Yield the index of third-party packages: the one that is named, else the store's own."""
     cert = configured().cert
-    if url or group is None or group.store.find(mirror().index_key) is None:
+    if url or stored is None or stored.store.find(mirror().index_key) is None:
         yield Sources(index_url=url, cert=cert) if url else None
         return
     # a bucket without a server in front of it answers no folder's address
     folder = mirror().index_key.removesuffix("index.html")
-    with store_address(group.store, folder, {}) as base:
+    with store_address(stored.store, folder, {}) as base:
         yield Sources(index_url=f"{base}/{folder}", cert=cert)
 
 
@@ -232,22 +239,22 @@ def choose(wanted: Wanted, theirs: Sources | None, python: Interpreter) -> Chose
     """Choose files, ours and theirs, with the device packages of what is ours."""
     devices = wanted.devices
 
-    def chosen(*more: str) -> resolution.Chosen:
-        return resolution.choose(
+    def select(*device_packages: str) -> Selection:
+        return choose_packages(
             wanted.source,
-            (*wanted.requirements, *more),
+            (*wanted.requirements, *device_packages),
             python=python,
             platform=wanted.platform,
-            sdist_requires=sdist_requires(wanted.source, devices.family, devices.targets),
+            sdist_requirements=sdist_requirements(wanted.source, devices.family, devices.targets),
         )
 
-    ours = chosen()
-    if more := devices.packages(ours.versions, wanted.offers):
-        ours = chosen(*more)
-    # of uv's own cache; pip's is another one
-    cache_dir = wanted.cache_dir if wanted.backend == "uv" else None
-    question = others_question(python.executable, theirs, pre=wanted.pre, cache_dir=cache_dir)
-    return Chosen(ours=ours.files, theirs=resolve_others(ours.others, list(ours.versions), question))
+    ours = select()
+    device_packages = devices.packages(ours.versions, wanted.offers)
+    if device_packages:
+        ours = select(*device_packages)
+
+    query = query_for_others(python.executable, theirs, pre=wanted.pre, cache_dir=wanted.cache_dir)
+    return Chosen(ours=ours.files, theirs=resolve_others(ours.others, list(ours.versions), query))
 
 
 def install_chosen(
@@ -258,18 +265,18 @@ def install_chosen(
         console.warn("None of the packages is one of ours.")
     _forget_others(target, chosen)
     calls = []
-    if any(not one.name.endswith(".whl") for one in chosen.ours):
+    if any(not candidate.is_wheel for candidate in chosen.ours):
         calls.append(Install(requirements=("setuptools",), sources=theirs))
     if chosen.theirs:
-        calls.append(pinned_call(wanted.locks, chosen.theirs, theirs))
+        calls.append(call_for_others(wanted.locks, chosen.theirs, theirs))
     if chosen.ours:
         family = wanted.devices.sdk_family(wanted.offers)
-        calls.append(pinned_call(wanted.locks, chosen.ours, ours, family=family))
+        calls.append(call_for_ours(wanted.locks, chosen.ours, ours, gpu_family=family))
     with console.group(f"environment {target.prefix.name}"):
         for call in calls:
-            installer.install(target, call, backend=wanted.backend, cache_dir=wanted.cache_dir)
+            installer.install(target, call, cache_dir=wanted.cache_dir)
     planned = {one.distribution: one.version for one in chosen.ours}
-    if strangers := installer.require_planned(target, planned, more=True):
+    if strangers := installer.require_planned(target, planned, may_have_others=True):
         console.warn(f"{target.prefix} also has {', '.join(strangers)}, which are not of this source.")
     files.write_json(target.prefix / MARKER, {one.distribution: one.sha256 for one in chosen.ours})
     installer.require_complete(target)
@@ -281,7 +288,7 @@ def _forget_others(target: Interpreter, chosen: Chosen) -> None:
     """Uninstall what an installer would keep by its version, although it was made of another file."""
     marker = target.prefix / MARKER
     known = json.loads(marker.read_text(encoding="utf-8")) if marker.is_file() else {}
-    kept = {one.name for one in installed(target) if not one.altered} if known else set()
+    kept = {one.name for one in installed(target) if one.altered_file() is None} if known else set()
     other = [
         one.distribution
         for one in chosen.ours
@@ -303,7 +310,7 @@ def environment(folder: Path, *, python: str = "", clean: bool = False) -> Itera
             console.detail(f"environment {folder}: there already, Python {target.version}")
             yield target
             return
-        installer.make(folder, base_python(python), "pip")  # with a pip, for the user
+        installer.create_environment(folder, base_python(python), with_pip=True)
         yield _inspected(folder)
 
 
@@ -348,7 +355,7 @@ def base_python(python: str) -> Path:
     argv = [installer.uv_program(), "python", "find", "--no-config", "--no-project", "--system"]
     try:
         found = process.capture(
-            [*argv, "--no-python-downloads", python], env=installer.environment_for(exact=False)
+            [*argv, "--no-python-downloads", python], env=installer.installer_variables(Sources())
         ).stdout.strip()
     except ProcessError as problem:
         raise EnvironmentSetupError(

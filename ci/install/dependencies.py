@@ -20,8 +20,10 @@ from core.data import Model, load_toml
 from core.env import installer
 from core.env.installer import configured
 from core.errors import DataError, EnvironmentSetupError, ProcessError, StoreError
-from core.packages import Offer, RunGroup, fits, required_by
-from core.packages.resolution import Question, Resolved, others_of, resolve
+from core.packages.candidates import Candidate, read_requirements
+from core.packages.groups import RunGroup
+from core.packages.resolution import ResolvedPackage, ResolverQuery, resolve
+from core.packages.search import others_required_by_lines
 from core.parallel import each
 from core.run import Platform
 from core.run.records import FileRecord
@@ -89,13 +91,13 @@ class Need:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Source(Offer):
+class MirroredFile(Candidate):
     """A third-party file that is to be mirrored, and for which cell it was resolved first."""
 
     cell: Cell
 
 
-def needs(data: Mirror, groups: Sequence[RunGroup], offers: Sequence[Sequence[Offer]]) -> Sequence[Need]:
+def needs(data: Mirror, groups: Sequence[RunGroup], offers: Sequence[Sequence[Candidate]]) -> Sequence[Need]:
     """Gather what has to be resolved: the data's requirements by distribution, and those of a run's wheels.
 
     Each distribution is resolved by itself, so that wheels that are never installed together need not
@@ -104,7 +106,7 @@ def needs(data: Mirror, groups: Sequence[RunGroup], offers: Sequence[Sequence[Of
     gathered: dict[tuple[Cell, tuple[str, ...]], Need] = {}
     for cell in data.cells:
         for distribution, lines in _stated(data, cell, groups, offers):
-            requirements = others_of(lines, where=distribution)
+            requirements = others_required_by_lines(lines, where=distribution)
             if requirements:
                 need = Need(cell=cell, of=distribution, requirements=requirements)
                 gathered.setdefault((cell, requirements), need)
@@ -112,7 +114,7 @@ def needs(data: Mirror, groups: Sequence[RunGroup], offers: Sequence[Sequence[Of
 
 
 def _stated(
-    data: Mirror, cell: Cell, groups: Sequence[RunGroup], offers: Sequence[Sequence[Offer]]
+    data: Mirror, cell: Cell, groups: Sequence[RunGroup], offers: Sequence[Sequence[Candidate]]
 ) -> Iterator[tuple[str, Sequence[str]]]:
     """Yield what requires something in a cell, and its requirements."""
     for name, lines in data.requirements.items():
@@ -123,42 +125,41 @@ def _stated(
         if group.outputs.platform != cell.platform:
             continue
         for offer in group_offers:
-            if fits(offer, cell.python_tag or ""):
-                yield offer.name, required_by(group.store, offer)
+            if offer.fits(cell.python_tag):
+                yield offer.name, read_requirements(offer, group.store)
 
 
-def resolved(data: Mirror, wanted: Sequence[Need]) -> Sequence[Source]:
+def resolved(data: Mirror, wanted: Sequence[Need]) -> Sequence[MirroredFile]:
     """Resolve each need into files, by file name."""
-    sources: dict[str, Source] = {}
+    sources: dict[str, MirroredFile] = {}
     for need, answer in zip(wanted, each(lambda one: _query(data, one), wanted, jobs=_JOBS), strict=True):
         for one in answer:
             for file in one.files:
-                source = Source(**vars(file), cell=need.cell)
+                source = MirroredFile(**vars(file), cell=need.cell)
                 if sources.setdefault(source.name, source).sha256 != source.sha256:
                     raise StoreError(f"The configured indexes have two files {source.name}.")
     return [sources[name] for name in sorted(sources)]
 
 
-def _query(data: Mirror, need: Need) -> Sequence[Resolved]:
-    question = Question(
+def _query(data: Mirror, need: Need) -> Sequence[ResolvedPackage]:
+    query = ResolverQuery(
         requirements=need.requirements,
         sources=configured(),
-        exact=False,
-        python_version=need.cell.python or "",
+        python_version=need.cell.python,
         platform=data.names_of_platform(need.cell).uv,
         only_wheels=True,
     )
     try:
-        return resolve(question)
+        return resolve(query)
     except EnvironmentSetupError as problem:
         raise EnvironmentSetupError(
             f"What {need.of} requires, for {need.cell}: {problem.message}"
         ) from problem
 
 
-def batches(sources: Sequence[Source]) -> Sequence[Sequence[Source]]:
+def batches(sources: Sequence[MirroredFile]) -> Sequence[Sequence[MirroredFile]]:
     """Divide files into calls of pip: one cell each, and no distribution twice."""
-    found: dict[tuple[Cell, int], list[Source]] = {}
+    found: dict[tuple[Cell, int], list[MirroredFile]] = {}
     count: Counter[tuple[Cell, str]] = Counter()
     for one in sources:
         count[one.cell, one.distribution] += 1
@@ -166,12 +167,12 @@ def batches(sources: Sequence[Source]) -> Sequence[Sequence[Source]]:
     return list(found.values())
 
 
-def download(data: Mirror, batch: Sequence[Source], folder: Path) -> None:
+def download(data: Mirror, batch: Sequence[MirroredFile], folder: Path) -> None:
     """Let pip fetch files of one cell, each by its digest."""
     cell = batch[0].cell
     tag = cell.python_tag or ""
     lock = folder / f"{tag}-{cell.platform}.txt"
-    lines = [f"{file.distribution}=={file.version} --hash=sha256:{file.sha256}\n" for file in batch]
+    lines = [f"{file.distribution}=={file.version} --hash=sha256:{file.require_digest()}\n" for file in batch]
     files.write_text(lock, "".join(lines))
 
     argv = [sys.executable, "-m", "pip", "--disable-pip-version-check", "--no-input", "download"]
@@ -180,9 +181,9 @@ def download(data: Mirror, batch: Sequence[Source], folder: Path) -> None:
     for platform in data.names_of_platform(cell).pip:
         argv += ["--platform", platform]
     # no variable of the environment names a source
-    argv += [*installer.source_arguments(configured()), "--dest", str(folder), "-r", str(lock)]
+    argv += [*configured().arguments, "--dest", str(folder), "-r", str(lock)]
     try:
-        process.run(argv, env=installer.environment_for(exact=False), quiet=True)
+        process.run(argv, env=installer.installer_variables(configured()), quiet=True)
     except ProcessError as problem:
         raise EnvironmentSetupError(
             f"Could not fetch {len(batch)} files for {cell}.",
@@ -190,19 +191,19 @@ def download(data: Mirror, batch: Sequence[Source], folder: Path) -> None:
         ) from problem
 
 
-def publish(data: Mirror, store: Store, source: Source, path: Path) -> FileRecord:
+def publish(data: Mirror, store: Store, source: MirroredFile, path: Path) -> FileRecord:
     """Put a file and its sidecar into the index's folder."""
     key = f"{data.prefix}/{source.name}"
-    record, metadata = describe(path, key=key, sha256=source.sha256)
+    record, metadata = describe(path, key=key, sha256=source.require_digest())
     if record.distribution != source.distribution:
         raise DataError(f"{path.name} calls itself {record.distribution}; it is not mirrored.")
-    store.put_file(key, path, sha256=source.sha256, replace=False)
+    store.put_file(key, path, sha256=source.require_digest(), replace=False)
     store.put_bytes(f"{key}{SIDECAR}", metadata or b"", replace=False)
     return record
 
 
 def bring(
-    data: Mirror, store: Store, missing: Sequence[Source], present: frozenset[str]
+    data: Mirror, store: Store, missing: Sequence[MirroredFile], present: frozenset[str]
 ) -> Sequence[FileRecord]:
     """Fetch files and put them into the store; what an interrupted call put there is taken as it is."""
     put = []

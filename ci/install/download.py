@@ -16,8 +16,9 @@ from core import console, files
 from core.cli.options import Common
 from core.env import interpreter
 from core.errors import MissingInputError, StoreError, nearest
-from core.packages import Offer, RunGroup, find_group, fits, offer_of, offered, offers_named, required_by
-from core.packages.resolution import others_of, parsed_requirement
+from core.packages.candidates import Candidate, candidate_named, candidate_of_record, read_requirements
+from core.packages.groups import RunGroup, find_group, recorded_candidates
+from core.packages.search import others_required_by_lines, parse_requirement
 from core.parallel import Transfer, each, transfer
 from core.run import records
 from core.wheel.distributions import is_ours
@@ -48,9 +49,9 @@ class DownloadOptions:
 
 def download(common: Common, options: DownloadOptions) -> None:
     """Fetch the files of a run that are not there already, and print how to install them."""
-    group = find_group(common, options.artifact_group or common.artifact_group)
+    group = find_group(common, options.artifact_group or common.artifact_group or None)
     tag = interpreter(base_python(str(common.python))).tag if common.python else ""
-    offers = [offer for offer in offered(group) if not tag or fits(offer, tag)]
+    offers = [offer for offer in recorded_candidates(group) if offer.fits(tag or None)]
     if not offers:
         raise MissingInputError(f"Nothing in {group.where} is for that Python.", hint="Leave --python out.")
 
@@ -65,12 +66,12 @@ def download(common: Common, options: DownloadOptions) -> None:
         raise MissingInputError(f"{group.where} has no {name}. {nearest(name, distributions)}")
 
     roots = [pinned(requirement, offers) for requirement in requested]
-    selected: Sequence[Offer] = closure(group, offers, roots, devices) if roots else offers
+    selected: Sequence[Candidate] = closure(group, offers, roots, devices) if roots else offers
     lines: list[str] = []
     if not options.with_dependencies:
         for offer in selected:
-            lines += required_by(group.store, offer)
-    others = others_of(lines, where=group.where)
+            lines += read_requirements(offer, group.store)
+    others = others_required_by_lines(lines, where=group.where)
     if options.with_dependencies:
         selected = [*selected, *dependencies(group, selected, tag)]
 
@@ -86,10 +87,10 @@ def download(common: Common, options: DownloadOptions) -> None:
 
 
 def closure(
-    group: RunGroup, offers: Sequence[Offer], roots: Sequence[str], devices: Devices | None = None
-) -> Sequence[Offer]:
+    group: RunGroup, offers: Sequence[Candidate], roots: Sequence[str], devices: Devices | None = None
+) -> Sequence[Candidate]:
     """Choose what requirements name, and what that requires of the same run, on any Python."""
-    chosen: dict[str, Offer] = {}
+    chosen: dict[str, Candidate] = {}
     waiting = [Requirement(root) for root in roots]
     while waiting:
         wanted = waiting.pop()
@@ -105,62 +106,70 @@ def closure(
     return [chosen[name] for name in sorted(chosen)]
 
 
-def dependencies(group: RunGroup, wanted: Sequence[Offer], tag: str) -> Sequence[Offer]:
+def dependencies(group: RunGroup, wanted: Sequence[Candidate], tag: str) -> Sequence[Candidate]:
     """Choose what files require of others, from the dependencies' index of the same store."""
     store = group.store
     keys = [one.key for one in store.list(f"{mirror().prefix}/manifests") if one.key.endswith(".json")]
-    found = [offer_of(one) for key in keys for one in records.parse(store.read(key), where=key).files]
-    there = [one for one in found if fits(one, tag, group.outputs.platform) and not is_ours(one.distribution)]
+    found = [
+        candidate_of_record(one) for key in keys for one in records.parse(store.read(key), where=key).files
+    ]
+    there = [
+        one
+        for one in found
+        if one.fits(tag or None, group.outputs.platform) and not is_ours(one.distribution)
+    ]
     if not there:
         raise MissingInputError(
             f"{store.url} has no dependencies' index, or nothing in it for this Python.",
             hint=f"Make it: nox -s mirror_deps -- --from-run-id {group.outputs.run_id} --store {store.url}",
         )
-    built = () if all(one.name.endswith(".whl") for one in wanted) else _BUILT_WITH
+    built = () if all(candidate.is_wheel for candidate in wanted) else _BUILT_WITH
     roots = [*(f"{one.distribution}=={one.version}" for one in wanted), *built]
     ours = {one.name for one in wanted}
     return [one for one in closure(group, [*wanted, *there], roots) if one.name not in ours]
 
 
-def _requirements(group: RunGroup, one: Offer, offers: Sequence[Offer]) -> Sequence[Requirement]:
+def _requirements(group: RunGroup, one: Candidate, offers: Sequence[Candidate]) -> Sequence[Requirement]:
     """Read what a file requires; the rocm sdist decides that where it is installed, so it may be any."""
-    if not one.name.endswith(".whl") and is_rocm(one.distribution):
+    if not one.is_wheel and is_rocm(one.distribution):
         names = {other.distribution for other in offers if is_rocm(other.distribution)}
         return [Requirement(f"{name}=={one.version}") for name in names]
-    found = (parsed_requirement(line, one.name) for line in required_by(group.store, one))
+    found = (parse_requirement(line, one.name) for line in read_requirements(one, group.store))
     return [line for line in found if "extra" not in str(line.marker or "")]
 
 
-def fetch(group: RunGroup, wanted: Sequence[Offer], folder: Path, *, jobs: int = 8) -> Sequence[str]:
+def fetch(group: RunGroup, wanted: Sequence[Candidate], folder: Path, *, jobs: int = 8) -> Sequence[str]:
     """Fetch files in parallel, each verified against its record before it gets its name; return their names.
 
     What is there already, by its digest, is kept, so that an interrupted fetch is resumed.
     """
-    total = sum(one.size for one in wanted)
-    names = {one.name for one in (*wanted, *offered(group))}
+    total = sum(candidate.size or 0 for candidate in wanted)
+    names = {one.name for one in (*wanted, *recorded_candidates(group))}
     versions = {(one.distribution, one.version) for one in wanted}
     for path in folder.iterdir() if folder.is_dir() else ():
-        for one in offers_named(path.name, url=str(path)):
-            if (one.distribution, one.version) in versions and one.name not in names:
-                raise StoreError(
-                    f"{path} is not of {group.where}, but an installer would take it.",
-                    hint="Remove it, or fetch into another folder (--download).",
-                )
+        candidate = candidate_named(path.name, url=str(path))
+        if candidate is None or candidate.name in names:
+            continue
+        if (candidate.distribution, candidate.version) in versions:
+            raise StoreError(
+                f"{path} is not of {group.where}, but an installer would take it.",
+                hint="Remove it, or fetch into another folder (--download).",
+            )
     title = f"Fetching {len(wanted)} files, {console.size(total)}, from {group.where}"
     with files.locked(folder / _LOCK, what=str(folder)), transfer(title, size=total) as shown:
         # the largest first, so that none of them is waited for at the end
-        order = sorted(wanted, key=lambda one: -one.size)
+        order = sorted(wanted, key=lambda candidate: -(candidate.size or 0))
         fresh = each(lambda one: _fetch(group, one, folder / one.name, shown), order, jobs=jobs)
     return [one.name for one, new in zip(order, fresh, strict=True) if new]
 
 
-def _fetch(group: RunGroup, one: Offer, path: Path, shown: Transfer) -> bool:
+def _fetch(group: RunGroup, one: Candidate, path: Path, shown: Transfer) -> bool:
     """Fetch a file; return whether it was not there. A store reads on where a connection broke."""
     digest = hashlib.sha256()
     if path.is_file() and path.stat().st_size == one.size and files.sha256(path) == one.sha256:
         shown.advance(one.size)
         return False
-    with files.atomic(path) as target, group.store.open(one.key) as source:
+    with files.atomic(path) as target, group.store.open(str(one.key)) as source:
         while chunk := source.read(files.CHUNK):
             digest.update(chunk)
             target.write(chunk)
@@ -171,12 +180,12 @@ def _fetch(group: RunGroup, one: Offer, path: Path, shown: Transfer) -> bool:
                 f"is {digest.hexdigest()}, recorded is {one.sha256}.",
                 hint="It was replaced; find out by whom, and do not install it.",
             )
-    shown.finish(one.name, one.size)
+    shown.finish(one.name, one.size or 0)
     return True
 
 
 def command(
-    folder: Path, wanted: Sequence[Offer], roots: Sequence[str] = (), others: Sequence[str] = ()
+    folder: Path, wanted: Sequence[Candidate], roots: Sequence[str] = (), others: Sequence[str] = ()
 ) -> str:
     """Return the command that installs fetched files, with versions: no others may be taken for them.
 
@@ -198,7 +207,7 @@ def command(
             f"{rocm if name == 'rocm' else name}=={min(of)}" for name, of in named.items() if len(of) == 1
         ]
     # pip's cache of built wheels does not know which GPU family an sdist was built for
-    built = any(not one.name.endswith(".whl") for one in wanted)
+    built = any(not candidate.is_wheel for candidate in wanted)
     more = ["--no-cache-dir"] if built else []
     helped = any(one.distribution == _BUILT_WITH[0] for one in wanted)
     if built and not helped:

@@ -17,6 +17,7 @@ from core.run.plan import Stage
 FOLDER = Path(__file__).resolve().parent.parent
 FAMILIES_FILE = FOLDER / "families.toml"
 MAX_MINUTES = 690  # of tests; a job may take half an hour more
+MAX_HOSTED_MINUTES = 300  # of tests on a machine of GitHub's, whose jobs may take an hour more
 
 Tier = Literal["presubmit", "postsubmit", "nightly", "request"]
 EventName = Literal["pull_request", "merge_group", "push", "schedule", "workflow_dispatch", "workflow_call"]
@@ -106,6 +107,10 @@ class Runners(Model):
             if runner_platform == platform:
                 return runner
         return Runner()
+
+    def is_hosted(self, label: str) -> bool:
+        """Return whether machines with this label are GitHub's, which ends a job on them after six hours."""
+        return label in self.github
 
     def has_gpu(self, label: str) -> bool:
         """Return whether machines with this label have a GPU, whose devices a container can get."""

@@ -15,7 +15,8 @@ from ci.plan.missing_tests import notes_on_missing_tests
 from core.cli.options import Common, environment
 from core.errors import ArtifactError, FatalError, MissingInputError, RocmError
 from core.families import family
-from core.packages.sources import PackageSource
+from core.packages.package_source import PackageSource
+from core.packages.sources import PackageIndex
 from core.run import PLAIN, Platform
 from core.run.plan import FETCH, Decision, LeftOut, Plan, PlannedJob, RocmOrigin, RocmPackages, Variant
 from rocm_packaging.origin import RocmSource, for_build, release_index_url
@@ -370,19 +371,19 @@ class Search:
         if build_variant != PLAIN:
             raise MissingInputError(f"A release index has no builds of the variant {build_variant}.")
 
-        sources: dict[Variant, PackageSource] = {}
+        sources: dict[Variant, PackageIndex] = {}
         for group in groups:
             index_url = self.requested.index_url
             if index_url is None:
                 index_url = release_index_url(self._runs.index, group.gpu_family)
-            sources[group] = PackageSource(index_urls=(index_url,))
+            sources[group] = PackageIndex(url=index_url)
 
         first_source = sources[groups[0]]
         versions: Sequence[str] = first_source.versions("rocm")[:_VERSIONS]
         if self.requested.version_named and self.requested.version is not None:
             versions = [self.requested.version]
 
-        problem: FatalError = first_source.lacks("version of rocm")
+        problem: FatalError = first_source.missing_error("version of rocm")
         for version in versions:
             try:
                 return self._packages_as_origins(sources, version)
@@ -392,7 +393,7 @@ class Search:
 
     def _packages_as_origins(
         self,
-        sources: Mapping[Variant, PackageSource],
+        sources: Mapping[Variant, PackageIndex],
         version: str,
     ) -> tuple[RocmOrigin, ...]:
         reason = f"the release index {self._runs.index or 'by default'}"
@@ -406,7 +407,7 @@ class Search:
                 platform=group.platform,
                 artifact_group=group.artifact_group,
                 artifacts=dict(rocm.digests),
-                index_url=rocm.packages.index_urls[0],
+                index_url=source.url,
                 version=version,
                 reason=reason,
             )
@@ -426,7 +427,7 @@ def _rocm_source(
 
     targets = family(group.gpu_family).targets
     for target in targets:
-        for candidate in source.offers(device_package(target)):
+        for candidate in source.candidates(device_package(target)):
             if Version(candidate.version) == Version(version):
                 return rocm
-    raise source.lacks(f"device code of ROCm {version} for {', '.join(targets)}")
+    raise source.missing_error(f"device code of ROCm {version} for {', '.join(targets)}")

@@ -9,7 +9,6 @@ from ci.plan.data import MatrixFile
 from core import console
 from core.data import Value, compact, in_force, key_path
 from core.errors import UsageError, nearest
-from core.run import PLATFORMS
 from core.run.job_files import table, text
 from core.run.plan import Plan, PlannedJob, job_outputs
 
@@ -57,7 +56,11 @@ def _line(value: str) -> str:
 
 
 def outputs(plan: Plan) -> Mapping[str, str]:
-    """Return a plan's outputs: lists, objects, booleans as JSON, words as they are."""
+    """Return a plan's outputs: lists, objects, booleans as JSON, words as they are.
+
+    They are what GitHub has to know before a job starts. Jobs read the rest in the plan's file, which may be
+    longer than outputs may: `plan_job`.
+    """
     values: dict[str, object] = {}
     for name in _DECISIONS:
         values[name] = getattr(plan, name).value
@@ -69,16 +72,7 @@ def outputs(plan: Plan) -> Mapping[str, str]:
         external_repo=plan.store.external_repo,
         aws_role=plan.store.role,
         aws_region=plan.store.region,
-        rocm_package_index_url=plan.rocm_index,
-        rocm_package_version=plan.rocm.version,
     )
-    for platform in PLATFORMS:
-        values[f"{platform}_variants"] = [
-            variant.model_dump(mode="json", exclude={"platform"})
-            for variant in plan.variants
-            if variant.platform == platform
-        ]
-        values[f"{platform}_test_labels"] = list(plan.test_labels.get(platform, ()))
     return job_outputs(plan, values)
 
 

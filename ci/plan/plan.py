@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from ci.pipeline import BUILD_STEPS
 from ci.plan import decisions, families
-from ci.plan.data import Matrix, MatrixFile, Test, reaches
+from ci.plan.data import MAX_HOSTED_MINUTES, Matrix, MatrixFile, Test, reaches
 from ci.plan.expansion import Combination, expand, parts_of_test, pythons_of_test
 from ci.plan.families import NoMachine
 from ci.plan.inputs import TEST
@@ -516,7 +516,8 @@ class _JobPlanner:
                 runner=machine.label,
                 cell=cell,
             )
-            self.jobs.append(job.model_copy(update={"minutes": test.minutes}))
+            minutes = min(test.minutes, MAX_HOSTED_MINUTES) if job.hosted else test.minutes
+            self.jobs.append(job.model_copy(update={"minutes": minutes}))
 
     def _obstacle_to_test(
         self,
@@ -587,6 +588,10 @@ class _JobPlanner:
         if failure is not None:
             reason += f"; expected to fail until {failure.until}: {failure.reason}"
 
+        is_hosted = self.question.data.runners.is_hosted(runner)
+        if is_hosted and stage == "build_pytorch":
+            reason += f"; GitHub ends a job on {runner} after six hours"
+
         return PlannedJob(
             name=_job_name(variant.artifact_group, cell),
             platform=variant.platform,
@@ -600,6 +605,7 @@ class _JobPlanner:
             torch_ref=cell.torch_ref,
             config=cell.config,
             shard=cell.shard,
+            hosted=is_hosted,
             without_gpu=stage.startswith("test_") and not self.question.data.runners.has_gpu(runner),
             expect_failure=variant.expect_failure or failure is not None,
             reason=reason,

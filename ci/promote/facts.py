@@ -12,7 +12,7 @@ from ci.promote.runs import RunGroup, Test, lock_of, read_group
 from core import parallel
 from core.cell import GroupCell, python_of_tag
 from core.errors import MissingInputError, nearest
-from core.packages import offers_named, requirements_in
+from core.packages.candidates import candidate_named, requirements_in
 from core.run import Platform, RunOutputs
 from core.run.records import Record
 from core.stores import Store
@@ -294,8 +294,9 @@ def _released(bucket: Store, artifact_group: str) -> frozenset[tuple[str, str]]:
     released: set[tuple[str, str]] = set()
     for stored in bucket.list(documents.folder(documents.RELEASE, artifact_group), recursive=False):
         filename = stored.key.rpartition("/")[2]
-        for offer in offers_named(filename, url=stored.key):
-            released.add((offer.distribution, offer.version))
+        candidate = candidate_named(filename, url=stored.key)
+        if candidate is not None:
+            released.add((candidate.distribution, candidate.version))
     return frozenset(released)
 
 

@@ -14,7 +14,7 @@ from ci.publish.index import YANKED, Indexed, write_index
 from core import console
 from core.data import json_object
 from core.errors import MissingInputError, StoreError, UsageError, nearest
-from core.packages import offers_named
+from core.packages.candidates import candidate_named
 from core.stores import Store
 from core.wheel.distributions import SIDECAR
 from rocm_packaging.packages.layouts import is_rocm
@@ -108,8 +108,10 @@ def yank(store: Store, what: str, reason: str) -> None:
     there: dict[str, set[str]] = {}
     for key in (one.key for one in store.list(f"{documents.RELEASE}/")):
         folder, _, name = key.rpartition("/")
-        for one in offers_named(name, url=key):
-            there.setdefault(f"{folder}/{YANKED}", set()).update({name, f"{one.distribution}=={one.version}"})
+        candidate = candidate_named(name, url=key)
+        if candidate is not None:
+            pin = f"{candidate.distribution}=={candidate.version}"
+            there.setdefault(f"{folder}/{YANKED}", set()).update({name, pin})
     places = [key for key, names in there.items() if what in names]
     if not places:
         known = nearest(what, set().union(*there.values()))

@@ -16,7 +16,7 @@ from core.cell import GroupCell
 from core.data import parse_json
 from core.errors import ConflictError, MissingInputError, StoreError, UsageError, nearest
 from core.families import CPU, families, group_families
-from core.packages import offers_named
+from core.packages.candidates import candidate_named
 from core.run import RunOutputs, is_record, key_name, records
 from core.run.records import FileRecord, Record
 from core.stores import Outcome, Store
@@ -210,12 +210,12 @@ def is_sample(version: str) -> bool:
 def require_samples(store: Store) -> None:
     """Refuse a store that hands out anything but the sample: it is no place for a rehearsal."""
     for key in (one.key for area in documents.AREAS for one in store.list(f"{area}/")):
-        for one in offers_named(key.rpartition("/")[2], url=key):
-            if not is_sample(one.version):
-                raise UsageError(
-                    f"{store.url} has {key}, which is not the sample's, so no rehearsal may write there.",
-                    hint="Leave --distribution-store out, for a folder below out/, or name an empty store.",
-                )
+        candidate = candidate_named(key.rpartition("/")[2], url=key)
+        if candidate is not None and not is_sample(candidate.version):
+            raise UsageError(
+                f"{store.url} has {key}, which is not the sample's, so no rehearsal may write there.",
+                hint="Leave --distribution-store out, for a folder below out/, or name an empty store.",
+            )
 
 
 def chosen_files(

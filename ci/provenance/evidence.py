@@ -6,10 +6,9 @@ The first contradiction is the error.
 from __future__ import annotations
 
 import re
-import urllib.error
 import urllib.request
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING
@@ -23,7 +22,7 @@ from ci.provenance.statements import PREDICATE_TYPE
 from ci.report.text import spelt
 from core import data, errors, files, parallel
 from core.errors import DataError, FatalError, MissingInputError, ProvenanceError, ServiceError, UsageError
-from core.http import open_url, reachable
+from core.http import request, require_success
 from core.run import is_record
 from core.stores import Store
 from core.stores.directory import DirectoryStore
@@ -32,7 +31,7 @@ from pytorch_build.refs.torch_refs import DISTRIBUTIONS
 from rocm_packaging.packages.layouts import device_host, is_rocm
 
 if TYPE_CHECKING:
-    from http.client import HTTPResponse
+    from urllib3 import BaseHTTPResponse
 
     from core.cli.options import Common
     from core.run.records import FileRecord, Record
@@ -132,14 +131,11 @@ def _served(url: str, folder: Path, cert: str) -> Located | Path:
     with _answer(url, cert=cert) as answer:
         if answer is None:
             raise MissingInputError(f"There is no {url}.", hint="Check that + is written %2B in it.")
-        size, came = int(answer.headers.get("Content-Length") or 0), 0
+        size = int(answer.headers.get("Content-Length") or 0)
         with parallel.transfer("fetch", size=size) as shown, files.atomic(path) as out:
-            while chunk := answer.read(files.CHUNK):
+            for chunk in answer.stream(files.CHUNK):
                 out.write(chunk)
-                came += len(chunk)
                 shown.advance(len(chunk))
-        if size and came != size:
-            raise ServiceError(f"{url} broke off after {came} of {size} bytes.", hint="Try again.")
     if not (found := _IN_RUN.fullmatch(unquote(parts.path))):
         return path
     base = urlunsplit(parts._replace(path=quote(found["run"]), query="", fragment=""))
@@ -170,15 +166,14 @@ def _here(file: str) -> Located | Path:
 
 
 @contextmanager
-def _answer(url: str, *, cert: str) -> Iterator[HTTPResponse | None]:
+def _answer(url: str, *, cert: str) -> Iterator[BaseHTTPResponse | None]:
     """Request an address; None where it has nothing."""
-    with reachable(url, hint="Try again later."), ExitStack() as opened:
-        try:
-            yield opened.enter_context(open_url(url, cert=cert))
-        except urllib.error.HTTPError as problem:
-            if opened.enter_context(problem).code not in _ABSENT:
-                raise ServiceError(f"{url} answers {problem.code} {problem.reason}.") from problem
+    with request(url, cert=cert) as response:
+        if response.status in _ABSENT:
             yield None
+        else:
+            require_success(url, response)
+            yield response
 
 
 class Statement(data.Model, extra="ignore"):

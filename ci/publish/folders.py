@@ -83,7 +83,7 @@ class Digests:
 
 def pack(path: Path, target: Path) -> tuple[int, str]:
     """Write a file's gzip form, the same bytes each time; return its size and digest."""
-    from core.archive.zips import HashingStream  # few uploads hold a large log
+    from core.archive.zip_writer import HashingStream  # few uploads hold a large log
 
     with path.open("rb") as source, target.open("wb") as stream:
         sink = HashingStream(stream)

@@ -24,7 +24,7 @@ from core.stores.location import DryRunStore
 
 if TYPE_CHECKING:
     from core.cli.options import Common
-    from core.packages import Offer
+    from core.packages.candidates import Candidate
     from core.run.records import FileRecord
 
 UPLOAD = "upload-"
@@ -197,9 +197,9 @@ def write_record(
     records.write(store, outputs, artifact_group, record)
 
 
-def show(found: Iterable[FileRecord | Offer]) -> None:
+def show(found: Iterable[FileRecord | Candidate]) -> None:
     """Print files with their sizes and digests."""
-    rows = [(one.name, console.size(one.size), one.sha256[:12]) for one in found]
+    rows = [(file.name, console.size(file.size or 0), (file.sha256 or "")[:12]) for file in found]
     console.table(("file", "size", "sha256"), rows)
 
 

@@ -18,7 +18,7 @@ from core import data, parallel
 from core.cell import GroupCell, python_of_tag
 from core.cli.options import Common
 from core.errors import FatalError
-from core.run import LOCAL_RUN, RUN_ID, RunOutputs, chosen_groups, is_record, key_name, records
+from core.run import LOCAL_RUN, RUN_ID, RunOutputs, choose_groups, is_record, key_name, records
 from core.run.records import Record
 from core.stores import Store
 from core.stores.location import holding
@@ -74,7 +74,7 @@ def read_run(common: Common, *, tests: bool = True) -> RunFacts:
         if slash and is_record(key):
             groups[group].append(key)
     what = f"records in {store.url}/{outputs.prefix}/manifests"
-    chosen = chosen_groups(store, outputs, sorted(groups), common.artifact_group, what=what)
+    chosen = choose_groups(store, outputs, sorted(groups), common.artifact_group, content=what)
     locks, problems = _locks(store, [key for key in listed if key.startswith(f"{prefix}{_LOCK}")])
     made = tuple(_group(common, store, name, groups[name], tests=tests) for name in chosen)
     if common.torch_ref and not any(one.cell.torch_ref for group in made for _, one in group.records):

@@ -31,8 +31,10 @@ from core.data import AnyModel, parse_json
 from core.env import Interpreter
 from core.errors import DataError, EnvironmentSetupError, MissingInputError, ProcessError, UsageError
 from core.families import group_families
-from core.packages import RunGroup
-from core.packages.sources import PackageSource, add_package_source, source_options
+from core.packages.groups import RunGroup
+from core.packages.options import add_package_source, source_options
+from core.packages.package_source import PackageSource
+from core.packages.sources import CombinedSource, PackageIndex, combine_sources
 from core.parallel import each
 from core.run import LOCAL_RUN, RunOutputs, is_local, records
 from core.run.plan import Plan
@@ -84,7 +86,7 @@ def run(arguments: argparse.Namespace) -> None:
         "common": common,
         "folder": (arguments.state or common.cache / "bisect").absolute(),
         "packages": install.parse_requirements(names),
-        "source": source or PackageSource(),
+        "source": source or CombinedSource(parts=()),
         "good": _end(arguments.good),
         "bad": _end(arguments.bad),
     }
@@ -184,12 +186,13 @@ def _installed(place: "_Versions | _Runs", point: Point) -> Iterator[tuple[Inter
     """Make an environment of a point's packages, and nothing else."""
     venv = place.folder / "venv"
     wanted = place.wanted(point)
-    with install.others_index(wanted.source.group, "") as theirs:
+    with install.others_index(wanted.source.stored, "") as theirs:
         chosen = install.choose(wanted, theirs, place.planned())
-        group = wanted.source.group
-        for one in chosen.ours:
-            if group and one.key and group.store.find(one.key) is None:
-                raise MissingInputError(f"{one.name} is no longer there.")
+        for candidate in chosen.ours:
+            if candidate.key is None or wanted.source.stored is None:
+                continue
+            if wanted.source.stored.store.find(candidate.key) is None:
+                raise MissingInputError(f"{candidate.name} is no longer there.")
         with (
             wanted.source.opened(chosen.ours) as ours,
             install.environment(venv, python=place.python, clean=True) as target,
@@ -233,14 +236,14 @@ class _Versions(_Place):
 
     @property
     def where(self) -> str:
-        return f"{self.source.words} {self.python}".strip()
+        return f"{self.source.description} {self.python}".strip()
 
     def points(self) -> Sequence[Point]:
         """List them by the days that they name; of branches that go on side by side, those of the ends'."""
         subject = self.packages[0].name
         held = [*reversed(self.source.versions(canonicalize_name(subject), self.planned().tag))]
         if not held:
-            raise self.source.lacks(subject)
+            raise self.source.missing_error(subject)
         day = bisection.day_in
         points = [Point(name=one, started=day(one)) for one in sorted(held, key=day)]
         ends = [bisection.end_of(points, word).name for word in (self.good, self.bad)]
@@ -438,12 +441,14 @@ class _Runs(_Place):
         if point.lacks:
             self._build(point)
         group = self._group(point)
-        source, other = PackageSource(group=group), self.source
+        source: PackageSource = group
         family = group.family and (self.common.gpu_family or group.family)
         pins = {file.distribution: file.version for one in self._made(group) for file in one.files}
         if family and not self.rocm and not has_rocm(source):
-            urls = other.index_urls or (() if other.find_links else (release_index_url("", family),))
-            source = replace(other, group=group, index_urls=urls)
+            rocm_source = self.source
+            if not rocm_source.index_urls and not rocm_source.find_links:
+                rocm_source = PackageIndex(url=release_index_url("", family))
+            source = combine_sources([group, rocm_source])
         return self.chosen(source, pins, family)
 
     def _here(self, point: Point) -> Common:

@@ -15,7 +15,7 @@ from core import console, files, process
 from core.cli.options import Common, common_from, environment
 from core.data import Model, load_toml
 from core.env import engines
-from core.env.engines import ENGINES, Build, Engine
+from core.env.engines import ENGINES, Engine, ImageBuild
 from core.errors import ProcessError, UsageError, nearest
 from core.families import gpu_targets
 from core.http import has_secret
@@ -161,7 +161,7 @@ def run(arguments: argparse.Namespace) -> None:
     _show(engine, build)
 
 
-def plan(common: Common, arguments: argparse.Namespace, *, today: str) -> Build:
+def plan(common: Common, arguments: argparse.Namespace, *, today: str) -> ImageBuild:
     """Decide what is built, from options."""
     chosen = image(arguments.image)
     names = {name for each in images().values() for name in each.arguments}
@@ -181,7 +181,7 @@ def plan(common: Common, arguments: argparse.Namespace, *, today: str) -> Build:
     date = arguments.date or today
     found = tags(date, tuple(arguments.tag))
     values = chosen.values(given)
-    return Build(
+    return ImageBuild(
         dockerfile=common.root / chosen.dockerfile,
         context=common.root,
         arguments={**values, DATE: date} if _INDEX in values else values,
@@ -213,17 +213,17 @@ def repository(named: str) -> str:
     return named.lower()
 
 
-def _run(engine: Engine, build: Build, commands: Sequence[Sequence[str]], common: Common) -> None:
+def _run(engine: Engine, build: ImageBuild, commands: Sequence[Sequence[str]], common: Common) -> None:
     log = common.cache / "logs" / "build_image.log"
     for command in commands:
         log.unlink(missing_ok=True)
         try:
             process.run(command, cwd=common.root, env=process.inherited(), log=log)
         except ProcessError as problem:
-            raise engines.explained(engine, problem, base=build.arguments[BASE]) from problem
+            raise engines.explain_failure(engine, problem, base=build.arguments[BASE]) from problem
 
 
-def _show(engine: Engine, build: Build) -> None:
+def _show(engine: Engine, build: ImageBuild) -> None:
     rows = [(name, "here") for name in build.names] + [(name, "pushed") for name in build.pushed]
     if build.archive is not None:
         rows.append((str(build.archive), console.size(build.archive.stat().st_size)))

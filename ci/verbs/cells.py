@@ -17,7 +17,7 @@ from ci.plan.expansion import expand, parts_of_test, pythons_of_test
 from core import console
 from core.cell import Cell
 from core.cli.options import common_from
-from core.data import load_toml, own
+from core.data import load_toml, user_file
 from core.errors import DataError, MissingInputError, UsageError, nearest
 from core.families import family
 from core.run import PLAIN, PLATFORMS, Platform, key_name
@@ -198,7 +198,7 @@ def _refuse_refs_of_one_folder(matrix: Matrix) -> None:
 
 def _refuse_exclusions_without_cells(matrix: Matrix) -> None:
     """Refuse an exclusion that matches no cell: its names are wrong."""
-    for table in own().tables.get("matrix", {}).values():
+    for table in user_file().tables.get("matrix", {}).values():
         if "exclude" not in table:
             # The exclusions are the project's, and the user's file names other families, refs or Pythons.
             return

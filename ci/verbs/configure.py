@@ -22,7 +22,7 @@ from ci.plan.plan import plan
 from ci.publish.buckets import buckets
 from core import console
 from core.cli.options import Common, common_from, environment
-from core.data import json_object, own, read_text
+from core.data import json_object, read_text, user_file
 from core.errors import UsageError
 from core.modes import declared_options, refuse_options
 from core.run import LOCAL_RUN, PLATFORMS
@@ -89,6 +89,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         "--repository",
         "--fork",
         "--distribution-store",
+        "--platforms",
         "--explain",
         "--json",
         "--output",
@@ -146,6 +147,14 @@ def _add_event_options(parser: argparse.ArgumentParser) -> None:
     )
     add("--fork", action="store_true", help="a pull request from a fork")
 
+    add = parser.add_argument_group("which part of the event's plan").add_argument
+    add(
+        "--platforms",
+        choices=("all", *PLATFORMS),
+        default="all",
+        help="plan one platform alone, for a workflow that builds no other one (default: all)",
+    )
+
 
 def run(arguments: argparse.Namespace) -> None:
     """Plan; print the plan, and write the job's outputs, its summary, a file. Or complete a plan."""
@@ -179,11 +188,11 @@ def run(arguments: argparse.Namespace) -> None:
 def _refuse_invalid_tables() -> None:
     """Refuse a user's file whose tables no plan follows from, and which later jobs would refuse."""
     # These modules are slow to import, so only where the file has their tables.
-    if "promotion" in own().tables:
+    if "promotion" in user_file().tables:
         from ci.promote.policy import gates
 
         gates()
-    if "needs" in own().tables:
+    if "needs" in user_file().tables:
         from pytorch_build.build.machine import load_needs
 
         load_needs()
@@ -373,6 +382,10 @@ def _inputs(
         if not equals_sign:
             raise UsageError(f"--input {text!r} is not NAME=VALUE.")
         values[name] = value
+
+    for platform in PLATFORMS:
+        if arguments.platforms not in ("all", platform):
+            values[f"{platform}_amdgpu_families"] = inputs.NONE
     return values
 
 

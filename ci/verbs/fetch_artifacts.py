@@ -64,13 +64,13 @@ def run(arguments: argparse.Namespace) -> None:
         console.table(("artifact", "size"), [(one.name.filename, console.size(one.size)) for one in listed])
     described: list[dict[str, Any]] = []
 
-    def work() -> stage.Made:
+    def work() -> stage.StageResult:
         how = {"jobs": arguments.jobs, "force": arguments.force}
         for one in artifacts.fetch(place.store, planned, folder.resolve(), **how):
             known, seconds = one.artifact, round(one.seconds, 3)
             facts = {"name": known.name.filename, "size": known.size, "sha256": known.sha256}
             described.append({**facts, "seconds": seconds, "fresh": one.fresh})
-        return stage.Made(files=(), details={"folder": str(folder), "artifacts": described})
+        return stage.StageResult(files=(), details={"folder": str(folder), "artifacts": described})
 
     stage.perform(
         stage.Stage(

@@ -17,7 +17,7 @@ from pathlib import Path, PurePosixPath
 
 from core import console, files
 from core.archive import Member
-from core.archive.zips import HashingStream, ZipWriter
+from core.archive.zip_writer import HashingStream, ZipWriter
 from core.cli.options import common_from
 from core.errors import BuildError
 

@@ -7,13 +7,13 @@ indexes, can find ours in the run's index only.
 import argparse
 from collections.abc import Mapping, Sequence
 
-from ci.install.dependencies import Mirror, Source, bring, mirror, needs, resolved, source_of
+from ci.install.dependencies import Mirror, MirroredFile, bring, mirror, needs, resolved, source_of
 from ci.publish.index import write_index
 from ci.publish.upload import show
 from core import console, files
 from core.cli.options import add_from_run, add_group, common_from, is_given
 from core.errors import StoreError
-from core.packages import RunGroup, offered
+from core.packages.groups import RunGroup, recorded_candidates
 from core.run import artifact_groups, records
 from core.stores import Store
 
@@ -34,7 +34,7 @@ def run(arguments: argparse.Namespace) -> None:
     groups = [RunGroup(store=where, outputs=common.outputs, name=name) for name in names]
     store = common.open_store()
     with console.group("Resolving what our wheels require"):
-        wanted = needs(data, groups, [offered(one) for one in groups])
+        wanted = needs(data, groups, [recorded_candidates(group) for group in groups])
         sources = resolved(data, wanted)
     have = recorded(data, store)
     missing = absent(data, store, sources, have)
@@ -43,7 +43,9 @@ def run(arguments: argparse.Namespace) -> None:
         f"{len(sources) - len(missing)} are there, {len(missing)} are missing."
     )
     if common.dry_run:
-        console.table(("file to mirror", "sha256"), [(one.name, one.sha256[:12]) for one in missing])
+        console.table(
+            ("file to mirror", "sha256"), [(one.name, one.require_digest()[:12]) for one in missing]
+        )
         return
     if missing:
         # also what an interrupted call put there without a record
@@ -76,8 +78,8 @@ def recorded(data: Mirror, store: Store) -> Mapping[str, str]:
 
 
 def absent(
-    data: Mirror, store: Store, sources: Sequence[Source], have: Mapping[str, str]
-) -> Sequence[Source]:
+    data: Mirror, store: Store, sources: Sequence[MirroredFile], have: Mapping[str, str]
+) -> Sequence[MirroredFile]:
     """List what is not mirrored yet."""
     for one in sources:
         if have.get(one.name, one.sha256) != one.sha256:

@@ -8,7 +8,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from email.message import EmailMessage
 from functools import partial
-from http.client import HTTPException
 from pathlib import Path
 from typing import Any
 from urllib.parse import unquote, urlsplit
@@ -263,12 +262,15 @@ def _post(address: str, payload: Mapping[str, object]) -> None:
     console.add_mask(address)  # who has it can write to the channel
     written, kind = json.dumps(payload).encode(), {"Content-Type": "application/json"}
     try:
-        status, _, data = respond(address, data=written, seconds=_SECONDS, **kind)
-    except (OSError, ValueError, HTTPException) as problem:
-        raise ServiceError(f"Could not reach Slack: {type(problem).__name__}.") from problem
-    if status != _OK:
-        body = data.decode(errors="replace")[:200]
-        raise ServiceError(f"Slack refused the message: status {status}, {body}.")
+        response = respond(address, body=written, headers=kind, timeout=_SECONDS)
+    except ServiceError:
+        # The error's own message names the address, and who has it can write to the channel.
+        raise ServiceError(
+            "Could not reach Slack.", hint="Try again, or correct NOTIFY_SLACK_WEBHOOK."
+        ) from None
+    if response.status != _OK:
+        words = response.body.decode(errors="replace")[:200]
+        raise ServiceError(f"Slack refused the message: status {response.status}, {words}.")
     console.done("notify: sent to Slack")
 
 

@@ -12,8 +12,9 @@ from core import console
 from core.cli import options
 from core.errors import UsageError
 from core.modes import declared_options, refuse_options
-from core.packages import find_group
-from core.packages.sources import PackageSource, add_package_source, source_options
+from core.packages.groups import find_group
+from core.packages.options import add_package_source, source_options
+from core.packages.package_source import PackageSource
 from core.run.job_files import job_files
 from rocm_packaging.origin import named_source
 
@@ -42,7 +43,6 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     add("--clean", action="store_true", help="make the environment anew")
     what = "let the job's later steps run in the environment"
     add("--activate-in-future-github-actions-steps", dest="activate", action="store_true", help=what)
-    add("--backend", "--installer", choices=("uv", "pip"), default="uv", help="what installs (default: uv)")
     add("--pip-cache-dir", type=Path, metavar="DIR", help="the installer's cache")
 
     add = parser.add_argument_group("files instead of an environment").add_argument
@@ -53,7 +53,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     add("--jobs", type=int, default=8, metavar="N", help="files at once (default: 8)")
 
     source = ("--find-links", "--index-url", "--index-name", "--index-subdir")
-    installation = ("--deps-index-url", "--wait", "--pre", "--clean", "--backend", "--pip-cache-dir")
+    installation = ("--deps-index-url", "--wait", "--pre", "--clean", "--pip-cache-dir")
     activation = "--activate-in-future-github-actions-steps"
     parser.set_defaults(
         venv_options=(venv, *declared_options(parser, *source, *installation, activation)),
@@ -81,15 +81,16 @@ def run(arguments: argparse.Namespace) -> None:
     # what cannot be found is reported before anything is made
     base = install.planned(arguments.venv, **how)
     source, family = _source(common, arguments)
-    wanted, newest = install.wanted_of(common, source, requirements, family, base), source.group is None
+    wanted = install.wanted_of(common, source, requirements, family, base)
+    # A run has one version of each, where an index has many.
+    newest = source.stored is None
     wanted = replace(
         wanted,
         requirements=tuple(install.pinned(one, wanted.offers, newest=newest) for one in requirements),
         pre=arguments.pre,
-        backend=arguments.backend,
         cache_dir=arguments.pip_cache_dir,
     )
-    with install.others_index(wanted.source.group, arguments.deps_index_url) as theirs:
+    with install.others_index(source.stored, arguments.deps_index_url) as theirs:
         with console.group("Resolving"):
             chosen = install.choose(wanted, theirs, base)
         if common.dry_run:
@@ -126,8 +127,8 @@ def _download(arguments: argparse.Namespace) -> None:
 
 
 def _show(chosen: install.Chosen) -> None:
-    rows = [(one.distribution, one.version, "ours", one.sha256[:12]) for one in chosen.ours]
-    rows += [(one.name, one.version, "", one.files[0].sha256[:12]) for one in chosen.theirs]
+    rows = [(one.distribution, one.version, "ours", one.require_digest()[:12]) for one in chosen.ours]
+    rows += [(one.name, one.version, "", one.files[0].require_digest()[:12]) for one in chosen.theirs]
     console.table(("distribution", "version", "whose", "sha256"), rows)
 
 
@@ -143,5 +144,5 @@ def _source(common: options.Common, arguments: argparse.Namespace) -> tuple[Pack
     named = named_source(given, common, family)
     if named is not None:
         return named, family
-    group = find_group(common, arguments.artifact_group or common.artifact_group)
-    return PackageSource(group=group), common.gpu_family or group.family
+    group = find_group(common, arguments.artifact_group or common.artifact_group or None)
+    return group, common.gpu_family or group.family

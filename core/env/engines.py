@@ -10,7 +10,7 @@ from core import process
 from core.errors import FatalError, MissingInputError, ProcessError, UsageError
 
 Engine = Literal["docker", "podman", "buildah"]
-# in the order in which they are looked for; the command that tells whether each works, its daemon included
+# In the order in which they are looked for: the command by which each says that it and its daemon work.
 ENGINES: dict[Engine, tuple[str, ...]] = {
     "docker": ("docker", "version", "--format", "{{.Server.Version}}"),
     "podman": ("podman", "info", "--format", "{{.Version.Version}}"),
@@ -21,11 +21,11 @@ _PRUNE: dict[Engine, str] = {
     "podman": "podman system prune",
     "buildah": "buildah rm --all, then buildah rmi --prune",
 }
-RUNNERS: tuple[Engine, ...] = ("docker", "podman")  # buildah only builds
-_PATIENCE = 60.0
+RUNNERS: tuple[Engine, ...] = ("docker", "podman")  # buildah builds, and runs nothing
+_ANSWER_SECONDS = 60.0
 
-_FULL = re.compile(r"(?i)no space left on device|disk quota exceeded")
-_NO_BASE = re.compile(
+_DISK_IS_FULL = re.compile(r"(?i)no space left on device|disk quota exceeded")
+_HAS_NO_BASE = re.compile(
     r"(?i)pull access denied|manifest unknown|failed to resolve source metadata|no such image"
     r"|image not known|did not resolve to an alias|unable to pull|unable to copy from source"
     r"|initializing source docker://|reading manifest|unauthorized: "
@@ -33,8 +33,18 @@ _NO_BASE = re.compile(
 
 
 @dataclass(frozen=True, kw_only=True)
-class Build:
-    """What an engine is to make: `names` are ``NAME:TAG``, `pushed` references of a registry besides."""
+class ImageBuild:
+    """What an engine is to make.
+
+    Attributes:
+        dockerfile: The instructions.
+        context: The folder that they take files from.
+        arguments: The build arguments.
+        names: ``NAME:TAG`` of the image here.
+        pushed: References of registries that it is pushed to.
+        archive: The file that it is saved to; None for none.
+        no_cache: Whether each step is run again.
+    """
 
     dockerfile: Path
     context: Path
@@ -45,19 +55,20 @@ class Build:
     no_cache: bool = False
 
 
-def build_command(engine: Engine, build: Build) -> tuple[str, ...]:
-    """Write the command that builds; it is the same for the three engines."""
-    return (
-        *(engine, "build", "--file", str(build.dockerfile)),
-        *(word for name in (*build.names, *build.pushed) for word in ("--tag", name)),
-        *(word for pair in build.arguments.items() for word in ("--build-arg", "=".join(pair))),
-        *(("--no-cache",) if build.no_cache else ()),
-        str(build.context),
-    )
+def build_command(engine: Engine, build: ImageBuild) -> tuple[str, ...]:
+    """Return the command that builds; it is the same for the three engines."""
+    command = [engine, "build", "--file", str(build.dockerfile)]
+    for name in (*build.names, *build.pushed):
+        command += ["--tag", name]
+    for variable, value in build.arguments.items():
+        command += ["--build-arg", f"{variable}={value}"]
+    if build.no_cache:
+        command.append("--no-cache")
+    return (*command, str(build.context))
 
 
-def save_command(engine: Engine, build: Build, file: Path) -> tuple[str, ...]:
-    """Write the command that saves the image to a file which `docker load` and `podman load` read.
+def save_command(engine: Engine, build: ImageBuild, file: Path) -> tuple[str, ...]:
+    """Return the command that saves the image to a file which `docker load` and `podman load` read.
 
     buildah's archives hold one name, the first.
     """
@@ -73,7 +84,7 @@ def save_command(engine: Engine, build: Build, file: Path) -> tuple[str, ...]:
 
 
 def login_command(engine: Engine, reference: str, user: str) -> tuple[str, ...]:
-    """Write the command that logs in to the registry of an image's reference; it reads the password.
+    """Return the command that logs in to the registry of an image's reference; it reads the password.
 
     A reference without a registry is one of Docker Hub, as docker reads it.
     """
@@ -84,52 +95,58 @@ def login_command(engine: Engine, reference: str, user: str) -> tuple[str, ...]:
 
 
 def find_engine(*names: Engine, otherwise: str = "") -> Engine:
-    """Find an engine that answers: the first of those named, else of docker, podman and buildah."""
-    wanted = names or tuple(ENGINES)
-    reasons = []
-    for engine in wanted:
-        reason = _silence(ENGINES[engine])
-        if not reason:
+    """Return an engine that answers: the first of those named, else of docker, podman and buildah.
+
+    `otherwise` is a sentence for the hint of the error: what can be done without an engine.
+    """
+    engines = names or tuple(ENGINES)
+    reasons: list[str] = []
+    for engine in engines:
+        reason = _reason_of_silence(ENGINES[engine])
+        if reason is None:
             return engine
         reasons.append(f"{engine} {reason}")
-    there = (
-        f"Install {' or '.join(wanted)} (on Debian and Ubuntu: apt-get install {wanted[-1]}), "
+
+    hint = (
+        f"Install {' or '.join(engines)} (on Debian and Ubuntu: apt-get install {engines[-1]}), "
         "or start docker's daemon."
     )
-    chroot = "Inside a container, buildah wants BUILDAH_ISOLATION=chroot." if "buildah" in wanted else ""
-    raise MissingInputError(
-        f"No container engine works here: {'; '.join(reasons)}.",
-        hint=" ".join(one for one in (there, chroot, otherwise) if one),
-    )
+    if "buildah" in engines:
+        hint += " Inside a container, buildah wants BUILDAH_ISOLATION=chroot."
+    if otherwise:
+        hint += f" {otherwise}"
+    raise MissingInputError(f"No container engine works here: {'; '.join(reasons)}.", hint=hint)
 
 
-def _silence(question: Sequence[str]) -> str:
-    """Return why an engine does not answer; "" for one that does."""
-    if process.which(question[0]) is None:
+def _reason_of_silence(command: Sequence[str]) -> str | None:
+    """Return why an engine does not answer; None for one that does."""
+    if process.which(command[0]) is None:
         return "is not installed"
     try:
-        said = process.capture(question, env=process.inherited(), check=False, timeout=_PATIENCE)
+        answer = process.capture(command, env=process.inherited(), check=False, timeout=_ANSWER_SECONDS)
     except ProcessError as problem:
         return f"does not answer ({problem.message})"
-    if said.returncode == 0:
-        return ""
-    lines = (said.stderr or said.stdout).strip().splitlines()
-    return f"does not answer ({lines[-1].strip() if lines else f'status {said.returncode}'})"
+
+    if answer.returncode == 0:
+        return None
+    lines = (answer.stderr or answer.stdout).strip().splitlines()
+    last_line = lines[-1].strip() if lines else f"status {answer.returncode}"
+    return f"does not answer ({last_line})"
 
 
-def explained(engine: Engine, problem: ProcessError, *, base: str) -> FatalError:
+def explain_failure(engine: Engine, problem: ProcessError, *, base: str) -> FatalError:
     """Return what an engine's failure means, from the last lines that it printed."""
     lines = problem.output.splitlines()
-    full = next((line for line in lines if _FULL.search(line)), "")
-    if full:
-        return FatalError(
-            f"The disk is full: {full.strip()}",
-            hint=f"Free some: {_PRUNE[engine]}. An image with ROCm takes tens of gigabytes.",
-        )
-    missing = next((line for line in reversed(lines) if _NO_BASE.search(line)), "")
-    if missing:
-        return MissingInputError(
-            f"Could not pull the base image {base}: {missing.strip()}",
-            hint=f"Name an existing one (--base IMAGE), or log in to its registry: {engine} login.",
-        )
+    for line in lines:
+        if _DISK_IS_FULL.search(line):
+            return FatalError(
+                f"The disk is full: {line.strip()}",
+                hint=f"Free some: {_PRUNE[engine]}. An image with ROCm takes tens of gigabytes.",
+            )
+    for line in reversed(lines):
+        if _HAS_NO_BASE.search(line):
+            return MissingInputError(
+                f"Could not pull the base image {base}: {line.strip()}",
+                hint=f"Name an existing one (--base IMAGE), or log in to its registry: {engine} login.",
+            )
     return problem

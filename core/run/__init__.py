@@ -41,7 +41,9 @@ def is_record(key: str) -> bool:
 def group_name(gpu_family: str, build_variant: str = "") -> str:
     """Return the group of GPU families in a build variant: ``gfx94X-dcgpu-asan``, ``gfx942-gfx1100``."""
     parts = [part.strip() for part in re.split(r"[;,]", gpu_family) if part.strip()]
-    return "-".join([*parts, build_variant] if parts and build_variant not in {"", PLAIN} else parts)
+    if parts and build_variant not in {"", PLAIN}:
+        parts.append(build_variant)
+    return "-".join(parts)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -73,7 +75,8 @@ class RunOutputs:
 
     def url_of(self, key: str) -> str:
         """Return the public address of a key, quoted so that ``+`` in a version survives."""
-        return f"{self.address or f'https://{self.bucket}.s3.amazonaws.com'}/{quote(key)}"
+        address = self.address or f"https://{self.bucket}.s3.amazonaws.com"
+        return f"{address}/{quote(key)}"
 
     def artifacts_folder(self, cache: Path, artifact_group: str) -> Path:
         """Folder on this machine that a group's artifacts are fetched into, and packaged from."""
@@ -130,24 +133,33 @@ def is_local(run_id: str) -> bool:
     return run_id == LOCAL_RUN or run_id.startswith(f"{LOCAL_RUN}-")
 
 
-def artifact_groups(store: Store, outputs: RunOutputs, chosen: str) -> Sequence[str]:
-    """List the groups that hold wheels: all, or the one of the chosen GPU family; none is an error."""
+def artifact_groups(store: Store, outputs: RunOutputs, gpu_family: str) -> Sequence[str]:
+    """Return the groups that hold wheels: all, or the one of a GPU family; none is an error."""
     prefix = f"{outputs.prefix}/python"
-    found = sorted({stored.key.removeprefix(f"{prefix}/").split("/")[0] for stored in store.list(prefix)})
-    return chosen_groups(store, outputs, found, group_name(chosen), what=f"wheels in {store.url}/{prefix}")
+    groups: set[str] = set()
+    for stored in store.list(prefix):
+        key_in_group = stored.key.removeprefix(f"{prefix}/")
+        groups.add(key_in_group.split("/")[0])
+    return choose_groups(
+        store,
+        outputs,
+        sorted(groups),
+        group_name(gpu_family),
+        content=f"wheels in {store.url}/{prefix}",
+    )
 
 
-def chosen_groups(
-    store: Store, outputs: RunOutputs, found: Sequence[str], chosen: str, *, what: str
+def choose_groups(
+    store: Store, outputs: RunOutputs, groups: Sequence[str], name: str, *, content: str
 ) -> Sequence[str]:
-    """Return all groups that a run has of something, or the chosen one; none is an error."""
-    if not found:
+    """Return all groups that a run has of some content, or the one of a name; none is an error."""
+    if not groups:
         raise MissingInputError(
-            f"Run {outputs.run_id} has no {what}.",
-            hint="Build something first (nox -s build_torch), or name another run with --run-id.",
+            f"Run {outputs.run_id} has no {content}.",
+            hint="Build something first, or name another run with --run-id.",
         )
-    if chosen and chosen not in found:
+    if name and name not in groups:
         raise MissingInputError(
-            f"Run {outputs.run_id} has no group {chosen!r} in {store.url}.", hint=nearest(chosen, found)
+            f"Run {outputs.run_id} has no group {name!r} in {store.url}.", hint=nearest(name, groups)
         )
-    return [chosen] if chosen else found
+    return [name] if name else groups

@@ -61,14 +61,24 @@ class JobFiles:
 
 def job_files(env: Mapping[str, str]) -> JobFiles:
     """Return the files that the runner named in the environment."""
-    named = {"outputs": "GITHUB_OUTPUT", "variables": "GITHUB_ENV", "search_path": "GITHUB_PATH"}
-    return JobFiles(**{field: Path(path) for field, name in named.items() if (path := env.get(name))})
+    return JobFiles(
+        outputs=_file(env, "GITHUB_OUTPUT"),
+        variables=_file(env, "GITHUB_ENV"),
+        search_path=_file(env, "GITHUB_PATH"),
+    )
+
+
+def _file(env: Mapping[str, str], variable: str) -> Path | None:
+    path = env.get(variable)
+    return Path(path) if path else None
 
 
 def set_outputs(env: Mapping[str, str], values: Mapping[str, str]) -> None:
     """Pass values to later steps and jobs, where this is a step of a job."""
     step = job_files(env)
-    for name, value in values.items() if step.outputs else ():
+    if step.outputs is None:
+        return
+    for name, value in values.items():
         step.set_output(name, value)
 
 
@@ -84,14 +94,15 @@ def link(label: str, url: str) -> str:
 
 def table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     """Write a table of Markdown cells (`text` or `link` made them)."""
-    head = [" | ".join(columns), "|".join("---" for _ in columns)]
-    return "\n".join(f"| {line} |" for line in [*head, *(" | ".join(row) for row in rows)])
+    lines = [" | ".join(columns), "|".join(["---"] * len(columns))]
+    lines += [" | ".join(row) for row in rows]
+    return "\n".join(f"| {line} |" for line in lines)
 
 
-def _require(pattern: re.Pattern[str], name: str, what: str) -> None:
+def _require(pattern: re.Pattern[str], name: str, kind: str) -> None:
     if not pattern.fullmatch(name):
         raise UsageError(
-            f"{name!r} is not a valid name of a job's {what}.", hint="Use letters, digits and underscores."
+            f"{name!r} is not a valid name of a job's {kind}.", hint="Use letters, digits and underscores."
         )
 
 
@@ -99,6 +110,7 @@ def _append(file: Path, entry: str) -> None:
     with files.writing(file), file.open("a+b") as stream:
         if stream.tell():
             stream.seek(-1, 2)
-            # what wrote before this may have left its last line open
-            entry = entry if stream.read(1) == b"\n" else f"\n{entry}"
+            # What wrote before this may have left its last line open.
+            if stream.read(1) != b"\n":
+                stream.write(b"\n")
         stream.write(entry.encode())

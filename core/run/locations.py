@@ -93,21 +93,21 @@ def location(data: RunBuckets, origin: Origin, release_type: str) -> Location:
     """Return where the outputs of a repository's run lie."""
     if not REPOSITORY.fullmatch(origin.repository):
         raise UsageError(f"{origin.repository!r} is not a repository.", hint="Write it as owner/name.")
-    chosen = data.release_types.get(release_type)
-    if chosen is None:
+    run_bucket = data.release_types.get(release_type)
+    if run_bucket is None:
         raise UsageError(
             f"No bucket holds artifacts of release type {release_type!r}. "
             f"{nearest(release_type, data.release_types)}",
             hint="Releases are promoted from a prerelease's outputs; name its release type.",
         )
-    if is_own(data, origin) or not chosen.external_bucket:
-        return Location(store=f"s3://{chosen.bucket}", external_repo="")
+    if is_own(data, origin) or not run_bucket.external_bucket:
+        return Location(store=f"s3://{run_bucket.bucket}", external_repo="")
     folder = f"{origin.repository.replace('/', '-')}/"
-    return Location(store=f"s3://{chosen.external_bucket}", external_repo=folder)
+    return Location(store=f"s3://{run_bucket.external_bucket}", external_repo=folder)
 
 
-def distribution_store(data: RunBuckets, release_type: str, named: str = "") -> str:
-    """Return the store that releases of a type are distributed from: ``s3://{bucket}``, a folder, or `named`.
+def distribution_store(data: RunBuckets, release_type: str, store: str = "") -> str:
+    """Return the store that releases of a type are distributed from: ``s3://{bucket}``, a folder, or `store`.
 
     A bucket that the data has for another release type, or for runs, is refused.
     """
@@ -116,13 +116,13 @@ def distribution_store(data: RunBuckets, release_type: str, named: str = "") -> 
     for run_bucket in data.release_types.values():
         taken_buckets |= {run_bucket.bucket, run_bucket.external_bucket}
 
-    if named.startswith("s3://") and named.split("/")[2] in taken_buckets:
+    if store.startswith("s3://") and store.split("/")[2] in taken_buckets:
         raise UsageError(
-            f"{named} is the bucket of another release type, or of runs: no place for type {release_type}.",
+            f"{store} is the bucket of another release type, or of runs: no place for type {release_type}.",
             hint="Correct --release-type or --distribution-store.",
         )
-    if named:
-        return named
+    if store:
+        return store
     if distribution is None:
         raise UsageError(
             f"Wheels of release type {release_type!r} are not distributed.",

@@ -12,7 +12,7 @@ from pydantic import Field
 from core import files
 from core.cell import Cell
 from core.data import Document, Model, OptionalText, compact
-from core.errors import DataError
+from core.errors import DataError, nearest
 from core.run import PLAIN, PLATFORMS, Platform
 
 Stage = Literal["build_rocm", "test_rocm", "build_pytorch", "test_pytorch", "test_torch"]
@@ -20,8 +20,6 @@ STAGES: tuple[Stage, ...] = get_args(Stage)
 MAX_JOBS = 256  # of one matrix in GitHub Actions
 MAX_OUTPUTS = 2**20  # bytes of a job's outputs there, counted as UTF-16
 FETCH = "fetch_artifacts"
-_BUILD_ROCM = "build_rocm"
-_CHECK_ROCM = "check_rocm"
 
 
 class Decision(Model):
@@ -108,7 +106,7 @@ class RocmPackages(Model):
     )
     use_prebuilt_artifacts: bool = Field(
         default=False,
-        description="Made of a run's artifacts in any case",
+        description="StageResult of a run's artifacts in any case",
     )
     index_url: OptionalText = Field(None, description="The index that was requested; empty for none")
     version: OptionalText = None
@@ -169,12 +167,21 @@ class PlannedJob(Model):
         description="Of upstream's tests, which part: ``2/6``; empty for other jobs",
     )
     minutes: int = Field(0, description="How long its tests may take; 0 where the workflow says it")
+    hosted: bool = Field(
+        default=False,
+        description="On a machine of GitHub's, which ends a job after six hours",
+    )
     without_gpu: bool = Field(
         default=False, description="Tests on a machine that has no GPU to pass on to a container"
     )
     expect_failure: bool = Field(default=False, description="A failure does not count")
     reason: str
     versions: dict[str, str] = Field({}, description="Of the wheels to come; `resolve` fills them in")
+
+    @property
+    def key(self) -> str:
+        """Its name among all jobs of its platform: ``build_rocm gfx94X-dcgpu``."""
+        return f"{self.stage} {self.name}"
 
     @property
     def cell(self) -> Cell:
@@ -252,70 +259,63 @@ class Plan(Document):
                 return origin.row
         return {}
 
-    @property
-    def rocm_index(self) -> str | None:
-        """The index that all groups with ROCm from an index share; None where there is no such one."""
-        urls = {origin.index_url for origin in self.rocm.origins}
-        urls.discard(None)
-        return urls.pop() if len(urls) == 1 else None
-
     def row(self, job: PlannedJob) -> Mapping[str, Any]:
-        """Return a job as a workflow gets it: no more than is passed on, as outputs have a limit."""
-        # Artifacts are fetched, and ROCm is packaged and checked, by steps with options of their own.
-        other_steps = {FETCH, _CHECK_ROCM}
-        if job.stage != "build_rocm":
-            other_steps.add(_BUILD_ROCM)
-        sessions = [session for session in job.sessions if session not in other_steps]
-        row: dict[str, Any] = {
-            "gpu_family": job.gpu_family,
-            "build_variant": job.build_variant,
-            "sessions": " ".join(sessions),
-            "runner": job.runner,
-            "python": job.python or "",
-            "torch_ref": job.torch_ref or "",
-        }
-        if "torch" in job.versions:
-            row["torch_version"] = job.versions["torch"]
-        if job.config is not None:
-            row["config"] = job.config
-            row["shard"] = job.shard or ""
+        """Return a job as a workflow gets it: its key, and what GitHub has to know before the job starts.
+
+        `plan_job` reads all the rest in the plan's file.
+        """
+        row: dict[str, Any] = {"job": job.key, "runner": job.runner}
         if job.minutes:
             row["minutes"] = job.minutes
-        if job.without_gpu:
-            row["without_gpu"] = True
-        if job.stage == "build_pytorch" and _BUILD_ROCM in job.sessions:
-            row["builds_rocm"] = True
-        row["expect_failure"] = job.expect_failure
-
-        rocm = self.rocm_row(job)
-        if "index_url" in rocm and rocm["index_url"] == self.rocm_index:
-            # The address is an output of its own.
-            row["rocm"] = {"index": True, "version": rocm["version"]}
-        elif rocm:
-            row["rocm"] = dict(rocm)
+        for flag in ("hosted", "without_gpu", "expect_failure"):
+            if getattr(job, flag):
+                row[flag] = True
+        if self.fetches(job):
+            row["fetch"] = True
         return row
+
+    def fetches(self, job: PlannedJob) -> bool:
+        """Return whether a job packages, builds on or tests what lies in a bucket."""
+        rocm = self.rocm_row(job)
+        if job.stage == "build_rocm":
+            return "run_id" in rocm
+        return job.stage.startswith("test_") or "index_url" not in rocm
+
+    def find_job(self, platform: Platform, key: str) -> PlannedJob:
+        """Return the job with a key on a platform; a `DataError` if there is none."""
+        jobs = {job.key: job for job in self.cells if job.platform == platform}
+        if key not in jobs:
+            raise DataError(f"The plan has no job {key!r} on {platform}. {nearest(key, jobs)}")
+        return jobs[key]
 
 
 def matrices(plan: Plan) -> Mapping[str, object]:
     """Return what a workflow's jobs are made of, as job outputs name it.
 
-    ``{platform}_{stage}_matrix`` is a list of jobs, ``{platform}_cells`` the same jobs by artifact group and
-    stage, ``{platform}_promote_matrix`` a list of what is to be promoted.
+    ``{platform}_groups`` is a list of artifact groups with their jobs by stage, ``{platform}_stages`` has the
+    names of the stages that have jobs, ``{platform}_promote_matrix`` lists what is to be promoted.
     """
     written: dict[str, object] = {}
     for platform in PLATFORMS:
-        for stage in STAGES:
-            jobs = plan.matrix(platform, stage)
-            if len(jobs) > MAX_JOBS:
-                raise DataError(
-                    f"{stage} on {platform} has {len(jobs)} jobs; "
-                    f"a matrix of GitHub Actions holds {MAX_JOBS}.",
-                    hint="Dispatch fewer GPU families, Pythons or torch refs at a time.",
-                )
-            written[f"{platform}_{stage}_matrix"] = [plan.row(job) for job in jobs]
-        written[f"{platform}_cells"] = group_rows(plan, platform)
-        written[f"{platform}_promote_matrix"] = promotions(plan, platform)
+        groups = group_rows(plan, platform)
+        wheel_sets = promotions(plan, platform)
+        _refuse_size(groups, f"{platform} has {len(groups)} artifact groups")
+        _refuse_size(wheel_sets, f"{len(wheel_sets)} sets of wheels are to be promoted on {platform}")
+
+        stages = [stage for stage in STAGES if plan.matrix(platform, stage)]
+        written[f"{platform}_groups"] = groups
+        written[f"{platform}_stages"] = " ".join(stages)
+        written[f"{platform}_promote_matrix"] = wheel_sets
     return written
+
+
+def _refuse_size(rows: Sequence[object], rows_in_words: str) -> None:
+    """Refuse what a matrix of GitHub Actions does not take."""
+    if len(rows) > MAX_JOBS:
+        raise DataError(
+            f"{rows_in_words}; a matrix of GitHub Actions holds {MAX_JOBS}.",
+            hint="Dispatch fewer GPU families, Pythons or torch refs at a time.",
+        )
 
 
 def job_outputs(plan: Plan, values: Mapping[str, object]) -> Mapping[str, str]:
@@ -340,14 +340,23 @@ def job_outputs(plan: Plan, values: Mapping[str, object]) -> Mapping[str, str]:
     return outputs
 
 
-def group_rows(plan: Plan, platform: Platform) -> Mapping[str, Mapping[str, Sequence[Mapping[str, Any]]]]:
-    """Return the jobs of each artifact group: group -> stage -> rows; every group has every stage."""
+def group_rows(plan: Plan, platform: Platform) -> Sequence[Mapping[str, object]]:
+    """Return the artifact groups of a platform, each with its jobs by stage; every group has every stage.
+
+    A workflow calls another one for each group, so that no matrix has more jobs than those of one group.
+    """
     rows_by_group: dict[str, dict[str, list[Mapping[str, Any]]]] = {}
     for job in plan.cells:
         if job.platform == platform:
             stages = rows_by_group.setdefault(job.artifact_group, {stage: [] for stage in STAGES})
             stages[job.stage].append(plan.row(job))
-    return rows_by_group
+
+    groups: list[Mapping[str, object]] = []
+    for artifact_group, stages in rows_by_group.items():
+        for stage, rows in stages.items():
+            _refuse_size(rows, f"{stage} of {artifact_group} on {platform} has {len(rows)} jobs")
+        groups.append({"artifact_group": artifact_group, **stages})
+    return groups
 
 
 def promotions(plan: Plan, platform: Platform) -> Sequence[Mapping[str, str]]:

@@ -38,8 +38,9 @@ def _read_cell(stored: object) -> object:
     """Return the values of a cell as a record has them, with None for those that are absent."""
     if not isinstance(stored, dict):
         return stored
-    if unknown := sorted(stored.keys() - _CELL_SCHEMA["properties"].keys()):
-        raise ValueError(f"A cell has no {', '.join(map(str, unknown))}")
+    unknown_names = sorted(stored.keys() - _CELL_SCHEMA["properties"].keys())
+    if unknown_names:
+        raise ValueError(f"A cell has no {', '.join(map(str, unknown_names))}")
 
     values = {name: None if value == "" else value for name, value in stored.items()}
     values["artifact_group"] = values.pop("group", None)
@@ -127,7 +128,9 @@ class Record(Model):
 
 def edited_words(count: int) -> str:
     """Say of a tree in how many files it differs from its commit."""
-    return f"edited tree, {count} file{'s differ' if count != 1 else ' differs'}" if count else "no edits"
+    if count == 0:
+        return "no edits"
+    return "edited tree, 1 file differs" if count == 1 else f"edited tree, {count} files differ"
 
 
 def record_name(stage: str, cell: GroupCell) -> str:
@@ -169,30 +172,35 @@ def serialize(record: Record) -> bytes:
 def read(store: Store, outputs: RunOutputs, artifact_group: str, name: str) -> Record | None:
     """Read a record of the run, if there is one."""
     key = outputs.record_key(artifact_group, name)
-    return parse(store.read(key), where=key) if store.find(key) else None
+    if store.find(key) is None:
+        return None
+    return parse(store.read(key), where=key)
 
 
 def read_all(store: Store, outputs: RunOutputs, artifact_group: str) -> Sequence[Record]:
     """Read all of a group's records, sorted by name; failures included."""
-    keys = [it.key for it in store.list(outputs.manifests_prefix(artifact_group)) if is_record(it.key)]
+    documents = store.list(outputs.manifests_prefix(artifact_group))
+    keys = [stored.key for stored in documents if is_record(stored.key)]
     return [parse(store.read(key), where=key) for key in keys]
 
 
-def latest(found: Sequence[Record]) -> Sequence[Record]:
+def latest(records: Sequence[Record]) -> Sequence[Record]:
     """Leave out the successes that a failure lies beside, as it is later."""
-    failed = {one.name for one in found if one.status == "failed"}
-    return [one for one in found if one.status == "failed" or one.name not in failed]
+    failed_names = {record.name for record in records if record.status == "failed"}
+    return [record for record in records if record.status == "failed" or record.name not in failed_names]
 
 
-def promised(found: Sequence[Record]) -> Mapping[str, frozenset[str]]:
+def promised(records: Sequence[Record]) -> Mapping[str, frozenset[str]]:
     """Return the digests that successful stages recorded, by key.
 
     A key has more than one where a file of the local run was uploaded over, or built again.
     """
     digests: dict[str, frozenset[str]] = {}
-    for record in found:
-        for one in record.files if record.status == "ok" else ():
-            digests[one.key] = digests.get(one.key, frozenset()) | {one.sha256}
+    for record in records:
+        if record.status != "ok":
+            continue
+        for file in record.files:
+            digests[file.key] = digests.get(file.key, frozenset()) | {file.sha256}
     return digests
 
 

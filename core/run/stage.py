@@ -26,7 +26,7 @@ BUILDER = "builder"  # where a record's details have it
 
 
 @dataclass(frozen=True, kw_only=True)
-class Made:
+class StageResult:
     """The wheels and sdists that a stage's work left on disk, and details for the record.
 
     `digests` are SHA-256 by name; a file without one is hashed.
@@ -81,7 +81,7 @@ def look(stage: Stage, inputs: Mapping[str, Any]) -> Status:
 def perform(
     stage: Stage,
     inputs: Mapping[str, Any],
-    work: Callable[[], Made],
+    work: Callable[[], StageResult],
     *,
     so_far: Mapping[str, Any] | None = None,
 ) -> Record | Pending:
@@ -176,7 +176,7 @@ def _finished(stage: Stage, record: Record) -> Record:
 def _worked(
     stage: Stage,
     known: Mapping[str, Any],
-    work: Callable[[], Made],
+    work: Callable[[], StageResult],
     so_far: Mapping[str, Any] | None,
 ) -> Record:
     """Do the work and put its files into the run; record what is `known` of it, and what ends it early."""
@@ -198,23 +198,23 @@ def _worked(
 
     try:
         with process.logged(stage.log):
-            made = work()
-        published = tuple(_publish_files(stage, made))
+            result = work()
+        published = tuple(_publish_files(stage, result))
     except (Exception, KeyboardInterrupt) as problem:
         facts = _facts_of_failure(stage, problem, so_far or {})
         records.write(stage.store, stage.outputs, stage.artifact_group, record(**facts))
         raise
 
-    details = dict(made.details)
+    details = dict(result.details)
     builder = builder_from(environment())
     if builder:
         details[BUILDER] = builder
     return record(files=published, details=details)
 
 
-def _publish_files(stage: Stage, made: Made) -> Iterator[FileRecord]:
-    for path in made.files:
-        sha256 = made.digests.get(path.name, "")
+def _publish_files(stage: Stage, result: StageResult) -> Iterator[FileRecord]:
+    for path in result.files:
+        sha256 = result.digests.get(path.name, "")
         yield distributions.publish(stage.store, stage.outputs, stage.artifact_group, path, sha256=sha256)
 
 

@@ -13,12 +13,10 @@ from typing import TYPE_CHECKING
 from packaging.utils import canonicalize_name, parse_sdist_filename, parse_wheel_filename
 from packaging.version import InvalidVersion, Version
 
-from core.archive import zips
+from core.archive.zips import MemberError, ZipArchive, read_archive, unsafe_kind
 from core.errors import WheelError
 
 if TYPE_CHECKING:
-    import zipfile
-
     from packaging.metadata import RawMetadata
     from packaging.tags import Tag
 
@@ -27,7 +25,9 @@ _MAX_TEXT = 16 << 20
 # what a record's details call it: file name of a wheel -> its folders
 CONTENTS = "contents"
 REST = "…"
-MOST_FOLDERS, DEPTH, MOST_LETTERS = 25, 2, 200
+MOST_FOLDERS = 25
+DEPTH = 2
+MOST_LETTERS = 200
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -95,19 +95,19 @@ def parse_name(filename: str) -> WheelName:
 
 
 def read_metadata(path: Path) -> WheelMetadata:
-    """Read a wheel's METADATA, and nothing else of it but the central directory."""
+    """Read a wheel's METADATA, and nothing else of it but the headers of its members."""
     from packaging.metadata import parse_email
 
-    with zips.opened(path) as archive:
-        raw = read_text_member(path, archive, f"{find_dist_info(path, archive)}/METADATA")
+    archive = read_archive(path)
+    raw = read_text_member(archive, f"{find_dist_info(archive)}/METADATA")
     fields, _unparsed = parse_email(raw)
     if not fields.get("name"):
         raise WheelError(f"{path.name}: METADATA has no Name.")
+    version_text = fields.get("version", "")
     try:
-        version = Version(fields.get("version", ""))
+        version = Version(version_text)
     except InvalidVersion:
-        found = fields.get("version", "")
-        raise WheelError(f"{path.name}: METADATA has no valid Version ({found!r}).") from None
+        raise WheelError(f"{path.name}: METADATA has no valid Version ({version_text!r}).") from None
     return WheelMetadata(
         name=fields["name"],
         version=version,
@@ -121,18 +121,27 @@ def read_metadata(path: Path) -> WheelMetadata:
 
 def _license(fields: RawMetadata) -> str:
     """Return the licence that core metadata names, by PEP 639's order."""
-    text = fields.get("license", "").strip()
-    kinds = (one.split(" :: ") for one in fields.get("classifiers", ()))
-    classified = [kind[-1] for kind in kinds if kind[0] == "License"]
-    return fields.get("license_expression", "") or text.partition("\n")[0].strip() or ", ".join(classified)
+    expression = fields.get("license_expression", "")
+    if expression:
+        return expression
+    first_line = fields.get("license", "").strip().partition("\n")[0].strip()
+    if first_line:
+        return first_line
+
+    classified: list[str] = []
+    for classifier in fields.get("classifiers", ()):
+        parts = classifier.split(" :: ")
+        if parts[0] == "License":
+            classified.append(parts[-1])
+    return ", ".join(classified)
 
 
 def read_wheel_info(path: Path) -> WheelInfo:
     """Read a wheel's WHEEL file."""
     from email.parser import BytesParser
 
-    with zips.opened(path) as archive:
-        raw = read_text_member(path, archive, f"{find_dist_info(path, archive)}/WHEEL")
+    archive = read_archive(path)
+    raw = read_text_member(archive, f"{find_dist_info(archive)}/WHEEL")
     fields = BytesParser().parsebytes(raw, headersonly=True)
     purelib = str(fields.get("Root-Is-Purelib", "")).strip().lower()
     version = str(fields.get("Wheel-Version", "")).strip()
@@ -146,60 +155,73 @@ def read_wheel_info(path: Path) -> WheelInfo:
     )
 
 
-def find_dist_info(path: Path, archive: zipfile.ZipFile) -> str:
+def find_dist_info(archive: ZipArchive) -> str:
     """Find a wheel's one `.dist-info` folder, which must carry the file's name and version."""
-    name = parse_wheel_name(path.name)
-    firsts = {first for first, slash, _ in (one.partition("/") for one in archive.namelist()) if slash}
-    folders = sorted(first for first in firsts if first.endswith(".dist-info"))
+    filename = archive.path.name
+    name = parse_wheel_name(filename)
+    folders: set[str] = set()
+    for member in archive.members:
+        folder, slash, _rest = member.name.partition("/")
+        if slash and folder.endswith(".dist-info"):
+            folders.add(folder)
     if len(folders) != 1:
-        found = ", ".join(folders) or "none"
-        raise WheelError(f"{path.name} must hold exactly one .dist-info folder; it holds {found}.")
-    distribution, _, version = folders[0].removesuffix(".dist-info").rpartition("-")
+        present = ", ".join(sorted(folders)) or "none"
+        raise WheelError(f"{filename} must hold exactly one .dist-info folder; it holds {present}.")
+
+    (folder,) = folders
+    distribution, _, version = folder.removesuffix(".dist-info").rpartition("-")
     try:
-        fits = canonicalize_name(distribution) == name.distribution and Version(version) == name.version
+        agrees = canonicalize_name(distribution) == name.distribution and Version(version) == name.version
     except InvalidVersion:
-        fits = False
-    if not fits:
+        agrees = False
+    if not agrees:
         raise WheelError(
-            f"{path.name}: {folders[0]} does not carry the file's name and version.",
+            f"{filename}: {folder} does not carry the file's name and version.",
             hint="A wheel is renamed by rewriting its metadata, not by renaming the file.",
         )
-    return folders[0]
+    return folder
 
 
-def read_text_member(path: Path, archive: zipfile.ZipFile, member: str) -> bytes:
+def read_text_member(archive: ZipArchive, name: str) -> bytes:
     """Read one small member whole."""
+    filename = archive.path.name
+    member = archive.by_name.get(name)
+    if member is None:
+        raise WheelError(f"{filename} holds no {name}.")
+    if reason := unsafe_kind(member):
+        raise WheelError(f"{filename}: {name} is {reason}.")
+    if member.size > _MAX_TEXT:
+        raise WheelError(f"{filename}: {name} declares {member.size} bytes, more than {_MAX_TEXT}.")
     try:
-        info = archive.getinfo(member)
-    except KeyError:
-        raise WheelError(f"{path.name} holds no {member}.") from None
-    if why := zips.unsafe_kind(info):
-        raise WheelError(f"{path.name}: {member} is {why}.")
-    if info.file_size > _MAX_TEXT:
-        raise WheelError(f"{path.name}: {member} declares {info.file_size} bytes, more than {_MAX_TEXT}.")
-    try:
-        with path.open("rb") as stream:
-            return b"".join(zips.chunks(stream, info, zips.span_of(stream, info)))
-    except zips.MemberError as problem:
-        raise WheelError(f"{path.name}: {member} has {problem}.") from problem
+        return archive.read(member)
+    except MemberError as problem:
+        raise WheelError(f"{filename}: {name} has {problem}.") from problem
 
 
 def folder_sizes(wheel: Path) -> dict[str, list[int]]:
-    """Add a wheel's members up by folder, from its central directory alone.
+    """Add a wheel's members up by folder, from its headers alone.
 
     Returns:
         Folder (up to `DEPTH` names) to its files, their bytes, and their bytes in the wheel; the largest
         in the wheel first, at most `MOST_FOLDERS` of them and `REST` for all others.
     """
-    found: dict[str, list[int]] = defaultdict(lambda: [0, 0, 0])
-    with zips.opened(wheel) as archive:
-        for member in archive.infolist():
-            if not member.is_dir():
-                folder = "/".join(member.filename.split("/")[:-1][:DEPTH])[:MOST_LETTERS] or "."
-                added = (1, member.file_size, member.compress_size)
-                found[folder] = [sum(pair) for pair in zip(found[folder], added, strict=True)]
-    ordered = sorted(found.items(), key=lambda item: (-item[1][2], item[0]))
-    kept = dict(ordered[:MOST_FOLDERS])
-    if rest := [numbers for _, numbers in ordered[MOST_FOLDERS:]]:
-        kept[REST] = [sum(column) for column in zip(*rest, strict=True)]
-    return kept
+    sizes: dict[str, list[int]] = defaultdict(lambda: [0, 0, 0])
+    for member in read_archive(wheel).members:
+        if not member.is_folder:
+            parents = member.name.split("/")[:-1]
+            folder = "/".join(parents[:DEPTH])[:MOST_LETTERS] or "."
+            _add_sizes(sizes[folder], [1, member.size, member.packed_size])
+
+    ordered = sorted(sizes.items(), key=lambda row: (-row[1][2], row[0]))
+    largest = dict(ordered[:MOST_FOLDERS])
+    if len(ordered) > MOST_FOLDERS:
+        rest = [0, 0, 0]
+        for _folder, numbers in ordered[MOST_FOLDERS:]:
+            _add_sizes(rest, numbers)
+        largest[REST] = rest
+    return largest
+
+
+def _add_sizes(total: list[int], numbers: list[int]) -> None:
+    for column, number in enumerate(numbers):
+        total[column] += number

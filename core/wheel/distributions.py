@@ -8,7 +8,7 @@ from pathlib import Path
 from packaging.utils import canonicalize_name
 
 from core import files
-from core.data import Model, data_file, once
+from core.data import Model, data_file, read_once
 from core.errors import WheelError
 from core.families import families
 from core.run import Platform, RunOutputs
@@ -28,17 +28,22 @@ class _Names(Model):
 _names = data_file(NAMES_FILE, _Names)
 
 
-@once
+@read_once
 def our_names() -> frozenset[str]:
     """Return the names that our distributions have, normalised."""
-    every = (one.format(family=family) for one in _names().names for family in families())
-    return frozenset(map(canonicalize_name, every))
+    names: set[str] = set()
+    for template in _names().names:
+        for family in families():
+            names.add(canonicalize_name(template.format(family=family)))
+    return frozenset(names)
 
 
 def is_ours(name: str) -> bool:
     """Return whether a distribution's name, in any spelling, is one of ours."""
-    normal = canonicalize_name(name)
-    return normal in our_names() or any(fnmatchcase(normal, glob) for glob in _names().globs)
+    normalized = canonicalize_name(name)
+    if normalized in our_names():
+        return True
+    return any(fnmatchcase(normalized, glob) for glob in _names().globs)
 
 
 def is_distribution(filename: str) -> bool:
@@ -56,11 +61,12 @@ def on_platform(filename: str, platform: Platform) -> bool:
 
 def require_platform(filenames: Iterable[str], outputs: RunOutputs) -> None:
     """Refuse wheels of another platform than a run's."""
-    others = [name for name in filenames if not on_platform(name, outputs.platform)]
-    if others:
+    foreign_files = [name for name in filenames if not on_platform(name, outputs.platform)]
+    if foreign_files:
+        other_platform = "linux" if outputs.platform == "windows" else "windows"
         raise WheelError(
-            f"{', '.join(others)}: not for {outputs.platform}, and would go to {outputs.prefix}/.",
-            hint=f"Use --platform {'linux' if outputs.platform == 'windows' else 'windows'}.",
+            f"{', '.join(foreign_files)}: not for {outputs.platform}, and would go to {outputs.prefix}/.",
+            hint=f"Use --platform {other_platform}.",
         )
 
 
@@ -81,12 +87,22 @@ def publish(
 def describe(path: Path, *, key: str, sha256: str) -> tuple[FileRecord, bytes | None]:
     """Read a file's entry in a record, and a wheel's METADATA; its name and its metadata must agree."""
     name = parse_name(path.name)
-    metadata = read_metadata(path) if path.suffix == ".whl" else None
-    if metadata and (canonicalize_name(metadata.name), metadata.version) != (name.distribution, name.version):
-        raise WheelError(
-            f"{path.name} says in its METADATA that it is {metadata.name} {metadata.version}.",
-            hint="A wheel is renamed by rewriting its metadata, not by renaming the file.",
-        )
+    requires_python = ""
+    metadata_sha256 = ""
+    license_text = ""
+    raw_metadata = None
+    if path.suffix == ".whl":
+        metadata = read_metadata(path)
+        if (canonicalize_name(metadata.name), metadata.version) != (name.distribution, name.version):
+            raise WheelError(
+                f"{path.name} says in its METADATA that it is {metadata.name} {metadata.version}.",
+                hint="A wheel is renamed by rewriting its metadata, not by renaming the file.",
+            )
+        requires_python = metadata.requires_python
+        metadata_sha256 = hashlib.sha256(metadata.raw).hexdigest()
+        license_text = metadata.license
+        raw_metadata = metadata.raw
+
     record = FileRecord(
         name=path.name,
         key=key,
@@ -94,8 +110,8 @@ def describe(path: Path, *, key: str, sha256: str) -> tuple[FileRecord, bytes | 
         sha256=sha256,
         distribution=name.distribution,
         version=str(name.version),
-        requires_python=metadata.requires_python if metadata else "",
-        metadata_sha256=hashlib.sha256(metadata.raw).hexdigest() if metadata else "",
-        license=metadata.license if metadata else "",
+        requires_python=requires_python,
+        metadata_sha256=metadata_sha256,
+        license=license_text,
     )
-    return record, metadata.raw if metadata else None
+    return record, raw_metadata

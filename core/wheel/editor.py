@@ -21,25 +21,26 @@ from typing import TYPE_CHECKING, BinaryIO
 
 from packaging.version import InvalidVersion, Version
 
-from core.archive import Member, zips
-from core.archive.packed import DEFLATED, LEVEL, Packing, Workers
-from core.archive.zips import HashingStream, Span, ZipWriter
+from core.archive import Member
+from core.archive.packed import LEVEL, Packing, Workers
+from core.archive.zip_headers import DEFLATED
+from core.archive.zip_writer import HashingStream, ZipWriter
+from core.archive.zips import ZipArchive, ZipMember, unsafe_path
 from core.errors import MissingInputError, WheelError
 from core.files import atomic
 from core.wheel import parse_name, parse_wheel_name, read_text_member
-from core.wheel.record import Entry, require_listing
+from core.wheel.record import RecordRow, WheelListing, require_listing
 from core.wheel.writer import WheelSpec, WrittenFile, record_member, record_row, write_sdist
 
 if TYPE_CHECKING:
-    import zipfile
-
     # of a text file's path in the old wheel and content: its new content, the same for no change;
     # it sees every one up to `TEXT_LIMIT`, and all of `.dist-info`
     Edit = Callable[[str, bytes], bytes]
 
 TEXT_LIMIT = 1 << 20
 LIMIT = 64 << 20
-_SNIFFED_PACKED, _SNIFFED = 4 << 10, 1 << 10
+_PROBE_COMPRESSED = 4 << 10
+_PROBE = 1 << 10
 # RECORD is written anew; a signature of the old one would no longer hold.
 _DROPPED = ("RECORD", "RECORD.jws", "RECORD.p7s")
 _PKG_INFO = "PKG-INFO"
@@ -50,22 +51,23 @@ class Additions:
     """What a wheel gets besides its own members, and which of those (`dropped`) it does not get.
 
     `members` take the place of old ones of the same name; `borrowed` are other wheels, with the members to
-    copy from them -> their names in the new one; `platform` is that of the tags, "" for the old one.
+    copy from them -> their names in the new one; `platform` is that of the tags, None for the old one.
     """
 
     members: tuple[Member, ...] = ()
     borrowed: Mapping[Path, Mapping[str, str]] = field(default_factory=dict)
     dropped: frozenset[str] = frozenset()
-    platform: str = ""
+    platform: str | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Step:
-    source: Path
-    info: zipfile.ZipInfo
-    span: Span
+class _Copy:
+    """A member of an old wheel, its name in the new one, and its content where that changes."""
+
+    archive: ZipArchive
+    member: ZipMember
     name: str
-    entry: Entry | None
+    row: RecordRow | None
     content: bytes | None = None
 
 
@@ -89,19 +91,31 @@ def edit_wheel(
     one, and `core.wheel.record` verifies it in the one pass that a new wheel needs anyway.
     """
     name = parse_wheel_name(source.name)
-    added = additions or Additions()
-    target = folder / _file_name(source.name, version, added.platform)
+    platform = None if additions is None else additions.platform
+    target = folder / _file_name(source.name, version, platform)
     if name.version == Version(version) and additions is None:
         raise WheelError(f"{source.name} has version {version} already.")
-    new = [member.name for member in added.members]
-    steps, info = _own_steps(source, version, edit, {*added.dropped, *new})
-    more = _borrowed(added.borrowed)
-    _require_distinct(source, [*(step.name for step in (*steps, *more)), *new])
-    first, last = steps, []
-    if additions:
-        first = [*(step for step in steps if not step.name.startswith(f"{info}/")), *more]
-        last = [_retagged(step, added.platform) for step in steps if step.name.startswith(f"{info}/")]
-    return _write(target, first, added.members, last, info=info, epoch=epoch)
+
+    listing = require_listing(source)
+    info = _with_version(f"{listing.folder}/", version).removesuffix("/")
+    if additions is None:
+        copies = _copies_of(listing, version, edit, dropped=set())
+        _require_distinct(source, [copy.name for copy in copies])
+        return _write(target, copies, [], [], info=info, epoch=epoch)
+
+    new_names = [member.name for member in additions.members]
+    copies = _copies_of(listing, version, edit, dropped={*additions.dropped, *new_names})
+    borrowed = _borrowed_copies(additions.borrowed)
+    _require_distinct(source, [copy.name for copy in (*copies, *borrowed)] + new_names)
+
+    content: list[_Copy] = []
+    info_files: list[_Copy] = []
+    for copy in copies:
+        if copy.name.startswith(f"{info}/"):
+            info_files.append(copy if platform is None else _with_platform(copy, platform))
+        else:
+            content.append(copy)
+    return _write(target, [*content, *borrowed], additions.members, info_files, info=info, epoch=epoch)
 
 
 def assemble_wheel(
@@ -114,116 +128,139 @@ def assemble_wheel(
 ) -> WrittenFile:
     """Write a new wheel of members that are stored uncompressed, and members of other wheels."""
     target = folder / spec.filename
-    steps = _borrowed(borrowed)
-    every = [*members, *spec.info_files]
-    _require_distinct(target, [*(step.name for step in steps), *(one.name for one in every)])
-    return _write(target, steps, every, [], info=spec.info, epoch=epoch, level=0)
+    copies = _borrowed_copies(borrowed)
+    new_members = [*members, *spec.info_files]
+    _require_distinct(target, [copy.name for copy in copies] + [member.name for member in new_members])
+    return _write(target, copies, new_members, [], info=spec.info, epoch=epoch, level=0)
 
 
 def edit_sdist(source: Path, folder: Path, *, version: str, edit: Edit) -> WrittenFile:
     """Write an sdist again under another version; top folder and file name follow it, modes stay."""
     name = parse_name(source.name)
-    old = _read_sdist(source)
-    if _PKG_INFO not in old:
+    old_files = _read_sdist(source)
+    if _PKG_INFO not in old_files:
         raise WheelError(f"{source.name} holds no {_PKG_INFO}.")
-    new = {path: edit(path, content) for path, (content, _) in old.items()}
-    members = [
-        Member(name=path, source=new[path], executable=executable)
-        for path, (_, executable) in old.items()
-        if path != _PKG_INFO
-    ]
+
+    members: list[Member] = []
+    metadata = b""
+    for path, file in old_files.items():
+        content = edit(path, file.content)
+        if path == _PKG_INFO:
+            metadata = content
+        else:
+            members.append(Member(name=path, source=content, executable=file.executable))
     try:
-        metadata = new[_PKG_INFO].decode()
+        metadata_text = metadata.decode()
     except UnicodeDecodeError as problem:
         raise WheelError(f"{source.name}: {_PKG_INFO} is not UTF-8: {problem}.") from problem
-    file = write_sdist(folder, name.distribution, version, members, metadata=metadata)
-    return replace(file, members=tuple(old))
+    sdist = write_sdist(folder, name.distribution, version, members, metadata=metadata_text)
+    return replace(sdist, members=tuple(old_files))
 
 
-def _own_steps(source: Path, version: str, edit: Edit | None, left_out: set[str]) -> tuple[list[_Step], str]:
-    """Decide what becomes of each member of the old wheel; also return the new ``.dist-info`` folder."""
-    steps = []
-    with zips.opened(source) as archive, source.open("rb") as stream:
-        listing = require_listing(source, archive)
-        dropped = {f"{listing.folder}/{one}" for one in _DROPPED} | left_out
-        for info, span in listing.files:
-            member = info.filename
-            if member in dropped:
+def _copies_of(listing: WheelListing, version: str, edit: Edit | None, *, dropped: set[str]) -> list[_Copy]:
+    """Decide what becomes of each member of the old wheel."""
+    archive = listing.archive
+    info = f"{listing.folder}/"
+    all_dropped = dropped | {f"{info}{name}" for name in _DROPPED}
+    copies: list[_Copy] = []
+    with archive.path.open("rb") as stream:
+        for member in listing.members:
+            if member.name in all_dropped:
                 continue
-            new = None
-            if edit and (member.startswith(f"{listing.folder}/") or _is_small_text(stream, info, span)):
-                old = read_text_member(source, archive, member)
-                new = edit(member, old)
-                new = None if new == old else new
-            name, entry = _renamed(member, version), listing.entries[member]
-            steps.append(_Step(source=source, info=info, span=span, name=name, entry=entry, content=new))
-    return steps, _renamed(f"{listing.folder}/", version).removesuffix("/")
+            content = None
+            if edit is not None and (member.name.startswith(info) or _is_small_text(stream, member)):
+                old_content = read_text_member(archive, member.name)
+                new_content = edit(member.name, old_content)
+                if new_content != old_content:
+                    content = new_content
+            copies.append(
+                _Copy(
+                    archive=archive,
+                    member=member,
+                    name=_with_version(member.name, version),
+                    row=listing.rows[member.name],
+                    content=content,
+                )
+            )
+    return copies
 
 
-def _borrowed(wheels: Mapping[Path, Mapping[str, str]]) -> list[_Step]:
-    steps = []
-    for source, names in sorted(wheels.items()):
-        with zips.opened(source) as archive:
-            listing = require_listing(source, archive)
-        found = {info.filename: (info, span) for info, span in listing.files}
-        if missing := sorted(set(names) - set(found)):
+def _borrowed_copies(wheels: Mapping[Path, Mapping[str, str]]) -> list[_Copy]:
+    copies: list[_Copy] = []
+    for source, new_names in sorted(wheels.items()):
+        listing = require_listing(source)
+        members = {member.name: member for member in listing.members}
+        missing = sorted(new_names.keys() - members.keys())
+        if missing:
             raise WheelError(f"{source.name} holds no {missing[0]}.")
-        for old, new in sorted(names.items(), key=lambda pair: pair[1]):
-            (info, span), entry = found[old], listing.entries[old]
-            steps.append(_Step(source=source, info=info, span=span, name=new, entry=entry))
-    return steps
+        for old_name, new_name in sorted(new_names.items(), key=lambda names: names[1]):
+            copies.append(
+                _Copy(
+                    archive=listing.archive,
+                    member=members[old_name],
+                    name=new_name,
+                    row=listing.rows[old_name],
+                )
+            )
+    return copies
 
 
-def _retagged(step: _Step, platform: str) -> _Step:
-    """Put a platform into the tags of WHEEL, if one is given."""
-    if not platform or not step.name.endswith(".dist-info/WHEEL"):
-        return step
-    with zips.opened(step.source) as archive:
-        content = step.content or read_text_member(step.source, archive, step.info.filename)
+def _with_platform(copy: _Copy, platform: str) -> _Copy:
+    """Put a platform into the tags of WHEEL; other files stay."""
+    if not copy.name.endswith(".dist-info/WHEEL"):
+        return copy
+    content = copy.content or read_text_member(copy.archive, copy.member.name)
     lines: list[str] = []
     for line in content.decode().splitlines():
         field_name, colon, value = line.partition(":")
-        tags = [f"Tag: {value.strip().rpartition('-')[0]}-{one}" for one in platform.split(".")]
-        is_tag = colon and field_name.strip().lower() == "tag"
-        lines += [tag for tag in tags if tag not in lines] if is_tag else [line]
-    return replace(step, content="".join(f"{line}\n" for line in lines).encode())
+        if not colon or field_name.strip().lower() != "tag":
+            lines.append(line)
+            continue
+        python_and_abi = value.strip().rpartition("-")[0]
+        for part in platform.split("."):
+            tag_line = f"Tag: {python_and_abi}-{part}"
+            if tag_line not in lines:
+                lines.append(tag_line)
+    return replace(copy, content="".join(f"{line}\n" for line in lines).encode())
 
 
-def _file_name(filename: str, version: str, platform: str) -> str:
+def _file_name(filename: str, version: str, platform: str | None) -> str:
     try:
-        normal = str(Version(version))
+        normalized = str(Version(version))
     except InvalidVersion:
         raise WheelError(f"{version!r} is not a version.") from None
     distribution, _, *rest = filename.split("-")
-    name = "-".join([distribution, normal, *rest])
-    return f"{name.rpartition('-')[0]}-{platform}.whl" if platform else name
+    name = "-".join([distribution, normalized, *rest])
+    if platform is None:
+        return name
+    return f"{name.rpartition('-')[0]}-{platform}.whl"
 
 
-def _renamed(member: str, version: str) -> str:
+def _with_version(member: str, version: str) -> str:
     """Put the version into the name of a ``.dist-info`` or ``.data`` folder."""
-    first, slash, rest = member.partition("/")
+    folder, slash, rest = member.partition("/")
     for suffix in (".dist-info", ".data"):
-        distribution, dash, _ = first.removesuffix(suffix).rpartition("-")
-        if slash and dash and first.endswith(suffix):
+        distribution, dash, _ = folder.removesuffix(suffix).rpartition("-")
+        if slash and dash and folder.endswith(suffix):
             return f"{distribution}-{Version(version)}{suffix}/{rest}"
     return member
 
 
-def _require_distinct(source: Path, names: Sequence[str]) -> None:
+def _require_distinct(wheel: Path, names: Sequence[str]) -> None:
     for name, count in Counter(names).items():
         if count > 1:
-            raise WheelError(f"{source.name} would hold {name} twice under its new version.")
+            raise WheelError(f"{wheel.name} would hold {name} twice under its new version.")
 
 
-def _is_small_text(stream: BinaryIO, info: zipfile.ZipInfo, span: Span) -> bool:
+def _is_small_text(stream: BinaryIO, member: ZipMember) -> bool:
     """Return whether a member is small and begins like a text."""
-    if not 0 < info.file_size <= TEXT_LIMIT:
+    if not 0 < member.size <= TEXT_LIMIT:
         return False
-    stream.seek(span.start)
-    head = stream.read(min(_SNIFFED_PACKED, info.compress_size))
-    if info.compress_type == DEFLATED:
+    stream.seek(member.start)
+    head = stream.read(min(_PROBE_COMPRESSED, member.packed_size))
+    if member.method == DEFLATED:
         try:
-            head = zlib.decompressobj(-zlib.MAX_WBITS).decompress(head, _SNIFFED)
+            head = zlib.decompressobj(-zlib.MAX_WBITS).decompress(head, _PROBE)
         except zlib.error:
             return True  # reading it whole reports what is wrong with it
     return is_text(head)
@@ -231,84 +268,114 @@ def _is_small_text(stream: BinaryIO, info: zipfile.ZipInfo, span: Span) -> bool:
 
 def is_text(head: bytes) -> bool:
     """Return whether a file begins like a text: without a zero byte."""
-    return b"\0" not in head[:_SNIFFED]
+    return b"\0" not in head[:_PROBE]
 
 
 def _write(
     target: Path,
-    first: Sequence[_Step],
-    added: Sequence[Member],
-    last: Sequence[_Step],
+    content: Sequence[_Copy],
+    new_members: Sequence[Member],
+    info_files: Sequence[_Copy],
     *,
     info: str,
     epoch: int | None,
     level: int = LEVEL,
 ) -> WrittenFile:
-    rows: list[tuple[str, str, str]] = []
-    with atomic(target) as raw, Workers(jobs=None if added else 1) as workers, ExitStack() as opened:
+    # Threads are for new members; what was edited are small texts.
+    jobs = None if new_members else 1
+    with atomic(target) as raw, Workers(jobs=jobs) as workers, ExitStack() as streams:
         hashing = HashingStream(raw)
         packing = Packing(workers=workers, level=level, scratch=target.parent)
-        archive = ZipWriter(hashing, epoch=epoch, packing=packing)
-        streams: dict[Path, BinaryIO] = {}
-
-        def add(members: Sequence[Member]) -> None:
-            rows.extend(record_row(*one) for one in archive.add(members))
-
-        def take(step: _Step) -> None:
-            """Write a member, copied or edited."""
-            if step.content is not None:
-                executable = zips.is_executable(step.info)
-                add([Member(name=step.name, source=step.content, executable=executable)])
-                return
-            if step.source not in streams:
-                streams[step.source] = opened.enter_context(step.source.open("rb"))
-            name, entry, size = step.name, step.entry, step.info.file_size
-            digest = entry.digest if entry else b""
-            archive.copy(step.source, streams[step.source], step.info, step.span, name=name, sha256=digest)
-            rows.append(record_row(name, digest, size, entry.algorithm) if entry else (name, "", ""))
-
-        for step in first:
-            take(step)
-        add(sorted(added, key=lambda member: member.name))
-        for step in last:
-            take(step)
-        archive.add([record_member(info, rows)])
-        archive.finish()
-    members = tuple(name for name, *_ in rows)
-    return WrittenFile(path=target, sha256=hashing.sha256, size=hashing.size, members=members)
+        copier = _Copier(ZipWriter(hashing, epoch=epoch, packing=packing), streams)
+        for copy in content:
+            copier.copy(copy)
+        copier.add(sorted(new_members, key=lambda member: member.name))
+        for copy in info_files:
+            copier.copy(copy)
+        copier.finish(info)
+    names = tuple(row[0] for row in copier.rows)
+    return WrittenFile(path=target, sha256=hashing.sha256, size=hashing.size, members=names)
 
 
-def _read_sdist(source: Path) -> dict[str, tuple[bytes, bool]]:
-    """Read every file: path below the top folder -> its bytes, and whether it is executable."""
-    top = source.name.removesuffix(".tar.gz")
-    found: dict[str, tuple[bytes, bool]] = {}
+class _Copier:
+    """Writes members into a new wheel, and collects what RECORD says of them."""
+
+    def __init__(self, writer: ZipWriter, streams: ExitStack) -> None:
+        self.rows: list[tuple[str, str, str]] = []
+        self._writer = writer
+        self._streams = streams
+        self._open_wheels: dict[Path, BinaryIO] = {}
+
+    def add(self, members: Sequence[Member]) -> None:
+        """Compress members."""
+        for name, digest, size in self._writer.add(members):
+            self.rows.append(record_row(name, digest, size))
+
+    def copy(self, copy: _Copy) -> None:
+        """Take a member over as it is compressed, or write its new content."""
+        if copy.content is not None:
+            executable = copy.member.is_executable
+            self.add([Member(name=copy.name, source=copy.content, executable=executable)])
+            return
+
+        row = copy.row
+        digest = b"" if row is None else row.digest
+        stream = self._stream(copy.archive.path)
+        self._writer.copy(copy.archive, stream, copy.member, name=copy.name, sha256=digest)
+        if row is None:
+            self.rows.append((copy.name, "", ""))
+        else:
+            self.rows.append(record_row(copy.name, digest, copy.member.size, row.algorithm))
+
+    def finish(self, info: str) -> None:
+        """Write RECORD and the central directory."""
+        self._writer.add([record_member(info, self.rows)])
+        self._writer.finish()
+
+    def _stream(self, wheel: Path) -> BinaryIO:
+        if wheel not in self._open_wheels:
+            self._open_wheels[wheel] = self._streams.enter_context(wheel.open("rb"))
+        return self._open_wheels[wheel]
+
+
+@dataclass(frozen=True, kw_only=True)
+class _SdistFile:
+    content: bytes
+    executable: bool
+
+
+def _read_sdist(source: Path) -> dict[str, _SdistFile]:
+    """Read every file of an sdist, by its path below the top folder."""
+    files: dict[str, _SdistFile] = {}
     try:
         with gzip.open(source) as stream:
             data = stream.read(LIMIT + 1)
         if len(data) > LIMIT:
             raise WheelError(f"{source.name} unpacks to more than {LIMIT} bytes.")
         with tarfile.open(fileobj=io.BytesIO(data), mode="r:") as archive:
-            for one in archive:
-                if one.isdir():
+            for member in archive:
+                if member.isdir():
                     continue
-                path = _path(source, one, top)
-                if path in found:
-                    raise WheelError(f"{source.name} holds {one.name} twice.")
-                reader = archive.extractfile(one)
-                found[path] = (reader.read() if reader else b"", bool(one.mode & 0o111))
+                path = _path_below_top(source, member)
+                if path in files:
+                    raise WheelError(f"{source.name} holds {member.name} twice.")
+                reader = archive.extractfile(member)
+                content = reader.read() if reader else b""
+                files[path] = _SdistFile(content=content, executable=bool(member.mode & 0o111))
     except FileNotFoundError:
         raise MissingInputError(f"{source} does not exist.") from None
     except (tarfile.TarError, EOFError, OSError, zlib.error) as problem:
         raise WheelError(f"{source.name} is not a readable sdist: {problem}.") from problem
-    return found
+    return files
 
 
-def _path(source: Path, one: tarfile.TarInfo, top: str) -> str:
-    why = zips.unsafe_path(one.name)
-    if not one.isreg():
-        why = "neither a file nor a folder"
-    elif not why and not one.name.startswith(f"{top}/"):
-        why = f"outside {top}"
-    if why:
-        raise WheelError(f"{source.name} holds {one.name!r}: {why}.")
-    return one.name.removeprefix(f"{top}/")
+def _path_below_top(source: Path, member: tarfile.TarInfo) -> str:
+    top = source.name.removesuffix(".tar.gz")
+    reason = unsafe_path(member.name)
+    if not member.isreg():
+        reason = "neither a file nor a folder"
+    elif reason is None and not member.name.startswith(f"{top}/"):
+        reason = f"outside {top}"
+    if reason is not None:
+        raise WheelError(f"{source.name} holds {member.name!r}: {reason}.")
+    return member.name.removeprefix(f"{top}/")

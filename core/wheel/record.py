@@ -4,36 +4,35 @@ Each member is decompressed once, largest first, on all cores; hashing and infla
 interpreter lock. Checks that need a member's bytes take them from the same pass, by a `Tap`.
 """
 
-from __future__ import annotations
-
 import base64
 import binascii
 import csv
 import hashlib
 import os
 import tempfile
-from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from itertools import pairwise
 from pathlib import Path
-from typing import TYPE_CHECKING, BinaryIO
+from typing import BinaryIO
 
-from core.archive import zips
-from core.archive.zips import MemberError, Span
+from core.archive.zips import (
+    MemberError,
+    ZipArchive,
+    ZipMember,
+    chunks,
+    read_archive,
+    unsafe_kind,
+    unsafe_path,
+)
 from core.errors import FatalError, WheelError
 from core.wheel import find_dist_info, read_text_member
-
-if TYPE_CHECKING:
-    import zipfile
 
 # The largest real wheels (torch for every GPU family) unpack to about 15 GB.
 MAX_UNPACKED = 256 << 30
 _ALGORITHMS = frozenset({"sha256", "sha384", "sha512"})
 _SIGNATURES = ("RECORD.jws", "RECORD.p7s")
 _RECORD_FIELDS = 3
-_Problems = list[tuple[str, str]]  # member and message
 
 
 @dataclass(frozen=True, kw_only=True, order=True)
@@ -61,8 +60,8 @@ class Tap:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Entry:
-    """What RECORD promises of one member."""
+class RecordRow:
+    """What a row of RECORD promises of a member."""
 
     algorithm: str
     digest: bytes
@@ -70,37 +69,44 @@ class Entry:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Listing:
-    """A wheel as its central directory, its local headers and its RECORD describe it."""
+class WheelListing:
+    """A wheel as its headers and its RECORD describe it.
 
+    `folder` is its ``.dist-info``; `members` are its files; `rows` are those of RECORD by member, with None
+    where it promises nothing, as of itself.
+    """
+
+    archive: ZipArchive
     folder: str
-    files: tuple[tuple[zipfile.ZipInfo, Span], ...]
-    entries: Mapping[str, Entry | None]
+    members: tuple[ZipMember, ...]
+    rows: Mapping[str, RecordRow | None]
 
 
 def verify_record(
     path: Path, *, tap: Tap | None = None, jobs: int | None = None
 ) -> tuple[RecordProblem, ...]:
     """Compare a wheel's members with its RECORD and with what is safe to unpack; return every problem."""
-    with zips.opened(path) as archive:
-        listing, problems = _list(path, archive)
+    listing, problems = _list_wheel(path)
     if listing is not None:
-        # largest first
-        files = sorted(listing.files, key=lambda pair: (-pair[0].file_size, pair[1].header))
+
+        def verify_member(member: ZipMember) -> list[RecordProblem]:
+            return _verify_member(listing, member, tap)
+
+        largest_first = sorted(listing.members, key=lambda member: (-member.size, member.header))
         with ThreadPoolExecutor(jobs or os.cpu_count() or 1) as pool:
-            for found in pool.map(lambda pair: _read_member(path, pair[0], pair[1], listing, tap), files):
-                problems += found
-    return tuple(sorted({RecordProblem(member=member, message=message) for member, message in problems}))
+            for problems_of_member in pool.map(verify_member, largest_first):
+                problems += problems_of_member
+    return tuple(sorted(set(problems)))
 
 
-def require_listing(path: Path, archive: zipfile.ZipFile) -> Listing:
+def require_listing(path: Path) -> WheelListing:
     """Read how a wheel describes itself; raise for what is wrong with that alone.
 
-    Paths, kinds, names and bytes that members would share are judged; of the members only RECORD is
-    inflated, so what RECORD says of the others is not known to be true.
+    Headers, paths, kinds and names are judged; of the members only RECORD is inflated, so what RECORD
+    says of the others is not known to be true.
     """
-    listing, problems = _list(path, archive)
-    _require_none(path, [message for _, message in sorted(problems)])
+    listing, problems = _list_wheel(path)
+    _require_no_problems(path, sorted(problems))
     if listing is None:
         raise WheelError(f"{path.name} cannot be listed.")
     return listing
@@ -108,158 +114,155 @@ def require_listing(path: Path, archive: zipfile.ZipFile) -> Listing:
 
 def require_sound(path: Path) -> None:
     """Raise for the first problem that `verify_record` finds."""
-    _require_none(path, [problem.message for problem in verify_record(path)])
+    _require_no_problems(path, verify_record(path))
 
 
-def _require_none(path: Path, messages: Sequence[str]) -> None:
-    if messages:
-        more = f" ({len(messages) - 1} more problems)" if len(messages) > 1 else ""
-        raise WheelError(f"{path.name}: {messages[0]}{more}", hint="Build or download the wheel again.")
+def _require_no_problems(path: Path, problems: Sequence[RecordProblem]) -> None:
+    if problems:
+        more = f" ({len(problems) - 1} more problems)" if len(problems) > 1 else ""
+        raise WheelError(
+            f"{path.name}: {problems[0].message}{more}", hint="Build or download the wheel again."
+        )
 
 
-def _list(path: Path, archive: zipfile.ZipFile) -> tuple[Listing | None, _Problems]:
-    """Read everything but the members' bytes; no listing where members may not be read."""
-    problems, files = _survey(archive)
+def _list_wheel(path: Path) -> tuple[WheelListing | None, list[RecordProblem]]:
+    """Read everything but the members' bytes; without a listing the members may not be read."""
+    archive = read_archive(path)
+    if archive.total_size > MAX_UNPACKED:
+        message = f"The archive declares {archive.total_size} bytes, more than {MAX_UNPACKED}."
+        return None, [RecordProblem(member="", message=message)]
+
+    problems = _judge_members(archive)
     try:
-        folder = find_dist_info(path, archive)
-        listed, more = _parse_record(read_text_member(path, archive, f"{folder}/RECORD"), folder)
+        folder = find_dist_info(archive)
+        record = read_text_member(archive, f"{folder}/RECORD")
     except WheelError as problem:
-        return None, [*problems, ("", problem.message)]
-    problems += more
-    present = {info.filename for info in files}
-    needed = {f"{folder}/METADATA", f"{folder}/WHEEL"}
-    unlisted = present - set(listed) - {f"{folder}/{name}" for name in _SIGNATURES}
-    problems += [(name, f"The wheel holds no {name}.") for name in needed - present]
-    problems += [(name, f"{name} is not listed in RECORD.") for name in unlisted]
-    problems += [
-        (name, f"RECORD lists {name}, which the wheel does not hold.") for name in set(listed) - present
-    ]
-    placed, overlaps = _place(path, files)
-    if overlaps:
-        return None, problems + overlaps
-    return Listing(folder=folder, files=placed, entries=listed), problems
+        return None, [*problems, RecordProblem(member="", message=problem.message)]
+    rows, problems_of_rows = _parse_record(record, folder)
+    problems += problems_of_rows
+
+    members = [member for member in archive.members if not member.is_folder and unsafe_kind(member) is None]
+    problems += _compare_names({member.name for member in members}, rows, folder)
+    return WheelListing(archive=archive, folder=folder, members=tuple(members), rows=rows), problems
 
 
-def _survey(archive: zipfile.ZipFile) -> tuple[_Problems, list[zipfile.ZipInfo]]:
-    """Judge the central directory alone; return the files that may be read."""
-    files: list[zipfile.ZipInfo] = []
-    counted = Counter(info.filename for info in archive.infolist())
-    problems = [
-        (name, f"{name} is in the archive {count} times.") for name, count in counted.items() if count > 1
-    ]
-    total = sum(info.file_size for info in archive.infolist())
-    if total > MAX_UNPACKED:
-        return [*problems, ("", f"The archive declares {total} bytes, more than {MAX_UNPACKED}.")], []
-    for info in archive.infolist():
-        if why := zips.unsafe_path(info.orig_filename):
-            problems.append((info.filename, f"{info.orig_filename!r} is {why}."))
-        if kind := zips.unsafe_kind(info):
-            problems.append((info.filename, f"{info.filename} is {kind}."))
-        elif info.is_dir() and info.file_size:
-            problems.append((info.filename, f"The folder {info.filename} has data."))
-        elif not info.is_dir():
-            files.append(info)
-    return problems, files
+def _judge_members(archive: ZipArchive) -> list[RecordProblem]:
+    """Return what is wrong with the members' names and kinds."""
+    problems: list[RecordProblem] = []
+    for member in archive.members:
+        if reason := unsafe_path(member.name):
+            message = f"{member.name!r} is {reason}."
+            problems.append(RecordProblem(member=member.name, message=message))
+        if reason := unsafe_kind(member):
+            message = f"{member.name} is {reason}."
+            problems.append(RecordProblem(member=member.name, message=message))
+    return problems
 
 
-def _parse_record(raw: bytes, folder: str) -> tuple[dict[str, Entry | None], _Problems]:
-    """Read RECORD: path -> what it promises; ``None`` where no digest is needed."""
+def _compare_names(names: set[str], rows: Mapping[str, RecordRow | None], folder: str) -> list[RecordProblem]:
+    """Compare the members of a wheel with those that it has to have, and with those that RECORD lists."""
+    messages: dict[str, str] = {}
+    for name in names - set(rows) - _signatures(folder):
+        messages[name] = f"{name} is not listed in RECORD."
+    for name in set(rows) - names:
+        messages[name] = f"RECORD lists {name}, which the wheel does not hold."
+    for name in {f"{folder}/METADATA", f"{folder}/WHEEL"} - names:
+        messages[name] = f"The wheel holds no {name}."
+    return [RecordProblem(member=name, message=message) for name, message in messages.items()]
+
+
+def _signatures(folder: str) -> set[str]:
+    """Return the files that RECORD cannot list, as they sign it."""
+    return {f"{folder}/{name}" for name in _SIGNATURES}
+
+
+def _parse_record(raw: bytes, folder: str) -> tuple[dict[str, RecordRow | None], list[RecordProblem]]:
+    """Read RECORD: path to what it promises, None where no digest is needed."""
     record = f"{folder}/RECORD"
-    exempt = {record, *(f"{folder}/{name}" for name in _SIGNATURES)}
-    listed: dict[str, Entry | None] = {}
-    problems: _Problems = []
+    without_digest = {record, *_signatures(folder)}
+    rows: dict[str, RecordRow | None] = {}
+    problems: list[RecordProblem] = []
     try:
-        rows = list(csv.reader(raw.decode("utf-8").splitlines(), strict=True))
+        lines = list(csv.reader(raw.decode("utf-8").splitlines(), strict=True))
     except (UnicodeDecodeError, csv.Error) as problem:
-        return {}, [(record, f"{record} is not UTF-8 CSV: {problem}.")]
-    for number, row in enumerate(rows, start=1):
-        where = f"{record} line {number}"
-        if len(row) != _RECORD_FIELDS:
-            problems.append((record, f"{where} has {len(row)} fields, not 3."))
+        message = f"{record} is not UTF-8 CSV: {problem}."
+        return {}, [RecordProblem(member=record, message=message)]
+
+    for number, fields in enumerate(lines, start=1):
+        place = f"{record} line {number}"
+        if len(fields) != _RECORD_FIELDS:
+            message = f"{place} has {len(fields)} fields, not 3."
+            problems.append(RecordProblem(member=record, message=message))
             continue
-        name, digest, size = row
-        if name in listed:
-            problems.append((name, f"{where} lists {name} again."))
+        name, digest, size = fields
+        if name in rows:
+            problems.append(RecordProblem(member=name, message=f"{place} lists {name} again."))
+        rows[name] = None
+        if name in without_digest and not digest:
+            continue
         try:
-            listed[name] = None if name in exempt and not digest else _entry(digest, size)
+            rows[name] = _parse_row(digest, size)
         except ValueError as problem:
-            listed[name] = None
-            problems.append((name, f"{where} ({name}): {problem}."))
-    return listed, problems
+            problems.append(RecordProblem(member=name, message=f"{place} ({name}): {problem}."))
+    return rows, problems
 
 
-def _entry(digest: str, size: str) -> Entry:
+def _parse_row(digest: str, size: str) -> RecordRow:
     algorithm, _, encoded = digest.partition("=")
     if not digest:
         raise ValueError("no digest")
     if algorithm not in _ALGORITHMS:
         raise ValueError(f"a digest by {algorithm!r}; {', '.join(sorted(_ALGORITHMS))} are accepted")
+    padding = "=" * (-len(encoded) % 4)
     try:
-        value = base64.b64decode(encoded + "=" * (-len(encoded) % 4), altchars=b"-_", validate=True)
+        value = base64.b64decode(encoded + padding, altchars=b"-_", validate=True)
     except binascii.Error:
         raise ValueError("a digest that is not urlsafe base64") from None
     if size and not (size.isascii() and size.isdigit()):
         raise ValueError(f"a size that is not a number ({size!r})")
-    return Entry(algorithm=algorithm, digest=value, size=int(size) if size else None)
+    return RecordRow(algorithm=algorithm, digest=value, size=int(size) if size else None)
 
 
-def _place(
-    path: Path, files: Iterable[zipfile.ZipInfo]
-) -> tuple[tuple[tuple[zipfile.ZipInfo, Span], ...], _Problems]:
-    """Find where each member's bytes lie, by its local header; no two may share any."""
-    problems: _Problems = []
-    placed: list[tuple[zipfile.ZipInfo, Span]] = []
-    with path.open("rb") as stream:
-        for info in files:
-            try:
-                placed.append((info, zips.span_of(stream, info)))
-            except MemberError as problem:
-                problems.append((info.filename, f"{info.filename} has {problem}."))
-    for (_, span), (info, following) in pairwise(sorted(placed, key=lambda pair: pair[1].header)):
-        if following.header < span.end:
-            problems.append((info.filename, f"{info.filename} shares bytes with another."))
-    return tuple(placed), problems
+def _verify_member(listing: WheelListing, member: ZipMember, tap: Tap | None) -> list[RecordProblem]:
+    row = listing.rows.get(member.name)
+    hasher = hashlib.new(row.algorithm if row else "sha256")
+    path = listing.archive.path
+    try:
+        with path.open("rb") as stream:
+            _read_member(stream, member, hasher.update, tap)
+    except MemberError as problem:
+        return [RecordProblem(member=member.name, message=f"{member.name} has {problem}.")]
+    except OSError as problem:
+        raise FatalError(
+            f"{path.name}: {member.name} could not be read or kept: {problem.strerror or problem}.",
+            hint="Check the disk and the free space of the temporary folder.",
+        ) from problem
+
+    messages: list[str] = []
+    if row is not None and row.size not in {None, member.size}:
+        messages.append(f"{member.name} has {member.size} bytes; RECORD says {row.size}.")
+    if row is not None and hasher.digest() != row.digest:
+        messages.append(f"{member.name} does not have the {row.algorithm} that RECORD says.")
+    return [RecordProblem(member=member.name, message=message) for message in messages]
 
 
 def _read_member(
-    path: Path, info: zipfile.ZipInfo, span: Span, listing: Listing, tap: Tap | None
-) -> _Problems:
-    name, entry = info.filename, listing.entries.get(info.filename)
-    hasher = hashlib.new(entry.algorithm if entry else "sha256")
-    try:
-        with path.open("rb") as stream:
-            _consume(stream, info, span, hasher.update, tap)
-    except MemberError as problem:
-        return [(name, f"{name} has {problem}.")]
-    except OSError as problem:
-        raise FatalError(
-            f"{path.name}: {name} could not be read or kept: {problem.strerror or problem}.",
-            hint="Check the disk and the free space of the temporary folder.",
-        ) from problem
-    problems: _Problems = []
-    if entry and entry.size not in {None, info.file_size}:
-        problems.append((name, f"{name} has {info.file_size} bytes; RECORD says {entry.size}."))
-    if entry and hasher.digest() != entry.digest:
-        problems.append((name, f"{name} does not have the {entry.algorithm} that RECORD says."))
-    return problems
-
-
-def _consume(
-    stream: BinaryIO, info: zipfile.ZipInfo, span: Span, update: Callable[[bytes], object], tap: Tap | None
+    stream: BinaryIO, member: ZipMember, update: Callable[[bytes], object], tap: Tap | None
 ) -> None:
     """Feed a member to the hasher and, where it is wanted, to the tap."""
-    pieces = zips.chunks(stream, info, span)
-    first = next(pieces, b"")
-    update(first)
-    if tap is None or not tap.wanted(info.filename, first):
+    pieces = chunks(stream, member)
+    first_piece = next(pieces, b"")
+    update(first_piece)
+    if tap is None or not tap.wanted(member.name, first_piece):
         for piece in pieces:
             update(piece)
         return
-    with tempfile.TemporaryDirectory(prefix="member-", dir=tap.folder) as place:
-        kept = Path(place) / "member"
-        with kept.open("wb") as copy:
-            copy.write(first)
+
+    with tempfile.TemporaryDirectory(prefix="member-", dir=tap.folder) as folder:
+        copy = Path(folder) / "member"
+        with copy.open("wb") as copy_stream:
+            copy_stream.write(first_piece)
             for piece in pieces:
                 update(piece)
-                copy.write(piece)
-        tap.inspect(info.filename, kept)
+                copy_stream.write(piece)
+        tap.inspect(member.name, copy)

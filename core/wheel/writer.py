@@ -22,7 +22,7 @@ from packaging.utils import canonicalize_version
 
 from core.archive import Member
 from core.archive.packed import Packing
-from core.archive.zips import EARLIEST, HashingStream, ZipWriter
+from core.archive.zip_writer import EARLIEST, HashingStream, ZipWriter
 from core.errors import WheelError
 from core.files import atomic
 
@@ -68,16 +68,20 @@ class WheelSpec:
     @property
     def info_files(self) -> list[Member]:
         """The files of its ``.dist-info`` folder, without RECORD and licences."""
+        tags = sorted(str(tag) for tag in parse_tag(self.tag))
         wheel = (
             "Wheel-Version: 1.0\n"
             f"Generator: {_GENERATOR}\n"
             f"Root-Is-Purelib: {'true' if self.purelib else 'false'}\n"
-            + "".join(f"Tag: {tag}\n" for tag in sorted(map(str, parse_tag(self.tag))))
         )
+        wheel += "".join(f"Tag: {tag}\n" for tag in tags)
         files = {"METADATA": self.metadata, "WHEEL": wheel}
         if self.console_scripts:
-            lines = (f"{name} = {target}\n" for name, target in sorted(self.console_scripts.items()))
-            files["entry_points.txt"] = "[console_scripts]\n" + "".join(lines)
+            entry_points = "[console_scripts]\n"
+            for name, target in sorted(self.console_scripts.items()):
+                entry_points += f"{name} = {target}\n"
+            files["entry_points.txt"] = entry_points
+
         return [
             Member(name=f"{self.info}/{name}", source=text.encode()) for name, text in sorted(files.items())
         ]
@@ -109,12 +113,12 @@ def write_wheel(
 ) -> WrittenFile:
     """Write a wheel: `members` sorted by name, then ``.dist-info``, RECORD last (options: `ZipWriter`)."""
     target = folder / spec.filename
-    licenses = [replace(one, name=f"{spec.info}/licenses/{one.name}") for one in spec.license_files]
+    licenses = [replace(file, name=f"{spec.info}/licenses/{file.name}") for file in spec.license_files]
     content = [*_sorted(target, members), *_sorted(target, [*spec.info_files, *licenses])]
     with atomic(target) as raw:
         stream = HashingStream(raw)
         archive = ZipWriter(stream, epoch=epoch, packing=replace(packing or Packing(), scratch=folder))
-        rows = [record_row(*one) for one in archive.add(content)]
+        rows = [record_row(name, digest, size) for name, digest, size in archive.add(content)]
         archive.add([record_member(spec.info, rows)])
         archive.finish()
     return WrittenFile(path=target, sha256=stream.sha256, size=stream.size)
@@ -132,13 +136,13 @@ def write_sdist(
     """Write ``{name}-{version}.tar.gz`` with everything under one folder, and PKG-INFO."""
     stem = file_stem(distribution, version)
     target = folder / f"{stem}.tar.gz"
-    described = [Member(name="PKG-INFO", source=metadata.encode()), *members]
-    raw = io.BytesIO()
-    rooted = [replace(member, name=f"{stem}/{member.name}") for member in described]
-    write_tar(raw, _sorted(target, rooted), epoch=epoch)
-    with atomic(target) as out:
-        stream = HashingStream(out)
-        stream.write(deflate.gzip_compress(raw.getvalue(), _GZIP_LEVEL))
+    all_members = [Member(name="PKG-INFO", source=metadata.encode()), *members]
+    rooted_members = [replace(member, name=f"{stem}/{member.name}") for member in all_members]
+    tar = io.BytesIO()
+    write_tar(tar, _sorted(target, rooted_members), epoch=epoch)
+    with atomic(target) as raw:
+        stream = HashingStream(raw)
+        stream.write(deflate.gzip_compress(tar.getvalue(), _GZIP_LEVEL))
     return WrittenFile(path=target, sha256=stream.sha256, size=stream.size)
 
 
@@ -153,28 +157,36 @@ def write_tar(
 
     Members are written without edits; `links` are symbolic links: name -> target as written.
     """
-    entries: dict[str, Member | str] = {member.name: member for member in members} | dict(links or {})
+    contents: dict[str, Member | str] = {member.name: member for member in members}
+    contents.update(links or {})
     with tarfile.open(fileobj=stream, mode="w", format=tarfile.PAX_FORMAT) as archive:
-        for name, entry in sorted(entries.items()):
+        for name, member_or_link in sorted(contents.items()):
             info = tarfile.TarInfo(name)
             info.mtime = EARLIEST if epoch is None else epoch
-            if isinstance(entry, str):
-                info.type, info.linkname, info.mode = tarfile.SYMTYPE, entry, 0o777
-                archive.addfile(info)
+            if isinstance(member_or_link, Member):
+                _add_to_tar(archive, info, member_or_link)
                 continue
-            info.mode = 0o755 if entry.executable else 0o644
-            if isinstance(entry.source, bytes):
-                info.size = len(entry.source)
-                archive.addfile(info, io.BytesIO(entry.source))
-                continue
-            with entry.file() as file, file.path.open("rb") as content:
-                info.size = file.path.stat().st_size
-                archive.addfile(info, content)
+            info.type = tarfile.SYMTYPE
+            info.linkname = member_or_link
+            info.mode = 0o777
+            archive.addfile(info)
+
+
+def _add_to_tar(archive: tarfile.TarFile, info: tarfile.TarInfo, member: Member) -> None:
+    info.mode = 0o755 if member.executable else 0o644
+    if isinstance(member.source, bytes):
+        info.size = len(member.source)
+        archive.addfile(info, io.BytesIO(member.source))
+        return
+    with member.file() as file, file.path.open("rb") as content:
+        info.size = file.path.stat().st_size
+        archive.addfile(info, content)
 
 
 def record_row(name: str, digest: bytes, size: int, algorithm: str = "sha256") -> tuple[str, str, str]:
     """Return a file's row in RECORD."""
-    return name, f"{algorithm}={base64.urlsafe_b64encode(digest).decode().rstrip('=')}", str(size)
+    encoded = base64.urlsafe_b64encode(digest).decode().rstrip("=")
+    return name, f"{algorithm}={encoded}", str(size)
 
 
 def record_member(info: str, rows: Iterable[tuple[str, str, str]]) -> Member:
@@ -187,9 +199,9 @@ def record_member(info: str, rows: Iterable[tuple[str, str, str]]) -> Member:
 def _sorted(target: Path, members: Iterable[Member]) -> list[Member]:
     """Sort members by name, and refuse names that an installer would refuse."""
     ordered = sorted(members, key=lambda member: member.name)
-    for before, after in itertools.pairwise(ordered):
-        if before.name == after.name:
-            raise WheelError(f"{target.name} would hold {after.name} twice.")
+    for previous, member in itertools.pairwise(ordered):
+        if previous.name == member.name:
+            raise WheelError(f"{target.name} would hold {member.name} twice.")
     for member in ordered:
         path = PurePosixPath(member.name)
         if path.is_absolute() or ".." in path.parts or "\\" in member.name or str(path) != member.name:

@@ -10,10 +10,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from core import console, files
-from core.env.installer import BUILDS, Install, locked_call, target_lock
+from core.env.installer import Install
+from core.env.locks import BUILDS, locked_call, target_lock
 from core.environment import need_of
 from core.errors import MissingInputError, RocmError, UsageError
-from core.packages.resolution import others_of
+from core.packages.search import others_required_by_lines
 from core.run import records, stage
 from core.wheel import distributions, read_metadata
 from pytorch_build.build import refused
@@ -185,7 +186,7 @@ def perform(build: Build) -> records.Record | Pending:
     """Build one wheel into the run's outputs, unless a record says that nothing has changed, or say why."""
     run, metrics, known = stage_of(build), Metrics(), inputs(build)
 
-    def work() -> stage.Made:
+    def work() -> stage.StageResult:
         # imported where there is work: most runs find that nothing has changed
         from pytorch_build.build.stage import make
 
@@ -297,7 +298,7 @@ def _wheel(context: Context, target: Interpreter, project: str) -> Dependency | 
         requirement=str(path),
         version=wheel.version,
         digest=wheel.sha256,
-        others=others_of(read_metadata(path).requires_dist, where=path.name),
+        others=others_required_by_lines(read_metadata(path).requires_dist, where=path.name),
     )
 
 

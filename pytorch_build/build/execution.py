@@ -7,7 +7,7 @@ import shutil
 import tempfile
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from packaging.utils import canonicalize_name
 from pydantic import ValidationError
@@ -93,7 +93,11 @@ def the_wheel(plan: BuildPlan) -> Path:
 
 
 def install_requirements(
-    target: Interpreter, plan: BuildPlan, tree: Path, locked: installer.Install | None, how: Mapping[str, Any]
+    target: Interpreter,
+    plan: BuildPlan,
+    tree: Path,
+    locked: installer.Install | None,
+    cache_dir: Path | None,
 ) -> None:
     """Install the project's own requirements, beyond the locked ones."""
     names = dict.fromkeys((*plan.uninstall, plan.distribution))
@@ -104,17 +108,17 @@ def install_requirements(
     paths = tuple(tree / name for name in plan.requirements_files)
     if paths or plan.requirements:
         call = installer.Install(files=paths, requirements=plan.requirements)
-        installer.install(target, call, **how)
+        installer.install(target, call, cache_dir=cache_dir)
     if locked:  # last, whatever the project's own requirements brought
-        installer.install(target, locked, **how)
+        installer.install(target, locked, cache_dir=cache_dir)
 
 
-def check_import(target: Interpreter, promised: Expectation, wheel: Path, how: Mapping[str, Any]) -> None:
+def check_import(target: Interpreter, promised: Expectation, wheel: Path, cache_dir: Path | None) -> None:
     """Install the wheel where it was built, and import it."""
     # with what it requires of third parties; torch, triton and ROCm are there, and satisfy it
     call = installer.Install(requirements=(str(wheel),))
-    installer.install(target, call, **how)
-    installer.require_planned(target, call.planned, more=True)
+    installer.install(target, call, cache_dir=cache_dir)
+    installer.require_planned(target, call.planned, may_have_others=True)
     _require_import(promised, wheel, target.executable, cwd=target.prefix)
     console.echo(f"{wheel.name} imports")
 

@@ -92,9 +92,9 @@ def _rocm(chosen: Context, choices: BuildChoices, version: str) -> tuple[RocmSou
     if not packages.index_urls and not any("://" in link for link in packages.find_links):
         return find_source(chosen, choices.rocm, version), ()
     # an index of one family has unsplit packages, one of all has split ones
-    layout: Layout = "unsplit" if f"/{chosen.gpu_family}/" in packages.words else "split"
+    layout: Layout = "unsplit" if f"/{chosen.gpu_family}/" in packages.description else "split"
     source = RocmSource(version=version, layout=layout, packages=packages)
-    return source, (f"The packages of ROCm {version} are {layout}: {packages.words} was not queried.",)
+    return source, (f"The packages of ROCm {version} are {layout}: {packages.description} was not queried.",)
 
 
 def _site(build: Build, facts: TreeFacts) -> tuple[PurePath, Site]:
@@ -212,7 +212,7 @@ def _data(build: Build, plan: BuildPlan, assumptions: tuple[str, ...]) -> dict[s
     if build.rocm is not None:
         rocm = Install(
             requirements=requirements(build.rocm, family, build.choices.rocm.extras),
-            sources=build.rocm.packages.direct,
+            sources=build.rocm.packages.installer_sources(),
             gpu_family=sdk_target(build.rocm.layout, family),
         )
     calls = [

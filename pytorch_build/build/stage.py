@@ -12,13 +12,15 @@ from contextlib import AbstractContextManager, ExitStack, contextmanager, nullco
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any
 
-from core import archive, console, files, process
-from core.archive import Member, zips
+from core import console, files, process
+from core.archive import DeferredFile, Member
 from core.binaries import rpath
 from core.cli.options import source_date_epoch
 from core.env import installed_version, installer
+from core.env.locks import locked_call
 from core.errors import FatalError, ServiceError
-from core.run.stage import Made, Stage
+from core.packages.sources import InstalledPackages
+from core.run.stage import Stage, StageResult
 from core.wheel import CONTENTS, folder_sizes, parse_wheel_name
 from core.wheel.editor import Additions, edit_wheel
 from core.wheel.record import require_listing
@@ -38,8 +40,7 @@ from pytorch_build.standalone.libraries import Binary, RocmFile, read_members, u
 from rocm_packaging.packages.layouts import Layout, packages, payload_folder
 
 if TYPE_CHECKING:
-    import zipfile
-
+    from core.archive.zips import ZipMember
     from core.run.records import Record
     from pytorch_build.build.build import Build
     from pytorch_build.build.cache_use import CacheUse
@@ -48,7 +49,7 @@ if TYPE_CHECKING:
 _REQUIREMENTS = ("requirements.txt", "requirements-build.txt", "python/requirements.txt", "pyproject.toml")
 
 
-def make(build: Build, run: Stage, metrics: Metrics, before: Record | None = None) -> Made:
+def make(build: Build, run: Stage, metrics: Metrics, before: Record | None = None) -> StageResult:
     """Check out, prepare the environment, build, check; or check what was built before and refused."""
     console.say(
         f"{build.project} {build.tree.version} for {build.context.gpu_family}, Python {build.target.version}"
@@ -65,7 +66,7 @@ def make(build: Build, run: Stage, metrics: Metrics, before: Record | None = Non
             return _accepted(build, run, wheels, sdk, metrics)
 
 
-def _again(build: Build, run: Stage, metrics: Metrics, record: Record) -> Made:
+def _again(build: Build, run: Stage, metrics: Metrics, record: Record) -> StageResult:
     """Go on with wheels that were refused, without their tree."""
     console.say("built before and refused: checked again, not built (--force builds it anew)")
     metrics.details |= record.details
@@ -80,15 +81,15 @@ def _again(build: Build, run: Stage, metrics: Metrics, record: Record) -> Made:
 def _build(
     build: Build, tree: Path, sdk: RocmSdk | None, log: Path, metrics: Metrics, most_jobs: int
 ) -> tuple[Path, ...]:
-    how = build.choices.rocm.how
+    cache_dir = build.choices.rocm.pip_cache_dir
     if build.platform.windows and build.project == "torch":
         provide_parts(build)
     with _compiler_cache(build, tree) as cache:
         plan = plan_build(build, _site(build, tree, sdk, cache, most_jobs))
         with console.group(f"requirements of {build.project}"):
             common, target, names = build.context.common, build.target, plan.as_locked
-            locked = installer.locked_call(common, target, only=names) if names else None
-            install_requirements(target, plan, tree, locked, how)
+            locked = locked_call(common, target, only=names) if names else None
+            install_requirements(target, plan, tree, locked, cache_dir)
         with console.group(f"build {build.project}"):
             env = _reproducible(build, tree)
             wheel = execute(plan, tree, build.platform, base_env=env, log=log, metrics=metrics, cache=cache)
@@ -105,7 +106,7 @@ def _build(
 
 def _accepted(
     build: Build, run: Stage, wheels: tuple[Path, ...], sdk: RocmSdk | None, metrics: Metrics
-) -> Made:
+) -> StageResult:
     """Import and check wheels before they are put among the run's outputs; keep what is refused."""
     known = metrics.details.pop(refused.REFUSED)
     promised = Expectation(
@@ -118,7 +119,7 @@ def _accepted(
     try:
         with console.group(f"check {build.project}"):
             if not known["imported"]:
-                check_import(build.target, promised, wheels[0], build.choices.rocm.how)
+                check_import(build.target, promised, wheels[0], build.choices.rocm.pip_cache_dir)
                 if sdk is not None and not build.platform.windows:
                     check_bare_import(build.target, promised, wheels[0], preloads=build.foreign_torch)
                 known = {**known, "imported": True}
@@ -128,7 +129,7 @@ def _accepted(
         raise
     contents = {one.name: folder_sizes(one) for one in wheels}
     source = {"source": build.tree.inputs, "rocm_options": build.rocm.options if build.rocm else []}
-    return Made(files=wheels, details={**source, **metrics.details, CONTENTS: contents})
+    return StageResult(files=wheels, details={**source, **metrics.details, CONTENTS: contents})
 
 
 def provide_parts(build: Build) -> None:
@@ -188,15 +189,22 @@ def jobs(build: Build, need: machine.Need) -> int:
 def _environment(build: Build, own: Mapping[str, str]) -> Iterator[RocmSdk | None]:
     """Prepare the target environment: locked requirements, ROCm, triton and torch."""
     common, family = build.context.common, build.context.gpu_family
-    here = bool(build.rocm and build.rocm.packages.installed)
+    here = build.rocm is not None and isinstance(build.rocm.packages, InstalledPackages)
     with ExitStack() as stack:
         rocm = None
         if build.rocm is not None and not here:
             rocm = stack.enter_context(build.rocm.opened_call(common.cache / "locks", family))
         calls = build.environment_calls(rocm)
-        salt, how = [build.dependency_inputs, own, here], build.choices.rocm.how
+        salt = [build.dependency_inputs, own, here]
         digest = installer.digest_of_calls(build.target, calls, salt=salt)
-        stack.enter_context(installer.prepared(build.target, calls, digest=digest, force=common.force, **how))
+        environment = installer.prepared(
+            build.target,
+            calls,
+            digest=digest,
+            force=common.force,
+            cache_dir=build.choices.rocm.pip_cache_dir,
+        )
+        stack.enter_context(environment)
         if here:
             link(build.target)
         if build.rocm is None:
@@ -266,16 +274,17 @@ def planned(
 
 def set_search_paths(wheel: Path, layout: Layout | None, family: str, *, epoch: int | None = None) -> Path:
     """Set the search path of every ELF file of a wheel; only those that change are compressed again."""
-    with zips.opened(wheel) as archive:
-        listed = (info for info, _ in require_listing(wheel, archive).files)
-        infos = {info.filename: info for info in listed if not info.filename.endswith(_WINDOWS)}
-    changes = planned(read_members(wheel, infos.values()), layout, family)
+    candidates = {
+        member.name: member for member in require_listing(wheel).members if not member.name.endswith(_WINDOWS)
+    }
+    changes = planned(read_members(wheel, candidates.values()), layout, family)
     if not changes:
         return wheel
     console.echo(f"{wheel.name}: search paths of {console.counted(len(changes), 'file')} set")
     with tempfile.TemporaryDirectory(prefix=".rpaths-", dir=wheel.parent) as scratch:
         members = tuple(
-            _member(wheel, infos[name], search, Path(scratch)) for name, search in sorted(changes.items())
+            _member(wheel, candidates[name], search, Path(scratch))
+            for name, search in sorted(changes.items())
         )
         version = str(parse_wheel_name(wheel.name).version)
         made = edit_wheel(
@@ -284,11 +293,11 @@ def set_search_paths(wheel: Path, layout: Layout | None, family: str, *, epoch: 
     return made.path
 
 
-def _member(wheel: Path, info: zipfile.ZipInfo, search: Sequence[str], scratch: Path) -> Member:
+def _member(wheel: Path, member: ZipMember, search: Sequence[str], scratch: Path) -> Member:
     """Return a member of the new wheel, which is unpacked and patched when its turn comes."""
-    file = RocmFile(path=info.filename, root="", source=wheel, info=info)
+    file = RocmFile(path=member.name, root="", source=wheel, member=member)
     return Member(
-        name=info.filename,
-        source=archive.Made(size=info.file_size, make=lambda: unpacked(file, search, scratch)),
-        executable=zips.is_executable(info),
+        name=member.name,
+        source=DeferredFile(size=member.size, make=lambda: unpacked(file, search, scratch)),
+        executable=member.is_executable,
     )

@@ -15,7 +15,7 @@ from packaging.requirements import InvalidRequirement, Requirement
 from packaging.utils import canonicalize_name
 
 from core import process
-from core.archive import zips
+from core.archive.zips import read_archive
 from core.binaries import elf, pe
 from core.errors import ArtifactError, MissingInputError, WheelError
 from core.wheel import parse_wheel_name, read_metadata, read_wheel_info
@@ -159,11 +159,11 @@ def _judge(
 def gather(path: Path, options: CheckOptions) -> tuple[check.WheelView, tuple[RecordProblem, ...]]:
     """Read every fact of a wheel."""
     name = parse_wheel_name(path.name)
-    with zips.opened(path) as archive:
-        infos = (info for info in archive.infolist() if not info.is_dir())
-        members = {
-            info.filename: check.WheelMember(name=info.filename, size=info.file_size) for info in infos
-        }
+    members = {
+        member.name: check.WheelMember(name=member.name, size=member.size)
+        for member in read_archive(path).members
+        if not member.is_folder
+    }
     reader = _Reader(members, options)
     tap = Tap(wanted=reader.wanted, inspect=reader.inspect, folder=options.scratch)
     problems = list(verify_record(path, tap=tap, jobs=options.jobs))

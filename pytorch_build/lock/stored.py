@@ -16,7 +16,7 @@ from core.data import parse_json
 from core.errors import MissingInputError, SourceError, StoreError, UsageError
 from core.families import CPU
 from core.run import PLATFORMS, Platform, records
-from core.run.plan import Plan, PlannedJob, job_outputs
+from core.run.plan import Plan, PlannedJob
 from core.stores import Store
 from pytorch_build.lock.resolve import resolve
 from pytorch_build.lock.source_lock import LockedProject, SourceLock
@@ -297,18 +297,6 @@ def _made_from(distribution: str, lock: SourceLock) -> str:
         if (locked := lock.projects.get(name))
     ]
     return ", ".join([*said, *([f"ROCm {lock.rocm_version}"] if lock.rocm_version else [])])
-
-
-def outputs(plan: Plan, locks: Locks) -> Mapping[str, str]:
-    """Write a job's outputs: the matrices again, and ``{platform}_source_locks``.
-
-    The locks are an object by torch ref; each is the line that ``SOURCE_LOCK`` takes, with its digest.
-    """
-    values = {
-        f"{platform}_source_locks": {name: lock.compact() for name, lock in locks.get(platform, {}).items()}
-        for platform in PLATFORMS
-    }
-    return job_outputs(plan, values)
 
 
 def _build_of(job: PlannedJob) -> _Build:

@@ -18,7 +18,7 @@ from typing import Any, Literal
 from pydantic import Field
 
 from core.cli.options import OWN_FILE
-from core.data import Model, key_path, merged, own, own_part, read_toml, validated
+from core.data import Model, key_path, merged, read_toml, tables_of_user, user_file, validated
 from core.errors import DataError, UsageError, nearest
 from core.run import PLATFORMS
 
@@ -121,9 +121,9 @@ def _layers() -> tuple[_Tables, str]:
     tables = {name: _plain(table) for name, table in embedded().refs.items()}
     files = dict.fromkeys(tables, REFS_FILE)
     default = embedded().default
-    path = own().file
+    path = user_file().file
     if path is not None:
-        user = validated(own_part(REFS_FILE, UserFile), UserFile, where=path)
+        user = validated(tables_of_user(REFS_FILE, UserFile), UserFile, where=path)
         for name, table in user.refs.items():
             _add_user_table(tables, name, _plain(table), path)
             files[name] = path

@@ -19,7 +19,7 @@ import zstandard
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
-from core.archive import zips
+from core.archive.zips import read_archive
 from core.errors import CheckError, WheelError
 from core.wheel import parse_wheel_name, read_metadata
 from core.wheel.record import Tap, verify_record
@@ -197,12 +197,12 @@ def _problems(fat: Path, wheels: Sequence[Path], code: Sequence[Code]) -> Iterat
     for wheel in wheels:
         tap = Tap(wanted=lambda _, head: head.startswith(_READ), inspect=found.inspect, folder=wheel.parent)
         yield from (f"{wheel.name}: {problem.message}" for problem in verify_record(wheel, tap=tap))
-        with zips.opened(wheel) as archive:
-            names.update(archive.namelist())
+        names.update(read_archive(wheel).by_name)
     yield from found.problems
     yield from (f"{name} is in {count} wheels." for name, count in names.items() if count > 1)
-    with zips.opened(fat) as archive:
-        yield from (f"{name} is in none of the wheels." for name in archive.namelist() if name not in names)
+    for name in read_archive(fat).by_name:
+        if name not in names:
+            yield f"{name} is in none of the wheels."
     wanted = {(one.binary(package), one.target, one.sha256) for one in code}
     for binary, target, _ in wanted - found.kernels:
         yield f"The code of {binary} for {target} is in no archive."

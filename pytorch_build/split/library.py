@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
-from core.binaries import up
+from core.binaries import align, pe
 from core.binaries.elf import HEADER, LOAD, PHDR, SECTION, SEGMENT, Segment
 from core.binaries.elf import Section as Row
 
@@ -243,17 +243,17 @@ class ElfLibrary(Library):
         page = _PAGE[self.machine]
         # whole pages leave the file, so that what follows keeps its place within a page
         alignment = max(page, *(one.alignment for one in self.segments if one.kind == LOAD))
-        start = up(fat.start, page)
+        start = align(fat.start, page)
         length = max(0, (fat.start + fat.size - start) // alignment * alignment)
         cut_size = len(self.data) - length
-        at = up(cut_size, page)
-        address = up(max(one.address + one.memory for one in self.segments if one.kind == LOAD), page)
+        at = align(cut_size, page)
+        address = align(max(one.address + one.memory for one in self.segments if one.kind == LOAD), page)
         segments = _segments(self.segments, (start, length), (at, address, len(reference), page))
         table = b"".join(SEGMENT.pack(*one) for one in segments)
         at_reference = at + len(table)
         names = self.names + self.REFERENCE.encode() + b"\0"
         at_names = at_reference + len(reference)
-        at_sections = up(at_names + len(names), 8)
+        at_sections = align(at_names + len(names), 8)
         target = address + len(table)
         place = (target, at_reference, len(reference))
         sections = [
@@ -316,10 +316,7 @@ def _segments(old: list[Segment], hole: tuple[int, int], new: tuple[int, int, in
     return [one._replace(**place) if one.kind == PHDR else one for one in found]
 
 
-_COFF = struct.Struct("<HHIIIHH")
-_PE_SECTION = struct.Struct("<8sIIIIIIHHI")
 _U16, _U32 = struct.Struct("<H"), struct.Struct("<I")
-_AT_PE, _PE32_PLUS = 0x3C, 0x20B
 # Offsets in a PE32+ optional header.
 _IMAGE_BASE, _ALIGNMENTS, _IMAGE_SIZE, _CHECKSUM, _DIRECTORIES = 24, 32, 56, 64, 112
 _CERTIFICATES, _BASE_RELOCATIONS, _DEBUG = 4, 5, 6
@@ -335,15 +332,14 @@ class PeLibrary(Library):
 
     def __init__(self, data: Data) -> None:
         try:
-            self.coff = _U32.unpack_from(data, _AT_PE)[0] + 4
-            _, count, _, _, _, size, _ = _COFF.unpack_from(data, self.coff)
-            self.optional = self.coff + _COFF.size
-            if _U16.unpack_from(data, self.optional)[0] != _PE32_PLUS:
+            self.coff = _U32.unpack_from(data, pe.PLACE_OF_PE_OFFSET)[0] + 4
+            header = pe.CoffHeader(*pe.COFF.unpack_from(data, self.coff))
+            self.optional = self.coff + pe.COFF.size
+            if _U16.unpack_from(data, self.optional)[0] != pe.PE32_PLUS:
                 raise SplitError("its device code is in a 32-bit file")
-            table = self.optional + size
+            table = self.optional + header.optional_size
             sections = tuple(
-                _pe_section(data, at)
-                for at in range(table, table + count * _PE_SECTION.size, _PE_SECTION.size)
+                _pe_section(data, table + index * pe.SECTION.size) for index in range(header.sections)
             )
             base = _U64.unpack_from(data, self.optional + _IMAGE_BASE)[0]
             alignments = struct.unpack_from("<II", data, self.optional + _ALIGNMENTS)
@@ -391,18 +387,18 @@ class PeLibrary(Library):
         """Return the DLL without its device code; `indexes` are those of bundles by offset."""
         fatbin = next(one for one in self.sections if one.offset == fat.start and one.filled)
         length = fatbin.filled
-        table_end = self.sections[-1].at + _PE_SECTION.size
-        if table_end + _PE_SECTION.size > min(one.offset for one in self.sections if one.filled):
+        table_end = self.sections[-1].at + pe.SECTION.size
+        if table_end + pe.SECTION.size > min(one.offset for one in self.sections if one.filled):
             raise SplitError("its headers have no room for another section")
         cut_size = len(self.data) - length
-        at = up(cut_size, self.file_alignment)
-        address = up(max(one.address + max(one.size, one.filled) for one in self.sections), self.alignment)
-        room = up(len(reference), self.file_alignment)
+        at = align(cut_size, self.file_alignment)
+        address = align(max(one.address + max(one.size, one.filled) for one in self.sections), self.alignment)
+        room = align(len(reference), self.file_alignment)
         row = (self.REFERENCE.encode(), len(reference), address, room, at, 0, 0, 0, 0, _INITIALIZED_READABLE)
         edits = [
-            (table_end, _PE_SECTION.pack(*row)),
+            (table_end, pe.SECTION.pack(*row)),
             (self.coff + 2, _U16.pack(len(self.sections) + 1)),
-            (self.optional + _IMAGE_SIZE, _U32.pack(up(address + len(reference), self.alignment))),
+            (self.optional + _IMAGE_SIZE, _U32.pack(align(address + len(reference), self.alignment))),
             (self.optional + _CHECKSUM, bytes(4)),
             (fatbin.at + 16, bytes(8)),
             *self._moved_pointers(fatbin.offset, length),
@@ -427,6 +423,12 @@ class PeLibrary(Library):
 
 
 def _pe_section(data: Data, at: int) -> Section:
-    name, size, address, filled, offset, *_ = _PE_SECTION.unpack_from(data, at)
-    text = name.rstrip(b"\0").decode("latin-1")
-    return Section(name=text, at=at, address=address, size=size, offset=offset, filled=filled)
+    header = pe.SectionHeader(*pe.SECTION.unpack_from(data, at))
+    return Section(
+        name=header.name,
+        at=at,
+        address=header.address,
+        size=header.memory,
+        offset=header.offset,
+        filled=header.size,
+    )

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from packaging.requirements import Requirement
 
-from core.archive import Made, Member, zips
+from core.archive import DeferredFile, Member
 from core.data import Model, data_file
 from core.errors import UsageError, WheelError
 from core.families import parents, sub_family
@@ -26,7 +26,7 @@ from pytorch_build.split.kernels import Code, Contents, require_whole, take_apar
 from rocm_packaging.packages import kpack
 
 if TYPE_CHECKING:
-    import zipfile
+    from core.archive.zips import ZipMember
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,7 +36,7 @@ class Plan:
     path: Path
     metadata: WheelMetadata
     folder: str
-    infos: Mapping[str, zipfile.ZipInfo]
+    members: Mapping[str, ZipMember]
     contents: Contents
     files: Mapping[str, Sequence[str]]
     wheels: Wheels
@@ -44,7 +44,7 @@ class Plan:
     @property
     def epoch(self) -> int:
         """The time that the wheel's own metadata has."""
-        return calendar.timegm((*self.infos[f"{self.folder}/METADATA"].date_time, 0, 0, 0))
+        return calendar.timegm((*self.members[f"{self.folder}/METADATA"].modified, 0, 0, 0))
 
 
 def split(fat_wheel: Path, out_dir: Path, *, rocm_version: str = "") -> tuple[Path, ...]:
@@ -73,20 +73,19 @@ def plan(fat_wheel: Path, scratch: Path, *, rocm_version: str = "") -> Plan:
         raise UsageError(
             f"{fat_wheel.name} does not say which ROCm it was built against.", hint="Set --rocm-version V."
         )
-    with zips.opened(fat_wheel) as archive:
-        listing = require_listing(fat_wheel, archive)
-    infos = {info.filename: info for info, _ in listing.files}
+    listing = require_listing(fat_wheel)
+    members = {member.name: member for member in listing.members}
     contents = take_apart(fat_wheel, scratch)
     inside = f"{contents.package}/"
     files: dict[str, list[str]] = {}
-    for name in sorted(infos.keys() - contents.hosts.keys()):
+    for name in sorted(members.keys() - contents.hosts.keys()):
         if name.startswith(inside) and (gpu := gpu_of(name.removeprefix(inside), contents.targets)):
             files.setdefault(gpu, []).append(name)
     return Plan(
         path=fat_wheel,
         metadata=metadata,
         folder=listing.folder,
-        infos=infos,
+        members=members,
         contents=contents,
         files=files,
         wheels=Wheels(
@@ -102,7 +101,7 @@ def plan(fat_wheel: Path, scratch: Path, *, rocm_version: str = "") -> Plan:
 def _host(fat: Plan, folder: Path) -> Path:
     edits = {f"{fat.folder}/METADATA": host_metadata(fat.metadata.raw, fat.wheels)}
     members = tuple(
-        Member(name=name, source=path, executable=zips.is_executable(fat.infos[name]))
+        Member(name=name, source=path, executable=fat.members[name].is_executable)
         for name, path in sorted(fat.contents.hosts.items())
     )
     dropped = frozenset(name for names in fat.files.values() for name in names)
@@ -123,7 +122,7 @@ def _device(fat: Plan, gpu: str, folder: Path) -> Path:
     )
     code = [one for one in fat.contents.code if processor(one.target) == gpu]
     members = [_archive(fat.contents.package, gpu, code, folder)] if code else []
-    licences = licence_members(fat.infos, fat.folder, f"{file_stem(name, version)}.dist-info")
+    licences = licence_members(fat.members, fat.folder, f"{file_stem(name, version)}.dist-info")
     borrowed = {**{file: file for file in fat.files.get(gpu, ())}, **licences}
     return assemble_wheel(folder, spec, members, borrowed={fat.path: borrowed}, epoch=fat.epoch).path
 
@@ -145,7 +144,9 @@ def _archive(package: str, gpu: str, code: Sequence[Code], folder: Path) -> Memb
         return path
 
     size = sum(one.length for one in code)
-    return Member(name=f"{package}/{kpack.archive_name(package, gpu)}", source=Made(size=size, make=make))
+    return Member(
+        name=f"{package}/{kpack.archive_name(package, gpu)}", source=DeferredFile(size=size, make=make)
+    )
 
 
 def _frames(code: Sequence[Code]) -> Iterator[bytes]:

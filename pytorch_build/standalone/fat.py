@@ -17,7 +17,8 @@ from typing import TYPE_CHECKING
 
 from packaging.licenses import InvalidLicenseExpression, canonicalize_license_expression
 
-from core.archive import Member, zips
+from core.archive import Member
+from core.archive.zips import read_archive
 from core.data import read_text
 from core.errors import RocmError, UsageError, WheelError, nearest
 from core.wheel import parse_wheel_name, read_metadata, read_text_member
@@ -31,10 +32,9 @@ from rocm_packaging.packages.layouts import device_target, is_rocm, library_glob
 from rocm_packaging.packages.payload import joined
 
 if TYPE_CHECKING:
-    import zipfile
-
     from packaging.version import Version
 
+    from core.archive.zips import ZipMember
     from core.run import Platform
     from core.wheel.writer import WrittenFile
 
@@ -72,7 +72,7 @@ class _Wheel:
     version: Version
     platform: Platform
     package: str
-    infos: Mapping[str, zipfile.ZipInfo]
+    members: Mapping[str, ZipMember]
     dist_info: str
     loader: Loader
     extras: Sequence[str]
@@ -101,7 +101,7 @@ def make(request: Request) -> Result:
     first = _first(wheel, follower)
     bundle = follower.follow(first)
     files = {**bundle.libraries, **bundle.data}
-    licenses = licenses_of({one.source for one in files.values() if one.info is not None})
+    licenses = licenses_of({one.source for one in files.values() if one.member is not None})
     changed = _changed(wheel, [one.path for one in first], new, licenses)
     place = f"{wheel.dist_info.partition('-')[0]}-{new}.dist-info/licenses"
     placed = {
@@ -135,22 +135,21 @@ def platform_of(path: Path) -> Platform:
 
 def _read(path: Path) -> _Wheel:
     platform = platform_of(path)
-    with zips.opened(path) as archive:
-        listing = require_listing(path, archive)
-        infos = {info.filename: info for info, _ in listing.files}
-        found = [name for name in infos if name.count("/") == 1 and name.endswith(f"/{_INIT}")]
-        if len(found) != 1:
-            raise WheelError(
-                f"{path.name} has {len(found)} files {_INIT} in its packages, and one is what loads ROCm.",
-                hint="It is not built against ROCm's wheels. Build one: nox -s build_torch.",
-            )
-        text = read_text_member(path, archive, found[0]).decode()
+    listing = require_listing(path)
+    members = {member.name: member for member in listing.members}
+    found = [name for name in members if name.count("/") == 1 and name.endswith(f"/{_INIT}")]
+    if len(found) != 1:
+        raise WheelError(
+            f"{path.name} has {len(found)} files {_INIT} in its packages, and one is what loads ROCm.",
+            hint="It is not built against ROCm's wheels. Build one: nox -s build_torch.",
+        )
+    text = read_text_member(listing.archive, found[0]).decode()
     return _Wheel(
         path=path,
         version=parse_wheel_name(path.name).version,
         platform=platform,
         package=posixpath.dirname(found[0]),
-        infos=infos,
+        members=members,
         dist_info=listing.folder,
         loader=read_rocm_init(text, f"{path.name}: {found[0]}"),
         extras=[one for one in read_metadata(path).provides_extra if one.startswith("device-")],
@@ -176,8 +175,9 @@ def _device_code(wheel: _Wheel, request: Request) -> dict[Path, dict[str, str]]:
             f"{strange[0]} holds no device code of {wheel.path.name}.", hint="Name wheels of one build."
         )
     found = {}
-    for path, listing in ((path, libraries.listing_of(path)) for path in named):
-        names = [info.filename for info, _ in listing.files]
+    for path in named:
+        listing = require_listing(path)
+        names = [member.name for member in listing.members]
         found[path] = {name: name for name in names if not name.startswith(f"{listing.folder}/")}
     return found
 
@@ -197,7 +197,7 @@ def _machine(platform: Platform, more: Sequence[str]) -> Machine:
 def _first(wheel: _Wheel, follower: Follower) -> list[libraries.RocmFile]:
     """List what is loaded before torch's own libraries: its loader's list, then what these need."""
     first = {one.path: one for one in _preloads(wheel, follower)}
-    binaries = libraries.read_members(wheel.path, wheel.infos.values())
+    binaries = libraries.read_members(wheel.path, wheel.members.values())
     names = {PurePosixPath(path).name for path in binaries} | {one.name for one in binaries.values()}
     inside = names | {name.lower() for name in names}
     for member, binary in sorted(binaries.items()):
@@ -236,11 +236,11 @@ def _changed(wheel: _Wheel, first: Sequence[str], new: str, licenses: Licenses) 
     windows = wheel.platform == "windows"
     metadata = f"{wheel.dist_info}/METADATA"
     module, start = f"{wheel.package}/version.py", f"{wheel.package}/__init__.py"
-    if windows and start not in wheel.infos:
+    if windows and start not in wheel.members:
         raise WheelError(f"{wheel.path.name} holds no {start}.")
-    edited = [name for name in (metadata, module, start) if name in wheel.infos]
-    with zips.opened(wheel.path) as archive:
-        old = {name: read_text_member(wheel.path, archive, name) for name in edited}
+    edited = [name for name in (metadata, module, start) if name in wheel.members]
+    archive = read_archive(wheel.path)
+    old = {name: read_text_member(archive, name) for name in edited}
     changed = {
         f"{wheel.package}/{_INIT}": standalone_init(first, windows=windows).encode(),
         metadata: standalone_metadata(old[metadata], new, licenses),
@@ -266,11 +266,11 @@ def _additions(
         if path in bundle.search:
             source = libraries.with_search_path(file, bundle.search[path], scratch)
             members.append(Member(name=name, source=source, executable=True))
-        elif file.info is None:
+        elif file.member is None:
             executable = bool(file.source.stat().st_mode & 0o111)
             members.append(Member(name=name, source=file.source, executable=executable))
         else:
-            borrowed.setdefault(file.source, {})[file.info.filename] = name
+            borrowed.setdefault(file.source, {})[file.member.name] = name
     return Additions(members=tuple(members), borrowed=borrowed)
 
 
@@ -336,9 +336,10 @@ def licenses_of(wheels: Iterable[Path]) -> Licenses:
     expressions: list[str] = []
     files: dict[Path, Mapping[str, str]] = {}
     for wheel in sorted(wheels):
-        listing, name = libraries.listing_of(wheel), parse_wheel_name(wheel.name).distribution
+        listing = require_listing(wheel)
+        name = parse_wheel_name(wheel.name).distribution
         prefix = f"{listing.folder}/licenses/"
-        names = (info.filename for info, _ in listing.files if info.filename.startswith(prefix))
+        names = [member.name for member in listing.members if member.name.startswith(prefix)]
         files[wheel] = {one: f"{name}/{one.removeprefix(prefix)}" for one in names}
         with contextlib.suppress(InvalidLicenseExpression):  # older metadata names licences in words
             expressions.append(canonicalize_license_expression(read_metadata(wheel).license))

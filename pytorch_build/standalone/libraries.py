@@ -10,16 +10,16 @@ from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, BinaryIO
 
-from core.archive import Edited, zips
+from core.archive.zips import MemberStream
 from core.binaries import elf, pe, rpath
 from core.errors import MissingInputError, RocmError
 from core.wheel import WheelName, parse_wheel_name
-from core.wheel.record import Listing, require_listing
+from core.wheel.record import require_listing
 from rocm_packaging.packages.layouts import LIBRARIES, device_package, serves
 
 if TYPE_CHECKING:
-    import zipfile
-
+    from core.archive import EditedFile
+    from core.archive.zips import ZipMember
     from core.run import Platform
 
 # Of a tree nothing else can be needed at run time: headers, sources and documents are thousands.
@@ -48,7 +48,7 @@ class RocmFile:
     path: str
     root: str
     source: Path
-    info: zipfile.ZipInfo | None = None
+    member: ZipMember | None = None
 
     @property
     def name(self) -> str:
@@ -63,11 +63,11 @@ class RocmFile:
     @property
     def size(self) -> int:
         """Its bytes, unpacked."""
-        return self.info.file_size if self.info else self.source.stat().st_size
+        return self.member.size if self.member else self.source.stat().st_size
 
     def open(self) -> BinaryIO:
         """Open it for reading."""
-        return zips.MemberStream(self.source, self.info) if self.info else self.source.open("rb")
+        return MemberStream(self.source, self.member) if self.member else self.source.open("rb")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -77,12 +77,6 @@ class Rocm:
     files: Mapping[str, RocmFile]
     version: str
     origin: str
-
-
-def listing_of(wheel: Path) -> Listing:
-    """Read which files a wheel's RECORD lists."""
-    with zips.opened(wheel) as archive:
-        return require_listing(wheel, archive)
 
 
 def read_binary(stream: BinaryIO, name: str) -> Binary | None:
@@ -102,25 +96,25 @@ def read_file(file: RocmFile) -> Binary | None:
         return read_binary(stream, file.path)
 
 
-def read_members(wheel: Path, infos: Iterable[zipfile.ZipInfo]) -> Mapping[str, Binary]:
+def read_members(wheel: Path, members: Iterable[ZipMember]) -> Mapping[str, Binary]:
     """Read the libraries and programs among a wheel's members: path -> what each needs."""
 
-    def read(info: zipfile.ZipInfo) -> Binary | None:
-        with zips.MemberStream(wheel, info) as stream:
-            return read_binary(stream, f"{wheel.name}: {info.filename}")
+    def read(member: ZipMember) -> Binary | None:
+        with MemberStream(wheel, member) as stream:
+            return read_binary(stream, f"{wheel.name}: {member.name}")
 
     large_first = sorted(
-        (info for info in infos if info.file_size >= _LEAST and not info.filename.endswith(_TEXTS)),
-        key=lambda info: -info.file_size,
+        (member for member in members if member.size >= _LEAST and not member.name.endswith(_TEXTS)),
+        key=lambda member: -member.size,
     )
     with ThreadPoolExecutor() as pool:
-        found = zip(large_first, pool.map(read, large_first), strict=True)
-        return {info.filename: binary for info, binary in found if binary is not None}
+        binaries = zip(large_first, pool.map(read, large_first), strict=True)
+        return {member.name: binary for member, binary in binaries if binary is not None}
 
 
-def with_search_path(file: RocmFile, search: Sequence[str], scratch: Path) -> Path | Edited:
+def with_search_path(file: RocmFile, search: Sequence[str], scratch: Path) -> Path | EditedFile:
     """Return what is written in place of a library: the same with a search path."""
-    if file.info:
+    if file.member:
         return unpacked(file, search, scratch)
     return rpath.edited(file.source, search) or rpath.patched(file.source, search, scratch / file.path)
 
@@ -232,8 +226,8 @@ def _libraries(chosen: list[tuple[Path, WheelName]], family: str, folder: str) -
 
 def _payload(wheel: Path, *, one_tree: bool) -> Iterator[RocmFile]:
     """List the payload of a wheel: its folders that begin with ``_rocm_sdk``."""
-    for info, _ in listing_of(wheel).files:
-        folder, slash, rest = info.filename.partition("/")
+    for member in require_listing(wheel).members:
+        folder, slash, rest = member.name.partition("/")
         if slash and folder.startswith("_rocm_sdk_") and rest != "__init__.py":
             root = "" if one_tree else f"{folder}/"
-            yield RocmFile(path=f"{root}{rest}", root=root, source=wheel, info=info)
+            yield RocmFile(path=f"{root}{rest}", root=root, source=wheel, member=member)

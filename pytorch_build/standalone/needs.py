@@ -190,7 +190,7 @@ class Follower:
 
     def _canonical(self, file: RocmFile) -> RocmFile:
         """Return the file under the one name that a loader knows it by, where the folder has that name."""
-        if file.info is not None:  # wheels hold no links, so a library has one name there
+        if file.member is not None:  # wheels hold no links, so a library has one name there
             return file
         if file.path not in self._read:
             self._read[file.path] = self.read(file)

@@ -18,13 +18,15 @@ from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING
 
 from core import files, process
-from core.archive import Member, zips
+from core.archive import Member
+from core.archive.zips import read_archive
 from core.binaries import elf, rpath
 from core.errors import BuildError, CheckError, MissingInputError, WheelError
 from core.wheel import parse_wheel_name
 from core.wheel.editor import Additions, edit_wheel
+from core.wheel.record import require_listing
 from pytorch_build.check import Policy, load_policy
-from pytorch_build.standalone.libraries import Binary, RocmFile, copied, listing_of, read_file, read_members
+from pytorch_build.standalone.libraries import Binary, RocmFile, copied, read_file, read_members
 
 if TYPE_CHECKING:
     from core.wheel.writer import WrittenFile
@@ -79,7 +81,7 @@ def analyse(wheel: Path) -> Portability:
             "auditwheel, which has manylinux' policies, is not installed.",
             hint="It is part of the tool on Linux: pip install -r requirements.txt.",
         ) from problem
-    needs = read_members(wheel, [info for info, _ in listing_of(wheel).files])
+    needs = read_members(wheel, require_listing(wheel).members)
     skip = excluded(needs, load_policy())
     logging.getLogger("auditwheel").setLevel(logging.ERROR)
     try:
@@ -179,15 +181,15 @@ def plan(
 
 
 def _patched(wheel: Path, patches: Sequence[Patch], scratch: Path) -> tuple[Member, ...]:
-    members = []
-    with zips.opened(wheel) as archive:
-        for number, patch in enumerate(patches):
-            info = None if patch.source else archive.getinfo(patch.member)
-            executable = info is None or zips.is_executable(info)
-            file = RocmFile(path=patch.member, root="", source=patch.source or wheel, info=info)
-            target = copied(file, scratch / f"{number}.so")
-            _patch(target, patch)
-            members.append(Member(name=patch.member, source=target, executable=executable))
+    members: list[Member] = []
+    archive = read_archive(wheel)
+    for number, patch in enumerate(patches):
+        member = None if patch.source else archive.by_name[patch.member]
+        executable = member is None or member.is_executable
+        file = RocmFile(path=patch.member, root="", source=patch.source or wheel, member=member)
+        target = copied(file, scratch / f"{number}.so")
+        _patch(target, patch)
+        members.append(Member(name=patch.member, source=target, executable=executable))
     return tuple(members)
 
 

@@ -26,7 +26,7 @@ from pytorch_build.test.results import last_attempts
 from pytorch_build.test.target.wheel_test_index import Index
 
 if TYPE_CHECKING:
-    from core.process import Ended
+    from core.process import Ending
     from pytorch_build.test.shards import Part
     from pytorch_build.test.upstream_tests import LimitsTable, TestFile
 
@@ -236,7 +236,7 @@ class _Running:
 
     def _started(
         self, name: str, only: tuple[str, ...] | None, more: tuple[str, ...], setting: Setting
-    ) -> tuple[Sequence[plugin.Session], Ended]:
+    ) -> tuple[Sequence[plugin.Session], Ending]:
         path = self.folder / f"{name}.plan.json"
         runner = self.file.runner == "run_test"
         plan = plugin.Plan(
@@ -281,7 +281,7 @@ class _Running:
 
     def _supervised(
         self, argv: Sequence[str], env: Mapping[str, str], stalled: Callable[[], str] = str
-    ) -> Ended:
+    ) -> Ending:
         limits, folder = self.setting.limits, self.setting.tree / "test"
         console.echo(f"+ {shlex.join(argv)}  (in {folder})")
         seconds = max(self.until - time.monotonic(), 1.0)
@@ -299,7 +299,7 @@ def _configuration(tree: Path) -> list[str]:
 
 
 def of_file(
-    file: str, ended: Ended, sessions: Sequence[plugin.Session], output: str, *, may_be_empty: bool = False
+    file: str, ended: Ending, sessions: Sequence[plugin.Session], output: str, *, may_be_empty: bool = False
 ) -> tuple[Case, ...]:
     """Return the results of one process of a test file; `output` is the end of its log."""
     lines = (line for one in sessions for line in (*one.uncollected, *one.results))
@@ -312,7 +312,7 @@ def of_file(
     return tuple(cases.values())
 
 
-def of_script(file: str, ended: Ended, output: str) -> Case:
+def of_script(file: str, ended: Ending, output: str) -> Case:
     """Return the result of a program that is not a test file: it passed if it ended with status 0."""
     verdict = _killed(ended)
     if verdict is None and ended.returncode:
@@ -334,7 +334,7 @@ def _case(file: str, line: plugin.Line) -> Case:
 
 
 def _as_a_whole(
-    file: str, ended: Ended, sessions: Sequence[plugin.Session], cases: Mapping[str, Case], output: str
+    file: str, ended: Ending, sessions: Sequence[plugin.Session], cases: Mapping[str, Case], output: str
 ) -> Case | None:
     """Return how the file failed as a whole, by the test that it died in if that is known."""
     complete = bool(sessions) and sessions[-1].end is not None
@@ -351,7 +351,7 @@ def _as_a_whole(
     )
 
 
-def _killed(ended: Ended) -> tuple[Outcome, str] | None:
+def _killed(ended: Ending) -> tuple[Outcome, str] | None:
     if ended.late:
         return "timeout", ended.stopped or f"killed after {ended.seconds:.0f} s"
     if ended.stopped:
@@ -361,7 +361,7 @@ def _killed(ended: Ended) -> tuple[Outcome, str] | None:
     return None
 
 
-def _incomplete(ended: Ended, sessions: Sequence[plugin.Session], output: str) -> tuple[Outcome, str]:
+def _incomplete(ended: Ending, sessions: Sequence[plugin.Session], output: str) -> tuple[Outcome, str]:
     status = process.status(ended.returncode)
     if not sessions and ended.returncode in _EXIT_WORDS:
         return "error", f"pytest {_EXIT_WORDS[ended.returncode]} ({status})"
@@ -370,7 +370,7 @@ def _incomplete(ended: Ended, sessions: Sequence[plugin.Session], output: str) -
     return "crashed", f"the interpreter ended with {status} before pytest did"
 
 
-def _odd(ended: Ended, cases: Mapping[str, Case]) -> tuple[Outcome, str] | None:
+def _odd(ended: Ending, cases: Mapping[str, Case]) -> tuple[Outcome, str] | None:
     failing, status = any(case.failing for case in cases.values()), process.status(ended.returncode)
     if words := _EXIT_WORDS.get(ended.returncode):
         # a file that cannot be collected interrupts pytest, and is a result by itself

@@ -17,8 +17,9 @@ from packaging.version import Version
 from core import console, env, files
 from core.errors import CheckError, MissingInputError
 from core.families import detect
-from core.packages import Offer, fits, offer_of
-from core.packages.resolution import choose, others_question, pinned_call, required_by_files, resolve_others
+from core.packages.candidates import Candidate, candidate_of_record, with_digest
+from core.packages.resolution import call_for_others, call_for_ours, query_for_others, resolve_others
+from core.packages.search import Selection, choose_packages, others_required_by_files
 from core.parallel import each
 from core.run import records
 from pytorch_build.lock.stored import stored_lock
@@ -29,7 +30,8 @@ from rocm_packaging.packages import layouts
 
 if TYPE_CHECKING:
     from core.env.installer import Install
-    from core.packages.sources import PackageSource, SourceOptions
+    from core.packages.options import SourceOptions
+    from core.packages.package_source import PackageSource
     from pytorch_build.context import Context
     from pytorch_build.lock.source_lock import SourceLock
     from pytorch_build.test.gpus import Assignment
@@ -49,14 +51,14 @@ _PIN = re.compile(r"^[\w.-]+==[^\s;\\]+", re.MULTILINE)
 class Tested:
     """What is tested: our files by source, the requirements of others, and the gfx targets."""
 
-    parts: tuple[tuple[PackageSource, tuple[Offer, ...]], ...]
+    parts: tuple[tuple[PackageSource, tuple[Candidate, ...]], ...]
     others: tuple[str, ...] = ()
     prebuilt: tuple[str, ...] = ()
     targets: tuple[str, ...] = ()
     words: str = ""
 
     @property
-    def files(self) -> tuple[Offer, ...]:
+    def files(self) -> tuple[Candidate, ...]:
         """All of our files."""
         return tuple(one for _, files in self.parts for one in files)
 
@@ -89,7 +91,7 @@ def tested(context: Context, target: env.Interpreter, options: SourceOptions, ro
     required: set[str] = set()
     distributions: list[str] = []
     for source, source_files in parts:
-        required.update(required_by_files(source, source_files, python=target, platform=platform))
+        required.update(others_required_by_files(source, source_files, python=target, platform=platform))
         distributions += [file.distribution for file in source_files]
 
     return Tested(
@@ -118,19 +120,20 @@ def _staged(context: Context, target: env.Interpreter, options: SourceOptions, r
     packages = origin.staged_source(options, context.common, context.artifact_group)
     lock = _locked(context)
     versions = dict(lock.wheel_versions(context.ref.components, gpu=context.gpu))
-    fitting = [file for file in packages.listed if fits(file, target.tag, context.common.outputs.platform)]
+    platform = context.common.outputs.platform
+    fitting = [file for file in packages.listed if file.fits(target.tag, platform)]
 
-    files: list[Offer] = []
+    files: list[Candidate] = []
     for distribution, version in versions.items():
         wheels = [
             file for file in fitting if file.distribution == distribution and origin.is_version(file, version)
         ]
         # A release may leave out what nothing else is built on. Promotion asks whether a set is whole.
         if not wheels and distribution in _FOUNDATIONS:
-            raise packages.lacks(f"{distribution} {version} for Python {target.series}")
+            raise packages.missing_error(f"{distribution} {version} for Python {target.series}")
         files += wheels
     if not files:
-        raise packages.lacks(f"any of {', '.join(versions)} for Python {target.series}")
+        raise packages.missing_error(f"any of {', '.join(versions)} for Python {target.series}")
 
     files += _staged_devices(fitting, versions)
     if context.gpu:
@@ -138,20 +141,20 @@ def _staged(context: Context, target: env.Interpreter, options: SourceOptions, r
 
     names = {file.distribution for file in files}
     targets = targets_of(context, names)
-    if layouts.layout_of(names, where=packages.words) == "split":
-        origin.require_devices(targets, names, where=packages.words, version=lock.rocm_version)
+    if layouts.layout_of(names, where=packages.description) == "split":
+        origin.require_devices(targets, names, where=packages.description, version=lock.rocm_version)
     families = context.gpu_family.split(";")
     served = [file for file in files if layouts.serves(file.distribution, families, targets)]
     return Tested(
         parts=((packages, tuple(sorted(served, key=lambda file: file.name))),),
         prebuilt=_prebuilt(context),
-        words=packages.words,
+        words=packages.description,
     )
 
 
-def _staged_devices(files: Sequence[Offer], versions: Mapping[str, str]) -> Sequence[Offer]:
+def _staged_devices(files: Sequence[Candidate], versions: Mapping[str, str]) -> Sequence[Candidate]:
     """Return the device packages of wheels with these versions."""
-    devices: list[Offer] = []
+    devices: list[Candidate] = []
     for file in files:
         host = layouts.device_host(file.distribution)
         if host in versions and origin.is_version(file, versions[host]):
@@ -159,10 +162,10 @@ def _staged_devices(files: Sequence[Offer], versions: Mapping[str, str]) -> Sequ
     return devices
 
 
-def _staged_rocm(files: Sequence[Offer], version: str) -> Sequence[Offer]:
+def _staged_rocm(files: Sequence[Candidate], version: str) -> Sequence[Candidate]:
     """Return ROCm's packages of a version, with what finds their device code; none where none is staged."""
-    packages: list[Offer] = []
-    bootstraps: list[Offer] = []
+    packages: list[Candidate] = []
+    bootstraps: list[Candidate] = []
     for file in files:
         if file.distribution == layouts.BOOTSTRAP:
             bootstraps.append(file)
@@ -182,7 +185,7 @@ def _prebuilt(context: Context) -> tuple[str, ...]:
 
 def installed(context: Context, target: env.Interpreter) -> Tested:
     """Return what an environment that is filled already should hold, by the run's records."""
-    wheels = tuple(map(offer_of, wheels_of(context, target)))
+    wheels = tuple(map(candidate_of_record, wheels_of(context, target)))
     run = origin.own_run(context.common, context.artifact_group)
     return Tested(parts=((run, wheels),), prebuilt=_prebuilt(context))
 
@@ -236,7 +239,7 @@ def _recorded(context: Context, target: env.Interpreter) -> Iterator[records.Fil
 
 def _elsewhere(
     context: Context, target: env.Interpreter, names: Sequence[str], rocm: RocmOptions, *, version: str
-) -> Iterator[tuple[PackageSource, tuple[Offer, ...]]]:
+) -> Iterator[tuple[PackageSource, tuple[Candidate, ...]]]:
     """Choose the ROCm that is not part of the run, in the version that its torch was built against."""
     if not context.gpu or any(layouts.is_rocm(name) for name in names):
         return
@@ -250,41 +253,43 @@ def _elsewhere(
             python=target,
             platform=context.common.outputs.platform,
         )
-        yield source.packages, tuple(each(source.packages.sealed, source.files))
+        yield source.packages, tuple(each(with_digest, source.files))
 
 
 def _named(context: Context, target: env.Interpreter, packages: PackageSource, version: str) -> Tested:
     """Choose torch and what it requires of ours, with the device packages of the targets."""
-    found = packages.versions("torch", target.tag)
-    if not found:
-        raise packages.lacks(f"torch for Python {target.series}")
-    version = version or found[0]
-    console.say(f"torch {version} from {packages.words}")
+    versions = packages.versions("torch", target.tag)
+    if not versions:
+        raise packages.missing_error(f"torch for Python {target.series}")
+    version = version or versions[0]
+    console.say(f"torch {version} from {packages.description}")
     targets = targets_of(context)
     # an extra that a fat wheel lacks requires nothing
     extras = f"[{','.join(f'device-{one}' for one in targets)}]" if targets else ""
     family = context.gpu_family if context.gpu else ""
 
-    def chosen(*more: str) -> tuple[tuple[Offer, ...], tuple[str, ...]]:
-        found = choose(
+    def select(*more_requirements: str) -> Selection:
+        return choose_packages(
             packages,
-            [f"torch{extras}=={version}", *more],
+            [f"torch{extras}=={version}", *more_requirements],
             python=target,
             platform=context.common.outputs.platform,
-            sdist_requires=origin.sdist_requires(packages, family, targets),
+            sdist_requirements=origin.sdist_requirements(packages, family, targets),
         )
-        return found.files, found.others
 
-    ours, others = chosen()
-    held = {one.distribution: one.version for one in ours}
+    selection = select()
+    held = selection.versions
     absent = [layouts.device_package(one) for one in targets if layouts.device_package(one) not in held]
     if layouts.LIBRARIES in held and absent and not any(name.startswith(PREFIXES["torch"]) for name in held):
         # a fat torch does not require device packages of ROCm
-        ours, others = chosen(*(f"{name}=={held[layouts.LIBRARIES]}" for name in absent))
+        selection = select(*(f"{name}=={held[layouts.LIBRARIES]}" for name in absent))
     if family and held.get("rocm"):
         origin.with_layout(packages, held["rocm"], family)  # refuses both layouts of one version
     return Tested(
-        parts=((packages, ours),), others=others, targets=targets_of(context, held), words=packages.words
+        parts=((packages, selection.files),),
+        others=selection.others,
+        targets=targets_of(context, held),
+        words=packages.description,
     )
 
 
@@ -299,14 +304,16 @@ def planned(
     texts = [path.read_text(encoding="utf-8") for one in tools for path in one.files]
     pins = tuple(pin for text in texts for pin in _PIN.findall(text))
     pins += tuple(one for call in tools for one in call.requirements)
-    question = others_question(target.executable, None, constraints=pins)
-    others = resolve_others(what.others, names, question, allowed=bool(what.prebuilt))
+    query = query_for_others(target.executable, constraints=pins)
+    others = resolve_others(what.others, names, query, allows_ours=bool(what.prebuilt))
     family = sdist_target(names, context.gpu_family if context.gpu else "")
     with ExitStack() as stack:
-        calls = [*tools, *([pinned_call(folder, others, None)] if others else [])]
-        for source, found in what.parts:
-            sources = stack.enter_context(source.opened(found, wait=0))
-            calls.append(pinned_call(folder, found, sources, family=family))
+        calls = list(tools)
+        if others:
+            calls.append(call_for_others(folder, others, None))
+        for source, candidates in what.parts:
+            sources = stack.enter_context(source.opened(candidates, wait=0))
+            calls.append(call_for_ours(folder, candidates, sources, gpu_family=family))
         yield calls, files.digest_of([pins, [files.sha256(path) for call in calls for path in call.files]])
 
 
@@ -323,7 +330,9 @@ def prepared(
     """Make the environment hold what is tested, and keep it while it is tested."""
     with planned(context, target, what, tools=tools) as (calls, known):
         digest = _environment_digest(target, inputs, known)
-        with env.installer.prepared(target, calls, digest=digest, force=context.common.force, **rocm.how):
+        with env.installer.prepared(
+            target, calls, digest=digest, force=context.common.force, cache_dir=rocm.pip_cache_dir
+        ):
             env.installer.require_complete(target)
             require_device_code(target, what.targets)
             yield

@@ -16,7 +16,7 @@ from core.cli.sessions import command_again
 from core.errors import CheckError, UsageError
 from core.junit import Case, Document, Suite, counts
 from core.run import records
-from core.run.stage import Made, Stage, look, perform
+from core.run.stage import Stage, StageResult, look, perform
 from pytorch_build.test import file_run, plugin, reports, shards, skip_review, skip_rules, upstream_tests
 from pytorch_build.test.results import DEFAULT_CONFIG, EXISTING, LEFT_OUT, MAY_SKIP, Origin, Report
 from pytorch_build.test.summary import expression
@@ -105,7 +105,9 @@ def environment(bench: Bench, assigned: Assignment, folder: Path) -> Mapping[str
 def perform_tests(bench: Bench, request: TorchTests, inputs: Mapping[str, Any]) -> None:
     """Run a shard, keep its report, logs and record; do nothing where the same was tested before."""
     run, run_inputs = _run_of(bench, request, inputs)
-    perform(reports.unless_incomplete(run.stage), run_inputs, lambda: Made(files=(), details=run.tested()))
+    perform(
+        reports.unless_incomplete(run.stage), run_inputs, lambda: StageResult(files=(), details=run.tested())
+    )
 
 
 def look_at_tests(bench: Bench, request: TorchTests, inputs: Mapping[str, Any]) -> Status:

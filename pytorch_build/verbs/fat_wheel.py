@@ -9,7 +9,8 @@ from core import console, files
 from core.cli.options import Common, common_from, environment, source_date_epoch
 from core.errors import MissingInputError, UsageError
 from core.families import gpu_targets
-from core.packages.sources import SourceOptions, add_package_source, source_options
+from core.packages.candidates import with_digest
+from core.packages.options import SourceOptions, add_package_source, source_options
 from core.run import records
 from core.wheel import parse_wheel_name
 from pytorch_build.context import Context, chosen_family, chosen_ref, context
@@ -109,10 +110,10 @@ def _rocm_wheels(context: Context, source: SourceOptions, targets: Sequence[str]
     common, family, options = context.common, context.gpu_family, RocmOptions(source=source)
     packages, version = packages_of(context, options), find_version(context, options)
     found = for_bundles(packages, version, family, targets, common.outputs.platform)
-    digest = files.digest_of([packages.words, version, family, *targets])
+    digest = files.digest_of([packages.description, version, family, *targets])
     folder = files.made(common.cache / "fetched" / f"rocm-{digest[:16]}")
     for one in () if common.dry_run else found.files:
-        path = packages.fetch(packages.sealed(one), folder)
+        path = packages.fetch(with_digest(one), folder)
         if path.parent != folder:
             files.link_or_copy(path, folder / one.name)
     return folder

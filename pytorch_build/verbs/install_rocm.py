@@ -5,6 +5,7 @@ import argparse
 from core import console
 from core.cli.options import common_from, environment
 from core.env import installer, require
+from core.env.locks import locked_call
 from core.errors import UsageError
 from pytorch_build.context import context
 from pytorch_build.sdk import add_rocm_options, ask, find_source, find_version, rocm_options_from
@@ -26,9 +27,11 @@ def run(arguments: argparse.Namespace) -> None:
     source = find_source(chosen, options, find_version(chosen, options))
     console.say(f"ROCm {source.version} for {chosen.gpu_family} from {source.origin}")
     with source.opened_call(common.cache / "locks", chosen.gpu_family) as rocm:
-        calls = (installer.locked_call(common, target), rocm)
+        calls = (locked_call(common, target), rocm)
         digest = installer.digest_of_calls(target, calls)
-        with installer.prepared(target, calls, digest=digest, force=common.force, **options.how):
+        with installer.prepared(
+            target, calls, digest=digest, force=common.force, cache_dir=options.pip_cache_dir
+        ):
             sdk = ask(target, source, family=chosen.gpu_family, targets=chosen.gpu_targets)
             facts = [(name, str(getattr(sdk, name))) for name in ("version", "root", "bin", "cmake")]
             facts += [("layout", source.layout), ("targets", ";".join(sdk.targets))]

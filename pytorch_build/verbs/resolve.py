@@ -15,12 +15,12 @@ from core.errors import UsageError
 from core.families import CPU, gpu_targets
 from core.run import Platform
 from core.run.job_files import set_outputs
-from core.run.plan import Plan
+from core.run.plan import Plan, job_outputs
 from core.status import Pending, Status
 from core.stores.location import open_store
 from pytorch_build.build.container import DATA, load_container
 from pytorch_build.context import Context, add_source_options, chosen_family, chosen_ref, mirrors_from
-from pytorch_build.lock.stored import complete, outputs, source_lock
+from pytorch_build.lock.stored import complete, source_lock
 from pytorch_build.refs.torch_refs import PROJECTS
 from pytorch_build.sdk import RocmOptions, add_rocm_options, rocm_options_from
 from rocm_packaging.origin import INDEXES_FILE, release_indexes
@@ -89,12 +89,12 @@ def _warn_of_old_data(today: date) -> None:
         if age:
             console.warn(
                 f"What {file.name} says of {what} is {age}: compare it with upstream "
-                "(nox -s drift -- --therock DIR)."
+                "(nox -s upstream -- --therock DIR)."
             )
 
 
 def _run_plan(arguments: argparse.Namespace, common: Common) -> None:
-    """Complete a plan, where it lies; give the job its locks and matrices."""
+    """Complete a plan, where it lies; give the job its matrices."""
     if common.torch_ref or common.gpu_family:
         raise UsageError("A plan names its torch refs and GPU families.", hint="Leave them out with --plan.")
     path = common.root / arguments.plan
@@ -121,7 +121,7 @@ def _run_plan(arguments: argparse.Namespace, common: Common) -> None:
         for lock in by_ref.values():
             console.say(f"{lock.torch_ref} on {platform}:")
             console.table(("project", "commit", "version", "from"), rows(lock, gpu=bool(lock.rocm_version)))
-    set_outputs(environment(), outputs(plan, locks))
+    set_outputs(environment(), job_outputs(plan, {}))
     console.done(f"plan: {sum(map(len, locks.values()))} torch refs resolved, in {arguments.plan}")
 
 

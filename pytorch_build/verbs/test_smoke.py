@@ -16,10 +16,10 @@ from core import console, files, process
 from core.cli.options import add_group, common_from, environment
 from core.data import read_toml
 from core.env import Interpreter, installed_version, require
-from core.env.installer import locked_call
+from core.env.locks import locked_call
 from core.errors import CheckError, ProcessError
 from core.junit import Document, Suite, counts
-from core.packages.sources import SourceOptions, options_of_tested_source
+from core.packages.options import SourceOptions, options_of_tested_source
 from core.run import stage
 from core.status import Status
 from pytorch_build.context import Context, context
@@ -96,11 +96,11 @@ def test_run(context: Context, options: SmokeOptions) -> None:
     """Test the run's wheels of one ref, family and Python."""
     plan = _plan(context, options)
 
-    def work() -> stage.Made:
+    def work() -> stage.StageResult:
         if not options.install:
             installation.require_device_code(plan.target, installation.amd_targets([plan.gpu]))
             details = _pytest(context, plan.target, plan.tested, options, plan.gpu)
-            return stage.Made(files=(), details=details)
+            return stage.StageResult(files=(), details=details)
 
         # The second builds the rocm sdist.
         tools = [locked_call(context.common, plan.target, only=("pytest", "setuptools"))]
@@ -108,7 +108,7 @@ def test_run(context: Context, options: SmokeOptions) -> None:
             context, plan.target, plan.tested, tools=tools, inputs=plan.inputs, rocm=options.rocm
         ):
             details = _pytest(context, plan.target, plan.tested, options, plan.gpu)
-            return stage.Made(files=(), details=details)
+            return stage.StageResult(files=(), details=details)
 
     stage.perform(plan.stage, plan.inputs, work)
 
@@ -125,7 +125,6 @@ def _plan(context: Context, options: SmokeOptions) -> _SmokePlan:
         **tested.inputs,
         "tests": {path.name: files.sha256(path) for path in sorted(SMOKE_TESTS.glob("*.*"))},
         "selection": list(options.pytest_arguments),
-        "installer": options.rocm.installer,
         "gpu": gpu.target,
         "installed": options.install,
     }
@@ -212,9 +211,9 @@ def _session(
     arguments: Sequence[str],
     changes: Mapping[str, str | None],
     run: Callable[..., object],
-) -> tuple[plugin.Session, process.Ended]:
+) -> tuple[plugin.Session, process.Ending]:
     """Run pytest on the smoke tests, and read its journal."""
-    journal, ended = folder / "journal.jsonl", process.Ended(returncode=0)
+    journal, ended = folder / "journal.jsonl", process.Ending(returncode=0)
     plan = plugin.Plan(root=str(SMOKE_TESTS), journal=str(journal))
     own = plugin.arguments(files.made(folder) / "plan.json", plan)
     argv: list[str | Path] = [target.executable, "-m", "pytest", "-c", SMOKE_TESTS / "pytest.ini"]
@@ -222,7 +221,7 @@ def _session(
     try:
         run([*argv, *arguments, SMOKE_TESTS], cwd=folder, env=process.handed_on(**changes))
     except ProcessError as problem:
-        ended = process.Ended(returncode=problem.returncode or 1)
+        ended = process.Ending(returncode=problem.returncode or 1)
         if not journal.is_file():
             raise CheckError("pytest ended before any test ran, so no result is known.") from problem
     return plugin.read_journal(journal)[-1], ended

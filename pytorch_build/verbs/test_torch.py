@@ -16,10 +16,11 @@ from core import console, files, process
 from core.cli.options import Once, add_group, common_from, environment
 from core.data import read_text
 from core.env import Interpreter, engines, require
-from core.env.installer import TORCH_TESTS, Install, locked_call, parse_lock
+from core.env.installer import Install
+from core.env.locks import TORCH_TESTS, locked_call, parse_lock
 from core.errors import MissingInputError, UsageError
 from core.modes import declared_options, refuse_options
-from core.packages.sources import options_of_tested_source
+from core.packages.options import options_of_tested_source
 from core.run import Platform, this_platform
 from core.status import Pending, Status
 from pytorch_build.build import container
@@ -125,7 +126,7 @@ def _add_skip_options(parser: argparse.ArgumentParser) -> None:
         "--rocm-version",
         "--rocm-no-install",
     )
-    installation = ("--rocm-extras", "--installer", "--pip-cache-dir")
+    installation = ("--rocm-extras", "--pip-cache-dir")
     questions = ("--os", "--python-version", "--all", "--journal", "--complete", "--try")
     parser.set_defaults(
         run_options=declared_options(
@@ -160,9 +161,9 @@ def run(arguments: argparse.Namespace) -> None:
         if arguments.no_install:
             what = "what the environment holds"
         elif options.staged:
-            what = f"{what} from {staged_source(options, chosen.common, chosen.artifact_group).words}"
+            what = f"{what} from {staged_source(options, chosen.common, chosen.artifact_group).description}"
         elif named:
-            what = f"torch from {named.words}"
+            what = f"torch from {named.description}"
         console.say(f"Would test {what} on {words}.")
         return
     tested = None if arguments.no_install else installation.tested(chosen, target, options, rocm)

@@ -6,7 +6,7 @@ Source: shared/kpack of ROCm/rocm-systems (docs/multi_arch_packaging_with_kpack.
 """
 
 import struct
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, BinaryIO
 
@@ -20,7 +20,8 @@ _VERSION = 1
 _HEADER = struct.Struct("<4sIQ")
 _START = 64
 _U32 = struct.Struct("<I")
-_NONE, _ZSTD = "none", "zstd-per-kernel"
+_NONE = "none"
+_ZSTD = "zstd-per-kernel"
 # What librocm_kpack takes: it holds all frames in memory.
 MAX_FRAMES = 4 << 30
 _PLACEHOLDER = "@GFXARCH@"
@@ -64,36 +65,30 @@ class Archive:
 
 
 def write(
-    stream: BinaryIO, group: str, family: str, frames: Iterable[bytes], kernels: Sequence[tuple[Kernel, int]]
+    stream: BinaryIO,
+    group: str,
+    family: str,
+    frames: Iterable[bytes],
+    kernels: Sequence[tuple[Kernel, int]],
 ) -> None:
     """Write the archive of a package (group) for a gfx target (family), front to back.
 
     `kernels` come each with the length of its zstd frame; the frames, in pieces of any size, in their order.
     """
-    size = _U32.size + sum(_U32.size + length for _, length in kernels)
+    lengths = [length for _kernel, length in kernels]
+    size = _U32.size + sum(_U32.size + length for length in lengths)
     if size > MAX_FRAMES:
         raise KpackError(f"the code objects for {family} take {size} bytes, and {MAX_FRAMES} is the limit")
+
     stream.write(_HEADER.pack(MAGIC, _VERSION, _START + size).ljust(_START, b"\0"))
-    stream.write(_U32.pack(len(kernels)))
-    pieces = iter(frames)
-    for _, length in kernels:
-        stream.write(_U32.pack(length))
-        left = length
-        while left:
-            left -= stream.write(next(pieces))
-    table: dict[str, dict[str, dict[str, Any]]] = {}
-    for ordinal, (kernel, _) in enumerate(kernels):
-        entry = {"type": "hsaco", "ordinal": ordinal, "original_size": kernel.size}
-        table.setdefault(kernel.binary, {})[kernel.target] = entry
-    targets = sorted({kernel.target for kernel, _ in kernels})
-    for entries in table.values():
-        entries |= dict(_aliases(entries, targets))
+    _write_frames(stream, frames, lengths)
+    targets = sorted({kernel.target for kernel, _length in kernels})
     contents = {
         "format_version": _VERSION,
         "group_name": group,
         "gfx_arch_family": family,
         "gfx_arches": targets,
-        "toc": table,
+        "toc": _table([kernel for kernel, _length in kernels], targets),
         "compression_scheme": _ZSTD,
         "zstd_offset": _START,
         "zstd_size": size,
@@ -101,92 +96,149 @@ def write(
     stream.write(msgpack.packb(contents))
 
 
-def _aliases(
-    entries: Mapping[str, dict[str, Any]], targets: Sequence[str]
-) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Yield what a GPU in a mode that others have code for takes of a library without: its general code.
+def _write_frames(stream: BinaryIO, frames: Iterable[bytes], lengths: Sequence[int]) -> None:
+    """Write the count of frames, and each behind its length."""
+    stream.write(_U32.pack(len(lengths)))
+    pieces = iter(frames)
+    for length in lengths:
+        stream.write(_U32.pack(length))
+        missing_bytes = length
+        while missing_bytes:
+            missing_bytes -= stream.write(next(pieces))
+
+
+_Row = dict[str, Any]
+
+
+def _table(kernels: Sequence[Kernel], targets: Sequence[str]) -> dict[str, dict[str, _Row]]:
+    """Return the table of kernels: binary -> gfx target -> place among the frames."""
+    table: dict[str, dict[str, _Row]] = {}
+    for ordinal, kernel in enumerate(kernels):
+        row = {"type": "hsaco", "ordinal": ordinal, "original_size": kernel.size}
+        table.setdefault(kernel.binary, {})[kernel.target] = row
+    for rows in table.values():
+        rows.update(_aliases(rows, targets))
+    return table
+
+
+def _aliases(rows: Mapping[str, _Row], targets: Sequence[str]) -> dict[str, _Row]:
+    """Return what a GPU in a mode that others have code for takes of a library without: its general code.
 
     Runtimes up to ROCm 7.14 look a library up under the most special target of the archive alone.
     """
+    aliases: dict[str, _Row] = {}
     for target in targets:
-        if target not in entries:
-            wanted = set(target.split(":"))
-            fitting = [one for one in entries if set(one.split(":")) < wanted]
-            if fitting:
-                yield target, entries[max(fitting, key=len)]
+        if target in rows:
+            continue
+        features = set(target.split(":"))
+        general_targets = [other for other in rows if set(other.split(":")) < features]
+        if general_targets:
+            aliases[target] = rows[max(general_targets, key=len)]
+    return aliases
 
 
 def read(stream: BinaryIO) -> Archive:
     """Read an archive's table, and where each code object lies."""
-    size = stream.seek(0, 2)
-    stream.seek(0)
-    head = stream.read(_HEADER.size)
-    if len(head) != _HEADER.size or not head.startswith(MAGIC):
-        raise KpackError("it is not a kernel archive")
-    _, version, at = _HEADER.unpack(head)
-    if version != _VERSION:
-        raise KpackError(f"it has format version {version}, and {_VERSION} is supported")
-    if not _HEADER.size <= at < size:
-        raise KpackError("it is cut off: its table lies beyond its end")
-    stream.seek(at)
-    table = _unpacked(stream.read())
+    table_offset = _read_header(stream)
+    stream.seek(table_offset)
+    table = _unpack_table(stream.read())
     try:
-        packed = table["compression_scheme"] == _ZSTD
-        places = list(_frames(stream, table, at) if packed else _blobs(table, at))
-        kernels = {
-            Kernel(binary=binary, target=target, size=_size(entry["original_size"])): places[
-                _size(entry["ordinal"])
-            ]
-            for binary, targets in table["toc"].items()
-            for target, entry in targets.items()
-        }
+        is_packed = table["compression_scheme"] == _ZSTD
+        if is_packed:
+            places = _frame_places(stream, table, table_offset)
+        else:
+            places = _blob_places(table, table_offset)
         return Archive(
-            group=table["group_name"], targets=tuple(table["gfx_arches"]), kernels=kernels, packed=packed
+            group=table["group_name"],
+            targets=tuple(table["gfx_arches"]),
+            kernels=_kernels_of(table, places),
+            packed=is_packed,
         )
-    except (KeyError, TypeError, IndexError, AttributeError, struct.error) as problem:
+    except (
+        KeyError,
+        TypeError,
+        IndexError,
+        AttributeError,
+        struct.error,
+    ) as problem:
         raise KpackError(f"its table is damaged ({problem!r})") from problem
 
 
-def _size(value: object) -> int:
-    if not isinstance(value, int) or value < 0:
-        raise TypeError(f"{value!r} is not a size")
-    return value
+def _read_header(stream: BinaryIO) -> int:
+    """Return the offset of the table."""
+    size = stream.seek(0, 2)
+    stream.seek(0)
+    header = stream.read(_HEADER.size)
+    if len(header) != _HEADER.size or not header.startswith(MAGIC):
+        raise KpackError("it is not a kernel archive")
+
+    _magic, version, table_offset = _HEADER.unpack(header)
+    if version != _VERSION:
+        raise KpackError(f"it has format version {version}, and {_VERSION} is supported")
+    if not _HEADER.size <= table_offset < size:
+        raise KpackError("it is cut off: its table lies beyond its end")
+    return int(table_offset)
 
 
-def _unpacked(data: bytes) -> dict[str, Any]:
+def _kernels_of(table: Mapping[str, Any], places: Sequence[tuple[int, int]]) -> dict[Kernel, tuple[int, int]]:
+    """Return the code objects of a table, each with its offset and length."""
+    kernels: dict[Kernel, tuple[int, int]] = {}
+    for binary, rows in table["toc"].items():
+        for target, row in rows.items():
+            kernel = Kernel(binary=binary, target=target, size=_size(row["original_size"]))
+            kernels[kernel] = places[_size(row["ordinal"])]
+    return kernels
+
+
+def _size(number: object) -> int:
+    if not isinstance(number, int) or number < 0:
+        raise TypeError(f"{number!r} is not a size")
+    return number
+
+
+def _unpack_table(data: bytes) -> dict[str, Any]:
     try:
-        found = msgpack.unpackb(data)
+        table = msgpack.unpackb(data)
     except (ValueError, msgpack.UnpackException) as problem:
         raise KpackError(f"its table is cut off or damaged ({problem})") from problem
-    if not isinstance(found, dict):
+    if not isinstance(table, dict):
         raise KpackError("its table is not a map")
-    return found
+    return table
 
 
-def _frames(stream: BinaryIO, table: Mapping[str, Any], end: int) -> Iterator[tuple[int, int]]:
+def _frame_places(stream: BinaryIO, table: Mapping[str, Any], end: int) -> list[tuple[int, int]]:
+    """Return the offset and the length of each frame; all lie before `end`."""
     position = _size(table["zstd_offset"])
-    stop = position + _size(table["zstd_size"])
-    if stop > end:
+    end_of_frames = position + _size(table["zstd_size"])
+    if end_of_frames > end:
         raise KpackError("its code objects reach into its table")
+
     stream.seek(position)
     (count,) = _U32.unpack(stream.read(_U32.size))
     position += _U32.size
-    for _ in range(count):
+    places: list[tuple[int, int]] = []
+    for _ordinal in range(count):
         stream.seek(position)
         (length,) = _U32.unpack(stream.read(_U32.size))
         position += _U32.size + length
-        if position > stop:
+        if position > end_of_frames:
             raise KpackError("a code object reaches beyond the others' end")
-        yield position - length, length
+        places.append((position - length, length))
+    return places
 
 
-def _blobs(table: Mapping[str, Any], end: int) -> Iterator[tuple[int, int]]:
+def _blob_places(table: Mapping[str, Any], end: int) -> list[tuple[int, int]]:
+    """Return the offset and the length of each code object that is not packed; all lie before `end`."""
     if table["compression_scheme"] != _NONE:
         raise KpackError(f"unknown compression scheme {table['compression_scheme']!r}")
-    for offset, size in ((_size(blob["offset"]), _size(blob["size"])) for blob in table["blobs"]):
+    places: list[tuple[int, int]] = []
+    for blob in table["blobs"]:
+        offset = _size(blob["offset"])
+        size = _size(blob["size"])
         if offset + size > end:
             raise KpackError("a code object reaches into its table")
-        yield offset, size
+        places.append((offset, size))
+    return places
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -218,8 +270,9 @@ def read_reference(data: bytes) -> Reference:
     unpacker = msgpack.Unpacker()
     unpacker.feed(data)
     try:
-        found = unpacker.unpack()
-        binary, paths = found["kernel_name"], tuple(found["kpack_search_paths"])
+        content = unpacker.unpack()
+        binary = content["kernel_name"]
+        paths = tuple(content["kpack_search_paths"])
     except (ValueError, KeyError, TypeError, msgpack.UnpackException) as problem:
         raise KpackError(f"its reference to kernel archives is damaged ({problem!r})") from problem
     if not paths or not all(isinstance(text, str) for text in (binary, *paths)):

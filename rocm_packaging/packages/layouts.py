@@ -8,10 +8,12 @@ gfx target. PyTorch's wheels follow: ``amd-torch-device-{target or bundle}`` lie
 import importlib.util
 import re
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from functools import cache
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from types import ModuleType
+from typing import Annotated, Literal
 
 from packaging.licenses import canonicalize_license_expression
 from packaging.utils import canonicalize_name
@@ -55,12 +57,14 @@ def device_package(target: str) -> str:
 
 def layout_of(names: Iterable[str], *, where: str) -> Layout | None:
     """Return the layout by the normalized names of one version's distributions; None without libraries."""
-    found = sorted(name for name in names if name == LIBRARIES or name.startswith(f"{LIBRARIES}-"))
-    if LIBRARIES not in found:
-        return "unsplit" if found else None
-    if len(found) > 1:
+    libraries = sorted(name for name in names if name == LIBRARIES or name.startswith(f"{LIBRARIES}-"))
+    if not libraries:
+        return None
+    if LIBRARIES not in libraries:
+        return "unsplit"
+    if len(libraries) > 1:
         raise RocmError(
-            f"{where} holds ROCm packages of both layouts: {', '.join(found)}.",
+            f"{where} holds ROCm packages of both layouts: {', '.join(libraries)}.",
             hint="Remove one kind, or name a source that has only one.",
         )
     return "split"
@@ -68,25 +72,28 @@ def layout_of(names: Iterable[str], *, where: str) -> Layout | None:
 
 def device_target(name: str) -> str:
     """Return the gfx target or bundle that a device package is for; "" for any other distribution."""
-    found = _DEVICE.fullmatch(name)
-    return found["gpu"] if found else ""
+    match = _DEVICE.fullmatch(name)
+    return match["gpu"] if match is not None else ""
 
 
 def device_host(name: str) -> str:
     """Return the distribution whose device code a package holds: ``torch``, ``torchvision``; or ""."""
-    found = _DEVICE.fullmatch(name)
-    return (found["host"] if found else "") or ""
+    match = _DEVICE.fullmatch(name)
+    if match is None:
+        return ""
+    return match["host"] or ""
 
 
 def covers(gpu: str, targets: Iterable[str]) -> bool:
     """Return whether a device package's target or bundle (``gfx11``, ``gfx12-0``) is for any of targets."""
-    normalized = gpu.replace("_", "-")  # as wheels' file names have it
-    return any(normalized in (target, *parents(target)) for target in targets)
+    name = gpu.replace("_", "-")  # as wheels' file names have it
+    return any(name in (target, *parents(target)) for target in targets)
 
 
 def serves(name: str, gpu_families: Sequence[str], targets: Sequence[str]) -> bool:
     """Return whether a distribution, by its normalized name, belongs into an environment for these GPUs."""
-    if gpu := device_target(name):
+    gpu = device_target(name)
+    if gpu:
         return covers(gpu, targets)
     if name.startswith(f"{LIBRARIES}-"):
         return name in {f"{LIBRARIES}-{canonicalize_name(family)}" for family in gpu_families}
@@ -95,8 +102,8 @@ def serves(name: str, gpu_families: Sequence[str], targets: Sequence[str]) -> bo
 
 def tested_targets(family: str, detected: Sequence[str]) -> tuple[str, ...]:
     """Return the targets whose device packages a test needs: this machine's of the family, else all of it."""
-    known = gpu_targets(family)
-    return tuple(one for one in known if one in detected) or known
+    targets = gpu_targets(family)
+    return tuple(target for target in targets if target in detected) or targets
 
 
 def sdk_target(layout: Layout, family: str, targets: Sequence[str] = ()) -> str:
@@ -123,9 +130,27 @@ class RuntimePackage(Model):
     include: tuple[str, ...] = ()
     exclude: tuple[str, ...] = ()
     rpath_core: tuple[str, ...] = ()
+    unversioned: tuple[str, ...] = ()
 
 
-class Contents(Model):
+@dataclass(frozen=True, kw_only=True)
+class WantedFile:
+    """Something that an artifact must hold: a file of a component that matches a glob.
+
+    `name` is a library's, ``LIBRARY-kernels``, or the glob itself.
+    """
+
+    name: str
+    component: str
+    glob: str
+
+    @property
+    def is_named_by_path(self) -> bool:
+        """Whether the wheel promises just that file."""
+        return self.name == self.glob
+
+
+class ArtifactContents(Model):
     """What an artifact must hold; `without` are the gfx targets that a library has no kernels of."""
 
     libraries: tuple[str, ...] = ()
@@ -136,22 +161,47 @@ class Contents(Model):
     kernels: dict[str, str] = Field(default_factory=dict)
     without: dict[str, tuple[str, ...]] = Field(default_factory=dict)
 
-    def wanted(self, platform: str, targets: Sequence[str]) -> Iterator[tuple[str, str, str]]:
-        """Yield the name, the component and the glob of each thing; the name of a file is the glob."""
-        known, windows = library_globs(platform), platform == "windows"
-        for name in (*self.libraries, *(() if windows else self.linux)):
-            if name in known or name not in library_globs("linux"):
-                yield name, "lib", known.get(name, f"bin/*{name}*.dll" if windows else f"lib/lib{name}.so*")
-        for component in ("lib", "run", "dev"):
-            for glob in getattr(self, component):
-                each = [glob.replace("{isa}", one[3:]) for one in targets]
-                for one in dict.fromkeys(each or [glob]):
-                    path = one.replace("{exe}", ".exe" if windows else "")
-                    yield path, component, path
-        for name, glob in self.kernels.items():
+    def wanted_files(self, platform: str, targets: Sequence[str]) -> Iterator[WantedFile]:
+        """Yield what the artifact must hold for gfx targets."""
+        yield from self._wanted_libraries(platform)
+        yield from self._wanted_paths("lib", self.lib, platform, targets)
+        yield from self._wanted_paths("run", self.run, platform, targets)
+        yield from self._wanted_paths("dev", self.dev, platform, targets)
+        for library, glob in self.kernels.items():
             for target in targets:
-                if target not in self.without.get(name, ()):
-                    yield f"{name}-kernels", "lib", glob.replace("{target}", target)
+                if target not in self.without.get(library, ()):
+                    kernels = glob.replace("{target}", target)
+                    yield WantedFile(name=f"{library}-kernels", component="lib", glob=kernels)
+
+    def _wanted_libraries(self, platform: str) -> Iterator[WantedFile]:
+        globs = library_globs(platform)
+        names = list(self.libraries)
+        if platform != "windows":
+            names += self.linux
+        for name in names:
+            if name in globs:
+                glob = globs[name]
+            elif name in library_globs("linux"):
+                continue  # `rocm_sdk` knows it, and not on this platform
+            elif platform == "windows":
+                glob = f"bin/*{name}*.dll"
+            else:
+                glob = f"lib/lib{name}.so*"
+            yield WantedFile(name=name, component="lib", glob=glob)
+
+    def _wanted_paths(
+        self,
+        component: str,
+        globs: Sequence[str],
+        platform: str,
+        targets: Sequence[str],
+    ) -> Iterator[WantedFile]:
+        exe = ".exe" if platform == "windows" else ""
+        for glob in globs:
+            for_each_target = [glob.replace("{isa}", target.removeprefix("gfx")) for target in targets]
+            for path in dict.fromkeys(for_each_target or [glob]):
+                file = path.replace("{exe}", exe)
+                yield WantedFile(name=file, component=component, glob=file)
 
 
 class DevelPackage(Model):
@@ -198,15 +248,20 @@ class Packages(Model):
     device: RuntimePackage
     devel: DevelPackage
     payloads: dict[str, str]
-    contents: dict[str, Contents]
+    contents: dict[str, ArtifactContents]
     licenses: LicenseData
     programs: dict[str, Program]
     profiler_programs: dict[str, Program]
 
     def kind_of(self, artifact: str) -> str:
         """Return which package takes an artifact's files for programs."""
-        runtimes = {"core": self.core, "profiler": self.profiler, "libraries": self.libraries}
-        return next((kind for kind, one in runtimes.items() if artifact in one.artifacts), "devel")
+        if artifact in self.core.artifacts:
+            return "core"
+        if artifact in self.profiler.artifacts:
+            return "profiler"
+        if artifact in self.libraries.artifacts:
+            return "libraries"
+        return "devel"
 
 
 packages = data_file(PACKAGES_FILE, Packages)
@@ -217,8 +272,10 @@ def payload_folder(package: str, family: str = "", suffix: str = "") -> str:
 
     Device code, by the package's logical name ``device``, lies over the libraries of all GPUs.
     """
-    own = f"_{identifier(family)}" if package == "libraries" and family else ""
-    return f"{packages().payloads[package]}{own}{suffix}"
+    folder = packages().payloads[package]
+    if package == "libraries" and family:
+        folder = f"{folder}_{identifier(family)}"
+    return f"{folder}{suffix}"
 
 
 def identifier(family: str) -> str:
@@ -226,29 +283,51 @@ def identifier(family: str) -> str:
     return re.sub(r"\W", "_", family)
 
 
+@dataclass(frozen=True, kw_only=True)
+class SdkLibrary:
+    """A library that `rocm_sdk` knows: its short name, its package, and its glob in ROCm's own tree."""
+
+    name: str
+    package: str
+    glob: str
+
+
 @cache
-def library_globs(platform: str) -> dict[str, str]:
-    """Return what `rocm_sdk` looks for on a platform: short name -> glob in ROCm's own tree."""
-    return {str(library.name): glob for library, glob in _libraries(platform)}
+def sdk_libraries(platform: str) -> tuple[SdkLibrary, ...]:
+    """Return the libraries of the `rocm_sdk` table that a platform has."""
+    libraries: list[SdkLibrary] = []
+    for library in _dist_info_template().ALL_LIBRARIES.values():
+        if platform == "windows" and library.windows:
+            glob = f"bin/{library.windows}"
+        elif platform != "windows" and library.posix:
+            glob = f"{library.folder}/{library.posix}"
+        else:
+            continue
+        libraries.append(SdkLibrary(name=library.name, package=library.package, glob=glob))
+    return tuple(libraries)
 
 
-def libraries_in(package: str, paths: Iterable[str], platform: str) -> set[str]:
-    """Find which libraries of the `rocm_sdk` table a package holds."""
-    known = list(paths)
-    return {
-        str(library.name)
-        for library, glob in _libraries(platform)
-        if library.package == package and any(fnmatchcase(path, glob) for path in known)
-    }
-
-
-def _libraries(platform: str) -> list[tuple[Any, str]]:
-    """List the entries of the `rocm_sdk` table that a platform has, each with its glob."""
+def _dist_info_template() -> ModuleType:
+    """Import the template of ``_dist_info.py``, which needs nothing but Python."""
     spec = importlib.util.spec_from_file_location("rocm_dist_info_template", DIST_INFO)
     if spec is None or spec.loader is None:
         raise BuildError(f"{DIST_INFO} cannot be loaded.")
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
-    windows = platform == "windows"
-    names = [(one, one.windows if windows else one.posix) for one in module.ALL_LIBRARIES.values()]
-    return [(one, f"{'bin' if windows else one.folder}/{name}") for one, name in names if name]
+    return module
+
+
+@cache
+def library_globs(platform: str) -> dict[str, str]:
+    """Return what `rocm_sdk` looks for on a platform: short name -> glob in ROCm's own tree."""
+    return {library.name: library.glob for library in sdk_libraries(platform)}
+
+
+def libraries_in(package: str, paths: Iterable[str], platform: str) -> set[str]:
+    """Return which libraries of the `rocm_sdk` table a package holds."""
+    paths = list(paths)
+    names: set[str] = set()
+    for library in sdk_libraries(platform):
+        if library.package == package and any(fnmatchcase(path, library.glob) for path in paths):
+            names.add(library.name)
+    return names

@@ -15,7 +15,14 @@ from typing import TYPE_CHECKING
 
 from core.binaries import rpath
 from core.files import path_pattern
-from rocm_packaging.artifacts import GENERIC, Artifact, Entry, merged, resolve_link
+from rocm_packaging.artifacts import (
+    GENERIC,
+    Artifact,
+    TreeEntry,
+    matching,
+    merged,
+    resolve_link,
+)
 from rocm_packaging.packages.layouts import packages
 
 if TYPE_CHECKING:
@@ -23,21 +30,33 @@ if TYPE_CHECKING:
 
 _MAX_LINKS = 40  # what Linux follows before it gives up
 _LICENSE = re.compile(
-    r"(?!.*\.(?:hpp|h|pyc|py|so)$)(?:licen[cs]es?|copying|copyright|notices?)\d*(?:[-_.].*)?", re.IGNORECASE
+    r"(?!.*\.(?:hpp|h|pyc|py|so)$)(?:licen[cs]es?|copying|copyright|notices?)\d*(?:[-_.].*)?",
+    re.IGNORECASE,
 )
 # a file that a CMake package wants to be there before it defines a target, in a line that collects them
 _IMPORTED = re.compile(r'"\$\{_IMPORT_PREFIX\}/([^"]+)"')
+_VERSIONED_LIBRARY = re.compile(r"(?P<unversioned>.+\.so)(?:\.\d+)+")
 
 
 @dataclass(frozen=True, kw_only=True)
 class PayloadFile:
-    """One file of a runtime wheel; an `rpath` other than None replaces the file's own."""
+    """One file of a runtime wheel; an `rpath` other than None replaces the file's own.
+
+    `stub_for` is the program that a stub starts, relative to its own folder. `is_second_name` marks the copy
+    of a library under another name than its SONAME.
+    """
 
     path: str
-    entry: Entry
+    entry: TreeEntry
     facts: ElfFacts | None = None
     stub_for: str = ""
     rpath: tuple[str, ...] | None = None
+    is_second_name: bool = False
+
+    @property
+    def stands_for_link(self) -> bool:
+        """Whether ROCm's tree has a link here, as the development tree may."""
+        return bool(self.stub_for) or self.is_second_name
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,53 +67,82 @@ class Payload:
     aliases: Mapping[str, str]
     dropped: tuple[str, ...] = ()
 
+    @property
+    def has_stubs(self) -> bool:
+        """Whether there are programs that start others."""
+        return any(file.stub_for for file in self.files.values())
+
 
 @dataclass(frozen=True, kw_only=True)
 class Licenses:
     """The licences of a package: an SPDX expression, and files (PEP 639)."""
 
     expression: str
-    files: Mapping[str, Entry]
+    files: Mapping[str, TreeEntry]
 
 
 def plan(
-    tree: Mapping[str, Entry],
+    tree: Mapping[str, TreeEntry],
     facts: Mapping[str, ElfFacts],
     *,
     include: Sequence[str] = (),
     exclude: Sequence[str] = (),
+    unversioned: Sequence[str] = (),
 ) -> Payload:
-    """Choose the files of a runtime wheel."""
-    kept = {
-        path: entry
-        for path, entry in tree.items()
-        if (not include or _matches(path, include)) and not _matches(path, exclude)
-    }
+    """Choose the files of a runtime wheel; the arguments are globs, as `packages.toml` has them."""
+    package_tree: dict[str, TreeEntry] = {}
+    dropped: list[str] = []
+    for path, entry in tree.items():
+        is_included = not include or _matches_any(path, include)
+        if is_included and not _matches_any(path, exclude):
+            package_tree[path] = entry
+        else:
+            dropped.append(path)
+
     files: dict[str, PayloadFile] = {}
     aliases: dict[str, str] = {}
-    dropped = [path for path in tree if path not in kept]
-    for path, entry in kept.items():
-        real = follow(kept, path)
-        if real is None:
+    for path, entry in package_tree.items():
+        real_path = follow(package_tree, path)
+        if real_path is None:
             dropped.append(path)
             continue
-        known = facts.get(real)
-        canonical = _canonical(kept, path, real, known)
-        if canonical != path:
-            aliases[path] = posixpath.basename(canonical)
-        elif entry.link and known is not None and known.program:
-            target = posixpath.relpath(real, posixpath.dirname(path) or ".")
-            files[path] = PayloadFile(path=path, entry=kept[real], stub_for=target)
+
+        elf_facts = facts.get(real_path)
+        name_in_wheel = _name_in_wheel(package_tree, path, real_path, elf_facts)
+        if name_in_wheel != path:
+            aliases[path] = posixpath.basename(name_in_wheel)
+        elif entry.link and elf_facts is not None and elf_facts.program:
+            target = posixpath.relpath(real_path, posixpath.dirname(path) or ".")
+            files[path] = PayloadFile(path=path, entry=package_tree[real_path], stub_for=target)
         else:
-            files[path] = PayloadFile(path=path, entry=kept[real], facts=known)
-    return Payload(files=files, aliases=aliases, dropped=tuple(sorted(dropped)))
+            files[path] = PayloadFile(path=path, entry=package_tree[real_path], facts=elf_facts)
+
+    files |= _unversioned_copies(files, unversioned)
+    return Payload(
+        files=dict(sorted(files.items())),
+        aliases=aliases,
+        dropped=tuple(sorted(dropped)),
+    )
 
 
-def _matches(path: str, globs: Sequence[str]) -> bool:
+def _unversioned_copies(files: Mapping[str, PayloadFile], globs: Sequence[str]) -> dict[str, PayloadFile]:
+    """Return copies of libraries under their unversioned names, where those match and are not taken."""
+    copies: dict[str, PayloadFile] = {}
+    for path, file in files.items():
+        match = _VERSIONED_LIBRARY.fullmatch(path)
+        if match is None or match["unversioned"] in files:
+            continue
+        if _matches_any(match["unversioned"], globs):
+            copy = replace(file, path=match["unversioned"], is_second_name=True)
+            copies[copy.path] = copy
+    return copies
+
+
+def _matches_any(path: str, globs: Sequence[str]) -> bool:
     return any(path_pattern(glob).fullmatch(path) for glob in globs)
 
 
-def with_rpath(file: PayloadFile, folder: str, others: Iterable[str]) -> PayloadFile:
+def with_rpath(file: PayloadFile, folder: str, other_folders: Iterable[str]) -> PayloadFile:
     """Decide a file's RPATH: its relative entries in order, then the other folders of site-packages.
 
     Absolute entries are folders of the build machine, and go.
@@ -102,84 +150,124 @@ def with_rpath(file: PayloadFile, folder: str, others: Iterable[str]) -> Payload
     facts = file.facts
     if facts is None or not facts.dynamic:
         return file
-    ways = rpath.ways(f"{folder}/{file.path}", others)
-    wanted = tuple(dict.fromkeys((*rpath.relative(facts.search), *ways)))
-    return file if facts.is_rpath and facts.search == wanted else replace(file, rpath=wanted)
+    relative_folders = rpath.relative(facts.search)
+    packages_folders = rpath.ways(f"{folder}/{file.path}", other_folders)
+    search = tuple(dict.fromkeys((*relative_folders, *packages_folders)))
+    if facts.is_rpath and facts.search == search:
+        return file
+    return replace(file, rpath=search)
 
 
-def follow(tree: Mapping[str, Entry], path: str) -> str | None:
+def follow(tree: Mapping[str, TreeEntry], path: str) -> str | None:
     """Follow links within a tree to a plain file; None where they dangle, circle or end in a folder."""
-    for _ in range(_MAX_LINKS):
+    for _hop in range(_MAX_LINKS):
         entry = tree.get(path)
-        if entry is None or not entry.link:
-            return path if entry else None
+        if entry is None:
+            return None
+        if not entry.link:
+            return path
         path = resolve_link(path, entry.link)
     return None
 
 
-def _canonical(tree: Mapping[str, Entry], path: str, real: str, facts: ElfFacts | None) -> str:
+def _name_in_wheel(tree: Mapping[str, TreeEntry], path: str, real_path: str, facts: ElfFacts | None) -> str:
     """Return the one name under which a library is written: its SONAME, where the folder has that name."""
     if facts is None or not facts.soname:
         return path
-    candidate = posixpath.join(posixpath.dirname(path), facts.soname)
-    return candidate if follow(tree, candidate) == real else path
+    soname_path = posixpath.join(posixpath.dirname(path), facts.soname)
+    if follow(tree, soname_path) == real_path:
+        return soname_path
+    return path
 
 
 def devel_only(
-    tree: Mapping[str, Entry], payloads: Iterable[Payload]
-) -> tuple[dict[str, Entry], dict[str, str]]:
+    tree: Mapping[str, TreeEntry], payloads: Iterable[Payload]
+) -> tuple[dict[str, TreeEntry], dict[str, str]]:
     """Choose the files and links that the development tree holds beyond the runtime wheels."""
-    carried: set[str] = set()
+    paths_in_wheels: set[str] = set()
     links: dict[str, str] = {}
     for payload in payloads:
-        # A stub stands for a link, and in this tree links can be links.
-        carried.update(path for path, file in payload.files.items() if not file.stub_for)
+        # In this tree links can be links, which wheels have stubs and copies for.
+        paths_in_wheels.update(path for path, file in payload.files.items() if not file.stands_for_link)
         links.update(payload.aliases)
-    own = {path: entry for path, entry in tree.items() if path not in carried and path not in links}
+
+    files: dict[str, TreeEntry] = {}
     folders = _folders(tree)
-    for path, entry in own.items():
-        if entry.link and (follow(tree, path) is not None or resolve_link(path, entry.link) in folders):
+    for path, entry in tree.items():
+        if path in paths_in_wheels or path in links:
+            continue
+        if not entry.link:
+            files[path] = entry
+        elif follow(tree, path) is not None or resolve_link(path, entry.link) in folders:
             links[path] = entry.link
-    return {path: entry for path, entry in own.items() if not entry.link}, links
+    return files, links
 
 
-def usual_links(tree: Mapping[str, Entry], links: Mapping[str, str]) -> dict[str, str]:
+def usual_links(tree: Mapping[str, TreeEntry], links: Mapping[str, str]) -> dict[str, str]:
     """Choose the links between folders that every ROCm tree has, and that this one lacks."""
     folders = _folders(tree)
-    absent = {path: folder for path, folder in links.items() if path not in tree and path not in folders}
-    return {path: folder for path, folder in absent.items() if folder in folders}
+    return {
+        path: folder
+        for path, folder in links.items()
+        if path not in tree and path not in folders and folder in folders
+    }
 
 
-def unmet_imports(tree: Mapping[str, Entry], held: Collection[str]) -> Iterator[str]:
-    """Tell which files CMake packages want and nothing holds, after their own: find_package fails there."""
+def unmet_imports(tree: Mapping[str, TreeEntry], packaged_paths: Collection[str]) -> Iterator[str]:
+    """Yield which files CMake packages want and no package holds: find_package fails there."""
     for path, entry in sorted(tree.items()):
-        prefix, package, _ = f"/{path}".rpartition("/lib/cmake/")
-        if package and path.endswith(".cmake"):
-            text = entry.source.read_text(encoding="utf-8", errors="replace")
-            lines = [line for line in text.splitlines() if "_import_check_files_for_" in line.lower()]
-            wanted = [f"{prefix}/{one}".lstrip("/") for line in lines for one in _IMPORTED.findall(line)]
-            yield from (f"{path} wants {one}" for one in dict.fromkeys(wanted) if one not in held)
+        prefix, package, _file = f"/{path}".rpartition("/lib/cmake/")
+        if not package or not path.endswith(".cmake"):
+            continue
+        for relative in _imported_files(entry):
+            imported_path = f"{prefix}/{relative}".lstrip("/")
+            if imported_path not in packaged_paths:
+                yield f"{path} wants {imported_path}"
+
+
+def _imported_files(entry: TreeEntry) -> list[str]:
+    """Return the files that a CMake package wants below its prefix, each once."""
+    text = entry.source.read_text(encoding="utf-8", errors="replace")
+    files: list[str] = []
+    for line in text.splitlines():
+        if "_import_check_files_for_" in line.lower():
+            files += _IMPORTED.findall(line)
+    return list(dict.fromkeys(files))
 
 
 def _folders(tree: Iterable[str]) -> set[str]:
-    return {path[: slash.start()] for path in tree for slash in re.finditer("/", path)}
+    folders: set[str] = set()
+    for path in tree:
+        folder = path.rpartition("/")[0]
+        # Where a folder is known, those above it are.
+        while folder and folder not in folders:
+            folders.add(folder)
+            folder = folder.rpartition("/")[0]
+    return folders
 
 
-def licenses_of(taken: Sequence[Artifact], found: Sequence[Artifact]) -> Licenses:
+def licenses_of(packaged: Sequence[Artifact], available: Sequence[Artifact]) -> Licenses:
     """Gather the licences of artifacts: what `packages.toml` names, and the files that they bring."""
-    names = {one.name for one in taken}
-    targets = {GENERIC, *(one.target for one in taken)}
-    components = {"doc", *(one.component for one in taken)}
-    tree = merged(
-        one for one in found if one.name in names and one.component in components and one.target in targets
-    )
-    real = {path: follow(tree, path) for path in tree if _LICENSE.fullmatch(posixpath.basename(path))}
+    names = {artifact.name for artifact in packaged}
+    targets = {GENERIC, *(artifact.target for artifact in packaged)}
+    components = {"doc", *(artifact.component for artifact in packaged)}
+    tree = merged(matching(available, names=names, components=components, targets=targets))
+
+    files: dict[str, TreeEntry] = {}
+    for path in tree:
+        if _LICENSE.fullmatch(posixpath.basename(path)):
+            real_path = follow(tree, path)
+            if real_path is not None:
+                files[path] = tree[real_path]
     return Licenses(
         expression=joined(packages().licenses.of(name) for name in names),
-        files={path: tree[target] for path, target in real.items() if target},
+        files=files,
     )
 
 
 def joined(expressions: Iterable[str]) -> str:
     """Join SPDX expressions of which all hold, each licence once, sorted."""
-    return " AND ".join(sorted({part for expression in expressions for part in expression.split(" AND ")}))
+    licenses: set[str] = set()
+    for expression in expressions:
+        licenses.update(expression.split(" AND "))
+    return " AND ".join(sorted(licenses))

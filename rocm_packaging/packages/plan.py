@@ -9,23 +9,34 @@ device package a gfx target, which lies over it. Which artifacts make which pack
 import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from fnmatch import fnmatchcase
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 from typing import Literal
 
-from core import files
 from core.binaries import elf
 from core.errors import ArtifactError, UsageError, nearest
 from core.families import CPU, families, family, gpu_targets
 from core.run import Platform
 from rocm_packaging import artifacts
-from rocm_packaging.artifacts import GENERIC, Artifact, Entry, families_of, merged, targets_of
+from rocm_packaging.artifacts import (
+    GENERIC,
+    Artifact,
+    TreeEntry,
+    families_of,
+    merged,
+    targets_of,
+)
 from rocm_packaging.packages import payload, versions
-from rocm_packaging.packages.layouts import RuntimePackage, libraries_in, packages, payload_folder
+from rocm_packaging.packages.contents import Gaps, TargetSet, promised_files
+from rocm_packaging.packages.layouts import (
+    RuntimePackage,
+    libraries_in,
+    packages,
+    payload_folder,
+)
 from rocm_packaging.packages.payload import Licenses, Payload, licenses_of
 
 Kind = Literal["core", "libraries", "device", "profiler"]
-_Targets = dict[str, tuple[str, ...]]  # GPU family, or gfx target of a split build -> its gfx targets
+Targets = Mapping[str, tuple[str, ...]]  # GPU family, or gfx target of a split build -> its gfx targets
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,6 +57,19 @@ class BuildRequest:
     windows_families: tuple[str, ...] = ()
     without: tuple[str, ...] = ()
 
+    def require_valid(self) -> None:
+        """Refuse texts that would become names of folders or files and cannot."""
+        if not re.fullmatch(r"\w*", self.suffix, re.ASCII):
+            raise UsageError(
+                f"Invalid suffix {self.suffix!r}: it ends the name of a folder that Python imports.",
+                hint="Use letters, digits and _.",
+            )
+        if not re.fullmatch(r"[a-z0-9_]*", self.platform_tag):
+            raise UsageError(
+                f"Invalid platform tag {self.platform_tag!r} of a wheel.",
+                hint="A valid one is linux_x86_64.",
+            )
+
 
 @dataclass(frozen=True, kw_only=True)
 class RuntimePlan:
@@ -60,15 +84,15 @@ class RuntimePlan:
     @property
     def distribution(self) -> str:
         """The wheel's name."""
-        sdk = () if self.kind == "profiler" else ("sdk",)
-        return "-".join(filter(None, ("rocm", *sdk, self.kind, self.family)))
+        prefix = "rocm" if self.kind == "profiler" else "rocm-sdk"
+        return "-".join(filter(None, (prefix, self.kind, self.family)))
 
 
 @dataclass(frozen=True, kw_only=True)
 class DevelPlan:
     """The development tree, beyond what the runtime wheels hold."""
 
-    files: Mapping[str, Entry]
+    files: Mapping[str, TreeEntry]
     links: Mapping[str, str]
     licenses: Licenses
 
@@ -79,19 +103,19 @@ class Distribution:
 
     version: str
     platform: Platform
-    families: Mapping[str, tuple[str, ...]]
+    families: Targets
     libraries: tuple[str, ...]
     split: bool = False
     suffix: str = ""
     profiler: bool = False
     linux: tuple[str, ...] = ()
     windows: tuple[str, ...] = ()
-    aliases: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    aliases: Targets = field(default_factory=dict)
     promised: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, kw_only=True)
-class Plan:
+class PackagingPlan:
     """All packages of a build."""
 
     distribution: Distribution
@@ -104,271 +128,363 @@ class Plan:
     unmet: tuple[str, ...] = ()
 
 
-def make_plan(request: BuildRequest) -> Plan:
+def make_plan(request: BuildRequest) -> PackagingPlan:
     """Decide what each package holds; files' heads are read, nothing is written."""
     planner = _Planner(request)
-    if not re.fullmatch(r"\w*", request.suffix, re.ASCII):
-        raise UsageError(
-            f"Invalid suffix {request.suffix!r}: it ends the name of a folder that Python imports.",
-            hint="Use letters, digits and _.",
-        )
-    if not re.fullmatch(r"[a-z0-9_]*", request.platform_tag):
-        raise UsageError(
-            f"Invalid platform tag {request.platform_tag!r} of a wheel.", hint="A valid one is linux_x86_64."
-        )
+    request.require_valid()
     version = request.version or planner.info.version
     versions.parse(version)
-    core = planner.runtime("core", packages().core)
-    profiler = [planner.runtime("profiler", packages().profiler)] if request.platform == "linux" else []
-    targets, libraries, trees = planner.split(core) if planner.info.split else planner.unsplit(core)
-    devel, contradiction = _joined(trees)
-    promised = planner.promised(targets)
-    runtimes = [core, *(one for one in profiler if one.payload.files), *libraries]
-    held = {*devel.files, *devel.links}.union(*(one.payload.files for one in runtimes))
-    return Plan(
-        distribution=replace(planner.distribution(version, targets, runtimes), promised=promised),
+
+    core = planner.plan_runtime("core", packages().core)
+    runtimes = [core]
+    if request.platform == "linux":
+        profiler = planner.plan_runtime("profiler", packages().profiler)
+        if profiler.payload.files:
+            runtimes.append(profiler)
+    libraries = planner.plan_libraries()
+    runtimes += libraries
+    targets = planner.targets_of(libraries)
+
+    devel, contradiction = _merge_trees(planner.plan_development_trees(core, libraries))
+    promised = promised_files(
+        planner.artifacts,
+        planner.target_sets(targets),
+        request.platform,
+        planner.gaps,
+    )
+    distribution = planner.plan_distribution(version, targets, runtimes)
+    return PackagingPlan(
+        distribution=replace(distribution, promised=promised),
         runtimes=tuple(runtimes),
         devel=devel,
-        unused=planner.unused({GENERIC, *targets, *(one for each in targets.values() for one in each)}),
+        unused=planner.unused_artifacts(targets),
         built=tuple(targets),
         contradiction=contradiction,
-        lacking=planner.lacking(),
-        unmet=tuple(payload.unmet_imports(devel.files, held)),
+        lacking=planner.gaps.intended(),
+        unmet=tuple(payload.unmet_imports(devel.files, _packaged_paths(devel, runtimes))),
     )
 
 
+def _packaged_paths(devel: DevelPlan, runtimes: Iterable[RuntimePlan]) -> set[str]:
+    paths = {*devel.files, *devel.links}
+    for runtime in runtimes:
+        paths.update(runtime.payload.files)
+    return paths
+
+
 class _Planner:
-    """The artifacts of a build, and which of them were taken."""
+    """The artifacts of a build, which of them are packaged, and what they lack."""
 
     def __init__(self, request: BuildRequest) -> None:
         self.request = request
-        self.found = artifacts.scan(request.artifact_dir)
-        self.info = artifacts.build_info(self.found)
-        self.folded = request.platform == "windows"
-        self._taken: set[Path] = set()
-        self._lacking: dict[str, bool] = {}  # what artifacts lack -> whether the request says so
-        self._idle = {*request.without}
+        self.artifacts = artifacts.scan(request.artifact_dir)
+        self.info = artifacts.build_info(self.artifacts)
+        self.gaps = Gaps(request.without)
+        self._ignores_case = request.platform == "windows"
+        self._packaged_folders: set[Path] = set()
 
     def _select(
-        self, names: Sequence[str], components: Sequence[str], targets: Collection[str]
+        self,
+        names: Sequence[str],
+        components: Sequence[str],
+        targets: Collection[str],
     ) -> list[Artifact]:
-        chosen = [
-            one
-            for one in self.found
-            if one.name in names and one.component in components and one.target in targets
-        ]
-        self._taken.update(one.path for one in chosen)
-        return chosen
+        """Take the artifacts of these names, components and targets."""
+        selected = artifacts.matching(self.artifacts, names=names, components=components, targets=targets)
+        self._packaged_folders.update(artifact.path for artifact in selected)
+        return selected
 
-    def unused(self, targets: set[str]) -> tuple[str, ...]:
+    def unused_artifacts(self, targets: Targets) -> tuple[str, ...]:
         """List the folders of these targets that nothing was taken of."""
-        left = (one for one in self.found if one.path not in self._taken and one.target in targets)
-        return tuple(sorted(one.path.name for one in left))
+        artifact_targets = {GENERIC, *targets}
+        for gpu_targets_of_family in targets.values():
+            artifact_targets.update(gpu_targets_of_family)
+        folder_names: list[str] = []
+        for artifact in self.artifacts:
+            is_packaged = artifact.path in self._packaged_folders
+            if not is_packaged and artifact.target in artifact_targets:
+                folder_names.append(artifact.path.name)
+        return tuple(sorted(folder_names))
 
-    def runtime(self, kind: Kind, data: RuntimePackage, name: str = "") -> RuntimePlan:
-        """Plan a runtime package of a family, if any; device packages take only what is of their target."""
-        targets = {name} if kind == "device" else targets_of(family(name)) if name else {GENERIC}
-        whole = [one for one in data.artifacts if one not in data.only_lib]
-        chosen = [
-            *self._select(whole, data.components, targets),
-            *self._select(data.only_lib, ("lib",), targets),
-        ]
-        for one in sorted(set(data.required) - {artifact.name for artifact in chosen}):
-            self._lacks(f"{one}, of {name or 'all GPUs'}, for the {kind} package", one)
+    # Runtime packages
+
+    def plan_runtime(self, kind: Kind, data: RuntimePackage, name: str = "") -> RuntimePlan:
+        """Plan a runtime package: of a GPU family or gfx target, or ("") of none.
+
+        Device packages take only what is of their target.
+        """
+        if kind == "device":
+            targets: Collection[str] = {name}
+        elif name:
+            targets = targets_of(family(name))
+        else:
+            targets = {GENERIC}
+
+        selected = self._select_for_runtime(data, targets)
+        label = name or "all GPUs"
+        for required in sorted(set(data.required) - {artifact.name for artifact in selected}):
+            self.gaps.add(f"{required}, of {label}, for the {kind} package", required)
+
         headers = self._select(data.with_headers, ("dev",), targets)
-        tree = merged([*chosen, *headers], folded=self.folded)
-        facts = {path: elf.read(entry.source) for path, entry in tree.items() if not entry.link}
-        known = {path: fact for path, fact in facts.items() if fact is not None}
-        held = payload.plan(tree, known, include=data.include, exclude=data.exclude)
-        if not held.files and kind != "profiler":
+        planned_payload = self._plan_payload(data, [*selected, *headers])
+        if not planned_payload.files and kind != "profiler":
             raise ArtifactError(
-                f"The artifacts of {name or 'all GPUs'} are incomplete: they hold nothing for {kind}.",
+                f"The artifacts of {label} are incomplete: they hold nothing for {kind}.",
                 hint="Fetch the whole set: nox -s fetch_artifacts.",
             )
+
         folder = payload_folder(kind, name, self.request.suffix)
-        core = payload_folder("core", suffix=self.request.suffix)
-        neighbours = [f"{core}/{one}" for one in data.rpath_core]
-        files = {path: payload.with_rpath(file, folder, neighbours) for path, file in held.files.items()}
         return RuntimePlan(
             kind=kind,
             family=name,
             folder=folder,
-            payload=replace(held, files=files),
-            licenses=licenses_of(chosen, self.found),
+            payload=self._with_rpaths(planned_payload, folder, data.rpath_core),
+            licenses=licenses_of(selected, self.artifacts),
         )
 
-    def promised(self, families: _Targets) -> dict[str, tuple[str, ...]]:
-        """Look for what each artifact must hold; return the files that packages have of it, by their kind."""
-        sets = [(targets_of(family(name)), each) for name, each in families.items()]
-        if self.info.split:
-            sets = [(frozenset({GENERIC, *families}), tuple(families))]
-        found: dict[str, set[str]] = {}
-        for name, data in packages().contents.items():
-            for targets, gpus in sets:
-                here = [one for one in self.found if one.name == name and one.target in targets]
-                tree = merged(one for one in here if one.component in {"lib", "run", "dev"})
-                for label, component, glob in data.wanted(self.request.platform, gpus) if here else ():
-                    own = [one for one in here if one.component == component]
-                    path = _held(tree, glob, {one.path for one in own})
-                    if path and label == glob:
-                        kind = "devel" if component == "dev" else packages().kind_of(name)
-                        found.setdefault(kind, set()).add(path)
-                    elif not path:
-                        near = [one for one in own if one.target in glob]
-                        near = near or [one for one in own if one.target == GENERIC] or own
-                        whose = ", ".join(one.path.name for one in near) or f"{name}_{component}_* (missing)"
-                        self._lacks(f"{glob} of {whose}", name, label, PurePosixPath(glob).parent.name)
-        return {kind: tuple(sorted(paths)) for kind, paths in sorted(found.items())}
+    def _select_for_runtime(self, data: RuntimePackage, targets: Collection[str]) -> list[Artifact]:
+        names = [name for name in data.artifacts if name not in data.only_lib]
+        return [
+            *self._select(names, data.components, targets),
+            *self._select(data.only_lib, ("lib",), targets),
+        ]
 
-    def _lacks(self, what: str, *names: str) -> None:
-        known = {one for one in self.request.without for name in names if fnmatchcase(name, one)}
-        self._idle -= known
-        self._lacking[what] = bool(known)
+    def _plan_payload(self, data: RuntimePackage, selected: Iterable[Artifact]) -> Payload:
+        tree = merged(selected, folded=self._ignores_case)
+        facts: dict[str, elf.ElfFacts] = {}
+        for path, entry in tree.items():
+            if not entry.link:
+                elf_facts = elf.read(entry.source)
+                if elf_facts is not None:
+                    facts[path] = elf_facts
+        return payload.plan(
+            tree,
+            facts,
+            include=data.include,
+            exclude=data.exclude,
+            unversioned=data.unversioned,
+        )
 
-    def lacking(self) -> tuple[str, ...]:
-        """Return what the request says the artifacts lack; fail on what it does not say, or says wrongly."""
-        unsaid = [what for what, known in self._lacking.items() if not known]
-        if unsaid:
-            listing = "".join(f"\n  {what}" for what in unsaid)
-            raise ArtifactError(
-                f"The artifacts are incomplete. They lack:{listing}",
-                hint="Fetch the whole set: nox -s fetch_artifacts. A set that lacks something on purpose is "
-                "packaged with --without A,B: names of artifacts or libraries.",
-            )
-        if self._idle:
-            raise UsageError(
-                f"--without {','.join(sorted(self._idle))}: the artifacts lack nothing of that name.",
-                hint="Leave it out. Names are those of packages.toml under [contents].",
-            )
-        return tuple(self._lacking)
+    def _with_rpaths(
+        self,
+        runtime_payload: Payload,
+        folder: str,
+        folders_of_core: Iterable[str],
+    ) -> Payload:
+        core = payload_folder("core", suffix=self.request.suffix)
+        other_folders = [f"{core}/{folder_of_core}" for folder_of_core in folders_of_core]
+        files: dict[str, payload.PayloadFile] = {}
+        for path, file in runtime_payload.files.items():
+            files[path] = payload.with_rpath(file, folder, other_folders)
+        return replace(runtime_payload, files=files)
 
-    def unsplit(self, core: RuntimePlan) -> tuple[_Targets, list[RuntimePlan], list[DevelPlan]]:
-        """Plan one libraries package a GPU family, and the development tree of each."""
-        available = families_of(self.found)
+    # Libraries and device code
+
+    def plan_libraries(self) -> list[RuntimePlan]:
+        """Plan the packages of libraries: one a GPU family, or one for all and a device package a target."""
+        data = packages()
+        if not self.info.split:
+            return [self.plan_runtime("libraries", data.libraries, name) for name in self._unsplit_families()]
+
+        libraries = self.plan_runtime("libraries", data.libraries)
+        devices = [self.plan_runtime("device", data.device, target) for target in self._split_targets()]
+        overlaid = [libraries, *devices]
+        _require_disjoint(overlaid, ignores_case=self._ignores_case)
+        return overlaid
+
+    def _unsplit_families(self) -> tuple[str, ...]:
+        """Choose the GPU families that get libraries: the requested ones, else all that were built."""
+        available = families_of(self.artifacts)
         if not available:
-            raise ArtifactError("The artifacts hold no GPU family's libraries.", hint="Fetch a family's.")
+            raise ArtifactError(
+                "The artifacts hold no GPU family's libraries.",
+                hint="Fetch a family's.",
+            )
         for name in self.request.families:
-            if name not in available and not targets_of(family(name)) & {*available}:
+            if name not in available and targets_of(family(name)).isdisjoint(available):
                 raise UsageError(f"No artifacts for the GPU family {name!r}. {nearest(name, available)}")
-        names = dict.fromkeys(self.request.families) or available
-        libraries = [self.runtime("libraries", packages().libraries, name) for name in names]
-        built = set(self.info.targets)
-        known = {one.family: gpu_targets(one.family) for one in libraries}
-        targets = {name: tuple(one for one in each if one in built) or each for name, each in known.items()}
-        trees = [self._devel(targets_of(family(one.family)), core, one) for one in libraries]
-        return targets, libraries, trees
-
-    def split(self, core: RuntimePlan) -> tuple[_Targets, list[RuntimePlan], list[DevelPlan]]:
-        """Plan the libraries for all GPUs, one device package a gfx target, and one development tree."""
-        libraries = self.runtime("libraries", packages().libraries)
-        devices = [self.runtime("device", packages().device, target) for target in self._split_targets()]
-        _require_apart([libraries, *devices], folded=self.folded)
-        targets: _Targets = {one.family: (one.family,) for one in devices}
-        return targets, [libraries, *devices], [self._devel({GENERIC}, core, libraries)]
+        return tuple(dict.fromkeys(self.request.families)) or available
 
     def _split_targets(self) -> tuple[str, ...]:
         """Choose the gfx targets that get a device package: the requested ones, else all that were built."""
-        of_families = {name for name, one in families().items() if name not in one.targets}
-        if stray := [one.path.name for one in self.found if one.target in of_families]:
+        self._refuse_artifacts_of_families()
+        built_targets = self.info.targets or families_of(self.artifacts)
+        if not built_targets:
             raise ArtifactError(
-                f"A split set has artifacts of gfx targets, but {', '.join(stray)} are of a GPU family.",
-                hint="Fetch the artifacts of one ROCm build alone; these are of one that was not split.",
+                "The artifacts hold no gfx target's device code.",
+                hint="Fetch those of one.",
             )
-        built = self.info.targets or families_of(self.found)
-        if not built:
-            raise ArtifactError("The artifacts hold no gfx target's device code.", hint="Fetch those of one.")
+
         targets: list[str] = []
         for name in self.request.families:
-            wanted = [target for target in gpu_targets(name) if target in built]
-            if not wanted:
+            targets_of_family = [target for target in gpu_targets(name) if target in built_targets]
+            if not targets_of_family:
                 raise UsageError(
-                    f"No artifacts for the GPU family {name!r}.", hint=f"They are of {', '.join(built)}."
+                    f"No artifacts for the GPU family {name!r}.",
+                    hint=f"They are of {', '.join(built_targets)}.",
                 )
-            targets += wanted
-        return tuple(dict.fromkeys(targets)) or tuple(built)
+            targets += targets_of_family
+        return tuple(dict.fromkeys(targets)) or tuple(built_targets)
 
-    def _devel(self, targets: Collection[str], *runtimes: RuntimePlan) -> DevelPlan:
-        data = packages()
-        names = (*data.core.artifacts, *data.libraries.artifacts, *data.devel.artifacts)
-        chosen = self._select(names, data.devel.components, targets)
-        tree = merged(chosen, folded=self.folded)
-        files, links = payload.devel_only(tree, [one.payload for one in runtimes])
-        links |= payload.usual_links(tree, data.devel.links)
-        return DevelPlan(files=files, links=links, licenses=licenses_of(chosen, self.found))
+    def _refuse_artifacts_of_families(self) -> None:
+        family_names = {name for name, known in families().items() if name not in known.targets}
+        strays = [artifact.path.name for artifact in self.artifacts if artifact.target in family_names]
+        if strays:
+            raise ArtifactError(
+                f"A split set has artifacts of gfx targets, but {', '.join(strays)} are of a GPU family.",
+                hint="Fetch the artifacts of one ROCm build alone; these are of one that was not split.",
+            )
 
-    def distribution(self, version: str, targets: _Targets, runtimes: Sequence[RuntimePlan]) -> Distribution:
-        """Gather what all packages know of each other."""
-        request, split = self.request, self.info.split
-        held = [
-            libraries_in(one.kind, one.payload.files, request.platform)
-            for one in runtimes
-            if one.kind in {"core", "libraries"}
+    def targets_of(self, libraries: Iterable[RuntimePlan]) -> Targets:
+        """Return the gfx targets of each package: those of its family that were built, or its own."""
+        targets: dict[str, tuple[str, ...]] = {}
+        for runtime in libraries:
+            if runtime.kind == "device":
+                targets[runtime.family] = (runtime.family,)
+            elif runtime.family:
+                all_targets = gpu_targets(runtime.family)
+                built_targets = tuple(target for target in all_targets if target in self.info.targets)
+                targets[runtime.family] = built_targets or all_targets
+        return targets
+
+    def target_sets(self, targets: Targets) -> list[TargetSet]:
+        """Return which artifacts are used together: all of a split build, else those of a family."""
+        if self.info.split:
+            return [
+                TargetSet(
+                    artifact_targets=frozenset({GENERIC, *targets}),
+                    gpu_targets=tuple(targets),
+                )
+            ]
+        return [
+            TargetSet(
+                artifact_targets=targets_of(family(name)),
+                gpu_targets=targets_of_family,
+            )
+            for name, targets_of_family in targets.items()
         ]
-        offered = {"linux": self._offered(request.linux_families)}
-        offered["windows"] = self._offered(request.windows_families)
-        offered[request.platform] = {**targets, **offered[request.platform]}
-        everything = {**targets, **offered["linux"], **offered["windows"]}
+
+    # The development tree
+
+    def plan_development_trees(self, core: RuntimePlan, libraries: Sequence[RuntimePlan]) -> list[DevelPlan]:
+        """Plan the development tree of each GPU family; split builds have one, of what is generic."""
+        if self.info.split:
+            return [self._plan_development_tree({GENERIC}, [core, libraries[0]])]
+        return [
+            self._plan_development_tree(targets_of(family(runtime.family)), [core, runtime])
+            for runtime in libraries
+        ]
+
+    def _plan_development_tree(self, targets: Collection[str], runtimes: Iterable[RuntimePlan]) -> DevelPlan:
+        data = packages()
+        names = (
+            *data.core.artifacts,
+            *data.libraries.artifacts,
+            *data.devel.artifacts,
+        )
+        selected = self._select(names, data.devel.components, targets)
+        tree = merged(selected, folded=self._ignores_case)
+        files, links = payload.devel_only(tree, [runtime.payload for runtime in runtimes])
+        links |= payload.usual_links(tree, data.devel.links)
+        return DevelPlan(
+            files=files,
+            links=links,
+            licenses=licenses_of(selected, self.artifacts),
+        )
+
+    # The whole
+
+    def plan_distribution(
+        self, version: str, targets: Targets, runtimes: Sequence[RuntimePlan]
+    ) -> Distribution:
+        """Gather what all packages know of each other."""
+        request = self.request
+        linux_targets = self._offered_targets(request.linux_families)
+        windows_targets = self._offered_targets(request.windows_families)
+        if request.platform == "linux":
+            linux_targets = {**targets, **linux_targets}
+        else:
+            windows_targets = {**targets, **windows_targets}
+        all_targets = {**targets, **linux_targets, **windows_targets}
         return Distribution(
             version=version,
             platform=request.platform,
-            families=everything,
-            libraries=tuple(sorted(held[0] | set.intersection(*held[1:]))),
-            split=split,
+            families=all_targets,
+            libraries=_distributed_libraries(runtimes, request.platform),
+            split=self.info.split,
             suffix=request.suffix,
-            profiler=any(one.kind == "profiler" for one in runtimes),
-            linux=tuple(offered["linux"]),
-            windows=tuple(offered["windows"]),
-            aliases=_aliases(everything) if split else {},
+            profiler=any(runtime.kind == "profiler" for runtime in runtimes),
+            linux=tuple(linux_targets),
+            windows=tuple(windows_targets),
+            aliases=_aliases(all_targets) if self.info.split else {},
         )
 
-    def _offered(self, names: Iterable[str]) -> _Targets:
-        if self.info.split:
-            return {target: (target,) for name in names for target in gpu_targets(name)}
-        return {name: gpu_targets(name) for name in names}
+    def _offered_targets(self, names: Iterable[str]) -> Targets:
+        """Return the targets of families that a platform offers, built here or elsewhere."""
+        offered: dict[str, tuple[str, ...]] = {}
+        for name in names:
+            if self.info.split:
+                offered.update((target, (target,)) for target in gpu_targets(name))
+            else:
+                offered[name] = gpu_targets(name)
+        return offered
 
 
-def _held(tree: Mapping[str, Entry], glob: str, folders: Collection[Path]) -> str:
-    """Return a path of one of the folders that matches and leads to a file with content; "" for none."""
-    for path in filter(files.path_pattern(glob).fullmatch, tree):
-        real = payload.follow(tree, path)
-        if real and {*folders} & {*tree[path].source.parents} and tree[real].source.stat().st_size:
-            return path
-    return ""
+def _distributed_libraries(runtimes: Iterable[RuntimePlan], platform: Platform) -> tuple[str, ...]:
+    """Return the names for `rocm_sdk` of the libraries in core, and in every package of libraries."""
+    libraries_of_core: set[str] = set()
+    libraries_of_families: list[set[str]] = []
+    for runtime in runtimes:
+        names = libraries_in(runtime.kind, runtime.payload.files, platform)
+        if runtime.kind == "core":
+            libraries_of_core = names
+        elif runtime.kind == "libraries":
+            libraries_of_families.append(names)
+    return tuple(sorted(libraries_of_core | set.intersection(*libraries_of_families)))
 
 
-def _aliases(available: Iterable[str]) -> _Targets:
-    """Find the families that stand for some of the gfx targets that have packages."""
-    known = set(available)
-    found = {
-        name: tuple(target for target in family.targets if target in known)
-        for name, family in sorted(families().items())
-        if name != CPU and name not in known
-    }
-    return {name: targets for name, targets in found.items() if targets}
+def _aliases(available_targets: Iterable[str]) -> Targets:
+    """Return the families that stand for some of the gfx targets that have packages."""
+    available = set(available_targets)
+    aliases: dict[str, tuple[str, ...]] = {}
+    for name, known_family in sorted(families().items()):
+        targets = tuple(target for target in known_family.targets if target in available)
+        if targets and name != CPU and name not in available:
+            aliases[name] = targets
+    return aliases
 
 
-def _joined(trees: Sequence[DevelPlan]) -> tuple[DevelPlan, str]:
-    """Make one development tree of all families'; or the first, and how another contradicts it."""
-    found = [entry for tree in trees for entry in tree.files.values()]
-    found += [Entry(path=path, source=Path(to), link=to) for tree in trees for path, to in tree.links.items()]
+def _merge_trees(trees: Sequence[DevelPlan]) -> tuple[DevelPlan, str]:
+    """Make one development tree of all families'; or return the first, and how another contradicts it."""
+    entries: list[TreeEntry] = []
+    for tree in trees:
+        entries += tree.files.values()
+        entries += [TreeEntry(path=path, source=Path(link), link=link) for path, link in tree.links.items()]
     try:
-        joined = artifacts.laid(found).items()
+        merged_tree = artifacts.laid(entries)
     except ArtifactError as problem:
         return trees[0], problem.message
-    links = {path: entry.link for path, entry in joined if entry.link}
-    return replace(trees[0], files={path: one for path, one in joined if not one.link}, links=links), ""
+
+    files: dict[str, TreeEntry] = {}
+    links: dict[str, str] = {}
+    for path, entry in merged_tree.items():
+        if entry.link:
+            links[path] = entry.link
+        else:
+            files[path] = entry
+    return replace(trees[0], files=files, links=links), ""
 
 
-def _require_apart(overlaid: Sequence[RuntimePlan], *, folded: bool) -> None:
+def _require_disjoint(overlaid: Sequence[RuntimePlan], *, ignores_case: bool) -> None:
     """Require that packages that share a folder hold no path twice: uninstalling one would remove both's."""
-    owners: dict[str, Entry] = {}
-    for one in overlaid:
-        for path, file in one.payload.files.items():
+    owners: dict[str, TreeEntry] = {}
+    for runtime in overlaid:
+        for path, file in runtime.payload.files.items():
             owner = owners.setdefault(path, file.entry)
             if owner is not file.entry:
                 raise ArtifactError(
-                    f"{owner.source} and {file.entry.source} would both be {one.folder}/{path}, "
+                    f"{owner.source} and {file.entry.source} would both be {runtime.folder}/{path}, "
                     "in packages that lie over each other.",
                     hint="A file of one gfx target needs a path of its own: rebuild the artifacts.",
                 )
-    artifacts.require_places(owners, folded=folded)
+    artifacts.require_places(owners, folded=ignores_case)

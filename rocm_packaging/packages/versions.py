@@ -20,11 +20,15 @@ Kind = Literal["release", "prerelease", "nightly", "nightly-bkc", "dev"]
 _COMMIT = re.compile(r"[0-9a-f]{7,40}")
 
 _BASE = r"(?P<base>(?:0|[1-9][0-9]*)(?:\.(?:0|[1-9][0-9]*)){2})"
+_RELEASE = re.compile(_BASE)
 _FORMS: tuple[tuple[Kind, re.Pattern[str]], ...] = (
-    ("release", re.compile(_BASE)),
+    ("release", _RELEASE),
     ("prerelease", re.compile(_BASE + r"rc(?:0|[1-9][0-9]*)")),
     ("nightly", re.compile(_BASE + r"a(?P<date>[0-9]{8})")),
-    ("nightly-bkc", re.compile(_BASE + r"a(?P<date>[0-9]{8})\+bkc\.(?P<bkc>[0-9]{8})")),
+    (
+        "nightly-bkc",
+        re.compile(_BASE + r"a(?P<date>[0-9]{8})\+bkc\.(?P<bkc>[0-9]{8})"),
+    ),
     ("dev", re.compile(_BASE + r"\.dev0(?:\+[0-9a-z]+(?:\.[0-9a-z]+)*)?")),
 )
 
@@ -34,12 +38,9 @@ def parse(text: str) -> tuple[Kind, str]:
     for kind, form in _FORMS:
         if match := form.fullmatch(text):
             groups = match.groupdict()
-            for digits in filter(None, (groups.get("date"), groups.get("bkc"))):
-                try:
-                    date.fromisoformat(digits)
-                except ValueError:
-                    message = f"Invalid ROCm version {text!r}: {digits} is not a date."
-                    raise UsageError(message, hint="Dates are YYYYMMDD.") from None
+            for name in ("date", "bkc"):
+                if name in groups:
+                    _require_date(groups[name], text)
             return kind, groups["base"]
     raise UsageError(
         f"Invalid ROCm version {text!r}.",
@@ -48,23 +49,43 @@ def parse(text: str) -> tuple[Kind, str]:
     )
 
 
+def _require_date(digits: str, version: str) -> None:
+    try:
+        date.fromisoformat(digits)
+    except ValueError:
+        message = f"Invalid ROCm version {version!r}: {digits} is not a date."
+        raise UsageError(message, hint="Dates are YYYYMMDD.") from None
+
+
 def compute(
-    base: str, release_type: str, *, commit: str = "", day: date, candidate: int | None = None
+    base: str,
+    release_type: str,
+    *,
+    commit: str = "",
+    day: date,
+    candidate: int | None = None,
 ) -> str:
     """Compute the version of a build by its release type.
 
     ``ci`` and ``dev`` have the git commit that ROCm was built from, where it is known, a nightly build its
     day in UTC, and a prerelease the number of the candidate.
     """
-    if not _FORMS[0][1].fullmatch(base):
-        raise UsageError(f"Invalid base version {base!r}.", hint="It has three numbers, such as 10.1.0.")
+    if not _RELEASE.fullmatch(base):
+        raise UsageError(
+            f"Invalid base version {base!r}.",
+            hint="It has three numbers, such as 10.1.0.",
+        )
     if candidate is not None and release_type != "prerelease":
-        raise UsageError(f"A {release_type} version has no candidate number.", hint="Leave --rc out.")
+        raise UsageError(
+            f"A {release_type} version has no candidate number.",
+            hint="Leave --rc out.",
+        )
     match release_type:
         case "ci" | "dev" | "dev-bkc" | "rehearsal":
             if commit and not _COMMIT.fullmatch(commit):
                 raise UsageError(
-                    f"Invalid git commit {commit!r}.", hint="It has 7 to 40 hexadecimal digits in lower case."
+                    f"Invalid git commit {commit!r}.",
+                    hint="It has 7 to 40 hexadecimal digits in lower case.",
                 )
             text = f"{base}.dev0+{commit}" if commit else f"{base}.dev0"
         case "nightly":
@@ -87,12 +108,23 @@ def compute(
 
 
 def of_artifacts(
-    named: str, release_type: str, *, commit: str = "", day: date, candidate: int | None = None
+    artifact_version: str,
+    release_type: str,
+    *,
+    commit: str = "",
+    day: date,
+    candidate: int | None = None,
 ) -> str:
     """Choose the version of packages where none is given."""
-    if not named:
+    if not artifact_version:
         raise UsageError("The artifacts name no ROCm version.", hint="Set it with --version V.")
-    if _FORMS[0][1].fullmatch(named):
-        return compute(named, release_type, commit=commit, day=day, candidate=candidate)
-    parse(named)
-    return named
+    if _RELEASE.fullmatch(artifact_version):
+        return compute(
+            artifact_version,
+            release_type,
+            commit=commit,
+            day=day,
+            candidate=candidate,
+        )
+    parse(artifact_version)
+    return artifact_version

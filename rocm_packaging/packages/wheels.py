@@ -12,13 +12,25 @@ from typing import TYPE_CHECKING
 
 from core.archive import Member
 from core.cli.options import ROOT
-from core.wheel.writer import WheelSpec, WrittenFile, metadata_text, write_sdist, write_tar, write_wheel
+from core.wheel.writer import (
+    WheelSpec,
+    WrittenFile,
+    metadata_text,
+    write_sdist,
+    write_tar,
+    write_wheel,
+)
 from rocm_packaging.packages import layouts
 
 if TYPE_CHECKING:
     from core.archive.packed import Packing
     from rocm_packaging.packages.payload import Licenses
-    from rocm_packaging.packages.plan import BuildRequest, DevelPlan, Distribution, RuntimePlan
+    from rocm_packaging.packages.plan import (
+        BuildRequest,
+        DevelPlan,
+        Distribution,
+        RuntimePlan,
+    )
 
 _PLATFORMS = {"linux": "linux_x86_64", "windows": "win_amd64"}
 _REQUIRES_PYTHON = ">=3.10"
@@ -35,82 +47,119 @@ class Output:
     packing: Packing
 
 
+@dataclass(frozen=True, kw_only=True)
+class _WheelContents:
+    """What one wheel says of itself besides its files."""
+
+    name: str
+    summary: str
+    licenses: Licenses
+    requires: str | None = None
+    console_scripts: Mapping[str, str] | None = None
+
+
 def runtime_wheel(output: Output, plan: RuntimePlan, members: Sequence[Member]) -> WrittenFile:
     """Write the wheel of a runtime package."""
     if plan.kind == "device":
         return _device_wheel(output, plan, members)
-    made = output.distribution
-    programs: Mapping[str, layouts.Program] = {}
-    match plan.kind:
-        case "core":
-            summary, programs = "ROCm's runtime, compiler and tools", layouts.packages().programs
-        case "profiler":
-            summary, programs = "ROCm's profilers", layouts.packages().profiler_programs
-        case _ if plan.family:
-            summary = f"ROCm's math libraries for {plan.family}"
-        case _:
-            summary = "ROCm's math libraries, without device code"
+
+    distribution = output.distribution
+    summary = _summary(plan)
     module = layouts.identifier(plan.distribution)
-    found = scripts(programs, [member.name for member in members], made.platform)
     files = {
         f"{module}/__init__.py": _docstring(f"{summary}."),
-        f"{module}/_dist_info.py": dist_info(made, plan.kind, plan.family),
+        f"{module}/_dist_info.py": dist_info(distribution, plan.kind, plan.family),
         f"{plan.folder}/__init__.py": b"",
     }
+    programs = _programs(plan)
+    paths = scripts(programs, [member.name for member in members], distribution.platform)
     if programs:
-        files[f"{module}/_cli.py"] = cli(plan.kind, found, programs, made.suffix)
-    return _write(
-        output,
-        plan.distribution,
-        summary,
-        plan.licenses,
-        _content(files, plan.folder, members),
-        requires="" if plan.kind == "core" else "rocm-sdk-core",
-        console_scripts={script: f"{module}._cli:{function_of(script)}" for script in found},
+        files[f"{module}/_cli.py"] = cli(plan.kind, paths, programs, distribution.suffix)
+
+    contents = _WheelContents(
+        name=plan.distribution,
+        summary=summary,
+        licenses=plan.licenses,
+        requires=None if plan.kind == "core" else "rocm-sdk-core",
+        console_scripts={script: f"{module}._cli:{function_of(script)}" for script in paths},
     )
+    return _write(output, contents, _members_of(files, plan.folder, members))
+
+
+def _summary(plan: RuntimePlan) -> str:
+    if plan.kind == "core":
+        return "ROCm's runtime, compiler and tools"
+    if plan.kind == "profiler":
+        return "ROCm's profilers"
+    if plan.family:
+        return f"ROCm's math libraries for {plan.family}"
+    return "ROCm's math libraries, without device code"
+
+
+def _programs(plan: RuntimePlan) -> Mapping[str, layouts.Program]:
+    """Return the programs that a package has console scripts for, if it holds them."""
+    if plan.kind == "core":
+        return layouts.packages().programs
+    if plan.kind == "profiler":
+        return layouts.packages().profiler_programs
+    return {}
 
 
 def _device_wheel(output: Output, plan: RuntimePlan, members: Sequence[Member]) -> WrittenFile:
     """Write ``rocm-sdk-device-gfxN``: its files lie over the libraries, and no file is owned by both."""
-    targets = {path: f"{'../' * (path.count('/') + 1)}{plan.folder}/{path}" for path in plan.payload.files}
-    targets.update(plan.payload.aliases)
-    links = [{"relpath": path, "target": target} for path, target in sorted(targets.items())]
-    text = json.dumps({"version": output.distribution.version, "links": links}, indent=1) + "\n"
-    return _write(
-        output,
-        plan.distribution,
-        f"Device code of ROCm's math libraries for {plan.family}",
-        plan.licenses,
-        _content({f"{plan.folder}/{_LINKS_FOLDER}/{plan.family}.json": text.encode()}, plan.folder, members),
+    listing = {
+        "version": output.distribution.version,
+        "links": _device_links(plan),
+    }
+    listing_text = json.dumps(listing, indent=1) + "\n"
+    files = {f"{plan.folder}/{_LINKS_FOLDER}/{plan.family}.json": listing_text.encode()}
+    contents = _WheelContents(
+        name=plan.distribution,
+        summary=f"Device code of ROCm's math libraries for {plan.family}",
+        licenses=plan.licenses,
         requires="rocm-sdk-libraries",
     )
+    return _write(output, contents, _members_of(files, plan.folder, members))
+
+
+def _device_links(plan: RuntimePlan) -> list[dict[str, str]]:
+    """Return the links that a device package brings into the development tree."""
+    targets: dict[str, str] = {}
+    for path in plan.payload.files:
+        to_site_packages = "../" * (path.count("/") + 1)
+        targets[path] = f"{to_site_packages}{plan.folder}/{path}"
+    targets.update(plan.payload.aliases)
+
+    links: list[dict[str, str]] = []
+    for path, target in sorted(targets.items()):
+        links.append({"relpath": path, "target": target})
+    return links
 
 
 def devel_wheel(output: Output, plan: DevelPlan) -> WrittenFile:
     """Write ``rocm-sdk-devel``: its files, and a tar of the links that `rocm_sdk` makes on first use."""
     root = layouts.payload_folder("devel", suffix=output.distribution.suffix)
-    links = io.BytesIO()
-    write_tar(
-        links, [], links={f"{root}/{path}": to for path, to in plan.links.items()}, epoch=output.request.epoch
-    )
+    links = {f"{root}/{path}": target for path, target in plan.links.items()}
+    archive_of_links = io.BytesIO()
+    write_tar(archive_of_links, [], links=links, epoch=output.request.epoch)
+
     files = {
         f"{root}/__init__.py": _docstring("ROCm's development tree."),
         "rocm_sdk_devel/__init__.py": _docstring("Holds the links of ROCm's development tree."),
-        "rocm_sdk_devel/_devel.tar": links.getvalue(),
+        "rocm_sdk_devel/_devel.tar": archive_of_links.getvalue(),
         "rocm_sdk_devel/_dist_info.py": dist_info(output.distribution, "devel"),
     }
     members = [
         Member(name=path, source=entry.source, executable=entry.executable)
         for path, entry in plan.files.items()
     ]
-    return _write(
-        output,
-        "rocm-sdk-devel",
-        "ROCm's headers, CMake packages and development tools",
-        plan.licenses,
-        _content(files, root, members),
+    contents = _WheelContents(
+        name="rocm-sdk-devel",
+        summary="ROCm's headers, CMake packages and development tools",
+        licenses=plan.licenses,
         requires="rocm-sdk-core",
     )
+    return _write(output, contents, _members_of(files, root, members))
 
 
 def rocm_sdist(output: Output) -> WrittenFile:
@@ -123,76 +172,89 @@ def rocm_sdist(output: Output) -> WrittenFile:
         ("Requires-Python", _REQUIRES_PYTHON),
         ("Dynamic", "Requires-Dist"),
         ("Dynamic", "Provides-Extra"),
-        *_licensed("MIT", [LICENSE.name]),
+        *_license_fields("MIT", [LICENSE.name]),
     ]
-    members = [
-        *(Member(name=name, source=path) for name, path in runtime_sources()),
-        Member(name="src/rocm_sdk/_dist_info.py", source=dist_info(output.distribution, "")),
-        Member(name=LICENSE.name, source=LICENSE),
-    ]
+    members = [Member(name=name, source=path) for name, path in runtime_sources()]
+    members.append(
+        Member(
+            name="src/rocm_sdk/_dist_info.py",
+            source=dist_info(output.distribution, ""),
+        )
+    )
+    members.append(Member(name=LICENSE.name, source=LICENSE))
     metadata = metadata_text(fields)
     return write_sdist(
-        output.request.output_dir, "rocm", version, members, metadata=metadata, epoch=output.request.epoch
+        output.request.output_dir,
+        "rocm",
+        version,
+        members,
+        metadata=metadata,
+        epoch=output.request.epoch,
     )
 
 
 def runtime_sources() -> list[tuple[str, Path]]:
-    """List the files of the `rocm` source distribution, except ``_dist_info.py``."""
+    """List the files of the `rocm` source distribution, except ``_dist_info.py``: name and path."""
     root = layouts.TEMPLATES / "rocm"
-    files = sorted(path for path in root.rglob("*") if path.is_file() and "__pycache__" not in path.parts)
-    return [(path.relative_to(root).as_posix(), path) for path in files]
+    paths = [path for path in root.rglob("*") if path.is_file() and "__pycache__" not in path.parts]
+    return [(path.relative_to(root).as_posix(), path) for path in sorted(paths)]
 
 
 def _docstring(text: str) -> bytes:
     return f'"""{text}"""\n'.encode()
 
 
-def _content(files: Mapping[str, bytes], folder: str, members: Sequence[Member]) -> list[Member]:
+def _members_of(files: Mapping[str, bytes], folder: str, members: Sequence[Member]) -> list[Member]:
     """Put generated files before the members of a payload's folder."""
-    generated = [Member(name=name, source=content) for name, content in files.items()]
-    return [*generated, *(replace(member, name=f"{folder}/{member.name}") for member in members)]
+    generated_members = [Member(name=name, source=content) for name, content in files.items()]
+    payload_members = [replace(member, name=f"{folder}/{member.name}") for member in members]
+    return [*generated_members, *payload_members]
 
 
-def _licensed(expression: str, files: Iterable[str]) -> list[tuple[str, str]]:
+def _license_fields(expression: str, files: Iterable[str]) -> list[tuple[str, str]]:
     """List the fields of PEP 639."""
-    return [("License-Expression", expression), *(("License-File", path) for path in sorted(files))]
+    fields = [("License-Expression", expression)]
+    fields += [("License-File", path) for path in sorted(files)]
+    return fields
 
 
-def _write(
-    output: Output,
-    name: str,
-    summary: str,
-    licenses: Licenses,
-    members: Sequence[Member],
-    *,
-    requires: str,
-    console_scripts: Mapping[str, str] | None = None,
-) -> WrittenFile:
-    made = output.distribution
+def _write(output: Output, contents: _WheelContents, members: Sequence[Member]) -> WrittenFile:
+    """Write a wheel."""
+    distribution = output.distribution
+    request = output.request
     fields = [
-        ("Name", name),
-        ("Version", made.version),
-        ("Summary", summary),
+        ("Name", contents.name),
+        ("Version", distribution.version),
+        ("Summary", contents.summary),
         ("Requires-Python", _REQUIRES_PYTHON),
-        *([("Requires-Dist", f"{requires}=={made.version}")] if requires else []),
-        *_licensed(licenses.expression, licenses.files),
     ]
+    if contents.requires is not None:
+        fields.append(("Requires-Dist", f"{contents.requires}=={distribution.version}"))
+    fields += _license_fields(contents.licenses.expression, contents.licenses.files)
+
+    platform_tag = request.platform_tag or _PLATFORMS[distribution.platform]
+    license_files = contents.licenses.files.items()
     spec = WheelSpec(
-        distribution=name,
-        version=made.version,
-        tag=f"py3-none-{output.request.platform_tag or _PLATFORMS[made.platform]}",
+        distribution=contents.name,
+        version=distribution.version,
+        tag=f"py3-none-{platform_tag}",
         metadata=metadata_text(fields),
-        console_scripts=console_scripts,
-        license_files=[Member(name=path, source=entry.source) for path, entry in licenses.files.items()],
+        console_scripts=contents.console_scripts,
+        license_files=[Member(name=path, source=entry.source) for path, entry in license_files],
     )
     return write_wheel(
-        output.request.output_dir, spec, members, epoch=output.request.epoch, packing=output.packing
+        request.output_dir,
+        spec,
+        members,
+        epoch=request.epoch,
+        packing=output.packing,
     )
 
 
 def dist_info(distribution: Distribution, package: str, family: str = "") -> bytes:
     """Write ``_dist_info.py`` for one package; every value is a literal."""
     names = list(distribution.families)
+    targets = {**distribution.aliases, **distribution.families}
     values = {
         "__version__": distribution.version,
         "PY_PACKAGE_SUFFIX_NONCE": distribution.suffix,
@@ -201,26 +263,28 @@ def dist_info(distribution: Distribution, package: str, family: str = "") -> byt
         "AVAILABLE_TARGET_FAMILIES": names,
         "LINUX_TARGET_FAMILIES": list(distribution.linux),
         "WINDOWS_TARGET_FAMILIES": list(distribution.windows),
-        "FAMILY_TARGETS": {
-            name: list(targets) for name, targets in {**distribution.aliases, **distribution.families}.items()
-        },
+        "FAMILY_TARGETS": {name: list(each) for name, each in targets.items()},
         "DISTRIBUTED_LIBRARIES": sorted(distribution.libraries),
         "PROMISED_FILES": {kind: list(paths) for kind, paths in distribution.promised.items()},
         "THIS_TARGET_FAMILY": family or None,
     }
-    lines = [
-        *(f"{name} = {value!r}\n" for name, value in values.items()),
-        f"ALL_PACKAGES = packages_of(split={distribution.split}, profiler={distribution.profiler})\n",
-        f"THIS_PACKAGE_ENTRY = ALL_PACKAGES.get({package!r})\n",
-    ]
+    lines = [f"{name} = {value!r}\n" for name, value in values.items()]
+    arguments = f"split={distribution.split}, profiler={distribution.profiler}"
+    lines.append(f"ALL_PACKAGES = packages_of({arguments})\n")
+    lines.append(f"THIS_PACKAGE_ENTRY = ALL_PACKAGES.get({package!r})\n")
     return (layouts.DIST_INFO.read_text(encoding="utf-8") + "".join(lines)).encode()
 
 
 def scripts(programs: Mapping[str, layouts.Program], paths: Iterable[str], platform: str) -> dict[str, str]:
-    """Choose the console scripts of a package: programs that the payload really holds."""
+    """Return the console scripts of a package, for programs that its payload holds, with their paths."""
     suffix = ".exe" if platform == "windows" else ""
-    known = set(paths)
-    return {name: f"bin/{name}{suffix}" for name in sorted(programs) if f"bin/{name}{suffix}" in known}
+    payload_paths = set(paths)
+    found_scripts: dict[str, str] = {}
+    for name in sorted(programs):
+        path = f"bin/{name}{suffix}"
+        if path in payload_paths:
+            found_scripts[name] = path
+    return found_scripts
 
 
 def function_of(script: str) -> str:
@@ -229,13 +293,20 @@ def function_of(script: str) -> str:
 
 
 def cli(
-    package: str, found: Mapping[str, str], programs: Mapping[str, layouts.Program], suffix: str = ""
+    package: str,
+    paths: Mapping[str, str],
+    programs: Mapping[str, layouts.Program],
+    suffix: str = "",
 ) -> bytes:
-    """Write the ``_cli.py`` of a package: one function a console script."""
+    """Write the ``_cli.py`` of a package: a function a console script, which runs the program at its path."""
     text = (layouts.TEMPLATES / package / "_cli.py").read_text(encoding="utf-8")
     for name in ("core", "profiler"):
-        text = text.replace(f"@{name.upper()}_PAYLOAD@", layouts.payload_folder(name, suffix=suffix))
-    parts = [text, "\n\nPROGRAMS = ", repr(dict(found)), "\n"]
-    for name, relative in found.items():
-        parts.append(f"\n\ndef {function_of(name)}():\n    _run({relative!r}, {programs[name].expand})\n")
+        text = text.replace(
+            f"@{name.upper()}_PAYLOAD@",
+            layouts.payload_folder(name, suffix=suffix),
+        )
+
+    parts = [text, "\n\nPROGRAMS = ", repr(dict(paths)), "\n"]
+    for name, path in paths.items():
+        parts.append(f"\n\ndef {function_of(name)}():\n    _run({path!r}, {programs[name].expand})\n")
     return "".join(parts).encode()

@@ -10,11 +10,6 @@ import sysconfig
 import warnings
 
 
-def locations(spec):
-    """The folders of a package, whether or not it has an ``__init__.py``."""
-    return list(spec.submodule_search_locations or ())
-
-
 class PackageEntry:
     """One of the distribution's packages.
 
@@ -22,7 +17,9 @@ class PackageEntry:
     One with a `marker` lies over another's folder, and the marker is the file that tells it is there.
     """
 
-    def __init__(self, logical_name, *, dist, payload, module, extra="", marker=""):
+    def __init__(
+        self, logical_name, *, dist, payload, module, extra="", marker=""
+    ):
         self.logical_name = logical_name
         self.dist = dist
         self.payload = payload
@@ -38,29 +35,32 @@ class PackageEntry:
         return "{family}" in self.dist
 
     def _family(self, family):
+        """Return what stands for ``{family}``: a family, or the one of this machine."""
         if not self.is_target_specific:
             return ""
         return family or determine_target_family()
 
     def get_dist_package_name(self, target_family=None):
-        """Name of the distribution package, as an installer knows it."""
+        """Return the name of the distribution package, as an installer knows it."""
         return self.dist.replace("{family}", self._family(target_family))
 
     def get_dist_package_require(self, target_family=None):
-        """Requirement that pins the package to this distribution's version."""
+        """Return the requirement that pins the package to this distribution's version."""
         return f"{self.get_dist_package_name(target_family)}=={__version__}"
 
     def get_py_package_name(self, target_family=None):
-        """Name of the folder in site-packages that holds the package's files."""
+        """Return the name of the folder in site-packages that holds the package's files."""
         family = re.sub(r"\W", "_", self._family(target_family))
         return self.payload.replace("{family}", family) + PY_PACKAGE_SUFFIX_NONCE
 
     def get_pure_py_package_name(self, target_family=None):
-        """Name of the importable module beside the files."""
-        return self.module.replace("{family}", re.sub(r"\W", "_", self._family(target_family)))
+        """Return the name of the importable module beside the files."""
+        return self.module.replace(
+            "{family}", re.sub(r"\W", "_", self._family(target_family))
+        )
 
     def has_py_package(self, target_family=None):
-        """Whether the package is installed."""
+        """Return whether the package is installed."""
         if self.marker:
             return self.marker_path(target_family) is not None
         spec = importlib.util.find_spec(self.get_py_package_name(target_family))
@@ -68,11 +68,17 @@ class PackageEntry:
         return spec is not None and spec.origin is not None
 
     def marker_path(self, target_family=None):
-        """The marker of an installed package that lies over another's folder, or None."""
+        """Return the marker of an installed package that lies over another's folder, or None."""
         spec = importlib.util.find_spec(self.get_py_package_name(target_family))
+        if spec is None:
+            return None
         marker = self.marker.replace("{family}", self._family(target_family))
-        paths = (os.path.join(folder, marker) for folder in (locations(spec) if spec else ()))
-        return next((path for path in paths if os.path.isfile(path)), None)
+        # A folder without an __init__.py is found, too, perhaps in several places.
+        for folder in spec.submodule_search_locations or ():
+            path = os.path.join(folder, marker)
+            if os.path.isfile(path):
+                return path
+        return None
 
     @property
     def install_hint(self):
@@ -84,7 +90,9 @@ class PackageEntry:
 class LibraryEntry:
     """One shared library that programs ask for by a short name."""
 
-    def __init__(self, name, package, posix, windows="", *, folder="lib", optional=False):
+    def __init__(
+        self, name, package, posix, windows="", *, folder="lib", optional=False
+    ):
         self.name = name
         self.package = package
         self.posix = posix
@@ -103,16 +111,22 @@ class LibraryEntry:
         return self.folder, self.posix
 
 
-def _by_name(entries):
-    return {entry.name: entry for entry in entries}
-
-
-_CORE = PackageEntry("core", dist="rocm-sdk-core", payload="_rocm_sdk_core", module="rocm_sdk_core")
+_CORE = PackageEntry(
+    "core", dist="rocm-sdk-core", payload="_rocm_sdk_core", module="rocm_sdk_core"
+)
 _PROFILER = PackageEntry(
-    "profiler", dist="rocm-profiler", payload="_rocm_profiler", module="rocm_profiler", extra="profiler"
+    "profiler",
+    dist="rocm-profiler",
+    payload="_rocm_profiler",
+    module="rocm_profiler",
+    extra="profiler",
 )
 _DEVEL = PackageEntry(
-    "devel", dist="rocm-sdk-devel", payload="_rocm_sdk_devel", module="rocm_sdk_devel", extra="devel"
+    "devel",
+    dist="rocm-sdk-devel",
+    payload="_rocm_sdk_devel",
+    module="rocm_sdk_devel",
+    extra="devel",
 )
 _FAMILY_LIBRARIES = PackageEntry(
     "libraries",
@@ -139,20 +153,29 @@ _DEVICE = PackageEntry(
 
 
 def packages_of(*, split, profiler):
-    """The packages of a distribution by logical name."""
-    entries = [_CORE, *([_LIBRARIES, _DEVICE] if split else [_FAMILY_LIBRARIES])]
-    entries += [*([_PROFILER] if profiler else []), _DEVEL]
+    """Return the packages of a distribution by logical name."""
+    entries = [_CORE]
+    if split:
+        entries += [_LIBRARIES, _DEVICE]
+    else:
+        entries.append(_FAMILY_LIBRARIES)
+    if profiler:
+        entries.append(_PROFILER)
+    entries.append(_DEVEL)
     return {entry.logical_name: entry for entry in entries}
 
 
-ALL_LIBRARIES = _by_name(
-    [
+ALL_LIBRARIES = {
+    library.name: library
+    for library in (
         LibraryEntry("amdhip64", "core", "libamdhip64.so*", "amdhip64*.dll"),
         LibraryEntry("hipfile", "core", "libhipfile.so*"),
         LibraryEntry("hiprtc", "core", "libhiprtc.so*", "hiprtc0*.dll"),
         LibraryEntry("roctx64", "core", "libroctx64.so*"),
         LibraryEntry("rocprofiler-sdk", "core", "librocprofiler-sdk.so*"),
-        LibraryEntry("rocprofiler-sdk-roctx", "core", "librocprofiler-sdk-roctx.so*"),
+        LibraryEntry(
+            "rocprofiler-sdk-roctx", "core", "librocprofiler-sdk-roctx.so*"
+        ),
         LibraryEntry("roctracer64", "core", "libroctracer64.so*"),
         LibraryEntry(
             "rocm_sysdeps_liblzma",
@@ -168,7 +191,9 @@ ALL_LIBRARIES = _by_name(
             folder="lib/host-math/lib",
         ),
         LibraryEntry("amd_comgr", "core", "libamd_comgr.so*", "amd_comgr*.dll"),
-        LibraryEntry("rocm_kpack", "core", "librocm_kpack.so*", "rocm_kpack*.dll"),
+        LibraryEntry(
+            "rocm_kpack", "core", "librocm_kpack.so*", "rocm_kpack*.dll"
+        ),
         LibraryEntry("rocm_smi64", "core", "librocm_smi64.so*"),
         LibraryEntry("rocdecode", "core", "librocdecode.so*"),
         LibraryEntry("rocjpeg", "core", "librocjpeg.so*"),
@@ -176,67 +201,93 @@ ALL_LIBRARIES = _by_name(
         LibraryEntry("rocdxg", "core", "librocdxg.so*", optional=True),
         LibraryEntry("rpp", "libraries", "librpp.so*"),
         LibraryEntry("hipblas", "libraries", "libhipblas.so*", "*hipblas.dll"),
-        LibraryEntry("hipblaslt", "libraries", "libhipblaslt.so*", "*hipblaslt.dll"),
+        LibraryEntry(
+            "hipblaslt", "libraries", "libhipblaslt.so*", "*hipblaslt.dll"
+        ),
         LibraryEntry("hipfft", "libraries", "libhipfft.so*", "*hipfft.dll"),
         LibraryEntry("hiprand", "libraries", "libhiprand.so*", "*hiprand.dll"),
-        LibraryEntry("hipsparse", "libraries", "libhipsparse.so*", "*hipsparse.dll"),
-        LibraryEntry("hipsparselt", "libraries", "libhipsparselt.so*", "*hipsparselt.dll"),
-        LibraryEntry("hipsolver", "libraries", "libhipsolver.so*", "*hipsolver.dll"),
+        LibraryEntry(
+            "hipsparse", "libraries", "libhipsparse.so*", "*hipsparse.dll"
+        ),
+        LibraryEntry(
+            "hipsparselt", "libraries", "libhipsparselt.so*", "*hipsparselt.dll"
+        ),
+        LibraryEntry(
+            "hipsolver", "libraries", "libhipsolver.so*", "*hipsolver.dll"
+        ),
         LibraryEntry("rccl", "libraries", "librccl.so*"),
         LibraryEntry("miopen", "libraries", "libMIOpen.so*", "*MIOpen.dll"),
         LibraryEntry("origami", "libraries", "liborigami.so*", "*origami.dll"),
-        LibraryEntry("hipdnn", "libraries", "libhipdnn_backend.so*", "*hipdnn_backend.dll"),
-    ]
-)
+        LibraryEntry(
+            "hipdnn", "libraries", "libhipdnn_backend.so*", "*hipdnn_backend.dll"
+        ),
+    )
+}
 
 
 def families_of_target(target):
-    """Families of this distribution that hold code for a gfx target, the smallest first."""
-    base = target.partition(":")[0]
-    holding = [name for name in AVAILABLE_TARGET_FAMILIES if base in FAMILY_TARGETS.get(name, ())]
-    return sorted(holding, key=lambda name: (len(FAMILY_TARGETS[name]), name))
+    """Return the families of this distribution that hold code for a gfx target, the smallest first."""
+    base_target = target.partition(":")[0]
+    families = [
+        name
+        for name in AVAILABLE_TARGET_FAMILIES
+        if base_target in FAMILY_TARGETS.get(name, ())
+    ]
+    return sorted(families, key=lambda name: (len(FAMILY_TARGETS[name]), name))
 
 
 def discover_current_target_family():
-    """Ask ``offload-arch`` for this machine's GPUs; the family of the first that we have, or None."""
+    """Return the family of the first of this machine's GPUs that we have; None where there is none.
+
+    ``offload-arch`` is asked.
+    """
     import subprocess  # for this alone, and it takes its time
 
-    path = os.pathsep.join([sysconfig.get_path("scripts"), os.environ.get("PATH", "")])
+    path = os.pathsep.join(
+        [sysconfig.get_path("scripts"), os.environ.get("PATH", "")]
+    )
     program = shutil.which("offload-arch", path=path)
     if program is None:
         return None
     try:
-        said = subprocess.run([program], capture_output=True, text=True, timeout=60, check=False)
+        completed = subprocess.run(
+            [program], capture_output=True, text=True, timeout=60, check=False
+        )
     except (OSError, subprocess.TimeoutExpired):
         return None
-    if said.returncode != 0:
+    if completed.returncode != 0:
         return None
-    for target in said.stdout.split():
-        found = families_of_target(target)
-        if found:
-            return found[0]
+
+    for target in completed.stdout.split():
+        families = families_of_target(target)
+        if families:
+            return families[0]
     return None
 
 
 @functools.lru_cache(maxsize=None)
 def determine_target_family():
-    """The GPU family whose libraries to use, decided once a process.
+    """Return the GPU family whose libraries to use, decided once a process.
 
     ROCM_SDK_TARGET_FAMILY; else the only family whose libraries are installed; else that of
     this machine's GPU; else the distribution's default, with a warning.
     """
-    requested = requested_target_family()
-    if requested:
-        return requested[0]
-    installed = installed_target_families()
-    if len(installed) == 1:
-        return installed[0]
-    found = discover_current_target_family()
-    if found and (not installed or found in installed):
-        return found
-    if installed and DEFAULT_TARGET_FAMILY not in installed:
-        return installed[0]
-    if not installed and len(AVAILABLE_TARGET_FAMILIES) > 1:
+    requested_families = requested_target_family()
+    if requested_families:
+        return requested_families[0]
+    installed_families = installed_target_families()
+    if len(installed_families) == 1:
+        return installed_families[0]
+
+    family_of_machine = discover_current_target_family()
+    if family_of_machine and (
+        not installed_families or family_of_machine in installed_families
+    ):
+        return family_of_machine
+    if installed_families and DEFAULT_TARGET_FAMILY not in installed_families:
+        return installed_families[0]
+
+    if not installed_families and len(AVAILABLE_TARGET_FAMILIES) > 1:
         warnings.warn(
             "No GPU of this distribution was found and ROCM_SDK_TARGET_FAMILY is not set; "
             f"taking {DEFAULT_TARGET_FAMILY} of {', '.join(AVAILABLE_TARGET_FAMILIES)}",
@@ -246,31 +297,33 @@ def determine_target_family():
 
 
 def requested_target_family():
-    """The families that ROCM_SDK_TARGET_FAMILY stands for; none where it is not set.
+    """Return the families that ROCM_SDK_TARGET_FAMILY stands for; none where it is not set.
 
     In a split distribution each gfx target is a family, and the name of a group stands for several.
     """
-    requested = os.environ.get("ROCM_SDK_TARGET_FAMILY")
-    if not requested:
+    requested_name = os.environ.get("ROCM_SDK_TARGET_FAMILY")
+    if not requested_name:
         return []
-    if requested in AVAILABLE_TARGET_FAMILIES:
-        return [requested]
-    if SPLIT and requested in FAMILY_TARGETS:
-        return list(FAMILY_TARGETS[requested])
+    if requested_name in AVAILABLE_TARGET_FAMILIES:
+        return [requested_name]
+    if SPLIT and requested_name in FAMILY_TARGETS:
+        return list(FAMILY_TARGETS[requested_name])
     raise ValueError(
-        f"Requested ROCM_SDK_TARGET_FAMILY={requested} is not available in the distribution "
+        f"Requested ROCM_SDK_TARGET_FAMILY={requested_name} is not available in the distribution "
         f"(available: {', '.join(AVAILABLE_TARGET_FAMILIES)})"
     )
 
 
 def installed_target_families():
-    """Families of this distribution whose libraries are installed here, sorted."""
+    """Return the families of this distribution whose libraries are installed here, sorted."""
     entry = ALL_PACKAGES.get("device") or ALL_PACKAGES["libraries"]
-    return sorted(name for name in AVAILABLE_TARGET_FAMILIES if entry.has_py_package(name))
+    return sorted(
+        name for name in AVAILABLE_TARGET_FAMILIES if entry.has_py_package(name)
+    )
 
 
 def has_libraries():
-    """Whether libraries are installed, of any GPU family."""
+    """Return whether libraries are installed, of any GPU family."""
     entry = ALL_PACKAGES["libraries"]
     if entry.is_target_specific:
         return bool(installed_target_families())
@@ -278,41 +331,59 @@ def has_libraries():
 
 
 def installed_libraries():
-    """One family for each libraries package that is installed: in a split distribution there is one."""
+    """Return a family for each libraries package that is installed: in a split distribution there is one."""
     if ALL_PACKAGES["libraries"].is_target_specific:
         return installed_target_families()
-    return [DEFAULT_TARGET_FAMILY] if has_libraries() else []
+    if not has_libraries():
+        return []
+    return [DEFAULT_TARGET_FAMILY]
 
 
 def get_targets():
-    """Gfx targets that the installed libraries hold code for; of the whole distribution, without any."""
-    families = installed_target_families() or AVAILABLE_TARGET_FAMILIES
-    return list(dict.fromkeys(target for name in families for target in FAMILY_TARGETS.get(name, ())))
+    """Return the gfx targets that the installed libraries hold code for; without any, the distribution's."""
+    targets = []
+    for name in installed_target_families() or AVAILABLE_TARGET_FAMILIES:
+        targets += FAMILY_TARGETS.get(name, ())
+    return list(dict.fromkeys(targets))
 
 
 def get_extras():
-    """Extras of the `rocm` package -> the requirements of each, for this machine."""
+    """Return the extras of the `rocm` package with the requirements of each, for this machine."""
     extras = {}
     for entry in ALL_PACKAGES.values():
         if entry.logical_name == "device":
-            chosen = requested_target_family() or [determine_target_family()]
-            extras["device"] = [entry.get_dist_package_require(name) for name in chosen]
-            every = {name: _marked(entry, name) for name in AVAILABLE_TARGET_FAMILIES}
-            extras.update((f"device-{name}", [line]) for name, line in every.items())
-            extras["device-all"] = list(every.values())
+            extras.update(_device_extras(entry))
         elif entry.extra:
             extras[entry.extra] = [entry.get_dist_package_require()]
     return extras
 
 
-def _marked(entry, name):
-    """The requirement of a device package, only for the platform that has one."""
-    line = entry.get_dist_package_require(name)
+def _device_extras(entry):
+    """Return ``device`` for this machine, ``device-gfxN`` for each target, and ``device-all``."""
+    families = requested_target_family() or [determine_target_family()]
+    extras = {
+        "device": [entry.get_dist_package_require(name) for name in families]
+    }
+    all_requirements = []
+    for name in AVAILABLE_TARGET_FAMILIES:
+        requirement = _requirement_on_platform(entry, name)
+        extras[f"device-{name}"] = [requirement]
+        all_requirements.append(requirement)
+    extras["device-all"] = all_requirements
+    return extras
+
+
+def _requirement_on_platform(entry, name):
+    """Return the requirement of a device package, only for the platform that has one."""
+    requirement = entry.get_dist_package_require(name)
     if not (LINUX_TARGET_FAMILIES and WINDOWS_TARGET_FAMILIES):
-        return line
-    platforms = {"linux": name in LINUX_TARGET_FAMILIES, "win32": name in WINDOWS_TARGET_FAMILIES}
-    only = [platform for platform, has in platforms.items() if has]
-    return f'{line} ; sys_platform == "{only[0]}"' if len(only) == 1 else line
+        return requirement
+    is_on_linux = name in LINUX_TARGET_FAMILIES
+    is_on_windows = name in WINDOWS_TARGET_FAMILIES
+    if is_on_linux == is_on_windows:
+        return requirement
+    platform = "linux" if is_on_linux else "win32"
+    return f'{requirement} ; sys_platform == "{platform}"'
 
 
 # The facts of this build.

@@ -1,7 +1,7 @@
 """`build`: an artifact directory -> the ROCm packages, among the run's outputs."""
 
 import argparse
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
@@ -16,9 +16,11 @@ from core.run import group_name, records, stage
 from core.status import Pending, Status, UpToDate
 from core.wheel import CONTENTS, folder_sizes
 from rocm_packaging.artifacts import build_info, families_of, scan
-from rocm_packaging.packages import build, versions
+from rocm_packaging.packages import listing, versions
+from rocm_packaging.packages.build import BuildRequest, build
+from rocm_packaging.packages.inputs import inputs_of
 from rocm_packaging.packages.layouts import Layout
-from rocm_packaging.packages.plan import Plan, make_plan
+from rocm_packaging.packages.plan import PackagingPlan, make_plan
 
 SAMPLE = "sample"
 
@@ -27,22 +29,66 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     """Declare the verb's own options."""
     add = parser.add_argument
     add("--artifact-dir", type=Path, metavar="DIR", help="the artifact directory")
-    add("--version", default="", metavar="V", help="ROCm version (default: by the release type)")
-    add("--rc", type=int, metavar="N", help="number of a prerelease, the N of 10.1.0rcN")
-    add("--output-dir", type=Path, metavar="DIR", help="also put the packages there")
-    what = "appended to the names of payload folders, not to the version"
-    add("--version-suffix", default="", metavar="TEXT", help=what)
-    what = "platform of the wheels (default: $ROCM_SDK_WHEEL_PLATFORM_TAG, else linux_x86_64 or win_amd64)"
-    add("--wheel-platform-tag", default="", metavar="TAG", help=what)
-    what = "what the artifacts lack on purpose: artifacts, libraries, LIBRARY-kernels; globs work"
-    add("--without", default="", metavar="A,B", help=what)
-    add("--compression-level", type=int, choices=range(13), metavar="0-12", help="0 stores (default: 5)")
-    what = "layout of the packages: of the sample either (default: split), of artifacts the one they have"
-    add("--rocm-layout", choices=get_args(Layout), help=what)
+    add(
+        "--version",
+        default="",
+        metavar="V",
+        help="ROCm version (default: by the release type)",
+    )
+    add(
+        "--rc",
+        type=int,
+        metavar="N",
+        help="number of a prerelease, the N of 10.1.0rcN",
+    )
+    add(
+        "--output-dir",
+        type=Path,
+        metavar="DIR",
+        help="also put the packages there",
+    )
+    add(
+        "--version-suffix",
+        default="",
+        metavar="TEXT",
+        help="appended to the names of payload folders, not to the version",
+    )
+    add(
+        "--wheel-platform-tag",
+        default="",
+        metavar="TAG",
+        help="platform of the wheels (default: $ROCM_SDK_WHEEL_PLATFORM_TAG, else linux_x86_64 or win_amd64)",
+    )
+    add(
+        "--without",
+        default="",
+        metavar="A,B",
+        help="what the artifacts lack on purpose: artifacts, libraries, LIBRARY-kernels; globs work",
+    )
+    add(
+        "--compression-level",
+        type=int,
+        choices=range(13),
+        metavar="0-12",
+        help="0 stores (default: 5)",
+    )
+    add(
+        "--rocm-layout",
+        choices=get_args(Layout),
+        help="layout of the packages: of the sample either (default: split), of artifacts the one they have",
+    )
     for platform in ("linux", "windows"):
-        what = f"what the distribution offers on {platform.capitalize()}, built here or elsewhere (a;b)"
-        add(f"--{platform}-amdgpu-families", default="", metavar="FAMILIES", help=what)
-    add("--json", action="store_true", help="with --dry-run: print the plan as JSON")
+        add(
+            f"--{platform}-amdgpu-families",
+            default="",
+            metavar="FAMILIES",
+            help=f"what the distribution offers on {platform.capitalize()}, built here or elsewhere (a;b)",
+        )
+    add(
+        "--json",
+        action="store_true",
+        help="with --dry-run: print the plan as JSON",
+    )
     parser.epilog = (
         "Without --artifact-dir: the artifacts that fetch_artifacts fetched for --run-id and --gpu-family; "
         "with --torch-ref sample, the embedded sample's."
@@ -57,8 +103,8 @@ def run(arguments: argparse.Namespace) -> None:
             _print_plan(make_plan(request), json=arguments.json)
         stage.perform(
             _stage_of(request, common, arguments.output_dir),
-            {"packaging": build.inputs_of(request)},
-            partial(_made, request),
+            {"packaging": inputs_of(request)},
+            partial(_build, request),
         )
 
 
@@ -66,33 +112,42 @@ def look(arguments: argparse.Namespace) -> Status:
     """Return whether packages have to be made. Nothing is changed."""
     common = replace(common_from(arguments), dry_run=True)
     for request in _requests(arguments, common):
-        status = stage.look(
-            _stage_of(request, common, arguments.output_dir), {"packaging": build.inputs_of(request)}
-        )
+        packaging_stage = _stage_of(request, common, arguments.output_dir)
+        status = stage.look(packaging_stage, {"packaging": inputs_of(request)})
         if isinstance(status, Pending):
             return status
     return UpToDate()
 
 
-def _requests(arguments: argparse.Namespace, common: Common) -> tuple[build.BuildRequest, ...]:
+@dataclass(frozen=True, kw_only=True)
+class _ArtifactSource:
+    """Where the artifacts are, and the version and the GPU family that follow from it; "" is for none."""
+
+    directory: Path
+    family: str
+    version: str
+
+
+def _requests(arguments: argparse.Namespace, common: Common) -> tuple[BuildRequest, ...]:
     layout: Layout | None = arguments.rocm_layout
-    artifacts, version, name = _artifacts(
-        common, arguments.artifact_dir, arguments.version, layout or "split"
-    )
-    if layout and build_info(scan(artifacts)).split != (layout == "split"):
+    source = _find_artifacts(arguments, common, layout or "split")
+    if layout is not None and build_info(scan(source.directory)).split != (layout == "split"):
         raise UsageError(
-            f"The artifacts in {artifacts} do not make {layout} packages.",
+            f"The artifacts in {source.directory} do not make {layout} packages.",
             hint="Leave --rocm-layout out: artifacts have the layout that ROCm was built in "
             "(KPACK_SPLIT_ARTIFACTS).",
         )
-    chosen = family(name)
-    if chosen.name == CPU:
-        raise UsageError("Family cpu has no ROCm to package.", hint="Choose a GPU family with --gpu-family.")
-    request = _request(arguments, common, artifacts, version, chosen.name)
-    return _apart(request, common.build_variant)
+    gpu_family = family(source.family)
+    if gpu_family.name == CPU:
+        raise UsageError(
+            "Family cpu has no ROCm to package.",
+            hint="Choose a GPU family with --gpu-family.",
+        )
+    request = _request(arguments, common, source, gpu_family.name)
+    return _without_contradiction(request, common.build_variant)
 
 
-def _stage_of(request: build.BuildRequest, common: Common, output_dir: Path | None) -> stage.Stage:
+def _stage_of(request: BuildRequest, common: Common, output_dir: Path | None) -> stage.Stage:
     families = ";".join(request.families)
     return stage.Stage(
         name="build_rocm",
@@ -103,92 +158,152 @@ def _stage_of(request: build.BuildRequest, common: Common, output_dir: Path | No
     )
 
 
-def _apart(request: build.BuildRequest, variant: str = "") -> tuple[build.BuildRequest, ...]:
+def _without_contradiction(request: BuildRequest, variant: str) -> tuple[BuildRequest, ...]:
     """Make one request a family where families' development trees contradict each other."""
-    contradiction = make_plan(request).contradiction if len(request.families) > 1 else ""
+    has_one_family = len(request.families) <= 1
+    contradiction = "" if has_one_family else make_plan(request).contradiction
     if not contradiction:
         return (request,)
-    groups = {one: group_name(one, variant) for one in request.families}
-    names = ", ".join(groups.values())
-    console.warn(f"{contradiction} Each family gets packages of its own, in its own group: {names}.")
+
+    groups = {name: group_name(name, variant) for name in request.families}
+    listed_groups = ", ".join(groups.values())
+    console.warn(f"{contradiction} Each family gets packages of its own, in its own group: {listed_groups}.")
     return tuple(
-        replace(request, families=(one,), output_dir=request.output_dir.with_name(group))
-        for one, group in groups.items()
+        replace(
+            request,
+            families=(name,),
+            output_dir=request.output_dir.with_name(group),
+        )
+        for name, group in groups.items()
     )
 
 
 def _request(
-    arguments: argparse.Namespace, common: Common, artifacts: Path, version: str, families: str
-) -> build.BuildRequest:
+    arguments: argparse.Namespace,
+    common: Common,
+    source: _ArtifactSource,
+    families: str,
+) -> BuildRequest:
     variables = environment()
-    if not version and arguments.rc is None:
-        version = _version_so_far(common, group_name(families, common.build_variant))
-    if not version:
-        info = build_info(scan(artifacts))
-        today = datetime.now(UTC).date()
-        version = versions.of_artifacts(
-            info.version, common.release_type, commit=info.commit, day=today, candidate=arguments.rc
-        )
-        console.say(f"Version: {version}")
-    linux, windows = (
-        tuple(family(names).name.split(";")) if names else ()
-        for names in (arguments.linux_amdgpu_families, arguments.windows_amdgpu_families)
-    )
-    return build.BuildRequest(
-        artifact_dir=artifacts,
-        output_dir=common.cache / "rocm" / common.outputs.prefix / group_name(families, common.build_variant),
-        version=version,
+    artifact_group = group_name(families, common.build_variant)
+    default_tag = variables.get("ROCM_SDK_WHEEL_PLATFORM_TAG", "")
+    return BuildRequest(
+        artifact_dir=source.directory,
+        output_dir=common.cache / "rocm" / common.outputs.prefix / artifact_group,
+        version=source.version or _choose_version(arguments, common, source.directory, artifact_group),
         families=tuple(families.split(";")),
         platform=common.outputs.platform,
         epoch=source_date_epoch(variables),
         level=arguments.compression_level,
         suffix=arguments.version_suffix,
-        platform_tag=arguments.wheel_platform_tag or variables.get("ROCM_SDK_WHEEL_PLATFORM_TAG", ""),
-        linux_families=linux,
-        windows_families=windows,
+        platform_tag=arguments.wheel_platform_tag or default_tag,
+        linux_families=_family_names(arguments.linux_amdgpu_families),
+        windows_families=_family_names(arguments.windows_amdgpu_families),
         without=tuple(filter(None, arguments.without.split(","))),
     )
 
 
-def _version_so_far(common: Common, artifact_group: str) -> str:
+def _family_names(option: str) -> tuple[str, ...]:
+    """Return the families that an option joins by ``;``, in their right spelling."""
+    if not option:
+        return ()
+    return tuple(family(option).name.split(";"))
+
+
+def _choose_version(
+    arguments: argparse.Namespace,
+    common: Common,
+    artifact_dir: Path,
+    artifact_group: str,
+) -> str:
+    """Return the version of packages where none is given: the run's own, or one by the release type."""
+    if arguments.rc is None:
+        run_version = _version_of_run(common, artifact_group)
+        if run_version:
+            return run_version
+
+    info = build_info(scan(artifact_dir))
+    today = datetime.now(UTC).date()
+    version = versions.of_artifacts(
+        info.version,
+        common.release_type,
+        commit=info.commit,
+        day=today,
+        candidate=arguments.rc,
+    )
+    console.say(f"Version: {version}")
+    return version
+
+
+def _version_of_run(common: Common, artifact_group: str) -> str:
     """Return the version of the run's packages, "" where there are none yet: a run has one ROCm.
 
     The release type may put the day into it, and a job may run again on another one.
     """
     if not common.outputs.immutable:
         return ""
-    before = records.read(common.open_for_reading(), common.outputs, artifact_group, "build_rocm")
-    return str(before.details.get("version", "")) if before else ""
+    record = records.read(common.open_for_reading(), common.outputs, artifact_group, "build_rocm")
+    if record is None:
+        return ""
+    return str(record.details.get("version", ""))
 
 
-def _print_plan(plan: Plan, *, json: bool) -> None:
-    files = build.planned_files(plan)
+def _print_plan(plan: PackagingPlan, *, json: bool) -> None:
+    files = listing.planned_files(plan)
     if json:
-        console.result(build.plan_json(plan, files))
+        console.result(listing.plan_json(plan, files))
         return
-    console.table(build.COLUMNS, build.table_rows(files), title="Files, each of which --json tells of")
+    rows = listing.table_rows(files)
+    console.table(listing.COLUMNS, rows, title="Files, each of which --json tells of")
     for name in plan.unused:
         console.say(f"In no package: {name}")
 
 
-def _made(request: build.BuildRequest) -> stage.Made:
-    built = build.build(request)
-    plan, made = built.plan, tuple(one.path for one in built.files)
-    commit = build_info(scan(request.artifact_dir)).commit
-    details = {
+def _build(request: BuildRequest) -> stage.StageResult:
+    """Write the packages; return them with what their record says."""
+    packages = build(request)
+    plan = packages.plan
+    paths = tuple(file.path for file in packages.files)
+    details: dict[str, object] = {
         "version": plan.distribution.version,
         "artifact_dir": str(request.artifact_dir),
-        **({"commit": commit} if commit else {}),
-        "families": list(plan.built),
-        "unused": list(plan.unused),
-        **({"lacking": list(plan.lacking)} if plan.lacking else {}),
-        CONTENTS: {path.name: folder_sizes(path) for path in made if path.suffix == ".whl"},
     }
-    return stage.Made(files=made, details=details, digests=built.digests)
+    commit = build_info(scan(request.artifact_dir)).commit
+    if commit:
+        details["commit"] = commit
+    details["families"] = list(plan.built)
+    details["unused"] = list(plan.unused)
+    if plan.lacking:
+        details["lacking"] = list(plan.lacking)
+    details[CONTENTS] = {path.name: folder_sizes(path) for path in paths if path.suffix == ".whl"}
+    return stage.StageResult(files=paths, details=details, digests=packages.digests)
 
 
-def _fetched(common: Common) -> tuple[Path, str]:
-    """Find what fetch_artifacts left for this run and family; return the family too."""
+# The artifacts
+
+
+def _find_artifacts(arguments: argparse.Namespace, common: Common, layout: Layout) -> _ArtifactSource:
+    """Choose the artifacts: those named, the sample's in a layout, or those that were fetched."""
+    version: str = arguments.version
+    directory: Path | None = arguments.artifact_dir
+    if directory is not None:
+        gpu_family = common.gpu_family or _family_of(directory)
+        return _ArtifactSource(directory=directory, family=gpu_family, version=version)
+    if common.torch_ref != SAMPLE:
+        return _find_fetched_artifacts(common, version)
+
+    from rocm_packaging.sample import FAMILIES, ROCM_VERSION, ensure_artifacts
+
+    sample_folder = common.cache / "sample" / f"artifacts-{layout}"
+    return _ArtifactSource(
+        directory=ensure_artifacts(sample_folder, split=layout == "split"),
+        family=common.gpu_family or FAMILIES[0],
+        version=version or ROCM_VERSION,
+    )
+
+
+def _find_fetched_artifacts(common: Common, version: str) -> _ArtifactSource:
+    """Find what fetch_artifacts left for this run and family."""
     name = family(common.gpu_family or default_family(detect())).name
     folder = common.outputs.artifacts_folder(common.cache, group_name(name, common.build_variant))
     if not folder.is_dir():
@@ -197,32 +312,19 @@ def _fetched(common: Common) -> tuple[Path, str]:
             hint="Set --artifact-dir DIR, fetch a run's artifacts with nox -s fetch_artifacts (the same "
             "--run-id, --gpu-family, --build-variant), or package the embedded sample's: --torch-ref sample.",
         )
-    return folder, name
+    return _ArtifactSource(directory=folder, family=name, version=version)
 
 
-def _artifacts(common: Common, given: Path | None, version: str, layout: Layout) -> tuple[Path, str, str]:
-    """Choose the artifacts, their version and family; the sample has both layouts."""
-    if given is not None:
-        return given, version, common.gpu_family or _family_of(given)
-    if common.torch_ref != SAMPLE:
-        folder, name = _fetched(common)
-        return folder, version, name
-    from rocm_packaging.sample import FAMILIES, ROCM_VERSION, ensure_artifacts
-
-    artifacts = ensure_artifacts(common.cache / "sample" / f"artifacts-{layout}", split=layout == "split")
-    return artifacts, version or ROCM_VERSION, common.gpu_family or next(iter(FAMILIES))
-
-
-def _family_of(artifacts: Path) -> str:
+def _family_of(directory: Path) -> str:
     """Choose the only family that the artifacts are for, else this machine's."""
-    held = families_of(scan(artifacts))
-    if len(held) == 1:
-        console.say(f"GPU family: {held[0]} (the only one of {artifacts})")
-        return held[0]
+    names = families_of(scan(directory))
+    if len(names) == 1:
+        console.say(f"GPU family: {names[0]} (the only one of {directory})")
+        return names[0]
     try:
         return default_family(detect())
     except UsageError as problem:
         raise UsageError(
             problem.message,
-            hint=f"The artifacts hold {', '.join(held) or 'no family'}: choose with --gpu-family.",
+            hint=f"The artifacts hold {', '.join(names) or 'no family'}: choose with --gpu-family.",
         ) from problem

@@ -8,7 +8,7 @@ from core.cli.options import Common, add_group, common_from
 from core.env import require
 from core.errors import MissingInputError, UsageError
 from core.families import CPU, default_family, detect, family
-from core.packages.sources import (
+from core.packages.options import (
     SourceOptions,
     add_package_source,
     add_staged_source,
@@ -37,15 +37,22 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     sources = add_package_source(parser, "where ROCm comes from (default: the run's outputs)", "", "rocm-")
     add_staged_source(sources)
-    what = (
-        "extras of rocm that an index or --find-links gives (default: libraries,devel and, if any, profiler)"
+    add(
+        "--rocm-extras",
+        default=",".join(_EXTRAS),
+        metavar="A,B",
+        help="extras of rocm that an index or --find-links gives "
+        "(default: libraries,devel and, if any, profiler)",
     )
-    add("--rocm-extras", default=",".join(_EXTRAS), metavar="A,B", help=what)
     add_group(parser, default="the GPU families")
     add("--no-install", action="store_true", help="test what is already installed")
-    add("--installer", choices=("uv", "pip"), default="uv", help="what installs (default: uv)")
     add("--pip-cache-dir", type=Path, metavar="DIR", help="the installer's cache")
-    add("--junit", type=Path, metavar="FILE", help="also write the JUnit report there")
+    add(
+        "--junit",
+        type=Path,
+        metavar="FILE",
+        help="also write the JUnit report there",
+    )
 
 
 def run(arguments: argparse.Namespace) -> None:
@@ -57,7 +64,14 @@ def run(arguments: argparse.Namespace) -> None:
     options = options_of_tested_source(arguments)
     source = None
     if not arguments.no_install:
-        source = _source(options, common, families, targets, extras, group=arguments.artifact_group)
+        source = _source(
+            options,
+            common,
+            families,
+            targets,
+            extras,
+            group=arguments.artifact_group,
+        )
     run_tests(
         TestRequest(
             common=common,
@@ -66,7 +80,6 @@ def run(arguments: argparse.Namespace) -> None:
             source=source,
             version=arguments.version,
             extras=extras,
-            backend=arguments.installer,
             cache_dir=arguments.pip_cache_dir,
             junit=arguments.junit,
             group=arguments.artifact_group,
@@ -81,10 +94,13 @@ def _families(common: Common) -> tuple[str, ...]:
         from rocm_packaging.sample import FAMILIES
 
         name = next(iter(FAMILIES))
-    chosen = family(name or default_family(detect()))
-    if chosen.name == CPU:
-        raise UsageError("Family cpu has no ROCm to test.", hint="Choose a GPU family with --gpu-family.")
-    return tuple(chosen.name.split(";"))
+    gpu_family = family(name or default_family(detect()))
+    if gpu_family.name == CPU:
+        raise UsageError(
+            "Family cpu has no ROCm to test.",
+            hint="Choose a GPU family with --gpu-family.",
+        )
+    return tuple(gpu_family.name.split(";"))
 
 
 def _source(
@@ -105,7 +121,7 @@ def _source(
         packages = own_run(common, artifact_group)
         if not has_rocm(packages):
             raise MissingInputError(
-                f"{packages.words} has no ROCm packages for {', '.join(families)}.",
+                f"{packages.description} has no ROCm packages for {', '.join(families)}.",
                 hint="Build some (nox -s build_rocm), name another run (--run-id, --store), or a place: "
                 "--find-links DIR, --index-url URL.",
             )
@@ -117,10 +133,10 @@ def _source(
 
     version = version or newest(packages)
     if version not in packages.versions("rocm"):
-        raise packages.lacks(f"ROCm {version}")
+        raise packages.missing_error(f"ROCm {version}")
     if extras == _EXTRAS and not has_package(packages, version, "rocm-profiler"):
         extras = extras[:-1]  # Windows has none
-    console.say(f"ROCm {version} for {', '.join(families)} from {packages.words}")
+    console.say(f"ROCm {version} for {', '.join(families)} from {packages.description}")
     return for_tests(
         packages,
         version,

@@ -21,7 +21,7 @@ from core.archive import Member, zips
 from core.cell import GroupCell
 from core.cli.options import Common
 from core.errors import CheckError
-from core.run.stage import Made, Stage, perform
+from core.run.stage import Stage, StageResult, perform
 from core.wheel import writer
 from core.wheel.editor import edit_wheel
 from core.wheel.record import verify_record
@@ -109,7 +109,7 @@ def build(root: Path) -> None:
     """Perform a stage that makes the wheel."""
     cell = GroupCell(python="3.12", torch_ref="nightly", gpu_family="cpu")
     stage = Stage(name="build_torch", common=Common(root=root, run_id="17"), artifact_group="cpu", cell=cell)
-    perform(stage, {"commit": "a"}, lambda: Made(files=(first_wheel(root),), details={}))
+    perform(stage, {"commit": "a"}, lambda: StageResult(files=(first_wheel(root),), details={}))
 
 
 def find_skipped_tests(_root: Path) -> None:

@@ -15,7 +15,7 @@ TOOLS = ("docs", "requirements", "tests/bench")
 
 # Frameworks call these by their names.
 CALLED_BY_NAME = re.compile(
-    r"__|test_|pytest_|visit_|do_[A-Z]|handle_|log_message$|readall$|redirect_request$|writable$"
+    r"__|test_|pytest_|visit_|do_[A-Z]|handle_|log_message$|readall$|writable$|doctype$"
     r"|_generate_next_value_"
 )
 

@@ -1,6 +1,6 @@
-"""A run's wheels as people get them: setup_venv, the installs by hand; by uv and by pip.
+"""A run's wheels as people get them: setup_venv, the installs by hand; by uv, and by pip by hand.
 
-A place is a kind of store; places and installers are paired so that each has met each.
+A place is a kind of store.
 """
 
 import re
@@ -173,20 +173,18 @@ def run(tmp_path: Path, place: str, request: pytest.FixtureRequest) -> Run:
 
 
 def set_up_environment(
-    tmp_path: Path, run: Run, backend: str, *options: str, packages: str = "torch", run_id: str = "17"
+    tmp_path: Path, run: Run, *options: str, packages: str = "torch", run_id: str = "17"
 ) -> Path:
     """Install packages of a run into an environment; return its Python."""
     source = ("--store", run.location, "--from-run-id", run_id, "--artifact-group", GROUP, "--wait", "5")
     target = ("setup-venv", tmp_path / "venv", "--packages", packages)
-    assert run_ci(*target, *source, "--backend", backend, *options) == 0
+    assert run_ci(*target, *source, *options) == 0
     return tmp_path / "venv" / "bin" / "python"
 
 
-@pytest.mark.parametrize(("place", "backend"), [("folder", "pip"), ("bucket", "uv")])
-def test_packages_come_beside_the_persons_index(
-    tmp_path: Path, run: Run, backend: str, requests: Requests
-) -> None:
-    python = set_up_environment(tmp_path, run, backend)
+@pytest.mark.parametrize("place", ["folder", "bucket"])
+def test_packages_come_beside_the_persons_index(tmp_path: Path, run: Run, requests: Requests) -> None:
+    python = set_up_environment(tmp_path, run)
 
     assert installed(python) == {
         "torch": TORCH_VERSION,
@@ -215,16 +213,15 @@ def started_commands(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     return commands
 
 
-@pytest.mark.parametrize(("place", "backend"), [("bucket", "uv"), ("bucket", "pip")])
+@pytest.mark.parametrize("place", ["bucket"])
 def test_no_installer_is_given_the_credentials_of_a_bucket(
     tmp_path: Path,
     run: Run,
-    backend: str,
     rclone: S3Server,
     started_commands: list[str],
     capfd: pytest.CaptureFixture[str],
 ) -> None:
-    set_up_environment(tmp_path, run, backend, packages="torch rocm")
+    set_up_environment(tmp_path, run, packages="torch rocm")
 
     installs = [command for command in started_commands if "'install'" in command]
     assert len(installs) == 3
@@ -238,14 +235,12 @@ def mirror_dependencies(run: Run) -> None:
     assert run_ci("mirror-deps", "--store", run.location, "--from-run-id", "17") == 0
 
 
-@pytest.mark.parametrize(("place", "backend"), [("folder", "uv"), ("bucket", "pip")])
-def test_a_mirror_is_asked_alone(
-    tmp_path: Path, run: Run, backend: str, requests: Requests, public: str
-) -> None:
+@pytest.mark.parametrize("place", ["folder", "bucket"])
+def test_a_mirror_is_asked_alone(tmp_path: Path, run: Run, requests: Requests, public: str) -> None:
     mirror_dependencies(run)
     requests.received.clear()
 
-    python = set_up_environment(tmp_path, run, backend, packages="torch rocm[libraries]")
+    python = set_up_environment(tmp_path, run, packages="torch rocm[libraries]")
 
     versions = installed(python)
     assert versions["torch"] == TORCH_VERSION
@@ -269,22 +264,20 @@ def test_mirrors_what_wheels_require_once(run: Run, requests: Requests) -> None:
     assert run.store.list("python-deps") == mirrored
 
 
-@pytest.mark.parametrize(("place", "backend"), [("folder", "uv"), ("folder", "pip")])
-def test_an_sdist_is_built_for_the_family_despite_any_cache(tmp_path: Path, run: Run, backend: str) -> None:
+@pytest.mark.parametrize("place", ["folder"])
+def test_an_sdist_is_built_for_the_family_despite_any_cache(tmp_path: Path, run: Run) -> None:
     families = (GROUP, OTHER_FAMILY)
 
     for family in families:
         options = ("--clean", "--gpu-family", family)
-        python = set_up_environment(tmp_path, run, backend, *options, packages="rocm[libraries]")
+        python = set_up_environment(tmp_path, run, *options, packages="rocm[libraries]")
 
         libraries = {name for name in installed(python) if name.startswith("rocm-sdk-libraries")}
         assert libraries == {f"rocm-sdk-libraries-{family.lower()}"}
 
 
-@pytest.mark.parametrize(("place", "backend"), [("folder", "uv"), ("folder", "pip")])
-def test_a_rebuilt_wheel_replaces_the_installed_one_of_its_version(
-    tmp_path: Path, run: Run, backend: str
-) -> None:
+@pytest.mark.parametrize("place", ["folder"])
+def test_a_rebuilt_wheel_replaces_the_installed_one_of_its_version(tmp_path: Path, run: Run) -> None:
     local_run = RunOutputs(run_id="local", platform="linux")
 
     # Of another size, as byte code does not tell two files of one second apart.
@@ -296,7 +289,7 @@ def test_a_rebuilt_wheel_replaces_the_installed_one_of_its_version(
             files={"triton.py": f"BUILD = {build}"},
         )
         publish_with_records(run.store, local_run, GROUP, wheel)
-        python = set_up_environment(tmp_path, run, backend, packages="triton", run_id="local")
+        python = set_up_environment(tmp_path, run, packages="triton", run_id="local")
 
         printed = process.capture([python, "-c", "import triton; print(triton.BUILD)"]).stdout
         assert printed.strip() == build

@@ -9,7 +9,7 @@ from ci import install as user_install
 from core.cli.options import Common
 from core.env import Interpreter, installer, interpreter
 from core.errors import CheckError
-from core.packages.sources import SourceOptions
+from core.packages.options import SourceOptions
 from core.run import RunOutputs
 from core.stores.directory import DirectoryStore
 from pytorch_build.context import Context
@@ -63,7 +63,13 @@ def write_unsplit_rocm(folder: Path) -> list[Path]:
 
 def write_fat_torch(folder: Path) -> list[Path]:
     """Write a torch that has its device code in itself."""
-    return [write_wheel(folder, version=TORCH_VERSION, requires=[f"rocm[libraries]=={ROCM_VERSION}"])]
+    return [
+        write_wheel(
+            folder,
+            version=TORCH_VERSION,
+            requires=[f"rocm[libraries]=={ROCM_VERSION}"],
+        )
+    ]
 
 
 def write_split_torch(folder: Path, *, has_bootstrap: bool = False) -> list[Path]:
@@ -80,7 +86,14 @@ def write_split_torch(folder: Path, *, has_bootstrap: bool = False) -> list[Path
         extras.append(("Provides-Extra", extra))
         requires.append(f"amd-torch-{extra}=={TORCH_VERSION}; extra == '{extra}'")
         needed = [f"torch=={TORCH_VERSION}", f"rocm-sdk-{extra}=={ROCM_VERSION}"]
-        wheels.append(write_wheel(folder, name=f"amd-torch-{extra}", version=TORCH_VERSION, requires=needed))
+        wheels.append(
+            write_wheel(
+                folder,
+                name=f"amd-torch-{extra}",
+                version=TORCH_VERSION,
+                requires=needed,
+            )
+        )
     host_wheel = write_wheel(folder, version=TORCH_VERSION, requires=requires, metadata_fields=extras)
     return [host_wheel, *wheels]
 
@@ -104,30 +117,34 @@ def install(
     *,
     family: str = FAMILY,
     targets: Sequence[str] = TARGETS,
-    backend: installer.Backend = "uv",
 ) -> set[str]:
     """Install torch from a folder as `test_torch` does; return what was installed."""
     common = Common(root=dist.parent)
-    context = Context(common=common, ref=torch_ref("sample"), gpu_family=family, gpu_targets=tuple(targets))
+    context = Context(
+        common=common,
+        ref=torch_ref("sample"),
+        gpu_family=family,
+        gpu_targets=tuple(targets),
+    )
     source = SourceOptions(find_links=(str(dist),), version=TORCH_VERSION)
     tested = installation.tested(context, python, source, RocmOptions())
     tools = installer.Install(requirements=("setuptools",))
 
     with (
         installation.planned(context, python, tested, tools=[tools]) as (calls, _digest),
-        installer.prepared(python, calls, digest="x", backend=backend, force=True),
+        installer.prepared(python, calls, digest="x", force=True),
     ):
         return {*installed(python.executable)}
 
 
-@pytest.mark.parametrize(("backend", "has_bootstrap"), [("uv", True), ("pip", False)])
+@pytest.mark.parametrize("has_bootstrap", [True, False])
 def test_a_host_wheel_is_installed_with_its_device_code(
-    target: Interpreter, dist: Path, backend: installer.Backend, *, has_bootstrap: bool
+    target: Interpreter, dist: Path, *, has_bootstrap: bool
 ) -> None:
     write_split_rocm(dist)
     write_split_torch(dist, has_bootstrap=has_bootstrap)
 
-    names = install(target, dist, backend=backend)
+    names = install(target, dist)
 
     host = {"torch", "rocm", "rocm-sdk-libraries"}
     if has_bootstrap:
@@ -166,12 +183,12 @@ def test_unsplit_libraries_are_those_of_the_family(target: Interpreter, dist: Pa
 
 
 @pytest.mark.parametrize(
-    ("machine_targets", "packages", "backend", "expected"),
+    ("machine_targets", "packages", "expected"),
     [
-        ((), "torch", "uv", device_packages("amd-torch", "rocm-sdk")),
-        (("gfx950",), "torch", "pip", {"amd-torch-device-gfx950", "rocm-sdk-device-gfx950"}),
-        (("gfx950",), "torch[device-gfx942]", "uv", {"amd-torch-device-gfx942", "rocm-sdk-device-gfx942"}),
-        ((), "rocm[libraries,device-gfx942]", "uv", {"rocm-sdk-device-gfx942"}),
+        ((), "torch", device_packages("amd-torch", "rocm-sdk")),
+        (("gfx950",), "torch", {"amd-torch-device-gfx950", "rocm-sdk-device-gfx950"}),
+        (("gfx950",), "torch[device-gfx942]", {"amd-torch-device-gfx942", "rocm-sdk-device-gfx942"}),
+        ((), "rocm[libraries,device-gfx942]", {"rocm-sdk-device-gfx942"}),
     ],
     ids=["no GPU", "a GPU", "another GPU's extra", "ROCm alone"],
 )
@@ -181,7 +198,6 @@ def test_a_persons_environment_gets_device_code(
     monkeypatch: pytest.MonkeyPatch,
     machine_targets: tuple[str, ...],
     packages: str,
-    backend: str,
     expected: set[str],
 ) -> None:
     monkeypatch.setattr(user_install, "detect", lambda: machine_targets)
@@ -189,7 +205,7 @@ def test_a_persons_environment_gets_device_code(
     distributions = [*write_split_rocm(dist), *write_split_torch(dist)]
     publish_with_pages(DirectoryStore(tmp_path / "store"), run, "-".join(FAMILIES), *distributions)
 
-    source = ("--store", tmp_path / "store", "--from-run-id", "local", "--backend", backend)
+    source = ("--store", tmp_path / "store", "--from-run-id", "local")
     assert run_ci("setup-venv", tmp_path / "venv", "--packages", packages, *source) == 0
 
     names = installed(tmp_path / "venv" / "bin" / "python")

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 from typing import Any
-from urllib.parse import parse_qs, urlsplit
+from urllib.parse import parse_qsl, urlsplit
 
 import pytest
 
@@ -45,13 +45,13 @@ def answer_of_github(runs: Sequence[Mapping[str, Any]], address: str) -> tuple[i
                 return 200, run
         return 404, {"message": "Not Found"}
 
-    filters = {name: values[0] for name, values in parse_qs(url.query).items()}
-    branch, conclusion = filters.get("branch"), filters.get("status")
-    matching_runs = [
-        run
-        for run in runs
-        if branch in {None, run["head_branch"]} and conclusion in {None, "", run["conclusion"]}
-    ]
+    filters = dict(parse_qsl(url.query))
+    matching_runs: list[Mapping[str, Any]] = []
+    for run in runs:
+        has_branch = filters.get("branch") in {None, run["head_branch"]}
+        has_ended_so = filters.get("status") in {None, "", run["conclusion"]}
+        if has_branch and has_ended_so:
+            matching_runs.append(run)
     return 200, {"workflow_runs": matching_runs}
 
 
@@ -62,8 +62,8 @@ def github() -> Iterator[str]:
 
     class Handler(Quiet, BaseHTTPRequestHandler):
         def do_GET(self) -> None:
-            status, answer = answer_of_github(runs, self.path)
-            body = json.dumps(answer).encode()
+            status, content = answer_of_github(runs, self.path)
+            body = json.dumps(content).encode()
             self.send_response(status)
             self.send_header("Content-Length", str(len(body)))
             self.end_headers()
@@ -90,9 +90,9 @@ class Desk:
     folder: Path
     variables: Mapping[str, str]
 
-    def call(self, package: str, *words: str, **variables: str) -> process.Completed:
+    def call(self, package: str, *arguments: str, **variables: str) -> process.Completed:
         """Call a front door."""
-        command = [sys.executable, "-m", package, *words]
+        command = [sys.executable, "-m", package, *arguments]
         env = process.inherited(**{**self.variables, **variables})
         return process.capture(command, cwd=ROOT, env=env, check=False)
 
@@ -108,14 +108,19 @@ class Desk:
 
     def find_rocm(self, **variables: str) -> process.Completed:
         """Plan a dispatch of one family, and find its ROCm."""
-        event = ["--event=workflow_dispatch", "--repository=acme/wheels", f"--output={self.plan_file}"]
-        planned = self.call("ci", "configure", *event, f"--input=linux_amdgpu_families={FAMILY}")
-        assert planned.returncode == 0, planned.stderr
+        event = [
+            "--event=workflow_dispatch",
+            "--repository=acme/wheels",
+            f"--output={self.plan_file}",
+        ]
+        plan = self.call("ci", "configure", *event, f"--input=linux_amdgpu_families={FAMILY}")
+        assert plan.returncode == 0, plan.stderr
         return self.call("ci", "configure", f"--plan={self.plan_file}", *self.run, **variables)
 
 
 @pytest.fixture
 def desk(tmp_path: Path, github: str, bucket: str, rclone_server: S3Server) -> Desk:
+    """Return the desk of a downstream, whose configuration names the bucket."""
     (tmp_path / "ci.toml").write_text(DATA.format(bucket=bucket), encoding="utf-8")
     variables = {
         **rclone_server.variables,
@@ -145,21 +150,41 @@ def test_pins_the_newest_green_run(desk: Desk, bucket: str) -> None:
 def test_fetches_and_packages_what_is_pinned(desk: Desk) -> None:
     desk.find_rocm()
     (origin,) = Plan.read(desk.plan_file).rocm.origins
-    pinned = [f"--artifact-{name}={origin.row[name.replace('-', '_')]}" for name in ("run-id", "store")]
-    target = (*desk.run, f"--gpu-family={FAMILY}")
+    run_options = [
+        f"--artifact-run-id={origin.row['run_id']}",
+        f"--artifact-store={origin.row['store']}",
+        *desk.run,
+        f"--gpu-family={FAMILY}",
+    ]
     folder = desk.folder / "artifacts"
 
     digest = f"--artifact-digest={origin.row['digest']}"
-    fetched = desk.call("ci", "fetch-artifacts", *pinned, digest, *target, f"--output-dir={folder}")
-    built = desk.call("rocm_packaging", "build", f"--artifact-dir={folder}", *target, "--version=10.1.0.dev0")
-    changed = desk.call("ci", "fetch-artifacts", *pinned, f"--artifact-digest={'0' * 64}", *target)
+    fetch = desk.call("ci", "fetch-artifacts", *run_options, digest, f"--output-dir={folder}")
+    build_options = [*desk.run, f"--gpu-family={FAMILY}", "--version=10.1.0.dev0"]
+    build = desk.call("rocm_packaging", "build", f"--artifact-dir={folder}", *build_options)
 
-    assert fetched.returncode == 0, fetched.stderr
+    assert fetch.returncode == 0, fetch.stderr
     names = {artifact.path.name for artifact in scan(folder)}
     assert names == {name.partition(".")[0] for name in origin.artifacts}
-    assert built.returncode == 0, built.stderr
-    assert changed.returncode != 0
-    assert "pinned" in changed.stderr
+    assert build.returncode == 0, build.stderr
+
+
+def test_refuses_to_fetch_what_is_not_pinned(desk: Desk) -> None:
+    desk.find_rocm()
+    (origin,) = Plan.read(desk.plan_file).rocm.origins
+
+    refused = desk.call(
+        "ci",
+        "fetch-artifacts",
+        f"--artifact-run-id={origin.row['run_id']}",
+        f"--artifact-store={origin.row['store']}",
+        f"--artifact-digest={'0' * 64}",
+        *desk.run,
+        f"--gpu-family={FAMILY}",
+    )
+
+    assert refused.returncode != 0
+    assert "pinned" in refused.stderr
 
 
 def test_says_at_once_that_its_store_refuses_it(desk: Desk, bucket: str) -> None:

@@ -20,6 +20,7 @@ from pathlib import Path
 import pytest
 
 from core import process
+from core.archive.zips import read_archive
 from core.errors import CheckError, InterruptedStageError
 from core.wheel.editor import Additions, edit_sdist, edit_wheel
 from pytorch_build.build.stage import search_paths
@@ -133,8 +134,7 @@ def test_libraries_look_into_rocms_run_time_packages_and_nowhere_else(
     sample_run: SampleRun, clone: Clone, stage: str
 ) -> None:
     wheel = clone.wheels() / clone.record(f"{stage}-sample-{TAG}")["files"][0]["name"]
-    with zipfile.ZipFile(wheel) as archive:
-        libraries = read_members(wheel, archive.infolist())
+    libraries = read_members(wheel, read_archive(wheel).members)
 
     assert libraries
     for member, library in libraries.items():

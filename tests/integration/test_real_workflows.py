@@ -44,7 +44,7 @@ FORK_INPUTS = {
     **TRITON,
 }
 TEST_INPUTS = {"amdgpu_family": FAMILY, "test_runs_on": "our-mi300", "python_version": SERIES}
-KEEP_RESULTS = {"upload": "true", "aws_role": "run-outputs"}
+KEEP_RESULTS = {"aws_role": "run-outputs"}
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -15,12 +15,13 @@ from core import process
 from core.errors import ProcessError
 from core.files import sha256
 from core.wheel.record import require_sound
+from pytorch_build.check import Finding
 from pytorch_build.check.device_code import file_facts
 from pytorch_build.check.run import check_wheels
-from rocm_packaging import selftest
 from rocm_packaging.packages.build import BuildRequest, BuiltPackages, build
 from rocm_packaging.sample import FAMILIES, ROCM_VERSION, ensure_artifacts
-from rocm_packaging.sample.layout import FAMILY_TARGETS
+from rocm_packaging.sample.facts import FAMILY_TARGETS
+from rocm_packaging.sdk_report import read_report
 from tests.kit.artifacts import PRELOADED
 from tests.kit.rocm_environments import RocmEnvironment
 
@@ -34,87 +35,146 @@ class Environment(RocmEnvironment):
 
 
 @pytest.fixture(scope="session")
-def built(artifacts: Path, tmp_path_factory: pytest.TempPathFactory) -> BuiltPackages:
+def packages(artifacts: Path, tmp_path_factory: pytest.TempPathFactory) -> BuiltPackages:
+    """Return the packages of the sample's artifacts, for both families."""
     output = tmp_path_factory.mktemp("packages")
     return build(BuildRequest(artifact_dir=artifacts, output_dir=output, families=FAMILIES))
 
 
 @pytest.fixture(scope="session")
-def shared(tmp_path_factory: pytest.TempPathFactory, built: BuiltPackages, setuptools: Path) -> Environment:
-    """A whole installation that tests only look at."""
-    environment = Environment.create(tmp_path_factory.mktemp("shared") / "venv", built, setuptools)
+def shared(
+    tmp_path_factory: pytest.TempPathFactory,
+    packages: BuiltPackages,
+    setuptools: Path,
+) -> Environment:
+    """Return a whole installation that tests only look at."""
+    environment = Environment.create(tmp_path_factory.mktemp("shared") / "venv", packages, setuptools)
     environment.install(f"rocm[libraries,devel]=={ROCM_VERSION}")
     environment.rocm_sdk("init")
     return environment
 
 
 @pytest.fixture
-def environment(tmp_path: Path, built: BuiltPackages, setuptools: Path) -> Environment:
-    return Environment.create(tmp_path / "venv", built, setuptools)
+def environment(tmp_path: Path, packages: BuiltPackages, setuptools: Path) -> Environment:
+    """Return an environment without ROCm."""
+    return Environment.create(tmp_path / "venv", packages, setuptools)
 
 
 @pytest.fixture
 def installed(environment: Environment) -> Environment:
+    """Return a whole installation that a test may change."""
     environment.install(f"rocm[libraries,devel]=={ROCM_VERSION}")
     return environment
 
 
 def digests(root: Path) -> dict[str, str]:
-    return {
-        str(path.relative_to(root)): os.readlink(path) if path.is_symlink() else sha256(path)  # noqa: PTH115
-        for path in sorted(root.rglob("*"))
-        if path.is_symlink() or path.is_file()
-    }
+    """Return the SHA-256 of each file below a folder, and where each link leads."""
+    contents: dict[str, str] = {}
+    for path in sorted(root.rglob("*")):
+        relative = str(path.relative_to(root))
+        if path.is_symlink():
+            contents[relative] = str(path.readlink())
+        elif path.is_file():
+            contents[relative] = sha256(path)
+    return contents
 
 
-def test_the_sample_is_generated_once_and_always_the_same(artifacts: Path, tmp_path: Path) -> None:
+def wheels_of(packages: BuiltPackages) -> list[Path]:
+    """Return the wheels among packages."""
+    return [file.path for file in packages.files if file.path.suffix == ".whl"]
+
+
+def find_errors(wheels: list[Path]) -> list[Finding]:
+    """Return the errors that the check of wheels finds."""
+    return [finding for finding in check_wheels(wheels) if finding.severity == "error"]
+
+
+# The sample and its packages
+
+
+def test_the_sample_is_generated_once(artifacts: Path) -> None:
     marker = artifacts / "base_lib_generic" / "artifact_manifest.txt"
     inode = marker.stat().st_ino
+
     assert ensure_artifacts(artifacts) == artifacts
+
     assert marker.stat().st_ino == inode
+
+
+def test_the_sample_is_always_the_same(artifacts: Path, tmp_path: Path) -> None:
     stale = tmp_path / "artifacts"
     stale.mkdir()
     (stale / ".sample-digest").write_text("old", encoding="utf-8")
-    assert digests(ensure_artifacts(stale)) == digests(artifacts)
+
+    ensure_artifacts(stale)
+
+    assert digests(stale) == digests(artifacts)
 
 
-def test_wheels_are_sound_and_always_the_same(artifacts: Path, built: BuiltPackages, tmp_path: Path) -> None:
-    wheels = [file.path for file in built.files if file.path.suffix == ".whl"]
+def test_wheels_are_sound(packages: BuiltPackages) -> None:
+    wheels = wheels_of(packages)
+
     assert len(wheels) == 5
     for wheel in wheels:
         require_sound(wheel)
-    assert [finding for finding in check_wheels(wheels) if finding.severity == "error"] == []
+    assert find_errors(wheels) == []
+
+
+def test_wheels_are_always_the_same(artifacts: Path, packages: BuiltPackages, tmp_path: Path) -> None:
     request = BuildRequest(artifact_dir=artifacts, output_dir=tmp_path, families=FAMILIES, jobs=1)
-    second_files = build(request).files
-    assert [file.sha256 for file in second_files] == [file.sha256 for file in built.files]
+
+    packages_of_one_job = build(request)
+
+    assert packages_of_one_job.digests == packages.digests
 
 
 def test_a_profiler_without_a_needed_library_is_packaged_and_fails(artifacts: Path, tmp_path: Path) -> None:
-    less = tmp_path / "artifacts"
-    shutil.copytree(artifacts, less, symlinks=True, ignore=shutil.ignore_patterns("libprofiler-hub*"))
-    packages = build(BuildRequest(artifact_dir=less, output_dir=tmp_path / "out", families=FAMILIES))
-    wheels = [file.path for file in packages.files if file.path.suffix == ".whl"]
+    incomplete = tmp_path / "artifacts"
+    shutil.copytree(
+        artifacts,
+        incomplete,
+        symlinks=True,
+        ignore=shutil.ignore_patterns("libprofiler-hub*"),
+    )
+    request = BuildRequest(artifact_dir=incomplete, output_dir=tmp_path / "out", families=FAMILIES)
 
-    (error,) = [finding for finding in check_wheels(wheels) if finding.severity == "error"]
-    assert error.where == "_rocm_profiler/lib/librocprof-sys.so.1"
-    assert "libprofiler-hub.so.0" in error.message
+    errors = find_errors(wheels_of(build(request)))
+
+    assert {error.where for error in errors} == {
+        "_rocm_profiler/lib/librocprof-sys.so",
+        "_rocm_profiler/lib/librocprof-sys.so.1",
+    }
+    assert all("libprofiler-hub.so.0" in error.message for error in errors)
 
 
-def test_a_missing_file_that_was_promised_fails_its_check(environment: Environment) -> None:
+# Checks of an installation
+
+
+def test_a_missing_file_that_was_promised_fails_its_check(
+    environment: Environment,
+) -> None:
     environment.install(f"rocm[libraries,devel,profiler]=={ROCM_VERSION}")
-    core, profiler = environment.site / "_rocm_sdk_core", environment.site / "_rocm_profiler"
+    core = environment.site / "_rocm_sdk_core"
+    profiler = environment.site / "_rocm_profiler"
     program = profiler / "bin/rocprof-sys-run"
     # not written in place: an installer may share its files among environments
-    for path in (core / "lib/llvm/bin/lld", profiler / "lib/libprofiler-hub.so.0", program):
+    for path in (
+        core / "lib/llvm/bin/lld",
+        profiler / "lib/libprofiler-hub.so.0",
+        program,
+    ):
         path.unlink()
     program.write_text("#!/bin/sh\nexit 1\n")
     program.chmod(0o755)
+
     tested = environment.rocm_sdk("test", check=False)
+
     assert tested.returncode == 1
-    failed = {line.removeprefix("FAIL  ") for line in tested.stdout.splitlines() if line.startswith("FAIL")}
-    assert failed == {
+    failures = {line.removeprefix("FAIL  ") for line in tested.stdout.splitlines() if line.startswith("FAIL")}
+    assert failures == {
         "base: rocm-sdk-core is whole",
         "core: what it promises is there",
+        "profiler: lib/librocprof-sys.so loads",
         "profiler: lib/librocprof-sys.so.1 loads",
         "profiler: rocprof-sys-run runs",
         "base: rocm-profiler is whole",
@@ -134,20 +194,19 @@ class Checks:
         return {name for name, outcome in self.outcomes.items() if outcome.startswith("failed")}
 
 
-def run_checks(environment: Environment, junit: Path, **variables: str) -> Checks:
+def run_checks(environment: Environment, report: Path, **variables: str) -> Checks:
     """Run `rocm-sdk test`, and read its report."""
-    tested = environment.rocm_sdk("test", "--junit", str(junit), check=False, **variables)
+    completed = environment.rocm_sdk("test", "--json", str(report), check=False, **variables)
     outcomes = {}
-    for case in selftest.read(junit.read_bytes()).cases:
-        name = case.test.removeprefix("rocm_sdk.").replace("::", ": ")
-        outcomes[name] = f"{case.outcome} {case.text}"
-    return Checks(exit_code=tested.returncode, printed=tested.stdout, outcomes=outcomes)
+    for check in read_report(report.read_bytes()).checks:
+        outcomes[f"{check.group}: {check.name}"] = f"{check.outcome} {check.text}"
+    return Checks(exit_code=completed.returncode, printed=completed.stdout, outcomes=outcomes)
 
 
 @pytest.fixture(scope="session")
 def sound_checks(shared: Environment, tmp_path_factory: pytest.TempPathFactory) -> Checks:
     """Return the checks of a whole installation."""
-    return run_checks(shared, tmp_path_factory.mktemp("sound") / "junit.xml")
+    return run_checks(shared, tmp_path_factory.mktemp("sound") / "report.json")
 
 
 def test_a_whole_installation_says_what_it_is(shared: Environment) -> None:
@@ -160,7 +219,9 @@ def test_a_whole_installation_says_what_it_is(shared: Environment) -> None:
     assert Path(shared.rocm_sdk("path", "--cmake").stdout.strip()) == root / "lib" / "cmake"
 
 
-def test_a_whole_installation_expands_its_development_files(shared: Environment) -> None:
+def test_a_whole_installation_expands_its_development_files(
+    shared: Environment,
+) -> None:
     root = shared.devel_root()
 
     assert (root / "lib/cmake/hip/hip-config.cmake").is_file()
@@ -170,7 +231,8 @@ def test_a_whole_installation_expands_its_development_files(shared: Environment)
 
 def test_a_whole_installation_passes_its_checks(sound_checks: Checks) -> None:
     totals = re.search(
-        r"(?m)^Ran (\d+) checks .* (\d+) passed, 0 failed, (\d+) skipped$", sound_checks.printed
+        r"(?m)^Ran (\d+) checks .* (\d+) passed, 0 failed, (\d+) skipped$",
+        sound_checks.printed,
     )
 
     assert sound_checks.exit_code == 0, sound_checks.printed
@@ -204,7 +266,9 @@ print(status, list(c), everything.rocm_sample_registered())
     assert lines == ["100 0", "0 [23.0, 34.0, 31.0, 46.0] 10"]
 
 
-def test_a_library_loads_by_itself_from_its_own_package(shared: Environment) -> None:
+def test_a_library_loads_by_itself_from_its_own_package(
+    shared: Environment,
+) -> None:
     code = """
 import ctypes, rocm_sdk
 ctypes.CDLL(str(rocm_sdk.find_libraries("hipblas")[0]))
@@ -214,20 +278,51 @@ print([line.split()[-1] for line in open("/proc/self/maps") if "libamdhip64" in 
     assert Path(loaded) == shared.site / "_rocm_sdk_core" / "lib" / "libamdhip64.so.7"
 
 
-def test_errors_name_what_to_install(environment: Environment) -> None:
+@pytest.fixture(scope="session")
+def core_alone(
+    tmp_path_factory: pytest.TempPathFactory,
+    packages: BuiltPackages,
+    setuptools: Path,
+) -> Environment:
+    """Return an installation without libraries and without a development tree."""
+    environment = Environment.create(tmp_path_factory.mktemp("core") / "venv", packages, setuptools)
     environment.install(f"rocm=={ROCM_VERSION}")
-    missing = environment.run("-c", "import rocm_sdk; rocm_sdk.find_libraries('hipblas')", check=False)
-    assert "ModuleNotFoundError" in missing.stderr
-    assert f"pip install rocm[libraries]=={ROCM_VERSION}" in missing.stderr
-    unknown = environment.run("-c", "import rocm_sdk; rocm_sdk.find_libraries('hipblass')", check=False)
-    assert "ModuleNotFoundError: Unknown rocm library 'hipblass'" in unknown.stderr
-    path = environment.rocm_sdk("path", "--root", check=False)
-    assert path.returncode == 1
-    assert "Could not load the rocm[devel] package" in path.stderr
-    init = environment.rocm_sdk("init", check=False)
-    assert init.returncode == 1
-    assert init.stderr.startswith("ERROR running init: ")
-    tested = environment.rocm_sdk("test", check=False)
+    return environment
+
+
+@pytest.mark.parametrize(
+    ("library", "message"),
+    [
+        ("hipblas", f"pip install rocm[libraries]=={ROCM_VERSION}"),
+        ("hipblass", "Unknown rocm library 'hipblass'"),
+    ],
+)
+def test_errors_name_the_library_and_what_to_install(
+    core_alone: Environment, library: str, message: str
+) -> None:
+    code = "import sys, rocm_sdk; rocm_sdk.find_libraries(sys.argv[1])"
+
+    completed = core_alone.run("-c", code, library, check=False)
+
+    assert "ModuleNotFoundError" in completed.stderr
+    assert message in completed.stderr
+
+
+@pytest.mark.parametrize("command", [("path", "--root"), ("init",)])
+def test_commands_fail_without_the_development_package(
+    core_alone: Environment, command: tuple[str, ...]
+) -> None:
+    completed = core_alone.rocm_sdk(*command, check=False)
+
+    assert completed.returncode == 1
+    assert "rocm-sdk-devel is not installed" in completed.stderr
+
+
+def test_skips_the_checks_of_packages_that_are_not_installed(
+    core_alone: Environment,
+) -> None:
+    tested = core_alone.rocm_sdk("test", check=False)
+
     assert tested.returncode == 0, tested.stdout
     assert "skip  libraries: all checks (the libraries are not installed)" in tested.stdout
     assert "skip  devel: all checks (the development tree is not installed)" in tested.stdout
@@ -247,7 +342,7 @@ def test_every_damage_fails_the_check_that_it_belongs_to(
     fft = next((installed.site / "_rocm_sdk_libraries_gfx94X_dcgpu/lib").glob("libhipfft.so.*"))
     fft.unlink()
 
-    checks = run_checks(installed, tmp_path / "damaged.xml")
+    checks = run_checks(installed, tmp_path / "damaged.json")
 
     assert checks.exit_code == 1
     assert checks.failed() == {
@@ -276,35 +371,62 @@ def test_a_library_that_is_found_elsewhere_has_not_passed(shared: Environment, t
     for path in (shared.site / "_rocm_sdk_core/lib").glob("*.so*"):
         (other / path.name).write_bytes(path.read_bytes())
 
-    checks = run_checks(shared, tmp_path / "junit.xml", LD_PRELOAD=str(other / "libamdhip64.so.7"))
+    checks = run_checks(shared, tmp_path / "report.json", LD_PRELOAD=str(other / "libamdhip64.so.7"))
 
     outcome = checks.outcomes["core: lib/libamdhip64.so.7 loads"]
     assert outcome.startswith("failed 1 libraries come from elsewhere")
 
 
-def test_versions_and_variables_are_checked(shared: Environment) -> None:
-    call = "import re, rocm_sdk; rocm_sdk.initialize_process({})"
-    for check in ("check_version='7.98*'", "check_version=re.compile('8.*')"):
-        warned = shared.run("-c", call.format(check))
-        assert "UserWarning" in warned.stderr
-        failed = shared.run("-c", call.format(check + ", fail_on_version_mismatch=True"), check=False)
-        assert "RuntimeError" in failed.stderr
-    shared.run("-c", call.format(""), ROCM_SDK_PRELOAD_LIBRARIES="amdhip64; rccl,")
-    failed = shared.run("-c", call.format(""), check=False, ROCM_SDK_PRELOAD_LIBRARIES="nonesuch")
-    assert "RuntimeError: ROCM_SDK_PRELOAD_LIBRARIES names 'nonesuch'" in failed.stderr
-    shared.run("-c", call.format("env_override=False"), ROCM_SDK_PRELOAD_LIBRARIES="nonesuch")
-    failed = shared.run(
-        "-c",
-        "import rocm_sdk; rocm_sdk.find_libraries('rccl')",
-        check=False,
-        ROCM_SDK_TARGET_FAMILY="gfx900-dgpu",
-    )
-    assert "Requested ROCM_SDK_TARGET_FAMILY=gfx900-dgpu is not available" in failed.stderr
+# Preparing a process
+
+
+def initialize(environment: Environment, arguments: str = "", **variables: str) -> process.Completed:
+    """Call `initialize_process` with arguments, as Python writes them."""
+    code = f"import re, rocm_sdk; rocm_sdk.initialize_process({arguments})"
+    return environment.run("-c", code, check=False, **variables)
+
+
+@pytest.mark.parametrize("check", ["check_version='7.98*'", "check_version=re.compile('8.*')"])
+def test_another_version_warns_or_fails(shared: Environment, check: str) -> None:
+    warned = initialize(shared, check)
+    failed = initialize(shared, f"{check}, fail_on_version_mismatch=True")
+
+    assert "UserWarning" in warned.stderr
+    assert warned.returncode == 0
+    assert "RuntimeError" in failed.stderr
+
+
+def test_a_variable_names_libraries_to_load(shared: Environment) -> None:
+    loaded = initialize(shared, ROCM_SDK_PRELOAD_LIBRARIES="amdhip64; rccl,")
+    refused = initialize(shared, ROCM_SDK_PRELOAD_LIBRARIES="nonesuch")
+    ignored = initialize(shared, "env_override=False", ROCM_SDK_PRELOAD_LIBRARIES="nonesuch")
+
+    assert loaded.returncode == 0, loaded.stderr
+    assert "RuntimeError: ROCM_SDK_PRELOAD_LIBRARIES names 'nonesuch'" in refused.stderr
+    assert ignored.returncode == 0, ignored.stderr
+
+
+def test_refuses_a_family_that_the_distribution_has_not(
+    shared: Environment,
+) -> None:
+    code = "import rocm_sdk; rocm_sdk.find_libraries('rccl')"
+
+    refused = shared.run("-c", code, check=False, ROCM_SDK_TARGET_FAMILY="gfx900-dgpu")
+
+    assert "Requested ROCM_SDK_TARGET_FAMILY=gfx900-dgpu is not available" in refused.stderr
+
+
+# The development tree
 
 
 def test_concurrent_first_uses_agree(installed: Environment) -> None:
     with ThreadPoolExecutor(6) as pool:
-        calls = list(pool.map(lambda _: installed.rocm_sdk("path", "--root", check=False), range(6)))
+        calls = list(
+            pool.map(
+                lambda _: installed.rocm_sdk("path", "--root", check=False),
+                range(6),
+            )
+        )
 
     errors = [call.stderr for call in calls]
     assert {call.returncode for call in calls} == {0}, errors
@@ -314,66 +436,114 @@ def test_concurrent_first_uses_agree(installed: Environment) -> None:
     assert len(rows) == len(set(rows))
 
 
-def test_libraries_that_come_later_join_the_devel_tree(environment: Environment) -> None:
+def test_libraries_that_come_later_join_the_devel_tree(
+    environment: Environment,
+) -> None:
     environment.install(f"rocm[devel]=={ROCM_VERSION}")
-    root = environment.devel_root()
-    assert not (root / "lib/libhipblas.so").exists()
+    library = environment.devel_root() / "lib/libhipblas.so"
+    assert not library.exists()
+
     environment.install(LIBRARIES)
     environment.rocm_sdk("path", "--root")
+
     payload = environment.site / "_rocm_sdk_libraries_gfx94X_dcgpu"
-    assert (root / "lib/libhipblas.so").samefile(payload / "lib/libhipblas.so.3")
-    other = f"rocm-sdk-libraries-gfx110X-all=={ROCM_VERSION}"
-    environment.uninstall("rocm-sdk-libraries-gfx94x-dcgpu")
-    environment.install(other)
-    environment.rocm_sdk("init", "--quiet")
-    payload = environment.site / "_rocm_sdk_libraries_gfx110X_all"
-    assert (root / "lib/libhipblas.so").samefile(payload / "lib/libhipblas.so.3")
-    assert environment.rocm_sdk("targets").stdout == "gfx1100;gfx1101;gfx1102;gfx1103\n"
+    assert library.samefile(payload / "lib/libhipblas.so.3")
 
 
-def test_an_interrupted_expansion_is_finished_and_removable(installed: Environment) -> None:
+def test_libraries_of_another_family_replace_those_in_the_devel_tree(
+    installed: Environment,
+) -> None:
+    library = installed.devel_root() / "lib/libhipblas.so"
+
+    installed.uninstall("rocm-sdk-libraries-gfx94x-dcgpu")
+    installed.install(f"rocm-sdk-libraries-gfx110X-all=={ROCM_VERSION}")
+    installed.rocm_sdk("init", "--quiet")
+
+    payload = installed.site / "_rocm_sdk_libraries_gfx110X_all"
+    assert library.samefile(payload / "lib/libhipblas.so.3")
+    assert installed.rocm_sdk("targets").stdout == "gfx1100;gfx1101;gfx1102;gfx1103\n"
+
+
+def test_refuses_a_development_package_of_another_version(installed: Environment, tmp_path: Path) -> None:
+    installed.uninstall("rocm-sdk-devel")
+    version = "7.98.0.dev0+sample"
+    request = BuildRequest(
+        artifact_dir=ensure_artifacts(tmp_path / "artifacts"),
+        output_dir=tmp_path / "out",
+        version=version,
+    )
+    (wheel,) = [path for path in wheels_of(build(request)) if path.name.startswith("rocm_sdk_devel-")]
+    installed.install("--no-deps", str(wheel))
+
+    refused = installed.rocm_sdk("init", check=False)
+
+    assert refused.returncode == 1
+    assert f"rocm-sdk-devel {version}" in refused.stderr
+    assert ROCM_VERSION in refused.stderr
+
+
+def test_an_interrupted_expansion_is_finished_and_removable(
+    installed: Environment,
+) -> None:
     # A folder where a link belongs stops the expansion half-way.
     blocked = installed.site / "_rocm_sdk_devel/lib/libamdhip64.so"
     blocked.mkdir(parents=True)
     stopped = installed.rocm_sdk("path", "--root", check=False)
     assert stopped.returncode == 1
     assert (installed.site / "rocm_sdk_devel/_devel.tar").exists()
+
     blocked.rmdir()
     installed.rocm_sdk("path", "--root")
+
     assert blocked.is_file()
     uninstall_everything(installed)
 
 
 def uninstall_everything(environment: Environment) -> None:
+    """Uninstall a whole installation, and require that nothing is left."""
     environment.uninstall("rocm", "rocm-sdk-core", "rocm-sdk-devel", "rocm-sdk-libraries-gfx94x-dcgpu")
     assert environment.rocm_files() == []
 
 
-@pytest.mark.parametrize("expanded", [False, True])
-def test_an_uninstall_leaves_nothing(installed: Environment, *, expanded: bool) -> None:
-    if expanded:
+@pytest.mark.parametrize("is_expanded", [False, True])
+def test_an_uninstall_leaves_nothing(installed: Environment, *, is_expanded: bool) -> None:
+    if is_expanded:
         installed.rocm_sdk("init")
+
     uninstall_everything(installed)
 
 
 def test_the_sdist_follows_the_machine(environment: Environment) -> None:
     environment.install(f"rocm[libraries]=={ROCM_VERSION}", family="gfx110X-all")
+
     assert environment.rocm_sdk("targets").stdout == "gfx1100;gfx1101;gfx1102;gfx1103\n"
-    environment.uninstall("rocm")
+
+
+def test_the_sdist_refuses_a_family_that_it_has_not(
+    environment: Environment,
+) -> None:
     with pytest.raises(ProcessError, match=r"gfx900-dgpu is not\s+available"):
         environment.install(f"rocm=={ROCM_VERSION}", family="gfx900-dgpu")
 
+
+# Programs
 
 KERNEL = Path(__file__).with_name("texts").joinpath("add.hip").read_text()
 
 
 def compile_kernel(environment: Environment, folder: Path, *targets: str) -> Path:
-    hipcc = Path(environment.rocm_sdk("path", "--bin").stdout.strip()) / "hipcc"
+    """Compile a kernel for gfx targets into a library; return the library."""
     (folder / "kernel.hip").write_text(KERNEL, encoding="utf-8")
-    arches = [f"--offload-arch={target}" for target in targets]
-    process.capture(
-        [hipcc, "-fPIC", "-MD", "-MF", "k.d", *arches, "-c", "kernel.hip", "-o", "k.o"], cwd=folder
-    )
+    hipcc = Path(environment.rocm_sdk("path", "--bin").stdout.strip()) / "hipcc"
+    options = [
+        "-fPIC",
+        "-MD",
+        "-MF",
+        "k.d",
+        *(f"--offload-arch={target}" for target in targets),
+    ]
+    process.capture([hipcc, *options, "-c", "kernel.hip", "-o", "k.o"], cwd=folder)
+
     linker = process.which("c++")
     assert linker is not None
     process.capture([linker, "-shared", "-Wl,--gc-sections", "-o", "k.so", "k.o"], cwd=folder)
@@ -382,20 +552,30 @@ def compile_kernel(environment: Environment, folder: Path, *targets: str) -> Pat
 
 def test_hipcc_compiles_for_every_target(shared: Environment, tmp_path: Path) -> None:
     targets = FAMILY_TARGETS["gfx110X-all"]
+
     library = compile_kernel(shared, tmp_path, *targets)
+
     facts = file_facts(library)
     assert facts is not None
     assert facts.targets == set(targets)
     assert "/hipcc-" not in (tmp_path / "k.d").read_text(encoding="utf-8")
-    loaded = ctypes.CDLL(os.fspath(library))
-    assert loaded.run() == 507
+    assert ctypes.CDLL(os.fspath(library)).run() == 507
 
 
-def test_console_scripts_run_the_programs(installed: Environment) -> None:
-    scripts = installed.root / "bin"
-    assert process.capture([scripts / "offload-arch"], check=False).returncode == 1
-    assert (installed.site / "rocm_sdk_devel" / "_devel.tar").exists(), "looking for a GPU unpacks nothing"
+def test_looking_for_a_gpu_expands_nothing(installed: Environment) -> None:
+    completed = process.capture([installed.root / "bin" / "offload-arch"], check=False)
+
+    assert completed.returncode == 1
+    assert (installed.site / "rocm_sdk_devel" / "_devel.tar").exists()
+
+
+def test_console_scripts_run_the_programs(shared: Environment) -> None:
+    scripts = shared.root / "bin"
+
     rocm_path = process.capture([scripts / "hipconfig", "--rocmpath"]).stdout
-    assert rocm_path == str(installed.site / "_rocm_sdk_devel")
-    assert "HIP version: 7.99" in process.capture([scripts / "hipcc", "--version"]).stdout
-    assert process.capture([scripts / "rocm-sdk", "version"]).stdout == f"{ROCM_VERSION}\n"
+    compiler_version = process.capture([scripts / "hipcc", "--version"]).stdout
+    sdk_version = process.capture([scripts / "rocm-sdk", "version"]).stdout
+
+    assert rocm_path == str(shared.site / "_rocm_sdk_devel")
+    assert "HIP version: 7.99" in compiler_version
+    assert sdk_version == f"{ROCM_VERSION}\n"

@@ -1,4 +1,4 @@
-"""Wheels of folders, installed by uv and by pip into environments of their own."""
+"""Wheels of folders, installed into environments of their own."""
 
 from pathlib import Path
 
@@ -8,8 +8,6 @@ from core.env import Interpreter, installer, interpreter
 from tests.kit.environments import create_environment, installed
 from tests.kit.wheels import write_wheel
 
-BACKENDS = pytest.mark.parametrize("backend", ["uv", "pip"])
-
 
 @pytest.fixture
 def target(tmp_path: Path) -> Interpreter:
@@ -17,9 +15,8 @@ def target(tmp_path: Path) -> Interpreter:
     return interpreter(create_environment(tmp_path / "venv").python)
 
 
-@BACKENDS
 def test_an_environment_is_kept_by_its_digest_and_emptied_for_another(
-    tmp_path: Path, target: Interpreter, backend: installer.Backend
+    tmp_path: Path, target: Interpreter
 ) -> None:
     for name in ("numpy", "jinja2"):
         write_wheel(tmp_path / "dist", name=name, version="2.0")
@@ -29,22 +26,19 @@ def test_an_environment_is_kept_by_its_digest_and_emptied_for_another(
     for name, is_kept in (("numpy", False), ("numpy", True), ("jinja2", False)):
         calls = [installer.Install(requirements=(name,), sources=sources)]
         digest = installer.digest_of_calls(target, calls)
-        with installer.prepared(target, calls, digest=digest, backend=backend, cache_dir=tmp_path / "cache"):
+        with installer.prepared(target, calls, digest=digest, cache_dir=tmp_path / "cache"):
             assert [*installed(target.executable)] == [name]
             assert stray_file.exists() is is_kept
             assert interpreter.__wrapped__(target.executable) == target
         stray_file.write_text("")
 
 
-@BACKENDS
-def test_reports_a_dependency_that_is_missing(
-    tmp_path: Path, target: Interpreter, backend: installer.Backend
-) -> None:
+def test_reports_a_dependency_that_is_missing(tmp_path: Path, target: Interpreter) -> None:
     write_wheel(tmp_path / "dist", version="2.10.0", requires=["rocm"])
     sources = installer.Sources(find_links=(str(tmp_path / "dist"),), no_index=True)
     call = installer.Install(requirements=("torch",), sources=sources, dependencies=False)
 
-    installer.install(target, call, backend=backend, cache_dir=tmp_path / "cache")
+    installer.install(target, call, cache_dir=tmp_path / "cache")
 
     (problem,) = installer.missing_dependencies(target)
     assert "rocm" in problem

@@ -1,18 +1,24 @@
 """Strangers' packages of our names, by every way that pip and uv would find them, and by every way in."""
 
 import json
+import shutil
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
-from core import process
+from core import files, process
 from core.env import Interpreter, installer, interpreter
 from core.errors import CheckError, EnvironmentSetupError
-from core.packages.resolution import pinned_call
-from core.packages.sources import PackageSource
+from core.packages.candidates import with_digest
+from core.packages.resolution import call_for_ours
+from core.packages.sources import linked_source
+from core.run import RunOutputs
+from core.stores.directory import DirectoryStore
+from core.wheel import parse_wheel_name
 from tests.kit.front_doors import run_ci
-from tests.kit.recorded_runs import write_rocm_sdist, write_sdist_of_files
+from tests.kit.recorded_runs import publish_with_pages, write_rocm_sdist, write_sdist_of_files
 from tests.kit.servers import served
 from tests.kit.wheels import add_record, write_members, write_wheel
 
@@ -76,8 +82,8 @@ def public(tmp_path: Path, setuptools_wheel: Path, monkeypatch: pytest.MonkeyPat
     for name in OUR_NAMES:
         version = ROCM_VERSION if name.lower().startswith("rocm") else TORCH_VERSION
         for offered_version in (version, "99.0", "100.0.dev1"):
-            files = {f"{name.replace('-', '_')}.py": "STRANGER = True\n"}
-            write_wheel(folder, name=name, version=offered_version, files=files)
+            modules = {f"{name.replace('-', '_')}.py": "STRANGER = True\n"}
+            write_wheel(folder, name=name, version=offered_version, files=modules)
     write_others_sdist(folder, "rocm_sdk_devel", "99.0", "setuptools", code=TRACE)
     (folder / setuptools_wheel.name).write_bytes(setuptools_wheel.read_bytes())
 
@@ -121,42 +127,31 @@ def read_environment(tmp_path: Path) -> Interpreter:
     return interpreter.__wrapped__(tmp_path / "env" / "bin" / "python")
 
 
-def call_for_ours(tmp_path: Path, folder: Path, *names: str) -> installer.Install:
+def installation_of_ours(tmp_path: Path, folder: Path, *names: str) -> installer.Install:
     """Return the call that installs some of our packages, by their digests."""
-    source = PackageSource(find_links=(str(folder),))
-    files = [source.sealed(file) for file in source.listed if file.distribution in names]
-    return pinned_call(tmp_path / "locks", files, installer.Sources(find_links=(str(folder),), no_index=True))
+    source = linked_source(str(folder))
+    pinned_files = [with_digest(file) for file in source.listed if file.distribution in names]
+    return call_for_ours(
+        tmp_path / "locks", pinned_files, installer.Sources(find_links=(str(folder),), no_index=True)
+    )
 
 
-# Every way with both entrances and both installers; the order of calls with both installers.
+# Every way by both entrances, and both orders of the calls of a build.
 ENTERS_BUILD = pytest.mark.parametrize(
-    ("way", "backend", "helper_is_first"),
+    ("way", "helper_is_first"),
     [
-        ("a dependency", "uv", True),
-        ("a higher version", "pip", False),
-        ("a pre-release", "uv", False),
-        ("another spelling", "pip", True),
-        ("an unknown name", "uv", True),
-        ("an sdist", "pip", True),
-        ("an address", "uv", True),
-        ("a dependency's dependency", "pip", True),
-        ("a build requirement", "uv", True),
+        ("a dependency", True),
+        ("a higher version", False),
+        ("a pre-release", False),
+        ("another spelling", True),
+        ("an unknown name", True),
+        ("an sdist", True),
+        ("an address", True),
+        ("a dependency's dependency", True),
+        ("a build requirement", True),
     ],
 )
-ENTERS_USERS_ENVIRONMENT = pytest.mark.parametrize(
-    ("way", "backend"),
-    [
-        ("a dependency", "pip"),
-        ("a higher version", "uv"),
-        ("a pre-release", "pip"),
-        ("another spelling", "uv"),
-        ("an unknown name", "pip"),
-        ("an sdist", "uv"),
-        ("an address", "pip"),
-        ("a dependency's dependency", "uv"),
-        ("a build requirement", "pip"),
-    ],
-)
+ENTERS_USERS_ENVIRONMENT = pytest.mark.parametrize("way", REQUIREMENTS)
 
 
 @ENTERS_BUILD
@@ -166,17 +161,16 @@ def test_no_call_for_others_brings_a_stranger_into_a_builds_environment(
     public: Path,
     ours: Path,
     way: str,
-    backend: installer.Backend,
     *,
     helper_is_first: bool,
 ) -> None:
     write_helper(public, way)
     others = installer.Install(requirements=("helper",))
-    core = call_for_ours(tmp_path, ours, "rocm-sdk-core")
+    core = installation_of_ours(tmp_path, ours, "rocm-sdk-core")
     calls = [others, core] if helper_is_first else [core, others]
 
     refusal = pytest.raises((EnvironmentSetupError, CheckError))
-    with refusal, installer.prepared(target, calls, digest="1", backend=backend):
+    with refusal, installer.prepared(target, calls, digest="1"):
         pytest.fail(f"{way} got in: {strangers_in(target)}")
 
     assert not (tmp_path / TRACE_FILE).exists(), "a stranger's code ran"
@@ -185,12 +179,12 @@ def test_no_call_for_others_brings_a_stranger_into_a_builds_environment(
 
 @ENTERS_USERS_ENVIRONMENT
 def test_setup_venv_refuses_whoever_brings_a_stranger(
-    tmp_path: Path, public: Path, ours: Path, way: str, backend: installer.Backend
+    tmp_path: Path, public: Path, ours: Path, way: str
 ) -> None:
     write_helper(public, way)
     source = ("--packages", "torch", "--find-links", ours, "--gpu-family", FAMILY)
 
-    exit_code = run_ci("setup-venv", tmp_path / "env", *source, "--backend", backend)
+    exit_code = run_ci("setup-venv", tmp_path / "env", *source)
 
     # Our own are excluded from the others' resolution, so that requiring a name of ours is harmless.
     is_harmless = way == "a dependency"
@@ -200,10 +194,150 @@ def test_setup_venv_refuses_whoever_brings_a_stranger(
         assert strangers_in(read_environment(tmp_path)) == []
 
 
+# Each attack on the choice of packages, and how it ends. The person's public packages have all of our names
+# in newer versions and in the same ones; what an attack adds to that, its function arranges.
+
+
+def nothing_more(_public: Path, _ours: Path) -> None:
+    """Leave it at the strangers that are there."""
+
+
+def offer_a_better_tag(public: Path, _ours: Path) -> None:
+    """Candidate our version of torch with the tag that installers prefer."""
+    tag = f"cp3{sys.version_info.minor}-cp3{sys.version_info.minor}-linux_x86_64"
+    write_wheel(public, name="torch", version=TORCH_VERSION, tag=tag, files={"torch.py": "STRANGER = True\n"})
+
+
+def require_what_our_page_lacks(_public: Path, ours: Path) -> None:
+    """Let our torch require a package of ours that only strangers offer."""
+    write_wheel(ours, name="torch", version=TORCH_VERSION, requires=[f"{LIBRARIES}=={ROCM_VERSION}"])
+
+
+def offer_ours_for_another_python_alone(_public: Path, ours: Path) -> None:
+    """Candidate our torch for a Python that is not the environment's."""
+    for wheel in ours.glob("torch-*.whl"):
+        wheel.unlink()
+    write_wheel(ours, name="torch", version=TORCH_VERSION, tag="cp39-cp39-linux_x86_64")
+
+
+def offer_the_newest_for_another_python(_public: Path, ours: Path) -> None:
+    """Candidate a newer torch of ours, which is not for the environment's Python."""
+    write_wheel(ours, name="torch", version="2.11.0", tag="cp39-cp39-linux_x86_64")
+
+
+def offer_the_newest_without_the_global_lock(_public: Path, ours: Path) -> None:
+    """Candidate a newer torch of ours for this Python without its global lock, which is another ABI."""
+    series = f"cp3{sys.version_info.minor}"
+    write_wheel(ours, name="torch", version="2.11.0", tag=f"{series}-{series}t-linux_x86_64")
+
+
+def offer_others_for_a_newer_machine(public: Path, _ours: Path) -> None:
+    """Candidate a newer helper that needs a newer C library than any machine has."""
+    series = f"cp3{sys.version_info.minor}"
+    tag = f"{series}-{series}-manylinux_2_99_x86_64"
+    write_wheel(public, name="helper", version="2.0", tag=tag, files={"helper.py": "STRANGER = True\n"})
+
+
+def require_a_name_that_we_lack(public: Path, _ours: Path) -> None:
+    """Let a package of others require a name of ours that our source does not have."""
+    write_wheel(public, name="helper", version="1.0", requires=["rocm-bootstrap"])
+
+
+def require_a_name_like_ours(public: Path, _ours: Path) -> None:
+    """Let a package of others require a name that is like ours, and that no list has."""
+    write_wheel(public, name="helper", version="1.0", requires=["rocm-sdk-x"])
+
+
+INSTALLS_OURS = True
+REFUSES = False
+ATTACKS = [
+    pytest.param("torch", nothing_more, INSTALLS_OURS, id="higher, same and pre-release versions"),
+    pytest.param("Torch", nothing_more, INSTALLS_OURS, id="another spelling"),
+    pytest.param("torch", offer_a_better_tag, INSTALLS_OURS, id="better tag"),
+    pytest.param("torch", offer_the_newest_for_another_python, INSTALLS_OURS, id="newest for another Python"),
+    pytest.param(
+        "torch", offer_the_newest_without_the_global_lock, INSTALLS_OURS, id="newest for another ABI"
+    ),
+    pytest.param(
+        "torch", offer_others_for_a_newer_machine, INSTALLS_OURS, id="others' newest runs elsewhere"
+    ),
+    pytest.param("torch", require_what_our_page_lacks, REFUSES, id="our page lacks a required name"),
+    pytest.param("torch", offer_ours_for_another_python_alone, REFUSES, id="ours for another Python alone"),
+    pytest.param("torch", require_a_name_that_we_lack, REFUSES, id="others require a name that we lack"),
+    pytest.param("torch", require_a_name_like_ours, REFUSES, id="others require a name like ours"),
+    pytest.param("rocm[libraries]", nothing_more, REFUSES, id="an extra requires what our page lacks"),
+]
+
+
+@pytest.mark.parametrize(("package", "attack", "is_installed"), ATTACKS)
+def test_an_attack_on_the_choice_installs_ours_or_nothing(
+    tmp_path: Path,
+    public: Path,
+    ours: Path,
+    package: str,
+    attack: Callable[[Path, Path], None],
+    *,
+    is_installed: bool,
+) -> None:
+    write_wheel(public, name="helper", version="1.0")
+    attack(public, ours)
+    source = ("--packages", package, "--find-links", ours, "--gpu-family", FAMILY)
+
+    exit_code = run_ci("setup-venv", tmp_path / "env", *source)
+
+    assert (exit_code == 0) == is_installed
+    assert not (tmp_path / TRACE_FILE).exists(), "a stranger's code ran"
+    if is_installed:
+        environment = read_environment(tmp_path)
+        assert strangers_in(environment) == []
+        assert (environment.purelib / f"torch-{TORCH_VERSION}.dist-info").is_dir()
+
+
+def test_an_index_of_ours_that_answers_404_installs_nothing(tmp_path: Path, public: Path) -> None:
+    write_wheel(public, name="helper", version="1.0")
+
+    with served(tmp_path) as url:
+        source = ("--packages", "torch", "--index-url", f"{url}/nowhere/simple/")
+        assert run_ci("setup-venv", tmp_path / "env", *source) != 0
+
+    assert not (tmp_path / "env").exists()
+
+
+def test_a_file_that_was_replaced_after_its_record_is_not_installed(tmp_path: Path, public: Path) -> None:
+    outputs = RunOutputs(run_id="17", platform="linux")
+    store = DirectoryStore(tmp_path / "store")
+    wheel = write_wheel(tmp_path / "dist", name="torch", version=TORCH_VERSION)
+    publish_with_pages(store, outputs, FAMILY, wheel)
+    stranger = next(public.glob(f"torch-{TORCH_VERSION}-*.whl"))
+    shutil.copyfile(stranger, store.root / outputs.python_prefix(FAMILY) / wheel.name)
+
+    source = ("--store", store.root, "--from-run-id", "17", "--artifact-group", FAMILY)
+    assert run_ci("setup-venv", tmp_path / "env", "--packages", "torch", *source) != 0
+
+    assert strangers_in(read_environment(tmp_path)) == []
+
+
+def test_a_builds_sdist_is_built_by_the_locked_setuptools(
+    tmp_path: Path, target: Interpreter, public: Path, ours: Path, setuptools_wheel: Path
+) -> None:
+    write_others_sdist(public, "setuptools", "999.0", code=TRACE)
+    write_wheel(public, name="setuptools", version="1000.0", files={"setuptools.py": "STRANGER = True\n"})
+    lock = tmp_path / "lock.txt"
+    version = parse_wheel_name(setuptools_wheel.name).version
+    lock.write_text(f"setuptools=={version} --hash=sha256:{files.sha256(setuptools_wheel)}\n")
+    tools = installer.Install(files=(lock,), hashed=True)
+    calls = [tools, installation_of_ours(tmp_path, ours, "rocm")]
+
+    with installer.prepared(target, calls, digest="1"):
+        assert strangers_in(target) == []
+
+    assert not (tmp_path / TRACE_FILE).exists(), "a stranger's code ran"
+
+
 def test_notices_what_others_alter_of_ours(
     tmp_path: Path, target: Interpreter, public: Path, ours: Path
 ) -> None:
-    core = call_for_ours(tmp_path, ours, "rocm-sdk-core")
+    core = installation_of_ours(tmp_path, ours, "rocm-sdk-core")
     members = {
         "rocm_sdk_core.py": b"STRANGER = 1",
         "overlay-1.0.dist-info/METADATA": b"Metadata-Version: 2.1\nName: overlay\nVersion: 1.0\n",
@@ -213,20 +347,20 @@ def test_notices_what_others_alter_of_ours(
     overlay = installer.Install(requirements=("overlay",))
 
     refusal = pytest.raises(CheckError, match=r"rocm_sdk_core\.py")
-    with refusal, installer.prepared(target, [core, overlay], digest="1", backend="uv"):
+    with refusal, installer.prepared(target, [core, overlay], digest="1"):
         pytest.fail("it was used")
 
 
 def test_setup_venv_restores_what_was_altered_since(tmp_path: Path, public: Path, ours: Path) -> None:
     write_wheel(public, name="helper", version="1.0")
     command = ("setup-venv", tmp_path / "env", "--packages", "torch", "--find-links", ours)
-    assert run_ci(*command, "--backend", "uv") == 0
+    assert run_ci(*command) == 0
     python = read_environment(tmp_path)
     # Not written in place: uv's cache may have a link to it.
     (python.purelib / "torch.py").unlink()
     (python.purelib / "torch.py").write_text("STRANGER = True")
 
-    assert run_ci(*command, "--backend", "uv") == 0
+    assert run_ci(*command) == 0
 
     assert strangers_in(python) == []
 
@@ -252,17 +386,13 @@ def configure_index(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable
     return configure
 
 
-@pytest.mark.parametrize(
-    ("setting", "backend"),
-    [("PIP_EXTRA_INDEX_URL", "uv"), ("UV_INDEX", "pip"), ("pip.conf", "pip"), ("uv.toml", "uv")],
-)
+@pytest.mark.parametrize("setting", ["PIP_EXTRA_INDEX_URL", "UV_INDEX", "pip.conf", "uv.toml"])
 def test_setup_venv_asks_no_index_that_somebody_set_for_ours(
     tmp_path: Path,
     public: Path,
     ours: Path,
     configure_index: Callable[[str, str], None],
     setting: str,
-    backend: installer.Backend,
 ) -> None:
     write_helper(public, "a dependency")
     assert run_ci("index", "--directory", public) == 0
@@ -270,7 +400,7 @@ def test_setup_venv_asks_no_index_that_somebody_set_for_ours(
     with served(tmp_path) as url:
         configure_index(setting, f"{url}/public/simple/")
         command = ("setup-venv", tmp_path / "env", "--packages", "torch", "--find-links", ours)
-        assert run_ci(*command, "--backend", backend) == 0
+        assert run_ci(*command) == 0
 
     assert strangers_in(read_environment(tmp_path)) == []
 
@@ -285,7 +415,7 @@ def test_setup_venv_takes_no_strangers_for_a_yanked_version(
 
     with served(tmp_path) as url:
         configure_index("PIP_EXTRA_INDEX_URL", f"{url}/public/simple/")
-        source = ("--index-url", f"{url}/ours/simple/", "--backend", "uv")
+        source = ("--index-url", f"{url}/ours/simple/")
         command = ("setup-venv", tmp_path / "env", *source, "--packages")
         assert run_ci(*command, "torch") != 0
         assert run_ci(*command, f"torch=={TORCH_VERSION}") == 0

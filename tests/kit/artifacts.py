@@ -130,11 +130,13 @@ def write_complete_set(
         is_for_all_gpus = is_split or name not in packages().libraries.artifacts
         owners = {"generic": all_targets} if is_for_all_gpus else families
         for owner, targets in owners.items():
-            for label, component, glob in contents.wanted(platform, targets):
+            for wanted_file in contents.wanted_files(platform, targets):
+                glob = wanted_file.glob
                 artifact_target = owner
-                if is_split and label.endswith("-kernels"):
+                if is_split and wanted_file.name.endswith("-kernels"):
                     artifact_target = next((target for target in targets if target in glob), owner)
-                write_artifact(root, f"{name}_{component}_{artifact_target}", {path_matching(glob): glob})
+                artifact = f"{name}_{wanted_file.component}_{artifact_target}"
+                write_artifact(root, artifact, {path_matching(glob): glob})
     return root
 
 

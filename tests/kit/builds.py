@@ -11,8 +11,9 @@ from typing import Any, cast
 from core.cli.options import Common
 from core.env import Interpreter
 from core.families import family, group_families
-from core.packages import Offer
-from core.packages.sources import PackageSource, SourceOptions
+from core.packages.candidates import Candidate
+from core.packages.options import SourceOptions
+from core.packages.sources import linked_source
 from core.run import records
 from core.run.records import FileRecord, Record
 from core.stores import Store
@@ -207,10 +208,10 @@ class LocalRun:
 
 # A build of the sample's torch, of which every part is a value.
 
-ROCM_FILE = Offer(
+ROCM_FILE = Candidate(
     name="rocm.tar.gz", distribution="rocm", version="7.1.0", sha256="aa", url="/rocm/rocm.tar.gz"
 )
-ROCM_SOURCE = RocmSource(version="7.1.0", packages=PackageSource(find_links=("/rocm",)), files=(ROCM_FILE,))
+ROCM_SOURCE = RocmSource(version="7.1.0", packages=linked_source("/rocm"), files=(ROCM_FILE,))
 
 
 @dataclass(frozen=True, kw_only=True)

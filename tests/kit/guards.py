@@ -13,7 +13,7 @@ from ci import install
 from core import process
 from core.cli.options import environment
 from core.env.installer import Sources
-from core.packages import resolution, sources
+from core.packages import candidates, package_source, pages, resolution
 from core.stores import location
 
 LOOPBACK = ("127.0.0.1", "::1", "localhost")
@@ -48,7 +48,7 @@ def guard_unit_test(patch: pytest.MonkeyPatch, *, may_start_processes: bool) -> 
     patch.setattr(process, "which", hide_programs(process.which))
 
     # A person's own indexes, and the bucket behind out/, which is on another machine.
-    for module in (install, resolution, sources):
+    for module in (install, candidates, package_source, pages, resolution):
         patch.setattr(module, "configured", Sources)
     patch.setattr(location, "answers", lambda address: not address)
 

@@ -1,9 +1,9 @@
 """Files that an index or a run offers, of which none exists."""
 
-from core.packages import Offer
+from core.packages.candidates import Candidate
 
 
-def make_offer(name: str, version: str, *, filename: str = "", yanked: bool = False) -> Offer:
+def make_offer(name: str, version: str, *, filename: str = "", yanked: bool = False) -> Candidate:
     """Return an offer, by default of a wheel for any Python."""
     default = f"{name.replace('-', '_')}-{version}-py3-none-any.whl"
-    return Offer(name=filename or default, distribution=name, version=version, yanked=yanked)
+    return Candidate(name=filename or default, distribution=name, version=version, yanked=yanked)

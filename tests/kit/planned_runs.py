@@ -9,6 +9,7 @@ from typing import Any
 from ci.cleanup.stores import matrices
 from ci.flow import with_placeholders
 from ci.plan import data
+from ci.plan.job_variables import job_variables, values_of_planned_job
 from ci.plan.outputs import outputs
 from ci.plan.plan import plan
 from ci.publish.buckets import buckets
@@ -16,10 +17,10 @@ from ci.verbs.configure import question
 from core.cli import Verb, verb_parser
 from core.cli.options import common_from
 from core.data import compact
-from core.run.plan import Plan
-from pytorch_build.lock.stored import outputs as resolved_outputs
+from core.run import Platform
+from core.run.plan import Plan, job_outputs
 from tests.kit.planning import BUILT_FILE
-from tests.kit.simulated_runs import Event, SimulatedStep
+from tests.kit.simulated_runs import Event, SimulatedStep, StepResult
 
 CONFIGURE = Verb("configure", "ci.verbs.configure", "an event -> the plan of the run")
 
@@ -33,7 +34,13 @@ class PlannedRun:
     event: Event
     plan: Plan | None = field(default=None, init=False)
 
-    def step_outputs(self, step: SimulatedStep) -> Mapping[str, str]:
+    def run_step(self, step: SimulatedStep) -> StepResult:
+        """Return what a step leaves."""
+        if "plan_job" in step.words:
+            return StepResult(variables=self._job_variables(step))
+        return StepResult(outputs=self._outputs(step))
+
+    def _outputs(self, step: SimulatedStep) -> Mapping[str, str]:
         """Return the outputs of a step."""
         if step.action.endswith("/hand_over"):
             return {"artifact_id": "17"}
@@ -46,7 +53,7 @@ class PlannedRun:
             return outputs(self.plan)
         if "resolve" in step.words:
             assert self.plan is not None
-            return resolved_outputs(self.plan, {})
+            return job_outputs(self.plan, {})
         if "--list-stores" in step.words:
             return self._stores()
         return {}
@@ -80,6 +87,14 @@ class PlannedRun:
         _module, parser = verb_parser("ci", CONFIGURE)
         arguments = parser.parse_args(options)
         return plan(question(arguments, common_from(arguments), env))
+
+    def _job_variables(self, step: SimulatedStep) -> Mapping[str, str]:
+        """Return the variables of the job of the plan that a step names."""
+        assert self.plan is not None
+        assert step.variables["PLAN_DIGEST"] == self.plan.digest()
+        platform: Platform = "windows" if step.variables.get("PLATFORM") == "windows" else "linux"
+        job = self.plan.find_job(platform, json.loads(step.variables["CELL"])["job"])
+        return job_variables(values_of_planned_job(self.plan, job, source_lock=None))
 
     def _stores(self) -> Mapping[str, str]:
         repository = self.event.github["repository"]

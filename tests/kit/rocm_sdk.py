@@ -1,7 +1,8 @@
 """`rocm_sdk` as it lies in an environment: the runtime of ROCm's packages, from its templates."""
 
+import hashlib
 import importlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 from rocm_packaging.packages import wheels
@@ -45,3 +46,18 @@ def install_files(site: Path, files: Mapping[str, str]) -> None:
         target.parent.mkdir(parents=True, exist_ok=True)
         target.write_text(text, encoding="utf-8")
     importlib.invalidate_caches()
+
+
+def install_metadata(site: Path, name: str, paths: Iterable[str] = (), *, version: str = VERSION) -> Path:
+    """Write what an installer leaves of a distribution beside its files; return the RECORD.
+
+    `paths` are its files, which must be there, from the folder that Python imports from.
+    """
+    folder = site / f"{name.replace('-', '_')}-{version}.dist-info"
+    rows = []
+    for path in paths:
+        digest = hashlib.sha256((site / path).read_bytes()).hexdigest()
+        rows.append(f"{path},sha256={digest},{(site / path).stat().st_size}\n")
+    metadata = f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n"
+    install_files(folder, {"METADATA": metadata, "RECORD": "".join(rows)})
+    return folder / "RECORD"

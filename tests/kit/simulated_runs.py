@@ -1,7 +1,7 @@
 """Runs of the workflows as GitHub would start them, without a machine: which jobs, where, with which values.
 
-Conditions, matrices, inputs, outputs and environments are evaluated. Sessions do not run, but for `configure`
-and `resolve`, whose outputs are those of a real plan.
+Conditions, matrices, inputs, outputs and environments are evaluated. Sessions do not run, but the outputs
+of `configure` and `resolve` and the variables of `plan_job` are those of a real plan.
 """
 
 import re
@@ -9,26 +9,16 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from tests.kit.workflow_expressions import evaluate, is_true, render, render_text
+from tests.kit.github_expressions import STATUS, expand, expand_condition, expand_text, is_true
 from tests.kit.workflow_files import Workflow, workflows
 
 STATUS_FUNCTION = re.compile(r"\b(success|failure|cancelled|always)\(\)")
 
 # What tells the cells of a matrix apart.
-_KEYS_OF_NAMES = (
-    "name",
-    "artifact_group",
-    "store",
-    "gpu_family",
-    "build_variant",
-    "torch_ref",
-    "python",
-    "config",
-    "shard",
-)
+_KEYS_OF_NAMES = ("name", "job", "artifact_group", "store")
 
-# The outputs of a step: of a session of nox, or of an action.
-StepOutputs = Callable[["SimulatedStep"], Mapping[str, str]]
+# What a step leaves: a session of nox, or an action.
+RunStep = Callable[["SimulatedStep"], "StepResult"]
 # Whether a job fails, by its path.
 Fails = Callable[[str], bool]
 
@@ -59,6 +49,14 @@ class SimulatedStep:
 
 
 @dataclass(frozen=True, kw_only=True)
+class StepResult:
+    """What a step leaves to those after it: its outputs, and variables of its job."""
+
+    outputs: Mapping[str, str] = field(default_factory=dict)
+    variables: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, kw_only=True)
 class SimulatedJob:
     """A job that has started on a machine."""
 
@@ -68,7 +66,7 @@ class SimulatedJob:
     machine: str
     environment: str
     container: Mapping[str, str]
-    variables: Mapping[str, str]
+    variables: Mapping[str, str]  # with those that its steps set
     steps: Sequence[SimulatedStep]
     has_failed: bool = False
 
@@ -99,7 +97,7 @@ class Simulation:
     """A simulator of runs over a set of workflows."""
 
     event: Event
-    step_outputs: StepOutputs
+    run_step: RunStep
     fails: Fails = lambda _path: False
     files: Mapping[str, Workflow] = field(default_factory=workflows)
 
@@ -145,7 +143,7 @@ class Simulation:
 
         declared = workflow.on.get("workflow_call", {}).get("outputs", {})
         contexts["jobs"] = {name: {"outputs": job.outputs} for name, job in results_by_job.items()}
-        outputs = {name: render_text(output["value"], contexts) for name, output in declared.items()}
+        outputs = {name: expand_text(output["value"], contexts) for name, output in declared.items()}
         return _Result(result=_result([job.result for job in results_by_job.values()]), outputs=outputs)
 
     def _run_matrix(
@@ -158,7 +156,7 @@ class Simulation:
         jobs: list[SimulatedJob],
     ) -> _Result:
         cells: list[Mapping[str, Any]] = [{}]
-        for key, values in render(tree.get("strategy", {}).get("matrix", {}), contexts).items():
+        for key, values in expand(tree.get("strategy", {}).get("matrix", {}), contexts).items():
             cells = [{**cell, key: value} for cell in cells for value in values]
         assert cells, f"{path} has an empty matrix"
 
@@ -177,7 +175,7 @@ class Simulation:
     def _call_inputs(self, tree: Mapping[str, Any], contexts: Mapping[str, Any]) -> Mapping[str, Any]:
         declared = self.files[tree["uses"].rpartition("/")[2]].inputs
         defaults = {name: settings.get("default", "") for name, settings in declared.items()}
-        return {**defaults, **render(tree.get("with", {}), contexts)}
+        return {**defaults, **expand(tree.get("with", {}), contexts)}
 
     def _run_job(
         self,
@@ -190,9 +188,9 @@ class Simulation:
     ) -> _Result:
         has_failed = self.fails(path)
         variables = {**workflow.tree.get("env", {}), **tree.get("env", {})}
-        rendered = {key: render_text(value, contexts) for key, value in variables.items()}
+        environment = {key: expand_text(value, contexts) for key, value in variables.items()}
         step_results: dict[str, Any] = {}
-        step_contexts = {**contexts, "env": rendered, "steps": step_results}
+        step_contexts = {**contexts, "env": environment, "steps": step_results}
 
         steps: list[SimulatedStep] = []
         for step_tree in tree["steps"]:
@@ -205,38 +203,40 @@ class Simulation:
                 continue
             step = _simulated_step(step_tree, step_contexts)
             steps.append(step)
+            result = self.run_step(step)
+            environment.update(result.variables)
             if step.id:
                 outcome = "failure" if has_failed and step.command else "success"
-                step_results[step.id] = {"outcome": outcome, "outputs": self.step_outputs(step)}
+                step_results[step.id] = {"outcome": outcome, "outputs": result.outputs}
 
-        container = render(tree.get("container", {}), contexts)
+        container = expand(tree.get("container", {}), contexts)
         job = SimulatedJob(
             path=path,
             file=workflow.name,
             name=name,
-            machine=render_text(tree["runs-on"], contexts),
-            environment=render_text(tree.get("environment", ""), contexts),
-            container={key: render_text(value, contexts) for key, value in container.items()},
-            variables=rendered,
+            machine=expand_text(tree["runs-on"], contexts),
+            environment=expand_text(tree.get("environment", ""), contexts),
+            container={key: expand_text(value, contexts) for key, value in container.items()},
+            variables=environment,
             steps=steps,
             has_failed=has_failed,
         )
         jobs.append(job)
-        outputs = {key: render_text(value, step_contexts) for key, value in tree.get("outputs", {}).items()}
-        counts = has_failed and not is_true(render(tree.get("continue-on-error", False), contexts))
+        outputs = {key: expand_text(value, step_contexts) for key, value in tree.get("outputs", {}).items()}
+        counts = has_failed and not is_true(expand(tree.get("continue-on-error", False), contexts))
         return _Result(result="failure" if counts else "success", outputs=outputs)
 
 
 def _simulated_step(tree: Mapping[str, Any], contexts: Mapping[str, Any]) -> SimulatedStep:
     variables = dict(contexts["env"])
-    variables.update({key: render_text(value, contexts) for key, value in tree.get("env", {}).items()})
+    variables.update({key: expand_text(value, contexts) for key, value in tree.get("env", {}).items()})
     return SimulatedStep(
         name=tree.get("name", ""),
         id=tree.get("id", ""),
         action=tree.get("uses", ""),
         command=tree.get("run", ""),
         variables=variables,
-        inputs={key: render_text(value, contexts) for key, value in tree.get("with", {}).items()},
+        inputs={key: expand_text(value, contexts) for key, value in tree.get("with", {}).items()},
     )
 
 
@@ -271,10 +271,9 @@ def _starts(condition: str, contexts: Mapping[str, Any], results: Sequence[str])
         "cancelled": False,
         "always": True,
     }
-    expression = re.sub(r"^\$\{\{(.*)\}\}$", r"\1", condition.strip(), flags=re.DOTALL)
-    if not STATUS_FUNCTION.search(expression) and not status["success"]:
+    if not STATUS_FUNCTION.search(condition) and not status["success"]:
         return False
-    return not expression or is_true(evaluate(expression, contexts, status.__getitem__))
+    return not condition or expand_condition(condition, {**contexts, STATUS: status})
 
 
 def _result(results: Sequence[str]) -> str:

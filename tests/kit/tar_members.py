@@ -12,7 +12,7 @@ from typing import Literal
 
 import zstandard
 
-from core.archive.tar import Policy
+from core.archive.tar import TarLimits
 from rocm_packaging.archives import ArchiveName, extract
 
 ZSTD_NAME = ArchiveName(name="blas", component="lib", target="generic")
@@ -106,15 +106,15 @@ def unpack(
     target: Path,
     *,
     name: ArchiveName = ZSTD_NAME,
-    policy: Policy | None = None,
+    limits: TarLimits | None = None,
     sha256: str = "",
 ) -> Path:
     """Compress an archive and extract it; return the artifact's folder."""
-    return extract(io.BytesIO(compress(content, name)), name, target, policy=policy, sha256=sha256)
+    return extract(io.BytesIO(compress(content, name)), name, target, limits=limits, sha256=sha256)
 
 
 def unpack_compressed(
-    content: bytes, target: Path, *, name: ArchiveName = ZSTD_NAME, policy: Policy | None = None
+    content: bytes, target: Path, *, name: ArchiveName = ZSTD_NAME, limits: TarLimits | None = None
 ) -> Path:
     """Extract an archive that is compressed; return the artifact's folder."""
-    return extract(io.BytesIO(content), name, target, policy=policy, sha256="")
+    return extract(io.BytesIO(content), name, target, limits=limits, sha256="")

@@ -53,14 +53,19 @@ ACTIONS = {
       shell: bash
       run: |
         id=$(mktemp -d {folder}/XXXXXXXX)
-        for path in $PATHS; do if [ -e "$path" ]; then cp -r --parents "$path" "$id"; fi; done
+        # As GitHub does: one folder without its name, of several paths what is below their common parent.
+        if [ "$(echo $PATHS | wc -w)" = 1 ]; then
+          if [ -e "$PATHS" ]; then cp -r "$PATHS/." "$id"; fi
+        else
+          for path in $PATHS; do if [ -e "$path" ]; then cp -r --parents "$path" "$id"; fi; done
+        fi
         if rmdir "$id" 2>/dev/null; then [ "$NONE" = ignore ]; exit; fi
         echo "artifact-id=${{id##*/}}" >> "$GITHUB_OUTPUT"
 """,
     "take_over": """
-    - env: {{ID: "${{{{ inputs.artifact_id }}}}"}}
+    - env: {{ID: "${{{{ inputs.artifact_id }}}}", FOLDER: "${{{{ inputs.path }}}}"}}
       shell: bash
-      run: cp -r "{folder}/$ID/." .
+      run: mkdir -p "$FOLDER" && cp -r "{folder}/$ID/." "$FOLDER"
 """,
     "credentials": """
     - shell: bash

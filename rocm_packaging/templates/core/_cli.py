@@ -27,7 +27,9 @@ def _root(expand):
     try:
         return _devel.get_devel_root()
     except (ImportError, OSError, RuntimeError) as problem:
-        sys.exit(f"ERROR: the rocm[devel] package could not be expanded: {problem}")
+        sys.exit(
+            f"ERROR: the rocm[devel] package could not be expanded: {problem}"
+        )
 
 
 def _run(relative, expand):

@@ -8,7 +8,8 @@ from setuptools import find_packages, setup
 HERE = Path(__file__).resolve().parent
 
 
-def dist_info():
+def load_dist_info():
+    """Return the module of this distribution's facts, without importing the package around it."""
     spec = importlib.util.spec_from_file_location(
         "rocm_dist_info", HERE / "src" / "rocm_sdk" / "_dist_info.py"
     )
@@ -17,13 +18,15 @@ def dist_info():
     return module
 
 
-info = dist_info()
-family = info.determine_target_family()
-print(f"rocm: libraries for the GPU family {family} (set ROCM_SDK_TARGET_FAMILY to choose another)")
+dist_info = load_dist_info()
+family = dist_info.determine_target_family()
+print(
+    f"rocm: libraries for the GPU family {family} (set ROCM_SDK_TARGET_FAMILY to choose another)"
+)
 
 setup(
     name="rocm",
-    version=info.__version__,
+    version=dist_info.__version__,
     description="ROCm in a Python environment",
     license="MIT",
     long_description=(HERE / "README.md").read_text(encoding="utf-8"),
@@ -31,7 +34,7 @@ setup(
     python_requires=">=3.10",
     package_dir={"": "src"},
     packages=find_packages(where="src"),
-    install_requires=[info.ALL_PACKAGES["core"].get_dist_package_require()],
-    extras_require=info.get_extras(),
+    install_requires=[dist_info.ALL_PACKAGES["core"].get_dist_package_require()],
+    extras_require=dist_info.get_extras(),
     entry_points={"console_scripts": ["rocm-sdk = rocm_sdk.__main__:main"]},
 )

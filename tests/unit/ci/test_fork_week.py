@@ -15,7 +15,7 @@ import pytest
 from ci.plan.data import load
 from ci.publish.buckets import buckets
 from core.cli.options import ROOT
-from core.data import use_own
+from core.data import use_user_file
 from core.errors import UsageError
 from core.families import families as all_families
 from tests.kit.planned_runs import PlannedRun, github_event
@@ -112,7 +112,7 @@ class Upstream:
 
 @pytest.fixture(scope="module")
 def upstream() -> Upstream:
-    use_own(None)
+    use_user_file(None)
     names: set[str] = set()
     for run_bucket in buckets().release_types.values():
         names |= {run_bucket.bucket, run_bucket.external_bucket}
@@ -163,9 +163,9 @@ class World:
 
     def run(self, file: str, event: Event) -> Sequence[SimulatedJob]:
         """Return the jobs of a run that start."""
-        use_own(self.config_file)
+        use_user_file(self.config_file)
         planned_run = PlannedRun(folder=self.folder, event=event, config_file=self.config_file)
-        return Simulation(event=event, step_outputs=planned_run.step_outputs).run(file)
+        return Simulation(event=event, run_step=planned_run.run_step).run(file)
 
     def event(self, name: str, payload: Mapping[str, object] | None = None, **inputs: str) -> Event:
         github = github_event(name, FORK, payload)

@@ -12,7 +12,7 @@ import pytest
 
 from ci.github import MOST_RUNS, GitHub, RunQuery, find_run, from_environment, pause
 from core.errors import MissingInputError, ServiceError, UsageError
-from core.http import answering
+from core.http import Response, answering
 from tests.kit.github_runs import FakeGitHub, github_run
 from tests.kit.servers import Quiet
 
@@ -238,7 +238,7 @@ def test_waits_as_long_as_github_asks(server: GitHubServer) -> None:
 def test_waits_a_second_for_a_limit_that_is_past() -> None:
     headers = {"x-ratelimit-remaining": "0", "x-ratelimit-reset": str(int(NOW) - 100)}
 
-    seconds, _ = pause(403, headers, b"", 1, NOW)
+    seconds, _ = pause(Response(status=403, headers=headers, body=b""), 1, NOW)
 
     assert seconds == 1.0
 

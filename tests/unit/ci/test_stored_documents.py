@@ -103,6 +103,16 @@ def test_a_plan_keeps_its_json(plan: Plan, tmp_path: Path) -> None:
     assert Plan.read(STORED / "plan.json") == plan
 
 
+def test_reads_a_plan_that_does_not_say_whose_machines_it_has(plan: Plan) -> None:
+    content = stored("plan.json").replace('"hosted": true', '"hosted": false')
+    older_content = re.sub(r'\n *"hosted": false,', "", content)
+
+    older_plan = Plan.model_validate_json(older_content)
+
+    assert "hosted" not in older_content
+    assert [job.key for job in older_plan.cells] == [job.key for job in plan.cells]
+
+
 def test_the_outputs_of_a_plan_keep_their_json(plan: Plan) -> None:
     assert json.dumps(outputs(plan), indent=2) + "\n" == stored("plan-outputs.json")
 

@@ -332,7 +332,7 @@ PUSH = {"packages": "write"}
         (changed(RELEASE, "promote", environment="nightly-staging"), "could assume"),
         (changed("publish.yml", "publish", permissions={"contents": "read"}), "no token for"),
         (changed("publish.yml", "publish", permissions={**TOKEN, "packages": "write"}), "asks for"),
-        (changed("drift.yml", "drift", permissions=TOKEN), "drift beside a token"),
+        (changed("drift.yml", "drift", permissions=TOKEN), "upstream beside a token"),
         (changed("therock-nightly.yml", "build-therock-docker", permissions=PUSH), "build_image"),
     ],
 )

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
+from ci.plan.job_variables import JobRocm, JobValues, job_variables
 from core.cli.options import ROOT
-from core.run.plan import Plan, PlannedJob, RocmOrigin
-from tests.kit.planning import plan_event, pull_request
+from tests.kit.planning import plan_event
 from tests.kit.workflow_files import (
     Workflow,
     called,
@@ -25,6 +25,11 @@ from tests.kit.workflow_files import (
 LAYERS = ("core", "rocm_packaging", "pytorch_build", "ci")
 # of a job or step, what decides where, when and for how long it runs; its name and its group do not
 STEERING = ("if", "runs-on", "container", "strategy", "environment", "continue-on-error", "timeout-minutes")
+# What `plan_job` reads of a job that is dispatched alone.
+MEMBERS_OF_CELL = {*JobValues.model_fields} - {"rocm"}
+# Of these, what no dispatch writes: it is handed ROCm's packages.
+MEMBERS_OF_PLANNED_JOBS = {"builds_rocm"}
+MEMBERS_OF_ROCM = {f"rocm.{name}" for name in JobRocm.model_fields}
 ALL_INPUTS = re.compile(r"toJSON\(inputs\)")
 
 
@@ -55,6 +60,32 @@ def effects(workflow: Workflow) -> Iterator[object]:
 
 
 @cache
+def members_by_variable() -> Mapping[str, set[str]]:
+    """Return which members of a cell each variable is made of that `plan_job` sets."""
+    members: dict[str, set[str]] = {}
+    for path in (*MEMBERS_OF_CELL - MEMBERS_OF_PLANNED_JOBS, *MEMBERS_OF_ROCM):
+        outer, _, inner = path.partition(".")
+        mark = "mark mark"  # a value of two words, as some are split
+        values = {"gpu_family": "", outer: {inner: mark} if inner else mark}
+        for variable, text in job_variables(JobValues.model_validate(values)).items():
+            if "mark" in text:
+                members.setdefault(variable, set()).add(path)
+    return members
+
+
+def effective_members_of_cell(workflow: Workflow) -> Iterator[str]:
+    """Yield the members of a cell that reach a session by the variables which `plan_job` sets."""
+    for job in workflow.jobs.values():
+        job_steps = job.get("steps", [])
+        if not any(step.get("env", {}).get("CELL") == "${{ inputs.cell }}" for step in job_steps):
+            continue
+        commands = "\n".join(step.get("run", "") for step in job_steps)
+        for variable, members in members_by_variable().items():
+            if is_used(variable, commands):
+                yield from (f"cell.{member}" for member in members)
+
+
+@cache
 def effective_inputs(name: str) -> frozenset[str]:
     """Return the inputs of a workflow that reach a session, or what decides about one.
 
@@ -64,6 +95,8 @@ def effective_inputs(name: str) -> frozenset[str]:
     effective: set[str] = set()
     for part in effects(workflow):
         effective |= input_references(part)
+
+    effective.update(effective_members_of_cell(workflow))
 
     for where, _caller, job, target in calls():
         if where.startswith(f"{name}, "):
@@ -128,44 +161,14 @@ def members_of_setup() -> set[str]:
     return set(json_members(workflows()["setup.yml"].jobs["setup"]["outputs"]["run"]))
 
 
-def rows_of(plan: Plan, *origins: RocmOrigin) -> list[Mapping[str, Any]]:
-    """Return the rows of a plan's cells, with every part that a row may have."""
-    rocm = plan.rocm.model_copy(update={"origins": origins})
-    whole_plan = plan.model_copy(update={"rocm": rocm})
-
-    def resolved(job: PlannedJob) -> PlannedJob:
-        return job.model_copy(update={"versions": {"torch": "2.10"}})
-
-    return [whole_plan.row(resolved(job)) for job in plan.cells]
-
-
 def members_of_plan() -> set[str]:
-    """Return the members that a plan writes into the JSON of a cell."""
+    """Return the members that a plan may write into a row of a matrix."""
+    flags = {"minutes": 300, "hosted": True, "without_gpu": True, "expect_failure": True}
     plan = plan_event("schedule")
-    group = plan.cells[0].artifact_group
-    platform = plan.cells[0].platform
-    run = RocmOrigin(
-        platform=platform,
-        artifact_group=group,
-        run_id="17",
-        repository="ROCm/TheRock",
-        store="s3://runs",
-        artifacts={"base": "1" * 64},
-    )
-    index = RocmOrigin(platform=platform, artifact_group=group, index_url="https://a.example", version="7")
-    other_index = RocmOrigin(
-        platform=platform, artifact_group="another", index_url="https://b.example", version="7"
-    )
-
-    # A fork's job of PyTorch packages ROCm, too.
-    plan_of_fork = plan_event("pull_request", pull_request("build:pytorch", head="somebody/a-fork"))
 
     members: set[str] = set()
-    # A row names the index itself only where groups have different ones.
-    rows = [*rows_of(plan, run), *rows_of(plan, index), *rows_of(plan, index, other_index)]
-    for row in [*rows, *rows_of(plan_of_fork)]:
-        for name, value in row.items():
-            members |= {f"{name}.{key}" for key in value} if isinstance(value, dict) else {name}
+    for job in plan.cells:
+        members.update(plan.row(job.model_copy(update=flags)))
     return members
 
 
@@ -180,8 +183,15 @@ def test_a_dispatch_writes_of_a_run_nothing_that_no_job_reads() -> None:
     assert written <= members_of_setup()
 
 
-def test_jobs_read_of_a_cell_exactly_what_plans_and_dispatches_write() -> None:
-    assert members_read("cell") == members_of_plan() | members_written("cell")
+def test_github_reads_of_a_row_exactly_what_plans_write() -> None:
+    assert members_read("cell") == members_of_plan()
+
+
+def test_a_dispatch_writes_of_a_job_nothing_that_is_not_read() -> None:
+    written = members_written("cell")
+
+    assert {"gpu_family", "runner", "rocm.version"} <= written
+    assert written <= {*members_of_plan(), *MEMBERS_OF_CELL - MEMBERS_OF_PLANNED_JOBS, *MEMBERS_OF_ROCM}
 
 
 # Variables and outputs

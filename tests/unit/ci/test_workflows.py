@@ -1,6 +1,7 @@
 """The workflows, read as data: what each job calls, and how inputs, outputs and permissions are wired."""
 
 import fnmatch
+import json
 import re
 import shlex
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
@@ -17,21 +18,25 @@ from ci.jobs import Job, Target, nightly_jobs, plan_jobs
 from ci.pipeline import STEPS_BY_NAME, steps_of_job
 from ci.plan import data, inputs
 from ci.plan.inputs import Inputs
+from ci.plan.job_variables import DispatchedJob, JobValues, job_variables
 from ci.plan.outputs import outputs
 from core.cli import verb_parser
 from core.cli.options import ROOT
 from core.errors import UsageError
+from core.run.plan import job_outputs
 from docs.command_tables import all_sessions
-from pytorch_build.lock.stored import outputs as resolved_outputs
+from tests.kit.github_expressions import expand
 from tests.kit.job_plans import PULL_REQUEST, stages_of
 from tests.kit.planning import plan_event, pull_request
-from tests.kit.workflow_files import FOLDER, Workflow, calls, references, steps, workflows
+from tests.kit.workflow_files import FOLDER, Workflow, calls, minutes_of, references, steps, workflows
 
 DAYS_FOR_ANOTHER_TRY = 7
 
 # The plan writes the sessions of some jobs. Two variables are split into words: this list, and a flag or
 # nothing.
 SESSIONS = "$SESSIONS"
+# The session that reads a job in the plan, and sets the variables of the job's later steps.
+READING = "plan_job"
 SPLIT_VARIABLES = {"SESSIONS", "STAGED"}
 
 # The workflows that people dispatch, and the ones with their jobs.
@@ -71,8 +76,12 @@ def called_sessions(command: str) -> list[str]:
 
 
 def environment_of(workflow: Workflow, job: Mapping[str, Any], step: Mapping[str, Any]) -> dict[str, str]:
-    """Return the variables that a step has."""
-    return {**workflow.tree.get("env", {}), **job.get("env", {}), **step.get("env", {})}
+    """Return the variables that a step has; `plan_job` sets some for the steps behind it."""
+    environment = {**workflow.tree.get("env", {}), **job.get("env", {})}
+    for earlier_step in job["steps"][: job["steps"].index(step)]:
+        if called_sessions(earlier_step.get("run", "")) == [READING]:
+            environment.update(job_variables(JobValues(gpu_family="gfx94X-dcgpu")))
+    return {**environment, **step.get("env", {})}
 
 
 def used_variables(command: str) -> set[str]:
@@ -214,20 +223,18 @@ def test_a_step_of_windows_is_the_one_of_linux_in_cmds_words() -> None:
     assert checked_pairs == 3
 
 
-def test_every_step_and_job_has_a_time_limit() -> None:
+@pytest.mark.parametrize("hosted", [False, True], ids=["self-hosted", "hosted"])
+def test_every_step_and_job_has_a_time_limit(*, hosted: bool) -> None:
     for name, workflow in workflows().items():
         for job_name, job in workflow.jobs.items():
             if "uses" not in job:
-                assert 0 < job["timeout-minutes"] <= 720, f"{name}, {job_name}"
+                assert 0 < minutes_of(job["timeout-minutes"], hosted=hosted) <= 720, f"{name}, {job_name}"
+
+    longest_test = data.MAX_HOSTED_MINUTES if hosted else data.MAX_MINUTES
     for where, _workflow, job, step in steps():
-        if "run" not in step:
-            continue
-        limit = step["timeout-minutes"]
-        planned_limit = re.fullmatch(r"\$\{\{ fromJSON\(inputs\.cell\)\.minutes \|\| (\d+) \}\}", str(limit))
-        if planned_limit:
-            limit = int(planned_limit[1])
-            assert job["timeout-minutes"] > data.MAX_MINUTES, where
-        assert 0 < limit <= job["timeout-minutes"], where
+        if "run" in step:
+            limit = minutes_of(step["timeout-minutes"], hosted=hosted, planned=longest_test)
+            assert 0 < limit <= minutes_of(job["timeout-minutes"], hosted=hosted), where
 
 
 # Actions and images
@@ -365,11 +372,12 @@ def test_every_output_of_the_plan_that_is_read_exists() -> None:
     known_outputs = {
         "configure": set(outputs(plan)),
         "rocm": set(outputs(plan)),
-        "resolve": set(resolved_outputs(plan, {})),
+        "resolve": set(job_outputs(plan, {})),
+        "plan": {"artifact_id"},
     }
     paths = [path for path in references(workflows()["setup.yml"].tree, "steps") if path[1] == "outputs"]
 
-    assert len(paths) > 30
+    assert len(paths) > 15
     for step, _outputs, name in paths:
         assert name in known_outputs[step], name
 
@@ -523,6 +531,26 @@ def test_entry_points_of_linux_and_windows_differ_only_where_they_must(name: str
             assert without_image(linux_job["with"][key]) == value, key
 
 
+@pytest.mark.parametrize("name", [name for name in ENTRY_POINTS if name.startswith(("build_", "test_"))])
+def test_a_dispatched_job_knows_the_machines_of_github(name: str) -> None:
+    (job,) = workflows()[name].jobs.values()
+    runners = data.load().runners
+    contexts: dict[str, Any] = {"github": {"run_id": "17"}}
+
+    for label in (*runners.github, *runners.self_hosted):
+        inputs_of_dispatch = dict.fromkeys(workflows()[name].inputs, "")
+        contexts["inputs"] = {
+            **inputs_of_dispatch,
+            "timeout_minutes": 300,
+            "build_runs_on": label,
+            "test_runs_on": label,
+        }
+        cell = json.loads(expand(job["with"]["cell"], contexts))
+        assert cell["runner"] == label
+        assert cell["hosted"] is runners.is_hosted(label)
+        assert DispatchedJob.model_validate(cell).gpu_family == ""
+
+
 def test_windows_wheels_are_built_without_triton() -> None:
     default = workflows()["build_windows_pytorch_wheels.yml"].inputs["sessions"]["default"]
 
@@ -549,9 +577,10 @@ def sessions_of(job: Mapping[str, Any]) -> list[str]:
     sessions: list[str] = []
     for step in job["steps"]:
         is_of_windows = "'windows'" in str(step.get("if", ""))
-        # In CI, who is told is decided behind the pipeline.
+        # One machine has the plan at hand. In CI, who is told is decided behind the pipeline.
         if "run" in step and not is_of_windows:
-            sessions += [session for session in called_sessions(step["run"]) if session != "notify"]
+            called = called_sessions(step["run"])
+            sessions += [session for session in called if session not in {READING, "notify"}]
     return sessions
 
 
@@ -672,9 +701,25 @@ def test_jobs_of_ci_wait_for_the_same_jobs_on_one_machine() -> None:
         assert all_needs(workflow_needs, name) == all_needs(planned_needs, name), name
 
 
+def needs_of_a_release() -> Mapping[str, set[str]]:
+    """Return the jobs that each job of a release waits for, with those of the workflows for each family."""
+    families = {"build": "build_family.yml", "test": "test_family.yml"}
+    jobs_of_families = {caller: {*workflows()[file].jobs} for caller, file in families.items()}
+
+    needs: dict[str, set[str]] = {}
+    for name, needed in direct_needs(workflows()["release.yml"]).items():
+        with_families = set().union(*(jobs_of_families.get(need, {need}) for need in needed))
+        if name not in families:
+            needs[name] = with_families
+            continue
+        for inner_name, inner_needs in direct_needs(workflows()[families[name]]).items():
+            needs[inner_name] = with_families | inner_needs
+    return needs
+
+
 def test_jobs_of_a_release_wait_for_whatever_they_wait_for_on_one_machine() -> None:
     planned_needs = direct_needs_of_plan(jobs_of_event(*RELEASE))
-    workflow_needs = direct_needs(workflows()["release.yml"])
+    workflow_needs = needs_of_a_release()
 
     assert {"build_rocm", "build_pytorch", "stage", "promote", "summary"} <= set(planned_needs)
     for name in planned_needs:
@@ -682,7 +727,7 @@ def test_jobs_of_a_release_wait_for_whatever_they_wait_for_on_one_machine() -> N
 
 
 def test_a_release_tests_what_is_staged_before_it_promotes() -> None:
-    needs = direct_needs(workflows()["release.yml"])
+    needs = needs_of_a_release()
     tests = {"test_rocm", "test_pytorch", "test_torch"}
 
     assert {"build_rocm", "build_pytorch"} <= all_needs(needs, "stage")
@@ -701,23 +746,30 @@ def test_only_a_release_installs_from_staging() -> None:
 
     staged = "${{ needs.stage.result != 'skipped' && vars.READ_ROLE == '' }}"
     assert callers == {
-        "release.yml, test_rocm": staged,
-        "release.yml, test_pytorch": staged,
-        "release.yml, test_torch": staged,
+        "release.yml, test": staged,
+        "test_family.yml, test_rocm": "${{ inputs.staged }}",
+        "test_family.yml, test_pytorch": "${{ inputs.staged }}",
+        "test_family.yml, test_torch": "${{ inputs.staged }}",
         "test_rocm_wheels.yml, test": "${{ inputs.staged }}",
         "test_pytorch_wheels.yml, test": "${{ inputs.staged }}",
     }
 
 
-@pytest.mark.parametrize(
-    "name", ["stage", "test_rocm", "test_pytorch", "test_torch", "test_report", "promote"]
-)
+@pytest.mark.parametrize("name", ["stage", "test", "test_report", "promote"])
 def test_a_set_that_failed_keeps_no_other_one_back(name: str) -> None:
     job = workflows()["release.yml"].jobs[name]
 
     assert "!cancelled()" in job["if"]
-    if "strategy" in job:
-        assert job["strategy"]["fail-fast"] is False
+
+
+def test_no_job_of_a_matrix_ends_the_others() -> None:
+    matrices = 0
+    for name, workflow in workflows().items():
+        for job_name, job in workflow.jobs.items():
+            if "strategy" in job:
+                assert job["strategy"]["fail-fast"] is False, f"{name}, {job_name}"
+                matrices += 1
+    assert matrices > 10
 
 
 def test_reviewers_approve_all_sets_of_a_release_at_once() -> None:

@@ -131,7 +131,7 @@ def test_reads_how_a_process_ended_as_the_last_line(tmp_path: Path) -> None:
     log = tmp_path / "log"
     log.write_text("compiling\n")
 
-    cause = causes.in_log(log, folder=tmp_path, end="cc1plus ended with signal SIGKILL.")
+    cause = causes.in_log(log, folder=tmp_path, ending="cc1plus ended with signal SIGKILL.")
 
     assert cause is not None
     assert "memory" in cause.headline

@@ -403,7 +403,7 @@ def test_a_group_for_github_is_a_fold_without_folds_inside(github: Capture, cloc
 
 
 @pytest.mark.parametrize(
-    ("line", "reached"),
+    ("line", "progress"),
     [
         ("[12/345] Building CXX object a.o", "[12/345]"),
         ("\033[1m[ 7/9]\033[0m Linking", "[7/9]"),
@@ -413,12 +413,12 @@ def test_a_group_for_github_is_a_fold_without_folds_inside(github: Capture, cloc
         ("[x] 5%", ""),
     ],
 )
-def test_reads_progress_from_what_a_tool_prints(line: str, reached: str) -> None:
+def test_reads_progress_from_what_a_tool_prints(line: str, progress: str) -> None:
     step = console.Step("build")
 
     step.hear(line)
 
-    assert step.reached == reached
+    assert step.progress == progress
 
 
 def test_estimates_the_time_left_from_the_commands_that_are_done(clock: Clock) -> None:
@@ -441,7 +441,7 @@ def test_estimates_nothing_where_another_graph_begins(clock: Clock) -> None:
 
     step.hear("[1/10] another graph")
 
-    assert step.left == 0
+    assert step.seconds_left is None
 
 
 @pytest.fixture
@@ -456,7 +456,7 @@ def repeated_step(clock: Clock) -> console.Step:
 def test_estimates_the_time_left_from_the_last_run(repeated_step: console.Step) -> None:
     repeated_step.hear("[4/100] about as many commands")
 
-    assert repeated_step.left == 592
+    assert repeated_step.seconds_left == 592
 
 
 @pytest.mark.parametrize(
@@ -467,7 +467,7 @@ def test_ignores_the_last_run_where_it_had_another_number_of_commands(
 ) -> None:
     repeated_step.hear(line)
 
-    assert repeated_step.left == 0
+    assert repeated_step.seconds_left is None
 
 
 def test_estimates_from_what_is_done_where_fewer_commands_run_than_last_time(
@@ -478,7 +478,7 @@ def test_estimates_from_what_is_done_where_fewer_commands_run_than_last_time(
 
     repeated_step.hear("[4/12] few of them")
 
-    assert repeated_step.left == 16
+    assert repeated_step.seconds_left == 16
 
 
 def test_estimates_anew_where_a_step_takes_longer_than_last_time(
@@ -489,7 +489,7 @@ def test_estimates_anew_where_a_step_takes_longer_than_last_time(
 
     repeated_step.hear("[6/100] slower than last time")
 
-    assert 0 < repeated_step.left < 10_000
+    assert 0 < (repeated_step.seconds_left or 0) < 10_000
 
 
 @pytest.mark.usefixtures("terminal")
@@ -510,10 +510,10 @@ def beats_of_a_long_step(capsys: Capture, clock: Clock) -> list[str]:
         step.hear("[9/10] a")
         for _ in range(60):
             clock.now += 60
-            console.SCREEN.beat()
+            console.SCREEN.report_long_steps()
         with console.covered():
             clock.now += 6000
-            console.SCREEN.beat()
+            console.SCREEN.report_long_steps()
     return [line for line in capsys.readouterr().err.splitlines() if line.startswith("…")]
 
 

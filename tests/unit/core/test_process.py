@@ -434,7 +434,7 @@ def run_supervised(
     seconds: float = 30,
     log_bytes: int = 1 << 30,
     stalled: Callable[[], str] = str,
-) -> process.Ended:
+) -> process.Ending:
     """Supervise a Python; its log is ``log`` in the folder."""
     return supervise(
         python(code),
@@ -469,7 +469,7 @@ def test_tells_how_a_supervised_process_ended(tmp_path: Path) -> None:
     ending = run_supervised(tmp_path, "raise SystemExit(3)")
 
     assert ending.returncode == 3
-    assert ending.stopped == ""
+    assert ending.stopped is None
     assert ending.words == "ended with status 3"
 
 

@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 
 from core.errors import MissingInputError, RocmError, UsageError
-from core.packages.sources import PackageSource, SourceOptions
+from core.packages.options import SourceOptions
+from core.packages.sources import InstalledPackages, linked_source
 from pytorch_build import sdk
 from rocm_packaging.origin import RocmSource, release_index_url
 from rocm_packaging.packages.layouts import Layout
@@ -50,7 +51,7 @@ def test_a_source_without_the_version_is_refused(run: LocalRun, links: str) -> N
 @pytest.fixture
 def image_rocm(monkeypatch: pytest.MonkeyPatch) -> RocmSource:
     """Return the ROCm 7.1.0 that an image has installed."""
-    source = RocmSource(version="7.1.0", packages=PackageSource(installed=Path("/opt/python")))
+    source = RocmSource(version="7.1.0", packages=InstalledPackages(python=Path("/opt/python")))
     monkeypatch.setattr("pytorch_build.sdk._installed", lambda _: source)
     return source
 
@@ -257,7 +258,7 @@ def target(run: LocalRun, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> An
 
 def source_of(layout: Layout) -> RocmSource:
     """Return the source that the installed packages came from."""
-    return RocmSource(version="7.1.0", packages=PackageSource(find_links=("/wheels",)), layout=layout)
+    return RocmSource(version="7.1.0", packages=linked_source("/wheels"), layout=layout)
 
 
 def ask_sdk(target: Any, *targets: str, libraries: tuple[str, ...] = ()) -> sdk.RocmSdk:

@@ -13,7 +13,13 @@ from hypothesis import strategies as st
 
 from core.errors import ArtifactError, FatalError, StoreError
 from rocm_packaging import archives
-from rocm_packaging.archives import ArchiveName, extract, extracted_digest, parse_name, parse_sidecar
+from rocm_packaging.archives import (
+    ArchiveName,
+    extract,
+    extracted_digest,
+    parse_name,
+    parse_sidecar,
+)
 from rocm_packaging.artifacts import scan
 from tests.kit.artifact_archives import pack
 from tests.kit.tar_members import (
@@ -51,10 +57,18 @@ def permissions(path: Path) -> int:
 @pytest.mark.parametrize(
     ("filename", "name"),
     [
-        ("core-hip_lib_generic.tar.zst", ArchiveName(name="core-hip", component="lib", target="generic")),
+        (
+            "core-hip_lib_generic.tar.zst",
+            ArchiveName(name="core-hip", component="lib", target="generic"),
+        ),
         (
             "blas_lib_gfx94X-dcgpu.tar.xz",
-            ArchiveName(name="blas", component="lib", target="gfx94X-dcgpu", suffix=".tar.xz"),
+            ArchiveName(
+                name="blas",
+                component="lib",
+                target="gfx94X-dcgpu",
+                suffix=".tar.xz",
+            ),
         ),
         (
             "blas_test_gfx942:xnack+.tar.zst",
@@ -62,7 +76,12 @@ def permissions(path: Path) -> int:
         ),
         (
             "b_dbg_gfx90a:sramecc+:xnack-.tar.zst",
-            ArchiveName(name="b", component="dbg", target="gfx90a", features=":sramecc+:xnack-"),
+            ArchiveName(
+                name="b",
+                component="dbg",
+                target="gfx90a",
+                features=":sramecc+:xnack-",
+            ),
         ),
     ],
 )
@@ -81,10 +100,29 @@ def test_names_folders_without_colons_on_windows() -> None:
 @pytest.mark.parametrize(
     "filename",
     [
-        *("blas_lib.tar.zst", "blas_lib_generic_x.tar.zst", "_lib_generic.tar.zst", "blas__generic.tar.zst"),
-        *("blas_lib_generic.tar", "blas_lib_generic.tar.gz", "blas_lib_generic", "1a_lib_generic.tar.zst"),
-        *("blas_lib_.tar.zst", "blas_lib_...tar.zst", "a/b_lib_generic.tar.zst", "b_lib_gfx942:x.tar.zst"),
-        *("blas_lib_generic.tar.zst.sha256sum", "b_LIB_generic.tar.zst", "b_lib_a/../b.tar.zst"),
+        *(
+            "blas_lib.tar.zst",
+            "blas_lib_generic_x.tar.zst",
+            "_lib_generic.tar.zst",
+            "blas__generic.tar.zst",
+        ),
+        *(
+            "blas_lib_generic.tar",
+            "blas_lib_generic.tar.gz",
+            "blas_lib_generic",
+            "1a_lib_generic.tar.zst",
+        ),
+        *(
+            "blas_lib_.tar.zst",
+            "blas_lib_...tar.zst",
+            "a/b_lib_generic.tar.zst",
+            "b_lib_gfx942:x.tar.zst",
+        ),
+        *(
+            "blas_lib_generic.tar.zst.sha256sum",
+            "b_LIB_generic.tar.zst",
+            "b_lib_a/../b.tar.zst",
+        ),
     ],
 )
 def test_refuses_a_malformed_name(filename: str) -> None:
@@ -103,7 +141,9 @@ def test_offers_the_nearest_component() -> None:
 
 
 @pytest.mark.parametrize(
-    "text", ["{digest}\n", "{upper}  blas_lib_generic.tar.zst\n"], ids=["digest", "digest and name"]
+    "text",
+    ["{digest}\n", "{upper}  blas_lib_generic.tar.zst\n"],
+    ids=["digest", "digest and name"],
 )
 def test_reads_the_first_word_of_a_digest_file(text: str) -> None:
     digest = "ab" * 32
@@ -122,7 +162,11 @@ def test_refuses_a_digest_file_without_a_digest(text: str) -> None:
 
 @BOTH_NAMES
 def test_extracts_files_of_every_stage(tmp_path: Path, name: ArchiveName) -> None:
-    content = tar(folder("a/stage"), file("a/stage/lib/x.so.1", b"lib" * 1000), file("b/stage/empty", b""))
+    content = tar(
+        folder("a/stage"),
+        file("a/stage/lib/x.so.1", b"lib" * 1000),
+        file("b/stage/empty", b""),
+    )
 
     artifact = unpack(content, tmp_path / "out", name=name)
 
@@ -165,7 +209,10 @@ def test_keeps_permissions_but_none_that_give_power(tmp_path: Path, member: TarM
 
 
 def test_extracts_into_a_folder_that_nobody_may_enter(tmp_path: Path) -> None:
-    artifact = unpack(tar(folder("a/stage/x", 0o000), file("a/stage/x/y", b"inner")), tmp_path / "out")
+    artifact = unpack(
+        tar(folder("a/stage/x", 0o000), file("a/stage/x/y", b"inner")),
+        tmp_path / "out",
+    )
 
     assert (artifact / "a/stage/x/y").read_bytes() == b"inner"
 
@@ -173,9 +220,16 @@ def test_extracts_into_a_folder_that_nobody_may_enter(tmp_path: Path) -> None:
 @pytest.mark.parametrize("tar_format", [tarfile.PAX_FORMAT, tarfile.GNU_FORMAT], ids=["pax", "GNU"])
 def test_extracts_long_names_and_links(tmp_path: Path, tar_format: TarFormat) -> None:
     name = "a/stage/" + "/".join(["d" * 60] * 5) + "/file-ü"
-    members = [file(name, b"deep"), symlink("b/stage/link", f"../../{name}"), hardlink("b/stage/hard", name)]
+    members = [
+        file(name, b"deep"),
+        symlink("b/stage/link", f"../../{name}"),
+        hardlink("b/stage/hard", name),
+    ]
 
-    artifact = unpack(tar(*(replace(member, format=tar_format) for member in members)), tmp_path / "out")
+    artifact = unpack(
+        tar(*(replace(member, format=tar_format) for member in members)),
+        tmp_path / "out",
+    )
 
     assert (artifact / name).read_bytes() == b"deep"
     assert (artifact / "b/stage/link").read_bytes() == b"deep"
@@ -208,6 +262,17 @@ def test_accepts_several_compressed_streams_in_a_row(tmp_path: Path, name: Archi
     assert (artifact / "a/stage/x").read_bytes() == INCOMPRESSIBLE
 
 
+def test_reads_a_long_name_that_lies_in_two_compressed_streams(tmp_path: Path) -> None:
+    name = f"a/stage/{'long' * 50}"
+    content = tar(extended_header(pax_record(f"path={name}".encode())), file("x", b"1"))
+    middle = content.index(b"longlong") + 50
+    streams = compress(content[:middle], XZ_NAME) + compress(content[middle:], XZ_NAME)
+
+    artifact = unpack_compressed(streams, tmp_path / "out", name=XZ_NAME)
+
+    assert (artifact / name).read_bytes() == b"1"
+
+
 def test_ignores_records_of_extended_headers_that_nobody_needs(tmp_path: Path) -> None:
     content = tar(
         extended_header(pax_record(b"comment=a\xff\xfebcd"), is_global=True),
@@ -228,7 +293,13 @@ def test_keeps_the_digest_of_the_extracted_archive(tmp_path: Path) -> None:
     digest = hashlib.sha256(content).hexdigest()
     byte_counts: list[int] = []
 
-    artifact = extract(io.BytesIO(content), ZSTD_NAME, tmp_path, sha256=digest, on_bytes=byte_counts.append)
+    artifact = extract(
+        io.BytesIO(content),
+        ZSTD_NAME,
+        tmp_path,
+        sha256=digest,
+        on_bytes=byte_counts.append,
+    )
 
     assert extracted_digest(artifact) == digest
     assert sum(byte_counts) == len(content)

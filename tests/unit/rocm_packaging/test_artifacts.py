@@ -26,7 +26,11 @@ def write_manifest(root: Path, name: str, *stages: str) -> Path:
 
 
 def test_lists_artifacts_by_name_component_and_target(tmp_path: Path) -> None:
-    for name in ("core-hip_lib_generic", "blas_lib_gfx94X-dcgpu", "blas_lib_gfx942:xnack+"):
+    for name in (
+        "core-hip_lib_generic",
+        "blas_lib_gfx94X-dcgpu",
+        "blas_lib_gfx942:xnack+",
+    ):
         write_manifest(tmp_path, name)
     (tmp_path / ".hidden").mkdir()
     (tmp_path / "notes.txt").write_text("x", encoding="utf-8")
@@ -59,7 +63,11 @@ def test_refuses_a_folder_without_artifacts(tmp_path: Path, folder: str) -> None
 
 @pytest.mark.parametrize(
     ("name", "subject"),
-    [("blas_lib", "blas_lib"), ("blas_libs_generic", "'lib'"), ("a_lib_b_c", "a_lib_b_c")],
+    [
+        ("blas_lib", "blas_lib"),
+        ("blas_libs_generic", "'lib'"),
+        ("a_lib_b_c", "a_lib_b_c"),
+    ],
 )
 def test_refuses_a_malformed_name(tmp_path: Path, name: str, subject: str) -> None:
     write_manifest(tmp_path, name)
@@ -141,7 +149,8 @@ def test_refuses_a_file_or_link_where_another_artifact_has_a_folder(
 
 
 @pytest.mark.parametrize(
-    ("path", "spellings"), [("lib/X.h", ("lib/X.h", "lib/x.h")), ("LIB/y", ("LIB", "lib"))]
+    ("path", "spellings"),
+    [("lib/X.h", ("lib/X.h", "lib/x.h")), ("LIB/y", ("LIB", "lib"))],
 )
 def test_refuses_two_spellings_of_a_name_for_windows_alone(
     tmp_path: Path, path: str, spellings: tuple[str, str]

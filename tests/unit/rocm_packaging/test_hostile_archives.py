@@ -11,7 +11,7 @@ import zstandard
 from hypothesis import given
 from hypothesis import strategies as st
 
-from core.archive.tar import Policy, pax_records
+from core.archive.tar import TarLimits, pax_records
 from core.errors import ArtifactError
 from rocm_packaging.archives import ArchiveName
 from tests.kit.tar_members import (
@@ -43,19 +43,19 @@ def refuse(
     target: Path,
     *,
     name: ArchiveName = ZSTD_NAME,
-    policy: Policy | None = None,
+    limits: TarLimits | None = None,
 ) -> str:
     """Return the message with which an archive is refused, which leaves nothing at all."""
-    return refuse_compressed(compress(content, name), target, name=name, policy=policy)
+    return refuse_compressed(compress(content, name), target, name=name, limits=limits)
 
 
 def refuse_compressed(
-    content: bytes, target: Path, *, name: ArchiveName = ZSTD_NAME, policy: Policy | None = None
+    content: bytes, target: Path, *, name: ArchiveName = ZSTD_NAME, limits: TarLimits | None = None
 ) -> str:
     """Return the message with which a compressed archive is refused, which leaves nothing at all."""
     paths_before = {target, *target.parent.rglob("*")}
     with pytest.raises(ArtifactError) as raised:
-        unpack_compressed(content, target, name=name, policy=policy)
+        unpack_compressed(content, target, name=name, limits=limits)
     assert {target, *target.parent.rglob("*")} == paths_before
     return raised.value.message
 
@@ -82,7 +82,10 @@ HOSTILE_NAMES = {
 
 HOSTILE_KINDS = {
     "folder beside a stage": ([folder("a/other")], "outside of the folders"),
-    "character device": ([device("a/stage/x", tarfile.CHRTYPE)], "character device"),
+    "character device": (
+        [device("a/stage/x", tarfile.CHRTYPE)],
+        "character device",
+    ),
     "block device": ([device("a/stage/x", tarfile.BLKTYPE)], "block device"),
     "pipe": ([device("a/stage/x", tarfile.FIFOTYPE)], "named pipe"),
     "unknown": ([device("a/stage/x", b"V")], "unknown type"),
@@ -101,9 +104,18 @@ HOSTILE_LINKS = {
     "empty": ([symlink("a/stage/x", "")], "outside"),
     "circle": ([symlink("a/stage/x", "x")], "circles"),
     # Each link stays inside by itself; together they do not.
-    "two links": ([symlink("a/stage/up", "../.."), symlink("b/stage/x", "../../a/stage/up/..")], "outside"),
+    "two links": (
+        [
+            symlink("a/stage/up", "../.."),
+            symlink("b/stage/x", "../../a/stage/up/.."),
+        ],
+        "outside",
+    ),
     "two links turned": (
-        [symlink("b/stage/x", "../../a/stage/up/.."), symlink("a/stage/up", "../..")],
+        [
+            symlink("b/stage/x", "../../a/stage/up/.."),
+            symlink("a/stage/up", "../.."),
+        ],
         "outside",
     ),
     # The classic: a link out of the folder, then a file behind it.
@@ -111,16 +123,31 @@ HOSTILE_LINKS = {
         [symlink("a/stage/x", "../../.."), file("a/stage/x/evil")],
         "'a/stage/x/evil'",
     ),
-    "file behind a link": ([symlink("a/stage/x", "y"), file("a/stage/x/evil")], "symlink"),
+    "file behind a link": (
+        [symlink("a/stage/x", "y"), file("a/stage/x/evil")],
+        "symlink",
+    ),
     "hard and absolute": ([hardlink("a/stage/x", "/etc/passwd")], "'/etc/passwd'"),
-    "hard and up": ([hardlink("a/stage/x", "../../etc/passwd")], "not a file before it"),
-    "hard to a later file": ([hardlink("a/stage/x", "a/stage/later")], "not a file before it"),
-    "hard to the manifest": ([hardlink("a/stage/x", MANIFEST.name)], "not a file before it"),
+    "hard and up": (
+        [hardlink("a/stage/x", "../../etc/passwd")],
+        "not a file before it",
+    ),
+    "hard to a later file": (
+        [hardlink("a/stage/x", "a/stage/later")],
+        "not a file before it",
+    ),
+    "hard to the manifest": (
+        [hardlink("a/stage/x", MANIFEST.name)],
+        "not a file before it",
+    ),
     "hard to a link": (
         [symlink("a/stage/x", "y"), hardlink("a/stage/z", "a/stage/x")],
         "not a file before it",
     ),
-    "hard to a folder": ([folder("a/stage/x"), hardlink("a/stage/z", "a/stage/x")], "not a file before it"),
+    "hard to a folder": (
+        [folder("a/stage/x"), hardlink("a/stage/z", "a/stage/x")],
+        "not a file before it",
+    ),
 }
 
 REPEATED_MEMBERS = {
@@ -129,24 +156,48 @@ REPEATED_MEMBERS = {
     "link and file": ([symlink("a/stage/x", "y"), file("a/stage/x")], "twice"),
     "file and folder": ([file("a/stage/x"), folder("a/stage/x")], "twice"),
     "folder and file": ([file("a/stage/x/y"), file("a/stage/x")], "twice"),
-    "file below a file": ([file("a/stage/x"), file("a/stage/x/y")], "which is a file"),
+    "file below a file": (
+        [file("a/stage/x"), file("a/stage/x/y")],
+        "which is a file",
+    ),
 }
 
 X = file("a/stage/x")
 HOSTILE_HEADERS = {
-    "without a member": ([extended_header(pax_record(b"path=a/stage/y"))], "extended header"),
-    "absolute path": ([extended_header(pax_record(b"path=/etc/passwd")), X], "absolute path"),
+    "without a member": (
+        [extended_header(pax_record(b"path=a/stage/y"))],
+        "extended header",
+    ),
+    "absolute path": (
+        [extended_header(pax_record(b"path=/etc/passwd")), X],
+        "absolute path",
+    ),
     "link that is no text": (
         [extended_header(pax_record(b"linkpath=\xff")), symlink("a/stage/x", "y")],
         "malformed",
     ),
-    "link out": ([extended_header(pax_record(b"linkpath=../../../")), symlink("a/stage/x", "y")], "outside"),
+    "link out": (
+        [
+            extended_header(pax_record(b"linkpath=../../../")),
+            symlink("a/stage/x", "y"),
+        ],
+        "outside",
+    ),
     "too long": ([extended_header(b"99 path=a/stage/y\n"), X], "cut off"),
     "no length": ([extended_header(b"path=a/stage/y\n"), X], "no length"),
     "negative size": ([extended_header(pax_record(b"size=-1")), X], "size -1"),
-    "size that is no number": ([extended_header(pax_record(b"size=9999999999x")), X], "9999999999x"),
-    "path that is no text": ([extended_header(pax_record(b"path=\xff\xfe\xfd")), X], "malformed"),
-    "sparse file": ([extended_header(pax_record(b"GNU.sparse.major=1")), X], "sparse"),
+    "size that is no number": (
+        [extended_header(pax_record(b"size=9999999999x")), X],
+        "9999999999x",
+    ),
+    "path that is no text": (
+        [extended_header(pax_record(b"path=\xff\xfe\xfd")), X],
+        "malformed",
+    ),
+    "sparse file": (
+        [extended_header(pax_record(b"GNU.sparse.major=1")), X],
+        "sparse",
+    ),
     "global path": (
         [extended_header(pax_record(b"path=/etc/passwd"), is_global=True), X],
         "global header",
@@ -163,14 +214,16 @@ FALSE_SIZES = {
     "less content": ([file("a/stage/x", b"1234", size=MIB)], "truncated"),
 }
 
-HOSTILE_MEMBERS = {
-    **{f"name: {case}": ([file(name)], reason) for case, (name, reason) in HOSTILE_NAMES.items()},
-    **{f"kind: {case}": values for case, values in HOSTILE_KINDS.items()},
-    **{f"link: {case}": values for case, values in HOSTILE_LINKS.items()},
-    **{f"twice: {case}": values for case, values in REPEATED_MEMBERS.items()},
-    **{f"header: {case}": values for case, values in HOSTILE_HEADERS.items()},
-    **{f"size: {case}": values for case, values in FALSE_SIZES.items()},
-}
+HOSTILE_MEMBERS = {f"name: {case}": ([file(name)], reason) for case, (name, reason) in HOSTILE_NAMES.items()}
+for kind_of_fault, cases in {
+    "kind": HOSTILE_KINDS,
+    "link": HOSTILE_LINKS,
+    "twice": REPEATED_MEMBERS,
+    "header": HOSTILE_HEADERS,
+    "size": FALSE_SIZES,
+}.items():
+    for case, members_and_reason in cases.items():
+        HOSTILE_MEMBERS[f"{kind_of_fault}: {case}"] = members_and_reason
 
 
 @pytest.mark.parametrize(("members", "reason"), HOSTILE_MEMBERS.values(), ids=HOSTILE_MEMBERS)
@@ -184,11 +237,31 @@ def test_refuses_a_hostile_member(tmp_path: Path, members: list[TarMember], reas
         pytest.param(b"", "truncated", id="no bytes"),
         pytest.param(END, "empty", id="no member"),
         pytest.param(X.to_bytes() + MANIFEST.to_bytes() + END, "'a/stage/x'", id="second"),
-        pytest.param(symlink(MANIFEST.name, "/etc/passwd").to_bytes() + END, MANIFEST.name, id="link"),
-        pytest.param(replace(MANIFEST, content=b"../x\n").to_bytes() + END, "'../x'", id="stage above"),
-        pytest.param(replace(MANIFEST, content=b".\n").to_bytes() + END, "'.'", id="stage of everything"),
-        pytest.param(replace(MANIFEST, content=b"\xff\n").to_bytes() + END, "UTF-8", id="no text"),
-        pytest.param(replace(MANIFEST, content=b"a\n" * MIB).to_bytes() + END, f"{2 * MIB} bytes", id="long"),
+        pytest.param(
+            symlink(MANIFEST.name, "/etc/passwd").to_bytes() + END,
+            MANIFEST.name,
+            id="link",
+        ),
+        pytest.param(
+            replace(MANIFEST, content=b"../x\n").to_bytes() + END,
+            "'../x'",
+            id="stage above",
+        ),
+        pytest.param(
+            replace(MANIFEST, content=b".\n").to_bytes() + END,
+            "'.'",
+            id="stage of everything",
+        ),
+        pytest.param(
+            replace(MANIFEST, content=b"\xff\n").to_bytes() + END,
+            "UTF-8",
+            id="no text",
+        ),
+        pytest.param(
+            replace(MANIFEST, content=b"a\n" * MIB).to_bytes() + END,
+            f"{2 * MIB} bytes",
+            id="long",
+        ),
     ],
 )
 def test_refuses_an_archive_without_a_sound_manifest_first(
@@ -233,7 +306,10 @@ def test_refuses_a_truncated_tar_wherever_it_ends(tmp_path: Path, missing_bytes:
 @BOTH_NAMES
 @pytest.mark.parametrize("share", [0.0, 0.1, 0.5, 0.9, 0.99])
 def test_refuses_a_truncated_archive(tmp_path: Path, name: ArchiveName, share: float) -> None:
-    content = compress(tar(file("a/stage/x", INCOMPRESSIBLE[:100_000]), file("a/stage/y", b"2")), name)
+    content = compress(
+        tar(file("a/stage/x", INCOMPRESSIBLE[:100_000]), file("a/stage/y", b"2")),
+        name,
+    )
 
     message = refuse_compressed(content[: int(len(content) * share)], tmp_path / "out", name=name)
 
@@ -269,34 +345,41 @@ def test_refuses_text_under_the_name_of_an_archive(tmp_path: Path, name: Archive
     ],
 )
 def test_refuses_a_bomb_before_it_fills_the_disk(tmp_path: Path, name: ArchiveName, content: bytes) -> None:
-    policy = Policy(ratio_from=MIB, max_ratio=50)
+    limits = TarLimits(ratio_from=MIB, max_ratio=50)
 
-    assert "bomb" in refuse(content, tmp_path / "out", name=name, policy=policy)
+    assert "bomb" in refuse(content, tmp_path / "out", name=name, limits=limits)
 
 
 @pytest.mark.parametrize(
-    ("members", "policy", "subject"),
+    ("members", "limits", "subject"),
     [
         pytest.param(
             [file("a/stage/x", b"1" * 2 * MIB)],
-            Policy(max_bytes=2 * MIB - 1),
+            TarLimits(max_bytes=2 * MIB - 1),
             "'a/stage/x'",
             id="size of a member",
         ),
-        pytest.param([file("a/stage/x", b"1" * 2 * MIB)], Policy(max_bytes=2 * MIB + 512), "bomb", id="size"),
+        pytest.param(
+            [file("a/stage/x", b"1" * 2 * MIB)], TarLimits(max_bytes=2 * MIB + 512), "bomb", id="size"
+        ),
         pytest.param(
             [file(f"a/stage/{number}") for number in range(20)],
-            Policy(max_members=20),
+            TarLimits(max_members=20),
             "20 members",
             id="members",
         ),
-        pytest.param([file("a/stage/x", size=1 << 62)], None, "'a/stage/x'", id="impossible size"),
+        pytest.param(
+            [file("a/stage/x", size=1 << 62)],
+            None,
+            "'a/stage/x'",
+            id="impossible size",
+        ),
     ],
 )
 def test_limits_sizes_and_numbers(
-    tmp_path: Path, members: list[TarMember], policy: Policy | None, subject: str
+    tmp_path: Path, members: list[TarMember], limits: TarLimits | None, subject: str
 ) -> None:
-    assert subject in refuse(tar(*members), tmp_path / "out", policy=policy)
+    assert subject in refuse(tar(*members), tmp_path / "out", limits=limits)
 
 
 def test_limits_the_memory_of_decompressing_zstd(tmp_path: Path) -> None:
@@ -305,13 +388,13 @@ def test_limits_the_memory_of_decompressing_zstd(tmp_path: Path) -> None:
     frame = zstandard.ZstdCompressor(compression_params=parameters).compressobj()
     content = frame.compress(tar(X)) + frame.flush()
 
-    message = refuse_compressed(content, tmp_path / "out", policy=Policy(max_memory=MIB))
+    message = refuse_compressed(content, tmp_path / "out", limits=TarLimits(max_memory=MIB))
 
     assert "memory" in message
 
 
 def test_limits_the_memory_of_decompressing_xz(tmp_path: Path) -> None:
-    message = refuse(tar(X), tmp_path / "out", name=XZ_NAME, policy=Policy(max_memory=1 << 17))
+    message = refuse(tar(X), tmp_path / "out", name=XZ_NAME, limits=TarLimits(max_memory=1 << 17))
 
     assert "memory" in message.lower()
 
@@ -334,7 +417,11 @@ def test_writes_nothing_outside_whichever_byte_is_changed(
     tmp_path_factory: pytest.TempPathFactory, offset: int, byte: int
 ) -> None:
     content = bytearray(
-        tar(symlink("a/stage/l", "x"), file("a/stage/x", b"1"), hardlink("b/stage/h", "a/stage/x"))
+        tar(
+            symlink("a/stage/l", "x"),
+            file("a/stage/x", b"1"),
+            hardlink("b/stage/h", "a/stage/x"),
+        )
     )
     content[offset] = byte
     root = tmp_path_factory.mktemp("flip")

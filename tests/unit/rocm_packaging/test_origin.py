@@ -5,7 +5,9 @@ import pytest
 
 from core.cli.options import Common
 from core.errors import BuildError, MissingInputError, RocmError, UsageError
-from core.packages.sources import PackageSource, SourceOptions
+from core.packages.options import SourceOptions
+from core.packages.package_source import PackageSource
+from core.packages.sources import PackageIndex, linked_source
 from core.run.records import FileRecord
 from rocm_packaging import origin
 from rocm_packaging.origin import RocmSource
@@ -34,14 +36,19 @@ def write_packages(folder: Path, names: Iterable[str], *, version: str = VERSION
             write_sdist(folder, name=name, version=version)
         else:
             write_wheel(folder, name=name, version=version)
-    return PackageSource(find_links=(str(folder),))
+    return linked_source(str(folder))
 
 
 def file_record(distribution: str, version: str = VERSION) -> FileRecord:
     """Return the record of a wheel."""
     name = wheel_filename(name=distribution, version=version)
     return FileRecord(
-        name=name, key=name, size=1, sha256="0" * 64, distribution=distribution, version=version
+        name=name,
+        key=name,
+        size=1,
+        sha256="0" * 64,
+        distribution=distribution,
+        version=version,
     )
 
 
@@ -85,9 +92,15 @@ def package_names(source: RocmSource) -> set[str]:
 @pytest.mark.parametrize(
     ("libraries", "chosen_libraries"),
     [
-        pytest.param(SPLIT_PACKAGES[3:], {"rocm-sdk-libraries", "rocm-sdk-device-gfx942"}, id="split"),
         pytest.param(
-            (UNSPLIT_LIBRARIES, "rocm-sdk-libraries-gfx110x-all"), {UNSPLIT_LIBRARIES}, id="unsplit"
+            SPLIT_PACKAGES[3:],
+            {"rocm-sdk-libraries", "rocm-sdk-device-gfx942"},
+            id="split",
+        ),
+        pytest.param(
+            (UNSPLIT_LIBRARIES, "rocm-sdk-libraries-gfx110x-all"),
+            {UNSPLIT_LIBRARIES},
+            id="unsplit",
         ),
     ],
 )
@@ -100,7 +113,11 @@ def test_tests_all_packages_of_a_run_that_serve_the_family(
 
     rocm = choose_for_tests(origin.own_run(common, FAMILY), tmp_path, "libraries", "devel")
 
-    assert package_names(rocm) == {*COMMON_PACKAGES, "rocm-profiler", *chosen_libraries}
+    assert package_names(rocm) == {
+        *COMMON_PACKAGES,
+        "rocm-profiler",
+        *chosen_libraries,
+    }
 
 
 def test_finds_no_rocm_in_a_run_that_recorded_none(tmp_path: Path) -> None:
@@ -122,12 +139,12 @@ def test_finds_the_newest_version(tmp_path: Path) -> None:
     for version in ("7.9.0", "7.10.0", "7.10.0a20260101"):
         write_packages(tmp_path, ["rocm"], version=version)
 
-    assert origin.newest(PackageSource(find_links=(str(tmp_path),))) == "7.10.0"
+    assert origin.newest(linked_source(str(tmp_path))) == "7.10.0"
 
 
 def test_names_the_index_that_has_no_rocm(tmp_path: Path) -> None:
     with served(tmp_path) as address, pytest.raises(MissingInputError) as raised:
-        origin.newest(PackageSource(index_urls=(address,)))
+        origin.newest(PackageIndex(url=address))
 
     assert address in raised.value.message
 
@@ -141,7 +158,11 @@ def test_builds_take_no_device_code(tmp_path: Path) -> None:
     rocm = choose_for_builds(source, "profiler", family=f"{FAMILY};{OTHER_FAMILY}")
 
     assert rocm.layout == "split"
-    assert package_names(rocm) == {*COMMON_PACKAGES, "rocm-sdk-libraries", "rocm-profiler"}
+    assert package_names(rocm) == {
+        *COMMON_PACKAGES,
+        "rocm-sdk-libraries",
+        "rocm-profiler",
+    }
 
 
 def test_builds_take_unsplit_packages_of_their_family(tmp_path: Path) -> None:
@@ -176,7 +197,7 @@ def test_knows_packages_by_their_digests(tmp_path: Path) -> None:
     digests = choose_for_builds(source).digests
     write_sdist(tmp_path, name="rocm", version=VERSION, files={"setup.py": "# changed"})
 
-    changed_digests = choose_for_builds(PackageSource(find_links=source.find_links)).digests
+    changed_digests = choose_for_builds(linked_source(str(tmp_path))).digests
 
     changed_files = [name for name, digest in changed_digests.items() if digest != digests[name]]
     assert changed_files == [f"rocm-{VERSION}.tar.gz"]
@@ -189,7 +210,7 @@ def test_knows_no_digests_where_a_page_gives_none(tmp_path: Path) -> None:
         write_packages(tmp_path / name, [name])
 
     with served(tmp_path) as address:
-        rocm = choose_for_builds(PackageSource(index_urls=(address,)))
+        rocm = choose_for_builds(PackageIndex(url=address))
 
     assert package_names(rocm) == {*COMMON_PACKAGES, "rocm-sdk-libraries"}
     assert rocm.digests == {}
@@ -199,18 +220,27 @@ def test_knows_no_digests_where_a_page_gives_none(tmp_path: Path) -> None:
 # What tests take
 
 
-def test_tests_take_rocm_with_its_extras_from_a_named_source(tmp_path: Path) -> None:
+def test_tests_take_rocm_with_its_extras_from_a_named_source(
+    tmp_path: Path,
+) -> None:
     source = write_packages(tmp_path / "dist", SPLIT_PACKAGES)
 
     rocm = choose_for_tests(source, tmp_path, "libraries", "devel")
 
-    assert package_names(rocm) == {*COMMON_PACKAGES, "rocm-sdk-libraries", "rocm-sdk-device-gfx942"}
+    assert package_names(rocm) == {
+        *COMMON_PACKAGES,
+        "rocm-sdk-libraries",
+        "rocm-sdk-device-gfx942",
+    }
 
 
 def test_tests_take_the_core_alone_without_extras(tmp_path: Path) -> None:
     source = write_packages(tmp_path / "dist", SPLIT_PACKAGES)
 
-    assert package_names(choose_for_tests(source, tmp_path)) == {"rocm", "rocm-sdk-core"}
+    assert package_names(choose_for_tests(source, tmp_path)) == {
+        "rocm",
+        "rocm-sdk-core",
+    }
 
 
 def test_tests_name_targets_without_device_code(tmp_path: Path) -> None:
@@ -285,11 +315,16 @@ def test_names_a_folder_of_several_indexes(tmp_path: Path) -> None:
 
     source = named_source(tmp_path, options)
 
-    assert source.index_urls == (f"https://a/v2/{OTHER_FAMILY}/", f"https://b/{OTHER_FAMILY}/")
+    assert source.index_urls == (
+        f"https://a/v2/{OTHER_FAMILY}/",
+        f"https://b/{OTHER_FAMILY}/",
+    )
 
 
 @pytest.mark.parametrize(
-    ("index_subdir", "family"), [("", FAMILY), (OTHER_FAMILY, OTHER_FAMILY)], ids=["own", "other"]
+    ("index_subdir", "family"),
+    [("", FAMILY), (OTHER_FAMILY, OTHER_FAMILY)],
+    ids=["own", "other"],
 )
 def test_names_a_release_index_of_a_family(tmp_path: Path, index_subdir: str, family: str) -> None:
     source = named_source(tmp_path, SourceOptions(index_name="dev-v2", index_subdir=index_subdir))
@@ -301,7 +336,10 @@ def test_names_a_release_index_of_a_family(tmp_path: Path, index_subdir: str, fa
 def test_names_a_release_index_before_other_ones(tmp_path: Path) -> None:
     source = named_source(tmp_path, SourceOptions(index_name="dev", index_urls=("https://a",)))
 
-    assert source.index_urls == (origin.release_index_url("dev", FAMILY), "https://a")
+    assert source.index_urls == (
+        origin.release_index_url("dev", FAMILY),
+        "https://a",
+    )
 
 
 def test_refuses_a_folder_of_an_index_for_all_families(tmp_path: Path) -> None:
@@ -313,7 +351,13 @@ def test_refuses_a_folder_of_an_index_for_all_families(tmp_path: Path) -> None:
 def other_store(tmp_path: Path) -> str:
     """Return a store with run 17, which packaged ROCm."""
     common = Common(root=tmp_path, run_id="17", store=str(tmp_path / "theirs"))
-    publish_rocm(common.open_store(), common.outputs, tmp_path / "packages", family=FAMILY, version=VERSION)
+    publish_rocm(
+        common.open_store(),
+        common.outputs,
+        tmp_path / "packages",
+        family=FAMILY,
+        version=VERSION,
+    )
     return common.store
 
 
@@ -321,7 +365,7 @@ def test_names_another_run(tmp_path: Path, other_store: str) -> None:
     source = named_source(tmp_path, SourceOptions(run_id="17", store=other_store, prefix="--rocm-"))
 
     assert source.versions("rocm") == (VERSION,)
-    assert "run 17" in source.words
+    assert "run 17" in source.description
 
 
 def test_refuses_a_run_that_a_store_does_not_have(tmp_path: Path, other_store: str) -> None:

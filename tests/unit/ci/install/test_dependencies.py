@@ -8,13 +8,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ci.install import dependencies
-from ci.install.dependencies import Mirror, Need, Source, batches, mirror, needs, publish, resolved
+from ci.install.dependencies import Mirror, MirroredFile, Need, batches, mirror, needs, publish, resolved
 from core.cell import Cell
 from core.data import load_toml
 from core.env.installer import Sources
 from core.errors import DataError, EnvironmentSetupError, StoreError, WheelError
-from core.packages import Offer, RunGroup, offered
-from core.packages.resolution import Question, Resolved, others_of
+from core.packages.candidates import Candidate
+from core.packages.groups import RunGroup, recorded_candidates
+from core.packages.resolution import ResolvedPackage, ResolverQuery
+from core.packages.search import others_required_by_lines
 from core.run import RunOutputs
 from core.stores import Store
 from core.wheel.distributions import is_ours
@@ -33,12 +35,12 @@ LINUX_312 = Cell(python="3.12", platform="linux")
 def test_leaves_out_packages_of_ours_and_those_of_extras() -> None:
     lines = ["torch==2", "numpy>=2", "x; extra == 'tests'", "y; sys_platform == 'win32'", "rocm[devel]"]
 
-    assert others_of(lines, where="x") == ("numpy>=2", 'y; sys_platform == "win32"')
+    assert others_required_by_lines(lines, where="x") == ("numpy>=2", 'y; sys_platform == "win32"')
 
 
 def test_refuses_metadata_with_text_that_is_not_a_requirement() -> None:
     with pytest.raises(WheelError, match="'=1'"):
-        others_of(["=1"], where="x")
+        others_required_by_lines(["=1"], where="x")
 
 
 @pytest.mark.parametrize(
@@ -85,7 +87,7 @@ def test_needs_a_runs_requirements_for_the_wheels_own_cell(
     publish_wheel(store, outputs, tmp_path, tag="cp312-cp312-linux_x86_64", requires=["sympy", "rocm"])
     group = RunGroup(store=store, outputs=outputs, name=GROUP)
 
-    found = needs(MIRROR, [group], [offered(group)])
+    found = needs(MIRROR, [group], [recorded_candidates(group)])
 
     (need,) = [need for need in found if need.requirements == ("sympy",)]
     assert need.cell == LINUX_312
@@ -99,19 +101,19 @@ def need(*requirements: str, cell: Cell = LINUX_312) -> Need:
     return Need(cell=cell, of="torch", requirements=requirements)
 
 
-def resolved_wheel(name: str, digest: str) -> Resolved:
-    offer = Offer(name=f"{name}-1-py3-none-any.whl", distribution=name, version="1", sha256=digest)
-    return Resolved(name=name, version="1", files=(offer,))
+def resolved_wheel(name: str, digest: str) -> ResolvedPackage:
+    offer = Candidate(name=f"{name}-1-py3-none-any.whl", distribution=name, version="1", sha256=digest)
+    return ResolvedPackage(name=name, version="1", files=(offer,))
 
 
 @pytest.fixture
-def answer_questions(monkeypatch: pytest.MonkeyPatch) -> Callable[..., list[Question]]:
+def answer_questions(monkeypatch: pytest.MonkeyPatch) -> Callable[..., list[ResolverQuery]]:
     """Return a function that lets an installer answer questions, and notes them."""
 
-    def set_answer(answer: Callable[[Question], Sequence[Resolved]]) -> list[Question]:
-        questions: list[Question] = []
+    def set_answer(answer: Callable[[ResolverQuery], Sequence[ResolvedPackage]]) -> list[ResolverQuery]:
+        questions: list[ResolverQuery] = []
 
-        def resolve(question: Question) -> Sequence[Resolved]:
+        def resolve(question: ResolverQuery) -> Sequence[ResolvedPackage]:
             questions.append(question)
             return answer(question)
 
@@ -122,7 +124,7 @@ def answer_questions(monkeypatch: pytest.MonkeyPatch) -> Callable[..., list[Ques
     return set_answer
 
 
-def test_refuses_one_name_for_two_files(answer_questions: Callable[..., list[Question]]) -> None:
+def test_refuses_one_name_for_two_files(answer_questions: Callable[..., list[ResolverQuery]]) -> None:
     digests = {("a",): "a" * 64, ("b",): "b" * 64}
     answer_questions(lambda question: [resolved_wheel("numpy", digests[tuple(question.requirements)])])
 
@@ -131,7 +133,7 @@ def test_refuses_one_name_for_two_files(answer_questions: Callable[..., list[Que
 
 
 def test_asks_for_wheels_of_a_cell_from_the_persons_index(
-    answer_questions: Callable[..., list[Question]],
+    answer_questions: Callable[..., list[ResolverQuery]],
 ) -> None:
     questions = answer_questions(lambda _: ())
 
@@ -141,14 +143,13 @@ def test_asks_for_wheels_of_a_cell_from_the_persons_index(
     assert question.python_version == "3.11"
     assert question.platform == "x86_64-pc-windows-msvc"
     assert question.only_wheels
-    assert not question.exact
     assert question.sources == Sources(index_url="https://mine")
 
 
 def test_names_whose_requirements_cannot_be_resolved(
-    answer_questions: Callable[..., list[Question]],
+    answer_questions: Callable[..., list[ResolverQuery]],
 ) -> None:
-    def refuse(_question: Question) -> Sequence[Resolved]:
+    def refuse(_question: ResolverQuery) -> Sequence[ResolvedPackage]:
         raise EnvironmentSetupError("no wheel of it")
 
     answer_questions(refuse)
@@ -162,8 +163,8 @@ def test_names_whose_requirements_cannot_be_resolved(
 # --- Downloads -------------------------------------------------------------------------------
 
 
-def source(name: str, version: str, python: str) -> Source:
-    return Source(
+def source(name: str, version: str, python: str) -> MirroredFile:
+    return MirroredFile(
         name=f"{name}-{version}-{python}.whl",
         distribution=name,
         version=version,
@@ -176,7 +177,7 @@ sources = st.builds(source, st.sampled_from("abc"), st.sampled_from("12"), st.sa
 
 
 @given(st.lists(sources, unique_by=lambda source: source.name))
-def test_batches_hold_each_file_once_of_one_cell_and_no_distribution_twice(files: list[Source]) -> None:
+def test_batches_hold_each_file_once_of_one_cell_and_no_distribution_twice(files: list[MirroredFile]) -> None:
     found = batches(files)
 
     names = [file.name for batch in found for file in batch]
@@ -204,7 +205,9 @@ def test_pip_downloads_by_digest_for_any_python(tmp_path: Path, monkeypatch: pyt
 
 def test_refuses_a_wheel_with_another_name(store: Store, tmp_path: Path) -> None:
     path = write_wheel(tmp_path, name="torch", version="1")
-    wanted = Source(name=path.name, distribution="numpy", version="1", sha256=sha256(path), cell=LINUX_312)
+    wanted = MirroredFile(
+        name=path.name, distribution="numpy", version="1", sha256=sha256(path), cell=LINUX_312
+    )
 
     with pytest.raises(DataError, match="torch"):
         publish(MIRROR, store, wanted, path)

@@ -8,8 +8,8 @@ import pytest
 from ci import install
 from ci.install import Devices, devices_for, known_offers, parse_requirements
 from core.errors import MissingInputError, RocmError
-from core.packages import Offer
-from core.packages.sources import PackageSource
+from core.packages.candidates import Candidate
+from core.packages.sources import PackageIndex
 from tests.kit.offers import make_offer
 from tests.kit.servers import served
 
@@ -17,7 +17,7 @@ FAMILY = "gfx110X-all"
 TARGETS = ("gfx1100", "gfx1101", "gfx1102", "gfx1103")
 
 
-def make_offers(*names: str, version: str) -> list[Offer]:
+def make_offers(*names: str, version: str) -> list[Candidate]:
     return [make_offer(name, version) for name in names]
 
 
@@ -152,7 +152,7 @@ ONE_GPU = Devices(family=f"{FAMILY};gfx942", targets=("gfx942",), exact=True)
     ],
 )
 def test_the_sdist_is_told_a_target_or_a_family_by_its_layout(
-    devices: Devices, offers: list[Offer], expected: str
+    devices: Devices, offers: list[Candidate], expected: str
 ) -> None:
     assert devices.sdk_family(offers) == expected
 
@@ -193,7 +193,7 @@ def test_an_index_is_asked_only_for_packages_of_the_family(index_url: str) -> No
     requirements = parse_requirements(["torch numpy"])
     devices = Devices(family=FAMILY, targets=TARGETS)
 
-    offers = known_offers(PackageSource(index_urls=(index_url,)), requirements, devices)
+    offers = known_offers(PackageIndex(url=index_url), requirements, devices)
 
     every_name = {offer.distribution for offer in (*SPLIT_ROCM, *TORCH)}
     assert {offer.distribution for offer in offers} == every_name - {"amd-torch-device-gfx12-0"}

@@ -8,7 +8,8 @@ import pytest
 from ci.install import Devices, download
 from ci.install.download import closure, command, dependencies, fetch
 from core.errors import MissingInputError, StoreError
-from core.packages import Offer, RunGroup, offered
+from core.packages.candidates import Candidate
+from core.packages.groups import RunGroup, recorded_candidates
 from core.run import RunOutputs, records
 from core.run.records import FileRecord, Record
 from core.stores import Store
@@ -42,17 +43,17 @@ def target(tmp_path: Path) -> Path:
     return tmp_path / "wheels"
 
 
-def offer(name: str, version: str, *, filename: str = "", key: str = "") -> Offer:
+def offer(name: str, version: str, *, filename: str = "", key: str = "") -> Candidate:
     """Return what a run offers, by default a wheel for any Python."""
     default = f"{name.replace('-', '_')}-{version}-py3-none-any.whl"
-    return Offer(name=filename or default, distribution=name, version=version, key=key)
+    return Candidate(name=filename or default, distribution=name, version=version, key=key)
 
 
-def offer_of(group: RunGroup, distribution: str) -> Offer:
-    return next(offer for offer in offered(group) if offer.distribution == distribution)
+def offer_of(group: RunGroup, distribution: str) -> Candidate:
+    return next(offer for offer in recorded_candidates(group) if offer.distribution == distribution)
 
 
-def releases(offers: Sequence[Offer]) -> list[str]:
+def releases(offers: Sequence[Candidate]) -> list[str]:
     return [f"{offer.distribution} {offer.version}" for offer in offers]
 
 
@@ -60,16 +61,16 @@ def releases(offers: Sequence[Offer]) -> list[str]:
 
 
 def test_fetches_files_with_their_content(group: RunGroup, target: Path) -> None:
-    offers = offered(group)
+    offers = recorded_candidates(group)
 
     assert sorted(fetch(group, offers, target)) == sorted(offer.name for offer in offers)
 
     for offer in offers:
-        assert (target / offer.name).read_bytes() == group.store.read(offer.key)
+        assert (target / offer.name).read_bytes() == group.store.read(str(offer.key))
 
 
 def test_fetches_only_what_is_not_there_by_its_digest(group: RunGroup, target: Path) -> None:
-    offers = offered(group)
+    offers = recorded_candidates(group)
     fetch(group, offers, target)
     (target / offers[0].name).write_bytes(b"half of it")
 
@@ -78,7 +79,7 @@ def test_fetches_only_what_is_not_there_by_its_digest(group: RunGroup, target: P
 
 def test_a_file_that_differs_from_its_record_never_gets_its_name(group: RunGroup, target: Path) -> None:
     torch = offer_of(group, "torch")
-    stored = Path(group.store.url) / torch.key
+    stored = Path(group.store.url) / str(torch.key)
     # The published file may be a hard link.
     stored.unlink()
     stored.write_bytes(b"somebody else's")
@@ -119,7 +120,7 @@ def test_another_version_in_the_folder_does_no_harm(group: RunGroup, target: Pat
 def test_a_wheel_comes_with_what_it_requires_of_the_run(
     group: RunGroup, requirement: str, expected: list[str]
 ) -> None:
-    assert releases(closure(group, offered(group), [requirement])) == expected
+    assert releases(closure(group, recorded_candidates(group), [requirement])) == expected
 
 
 def test_all_of_rocm_comes_with_its_sdist(group: RunGroup) -> None:
@@ -137,7 +138,7 @@ def test_all_of_rocm_comes_with_its_sdist(group: RunGroup) -> None:
 
 
 @pytest.fixture
-def rocm_offers(group: RunGroup) -> list[Offer]:
+def rocm_offers(group: RunGroup) -> list[Candidate]:
     """A split ROCm with device code for two targets; its libraries require its core."""
     offers = [offer("rocm", "7.1", filename="rocm-7.1.tar.gz")]
     for name in ("rocm-sdk-device-gfx942", "rocm-sdk-device-gfx950", "rocm-sdk-libraries", "rocm-sdk-core"):
@@ -147,7 +148,9 @@ def rocm_offers(group: RunGroup) -> list[Offer]:
     return offers
 
 
-def test_device_code_of_the_targets_comes_with_libraries(group: RunGroup, rocm_offers: list[Offer]) -> None:
+def test_device_code_of_the_targets_comes_with_libraries(
+    group: RunGroup, rocm_offers: list[Candidate]
+) -> None:
     devices = Devices(family="gfx94X-dcgpu", targets=("gfx942",))
 
     chosen = closure(group, rocm_offers, ["rocm-sdk-libraries==7.1"], devices)
@@ -155,7 +158,7 @@ def test_device_code_of_the_targets_comes_with_libraries(group: RunGroup, rocm_o
     assert releases(chosen) == ["rocm-sdk-core 7.1", "rocm-sdk-device-gfx942 7.1", "rocm-sdk-libraries 7.1"]
 
 
-def test_refuses_targets_without_device_code(group: RunGroup, rocm_offers: list[Offer]) -> None:
+def test_refuses_targets_without_device_code(group: RunGroup, rocm_offers: list[Candidate]) -> None:
     devices = Devices(family="gfx94X-dcgpu", targets=("gfx1100",), exact=True)
 
     with pytest.raises(MissingInputError, match="rocm-sdk-device-gfx1100"):

@@ -13,8 +13,8 @@ from ci.install.dependencies import mirror
 from core.env.installer import Sources
 from core.errors import EnvironmentSetupError, MissingInputError
 from core.http import served_store
-from core.packages import RunGroup
-from core.packages.sources import PackageSource
+from core.packages.groups import RunGroup
+from core.packages.package_source import PackageSource
 from core.run import RunOutputs
 from core.stores import Store
 from core.stores.directory import DirectoryStore
@@ -52,7 +52,7 @@ def test_other_packages_come_from_the_stores_own_index(group: RunGroup) -> None:
 
 @pytest.fixture
 def source(group: RunGroup) -> PackageSource:
-    return PackageSource(group=group)
+    return group
 
 
 def write_page(group: RunGroup, source: PackageSource) -> None:

@@ -202,7 +202,9 @@ def answer_failure(request: BaseHTTPRequestHandler) -> None:
 
 
 @pytest.mark.parametrize(
-    ("answer", "words"), [(answer_half, "4 of 1000"), (answer_failure, "500")], ids=["breaks off", "fails"]
+    ("answer", "words"),
+    [(answer_half, "4 bytes read, 996 more"), (answer_failure, "500")],
+    ids=["breaks off", "fails"],
 )
 def test_names_the_failure_of_a_server_and_leaves_no_thread(
     answer: Callable[[BaseHTTPRequestHandler], None], words: str, common: Common, tmp_path: Path

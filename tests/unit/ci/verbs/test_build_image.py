@@ -25,7 +25,7 @@ INDEX_ARGUMENT = "THEROCK_NIGHTLY_INDEX_URL"
 TARGETS_ARGUMENT = "PYTORCH_ROCM_ARCH"
 
 
-def build_planned(*words: str) -> engines.Build:
+def build_planned(*words: str) -> engines.ImageBuild:
     """Return the build that options describe."""
     arguments = verb_parser("ci", VERB)[1].parse_args(words)
     return build_image.plan(common_from(arguments), arguments, today=DAY)
@@ -286,7 +286,7 @@ def test_a_failed_save_leaves_the_old_archive(
     assert "no space left" in capsys.readouterr().err
 
 
-def commands_of(build: engines.Build, engine: engines.Engine, archive: Path) -> Sequence[Sequence[str]]:
+def commands_of(build: engines.ImageBuild, engine: engines.Engine, archive: Path) -> Sequence[Sequence[str]]:
     pushes = [(engine, "push", reference) for reference in build.pushed]
     return [
         engines.build_command(engine, build),

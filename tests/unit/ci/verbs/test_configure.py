@@ -118,8 +118,23 @@ def test_sets_the_outputs_of_a_job(configure: Configure, happen: Happen, tmp_pat
 
     values = read_outputs(tmp_path / "outputs")
     assert json.loads(values["build_pytorch"]) is True
-    assert json.loads(values["linux_build_pytorch_matrix"])[0]["gpu_family"] == "gfx94X-dcgpu"
+    (group, *_others) = json.loads(values["linux_groups"])
+    assert group["artifact_group"] == "gfx94X-dcgpu"
+    assert group["build_pytorch"][0]["job"] == "build_pytorch gfx94X-dcgpu, nightly, Python 3.12"
     assert values["plan_digest"] == Plan.read(tmp_path / "plan.json").digest()
+
+
+@pytest.mark.parametrize("platform", ["linux", "windows"])
+def test_a_workflow_of_one_platform_plans_no_other_one(
+    configure: Configure, happen: Happen, platform: str
+) -> None:
+    happen("schedule", {})
+
+    event_plan = configure("--release-type", "nightly", "--platforms", platform, "--json").plan
+    both_plan = configure("--release-type", "nightly", "--json").plan
+
+    assert {job.platform for job in both_plan.cells} == {"linux", "windows"}
+    assert event_plan.cells == tuple(job for job in both_plan.cells if job.platform == platform)
 
 
 def test_the_summary_of_a_job_tells_what_could_not_be_asked(

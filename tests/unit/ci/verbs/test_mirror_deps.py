@@ -6,12 +6,12 @@ from pathlib import Path
 import pytest
 
 from ci.install import dependencies
-from ci.install.dependencies import Mirror, Source
+from ci.install.dependencies import Mirror, MirroredFile
 from ci.verbs import mirror_deps
 from core import files
 from core.errors import StoreError
-from core.packages import Offer
-from core.packages.resolution import Question, Resolved
+from core.packages.candidates import Candidate
+from core.packages.resolution import ResolvedPackage, ResolverQuery
 from core.stores.directory import DirectoryStore
 from tests.kit import wheels
 from tests.kit.front_doors import run_verb
@@ -42,16 +42,16 @@ def public_index(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> PublicIndex
                 metadata_fields=[("Requires-Python", ">=3.9")],
             )
 
-        def resolve(question: Question) -> Sequence[Resolved]:
-            resolved: list[Resolved] = []
+        def resolve(question: ResolverQuery) -> Sequence[ResolvedPackage]:
+            resolved: list[ResolvedPackage] = []
             for name, path in paths.items():
                 if name in question.requirements:
                     digest = wheels.sha256(path)
-                    offer = Offer(name=path.name, distribution=name, version="1", sha256=digest)
-                    resolved.append(Resolved(name=name, version="1", files=(offer,)))
+                    offer = Candidate(name=path.name, distribution=name, version="1", sha256=digest)
+                    resolved.append(ResolvedPackage(name=name, version="1", files=(offer,)))
             return resolved
 
-        def download(_data: Mirror, batch: Sequence[Source], target: Path) -> None:
+        def download(_data: Mirror, batch: Sequence[MirroredFile], target: Path) -> None:
             for source in batch:
                 downloaded.append(source.name)
                 files.copy(folder / source.name, target / source.name)

@@ -16,7 +16,7 @@ from ci.install import Chosen
 from core.cli.options import Common
 from core.env.installer import Sources
 from core.errors import MissingInputError, UsageError
-from core.packages import Offer
+from core.packages.candidates import Candidate
 from core.run import RunOutputs
 from core.run.records import FileRecord
 from core.stores import Store
@@ -57,7 +57,7 @@ class Environments:
 @pytest.fixture(autouse=True)
 def environments(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Environments:
     environments = Environments()
-    of_index = Offer(name="t", distribution="torch", version="2", sha256=DIGEST, url="/t")
+    of_index = Candidate(name="t", distribution="torch", version="2", sha256=DIGEST, url="/t")
 
     @contextmanager
     def environment(folder: Path, **options: Any) -> Iterator[Target]:
@@ -122,11 +122,13 @@ def test_pins_packages_of_a_run(
 
 
 @pytest.mark.usefixtures("listed_torch")
-def test_installs_with_the_chosen_tool(run_options: Sequence[str], environments: Environments) -> None:
-    assert setup_venv("--packages", "torch", *run_options, "--backend", "pip") == 0
+@pytest.mark.parametrize(("options", "allows"), [([], False), (["--pre"], True)], ids=["default", "--pre"])
+def test_takes_unnamed_prereleases_where_the_user_allows_them(
+    run_options: Sequence[str], environments: Environments, options: list[str], *, allows: bool
+) -> None:
+    assert setup_venv("--packages", "torch", *run_options, *options) == 0
 
-    assert environments.request.backend == "pip"
-    assert not environments.request.pre
+    assert environments.request.pre is allows
 
 
 def test_a_group_names_the_family_of_its_packages(

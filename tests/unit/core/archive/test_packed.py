@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from core.archive import Edited, Made, Member, packed
-from core.archive.packed import Kept, Packing, Workers
-from core.archive.zips import HashingStream, ZipWriter
+from core.archive import DeferredFile, EditedFile, Member, packed
+from core.archive.packed import PackedData, Packing, SizedMember, Workers
+from core.archive.zip_writer import HashingStream, ZipWriter
 from core.errors import BuildError, MissingInputError
 
 # Members are looked at in pieces; the smallest whose samples do not overlap.
@@ -63,7 +63,7 @@ def test_a_made_file_is_packed_and_deleted(tmp_path: Path) -> None:
         path.write_bytes(b"content")
         return path
 
-    content = pack([Member(name="a", source=Made(size=7, make=make))])
+    content = pack([Member(name="a", source=DeferredFile(size=7, make=make))])
 
     assert read_archive(content) == {"a": b"content"}
     assert not path.exists()
@@ -90,7 +90,7 @@ def test_edits_are_in_the_archive_and_not_in_the_file(
     # One of them lies across the pages of a mapped file.
     edits = ((4094, b"NEWBYTES"), (20, b"x"), (size - 1, b"y"))
 
-    content = pack([Member(name="a", source=Edited(path=source, edits=edits, tail=tail))], level=level)
+    content = pack([Member(name="a", source=EditedFile(path=source, edits=edits, tail=tail))], level=level)
 
     expected = original[:20] + b"x" + original[21:4094] + b"NEWBYTES" + original[4102:-1] + b"y" + tail
     assert read_archive(content) == {"a": expected}
@@ -177,11 +177,11 @@ def test_deflates_no_member_again_that_is_known(monkeypatch: pytest.MonkeyPatch)
         Member(name="b", source=repeated_words(500, 1)),
     ]
     content = pack(members)
-    known: dict[bytes, Kept] = {}
+    known: dict[bytes, PackedData] = {}
     with Workers(jobs=1) as workers:
-        sized = [(member, member.size) for member in members]
+        sized = [SizedMember(member, member.size) for member in members]
         for member in packed.packed_in_order(sized, workers, Packing()):
-            known[member.sha256] = member.kept
+            known[member.sha256] = member.data
 
     monkeypatch.setattr(packed, "deflate_run", None)  # whoever calls it fails
 
@@ -230,7 +230,7 @@ def test_makes_no_more_files_at_once_than_memory_allows(tmp_path: Path) -> None:
     running: set[int] = set()
     most: list[int] = []
 
-    def made_file(number: int) -> Made:
+    def made_file(number: int) -> DeferredFile:
         def make() -> Path:
             with lock:
                 running.add(number)
@@ -241,7 +241,7 @@ def test_makes_no_more_files_at_once_than_memory_allows(tmp_path: Path) -> None:
                 running.remove(number)
             return path
 
-        return Made(size=1000, make=make)
+        return DeferredFile(size=1000, make=make)
 
     members = [Member(name=f"m{number}", source=made_file(number)) for number in range(20)]
     with Workers(jobs=8, memory=2000) as workers:
@@ -283,7 +283,7 @@ def test_a_failed_archive_gives_its_memory_back() -> None:
     def make() -> Path:
         raise BuildError("patchelf did not like it.")
 
-    members = [*small_members(), Member(name="t", source=Made(size=9, make=make))]
+    members = [*small_members(), Member(name="t", source=DeferredFile(size=9, make=make))]
     with Workers(jobs=2, memory=30_000) as workers:
         with pytest.raises(BuildError, match="patchelf"):
             write_archive(members, Packing(workers=workers))

@@ -7,17 +7,17 @@ import pytest
 from core.env.engines import (
     ENGINES,
     RUNNERS,
-    Build,
     Engine,
+    ImageBuild,
     build_command,
-    explained,
+    explain_failure,
     find_engine,
     save_command,
 )
 from core.errors import FatalError, MissingInputError, ProcessError, UsageError
 from tests.kit.machines import Answer, Call, answer_processes, put_on_path
 
-BUILD = Build(
+BUILD = ImageBuild(
     dockerfile=Path("/c/docker/Dockerfile"),
     context=Path("/c"),
     arguments={"ROCM_VERSION": "6.4", "EMPTY": ""},
@@ -145,7 +145,9 @@ def test_proposes_no_engine_that_only_builds_to_run_containers(
     "line", ["failed to copy files: write /usr/lib/x: no space left on device", "blob: Disk quota exceeded"]
 )
 def test_explains_a_full_disk(line: str) -> None:
-    problem = explained("docker", ProcessError("It ended.", output=f"STEP 3\n{line}\nError: exit"), base="b")
+    problem = explain_failure(
+        "docker", ProcessError("It ended.", output=f"STEP 3\n{line}\nError: exit"), base="b"
+    )
 
     assert type(problem) is FatalError
     assert line in problem.message
@@ -165,7 +167,7 @@ def test_explains_a_full_disk(line: str) -> None:
 def test_names_a_missing_base_image_and_repeats_the_engine(engine: Engine, line: str) -> None:
     build_problem = ProcessError("build ended with status 1.", output=f"STEP 1/2: FROM nothing\n{line}")
 
-    problem = explained(engine, build_problem, base="nothing:1")
+    problem = explain_failure(engine, build_problem, base="nothing:1")
 
     assert isinstance(problem, MissingInputError)
     assert "image nothing:1" in problem.message
@@ -176,4 +178,4 @@ def test_names_a_missing_base_image_and_repeats_the_engine(engine: Engine, line:
 def test_leaves_any_other_failure_as_it_is() -> None:
     problem = ProcessError("It ended.", output="install_rocm.sh: ROCM_VERSION=x is no version")
 
-    assert explained("docker", problem, base="b") is problem
+    assert explain_failure("docker", problem, base="b") is problem

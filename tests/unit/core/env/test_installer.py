@@ -9,10 +9,9 @@ import pytest
 from filelock import FileLock, Timeout
 
 from core import process
-from core.env import Installed, Interpreter, installer, interpreter
+from core.env import InstalledDistribution, Interpreter, installer, interpreter
 from core.env.installer import (
     MARKER,
-    Backend,
     Install,
     Sources,
     Whose,
@@ -29,7 +28,6 @@ from tests.kit.wheels import record_row
 LINKS = Sources(find_links=("/wheels",), no_index=True)
 INDEX = Sources(index_url="https://mine/simple")
 
-BACKENDS = pytest.mark.parametrize("backend", ["uv", "pip"])
 CONSTRAINTS = ("--constraint", "--build-constraint")
 
 
@@ -55,9 +53,9 @@ class Machine:
         """Return the calls of installers."""
         return [call for call in self.calls if "install" in call.words]
 
-    def install(self, request: Install, *, backend: Backend = "uv", cache_dir: Path | None = None) -> Call:
+    def install(self, request: Install, *, cache_dir: Path | None = None) -> Call:
         """Install; return the call of the installer."""
-        installer.install(self.target, request, backend=backend, cache_dir=cache_dir)
+        installer.install(self.target, request, cache_dir=cache_dir)
         return self.installs()[-1]
 
 
@@ -188,25 +186,34 @@ def test_uv_looks_again_at_wheels_that_may_be_built_anew(
     assert ("--refresh" in call.words) is looks_again
 
 
-def test_pip_installs_into_the_environment_from_the_users_sources(machine: Machine) -> None:
-    call = machine.install(Install(requirements=("torch==2.13.0",)), backend="pip")
+def test_installs_into_the_environment_from_the_users_sources(machine: Machine) -> None:
+    call = machine.install(Install(requirements=("torch==2.13.0",)))
 
-    assert call.words[:5] == (sys.executable, "-m", "pip", "--python", str(machine.environment.python))
+    assert call.option("--python") == str(machine.environment.python)
     assert call.option("--index-url") == "https://mine/simple"
-    assert {"--isolated", "--cert"}.isdisjoint(call.words), "pip reads these settings itself"
 
 
-def test_pip_gets_the_users_configuration_file_and_proxy(
-    machine: Machine, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    # pip itself logs in at the proxy.
-    monkeypatch.setenv("PIP_CONFIG_FILE", "/users/pip.conf")
+def test_asks_exact_sources_instead_of_the_users(machine: Machine) -> None:
+    call = machine.install(Install(requirements=("rocm",), sources=EXACT))
+
+    assert option_values(call, "--index-url") == ["https://host/simple"]
+    assert call.option("--extra-index-url") == "https://b"
+
+
+def test_the_installer_logs_in_at_the_users_proxy(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("https_proxy", "http://user:word@proxy:3128")
 
-    call = machine.install(Install(requirements=("torch==2.13.0",)), backend="pip")
+    call = machine.install(Install(requirements=("torch==2.13.0",)))
 
-    assert call.variables["PIP_CONFIG_FILE"] == "/users/pip.conf"
     assert call.variables["https_proxy"] == "http://user:word@proxy:3128"
+
+
+def test_makes_an_environment_with_pip_for_its_user(machine: Machine) -> None:
+    target = machine.target
+
+    installer.create_environment(target.prefix, target.base_executable, with_pip=True)
+
+    assert machine.calls[-1].words[1:3] == ("-m", "virtualenv")
 
 
 @pytest.mark.parametrize(
@@ -217,20 +224,12 @@ def test_the_code_of_sdists_reads_no_password(
 ) -> None:
     monkeypatch.setenv(name, "https://user:word@host/simple")
 
-    call = machine.install(Install(requirements=("torch==2.13.0",)), backend="pip")
+    call = machine.install(Install(requirements=("torch==2.13.0",)))
 
     assert name not in call.variables
 
 
 EXACT = Sources(index_url="https://host/simple", extra_index_urls=("https://b",), cert="/own.crt")
-
-
-def test_pip_gets_the_certificate_of_exact_sources(machine: Machine) -> None:
-    call = machine.install(Install(requirements=("rocm",), sources=EXACT), backend="pip")
-
-    assert call.option("--cert") == "/own.crt"
-    assert call.option("--extra-index-url") == "https://b"
-    assert "--isolated" in call.words
 
 
 @pytest.mark.parametrize(
@@ -247,36 +246,25 @@ def test_uv_gets_the_certificate_of_the_user_or_of_exact_sources(
     assert call.variables["SSL_CERT_FILE"] == certificate
 
 
-@BACKENDS
-def test_passes_every_wish_to_the_installer(machine: Machine, tmp_path: Path, backend: Backend) -> None:
+def test_passes_every_wish_to_the_installer(machine: Machine, tmp_path: Path) -> None:
     write_files(tmp_path, {"r.txt": "a==1\n", "s.txt": "b==1\n"})
     files = (tmp_path / "r.txt", tmp_path / "s.txt")
     request = Install(
         requirements=("c==1",), files=files, hashed=True, dependencies=False, build_isolation=False
     )
 
-    call = machine.install(request, backend=backend, cache_dir=Path("/cache"))
+    call = machine.install(request, cache_dir=Path("/cache"))
 
     assert {"--require-hashes", "--no-deps", "--no-build-isolation", "c==1"} <= set(call.words)
     assert option_values(call, "-r") == [str(file) for file in files]
     assert call.option("--cache-dir") == "/cache"
 
 
-@BACKENDS
-def test_tells_builds_of_sdists_their_gpu_family(machine: Machine, backend: Backend) -> None:
-    call = machine.install(Install(requirements=("rocm",), gpu_family="gfx110X-all"), backend=backend)
+def test_tells_builds_of_sdists_their_gpu_family(machine: Machine) -> None:
+    call = machine.install(Install(requirements=("rocm",), gpu_family="gfx110X-all"))
 
     assert call.variables["ROCM_SDK_TARGET_FAMILY"] == "gfx110X-all"
     assert call.option("--config-settings") == "gpu-family=gfx110X-all"
-
-
-def test_pip_caches_no_build_that_settings_change(machine: Machine) -> None:
-    request = Install(requirements=("rocm==7.1",), gpu_family="gfx110X-all")
-
-    call = machine.install(request, backend="pip", cache_dir=Path("/cache"))
-
-    assert "--no-cache-dir" in call.words
-    assert "--cache-dir" not in call.words, "the later of the two would win"
 
 
 def test_uv_caches_builds_apart_by_their_settings(machine: Machine) -> None:
@@ -385,11 +373,11 @@ def test_rejects_a_package_that_is_installed_twice(machine: Machine, monkeypatch
 def test_returns_strangers_where_they_are_allowed(machine: Machine) -> None:
     machine.environment.installed = {**PLANNED, "rocm-x": "1"}
 
-    assert require_planned(machine.target, PLANNED, more=True) == ["rocm-x 1"]
+    assert require_planned(machine.target, PLANNED, may_have_others=True) == ["rocm-x 1"]
 
 
 @pytest.fixture
-def installed_rocm(tmp_path: Path) -> Installed:
+def installed_rocm(tmp_path: Path) -> InstalledDistribution:
     """Return an installed package with a small file, and one that is too large to be hashed."""
     folder = tmp_path / "rocm-7.1.dist-info"
     folder.mkdir()
@@ -400,11 +388,11 @@ def installed_rocm(tmp_path: Path) -> Installed:
     # Byte code has no digest, and a user may delete files.
     rows += ["a.pyc,,\n", "gone.py,sha256=x,3\n"]
     (folder / "RECORD").write_text("".join(rows))
-    return Installed(name="rocm", version="7.1", extras=(), folder=folder)
+    return InstalledDistribution(name="rocm", version="7.1", extras=(), folder=folder)
 
 
-def test_an_installed_package_is_unaltered(installed_rocm: Installed) -> None:
-    assert installed_rocm.altered == ""
+def test_an_installed_package_is_unaltered(installed_rocm: InstalledDistribution) -> None:
+    assert installed_rocm.altered_file() is None
 
 
 @pytest.mark.parametrize(
@@ -413,16 +401,16 @@ def test_an_installed_package_is_unaltered(installed_rocm: Installed) -> None:
         ("a.py", b"oura", "a.py"),
         ("a.py", b"longer", "a.py"),
         ("big", b"y", "big"),
-        ("big", b"y" * (2 << 20), ""),
+        ("big", b"y" * (2 << 20), None),
     ],
     ids=["content", "size", "size of a large file", "content of a large file"],
 )
 def test_finds_a_file_that_another_package_wrote_over(
-    installed_rocm: Installed, tmp_path: Path, name: str, content: bytes, altered: str
+    installed_rocm: InstalledDistribution, tmp_path: Path, name: str, content: bytes, altered: str | None
 ) -> None:
     (tmp_path / name).write_bytes(content)
 
-    assert installed_rocm.altered == altered
+    assert installed_rocm.altered_file() == altered
 
 
 # Environments that are kept
@@ -431,12 +419,10 @@ FIRST = Install(requirements=("a==1",))
 SECOND = Install(requirements=("b==2",))
 
 
-def prepare(machine: Machine, digest: str, *, backend: Backend = "uv", force: bool = False) -> list[str]:
+def prepare(machine: Machine, digest: str, *, force: bool = False) -> list[str]:
     """Prepare the environment; return the calls that this took, without questions and programs' paths."""
     count = len(machine.calls)
-    with prepared(
-        machine.target, (FIRST, SECOND), digest=digest, backend=backend, cache_dir=Path("/cache"), force=force
-    ):
+    with prepared(machine.target, (FIRST, SECOND), digest=digest, cache_dir=Path("/cache"), force=force):
         pass
     commands = [" ".join(call.words[1:]) for call in machine.calls[count:]]
     return [command for command in commands if "venv" in command or "virtualenv" in command]
@@ -448,14 +434,13 @@ def read_marker(machine: Machine) -> dict[str, str]:
     return marker
 
 
-@pytest.mark.parametrize(
-    ("backend", "command"), [("uv", "venv --no-config"), ("pip", "-m virtualenv")], ids=["uv", "pip"]
-)
-def test_makes_an_environment_and_installs_into_it(machine: Machine, backend: Backend, command: str) -> None:
-    commands = prepare(machine, "d1", backend=backend)
+def test_makes_an_environment_and_installs_into_it(machine: Machine) -> None:
+    commands = prepare(machine, "d1")
 
     target = machine.target
-    assert commands[0] == f"{command} --quiet --clear --python {target.base_executable} {target.prefix}"
+    assert (
+        commands[0] == f"venv --no-config --quiet --clear --python {target.base_executable} {target.prefix}"
+    )
     assert [call.option("--cache-dir") for call in machine.installs()] == ["/cache", "/cache"]
     assert machine.environment.installed == {"a": "1", "b": "2"}
 
@@ -564,6 +549,19 @@ def test_a_digest_covers_what_is_installed(request_with_file: Install, tmp_path:
     assert len(digests) == len(requests)
 
 
+def test_a_digest_does_not_cover_where_hashed_files_come_from(
+    request_with_file: Install, tmp_path: Path
+) -> None:
+    requests = [
+        replace(request_with_file, hashed=True, sources=Sources(index_url=f"http://127.0.0.1:{port}/"))
+        for port in (4001, 4002)
+    ]
+
+    digests = {digest_of_calls(target_in(tmp_path), [call]) for call in requests}
+
+    assert len(digests) == 1
+
+
 def test_a_digest_covers_the_content_of_files_and_the_callers_salt(
     request_with_file: Install, tmp_path: Path
 ) -> None:
@@ -581,23 +579,20 @@ def test_a_digest_covers_the_content_of_files_and_the_callers_salt(
 
 
 @pytest.mark.processes
-@BACKENDS
-def test_a_failed_installation_has_the_installers_error_and_a_log(tmp_path: Path, backend: Backend) -> None:
+def test_a_failed_installation_has_the_installers_error_and_a_log(tmp_path: Path) -> None:
     process.capture([sys.executable, "-m", "venv", "--without-pip", tmp_path / "venv"])
     target = interpreter(tmp_path / "venv" / "bin" / "python")
     sources = Sources(find_links=(str(tmp_path),), no_index=True)
 
     with (
         pytest.raises(EnvironmentSetupError, match="absent==9") as raised,
-        prepared(
-            target, [Install(requirements=("absent==9",), sources=sources)], digest="d", backend=backend
-        ),
+        prepared(target, [Install(requirements=("absent==9",), sources=sources)], digest="d"),
     ):
         pytest.fail("It was used.")
 
     problem = origin(raised.value)
     assert problem is not None
     assert problem.cause is not None
-    assert problem.cause.tool == backend
+    assert problem.cause.tool == "uv"
     assert "absent" in problem.cause.message
     assert problem.log == tmp_path / ".venv.log"

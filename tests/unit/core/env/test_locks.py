@@ -7,7 +7,15 @@ from hypothesis import strategies as st
 
 from core.cli.options import ROOT, Common
 from core.env import Interpreter
-from core.env.installer import TORCH_TESTS, kept, locked_call, parse_lock, subset, target_lock, without
+from core.env.locks import (
+    TORCH_TESTS,
+    locked_call,
+    parse_lock,
+    subset,
+    target_lock,
+    without,
+    write_requirements,
+)
 from core.errors import DataError
 from tests.kit.machines import target_in
 from tests.kit.repos import write_files
@@ -80,7 +88,7 @@ def test_leaves_out_the_named_packages_alone(graph: Graph, names: set[str]) -> N
 
 
 def test_reads_why_each_package_is_in_a_lock() -> None:
-    assert {locked.name: locked.via for locked in parse_lock(COMPILED_LOCK)} == {
+    assert {locked.name: locked.parents for locked in parse_lock(COMPILED_LOCK)} == {
         "build": (),
         "packaging": ("build", "viable"),
         "pyproject-hooks": ("build",),
@@ -137,14 +145,14 @@ def test_every_requirement_of_our_locks_is_there_for_a_reason(path: Path) -> Non
 
     names = {requirement.name for requirement in locked}
     assert [requirement.name for requirement in locked if "# via" not in requirement.text] == []
-    assert [requirement.name for requirement in locked if not names.issuperset(requirement.via)] == []
+    assert [requirement.name for requirement in locked if not names.issuperset(requirement.parents)] == []
 
 
 def test_finds_a_kept_part_by_its_text_alone(tmp_path: Path) -> None:
-    first = kept(tmp_path / "locks", "venv", "a==1\n")
-    second = kept(tmp_path / "locks", "venv", "a==2\n")
+    first = write_requirements(tmp_path / "locks", "venv", "a==1\n")
+    second = write_requirements(tmp_path / "locks", "venv", "a==2\n")
 
-    assert kept(tmp_path / "locks", "venv", "a==1\n") == first
+    assert write_requirements(tmp_path / "locks", "venv", "a==1\n") == first
     assert first.read_bytes() == b"a==1\n"
     assert second.read_bytes() == b"a==2\n"
     assert first.name.startswith("venv-")

@@ -1,172 +1,20 @@
 import json
-from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import pytest
 
 from core.env.installer import Sources
-from core.errors import DataError, EnvironmentSetupError
+from core.errors import DataError, EnvironmentSetupError, WheelError
 from core.http import answering
-from core.packages import Offer, resolution
-from core.packages.resolution import Chosen, Question, SdistRequires
-from core.packages.sources import PackageSource
-from tests.kit.machines import Answer, Call, answer_processes, target_in
+from core.packages import resolution
+from core.packages.candidates import Candidate
+from core.packages.resolution import ResolverQuery
+from tests.kit.machines import Answer, Call, answer_processes
 from tests.kit.servers import RefusingServer
-from tests.kit.wheels import write_sdist, write_wheel
 
 A = "a" * 64
 B = "b" * 64
-
-
-@dataclass(frozen=True)
-class Packages:
-    """A folder of packages to choose from."""
-
-    folder: Path
-
-    def add(self, name: str, version: str, *requires: str, tag: str = "py3-none-any") -> None:
-        """Write a wheel."""
-        write_wheel(self.folder, name=name, version=version, requires=requires, tag=tag)
-
-    def choose(
-        self, *requirements: str, sdist_requires: SdistRequires = lambda _sdist, _extras: ()
-    ) -> Chosen:
-        """Choose packages for Python 3.12 on Linux."""
-        return resolution.choose(
-            PackageSource(find_links=(str(self.folder),)),
-            requirements,
-            python=target_in(self.folder / "env", version="3.12.4"),
-            platform="linux",
-            sdist_requires=sdist_requires,
-        )
-
-
-@pytest.fixture
-def packages(tmp_path: Path) -> Packages:
-    """Return a folder without packages."""
-    return Packages(tmp_path / "dist")
-
-
-# Our packages
-
-
-def test_chooses_our_packages_and_what_they_require_of_ours(packages: Packages) -> None:
-    packages.add("torch", "2.10.0", "triton==3.6.0; sys_platform == 'linux'")
-    packages.add("triton", "3.6.0")
-    packages.add("rocm", "7.1")
-
-    choice = packages.choose("torch")
-
-    assert choice.versions == {"torch": "2.10.0", "triton": "3.6.0"}
-    assert all(len(offer.sha256) == 64 for offer in choice.files)
-
-
-def test_gathers_what_is_required_of_others(packages: Packages) -> None:
-    packages.add("torch", "2.10.0", "numpy>=2", "pywin32; os_name == 'nt'")
-
-    assert packages.choose("torch", "pytest").others == ("numpy>=2", "pytest")
-
-
-@pytest.fixture
-def packages_with_extras(packages: Packages) -> Packages:
-    """Return a torch whose extras require a package of ours and one of others, and an apex that has one."""
-    packages.add(
-        "torch", "2", "amd-torch-device-gfx942==2; extra == 'device-gfx942'", "numpy; extra == 'more'"
-    )
-    packages.add("amd-torch-device-gfx942", "2", "torch==2")
-    packages.add("apex", "1", "torch[more]")
-    return packages
-
-
-@pytest.mark.parametrize(
-    ("requirement", "names"),
-    [("torch", {"torch"}), ("torch[device-gfx942]", {"torch", "amd-torch-device-gfx942"})],
-)
-def test_extras_count_where_they_are_required(
-    packages_with_extras: Packages, requirement: str, names: set[str]
-) -> None:
-    assert set(packages_with_extras.choose(requirement).versions) == names
-
-
-def test_extras_count_for_a_package_that_is_chosen_already(packages_with_extras: Packages) -> None:
-    assert packages_with_extras.choose("torch", "apex").others == ("numpy",)
-
-
-@pytest.fixture
-def packages_of_several_versions(packages: Packages) -> Packages:
-    """Return three versions of torch, and two torchvisions, of which only the older one has its torch."""
-    for version in ("2.10.0a1", "2.10.0.dev5", "2.9.0"):
-        packages.add("torch", version)
-    packages.add("torchvision", "0.25.0", "torch==2.11.0")
-    packages.add("torchvision", "0.24.0", "torch==2.9.0")
-    return packages
-
-
-def test_chooses_the_newest_version(packages_of_several_versions: Packages) -> None:
-    # PEP 440: an alpha is newer than a development release.
-    assert packages_of_several_versions.choose("torch").versions == {"torch": "2.10.0a1"}
-
-
-@pytest.mark.parametrize("requirements", [["torchvision", "torch"], ["torch", "torchvision"]], ids=" ".join)
-def test_chooses_an_older_version_where_the_newest_does_not_fit(
-    packages_of_several_versions: Packages, requirements: Sequence[str]
-) -> None:
-    choice = packages_of_several_versions.choose(*requirements)
-
-    assert choice.versions == {"torchvision": "0.24.0", "torch": "2.9.0"}
-
-
-@pytest.mark.parametrize(
-    ("requirement", "mentioned"),
-    [
-        ("torch==3", ["torch==3", "Python 3.12", "/dist has 2"]),
-        ("apex", ["no apex", "none of it"]),
-        ("torch", ["triton==9", "torch-2-py3-none-any.whl", "has 3.6.0"]),
-    ],
-    ids=["version", "package", "requirement of a package"],
-)
-def test_names_what_is_missing_and_what_there_is(
-    packages: Packages, requirement: str, mentioned: list[str]
-) -> None:
-    packages.add("torch", "2", "triton==9")
-    packages.add("triton", "3.6.0")
-
-    with pytest.raises(EnvironmentSetupError) as raised:
-        packages.choose(requirement)
-
-    assert all(name in raised.value.message for name in mentioned)
-    assert "--find-links" in raised.value.hint
-
-
-@pytest.mark.parametrize("tag", ["cp311-cp311-linux_x86_64", "cp312-cp312-win_amd64"])
-def test_chooses_no_file_of_another_python_or_platform(packages: Packages, tag: str) -> None:
-    packages.add("torch", "2", tag=tag)
-
-    with pytest.raises(EnvironmentSetupError, match="no torch"):
-        packages.choose("torch")
-
-
-def test_chooses_a_file_for_the_python_and_platform(packages: Packages) -> None:
-    packages.add("torch", "2", tag="cp312-cp312-manylinux_2_28_x86_64")
-
-    assert packages.choose("torch").versions == {"torch": "2"}
-
-
-def test_an_sdist_requires_what_the_caller_knows_of_its_extras(packages: Packages) -> None:
-    write_sdist(packages.folder, name="rocm", version="7.1")
-    packages.add("rocm-sdk-core", "7.1")
-    questions: list[tuple[str, frozenset[str]]] = []
-
-    def sdist_requires(sdist: Offer, extras: frozenset[str]) -> Sequence[str]:
-        questions.append((sdist.distribution, extras))
-        return ["rocm-sdk-core==7.1"]
-
-    choice = packages.choose("rocm[libraries]", sdist_requires=sdist_requires)
-
-    assert set(choice.versions) == {"rocm", "rocm-sdk-core"}
-    assert ("rocm", frozenset({"libraries"})) in questions
-
 
 # Packages of others, which uv resolves
 
@@ -182,11 +30,14 @@ version = "7.1"
 sdist = {{ path = "../wheels/rocm-7.1.tar.gz", hashes = {{ sha256 = "{B}" }} }}
 """
 
-NUMPY = resolution.Resolved(
+NUMPY = resolution.ResolvedPackage(
     name="numpy",
     version="1",
-    files=(Offer(name="numpy", distribution="numpy", version="1", url="https://x/y", sha256=A),),
+    files=(Candidate(name="numpy", distribution="numpy", version="1", url="https://x/y", sha256=A),),
 )
+
+
+TRITON = Candidate(name="triton.whl", distribution="triton", version="3.6.0", sha256=B)
 
 
 def test_reads_names_as_they_are_compared_and_addresses_unquoted() -> None:
@@ -194,7 +45,7 @@ def test_reads_names_as_they_are_compared_and_addresses_unquoted() -> None:
 
     assert torch.name == "torch"
     assert torch.files == (
-        Offer(
+        Candidate(
             name="torch-2.10.0+rocm7.1-py3-none-any.whl",
             distribution="torch",
             version="2.10.0+rocm7.1",
@@ -206,10 +57,11 @@ def test_reads_names_as_they_are_compared_and_addresses_unquoted() -> None:
 
 def test_pins_a_resolved_package_by_the_digests_of_its_files() -> None:
     rocm, torch = resolution.parse_pylock(LOCK)
-    package = resolution.Resolved(name="x", version="1", files=(*torch.files, *rocm.files))
+    other_file = replace(torch.files[0], sha256=B)
+    package = replace(torch, files=(*torch.files, other_file))
 
-    assert rocm.pinned == f"rocm==7.1 --hash=sha256:{B}"
-    assert package.pinned == f"x==1 --hash=sha256:{A} --hash=sha256:{B}"
+    assert rocm.pin == f"rocm==7.1 --hash=sha256:{B}"
+    assert package.pin == f"torch==2.10.0+rocm7.1 --hash=sha256:{A} --hash=sha256:{B}"
 
 
 @pytest.mark.parametrize(
@@ -256,14 +108,14 @@ def resolver(monkeypatch: pytest.MonkeyPatch) -> Resolver:
     return resolver
 
 
-QUESTION = Question(
+QUESTION = ResolverQuery(
     requirements=("torch==2.10.0+rocm7.1", "numpy"),
     constraints=("rocm==7.1",),
     sources=Sources(index_url="http://deps/", extra_index_urls=("http://run/",), cert="/ca.pem"),
     python=Path("/env/bin/python"),
     excludes=("rocm",),
 )
-ALLOWED = replace(QUESTION, allowed=True)
+ALLOWED = replace(QUESTION, allows_ours=True)
 
 
 def test_rejects_a_package_of_our_names_from_others(resolver: Resolver) -> None:
@@ -319,14 +171,14 @@ def test_resolves_for_an_interpreter(resolver: Resolver) -> None:
 
 
 def test_resolves_for_another_python_and_platform_with_wheels_alone(resolver: Resolver) -> None:
-    question = Question(
+    question = ResolverQuery(
         requirements=("numpy",),
         sources=Sources(),
         python_version="3.13",
         platform="x86_64-pc-windows-msvc",
         only_wheels=True,
         pre=True,
-        allowed=True,
+        allows_ours=True,
     )
 
     resolution.resolve(question)
@@ -362,7 +214,7 @@ def numpy_lock() -> str:
 
 
 def test_others_may_bring_a_torch_that_is_installed_instead_of_a_build(resolver: Resolver) -> None:
-    resolved = resolution.resolve_others(["torch==2.13"], [], QUESTION, allowed=True)
+    resolved = resolution.resolve_others(["torch==2.13"], [], QUESTION, allows_ours=True)
 
     assert "torch" in [package.name for package in resolved]
     assert "torch<0.dev0" not in resolver.files["--constraints"]
@@ -372,7 +224,7 @@ def test_a_refusal_repeats_the_resolver(monkeypatch: pytest.MonkeyPatch) -> None
     answer_processes(monkeypatch, lambda _call: Answer(status=1, stderr="no version of torch"))
 
     with pytest.raises(EnvironmentSetupError) as raised:
-        resolution.resolve(Question(requirements=("torch",), sources=Sources()))
+        resolution.resolve(ResolverQuery(requirements=("torch",), sources=Sources()))
 
     assert raised.value.message.startswith("torch ")
     assert raised.value.message.endswith("no version of torch")
@@ -382,28 +234,41 @@ def test_a_refusal_names_an_index_that_does_not_answer(monkeypatch: pytest.Monke
     answer_processes(monkeypatch, lambda _call: Answer(status=1, stderr="no version of numpy"))
 
     with answering(RefusingServer) as url, pytest.raises(EnvironmentSetupError) as raised:
-        resolution.resolve(Question(requirements=("numpy",), sources=Sources(index_url=f"{url}/simple/")))
+        resolution.resolve(
+            ResolverQuery(requirements=("numpy",), sources=Sources(index_url=f"{url}/simple/"))
+        )
 
     assert f"{url}/simple/: it answers 403" in raised.value.message
     assert "--deps-index-url" in raised.value.hint
 
 
-def test_pins_our_files_and_those_of_others_by_digest(packages: Packages, tmp_path: Path) -> None:
-    packages.add("triton", "3.6.0")
-    choice = packages.choose("triton")
+# Calls that install exact files
 
-    request = resolution.pinned_call(tmp_path / "locks", [*choice.files, NUMPY], None)
 
-    assert request.files[0].read_text().splitlines() == [
-        f"numpy==1 --hash=sha256:{A}",
-        f"triton==3.6.0 --hash=sha256:{choice.files[0].sha256}",
-    ]
+def test_installs_packages_of_others_by_their_digests(tmp_path: Path) -> None:
+    request = resolution.call_for_others(tmp_path / "locks", [NUMPY], None)
+
+    assert request.files[0].read_text().splitlines() == [f"numpy==1 --hash=sha256:{A}"]
+    assert request.hashed
+    assert not request.dependencies
+    assert request.build_isolation, "their sdists are built with what they ask for"
+
+
+def test_installs_files_of_ours_by_their_digests(tmp_path: Path) -> None:
+    request = resolution.call_for_ours(tmp_path / "locks", [TRITON], None)
+
+    assert request.files[0].read_text().splitlines() == [f"triton==3.6.0 --hash=sha256:{B}"]
     assert request.hashed
     assert not request.dependencies
     assert not request.build_isolation
 
 
-def test_builds_sdists_of_pinned_files_for_the_gpu_family(tmp_path: Path) -> None:
-    request = resolution.pinned_call(tmp_path / "locks", [NUMPY], None, family="gfx942")
+def test_builds_sdists_of_ours_for_the_gpu_family(tmp_path: Path) -> None:
+    request = resolution.call_for_ours(tmp_path / "locks", [TRITON], None, gpu_family="gfx942")
 
     assert request.env == {"ROCM_SDK_TARGET_FAMILY": "gfx942"}
+
+
+def test_refuses_to_install_a_file_without_its_digest(tmp_path: Path) -> None:
+    with pytest.raises(WheelError, match="triton"):
+        resolution.call_for_ours(tmp_path / "locks", [replace(TRITON, sha256=None)], None)

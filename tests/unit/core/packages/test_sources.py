@@ -1,6 +1,5 @@
-import argparse
 import base64
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
@@ -11,17 +10,9 @@ import pytest
 from core.env.installer import Sources
 from core.errors import FatalError, MissingInputError, ServiceError, UsageError
 from core.http import answering
-from core.packages import Offer
-from core.packages.sources import (
-    PackageSource,
-    SourceOptions,
-    absolute,
-    add_package_source,
-    add_staged_source,
-    below,
-    options_of_tested_source,
-    source_options,
-)
+from core.packages.candidates import Candidate, with_digest
+from core.packages.package_source import PackageSource
+from core.packages.sources import PackageIndex, combine_sources, linked_source
 from tests.kit.repos import write_files
 from tests.kit.servers import Folder, served
 from tests.kit.wheels import sha256, wheel_filename, write_wheel
@@ -29,143 +20,6 @@ from tests.kit.wheels import sha256, wheel_filename, write_wheel
 TORCH_VERSION = "2.10.0+rocm7.1"
 TORCH_NAME = wheel_filename(name="torch", version=TORCH_VERSION)
 TORCH_PATH = TORCH_NAME.replace("+", "%2B")  # as pages write it
-
-
-# Options
-
-
-def parse_options(
-    *words: str, prefixes: Sequence[str] = ("",), variables: Mapping[str, str] | None = None
-) -> SourceOptions:
-    """Parse options whose names begin with one of the prefixes."""
-    parser = argparse.ArgumentParser()
-    add_package_source(parser, "x", *prefixes)
-    return source_options(parser.parse_args(words), prefixes[0], variables or {})
-
-
-def test_reads_a_source_from_options() -> None:
-    options = parse_options("--find-links", "/a", "--index-url", "https://c", "--index-subdir", "/d/")
-
-    assert options.find_links == ("/a",)
-    assert options.index_urls == ("https://c",)
-    assert options.index_subdir == "d"
-    assert options.named
-
-
-def test_ignores_an_empty_option() -> None:
-    assert parse_options("--index-url=https://c", "--index-url=").index_urls == ("https://c",)
-
-
-def test_no_option_names_no_source() -> None:
-    assert not parse_options().named
-
-
-@pytest.mark.parametrize("prefixes", [("rocm-",), ("rocm-", "")], ids=["one prefix", "two prefixes"])
-def test_reads_options_with_a_prefix(prefixes: Sequence[str]) -> None:
-    options = parse_options(
-        "--rocm-index",
-        "dev",
-        "--rocm-version=7",
-        "--rocm-run-id=9",
-        "--rocm-find-links=/b",
-        prefixes=prefixes,
-    )
-
-    assert options.index_name == "dev"
-    assert options.version == "7"
-    assert options.run_id == "9"
-    assert options.find_links == ("/b",)
-    assert options.prefix == "--rocm-"
-
-
-def test_reads_a_list_from_options_of_two_prefixes() -> None:
-    options = parse_options("--rocm-find-links=/b", "--find-links=/a", prefixes=("rocm-", ""))
-
-    assert options.find_links == ("/b", "/a")
-
-
-VARIABLES = {
-    "ROCM_PACKAGE_INDEX_URL": "",
-    "ROCM_PACKAGE_FIND_LINKS_URL": "https://page",
-    "ROCM_PACKAGE_VERSION": "7",
-}
-
-
-def test_inputs_of_a_workflow_name_a_source() -> None:
-    options = parse_options(prefixes=("rocm-",), variables=VARIABLES)
-
-    assert options.find_links == ("https://page",)
-    assert options.index_urls == ()
-    assert options.version == "7"
-
-
-def test_options_win_over_inputs_of_a_workflow() -> None:
-    options = parse_options(
-        "--rocm-index-url=https://mine", "--rocm-version=8", prefixes=("rocm-",), variables=VARIABLES
-    )
-
-    assert options.find_links == ()
-    assert options.index_urls == ("https://mine",)
-    assert options.version == "8"
-
-
-@pytest.mark.parametrize("index", ["https://a.example/v2", "https://a.example/v2/"])
-@pytest.mark.parametrize("folder", ["gfx110X-all", "/gfx110X-all/"])
-def test_joins_an_index_and_a_folder_below_it(index: str, folder: str) -> None:
-    assert below(index, folder) == "https://a.example/v2/gfx110X-all/"
-
-
-def parse_tested_source(*words: str) -> SourceOptions:
-    """Parse the options of a test."""
-    parser = argparse.ArgumentParser()
-    parser.add_argument("--no-install", action="store_true")
-    add_staged_source(add_package_source(parser, "x", ""))
-    return options_of_tested_source(parser.parse_args(words))
-
-
-def test_a_test_takes_staged_wheels_of_a_store() -> None:
-    options = parse_tested_source("--staged", "--distribution-store", "s3://releases")
-
-    assert options == SourceOptions(staged=True, distribution_store="s3://releases")
-    assert not options.named
-
-
-@pytest.mark.parametrize(
-    ("words", "mentioned"),
-    [
-        (["--distribution-store", "s3://releases"], "--distribution-store"),
-        (["--staged", "--find-links", "/a"], "--find-links"),
-        (["--staged", "--no-install"], "--no-install"),
-    ],
-    ids=["a store alone", "another source", "what is installed"],
-)
-def test_rejects_options_that_contradict_staging(words: list[str], mentioned: str) -> None:
-    with pytest.raises(UsageError) as raised:
-        parse_tested_source(*words)
-
-    assert mentioned in f"{raised.value.message} {raised.value.hint}"
-
-
-def test_leaves_an_index_without_a_folder_as_it_is() -> None:
-    assert below("https://a.example/v2", "") == "https://a.example/v2"
-
-
-@pytest.mark.parametrize(
-    ("link", "place"),
-    [
-        ("wheels", "{folder}/wheels"),
-        ("/data/wheels", "/data/wheels"),
-        ("https://a.example/index.html", "https://a.example/index.html"),
-        ("file:///my%20data", "/my data"),
-    ],
-)
-def test_names_folders_from_where_commands_run(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, link: str, place: str
-) -> None:
-    monkeypatch.chdir(tmp_path)
-
-    assert absolute([link]) == (place.format(folder=Path.cwd()),)
-
 
 # Sources with packages
 
@@ -206,22 +60,22 @@ MakeSource = Callable[[Path, str], PackageSource]
 
 def folder_source(root: Path, _url: str) -> PackageSource:
     """Return the folder as a source."""
-    return PackageSource(find_links=(str(root / "dist"),))
+    return linked_source(str(root / "dist"))
 
 
 def page_source(_root: Path, url: str) -> PackageSource:
     """Return the flat page as a source."""
-    return PackageSource(find_links=(f"{url}/dist/index.html",))
+    return linked_source(f"{url}/dist/index.html")
 
 
 def local_page_source(root: Path, _url: str) -> PackageSource:
     """Return the file of the flat page as a source."""
-    return PackageSource(find_links=(str(root / "dist" / "index.html"),))
+    return linked_source(str(root / "dist" / "index.html"))
 
 
 def index_source(_root: Path, url: str) -> PackageSource:
     """Return the index as a source."""
-    return PackageSource(index_urls=(f"{url}/simple/",))
+    return PackageIndex(url=f"{url}/simple/")
 
 
 @pytest.fixture(params=[folder_source, page_source, local_page_source, index_source])
@@ -233,10 +87,10 @@ def source(request: pytest.FixtureRequest, package_root: Path) -> Iterator[Packa
 
 
 def test_every_source_offers_a_file_with_its_digest(source: PackageSource, package_root: Path) -> None:
-    (offer,) = source.offers("torch")
+    (offer,) = source.candidates("torch")
 
     assert offer.name == TORCH_NAME
-    assert source.sealed(offer).sha256 == torch_digest(package_root)
+    assert with_digest(offer).sha256 == torch_digest(package_root)
 
 
 def test_every_source_tells_the_versions_of_a_package(source: PackageSource) -> None:
@@ -245,14 +99,14 @@ def test_every_source_tells_the_versions_of_a_package(source: PackageSource) -> 
 
 
 def test_every_source_tells_what_a_file_requires(source: PackageSource) -> None:
-    (offer,) = source.offers("torch")
+    (offer,) = source.candidates("torch")
 
-    assert source.requires(offer) == ("numpy", "rocm")
+    assert source.read_requirements(offer) == ("numpy", "rocm")
 
 
 @pytest.mark.parametrize("name", ["torchvision", "numpy"], ids=["not there", "not ours"])
 def test_no_source_offers_other_packages(source: PackageSource, name: str) -> None:
-    assert source.offers(name) == ()
+    assert source.candidates(name) == ()
 
 
 def test_a_yanked_version_is_not_the_newest(tmp_path: Path) -> None:
@@ -260,7 +114,7 @@ def test_a_yanked_version_is_not_the_newest(tmp_path: Path) -> None:
     page = tmp_path / "index.html"
     page.write_text(yanked + link_to("rocm-7.0.0.tar.gz"))
 
-    assert PackageSource(find_links=(str(page),)).versions("rocm") == ("7.0.0",)
+    assert linked_source(str(page)).versions("rocm") == ("7.0.0",)
 
 
 # Sources that lack a package, or do not answer
@@ -270,10 +124,10 @@ def test_names_the_package_that_an_index_lacks_and_other_ways(tmp_path: Path) ->
     (tmp_path / "simple").mkdir()
 
     with served(tmp_path) as url:
-        source = PackageSource(index_urls=(f"{url}/simple/",), prefix="--rocm-")
+        source = PackageIndex(url=f"{url}/simple/", option_prefix="--rocm-")
         assert source.versions("rocm") == ()
 
-    problem = source.lacks("rocm")
+    problem = source.missing_error("rocm")
     assert "rocm" in problem.message
     assert f"{url}/simple/" in problem.message
     assert "--rocm-index-url" in problem.hint
@@ -282,8 +136,8 @@ def test_names_the_package_that_an_index_lacks_and_other_ways(tmp_path: Path) ->
 @pytest.mark.parametrize(
     ("source", "error", "mentioned"),
     [
-        (PackageSource(index_urls=("file:///x",)), UsageError, "--index-url file:///x"),
-        (PackageSource(find_links=("/absent/folder",)), MissingInputError, "/absent/folder"),
+        (PackageIndex(url="file:///x"), UsageError, "--index-url file:///x"),
+        (linked_source("/absent/folder"), MissingInputError, "/absent/folder"),
     ],
     ids=["no HTTP", "no folder"],
 )
@@ -296,7 +150,7 @@ def test_rejects_what_is_no_source(source: PackageSource, error: type[FatalError
 
 def test_names_an_index_that_does_not_exist(tmp_path: Path) -> None:
     with served(tmp_path) as url, pytest.raises(MissingInputError) as raised:
-        PackageSource(index_urls=(f"{url}/nowhere/",)).versions("rocm")
+        PackageIndex(url=f"{url}/nowhere/").versions("rocm")
 
     assert f"{url}/nowhere/: it answers 404" in raised.value.message
     assert "--index-url" in raised.value.hint
@@ -304,7 +158,7 @@ def test_names_an_index_that_does_not_exist(tmp_path: Path) -> None:
 
 def test_an_index_that_cannot_be_reached_may_answer_later(tmp_path: Path) -> None:
     with served(tmp_path) as url:
-        source = PackageSource(index_urls=(f"{url}/simple/",))
+        source = PackageIndex(url=f"{url}/simple/")
 
     with pytest.raises(ServiceError, match="cannot be reached"):
         source.versions("rocm")
@@ -316,10 +170,10 @@ def test_doubts_whether_a_login_is_an_index(tmp_path: Path, package: str) -> Non
     write_files(tmp_path, {"index.html": login, "rocm/index.html": login})
 
     with served(tmp_path) as url:
-        source = PackageSource(index_urls=(f"{url}/",))
+        source = PackageIndex(url=f"{url}/")
         assert source.versions(package) == ()
 
-    hint = source.lacks(package).hint
+    hint = source.missing_error(package).hint
     assert url in hint
     assert "is it an index?" in hint
 
@@ -329,11 +183,11 @@ def test_doubts_each_answer_of_an_index_once(tmp_path: Path) -> None:
     write_files(tmp_path, {"index.html": login, "rocm/index.html": login, "rocm-sdk/index.html": login})
 
     with served(tmp_path) as url:
-        source = PackageSource(index_urls=(f"{url}/",))
+        source = PackageIndex(url=f"{url}/")
         for package in ("rocm", "rocm-sdk", "torch", "torch-sdk"):
             assert source.versions(package) == ()
 
-    assert source.lacks("rocm").hint.count("is it an index?") == 2
+    assert source.missing_error("rocm").hint.count("is it an index?") == 2
 
 
 # Passwords
@@ -363,18 +217,17 @@ def guarded_url(package_root: Path) -> Iterator[str]:
 @pytest.fixture
 def guarded_source(guarded_url: str) -> PackageSource:
     """Return the index of the packages, with the password."""
-    return PackageSource(index_urls=(f"{guarded_url.replace('//', f'//me:{PASSWORD}@')}/simple/",))
+    return PackageIndex(url=f"{guarded_url.replace('//', f'//me:{PASSWORD}@')}/simple/")
 
 
 @pytest.mark.parametrize("is_index", [True, False], ids=["index", "page"])
 def test_names_an_address_that_refuses_and_other_settings(guarded_url: str, *, is_index: bool) -> None:
+    source: PackageSource = linked_source(f"{guarded_url}/index.html")
     if is_index:
-        source = PackageSource(index_urls=(f"{guarded_url}/simple/",))
-    else:
-        source = PackageSource(find_links=(f"{guarded_url}/index.html",))
+        source = PackageIndex(url=f"{guarded_url}/simple/")
 
     with pytest.raises(MissingInputError) as raised:
-        source.offers("rocm")
+        source.candidates("rocm")
 
     assert raised.value.message.startswith(f"{guarded_url}/")
     assert "401" in raised.value.message
@@ -383,16 +236,16 @@ def test_names_an_address_that_refuses_and_other_settings(guarded_url: str, *, i
 
 
 def test_describes_a_source_without_its_password(guarded_source: PackageSource) -> None:
-    assert "simple" in guarded_source.words
-    assert PASSWORD not in guarded_source.words
+    assert "simple" in guarded_source.description
+    assert PASSWORD not in guarded_source.description
 
 
 @contextmanager
 def opened_page(source: PackageSource) -> Iterator[str]:
     """Open a source for installers with its torch and rocm; yield the address of the page they get."""
-    offers: list[Offer] = []
+    offers: list[Candidate] = []
     for name in ("torch", "rocm"):
-        offers += [source.sealed(offer) for offer in source.offers(name)]
+        offers += [with_digest(offer) for offer in source.candidates(name)]
 
     with source.opened(offers) as sources:
         assert PASSWORD not in repr(sources)
@@ -426,7 +279,8 @@ def test_installers_get_the_files_behind_a_password(
 
 
 def test_installers_get_sources_without_a_password_as_they_are() -> None:
-    source = PackageSource(index_urls=("https://a", "https://b"), find_links=("/wheels",))
+    indexes = [PackageIndex(url=url) for url in ("https://a", "https://b")]
+    source = combine_sources([*indexes, linked_source("/wheels")])
 
     with source.opened([]) as sources:
         assert sources == Sources(
@@ -435,4 +289,4 @@ def test_installers_get_sources_without_a_password_as_they_are() -> None:
 
 
 def test_installers_ask_no_index_where_there_are_folders_alone() -> None:
-    assert PackageSource(find_links=("/wheels",)).direct.no_index
+    assert linked_source("/wheels").installer_sources().no_index

@@ -1,4 +1,7 @@
-from core.run.plan import PlannedJob, group_rows, matrices, promotions
+import pytest
+
+from core.errors import DataError
+from core.run.plan import MAX_JOBS, PlannedJob, group_rows, matrices, promotions
 from tests.kit.plans import NO, make_job, make_plan
 
 
@@ -16,21 +19,40 @@ def torch_job(
     )
 
 
-def test_fetches_artifacts_and_packages_rocm_in_steps_of_their_own() -> None:
-    rocm_and_torch = make_job(
-        "build_pytorch", "gfx1151", sessions=("fetch_artifacts", "build_rocm", "check_rocm", "build_torch")
-    )
+def test_a_row_of_a_matrix_has_only_what_github_needs_before_a_job_starts() -> None:
+    rocm_job = make_job("build_rocm", "gfx1151", python=None, name="gfx1151")
+    build_job = make_job("build_pytorch", "gfx1151", name="gfx1151, nightly, Python 3.12", runner="ours")
 
-    (row,) = group_rows(make_plan(rocm_and_torch), "linux")["gfx1151"]["build_pytorch"]
+    (group,) = group_rows(make_plan(rocm_job, build_job), "linux")
 
-    assert row["sessions"] == "build_torch"
-    assert row["builds_rocm"] is True
+    assert group == {
+        "artifact_group": "gfx1151",
+        "build_rocm": [{"job": "build_rocm gfx1151", "runner": "ubuntu-24.04"}],
+        "test_rocm": [],
+        "build_pytorch": [
+            {"job": "build_pytorch gfx1151, nightly, Python 3.12", "runner": "ours", "fetch": True}
+        ],
+        "test_pytorch": [],
+        "test_torch": [],
+    }
 
 
-def test_a_job_that_is_handed_rocm_packages_none() -> None:
-    (row,) = group_rows(make_plan(make_job("build_pytorch", "gfx1151")), "linux")["gfx1151"]["build_pytorch"]
+def test_finds_a_job_by_its_key() -> None:
+    jobs = [make_job(stage, "gfx1151", name="gfx1151") for stage in ("build_rocm", "test_rocm")]
+    windows_job = make_job("test_rocm", "gfx1151", name="gfx1151", platform="windows")
+    run_plan = make_plan(*jobs, windows_job)
 
-    assert "builds_rocm" not in row
+    for job in (*jobs, windows_job):
+        assert run_plan.find_job(job.platform, job.key) is job
+    with pytest.raises(DataError, match="test_rocm gfx1151"):
+        run_plan.find_job("linux", "test_rocm gfx1150")
+
+
+def test_refuses_more_jobs_of_a_group_than_a_matrix_holds() -> None:
+    jobs = [torch_job(f"3.{minor}", "2.9.0") for minor in range(MAX_JOBS + 1)]
+
+    with pytest.raises(DataError, match=f"build_pytorch of gfx1151 on linux has {MAX_JOBS + 1} jobs"):
+        matrices(make_plan(*jobs))
 
 
 def test_promotes_each_torch_version_of_a_family_with_all_its_pythons() -> None:
@@ -60,4 +82,5 @@ def test_promotes_nothing_that_the_plan_does_not_promote() -> None:
     run_matrices = matrices(make_plan(torch_job("3.12", "2.9.0"), promote=NO))
 
     assert run_matrices["linux_promote_matrix"] == []
-    assert run_matrices["windows_cells"] == {}
+    assert run_matrices["linux_stages"] == "build_pytorch"
+    assert run_matrices["windows_groups"] == []

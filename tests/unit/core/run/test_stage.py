@@ -12,7 +12,7 @@ from core.cli.options import Common
 from core.errors import BuildError, ProcessError, StoreError
 from core.run import records
 from core.run.records import Record
-from core.run.stage import Made, Stage, builder_from, look, perform
+from core.run.stage import Stage, StageResult, builder_from, look, perform
 from core.status import Pending, UpToDate
 from tests.kit.wheels import write_wheel
 
@@ -31,12 +31,12 @@ class Work:
     problem: BaseException | None = None
     count: int = 0
 
-    def __call__(self) -> Made:
+    def __call__(self) -> StageResult:
         """Do it."""
         self.count += 1
         if self.problem is not None:
             raise self.problem
-        return Made(files=tuple(self.files), details={"hits": 3})
+        return StageResult(files=tuple(self.files), details={"hits": 3})
 
 
 @pytest.fixture
@@ -76,7 +76,7 @@ def make_stage(
     )
 
 
-def do_stage(stage: Stage, inputs: Mapping[str, Any], work: Callable[[], Made]) -> Record:
+def do_stage(stage: Stage, inputs: Mapping[str, Any], work: Callable[[], StageResult]) -> Record:
     """Perform a stage that ends with a record; return it."""
     record = perform(stage, inputs, work)
     assert isinstance(record, Record)
@@ -289,10 +289,10 @@ def test_the_next_success_ends_the_record_of_a_failure(
 def test_records_the_first_error_and_the_log_of_a_tool(tmp_path: Path) -> None:
     stage = make_stage(tmp_path)
 
-    def compile_wheel() -> Made:
+    def compile_wheel() -> StageResult:
         code = "print('[1/2] cc a.c'); print('a.c:3:1: error: bad'); raise SystemExit(1)"
         process.run([sys.executable, "-c", code], cwd=tmp_path)
-        return Made(files=())
+        return StageResult(files=())
 
     with pytest.raises(ProcessError) as raised:
         perform(stage, INPUTS, compile_wheel)

@@ -244,12 +244,14 @@ def test_memory_does_not_follow_the_size_of_a_wheel(tmp_path: Path) -> None:
 
 
 def declare_size(wheel: Path, member: str, *, size: int, declared: int) -> None:
-    """Let the directory of a wheel declare another size of a member."""
-    content = wheel.read_bytes()
-    # The member's name in the directory ends its fixed header of 46 bytes; the size stands at 24.
-    offset = content.rindex(member.encode(), 0, content.rindex(b"demo/data.bin")) - 46 + 24
-    assert content[offset : offset + 4] == size.to_bytes(4, "little")
-    wheel.write_bytes(content[:offset] + declared.to_bytes(4, "little") + content[offset + 4 :])
+    """Let the headers of a wheel's first member declare another size of it."""
+    content = bytearray(wheel.read_bytes())
+    # A header's fixed part ends at the member's name: 30 bytes, with the size at 22, and 46, with it at 24.
+    in_directory = content.rindex(member.encode(), 0, content.rindex(b"demo/data.bin")) - 46 + 24
+    for offset in (22, in_directory):
+        assert content[offset : offset + 4] == size.to_bytes(4, "little")
+        content[offset : offset + 4] = declared.to_bytes(4, "little")
+    wheel.write_bytes(content)
 
 
 def test_rejects_a_text_that_unpacks_to_more_than_it_declares(wheel: Path, tmp_path: Path) -> None:

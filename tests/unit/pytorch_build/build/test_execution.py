@@ -361,9 +361,8 @@ def test_installs_a_projects_own_requirements_before_locked_ones(
         requirements=("numpy",),
     )
     calls = answer_processes(monkeypatch, answer_installers)
-    options = {"cache_dir": run.root / "cache"}
 
-    execution.install_requirements(existing_target(run), plan, run.root, LOCKED, options)
+    execution.install_requirements(existing_target(run), plan, run.root, LOCKED, run.root / "cache")
 
     uninstall, own_install, locked_install = uv_calls(calls)
     # An installed wheel of an earlier build must not be what the build imports.
@@ -383,7 +382,7 @@ def test_installs_nothing_for_a_project_without_requirements(
     calls = answer_processes(monkeypatch, answer_installers)
 
     execution.install_requirements(
-        existing_target(run), plan_commands(run.root, MAKE_WHEEL), run.root, None, {}
+        existing_target(run), plan_commands(run.root, MAKE_WHEEL), run.root, None, None
     )
 
     (uninstall,) = uv_calls(calls)
@@ -395,7 +394,7 @@ def test_imports_a_wheel_where_it_was_built(run: LocalRun, monkeypatch: pytest.M
     wheel = run.root / "dist" / WHEEL
     calls = answer_processes(monkeypatch, answer_installers)
 
-    execution.check_import(existing_target(run), EXPECTATION, wheel, {})
+    execution.check_import(existing_target(run), EXPECTATION, wheel, None)
 
     (install,) = uv_calls(calls)
     assert str(wheel) in install.words
@@ -418,7 +417,7 @@ def test_names_the_cause_where_a_wheel_cannot_be_imported(
     answer_processes(monkeypatch, answer)
 
     with pytest.raises(BuildError, match=r"libamdhip64\.so") as caught:
-        execution.check_import(existing_target(run), EXPECTATION, run.root / "dist" / WHEEL, {})
+        execution.check_import(existing_target(run), EXPECTATION, run.root / "dist" / WHEEL, None)
 
     assert "import torch" in caught.value.hint
     assert caught.value.cause is not None

@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from core import process
+from core.archive.zips import read_archive
 from core.wheel.record import verify_record
 from pytorch_build.build.stage import planned, rocm_folders, search_paths, set_search_paths
 from pytorch_build.check import Finding, load_policy, matches
@@ -223,8 +224,7 @@ def test_corrects_the_search_paths_of_a_built_wheel(built_wheel: Path) -> None:
 def test_changes_only_files_that_load_others(built_wheel: Path) -> None:
     set_search_paths(built_wheel, "split", FAMILY)
 
-    with zipfile.ZipFile(built_wheel) as archive:
-        binaries = read_members(built_wheel, archive.infolist())
+    binaries = read_members(built_wheel, read_archive(built_wheel).members)
     without_rpath = {path for path, binary in binaries.items() if not binary.is_rpath}
     assert without_rpath == {"torch/lib/libplain.so"}
 

@@ -11,10 +11,10 @@ from core import process
 from core.env import installer
 from core.env.installer import Install, Sources
 from core.errors import BuildError, CheckError, EnvironmentSetupError, ServiceError
-from core.packages import sources
+from core.packages import package_source
 from core.run import records
 from core.run.records import Record
-from core.run.stage import Made
+from core.run.stage import StageResult
 from pytorch_build.build import machine, stage, toolchain
 from pytorch_build.build.build import Build, perform, stage_of
 from pytorch_build.build.metrics import Metrics
@@ -51,7 +51,7 @@ class Workshop:
     site: Site | None = None
     env: Mapping[str, str] = field(default_factory=dict)
 
-    def make(self, build: Build) -> Made:
+    def make(self, build: Build) -> StageResult:
         """Do the work of a build, outside of its record."""
         return stage.make(build, stage_of(build), Metrics())
 
@@ -129,7 +129,7 @@ def workshop(run: LocalRun, monkeypatch: pytest.MonkeyPatch) -> Workshop:
     for name, part in parts.items():
         monkeypatch.setattr(stage, name, part)
     monkeypatch.setattr(installer, "prepared", workshop.prepare)
-    monkeypatch.setattr(sources, "configured", lambda: Sources(index_url="https://mine"))
+    monkeypatch.setattr(package_source, "configured", lambda: Sources(index_url="https://mine"))
     monkeypatch.setattr(machine, "problems", lambda *_arguments, **_options: ())
     # git names the date of the commit.
     answer = process.Completed(returncode=0, stdout=f"{COMMIT_DATE}\n", stderr="")

@@ -10,10 +10,10 @@ import pytest
 
 from core import files
 from core.cell import GroupCell
-from core.packages.sources import PackageSource
+from core.packages.sources import linked_source
 from core.run import records
 from core.run.records import FileRecord, Record
-from core.run.stage import Made, Stage
+from core.run.stage import Stage, StageResult
 from pytorch_build.build import build as build_module
 from pytorch_build.build.build import Build, Dependency, inputs, perform
 from pytorch_build.sdk import RocmOptions
@@ -25,7 +25,7 @@ COMMIT = "1" * 40
 OTHER_COMMIT = "2" * 40
 RECORD_NAME = "build_torch-sample-cp312"
 RULES = Path(build_module.__file__).parents[1]
-OTHER_SOURCE = PackageSource(find_links=("/elsewhere",))
+OTHER_SOURCE = linked_source("/elsewhere")
 # The rules that builds follow, which a record knows by their digest.
 RULE_NAMES = sorted(
     path.relative_to(RULES).as_posix()
@@ -178,7 +178,7 @@ class Work:
     run: LocalRun
     builds: list[Build]
 
-    def make(self, build: Build, _stage: Stage, *_unused: object) -> Made:
+    def make(self, build: Build, _stage: Stage, *_unused: object) -> StageResult:
         """Make a wheel that differs from the last one."""
         self.builds.append(build)
         python = build.target.tag
@@ -188,7 +188,7 @@ class Work:
             f"{python}-{python}-linux_x86_64",
             requires=[f"numpy>{len(self.builds)}"],
         )
-        return Made(files=(wheel,), details={})
+        return StageResult(files=(wheel,), details={})
 
     def count(self, build: Build) -> int:
         """Perform a build; return how many times the work was done for it."""
@@ -405,7 +405,7 @@ def test_counts_unlocked_requirements_for_a_python_without_a_lock(build: Build, 
 
 
 def test_counts_the_address_of_rocms_files_without_digests(build: Build, work: Work) -> None:
-    without_digests = (replace(ROCM_FILE, sha256=""),)
+    without_digests = (replace(ROCM_FILE, sha256=None),)
     build = change_rocm(files=without_digests)(build)
     assert work.count(build) == 1
 

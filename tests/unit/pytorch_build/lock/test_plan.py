@@ -1,4 +1,3 @@
-import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -9,7 +8,7 @@ from hypothesis import strategies as st
 from core.errors import SourceError
 from core.run import Platform
 from pytorch_build.lock.source_lock import LockedProject, SourceLock
-from pytorch_build.lock.stored import complete, outputs, refuse_collisions
+from pytorch_build.lock.stored import complete, refuse_collisions
 from pytorch_build.lock.versions import wheel_version
 from tests.kit.locks import COMMIT, locked_project, source_lock
 from tests.kit.plans import make_plan, pytorch_job
@@ -125,29 +124,6 @@ def test_writes_digests_of_locks_into_the_plan() -> None:
 def test_names_a_project_that_a_job_builds_and_no_lock_has() -> None:
     with pytest.raises(SourceError, match="apex"):
         complete(make_plan(pytorch_job(sessions=("build_apex",))), Locks())
-
-
-# The outputs of the job that completes a plan
-
-
-def test_hands_on_each_lock_as_the_line_that_a_job_takes() -> None:
-    completed, locks = complete(make_plan(pytorch_job()), Locks())
-
-    values = outputs(completed, locks)
-
-    line = json.loads(values["linux_source_locks"])["nightly"]
-    assert SourceLock.from_compact(line) == locks["linux"]["nightly"]
-    assert json.loads(values["windows_source_locks"]) == {}
-
-
-def test_hands_on_versions_in_the_matrix_of_builds() -> None:
-    completed, locks = complete(make_plan(pytorch_job()), Locks())
-
-    values = outputs(completed, locks)
-
-    (row,) = json.loads(values["linux_build_pytorch_matrix"])
-    assert row["torch_version"] == LINUX_VERSION
-    assert values["plan_digest"] == completed.digest()
 
 
 # Wheels of one name

@@ -7,7 +7,7 @@ import pytest
 
 from core.cli.options import Common
 from core.errors import DataError, MissingInputError, SourceError, StoreError, UsageError
-from core.packages.sources import SourceOptions
+from core.packages.options import SourceOptions
 from pytorch_build.context import Context
 from pytorch_build.lock import stored
 from pytorch_build.lock.source_lock import SourceLock

@@ -2,7 +2,7 @@ from pathlib import Path
 
 import pytest
 
-from core.data import use_own
+from core.data import use_user_file
 from core.errors import DataError, UsageError
 from pytorch_build.refs.torch_refs import TorchRef, absolute_origin, default_ref, load_refs, torch_ref
 
@@ -30,7 +30,7 @@ def use_refs(folder: Path, text: str) -> None:
     """Use a refs file of the user's own."""
     path = folder / "refs.toml"
     path.write_text(text, encoding="utf-8")
-    use_own(path)
+    use_user_file(path)
 
 
 def read_ref(folder: Path, name: str, text: str) -> TorchRef:

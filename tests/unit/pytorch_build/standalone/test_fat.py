@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from core.archive import Edited
+from core.archive import EditedFile
 from core.errors import FatalError, MissingInputError, RocmError, UsageError, WheelError
 from core.wheel import read_metadata
 from core.wheel.record import verify_record
@@ -281,7 +281,7 @@ def search_paths(monkeypatch: pytest.MonkeyPatch) -> dict[str, tuple[str, ...]]:
     """Return the search paths that libraries get, as files of tests have no room for patchelf."""
     search_paths: dict[str, tuple[str, ...]] = {}
 
-    def note(file: RocmFile, search: tuple[str, ...], _scratch: Path) -> Edited | Path:
+    def note(file: RocmFile, search: tuple[str, ...], _scratch: Path) -> EditedFile | Path:
         search_paths[file.path] = search
         return file.source
 

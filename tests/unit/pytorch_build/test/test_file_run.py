@@ -534,21 +534,21 @@ def test_a_log_is_named_after_its_file() -> None:
 @pytest.mark.parametrize(
     ("ended", "output", "outcome", "line"),
     [
-        pytest.param(process.Ended(returncode=0), "All checks passed\n", "passed", "", id="pass"),
+        pytest.param(process.Ending(returncode=0), "All checks passed\n", "passed", "", id="pass"),
         pytest.param(
-            process.Ended(returncode=1),
+            process.Ending(returncode=1),
             "Traceback\nVerifyError: no ROCm\n",
             "failed",
             "VerifyError: no ROCm",
             id="failure",
         ),
-        pytest.param(process.Ended(returncode=3), "", "failed", "status 3", id="failure without a word"),
-        pytest.param(process.Ended(returncode=-11), "", "crashed", "SIGSEGV", id="signal"),
-        pytest.param(process.Ended(returncode=-999), "", "crashed", "signal 999", id="unknown signal"),
-        pytest.param(process.Ended(returncode=-9, late=True, seconds=5), "", "timeout", "5 s", id="limit"),
+        pytest.param(process.Ending(returncode=3), "", "failed", "status 3", id="failure without a word"),
+        pytest.param(process.Ending(returncode=-11), "", "crashed", "SIGSEGV", id="signal"),
+        pytest.param(process.Ending(returncode=-999), "", "crashed", "signal 999", id="unknown signal"),
+        pytest.param(process.Ending(returncode=-9, late=True, seconds=5), "", "timeout", "5 s", id="limit"),
     ],
 )
-def test_a_programs_status_is_its_result(ended: process.Ended, output: str, outcome: str, line: str) -> None:
+def test_a_programs_status_is_its_result(ended: process.Ending, output: str, outcome: str, line: str) -> None:
     case = of_script("tools/x.py", ended, output)
 
     assert case.test == "tools/x.py"
@@ -571,7 +571,7 @@ def session_with(*tests: str, status: int = 0, uncollected: tuple[plugin.Line, .
 
 def cases_of(returncode: int, sessions: Sequence[plugin.Session]) -> tuple[Case, ...]:
     """Return the results of a process and its journal."""
-    ended = process.Ended(returncode=returncode, seconds=9.0)
+    ended = process.Ending(returncode=returncode, seconds=9.0)
     return of_file(FILE, ended, sessions, "the end")
 
 

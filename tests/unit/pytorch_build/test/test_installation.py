@@ -12,9 +12,10 @@ from core.env import installer
 from core.env.installer import Install
 from core.errors import CheckError, EnvironmentSetupError, MissingInputError, RocmError
 from core.http import fetch
-from core.packages import Offer, resolution
-from core.packages.resolution import Resolved
-from core.packages.sources import SourceOptions
+from core.packages import resolution
+from core.packages.candidates import Candidate
+from core.packages.options import SourceOptions
+from core.packages.resolution import ResolvedPackage
 from core.run import records
 from core.run.records import FileRecord
 from pytorch_build.context import Context
@@ -31,10 +32,10 @@ ROCM_VERSION = "7.99.0.dev0+sample"
 LIBRARIES = ("rocm-sdk-core", "rocm-sdk-libraries", "rocm-sdk-devel")
 DEVICE_KINDS = ("rocm-sdk", "amd-torch", "amd-torchvision")
 
-NUMPY_WHEEL = Offer(
+NUMPY_WHEEL = Candidate(
     name="numpy.whl", distribution="numpy", version="2", url="https://invalid/numpy.whl", sha256="b" * 64
 )
-NUMPY = Resolved(name="numpy", version="2", files=(NUMPY_WHEEL,))
+NUMPY = ResolvedPackage(name="numpy", version="2", files=(NUMPY_WHEEL,))
 
 
 @pytest.fixture(autouse=True)
@@ -47,7 +48,7 @@ def questions(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     """Answer every question for other people's packages with numpy; return the questions."""
     asked: list[Any] = []
 
-    def resolve(question: Any) -> tuple[Resolved, ...]:
+    def resolve(question: Any) -> tuple[ResolvedPackage, ...]:
         asked.append(question)
         return (NUMPY,)
 

@@ -96,7 +96,6 @@ def test_installs_the_packages_that_the_run_has_now(
     assert options["digest"] != first_options["digest"]
 
 
-@pytest.mark.xfail(strict=True, reason="the digest has the address that serves the run, whose port is random")
 def test_leaves_an_environment_with_the_same_packages(
     front: Front, run: LocalRun, installation: Installation
 ) -> None:

@@ -130,13 +130,15 @@ def test_completes_a_plan_where_it_lies(
     result = front("resolve", "--plan", "plan.json", "--run-id", "77")
 
     assert result.exit_code == 0, result.report
-    completed_cell, _windows_cell = Plan.read(tmp_path / "plan.json").cells
+    completed_plan = Plan.read(tmp_path / "plan.json")
+    completed_cell, _windows_cell = completed_plan.cells
     outputs = (tmp_path / "outputs").read_text()
     assert completed_cell.versions == {"torchvision": "2.10.0+cpu", "torchaudio": "2.10.0+cpu"}
-    assert "linux_source_locks<<" in outputs
-    assert refs["audio"] in outputs
+    # Jobs get the plan as a file, and its digest as an output.
+    assert completed_plan.digest() in outputs
     for platform in ("linux", "windows"):
-        assert (tmp_path / f"out/77-{platform}/manifests/source-lock-mine.json").is_file()
+        lock_file = tmp_path / f"out/77-{platform}/manifests/source-lock-mine.json"
+        assert refs["audio"] in lock_file.read_text()
 
 
 @pytest.mark.usefixtures("refs")

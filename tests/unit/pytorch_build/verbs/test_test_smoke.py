@@ -11,7 +11,7 @@ import pytest
 from core import process
 from core.env import installer
 from core.errors import CheckError, MissingInputError
-from core.packages.sources import SourceOptions
+from core.packages.options import SourceOptions
 from core.run import records
 from core.run.records import FileRecord, Record
 from pytorch_build.context import Context, context
@@ -243,7 +243,6 @@ def recorded_test(
         pytest.param(lambda test: test.write_test("pytest.ini", "[pytest]\n"), id="settings of pytest"),
         pytest.param(lambda test: test.write_test("reasons.toml", ""), id="reasons to skip"),
         pytest.param(lambda test: test.change_options(pytest_arguments=("-x",)), id="arguments of pytest"),
-        pytest.param(lambda test: test.change_rocm(installer="pip"), id="installer"),
         pytest.param(lambda test: test.change_gpu("sm_100"), id="GPU"),
         pytest.param(lambda test: test.change_options(other_gpu=False), id="no GPU"),
         pytest.param(lambda test: test.change_options(install=False), id="who installed them"),

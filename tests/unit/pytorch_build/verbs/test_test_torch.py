@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from core import process
-from core.env import Installed, engines
+from core.env import InstalledDistribution, engines
 from core.run.records import FileRecord
 from pytorch_build.build.container import Job
 from pytorch_build.test import gpus, upstream_tests
@@ -21,9 +21,9 @@ COMMIT = "1" * 40
 SAMPLE = ("test-torch", "--torch-ref", "sample", "--gpu-family", "cpu")
 
 
-def installed(*names: str) -> list[Installed]:
+def installed(*names: str) -> list[InstalledDistribution]:
     """Return what an environment holds."""
-    return [Installed(name=name, version="1", extras=(), folder=Path()) for name in names]
+    return [InstalledDistribution(name=name, version="1", extras=(), folder=Path()) for name in names]
 
 
 @pytest.fixture

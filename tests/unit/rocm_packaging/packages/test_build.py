@@ -2,7 +2,7 @@ import io
 import json
 import re
 import tarfile
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
@@ -11,19 +11,16 @@ import pytest
 
 from core import process
 from core.errors import ArtifactError, BuildError, MissingInputError, UsageError
-from rocm_packaging.packages.build import (
+from rocm_packaging.packages.build import BuiltPackages, build, stub, stub_template
+from rocm_packaging.packages.inputs import inputs_of
+from rocm_packaging.packages.listing import (
     COLUMNS,
-    BuiltPackages,
-    Planned,
-    build,
-    inputs_of,
+    PlannedFile,
     plan_json,
     planned_files,
-    stub,
-    stub_template,
     table_rows,
 )
-from rocm_packaging.packages.plan import Plan, make_plan
+from rocm_packaging.packages.plan import PackagingPlan, make_plan
 from tests.kit.artifacts import (
     SPLIT_TARGETS,
     VERSION,
@@ -71,11 +68,26 @@ def paths(packages: BuiltPackages) -> Mapping[str, Path]:
     return {file.path.name.partition(f"-{VERSION}")[0]: file.path for file in packages.files}
 
 
+def file_names(packages: BuiltPackages) -> list[str]:
+    """Return the names of the packages' files, in the order in which they are told."""
+    return [file.path.name for file in packages.files]
+
+
+def read_info(wheel: Path, name: str) -> str:
+    """Return a file of a wheel's ``.dist-info``."""
+    members = read_members(wheel)
+    (path,) = [path for path in members if path.endswith(f".dist-info/{name}")]
+    return members[path].decode()
+
+
 def read_metadata(wheel: Path) -> str:
     """Return the METADATA of a wheel."""
-    members = read_members(wheel)
-    (name,) = [name for name in members if name.endswith(".dist-info/METADATA")]
-    return members[name].decode()
+    return read_info(wheel, "METADATA")
+
+
+def names_with(text: str, names: Iterable[str]) -> set[str]:
+    """Return the names that hold a text."""
+    return {name for name in names if text in name}
 
 
 def requirements(wheel: Path) -> list[str]:
@@ -99,10 +111,12 @@ def devel_links(wheel: Path) -> dict[str, str]:
 # Unsplit packages
 
 
-def test_builds_libraries_for_each_family_of_an_unsplit_set(unsplit_packages: BuiltPackages) -> None:
+def test_builds_libraries_for_each_family_of_an_unsplit_set(
+    unsplit_packages: BuiltPackages,
+) -> None:
     tag = f"{VERSION}-py3-none-linux_x86_64.whl"
 
-    assert [file.path.name for file in unsplit_packages.files] == [
+    assert file_names(unsplit_packages) == [
         f"rocm-{VERSION}.tar.gz",
         f"rocm_sdk_core-{tag}",
         f"rocm_sdk_libraries_gfx94x_dcgpu-{tag}",
@@ -112,20 +126,23 @@ def test_builds_libraries_for_each_family_of_an_unsplit_set(unsplit_packages: Bu
     assert unsplit_packages.plan.built == FAMILIES
 
 
-def test_leaves_packages_and_a_note_in_the_output_folder(unsplit_packages: BuiltPackages) -> None:
-    packages = [file.path for file in unsplit_packages.files]
+def test_leaves_packages_and_a_note_in_the_output_folder(
+    unsplit_packages: BuiltPackages,
+) -> None:
+    folder = unsplit_packages.files[0].path.parent
 
-    assert {path.name for path in packages[0].parent.iterdir()} == {
-        ".packed.json",
-        *(path.name for path in packages),
-    }
+    assert {path.name for path in folder.iterdir()} == {".packed.json", *file_names(unsplit_packages)}
 
 
-def test_takes_the_version_from_the_artifacts(unsplit_packages: BuiltPackages) -> None:
+def test_takes_the_version_from_the_artifacts(
+    unsplit_packages: BuiltPackages,
+) -> None:
     assert unsplit_packages.plan.distribution.version == VERSION
 
 
-def test_names_artifacts_that_no_package_takes(unsplit_packages: BuiltPackages) -> None:
+def test_names_artifacts_that_no_package_takes(
+    unsplit_packages: BuiltPackages,
+) -> None:
     assert unsplit_packages.plan.unused == (
         "blas_test_gfx110X-all",
         "blas_test_gfx94X-dcgpu",
@@ -145,20 +162,24 @@ def test_puts_programs_headers_and_the_runtime_into_the_core_package(
         "_rocm_sdk_core/share/therock/dist_info.json",
         "rocm_sdk_core/_cli.py",
     }
-    assert [member for member in members if "cmake" in member] == []
+    assert names_with("cmake", members) == set()
 
 
-def test_puts_a_familys_libraries_into_a_folder_of_its_own(unsplit_packages: BuiltPackages) -> None:
+def test_puts_a_familys_libraries_into_a_folder_of_its_own(
+    unsplit_packages: BuiltPackages,
+) -> None:
     members = package_members(paths(unsplit_packages)["rocm_sdk_libraries_gfx110x_all"])
 
     assert "_rocm_sdk_libraries_gfx110X_all/lib/libhipblas.so.3" in members
     assert "rocm_sdk_libraries_gfx110X_all/__init__.py" in members
 
 
-def test_puts_all_else_into_the_development_package(unsplit_packages: BuiltPackages) -> None:
+def test_puts_all_else_into_the_development_package(
+    unsplit_packages: BuiltPackages,
+) -> None:
     wheel = paths(unsplit_packages)["rocm_sdk_devel"]
 
-    assert {member for member in package_members(wheel) if member.startswith("_rocm_sdk_devel/")} == {
+    assert names_with("_rocm_sdk_devel/", package_members(wheel)) == {
         "_rocm_sdk_devel/__init__.py",
         "_rocm_sdk_devel/include/hipblas.h",
         "_rocm_sdk_devel/include/rocprim/x.hpp",
@@ -170,7 +191,9 @@ def test_puts_all_else_into_the_development_package(unsplit_packages: BuiltPacka
 # Split packages
 
 
-def test_builds_one_device_package_for_each_target_of_a_split_set(split_packages: BuiltPackages) -> None:
+def test_builds_one_device_package_for_each_target_of_a_split_set(
+    split_packages: BuiltPackages,
+) -> None:
     assert list(paths(split_packages)) == [
         "rocm",
         "rocm_sdk_core",
@@ -181,7 +204,9 @@ def test_builds_one_device_package_for_each_target_of_a_split_set(split_packages
     assert split_packages.plan.built == SPLIT_TARGETS
 
 
-def test_puts_libraries_without_device_code_into_one_package(split_packages: BuiltPackages) -> None:
+def test_puts_libraries_without_device_code_into_one_package(
+    split_packages: BuiltPackages,
+) -> None:
     assert package_members(paths(split_packages)["rocm_sdk_libraries"]) == {
         "_rocm_sdk_libraries/__init__.py",
         "_rocm_sdk_libraries/.kpack/blas_lib.kpm",
@@ -194,7 +219,12 @@ def test_puts_libraries_without_device_code_into_one_package(split_packages: Bui
 
 @pytest.mark.parametrize(
     ("package", "required_packages"),
-    [("core", []), ("libraries", ["core"]), ("device_gfx942", ["libraries"]), ("devel", ["core"])],
+    [
+        ("core", []),
+        ("libraries", ["core"]),
+        ("device_gfx942", ["libraries"]),
+        ("devel", ["core"]),
+    ],
 )
 def test_requires_the_package_below_in_the_same_version(
     split_packages: BuiltPackages, package: str, required_packages: list[str]
@@ -205,13 +235,15 @@ def test_requires_the_package_below_in_the_same_version(
     assert "\nRequires-Python: >=3.10\n" in read_metadata(wheel)
 
 
-def test_puts_no_device_code_into_the_development_package(split_packages: BuiltPackages) -> None:
+def test_puts_no_device_code_into_the_development_package(
+    split_packages: BuiltPackages,
+) -> None:
     wheel = paths(split_packages)["rocm_sdk_devel"]
 
     names = [*package_members(wheel), *devel_links(wheel)]
 
     assert "_rocm_sdk_devel/include/hipblas.h" in names
-    assert [name for name in names if "gfx942" in name] == []
+    assert names_with("gfx942", names) == set()
 
 
 def test_builds_a_profiler_where_artifacts_have_one(split_set: Path) -> None:
@@ -226,7 +258,10 @@ def test_builds_a_profiler_where_artifacts_have_one(split_set: Path) -> None:
 
     wheel = paths(packages)["rocm_profiler"]
     members = package_members(wheel)
-    assert {"_rocm_profiler/bin/rocprof-sys-run", "rocm_profiler/_cli.py"} <= members
+    assert {
+        "_rocm_profiler/bin/rocprof-sys-run",
+        "rocm_profiler/_cli.py",
+    } <= members
     assert "_rocm_profiler/etc/other" not in members
     assert requirements(wheel) == [f"rocm-sdk-core=={VERSION}"]
     assert read_dist_info(packages).ALL_PACKAGES["profiler"].extra == "profiler"
@@ -234,14 +269,18 @@ def test_builds_a_profiler_where_artifacts_have_one(split_set: Path) -> None:
 
 
 def test_gives_each_program_of_the_profiler_an_entry_point(split_set: Path) -> None:
-    write_artifact(split_set, "rocprofiler-systems_run_generic", {"bin/rocprof-sys-run": "#!/bin/sh\n"})
+    write_artifact(
+        split_set,
+        "rocprofiler-systems_run_generic",
+        {"bin/rocprof-sys-run": "#!/bin/sh\n"},
+    )
 
     packages = build(build_request(split_set))
 
-    members = read_members(paths(packages)["rocm_profiler"])
-    (entry_points,) = [text.decode() for name, text in members.items() if name.endswith("entry_points.txt")]
-    assert "rocprof-sys-run = rocm_profiler._cli:rocprof_sys_run" in entry_points
-    compile(members["rocm_profiler/_cli.py"], "_cli.py", "exec")
+    wheel = paths(packages)["rocm_profiler"]
+    entry_point = "rocprof-sys-run = rocm_profiler._cli:rocprof_sys_run"
+    assert entry_point in read_info(wheel, "entry_points.txt")
+    compile(read_members(wheel)["rocm_profiler/_cli.py"], "_cli.py", "exec")
 
 
 # Requests
@@ -252,9 +291,14 @@ def test_puts_suffix_and_platform_tag_into_names(split_set: Path) -> None:
 
     packages = build(request)
 
-    wheels = [file.path for file in packages.files if file.path.suffix == ".whl"]
-    assert {wheel.stem.rpartition("-")[2] for wheel in wheels} == {"manylinux_2_28_x86_64"}
-    assert {member.partition("/")[0] for wheel in wheels for member in package_members(wheel)} == {
+    tags: set[str] = set()
+    folders: set[str] = set()
+    for file in packages.files:
+        if file.path.suffix == ".whl":
+            tags.add(file.path.stem.rpartition("-")[2])
+            folders.update(member.partition("/")[0] for member in package_members(file.path))
+    assert tags == {"manylinux_2_28_x86_64"}
+    assert folders == {
         "_rocm_sdk_core_n1",
         "rocm_sdk_core",
         "_rocm_sdk_libraries_n1",
@@ -302,7 +346,11 @@ def test_warns_of_a_cmake_package_that_needs_what_no_package_holds(
     config = f"{prefix}lib/cmake/hip/hip-targets.cmake"
     checked_files = '"${_IMPORT_PREFIX}/lib/libhere.so.1" "${_IMPORT_PREFIX}/lib/libgone.so.1"'
     text = f"list(APPEND _cmake_import_check_files_for_hip::hip {checked_files} )\n"
-    write_artifact(split_set, "core-hip_dev_generic", {config: text, f"{prefix}lib/libhere.so.1": "x"})
+    write_artifact(
+        split_set,
+        "core-hip_dev_generic",
+        {config: text, f"{prefix}lib/libhere.so.1": "x"},
+    )
 
     build(build_request(split_set))
 
@@ -315,7 +363,9 @@ def test_warns_of_a_cmake_package_that_needs_what_no_package_holds(
 # Families that contradict each other
 
 
-def test_refuses_families_with_different_files_in_one_place(unsplit_set: Path) -> None:
+def test_refuses_families_with_different_files_in_one_place(
+    unsplit_set: Path,
+) -> None:
     write_artifact(unsplit_set, "blas_dev_gfx110X-all", {"include/hipblas.h": "other"})
 
     with pytest.raises(ArtifactError) as raised:
@@ -325,7 +375,9 @@ def test_refuses_families_with_different_files_in_one_place(unsplit_set: Path) -
         assert f"blas_dev_{family}/x/stage/include/hipblas.h" in raised.value.message
 
 
-def test_refuses_two_artifacts_of_a_family_with_different_files(unsplit_set: Path) -> None:
+def test_refuses_two_artifacts_of_a_family_with_different_files(
+    unsplit_set: Path,
+) -> None:
     write_artifact(unsplit_set, "fft_dev_gfx110X-all", {"include/hipblas.h": "other"})
 
     with pytest.raises(ArtifactError) as raised:
@@ -364,7 +416,10 @@ def test_fills_the_target_into_a_stub() -> None:
 
 @pytest.mark.parametrize(
     ("template", "target"),
-    [pytest.param(b"nothing here", "x", id="no room"), pytest.param(STUB_ROOM, "x" * 1024, id="too long")],
+    [
+        pytest.param(b"nothing here", "x", id="no room"),
+        pytest.param(STUB_ROOM, "x" * 1024, id="too long"),
+    ],
 )
 def test_refuses_a_target_without_room(template: bytes, target: str) -> None:
     with pytest.raises(BuildError):
@@ -439,7 +494,9 @@ def test_limits_the_extras_of_targets_to_their_platforms(
     split_set: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     request = replace(
-        build_request(split_set), linux_families=("gfx942",), windows_families=("gfx1100", "gfx1150")
+        build_request(split_set),
+        linux_families=("gfx942",),
+        windows_families=("gfx1100", "gfx1150"),
     )
     dist_info = read_dist_info(build(request))
     monkeypatch.setenv("ROCM_SDK_TARGET_FAMILY", "gfx942")
@@ -453,7 +510,9 @@ def test_limits_the_extras_of_targets_to_their_platforms(
 
 
 @pytest.mark.usefixtures("no_gpu")
-def test_warns_where_no_gpu_and_no_variable_decides_among_targets(split_packages: BuiltPackages) -> None:
+def test_warns_where_no_gpu_and_no_variable_decides_among_targets(
+    split_packages: BuiltPackages,
+) -> None:
     dist_info = read_dist_info(split_packages)
 
     with pytest.warns(UserWarning, match="No GPU"):
@@ -476,12 +535,12 @@ def test_takes_the_only_target_without_a_gpu(split_set: Path) -> None:
 
 
 @pytest.fixture
-def plan(split_set: Path) -> Plan:
+def plan(split_set: Path) -> PackagingPlan:
     """Return the plan to package the split set."""
     return make_plan(build_request(split_set))
 
 
-def test_writes_a_plan_as_json(plan: Plan) -> None:
+def test_writes_a_plan_as_json(plan: PackagingPlan) -> None:
     document = json.loads(plan_json(plan, planned_files(plan)))
 
     assert document["split"] is True
@@ -489,8 +548,8 @@ def test_writes_a_plan_as_json(plan: Plan) -> None:
     assert document["version"] == VERSION
 
 
-def test_lists_what_becomes_of_each_file(plan: Plan) -> None:
-    files: dict[tuple[str, str], Planned] = {}
+def test_lists_what_becomes_of_each_file(plan: PackagingPlan) -> None:
+    files: dict[tuple[str, str], PlannedFile] = {}
     for file in planned_files(plan):
         files[file.package, file.path] = file
 
@@ -500,7 +559,7 @@ def test_lists_what_becomes_of_each_file(plan: Plan) -> None:
     assert files["rocm-sdk-devel", "include/hipblas.h"].devel == "own"
 
 
-def test_counts_the_files_of_each_package(plan: Plan) -> None:
+def test_counts_the_files_of_each_package(plan: PackagingPlan) -> None:
     files = planned_files(plan)
 
     rows = {package: counts for package, *counts in table_rows(files)}

@@ -67,7 +67,10 @@ def test_deflates_everything_at_another_level(
 
 @pytest.mark.parametrize("is_changed", [False, True], ids=["deleted", "changed"])
 def test_deflates_everything_without_the_wheels_of_the_last_build(
-    request_after_change: BuildRequest, deflated_sizes: list[int], *, is_changed: bool
+    request_after_change: BuildRequest,
+    deflated_sizes: list[int],
+    *,
+    is_changed: bool,
 ) -> None:
     for wheel in sorted(request_after_change.output_dir.glob("*.whl")):
         if is_changed:

@@ -19,7 +19,11 @@ HEADER_SIZE = 64
 
 codes_of_libraries = st.dictionaries(
     st.tuples(
-        st.builds("lib/{}.so#{}".format, st.sampled_from(["a", "b", "rocblas"]), st.integers(0, 999)),
+        st.builds(
+            "lib/{}.so#{}".format,
+            st.sampled_from(["a", "b", "rocblas"]),
+            st.integers(0, 999),
+        ),
         st.sampled_from((TARGET, "gfx942:xnack+", "gfx942:xnack-")),
     ),
     st.binary(max_size=300),
@@ -59,7 +63,9 @@ def test_reads_the_codes_that_were_written(codes: Codes) -> None:
 
 
 @given(codes_of_libraries)
-def test_offers_general_code_of_a_library_for_each_mode_of_the_gpu(codes: Codes) -> None:
+def test_offers_general_code_of_a_library_for_each_mode_of_the_gpu(
+    codes: Codes,
+) -> None:
     archived_targets = {target for _, target in codes}
     expected_codes = dict(codes)
     for (binary, target), code in codes.items():
@@ -100,7 +106,11 @@ def test_writes_the_table_that_the_runtime_reads() -> None:
     assert table["compression_scheme"] == "zstd-per-kernel"
     assert table["zstd_offset"] == HEADER_SIZE
     assert table["zstd_size"] == table_offset - HEADER_SIZE
-    assert table["toc"]["lib/x.so#1"][TARGET] == {"type": "hsaco", "ordinal": 1, "original_size": 4}
+    assert table["toc"]["lib/x.so#1"][TARGET] == {
+        "type": "hsaco",
+        "ordinal": 1,
+        "original_size": 4,
+    }
 
 
 def test_writes_a_frame_for_each_kernel_behind_its_size() -> None:
@@ -179,7 +189,14 @@ def test_reads_a_reference_that_padding_follows() -> None:
 
 
 @pytest.mark.parametrize(
-    "content", [b"", b"\x82", b"\x80", b"\xc1", msgpack.packb({"kpack_search_paths": [], "kernel_name": "x"})]
+    "content",
+    [
+        b"",
+        b"\x82",
+        b"\x80",
+        b"\xc1",
+        msgpack.packb({"kpack_search_paths": [], "kernel_name": "x"}),
+    ],
 )
 def test_refuses_a_damaged_reference(content: bytes) -> None:
     with pytest.raises(KpackError):

@@ -9,7 +9,7 @@ from packaging.licenses import canonicalize_license_expression
 from pydantic import ValidationError
 
 from core.binaries.elf import ElfFacts
-from rocm_packaging.artifacts import Entry, scan
+from rocm_packaging.artifacts import TreeEntry, scan
 from rocm_packaging.packages.build import build
 from rocm_packaging.packages.layouts import LicenseData, packages
 from rocm_packaging.packages.payload import (
@@ -33,11 +33,11 @@ SOURCES = Path("/a")
 PROGRAM = ElfFacts(soname="", is_rpath=False, dynamic=True, program=True)
 
 
-def make_tree(*files: str, links: Mapping[str, str] | None = None) -> dict[str, Entry]:
+def make_tree(*files: str, links: Mapping[str, str] | None = None) -> dict[str, TreeEntry]:
     """Return a tree of files and links (path to target)."""
-    entries = [Entry(path=path, source=SOURCES / path) for path in files]
+    entries = [TreeEntry(path=path, source=SOURCES / path) for path in files]
     for path, target in (links or {}).items():
-        entries.append(Entry(path=path, source=SOURCES / path, link=target))
+        entries.append(TreeEntry(path=path, source=SOURCES / path, link=target))
     return {entry.path: entry for entry in sorted(entries, key=lambda entry: entry.path)}
 
 
@@ -52,14 +52,80 @@ def library(soname: str) -> ElfFacts:
 @pytest.mark.parametrize(("name", "globs"), [("x", ()), ("librocprof-sys", packages().profiler.include)])
 def test_writes_a_library_once_under_its_soname(name: str, globs: tuple[str, ...]) -> None:
     tree = make_tree(
-        f"lib/{name}.so.1.2", links={f"lib/{name}.so": f"{name}.so.1", f"lib/{name}.so.1": f"{name}.so.1.2"}
+        f"lib/{name}.so.1.2",
+        links={
+            f"lib/{name}.so": f"{name}.so.1",
+            f"lib/{name}.so.1": f"{name}.so.1.2",
+        },
     )
 
     payload = plan(tree, {f"lib/{name}.so.1.2": library(f"{name}.so.1")}, include=globs)
 
     assert list(payload.files) == [f"lib/{name}.so.1"]
     assert payload.files[f"lib/{name}.so.1"].entry.source == SOURCES / f"lib/{name}.so.1.2"
-    assert payload.aliases == {f"lib/{name}.so": f"{name}.so.1", f"lib/{name}.so.1.2": f"{name}.so.1"}
+    assert payload.aliases == {
+        f"lib/{name}.so": f"{name}.so.1",
+        f"lib/{name}.so.1.2": f"{name}.so.1",
+    }
+
+
+@pytest.mark.parametrize("links", [{}, {"lib/librocprof-sys.so": "librocprof-sys.so.1"}])
+def test_copies_a_library_to_the_unversioned_name_that_programs_open(
+    links: Mapping[str, str],
+) -> None:
+    tree = make_tree("lib/libother.so.1", "lib/librocprof-sys.so.1", links=links)
+    facts = {path: library(path.removeprefix("lib/")) for path in tree}
+
+    payload = plan(tree, facts, unversioned=packages().profiler.unversioned)
+
+    assert list(payload.files) == [
+        "lib/libother.so.1",
+        "lib/librocprof-sys.so",
+        "lib/librocprof-sys.so.1",
+    ]
+    copy = payload.files["lib/librocprof-sys.so"]
+    assert copy.entry == payload.files["lib/librocprof-sys.so.1"].entry
+
+
+def test_links_to_a_library_under_a_second_name_in_the_development_tree() -> None:
+    tree = make_tree("lib/libamd_smi.so.26", links={"lib/libamd_smi.so": "libamd_smi.so.26"})
+    facts = {"lib/libamd_smi.so.26": library("libamd_smi.so.26")}
+    payload = plan(tree, facts, unversioned=packages().core.unversioned)
+
+    files, links = devel_only(tree, [payload])
+
+    assert files == {}
+    assert links == {"lib/libamd_smi.so": "libamd_smi.so.26"}
+
+
+# What programs open by its unversioned name: of ROCm itself, by upstream's reports, and of PyTorch.
+OPENED_LIBRARIES = {
+    "core": [
+        "lib/libamd_smi.so",
+        "lib/libhsa-amd-aqlprofile64.so",
+        "lib/librocdxg.so",
+        "lib/rocprofiler-sdk/librocprofv3-list-avail.so",
+    ],
+    "profiler": [
+        "lib/libprofiler-hub.so",
+        "lib/librocprof-sys.so",
+        "lib/librocprof-sys-dl.so",
+    ],
+}
+
+
+@pytest.mark.parametrize("package", OPENED_LIBRARIES)
+def test_packages_libraries_under_the_names_that_programs_open(
+    package: str,
+) -> None:
+    data = packages().core if package == "core" else packages().profiler
+    paths = OPENED_LIBRARIES[package]
+    tree = make_tree(*(f"{path}.1" for path in paths))
+    facts = {path: library(path.rpartition("/")[2]) for path in tree}
+
+    payload = plan(tree, facts, unversioned=data.unversioned)
+
+    assert set(paths) <= set(payload.files)
 
 
 def test_keeps_the_name_of_a_library_where_no_file_has_its_soname() -> None:
@@ -86,7 +152,10 @@ def test_copies_a_library_that_is_linked_into_another_folder() -> None:
 
 
 def test_replaces_links_to_programs_by_stubs() -> None:
-    tree = make_tree("lib/llvm/bin/clang", links={"bin/clang": "../lib/llvm/bin/clang", "run": "bin/clang"})
+    tree = make_tree(
+        "lib/llvm/bin/clang",
+        links={"bin/clang": "../lib/llvm/bin/clang", "run": "bin/clang"},
+    )
 
     payload = plan(tree, {"lib/llvm/bin/clang": PROGRAM})
 
@@ -104,7 +173,13 @@ def test_leaves_out_links_to_folders_and_dangling_ones() -> None:
 
 
 def test_leaves_out_excluded_paths() -> None:
-    tree = make_tree("lib/cmake/hip/a.cmake", "cmake/b", "lib/cmakex/c", "share/x.txt", "share/xy.txt")
+    tree = make_tree(
+        "lib/cmake/hip/a.cmake",
+        "cmake/b",
+        "lib/cmakex/c",
+        "share/x.txt",
+        "share/xy.txt",
+    )
 
     payload = plan(tree, {}, exclude=("**/cmake/**", "share/?.txt"))
 
@@ -126,7 +201,10 @@ def test_puts_what_no_runtime_wheel_has_into_the_development_tree() -> None:
             "gone": "nowhere",
         },
     )
-    payload = plan(runtime_tree, {"lib/x.so.1.2": library("x.so.1"), "lib/llvm/bin/clang": PROGRAM})
+    payload = plan(
+        runtime_tree,
+        {"lib/x.so.1.2": library("x.so.1"), "lib/llvm/bin/clang": PROGRAM},
+    )
 
     files, links = devel_only({**runtime_tree, **make_tree("include/x.h")}, [payload])
 
@@ -143,12 +221,20 @@ def test_puts_what_no_runtime_wheel_has_into_the_development_tree() -> None:
     ("tree", "is_added"),
     [
         pytest.param(make_tree("lib/llvm/bin/clang"), True, id="missing"),
-        pytest.param(make_tree("lib/llvm/bin/clang", links={"llvm": "lib/llvm"}), False, id="there"),
-        pytest.param(make_tree("lib/llvm/bin/clang", "llvm/bin/clang"), False, id="folder in its place"),
+        pytest.param(
+            make_tree("lib/llvm/bin/clang", links={"llvm": "lib/llvm"}),
+            False,
+            id="there",
+        ),
+        pytest.param(
+            make_tree("lib/llvm/bin/clang", "llvm/bin/clang"),
+            False,
+            id="folder in its place",
+        ),
         pytest.param(make_tree("lib/x.so"), False, id="without its target"),
     ],
 )
-def test_adds_the_usual_links_that_a_tree_lacks(tree: dict[str, Entry], *, is_added: bool) -> None:
+def test_adds_the_usual_links_that_a_tree_lacks(tree: dict[str, TreeEntry], *, is_added: bool) -> None:
     links = {"llvm": "lib/llvm"}
 
     assert usual_links(tree, links) == (links if is_added else {})
@@ -166,11 +252,21 @@ LIBRARY_RPATH = (
 
 
 def payload_file(
-    path: str, *, rpath: tuple[str, ...] = (), is_rpath: bool = False, dynamic: bool = True
+    path: str,
+    *,
+    rpath: tuple[str, ...] = (),
+    is_rpath: bool = False,
+    dynamic: bool = True,
 ) -> PayloadFile:
     """Return a file with an RPATH, or with a RUNPATH."""
-    facts = ElfFacts(soname="x.so.1", rpath=rpath, is_rpath=is_rpath, dynamic=dynamic, program=False)
-    return PayloadFile(path=path, entry=Entry(path=path, source=Path(path)), facts=facts)
+    facts = ElfFacts(
+        soname="x.so.1",
+        rpath=rpath,
+        is_rpath=is_rpath,
+        dynamic=dynamic,
+        program=False,
+    )
+    return PayloadFile(path=path, entry=TreeEntry(path=path, source=Path(path)), facts=facts)
 
 
 def rpath_in_libraries(file: PayloadFile) -> tuple[str, ...] | None:
@@ -195,7 +291,10 @@ def test_lets_libraries_in_deeper_folders_look_into_core() -> None:
 @pytest.mark.parametrize(
     ("file", "rpath"),
     [
-        (payload_file("lib/x.so.1", rpath=("$ORIGIN",)), ("$ORIGIN", "$ORIGIN/llvm/lib")),
+        (
+            payload_file("lib/x.so.1", rpath=("$ORIGIN",)),
+            ("$ORIGIN", "$ORIGIN/llvm/lib"),
+        ),
         (payload_file("lib/llvm/lib/x.so.1"), ("$ORIGIN",)),
     ],
     ids=["lib", "lib/llvm/lib"],
@@ -207,14 +306,26 @@ def test_keeps_the_rpath_of_core_inside_core(file: PayloadFile, rpath: tuple[str
 @pytest.mark.parametrize(
     ("file", "rpath"),
     [
-        pytest.param(payload_file("lib/x.so.1", rpath=LIBRARY_RPATH, is_rpath=True), None, id="right"),
-        pytest.param(payload_file("lib/x.so.1", rpath=LIBRARY_RPATH), LIBRARY_RPATH, id="RUNPATH"),
         pytest.param(
-            payload_file("lib/x.so.1", rpath=("$ORIGIN",), is_rpath=True), LIBRARY_RPATH, id="without core"
+            payload_file("lib/x.so.1", rpath=LIBRARY_RPATH, is_rpath=True),
+            None,
+            id="right",
+        ),
+        pytest.param(
+            payload_file("lib/x.so.1", rpath=LIBRARY_RPATH),
+            LIBRARY_RPATH,
+            id="RUNPATH",
+        ),
+        pytest.param(
+            payload_file("lib/x.so.1", rpath=("$ORIGIN",), is_rpath=True),
+            LIBRARY_RPATH,
+            id="without core",
         ),
         pytest.param(payload_file("bin/static", dynamic=False), None, id="static program"),
         pytest.param(
-            PayloadFile(path="a.txt", entry=Entry(path="a", source=Path("a"))), None, id="no compiled code"
+            PayloadFile(path="a.txt", entry=TreeEntry(path="a", source=Path("a"))),
+            None,
+            id="no compiled code",
         ),
     ],
 )
@@ -228,9 +339,17 @@ def test_changes_only_an_rpath_that_is_not_right(file: PayloadFile, rpath: tuple
 def write_licensed_set(root: Path) -> Path:
     """Write a split set whose artifacts bring licences, under several names and in several places."""
     write_base_artifact(root, targets=("gfx942",), is_split=True)
-    write_artifact(root, "amd-llvm_lib_generic", {"lib/llvm/lib/a": "x", "lib/llvm/LICENSE.TXT": "llvm"})
+    write_artifact(
+        root,
+        "amd-llvm_lib_generic",
+        {"lib/llvm/lib/a": "x", "lib/llvm/LICENSE.TXT": "llvm"},
+    )
     write_artifact(root, "core-hip_lib_generic", {"lib/hip": "x", "lib/license.py": "print()"})
-    write_artifact(root, "core-hip_doc_generic", {"share/doc/hip/LICENSE.md": "MIT", "share/doc/x": "y"})
+    write_artifact(
+        root,
+        "core-hip_doc_generic",
+        {"share/doc/hip/LICENSE.md": "MIT", "share/doc/x": "y"},
+    )
     write_artifact(root, "blas_lib_generic", {"lib/blas": "x"})
     write_artifact(root, "blas_doc_generic", {"share/doc/rocblas/copyright": "AMD"})
     write_artifact(root, "blas_lib_gfx942", {"lib/kernels": "x"})
@@ -280,8 +399,16 @@ def read_package(folder: Path, package: str) -> dict[str, bytes]:
             "Apache-2.0 WITH LLVM-exception AND MIT AND NCSA",
             {"lib/llvm/LICENSE.TXT": "llvm", "share/doc/hip/LICENSE.md": "MIT"},
         ),
-        ("libraries", packages().licenses.of("blas"), {"share/doc/rocblas/copyright": "AMD"}),
-        ("device_gfx942", packages().licenses.of("blas"), {"share/doc/rocblas/copyright": "AMD"}),
+        (
+            "libraries",
+            packages().licenses.of("blas"),
+            {"share/doc/rocblas/copyright": "AMD"},
+        ),
+        (
+            "device_gfx942",
+            packages().licenses.of("blas"),
+            {"share/doc/rocblas/copyright": "AMD"},
+        ),
     ],
 )
 def test_puts_the_licences_of_its_artifacts_into_a_package(
@@ -310,7 +437,10 @@ def test_reads_the_text_behind_a_link_to_a_licence(tmp_path: Path) -> None:
     (folder / "NOTICE").symlink_to("missing")
     artifacts = scan(root)
 
-    licenses = licenses_of([artifact for artifact in artifacts if artifact.name == "core-hip"], artifacts)
+    licenses = licenses_of(
+        [artifact for artifact in artifacts if artifact.name == "core-hip"],
+        artifacts,
+    )
 
     assert {path: entry.source.read_text() for path, entry in licenses.files.items()} == {
         "share/doc/hip/COPYING": "MIT",

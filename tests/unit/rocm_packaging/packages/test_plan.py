@@ -7,7 +7,8 @@ import pytest
 
 from core.errors import ArtifactError, UsageError
 from core.run import Platform
-from rocm_packaging.packages.build import BuildRequest, planned_files
+from rocm_packaging.packages.build import BuildRequest
+from rocm_packaging.packages.listing import planned_files
 from rocm_packaging.packages.plan import make_plan
 from tests.kit.artifacts import (
     MANIFEST,
@@ -83,14 +84,22 @@ def missing_things(artifacts: Path) -> list[str]:
     [
         ("amd-llvm_run_generic", "lib/llvm/bin/clang", "amd-llvm"),
         ("amd-llvm_run_generic", "lib/llvm/bin/lld", "bin"),
-        ("amd-llvm_lib_generic", "lib/llvm/**/bitcode/oclc_isa_version_90a.bc", "bitcode"),
+        (
+            "amd-llvm_lib_generic",
+            "lib/llvm/**/bitcode/oclc_isa_version_90a.bc",
+            "bitcode",
+        ),
         ("core-hip_dev_generic", "include/hip/hip_runtime.h", "core-hip"),
         ("core-hip_lib_generic", "lib/libamdhip64.so*", "amdhip64"),
         ("fft_dev_generic", "lib/cmake/hipfft/hipfft-config.cmake", "hipfft"),
         ("blas_lib_generic", "lib/librocblas.so*", "rocblas"),
         ("blas_lib_gfx90a", "**/rocblas/**library/**gfx90a**", "rocblas-kernels"),
         ("blas_lib_gfx942", "**/hipblaslt/library/**gfx942**", "hipblaslt-*"),
-        ("rocprofiler-systems_lib_generic", "lib/librocprof-sys.so*", "rocprof-sys"),
+        (
+            "rocprofiler-systems_lib_generic",
+            "lib/librocprof-sys.so*",
+            "rocprof-sys",
+        ),
     ],
 )
 def test_requires_each_thing_unless_the_request_says_without(
@@ -131,7 +140,10 @@ def test_takes_nothing_from_artifacts_with_empty_manifests(tmp_path: Path) -> No
 
     missing = missing_things(artifacts)
 
-    assert {line.split(" of ")[1] for line in missing} == {"amd-llvm_lib_generic", "amd-llvm_run_generic"}
+    assert {line.split(" of ")[1] for line in missing} == {
+        "amd-llvm_lib_generic",
+        "amd-llvm_run_generic",
+    }
     assert len(missing) == len(set(missing)) == 11
 
 
@@ -165,7 +177,11 @@ def test_refuses_an_unneeded_without(complete_set: Path) -> None:
 
 @pytest.mark.parametrize(
     ("pattern", "subject"),
-    [("core-hip_*", "core-hip"), ("amd-llvm_*", "amd-llvm"), ("blas_*", "GPU family")],
+    [
+        ("core-hip_*", "core-hip"),
+        ("amd-llvm_*", "amd-llvm"),
+        ("blas_*", "GPU family"),
+    ],
 )
 def test_refuses_a_set_without_what_every_package_needs(
     unsplit_set: Path, pattern: str, subject: str
@@ -174,7 +190,12 @@ def test_refuses_a_set_without_what_every_package_needs(
         shutil.rmtree(folder)
 
     with pytest.raises(ArtifactError, match=subject):
-        make_plan(replace(build_request(unsplit_set), without=("rand", "miopen", "fft", "blas")))
+        make_plan(
+            replace(
+                build_request(unsplit_set),
+                without=("rand", "miopen", "fft", "blas"),
+            )
+        )
 
 
 def test_refuses_a_family_with_part_of_its_artifacts(unsplit_set: Path) -> None:

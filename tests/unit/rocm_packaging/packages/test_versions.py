@@ -36,7 +36,16 @@ def test_reads_each_form_of_a_version(text: str, kind: str, base: str) -> None:
 @pytest.mark.parametrize(
     "text",
     [
-        *("", "latest", "v10.1.0", "10.1", "10.1.0.0", "10.01.0", "10.1.0\n", "1\uff10.1.0"),
+        *(
+            "",
+            "latest",
+            "v10.1.0",
+            "10.1",
+            "10.1.0.0",
+            "10.01.0",
+            "10.1.0\n",
+            "1\uff10.1.0",
+        ),
         *("10.1.0rc", "10.1.0rcNone", "10.1.0a2026", "10.1.0a20260811+20260814"),
         *("10.1.0.dev1", "10.1.0.dev0+ABC", "10.1.0.dev0+a-b"),
     ],
@@ -53,14 +62,16 @@ def test_offers_an_example_of_each_form() -> None:
         parse("latest")
 
     examples = re.findall(
-        r"\d+\.\d+\.\d+[^\s,]*", raised.value.hint.replace("<git commit in lower case>", COMMIT)
+        r"\d+\.\d+\.\d+[^\s,]*",
+        raised.value.hint.replace("<git commit in lower case>", COMMIT),
     )
     kinds = {parse(example.rstrip("."))[0] for example in examples}
     assert kinds == {"release", "prerelease", "nightly", "nightly-bkc", "dev"}
 
 
 @pytest.mark.parametrize(
-    ("text", "digits"), [("10.1.0a20261345", "20261345"), ("10.1.0a20260811+bkc.20260899", "20260899")]
+    ("text", "digits"),
+    [("10.1.0a20261345", "20261345"), ("10.1.0a20260811+bkc.20260899", "20260899")],
 )
 def test_refuses_a_date_that_no_calendar_has(text: str, digits: str) -> None:
     with pytest.raises(UsageError) as raised:

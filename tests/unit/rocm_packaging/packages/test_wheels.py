@@ -11,14 +11,21 @@ FAMILY = "gfx94X-dcgpu"
 DISTRIBUTION = Distribution(
     version="10.1.0",
     platform="linux",
-    families={FAMILY: ("gfx942",), "gfx110X-all": ("gfx1100", "gfx1101"), "gfx1100": ("gfx1100",)},
+    families={
+        FAMILY: ("gfx942",),
+        "gfx110X-all": ("gfx1100", "gfx1101"),
+        "gfx1100": ("gfx1100",),
+    },
     libraries=("amdhip64",),
     linux=(FAMILY, "gfx110X-all", "gfx1100"),
 )
 
 
 def dist_info(
-    distribution: Distribution = DISTRIBUTION, *, package: str = "", family: str = ""
+    distribution: Distribution = DISTRIBUTION,
+    *,
+    package: str = "",
+    family: str = "",
 ) -> ModuleType:
     """Return the ``_dist_info`` module of a package of a family; of none, that of the sdist."""
     return run_dist_info(wheels.dist_info(distribution, package, family))
@@ -74,7 +81,10 @@ def test_lists_the_families_of_each_platform() -> None:
     ],
 )
 def test_determines_the_family_of_an_environment(
-    monkeypatch: pytest.MonkeyPatch, variable: str | None, installed_families: list[str], family: str
+    monkeypatch: pytest.MonkeyPatch,
+    variable: str | None,
+    installed_families: list[str],
+    family: str,
 ) -> None:
     module = dist_info()
     monkeypatch.setattr(module, "installed_target_families", lambda: installed_families)
@@ -85,7 +95,9 @@ def test_determines_the_family_of_an_environment(
     assert module.determine_target_family() == family
 
 
-def test_refuses_a_family_that_is_not_offered(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_refuses_a_family_that_is_not_offered(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setenv("ROCM_SDK_TARGET_FAMILY", "gfx900-dgpu")
 
     with pytest.raises(ValueError, match="gfx900-dgpu"):
@@ -93,7 +105,8 @@ def test_refuses_a_family_that_is_not_offered(monkeypatch: pytest.MonkeyPatch) -
 
 
 @pytest.mark.parametrize(
-    ("target", "families"), [("gfx1100:sramecc+", ["gfx1100", "gfx110X-all"]), ("gfx900", [])]
+    ("target", "families"),
+    [("gfx1100:sramecc+", ["gfx1100", "gfx110X-all"]), ("gfx900", [])],
 )
 def test_lists_the_families_of_a_target_smallest_first(target: str, families: list[str]) -> None:
     assert dist_info().families_of_target(target) == families

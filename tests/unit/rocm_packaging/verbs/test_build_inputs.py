@@ -12,9 +12,10 @@ import pytest
 from core import files
 from core.cli import main
 from core.cli.options import ROOT, Common, common_from
-from core.data import use_own
+from core.data import use_user_file
 from rocm_packaging.__main__ import VERBS
-from rocm_packaging.packages import build
+from rocm_packaging.packages.build import BuiltPackages, build
+from rocm_packaging.packages.inputs import inputs_of
 from rocm_packaging.packages.plan import BuildRequest
 from rocm_packaging.verbs import build as verb
 from tests.kit.artifacts import write_artifact, write_base_artifact
@@ -103,13 +104,12 @@ def artifacts(tmp_path: Path) -> Path:
 def builds(monkeypatch: pytest.MonkeyPatch) -> list[BuildRequest]:
     """Return a list to which each build adds its request; builds work as ever."""
     requests: list[BuildRequest] = []
-    build_packages = build.build
 
-    def count(request: BuildRequest) -> build.BuiltPackages:
+    def count(request: BuildRequest) -> BuiltPackages:
         requests.append(request)
-        return build_packages(request)
+        return build(request)
 
-    monkeypatch.setattr(build, "build", count)
+    monkeypatch.setattr(verb, "build", count)
     return requests
 
 
@@ -154,7 +154,10 @@ def test_builds_again_where_the_user_says_so(
 
 @pytest.mark.parametrize("change", CHANGES.values(), ids=list(CHANGES))
 def test_builds_again_where_one_input_has_changed(
-    run_build: Callable[..., int], builds: list[BuildRequest], artifacts: Path, change: Change
+    run_build: Callable[..., int],
+    builds: list[BuildRequest],
+    artifacts: Path,
+    change: Change,
 ) -> None:
     assert run_build() == 0
 
@@ -172,7 +175,7 @@ def test_builds_again_where_a_family_means_other_targets(
     settings = tmp_path / "pytorch-build.toml"
     settings.write_text('[families.mine]\ntargets = ["gfx942"]\n', encoding="utf-8")
     assert run_build("--config-file", str(settings)) == 0
-    use_own(None)
+    use_user_file(None)
 
     assert len(builds) == 2
 
@@ -187,7 +190,7 @@ def request_of_all(artifacts: Path, tmp_path: Path) -> BuildRequest:
 def test_every_field_of_a_request_is_an_input(request_of_all: BuildRequest, name: str) -> None:
     changed_request = replace(request_of_all, **{name: CHANGED_FIELDS[name]})
 
-    assert build.inputs_of(changed_request) != build.inputs_of(request_of_all)
+    assert inputs_of(changed_request) != inputs_of(request_of_all)
 
 
 def test_the_table_of_fields_is_complete() -> None:
@@ -209,10 +212,10 @@ def test_the_table_of_fields_is_complete() -> None:
 def test_the_code_that_writes_packages_is_an_input(
     request_of_all: BuildRequest, monkeypatch: pytest.MonkeyPatch, path: str
 ) -> None:
-    inputs = build.inputs_of(request_of_all)
+    inputs_before = inputs_of(request_of_all)
 
     def digest_of_edited_code(file: Path) -> str:
         return "0" * 64 if file == ROOT / path else files.sha256(file)
 
-    monkeypatch.setattr("rocm_packaging.packages.build.sha256", digest_of_edited_code)
-    assert build.inputs_of(request_of_all) != inputs
+    monkeypatch.setattr("rocm_packaging.packages.inputs.sha256", digest_of_edited_code)
+    assert inputs_of(request_of_all) != inputs_before

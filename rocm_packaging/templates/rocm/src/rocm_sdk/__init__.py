@@ -17,8 +17,8 @@ __all__ = [
     "preload_libraries",
 ]
 
-_loaded = {}
-_told = set()
+_loaded_libraries = {}
+_problems_warned_of = set()
 
 
 def find_libraries(*shortnames):
@@ -34,35 +34,38 @@ def find_libraries(*shortnames):
         ModuleNotFoundError: An unknown name, or the package that holds the library is not installed.
         FileNotFoundError: The package is installed and lacks the library.
     """
-    found = []
+    paths = []
     for shortname in shortnames:
-        path = _find(shortname)
+        path = _find_library(shortname)
         if path is not None:
-            found.append(path)
-    return found
+            paths.append(path)
+    return paths
 
 
-def _find(shortname):
-    entry = _dist_info.ALL_LIBRARIES.get(shortname)
-    if entry is None:
+def _find_library(shortname):
+    """Return the path of a library; None where it may be missing and is."""
+    library = _dist_info.ALL_LIBRARIES.get(shortname)
+    if library is None:
         raise ModuleNotFoundError(f"Unknown rocm library '{shortname}'")
-    folder, pattern = entry.pattern
+    folder, pattern = library.pattern
     if not pattern:
         return None
-    root = _package_root(entry)
+
+    package = _dist_info.ALL_PACKAGES[library.package]
+    root = _package_root(package)
     if root is None:
-        if entry.optional:
+        if library.optional:
             return None
-        package = _dist_info.ALL_PACKAGES[entry.package]
         raise ModuleNotFoundError(
             f"The rocm library '{shortname}' is in the package "
             f"{package.get_dist_package_name()}, which is not installed. "
             f"Please install it: {package.install_hint}"
         )
-    matches = sorted((root / folder).glob(pattern))
-    if matches:
-        return matches[0]
-    if entry.optional:
+
+    paths = sorted((root / folder).glob(pattern))
+    if paths:
+        return paths[0]
+    if library.optional:
         return None
     raise FileNotFoundError(
         f"The rocm library '{shortname}' ({pattern}) is not in {root / folder}; "
@@ -70,8 +73,9 @@ def _find(shortname):
     )
 
 
-def _package_root(entry):
-    spec = importlib.util.find_spec(_dist_info.ALL_PACKAGES[entry.package].get_py_package_name())
+def _package_root(package):
+    """Return the folder of a package's files, or None where it is not installed."""
+    spec = importlib.util.find_spec(package.get_py_package_name())
     if spec is None or not spec.origin:
         return None
     return Path(spec.origin).absolute().parent
@@ -88,12 +92,12 @@ def preload_libraries(*shortnames, rtld_global=True):
 
     mode = ctypes.RTLD_GLOBAL if rtld_global else ctypes.RTLD_LOCAL
     for shortname in shortnames:
-        if shortname in _loaded:
+        if shortname in _loaded_libraries:
             continue
         for path in find_libraries(shortname):
             if os.environ.get("ROCM_SDK_VERBOSE") == "1":
                 print(f"rocm_sdk: loading {path}", file=sys.stderr)
-            _loaded[shortname] = ctypes.CDLL(str(path), mode=mode)
+            _loaded_libraries[shortname] = ctypes.CDLL(str(path), mode=mode)
 
 
 def initialize_process(
@@ -127,35 +131,43 @@ def initialize_process(
         _preload_from_environment(rtld_global)
     if check_version is not None:
         _check_version(check_version, fail_on_version_mismatch)
+
     for problem in _gpus.device_problems():
-        if problem not in _told:
-            _told.add(problem)
+        if problem not in _problems_warned_of:
+            _problems_warned_of.add(problem)
             warnings.warn(problem, stacklevel=2)
 
 
 def _preload_from_environment(rtld_global):
-    names = re.split(r"[,;]", os.environ.get("ROCM_SDK_PRELOAD_LIBRARIES", ""))
-    for name in (name.strip() for name in names):
-        if not name:
+    for part in re.split(
+        r"[,;]", os.environ.get("ROCM_SDK_PRELOAD_LIBRARIES", "")
+    ):
+        shortname = part.strip()
+        if not shortname:
             continue
         try:
-            preload_libraries(name, rtld_global=rtld_global)
+            preload_libraries(shortname, rtld_global=rtld_global)
         except (ImportError, OSError) as problem:
             raise RuntimeError(
-                f"ROCM_SDK_PRELOAD_LIBRARIES names '{name}', which could not be loaded: {problem}"
+                f"ROCM_SDK_PRELOAD_LIBRARIES names '{shortname}', which could not be loaded: {problem}"
             ) from problem
 
 
 def _check_version(wanted, fail):
+    """Warn of another version than the wanted one, or fail."""
     if isinstance(wanted, str):
-        pattern = re.compile(".*".join(re.escape(part) for part in wanted.split("*")))
-        shown = wanted
+        pattern = re.compile(
+            ".*".join(re.escape(part) for part in wanted.split("*"))
+        )
+        wanted_text = wanted
     else:
-        pattern, shown = wanted, wanted.pattern
+        pattern = wanted
+        wanted_text = wanted.pattern
     if pattern.fullmatch(__version__):
         return
+
     message = (
-        f"This program was built for rocm {shown}, and rocm {__version__} is installed. "
+        f"This program was built for rocm {wanted_text}, and rocm {__version__} is installed. "
         f"Please install the matching version"
     )
     if fail:

@@ -1,124 +1,139 @@
 """Checks of the development tree: paths, links, libraries, and the runtime packages' files in it."""
 
+import filecmp
 import os
 import sys
-import tempfile
+import unittest
 from pathlib import Path
 
-from .. import _dist_info
+from .. import _dist_info, _files
 from . import support
-from .checks import Check, Skip, expect, expect_none
+from .check import Check, expect, expect_none
 
-_WINDOWS = sys.platform == "win32"
+_IS_WINDOWS = sys.platform == "win32"
 
 
-def expand():
-    """The check that comes first: the tree can be made."""
-    return Check("devel", "rocm-sdk init", _init)
+def expansion_check():
+    """Return the check that comes first: the tree can be expanded."""
+    return Check("devel", "rocm-sdk init", _check_init)
 
 
 def checks():
-    """The checks of an expanded tree."""
+    """Yield the checks of an expanded tree."""
     from .. import _devel
 
     root = Path(_devel.get_devel_root())
-    for kind, folder in (("root", root), ("bin", root / "bin"), ("cmake", root / "lib" / "cmake")):
-        yield Check("devel", f"rocm-sdk path --{kind}", _path, kind, folder)
-    yield Check("devel", "hipconfig knows its root", _hipconfig, root)
-    yield Check("devel", "llvm is lib/llvm", _llvm, root)
+    yield Check("devel", "rocm-sdk path --root", _check_path, "root", root)
+    yield Check("devel", "rocm-sdk path --bin", _check_path, "bin", root / "bin")
+    yield Check(
+        "devel",
+        "rocm-sdk path --cmake",
+        _check_path,
+        "cmake",
+        root / "lib" / "cmake",
+    )
+    yield Check("devel", "hipconfig knows its root", _check_hipconfig, root)
+    yield Check("devel", "llvm is lib/llvm", _check_llvm, root)
     yield support.promise_check("devel", root)
-    yield Check("devel", "no link dangles", _links, root)
+    yield Check("devel", "no link dangles", _check_links, root)
     yield from support.library_checks("devel", root)
-    for name, source in _sources():
-        yield Check("devel", f"the files of {name} are in it", _mirrored, root, source)
+    for package, payload in _linked_payloads():
+        yield Check(
+            "devel",
+            f"the files of {package} are in it",
+            _check_files,
+            root,
+            payload,
+        )
 
 
-def _sources():
+def _linked_payloads():
+    """Yield the packages whose files the tree links to, with their folders."""
     yield "core", support.payload("core")
     for family in _dist_info.installed_libraries():
         if family == _dist_info.determine_target_family():
             yield "libraries", support.payload("libraries", family)
 
 
-def _init():
-    status, out, error = support.python("-m", "rocm_sdk", "init", "--quiet")
-    expect((status, out) == (0, ""), f"{support.ending(status)}: {out}{error}")
+def _check_init():
+    result = support.run_python("-m", "rocm_sdk", "init", "--quiet")
+    expect(result.status == 0 and not result.output, result.summary)
 
 
-def _path(kind, folder):
-    status, out, error = support.python("-m", "rocm_sdk", "path", f"--{kind}")
-    expect(status == 0, error)
-    expect(out.strip() == str(folder), f"it printed {out.strip()!r}, not {str(folder)!r}")
+def _check_path(kind, folder):
+    result = support.run_python("-m", "rocm_sdk", "path", f"--{kind}")
+    expect(result.status == 0, result.summary)
+    printed_path = result.output.strip()
+    expect(
+        printed_path == str(folder),
+        f"it printed {printed_path!r}, not {str(folder)!r}",
+    )
     expect(folder.is_dir(), f"{folder} is not a folder")
 
 
-def _hipconfig(root):
-    program = root / "bin" / ("hipconfig.exe" if _WINDOWS else "hipconfig")
+def _check_hipconfig(root):
+    program = root / "bin" / "hipconfig"
+    if _IS_WINDOWS:
+        program = program.with_suffix(".exe")
     if not program.exists():
-        raise Skip("this distribution has no hipconfig")
-    status, out, error = support.program(program, "--rocmpath")
-    expect(status == 0, f"{support.ending(status)}: {error}")
-    expect(os.path.samefile(out.strip(), root), f"it printed {out.strip()!r}")
+        raise unittest.SkipTest("this distribution has no hipconfig")
+    result = support.run_program(program, "--rocmpath")
+    expect(result.status == 0, result.summary)
+    printed_path = result.output.strip()
+    expect(os.path.samefile(printed_path, root), f"it printed {printed_path!r}")
 
 
-def _llvm(root):
+def _check_llvm(root):
     if not (root / "lib" / "llvm").is_dir():
-        raise Skip("this distribution has no lib/llvm")
-    if _WINDOWS:
-        raise Skip("links to folders need a right on Windows")
+        raise unittest.SkipTest("this distribution has no lib/llvm")
+    if _IS_WINDOWS:
+        raise unittest.SkipTest("links to folders need a right on Windows")
     link = root / "llvm"
-    expect(link.exists() and os.path.samefile(link, root / "lib" / "llvm"), f"{link} is something else")
+    expect(
+        link.exists() and os.path.samefile(link, root / "lib" / "llvm"),
+        f"{link} is something else",
+    )
 
 
-def _links(root):
+def _check_links(root):
     if not _dist_info.installed_libraries():
-        raise Skip("the libraries that some of them point to are not installed")
+        raise unittest.SkipTest(
+            "the libraries that some of them point to are not installed"
+        )
     links = [path for path in root.rglob("*") if path.is_symlink()]
-    expect_none((path for path in links if not path.exists()), "links dangle")
+    expect_none((link for link in links if not link.exists()), "links dangle")
     if not links:
-        raise Skip("the tree holds no links")
-    return f"{len(links)} links"
+        raise unittest.SkipTest("the tree holds no links")
 
 
-def _mirrored(root, source):
-    """Every file of a runtime package is the tree's own file, not a copy of it."""
-    if not _hard_links(source, root):
-        raise Skip("this file system has no hard links, so the tree holds copies")
-    count, wrong = 0, []
-    for current, folders, files in os.walk(source):
-        folders[:] = sorted(name for name in folders if name != "__pycache__")
-        for name in sorted(files):
-            path = Path(current, name)
-            relative = path.relative_to(source)
-            if str(relative) == "__init__.py" or relative.parts[0] == ".devel_links":
-                continue
-            count += 1
-            problem = _difference(path, root / relative, root)
-            if problem:
-                wrong.append(f"{relative.as_posix()}: {problem}")
-    expect(count, f"{source} holds no files")
-    expect_none(wrong, "files differ")
-    return f"{count} files"
+def _check_files(root, payload):
+    """Require that each file of a runtime package is in the tree."""
+    problems = []
+    count = 0
+    for relative, path in _files.files_below(str(payload)):
+        if relative == "__init__.py" or relative.startswith(".devel_links/"):
+            continue
+        count += 1
+        problem = _difference(path, root / relative, root)
+        if problem is not None:
+            problems.append(f"{relative}: {problem}")
+    expect(count, f"{payload} holds no files")
+    expect_none(problems, "files differ")
 
 
-def _difference(path, twin, root):
-    """Return how a file of a package and its twin in the tree disagree; "" where they do not."""
-    if not os.path.lexists(twin):
+def _difference(path, path_in_tree, root):
+    """Return how a file of a package and the one in the tree disagree, or None."""
+    if not os.path.lexists(path_in_tree):
         return "not in the tree"
-    if twin.is_symlink():
+    if path_in_tree.is_symlink():
         # a wheel holds a copy or a stub where ROCm's tree has a link
-        target = twin.resolve()
-        inside = root.resolve() in target.parents
-        return "" if inside and target.is_file() else f"links to {target}"
-    return "" if os.path.samefile(path, twin) else "another file of the same name"
+        target = path_in_tree.resolve()
+        is_in_tree = root.resolve() in target.parents
+        return None if is_in_tree and target.is_file() else f"links to {target}"
 
-
-def _hard_links(source, root):
-    first = next((Path(at, name) for at, _, names in os.walk(source) for name in sorted(names)), None)
-    expect(first is not None, f"{source} holds no files")
-    with tempfile.TemporaryDirectory(dir=root.parent, prefix=".rocm-") as folder:
-        try:
-            os.link(first, Path(folder, "link"))
-        except OSError:
-            return False
-    return True
+    # Hard links are copies where the file system has none, and where layers of an image have been copied.
+    if os.path.samefile(path, path_in_tree) or filecmp.cmp(
+        path, path_in_tree, shallow=False
+    ):
+        return None
+    return "another file of the same name"

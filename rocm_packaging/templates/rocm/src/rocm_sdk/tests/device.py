@@ -4,31 +4,45 @@ import json
 from pathlib import Path
 
 from .. import _dist_info
-from .checks import Check, expect, expect_none
+from .check import Check, expect, expect_files, expect_none
 
-_ARCHIVE, _MAGIC = ".kpack", b"KPAK"
+_ARCHIVE_SUFFIX = ".kpack"
+_ARCHIVE_MAGIC = b"KPAK"
 
 
 def checks():
+    """Yield a check a device package."""
     entry = _dist_info.ALL_PACKAGES.get("device")
-    for target in _dist_info.installed_target_families() if entry else ():
-        yield Check("device", f"the code for {target} is there", _code, entry.marker_path(target), target)
+    if entry is None:
+        return
+    for target in _dist_info.installed_target_families():
+        yield Check(
+            "device",
+            f"the code for {target} is there",
+            _check_code,
+            entry,
+            target,
+        )
 
 
-def _code(marker, target):
-    """All that the package says it has is there, its archives are archives, and something is for its target."""
-    root = Path(marker).parents[1]
-    with open(marker, encoding="utf-8") as stream:
-        names = [link["relpath"] for link in json.load(stream)["links"]]
-    files = [root / name for name in names]
-    expect_none((path for path in files if not path.is_file()), "files are missing")
-    expect_none((path for path in files if not path.stat().st_size), "files are empty")
-    archives = [path for path in files if path.suffix == _ARCHIVE]
-    expect_none((path for path in archives if _head(path) != _MAGIC), "kernel archives are damaged")
-    expect(any(target in name for name in names), f"nothing of {len(names)} files is for {target}")
-    return f"{len(names)} files, {len(archives)} kernel archives"
+def _check_code(entry, target):
+    """Require what the package says it has, that its archives are archives, and something for its target."""
+    listing = Path(entry.marker_path(target))
+    links = json.loads(listing.read_text(encoding="utf-8"))["links"]
+    root = listing.parents[1]
+    files = [root / link["relpath"] for link in links]
+    expect_files(files)
+
+    damaged_archives = []
+    for path in files:
+        if path.suffix == _ARCHIVE_SUFFIX and not _is_archive(path):
+            damaged_archives.append(path)
+    expect_none(damaged_archives, "kernel archives are damaged")
+
+    has_target = any(target in link["relpath"] for link in links)
+    expect(has_target, f"nothing of {len(links)} files is for {target}")
 
 
-def _head(path):
+def _is_archive(path):
     with open(path, "rb") as stream:
-        return stream.read(len(_MAGIC))
+        return stream.read(len(_ARCHIVE_MAGIC)) == _ARCHIVE_MAGIC

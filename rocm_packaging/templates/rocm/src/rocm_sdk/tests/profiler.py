@@ -2,24 +2,35 @@
 
 from .. import _dist_info
 from . import core, support
-from .checks import Check, Skip
+from .check import Check, skipped_check
 
 # Those that do not start without packages or programs that ROCm leaves to the machine.
-_NEEDY = frozenset({"rocprof-compute", "rocprof-sys-attach", "rocprof-sys-python"})
+_NEED_THE_MACHINE = frozenset(
+    {"rocprof-compute", "rocprof-sys-attach", "rocprof-sys-python"}
+)
 
 
 def checks():
+    """Yield the checks of the profiler package."""
     root = support.payload("profiler")
     yield support.promise_check("profiler", root)
-    if _dist_info.PROMISED_FILES.get("profiler") or support.shared_libraries(root):
+    if _dist_info.PROMISED_FILES.get("profiler") or support.shared_libraries(
+        root
+    ):
         yield from support.library_checks("profiler", root)
     else:
-        yield Check("profiler", "there are shared libraries", _none)
+        reason = "this distribution was packaged without them"
+        yield skipped_check("profiler", "there are shared libraries", reason)
+
     from rocm_profiler import _cli
 
     for name, relative in _cli.PROGRAMS.items():
-        yield Check("profiler", f"{name} runs", core.script, name, root / relative, name in _NEEDY)
-
-
-def _none():
-    raise Skip("this distribution was packaged without them")
+        must_only_start = name in _NEED_THE_MACHINE
+        yield Check(
+            "profiler",
+            f"{name} runs",
+            core.check_script,
+            name,
+            root / relative,
+            must_only_start,
+        )

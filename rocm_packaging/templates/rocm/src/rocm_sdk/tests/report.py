@@ -1,82 +1,133 @@
-"""A run's results as lines and as a JUnit file."""
+"""Results of tests as `unittest` reports them: rows with an outcome, a reason and a duration; a JSON file."""
 
+import json
 import os
 import re
 import tempfile
-import xml.etree.ElementTree as ET
+import time
+import unittest
 
-# what XML 1.0 cannot hold, not even escaped
-_UNPRINTABLE = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
-_WORDS = {"passed": "ok", "skipped": "skip", "failed": "FAIL"}
-
-
-def line(result):
-    """One line about a result; a failure's text follows it."""
-    head = f"{_WORDS[result.outcome]:4}  {result.group}: {result.name}"
-    if not result.text:
-        return head
-    if result.outcome == "failed":
-        return head + "".join(f"\n      {text}" for text in result.text.splitlines())
-    return f"{head} ({result.text})"
+_OUTCOMES_IN_LINES = {"passed": "ok", "skipped": "skip", "failed": "FAIL"}
 
 
-def counts(results):
-    """How many results there are of each outcome."""
-    return {
-        outcome: sum(result.outcome == outcome for result in results)
-        for outcome in ("passed", "failed", "skipped")
-    }
+class Recorder(unittest.TestResult):
+    """Keeps a row a test: group, name, outcome (passed, skipped, failed), text, traceback, seconds.
 
+    It takes what `unittest.TextTestRunner` gives to a class of results, and can be one.
+    """
 
-def junit(results, properties):
-    """The results as a JUnit document; `properties` are facts about the installation."""
-    number = counts(results)
-    totals = {
-        "tests": str(len(results)),
-        "failures": str(number["failed"]),
-        "errors": "0",
-        "skipped": str(number["skipped"]),
-        "time": f"{sum(result.seconds for result in results):.3f}",
-    }
-    root = ET.Element("testsuites", totals)
-    suite = ET.SubElement(root, "testsuite", {"name": "rocm-sdk", **totals})
-    listed = ET.SubElement(suite, "properties")
-    for name, value in properties.items():
-        ET.SubElement(listed, "property", {"name": name, "value": _clean(value)})
-    for result in results:
-        case = ET.SubElement(
-            suite,
-            "testcase",
-            {
-                "classname": f"rocm_sdk.{result.group}",
-                "name": _clean(result.name),
-                "time": f"{result.seconds:.3f}",
-            },
+    def __init__(self, stream=None, descriptions=None, verbosity=None):
+        super().__init__(stream, descriptions, verbosity)
+        self._rows_by_test = {}
+        self._starts = {}
+
+    @property
+    def rows(self):
+        """The rows, in the order in which the tests result."""
+        return list(self._rows_by_test.values())
+
+    def startTest(self, test):
+        super().startTest(test)
+        self._starts[test.id()] = time.monotonic()
+
+    def addSuccess(self, test):
+        super().addSuccess(test)
+        self._add_row(test, "passed")
+
+    def addExpectedFailure(self, test, err):
+        super().addExpectedFailure(test, err)
+        self._add_row(test, "passed")
+
+    def addSkip(self, test, reason):
+        super().addSkip(test, reason)
+        self._add_row(test, "skipped", text=reason)
+
+    def addFailure(self, test, err):
+        super().addFailure(test, err)
+        self._add_row(
+            test, "failed", text=_reason(err), traceback=self.failures[-1][1]
         )
-        text = _clean(result.text)
-        if result.outcome == "skipped":
-            ET.SubElement(case, "skipped", {"message": text})
-        elif result.outcome == "failed":
-            message = (text.splitlines() or [""])[0]
-            ET.SubElement(case, "failure", {"message": message}).text = text
-        elif text:
-            ET.SubElement(case, "system-out").text = text
-    ET.indent(root)
-    return ET.tostring(root, encoding="utf-8", xml_declaration=True) + b"\n"
+
+    def addError(self, test, err):
+        super().addError(test, err)
+        self._add_row(
+            test, "failed", text=_reason(err), traceback=self.errors[-1][1]
+        )
+
+    def addUnexpectedSuccess(self, test):
+        super().addUnexpectedSuccess(test)
+        self._add_row(test, "failed", text="it passed, and is expected to fail")
+
+    def addSubTest(self, test, subtest, err):
+        super().addSubTest(test, subtest, err)
+        if err is not None:
+            traceback = [*self.errors, *self.failures][-1][1]
+            self._add_row(test, "failed", text=_reason(err), traceback=traceback)
+
+    def _add_row(self, test, outcome, *, text="", traceback=""):
+        """Add a test's row, unless one of its subtests has failed before."""
+        started = self._starts.get(test.id(), time.monotonic())
+        row = {
+            "group": getattr(test, "group", None) or _group_of_module(test.id()),
+            "name": getattr(test, "name", None) or _name_of_function(test.id()),
+            "outcome": outcome,
+            "text": text,
+            "traceback": traceback,
+            "seconds": round(time.monotonic() - started, 3),
+        }
+        self._rows_by_test.setdefault(test.id(), row)
 
 
-def _clean(text):
-    return _UNPRINTABLE.sub("\N{REPLACEMENT CHARACTER}", text)
+def _reason(error):
+    """Return why a test failed: an assertion's sentence, else the exception."""
+    _, exception, _ = error
+    if not isinstance(exception, AssertionError):
+        return f"{type(exception).__name__}: {exception}"
+    return str(exception) or "an assertion without words"
 
 
-def write(path, content):
-    """Write a file that is there whole or not at all."""
+def _group_of_module(identifier):
+    """Return ``core`` for ``rocm_sdk.tests.core_test.CoreTest.test_x``."""
+    module = re.search(r"(\w+?)_test\b", identifier)
+    return module[1] if module else "base"
+
+
+def _name_of_function(identifier):
+    """Return ``test_x``; ``setUpClass`` for ``setUpClass (rocm_sdk.tests.core_test.CoreTest)``."""
+    return identifier.partition(" (")[0].rpartition(".")[2]
+
+
+def line(row):
+    """Return a line about a row; a failure's text follows it."""
+    head = (
+        f"{_OUTCOMES_IN_LINES[row['outcome']]:4}  {row['group']}: {row['name']}"
+    )
+    text = row["text"]
+    if not text:
+        return head
+    if row["outcome"] == "failed":
+        return head + "".join(
+            f"\n      {text_line}" for text_line in text.splitlines()
+        )
+    return f"{head} ({text})"
+
+
+def count_outcomes(rows):
+    """Return how many rows there are of each outcome."""
+    counts = {"passed": 0, "failed": 0, "skipped": 0}
+    for row in rows:
+        counts[row["outcome"]] += 1
+    return counts
+
+
+def write(path, facts, rows):
+    """Write a report, `facts` about the installation and the rows, that is there whole or not at all."""
     folder = os.path.dirname(os.path.abspath(path))
     os.makedirs(folder, exist_ok=True)
     handle, temporary = tempfile.mkstemp(dir=folder, prefix=".rocm-sdk-test-")
     try:
-        with os.fdopen(handle, "wb") as stream:
-            stream.write(content)
+        with os.fdopen(handle, "w", encoding="utf-8") as stream:
+            json.dump({"facts": facts, "checks": rows}, stream, indent=1)
         os.chmod(temporary, 0o644)
         os.replace(temporary, path)
     except BaseException:

@@ -4,34 +4,59 @@ import importlib.util
 import platform
 import time
 
-from .. import _dist_info
-from . import base, core, devel, device, libraries, profiler, report, support
-from .checks import Check, Skip, results_of
+from .. import _dist_info, _installed
+from . import base, core, devel, device, libraries, profiler, report
+from .check import Check, run_checks, skipped_check
 
 
 def phases():
-    """Lists of checks; a list begins when the one before it is done.
+    """Return functions that list checks; one is called when the checks of the one before are done.
 
-    Each is a function, as what there is to check may follow from the phase before.
+    What there is to check may follow from the phase before: libraries of the expanded tree.
     """
-    has_devel = importlib.util.find_spec("rocm_sdk_devel") is not None
-    yield lambda: [*base.checks(), *([devel.expand()] if has_devel else [])]
-    yield lambda: [
-        *base.whole(),
-        *core.checks(),
-        *(
-            libraries.checks()
-            if _dist_info.installed_libraries()
-            else [_left_out("libraries", "the libraries are not installed")]
-        ),
-        *device.checks(),
-        *(profiler.checks() if _has_profiler() else [_left_out("profiler", "it is not installed")]),
-        *(
-            devel.checks()
-            if has_devel
-            else [_left_out("devel", "the development tree is not installed")]
-        ),
-    ]
+    return [_checks_before_expansion, _checks_after_expansion]
+
+
+def _checks_before_expansion():
+    checks = [*base.checks()]
+    if _has_devel():
+        checks.append(devel.expansion_check())
+    return checks
+
+
+def _checks_after_expansion():
+    checks = [*base.checks_of_files(), *core.checks()]
+
+    if _dist_info.installed_libraries():
+        checks += libraries.checks()
+    else:
+        checks.append(
+            skipped_check(
+                "libraries", "all checks", "the libraries are not installed"
+            )
+        )
+    checks += device.checks()
+
+    if _has_profiler():
+        checks += profiler.checks()
+    else:
+        checks.append(
+            skipped_check("profiler", "all checks", "it is not installed")
+        )
+
+    if _has_devel():
+        checks += devel.checks()
+    else:
+        checks.append(
+            skipped_check(
+                "devel", "all checks", "the development tree is not installed"
+            )
+        )
+    return checks
+
+
+def _has_devel():
+    return importlib.util.find_spec("rocm_sdk_devel") is not None
 
 
 def _has_profiler():
@@ -39,15 +64,8 @@ def _has_profiler():
     return entry is not None and entry.has_py_package()
 
 
-def _left_out(group, reason):
-    def skip():
-        raise Skip(reason)
-
-    return Check(group, "all checks", skip)
-
-
-def _listed(phase, number):
-    """The checks of a phase; one that fails, where they cannot even be listed."""
+def _list_checks(phase, number):
+    """Return the checks of a phase; one that fails, where they cannot even be listed."""
     try:
         return phase()
     except Exception as problem:
@@ -59,38 +77,39 @@ def _listed(phase, number):
         return [Check("base", f"what there is to check, part {number}", fail)]
 
 
-def main(junit=None, jobs=None):
-    """Run the checks, print their results, write them to a JUnit file.
+def main(report_path=None, jobs=None):
+    """Run the checks, print their results, write them to a JSON file.
 
     Args:
-        junit: Where the JUnit file goes, if anywhere.
+        report_path: Where the file goes, if anywhere.
         jobs: How many checks run side by side; None: one a core.
 
     Returns:
         The exit status: 1 where a check failed, or none passed.
     """
     started = time.monotonic()
-    results = []
+    rows = []
     for number, phase in enumerate(phases(), 1):
-        for result in results_of(_listed(phase, number), jobs):
-            print(report.line(result), flush=True)
-            results.append(result)
-    if junit:
-        report.write(junit, report.junit(results, facts()))
-    number = report.counts(results)
+        for row in run_checks(_list_checks(phase, number), jobs):
+            print(report.line(row), flush=True)
+            rows.append(row)
+    if report_path is not None:
+        report.write(report_path, _facts(), rows)
+
+    counts = report.count_outcomes(rows)
     print(
-        f"Ran {len(results)} checks in {time.monotonic() - started:.1f} s: {number['passed']} passed, "
-        f"{number['failed']} failed, {number['skipped']} skipped"
+        f"Ran {len(rows)} checks in {time.monotonic() - started:.1f} s: {counts['passed']} passed, "
+        f"{counts['failed']} failed, {counts['skipped']} skipped"
     )
-    return 1 if number["failed"] or not number["passed"] else 0
+    return 1 if counts["failed"] or not counts["passed"] else 0
 
 
-def facts():
-    """What was checked, for the report."""
+def _facts():
+    """Return what was checked, for the report."""
     return {
         "rocm": _dist_info.__version__,
         "families": ";".join(_dist_info.installed_target_families()),
-        "packages": ";".join(support.installed()),
+        "packages": ";".join(_installed.rocm_distributions()),
         "python": platform.python_version(),
         "platform": platform.platform(),
     }

@@ -1,0 +1,127 @@
+"""Pages for installers: of files in a store, and when they list what records promise."""
+
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from html import escape
+from urllib.parse import quote
+
+from core import console
+from core.env.installer import configured
+from core.errors import MissingInputError
+from core.http import Answer, RemoteFiles, fetch, links, served_store, without_secret
+from core.packages.candidates import Candidate
+from core.stores import Store
+
+_FIRST_PAUSE = 1.0
+_LONGEST_PAUSE = 15.0
+_PAUSE_GROWTH = 1.5
+_MOST_NAMES = 8  # nobody reads a longer list
+
+
+def fetch_page(url: str) -> Answer:
+    """Return what an address answers, with the certificates that the user has configured."""
+    return fetch(url, cert=configured().cert)
+
+
+def flat_page(candidates: Sequence[Candidate]) -> bytes:
+    """Return a flat page of files that lie beside it."""
+    lines = ["<!DOCTYPE html>"]
+    for candidate in candidates:
+        attribute = ""
+        if candidate.requires_python is not None:
+            attribute = f' data-requires-python="{escape(candidate.requires_python)}"'
+        href = f"{quote(candidate.name)}#sha256={candidate.sha256}"
+        lines.append(f'<a href="{href}"{attribute}>{escape(candidate.name)}</a><br>')
+    return "".join(f"{line}\n" for line in lines).encode()
+
+
+@contextmanager
+def store_address(store: Store, key: str, pages: Mapping[str, bytes]) -> Iterator[str]:
+    """Yield the address of a store's keys: its own if everybody may read `key`, else one of this machine."""
+    # Of one store over another, that of the one which has the key.
+    address = store.url_of(key)
+    if address.startswith("http") and fetch_page(address).text is not None:
+        yield address.removesuffix(f"/{quote(key)}")
+        return
+    with served_store(store, pages) as base:
+        yield base
+
+
+@contextmanager
+def served_page(candidates: Sequence[Candidate]) -> Iterator[str]:
+    """Yield the address of a page of this machine that passes files on, without the passwords they need."""
+    urls = {candidate.name: candidate.url for candidate in candidates if candidate.url is not None}
+    remote_files = RemoteFiles(urls, cert=configured().cert)
+    with served_store(remote_files, {"index.html": flat_page(candidates)}) as base:
+        yield f"{base}/index.html"
+
+
+# --- Waiting for pages -----------------------------------------------------------------------
+
+
+def missing_from_page(page: str | None, candidates: Sequence[Candidate]) -> Sequence[str]:
+    """Return what a page lacks of recorded files, one phrase each; None is a page that is not there."""
+    digests = {link.name: link.sha256 for link in links(page or "").values()}
+    absent: list[str] = []
+    changed: list[str] = []
+    for candidate in candidates:
+        if candidate.name not in digests:
+            absent.append(candidate.name)
+        # A page without digests promises the name alone.
+        elif digests[candidate.name] not in {"", candidate.sha256}:
+            changed.append(f"{candidate.name} (listed with another digest)")
+    return [*absent, *changed]
+
+
+def wait_for_pages(
+    pages: Mapping[str, Sequence[Candidate]],
+    *,
+    seconds: float,
+    read: Callable[[str], Answer],
+    name_of: Callable[[str], str] = str,
+) -> None:
+    """Read pages again, at growing intervals, until each lists its files with their digests.
+
+    Args:
+        pages: The files of each page, by the page's address.
+        seconds: How long to wait.
+        read: Returns what an address answers.
+        name_of: Returns what messages call an address.
+    """
+    started = time.monotonic()
+    pause = _FIRST_PAUSE
+    last_text = ""
+    while True:
+        sentences: dict[str, str] = {}
+        for url, candidates in pages.items():
+            answer = read(url)
+            missing = missing_from_page(answer.text, candidates)
+            if missing:
+                sentences[url] = _describe_missing(name_of(url), missing, answer)
+        if not sentences:
+            return
+
+        pages = {url: pages[url] for url in sentences}
+        remaining = seconds - (time.monotonic() - started)
+        text = "\n".join(sentences.values())
+        if remaining <= 0:
+            raise MissingInputError(
+                f"After {seconds:.0f} s the index does not list what the run's records promise:\n{text}",
+                hint="Write the pages (nox -s index, with the same --run-id and --store) or see why the "
+                "server does not, or wait longer: --wait SECONDS.",
+            )
+        if text != last_text:
+            console.say(f"Waiting, {remaining:.0f} s at most (--wait):\n{text}")
+            last_text = text
+        time.sleep(min(pause, remaining))
+        pause = min(pause * _PAUSE_GROWTH, _LONGEST_PAUSE)
+
+
+def _describe_missing(url: str, missing: Sequence[str], answer: Answer) -> str:
+    names = ", ".join(missing[:_MOST_NAMES])
+    if len(missing) > _MOST_NAMES:
+        names += f" and {len(missing) - _MOST_NAMES} more"
+    if answer.text is None:
+        return f"{without_secret(url)}: {answer.problem}; it should list {names}."
+    return f"{url} lacks {names}."
