@@ -36,6 +36,10 @@ _SHORTEST_PAUSE = 0.02
 _LONGEST_PAUSE = 0.5
 _PAUSE_GROWTH = 1.5
 
+# What this machine serves is behind no proxy, and most programs ask one for it unless they are told.
+_PROXIES = ("HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY")
+_THIS_MACHINE = "localhost,127.0.0.1,::1"
+
 # Marks a process and all it starts, also what leaves its group or outlives it.
 _COOKIE = "SUPERVISED_BY"
 
@@ -62,7 +66,21 @@ def inherited(**changes: str | None) -> dict[str, str]:
 
 
 def _changed(env: Mapping[str, str], changes: Mapping[str, str | None]) -> dict[str, str]:
-    return {name: value for name, value in {**env, **changes}.items() if value is not None}
+    variables = {**env, **_direct_addresses(env), **changes}
+    return {name: value for name, value in variables.items() if value is not None}
+
+
+def _direct_addresses(env: Mapping[str, str]) -> Mapping[str, str]:
+    """Return variables by which what this machine serves is asked for directly, where there is a proxy."""
+    if not any(env.get(name) or env.get(name.lower()) for name in _PROXIES):
+        return {}
+
+    addresses = [env.get("NO_PROXY", ""), env.get("no_proxy", "")]
+    # An asterisk that stands alone is all addresses.
+    if "*" in addresses:
+        return {}
+    value = ",".join(dict.fromkeys(address for address in (*addresses, _THIS_MACHINE) if address))
+    return {"NO_PROXY": value, "no_proxy": value}
 
 
 def byte_code(folder: Path) -> dict[str, str | None]:

@@ -126,8 +126,8 @@ def extract(
     with each number of compressed bytes read. A `StoreError`, alone, may pass when it is tried again.
     """
     filename = archive.filename
-    source = HashedSource(stream, where=filename, on_bytes=on_bytes)
-    tar = TarStream(source, archive.suffix, where=filename, limits=limits or TarLimits())
+    source = HashedSource(stream, name=filename, on_bytes=on_bytes)
+    tar = TarStream(source, archive.suffix, name=filename, limits=limits or TarLimits())
     folder = directory / archive.folder(this_platform())
     with writing(folder), replaced(folder) as fresh_folder:
         try:

@@ -17,14 +17,14 @@ from ci.promote import documents
 from ci.promote.documents import Decision, PromotedFile, ReleaseRecord
 from core import files, parallel
 from core.errors import ConflictError, MissingInputError, StoreError
-from core.stores import Outcome, Store
+from core.stores import PutResult, Store
 from core.wheel.distributions import SIDECAR
 
 if TYPE_CHECKING:
     from ci.promote.facts import Facts
 
     # puts a file into the release bucket, or with a suffix its sidecar
-    Origin = Callable[[Store, PromotedFile, str], Outcome]
+    Origin = Callable[[Store, PromotedFile, str], PutResult]
 
 
 def promoted_files(facts: Facts) -> tuple[PromotedFile, ...]:
@@ -51,7 +51,7 @@ def identity_of(promoted: Sequence[PromotedFile]) -> str:
 def staged_in(store: Store) -> Origin:
     """Release files as they were staged: copied on the server."""
 
-    def put(bucket: Store, one: PromotedFile, suffix: str) -> Outcome:
+    def put(bucket: Store, one: PromotedFile, suffix: str) -> PutResult:
         sha256 = one.metadata_sha256 if suffix else one.sha256
         return bucket.copy(f"{one.key}{suffix}", store, f"{one.staged_key}{suffix}", sha256=sha256)
 
@@ -61,7 +61,7 @@ def staged_in(store: Store) -> Origin:
 def rewritten_here(paths: Mapping[str, Path], sidecars: Mapping[str, bytes]) -> Origin:
     """Release files that were rewritten on this machine, by their keys."""
 
-    def put(bucket: Store, one: PromotedFile, suffix: str) -> Outcome:
+    def put(bucket: Store, one: PromotedFile, suffix: str) -> PutResult:
         if suffix:
             return bucket.put_bytes(f"{one.key}{suffix}", sidecars[one.key], replace=False)
         return bucket.put_file(one.key, paths[one.key], sha256=one.sha256, replace=False)
@@ -81,7 +81,7 @@ def carry_out(
         return before, None
     # the same files stand in it, and the grounds that were good when it began
     claimed = before or _first(bucket, decision.intent_key, decision)
-    outcomes = parallel.each(lambda one: origin(bucket, one, ""), decision.files, jobs=jobs)
+    results = parallel.each(lambda one: origin(bucket, one, ""), decision.files, jobs=jobs)
     with_sidecar = [one for one in decision.files if one.metadata_sha256]
     parallel.each(lambda one: origin(bucket, one, SIDECAR), with_sidecar, jobs=jobs)
     # whatever the copies said: nothing is listed that did not arrive
@@ -94,7 +94,7 @@ def carry_out(
     ended = {"files": decision.files, "status": "promoted", "completed": now()}
     held = before or _first(bucket, decision.key, claimed.model_copy(update=ended))
     bucket.delete(decision.intent_key)
-    return held, sum(outcome != "unchanged" for outcome in outcomes)
+    return held, sum(result.outcome != "unchanged" for result in results)
 
 
 def require_same_targets(bucket: Store, decision: Decision) -> None:

@@ -19,7 +19,7 @@ from core.families import CPU, families, group_families
 from core.packages.candidates import candidate_named
 from core.run import RunOutputs, is_record, key_name, records
 from core.run.records import FileRecord, Record
-from core.stores import Outcome, Store
+from core.stores import PutResult, Store
 from core.wheel import parse_wheel_name
 from core.wheel.distributions import SIDECAR
 from pytorch_build.lock.source_lock import SourceLock
@@ -256,15 +256,15 @@ def chosen_files(
 def stage_group(source: Store, target: Store, planned: StagingRecord, *, jobs: int = parallel.JOBS) -> int:
     """Copy wheels, sidecars, then the staging record; return how many were new. Pages are the caller's."""
 
-    def copied(file: StagedFile, suffix: str = "") -> Outcome:
+    def copied(file: StagedFile, suffix: str = "") -> PutResult:
         sha256 = file.metadata_sha256 if suffix else file.sha256
         return target.copy(f"{file.key}{suffix}", source, f"{file.source_key}{suffix}", sha256=sha256)
 
-    outcomes = parallel.each(copied, planned.files, jobs=jobs)
+    results = parallel.each(copied, planned.files, jobs=jobs)
     with_sidecar = [file for file in planned.files if file.metadata_sha256]
     parallel.each(partial(copied, suffix=SIDECAR), with_sidecar, jobs=jobs)
     _record(target, planned)
-    return sum(outcome != "unchanged" for outcome in outcomes)
+    return sum(result.outcome != "unchanged" for result in results)
 
 
 def planned_record(

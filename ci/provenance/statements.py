@@ -239,7 +239,7 @@ def _written(
         key, content = pair
         if key in seen and store.read(key) == content:
             return "unchanged"
-        return store.put_bytes(key, content, if_match=seen.get(key, ""))
+        return store.put_bytes(key, content, if_match=seen.get(key, "")).outcome
 
     outcomes = parallel.each(put, documents.items())
     folders = tuple(f"{outputs.prefix}/{PROVENANCE}/{name}/" for name in ([group] if group else run.groups))

@@ -20,7 +20,7 @@ from core.parallel import JOBS, each, transfer
 from core.run import BUILD_MANIFEST
 from core.stores import Store, Stored, refuse_other_bytes
 from core.stores.directory import DirectoryStore
-from core.stores.location import DryRunStore
+from core.stores.dry_run import DryRunStore
 
 if TYPE_CHECKING:
     from core.cli.options import Common

@@ -21,7 +21,7 @@ from core.errors import FatalError
 from core.run import LOCAL_RUN, RUN_ID, RunOutputs, choose_groups, is_record, key_name, records
 from core.run.records import Record
 from core.stores import Store
-from core.stores.location import holding
+from core.stores.overlay import store_of
 from pytorch_build.lock.source_lock import SourceLock
 from pytorch_build.refs.torch_refs import torch_ref
 from pytorch_build.test import results, summary
@@ -126,7 +126,7 @@ def _group(common: Common, store: Store, name: str, listed: Sequence[str], *, te
         where = outputs.reports_prefix(name)
         problems.append(Problem(where=where, what=problem.message, hint=problem.hint))
     flat = f"{outputs.python_prefix(name)}/index.html"
-    address = holding(store, flat).url_of(flat)
+    address = store_of(store, flat).url_of(flat)
     return GroupFacts(
         name=name,
         # a path of this machine means nothing to others, nor on a page

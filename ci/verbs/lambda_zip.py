@@ -25,7 +25,7 @@ from core.errors import BuildError
 OUTPUT = Path("dist", "pages.zip")
 HANDLER = "ci.publish.server"
 _VENDORED = "packaging"
-_DATA = ("ci/publish/index/page.html", "core/stores/s3_refusals.toml")
+_DATA = ("ci/publish/index/page.html",)
 _OURS = frozenset({"ci", "core"})
 # the runtime of python3.13 has boto3, and with it what boto3 needs
 _AVAILABLE = {*sys.stdlib_module_names, "boto3", "botocore", "urllib3", _VENDORED}

@@ -20,7 +20,7 @@ from core.errors import FatalError, MissingInputError, UsageError
 from core.modes import declared_options, refuse_options
 from core.run import PLATFORMS
 from core.status import Pending, Status, UpToDate
-from core.stores.location import holding
+from core.stores.overlay import store_of
 
 if TYPE_CHECKING:
     from ci.report.model import Page
@@ -185,7 +185,7 @@ def _tell_places(common: Common, page: Page) -> None:
     groups_with_wheels = {wheel.cell.artifact_group for wheel in page.wheels}
     for group in page.groups:
         prefix = outputs.python_prefix(group.name)
-        place = holding(store, f"{prefix}/{PAGE}").url
+        place = store_of(store, f"{prefix}/{PAGE}").url
         if group.name in groups_with_wheels:
             console.say(f"wheels   {place}/{prefix}/")
             console.say(f"index    {place}/{prefix}/{PAGE}  (pip install --find-links)")

@@ -19,7 +19,8 @@ from core.cli import options
 from core.errors import FatalError, UsageError, nearest
 from core.run import RunOutputs
 from core.status import Status, UpToDate
-from core.stores.location import answers, open_store
+from core.stores.location import open_store
+from core.stores.overlay import is_reachable
 
 if TYPE_CHECKING:
     from core.run.job_files import JobFiles
@@ -147,7 +148,7 @@ def foreseen(common: options.Common) -> options.Common:
     if not common.dry_run or not common.store.startswith("s3://"):
         return common
     try:
-        if answers(common.address):
+        if is_reachable(common.endpoint):
             common.open_store().folders(common.outputs.prefix)
             return common
     except FatalError as problem:

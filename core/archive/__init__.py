@@ -82,11 +82,19 @@ class Member:
             if os.fstat(stream.fileno()).st_size < _LARGE_FILE:
                 data = stream.read()
                 stream.close()  # few files are open at one time, while many members wait to be written
-                yield Content(data=data, edits=file.edits, tail=file.tail)
+                yield Content(
+                    data=data,
+                    edits=file.edits,
+                    tail=file.tail,
+                )
                 return
             with mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_READ) as mapped:
                 stream.close()
-                yield Content(data=mapped, edits=file.edits, tail=file.tail)
+                yield Content(
+                    data=mapped,
+                    edits=file.edits,
+                    tail=file.tail,
+                )
 
     @contextmanager
     def _named_errors(self) -> Iterator[None]:
@@ -110,7 +118,11 @@ class Content:
     def __len__(self) -> int:
         return len(self.data) + len(self.tail)
 
-    def part(self, start: int, stop: int) -> memoryview:
+    def part(
+        self,
+        start: int,
+        stop: int,
+    ) -> memoryview:
         """Return the bytes from `start` to `stop`, without a copy where nothing is edited; release it."""
         data_size = len(self.data)
         edits = [
@@ -132,14 +144,22 @@ class Content:
         self.forget(start, stop)
         return part
 
-    def pieces(self, start: int, stop: int) -> Iterator[memoryview]:
+    def pieces(
+        self,
+        start: int,
+        stop: int,
+    ) -> Iterator[memoryview]:
         """Yield the bytes from `start` to `stop` for a writer, a little at a time."""
         for offset in range(start, stop, _PIECE):
             with self.part(offset, min(offset + _PIECE, stop)) as part:
                 yield part
             self.forget(offset, offset + _PIECE)
 
-    def forget(self, start: int, stop: int) -> None:
+    def forget(
+        self,
+        start: int,
+        stop: int,
+    ) -> None:
         """Let go of pages that were read: they count as memory while they are mapped."""
         if not isinstance(self.data, mmap.mmap) or not hasattr(mmap, "MADV_DONTNEED"):
             return

@@ -85,7 +85,12 @@ class PackedMember:
 class Workers:
     """Threads that compress, and the memory they may take, for all archives written at one time."""
 
-    def __init__(self, *, jobs: int | None = None, memory: int | None = None) -> None:
+    def __init__(
+        self,
+        *,
+        jobs: int | None = None,
+        memory: int | None = None,
+    ) -> None:
         self.jobs = max(1, jobs or os.cpu_count() or 1)
         self.pool = ThreadPoolExecutor(self.jobs)
         self._memory = memory or self.jobs * RUN
@@ -98,7 +103,12 @@ class Workers:
     def __exit__(self, *_: object) -> None:
         self.pool.shutdown(cancel_futures=True)
 
-    def take(self, size: int, *, wait: bool) -> bool:
+    def take(
+        self,
+        size: int,
+        *,
+        wait: bool,
+    ) -> bool:
         """Take memory; without `wait`, return whether there was enough."""
         with self._changed:
             # What is larger than all of the memory gets it alone.
@@ -212,7 +222,11 @@ def longest_first(members: Sequence[Member]) -> list[tuple[int, SizedMember]]:
     return sorted(numbered, key=rank)
 
 
-def _pack_batch(batch: Sequence[SizedMember], workers: Workers, packing: Packing) -> list[PackedMember]:
+def _pack_batch(
+    batch: Sequence[SizedMember],
+    workers: Workers,
+    packing: Packing,
+) -> list[PackedMember]:
     packed_members: list[PackedMember] = []
     try:
         for sized in batch:
@@ -228,7 +242,12 @@ def _pack_batch(batch: Sequence[SizedMember], workers: Workers, packing: Packing
     return packed_members
 
 
-def _pack(member: Member, memory: int, workers: Workers, packing: Packing) -> PackedMember:
+def _pack(
+    member: Member,
+    memory: int,
+    workers: Workers,
+    packing: Packing,
+) -> PackedMember:
     """Pack a member, for which `memory` was taken, and keep only as much of it as the result needs."""
     resources = ExitStack()
     try:
@@ -257,10 +276,21 @@ def _pack(member: Member, memory: int, workers: Workers, packing: Packing) -> Pa
     needed_memory = min(needed_memory, memory)
     workers.give_back(memory - needed_memory)
     resources.callback(workers.give_back, needed_memory)
-    return PackedMember(member=member, data=data, crc=crc, size=size, sha256=sha256, release=resources.close)
+    return PackedMember(
+        member=member,
+        data=data,
+        crc=crc,
+        size=size,
+        sha256=sha256,
+        release=resources.close,
+    )
 
 
-def _packed_data(content: Content, stretches: Sequence[Stretch], runs: Sequence[Buffer]) -> PackedData:
+def _packed_data(
+    content: Content,
+    stretches: Sequence[Stretch],
+    runs: Sequence[Buffer],
+) -> PackedData:
     """Choose between a deflate stream and the bytes as they are."""
     dense_stretches = [stretch for stretch in stretches if stretch.dense]
     packed_size = sum(len(run) for run in runs)
@@ -270,9 +300,17 @@ def _packed_data(content: Content, stretches: Sequence[Stretch], runs: Sequence[
 
     if not runs or packed_size >= len(content):
         whole_content = partial(content.pieces, 0, len(content))
-        return PackedData(method=STORED, size=len(content), pieces=whole_content)
+        return PackedData(
+            method=STORED,
+            size=len(content),
+            pieces=whole_content,
+        )
     stream = partial(_deflate_stream, content, stretches, runs)
-    return PackedData(method=DEFLATED, size=packed_size, pieces=stream)
+    return PackedData(
+        method=DEFLATED,
+        size=packed_size,
+        pieces=stream,
+    )
 
 
 def _hash(content: Content) -> tuple[int, bytes]:
@@ -293,7 +331,11 @@ def _dense_pieces(content: Content) -> list[bool]:
     return [_is_dense(content, start, min(start + PIECE, len(content))) for start in starts]
 
 
-def _is_dense(content: Content, start: int, stop: int) -> bool:
+def _is_dense(
+    content: Content,
+    start: int,
+    stop: int,
+) -> bool:
     step = max((stop - start) // _SAMPLES, 1)
     offsets = range(start, stop, step)
     sample = b"".join(content.part(offset, min(offset + _SAMPLE_SIZE, stop)) for offset in offsets)
@@ -307,9 +349,17 @@ def _stretches(dense_pieces: Sequence[bool], size: int) -> list[Stretch]:
     for is_dense, pieces in itertools.groupby(dense_pieces):
         first_piece = piece
         piece += len(list(pieces))
-        stretch = Stretch(start=first_piece * PIECE, stop=min(piece * PIECE, size), dense=is_dense)
+        stretch = Stretch(
+            start=first_piece * PIECE,
+            stop=min(piece * PIECE, size),
+            dense=is_dense,
+        )
         if stretches and _is_joined(stretches[-1], stretch):
-            stretch = Stretch(start=stretches.pop().start, stop=stretch.stop, dense=False)
+            stretch = Stretch(
+                start=stretches.pop().start,
+                stop=stretch.stop,
+                dense=False,
+            )
         stretches.append(stretch)
 
     cut_stretches: list[Stretch] = []
@@ -333,7 +383,14 @@ def _cut(stretch: Stretch) -> list[Stretch]:
     whole_pieces = -(-len(stretch) // PIECE) * PIECE  # so that all parts begin on a page
     second_start = stretch.start + (whole_pieces % RUN or RUN)
     bounds = [stretch.start, *range(second_start, stretch.stop, RUN), stretch.stop]
-    return [Stretch(start=start, stop=stop, dense=False) for start, stop in itertools.pairwise(bounds)]
+    return [
+        Stretch(
+            start=start,
+            stop=stop,
+            dense=False,
+        )
+        for start, stop in itertools.pairwise(bounds)
+    ]
 
 
 def _deflate_runs(
@@ -345,13 +402,18 @@ def _deflate_runs(
     level = packing.level
     if level == LEVEL and len(content) > PIECE:
         level -= 1
-    deflate_stretch = partial(_deflate_stretch, content, level=level, scratch=packing.scratch)
+    deflate_stretch = partial(
+        _deflate_stretch,
+        content,
+        level=level,
+        scratch=packing.scratch,
+    )
 
-    first, *others = stretches
-    futures = [workers.pool.submit(deflate_stretch, stretch) for stretch in others]
+    first, *other_stretches = stretches
+    futures = [workers.pool.submit(deflate_stretch, stretch) for stretch in other_stretches]
     try:
         runs = [deflate_stretch(first)]
-        for stretch, future in zip(others, futures, strict=True):
+        for stretch, future in zip(other_stretches, futures, strict=True):
             # This thread is one of the pool's, so it waits for none that has not begun.
             runs.append(deflate_stretch(stretch) if future.cancel() else future.result())
     finally:
@@ -359,7 +421,13 @@ def _deflate_runs(
     return runs
 
 
-def _deflate_stretch(content: Content, stretch: Stretch, *, level: int, scratch: Path | None) -> Buffer:
+def _deflate_stretch(
+    content: Content,
+    stretch: Stretch,
+    *,
+    level: int,
+    scratch: Path | None,
+) -> Buffer:
     """Return a run; of a member that has several it lies in a file."""
     if stretch.dense:
         return b""
@@ -369,13 +437,21 @@ def _deflate_stretch(content: Content, stretch: Stretch, *, level: int, scratch:
         return run
 
     content.forget(stretch.start, stretch.stop)
-    with tempfile.TemporaryFile(dir=scratch, prefix=".packed.") as file:
+    with tempfile.TemporaryFile(
+        dir=scratch,
+        prefix=".packed.",
+    ) as file:
         file.write(run)
         file.flush()
         return mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
 
 
-def deflate_run(data: memoryview | bytes, level: int, *, last: bool) -> bytes:
+def deflate_run(
+    data: memoryview | bytes,
+    level: int,
+    *,
+    last: bool,
+) -> bytes:
     """Deflate a part of a stream, without reference to what is before it."""
     if last:
         return bytes(deflate.deflate_compress(data, level))

@@ -62,10 +62,16 @@ class TarLimits:
 class HashedSource:
     """A stream of compressed bytes that hashes and counts what is read from it."""
 
-    def __init__(self, stream: BinaryIO, *, where: str, on_bytes: Callable[[int], object]) -> None:
+    def __init__(
+        self,
+        stream: BinaryIO,
+        *,
+        name: str,
+        on_bytes: Callable[[int], object],
+    ) -> None:
         self.count = 0
         self._stream = stream
-        self._where = where
+        self._name = name
         self._on_bytes = on_bytes
         self._hash = hashlib.sha256()
 
@@ -75,7 +81,7 @@ class HashedSource:
             data = self._stream.read(size)
         except OSError as problem:
             raise StoreError(
-                f"Reading {self._where} broke off after {self.count} bytes: {problem}.",
+                f"Reading {self._name} broke off after {self.count} bytes: {problem}.",
                 hint="Run the same command again.",
             ) from problem
         self.count += len(data)
@@ -95,9 +101,14 @@ class _Decompressor(Protocol):
 
 
 class _XzDecompressor:
-    def __init__(self, source: HashedSource, where: str, memory: int) -> None:
+    def __init__(
+        self,
+        source: HashedSource,
+        name: str,
+        memory: int,
+    ) -> None:
         self._source = source
-        self._where = where
+        self._name = name
         self._memory = memory
         self._stream = self._new_stream()
         self._unused = b""
@@ -116,7 +127,7 @@ class _XzDecompressor:
         data = self._unused or self._source.read()
         self._unused = b""
         if not data:
-            raise ArtifactError(f"{self._where} is truncated.", hint="Fetch it again.")
+            raise ArtifactError(f"{self._name} is truncated.", hint="Fetch it again.")
         return data
 
     def _begin_next_stream(self) -> bool:
@@ -151,12 +162,24 @@ class TarStream:
     A truncated xz stream is an error of its own; a zstd stream just ends, and the tar format tells.
     """
 
-    def __init__(self, source: HashedSource, suffix: str, *, where: str, limits: TarLimits) -> None:
+    def __init__(
+        self,
+        source: HashedSource,
+        suffix: str,
+        *,
+        name: str,
+        limits: TarLimits,
+    ) -> None:
         self.expanded = 0
         self._source = source
-        self._where = where
+        self._name = name
         self._limits = limits
-        self._decompressor = _decompressor(source, suffix, where=where, memory=limits.max_memory)
+        self._decompressor = _decompressor(
+            source,
+            suffix,
+            name=name,
+            memory=limits.max_memory,
+        )
         self._buffer = memoryview(bytearray(_BUFFER_SIZE))
         # What is unread lies in the buffer from `_start` to `_end`.
         self._start = 0
@@ -258,7 +281,11 @@ class TarStream:
             raise self._error(f"holds a sparse file after {self._last_name!r}")
         return used
 
-    def _member(self, info: tarfile.TarInfo, extensions: Mapping[str, str]) -> StreamedMember:
+    def _member(
+        self,
+        info: tarfile.TarInfo,
+        extensions: Mapping[str, str],
+    ) -> StreamedMember:
         name = extensions.get("path", info.name)
         kind = _KINDS.get(info.type)
         if kind is None:
@@ -300,8 +327,8 @@ class TarStream:
             reason = str(problem).removeprefix("zstd decompress error: ") or "it needs too much memory"
             raise self._error(f"is damaged: {reason}", hint="Fetch it again.") from problem
         if not count and required:
-            after = f" after {self._last_name!r}" if self._last_name else ""
-            raise self._error(f"is truncated{after}", hint="Fetch it again.")
+            place = f" after {self._last_name!r}" if self._last_name else ""
+            raise self._error(f"is truncated{place}", hint="Fetch it again.")
         self._end += count
         self.expanded += count
         self._require_no_bomb()
@@ -316,17 +343,33 @@ class TarStream:
                 f"{console.size(self._source.count)}, at {self._last_name!r}: a decompression bomb"
             )
 
-    def _error(self, problem: str, *, hint: str = "") -> ArtifactError:
-        return ArtifactError(f"{self._where} {problem}.", hint=hint)
+    def _error(
+        self,
+        problem: str,
+        *,
+        hint: str = "",
+    ) -> ArtifactError:
+        return ArtifactError(f"{self._name} {problem}.", hint=hint)
 
 
-def _decompressor(source: HashedSource, suffix: str, *, where: str, memory: int) -> _Decompressor:
+def _decompressor(
+    source: HashedSource,
+    suffix: str,
+    *,
+    name: str,
+    memory: int,
+) -> _Decompressor:
     if suffix == XZ:
-        return _XzDecompressor(source, where, memory)
+        return _XzDecompressor(source, name, memory)
     zstd = zstandard.ZstdDecompressor(max_window_size=memory)
     # It calls nothing but `read`, which a source has.
     stream = cast("BinaryIO", source)
-    return zstd.stream_reader(stream, _READ_SIZE, read_across_frames=True, closefd=False)
+    return zstd.stream_reader(
+        stream,
+        _READ_SIZE,
+        read_across_frames=True,
+        closefd=False,
+    )
 
 
 def pax_records(data: bytes) -> dict[str, str]:

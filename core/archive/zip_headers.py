@@ -160,7 +160,7 @@ class _Directory(NamedTuple):
     members: int
 
 
-class _Listed(NamedTuple):
+class _ListedMember(NamedTuple):
     """A member as the central directory lists it, with the values of its ZIP64 field."""
 
     header: _CentralHeader
@@ -182,7 +182,7 @@ def read_members(stream: BinaryIO) -> list[ZipMember]:
     _require_distinct_names(listed_members)
 
     starts = _find_data(stream, listed_members, directory.start)
-    return [_member(listed, starts[listed.offset]) for listed in listed_members]
+    return [_member(listed_member, starts[listed_member.offset]) for listed_member in listed_members]
 
 
 def _find_directory(stream: BinaryIO) -> _Directory:
@@ -198,7 +198,11 @@ def _find_directory(stream: BinaryIO) -> _Directory:
     _check_rest(tail[place + END.size :], end_record.comment_length)
 
     end = tail_start + place
-    directory = _Directory(end_record.directory_start, end_record.directory_size, end_record.members)
+    directory = _Directory(
+        start=end_record.directory_start,
+        size=end_record.directory_size,
+        members=end_record.members,
+    )
     stream.seek(max(0, end - LOCATOR64.size))
     locator = stream.read(LOCATOR64.size)
     if end >= LOCATOR64.size and locator.startswith(LOCATOR64_SIGNATURE):
@@ -226,7 +230,12 @@ def _check_rest(rest: bytes, comment_length: int) -> None:
         raise HeaderError("It has a comment that could hold another archive")
 
 
-def _read_end_record64(stream: BinaryIO, start: int, stop: int, short_record: _EndRecord) -> _Directory:
+def _read_end_record64(
+    stream: BinaryIO,
+    start: int,
+    stop: int,
+    short_record: _EndRecord,
+) -> _Directory:
     """Read the ZIP64 end record, which fills the bytes up to its locator."""
     if start + END64.size != stop:
         raise HeaderError("Its ZIP64 end record is not where its locator says")
@@ -244,14 +253,18 @@ def _read_end_record64(stream: BinaryIO, start: int, stop: int, short_record: _E
     for short_value, value, marker in pairs:
         if short_value not in {marker, value}:
             raise HeaderError("Its two end records differ")
-    return _Directory(record.directory_start, record.directory_size, record.members)
+    return _Directory(
+        start=record.directory_start,
+        size=record.directory_size,
+        members=record.members,
+    )
 
 
-def _read_directory(stream: BinaryIO, directory: _Directory) -> list[_Listed]:
+def _read_directory(stream: BinaryIO, directory: _Directory) -> list[_ListedMember]:
     stream.seek(directory.start)
     content = stream.read(directory.size)
 
-    listed_members: list[_Listed] = []
+    listed_members: list[_ListedMember] = []
     position = 0
     for _number in range(directory.members):
         if len(content) - position < CENTRAL.size:
@@ -271,7 +284,11 @@ def _read_directory(stream: BinaryIO, directory: _Directory) -> list[_Listed]:
     return listed_members
 
 
-def _read_listed(header: _CentralHeader, raw_name: bytes, extra: bytes) -> _Listed:
+def _read_listed(
+    header: _CentralHeader,
+    raw_name: bytes,
+    extra: bytes,
+) -> _ListedMember:
     try:
         name = _decode_name(header.flags, raw_name)
         fields = _split_extra(extra)
@@ -281,7 +298,14 @@ def _read_listed(header: _CentralHeader, raw_name: bytes, extra: bytes) -> _List
         _check_central_header(header, name, size)
     except MemberError as problem:
         raise HeaderError(f"{_readable(raw_name)} has {problem}") from problem
-    return _Listed(header, raw_name, name, size, packed_size, offset)
+    return _ListedMember(
+        header=header,
+        raw_name=raw_name,
+        name=name,
+        size=size,
+        packed_size=packed_size,
+        offset=offset,
+    )
 
 
 def _readable(raw_name: bytes) -> str:
@@ -345,7 +369,11 @@ def _with_zip64(values: Sequence[int], field: bytes | None) -> list[int]:
     return [long_values.pop(0) if value == MOST_32 else value for value in values]
 
 
-def _check_central_header(header: _CentralHeader, name: str, size: int) -> None:
+def _check_central_header(
+    header: _CentralHeader,
+    name: str,
+    size: int,
+) -> None:
     if header.disk:
         raise MemberError("its data in another part of the archive")
     if header.version & 0xFF > _NEWEST_VERSION:
@@ -358,15 +386,17 @@ def _check_central_header(header: _CentralHeader, name: str, size: int) -> None:
         raise MemberError("data, though it is a folder")
 
 
-def _require_distinct_names(listed_members: Sequence[_Listed]) -> None:
+def _require_distinct_names(listed_members: Sequence[_ListedMember]) -> None:
     names: set[str] = set()
-    for listed in listed_members:
-        if listed.name in names:
-            raise HeaderError(f"{_readable(listed.raw_name)} is in the archive twice")
-        names.add(listed.name)
+    for listed_member in listed_members:
+        if listed_member.name in names:
+            raise HeaderError(f"{_readable(listed_member.raw_name)} is in the archive twice")
+        names.add(listed_member.name)
 
 
-def _find_data(stream: BinaryIO, listed_members: Sequence[_Listed], directory_start: int) -> dict[int, int]:
+def _find_data(
+    stream: BinaryIO, listed_members: Sequence[_ListedMember], directory_start: int
+) -> dict[int, int]:
     """Return where each member's data begins, by the offset of its header.
 
     Members have to follow each other without a gap: what lies between them is in no directory, and a reader
@@ -374,20 +404,24 @@ def _find_data(stream: BinaryIO, listed_members: Sequence[_Listed], directory_st
     """
     starts: dict[int, int] = {}
     position = 0
-    for listed in sorted(listed_members, key=lambda listed: listed.offset):
+    for listed_member in sorted(listed_members, key=lambda listed_member: listed_member.offset):
         try:
-            _check_place(listed.offset, position, directory_start)
-            start, position = _read_local_header(stream, listed, directory_start)
+            _check_place(listed_member.offset, position, directory_start)
+            start, position = _read_local_header(stream, listed_member, directory_start)
         except MemberError as problem:
-            raise HeaderError(f"{_readable(listed.raw_name)} has {problem}") from problem
-        starts[listed.offset] = start
+            raise HeaderError(f"{_readable(listed_member.raw_name)} has {problem}") from problem
+        starts[listed_member.offset] = start
 
     if position != directory_start:
         raise HeaderError("It has data before its central directory that belongs to no member")
     return starts
 
 
-def _check_place(offset: int, expected_offset: int, directory_start: int) -> None:
+def _check_place(
+    offset: int,
+    expected_offset: int,
+    directory_start: int,
+) -> None:
     if offset > directory_start:
         raise MemberError("a header outside of the archive")
     if offset < expected_offset:
@@ -396,36 +430,42 @@ def _check_place(offset: int, expected_offset: int, directory_start: int) -> Non
         raise MemberError("data before it that belongs to no member")
 
 
-def _read_local_header(stream: BinaryIO, listed: _Listed, directory_start: int) -> tuple[int, int]:
+def _read_local_header(
+    stream: BinaryIO, listed_member: _ListedMember, directory_start: int
+) -> tuple[int, int]:
     """Return where a member's data begins, and where the next member does."""
-    stream.seek(listed.offset)
-    content = stream.read(LOCAL.size + len(listed.raw_name))
+    stream.seek(listed_member.offset)
+    content = stream.read(LOCAL.size + len(listed_member.raw_name))
     if len(content) < LOCAL.size or not content.startswith(LOCAL_SIGNATURE):
         raise MemberError("no local header where the central directory says")
     header = _LocalHeader(*LOCAL.unpack_from(content))
-    if header.name_length != len(listed.raw_name) or content[LOCAL.size :] != listed.raw_name:
+    if header.name_length != len(listed_member.raw_name) or content[LOCAL.size :] != listed_member.raw_name:
         raise MemberError("another name in its local header than in the central directory")
 
     fields = _split_extra(stream.read(header.extra_length)) if header.extra_length else {}
-    _check_unicode_path(fields, listed.raw_name)
-    _compare_headers(header, listed, fields.get(ZIP64_FIELD))
+    _check_unicode_path(fields, listed_member.raw_name)
+    _compare_headers(header, listed_member, fields.get(ZIP64_FIELD))
 
-    start = listed.offset + LOCAL.size + header.name_length + header.extra_length
-    end = start + listed.packed_size
+    start = listed_member.offset + LOCAL.size + header.name_length + header.extra_length
+    end = start + listed_member.packed_size
     if end > directory_start:
         raise MemberError("data that goes on behind the archive's members")
     if header.flags & _DESCRIPTOR_FLAG:
-        end += _read_descriptor(stream, end, listed, is_zip64=ZIP64_FIELD in fields)
+        end += _read_descriptor(stream, end, listed_member, is_zip64=ZIP64_FIELD in fields)
     return start, end
 
 
-def _compare_headers(header: _LocalHeader, listed: _Listed, zip64_field: bytes | None) -> None:
+def _compare_headers(
+    header: _LocalHeader,
+    listed_member: _ListedMember,
+    zip64_field: bytes | None,
+) -> None:
     meaningful_flags = _ENCRYPTED_FLAGS | _PATCHED_FLAG | _DESCRIPTOR_FLAG
-    if not listed.raw_name.isascii():
+    if not listed_member.raw_name.isascii():
         meaningful_flags |= UTF8_FLAG
-    if (header.flags ^ listed.header.flags) & meaningful_flags:
+    if (header.flags ^ listed_member.header.flags) & meaningful_flags:
         raise MemberError("other flags in its local header than in the central directory")
-    if header.method != listed.header.method:
+    if header.method != listed_member.header.method:
         raise MemberError("another compression method in its local header than in the central directory")
 
     sizes = [header.size, header.packed_size]
@@ -433,7 +473,11 @@ def _compare_headers(header: _LocalHeader, listed: _Listed, zip64_field: bytes |
     if zip64_field != struct.pack("<QQ", *sizes):
         sizes = _with_zip64(sizes, zip64_field)
     local_values = (header.crc, *sizes)
-    central_values = (listed.header.crc, listed.size, listed.packed_size)
+    central_values = (
+        listed_member.header.crc,
+        listed_member.size,
+        listed_member.packed_size,
+    )
     for local_value, central_value in zip(local_values, central_values, strict=True):
         # With a descriptor the writer did not know them yet.
         is_postponed = bool(header.flags & _DESCRIPTOR_FLAG) and not local_value
@@ -441,9 +485,15 @@ def _compare_headers(header: _LocalHeader, listed: _Listed, zip64_field: bytes |
             raise MemberError("another size or CRC in its local header than in the central directory")
 
 
-def _read_descriptor(stream: BinaryIO, position: int, listed: _Listed, *, is_zip64: bool) -> int:
+def _read_descriptor(
+    stream: BinaryIO,
+    position: int,
+    listed_member: _ListedMember,
+    *,
+    is_zip64: bool,
+) -> int:
     """Return the length of the descriptor behind a member's data, which has to repeat CRC and sizes."""
-    if listed.header.method == STORED:
+    if listed_member.header.method == STORED:
         raise MemberError("a data descriptor behind stored data, whose end no reader finds")
     values = struct.Struct("<IQQ" if is_zip64 else "<III")
     stream.seek(position)
@@ -452,37 +502,30 @@ def _read_descriptor(stream: BinaryIO, position: int, listed: _Listed, *, is_zip
     if content.startswith(_DESCRIPTOR_SIGNATURE):
         signature_length = len(_DESCRIPTOR_SIGNATURE)
 
-    expected = values.pack(listed.header.crc, listed.packed_size, listed.size)
+    expected = values.pack(listed_member.header.crc, listed_member.packed_size, listed_member.size)
     if content[signature_length : signature_length + values.size] != expected:
         raise MemberError("a data descriptor that differs from the central directory")
     return signature_length + values.size
 
 
-def _member(listed: _Listed, start: int) -> ZipMember:
-    header = listed.header
+def _member(listed_member: _ListedMember, start: int) -> ZipMember:
+    header = listed_member.header
     mode = header.external_attributes >> 16
     if header.made_by >> 8 != _UNIX:
         mode &= 0o7777
     return ZipMember(
-        name=listed.name,
-        size=listed.size,
-        packed_size=listed.packed_size,
+        name=listed_member.name,
+        size=listed_member.size,
+        packed_size=listed_member.packed_size,
         method=header.method,
         crc=header.crc,
         mode=mode,
         modified=_moment(header.date, header.time),
-        header=listed.offset,
+        header=listed_member.offset,
         start=start,
     )
 
 
 def _moment(date: int, time: int) -> tuple[int, int, int, int, int, int]:
     """Return year, month, day, hour, minute and second, to two seconds."""
-    return (
-        (date >> 9) + 1980,
-        date >> 5 & 0xF,
-        date & 0x1F,
-        time >> 11,
-        time >> 5 & 0x3F,
-        (time & 0x1F) * 2,
-    )
+    return ((date >> 9) + 1980, date >> 5 & 0xF, date & 0x1F, time >> 11, time >> 5 & 0x3F, (time & 0x1F) * 2)

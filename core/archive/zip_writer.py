@@ -16,14 +16,7 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, BinaryIO
 
 from core.archive import Member
-from core.archive.packed import (
-    PackedData,
-    PackedMember,
-    Packing,
-    Workers,
-    longest_first,
-    packed_in_order,
-)
+from core.archive.packed import PackedData, PackedMember, Packing, Workers, longest_first, packed_in_order
 from core.archive.zip_headers import (
     CENTRAL,
     CENTRAL_SIGNATURE,
@@ -109,11 +102,11 @@ class ZipWriter:
             packed_members = stack.enter_context(
                 closing(packed_in_order(sized_members, workers, self._packing))
             )
-            written = [self._write_and_release(packed) for packed in packed_members]
+            written_rows = [self._write_and_release(packed) for packed in packed_members]
 
         places = sorted(range(len(order)), key=lambda place: order[place][0])
         self._directory[first_entry:] = [self._directory[first_entry + place] for place in places]
-        return [written[place] for place in places]
+        return [written_rows[place] for place in places]
 
     def copy(
         self, archive: ZipArchive, stream: BinaryIO, member: ZipMember, *, name: str, sha256: bytes
@@ -131,10 +124,18 @@ class ZipWriter:
             except MemberError:
                 raise WheelError(f"{archive.path.name} is cut off within {member.name}.") from None
 
-        data = PackedData(method=member.method, size=member.packed_size, pieces=pieces)
+        data = PackedData(
+            method=member.method,
+            size=member.packed_size,
+            pieces=pieces,
+        )
         self._write_and_release(
             PackedMember(
-                member=Member(name=name, source=archive.path, executable=member.is_executable),
+                member=Member(
+                    name=name,
+                    source=archive.path,
+                    executable=member.is_executable,
+                ),
                 data=data,
                 crc=member.crc,
                 size=member.size,
@@ -159,7 +160,12 @@ class ZipWriter:
             )
         )
 
-    def _write_zip64_end(self, start: int, size: int, count: int) -> None:
+    def _write_zip64_end(
+        self,
+        start: int,
+        size: int,
+        count: int,
+    ) -> None:
         end = self._stream.size
         made_by = _MADE_ON_UNIX | _ZIP64_VERSION
         self._stream.write(
@@ -196,8 +202,8 @@ class ZipWriter:
         common = (version, UTF8_FLAG, packed.data.method, self._time, self._date, packed.crc, *sizes)
         header = LOCAL.pack(LOCAL_SIGNATURE, *common, len(name), len(local_extra))
         self._stream.write(header + name + local_extra)
-        for piece in packed.data.pieces():
-            self._stream.write(piece)
+        for part in packed.data.pieces():
+            self._stream.write(part)
 
         permissions = 0o755 if packed.member.executable else 0o644
         attributes = (_REGULAR_FILE | permissions) << 16

@@ -116,43 +116,47 @@ def unsafe_kind(member: ZipMember) -> str | None:
 
 def chunks(stream: BinaryIO, member: ZipMember) -> Iterator[bytes]:
     """Return a member's bytes, never more than its header declares, `CHUNK` at a time."""
-    pieces = _inflated_chunks if member.method == DEFLATED else compressed_chunks
-    missing = member.size
+    read_chunks = _inflated_chunks if member.method == DEFLATED else compressed_chunks
+    bytes_left = member.size
     crc = 0
-    for piece in pieces(stream, member):
-        if not piece:
+    for chunk in read_chunks(stream, member):
+        if not chunk:
             continue
-        missing -= len(piece)
-        if missing < 0:
+        bytes_left -= len(chunk)
+        if bytes_left < 0:
             raise MemberError(f"more data than the {member.size} bytes it declares")
-        crc = zlib_ng.crc32(piece, crc)
-        yield piece
+        crc = zlib_ng.crc32(chunk, crc)
+        yield chunk
 
-    if missing:
-        raise MemberError(f"{member.size - missing} bytes of the {member.size} it declares")
+    if bytes_left:
+        raise MemberError(f"{member.size - bytes_left} bytes of the {member.size} it declares")
     if crc != member.crc:
         raise MemberError("data that its CRC does not match")
 
 
-def compressed_chunks(stream: BinaryIO, member: ZipMember, size: int = CHUNK) -> Iterator[bytes]:
+def compressed_chunks(
+    stream: BinaryIO,
+    member: ZipMember,
+    size: int = CHUNK,
+) -> Iterator[bytes]:
     """Return a member's bytes as the archive holds them."""
     stream.seek(member.start)
-    missing = member.packed_size
-    while missing:
-        piece = stream.read(min(size, missing))
-        if not piece:
+    bytes_left = member.packed_size
+    while bytes_left:
+        chunk = stream.read(min(size, bytes_left))
+        if not chunk:
             raise MemberError("data cut off by the end of the archive")
-        missing -= len(piece)
-        yield piece
+        bytes_left -= len(chunk)
+        yield chunk
 
 
 def _inflated_chunks(stream: BinaryIO, member: ZipMember) -> Iterator[bytes]:
     inflater = zlib_ng.decompressobj(_RAW_DEFLATE)
     try:
-        for piece in compressed_chunks(stream, member, _COMPRESSED_CHUNK):
+        for chunk in compressed_chunks(stream, member, _COMPRESSED_CHUNK):
             if inflater.eof:
                 raise MemberError("data behind the end of its deflate stream")
-            pending = piece
+            pending = chunk
             while pending:
                 yield inflater.decompress(pending, CHUNK)
                 pending = inflater.unconsumed_tail
@@ -175,7 +179,11 @@ class MemberStream(io.RawIOBase, BinaryIO):
     disk, and only as much is inflated as is read.
     """
 
-    def __init__(self, path: Path, member: ZipMember) -> None:
+    def __init__(
+        self,
+        path: Path,
+        member: ZipMember,
+    ) -> None:
         self._name = f"{path.name}: {member.name}"
         self._archive = path.open("rb")
         self._member = member
@@ -210,7 +218,11 @@ class MemberStream(io.RawIOBase, BinaryIO):
         """Return True."""
         return True
 
-    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
+    def seek(
+        self,
+        offset: int,
+        whence: int = io.SEEK_SET,
+    ) -> int:
         """Choose the place of the next read."""
         bases = {io.SEEK_SET: 0, io.SEEK_CUR: self._position, io.SEEK_END: self._member.size}
         self._position = max(0, bases[whence] + offset)
@@ -218,31 +230,31 @@ class MemberStream(io.RawIOBase, BinaryIO):
 
     def read(self, size: int | None = -1) -> bytes:
         """Read from the chosen place on: `size` bytes, fewer only at the end."""
-        missing = max(0, self._member.size - self._position)
+        bytes_left = max(0, self._member.size - self._position)
         if size is not None and size >= 0:
-            missing = min(missing, size)
+            bytes_left = min(bytes_left, size)
 
-        part = bytes(self._first_bytes[self._position : self._position + missing])
+        part = bytes(self._first_bytes[self._position : self._position + bytes_left])
         self._position += len(part)
-        if len(part) == missing:
+        if len(part) == bytes_left:
             return part
-        return part + self._read_chunks(missing - len(part))
+        return part + self._read_chunks(bytes_left - len(part))
 
-    def _read_chunks(self, missing: int) -> bytes:
+    def _read_chunks(self, bytes_left: int) -> bytes:
         if self._position < self._chunk_start:
             self._restart()
 
         parts: list[bytes] = []
-        while missing:
+        while bytes_left:
             offset = self._position - self._chunk_start
             if offset >= len(self._chunk):
                 if not self._take_next_chunk():
                     break
                 continue
-            part = self._chunk[offset : offset + missing]
+            part = self._chunk[offset : offset + bytes_left]
             parts.append(part)
             self._position += len(part)
-            missing -= len(part)
+            bytes_left -= len(part)
 
         if self._position == self._member.size:
             self._take_next_chunk()  # past the last one, where lengths and the CRC are compared

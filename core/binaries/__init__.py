@@ -13,7 +13,11 @@ def align(value: int, alignment: int) -> int:
     return -(-value // alignment) * alignment
 
 
-def read_at(stream: BinaryIO, offset: int, size: int) -> bytes:
+def read_at(
+    stream: BinaryIO,
+    offset: int,
+    size: int,
+) -> bytes:
     """Read a part of a file; a ValueError where the file ends before it."""
     stream.seek(offset)
     data = stream.read(size)

@@ -29,7 +29,11 @@ INTERP = 3
 NOTE = 4
 PHDR = 6
 _STACK = 0x6474E551
-_STACK_FLAGS = (("R", 4), ("W", 2), ("E", 1))
+_STACK_FLAGS = (
+    ("R", 4),
+    ("W", 2),
+    ("E", 1),
+)
 
 _EMPTY_SECTION = 0
 STRTAB_SECTION = 3
@@ -43,14 +47,35 @@ DT_STRSZ = 10
 DT_SONAME = 14
 DT_RPATH = 15
 DT_RUNPATH = 29
-# DT_HASH, DT_SYMTAB, DT_RELA, DT_INIT, DT_FINI, DT_JMPREL, DT_INIT_ARRAY, DT_GNU_HASH, DT_VERSYM, DT_VERNEED
-_ADDRESS_TAGS = frozenset({4, 6, 7, 12, 13, 23, 25, 0x6FFFFEF5, 0x6FFFFFF0, 0x6FFFFFFE})
+# Their values are addresses.
+_ADDRESS_TAGS = {
+    4,  # DT_HASH
+    6,  # DT_SYMTAB
+    7,  # DT_RELA
+    12,  # DT_INIT
+    13,  # DT_FINI
+    23,  # DT_JMPREL
+    25,  # DT_INIT_ARRAY
+    0x6FFFFEF5,  # DT_GNU_HASH
+    0x6FFFFFF0,  # DT_VERSYM
+    0x6FFFFFFE,  # DT_VERNEED
+}
 
 _CLASS64_LITTLE = b"\x02\x01"
 _BIG_ENDIAN = 2
-_MACHINES = {3: "EM_386", 62: "EM_X86_64", 183: "EM_AARCH64", 224: "EM_AMDGPU"}
+_MACHINES = {
+    3: "EM_386",
+    62: "EM_X86_64",
+    183: "EM_AARCH64",
+    224: "EM_AMDGPU",
+}
 _HOSTS = {"EM_X86_64", "EM_AARCH64"}
-_KINDS = {1: "ET_REL", 2: "ET_EXEC", 3: "ET_DYN", 4: "ET_CORE"}
+_KINDS = {
+    1: "ET_REL",
+    2: "ET_EXEC",
+    3: "ET_DYN",
+    4: "ET_CORE",
+}
 _GLIBC = re.compile(r"GLIBC_(\d+)\.(\d+)")
 _VERSION_NEED = struct.Struct("<HHIII")
 _VERSION_NEED_ROW = struct.Struct("<IHHII")
@@ -163,11 +188,19 @@ class Elf:
         self._size = stream.seek(0, io.SEEK_END)
         self.header = ElfHeader(*HEADER.unpack(self.read(0, HEADER.size)))
 
-    def read(self, offset: int, size: int) -> bytes:
+    def read(
+        self,
+        offset: int,
+        size: int,
+    ) -> bytes:
         """Read a part of the file."""
         return read_at(self._stream, offset, size)
 
-    def read_text(self, offset: int, limit: int) -> str:
+    def read_text(
+        self,
+        offset: int,
+        limit: int,
+    ) -> str:
         """Read a name that ends with a zero within `limit` bytes."""
         for size in (_USUAL_STRING, _MOST_STRING):
             self._stream.seek(offset)
@@ -249,7 +282,11 @@ class Elf:
                 return segment
         return None
 
-    def offset_of(self, address: int, length: int = 1) -> int:
+    def offset_of(
+        self,
+        address: int,
+        length: int = 1,
+    ) -> int:
         """Find where in the file some memory comes from."""
         for segment in self.segments:
             end = segment.address + segment.size
@@ -401,7 +438,10 @@ def read_all(stream: BinaryIO, name: str) -> ElfFacts | None:
         is_big_endian = head[5] == _BIG_ENDIAN
         kind, machine = struct.unpack_from(">HH" if is_big_endian else "<HH", head, 16)
         reason = "big-endian" if is_big_endian else "not of 64 bits"
-        return ElfFacts(machine=f"{_machine_name(machine)} ({reason})", kind=_KINDS.get(kind, f"type {kind}"))
+        return ElfFacts(
+            machine=f"{_machine_name(machine)} ({reason})",
+            kind=_KINDS.get(kind, f"type {kind}"),
+        )
 
 
 def _machine_name(machine: int) -> str:

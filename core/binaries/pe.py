@@ -177,7 +177,12 @@ class _Tables(NamedTuple):
         name = read_at(self.stream, self._offset(address) + _NAME_IN_EXPORTS, 4)
         return self._text(int.from_bytes(name, "little"))
 
-    def dll_names(self, directory: int, row: struct.Struct, name_field: int) -> Iterator[str]:
+    def dll_names(
+        self,
+        directory: int,
+        row: struct.Struct,
+        name_field: int,
+    ) -> Iterator[str]:
         """Yield the DLL names of an import table; it ends with a row of zeros."""
         address = self._address(directory)
         if not address:

@@ -53,13 +53,20 @@ def edited(path: Path, search: Sequence[str]) -> EditedFile | None:
     """Return the few changes that give a file a search path; None where it takes patchelf."""
     facts = elf.read(path)
     if facts is not None and facts.runpath_at and facts.search == tuple(search):
-        return EditedFile(path=path, edits=((facts.runpath_at, struct.pack("<q", DT_RPATH)),))
+        return EditedFile(
+            path=path,
+            edits=((facts.runpath_at, struct.pack("<q", DT_RPATH)),),
+        )
     if path.stat().st_size < LARGE:
         return None
     return extended(path, ":".join(search))
 
 
-def patched(path: Path, search: Sequence[str], target: Path) -> Path:
+def patched(
+    path: Path,
+    search: Sequence[str],
+    target: Path,
+) -> Path:
     """Write a file with a search path by patchelf; onto itself where `target` is `path`."""
     old_facts = elf.read(path)
     text = ":".join(search)
@@ -138,7 +145,11 @@ def extended(path: Path, rpath: str) -> EditedFile | None:
     new_place = struct.pack("<QQQ", extension.strings_address, extension.strings_offset, len(strings))
     edits += [(place + _ADDRESS_IN_SECTION, new_place) for place in string_sections]
     padding = bytes(extension.offset - size)
-    return EditedFile(path=path, edits=tuple(edits), tail=padding + extension.content)
+    return EditedFile(
+        path=path,
+        edits=tuple(edits),
+        tail=padding + extension.content,
+    )
 
 
 def _search_entry(file: Elf) -> DynamicEntry | None:
@@ -162,7 +173,11 @@ def _places_of_string_sections(file: Elf, address: int) -> list[int]:
     return places
 
 
-def _extend(segments: Sequence[Segment], size: int, strings: bytes) -> _Extension:
+def _extend(
+    segments: Sequence[Segment],
+    size: int,
+    strings: bytes,
+) -> _Extension:
     load_places = [index for index, segment in enumerate(segments) if segment.kind == elf.LOAD]
     loads = [segments[index] for index in load_places]
     alignment = max(_LEAST_ALIGNMENT, *(load.alignment for load in loads))

@@ -19,7 +19,9 @@ from core.errors import MissingInputError, UsageError, nearest
 from core.run import LOCAL_RUN, PLAIN, Platform, RunOutputs, group_name, this_platform
 from core.status import Status
 from core.stores import Store
-from core.stores.location import DryRunStore, OverlayStore, open_store
+from core.stores.dry_run import DryRunStore
+from core.stores.location import open_store
+from core.stores.overlay import OverlayStore
 
 ROOT = Path(__file__).resolve().parents[2]
 DEFAULT_STORE = "out"
@@ -100,15 +102,13 @@ class Common:
     @functools.cached_property
     def _planned(self) -> DryRunStore:
         if self.unread:
-            from core.stores.directory import DirectoryStore
-
-            return DryRunStore(DirectoryStore(Path("/nothing")), named=self.store)
+            return DryRunStore.over_nothing(self.store)
         return DryRunStore(open_store(self.store, root=self.root))
 
     @property
-    def address(self) -> str:
-        """The endpoint of the store that is written to, ``https://…``; "" for none, or an unknown one."""
-        return _address(self.store, environment())
+    def endpoint(self) -> str | None:
+        """The endpoint of the store that is written to, ``https://…``; None for none, or an unknown one."""
+        return _endpoint(self.store, environment())
 
     def open_for_reading(self) -> Store:
         """Open the store that is written to, over the one where CI left the run, if there is one."""
@@ -117,9 +117,9 @@ class Common:
             return store
         return OverlayStore(
             store,
-            opened=lambda: open_store(self.read_store, root=self.root),
-            where=self.read_store,
-            address=_address(self.read_store, environment()),
+            open_behind=lambda: open_store(self.read_store, root=self.root),
+            location=self.read_store,
+            endpoint=_endpoint(self.read_store, environment()),
         )
 
     @property
@@ -261,10 +261,10 @@ def add_common(parser: ArgumentParser) -> None:
     add("--debug", action="store_true", help="show the traceback of an error")
 
 
-def _address(store: str, env: Mapping[str, str]) -> str:
-    """Return a store's endpoint, without opening it; "" where only its settings files say."""
+def _endpoint(store: str, env: Mapping[str, str]) -> str | None:
+    """Return a store's endpoint, without opening it; None where only its settings files say."""
     if not store.startswith(_BUCKET) or env.get("AWS_PROFILE"):
-        return ""
+        return None
     endpoint = env.get("AWS_ENDPOINT_URL_S3") or env.get("AWS_ENDPOINT_URL")
     return endpoint or f"https://{store.removeprefix(_BUCKET)}.s3.amazonaws.com"
 

@@ -79,22 +79,22 @@ def interpreter(python: Path) -> Interpreter:
     executable = python.absolute()
     query = read_toml(_QUERIES)["interpreter"]
     try:
-        answer = json.loads(process.capture([executable, "-I", "-c", query]).stdout)
+        facts = json.loads(process.capture([executable, "-I", "-c", query]).stdout)
     except (ProcessError, json.JSONDecodeError) as problem:
         raise EnvironmentSetupError(f"{python} is not a working Python interpreter: {problem}") from problem
-    if answer["implementation"] != "cpython":
-        raise EnvironmentSetupError(f"{python} is {answer['implementation']}; wheels are built for CPython.")
+    if facts["implementation"] != "cpython":
+        raise EnvironmentSetupError(f"{python} is {facts['implementation']}; wheels are built for CPython.")
 
     return Interpreter(
         executable=executable,
-        version=answer["version"],
-        free_threaded=answer["free_threaded"],
-        virtual=answer["prefix"] != answer["base_prefix"],
-        prefix=Path(answer["prefix"]),
-        base_executable=Path(answer["base_executable"]),
-        purelib=Path(answer["purelib"]),
-        scripts=Path(answer["scripts"]),
-        include=Path(answer["include"]),
+        version=facts["version"],
+        free_threaded=facts["free_threaded"],
+        virtual=facts["prefix"] != facts["base_prefix"],
+        prefix=Path(facts["prefix"]),
+        base_executable=Path(facts["base_executable"]),
+        purelib=Path(facts["purelib"]),
+        scripts=Path(facts["scripts"]),
+        include=Path(facts["include"]),
     )
 
 
@@ -149,5 +149,5 @@ def _is_recorded_file(path: Path, name: str, digest: str, size: int) -> bool:
 def installed(target: Interpreter) -> tuple[InstalledDistribution, ...]:
     """Return what an environment has installed, in the order in which Python finds it."""
     query = read_toml(_QUERIES)["installed"]
-    answer = process.capture([target.executable, "-I", "-c", query]).stdout
-    return tuple(InstalledDistribution.model_validate(distribution) for distribution in json.loads(answer))
+    listing = process.capture([target.executable, "-I", "-c", query]).stdout
+    return tuple(map(InstalledDistribution.model_validate, json.loads(listing)))

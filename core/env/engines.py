@@ -80,7 +80,9 @@ def save_command(engine: Engine, build: ImageBuild, file: Path) -> tuple[str, ..
         case "buildah":
             if ":" in str(file):
                 raise UsageError(f"buildah cannot save to {file}: the path has a colon.")
-            return ("buildah", "push", build.names[0], f"docker-archive:{file}:{build.names[0]}")
+            name = build.names[0]
+            archive = f"docker-archive:{file}:{name}"
+            return ("buildah", "push", name, archive)
 
 
 def login_command(engine: Engine, reference: str, user: str) -> tuple[str, ...]:
@@ -123,14 +125,17 @@ def _reason_of_silence(command: Sequence[str]) -> str | None:
     if process.which(command[0]) is None:
         return "is not installed"
     try:
-        answer = process.capture(command, env=process.inherited(), check=False, timeout=_ANSWER_SECONDS)
+        completed = process.capture(command, env=process.inherited(), check=False, timeout=_ANSWER_SECONDS)
     except ProcessError as problem:
         return f"does not answer ({problem.message})"
 
-    if answer.returncode == 0:
+    if completed.returncode == 0:
         return None
-    lines = (answer.stderr or answer.stdout).strip().splitlines()
-    last_line = lines[-1].strip() if lines else f"status {answer.returncode}"
+    output = completed.stderr or completed.stdout
+    lines = output.strip().splitlines()
+    if not lines:
+        return f"does not answer (status {completed.returncode})"
+    last_line = lines[-1].strip()
     return f"does not answer ({last_line})"
 
 

@@ -99,7 +99,12 @@ class Install:
             if requirement.endswith(".whl"):
                 wheel = parse_wheel_name(Path(requirement).name)
                 versions[wheel.distribution] = str(wheel.version)
-        return {canonicalize_name(name): version for name, version in versions.items() if is_ours(name)}
+
+        planned: dict[str, str] = {}
+        for name, version in versions.items():
+            if is_ours(name):
+                planned[canonicalize_name(name)] = version
+        return planned
 
     @property
     def config_settings(self) -> tuple[str, ...]:
@@ -135,12 +140,14 @@ class Install:
 def configured() -> Sources:
     """Return the user's sources: of pip's files and PIP_* variables, as pip itself sees them, and of uv's."""
     env = process.inherited()
-    listing = process.capture([sys.executable, "-m", "pip", "config", "list"], env=env).stdout
-    sources = parse_configuration(listing, env)
+    command = [sys.executable, "-m", "pip", "config", "list"]
+    completed = process.capture(command, env=env)
+    sources = parse_configuration(completed.stdout, env)
 
     existing: list[str] = []
     for link in sources.find_links:
-        if "://" in link or Path(link).exists():
+        is_address = "://" in link
+        if is_address or Path(link).exists():
             existing.append(link)
         else:
             console.warn(f"{link}, among the find-links of your pip or uv configuration, does not exist.")
@@ -159,8 +166,10 @@ def parse_configuration(listing: str, env: Mapping[str, str]) -> Sources:
             if equals and name.startswith(scope):
                 settings[name.removeprefix(scope)] = str(ast.literal_eval(value))
 
-    named_indexes = f"{env.get('UV_INDEX', '')} {env.get('UV_EXTRA_INDEX_URL', '')}"
-    uv_indexes = _INDEX_NAME.sub("", named_indexes).split()
+    uv_indexes: list[str] = []
+    for name in ("UV_INDEX", "UV_EXTRA_INDEX_URL"):
+        addresses = _INDEX_NAME.sub("", env.get(name, ""))
+        uv_indexes += addresses.split()
     uv_links = env.get("UV_FIND_LINKS", "").replace(",", " ").split()
     uv_default_index = env.get("UV_DEFAULT_INDEX") or env.get("UV_INDEX_URL")
     return Sources(
@@ -211,7 +220,8 @@ def install(target: Interpreter, call: Install, *, cache_dir: Path | None = None
             command += _write_refusals(target, call, Path(folder))
             process.run(command, env={**installer_variables(sources), **call.env}, quiet=True)
     except ProcessError as problem:
-        requirements = ", ".join((*call.requirements, *(path.name for path in call.files)))
+        file_names = [path.name for path in call.files]
+        requirements = ", ".join([*call.requirements, *file_names])
         raise EnvironmentSetupError(
             f"{requirements} could not be installed into {target.prefix} (Python {target.version})."
             + describe_unanswered(sources),
@@ -225,9 +235,9 @@ def describe_unanswered(sources: Sources) -> str:
     for url in (sources.index_url, *sources.extra_index_urls, *sources.find_links):
         if not url.startswith("http"):
             continue
-        answer = fetch(url, cert=sources.cert)
-        problem = answer.problem
-        if not problem and not _lists_packages(answer.text or ""):
+        response = fetch(url, cert=sources.cert)
+        problem = response.problem
+        if not problem and not _lists_packages(response.text or ""):
             # A login, say.
             problem = "it answers with a page that lists no package, so it may be no index"
         if problem:
@@ -237,7 +247,10 @@ def describe_unanswered(sources: Sources) -> str:
 
 def _lists_packages(page: str) -> bool:
     """Return whether a page has projects (PEP 503) or files."""
-    return any(url.endswith("/") or is_distribution(link.name) for url, link in links(page).items())
+    links_of_page = links(page)
+    has_projects = any(url.endswith("/") for url in links_of_page)
+    has_files = any(is_distribution(link.name) for link in links_of_page.values())
+    return has_projects or has_files
 
 
 # --- Our names -------------------------------------------------------------------------------
@@ -245,7 +258,8 @@ def _lists_packages(page: str) -> bool:
 
 def refuse_our_names(*, but: Collection[str] = ()) -> list[str]:
     """Return constraints that let no package of our names be chosen, `but` for some."""
-    return [f"{name}{NO_VERSION}" for name in sorted(our_names().difference(but))]
+    names = our_names().difference(but)
+    return [f"{name}{NO_VERSION}" for name in sorted(names)]
 
 
 def _write_refusals(target: Interpreter, call: Install, folder: Path) -> list[str]:
@@ -269,26 +283,33 @@ def _write_refusals(target: Interpreter, call: Install, folder: Path) -> list[st
 
 def _constraints_on_ours(target: Interpreter, call: Install) -> list[str]:
     """Return constraints by which our packages stay as they are installed, and no others come."""
-    versions = {
-        distribution.name: distribution.version
-        for distribution in installed(target)
-        if is_ours(distribution.name)
-    }
-    lines = [f"{name}=={version}" for name, version in versions.items() if name not in call.planned]
+    versions = {distribution.name: distribution.version for distribution in _our_distributions(target)}
+    lines: list[str] = []
+    for name, version in versions.items():
+        if name not in call.planned:
+            lines.append(f"{name}=={version}")
     if call.whose == "others":
         lines += refuse_our_names(but=[*versions, *call.planned])
     return lines
 
 
+def _our_distributions(target: Interpreter) -> Sequence[InstalledDistribution]:
+    """Return what an environment has of our names."""
+    return [distribution for distribution in installed(target) if is_ours(distribution.name)]
+
+
 def require_planned(
-    target: Interpreter, planned: Mapping[str, str], *, may_have_others: bool = False
+    target: Interpreter,
+    planned: Mapping[str, str],
+    *,
+    may_have_others: bool = False,
 ) -> Sequence[str]:
     """Require that the packages of our names are the planned ones, file by file; return others that may be.
 
     Raises:
         CheckError: One is missing, of another version, there twice, a stranger's, or altered by another.
     """
-    distributions = [distribution for distribution in installed(target) if is_ours(distribution.name)]
+    distributions = _our_distributions(target)
     counts = Counter(distribution.name for distribution in distributions)
 
     problems: list[str] = []
@@ -302,7 +323,9 @@ def require_planned(
     for name in sorted(planned):
         if counts[name] == 0:
             problems.append(f"{name} {planned[name]} is missing.")
-    problems += [f"{name} is there {count} times." for name, count in counts.items() if count > 1]
+    for name, count in counts.items():
+        if count > 1:
+            problems.append(f"{name} is there {count} times.")
     for distribution in distributions:
         if distribution.name in planned:
             problems += _problems_of(distribution, planned[distribution.name])
@@ -318,11 +341,13 @@ def require_planned(
 
 def _problems_of(distribution: InstalledDistribution, planned_version: str) -> list[str]:
     """Return what is wrong with an installed distribution, in a sentence; nothing for the planned one."""
-    if Version(distribution.version) != Version(planned_version):
-        return [f"{distribution.name} is {distribution.version}, not {planned_version}."]
+    name = distribution.name
+    version = distribution.version
+    if Version(version) != Version(planned_version):
+        return [f"{name} is {version}, not {planned_version}."]
     altered_file = distribution.altered_file()
     if altered_file is not None:
-        return [f"{altered_file} is not the file of {distribution.name} {distribution.version}."]
+        return [f"{altered_file} is not the file of {name} {version}."]
     return []
 
 
@@ -364,7 +389,8 @@ def digest_of_calls(target: Interpreter, calls: Sequence[Install], *, salt: obje
 
 def _content_of(call: Install) -> Mapping[str, object]:
     """Return what decides what a call installs."""
-    content: dict[str, object] = {**asdict(call), "env": dict(call.env)}
+    content: dict[str, object] = asdict(call)
+    content["env"] = dict(call.env)
     content["files"] = [files.sha256(path) for path in call.files]
     if call.hashed:
         content["sources"] = None
@@ -376,7 +402,8 @@ def is_filled(target: Interpreter, digest: str) -> bool:
     marker = target.prefix / MARKER
     if not marker.is_file():
         return False
-    return bool(json.loads(marker.read_text(encoding="utf-8"))["digest"] == digest)
+    facts = json.loads(marker.read_text(encoding="utf-8"))
+    return bool(facts["digest"] == digest)
 
 
 @contextmanager

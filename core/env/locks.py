@@ -43,7 +43,9 @@ def target_lock(common: Common, target: Interpreter, lock: str = BUILDS) -> Path
     A free-threaded Python has the lock of the other one: same versions, with the files of both hashed.
     """
     series = target.series.removesuffix("t")
-    path = common.root / "requirements" / f"{lock}-{common.outputs.platform}-{series}.txt"
+    platform = common.outputs.platform
+    folder = common.root / "requirements"
+    path = folder / f"{lock}-{platform}-{series}.txt"
     return path if path.is_file() else None
 
 
@@ -69,7 +71,8 @@ def locked_call(
         console.warn(f"There is no lock for Python {target.series}; what {lock}.in lists is not pinned.")
         if only:
             return Install(requirements=tuple(only))
-        return Install(files=(common.root / "requirements" / f"{lock}.in",))
+        unlocked = common.root / "requirements" / f"{lock}.in"
+        return Install(files=(unlocked,))
 
     if not only and not replaced:
         return Install(files=(path,), hashed=True)
@@ -77,8 +80,10 @@ def locked_call(
     text = path.read_text(encoding="utf-8")
     if only:
         text = subset(text, only)
-    text = without(text, [Requirement(requirement).name for requirement in replaced])
-    return Install(files=(write_requirements(common.cache / "locks", lock, text),), hashed=True)
+    replaced_names = [Requirement(requirement).name for requirement in replaced]
+    text = without(text, replaced_names)
+    part = write_requirements(common.cache / "locks", lock, text)
+    return Install(files=(part,), hashed=True)
 
 
 def parse_lock(text: str) -> Sequence[LockedRequirement]:
@@ -121,7 +126,8 @@ def without(text: str, names: Collection[str]) -> str:
 
 def write_requirements(folder: Path, name: str, text: str) -> Path:
     """Write a requirements file, and return its path: it has the digest, so no other text is ever there."""
-    path = folder / f"{name}-{files.sha256_text(text)[:16]}.txt"
+    digest = files.sha256_text(text)
+    path = folder / f"{name}-{digest[:16]}.txt"
     files.write_text(path, text)
     return path
 

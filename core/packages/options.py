@@ -58,7 +58,9 @@ class SourceOptions:
 
 
 def add_package_source(
-    parser: argparse.ArgumentParser, title: str, *prefixes: str
+    parser: argparse.ArgumentParser,
+    title: str,
+    *prefixes: str,
 ) -> argparse._ArgumentGroup:
     """Declare the options of a source.
 
@@ -169,7 +171,9 @@ def options_of_tested_source(arguments: argparse.Namespace) -> SourceOptions:
 
 
 def source_options(
-    arguments: argparse.Namespace, prefix: str = "", env: Mapping[str, str] = MappingProxyType({})
+    arguments: argparse.Namespace,
+    prefix: str = "",
+    env: Mapping[str, str] = MappingProxyType({}),
 ) -> SourceOptions:
     """Return the source that parsed arguments name.
 

@@ -27,13 +27,20 @@ def fetch_page(url: str) -> Answer:
 def flat_page(candidates: Sequence[Candidate]) -> bytes:
     """Return a flat page of files that lie beside it."""
     lines = ["<!DOCTYPE html>"]
-    for candidate in candidates:
-        attribute = ""
-        if candidate.requires_python is not None:
-            attribute = f' data-requires-python="{escape(candidate.requires_python)}"'
-        href = f"{quote(candidate.name)}#sha256={candidate.sha256}"
-        lines.append(f'<a href="{href}"{attribute}>{escape(candidate.name)}</a><br>')
-    return "".join(f"{line}\n" for line in lines).encode()
+    lines += map(_link_to, candidates)
+    lines.append("")
+    return "\n".join(lines).encode()
+
+
+def _link_to(candidate: Candidate) -> str:
+    """Return the line of a page that links to a file beside it."""
+    address = quote(candidate.name)
+    attributes = f'href="{address}#sha256={candidate.sha256}"'
+    if candidate.requires_python is not None:
+        specifier = escape(candidate.requires_python)
+        attributes += f' data-requires-python="{specifier}"'
+    text = escape(candidate.name)
+    return f"<a {attributes}>{text}</a><br>"
 
 
 @contextmanager
@@ -41,9 +48,12 @@ def store_address(store: Store, key: str, pages: Mapping[str, bytes]) -> Iterato
     """Yield the address of a store's keys: its own if everybody may read `key`, else one of this machine."""
     # Of one store over another, that of the one which has the key.
     address = store.url_of(key)
-    if address.startswith("http") and fetch_page(address).text is not None:
-        yield address.removesuffix(f"/{quote(key)}")
-        return
+    if address.startswith("http"):
+        response = fetch_page(address)
+        if response.text is not None:
+            yield address.removesuffix(f"/{quote(key)}")
+            return
+
     with served_store(store, pages) as base:
         yield base
 
@@ -51,7 +61,9 @@ def store_address(store: Store, key: str, pages: Mapping[str, bytes]) -> Iterato
 @contextmanager
 def served_page(candidates: Sequence[Candidate]) -> Iterator[str]:
     """Yield the address of a page of this machine that passes files on, without the passwords they need."""
-    urls = {candidate.name: candidate.url for candidate in candidates if candidate.url is not None}
+    urls: dict[str, str] = {}
+    for candidate in candidates:
+        urls[candidate.name] = candidate.require_url()
     remote_files = RemoteFiles(urls, cert=configured().cert)
     with served_store(remote_files, {"index.html": flat_page(candidates)}) as base:
         yield f"{base}/index.html"
@@ -62,7 +74,8 @@ def served_page(candidates: Sequence[Candidate]) -> Iterator[str]:
 
 def missing_from_page(page: str | None, candidates: Sequence[Candidate]) -> Sequence[str]:
     """Return what a page lacks of recorded files, one phrase each; None is a page that is not there."""
-    digests = {link.name: link.sha256 for link in links(page or "").values()}
+    links_of_page = links(page or "")
+    digests = {link.name: link.sha256 for link in links_of_page.values()}
     absent: list[str] = []
     changed: list[str] = []
     for candidate in candidates:
@@ -95,10 +108,10 @@ def wait_for_pages(
     while True:
         sentences: dict[str, str] = {}
         for url, candidates in pages.items():
-            answer = read(url)
-            missing = missing_from_page(answer.text, candidates)
-            if missing:
-                sentences[url] = _describe_missing(name_of(url), missing, answer)
+            response = read(url)
+            missing_files = missing_from_page(response.text, candidates)
+            if missing_files:
+                sentences[url] = _describe_missing(name_of(url), missing_files, response)
         if not sentences:
             return
 
@@ -118,10 +131,12 @@ def wait_for_pages(
         pause = min(pause * _PAUSE_GROWTH, _LONGEST_PAUSE)
 
 
-def _describe_missing(url: str, missing: Sequence[str], answer: Answer) -> str:
-    names = ", ".join(missing[:_MOST_NAMES])
-    if len(missing) > _MOST_NAMES:
-        names += f" and {len(missing) - _MOST_NAMES} more"
-    if answer.text is None:
-        return f"{without_secret(url)}: {answer.problem}; it should list {names}."
-    return f"{url} lacks {names}."
+def _describe_missing(url: str, missing_files: Sequence[str], response: Answer) -> str:
+    names = ", ".join(missing_files[:_MOST_NAMES])
+    further_files = missing_files[_MOST_NAMES:]
+    if further_files:
+        names += f" and {len(further_files)} more"
+    if response.text is not None:
+        return f"{url} lacks {names}."
+    shown_url = without_secret(url)
+    return f"{shown_url}: {response.problem}; it should list {names}."

@@ -115,7 +115,11 @@ class ResolvedPackage:
 
 
 def resolve_others(
-    requirements: Sequence[str], ours: Sequence[str], query: ResolverQuery, *, allows_ours: bool = False
+    requirements: Sequence[str],
+    ours: Sequence[str],
+    query: ResolverQuery,
+    *,
+    allows_ours: bool = False,
 ) -> tuple[ResolvedPackage, ...]:
     """Resolve what ours require of others, from the query's sources alone.
 
@@ -125,7 +129,7 @@ def resolve_others(
     if not requirements:
         return ()
     return resolve(
-        replace(query, requirements=tuple(requirements), excludes=tuple(ours), allows_ours=allows_ours)
+        replace(query, requirements=tuple(requirements), excludes=tuple(ours), allows_ours=allows_ours),
     )
 
 
@@ -155,11 +159,12 @@ def resolve(query: ResolverQuery) -> tuple[ResolvedPackage, ...]:
     with tempfile.TemporaryDirectory() as folder:
         command += query.write_files(Path(folder))
         try:
-            answer = process.capture(command, env=installer.installer_variables(query.sources)).stdout
+            variables = installer.installer_variables(query.sources)
+            pylock = process.capture(command, env=variables).stdout
         except ProcessError as problem:
             raise _unresolved_error(query, problem) from problem
 
-    packages = parse_pylock(answer)
+    packages = parse_pylock(pylock)
     for package in packages:
         if not query.allows_ours and is_ours(package.name):
             raise EnvironmentSetupError(
@@ -172,14 +177,14 @@ def resolve(query: ResolverQuery) -> tuple[ResolvedPackage, ...]:
 
 def _unresolved_error(query: ResolverQuery, problem: ProcessError) -> EnvironmentSetupError:
     """Return the error for what uv could not resolve, with its own words."""
-    answer = problem.output or problem.message
+    output = problem.output or problem.message
     index = ""
     if query.sources.index_url:
         index = f" from {without_secret(query.sources.index_url)}"
     return EnvironmentSetupError(
-        f"{', '.join(query.requirements)} cannot be resolved{index}: {answer}"
+        f"{', '.join(query.requirements)} cannot be resolved{index}: {output}"
         + installer.describe_unanswered(query.sources),
-        hint=_HINT_ON_OURS if installer.NO_VERSION in answer else _HINT_ON_INDEX,
+        hint=_HINT_ON_OURS if installer.NO_VERSION in output else _HINT_ON_INDEX,
     )
 
 
@@ -234,7 +239,11 @@ def call_for_others(folder: Path, packages: Sequence[ResolvedPackage], sources: 
 
 
 def call_for_ours(
-    folder: Path, candidates: Sequence[Candidate], sources: Sources | None, *, gpu_family: str = ""
+    folder: Path,
+    candidates: Sequence[Candidate],
+    sources: Sources | None,
+    *,
+    gpu_family: str = "",
 ) -> Install:
     """Plan the installation of files of ours by digest; the sdist of `rocm` is built for a GPU family."""
     pins = [pin_of(candidate.distribution, candidate.version, [candidate]) for candidate in candidates]

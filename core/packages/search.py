@@ -99,8 +99,9 @@ class _Search:
         extras = frozenset(demand.requirement.extras)
         candidates = self._candidates(demand.requirement)
         if not candidates:
-            versions = ", ".join(self.source.versions(name)[:_MOST_VERSIONS]) or "none of it"
-            self._note_problem(demand, f"{self.source.description} has {versions}")
+            versions = self.source.versions(name)[:_MOST_VERSIONS]
+            listing = ", ".join(versions) or "none of it"
+            self._note_problem(demand, f"{self.source.description} has {listing}")
         for candidate in candidates:
             new_demands = self.demands_of(candidate, extras)
             new_picks = {**picks, name: _Pick(candidate=candidate, extras=extras)}
@@ -110,7 +111,11 @@ class _Search:
         return None
 
     def _complete_with_pick(
-        self, demand: _Demand, pick: _Pick, further_demands: Sequence[_Demand], picks: _Picks
+        self,
+        demand: _Demand,
+        pick: _Pick,
+        further_demands: Sequence[_Demand],
+        picks: _Picks,
     ) -> _Picks | None:
         """Return picks that meet a demand by a candidate that is picked already; None where it does not."""
         candidate = pick.candidate
@@ -122,7 +127,8 @@ class _Search:
         new_demands = self.demands_of(candidate, new_extras) if new_extras else ()
         extended_pick = _Pick(candidate=candidate, extras=pick.extras | new_extras)
         return self.complete(
-            [*new_demands, *further_demands], {**picks, candidate.distribution: extended_pick}
+            [*new_demands, *further_demands],
+            {**picks, candidate.distribution: extended_pick},
         )
 
     def _candidates(self, requirement: Requirement) -> Sequence[Candidate]:
@@ -131,7 +137,9 @@ class _Search:
         for candidate in self.source.candidates(canonicalize_name(requirement.name)):
             if not candidate.fits(self.python.tag, self.platform):
                 continue
-            if not candidate.runs_on(self.python.version) or not candidate.satisfies(requirement.specifier):
+            if not candidate.runs_on(self.python.version):
+                continue
+            if not candidate.satisfies(requirement.specifier):
                 continue
             # A wheel comes before an sdist; else the first source counts.
             version = Version(candidate.version)
@@ -160,17 +168,22 @@ class _Search:
         """Return whether a requirement's marker holds for the target."""
         if requirement.marker is None:
             return True
-        environment: dict[str, Any] = {**default_environment(), **_markers(self.python, self.platform)}
+        environment: dict[str, Any] = {**default_environment()}
+        environment |= _markers(self.python, self.platform)
         # "" is a distribution without an extra.
-        return any(requirement.marker.evaluate({**environment, "extra": extra}) for extra in (*extras, ""))
+        for extra in (*extras, ""):
+            environment["extra"] = extra
+            if requirement.marker.evaluate(environment):
+                return True
+        return False
 
     def _note_problem(self, demand: _Demand, reason: str) -> None:
-        self.problems.append(
-            EnvironmentSetupError(
-                f"There is no {demand} for Python {self.python.series}: {reason}.",
-                hint=self.source.missing_error(str(demand.requirement)).hint,
-            )
+        missing_error = self.source.missing_error(str(demand.requirement))
+        problem = EnvironmentSetupError(
+            f"There is no {demand} for Python {self.python.series}: {reason}.",
+            hint=missing_error.hint,
         )
+        self.problems.append(problem)
 
 
 def choose_packages(
@@ -199,7 +212,11 @@ def choose_packages(
 
 
 def others_required_by_files(
-    source: PackageSource, files: Sequence[Candidate], *, python: Interpreter, platform: Platform
+    source: PackageSource,
+    files: Sequence[Candidate],
+    *,
+    python: Interpreter,
+    platform: Platform,
 ) -> tuple[str, ...]:
     """Return what files that are chosen already require of others."""
     search = _Search(source=source, python=python, platform=platform)
@@ -226,7 +243,11 @@ def parse_requirement(line: str, where: str) -> Requirement:
 
 
 def _requirements_of_others(requirements: Iterable[Requirement]) -> tuple[str, ...]:
-    return tuple(sorted({str(requirement) for requirement in requirements if not is_ours(requirement.name)}))
+    lines: set[str] = set()
+    for requirement in requirements:
+        if not is_ours(requirement.name):
+            lines.add(str(requirement))
+    return tuple(sorted(lines))
 
 
 def _markers(python: Interpreter, platform: Platform) -> Mapping[str, str]:

@@ -3,6 +3,7 @@
 import functools
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from itertools import chain
 from pathlib import Path
 from urllib.parse import urlsplit
 from urllib.request import url2pathname
@@ -27,7 +28,10 @@ class PackageIndex(PackageSource):
     url: str
     option_prefix: str = "--"
     _candidates: dict[str, tuple[Candidate, ...]] = field(
-        default_factory=dict, init=False, compare=False, repr=False
+        default_factory=dict,
+        init=False,
+        compare=False,
+        repr=False,
     )
     _doubtful_pages: dict[str, str] = field(default_factory=dict, init=False, compare=False, repr=False)
 
@@ -65,27 +69,27 @@ class PackageIndex(PackageSource):
                 hint=f"A folder, or a page in one, goes to {self.option_prefix}find-links.",
             )
         page = f"{base}/{distribution}/"
-        answer = fetch_page(page)
-        if answer.text is None:
-            if answer.status not in _REFUSED:
-                raise _unread_page_error(page, answer, f"{self.option_prefix}index-url", self.option_prefix)
+        response = fetch_page(page)
+        if response.text is None:
+            if response.status not in _REFUSED:
+                raise _unread_page_error(page, response, f"{self.option_prefix}index-url", self.option_prefix)
             self._require_index(f"{base}/")
             return ()
 
-        if not _links_to_distributions(answer.text):
+        if not _links_to_distributions(response.text):
             self._doubtful_pages[without_secret(page)] = "a page that links to no wheel or sdist"
         return tuple(
             candidate
-            for candidate in candidates_on_page(answer.text, page)
+            for candidate in candidates_on_page(response.text, page)
             if candidate.distribution == distribution
         )
 
     def _require_index(self, root: str) -> None:
-        """Require a first page: buckets answer for what does not exist as for what is forbidden."""
-        answer = fetch_page(root)
-        if answer.text is None:
-            raise _unread_page_error(root, answer, f"{self.option_prefix}index-url", self.option_prefix)
-        names = [canonicalize_name(link.name) for link in links(answer.text).values()]
+        """Require a first page: buckets response for what does not exist as for what is forbidden."""
+        response = fetch_page(root)
+        if response.text is None:
+            raise _unread_page_error(root, response, f"{self.option_prefix}index-url", self.option_prefix)
+        names = [canonicalize_name(link.name) for link in links(response.text).values()]
         if not any(map(distributions.is_ours, names)):
             self._doubtful_pages[without_secret(root)] = "a page that names no project of ours"
 
@@ -130,11 +134,11 @@ class FlatPage(PackageSource):
     def _text(self) -> str:
         if not _is_http(self.location):
             return Path(self.location).read_text(encoding="utf-8", errors="replace")
-        answer = fetch_page(self.location)
-        if answer.text is None:
+        response = fetch_page(self.location)
+        if response.text is None:
             setting = f"{self.option_prefix}find-links"
-            raise _unread_page_error(self.location, answer, setting, self.option_prefix)
-        return answer.text
+            raise _unread_page_error(self.location, response, setting, self.option_prefix)
+        return response.text
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -203,12 +207,12 @@ class CombinedSource(PackageSource):
     @property
     def index_urls(self) -> tuple[str, ...]:
         """Those of the parts."""
-        return tuple(url for part in self.parts for url in part.index_urls)
+        return tuple(chain.from_iterable(part.index_urls for part in self.parts))
 
     @property
     def find_links(self) -> tuple[str, ...]:
         """Those of the parts."""
-        return tuple(link for part in self.parts for link in part.find_links)
+        return tuple(chain.from_iterable(part.find_links for part in self.parts))
 
     @property
     def stored(self) -> StoredSource | None:
@@ -221,16 +225,16 @@ class CombinedSource(PackageSource):
     @property
     def doubts(self) -> tuple[str, ...]:
         """Those of the parts."""
-        return tuple(doubt for part in self.parts for doubt in part.doubts)
+        return tuple(chain.from_iterable(part.doubts for part in self.parts))
 
     @property
     def listed(self) -> tuple[Candidate, ...]:
         """What the parts list."""
-        return tuple(candidate for part in self.parts for candidate in part.listed)
+        return tuple(chain.from_iterable(part.listed for part in self.parts))
 
     def candidates(self, distribution: str) -> tuple[Candidate, ...]:
         """Return what the parts have of a distribution."""
-        return tuple(candidate for part in self.parts for candidate in part.candidates(distribution))
+        return tuple(chain.from_iterable(part.candidates(distribution) for part in self.parts))
 
 
 def combine_sources(parts: Sequence[PackageSource], *, option_prefix: str = "--") -> PackageSource:
@@ -270,11 +274,14 @@ def _describe_doubts(doubtful_pages: dict[str, str]) -> tuple[str, ...]:
 
 
 def _unread_page_error(
-    url: str, answer: Answer, setting: str, option_prefix: str
+    url: str,
+    response: Answer,
+    setting: str,
+    option_prefix: str,
 ) -> MissingInputError | ServiceError:
     """Return the error for a page that was not answered: the server's, or that of who wrote the address."""
-    message = f"{without_secret(url)}: {answer.problem}."
-    if not answer.status or answer.status >= _FAILED:
+    message = f"{without_secret(url)}: {response.problem}."
+    if not response.status or response.status >= _FAILED:
         return ServiceError(message, hint=f"Try again, or correct {setting}.")
     return MissingInputError(
         message,

@@ -18,7 +18,7 @@ from core.run import RunOutputs, records
 from core.run.records import FileRecord, Record
 from core.status import Pending, Status, UpToDate
 from core.stores import Store
-from core.stores.location import OverlayStore
+from core.stores.overlay import OverlayStore
 from core.wheel import distributions
 
 _DIGEST = re.compile("[0-9a-f]{64}")

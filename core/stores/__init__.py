@@ -3,64 +3,63 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from pathlib import Path
-from typing import BinaryIO, Literal, NamedTuple, Protocol, TypedDict, Unpack
+from pathlib import PurePosixPath
+from typing import TYPE_CHECKING, BinaryIO, Literal, NamedTuple, Protocol
 
 from core.errors import ConflictError, MissingInputError, StoreError, UsageError
 
+if TYPE_CHECKING:
+    from pathlib import Path
+
 Outcome = Literal["written", "unchanged", "planned"]
-# of a small object; its parts are not put together where it can be written part by part
+# Of a small object. A store that writes chunk by chunk does not put them together.
 Content = bytes | Sequence[bytes | memoryview]
 
 _CONTENT_TYPES = {
-    **dict.fromkeys((".log", ".md", ".metadata", ".sha256sum", ".txt"), "text/plain; charset=utf-8"),
-    ".whl": "application/zip",
     ".gz": "application/gzip",
-    ".xz": "application/x-xz",
-    ".zst": "application/zstd",
     ".html": "text/html; charset=utf-8",
     ".json": "application/json",
+    ".log": "text/plain; charset=utf-8",
+    ".md": "text/plain; charset=utf-8",
+    ".metadata": "text/plain; charset=utf-8",
+    ".sha256sum": "text/plain; charset=utf-8",
+    ".txt": "text/plain; charset=utf-8",
+    ".whl": "application/zip",
     ".xml": "application/xml",
+    ".xz": "application/x-xz",
+    ".zst": "application/zstd",
 }
-# what another attempt of a job writes again
-_REPLACED_FOLDERS = frozenset({"logs", "reports"})
 _PAGE_SUFFIXES = frozenset({".html", ".json", ".txt"})
-
-
-def headers_for(key: str) -> dict[str, str]:
-    """Choose an object's headers, as S3 names them: pages and logs are revalidated, files are immutable."""
-    path = Path(f"{key}index.html" if key.endswith("/") else key)
-    suffix = path.suffix
-    page = suffix in _PAGE_SUFFIXES or not _REPLACED_FOLDERS.isdisjoint(path.parts[:-1])
-    return {
-        "ContentType": _CONTENT_TYPES.get(suffix, "application/octet-stream"),
-        "CacheControl": "no-cache, must-revalidate" if page else "public, max-age=31536000, immutable",
-    }
+# Another attempt of a job writes the files in these folders again.
+_REPLACED_FOLDERS = frozenset({"logs", "reports"})
 
 
 class Stored(NamedTuple):
-    """One object; its ETag is the argument of a conditional write. A digest that is not known is ""."""
+    """One object of a store, as a listing or a query shows it.
+
+    A conditional write names the `etag`. `modified` is in seconds since 1970 UTC. `sha256` is None where it
+    takes a request of its own to learn it: `Store.digest` does that.
+    """
 
     key: str
     size: int
     etag: str
-    modified: float  # seconds since 1970 UTC
-    sha256: str = ""
+    modified: float
+    sha256: str | None = None
 
 
-class Condition(TypedDict, total=False):
-    """On what condition a small object is put."""
+class PutResult(NamedTuple):
+    """What a write did, and the ETag of the object that is there now."""
 
-    if_match: str | None
-    replace: bool
-    absent: bool
+    outcome: Outcome
+    etag: str
 
 
 class Store(Protocol):
     """Objects under keys. Every write is whole or not at all, and carries its SHA-256.
 
-    What reads an object raises a `MissingInputError` if there is none; a write that may not replace raises
-    a `StoreError` if the key holds other bytes.
+    Methods that read an object raise a `MissingInputError` if there is none. A write that may not replace
+    raises a `StoreError` if the key holds other bytes.
     """
 
     @property
@@ -73,14 +72,15 @@ class Store(Protocol):
     def keeps_folder_pages(self, prefix: str) -> bool:
         """Return whether objects below `prefix` may have keys that end with a slash.
 
-        Installers get such an object for ``simple/{name}/``; a bucket knows no ``index.html``.
+        Installers ask for ``simple/{name}/``, and a bucket knows no ``index.html``: there the page has such
+        a key. `prefix` holds an object.
         """
 
     def list(self, prefix: str, *, recursive: bool = True) -> Sequence[Stored]:
         """List the objects under `prefix`, sorted by key; or only those directly in that folder."""
 
     def folders(self, prefix: str) -> Sequence[str]:
-        """Name the folders directly under `prefix`, sorted; without looking into them."""
+        """Return the names of the folders directly under `prefix`, sorted, without looking into them."""
 
     def find(self, key: str) -> Stored | None:
         """Look one object up."""
@@ -98,29 +98,61 @@ class Store(Protocol):
         """Return an object as a file: itself where it lies on this machine, else a copy in `folder`."""
 
     def put_file(
-        self, key: str, source: Path, *, sha256: str, replace: bool, absent: bool = False
-    ) -> Outcome:
+        self,
+        key: str,
+        source: Path,
+        *,
+        sha256: str,
+        replace: bool,
+        absent: bool = False,
+    ) -> PutResult:
         """Put a file of that hex SHA-256 under `key`; other bytes there are only replaced with `replace`.
 
         `absent` says that a listing has just shown nothing there, so that it is not looked for again where
         the write itself shows it, or does not care.
         """
 
-    def put_bytes(self, key: str, data: Content, **how: Unpack[Condition]) -> Outcome:
-        """Put a small object; with `if_match`, only over the object of that ETag ("" = over none).
+    def put_bytes(
+        self,
+        key: str,
+        data: Content,
+        *,
+        replace: bool = True,
+        if_match: str | None = None,
+        absent: bool = False,
+    ) -> PutResult:
+        """Put a small object; with `if_match`, only over the object of that ETag ("" is that of nothing).
 
-        A race that was lost is a `ConflictError`.
+        A race that was lost is a `ConflictError`. `replace` and `absent` are those of `put_file`.
         """
 
-    def copy(self, key: str, source: Store, source_key: str, *, sha256: str) -> Outcome:
+    def copy(self, key: str, source: Store, source_key: str, *, sha256: str) -> PutResult:
         """Put an object of any store, of that digest, where nothing else is; on the server where possible."""
 
     def delete(self, key: str) -> None:
         """Delete an object; an absent one is not an error."""
 
 
-def whole(data: Content) -> bytes:
-    """Put the parts of a small object together."""
+def headers_for(key: str) -> dict[str, str]:
+    """Return an object's headers, as S3 names them: pages and logs are revalidated, files are immutable."""
+    path = PurePosixPath(f"{key}index.html" if key.endswith("/") else key)
+    content_type = _CONTENT_TYPES.get(path.suffix, "application/octet-stream")
+    is_replaced = path.suffix in _PAGE_SUFFIXES or not _REPLACED_FOLDERS.isdisjoint(path.parts[:-1])
+    caching = "public, max-age=31536000, immutable"
+    if is_replaced:
+        caching = "no-cache, must-revalidate"
+    return {"ContentType": content_type, "CacheControl": caching}
+
+
+def etag_of(stored_object: Stored | None) -> str:
+    """Return the ETag of an object, "" where there is none, as conditional writes name it."""
+    if stored_object is None:
+        return ""
+    return stored_object.etag
+
+
+def join_content(data: Content) -> bytes:
+    """Put the chunks of a small object together."""
     return data if isinstance(data, bytes) else b"".join(data)
 
 
@@ -148,11 +180,12 @@ def conflict(key: str, url: str) -> ConflictError:
     return ConflictError(f"{key} in {url} was written by another process meanwhile.")
 
 
-def require_digest(source: Store, source_key: str, sha256: str, *, found: str = "") -> None:
-    """Refuse to copy an object that has another digest than `sha256`; `found` is its digest, if known."""
-    found = found or source.digest(source_key)
-    if found != sha256:
+def require_digest(source: Store, source_key: str, sha256: str, *, actual: str | None = None) -> None:
+    """Refuse to copy an object of another digest than `sha256`; `actual` is its digest, where known."""
+    if actual is None:
+        actual = source.digest(source_key)
+    if actual != sha256:
         raise StoreError(
-            f"{source_key} in {source.url} has the digest {found}, and {sha256} was to be copied.",
+            f"{source_key} in {source.url} has the digest {actual}, and {sha256} was to be copied.",
             hint="Another process replaced it; find out which, then test and copy again.",
         )

@@ -1,7 +1,6 @@
 """A store in an S3 bucket, of Amazon's or of a compatible server.
 
-Every object carries its SHA-256 in its metadata. Requests that a service was too busy for are repeated;
-those it refused are not.
+Every object carries its SHA-256 in its metadata. botocore repeats requests that a service was too busy for.
 """
 
 from __future__ import annotations
@@ -9,45 +8,79 @@ from __future__ import annotations
 import hashlib
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path, PurePosixPath
-from typing import TYPE_CHECKING, Any, BinaryIO, Unpack
+from typing import TYPE_CHECKING, Any, BinaryIO
 from urllib.parse import quote
 
 from botocore.exceptions import ClientError
 
 from core import files, stores
 from core.errors import FatalError, StoreError, UsageError
-from core.stores import Condition, Content, Outcome, Store, Stored, s3_client
-from core.stores import s3_transfer as transfer
+from core.stores import PutResult, Stored, s3_reads, s3_writes
+from core.stores.s3_client import Connection, machine_lock, shared_connection
+from core.stores.s3_errors import (
+    ABSENT,
+    REFUSED_CONDITIONS,
+    code_of,
+    explained,
+    is_not_implemented,
+    no_credentials,
+)
+from core.stores.s3_reads import ObjectStream
+from core.stores.s3_writes import ObjectContent, Target
 
 if TYPE_CHECKING:
-    Send = Callable[[transfer.Target], None]
+    from collections.abc import Iterator, Mapping, Sequence
+    from contextlib import AbstractContextManager
 
-_TURNS = 5
-# S3 is busy with another conditional write of the key, and did not do this one
-_BUSY = frozenset({"409", "ConditionalRequestConflict"})
-# possible answers to a repeated request when the answer to the first was lost
-_PERHAPS_DONE = frozenset({*s3_client.LOST, *s3_client.ABSENT, "NoSuchUpload"})
+    from types_boto3_s3.type_defs import CopySourceTypeDef
+
+    from core.stores import Content, Store
+
+_ATTEMPTS = 5
+_FIRST_PAUSE = 0.1
+# Answers after which the object may be there, or may have been replaced, or the write may be tried again:
+# the answer to the first of two equal requests was lost, or another writer aborted an upload in parts.
+_UNCERTAIN = frozenset({*REFUSED_CONDITIONS, *ABSENT, "NoSuchUpload"})
 
 
 def open_bucket(location: str) -> S3Store:
     """Open ``s3://bucket`` or ``s3://bucket/prefix``."""
-    bucket, _, prefix = location.removeprefix("s3://").partition("/")
+    bucket, _slash, prefix = location.removeprefix("s3://").partition("/")
     prefix = prefix.rstrip("/")
-    if not bucket or (prefix and any(part in {"", ".", ".."} for part in prefix.split("/"))):
+    has_odd_parts = not {"", ".", ".."}.isdisjoint(prefix.split("/"))
+    if not bucket or (prefix and has_odd_parts):
         raise UsageError(f"--store {location!r} is not a bucket.", hint="Give s3://bucket[/prefix].")
-    return S3Store(connection=s3_client.shared_connection(), bucket=bucket, prefix=prefix)
+    return S3Store(connection=shared_connection(), bucket=bucket, prefix=prefix)
+
+
+@dataclass(frozen=True, kw_only=True)
+class WriteRequest:
+    """An object that is to be written, and over what.
+
+    `etag` is that of the object that must be there, "" if there must be none, None if that does not matter.
+    `refusal` is the error where something else is there.
+    """
+
+    key: str
+    content: ObjectContent
+    etag: str | None
+    refusal: StoreError
 
 
 @dataclass(frozen=True, kw_only=True)
 class S3Store:
-    """Run outputs in a bucket, below a prefix; `conditions_of` says which conditions hold."""
+    """Run outputs in a bucket, below a prefix.
 
-    connection: s3_client.Connection
+    At Amazon, S3 itself lets one of several racing writers win. Other servers may ignore the conditions of
+    writes or refuse those that hold. There the writers of one machine take turns, compare before they write
+    and look again afterwards. Of writers on different machines, one whose object was overwritten before it
+    looked again learns it, and one whose object was overwritten later does not.
+    """
+
+    connection: Connection
     bucket: str
     prefix: str = ""
 
@@ -58,36 +91,61 @@ class S3Store:
 
     def url_of(self, key: str) -> str:
         """Return the address under which clients read a key: the bucket's own host name at Amazon."""
-        whole_key = quote(f"{self.prefix}/{key}" if self.prefix else key)
+        quoted_key = quote(self._full_key(key))
+        # A certificate is for one name before the dot.
         if self.connection.is_amazon and "." not in self.bucket:
-            return f"https://{self.bucket}.s3.amazonaws.com/{whole_key}"
-        return f"{self.connection.endpoint.rstrip('/')}/{self.bucket}/{whole_key}"
+            return f"https://{self.bucket}.s3.amazonaws.com/{quoted_key}"
+        return f"{self.connection.endpoint.rstrip('/')}/{self.bucket}/{quoted_key}"
 
     def place(self, key: str) -> dict[str, Any]:
-        """Return bucket and whole key, as arguments of a request."""
+        """Return bucket and full key, as arguments of a request."""
         stores.require_key(key, self.url)
-        return {"Bucket": self.bucket, "Key": f"{self.prefix}/{key}" if self.prefix else key}
+        return {"Bucket": self.bucket, "Key": self._full_key(key)}
+
+    def _full_key(self, key: str) -> str:
+        return f"{self._folder}{key}"
+
+    @property
+    def _folder(self) -> str:
+        """How every full key of the store begins."""
+        if not self.prefix:
+            return ""
+        return f"{self.prefix}/"
 
     def keeps_folder_pages(self, prefix: str) -> bool:
-        """Return true for Amazon; another server is tried, once a bucket and process."""
-        folder = self.place(f"{prefix}/" if prefix else "")["Key"]
-        with self._writing(prefix):
-            return s3_client.keeps_folders(self.connection, self.bucket, folder)
+        """Return whether a key with a slash at its end is one of its own.
+
+        A server that keeps objects as files finds ``a.whl`` under ``a.whl/`` too: there it would be a folder.
+        """
+        if self.connection.is_amazon:
+            return True
+        for page in self._listing_pages(prefix, recursive=True):
+            for listed_object in page.get("Contents", ()):
+                full_key = listed_object["Key"]
+                if not full_key.endswith("/"):
+                    key = full_key.removeprefix(self._folder)
+                    return self.find(f"{key}/") is None
+        return False
 
     def list(self, prefix: str, *, recursive: bool = True) -> Sequence[Stored]:
         """List the objects under `prefix`, sorted by key; or only those directly in that folder."""
-        found = [
-            self._stored(one["Key"], one["Size"], one)
-            for page in self._pages(prefix, recursive=recursive)
-            for one in page.get("Contents", ())
-        ]
-        return sorted((one for one in found if _is_shown(one)), key=lambda one: one.key)
+        objects: list[Stored] = []
+        for page in self._listing_pages(prefix, recursive=recursive):
+            for listed_object in page.get("Contents", ()):
+                stored_object = self._stored_object(
+                    listed_object["Key"],
+                    listed_object["Size"],
+                    listed_object,
+                )
+                if _is_shown(stored_object):
+                    objects.append(stored_object)
+        return sorted(objects, key=lambda stored_object: stored_object.key)
 
     def folders(self, prefix: str) -> Sequence[str]:
-        """Name the folders directly under `prefix`, sorted; a request for each thousand."""
-        pages = self._pages(prefix, recursive=False)
-        found = [one["Prefix"] for page in pages for one in page.get("CommonPrefixes", ())]
-        names = (PurePosixPath(one).name for one in found)
+        """Return the names of the folders directly under `prefix`, sorted; a request for each thousand."""
+        names: list[str] = []
+        for page in self._listing_pages(prefix, recursive=False):
+            names += (PurePosixPath(folder["Prefix"]).name for folder in page.get("CommonPrefixes", ()))
         return sorted(name for name in names if not name.startswith("."))
 
     def find(self, key: str) -> Stored | None:
@@ -97,13 +155,13 @@ class S3Store:
             try:
                 head = self.connection.client.head_object(**place)
             except ClientError as problem:
-                if s3_client.code_of(problem) in s3_client.ABSENT:
+                if code_of(problem) in ABSENT:
                     self._require_bucket()
                     return None
-                # once more in a way whose refusal has words: answers to HEAD have none
+                # Answers to HEAD have no body: ask for a byte, as a refusal of that has words.
                 self.connection.client.get_object(**place, Range="bytes=0-0")["Body"].close()
                 raise
-        return self._stored(place["Key"], head["ContentLength"], head)
+        return self._stored_object(place["Key"], head["ContentLength"], head)
 
     def digest(self, key: str) -> str:
         """Return an object's hex SHA-256: the one it carries, else that of its bytes."""
@@ -112,202 +170,238 @@ class S3Store:
     def read(self, key: str) -> bytes:
         """Read a small object whole; it has to have the digest that it carries."""
         stream = self.stream(key)
-        with transfer.buffered(stream) as buffered:
-            data = buffered.read()
-        sha256 = _carried(stream.metadata)
-        if sha256 and hashlib.sha256(data).hexdigest() != sha256:
+        with s3_reads.buffered(stream) as reader:
+            data = reader.read()
+        sha256 = _digest_in(stream.metadata)
+        if sha256 is not None and hashlib.sha256(data).hexdigest() != sha256:
             raise self._broken(key, sha256)
         return data
 
     def open(self, key: str) -> BinaryIO:
         """Open an object for reading it once; a connection that breaks is followed by another one."""
-        return transfer.buffered(self.stream(key))
+        return s3_reads.buffered(self.stream(key))
 
     def fetch(self, key: str, folder: Path) -> Path:
-        """Download an object to `folder`; a partial download is resumed."""
-        seen = self._existing(key)
+        """Download an object to `folder`; a download that was interrupted goes on."""
+        source = self._existing(key)
         path = files.made(folder) / PurePosixPath(key).name
-        part = path.with_name(f".{path.name}.{files.sha256_text(seen.etag)[:16]}.part")
-        with s3_client.machine_lock(str(path.resolve())):
-            if path.is_file() and seen.sha256 and files.sha256(path) == seen.sha256:
+        part = path.with_name(f".{path.name}.{files.sha256_text(source.etag)[:16]}.part")
+        with machine_lock(str(path.resolve())):
+            if path.is_file() and source.sha256 is not None and files.sha256(path) == source.sha256:
                 return path
-            had = part.stat().st_size if part.is_file() else 0
-            start = had if had < seen.size else 0
-            found = transfer.fetch(self.stream(key, start=start, etag=seen.etag), part)
-            if seen.sha256 and found != seen.sha256:
+
+            start = part.stat().st_size if part.is_file() else 0
+            if start >= source.size:
+                start = 0
+            sha256 = s3_reads.append(self.stream(key, start=start, etag=source.etag), part)
+            if source.sha256 not in {None, sha256}:
                 part.unlink()
-                raise self._broken(key, seen.sha256)
+                raise self._broken(key, str(source.sha256))
             part.replace(path)
         return path
 
-    def stream(self, key: str, *, start: int = 0, etag: str = "") -> transfer.ObjectStream:
-        """Open an object from a byte on, only while it has an ETag."""
-        return transfer.ObjectStream(self.connection, self.place(key), self.url, key, start=start, etag=etag)
+    def stream(self, key: str, *, start: int = 0, etag: str | None = None) -> ObjectStream:
+        """Open an object from a byte on; with `etag`, only while it has that one."""
+        place = self.place(key)
+        return ObjectStream(self.connection, place, store_url=self.url, key=key, start=start, etag=etag)
 
     def put_file(
-        self, key: str, source: Path, *, sha256: str, replace: bool, absent: bool = False
-    ) -> Outcome:
+        self,
+        key: str,
+        source: Path,
+        *,
+        sha256: str,
+        replace: bool,
+        absent: bool = False,
+    ) -> PutResult:
         """Upload a file, in parts where it is large."""
-        size, send = source.stat().st_size, partial(transfer.put_file, source=source, sha256=sha256)
-        whole = size <= transfer.PART
-        return self._write(key, sha256, size, send, replace=replace, whole=whole, absent=absent)
+        content = s3_writes.content_of_file(source, sha256)
+        return self._write(self._write_request(key, content, replace=replace), absent=absent)
 
-    def put_bytes(self, key: str, data: Content, **how: Unpack[Condition]) -> Outcome:
+    def put_bytes(
+        self,
+        key: str,
+        data: Content,
+        *,
+        replace: bool = True,
+        if_match: str | None = None,
+        absent: bool = False,
+    ) -> PutResult:
         """Upload a small object, on the condition that no other process wrote it meanwhile."""
-        data = stores.whole(data)
-        sha256, send = hashlib.sha256(data).hexdigest(), partial(transfer.put, data=data)
-        return self._write(key, sha256, len(data), send, **how)
+        content = s3_writes.content_of_bytes(stores.join_content(data))
+        if if_match is None or not replace:
+            request = self._write_request(key, content, replace=replace)
+        else:
+            refusal = stores.conflict(key, self.url)
+            request = WriteRequest(
+                key=key,
+                content=content,
+                etag=if_match,
+                refusal=refusal,
+            )
+        return self._write(request, absent=absent)
 
-    def copy(self, key: str, source: Store, source_key: str, *, sha256: str) -> Outcome:
+    def copy(self, key: str, source: Store, source_key: str, *, sha256: str) -> PutResult:
         """Copy an object: on the server from a bucket of the same service, else through this machine."""
         if not isinstance(source, S3Store) or source.connection is not self.connection:
             stores.require_digest(source, source_key, sha256)
             with tempfile.TemporaryDirectory(prefix="copy.") as folder:
                 path = source.fetch(source_key, Path(folder))
                 return self.put_file(key, path, sha256=sha256, replace=False)
-        seen = source._existing(source_key)  # noqa: SLF001 - of this class
-        stores.require_digest(source, source_key, sha256, found=source._digest_of(seen))  # noqa: SLF001 - of this class
-        send = partial(self._copy, source=source, seen=seen)
-        return self._write(key, sha256, seen.size, send, replace=False, whole=False)
 
-    def _copy(self, target: transfer.Target, source: S3Store, seen: Stored) -> None:
-        """Copy the very object that was seen within a service."""
+        source_object = source._existing(source_key)  # noqa: SLF001 - of this class
+        actual_sha256 = source._digest_of(source_object)  # noqa: SLF001 - of this class
+        stores.require_digest(source, source_key, sha256, actual=actual_sha256)
+        send = partial(self._copy_object, source=source, source_object=source_object)
+        content = ObjectContent(
+            sha256=sha256,
+            size=source_object.size,
+            send=send,
+        )
+        return self._write(self._write_request(key, content, replace=False), absent=False)
+
+    def _copy_object(self, target: Target, source: S3Store, source_object: Stored) -> str:
+        """Copy the very object that was looked up, within a service."""
+        source_place = source.place(source_object.key)
+        copy_source: CopySourceTypeDef = {"Bucket": source_place["Bucket"], "Key": source_place["Key"]}
         try:
-            copied = transfer.copy(target, source.place(seen.key), seen.etag, seen.size)
+            etag = s3_writes.copy(
+                target,
+                source=copy_source,
+                etag=source_object.etag,
+                size=source_object.size,
+            )
         except ClientError as problem:
-            if s3_client.code_of(problem) in s3_client.LOST:
-                source._require_unchanged(seen)
+            if code_of(problem) in REFUSED_CONDITIONS:
+                source._require_unchanged(source_object)
             raise
-        # equal ETags say that it is the same; others say nothing, as encryption and parts have theirs
-        if copied != seen.etag:
+        # Equal ETags say that it is the same. Others say nothing, as encryption and parts change them, and
+        # a server may have ignored the condition on the source.
+        if etag != source_object.etag:
             try:
-                source._require_unchanged(seen)
+                source._require_unchanged(source_object)
             except FatalError:
                 self.connection.client.delete_object(**target.place)
                 raise
+        return etag
 
-    def _require_unchanged(self, seen: Stored) -> None:
-        now = self.find(seen.key)
-        if now is None or now.etag != seen.etag:
+    def _require_unchanged(self, source_object: Stored) -> None:
+        present = self.find(source_object.key)
+        if present is None or present.etag != source_object.etag:
             raise StoreError(
-                f"{seen.key} in {self.url} was replaced while it was copied.",
+                f"{source_object.key} in {self.url} was replaced while it was copied.",
                 hint="Find out who replaced it, then test and copy again.",
             )
 
     def delete(self, key: str) -> None:
         """Delete an object; an absent one is not an error."""
-        with self._writing(key):
+        with self._explained_write(key):
             try:
                 self.connection.client.delete_object(**self.place(key))
             except ClientError as problem:
-                if s3_client.code_of(problem) not in s3_client.ABSENT:
+                if code_of(problem) not in ABSENT:
                     raise
 
-    def _write(  # noqa: PLR0913 - all that makes one write another
-        self,
-        key: str,
-        sha256: str,
-        size: int,
-        send: Send,
-        *,
-        replace: bool = True,
-        whole: bool = True,
-        if_match: str | None = None,
-        absent: bool = False,
-    ) -> Outcome:
-        """Write an object on its condition: over the ETag `if_match`, or over nothing to replace nothing."""
-        etag = "" if if_match is None and not replace else if_match
-        place, refusal = self.place(key), stores.refuse_other_bytes(key, self.url)
-        known = None if etag is None else s3_client.known_conditions(self.connection, self.bucket)
-        held = etag is None or known is None or known.hold(etag, whole=whole)
-        turn = f"{self.connection.endpoint}/{self.bucket}/{place['Key']}"
-        with nullcontext() if held else s3_client.machine_lock(turn):
-            # where S3 checks no conditions, what was listed a while ago is not enough
-            present = None if absent and held and if_match is None else self.find(key)
-            if present is not None and self._digest_of(present) == sha256:
-                return "unchanged"
-            if present is not None and not replace:
-                raise refusal
-            if if_match is not None:
-                refusal = stores.conflict(key, self.url)
-            if etag is not None and (present.etag if present else "") != etag:
-                raise refusal
-            with self._writing(key):
-                if etag is None or (known is not None and held):
-                    condition = {"IfMatch": f'"{etag}"'} if etag else {"IfNoneMatch": "*"}
-                    self._send(key, sha256, send, {} if etag is None else condition, refusal)
-                    return "written"
-                if not held:
-                    self._send(key, sha256, send, {}, refusal)
-                    self._verify(key, sha256, size, refusal)
-                    return "written"
-                s3_client.conditions_of(
-                    self.connection, self.bucket, place["Key"][: place["Key"].rfind("/") + 1]
-                )
-        return self._write(
-            key, sha256, size, send, replace=replace, whole=whole, if_match=if_match, absent=absent
+    def _write_request(self, key: str, content: ObjectContent, *, replace: bool) -> WriteRequest:
+        """Return a request to write over anything, or over nothing."""
+        refusal = stores.refuse_other_bytes(key, self.url)
+        etag = None if replace else ""
+        return WriteRequest(
+            key=key,
+            content=content,
+            etag=etag,
+            refusal=refusal,
         )
 
-    def _send(
-        self, key: str, sha256: str, send: Send, condition: Mapping[str, Any], refusal: StoreError
-    ) -> None:
-        headers = {**stores.headers_for(key), "Metadata": {"sha256": sha256}}
-        target = transfer.Target(
-            connection=self.connection, place=self.place(key), headers=headers, condition=condition
-        )
-        for attempt in range(_TURNS):
-            try:
-                send(target)
-            except ClientError as problem:
-                code = s3_client.code_of(problem)
-                if code not in _PERHAPS_DONE:
-                    raise
-                if (seen := self.find(key)) and self._digest_of(seen) == sha256:
-                    return
-                if code in _BUSY and attempt < _TURNS - 1:
-                    time.sleep(0.1 * 2**attempt)
-                elif condition:
-                    raise refusal from problem
-                else:
-                    raise
-            else:
-                return
+    def _write(self, request: WriteRequest, *, absent: bool) -> PutResult:
+        """Write an object on its condition; where a server may ignore it, in turn, and look again."""
+        if request.etag is None or self.connection.is_amazon:
+            return self._write_once(request, absent=absent)
 
-    def _verify(self, key: str, sha256: str, size: int, refusal: StoreError) -> None:
-        seen = self.find(key)
-        if seen is None or self._digest_of(seen) != sha256:
-            raise refusal
-        if seen.size != size:
-            self.connection.client.delete_object(**self.place(key))
-            raise self._broken(key, sha256)
+        self.connection.warn_of_conditions(self.bucket)
+        with machine_lock(f"{self.connection.endpoint}/{self.bucket}/{self._full_key(request.key)}"):
+            # A listing of a while ago is not enough here.
+            result = self._write_once(request, absent=False)
+            if result.outcome == "written":
+                self._require_written(request)
+            return result
+
+    def _write_once(self, request: WriteRequest, *, absent: bool) -> PutResult:
+        """Look what is there, and write; look again where the answer does not say whether it was done."""
+        for attempt in range(_ATTEMPTS):
+            is_first = attempt == 0
+            present = None
+            if not (is_first and absent):
+                present = self.find(request.key)
+            if present is not None and self._digest_of(present) == request.content.sha256:
+                # Later on, it was an attempt of ours whose answer was lost.
+                return PutResult("unchanged" if is_first else "written", present.etag)
+            if request.etag not in {None, stores.etag_of(present)}:
+                raise request.refusal
+
+            with self._explained_write(request.key):
+                try:
+                    return PutResult("written", self._send(request, is_first=is_first))
+                except ClientError as problem:
+                    if attempt == _ATTEMPTS - 1 or not _may_be_repeated(problem):
+                        raise
+            time.sleep(_FIRST_PAUSE * 2**attempt)
+        raise request.refusal
+
+    def _send(self, request: WriteRequest, *, is_first: bool) -> str:
+        condition: dict[str, str] = {}
+        # A server that refuses a condition that holds, or does not know it, gets the object without it.
+        if request.etag is not None and (is_first or self.connection.is_amazon):
+            condition = {"IfMatch": f'"{request.etag}"'}
+            if not request.etag:
+                condition = {"IfNoneMatch": "*"}
+        target = Target(
+            connection=self.connection,
+            place=self.place(request.key),
+            headers={**stores.headers_for(request.key), "Metadata": {"sha256": request.content.sha256}},
+            condition=condition,
+            abort_unfinished=is_first,
+        )
+        return request.content.send(target)
+
+    def _require_written(self, request: WriteRequest) -> None:
+        present = self.find(request.key)
+        if present is None or self._digest_of(present) != request.content.sha256:
+            raise request.refusal
+        if present.size != request.content.size:
+            self.delete(request.key)
+            raise self._broken(request.key, request.content.sha256)
 
     def _explained(self, key: str) -> AbstractContextManager[None]:
-        return s3_client.explained(self.url, key=key, identity=self.connection.identity)
+        return explained(self.url, key=key or None, identity=self.connection.identity)
 
-    def _writing(self, key: str) -> AbstractContextManager[None]:
+    def _explained_write(self, key: str) -> AbstractContextManager[None]:
         if not self.connection.signed:
-            raise s3_client.no_credentials(self.url)
+            raise no_credentials(self.url)
         return self._explained(key)
 
-    def _pages(self, prefix: str, *, recursive: bool) -> Iterator[Mapping[str, Any]]:
-        self.place(prefix)
-        folder = "/".join(part for part in (self.prefix, prefix.strip("/")) if part)
-        query: dict[str, Any] = {"Bucket": self.bucket, "Prefix": folder and f"{folder}/"}
-        query |= {} if recursive else {"Delimiter": "/"}
+    def _listing_pages(self, prefix: str, *, recursive: bool) -> Iterator[Mapping[str, Any]]:
+        stores.require_key(prefix, self.url)
+        folder = self._folder
+        if prefix.strip("/"):
+            folder += f"{prefix.strip('/')}/"
+        query: dict[str, Any] = {"Bucket": self.bucket, "Prefix": folder}
+        if not recursive:
+            query["Delimiter"] = "/"
         with self._explained(prefix):
             yield from self.connection.client.get_paginator("list_objects_v2").paginate(**query)
 
     def _existing(self, key: str) -> Stored:
-        seen = self.find(key)
-        if seen is None:
+        present = self.find(key)
+        if present is None:
             raise stores.absent_error(key, self.url)
-        return seen
+        return present
 
-    def _digest_of(self, seen: Stored) -> str:
+    def _digest_of(self, stored_object: Stored) -> str:
         """Return an object's hex SHA-256: the one it carries, else that of its bytes, which it reads."""
-        if seen.sha256:
-            return seen.sha256
-        with self.stream(seen.key, etag=seen.etag) as stream:
+        if stored_object.sha256 is not None:
+            return stored_object.sha256
+        with self.stream(stored_object.key, etag=stored_object.etag) as stream:
             return hashlib.file_digest(stream, "sha256").hexdigest()
 
     def _broken(self, key: str, sha256: str) -> StoreError:
@@ -323,26 +417,39 @@ class S3Store:
         try:
             self.connection.client.head_bucket(Bucket=self.bucket)
         except ClientError as problem:
-            if s3_client.code_of(problem) in {*s3_client.ABSENT, "NoSuchBucket"}:
+            if code_of(problem) in {*ABSENT, "NoSuchBucket"}:
                 problem.response["Error"]["Code"] = "NoSuchBucket"
                 raise
         self.connection.buckets.add(self.bucket)
 
-    def _stored(self, whole_key: str, size: int, said: Mapping[str, Any]) -> Stored:
-        key = whole_key[len(self.prefix) + 1 :] if self.prefix else whole_key
-        # not every server quotes ETags in listings, and only listings know parts of a second
-        modified = float(int(said["LastModified"].timestamp()))
-        sha256 = _carried(said.get("Metadata", {}))
-        return Stored(key=key, size=size, etag=said["ETag"].strip('"'), modified=modified, sha256=sha256)
+    def _stored_object(self, full_key: str, size: int, response: Mapping[str, Any]) -> Stored:
+        return Stored(
+            key=full_key.removeprefix(self._folder),
+            size=size,
+            # Not every server quotes ETags in listings.
+            etag=response["ETag"].strip('"'),
+            # Only listings know parts of a second.
+            modified=float(int(response["LastModified"].timestamp())),
+            sha256=_digest_in(response.get("Metadata", {})),
+        )
 
 
-def _carried(metadata: Mapping[str, str]) -> str:
-    """Find the digest in an object's metadata, whose keys some servers write in another case."""
-    return next((value for name, value in metadata.items() if name.lower() == "sha256"), "")
+def _may_be_repeated(problem: ClientError) -> bool:
+    """Return whether to look what is there, and to write again if need be."""
+    return code_of(problem) in _UNCERTAIN or is_not_implemented(problem)
 
 
-def _is_shown(stored: Stored) -> bool:
-    parts = stored.key.split("/")
-    hidden = any(one.startswith((".", s3_client.PROBE)) for one in parts)
-    # consoles make empty objects of a folder's name; ours are pages
-    return not hidden and bool(parts[-1] or stored.size)
+def _digest_in(metadata: Mapping[str, str]) -> str | None:
+    """Return the digest in an object's metadata, whose keys some servers write in another case."""
+    for name, value in metadata.items():
+        if name.lower() == "sha256":
+            return value
+    return None
+
+
+def _is_shown(stored_object: Stored) -> bool:
+    parts = stored_object.key.split("/")
+    is_hidden = any(part.startswith(".") for part in parts)
+    # Consoles make empty objects of a folder's name; pages of folders are ours.
+    is_console_folder = not parts[-1] and stored_object.size == 0
+    return not is_hidden and not is_console_folder

@@ -5,6 +5,7 @@ Names follow the binary (PEP 427) and source (PEP 625) distribution formats, nor
 
 from __future__ import annotations
 
+import re
 from collections import defaultdict
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
 
 # METADATA of torch, with its whole README, is 30 kB. More than this is an attack.
 _MAX_TEXT = 16 << 20
+_TAGS = re.compile(r"[A-Za-z0-9_]+(\.[A-Za-z0-9_]+)*")  # PEP 425, as a compressed set
 # what a record's details call it: file name of a wheel -> its folders
 CONTENTS = "contents"
 REST = "…"
@@ -72,12 +74,26 @@ def parse_wheel_name(filename: str) -> WheelName:
     """Parse a wheel's file name."""
     try:
         name, version, build, tags = parse_wheel_filename(filename)
+        _require_plain_tags(filename)
     except ValueError as problem:
         raise WheelError(
             f"{filename} is not a wheel's file name: {problem}.",
             hint="A wheel is named NAME-VERSION[-BUILD]-PYTHON-ABI-PLATFORM.whl.",
         ) from problem
-    return WheelName(distribution=name, version=version, build_tag=build, tags=tags, filename=filename)
+    return WheelName(
+        distribution=name,
+        version=version,
+        build_tag=build,
+        tags=tags,
+        filename=filename,
+    )
+
+
+def _require_plain_tags(filename: str) -> None:
+    """Refuse what a browser or a file manager makes of a name: "… (1).whl" is for no platform."""
+    for tag in filename.removesuffix(".whl").split("-")[-3:]:
+        if not _TAGS.fullmatch(tag):
+            raise ValueError(f"{tag!r} is not a tag")
 
 
 def parse_name(filename: str) -> WheelName:
@@ -91,7 +107,11 @@ def parse_name(filename: str) -> WheelName:
             f"{filename} is not an sdist's file name: {problem}.",
             hint="An sdist is named NAME-VERSION.tar.gz.",
         ) from problem
-    return WheelName(distribution=name, version=version, filename=filename)
+    return WheelName(
+        distribution=name,
+        version=version,
+        filename=filename,
+    )
 
 
 def read_metadata(path: Path) -> WheelMetadata:

@@ -78,13 +78,23 @@ def publish(
     digest = sha256 or files.sha256(path)
     key = f"{outputs.python_prefix(artifact_group)}/{path.name}"
     record, sidecar = describe(path, key=key, sha256=digest)
-    store.put_file(key, path, sha256=digest, replace=not outputs.immutable)
+    store.put_file(
+        key,
+        path,
+        sha256=digest,
+        replace=not outputs.immutable,
+    )
     if sidecar is not None:
         store.put_bytes(f"{key}{SIDECAR}", sidecar, replace=not outputs.immutable)
     return record
 
 
-def describe(path: Path, *, key: str, sha256: str) -> tuple[FileRecord, bytes | None]:
+def describe(
+    path: Path,
+    *,
+    key: str,
+    sha256: str,
+) -> tuple[FileRecord, bytes | None]:
     """Read a file's entry in a record, and a wheel's METADATA; its name and its metadata must agree."""
     name = parse_name(path.name)
     requires_python = ""

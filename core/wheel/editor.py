@@ -105,8 +105,8 @@ def edit_wheel(
 
     new_names = [member.name for member in additions.members]
     copies = _copies_of(listing, version, edit, dropped={*additions.dropped, *new_names})
-    borrowed = _borrowed_copies(additions.borrowed)
-    _require_distinct(source, [copy.name for copy in (*copies, *borrowed)] + new_names)
+    borrowed_copies = _borrowed_copies(additions.borrowed)
+    _require_distinct(source, [copy.name for copy in (*copies, *borrowed_copies)] + new_names)
 
     content: list[_Copy] = []
     info_files: list[_Copy] = []
@@ -115,7 +115,14 @@ def edit_wheel(
             info_files.append(copy if platform is None else _with_platform(copy, platform))
         else:
             content.append(copy)
-    return _write(target, [*content, *borrowed], additions.members, info_files, info=info, epoch=epoch)
+    return _write(
+        target,
+        [*content, *borrowed_copies],
+        additions.members,
+        info_files,
+        info=info,
+        epoch=epoch,
+    )
 
 
 def assemble_wheel(
@@ -131,10 +138,24 @@ def assemble_wheel(
     copies = _borrowed_copies(borrowed)
     new_members = [*members, *spec.info_files]
     _require_distinct(target, [copy.name for copy in copies] + [member.name for member in new_members])
-    return _write(target, copies, new_members, [], info=spec.info, epoch=epoch, level=0)
+    return _write(
+        target,
+        copies,
+        new_members,
+        [],
+        info=spec.info,
+        epoch=epoch,
+        level=0,
+    )
 
 
-def edit_sdist(source: Path, folder: Path, *, version: str, edit: Edit) -> WrittenFile:
+def edit_sdist(
+    source: Path,
+    folder: Path,
+    *,
+    version: str,
+    edit: Edit,
+) -> WrittenFile:
     """Write an sdist again under another version; top folder and file name follow it, modes stay."""
     name = parse_name(source.name)
     old_files = _read_sdist(source)
@@ -148,7 +169,13 @@ def edit_sdist(source: Path, folder: Path, *, version: str, edit: Edit) -> Writt
         if path == _PKG_INFO:
             metadata = content
         else:
-            members.append(Member(name=path, source=content, executable=file.executable))
+            members.append(
+                Member(
+                    name=path,
+                    source=content,
+                    executable=file.executable,
+                )
+            )
     try:
         metadata_text = metadata.decode()
     except UnicodeDecodeError as problem:
@@ -157,7 +184,13 @@ def edit_sdist(source: Path, folder: Path, *, version: str, edit: Edit) -> Writt
     return replace(sdist, members=tuple(old_files))
 
 
-def _copies_of(listing: WheelListing, version: str, edit: Edit | None, *, dropped: set[str]) -> list[_Copy]:
+def _copies_of(
+    listing: WheelListing,
+    version: str,
+    edit: Edit | None,
+    *,
+    dropped: set[str],
+) -> list[_Copy]:
     """Decide what becomes of each member of the old wheel."""
     archive = listing.archive
     info = f"{listing.folder}/"
@@ -190,9 +223,9 @@ def _borrowed_copies(wheels: Mapping[Path, Mapping[str, str]]) -> list[_Copy]:
     for source, new_names in sorted(wheels.items()):
         listing = require_listing(source)
         members = {member.name: member for member in listing.members}
-        missing = sorted(new_names.keys() - members.keys())
-        if missing:
-            raise WheelError(f"{source.name} holds no {missing[0]}.")
+        missing_names = sorted(new_names.keys() - members.keys())
+        if missing_names:
+            raise WheelError(f"{source.name} holds no {missing_names[0]}.")
         for old_name, new_name in sorted(new_names.items(), key=lambda names: names[1]):
             copies.append(
                 _Copy(
@@ -224,7 +257,11 @@ def _with_platform(copy: _Copy, platform: str) -> _Copy:
     return replace(copy, content="".join(f"{line}\n" for line in lines).encode())
 
 
-def _file_name(filename: str, version: str, platform: str | None) -> str:
+def _file_name(
+    filename: str,
+    version: str,
+    platform: str | None,
+) -> str:
     try:
         normalized = str(Version(version))
     except InvalidVersion:
@@ -285,8 +322,19 @@ def _write(
     jobs = None if new_members else 1
     with atomic(target) as raw, Workers(jobs=jobs) as workers, ExitStack() as streams:
         hashing = HashingStream(raw)
-        packing = Packing(workers=workers, level=level, scratch=target.parent)
-        copier = _Copier(ZipWriter(hashing, epoch=epoch, packing=packing), streams)
+        packing = Packing(
+            workers=workers,
+            level=level,
+            scratch=target.parent,
+        )
+        copier = _Copier(
+            ZipWriter(
+                hashing,
+                epoch=epoch,
+                packing=packing,
+            ),
+            streams,
+        )
         for copy in content:
             copier.copy(copy)
         copier.add(sorted(new_members, key=lambda member: member.name))
@@ -294,13 +342,22 @@ def _write(
             copier.copy(copy)
         copier.finish(info)
     names = tuple(row[0] for row in copier.rows)
-    return WrittenFile(path=target, sha256=hashing.sha256, size=hashing.size, members=names)
+    return WrittenFile(
+        path=target,
+        sha256=hashing.sha256,
+        size=hashing.size,
+        members=names,
+    )
 
 
 class _Copier:
     """Writes members into a new wheel, and collects what RECORD says of them."""
 
-    def __init__(self, writer: ZipWriter, streams: ExitStack) -> None:
+    def __init__(
+        self,
+        writer: ZipWriter,
+        streams: ExitStack,
+    ) -> None:
         self.rows: list[tuple[str, str, str]] = []
         self._writer = writer
         self._streams = streams
@@ -315,13 +372,27 @@ class _Copier:
         """Take a member over as it is compressed, or write its new content."""
         if copy.content is not None:
             executable = copy.member.is_executable
-            self.add([Member(name=copy.name, source=copy.content, executable=executable)])
+            self.add(
+                [
+                    Member(
+                        name=copy.name,
+                        source=copy.content,
+                        executable=executable,
+                    )
+                ]
+            )
             return
 
         row = copy.row
         digest = b"" if row is None else row.digest
         stream = self._stream(copy.archive.path)
-        self._writer.copy(copy.archive, stream, copy.member, name=copy.name, sha256=digest)
+        self._writer.copy(
+            copy.archive,
+            stream,
+            copy.member,
+            name=copy.name,
+            sha256=digest,
+        )
         if row is None:
             self.rows.append((copy.name, "", ""))
         else:
@@ -352,7 +423,10 @@ def _read_sdist(source: Path) -> dict[str, _SdistFile]:
             data = stream.read(LIMIT + 1)
         if len(data) > LIMIT:
             raise WheelError(f"{source.name} unpacks to more than {LIMIT} bytes.")
-        with tarfile.open(fileobj=io.BytesIO(data), mode="r:") as archive:
+        with tarfile.open(
+            fileobj=io.BytesIO(data),
+            mode="r:",
+        ) as archive:
             for member in archive:
                 if member.isdir():
                     continue
@@ -361,7 +435,10 @@ def _read_sdist(source: Path) -> dict[str, _SdistFile]:
                     raise WheelError(f"{source.name} holds {member.name} twice.")
                 reader = archive.extractfile(member)
                 content = reader.read() if reader else b""
-                files[path] = _SdistFile(content=content, executable=bool(member.mode & 0o111))
+                files[path] = _SdistFile(
+                    content=content,
+                    executable=bool(member.mode & 0o111),
+                )
     except FileNotFoundError:
         raise MissingInputError(f"{source} does not exist.") from None
     except (tarfile.TarError, EOFError, OSError, zlib.error) as problem:

@@ -119,10 +119,10 @@ def require_sound(path: Path) -> None:
 
 def _require_no_problems(path: Path, problems: Sequence[RecordProblem]) -> None:
     if problems:
-        more = f" ({len(problems) - 1} more problems)" if len(problems) > 1 else ""
-        raise WheelError(
-            f"{path.name}: {problems[0].message}{more}", hint="Build or download the wheel again."
-        )
+        message = f"{path.name}: {problems[0].message}"
+        if len(problems) > 1:
+            message += f" ({len(problems) - 1} more problems)"
+        raise WheelError(message, hint="Build or download the wheel again.")
 
 
 def _list_wheel(path: Path) -> tuple[WheelListing | None, list[RecordProblem]]:
@@ -137,13 +137,24 @@ def _list_wheel(path: Path) -> tuple[WheelListing | None, list[RecordProblem]]:
         folder = find_dist_info(archive)
         record = read_text_member(archive, f"{folder}/RECORD")
     except WheelError as problem:
-        return None, [*problems, RecordProblem(member="", message=problem.message)]
+        return None, [
+            *problems,
+            RecordProblem(
+                member="",
+                message=problem.message,
+            ),
+        ]
     rows, problems_of_rows = _parse_record(record, folder)
     problems += problems_of_rows
 
     members = [member for member in archive.members if not member.is_folder and unsafe_kind(member) is None]
     problems += _compare_names({member.name for member in members}, rows, folder)
-    return WheelListing(archive=archive, folder=folder, members=tuple(members), rows=rows), problems
+    return WheelListing(
+        archive=archive,
+        folder=folder,
+        members=tuple(members),
+        rows=rows,
+    ), problems
 
 
 def _judge_members(archive: ZipArchive) -> list[RecordProblem]:
@@ -152,14 +163,28 @@ def _judge_members(archive: ZipArchive) -> list[RecordProblem]:
     for member in archive.members:
         if reason := unsafe_path(member.name):
             message = f"{member.name!r} is {reason}."
-            problems.append(RecordProblem(member=member.name, message=message))
+            problems.append(
+                RecordProblem(
+                    member=member.name,
+                    message=message,
+                )
+            )
         if reason := unsafe_kind(member):
             message = f"{member.name} is {reason}."
-            problems.append(RecordProblem(member=member.name, message=message))
+            problems.append(
+                RecordProblem(
+                    member=member.name,
+                    message=message,
+                )
+            )
     return problems
 
 
-def _compare_names(names: set[str], rows: Mapping[str, RecordRow | None], folder: str) -> list[RecordProblem]:
+def _compare_names(
+    names: set[str],
+    rows: Mapping[str, RecordRow | None],
+    folder: str,
+) -> list[RecordProblem]:
     """Compare the members of a wheel with those that it has to have, and with those that RECORD lists."""
     messages: dict[str, str] = {}
     for name in names - set(rows) - _signatures(folder):
@@ -168,7 +193,13 @@ def _compare_names(names: set[str], rows: Mapping[str, RecordRow | None], folder
         messages[name] = f"RECORD lists {name}, which the wheel does not hold."
     for name in {f"{folder}/METADATA", f"{folder}/WHEEL"} - names:
         messages[name] = f"The wheel holds no {name}."
-    return [RecordProblem(member=name, message=message) for name, message in messages.items()]
+    return [
+        RecordProblem(
+            member=name,
+            message=message,
+        )
+        for name, message in messages.items()
+    ]
 
 
 def _signatures(folder: str) -> set[str]:
@@ -192,18 +223,33 @@ def _parse_record(raw: bytes, folder: str) -> tuple[dict[str, RecordRow | None],
         place = f"{record} line {number}"
         if len(fields) != _RECORD_FIELDS:
             message = f"{place} has {len(fields)} fields, not 3."
-            problems.append(RecordProblem(member=record, message=message))
+            problems.append(
+                RecordProblem(
+                    member=record,
+                    message=message,
+                )
+            )
             continue
         name, digest, size = fields
         if name in rows:
-            problems.append(RecordProblem(member=name, message=f"{place} lists {name} again."))
+            problems.append(
+                RecordProblem(
+                    member=name,
+                    message=f"{place} lists {name} again.",
+                )
+            )
         rows[name] = None
         if name in without_digest and not digest:
             continue
         try:
             rows[name] = _parse_row(digest, size)
         except ValueError as problem:
-            problems.append(RecordProblem(member=name, message=f"{place} ({name}): {problem}."))
+            problems.append(
+                RecordProblem(
+                    member=name,
+                    message=f"{place} ({name}): {problem}.",
+                )
+            )
     return rows, problems
 
 
@@ -215,15 +261,27 @@ def _parse_row(digest: str, size: str) -> RecordRow:
         raise ValueError(f"a digest by {algorithm!r}; {', '.join(sorted(_ALGORITHMS))} are accepted")
     padding = "=" * (-len(encoded) % 4)
     try:
-        value = base64.b64decode(encoded + padding, altchars=b"-_", validate=True)
+        value = base64.b64decode(
+            encoded + padding,
+            altchars=b"-_",
+            validate=True,
+        )
     except binascii.Error:
         raise ValueError("a digest that is not urlsafe base64") from None
     if size and not (size.isascii() and size.isdigit()):
         raise ValueError(f"a size that is not a number ({size!r})")
-    return RecordRow(algorithm=algorithm, digest=value, size=int(size) if size else None)
+    return RecordRow(
+        algorithm=algorithm,
+        digest=value,
+        size=int(size) if size else None,
+    )
 
 
-def _verify_member(listing: WheelListing, member: ZipMember, tap: Tap | None) -> list[RecordProblem]:
+def _verify_member(
+    listing: WheelListing,
+    member: ZipMember,
+    tap: Tap | None,
+) -> list[RecordProblem]:
     row = listing.rows.get(member.name)
     hasher = hashlib.new(row.algorithm if row else "sha256")
     path = listing.archive.path
@@ -231,7 +289,12 @@ def _verify_member(listing: WheelListing, member: ZipMember, tap: Tap | None) ->
         with path.open("rb") as stream:
             _read_member(stream, member, hasher.update, tap)
     except MemberError as problem:
-        return [RecordProblem(member=member.name, message=f"{member.name} has {problem}.")]
+        return [
+            RecordProblem(
+                member=member.name,
+                message=f"{member.name} has {problem}.",
+            )
+        ]
     except OSError as problem:
         raise FatalError(
             f"{path.name}: {member.name} could not be read or kept: {problem.strerror or problem}.",
@@ -243,26 +306,35 @@ def _verify_member(listing: WheelListing, member: ZipMember, tap: Tap | None) ->
         messages.append(f"{member.name} has {member.size} bytes; RECORD says {row.size}.")
     if row is not None and hasher.digest() != row.digest:
         messages.append(f"{member.name} does not have the {row.algorithm} that RECORD says.")
-    return [RecordProblem(member=member.name, message=message) for message in messages]
+    return [
+        RecordProblem(
+            member=member.name,
+            message=message,
+        )
+        for message in messages
+    ]
 
 
 def _read_member(
     stream: BinaryIO, member: ZipMember, update: Callable[[bytes], object], tap: Tap | None
 ) -> None:
     """Feed a member to the hasher and, where it is wanted, to the tap."""
-    pieces = chunks(stream, member)
-    first_piece = next(pieces, b"")
-    update(first_piece)
-    if tap is None or not tap.wanted(member.name, first_piece):
-        for piece in pieces:
-            update(piece)
+    member_chunks = chunks(stream, member)
+    first_chunk = next(member_chunks, b"")
+    update(first_chunk)
+    if tap is None or not tap.wanted(member.name, first_chunk):
+        for chunk in member_chunks:
+            update(chunk)
         return
 
-    with tempfile.TemporaryDirectory(prefix="member-", dir=tap.folder) as folder:
+    with tempfile.TemporaryDirectory(
+        prefix="member-",
+        dir=tap.folder,
+    ) as folder:
         copy = Path(folder) / "member"
         with copy.open("wb") as copy_stream:
-            copy_stream.write(first_piece)
-            for piece in pieces:
-                update(piece)
-                copy_stream.write(piece)
+            copy_stream.write(first_chunk)
+            for chunk in member_chunks:
+                update(chunk)
+                copy_stream.write(chunk)
         tap.inspect(member.name, copy)

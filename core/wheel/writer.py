@@ -83,7 +83,11 @@ class WheelSpec:
             files["entry_points.txt"] = entry_points
 
         return [
-            Member(name=f"{self.info}/{name}", source=text.encode()) for name, text in sorted(files.items())
+            Member(
+                name=f"{self.info}/{name}",
+                source=text.encode(),
+            )
+            for name, text in sorted(files.items())
         ]
 
 
@@ -117,11 +121,19 @@ def write_wheel(
     content = [*_sorted(target, members), *_sorted(target, [*spec.info_files, *licenses])]
     with atomic(target) as raw:
         stream = HashingStream(raw)
-        archive = ZipWriter(stream, epoch=epoch, packing=replace(packing or Packing(), scratch=folder))
+        archive = ZipWriter(
+            stream,
+            epoch=epoch,
+            packing=replace(packing or Packing(), scratch=folder),
+        )
         rows = [record_row(name, digest, size) for name, digest, size in archive.add(content)]
         archive.add([record_member(spec.info, rows)])
         archive.finish()
-    return WrittenFile(path=target, sha256=stream.sha256, size=stream.size)
+    return WrittenFile(
+        path=target,
+        sha256=stream.sha256,
+        size=stream.size,
+    )
 
 
 def write_sdist(
@@ -136,14 +148,24 @@ def write_sdist(
     """Write ``{name}-{version}.tar.gz`` with everything under one folder, and PKG-INFO."""
     stem = file_stem(distribution, version)
     target = folder / f"{stem}.tar.gz"
-    all_members = [Member(name="PKG-INFO", source=metadata.encode()), *members]
+    all_members = [
+        Member(
+            name="PKG-INFO",
+            source=metadata.encode(),
+        ),
+        *members,
+    ]
     rooted_members = [replace(member, name=f"{stem}/{member.name}") for member in all_members]
     tar = io.BytesIO()
     write_tar(tar, _sorted(target, rooted_members), epoch=epoch)
     with atomic(target) as raw:
         stream = HashingStream(raw)
         stream.write(deflate.gzip_compress(tar.getvalue(), _GZIP_LEVEL))
-    return WrittenFile(path=target, sha256=stream.sha256, size=stream.size)
+    return WrittenFile(
+        path=target,
+        sha256=stream.sha256,
+        size=stream.size,
+    )
 
 
 def write_tar(
@@ -159,7 +181,11 @@ def write_tar(
     """
     contents: dict[str, Member | str] = {member.name: member for member in members}
     contents.update(links or {})
-    with tarfile.open(fileobj=stream, mode="w", format=tarfile.PAX_FORMAT) as archive:
+    with tarfile.open(
+        fileobj=stream,
+        mode="w",
+        format=tarfile.PAX_FORMAT,
+    ) as archive:
         for name, member_or_link in sorted(contents.items()):
             info = tarfile.TarInfo(name)
             info.mtime = EARLIEST if epoch is None else epoch
@@ -172,7 +198,11 @@ def write_tar(
             archive.addfile(info)
 
 
-def _add_to_tar(archive: tarfile.TarFile, info: tarfile.TarInfo, member: Member) -> None:
+def _add_to_tar(
+    archive: tarfile.TarFile,
+    info: tarfile.TarInfo,
+    member: Member,
+) -> None:
     info.mode = 0o755 if member.executable else 0o644
     if isinstance(member.source, bytes):
         info.size = len(member.source)
@@ -183,7 +213,12 @@ def _add_to_tar(archive: tarfile.TarFile, info: tarfile.TarInfo, member: Member)
         archive.addfile(info, content)
 
 
-def record_row(name: str, digest: bytes, size: int, algorithm: str = "sha256") -> tuple[str, str, str]:
+def record_row(
+    name: str,
+    digest: bytes,
+    size: int,
+    algorithm: str = "sha256",
+) -> tuple[str, str, str]:
     """Return a file's row in RECORD."""
     encoded = base64.urlsafe_b64encode(digest).decode().rstrip("=")
     return name, f"{algorithm}={encoded}", str(size)
@@ -193,7 +228,10 @@ def record_member(info: str, rows: Iterable[tuple[str, str, str]]) -> Member:
     """Return RECORD with these rows and its own."""
     text = io.StringIO()
     csv.writer(text, lineterminator="\n").writerows([*rows, (f"{info}/RECORD", "", "")])
-    return Member(name=f"{info}/RECORD", source=text.getvalue().encode())
+    return Member(
+        name=f"{info}/RECORD",
+        source=text.getvalue().encode(),
+    )
 
 
 def _sorted(target: Path, members: Iterable[Member]) -> list[Member]:

@@ -32,7 +32,8 @@ from core import console, process
 from core.environment import allowed
 from core.errors import DataError, FatalError, ProcessError
 from core.run.locations import origin_from, run_buckets
-from core.stores.s3_client import explained, shared_connection
+from core.stores.s3_client import shared_connection
+from core.stores.s3_errors import explained
 from pytorch_build.build.cache import (
     CompilerCache,
     S3Access,

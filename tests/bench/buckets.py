@@ -29,14 +29,16 @@ def figures(runs: int) -> Iterator[Figure]:
     with scratch() as place, rclone_serving(place / "server") as server:
         small, large = _small(place / "small"), _large(place / "large")
         many = f"{SMALL:,} files of {console.size(SMALL_SIZE)}"
-        yield from _compared(server, many, small, runs)
+        yield from _compared(server, many, small, runs, goal="≤ 1.5")
         with proxied(server.endpoint, latency=LATENCY) as proxy:
             slow = server.at(proxy.endpoint)
-            yield from _compared(slow, f"{many}, {LATENCY * 1000:.0f} ms a request", small, runs)
-        yield from _compared(server, f"one of {console.size(LARGE_SIZE)}", large, runs)
+            yield from _compared(
+                slow, f"{many}, {LATENCY * 1000:.0f} ms a request", small, runs, goal="≤ 1.5"
+            )
+        yield from _compared(server, f"one of {console.size(LARGE_SIZE)}", large, runs, goal="≤ 1.1")
 
 
-def _compared(server: S3Server, title: str, folder: Path, runs: int) -> Iterator[Figure]:
+def _compared(server: S3Server, title: str, folder: Path, runs: int, *, goal: str) -> Iterator[Figure]:
     """Upload into new buckets in each run: the server remembers what it listed."""
     made: list[str] = []
 
@@ -52,9 +54,9 @@ def _compared(server: S3Server, title: str, folder: Path, runs: int) -> Iterator
             "`aws s3 sync`": [program("aws"), "s3", "sync", folder, f"{aws}/17-linux/logs/g/"],
         }
         return [
-            Work(name, call, env=server.variables, note=goal if "s5cmd" in name else "")
+            Work(name, call, env=server.variables, note=most if "s5cmd" in name else "")
             for name, call in calls.items()
-            for goal in ("≤ 1", "≤ 1.5")
+            for most in (goal, "≤ 1.5")
         ]
 
     ours, again, *others = in_turn(works, runs=runs)

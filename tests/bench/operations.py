@@ -193,8 +193,6 @@ def buckets() -> Iterator[None]:
         with mock_aws():
             connection = shared_connection()
             connection.buckets.clear()
-            connection.conditions.clear()
-            connection.folder_pages.clear()
             connection.client.create_bucket(Bucket="bucket")
             yield
 

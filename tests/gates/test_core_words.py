@@ -20,7 +20,7 @@ ALLOWED = {
     "core/cli/options.py": ["pytorch-build.toml"],
     "core/data.py": ["pytorch_build/build/needs.toml", "pytorch_build/refs/refs.toml"],
     # The lock with what upstream's own tests need: a file's name.
-    "core/env/installer.py": ["TORCH_TESTS", "torch-tests"],
+    "core/env/locks.py": ["TORCH_TESTS", "torch-tests"],
     # The plan is a document that workflows read: its stages and keys have these names.
     "core/run/plan.py": [
         ", torch ",

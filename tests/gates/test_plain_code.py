@@ -91,6 +91,32 @@ FINISHED: dict[str, tuple[str, ...]] = {
         "tests/unit/ci/verbs/test_configure.py",
         "tests/unit/ci/verbs/test_cells.py",
     ),
+    "packages": ("core/packages",),
+    "packages' and environments' tests": (
+        "tests/unit/core/packages",
+        "tests/unit/core/env",
+        "tests/integration/test_strangers.py",
+        "tests/integration/test_clients.py",
+        "tests/integration/test_stores_and_installers.py",
+    ),
+    "archive, wheel and binaries": (
+        "core/archive",
+        "core/wheel",
+        "core/binaries",
+    ),
+    "archive's, wheel's and binaries' tests": (
+        "tests/unit/core/archive",
+        "tests/unit/core/wheel",
+        "tests/unit/core/binaries",
+        "tests/unit/ci/test_refused_archives.py",
+        "tests/integration/test_wheel_forms.py",
+    ),
+    "stores": ("core/stores",),
+    "stores' tests": (
+        "tests/unit/core/stores",
+        "tests/integration/test_s3_store.py",
+        "tests/integration/test_uploads.py",
+    ),
 }
 
 MOST_MODULE_LINES = 700

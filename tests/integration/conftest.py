@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from core.stores import location
+from core.stores import overlay
 from rocm_packaging.sample import ensure_artifacts
 from tests.kit import sample
 from tests.kit.browsers import browser
@@ -39,7 +39,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 @pytest.fixture(autouse=True)
 def _ports_are_used_again() -> None:
-    location.answers.cache_clear()
+    overlay.is_reachable.cache_clear()
 
 
 @pytest.fixture(scope="session")

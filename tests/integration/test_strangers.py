@@ -64,9 +64,9 @@ def write_others_sdist(folder: Path, name: str, version: str, *requires: str, co
     write_sdist_of_files(folder, name, version, {"pyproject.toml": backend, "setup.py": script})
 
 
-def write_helper(public: Path, way: str) -> None:
+def write_helper(public: Path, entrance: str) -> None:
     """Put a package of others into the public folder that brings a stranger's along."""
-    requirement = REQUIREMENTS[way]
+    requirement = REQUIREMENTS[entrance]
     if requirement is None:
         write_others_sdist(public, "helper", "1.0", "setuptools", "rocm")
         return
@@ -108,7 +108,7 @@ def target(tmp_path: Path) -> Interpreter:
 
 
 @pytest.fixture
-def ours(tmp_path: Path) -> Path:
+def our_folder(tmp_path: Path) -> Path:
     """Return a folder with the run's own: torch, and a rocm whose sdist any wheel would win over."""
     folder = tmp_path / "ours"
     write_wheel(folder, name="torch", version=TORCH_VERSION, requires=["helper", f"rocm=={ROCM_VERSION}"])
@@ -138,7 +138,7 @@ def installation_of_ours(tmp_path: Path, folder: Path, *names: str) -> installer
 
 # Every way by both entrances, and both orders of the calls of a build.
 ENTERS_BUILD = pytest.mark.parametrize(
-    ("way", "helper_is_first"),
+    ("entrance", "helper_is_first"),
     [
         ("a dependency", True),
         ("a higher version", False),
@@ -151,7 +151,7 @@ ENTERS_BUILD = pytest.mark.parametrize(
         ("a build requirement", True),
     ],
 )
-ENTERS_USERS_ENVIRONMENT = pytest.mark.parametrize("way", REQUIREMENTS)
+ENTERS_USERS_ENVIRONMENT = pytest.mark.parametrize("entrance", REQUIREMENTS)
 
 
 @ENTERS_BUILD
@@ -159,19 +159,19 @@ def test_no_call_for_others_brings_a_stranger_into_a_builds_environment(
     tmp_path: Path,
     target: Interpreter,
     public: Path,
-    ours: Path,
-    way: str,
+    our_folder: Path,
+    entrance: str,
     *,
     helper_is_first: bool,
 ) -> None:
-    write_helper(public, way)
+    write_helper(public, entrance)
     others = installer.Install(requirements=("helper",))
-    core = installation_of_ours(tmp_path, ours, "rocm-sdk-core")
+    core = installation_of_ours(tmp_path, our_folder, "rocm-sdk-core")
     calls = [others, core] if helper_is_first else [core, others]
 
     refusal = pytest.raises((EnvironmentSetupError, CheckError))
     with refusal, installer.prepared(target, calls, digest="1"):
-        pytest.fail(f"{way} got in: {strangers_in(target)}")
+        pytest.fail(f"{entrance} got in: {strangers_in(target)}")
 
     assert not (tmp_path / TRACE_FILE).exists(), "a stranger's code ran"
     assert [path for path in strangers_in(target) if path.name != "rocm_sdk_x.py"] == []
@@ -179,15 +179,15 @@ def test_no_call_for_others_brings_a_stranger_into_a_builds_environment(
 
 @ENTERS_USERS_ENVIRONMENT
 def test_setup_venv_refuses_whoever_brings_a_stranger(
-    tmp_path: Path, public: Path, ours: Path, way: str
+    tmp_path: Path, public: Path, our_folder: Path, entrance: str
 ) -> None:
-    write_helper(public, way)
-    source = ("--packages", "torch", "--find-links", ours, "--gpu-family", FAMILY)
+    write_helper(public, entrance)
+    source = ("--packages", "torch", "--find-links", our_folder, "--gpu-family", FAMILY)
 
     exit_code = run_ci("setup-venv", tmp_path / "env", *source)
 
     # Our own are excluded from the others' resolution, so that requiring a name of ours is harmless.
-    is_harmless = way == "a dependency"
+    is_harmless = entrance == "a dependency"
     assert (exit_code == 0) == is_harmless
     assert not (tmp_path / TRACE_FILE).exists(), "a stranger's code ran"
     if is_harmless:
@@ -198,52 +198,52 @@ def test_setup_venv_refuses_whoever_brings_a_stranger(
 # in newer versions and in the same ones; what an attack adds to that, its function arranges.
 
 
-def nothing_more(_public: Path, _ours: Path) -> None:
+def nothing_more(_public: Path, _our_folder: Path) -> None:
     """Leave it at the strangers that are there."""
 
 
-def offer_a_better_tag(public: Path, _ours: Path) -> None:
-    """Candidate our version of torch with the tag that installers prefer."""
+def offer_a_better_tag(public: Path, _our_folder: Path) -> None:
+    """Offer our version of torch with the tag that installers prefer."""
     tag = f"cp3{sys.version_info.minor}-cp3{sys.version_info.minor}-linux_x86_64"
     write_wheel(public, name="torch", version=TORCH_VERSION, tag=tag, files={"torch.py": "STRANGER = True\n"})
 
 
-def require_what_our_page_lacks(_public: Path, ours: Path) -> None:
+def require_what_our_page_lacks(_public: Path, our_folder: Path) -> None:
     """Let our torch require a package of ours that only strangers offer."""
-    write_wheel(ours, name="torch", version=TORCH_VERSION, requires=[f"{LIBRARIES}=={ROCM_VERSION}"])
+    write_wheel(our_folder, name="torch", version=TORCH_VERSION, requires=[f"{LIBRARIES}=={ROCM_VERSION}"])
 
 
-def offer_ours_for_another_python_alone(_public: Path, ours: Path) -> None:
-    """Candidate our torch for a Python that is not the environment's."""
-    for wheel in ours.glob("torch-*.whl"):
+def offer_ours_for_another_python_alone(_public: Path, our_folder: Path) -> None:
+    """Offer our torch for a Python that is not the environment's."""
+    for wheel in our_folder.glob("torch-*.whl"):
         wheel.unlink()
-    write_wheel(ours, name="torch", version=TORCH_VERSION, tag="cp39-cp39-linux_x86_64")
+    write_wheel(our_folder, name="torch", version=TORCH_VERSION, tag="cp39-cp39-linux_x86_64")
 
 
-def offer_the_newest_for_another_python(_public: Path, ours: Path) -> None:
-    """Candidate a newer torch of ours, which is not for the environment's Python."""
-    write_wheel(ours, name="torch", version="2.11.0", tag="cp39-cp39-linux_x86_64")
+def offer_the_newest_for_another_python(_public: Path, our_folder: Path) -> None:
+    """Offer a newer torch of ours, which is not for the environment's Python."""
+    write_wheel(our_folder, name="torch", version="2.11.0", tag="cp39-cp39-linux_x86_64")
 
 
-def offer_the_newest_without_the_global_lock(_public: Path, ours: Path) -> None:
-    """Candidate a newer torch of ours for this Python without its global lock, which is another ABI."""
+def offer_the_newest_without_the_global_lock(_public: Path, our_folder: Path) -> None:
+    """Offer a newer torch of ours for this Python without its global lock, which is another ABI."""
     series = f"cp3{sys.version_info.minor}"
-    write_wheel(ours, name="torch", version="2.11.0", tag=f"{series}-{series}t-linux_x86_64")
+    write_wheel(our_folder, name="torch", version="2.11.0", tag=f"{series}-{series}t-linux_x86_64")
 
 
-def offer_others_for_a_newer_machine(public: Path, _ours: Path) -> None:
-    """Candidate a newer helper that needs a newer C library than any machine has."""
+def offer_others_for_a_newer_machine(public: Path, _our_folder: Path) -> None:
+    """Offer a newer helper that needs a newer C library than any machine has."""
     series = f"cp3{sys.version_info.minor}"
     tag = f"{series}-{series}-manylinux_2_99_x86_64"
     write_wheel(public, name="helper", version="2.0", tag=tag, files={"helper.py": "STRANGER = True\n"})
 
 
-def require_a_name_that_we_lack(public: Path, _ours: Path) -> None:
+def require_a_name_that_we_lack(public: Path, _our_folder: Path) -> None:
     """Let a package of others require a name of ours that our source does not have."""
     write_wheel(public, name="helper", version="1.0", requires=["rocm-bootstrap"])
 
 
-def require_a_name_like_ours(public: Path, _ours: Path) -> None:
+def require_a_name_like_ours(public: Path, _our_folder: Path) -> None:
     """Let a package of others require a name that is like ours, and that no list has."""
     write_wheel(public, name="helper", version="1.0", requires=["rocm-sdk-x"])
 
@@ -273,15 +273,15 @@ ATTACKS = [
 def test_an_attack_on_the_choice_installs_ours_or_nothing(
     tmp_path: Path,
     public: Path,
-    ours: Path,
+    our_folder: Path,
     package: str,
     attack: Callable[[Path, Path], None],
     *,
     is_installed: bool,
 ) -> None:
     write_wheel(public, name="helper", version="1.0")
-    attack(public, ours)
-    source = ("--packages", package, "--find-links", ours, "--gpu-family", FAMILY)
+    attack(public, our_folder)
+    source = ("--packages", package, "--find-links", our_folder, "--gpu-family", FAMILY)
 
     exit_code = run_ci("setup-venv", tmp_path / "env", *source)
 
@@ -318,7 +318,7 @@ def test_a_file_that_was_replaced_after_its_record_is_not_installed(tmp_path: Pa
 
 
 def test_a_builds_sdist_is_built_by_the_locked_setuptools(
-    tmp_path: Path, target: Interpreter, public: Path, ours: Path, setuptools_wheel: Path
+    tmp_path: Path, target: Interpreter, public: Path, our_folder: Path, setuptools_wheel: Path
 ) -> None:
     write_others_sdist(public, "setuptools", "999.0", code=TRACE)
     write_wheel(public, name="setuptools", version="1000.0", files={"setuptools.py": "STRANGER = True\n"})
@@ -326,7 +326,7 @@ def test_a_builds_sdist_is_built_by_the_locked_setuptools(
     version = parse_wheel_name(setuptools_wheel.name).version
     lock.write_text(f"setuptools=={version} --hash=sha256:{files.sha256(setuptools_wheel)}\n")
     tools = installer.Install(files=(lock,), hashed=True)
-    calls = [tools, installation_of_ours(tmp_path, ours, "rocm")]
+    calls = [tools, installation_of_ours(tmp_path, our_folder, "rocm")]
 
     with installer.prepared(target, calls, digest="1"):
         assert strangers_in(target) == []
@@ -335,9 +335,9 @@ def test_a_builds_sdist_is_built_by_the_locked_setuptools(
 
 
 def test_notices_what_others_alter_of_ours(
-    tmp_path: Path, target: Interpreter, public: Path, ours: Path
+    tmp_path: Path, target: Interpreter, public: Path, our_folder: Path
 ) -> None:
-    core = installation_of_ours(tmp_path, ours, "rocm-sdk-core")
+    core = installation_of_ours(tmp_path, our_folder, "rocm-sdk-core")
     members = {
         "rocm_sdk_core.py": b"STRANGER = 1",
         "overlay-1.0.dist-info/METADATA": b"Metadata-Version: 2.1\nName: overlay\nVersion: 1.0\n",
@@ -351,9 +351,9 @@ def test_notices_what_others_alter_of_ours(
         pytest.fail("it was used")
 
 
-def test_setup_venv_restores_what_was_altered_since(tmp_path: Path, public: Path, ours: Path) -> None:
+def test_setup_venv_restores_what_was_altered_since(tmp_path: Path, public: Path, our_folder: Path) -> None:
     write_wheel(public, name="helper", version="1.0")
-    command = ("setup-venv", tmp_path / "env", "--packages", "torch", "--find-links", ours)
+    command = ("setup-venv", tmp_path / "env", "--packages", "torch", "--find-links", our_folder)
     assert run_ci(*command) == 0
     python = read_environment(tmp_path)
     # Not written in place: uv's cache may have a link to it.
@@ -390,7 +390,7 @@ def configure_index(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable
 def test_setup_venv_asks_no_index_that_somebody_set_for_ours(
     tmp_path: Path,
     public: Path,
-    ours: Path,
+    our_folder: Path,
     configure_index: Callable[[str, str], None],
     setting: str,
 ) -> None:
@@ -399,18 +399,18 @@ def test_setup_venv_asks_no_index_that_somebody_set_for_ours(
 
     with served(tmp_path) as url:
         configure_index(setting, f"{url}/public/simple/")
-        command = ("setup-venv", tmp_path / "env", "--packages", "torch", "--find-links", ours)
+        command = ("setup-venv", tmp_path / "env", "--packages", "torch", "--find-links", our_folder)
         assert run_ci(*command) == 0
 
     assert strangers_in(read_environment(tmp_path)) == []
 
 
 def test_setup_venv_takes_no_strangers_for_a_yanked_version(
-    tmp_path: Path, public: Path, ours: Path, configure_index: Callable[[str, str], None]
+    tmp_path: Path, public: Path, our_folder: Path, configure_index: Callable[[str, str], None]
 ) -> None:
     write_helper(public, "a dependency")
-    (ours / "yanked.json").write_text(f'{{"torch=={TORCH_VERSION}": "bad"}}')
-    for folder in (public, ours):
+    (our_folder / "yanked.json").write_text(f'{{"torch=={TORCH_VERSION}": "bad"}}')
+    for folder in (public, our_folder):
         assert run_ci("index", "--directory", folder) == 0
 
     with served(tmp_path) as url:

@@ -14,7 +14,7 @@ from core import process
 from core.cli.options import environment
 from core.env.installer import Sources
 from core.packages import candidates, package_source, pages, resolution
-from core.stores import location
+from core.stores import overlay
 
 LOOPBACK = ("127.0.0.1", "::1", "localhost")
 
@@ -50,7 +50,7 @@ def guard_unit_test(patch: pytest.MonkeyPatch, *, may_start_processes: bool) -> 
     # A person's own indexes, and the bucket behind out/, which is on another machine.
     for module in (install, candidates, package_source, pages, resolution):
         patch.setattr(module, "configured", Sources)
-    patch.setattr(location, "answers", lambda address: not address)
+    patch.setattr(overlay, "is_reachable", lambda endpoint: endpoint is None)
 
     if not may_start_processes:
         patch.setattr(subprocess, "Popen", refuse_process)

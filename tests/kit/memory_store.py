@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from core.errors import ConflictError, MissingInputError
-from core.stores import Content, Outcome, Store, Stored, refuse_other_bytes, require_digest, whole
+from core.stores import Content, PutResult, Store, Stored, join_content, refuse_other_bytes, require_digest
 
 
 class KilledError(BaseException):
@@ -99,7 +99,7 @@ class MemoryStore:
         sha256: str,
         replace: bool,
         absent: bool = False,  # noqa: ARG002 - a dictionary is looked at either way
-    ) -> Outcome:
+    ) -> PutResult:
         data = source.read_bytes()
         assert hashlib.sha256(data).hexdigest() == sha256
         return self.put_bytes(key, data, replace=replace)
@@ -112,15 +112,15 @@ class MemoryStore:
         if_match: str | None = None,
         replace: bool = True,
         absent: bool = False,  # noqa: ARG002 - a dictionary is looked at either way
-    ) -> Outcome:
+    ) -> PutResult:
         # the condition is compared with what is there when the write arrives, not when it set off
         number = self._begin_write("put", key)
-        content = whole(data)
+        content = join_content(data)
         with self.lock:
             self._require_alive()
             present = self.objects.get(key)
             if present == content:
-                return "unchanged"
+                return PutResult("unchanged", self._stored(key).etag)
             if present is not None and not replace:
                 raise refuse_other_bytes(key, self.url)
 
@@ -132,10 +132,11 @@ class MemoryStore:
             self.objects[key] = content
             if self.moments is not None:
                 self.moments[key] = number
+            etag = self._stored(key).etag
         self.after_write(number, key)
-        return "written"
+        return PutResult("written", etag)
 
-    def copy(self, key: str, source: Store, source_key: str, *, sha256: str) -> Outcome:
+    def copy(self, key: str, source: Store, source_key: str, *, sha256: str) -> PutResult:
         require_digest(source, source_key, sha256)
         return self.put_bytes(key, source.read(source_key), replace=False)
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from core.errors import ConflictError, StoreError
-from core.stores import Outcome, Store
+from core.stores import PutResult, Store
 from tests.kit.wheels import sha256
 
 OBJECTS = {
@@ -21,7 +21,7 @@ OBJECTS = {
 }
 
 
-def put_file(store: Store, folder: Path, key: str, content: bytes, *, replace: bool = False) -> Outcome:
+def put_file(store: Store, folder: Path, key: str, content: bytes, *, replace: bool = False) -> PutResult:
     """Write a file below a folder, and put it into a store."""
     source = folder / "source"
     source.unlink(missing_ok=True)  # a store in a folder may have linked it
@@ -33,8 +33,8 @@ def hold_to_what_is_put(store: Store, folder: Path) -> None:
     """Hold a store to its word: objects are listed, read, fetched, hashed and deleted as they were put."""
     for key, content in OBJECTS.items():
         is_small = key.endswith(".html")
-        outcome = store.put_bytes(key, content) if is_small else put_file(store, folder, key, content)
-        assert outcome == "written"
+        result = store.put_bytes(key, content) if is_small else put_file(store, folder, key, content)
+        hold_to_result(store, key, result)
 
     sizes = {stored_object.key: stored_object.size for stored_object in store.list("")}
     assert list(sizes) == sorted(OBJECTS)
@@ -46,6 +46,14 @@ def hold_to_what_is_put(store: Store, folder: Path) -> None:
         store.delete(key)
         assert store.find(key) is None
     assert list(store.list("")) == []
+
+
+def hold_to_result(store: Store, key: str, result: PutResult) -> None:
+    """Hold a store to the result of a write: it wrote, and the ETag is that of the object."""
+    assert result.outcome == "written"
+    stored_object = store.find(key)
+    assert stored_object is not None
+    assert result.etag == stored_object.etag
 
 
 def hold_to_object(store: Store, folder: Path, key: str, content: bytes) -> None:
@@ -67,19 +75,19 @@ def hold_to_object(store: Store, folder: Path, key: str, content: bytes) -> None
 
 def hold_to_conditions(store: Store) -> None:
     """Hold a store to conditional writes: they need the object that was seen, or none."""
-    assert store.put_bytes("r/index.html", b"one", if_match="") == "written"
+    first_result = store.put_bytes("r/index.html", b"one", if_match="")
+    hold_to_result(store, "r/index.html", first_result)
     with pytest.raises(ConflictError):
         store.put_bytes("r/index.html", b"two", if_match="")
 
-    seen_object = store.find("r/index.html")
-    assert seen_object is not None
-    assert store.put_bytes("r/index.html", b"two", if_match=seen_object.etag) == "written"
+    second_result = store.put_bytes("r/index.html", b"two", if_match=first_result.etag)
+    hold_to_result(store, "r/index.html", second_result)
     with pytest.raises(ConflictError):
-        store.put_bytes("r/index.html", b"six", if_match=seen_object.etag)
+        store.put_bytes("r/index.html", b"six", if_match=first_result.etag)
 
     store.delete("r/index.html")
     with pytest.raises(ConflictError):
-        store.put_bytes("r/index.html", b"six", if_match=seen_object.etag)
+        store.put_bytes("r/index.html", b"six", if_match=second_result.etag)
     assert store.find("r/index.html") is None
 
 
@@ -92,7 +100,7 @@ def hold_to_first_bytes(store: Store, folder: Path) -> None:
         store.put_bytes("r/a.whl", b"b", replace=False)
     assert store.read("r/a.whl") == b"a"
 
-    assert put_file(store, folder, "r/a.whl", b"b", replace=True) == "written"
+    hold_to_result(store, "r/a.whl", put_file(store, folder, "r/a.whl", b"b", replace=True))
     assert store.read("r/a.whl") == b"b"
     assert store.digest("r/a.whl") == sha256(b"b")
 
@@ -138,14 +146,14 @@ def hold_to_one_of(store: Store, key: str, contents: Sequence[bytes]) -> None:
     assert store.digest(key) == sha256(content)
 
 
-def race(writes: Sequence[Callable[[], object]]) -> list[str]:
+def race(writes: Sequence[Callable[[], PutResult]]) -> list[str]:
     """Make writes at the same time; return their outcomes, or the classes of their errors, sorted."""
     barrier = threading.Barrier(len(writes))
 
-    def run(write: Callable[[], object]) -> str:
+    def run(write: Callable[[], PutResult]) -> str:
         barrier.wait()
         try:
-            return str(write())
+            return write().outcome
         except StoreError as problem:
             return type(problem).__name__
 

@@ -23,7 +23,7 @@ from core.parallel import each
 from core.run import is_record
 from core.stores import Store, Stored
 from core.stores.directory import DirectoryStore
-from core.stores.location import DryRunStore
+from core.stores.dry_run import DryRunStore
 
 _SHA256 = re.compile(r"[0-9a-f]{64}")
 _MAX_TEXT = 16 << 20

@@ -29,26 +29,34 @@ def folder(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
     return folder
 
 
-def verbs(folder: Path) -> dict[str, tuple[Package, str, *tuple[str, ...]]]:
-    """Return the command of each verb that judges wheels of a folder."""
-    store = str(folder.parent / "store")
-    wheel = str(folder / "demo-1.0-py3-none-any.whl")
-    return {
-        "check-wheels": ("pytorch_build", "check-wheels", str(folder)),
-        "split-wheel": ("pytorch_build", "split-wheel", wheel, "--output-dir", str(folder.parent / "parts")),
-        "index": ("ci", "index", "--directory", str(folder)),
-        "upload": (
-            *("ci", "upload", "--input-dir", str(folder), "--store", store),
-            *("--run-id", "7", "--artifact-group", "gfx942"),
-        ),
-    }
+def words_of(verb: str, folder: Path) -> list[str | Path]:
+    """Return the words of a verb that judges the wheels of a folder."""
+    match verb:
+        case "check-wheels":
+            return [folder]
+        case "split-wheel":
+            return [folder / "demo-1.0-py3-none-any.whl", "--output-dir", folder.parent / "parts"]
+        case "index":
+            return ["--directory", folder]
+        case _:
+            store = folder.parent / "store"
+            place: list[str | Path] = ["--run-id", "7", "--artifact-group", "gfx942", "--store", store]
+            return ["--input-dir", folder, *place]
 
 
-@pytest.mark.parametrize("verb", ["check-wheels", "split-wheel", "index", "upload"])
+@pytest.mark.parametrize(
+    ("package", "verb"),
+    [
+        ("pytorch_build", "check-wheels"),
+        ("pytorch_build", "split-wheel"),
+        ("ci", "index"),
+        ("ci", "upload"),
+    ],
+)
 def test_refuses_an_archive_that_installers_refuse(
-    folder: Path, verb: str, capsys: pytest.CaptureFixture[str]
+    folder: Path, package: Package, verb: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    exit_code = run_verb(*verbs(folder)[verb])
+    exit_code = run_verb(package, verb, *words_of(verb, folder))
 
     printed = capsys.readouterr()
     assert exit_code in {WheelError.exit_code, CheckError.exit_code}

@@ -108,10 +108,35 @@ def test_a_child_gets_the_settings_of_builds(monkeypatch: pytest.MonkeyPatch) ->
 def test_a_child_gets_proxies_without_their_passwords(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("http_proxy", "http://me:word@p:1")
     monkeypatch.setenv("HTTPS_PROXY", "me:word@p:1")
-    monkeypatch.setenv("no_proxy", "a,b")
 
-    proxies = {"http_proxy": "http://p:1", "HTTPS_PROXY": "p:1", "no_proxy": "a,b"}
+    proxies = {"http_proxy": "http://p:1", "HTTPS_PROXY": "p:1"}
     assert proxies.items() <= variables_of_a_child().items()
+
+
+@pytest.mark.parametrize("variables_of", [process.inherited, process.handed_on])
+@pytest.mark.parametrize(
+    ("no_proxy", "addresses"),
+    [(None, "localhost,127.0.0.1,::1"), ("a,b", "a,b,localhost,127.0.0.1,::1"), ("*", "*")],
+    ids=["none", "some", "all"],
+)
+def test_a_child_asks_this_machine_without_a_proxy(
+    monkeypatch: pytest.MonkeyPatch,
+    variables_of: Callable[[], dict[str, str]],
+    no_proxy: str | None,
+    addresses: str,
+) -> None:
+    monkeypatch.setenv("HTTP_PROXY", "http://p:1")
+    if no_proxy is not None:
+        monkeypatch.setenv("no_proxy", no_proxy)
+
+    assert variables_of()["no_proxy"] == addresses
+
+
+def test_a_childs_variables_stay_where_there_is_no_proxy(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("NO_PROXY", "a,b")
+
+    assert process.inherited()["NO_PROXY"] == "a,b"
+    assert "no_proxy" not in process.inherited()
 
 
 def test_a_compiler_caches_server_gets_the_rights_of_aws_alone(monkeypatch: pytest.MonkeyPatch) -> None:

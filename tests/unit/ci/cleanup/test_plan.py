@@ -28,7 +28,7 @@ from ci.publish.buckets import buckets
 from ci.publish.index import is_page
 from core.data import validated
 from core.errors import DataError, StoreError, UsageError
-from core.stores import Content, Outcome, Stored
+from core.stores import Content, PutResult, Stored
 from tests.kit.memory_store import MemoryStore
 from tests.kit.stores import keys_below, stored_object
 from tests.kit.wheels import sha256, wheel_filename
@@ -375,9 +375,9 @@ class ServerPagesStore(MemoryStore):
         if_match: str | None = None,
         replace: bool = True,
         absent: bool = False,
-    ) -> Outcome:
+    ) -> PutResult:
         if is_page(key) and not self.is_server_writing:
-            return "unchanged"
+            return PutResult("unchanged", "")
         return super().put_bytes(key, data, if_match=if_match, replace=replace, absent=absent)
 
     def write_pages_as_server(self) -> None:

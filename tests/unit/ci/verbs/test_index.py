@@ -14,7 +14,7 @@ from core.run import RunOutputs, records
 from core.run.records import Record
 from core.stores import Store
 from core.stores.directory import DirectoryStore
-from core.stores.location import DryRunStore
+from core.stores.dry_run import DryRunStore
 from core.wheel import distributions
 from tests.kit import wheels
 from tests.kit.front_doors import run_verb

@@ -86,7 +86,7 @@ def test_holds_the_licenses_of_others(names: list[str]) -> None:
 def test_holds_the_data_that_the_handler_reads(names: list[str]) -> None:
     data = [name for name in names if not name.endswith(".py") and "licenses" not in name]
 
-    assert data == ["ci/publish/index/page.html", "core/stores/s3_refusals.toml"]
+    assert data == ["ci/publish/index/page.html"]
 
 
 def test_a_dry_run_lists_files_and_writes_none(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

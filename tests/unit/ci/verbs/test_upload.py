@@ -459,7 +459,7 @@ def printed_without_store(
     folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> str:
     """What a dry run prints where the store does not answer."""
-    monkeypatch.setattr(upload, "answers", lambda _: False)
+    monkeypatch.setattr(upload, "is_reachable", lambda _: False)
     write_wheel(folder)
     words = ("--input-dir", folder, "--artifact-group", GROUP, "--run-id", "17")
     assert run_verb("ci", "upload", "--store", "s3://nobody", "--dry-run", *words) == 0

@@ -40,10 +40,23 @@ def write_archive(members: Sequence[Member], packing: Packing) -> bytes:
     return raw.getvalue()
 
 
-def pack(members: Sequence[Member], *, jobs: int = 2, level: int = 5, scratch: Path | None = None) -> bytes:
+def pack(
+    members: Sequence[Member],
+    *,
+    jobs: int = 2,
+    level: int = 5,
+    scratch: Path | None = None,
+) -> bytes:
     """Return an archive of members, packed by workers of its own."""
     with Workers(jobs=jobs) as workers:
-        return write_archive(members, Packing(workers=workers, level=level, scratch=scratch))
+        return write_archive(
+            members,
+            Packing(
+                workers=workers,
+                level=level,
+                scratch=scratch,
+            ),
+        )
 
 
 def read_archive(content: bytes) -> dict[str, bytes]:
@@ -90,7 +103,19 @@ def test_edits_are_in_the_archive_and_not_in_the_file(
     # One of them lies across the pages of a mapped file.
     edits = ((4094, b"NEWBYTES"), (20, b"x"), (size - 1, b"y"))
 
-    content = pack([Member(name="a", source=EditedFile(path=source, edits=edits, tail=tail))], level=level)
+    content = pack(
+        [
+            Member(
+                name="a",
+                source=EditedFile(
+                    path=source,
+                    edits=edits,
+                    tail=tail,
+                ),
+            )
+        ],
+        level=level,
+    )
 
     expected = original[:20] + b"x" + original[21:4094] + b"NEWBYTES" + original[4102:-1] + b"y" + tail
     assert read_archive(content) == {"a": expected}
@@ -113,7 +138,16 @@ LARGE_MEMBERS = {
 def test_packs_a_large_member_at_any_level(tmp_path: Path, level: int, name: str) -> None:
     source = tmp_path / "large"
     source.write_bytes(LARGE_MEMBERS[name])
-    members = [Member(name="large", source=source), Member(name="small", source=b"x")]
+    members = [
+        Member(
+            name="large",
+            source=source,
+        ),
+        Member(
+            name="small",
+            source=b"x",
+        ),
+    ]
 
     content = pack(members, level=level, scratch=tmp_path)
 
@@ -129,7 +163,16 @@ def test_packs_a_large_member_at_any_level(tmp_path: Path, level: int, name: str
 def test_packs_a_large_member_alike_on_any_number_of_cores(tmp_path: Path, name: str) -> None:
     source = tmp_path / "large"
     source.write_bytes(LARGE_MEMBERS[name])
-    members = [Member(name="large", source=source), Member(name="small", source=b"x")]
+    members = [
+        Member(
+            name="large",
+            source=source,
+        ),
+        Member(
+            name="small",
+            source=b"x",
+        ),
+    ]
 
     first = pack(members, jobs=1, scratch=tmp_path)
 
@@ -243,7 +286,13 @@ def test_makes_no_more_files_at_once_than_memory_allows(tmp_path: Path) -> None:
 
         return DeferredFile(size=1000, make=make)
 
-    members = [Member(name=f"m{number}", source=made_file(number)) for number in range(20)]
+    members = [
+        Member(
+            name=f"m{number}",
+            source=made_file(number),
+        )
+        for number in range(20)
+    ]
     with Workers(jobs=8, memory=2000) as workers:
         write_archive(members, Packing(workers=workers))
 
@@ -265,7 +314,13 @@ def test_archives_that_are_written_side_by_side_share_workers(jobs: int) -> None
         contents[index] = write_archive(archives[index], Packing(workers=workers))
 
     with Workers(jobs=jobs, memory=5000) as workers:
-        threads = [threading.Thread(target=write, args=(index, workers)) for index in range(4)]
+        threads = [
+            threading.Thread(
+                target=write,
+                args=(index, workers),
+            )
+            for index in range(4)
+        ]
         for thread in threads:
             thread.start()
         for thread in threads:
@@ -276,14 +331,29 @@ def test_archives_that_are_written_side_by_side_share_workers(jobs: int) -> None
 
 def small_members(count: int = 200) -> list[Member]:
     """Return members that are packed together."""
-    return [Member(name=f"s{number:03}", source=b"x" * 100) for number in range(count)]
+    return [
+        Member(
+            name=f"s{number:03}",
+            source=b"x" * 100,
+        )
+        for number in range(count)
+    ]
 
 
 def test_a_failed_archive_gives_its_memory_back() -> None:
     def make() -> Path:
         raise BuildError("patchelf did not like it.")
 
-    members = [*small_members(), Member(name="t", source=DeferredFile(size=9, make=make))]
+    members = [
+        *small_members(),
+        Member(
+            name="t",
+            source=DeferredFile(
+                size=9,
+                make=make,
+            ),
+        ),
+    ]
     with Workers(jobs=2, memory=30_000) as workers:
         with pytest.raises(BuildError, match="patchelf"):
             write_archive(members, Packing(workers=workers))
@@ -305,7 +375,15 @@ def test_members_that_are_packed_together_give_all_memory_back_where_one_is_gone
     paths = [tmp_path / str(number) for number in range(50)]
     for path in paths:
         path.write_bytes(noise(100))
-    order = packed.longest_first([Member(name=path.name, source=path) for path in paths])
+    order = packed.longest_first(
+        [
+            Member(
+                name=path.name,
+                source=path,
+            )
+            for path in paths
+        ]
+    )
     paths[20].unlink()
 
     with Workers(jobs=1, memory=5000) as workers:
@@ -336,7 +414,17 @@ def test_a_run_with_something_behind_it_is_hardly_larger() -> None:
     assert len(opened) <= 1.05 * len(closed)
 
 
-@given(st.lists(st.binary(min_size=1, max_size=3000), min_size=1, max_size=4), st.integers(1, 12))
+@given(
+    st.lists(
+        st.binary(
+            min_size=1,
+            max_size=3000,
+        ),
+        min_size=1,
+        max_size=4,
+    ),
+    st.integers(1, 12),
+)
 def test_joins_runs_of_any_data(runs: list[bytes], level: int) -> None:
     stream = b"".join(packed.deflate_run(run, level, last=False) for run in runs[:-1])
     stream += packed.deflate_run(runs[-1], level, last=True)

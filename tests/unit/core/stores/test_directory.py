@@ -7,7 +7,7 @@ import pytest
 
 from core import files
 from core.stores.directory import DirectoryStore
-from core.stores.location import DryRunStore
+from core.stores.dry_run import DryRunStore
 from tests.kit.wheels import sha256
 
 

@@ -72,7 +72,12 @@ def keep(_member: str, content: bytes) -> bytes:
 
 def finalize_wheel(wheel: Path) -> WrittenFile:
     """Write a wheel again as version 1.0, and verify it."""
-    written_file = edit_wheel(wheel, wheel.parent / "new", version="1.0", edit=finalize)
+    written_file = edit_wheel(
+        wheel,
+        wheel.parent / "new",
+        version="1.0",
+        edit=finalize,
+    )
     assert verify_record(written_file.path) == ()
     return written_file
 
@@ -171,7 +176,13 @@ def test_equal_wheels_give_equal_bytes_whatever_their_times(tmp_path: Path) -> N
 
 def test_members_have_the_time_that_is_asked_for(wheel: Path, tmp_path: Path) -> None:
     by_default = finalize_wheel(wheel)
-    dated = edit_wheel(wheel, tmp_path / "dated", version="1.0", edit=finalize, epoch=1_700_000_000)
+    dated = edit_wheel(
+        wheel,
+        tmp_path / "dated",
+        version="1.0",
+        edit=finalize,
+        epoch=1_700_000_000,
+    )
 
     with zipfile.ZipFile(by_default.path) as archive:
         assert {info.date_time for info in archive.infolist()} == {(1980, 1, 1, 0, 0, 0)}
@@ -243,7 +254,13 @@ def test_memory_does_not_follow_the_size_of_a_wheel(tmp_path: Path) -> None:
     assert peak < 8 * MEBIBYTE
 
 
-def declare_size(wheel: Path, member: str, *, size: int, declared: int) -> None:
+def declare_size(
+    wheel: Path,
+    member: str,
+    *,
+    size: int,
+    declared: int,
+) -> None:
     """Let the headers of a wheel's first member declare another size of it."""
     content = bytearray(wheel.read_bytes())
     # A header's fixed part ends at the member's name: 30 bytes, with the size at 22, and 46, with it at 24.
@@ -255,7 +272,12 @@ def declare_size(wheel: Path, member: str, *, size: int, declared: int) -> None:
 
 
 def test_rejects_a_text_that_unpacks_to_more_than_it_declares(wheel: Path, tmp_path: Path) -> None:
-    declare_size(wheel, "demo/__init__.py", size=len(MEMBERS["demo/__init__.py"]), declared=5)
+    declare_size(
+        wheel,
+        "demo/__init__.py",
+        size=len(MEMBERS["demo/__init__.py"]),
+        declared=5,
+    )
 
     with pytest.raises(WheelError, match="5 bytes"):
         edit_wheel(wheel, tmp_path / "new", version="1.0", edit=keep)
@@ -325,9 +347,24 @@ def test_a_version_and_back_gives_the_same_wheel(files: dict[str, bytes]) -> Non
         root = Path(folder)
         original = write_wheel(root, members, record=quoted_record_text(members))
 
-        changed = edit_wheel(original, root / "changed", version="2.0", edit=keep).path
-        restored = edit_wheel(changed, root / "restored", version="1.0rc1", edit=keep).path
-        changed_again = edit_wheel(restored, root / "changed-again", version="2.0", edit=keep).path
+        changed = edit_wheel(
+            original,
+            root / "changed",
+            version="2.0",
+            edit=keep,
+        ).path
+        restored = edit_wheel(
+            changed,
+            root / "restored",
+            version="1.0rc1",
+            edit=keep,
+        ).path
+        changed_again = edit_wheel(
+            restored,
+            root / "changed-again",
+            version="2.0",
+            edit=keep,
+        ).path
 
         assert verify_record(changed) == ()
         assert read_members(restored) == read_members(original)
@@ -366,7 +403,13 @@ def extended(wheel: Path, donor: Path, tmp_path: Path) -> WrittenFile:
         ),
         borrowed={donor: {"_lib/a.so": "demo/lib/a.so", "_lib/tool": "demo/lib/tool"}},
     )
-    return edit_wheel(wheel, tmp_path / "new", version="1.0", edit=finalize, additions=additions)
+    return edit_wheel(
+        wheel,
+        tmp_path / "new",
+        version="1.0",
+        edit=finalize,
+        additions=additions,
+    )
 
 
 def test_adds_members_and_replaces_old_ones(extended: WrittenFile) -> None:
@@ -425,7 +468,13 @@ def test_a_refused_addition_leaves_nothing(
 def test_another_platform_changes_the_file_name_and_the_tags(wheel: Path, tmp_path: Path) -> None:
     additions = Additions(platform="manylinux_2_28_x86_64.manylinux_2_31_x86_64")
 
-    new = edit_wheel(wheel, tmp_path / "new", version="1.0rc1", edit=keep, additions=additions).path
+    new = edit_wheel(
+        wheel,
+        tmp_path / "new",
+        version="1.0rc1",
+        edit=keep,
+        additions=additions,
+    ).path
 
     lines = read_members(new)[f"{OLD}.dist-info/WHEEL"].decode().splitlines()
     assert new.name == f"{OLD}-py3-none-manylinux_2_28_x86_64.manylinux_2_31_x86_64.whl"
@@ -525,7 +574,12 @@ def test_rejects_a_hostile_sdist(tmp_path: Path, entry: Entry) -> None:
     name = entry.name if isinstance(entry, tarfile.TarInfo) else entry[0]
 
     with pytest.raises(WheelError) as raised:
-        edit_sdist(write_tar(tmp_path, entry), tmp_path / "new", version="1.0", edit=finalize)
+        edit_sdist(
+            write_tar(tmp_path, entry),
+            tmp_path / "new",
+            version="1.0",
+            edit=finalize,
+        )
 
     assert name.rpartition("/")[2] in raised.value.message
     assert not (tmp_path / "new").exists()

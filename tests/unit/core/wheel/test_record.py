@@ -339,7 +339,12 @@ def test_names_a_damaged_member(wheel: Path) -> None:
 def test_names_a_member_with_data_behind_its_end(tmp_path: Path) -> None:
     compressed = zlib.compress(INIT)[2:-4] + b"hidden"
     members = {**MEMBERS, "demo/__init__.py": compressed}
-    wheel = write_wheel(tmp_path, members, record_content=RECORD, compression=zipfile.ZIP_STORED)
+    wheel = write_wheel(
+        tmp_path,
+        members,
+        record_content=RECORD,
+        compression=zipfile.ZIP_STORED,
+    )
 
     # The member was stored as it is; now its headers say that it is compressed.
     method = struct.pack("<H", zipfile.ZIP_DEFLATED)
@@ -392,7 +397,11 @@ def test_a_full_disk_is_no_broken_wheel(wheel: Path, tmp_path: Path) -> None:
     def fail(_name: str, _file: Path) -> None:
         raise OSError(28, "No space left on device")
 
-    tap = Tap(wanted=lambda _name, _first_bytes: True, inspect=fail, folder=tmp_path)
+    tap = Tap(
+        wanted=lambda _name, _first_bytes: True,
+        inspect=fail,
+        folder=tmp_path,
+    )
     with pytest.raises(FatalError, match="No space left on device") as raised:
         verify_record(wheel, tap=tap)
 

@@ -32,7 +32,16 @@ WHEEL = b"Wheel-Version: 1.0\nRoot-Is-Purelib: false\nTag: cp312-cp312-linux_x86
 @st.composite
 def versions(draw: st.DrawFn) -> str:
     """Draw a version with any of its parts (PEP 440)."""
-    release = ".".join(str(number) for number in draw(st.lists(st.integers(0, 99), min_size=1, max_size=4)))
+    release = ".".join(
+        str(number)
+        for number in draw(
+            st.lists(
+                st.integers(0, 99),
+                min_size=1,
+                max_size=4,
+            )
+        )
+    )
     pre_release = draw(st.sampled_from(["", "a0", "b2", "rc1"]))
     development = draw(st.sampled_from(["", ".dev0", ".dev20260822"]))
     local = draw(st.none() | LOCAL_VERSIONS)
@@ -43,7 +52,12 @@ def versions(draw: st.DrawFn) -> str:
 
 
 @given(NAMES, versions(), BUILD_TAGS, TAGS)
-def test_reads_wheel_names_as_packaging_does(name: str, version: str, build: str, tags: str) -> None:
+def test_reads_wheel_names_as_packaging_does(
+    name: str,
+    version: str,
+    build: str,
+    tags: str,
+) -> None:
     filename = "-".join(filter(None, [name, version, build, tags])) + ".whl"
 
     parsed = parse_wheel_name(filename)
@@ -57,6 +71,16 @@ def test_reads_wheel_names_as_packaging_does(name: str, version: str, build: str
 
 @pytest.mark.parametrize("name", ["torch-2.10.whl", "torch-2..1-py3-none-any.whl", "torch.whl", ""])
 def test_rejects_a_name_that_is_no_wheels(name: str) -> None:
+    with pytest.raises(WheelError) as raised:
+        parse_wheel_name(name)
+
+    assert raised.value.message.startswith(name)
+
+
+@pytest.mark.parametrize("copy", [" (1)", "(1)", " copy", "~", "."], ids=repr)
+def test_rejects_what_a_download_or_an_editor_makes_of_a_name(copy: str) -> None:
+    name = f"torch-2.10-cp312-cp312-linux_x86_64{copy}.whl"
+
     with pytest.raises(WheelError) as raised:
         parse_wheel_name(name)
 

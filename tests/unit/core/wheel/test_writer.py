@@ -31,7 +31,11 @@ def three_members(folder: Path) -> list[Member]:
     tool = folder / "hipcc"
     tool.write_bytes(b"#!/bin/sh\n" + b"true\n" * 1000)
     return [
-        Member(name="b/hipcc", source=tool, executable=True),
+        Member(
+            name="b/hipcc",
+            source=tool,
+            executable=True,
+        ),
         Member(name="a/__init__.py", source=b""),
         Member(name="a/random.bin", source=NOISE),
     ]
@@ -115,7 +119,17 @@ def test_rejects_names_that_are_no_plain_relative_path(tmp_path: Path, name: str
 @pytest.mark.parametrize(("names", "mentioned"), [(["a", "a"], "a twice"), ([], "no files")])
 def test_rejects_repeated_names_and_no_names(tmp_path: Path, names: list[str], mentioned: str) -> None:
     with pytest.raises(WheelError, match=mentioned):
-        write_wheel(tmp_path, SPEC, [Member(name=name, source=b"") for name in names])
+        write_wheel(
+            tmp_path,
+            SPEC,
+            [
+                Member(
+                    name=name,
+                    source=b"",
+                )
+                for name in names
+            ],
+        )
 
     assert list(tmp_path.iterdir()) == []
 
@@ -131,7 +145,16 @@ def test_a_missing_source_leaves_no_wheel(tmp_path: Path) -> None:
 
 
 def test_an_sdist_has_all_files_below_one_folder(tmp_path: Path) -> None:
-    members = [Member(name="setup.py", source=b"import setuptools\n"), Member(name="src/a.py", source=b"")]
+    members = [
+        Member(
+            name="setup.py",
+            source=b"import setuptools\n",
+        ),
+        Member(
+            name="src/a.py",
+            source=b"",
+        ),
+    ]
 
     sdist = write_sdist(tmp_path, "rocm", "10.1.0.dev0+abc", members, metadata=METADATA).path
 
@@ -146,7 +169,16 @@ def test_an_sdist_has_all_files_below_one_folder(tmp_path: Path) -> None:
 
 
 def test_an_sdist_has_the_same_bytes_whatever_the_order_of_its_members(tmp_path: Path) -> None:
-    members = [Member(name="setup.py", source=b"import setuptools\n"), Member(name="src/a.py", source=b"")]
+    members = [
+        Member(
+            name="setup.py",
+            source=b"import setuptools\n",
+        ),
+        Member(
+            name="src/a.py",
+            source=b"",
+        ),
+    ]
 
     first = write_sdist(tmp_path / "first", "rocm", "7.1", members, metadata=METADATA)
     second = write_sdist(tmp_path / "second", "rocm", "7.1", members[::-1], metadata=METADATA)
@@ -157,7 +189,17 @@ def test_an_sdist_has_the_same_bytes_whatever_the_order_of_its_members(tmp_path:
 def test_a_tar_keeps_links_and_modes() -> None:
     stream = io.BytesIO()
 
-    write_tar(stream, [Member(name="bin/x", source=b"x", executable=True)], links={"bin/y": "x"})
+    write_tar(
+        stream,
+        [
+            Member(
+                name="bin/x",
+                source=b"x",
+                executable=True,
+            )
+        ],
+        links={"bin/y": "x"},
+    )
 
     stream.seek(0)
     with tarfile.open(fileobj=stream) as archive:
