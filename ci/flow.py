@@ -163,7 +163,7 @@ def make_plan(configure_options: Sequence[str], target: Target) -> Plan:
     arguments = parser.parse_args(list(configure_options))
     question = configure.question(arguments, common_from(arguments), environment())
     data = question.data.model_copy(update={"upload": OwnStore(store=target.store)})
-    return plan_of(replace(question, data=data))
+    return plan_of(replace(question, data=data, distribution_store=target.distribution_store))
 
 
 def with_placeholders(plan: Plan) -> Plan:

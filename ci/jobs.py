@@ -1,7 +1,7 @@
 """The jobs of a plan, of a promotion and of the nightly image, as calls of nox.
 
 A job is one of the workflows': the same sessions, in the same order, with the same options;
-`tests/unit/ci/test_workflows.py` compares the two. No function here reads or writes anything.
+`tests/unit/ci/test_one_machine_and_workflows.py` compares the two. No function here reads or writes anything.
 """
 
 from __future__ import annotations

@@ -119,6 +119,12 @@ LAYERED: Mapping[Path, str] = types.MappingProxyType(
         _ROOT / "pytorch_build/build/needs.toml": "needs",
     }
 )
+# Files about one repository: a table of the user's that names another one takes the place of the whole file,
+# as what upstream has is not the user's. These tables of it stay, which name nothing that a run writes to.
+_OF_ONE_REPOSITORY: Mapping[Path, tuple[tuple[str, ...], ...]] = types.MappingProxyType(
+    {_ROOT / "ci/buckets.toml": (("products",), ("distributions", "rehearsal"))}
+)
+_REPOSITORY = "repository"
 _SAME_NAMES = ("default", "refs", "targets", "families", "variants", "expect_failure")
 
 
@@ -179,7 +185,7 @@ def data_file(path: Path, model: type[AnyModel]) -> Callable[[], AnyModel]:
 
     @read_once
     def read() -> AnyModel:
-        tables = read_toml(path)
+        tables = _project_tables(path)
         file = user_file().file
         user_tables = tables_of_user(path, model)
         if file is None or not user_tables:
@@ -187,6 +193,35 @@ def data_file(path: Path, model: type[AnyModel]) -> Callable[[], AnyModel]:
         return validated(merged(tables, user_tables), model, where=file, table_name=LAYERED[path])
 
     return read
+
+
+def _project_tables(path: Path) -> dict[str, Any]:
+    """Return what one of the project's files says, as far as the user's file does not take its place."""
+    tables = read_toml(path)
+    if not _is_of_other_repository(path, tables):
+        return tables
+
+    kept_tables: dict[str, Any] = {}
+    for names in _OF_ONE_REPOSITORY[path]:
+        kept_tables = merged(kept_tables, _selected(tables, names))
+    return kept_tables
+
+
+def _is_of_other_repository(path: Path, tables: Mapping[str, Any]) -> bool:
+    """Return whether a file is about one repository, and the user's about another one."""
+    if path not in _OF_ONE_REPOSITORY:
+        return False
+    user_tables = user_file().tables.get(LAYERED[path]) or {}
+    repository = user_tables.get(_REPOSITORY)
+    return repository is not None and repository != tables[_REPOSITORY]
+
+
+def _selected(tables: Mapping[str, Any], names: Sequence[str]) -> dict[str, Any]:
+    """Return tables with nothing but the one that these names lead to."""
+    name, *inner_names = names
+    if not inner_names:
+        return {name: tables[name]}
+    return {name: _selected(tables[name], inner_names)}
 
 
 def tables_of_user(path: Path, model: type[BaseModel]) -> Mapping[str, Any]:
@@ -215,7 +250,7 @@ def in_force() -> Mapping[str, Value]:
     values: dict[str, Value] = {}
     for file, table_name in LAYERED.items():
         where = str(file.relative_to(_ROOT))
-        for path, value in _leaves(read_toml(file)):
+        for path, value in _leaves(_project_tables(file)):
             if table_name:
                 path.insert(0, table_name)
             elif path[0] not in _SAME_NAMES:

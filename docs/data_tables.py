@@ -124,8 +124,7 @@ def label_table() -> str:
         inputs.ALL_FAMILIES: "every family that the nightly schedule builds",
         **{one.label: f"the build variant `{name}` too" for name, one in known.families.variants.items()},
         **{
-            f"test:{name}": f"of the tests `{one.session}`"
-            + (f", configuration `{one.config}`" if one.config else ", in full")
+            f"test:{name}": f"`{one.session}` too" + (f", configuration `{one.config}`" if one.config else "")
             for name, one in known.triggers.tests.items()
         },
         **{f"test_filter:{name}": f"test type `{name}`" for name in get_args(data.TestType)},

@@ -9,14 +9,13 @@ from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from ci.publish.buckets import buckets
 from core import console, files
 from core.cli.options import DEFAULT_STORE, Common
 from core.errors import ArtifactError, FatalError, InterruptedStageError, MissingInputError, StoreError
 from core.families import Family
 from core.parallel import Transfer, transfer
 from core.run import LOCAL_RUN, this_platform
-from core.run.locations import Origin, location
+from core.run.locations import Origin, buckets_of, location
 from core.stores import Store
 from core.stores.location import open_store
 from rocm_packaging import archives
@@ -127,7 +126,7 @@ def _stores(
         return
 
     origin = Origin(repository=repository, fork=fork)
-    bucket = location(buckets(), origin, common.release_type)
+    bucket = location(buckets_of(repository), origin, common.release_type)
     yield store_name or common.store, bucket.external_repo
     if not store_name and common.store == DEFAULT_STORE:
         yield bucket.store, bucket.external_repo

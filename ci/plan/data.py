@@ -174,6 +174,14 @@ class MatrixFile(Model):
     release: Matrix
     rehearsal: Matrix
 
+    @model_validator(mode="after")
+    def _release_the_families_of_ci(self) -> Self:
+        """Let releases build the families that CI is limited to, where they name none of their own."""
+        if not self.ci.gpu_families or self.release.gpu_families:
+            return self
+        release = self.release.model_copy(update={"gpu_families": self.ci.gpu_families})
+        return self.model_copy(update={"release": release})
+
     @classmethod
     def name_of(cls, release_type: str) -> str:
         """Return the name of a release type's table."""

@@ -6,7 +6,7 @@ from datetime import date
 
 from ci.plan.data import Data, Paths, TestType, Tier
 from ci.plan.events import DELETED_FORK, Changes, Event
-from ci.plan.inputs import ALL_FAMILIES, BUILD_PYTORCH, SKIP, Inputs, Labels
+from ci.plan.inputs import ALL_FAMILIES, BUILD_PYTORCH, SKIP, TEST, Inputs, Labels
 from ci.publish.buckets import Buckets, access
 from core.errors import UsageError, nearest
 from core.files import path_pattern
@@ -39,6 +39,7 @@ class Question:
     today: date
     run_id: str = ""
     release_type: str = "ci"
+    distribution_store: str | None = None  # that promoted wheels go to, in the place of the data's
     notes: tuple[str, ...] = ()
 
     @property
@@ -62,7 +63,7 @@ class Question:
     def tier(self) -> tuple[Tier | None, str]:
         """Which families are built without being named, and why."""
         if self.is_dispatch:
-            return None, "the dispatch names its families"
+            return self._tier_of_dispatch
         if self.labels.all_families:
             return "nightly", f"label {ALL_FAMILIES}"
         if self.type != "ci":
@@ -73,6 +74,13 @@ class Question:
             return "postsubmit", f"a push to {self.event.branch}"
         reason = "a push" if self.event.name == "push" else "every pull request"
         return "presubmit", reason
+
+    @property
+    def _tier_of_dispatch(self) -> tuple[Tier | None, str]:
+        # A release is of what somebody names, or of all, and of nothing by mistake.
+        if self.type != "ci" or self.inputs.names_families:
+            return None, "the dispatch names its families"
+        return "presubmit", "the dispatch names no families"
 
     @property
     def tests_without_gpu(self) -> bool:
@@ -157,6 +165,10 @@ def decide_pytorch(question: Question) -> Decision:
         text = "true" if requested else "false"
         return Decision(value=requested, reason=f"the input build_pytorch is {text}")
 
+    tested_by = _requested_test_of_pytorch(question)
+    if tested_by is not None:
+        return Decision(value=True, reason=f"{tested_by} is requested, which tests PyTorch")
+
     event = question.event
     value = True
     match event.name:
@@ -177,6 +189,16 @@ def decide_pytorch(question: Question) -> Decision:
     return Decision(value=value, reason=reason)
 
 
+def _requested_test_of_pytorch(question: Question) -> str | None:
+    """Return the first requested test that installs PyTorch's wheels, as a label."""
+    tests = question.data.triggers.tests
+    for labels in requested_tests(question).values():
+        for label in labels:
+            if tests[label.removeprefix(TEST)].stage != "test_rocm":
+                return label
+    return None
+
+
 def choose_test_type(question: Question) -> tuple[TestType, str]:
     """Return the test type, and why: the one that is requested, else the one that the event has."""
     requested_type = question.inputs.test_type
@@ -187,13 +209,6 @@ def choose_test_type(question: Question) -> tuple[TestType, str]:
     if test_filter is not None:
         return test_filter, f"label test_filter:{test_filter}"
 
-    requested_tests = [
-        *(f"test:{name}" for name in question.labels.tests),
-        *question.inputs.linux_test_labels,
-        *question.inputs.windows_test_labels,
-    ]
-    if requested_tests:
-        return "full", f"{requested_tests[0]} is requested"
     return _test_type_of_event(question)
 
 
@@ -210,11 +225,11 @@ def _test_type_of_event(question: Question) -> tuple[TestType, str]:
 
 
 def requested_tests(question: Question) -> dict[Platform, tuple[str, ...]]:
-    """Return the tests that are requested, by platform, as labels."""
+    """Return the tests that are requested besides those of the test type, by platform, as labels."""
     labels: dict[Platform, tuple[str, ...]] = {}
     for platform in PLATFORMS:
         names = dict.fromkeys(_requested_test_names(question, platform))
-        labels[platform] = tuple(f"test:{name}" for name in names)
+        labels[platform] = tuple(f"{TEST}{name}" for name in names)
     return labels
 
 
@@ -224,7 +239,7 @@ def _requested_test_names(question: Question, platform: Platform) -> Iterator[st
 
     known_tests = question.data.triggers.tests
     for label in question.inputs.test_labels(platform):
-        name = label.removeprefix("test:")
+        name = label.removeprefix(TEST)
         if name not in known_tests:
             raise UsageError(f"Unknown test {name!r}. {nearest(name, known_tests)}")
         yield name
@@ -250,14 +265,24 @@ def decide_upload(question: Question, trust: Decision) -> tuple[Decision, Upload
         )
         return Decision(value=True, reason="the configuration names the store"), place
 
-    owner_of_buckets = question.buckets.repository.partition("/")[0]
-    if event.owner.casefold() != owner_of_buckets.casefold():
+    if not _has_buckets(question):
         reason = f"{event.repository} has no bucket: name one in pytorch-build.toml, [buckets] or [upload]"
         return Decision(value=False, reason=reason), Upload()
 
+    if question.type not in question.buckets.release_types:
+        raise UsageError(
+            f"{event.repository} has no bucket for runs of type {question.type}.",
+            hint=f"Name one in pytorch-build.toml, [buckets.release_types.{question.type}].",
+        )
     origin = Origin(repository=event.repository)
     place = access(question.buckets, origin, question.type)
     return Decision(value=True, reason=f"runs of {event.repository} have a bucket"), place
+
+
+def _has_buckets(question: Question) -> bool:
+    """Return whether the data's buckets are those of the event's repository."""
+    owner = question.buckets.repository.partition("/")[0]
+    return question.event.owner.casefold() == owner.casefold()
 
 
 def decide_promotion(
@@ -266,10 +291,14 @@ def decide_promotion(
     builds: Decision,
 ) -> Decision:
     """Decide whether the wheels go on to a release index; whether their tests allow it is known later."""
-    if question.type not in question.buckets.distributions:
-        return Decision(value=False, reason=f"runs of type {question.type} are not distributed")
+    if question.type == "ci":
+        return Decision(value=False, reason="runs of type ci are not distributed")
     if not uploads.value:
         return Decision(value=False, reason=uploads.reason)
+    has_distribution = _has_buckets(question) and question.type in question.buckets.distributions
+    if question.distribution_store is None and not has_distribution:
+        reason = f"{question.event.repository} distributes no wheels of type {question.type}"
+        return Decision(value=False, reason=reason)
     if not builds.value:
         return Decision(value=False, reason=f"PyTorch is not built: {builds.reason}")
     return Decision(value=True, reason=f"release type {question.type}, once its tests have passed")

@@ -25,12 +25,12 @@ NONE = "none"
 BUILD_PYTORCH = "build:pytorch"
 SKIP = "ci:skip"
 ALL_FAMILIES = "ci:run-all-archs"
+TEST = "test:"
 
-_TEST = "test:"
 _TEST_FILTER = "test_filter:"
 _TEST_RUNNER = "test_runner:"
 _FAMILY = "gfx"
-_PREFIXES = ("build:", "ci:", _TEST, _TEST_FILTER, _TEST_RUNNER, _FAMILY)
+_PREFIXES = ("build:", "ci:", TEST, _TEST_FILTER, _TEST_RUNNER, _FAMILY)
 
 # A label may have one of these behind the first part of a family's name.
 _SUFFIXES = ("linux", "windows", "dcgpu", "dgpu", "igpu", "all")
@@ -103,6 +103,11 @@ class Inputs:
     linux_test_runner: str | None = None
     windows_test_runner: str | None = None
 
+    @property
+    def names_families(self) -> bool:
+        """Whether families are requested, or none, on any platform."""
+        return any(self.families(platform) is not None for platform in PLATFORMS)
+
     def families(self, platform: Platform) -> Names | None:
         """Return the families that are requested on a platform."""
         return self.linux_amdgpu_families if platform == "linux" else self.windows_amdgpu_families
@@ -145,7 +150,7 @@ class Labels:
         labels = [
             *self.families.values(),
             *self.variants.values(),
-            *(f"{_TEST}{name}" for name in self.tests),
+            *(f"{TEST}{name}" for name in self.tests),
         ]
         return labels[0] if labels else None
 
@@ -153,7 +158,7 @@ class Labels:
 def read_inputs(values: Mapping[str, Any], *, exact: bool) -> Inputs:
     """Read inputs as GitHub gives them: texts and booleans; an empty text was not given.
 
-    With `exact`, of a dispatch, families that are not named are not built.
+    With `exact`, of a dispatch, families of one platform leave out the other one's.
     """
     names: dict[str, str] = {}
     for name, declaration in table().inputs.items():
@@ -173,9 +178,11 @@ def read_inputs(values: Mapping[str, Any], *, exact: bool) -> Inputs:
         if read_values.setdefault(name, read_value) != read_value:
             raise UsageError(f"The input {alias!r} contradicts {name!r}.", hint="Give one of them.")
 
-    if exact:
-        for platform in PLATFORMS:
-            read_values.setdefault(f"{platform}_amdgpu_families", ())
+    inputs = Inputs(**read_values)
+    if not exact or not inputs.names_families:
+        return inputs
+    for platform in PLATFORMS:
+        read_values.setdefault(f"{platform}_amdgpu_families", ())
     return Inputs(**read_values)
 
 
@@ -223,7 +230,7 @@ def _read_names(alias: str, value: Any) -> Names:  # noqa: ANN401 - of a payload
                 names.append(name)
 
     for name in names:
-        bare_name = name.removeprefix(_TEST)
+        bare_name = name.removeprefix(TEST)
         if not _PATTERNS["value"].fullmatch(bare_name):
             raise UsageError(f"The input {alias!r} is {bare_name!r}: not a valid name.")
     return tuple(names)
@@ -271,7 +278,7 @@ def read_labels(labels: Iterable[str], data: Data) -> Labels:
         build_pytorch=BUILD_PYTORCH in our_labels,
         families=families,
         variants=variants,
-        tests=tuple(name for name in data.triggers.tests if f"{_TEST}{name}" in our_labels),
+        tests=tuple(name for name in data.triggers.tests if f"{TEST}{name}" in our_labels),
         test_filter=_value_of(_TEST_FILTER, get_args(TestType), our_labels),
         kernel=_value_of(_TEST_RUNNER, sorted(kernels(data)), our_labels),
         notes=tuple(notes),
@@ -283,7 +290,7 @@ def known_labels(data: Data) -> Sequence[str]:
     variants = data.families.variants.values()
     labels = [BUILD_PYTORCH, SKIP, ALL_FAMILIES]
     labels += [variant.label for variant in variants if variant.label is not None]
-    labels += [f"{_TEST}{name}" for name in data.triggers.tests]
+    labels += [f"{TEST}{name}" for name in data.triggers.tests]
     labels += [f"{_TEST_FILTER}{test_type}" for test_type in get_args(TestType)]
     labels += [f"{_TEST_RUNNER}{kernel}" for kernel in sorted(kernels(data))]
 

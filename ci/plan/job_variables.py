@@ -13,6 +13,7 @@ if TYPE_CHECKING:
 
     from core.run.plan import Plan, PlannedJob
 
+_BUILD_ROCM = "build_rocm"
 # Workflows have steps of their own for these: artifacts are another run's, and a check of ROCm has options.
 _STEPS_OF_WORKFLOWS = (FETCH, "check_rocm")
 
@@ -44,6 +45,7 @@ class JobValues(Model):
     source_lock: OptionalText = None
     index_url: OptionalText = None
     find_links_url: OptionalText = None
+    builds_rocm: bool = False  # before its sessions, where no other job hands ROCm's packages on
     rocm: JobRocm = JobRocm()
 
 
@@ -62,6 +64,11 @@ class DispatchedJob(JobValues):
 def values_of_planned_job(plan: Plan, job: PlannedJob, source_lock: str | None) -> JobValues:
     """Return the values of a job of the plan; `source_lock` is the lock of its torch ref, as one line."""
     sessions = [session for session in job.sessions if session not in _STEPS_OF_WORKFLOWS]
+    builds_rocm = job.stage == "build_pytorch" and _BUILD_ROCM in sessions
+    if builds_rocm:
+        # Its packages have a version as an option, which sessions of PyTorch have not.
+        sessions.remove(_BUILD_ROCM)
+
     rocm = JobRocm.model_validate(plan.rocm_row(job))
     is_build_without_index = job.stage == "build_pytorch" and rocm.version is None
     if job.stage == "build_rocm" or is_build_without_index:
@@ -76,6 +83,7 @@ def values_of_planned_job(plan: Plan, job: PlannedJob, source_lock: str | None) 
         sessions=" ".join(sessions),
         torch_tests=f"{job.config or ''} {job.shard or ''}".strip(),
         source_lock=source_lock,
+        builds_rocm=builds_rocm,
         rocm=rocm,
     )
 
@@ -88,6 +96,7 @@ def job_variables(values: JobValues) -> Mapping[str, str]:
         "ARTIFACT_REPOSITORY": values.rocm.repository,
         "ARTIFACT_RUN_ID": values.rocm.run_id,
         "ARTIFACT_STORE": values.rocm.store,
+        "BUILDS_ROCM": "true" if values.builds_rocm else None,
         "BUILD_VARIANT": values.build_variant,
         "GPU_FAMILY": values.gpu_family,
         "PACKAGE_FIND_LINKS_URL": values.find_links_url,

@@ -11,6 +11,7 @@ from packaging.version import Version
 from ci.github import GitHub, Run, RunQuery, find_run, from_environment
 from ci.plan import artifacts, data
 from ci.plan.data import ArtifactRuns, RocmData, Way
+from ci.plan.missing_tests import notes_on_missing_tests
 from core.cli.options import Common, environment
 from core.errors import ArtifactError, FatalError, MissingInputError, RocmError
 from core.families import family
@@ -41,7 +42,15 @@ def with_rocm(plan: Plan, common: Common) -> Plan:
         github=from_environment(environment()),
         common=replace(common, release_type=plan.release_type),
     )
-    return completed(plan, search.origins(groups_by_variant), search.notes)
+    completed_plan = completed(plan, search.origins(groups_by_variant), search.notes)
+
+    # The packages of an index are not tested here.
+    new_notes = [
+        note
+        for note in notes_on_missing_tests(completed_plan, data.triggers().tests)
+        if note not in completed_plan.notes
+    ]
+    return completed_plan.model_copy(update={"notes": (*completed_plan.notes, *new_notes)})
 
 
 def needs(plan: Plan) -> Mapping[str, Sequence[Variant]]:

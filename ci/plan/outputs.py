@@ -229,13 +229,21 @@ def _values_behind(
                 yield name, value
 
 
+def _markdown_notes(notes: Sequence[str]) -> Sequence[str]:
+    return [f"> ⚠️ {text(_line(note))}\n" for note in notes]
+
+
+def summary_of_new_notes(plan: Plan, completed_plan: Plan) -> str:
+    """Return what the notes of a plan say once it is completed, as Markdown; "" where they say no more."""
+    return "\n".join(_markdown_notes([note for note in completed_plan.notes if note not in plan.notes]))
+
+
 def summary(plan: Plan) -> str:
     """Return the plan as Markdown, for the job's summary."""
     jobs = job_table(plan)
     left_out = left_out_table(plan)
 
-    lines = ["### Plan", ""]
-    lines += [f"> ⚠️ {text(_line(note))}\n" for note in plan.notes]
+    lines = ["### Plan", "", *_markdown_notes(plan.notes)]
     lines += [decision_table(plan).markdown(), ""]
     if jobs.rows:
         lines += [jobs.markdown(), ""]

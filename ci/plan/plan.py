@@ -11,6 +11,8 @@ from ci.plan import decisions, families
 from ci.plan.data import MAX_HOSTED_MINUTES, Matrix, MatrixFile, Test, reaches
 from ci.plan.expansion import Combination, expand, parts_of_test, pythons_of_test
 from ci.plan.families import NoMachine
+from ci.plan.inputs import TEST
+from ci.plan.missing_tests import notes_on_missing_tests
 from core.cell import Cell
 from core.data import in_force
 from core.errors import DataError, UsageError, nearest
@@ -102,9 +104,10 @@ def plan(question: Question) -> Plan:
     )
     matrices(whole_plan)  # refuses one with too many jobs
 
-    if whole_plan.enable_build_jobs.value:
-        return whole_plan
-    return _without_builds(whole_plan)
+    if not whole_plan.enable_build_jobs.value:
+        whole_plan = _without_builds(whole_plan)
+    notes = (*whole_plan.notes, *notes_on_missing_tests(whole_plan, question.data.triggers.tests))
+    return whole_plan.model_copy(update={"notes": notes})
 
 
 def _plan_event(question: Question) -> PlanEvent:
@@ -475,12 +478,10 @@ class _JobPlanner:
         if test.platforms and platform not in test.platforms:
             return f"tested on {' and '.join(test.platforms)} only"
 
-        is_requested = self._is_requested(name, test, platform)
-        if not is_requested and not self.test_labels[platform]:
+        if not self._is_wanted(name, test, platform):
             return f"not of test type {self.test_type}; label test:{name} requests it"
 
-        sessions = [test.session] if is_requested else []
-        obstacle = self._obstacle_to_test(build, sessions)
+        obstacle = self._obstacle_to_test(build, [test.session])
         if obstacle is not None:
             return obstacle
 
@@ -533,7 +534,7 @@ class _JobPlanner:
         if tested_on and self.question.event.name not in tested_on:
             return f"{build.variant.build_variant} is tested on {' and '.join(tested_on)} only"
         if not sessions:
-            return "other tests are requested"
+            return f"none of its tests is of test type {self.test_type}"
 
         if not self._reaches_tests(build):
             return f"tested from {build.family.tiers.tests} on, or on request"
@@ -549,19 +550,17 @@ class _JobPlanner:
         return reaches(tier, build.family.tiers.tests)
 
     def _test_sessions(self, stage: Stage, platform: Platform) -> tuple[str, ...]:
-        """Return the sessions of the requested tests, or of all of the test type."""
+        """Return the sessions of the tests of the test type, and of those that are requested."""
         sessions: list[str] = []
         for name, test in self.question.data.triggers.tests.items():
-            if test.stage == stage and self._is_requested(name, test, platform):
+            if test.stage == stage and self._is_wanted(name, test, platform):
                 sessions.append(test.session)
         return tuple(sessions)
 
-    def _is_requested(self, name: str, test: Test, platform: Platform) -> bool:
-        """Return whether a test is requested, or belongs to the test type where none is."""
-        requested_labels = self.test_labels[platform]
-        if requested_labels:
-            return f"test:{name}" in requested_labels
-        return not test.types or self.test_type in test.types
+    def _is_wanted(self, name: str, test: Test, platform: Platform) -> bool:
+        """Return whether a test belongs to the test type, or is requested."""
+        is_requested = f"{TEST}{name}" in self.test_labels[platform]
+        return is_requested or not test.types or self.test_type in test.types
 
     # --- What the plan has of a job ----------------------------------------------------------
 

@@ -52,8 +52,8 @@ class Products(Model):
 class Maintenance(Model):
     """Who keeps the buckets in order, with ``{type}``, the release type."""
 
-    mirror_role: str
-    retention_role: str
+    mirror_role: str = ""
+    retention_role: str = ""
 
 
 class Buckets(RunBuckets, extra="forbid"):
@@ -61,7 +61,7 @@ class Buckets(RunBuckets, extra="forbid"):
 
     region: str
     release_types: Mapping[ReleaseName, ReleaseType]
-    maintenance: Maintenance
+    maintenance: Maintenance = Maintenance()
     products: Products
     distributions: Mapping[ReleaseName, Distribution]
 

@@ -49,6 +49,11 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
     add = parser.add_argument_group("the plan of an event").add_argument
     add(
+        "--distribution-store",
+        metavar="STORE",
+        help="where promoted wheels go to (default: the release type's bucket)",
+    )
+    add(
         "--explain",
         nargs="?",
         const="",
@@ -83,6 +88,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         "--branch",
         "--repository",
         "--fork",
+        "--distribution-store",
         "--platforms",
         "--explain",
         "--json",
@@ -208,12 +214,16 @@ def _explain(arguments: argparse.Namespace, common: Common) -> None:
 
 def _complete(path: Path, common: Common) -> None:
     """Complete the plan in a file with where ROCm comes from, and write the job's outputs."""
-    completed_plan = with_rocm(Plan.read(path), common)
+    plan_of_event = Plan.read(path)
+    completed_plan = with_rocm(plan_of_event, common)
     outputs.show_origins(completed_plan)
     if not common.dry_run:
         completed_plan.write(path)
         _store_plan(path, completed_plan, common)
     set_outputs(environment(), outputs.outputs(completed_plan))
+    new_notes = outputs.summary_of_new_notes(plan_of_event, completed_plan)
+    if new_notes:
+        console.summary(new_notes)
 
 
 def _store_plan(path: Path, completed_plan: Plan, common: Common) -> None:
@@ -258,6 +268,7 @@ def question(
         today=event.day or datetime.now(tz=UTC).date(),
         run_id=run_id,
         release_type=common.release_type,
+        distribution_store=arguments.distribution_store or None,
         notes=() if note is None else (note,),
     )
 

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from core.data import Model, data_file, json_object, read_text
+from core.data import Model, data_file, json_object, load_toml, read_text
 from core.errors import UsageError, nearest
 
 STAGING = "v2-staging"  # the folder of a distribution store whose wheels are up for testing
@@ -71,6 +71,17 @@ class Location:
 
 
 run_buckets = data_file(BUCKETS_FILE, RunBuckets)
+
+
+def buckets_of(repository: str) -> RunBuckets:
+    """Return the data that says where a repository's runs lie: a user's own says it of the user's repository.
+
+    What runs of others lie in, such as the artifacts of upstream's, the project's data says in any case.
+    """
+    data = run_buckets()
+    if repository.casefold() == data.repository.casefold():
+        return data
+    return load_toml(BUCKETS_FILE, RunBuckets)
 
 
 def is_own(data: RunBuckets, origin: Origin) -> bool:

@@ -224,7 +224,7 @@ class Plan(Document):
     test_type: str = Field(description="``quick``, ``standard``, ``comprehensive`` or ``full``")
     test_type_reason: str
     test_labels: dict[Platform, tuple[str, ...]] = Field(
-        description="Requested; none is all of the type",
+        description="Requested besides those of the test type",
     )
     store: Upload = Upload()
     rocm: RocmPackages = Field(

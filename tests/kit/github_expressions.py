@@ -19,6 +19,10 @@ Node = Callable[[Contexts], Any]
 _TOKEN = re.compile(r"\s*('(?:[^']|'')*'|\d+|&&|\|\||==|!=|[\w-]+|[()\[\].,!*])")
 _CONSTANTS = {"true": True, "false": False, "null": None}
 
+# What the status functions return, by their names; without this context, all earlier jobs have succeeded.
+STATUS = "status"
+_ALL_SUCCEEDED = {"always": True, "cancelled": False, "failure": False, "success": True}
+
 
 class Elements(list[Any]):
     """What `.*` gives: a name behind it is looked up in each of them."""
@@ -45,12 +49,24 @@ def evaluate(expression: str, contexts: Contexts) -> Any:
 
 
 def expand(template: object, contexts: Contexts) -> Any:
-    """Return a value of a workflow as GitHub expands it: one that is an expression keeps that one's type."""
-    text = str(template).strip()
+    """Return a part of a workflow as GitHub expands it: a text that is an expression gets that one's type."""
+    if isinstance(template, Mapping):
+        return {key: expand(value, contexts) for key, value in template.items()}
+    if isinstance(template, list):
+        return [expand(element, contexts) for element in template]
+    if not isinstance(template, str):
+        return template
+
+    text = template.strip()
     only_expression = EXPRESSION.fullmatch(text)
     if only_expression and "}}" not in only_expression[1]:
         return evaluate(only_expression[1], contexts)
     return EXPRESSION.sub(lambda match: as_text(evaluate(match[1], contexts)), text)
+
+
+def expand_text(template: object, contexts: Contexts) -> str:
+    """Return a value of a workflow as the text that a job gets."""
+    return as_text(expand(template, contexts))
 
 
 def expand_condition(condition: object, contexts: Contexts) -> bool:
@@ -158,6 +174,8 @@ class _Reader:
         while not self.take(")"):
             arguments.append(self.read_or())
             self.take(",")
+        if name in _ALL_SUCCEEDED:
+            return lambda contexts: contexts.get(STATUS, _ALL_SUCCEEDED)[name]
         function = _FUNCTIONS[name]
         return lambda contexts: function(*(argument(contexts) for argument in arguments))
 
@@ -252,13 +270,9 @@ def _to_json(value: Any) -> str:
 _from_json = lru_cache(maxsize=1024)(json.loads)
 
 _FUNCTIONS: Mapping[str, Callable[..., Any]] = {
-    "always": lambda: True,
-    "cancelled": lambda: False,
     "contains": _contains,
-    "failure": lambda: False,
     "format": _format,
     "fromJSON": _from_json,
     "startsWith": _starts_with,
-    "success": lambda: True,
     "toJSON": _to_json,
 }

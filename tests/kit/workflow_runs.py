@@ -15,7 +15,7 @@ from ci.plan.job_variables import job_variables, values_of_planned_job
 from ci.plan.outputs import outputs
 from core.run import Platform
 from core.run.plan import Plan, PlannedJob, job_outputs
-from tests.kit.github_expressions import Contexts, as_text, expand, expand_condition
+from tests.kit.github_expressions import Contexts, expand, expand_condition, expand_text
 from tests.kit.planning import nightly_plan, plan_event
 from tests.kit.workflow_files import Workflow, called, workflows
 
@@ -95,7 +95,7 @@ class RunOfPlan:
         workflow = workflows()["setup.yml"]
         contexts = {**self.contexts, "steps": steps}
         written = {
-            name: as_text(expand(template, contexts))
+            name: expand_text(template, contexts)
             for name, template in workflow.jobs["setup"]["outputs"].items()
         }
         names = workflow.on["workflow_call"]["outputs"]
@@ -136,7 +136,7 @@ class RunOfPlan:
 
     def _start(self, path: str, workflow: Workflow, job: Mapping[str, Any], contexts: Contexts) -> StartedJob:
         environment = {
-            name: as_text(expand(value, contexts))
+            name: expand_text(value, contexts)
             for name, value in {**workflow.tree.get("env", {}), **job.get("env", {})}.items()
         }
         outcomes = _WithDefault({}, default={"outcome": "success", "outputs": _WithDefault({})})
@@ -149,7 +149,7 @@ class RunOfPlan:
             if "run" not in step:
                 continue
             variables = {
-                name: as_text(expand(value, contexts_of_step)) for name, value in step.get("env", {}).items()
+                name: expand_text(value, contexts_of_step) for name, value in step.get("env", {}).items()
             }
             started_step = StartedStep(
                 name=step["name"], command=step["run"], environment={**environment, **variables}
@@ -161,7 +161,7 @@ class RunOfPlan:
 
         return StartedJob(
             path=path,
-            runner=as_text(expand(job["runs-on"], contexts)),
+            runner=expand_text(job["runs-on"], contexts),
             minutes=int(expand(job["timeout-minutes"], contexts)),
             planned_job=planned_job,
             steps=started_steps,

@@ -15,7 +15,7 @@ import yaml  # type: ignore[import-untyped]
 
 from ci.flow import make_plan, with_placeholders
 from ci.jobs import Job, Target, nightly_jobs, plan_jobs
-from ci.pipeline import STEPS, STEPS_BY_NAME, steps_of_job
+from ci.pipeline import STEPS_BY_NAME, steps_of_job
 from ci.plan import data, inputs
 from ci.plan.inputs import Inputs
 from ci.plan.job_variables import DispatchedJob, JobValues, job_variables
@@ -607,10 +607,10 @@ def test_a_test_job_runs_the_sessions_that_the_plan_names(kind: str) -> None:
     assert sessions_of(workflows()[file].jobs[job_name]) == [SESSIONS]
 
 
-def test_the_job_that_builds_pytorch_builds_a_forks_rocm_too() -> None:
+def test_the_job_that_builds_pytorch_builds_and_checks_a_forks_rocm_before() -> None:
     sessions = sessions_of(workflows()["build_pytorch.yml"].jobs["build"])
 
-    assert sessions == ["fetch_artifacts", SESSIONS, STEPS_BY_NAME["check_rocm"].session]
+    assert sessions == [*sessions_of_step_names(["fetch_artifacts", "build_rocm", "check_rocm"]), SESSIONS]
 
 
 @pytest.mark.parametrize("platform", ["linux", "windows"])
@@ -621,24 +621,6 @@ def test_a_dispatched_build_runs_the_builds_and_the_check_in_the_order_of_the_pi
 
     assert sessions == [session for session in in_order if session in sessions]
     assert sessions[-1] == "check_wheels"
-
-
-def test_a_release_stages_and_promotes_in_jobs_of_their_own() -> None:
-    jobs = workflows()["release.yml"].jobs
-    step_names = [step.name for step in STEPS if step.name in {"stage", "promote"}]
-
-    assert [*sessions_of(jobs["stage"]), *sessions_of(jobs["promote"])] == sessions_of_step_names(step_names)
-
-
-def test_stage_and_promote_read_the_same_settings() -> None:
-    jobs = workflows()["release.yml"].jobs
-    of_one_set = {"PYTHONS", "TORCH_VERSION"}
-
-    promote_settings = {
-        name: value for name, value in jobs["promote"]["env"].items() if name not in of_one_set
-    }
-    assert promote_settings["CI_CONFIG"] == "${{ vars.CI_CONFIG }}"
-    assert promote_settings.items() <= jobs["stage"]["env"].items()
 
 
 def test_a_run_of_ci_ends_with_its_report() -> None:
@@ -677,23 +659,6 @@ def sessions_of_planned_job(job: Job) -> list[str]:
     for call in job.calls:
         sessions += call.sessions
     return sessions
-
-
-def test_one_machine_builds_rocm_with_the_sessions_of_the_workflows() -> None:
-    (job,) = [job for job in jobs_of_event(*SAMPLE) if kind_of(job) == "build_rocm"]
-    build = sessions_of(workflows()["build_rocm.yml"].jobs["build"])
-    publish = sessions_of(workflows()["publish.yml"].jobs["publish"])
-
-    # The sample has artifacts of its own.
-    build.remove("fetch_artifacts")
-    assert sessions_of_planned_job(job) == [*build, *publish]
-
-
-def test_one_machine_publishes_pytorch_with_the_sessions_of_the_workflows() -> None:
-    (job,) = [job for job in jobs_of_event(*SAMPLE) if kind_of(job) == "build_pytorch"]
-    publish = sessions_of(workflows()["publish.yml"].jobs["publish"])
-
-    assert sessions_of_planned_job(job)[-len(publish) :] == publish
 
 
 def test_one_machine_runs_every_job_of_ci() -> None:
@@ -805,6 +770,14 @@ def test_no_job_of_a_matrix_ends_the_others() -> None:
                 assert job["strategy"]["fail-fast"] is False, f"{name}, {job_name}"
                 matrices += 1
     assert matrices > 10
+
+
+def test_reviewers_approve_all_sets_of_a_release_at_once() -> None:
+    """GitHub approves the jobs that wait at that moment, and asks again for those that come later."""
+    promote = workflows()["release.yml"].jobs["promote"]
+
+    assert "release_type" in promote["environment"]
+    assert "max-parallel" not in promote["strategy"]
 
 
 def test_a_nightly_is_the_same_chain_on_one_machine() -> None:

@@ -7,7 +7,7 @@ import pytest
 from ci.cleanup.plan import retention
 from ci.cleanup.stores import matrices
 from ci.plan.data import OwnStore
-from ci.publish.buckets import buckets
+from ci.publish.buckets import Maintenance, buckets
 
 Rows = list[dict[str, str]]
 
@@ -92,6 +92,14 @@ def test_a_downstream_keeps_its_own_store_alone() -> None:
     common = {"store": "s3://mine", "release_type": "dev", "aws_region": "eu-west-1"}
     assert rows["mirror_matrix"] == [{**common, "aws_role": "a"}]
     assert rows["retention_matrix"] == [{**common, "aws_role": "b", "history": "yes"}]
+
+
+def test_buckets_without_a_role_are_left_to_others() -> None:
+    without_roles = buckets().model_copy(update={"maintenance": Maintenance()})
+
+    rows = matrices(without_roles, OwnStore(), repository="ROCm/TheRock", release_type="ci")
+
+    assert rows == {"mirror_matrix": [], "retention_matrix": []}
 
 
 def test_a_fork_without_settings_keeps_nothing() -> None:

@@ -9,7 +9,7 @@ from ci.plan.decisions import Question
 from ci.plan.events import Changes
 from core.errors import UsageError
 from core.run.plan import Decision
-from tests.kit.planning import REPOSITORY, changed_data, ci_data, pull_request, push, question
+from tests.kit.planning import REPOSITORY, changed_data, ci_data, dispatch, pull_request, push, question
 
 PATH_RULES = ci_data().triggers.paths
 
@@ -219,7 +219,9 @@ def test_gives_a_fork_no_credentials(head: str | None, mention: str) -> None:
 @pytest.mark.parametrize(
     ("question_of_event", "tier", "reason"),
     [
-        (question("workflow_dispatch"), None, "dispatch"),
+        (question("workflow_dispatch"), "presubmit", "names no families"),
+        (question("workflow_dispatch", release_type="dev"), None, "names its families"),
+        (question("workflow_dispatch", dispatch(linux_amdgpu_families="cpu")), None, "names its families"),
         (question("pull_request", pull_request("ci:run-all-archs")), "nightly", "ci:run-all-archs"),
         (SCHEDULE, "nightly", "schedule"),
         (question("push", push(), release_type="dev"), "nightly", "dev"),
@@ -254,8 +256,8 @@ def test_tests_without_a_gpu_after_a_merge_alone(question_of_event: Question, *,
         (question("schedule", release_type="nightly"), "comprehensive", "nightly"),
         (question("push", push(), release_type="nightly-bkc"), "comprehensive", "nightly-bkc"),
         (question("schedule", release_type="prerelease"), "full", "prerelease"),
-        (question("pull_request", pull_request("test:rocm")), "full", "test:rocm"),
-        (question("workflow_call", inputs_of_call={"windows_test_labels": "smoke"}), "full", "smoke"),
+        (question("pull_request", pull_request("test:torch")), "quick", "nothing requests more"),
+        (question("workflow_call", inputs_of_call={"windows_test_labels": "torch"}), "quick", "nothing"),
         (
             question("pull_request", pull_request("test:rocm", "test_filter:quick")),
             "quick",

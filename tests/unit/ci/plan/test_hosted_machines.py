@@ -49,7 +49,9 @@ def test_a_test_on_another_machine_takes_as_long_as_the_data_says() -> None:
 
 
 def test_a_build_on_a_machine_of_github_says_when_it_ends() -> None:
-    builds = [job for job in jobs_of_fork() if job.stage == "build_pytorch"]
+    plan = plan_event("schedule", release_type="nightly", repository=FORK)
+
+    builds = plan.matrix("linux", "build_pytorch")
 
     assert builds
     for job in builds:

@@ -14,7 +14,7 @@ from core.cli.options import ROOT, use_config_file
 from core.data import LAYERED, in_force, use_user_file, user_file
 from core.errors import MissingInputError, UsageError
 from core.families import default_family, family
-from core.run.locations import run_buckets
+from core.run.locations import buckets_of, run_buckets
 from core.run.plan import Plan
 from pytorch_build.build.machine import load_needs
 from pytorch_build.refs.torch_refs import load_refs
@@ -111,12 +111,13 @@ def test_the_guides_file_gives_the_matrix_its_families(guide_file: Path) -> None
     assert matrix.gpu_families == {"linux": ("gfx94X-lab",)}
 
 
-def test_the_guides_file_leaves_the_release_matrix_as_it_is(guide_file: Path) -> None:
+def test_the_guides_file_gives_releases_its_families_too(guide_file: Path) -> None:
     use_user_file(guide_file)
 
     release = cells.load_matrix("release", guide_file.parent)
 
-    assert cells.cells_by_session(release, load_refs(), "linux")["build_torch"]
+    built = cells.cells_by_session(release, load_refs(), "linux")["build_torch"]
+    assert {cell.gpu_family for cell in built} == {"gfx94X-lab"}
 
 
 # --- Which file, and what it changes ---------------------------------------------------------
@@ -133,7 +134,41 @@ def test_every_stage_reads_the_users_file(guide_file: Path) -> None:
     assert default_family(["gfx942"]) == "gfx942"
     assert run_buckets().repository == "my-organisation/wheels"
     assert buckets().repository == "my-organisation/wheels"
-    assert buckets().release_types["nightly"].bucket == "therock-nightly-artifacts"
+    assert set(buckets().release_types) == {"ci"}
+
+
+def test_a_repository_of_ones_own_has_no_bucket_or_role_of_upstreams(guide_file: Path) -> None:
+    use_user_file(guide_file)
+
+    assert set(buckets().release_types) == {"ci"}
+    assert set(buckets().distributions) == {"rehearsal"}
+    assert buckets().maintenance.retention_role == ""
+
+
+def test_explains_no_bucket_of_upstreams_as_in_force(guide_file: Path) -> None:
+    use_user_file(guide_file)
+
+    keys = in_force()
+
+    assert "buckets.release_types.ci.bucket" in keys
+    assert "buckets.release_types.nightly.bucket" not in keys
+    assert "buckets.distributions.rehearsal.folder" in keys
+
+
+def test_runs_of_upstream_lie_where_the_projects_data_says(guide_file: Path) -> None:
+    use_user_file(guide_file)
+
+    assert buckets_of("ROCm/TheRock").release_types["ci"].bucket == "therock-ci-artifacts"
+    assert buckets_of("my-organisation/wheels").release_types["ci"].bucket == "my-wheels"
+
+
+def test_a_bucket_is_added_to_upstreams_where_no_repository_is_named(tmp_path: Path) -> None:
+    file = tmp_path / "own.toml"
+    file.write_text('[buckets.release_types.dev]\nbucket = "ours"\n')
+    use_user_file(file)
+
+    assert buckets().release_types["dev"].bucket == "ours"
+    assert buckets().release_types["ci"].bucket == "therock-ci-artifacts"
 
 
 def test_the_projects_data_is_back_without_the_users_file(guide_file: Path) -> None:

@@ -196,21 +196,20 @@ def test_tests_a_family_before_its_tier_where_a_label_asks(data_with_late_tests:
     assert "gfx1151" in families_by_stage(plan)["test_rocm"]
 
 
-def test_a_label_chooses_tests() -> None:
+def test_a_label_for_one_test_leaves_no_other_one_out() -> None:
     plan = plan_event("pull_request", pull_request("build:pytorch", "test:smoke"))
 
-    assert "test_rocm" not in families_by_stage(plan)
+    assert families_by_stage(plan)["test_rocm"] == [TESTED]
     assert families_by_stage(plan)["test_pytorch"] == [TESTED]
-    assert "other tests" in reason_left_out(plan, "test_rocm, gfx94X-dcgpu on linux")
 
 
-def test_an_input_chooses_tests_of_one_platform() -> None:
+def test_an_input_adds_tests_on_one_platform() -> None:
     plan = plan_dispatch(
-        linux_amdgpu_families="gfx94x", windows_amdgpu_families="gfx110x", linux_test_labels="rocm"
+        linux_amdgpu_families="gfx94x", windows_amdgpu_families="gfx110x", linux_test_labels="torch"
     )
 
-    assert "test_pytorch" not in families_by_stage(plan)
-    assert "test_pytorch" in families_by_stage(plan, "windows")
+    assert "test_torch" in families_by_stage(plan)
+    assert "test_torch" not in families_by_stage(plan, "windows")
 
 
 def test_jobs_that_test_on_a_machine_without_a_gpu_say_so() -> None:
@@ -296,7 +295,7 @@ FULL = DEFAULT | INDUCTOR | DISTRIBUTED
         (["build:pytorch", "test_filter:full"], FULL),
         (["build:pytorch", "test:torch"], DEFAULT),
         (["build:pytorch", "test:torch-inductor"], INDUCTOR),
-        (["test:torch"], set()),
+        (["test:torch"], DEFAULT),
     ],
     ids=lambda value: "-".join(value) if isinstance(value, list) else "",
 )
@@ -364,7 +363,7 @@ UNTESTED_WHEEL = "test_torch default, gfx94X-dcgpu, nightly, Python 3.12 on linu
         (["test_filter:full", "gfx1151"], "distributed, gfx1151 on linux", "several GPUs of gfx1151"),
         (["test_filter:full", "gfx906"], "default, gfx906 on linux", "no machine has gfx906"),
         (["test_filter:full"], "inductor, gfx110X-all on windows", "linux only"),
-        (["test:smoke"], "default, gfx94X-dcgpu on linux", "other tests"),
+        (["test:smoke"], "default, gfx94X-dcgpu on linux", "test type quick"),
     ],
 )
 def test_says_why_a_pull_request_leaves_out_upstreams_tests(
@@ -502,7 +501,7 @@ def test_a_dispatch_chooses_refs_pythons_and_components() -> None:
     [
         ({"linux_amdgpu_families": "gfx94y"}, "'gfx94x'"),
         ({"windows_amdgpu_families": "gfx950"}, "gfx950-dcgpu is not built on windows"),
-        ({"linux_amdgpu_families": ""}, "no GPU family"),
+        ({"linux_amdgpu_families": "", "release_type": "dev"}, "no GPU family"),
         ({"linux_amdgpu_families": "none", "windows_amdgpu_families": "none"}, "no GPU family"),
         ({"linux_amdgpu_families": "all gfx950"}, "'all'"),
         ({"linux_amdgpu_families": "all", "pytorch_git_refs": "nigthly"}, "'nightly'"),
@@ -516,7 +515,7 @@ def test_a_dispatch_chooses_refs_pythons_and_components() -> None:
         ({"linux_amdgpu_familys": "all"}, "'linux_amdgpu_families'"),
         ({"linux_amdgpu_families": "all", "build_variants": "asam"}, "'asan'"),
         ({"linux_amdgpu_families": "all", "release_type": "nightlies"}, "'nightly'"),
-        ({"linux_amdgpu_families": "all", "release_type": "release"}, "No bucket"),
+        ({"linux_amdgpu_families": "all", "release_type": "release"}, "no bucket"),
         ({"linux_amdgpu_families": "all", "linux_test_runner": "linux-gfx942"}, "linux-gfx942"),
         ({"linux_amdgpu_families": "all", "linux_build_runner": "my runner"}, "my runner"),
         ({"linux_amdgpu_families": "all", "build_pytorch": "yes"}, "build_pytorch"),
@@ -529,6 +528,15 @@ def test_refuses_a_dispatch_with_a_mistake(inputs: dict[str, Any], mention: str)
         plan_dispatch(**inputs)
 
     assert mention in str(caught.value)
+
+
+def test_a_dispatch_that_names_no_family_builds_those_of_a_pull_request() -> None:
+    plan = plan_dispatch()
+
+    assert {job.gpu_family for job in plan.cells} == {
+        job.gpu_family for job in plan_event("pull_request", pull_request()).cells
+    }
+    assert plan.build_pytorch.value
 
 
 # --- Who is trusted --------------------------------------------------------------------------

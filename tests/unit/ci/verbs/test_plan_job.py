@@ -116,7 +116,29 @@ def test_names_what_a_job_of_the_plan_builds(job: Job) -> None:
 def test_leaves_out_sessions_that_workflows_have_steps_for(job: Job) -> None:
     job.take_over(make_run_plan(BUILD))
 
-    assert job.read_planned(BUILD)["SESSIONS"] == "build_rocm build_torch check_wheels"
+    assert job.read_planned(BUILD)["SESSIONS"] == "build_torch check_wheels"
+
+
+def test_a_job_of_pytorch_that_packages_rocm_does_so_in_a_step_of_its_own(job: Job) -> None:
+    job.take_over(make_run_plan(BUILD))
+
+    assert job.read_planned(BUILD)["BUILDS_ROCM"] == "true"
+
+
+def test_a_job_that_is_handed_rocm_packages_none(job: Job) -> None:
+    handed_on = BUILD.model_copy(update={"sessions": ("build_torch", "check_wheels")})
+    job.take_over(make_run_plan(handed_on))
+
+    assert job.read_planned(handed_on)["BUILDS_ROCM"] == ""
+
+
+def test_a_job_of_rocm_alone_packages_it_as_its_session(job: Job) -> None:
+    job.take_over(make_run_plan(ROCM_BUILD))
+
+    variables = job.read_planned(ROCM_BUILD)
+
+    assert variables["SESSIONS"] == "build_rocm"
+    assert variables["BUILDS_ROCM"] == ""
 
 
 def test_gives_the_source_lock_of_the_torch_ref(job: Job) -> None:
