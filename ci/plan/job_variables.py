@@ -14,8 +14,8 @@ if TYPE_CHECKING:
     from core.run.plan import Plan, PlannedJob
 
 _BUILD_ROCM = "build_rocm"
-# Workflows have steps of their own for these: artifacts are another run's, and a check of ROCm has options.
-_STEPS_OF_WORKFLOWS = (FETCH, "check_rocm")
+# Workflows have steps of their own for these: artifacts are of another run, and a check of ROCm has options.
+_SESSIONS_WITH_OWN_STEPS = (FETCH, "check_rocm")
 
 
 class JobRocm(Model):
@@ -39,9 +39,8 @@ class JobValues(Model):
     torch_ref: OptionalText = None
     torch_version: OptionalText = None
     sessions: str = ""
-    torch_tests: str = (
-        ""  # of upstream's tests: the configuration, and which part of it, such as `default 2/6`
-    )
+    # Of upstream's tests the configuration, and which part of it: `default 2/6`.
+    torch_tests: str = ""
     source_lock: OptionalText = None
     index_url: OptionalText = None
     find_links_url: OptionalText = None
@@ -63,7 +62,7 @@ class DispatchedJob(JobValues):
 
 def values_of_planned_job(plan: Plan, job: PlannedJob, source_lock: str | None) -> JobValues:
     """Return the values of a job of the plan; `source_lock` is the lock of its torch ref, as one line."""
-    sessions = [session for session in job.sessions if session not in _STEPS_OF_WORKFLOWS]
+    sessions = [session for session in job.sessions if session not in _SESSIONS_WITH_OWN_STEPS]
     builds_rocm = job.stage == "build_pytorch" and _BUILD_ROCM in sessions
     if builds_rocm:
         # Its packages have a version as an option, which sessions of PyTorch have not.
@@ -90,7 +89,7 @@ def values_of_planned_job(plan: Plan, job: PlannedJob, source_lock: str | None) 
 
 def job_variables(values: JobValues) -> Mapping[str, str]:
     """Return the variables of the job's steps; what it has not is empty."""
-    config, _, part = values.torch_tests.partition(" ")
+    configuration, _, part = values.torch_tests.partition(" ")
     variables: dict[str, str | None] = {
         "ARTIFACT_DIGEST": values.rocm.digest,
         "ARTIFACT_REPOSITORY": values.rocm.repository,
@@ -108,7 +107,7 @@ def job_variables(values: JobValues) -> Mapping[str, str]:
         "SESSIONS": values.sessions,
         "SOURCE_LOCK": values.source_lock,
         "TORCH_REF": values.torch_ref,
-        "TORCH_TESTS": config,
+        "TORCH_TESTS": configuration,
         "TORCH_TESTS_PART": part.strip(),
         "TORCH_VERSION": values.torch_version,
     }

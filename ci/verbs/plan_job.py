@@ -57,7 +57,7 @@ def run(arguments: argparse.Namespace) -> None:
     digest = env.get(PLAN_DIGEST)
     if digest:
         outputs = replace(common.outputs, platform=arguments.platform or common.outputs.platform)
-        values = _values_in_plan(common.root / arguments.plan, outputs, env[CELL], digest)
+        values = _read_planned_values(common.root / arguments.plan, outputs, env[CELL], digest)
     else:
         values = parse_json(env[CELL], DispatchedJob, where=CELL)
 
@@ -67,7 +67,7 @@ def run(arguments: argparse.Namespace) -> None:
     console.done(f"plan_job: {values.gpu_family}, {values.sessions or 'no sessions'}")
 
 
-def _values_in_plan(folder: Path, outputs: RunOutputs, cell: str, digest: str) -> JobValues:
+def _read_planned_values(folder: Path, outputs: RunOutputs, cell: str, digest: str) -> JobValues:
     """Return the values of a job of the plan in a folder, which has to be the plan with this digest."""
     path = folder / "plan.json"
     plan = Plan.read(path)

@@ -48,7 +48,7 @@ CONFIG = Path(__file__).with_name("texts").joinpath("engine-config.toml").read_t
 # What stands in for actions of others: a folder for the artifacts, a file for the keys that a role brings.
 ACTIONS = {
     "hand_over": """
-    - id: upload
+    - id: identify
       env: {{PATHS: "${{{{ inputs.path }}}}", NONE: "${{{{ inputs.if_none }}}}"}}
       shell: bash
       run: |
@@ -60,7 +60,7 @@ ACTIONS = {
           for path in $PATHS; do if [ -e "$path" ]; then cp -r --parents "$path" "$id"; fi; done
         fi
         if rmdir "$id" 2>/dev/null; then [ "$NONE" = ignore ]; exit; fi
-        echo "artifact-id=${{id##*/}}" >> "$GITHUB_OUTPUT"
+        echo "artifact_id=${{id##*/}}" >> "$GITHUB_OUTPUT"
 """,
     "take_over": """
     - env: {{ID: "${{{{ inputs.artifact_id }}}}", FOLDER: "${{{{ inputs.path }}}}"}}

@@ -90,7 +90,7 @@ class RunOfPlan:
             "configure": {"outputs": outputs(self.plan)},
             "rocm": {"outputs": outputs(self.plan)},
             "resolve": {"outputs": job_outputs(self.plan, {})},
-            "plan": {"outputs": {"artifact_id": "1" * 12}},
+            "plan": {"outputs": {"artifact_id": f"plan-1700000000-3276732767@{'1' * 64}"}},
         }
         workflow = workflows()["setup.yml"]
         contexts = {**self.contexts, "steps": steps}

@@ -45,7 +45,6 @@ class Limit(Model):
     of: str
     page: str
     near: Mapping[str, str] = {}
-    over: Mapping[str, str] = {}
 
     def is_near(self, amount: int) -> bool:
         """Return whether an amount is within a quarter of the limit, and no more than that."""
@@ -156,12 +155,6 @@ def uses_of_run(name: str) -> Iterator[Use]:
         yield Use(limit="run_outputs", what=what, amount=2 * outputs + other_outputs)
         yield from uses_of_matrices(run, what)
 
-        # The plan, and what each job hands over; what is fetched for it, where not everybody may read it.
-        artifacts = 1 + len(run.plan.cells)
-        fetched = sum(run.plan.fetches(job) for job in run.plan.cells)
-        yield Use(limit="run_artifacts", what=what, amount=artifacts)
-        yield Use(limit="run_artifacts", what=f"{what}, private bucket", amount=artifacts + fetched)
-
     # CI plans both platforms at once.
     outputs = BYTES_OF_UTF16 * sum(map(len, RunOfPlan(plan=largest_plan(name)).setup_outputs.values()))
     yield Use(limit="job_outputs", what=f"{name}, both platforms", amount=outputs)
@@ -218,10 +211,7 @@ def test_nothing_takes_more_than_the_service_gives(name: str) -> None:
     limit = limits()[name]
     too_much = [use.what for use in all_uses() if use.limit == name and use.amount > limit.limit]
 
-    assert not [what for what in too_much if not is_named(what, limit.over)], limit.of
-    # What was over once and is not now has no reason any more.
-    for pattern in limit.over:
-        assert any(fnmatchcase(what, pattern) for what in too_much), pattern
+    assert not too_much, limit.of
 
 
 @pytest.mark.parametrize("name", limits())
