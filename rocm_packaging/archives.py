@@ -202,8 +202,9 @@ class _ExtractedTree:
     """What lies where, as far as the archive was read."""
 
     def __init__(self, folder: Path, where: str, stages: tuple[str, ...]) -> None:
-        self._root = str(folder)
         self._folder = folder
+        # As a text too: a path object for each member takes longer.
+        self._folder_text = str(folder)
         self._where = where
         self._stage_prefixes = tuple(f"{stage}/" for stage in stages)
         self._folders_of_stages = _with_parents(stages)
@@ -227,7 +228,7 @@ class _ExtractedTree:
             self._kinds[name] = "file"
         else:
             _write_file(
-                f"{self._root}/{name}",
+                f"{self._folder_text}/{name}",
                 member.mode & _PERMISSIONS | _FILE,
                 content,
             )
@@ -239,7 +240,7 @@ class _ExtractedTree:
             self._require_inside(name, target)
         for name, target in self._links.items():
             with writing(self._folder / name):
-                os.symlink(target, f"{self._root}/{name}")  # noqa: PTH211 - a path object a link takes longer
+                os.symlink(target, f"{self._folder_text}/{name}")  # noqa: PTH211 - a path object a link takes longer
 
     def _require_place(self, name: str, kind: str) -> None:
         """Require that a member lies in a stage, and that its place is free; a folder may come again."""
@@ -252,7 +253,7 @@ class _ExtractedTree:
             raise self._error(name, "is there twice")
 
     def _make_folder(self, name: str, mode: int) -> None:
-        path = f"{self._root}/{name}"
+        path = f"{self._folder_text}/{name}"
         if name not in self._kinds:
             self._make_parent(name)
             os.mkdir(path)  # noqa: PTH102 - as above
@@ -276,33 +277,33 @@ class _ExtractedTree:
                 f"is a hard link to {link!r}, which is not a file before it in the archive",
             )
         try:
-            os.link(f"{self._root}/{target}", f"{self._root}/{name}")
+            os.link(f"{self._folder_text}/{target}", f"{self._folder_text}/{name}")
         except OSError:  # a file system without hard links
-            shutil.copy2(f"{self._root}/{target}", f"{self._root}/{name}")
+            shutil.copy2(f"{self._folder_text}/{target}", f"{self._folder_text}/{name}")
 
-    def _require_inside(self, name: str, link: str) -> None:
-        """Follow a link through all links of the archive; no step may lead out of it."""
-        if not link or posixpath.isabs(link) or "\\" in link or "\0" in link or _DRIVE.match(link):
-            raise self._error(name, f"links to {link!r}, which is outside")
+    def _require_inside(self, name: str, target: str) -> None:
+        """Follow a link's target through all links of the archive; no step may lead out of it."""
+        if not target or posixpath.isabs(target) or "\\" in target or "\0" in target or _DRIVE.match(target):
+            raise self._error(name, f"links to {target!r}, which is outside")
 
-        place = name.split("/")[:-1]
-        steps = link.split("/")[::-1]  # the next one last
+        folder_parts = name.split("/")[:-1]
+        remaining_parts = target.split("/")[::-1]  # the next one last
         hops = 0
-        while steps:
-            step = steps.pop()
-            if step == "..":
-                if not place:
-                    raise self._error(name, f"links to {link!r}, which is outside")
-                place.pop()
-            elif step not in {"", "."}:
-                place.append(step)
-                target = self._links.get("/".join(place))
-                if target is not None:
-                    place.pop()
-                    steps += target.split("/")[::-1]
+        while remaining_parts:
+            part = remaining_parts.pop()
+            if part == "..":
+                if not folder_parts:
+                    raise self._error(name, f"links to {target!r}, which is outside")
+                folder_parts.pop()
+            elif part not in {"", "."}:
+                folder_parts.append(part)
+                next_target = self._links.get("/".join(folder_parts))
+                if next_target is not None:
+                    folder_parts.pop()
+                    remaining_parts += next_target.split("/")[::-1]
                     hops += 1
             if hops > _MOST_HOPS:
-                raise self._error(name, f"links to {link!r}, which leads in circles")
+                raise self._error(name, f"links to {target!r}, which leads in circles")
 
     def _error(self, name: str, problem: str) -> ArtifactError:
         return ArtifactError(f"{self._where}: {name!r} {problem}.")

@@ -244,7 +244,7 @@ def for_build(
     versions.parse(version)
     source = with_layout(packages, version, family)
     names = [pin.partition("==")[0] for pin in requirements(source, family, extras)]
-    return replace(source, files=_named(packages, version, names, platform))
+    return replace(source, files=_choose_files(packages, version, names, platform))
 
 
 def for_bundles(
@@ -255,10 +255,10 @@ def for_bundles(
     names = ["rocm-sdk-core", layouts.libraries_package(source.layout, family)]
     if source.layout == "split":
         names += map(layouts.device_package, targets)
-    return replace(source, files=_named(packages, version, names, platform))
+    return replace(source, files=_choose_files(packages, version, names, platform))
 
 
-def _named(
+def _choose_files(
     packages: PackageSource, version: str, names: Iterable[str], platform: Platform
 ) -> tuple[Candidate, ...]:
     """Choose a file of each package; all are named, so no other one can be drawn in."""

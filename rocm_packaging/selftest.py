@@ -102,30 +102,32 @@ class TestRequest:
 def run_tests(request: TestRequest) -> None:
     """Install the packages into the target environment, and test them there."""
     common = request.common
-    target = require(common.python)
+    interpreter = require(common.python)
     inputs = request.inputs()
-    run = stage.Stage(
+    test_stage = stage.Stage(
         name="test_rocm",
         # an address may serve something else each time, and an environment may have been changed by hand
         common=common if inputs["packages"] else replace(common, force=True),
         artifact_group=request.artifact_group,
-        cell=request.cell(target.tag),
+        cell=request.cell(interpreter.tag),
     )
 
     def work() -> stage.StageResult:
         if request.source is None:
-            names = [distribution.name for distribution in installed(target)]
-            layout = layout_of(names, where=str(target.prefix)) or "unsplit"
-            return stage.StageResult(files=(), details=_test(request, target, layout))
-        return _install_and_test(request, target, request.source, inputs, is_forced=run.common.force)
+            names = [distribution.name for distribution in installed(interpreter)]
+            layout = layout_of(names, where=str(interpreter.prefix)) or "unsplit"
+            return stage.StageResult(files=(), details=_test(request, interpreter, layout))
+        return _install_and_test(
+            request, interpreter, request.source, inputs, is_forced=test_stage.common.force
+        )
 
-    stage.perform(run, inputs, work)
-    _copy_report(request, target)
+    stage.perform(test_stage, inputs, work)
+    _copy_report(request, interpreter)
 
 
 def _install_and_test(
     request: TestRequest,
-    target: Interpreter,
+    interpreter: Interpreter,
     source: RocmSource,
     inputs: Mapping[str, Any],
     *,
@@ -134,48 +136,48 @@ def _install_and_test(
     common = request.common
     with source.opened_call(common.cache / "locks", request.families[0], request.targets) as rocm_call:
         # ROCm's sdist is built with setuptools.
-        calls = (locked_call(common, target, only=("setuptools",)), rocm_call)
+        calls = (locked_call(common, interpreter, only=("setuptools",)), rocm_call)
         with installer.prepared(
-            target,
+            interpreter,
             calls,
-            digest=installer.digest_of_calls(target, calls, salt=inputs),
+            digest=installer.digest_of_calls(interpreter, calls, salt=inputs),
             cache_dir=request.cache_dir,
             force=is_forced,
         ):
-            installer.require_complete(target)
-            return stage.StageResult(files=(), details=_test(request, target, source.layout))
+            installer.require_complete(interpreter)
+            return stage.StageResult(files=(), details=_test(request, interpreter, source.layout))
 
 
-def _test(request: TestRequest, target: Interpreter, layout: Layout) -> Mapping[str, Any]:
+def _test(request: TestRequest, interpreter: Interpreter, layout: Layout) -> Mapping[str, Any]:
     """Run `rocm-sdk test`, file its report, print the table; return details for the record."""
     other_rocm = dict.fromkeys(_OTHER_ROCM)
     env = process.handed_on(
         **other_rocm,
         ROCM_SDK_TARGET_FAMILY=sdk_target(layout, request.families[0], request.targets) or None,
-        VIRTUAL_ENV=str(target.prefix),
+        VIRTUAL_ENV=str(interpreter.prefix),
         PYTHONDONTWRITEBYTECODE="1",
     )
-    command = [str(target.executable), "-m", "rocm_sdk", "test"]
+    command = [str(interpreter.executable), "-m", "rocm_sdk", "test"]
     with tempfile.TemporaryDirectory() as folder:
         usage = process.capture([*command, "--help"], cwd=Path(folder), env=env, check=False).stdout
         report_path = Path(folder) / "report.json"
         if "--json" in usage:
             test_command = [*command, "--json", str(report_path)]
         else:
-            test_command = _command_for_unittest(target, report_path)
+            test_command = _command_for_unittest(interpreter, report_path)
         failure = _run_command(test_command, Path(folder), env)
         if not report_path.is_file():
             raise CheckError(
                 "rocm-sdk test ended without a report, so the result is unknown.",
                 hint="Read its output in the log.",
             ) from failure
-        report = _with_families(read_report(report_path.read_bytes()), request, target)
+        report = _with_families(read_report(report_path.read_bytes()), request, interpreter)
 
-    key = _report_key(request, target)
+    key = _report_key(request, interpreter)
     content = junit_of(report)
     request.common.open_store().put_bytes(key, content)
-    _show(report)
-    _copy_report(request, target)
+    _print_report(report)
+    _copy_report(request, interpreter)
     _require_success(report, failure, command)
     _require_tested(request, report.facts, layout)
 
@@ -197,18 +199,18 @@ def _run_command(command: Sequence[str], folder: Path, env: Mapping[str, str]) -
     return None
 
 
-def _command_for_unittest(target: Interpreter, report_path: Path) -> list[str]:
+def _command_for_unittest(interpreter: Interpreter, report_path: Path) -> list[str]:
     """Return the command that tests packages of others, whose `rocm-sdk test` writes no report."""
     # Unbuffered, so that what its children print does not land within a line of its own.
-    python = [str(target.executable), "-I", "-B", "-u"]
+    python = [str(interpreter.executable), "-I", "-B", "-u"]
     return [*python, str(_UNITTEST_RUNNER), str(REPORT_MODULE), str(report_path)]
 
 
-def _with_families(report: SdkReport, request: TestRequest, target: Interpreter) -> SdkReport:
+def _with_families(report: SdkReport, request: TestRequest, interpreter: Interpreter) -> SdkReport:
     """Return the report with the GPU families of what is installed, where it does not name them."""
     if "families" in report.facts:
         return report
-    names = {distribution.name for distribution in installed(target)}
+    names = {distribution.name for distribution in installed(interpreter)}
     families = [
         name
         for name in dict.fromkeys((*request.families, *request.targets))
@@ -251,24 +253,24 @@ def _require_tested(request: TestRequest, facts: Mapping[str, str], layout: Layo
         )
 
 
-def _report_key(request: TestRequest, target: Interpreter) -> str:
-    name = records.record_name("rocm", request.cell(target.tag))
+def _report_key(request: TestRequest, interpreter: Interpreter) -> str:
+    name = records.record_name("rocm", request.cell(interpreter.tag))
     return f"{request.common.outputs.reports_prefix(request.artifact_group)}/{name}.xml"
 
 
-def _copy_report(request: TestRequest, target: Interpreter) -> None:
+def _copy_report(request: TestRequest, interpreter: Interpreter) -> None:
     """Write the JUnit report to `request.junit`; an unchanged stage copies that of its last run."""
     if request.junit is None:
         return
     store = request.common.open_store()
-    key = _report_key(request, target)
+    key = _report_key(request, interpreter)
     if store.find(key) is not None:
         files.write_text(request.junit, store.read(key).decode())
     elif not request.common.dry_run:
         raise MissingInputError(f"{store.url}/{key} does not exist.", hint="Test again: add --force.")
 
 
-def _show(report: SdkReport) -> None:
+def _print_report(report: SdkReport) -> None:
     """Print one row a group, then what failed."""
     rows: list[tuple[str, ...]] = []
     for group, checks in report.groups.items():

@@ -316,23 +316,23 @@ class TarStream:
 
     def _fill_buffer(self, *, required: bool = True) -> bool:
         """Read more behind what is still unread; return whether there was any."""
-        unread = self._end - self._start
-        if unread:
-            self._buffer[:unread] = bytes(self._buffer[self._start : self._end])
+        unread_count = self._end - self._start
+        if unread_count:
+            self._buffer[:unread_count] = bytes(self._buffer[self._start : self._end])
         self._start = 0
-        self._end = unread
+        self._end = unread_count
         try:
-            count = self._decompressor.readinto(self._buffer[unread:])
+            read_count = self._decompressor.readinto(self._buffer[unread_count:])
         except (zstandard.ZstdError, lzma.LZMAError, MemoryError) as problem:
             reason = str(problem).removeprefix("zstd decompress error: ") or "it needs too much memory"
             raise self._error(f"is damaged: {reason}", hint="Fetch it again.") from problem
-        if not count and required:
+        if not read_count and required:
             place = f" after {self._last_name!r}" if self._last_name else ""
             raise self._error(f"is truncated{place}", hint="Fetch it again.")
-        self._end += count
-        self.expanded += count
+        self._end += read_count
+        self.expanded += read_count
         self._require_no_bomb()
-        return bool(count)
+        return bool(read_count)
 
     def _require_no_bomb(self) -> None:
         limits = self._limits

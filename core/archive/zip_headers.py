@@ -244,13 +244,13 @@ def _read_end_record64(
     if record.signature != END64_SIGNATURE or record.remainder != END64_REMAINDER:
         raise HeaderError("Its ZIP64 end record is damaged")
 
-    pairs = (
+    shared_fields = (
         (short_record.members_on_disk, record.members_on_disk, MOST_16),
         (short_record.members, record.members, MOST_16),
         (short_record.directory_size, record.directory_size, MOST_32),
         (short_record.directory_start, record.directory_start, MOST_32),
     )
-    for short_value, value, marker in pairs:
+    for short_value, value, marker in shared_fields:
         if short_value not in {marker, value}:
             raise HeaderError("Its two end records differ")
     return _Directory(

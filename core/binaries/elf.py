@@ -131,9 +131,9 @@ class ElfHeader(NamedTuple):
     flags: int
     size: int
     segment_size: int
-    segments: int
+    segment_count: int
     section_size: int
-    sections: int
+    section_count: int
     names_section: int
 
 
@@ -212,7 +212,7 @@ class Elf:
     @cached_property
     def segments(self) -> Sequence[Segment]:
         """The program headers."""
-        count = self.header.segments
+        count = self.header.segment_count
         if count and self.header.segment_size != SEGMENT.size:
             raise ValueError(f"program headers of {self.header.segment_size} bytes")
         if count > _MOST_SEGMENTS:
@@ -226,8 +226,8 @@ class Elf:
         offset = self.header.sections_offset
         if not offset:
             return []
-        first = Section(*SECTION.unpack(self.read(offset, SECTION.size)))
-        count = self.header.sections or first.size
+        first_section = Section(*SECTION.unpack(self.read(offset, SECTION.size)))
+        count = self.header.section_count or first_section.size
         if count > _MOST_SECTIONS or self.header.section_size != SECTION.size:
             raise ValueError(f"{count} section headers of {self.header.section_size} bytes")
         table = self.read(offset, count * SECTION.size)

@@ -125,15 +125,15 @@ def candidate_of_record(record: FileRecord) -> Candidate:
     )
 
 
-def candidates_on_page(text: str, page: str) -> Iterator[Candidate]:
-    """Yield the files of ours that the page at an address links to."""
-    page_parts = urlsplit(page)
+def candidates_on_page(text: str, page_location: str) -> Iterator[Candidate]:
+    """Yield the files of ours that the page at an address or path links to."""
+    location_parts = urlsplit(page_location)
     for href, link in links(text).items():
-        url = urljoin(page, href)
+        url = urljoin(page_location, href)
         url_parts = urlsplit(url)
         # A page behind a password writes links to its own host without it.
-        if has_secret(page) and url_parts.netloc == page_parts.netloc.rpartition("@")[2]:
-            url = url_parts._replace(netloc=page_parts.netloc).geturl()
+        if has_secret(page_location) and url_parts.netloc == location_parts.netloc.rpartition("@")[2]:
+            url = url_parts._replace(netloc=location_parts.netloc).geturl()
         candidate = candidate_named(link.name, url=url, link=link)
         if candidate is not None:
             yield candidate

@@ -204,18 +204,18 @@ def find_dist_info(archive: ZipArchive) -> str:
 
 def read_text_member(archive: ZipArchive, name: str) -> bytes:
     """Read one small member whole."""
-    filename = archive.path.name
+    wheel_name = archive.path.name
     member = archive.by_name.get(name)
     if member is None:
-        raise WheelError(f"{filename} holds no {name}.")
+        raise WheelError(f"{wheel_name} holds no {name}.")
     if reason := unsafe_kind(member):
-        raise WheelError(f"{filename}: {name} is {reason}.")
+        raise WheelError(f"{wheel_name}: {name} is {reason}.")
     if member.size > _MAX_TEXT:
-        raise WheelError(f"{filename}: {name} declares {member.size} bytes, more than {_MAX_TEXT}.")
+        raise WheelError(f"{wheel_name}: {name} declares {member.size} bytes, more than {_MAX_TEXT}.")
     try:
         return archive.read(member)
     except MemberError as problem:
-        raise WheelError(f"{filename}: {name} has {problem}.") from problem
+        raise WheelError(f"{wheel_name}: {name} has {problem}.") from problem
 
 
 def folder_sizes(wheel: Path) -> dict[str, list[int]]:

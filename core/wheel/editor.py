@@ -97,11 +97,11 @@ def edit_wheel(
         raise WheelError(f"{source.name} has version {version} already.")
 
     listing = require_listing(source)
-    info = _with_version(f"{listing.folder}/", version).removesuffix("/")
+    info_folder = _with_version(f"{listing.folder}/", version).removesuffix("/")
     if additions is None:
         copies = _copies_of(listing, version, edit, dropped=set())
         _require_distinct(source, [copy.name for copy in copies])
-        return _write(target, copies, [], [], info=info, epoch=epoch)
+        return _write(target, copies, [], [], info_folder=info_folder, epoch=epoch)
 
     new_names = [member.name for member in additions.members]
     copies = _copies_of(listing, version, edit, dropped={*additions.dropped, *new_names})
@@ -111,7 +111,7 @@ def edit_wheel(
     content: list[_Copy] = []
     info_files: list[_Copy] = []
     for copy in copies:
-        if copy.name.startswith(f"{info}/"):
+        if copy.name.startswith(f"{info_folder}/"):
             info_files.append(copy if platform is None else _with_platform(copy, platform))
         else:
             content.append(copy)
@@ -120,7 +120,7 @@ def edit_wheel(
         [*content, *borrowed_copies],
         additions.members,
         info_files,
-        info=info,
+        info_folder=info_folder,
         epoch=epoch,
     )
 
@@ -143,7 +143,7 @@ def assemble_wheel(
         copies,
         new_members,
         [],
-        info=spec.info,
+        info_folder=spec.info,
         epoch=epoch,
         level=0,
     )
@@ -314,7 +314,7 @@ def _write(
     new_members: Sequence[Member],
     info_files: Sequence[_Copy],
     *,
-    info: str,
+    info_folder: str,
     epoch: int | None,
     level: int = LEVEL,
 ) -> WrittenFile:
@@ -340,7 +340,7 @@ def _write(
         copier.add(sorted(new_members, key=lambda member: member.name))
         for copy in info_files:
             copier.copy(copy)
-        copier.finish(info)
+        copier.finish(info_folder)
     names = tuple(row[0] for row in copier.rows)
     return WrittenFile(
         path=target,
@@ -398,9 +398,9 @@ class _Copier:
         else:
             self.rows.append(record_row(copy.name, digest, copy.member.size, row.algorithm))
 
-    def finish(self, info: str) -> None:
+    def finish(self, info_folder: str) -> None:
         """Write RECORD and the central directory."""
-        self._writer.add([record_member(info, self.rows)])
+        self._writer.add([record_member(info_folder, self.rows)])
         self._writer.finish()
 
     def _stream(self, wheel: Path) -> BinaryIO:

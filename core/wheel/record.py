@@ -253,27 +253,27 @@ def _parse_record(raw: bytes, folder: str) -> tuple[dict[str, RecordRow | None],
     return rows, problems
 
 
-def _parse_row(digest: str, size: str) -> RecordRow:
-    algorithm, _, encoded = digest.partition("=")
-    if not digest:
+def _parse_row(digest_field: str, size_field: str) -> RecordRow:
+    algorithm, _, encoded = digest_field.partition("=")
+    if not digest_field:
         raise ValueError("no digest")
     if algorithm not in _ALGORITHMS:
         raise ValueError(f"a digest by {algorithm!r}; {', '.join(sorted(_ALGORITHMS))} are accepted")
     padding = "=" * (-len(encoded) % 4)
     try:
-        value = base64.b64decode(
+        digest_bytes = base64.b64decode(
             encoded + padding,
             altchars=b"-_",
             validate=True,
         )
     except binascii.Error:
         raise ValueError("a digest that is not urlsafe base64") from None
-    if size and not (size.isascii() and size.isdigit()):
-        raise ValueError(f"a size that is not a number ({size!r})")
+    if size_field and not (size_field.isascii() and size_field.isdigit()):
+        raise ValueError(f"a size that is not a number ({size_field!r})")
     return RecordRow(
         algorithm=algorithm,
-        digest=value,
-        size=int(size) if size else None,
+        digest=digest_bytes,
+        size=int(size_field) if size_field else None,
     )
 
 

@@ -164,8 +164,8 @@ def stub_template() -> bytes:
 
 def stub(template: bytes, target: str) -> bytes:
     """Fill a stub's target in: a path relative to the stub's own folder."""
-    room = _STUB_MARK.ljust(_STUB_ROOM, b"\0")
-    text = target.encode()
-    if template.count(room) != 1 or len(text) >= _STUB_ROOM:
+    placeholder = _STUB_MARK.ljust(_STUB_ROOM, b"\0")
+    target_bytes = target.encode()
+    if template.count(placeholder) != 1 or len(target_bytes) >= _STUB_ROOM:
         raise BuildError(f"The stub program has no place for the path {target!r}.")
-    return template.replace(room, text.ljust(_STUB_ROOM, b"\0"))
+    return template.replace(placeholder, target_bytes.ljust(_STUB_ROOM, b"\0"))

@@ -115,15 +115,15 @@ def _is_below(path: Path, folders: Collection[Path]) -> bool:
     return any(parent in folders for parent in path.parents)
 
 
-def _add_gap(gaps: Gaps, name: str, wanted_file: WantedFile, artifacts: Sequence[Artifact]) -> None:
-    """Note what is missing, with the artifacts that are the likeliest to lack it."""
-    of_component = [artifact for artifact in artifacts if artifact.component == wanted_file.component]
-    of_target = [artifact for artifact in of_component if artifact.target in wanted_file.glob]
-    generic = [artifact for artifact in of_component if artifact.target == GENERIC]
-    likeliest = of_target or generic or of_component
+def _add_gap(gaps: Gaps, artifact_name: str, wanted_file: WantedFile, artifacts: Sequence[Artifact]) -> None:
+    """Note what is missing, with the artifacts that are likeliest to lack it."""
+    component_artifacts = [artifact for artifact in artifacts if artifact.component == wanted_file.component]
+    target_artifacts = [artifact for artifact in component_artifacts if artifact.target in wanted_file.glob]
+    generic_artifacts = [artifact for artifact in component_artifacts if artifact.target == GENERIC]
+    likeliest_artifacts = target_artifacts or generic_artifacts or component_artifacts
 
-    owners = ", ".join(artifact.path.name for artifact in likeliest)
-    if not owners:
-        owners = f"{name}_{wanted_file.component}_* (missing)"
-    folder = PurePosixPath(wanted_file.glob).parent.name
-    gaps.add(f"{wanted_file.glob} of {owners}", name, wanted_file.name, folder)
+    artifact_names = ", ".join(artifact.path.name for artifact in likeliest_artifacts)
+    if not artifact_names:
+        artifact_names = f"{artifact_name}_{wanted_file.component}_* (missing)"
+    folder_name = PurePosixPath(wanted_file.glob).parent.name
+    gaps.add(f"{wanted_file.glob} of {artifact_names}", artifact_name, wanted_file.name, folder_name)

@@ -116,24 +116,24 @@ def _table(kernels: Sequence[Kernel], targets: Sequence[str]) -> dict[str, dict[
     for ordinal, kernel in enumerate(kernels):
         row = {"type": "hsaco", "ordinal": ordinal, "original_size": kernel.size}
         table.setdefault(kernel.binary, {})[kernel.target] = row
-    for rows in table.values():
-        rows.update(_aliases(rows, targets))
+    for rows_by_target in table.values():
+        rows_by_target.update(_aliases(rows_by_target, targets))
     return table
 
 
-def _aliases(rows: Mapping[str, _Row], targets: Sequence[str]) -> dict[str, _Row]:
+def _aliases(rows_by_target: Mapping[str, _Row], targets: Sequence[str]) -> dict[str, _Row]:
     """Return what a GPU in a mode that others have code for takes of a library without: its general code.
 
     Runtimes up to ROCm 7.14 look a library up under the most special target of the archive alone.
     """
     aliases: dict[str, _Row] = {}
     for target in targets:
-        if target in rows:
+        if target in rows_by_target:
             continue
         features = set(target.split(":"))
-        general_targets = [other for other in rows if set(other.split(":")) < features]
+        general_targets = [other for other in rows_by_target if set(other.split(":")) < features]
         if general_targets:
-            aliases[target] = rows[max(general_targets, key=len)]
+            aliases[target] = rows_by_target[max(general_targets, key=len)]
     return aliases
 
 

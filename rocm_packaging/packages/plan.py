@@ -335,10 +335,10 @@ class _Planner:
                 hint="Fetch the artifacts of one ROCm build alone; these are of one that was not split.",
             )
 
-    def targets_of(self, libraries: Iterable[RuntimePlan]) -> Targets:
+    def targets_of(self, runtimes: Iterable[RuntimePlan]) -> Targets:
         """Return the gfx targets of each package: those of its family that were built, or its own."""
         targets: dict[str, tuple[str, ...]] = {}
-        for runtime in libraries:
+        for runtime in runtimes:
             if runtime.kind == "device":
                 targets[runtime.family] = (runtime.family,)
             elif runtime.family:

@@ -72,16 +72,16 @@ def runtime_wheel(output: Output, plan: RuntimePlan, members: Sequence[Member]) 
         f"{plan.folder}/__init__.py": b"",
     }
     programs = _programs(plan)
-    paths = scripts(programs, [member.name for member in members], distribution.platform)
+    script_paths = scripts(programs, [member.name for member in members], distribution.platform)
     if programs:
-        files[f"{module}/_cli.py"] = cli(plan.kind, paths, programs, distribution.suffix)
+        files[f"{module}/_cli.py"] = cli(plan.kind, script_paths, programs, distribution.suffix)
 
     contents = _WheelContents(
         name=plan.distribution,
         summary=summary,
         licenses=plan.licenses,
         requires=None if plan.kind == "core" else "rocm-sdk-core",
-        console_scripts={script: f"{module}._cli:{function_of(script)}" for script in paths},
+        console_scripts={script: f"{module}._cli:{function_of(script)}" for script in script_paths},
     )
     return _write(output, contents, _members_of(files, plan.folder, members))
 
@@ -107,12 +107,12 @@ def _programs(plan: RuntimePlan) -> Mapping[str, layouts.Program]:
 
 def _device_wheel(output: Output, plan: RuntimePlan, members: Sequence[Member]) -> WrittenFile:
     """Write ``rocm-sdk-device-gfxN``: its files lie over the libraries, and no file is owned by both."""
-    listing = {
+    device_links = {
         "version": output.distribution.version,
         "links": _device_links(plan),
     }
-    listing_text = json.dumps(listing, indent=1) + "\n"
-    files = {f"{plan.folder}/{_LINKS_FOLDER}/{plan.family}.json": listing_text.encode()}
+    device_links_text = json.dumps(device_links, indent=1) + "\n"
+    files = {f"{plan.folder}/{_LINKS_FOLDER}/{plan.family}.json": device_links_text.encode()}
     contents = _WheelContents(
         name=plan.distribution,
         summary=f"Device code of ROCm's math libraries for {plan.family}",

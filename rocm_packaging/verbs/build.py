@@ -304,15 +304,15 @@ def _find_artifacts(arguments: argparse.Namespace, common: Common, layout: Layou
 
 def _find_fetched_artifacts(common: Common, version: str) -> _ArtifactSource:
     """Find what fetch_artifacts left for this run and family."""
-    name = family(common.gpu_family or default_family(detect())).name
-    folder = common.outputs.artifacts_folder(common.cache, group_name(name, common.build_variant))
+    family_name = family(common.gpu_family or default_family(detect())).name
+    folder = common.outputs.artifacts_folder(common.cache, group_name(family_name, common.build_variant))
     if not folder.is_dir():
         raise MissingInputError(
             f"--artifact-dir is not set, and no artifacts were fetched into {folder}.",
             hint="Set --artifact-dir DIR, fetch a run's artifacts with nox -s fetch_artifacts (the same "
             "--run-id, --gpu-family, --build-variant), or package the embedded sample's: --torch-ref sample.",
         )
-    return _ArtifactSource(directory=folder, family=name, version=version)
+    return _ArtifactSource(directory=folder, family=family_name, version=version)
 
 
 def _family_of(directory: Path) -> str:

@@ -35,8 +35,10 @@ _EXTRAS = ("libraries", "devel", "profiler")
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Declare the verb's own options."""
     add = parser.add_argument
-    sources = add_package_source(parser, "where ROCm comes from (default: the run's outputs)", "", "rocm-")
-    add_staged_source(sources)
+    source_options = add_package_source(
+        parser, "where ROCm comes from (default: the run's outputs)", "", "rocm-"
+    )
+    add_staged_source(source_options)
     add(
         "--rocm-extras",
         default=",".join(_EXTRAS),

@@ -231,13 +231,13 @@ def test_accepts_a_package_that_was_only_packaged_again(
 # Somebody else's environment
 
 
-def forbid_changes(monkeypatch: pytest.MonkeyPatch, number: int) -> None:
+def forbid_changes(monkeypatch: pytest.MonkeyPatch, error_number: int) -> None:
     """Let files be opened for reading alone, as a folder of root's or a file system may."""
     open_file = open
 
     def refuse_writing(path: Any, mode: str = "r", **options: Any) -> Any:
         if not {"w", "a", "+"}.isdisjoint(mode):
-            raise OSError(number, os.strerror(number), str(path))
+            raise OSError(error_number, os.strerror(error_number), str(path))
         return open_file(path, mode, **options)
 
     monkeypatch.setattr("builtins.open", refuse_writing)
@@ -251,12 +251,12 @@ def copy_environment(environment: Environment) -> None:
     copy.rename(environment.site)
 
 
-@pytest.mark.parametrize("number", [errno.EACCES, errno.EPERM, errno.EROFS])
+@pytest.mark.parametrize("error_number", [errno.EACCES, errno.EPERM, errno.EROFS])
 @pytest.mark.parametrize("is_forced", [False, True])
 def test_uses_a_copied_tree_that_this_user_may_not_change(
     environment: Environment,
     monkeypatch: pytest.MonkeyPatch,
-    number: int,
+    error_number: int,
     *,
     is_forced: bool,
 ) -> None:
@@ -264,7 +264,7 @@ def test_uses_a_copied_tree_that_this_user_may_not_change(
     environment.install_devel({"include/x.h": "h"})
     environment.expand()
     copy_environment(environment)
-    forbid_changes(monkeypatch, number)
+    forbid_changes(monkeypatch, error_number)
 
     assert environment.expand(force=is_forced) == environment.tree
 

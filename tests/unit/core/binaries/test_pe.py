@@ -92,8 +92,8 @@ def link_library(folder: Path, name: str, source: str, *libraries: str) -> bytes
     clang = LINKER.with_name("clang")
     (folder / f"{name}.c").write_text(source)
 
-    target = "--target=x86_64-pc-windows-msvc"
-    process.capture([clang, target, "-c", f"{name}.c", "-o", f"{name}.obj"], cwd=folder)
+    target_flag = "--target=x86_64-pc-windows-msvc"
+    process.capture([clang, target_flag, "-c", f"{name}.c", "-o", f"{name}.obj"], cwd=folder)
     options = ["/dll", "/noentry", "/nodefaultlib", f"/out:{name}.dll"]
     process.capture([LINKER, *options, f"{name}.obj", *libraries], cwd=folder)
     return (folder / f"{name}.dll").read_bytes()

@@ -84,11 +84,11 @@ def run_compiler(*arguments: str | Path) -> None:
 def compile_library(folder: Path, *flags: str, search_path: tuple[str, ...] = ()) -> Path:
     """Compile a library with a search path."""
     (folder / "x.c").write_text(SOURCE, encoding="utf-8")
-    target = folder / "x.so"
+    library_path = folder / "x.so"
     search_flags = [f"-Wl,-rpath,{':'.join(search_path)}"] if search_path else []
     options = ["-fPIC", "-shared", "-Wl,-soname,x.so.1", *flags, *search_flags]
-    run_compiler(*options, folder / "x.c", "-o", target)
-    return target
+    run_compiler(*options, folder / "x.c", "-o", library_path)
+    return library_path
 
 
 def call_library(path: Path) -> int:

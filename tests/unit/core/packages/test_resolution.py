@@ -108,19 +108,19 @@ def resolver(monkeypatch: pytest.MonkeyPatch) -> Resolver:
     return resolver
 
 
-QUESTION = ResolverQuery(
+QUERY = ResolverQuery(
     requirements=("torch==2.10.0+rocm7.1", "numpy"),
     constraints=("rocm==7.1",),
     sources=Sources(index_url="http://deps/", extra_index_urls=("http://run/",), cert="/ca.pem"),
     python=Path("/env/bin/python"),
     excludes=("rocm",),
 )
-ALLOWED = replace(QUESTION, allows_ours=True)
+ALLOWED = replace(QUERY, allows_ours=True)
 
 
 def test_rejects_a_package_of_our_names_from_others(resolver: Resolver) -> None:
     with pytest.raises(EnvironmentSetupError) as raised:
-        resolution.resolve(QUESTION)
+        resolution.resolve(QUERY)
 
     assert "rocm 7.1" in raised.value.message
     assert resolver.calls
@@ -128,7 +128,7 @@ def test_rejects_a_package_of_our_names_from_others(resolver: Resolver) -> None:
 
 def test_refuses_all_our_names_but_those_that_nobody_asks_for(resolver: Resolver) -> None:
     with pytest.raises(EnvironmentSetupError):
-        resolution.resolve(QUESTION)
+        resolution.resolve(QUERY)
 
     refused = {"torch<0.dev0", "rocm-sdk-device-gfx942<0.dev0", "rocm-sdk-libraries-gfx94x-dcgpu<0.dev0"}
     assert refused < set(resolver.files["--constraints"])
@@ -171,7 +171,7 @@ def test_resolves_for_an_interpreter(resolver: Resolver) -> None:
 
 
 def test_resolves_for_another_python_and_platform_with_wheels_alone(resolver: Resolver) -> None:
-    question = ResolverQuery(
+    query = ResolverQuery(
         requirements=("numpy",),
         sources=Sources(),
         python_version="3.13",
@@ -181,7 +181,7 @@ def test_resolves_for_another_python_and_platform_with_wheels_alone(resolver: Re
         allows_ours=True,
     )
 
-    resolution.resolve(question)
+    resolution.resolve(query)
 
     (call,) = resolver.calls
     assert call.option("--python-version") == "3.13"
@@ -192,14 +192,14 @@ def test_resolves_for_another_python_and_platform_with_wheels_alone(resolver: Re
 
 
 def test_asks_nothing_where_nothing_is_required_of_others(resolver: Resolver) -> None:
-    assert resolution.resolve_others((), ["torch"], QUESTION) == ()
+    assert resolution.resolve_others((), ["torch"], QUERY) == ()
     assert resolver.calls == []
 
 
 def test_asks_others_for_what_is_required_of_them_and_never_for_ours(resolver: Resolver) -> None:
     resolver.lock = numpy_lock()
 
-    resolved = resolution.resolve_others(["numpy"], ["torch"], QUESTION)
+    resolved = resolution.resolve_others(["numpy"], ["torch"], QUERY)
 
     assert [package.name for package in resolved] == ["numpy"]
     assert resolver.files["requirements"] == ["numpy"]
@@ -214,7 +214,7 @@ def numpy_lock() -> str:
 
 
 def test_others_may_bring_a_torch_that_is_installed_instead_of_a_build(resolver: Resolver) -> None:
-    resolved = resolution.resolve_others(["torch==2.13"], [], QUESTION, allows_ours=True)
+    resolved = resolution.resolve_others(["torch==2.13"], [], QUERY, allows_ours=True)
 
     assert "torch" in [package.name for package in resolved]
     assert "torch<0.dev0" not in resolver.files["--constraints"]

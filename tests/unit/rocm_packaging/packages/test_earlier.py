@@ -11,7 +11,7 @@ from tests.kit.artifacts import build_request, write_artifact, write_unsplit_set
 FAMILY = "gfx94X-dcgpu"
 # the changed header, and the RECORD of each wheel, which is in no RECORD itself
 CHANGED_MEMBERS = 1 + 3
-ALL_MEMBERS_AT_LEAST = 10
+FULL_BUILD_MINIMUM = 10
 
 
 @pytest.fixture
@@ -30,11 +30,11 @@ def deflated_sizes(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     sizes: list[int] = []
     deflate_run = packed.deflate_run
 
-    def count(data: memoryview, level: int, *, last: bool) -> bytes:
+    def record_size(data: memoryview, level: int, *, last: bool) -> bytes:
         sizes.append(len(data))
         return deflate_run(data, level, last=last)
 
-    monkeypatch.setattr(packed, "deflate_run", count)
+    monkeypatch.setattr(packed, "deflate_run", record_size)
     return sizes
 
 
@@ -48,7 +48,7 @@ def test_builds_the_bytes_of_a_first_build(
     request_after_change: BuildRequest, deflated_sizes: list[int], tmp_path: Path
 ) -> None:
     packages = build(replace(request_after_change, output_dir=tmp_path / "fresh"))
-    assert len(deflated_sizes) > ALL_MEMBERS_AT_LEAST
+    assert len(deflated_sizes) > FULL_BUILD_MINIMUM
 
     rebuilt_packages = build(request_after_change)
 
@@ -62,7 +62,7 @@ def test_deflates_everything_at_another_level(
 ) -> None:
     build(replace(request_after_change, level=9))
 
-    assert len(deflated_sizes) > ALL_MEMBERS_AT_LEAST
+    assert len(deflated_sizes) > FULL_BUILD_MINIMUM
 
 
 @pytest.mark.parametrize("is_changed", [False, True], ids=["deleted", "changed"])
@@ -80,4 +80,4 @@ def test_deflates_everything_without_the_wheels_of_the_last_build(
 
     build(request_after_change)
 
-    assert len(deflated_sizes) > ALL_MEMBERS_AT_LEAST
+    assert len(deflated_sizes) > FULL_BUILD_MINIMUM

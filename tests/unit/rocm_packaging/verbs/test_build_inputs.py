@@ -101,15 +101,15 @@ def artifacts(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def builds(monkeypatch: pytest.MonkeyPatch) -> list[BuildRequest]:
+def build_requests(monkeypatch: pytest.MonkeyPatch) -> list[BuildRequest]:
     """Return a list to which each build adds its request; builds work as ever."""
     requests: list[BuildRequest] = []
 
-    def count(request: BuildRequest) -> BuiltPackages:
+    def record_request(request: BuildRequest) -> BuiltPackages:
         requests.append(request)
         return build(request)
 
-    monkeypatch.setattr(verb, "build", count)
+    monkeypatch.setattr(verb, "build", record_request)
     return requests
 
 
@@ -135,27 +135,27 @@ def run_build(artifacts: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_does_nothing_where_nothing_has_changed(
-    run_build: Callable[..., int], builds: list[BuildRequest]
+    run_build: Callable[..., int], build_requests: list[BuildRequest]
 ) -> None:
     assert run_build() == 0
     assert run_build() == 0
 
-    assert len(builds) == 1
+    assert len(build_requests) == 1
 
 
 def test_builds_again_where_the_user_says_so(
-    run_build: Callable[..., int], builds: list[BuildRequest]
+    run_build: Callable[..., int], build_requests: list[BuildRequest]
 ) -> None:
     assert run_build() == 0
     assert run_build("--force") == 0
 
-    assert len(builds) == 2
+    assert len(build_requests) == 2
 
 
 @pytest.mark.parametrize("change", CHANGES.values(), ids=list(CHANGES))
 def test_builds_again_where_one_input_has_changed(
     run_build: Callable[..., int],
-    builds: list[BuildRequest],
+    build_requests: list[BuildRequest],
     artifacts: Path,
     change: Change,
 ) -> None:
@@ -164,11 +164,11 @@ def test_builds_again_where_one_input_has_changed(
     change.edit(artifacts)
     assert run_build(*change.options, variables=change.variables) == 0
 
-    assert len(builds) == 2
+    assert len(build_requests) == 2
 
 
 def test_builds_again_where_a_family_means_other_targets(
-    run_build: Callable[..., int], builds: list[BuildRequest], tmp_path: Path
+    run_build: Callable[..., int], build_requests: list[BuildRequest], tmp_path: Path
 ) -> None:
     assert run_build() == 0
 
@@ -177,7 +177,7 @@ def test_builds_again_where_a_family_means_other_targets(
     assert run_build("--config-file", str(settings)) == 0
     use_user_file(None)
 
-    assert len(builds) == 2
+    assert len(build_requests) == 2
 
 
 @pytest.fixture
