@@ -136,6 +136,78 @@ class Completed:
     stderr: str
 
 
+@dataclass(frozen=True, kw_only=True)
+class _Command:
+    """The words of a process, and where it runs; without `env` it gets what is `handed_on`."""
+
+    words: Sequence[str]
+    cwd: Path | None
+    env: Mapping[str, str] | None
+
+    @property
+    def name(self) -> str:
+        """Its first words, for messages."""
+        return _first_words(self.words)
+
+    @property
+    def line(self) -> str:
+        """It as a shell takes it, with its folder for the reader."""
+        command_line = f"+ {shlex.join(self.words)}"
+        if self.cwd is None:
+            return command_line
+        return f"{command_line}  (in {self.cwd})"
+
+    def start(
+        self,
+        *,
+        stdin: int = subprocess.DEVNULL,
+        stdout: int | IO[bytes] | None = None,
+        stderr: int | None = None,
+        session: bool = False,
+    ) -> subprocess.Popen[str]:
+        """Start it."""
+        executable = self.executable()
+        variables = handed_on() if self.env is None else dict(self.env)
+        try:
+            return subprocess.Popen(
+                [executable, *self.words[1:]],
+                cwd=self.cwd,
+                env=variables,
+                stdin=stdin,
+                stdout=stdout,
+                stderr=stderr,
+                encoding="utf-8",
+                errors="replace",
+                start_new_session=session,
+            )
+        except OSError as problem:
+            program = self.words[0]
+            folder = self.cwd or "."
+            message = f"{program} could not be started in {folder}: {problem.strerror}."
+            raise ProcessError(message) from problem
+
+    def executable(self) -> str:
+        """Find its program on the PATH that it gets."""
+        program = self.words[0]
+        path = None if self.env is None else self.env.get("PATH")
+        executable = shutil.which(program, path=path)
+        if executable is None:
+            message = f"{program} is not installed or not on the PATH."
+            raise ProcessError(message, hint=f"Install {program}.")
+        return executable
+
+
+def _words(argv: Sequence[str | Path]) -> list[str]:
+    return [str(word) for word in argv]
+
+
+def _first_words(words: Sequence[str]) -> str:
+    name = shlex.join(words[:_SHOWN_WORDS])
+    if len(words) > _SHOWN_WORDS:
+        return f"{name} …"
+    return name
+
+
 @contextmanager
 def logged(log: Path) -> Iterator[None]:
     """Write what `run`'s processes of this thread say inside into a log; the outermost one counts."""
@@ -166,26 +238,23 @@ def run(
     (default: the stage's), and where there is none, printed by itself. `hint` is the next action if it fails;
     the log's first error goes with it.
     """
-    command = _words(argv)
-    command_line = _command_line(command, cwd)
+    command = _Command(words=_words(argv), cwd=cwd, env=env)
     if log is None:
         log = _LOG.get()
     # What a log has from before does not belong to this process.
     log_start = _length(log)
 
     with _step_for(command, has_log=log is not None) as step:
-        _announce(command_line, step, quiet=quiet)
+        _announce(command, step, quiet=quiet)
         if log is None:
-            returncode = _run_printing(command, cwd, env)
+            returncode = _run_printing(command)
             tail_of_output = ""
         else:
-            returncode, tail_of_output = _run_logging(
-                command, cwd, env, log=log, step=step, command_line=command_line
-            )
+            returncode, tail_of_output = _run_logging(command, log, step)
     if returncode == 0:
         return
 
-    ending = f"{_name(command)} ended with {status(returncode)}."
+    ending = f"{command.name} ended with {status(returncode)}."
     problem = ProcessError(ending, hint=hint, returncode=returncode, output=tail_of_output)
     if log is not None:
         from core.causes import in_log  # no part of the server
@@ -196,23 +265,11 @@ def run(
     raise problem
 
 
-def _words(argv: Sequence[str | Path]) -> list[str]:
-    return [str(word) for word in argv]
-
-
-def _command_line(command: Sequence[str], cwd: Path | None) -> str:
-    """Return a command as a shell takes it, with its folder for the reader."""
-    command_line = f"+ {shlex.join(command)}"
-    if cwd is None:
-        return command_line
-    return f"{command_line}  (in {cwd})"
-
-
-def _announce(command_line: str, step: Step, *, quiet: bool) -> None:
-    step.hear(command_line)
+def _announce(command: _Command, step: Step, *, quiet: bool) -> None:
+    step.hear(command.line)
     is_loud = console.mode() == "plain" and not quiet
     if console.echoes() or is_loud:
-        console.detail(command_line)
+        console.detail(command.line)
 
 
 def _length(log: Path | None) -> int:
@@ -223,43 +280,37 @@ def _length(log: Path | None) -> int:
 
 
 @contextmanager
-def _step_for(command: Sequence[str], *, has_log: bool) -> Iterator[Step]:
+def _step_for(command: _Command, *, has_log: bool) -> Iterator[Step]:
     """Yield the step that hears a process: the one at work, or one of the process's own."""
     step = console.STEP.get()
     if step is not None:
         yield step
         return
 
-    program = Path(command[0])
-    title = _name([program.name, *command[1:]])
+    # Without the folder of its program, which is long and says little.
+    program, *arguments = command.words
+    title = _first_words([Path(program).name, *arguments])
     with console.group(title, fold=has_log) as own_step:
         yield own_step
 
 
-def _run_printing(command: Sequence[str], cwd: Path | None, env: Mapping[str, str] | None) -> int:
+def _run_printing(command: _Command) -> int:
     with console.covered():
-        process = _start(command, cwd, env)
+        process = command.start()
         with _attended(process):
             return process.wait()
 
 
-def _run_logging(
-    command: Sequence[str],
-    cwd: Path | None,
-    env: Mapping[str, str] | None,
-    *,
-    log: Path,
-    step: Step,
-    command_line: str,
-) -> tuple[int, str]:
+def _run_logging(command: _Command, log: Path, step: Step) -> tuple[int, str]:
     """Return the exit status, and the last lines of the output, which goes into the log."""
     log.parent.mkdir(parents=True, exist_ok=True)
-    process = _start(command, cwd, env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+    process = command.start(stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
     output = cast("IO[str]", process.stdout)
     last_lines: deque[str] = deque(maxlen=_TAIL_LINES)
 
     with files.writing(log), _attended(process), output, log.open("a", encoding="utf-8") as stream:
-        stream.write(f"{console.mask(command_line)}\n")
+        shown_line = console.mask(command.line)
+        stream.write(f"{shown_line}\n")
         for line in output:
             stream.write(line)
             text = line.rstrip("\n")
@@ -283,14 +334,15 @@ def capture(
     timeout: float | None = None,
 ) -> Completed:
     """Run a process for its output, silently unless it fails or takes more than `timeout` seconds."""
-    command = _words(argv)
+    command = _Command(words=_words(argv), cwd=cwd, env=env)
     input_stream = subprocess.DEVNULL if stdin is None else subprocess.PIPE
-    process = _start(command, cwd, env, stdin=input_stream, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    process = command.start(stdin=input_stream, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
     try:
         with _attended(process):
             stdout, stderr = process.communicate(stdin, timeout)
     except subprocess.TimeoutExpired:
-        raise ProcessError(f"{_name(command)} did not end within {timeout:.0f} s.") from None
+        message = f"{command.name} did not end within {timeout:.0f} s."
+        raise ProcessError(message) from None
 
     completed = Completed(returncode=process.returncode, stdout=stdout, stderr=stderr)
     if check and completed.returncode != 0:
@@ -298,16 +350,19 @@ def capture(
     return completed
 
 
-def _failure(command: Sequence[str], completed: Completed) -> ProcessError:
+def _failure(command: _Command, completed: Completed) -> ProcessError:
     """Return the error of a captured process, with the last lines that it wrote."""
     # Most programs write to stderr why they fail, some to stdout alone.
     text = completed.stderr or completed.stdout
     lines = text.strip().splitlines()
     output = "\n".join(lines[-_TAIL_LINES:])
 
-    ending = f"{shlex.join(command)} ended with {status(completed.returncode)}"
-    message = f"{ending}:\n{output}" if output else f"{ending}."
-    return ProcessError(message, returncode=completed.returncode, output=output)
+    # In full: nothing has announced this command.
+    command_line = shlex.join(command.words)
+    returncode = completed.returncode
+    message = f"{command_line} ended with {status(returncode)}"
+    message += f":\n{output}" if output else "."
+    return ProcessError(message, returncode=returncode, output=output)
 
 
 class Child:
@@ -344,12 +399,12 @@ class Child:
 
 def start(argv: Sequence[str | Path], *, cwd: Path, env: Mapping[str, str], output: Path) -> Child:
     """Start a process in a group of its own; its output, both streams together, is added to a file."""
-    command = _words(argv)
+    command = _Command(words=_words(argv), cwd=cwd, env=env)
     # Before the file is made: where there is no program, there is no output.
-    _executable(command[0], env)
+    command.executable()
     output.parent.mkdir(parents=True, exist_ok=True)
     with output.open("ab") as stream:
-        process = _start(command, cwd, env, stdout=stream, stderr=subprocess.STDOUT, session=True)
+        process = command.start(stdout=stream, stderr=subprocess.STDOUT, session=True)
     return Child(process)
 
 
@@ -364,44 +419,6 @@ def status(returncode: int) -> str:
     except ValueError:  # a real-time signal, which has no name
         return f"signal {number}"
     return f"signal {name}"
-
-
-def _executable(name: str, env: Mapping[str, str] | None) -> str:
-    path = None if env is None else env.get("PATH")
-    executable = shutil.which(name, path=path)
-    if executable is None:
-        raise ProcessError(f"{name} is not installed or not on the PATH.", hint=f"Install {name}.")
-    return executable
-
-
-def _start(
-    command: Sequence[str],
-    cwd: Path | None,
-    env: Mapping[str, str] | None,
-    *,
-    stdin: int = subprocess.DEVNULL,
-    stdout: int | IO[bytes] | None = None,
-    stderr: int | None = None,
-    session: bool = False,
-) -> subprocess.Popen[str]:
-    executable = _executable(command[0], env)
-    variables = handed_on() if env is None else dict(env)
-    try:
-        return subprocess.Popen(
-            [executable, *command[1:]],
-            cwd=cwd,
-            env=variables,
-            stdin=stdin,
-            stdout=stdout,
-            stderr=stderr,
-            encoding="utf-8",
-            errors="replace",
-            start_new_session=session,
-        )
-    except OSError as problem:
-        folder = cwd or "."
-        message = f"{command[0]} could not be started in {folder}: {problem.strerror}."
-        raise ProcessError(message) from problem
 
 
 @contextmanager
@@ -428,14 +445,6 @@ def _stop(process: subprocess.Popen[str]) -> None:
     for stream in (process.stdin, process.stdout, process.stderr):
         if stream is not None:
             stream.close()
-
-
-def _name(command: Sequence[str]) -> str:
-    first_words = command[:_SHOWN_WORDS]
-    name = shlex.join(first_words)
-    if len(command) > _SHOWN_WORDS:
-        return f"{name} …"
-    return name
 
 
 # Supervision

@@ -43,12 +43,17 @@ FINISHED: dict[str, tuple[str, ...]] = {
         "tests/unit/core/test_cell.py",
     ),
     "core's floor": (
+        "core/environment.py",
         "core/errors.py",
         "core/files.py",
         "core/http.py",
         "core/links.py",
         "core/parallel.py",
+        "core/process.py",
         "core/run/__init__.py",
+        "core/run/job_files.py",
+        "core/run/locations.py",
+        "core/run/records.py",
     ),
     "core's floor's tests": (
         "tests/unit/core/run/test_job_files.py",
