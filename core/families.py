@@ -21,6 +21,7 @@ _TARGET = re.compile(r"gfx[0-9a-f]{3,4}")
 _VERSION = re.compile(r"gfx([0-9]+)([0-9a-f])[0-9a-f]")
 _PROPERTY = re.compile(r"^(\w+) (\d+)$", re.MULTILINE)
 _INTEGRATED = "igpu-all"
+Targets = tuple[str, ...]  # such as gfx942
 _CHOOSE = (
     "Choose one with --gpu-family; a single gfx target (gfx1151) is one, too. --gpu-family cpu builds "
     "without ROCm, and --torch-ref sample tries everything out on a small sample."
@@ -32,11 +33,11 @@ class Family:
     """A GPU family, such as ``gfx94X-dcgpu``; names joined by ``;`` name a union, ``cpu`` has no targets."""
 
     name: str
-    targets: tuple[str, ...]
+    targets: Targets
 
 
 class _FamilyTable(Model):
-    targets: tuple[str, ...] = ()
+    targets: Targets = ()
     default: bool = False
     # When CI builds it: `ci/families.toml` explains, and `ci.plan.data` checks it.
     linux: dict[str, Any] | None = None
@@ -44,7 +45,7 @@ class _FamilyTable(Model):
 
 
 class _FamiliesFile(Model):
-    targets: tuple[str, ...]
+    targets: Targets
     families: dict[str, _FamilyTable]
 
     @model_validator(mode="after")
@@ -66,8 +67,9 @@ class _FamiliesFile(Model):
     def _require_known_target(self, name: str, target: str) -> None:
         if target in self.targets:
             return
+        key = f"families.{name}.targets"
         suggestion = nearest(target, self.targets)
-        raise ValueError(f"families.{name}.targets: unknown gfx target {target!r}. {suggestion}")
+        raise ValueError(f"{key}: unknown gfx target {target!r}. {suggestion}")
 
     def _require_single_defaults(self) -> None:
         default_families: dict[str, str] = {}
@@ -76,13 +78,15 @@ class _FamiliesFile(Model):
                 continue
             for target in table.targets:
                 other_name = default_families.setdefault(target, name)
-                if other_name != name:
-                    raise ValueError(f"{target} has two default families, {other_name} and {name}.")
+                if other_name == name:
+                    continue
+                names = f"{other_name} and {name}"
+                raise ValueError(f"{target} has two default families, {names}.")
 
     @property
-    def named_targets(self) -> Mapping[str, tuple[str, ...]]:
+    def named_targets(self) -> Mapping[str, Targets]:
         """The targets of each family that has some; other tables say when CI builds a single target."""
-        targets_by_name: dict[str, tuple[str, ...]] = {}
+        targets_by_name: dict[str, Targets] = {}
         for name, table in self.families.items():
             if table.targets:
                 targets_by_name[name] = table.targets
@@ -130,7 +134,8 @@ def family(name: str) -> Family:
 
 def _names_in_list(text: str) -> list[str]:
     names: list[str] = []
-    for part in re.split(r"[;,]", text):
+    parts = re.split(r"[;,]", text)
+    for part in parts:
         name = part.strip()
         if name:
             names.append(name)
@@ -144,7 +149,8 @@ def _union(name: str, members: Sequence[Family]) -> Family:
     targets: dict[str, None] = {}
     for member in members:
         if member.name == CPU:
-            raise UsageError(f"GPU family {name!r}: {CPU} cannot be combined with GPU families.")
+            message = f"GPU family {name!r}: {CPU} cannot be combined with GPU families."
+            raise UsageError(message)
         member_names[member.name] = None
         for target in member.targets:
             targets[target] = None
@@ -177,16 +183,22 @@ def group_families(group: str) -> str:
 
 def _longest_family_at_start(group: str) -> str | None:
     """Return the family that a group's name begins with; one family's name may begin like another's."""
-    names = [name for name in families() if f"{group}-".startswith(f"{name}-")]
+    names = [name for name in families() if _begins_with(group, name)]
     return max(names, key=len, default=None)
 
 
-def gpu_targets(name: str) -> tuple[str, ...]:
+def _begins_with(group: str, name: str) -> bool:
+    if group == name:
+        return True
+    return group.startswith(f"{name}-")
+
+
+def gpu_targets(name: str) -> Targets:
     """Expand a family, or a list of families, into gfx targets; ``cpu`` has none."""
     return family(name).targets
 
 
-def parents(target: str) -> tuple[str, ...]:
+def parents(target: str) -> Targets:
     """Return the groups of targets that packages of device code are also made for: sub-family, family.
 
     ``gfx1151`` is in ``gfx115x`` and ``gfx11``, ``gfx942`` in ``gfx9-4`` and ``gfx9``. Source: the bundles
@@ -196,7 +208,8 @@ def parents(target: str) -> tuple[str, ...]:
     if version is None:
         return ()
     major, minor = version.groups()
-    return sub_family(major, minor), f"gfx{major}"
+    family_name = f"gfx{major}"
+    return sub_family(major, minor), family_name
 
 
 def sub_family(major: str, minor: str) -> str:
@@ -206,7 +219,7 @@ def sub_family(major: str, minor: str) -> str:
     return f"gfx{major}-{minor}"
 
 
-def detect(kfd_root: Path = KFD_NODES) -> tuple[str, ...]:
+def detect(kfd_root: Path = KFD_NODES) -> Targets:
     """Find this machine's gfx targets, such as ``("gfx942",)``, each once, in the order of its GPUs.
 
     The kernel's topology files come first (no program is needed), then ``offload-arch``, then ``rocminfo``.
@@ -214,10 +227,15 @@ def detect(kfd_root: Path = KFD_NODES) -> tuple[str, ...]:
     targets = _targets_by_kernel(kfd_root)
     if targets:
         return targets
-    return _targets_by_program("offload-arch") or _targets_by_program("rocminfo")
+
+    for program in ("offload-arch", "rocminfo"):
+        targets = _targets_by_program(program)
+        if targets:
+            return targets
+    return ()
 
 
-def _targets_by_kernel(kfd_root: Path) -> tuple[str, ...]:
+def _targets_by_kernel(kfd_root: Path) -> Targets:
     targets: dict[str, None] = {}
     for node in kernel_nodes(kfd_root):
         version = node.get("gfx_target_version", 0)
@@ -242,7 +260,8 @@ def kernel_nodes(kfd_root: Path) -> Iterator[Mapping[str, int]]:
 def _node_order(file: Path) -> tuple[int, str]:
     """Order nodes by their numbers: 10 comes after 9."""
     number = file.parent.name
-    return len(number), number
+    digits = len(number)
+    return digits, number
 
 
 def target_of_version(version: int) -> str:
@@ -257,12 +276,13 @@ def target_of_version(version: int) -> str:
     return f"gfx{major}{minor:x}{stepping:x}"
 
 
-def _targets_by_program(program: str) -> tuple[str, ...]:
+def _targets_by_program(program: str) -> Targets:
     """Return the targets that a program of ROCm lists, such as ``gfx90a:sramecc+:xnack-``."""
-    path = process.which(program)
-    if path is None:
+    executable = process.which(program)
+    if executable is None:
         return ()
-    completed = process.capture([path], check=False)
+
+    completed = process.capture([executable], check=False)
     # These programs fail on machines without a GPU, which is an answer here.
     if completed.returncode != 0:
         return ()
@@ -270,7 +290,7 @@ def _targets_by_program(program: str) -> tuple[str, ...]:
     targets: dict[str, None] = {}
     for word in completed.stdout.split():
         target, _colon, _features = word.partition(":")
-        if _TARGET.fullmatch(target):
+        if _TARGET.fullmatch(target) is not None:
             targets[target] = None
     return tuple(targets)
 
@@ -282,11 +302,13 @@ def default_family(detected: Iterable[str]) -> str:
     """
     targets = tuple(detected)
     if not targets:
-        raise UsageError("No GPU was found in this machine: the GPU family must be given.", hint=_listing())
+        message = "No GPU was found in this machine: the GPU family must be given."
+        raise UsageError(message, hint=_listing())
 
-    integrated_targets = families()[_INTEGRATED].targets
-    discrete_targets = [target for target in targets if target not in integrated_targets]
-    names = {_default_family_of(target) for target in discrete_targets or targets}
+    integrated = families()[_INTEGRATED]
+    discrete_targets = [target for target in targets if target not in integrated.targets]
+    counted_targets = discrete_targets or targets
+    names = {_default_family_of(target) for target in counted_targets}
     if len(names) > 1:
         listed_targets = ", ".join(targets)
         options = [f"--gpu-family {name}" for name in sorted(names)]
@@ -299,12 +321,18 @@ def default_family(detected: Iterable[str]) -> str:
 
 
 def _default_family_of(target: str) -> str:
-    for name, table in _file().families.items():
+    data = _file()
+    for name, table in data.families.items():
         if table.default and target in table.targets:
             return name
-    return _require_family(target).name
+
+    # A target alone is a family, too.
+    target_family = _require_family(target)
+    return target_family.name
 
 
 def _listing() -> str:
-    names = ", ".join(_file().named_targets)
+    data = _file()
+    named_targets = data.named_targets
+    names = ", ".join(named_targets)
     return f"Families: {names}.\n{_CHOOSE}"

@@ -121,15 +121,17 @@ def _append_value(file: Path | None, name: str, value: str) -> None:
         return
     # Nobody who writes a value can know how it would have to end it.
     end = f"end-{secrets.token_hex(16)}"
-    _append(file, f"{name}<<{end}\n{value}\n{end}\n")
+    first_line = f"{name}<<{end}"
+    _append(file, f"{first_line}\n{value}\n{end}\n")
 
 
 def _append(file: Path, lines: str) -> None:
+    content = lines.encode()
     with files.writing(file), file.open("a+b") as stream:
         # What wrote before this may have left its last line open.
         if not _ends_with_line_feed(stream):
             stream.write(b"\n")
-        stream.write(lines.encode())
+        stream.write(content)
 
 
 def _ends_with_line_feed(stream: BinaryIO) -> bool:

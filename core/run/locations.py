@@ -14,7 +14,7 @@ from core.data import Model, data_file, json_object, read_text
 from core.errors import UsageError, nearest
 
 STAGING = "v2-staging"  # the folder of a distribution store whose wheels are up for testing
-BUCKETS_FILE = Path(__file__).resolve().parents[2] / "ci" / "buckets.toml"
+BUCKETS_FILE = Path(__file__).resolve().parents[2] / "ci/buckets.toml"
 REPOSITORY = re.compile(r"[A-Za-z0-9-]+/[A-Za-z0-9._-]+")
 
 
@@ -97,11 +97,13 @@ def location(data: RunBuckets, origin: Origin, release_type: str) -> Location:
         )
 
     if is_own(data, origin) or not run_bucket.external_bucket:
-        return Location(store=f"s3://{run_bucket.bucket}", external_repo="")
+        store = f"s3://{run_bucket.bucket}"
+        return Location(store=store, external_repo="")
 
     # Several repositories share the bucket of others: each has a folder there.
-    folder = origin.repository.replace("/", "-")
-    return Location(store=f"s3://{run_bucket.external_bucket}", external_repo=f"{folder}/")
+    store = f"s3://{run_bucket.external_bucket}"
+    owner_and_name = origin.repository.replace("/", "-")
+    return Location(store=store, external_repo=f"{owner_and_name}/")
 
 
 def distribution_store(data: RunBuckets, release_type: str, store: str = "") -> str:

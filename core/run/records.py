@@ -126,7 +126,9 @@ class Record(Model):
     @property
     def edited(self) -> str:
         """Say that it was made from a tree with edits that are in no commit; "" where it was not."""
-        source = self.details.get("source") or self.inputs.get("source")
+        source = self.details.get("source")
+        if not source:
+            source = self.inputs.get("source")
         match source:
             case {"diff": str(diff), "edited": int(count)} if diff:
                 return edited_words(count)
@@ -182,8 +184,9 @@ def _error_in_record(problem: ValidationError, where: str) -> DataError:
             hint="Use the version of this tool that wrote it, or run the stage again with --force.",
         )
     key = path or "record"
-    message = first_error["msg"]
-    return DataError(f"{where}: {key}: {message}.", hint="Run the stage again with --force.")
+    reason = first_error["msg"]
+    message = f"{where}: {key}: {reason}."
+    return DataError(message, hint="Run the stage again with --force.")
 
 
 def serialize(record: Record) -> bytes:

@@ -23,6 +23,9 @@ from core.stores import Store
 from core.stores.overlay import OverlayStore
 from core.wheel import distributions
 
+Inputs = Mapping[str, Any]
+Details = Mapping[str, Any]
+
 _DIGEST = re.compile("[0-9a-f]{64}")
 BUILDER = "builder"  # where a record's details have it
 
@@ -35,7 +38,7 @@ class StageResult:
     """
 
     files: tuple[Path, ...]
-    details: Mapping[str, Any] = field(default_factory=dict)
+    details: Details = field(default_factory=dict)
     digests: Mapping[str, str] = field(default_factory=dict)
 
 
@@ -70,12 +73,22 @@ class Stage:
         """The run's paths."""
         return self.common.outputs
 
+    @property
+    def force(self) -> bool:
+        """Whether its work is done again though it is done."""
+        return self.common.force
 
-def look(stage: Stage, inputs: Mapping[str, Any]) -> Status:
+    @property
+    def dry_run(self) -> bool:
+        """Whether nothing may be changed."""
+        return self.common.dry_run
+
+
+def look(stage: Stage, inputs: Inputs) -> Status:
     """Return whether a stage has work to do, and say so where it has none. Nothing is changed."""
     digest = files.digest_of(inputs)
     record = _read_record(stage)
-    if record is None or stage.common.force or not _holds(stage.store, record, digest):
+    if record is None or stage.force or not _holds(stage.store, record, digest):
         reasons = _changes(stage, inputs, record)
         return Pending(reasons=reasons)
 
@@ -89,10 +102,10 @@ def look(stage: Stage, inputs: Mapping[str, Any]) -> Status:
 
 def perform(
     stage: Stage,
-    inputs: Mapping[str, Any],
+    inputs: Inputs,
     work: Callable[[], StageResult],
     *,
-    so_far: Mapping[str, Any] | None = None,
+    so_far: Details | None = None,
 ) -> Record | Pending:
     """Do a stage's work, unless a record says that it was done from the same inputs.
 
@@ -105,13 +118,13 @@ def perform(
     previous_record = _read_record(stage)
 
     record: Record | None = None
-    if not stage.common.force:
+    if not stage.force:
         if previous_record is not None and _holds(stage.store, previous_record, digest):
             _say_unchanged(stage)
             return _finish(stage, previous_record)
         record = _take_over(stage, digest)
 
-    if record is None and stage.common.dry_run:
+    if record is None and stage.dry_run:
         reasons = _changes(stage, inputs, previous_record)
         for reason in reasons:
             console.say(f"{stage.name}: would run: {reason}")
@@ -148,7 +161,7 @@ def _say_unchanged(stage: Stage) -> None:
     console.done(f"{stage.name}: unchanged, nothing to do (--force does it again)")
 
 
-def _changes(stage: Stage, inputs: Mapping[str, Any], previous_record: Record | None) -> tuple[str, ...]:
+def _changes(stage: Stage, inputs: Inputs, previous_record: Record | None) -> tuple[str, ...]:
     """Return why a stage would do its work: what is not as in the record from before."""
     if previous_record is None:
         return ("it was not done yet",)
@@ -160,7 +173,7 @@ def _changes(stage: Stage, inputs: Mapping[str, Any], previous_record: Record | 
     if differences:
         return differences
 
-    if stage.common.force:
+    if stage.force:
         return ("--force asks for it",)
     return ("what it made is not there as it was",)
 
@@ -171,11 +184,13 @@ def _differences(path: str, old: object, new: object) -> Iterator[str]:
         keys = {*old, *new}
         for key in sorted(keys):
             key_path = f"{path}.{key}" if path else key
-            yield from _differences(key_path, old.get(key), new.get(key))
+            old_value = old.get(key)
+            new_value = new.get(key)
+            yield from _differences(key_path, old_value, new_value)
     elif old != new:
-        old_value = _short_value(old)
-        new_value = _short_value(new)
-        yield f"{path} was {old_value} and is {new_value}"
+        old_words = _short_value(old)
+        new_words = _short_value(new)
+        yield f"{path} was {old_words} and is {new_words}"
 
 
 def _short_value(value: object) -> str:
@@ -189,7 +204,7 @@ def _short_value(value: object) -> str:
 def _finish(stage: Stage, record: Record) -> Record:
     """Write a success's record, which ends that of a failure since the last one; show what there is."""
     _write_record(stage, record)
-    if stage.output_dir is not None and not stage.common.dry_run:
+    if stage.output_dir is not None and not stage.dry_run:
         _copy_files(stage, record, stage.output_dir)
 
     duration = console.duration(record.seconds)
@@ -202,9 +217,14 @@ def _finish(stage: Stage, record: Record) -> Record:
     return record
 
 
+def _fetch(stage: Stage, store: Store, file: FileRecord) -> Path:
+    folder = stage.common.cache / "fetched"
+    return store.fetch(file.key, folder)
+
+
 def _copy_files(stage: Stage, record: Record, folder: Path) -> None:
     for file in record.files:
-        path = stage.store.fetch(file.key, stage.common.cache / "fetched")
+        path = _fetch(stage, stage.store, file)
         copied_file = folder / file.name
         files.copy(path, copied_file)
         console.say(f"copied to {copied_file}")
@@ -220,7 +240,7 @@ class _Outcome:
     cause: Cause | None = None
     again: str = ""
     files: tuple[FileRecord, ...] = ()
-    details: Mapping[str, Any]
+    details: Details
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -228,7 +248,7 @@ class _Attempt:
     """A stage's work on some inputs, from its beginning on."""
 
     stage: Stage
-    inputs: Mapping[str, Any]
+    inputs: Inputs
     input_digest: str
     started: str = field(default_factory=records.now)
     clock: float = field(default_factory=time.monotonic)
@@ -258,7 +278,7 @@ class _Attempt:
         )
 
 
-def _do_work(attempt: _Attempt, work: Callable[[], StageResult], so_far: Mapping[str, Any] | None) -> Record:
+def _do_work(attempt: _Attempt, work: Callable[[], StageResult], so_far: Details | None) -> Record:
     """Do the work and put its files into the run; where it ends early, record that first."""
     stage = attempt.stage
     try:
@@ -306,7 +326,7 @@ def _publish_log(stage: Stage) -> str:
     return key
 
 
-def _outcome_of_failure(stage: Stage, problem: BaseException, so_far: Mapping[str, Any]) -> _Outcome:
+def _outcome_of_failure(stage: Stage, problem: BaseException, so_far: Details) -> _Outcome:
     """Return what the record of a failure says of it."""
     error = fatal(problem)
     first_error = origin(error) or error
@@ -339,14 +359,15 @@ def _take_over(stage: Stage, digest: str) -> Record | None:
 
     store, record = match
     stage_files = record.files
-    if store.url != stage.store.url and not stage.common.dry_run:
+    is_elsewhere = store.url != stage.store.url
+    if is_elsewhere and not stage.dry_run:
         with console.group(f"{stage.name}: fetching what was made from the same inputs"):
             stage_files = tuple(_fetch_files(stage, store, record))
-    console.done(
-        f"{stage.name}: unchanged, taken from {store.url}: {record.name} was made from the same inputs "
-        "(--force does it again)"
-    )
-    return record.model_copy(update={"cell": stage.cell, "files": stage_files})
+
+    reason = f"{record.name} was made from the same inputs"
+    console.done(f"{stage.name}: unchanged, taken from {store.url}: {reason} (--force does it again)")
+    changes = {"cell": stage.cell, "files": stage_files}
+    return record.model_copy(update=changes)
 
 
 def _find_alike(stage: Stage, digest: str) -> tuple[Store, Record] | None:
@@ -385,14 +406,14 @@ def _made_alike(stage: Stage, store: Store, digest: str) -> tuple[Store, Record]
 def _fetch_files(stage: Stage, store: Store, record: Record) -> Iterator[FileRecord]:
     """Put the files of another store's record into this run; yield them with their keys here."""
     for file in record.files:
-        path = store.fetch(file.key, stage.common.cache / "fetched")
+        path = _fetch(stage, store, file)
         if files.sha256(path) != file.sha256:
-            raise StoreError(
-                f"{file.key} in {store.url} is not the file that its record names.",
-                hint="Find out who replaced it, or build it again with --force.",
-            )
+            message = f"{file.key} in {store.url} is not the file that its record names."
+            raise StoreError(message, hint="Find out who replaced it, or build it again with --force.")
+
         published_file = _publish_file(stage, path, file.sha256)
-        yield file.model_copy(update={"key": published_file.key})
+        changes = {"key": published_file.key}
+        yield file.model_copy(update=changes)
 
 
 def _holds(store: Store, record: Record, digest: str) -> bool:

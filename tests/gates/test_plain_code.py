@@ -45,6 +45,7 @@ FINISHED: dict[str, tuple[str, ...]] = {
     "core's floor": (
         "core/environment.py",
         "core/errors.py",
+        "core/families.py",
         "core/files.py",
         "core/http.py",
         "core/links.py",
