@@ -25,9 +25,11 @@ _LOGIN = re.compile(r"(?<=://)[^/?#\s\"<>]*@|^[^/\\\s]*@(?=[^/\s]+:\d+$)")
 @cache
 def need_of(variable: str) -> str:
     """Name what upstream's code needs a variable for, as environment.toml does; "" where it never gets it."""
-    if _matches(variable.upper(), _variables().never):
+    data = _variables()
+    # What nothing may get, in any spelling.
+    if _matches(variable.upper(), data.never):
         return ""
-    for need, patterns in _variables().needs.items():
+    for need, patterns in data.needs.items():
         if _matches(variable, patterns):
             return need
     return ""
@@ -35,7 +37,10 @@ def need_of(variable: str) -> str:
 
 def allowed(env: Mapping[str, str], *, program: str = "") -> dict[str, str]:
     """Keep what upstream's code may get of an environment, and what a `program` of the tool gets besides."""
-    patterns_of_program = _variables().programs[program] if program else ()
+    patterns_of_program: Sequence[str] = ()
+    if program:
+        patterns_of_program = _variables().programs[program]
+
     variables: dict[str, str] = {}
     for name, value in env.items():
         if _matches(name, patterns_of_program):

@@ -38,7 +38,9 @@ class FatalError(Exception):
         self.details: Mapping[str, Any] = {}  # what the record of the failure says besides
 
     def __str__(self) -> str:
-        return f"{self.message}\n{self.hint}" if self.hint else self.message
+        if not self.hint:
+            return self.message
+        return f"{self.message}\n{self.hint}"
 
 
 class UsageError(FatalError, exit_code=2):
@@ -153,7 +155,9 @@ def _refusal_of_machine(problem: BaseException) -> str | None:
         case OSError():
             return _words_of_os_error(problem)
         case UnicodeEncodeError() | UnicodeDecodeError():
-            excerpt = problem.object[max(0, problem.start - 60) : problem.end + 20]
+            start = max(0, problem.start - 60)
+            end = problem.end + 20
+            excerpt = problem.object[start:end]
             return f"{excerpt!a} is not text in UTF-8: {problem.reason}"
         case RecursionError():
             return "Folders or documents are nested too deeply"
@@ -162,9 +166,12 @@ def _refusal_of_machine(problem: BaseException) -> str | None:
 
 
 def _words_of_os_error(problem: OSError) -> str:
-    names = [str(name) for name in (problem.filename, problem.filename2) if name is not None]
-    subject = " -> ".join(names) or type(problem).__name__
-    return f"{subject}: {problem.strerror or problem}"
+    # Renaming a file has two.
+    file_names = [problem.filename, problem.filename2]
+    shown_names = [str(name) for name in file_names if name is not None]
+    subject = " -> ".join(shown_names) or type(problem).__name__
+    reason = problem.strerror or problem
+    return f"{subject}: {reason}"
 
 
 def _is_of_others(module_name: str | None) -> bool:
@@ -172,12 +179,15 @@ def _is_of_others(module_name: str | None) -> bool:
     if module_name is None:
         return False
     checkout = Path(__file__).parents[1]
-    return not (checkout / module_name.partition(".")[0]).exists()
+    package, _dot, _submodule = module_name.partition(".")
+    return not (checkout / package).exists()
 
 
 def origin(problem: BaseException | None) -> FatalError | None:
     """Return the error that a tool's own error is known of: this one, or one that it was raised from."""
-    if problem is None or (isinstance(problem, FatalError) and (problem.cause or problem.log)):
+    if problem is None:
+        return None
+    if isinstance(problem, FatalError) and (problem.cause or problem.log):
         return problem
     return origin(problem.__cause__)
 
@@ -187,19 +197,27 @@ def nearest(name: str, known_names: Iterable[str]) -> str:
     names = sorted(set(known_names))
     close_names = _close_names(name, names)
     if close_names:
-        return f"Did you mean {' or '.join(map(repr, close_names))}?"
-    return f"Known: {', '.join(names)}." if names else "None is known."
+        suggestions = " or ".join(map(repr, close_names))
+        return f"Did you mean {suggestions}?"
+    if not names:
+        return "None is known."
+    listed_names = ", ".join(names)
+    return f"Known: {listed_names}."
 
 
 def _close_names(name: str, known_names: Sequence[str]) -> Sequence[str]:
     """Return the names that somebody may mean who writes a name."""
+    lower_name = name.lower()
     too_short = 3  # letters, which begin too many names
     if len(name) > too_short:
-        longer_names = [candidate for candidate in known_names if candidate.lower().startswith(name.lower())]
+        longer_names = [candidate for candidate in known_names if candidate.lower().startswith(lower_name)]
         if longer_names:
             return longer_names[:3]
+
     similar_names = get_close_matches(name, known_names, n=1)
     if similar_names:
         return similar_names
-    letters = sorted(name.lower())
+
+    # Letters that changed places.
+    letters = sorted(lower_name)
     return [candidate for candidate in known_names if sorted(candidate.lower()) == letters]

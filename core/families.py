@@ -1,7 +1,7 @@
 """GPU families: the gfx targets each stands for, and which one this machine's GPU needs."""
 
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,6 +21,7 @@ _TARGET = re.compile(r"gfx[0-9a-f]{3,4}")
 _VERSION = re.compile(r"gfx([0-9]+)([0-9a-f])[0-9a-f]")
 _PROPERTY = re.compile(r"^(\w+) (\d+)$", re.MULTILINE)
 _INTEGRATED = "igpu-all"
+Targets = tuple[str, ...]  # such as gfx942
 _CHOOSE = (
     "Choose one with --gpu-family; a single gfx target (gfx1151) is one, too. --gpu-family cpu builds "
     "without ROCm, and --torch-ref sample tries everything out on a small sample."
@@ -32,11 +33,11 @@ class Family:
     """A GPU family, such as ``gfx94X-dcgpu``; names joined by ``;`` name a union, ``cpu`` has no targets."""
 
     name: str
-    targets: tuple[str, ...]
+    targets: Targets
 
 
 class _FamilyTable(Model):
-    targets: tuple[str, ...] = ()
+    targets: Targets = ()
     default: bool = False
     # When CI builds it: `ci/families.toml` explains, and `ci.plan.data` checks it.
     linux: dict[str, Any] | None = None
@@ -44,35 +45,52 @@ class _FamilyTable(Model):
 
 
 class _FamiliesFile(Model):
-    targets: tuple[str, ...]
+    targets: Targets
     families: dict[str, _FamilyTable]
 
     @model_validator(mode="after")
     def _check_tables(self) -> Self:
+        for name, table in self.families.items():
+            self._require_targets(name, table)
+            for target in table.targets:
+                self._require_known_target(name, target)
+        self._require_single_defaults()
+        return self
+
+    def _require_targets(self, name: str, table: _FamilyTable) -> None:
+        # A table may also say when CI builds a single target, or for CPUs.
+        if table.targets or name == CPU or name in self.targets:
+            return
+        suggestion = nearest(name, self.named_targets)
+        raise ValueError(f"families.{name} has no targets. {suggestion}")
+
+    def _require_known_target(self, name: str, target: str) -> None:
+        if target in self.targets:
+            return
+        key = f"families.{name}.targets"
+        suggestion = nearest(target, self.targets)
+        raise ValueError(f"{key}: unknown gfx target {target!r}. {suggestion}")
+
+    def _require_single_defaults(self) -> None:
         default_families: dict[str, str] = {}
         for name, table in self.families.items():
-            self._require_known_targets(name, table)
             if not table.default:
                 continue
             for target in table.targets:
                 other_name = default_families.setdefault(target, name)
-                if other_name != name:
-                    raise ValueError(f"{target} has two default families, {other_name} and {name}.")
-        return self
-
-    def _require_known_targets(self, name: str, table: _FamilyTable) -> None:
-        if not table.targets and name not in {*self.targets, CPU}:
-            suggestion = nearest(name, self.named_targets)
-            raise ValueError(f"families.{name} has no targets. {suggestion}")
-        for target in table.targets:
-            if target not in self.targets:
-                suggestion = nearest(target, self.targets)
-                raise ValueError(f"families.{name}.targets: unknown gfx target {target!r}. {suggestion}")
+                if other_name == name:
+                    continue
+                names = f"{other_name} and {name}"
+                raise ValueError(f"{target} has two default families, {names}.")
 
     @property
-    def named_targets(self) -> Mapping[str, tuple[str, ...]]:
+    def named_targets(self) -> Mapping[str, Targets]:
         """The targets of each family that has some; other tables say when CI builds a single target."""
-        return {name: table.targets for name, table in self.families.items() if table.targets}
+        targets_by_name: dict[str, Targets] = {}
+        for name, table in self.families.items():
+            if table.targets:
+                targets_by_name[name] = table.targets
+        return targets_by_name
 
 
 _file = data_file(FAMILIES_FILE, _FamiliesFile)
@@ -81,18 +99,21 @@ _file = data_file(FAMILIES_FILE, _FamiliesFile)
 @read_once
 def families() -> Mapping[str, Family]:
     """Return every family by name: those of the data, the user's own too, each gfx target, and ``cpu``."""
+    data = _file()
     by_name: dict[str, Family] = {}
-    for name, targets in _file().named_targets.items():
+    for name, targets in data.named_targets.items():
         by_name[name] = Family(name=name, targets=targets)
-    for target in _file().targets:
+    for target in data.targets:
         by_name[target] = Family(name=target, targets=(target,))
     by_name[CPU] = Family(name=CPU, targets=())
     return by_name
 
 
 def _known_name(name: str) -> str:
-    if name not in families():
-        raise ValueError(f"unknown GPU family {name!r}. {nearest(name, families())}")
+    known_names = families()
+    if name not in known_names:
+        suggestion = nearest(name, known_names)
+        raise ValueError(f"unknown GPU family {name!r}. {suggestion}")
     return name
 
 
@@ -101,29 +122,50 @@ FamilyName = Annotated[str, AfterValidator(_known_name)]
 
 def family(name: str) -> Family:
     """Return a family by name; a list (``a;b`` or ``a,b``) is the union of its members."""
-    names = [part.strip() for part in re.split(r"[;,]", name) if part.strip()]
+    names = _names_in_list(name)
     if not names:
         raise UsageError("The GPU family is empty.", hint=_listing())
-    members = [_require_family(part) for part in names]
+
+    members = [_require_family(member_name) for member_name in names]
     if len(members) == 1:
         return members[0]
+    return _union(name, members)
 
+
+def _names_in_list(text: str) -> list[str]:
+    names: list[str] = []
+    parts = re.split(r"[;,]", text)
+    for part in parts:
+        name = part.strip()
+        if name:
+            names.append(name)
+    return names
+
+
+def _union(name: str, members: Sequence[Family]) -> Family:
+    """Return several families as one; what they share is in it once."""
     # As sets, which keep their order.
     member_names: dict[str, None] = {}
     targets: dict[str, None] = {}
     for member in members:
         if member.name == CPU:
-            raise UsageError(f"GPU family {name!r}: {CPU} cannot be combined with GPU families.")
+            message = f"GPU family {name!r}: {CPU} cannot be combined with GPU families."
+            raise UsageError(message)
         member_names[member.name] = None
-        targets.update(dict.fromkeys(member.targets))
-    return Family(name=";".join(member_names), targets=tuple(targets))
+        for target in member.targets:
+            targets[target] = None
+
+    joined_names = ";".join(member_names)
+    return Family(name=joined_names, targets=tuple(targets))
 
 
 def _require_family(name: str) -> Family:
     by_name = families()
-    if name not in by_name:
-        raise UsageError(f"Unknown GPU family {name!r}. {nearest(name, by_name)}", hint=_CHOOSE)
-    return by_name[name]
+    member = by_name.get(name)
+    if member is None:
+        suggestion = nearest(name, by_name)
+        raise UsageError(f"Unknown GPU family {name!r}. {suggestion}", hint=_CHOOSE)
+    return member
 
 
 def group_families(group: str) -> str:
@@ -133,22 +175,30 @@ def group_families(group: str) -> str:
     """
     group_members: list[str] = []
     remaining_name = group
-    while True:
-        candidates = [name for name in families() if f"{remaining_name}-".startswith(f"{name}-")]
-        if not candidates:
-            return ";".join(group_members)
-        # One family's name may begin like another's.
-        longest_name = max(candidates, key=len)
-        group_members.append(longest_name)
-        remaining_name = remaining_name[len(longest_name) + 1 :]
+    while (name := _longest_family_at_start(remaining_name)) is not None:
+        group_members.append(name)
+        remaining_name = remaining_name.removeprefix(name).removeprefix("-")
+    return ";".join(group_members)
 
 
-def gpu_targets(name: str) -> tuple[str, ...]:
+def _longest_family_at_start(group: str) -> str | None:
+    """Return the family that a group's name begins with; one family's name may begin like another's."""
+    names = [name for name in families() if _begins_with(group, name)]
+    return max(names, key=len, default=None)
+
+
+def _begins_with(group: str, name: str) -> bool:
+    if group == name:
+        return True
+    return group.startswith(f"{name}-")
+
+
+def gpu_targets(name: str) -> Targets:
     """Expand a family, or a list of families, into gfx targets; ``cpu`` has none."""
     return family(name).targets
 
 
-def parents(target: str) -> tuple[str, ...]:
+def parents(target: str) -> Targets:
     """Return the groups of targets that packages of device code are also made for: sub-family, family.
 
     ``gfx1151`` is in ``gfx115x`` and ``gfx11``, ``gfx942`` in ``gfx9-4`` and ``gfx9``. Source: the bundles
@@ -157,37 +207,61 @@ def parents(target: str) -> tuple[str, ...]:
     version = _VERSION.fullmatch(target)
     if version is None:
         return ()
-    return sub_family(version[1], version[2]), f"gfx{version[1]}"
+    major, minor = version.groups()
+    family_name = f"gfx{major}"
+    return sub_family(major, minor), family_name
 
 
 def sub_family(major: str, minor: str) -> str:
     """Return the name of a group of targets with one major and minor version."""
-    return f"gfx{major}{minor}x" if major == "11" else f"gfx{major}-{minor}"
+    if major == "11":
+        return f"gfx{major}{minor}x"
+    return f"gfx{major}-{minor}"
 
 
-def detect(kfd_root: Path = KFD_NODES) -> tuple[str, ...]:
+def detect(kfd_root: Path = KFD_NODES) -> Targets:
     """Find this machine's gfx targets, such as ``("gfx942",)``, each once, in the order of its GPUs.
 
     The kernel's topology files come first (no program is needed), then ``offload-arch``, then ``rocminfo``.
     """
+    targets = _targets_by_kernel(kfd_root)
+    if targets:
+        return targets
+
+    for program in ("offload-arch", "rocminfo"):
+        targets = _targets_by_program(program)
+        if targets:
+            return targets
+    return ()
+
+
+def _targets_by_kernel(kfd_root: Path) -> Targets:
     targets: dict[str, None] = {}
     for node in kernel_nodes(kfd_root):
         version = node.get("gfx_target_version", 0)
         # A processor's node has version 0.
-        if version:
-            targets[target_of_version(version)] = None
-    return tuple(targets) or _targets_by_program("offload-arch") or _targets_by_program("rocminfo")
+        if version != 0:
+            target = target_of_version(version)
+            targets[target] = None
+    return tuple(targets)
 
 
 def kernel_nodes(kfd_root: Path) -> Iterator[Mapping[str, int]]:
     """Read the properties of each node of the kernel's topology, in the order of the nodes' numbers."""
     files = kfd_root.glob("*/properties")
-    # By number: 10 comes after 9.
-    for file in sorted(files, key=lambda file: (len(file.parent.name), file.parent.name)):
+    for file in sorted(files, key=_node_order):
         # A GPU that another container owns may be listed but not readable.
         with suppress(OSError):
-            properties = _PROPERTY.findall(file.read_text(encoding="utf-8"))
-            yield {name: int(value) for name, value in properties}
+            text = file.read_text(encoding="utf-8")
+            properties = _PROPERTY.findall(text)
+            yield {name: int(number) for name, number in properties}
+
+
+def _node_order(file: Path) -> tuple[int, str]:
+    """Order nodes by their numbers: 10 comes after 9."""
+    number = file.parent.name
+    digits = len(number)
+    return digits, number
 
 
 def target_of_version(version: int) -> str:
@@ -196,23 +270,27 @@ def target_of_version(version: int) -> str:
     The number is decimal, major * 10000 + minor * 100 + stepping; in the target's name
     minor and stepping are one hexadecimal digit each: 90010 is ``gfx90a``.
     """
-    return f"gfx{version // 10000}{version // 100 % 100:x}{version % 100:x}"
+    major = version // 10000
+    minor = version // 100 % 100
+    stepping = version % 100
+    return f"gfx{major}{minor:x}{stepping:x}"
 
 
-def _targets_by_program(program: str) -> tuple[str, ...]:
+def _targets_by_program(program: str) -> Targets:
     """Return the targets that a program of ROCm lists, such as ``gfx90a:sramecc+:xnack-``."""
-    path = process.which(program)
-    if path is None:
+    executable = process.which(program)
+    if executable is None:
         return ()
-    completed = process.capture([path], check=False)
+
+    completed = process.capture([executable], check=False)
     # These programs fail on machines without a GPU, which is an answer here.
     if completed.returncode != 0:
         return ()
 
     targets: dict[str, None] = {}
     for word in completed.stdout.split():
-        target = word.partition(":")[0]
-        if _TARGET.fullmatch(target):
+        target, _colon, _features = word.partition(":")
+        if _TARGET.fullmatch(target) is not None:
             targets[target] = None
     return tuple(targets)
 
@@ -224,26 +302,37 @@ def default_family(detected: Iterable[str]) -> str:
     """
     targets = tuple(detected)
     if not targets:
-        raise UsageError("No GPU was found in this machine: the GPU family must be given.", hint=_listing())
+        message = "No GPU was found in this machine: the GPU family must be given."
+        raise UsageError(message, hint=_listing())
 
-    integrated = families()[_INTEGRATED].targets
-    discrete = [target for target in targets if target not in integrated]
-    names = {_default_family_of(target) for target in discrete or targets}
+    integrated = families()[_INTEGRATED]
+    discrete_targets = [target for target in targets if target not in integrated.targets]
+    counted_targets = discrete_targets or targets
+    names = {_default_family_of(target) for target in counted_targets}
     if len(names) > 1:
+        listed_targets = ", ".join(targets)
+        options = [f"--gpu-family {name}" for name in sorted(names)]
+        listed_options = " or ".join(options)
         raise UsageError(
-            f"This machine has GPUs of several families: {', '.join(targets)}.",
-            hint=f"Choose: --gpu-family {' or --gpu-family '.join(sorted(names))}.",
+            f"This machine has GPUs of several families: {listed_targets}.",
+            hint=f"Choose: {listed_options}.",
         )
     return names.pop()
 
 
 def _default_family_of(target: str) -> str:
-    for name, table in _file().families.items():
+    data = _file()
+    for name, table in data.families.items():
         if table.default and target in table.targets:
             return name
-    return _require_family(target).name
+
+    # A target alone is a family, too.
+    target_family = _require_family(target)
+    return target_family.name
 
 
 def _listing() -> str:
-    names = ", ".join(_file().named_targets)
+    data = _file()
+    named_targets = data.named_targets
+    names = ", ".join(named_targets)
     return f"Families: {names}.\n{_CHOOSE}"

@@ -1,4 +1,4 @@
-"""HTTP: the one way to request an address, read a page's links, download a file, and serve files.
+"""HTTP: the one way to request an address, download a file, and serve files.
 
 Requests go through urllib3: it repeats what failed for a moment and reads compressed pages. Proxies are those
 of the environment (HTTPS_PROXY, NO_PROXY); what this machine serves itself is never asked for through one.
@@ -14,16 +14,15 @@ import ipaddress
 import netrc
 import shutil
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
-from html.parser import HTMLParser
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 from threading import Thread
 from typing import TYPE_CHECKING, Any, BinaryIO, cast
-from urllib.parse import parse_qs, unquote, urljoin, urlsplit, urlunsplit
+from urllib.parse import unquote, urljoin, urlsplit, urlunsplit
 from urllib.request import getproxies, proxy_bypass
 
 import urllib3
@@ -68,7 +67,9 @@ def has_secret(url: str) -> bool:
 def without_secret(url: str) -> str:
     """Return an address as it may be shown."""
     parts = urlsplit(url)
-    return urlunsplit(parts._replace(netloc=parts.netloc.rpartition("@")[2]))
+    _login, _at, host_and_port = parts.netloc.rpartition("@")
+    shown_parts = parts._replace(netloc=host_and_port)
+    return urlunsplit(shown_parts)
 
 
 # Requests
@@ -93,10 +94,10 @@ class _Request:
         Raises:
             ServiceError: There is no answer.
         """
-        if self.cert and not Path(self.cert).is_file():
-            raise ServiceError(f"There is no file of certificates {self.cert}.", hint="Correct its path.")
+        self._require_certificates()
         _require_http_address(url)
         authorization = self.headers.get("Authorization") or _login_in_address(url)
+
         for _hop in range(_MOST_REDIRECTS):
             try:
                 response = self._send_once(url, authorization)
@@ -113,17 +114,26 @@ class _Request:
             if not _is_same_server(url, target):
                 authorization = _login_in_address(target)
             url = target
-        raise ServiceError(f"{without_secret(url)} could not be read: it redirects without end.")
+
+        shown_url = without_secret(url)
+        raise ServiceError(f"{shown_url} could not be read: it redirects without end.")
+
+    def _require_certificates(self) -> None:
+        if not self.cert:
+            return
+        if not Path(self.cert).is_file():
+            message = f"There is no file of certificates {self.cert}."
+            raise ServiceError(message, hint="Correct its path.")
 
     def _send_once(self, url: str, authorization: str | None) -> BaseHTTPResponse:
-        host = urlsplit(url).hostname or ""
-        authorization = authorization or _login_in_netrc(host)
-        headers = {name: value for name, value in self.headers.items() if name != "Authorization"}
-        if authorization is not None:
-            headers["Authorization"] = authorization
+        """Return the answer of one address, without following a redirect."""
+        method = "GET" if self.body is None else "POST"
+        proxy = _proxy_for(url)
+        connections = _connections(proxy, self.cert or None)
+        headers = self._headers_for(url, authorization)
 
-        return _connections(_proxy_for(url), self.cert or None).request(
-            "GET" if self.body is None else "POST",
+        return connections.request(
+            method,
             without_secret(url),
             body=self.body,
             headers=headers,
@@ -134,15 +144,36 @@ class _Request:
             decode_content=self.decode_content,
         )
 
+    def _headers_for(self, url: str, authorization: str | None) -> Mapping[str, str]:
+        """Return the request's headers, with the login that is meant for this server and no other."""
+        headers = dict(self.headers)
+        headers.pop("Authorization", None)
+
+        if authorization is None:
+            host = urlsplit(url).hostname or ""
+            authorization = _login_in_netrc(host)
+        if authorization is not None:
+            headers["Authorization"] = authorization
+        return headers
+
 
 def _require_http_address(url: str) -> None:
+    if not _is_http_address(url):
+        # What cannot be parsed may still hold a password, which is masked where it is known.
+        shown_url = console.mask(url)
+        raise ServiceError(f"{shown_url} is not an HTTP address.", hint="Correct the address.")
+
+
+def _is_http_address(url: str) -> bool:
     try:
         parts = urlsplit(url)
-        is_address = parts.scheme in {"http", "https"} and bool(parts.hostname) and parts.port != 0
-    except ValueError:
-        is_address = False
-    if not is_address:
-        raise ServiceError(f"{console.mask(url)} is not an HTTP address.", hint="Correct the address.")
+        port = parts.port
+    except ValueError:  # such as a bracket that is not closed, or a port that is no number
+        return False
+
+    if parts.scheme not in {"http", "https"}:
+        return False
+    return bool(parts.hostname) and port != 0
 
 
 @functools.cache
@@ -150,10 +181,16 @@ def _connections(proxy: str | None, cert: str | None) -> urllib3.PoolManager:
     """Return the open connections that go through a proxy, or through none."""
     if proxy is None:
         return urllib3.PoolManager(maxsize=JOBS, ca_certs=cert)
+
+    proxy_headers: dict[str, str] = {}
     login = _login_in_address(proxy)
+    if login is not None:
+        proxy_headers["Proxy-Authorization"] = login
+
+    proxy_address = without_secret(proxy)
     return urllib3.ProxyManager(
-        without_secret(proxy),
-        proxy_headers=None if login is None else {"Proxy-Authorization": login},
+        proxy_address,
+        proxy_headers=proxy_headers,
         maxsize=JOBS,
         ca_certs=cert,
     )
@@ -161,15 +198,21 @@ def _connections(proxy: str | None, cert: str | None) -> urllib3.PoolManager:
 
 def _proxy_for(url: str) -> str | None:
     """Return the proxy that the environment names for an address; None where it is asked directly."""
-    parts = urlsplit(url)
+    parts = urlsplit(without_secret(url))
     host = parts.hostname or ""
-    if is_loopback(host) or proxy_bypass(parts.netloc.rpartition("@")[2]):
+    if is_loopback(host):
         return None
+    if proxy_bypass(parts.netloc):  # by NO_PROXY
+        return None
+
     proxies = getproxies()
     proxy = proxies.get(parts.scheme) or proxies.get("all")
-    if not proxy or "://" in proxy:
-        return proxy or None
-    return f"http://{proxy}"
+    if not proxy:
+        return None
+    # Often written as a host and a port alone, as curl takes it.
+    if "://" not in proxy:
+        return f"http://{proxy}"
+    return proxy
 
 
 def is_loopback(host: str) -> bool:
@@ -184,24 +227,32 @@ def is_loopback(host: str) -> bool:
 
 def _is_same_server(url: str, target: str) -> bool:
     """Return whether a redirect stays on its server, or on its encrypted twin."""
-    before = urlsplit(without_secret(url))
-    after = urlsplit(without_secret(target))
-    return before.netloc == after.netloc and after.scheme in {before.scheme, "https"}
+    source_parts = urlsplit(without_secret(url))
+    target_parts = urlsplit(without_secret(target))
+    if source_parts.netloc != target_parts.netloc:
+        return False
+    return target_parts.scheme in {source_parts.scheme, "https"}
 
 
 def _login_in_address(url: str) -> str | None:
     """Return the header for the user name and password that an address carries."""
-    parts = urlsplit(url)
     if not has_secret(url):
         return None
-    return _basic_login(unquote(parts.username or ""), unquote(parts.password or ""))
+    parts = urlsplit(url)
+    user = unquote(parts.username or "")
+    password = unquote(parts.password or "")
+    return _basic_login(user, password)
 
 
 def _login_in_netrc(host: str) -> str | None:
     """Return the header for a host by the user's netrc file, as pip and curl read it."""
-    file = environment().get("NETRC") or str(Path.home() / ".netrc")
-    login = _logins_of_netrc(Path(file)).get(host)
-    return None if login is None else _basic_login(login[0], login[2])
+    path = environment().get("NETRC")
+    file = Path(path) if path else Path.home() / ".netrc"
+    login = _logins_of_netrc(file).get(host)
+    if login is None:
+        return None
+    user, _account, password = login
+    return _basic_login(user, password)
 
 
 @functools.cache
@@ -216,13 +267,16 @@ def _logins_of_netrc(file: Path) -> Mapping[str, tuple[str, str, str]]:
 
 
 def _basic_login(user: str, password: str) -> str:
-    login = base64.b64encode(f"{user}:{password}".encode()).decode()
-    return f"Basic {login}"
+    login = f"{user}:{password}".encode()
+    encoded_login = base64.b64encode(login).decode()
+    return f"Basic {encoded_login}"
 
 
 def _unreadable(url: str, problem: Exception) -> ServiceError:
+    shown_url = without_secret(url)
+    reason = _reason(problem)
     return ServiceError(
-        f"{without_secret(url)} could not be read: {_reason(problem)}.",
+        f"{shown_url} could not be read: {reason}.",
         hint="Try again, or correct the address, proxy or certificate.",
     )
 
@@ -231,17 +285,21 @@ def _reason(problem: BaseException) -> str:
     """Return what happened in the network's own words, which urllib3 wraps in its own."""
     if isinstance(problem, MaxRetryError) and problem.reason is not None:
         return _reason(problem.reason)
-    if isinstance(problem.__cause__, OSError | HTTPError):
-        return _reason(problem.__cause__)
-    return problem.message if isinstance(problem, ServiceError) else str(problem)
+    cause = problem.__cause__
+    if isinstance(cause, OSError | HTTPError):
+        return _reason(cause)
+    if isinstance(problem, ServiceError):
+        return problem.message
+    return str(problem)
 
 
 def _status_words(status: int) -> str:
     """Return a status with its meaning: ``404 Not Found``."""
-    meaning = ""
-    with suppress(ValueError):
+    try:
         meaning = HTTPStatus(status).phrase
-    return f"{status} {meaning}".rstrip()
+    except ValueError:  # a server's own, such as Cloudflare's 520
+        return str(status)
+    return f"{status} {meaning}"
 
 
 # Answers
@@ -277,8 +335,12 @@ def request(
         ServiceError: The address cannot be reached, or its answer breaks off.
     """
     # What is stored compressed stays so: its digest is of the compressed bytes.
-    file_headers = {"Accept-Encoding": "identity", **(headers or {})}
-    response = _Request(headers=file_headers, cert=cert, decode_content=False).send(url)
+    file_headers = {"Accept-Encoding": "identity"}
+    if headers is not None:
+        file_headers.update(headers)
+
+    file_request = _Request(headers=file_headers, cert=cert, decode_content=False)
+    response = file_request.send(url)
     try:
         yield response
     except HTTPError as problem:
@@ -303,11 +365,14 @@ def open_url(
 
 def require_success(url: str, response: BaseHTTPResponse) -> None:
     """Refuse an answer that is an error."""
-    if response.status >= HTTPStatus.MULTIPLE_CHOICES:
-        raise ServiceError(
-            f"{without_secret(url)} could not be read: it answers {_status_words(response.status)}.",
-            hint="Try again, or correct the address.",
-        )
+    if response.status < HTTPStatus.MULTIPLE_CHOICES:
+        return
+    shown_url = without_secret(url)
+    status = _status_words(response.status)
+    raise ServiceError(
+        f"{shown_url} could not be read: it answers {status}.",
+        hint="Try again, or correct the address.",
+    )
 
 
 def respond(
@@ -318,7 +383,8 @@ def respond(
     Raises:
         ServiceError: The address cannot be reached, or its answer breaks off.
     """
-    response = _Request(headers=headers, body=body, timeout=timeout, retries=_ONCE).send(url)
+    service_request = _Request(headers=headers, body=body, timeout=timeout, retries=_ONCE)
+    response = service_request.send(url)
     try:
         content = response.read()
     except HTTPError as problem:
@@ -330,25 +396,40 @@ def respond(
 
 def fetch(url: str, *, cert: str | None = None) -> Answer:
     """Request a page, not a cached copy of it; no answer is an answer, too."""
-    headers = {"Accept": "text/html", "Accept-Encoding": "gzip, deflate", "Cache-Control": "no-cache"}
+    headers = {
+        "Accept": "text/html",
+        "Accept-Encoding": "gzip, deflate",
+        "Cache-Control": "no-cache",
+    }
+    page_request = _Request(headers=headers, cert=cert)
     try:
-        response = _Request(headers=headers, cert=cert).send(url)
+        response = page_request.send(url)
     except ServiceError as problem:
-        return Answer(problem=f"it cannot be reached ({_reason(problem).removesuffix('.')})")
+        reason = _reason(problem).removesuffix(".")
+        return Answer(problem=f"it cannot be reached ({reason})")
 
-    status = response.status
     try:
-        if status >= HTTPStatus.MULTIPLE_CHOICES:
-            return Answer(status=status, problem=f"it answers {_status_words(status)}")
-        content = response.read(_LARGEST_PAGE + 1)
+        return _read_page(response)
     except HTTPError as problem:
-        return Answer(problem=f"its answer broke off ({_reason(problem)})")
+        reason = _reason(problem)
+        return Answer(problem=f"its answer broke off ({reason})")
     finally:
         response.close()
 
+
+def _read_page(response: BaseHTTPResponse) -> Answer:
+    status = response.status
+    if status >= HTTPStatus.MULTIPLE_CHOICES:
+        return Answer(status=status, problem=f"it answers {_status_words(status)}")
+
+    # One byte more than is allowed tells a page that is too large.
+    content = response.read(_LARGEST_PAGE + 1)
     if len(content) > _LARGEST_PAGE:
-        return Answer(status=status, problem=f"its page is larger than {console.size(_LARGEST_PAGE)}")
-    return Answer(text=content.decode("utf-8", "replace"), status=status)
+        limit = console.size(_LARGEST_PAGE)
+        return Answer(status=status, problem=f"its page is larger than {limit}")
+
+    text = content.decode("utf-8", "replace")
+    return Answer(text=text, status=status)
 
 
 # Files
@@ -371,6 +452,7 @@ def download(url: str, path: Path, *, sha256: str) -> None:
     with files.half(path) as part:
         with part.open("wb") as stream, transfer("fetch", size=0) as progress:
             _download_to_the_end(url, stream, progress)
+
         downloaded_sha256 = files.sha256(part)
         if downloaded_sha256 != sha256:
             raise ServiceError(
@@ -392,13 +474,20 @@ def _download_to_the_end(url: str, stream: BinaryIO, progress: Transfer) -> None
 
 
 def _download_rest(url: str, stream: BinaryIO, progress: Transfer) -> None:
-    headers = {"Range": f"bytes={stream.tell()}-"} if stream.tell() else {}
+    headers: dict[str, str] = {}
+    received = stream.tell()
+    if received > 0:
+        headers["Range"] = f"bytes={received}-"
+
     with open_url(url, headers=headers) as response:
+        # A server without ranges sends the file from its beginning.
         if response.status != HTTPStatus.PARTIAL_CONTENT:
+            received = 0
             stream.seek(0)
             stream.truncate()
+
         remaining = int(response.headers.get("Content-Length") or 0)
-        progress.reach(stream.tell(), stream.tell() + remaining)
+        progress.reach(received, received + remaining)
 
         for chunk in response.stream(files.CHUNK):
             stream.write(chunk)
@@ -407,11 +496,26 @@ def _download_rest(url: str, stream: BinaryIO, progress: Transfer) -> None:
 
 def remote_file(url: str, *, cert: str | None = None) -> BinaryIO:
     """Open a file that is read where it is wanted; whole, if its server does not support ranges."""
-    with open_url(url, cert=cert, headers={"Range": "bytes=0-0"}) as response:
-        size = response.headers.get("Content-Range", "").rpartition("/")[2]
-        if response.status != HTTPStatus.PARTIAL_CONTENT or not size.isdigit():
-            return io.BytesIO(response.read())
-    return io.BufferedReader(_RemoteFile(url, cert, int(size)), _READ_AHEAD)
+    first_byte = {"Range": "bytes=0-0"}
+    with open_url(url, cert=cert, headers=first_byte) as response:
+        size = _size_by_range(response)
+        if size is None:
+            content = response.read()
+            return io.BytesIO(content)
+
+    file = _RemoteFile(url, cert, size)
+    return io.BufferedReader(file, _READ_AHEAD)
+
+
+def _size_by_range(response: BaseHTTPResponse) -> int | None:
+    """Return the size of a file of which a part is answered: 1000 of ``bytes 0-0/1000``."""
+    if response.status != HTTPStatus.PARTIAL_CONTENT:
+        return None
+    content_range = response.headers.get("Content-Range", "")
+    _range, _slash, size = content_range.rpartition("/")
+    if not size.isdigit():  # an asterisk, where the server does not know it
+        return None
+    return int(size)
 
 
 class _RemoteFile(io.RawIOBase):
@@ -439,66 +543,20 @@ class _RemoteFile(io.RawIOBase):
         if end <= self._position:
             return 0
 
-        headers = {"Range": f"bytes={self._position}-{end - 1}"}
+        content = self._read_range(self._position, end)
+        count = len(content)
+        buffer[:count] = content
+        self._position += count
+        return count
+
+    def _read_range(self, start: int, end: int) -> bytes:
+        last_byte = end - 1
+        headers = {"Range": f"bytes={start}-{last_byte}"}
         with open_url(self._url, cert=self._cert, headers=headers) as response:
             if response.status != HTTPStatus.PARTIAL_CONTENT:
-                raise ServiceError(f"{without_secret(self._url)} answers no longer with a part of the file.")
-            content = response.read(end - self._position)
-        buffer[: len(content)] = content
-        self._position += len(content)
-        return len(content)
-
-
-# Pages
-
-
-@dataclass(frozen=True, kw_only=True)
-class Link:
-    """A file that a page lists (PEP 503); a field is "" where the page says nothing of it."""
-
-    name: str
-    sha256: str = ""
-    requires_python: str = ""
-    yanked: bool = False
-
-
-class _LinkReader(HTMLParser):
-    """Collects the links of a page; the first ``<base>`` says what they are relative to."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.links: dict[str, Link] = {}
-        self._base: str | None = None
-
-    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        attributes = dict(attrs)
-        href = attributes.get("href")
-        if not href:
-            return
-        if tag == "base" and self._base is None:
-            self._base = href
-        if tag == "a":
-            self._add_link(href, attributes)
-
-    def _add_link(self, href: str, attributes: Mapping[str, str | None]) -> None:
-        parts = urlsplit(href)
-        address = href.partition("#")[0]
-        if self._base is not None:
-            address = urljoin(self._base, address)
-        self.links[address] = Link(
-            name=PurePosixPath(unquote(parts.path)).name,
-            sha256=parse_qs(parts.fragment).get("sha256", [""])[0],
-            requires_python=attributes.get("data-requires-python") or "",
-            yanked="data-yanked" in attributes,
-        )
-
-
-def links(page: str) -> Mapping[str, Link]:
-    """Return the links of a page (PEP 503), by an address that may be relative to the page's."""
-    reader = _LinkReader()
-    reader.feed(page)
-    reader.close()
-    return reader.links
+                shown_url = without_secret(self._url)
+                raise ServiceError(f"{shown_url} answers no longer with a part of the file.")
+            return response.read(end - start)
 
 
 # Servers
@@ -514,16 +572,18 @@ class RemoteFiles:
 
     def find(self, key: str) -> Stored | None:
         """Look a file up."""
-        if key not in self._urls:
+        url = self._urls.get(key)
+        if url is None:
             return None
-        with open_url(self._urls[key], cert=self._cert) as response:
+        with open_url(url, cert=self._cert) as response:
             size = int(response.headers["Content-Length"])
         return Stored(key=key, size=size, etag="", modified=0)
 
     @contextmanager
     def open(self, key: str) -> Iterator[BinaryIO]:
         """Open a file."""
-        with open_url(self._urls[key], cert=self._cert) as response:
+        url = self._urls[key]
+        with open_url(url, cert=self._cert) as response:
             yield cast("BinaryIO", response)
 
 
@@ -541,7 +601,8 @@ class _FileHandler(BaseHTTPRequestHandler):
         """Print nothing: the installer shows what it fetches."""
 
     def do_GET(self) -> None:
-        key = unquote(urlsplit(self.path).path).lstrip("/")
+        path = urlsplit(self.path).path
+        key = unquote(path).lstrip("/")
         if key.endswith("/"):
             key += "index.html"
         try:
@@ -561,31 +622,42 @@ class _FileHandler(BaseHTTPRequestHandler):
             self.send_error(HTTPStatus.NOT_FOUND)
             return
 
+        content_type = headers_for(key)["ContentType"]
         self.send_response(HTTPStatus.OK)
-        self.send_header("Content-Type", headers_for(key)["ContentType"])
+        self.send_header("Content-Type", content_type)
         self.send_header("Content-Length", str(size))
         self.end_headers()
-        if self.command != "GET":
-            return
-        if key in self._pages:
-            self.wfile.write(self._pages[key])
+        if self.command == "GET":
+            self._send_content(key)
+
+    def _send_content(self, key: str) -> None:
+        page = self._pages.get(key)
+        if page is not None:
+            self.wfile.write(page)
             return
         with self._store.open(key) as stream:
             shutil.copyfileobj(stream, self.wfile)
 
     def _size(self, key: str) -> int | None:
-        if key in self._pages:
-            return len(self._pages[key])
-        stored: Stored | None = None
-        with suppress(FatalError):  # an invalid key does not exist
+        """Return the size of a page or a file; None where there is neither."""
+        page = self._pages.get(key)
+        if page is not None:
+            return len(page)
+
+        try:
             stored = self._store.find(key)
-        return None if stored is None else stored.size
+        except FatalError:  # an invalid key does not exist
+            return None
+        if stored is None:
+            return None
+        return stored.size
 
 
 @contextmanager
 def served_store(store: Store | RemoteFiles, pages: Mapping[str, bytes] | None = None) -> Iterator[str]:
     """Serve a store's keys, with `pages` before its own, to this machine with this process's rights."""
-    with answering(partial(_FileHandler, store=store, pages=pages or {})) as address:
+    handler = partial(_FileHandler, store=store, pages=pages or {})
+    with answering(handler) as address:
         yield address
 
 
@@ -593,7 +665,8 @@ def served_store(store: Store | RemoteFiles, pages: Mapping[str, bytes] | None =
 def answering(handler: Callable[..., BaseHTTPRequestHandler]) -> Iterator[str]:
     """Let a handler answer on a free port of the loopback interface, each request in a thread of its own."""
     server = ThreadingHTTPServer(("127.0.0.1", 0), handler)
-    thread = Thread(target=server.serve_forever, args=(0.05,), daemon=True)
+    poll_seconds = 0.05
+    thread = Thread(target=server.serve_forever, args=(poll_seconds,), daemon=True)
     thread.start()
     try:
         yield f"http://127.0.0.1:{server.server_port}"

@@ -15,7 +15,7 @@ from ci.promote import documents
 from ci.publish.index import is_page
 from ci.publish.index.pages import SIDECAR
 from core.errors import DataError, WheelError
-from core.http import links
+from core.links import links
 from core.packages.candidates import requirements_in
 from core.run import RUN_ID
 from core.stores import Stored

@@ -24,7 +24,8 @@ from core import console, files, process
 from core.env import InstalledDistribution, Interpreter, installed
 from core.environment import allowed
 from core.errors import CheckError, EnvironmentSetupError, ProcessError
-from core.http import fetch, links, without_secret
+from core.http import fetch, without_secret
+from core.links import links
 from core.wheel import parse_wheel_name
 from core.wheel.distributions import is_distribution, is_ours, our_names
 

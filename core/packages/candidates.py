@@ -18,7 +18,8 @@ from packaging.specifiers import InvalidSpecifier, SpecifierSet
 from core import files, http
 from core.env.installer import configured
 from core.errors import ServiceError, StoreError, WheelError
-from core.http import Link, has_secret, links, open_url, remote_file, without_secret
+from core.http import has_secret, open_url, remote_file, without_secret
+from core.links import Link, links
 from core.wheel import distributions, parse_name, parse_wheel_name, read_metadata
 
 if TYPE_CHECKING:

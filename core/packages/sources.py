@@ -11,7 +11,8 @@ from urllib.request import url2pathname
 from packaging.utils import canonicalize_name
 
 from core.errors import MissingInputError, ServiceError, UsageError
-from core.http import Answer, links, without_secret
+from core.http import Answer, without_secret
+from core.links import links
 from core.packages.candidates import Candidate, candidate_named, candidates_on_page
 from core.packages.package_source import PackageSource, StoredSource
 from core.packages.pages import fetch_page

@@ -25,7 +25,9 @@ RUN_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 
 def this_platform() -> Platform:
     """Name this machine's platform as run outputs do."""
-    return "windows" if sys.platform == "win32" else "linux"
+    if sys.platform == "win32":
+        return "windows"
+    return "linux"
 
 
 def key_name(name: str) -> str:
@@ -35,12 +37,14 @@ def key_name(name: str) -> str:
 
 def is_record(key: str) -> bool:
     """Return whether a key of a group's manifests is a record's: all are but a ROCm build's own manifest."""
-    return key.endswith(".json") and not key.endswith(f"/{BUILD_MANIFEST}")
+    _folder, _slash, name = key.rpartition("/")
+    return name.endswith(".json") and name != BUILD_MANIFEST
 
 
 def group_name(gpu_family: str, build_variant: str = "") -> str:
     """Return the group of GPU families in a build variant: ``gfx94X-dcgpu-asan``, ``gfx942-gfx1100``."""
-    parts = [part.strip() for part in re.split(r"[;,]", gpu_family) if part.strip()]
+    names = [name.strip() for name in re.split(r"[;,]", gpu_family)]
+    parts = [name for name in names if name]
     if parts and build_variant not in {"", PLAIN}:
         parts.append(build_variant)
     return "-".join(parts)
@@ -71,7 +75,11 @@ class RunOutputs:
     @property
     def prefix(self) -> str:
         """The key prefix of the run, without a slash at its end."""
-        return f"{self.external_repo}{self.run_id}-{self.platform}"
+        return f"{self.external_repo}{self._folder}"
+
+    @property
+    def _folder(self) -> str:
+        return f"{self.run_id}-{self.platform}"
 
     def url_of(self, key: str) -> str:
         """Return the public address of a key, quoted so that ``+`` in a version survives."""
@@ -80,7 +88,8 @@ class RunOutputs:
 
     def artifacts_folder(self, cache: Path, artifact_group: str) -> Path:
         """Folder on this machine that a group's artifacts are fetched into, and packaged from."""
-        return cache / "artifacts" / f"{self.run_id}-{self.platform}" / artifact_group
+        run_folder = cache / "artifacts" / self._folder
+        return run_folder / artifact_group
 
     def python_prefix(self, artifact_group: str) -> str:
         """Key prefix of the folder that holds a group's wheels and sdists."""
@@ -108,7 +117,8 @@ class RunOutputs:
 
     def record_key(self, artifact_group: str, name: str) -> str:
         """Key of one record, such as ``build_torch-release-2.10-cp312``."""
-        return f"{self.manifests_prefix(artifact_group)}/{key_name(name)}.json"
+        folder = self.manifests_prefix(artifact_group)
+        return f"{folder}/{key_name(name)}.json"
 
     def source_lock_key(self, torch_ref: str) -> str:
         """Key of a torch ref's source lock."""
@@ -159,7 +169,9 @@ def choose_groups(
             hint="Build something first, or name another run with --run-id.",
         )
     if name and name not in groups:
-        raise MissingInputError(
-            f"Run {outputs.run_id} has no group {name!r} in {store.url}.", hint=nearest(name, groups)
-        )
-    return [name] if name else groups
+        suggestion = nearest(name, groups)
+        message = f"Run {outputs.run_id} has no group {name!r} in {store.url}."
+        raise MissingInputError(message, hint=suggestion)
+    if name:
+        return [name]
+    return groups

@@ -5,18 +5,20 @@ Values come from outside (versions, file names, branch names), so none may end i
 begin another one. Annotations, groups and masks are `core.console`'s.
 """
 
+import io
 import re
 import secrets
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import BinaryIO
 
 from core import console, files
 from core.errors import UsageError
 
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_-]*")
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
-# the runner refuses these, or they would run code in every later step
+# The runner refuses these, or they would run code in every later step.
 _RESERVED = re.compile(r"(?i)(GITHUB|RUNNER|ACTIONS)_.*|CI|NODE_OPTIONS|LD_PRELOAD|BASH_ENV")
 _MARKDOWN = re.compile(r"([\\`*_{}\[\]()#+!|<>~$-])")
 
@@ -31,32 +33,29 @@ class JobFiles:
 
     def set_output(self, name: str, value: str) -> None:
         """Pass a value of one or more lines to later steps and jobs."""
-        _require(_NAME, name, "output")
-        self._entry(self.outputs, name, value)
+        _require_name(_NAME, name, "output")
+        _append_value(self.outputs, name, value)
 
     def set_variable(self, name: str, value: str) -> None:
         """Set a variable of the job's later steps."""
-        _require(_VARIABLE, name, "variable")
+        _require_name(_VARIABLE, name, "variable")
         if _RESERVED.fullmatch(name):
-            raise UsageError(f"The variable {name} belongs to the runner.", hint="Use a name of its own.")
-        self._entry(self.variables, name, value)
+            message = f"The variable {name} belongs to the runner."
+            raise UsageError(message, hint="Use a name of its own.")
+        _append_value(self.variables, name, value)
 
     def add_path(self, folder: Path) -> None:
         """Put a folder before the search path of the job's later steps."""
-        if len(str(folder).splitlines()) != 1:
-            raise UsageError(f"{str(folder)!r} cannot be put on the search path.", hint="Rename the folder.")
-        if self.search_path is None:
-            console.say(f"PATH: {folder}")
-        else:
-            _append(self.search_path, f"{folder}\n")
+        path = str(folder)
+        # A second line would be a second folder.
+        if len(path.splitlines()) != 1:
+            message = f"{path!r} cannot be put on the search path."
+            raise UsageError(message, hint="Rename the folder.")
 
-    def _entry(self, file: Path | None, name: str, value: str) -> None:
-        if file is None:
-            console.say(f"{name}: {value}")
-            return
-        # nobody who writes a value can know where it would end
-        end = f"end-{secrets.token_hex(16)}"
-        _append(file, f"{name}<<{end}\n{value}\n{end}\n")
+        if self.search_path is None:
+            console.say(f"PATH: {path}")
+        else:
+            _append(self.search_path, f"{path}\n")
 
 
 def job_files(env: Mapping[str, str]) -> JobFiles:
@@ -70,47 +69,75 @@ def job_files(env: Mapping[str, str]) -> JobFiles:
 
 def _file(env: Mapping[str, str], variable: str) -> Path | None:
     path = env.get(variable)
-    return Path(path) if path else None
+    if not path:
+        return None
+    return Path(path)
 
 
 def set_outputs(env: Mapping[str, str], values: Mapping[str, str]) -> None:
     """Pass values to later steps and jobs, where this is a step of a job."""
-    step = job_files(env)
-    if step.outputs is None:
+    files_of_step = job_files(env)
+    if files_of_step.outputs is None:
         return
     for name, value in values.items():
-        step.set_output(name, value)
+        files_of_step.set_output(name, value)
 
 
 def text(value: str) -> str:
     """Write a text so that Markdown shows it as it is, in a table, too."""
-    return _MARKDOWN.sub(r"\\\1", " ".join(value.split()))
+    # A line feed would end the table's row.
+    words = value.split()
+    line = " ".join(words)
+    return _MARKDOWN.sub(r"\\\1", line)
 
 
 def link(label: str, url: str) -> str:
     """Write a link; the address must be quoted already."""
-    return f"[{text(label)}](<{url}>)"
+    shown_label = text(label)
+    return f"[{shown_label}](<{url}>)"
 
 
 def table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     """Write a table of Markdown cells (`text` or `link` made them)."""
-    lines = [" | ".join(columns), "|".join(["---"] * len(columns))]
-    lines += [" | ".join(row) for row in rows]
+    header = " | ".join(columns)
+    rule = "|".join(["---"] * len(columns))
+    lines = [header, rule]
+    for cells in rows:
+        line = " | ".join(cells)
+        lines.append(line)
     return "\n".join(f"| {line} |" for line in lines)
 
 
-def _require(pattern: re.Pattern[str], name: str, kind: str) -> None:
-    if not pattern.fullmatch(name):
-        raise UsageError(
-            f"{name!r} is not a valid name of a job's {kind}.", hint="Use letters, digits and underscores."
-        )
+def _require_name(pattern: re.Pattern[str], name: str, kind: str) -> None:
+    if pattern.fullmatch(name):
+        return
+    message = f"{name!r} is not a valid name of a job's {kind}."
+    raise UsageError(message, hint="Use letters, digits and underscores.")
 
 
-def _append(file: Path, entry: str) -> None:
+def _append_value(file: Path | None, name: str, value: str) -> None:
+    if file is None:
+        console.say(f"{name}: {value}")
+        return
+    # Nobody who writes a value can know how it would have to end it.
+    end = f"end-{secrets.token_hex(16)}"
+    first_line = f"{name}<<{end}"
+    _append(file, f"{first_line}\n{value}\n{end}\n")
+
+
+def _append(file: Path, lines: str) -> None:
+    content = lines.encode()
     with files.writing(file), file.open("a+b") as stream:
-        if stream.tell():
-            stream.seek(-1, 2)
-            # What wrote before this may have left its last line open.
-            if stream.read(1) != b"\n":
-                stream.write(b"\n")
-        stream.write(entry.encode())
+        # What wrote before this may have left its last line open.
+        if not _ends_with_line_feed(stream):
+            stream.write(b"\n")
+        stream.write(content)
+
+
+def _ends_with_line_feed(stream: BinaryIO) -> bool:
+    """Return whether a file is empty or its last line has ended."""
+    size = stream.seek(0, io.SEEK_END)
+    if size == 0:
+        return True
+    stream.seek(-1, io.SEEK_END)
+    return stream.read(1) == b"\n"

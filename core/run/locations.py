@@ -8,12 +8,13 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from core.data import Model, data_file, json_object, load_toml, read_text
 from core.errors import UsageError, nearest
 
 STAGING = "v2-staging"  # the folder of a distribution store whose wheels are up for testing
-BUCKETS_FILE = Path(__file__).resolve().parents[2] / "ci" / "buckets.toml"
+BUCKETS_FILE = Path(__file__).resolve().parents[2] / "ci/buckets.toml"
 REPOSITORY = re.compile(r"[A-Za-z0-9-]+/[A-Za-z0-9._-]+")
 
 
@@ -85,8 +86,13 @@ def buckets_of(repository: str) -> RunBuckets:
 
 
 def is_own(data: RunBuckets, origin: Origin) -> bool:
-    """Return whether a run is of the main repository's own branches; GitHub ignores the case of names."""
-    return origin.repository.casefold() == data.repository.casefold() and not origin.fork
+    """Return whether a run is of the main repository's own branches."""
+    return _is_same_repository(origin.repository, data.repository) and not origin.fork
+
+
+def _is_same_repository(repository: str, other: str) -> bool:
+    """Return whether two names are one repository's: GitHub ignores their case."""
+    return repository.casefold() == other.casefold()
 
 
 def location(data: RunBuckets, origin: Origin, release_type: str) -> Location:
@@ -95,15 +101,20 @@ def location(data: RunBuckets, origin: Origin, release_type: str) -> Location:
         raise UsageError(f"{origin.repository!r} is not a repository.", hint="Write it as owner/name.")
     run_bucket = data.release_types.get(release_type)
     if run_bucket is None:
+        suggestion = nearest(release_type, data.release_types)
         raise UsageError(
-            f"No bucket holds artifacts of release type {release_type!r}. "
-            f"{nearest(release_type, data.release_types)}",
+            f"No bucket holds artifacts of release type {release_type!r}. {suggestion}",
             hint="Releases are promoted from a prerelease's outputs; name its release type.",
         )
+
     if is_own(data, origin) or not run_bucket.external_bucket:
-        return Location(store=f"s3://{run_bucket.bucket}", external_repo="")
-    folder = f"{origin.repository.replace('/', '-')}/"
-    return Location(store=f"s3://{run_bucket.external_bucket}", external_repo=folder)
+        store = f"s3://{run_bucket.bucket}"
+        return Location(store=store, external_repo="")
+
+    # Several repositories share the bucket of others: each has a folder there.
+    store = f"s3://{run_bucket.external_bucket}"
+    owner_and_name = origin.repository.replace("/", "-")
+    return Location(store=store, external_repo=f"{owner_and_name}/")
 
 
 def distribution_store(data: RunBuckets, release_type: str, store: str = "") -> str:
@@ -112,24 +123,41 @@ def distribution_store(data: RunBuckets, release_type: str, store: str = "") -> 
     A bucket that the data has for another release type, or for runs, is refused.
     """
     distribution = data.distributions.get(release_type)
-    taken_buckets = {other.bucket for other in data.distributions.values() if other != distribution}
-    for run_bucket in data.release_types.values():
-        taken_buckets |= {run_bucket.bucket, run_bucket.external_bucket}
+    if store:
+        _refuse_bucket_of_others(data, distribution, release_type, store)
+        return store
 
-    if store.startswith("s3://") and store.split("/")[2] in taken_buckets:
+    if distribution is None:
+        release_types = ", ".join(data.distributions)
+        raise UsageError(
+            f"Wheels of release type {release_type!r} are not distributed.",
+            hint=f"Give --release-type ({release_types}), or a store with --distribution-store.",
+        )
+    if distribution.folder:
+        return distribution.folder
+    return f"s3://{distribution.bucket}"
+
+
+def _refuse_bucket_of_others(
+    data: RunBuckets, distribution: Distribution | None, release_type: str, store: str
+) -> None:
+    if not store.startswith("s3://"):
+        return
+
+    reserved_buckets: set[str] = set()
+    for run_bucket in data.release_types.values():
+        reserved_buckets.add(run_bucket.bucket)
+        reserved_buckets.add(run_bucket.external_bucket)
+    for other_distribution in data.distributions.values():
+        if other_distribution != distribution:
+            reserved_buckets.add(other_distribution.bucket)
+
+    bucket = store.split("/")[2]
+    if bucket in reserved_buckets:
         raise UsageError(
             f"{store} is the bucket of another release type, or of runs: no place for type {release_type}.",
             hint="Correct --release-type or --distribution-store.",
         )
-    if store:
-        return store
-    if distribution is None:
-        raise UsageError(
-            f"Wheels of release type {release_type!r} are not distributed.",
-            hint=f"Give --release-type ({', '.join(data.distributions)}), or a store with "
-            "--distribution-store.",
-        )
-    return distribution.folder or f"s3://{distribution.bucket}"
 
 
 def origin_from(env: Mapping[str, str], data: RunBuckets) -> Origin:
@@ -138,10 +166,22 @@ def origin_from(env: Mapping[str, str], data: RunBuckets) -> Origin:
     A pull request is a fork's where its head lies in another repository, or in one that is gone.
     """
     repository = env.get("GITHUB_REPOSITORY") or data.repository
-    path = env.get("GITHUB_EVENT_PATH", "")
-    event = json_object(read_text(Path(path)), where=f"{path}, the event of a CI run,") if path else {}
-    request = event.get("pull_request")
-    if not isinstance(request, dict):
+    pull_request = _event(env).get("pull_request")
+    if not isinstance(pull_request, dict):
         return Origin(repository=repository)
-    head = ((request.get("head") or {}).get("repo") or {}).get("full_name", "")
-    return Origin(repository=repository, fork=str(head).casefold() != repository.casefold())
+
+    # GitHub writes null for what is gone.
+    head = pull_request.get("head") or {}
+    head_repository = head.get("repo") or {}
+    head_name = str(head_repository.get("full_name", ""))
+    is_fork = not _is_same_repository(head_name, repository)
+    return Origin(repository=repository, fork=is_fork)
+
+
+def _event(env: Mapping[str, str]) -> Mapping[str, Any]:
+    """Return the event that began the CI run; an empty one outside CI."""
+    path = env.get("GITHUB_EVENT_PATH")
+    if not path:
+        return {}
+    text = read_text(Path(path))
+    return json_object(text, where=f"{path}, the event of a CI run,")

@@ -38,14 +38,21 @@ def _read_cell(stored: object) -> object:
     """Return the values of a cell as a record has them, with None for those that are absent."""
     if not isinstance(stored, dict):
         return stored
-    unknown_names = sorted(stored.keys() - _CELL_SCHEMA["properties"].keys())
+    known_names = _CELL_SCHEMA["properties"].keys()
+    unknown_names = sorted(stored.keys() - known_names)
     if unknown_names:
-        raise ValueError(f"A cell has no {', '.join(map(str, unknown_names))}")
+        listed_names = ", ".join(map(str, unknown_names))
+        raise ValueError(f"A cell has no {listed_names}")
 
-    values = {name: None if value == "" else value for name, value in stored.items()}
+    values: dict[str, object] = {}
+    for name, value in stored.items():
+        values[name] = None if value == "" else value
+    # A cell's artifact group is called "group" in records.
     values["artifact_group"] = values.pop("group", None)
-    if isinstance(values.get("python"), str):
-        values["python"] = python_of_tag(stored["python"])
+
+    tag = values.get("python")
+    if isinstance(tag, str):
+        values["python"] = python_of_tag(tag)
     return values
 
 
@@ -80,12 +87,13 @@ _CELL_SCHEMA: dict[str, Any] = {
     },
     "type": "object",
 }
+_CELL_OF_NOTHING: dict[str, Any] = {**_write_cell(GroupCell())}
 RecordedOn = Annotated[
     GroupCell,
     BeforeValidator(_read_cell),
     PlainSerializer(_write_cell),
     WithJsonSchema(_CELL_SCHEMA),
-    Field(json_schema_extra={"default": {**_write_cell(GroupCell())}}),
+    Field(json_schema_extra={"default": _CELL_OF_NOTHING}),
 ]
 
 
@@ -118,7 +126,10 @@ class Record(Model):
     @property
     def edited(self) -> str:
         """Say that it was made from a tree with edits that are in no commit; "" where it was not."""
-        match self.details.get("source") or self.inputs.get("source"):
+        source = self.details.get("source")
+        if not source:
+            source = self.inputs.get("source")
+        match source:
             case {"diff": str(diff), "edited": int(count)} if diff:
                 return edited_words(count)
             case {"diff": str(diff)} if diff:
@@ -130,7 +141,9 @@ def edited_words(count: int) -> str:
     """Say of a tree in how many files it differs from its commit."""
     if count == 0:
         return "no edits"
-    return "edited tree, 1 file differs" if count == 1 else f"edited tree, {count} files differ"
+    if count == 1:
+        return "edited tree, 1 file differs"
+    return f"edited tree, {count} files differ"
 
 
 def record_name(stage: str, cell: GroupCell) -> str:
@@ -138,12 +151,15 @@ def record_name(stage: str, cell: GroupCell) -> str:
     parts = [stage, cell.torch_ref, cell.python_tag]
     if cell.artifact_group is not None:
         parts.append(cell.gpu_family)
-    return key_name("-".join(part for part in parts if part))
+
+    present_parts = [part for part in parts if part]
+    return key_name("-".join(present_parts))
 
 
 def now() -> str:
     """Return this moment as ISO 8601 in UTC, to the second."""
-    return datetime.now(UTC).isoformat(timespec="seconds")
+    moment = datetime.now(UTC)
+    return moment.isoformat(timespec="seconds")
 
 
 def parse(text: str | bytes, *, where: str) -> Record:
@@ -151,22 +167,33 @@ def parse(text: str | bytes, *, where: str) -> Record:
     try:
         return Record.model_validate_json(text)
     except ValidationError as problem:
-        first = problem.errors()[0]
-        path = ".".join(str(part) for part in first["loc"])
-        if path == "schema_version":
-            raise DataError(
-                f"{where}: schema_version: It is a record of version {first['input']!r}, and this version "
-                f"reads {Record.model_fields['schema_version'].default}.",
-                hint="Use the version of this tool that wrote it, or run the stage again with --force.",
-            ) from problem
-        raise DataError(
-            f"{where}: {path or 'record'}: {first['msg']}.", hint="Run the stage again with --force."
-        ) from problem
+        raise _error_in_record(problem, where) from problem
+
+
+def _error_in_record(problem: ValidationError, where: str) -> DataError:
+    """Return the error for the first value of a record that is wrong."""
+    first_error = problem.errors()[0]
+    path = ".".join(map(str, first_error["loc"]))
+
+    if path == "schema_version":
+        written_version = first_error["input"]
+        known_version = Record.model_fields["schema_version"].default
+        return DataError(
+            f"{where}: schema_version: It is a record of version {written_version!r}, and this version "
+            f"reads {known_version}.",
+            hint="Use the version of this tool that wrote it, or run the stage again with --force.",
+        )
+    key = path or "record"
+    reason = first_error["msg"]
+    message = f"{where}: {key}: {reason}."
+    return DataError(message, hint="Run the stage again with --force.")
 
 
 def serialize(record: Record) -> bytes:
     """Write a record as the JSON that the store keeps."""
-    return (json.dumps(record.model_dump(mode="json"), indent=2) + "\n").encode()
+    document = record.model_dump(mode="json")
+    text = json.dumps(document, indent=2)
+    return f"{text}\n".encode()
 
 
 def read(store: Store, outputs: RunOutputs, artifact_group: str, name: str) -> Record | None:
@@ -174,20 +201,29 @@ def read(store: Store, outputs: RunOutputs, artifact_group: str, name: str) -> R
     key = outputs.record_key(artifact_group, name)
     if store.find(key) is None:
         return None
-    return parse(store.read(key), where=key)
+    document = store.read(key)
+    return parse(document, where=key)
 
 
 def read_all(store: Store, outputs: RunOutputs, artifact_group: str) -> Sequence[Record]:
     """Read all of a group's records, sorted by name; failures included."""
-    documents = store.list(outputs.manifests_prefix(artifact_group))
-    keys = [stored.key for stored in documents if is_record(stored.key)]
-    return [parse(store.read(key), where=key) for key in keys]
+    prefix = outputs.manifests_prefix(artifact_group)
+    group_records: list[Record] = []
+    for stored in store.list(prefix):
+        if is_record(stored.key):
+            document = store.read(stored.key)
+            group_records.append(parse(document, where=stored.key))
+    return group_records
 
 
 def latest(records: Sequence[Record]) -> Sequence[Record]:
     """Leave out the successes that a failure lies beside, as it is later."""
     failed_names = {record.name for record in records if record.status == "failed"}
-    return [record for record in records if record.status == "failed" or record.name not in failed_names]
+
+    def has_failed_since(record: Record) -> bool:
+        return record.status == "ok" and record.name in failed_names
+
+    return [record for record in records if not has_failed_since(record)]
 
 
 def promised(records: Sequence[Record]) -> Mapping[str, frozenset[str]]:
@@ -200,19 +236,26 @@ def promised(records: Sequence[Record]) -> Mapping[str, frozenset[str]]:
         if record.status != "ok":
             continue
         for file in record.files:
-            digests[file.key] = digests.get(file.key, frozenset()) | {file.sha256}
+            digests_of_key = digests.get(file.key, frozenset())
+            digests[file.key] = digests_of_key | {file.sha256}
     return digests
 
 
 def write(store: Store, outputs: RunOutputs, artifact_group: str, record: Record) -> None:
     """Put a record; a failure beside the last success, a success in the place of both."""
+    document = serialize(record)
+    key_of_failure = failure_key(outputs, artifact_group, record)
+    if record.status == "failed":
+        store.put_bytes(key_of_failure, document)
+        return
+
     key = outputs.record_key(artifact_group, record.name)
-    failed_key = failure_key(outputs, artifact_group, record)
-    store.put_bytes(failed_key if record.status == "failed" else key, serialize(record))
-    if record.status == "ok" and store.find(failed_key):
-        store.delete(failed_key)
+    store.put_bytes(key, document)
+    if store.find(key_of_failure) is not None:
+        store.delete(key_of_failure)
 
 
 def failure_key(outputs: RunOutputs, artifact_group: str, record: Record) -> str:
     """Return the key of a failure since a success, which lies beside the success's record."""
-    return outputs.record_key(artifact_group, f"{record.name}.failed")
+    name = f"{record.name}.failed"
+    return outputs.record_key(artifact_group, name)

@@ -4,11 +4,13 @@ import json
 import re
 import time
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from core import console, files, process
+from core.causes import Cause
 from core.cell import GroupCell
 from core.cli.options import Common, environment
 from core.cli.sessions import command_again
@@ -20,6 +22,9 @@ from core.status import Pending, Status, UpToDate
 from core.stores import Store
 from core.stores.overlay import OverlayStore
 from core.wheel import distributions
+
+Inputs = Mapping[str, Any]
+Details = Mapping[str, Any]
 
 _DIGEST = re.compile("[0-9a-f]{64}")
 BUILDER = "builder"  # where a record's details have it
@@ -33,7 +38,7 @@ class StageResult:
     """
 
     files: tuple[Path, ...]
-    details: Mapping[str, Any] = field(default_factory=dict)
+    details: Details = field(default_factory=dict)
     digests: Mapping[str, str] = field(default_factory=dict)
 
 
@@ -55,23 +60,40 @@ class Stage:
     @property
     def log(self) -> Path:
         """Where this machine keeps what the stage's tools say."""
-        name = f"{records.record_name(self.name, self.cell)}.log"
-        return self.common.cache / "logs" / self.outputs.prefix / self.artifact_group / name
+        run_folder = self.common.cache / "logs" / self.outputs.prefix
+        return run_folder / self.artifact_group / f"{self.record_name}.log"
+
+    @property
+    def record_name(self) -> str:
+        """The name of its record within its artifact group."""
+        return records.record_name(self.name, self.cell)
 
     @property
     def outputs(self) -> RunOutputs:
         """The run's paths."""
         return self.common.outputs
 
+    @property
+    def force(self) -> bool:
+        """Whether its work is done again though it is done."""
+        return self.common.force
 
-def look(stage: Stage, inputs: Mapping[str, Any]) -> Status:
+    @property
+    def dry_run(self) -> bool:
+        """Whether nothing may be changed."""
+        return self.common.dry_run
+
+
+def look(stage: Stage, inputs: Inputs) -> Status:
     """Return whether a stage has work to do, and say so where it has none. Nothing is changed."""
-    store = stage.store
-    record = records.read(store, stage.outputs, stage.artifact_group, _record_name(stage))
-    if stage.common.force or record is None or not _holds(store, record, files.digest_of(inputs)):
-        return Pending(reasons=_changes(stage, inputs, record))
+    digest = files.digest_of(inputs)
+    record = _read_record(stage)
+    if record is None or stage.force or not _holds(stage.store, record, digest):
+        reasons = _changes(stage, inputs, record)
+        return Pending(reasons=reasons)
 
-    if store.find(records.failure_key(stage.outputs, stage.artifact_group, record)) is not None:
+    key_of_failure = records.failure_key(stage.outputs, stage.artifact_group, record)
+    if stage.store.find(key_of_failure) is not None:
         return Pending(reasons=("it has failed since it was done",))
 
     _say_unchanged(stage)
@@ -80,10 +102,10 @@ def look(stage: Stage, inputs: Mapping[str, Any]) -> Status:
 
 def perform(
     stage: Stage,
-    inputs: Mapping[str, Any],
+    inputs: Inputs,
     work: Callable[[], StageResult],
     *,
-    so_far: Mapping[str, Any] | None = None,
+    so_far: Details | None = None,
 ) -> Record | Pending:
     """Do a stage's work, unless a record says that it was done from the same inputs.
 
@@ -92,62 +114,83 @@ def perform(
     recorded first, with what `work` has put into `so_far`. A dry run that leaves work undone returns why it
     would do it.
     """
-    store = stage.store
     digest = files.digest_of(inputs)
-    previous_record = records.read(store, stage.outputs, stage.artifact_group, _record_name(stage))
+    previous_record = _read_record(stage)
 
     record: Record | None = None
-    if not stage.common.force:
-        if previous_record is not None and _holds(store, previous_record, digest):
+    if not stage.force:
+        if previous_record is not None and _holds(stage.store, previous_record, digest):
             _say_unchanged(stage)
-            return _finished(stage, previous_record)
-        record = _taken(stage, digest)
+            return _finish(stage, previous_record)
+        record = _take_over(stage, digest)
+
+    if record is None and stage.dry_run:
+        reasons = _changes(stage, inputs, previous_record)
+        for reason in reasons:
+            console.say(f"{stage.name}: would run: {reason}")
+        return Pending(reasons=reasons)
 
     if record is None:
-        if stage.common.dry_run:
-            reasons = _changes(stage, inputs, previous_record)
-            for reason in reasons:
-                console.say(f"{stage.name}: would run: {reason}")
-            return Pending(reasons=reasons)
-
-        seconds = previous_record.seconds if previous_record else 0
-        ninja_runs = previous_record.details.get("ninja", ()) if previous_record else ()
-        with console.as_last_time(seconds, [ninja_run["edges"] for ninja_run in ninja_runs]):
-            known = {"inputs": dict(inputs), "input_digest": digest}
-            record = _worked(stage, known, work, so_far)
+        attempt = _Attempt(stage=stage, inputs=inputs, input_digest=digest)
+        with _estimated_by(previous_record):
+            record = _do_work(attempt, work, so_far)
 
     _withdraw_old(stage, previous_record, record.files)
-    return _finished(stage, record)
+    return _finish(stage, record)
 
 
-def _record_name(stage: Stage) -> str:
-    return records.record_name(stage.name, stage.cell)
+def _read_record(stage: Stage) -> Record | None:
+    """Return the record of the last time that the stage succeeded on this cell."""
+    return records.read(stage.store, stage.outputs, stage.artifact_group, stage.record_name)
+
+
+def _write_record(stage: Stage, record: Record) -> None:
+    records.write(stage.store, stage.outputs, stage.artifact_group, record)
+
+
+def _estimated_by(previous_record: Record | None) -> AbstractContextManager[None]:
+    """Estimate the work's end by the time and the commands that it took before."""
+    if previous_record is None:
+        return console.as_last_time(0)
+    ninja_runs = previous_record.details.get("ninja", ())
+    command_counts = [ninja_run["edges"] for ninja_run in ninja_runs]
+    return console.as_last_time(previous_record.seconds, command_counts)
 
 
 def _say_unchanged(stage: Stage) -> None:
     console.done(f"{stage.name}: unchanged, nothing to do (--force does it again)")
 
 
-def _changes(stage: Stage, inputs: Mapping[str, Any], previous_record: Record | None) -> tuple[str, ...]:
+def _changes(stage: Stage, inputs: Inputs, previous_record: Record | None) -> tuple[str, ...]:
     """Return why a stage would do its work: what is not as in the record from before."""
     if previous_record is None:
         return ("it was not done yet",)
+
     # Inputs as a record has them: JSON knows no tuples.
-    recorded_inputs = json.loads(json.dumps(inputs, default=str))
+    document = json.dumps(inputs, default=str)
+    recorded_inputs = json.loads(document)
     differences = tuple(_differences("", previous_record.inputs, recorded_inputs))
     if differences:
         return differences
-    if stage.common.force:
+
+    if stage.force:
         return ("--force asks for it",)
     return ("what it made is not there as it was",)
 
 
 def _differences(path: str, old: object, new: object) -> Iterator[str]:
+    """Yield a sentence for each value that is not the same in two documents."""
     if isinstance(old, dict) and isinstance(new, dict):
-        for key in sorted({*old, *new}):
-            yield from _differences(f"{path}.{key}" if path else key, old.get(key), new.get(key))
+        keys = {*old, *new}
+        for key in sorted(keys):
+            key_path = f"{path}.{key}" if path else key
+            old_value = old.get(key)
+            new_value = new.get(key)
+            yield from _differences(key_path, old_value, new_value)
     elif old != new:
-        yield f"{path} was {_short_value(old)} and is {_short_value(new)}"
+        old_words = _short_value(old)
+        new_words = _short_value(new)
+        yield f"{path} was {old_words} and is {new_words}"
 
 
 def _short_value(value: object) -> str:
@@ -158,149 +201,230 @@ def _short_value(value: object) -> str:
     return compact(value)
 
 
-def _finished(stage: Stage, record: Record) -> Record:
+def _finish(stage: Stage, record: Record) -> Record:
     """Write a success's record, which ends that of a failure since the last one; show what there is."""
-    records.write(stage.store, stage.outputs, stage.artifact_group, record)
-    if stage.output_dir is not None and not stage.common.dry_run:
-        for file in record.files:
-            path = stage.store.fetch(file.key, stage.common.cache / "fetched")
-            files.copy(path, stage.output_dir / file.name)
-            console.say(f"copied to {stage.output_dir / file.name}")
+    _write_record(stage, record)
+    if stage.output_dir is not None and not stage.dry_run:
+        _copy_files(stage, record, stage.output_dir)
 
     duration = console.duration(record.seconds)
-    rows = [(file.name, console.size(file.size), duration, file.sha256[:12]) for file in record.files]
+    rows: list[tuple[str, ...]] = []
+    for file in record.files:
+        size = console.size(file.size)
+        short_sha256 = file.sha256[:12]
+        rows.append((file.name, size, duration, short_sha256))
     console.table(("file", "size", "time", "sha256"), rows)
     return record
 
 
-def _worked(
-    stage: Stage,
-    known: Mapping[str, Any],
-    work: Callable[[], StageResult],
-    so_far: Mapping[str, Any] | None,
-) -> Record:
-    """Do the work and put its files into the run; record what is `known` of it, and what ends it early."""
-    started = records.now()
-    clock = time.monotonic()
+def _fetch(stage: Stage, store: Store, file: FileRecord) -> Path:
+    folder = stage.common.cache / "fetched"
+    return store.fetch(file.key, folder)
 
-    def record(**facts: Any) -> Record:  # noqa: ANN401 - fields of Record, which checks them
+
+def _copy_files(stage: Stage, record: Record, folder: Path) -> None:
+    for file in record.files:
+        path = _fetch(stage, stage.store, file)
+        copied_file = folder / file.name
+        files.copy(path, copied_file)
+        console.say(f"copied to {copied_file}")
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Outcome:
+    """How a stage's work ended: with files, or with an error."""
+
+    status: Literal["ok", "failed"] = "ok"
+    exit_code: int = 0
+    error: str = ""
+    cause: Cause | None = None
+    again: str = ""
+    files: tuple[FileRecord, ...] = ()
+    details: Details
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Attempt:
+    """A stage's work on some inputs, from its beginning on."""
+
+    stage: Stage
+    inputs: Inputs
+    input_digest: str
+    started: str = field(default_factory=records.now)
+    clock: float = field(default_factory=time.monotonic)
+
+    def record(self, outcome: _Outcome) -> Record:
+        """Return the record of an outcome; the log is put into the run for it."""
+        stage = self.stage
+        build_variant = stage.common.build_variant or None
+        seconds = time.monotonic() - self.clock
         return Record(
             stage=stage.name,
+            status=outcome.status,
+            exit_code=outcome.exit_code,
+            error=outcome.error,
+            cause=outcome.cause,
+            again=outcome.again,
+            log=_publish_log(stage),
             run_id=stage.outputs.run_id,
             platform=stage.outputs.platform,
-            cell=replace(stage.cell, build_variant=stage.common.build_variant or None),
-            started=started,
-            seconds=round(time.monotonic() - clock, 3),
-            log=_publish_log(stage),
-            **known,
-            **facts,
+            cell=replace(stage.cell, build_variant=build_variant),
+            started=self.started,
+            seconds=round(seconds, 3),
+            inputs=dict(self.inputs),
+            input_digest=self.input_digest,
+            files=outcome.files,
+            details=dict(outcome.details),
         )
 
+
+def _do_work(attempt: _Attempt, work: Callable[[], StageResult], so_far: Details | None) -> Record:
+    """Do the work and put its files into the run; where it ends early, record that first."""
+    stage = attempt.stage
     try:
         with process.logged(stage.log):
             result = work()
-        published = tuple(_publish_files(stage, result))
+        published_files = tuple(_publish_files(stage, result))
     except (Exception, KeyboardInterrupt) as problem:
-        facts = _facts_of_failure(stage, problem, so_far or {})
-        records.write(stage.store, stage.outputs, stage.artifact_group, record(**facts))
+        failure = _outcome_of_failure(stage, problem, so_far or {})
+        failed_record = attempt.record(failure)
+        _write_record(stage, failed_record)
         raise
 
     details = dict(result.details)
     builder = builder_from(environment())
     if builder:
         details[BUILDER] = builder
-    return record(files=published, details=details)
+    success = _Outcome(files=published_files, details=details)
+    return attempt.record(success)
 
 
 def _publish_files(stage: Stage, result: StageResult) -> Iterator[FileRecord]:
     for path in result.files:
         sha256 = result.digests.get(path.name, "")
-        yield distributions.publish(stage.store, stage.outputs, stage.artifact_group, path, sha256=sha256)
+        yield _publish_file(stage, path, sha256)
+
+
+def _publish_file(stage: Stage, path: Path, sha256: str) -> FileRecord:
+    return distributions.publish(
+        stage.store,
+        stage.outputs,
+        stage.artifact_group,
+        path,
+        sha256=sha256,
+    )
 
 
 def _publish_log(stage: Stage) -> str:
     """Put the log into the run; return its key, "" where no tool has said anything."""
     if not stage.log.is_file():
         return ""
-    key = f"{stage.outputs.logs_prefix(stage.artifact_group)}/{stage.log.name}"
-    stage.store.put_file(key, stage.log, sha256=files.sha256(stage.log), replace=True)
+    folder_key = stage.outputs.logs_prefix(stage.artifact_group)
+    key = f"{folder_key}/{stage.log.name}"
+    sha256 = files.sha256(stage.log)
+    stage.store.put_file(key, stage.log, sha256=sha256, replace=True)
     return key
 
 
-def _facts_of_failure(stage: Stage, problem: BaseException, so_far: Mapping[str, Any]) -> Mapping[str, Any]:
+def _outcome_of_failure(stage: Stage, problem: BaseException, so_far: Details) -> _Outcome:
     """Return what the record of a failure says of it."""
     error = fatal(problem)
     first_error = origin(error) or error
     if first_error.log is None and stage.log.is_file():
         first_error.log = stage.log
 
-    facts: dict[str, Any] = {
-        "status": "failed",
-        "exit_code": error.exit_code,
-        "error": console.mask(str(error)),
-        "again": console.mask(command_again()),
-        "details": {**so_far, **first_error.details},
-    }
+    sentence = console.mask(str(error))
+    cause: Cause | None = None
     if isinstance(error, InterruptedStageError):
-        facts["error"] = "interrupted"
+        # What the tools said as they were stopped is no cause.
+        sentence = "interrupted"
     elif first_error.cause is not None:
-        facts["cause"] = first_error.cause.masked()
-    return facts
+        cause = first_error.cause.masked()
+
+    return _Outcome(
+        status="failed",
+        exit_code=error.exit_code,
+        error=sentence,
+        cause=cause,
+        again=console.mask(command_again()),
+        details={**so_far, **first_error.details},
+    )
 
 
-def _taken(stage: Stage, digest: str) -> Record | None:
+def _take_over(stage: Stage, digest: str) -> Record | None:
     """Take what was made from the same inputs elsewhere in the run, and put it here."""
-    own_store = stage.store
-    reading_store = stage.common.open_for_reading()
-    match = _made_alike(stage, own_store, digest)
-    if match is None and isinstance(reading_store, OverlayStore):
-        match = reading_store.query(lambda store: _made_alike(stage, store, digest))
+    match = _find_alike(stage, digest)
     if match is None:
         return None
 
     store, record = match
-    own_files = record.files
-    if store.url != own_store.url and not stage.common.dry_run:
+    stage_files = record.files
+    is_elsewhere = store.url != stage.store.url
+    if is_elsewhere and not stage.dry_run:
         with console.group(f"{stage.name}: fetching what was made from the same inputs"):
-            own_files = tuple(_fetched(stage, store, file) for file in record.files)
-    console.done(
-        f"{stage.name}: unchanged, taken from {store.url}: {record.name} was made from the same inputs "
-        "(--force does it again)"
-    )
-    return record.model_copy(update={"cell": stage.cell, "files": own_files})
+            stage_files = tuple(_fetch_files(stage, store, record))
+
+    reason = f"{record.name} was made from the same inputs"
+    console.done(f"{stage.name}: unchanged, taken from {store.url}: {reason} (--force does it again)")
+    changes = {"cell": stage.cell, "files": stage_files}
+    return record.model_copy(update=changes)
+
+
+def _find_alike(stage: Stage, digest: str) -> tuple[Store, Record] | None:
+    """Return a record of the same inputs and its store: this run's here, or as CI left it."""
+    match = _made_alike(stage, stage.store, digest)
+    if match is not None:
+        return match
+
+    reading_store = stage.common.open_for_reading()
+    if not isinstance(reading_store, OverlayStore):
+        return None
+    return reading_store.query(lambda store: _made_alike(stage, store, digest))
 
 
 def _made_alike(stage: Stage, store: Store, digest: str) -> tuple[Store, Record] | None:
     """Return a record of the stage's own or of another cell that has these inputs, and its store."""
-    start = stage.outputs.record_key(stage.artifact_group, stage.name).removesuffix(".json")
-    for stored in store.list(stage.outputs.manifests_prefix(stage.artifact_group)):
-        if not stored.key.startswith((f"{start}-", f"{start}.json")):
+    manifests = stage.outputs.manifests_prefix(stage.artifact_group)
+    own_key = stage.outputs.record_key(stage.artifact_group, stage.name)
+    start = own_key.removesuffix(".json")
+    # A stage's name, alone or before that of a cell.
+    starts = (f"{start}-", own_key)
+
+    for stored in store.list(manifests):
+        if not stored.key.startswith(starts):
             continue
-        record = records.parse(store.read(stored.key), where=stored.key)
-        if record.stage == stage.name and record.files and _holds(store, record, digest):
+        document = store.read(stored.key)
+        record = records.parse(document, where=stored.key)
+        # Another stage's name may begin like this one's.
+        if record.stage != stage.name or not record.files:
+            continue
+        if _holds(store, record, digest):
             return store, record
     return None
 
 
-def _fetched(stage: Stage, store: Store, file: FileRecord) -> FileRecord:
-    path = store.fetch(file.key, stage.common.cache / "fetched")
-    if files.sha256(path) != file.sha256:
-        raise StoreError(
-            f"{file.key} in {store.url} is not the file that its record names.",
-            hint="Find out who replaced it, or build it again with --force.",
-        )
-    published = distributions.publish(
-        stage.store, stage.outputs, stage.artifact_group, path, sha256=file.sha256
-    )
-    return file.model_copy(update={"key": published.key})
+def _fetch_files(stage: Stage, store: Store, record: Record) -> Iterator[FileRecord]:
+    """Put the files of another store's record into this run; yield them with their keys here."""
+    for file in record.files:
+        path = _fetch(stage, store, file)
+        if files.sha256(path) != file.sha256:
+            message = f"{file.key} in {store.url} is not the file that its record names."
+            raise StoreError(message, hint="Find out who replaced it, or build it again with --force.")
+
+        published_file = _publish_file(stage, path, file.sha256)
+        changes = {"key": published_file.key}
+        yield file.model_copy(update=changes)
 
 
 def _holds(store: Store, record: Record, digest: str) -> bool:
     """Return whether a record is of a success on these inputs, and its files are there as it names them."""
     if record.status != "ok" or record.input_digest != digest:
         return False
+
     for file in record.files:
-        if store.find(file.key) is None or store.digest(file.key) != file.sha256:
+        if store.find(file.key) is None:
+            return False
+        if store.digest(file.key) != file.sha256:
             return False
     return True
 
@@ -309,14 +433,18 @@ def _withdraw_old(stage: Stage, previous_record: Record | None, published: tuple
     """Take out what this cell alone had made before under other names; only ``local`` may replace."""
     if previous_record is None or stage.outputs.immutable:
         return
-    old_keys = {file.key for file in previous_record.files} - {file.key for file in published}
+
+    previous_keys = {file.key for file in previous_record.files}
+    published_keys = {file.key for file in published}
+    old_keys = previous_keys - published_keys
     if not old_keys:
         return
 
     group_records = records.read_all(stage.store, stage.outputs, stage.artifact_group)
     other_records = [record for record in group_records if record.name != previous_record.name]
-    keys_of_others = records.promised(other_records)
-    for key in sorted(old_keys - keys_of_others.keys()):
+    digests_of_others = records.promised(other_records)
+    withdrawn_keys = old_keys - digests_of_others.keys()
+    for key in sorted(withdrawn_keys):
         stage.store.delete(f"{key}{distributions.SIDECAR}")
         stage.store.delete(key)
 
@@ -326,13 +454,18 @@ def builder_from(env: Mapping[str, str]) -> dict[str, str]:
     server = env.get("GITHUB_SERVER_URL")
     workflow = env.get("GITHUB_WORKFLOW_REF")
     repository = env.get("GITHUB_REPOSITORY")
-    if not (server and workflow and repository) or env.get("ACT"):
+    if not (server and workflow and repository):
+        return {}
+    # act runs workflows on a developer's machine, with variables of GitHub's names.
+    if env.get("ACT"):
         return {}
 
-    attempt = f"{env.get('GITHUB_RUN_ID', '')}/attempts/{env.get('GITHUB_RUN_ATTEMPT') or '1'}"
+    repository_url = f"{server}/{repository}"
+    run_id = env.get("GITHUB_RUN_ID", "")
+    attempt = env.get("GITHUB_RUN_ATTEMPT") or "1"
     return {
         "id": f"{server}/{workflow}",
-        "invocation": f"{server}/{repository}/actions/runs/{attempt}",
-        "source": f"{server}/{repository}",
+        "invocation": f"{repository_url}/actions/runs/{run_id}/attempts/{attempt}",
+        "source": repository_url,
         "commit": env.get("GITHUB_SHA", ""),
     }

@@ -16,11 +16,9 @@ import pytest
 from core.errors import ServiceError, StoreError
 from core.http import (
     Answer,
-    Link,
     answering,
     download,
     fetch,
-    links,
     open_url,
     remote_file,
     respond,
@@ -29,7 +27,6 @@ from core.http import (
 from core.stores.directory import DirectoryStore
 from tests.kit.servers import Quiet, served
 
-TORCH_SHA256 = "a" * 64
 CONTENT = bytes(range(256)) * 1000
 CONTENT_SHA256 = hashlib.sha256(CONTENT).hexdigest()
 
@@ -48,25 +45,6 @@ def read_url(url: str) -> bytes:
 
 
 # Pages and addresses
-
-
-def test_reads_links_as_installers_read_them() -> None:
-    page = (
-        f'<a href="../../torch-2.10.0%2Brocm7.1.whl#sha256={TORCH_SHA256}">torch</a>'
-        '<a href="rocm-7.1.tar.gz">rocm</a>'
-        '<a name="top">no link</a>'
-    )
-
-    assert links(page) == {
-        "../../torch-2.10.0%2Brocm7.1.whl": Link(name="torch-2.10.0+rocm7.1.whl", sha256=TORCH_SHA256),
-        "rocm-7.1.tar.gz": Link(name="rocm-7.1.tar.gz"),
-    }
-
-
-def test_links_are_relative_to_the_base_that_a_page_names() -> None:
-    page = '<base href="https://files.example/simple/"><a href="../torch-2.10.0.whl">torch</a>'
-
-    assert list(links(page)) == ["https://files.example/torch-2.10.0.whl"]
 
 
 def test_fetches_a_page(tmp_path: Path) -> None:
