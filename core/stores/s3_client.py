@@ -36,7 +36,7 @@ _SETTINGS = ("AWS_", "BOTO", "HOME", "USERPROFILE", "HTTP", "http", "NO_PROXY", 
 ATTEMPTS = 12
 PARTS_IN_MEMORY = 12
 # What servers' logs name the client by.
-_USER_AGENT = f"rocm-pytorch-wheels botocore/{botocore_version}"
+_USER_AGENT = f"rocm-wheels botocore/{botocore_version}"
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

@@ -197,7 +197,7 @@ def test_names_the_project_to_the_server(monkeypatch: pytest.MonkeyPatch) -> Non
         bucket.read("a.html")
 
     (user_agent,) = FailingServer.user_agents
-    assert user_agent == f"rocm-pytorch-wheels botocore/{botocore.__version__}"
+    assert user_agent == f"rocm-wheels botocore/{botocore.__version__}"
 
 
 def test_repeats_a_request_that_a_busy_server_refused(monkeypatch: pytest.MonkeyPatch) -> None:
