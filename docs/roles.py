@@ -33,6 +33,8 @@ _EVENTS = {
     "`main`: push, schedule, dispatch": "refs/heads/main",
 }
 _PUT = ("s3:PutObject", "s3:AbortMultipartUpload")
+# An upload in parts aborts what killed uploads of its key left. The right to list them is a bucket's.
+_LIST_UNFINISHED = ("s3:ListBucketMultipartUploads",)
 # of a key that exists; parts of a large file carry no condition, their completion does
 _EXISTING = {"Null": {"s3:if-none-match": "true"}, "Bool": {"s3:ObjectCreationOperation": "true"}}
 
@@ -102,6 +104,7 @@ def permissions(role: Role, names: Mapping[str, str]) -> Sequence[Mapping[str, A
     touched = places((*role.reads, *role.writes, *role.deletes), whole=True)
     rows = (
         ("List", "Allow", ("s3:ListBucket",), touched),
+        ("ListUnfinished", "Allow", _LIST_UNFINISHED, places(role.writes, whole=True)),
         ("Read", "Allow", ("s3:GetObject",), places(role.reads)),
         ("Write", "Allow", _PUT, places(role.writes)),
         ("Delete", "Allow", ("s3:DeleteObject",), places(role.deletes)),

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 from botocore import UNSIGNED
+from botocore import __version__ as botocore_version
 from botocore.config import Config
 from botocore.exceptions import BotoCoreError
 from botocore.handlers import convert_body_to_file_like_object
@@ -34,6 +35,8 @@ _SETTINGS = ("AWS_", "BOTO", "HOME", "USERPROFILE", "HTTP", "http", "NO_PROXY", 
 # share of that: together half a minute on average.
 ATTEMPTS = 12
 PARTS_IN_MEMORY = 12
+# What servers' logs name the client by.
+_USER_AGENT = f"rocm-wheels botocore/{botocore_version}"
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -99,6 +102,8 @@ def connect(*, endpoint: str | None = None) -> Connection:
             connect_timeout=10,
             read_timeout=60,
             tcp_keepalive=True,
+            # botocore would compose its own name twice a request, which takes a tenth of a small write.
+            user_agent=_USER_AGENT,
             # Digests are SHA-256 and ours. Other checksums fail at servers that answer for part of an object.
             request_checksum_calculation="when_required",
             response_checksum_validation="when_required",

@@ -4,6 +4,7 @@ from contextlib import contextmanager
 from http import HTTPStatus
 from typing import TYPE_CHECKING
 
+import botocore
 import pytest
 
 from core import process
@@ -164,10 +165,12 @@ class FailingServer(Quiet):
 
     statuses: list[int]
     requests: list[str]
+    user_agents: list[str]
 
     def do_GET(self) -> None:  # noqa: N802 - the base class's name
         """Refuse, or answer with the object."""
         self.requests.append(self.path)
+        self.user_agents.append(self.headers["User-Agent"])
         status = self.statuses.pop(0) if self.statuses else HTTPStatus.OK
         content = PAGE if status == HTTPStatus.OK else b""
         self.send_response(status)
@@ -184,8 +187,17 @@ def bucket_with_answers(monkeypatch: pytest.MonkeyPatch, statuses: list[int]) ->
         monkeypatch.setenv(name, value)
     monkeypatch.setattr(FailingServer, "statuses", statuses, raising=False)
     monkeypatch.setattr(FailingServer, "requests", [], raising=False)
+    monkeypatch.setattr(FailingServer, "user_agents", [], raising=False)
     with answering(FailingServer) as address:
         yield S3Store(connection=connect(endpoint=address), bucket="bucket")
+
+
+def test_names_the_project_to_the_server(monkeypatch: pytest.MonkeyPatch) -> None:
+    with bucket_with_answers(monkeypatch, []) as bucket:
+        bucket.read("a.html")
+
+    (user_agent,) = FailingServer.user_agents
+    assert user_agent == f"rocm-wheels botocore/{botocore.__version__}"
 
 
 def test_repeats_a_request_that_a_busy_server_refused(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -190,6 +190,7 @@ GET = "s3:GetObject"
 PUT = "s3:PutObject"
 DELETE = "s3:DeleteObject"
 LIST = "s3:ListBucket"
+LIST_UNFINISHED = "s3:ListBucketMultipartUploads"
 
 # What a request says of itself.
 ANY: dict[str, str] = {}
@@ -314,6 +315,29 @@ def test_allows_a_role_its_work_and_nothing_else(
 
 def test_allows_the_pages_role_to_list_a_bucket(template: Template) -> None:
     assert is_allowed(template, "Pages", LIST, template.parameters["ArtifactsBucketName"], ANY)
+
+
+@pytest.mark.parametrize(
+    ("role", "letters"),
+    [
+        ("CiUpload", "A"),
+        ("ExternalUpload", "E"),
+        ("Stage", "R"),
+        ("Promote", "R"),
+        ("Mirror", "AE"),
+        ("Retention", "AR"),
+        ("CompilerCache", "A"),
+        ("Pages", "AE"),
+        ("Read", ""),
+    ],
+)
+def test_lists_unfinished_uploads_where_a_role_writes(template: Template, role: str, letters: str) -> None:
+    buckets_with_right = ""
+    for letter, parameter in BUCKETS.items():
+        if is_allowed(template, role, LIST_UNFINISHED, template.parameters[parameter], ANY):
+            buckets_with_right += letter
+
+    assert buckets_with_right == letters
 
 
 def test_has_no_policy_without_a_rule_here(template: Template) -> None:
