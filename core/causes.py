@@ -48,13 +48,30 @@ class Cause(Model):
     @property
     def headline(self) -> str:
         """The error in a line, with its place."""
-        place = ":".join(part for part in (self.file, str(self.line or "")) if part)
-        meaning = f" ({self.meaning})" if self.meaning else ""
-        return f"{place}: {self.message}{meaning}" if place else f"{self.message}{meaning}"
+        headline = self.message
+        if self.meaning:
+            headline += f" ({self.meaning})"
+
+        place = self._place
+        if not place:
+            return headline
+        return f"{place}: {headline}"
+
+    @property
+    def _place(self) -> str:
+        """The file and the line, as far as they are known."""
+        parts: list[str] = []
+        if self.file:
+            parts.append(self.file)
+        if self.line:
+            parts.append(str(self.line))
+        return ":".join(parts)
 
     def masked(self) -> Cause:
         """Take credentials out, for a record."""
-        return Cause.model_validate_json(console.mask(self.model_dump_json()))
+        text = self.model_dump_json()
+        masked_text = console.mask(text)
+        return Cause.model_validate_json(masked_text)
 
 
 class _Form(Model):
@@ -86,12 +103,17 @@ class _Error:
         self._lines_above = lines_above[-_SHOWN_ABOVE:]
         self._lines_below: list[str] = []
         # The groups of the patterns: file, line and message.
-        self._facts = _groups(_last_match(form.above, lines_above)) | _groups(match)
+        match_above = _last_match(form.above, lines_above)
+        self._facts = _groups(match_above)
+        self._facts |= _groups(match)
 
     @property
     def needs_more(self) -> bool:
         """Whether lines that follow can be of use."""
-        return len(self._lines_below) < (_SHOWN_BELOW if self.form.below is None else _MOST_BELOW)
+        needed_lines = _SHOWN_BELOW
+        if self.form.below is not None:
+            needed_lines = _MOST_BELOW
+        return len(self._lines_below) < needed_lines
 
     def follow(self, line: str) -> None:
         """Take a line that follows it."""
@@ -101,36 +123,56 @@ class _Error:
         """Return the error with its place and its whole message."""
         if self.form.below is not None:
             self._read_below(self.form.below)
-        if self.form.caller is not None and Path(self._facts["file"]).is_absolute():
-            self._read_caller(self.form.caller)
+        if self.form.caller is not None:
+            # A relative path is one of the tree already.
+            file = Path(self._facts["file"])
+            if file.is_absolute():
+                self._read_caller(self.form.caller)
 
-        shown_lines = (*self._lines_above, self._line, *self._lines_below[:_SHOWN_BELOW])
-        message = self._facts.get("message", self._line)
+        line_number = self._facts.get("line", "0")
+        message = self._message.strip()
         return Cause(
             tool=self.form.tool,
             file=self._facts.get("file", ""),
-            line=int(self._facts.get("line", 0)),
-            message=message.strip()[:_MESSAGE_LIMIT],
+            line=int(line_number),
+            message=message[:_MESSAGE_LIMIT],
             meaning=self.form.meaning,
-            around=tuple(_shown(line) for line in shown_lines),
+            around=self._lines_around(),
         )
+
+    @property
+    def _message(self) -> str:
+        """The message that a pattern took from the log; else the whole line."""
+        return self._facts.get("message", self._line)
+
+    def _lines_around(self) -> tuple[str, ...]:
+        """Return the line between those above and below it, each as it is shown."""
+        lines = list(self._lines_above)
+        lines.append(self._line)
+        lines += self._lines_below[:_SHOWN_BELOW]
+        return tuple(map(_shown, lines))
 
     def _read_below(self, pattern: re.Pattern[str]) -> None:
         """Take the place and message of a line that follows; a message may go on in indented lines."""
-        indented_lines: list[str] = []
+        # The second loop goes on where the first one has stopped.
         remaining_lines = iter(self._lines_below)
         for line in remaining_lines:
             if match := pattern.search(line):
                 self._facts |= _groups(match)
                 break
+
+        indented_lines: list[str] = []
         for line in remaining_lines:
-            if line[:1].strip():
+            is_indented = not line[:1].strip()
+            if not is_indented:
                 break
             indented_lines.append(line)
 
         if "message" in pattern.groupindex:
-            message = " ".join([self._facts.get("message", self._line), *indented_lines])
-            self._facts["message"] = " ".join(message.split())[:_SENTENCE_LIMIT]
+            message = " ".join([self._message, *indented_lines])
+            words = message.split()
+            sentence = " ".join(words)
+            self._facts["message"] = sentence[:_SENTENCE_LIMIT]
 
     def _read_caller(self, pattern: re.Pattern[str]) -> None:
         """Take the place in the tree from the first frame that has one."""
@@ -150,31 +192,46 @@ def first(lines: Iterable[str]) -> Cause | None:
 
     for raw_line in lines:
         line = console.CONTROLS.sub("", raw_line).rstrip()
-        if error is not None and is_followed:
-            error.follow(line)
-            is_followed = error.needs_more
-        if error is not None and error.form.rank == 1 and not is_followed:
-            break
+        if error is not None:
+            if is_followed:
+                error.follow(line)
+                is_followed = error.needs_more
+            # No later error can be of a lower rank.
+            if error.form.rank == 1 and not is_followed:
+                break
 
         better_error = _error_in(line, lines_above, error)
         if better_error is not None:
             error = better_error
             is_followed = True
         lines_above.append(line)
-    return None if error is None else error.cause()
+
+    if error is None:
+        return None
+    return error.cause()
 
 
 def _error_in(line: str, lines_above: deque[str], known_error: _Error | None) -> _Error | None:
     """Return the error that a line is, if it says more than the one that is known."""
+    # A shell shows its commands like that, and they may quote an error.
     is_command = line.startswith("+ ")
-    if is_command or not _forms().worth.search(line):
+    if is_command:
         return None
-    for form in _forms().rows:
+
+    forms = _forms()
+    if not forms.worth.search(line):
+        return None
+
+    for form in forms.rows:
         if known_error is not None and form.rank >= known_error.form.rank:
             continue
         match = form.pattern.search(line)
-        if match and (form.above is None or _last_match(form.above, lines_above)):
-            return _Error(form, match, list(lines_above))
+        if match is None:
+            continue
+
+        if form.above is not None and _last_match(form.above, lines_above) is None:
+            continue
+        return _Error(form, match, list(lines_above))
     return None
 
 
@@ -182,14 +239,18 @@ def in_log(log: Path, *, start: int = 0, folder: Path, ending: str = "") -> Caus
     """Return the first error that a process wrote into a log after `start` bytes; `ending`: how it ended."""
     with log.open(encoding="utf-8", errors="replace") as stream:
         stream.seek(start)
-        cause = first(_lines_of(stream, ending))
+        lines_of_log = _lines_of(stream, ending)
+        cause = first(lines_of_log)
     if cause is None:
         return None
 
     # How the process ended is said beside the cause.
-    shown_ending = ending[:_SHOWN_LIMIT]
-    shown_lines = [line for line in cause.around if not ending or not line.startswith(shown_ending)]
-    return cause.model_copy(update={"file": _shown_path(cause.file, folder), "around": tuple(shown_lines)})
+    lines = cause.around
+    if ending:
+        shown_ending = ending[:_SHOWN_LIMIT]
+        lines = tuple(line for line in lines if not line.startswith(shown_ending))
+    file = _shown_path(cause.file, folder)
+    return cause.model_copy(update={"file": file, "around": lines})
 
 
 def _lines_of(stream: TextIO, ending: str) -> Iterator[str]:
@@ -205,18 +266,27 @@ def _shown_path(file: str, folder: Path) -> str:
         return ""
     # Compilers of a build run in the tree or in its build folder.
     for base in (folder, folder / "build"):
-        path = Path(os.path.normpath(base / file))
-        if not path.is_file():
-            continue
-        for root in (folder, _ROOT):
-            if path.is_relative_to(root):
-                return path.relative_to(root).as_posix()
-        return str(path)
+        normal_path = os.path.normpath(base / file)
+        path = Path(normal_path)
+        if path.is_file():
+            return _path_from_root(path, folder)
     return file
 
 
+def _path_from_root(path: Path, folder: Path) -> str:
+    """Return a path relative to the tree or this repository; one outside of both as it is."""
+    for root in (folder, _ROOT):
+        if path.is_relative_to(root):
+            relative_path = path.relative_to(root)
+            return relative_path.as_posix()
+    return str(path)
+
+
 def _shown(line: str) -> str:
-    return line if len(line) <= _SHOWN_LIMIT else f"{line[:_SHOWN_LIMIT]}…"
+    if len(line) <= _SHOWN_LIMIT:
+        return line
+    beginning = line[:_SHOWN_LIMIT]
+    return f"{beginning}…"
 
 
 def _last_match(pattern: re.Pattern[str] | None, lines: Sequence[str] | deque[str]) -> re.Match[str] | None:
@@ -233,4 +303,5 @@ def _groups(match: re.Match[str] | None) -> dict[str, str]:
     """Return the named groups that have a text."""
     if match is None:
         return {}
-    return {name: text for name, text in match.groupdict().items() if text}
+    groups = match.groupdict()
+    return {name: text for name, text in groups.items() if text}

@@ -48,13 +48,17 @@ class Interpreter:
     @property
     def series(self) -> str:
         """``3.12``, or ``3.13t`` for a free-threaded one."""
-        major_and_minor = ".".join(self.version.split(".")[:2])
-        return f"{major_and_minor}t" if self.free_threaded else major_and_minor
+        numbers = self.version.split(".")
+        series = ".".join(numbers[:2])
+        if self.free_threaded:
+            series += "t"
+        return series
 
     @property
     def tag(self) -> str:
         """The short name in records and folders: ``cp312``, ``cp313t`` (the wheel's ABI tag)."""
-        return "cp" + self.series.replace(".", "")
+        digits = self.series.replace(".", "")
+        return f"cp{digits}"
 
 
 def require(python: Path | None) -> Interpreter:
@@ -79,11 +83,14 @@ def interpreter(python: Path) -> Interpreter:
     executable = python.absolute()
     query = read_toml(_QUERIES)["interpreter"]
     try:
-        facts = json.loads(process.capture([executable, "-I", "-c", query]).stdout)
+        answer = process.capture([executable, "-I", "-c", query])
+        facts = json.loads(answer.stdout)
     except (ProcessError, json.JSONDecodeError) as problem:
         raise EnvironmentSetupError(f"{python} is not a working Python interpreter: {problem}") from problem
-    if facts["implementation"] != "cpython":
-        raise EnvironmentSetupError(f"{python} is {facts['implementation']}; wheels are built for CPython.")
+
+    implementation = facts["implementation"]
+    if implementation != "cpython":
+        raise EnvironmentSetupError(f"{python} is {implementation}; wheels are built for CPython.")
 
     return Interpreter(
         executable=executable,
@@ -101,7 +108,8 @@ def interpreter(python: Path) -> Interpreter:
 def installed_version(target: Interpreter, distribution: str) -> str:
     """Return the full version of an installed distribution."""
     code = f"from importlib.metadata import version; print(version({distribution!r}))"
-    return process.capture([target.executable, "-I", "-c", code]).stdout.strip()
+    answer = process.capture([target.executable, "-I", "-c", code])
+    return answer.stdout.strip()
 
 
 class InstalledDistribution(Model):
@@ -125,12 +133,18 @@ class InstalledDistribution(Model):
         if not record.is_file():
             return None
 
-        for row in csv.reader(record.read_text(encoding="utf-8").splitlines()):
-            # RECORD's own row, and those of byte code, have no size.
-            if len(row) != _RECORD_FIELDS or not row[2].isdigit():
+        site_packages = self.folder.parent
+        text = record.read_text(encoding="utf-8")
+        lines = text.splitlines()
+        for row in csv.reader(lines):
+            if len(row) != _RECORD_FIELDS:
                 continue
             name, digest, size = row
-            path = self.folder.parent / name
+            # RECORD's own row, and those of byte code, have no size.
+            if not size.isdigit():
+                continue
+
+            path = site_packages / name
             if path.is_file() and not _is_recorded_file(path, name, digest, int(size)):
                 return name
         return None
@@ -142,12 +156,15 @@ def _is_recorded_file(path: Path, name: str, digest: str, size: int) -> bool:
         return False
     if not digest.startswith("sha256=") or size > _LARGEST_HASHED_FILE:
         return True
-    _name, found_digest, _size = record_row(name, bytes.fromhex(files.sha256(path)), size)
-    return found_digest == digest
+
+    digest_of_file = bytes.fromhex(files.sha256(path))
+    _name, expected_digest, _size = record_row(name, digest_of_file, size)
+    return digest == expected_digest
 
 
 def installed(target: Interpreter) -> tuple[InstalledDistribution, ...]:
     """Return what an environment has installed, in the order in which Python finds it."""
     query = read_toml(_QUERIES)["installed"]
-    listing = process.capture([target.executable, "-I", "-c", query]).stdout
-    return tuple(map(InstalledDistribution.model_validate, json.loads(listing)))
+    answer = process.capture([target.executable, "-I", "-c", query])
+    rows = json.loads(answer.stdout)
+    return tuple(map(InstalledDistribution.model_validate, rows))

@@ -92,7 +92,9 @@ def login_command(engine: Engine, reference: str, user: str) -> tuple[str, ...]:
     """
     host = reference.partition("/")[0]
     is_registry = "." in host or ":" in host or host == "localhost"
-    registry = host if is_registry else "docker.io"
+    registry = "docker.io"
+    if is_registry:
+        registry = host
     return (engine, "login", "--username", user, "--password-stdin", registry)
 
 
@@ -109,15 +111,17 @@ def find_engine(*names: Engine, otherwise: str = "") -> Engine:
             return engine
         reasons.append(f"{engine} {reason}")
 
+    choices = " or ".join(engines)
+    last_engine = engines[-1]
     hint = (
-        f"Install {' or '.join(engines)} (on Debian and Ubuntu: apt-get install {engines[-1]}), "
-        "or start docker's daemon."
+        f"Install {choices} (on Debian and Ubuntu: apt-get install {last_engine}), or start docker's daemon."
     )
     if "buildah" in engines:
         hint += " Inside a container, buildah wants BUILDAH_ISOLATION=chroot."
     if otherwise:
         hint += f" {otherwise}"
-    raise MissingInputError(f"No container engine works here: {'; '.join(reasons)}.", hint=hint)
+    listing = "; ".join(reasons)
+    raise MissingInputError(f"No container engine works here: {listing}.", hint=hint)
 
 
 def _reason_of_silence(command: Sequence[str]) -> str | None:

@@ -95,10 +95,13 @@ class Install:
         versions: dict[str, str] = {}
         if self.hashed:
             for path in self.files:
-                versions.update(_PIN.findall(path.read_text(encoding="utf-8")))
+                text = path.read_text(encoding="utf-8")
+                pins = _PIN.findall(text)
+                versions.update(pins)
         for requirement in self.requirements:
             if requirement.endswith(".whl"):
-                wheel = parse_wheel_name(Path(requirement).name)
+                path = Path(requirement)
+                wheel = parse_wheel_name(path.name)
                 versions[wheel.distribution] = str(wheel.version)
 
         planned: dict[str, str] = {}
@@ -110,12 +113,16 @@ class Install:
     @property
     def config_settings(self) -> tuple[str, ...]:
         """PEP 517 settings for sdists, which also keep their cached builds apart."""
-        return (f"gpu-family={self.gpu_family}",) if self.gpu_family else ()
+        if not self.gpu_family:
+            return ()
+        return (f"gpu-family={self.gpu_family}",)
 
     @property
     def env(self) -> Mapping[str, str]:
         """Variables for sdists' builds, over the process's own."""
-        return {"ROCM_SDK_TARGET_FAMILY": self.gpu_family} if self.gpu_family else {}
+        if not self.gpu_family:
+            return {}
+        return {"ROCM_SDK_TARGET_FAMILY": self.gpu_family}
 
     @property
     def arguments(self) -> list[str]:
@@ -163,21 +170,32 @@ def parse_configuration(listing: str, env: Mapping[str, str]) -> Sources:
     settings: dict[str, str] = {}
     for scope in ("global.", "install.", ":env:."):
         for line in listing.splitlines():
-            name, equals, value = line.partition("=")
-            if equals and name.startswith(scope):
-                settings[name.removeprefix(scope)] = str(ast.literal_eval(value))
+            name, equals, literal = line.partition("=")
+            if not equals or not name.startswith(scope):
+                continue
+            setting = name.removeprefix(scope)
+            value = ast.literal_eval(literal)
+            settings[setting] = str(value)
 
     uv_indexes: list[str] = []
     for name in ("UV_INDEX", "UV_EXTRA_INDEX_URL"):
-        addresses = _INDEX_NAME.sub("", env.get(name, ""))
+        named_addresses = env.get(name, "")
+        addresses = _INDEX_NAME.sub("", named_addresses)
         uv_indexes += addresses.split()
-    uv_links = env.get("UV_FIND_LINKS", "").replace(",", " ").split()
+    pip_indexes = settings.get("extra-index-url", "")
+
+    # uv separates links by commas, and pip by spaces.
+    uv_links = env.get("UV_FIND_LINKS", "").replace(",", " ")
+    pip_links = settings.get("find-links", "")
+
     uv_default_index = env.get("UV_DEFAULT_INDEX") or env.get("UV_INDEX_URL")
+    pip_default_index = settings.get("index-url", "")
+    no_index = settings.get("no-index", "")
     return Sources(
-        index_url=uv_default_index or settings.get("index-url", ""),
-        extra_index_urls=(*uv_indexes, *settings.get("extra-index-url", "").split()),
-        find_links=(*uv_links, *settings.get("find-links", "").split()),
-        no_index=settings.get("no-index", "").lower() in _TRUE,
+        index_url=uv_default_index or pip_default_index,
+        extra_index_urls=(*uv_indexes, *pip_indexes.split()),
+        find_links=(*uv_links.split(), *pip_links.split()),
+        no_index=no_index.lower() in _TRUE,
         cert=settings.get("cert", ""),
     )
 
@@ -207,9 +225,11 @@ def installer_variables(sources: Sources) -> dict[str, str]:
 def install(target: Interpreter, call: Install, *, cache_dir: Path | None = None) -> None:
     """Install into a target environment."""
     sources = call.sources or configured()
-    command = [uv_program(), "pip", "install", "--no-config", "--python", str(target.executable)]
+    command = [uv_program(), "pip", "install", "--no-config", "--no-progress"]
+    command += ["--python", str(target.executable)]
     # pip's rule: of all indexes the highest version wins.
-    command += ["--index-strategy", "unsafe-best-match", "--no-progress", *sources.arguments]
+    command += ["--index-strategy", "unsafe-best-match"]
+    command += sources.arguments
     if call.sources is not None and sources.find_links and not call.hashed:
         # uv's cache knows a folder's wheel by its name: of one that was built anew it would install the old.
         command.append("--refresh")
@@ -219,13 +239,16 @@ def install(target: Interpreter, call: Install, *, cache_dir: Path | None = None
     try:
         with tempfile.TemporaryDirectory() as folder:
             command += _write_refusals(target, call, Path(folder))
-            process.run(command, env={**installer_variables(sources), **call.env}, quiet=True)
+            variables = installer_variables(sources)
+            variables.update(call.env)
+            process.run(command, env=variables, quiet=True)
     except ProcessError as problem:
         file_names = [path.name for path in call.files]
         requirements = ", ".join([*call.requirements, *file_names])
+        message = f"{requirements} could not be installed into {target.prefix} (Python {target.version})."
+        message += describe_unanswered(sources)
         raise EnvironmentSetupError(
-            f"{requirements} could not be installed into {target.prefix} (Python {target.version})."
-            + describe_unanswered(sources),
+            message,
             hint="See --find-links, --index-url and your pip configuration.",
         ) from problem
 
@@ -238,11 +261,14 @@ def describe_unanswered(sources: Sources) -> str:
             continue
         response = fetch(url, cert=sources.cert)
         problem = response.problem
-        if not problem and not _lists_packages(response.text or ""):
-            # A login, say.
-            problem = "it answers with a page that lists no package, so it may be no index"
+        if not problem:
+            page = response.text or ""
+            if not _lists_packages(page):
+                # A login, say.
+                problem = "it answers with a page that lists no package, so it may be no index"
         if problem:
-            lines.append(f"\n{without_secret(url)}: {problem}.")
+            shown_url = without_secret(url)
+            lines.append(f"\n{shown_url}: {problem}.")
     return "".join(lines)
 
 
@@ -284,7 +310,9 @@ def _write_refusals(target: Interpreter, call: Install, folder: Path) -> list[st
 
 def _constraints_on_ours(target: Interpreter, call: Install) -> list[str]:
     """Return constraints by which our packages stay as they are installed, and no others come."""
-    versions = {distribution.name: distribution.version for distribution in _our_distributions(target)}
+    distributions = _our_distributions(target)
+    versions = {distribution.name: distribution.version for distribution in distributions}
+
     lines: list[str] = []
     for name, version in versions.items():
         if name not in call.planned:
@@ -328,12 +356,14 @@ def require_planned(
         if count > 1:
             problems.append(f"{name} is there {count} times.")
     for distribution in distributions:
-        if distribution.name in planned:
-            problems += _problems_of(distribution, planned[distribution.name])
+        planned_version = planned.get(distribution.name)
+        if planned_version is not None:
+            problems += _problems_of(distribution, planned_version)
 
     if problems:
+        listing = "\n".join(problems)
         raise CheckError(
-            f"{target.prefix} does not hold what was chosen:\n" + "\n".join(problems),
+            f"{target.prefix} does not hold what was chosen:\n{listing}",
             hint="Another package brought or altered them: see which one, and make the environment anew "
             "(--force, --clean).",
         )
@@ -358,7 +388,9 @@ def missing_dependencies(target: Interpreter) -> Sequence[str]:
     check = process.capture(command, check=False)
     if check.returncode == 0:
         return []
-    lines = (check.stdout + check.stderr).splitlines()
+
+    output = check.stdout + check.stderr
+    lines = output.splitlines()
     return [line for line in lines if line.startswith("The package")]
 
 
@@ -366,7 +398,8 @@ def require_complete(target: Interpreter) -> None:
     """Require all dependencies of installed packages, in the right versions."""
     missing = missing_dependencies(target)
     if missing:
-        raise CheckError("The installed packages do not fit together:\n" + "\n".join(missing))
+        listing = "\n".join(missing)
+        raise CheckError(f"The installed packages do not fit together:\n{listing}")
 
 
 # --- Environments ----------------------------------------------------------------------------
@@ -378,14 +411,13 @@ def digest_of_calls(target: Interpreter, calls: Sequence[Install], *, salt: obje
     Hashed requirements are the same files wherever they come from: a run that is served here has another
     port each time. Of others the sources count, too.
     """
-    return files.digest_of(
-        {
-            "python": target.version,
-            "base": str(target.base_executable),
-            "calls": list(map(_content_of, calls)),
-            "salt": salt,
-        }
-    )
+    content = {
+        "python": target.version,
+        "base": str(target.base_executable),
+        "calls": list(map(_content_of, calls)),
+        "salt": salt,
+    }
+    return files.digest_of(content)
 
 
 def _content_of(call: Install) -> Mapping[str, object]:
@@ -403,7 +435,8 @@ def is_filled(target: Interpreter, digest: str) -> bool:
     marker = target.prefix / MARKER
     if not marker.is_file():
         return False
-    facts = json.loads(marker.read_text(encoding="utf-8"))
+    text = marker.read_text(encoding="utf-8")
+    facts = json.loads(text)
     return bool(facts["digest"] == digest)
 
 
@@ -423,16 +456,19 @@ def prepared(
             hint="Run the stage through nox, or give --python a virtual environment's interpreter.",
         )
     # Beside the environment, because emptying it would take a lock inside with it.
-    beside = target.prefix.parent / f".{target.prefix.name}"
-    with files.locked(Path(f"{beside}.lock"), what=str(target.prefix)):
+    environment = target.prefix
+    lock = environment.with_name(f".{environment.name}.lock")
+    log = environment.with_name(f".{environment.name}.log")
+    with files.locked(lock, what=str(environment)):
         if is_filled(target, digest) and not force:
-            console.echo(f"environment {target.prefix}: unchanged")
+            console.echo(f"environment {environment}: unchanged")
         else:
-            marker = target.prefix / MARKER
-            title = f"environment {target.prefix.name}"
-            with console.group(title), process.logged(Path(f"{beside}.log")):
+            marker = environment / MARKER
+            title = f"environment {environment.name}"
+            with console.group(title), process.logged(log):
+                # Without its marker an environment that is half filled is made anew.
                 marker.unlink(missing_ok=True)
-                create_environment(target.prefix, target.base_executable)
+                create_environment(environment, target.base_executable)
                 _fill(target, calls, cache_dir)
             files.write_json(marker, {"digest": digest})
         yield

@@ -1,7 +1,7 @@
 """Locks of requirements, whole or in part, and the files that they are installed from."""
 
 import re
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -46,7 +46,9 @@ def target_lock(common: Common, target: Interpreter, lock: str = BUILDS) -> Path
     platform = common.outputs.platform
     folder = common.root / "requirements"
     path = folder / f"{lock}-{platform}-{series}.txt"
-    return path if path.is_file() else None
+    if not path.is_file():
+        return None
+    return path
 
 
 def locked_call(
@@ -90,14 +92,21 @@ def parse_lock(text: str) -> Sequence[LockedRequirement]:
     """Return a lock's requirements, in their order."""
     requirements: list[LockedRequirement] = []
     for match in _PINNED.finditer(text):
-        parents = [parent.partition("[")[0] for parent in _PARENT.findall(match[0])]
+        text_of_requirement = match[0]
         requirement = LockedRequirement(
             name=canonicalize_name(match["name"]),
-            text=match[0],
-            parents=tuple(map(canonicalize_name, parents)),
+            text=text_of_requirement,
+            parents=tuple(_parents(text_of_requirement)),
         )
         requirements.append(requirement)
     return requirements
+
+
+def _parents(text_of_requirement: str) -> Iterator[str]:
+    """Yield the normalised names of the distributions that a requirement is there for."""
+    for parent in _PARENT.findall(text_of_requirement):
+        name, _bracket, _extras = parent.partition("[")
+        yield canonicalize_name(name)
 
 
 def subset(text: str, roots: Collection[str]) -> str:
@@ -105,8 +114,11 @@ def subset(text: str, roots: Collection[str]) -> str:
     requirements = parse_lock(text)
     locked_names = {requirement.name for requirement in requirements}
     names: set[str] = {canonicalize_name(root) for root in roots}
-    for name in sorted(names - locked_names):
-        raise DataError(f"The lock has no {name!r}. {nearest(name, locked_names)}", hint="Run nox -s lock.")
+    unknown_names = sorted(names - locked_names)
+    if unknown_names:
+        name = unknown_names[0]
+        suggestion = nearest(name, locked_names)
+        raise DataError(f"The lock has no {name!r}. {suggestion}", hint="Run nox -s lock.")
 
     has_grown = True
     while has_grown:

@@ -26,6 +26,7 @@ FINISHED: dict[str, tuple[str, ...]] = {
         "ci/interpreters.py",
         "ci/looks.py",
         "core/cli",
+        "core/cell.py",
         "core/modes.py",
         "core/status.py",
     ),
