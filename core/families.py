@@ -302,8 +302,10 @@ def default_family(detected: Iterable[str]) -> str:
     """
     targets = tuple(detected)
     if not targets:
-        message = "No GPU was found in this machine: the GPU family must be given."
-        raise UsageError(message, hint=_listing())
+        raise UsageError(
+            "No GPU was found in this machine: the GPU family must be given.",
+            hint=_listing(),
+        )
 
     integrated = families()[_INTEGRATED]
     discrete_targets = [target for target in targets if target not in integrated.targets]
@@ -311,11 +313,10 @@ def default_family(detected: Iterable[str]) -> str:
     names = {_default_family_of(target) for target in counted_targets}
     if len(names) > 1:
         listed_targets = ", ".join(targets)
-        options = [f"--gpu-family {name}" for name in sorted(names)]
-        listed_options = " or ".join(options)
+        listed_names = " or --gpu-family ".join(sorted(names))
         raise UsageError(
             f"This machine has GPUs of several families: {listed_targets}.",
-            hint=f"Choose: {listed_options}.",
+            hint=f"Choose: --gpu-family {listed_names}.",
         )
     return names.pop()
 

@@ -122,8 +122,10 @@ class _Request:
         if not self.cert:
             return
         if not Path(self.cert).is_file():
-            message = f"There is no file of certificates {self.cert}."
-            raise ServiceError(message, hint="Correct its path.")
+            raise ServiceError(
+                f"There is no file of certificates {self.cert}.",
+                hint="Correct its path.",
+            )
 
     def _send_once(self, url: str, authorization: str | None) -> BaseHTTPResponse:
         """Return the answer of one address, without following a redirect."""

@@ -192,8 +192,10 @@ class _Command:
         path = None if self.env is None else self.env.get("PATH")
         executable = shutil.which(program, path=path)
         if executable is None:
-            message = f"{program} is not installed or not on the PATH."
-            raise ProcessError(message, hint=f"Install {program}.")
+            raise ProcessError(
+                f"{program} is not installed or not on the PATH.",
+                hint=f"Install {program}.",
+            )
         return executable
 
 

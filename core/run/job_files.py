@@ -40,8 +40,10 @@ class JobFiles:
         """Set a variable of the job's later steps."""
         _require_name(_VARIABLE, name, "variable")
         if _RESERVED.fullmatch(name):
-            message = f"The variable {name} belongs to the runner."
-            raise UsageError(message, hint="Use a name of its own.")
+            raise UsageError(
+                f"The variable {name} belongs to the runner.",
+                hint="Use a name of its own.",
+            )
         _append_value(self.variables, name, value)
 
     def add_path(self, folder: Path) -> None:
@@ -49,8 +51,10 @@ class JobFiles:
         path = str(folder)
         # A second line would be a second folder.
         if len(path.splitlines()) != 1:
-            message = f"{path!r} cannot be put on the search path."
-            raise UsageError(message, hint="Rename the folder.")
+            raise UsageError(
+                f"{path!r} cannot be put on the search path.",
+                hint="Rename the folder.",
+            )
 
         if self.search_path is None:
             console.say(f"PATH: {path}")
@@ -111,8 +115,10 @@ def table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
 def _require_name(pattern: re.Pattern[str], name: str, kind: str) -> None:
     if pattern.fullmatch(name):
         return
-    message = f"{name!r} is not a valid name of a job's {kind}."
-    raise UsageError(message, hint="Use letters, digits and underscores.")
+    raise UsageError(
+        f"{name!r} is not a valid name of a job's {kind}.",
+        hint="Use letters, digits and underscores.",
+    )
 
 
 def _append_value(file: Path | None, name: str, value: str) -> None:

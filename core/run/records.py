@@ -185,8 +185,10 @@ def _error_in_record(problem: ValidationError, where: str) -> DataError:
         )
     key = path or "record"
     reason = first_error["msg"]
-    message = f"{where}: {key}: {reason}."
-    return DataError(message, hint="Run the stage again with --force.")
+    return DataError(
+        f"{where}: {key}: {reason}.",
+        hint="Run the stage again with --force.",
+    )
 
 
 def serialize(record: Record) -> bytes:

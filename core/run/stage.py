@@ -408,8 +408,10 @@ def _fetch_files(stage: Stage, store: Store, record: Record) -> Iterator[FileRec
     for file in record.files:
         path = _fetch(stage, store, file)
         if files.sha256(path) != file.sha256:
-            message = f"{file.key} in {store.url} is not the file that its record names."
-            raise StoreError(message, hint="Find out who replaced it, or build it again with --force.")
+            raise StoreError(
+                f"{file.key} in {store.url} is not the file that its record names.",
+                hint="Find out who replaced it, or build it again with --force.",
+            )
 
         published_file = _publish_file(stage, path, file.sha256)
         changes = {"key": published_file.key}
