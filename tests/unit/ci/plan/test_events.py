@@ -119,6 +119,10 @@ def test_an_event_without_a_ref_has_the_branch_of_the_environment(name: str, pay
     assert parse(name, payload).branch is None
 
 
+def test_reads_a_schedule_as_one() -> None:
+    assert parse("schedule", {}) == events.Event(name="schedule", repository=REPOSITORY)
+
+
 @pytest.mark.parametrize("before", ["0" * 40, "", "--output=/etc/passwd", "HEAD", "A" * 40, "a" * 39])
 def test_gives_git_only_commits(before: str) -> None:
     assert parse("push", push(before=before)).base is None
