@@ -56,7 +56,9 @@ class ObjectStream(io.RawIOBase):
         self.etag = etag
         self.size = 0
         self.metadata: Mapping[str, str] = {}
-        self._body: StreamingBody | None = self._request()
+        # Set before the request, which may fail: the stream is closed then, too.
+        self._body: StreamingBody | None = None
+        self._body = self._request()
 
     @property
     def _url(self) -> str:
