@@ -39,21 +39,6 @@ class RunGroup(StoredSource):
         return self.outputs.python_prefix(self.name)
 
     @property
-    def page_key(self) -> str:
-        """Key of the flat page, for ``pip --find-links``."""
-        return f"{self.prefix}/index.html"
-
-    @property
-    def where(self) -> str:
-        """The place, as messages show it."""
-        return f"{self.store.url}/{self.prefix}"
-
-    @property
-    def page_url(self) -> str:
-        """Address of the flat page."""
-        return self.store.url_of(self.page_key)
-
-    @property
     def description(self) -> str:
         """The run and the place."""
         return f"run {self.outputs.run_id} ({self.where})"
@@ -63,11 +48,6 @@ class RunGroup(StoredSource):
         """The GPU families that the group is for, joined by ``;``; "" for none."""
         families = group_families(self.name)
         return "" if families == CPU else families
-
-    @property
-    def stored(self) -> RunGroup:
-        """The group itself."""
-        return self
 
     @functools.cached_property
     def listed(self) -> tuple[Candidate, ...]:
@@ -125,29 +105,9 @@ class StagedGroup(StoredSource):
         return f"{STAGING}/{self.name}"
 
     @property
-    def page_key(self) -> str:
-        """Key of the flat page, for ``pip --find-links``."""
-        return f"{self.prefix}/index.html"
-
-    @property
-    def where(self) -> str:
-        """The place, as messages show it."""
-        return f"{self.store.url}/{self.prefix}"
-
-    @property
-    def page_url(self) -> str:
-        """Address of the flat page."""
-        return self.store.url_of(self.page_key)
-
-    @property
     def description(self) -> str:
         """The place, and that it is staging's."""
         return f"staging ({self.where})"
-
-    @property
-    def stored(self) -> StagedGroup:
-        """The group itself."""
-        return self
 
     @functools.cached_property
     def listed(self) -> tuple[Candidate, ...]:

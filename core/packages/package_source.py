@@ -134,8 +134,28 @@ class StoredSource(PackageSource, Protocol):
     store: Store
 
     @property
+    def prefix(self) -> str:
+        """Key prefix of the files."""
+
+    @property
+    def where(self) -> str:
+        """The place, as messages show it."""
+        return f"{self.store.url}/{self.prefix}"
+
+    @property
+    def page_key(self) -> str:
+        """Key of the flat page that lists the files, for ``pip --find-links``."""
+        return f"{self.prefix}/index.html"
+
+    @property
     def page_url(self) -> str:
-        """The address of the flat page that lists them."""
+        """Address of the flat page."""
+        return self.store.url_of(self.page_key)
+
+    @property
+    def stored(self) -> StoredSource:
+        """The source itself."""
+        return self
 
     def opened_page(self, candidates: Sequence[Candidate], wait: float | None) -> AbstractContextManager[str]:
         """Return the address of a page that lists files, as long as the context lives."""

@@ -277,16 +277,23 @@ def compare_post_releases(therock: TheRock) -> Comparison:
 
 
 def linked_versions(therock: TheRock, folder: Path) -> Facts:
-    """Return whether device packages of several versions are linked into the development tree of one."""
+    """Return whether the development tree of one version gets device code of others, or is refused."""
     linked: dict[str, str] = {}
     for version in DEVICE_VERSIONS:
-        site = install_packages(therock, folder, device_version=version)
-        linked[version] = "linked" if (site / DEVELOPMENT_FOLDER / DEVICE_FILE).exists() else "not linked"
+        venv = install_packages(therock, folder, device_version=version)
+        environment = process.handed_on(ROCM_SDK_TARGET_FAMILY=TARGET)
+        expansion = process.capture([venv.python, "-m", "rocm_sdk", "init"], env=environment, check=False)
+        if expansion.returncode != 0:
+            linked[version] = "refused"
+        elif (venv.site / DEVELOPMENT_FOLDER / DEVICE_FILE).exists():
+            linked[version] = "linked"
+        else:
+            linked[version] = "not linked"
     return linked
 
 
-def install_packages(therock: TheRock, folder: Path, *, device_version: str) -> Path:
-    """Unpack packages into an environment, with device code of a version, and expand the development tree."""
+def install_packages(therock: TheRock, folder: Path, *, device_version: str) -> Venv:
+    """Unpack packages into an environment, with device code of a version."""
     venv = Venv(root=Path(tempfile.mkdtemp(dir=therock.scratch)) / "venv")
     process.capture([UV, "venv", "--quiet", "--python", therock.venv.python, venv.root])
     with tarfile.open(folder / f"rocm-{VERSION}.tar.gz") as sdist:
@@ -298,11 +305,7 @@ def install_packages(therock: TheRock, folder: Path, *, device_version: str) -> 
             unpack_device(wheel, venv.site, device_version)
         elif "-device-" not in distribution:
             wheel.extractall(venv.site)  # noqa: S202 - a wheel that this test built
-
-    process.capture(
-        [venv.python, "-m", "rocm_sdk", "init"], env=process.handed_on(ROCM_SDK_TARGET_FAMILY=TARGET)
-    )
-    return venv.site
+    return venv
 
 
 def unpack_device(wheel: zipfile.ZipFile, site: Path, version: str) -> None:

@@ -19,9 +19,22 @@ RULES: Sequence[Rule] = (
 INTENDED: Sequence[Intended] = (
     Intended(
         rule="files of packages",
-        key="rocm-profiler",
-        upstream=["lib/libprofiler-hub.so", "lib/librocprof-sys.so"],
-        reason="Our profiler wheel has libraries under their versioned names alone.",
+        key="rocm-sdk-core",
+        downstream=["lib/libamd_smi.so"],
+        reason="PyTorch and rocSHMEM open it by this name, which no wheel of upstream's has (TheRock #7010).",
+    ),
+    Intended(
+        rule="files of packages",
+        key="rocm-sdk-devel",
+        upstream=["lib/libamd_smi.so"],
+        reason="The development tree links the file of core, which has it already.",
+    ),
+    Intended(
+        rule="post-releases",
+        key="7.99.0rc2",
+        upstream=["not linked"],
+        downstream=["refused"],
+        reason="`rocm-sdk` refuses packages of several versions, of which a tree would have dangling links.",
     ),
     Intended(
         rule="requirements of packages",
