@@ -11,7 +11,7 @@ from urllib.parse import quote
 
 from core.errors import MissingInputError, UsageError
 from core.families import CPU, group_families
-from core.http import served_store
+from core.http_server import served_store
 from core.packages.candidates import Candidate, candidate_of_record, candidates_on_page
 from core.packages.package_source import StoredSource
 from core.packages.pages import fetch_page, flat_page, missing_from_page, store_address, wait_for_pages

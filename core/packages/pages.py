@@ -9,7 +9,8 @@ from urllib.parse import quote
 from core import console
 from core.env.installer import configured
 from core.errors import MissingInputError
-from core.http import Answer, RemoteFiles, fetch, served_store, without_secret
+from core.http import Answer, fetch, without_secret
+from core.http_server import RemoteFiles, served_store
 from core.links import links
 from core.packages.candidates import Candidate
 from core.stores import Store

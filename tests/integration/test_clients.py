@@ -14,7 +14,7 @@ from urllib.parse import unquote
 import pytest
 
 from ci.install import dependencies
-from core import files, http, process
+from core import files, http_server, process
 from core.env import installer
 from core.run import RunOutputs
 from core.stores import Store
@@ -119,7 +119,7 @@ def public(tmp_path: Path, setuptools_wheel: Path, monkeypatch: pytest.MonkeyPat
     store = DirectoryStore(tmp_path / "public")
     publish_with_pages(store, run, "public", *wheels)
 
-    with http.served_store(store) as url:
+    with http_server.served_store(store) as url:
         index = f"{url}/{run.python_index_prefix('public')}/"
         for name in ("PIP_INDEX_URL", "PIP_EXTRA_INDEX_URL"):
             monkeypatch.setenv(name, index)
@@ -310,7 +310,7 @@ def test_fetched_wheels_install_by_the_command_that_is_printed(
 
     (command,) = re.findall("Install them: (.*)", capfd.readouterr().err)
     environment = create_environment(tmp_path / "venv", "pip")
-    with http.served_store(run.store) as url:
+    with http_server.served_store(run.store) as url:
         # Without dependencies, those of others come from the person's own index.
         index = {"PIP_NO_INDEX": "1"} if has_dependencies else {"PIP_INDEX_URL": f"{url}/python-deps/simple/"}
         path = f"{environment.python.parent}:/usr/bin:/bin"

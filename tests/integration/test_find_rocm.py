@@ -13,7 +13,7 @@ import pytest
 
 from core import process
 from core.cli.options import ROOT
-from core.http import answering
+from core.http_server import answering
 from core.run import RunOutputs
 from core.run.plan import Plan
 from rocm_packaging.artifacts import scan

@@ -26,7 +26,7 @@ from ci.verbs import index
 from core import files, process
 from core.cli.options import Common
 from core.env import Interpreter, installer, interpreter
-from core.http import answering
+from core.http_server import answering
 from core.run import RunOutputs
 from core.stores.location import open_store
 from core.wheel import read_metadata

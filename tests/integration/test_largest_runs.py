@@ -17,7 +17,7 @@ import pytest
 from ci.plan.data import matrices
 from core import process
 from core.cli.options import ROOT
-from core.http import answering
+from core.http_server import answering
 from core.run import PLATFORMS
 from core.run.plan import MAX_JOBS, Plan
 from tests.kit.servers import Quiet

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from core import process
-from core.http import served_store
+from core.http_server import served_store
 from core.stores.location import open_store
 from tests.kit.clones import TAG, Clone, printed_by
 from tests.kit.s3_servers import S3Server

@@ -6,7 +6,7 @@ from functools import partial
 from http.server import BaseHTTPRequestHandler, SimpleHTTPRequestHandler
 from pathlib import Path
 
-from core.http import answering
+from core.http_server import answering
 
 
 class Quiet(BaseHTTPRequestHandler):

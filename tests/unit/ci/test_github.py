@@ -12,7 +12,8 @@ import pytest
 
 from ci.github import MOST_RUNS, GitHub, RunQuery, find_run, from_environment, pause
 from core.errors import MissingInputError, ServiceError, UsageError
-from core.http import Response, answering
+from core.http import Response
+from core.http_server import answering
 from tests.kit.github_runs import FakeGitHub, github_run
 from tests.kit.servers import Quiet
 

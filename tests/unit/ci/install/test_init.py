@@ -12,7 +12,7 @@ from ci.install import others_index
 from ci.install.dependencies import mirror
 from core.env.installer import Sources
 from core.errors import EnvironmentSetupError, MissingInputError
-from core.http import served_store
+from core.http_server import served_store
 from core.packages.groups import RunGroup
 from core.packages.package_source import PackageSource
 from core.run import RunOutputs

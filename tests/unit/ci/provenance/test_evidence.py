@@ -19,7 +19,7 @@ from ci.provenance.statements import statement
 from core import data
 from core.cli.options import Common
 from core.errors import DataError, FatalError, MissingInputError, ProvenanceError, ServiceError, UsageError
-from core.http import answering
+from core.http_server import answering
 from core.stores.directory import DirectoryStore
 from tests.kit import provenance as samples
 from tests.kit.servers import Quiet, served

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from ci.github import Failure, first_line
 from ci.verbs import notify
 from core.errors import CheckError, DataError, UsageError
-from core.http import answering
+from core.http_server import answering
 from core.run import RunOutputs
 from core.stores.directory import DirectoryStore
 from tests.kit.front_doors import run_verb

@@ -6,7 +6,7 @@ import pytest
 
 from core.env.installer import Sources
 from core.errors import DataError, EnvironmentSetupError, WheelError
-from core.http import answering
+from core.http_server import answering
 from core.packages import resolution
 from core.packages.candidates import Candidate
 from core.packages.resolution import ResolverQuery

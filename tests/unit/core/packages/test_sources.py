@@ -9,7 +9,7 @@ import pytest
 
 from core.env.installer import Sources
 from core.errors import FatalError, MissingInputError, ServiceError, UsageError
-from core.http import answering
+from core.http_server import answering
 from core.packages.candidates import Candidate, with_digest
 from core.packages.package_source import PackageSource
 from core.packages.sources import PackageIndex, combine_sources, linked_source

@@ -9,7 +9,7 @@ import pytest
 
 from core import process
 from core.errors import ServiceError, StoreError, UsageError
-from core.http import answering
+from core.http_server import answering
 from core.stores import s3_client
 from core.stores.location import open_store
 from core.stores.s3 import S3Store

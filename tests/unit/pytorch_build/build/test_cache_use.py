@@ -9,7 +9,7 @@ import pytest
 from botocore.stub import Stubber
 
 from core.cli.options import Common
-from core.http import answering
+from core.http_server import answering
 from core.stores import s3_client
 from pytorch_build.build import cache_use
 from pytorch_build.build.cache import CompilerCache, Storage
