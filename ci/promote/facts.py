@@ -210,7 +210,7 @@ def _group(record: documents.StagingRecord, open_source: Callable[[str], Store])
 def _wheels(bucket: Store, members: Sequence[_Member], jobs: int) -> tuple[Wheel, ...]:
     """Look every staged file of the set up: its digest, its sidecar."""
     folders = {documents.folder(documents.STAGING, member.record.family) for member in members}
-    listings = parallel.each(partial(bucket.list, recursive=False), sorted(folders))
+    listings = parallel.map_in_threads(partial(bucket.list, recursive=False), sorted(folders))
     present = {stored.key for listing in listings for stored in listing}
 
     def look_up(staged: tuple[_Member, documents.StagedFile]) -> Wheel:
@@ -232,7 +232,7 @@ def _wheels(bucket: Store, members: Sequence[_Member], jobs: int) -> tuple[Wheel
         for file in member.files:
             staged_files[member.cell(file.python), file.key] = (member, file)
     ordered = [staged_files[place] for place in sorted(staged_files)]
-    return tuple(parallel.each(look_up, ordered, jobs=jobs))
+    return tuple(parallel.map_in_threads(look_up, ordered, jobs=jobs))
 
 
 def _failures(member: _Member, request: SetRequest) -> Iterator[Reason]:

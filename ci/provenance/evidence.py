@@ -209,7 +209,7 @@ def gather(run: RunPlace, file: FileRecord, group: str) -> Sequence[Promised]:
         return (_by_statement(run, file.name, group),)
     paths = [path for path in listed if is_record(path) and _RECORD.fullmatch(path)]
     of_group = [path for path in paths if group in {"", _group_of(path)}]
-    read = parallel.each(lambda path: _read(run, path), of_group)
+    read = parallel.map_in_threads(lambda path: _read(run, path), of_group)
     found = [one for one in read if isinstance(one, Recorded)]
     promised = [(by, said) for by in found for said in by.files if said.name == file.name]
     if not promised:
