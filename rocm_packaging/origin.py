@@ -237,7 +237,7 @@ def _package_of(extra: str) -> str:
     return "rocm-profiler" if extra == "profiler" else f"rocm-sdk-{extra}"
 
 
-def for_build(
+def choose_for_build(
     packages: PackageSource, version: str, family: str, extras: Sequence[str], platform: Platform
 ) -> RocmSource:
     """Choose the files of the ROCm that builds need for a family."""
@@ -247,7 +247,7 @@ def for_build(
     return replace(source, files=_choose_files(packages, version, names, platform))
 
 
-def for_bundles(
+def choose_for_bundles(
     packages: PackageSource, version: str, family: str, targets: Sequence[str], platform: Platform
 ) -> RocmSource:
     """Choose the wheels of the ROCm whose parts go into a stand-alone wheel."""
@@ -276,7 +276,7 @@ def _choose_files(
     return tuple(files)
 
 
-def for_tests(
+def choose_for_tests(
     packages: PackageSource,
     version: str,
     families: Sequence[str],

@@ -18,7 +18,7 @@ from core.run.records import Record
 from core.stores import Store
 from core.wheel.distributions import SIDECAR
 from pytorch_build.lock.versions import without_edits
-from rocm_packaging.packages.layouts import BOOTSTRAP, device_host, is_rocm
+from rocm_packaging.packages.layouts import BOOTSTRAP, host_distribution, is_rocm
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -194,7 +194,7 @@ def _files(record: documents.StagingRecord, request: SetRequest) -> tuple[docume
             return file in heads
         lock = locks[file.torch_ref]
         version = without_edits(file.version)  # edits are said, and not left out
-        return not lock or version == lock.promised.get(device_host(name) or name, version)
+        return not lock or version == lock.promised.get(host_distribution(name) or name, version)
 
     return tuple(one for one in record.files if belongs(one)) if heads else ()
 

@@ -21,7 +21,7 @@ from core.archive import Member
 from core.archive.zips import read_archive
 from core.data import read_text
 from core.errors import RocmError, UsageError, WheelError, nearest
-from core.wheel import parse_wheel_name, read_metadata, read_text_member
+from core.wheel import parse_wheel_name, read_metadata, read_small_member
 from core.wheel.editor import Additions, edit_wheel
 from core.wheel.record import require_listing
 from pytorch_build.check import load_policy, required_name
@@ -29,7 +29,7 @@ from pytorch_build.check.libraries import origin
 from pytorch_build.standalone import libraries
 from pytorch_build.standalone.needs import Bundle, Follower, Machine, load_table
 from rocm_packaging.packages.layouts import device_target, is_rocm, library_globs
-from rocm_packaging.packages.payload import joined
+from rocm_packaging.packages.payload import join_expressions
 
 if TYPE_CHECKING:
     from packaging.version import Version
@@ -143,7 +143,7 @@ def _read(path: Path) -> _Wheel:
             f"{path.name} has {len(found)} files {_INIT} in its packages, and one is what loads ROCm.",
             hint="It is not built against ROCm's wheels. Build one: nox -s build_torch.",
         )
-    text = read_text_member(listing.archive, found[0]).decode()
+    text = read_small_member(listing.archive, found[0]).decode()
     return _Wheel(
         path=path,
         version=parse_wheel_name(path.name).version,
@@ -240,7 +240,7 @@ def _changed(wheel: _Wheel, first: Sequence[str], new: str, licenses: Licenses) 
         raise WheelError(f"{wheel.path.name} holds no {start}.")
     edited = [name for name in (metadata, module, start) if name in wheel.members]
     archive = read_archive(wheel.path)
-    old = {name: read_text_member(archive, name) for name in edited}
+    old = {name: read_small_member(archive, name) for name in edited}
     changed = {
         f"{wheel.package}/{_INIT}": standalone_init(first, windows=windows).encode(),
         metadata: standalone_metadata(old[metadata], new, licenses),
@@ -318,7 +318,7 @@ def standalone_metadata(content: bytes, version: str, licenses: Licenses) -> byt
                 lines.append(f"Version: {version}")
             case "license-expression" if licenses.expression:
                 own, more = value.strip(), licenses.expression
-                both = f"({own}) AND {more}" if " OR " in own else joined([own, more])
+                both = f"({own}) AND {more}" if " OR " in own else join_expressions([own, more])
                 lines.append(f"License-Expression: {both}")
                 paths = sorted(path for names in licenses.files.values() for path in names.values())
                 lines += [f"License-File: {path}" for path in paths]
@@ -343,7 +343,7 @@ def licenses_of(wheels: Iterable[Path]) -> Licenses:
         files[wheel] = {one: f"{name}/{one.removeprefix(prefix)}" for one in names}
         with contextlib.suppress(InvalidLicenseExpression):  # older metadata names licences in words
             expressions.append(canonicalize_license_expression(read_metadata(wheel).license))
-    return Licenses(expression=joined(expressions), files=files)
+    return Licenses(expression=join_expressions(expressions), files=files)
 
 
 def standalone_module(content: bytes, old: Version, new: str) -> bytes:

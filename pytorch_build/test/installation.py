@@ -156,7 +156,7 @@ def _staged_devices(files: Sequence[Candidate], versions: Mapping[str, str]) -> 
     """Return the device packages of wheels with these versions."""
     devices: list[Candidate] = []
     for file in files:
-        host = layouts.device_host(file.distribution)
+        host = layouts.host_distribution(file.distribution)
         if host in versions and origin.is_version(file, versions[host]):
             devices.append(file)
     return devices
@@ -244,7 +244,7 @@ def _elsewhere(
     if not context.gpu or any(layouts.is_rocm(name) for name in names):
         return
     if version:
-        source = origin.for_tests(
+        source = origin.choose_for_tests(
             packages_of(context, rocm),
             rocm.version or version,
             context.gpu_family.split(";"),

@@ -16,7 +16,7 @@ from core.wheel import parse_wheel_name
 from pytorch_build.context import Context, chosen_family, chosen_ref, context
 from pytorch_build.sdk import RocmOptions, find_version, packages_of
 from pytorch_build.standalone.fat import Request, Result, make
-from rocm_packaging.origin import for_bundles
+from rocm_packaging.origin import choose_for_bundles
 from rocm_packaging.packages.layouts import device_target, serves
 
 
@@ -109,7 +109,7 @@ def _rocm_wheels(context: Context, source: SourceOptions, targets: Sequence[str]
     """Bring ROCm's wheels into one folder: from the source that is named, else from the run."""
     common, family, options = context.common, context.gpu_family, RocmOptions(source=source)
     packages, version = packages_of(context, options), find_version(context, options)
-    found = for_bundles(packages, version, family, targets, common.outputs.platform)
+    found = choose_for_bundles(packages, version, family, targets, common.outputs.platform)
     digest = files.digest_of([packages.description, version, family, *targets])
     folder = files.made(common.cache / "fetched" / f"rocm-{digest[:16]}")
     for one in () if common.dry_run else found.files:

@@ -14,7 +14,7 @@ from pytorch_build.context import context
 from pytorch_build.standalone.fat import platform_of
 from pytorch_build.standalone.portable import analyse, repair
 from pytorch_build.verbs.check_wheels import run_wheels
-from rocm_packaging.packages.layouts import device_host
+from rocm_packaging.packages.layouts import host_distribution
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -35,7 +35,7 @@ def run(arguments: argparse.Namespace) -> None:
     else:  # device code has no policy, as no loader reads it
         chosen = context(common)
         every = run_wheels(chosen, expectations(chosen))
-        wheels = tuple(one for one in every if not device_host(parse_wheel_name(one.name).distribution))
+        wheels = tuple(one for one in every if not host_distribution(parse_wheel_name(one.name).distribution))
     epoch = source_date_epoch(environment())
     rows = []
     for wheel in wheels:
