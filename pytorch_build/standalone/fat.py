@@ -124,7 +124,11 @@ def make(request: Request) -> Result:
             epoch=request.epoch,
         )
     release = f"ROCm {rocm.version}".strip()
-    return Result(file=written_file, rocm=f"{release} of {rocm.origin}", bundle=bundle)
+    return Result(
+        file=written_file,
+        rocm=f"{release} of {rocm.origin}",
+        bundle=bundle,
+    )
 
 
 def platform_of(path: Path) -> Platform:
@@ -276,7 +280,10 @@ def _preloaded_files(wheel: TorchWheel, builder: BundleBuilder) -> list[RocmFile
 
 
 def _new_texts(
-    wheel: TorchWheel, loaded_first: Sequence[str], version: str, licenses: Licenses
+    wheel: TorchWheel,
+    loaded_first: Sequence[str],
+    version: str,
+    licenses: Licenses,
 ) -> dict[str, bytes]:
     """Return the texts that change, by member name."""
     archive = read_archive(wheel.path)
@@ -305,7 +312,11 @@ def _new_texts(
     return new_texts
 
 
-def _license_members(wheel: TorchWheel, version: str, licenses: Licenses) -> MembersByWheel:
+def _license_members(
+    wheel: TorchWheel,
+    version: str,
+    licenses: Licenses,
+) -> MembersByWheel:
     distribution = wheel.dist_info.partition("-")[0]
     folder = f"{distribution}-{version}.dist-info/licenses"
     members: dict[Path, dict[str, str]] = {}
@@ -326,17 +337,33 @@ def _copied_members(wheel: TorchWheel, bundle: Bundle) -> MembersByWheel:
     return members
 
 
-def _compressed_members(wheel: TorchWheel, bundle: Bundle, scratch: Path) -> tuple[Member, ...]:
+def _compressed_members(
+    wheel: TorchWheel,
+    bundle: Bundle,
+    scratch: Path,
+) -> tuple[Member, ...]:
     """Return the files of ROCm that are compressed now: those of a tree, and those with new search paths."""
     members: list[Member] = []
     for path, file in bundle.files.items():
         name = _name_in_wheel(wheel, path)
         if path in bundle.search:
             source = libraries.with_search_path(file, bundle.search[path], scratch)
-            members.append(Member(name=name, source=source, executable=True))
+            members.append(
+                Member(
+                    name=name,
+                    source=source,
+                    executable=True,
+                )
+            )
         elif file.member is None:
             is_executable = bool(file.source.stat().st_mode & 0o111)
-            members.append(Member(name=name, source=file.source, executable=is_executable))
+            members.append(
+                Member(
+                    name=name,
+                    source=file.source,
+                    executable=is_executable,
+                )
+            )
     return tuple(members)
 
 

@@ -137,7 +137,11 @@ def read_members(wheel: Path, members: Iterable[ZipMember]) -> Mapping[str, Bina
 # Files with another search path
 
 
-def with_search_path(file: RocmFile, search: Sequence[str], scratch: Path) -> Path | EditedFile:
+def with_search_path(
+    file: RocmFile,
+    search: Sequence[str],
+    scratch: Path,
+) -> Path | EditedFile:
     """Return what is written in place of a library: the same bytes with another search path."""
     if file.member is not None:
         return extract_with_search_path(file, search, scratch)
@@ -147,7 +151,11 @@ def with_search_path(file: RocmFile, search: Sequence[str], scratch: Path) -> Pa
     return rpath.patched(file.source, search, scratch / file.path)
 
 
-def extract_with_search_path(file: RocmFile, search: Sequence[str], scratch: Path) -> Path:
+def extract_with_search_path(
+    file: RocmFile,
+    search: Sequence[str],
+    scratch: Path,
+) -> Path:
     """Extract a library from its wheel into a folder and set its search path; return the new file."""
     target = copy_file(file, scratch / file.path)
     rpath.rewrite(target, search)
@@ -166,7 +174,12 @@ def copy_file(file: RocmFile, target: Path) -> Path:
 
 
 def read_rocm(
-    folder: Path, *, platform: Platform, version: str = "", family: str = "", targets: Sequence[str] = ()
+    folder: Path,
+    *,
+    platform: Platform,
+    version: str = "",
+    family: str = "",
+    targets: Sequence[str] = (),
 ) -> Rocm:
     """Return the files of a folder: one with ``rocm-sdk-*`` wheels, or a tree such as ``/opt/rocm``.
 
@@ -198,7 +211,11 @@ def _read_tree(root: Path, platform: Platform) -> Rocm:
         # such as 7.2.4-93: the number behind the hyphen is that of a build
         text = version_file.read_text(encoding="utf-8").strip()
         version = text.partition("-")[0]
-    return Rocm(files=files, version=version, origin=str(root))
+    return Rocm(
+        files=files,
+        version=version,
+        origin=str(root),
+    )
 
 
 def _tree_files(root: Path) -> Iterator[RocmFile]:
@@ -208,11 +225,19 @@ def _tree_files(root: Path) -> Iterator[RocmFile]:
             for name in sorted(names):
                 source = Path(folder, name)
                 if source.is_file():
-                    yield RocmFile(path=source.relative_to(root).as_posix(), root="", source=source)
+                    yield RocmFile(
+                        path=source.relative_to(root).as_posix(),
+                        root="",
+                        source=source,
+                    )
 
 
 def _read_wheels(
-    wheels: Iterable[Path], platform: Platform, version: str, family: str, targets: Sequence[str]
+    wheels: Iterable[Path],
+    platform: Platform,
+    version: str,
+    family: str,
+    targets: Sequence[str],
 ) -> Rocm:
     """Return the files of ROCm's wheels; paths keep the names of their folders, as search paths need.
 
@@ -247,7 +272,11 @@ def _read_wheels(
     for distribution in sorted(distributions):
         for file in _payload(wheel_by_distribution[distribution], is_one_tree=platform == "windows"):
             files[file.path] = file
-    return Rocm(files=files, version=str(first_name.version), origin=str(folder))
+    return Rocm(
+        files=files,
+        version=str(first_name.version),
+        origin=str(folder),
+    )
 
 
 def _is_for(wheel_name: WheelName, platform: Platform) -> bool:
@@ -272,7 +301,11 @@ def _wheels_of_version(wheel_names: Mapping[Path, WheelName], version: str) -> d
     return {wheel: name for wheel, name in wheel_names.items() if name.version == version_of_all}
 
 
-def _libraries_distribution(wheel_names: Iterable[WheelName], family: str, folder: Path) -> str:
+def _libraries_distribution(
+    wheel_names: Iterable[WheelName],
+    family: str,
+    folder: Path,
+) -> str:
     """Return the libraries' distribution: that of the family, or the one of all in a split build."""
     distributions = sorted(
         {name.distribution for name in wheel_names if name.distribution.startswith(LIBRARIES)}
@@ -296,4 +329,9 @@ def _payload(wheel: Path, *, is_one_tree: bool) -> Iterator[RocmFile]:
         if not slash or not folder.startswith("_rocm_sdk_") or path == "__init__.py":
             continue
         root = "" if is_one_tree else f"{folder}/"
-        yield RocmFile(path=f"{root}{path}", root=root, source=wheel, member=member)
+        yield RocmFile(
+            path=f"{root}{path}",
+            root=root,
+            source=wheel,
+            member=member,
+        )

@@ -132,7 +132,11 @@ class BundleBuilder:
             files = self._matching(f"**/{name}")
         return self._under_its_soname(files[0]) if files else None
 
-    def find_needed(self, name: str, user: str) -> RocmFile | None:
+    def find_needed(
+        self,
+        name: str,
+        user: str,
+    ) -> RocmFile | None:
         """Return ROCm's library of a name that `user` needs; note who needs it where ROCm has none."""
         files = self._files_by_name.get(self.key(name), [])
         if files:
@@ -191,6 +195,7 @@ class BundleBuilder:
     def _require_nothing_missing(self) -> None:
         if not self._users_of_missing_library:
             return
+
         lines = [f"{self.rocm.origin} lacks libraries:"]
         for name, users in sorted(self._users_of_missing_library.items()):
             shown_users = ", ".join(sorted(set(users))[:_SHOWN_USERS])
@@ -231,7 +236,11 @@ class BundleBuilder:
     def _rows_of(self, file: RocmFile) -> list[Row]:
         return [row for row in self.table.library if matches(file.name, row.names)]
 
-    def _search_folders(self, file: RocmFile, binary: Binary) -> list[str]:
+    def _search_folders(
+        self,
+        file: RocmFile,
+        binary: Binary,
+    ) -> list[str]:
         """Return the folders, in the wheel's ROCm, that a library looks into; "" is the top."""
         if not self.machine.has_search_paths:
             return []
@@ -244,7 +253,11 @@ class BundleBuilder:
             folders.append("" if folder == "." else folder)
         return folders
 
-    def _along_search_path(self, name: str, folders: Iterable[str]) -> RocmFile | None:
+    def _along_search_path(
+        self,
+        name: str,
+        folders: Iterable[str],
+    ) -> RocmFile | None:
         for folder in folders:
             file = self.rocm.files.get(posixpath.join(folder, name))
             if file is not None:
@@ -273,11 +286,16 @@ class BundleBuilder:
                     if read_file.root != file.root or not serves_targets(path, self.targets):
                         continue
                     self._data[read_file.path] = read_file
-                    if posixpath.dirname(path) == "bin" and not path.endswith((".dat", ".db")):
+                    if _is_program(path):
                         programs.append(read_file)
         return programs
 
-    def _note_search_path(self, file: RocmFile, binary: Binary, new_folders: Sequence[str]) -> None:
+    def _note_search_path(
+        self,
+        file: RocmFile,
+        binary: Binary,
+        new_folders: Sequence[str],
+    ) -> None:
         """Note a library's new search path, where it has no entry for a folder, or one of another machine."""
         if not self.machine.has_search_paths:
             return
@@ -308,6 +326,11 @@ class BundleBuilder:
         return self.rocm.files.get(posixpath.join(folder, binary.name), file)
 
 
+def _is_program(path: str) -> bool:
+    is_in_bin = posixpath.dirname(path) == "bin"
+    return is_in_bin and not path.endswith((".dat", ".db"))
+
+
 def serves_targets(path: str, targets: Sequence[str]) -> bool:
     """Return whether a data file serves one of the chosen GPU targets, by the targets that its path names."""
     if not targets:
@@ -327,4 +350,8 @@ def _processor(name: str) -> str:
     for processor, family in families().items():
         if family.targets == (processor,) and name.startswith(processor):
             processors.append(processor)
-    return max(processors, key=len, default=name)
+    return max(
+        processors,
+        key=len,
+        default=name,
+    )

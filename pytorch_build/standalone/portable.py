@@ -113,7 +113,12 @@ def find_excluded(binaries: Mapping[str, Binary], policy: Policy) -> frozenset[s
     return frozenset(patterns)
 
 
-def _judge(wheel: Path, excluded_libraries: frozenset[str], *, allow_graft: bool) -> WheelAbIInfo:
+def _judge(
+    wheel: Path,
+    excluded_libraries: frozenset[str],
+    *,
+    allow_graft: bool,
+) -> WheelAbIInfo:
     try:
         from auditwheel.error import AuditwheelError
         from auditwheel.wheel_abi import analyze_wheel_abi
@@ -158,7 +163,12 @@ def _external_libraries(judgement: WheelAbIInfo, policy: str) -> dict[str, tuple
 
 
 def repair(
-    wheel: Path, portability: Portability, output: Path, *, graft: bool, epoch: int | None = None
+    wheel: Path,
+    portability: Portability,
+    output: Path,
+    *,
+    graft: bool,
+    epoch: int | None = None,
 ) -> RepairedWheel:
     """Write a wheel again with the tag that it satisfies.
 
@@ -189,10 +199,19 @@ def repair(
             additions=Additions(members=members, platform=platform),
             epoch=epoch,
         )
-    return RepairedWheel(file=written_file, platform=platform, grafted=tuple(external))
+    return RepairedWheel(
+        file=written_file,
+        platform=platform,
+        grafted=tuple(external),
+    )
 
 
-def _require_graftable(wheel: Path, portability: Portability, *, graft: bool) -> dict[str, Path]:
+def _require_graftable(
+    wheel: Path,
+    portability: Portability,
+    *,
+    graft: bool,
+) -> dict[str, Path]:
     """Return where the external libraries lie; raise where they cannot all go into the wheel."""
     if not portability.reachable[0].startswith("manylinux"):
         raise CheckError(
@@ -242,7 +261,11 @@ def _require_one_file_a_name(wheel: Path, external: Mapping[str, tuple[Path, ...
             )
 
 
-def _require_no_foreign_folders(wheel: Path, portability: Portability, patches: Iterable[Patch]) -> None:
+def _require_no_foreign_folders(
+    wheel: Path,
+    portability: Portability,
+    patches: Iterable[Patch],
+) -> None:
     """Raise where a file would go on to look into a folder of the machine that built it."""
     patched_members = {patch.member for patch in patches}
     for member, binary in sorted(portability.binaries.items()):
@@ -261,7 +284,9 @@ def _require_no_foreign_folders(wheel: Path, portability: Portability, patches: 
 
 
 def plan_patches(
-    distribution: str, external: Mapping[str, Path], binaries: Mapping[str, Binary]
+    distribution: str,
+    external: Mapping[str, Path],
+    binaries: Mapping[str, Binary],
 ) -> Sequence[Patch]:
     """Return what becomes of each file: the machine's (external) libraries, and the files that need them.
 
@@ -274,7 +299,11 @@ def plan_patches(
 
     patches: dict[str, Patch] = {}
     for name, path in sorted(external.items()):
-        library = RocmFile(path=str(path), root="", source=path)
+        library = RocmFile(
+            path=str(path),
+            root="",
+            source=path,
+        )
         binary = read_file(library) or Binary(name="", needed=())
         renamed = _renamed_needs(binary, grafted_names)
         member = f"{folder}/{grafted_names[name]}"
@@ -291,7 +320,11 @@ def plan_patches(
         if renamed:
             installed_path = _require_fixed_path(member, renamed)
             search = [*rpath.relative(binary.search), *rpath.ways(installed_path, [folder])]
-            patches[member] = Patch(member=member, renamed=renamed, search=tuple(dict.fromkeys(search)))
+            patches[member] = Patch(
+                member=member,
+                renamed=renamed,
+                search=tuple(dict.fromkeys(search)),
+            )
     return tuple(patches.values())
 
 
@@ -324,20 +357,39 @@ def _require_fixed_path(member: str, libraries: Iterable[str]) -> str:
     )
 
 
-def _patched_members(wheel: Path, patches: Sequence[Patch], scratch: Path) -> tuple[Member, ...]:
+def _patched_members(
+    wheel: Path,
+    patches: Sequence[Patch],
+    scratch: Path,
+) -> tuple[Member, ...]:
     archive = read_archive(wheel)
     members: list[Member] = []
     for number, patch in enumerate(patches):
         if patch.source is not None:
-            file = RocmFile(path=patch.member, root="", source=patch.source)
+            file = RocmFile(
+                path=patch.member,
+                root="",
+                source=patch.source,
+            )
             is_executable = True
         else:
             member = archive.by_name[patch.member]
-            file = RocmFile(path=patch.member, root="", source=wheel, member=member)
+            file = RocmFile(
+                path=patch.member,
+                root="",
+                source=wheel,
+                member=member,
+            )
             is_executable = member.is_executable
         target = copy_file(file, scratch / f"{number}.so")
         _apply(patch, target)
-        members.append(Member(name=patch.member, source=target, executable=is_executable))
+        members.append(
+            Member(
+                name=patch.member,
+                source=target,
+                executable=is_executable,
+            )
+        )
     return tuple(members)
 
 

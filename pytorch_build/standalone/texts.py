@@ -60,13 +60,21 @@ def standalone_version(version: Version, label: str) -> str:
     return f"{version}.{label}"
 
 
-def standalone_module(content: bytes, old_version: Version, new_version: str) -> bytes:
+def standalone_module(
+    content: bytes,
+    old_version: Version,
+    new_version: str,
+) -> bytes:
     """Return ``version.py`` with the new version in the place of every quoted old one."""
     quoted_version = rf"(['\"]){re.escape(str(old_version))}\1"
     return re.sub(quoted_version, rf"\g<1>{new_version}\g<1>", content.decode()).encode()
 
 
-def standalone_metadata(content: bytes, version: str, licenses: Licenses) -> bytes:
+def standalone_metadata(
+    content: bytes,
+    version: str,
+    licenses: Licenses,
+) -> bytes:
     """Return METADATA with a version and licences, and without requirements on ROCm or device packages."""
     head, gap, description = content.decode().partition("\n\n")
     fields: list[str] = []
@@ -78,7 +86,11 @@ def standalone_metadata(content: bytes, version: str, licenses: Licenses) -> byt
     return text.encode()
 
 
-def _standalone_field(field: str, version: str, licenses: Licenses) -> list[str]:
+def _standalone_field(
+    field: str,
+    version: str,
+    licenses: Licenses,
+) -> list[str]:
     """Return the fields that take the place of a field; none where it is dropped."""
     name, _colon, value = field.partition(":")
     match name.lower():

@@ -145,7 +145,11 @@ def _torch_builds_of_run(common: Common, targets: Sequence[str]) -> Sequence[Seq
     return torch_builds
 
 
-def _fetch_rocm_wheels(run_context: Context, source: SourceOptions, targets: Sequence[str]) -> Path:
+def _fetch_rocm_wheels(
+    run_context: Context,
+    source: SourceOptions,
+    targets: Sequence[str],
+) -> Path:
     """Bring ROCm's wheels into one folder: from the source that is named, else from the run."""
     common = run_context.common
     family = run_context.gpu_family
