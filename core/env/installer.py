@@ -24,6 +24,7 @@ from core import console, files, process
 from core.env import InstalledDistribution, Interpreter, installed
 from core.environment import allowed
 from core.errors import CheckError, EnvironmentSetupError, ProcessError
+from core.host_path import ENVIRONMENT_MARKER
 from core.http import fetch, without_secret
 from core.links import links
 from core.wheel import parse_wheel_name
@@ -31,7 +32,6 @@ from core.wheel.distributions import is_distribution, is_ours, our_names
 
 Whose = Literal["others", "ours", "prebuilt"]
 NO_VERSION = "<0.dev0"  # PEP 440: no version is lower
-MARKER = "build-environment.json"
 
 _INDEX_NAME = re.compile(r"(?<!\S)[\w.-]+=(?=\w+:)")  # ``UV_INDEX=name=https://…``
 _TRUE = frozenset({"1", "true", "t", "yes", "y", "on"})  # what pip takes for yes
@@ -432,7 +432,7 @@ def _content_of(call: Install) -> Mapping[str, object]:
 
 def is_filled(target: Interpreter, digest: str) -> bool:
     """Return whether an environment holds what has this digest."""
-    marker = target.prefix / MARKER
+    marker = target.prefix / ENVIRONMENT_MARKER
     if not marker.is_file():
         return False
     text = marker.read_text(encoding="utf-8")
@@ -463,7 +463,7 @@ def prepared(
         if is_filled(target, digest) and not force:
             console.echo(f"environment {environment}: unchanged")
         else:
-            marker = environment / MARKER
+            marker = environment / ENVIRONMENT_MARKER
             title = f"environment {environment.name}"
             with console.group(title), process.logged(log):
                 # Without its marker an environment that is half filled is made anew.

@@ -11,7 +11,6 @@ from filelock import FileLock, Timeout
 from core import process
 from core.env import InstalledDistribution, Interpreter, installer, interpreter
 from core.env.installer import (
-    MARKER,
     Install,
     Sources,
     Whose,
@@ -21,6 +20,7 @@ from core.env.installer import (
     require_planned,
 )
 from core.errors import CheckError, EnvironmentSetupError, origin
+from core.host_path import ENVIRONMENT_MARKER
 from tests.kit.machines import Answer, Call, VirtualEnvironment, answer_processes, target_in
 from tests.kit.repos import write_files
 from tests.kit.wheels import record_row
@@ -430,7 +430,7 @@ def prepare(machine: Machine, digest: str, *, force: bool = False) -> list[str]:
 
 def read_marker(machine: Machine) -> dict[str, str]:
     """Return what is written into the environment about how it was made."""
-    marker: dict[str, str] = json.loads((machine.environment.folder / MARKER).read_text())
+    marker: dict[str, str] = json.loads((machine.environment.folder / ENVIRONMENT_MARKER).read_text())
     return marker
 
 
@@ -471,7 +471,7 @@ def test_makes_an_environment_anew_that_was_left_incomplete(machine: Machine) ->
 
     with pytest.raises(EnvironmentSetupError):
         prepare(machine, "d2")
-    assert not (machine.environment.folder / MARKER).exists()
+    assert not (machine.environment.folder / ENVIRONMENT_MARKER).exists()
 
     machine.environment.unavailable.clear()
     assert prepare(machine, "d1") != []
