@@ -1,9 +1,9 @@
 """The one door for processes: argument lists, echoed, with explicit folder and environment.
 
-The tool's own environment is never changed, but for its PATH, which a front door rids of foreign programs. A
-child gets the mapping it is given, by default what environment.toml allows upstream's code. `supervise` runs one
-under limits, and ends it with everything it started, whatever happens. Its output goes to a file and never
-through this process, so that its size does not matter.
+The tool's own environment is never changed, but for its PATH, which a front door rids of foreign programs.
+A child gets the mapping it is given, by default what environment.toml allows upstream's code. `supervise`
+runs one under limits, and ends it with everything it started, whatever happens. Its output goes to a file
+and never through this process, so that its size does not matter.
 """
 
 import os
