@@ -536,37 +536,43 @@ def _case(element: ET.Element, suite_name: str) -> Case:
     if not file.endswith(".py"):
         file = suite_name
 
-    earlier_attempts = [child for child in element if child.tag in _EARLIER_ATTEMPTS]
-    attempts = max(len(earlier_attempts) + 1, _count(properties, "attempts"))
+    earlier_attempts = sum(child.tag in _EARLIER_ATTEMPTS for child in element)
+    attempts = max(earlier_attempts + 1, _count(properties, "attempts"))
+    # With earlier attempts alone it passed in the end.
+    outcome: Outcome = "flaky" if attempts > 1 else "passed"
+    line = ""
+    text = ""
+    reason = _reason(element)
+    if reason is not None:
+        if reason.tag in _VERDICTS:
+            outcome = _outcome(reason)
+        message = cut(reason.get("message", ""))
+        text = clean(cut(reason.text or ""))
+        line = _line(outcome, message, text)
+        text = text or clean(message)
+
     rule = clean(properties.get("rule", ""))
-    case = Case(
+    return Case(
         test=test,
-        outcome="passed",
+        outcome=outcome,
         seconds=_seconds(element.attrib),
+        line=line,
+        text=text,
         file=file,
         attempts=attempts,
         rule=rule[:LINE_LIMIT],
     )
 
-    verdicts = [child for child in element if child.tag in _VERDICTS]
+
+def _reason(test: ET.Element) -> ET.Element | None:
+    """Return the element that says why a test did not pass: the worst verdict, else its first failure."""
+    verdicts = [child for child in test if child.tag in _VERDICTS]
     if verdicts:
-        verdict = max(verdicts, key=lambda child: OUTCOMES.index(_outcome(child)))
-        return _with_verdict(case, _outcome(verdict), verdict)
-    if attempts == 1:
-        return case
-
-    # It passed in the end, and the first failure says why not at once.
-    if earlier_attempts:
-        return _with_verdict(case, "flaky", earlier_attempts[0])
-    return replace(case, outcome="flaky")
-
-
-def _with_verdict(case: Case, outcome: Outcome, verdict: ET.Element) -> Case:
-    """Return a result with an outcome, and what an element says about why."""
-    message = cut(verdict.get("message", ""))
-    text = clean(cut(verdict.text or ""))
-    line = _line(outcome, message, text)
-    return replace(case, outcome=outcome, line=line, text=text or clean(message))
+        return max(verdicts, key=lambda verdict: OUTCOMES.index(_outcome(verdict)))
+    for child in test:
+        if child.tag in _EARLIER_ATTEMPTS:
+            return child
+    return None
 
 
 def _properties(test: ET.Element) -> Mapping[str, str]:
