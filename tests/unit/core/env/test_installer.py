@@ -17,7 +17,9 @@ from core.env.installer import (
     digest_of_calls,
     parse_configuration,
     prepared,
+    require_none_unplanned,
     require_planned,
+    unplanned_packages,
 )
 from core.errors import CheckError, EnvironmentSetupError, origin
 from core.host_path import ENVIRONMENT_MARKER
@@ -339,7 +341,8 @@ def test_accepts_an_environment_with_the_planned_packages(
 ) -> None:
     machine.environment.installed = installed
 
-    assert require_planned(machine.target, PLANNED) == []
+    require_planned(machine.target, PLANNED)
+    require_none_unplanned(machine.target, PLANNED)
 
 
 @pytest.mark.parametrize(
@@ -347,11 +350,10 @@ def test_accepts_an_environment_with_the_planned_packages(
     [
         ({"rocm": "7.1"}, ["rocm-sdk-core 7.1"]),
         ({"rocm": "7.2", "rocm-sdk-core": "7.1"}, ["7.2", "not 7.1"]),
-        ({"rocm": "7.1", "rocm-sdk-core": "7.1", "rocm-x": "1"}, ["rocm-x 1"]),
     ],
-    ids=["missing", "other version", "stranger"],
+    ids=["missing", "other version"],
 )
-def test_rejects_an_environment_with_other_packages_of_our_names(
+def test_rejects_an_environment_without_the_planned_packages(
     machine: Machine, installed: dict[str, str], mentioned: list[str]
 ) -> None:
     machine.environment.installed = installed
@@ -370,10 +372,12 @@ def test_rejects_a_package_that_is_installed_twice(machine: Machine, monkeypatch
         require_planned(machine.target, {"rocm": "7.1"})
 
 
-def test_returns_strangers_where_they_are_allowed(machine: Machine) -> None:
-    machine.environment.installed = {**PLANNED, "rocm-x": "1"}
+def test_rejects_a_strangers_package_of_our_names(machine: Machine) -> None:
+    machine.environment.installed = {**PLANNED, "rocm-x": "1", "numpy": "2"}
 
-    assert require_planned(machine.target, PLANNED, may_have_others=True) == ["rocm-x 1"]
+    assert unplanned_packages(machine.target, PLANNED) == ["rocm-x 1"]
+    with pytest.raises(CheckError, match="rocm-x 1"):
+        require_none_unplanned(machine.target, PLANNED)
 
 
 @pytest.fixture
