@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from invoke.exceptions import Exit
 from invoke.tasks import task
 
-from core import console
+from core import console, process
 from core.cli.options import RELEASE_TYPES, Common, use_config_file
 from core.errors import FatalError, MissingInputError, UsageError, fatal, nearest
 
@@ -435,6 +435,7 @@ def nightly(
 def reporting_errors(context: Context, *, verbose: bool = False) -> Iterator[None]:
     """Print an error of the flow inside as front doors do, and end with its exit code."""
     console.SCREEN.verbose = verbose
+    process.use_trusted_programs()
 
     # invoke shows a traceback for every exception that is not its own.
     try:

@@ -52,14 +52,14 @@ class Transfer(console.Step):
     def progress(self) -> str:
         """How much has come, and how fast."""
         seconds = max(time.monotonic() - self.started, 1.0)
-        done = console.size(self._done)
-        total = console.size(self._total)
-        return f"{done} of {total}  {console.size(self._done / seconds)}/s"
+        done = console.size(self._done_count)
+        total = console.size(self._total_count)
+        return f"{done} of {total}  {console.size(self._done_count / seconds)}/s"
 
     def advance(self, count: int) -> None:
         """Report bytes that came; negative ones are to come again."""
         with _LOCK:
-            self._done += count
+            self._done_count += count
 
     def finish(self, name: str, length: int) -> None:
         """Report a file that is done."""

@@ -1,9 +1,9 @@
 """The one door for processes: argument lists, echoed, with explicit folder and environment.
 
-The tool's own environment is never changed, but for PATH in a look; a child gets the mapping it is given, by
-default what environment.toml allows upstream's code. `supervise` runs one under limits, and ends it with
-everything it started, whatever happens. Its output goes to a file and never through this process, so that its
-size does not matter.
+The tool's own environment is never changed, but for its PATH, which a front door rids of foreign programs.
+A child gets the mapping it is given, by default what environment.toml allows upstream's code. `supervise`
+runs one under limits, and ends it with everything it started, whatever happens. Its output goes to a file
+and never through this process, so that its size does not matter.
 """
 
 import os
@@ -24,6 +24,7 @@ from typing import IO, cast
 from core import console, files
 from core.console import Step
 from core.errors import ProcessError, fatal
+from core.host_path import remove_foreign_programs
 
 _TAIL_LINES = 40
 _SHOWN_WORDS = 4
@@ -109,6 +110,13 @@ def _direct_addresses(env: Mapping[str, str]) -> Mapping[str, str]:
 
 def _has_proxy(env: Mapping[str, str]) -> bool:
     return any(env.get(name) or env.get(name.lower()) for name in _PROXIES)
+
+
+def use_trusted_programs() -> None:
+    """Find programs from now on without the environments that builds and tests fill; front doors do so."""
+    path = os.environ.get("PATH")
+    if path is not None:
+        os.environ["PATH"] = remove_foreign_programs(path)
 
 
 def byte_code(folder: Path) -> dict[str, str | None]:

@@ -17,7 +17,7 @@ from contextlib import contextmanager
 from importlib import import_module
 from typing import TYPE_CHECKING, NamedTuple, NoReturn
 
-from core import console
+from core import console, process
 from core.cli.failures import tell
 from core.cli.options import ROOT, add_common, environment
 from core.cli.parser import VerbParser
@@ -60,6 +60,7 @@ def main(package: str, about: str, verbs: Sequence[Verb], argv: Sequence[str] | 
         try:
             # nox goes to the folder of the noxfile, and the relative paths of its users begin elsewhere.
             os.chdir(environment().get("INVOKED_FROM", "."))
+            process.use_trusted_programs()
             with _stopped_by_sigterm():
                 dispatch(package, about, verbs, argv)
         except (Exception, KeyboardInterrupt) as problem:

@@ -447,7 +447,7 @@ def test_estimates_nothing_where_another_graph_begins(clock: Clock) -> None:
 @pytest.fixture
 def repeated_step(clock: Clock) -> console.Step:
     """Return a step that took 600 s and 95 commands last time, 8 s after its begin."""
-    with console.as_last_time(600, [95]):
+    with console.as_last_time(seconds=600, command_counts=[95]):
         step = console.Step("as last time")
     clock.now += 8
     return step
