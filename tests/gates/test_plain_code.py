@@ -52,7 +52,7 @@ FINISHED: dict[str, tuple[str, ...]] = {
         "core/http_server.py",
         "core/links.py",
         "core/parallel.py",
-        "core/process.py",
+        "core/process",
         "core/run/__init__.py",
         "core/run/job_files.py",
         "core/run/locations.py",
@@ -75,7 +75,7 @@ FINISHED: dict[str, tuple[str, ...]] = {
         "tests/unit/core/test_junit.py",
         "tests/unit/core/test_links.py",
         "tests/unit/core/test_parallel.py",
-        "tests/unit/core/test_process.py",
+        "tests/unit/core/process",
     ),
     "plan": (
         "ci/plan",
