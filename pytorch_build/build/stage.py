@@ -36,7 +36,7 @@ from pytorch_build.check.run import CheckOptions, examined, loader_libraries
 from pytorch_build.refs.torch_refs import DISTRIBUTIONS
 from pytorch_build.sdk import RocmSdk, ask, link
 from pytorch_build.split.parts import split
-from pytorch_build.standalone.libraries import Binary, RocmFile, read_members, unpacked
+from pytorch_build.standalone.libraries import Binary, RocmFile, extract_with_search_path, read_members
 from rocm_packaging.packages.layouts import Layout, packages, payload_folder
 
 if TYPE_CHECKING:
@@ -298,6 +298,6 @@ def _member(wheel: Path, member: ZipMember, search: Sequence[str], scratch: Path
     file = RocmFile(path=member.name, root="", source=wheel, member=member)
     return Member(
         name=member.name,
-        source=DeferredFile(size=member.size, make=lambda: unpacked(file, search, scratch)),
+        source=DeferredFile(size=member.size, make=lambda: extract_with_search_path(file, search, scratch)),
         executable=member.is_executable,
     )
