@@ -65,6 +65,11 @@ def _refusal(path: Path, reason: str) -> MachineError:
     return MachineError(f"{path} {reason}.", hint="Take it away, or name another one.")
 
 
+def require_regular(path: Path) -> None:
+    """Refuse a wheel, sdist or archive that `open_regular` refuses."""
+    open_regular(path, largest=LARGEST_ARCHIVE).close()
+
+
 def read_regular(path: Path, *, largest: int = LARGEST_DOCUMENT) -> bytes:
     """Read a whole file that others may have put there; raise as `open_regular` does."""
     with open_regular(path, largest=largest) as stream, reading(path):
