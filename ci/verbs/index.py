@@ -14,7 +14,7 @@ from core.cli.options import Common, add_group, add_platform, common_from
 from core.errors import MissingInputError, StoreError, UsageError
 from core.modes import declared_options, refuse_options
 from core.parallel import judge_in_threads
-from core.run import RunOutputs, artifact_groups, group_name
+from core.run import RunOutputs, artifact_groups
 from core.stores import Store
 from core.stores.location import open_store
 from core.wheel.distributions import is_distribution
@@ -64,7 +64,7 @@ def run(arguments: argparse.Namespace) -> None:
         console.done(f"index: the server behind {common.store} writes its pages; nothing to do")
         return
     store, outputs = common.open_store(), common.outputs
-    chosen = group_name(arguments.artifact_group) or common.artifact_group
+    chosen = arguments.artifact_group or common.artifact_group
     for group in [chosen] if chosen else artifact_groups(store, outputs, ""):
         try:
             write_group(common, group)
