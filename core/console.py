@@ -34,6 +34,12 @@ _WORKFLOW_COMMANDS = re.compile(r"(?m)^(\s*):(?=:)|##(?=\[)")
 CONTROLS = re.compile(
     r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)|[@-Z\\-_])|[\x00-\x08\x0b-\x1f\x7f]"
 )
+# What a terminal obeys, what turns the direction of writing, and what no stream can encode.
+_UNSAFE = re.compile(
+    r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]"
+)
+# Only colours and weights: nothing that moves, hides or clears. Tools' lines have them, too.
+_COLOURS = re.compile(r"(\x1b\[(?:(?:[0-4]|2[2-4]|3[0-79]|9[0-7])(?:;|(?=m)))*m)")
 
 # How GitHub's commands write characters that end a line, or a property's value.
 _ESCAPES: Mapping[str, str] = {"%": "%25", "\r": "%0D", "\n": "%0A"}
@@ -123,6 +129,26 @@ def add_mask(value: str) -> None:
 
 
 # Lines
+
+
+def printable(text: str) -> str:
+    """Return a text with its controls spelled out: names of foreign files may not command a terminal.
+
+    Line feeds and tabs stay, and colours where the reader sees them as such.
+    """
+    if _UNSAFE.search(text) is None:
+        return text
+    if mode() == "plain" and not _has_colours():
+        return _UNSAFE.sub(_spelled, text)
+
+    # What stands between colours; the pattern's group keeps those.
+    parts = _COLOURS.split(text)
+    parts[::2] = [_UNSAFE.sub(_spelled, part) for part in parts[::2]]
+    return "".join(parts)
+
+
+def _spelled(control: re.Match[str]) -> str:
+    return control[0].encode("unicode_escape").decode()
 
 
 def say(text: str) -> None:
@@ -392,7 +418,7 @@ class _Screen:
         """Write lines."""
         with self._lock:
             self._draw([])
-            print(text, file=stream, flush=True)
+            print(printable(text), file=stream, flush=True)
             self.refresh()
 
     def refresh(self) -> None:
@@ -627,7 +653,7 @@ def summary(markdown: str) -> None:
     if not path:
         return
 
-    content = f"{mask(markdown).rstrip()}\n\n".encode()
+    content = f"{printable(mask(markdown)).rstrip()}\n\n".encode()
     with open(path, "ab") as stream:  # noqa: PTH123 - appended to, not owned
         room = SUMMARY_LIMIT - stream.tell() - len(_CUT.encode())
         if len(content) <= room:

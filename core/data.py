@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Self, TypeVar, cast, get_args,
 from pydantic import BaseModel, BeforeValidator, Field, PlainSerializer, ValidationError, WithJsonSchema
 
 from core import files
-from core.errors import DataError, MissingInputError, nearest
+from core.errors import DataError, MachineError, MissingInputError, nearest
 
 if TYPE_CHECKING:
     from pydantic_core import ErrorDetails
@@ -283,11 +283,12 @@ def read_toml(path: Path) -> dict[str, Any]:
 def read_text(path: Path) -> str:
     """Read a UTF-8 file."""
     try:
-        return path.read_text(encoding="utf-8")
-    except OSError as problem:
-        raise MissingInputError(f"{path} cannot be read: {problem.strerror}.") from problem
+        text = files.read_regular(path).decode("utf-8")
+    except MachineError as problem:
+        raise MissingInputError(problem.message, hint=problem.hint) from problem
     except UnicodeDecodeError as problem:
         raise DataError(f"{path} is not UTF-8: {problem.reason} at byte {problem.start}.") from problem
+    return text.replace("\r\n", "\n").replace("\r", "\n")
 
 
 def parse_toml(text: str, *, where: Path | str) -> dict[str, Any]:

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from typing import TypeVar
 
 from core import console
-from core.errors import STOPPING
+from core.errors import REFUSALS, STOPPING, FatalError, raise_refusals
 
 JOBS = 16
 _LOCK = threading.Lock()
@@ -43,6 +43,31 @@ def map_in_threads(
         if not future.cancelled():
             future.result()
     return [future.result() for future in futures]
+
+
+def judge_in_threads(
+    action: Callable[[Item], Result], items: Iterable[Item], *, jobs: int = JOBS
+) -> list[Result]:
+    """Call `action` for every file, as `map_in_threads` does, and go on where one is refused.
+
+    Where some are, the error names each of them.
+    """
+
+    def judge(item: Item) -> Result | FatalError:
+        try:
+            return action(item)
+        except REFUSALS as refusal:
+            return refusal
+
+    results: list[Result] = []
+    refusals: list[FatalError] = []
+    for result in map_in_threads(judge, items, jobs=jobs):
+        if isinstance(result, FatalError):
+            refusals.append(result)
+        else:
+            results.append(result)
+    raise_refusals(refusals)
+    return results
 
 
 class Transfer(console.Step):

@@ -17,14 +17,14 @@ from ci.publish.index.pages import SIDECAR
 from core.errors import DataError, WheelError
 from core.links import links
 from core.packages.candidates import requirements_in
-from core.run import RUN_ID
+from core.run import KEY_SEGMENT
 from core.stores import Stored
 from core.wheel import parse_name
 
 STAGING, RELEASE_INDEX = f"{documents.STAGING}/", f"{documents.RELEASE}/"
 # whatever the data says
 _NEVER = (RELEASE_INDEX, "python-deps/")
-_RUN = re.compile(rf"(?P<id>{RUN_ID.pattern})-(?P<platform>linux|windows)")
+_RUN = re.compile(rf"(?P<id>{KEY_SEGMENT.pattern})-(?P<platform>linux|windows)")
 _HERE, _ELSEWHERE = "store.invalid", "other.invalid"
 
 

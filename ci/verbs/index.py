@@ -9,13 +9,15 @@ import time
 from pathlib import Path
 
 from ci.publish.index import Files, Indexed, Records, write_index
-from core import console
+from core import console, files
 from core.cli.options import Common, add_group, add_platform, common_from
 from core.errors import MissingInputError, StoreError, UsageError
 from core.modes import declared_options, refuse_options
-from core.run import RunOutputs, artifact_groups, group_name
+from core.parallel import judge_in_threads
+from core.run import RunOutputs, artifact_groups
 from core.stores import Store
 from core.stores.location import open_store
+from core.wheel.distributions import is_distribution
 
 # an upload that still goes on has put a file and not yet what names it; one this old has ended
 _HALF_PUBLISHED = 3600
@@ -62,7 +64,7 @@ def run(arguments: argparse.Namespace) -> None:
         console.done(f"index: the server behind {common.store} writes its pages; nothing to do")
         return
     store, outputs = common.open_store(), common.outputs
-    chosen = group_name(arguments.artifact_group) or common.artifact_group
+    chosen = arguments.artifact_group or common.artifact_group
     for group in [chosen] if chosen else artifact_groups(store, outputs, ""):
         try:
             write_group(common, group)
@@ -124,6 +126,9 @@ def write_directory(common: Common, directory: Path) -> Indexed:
         raise MissingInputError(f"{directory} is not a directory.", hint="Name one with --directory.")
     import tempfile
 
+    # A listing leaves out what is no file, and so an index would lack it without a word.
+    paths = sorted(path for path in directory.iterdir() if is_distribution(path.name))
+    judge_in_threads(files.require_regular, paths)
     store = open_store(str(directory.absolute()), root=common.root, dry_run=common.dry_run)
     with tempfile.TemporaryDirectory() as folder:
         source = Files(store=store, folder=Path(folder))

@@ -14,12 +14,10 @@ from pathlib import Path
 from sys import intern
 from typing import Any, ClassVar, NamedTuple
 
-from packaging.version import InvalidVersion, Version
-
-from ci.publish.index.pages import SIDECAR, Notice, normalised, read_name
+from ci.publish.index.pages import SIDECAR, Notice
 from core import files
-from core.errors import DataError, MissingInputError, WheelError
-from core.parallel import map_in_threads
+from core.errors import DataError, MissingInputError
+from core.parallel import judge_in_threads, map_in_threads
 from core.run import is_record
 from core.stores import Store, Stored
 from core.stores.directory import DirectoryStore
@@ -101,14 +99,16 @@ class Files(Source):
         """Hash these files and read their metadata."""
         # listed again with the sidecars that were just written, they are not read again
         new = [stored for stored in found if (stored.key, stored.etag) not in self._read]
-        for stored, promise in zip(new, map_in_threads(self._promise, new), strict=True):
+        for stored, promise in zip(new, judge_in_threads(self._promise, new), strict=True):
             self._read[stored.key, stored.etag] = promise
         return [self._read[stored.key, stored.etag] for stored in found]
 
     def _promise(self, stored: Stored) -> Promise:
         path = self.store.fetch(stored.key, self.folder)
         if path.suffix != ".whl":
-            return _promise_of(stored, files.sha256(path), _sdist_requires_python(path))
+            from core.wheel.sdist import read_requires_python  # no part of the server
+
+            return _promise_of(stored, files.sha256(path), read_requires_python(path))
         from core.wheel.distributions import describe  # no part of the server
 
         record, metadata = describe(path, key=stored.key, sha256=files.sha256(path))
@@ -145,37 +145,6 @@ def _fields(metadata: bytes) -> Message:
 def _promise_of(stored: Stored, sha256: str, python: str, metadata: bytes = b"") -> Promise:
     digest = hashlib.sha256(metadata).hexdigest() if metadata else ""
     return Promise(stored.key.rpartition("/")[2], stored.size, sha256, digest, " ".join(python.split()))
-
-
-def _sdist_requires_python(path: Path) -> str:
-    """Read PKG-INFO, the first of an sdist's files in most: the rest is not unpacked."""
-    import tarfile
-
-    try:
-        with tarfile.open(path, "r|gz") as archive:
-            for member in archive:
-                if member.name.count("/") == 1 and member.name.endswith("/PKG-INFO") and member.isfile():
-                    stream = archive.extractfile(member)
-                    fields = _fields(stream.read(_MAX_TEXT) if stream else b"")
-                    _require_name(path, str(fields.get("Name", "")), str(fields.get("Version", "")))
-                    return str(fields.get("Requires-Python", ""))
-    except (tarfile.TarError, OSError, EOFError) as problem:
-        raise WheelError(f"{path.name} is not a gzipped tar archive: {problem}.") from problem
-    raise WheelError(f"{path.name} is not an sdist: it holds no PKG-INFO.")
-
-
-def _require_name(path: Path, name: str, version: str) -> None:
-    """Refuse an sdist whose metadata contradicts its name."""
-    expected = read_name(path.name)
-    try:
-        same = normalised(name) == expected.name and Version(version) == expected.version
-    except InvalidVersion:
-        same = False
-    if not same:
-        raise WheelError(
-            f"{path.name}: PKG-INFO says {name} {version}.",
-            hint="A file is renamed by rewriting its metadata, not by its name alone.",
-        )
 
 
 def is_local(store: Store) -> bool:

@@ -34,8 +34,8 @@ def test_lists_a_wheel_only_with_its_metadata(store: Store, outputs: RunOutputs,
     wheel = publish_wheel(store, outputs, tmp_path)
     metadata = store.read(f"{wheel.key}.metadata")
     store.delete(f"{wheel.key}.metadata")
-    (tmp_path / "rocm-7.1.tar.gz").write_bytes(b"gz")
-    publish_files(store, outputs, [tmp_path / "rocm-7.1.tar.gz"], step="build_rocm", family=GROUP)
+    sdist = wheels.write_sdist(tmp_path, name="rocm", version="7.1")
+    publish_files(store, outputs, [sdist], step="build_rocm", family=GROUP)
 
     without_metadata = index.write_pages(store, outputs, GROUP)
     store.put_bytes(f"{wheel.key}.metadata", metadata)
