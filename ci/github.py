@@ -15,7 +15,7 @@ from pydantic import AliasPath, BaseModel, BeforeValidator, ConfigDict, Field, T
 
 from core import console
 from core.errors import MissingInputError, ServiceError, UsageError
-from core.http import Response, respond
+from core.http import Response, send_request
 
 API = "https://api.github.com"
 MOST_RUNS = 200
@@ -232,7 +232,7 @@ class GitHub:
         waited, url = 0.0, f"{self.address}{path}?{urlencode(fields)}"
         for attempt in count(1):
             try:
-                response = respond(url, headers=headers, timeout=_SECONDS)
+                response = send_request(url, headers=headers, timeout=_SECONDS)
             except ServiceError as problem:
                 wait, why = 2.0**attempt, f"cannot be reached: {problem.message.removesuffix('.')}"
             else:

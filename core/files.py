@@ -21,7 +21,7 @@ CHUNK = 1 << 20
 
 
 @contextmanager
-def half(target: Path, *, within: Path | None = None) -> Iterator[Path]:
+def partial_file(target: Path, *, within: Path | None = None) -> Iterator[Path]:
     """Lend a path, beside a file or `within` a folder, for what replaces the file when it is whole."""
     with writing(target):
         made(target.parent)
@@ -46,7 +46,7 @@ def writing(path: Path) -> Iterator[None]:
 @contextmanager
 def atomic(path: Path) -> Iterator[BinaryIO]:
     """Write a file that appears under its name only when it is complete."""
-    with half(path) as part:
+    with partial_file(path) as part:
         with part.open("wb") as stream:
             yield stream
         part.chmod(0o644)
@@ -110,7 +110,7 @@ def link_or_copy(source: Path, target: Path, *, within: Path | None = None) -> N
 
     An existing target is replaced atomically. Both names are one file: neither may be written to.
     """
-    with half(target, within=within) as part:
+    with partial_file(target, within=within) as part:
         try:
             os.link(source, part)
         except OSError:
@@ -119,7 +119,7 @@ def link_or_copy(source: Path, target: Path, *, within: Path | None = None) -> N
 
 def copy(source: Path, target: Path) -> None:
     """Copy a file to or from a folder of the user's, who may write to it later; replaces what is there."""
-    with half(target) as part:
+    with partial_file(target) as part:
         shutil.copyfile(source, part)
 
 

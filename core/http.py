@@ -372,7 +372,7 @@ def require_success(url: str, response: BaseHTTPResponse) -> None:
     )
 
 
-def respond(
+def send_request(
     url: str, *, headers: Mapping[str, str], body: bytes | None = None, timeout: float = _TIMEOUT
 ) -> Response:
     """Ask a service once, and return its whole answer, that of a refusal, too; a body is POSTed.
@@ -446,7 +446,7 @@ def download(url: str, path: Path, *, sha256: str) -> None:
     if path.is_file() and files.sha256(path) == sha256:
         return
 
-    with files.half(path) as part:
+    with files.partial_file(path) as part:
         with part.open("wb") as stream, transfer("fetch", size=0) as progress:
             _download_to_the_end(url, stream, progress)
 

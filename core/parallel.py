@@ -16,7 +16,9 @@ Item = TypeVar("Item")
 Result = TypeVar("Result")
 
 
-def each(action: Callable[[Item], Result], items: Iterable[Item], *, jobs: int = JOBS) -> list[Result]:
+def map_in_threads(
+    action: Callable[[Item], Result], items: Iterable[Item], *, jobs: int = JOBS
+) -> list[Result]:
     """Call `action` for every item, `jobs` at a time; return its results in the order of the items.
 
     The first error of an item, in their order, is raised; what has not begun by then is left out.

@@ -131,7 +131,7 @@ def find_source(context: Context, options: RocmOptions, version: str) -> origin.
             f"ROCm {version} for {context.gpu_family} is not among the run's outputs.",
             hint=f"Build it first: nox -s build_rocm -- {context.words}",
         )
-    return origin.for_build(
+    return origin.choose_for_build(
         packages, version, context.gpu_family, options.extras, context.common.outputs.platform
     )
 

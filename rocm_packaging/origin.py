@@ -24,7 +24,7 @@ from core.packages.options import SourceOptions, below
 from core.packages.resolution import call_for_ours
 from core.packages.search import SdistRequirements, choose_packages
 from core.packages.sources import PackageIndex, combine_sources, linked_source
-from core.parallel import each
+from core.parallel import map_in_threads
 from core.run import Platform, group_name
 from core.run.locations import distribution_store, run_buckets
 from core.stores.location import open_store
@@ -81,7 +81,7 @@ class RocmSource:
         The requirements file is written into the folder; unsplit packages are for the family, and split
         ones have device packages of the targets.
         """
-        files = each(with_digest, self.files)
+        files = map_in_threads(with_digest, self.files)
         target = layouts.sdk_target(self.layout, family, targets)
         with self.packages.opened(files) as sources:
             yield call_for_ours(folder, files, sources, gpu_family=target)
@@ -198,7 +198,7 @@ def with_layout(
         *(f"{layouts.LIBRARIES}-{canonicalize_name(one)}" for one in family.split(";")),
     ]
     wanted = [*names, *map(layouts.device_package, targets)]
-    found = zip(wanted, each(partial(has_package, packages, version), wanted), strict=True)
+    found = zip(wanted, map_in_threads(partial(has_package, packages, version), wanted), strict=True)
     held = [name for name, has in found if has]
     layout = layouts.layout_of(held, where=f"{packages.description} of version {version}")
     if layout is None:
@@ -237,7 +237,7 @@ def _package_of(extra: str) -> str:
     return "rocm-profiler" if extra == "profiler" else f"rocm-sdk-{extra}"
 
 
-def for_build(
+def choose_for_build(
     packages: PackageSource, version: str, family: str, extras: Sequence[str], platform: Platform
 ) -> RocmSource:
     """Choose the files of the ROCm that builds need for a family."""
@@ -247,7 +247,7 @@ def for_build(
     return replace(source, files=_choose_files(packages, version, names, platform))
 
 
-def for_bundles(
+def choose_for_bundles(
     packages: PackageSource, version: str, family: str, targets: Sequence[str], platform: Platform
 ) -> RocmSource:
     """Choose the wheels of the ROCm whose parts go into a stand-alone wheel."""
@@ -276,7 +276,7 @@ def _choose_files(
     return tuple(files)
 
 
-def for_tests(
+def choose_for_tests(
     packages: PackageSource,
     version: str,
     families: Sequence[str],

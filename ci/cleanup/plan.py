@@ -182,7 +182,7 @@ def _of_pages(
     """Return the keys that a folder's pages among objects list."""
     below = (one.key for one in objects if one.key.startswith(f"{folder}/"))
     pages = [key for key in below if is_page(key) and key.endswith((".html", ".json"))]
-    read = parallel.each(lambda key: listed(key, store.read(key), bucket=bucket, own=own), pages)
+    read = parallel.map_in_threads(lambda key: listed(key, store.read(key), bucket=bucket, own=own), pages)
     return frozenset().union(*read)
 
 
@@ -210,7 +210,7 @@ def _required(store: Store, decided: Plan, followed: Plan) -> frozenset[str]:
     known = {one.name for one in followed.stays}
     staying = [one for one in decided.stays if one.folder in folders and one.name not in known]
     keys = [one.key for unit in staying for one in unit.objects if one.key.endswith(SIDECAR)]
-    metadata = dict(zip(keys, parallel.each(store.read, keys), strict=True))
+    metadata = dict(zip(keys, parallel.map_in_threads(store.read, keys), strict=True))
     return cleanup.required(staying, decided.goes, metadata)
 
 
@@ -248,16 +248,16 @@ def carry_out(store: Store, plan: Plan) -> int:
             store.delete(key)
             shown.advance(sizes[key])
 
-        parallel.each(delete, [key for key in keys if is_page(key)])
+        parallel.map_in_threads(delete, [key for key in keys if is_page(key)])
         for folder, going in folders.items():
             _rewrite(store, folder, going)
         _require_unused(store, keys)
-        parallel.each(delete, [key for key in keys if key.endswith(SIDECAR)])
+        parallel.map_in_threads(delete, [key for key in keys if key.endswith(SIDECAR)])
         for folder, going in folders.items():
             _await_unlisted(store, folder, going)
-        parallel.each(delete, [key for key in keys if key.endswith(FILES)])
+        parallel.map_in_threads(delete, [key for key in keys if key.endswith(FILES)])
         others = (SIDECAR, *FILES)
-        parallel.each(delete, [key for key in keys if not (is_page(key) or key.endswith(others))])
+        parallel.map_in_threads(delete, [key for key in keys if not (is_page(key) or key.endswith(others))])
     return len(keys)
 
 

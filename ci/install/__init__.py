@@ -36,7 +36,7 @@ from core.packages.resolution import (
     resolve_others,
 )
 from core.packages.search import Selection, choose_packages
-from core.parallel import each
+from core.parallel import map_in_threads
 from core.run import Platform
 from core.wheel.distributions import is_ours
 from pytorch_build.test.installation import device_prefixes, require_device_code
@@ -124,7 +124,7 @@ def known_offers(
     names |= {f"{layouts.LIBRARIES}-{canonicalize_name(one)}" for one in families}
     gpus = {gpu for one in devices.targets for gpu in (one, *parents(one))}
     names |= {f"{prefix}{gpu}" for prefix in device_prefixes().values() for gpu in gpus}
-    found = each(source.candidates, sorted(name for name in names if is_ours(name)))
+    found = map_in_threads(source.candidates, sorted(name for name in names if is_ours(name)))
     return tuple(dict.fromkeys(one for offers in found for one in offers))
 
 

@@ -24,7 +24,7 @@ from core.packages.candidates import Candidate, read_requirements
 from core.packages.groups import RunGroup
 from core.packages.resolution import ResolvedPackage, ResolverQuery, resolve
 from core.packages.search import others_required_by_lines
-from core.parallel import each
+from core.parallel import map_in_threads
 from core.run import Platform
 from core.run.records import FileRecord
 from core.stores import Store
@@ -132,7 +132,9 @@ def _stated(
 def resolved(data: Mirror, wanted: Sequence[Need]) -> Sequence[MirroredFile]:
     """Resolve each need into files, by file name."""
     sources: dict[str, MirroredFile] = {}
-    for need, answer in zip(wanted, each(lambda one: _query(data, one), wanted, jobs=_JOBS), strict=True):
+    for need, answer in zip(
+        wanted, map_in_threads(lambda one: _query(data, one), wanted, jobs=_JOBS), strict=True
+    ):
         for one in answer:
             for file in one.files:
                 source = MirroredFile(**vars(file), cell=need.cell)
@@ -221,7 +223,7 @@ def bring(
         for batch in batches([one for one in missing if one not in there]):
             with console.group(f"{len(batch)} files for {batch[0].cell}"):
                 download(data, batch, folder)
-                put += each(lambda one: publish(data, store, one, folder / one.name), batch)
+                put += map_in_threads(lambda one: publish(data, store, one, folder / one.name), batch)
     return put
 
 

@@ -19,7 +19,7 @@ from core.errors import MissingInputError, StoreError, nearest
 from core.packages.candidates import Candidate, candidate_named, candidate_of_record, read_requirements
 from core.packages.groups import RunGroup, find_group, recorded_candidates
 from core.packages.search import others_required_by_lines, parse_requirement
-from core.parallel import Transfer, each, transfer
+from core.parallel import Transfer, map_in_threads, transfer
 from core.run import records
 from core.wheel.distributions import is_ours
 from rocm_packaging.packages.layouts import device_target, is_rocm, serves
@@ -159,7 +159,7 @@ def fetch(group: RunGroup, wanted: Sequence[Candidate], folder: Path, *, jobs: i
     with files.locked(folder / _LOCK, what=str(folder)), transfer(title, size=total) as shown:
         # the largest first, so that none of them is waited for at the end
         order = sorted(wanted, key=lambda candidate: -(candidate.size or 0))
-        fresh = each(lambda one: _fetch(group, one, folder / one.name, shown), order, jobs=jobs)
+        fresh = map_in_threads(lambda one: _fetch(group, one, folder / one.name, shown), order, jobs=jobs)
     return [one.name for one, new in zip(order, fresh, strict=True) if new]
 
 

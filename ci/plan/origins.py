@@ -19,7 +19,7 @@ from core.packages.package_source import PackageSource
 from core.packages.sources import PackageIndex
 from core.run import PLAIN, Platform
 from core.run.plan import FETCH, Decision, LeftOut, Plan, PlannedJob, RocmOrigin, RocmPackages, Variant
-from rocm_packaging.origin import RocmSource, for_build, release_index_url
+from rocm_packaging.origin import RocmSource, choose_for_build, release_index_url
 from rocm_packaging.packages.layouts import device_package
 
 # How many of an index's newest versions are tried: some are there for a few platforms or families alone.
@@ -421,7 +421,7 @@ def _rocm_source(
     group: Variant,
 ) -> RocmSource:
     """Return the packages that builds for a group take from an index, which has its device code."""
-    rocm = for_build(source, version, group.gpu_family, (), group.platform)
+    rocm = choose_for_build(source, version, group.gpu_family, (), group.platform)
     if rocm.layout != "split":
         return rocm
 

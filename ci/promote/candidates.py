@@ -143,7 +143,7 @@ def _fetched(bucket: Store, candidates: Sequence[PromotedFile], folder: Path) ->
             )
         return path
 
-    return parallel.each(fetch, candidates, jobs=_DOWNLOADS)
+    return parallel.map_in_threads(fetch, candidates, jobs=_DOWNLOADS)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -219,7 +219,7 @@ def staging_records(
         keys += [stored.key for stored in store.list(prefix) if stored.key.endswith(".json")]
 
     records: list[tuple[StagingRecord, Document]] = []
-    for key, content in zip(keys, parallel.each(store.read, keys), strict=True):
+    for key, content in zip(keys, parallel.map_in_threads(store.read, keys), strict=True):
         record = parse_json(content.decode(), StagingRecord, where=f"{store.url}/{key}")
         records.append((record, document(key, content)))
     return records

@@ -18,7 +18,7 @@ from core.run.records import Record
 from core.stores import Store
 from core.wheel.distributions import SIDECAR
 from pytorch_build.lock.versions import without_edits
-from rocm_packaging.packages.layouts import BOOTSTRAP, device_host, is_rocm
+from rocm_packaging.packages.layouts import BOOTSTRAP, host_distribution, is_rocm
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -194,7 +194,7 @@ def _files(record: documents.StagingRecord, request: SetRequest) -> tuple[docume
             return file in heads
         lock = locks[file.torch_ref]
         version = without_edits(file.version)  # edits are said, and not left out
-        return not lock or version == lock.promised.get(device_host(name) or name, version)
+        return not lock or version == lock.promised.get(host_distribution(name) or name, version)
 
     return tuple(one for one in record.files if belongs(one)) if heads else ()
 
@@ -210,7 +210,7 @@ def _group(record: documents.StagingRecord, open_source: Callable[[str], Store])
 def _wheels(bucket: Store, members: Sequence[_Member], jobs: int) -> tuple[Wheel, ...]:
     """Look every staged file of the set up: its digest, its sidecar."""
     folders = {documents.folder(documents.STAGING, member.record.family) for member in members}
-    listings = parallel.each(partial(bucket.list, recursive=False), sorted(folders))
+    listings = parallel.map_in_threads(partial(bucket.list, recursive=False), sorted(folders))
     present = {stored.key for listing in listings for stored in listing}
 
     def look_up(staged: tuple[_Member, documents.StagedFile]) -> Wheel:
@@ -232,7 +232,7 @@ def _wheels(bucket: Store, members: Sequence[_Member], jobs: int) -> tuple[Wheel
         for file in member.files:
             staged_files[member.cell(file.python), file.key] = (member, file)
     ordered = [staged_files[place] for place in sorted(staged_files)]
-    return tuple(parallel.each(look_up, ordered, jobs=jobs))
+    return tuple(parallel.map_in_threads(look_up, ordered, jobs=jobs))
 
 
 def _failures(member: _Member, request: SetRequest) -> Iterator[Reason]:

@@ -81,9 +81,9 @@ def carry_out(
         return before, None
     # the same files stand in it, and the grounds that were good when it began
     claimed = before or _first(bucket, decision.intent_key, decision)
-    results = parallel.each(lambda one: origin(bucket, one, ""), decision.files, jobs=jobs)
+    results = parallel.map_in_threads(lambda one: origin(bucket, one, ""), decision.files, jobs=jobs)
     with_sidecar = [one for one in decision.files if one.metadata_sha256]
-    parallel.each(lambda one: origin(bucket, one, SIDECAR), with_sidecar, jobs=jobs)
+    parallel.map_in_threads(lambda one: origin(bucket, one, SIDECAR), with_sidecar, jobs=jobs)
     # whatever the copies said: nothing is listed that did not arrive
     if absent := missing(bucket, decision):
         raise StoreError(
@@ -130,7 +130,7 @@ def missing(bucket: Store, decision: Decision) -> Sequence[str]:
     folders = [
         documents.folder(documents.RELEASE, artifact_group) for artifact_group in decision.artifact_groups
     ]
-    listings = parallel.each(lambda folder: bucket.list(folder, recursive=False), folders)
+    listings = parallel.map_in_threads(lambda folder: bucket.list(folder, recursive=False), folders)
     sizes = {one.key: one.size for listing in listings for one in listing}
     absent = [one.key for one in decision.files if sizes.get(one.key) != one.size]
     sidecars = [f"{one.key}{SIDECAR}" for one in decision.files if one.metadata_sha256]
@@ -172,4 +172,4 @@ def _list(bucket: Store, decision: Decision) -> None:
         keys = {file.key for file in released}
         documents.write_pages(bucket, documents.RELEASE, artifact_group, expected=keys)
 
-    parallel.each(write_group, decision.artifact_groups)
+    parallel.map_in_threads(write_group, decision.artifact_groups)

@@ -93,8 +93,8 @@ def read_group(store: Store, outputs: RunOutputs, artifact_group: str) -> RunGro
     return RunGroup(
         outputs=outputs,
         artifact_group=artifact_group,
-        records=tuple(parallel.each(lambda key: recorded(key, store.read(key)), manifests)),
-        reports=tuple(parallel.each(lambda key: document(key, store.read(key)), reports)),
+        records=tuple(parallel.map_in_threads(lambda key: recorded(key, store.read(key)), manifests)),
+        reports=tuple(parallel.map_in_threads(lambda key: document(key, store.read(key)), reports)),
     )
 
 
@@ -260,9 +260,9 @@ def stage_group(source: Store, target: Store, planned: StagingRecord, *, jobs: i
         sha256 = file.metadata_sha256 if suffix else file.sha256
         return target.copy(f"{file.key}{suffix}", source, f"{file.source_key}{suffix}", sha256=sha256)
 
-    results = parallel.each(copied, planned.files, jobs=jobs)
+    results = parallel.map_in_threads(copied, planned.files, jobs=jobs)
     with_sidecar = [file for file in planned.files if file.metadata_sha256]
-    parallel.each(partial(copied, suffix=SIDECAR), with_sidecar, jobs=jobs)
+    parallel.map_in_threads(partial(copied, suffix=SIDECAR), with_sidecar, jobs=jobs)
     _record(target, planned)
     return sum(result.outcome != "unchanged" for result in results)
 

@@ -26,7 +26,7 @@ from core.families import families
 from core.wheel import parse_name
 from pytorch_build.lock.versions import version_suffix
 from rocm_packaging.packages import versions
-from rocm_packaging.packages.layouts import covers, device_host, device_target
+from rocm_packaging.packages.layouts import covers, device_target, host_distribution
 
 if TYPE_CHECKING:
     from ci.promote.facts import Facts
@@ -226,7 +226,7 @@ def _require_kept(facts: Facts, change: RocmChange) -> None:
         found = {device_target(one.file.distribution)} & known
         by_family[one.artifact_group] |= found
         if found:
-            by_host[device_host(one.file.distribution) or "ROCm"] |= found
+            by_host[host_distribution(one.file.distribution) or "ROCm"] |= found
     for family, there in sorted(by_family.items()):
         if not any(map(change.keeps_target, there)):
             raise MissingInputError(

@@ -28,7 +28,7 @@ from core.stores import Store
 from core.stores.directory import DirectoryStore
 from core.stores.location import open_store
 from pytorch_build.components import COMPONENTS
-from rocm_packaging.packages.layouts import device_host, is_rocm
+from rocm_packaging.packages.layouts import host_distribution, is_rocm
 
 if TYPE_CHECKING:
     from urllib3 import BaseHTTPResponse
@@ -209,7 +209,7 @@ def gather(run: RunPlace, file: FileRecord, group: str) -> Sequence[Promised]:
         return (_by_statement(run, file.name, group),)
     paths = [path for path in listed if is_record(path) and _RECORD.fullmatch(path)]
     of_group = [path for path in paths if group in {"", _group_of(path)}]
-    read = parallel.each(lambda path: _read(run, path), of_group)
+    read = parallel.map_in_threads(lambda path: _read(run, path), of_group)
     found = [one for one in read if isinstance(one, Recorded)]
     promised = [(by, said) for by in found for said in by.files if said.name == file.name]
     if not promised:
@@ -292,7 +292,10 @@ def _would_make(record: Record, file: FileRecord) -> bool:
     if record.stage == "build_rocm":
         return is_rocm(file.distribution)
     component = COMPONENTS.get(record.stage.removeprefix("build_"))
-    if component is None or component.distribution not in {file.distribution, device_host(file.distribution)}:
+    if component is None or component.distribution not in {
+        file.distribution,
+        host_distribution(file.distribution),
+    }:
         return False
     return record.cell.python_tag in {None, python_of(file.name)}
 

@@ -160,7 +160,7 @@ def read_run(
             return problem
 
     new = [version for versions in groups.values() for version in versions if version not in known]
-    found = dict(zip(new, parallel.each(read, new), strict=True))
+    found = dict(zip(new, parallel.map_in_threads(read, new), strict=True))
     known.update({version: one for version, one in found.items() if isinstance(one, Recorded)})
     return RunRecords(
         prefix=outputs.prefix,

@@ -241,7 +241,7 @@ def _written(
             return "unchanged"
         return store.put_bytes(key, content, if_match=seen.get(key, "")).outcome
 
-    outcomes = parallel.each(put, documents.items())
+    outcomes = parallel.map_in_threads(put, documents.items())
     folders = tuple(f"{outputs.prefix}/{PROVENANCE}/{name}/" for name in ([group] if group else run.groups))
     # only a run that may replace wheels has statements of no file
     old = (key for key in sorted(seen) if key.startswith(folders) and key.endswith(STATEMENT))

@@ -13,7 +13,7 @@ from typing import BinaryIO, NamedTuple, cast
 
 from core import console, files
 from core.errors import MissingInputError
-from core.parallel import each
+from core.parallel import map_in_threads
 
 # a file written in the very moment it was hashed may be written again without looking changed
 _SETTLED = 2_000_000_000
@@ -63,7 +63,7 @@ class Digests:
     def contents(self, wanted: Sequence[tuple[Path, bool]]) -> list[Content]:
         """Return sizes and digests of files, or of their gzip forms; unknown files are hashed in parallel."""
         before = dict(self.known)
-        found = each(lambda one: self._content(*one), wanted, jobs=os.cpu_count() or 1)
+        found = map_in_threads(lambda one: self._content(*one), wanted, jobs=os.cpu_count() or 1)
         if self.memory is not None and self.known != before:
             files.write_json(self.memory, self.known)
         return found

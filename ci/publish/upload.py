@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from ci.publish.folders import Digests, Item, items_of, pack, walked
 from core import console, files
 from core.errors import ArtifactError, DataError, MissingInputError, StoreError
-from core.parallel import JOBS, each, transfer
+from core.parallel import JOBS, map_in_threads, transfer
 from core.run import BUILD_MANIFEST
 from core.stores import Store, Stored, refuse_other_bytes
 from core.stores.directory import DirectoryStore
@@ -42,7 +42,7 @@ class Sent(NamedTuple):
 
 def listing(store: Store, prefixes: Iterable[str]) -> dict[str, Stored]:
     """List folders of a store, by key."""
-    found = each(store.list, sorted(set(prefixes)))
+    found = map_in_threads(store.list, sorted(set(prefixes)))
     return {stored.key: stored for folder in found for stored in folder}
 
 
@@ -64,7 +64,7 @@ def put(
         return item.key in listed and listed[item.key].size == item.size
 
     unclear = [one.key for one in items if same_size(one) and one.sha256 not in known.get(one.key, ())]
-    queried = dict(zip(unclear, each(store.digest, unclear), strict=True))
+    queried = dict(zip(unclear, map_in_threads(store.digest, unclear), strict=True))
     same = {one.key for one in items if same_size(one) and queried.get(one.key, one.sha256) == one.sha256}
     refused = [one.key for one in items if one.key in listed and one.key not in same and not one.replace]
     if refused:
@@ -101,7 +101,7 @@ def _send(store: Store, items: Sequence[Item], listed: Mapping[str, Stored], *, 
             shown.advance(item.size)
             shown.finish(PurePosixPath(item.key).name, item.size)
 
-        each(send, sorted(items, key=lambda one: (-one.size, one.key)), jobs=_jobs(store))
+        map_in_threads(send, sorted(items, key=lambda one: (-one.size, one.key)), jobs=_jobs(store))
 
 
 @contextmanager
@@ -123,7 +123,7 @@ def put_small(
     store: Store, objects: Mapping[str, bytes], listed: Mapping[str, Stored], *, replace: bool
 ) -> None:
     """Put small objects into a store in parallel."""
-    each(
+    map_in_threads(
         lambda one: store.put_bytes(one[0], one[1], replace=replace, absent=one[0] not in listed),
         sorted(objects.items()),
         jobs=_jobs(store),
@@ -142,7 +142,7 @@ def absent(sidecars: Mapping[str, bytes], listed: Mapping[str, Stored]) -> dict[
 def changed(store: Store, new: Mapping[str, bytes], listed: Mapping[str, Stored]) -> dict[str, bytes]:
     """Leave out the small objects that are unchanged: one request for each of the right size."""
     likely = [key for key, data in new.items() if key in listed and listed[key].size == len(data)]
-    digests = dict(zip(likely, each(store.digest, likely), strict=True))
+    digests = dict(zip(likely, map_in_threads(store.digest, likely), strict=True))
     return {key: data for key, data in new.items() if digests.get(key) != hashlib.sha256(data).hexdigest()}
 
 
@@ -150,7 +150,7 @@ def recorded(store: Store, listed: Mapping[str, Stored], prefix: str) -> Mapping
     """Read the digests that records of earlier uploads name, by key."""
     found: dict[str, frozenset[str]] = {}
     keys = [key for key in listed if key.startswith(prefix) and key.endswith(".json")]
-    for pairs in each(lambda key: _digests(store.read(key), key), keys):
+    for pairs in map_in_threads(lambda key: _digests(store.read(key), key), keys):
         for key, sha256 in pairs:
             found[key] = found.get(key, frozenset()) | {sha256}
     return found

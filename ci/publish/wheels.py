@@ -11,7 +11,7 @@ from ci.publish import upload
 from ci.publish.folders import Digests, Item, is_temporary, items_of
 from core import console
 from core.errors import MissingInputError, StoreError
-from core.parallel import each
+from core.parallel import map_in_threads
 from core.run import BUILD_MANIFEST, RunOutputs, artifact_groups, is_record, records
 from core.stores import Store, Stored
 from core.wheel import distributions
@@ -52,7 +52,9 @@ def upload_folder(
     distributions.require_platform([path.name for path in paths], outputs)
     keys = [f"{prefix}/{path.name}" for path in paths]
     items = items_of(paths, keys, digests, replace=not outputs.immutable)
-    described = each(lambda one: distributions.describe(one.path, key=one.key, sha256=one.sha256), items)
+    described = map_in_threads(
+        lambda one: distributions.describe(one.path, key=one.key, sha256=one.sha256), items
+    )
     listed = upload.listing(store, [prefix, manifests])
     known = upload.recorded(store, listed, f"{manifests}/{upload.UPLOAD}")
     sent = upload.put(store, items, listed, known, title=f"wheels of {artifact_group}")
@@ -172,7 +174,7 @@ def _first_of_each(store: Store, ours: Sequence[Record], listed: Mapping[str, St
     if not any(one.input_digest and file.key in listed for one in ours for file in one.files):
         return ours
     keys = [key for key in listed if is_record(key) and "/manifests/" in key]
-    there = each(lambda key: records.parse(store.read(key), where=key), keys)
+    there = map_in_threads(lambda key: records.parse(store.read(key), where=key), keys)
     return [_first(one, there, listed) for one in ours]
 
 

@@ -24,7 +24,7 @@ from pytorch_build.build.build import BORROWED
 from pytorch_build.components import component_of
 from pytorch_build.lock.source_lock import LockedProject, SourceLock
 from pytorch_build.sources.git import is_commit
-from rocm_packaging.packages.layouts import device_host
+from rocm_packaging.packages.layouts import host_distribution
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -220,7 +220,7 @@ def _wheel(facts: RunFacts, found: _Found, before: _Found | None) -> model.Wheel
         borrowed=str(record.details.get(BORROWED) or ""),
         folders=_folders(contents_of(record, one.name), old),
         before=before[1].size if before else None,
-        part_of=device_host(one.distribution),
+        part_of=host_distribution(one.distribution),
     )
 
 
@@ -230,7 +230,7 @@ def _source(record: Record, one: FileRecord, locks: Mapping[str, SourceLock]) ->
         case {"commit": str(commit), **more}:
             return str(more.get("origin") or ""), commit
     lock = locks.get(record.cell.torch_ref or "")
-    component = component_of(device_host(one.distribution) or one.distribution)
+    component = component_of(host_distribution(one.distribution) or one.distribution)
     locked = lock.projects.get(component.name) if lock and component else None
     return (locked.origin, locked.commit) if locked else ("", "")
 

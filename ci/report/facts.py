@@ -106,7 +106,7 @@ def _group(common: Common, store: Store, name: str, listed: Sequence[str], *, te
     refs = {None, common.torch_ref}
     found: list[tuple[str, Record]] = []
     unreadable, problems = [], []
-    for key, content in zip(listed, parallel.each(store.read, listed), strict=True):
+    for key, content in zip(listed, parallel.map_in_threads(store.read, listed), strict=True):
         try:
             record = records.parse(content, where=key)
         except FatalError as problem:
@@ -229,7 +229,7 @@ def stored_runs(store: Store, outputs: RunOutputs) -> Sequence[str]:
         listed = store.list(f"{replace(outputs, run_id=run_id).prefix}/manifests")
         return min((one.modified for one in listed), default=0.0)
 
-    times = dict(zip(runs, parallel.each(began, runs), strict=True))
+    times = dict(zip(runs, parallel.map_in_threads(began, runs), strict=True))
     # a copied store has other times, and the order of numbers
     times |= zip(numbers, accumulate((times[one] for one in numbers), max), strict=True)
     return sorted(runs, key=lambda one: (times[one], natural(one)), reverse=True)

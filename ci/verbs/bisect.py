@@ -35,7 +35,7 @@ from core.packages.groups import RunGroup
 from core.packages.options import add_package_source, source_options
 from core.packages.package_source import PackageSource
 from core.packages.sources import CombinedSource, PackageIndex, combine_sources
-from core.parallel import each
+from core.parallel import map_in_threads
 from core.run import LOCAL_RUN, RunOutputs, is_local, records
 from core.run.plan import Plan
 from core.stores import Store
@@ -358,7 +358,7 @@ class _Runs(_Place):
         if all(one in ids and one.isdecimal() for one in ends):
             low, high = sorted(map(int, ends))
             ids = [one for one in ids if one.isdecimal() and low <= int(one) <= high]
-        found = [one for one in each(self._point, ids) if one]
+        found = [one for one in map_in_threads(self._point, ids) if one]
         found.sort(key=lambda one: (one.started, natural(one.name)))
         kind = bisection.end_of(found, self.bad).kind
         return [one for one in found if one.kind == kind]

@@ -156,7 +156,7 @@ def run(arguments: argparse.Namespace) -> None:
     _run(engine, build, pushes, common)
     if build.archive is not None:
         # beside its final name first, so that a later job never sees half of it
-        with files.half(build.archive) as part:
+        with files.partial_file(build.archive) as part:
             _run(engine, build, [engines.save_command(engine, build, part)], common)
     _show(engine, build)
 

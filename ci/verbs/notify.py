@@ -18,7 +18,7 @@ from core import console
 from core.cli.options import Common, common_from, environment
 from core.data import Model, json_object, load_toml, validated
 from core.errors import CheckError, DataError, FatalError, MissingInputError, ServiceError, UsageError
-from core.http import respond
+from core.http import send_request
 from core.run import PLATFORMS
 from core.run.job_files import link, table, text
 from core.run.records import Record
@@ -262,7 +262,7 @@ def _post(address: str, payload: Mapping[str, object]) -> None:
     console.add_mask(address)  # who has it can write to the channel
     written, kind = json.dumps(payload).encode(), {"Content-Type": "application/json"}
     try:
-        response = respond(address, body=written, headers=kind, timeout=_SECONDS)
+        response = send_request(address, body=written, headers=kind, timeout=_SECONDS)
     except ServiceError:
         # The error's own message names the address, and who has it can write to the channel.
         raise ServiceError(

@@ -90,7 +90,7 @@ _COUNT_ELSEWHERE = 0xFFFF  # in the header: the number did not fit, and is in th
 
 @dataclass(frozen=True, kw_only=True)
 class ElfFacts:
-    """What an ELF file says of itself. All from `stack` on is read by `read_all` alone.
+    """What an ELF file says of itself. All from `stack` on is read by `read_all_facts` alone.
 
     `rpath` is DT_RUNPATH, which a loader prefers, else DT_RPATH (`is_rpath`), split at the colons;
     `runpath_at` is where in the file the DT_RUNPATH entry lies, 0 for none. `stack` are PT_GNU_STACK's
@@ -180,7 +180,8 @@ class DynamicEntry(NamedTuple):
 class Elf:
     """The headers of a 64-bit little-endian ELF file; each table is read when it is first needed.
 
-    All raise what `read_all` makes an ArtifactError of: ValueError, struct.error, OverflowError, OSError.
+    A damaged file raises ValueError, struct.error, OverflowError or OSError, which `read_all_facts` turns
+    into an ArtifactError.
     """
 
     def __init__(self, stream: BinaryIO) -> None:
@@ -423,7 +424,7 @@ def read_needs(stream: BinaryIO, name: str) -> ElfFacts | None:
         return elf.facts() if is_for_host and is_loadable else None
 
 
-def read_all(stream: BinaryIO, name: str) -> ElfFacts | None:
+def read_all_facts(stream: BinaryIO, name: str) -> ElfFacts | None:
     """Read every fact of an ELF file, whatever it is for; None for another file.
 
     Of one that is not of 64 bits and little endian: the processor and the type.

@@ -53,7 +53,7 @@ class PackageSource(Protocol):
         return None
 
     @property
-    def doubts(self) -> tuple[str, ...]:
+    def warnings(self) -> tuple[str, ...]:
         """What is strange about the pages that were read, a sentence each."""
         return ()
 
@@ -78,7 +78,7 @@ class PackageSource(Protocol):
         """Return the error that the source, which answers, does not have something."""
         prefix = self.option_prefix
         ways = f"{prefix}find-links URL|DIR, {prefix}index-url URL, or a run ({prefix}run-id ID)"
-        hint = " ".join((*self.doubts, f"Name another source: {ways}."))
+        hint = " ".join((*self.warnings, f"Name another source: {ways}."))
         return MissingInputError(f"There is no {subject} at {self.description}.", hint=hint)
 
     def read_requirements(self, candidate: Candidate) -> tuple[str, ...]:

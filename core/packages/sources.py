@@ -47,9 +47,9 @@ class PackageIndex(PackageSource):
         return (self.url,)
 
     @property
-    def doubts(self) -> tuple[str, ...]:
+    def warnings(self) -> tuple[str, ...]:
         """What is strange about its pages; it may be a login, say, which answers everywhere."""
-        return _describe_doubts(self._doubtful_pages)
+        return _describe_warnings(self._doubtful_pages)
 
     @property
     def listed(self) -> tuple[Candidate, ...]:
@@ -113,11 +113,11 @@ class FlatPage(PackageSource):
         return (self.location,)
 
     @property
-    def doubts(self) -> tuple[str, ...]:
+    def warnings(self) -> tuple[str, ...]:
         """Whether it links to no file; it may be a login, say."""
         if _links_to_distributions(self._text):
             return ()
-        return _describe_doubts({self.description: "a page that links to no wheel or sdist"})
+        return _describe_warnings({self.description: "a page that links to no wheel or sdist"})
 
     @functools.cached_property
     def listed(self) -> tuple[Candidate, ...]:
@@ -224,9 +224,9 @@ class CombinedSource(PackageSource):
         return None
 
     @property
-    def doubts(self) -> tuple[str, ...]:
+    def warnings(self) -> tuple[str, ...]:
         """Those of the parts."""
-        return tuple(chain.from_iterable(part.doubts for part in self.parts))
+        return tuple(chain.from_iterable(part.warnings for part in self.parts))
 
     @property
     def listed(self) -> tuple[Candidate, ...]:
@@ -266,7 +266,7 @@ def _links_to_distributions(page: str) -> bool:
     return any(distributions.is_distribution(link.name) for link in links(page).values())
 
 
-def _describe_doubts(doubtful_pages: dict[str, str]) -> tuple[str, ...]:
+def _describe_warnings(doubtful_pages: dict[str, str]) -> tuple[str, ...]:
     """Return a sentence for each kind of strange page, with the first page of the kind."""
     first_pages: dict[str, str] = {}
     for page, problem in sorted(doubtful_pages.items()):

@@ -119,7 +119,7 @@ def read_metadata(path: Path) -> WheelMetadata:
     from packaging.metadata import parse_email
 
     archive = read_archive(path)
-    raw = read_text_member(archive, f"{find_dist_info(archive)}/METADATA")
+    raw = read_small_member(archive, f"{find_dist_info(archive)}/METADATA")
     fields, _unparsed = parse_email(raw)
     if not fields.get("name"):
         raise WheelError(f"{path.name}: METADATA has no Name.")
@@ -161,7 +161,7 @@ def read_wheel_info(path: Path) -> WheelInfo:
     from email.parser import BytesParser
 
     archive = read_archive(path)
-    raw = read_text_member(archive, f"{find_dist_info(archive)}/WHEEL")
+    raw = read_small_member(archive, f"{find_dist_info(archive)}/WHEEL")
     fields = BytesParser().parsebytes(raw, headersonly=True)
     purelib = str(fields.get("Root-Is-Purelib", "")).strip().lower()
     version = str(fields.get("Wheel-Version", "")).strip()
@@ -202,7 +202,7 @@ def find_dist_info(archive: ZipArchive) -> str:
     return folder
 
 
-def read_text_member(archive: ZipArchive, name: str) -> bytes:
+def read_small_member(archive: ZipArchive, name: str) -> bytes:
     """Read one small member whole."""
     wheel_name = archive.path.name
     member = archive.by_name.get(name)

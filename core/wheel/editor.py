@@ -28,7 +28,7 @@ from core.archive.zip_writer import HashingStream, ZipWriter
 from core.archive.zips import ZipArchive, ZipMember, unsafe_path
 from core.errors import MissingInputError, WheelError
 from core.files import atomic
-from core.wheel import parse_name, parse_wheel_name, read_text_member
+from core.wheel import parse_name, parse_wheel_name, read_small_member
 from core.wheel.record import RecordRow, WheelListing, require_listing
 from core.wheel.writer import WheelSpec, WrittenFile, record_member, record_row, write_sdist
 
@@ -202,7 +202,7 @@ def _copies_of(
                 continue
             content = None
             if edit is not None and (member.name.startswith(info) or _is_small_text(stream, member)):
-                old_content = read_text_member(archive, member.name)
+                old_content = read_small_member(archive, member.name)
                 new_content = edit(member.name, old_content)
                 if new_content != old_content:
                     content = new_content
@@ -242,7 +242,7 @@ def _with_platform(copy: _Copy, platform: str) -> _Copy:
     """Put a platform into the tags of WHEEL; other files stay."""
     if not copy.name.endswith(".dist-info/WHEEL"):
         return copy
-    content = copy.content or read_text_member(copy.archive, copy.member.name)
+    content = copy.content or read_small_member(copy.archive, copy.member.name)
     lines: list[str] = []
     for line in content.decode().splitlines():
         field_name, colon, value = line.partition(":")

@@ -26,7 +26,7 @@ from core.archive.zips import (
     unsafe_path,
 )
 from core.errors import FatalError, WheelError
-from core.wheel import find_dist_info, read_text_member
+from core.wheel import find_dist_info, read_small_member
 
 # The largest real wheels (torch for every GPU family) unpack to about 15 GB.
 MAX_UNPACKED = 256 << 30
@@ -135,7 +135,7 @@ def _list_wheel(path: Path) -> tuple[WheelListing | None, list[RecordProblem]]:
     problems = _judge_members(archive)
     try:
         folder = find_dist_info(archive)
-        record = read_text_member(archive, f"{folder}/RECORD")
+        record = read_small_member(archive, f"{folder}/RECORD")
     except WheelError as problem:
         return None, [
             *problems,

@@ -18,7 +18,7 @@ from core.wheel import parse_wheel_name
 from core.wheel.editor import Additions, edit_wheel
 from core.wheel.record import require_listing
 from pytorch_build.check import WheelMember
-from pytorch_build.standalone.libraries import Binary, RocmFile, read_members, unpacked
+from pytorch_build.standalone.libraries import Binary, RocmFile, extract_with_search_path, read_members
 from rocm_packaging.packages.layouts import Layout, packages, payload_folder
 
 if TYPE_CHECKING:
@@ -105,6 +105,6 @@ def _patched_member(wheel: Path, member: ZipMember, paths: Sequence[str], scratc
     file = RocmFile(path=member.name, root="", source=wheel, member=member)
     return Member(
         name=member.name,
-        source=DeferredFile(size=member.size, make=lambda: unpacked(file, paths, scratch)),
+        source=DeferredFile(size=member.size, make=lambda: extract_with_search_path(file, paths, scratch)),
         executable=member.is_executable,
     )

@@ -36,7 +36,7 @@ def file_facts(path: Path) -> DeviceFacts | None:
     with path.open("rb") as stream:
         head = stream.read(len(PLAIN_MAGIC))
         if head.startswith(elf.MAGIC):
-            facts = elf.read_all(stream, path.name)
+            facts = elf.read_all_facts(stream, path.name)
             return elf_facts(facts, mapped(path)) if facts else None
         if head.startswith(kpack.MAGIC):
             archive = kpack.read(stream)

@@ -24,7 +24,7 @@ from pytorch_build import check
 from pytorch_build.check import contents, device_code, libraries
 from pytorch_build.check.bundles import BundleError
 from rocm_packaging.packages import kpack
-from rocm_packaging.packages.layouts import device_host, device_target, is_rocm
+from rocm_packaging.packages.layouts import device_target, host_distribution, is_rocm
 
 _WHEELS_AT_ONCE = 4
 _Text = TypeVar("_Text")
@@ -88,7 +88,7 @@ def check_wheels(
         name = canonicalize_name(path.name.partition("-")[0])
         own = promised.get(name)
         for one in () if own else promised.values():
-            own = one.of_part(name) if device_host(name) == one.distribution else own
+            own = one.of_part(name) if host_distribution(name) == one.distribution else own
         return check_wheel(path, own, around if is_rocm(name) and name != "rocm-sdk-devel" else each)
 
     with ThreadPoolExecutor(at_once) as pool:
@@ -223,7 +223,7 @@ def read_binary(member: check.WheelMember, file: Path) -> check.Binary:
         with file.open("rb") as stream:
             first = stream.read(len(elf.MAGIC))
             if first == elf.MAGIC:
-                found = replace(found, elf=elf.read_all(stream, member.name))
+                found = replace(found, elf=elf.read_all_facts(stream, member.name))
                 device = device_code.elf_facts(found.elf, device_code.mapped(file)) if found.elf else None
             elif first.startswith(pe.MAGIC):
                 found = replace(found, pe=pe.read_needs(stream, member.name))

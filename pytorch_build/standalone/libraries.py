@@ -25,9 +25,9 @@ if TYPE_CHECKING:
 # Of a tree nothing else can be needed at run time: headers, sources and documents are thousands.
 _TREE_FOLDERS = ("lib", "lib64", "bin", "share", ".kpack")
 _CORE = "rocm-sdk-core"
-_LEAST = 64  # bytes of the smallest header
+_SMALLEST_BINARY = 64  # bytes of the smallest header
 # torch has ten thousand of these, and none is compiled
-_TEXTS = (".cuh", ".cmake", ".cpp", ".h", ".hpp", ".json", ".md", ".py", ".pyi", ".txt", ".yaml")
+_TEXT_SUFFIXES = (".cuh", ".cmake", ".cpp", ".h", ".hpp", ".json", ".md", ".py", ".pyi", ".txt", ".yaml")
 _CHUNK = 1 << 20
 
 
@@ -36,6 +36,7 @@ class Binary:
     """What a library says of itself."""
 
     name: str
+    """Its SONAME, or the name in a DLL's export table; "" where it has none."""
     needed: tuple[str, ...]
     search: tuple[str, ...] = ()
     is_rpath: bool = False
@@ -46,7 +47,9 @@ class RocmFile:
     """One file of ROCm: in a folder, or the member of a wheel."""
 
     path: str
+    """Its path in the new wheel's ROCm, with `/`."""
     root: str
+    """How `path` begins: the folder of the package that the file comes from, or ""."""
     source: Path
     member: ZipMember | None = None
 
@@ -56,18 +59,22 @@ class RocmFile:
         return PurePosixPath(self.path).name
 
     @property
-    def below(self) -> str:
+    def path_in_package(self) -> str:
         """Its path in ROCm's own tree."""
         return self.path[len(self.root) :]
 
     @property
     def size(self) -> int:
-        """Its bytes, unpacked."""
-        return self.member.size if self.member else self.source.stat().st_size
+        """Its size in bytes, uncompressed."""
+        if self.member is not None:
+            return self.member.size
+        return self.source.stat().st_size
 
     def open(self) -> BinaryIO:
         """Open it for reading."""
-        return MemberStream(self.source, self.member) if self.member else self.source.open("rb")
+        if self.member is not None:
+            return MemberStream(self.source, self.member)
+        return self.source.open("rb")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -79,54 +86,83 @@ class Rocm:
     origin: str
 
 
+# What libraries need
+
+
 def read_binary(stream: BinaryIO, name: str) -> Binary | None:
-    """Read what a library or program of the host needs; None for any other file."""
-    found = elf.read_needs(stream, name)
-    if found is not None:
-        return Binary(name=found.soname, needed=found.needed, search=found.search, is_rpath=found.is_rpath)
-    facts = pe.read_needs(stream, name)
-    if facts is not None:
-        return Binary(name=facts.name, needed=(*facts.needed, *facts.delayed))
+    """Return what a library or program of the host needs; None for any other file."""
+    elf_facts = elf.read_needs(stream, name)
+    if elf_facts is not None:
+        return Binary(
+            name=elf_facts.soname,
+            needed=elf_facts.needed,
+            search=elf_facts.search,
+            is_rpath=elf_facts.is_rpath,
+        )
+    pe_facts = pe.read_needs(stream, name)
+    if pe_facts is not None:
+        return Binary(name=pe_facts.name, needed=(*pe_facts.needed, *pe_facts.delayed))
     return None
 
 
 def read_file(file: RocmFile) -> Binary | None:
-    """Read a file of ROCm."""
+    """Return what a file of ROCm needs; None where it is not compiled."""
     with file.open() as stream:
         return read_binary(stream, file.path)
 
 
 def read_members(wheel: Path, members: Iterable[ZipMember]) -> Mapping[str, Binary]:
-    """Read the libraries and programs among a wheel's members: path -> what each needs."""
+    """Return what the libraries and programs among a wheel's members need, by member name."""
 
     def read(member: ZipMember) -> Binary | None:
         with MemberStream(wheel, member) as stream:
             return read_binary(stream, f"{wheel.name}: {member.name}")
 
-    large_first = sorted(
-        (member for member in members if member.size >= _LEAST and not member.name.endswith(_TEXTS)),
-        key=lambda member: -member.size,
-    )
+    candidates = [
+        member
+        for member in members
+        if member.size >= _SMALLEST_BINARY and not member.name.endswith(_TEXT_SUFFIXES)
+    ]
+    # A large file that begins last would be waited for alone.
+    candidates.sort(key=lambda member: member.size, reverse=True)
+
+    binaries: dict[str, Binary] = {}
     with ThreadPoolExecutor() as pool:
-        binaries = zip(large_first, pool.map(read, large_first), strict=True)
-        return {member.name: binary for member, binary in binaries if binary is not None}
+        for member, binary in zip(candidates, pool.map(read, candidates), strict=True):
+            if binary is not None:
+                binaries[member.name] = binary
+    return binaries
 
 
-def with_search_path(file: RocmFile, search: Sequence[str], scratch: Path) -> Path | EditedFile:
-    """Return what is written in place of a library: the same with a search path."""
-    if file.member:
-        return unpacked(file, search, scratch)
-    return rpath.edited(file.source, search) or rpath.patched(file.source, search, scratch / file.path)
+# Files with another search path
 
 
-def unpacked(file: RocmFile, search: Sequence[str], scratch: Path) -> Path:
-    """Unpack a library from its wheel into a folder, with a search path."""
-    target = copied(file, scratch / file.path)
+def with_search_path(
+    file: RocmFile,
+    search: Sequence[str],
+    scratch: Path,
+) -> Path | EditedFile:
+    """Return what is written in place of a library: the same bytes with another search path."""
+    if file.member is not None:
+        return extract_with_search_path(file, search, scratch)
+    edited_file = rpath.edited(file.source, search)
+    if edited_file is not None:
+        return edited_file
+    return rpath.patched(file.source, search, scratch / file.path)
+
+
+def extract_with_search_path(
+    file: RocmFile,
+    search: Sequence[str],
+    scratch: Path,
+) -> Path:
+    """Extract a library from its wheel into a folder and set its search path; return the new file."""
+    target = copy_file(file, scratch / file.path)
     rpath.rewrite(target, search)
     return target
 
 
-def copied(file: RocmFile, target: Path) -> Path:
+def copy_file(file: RocmFile, target: Path) -> Path:
     """Copy a file's bytes to another path, and return that."""
     target.parent.mkdir(parents=True, exist_ok=True)
     with file.open() as stream, target.open("wb") as copy:
@@ -134,100 +170,168 @@ def copied(file: RocmFile, target: Path) -> Path:
     return target
 
 
-def from_folder(
-    folder: Path, *, platform: Platform, version: str = "", family: str = "", targets: Sequence[str] = ()
+# ROCm's files
+
+
+def read_rocm(
+    folder: Path,
+    *,
+    platform: Platform,
+    version: str = "",
+    family: str = "",
+    targets: Sequence[str] = (),
 ) -> Rocm:
-    """Read a folder: one with ``rocm-sdk-*`` wheels, or an installed tree such as ``/opt/rocm``."""
+    """Return the files of a folder: one with ``rocm-sdk-*`` wheels, or a tree such as ``/opt/rocm``.
+
+    Of wheels, those of a version, of a GPU family and of targets are taken; "" and () are any.
+    """
     if not folder.is_dir():
         raise MissingInputError(
             f"{folder} is not a folder.", hint="Name a ROCm tree or a folder of rocm-sdk wheels: --rocm PATH."
         )
     wheels = sorted(folder.glob("rocm_sdk_*.whl"))
     if not wheels:
-        return _from_tree(folder, platform)
-    return _from_wheels(wheels, platform, version, family, targets)
+        return _read_tree(folder, platform)
+    return _read_wheels(wheels, platform, version, family, targets)
 
 
-def _from_tree(root: Path, platform: Platform) -> Rocm:
-    """Read an installed tree; links to files are followed."""
-    files: dict[str, RocmFile] = {}
-    for top in _TREE_FOLDERS:
-        for folder, folders, names in os.walk(root / top, followlinks=False):
-            folders.sort()
-            for source in (Path(folder, name) for name in sorted(names)):
-                if source.is_file():
-                    path = source.relative_to(root).as_posix()
-                    files[path] = RocmFile(path=path, root="", source=source)
+def _read_tree(root: Path, platform: Platform) -> Rocm:
+    """Return the files of an installed tree; links to files are followed."""
+    files = {file.path: file for file in _tree_files(root)}
     runtime = "amdhip64*.dll" if platform == "windows" else "libamdhip64.so*"
     if not any(PurePosixPath(path).match(runtime) for path in files):
         raise MissingInputError(
             f"{root} holds neither rocm-sdk wheels nor a ROCm tree: there is no {runtime} in it.",
             hint="Name the folder that holds bin and lib (such as /opt/rocm), or the one with the wheels.",
         )
-    info = root / ".info" / "version"
-    version = info.read_text(encoding="utf-8").strip() if info.is_file() else ""
-    return Rocm(files=files, version=version.partition("-")[0], origin=str(root))
+
+    version = ""
+    version_file = root / ".info" / "version"
+    if version_file.is_file():
+        # such as 7.2.4-93: the number behind the hyphen is that of a build
+        text = version_file.read_text(encoding="utf-8").strip()
+        version = text.partition("-")[0]
+    return Rocm(
+        files=files,
+        version=version,
+        origin=str(root),
+    )
 
 
-def _from_wheels(
-    wheels: Iterable[Path], platform: Platform, version: str, family: str, targets: Sequence[str]
+def _tree_files(root: Path) -> Iterator[RocmFile]:
+    for top in _TREE_FOLDERS:
+        for folder, subfolders, names in os.walk(root / top, followlinks=False):
+            subfolders.sort()
+            for name in sorted(names):
+                source = Path(folder, name)
+                if source.is_file():
+                    yield RocmFile(
+                        path=source.relative_to(root).as_posix(),
+                        root="",
+                        source=source,
+                    )
+
+
+def _read_wheels(
+    wheels: Iterable[Path],
+    platform: Platform,
+    version: str,
+    family: str,
+    targets: Sequence[str],
 ) -> Rocm:
-    """Read ROCm's wheels; paths keep the names of their folders, as search paths between them need.
+    """Return the files of ROCm's wheels; paths keep the names of their folders, as search paths need.
 
     On Windows, where the folder of a library decides alone, they share one tree.
     """
-    tag = "win" if platform == "windows" else "linux"
-    named = [(path, parse_wheel_name(path.name)) for path in wheels]
-    named = [one for one in named if any(part.platform.startswith((tag, "many")) for part in one[1].tags)]
-    chosen = _of_version(named, version)
-    folder = str(chosen[0][0].parent)
-    libraries = _libraries(chosen, family, folder)
-    wanted = {_CORE, libraries, *(device_package(one) for one in targets if libraries == LIBRARIES)}
-    present = {name.distribution: path for path, name in chosen if name.distribution in wanted}
-    lacking = sorted(wanted - set(present))
-    if lacking:
+    wheel_names: dict[Path, WheelName] = {}
+    for wheel in wheels:
+        wheel_name = parse_wheel_name(wheel.name)
+        if _is_for(wheel_name, platform):
+            wheel_names[wheel] = wheel_name
+    wheel_names = _wheels_of_version(wheel_names, version)
+    if not wheel_names:
+        raise MissingInputError(f"There is no rocm-sdk wheel for {platform}.")
+
+    first_wheel, first_name = next(iter(wheel_names.items()))
+    folder = first_wheel.parent
+    libraries = _libraries_distribution(wheel_names.values(), family, folder)
+    distributions = {_CORE, libraries}
+    if libraries == LIBRARIES:
+        distributions.update(device_package(target) for target in targets)
+
+    wheel_by_distribution = {name.distribution: wheel for wheel, name in wheel_names.items()}
+    missing_distributions = sorted(distributions - set(wheel_by_distribution))
+    if missing_distributions:
+        names = ", ".join(missing_distributions)
         raise RocmError(
-            f"{folder} has no {', '.join(lacking)} {chosen[0][1].version}.",
+            f"{folder} has no {names} {first_name.version}.",
             hint="Build them (nox -s build_rocm), or choose other GPU targets: --gpu-targets.",
         )
-    files = {
-        one.path: one
-        for _, wheel in sorted(present.items())
-        for one in _payload(wheel, one_tree=platform == "windows")
-    }
-    return Rocm(files=files, version=str(chosen[0][1].version), origin=folder)
+
+    files: dict[str, RocmFile] = {}
+    for distribution in sorted(distributions):
+        for file in _payload(wheel_by_distribution[distribution], is_one_tree=platform == "windows"):
+            files[file.path] = file
+    return Rocm(
+        files=files,
+        version=str(first_name.version),
+        origin=str(folder),
+    )
 
 
-def _of_version(named: list[tuple[Path, WheelName]], version: str) -> list[tuple[Path, WheelName]]:
-    versions = sorted({name.version for _, name in named if name.distribution == _CORE})
-    fitting = [one for one in versions if not version or str(one) == version]
-    if len(fitting) != 1:
-        exact = f"ROCm {version}, which the wheel was built with"
+def _is_for(wheel_name: WheelName, platform: Platform) -> bool:
+    prefixes = ("win",) if platform == "windows" else ("linux", "many")
+    return any(tag.platform.startswith(prefixes) for tag in wheel_name.tags)
+
+
+def _wheels_of_version(wheel_names: Mapping[Path, WheelName], version: str) -> dict[Path, WheelName]:
+    versions = sorted({name.version for name in wheel_names.values() if name.distribution == _CORE})
+    matching_versions = [candidate for candidate in versions if version in {"", str(candidate)}]
+    if len(matching_versions) != 1:
+        offered_versions = ", ".join(map(str, versions)) or "none"
+        requirement = (
+            f"ROCm {version}, which the wheel was built with" if version else "one version of rocm-sdk-core"
+        )
         raise RocmError(
-            f"The ROCm wheels must be of {exact if version else 'one version of rocm-sdk-core'}; "
-            f"there is {', '.join(map(str, versions)) or 'none'}.",
+            f"The ROCm wheels must be of {requirement}; there is {offered_versions}.",
             hint="Name a folder (--rocm) or run (--run-id) that has it.",
         )
-    return [one for one in named if one[1].version == fitting[0]]
+
+    version_of_all = matching_versions[0]
+    return {wheel: name for wheel, name in wheel_names.items() if name.version == version_of_all}
 
 
-def _libraries(chosen: list[tuple[Path, WheelName]], family: str, folder: str) -> str:
-    """Choose the libraries' distribution: that of the family, or the one of all in a split build."""
-    found = sorted({name.distribution for _, name in chosen if name.distribution.startswith(LIBRARIES)})
-    fitting = [one for one in found if not family or serves(one, [family], ())]
-    if len(fitting) != 1:
+def _libraries_distribution(
+    wheel_names: Iterable[WheelName],
+    family: str,
+    folder: Path,
+) -> str:
+    """Return the libraries' distribution: that of the family, or the one of all in a split build."""
+    distributions = sorted(
+        {name.distribution for name in wheel_names if name.distribution.startswith(LIBRARIES)}
+    )
+    matching_distributions = distributions
+    if family:
+        matching_distributions = [name for name in distributions if serves(name, [family], ())]
+    if len(matching_distributions) != 1:
+        offered_names = ", ".join(distributions) or "none"
         raise RocmError(
-            f"{folder} must hold the libraries of {family or 'one GPU family'}; "
-            f"there is {', '.join(found) or 'none'}.",
+            f"{folder} must hold the libraries of {family or 'one GPU family'}; there is {offered_names}.",
             hint="Choose a family that it has (--gpu-family), or build it: nox -s build_rocm.",
         )
-    return fitting[0]
+    return matching_distributions[0]
 
 
-def _payload(wheel: Path, *, one_tree: bool) -> Iterator[RocmFile]:
-    """List the payload of a wheel: its folders that begin with ``_rocm_sdk``."""
+def _payload(wheel: Path, *, is_one_tree: bool) -> Iterator[RocmFile]:
+    """Return the payload of a wheel: its folders that begin with ``_rocm_sdk``."""
     for member in require_listing(wheel).members:
-        folder, slash, rest = member.name.partition("/")
-        if slash and folder.startswith("_rocm_sdk_") and rest != "__init__.py":
-            root = "" if one_tree else f"{folder}/"
-            yield RocmFile(path=f"{root}{rest}", root=root, source=wheel, member=member)
+        folder, slash, path = member.name.partition("/")
+        if not slash or not folder.startswith("_rocm_sdk_") or path == "__init__.py":
+            continue
+        root = "" if is_one_tree else f"{folder}/"
+        yield RocmFile(
+            path=f"{root}{path}",
+            root=root,
+            source=wheel,
+            member=member,
+        )

@@ -1,4 +1,4 @@
-"""What of ROCm a wheel needs: followed from library to library, and from there to data. Pure but for `read`.
+"""What of ROCm a wheel needs: followed from library to library, and from there to data.
 
 Search rules are the loaders': ld.so(8) looks along DT_RPATH or DT_RUNPATH, and takes what is loaded
 already by its SONAME; Windows looks into the folder of the library and the folders added to the search.
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from pytorch_build.standalone.libraries import Binary, Rocm, RocmFile
 
 TABLE = Path(__file__).with_name("bundle.toml")
-_SHOWN = 5
+_SHOWN_USERS = 5
 # MIOpen's databases carry a processor's name with its number of compute units: gfx90a6e, gfx942130.
 _TARGET = re.compile(r"gfx(?:[0-9]+(?:-[0-9]+)?-generic|[0-9a-f]{3,})")
 
@@ -64,158 +64,294 @@ class Machine:
     promised: tuple[str, ...]
     has: Callable[[str], bool] = field(default=lambda _name: False)
     usual: tuple[str, ...] = ()
-    searches: bool = True
+    has_search_paths: bool = True
+    """Whether libraries name folders to look into (ELF), or the folder of the library decides (Windows)."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Bundle:
-    """What goes into the wheel, with the search paths that change, and what the machine must have."""
+    """What goes into the wheel, by path: libraries, data, and the new search paths of some of these.
+
+    `machine` has the libraries that the machine must have, each with the paths of those that need it.
+    """
 
     libraries: Mapping[str, RocmFile]
     data: Mapping[str, RocmFile]
     search: Mapping[str, tuple[str, ...]]
     machine: Mapping[str, tuple[str, ...]]
 
+    @property
+    def files(self) -> Mapping[str, RocmFile]:
+        """Libraries and data, by path."""
+        return {**self.libraries, **self.data}
 
-@dataclass
-class Follower:
-    """Follows needs through a ROCm."""
+    @property
+    def wheels(self) -> frozenset[Path]:
+        """The wheels that files are taken from."""
+        files = self.files.values()
+        return frozenset(file.source for file in files if file.member is not None)
 
-    rocm: Rocm
-    table: Table
-    machine: Machine
-    targets: Sequence[str]
-    read: Callable[[RocmFile], Binary | None]
-    _libraries: dict[str, RocmFile] = field(default_factory=dict)
-    _data: dict[str, RocmFile] = field(default_factory=dict)
-    _search: dict[str, tuple[str, ...]] = field(default_factory=dict)
-    _on_machine: dict[str, list[str]] = field(default_factory=dict)
-    _missing: dict[str, list[str]] = field(default_factory=dict)
-    _read: dict[str, Binary | None] = field(default_factory=dict)
-    _globs: dict[str, list[RocmFile]] = field(default_factory=dict)
 
-    def __post_init__(self) -> None:
-        self._named: dict[str, list[RocmFile]] = {}
-        for one in self.rocm.files.values():
-            self._named.setdefault(self._key(one.name), []).append(one)
+class BundleBuilder:
+    """Finds libraries in a ROCm, and all that they need."""
 
-    def _key(self, name: str) -> str:
-        return name if self.machine.searches else name.lower()
+    def __init__(
+        self,
+        *,
+        rocm: Rocm,
+        table: Table,
+        machine: Machine,
+        targets: Sequence[str],
+        read: Callable[[RocmFile], Binary | None],
+    ) -> None:
+        """Look for the chosen GPU targets' files, () for those of all; `read` returns what a file needs."""
+        self.rocm = rocm
+        self.table = table
+        self.machine = machine
+        self.targets = targets
+        self.read = read
 
-    def find_glob(self, glob: str) -> RocmFile | None:
-        """Find a library by a path pattern, else by its file name anywhere, under its SONAME."""
-        found = self._matching(glob) or self._matching(f"**/{PurePosixPath(glob).name}")
-        return self._canonical(found[0]) if found else None
+        self._libraries: dict[str, RocmFile] = {}
+        self._data: dict[str, RocmFile] = {}
+        self._search: dict[str, tuple[str, ...]] = {}
+        self._users_of_machine_library: dict[str, list[str]] = {}
+        self._users_of_missing_library: dict[str, list[str]] = {}
 
-    def need(self, name: str, by: str) -> RocmFile | None:
-        """Find a library that is not promised anywhere in ROCm; note what the machine has, or nothing."""
-        found = self._named.get(self._key(name), [])  # the nearest to the top, then by path
-        one = min(found, key=lambda one: (one.below.count("/"), one.path), default=None)
-        if one is None:
-            noted = self._on_machine if matches(name, self.machine.usual) else self._missing
-            noted.setdefault(name, []).append(by)
-        return one
+        self._binaries: dict[str, Binary | None] = {}
+        self._files_by_glob: dict[str, list[RocmFile]] = {}
+        self._files_by_name: dict[str, list[RocmFile]] = {}
+        for file in rocm.files.values():
+            files = self._files_by_name.setdefault(self.key(file.name), [])
+            files.append(file)
+
+    def find_library(self, glob: str) -> RocmFile | None:
+        """Return a library by a path pattern, else by its file name anywhere, under its SONAME."""
+        files = self._matching(glob)
+        if not files:
+            name = PurePosixPath(glob).name
+            files = self._matching(f"**/{name}")
+        return self._under_its_soname(files[0]) if files else None
+
+    def find_needed(
+        self,
+        name: str,
+        user: str,
+    ) -> RocmFile | None:
+        """Return ROCm's library of a name that `user` needs; note who needs it where ROCm has none."""
+        files = self._files_by_name.get(self.key(name), [])
+        if files:
+            # the nearest to the top, then by path
+            return min(files, key=lambda file: (file.path_in_package.count("/"), file.path))
+
+        users_by_name = self._users_of_missing_library
+        if matches(name, self.machine.usual):
+            users_by_name = self._users_of_machine_library
+        users = users_by_name.setdefault(name, [])
+        users.append(user)
+        return None
 
     def is_promised(self, name: str) -> bool:
-        """Whether a library is every machine's, and so never ROCm's to bring."""
+        """Return whether every machine has a library, so that ROCm never brings it."""
         return matches(name, self.machine.promised) or self.machine.has(name)
 
-    def follow(self, roots: Iterable[RocmFile]) -> Bundle:
-        """Take these libraries, and all that they need."""
-        waiting = {one.path: one for one in roots}
-        with ThreadPoolExecutor() as pool:
-            while waiting:
-                level = [one for path, one in waiting.items() if path not in self._libraries]
-                self._libraries.update((one.path, one) for one in level)
-                unread = [one for one in level if one.path not in self._read]
-                self._read.update(zip((one.path for one in unread), pool.map(self.read, unread), strict=True))
-                found = [more for one in level for more in self._needs_of(one, self._read[one.path])]
-                waiting = {one.path: one for one in found}
-        if self._missing:
-            by = {name: ", ".join(sorted(set(by))[:_SHOWN]) for name, by in sorted(self._missing.items())}
-            lines = [f"  {name}, which {needing} needs" for name, needing in by.items()]
-            raise RocmError(
-                "\n".join([f"{self.rocm.origin} lacks libraries:", *lines]),
-                hint="Name a complete ROCm, or declare that every machine has them: --system-library NAME.",
-            )
+    def build(self, roots: Iterable[RocmFile]) -> Bundle:
+        """Return these libraries, and all that they need."""
+        waiting = {file.path: file for file in roots}
+        # Level by level, so that the files of a level are read at the same time.
+        while waiting:
+            level = waiting
+            self._libraries.update(level)
+            self._read_level(level)
+            waiting = {}
+            for file in level.values():
+                for needed_file in self._take_needs(file):
+                    if needed_file.path not in self._libraries:
+                        waiting[needed_file.path] = needed_file
+
+        self._require_nothing_missing()
+        for path in self._libraries:
+            self._data.pop(path, None)
+        machine: dict[str, tuple[str, ...]] = {}
+        for name, users in sorted(self._users_of_machine_library.items()):
+            machine[name] = tuple(sorted(users))
         return Bundle(
             libraries=dict(sorted(self._libraries.items())),
-            data=dict(sorted(item for item in self._data.items() if item[0] not in self._libraries)),
+            data=dict(sorted(self._data.items())),
             search=dict(sorted(self._search.items())),
-            machine={name: tuple(sorted(by)) for name, by in sorted(self._on_machine.items())},
+            machine=machine,
         )
 
-    def _needs_of(self, file: RocmFile, binary: Binary | None) -> list[RocmFile]:
-        """Find what one library needs, and note which folders it must look into besides its own."""
+    def key(self, name: str) -> str:
+        """Return what names are compared by: on Windows, letter case does not count."""
+        return name if self.machine.has_search_paths else name.lower()
+
+    def _read_level(self, level: Mapping[str, RocmFile]) -> None:
+        unread_files = [file for path, file in level.items() if path not in self._binaries]
+        with ThreadPoolExecutor() as pool:
+            binaries = pool.map(self.read, unread_files)
+            for file, binary in zip(unread_files, binaries, strict=True):
+                self._binaries[file.path] = binary
+
+    def _require_nothing_missing(self) -> None:
+        if not self._users_of_missing_library:
+            return
+
+        lines = [f"{self.rocm.origin} lacks libraries:"]
+        for name, users in sorted(self._users_of_missing_library.items()):
+            shown_users = ", ".join(sorted(set(users))[:_SHOWN_USERS])
+            lines.append(f"  {name}, which {shown_users} needs")
+        raise RocmError(
+            "\n".join(lines),
+            hint="Name a complete ROCm, or declare that every machine has them: --system-library NAME.",
+        )
+
+    def _take_needs(self, file: RocmFile) -> list[RocmFile]:
+        """Return what one library needs; note its data, and the folders it must look into besides its own."""
+        binary = self._binaries[file.path]
         if binary is None:
             return []
-        found: list[RocmFile] = []
-        more: list[str] = []
-        folders = _folders(file, binary) if self.machine.searches else []
-        for name in binary.needed:
-            paths = (posixpath.join(folder, name) for folder in folders)
-            one = next((self.rocm.files[path] for path in paths if path in self.rocm.files), None)
-            if one is None and not self.is_promised(name):
-                one = self.need(name, file.path)
-                more += [posixpath.dirname(one.path)] if one else []
-            found += [one] if one else []
-        for row in self.table.library:
-            if not matches(file.name, row.names):
-                continue
-            opened = {self._canonical(one) for glob in row.opens for one in self._matching(glob)}
-            for one in sorted(opened, key=lambda one: one.path):
-                if wanted_for(one.below, self.targets) and one.path != file.path:
-                    found.append(one)
-                    folder = posixpath.dirname(one.path)
-                    more += [folder] if folder not in folders else []
-            found += [one for glob in row.data for one in self._take_data(file, glob)]
-        kept = rpath.relative(binary.search)
-        if self.machine.searches and (more or len(kept) != len(binary.search)):
-            self._search[file.path] = tuple(dict.fromkeys((*kept, *rpath.ways(file.path, more))))
-        return found
+        search_folders = self._search_folders(file, binary)
+        needed_files: list[RocmFile] = []
+        new_folders: list[str] = []
 
-    def _take_data(self, file: RocmFile, glob: str) -> list[RocmFile]:
+        for name in binary.needed:
+            needed_file = self._along_search_path(name, search_folders)
+            if needed_file is None and not self.is_promised(name):
+                needed_file = self.find_needed(name, file.path)
+                if needed_file is not None:
+                    new_folders.append(posixpath.dirname(needed_file.path))
+            if needed_file is not None:
+                needed_files.append(needed_file)
+
+        for opened_file in self._opened_by_name(file):
+            needed_files.append(opened_file)
+            new_folders.append(posixpath.dirname(opened_file.path))
+
+        needed_files += self._take_data(file)
+        self._note_search_path(
+            file, binary, [folder for folder in new_folders if folder not in search_folders]
+        )
+        return needed_files
+
+    def _rows_of(self, file: RocmFile) -> list[Row]:
+        return [row for row in self.table.library if matches(file.name, row.names)]
+
+    def _search_folders(
+        self,
+        file: RocmFile,
+        binary: Binary,
+    ) -> list[str]:
+        """Return the folders, in the wheel's ROCm, that a library looks into; "" is the top."""
+        if not self.machine.has_search_paths:
+            return []
+        folder_of_file = posixpath.dirname(file.path) or "."
+        folders: list[str] = []
+        for search_entry in rpath.relative(binary.search):
+            _origin, _slash, path_from_origin = search_entry.partition("/")
+            path = posixpath.join(folder_of_file, path_from_origin.strip("/"))
+            folder = posixpath.normpath(path)
+            folders.append("" if folder == "." else folder)
+        return folders
+
+    def _along_search_path(
+        self,
+        name: str,
+        folders: Iterable[str],
+    ) -> RocmFile | None:
+        for folder in folders:
+            file = self.rocm.files.get(posixpath.join(folder, name))
+            if file is not None:
+                return file
+        return None
+
+    def _opened_by_name(self, file: RocmFile) -> list[RocmFile]:
+        """Return the libraries that one opens by name, for the chosen targets."""
+        opened_files: dict[str, RocmFile] = {}
+        for row in self._rows_of(file):
+            for glob in row.opens:
+                for matching_file in self._matching(glob):
+                    opened_file = self._under_its_soname(matching_file)
+                    if serves_targets(opened_file.path_in_package, self.targets):
+                        opened_files[opened_file.path] = opened_file
+        opened_files.pop(file.path, None)
+        return [opened_file for _path, opened_file in sorted(opened_files.items())]
+
+    def _take_data(self, file: RocmFile) -> list[RocmFile]:
         """Take the data of a library from its own package; return the programs and libraries among it."""
-        own = (one for one in self._matching(glob) if one.root == file.root)
-        taken = [one for one in own if wanted_for(one.below, self.targets)]
-        self._data.update((one.path, one) for one in taken)
-        programs = (one for one in taken if posixpath.dirname(one.below) == "bin")
-        return [one for one in programs if not one.name.endswith((".dat", ".db"))]
+        programs: list[RocmFile] = []
+        for row in self._rows_of(file):
+            for glob in row.data:
+                for read_file in self._matching(glob):
+                    path = read_file.path_in_package
+                    if read_file.root != file.root or not serves_targets(path, self.targets):
+                        continue
+                    self._data[read_file.path] = read_file
+                    if _is_program(path):
+                        programs.append(read_file)
+        return programs
+
+    def _note_search_path(
+        self,
+        file: RocmFile,
+        binary: Binary,
+        new_folders: Sequence[str],
+    ) -> None:
+        """Note a library's new search path, where it has no entry for a folder, or one of another machine."""
+        if not self.machine.has_search_paths:
+            return
+        relative_entries = rpath.relative(binary.search)
+        if new_folders or len(relative_entries) != len(binary.search):
+            search = (*relative_entries, *rpath.ways(file.path, new_folders))
+            self._search[file.path] = tuple(dict.fromkeys(search))
 
     def _matching(self, glob: str) -> list[RocmFile]:
-        if glob not in self._globs:
+        if glob not in self._files_by_glob:
             pattern = path_pattern(glob)
-            self._globs[glob] = [one for one in self.rocm.files.values() if pattern.fullmatch(one.below)]
-        return self._globs[glob]
+            self._files_by_glob[glob] = [
+                file for file in self.rocm.files.values() if pattern.fullmatch(file.path_in_package)
+            ]
+        return self._files_by_glob[glob]
 
-    def _canonical(self, file: RocmFile) -> RocmFile:
+    def _under_its_soname(self, file: RocmFile) -> RocmFile:
         """Return the file under the one name that a loader knows it by, where the folder has that name."""
-        if file.member is not None:  # wheels hold no links, so a library has one name there
+        # Wheels hold no links, so a library has one name there.
+        if file.member is not None:
             return file
-        if file.path not in self._read:
-            self._read[file.path] = self.read(file)
-        binary = self._read[file.path]
-        if not (binary and binary.name):
+        if file.path not in self._binaries:
+            self._binaries[file.path] = self.read(file)
+        binary = self._binaries[file.path]
+        if binary is None or not binary.name:
             return file
-        return self.rocm.files.get(posixpath.join(posixpath.dirname(file.path), binary.name), file)
+        folder = posixpath.dirname(file.path)
+        return self.rocm.files.get(posixpath.join(folder, binary.name), file)
 
 
-def _folders(file: RocmFile, binary: Binary) -> list[str]:
-    """Return the folders, in the wheel's ROCm, that a library looks into; "" is the top."""
-    here = posixpath.dirname(file.path) or "."
-    below = (part.partition("/")[2].strip("/") for part in rpath.relative(binary.search))
-    ways = (posixpath.normpath(posixpath.join(here, one)) for one in below)
-    return ["" if way == "." else way for way in ways]
+def _is_program(path: str) -> bool:
+    is_in_bin = posixpath.dirname(path) == "bin"
+    return is_in_bin and not path.endswith((".dat", ".db"))
 
 
-def wanted_for(path: str, targets: Sequence[str]) -> bool:
+def serves_targets(path: str, targets: Sequence[str]) -> bool:
     """Return whether a data file serves one of the chosen GPU targets, by the targets that its path names."""
-    named = {_processor(found) for found in _TARGET.findall(path)} if targets else set()
-    return not named or any(is_asked_for(one, targets, load_policy()) for one in named)
+    if not targets:
+        return True
+    names = _TARGET.findall(path)
+    if not names:
+        return True
+    policy = load_policy()
+    return any(is_asked_for(_processor(name), targets, policy) for name in names)
 
 
-def _processor(word: str) -> str:
-    if word.endswith("-generic"):
-        return word
-    known = (name for name, one in families().items() if one.targets == (name,) and word.startswith(name))
-    return max(known, key=len, default=word)
+def _processor(name: str) -> str:
+    """Return the processor that a name begins with: gfx90a of gfx90a6e; the name where none is known."""
+    if name.endswith("-generic"):
+        return name
+    processors: list[str] = []
+    for processor, family in families().items():
+        if family.targets == (processor,) and name.startswith(processor):
+            processors.append(processor)
+    return max(
+        processors,
+        key=len,
+        default=name,
+    )

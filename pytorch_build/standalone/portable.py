@@ -2,18 +2,22 @@
 
 Policies are those of PEP 600, in auditwheel's data: a policy is the higher, the older the machines on
 which its wheels run. ROCm's libraries and torch's come from other wheels or are loaded first, and do
-not count. Libraries of the machine go into a wheel as auditwheel does it: ``libfoo.so.1`` becomes
+not count. auditwheel judges by its Python function, as its command `show` cannot leave libraries out.
+
+Libraries of the machine go into a wheel as auditwheel does it: ``libfoo.so.1`` becomes
 ``NAME.libs/libfoo-HASH.so.1``, its SONAME with it, and whoever needs it is changed to need that one.
-Only the changed files are compressed again.
+Its command `repair` is not used: it compresses every file of the wheel again, which is minutes for torch,
+leads files of ``.data/platlib`` to a wrong folder (auditwheel #425), and takes one of two libraries of the
+same name without a word.
 """
 
 from __future__ import annotations
 
 import logging
+import posixpath
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING
 
@@ -26,12 +30,17 @@ from core.wheel import parse_wheel_name
 from core.wheel.editor import Additions, edit_wheel
 from core.wheel.record import require_listing
 from pytorch_build.check import Policy, load_policy
-from pytorch_build.standalone.libraries import Binary, RocmFile, copied, read_file, read_members
+from pytorch_build.standalone.libraries import Binary, RocmFile, copy_file, read_file, read_members
 
 if TYPE_CHECKING:
+    from auditwheel.wheel_abi import WheelAbIInfo
+
     from core.wheel.writer import WrittenFile
 
-_SHOWN = 3
+_SHOWN_USERS = 3
+_DIGEST_IN_NAME = 8
+# Folders of `.data` whose files go to site-packages, as the rest of the wheel does (PEP 427).
+_SITE_PACKAGES_SCHEMES = ("purelib", "platlib")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,12 +49,19 @@ class Portability:
 
     satisfied: tuple[str, ...]
     reachable: tuple[str, ...]
-    external: Mapping[str, Path | None]
-    needs: Mapping[str, Binary]
+    external: Mapping[str, tuple[Path, ...]]
+    """Libraries outside of the wheel, as files name them: where this machine has them, () for nowhere."""
+    binaries: Mapping[str, Binary]
+    """The wheel's own, by member name."""
+
+    def users_of(self, library: str) -> list[str]:
+        """Return the members that need a library."""
+        users = [member for member, binary in self.binaries.items() if library in binary.needed]
+        return sorted(users)
 
 
 @dataclass(frozen=True, kw_only=True)
-class Repaired:
+class RepairedWheel:
     """What became of a wheel; no file where it had its tag already."""
 
     file: WrittenFile | None
@@ -61,18 +77,48 @@ class Patch:
     source: Path | None = None
     soname: str = ""
     renamed: Mapping[str, str]
+    """Libraries that it needs, and what these are called in the wheel."""
     search: tuple[str, ...]
 
 
-def excluded(needs: Mapping[str, Binary], policy: Policy) -> frozenset[str]:
-    """List patterns of the libraries that do not count: other wheels' own, and those inside."""
-    inside = {PurePosixPath(path).name for path in needs} | {one.name for one in needs.values() if one.name}
-    others = (pattern for provider in policy.providers.values() for pattern in provider.patterns)
-    return frozenset({*inside, *others, "libpython3*.so*"})
+# What a wheel is worth
 
 
 def analyse(wheel: Path) -> Portability:
-    """Analyse a wheel for Linux. Symbols, instruction sets and libraries all count."""
+    """Return what a wheel for Linux is worth. Symbols, instruction sets and libraries all count."""
+    binaries = read_members(wheel, require_listing(wheel).members)
+    excluded_libraries = find_excluded(binaries, load_policy())
+    as_it_is = _judge(wheel, excluded_libraries, allow_graft=False)
+    with_grafts = _judge(wheel, excluded_libraries, allow_graft=True)
+
+    satisfied_policy = as_it_is.overall_policy
+    reachable_policy = with_grafts.overall_policy
+    return Portability(
+        satisfied=(satisfied_policy.name, *satisfied_policy.aliases),
+        reachable=(reachable_policy.name, *reachable_policy.aliases),
+        external=_external_libraries(with_grafts, reachable_policy.name),
+        binaries=binaries,
+    )
+
+
+def find_excluded(binaries: Mapping[str, Binary], policy: Policy) -> frozenset[str]:
+    """Return patterns of the libraries that do not count: other wheels' own, and those inside."""
+    patterns = {"libpython3*.so*"}
+    for member, binary in binaries.items():
+        patterns.add(PurePosixPath(member).name)
+        if binary.name:
+            patterns.add(binary.name)
+    for provider in policy.providers.values():
+        patterns.update(provider.patterns)
+    return frozenset(patterns)
+
+
+def _judge(
+    wheel: Path,
+    excluded_libraries: frozenset[str],
+    *,
+    allow_graft: bool,
+) -> WheelAbIInfo:
     try:
         from auditwheel.error import AuditwheelError
         from auditwheel.wheel_abi import analyze_wheel_abi
@@ -81,134 +127,296 @@ def analyse(wheel: Path) -> Portability:
             "auditwheel, which has manylinux' policies, is not installed.",
             hint="It is part of the tool on Linux: pip install -r requirements.txt.",
         ) from problem
-    needs = read_members(wheel, require_listing(wheel).members)
-    skip = excluded(needs, load_policy())
+
     logging.getLogger("auditwheel").setLevel(logging.ERROR)
     try:
-        judge = partial(analyze_wheel_abi, None, None, wheel.resolve(), skip, disable_isa_ext_check=False)
-        as_it_is, grafted = judge(allow_graft=False), judge(allow_graft=True)
-    except AuditwheelError as problem:
-        raise WheelError(f"auditwheel cannot judge {wheel.name}: {problem}.") from problem
-    own, best = as_it_is.overall_policy, grafted.overall_policy
-    return Portability(
-        satisfied=(own.name, *own.aliases),
-        reachable=(best.name, *best.aliases),
-        external=dict(sorted(grafted.external_refs[best.name].libs.items())),
-        needs=needs,
-    )
+        return analyze_wheel_abi(
+            None,
+            None,
+            wheel.resolve(),
+            excluded_libraries,
+            disable_isa_ext_check=False,
+            allow_graft=allow_graft,
+        )
+    # a compiled file in purelib is a RuntimeError
+    except (AuditwheelError, RuntimeError) as problem:
+        first_line = str(problem).partition("\n")[0].rstrip(".:")
+        raise WheelError(f"auditwheel cannot judge {wheel.name}: {first_line}.") from problem
+
+
+def _external_libraries(judgement: WheelAbIInfo, policy: str) -> dict[str, tuple[Path, ...]]:
+    """Return the libraries that a policy does not promise, each with every path that a file finds it at."""
+    paths_by_name: dict[str, set[Path]] = {}
+    for references in judgement.full_external_refs.values():
+        for name, path in references[policy].libs.items():
+            paths = paths_by_name.setdefault(name, set())
+            if path is not None:
+                paths.add(path.resolve())
+
+    external: dict[str, tuple[Path, ...]] = {}
+    for name, paths in sorted(paths_by_name.items()):
+        external[name] = tuple(sorted(paths))
+    return external
+
+
+# Repair
 
 
 def repair(
-    wheel: Path, found: Portability, output: Path, *, graft: bool, epoch: int | None = None
-) -> Repaired:
-    """Write a wheel again with the tag that it satisfies."""
-    portable = found.satisfied[0].startswith("manylinux")
-    external = {} if portable and not graft else found.external
-    if external or not portable:
-        _require_graftable(wheel, found, graft=graft)
+    wheel: Path,
+    portability: Portability,
+    output: Path,
+    *,
+    graft: bool,
+    epoch: int | None = None,
+) -> RepairedWheel:
+    """Write a wheel again with the tag that it satisfies.
+
+    Raises CheckError where it satisfies none, or would satisfy one that it does not work under.
+    """
+    is_portable = portability.satisfied[0].startswith("manylinux")
+    external: Mapping[str, Path] = {}
+    if not is_portable or graft:
+        external = _require_graftable(wheel, portability, graft=graft)
+    platforms = portability.reachable if external else portability.satisfied
+
+    distribution = wheel.name.partition("-")[0]
+    patches = plan_patches(distribution, external, portability.binaries)
+    _require_no_foreign_folders(wheel, portability, patches)
     # sorted, with dots (PEP 425)
-    platform = ".".join(sorted(found.reachable if external else found.satisfied))
-    name = parse_wheel_name(wheel.name)
-    if not external and {tag.platform for tag in name.tags} == set(platform.split(".")):
-        return Repaired(file=None, platform=platform)
-    places = {library: path for library, path in external.items() if path is not None}
-    digests = {library: files.sha256(path) for library, path in places.items()}
-    listed = {library: RocmFile(path=str(path), root="", source=path) for library, path in places.items()}
-    own = {name: read_file(one) or Binary(name=one.name, needed=()) for name, one in listed.items()}
-    patches = plan(wheel.name.partition("-")[0], places, digests, found.needs, own)
+    platform = ".".join(sorted(platforms))
+    wheel_name = parse_wheel_name(wheel.name)
+    old_platforms = {tag.platform for tag in wheel_name.tags}
+    if not external and old_platforms == set(platforms):
+        return RepairedWheel(file=None, platform=platform)
+
     with tempfile.TemporaryDirectory(prefix="repair-wheel-") as scratch:
-        members = _patched(wheel, patches, Path(scratch))
-        edited = edit_wheel(
+        members = _patched_members(wheel, patches, Path(scratch))
+        written_file = edit_wheel(
             wheel,
             output,
-            version=str(name.version),
+            version=str(wheel_name.version),
             additions=Additions(members=members, platform=platform),
             epoch=epoch,
         )
-    return Repaired(file=edited, platform=platform, grafted=tuple(places))
+    return RepairedWheel(
+        file=written_file,
+        platform=platform,
+        grafted=tuple(external),
+    )
 
 
-def _require_graftable(wheel: Path, found: Portability, *, graft: bool) -> None:
-    if not found.reachable[0].startswith("manylinux"):
+def _require_graftable(
+    wheel: Path,
+    portability: Portability,
+    *,
+    graft: bool,
+) -> dict[str, Path]:
+    """Return where the external libraries lie; raise where they cannot all go into the wheel."""
+    if not portability.reachable[0].startswith("manylinux"):
         raise CheckError(
             f"{wheel.name} satisfies no manylinux policy: its symbols or instructions are too new.",
             hint="Build it in the manylinux image: --container.",
         )
-    absent = [name for name, path in found.external.items() if path is None]
-    if graft and not absent:
-        return
-    needed_by = {
-        name: sorted(member for member, binary in found.needs.items() if name in binary.needed)[:_SHOWN]
-        for name in (absent if graft else found.external)
-    }
-    listed = ", ".join(f"{name} (for {', '.join(by) or 'another of them'})" for name, by in needed_by.items())
-    why = "this machine does not have" if graft else "manylinux does not promise"
-    hint = "Put them in (--graft), or build without them: nox -s repair_wheel -- WHEEL --graft."
-    hint = "Repair it where it was built." if graft else hint
-    raise CheckError(f"{wheel.name} needs libraries that {why}: {listed}.", hint=hint)
+    if portability.external and not graft:
+        raise CheckError(
+            f"{wheel.name} needs libraries that manylinux does not promise: "
+            f"{_libraries_with_users(portability, portability.external)}.",
+            hint="Put them in (--graft), or build without them: nox -s repair_wheel -- WHEEL --graft.",
+        )
+
+    missing_libraries = [name for name, paths in portability.external.items() if not paths]
+    if missing_libraries:
+        raise CheckError(
+            f"{wheel.name} needs libraries that this machine does not have: "
+            f"{_libraries_with_users(portability, missing_libraries)}.",
+            hint="Repair it where it was built.",
+        )
+    _require_one_file_a_name(wheel, portability.external)
+    return {name: paths[0] for name, paths in portability.external.items()}
 
 
-def plan(
+def _libraries_with_users(portability: Portability, libraries: Iterable[str]) -> str:
+    descriptions: list[str] = []
+    for library in libraries:
+        shown_users = portability.users_of(library)[:_SHOWN_USERS]
+        users = ", ".join(shown_users) or "another of them"
+        descriptions.append(f"{library} (for {users})")
+    return ", ".join(descriptions)
+
+
+def _require_one_file_a_name(wheel: Path, external: Mapping[str, tuple[Path, ...]]) -> None:
+    """Raise where files of the wheel find different libraries under one name: a wheel can hold only one."""
+    paths_by_file_name: dict[str, set[Path]] = {}
+    for name, paths in external.items():
+        paths_of_file_name = paths_by_file_name.setdefault(posixpath.basename(name), set())
+        paths_of_file_name.update(paths)
+
+    for file_name, different_paths in sorted(paths_by_file_name.items()):
+        if len(different_paths) > 1:
+            places = " and ".join(str(path) for path in sorted(different_paths))
+            raise CheckError(
+                f"Files of {wheel.name} find {file_name} in different places: {places}.",
+                hint="Build the wheel so that all of them find the same file.",
+            )
+
+
+def _require_no_foreign_folders(
+    wheel: Path,
+    portability: Portability,
+    patches: Iterable[Patch],
+) -> None:
+    """Raise where a file would go on to look into a folder of the machine that built it."""
+    patched_members = {patch.member for patch in patches}
+    for member, binary in sorted(portability.binaries.items()):
+        relative_entries = rpath.relative(binary.search)
+        foreign_folders = [entry for entry in binary.search if entry.rstrip("/") not in relative_entries]
+        if foreign_folders and member not in patched_members:
+            folders = ", ".join(foreign_folders)
+            raise CheckError(
+                f"{wheel.name}: {member} looks for libraries in {folders}, which another machine does not "
+                "have.",
+                hint="Build it without that RPATH: patchelf --set-rpath, or the build's own option.",
+            )
+
+
+# Libraries of the machine in the wheel
+
+
+def plan_patches(
     distribution: str,
     external: Mapping[str, Path],
-    digests: Mapping[str, str],
-    needs: Mapping[str, Binary],
-    own: Mapping[str, Binary],
+    binaries: Mapping[str, Binary],
 ) -> Sequence[Patch]:
-    """Decide what becomes of each file: the machine's (external) libraries, and the files that need them."""
+    """Return what becomes of each file: the machine's (external) libraries, and the files that need them.
+
+    `distribution` is the wheel's name as its file name has it. Raises CheckError for a file that needs an
+    external library and is installed where no fixed path leads to it.
+    """
     folder = f"{distribution}.libs"
-    parts = {name: name.partition(".") for name in external}
-    names = {name: f"{stem}-{digests[name][:8]}{dot}{rest}" for name, (stem, dot, rest) in parts.items()}
+    # A file may be named by a path, too, which is that of one machine.
+    grafted_names = {name: _grafted_name(name, path) for name, path in external.items()}
 
-    def renamed(binary: Binary) -> dict[str, str]:
-        return {name: names[name] for name in binary.needed if name in names}
-
-    patches = [
-        Patch(
-            member=f"{folder}/{names[name]}",
+    patches: dict[str, Patch] = {}
+    for name, path in sorted(external.items()):
+        library = RocmFile(
+            path=str(path),
+            root="",
             source=path,
-            soname=names[name],
-            renamed=renamed(own[name]),
-            search=("$ORIGIN",) if renamed(own[name]) else (),
         )
-        for name, path in sorted(external.items())
-    ]
-    for member, binary in sorted(needs.items()):
-        if renamed(binary):
-            search = tuple(dict.fromkeys((*rpath.relative(binary.search), *rpath.ways(member, [folder]))))
-            patches.append(Patch(member=member, renamed=renamed(binary), search=search))
-    return patches
+        binary = read_file(library) or Binary(name="", needed=())
+        renamed = _renamed_needs(binary, grafted_names)
+        member = f"{folder}/{grafted_names[name]}"
+        patches[member] = Patch(
+            member=member,
+            source=path,
+            soname=grafted_names[name],
+            renamed=renamed,
+            search=("$ORIGIN",) if renamed else (),
+        )
+
+    for member, binary in sorted(binaries.items()):
+        renamed = _renamed_needs(binary, grafted_names)
+        if renamed:
+            installed_path = _require_fixed_path(member, renamed)
+            search = [*rpath.relative(binary.search), *rpath.ways(installed_path, [folder])]
+            patches[member] = Patch(
+                member=member,
+                renamed=renamed,
+                search=tuple(dict.fromkeys(search)),
+            )
+    return tuple(patches.values())
 
 
-def _patched(wheel: Path, patches: Sequence[Patch], scratch: Path) -> tuple[Member, ...]:
-    members: list[Member] = []
+def _grafted_name(name: str, path: Path) -> str:
+    """Return what a library is called in the wheel: ``libfoo.so.1`` becomes ``libfoo-01234567.so.1``."""
+    stem, dot, suffixes = posixpath.basename(name).partition(".")
+    digest = files.sha256(path)[:_DIGEST_IN_NAME]
+    return f"{stem}-{digest}{dot}{suffixes}"
+
+
+def _renamed_needs(binary: Binary, grafted_names: Mapping[str, str]) -> dict[str, str]:
+    return {name: grafted_names[name] for name in binary.needed if name in grafted_names}
+
+
+def _require_fixed_path(member: str, libraries: Iterable[str]) -> str:
+    """Return where a member is installed, below site-packages.
+
+    Programs and data go to folders of the environment, which lie elsewhere in every kind of environment.
+    """
+    top, _slash, path = member.partition("/")
+    if not top.endswith(".data"):
+        return member
+    scheme, _slash, path = path.partition("/")
+    if scheme in _SITE_PACKAGES_SCHEMES:
+        return path
+    raise CheckError(
+        f"{member} needs {', '.join(libraries)}, and is installed where no fixed path leads to libraries "
+        "of the wheel.",
+        hint="Put it into a package, with a console script that starts it, or link it statically.",
+    )
+
+
+def _patched_members(
+    wheel: Path,
+    patches: Sequence[Patch],
+    scratch: Path,
+) -> tuple[Member, ...]:
     archive = read_archive(wheel)
+    members: list[Member] = []
     for number, patch in enumerate(patches):
-        member = None if patch.source else archive.by_name[patch.member]
-        executable = member is None or member.is_executable
-        file = RocmFile(path=patch.member, root="", source=patch.source or wheel, member=member)
-        target = copied(file, scratch / f"{number}.so")
-        _patch(target, patch)
-        members.append(Member(name=patch.member, source=target, executable=executable))
+        if patch.source is not None:
+            file = RocmFile(
+                path=patch.member,
+                root="",
+                source=patch.source,
+            )
+            is_executable = True
+        else:
+            member = archive.by_name[patch.member]
+            file = RocmFile(
+                path=patch.member,
+                root="",
+                source=wheel,
+                member=member,
+            )
+            is_executable = member.is_executable
+        target = copy_file(file, scratch / f"{number}.so")
+        _apply(patch, target)
+        members.append(
+            Member(
+                name=patch.member,
+                source=target,
+                executable=is_executable,
+            )
+        )
     return tuple(members)
 
 
-def _patch(target: Path, patch: Patch) -> None:
-    before = elf.read(target)
-    words: list[str | Path] = [rpath.patchelf()]
-    # a DT_RPATH also leads the libraries that this one loads; it stays one
-    words += ["--force-rpath"] if before is not None and before.is_rpath else []
-    words += ["--set-soname", patch.soname] if patch.soname else []
-    words += ["--set-rpath", ":".join(patch.search)] if patch.search else ["--remove-rpath"]
-    for old, new in patch.renamed.items():
-        words += ["--replace-needed", old, new]
-    process.capture([*words, target])
+def _apply(patch: Patch, target: Path) -> None:
+    """Change a file by patchelf, and require that nothing is missing afterwards."""
+    old_facts = elf.read(target)
+    command: list[str | Path] = [rpath.patchelf()]
+    # A DT_RPATH also leads the libraries that this one loads; it stays one.
+    if old_facts is not None and old_facts.is_rpath:
+        command.append("--force-rpath")
+    if patch.soname:
+        command += ["--set-soname", patch.soname]
+    if patch.search:
+        command += ["--set-rpath", ":".join(patch.search)]
+    else:
+        command.append("--remove-rpath")
+    for old_name, new_name in patch.renamed.items():
+        command += ["--replace-needed", old_name, new_name]
+    process.capture([*command, target])
+
     with target.open("rb") as stream:
-        after = elf.read_needs(stream, patch.member)
-    if (
-        after is None
-        or not set(patch.renamed.values()) <= set(after.needed)
-        or after.search != patch.search
-        or (patch.soname and after.soname != patch.soname)
-    ):
+        facts = elf.read_needs(stream, patch.member)
+    if facts is None or not _is_as_planned(facts, patch):
         raise BuildError(f"patchelf did not leave {patch.member} as it is to be.")
+
+
+def _is_as_planned(facts: elf.ElfFacts, patch: Patch) -> bool:
+    has_needs = set(patch.renamed.values()) <= set(facts.needed)
+    has_soname = patch.soname in {"", facts.soname}
+    return has_needs and has_soname and facts.search == patch.search

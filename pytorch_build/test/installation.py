@@ -20,7 +20,7 @@ from core.families import detect
 from core.packages.candidates import Candidate, candidate_of_record, with_digest
 from core.packages.resolution import call_for_others, call_for_ours, query_for_others, resolve_others
 from core.packages.search import Selection, choose_packages, others_required_by_files
-from core.parallel import each
+from core.parallel import map_in_threads
 from core.run import records
 from pytorch_build.components import COMPONENTS, TORCH, distributions
 from pytorch_build.lock.stored import stored_lock
@@ -166,7 +166,7 @@ def _staged_devices(files: Sequence[Candidate], versions: Mapping[str, str]) -> 
     """Return the device packages of wheels with these versions."""
     devices: list[Candidate] = []
     for file in files:
-        host = layouts.device_host(file.distribution)
+        host = layouts.host_distribution(file.distribution)
         if host in versions and origin.is_version(file, versions[host]):
             devices.append(file)
     return devices
@@ -252,7 +252,7 @@ def _elsewhere(
     if not context.gpu or any(layouts.is_rocm(name) for name in names):
         return
     if version:
-        source = origin.for_tests(
+        source = origin.choose_for_tests(
             packages_of(context, rocm),
             rocm.version or version,
             context.gpu_family.split(";"),
@@ -261,7 +261,7 @@ def _elsewhere(
             python=target,
             platform=context.common.outputs.platform,
         )
-        yield source.packages, tuple(each(with_digest, source.files))
+        yield source.packages, tuple(map_in_threads(with_digest, source.files))
 
 
 def _named(context: Context, target: env.Interpreter, packages: PackageSource, version: str) -> Tested:

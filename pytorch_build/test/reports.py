@@ -319,7 +319,7 @@ def reports_of(
         return replace(report, origin=replace(report.origin, run_id=outputs.run_id))
 
     keys = [stored.key for stored in store.list(prefix) if stored.key.endswith(".xml")]
-    return _unmerged(parallel.each(one, keys))
+    return _unmerged(parallel.map_in_threads(one, keys))
 
 
 def _unmerged(reports: Iterable[Report]) -> Sequence[Report]:

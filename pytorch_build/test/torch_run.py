@@ -304,7 +304,7 @@ class _Run:
             content = _shortened(path) if path.suffix == ".log" else path.read_bytes()
             self.stage.store.put_bytes(f"{target}/{path.name}", content)
 
-        parallel.each(put, sorted(path for path in folder.glob("*") if path.is_file()))
+        parallel.map_in_threads(put, sorted(path for path in folder.glob("*") if path.is_file()))
 
 
 def _hint(cases: Sequence[Case]) -> str:

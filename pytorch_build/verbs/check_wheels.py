@@ -23,7 +23,7 @@ from pytorch_build.check import Expectation, Finding, findings_json, findings_ta
 from pytorch_build.check.contents import expectations, machine_libraries
 from pytorch_build.check.run import CheckOptions, check_wheels, find_wheels, loader_libraries
 from pytorch_build.context import Context, context
-from rocm_packaging.packages.layouts import device_host
+from rocm_packaging.packages.layouts import host_distribution
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -202,7 +202,7 @@ def run_wheels(chosen: Context, promised: Mapping[str, Expectation]) -> Sequence
         store.fetch(key, chosen.common.cache / "fetched")
         for key, one in made.items()
         if one.name.endswith(".whl")
-        and expected.get(device_host(one.distribution) or one.distribution) == one.version
+        and expected.get(host_distribution(one.distribution) or one.distribution) == one.version
     ]
     if not found:
         raise MissingInputError(

@@ -16,23 +16,48 @@ from core.wheel import parse_wheel_name
 from pytorch_build.context import Context, chosen_family, chosen_ref, context
 from pytorch_build.sdk import RocmOptions, find_version, packages_of
 from pytorch_build.standalone.fat import Request, Result, make
-from rocm_packaging.origin import for_bundles
+from rocm_packaging.origin import choose_for_bundles
 from rocm_packaging.packages.layouts import device_target, serves
+
+_SHOWN_USERS = 3
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Declare the verb's own options."""
-    what = "a torch wheel, and of a host wheel its device wheels (default: each of the run's)"
-    parser.add_argument("wheels", nargs="*", type=Path, metavar="WHEEL", help=what)
-    what = "a ROCm tree, or a folder of ROCm's wheels (default: those of the source below)"
-    parser.add_argument("--rocm", type=Path, metavar="PATH", help=what)
+    parser.add_argument(
+        "wheels",
+        nargs="*",
+        type=Path,
+        metavar="WHEEL",
+        help="a torch wheel, and of a host wheel its device wheels (default: each of the run's)",
+    )
+    parser.add_argument(
+        "--rocm",
+        type=Path,
+        metavar="PATH",
+        help="a ROCm tree, or a folder of ROCm's wheels (default: those of the source below)",
+    )
     add_package_source(parser, "where ROCm's wheels come from (default: the run)", "rocm-")
-    what = "gfx targets whose data goes in (default: those of the family)"
-    parser.add_argument("--gpu-targets", default="", metavar="A,B", help=what)
-    what = "a library (shell pattern) that every machine will have; repeatable"
-    parser.add_argument("--system-library", action="append", default=[], metavar="NAME", help=what)
-    what = "where it goes (default: dist)"
-    parser.add_argument("--output-dir", type=Path, default=Path("dist"), metavar="DIR", help=what)
+    parser.add_argument(
+        "--gpu-targets",
+        default="",
+        metavar="A,B",
+        help="gfx targets whose data goes in (default: those of the family)",
+    )
+    parser.add_argument(
+        "--system-library",
+        action="append",
+        default=[],
+        metavar="NAME",
+        help="a library (shell pattern) that every machine will have; repeatable",
+    )
+    parser.add_argument(
+        "--output-dir",
+        type=Path,
+        default=Path("dist"),
+        metavar="DIR",
+        help="where it goes (default: dist)",
+    )
 
 
 def run(arguments: argparse.Namespace) -> None:
@@ -41,87 +66,112 @@ def run(arguments: argparse.Namespace) -> None:
     if not common.gpu_family and not (arguments.wheels and arguments.rocm):
         # a run's wheels are those of a family
         common = replace(common, gpu_family=chosen_family(common, chosen_ref(common)))
-    family = common.gpu_family
-    targets = tuple(filter(None, arguments.gpu_targets.replace(";", ",").split(",")))
-    chosen = targets or (gpu_targets(family) if family else ())
-    for one in targets:
-        gpu_targets(one)  # refuses unknown ones
-    wheels = [_given(arguments.wheels)] if arguments.wheels else _run_wheels(common, chosen)
-    rocm = arguments.rocm or _rocm_wheels(
-        context(common), source_options(arguments, "rocm-", environment()), chosen
-    )
-    rows = []
-    for wheel, *devices in wheels:
+    targets = _gpu_targets(arguments.gpu_targets, common.gpu_family)
+
+    torch_builds: Sequence[Sequence[Path]]
+    if arguments.wheels:
+        torch_builds = [_torch_before_device_wheels(arguments.wheels)]
+    else:
+        torch_builds = _torch_builds_of_run(common, targets)
+    rocm = arguments.rocm
+    if rocm is None:
+        source = source_options(arguments, "rocm-", environment())
+        rocm = _fetch_rocm_wheels(context(common), source, targets)
+
+    rows: list[tuple[str, str, str]] = []
+    for torch_wheel, *device_wheels in torch_builds:
         if common.dry_run:
             console.say(
-                f"would make a stand-alone wheel of {wheel.name} and {rocm} in {arguments.output_dir}"
+                f"would make a stand-alone wheel of {torch_wheel.name} and {rocm} in {arguments.output_dir}"
             )
             continue
         result = make(
             Request(
-                wheel=wheel,
+                wheel=torch_wheel,
                 rocm=rocm,
                 output=arguments.output_dir,
-                family=family,
-                targets=chosen,
-                devices=tuple(devices),
+                family=common.gpu_family,
+                targets=targets,
+                devices=tuple(device_wheels),
                 system_libraries=tuple(arguments.system_library),
                 epoch=source_date_epoch(environment()),
             )
         )
         _report(result)
-        rows.append((result.file.path.name, console.size(result.file.size), result.file.sha256[:12]))
+        file = result.file
+        rows.append((file.path.name, console.size(file.size), file.sha256[:12]))
     if rows:
         console.table(("file", "size", "sha256"), rows)
         console.done(f"fat_wheel: {len(rows)} in {arguments.output_dir}")
 
 
-def _given(paths: Sequence[Path]) -> Sequence[Path]:
-    """Put the torch wheel before its device wheels."""
-    hosts = [path for path in paths if not device_target(parse_wheel_name(path.name).distribution)]
-    if len(hosts) != 1:
+def _gpu_targets(names: str, family: str) -> tuple[str, ...]:
+    """Return the targets that are named, else those of the family; () are all."""
+    targets = tuple(filter(None, names.replace(";", ",").split(",")))
+    for target in targets:
+        gpu_targets(target)  # refuses unknown ones
+    if not targets and family:
+        return gpu_targets(family)
+    return targets
+
+
+def _torch_before_device_wheels(paths: Sequence[Path]) -> Sequence[Path]:
+    torch_wheels = [path for path in paths if not device_target(parse_wheel_name(path.name).distribution)]
+    if len(torch_wheels) != 1:
         raise UsageError(
-            f"One torch wheel becomes stand-alone at a time, and {len(hosts)} are named.",
+            f"One torch wheel becomes stand-alone at a time, and {len(torch_wheels)} are named.",
             hint="Name one, and of a host wheel its device wheels, too: nox -s fat_wheel -- WHEEL …",
         )
-    return [*hosts, *(path for path in paths if path not in hosts)]
+    return [*torch_wheels, *(path for path in paths if path not in torch_wheels)]
 
 
-def _run_wheels(common: Common, targets: Sequence[str]) -> Sequence[Sequence[Path]]:
+def _torch_builds_of_run(common: Common, targets: Sequence[str]) -> Sequence[Sequence[Path]]:
     """Fetch the run's torch wheels of the family: of every Python, and of every ref or the one chosen."""
-    group, store = common.artifact_group, common.open_for_reading()
-    found = [
-        [one for one in record.files if serves(one.distribution, (), targets)]
-        for record in records.read_all(store, common.outputs, group)
-        if record.stage == "build_torch" and common.torch_ref in {"", record.cell.torch_ref}
-        if record.status == "ok"
-    ]
-    if not found:
+    store = common.open_for_reading()
+    torch_builds: list[list[Path]] = []
+    for record in records.read_all(store, common.outputs, common.artifact_group):
+        is_wanted_ref = common.torch_ref in {"", record.cell.torch_ref}
+        if record.stage != "build_torch" or record.status != "ok" or not is_wanted_ref:
+            continue
+        files_for_targets = [file for file in record.files if serves(file.distribution, (), targets)]
+        torch_builds.append([store.fetch(file.key, common.cache / "fetched") for file in files_for_targets])
+
+    if not torch_builds:
         of_ref = f" of {common.torch_ref}" if common.torch_ref else ""
         raise MissingInputError(
-            f"Run {common.outputs.run_id} has no torch{of_ref} for {group}.",
+            f"Run {common.outputs.run_id} has no torch{of_ref} for {common.artifact_group}.",
             hint="Build it (nox -s build_torch), or name a wheel: nox -s fat_wheel -- WHEEL.",
         )
-    return [[store.fetch(one.key, common.cache / "fetched") for one in made] for made in found]
+    return torch_builds
 
 
-def _rocm_wheels(context: Context, source: SourceOptions, targets: Sequence[str]) -> Path:
+def _fetch_rocm_wheels(
+    run_context: Context,
+    source: SourceOptions,
+    targets: Sequence[str],
+) -> Path:
     """Bring ROCm's wheels into one folder: from the source that is named, else from the run."""
-    common, family, options = context.common, context.gpu_family, RocmOptions(source=source)
-    packages, version = packages_of(context, options), find_version(context, options)
-    found = for_bundles(packages, version, family, targets, common.outputs.platform)
+    common = run_context.common
+    family = run_context.gpu_family
+    options = RocmOptions(source=source)
+    packages = packages_of(run_context, options)
+    version = find_version(run_context, options)
+    resolution = choose_for_bundles(packages, version, family, targets, common.outputs.platform)
+
     digest = files.digest_of([packages.description, version, family, *targets])
     folder = files.made(common.cache / "fetched" / f"rocm-{digest[:16]}")
-    for one in () if common.dry_run else found.files:
-        path = packages.fetch(with_digest(one), folder)
+    if common.dry_run:
+        return folder
+    for candidate in resolution.files:
+        path = packages.fetch(with_digest(candidate), folder)
         if path.parent != folder:
-            files.link_or_copy(path, folder / one.name)
+            files.link_or_copy(path, folder / candidate.name)
     return folder
 
 
 def _report(result: Result) -> None:
     bundle = result.bundle
-    size = sum(one.size for one in (*bundle.libraries.values(), *bundle.data.values()))
+    size = sum(file.size for file in bundle.files.values())
     console.say(
         f"{result.rocm}: {len(bundle.libraries)} libraries and {len(bundle.data)} other files, "
         f"{console.size(size)}; {len(bundle.search)} of them with another search path"
@@ -129,5 +179,9 @@ def _report(result: Result) -> None:
     for path in bundle.libraries:
         console.detail(f"  {path}")
     if bundle.machine:
-        listed = "; ".join(f"{name} ({', '.join(by[:3])})" for name, by in bundle.machine.items())
-        console.warn(f"No wheel provides these, so the machine must have them: {listed}.")
+        descriptions: list[str] = []
+        for name, users in bundle.machine.items():
+            shown_users = ", ".join(users[:_SHOWN_USERS])
+            descriptions.append(f"{name} ({shown_users})")
+        libraries = "; ".join(descriptions)
+        console.warn(f"No wheel provides these, so the machine must have them: {libraries}.")

@@ -1,10 +1,11 @@
 """`repair-wheel`: a wheel -> the highest manylinux tag that it satisfies, the machine's libraries inside."""
 
 import argparse
+from collections.abc import Sequence
 from pathlib import Path
 
 from core import console
-from core.cli.options import common_from, environment, source_date_epoch
+from core.cli.options import Common, common_from, environment, source_date_epoch
 from core.wheel import parse_wheel_name
 from pytorch_build.check import require_no_errors
 from pytorch_build.check.contents import expectations
@@ -14,42 +15,73 @@ from pytorch_build.context import context
 from pytorch_build.standalone.fat import platform_of
 from pytorch_build.standalone.portable import analyse, repair
 from pytorch_build.verbs.check_wheels import run_wheels
-from rocm_packaging.packages.layouts import device_host
+from rocm_packaging.packages.layouts import host_distribution
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Declare the verb's own options."""
-    add = parser.add_argument
-    add("paths", nargs="*", type=Path, metavar="WHEEL|DIR", help="what to repair (default: the run's wheels)")
-    what = "put libraries that manylinux does not promise into the wheel"
-    add("--graft", action="store_true", help=what)
-    what = "where it goes (default: dist)"
-    add("--output-dir", type=Path, default=Path("dist"), metavar="DIR", help=what)
+    parser.add_argument(
+        "paths",
+        nargs="*",
+        type=Path,
+        metavar="WHEEL|DIR",
+        help="what to repair (default: the run's wheels)",
+    )
+    parser.add_argument(
+        "--graft", action="store_true", help="put libraries that manylinux does not promise into the wheel"
+    )
+    parser.add_argument(
+        "--output-dir",
+        type=Path,
+        default=Path("dist"),
+        metavar="DIR",
+        help="where it goes (default: dist)",
+    )
 
 
 def run(arguments: argparse.Namespace) -> None:
     """Repair each wheel, and print what became of it."""
     common = common_from(arguments)
-    if arguments.paths:
-        wheels = find_wheels(arguments.paths)
-    else:  # device code has no policy, as no loader reads it
-        chosen = context(common)
-        every = run_wheels(chosen, expectations(chosen))
-        wheels = tuple(one for one in every if not device_host(parse_wheel_name(one.name).distribution))
-    epoch = source_date_epoch(environment())
-    rows = []
+    wheels = find_wheels(arguments.paths) if arguments.paths else _wheels_of_run(common)
+
+    rows: list[tuple[str, str, str]] = []
     for wheel in wheels:
         if platform_of(wheel) == "windows":
-            require_no_errors(one for one in check_wheel(wheel) if one.check == DLL_CHECK)
-            row = ("win_amd64", "every DLL that it needs is there")
+            row = _check_windows_wheel(wheel)
         elif common.dry_run:
-            found = analyse(wheel)
-            lacking = ", ".join(found.external) or "nothing"
-            row = (found.satisfied[0], f"for {found.reachable[0]} it lacks {lacking}")
+            row = _forecast(wheel)
         else:
-            made = repair(wheel, analyse(wheel), arguments.output_dir, graft=arguments.graft, epoch=epoch)
-            inside = f", with {', '.join(made.grafted)}" if made.grafted else ""
-            row = (made.platform, f"{made.file.path}{inside}" if made.file else "as it was")
-        rows.append((wheel.name, *row))
+            row = _repair(wheel, arguments.output_dir, graft=arguments.graft)
+        rows.append(row)
     console.table(("wheel", "platform", ""), rows)
     console.done(f"repair_wheel: {len(wheels)} wheels")
+
+
+def _wheels_of_run(common: Common) -> Sequence[Path]:
+    """Return the run's wheels, without those of device code, which no loader of a machine reads."""
+    run_context = context(common)
+    wheels = run_wheels(run_context, expectations(run_context))
+    return [wheel for wheel in wheels if not host_distribution(parse_wheel_name(wheel.name).distribution)]
+
+
+def _check_windows_wheel(wheel: Path) -> tuple[str, str, str]:
+    findings = check_wheel(wheel)
+    require_no_errors(finding for finding in findings if finding.check == DLL_CHECK)
+    return wheel.name, "win_amd64", "every DLL that it needs is there"
+
+
+def _forecast(wheel: Path) -> tuple[str, str, str]:
+    portability = analyse(wheel)
+    libraries = ", ".join(portability.external) or "nothing"
+    return wheel.name, portability.satisfied[0], f"for {portability.reachable[0]} it lacks {libraries}"
+
+
+def _repair(wheel: Path, output: Path, *, graft: bool) -> tuple[str, str, str]:
+    epoch = source_date_epoch(environment())
+    repaired = repair(wheel, analyse(wheel), output, graft=graft, epoch=epoch)
+    if repaired.file is None:
+        return wheel.name, repaired.platform, "as it was"
+    text = str(repaired.file.path)
+    if repaired.grafted:
+        text += f", with {', '.join(repaired.grafted)}"
+    return wheel.name, repaired.platform, text

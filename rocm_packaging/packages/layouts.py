@@ -76,7 +76,7 @@ def device_target(name: str) -> str:
     return match["gpu"] if match is not None else ""
 
 
-def device_host(name: str) -> str:
+def host_distribution(name: str) -> str:
     """Return the distribution whose device code a package holds: ``torch``, ``torchvision``; or ""."""
     match = _DEVICE.fullmatch(name)
     if match is None:

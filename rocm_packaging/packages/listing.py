@@ -102,7 +102,7 @@ def plan_json(plan: PackagingPlan, files: Sequence[PlannedFile]) -> str:
     content = {
         "version": plan.distribution.version,
         "split": plan.distribution.split,
-        "families": list(plan.built),
+        "families": list(plan.built_families),
         "unused": list(plan.unused),
         "lacking": list(plan.lacking),
         "unmet": list(plan.unmet),

@@ -260,12 +260,12 @@ def licenses_of(packaged: Sequence[Artifact], available: Sequence[Artifact]) -> 
             if real_path is not None:
                 files[path] = tree[real_path]
     return Licenses(
-        expression=joined(packages().licenses.of(name) for name in names),
+        expression=join_expressions(packages().licenses.of(name) for name in names),
         files=files,
     )
 
 
-def joined(expressions: Iterable[str]) -> str:
+def join_expressions(expressions: Iterable[str]) -> str:
     """Join SPDX expressions of which all hold, each licence once, sorted."""
     licenses: set[str] = set()
     for expression in expressions:

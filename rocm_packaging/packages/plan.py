@@ -122,7 +122,7 @@ class PackagingPlan:
     runtimes: tuple[RuntimePlan, ...]
     devel: DevelPlan
     unused: tuple[str, ...]
-    built: tuple[str, ...]
+    built_families: tuple[str, ...]
     contradiction: str = ""
     lacking: tuple[str, ...] = ()
     unmet: tuple[str, ...] = ()
@@ -158,7 +158,7 @@ def make_plan(request: BuildRequest) -> PackagingPlan:
         runtimes=tuple(runtimes),
         devel=devel,
         unused=planner.unused_artifacts(targets),
-        built=tuple(targets),
+        built_families=tuple(targets),
         contradiction=contradiction,
         lacking=planner.gaps.intended(),
         unmet=tuple(payload.unmet_imports(devel.files, _packaged_paths(devel, runtimes))),

@@ -107,7 +107,7 @@ def compute(
     return text
 
 
-def of_artifacts(
+def choose_version(
     artifact_version: str,
     release_type: str,
     *,

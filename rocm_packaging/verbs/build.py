@@ -224,7 +224,7 @@ def _choose_version(
 
     info = build_info(scan(artifact_dir))
     today = datetime.now(UTC).date()
-    version = versions.of_artifacts(
+    version = versions.choose_version(
         info.version,
         common.release_type,
         commit=info.commit,
@@ -271,7 +271,7 @@ def _build(request: BuildRequest) -> stage.StageResult:
     commit = build_info(scan(request.artifact_dir)).commit
     if commit:
         details["commit"] = commit
-    details["families"] = list(plan.built)
+    details["families"] = list(plan.built_families)
     details["unused"] = list(plan.unused)
     if plan.lacking:
         details["lacking"] = list(plan.lacking)

@@ -17,7 +17,7 @@ from core.packages.options import (
 from core.run import group_name
 from rocm_packaging.origin import (
     RocmSource,
-    for_tests,
+    choose_for_tests,
     has_package,
     has_rocm,
     named_source,
@@ -139,7 +139,7 @@ def _source(
     if extras == _EXTRAS and not has_package(packages, version, "rocm-profiler"):
         extras = extras[:-1]  # Windows has none
     console.say(f"ROCm {version} for {', '.join(families)} from {packages.description}")
-    return for_tests(
+    return choose_for_tests(
         packages,
         version,
         families,

@@ -14,7 +14,7 @@ import pytest
 from core import files, process
 from core.cli.options import ROOT
 from core.errors import FatalError, ServiceError, StoreError
-from core.parallel import each
+from core.parallel import map_in_threads
 from core.stores import PutResult, Store, s3_writes
 from core.stores.location import open_store
 from core.stores.s3 import S3Store
@@ -138,10 +138,10 @@ def test_nothing_is_lost_behind_a_network_that_fails(server: S3Server, tmp_path:
         def fetch(key: str) -> bytes:
             return store.fetch(key, tmp_path / "fetched").read_bytes()
 
-        assert set(each(put_source, sources)) <= {"written", "unchanged"}
-        assert set(each(copy_source, sources)) <= {"written", "unchanged"}
-        assert each(fetch, keys) == contents
-        assert each(store.read, keys) == contents
+        assert set(map_in_threads(put_source, sources)) <= {"written", "unchanged"}
+        assert set(map_in_threads(copy_source, sources)) <= {"written", "unchanged"}
+        assert map_in_threads(fetch, keys) == contents
+        assert map_in_threads(store.read, keys) == contents
         assert [stored_object.key for stored_object in store.list("python")] == sorted(keys)
         page_result = store.put_bytes("python/g/index.html", b"page", if_match="")
         assert page_result.outcome in {"written", "unchanged"}

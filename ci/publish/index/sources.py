@@ -19,7 +19,7 @@ from packaging.version import InvalidVersion, Version
 from ci.publish.index.pages import SIDECAR, Notice, normalised, read_name
 from core import files
 from core.errors import DataError, MissingInputError, WheelError
-from core.parallel import each
+from core.parallel import map_in_threads
 from core.run import is_record
 from core.stores import Store, Stored
 from core.stores.directory import DirectoryStore
@@ -78,7 +78,7 @@ class Records(Source):
     def read(self, names: Sequence[str], folder: str) -> Iterable[Sequence[Promise]]:
         """Read these documents, in parallel where the store is remote."""
         read = partial(self._read, folder=folder)
-        return map(read, names) if len(names) == 1 or is_local(self.store) else each(read, names)
+        return map(read, names) if len(names) == 1 or is_local(self.store) else map_in_threads(read, names)
 
     def _read(self, key: str, folder: str) -> Sequence[Promise]:
         try:
@@ -101,7 +101,7 @@ class Files(Source):
         """Hash these files and read their metadata."""
         # listed again with the sidecars that were just written, they are not read again
         new = [stored for stored in found if (stored.key, stored.etag) not in self._read]
-        for stored, promise in zip(new, each(self._promise, new), strict=True):
+        for stored, promise in zip(new, map_in_threads(self._promise, new), strict=True):
             self._read[stored.key, stored.etag] = promise
         return [self._read[stored.key, stored.etag] for stored in found]
 
@@ -125,7 +125,7 @@ class Carried(Source):
 
     def query(self, found: Sequence[Stored]) -> Sequence[Promise]:
         """Describe those of these files that are complete."""
-        return [promise for promise in each(self._promise, found) if promise is not None]
+        return [promise for promise in map_in_threads(self._promise, found) if promise is not None]
 
     def _promise(self, stored: Stored) -> Promise | None:
         try:

@@ -88,7 +88,9 @@ def handle(
         return None
 
     ordered = sorted(senders)
-    for folder, problem in zip(ordered, parallel.each(written, ordered, jobs=_FOLDERS), strict=True):
+    for folder, problem in zip(
+        ordered, parallel.map_in_threads(written, ordered, jobs=_FOLDERS), strict=True
+    ):
         if problem is not None and "" in senders[folder]:
             raise problem
         if problem is not None:

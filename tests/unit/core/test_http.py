@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from core.errors import ServiceError
-from core.http import Answer, download, fetch, open_url, remote_file, respond
+from core.http import Answer, download, fetch, open_url, remote_file, send_request
 from core.http_server import answering
 from tests.kit.servers import Quiet, served
 
@@ -131,7 +131,7 @@ def test_asks_a_service_once_as_its_callers_decide_when_to_ask_again() -> None:
         requests: list[str] = []  # noqa: RUF012 - as above
 
     with answering(Server) as url:
-        assert respond(url, headers={}).status == 503
+        assert send_request(url, headers={}).status == 503
     assert len(Server.requests) == 1
 
 
@@ -286,14 +286,14 @@ def test_shows_a_token_to_no_other_server() -> None:
 
     with answering(Server) as other_url, answering(Server) as url:
         Server.target = other_url
-        respond(f"{url}/here", headers={"Authorization": "Bearer secret"})
+        send_request(f"{url}/here", headers={"Authorization": "Bearer secret"})
 
     assert Server.passwords == ["Bearer secret", ""]
 
 
 def test_never_repeats_a_request_with_a_body() -> None:
     with answering(RedirectingServer) as url:
-        response = respond(f"{url}/here", headers={}, body=b"body")
+        response = send_request(f"{url}/here", headers={}, body=b"body")
 
     assert response.status == 302
 
@@ -310,7 +310,7 @@ def test_gives_up_where_redirects_have_no_end() -> None:
             self.end_headers()
 
     with answering(Server) as url, pytest.raises(ServiceError) as raised:
-        respond(f"{url}/here", headers={})
+        send_request(f"{url}/here", headers={})
 
     assert url in raised.value.message
 

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 import pytest
 
 from core import errors, parallel
-from core.parallel import each, transfer
+from core.parallel import map_in_threads, transfer
 from tests.kit.screens import Reader, set_reader
 
 # Far longer than anything here takes, so that a broken test ends.
@@ -29,15 +29,15 @@ def test_returns_results_in_the_order_of_the_items() -> None:
             second_is_done.set()
         return item * 10
 
-    assert each(action, [1, 2], jobs=2) == [10, 20]
+    assert map_in_threads(action, [1, 2], jobs=2) == [10, 20]
 
 
 def test_returns_no_results_for_no_items() -> None:
-    assert each(str, []) == []
+    assert map_in_threads(str, []) == []
 
 
 def test_a_single_item_needs_no_thread() -> None:
-    assert each(lambda _item: threading.current_thread(), ["only"]) == [threading.current_thread()]
+    assert map_in_threads(lambda _item: threading.current_thread(), ["only"]) == [threading.current_thread()]
 
 
 @pytest.mark.parametrize("jobs", [1, 2])
@@ -51,7 +51,7 @@ def test_the_first_error_leaves_out_what_has_not_begun(jobs: int) -> None:
         threading.Event().wait(0.002)  # so that a busy machine sees the error before the last item
 
     with pytest.raises(ValueError, match="the first"):
-        each(action, range(1000), jobs=jobs)
+        map_in_threads(action, range(1000), jobs=jobs)
 
     assert len(started) < 1000
 
@@ -76,7 +76,7 @@ def test_an_interruption_stops_threads_at_their_next_piece_of_work(
     # Ctrl-C reaches the thread that waits for the others.
     monkeypatch.setattr(parallel, "wait", interrupt)
     with pytest.raises(KeyboardInterrupt):
-        each(action, range(2), jobs=2)
+        map_in_threads(action, range(2), jobs=2)
 
     assert stopped.is_set()
 
@@ -94,7 +94,7 @@ def test_runs_at_most_as_many_items_at_once_as_there_are_jobs() -> None:
         with lock:
             running.remove(item)
 
-    each(action, range(30), jobs=3)
+    map_in_threads(action, range(30), jobs=3)
 
     assert 1 < max(most) <= 3
 
@@ -108,7 +108,7 @@ def report_from_threads() -> str:
             step.advance(-50)
             step.finish(name, 100)
 
-        each(report, ["[9/9] odd name", "b", "c", "d"])
+        map_in_threads(report, ["[9/9] odd name", "b", "c", "d"])
         return step.words
 
 

@@ -73,12 +73,14 @@ def choose_for_tests(
 ) -> RocmSource:
     """Return what tests of families and targets take from a source."""
     python = target_in(folder / "env")
-    return origin.for_tests(source, VERSION, families, targets, extras, python=python, platform="linux")
+    return origin.choose_for_tests(
+        source, VERSION, families, targets, extras, python=python, platform="linux"
+    )
 
 
 def choose_for_builds(source: PackageSource, *extras: str, family: str = FAMILY) -> RocmSource:
     """Return what builds for a family take from a source."""
-    return origin.for_build(source, VERSION, family, extras, "linux")
+    return origin.choose_for_build(source, VERSION, family, extras, "linux")
 
 
 def package_names(source: RocmSource) -> set[str]:
@@ -189,7 +191,7 @@ def test_builds_refuse_what_is_no_version(tmp_path: Path) -> None:
     source = write_packages(tmp_path, SPLIT_PACKAGES)
 
     with pytest.raises(UsageError, match="latest"):
-        origin.for_build(source, "latest", FAMILY, (), "linux")
+        origin.choose_for_build(source, "latest", FAMILY, (), "linux")
 
 
 def test_knows_packages_by_their_digests(tmp_path: Path) -> None:

@@ -404,7 +404,7 @@ def test_no_page_lists_what_is_gone_wherever_it_is_killed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # The order of writes is that of the code, and not of threads.
-    for each in ("core.parallel.each", "ci.publish.index.each"):
+    for each in ("core.parallel.map_in_threads", "ci.publish.index.map_in_threads"):
         monkeypatch.setattr(each, lambda action, items, **_: [action(item) for item in items])
     start = MemoryStore(folder_pages=False)
     dist = tmp_path / "dist"

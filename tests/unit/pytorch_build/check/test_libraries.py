@@ -71,7 +71,7 @@ def test_reads_the_headers_of_a_library() -> None:
         sections={".debug_info": b"x" * 10, ".zdebug_str": b"y" * 5, ".text": b"z" * 100},
     )
 
-    facts = elf.read_all(io.BytesIO(content), "demo.so")
+    facts = elf.read_all_facts(io.BytesIO(content), "demo.so")
 
     assert facts is not None
     assert facts.sections[".text"][1] == 100

@@ -7,10 +7,10 @@ from core.errors import RocmError
 from pytorch_build.check import matches
 from pytorch_build.standalone import needs
 from pytorch_build.standalone.libraries import Binary, Rocm, RocmFile
-from pytorch_build.standalone.needs import Bundle, Follower, Machine, Row, System, Table
+from pytorch_build.standalone.needs import Bundle, BundleBuilder, Machine, Row, System, Table
 
 LINUX = Machine(promised=("libc.so.6",), usual=("libnuma.so.*",))
-WINDOWS = Machine(promised=("kernel32.dll",), searches=False)
+WINDOWS = Machine(promised=("kernel32.dll",), has_search_paths=False)
 PACKAGES = ("core/", "math/")
 
 # The files of a ROCm by path; those that are not compiled are None.
@@ -28,11 +28,11 @@ def rocm_file(path: str) -> RocmFile:
     return RocmFile(path=path, root=package, source=Path("rocm", path))
 
 
-def follower(
+def bundle_builder(
     files: Files, *, rows: Sequence[Row] = (), machine: Machine = LINUX, targets: Sequence[str] = ()
-) -> Follower:
-    """Return what follows needs through the files of a ROCm."""
-    return Follower(
+) -> BundleBuilder:
+    """Return what bundles the files of a ROCm."""
+    return BundleBuilder(
         rocm=Rocm(files={path: rocm_file(path) for path in files}, version="7.1", origin="the ROCm"),
         table=Table(label="standalone", system=System(linux=()), library=tuple(rows)),
         machine=machine,
@@ -41,10 +41,10 @@ def follower(
     )
 
 
-def follow(needs_follower: Follower, *names: str) -> Bundle:
+def build(builder: BundleBuilder, *names: str) -> Bundle:
     """Return what torch takes where it needs libraries of these names."""
-    roots = [needs_follower.need(name, "torch") for name in names]
-    return needs_follower.follow([root for root in roots if root is not None])
+    roots = [builder.find_needed(name, "torch") for name in names]
+    return builder.build([root for root in roots if root is not None])
 
 
 # Libraries
@@ -59,7 +59,7 @@ def test_follows_needs_through_packages_along_search_paths() -> None:
         "math/lib/libblas.so.3": library("libhip.so.7", search=("$ORIGIN/../../core/lib",)),
     }
 
-    bundle = follow(follower(files), "libblas.so.3")
+    bundle = build(bundle_builder(files), "libblas.so.3")
 
     assert list(bundle.libraries) == [
         "core/lib/deps/libelf.so.1",
@@ -78,7 +78,7 @@ def test_gives_a_search_path_to_a_library_that_does_not_look_where_its_need_lies
         "lib/libabsolute.so.1": library(search=("/build/lib", "$ORIGIN")),
     }
 
-    bundle = follow(follower(files), "libhip.so.7", "libabsolute.so.1")
+    bundle = build(bundle_builder(files), "libhip.so.7", "libabsolute.so.1")
 
     assert bundle.search == {
         "lib/libhip.so.7": ("$ORIGIN/x", "$ORIGIN/deps"),
@@ -95,7 +95,7 @@ def test_takes_libraries_that_are_opened_by_name_under_their_sonames() -> None:
     }
     rows = [Row(names=("libhip.so*",), opens=("**/libcomgr.so.*", "lib/libabsent.so.*"))]
 
-    bundle = follow(follower(files, rows=rows), "libhip.so.7")
+    bundle = build(bundle_builder(files, rows=rows), "libhip.so.7")
 
     assert list(bundle.libraries) == ["lib/libcomgr.so.3", "lib/libhip.so.7", "lib/libllvm.so.20"]
     assert bundle.search == {"lib/libhip.so.7": ("$ORIGIN",)}
@@ -108,7 +108,7 @@ def test_names_every_missing_library_and_who_needs_it() -> None:
     }
 
     with pytest.raises(RocmError) as raised:
-        follow(follower(files), "a.so", "b.so")
+        build(bundle_builder(files), "a.so", "b.so")
 
     gone, lost = raised.value.message.splitlines()[1:]
     assert "libgone.so.2" in gone
@@ -118,7 +118,7 @@ def test_names_every_missing_library_and_who_needs_it() -> None:
 
 
 def test_names_libraries_that_the_machine_must_have() -> None:
-    bundle = follow(follower({"lib/a.so": library("libnuma.so.1")}), "a.so")
+    bundle = build(bundle_builder({"lib/a.so": library("libnuma.so.1")}), "a.so")
 
     assert bundle.machine == {"libnuma.so.1": ("lib/a.so",)}
 
@@ -131,7 +131,7 @@ def test_prefers_rocms_own_libraries_to_the_machines() -> None:
         "lib/libc.so.6": library(),
     }
 
-    bundle = follow(follower(files), "a.so", "b.so")
+    bundle = build(bundle_builder(files), "a.so", "b.so")
 
     # The search paths lead to them: a loader would take them, too.
     assert list(bundle.libraries) == ["lib/a.so", "lib/b.so", "lib/libc.so.6", "lib/libnuma.so.1"]
@@ -144,7 +144,7 @@ def test_finds_dlls_in_any_letter_case() -> None:
         "bin/amd_comgr.dll": library(search=()),
     }
 
-    bundle = follow(follower(files, machine=WINDOWS), "AMDHIP64_7.DLL")
+    bundle = build(bundle_builder(files, machine=WINDOWS), "AMDHIP64_7.DLL")
 
     assert list(bundle.libraries) == ["bin/amd_comgr.dll", "bin/amdhip64_7.dll"]
     assert bundle.search == {}
@@ -167,7 +167,7 @@ def test_takes_data_of_a_librarys_own_package_for_the_chosen_targets() -> None:
         Row(names=("libfft.so*",), data=("lib/fft/*",)),
     ]
 
-    bundle = follow(follower(files, rows=rows, targets=("gfx942",)), "libblas.so.3")
+    bundle = build(bundle_builder(files, rows=rows, targets=("gfx942",)), "libblas.so.3")
 
     assert list(bundle.libraries) == ["math/lib/libblas.so.3"]
     assert list(bundle.data) == ["math/lib/blas/all.dat", "math/lib/blas/k_gfx942.co"]
@@ -181,7 +181,7 @@ def test_takes_a_helper_program_with_its_own_needs() -> None:
     }
     rows = [Row(names=("libfft.so*",), data=("bin/fft_helper",))]
 
-    bundle = follow(follower(files, rows=rows), "libfft.so.1")
+    bundle = build(bundle_builder(files, rows=rows), "libfft.so.1")
 
     assert list(bundle.libraries) == ["bin/fft_helper", "lib/libfft.so.1", "lib/librtc.so.7"]
     assert bundle.data == {}
@@ -215,7 +215,7 @@ def test_takes_a_helper_program_with_its_own_needs() -> None:
 def test_wants_the_data_of_chosen_targets_alone(
     path: str, targets: tuple[str, ...], *, is_wanted: bool
 ) -> None:
-    assert needs.wanted_for(path, targets) is is_wanted
+    assert needs.serves_targets(path, targets) is is_wanted
 
 
 # The project's table

@@ -1,3 +1,4 @@
+import hashlib
 import sys
 import zipfile
 from collections.abc import Mapping
@@ -21,7 +22,7 @@ NOT_PORTABLE = ("linux_x86_64",)
 MANYLINUX_2_34 = ("manylinux_2_34_x86_64",)
 MANYLINUX_2_17 = ("manylinux_2_17_x86_64", "manylinux2014_x86_64")
 FOO = Path("/lib/libfoo.so.1.2")
-BAR = Path("/lib/libbar.so.3")
+OTHER_FOO = Path("/opt/lib/libfoo.so.1.2")
 
 needs_auditwheel = pytest.mark.skipif(sys.platform != "linux", reason="auditwheel is for Linux")
 
@@ -30,12 +31,13 @@ def portability(
     satisfied: tuple[str, ...],
     *,
     reachable: tuple[str, ...] = MANYLINUX_2_34,
-    external: Mapping[str, Path | None] | None = None,
+    external: Mapping[str, tuple[Path, ...]] | None = None,
+    search: tuple[str, ...] = (),
 ) -> Portability:
     """Return what a wheel is worth: its tags, those with the external libraries inside, and these."""
     libraries = external or {}
-    needs = {"demo/a.so": Binary(name="", needed=tuple(libraries))}
-    return Portability(satisfied=satisfied, reachable=reachable, external=libraries, needs=needs)
+    binaries = {"demo/a.so": Binary(name="", needed=tuple(libraries), search=search)}
+    return Portability(satisfied=satisfied, reachable=reachable, external=libraries, binaries=binaries)
 
 
 def write_demo(folder: Path, *, tag: str = LINUX_TAG, files: Mapping[str, bytes] | None = None) -> Path:
@@ -72,12 +74,22 @@ def test_leaves_a_wheel_alone_that_has_its_tag(tmp_path: Path) -> None:
     ("state", "graft", "subject"),
     [
         pytest.param(
-            portability(NOT_PORTABLE, external={"libfoo.so.1": FOO}), False, "demo/a.so", id="may not graft"
+            portability(NOT_PORTABLE, external={"libfoo.so.1": (FOO,)}),
+            False,
+            "demo/a.so",
+            id="may not graft",
         ),
         pytest.param(
-            portability(NOT_PORTABLE, external={"libfoo.so.1": None}), True, "libfoo.so.1", id="absent"
+            portability(NOT_PORTABLE, external={"libfoo.so.1": ()}), True, "libfoo.so.1", id="absent"
         ),
         pytest.param(portability(NOT_PORTABLE, reachable=NOT_PORTABLE), True, "manylinux", id="in no policy"),
+        # auditwheel #562
+        pytest.param(
+            portability(MANYLINUX_2_34, search=("$ORIGIN", "/build/lib")),
+            False,
+            "/build/lib",
+            id="search path of one machine",
+        ),
     ],
 )
 def test_refuses_a_wheel_that_cannot_be_portable(
@@ -99,12 +111,22 @@ def test_refuses_a_wheel_that_cannot_be_portable(
 def test_excludes_libraries_of_other_wheels_and_of_its_own(library: str) -> None:
     needs = {"torch/lib/libown.so.1": Binary(name="libown.so", needed=())}
 
-    assert library in portable.excluded(needs, load_policy())
+    assert library in portable.find_excluded(needs, load_policy())
 
 
 @pytest.mark.parametrize("library", ["libnuma.so.*", "libc.so.6"])
 def test_counts_libraries_of_the_machine(library: str) -> None:
-    assert library not in portable.excluded({}, load_policy())
+    assert library not in portable.find_excluded({}, load_policy())
+
+
+@needs_auditwheel
+def test_refuses_a_wheel_with_a_compiled_file_in_purelib(tmp_path: Path) -> None:
+    wheel = write_demo(tmp_path, files={"demo-1.0.data/purelib/demo/a.so": elf_file(needed=("libc.so.6",))})
+
+    with pytest.raises(WheelError) as raised:
+        portable.analyse(wheel)
+
+    assert wheel.name in raised.value.message
 
 
 @needs_auditwheel
@@ -120,32 +142,47 @@ def test_refuses_a_wheel_without_compiled_files(tmp_path: Path) -> None:
 # Libraries of the machine in the wheel
 
 
+@pytest.fixture
+def machine(tmp_path: Path) -> Path:
+    """Return a folder with two libraries of the machine, of which one needs the other."""
+    folder = tmp_path / "machine"
+    folder.mkdir()
+    (folder / "libfoo.so.1.2").write_bytes(elf_file(needed=("libbar.so.3", "libm.so.6")))
+    (folder / "libbar.so.3").write_bytes(elf_file(needed=("libc.so.6",)))
+    return folder
+
+
 def library(*needed: str, search: tuple[str, ...] = ()) -> Binary:
     """Return a library that needs others."""
     return Binary(name="", needed=needed, search=search)
 
 
-def test_names_grafted_libraries_by_their_digests_and_changes_their_users() -> None:
-    foo = "libfoo-aaaaaaaa.so.1"
-    bar = "libbar-01234567.so.3"
+def digest_in_name(path: Path) -> str:
+    """Return the part of a file's digest that its name in a wheel has."""
+    return hashlib.sha256(path.read_bytes()).hexdigest()[:8]
 
-    patches = portable.plan(
+
+def test_names_grafted_libraries_by_their_digests_and_changes_their_users(machine: Path) -> None:
+    foo_file = machine / "libfoo.so.1.2"
+    bar_file = machine / "libbar.so.3"
+    foo = f"libfoo-{digest_in_name(foo_file)}.so.1"
+    bar = f"libbar-{digest_in_name(bar_file)}.so.3"
+
+    patches = portable.plan_patches(
         "torch",
-        {"libfoo.so.1": FOO, "libbar.so.3": BAR},
-        {"libfoo.so.1": "a" * 64, "libbar.so.3": "0123456789abcdef" * 4},
+        {"libfoo.so.1": foo_file, "libbar.so.3": bar_file},
         {
             "torch/lib/libtorch.so": library("libfoo.so.1", "libc.so.6", search=("$ORIGIN", "/build/lib")),
             "torch/_C.so": library("libc.so.6"),
             "_C.so": library("libbar.so.3"),
         },
-        {"libfoo.so.1": library("libbar.so.3", "libm.so.6"), "libbar.so.3": library("libc.so.6")},
     )
 
     assert list(patches) == [
-        Patch(member=f"torch.libs/{bar}", source=BAR, soname=bar, renamed={}, search=()),
+        Patch(member=f"torch.libs/{bar}", source=bar_file, soname=bar, renamed={}, search=()),
         Patch(
             member=f"torch.libs/{foo}",
-            source=FOO,
+            source=foo_file,
             soname=foo,
             renamed={"libbar.so.3": bar},
             search=("$ORIGIN",),
@@ -157,6 +194,58 @@ def test_names_grafted_libraries_by_their_digests_and_changes_their_users() -> N
             search=("$ORIGIN", "$ORIGIN/../../torch.libs"),
         ),
     ]
+
+
+# A wheel's files below `.data` are installed elsewhere: auditwheel #340, #425.
+
+
+@pytest.mark.parametrize("scheme", ["platlib", "purelib"])
+def test_leads_a_file_from_where_it_is_installed(machine: Path, scheme: str) -> None:
+    member = f"demo-1.0.data/{scheme}/demo/sub/m.so"
+
+    patches = portable.plan_patches(
+        "demo", {"libbar.so.3": machine / "libbar.so.3"}, {member: library("libbar.so.3")}
+    )
+
+    searches = {patch.member: patch.search for patch in patches}
+    assert searches[member] == ("$ORIGIN/../../demo.libs",)
+
+
+@pytest.mark.parametrize("scheme", ["scripts", "data", "headers"])
+def test_refuses_a_file_that_no_fixed_path_leads_from(machine: Path, scheme: str) -> None:
+    member = f"demo-1.0.data/{scheme}/tool"
+
+    with pytest.raises(CheckError) as raised:
+        portable.plan_patches(
+            "demo", {"libbar.so.3": machine / "libbar.so.3"}, {member: library("libbar.so.3")}
+        )
+
+    assert member in raised.value.message
+    assert "libbar.so.3" in raised.value.message
+
+
+def test_names_a_library_by_its_file_name_where_it_is_needed_by_a_path(machine: Path) -> None:
+    path = machine / "libbar.so.3"
+    name = f"libbar-{digest_in_name(path)}.so.3"
+    needed_names = (str(path), "libbar.so.3")
+
+    patches = portable.plan_patches(
+        "demo", dict.fromkeys(needed_names, path), {"m.so": library(*needed_names)}
+    )
+
+    assert [patch.member for patch in patches] == [f"demo.libs/{name}", "m.so"]
+    assert patches[1].renamed == dict.fromkeys(needed_names, name)
+
+
+def test_refuses_two_libraries_of_one_name(tmp_path: Path) -> None:
+    state = portability(NOT_PORTABLE, external={"libfoo.so.1": (FOO, OTHER_FOO)})
+
+    with pytest.raises(CheckError) as raised:
+        portable.repair(write_demo(tmp_path), state, tmp_path / "new", graft=True)
+
+    assert str(FOO) in raised.value.message
+    assert str(OTHER_FOO) in raised.value.message
+    assert not (tmp_path / "new").exists()
 
 
 @pytest.fixture
@@ -192,11 +281,31 @@ def test_refuses_to_leave_a_library_of_the_machine_outside(
 ) -> None:
     state = portable.analyse(dependent_wheel)
 
-    assert state.external == {"libextra.so.1": machine_library}
+    assert state.external == {"libextra.so.1": (machine_library,)}
     with pytest.raises(CheckError) as raised:
         portable.repair(dependent_wheel, state, tmp_path / "new", graft=False)
     assert "libextra.so.1" in raised.value.message
     assert "demo/user.so" in raised.value.message
+
+
+@pytest.mark.processes
+@pytest.mark.skipif(process.which("cc") is None, reason="no C compiler")
+def test_finds_every_file_that_a_name_leads_to(tmp_path: Path) -> None:
+    files: dict[str, bytes] = {}
+    libraries: list[Path] = []
+    for number in (1, 2):
+        folder = tmp_path / str(number)
+        folder.mkdir()
+        (folder / "extra.c").write_text(f"int extra(void) {{ return {number}; }}\n")
+        (folder / "user.c").write_text(f"int extra(void); int user{number}(void) {{ return extra(); }}\n")
+        libraries.append(folder / "libextra.so.1")
+        compile_library("-Wl,-soname,libextra.so.1", folder / "extra.c", output=libraries[-1])
+        compile_library(f"-Wl,-rpath,{folder}", folder / "user.c", libraries[-1], output=folder / "user.so")
+        files[f"demo/user{number}.so"] = (folder / "user.so").read_bytes()
+
+    state = portable.analyse(write_demo(tmp_path, files=files))
+
+    assert state.external == {"libextra.so.1": tuple(library.resolve() for library in libraries)}
 
 
 @pytest.mark.processes

@@ -8,8 +8,8 @@ from packaging.version import Version
 
 from core.errors import WheelError
 from pytorch_build.components.torch import rocm_init_text
-from pytorch_build.standalone import fat
-from pytorch_build.standalone.fat import Licenses, Loader
+from pytorch_build.standalone import texts
+from pytorch_build.standalone.texts import Licenses, Loader
 
 UPSTREAM_INIT = Path(__file__).with_name("recorded").joinpath("load-dlls.txt").read_text()
 NO_LICENSES = Licenses(expression="", files={})
@@ -20,7 +20,7 @@ NO_LICENSES = Licenses(expression="", files={})
 def test_reads_the_loader_that_our_builds_write() -> None:
     text = rocm_init_text(("amd_comgr", "amdhip64"), rocm_version="7.1.0rc2")
 
-    loader = fat.read_rocm_init(text, "x")
+    loader = texts.read_rocm_init(text, "x")
 
     assert loader == Loader(names=("amd_comgr", "amdhip64"), version="7.1.0rc2")
 
@@ -28,7 +28,7 @@ def test_reads_the_loader_that_our_builds_write() -> None:
 def test_reads_a_loader_without_a_version() -> None:
     text = "import rocm_sdk as sdk\ndef initialize():\n  sdk.initialize_process(preload_shortnames=('a',))\n"
 
-    assert fat.read_rocm_init(text, "x") == Loader(names=("a",), version="")
+    assert texts.read_rocm_init(text, "x") == Loader(names=("a",), version="")
 
 
 @pytest.mark.parametrize(
@@ -44,7 +44,7 @@ def test_reads_a_loader_without_a_version() -> None:
 )
 def test_refuses_a_loader_that_it_does_not_understand(text: str) -> None:
     with pytest.raises(WheelError) as raised:
-        fat.read_rocm_init(text, "w.whl: torch/_rocm_init.py")
+        texts.read_rocm_init(text, "w.whl: torch/_rocm_init.py")
 
     assert "w.whl: torch/_rocm_init.py" in raised.value.message
 
@@ -68,7 +68,7 @@ def loader_calls(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, str]]:
 
 
 def test_loads_the_wheels_libraries_in_order(tmp_path: Path, loader_calls: list[tuple[str, str]]) -> None:
-    text = fat.standalone_init(["core/lib/libb.so.1", "core/lib/liba.so.2"], windows=False)
+    text = texts.standalone_init(["core/lib/libb.so.1", "core/lib/liba.so.2"], windows=False)
 
     run_loader(text, tmp_path)
 
@@ -79,7 +79,7 @@ def test_loads_the_wheels_libraries_in_order(tmp_path: Path, loader_calls: list[
 def test_adds_the_wheels_folder_to_the_search_for_dlls_first(
     tmp_path: Path, loader_calls: list[tuple[str, str]]
 ) -> None:
-    text = fat.standalone_init(["bin/amdhip64_7.dll"], windows=True)
+    text = texts.standalone_init(["bin/amdhip64_7.dll"], windows=True)
 
     run_loader(text, tmp_path)
 
@@ -88,7 +88,7 @@ def test_adds_the_wheels_folder_to_the_search_for_dlls_first(
 
 
 def test_names_a_library_of_the_wheel_that_cannot_be_loaded(tmp_path: Path) -> None:
-    text = fat.standalone_init(["core/lib/libb.so.1"], windows=False)
+    text = texts.standalone_init(["core/lib/libb.so.1"], windows=False)
 
     with pytest.raises(ImportError, match=r"core/lib/libb\.so\.1"):
         run_loader(text, tmp_path)
@@ -98,7 +98,7 @@ def test_names_a_library_of_the_wheel_that_cannot_be_loaded(tmp_path: Path) -> N
 
 
 def test_lets_torch_look_into_the_wheels_rocm_first() -> None:
-    patched_init = fat.patched_torch_init(UPSTREAM_INIT, "torch/__init__.py")
+    patched_init = texts.patched_torch_init(UPSTREAM_INIT, "torch/__init__.py")
 
     lines = patched_init.splitlines()
     loop = lines.index("        for dll_path in dll_paths:")
@@ -108,7 +108,7 @@ def test_lets_torch_look_into_the_wheels_rocm_first() -> None:
 
 
 def test_patches_every_loop_over_dll_folders() -> None:
-    patched_init = fat.patched_torch_init(UPSTREAM_INIT * 2, "torch/__init__.py")
+    patched_init = texts.patched_torch_init(UPSTREAM_INIT * 2, "torch/__init__.py")
 
     assert patched_init.count("dll_paths.insert(0,") == 2
 
@@ -117,12 +117,12 @@ def test_patches_every_loop_over_dll_folders() -> None:
     "text",
     [
         pytest.param("import os\n", id="no loop"),
-        pytest.param(fat.patched_torch_init(UPSTREAM_INIT, "x"), id="patched"),
+        pytest.param(texts.patched_torch_init(UPSTREAM_INIT, "x"), id="patched"),
     ],
 )
 def test_refuses_to_patch_another_text(text: str) -> None:
     with pytest.raises(WheelError, match=r"w\.whl"):
-        fat.patched_torch_init(text, "w.whl: torch/__init__.py")
+        texts.patched_torch_init(text, "w.whl: torch/__init__.py")
 
 
 # Versions
@@ -137,7 +137,7 @@ def test_refuses_to_patch_another_text(text: str) -> None:
     ],
 )
 def test_marks_a_version_in_a_way_that_pep_440_allows(version: str, marked_version: str) -> None:
-    assert fat.standalone_version(Version(version), "standalone") == marked_version
+    assert texts.standalone_version(Version(version), "standalone") == marked_version
     assert str(Version(marked_version)) == marked_version
     assert Version(marked_version) > Version(version)
 
@@ -145,7 +145,7 @@ def test_marks_a_version_in_a_way_that_pep_440_allows(version: str, marked_versi
 @pytest.mark.parametrize("version", ["2.10.0+standalone", "2.10.0+rocm7.standalone"])
 def test_refuses_to_mark_a_version_twice(version: str) -> None:
     with pytest.raises(WheelError) as raised:
-        fat.standalone_version(Version(version), "standalone")
+        texts.standalone_version(Version(version), "standalone")
 
     assert version in raised.value.message
 
@@ -153,7 +153,7 @@ def test_refuses_to_mark_a_version_twice(version: str) -> None:
 def test_changes_the_complete_version_in_the_version_module() -> None:
     module = b"__version__ = '2.10.0+rocm7'\nrocm: str = \"7\"\nx = '2.10.0+rocm7.1'\ny = \"2.10.0+rocm7\"\n"
 
-    changed_module = fat.standalone_module(module, Version("2.10.0+rocm7"), "2.10.0+rocm7.standalone")
+    changed_module = texts.standalone_module(module, Version("2.10.0+rocm7"), "2.10.0+rocm7.standalone")
 
     assert changed_module == (
         b"__version__ = '2.10.0+rocm7.standalone'\n"
@@ -176,7 +176,7 @@ def test_removes_rocm_from_metadata_and_nothing_else() -> None:
         "\nVersion: in the text\n\nRequires-Dist: rocm\n"
     )
 
-    changed_metadata = fat.standalone_metadata(metadata.encode(), "2.10.0+rocm7.standalone", NO_LICENSES)
+    changed_metadata = texts.standalone_metadata(metadata.encode(), "2.10.0+rocm7.standalone", NO_LICENSES)
 
     assert changed_metadata.decode() == (
         "Metadata-Version: 2.1\nName: torch\nVersion: 2.10.0+rocm7.standalone\n"
@@ -200,7 +200,7 @@ MIT = Licenses(expression="MIT", files={Path("x"): {"LICENSE": "rocm-sdk-core/LI
 def test_joins_licence_expressions_and_files(expression: str, joined_expression: str) -> None:
     metadata = f"Metadata-Version: 2.4\nVersion: 1\nLicense-Expression: {expression}\nLicense-File: LICENSE\n"
 
-    changed_metadata = fat.standalone_metadata(metadata.encode(), "2", MIT)
+    changed_metadata = texts.standalone_metadata(metadata.encode(), "2", MIT)
 
     assert changed_metadata.decode() == (
         f"Metadata-Version: 2.4\nVersion: 2\nLicense-Expression: {joined_expression}\n"
@@ -211,4 +211,4 @@ def test_joins_licence_expressions_and_files(expression: str, joined_expression:
 def test_adds_no_expression_to_a_licence_in_words() -> None:
     metadata = b"Metadata-Version: 2.1\nVersion: 1\nLicense: BSD\n"
 
-    assert b"License-" not in fat.standalone_metadata(metadata, "2", MIT)
+    assert b"License-" not in texts.standalone_metadata(metadata, "2", MIT)

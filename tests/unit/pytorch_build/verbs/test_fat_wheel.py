@@ -7,6 +7,7 @@ import pytest
 
 from core.run.records import FileRecord
 from pytorch_build.standalone.fat import Request
+from pytorch_build.standalone.needs import Bundle
 from pytorch_build.verbs import fat_wheel
 from tests.kit.builds import LocalRun
 from tests.kit.front_doors import FrontDoorResult
@@ -30,7 +31,7 @@ def requests(monkeypatch: pytest.MonkeyPatch) -> list[Request]:
             file=SimpleNamespace(path=path, size=1, sha256="a" * 64),
             rocm="ROCm",
             own=1,
-            bundle=SimpleNamespace(libraries={}, data={}, search={}, machine={}),
+            bundle=Bundle(libraries={}, data={}, search={}, machine={}),
         )
 
     monkeypatch.setattr(fat_wheel, "make", make)

@@ -123,7 +123,7 @@ def test_builds_libraries_for_each_family_of_an_unsplit_set(
         f"rocm_sdk_libraries_gfx110x_all-{tag}",
         f"rocm_sdk_devel-{tag}",
     ]
-    assert unsplit_packages.plan.built == FAMILIES
+    assert unsplit_packages.plan.built_families == FAMILIES
 
 
 def test_leaves_packages_and_a_note_in_the_output_folder(
@@ -201,7 +201,7 @@ def test_builds_one_device_package_for_each_target_of_a_split_set(
         *(f"rocm_sdk_device_{target}" for target in SPLIT_TARGETS),
         "rocm_sdk_devel",
     ]
-    assert split_packages.plan.built == SPLIT_TARGETS
+    assert split_packages.plan.built_families == SPLIT_TARGETS
 
 
 def test_puts_libraries_without_device_code_into_one_package(

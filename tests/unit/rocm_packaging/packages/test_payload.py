@@ -15,7 +15,7 @@ from rocm_packaging.packages.layouts import LicenseData, packages
 from rocm_packaging.packages.payload import (
     PayloadFile,
     devel_only,
-    joined,
+    join_expressions,
     licenses_of,
     plan,
     usual_links,
@@ -452,7 +452,7 @@ def test_reads_the_text_behind_a_link_to_a_licence(tmp_path: Path) -> None:
 def test_joins_licences_to_one_expression(expressions: list[str]) -> None:
     licenses = {license_ for expression in expressions for license_ in expression.split(" AND ")}
 
-    joined_expression = joined(expressions)
+    joined_expression = join_expressions(expressions)
 
     assert canonicalize_license_expression(joined_expression) == joined_expression
     assert set(joined_expression.split(" AND ")) == licenses

@@ -115,7 +115,7 @@ def test_makes_the_version_of_a_release_type(
     release_type: str, commit: str, candidate: int | None, version: str
 ) -> None:
     computed_version = versions.compute("10.1.0", release_type, day=DAY, commit=commit, candidate=candidate)
-    artifact_version = versions.of_artifacts(
+    artifact_version = versions.choose_version(
         "10.1.0", release_type, day=DAY, commit=commit, candidate=candidate
     )
 
@@ -146,9 +146,9 @@ def test_refuses_what_makes_no_version(
 
 
 def test_keeps_a_complete_version_of_the_artifacts() -> None:
-    assert versions.of_artifacts("7.99.0.dev0+sample", "release", day=DAY) == "7.99.0.dev0+sample"
+    assert versions.choose_version("7.99.0.dev0+sample", "release", day=DAY) == "7.99.0.dev0+sample"
 
 
 def test_asks_for_a_version_where_the_artifacts_name_none() -> None:
     with pytest.raises(UsageError, match="--version"):
-        versions.of_artifacts("", "ci", day=DAY)
+        versions.choose_version("", "ci", day=DAY)

@@ -1,0 +1,203 @@
+"""The texts of a stand-alone wheel: its version, METADATA, licences, and the Python that loads ROCm."""
+
+from __future__ import annotations
+
+import ast
+import contextlib
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from packaging.licenses import InvalidLicenseExpression, canonicalize_license_expression
+
+from core.data import read_text
+from core.errors import WheelError
+from core.wheel import parse_wheel_name, read_metadata
+from core.wheel.record import require_listing
+from pytorch_build.check import required_name
+from rocm_packaging.packages.layouts import device_target, is_rocm
+from rocm_packaging.packages.payload import join_expressions
+
+if TYPE_CHECKING:
+    from packaging.version import Version
+
+_DLL_INSERT = 'dll_paths.insert(0, os.path.join(th_dll_path, "rocm", "bin"))'
+_DLL_LOOP = re.compile(r"(?m)^(?P<indent>[ \t]*)for dll_path in dll_paths:")
+# A field of METADATA goes on in the lines that are indented.
+_METADATA_FIELD = re.compile(r"^\S.*(?:\n[ \t].*)*", re.MULTILINE)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Licenses:
+    """The licences of some wheels: member -> path below ``licenses`` of the new wheel."""
+
+    expression: str
+    files: Mapping[Path, Mapping[str, str]]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Loader:
+    """What a wheel's ``_rocm_init.py`` loads by `rocm_sdk`: libraries by short names, of a version."""
+
+    names: tuple[str, ...]
+    version: str
+
+
+# Version and METADATA
+
+
+def standalone_version(version: Version, label: str) -> str:
+    """Return a version with a label: ``2.10.0+rocm7.10.0`` becomes ``2.10.0+rocm7.10.0.standalone``.
+
+    PEP 440 lets a local version have letters, digits and dots, and sorts the longer one later.
+    """
+    if version.local is None:
+        return f"{version}+{label}"
+    if label in version.local.split("."):
+        raise WheelError(f"Version {version} is that of a stand-alone wheel already.")
+    return f"{version}.{label}"
+
+
+def standalone_module(
+    content: bytes,
+    old_version: Version,
+    new_version: str,
+) -> bytes:
+    """Return ``version.py`` with the new version in the place of every quoted old one."""
+    quoted_version = rf"(['\"]){re.escape(str(old_version))}\1"
+    return re.sub(quoted_version, rf"\g<1>{new_version}\g<1>", content.decode()).encode()
+
+
+def standalone_metadata(
+    content: bytes,
+    version: str,
+    licenses: Licenses,
+) -> bytes:
+    """Return METADATA with a version and licences, and without requirements on ROCm or device packages."""
+    head, gap, description = content.decode().partition("\n\n")
+    fields: list[str] = []
+    for field in _METADATA_FIELD.findall(head):
+        fields += _standalone_field(field, version, licenses)
+
+    text = "\n".join(fields)
+    text += f"{gap}{description}" if gap else "\n"
+    return text.encode()
+
+
+def _standalone_field(
+    field: str,
+    version: str,
+    licenses: Licenses,
+) -> list[str]:
+    """Return the fields that take the place of a field; none where it is dropped."""
+    name, _colon, value = field.partition(":")
+    match name.lower():
+        case "version":
+            return [f"Version: {version}"]
+        case "license-expression" if licenses.expression:
+            return _license_fields(value.strip(), licenses)
+        case "requires-dist":
+            distribution = required_name(" ".join(value.split()))
+            is_dropped = is_rocm(distribution) or device_target(distribution)
+            return [] if is_dropped else [field]
+        case "provides-extra" if value.strip().startswith("device-"):
+            return []
+    return [field]
+
+
+def _license_fields(expression: str, licenses: Licenses) -> list[str]:
+    if " OR " in expression:
+        # AND binds closer than OR
+        expression = f"({expression}) AND {licenses.expression}"
+    else:
+        expression = join_expressions([expression, licenses.expression])
+    fields = [f"License-Expression: {expression}"]
+    for names in licenses.files.values():
+        fields += [f"License-File: {path}" for path in names.values()]
+    return [fields[0], *sorted(fields[1:])]
+
+
+def read_licenses(wheels: Iterable[Path]) -> Licenses:
+    """Return the licences of ROCm's wheels, with their files (PEP 639)."""
+    expressions: list[str] = []
+    files: dict[Path, Mapping[str, str]] = {}
+    for wheel in sorted(wheels):
+        listing = require_listing(wheel)
+        distribution = parse_wheel_name(wheel.name).distribution
+        prefix = f"{listing.folder}/licenses/"
+        files[wheel] = {
+            member.name: f"{distribution}/{member.name.removeprefix(prefix)}"
+            for member in listing.members
+            if member.name.startswith(prefix)
+        }
+        # Older metadata names licences in words, which cannot be joined.
+        with contextlib.suppress(InvalidLicenseExpression):
+            expressions.append(canonicalize_license_expression(read_metadata(wheel).license))
+    return Licenses(expression=join_expressions(expressions), files=files)
+
+
+# The Python that loads ROCm
+
+
+def read_rocm_init(text: str, where: str) -> Loader:
+    """Return what ``_rocm_init.py`` loads: the arguments of its one call of ``initialize_process``."""
+    try:
+        arguments = _initialize_process_arguments(text)
+    except (SyntaxError, ValueError) as problem:
+        raise WheelError(
+            f"{where} cannot be made stand-alone: it has {problem}.",
+            hint="Build the wheel with nox -s build_torch, or take one that loads ROCm so.",
+        ) from problem
+
+    names = arguments.get("preload_shortnames", ())
+    if not isinstance(names, (list, tuple)) or not all(isinstance(name, str) for name in names):
+        raise WheelError(f"{where} cannot be made stand-alone: preload_shortnames is not a list of names.")
+    version = arguments.get("check_version")
+    return Loader(names=tuple(names), version=version if isinstance(version, str) else "")
+
+
+def _initialize_process_arguments(text: str) -> dict[str, object]:
+    """Return the keyword arguments of the one call of ``initialize_process``, which are literals."""
+    calls = [node for node in ast.walk(ast.parse(text)) if isinstance(node, ast.Call)]
+    calls = [call for call in calls if ast.unparse(call.func).endswith(".initialize_process")]
+    if len(calls) != 1:
+        raise ValueError(f"{len(calls)} calls of rocm_sdk.initialize_process")
+    return {
+        keyword.arg: ast.literal_eval(keyword.value)
+        for keyword in calls[0].keywords
+        if keyword.arg is not None
+    }
+
+
+def standalone_init(paths: Sequence[str], *, windows: bool) -> str:
+    """Return a ``_rocm_init.py`` that loads ROCm out of the wheel itself.
+
+    Libraries are loaded with global symbols, as `rocm_sdk` does, so that torch's own find them by
+    their SONAMEs; these need no search path into ROCm's folders, and stay as they are.
+    """
+    global_name = ""
+    dll_folder = ""
+    if windows:
+        global_name = "_added = None\n"
+        dll_folder = '    global _added\n    _added = os.add_dll_directory(os.path.join(_ROOT, "bin"))\n'
+
+    text = read_text(Path(__file__).with_name("rocm_init.template"))
+    lines = [f'    "{path}",\n' for path in paths]
+    text = text.replace("@LIBRARIES@", "".join(lines))
+    text = text.replace("@GLOBAL@", global_name)
+    return text.replace("@DLL_FOLDER@", dll_folder)
+
+
+def patched_torch_init(text: str, where: str) -> str:
+    """Return torch's ``__init__.py``, which looks for DLLs in the wheel's ROCm first."""
+    if _DLL_INSERT in text:
+        raise WheelError(f"{where} looks into the wheel's own ROCm already: it is stand-alone.")
+    patched_text, loops = _DLL_LOOP.subn(rf"\g<indent>{_DLL_INSERT}\n\g<0>", text)
+    if not loops:
+        raise WheelError(
+            f"{where} has no line 'for dll_path in dll_paths:', so nothing would look for ROCm's DLLs.",
+            hint="This torch loads its DLLs in another way than the versions that this stage supports.",
+        )
+    return patched_text
