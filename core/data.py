@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import date  # noqa: TC003 - pydantic reads it
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Self, TypeVar, cast, get_args, get_origin
+from typing import TYPE_CHECKING, Annotated, Any, Self, TypeVar, cast, get_args, get_origin, get_type_hints
 
 from pydantic import BaseModel, BeforeValidator, Field, PlainSerializer, ValidationError, WithJsonSchema
 
@@ -414,6 +414,10 @@ def _keys_at(annotation: Any, location: Sequence[str | int]) -> set[str]:  # noq
         fields = {field.alias or name: field.annotation for name, field in annotation.model_fields.items()}
         if not location:
             return set(fields)
+        # Keys that a model has beside its fields all have the type that it says of them.
+        other_keys = get_type_hints(annotation).get("__pydantic_extra__")
+        if str(location[0]) not in fields and other_keys is not None:
+            return _keys_at(other_keys, location)
         return _keys_at(fields.get(str(location[0])), location[1:])
 
     origin = get_origin(annotation)

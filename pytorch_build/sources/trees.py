@@ -18,15 +18,15 @@ from typing import TYPE_CHECKING, Any
 from core import console, files
 from core.data import read_text
 from core.errors import FatalError, ProcessError, SourceError, origin
+from pytorch_build.components import COMPONENTS
 from pytorch_build.lock import versions
 from pytorch_build.lock.stored import origins
-from pytorch_build.refs.torch_refs import DISTRIBUTIONS, OWN_TREES
 from pytorch_build.sources import checkout as sources
 from pytorch_build.sources import edits
 from pytorch_build.sources.git import Repository, last_words, submodules
 
 if TYPE_CHECKING:
-    from pytorch_build.build.build import BuildChoices
+    from pytorch_build.build.request import BuildOptions
     from pytorch_build.context import Context
     from pytorch_build.lock.source_lock import LockedProject, SourceLock
 
@@ -120,7 +120,7 @@ def place(context: Context, project: str, own: Path | None = None) -> Path:
     return context.common.sources / ".own" / f"{project}-{files.sha256_text(str(own))[:12]}"
 
 
-def managed_tree(context: Context, choices: BuildChoices, lock: SourceLock, project: str) -> ManagedTree:
+def managed_tree(context: Context, choices: BuildOptions, lock: SourceLock, project: str) -> ManagedTree:
     """Find the managed tree of a project."""
     return ManagedTree(
         locked=lock.project(project),
@@ -139,7 +139,7 @@ def developers_tree(
     common = context.common
     cpu = not context.gpu
     suffix = versions.cpu_suffix(context.ref.local_label) if cpu else versions.version_suffix(rocm_version)
-    setups = (tree / name for name in versions.SETUP_FILES if project == "triton")
+    setups = (tree / name for name in COMPONENTS[project].version_rule.setup_files)
     return DevelopersTree(
         own=own,
         path=own.path,
@@ -161,16 +161,17 @@ def lacks(tree: Path, project: str, env: Mapping[str, str]) -> Iterator[tuple[st
     if not any((tree / name).is_file() for name in ("setup.py", "pyproject.toml", "python/setup.py")):
         hint = "Give the folder of a git checkout of the project."
         yield f"{tree} has neither setup.py nor pyproject.toml: there is nothing to build.", hint
-    name = DISTRIBUTIONS[project]
+    component = COMPONENTS[project]
+    name = component.distribution
     if not any((tree / folder / name).is_dir() for folder in ("", "src", "python")):
-        hint = f"It is given to {OWN_TREES[project]}; each project has an option of its own."
+        hint = f"It is given to {component.tree_option}; each project has an option of its own."
         yield f"{tree} holds no package {name}, so it is no tree of {project}.", hint
     try:
         base_version_of(tree, project)
     except FatalError as problem:
         yield problem.message, problem.hint
     # as torch's setup.py looks, and where it does
-    if project == "torch" and not env.get("USE_SYSTEM_LIBS") and (tree / ".gitmodules").is_file():
+    if component.requires_submodules and not env.get("USE_SYSTEM_LIBS") and (tree / ".gitmodules").is_file():
         named = re.findall(r"(?m)^\s*path\s*=\s*(.+?)\s*$", read_text(tree / ".gitmodules"))
         if absent := [one for one in named if not (tree / one).is_dir() or not any((tree / one).iterdir())]:
             hint = f"Run: git -C {tree} submodule update --init --recursive"
@@ -180,9 +181,10 @@ def lacks(tree: Path, project: str, env: Mapping[str, str]) -> Iterator[tuple[st
 def base_version_of(tree: Path, project: str) -> str:
     """Read the version that a tree names, in ``version.txt`` or triton's package; "" where it names none."""
     path = tree / versions.VERSION_FILE
-    if project in {"torch", "audio", "vision"} or path.is_file():  # their builds read it
+    rule = COMPONENTS[project].version_rule
+    if rule.requires_version_file or path.is_file():
         return versions.parse_version(read_text(path), str(path))
-    modules = (tree / name for name in (versions.TRITON_MODULES if project == "triton" else ()))
+    modules = (tree / name for name in rule.modules)
     said = (versions.module_version(read_text(one), str(one)) for one in modules if one.is_file())
     return next(filter(None, said), "")
 
