@@ -69,6 +69,7 @@ class Collector:
     def collect(self) -> Contents:
         """Return what the changed projects list now. Only sidecars of a bare folder are written."""
         projects = find_changed_projects(self.root, self.listing, self.settings)
+        changed_projects = frozenset(projects)
         pages_are_whole = self._read_pages(projects)
         unread_keys = self._find_unread_records()
 
@@ -89,8 +90,13 @@ class Collector:
 
         # Everything that is read is here now; what is left to look at are files that changed.
         page_files, held_files = self._look_at_files(projects, candidates, must_be_named=must_be_named)
+        files_by_project = self._sort_by_project(projects, page_files)
         return Contents(
-            projects=self._sort_by_project(projects, page_files),
+            projects={
+                project: files
+                for project, files in files_by_project.items()
+                if project in changed_projects or not self._lists_the_same(project, files)
+            },
             held_files=held_files,
             record_etags=self._complete_records(records, page_files),
         )
@@ -208,6 +214,11 @@ class Collector:
             name.version_text,
             self.settings.yanks.reason(stored_file.filename, name),
         )
+
+    def _lists_the_same(self, project: str, page_files: Iterable[PageFile]) -> bool:
+        """Return whether the project's page lists these files already."""
+        described_files = {DescribedFile(file.recorded_file, file.stored_file) for file in page_files}
+        return described_files == set(self.previous_files.get(project, {}).values())
 
     def _sort_by_project(
         self,

@@ -12,7 +12,7 @@ in keys that begin with an underscore, which PEP 691 leaves to the server; PyPI 
 
 import hashlib
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from functools import lru_cache
@@ -41,11 +41,14 @@ class RootPage:
     Attributes:
         fingerprints: Of each project, what its pages follow from.
         front_fingerprint: What the flat page and the page of projects follow from, besides the projects.
+        flat_page_digest: Of the flat page's bytes: another process may write it between a listing and a
+            reading of it, where a server ignores conditions.
         record_etags: The records whose files are all listed, by key.
     """
 
     fingerprints: Mapping[str, str] = field(default_factory=dict)
     front_fingerprint: str | None = None
+    flat_page_digest: str | None = None
     record_etags: Mapping[str, str] = field(default_factory=dict)
 
 
@@ -55,7 +58,11 @@ def write_root_page(root: RootPage) -> bytes:
         {"name": name, "_fingerprint": fingerprint} for name, fingerprint in sorted(root.fingerprints.items())
     ]
     page = {
-        "meta": {"api-version": API_VERSION, "_fingerprint": root.front_fingerprint},
+        "meta": {
+            "api-version": API_VERSION,
+            "_fingerprint": root.front_fingerprint,
+            "_flat-page-digest": root.flat_page_digest,
+        },
         "projects": projects,
         "_records": dict(sorted(root.record_etags.items())),
     }
@@ -69,6 +76,7 @@ def read_root_page(content: bytes) -> RootPage:
         return RootPage(
             fingerprints={project["name"]: project["_fingerprint"] for project in page["projects"]},
             front_fingerprint=page["meta"]["_fingerprint"],
+            flat_page_digest=page["meta"]["_flat-page-digest"],
             record_etags=dict(page["_records"]),
         )
     except (ValueError, KeyError, TypeError):
@@ -80,7 +88,8 @@ def write_project_page(project: str, page_files: Sequence[PageFile]) -> bytes:
     """Return the bytes of ``simple/{project}/index.json``, one file a line."""
     lines = [_ENCODER.encode(_file_to_json(page_file)) for page_file in page_files]
     files = ",\n".join(lines)
-    meta = _ENCODER.encode({"api-version": API_VERSION, "_files-digest": _digest(files.encode())})
+    digest = digest_of([files.encode()])
+    meta = _ENCODER.encode({"api-version": API_VERSION, "_files-digest": digest})
     versions = _ENCODER.encode(distinct_versions(page_files))
     head = f'{{"meta":{meta},"name":"{project}","versions":{versions}'
     return f"{head}{_FILES_START}{files}{_FILES_END}".encode()
@@ -92,15 +101,19 @@ def read_project_page(content: bytes) -> Sequence[DescribedFile] | None:
         page = json.loads(content)
         # A digest that was changed by hand, or by a broken disk, would otherwise be believed for ever.
         files = content.partition(_FILES_START.encode())[2].removesuffix(_FILES_END.encode())
-        if page["meta"]["_files-digest"] != _digest(files):
+        if page["meta"]["_files-digest"] != digest_of([files]):
             return None
         return [_file_from_json(file) for file in page["files"]]
     except (ValueError, KeyError, TypeError, AttributeError):
         return None
 
 
-def _digest(content: bytes) -> str:
-    return hashlib.sha256(content).hexdigest()[:20]
+def digest_of(content: Iterable[bytes | memoryview]) -> str:
+    """Return a short digest of a page, which comes in parts."""
+    sha256 = hashlib.sha256()
+    for part in content:
+        sha256.update(part)
+    return sha256.hexdigest()[:20]
 
 
 def _file_to_json(page_file: PageFile) -> Mapping[str, Any]:
