@@ -53,7 +53,11 @@ class PageSettings:
         """Return the paths of the pages that lead to those of projects, as HTML."""
         return [*self._folder_paths(ROOT_FOLDER, ("index.html",)), FLAT_PAGE]
 
-    def _folder_paths(self, folder: str, names: Iterable[str]) -> Sequence[str]:
+    def _folder_paths(
+        self,
+        folder: str,
+        names: Iterable[str],
+    ) -> Sequence[str]:
         paths = [f"{folder}{name}" for name in names]
         # Installers ask for the folder, and a bucket answers with the object of exactly that name.
         if self.has_folder_pages:
@@ -89,7 +93,11 @@ class ProjectPages:
     section: bytes
 
 
-def find_changed_projects(root: RootPage, listing: Listing, settings: PageSettings) -> set[str]:
+def find_changed_projects(
+    root: RootPage,
+    listing: Listing,
+    settings: PageSettings,
+) -> set[str]:
     """Return the projects whose pages may have to change: all of them, where the front is broken."""
     projects = listing.projects.keys() | root.fingerprints.keys()
     if not is_front_intact(root, listing, settings) or has_lost_record(root, listing):
@@ -103,7 +111,11 @@ def find_changed_projects(root: RootPage, listing: Listing, settings: PageSettin
     return changed_projects
 
 
-def is_front_intact(root: RootPage, listing: Listing, settings: PageSettings) -> bool:
+def is_front_intact(
+    root: RootPage,
+    listing: Listing,
+    settings: PageSettings,
+) -> bool:
     """Return whether the flat page and the list of projects exist as they were last written."""
     page_etags = _page_etags(settings.front_paths(), listing)
     return root.front_fingerprint == settings.front_fingerprint(page_etags)
@@ -141,10 +153,18 @@ def choose_recorded(
     # The bytes are known without a look at them, so that only what is said of them can differ.
     if not must_be_named:
         candidates = [recorded_file, *candidates]
-    return best_candidate(candidates, size=recorded_file.size, sha256=recorded_file.sha256)
+    return best_candidate(
+        candidates,
+        size=recorded_file.size,
+        sha256=recorded_file.sha256,
+    )
 
 
-def make_project_pages(project: str, page_files: Sequence[PageFile], settings: PageSettings) -> ProjectPages:
+def make_project_pages(
+    project: str,
+    page_files: Sequence[PageFile],
+    settings: PageSettings,
+) -> ProjectPages:
     """Return the pages of a project from its files in order."""
     requirement = requirement_of(project, settings.extras.get(project, ""), page_files)
     rows = write_rows(page_files)
@@ -156,7 +176,10 @@ def make_project_pages(project: str, page_files: Sequence[PageFile], settings: P
 
 
 def find_stale_paths(
-    listing: Listing, settings: PageSettings, projects: Iterable[str], root_path: str
+    listing: Listing,
+    settings: PageSettings,
+    projects: Iterable[str],
+    root_path: str,
 ) -> Sequence[str]:
     """Return the pages that the index no longer has, such as those of a project whose files are gone."""
     expected_paths = {root_path, *settings.front_paths()}
@@ -165,7 +188,11 @@ def find_stale_paths(
     return sorted(listing.pages.keys() - expected_paths)
 
 
-def _listed_fingerprint(project: str, listing: Listing, settings: PageSettings) -> str:
+def _listed_fingerprint(
+    project: str,
+    listing: Listing,
+    settings: PageSettings,
+) -> str:
     page_etags = _page_etags(settings.project_paths(project), listing)
     return settings.project_fingerprint(project, listing.projects.get(project, ()), page_etags)
 

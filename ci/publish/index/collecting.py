@@ -189,7 +189,11 @@ class Collector:
             self.store.forget()
         return page_files, held_files
 
-    def _describe(self, stored_file: StoredFile, candidates: Sequence[RecordedFile]) -> PageFile | HeldFile:
+    def _describe(
+        self,
+        stored_file: StoredFile,
+        candidates: Sequence[RecordedFile],
+    ) -> PageFile | HeldFile:
         try:
             name = read_name(stored_file.filename)
             recorded_file, stored_file = self.source.describe(stored_file, self.prefix, candidates)
@@ -201,11 +205,18 @@ class Collector:
             return self._hold(stored_file, problem.message)
         return self._page_file(recorded_file, stored_file, name)
 
-    def _hold(self, stored_file: StoredFile, reason: str) -> HeldFile:
+    def _hold(
+        self,
+        stored_file: StoredFile,
+        reason: str,
+    ) -> HeldFile:
         return HeldFile(join_key(self.prefix, stored_file.filename), stored_file, reason)
 
     def _page_file(
-        self, recorded_file: RecordedFile, stored_file: StoredFile, name: DistributionName
+        self,
+        recorded_file: RecordedFile,
+        stored_file: StoredFile,
+        name: DistributionName,
     ) -> PageFile:
         return PageFile(
             recorded_file,
@@ -215,7 +226,11 @@ class Collector:
             self.settings.yanks.reason(stored_file.filename, name),
         )
 
-    def _lists_the_same(self, project: str, page_files: Iterable[PageFile]) -> bool:
+    def _lists_the_same(
+        self,
+        project: str,
+        page_files: Iterable[PageFile],
+    ) -> bool:
         """Return whether the project's page lists these files already."""
         described_files = {DescribedFile(file.recorded_file, file.stored_file) for file in page_files}
         return described_files == set(self.previous_files.get(project, {}).values())

@@ -59,13 +59,22 @@ def write_rows(page_files: Sequence[PageFile]) -> str:
     return "".join(_write_row(page_file) for page_file in page_files)
 
 
-def write_section(requirement: str, project: str, rows: str) -> bytes:
+def write_section(
+    requirement: str,
+    project: str,
+    rows: str,
+) -> bytes:
     """Return a project's part of the flat page."""
     commands = _write_commands(requirement, "--find-links <var>ADDRESS-OF-THIS-PAGE</var>")
     return f"<section>\n<h2>{project}</h2>\n{commands}<ul>\n{rows}</ul>\n</section>\n".encode()
 
 
-def write_project_html(requirement: str, project: str, rows: str, dependencies: str | None) -> bytes:
+def write_project_html(
+    requirement: str,
+    project: str,
+    rows: str,
+    dependencies: str | None,
+) -> bytes:
     """Return a project's page, ``simple/{project}/index.html``.
 
     `dependencies` is the address of the index of dependencies, relative to the page.
@@ -104,7 +113,11 @@ def write_notices(notices: Iterable[Notice]) -> str:
     return "".join(sections)
 
 
-def write_flat_page(title: str, notices: str, sections: Mapping[str, Section]) -> Sequence[Section]:
+def write_flat_page(
+    title: str,
+    notices: str,
+    sections: Mapping[str, Section],
+) -> Sequence[Section]:
     """Return the flat page, in parts that together may be large."""
     file_count = sum(bytes(section).count(b"\n<li>") for section in sections.values())
     count = console.counted(file_count, "file")
@@ -143,7 +156,11 @@ def page_format() -> str:
     return hashlib.sha256(b"".join(pages)).hexdigest()[:12]
 
 
-def requirement_of(project: str, extra: str, page_files: Sequence[PageFile]) -> str:
+def requirement_of(
+    project: str,
+    extra: str,
+    page_files: Sequence[PageFile],
+) -> str:
     """Return what the commands on a page install, such as ``torch[device-all]==2.10.0``."""
     return f"{project}{extra}=={newest_version(page_files)}"
 

@@ -79,7 +79,11 @@ def is_page(key: str) -> bool:
     return _PAGE_KEY.fullmatch(key) is not None
 
 
-def list_folder(store: Store, prefix: str, source: Source) -> Listing:
+def list_folder(
+    store: Store,
+    prefix: str,
+    source: Source,
+) -> Listing:
     """Return what a folder holds, listed in an order in which no change goes unnoticed.
 
     Pages are listed first. A page that another process writes after that has an ETag that we do not know, so

@@ -44,11 +44,18 @@ class Source(Protocol):
     def list_records(self) -> Mapping[str, str]:
         """Return the ETags of the records, by key."""
 
-    def read_records(self, keys: Sequence[str], folder: str) -> Mapping[str, Sequence[RecordedFile]]:
+    def read_records(
+        self,
+        keys: Sequence[str],
+        folder: str,
+    ) -> Mapping[str, Sequence[RecordedFile]]:
         """Return what each of these records says of the files directly in a folder."""
 
     def describe(
-        self, stored_file: StoredFile, folder: str, candidates: Sequence[RecordedFile]
+        self,
+        stored_file: StoredFile,
+        folder: str,
+        candidates: Sequence[RecordedFile],
     ) -> DescribedFile:
         """Return a complete file with its digest, which is one of the candidates where records are needed.
 
@@ -77,14 +84,21 @@ class RecordSource:
             stored_object.key: stored_object.etag for stored_object in listing if is_record(stored_object.key)
         }
 
-    def read_records(self, keys: Sequence[str], folder: str) -> Mapping[str, Sequence[RecordedFile]]:
+    def read_records(
+        self,
+        keys: Sequence[str],
+        folder: str,
+    ) -> Mapping[str, Sequence[RecordedFile]]:
         """Return what these records say of files in a folder, read in parallel from a remote store."""
         jobs = 1 if is_local(self.store) else JOBS
         recorded_files = map_in_threads(partial(self._read_record, folder=folder), keys, jobs=jobs)
         return dict(zip(keys, recorded_files, strict=True))
 
     def describe(
-        self, stored_file: StoredFile, folder: str, candidates: Sequence[RecordedFile]
+        self,
+        stored_file: StoredFile,
+        folder: str,
+        candidates: Sequence[RecordedFile],
     ) -> DescribedFile:
         """Return a file with what a record says of the bytes that it has."""
         if not candidates:
@@ -94,7 +108,11 @@ class RecordSource:
 
         key = join_key(folder, stored_file.filename)
         sha256 = self._file_sha256(key, stored_file)
-        recorded_file = best_candidate(candidates, size=stored_file.size, sha256=sha256)
+        recorded_file = best_candidate(
+            candidates,
+            size=stored_file.size,
+            sha256=sha256,
+        )
         if recorded_file is None:
             raise self._refusal(key)
         if recorded_file.metadata_sha256 is not None:
@@ -105,13 +123,21 @@ class RecordSource:
         """Return nothing."""
         return ()
 
-    def _file_sha256(self, key: str, stored_file: StoredFile) -> str:
+    def _file_sha256(
+        self,
+        key: str,
+        stored_file: StoredFile,
+    ) -> str:
         if isinstance(self.store, DirectoryStore):
             # It remembers digests, and finds them by what was just listed.
             return self.store.digest_of(Stored(key, stored_file.size, stored_file.etag, stored_file.modified))
         return self.store.digest(key)
 
-    def _require_sidecar(self, key: str, sha256: str) -> None:
+    def _require_sidecar(
+        self,
+        key: str,
+        sha256: str,
+    ) -> None:
         if hashlib.sha256(self.store.read(key)).hexdigest() != sha256:
             raise self._refusal(key)
 
@@ -121,7 +147,11 @@ class RecordSource:
             hint="Build it again with --force.",
         )
 
-    def _read_record(self, key: str, folder: str) -> Sequence[RecordedFile]:
+    def _read_record(
+        self,
+        key: str,
+        folder: str,
+    ) -> Sequence[RecordedFile]:
         try:
             return _read_record(json.loads(self.store.read(key)), folder)
         except (ValueError, KeyError, TypeError, AttributeError) as problem:
@@ -145,7 +175,11 @@ class UploadedSource:
         """Return nothing."""
         return {}
 
-    def read_records(self, keys: Sequence[str], folder: str) -> Mapping[str, Sequence[RecordedFile]]:  # noqa: ARG002
+    def read_records(
+        self,
+        keys: Sequence[str],
+        folder: str,
+    ) -> Mapping[str, Sequence[RecordedFile]]:  # noqa: ARG002
         """Return nothing."""
         return {}
 
@@ -199,7 +233,11 @@ class FolderSource:
         """Return nothing."""
         return {}
 
-    def read_records(self, keys: Sequence[str], folder: str) -> Mapping[str, Sequence[RecordedFile]]:  # noqa: ARG002
+    def read_records(
+        self,
+        keys: Sequence[str],
+        folder: str,
+    ) -> Mapping[str, Sequence[RecordedFile]]:  # noqa: ARG002
         """Return nothing."""
         return {}
 
@@ -227,7 +265,11 @@ class FolderSource:
             )
             return DescribedFile(recorded_file, stored_file)
 
-        record, metadata = describe(path, key=key, sha256=sha256)
+        record, metadata = describe(
+            path,
+            key=key,
+            sha256=sha256,
+        )
         recorded_file = RecordedFile(
             stored_file.filename,
             stored_file.size,
@@ -243,7 +285,12 @@ class FolderSource:
         return ()
 
 
-def best_candidate(candidates: Sequence[RecordedFile], *, size: int, sha256: str) -> RecordedFile | None:
+def best_candidate(
+    candidates: Sequence[RecordedFile],
+    *,
+    size: int,
+    sha256: str,
+) -> RecordedFile | None:
     """Return what is recorded of these bytes; of several, always the same one."""
     matching = [
         candidate for candidate in candidates if candidate.size == size and candidate.sha256 == sha256
