@@ -13,7 +13,7 @@ from packaging.version import Version
 
 from ci.promote import documents
 from ci.publish.index import is_page
-from ci.publish.index.pages import SIDECAR
+from ci.publish.index.names import SIDECAR_SUFFIX
 from core.errors import DataError, WheelError
 from core.links import links
 from core.packages.candidates import requirements_in
@@ -80,7 +80,7 @@ def _staged(key: str) -> Unit | None:
     if folder.count("/") != 1 or is_page(key):
         return None
     try:
-        parsed = parse_name(filename.removesuffix(SIDECAR))
+        parsed = parse_name(filename.removesuffix(SIDECAR_SUFFIX))
     except WheelError:
         return None
     series = f"{folder}/{parsed.distribution}"

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from ci.publish import upload
 from ci.publish.folders import Digests, Item, is_temporary, items_of
+from ci.publish.index.names import require_names
 from core import console, files
 from core.errors import MissingInputError, StoreError
 from core.parallel import judge_in_threads, map_in_threads
@@ -77,6 +78,8 @@ def wheel_paths(folder: Path) -> Sequence[Path]:
     if not found:
         raise MissingInputError(f"{place} holds no wheel or sdist.", hint="Name another one: --input-dir.")
     judge_in_threads(files.require_regular, found)
+    # What no page could list is refused before a byte is written.
+    require_names(path.name for path in found)
     return found
 
 
@@ -124,6 +127,7 @@ def upload_group(common: Common, source: Source, artifact_group: str) -> Sequenc
         console.done(f"upload: unchanged, {count} in {store.url}/{prefix} as recorded")
         return [record for record, _ in made]
     distributions.require_platform([record.name for record, _ in made], outputs)
+    require_names(record.name for record, _ in made)
     listed = upload.listing(store, [prefix, outputs.manifests_prefix(artifact_group)])
     ours = [_moved(one, source, outputs) for one in found]
     settled = _first_of_each(store, ours, listed) if outputs.immutable else ours

@@ -123,6 +123,7 @@ FINISHED: dict[str, tuple[str, ...]] = {
         "tests/unit/ci/test_refused_archives.py",
         "tests/integration/test_wheel_forms.py",
     ),
+    "index": ("ci/publish/index", "ci/verbs/index.py"),
     "stores": ("core/stores",),
     "stores' tests": (
         "tests/unit/core/stores",
