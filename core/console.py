@@ -36,8 +36,16 @@ CONTROLS = re.compile(
 )
 
 # How GitHub's commands write characters that end a line, or a property's value.
-_ESCAPES: Mapping[str, str] = {"%": "%25", "\r": "%0D", "\n": "%0A"}
-_ESCAPES_OF_VALUES: Mapping[str, str] = {**_ESCAPES, ":": "%3A", ",": "%2C"}
+_ESCAPES: Mapping[str, str] = {
+    "%": "%25",
+    "\r": "%0D",
+    "\n": "%0A",
+}
+_ESCAPES_OF_VALUES: Mapping[str, str] = {
+    **_ESCAPES,
+    ":": "%3A",
+    ",": "%2C",
+}
 
 # Above this GitHub shows nothing of a step's summary.
 SUMMARY_LIMIT = 1 << 20
@@ -545,7 +553,9 @@ def size(count: float) -> str:
 
 def counted(count: int, noun: str) -> str:
     """Write a number of things: ``1 file``, ``2 files``."""
-    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
+    if count == 1:
+        return f"1 {noun}"
+    return f"{count} {noun}s"
 
 
 # Tables and summaries
@@ -598,10 +608,11 @@ def _stacked(columns: Sequence[str], row: Sequence[str], width: int) -> Iterator
         if not cell:
             continue
         named_cell = f"{name} {cell}".strip()
-        if line and len(line) + len(named_cell) + 2 > width:
+        cell_width = len(named_cell) + 2
+        if line and len(line) + cell_width > width:
             yield line
             line = ""
-        if len(named_cell) + 2 > width:
+        if cell_width > width:
             # The terminal breaks it, and what is copied has no name before it.
             yield f"  {name}"
             yield cell
