@@ -330,7 +330,7 @@ class Step:
     def seconds_left(self) -> float | None:
         """Seconds left as last time, else by what is done; None where nothing tells."""
         now = time.monotonic()
-        if self._last_run is not None and self._is_like(self._last_run):
+        if self._last_run is not None and self._is_similar_to(self._last_run):
             seconds_left = self._last_run.assumed_end - now
             if seconds_left > 0:
                 return seconds_left
@@ -342,7 +342,7 @@ class Step:
         remaining_count = self._total_count - self._done_count
         return seconds_each * remaining_count
 
-    def _is_like(self, last_run: _LastRun) -> bool:
+    def _is_similar_to(self, last_run: _LastRun) -> bool:
         """Return whether ninja has about as many commands to run as last time, as far as that is known."""
         is_count_known = bool(self._total_count) and not self._is_percentage
         if not is_count_known or not last_run.command_counts:

@@ -459,12 +459,12 @@ def _keys_at(annotation: Any, location: Sequence[str | int]) -> set[str]:  # noq
 
 def _keys_in_model(model: type[BaseModel], location: Sequence[str | int]) -> set[str]:
     """Return the keys of a model, or those at a location inside of it."""
-    annotations: dict[str, Any] = {}
+    annotation_by_key: dict[str, Any] = {}
     for name, field in model.model_fields.items():
         key = field.alias or name
-        annotations[key] = field.annotation
+        annotation_by_key[key] = field.annotation
     if not location:
-        return set(annotations)
+        return set(annotation_by_key)
 
     key, *inner_location = map(str, location)
-    return _keys_at(annotations.get(key), inner_location)
+    return _keys_at(annotation_by_key.get(key), inner_location)

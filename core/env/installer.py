@@ -248,9 +248,10 @@ def install(target: Interpreter, call: Install, *, cache_dir: Path | None = None
         names += [path.name for path in call.files]
         listing = ", ".join(names)
         environment = f"{target.prefix} (Python {target.version})"
-        reasons = describe_unanswered(sources)
+        message = f"{listing} could not be installed into {environment}."
+        message += describe_unanswered(sources)
         raise EnvironmentSetupError(
-            f"{listing} could not be installed into {environment}.{reasons}",
+            message,
             hint="See --find-links, --index-url and your pip configuration.",
         ) from problem
 
