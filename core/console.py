@@ -42,8 +42,16 @@ _UNSAFE = re.compile(
 _COLOURS = re.compile(r"(\x1b\[(?:(?:[0-4]|2[2-4]|3[0-79]|9[0-7])(?:;|(?=m)))*m)")
 
 # How GitHub's commands write characters that end a line, or a property's value.
-_ESCAPES: Mapping[str, str] = {"%": "%25", "\r": "%0D", "\n": "%0A"}
-_ESCAPES_OF_VALUES: Mapping[str, str] = {**_ESCAPES, ":": "%3A", ",": "%2C"}
+_ESCAPES: Mapping[str, str] = {
+    "%": "%25",
+    "\r": "%0D",
+    "\n": "%0A",
+}
+_ESCAPES_OF_VALUES: Mapping[str, str] = {
+    **_ESCAPES,
+    ":": "%3A",
+    ",": "%2C",
+}
 
 # Above this GitHub shows nothing of a step's summary.
 SUMMARY_LIMIT = 1 << 20
@@ -348,7 +356,7 @@ class Step:
     def seconds_left(self) -> float | None:
         """Seconds left as last time, else by what is done; None where nothing tells."""
         now = time.monotonic()
-        if self._last_run is not None and self._is_like(self._last_run):
+        if self._last_run is not None and self._is_similar_to(self._last_run):
             seconds_left = self._last_run.assumed_end - now
             if seconds_left > 0:
                 return seconds_left
@@ -360,7 +368,7 @@ class Step:
         remaining_count = self._total_count - self._done_count
         return seconds_each * remaining_count
 
-    def _is_like(self, last_run: _LastRun) -> bool:
+    def _is_similar_to(self, last_run: _LastRun) -> bool:
         """Return whether ninja has about as many commands to run as last time, as far as that is known."""
         is_count_known = bool(self._total_count) and not self._is_percentage
         if not is_count_known or not last_run.command_counts:
@@ -571,7 +579,9 @@ def size(count: float) -> str:
 
 def counted(count: int, noun: str) -> str:
     """Write a number of things: ``1 file``, ``2 files``."""
-    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
+    if count == 1:
+        return f"1 {noun}"
+    return f"{count} {noun}s"
 
 
 # Tables and summaries
@@ -624,10 +634,11 @@ def _stacked(columns: Sequence[str], row: Sequence[str], width: int) -> Iterator
         if not cell:
             continue
         named_cell = f"{name} {cell}".strip()
-        if line and len(line) + len(named_cell) + 2 > width:
+        cell_width = len(named_cell) + 2
+        if line and len(line) + cell_width > width:
             yield line
             line = ""
-        if len(named_cell) + 2 > width:
+        if cell_width > width:
             # The terminal breaks it, and what is copied has no name before it.
             yield f"  {name}"
             yield cell

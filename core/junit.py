@@ -34,6 +34,7 @@ _HALF_TEXT = TEXT_LIMIT // 2
 _NAME_LIMIT = 2_000
 _TIMESTAMP_LIMIT = 64
 _MOST_PROBLEMS = 5
+_SHOWN_DIGITS = 20
 
 # Limits of a report.
 MAX_BYTES = 256 << 20
@@ -54,7 +55,12 @@ _EARLIER_ATTEMPTS = frozenset({"rerun", "flakyFailure", "flakyError", "rerunFail
 # No other text is of use: not what a test printed, nor the spaces between elements.
 _ELEMENTS_WITH_TEXT = _VERDICTS | _EARLIER_ATTEMPTS
 # Attributes in which suites count elements.
-_COUNTED_ELEMENTS = {"tests": "testcase", "failures": "failure", "errors": "error", "skipped": "skipped"}
+_COUNTED_ELEMENTS = {
+    "tests": "testcase",
+    "failures": "failure",
+    "errors": "error",
+    "skipped": "skipped",
+}
 # How an outcome is written: element and type.
 _ELEMENTS: dict[Outcome, tuple[str, str | None]] = {
     "failed": ("failure", None),
@@ -152,11 +158,16 @@ def counts(cases: Iterable[Case]) -> dict[str, int]:
 def totals(cases: Collection[Case]) -> dict[str, int]:
     """Return the numbers that JUnit reports give of a suite."""
     by_outcome = counts(cases)
+    errors = by_outcome["error"]
+    errors += by_outcome["crashed"]
+    errors += by_outcome["timeout"]
+    skipped = by_outcome["skipped"]
+    skipped += by_outcome["xfailed"]
     return {
         "tests": len(cases),
         "failures": by_outcome["failed"],
-        "errors": by_outcome["error"] + by_outcome["crashed"] + by_outcome["timeout"],
-        "skipped": by_outcome["skipped"] + by_outcome["xfailed"],
+        "errors": errors,
+        "skipped": skipped,
     }
 
 
@@ -170,7 +181,7 @@ def worst(cases: Sequence[Case]) -> Case:
     attempts = 1
     texts: list[str] = []
     for case in cases:
-        if OUTCOMES.index(case.outcome) > OUTCOMES.index(worst_case.outcome):
+        if _rank(case.outcome) > _rank(worst_case.outcome):
             worst_case = case
         seconds += case.seconds
         attempts = max(attempts, case.attempts)
@@ -179,6 +190,11 @@ def worst(cases: Sequence[Case]) -> Case:
 
     text = "\n".join(texts)
     return replace(worst_case, seconds=seconds, text=cut(text), attempts=attempts)
+
+
+def _rank(outcome: Outcome) -> int:
+    """Return how bad an outcome is, compared with others."""
+    return OUTCOMES.index(outcome)
 
 
 # Texts
@@ -233,9 +249,11 @@ def cut(text: str) -> str:
 
 def write(document: Document) -> bytes:
     """Return results as XML that `read` returns them from, and any JUnit reader understands."""
-    root = ET.Element("testsuites", tests=str(len(document.cases)))
-    problems = [(_PROBLEM, problem) for problem in document.problems]
-    _write_properties(root, [*document.properties.items(), *problems])
+    case_count = len(document.cases)
+    root = ET.Element("testsuites", tests=str(case_count))
+    properties = list(document.properties.items())
+    properties += [(_PROBLEM, problem) for problem in document.problems]
+    _write_properties(root, properties)
 
     cases_by_file: dict[str, list[Case]] = {name: [] for name in document.suites}
     for case in document.cases:
@@ -389,7 +407,8 @@ class _OpenSuite:
             count = _count(self._attributes, attribute)
             if not least <= count <= most:
                 number = least if attribute == "tests" else most
-                yield f"the report counts {text[:20]} {attribute} and names {number or 'none'}"
+                stated_count = text[:_SHOWN_DIGITS]
+                yield f"the report counts {stated_count} {attribute} and names {number or 'none'}"
 
 
 class _ReportReader(ET.TreeBuilder):
@@ -440,7 +459,10 @@ class _ReportReader(ET.TreeBuilder):
     def data(self, text: str, /) -> None:
         """Keep the text of an element that says why a test did not pass."""
         self.part_count += 1
-        if self._open_elements and self._open_elements[-1].tag in _ELEMENTS_WITH_TEXT:
+        if not self._open_elements:
+            return
+        element = self._open_elements[-1]
+        if element.tag in _ELEMENTS_WITH_TEXT:
             super().data(text)
 
     def end(self, tag: str, /) -> ET.Element:
@@ -454,7 +476,9 @@ class _ReportReader(ET.TreeBuilder):
             self._is_in_test = False
             self._end_test(element)
         elif tag == "property" and not self._is_in_test:
-            self._add_property(element.get("name", ""), element.get("value", ""))
+            name = element.get("name", "")
+            value = element.get("value", "")
+            self._add_property(name, value)
         elif tag in _SUITES:
             suite = self._open_suites.pop()
             self._problems += suite.problems()
@@ -470,8 +494,10 @@ class _ReportReader(ET.TreeBuilder):
 
     def _start_suite(self, attributes: Mapping[str, str]) -> None:
         if not self._timestamp:
-            self._timestamp = attributes.get("timestamp", "")[:_TIMESTAMP_LIMIT]
-        self._suite_name = attributes.get("name", "")[:_NAME_LIMIT]
+            timestamp = attributes.get("timestamp", "")
+            self._timestamp = timestamp[:_TIMESTAMP_LIMIT]
+        name = attributes.get("name", "")
+        self._suite_name = name[:_NAME_LIMIT]
         self._suite_properties = {}
 
         seconds = _seconds(attributes)
@@ -524,7 +550,8 @@ class _ReportReader(ET.TreeBuilder):
             problems.insert(0, last_problem)
         if not problems and not has_cases:
             problems.append(NO_TEST)
-        return tuple(clean(problem)[:LINE_LIMIT] for problem in problems[:_MOST_PROBLEMS])
+        told_problems = map(clean, problems[:_MOST_PROBLEMS])
+        return tuple(problem[:LINE_LIMIT] for problem in told_problems)
 
 
 def _case(element: ET.Element, suite_name: str) -> Case:
@@ -568,7 +595,7 @@ def _reason(test: ET.Element) -> ET.Element | None:
     """Return the element that says why a test did not pass: the worst verdict, else its first failure."""
     verdicts = [child for child in test if child.tag in _VERDICTS]
     if verdicts:
-        return max(verdicts, key=lambda verdict: OUTCOMES.index(_outcome(verdict)))
+        return max(verdicts, key=lambda verdict: _rank(_outcome(verdict)))
     for child in test:
         if child.tag in _EARLIER_ATTEMPTS:
             return child
@@ -587,8 +614,10 @@ def _shortened_name(test: str) -> str:
     """Return a test's name within the limit; names that begin alike stay different."""
     if len(test) <= _NAME_LIMIT:
         return clean(test)
+    beginning = test[:_NAME_LIMIT]
     digest = hashlib.sha256(test.encode()).hexdigest()
-    return clean(f"{test[:_NAME_LIMIT]}…{digest[:12]}")
+    short_digest = digest[:12]
+    return clean(f"{beginning}…{short_digest}")
 
 
 def _outcome(verdict: ET.Element) -> Outcome:
@@ -624,10 +653,12 @@ def node_id(attributes: Mapping[str, str]) -> str:
             return path
         return name or path or "?"
 
-    is_in_file = bool(path) and f"{class_name}.".startswith(f"{module}.")
-    if is_in_file:
-        classes = class_name[len(module) + 1 :].split(".")
-        return "::".join(part for part in (path, *classes, name) if part)
+    if path and class_name == module:
+        return f"{path}::{name}" if name else path
+    if path and class_name.startswith(f"{module}."):
+        dotted_classes = class_name.removeprefix(f"{module}.")
+        parts = [path, *dotted_classes.split("."), name]
+        return "::".join(filter(None, parts))
     return _node_id_by_class(class_name, name)
 
 

@@ -184,7 +184,8 @@ def parse_configuration(listing: str, env: Mapping[str, str]) -> Sources:
     pip_indexes = settings.get("extra-index-url", "")
 
     # uv separates links by commas, and pip by spaces.
-    uv_links = env.get("UV_FIND_LINKS", "").replace(",", " ")
+    uv_links = env.get("UV_FIND_LINKS", "")
+    separated_uv_links = uv_links.replace(",", " ")
     pip_links = settings.get("find-links", "")
 
     uv_default_index = env.get("UV_DEFAULT_INDEX") or env.get("UV_INDEX_URL")
@@ -193,7 +194,7 @@ def parse_configuration(listing: str, env: Mapping[str, str]) -> Sources:
     return Sources(
         index_url=uv_default_index or pip_default_index,
         extra_index_urls=(*uv_indexes, *pip_indexes.split()),
-        find_links=(*uv_links.split(), *pip_links.split()),
+        find_links=(*separated_uv_links.split(), *pip_links.split()),
         no_index=no_index.lower() in _TRUE,
         cert=settings.get("cert", ""),
     )
@@ -229,7 +230,8 @@ def install(target: Interpreter, call: Install, *, cache_dir: Path | None = None
     # pip's rule: of all indexes the highest version wins.
     command += ["--index-strategy", "unsafe-best-match"]
     command += sources.arguments
-    if call.sources is not None and sources.find_links and not call.hashed:
+    has_folders_of_ours = call.sources is not None and bool(sources.find_links)
+    if has_folders_of_ours and not call.hashed:
         # uv's cache knows a folder's wheel by its name: of one that was built anew it would install the old.
         command.append("--refresh")
     command += call.arguments
@@ -242,9 +244,11 @@ def install(target: Interpreter, call: Install, *, cache_dir: Path | None = None
             variables.update(call.env)
             process.run(command, env=variables, quiet=True)
     except ProcessError as problem:
-        file_names = [path.name for path in call.files]
-        requirements = ", ".join([*call.requirements, *file_names])
-        message = f"{requirements} could not be installed into {target.prefix} (Python {target.version})."
+        names = list(call.requirements)
+        names += [path.name for path in call.files]
+        listing = ", ".join(names)
+        environment = f"{target.prefix} (Python {target.version})"
+        message = f"{listing} could not be installed into {environment}."
         message += describe_unanswered(sources)
         raise EnvironmentSetupError(
             message,
@@ -274,9 +278,11 @@ def describe_unanswered(sources: Sources) -> str:
 def _lists_packages(page: str) -> bool:
     """Return whether a page has projects (PEP 503) or files."""
     links_of_page = links(page)
-    has_projects = any(url.endswith("/") for url in links_of_page)
-    has_files = any(is_distribution(link.name) for link in links_of_page.values())
-    return has_projects or has_files
+    for url, link in links_of_page.items():
+        is_project = url.endswith("/")
+        if is_project or is_distribution(link.name):
+            return True
+    return False
 
 
 # --- Our names -------------------------------------------------------------------------------
