@@ -6,13 +6,12 @@ there where torch only runs. They are replaced once, before anything else sees t
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any
 
-from core import console, files, process
+from core import console, files, process, temporary
 from core.archive import DeferredFile, Member
 from core.binaries import rpath
 from core.cli.options import source_date_epoch
@@ -281,7 +280,7 @@ def set_search_paths(wheel: Path, layout: Layout | None, family: str, *, epoch: 
     if not changes:
         return wheel
     console.echo(f"{wheel.name}: search paths of {console.counted(len(changes), 'file')} set")
-    with tempfile.TemporaryDirectory(prefix=".rpaths-", dir=wheel.parent) as scratch:
+    with temporary.folder("rpaths", within=wheel.parent) as scratch:
         members = tuple(
             _member(wheel, candidates[name], search, Path(scratch))
             for name, search in sorted(changes.items())
