@@ -9,7 +9,7 @@ import time
 from pathlib import Path
 
 from ci.publish.index import Files, Indexed, Records, write_index
-from core import console
+from core import console, temporary
 from core.cli.options import Common, add_group, add_platform, common_from
 from core.errors import MissingInputError, StoreError, UsageError
 from core.modes import declared_options, refuse_options
@@ -122,10 +122,9 @@ def write_directory(common: Common, directory: Path) -> Indexed:
     """Write pages and metadata sidecars into a directory, from the wheels and sdists themselves."""
     if not directory.is_dir():
         raise MissingInputError(f"{directory} is not a directory.", hint="Name one with --directory.")
-    import tempfile
 
     store = open_store(str(directory.absolute()), root=common.root, dry_run=common.dry_run)
-    with tempfile.TemporaryDirectory() as folder:
+    with temporary.folder("index") as folder:
         source = Files(store=store, folder=Path(folder))
         indexed = write_index(store, "", source, title=directory.absolute().name)
     if not indexed.files:

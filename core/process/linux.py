@@ -285,6 +285,8 @@ def watch(tree_mark: str, grace_seconds: float) -> None:
     """Wait for the end of the process that started this one, and end what that one has left."""
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
+    # No folder stays in use for its sake.
+    os.chdir("/")
     os.read(0, 1)
     _end(lambda: _carriers(tree_mark), grace_seconds=grace_seconds)
 

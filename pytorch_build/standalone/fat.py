@@ -9,7 +9,6 @@ import ast
 import contextlib
 import posixpath
 import re
-import tempfile
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
@@ -17,6 +16,7 @@ from typing import TYPE_CHECKING
 
 from packaging.licenses import InvalidLicenseExpression, canonicalize_license_expression
 
+from core import temporary
 from core.archive import Member
 from core.archive.zips import read_archive
 from core.data import read_text
@@ -108,7 +108,7 @@ def make(request: Request) -> Result:
         source: {member: f"{place}/{path}" for member, path in names.items()}
         for source, names in licenses.files.items()
     }
-    with tempfile.TemporaryDirectory(prefix="fat-wheel-") as scratch:
+    with temporary.folder("fat-wheel") as scratch:
         folder = f"{wheel.package}/{FOLDER}"
         edited = edit_wheel(
             wheel.path,

@@ -10,14 +10,13 @@ Only the changed files are compressed again.
 from __future__ import annotations
 
 import logging
-import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING
 
-from core import files, process
+from core import files, process, temporary
 from core.archive import Member
 from core.archive.zips import read_archive
 from core.binaries import elf, rpath
@@ -116,7 +115,7 @@ def repair(
     listed = {library: RocmFile(path=str(path), root="", source=path) for library, path in places.items()}
     own = {name: read_file(one) or Binary(name=one.name, needed=()) for name, one in listed.items()}
     patches = plan(wheel.name.partition("-")[0], places, digests, found.needs, own)
-    with tempfile.TemporaryDirectory(prefix="repair-wheel-") as scratch:
+    with temporary.folder("repair-wheel") as scratch:
         members = _patched(wheel, patches, Path(scratch))
         edited = edit_wheel(
             wheel,

@@ -1,10 +1,9 @@
 """`split-wheel`: a fat torch or torchvision wheel -> a host wheel and wheels of device code."""
 
 import argparse
-import tempfile
 from pathlib import Path
 
-from core import console
+from core import console, temporary
 from core.cli.options import common_from
 from core.errors import UsageError
 from core.wheel import parse_wheel_name
@@ -33,7 +32,7 @@ def run(arguments: argparse.Namespace) -> None:
     rows: list[tuple[str, ...]] = []
     for wheel in fat:
         if dry_run:
-            with tempfile.TemporaryDirectory(prefix="split-") as scratch:
+            with temporary.folder("split") as scratch:
                 files = plan(wheel, Path(scratch), rocm_version=rocm).wheels.file_names(wheel.name)
             console.say(f"would make of {wheel.name}, in {arguments.output_dir}:")
             for name in files:
