@@ -115,7 +115,7 @@ class MachineError(FatalError, exit_code=17):
 
 
 class InterruptedStageError(FatalError, exit_code=130):
-    """A stage that the user or the machine stopped (Ctrl-C, SIGTERM)."""
+    """A stage that the user or the machine stopped (Ctrl-C, SIGTERM, a closed terminal)."""
 
 
 def require_going() -> None:

@@ -23,8 +23,6 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
 
-assert sys.platform != "win32"  # noqa: S101 - tells type checkers which platform this module is for
-
 # A list, as a session that a flow has started belongs to the session's command and to the flow's.
 MARK = "SUPERVISED_BY"
 _SEPARATOR = ":"

@@ -1,7 +1,7 @@
 """Stops at any moment, of flows and of sessions: nothing runs on, nothing stays, the next run completes.
 
-A stop comes with a line of the output, so that it does not depend on how fast the machine is. `DRAWN_STOPS` of
-them are drawn, which the nightly tests run; the quick ones are those that once went wrong.
+A stop comes with a line of the output, so that it does not depend on how fast the machine is. `DRAWN_STOPS`
+are drawn, which the nightly tests run; the quick ones are those that once went wrong.
 """
 
 import os
@@ -63,8 +63,8 @@ def of_session(name: str) -> tuple[str, ...]:
     return ("nox", "-s", name, "--", "--torch-ref", "sample", "--force")
 
 
-# What once went wrong: a flow that died alone, one that went on, a session that nox left running, a wheel that
-# was half written.
+# What once went wrong: a flow that died alone, one that went on, a session that nox left running, a wheel
+# that was half written.
 QUICK_STOPS = (
     Stop(command=(*PIPELINE, "--force"), line=8, number=signal.SIGTERM, is_group=False),
     Stop(command=(*PIPELINE, "--force"), line=12, number=signal.SIGINT, is_group=False),
@@ -89,10 +89,9 @@ def draw_stop(seed: int) -> Stop:
     )
 
 
-def drawn_batches() -> Iterator[Sequence[Stop]]:
-    """Yield the drawn stops, as many at a time as one completing run follows."""
-    for start in range(0, DRAWN_STOPS, STOPS_OF_A_TEST):
-        yield [draw_stop(seed) for seed in range(start, start + STOPS_OF_A_TEST)]
+def draw_batch(start: int) -> Sequence[Stop]:
+    """Return as many of the drawn stops as one completing run follows."""
+    return [draw_stop(seed) for seed in range(start, start + STOPS_OF_A_TEST)]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -194,6 +193,6 @@ def test_stops_that_once_went_wrong_leave_nothing(workshop: Workshop) -> None:
 
 
 @pytest.mark.nightly
-@pytest.mark.parametrize("stops", drawn_batches())
-def test_drawn_stops_leave_nothing(workshop: Workshop, stops: Sequence[Stop]) -> None:
-    hold_stops(workshop, stops)
+@pytest.mark.parametrize("start", range(0, DRAWN_STOPS, STOPS_OF_A_TEST))
+def test_drawn_stops_leave_nothing(workshop: Workshop, start: int) -> None:
+    hold_stops(workshop, draw_batch(start))
