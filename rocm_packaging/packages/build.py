@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -10,7 +9,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from core import console, process
+from core import console, process, temporary
 from core.archive import DeferredFile, Member
 from core.archive.packed import LEVEL, Packing, Workers
 from core.binaries import rpath
@@ -63,7 +62,7 @@ def build(request: BuildRequest) -> BuiltPackages:
     stub_program = stub_template() if _has_stubs(plan) else b""
     request.output_dir.mkdir(parents=True, exist_ok=True)
     with (
-        tempfile.TemporaryDirectory(dir=request.output_dir, prefix=".payload.") as folder,
+        temporary.folder("payload", within=request.output_dir) as folder,
         Workers(jobs=request.jobs) as workers,
     ):
         known_members = packed_members(request.output_dir, level)
@@ -150,7 +149,7 @@ def stub_template() -> bytes:
             "No C compiler is on the PATH, and links to programs become small programs in a wheel.",
             hint="Install one, such as the package gcc.",
         )
-    with tempfile.TemporaryDirectory(prefix="stub-") as folder:
+    with temporary.folder("stub") as folder:
         program = Path(folder) / "stub"
         # The build id would follow from the folder's name on some compilers.
         flags = ("-O1", "-s", "-Wl,--build-id=none")
