@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 import zstandard
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ci.publish import server
@@ -47,6 +47,9 @@ PAGE = "https://index/simple/demo/"
 DIGEST = "0" * 64
 
 Read = Callable[[bytes, Path], object]
+Refusals = tuple[type[Exception], ...]
+# There are many readers, and some are slow: a third of the profile's examples for each.
+EXAMPLES = settings().max_examples // 3
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -59,7 +62,7 @@ class Reader:
     seeds: Sequence[bytes]
     read: Read
     filename: str | None = None
-    refusals: tuple[type[Exception], ...] = (FatalError,)
+    refusals: Refusals = (FatalError,)
 
 
 # Wheels and sdists
@@ -252,13 +255,18 @@ def read_page(content: bytes, _folder: Path) -> None:
     list(candidates_on_page(content.decode("utf-8", "replace"), PAGE))
 
 
-def text_reader(parse: Callable[[str], object], *seeds: str, filename: str | None = None) -> Reader:
+def text_reader(
+    parse: Callable[[str], object],
+    *seeds: str,
+    filename: str | None = None,
+    refusals: Refusals = (FatalError,),
+) -> Reader:
     """Return the reader of a text, which its caller has decoded."""
 
     def read(content: bytes, _folder: Path) -> object:
         return parse(content.decode("utf-8", "replace"))
 
-    return Reader(seeds=[seed.encode() for seed in seeds], read=read, filename=filename)
+    return Reader(seeds=[seed.encode() for seed in seeds], read=read, filename=filename, refusals=refusals)
 
 
 RECORD = {
@@ -382,6 +390,7 @@ READERS: Mapping[str, Reader] = {
         lambda text: server.messages(json_object(text, where="event.json")),
         json.dumps(EVENT),
         json.dumps(S3_EVENT),
+        refusals=(server.EventError, FatalError),
     ),
     "pylock": text_reader(parse_pylock, PYLOCK),
     "requirements lock": text_reader(parse_lock, LOCK),
@@ -423,6 +432,7 @@ def test_reads_what_is_whole(name: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", READERS)
+@settings(max_examples=EXAMPLES)
 @given(data=st.data())
 def test_reads_or_refuses_what_is_damaged(name: str, data: st.DataObject) -> None:
     reader = READERS[name]
