@@ -190,7 +190,14 @@ def _unresolved_error(query: ResolverQuery, problem: ProcessError) -> Environmen
 def parse_pylock(text: str) -> tuple[ResolvedPackage, ...]:
     """Return the packages of a ``pylock.toml`` (PEP 751), by name."""
     tables = parse_toml(text, where="uv's answer").get("packages", [])
-    return tuple(sorted(map(_parse_package, tables), key=lambda package: package.name))
+    try:
+        packages = [_parse_package(table) for table in tables]
+    except (KeyError, TypeError, AttributeError, ValueError) as problem:
+        raise EnvironmentSetupError(
+            f"uv's answer is no pylock.toml: {type(problem).__name__}: {problem}.",
+            hint="Use the version of uv in requirements/, or report it.",
+        ) from problem
+    return tuple(sorted(packages, key=lambda package: package.name))
 
 
 def _parse_package(table: Mapping[str, Any]) -> ResolvedPackage:
