@@ -16,7 +16,6 @@ from pydantic import TypeAdapter, ValidationError
 from ci.report import model
 from ci.report.cells import cells_of, problems_of, runs_of, time_line, told_once
 from ci.report.compare import compare
-from core.cell import GroupCell
 from core.console import counted
 from core.junit import OUTCOMES
 from core.wheel import CONTENTS
@@ -30,6 +29,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from ci.report.facts import RunFacts
+    from core.cell import GroupCell
     from core.run.records import FileRecord, Record
     from pytorch_build.test.summary import GroupEntry
 

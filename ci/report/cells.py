@@ -221,7 +221,9 @@ def _expected(cell: GroupCell, lock: SourceLock | None, seen: Iterable[str]) -> 
     return [*(one for one in builds if one != "build_triton" or kind != "cpu"), TEST]
 
 
-def _state(found: Sequence[StageRun], missing: Sequence[str], failing: Mapping[str, str]) -> tuple[State, str]:
+def _state(
+    found: Sequence[StageRun], missing: Sequence[str], failing: Mapping[str, str]
+) -> tuple[State, str]:
     """Return the worst state, and its reason."""
     words = {"unreadable": "cannot be read", "interrupted": "was interrupted", "failed": "failed"}
     stages: dict[str, Sequence[str]] = {
