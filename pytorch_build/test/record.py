@@ -21,6 +21,7 @@ from core.errors import DataError
 from core.families import CPU
 from core.run import records
 from core.run.records import Record
+from pytorch_build.components import distributions
 from rocm_packaging.packages.layouts import is_rocm
 
 # What the stages of tests are called in records, and the mark of a shard's: test_torch-2-of-6.
