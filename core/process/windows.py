@@ -57,9 +57,9 @@ def take_charge(*, grace_after_death: float, ends_with_parent: bool) -> None:
 
 def _kernel() -> Any:  # noqa: ANN401 - a library, whose functions have no types
     """Return the system's library."""
-    if sys.platform != "win32":
-        raise MachineError(f"{sys.platform} has no job objects.")
-    return ctypes.WinDLL("kernel32", use_last_error=True)
+    if sys.platform == "win32":
+        return ctypes.WinDLL("kernel32", use_last_error=True)
+    raise MachineError("This machine has no job objects.")
 
 
 class CommandTree:
