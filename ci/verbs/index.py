@@ -125,7 +125,7 @@ def write_directory(common: Common, directory: Path) -> Indexed:
 
     store = open_store(str(directory.absolute()), root=common.root, dry_run=common.dry_run)
     with temporary.folder("index") as folder:
-        source = Files(store=store, folder=Path(folder))
+        source = Files(store=store, folder=folder)
         indexed = write_index(store, "", source, title=directory.absolute().name)
     if not indexed.files:
         raise MissingInputError(

@@ -115,7 +115,7 @@ def make(request: Request) -> Result:
             request.output,
             version=new,
             edit=changed.get,
-            additions=_additions(bundle, folder, Path(scratch), [device_code, placed]),
+            additions=_additions(bundle, folder, scratch, [device_code, placed]),
             epoch=request.epoch,
         )
     name = " ".join(filter(None, ("ROCm", rocm.version, "of", rocm.origin)))

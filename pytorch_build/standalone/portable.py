@@ -116,7 +116,7 @@ def repair(
     own = {name: read_file(one) or Binary(name=one.name, needed=()) for name, one in listed.items()}
     patches = plan(wheel.name.partition("-")[0], places, digests, found.needs, own)
     with temporary.folder("repair-wheel") as scratch:
-        members = _patched(wheel, patches, Path(scratch))
+        members = _patched(wheel, patches, scratch)
         edited = edit_wheel(
             wheel,
             output,

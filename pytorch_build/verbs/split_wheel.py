@@ -33,7 +33,7 @@ def run(arguments: argparse.Namespace) -> None:
     for wheel in fat:
         if dry_run:
             with temporary.folder("split") as scratch:
-                files = plan(wheel, Path(scratch), rocm_version=rocm).wheels.file_names(wheel.name)
+                files = plan(wheel, scratch, rocm_version=rocm).wheels.file_names(wheel.name)
             console.say(f"would make of {wheel.name}, in {arguments.output_dir}:")
             for name in files:
                 console.say(f"  {name}")
