@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from core.env import Interpreter
     from core.status import Pending
     from pytorch_build.build.cache import CompilerCache
-    from pytorch_build.check import Policy
+    from pytorch_build.check.policy import Policy
     from pytorch_build.context import Context
     from pytorch_build.sdk import RocmOptions
     from pytorch_build.sources.trees import Tree

@@ -31,8 +31,9 @@ from pytorch_build.build.plans.projects import plan_build
 from pytorch_build.build.plans.torch import is_distributed
 from pytorch_build.build.site import Site, tree_facts
 from pytorch_build.build.toolchain import places, provided
-from pytorch_build.check import Expectation, WheelMember, findings_table, load_policy, require_no_errors
-from pytorch_build.check.run import CheckOptions, examined, loader_libraries
+from pytorch_build.check import Expectation, WheelMember, findings_table, require_no_errors
+from pytorch_build.check.policy import load_policy
+from pytorch_build.check.run import CheckOptions, check_built_wheel, loader_libraries
 from pytorch_build.refs.torch_refs import DISTRIBUTIONS
 from pytorch_build.sdk import RocmSdk, ask, link
 from pytorch_build.split.parts import split
@@ -219,7 +220,7 @@ def _check(build: Build, wheels: Sequence[Path], promised: Expectation) -> Mappi
     policy, paths = build.choices.policy or load_policy(), (str(build.context.common.root),)
     options = CheckOptions(build_paths=paths, policy=policy, loader=loader_libraries())
     parts = [promised.of_part(parse_wheel_name(one.name).distribution) for one in wheels]
-    checked = [examined(one, part, options) for one, part in zip(wheels, parts, strict=True)]
+    checked = [check_built_wheel(one, part, options) for one, part in zip(wheels, parts, strict=True)]
     findings = [one for found, _ in checked for one in found]
     console.table(*findings_table(findings))
     require_no_errors(findings)

@@ -79,9 +79,9 @@ def build_choices_from(arguments: argparse.Namespace, *, platform: str) -> Build
         raise UsageError(f"--max-jobs {arguments.max_jobs!r} is not a number of compilers.")
     policy = None
     if arguments.policy:
-        from pytorch_build.check import own_policy
+        from pytorch_build.check.policy import load_policy
 
-        policy = own_policy(arguments.policy)  # refused before hours are spent
+        policy = load_policy(arguments.policy)  # refused before hours are spent
     own = {project: getattr(arguments, f"own_{project}") for project in OWN_TREES}
     return BuildChoices(
         rocm=rocm_options_from(arguments, environment()),

@@ -12,7 +12,8 @@ from core import process
 from core.archive.zips import read_archive
 from core.wheel.record import verify_record
 from pytorch_build.build.stage import planned, rocm_folders, search_paths, set_search_paths
-from pytorch_build.check import Finding, load_policy, matches
+from pytorch_build.check import Finding
+from pytorch_build.check.policy import load_policy, matches
 from pytorch_build.check.run import check_wheel
 from pytorch_build.standalone.libraries import Binary, read_members
 from rocm_packaging.packages.layouts import Layout

@@ -5,7 +5,8 @@ import pytest
 
 from core.binaries import elf
 from core.binaries.elf import ElfFacts
-from pytorch_build.check import Finding, Policy, Provider, WheelView, libraries, load_policy
+from pytorch_build.check import Finding, WheelView, libraries
+from pytorch_build.check.policy import Policy, Provider, load_policy
 from tests.kit.binaries import elf_file
 from tests.kit.views import wheel_view
 

@@ -4,7 +4,8 @@ from pathlib import Path
 import pytest
 from packaging.tags import parse_tag
 
-from pytorch_build.check import Expectation, Finding, libraries, load_policy
+from pytorch_build.check import Expectation, Finding, dlls
+from pytorch_build.check.policy import load_policy
 from pytorch_build.check.run import check_wheel
 from tests.kit.binaries import PE_MACHINE_ARM64, PE_MAGIC_32, offload_bundle, pe_file
 from tests.kit.wheels import write_wheel
@@ -187,13 +188,13 @@ def test_finds_device_code_of_a_dll_that_is_not_as_requested(
         ("python312_d.dll", "debug"),
         ("python312.dll", "python"),
         ("python313t.dll", "python"),
-        ("amdhip64_7.dll", ""),
-        ("libomp140.x86_64.dll", ""),
-        ("zlib1.dll", ""),
+        ("amdhip64_7.dll", None),
+        ("libomp140.x86_64.dll", None),
+        ("zlib1.dll", None),
     ],
 )
-def test_knows_from_whom_a_machine_gets_a_dll(name: str, origin: str) -> None:
-    assert libraries.origin(name, load_policy().windows) == origin
+def test_knows_from_whom_a_machine_gets_a_dll(name: str, origin: str | None) -> None:
+    assert dlls.origin(name, load_policy().windows) == origin
 
 
 @pytest.mark.parametrize(
@@ -206,4 +207,4 @@ def test_knows_from_whom_a_machine_gets_a_dll(name: str, origin: str) -> None:
     ],
 )
 def test_knows_which_python_a_wheel_may_be_linked_to(tags: str, names: set[str]) -> None:
-    assert libraries.python_dlls(parse_tag(tags)) == names
+    assert dlls.python_dlls(parse_tag(tags)) == names
