@@ -60,7 +60,12 @@ class Expectation:
         target = device_target(name)
         if not target:
             return self
-        return replace(self, distribution=name, gpu_targets=(target,), requires=())
+        return replace(
+            self,
+            distribution=name,
+            gpu_targets=(target,),
+            requires=(),
+        )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -125,9 +130,21 @@ class WheelView:
     texts: Mapping[str, str] = field(default_factory=dict)
     members_of_set: Mapping[str, Sequence[str]] | None = None
 
-    def finding(self, severity: Severity, check: str, message: str, where: str = "") -> Finding:
+    def finding(
+        self,
+        severity: Severity,
+        check: str,
+        message: str,
+        where: str = "",
+    ) -> Finding:
         """Return a finding about this wheel."""
-        return Finding(severity=severity, check=check, wheel=self.name.filename, where=where, message=message)
+        return Finding(
+            severity=severity,
+            check=check,
+            wheel=self.name.filename,
+            where=where,
+            message=message,
+        )
 
     @property
     def platforms(self) -> frozenset[str]:

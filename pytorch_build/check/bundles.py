@@ -136,7 +136,13 @@ def _bundle_at(data: memoryview, offset: int) -> Bundle:
     size = max(ends, default=len(PLAIN_MAGIC) + _COUNT.size)
     if offset + size > len(data):
         raise _damaged(offset, "is cut off")
-    return Bundle(offset=offset, form="plain", version=0, size=size, entries=entries)
+    return Bundle(
+        offset=offset,
+        form="plain",
+        version=0,
+        size=size,
+        entries=entries,
+    )
 
 
 def _compressed_at(data: memoryview, offset: int) -> Bundle:
@@ -157,7 +163,13 @@ def _compressed_at(data: memoryview, offset: int) -> Bundle:
     entries = _read_table(_inflated(payload, method, offset), offset)
     if any(entry.offset + entry.size > uncompressed for entry in entries):
         raise _damaged(offset, "has code objects beyond its end")
-    return Bundle(offset=offset, form=_METHODS[method], version=version, size=size, entries=entries)
+    return Bundle(
+        offset=offset,
+        form=_METHODS[method],
+        version=version,
+        size=size,
+        entries=entries,
+    )
 
 
 class _Source(Protocol):
@@ -194,7 +206,11 @@ class _Inflated:
         return bytes(inflated)
 
 
-def _inflated(payload: memoryview, method: int, offset: int) -> _Source:
+def _inflated(
+    payload: memoryview,
+    method: int,
+    offset: int,
+) -> _Source:
     if method == 0:
         return _Inflated(payload)
     if method >= len(_METHODS):
@@ -218,10 +234,19 @@ def _read_entry(source: _Source, offset: int) -> Entry:
     if not 0 < length <= _MAX_ID:
         raise _damaged(offset, f"has an id of {length} bytes")
     kind, target = parse_entry_id(_take(source, length, offset).decode("utf-8", "replace"))
-    return Entry(kind=kind, target=target, offset=start, size=size)
+    return Entry(
+        kind=kind,
+        target=target,
+        offset=start,
+        size=size,
+    )
 
 
-def _take(source: _Source, size: int, offset: int) -> bytes:
+def _take(
+    source: _Source,
+    size: int,
+    offset: int,
+) -> bytes:
     try:
         data = source.read(size)
     except (zlib.error, zstandard.ZstdError, MemoryError) as problem:

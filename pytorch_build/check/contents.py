@@ -50,7 +50,11 @@ def find_promise(name: str) -> Promise | None:
     return None
 
 
-def check(view: WheelView, expectation: Expectation | None, policy: Policy) -> Iterator[Finding]:
+def check(
+    view: WheelView,
+    expectation: Expectation | None,
+    policy: Policy,
+) -> Iterator[Finding]:
     """Judge member names and sizes; say whose policy it is, where it is a user's."""
     if policy.source:
         message = f"Checked by {policy.source}, over the project's policy."
@@ -68,10 +72,20 @@ def _find_forbidden(view: WheelView, policy: Policy) -> Iterator[Finding]:
             continue
         names = [member.name for member in view.members if rule.pattern.search(member.name)]
         if len(names) == 1:
-            yield view.finding(rule.severity, CHECK, f"This is {rule.message}.", names[0])
+            yield view.finding(
+                rule.severity,
+                CHECK,
+                f"This is {rule.message}.",
+                names[0],
+            )
         elif names:
             message = f"This is {rule.message}; there are {len(names)} such files."
-            yield view.finding(rule.severity, CHECK, message, names[0])
+            yield view.finding(
+                rule.severity,
+                CHECK,
+                message,
+                names[0],
+            )
 
 
 def _find_false_code(view: WheelView) -> Iterator[Finding]:
@@ -82,7 +96,12 @@ def _find_false_code(view: WheelView) -> Iterator[Finding]:
     names_of_code = {binary.member.name for binary in view.binaries}
     for member in view.members:
         if _LIBRARY.search(member.name) and member.size == 0:
-            yield view.finding("error", CHECK, "The file is empty.", member.name)
+            yield view.finding(
+                "error",
+                CHECK,
+                "The file is empty.",
+                member.name,
+            )
             continue
         promise = find_promise(member.name)
         if promise is None or member.name in names_of_code:
@@ -90,16 +109,30 @@ def _find_false_code(view: WheelView) -> Iterator[Finding]:
         text = view.texts.get(member.name, "")
         if not promise.text.fullmatch(text):
             message = f"It is named like a {promise.kind}, but holds no code."
-            yield view.finding("error", CHECK, message, member.name)
+            yield view.finding(
+                "error",
+                CHECK,
+                message,
+                member.name,
+            )
 
 
 def _find_build_folders(view: WheelView) -> Iterator[Finding]:
     for name, folder in view.mentions:
         message = f"It mentions {folder}, a folder of the build machine."
-        yield view.finding("warning", CHECK, message, name)
+        yield view.finding(
+            "warning",
+            CHECK,
+            message,
+            name,
+        )
 
 
-def _compare_size(view: WheelView, expectation: Expectation | None, policy: Policy) -> Iterator[Finding]:
+def _compare_size(
+    view: WheelView,
+    expectation: Expectation | None,
+    policy: Policy,
+) -> Iterator[Finding]:
     limit = policy.sizes.get(view.name.distribution)
     if limit is None:
         return

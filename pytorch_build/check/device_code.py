@@ -77,7 +77,13 @@ def mapped(path: Path) -> Data:
 def elf_facts(facts: ElfFacts, data: Data) -> DeviceFacts | None:
     """Return the device code of an ELF file."""
     if facts.machine != "EM_AMDGPU":
-        return _section_facts(facts.sections, data, ".hip_fatbin", ".hipFatBinSegment", ".rocm_kpack_ref")
+        return _section_facts(
+            facts.sections,
+            data,
+            ".hip_fatbin",
+            ".hipFatBinSegment",
+            ".rocm_kpack_ref",
+        )
     targets: set[str] = set()
     for offset, size in facts.notes:
         for match in _NOTE_TARGET.finditer(data[offset : offset + size]):
@@ -88,7 +94,13 @@ def elf_facts(facts: ElfFacts, data: Data) -> DeviceFacts | None:
 def pe_facts(facts: PeFacts, data: Data) -> DeviceFacts | None:
     """Return the device code of a DLL or program of Windows."""
     # PE has room for eight characters.
-    return _section_facts(facts.sections, data, ".hip_fat", ".hipFatB", ".kpackrf")
+    return _section_facts(
+        facts.sections,
+        data,
+        ".hip_fat",
+        ".hipFatB",
+        ".kpackrf",
+    )
 
 
 def _section_facts(
@@ -114,7 +126,11 @@ def _section_facts(
     return _facts_of_bundles(read_bundles(section), registered)
 
 
-def check(view: WheelView, expectation: Expectation | None, policy: Policy) -> Iterator[Finding]:
+def check(
+    view: WheelView,
+    expectation: Expectation | None,
+    policy: Policy,
+) -> Iterator[Finding]:
     """Compare a wheel's device code with the GPU targets it is built for.
 
     A target that no file covers is an error, one that only some files cover a note (libraries may drop
@@ -133,11 +149,18 @@ def check(view: WheelView, expectation: Expectation | None, policy: Policy) -> I
     else:
         yield from _check_bundles(view, facts_by_member)
         if expectation is not None:
-            yield from _compare_targets(view, expectation, policy, facts_by_member)
+            yield from _compare_targets(
+                view,
+                expectation,
+                policy,
+                facts_by_member,
+            )
 
 
 def _check_device_package(
-    view: WheelView, gpu: str, facts_by_member: Mapping[str, DeviceFacts]
+    view: WheelView,
+    gpu: str,
+    facts_by_member: Mapping[str, DeviceFacts],
 ) -> Iterator[Finding]:
     """Check a wheel of device code: it holds what its name says, and nothing else."""
     has_kernels = False
@@ -147,7 +170,12 @@ def _check_device_package(
         foreign_targets = [target for target in facts.targets if not covers(gpu, (processor(target),))]
         if facts.archived and foreign_targets:
             message = f"It holds code for {', '.join(sorted(foreign_targets))}, not for {gpu}."
-            yield view.finding("error", CHECK, message, member)
+            yield view.finding(
+                "error",
+                CHECK,
+                message,
+                member,
+            )
 
     is_unreadable = False
     for binary in view.binaries:
@@ -158,7 +186,9 @@ def _check_device_package(
 
 
 def _check_host(
-    view: WheelView, expectation: Expectation | None, facts_by_member: Mapping[str, DeviceFacts]
+    view: WheelView,
+    expectation: Expectation | None,
+    facts_by_member: Mapping[str, DeviceFacts],
 ) -> Iterator[Finding]:
     """Check a wheel whose device code was moved: its extras lead to all that is promised."""
     yield view.finding("note", CHECK, "Its device code was moved to wheels of its own (.kpack).")
@@ -170,7 +200,12 @@ def _check_host(
     for member, facts in facts_by_member.items():
         if facts.bundles:
             message = "It still holds device code, while that of other files was moved."
-            yield view.finding("error", CHECK, message, member)
+            yield view.finding(
+                "error",
+                CHECK,
+                message,
+                member,
+            )
 
 
 def _check_bundles(view: WheelView, facts_by_member: Mapping[str, DeviceFacts]) -> Iterator[Finding]:
@@ -178,10 +213,20 @@ def _check_bundles(view: WheelView, facts_by_member: Mapping[str, DeviceFacts]) 
         count = len(facts.bundles)
         if facts.registered is not None and facts.registered > count:
             message = f"It registers {facts.registered} bundles and holds {count}."
-            yield view.finding("error", CHECK, message, member)
+            yield view.finding(
+                "error",
+                CHECK,
+                message,
+                member,
+            )
         if count and not facts.targets:
             message = f"Its {count} bundles hold no device code."
-            yield view.finding("error", CHECK, message, member)
+            yield view.finding(
+                "error",
+                CHECK,
+                message,
+                member,
+            )
 
 
 def _compare_targets(
@@ -213,11 +258,18 @@ def _compare_targets(
 
 
 def _find_files_without(
-    view: WheelView, target: str, facts_by_member: Mapping[str, DeviceFacts]
+    view: WheelView,
+    target: str,
+    facts_by_member: Mapping[str, DeviceFacts],
 ) -> Iterator[Finding]:
     for member, facts in facts_by_member.items():
         if facts.targets and not is_covered(target, facts.targets):
-            yield view.finding("note", CHECK, f"This file has no device code for {target}.", member)
+            yield view.finding(
+                "note",
+                CHECK,
+                f"This file has no device code for {target}.",
+                member,
+            )
 
 
 def _message_of_missing(target: str, code_targets: Iterable[str]) -> str:

@@ -65,9 +65,19 @@ def check(view: WheelView, policy: Policy) -> Iterator[Finding]:
         binary = binaries.get(member.name)
         if binary is not None and binary.pe is not None:
             yield from _compare_kind(view, member, binary.pe)
-            yield from _find_missing_dlls(view, surroundings, member, binary.pe)
+            yield from _find_missing_dlls(
+                view,
+                surroundings,
+                member,
+                binary.pe,
+            )
         elif member.size and is_dll(member.name) and not (binary and binary.problems):
-            yield view.finding("error", CHECK, "It is not 64-bit code, whatever its name says.", member.name)
+            yield view.finding(
+                "error",
+                CHECK,
+                "It is not 64-bit code, whatever its name says.",
+                member.name,
+            )
 
 
 def _look_around(view: WheelView, policy: Policy) -> Surroundings:
@@ -84,20 +94,42 @@ def _look_around(view: WheelView, policy: Policy) -> Surroundings:
     )
 
 
-def _compare_kind(view: WheelView, member: WheelMember, facts: pe.PeFacts) -> Iterator[Finding]:
+def _compare_kind(
+    view: WheelView,
+    member: WheelMember,
+    facts: pe.PeFacts,
+) -> Iterator[Finding]:
     if facts.dll is member.name.lower().endswith(".exe"):
-        yield view.finding("error", CHECK, "It is a program and no DLL, or the reverse.", member.name)
+        yield view.finding(
+            "error",
+            CHECK,
+            "It is a program and no DLL, or the reverse.",
+            member.name,
+        )
     if facts.machine != pe.AMD64:
         message = f"It is for another processor (machine {facts.machine:#x}) than {_PLATFORM}."
-        yield view.finding("error", CHECK, message, member.name)
+        yield view.finding(
+            "error",
+            CHECK,
+            message,
+            member.name,
+        )
 
 
 def _find_missing_dlls(
-    view: WheelView, surroundings: Surroundings, member: WheelMember, facts: pe.PeFacts
+    view: WheelView,
+    surroundings: Surroundings,
+    member: WheelMember,
+    facts: pe.PeFacts,
 ) -> Iterator[Finding]:
     """Look for each needed DLL; those that are missing for one reason make one finding."""
     for fault, names in _faults(surroundings, member, facts.needed).items():
-        yield view.finding(fault.severity, CHECK, f"It needs {some(names)}{fault.sentence}", member.name)
+        yield view.finding(
+            fault.severity,
+            CHECK,
+            f"It needs {some(names)}{fault.sentence}",
+            member.name,
+        )
 
     for fault, names in _faults(surroundings, member, facts.delayed).items():
         # What is loaded late does not stop an import.
@@ -105,11 +137,18 @@ def _find_missing_dlls(
         message = f"It needs {some(names)}{fault.sentence}"
         if fault.severity == "error":
             message += " It is loaded when it is first called."
-        yield view.finding(severity, CHECK, message, member.name)
+        yield view.finding(
+            severity,
+            CHECK,
+            message,
+            member.name,
+        )
 
 
 def _faults(
-    surroundings: Surroundings, member: WheelMember, names: Sequence[str]
+    surroundings: Surroundings,
+    member: WheelMember,
+    names: Sequence[str],
 ) -> Mapping[Fault, Sequence[str]]:
     names_by_fault: defaultdict[Fault, list[str]] = defaultdict(list)
     for name in names:
@@ -119,7 +158,11 @@ def _faults(
     return names_by_fault
 
 
-def _fault_of_dll(surroundings: Surroundings, member: WheelMember, name: str) -> Fault | None:
+def _fault_of_dll(
+    surroundings: Surroundings,
+    member: WheelMember,
+    name: str,
+) -> Fault | None:
     """Return why a needed DLL may be missing; None where it is found."""
     lower_name = name.lower()
     folders = surroundings.folders.get(lower_name)
@@ -150,7 +193,9 @@ def _fault_of_provider(surroundings: Surroundings, lower_name: str) -> Fault | N
 
 
 def _fault_of_folders(
-    surroundings: Surroundings, member: WheelMember, folders: Sequence[str]
+    surroundings: Surroundings,
+    member: WheelMember,
+    folders: Sequence[str],
 ) -> Fault | None:
     searched_folders = surroundings.policy.windows.folders
     is_found = any(matches(folder, searched_folders) for folder in folders)

@@ -21,27 +21,48 @@ if TYPE_CHECKING:
 CHECK = "expected"
 
 
-def check(view: WheelView, expectation: Expectation) -> Iterator[Finding]:
+def check(
+    view: WheelView,
+    expectation: Expectation,
+) -> Iterator[Finding]:
     """Compare a wheel with what is expected of it."""
     name = view.name
     if canonicalize_name(expectation.distribution) != name.distribution:
         message = f"This is {name.distribution}; {expectation.distribution} is expected."
-        yield view.finding("error", CHECK, message)
+        yield view.finding(
+            "error",
+            CHECK,
+            message,
+        )
     if Version(expectation.version) != name.version:
         message = f"The version is {name.version}; {expectation.version} is expected."
-        yield view.finding("error", CHECK, message)
+        yield view.finding(
+            "error",
+            CHECK,
+            message,
+        )
 
     python_tag = expectation.python_tag
     if python_tag and not any(accepts(python_tag, tag) for tag in name.tags):
         pythons = {f"{tag.interpreter}-{tag.abi}" for tag in name.tags}
         message = f"The wheel is for {', '.join(sorted(pythons))}; {python_tag} is expected."
-        yield view.finding("error", CHECK, message)
+        yield view.finding(
+            "error",
+            CHECK,
+            message,
+        )
     if view.metadata is not None:
-        yield from _compare_requirements(view, view.metadata.requires_dist, expectation)
+        yield from _compare_requirements(
+            view,
+            view.metadata.requires_dist,
+            expectation,
+        )
 
 
 def _compare_requirements(
-    view: WheelView, requires_dist: tuple[str, ...], expectation: Expectation
+    view: WheelView,
+    requires_dist: tuple[str, ...],
+    expectation: Expectation,
 ) -> Iterator[Finding]:
     stated_requirements = [Requirement(text) for text in requires_dist if required_name(text)]
     for text in expectation.requires:
@@ -51,14 +72,25 @@ def _compare_requirements(
             requirement for requirement in stated_requirements if canonicalize_name(requirement.name) == name
         ]
         if not stated:
-            yield view.finding("error", CHECK, f"METADATA does not require {expected}.")
+            yield view.finding(
+                "error",
+                CHECK,
+                f"METADATA does not require {expected}.",
+            )
         elif not any(_is_met(expected, requirement) for requirement in stated):
             listed = ", ".join(sorted(str(requirement) for requirement in stated))
             message = f"METADATA requires {listed}; {expected} is expected."
-            yield view.finding("error", CHECK, message)
+            yield view.finding(
+                "error",
+                CHECK,
+                message,
+            )
 
 
-def _is_met(expected: Requirement, stated: Requirement) -> bool:
+def _is_met(
+    expected: Requirement,
+    stated: Requirement,
+) -> bool:
     """Return whether METADATA requires what is expected: at most with more extras, under no condition."""
     if stated.marker is not None and expected.marker is None and not stated.marker.evaluate():
         return False
@@ -67,7 +99,10 @@ def _is_met(expected: Requirement, stated: Requirement) -> bool:
     return stated.specifier == expected.specifier and stated_extras >= expected_extras
 
 
-def expectations(context: Context, refused: records.Record | None = None) -> Mapping[str, Expectation]:
+def expectations(
+    context: Context,
+    refused: records.Record | None = None,
+) -> Mapping[str, Expectation]:
     """Return what the run's wheels must be, or what a build refused, by name, as the builds' records say."""
     builds: dict[str, records.Record] = {}
     for record in sorted(context.records, key=lambda record: record.started):
@@ -75,7 +110,14 @@ def expectations(context: Context, refused: records.Record | None = None) -> Map
         is_of_ref = project in DISTRIBUTIONS and record.cell.torch_ref == context.ref.name
         if is_of_ref and (record.status == "ok" or record is refused):
             builds[project] = record
-    return {DISTRIBUTIONS[project]: _expected_wheel(context, project, builds) for project in builds}
+    return {
+        DISTRIBUTIONS[project]: _expected_wheel(
+            context,
+            project,
+            builds,
+        )
+        for project in builds
+    }
 
 
 def machine_libraries(context: Context) -> frozenset[str]:
@@ -86,7 +128,11 @@ def machine_libraries(context: Context) -> frozenset[str]:
     return frozenset(libraries)
 
 
-def _expected_wheel(context: Context, project: str, builds: Mapping[str, records.Record]) -> Expectation:
+def _expected_wheel(
+    context: Context,
+    project: str,
+    builds: Mapping[str, records.Record],
+) -> Expectation:
     inputs = builds[project].inputs
     required_projects: tuple[str, ...] = ()
     requires: list[str] = []

@@ -38,7 +38,12 @@ def _find_refused_names(view: WheelView) -> Iterator[Finding]:
         for name in member.name.split("/"):
             fault = windows_fault(name)
             if fault is not None:
-                yield view.finding(severity, CHECK, f"Windows cannot hold this file: {fault}.", member.name)
+                yield view.finding(
+                    severity,
+                    CHECK,
+                    f"Windows cannot hold this file: {fault}.",
+                    member.name,
+                )
                 break
 
 
@@ -75,7 +80,12 @@ def _find_case_twins(view: WheelView, policy: Policy) -> Iterator[Finding]:
         if len(names) > 1:
             first_name, *twins = names
             message = f"Where case does not count, {twins[0]} takes its place."
-            yield view.finding(severity, CHECK, message, first_name)
+            yield view.finding(
+                severity,
+                CHECK,
+                message,
+                first_name,
+            )
 
 
 def _severity_of_twins(view: WheelView, policy: Policy) -> Severity:

@@ -59,7 +59,11 @@ class Surroundings:
         return library in self.loader or matches(library, self.policy.machine_libraries)
 
 
-def look_around(view: WheelView, policy: Policy, loader: Container[str]) -> Surroundings:
+def look_around(
+    view: WheelView,
+    policy: Policy,
+    loader: Container[str],
+) -> Surroundings:
     """Return where a wheel's files may find libraries."""
     paths: defaultdict[str, list[str]] = defaultdict(list)
     for member in view.members:
@@ -89,7 +93,11 @@ def loader_names(listing: str, machine: str) -> frozenset[str]:
     return frozenset(re.findall(rf"^\s*(\S+) \(libc6,{kind}[,)]", listing, re.MULTILINE))
 
 
-def check(view: WheelView, policy: Policy, loader: Container[str] = ()) -> Iterator[Finding]:
+def check(
+    view: WheelView,
+    policy: Policy,
+    loader: Container[str] = (),
+) -> Iterator[Finding]:
     """Judge a wheel's ELF files for its host; code objects for GPUs are judged by `device_code`."""
     surroundings = look_around(view, policy, loader)
     members_by_soname: defaultdict[str, list[str]] = defaultdict(list)
@@ -101,11 +109,26 @@ def check(view: WheelView, policy: Policy, loader: Container[str] = ()) -> Itera
         yield from _compare_platform(view, binary, elf)
         yield from _judge_search_path(view, binary, elf)
         yield from _judge_stack(view, binary, elf)
-        yield from _find_missing_libraries(view, surroundings, binary, elf)
-        yield from _find_unreached_folders(view, surroundings, binary, elf)
+        yield from _find_missing_libraries(
+            view,
+            surroundings,
+            binary,
+            elf,
+        )
+        yield from _find_unreached_folders(
+            view,
+            surroundings,
+            binary,
+            elf,
+        )
         if elf.debug_bytes:
             message = f"It has {elf.debug_bytes} bytes of debug sections."
-            yield view.finding("note", CHECK, message, binary.member.name)
+            yield view.finding(
+                "note",
+                CHECK,
+                message,
+                binary.member.name,
+            )
         if elf.soname:
             members_by_soname[elf.soname].append(binary.member.name)
 
@@ -114,7 +137,12 @@ def check(view: WheelView, policy: Policy, loader: Container[str] = ()) -> Itera
             message = (
                 f"{len(names)} files have the SONAME {soname}: {some(names)}. Only one of them is loaded."
             )
-            yield view.finding("warning", CHECK, message, names[0])
+            yield view.finding(
+                "warning",
+                CHECK,
+                message,
+                names[0],
+            )
 
 
 def _find_unloadable(view: WheelView, binary: Binary) -> Iterator[Finding]:
@@ -123,7 +151,12 @@ def _find_unloadable(view: WheelView, binary: Binary) -> Iterator[Finding]:
     if promise is None or binary.problems:
         return
     if binary.elf is None:
-        yield view.finding("error", CHECK, f"It is no {promise.kind} for Linux.", binary.member.name)
+        yield view.finding(
+            "error",
+            CHECK,
+            f"It is no {promise.kind} for Linux.",
+            binary.member.name,
+        )
         return
 
     elf = binary.elf
@@ -134,21 +167,40 @@ def _find_unloadable(view: WheelView, binary: Binary) -> Iterator[Finding]:
         message = f"It is no {promise.kind} that a loader takes: {elf.kind} for {elf.machine}"
         if is_unlinked:
             message += ", without a dynamic section"
-        yield view.finding("error", CHECK, f"{message}.", binary.member.name)
+        yield view.finding(
+            "error",
+            CHECK,
+            f"{message}.",
+            binary.member.name,
+        )
 
 
-def _compare_platform(view: WheelView, binary: Binary, elf: ElfFacts) -> Iterator[Finding]:
+def _compare_platform(
+    view: WheelView,
+    binary: Binary,
+    elf: ElfFacts,
+) -> Iterator[Finding]:
     for platform in sorted(view.platforms):
         for suffix, machine in _MACHINES.items():
             if platform.endswith(suffix) and elf.machine != machine:
                 message = f"It is for {elf.machine}; the tag is {platform}."
-                yield view.finding("error", CHECK, message, binary.member.name)
+                yield view.finding(
+                    "error",
+                    CHECK,
+                    message,
+                    binary.member.name,
+                )
         promised_glibc = _promised_glibc(platform)
         if promised_glibc is not None and elf.glibc > promised_glibc:
             needed_version = ".".join(map(str, elf.glibc))
             promised_version = ".".join(map(str, promised_glibc))
             message = f"It needs glibc {needed_version}; {platform} promises {promised_version}."
-            yield view.finding("error", CHECK, message, binary.member.name)
+            yield view.finding(
+                "error",
+                CHECK,
+                message,
+                binary.member.name,
+            )
 
 
 def _promised_glibc(platform: str) -> tuple[int, int] | None:
@@ -161,32 +213,68 @@ def _promised_glibc(platform: str) -> tuple[int, int] | None:
     return None
 
 
-def _judge_search_path(view: WheelView, binary: Binary, elf: ElfFacts) -> Iterator[Finding]:
+def _judge_search_path(
+    view: WheelView,
+    binary: Binary,
+    elf: ElfFacts,
+) -> Iterator[Finding]:
     name = binary.member.name
     absolute = [folder for folder in elf.search if not _ORIGIN.match(folder)]
     if absolute:
         message = f"Its RPATH names folders of one machine: {some(absolute)}. Only $ORIGIN/… is allowed."
-        yield view.finding("error", CHECK, message, name)
+        yield view.finding(
+            "error",
+            CHECK,
+            message,
+            name,
+        )
     if "" in elf.rpath:
         message = "Its RPATH has an empty entry, which is the folder that a program runs in."
-        yield view.finding("error", CHECK, message, name)
+        yield view.finding(
+            "error",
+            CHECK,
+            message,
+            name,
+        )
 
     relative = [folder for folder in elf.search if _ORIGIN.match(folder)]
     outside = [folder for folder in relative if _expand(binary, folder) is None]
     if outside and binary.member.installed:
-        yield view.finding("warning", CHECK, f"Its RPATH leaves site-packages: {some(outside)}.", name)
+        yield view.finding(
+            "warning",
+            CHECK,
+            f"Its RPATH leaves site-packages: {some(outside)}.",
+            name,
+        )
 
 
-def _judge_stack(view: WheelView, binary: Binary, elf: ElfFacts) -> Iterator[Finding]:
+def _judge_stack(
+    view: WheelView,
+    binary: Binary,
+    elf: ElfFacts,
+) -> Iterator[Finding]:
     if "E" in elf.stack:
-        yield view.finding("error", CHECK, "It asks for an executable stack.", binary.member.name)
+        yield view.finding(
+            "error",
+            CHECK,
+            "It asks for an executable stack.",
+            binary.member.name,
+        )
     elif not elf.stack:
         message = "It has no PT_GNU_STACK header, and so it asks for an executable stack."
-        yield view.finding("warning", CHECK, message, binary.member.name)
+        yield view.finding(
+            "warning",
+            CHECK,
+            message,
+            binary.member.name,
+        )
 
 
 def _find_missing_libraries(
-    view: WheelView, surroundings: Surroundings, binary: Binary, elf: ElfFacts
+    view: WheelView,
+    surroundings: Surroundings,
+    binary: Binary,
+    elf: ElfFacts,
 ) -> Iterator[Finding]:
     """Look for each needed library; those that are missing for one reason make one finding."""
     name = binary.member.name
@@ -202,7 +290,12 @@ def _find_missing_libraries(
         if paths or paths_by_soname:
             message = _fault_of_place(surroundings, binary, library)
             if message is not None:
-                yield view.finding("warning", CHECK, message, name)
+                yield view.finding(
+                    "warning",
+                    CHECK,
+                    message,
+                    name,
+                )
         elif provider is not None:
             of_providers[provider].append(library)
         elif surroundings.is_of_machine(library):
@@ -212,22 +305,45 @@ def _find_missing_libraries(
 
     for provider, libraries in of_providers.items():
         message = f"It needs {some(libraries)} of {provider}, but METADATA does not require {provider}."
-        yield view.finding("error", CHECK, message, name)
+        yield view.finding(
+            "error",
+            CHECK,
+            message,
+            name,
+        )
     if of_machine:
         severity: Severity = "error" if surroundings.is_portable else "warning"
-        yield view.finding(severity, CHECK, _message_of_machine(of_machine), name)
+        yield view.finding(
+            severity,
+            CHECK,
+            _message_of_machine(of_machine),
+            name,
+        )
     if unresolved:
         message = f"It needs {some(unresolved)}, which nothing provides."
-        yield view.finding("error", CHECK, message, name)
+        yield view.finding(
+            "error",
+            CHECK,
+            message,
+            name,
+        )
 
 
-def _is_in_set(surroundings: Surroundings, binary: Binary, library: str) -> bool:
+def _is_in_set(
+    surroundings: Surroundings,
+    binary: Binary,
+    library: str,
+) -> bool:
     """Return whether ROCm's wheels around this one have a library where the loader looks."""
     paths = (surroundings.members_of_set or {}).get(library, ())
     return _is_on_rpath(binary, paths)
 
 
-def _fault_of_place(surroundings: Surroundings, binary: Binary, library: str) -> str | None:
+def _fault_of_place(
+    surroundings: Surroundings,
+    binary: Binary,
+    library: str,
+) -> str | None:
     """Return why a library that is in the wheel may not be found; None where it is."""
     paths = surroundings.paths.get(library, ())
     # The loader looks for files; a SONAME helps only once the library is loaded.
@@ -251,7 +367,10 @@ def _message_of_machine(libraries: Sequence[str]) -> str:
 
 
 def _find_unreached_folders(
-    view: WheelView, surroundings: Surroundings, binary: Binary, elf: ElfFacts
+    view: WheelView,
+    surroundings: Surroundings,
+    binary: Binary,
+    elf: ElfFacts,
 ) -> Iterator[Finding]:
     """Verify that libraries of other distributions are found where those have them."""
     search_folders = _search_folders(binary)
@@ -262,7 +381,12 @@ def _find_unreached_folders(
             message = (
                 f"It needs {some(libraries)} in {folder} of another wheel, where its RPATH does not lead."
             )
-            yield view.finding("error", CHECK, message, binary.member.name)
+            yield view.finding(
+                "error",
+                CHECK,
+                message,
+                binary.member.name,
+            )
 
 
 def _is_on_rpath(binary: Binary, paths: Iterable[str]) -> bool:

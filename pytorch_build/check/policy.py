@@ -111,7 +111,12 @@ def load_policy(file: Path | None = None) -> Policy:
     policy = _policy_in_force()
     if file is None:
         return policy
-    return _lay_over(_tables_in_force(), read_toml(file), file, policy.source)
+    return _lay_over(
+        _tables_in_force(),
+        read_toml(file),
+        file,
+        policy.source,
+    )
 
 
 @read_once
@@ -121,7 +126,13 @@ def _policy_in_force() -> Policy:
     tables = tables_of_user(POLICY_FILE, Policy)
     if file is None or not tables:
         return validated(read_toml(POLICY_FILE), Policy, where=POLICY_FILE)
-    return _lay_over(read_toml(POLICY_FILE), tables, file, "", table_name=USER_TABLE)
+    return _lay_over(
+        read_toml(POLICY_FILE),
+        tables,
+        file,
+        "",
+        table_name=USER_TABLE,
+    )
 
 
 def _tables_in_force() -> dict[str, Any]:
@@ -142,7 +153,12 @@ def _lay_over(
         source = f"{source} and {other_source}"
     layered_tables = merged(tables, user_tables, adding=True)
     layered_tables["source"] = source
-    return validated(layered_tables, Policy, where=file, table_name=table_name)
+    return validated(
+        layered_tables,
+        Policy,
+        where=file,
+        table_name=table_name,
+    )
 
 
 @dataclass(frozen=True, kw_only=True)

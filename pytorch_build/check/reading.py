@@ -62,7 +62,11 @@ def read_wheel(
     return view, tuple(problems)
 
 
-def _try_to_read(read: Callable[[Path], _Facts], path: Path, problems: list[RecordProblem]) -> _Facts | None:
+def _try_to_read(
+    read: Callable[[Path], _Facts],
+    path: Path,
+    problems: list[RecordProblem],
+) -> _Facts | None:
     """Return what can be read of a wheel; add what is wrong to the problems that are known."""
     try:
         return read(path)
@@ -87,14 +91,22 @@ def _read_entry_points(path: Path) -> str:
 class _MemberReader:
     """Takes compiled and text members out of the verifying pass; several threads add whole values."""
 
-    def __init__(self, members: Mapping[str, WheelMember], build_folders: tuple[str, ...]) -> None:
+    def __init__(
+        self,
+        members: Mapping[str, WheelMember],
+        build_folders: tuple[str, ...],
+    ) -> None:
         self._members = members
         self._build_folders = build_folders
         self.binaries: list[Binary] = []
         self.mentions: list[tuple[str, str]] = []
         self.texts: dict[str, str] = {}
 
-    def is_wanted(self, name: str, first_bytes: bytes) -> bool:
+    def is_wanted(
+        self,
+        name: str,
+        first_bytes: bytes,
+    ) -> bool:
         """Return whether a member is to be inspected; keep the text of what should be compiled."""
         if first_bytes.startswith(_MAGICS):
             return True
@@ -103,7 +115,11 @@ class _MemberReader:
         is_small_text = name.endswith(_TEXT_SUFFIXES) and self._members[name].size <= _MOST_TEXT
         return bool(self._build_folders) and is_small_text
 
-    def inspect(self, name: str, file: Path) -> None:
+    def inspect(
+        self,
+        name: str,
+        file: Path,
+    ) -> None:
         """Read a member's facts."""
         with file.open("rb") as stream:
             is_code = stream.read(_LONGEST_MAGIC).startswith(_MAGICS)

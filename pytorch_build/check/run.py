@@ -126,7 +126,9 @@ def _expectation_of(distribution: str, expectations: Mapping[str, Expectation]) 
 
 
 def check_wheel(
-    path: Path, expectation: Expectation | None = None, options: CheckOptions | None = None
+    path: Path,
+    expectation: Expectation | None = None,
+    options: CheckOptions | None = None,
 ) -> tuple[Finding, ...]:
     """Check one wheel. A file that is not a wheel at all is an error finding, so that the others go on."""
     findings, _machine_libraries = check_built_wheel(path, expectation, options or CheckOptions())
@@ -134,7 +136,9 @@ def check_wheel(
 
 
 def check_built_wheel(
-    path: Path, expectation: Expectation | None, options: CheckOptions
+    path: Path,
+    expectation: Expectation | None,
+    options: CheckOptions,
 ) -> tuple[tuple[Finding, ...], frozenset[str]]:
     """Check one wheel; return also which libraries it needs of those that this machine's loader finds."""
     try:
@@ -146,14 +150,27 @@ def check_built_wheel(
         )
     except WheelError as problem:
         message = _without_file_name(problem.message, path.name)
-        finding = Finding(severity="error", check=_RECORD_CHECK, wheel=path.name, where="", message=message)
+        finding = Finding(
+            severity="error",
+            check=_RECORD_CHECK,
+            wheel=path.name,
+            where="",
+            message=message,
+        )
         return (finding,), frozenset()
 
     view = replace(view, members_of_set=options.members_of_set)
     findings: list[Finding] = []
     for record_problem in problems:
         message = _without_file_name(record_problem.message, path.name)
-        findings.append(view.finding("error", _RECORD_CHECK, message, record_problem.member))
+        findings.append(
+            view.finding(
+                "error",
+                _RECORD_CHECK,
+                message,
+                record_problem.member,
+            )
+        )
     findings += _judge(view, expectation, options)
     return collapse_findings(findings), _libraries_of_machine(view, options)
 
@@ -166,7 +183,11 @@ def _without_file_name(message: str, filename: str) -> str:
     return sentence
 
 
-def _judge(view: WheelView, expectation: Expectation | None, options: CheckOptions) -> Iterator[Finding]:
+def _judge(
+    view: WheelView,
+    expectation: Expectation | None,
+    options: CheckOptions,
+) -> Iterator[Finding]:
     policy = options.policy
     yield from _report_unreadable_binaries(view)
     if expectation is not None:
@@ -190,7 +211,12 @@ def _report_unreadable_binaries(view: WheelView) -> Iterator[Finding]:
         elif dlls.is_dll(name):
             subject = dlls.CHECK
         for problem in binary.problems:
-            yield view.finding("error", subject, problem, name)
+            yield view.finding(
+                "error",
+                subject,
+                problem,
+                name,
+            )
 
 
 def _libraries_of_machine(view: WheelView, options: CheckOptions) -> frozenset[str]:

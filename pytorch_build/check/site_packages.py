@@ -178,7 +178,11 @@ def module_name(top_level_name: str, member: str) -> str | None:
     return None
 
 
-def _find_startup_code(view: WheelView, installation: Installation, policy: Policy) -> Iterator[Finding]:
+def _find_startup_code(
+    view: WheelView,
+    installation: Installation,
+    policy: Policy,
+) -> Iterator[Finding]:
     distribution = view.name.distribution
     usual_files = policy.startup_files.get(distribution, ())
     for name, member in installation.top_level.items():
@@ -187,7 +191,12 @@ def _find_startup_code(view: WheelView, installation: Installation, policy: Poli
         if name.endswith(".pth") or module_name(name, member) in STARTUP_MODULES:
             addition = f'startup_files.{distribution} = ["{name}"]'
             message = f"{name} is read whenever Python starts. {_how_to_allow(addition)}"
-            yield view.finding("error", CHECK, message, member)
+            yield view.finding(
+                "error",
+                CHECK,
+                message,
+                member,
+            )
 
 
 def _find_standard_library(view: WheelView, installation: Installation) -> Iterator[Finding]:
@@ -198,7 +207,12 @@ def _find_standard_library(view: WheelView, installation: Installation) -> Itera
         # Backports have the name of what they were for an older Python.
         is_backport = canonicalize_name(module) == view.name.distribution
         severity: Severity = "warning" if is_backport else "error"
-        yield view.finding(severity, CHECK, f"Python has a module {module} of its own.", member)
+        yield view.finding(
+            severity,
+            CHECK,
+            f"Python has a module {module} of its own.",
+            member,
+        )
 
 
 def _find_installers(view: WheelView, installation: Installation) -> Iterator[Finding]:
@@ -206,7 +220,12 @@ def _find_installers(view: WheelView, installation: Installation) -> Iterator[Fi
     for name, member in installation.top_level.items():
         owner = INSTALLER_MODULES.get(module_name(name, member) or "")
         if owner is not None and owner != distribution:
-            yield view.finding("error", CHECK, f"{name} belongs to {owner}, and would replace it.", member)
+            yield view.finding(
+                "error",
+                CHECK,
+                f"{name} belongs to {owner}, and would replace it.",
+                member,
+            )
 
     for name, member in installation.programs.items():
         program = name.lower().removesuffix(".exe").removesuffix("-script.py")
@@ -215,7 +234,12 @@ def _find_installers(view: WheelView, installation: Installation) -> Iterator[Fi
         owner = INSTALLER_PROGRAMS.get(program)
         if owner is not None and owner != distribution:
             message = f"A program named {name} would replace that of {owner}."
-            yield view.finding("error", CHECK, message, member)
+            yield view.finding(
+                "error",
+                CHECK,
+                message,
+                member,
+            )
 
 
 def _find_hidden_members(view: WheelView) -> Iterator[Finding]:
@@ -223,25 +247,51 @@ def _find_hidden_members(view: WheelView) -> Iterator[Finding]:
         parts = member.name.split("/")
         if parts[0].endswith(".data") and parts[1:2] == ["data"] and installed_path(member.name) is not None:
             message = "It gets into site-packages by way of the data folder; its place is purelib or platlib."
-            yield view.finding("error", CHECK, message, member.name)
+            yield view.finding(
+                "error",
+                CHECK,
+                message,
+                member.name,
+            )
 
 
 def _find_shared_names(view: WheelView, installation: Installation) -> Iterator[Finding]:
     for name, member in installation.top_level.items():
         if module_name(name, member) in SHARED_NAMES:
             message = f"{name} is a top-level name that many wheels have: the one installed last wins."
-            yield view.finding("warning", CHECK, message, member)
+            yield view.finding(
+                "warning",
+                CHECK,
+                message,
+                member,
+            )
 
 
-def _find_unexpected(view: WheelView, installation: Installation, allowed: Allowed) -> Iterator[Finding]:
+def _find_unexpected(
+    view: WheelView,
+    installation: Installation,
+    allowed: Allowed,
+) -> Iterator[Finding]:
     distribution = view.name.distribution
     top_level: dict[str, str] = {}
     for name, member in installation.top_level.items():
         module = module_name(name, member) or name
         if not name.endswith(".dist-info") and not matches(module, allowed.top_level):
             top_level[name] = member
-    yield from _report_unexpected(view, top_level, "top_level", "top-level name", allowed.top_level)
-    yield from _report_unexpected(view, installation.programs, "programs", "program", allowed.programs)
+    yield from _report_unexpected(
+        view,
+        top_level,
+        "top_level",
+        "top-level name",
+        allowed.top_level,
+    )
+    yield from _report_unexpected(
+        view,
+        installation.programs,
+        "programs",
+        "program",
+        allowed.programs,
+    )
     yield from _report_unexpected(
         view, installation.data_files, "data_files", "data file", allowed.data_files
     )
@@ -259,11 +309,21 @@ def _find_unexpected(view: WheelView, installation: Installation, allowed: Allow
         # An extra may name the distribution itself, with other extras.
         if name not in {"", distribution}:
             requirements[name] = ""
-    yield from _report_unexpected(view, requirements, "requirements", "requirement", allowed.requirements)
+    yield from _report_unexpected(
+        view,
+        requirements,
+        "requirements",
+        "requirement",
+        allowed.requirements,
+    )
 
 
 def _report_unexpected(
-    view: WheelView, members: Mapping[str, str], key: str, kind: str, patterns: Sequence[str]
+    view: WheelView,
+    members: Mapping[str, str],
+    key: str,
+    kind: str,
+    patterns: Sequence[str],
 ) -> Iterator[Finding]:
     """Report the names that are not among patterns; `key` is where a policy would add them."""
     distribution = view.name.distribution
@@ -271,7 +331,12 @@ def _report_unexpected(
         if not matches(name, patterns):
             addition = f'allowed.{distribution}.{key} = ["{name}"]'
             message = f"{distribution} has no {kind} {name}. {_how_to_allow(addition)}"
-            yield view.finding("error", CHECK, message, member)
+            yield view.finding(
+                "error",
+                CHECK,
+                message,
+                member,
+            )
 
 
 def _how_to_allow(addition: str) -> str:

@@ -27,20 +27,35 @@ def check(view: WheelView) -> Iterator[Finding]:
     yield from _find_extensions_of_other_pythons(view)
 
 
-def _compare_with_info(view: WheelView, info: WheelInfo) -> Iterator[Finding]:
+def _compare_with_info(
+    view: WheelView,
+    info: WheelInfo,
+) -> Iterator[Finding]:
     tags_of_name = {str(tag) for tag in view.name.tags}
     if tags_of_name != info.tags:
         listed = ", ".join(sorted(info.tags)) or "none"
         expected = ", ".join(sorted(tags_of_name))
         message = f"WHEEL lists tags {listed}; the file name says {expected}."
-        yield view.finding("error", CHECK, message)
+        yield view.finding(
+            "error",
+            CHECK,
+            message,
+        )
     if info.wheel_version.split(".")[0] != "1":
         message = f"WHEEL has format version {info.wheel_version}; installers read 1.x."
-        yield view.finding("error", CHECK, message)
+        yield view.finding(
+            "error",
+            CHECK,
+            message,
+        )
     build_tag = "".join(str(part) for part in view.name.build_tag)
     if info.build != build_tag:
         message = f"WHEEL has build tag {info.build!r}; the file name {build_tag!r}."
-        yield view.finding("error", CHECK, message)
+        yield view.finding(
+            "error",
+            CHECK,
+            message,
+        )
 
 
 def _compare_with_members(view: WheelView) -> Iterator[Finding]:
@@ -54,12 +69,26 @@ def _compare_with_members(view: WheelView) -> Iterator[Finding]:
     severity: Severity = "note" if is_rocm(name) else "warning"
     if compiled and is_portable:
         message = f"The tag promises any platform, but {len(compiled)} files are compiled."
-        yield view.finding("error", CHECK, message, compiled[0])
+        yield view.finding(
+            "error",
+            CHECK,
+            message,
+            compiled[0],
+        )
     elif compiled and view.info and view.info.root_is_purelib:
         message = f"Root-Is-Purelib is true, but {len(compiled)} files are compiled."
-        yield view.finding(severity, CHECK, message, compiled[0])
+        yield view.finding(
+            severity,
+            CHECK,
+            message,
+            compiled[0],
+        )
     elif not compiled and not is_portable and not device_target(name):
-        yield view.finding(severity, CHECK, "The tag names a platform, but nothing is compiled.")
+        yield view.finding(
+            severity,
+            CHECK,
+            "The tag names a platform, but nothing is compiled.",
+        )
 
 
 def _find_extensions_of_other_pythons(view: WheelView) -> Iterator[Finding]:
@@ -71,14 +100,30 @@ def _find_extensions_of_other_pythons(view: WheelView) -> Iterator[Finding]:
         match = _EXTENSION.search(member.name)
         if match is not None and f"cp{match[1]}" not in abis:
             message = f"It is for cp{match[1]}, the wheel for {', '.join(sorted(abis))}."
-            yield view.finding("error", CHECK, message, member.name)
+            yield view.finding(
+                "error",
+                CHECK,
+                message,
+                member.name,
+            )
 
 
-def accepts(python_tag: str, tag: Tag) -> bool:
+def accepts(
+    python_tag: str,
+    tag: Tag,
+) -> bool:
     """Return whether a Python, by its tag such as ``cp313-cp313t``, takes a wheel's tag."""
     abi = python_tag.rpartition("-")[2]
     interpreter = abi.rstrip("t")
     version = (int(interpreter[2]), int(interpreter[3:]))
-    if tag in cpython_tags(version, [abi], [tag.platform]):
+    if tag in cpython_tags(
+        version,
+        [abi],
+        [tag.platform],
+    ):
         return True
-    return tag in compatible_tags(version, interpreter, [tag.platform])
+    return tag in compatible_tags(
+        version,
+        interpreter,
+        [tag.platform],
+    )

@@ -136,7 +136,11 @@ def _installed_files(path: Path) -> Iterator[tuple[str, _InstalledFile]]:
             yield place, _InstalledFile(wheel=path.name, distribution=distribution, digest=row.digest)
 
 
-def _replaces(first_distribution: str, distribution: str, policy: Policy) -> bool:
+def _replaces(
+    first_distribution: str,
+    distribution: str,
+    policy: Policy,
+) -> bool:
     """Return whether nobody installs both, as one is the other by another name."""
     if first_distribution == distribution:
         return True

@@ -32,7 +32,12 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         "paths", nargs="*", type=Path, default=[], metavar="WHEEL|DIR", help=help_text
     )
     help_text = "your own limits, over those of the checks"
-    parser.add_argument("--policy", type=Path, metavar="FILE", help=help_text)
+    parser.add_argument(
+        "--policy",
+        type=Path,
+        metavar="FILE",
+        help=help_text,
+    )
     parser.add_argument("--json", action="store_true", help="print the findings as JSON")
 
     group = parser.add_argument_group("ROCm's wheels")
@@ -41,7 +46,12 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     )
     group.add_argument("--rocm", action="store_true", help=help_text)
     help_text = "the version that they must have (default: that of rocm-sdk-core)"
-    version = group.add_argument("--version", default="", metavar="V", help=help_text)
+    version = group.add_argument(
+        "--version",
+        default="",
+        metavar="V",
+        help=help_text,
+    )
 
     parser.set_defaults(path_options=[paths], rocm_options=[version])
 
@@ -117,7 +127,11 @@ def _check(arguments: argparse.Namespace, common: Common) -> Check:
     return _check_run(run_context, options)
 
 
-def _check_rocm(run_context: Context, options: CheckOptions, version: str) -> Check:
+def _check_rocm(
+    run_context: Context,
+    options: CheckOptions,
+    version: str,
+) -> Check:
     """Check the ROCm wheels that the run has built."""
     wheels = rocm_wheels(run_context)
     reports_prefix = run_context.common.outputs.reports_prefix(run_context.artifact_group)
@@ -139,7 +153,12 @@ def _check_run(run_context: Context, options: CheckOptions) -> Check:
         findings: list[Finding] = []
         for findings_of_build in refused_wheels.values():
             findings += findings_of_build
-        return Check(session="check_wheels", wheels=(), findings=findings, refused=refused_wheels)
+        return Check(
+            session="check_wheels",
+            wheels=(),
+            findings=findings,
+            refused=refused_wheels,
+        )
 
     wheels = run_wheels(run_context, expected_wheels)
     options = replace(options, loader=machine_libraries(run_context))
@@ -205,7 +224,12 @@ def rocm_wheels(run_context: Context) -> Sequence[Path]:
     for groups in ([run_context.artifact_group], groups_of_families):
         files: list[records.FileRecord] = []
         for group in groups:
-            record = records.read(store, common.outputs, group, "build_rocm")
+            record = records.read(
+                store,
+                common.outputs,
+                group,
+                "build_rocm",
+            )
             files += record.files if record else ()
         keys = [file.key for file in files if file.name.endswith(".whl")]
         if keys:

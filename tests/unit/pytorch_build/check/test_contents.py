@@ -3,6 +3,7 @@ import pytest
 from core.binaries.elf import ElfFacts
 from pytorch_build.check import Expectation, Finding, WheelView, contents
 from pytorch_build.check.policy import Policy, SizeLimit, load_policy
+from tests.kit.findings import members, severities
 from tests.kit.views import wheel_view
 
 HOST_CODE = ElfFacts(machine="EM_X86_64", kind="ET_DYN", stack="RW")
@@ -14,11 +15,6 @@ def check_contents(view: WheelView, policy: Policy | None = None, *, label: str 
     """Return what is found in the contents of a torch wheel."""
     expectation = Expectation(distribution="torch", version="1", local_label=label)
     return [*contents.check(view, expectation, policy or load_policy())]
-
-
-def severities(findings: list[Finding]) -> list[str]:
-    """Return the severity of each finding."""
-    return [finding.severity for finding in findings]
 
 
 # Members
@@ -113,7 +109,7 @@ def test_finds_libraries_that_hold_no_code() -> None:
     findings = check_contents(view)
 
     assert severities(findings) == ["error"] * 3
-    assert [finding.where for finding in findings] == ["torch/empty.dll", "torch/empty.so", "torch/text.so.1"]
+    assert members(findings) == ["torch/empty.dll", "torch/empty.so", "torch/text.so.1"]
 
 
 # Sizes

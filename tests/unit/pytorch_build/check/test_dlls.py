@@ -8,6 +8,7 @@ from pytorch_build.check import Expectation, Finding, dlls
 from pytorch_build.check.policy import load_policy
 from pytorch_build.check.run import check_wheel
 from tests.kit.binaries import PE_MACHINE_ARM64, PE_MAGIC_32, offload_bundle, pe_file
+from tests.kit.findings import severities
 from tests.kit.wheels import write_wheel
 
 WINDOWS_TAG = "cp312-cp312-win_amd64"
@@ -149,7 +150,7 @@ def test_accepts_a_dll_with_the_requested_device_code(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("sections", "severities", "subject"),
+    ("sections", "expected_severities", "subject"),
     [
         pytest.param(
             {".hip_fat": CODE_FOR_GFX1151, ".hipFatB": bytes(48)},
@@ -163,11 +164,11 @@ def test_accepts_a_dll_with_the_requested_device_code(tmp_path: Path) -> None:
     ],
 )
 def test_finds_device_code_of_a_dll_that_is_not_as_requested(
-    tmp_path: Path, sections: dict[str, bytes], severities: list[str], subject: str
+    tmp_path: Path, sections: dict[str, bytes], expected_severities: list[str], subject: str
 ) -> None:
     findings = check_device_code(tmp_path, sections)
 
-    assert [finding.severity for finding in findings] == severities
+    assert severities(findings) == expected_severities
     assert subject in findings[0].message
 
 

@@ -7,6 +7,7 @@ from core.families import family
 from pytorch_build.check import Expectation, WheelView, expected
 from pytorch_build.context import Context
 from pytorch_build.refs.torch_refs import torch_ref
+from tests.kit.findings import messages, severities
 from tests.kit.runs import write_record
 from tests.kit.views import wheel_view
 
@@ -29,8 +30,8 @@ def expect(
 def unmet_expectations(view: WheelView, expectation: Expectation) -> list[str]:
     """Return the messages of what a wheel is not, each of which is an error."""
     findings = [*expected.check(view, expectation)]
-    assert {finding.severity for finding in findings} <= {"error"}
-    return [finding.message for finding in findings]
+    assert set(severities(findings)) <= {"error"}
+    return messages(findings)
 
 
 @pytest.mark.parametrize(

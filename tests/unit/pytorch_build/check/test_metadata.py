@@ -5,6 +5,7 @@ import pytest
 
 from pytorch_build.check import Finding, metadata
 from pytorch_build.check.run import check_wheel
+from tests.kit.findings import errors_among, messages
 from tests.kit.views import wheel_view
 from tests.kit.wheels import write_wheel
 
@@ -42,9 +43,9 @@ SOUND = "Metadata-Version: 2.4\nName: demo\nVersion: 1.0\n"
     ],
 )
 def test_refuses_a_field_that_is_invalid(field: str, name: str) -> None:
-    errors = [finding for finding in check_metadata(SOUND + field) if finding.severity == "error"]
+    errors = errors_among(check_metadata(SOUND + field))
 
-    assert name in " ".join(error.message for error in errors)
+    assert name in " ".join(messages(errors))
 
 
 @pytest.mark.parametrize(

@@ -6,6 +6,7 @@ from packaging.version import Version
 
 from core.binaries.elf import ElfFacts
 from pytorch_build.check import Finding, WheelView, metadata, tags
+from tests.kit.findings import messages, severities
 from tests.kit.views import wheel_view
 
 HOST_CODE = ElfFacts(machine="EM_X86_64", kind="ET_DYN", stack="RW")
@@ -17,11 +18,6 @@ PORTABLE = "torch-2.10.0a0+cpu-py3-none-any.whl"
 def check_archive(view: WheelView) -> list[Finding]:
     """Return what is found in the metadata and the tags of a wheel."""
     return [*metadata.check(view), *tags.check(view)]
-
-
-def severities(findings: list[Finding]) -> list[str]:
-    """Return the severity of each finding."""
-    return [finding.severity for finding in findings]
 
 
 def sound_view() -> WheelView:
@@ -146,12 +142,14 @@ def test_compares_compiled_files_with_the_platform(view: WheelView, expected_sev
 def test_finds_an_extension_module_for_another_python(
     member: str, filename: str, wrong_tag: str | None
 ) -> None:
-    messages = [finding.message for finding in check_archive(wheel_view(filename, files={member: HOST_CODE}))]
+    view = wheel_view(filename, files={member: HOST_CODE})
+
+    wrong_tags = messages(check_archive(view))
 
     if wrong_tag is None:
-        assert messages == []
+        assert wrong_tags == []
     else:
-        assert wrong_tag in messages[0]
+        assert wrong_tag in wrong_tags[0]
 
 
 @pytest.mark.parametrize(
