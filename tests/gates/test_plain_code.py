@@ -130,6 +130,14 @@ FINISHED: dict[str, tuple[str, ...]] = {
         "tests/integration/test_wheel_forms.py",
     ),
     "index": ("ci/publish/index", "ci/verbs/index.py"),
+    "checks": (
+        "pytorch_build/check",
+        "pytorch_build/verbs/check_wheels.py",
+    ),
+    "checks' tests": (
+        "tests/unit/pytorch_build/check",
+        "tests/unit/pytorch_build/verbs/test_check_wheels.py",
+    ),
     "stores": ("core/stores",),
     "stores' tests": (
         "tests/unit/core/stores",
