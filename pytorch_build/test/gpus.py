@@ -174,8 +174,7 @@ def assignments(
             this_machine(), env, gpu_family=family, targets=targets, policy=policy, any_vendor=other_gpu
         )
     except CheckError as problem:
-        # no GPU could run the sample's device code
-        if not (allow_no_gpu or context.ref.local_label):
+        if context.ref.has_gpu_code and not allow_no_gpu:
             raise
         console.say(f"{problem.message} Tests run without a GPU.")
         return [without_gpu()]
