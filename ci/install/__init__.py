@@ -276,7 +276,8 @@ def install_chosen(
         for call in calls:
             installer.install(target, call, cache_dir=wanted.cache_dir)
     planned = {one.distribution: one.version for one in chosen.ours}
-    if strangers := installer.require_planned(target, planned, may_have_others=True):
+    installer.require_planned(target, planned)
+    if strangers := installer.unplanned_packages(target, planned):
         console.warn(f"{target.prefix} also has {', '.join(strangers)}, which are not of this source.")
     files.write_json(target.prefix / MARKER, {one.distribution: one.sha256 for one in chosen.ours})
     installer.require_complete(target)

@@ -120,7 +120,7 @@ def check_import(target: Interpreter, promised: Expectation, wheel: Path, cache_
     # with what it requires of third parties; torch, triton and ROCm are there, and satisfy it
     call = installer.Install(requirements=(str(wheel),))
     installer.install(target, call, cache_dir=cache_dir)
-    installer.require_planned(target, call.planned, may_have_others=True)
+    installer.require_planned(target, call.planned)
     _require_import(promised, wheel, target.executable, cwd=target.prefix)
     console.echo(f"{wheel.name} imports")
 

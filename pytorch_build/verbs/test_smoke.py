@@ -2,6 +2,7 @@
 
 import argparse
 import json
+import os
 import re
 import tempfile
 from collections import Counter
@@ -164,6 +165,7 @@ def _pytest(
         "SMOKE_EXPECT": json.dumps(expect),
         "SMOKE_GPU": (context.ref.has_gpu_code and gpu.target) or None,
         "PYTHONPATH": str(plugin.TARGET),
+        "PATH": f"{target.scripts}{os.pathsep}{process.handed_on().get('PATH', '')}",
         "VIRTUAL_ENV": str(target.prefix),
     }
     # what exists is collected where nothing of the caller's can choose
