@@ -8,14 +8,13 @@ import os
 import re
 import shutil
 import stat
-import tempfile
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from core import console, files
+from core import console, files, temporary
 from core.data import read_text
 from core.errors import FatalError, ProcessError, SourceError, origin
 from pytorch_build.components import COMPONENTS
@@ -245,7 +244,7 @@ def mirror(tree: Path, work: Path) -> int:
 def edits_of(tree: Path) -> tuple[str, int]:
     """Hash a tree's edits against its commit, submodules' and untracked files' included; count the files."""
     source = _opened(tree.absolute())
-    with tempfile.TemporaryDirectory(prefix="diff.") as scratch:
+    with temporary.folder("diff") as scratch:
         parts = [part for one in [source, *submodules(source)] for part in _edits(one, source, Path(scratch))]
     whole = hashlib.sha256()
     for part, _ in parts:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import posixpath
-import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING
 
+from core import temporary
 from core.archive import Member
 from core.archive.zips import read_archive
 from core.errors import RocmError, UsageError, WheelError, nearest
@@ -113,7 +113,7 @@ def make(request: Request) -> Result:
     )
 
     new_texts = _new_texts(wheel, [file.path for file in loaded_first], version, licenses)
-    with tempfile.TemporaryDirectory(prefix="fat-wheel-") as scratch:
+    with temporary.folder("fat-wheel") as scratch:
         members = _compressed_members(wheel, bundle, Path(scratch))
         written_file = edit_wheel(
             wheel.path,
