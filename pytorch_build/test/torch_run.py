@@ -249,7 +249,7 @@ class _Run:
         )
         details = reports.put_report(stage.store, stage.outputs, stage.artifact_group, report)
         _show(runs)
-        if not bench.context.ref.local_label:  # the sample has few of the tests that rules are for
+        if bench.context.ref.has_whole_tests:
             self._warn_of_silent_rules(runs)
         reports.require_passed(report, hint=_hint(report.document.cases))
         found = counts(report.document.cases)
