@@ -213,7 +213,6 @@ def _parts(store: SnapshotStore, facts: _Facts, part: _Part, trees: dict[str, st
     folder = part.repository.path
     submodules = _submodules(store, facts, part.commit)
     index = _index_of_commit(store, part)
-    store.run("update-index", "-q", "--refresh", "--ignore-submodules", folder=folder, index=index)
 
     unpacked = [path for path in submodules if _is_plain_folder(folder / path)]
     if unpacked:
@@ -250,7 +249,7 @@ def _parts(store: SnapshotStore, facts: _Facts, part: _Part, trees: dict[str, st
 
 
 def _index_of_commit(store: SnapshotStore, part: _Part) -> str:
-    """Return the index that has the files of a repository's commit, and their times once it is refreshed.
+    """Return the index that has the files of a repository's commit, and the times of unchanged ones.
 
     It never has others: which files count is for the tree to decide, each time anew.
     """
@@ -267,6 +266,7 @@ def _index_of_commit(store: SnapshotStore, part: _Part) -> str:
     for last_index in last_indexes:
         last_index.replace(store.path / _NEW_INDEX)
     store.run("read-tree", "-m", part.commit, folder=folder, index=_NEW_INDEX)
+    store.run("update-index", "-q", "--refresh", "--ignore-submodules", folder=folder, index=_NEW_INDEX)
     (store.path / _NEW_INDEX).replace(store.path / name)
     return name
 
