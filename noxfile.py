@@ -7,9 +7,12 @@ import json
 import logging
 import os
 import re
+import signal
 import subprocess
 import sys
+import threading
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -32,9 +35,10 @@ ROOT = Path(__file__).parent
 # sessions that build and test PyTorch are cells: one for each Python, torch ref and GPU family.
 MATRIX = os.environ.get("MATRIX")
 
-# A build stops its compilers and records that it was interrupted, which takes longer than nox's 0.3 s.
-INTERRUPT_TIMEOUT = 30
-TERMINATE_TIMEOUT = 10
+# Seconds that a session has to stop its compilers and to record that it was interrupted, and then, at a
+# second signal, to end. A flow waits longer before it ends nox (core.process.SESSION_GRACE_SECONDS).
+INTERRUPT_TIMEOUT = 20
+TERMINATE_TIMEOUT = 5
 
 # Test processes import all modules, which takes twice as long without byte code. The commands that hints name
 # must not depend on the session that runs the tests.
@@ -58,6 +62,41 @@ class CredentialFilter(logging.Filter):
 
 
 logging.getLogger("nox").addFilter(CredentialFilter())
+
+STOPPING = threading.Event()
+
+
+def stop(_number: int, _frame: object) -> None:
+    """Stop nox and the process of its session, also where the signal was sent to nox alone.
+
+    Without this nox waits for its session at SIGINT, and leaves it running at SIGTERM and SIGHUP.
+    """
+    # A terminal sends SIGINT to a flow and to nox, and the flow hands it on.
+    if STOPPING.is_set():
+        return
+    STOPPING.set()
+
+    # Windows has no such list; there a session is in the job of the flow that started nox.
+    children = Path(f"/proc/self/task/{os.getpid()}/children")
+    if children.is_file():
+        for process_id in children.read_text(encoding="ascii").split():
+            with suppress(ProcessLookupError):
+                os.kill(int(process_id), signal.SIGINT)
+    raise KeyboardInterrupt
+
+
+def refuse_to_go_on() -> None:
+    """End nox where it was to stop while a process was about to succeed, which nox takes for a success."""
+    if STOPPING.is_set():
+        raise KeyboardInterrupt
+
+
+# The name that nox loads this file by. Whoever else imports it has signals of its own.
+if __name__ == "user_nox_module":
+    for signal_name in ("SIGINT", "SIGTERM", "SIGHUP"):
+        signal_number = getattr(signal, signal_name, None)
+        if signal_number is not None and signal.getsignal(signal_number) is not signal.SIG_IGN:
+            signal.signal(signal_number, stop)
 
 
 def read_matrix(name: str) -> dict[str, Any]:
@@ -105,6 +144,7 @@ def cells(function: SessionFunction) -> SessionFunction:
 
 def front_door(session: nox.Session, package: str, *words: str, cell: dict[str, str] | None = None) -> None:
     """Run `python -m PACKAGE VERB` with the cell as options, the session's Python, and the posargs."""
+    refuse_to_go_on()
     options = []
     for name, value in (cell or {}).items():
         options.append(f"--{name.replace('_', '-')}={value}")
@@ -150,7 +190,13 @@ def chosen_python(session: nox.Session) -> list[str]:
 def run_tool(session: nox.Session, lock: str, *command: str) -> None:
     """Run one of the project's own tools in its locked environment."""
     session.install("--require-hashes", "-r", f"requirements/{lock}.txt", silent=True)
-    session.run(*command, *session.posargs, env=TOOL_VARIABLES)
+    session.run(
+        *command,
+        *session.posargs,
+        env=TOOL_VARIABLES,
+        interrupt_timeout=INTERRUPT_TIMEOUT,
+        terminate_timeout=TERMINATE_TIMEOUT,
+    )
 
 
 # The plan of a run, and ROCm's packages

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from invoke.exceptions import Exit
 from invoke.tasks import task
 
-from core import console
+from core import console, process
 from core.cli.options import RELEASE_TYPES, Common, use_config_file
 from core.errors import FatalError, MissingInputError, UsageError, fatal, nearest
 
@@ -435,6 +435,8 @@ def nightly(
 def reporting_errors(context: Context, *, verbose: bool = False) -> Iterator[None]:
     """Print an error of the flow inside as front doors do, and end with its exit code."""
     console.SCREEN.verbose = verbose
+    process.use_trusted_programs()
+    process.take_charge(grace_after_death=process.SESSION_GRACE_SECONDS, ends_with_parent=False)
 
     # invoke shows a traceback for every exception that is not its own.
     try:
@@ -444,7 +446,8 @@ def reporting_errors(context: Context, *, verbose: bool = False) -> Iterator[Non
                 f"A flow takes its options directly, and nothing after --: {context.remainder}",
                 hint="Leave the two dashes out, as in invoke ci --torch-ref sample.",
             )
-        yield
+        with process.stopped_by_signals():
+            yield
     except BrokenPipeError:
         # Whoever read the output has gone, as `head` does. Python would complain once more at its own end.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

@@ -2,7 +2,7 @@
 
 import sys
 
-from core.cli import main, verbs_of
+from core.cli import run_program, verbs_of
 
 VERBS = verbs_of(
     "ci",
@@ -12,4 +12,4 @@ VERBS = verbs_of(
 )
 
 if __name__ == "__main__":
-    sys.exit(main("ci", "Plans, uploads, indexes and reports.", VERBS))
+    sys.exit(run_program("ci", "Plans, uploads, indexes and reports.", VERBS))

@@ -17,10 +17,10 @@ from core.cli.options import DEFAULT_STORE, Common
 from core.errors import MissingInputError, UsageError
 from core.run import LOCAL_RUN, is_local, records
 from core.run.records import edited_words
-from pytorch_build.build.build import BORROWED, borrow, built
+from pytorch_build.build.build import BORROWED, borrow, find_record
+from pytorch_build.components import COMPONENTS
 from pytorch_build.context import Context, context
 from pytorch_build.lock.versions import python_tag
-from pytorch_build.refs.torch_refs import OWN_TREES
 from pytorch_build.sources.trees import tree_copy
 from rocm_packaging.origin import has_rocm, own_run
 
@@ -126,7 +126,9 @@ def _require_lender(borrowing: Borrowing, changes: ChangedTrees, store: str) -> 
 def _options(
     borrower: Context, changes: ChangedTrees, rocm_options: tuple[str, ...], upload_options: tuple[str, ...]
 ) -> pipeline.FlowOptions:
-    tree_options = [f"{OWN_TREES[component]}={tree}" for component, tree in changes.trees.items()]
+    tree_options = [
+        f"{COMPONENTS[component].tree_option}={tree}" for component, tree in changes.trees.items()
+    ]
     return pipeline.FlowOptions(
         common=common_options(borrower.common),
         by_topic={
@@ -142,12 +144,12 @@ def _options(
 
 def _borrow_component(borrowing: Borrowing, component: str) -> bool:
     """Borrow a component's wheels, anew where the lender has others now; return whether the run has them."""
-    borrower_record = built(borrowing.borrower, borrowing.python_tag, component)
+    borrower_record = find_record(borrowing.borrower, borrowing.python_tag, component)
     if borrower_record is not None and BORROWED not in borrower_record.details:
         console.say(f"  {component}: already built in this run")
         return True
 
-    lent_record = built(borrowing.lender, borrowing.python_tag, component)
+    lent_record = find_record(borrowing.lender, borrowing.python_tag, component)
     if lent_record is None:
         if borrower_record is not None:
             console.say(f"  {component}: already built in this run")
@@ -203,7 +205,7 @@ def _rocm_options_of_runs(borrowing: Borrowing) -> tuple[str, ...] | None:
             options.append(f"--rocm-store={lender.common.store}")
         return tuple(options)
 
-    torch_record = built(lender, borrowing.python_tag, "torch")
+    torch_record = find_record(lender, borrowing.python_tag, "torch")
     if torch_record is None or not torch_record.details.get("rocm_options"):
         return None
     version = torch_record.inputs["rocm"][0]

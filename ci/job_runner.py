@@ -163,11 +163,23 @@ class NoxRunner:
         with console.group(_title(job, call), fold=is_captured):
             if not is_captured:
                 with suppress(ProcessError):
-                    process.run(command, cwd=self._root, env=environment, quiet=True)
+                    process.run(
+                        command,
+                        cwd=self._root,
+                        env=environment,
+                        quiet=True,
+                        grace_seconds=process.SESSION_GRACE_SECONDS,
+                    )
                     return True
                 return False
 
-            completed = process.capture(command, cwd=self._root, env=environment, check=False)
+            completed = process.capture(
+                command,
+                cwd=self._root,
+                env=environment,
+                check=False,
+                grace_seconds=process.SESSION_GRACE_SECONDS,
+            )
             output = (completed.stdout + completed.stderr).rstrip()
             if is_page_of_failure:
                 # Where nothing was recorded there is no page. What failed is told at the end.

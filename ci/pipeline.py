@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Literal
 
 from core.families import CPU
 from core.status import Pending
+from pytorch_build.components import COMPONENTS, Component
 
 if TYPE_CHECKING:
     from core.run.plan import PlannedJob
@@ -78,6 +79,20 @@ class Step:
         return self.name if self.session_name is None else self.session_name
 
 
+def _build_step(component: Component) -> Step:
+    """Return the step that builds a component's wheel."""
+    return Step(
+        name=f"build_{component.name}",
+        job="build_pytorch",
+        front_door=("pytorch_build", "build", component.name),
+        needs=("checkout", "build_rocm", *(f"build_{name}" for name in component.built_first)),
+        topics=("policy", "rocm source", "trees"),
+        component=component.name,
+        has_environment=True,
+        has_cells=True,
+    )
+
+
 STEPS = (
     Step(
         name="configure",
@@ -128,62 +143,13 @@ STEPS = (
         front_door=("pytorch_build", "checkout"),
         needs=("resolve",),
     ),
-    Step(
-        name="build_triton",
-        job="build_pytorch",
-        front_door=("pytorch_build", "build", "triton"),
-        needs=("checkout",),
-        topics=("policy", "rocm source", "trees"),
-        component="triton",
-        has_environment=True,
-        has_cells=True,
-    ),
-    Step(
-        name="build_torch",
-        job="build_pytorch",
-        front_door=("pytorch_build", "build", "torch"),
-        needs=("checkout", "build_rocm", "build_triton"),
-        topics=("policy", "rocm source", "trees"),
-        component="torch",
-        has_environment=True,
-        has_cells=True,
-    ),
-    Step(
-        name="build_audio",
-        job="build_pytorch",
-        front_door=("pytorch_build", "build", "audio"),
-        needs=("checkout", "build_rocm", "build_triton", "build_torch"),
-        topics=("policy", "rocm source", "trees"),
-        component="audio",
-        has_environment=True,
-        has_cells=True,
-    ),
-    Step(
-        name="build_vision",
-        job="build_pytorch",
-        front_door=("pytorch_build", "build", "vision"),
-        needs=("checkout", "build_rocm", "build_triton", "build_torch"),
-        topics=("policy", "rocm source", "trees"),
-        component="vision",
-        has_environment=True,
-        has_cells=True,
-    ),
-    Step(
-        name="build_apex",
-        job="build_pytorch",
-        front_door=("pytorch_build", "build", "apex"),
-        needs=("checkout", "build_rocm", "build_triton", "build_torch"),
-        topics=("policy", "rocm source", "trees"),
-        component="apex",
-        has_environment=True,
-        has_cells=True,
-    ),
+    *(_build_step(component) for component in COMPONENTS.values()),
     Step(
         name="check_wheels",
         job="build_pytorch",
         front_door=("pytorch_build", "check-wheels"),
         # Whichever of them a ref has.
-        needs=("build_triton", "build_torch", "build_audio", "build_vision", "build_apex"),
+        needs=tuple(f"build_{name}" for name in COMPONENTS),
         topics=("policy",),
     ),
     Step(
@@ -275,11 +241,7 @@ _LENT_STEPS = (
     "build_rocm",
     "check_rocm",
     "checkout",
-    "build_triton",
-    "build_torch",
-    "build_audio",
-    "build_vision",
-    "build_apex",
+    *(f"build_{name}" for name in COMPONENTS),
 )
 
 
@@ -350,8 +312,8 @@ def _reason_to_leave_out(step: Step, ref: TorchRef, gpu_family: str) -> str | No
 def _reason_not_to_build(component: str, ref: TorchRef, gpu_family: str) -> str | None:
     if component not in ref.components:
         return f"not built for {ref.name}"
-    if component == "triton" and gpu_family == CPU:
-        return "family cpu has no use for triton"
+    if COMPONENTS[component].serves_gpus_only and gpu_family == CPU:
+        return f"family cpu has no use for {component}"
     return None
 
 
@@ -369,8 +331,7 @@ def _reason_not_to_test_torch(ref: TorchRef) -> str | None:
     if "torch" not in ref.components:
         return f"torch is not built for {ref.name}"
 
-    # Only the sample has a local label, and only its tests take no more than a minute.
-    if not ref.local_label:
+    if ref.has_whole_tests:
         return "upstream's tests take hours: run them with nox -s test_torch"
     return None
 

@@ -74,8 +74,8 @@ class Cause(Model):
         return Cause.model_validate_json(masked_text)
 
 
-class _Form(Model):
-    """A form that tools write errors in."""
+class _ErrorPattern(Model):
+    """A row of `causes.toml`: a form that tools write errors in."""
 
     tool: str
     rank: int = Field(ge=1, description="1 for a cause itself; more for what reports that something failed")
@@ -86,32 +86,32 @@ class _Form(Model):
     meaning: str = ""
 
 
-class _Forms(Model):
+class _ErrorPatterns(Model):
     worth: re.Pattern[str] = Field(description="What each line that a row could match holds")
-    rows: tuple[_Form, ...]
+    rows: tuple[_ErrorPattern, ...]
 
 
-_forms = data_file(Path(__file__).with_name("causes.toml"), _Forms)
+_error_patterns = data_file(Path(__file__).with_name("causes.toml"), _ErrorPatterns)
 
 
 class _Error:
     """A line that has the form of an error, with what stands around it."""
 
-    def __init__(self, form: _Form, match: re.Match[str], lines_above: Sequence[str]) -> None:
-        self.form = form
+    def __init__(self, row: _ErrorPattern, match: re.Match[str], lines_above: Sequence[str]) -> None:
+        self.row = row
         self._line = match.string
         self._lines_above = lines_above[-_SHOWN_ABOVE:]
         self._lines_below: list[str] = []
         # The groups of the patterns: file, line and message.
-        match_above = _last_match(form.above, lines_above)
-        self._facts = _groups(match_above)
-        self._facts |= _groups(match)
+        match_above = _last_match(row.above, lines_above)
+        self._pattern_groups = _groups(match_above)
+        self._pattern_groups |= _groups(match)
 
     @property
     def needs_more(self) -> bool:
         """Whether lines that follow can be of use."""
         needed_lines = _SHOWN_BELOW
-        if self.form.below is not None:
+        if self.row.below is not None:
             needed_lines = _MOST_BELOW
         return len(self._lines_below) < needed_lines
 
@@ -121,29 +121,29 @@ class _Error:
 
     def cause(self) -> Cause:
         """Return the error with its place and its whole message."""
-        if self.form.below is not None:
-            self._read_below(self.form.below)
-        if self.form.caller is not None:
+        if self.row.below is not None:
+            self._read_below(self.row.below)
+        if self.row.caller is not None:
             # A relative path is one of the tree already.
-            file = Path(self._facts["file"])
+            file = Path(self._pattern_groups["file"])
             if file.is_absolute():
-                self._read_caller(self.form.caller)
+                self._read_caller(self.row.caller)
 
-        line_number = self._facts.get("line", "0")
+        line_number = self._pattern_groups.get("line", "0")
         message = self._message.strip()
         return Cause(
-            tool=self.form.tool,
-            file=self._facts.get("file", ""),
+            tool=self.row.tool,
+            file=self._pattern_groups.get("file", ""),
             line=int(line_number),
             message=message[:_MESSAGE_LIMIT],
-            meaning=self.form.meaning,
+            meaning=self.row.meaning,
             around=self._lines_around(),
         )
 
     @property
     def _message(self) -> str:
         """The message that a pattern took from the log; else the whole line."""
-        return self._facts.get("message", self._line)
+        return self._pattern_groups.get("message", self._line)
 
     def _lines_around(self) -> tuple[str, ...]:
         """Return the line between those above and below it, each as it is shown."""
@@ -158,7 +158,7 @@ class _Error:
         remaining_lines = iter(self._lines_below)
         for line in remaining_lines:
             if match := pattern.search(line):
-                self._facts |= _groups(match)
+                self._pattern_groups |= _groups(match)
                 break
 
         indented_lines: list[str] = []
@@ -172,7 +172,7 @@ class _Error:
             message = " ".join([self._message, *indented_lines])
             words = message.split()
             sentence = " ".join(words)
-            self._facts["message"] = sentence[:_SENTENCE_LIMIT]
+            self._pattern_groups["message"] = sentence[:_SENTENCE_LIMIT]
 
     def _read_caller(self, pattern: re.Pattern[str]) -> None:
         """Take the place in the tree from the first frame that has one."""
@@ -180,7 +180,7 @@ class _Error:
             if not _GOES_ON.match(line):
                 return
             if match := pattern.search(line):
-                self._facts |= _groups(match)
+                self._pattern_groups |= _groups(match)
                 return
 
 
@@ -197,7 +197,7 @@ def first(lines: Iterable[str]) -> Cause | None:
                 error.follow(line)
                 is_followed = error.needs_more
             # No later error can be of a lower rank.
-            if error.form.rank == 1 and not is_followed:
+            if error.row.rank == 1 and not is_followed:
                 break
 
         better_error = _error_in(line, lines_above, error)
@@ -218,20 +218,20 @@ def _error_in(line: str, lines_above: deque[str], known_error: _Error | None) ->
     if is_command:
         return None
 
-    forms = _forms()
-    if not forms.worth.search(line):
+    patterns = _error_patterns()
+    if not patterns.worth.search(line):
         return None
 
-    for form in forms.rows:
-        if known_error is not None and form.rank >= known_error.form.rank:
+    for row in patterns.rows:
+        if known_error is not None and row.rank >= known_error.row.rank:
             continue
-        match = form.pattern.search(line)
+        match = row.pattern.search(line)
         if match is None:
             continue
 
-        if form.above is not None and _last_match(form.above, lines_above) is None:
+        if row.above is not None and _last_match(row.above, lines_above) is None:
             continue
-        return _Error(form, match, list(lines_above))
+        return _Error(row, match, list(lines_above))
     return None
 
 

@@ -29,11 +29,29 @@ _URL_CREDENTIALS = re.compile(r"(?<=://)[^/?#\s\"<>]*@")
 _SECRET_NAMES = re.compile(r"(?i)(secret|token|password|passwd|credential|access_key|api_key|private_key)")
 _SHORTEST_SECRET = 6  # shorter values are words, which logs need
 # Lines that GitHub's runner would take for commands: `::name::` at a line's start, `##[name]` anywhere.
-_COMMANDS = re.compile(r"(?m)^(\s*):(?=:)|##(?=\[)")
+_WORKFLOW_COMMANDS = re.compile(r"(?m)^(\s*):(?=:)|##(?=\[)")
 # Colours, titles and links of terminals; other controls.
 CONTROLS = re.compile(
     r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)|[@-Z\\-_])|[\x00-\x08\x0b-\x1f\x7f]"
 )
+# What a terminal obeys, what turns the direction of writing, and what no stream can encode.
+_UNSAFE = re.compile(
+    r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]"
+)
+# Only colours and weights: nothing that moves, hides or clears. Tools' lines have them, too.
+_COLOURS = re.compile(r"(\x1b\[(?:(?:[0-4]|2[2-4]|3[0-79]|9[0-7])(?:;|(?=m)))*m)")
+
+# How GitHub's commands write characters that end a line, or a property's value.
+_ESCAPES: Mapping[str, str] = {
+    "%": "%25",
+    "\r": "%0D",
+    "\n": "%0A",
+}
+_ESCAPES_OF_VALUES: Mapping[str, str] = {
+    **_ESCAPES,
+    ":": "%3A",
+    ",": "%2C",
+}
 
 # Above this GitHub shows nothing of a step's summary.
 SUMMARY_LIMIT = 1 << 20
@@ -79,10 +97,10 @@ def echoes() -> bool:
 
 def mask(text: str) -> str:
     """Take credentials out of a text: those in URLs, and values of secret-named variables."""
-    text = _URL_CREDENTIALS.sub("***@", text)
+    masked_text = _URL_CREDENTIALS.sub("***@", text)
     for secret in _secrets():
-        text = text.replace(secret, "***")
-    return text
+        masked_text = masked_text.replace(secret, "***")
+    return masked_text
 
 
 def _secrets() -> Sequence[str]:
@@ -106,21 +124,46 @@ def _is_secret_name(name: str) -> bool:
 
 def add_mask(value: str) -> None:
     """Take a secret that stands in no variable out of everything printed from now on, by GitHub, too."""
-    for part in dict.fromkeys([value, *value.splitlines()]):
-        if mode() == "github" and part.strip():
-            # To the runner as it is, which masks this very line.
-            print(_command("add-mask", part), file=sys.stderr, flush=True)
     _SECRETS_OF_THE_RUN.append(value)
+    if mode() != "github":
+        return
+
+    # The runner reads line by line.
+    parts = dict.fromkeys([value, *value.splitlines()])
+    for part in parts:
+        if part.strip():
+            # To the runner as it is, which masks this very line.
+            print(_workflow_command("add-mask", part), file=sys.stderr, flush=True)
 
 
 # Lines
+
+
+def printable(text: str) -> str:
+    """Return a text with its controls spelled out: names of foreign files may not command a terminal.
+
+    Line feeds and tabs stay, and colours where the reader sees them as such.
+    """
+    if _UNSAFE.search(text) is None:
+        return text
+    if mode() == "plain" and not _has_colours():
+        return _UNSAFE.sub(_spelled, text)
+
+    # What stands between colours; the pattern's group keeps those.
+    parts = _COLOURS.split(text)
+    parts[::2] = [_UNSAFE.sub(_spelled, part) for part in parts[::2]]
+    return "".join(parts)
+
+
+def _spelled(control: re.Match[str]) -> str:
+    return control[0].encode("unicode_escape").decode()
 
 
 def say(text: str) -> None:
     """Print lines about what is going on."""
     if mode() == "github":
         # A space breaks what a text from elsewhere (a file name, a message) would command.
-        text = _COMMANDS.sub(r"\g<0> ", text)
+        text = _WORKFLOW_COMMANDS.sub(r"\g<0> ", text)
     _print(text)
 
 
@@ -153,11 +196,19 @@ def echo(text: str) -> None:
 
 
 def _coloured(text: str, code: str) -> str:
-    # https://no-color.org and https://force-color.org
-    colours = os.environ.get("FORCE_COLOR") or ("1" if mode() == "terminal" else "0")
-    if os.environ.get("NO_COLOR") or colours == "0":
+    if not _has_colours():
         return text
     return f"\033[{code}m{text}\033[0m"
+
+
+def _has_colours() -> bool:
+    # https://no-color.org and https://force-color.org
+    if os.environ.get("NO_COLOR"):
+        return False
+    forced_colours = os.environ.get("FORCE_COLOR")
+    if forced_colours:
+        return forced_colours != "0"
+    return mode() == "terminal"
 
 
 # Annotations
@@ -183,17 +234,20 @@ def _annotate(kind: str, colour: str, text: str, *, title: str, file: str, line:
     if mode() == "github":
         properties = {"title": title, "file": file, "line": line_number}
         # Masked first: escapes change a secret's spelling.
-        _print(_command(kind, mask(text), properties))
+        _print(_workflow_command(kind, mask(text), properties))
         return
 
-    place = ":".join(part for part in (file, line_number) if part)
-    labels = [label for label in (place, title) if label and not text.startswith(label)]
+    place = f"{file}:{line_number}" if file and line_number else file
     parts = [_coloured(f"{kind}:", colour)]
-    parts += [f"{label}:" for label in labels]
-    say(" ".join([*parts, text]))
+    for label in (place, title):
+        is_repeated = text.startswith(label)
+        if label and not is_repeated:
+            parts.append(f"{label}:")
+    parts.append(text)
+    say(" ".join(parts))
 
 
-def _command(name: str, text: str, properties: Mapping[str, str] | None = None) -> str:
+def _workflow_command(name: str, text: str, properties: Mapping[str, str] | None = None) -> str:
     """Return a workflow command, which is one line whatever its parts hold.
 
     https://docs.github.com/actions/reference/workflow-commands-for-github-actions
@@ -201,14 +255,19 @@ def _command(name: str, text: str, properties: Mapping[str, str] | None = None) 
     assignments: list[str] = []
     for key, value in (properties or {}).items():
         if value:
-            escaped_value = _escape(mask(value)).replace(":", "%3A").replace(",", "%2C")
+            masked_value = mask(value)
+            escaped_value = _escape(masked_value, _ESCAPES_OF_VALUES)
             assignments.append(f"{key}={escaped_value}")
-    head = f"{name} {','.join(assignments)}" if assignments else name
-    return f"::{head}::{_escape(text)}"
+
+    command = name
+    if assignments:
+        command += " " + ",".join(assignments)
+    escaped_text = _escape(text, _ESCAPES)
+    return f"::{command}::{escaped_text}"
 
 
-def _escape(text: str) -> str:
-    return text.replace("%", "%25").replace("\r", "%0D").replace("\n", "%0A")
+def _escape(text: str, escapes: Mapping[str, str]) -> str:
+    return "".join(escapes.get(letter, letter) for letter in text)
 
 
 # Steps at work
@@ -216,11 +275,22 @@ def _escape(text: str) -> str:
 
 @dataclass(frozen=True)
 class _LastRun:
-    """The same work last time: when it would have begun now, how long it took, and ninja's commands."""
+    """The same work last time, as if it had begun when this one did.
 
-    started: float
+    Attributes:
+        assumed_start: When this work began, by the monotonic clock.
+        seconds: How long it took last time.
+        command_counts: How many commands ninja ran then, each time that it ran.
+    """
+
+    assumed_start: float
     seconds: float
     command_counts: Sequence[int]
+
+    @property
+    def assumed_end(self) -> float:
+        """When this work will end, if it takes as long."""
+        return self.assumed_start + self.seconds
 
 
 # What this thread is at.
@@ -231,7 +301,9 @@ _LAST_RUN: ContextVar[_LastRun | None] = ContextVar("last run", default=None)
 @contextmanager
 def as_last_time(seconds: float, command_counts: Sequence[int] = ()) -> Iterator[None]:
     """Estimate by what the same work took last time, unless ninja has another number of commands to run."""
-    token = _LAST_RUN.set(_LastRun(time.monotonic(), seconds, command_counts))
+    now = time.monotonic()
+    last_run = _LastRun(assumed_start=now, seconds=seconds, command_counts=command_counts)
+    token = _LAST_RUN.set(last_run)
     try:
         yield
     finally:
@@ -249,9 +321,10 @@ class Step:
         self.covers = 0
         self._last_run = _LAST_RUN.get()
         self._last_line = ""
-        self._counted_since: float | None = None
-        self._done = 0.0
-        self._total = 0.0
+        self._progress_since: float | None = None
+        # Commands, per cents or bytes, and since when they were counted.
+        self._done_count = 0.0
+        self._total_count = 0.0
         self._is_percentage = False
 
     def hear(self, line: str) -> None:
@@ -263,50 +336,64 @@ class Step:
         if match := _COMMAND_PROGRESS.search(line):
             self._last_line = _COMMAND_PROGRESS.sub("", line)
             self._is_percentage = False
-            self.reach(int(match["done"]), int(match["total"]))
+            done_count = int(match["done"])
+            total_count = int(match["total"])
+            self.reach(done_count, total_count)
         elif match := _PERCENTAGE.search(line):
             self._last_line = _PERCENTAGE.sub("", line)
             self._is_percentage = True
-            self.reach(int(match["first"] or match["last"]), 100)
+            percentage = int(match["first"] or match["last"])
+            self.reach(percentage, 100)
 
-    def reach(self, done: float, total: float) -> None:
+    def reach(self, done_count: float, total_count: float) -> None:
         """Take how much is done; less than before is the beginning of something else."""
-        if self._counted_since is None or done < self._done:
-            self._counted_since = time.monotonic()
-        self._done = done
-        self._total = total
+        if self._progress_since is None or done_count < self._done_count:
+            self._progress_since = time.monotonic()
+        self._done_count = done_count
+        self._total_count = total_count
 
     @property
     def seconds_left(self) -> float | None:
         """Seconds left as last time, else by what is done; None where nothing tells."""
         now = time.monotonic()
-        if self._last_run is not None and self._is_like(self._last_run):
-            end = self._last_run.started + self._last_run.seconds
-            if end > now:
-                return end - now
+        if self._last_run is not None and self._is_similar_to(self._last_run):
+            seconds_left = self._last_run.assumed_end - now
+            if seconds_left > 0:
+                return seconds_left
 
-        if self._counted_since is None or not _ENOUGH_COMMANDS <= self._done < self._total:
+        is_enough_known = _ENOUGH_COMMANDS <= self._done_count < self._total_count
+        if self._progress_since is None or not is_enough_known:
             return None
-        seconds_each = (now - self._counted_since) / self._done
-        return seconds_each * (self._total - self._done)
+        seconds_each = (now - self._progress_since) / self._done_count
+        remaining_count = self._total_count - self._done_count
+        return seconds_each * remaining_count
 
-    def _is_like(self, last_run: _LastRun) -> bool:
+    def _is_similar_to(self, last_run: _LastRun) -> bool:
         """Return whether ninja has about as many commands to run as last time, as far as that is known."""
-        if self._is_percentage or not self._total or not last_run.command_counts:
+        is_count_known = bool(self._total_count) and not self._is_percentage
+        if not is_count_known or not last_run.command_counts:
             return True
-        return any(abs(self._total - count) <= count / 10 for count in last_run.command_counts)
+
+        for command_count in last_run.command_counts:
+            difference = abs(self._total_count - command_count)
+            if difference <= command_count / 10:
+                return True
+        return False
 
     @property
     def progress(self) -> str:
         """How much is done; "" where nothing tells."""
         if self._is_percentage:
-            return f"{self._done:.0f}%"
-        return f"[{self._done:.0f}/{self._total:.0f}]" if self._total else ""
+            return f"{self._done_count:.0f}%"
+        if not self._total_count:
+            return ""
+        return f"[{self._done_count:.0f}/{self._total_count:.0f}]"
 
     @property
     def words(self) -> str:
         """Its title, how long it takes, how much is done, and what is left."""
-        parts = [self.title, duration(time.monotonic() - self.started)]
+        seconds = time.monotonic() - self.started
+        parts = [self.title, duration(seconds)]
         if self.progress:
             parts.append(self.progress)
         seconds_left = self.seconds_left
@@ -339,7 +426,7 @@ class _Screen:
         """Write lines."""
         with self._lock:
             self._draw([])
-            print(text, file=stream, flush=True)
+            print(printable(text), file=stream, flush=True)
             self.refresh()
 
     def refresh(self) -> None:
@@ -348,16 +435,19 @@ class _Screen:
             if not self._steps or mode() != "terminal":
                 return
             width = _terminal_width() - 1
-            visible_steps = [step for step in self._steps if step.covers == 0]
-            self._draw([step.line(width) for step in visible_steps[-_MOST_LIVE_LINES:]])
+            uncovered_steps = [step for step in self._steps if step.covers == 0]
+            shown_steps = uncovered_steps[-_MOST_LIVE_LINES:]
+            lines = [step.line(width) for step in shown_steps]
+            self._draw(lines)
 
     def report_long_steps(self) -> None:
         """Write how far a long step is, ever more rarely."""
         now = time.monotonic()
         for step in tuple(self._steps):
             if step.covers == 0 and now >= step.next_report:
-                pause = max(_SHORTEST_PAUSE, (now - step.started) / 10)
-                step.next_report = now + min(pause, _LONGEST_PAUSE)
+                tenth_of_its_time = (now - step.started) / 10
+                pause = min(max(_SHORTEST_PAUSE, tenth_of_its_time), _LONGEST_PAUSE)
+                step.next_report = now + pause
                 say(f"… {step.words}")
 
     def _draw(self, lines: list[str]) -> None:
@@ -380,7 +470,8 @@ class _Screen:
             self._steps.append(step)
             if len(self._steps) == 1:
                 self._stop = threading.Event()
-                threading.Thread(target=self._tick, args=(self._stop,), name="screen", daemon=True).start()
+                ticker = threading.Thread(target=self._tick, args=[self._stop], name="screen", daemon=True)
+                ticker.start()
         try:
             yield
         finally:
@@ -449,7 +540,7 @@ def group(title: str, step: Step | None = None, *, fold: bool = True) -> Iterato
 def _print_beginning(title: str, *, is_fold: bool) -> None:
     if is_fold:
         SCREEN.is_folded = True
-        _print(_command("group", mask(title)))
+        _print(_workflow_command("group", mask(title)))
     elif echoes():
         say(_coloured(f"── {title}", "1;36"))
 
@@ -488,7 +579,9 @@ def size(count: float) -> str:
 
 def counted(count: int, noun: str) -> str:
     """Write a number of things: ``1 file``, ``2 files``."""
-    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
+    if count == 1:
+        return f"1 {noun}"
+    return f"{count} {noun}s"
 
 
 # Tables and summaries
@@ -541,10 +634,11 @@ def _stacked(columns: Sequence[str], row: Sequence[str], width: int) -> Iterator
         if not cell:
             continue
         named_cell = f"{name} {cell}".strip()
-        if line and len(line) + len(named_cell) + 2 > width:
+        cell_width = len(named_cell) + 2
+        if line and len(line) + cell_width > width:
             yield line
             line = ""
-        if len(named_cell) + 2 > width:
+        if cell_width > width:
             # The terminal breaks it, and what is copied has no name before it.
             yield f"  {name}"
             yield cell
@@ -570,7 +664,7 @@ def summary(markdown: str) -> None:
     if not path:
         return
 
-    content = f"{mask(markdown).rstrip()}\n\n".encode()
+    content = f"{printable(mask(markdown)).rstrip()}\n\n".encode()
     with open(path, "ab") as stream:  # noqa: PTH123 - appended to, not owned
         room = SUMMARY_LIMIT - stream.tell() - len(_CUT.encode())
         if len(content) <= room:

@@ -15,17 +15,19 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import date  # noqa: TC003 - pydantic reads it
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Self, TypeVar, cast, get_args, get_origin
+from typing import TYPE_CHECKING, Annotated, Any, Self, TypeVar, cast, get_args, get_origin, get_type_hints
 
 from pydantic import BaseModel, BeforeValidator, Field, PlainSerializer, ValidationError, WithJsonSchema
 
 from core import files
-from core.errors import DataError, MissingInputError, nearest
+from core.errors import DataError, MachineError, MissingInputError, nearest
 
 if TYPE_CHECKING:
     from pydantic_core import ErrorDetails
 
 _ROOT = Path(__file__).resolve().parents[1]
+# TOML's keys that need no quotes.
+_BARE_KEY = re.compile(r"[\w-]*")
 
 
 # Built at first use: a front door imports more models than it reads.
@@ -83,7 +85,9 @@ class Dated(Model):
     def overdue(self, today: date) -> str:
         """Return how old the data is, if that is too old, else ""."""
         age = (today - self.checked).days
-        return f"{age} days old, where {self.days} are allowed" if age > self.days else ""
+        if age <= self.days:
+            return ""
+        return f"{age} days old, where {self.days} are allowed"
 
 
 AnyModel = TypeVar("AnyModel", bound=BaseModel)
@@ -92,14 +96,16 @@ Result = TypeVar("Result")
 
 def load_toml(path: Path, model: type[AnyModel]) -> AnyModel:
     """Read a TOML file into `model`; a text that was read before gives the same value again."""
-    document = _validated_text(read_text(path), path, model)
+    text = read_text(path)
+    document = _validated_text(text, path, model)
     return cast("AnyModel", document)
 
 
 # Parsing takes far longer than reading, and one process asks for a file many times.
 @functools.lru_cache(maxsize=128)
 def _validated_text(text: str, path: Path, model: type[BaseModel]) -> BaseModel:
-    return validated(parse_toml(text, where=path), model, where=path)
+    tables = parse_toml(text, where=path)
+    return validated(tables, model, where=path)
 
 
 # What the user's one file says of each of the project's files: in a table of this name, or, where it is "",
@@ -121,8 +127,14 @@ LAYERED: Mapping[Path, str] = types.MappingProxyType(
 )
 # Files about one repository: a table of the user's that names another one takes the place of the whole file,
 # as what upstream has is not the user's. These tables of it stay, which name nothing that a run writes to.
-_OF_ONE_REPOSITORY: Mapping[Path, tuple[tuple[str, ...], ...]] = types.MappingProxyType(
-    {_ROOT / "ci/buckets.toml": (("products",), ("distributions", "rehearsal"))}
+_KeyPath = tuple[str, ...]
+_OF_ONE_REPOSITORY: Mapping[Path, tuple[_KeyPath, ...]] = types.MappingProxyType(
+    {
+        _ROOT / "ci/buckets.toml": (
+            ("products",),
+            ("distributions", "rehearsal"),
+        ),
+    }
 )
 _REPOSITORY = "repository"
 _SAME_NAMES = ("default", "refs", "targets", "families", "variants", "expect_failure")
@@ -162,7 +174,11 @@ _in_use = [UserFile()]
 
 def use_user_file(file: Path | None) -> None:
     """Read this file over the project's from now on, or none; front doors do (`core.cli.options`)."""
-    _in_use[0] = UserFile() if file is None else UserFile(file, read_text(file))
+    if file is None:
+        _in_use[0] = UserFile()
+        return
+    text = read_text(file)
+    _in_use[0] = UserFile(file, text)
 
 
 def user_file() -> UserFile:
@@ -190,7 +206,8 @@ def data_file(path: Path, model: type[AnyModel]) -> Callable[[], AnyModel]:
         user_tables = tables_of_user(path, model)
         if file is None or not user_tables:
             return validated(tables, model, where=path)
-        return validated(merged(tables, user_tables), model, where=file, table_name=LAYERED[path])
+        merged_tables = merged(tables, user_tables)
+        return validated(merged_tables, model, where=file, table_name=LAYERED[path])
 
     return read
 
@@ -211,7 +228,8 @@ def _is_of_other_repository(path: Path, tables: Mapping[str, Any]) -> bool:
     """Return whether a file is about one repository, and the user's about another one."""
     if path not in _OF_ONE_REPOSITORY:
         return False
-    user_tables = user_file().tables.get(LAYERED[path]) or {}
+    table_name = LAYERED[path]
+    user_tables = user_file().tables.get(table_name) or {}
     repository = user_tables.get(_REPOSITORY)
     return repository is not None and repository != tables[_REPOSITORY]
 
@@ -219,9 +237,10 @@ def _is_of_other_repository(path: Path, tables: Mapping[str, Any]) -> bool:
 def _selected(tables: Mapping[str, Any], names: Sequence[str]) -> dict[str, Any]:
     """Return tables with nothing but the one that these names lead to."""
     name, *inner_names = names
-    if not inner_names:
-        return {name: tables[name]}
-    return {name: _selected(tables[name], inner_names)}
+    selected_table = tables[name]
+    if inner_names:
+        selected_table = _selected(selected_table, inner_names)
+    return {name: selected_table}
 
 
 def tables_of_user(path: Path, model: type[BaseModel]) -> Mapping[str, Any]:
@@ -258,10 +277,11 @@ def in_force() -> Mapping[str, Value]:
             key = key_path(path)
             values[key] = Value(key=key, value=value, where=where)
 
+    file_of_user = str(user_file().file)
     for path, value in _leaves(user_file().tables):
         key = key_path(path)
         replaced_value = values.pop(key, None)
-        values[key] = Value(key=key, value=value, where=str(user_file().file), instead_of=replaced_value)
+        values[key] = Value(key=key, value=value, where=file_of_user, instead_of=replaced_value)
     return values
 
 
@@ -283,11 +303,12 @@ def read_toml(path: Path) -> dict[str, Any]:
 def read_text(path: Path) -> str:
     """Read a UTF-8 file."""
     try:
-        return path.read_text(encoding="utf-8")
-    except OSError as problem:
-        raise MissingInputError(f"{path} cannot be read: {problem.strerror}.") from problem
+        text = files.read_regular(path).decode("utf-8")
+    except MachineError as problem:
+        raise MissingInputError(problem.message, hint=problem.hint) from problem
     except UnicodeDecodeError as problem:
         raise DataError(f"{path} is not UTF-8: {problem.reason} at byte {problem.start}.") from problem
+    return text.replace("\r\n", "\n").replace("\r", "\n")
 
 
 def parse_toml(text: str, *, where: Path | str) -> dict[str, Any]:
@@ -344,53 +365,68 @@ def merged(base: Mapping[str, Any], overlay: Mapping[str, Any], *, adding: bool 
 def _as_data_error(
     problem: ValidationError, model: type[BaseModel], where: Path | str, table_name: str = ""
 ) -> DataError:
+    faults = _innermost_errors(problem)
+    sentences = [_sentence(error, model, table_name) for error in faults]
+    hint = f"Correct {where}."
+    if len(sentences) == 1:
+        return DataError(f"{where}: {sentences[0]}", hint=hint)
+
+    headline = f"{where} has {len(sentences)} problems:"
+    message = "\n  ".join([headline, *sentences])
+    return DataError(message, hint=hint)
+
+
+def _innermost_errors(problem: ValidationError) -> Sequence[ErrorDetails]:
+    """Return what is wrong, without what is said of lists and tables: that follows from what is inside."""
     errors = problem.errors(include_url=False)
-    # What is said of a list or table follows from what is wrong inside.
     outer_locations: set[tuple[int | str, ...]] = set()
     for error in errors:
         location = error["loc"]
-        outer_locations.update(location[:length] for length in range(len(location)))
-
-    faults = [error for error in errors if error["loc"] not in outer_locations]
-    sentences = [_sentence(error, model, table_name) for error in faults]
-
-    message = f": {sentences[0]}"
-    if len(sentences) > 1:
-        message = "\n  ".join((f" has {len(sentences)} problems:", *sentences))
-    return DataError(f"{where}{message}", hint=f"Correct {where}.")
+        for length in range(len(location)):
+            outer_locations.add(location[:length])
+    return [error for error in errors if error["loc"] not in outer_locations]
 
 
 def _sentence(error: ErrorDetails, model: type[BaseModel], table_name: str) -> str:
     """Return what is wrong with one value, behind its key path."""
     location = [step for step in error["loc"] if step != "[key]"]
-    is_of_whole = not location and error["type"] in {"value_error", "assertion_error"}
     fault = _fault(error, model, location)
-    if is_of_whole:
+    is_by_validator = error["type"] in {"value_error", "assertion_error"}
+    if is_by_validator and not location:
+        # It is about the whole document, and names what it is about.
         return fault
-    path = key_path([table_name, *location] if table_name else location)
-    return f"{path}: {fault}"
+
+    if table_name:
+        location.insert(0, table_name)
+    return f"{key_path(location)}: {fault}"
 
 
 def _fault(error: ErrorDetails, model: type[BaseModel], location: Sequence[str | int]) -> str:
+    """Return what is wrong with the value at a location."""
     value = error["input"]
-    words = error["msg"]
+    message = error["msg"]
+    fault = f"{message} (it is {value!r})."
     match error["type"]:
         case "extra_forbidden":
-            words = f"unknown key. {nearest(str(location[-1]), _keys_at(model, location[:-1]))}"
+            *outer_location, key = location
+            known_keys = _keys_at(model, outer_location)
+            fault = f"unknown key. {nearest(str(key), known_keys)}"
         case "missing":
-            words = "this key is missing."
+            fault = "this key is missing."
         case "json_invalid":
-            words = f"not valid JSON: {words.removeprefix('Invalid JSON: ')}."
-        case "value_error" | "assertion_error":
-            words = words.removeprefix("Value error, ").removeprefix("Assertion failed, ")
+            reason = message.removeprefix("Invalid JSON: ")
+            fault = f"not valid JSON: {reason}."
+        case "value_error":
+            fault = message.removeprefix("Value error, ")
+        case "assertion_error":
+            fault = message.removeprefix("Assertion failed, ")
         case "literal_error":
-            known_values = re.findall(r"'([^']*)'", error["ctx"]["expected"])
-            words = f"{value!r} is not known. {nearest(str(value), known_values)}"
+            listing = error["ctx"]["expected"]
+            known_values = re.findall(r"'([^']*)'", listing)
+            fault = f"{value!r} is not known. {nearest(str(value), known_values)}"
         case "dict_type" | "model_type":
-            words = f"this is a table, not {value!r}."
-        case _:
-            words = f"{words} (it is {value!r})."
-    return words
+            fault = f"this is a table, not {value!r}."
+    return fault
 
 
 def key_path(location: Sequence[str | int]) -> str:
@@ -400,9 +436,9 @@ def key_path(location: Sequence[str | int]) -> str:
         if isinstance(step, int):
             path += f"[{step}]"
             continue
-        is_bare = all(letter.isalnum() or letter in "-_" for letter in step)
         if path:
             path += "."
+        is_bare = _BARE_KEY.fullmatch(step) is not None
         path += step if is_bare else f'"{step}"'
     return path or "the file"
 
@@ -410,10 +446,7 @@ def key_path(location: Sequence[str | int]) -> str:
 def _keys_at(annotation: Any, location: Sequence[str | int]) -> set[str]:  # noqa: ANN401 - any type
     """Return the keys that are known at a location of a value of this type."""
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
-        fields = {field.alias or name: field.annotation for name, field in annotation.model_fields.items()}
-        if not location:
-            return set(fields)
-        return _keys_at(fields.get(str(location[0])), location[1:])
+        return _keys_in_model(annotation, location)
 
     origin = get_origin(annotation)
     is_container = origin in (list, tuple) or hasattr(origin, "keys")
@@ -423,3 +456,20 @@ def _keys_at(annotation: Any, location: Sequence[str | int]) -> set[str]:  # noq
     for alternative in get_args(annotation):
         keys |= _keys_at(alternative, inner_location)
     return keys
+
+
+def _keys_in_model(model: type[BaseModel], location: Sequence[str | int]) -> set[str]:
+    """Return the keys of a model, or those at a location inside of it."""
+    annotation_by_key: dict[str, Any] = {}
+    for name, field in model.model_fields.items():
+        key = field.alias or name
+        annotation_by_key[key] = field.annotation
+    if not location:
+        return set(annotation_by_key)
+
+    key, *inner_location = map(str, location)
+    # Keys that a model has beside its fields all have the type that it says of them.
+    other_keys = get_type_hints(model).get("__pydantic_extra__")
+    if key not in annotation_by_key and other_keys is not None:
+        return _keys_at(other_keys, location)
+    return _keys_at(annotation_by_key.get(key), inner_location)

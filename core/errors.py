@@ -114,6 +114,21 @@ class MachineError(FatalError, exit_code=17):
     """A full disk, a file without permission, or a path that this machine cannot read or write."""
 
 
+# What is said of a file that is not as it has to be; other files may be.
+REFUSALS = (DataError, MissingInputError, WheelError, ArtifactError, MachineError)
+
+
+def raise_refusals(refusals: Sequence[FatalError]) -> None:
+    """Raise what is wrong with several files as one error, which names each and is of the first's class."""
+    if not refusals:
+        return
+    first = refusals[0]
+    if len(refusals) == 1:
+        raise first
+    messages = "".join(f"\n  {refusal.message}" for refusal in refusals)
+    raise type(first)(f"{len(refusals)} files are refused:{messages}", hint=first.hint) from first
+
+
 class InterruptedStageError(FatalError, exit_code=130):
     """A stage that the user or the machine stopped (Ctrl-C, SIGTERM)."""
 

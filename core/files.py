@@ -5,6 +5,7 @@ import json
 import os
 import re
 import shutil
+import stat
 import tempfile
 import uuid
 from collections import Counter
@@ -15,9 +16,77 @@ from pathlib import Path
 from typing import BinaryIO
 
 from core import console
-from core.errors import MachineError
+from core.errors import MachineError, MissingInputError
 
 CHUNK = 1 << 20
+# Far above what there is: torch for every GPU family has some GB, a run's records some MB.
+LARGEST_ARCHIVE = 128 << 30
+LARGEST_DOCUMENT = 256 << 20
+
+# A pipe that nobody writes to holds its reader; Windows has no such files, and its text mode changes bytes.
+_OPENING = os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0)
+_KINDS = {
+    stat.S_IFDIR: "a folder",
+    stat.S_IFIFO: "a pipe",
+    stat.S_IFSOCK: "a socket",
+    stat.S_IFCHR: "a device",
+    stat.S_IFBLK: "a device",
+}
+
+
+def open_regular(path: Path, *, largest: int) -> BinaryIO:
+    """Open a file that others may have put there, for reading.
+
+    Raises:
+        MissingInputError: There is none.
+        MachineError: It is no regular file, has more than `largest` bytes, or cannot be read.
+    """
+    try:
+        stream = os.fdopen(os.open(path, _OPENING), "rb")
+    except FileNotFoundError:
+        raise MissingInputError(f"{path} does not exist.") from None
+    except IsADirectoryError:
+        raise _refusal(path, "is a folder, not a file") from None
+    except OSError as problem:
+        raise _refusal(path, f"cannot be read: {problem.strerror or problem}") from problem
+
+    status = os.fstat(stream.fileno())
+    if stat.S_ISREG(status.st_mode) and status.st_size <= largest:
+        return stream
+
+    stream.close()
+    if stat.S_ISREG(status.st_mode):
+        raise _refusal(path, f"has {status.st_size} bytes, more than {largest}")
+    kind = _KINDS.get(stat.S_IFMT(status.st_mode), "something else")
+    raise _refusal(path, f"is {kind}, not a file")
+
+
+def _refusal(path: Path, reason: str) -> MachineError:
+    return MachineError(f"{path} {reason}.", hint="Take it away, or name another one.")
+
+
+def require_regular(path: Path) -> None:
+    """Refuse a wheel, sdist or archive that `open_regular` refuses."""
+    open_regular(path, largest=LARGEST_ARCHIVE).close()
+
+
+def read_regular(path: Path, *, largest: int = LARGEST_DOCUMENT) -> bytes:
+    """Read a whole file that others may have put there; raise as `open_regular` does."""
+    with open_regular(path, largest=largest) as stream, reading(path):
+        # Some files of the system are longer than their status says.
+        content = stream.read(largest + 1)
+    if len(content) > largest:
+        raise _refusal(path, f"has more than {largest} bytes")
+    return content
+
+
+@contextmanager
+def reading(path: Path) -> Iterator[None]:
+    """Name the file in the error, where it cannot be read to its end."""
+    try:
+        yield
+    except OSError as problem:
+        raise _refusal(path, f"cannot be read: {problem.strerror or problem}") from problem
 
 
 @contextmanager

@@ -5,13 +5,14 @@ properties of the whole document, one ``testsuite`` per test file, and ``flakyFa
 Surefire writes them.
 
 A report may be cut off, empty, huge or hostile: it is read in one pass, which keeps the elements of one test
-at a time, and its size, its depth and the number of its tests have limits. What is wrong with
-it stands in `Document.problems`, beside the results that were read before it.
+at a time. Its size and that of each tag, its depth and the number of its tests have limits. What is wrong
+with it stands in `Document.problems`, beside the results that were read before it.
 """
 
 import hashlib
 import math
 import re
+import stat
 import xml.etree.ElementTree as ET
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
@@ -33,11 +34,14 @@ _HALF_TEXT = TEXT_LIMIT // 2
 _NAME_LIMIT = 2_000
 _TIMESTAMP_LIMIT = 64
 _MOST_PROBLEMS = 5
+_SHOWN_DIGITS = 20
 
 # Limits of a report.
 MAX_BYTES = 256 << 20
 MAX_CASES = 1_000_000
 MAX_DEPTH = 64
+# The parser keeps a tag with all its attributes, or a comment, until it ends: in several times its size.
+MAX_TAG_BYTES = 16 << 20
 
 NO_TEST = "the report holds no test"
 # The property of a document that holds a problem: one more reason not to believe it.
@@ -48,8 +52,15 @@ _READ_SIZE = 1 << 20
 _SUITES = frozenset({"testsuite", "testsuites"})
 _VERDICTS = frozenset({"failure", "error", "skipped"})
 _EARLIER_ATTEMPTS = frozenset({"rerun", "flakyFailure", "flakyError", "rerunFailure", "rerunError"})
+# No other text is of use: not what a test printed, nor the spaces between elements.
+_ELEMENTS_WITH_TEXT = _VERDICTS | _EARLIER_ATTEMPTS
 # Attributes in which suites count elements.
-_COUNTED_ELEMENTS = {"tests": "testcase", "failures": "failure", "errors": "error", "skipped": "skipped"}
+_COUNTED_ELEMENTS = {
+    "tests": "testcase",
+    "failures": "failure",
+    "errors": "error",
+    "skipped": "skipped",
+}
 # How an outcome is written: element and type.
 _ELEMENTS: dict[Outcome, tuple[str, str | None]] = {
     "failed": ("failure", None),
@@ -80,16 +91,27 @@ _RAISED = re.compile(r"^E {2,}(\S.*)$", re.MULTILINE)
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Case:
-    """The result of one test."""
+    """The result of one test.
 
-    test: str  # its node id (``test_nn.py::TestNN::test_relu``); the file where the whole file failed
-    outcome: Outcome  # ``flaky`` is failed and then passed; ``crashed`` is a dead interpreter
+    Attributes:
+        test: Its node id (``test_nn.py::TestNN::test_relu``); the file where the whole file failed.
+        outcome: ``flaky`` is failed and then passed; ``crashed`` is a dead interpreter.
+        seconds: How long all attempts took.
+        line: The first line that matters of why it did not pass.
+        text: All output about that, cut to `TEXT_LIMIT` characters.
+        file: The test file, or the name of its suite where the report names no file.
+        attempts: How often it was tried.
+        rule: Why it may be skipped or tried again.
+    """
+
+    test: str
+    outcome: Outcome
     seconds: float = 0.0
-    line: str = ""  # the first that matters of why it did not pass
-    text: str = ""  # all output about it, cut to `TEXT_LIMIT` characters
+    line: str = ""
+    text: str = ""
     file: str = ""
     attempts: int = 1
-    rule: str = ""  # why it may be skipped or tried again
+    rule: str = ""
 
     @property
     def failing(self) -> bool:
@@ -136,11 +158,16 @@ def counts(cases: Iterable[Case]) -> dict[str, int]:
 def totals(cases: Collection[Case]) -> dict[str, int]:
     """Return the numbers that JUnit reports give of a suite."""
     by_outcome = counts(cases)
+    errors = by_outcome["error"]
+    errors += by_outcome["crashed"]
+    errors += by_outcome["timeout"]
+    skipped = by_outcome["skipped"]
+    skipped += by_outcome["xfailed"]
     return {
         "tests": len(cases),
         "failures": by_outcome["failed"],
-        "errors": by_outcome["error"] + by_outcome["crashed"] + by_outcome["timeout"],
-        "skipped": by_outcome["skipped"] + by_outcome["xfailed"],
+        "errors": errors,
+        "skipped": skipped,
     }
 
 
@@ -148,13 +175,26 @@ def worst(cases: Sequence[Case]) -> Case:
     """Return one result for several parts of one (a failed call and a failed teardown, subtests)."""
     if len(cases) == 1:
         return cases[0]
-    texts = dict.fromkeys(case.text for case in cases if case.text)
-    return replace(
-        max(cases, key=lambda case: OUTCOMES.index(case.outcome)),
-        seconds=sum(case.seconds for case in cases),
-        text=cut("\n".join(texts)),
-        attempts=max(case.attempts for case in cases),
-    )
+
+    worst_case = cases[0]
+    seconds = 0.0
+    attempts = 1
+    texts: list[str] = []
+    for case in cases:
+        if _rank(case.outcome) > _rank(worst_case.outcome):
+            worst_case = case
+        seconds += case.seconds
+        attempts = max(attempts, case.attempts)
+        if case.text and case.text not in texts:
+            texts.append(case.text)
+
+    text = "\n".join(texts)
+    return replace(worst_case, seconds=seconds, text=cut(text), attempts=attempts)
+
+
+def _rank(outcome: Outcome) -> int:
+    """Return how bad an outcome is, compared with others."""
+    return OUTCOMES.index(outcome)
 
 
 # Texts
@@ -165,20 +205,33 @@ def first_line(message: str, text: str) -> str:
     message_lines = _lines(message)
     if message_lines and not _VAGUE.fullmatch(message_lines[0]):
         return message_lines[0][:LINE_LIMIT]
-    if raised := _RAISED.search(clean(text)):
-        return raised[1].strip()[:LINE_LIMIT]
+
+    clean_text = clean(text)
+    if raised := _RAISED.search(clean_text):
+        error = raised[1].strip()
+        return error[:LINE_LIMIT]
 
     lines = _lines(text) or message_lines
-    return lines[-1][:LINE_LIMIT] if lines else ""
+    if not lines:
+        return ""
+    return lines[-1][:LINE_LIMIT]
 
 
 def _lines(text: str) -> list[str]:
-    return [line.strip() for line in clean(text).splitlines() if line.strip()]
+    """Return the lines that hold anything, without the spaces around it."""
+    lines: list[str] = []
+    for line in clean(text).splitlines():
+        stripped_line = line.strip()
+        if stripped_line:
+            lines.append(stripped_line)
+    return lines
 
 
 def clean(text: str) -> str:
     """Remove colours, and characters that move a terminal's cursor or reorder text."""
-    return _UNPRINTABLE.sub("\N{REPLACEMENT CHARACTER}", _COLOURS.sub("", text)).replace("\r", "")
+    colourless_text = _COLOURS.sub("", text)
+    printable_text = _UNPRINTABLE.sub("\N{REPLACEMENT CHARACTER}", colourless_text)
+    return printable_text.replace("\r", "")
 
 
 def cut(text: str) -> str:
@@ -186,7 +239,9 @@ def cut(text: str) -> str:
     surplus = len(text) - TEXT_LIMIT
     if surplus <= 0:
         return text
-    return f"{text[:_HALF_TEXT]}\n… {surplus} characters left out …\n{text[-_HALF_TEXT:]}"
+    beginning = text[:_HALF_TEXT]
+    end = text[-_HALF_TEXT:]
+    return f"{beginning}\n… {surplus} characters left out …\n{end}"
 
 
 # Writing
@@ -194,9 +249,11 @@ def cut(text: str) -> str:
 
 def write(document: Document) -> bytes:
     """Return results as XML that `read` returns them from, and any JUnit reader understands."""
-    root = ET.Element("testsuites", tests=str(len(document.cases)))
-    problems = [(_PROBLEM, problem) for problem in document.problems]
-    _write_properties(root, [*document.properties.items(), *problems])
+    case_count = len(document.cases)
+    root = ET.Element("testsuites", tests=str(case_count))
+    properties = list(document.properties.items())
+    properties += [(_PROBLEM, problem) for problem in document.problems]
+    _write_properties(root, properties)
 
     cases_by_file: dict[str, list[Case]] = {name: [] for name in document.suites}
     for case in document.cases:
@@ -232,8 +289,10 @@ def _write_properties(parent: ET.Element, properties: Collection[tuple[str, str]
 
 
 def _write_case(suite: ET.Element, case: Case) -> None:
-    class_name, _, name = case.test.rpartition("::")
-    element = ET.SubElement(suite, "testcase", classname=clean(class_name), name=clean(name))
+    class_name, _separator, name = case.test.rpartition("::")
+    element = ET.SubElement(suite, "testcase")
+    element.set("classname", clean(class_name))
+    element.set("name", clean(name))
     element.set("time", f"{case.seconds:.3f}")
 
     properties = [("nodeid", case.test)]
@@ -262,43 +321,68 @@ class _RefusalError(Exception):
 
 def read_file(path: Path) -> Document:
     """Return the content of a file; one that is missing is a report with a problem."""
+    subject = f"the report {path.name}"
     try:
+        status = path.stat()
+        # A pipe would wait for whoever writes to it.
+        if not stat.S_ISREG(status.st_mode):
+            return Document(problems=(f"{subject} is no regular file",))
         with path.open("rb") as stream:
-            return read(stream)
+            return _read(stream, subject, size=status.st_size)
     except OSError as problem:
-        return Document(problems=(f"the report {path.name} cannot be read: {problem.strerror}",))
+        return Document(problems=(f"{subject} cannot be read: {problem.strerror}",))
 
 
 def read(content: bytes | BinaryIO) -> Document:
     """Return a report's results, and what is wrong with it; no result at all is a problem, too."""
-    stream = BytesIO(content) if isinstance(content, bytes) else content
+    if isinstance(content, bytes):
+        return _read(BytesIO(content), "the report", size=len(content))
+    return _read(content, "the report")
+
+
+def _read(stream: BinaryIO, subject: str, *, size: int = 0) -> Document:
+    """Read a report that problems call `subject`, of a size that may be known before."""
     reader = _ReportReader()
-    parser = ET.XMLParser(target=reader)  # noqa: S314 - the reader refuses document types, and sets limits
     try:
-        for chunk in _chunks(stream):
-            parser.feed(chunk)
-        parser.close()
+        _require_size(size)
+        _parse(stream, reader)
     except _RefusalError as refusal:
-        return reader.document(f"the report is refused: {refusal}")
+        return reader.document(f"{subject} is refused: {refusal}")
     except (ET.ParseError, ValueError, LookupError) as problem:
         # ValueError and LookupError: encodings that Python does not have, or not for XML.
-        return reader.document(f"the report is cut off or not valid XML: {problem}")
+        return reader.document(f"{subject} is cut off or not valid XML: {problem}")
     return reader.document()
 
 
-def _chunks(stream: BinaryIO) -> Iterator[bytes]:
+def _require_size(size: int) -> None:
+    if size > MAX_BYTES:
+        raise _RefusalError(f"it is larger than {MAX_BYTES >> 20} MiB")
+
+
+def _parse(stream: BinaryIO, reader: "_ReportReader") -> None:
+    """Let a reader build what a stream holds, within the limits of a report."""
+    parser = ET.XMLParser(target=reader)  # noqa: S314 - the reader refuses document types, and sets limits
     size = 0
+    unfinished_size = 0
     while chunk := stream.read(_READ_SIZE):
         size += len(chunk)
-        if size > MAX_BYTES:
-            raise _RefusalError(f"it is larger than {MAX_BYTES >> 20} MiB")
-        yield chunk
+        _require_size(size)
+
+        known_parts = reader.part_count
+        parser.feed(chunk)
+        unfinished_size += len(chunk)
+        if reader.part_count > known_parts:
+            unfinished_size = 0
+        if unfinished_size > MAX_TAG_BYTES:
+            raise _RefusalError(f"it has a tag or comment larger than {MAX_TAG_BYTES >> 20} MiB")
+
     if size == 0:
         raise _RefusalError("it is empty")
+    parser.close()
 
 
 class _OpenSuite:
-    """What a suite counts in its attributes, and what it holds so far."""
+    """A suite that has not ended: the counts in its attributes, and the elements that it holds so far."""
 
     def __init__(self, attributes: Mapping[str, str]) -> None:
         self._attributes = attributes
@@ -318,9 +402,13 @@ class _OpenSuite:
                 least -= _count(self._attributes, "disabled")
 
             text = self._attributes.get(attribute)
-            if text and not least <= _count(self._attributes, attribute) <= most:
+            if not text:
+                continue
+            count = _count(self._attributes, attribute)
+            if not least <= count <= most:
                 number = least if attribute == "tests" else most
-                yield f"the report counts {text[:20]} {attribute} and names {number or 'none'}"
+                stated_count = text[:_SHOWN_DIGITS]
+                yield f"the report counts {stated_count} {attribute} and names {number or 'none'}"
 
 
 class _ReportReader(ET.TreeBuilder):
@@ -328,6 +416,8 @@ class _ReportReader(ET.TreeBuilder):
 
     def __init__(self) -> None:
         super().__init__()
+        # Beginnings and ends of elements, and pieces of text.
+        self.part_count = 0
         self._open_elements: list[ET.Element] = []
         self._open_suites: list[_OpenSuite] = []
         self._is_in_test = False
@@ -347,6 +437,7 @@ class _ReportReader(ET.TreeBuilder):
 
     def start(self, tag: str, attrs: dict[str, str], /) -> ET.Element:
         """Begin an element."""
+        self.part_count += 1
         if not self._open_elements and tag not in _SUITES:
             raise _RefusalError(f"it is not a JUnit report but <{tag[:40]}>")
         if len(self._open_elements) >= MAX_DEPTH:
@@ -365,8 +456,18 @@ class _ReportReader(ET.TreeBuilder):
             self._is_in_test = True
         return element
 
+    def data(self, text: str, /) -> None:
+        """Keep the text of an element that says why a test did not pass."""
+        self.part_count += 1
+        if not self._open_elements:
+            return
+        element = self._open_elements[-1]
+        if element.tag in _ELEMENTS_WITH_TEXT:
+            super().data(text)
+
     def end(self, tag: str, /) -> ET.Element:
         """End an element."""
+        self.part_count += 1
         element = super().end(tag)
         self._open_elements.pop()
         if tag in _VERDICTS:
@@ -375,9 +476,12 @@ class _ReportReader(ET.TreeBuilder):
             self._is_in_test = False
             self._end_test(element)
         elif tag == "property" and not self._is_in_test:
-            self._add_property(element.get("name", ""), element.get("value", ""))
+            name = element.get("name", "")
+            value = element.get("value", "")
+            self._add_property(name, value)
         elif tag in _SUITES:
-            self._problems += self._open_suites.pop().problems()
+            suite = self._open_suites.pop()
+            self._problems += suite.problems()
 
         # A test's own elements are read at its end. All others are not needed again.
         if not self._is_in_test and self._open_elements:
@@ -389,8 +493,11 @@ class _ReportReader(ET.TreeBuilder):
             suite.elements[tag] += 1
 
     def _start_suite(self, attributes: Mapping[str, str]) -> None:
-        self._timestamp = self._timestamp or attributes.get("timestamp", "")[:_TIMESTAMP_LIMIT]
-        self._suite_name = attributes.get("name", "")[:_NAME_LIMIT]
+        if not self._timestamp:
+            timestamp = attributes.get("timestamp", "")
+            self._timestamp = timestamp[:_TIMESTAMP_LIMIT]
+        name = attributes.get("name", "")
+        self._suite_name = name[:_NAME_LIMIT]
         self._suite_properties = {}
 
         seconds = _seconds(attributes)
@@ -410,81 +517,107 @@ class _ReportReader(ET.TreeBuilder):
     def _end_test(self, element: ET.Element) -> None:
         self._count_element("testcase")
         case = _case(element, self._suite_name)
+        parts = self._cases.setdefault(case.test, [])
         tags = {child.tag for child in element if child.tag in _VERDICTS}
-        if case.test not in self._cases:
+        if not parts:
             tags.add("testcase")
         for suite in self._open_suites:
             suite.tests.update(tags)
-        self._cases.setdefault(case.test, []).append(case)
+        parts.append(case)
 
     def document(self, problem: str | None = None) -> Document:
         """Return what was read; a problem may have ended that."""
         cases = tuple(worst(parts) for parts in self._cases.values())
-        problems = list(dict.fromkeys(self._problems))
-        if problem is not None:
-            problems.insert(0, problem)
-        if not problems and not cases:
-            problems.append(NO_TEST)
-
-        # Other writers keep properties of the whole in their suites.
-        properties = self._properties
-        if not properties:
-            for suite in self._suites.values():
-                properties = {**properties, **suite.properties}
         return Document(
             cases=cases,
             suites=self._suites,
-            properties=properties,
-            problems=tuple(clean(problem)[:LINE_LIMIT] for problem in problems[:_MOST_PROBLEMS]),
+            properties=self._properties or self._properties_of_suites(),
+            problems=self._all_problems(problem, has_cases=bool(cases)),
             timestamp=self._timestamp,
         )
+
+    def _properties_of_suites(self) -> Mapping[str, str]:
+        """Return the properties of all suites: other writers keep those of the whole there."""
+        properties: dict[str, str] = {}
+        for suite in self._suites.values():
+            properties.update(suite.properties)
+        return properties
+
+    def _all_problems(self, last_problem: str | None, *, has_cases: bool) -> tuple[str, ...]:
+        """Return each problem once, that which ended the reading first; a few tell enough."""
+        problems = list(dict.fromkeys(self._problems))
+        if last_problem is not None:
+            problems.insert(0, last_problem)
+        if not problems and not has_cases:
+            problems.append(NO_TEST)
+        told_problems = map(clean, problems[:_MOST_PROBLEMS])
+        return tuple(problem[:LINE_LIMIT] for problem in told_problems)
 
 
 def _case(element: ET.Element, suite_name: str) -> Case:
     """Return the result that a ``testcase`` holds."""
     properties = _properties(element)
-    test = _shortened_name(properties.get("nodeid") or node_id(element.attrib))
-    attempts = 1 + sum(child.tag in _EARLIER_ATTEMPTS for child in element)
-    attempts = max(attempts, _count(properties, "attempts"))
+    node = properties.get("nodeid") or node_id(element.attrib)
+    test = _shortened_name(node)
+    file, _separator, _name = test.partition("::")
+    if not file.endswith(".py"):
+        file = suite_name
 
-    verdicts = [child for child in element if child.tag in _VERDICTS]
-    # With earlier attempts alone it passed in the end, and the first failure says why not at once.
-    verdict = next((child for child in element if child.tag in _EARLIER_ATTEMPTS), None)
+    earlier_attempts = sum(child.tag in _EARLIER_ATTEMPTS for child in element)
+    attempts = max(earlier_attempts + 1, _count(properties, "attempts"))
+    # With earlier attempts alone it passed in the end.
     outcome: Outcome = "flaky" if attempts > 1 else "passed"
-    if verdicts:
-        verdict = max(verdicts, key=lambda child: OUTCOMES.index(_outcome(child)))
-        outcome = _outcome(verdict)
-
-    text = ""
     line = ""
-    if verdict is not None:
-        message = cut(verdict.get("message", ""))
-        text = clean(cut(verdict.text or ""))
+    text = ""
+    reason = _reason(element)
+    if reason is not None:
+        if reason.tag in _VERDICTS:
+            outcome = _outcome(reason)
+        message = cut(reason.get("message", ""))
+        text = clean(cut(reason.text or ""))
         line = _line(outcome, message, text)
         text = text or clean(message)
 
-    file = test.partition("::")[0]
+    rule = clean(properties.get("rule", ""))
     return Case(
         test=test,
         outcome=outcome,
         seconds=_seconds(element.attrib),
         line=line,
         text=text,
-        file=file if file.endswith(".py") else suite_name,
+        file=file,
         attempts=attempts,
-        rule=clean(properties.get("rule", ""))[:LINE_LIMIT],
+        rule=rule[:LINE_LIMIT],
     )
 
 
+def _reason(test: ET.Element) -> ET.Element | None:
+    """Return the element that says why a test did not pass: the worst verdict, else its first failure."""
+    verdicts = [child for child in test if child.tag in _VERDICTS]
+    if verdicts:
+        return max(verdicts, key=lambda verdict: _rank(_outcome(verdict)))
+    for child in test:
+        if child.tag in _EARLIER_ATTEMPTS:
+            return child
+    return None
+
+
 def _properties(test: ET.Element) -> Mapping[str, str]:
-    return {element.get("name", ""): element.get("value", "") for element in test.iter("property")}
+    properties: dict[str, str] = {}
+    for element in test.iter("property"):
+        name = element.get("name", "")
+        properties[name] = element.get("value", "")
+    return properties
 
 
 def _shortened_name(test: str) -> str:
-    if len(test) > _NAME_LIMIT:
-        digest = hashlib.sha256(test.encode()).hexdigest()
-        test = f"{test[:_NAME_LIMIT]}…{digest[:12]}"
-    return clean(test)
+    """Return a test's name within the limit; names that begin alike stay different."""
+    if len(test) <= _NAME_LIMIT:
+        return clean(test)
+    beginning = test[:_NAME_LIMIT]
+    digest = hashlib.sha256(test.encode()).hexdigest()
+    short_digest = digest[:12]
+    return clean(f"{beginning}…{short_digest}")
 
 
 def _outcome(verdict: ET.Element) -> Outcome:
@@ -512,32 +645,52 @@ def node_id(attributes: Mapping[str, str]) -> str:
     class_name = attributes.get("classname", "")
     name = attributes.get("name", "")
     path = attributes.get("file", "")
-    module = ".".join(PurePosixPath(path.replace("\\", "/")).with_suffix("").parts) if path else ""
+    module = _module_of(path)
 
     if not class_name:
-        # A file that could not be collected, by its dotted name.
-        is_file = bool(path) and name in {module, ""}
-        return path if is_file else name or path or "?"
+        # A file that could not be collected has its dotted name for a name.
+        if path and name in {module, ""}:
+            return path
+        return name or path or "?"
 
-    if path and f"{class_name}.".startswith(f"{module}."):
-        classes = class_name[len(module) + 1 :].split(".")
-        return "::".join(part for part in (path, *classes, name) if part)
+    if path and class_name == module:
+        return f"{path}::{name}" if name else path
+    if path and class_name.startswith(f"{module}."):
+        dotted_classes = class_name.removeprefix(f"{module}.")
+        parts = [path, *dotted_classes.split("."), name]
+        return "::".join(filter(None, parts))
+    return _node_id_by_class(class_name, name)
 
+
+def _module_of(path: str) -> str:
+    """Return the dotted name of a test file, as class names begin with it."""
+    if not path:
+        return ""
+    file = PurePosixPath(path.replace("\\", "/"))
+    return ".".join(file.with_suffix("").parts)
+
+
+def _node_id_by_class(class_name: str, name: str) -> str:
+    """Return a node id whose file is the last part of a dotted name that is named like a test file."""
     parts = class_name.split(".")
     for depth in range(len(parts), 0, -1):
         if _TEST_MODULE.fullmatch(parts[depth - 1]):
             file = "/".join(parts[:depth]) + ".py"
-            return "::".join((file, *parts[depth:], name))
+            classes = parts[depth:]
+            return "::".join((file, *classes, name))
     return f"{class_name}::{name}"
 
 
 def _seconds(attributes: Mapping[str, str]) -> float:
     """Return the duration of a test or suite; what is no duration counts nothing."""
+    # Some writers separate thousands.
+    text = attributes.get("time", "").replace(",", "")
     try:
-        seconds = float(attributes.get("time", "").replace(",", "") or 0)
+        seconds = float(text)
     except ValueError:
         return 0.0
-    return seconds if math.isfinite(seconds) and seconds >= 0 else 0.0
+    is_duration = math.isfinite(seconds) and seconds >= 0
+    return seconds if is_duration else 0.0
 
 
 def _count(attributes: Mapping[str, str], name: str) -> int:

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from typing import TypeVar
 
 from core import console
-from core.errors import STOPPING
+from core.errors import REFUSALS, STOPPING, FatalError, raise_refusals
 
 JOBS = 16
 _LOCK = threading.Lock()
@@ -45,6 +45,31 @@ def map_in_threads(
     return [future.result() for future in futures]
 
 
+def judge_in_threads(
+    action: Callable[[Item], Result], items: Iterable[Item], *, jobs: int = JOBS
+) -> list[Result]:
+    """Call `action` for every file, as `map_in_threads` does, and go on where one is refused.
+
+    Where some are, the error names each of them.
+    """
+
+    def judge(item: Item) -> Result | FatalError:
+        try:
+            return action(item)
+        except REFUSALS as refusal:
+            return refusal
+
+    results: list[Result] = []
+    refusals: list[FatalError] = []
+    for result in map_in_threads(judge, items, jobs=jobs):
+        if isinstance(result, FatalError):
+            refusals.append(result)
+        else:
+            results.append(result)
+    raise_refusals(refusals)
+    return results
+
+
 class Transfer(console.Step):
     """A transfer in progress; any thread may report to it."""
 
@@ -52,14 +77,14 @@ class Transfer(console.Step):
     def progress(self) -> str:
         """How much has come, and how fast."""
         seconds = max(time.monotonic() - self.started, 1.0)
-        done = console.size(self._done)
-        total = console.size(self._total)
-        return f"{done} of {total}  {console.size(self._done / seconds)}/s"
+        done = console.size(self._done_count)
+        total = console.size(self._total_count)
+        return f"{done} of {total}  {console.size(self._done_count / seconds)}/s"
 
     def advance(self, count: int) -> None:
         """Report bytes that came; negative ones are to come again."""
         with _LOCK:
-            self._done += count
+            self._done_count += count
 
     def finish(self, name: str, length: int) -> None:
         """Report a file that is done."""

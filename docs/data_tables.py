@@ -10,12 +10,13 @@ from ci.plan import data, inputs
 from core.run import PLATFORMS
 from core.run import plan as plans
 from docs.command_tables import table
+from pytorch_build.components import COMPONENTS
 from pytorch_build.refs import torch_refs as refs
-from pytorch_build.refs.torch_refs import DISTRIBUTIONS, FeatureRow, HistoryRow, ProjectSource, TorchRef
 
 if TYPE_CHECKING:
     from ci.plan.data import Data
     from core.data import Model
+    from pytorch_build.refs.torch_refs import FeatureRow, HistoryRow, ProjectSource, TorchRef
 
 PIN_FILES: Mapping[str, str] = {
     "related_commits": "related_commits",
@@ -85,7 +86,7 @@ def _version_cell(ref: TorchRef, platform: str) -> str:
 
 
 def _project_text(source: ProjectSource, ref: TorchRef) -> str:
-    name = DISTRIBUTIONS[source.project]
+    name = COMPONENTS[source.project].distribution
     if source.prebuilt:
         return f"{name}: `{source.prebuilt}`"
     address = source.origin.removesuffix(".git")

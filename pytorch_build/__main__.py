@@ -2,7 +2,7 @@
 
 import sys
 
-from core.cli import main, verbs_of
+from core.cli import run_program, verbs_of
 
 VERBS = verbs_of(
     "pytorch_build",
@@ -11,4 +11,4 @@ VERBS = verbs_of(
 )
 
 if __name__ == "__main__":
-    sys.exit(main("pytorch_build", "PyTorch sources to checked and tested wheels.", VERBS))
+    sys.exit(run_program("pytorch_build", "PyTorch sources to checked and tested wheels.", VERBS))

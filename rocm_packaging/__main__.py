@@ -2,9 +2,9 @@
 
 import sys
 
-from core.cli import main, verbs_of
+from core.cli import run_program, verbs_of
 
 VERBS = verbs_of("rocm_packaging", "build test")
 
 if __name__ == "__main__":
-    sys.exit(main("rocm_packaging", "ROCm artifacts to Python packages.", VERBS))
+    sys.exit(run_program("rocm_packaging", "ROCm artifacts to Python packages.", VERBS))

@@ -193,23 +193,24 @@ def with_layout(
 
     Split packages must have device code of the targets.
     """
-    names = [
-        layouts.LIBRARIES,
-        *(f"{layouts.LIBRARIES}-{canonicalize_name(one)}" for one in family.split(";")),
-    ]
-    wanted = [*names, *map(layouts.device_package, targets)]
-    found = zip(wanted, map_in_threads(partial(has_package, packages, version), wanted), strict=True)
-    held = [name for name, has in found if has]
-    layout = layouts.layout_of(held, where=f"{packages.description} of version {version}")
+    family_names = family.split(";")
+    library_names = [layouts.LIBRARIES]
+    library_names += [f"{layouts.LIBRARIES}-{canonicalize_name(name)}" for name in family_names]
+    device_names = list(map(layouts.device_package, targets))
+
+    names = [*library_names, *device_names]
+    presence = map_in_threads(partial(has_package, packages, version), names)
+    offered_names = [name for name, is_offered in zip(names, presence, strict=True) if is_offered]
+    layout = layouts.layout_of(offered_names, where=f"{packages.description} of version {version}")
     if layout is None:
         raise RocmError(
             f"{packages.description} has no ROCm {version} libraries for {family}: "
-            f"{' or '.join(names)} was not found.",
+            f"{' or '.join(library_names)} was not found.",
             hint=f"{packages.missing_error('').hint} "
             "Or another version (--rocm-version), or family (--gpu-family).",
         )
     if layout == "split":
-        require_devices(targets, held, where=packages.description, version=version)
+        require_devices(targets, offered_names, where=packages.description, version=version)
     return RocmSource(version=version, layout=layout, packages=packages)
 
 
@@ -271,8 +272,9 @@ def _choose_files(
         ]
         if not candidates:
             raise packages.missing_error(f"{name} {version}")
-        best = min(candidates, key=lambda candidate: not candidate.is_wheel)
-        files.append(best if best.is_remote else with_digest(best))
+        wheels = [candidate for candidate in candidates if candidate.is_wheel]
+        file = (wheels or candidates)[0]
+        files.append(file if file.is_remote else with_digest(file))
     return tuple(files)
 
 
@@ -292,8 +294,8 @@ def choose_for_tests(
     the extra of a single target is missing in upstream's ``rocm``.
     """
     versions.parse(version)
-    libraries = "libraries" in extras
-    source = with_layout(packages, version, ";".join(families), targets if libraries else ())
+    has_libraries = "libraries" in extras
+    source = with_layout(packages, version, ";".join(families), targets if has_libraries else ())
     if packages.stored is not None:
         files = [
             candidate
@@ -304,15 +306,16 @@ def choose_for_tests(
             and layouts.serves(candidate.distribution, families, targets)
         ]
         return replace(source, files=tuple(files))
-    more: list[str] = []
-    if libraries and source.layout == "split":
-        more = [*map(layouts.device_package, targets)]
-    elif libraries:
-        more = [layouts.libraries_package("unsplit", family) for family in families[1:]]
-    listed = f"[{','.join(extras)}]" if extras else ""
+
+    rocm = f"rocm[{','.join(extras)}]" if extras else "rocm"
+    names = [rocm]
+    if has_libraries and source.layout == "split":
+        names += map(layouts.device_package, targets)
+    elif has_libraries:
+        names += [layouts.libraries_package("unsplit", family) for family in families[1:]]
     selection = choose_packages(
         packages,
-        [f"{name}=={version}" for name in (f"rocm{listed}", *more)],
+        [f"{name}=={version}" for name in names],
         python=python,
         platform=platform,
         sdist_requirements=sdist_requirements(packages, families[0], targets),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import os
 import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -151,9 +152,11 @@ def _install_and_test(
 def _test(request: TestRequest, interpreter: Interpreter, layout: Layout) -> Mapping[str, Any]:
     """Run `rocm-sdk test`, file its report, print the table; return details for the record."""
     other_rocm = dict.fromkeys(_OTHER_ROCM)
+    path = process.handed_on().get("PATH", "")
     env = process.handed_on(
         **other_rocm,
         ROCM_SDK_TARGET_FAMILY=sdk_target(layout, request.families[0], request.targets) or None,
+        PATH=f"{interpreter.scripts}{os.pathsep}{path}",
         VIRTUAL_ENV=str(interpreter.prefix),
         PYTHONDONTWRITEBYTECODE="1",
     )

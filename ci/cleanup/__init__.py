@@ -13,18 +13,18 @@ from packaging.version import Version
 
 from ci.promote import documents
 from ci.publish.index import is_page
-from ci.publish.index.pages import SIDECAR
+from ci.publish.index.names import SIDECAR_SUFFIX
 from core.errors import DataError, WheelError
 from core.links import links
 from core.packages.candidates import requirements_in
-from core.run import RUN_ID
+from core.run import KEY_SEGMENT
 from core.stores import Stored
 from core.wheel import parse_name
 
 STAGING, RELEASE_INDEX = f"{documents.STAGING}/", f"{documents.RELEASE}/"
 # whatever the data says
 _NEVER = (RELEASE_INDEX, "python-deps/")
-_RUN = re.compile(rf"(?P<id>{RUN_ID.pattern})-(?P<platform>linux|windows)")
+_RUN = re.compile(rf"(?P<id>{KEY_SEGMENT.pattern})-(?P<platform>linux|windows)")
 _HERE, _ELSEWHERE = "store.invalid", "other.invalid"
 
 
@@ -80,7 +80,7 @@ def _staged(key: str) -> Unit | None:
     if folder.count("/") != 1 or is_page(key):
         return None
     try:
-        parsed = parse_name(filename.removesuffix(SIDECAR))
+        parsed = parse_name(filename.removesuffix(SIDECAR_SUFFIX))
     except WheelError:
         return None
     series = f"{folder}/{parsed.distribution}"

@@ -21,7 +21,7 @@ from ci.cleanup import Unit, listed
 from ci.promote import documents
 from ci.promote.promotion import unfinished
 from ci.publish.index import is_page
-from ci.publish.index.pages import FILES, SIDECAR
+from ci.publish.index.names import DISTRIBUTION_SUFFIXES, SIDECAR_SUFFIX
 from core import parallel
 from core.data import Model, data_file
 from core.errors import StoreError, UsageError, nearest
@@ -189,7 +189,7 @@ def _of_pages(
 def in_promotion(store: Store) -> frozenset[str]:
     """Return the staged keys that promotions which have begun and not ended work with."""
     staged = [one.staged_key for decision in unfinished(store) for one in decision.files]
-    return frozenset({*staged, *(f"{key}{SIDECAR}" for key in staged)})
+    return frozenset({*staged, *(f"{key}{SIDECAR_SUFFIX}" for key in staged)})
 
 
 def _staged_runs(bucket: Store, url: str) -> frozenset[str]:
@@ -209,7 +209,7 @@ def _required(store: Store, decided: Plan, followed: Plan) -> frozenset[str]:
     folders = {one.folder for one in decided.goes if one.folder}
     known = {one.name for one in followed.stays}
     staying = [one for one in decided.stays if one.folder in folders and one.name not in known]
-    keys = [one.key for unit in staying for one in unit.objects if one.key.endswith(SIDECAR)]
+    keys = [one.key for unit in staying for one in unit.objects if one.key.endswith(SIDECAR_SUFFIX)]
     metadata = dict(zip(keys, parallel.map_in_threads(store.read, keys), strict=True))
     return cleanup.required(staying, decided.goes, metadata)
 
@@ -252,11 +252,11 @@ def carry_out(store: Store, plan: Plan) -> int:
         for folder, going in folders.items():
             _rewrite(store, folder, going)
         _require_unused(store, keys)
-        parallel.map_in_threads(delete, [key for key in keys if key.endswith(SIDECAR)])
+        parallel.map_in_threads(delete, [key for key in keys if key.endswith(SIDECAR_SUFFIX)])
         for folder, going in folders.items():
             _await_unlisted(store, folder, going)
-        parallel.map_in_threads(delete, [key for key in keys if key.endswith(FILES)])
-        others = (SIDECAR, *FILES)
+        parallel.map_in_threads(delete, [key for key in keys if key.endswith(DISTRIBUTION_SUFFIXES)])
+        others = (SIDECAR_SUFFIX, *DISTRIBUTION_SUFFIXES)
         parallel.map_in_threads(delete, [key for key in keys if not (is_page(key) or key.endswith(others))])
     return len(keys)
 

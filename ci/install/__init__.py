@@ -39,7 +39,7 @@ from core.packages.search import Selection, choose_packages
 from core.parallel import map_in_threads
 from core.run import Platform
 from core.wheel.distributions import is_ours
-from pytorch_build.test.installation import PREFIXES, require_device_code
+from pytorch_build.test.installation import device_prefixes, require_device_code
 from rocm_packaging.origin import require_devices, sdist_requirements
 from rocm_packaging.packages import layouts
 
@@ -72,7 +72,7 @@ class Devices:
     def packages(self, chosen: Mapping[str, str], offers: Sequence[Candidate]) -> tuple[str, ...]:
         """Return the requirements of the device packages that chosen distributions lack."""
         found: list[str] = []
-        for name, prefix in PREFIXES.items():
+        for name, prefix in device_prefixes().items():
             version = chosen.get(name, "")
             held = [
                 one
@@ -123,7 +123,7 @@ def known_offers(
     names = {canonicalize_name(one.name) for one in requirements} | {"rocm", layouts.LIBRARIES}
     names |= {f"{layouts.LIBRARIES}-{canonicalize_name(one)}" for one in families}
     gpus = {gpu for one in devices.targets for gpu in (one, *parents(one))}
-    names |= {f"{prefix}{gpu}" for prefix in PREFIXES.values() for gpu in gpus}
+    names |= {f"{prefix}{gpu}" for prefix in device_prefixes().values() for gpu in gpus}
     found = map_in_threads(source.candidates, sorted(name for name in names if is_ours(name)))
     return tuple(dict.fromkeys(one for offers in found for one in offers))
 
@@ -276,7 +276,8 @@ def install_chosen(
         for call in calls:
             installer.install(target, call, cache_dir=wanted.cache_dir)
     planned = {one.distribution: one.version for one in chosen.ours}
-    if strangers := installer.require_planned(target, planned, may_have_others=True):
+    installer.require_planned(target, planned)
+    if strangers := installer.unplanned_packages(target, planned):
         console.warn(f"{target.prefix} also has {', '.join(strangers)}, which are not of this source.")
     files.write_json(target.prefix / MARKER, {one.distribution: one.sha256 for one in chosen.ours})
     installer.require_complete(target)

@@ -13,7 +13,7 @@ from typing import Annotated
 from packaging.requirements import InvalidRequirement, Requirement
 from pydantic import AfterValidator
 
-from ci.publish.index import Records
+from ci.publish.index import RecordSource
 from core import console, files, process
 from core.cell import Cell
 from core.data import Model, load_toml
@@ -227,6 +227,6 @@ def bring(
     return put
 
 
-def source_of(data: Mirror, store: Store) -> Records:
+def source_of(data: Mirror, store: Store) -> RecordSource:
     """Return what names the mirrored files: a record of each call that put some there."""
-    return Records(store=store, prefix=f"{data.prefix}/manifests")
+    return RecordSource(store=store, prefix=f"{data.prefix}/manifests")

@@ -29,19 +29,17 @@ from core.run.plan import (
     Variant,
     matrices,
 )
+from pytorch_build.components import COMPONENTS, with_required
 from pytorch_build.lock.versions import python_tag
-from pytorch_build.refs.torch_refs import PROJECTS, TorchRef
 from rocm_packaging.packages.versions import compute
 
 if TYPE_CHECKING:
     from ci.plan.decisions import Question
     from ci.plan.families import Build
+    from pytorch_build.refs.torch_refs import TorchRef
 
 _SAMPLE = "sample"
 _PACKAGE_ROCM = ("build_rocm", "check_rocm")
-
-# These are built against torch.
-_BUILT_AGAINST_TORCH = frozenset({"audio", "vision", "apex"})
 
 
 def plan(question: Question) -> Plan:
@@ -349,8 +347,8 @@ class _JobPlanner:
             return ref.components
 
         for component in self.question.inputs.pytorch_components:
-            if component not in PROJECTS:
-                raise UsageError(f"Unknown component {component!r}. {nearest(component, PROJECTS)}")
+            if component not in COMPONENTS:
+                raise UsageError(f"Unknown component {component!r}. {nearest(component, COMPONENTS)}")
             row = LeftOut(
                 what=f"{component} of {ref.name}",
                 reason=f"not built on {platform}",
@@ -362,13 +360,9 @@ class _JobPlanner:
         if not requested_components & set(ref.components):
             return ()
 
-        # They are built against the torch of their own run.
-        required_components = set(requested_components)
-        if required_components & _BUILT_AGAINST_TORCH:
-            required_components.add("torch")
-        # torch requires its run's triton, so that no other one is installed beside it.
-        if "torch" in required_components:
-            required_components.add("triton")
+        # They are built against the torch of their own run, and torch requires its run's triton, so that no
+        # other one is installed beside it.
+        required_components = with_required(requested_components)
         return [component for component in ref.components if component in required_components]
 
     def _ref(self, name: str, platform: Platform) -> TorchRef:

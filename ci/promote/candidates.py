@@ -30,6 +30,7 @@ from core.wheel.record import Tap, verify_record
 from core.wheel.writer import WrittenFile
 from pytorch_build.check import Expectation, require_no_errors
 from pytorch_build.check.run import CheckOptions, check_wheel
+from pytorch_build.components import COMPONENTS
 
 if TYPE_CHECKING:
     from ci.promote.documents import PromotedFile
@@ -70,11 +71,14 @@ def promised(facts: Facts, change: RocmChange) -> Promised:
 
 
 def _expectations(versions: Mapping[str, str], change: RocmChange) -> Mapping[str, Expectation]:
-    torch, triton = (
-        (f"{name}=={versions[name]}",) if name in versions else () for name in ("torch", "triton")
-    )
-    own = (f"rocm[libraries]=={change.old}", *triton)
-    requires = {"torch": own, "torchaudio": torch, "torchvision": torch}
+    requires: dict[str, tuple[str, ...]] = {}
+    for component in COMPONENTS.values():
+        wheels = [COMPONENTS[name].distribution for name in component.required_components]
+        required = [f"{name}=={versions[name]}" for name in wheels if name in versions]
+        if component.requires_rocm:
+            required.insert(0, f"rocm[libraries]=={change.old}")
+        requires[component.distribution] = tuple(required)
+
     # device code is the tested wheel's, to the byte
     return {
         name: Expectation(distribution=name, version=version, requires=requires.get(name, ()))

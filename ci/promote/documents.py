@@ -8,8 +8,7 @@ from typing import Literal
 
 from pydantic import Field
 
-from ci.publish.index import Indexed, Records, write_index
-from ci.publish.index.pages import Notice
+from ci.publish.index import IndexUpdate, Notice, RecordSource, write_index
 from core import console, parallel
 from core.data import AnyModel, Model, OptionalText, parse_json
 from core.errors import MissingInputError, StoreError
@@ -244,7 +243,7 @@ def is_unreleased(store: Store, refusal: Refusal) -> bool:
 
 
 @dataclass(frozen=True, kw_only=True)
-class StagedWheels(Records):
+class StagedWheels(RecordSource):
     """What was staged of an artifact group, and which sets of it were not released."""
 
     artifact_group: str
@@ -263,23 +262,23 @@ def document(key: str, content: bytes) -> Document:
     return Document(key=key, sha256=hashlib.sha256(content).hexdigest())
 
 
-def write_pages(store: Store, area: str, artifact_group: str, *, expected: Collection[str]) -> Indexed:
+def write_pages(store: Store, area: str, artifact_group: str, *, expected: Collection[str]) -> IndexUpdate:
     """Write the pages of a group's folder that changed, from what its manifests name.
 
     A file that no manifest names is not listed: it may be half of a promotion that is running.
     """
     where = folder(area, artifact_group)
-    source = Records(store=store, prefix=manifests(area, artifact_group))
+    source = RecordSource(store=store, prefix=manifests(area, artifact_group))
     if area == STAGING:
         source = StagedWheels(
             store=store, prefix=manifests(area, artifact_group), artifact_group=artifact_group
         )
     # what names files may outlive them
-    indexed = write_index(store, where, source, title=where, strict=False)
-    unlisted = [f"{one.stored.key}: {one.why}" for one in indexed.held if one.stored.key in expected]
+    update = write_index(store, where, source, title=where, strict=False)
+    unlisted = [f"{held.key}: {held.reason}" for held in update.held_files if held.key in expected]
     if unlisted:
         raise StoreError(
             f"Not listed in {store.url}/{where}:\n" + "\n".join(unlisted),
             hint="Find out who changed them; then run the same command again.",
         )
-    return indexed
+    return update

@@ -10,7 +10,7 @@ from functools import partial
 
 from ci.install.dependencies import mirror, source_of
 from ci.promote import documents, promotion
-from ci.publish.index import YANKED, Indexed, write_index
+from ci.publish.index import YANKS_FILE, IndexUpdate, write_index
 from core import console
 from core.data import json_object
 from core.errors import MissingInputError, StoreError, UsageError, nearest
@@ -67,17 +67,18 @@ def check_indexes(store: Store, change: Change) -> None:
 
 
 def _report(
-    store: Store, change: Change, indexes: Mapping[str, Indexed], removed_keys: Sequence[str]
+    store: Store, change: Change, indexes: Mapping[str, IndexUpdate], removed_keys: Sequence[str]
 ) -> None:
     """Print what was compared and written; a `StoreError` where pages are wrong and stay so."""
     rows = []
     stale_pages: list[str] = []
     unlisted_files: list[str] = []
     for folder, index in indexes.items():
-        held = [file for file in index.held if file.stored.key not in removed_keys]
-        rows.append((folder, str(index.files), str(len(index.changed)), str(len(held))))
-        stale_pages += index.changed
-        unlisted_files += [f"{file.stored.key} is not listed: {file.why}." for file in held]
+        held_files = [held for held in index.held_files if held.key not in removed_keys]
+        counts = (index.file_count, len(index.changed_pages), len(held_files))
+        rows.append((folder, *map(str, counts)))
+        stale_pages += index.changed_pages
+        unlisted_files += [f"{held.key} is not listed: {held.reason}." for held in held_files]
     pages_column = "pages written" if change.write else "stale pages"
     console.table(("folder", "files", pages_column, "not listed"), rows)
 
@@ -111,7 +112,7 @@ def yank(store: Store, what: str, reason: str) -> None:
         candidate = candidate_named(name, url=key)
         if candidate is not None:
             pin = f"{candidate.distribution}=={candidate.version}"
-            there.setdefault(f"{folder}/{YANKED}", set()).update({name, pin})
+            there.setdefault(f"{folder}/{YANKS_FILE}", set()).update({name, pin})
     places = [key for key, names in there.items() if what in names]
     if not places:
         known = nearest(what, set().union(*there.values()))
@@ -157,10 +158,10 @@ def unname(store: Store, name: str) -> Sequence[str]:
     return [key for key in wanted if key in there]
 
 
-def permanent_folders(store: Store) -> Mapping[str, Callable[[], Indexed]]:
+def permanent_folders(store: Store) -> Mapping[str, Callable[[], IndexUpdate]]:
     """List the folders whose pages stay, each with what plans its pages."""
     data = mirror()
-    found: dict[str, Callable[[], Indexed]] = {}
+    found: dict[str, Callable[[], IndexUpdate]] = {}
     if store.list(data.prefix, recursive=False):
         found[data.prefix] = lambda: write_index(
             store, data.prefix, source_of(data, store), title="Dependencies"

@@ -27,7 +27,7 @@ from core.run import is_record
 from core.stores import Store
 from core.stores.directory import DirectoryStore
 from core.stores.location import open_store
-from pytorch_build.refs.torch_refs import DISTRIBUTIONS
+from pytorch_build.components import COMPONENTS
 from rocm_packaging.packages.layouts import host_distribution, is_rocm
 
 if TYPE_CHECKING:
@@ -291,9 +291,13 @@ def _would_make(record: Record, file: FileRecord) -> bool:
     """Return whether a stage's success would have made a file like this one."""
     if record.stage == "build_rocm":
         return is_rocm(file.distribution)
-    made = DISTRIBUTIONS.get(record.stage.removeprefix("build_"))
-    of_project = made in {file.distribution, host_distribution(file.distribution)}
-    return of_project and record.cell.python_tag in {None, python_of(file.name)}
+    component = COMPONENTS.get(record.stage.removeprefix("build_"))
+    if component is None or component.distribution not in {
+        file.distribution,
+        host_distribution(file.distribution),
+    }:
+        return False
+    return record.cell.python_tag in {None, python_of(file.name)}
 
 
 def check_file(file: FileRecord, promised: Sequence[Promised]) -> Promised:

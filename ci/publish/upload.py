@@ -96,7 +96,11 @@ def _send(store: Store, items: Sequence[Item], listed: Mapping[str, Stored], *, 
         def send(item: Item) -> None:
             with _source(store, item) as path:
                 store.put_file(
-                    item.key, path, sha256=item.sha256, replace=item.replace, absent=item.key not in listed
+                    item.key,
+                    path,
+                    sha256=item.sha256,
+                    replace=item.replace,
+                    is_known_absent=item.key not in listed,
                 )
             shown.advance(item.size)
             shown.finish(PurePosixPath(item.key).name, item.size)
@@ -107,7 +111,7 @@ def _send(store: Store, items: Sequence[Item], listed: Mapping[str, Stored], *, 
 @contextmanager
 def _source(store: Store, item: Item) -> Iterator[Path]:
     """Yield the file to put: a copy where the store would link a file that others may write to."""
-    parts = store.parts if isinstance(store, DirectoryStore) else None
+    parts = store.partial_files if isinstance(store, DirectoryStore) else None
     if not item.packed and (item.owned or not parts):
         yield item.path
         return
@@ -124,7 +128,7 @@ def put_small(
 ) -> None:
     """Put small objects into a store in parallel."""
     map_in_threads(
-        lambda one: store.put_bytes(one[0], one[1], replace=replace, absent=one[0] not in listed),
+        lambda one: store.put_bytes(one[0], one[1], replace=replace, is_known_absent=one[0] not in listed),
         sorted(objects.items()),
         jobs=_jobs(store),
     )

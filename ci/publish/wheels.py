@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING
 
 from ci.publish import upload
 from ci.publish.folders import Digests, Item, is_temporary, items_of
-from core import console
+from ci.publish.index.names import require_names
+from core import console, files
 from core.errors import MissingInputError, StoreError
-from core.parallel import map_in_threads
+from core.parallel import judge_in_threads, map_in_threads
 from core.run import BUILD_MANIFEST, RunOutputs, artifact_groups, is_record, records
 from core.stores import Store, Stored
 from core.wheel import distributions
@@ -52,7 +53,7 @@ def upload_folder(
     distributions.require_platform([path.name for path in paths], outputs)
     keys = [f"{prefix}/{path.name}" for path in paths]
     items = items_of(paths, keys, digests, replace=not outputs.immutable)
-    described = map_in_threads(
+    described = judge_in_threads(
         lambda one: distributions.describe(one.path, key=one.key, sha256=one.sha256), items
     )
     listed = upload.listing(store, [prefix, manifests])
@@ -73,9 +74,12 @@ def wheel_paths(folder: Path) -> Sequence[Path]:
     """List the wheels and sdists of a folder, or of its ``dist`` where there is one."""
     place = folder / "dist" if (folder / "dist").is_dir() else folder
     names = sorted(path for path in place.glob("*") if distributions.is_distribution(path.name))
-    found = [path for path in names if not is_temporary(path.name) and path.is_file()]
+    found = [path for path in names if not is_temporary(path.name)]
     if not found:
         raise MissingInputError(f"{place} holds no wheel or sdist.", hint="Name another one: --input-dir.")
+    judge_in_threads(files.require_regular, found)
+    # What no page could list is refused before a byte is written.
+    require_names(path.name for path in found)
     return found
 
 
@@ -119,10 +123,11 @@ def upload_group(common: Common, source: Source, artifact_group: str) -> Sequenc
     made = [distributions.describe(path, key=key, sha256=sha256) for key, (path, sha256) in found_at.items()]
     prefix = outputs.python_prefix(artifact_group)
     if source.store.url == store.url:
-        files = console.counted(len(made), "file")
-        console.done(f"upload: unchanged, {files} in {store.url}/{prefix} as recorded")
+        count = console.counted(len(made), "file")
+        console.done(f"upload: unchanged, {count} in {store.url}/{prefix} as recorded")
         return [record for record, _ in made]
     distributions.require_platform([record.name for record, _ in made], outputs)
+    require_names(record.name for record, _ in made)
     listed = upload.listing(store, [prefix, outputs.manifests_prefix(artifact_group)])
     ours = [_moved(one, source, outputs) for one in found]
     settled = _first_of_each(store, ours, listed) if outputs.immutable else ours
@@ -161,8 +166,8 @@ def _verified(common: Common, source: Store, key: str, promised: frozenset[str])
 
 def _moved(record: Record, source: Source, after: RunOutputs) -> Record:
     """Rename the keys of a record's files, which lie in a folder of another run or in the same."""
-    files = tuple(one.model_copy(update={"key": source.key_in(after, one.key)}) for one in record.files)
-    return record.model_copy(update={"files": files})
+    moved = tuple(one.model_copy(update={"key": source.key_in(after, one.key)}) for one in record.files)
+    return record.model_copy(update={"files": moved})
 
 
 def _first_of_each(store: Store, ours: Sequence[Record], listed: Mapping[str, Stored]) -> Sequence[Record]:

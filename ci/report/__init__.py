@@ -21,8 +21,8 @@ from core.console import counted
 from core.junit import OUTCOMES
 from core.wheel import CONTENTS
 from pytorch_build.build.build import BORROWED
+from pytorch_build.components import component_of
 from pytorch_build.lock.source_lock import LockedProject, SourceLock
-from pytorch_build.refs.torch_refs import DISTRIBUTIONS
 from pytorch_build.sources.git import is_commit
 from rocm_packaging.packages.layouts import host_distribution
 
@@ -35,7 +35,6 @@ if TYPE_CHECKING:
 
 SLOWEST, _SLOW = 50, 1.0
 _WORSE: dict[str, int] = {outcome: at for at, outcome in enumerate(OUTCOMES)}
-_PROJECTS = {name: project for project, name in DISTRIBUTIONS.items()}
 # a file of a record, and what it is a version of: what its cell makes of a distribution
 _Found: TypeAlias = "tuple[tuple[GroupCell, str], FileRecord, Record]"
 _HOSTED = re.compile(r"https://github\.com/[A-Za-z0-9._-]+/[A-Za-z0-9._-]+")
@@ -231,8 +230,8 @@ def _source(record: Record, one: FileRecord, locks: Mapping[str, SourceLock]) ->
         case {"commit": str(commit), **more}:
             return str(more.get("origin") or ""), commit
     lock = locks.get(record.cell.torch_ref or "")
-    project = _PROJECTS.get(host_distribution(one.distribution) or one.distribution, "")
-    locked = lock.projects.get(project) if lock else None
+    component = component_of(host_distribution(one.distribution) or one.distribution)
+    locked = lock.projects.get(component.name) if lock and component else None
     return (locked.origin, locked.commit) if locked else ("", "")
 
 

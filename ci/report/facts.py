@@ -18,7 +18,7 @@ from core import data, parallel
 from core.cell import GroupCell, python_of_tag
 from core.cli.options import Common
 from core.errors import FatalError
-from core.run import LOCAL_RUN, RUN_ID, RunOutputs, choose_groups, is_record, key_name, records
+from core.run import KEY_SEGMENT, LOCAL_RUN, RunOutputs, choose_groups, is_record, key_name, records
 from core.run.records import Record
 from core.stores import Store
 from core.stores.overlay import store_of
@@ -220,7 +220,7 @@ def stored_runs(store: Store, outputs: RunOutputs) -> Sequence[str]:
     """Name a store's runs, the last first: by number, and others by when they put their first record."""
     end = f"-{outputs.platform}"
     folders = (one.removesuffix(end) for one in store.folders(outputs.external_repo) if one.endswith(end))
-    runs = [one for one in folders if RUN_ID.fullmatch(one)]
+    runs = [one for one in folders if KEY_SEGMENT.fullmatch(one)]
     numbers = sorted((one for one in runs if one.isdecimal()), key=int)
     if len(numbers) == len(runs):
         return numbers[::-1]

@@ -40,10 +40,9 @@ from core.run import LOCAL_RUN, RunOutputs, is_local, records
 from core.run.plan import Plan
 from core.stores import Store
 from core.wheel import distributions
-from pytorch_build.build.build import needed
+from pytorch_build.components import COMPONENTS, needed_first
 from pytorch_build.context import context
 from pytorch_build.lock.source_lock import SourceLock
-from pytorch_build.refs.torch_refs import DISTRIBUTIONS
 from rocm_packaging.origin import has_rocm, named_source, release_index_url
 
 _ROCM = "build_rocm"
@@ -473,8 +472,9 @@ class _Runs(_Place):
                 held = tuple(distributions.publish(own, outputs, artifact_group, path) for path in paths)
                 records.write(own, outputs, artifact_group, one.model_copy(update={"files": held}))
         chosen, names = context(common), {canonicalize_name(one.name) for one in self.packages}
-        projects = {project for project, name in DISTRIBUTIONS.items() if name in names}
-        projects |= {one for name in projects for one in needed(chosen, name)} & {*chosen.ref.components}
+        projects = {name for name, component in COMPONENTS.items() if component.distribution in names}
+        below = {one for name in projects for one in needed_first(name, gpu=chosen.gpu)}
+        projects |= below & {*chosen.ref.components}
         if lock := self._lock(point.name):
             # its commits stand, whatever the refs data names by now, unless they are of elsewhere
             kept = {name: one.model_copy(update={"chosen": True}) for name, one in lock.projects.items()}

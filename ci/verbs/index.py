@@ -8,14 +8,16 @@ import gc
 import time
 from pathlib import Path
 
-from ci.publish.index import Files, Indexed, Records, write_index
-from core import console
+from ci.publish.index import FolderSource, IndexUpdate, RecordSource, write_index
+from core import console, files
 from core.cli.options import Common, add_group, add_platform, common_from
 from core.errors import MissingInputError, StoreError, UsageError
 from core.modes import declared_options, refuse_options
-from core.run import RunOutputs, artifact_groups, group_name
+from core.parallel import judge_in_threads
+from core.run import RunOutputs, artifact_groups
 from core.stores import Store
 from core.stores.location import open_store
+from core.wheel.distributions import is_distribution
 
 # an upload that still goes on has put a file and not yet what names it; one this old has ended
 _HALF_PUBLISHED = 3600
@@ -56,13 +58,13 @@ def run(arguments: argparse.Namespace) -> None:
 
     refuse_options(arguments, arguments.check_options, mode="without --check", hint="Add --check.")
     if arguments.directory is not None:
-        _say(common, str(arguments.directory), write_directory(common, arguments.directory))
+        _report(common, str(arguments.directory), write_directory(common, arguments.directory))
         return
     if left_to_server(common.store):
         console.done(f"index: the server behind {common.store} writes its pages; nothing to do")
         return
     store, outputs = common.open_store(), common.outputs
-    chosen = group_name(arguments.artifact_group) or common.artifact_group
+    chosen = arguments.artifact_group or common.artifact_group
     for group in [chosen] if chosen else artifact_groups(store, outputs, ""):
         try:
             write_group(common, group)
@@ -90,49 +92,56 @@ def _check(arguments: argparse.Namespace, common: Common) -> None:
 def write_group(common: Common, artifact_group: str) -> None:
     """Write the pages of a group that changed, and report which."""
     store, outputs = common.open_store(), common.outputs
-    indexed = write_pages(store, outputs, artifact_group)
-    _say(common, f"{store.url}/{outputs.python_prefix(artifact_group)}", indexed)
+    update = write_pages(store, outputs, artifact_group)
+    _report(common, f"{store.url}/{outputs.python_prefix(artifact_group)}", update)
 
 
-def write_pages(store: Store, outputs: RunOutputs, artifact_group: str) -> Indexed:
+def write_pages(store: Store, outputs: RunOutputs, artifact_group: str) -> IndexUpdate:
     """Write the pages of a group that changed, from the run's records.
 
     A file whose record or metadata sidecar does not exist yet is held back, as its upload may go on;
     one that has waited for an hour is refused, after what is whole has been listed.
     """
-    gc.set_threshold(500_000)  # an index makes a hundred thousand small values, and no cycles
+    # An index makes a hundred thousand small values, and no cycles.
+    gc.set_threshold(500_000)
     prefix = outputs.python_prefix(artifact_group)
-    source = Records(store=store, prefix=outputs.manifests_prefix(artifact_group))
-    indexed = write_index(store, prefix, source, title=f"{artifact_group} ({outputs.prefix})")
-    if not indexed.files and not indexed.held:
+    source = RecordSource(store=store, prefix=outputs.manifests_prefix(artifact_group))
+    update = write_index(store, prefix, source, title=f"{artifact_group} ({outputs.prefix})")
+    if not update.file_count and not update.held_files:
         raise MissingInputError(
             f"{store.url}/{prefix} holds no wheel or sdist.",
             hint="Build something first: nox -s build_torch.",
         )
-    old = [held for held in indexed.held if held.stored.modified < time.time() - _HALF_PUBLISHED]
-    if old:
+
+    hour_ago = time.time() - _HALF_PUBLISHED
+    abandoned_files = [held for held in update.held_files if held.stored_file.modified < hour_ago]
+    if abandoned_files:
+        lines = [f"{held.key} is in {store.url} but {held.reason}." for held in abandoned_files]
         raise StoreError(
-            "\n".join(f"{held.stored.key} is in {store.url} but {held.why}." for held in old),
+            "\n".join(lines),
             hint="Put it there with nox -s upload -- --input-dir DIR, or take it away.",
         )
-    return indexed
+    return update
 
 
-def write_directory(common: Common, directory: Path) -> Indexed:
+def write_directory(common: Common, directory: Path) -> IndexUpdate:
     """Write pages and metadata sidecars into a directory, from the wheels and sdists themselves."""
     if not directory.is_dir():
         raise MissingInputError(f"{directory} is not a directory.", hint="Name one with --directory.")
     import tempfile
 
+    # A listing leaves out what is no file, and so an index would lack it without a word.
+    paths = sorted(path for path in directory.iterdir() if is_distribution(path.name))
+    judge_in_threads(files.require_regular, paths)
     store = open_store(str(directory.absolute()), root=common.root, dry_run=common.dry_run)
     with tempfile.TemporaryDirectory() as folder:
-        source = Files(store=store, folder=Path(folder))
-        indexed = write_index(store, "", source, title=directory.absolute().name)
-    if not indexed.files:
+        source = FolderSource(store=store, workspace=Path(folder))
+        update = write_index(store, "", source, title=directory.absolute().name)
+    if not update.file_count:
         raise MissingInputError(
             f"{directory} holds no wheel or sdist.", hint="Name a folder that does with --directory."
         )
-    return indexed
+    return update
 
 
 def left_to_server(store: str) -> bool:
@@ -144,13 +153,15 @@ def left_to_server(store: str) -> bool:
     return server_writes_pages(buckets(), store)
 
 
-def _say(common: Common, where: str, indexed: Indexed) -> None:
-    for held in indexed.held:
-        console.warn(f"{held.stored.key} is not listed yet: {held.why}.")
-    if changed := len(indexed.changed):
-        pages = f"{console.counted(changed, 'page')} {'would change' if common.dry_run else 'written'}"
-        console.done(f"index: {console.counted(indexed.files, 'file')}, {pages} in {where}")
+def _report(common: Common, folder: str, update: IndexUpdate) -> None:
+    for held in update.held_files:
+        console.warn(f"{held.key} is not listed yet: {held.reason}.")
+
+    files = console.counted(update.file_count, "file")
+    changed_pages = len(update.changed_pages)
+    if changed_pages:
+        pages = console.counted(changed_pages, "page")
+        outcome = "would change" if common.dry_run else "written"
+        console.done(f"index: {files}, {pages} {outcome} in {folder}")
     else:
-        console.done(
-            f"index: unchanged, {console.counted(indexed.files, 'file')} listed in {where}/index.html"
-        )
+        console.done(f"index: unchanged, {files} listed in {folder}/index.html")

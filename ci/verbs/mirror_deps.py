@@ -63,18 +63,21 @@ def run(arguments: argparse.Namespace) -> None:
         name = files.digest_of([(one.name, one.sha256) for one in made])[:16]
         store.put_bytes(f"{data.prefix}/manifests/mirror_deps-{name}.json", records.serialize(record))
         show(put)
-    indexed = write_index(store, data.prefix, source_of(data, store), title="Dependencies")
+    update = write_index(store, data.prefix, source_of(data, store), title="Dependencies")
     console.done(
-        f"mirror_deps: {indexed.files} files in {store.url}/{data.prefix}, {len(missing)} of them new, "
-        f"{len(indexed.changed)} pages written"
+        f"mirror_deps: {update.file_count} files in {store.url}/{data.prefix}, {len(missing)} of them new, "
+        f"{len(update.changed_pages)} pages written"
     )
 
 
 def recorded(data: Mirror, store: Store) -> Mapping[str, str]:
     """List what was mirrored before: file name to SHA-256."""
     source = source_of(data, store)
-    promised = source.read(list(source.documents()), data.prefix)
-    return {one.key: one.sha256 for promises in promised for one in promises}
+    files_by_record = source.read_records(list(source.list_records()), data.prefix)
+    digests: dict[str, str] = {}
+    for recorded_files in files_by_record.values():
+        digests.update((recorded_file.filename, recorded_file.sha256) for recorded_file in recorded_files)
+    return digests
 
 
 def absent(

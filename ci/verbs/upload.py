@@ -243,11 +243,11 @@ def _pinned(put: Sequence[FileRecord]) -> str:
 
     Split packages come with the device code of all targets, as without any the first kernel fails.
     """
-    from ci.publish.index.pages import extras
+    from ci.publish.index.html_pages import device_extras
 
     names = [one.distribution for one in put]
     chosen = next((put[names.index(name)] for name in ("torch", "rocm") if name in names), put[0])
-    return f"{chosen.distribution}{extras(names).get(chosen.distribution, '')}=={chosen.version}"
+    return f"{chosen.distribution}{device_extras(names).get(chosen.distribution, '')}=={chosen.version}"
 
 
 def _folders(arguments: argparse.Namespace) -> Folders:

@@ -6,10 +6,12 @@ times; libraries of 4 MB: 2.0 times), and ROCm's artifacts are gigabytes. Here e
 (pax) or GNU tar write it is an error that names the member. `tarfile` parses the headers themselves.
 """
 
+import gzip
 import hashlib
 import lzma
 import re
 import tarfile
+import zlib
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import BinaryIO, Literal, Protocol, cast
@@ -21,6 +23,7 @@ from core.errors import ArtifactError, StoreError
 
 ZSTD = ".tar.zst"
 XZ = ".tar.xz"
+GZIP = ".tar.gz"
 _READ_SIZE = 1 << 18
 _BUFFER_SIZE = 1 << 20
 _BLOCK = tarfile.BLOCKSIZE
@@ -46,6 +49,8 @@ _GNU_EXTENSIONS = {tarfile.GNUTYPE_LONGNAME: "path", tarfile.GNUTYPE_LONGLINK: "
 _PAX_EXTENSIONS = {tarfile.XHDTYPE, tarfile.SOLARIS_XHDTYPE, tarfile.XGLTYPE}
 _EXTENSIONS = _PAX_EXTENSIONS | _GNU_EXTENSIONS.keys()
 _USED_KEYWORDS = frozenset({"path", "linkpath", "size"})
+# What decompressors raise.
+_DAMAGED = (zstandard.ZstdError, lzma.LZMAError, gzip.BadGzipFile, zlib.error, EOFError, MemoryError)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -67,7 +72,7 @@ class HashedSource:
         stream: BinaryIO,
         *,
         name: str,
-        on_bytes: Callable[[int], object],
+        on_bytes: Callable[[int], object] | None = None,
     ) -> None:
         self.count = 0
         self._stream = stream
@@ -86,7 +91,8 @@ class HashedSource:
             ) from problem
         self.count += len(data)
         self._hash.update(data)
-        self._on_bytes(len(data))
+        if self._on_bytes is not None:
+            self._on_bytes(len(data))
         return data
 
     def finish(self) -> str:
@@ -157,7 +163,7 @@ class StreamedMember:
 
 
 class TarStream:
-    """The members of a tar stream (suffix `ZSTD` or `XZ`), each with its data, in their order.
+    """The members of a tar stream (suffix `ZSTD`, `XZ` or `GZIP`), each with its data, in their order.
 
     A truncated xz stream is an error of its own; a zstd stream just ends, and the tar format tells.
     """
@@ -323,7 +329,7 @@ class TarStream:
         self._end = unread_count
         try:
             read_count = self._decompressor.readinto(self._buffer[unread_count:])
-        except (zstandard.ZstdError, lzma.LZMAError, MemoryError) as problem:
+        except _DAMAGED as problem:
             reason = str(problem).removeprefix("zstd decompress error: ") or "it needs too much memory"
             raise self._error(f"is damaged: {reason}", hint="Fetch it again.") from problem
         if not read_count and required:
@@ -361,9 +367,11 @@ def _decompressor(
 ) -> _Decompressor:
     if suffix == XZ:
         return _XzDecompressor(source, name, memory)
-    zstd = zstandard.ZstdDecompressor(max_window_size=memory)
-    # It calls nothing but `read`, which a source has.
+    # The others call nothing but `read`, which a source has.
     stream = cast("BinaryIO", source)
+    if suffix == GZIP:
+        return gzip.GzipFile(fileobj=stream, mode="rb")
+    zstd = zstandard.ZstdDecompressor(max_window_size=memory)
     return zstd.stream_reader(
         stream,
         _READ_SIZE,

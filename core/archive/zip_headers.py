@@ -14,7 +14,6 @@ import struct
 import unicodedata
 import zlib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import BinaryIO, NamedTuple
 
 STORED = 0
@@ -46,6 +45,10 @@ _DESCRIPTOR_FLAG = 0x8
 _PATCHED_FLAG = 0x20
 _NEWEST_VERSION = 63
 _UNIX = 3
+# Flags, method, time, date, CRC, sizes and the name's length have one layout in both headers of a member.
+_SHARED_OF_LOCAL = slice(6, 28)
+_SHARED_OF_CENTRAL = slice(8, 30)
+_NO_EXTRA = b"\0\0"
 # Large wheels have some ten thousand members, in a directory of some megabytes.
 _MOST_MEMBERS = 1 << 18
 _MOST_DIRECTORY = 64 << 20
@@ -61,11 +64,11 @@ class MemberError(Exception):
     """A member that is not what its header says. Callers name the archive and the member."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class ZipMember:
+class ZipMember(NamedTuple):
     """A member: its name, its sizes in bytes, and where its header and its data begin in the archive.
 
-    `mode` are the file type and permissions of Unix, and 0 for the type of a member from elsewhere.
+    `mode` are the file type and permissions of Unix, and 0 for the type of a member from elsewhere. A tuple,
+    because an archive has thousands of members, and many a reader asks for one of them.
     """
 
     name: str
@@ -74,7 +77,8 @@ class ZipMember:
     method: int
     crc: int
     mode: int
-    modified: tuple[int, int, int, int, int, int]
+    dos_date: int
+    dos_time: int
     header: int
     start: int
 
@@ -82,6 +86,17 @@ class ZipMember:
     def end(self) -> int:
         """Where its data ends in the archive."""
         return self.start + self.packed_size
+
+    @property
+    def modified(self) -> tuple[int, int, int, int, int, int]:
+        """Year, month, day, hour, minute and second, to two seconds."""
+        year = (self.dos_date >> 9) + 1980
+        month = self.dos_date >> 5 & 0xF
+        day = self.dos_date & 0x1F
+        hour = self.dos_time >> 11
+        minute = self.dos_time >> 5 & 0x3F
+        second = (self.dos_time & 0x1F) * 2
+        return (year, month, day, hour, minute, second)
 
     @property
     def is_folder(self) -> bool:
@@ -164,6 +179,7 @@ class _ListedMember(NamedTuple):
     """A member as the central directory lists it, with the values of its ZIP64 field."""
 
     header: _CentralHeader
+    raw_header: bytes
     raw_name: bytes
     name: str
     size: int
@@ -269,14 +285,16 @@ def _read_directory(stream: BinaryIO, directory: _Directory) -> list[_ListedMemb
     for _number in range(directory.members):
         if len(content) - position < CENTRAL.size:
             raise HeaderError("Its central directory lists fewer members than its end record says")
-        header = _CentralHeader(*CENTRAL.unpack_from(content, position))
+        raw_header = content[position : position + CENTRAL.size]
+        header = _CentralHeader(*CENTRAL.unpack(raw_header))
         if header.signature != CENTRAL_SIGNATURE:
             raise HeaderError("Its central directory is damaged")
 
         name_end = position + CENTRAL.size + header.name_length
         extra_end = name_end + header.extra_length
         raw_name = content[position + CENTRAL.size : name_end]
-        listed_members.append(_read_listed(header, raw_name, content[name_end:extra_end]))
+        extra = content[name_end:extra_end]
+        listed_members.append(_read_listed(header, raw_header, raw_name, extra))
         position = extra_end + header.comment_length
 
     if position != len(content):
@@ -286,20 +304,26 @@ def _read_directory(stream: BinaryIO, directory: _Directory) -> list[_ListedMemb
 
 def _read_listed(
     header: _CentralHeader,
+    raw_header: bytes,
     raw_name: bytes,
     extra: bytes,
 ) -> _ListedMember:
+    size = header.size
+    packed_size = header.packed_size
+    offset = header.offset
     try:
         name = _decode_name(header.flags, raw_name)
-        fields = _split_extra(extra)
-        _check_unicode_path(fields, raw_name)
-        values = (header.size, header.packed_size, header.offset)
-        size, packed_size, offset = _with_zip64(values, fields.get(ZIP64_FIELD))
+        # Most members have no extra fields and need none.
+        if extra or MOST_32 in {size, packed_size, offset}:
+            fields = _split_extra(extra)
+            _check_unicode_path(fields, raw_name)
+            size, packed_size, offset = _with_zip64((size, packed_size, offset), fields.get(ZIP64_FIELD))
         _check_central_header(header, name, size)
     except MemberError as problem:
         raise HeaderError(f"{_readable(raw_name)} has {problem}") from problem
     return _ListedMember(
         header=header,
+        raw_header=raw_header,
         raw_name=raw_name,
         name=name,
         size=size,
@@ -436,6 +460,9 @@ def _read_local_header(
     """Return where a member's data begins, and where the next member does."""
     stream.seek(listed_member.offset)
     content = stream.read(LOCAL.size + len(listed_member.raw_name))
+    if _repeats_central_header(content, listed_member):
+        start = listed_member.offset + len(content)
+        return start, _end_of_data(start, listed_member, directory_start)
     if len(content) < LOCAL.size or not content.startswith(LOCAL_SIGNATURE):
         raise MemberError("no local header where the central directory says")
     header = _LocalHeader(*LOCAL.unpack_from(content))
@@ -447,12 +474,32 @@ def _read_local_header(
     _compare_headers(header, listed_member, fields.get(ZIP64_FIELD))
 
     start = listed_member.offset + LOCAL.size + header.name_length + header.extra_length
-    end = start + listed_member.packed_size
-    if end > directory_start:
-        raise MemberError("data that goes on behind the archive's members")
+    end = _end_of_data(start, listed_member, directory_start)
     if header.flags & _DESCRIPTOR_FLAG:
         end += _read_descriptor(stream, end, listed_member, is_zip64=ZIP64_FIELD in fields)
     return start, end
+
+
+def _repeats_central_header(content: bytes, listed_member: _ListedMember) -> bool:
+    """Return whether a local header says what the central one does, byte for byte, and nothing else.
+
+    That of most members does, and to compare bytes is much faster than to take both apart.
+    """
+    return (
+        content.startswith(LOCAL_SIGNATURE)
+        and content[LOCAL.size :] == listed_member.raw_name
+        and content[_SHARED_OF_LOCAL] == listed_member.raw_header[_SHARED_OF_CENTRAL]
+        and content[_SHARED_OF_LOCAL.stop : LOCAL.size] == _NO_EXTRA
+        and not listed_member.header.flags & _DESCRIPTOR_FLAG
+        and MOST_32 not in {listed_member.size, listed_member.packed_size}
+    )
+
+
+def _end_of_data(start: int, listed_member: _ListedMember, directory_start: int) -> int:
+    end = start + listed_member.packed_size
+    if end > directory_start:
+        raise MemberError("data that goes on behind the archive's members")
+    return end
 
 
 def _compare_headers(
@@ -520,12 +567,8 @@ def _member(listed_member: _ListedMember, start: int) -> ZipMember:
         method=header.method,
         crc=header.crc,
         mode=mode,
-        modified=_moment(header.date, header.time),
+        dos_date=header.date,
+        dos_time=header.time,
         header=listed_member.offset,
         start=start,
     )
-
-
-def _moment(date: int, time: int) -> tuple[int, int, int, int, int, int]:
-    """Return year, month, day, hour, minute and second, to two seconds."""
-    return ((date >> 9) + 1980, date >> 5 & 0xF, date & 0x1F, time >> 11, time >> 5 & 0x3F, (time & 0x1F) * 2)

@@ -17,8 +17,9 @@ from typing import Any, BinaryIO
 
 from zlib_ng import zlib_ng  # inflates half again as fast as zlib
 
+from core import files
 from core.archive.zip_headers import DEFLATED, STORED, HeaderError, MemberError, ZipMember, read_members
-from core.errors import MissingInputError, WheelError
+from core.errors import MachineError, WheelError
 
 __all__ = [
     "MemberError",
@@ -70,12 +71,10 @@ class ZipArchive:
 def read_archive(path: Path) -> ZipArchive:
     """Read what an archive holds; raise a WheelError where an installer would refuse the archive."""
     try:
-        with path.open("rb") as stream:
+        with files.open_regular(path, largest=files.LARGEST_ARCHIVE) as stream, files.reading(path):
             members = read_members(stream)
-    except FileNotFoundError:
-        raise MissingInputError(f"{path} does not exist.") from None
-    except OSError as problem:
-        raise WheelError(f"{path} could not be read: {problem.strerror or problem}.") from problem
+    except MachineError as problem:
+        raise WheelError(problem.message, hint=problem.hint) from problem
     except HeaderError as problem:
         raise WheelError(
             f"{path.name} is a zip file that installers refuse. {problem}.",

@@ -106,9 +106,13 @@ def read_needs(stream: BinaryIO, name: str) -> PeFacts | None:
 
 
 def _read_facts(stream: BinaryIO, offset: int) -> PeFacts | None:
-    coff = CoffHeader(*COFF.unpack(read_at(stream, offset, COFF.size)))
+    coff_header = read_at(stream, offset, COFF.size)
+    coff = CoffHeader(*COFF.unpack(coff_header))
     optional_header = read_at(stream, offset + COFF.size, coff.optional_size)
-    if coff.optional_size < _DIRECTORIES or struct.unpack_from("<H", optional_header)[0] != PE32_PLUS:
+    if coff.optional_size < _DIRECTORIES:
+        return None
+    (magic,) = struct.unpack_from("<H", optional_header)
+    if magic != PE32_PLUS:
         return None
     if coff.sections > _MOST_SECTIONS:
         raise ValueError(f"{coff.sections} sections")
@@ -189,7 +193,8 @@ class _Tables(NamedTuple):
             return
         offset = self._offset(address)
         for index in range(_MOST_IMPORTS):
-            name = row.unpack(read_at(self.stream, offset + index * row.size, row.size))[name_field]
+            content = read_at(self.stream, offset + index * row.size, row.size)
+            name = row.unpack(content)[name_field]
             if not name:
                 return
             yield self._text(name)

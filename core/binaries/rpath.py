@@ -130,7 +130,8 @@ def extended(path: Path, rpath: str) -> EditedFile | None:
             table_offset = file.offset_of(table_address, table_size)
         except ValueError:
             return None
-        strings = file.read(table_offset, table_size) + rpath.encode() + b"\0"
+        old_strings = file.read(table_offset, table_size)
+        strings = old_strings + rpath.encode() + b"\0"
         string_sections = _places_of_string_sections(file, table_address)
 
     extension = _extend(file.segments, size, strings)
@@ -142,7 +143,12 @@ def extended(path: Path, rpath: str) -> EditedFile | None:
         (size_entry.place, elf.TAG.pack(DT_STRSZ, len(strings))),
         (search_entry.place, elf.TAG.pack(DT_RPATH, table_size)),
     ]
-    new_place = struct.pack("<QQQ", extension.strings_address, extension.strings_offset, len(strings))
+    new_place = struct.pack(
+        "<QQQ",
+        extension.strings_address,
+        extension.strings_offset,
+        len(strings),
+    )
     edits += [(place + _ADDRESS_IN_SECTION, new_place) for place in string_sections]
     padding = bytes(extension.offset - size)
     return EditedFile(
@@ -182,7 +188,8 @@ def _extend(
     loads = [segments[index] for index in load_places]
     alignment = max(_LEAST_ALIGNMENT, *(load.alignment for load in loads))
     offset = align(size, alignment)
-    address = align(max(load.address + load.memory for load in loads), alignment)
+    ends = [load.address + load.memory for load in loads]
+    address = align(max(ends), alignment)
 
     table_size = elf.SEGMENT.size * (len(segments) + 1)
     length = table_size + len(strings)

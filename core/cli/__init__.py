@@ -9,15 +9,12 @@ once, and become the process's exit code.
 from __future__ import annotations
 
 import os
-import signal
 import sys
-import threading
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from importlib import import_module
-from typing import TYPE_CHECKING, NamedTuple, NoReturn
+from typing import TYPE_CHECKING, NamedTuple
 
-from core import console
+from core import console, process
 from core.cli.failures import tell
 from core.cli.options import ROOT, add_common, environment
 from core.cli.parser import VerbParser
@@ -52,6 +49,14 @@ def verbs_of(package: str, names: str) -> tuple[Verb, ...]:
     return tuple(Verb(name, f"{package}.verbs.{name.replace('-', '_')}") for name in names.split())
 
 
+def run_program(package: str, about: str, verbs: Sequence[Verb]) -> int:
+    """Run one verb as a program of its own, with which all ends that it starts; return its exit code."""
+    # nox that is killed cannot stop its session.
+    is_in_session = "NOX_CURRENT_SESSION" in environment()
+    process.take_charge(grace_after_death=process.COMMAND_GRACE_SECONDS, ends_with_parent=is_in_session)
+    return main(package, about, verbs)
+
+
 def main(package: str, about: str, verbs: Sequence[Verb], argv: Sequence[str] | None = None) -> int:
     """Run one verb; return the process's exit code: 0, or that of the error's class."""
     if argv is None:
@@ -60,7 +65,8 @@ def main(package: str, about: str, verbs: Sequence[Verb], argv: Sequence[str] | 
         try:
             # nox goes to the folder of the noxfile, and the relative paths of its users begin elsewhere.
             os.chdir(environment().get("INVOKED_FROM", "."))
-            with _stopped_by_sigterm():
+            process.use_trusted_programs()
+            with process.stopped_by_signals():
                 dispatch(package, about, verbs, argv)
         except (Exception, KeyboardInterrupt) as problem:
             if "--debug" in argv and isinstance(problem, Exception):
@@ -81,24 +87,6 @@ def exit_code(work: Callable[[], object]) -> int:
         console.error(str(problem))
         return problem.exit_code
     return 0
-
-
-@contextmanager
-def _stopped_by_sigterm() -> Iterator[None]:
-    """Let a cancelled job end as Ctrl-C does: children stopped, locks released, the failure recorded."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-
-    def stop(_number: int, _frame: object) -> NoReturn:
-        STOPPING.set()
-        raise KeyboardInterrupt
-
-    previous_handler = signal.signal(signal.SIGTERM, stop)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, previous_handler)
 
 
 def dispatch(package: str, about: str, verbs: Sequence[Verb], argv: Sequence[str]) -> None:

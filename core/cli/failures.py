@@ -50,7 +50,8 @@ def tell(error: FatalError) -> None:
     note_path = environment().get(FAILURE_FILE)
     if note_path:
         message = "\n".join([str(error), *details])
-        FailureNote(exit_code=error.exit_code, message=console.mask(message)).write(Path(note_path))
+        note = FailureNote(exit_code=error.exit_code, message=console.mask(message))
+        note.write(Path(note_path))
         # Only an annotation of GitHub names file and line.
         if console.mode() != "github":
             return
@@ -73,11 +74,14 @@ def _tool_details(tool_error: FatalError) -> Sequence[str]:
         details.append(tool_error.cause.headline)
         details += [f"  | {line}" for line in tool_error.cause.around]
     elif isinstance(tool_error, ProcessError) and not console.echoes():
-        details += [f"  | {line}" for line in tool_error.output.splitlines()[-_LAST_LINES:]]
+        lines = tool_error.output.splitlines()
+        details += [f"  | {line}" for line in lines[-_LAST_LINES:]]
 
     details.append(f"again: {command_again()}")
     if tool_error.log is not None:
-        details.append(f"log:   {str(tool_error.log).removeprefix(f'{Path.cwd()}/')}")
+        folder = f"{Path.cwd()}/"
+        log = str(tool_error.log).removeprefix(folder)
+        details.append(f"log:   {log}")
     return details
 
 

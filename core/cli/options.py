@@ -16,7 +16,16 @@ from typing import get_args
 
 from core import console
 from core.errors import MissingInputError, UsageError, nearest
-from core.run import LOCAL_RUN, PLAIN, Platform, RunOutputs, group_name, this_platform
+from core.run import (
+    LOCAL_RUN,
+    PLAIN,
+    Platform,
+    RunOutputs,
+    group_name,
+    key_name,
+    require_key_segment,
+    this_platform,
+)
 from core.status import Status
 from core.stores import Store
 from core.stores.dry_run import DryRunStore
@@ -185,8 +194,20 @@ def add_store_names(parser: ArgumentParser) -> None:
 def add_group(parser: argparse._ActionsContainer, *, default: str = "the GPU family") -> None:
     """Declare ``--artifact-group``: which folder of a run's wheels."""
     parser.add_argument(
-        "--artifact-group", default="", metavar="GROUP", help=f"the run's group (default: {default})"
+        "--artifact-group",
+        default="",
+        type=_artifact_group,
+        metavar="GROUP",
+        help=f"the run's group (default: {default})",
     )
+
+
+def _artifact_group(text: str) -> str:
+    """Return the group that an option names, of one family or several."""
+    name = group_name(text)
+    if text:
+        require_key_segment(name, option="--artifact-group")
+    return name
 
 
 def add_platform(parser: argparse._ActionsContainer) -> None:
@@ -272,8 +293,16 @@ def _endpoint(store: str, env: Mapping[str, str]) -> str | None:
 def common_from(arguments: Namespace) -> Common:
     """Turn parsed arguments into the value that stages get."""
     build_variant = "" if arguments.build_variant == PLAIN else arguments.build_variant
+    if build_variant:
+        require_key_segment(build_variant, option="--build-variant")
     if build_variant and not _VARIANT.fullmatch(build_variant):
         raise UsageError(f"--build-variant {build_variant!r}: invalid name.", hint="Write it like host-asan.")
+
+    if arguments.gpu_family:
+        require_key_segment(group_name(arguments.gpu_family), option="--gpu-family")
+    if arguments.torch_ref:
+        for segment in (*arguments.torch_ref.split("/"), key_name(arguments.torch_ref)):
+            require_key_segment(segment, option="--torch-ref")
 
     sources_dir = environment().get(SOURCES_DIR)
     common = Common(

@@ -66,12 +66,18 @@ class NoxSession:
         """The options that the noxfile makes of the cell."""
         if self.cell is None:
             return []
-        return [f"--{name.replace('_', '-')}={value}" for name, value in self.cell.to_json().items()]
+        options: list[str] = []
+        for name, value in self.cell.to_json().items():
+            option = name.replace("_", "-")
+            options.append(f"--{option}={value}")
+        return options
 
     def own_arguments(self, argv: Sequence[str]) -> Sequence[str]:
         """Return the arguments of a front door that the session gives by itself, its verb among them."""
         # build_torch calls `build torch`. Other sessions give a verb alone.
-        if list(argv[:1]) == ["build"] and self.name == f"build_{' '.join(argv[1:2])}":
+        first_words = list(argv[:2])
+        project = self.name.removeprefix("build_")
+        if first_words == ["build", project]:
             return argv[:2]
         return argv[:1]
 

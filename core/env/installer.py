@@ -9,7 +9,6 @@ import json
 import re
 import sys
 import tempfile
-from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
@@ -24,6 +23,7 @@ from core import console, files, process
 from core.env import InstalledDistribution, Interpreter, installed
 from core.environment import allowed
 from core.errors import CheckError, EnvironmentSetupError, ProcessError
+from core.host_path import ENVIRONMENT_MARKER
 from core.http import fetch, without_secret
 from core.links import links
 from core.wheel import parse_wheel_name
@@ -31,7 +31,6 @@ from core.wheel.distributions import is_distribution, is_ours, our_names
 
 Whose = Literal["others", "ours", "prebuilt"]
 NO_VERSION = "<0.dev0"  # PEP 440: no version is lower
-MARKER = "build-environment.json"
 
 _INDEX_NAME = re.compile(r"(?<!\S)[\w.-]+=(?=\w+:)")  # ``UV_INDEX=name=https://…``
 _TRUE = frozenset({"1", "true", "t", "yes", "y", "on"})  # what pip takes for yes
@@ -185,7 +184,8 @@ def parse_configuration(listing: str, env: Mapping[str, str]) -> Sources:
     pip_indexes = settings.get("extra-index-url", "")
 
     # uv separates links by commas, and pip by spaces.
-    uv_links = env.get("UV_FIND_LINKS", "").replace(",", " ")
+    uv_links = env.get("UV_FIND_LINKS", "")
+    separated_uv_links = uv_links.replace(",", " ")
     pip_links = settings.get("find-links", "")
 
     uv_default_index = env.get("UV_DEFAULT_INDEX") or env.get("UV_INDEX_URL")
@@ -194,7 +194,7 @@ def parse_configuration(listing: str, env: Mapping[str, str]) -> Sources:
     return Sources(
         index_url=uv_default_index or pip_default_index,
         extra_index_urls=(*uv_indexes, *pip_indexes.split()),
-        find_links=(*uv_links.split(), *pip_links.split()),
+        find_links=(*separated_uv_links.split(), *pip_links.split()),
         no_index=no_index.lower() in _TRUE,
         cert=settings.get("cert", ""),
     )
@@ -230,7 +230,8 @@ def install(target: Interpreter, call: Install, *, cache_dir: Path | None = None
     # pip's rule: of all indexes the highest version wins.
     command += ["--index-strategy", "unsafe-best-match"]
     command += sources.arguments
-    if call.sources is not None and sources.find_links and not call.hashed:
+    has_folders_of_ours = call.sources is not None and bool(sources.find_links)
+    if has_folders_of_ours and not call.hashed:
         # uv's cache knows a folder's wheel by its name: of one that was built anew it would install the old.
         command.append("--refresh")
     command += call.arguments
@@ -243,9 +244,11 @@ def install(target: Interpreter, call: Install, *, cache_dir: Path | None = None
             variables.update(call.env)
             process.run(command, env=variables, quiet=True)
     except ProcessError as problem:
-        file_names = [path.name for path in call.files]
-        requirements = ", ".join([*call.requirements, *file_names])
-        message = f"{requirements} could not be installed into {target.prefix} (Python {target.version})."
+        names = list(call.requirements)
+        names += [path.name for path in call.files]
+        listing = ", ".join(names)
+        environment = f"{target.prefix} (Python {target.version})"
+        message = f"{listing} could not be installed into {environment}."
         message += describe_unanswered(sources)
         raise EnvironmentSetupError(
             message,
@@ -275,9 +278,11 @@ def describe_unanswered(sources: Sources) -> str:
 def _lists_packages(page: str) -> bool:
     """Return whether a page has projects (PEP 503) or files."""
     links_of_page = links(page)
-    has_projects = any(url.endswith("/") for url in links_of_page)
-    has_files = any(is_distribution(link.name) for link in links_of_page.values())
-    return has_projects or has_files
+    for url, link in links_of_page.items():
+        is_project = url.endswith("/")
+        if is_project or is_distribution(link.name):
+            return True
+    return False
 
 
 # --- Our names -------------------------------------------------------------------------------
@@ -327,39 +332,57 @@ def _our_distributions(target: Interpreter) -> Sequence[InstalledDistribution]:
     return [distribution for distribution in installed(target) if is_ours(distribution.name)]
 
 
-def require_planned(
-    target: Interpreter,
-    planned: Mapping[str, str],
-    *,
-    may_have_others: bool = False,
-) -> Sequence[str]:
-    """Require that the packages of our names are the planned ones, file by file; return others that may be.
+def require_planned(target: Interpreter, planned: Mapping[str, str]) -> None:
+    """Require that an environment has the planned packages of our names, each once and file by file.
 
     Raises:
-        CheckError: One is missing, of another version, there twice, a stranger's, or altered by another.
+        CheckError: One is missing, of another version, there twice, or altered by another package.
     """
     distributions = _our_distributions(target)
-    counts = Counter(distribution.name for distribution in distributions)
-
     problems: list[str] = []
-    strangers = [
+    for name in sorted(planned):
+        copies = [distribution for distribution in distributions if distribution.name == name]
+        problems += _problems_of(name, planned[name], copies)
+    _require_no_problems(target, problems)
+
+
+def _problems_of(name: str, version: str, copies: Sequence[InstalledDistribution]) -> Iterator[str]:
+    """Yield what is wrong with a planned package; an environment may have several copies of it, or none."""
+    if not copies:
+        yield f"{name} {version} is missing."
+    if len(copies) > 1:
+        yield f"{name} is there {len(copies)} times."
+
+    for copy in copies:
+        if Version(copy.version) != Version(version):
+            yield f"{name} is {copy.version}, not {version}."
+            continue
+        altered_file = copy.altered_file()
+        if altered_file is not None:
+            yield f"{altered_file} is not the file of {name} {version}."
+
+
+def unplanned_packages(target: Interpreter, planned: Mapping[str, str]) -> Sequence[str]:
+    """Return the packages of our names that an environment has besides the planned ones, with versions."""
+    return [
         f"{distribution.name} {distribution.version}"
-        for distribution in distributions
+        for distribution in _our_distributions(target)
         if distribution.name not in planned
     ]
-    if not may_have_others:
-        problems += [f"{stranger} is not one of those that were chosen." for stranger in strangers]
-    for name in sorted(planned):
-        if counts[name] == 0:
-            problems.append(f"{name} {planned[name]} is missing.")
-    for name, count in counts.items():
-        if count > 1:
-            problems.append(f"{name} is there {count} times.")
-    for distribution in distributions:
-        planned_version = planned.get(distribution.name)
-        if planned_version is not None:
-            problems += _problems_of(distribution, planned_version)
 
+
+def require_none_unplanned(target: Interpreter, planned: Mapping[str, str]) -> None:
+    """Require that an environment has no package of our names but the planned ones.
+
+    Raises:
+        CheckError: There is one, which a package of others requires.
+    """
+    strangers = unplanned_packages(target, planned)
+    problems = [f"{stranger} is not one of those that were chosen." for stranger in strangers]
+    _require_no_problems(target, problems)
+
+
+def _require_no_problems(target: Interpreter, problems: Sequence[str]) -> None:
     if problems:
         listing = "\n".join(problems)
         raise CheckError(
@@ -367,19 +390,6 @@ def require_planned(
             hint="Another package brought or altered them: see which one, and make the environment anew "
             "(--force, --clean).",
         )
-    return strangers
-
-
-def _problems_of(distribution: InstalledDistribution, planned_version: str) -> list[str]:
-    """Return what is wrong with an installed distribution, in a sentence; nothing for the planned one."""
-    name = distribution.name
-    version = distribution.version
-    if Version(version) != Version(planned_version):
-        return [f"{name} is {version}, not {planned_version}."]
-    altered_file = distribution.altered_file()
-    if altered_file is not None:
-        return [f"{altered_file} is not the file of {name} {version}."]
-    return []
 
 
 def missing_dependencies(target: Interpreter) -> Sequence[str]:
@@ -432,7 +442,7 @@ def _content_of(call: Install) -> Mapping[str, object]:
 
 def is_filled(target: Interpreter, digest: str) -> bool:
     """Return whether an environment holds what has this digest."""
-    marker = target.prefix / MARKER
+    marker = target.prefix / ENVIRONMENT_MARKER
     if not marker.is_file():
         return False
     text = marker.read_text(encoding="utf-8")
@@ -463,7 +473,7 @@ def prepared(
         if is_filled(target, digest) and not force:
             console.echo(f"environment {environment}: unchanged")
         else:
-            marker = environment / MARKER
+            marker = environment / ENVIRONMENT_MARKER
             title = f"environment {environment.name}"
             with console.group(title), process.logged(log):
                 # Without its marker an environment that is half filled is made anew.
@@ -480,8 +490,10 @@ def _fill(target: Interpreter, calls: Sequence[Install], cache_dir: Path | None)
     for call in calls:
         install(target, call, cache_dir=cache_dir)
         planned.update(call.planned)
-    may_have_others = any(call.whose == "prebuilt" for call in calls)
-    require_planned(target, planned, may_have_others=may_have_others)
+    require_planned(target, planned)
+    is_prebuilt = any(call.whose == "prebuilt" for call in calls)
+    if not is_prebuilt:
+        require_none_unplanned(target, planned)
 
 
 def create_environment(folder: Path, python: Path, *, with_pip: bool = False) -> None:

@@ -20,7 +20,9 @@ PLAIN = "release"  # the build variant that every family has, and that no folder
 # a ROCm build's description of its sources; it lies among the records
 BUILD_MANIFEST = "therock_manifest.json"
 
-RUN_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
+# Names from outside that become a segment of a key: a run's id, an artifact group, parts of a torch ref.
+KEY_SEGMENT = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
+_LONGEST_SEGMENT = 128  # characters; with a record's suffix it still is a file name
 
 
 def this_platform() -> Platform:
@@ -33,6 +35,17 @@ def this_platform() -> Platform:
 def key_name(name: str) -> str:
     """Write a torch ref or another name with slashes as one path segment (``release-2.10``)."""
     return name.replace("/", "-")
+
+
+def require_key_segment(name: str, *, option: str) -> None:
+    """Refuse a name that may not become a segment of keys, addresses and file names."""
+    if len(name) > _LONGEST_SEGMENT:
+        raise UsageError(f"{option}: {name[:20]!r}… has {len(name)} characters.", hint="Use a shorter name.")
+    if not KEY_SEGMENT.fullmatch(name):
+        raise UsageError(
+            f"{option}: {name!r} cannot be a part of an address.",
+            hint="Begin with a letter or digit; dots, underscores and hyphens may follow.",
+        )
 
 
 def is_record(key: str) -> bool:
@@ -61,11 +74,7 @@ class RunOutputs:
     address: str = ""  # where clients read the store's keys; empty for the bucket's own at Amazon
 
     def __post_init__(self) -> None:
-        if not RUN_ID.fullmatch(self.run_id):
-            raise UsageError(
-                f"--run-id {self.run_id!r} is not a run id.",
-                hint="Give the number of a CI run, or leave it out for the local run.",
-            )
+        require_key_segment(self.run_id, option="--run-id")
 
     @property
     def immutable(self) -> bool:

@@ -88,7 +88,8 @@ def look(stage: Stage, inputs: Inputs) -> Status:
     """Return whether a stage has work to do, and say so where it has none. Nothing is changed."""
     digest = files.digest_of(inputs)
     record = _read_record(stage)
-    if record is None or stage.force or not _holds(stage.store, record, digest):
+    is_done = record is not None and _holds(stage.store, record, digest)
+    if record is None or not is_done or stage.force:
         reasons = _changes(stage, inputs, record)
         return Pending(reasons=reasons)
 
@@ -364,8 +365,8 @@ def _take_over(stage: Stage, digest: str) -> Record | None:
         with console.group(f"{stage.name}: fetching what was made from the same inputs"):
             stage_files = tuple(_fetch_files(stage, store, record))
 
-    reason = f"{record.name} was made from the same inputs"
-    console.done(f"{stage.name}: unchanged, taken from {store.url}: {reason} (--force does it again)")
+    origin_of_files = f"taken from {store.url}: {record.name} was made from the same inputs"
+    console.done(f"{stage.name}: unchanged, {origin_of_files} (--force does it again)")
     changes = {"cell": stage.cell, "files": stage_files}
     return record.model_copy(update=changes)
 
@@ -447,7 +448,8 @@ def _withdraw_old(stage: Stage, previous_record: Record | None, published: tuple
     digests_of_others = records.promised(other_records)
     withdrawn_keys = old_keys - digests_of_others.keys()
     for key in sorted(withdrawn_keys):
-        stage.store.delete(f"{key}{distributions.SIDECAR}")
+        sidecar_key = f"{key}{distributions.SIDECAR}"
+        stage.store.delete(sidecar_key)
         stage.store.delete(key)
 
 

@@ -104,12 +104,12 @@ class Store(Protocol):
         *,
         sha256: str,
         replace: bool,
-        absent: bool = False,
+        is_known_absent: bool = False,
     ) -> PutResult:
         """Put a file of that hex SHA-256 under `key`; other bytes there are only replaced with `replace`.
 
-        `absent` says that a listing has just shown nothing there, so that it is not looked for again where
-        the write itself shows it, or does not care.
+        `is_known_absent` says that a listing has just shown nothing there, so that it is not looked for again
+        where the write itself shows it, or does not care.
         """
 
     def put_bytes(
@@ -119,11 +119,11 @@ class Store(Protocol):
         *,
         replace: bool = True,
         if_match: str | None = None,
-        absent: bool = False,
+        is_known_absent: bool = False,
     ) -> PutResult:
         """Put a small object; with `if_match`, only over the object of that ETag ("" is that of nothing).
 
-        A race that was lost is a `ConflictError`. `replace` and `absent` are those of `put_file`.
+        A race that was lost is a `ConflictError`. `replace` and `is_known_absent` are those of `put_file`.
         """
 
     def copy(self, key: str, source: Store, source_key: str, *, sha256: str) -> PutResult:

@@ -64,7 +64,7 @@ class DirectoryStore:
         return str(self.root)
 
     @property
-    def parts(self) -> Path:
+    def partial_files(self) -> Path:
         """Where half-written files lie, in workspaces."""
         return self.root / ".parts"
 
@@ -149,15 +149,15 @@ class DirectoryStore:
         *,
         sha256: str,
         replace: bool,
-        absent: bool = False,  # noqa: ARG002 - to look costs nothing here
+        is_known_absent: bool = False,  # noqa: ARG002 - to look costs nothing here
     ) -> PutResult:
         """Link (or copy) a file under `key`."""
         path = self._path(key)
-        with self._locked(key) as folder, files.workspace(self.parts) as workspace:
-            present = self.find(key)
-            if present is not None:
+        with self._locked(key) as folder, files.workspace(self.partial_files) as workspace:
+            stored_object = self.find(key)
+            if stored_object is not None:
                 if self.digest(key) == sha256:
-                    return PutResult("unchanged", present.etag)
+                    return PutResult("unchanged", stored_object.etag)
                 if not replace:
                     raise refuse_other_bytes(key, self.url)
 
@@ -175,20 +175,20 @@ class DirectoryStore:
         *,
         replace: bool = True,
         if_match: str | None = None,
-        absent: bool = False,  # noqa: ARG002 - to look costs nothing here
+        is_known_absent: bool = False,  # noqa: ARG002 - to look costs nothing here
     ) -> PutResult:
         """Write a small object; every writer of it holds its lock, so that conditions hold, too."""
         path = self._path(key)
         chunks = [data] if isinstance(data, bytes) else data
         size = sum(len(chunk) for chunk in chunks)
         with self._locked(key):
-            present = self.find(key)
-            if present is not None:
-                if present.size == size and path.read_bytes() == join_content(data):
-                    return PutResult("unchanged", present.etag)
+            stored_object = self.find(key)
+            if stored_object is not None:
+                if stored_object.size == size and path.read_bytes() == join_content(data):
+                    return PutResult("unchanged", stored_object.etag)
                 if not replace:
                     raise refuse_other_bytes(key, self.url)
-            if if_match not in {None, etag_of(present)}:
+            if if_match not in {None, etag_of(stored_object)}:
                 raise conflict(key, self.url)
 
             # The next writer of the key replaces the file that a killed one left half-written.
@@ -207,10 +207,10 @@ class DirectoryStore:
     def copy(self, key: str, source: Store, source_key: str, *, sha256: str) -> PutResult:
         """Link (or copy) an object of any store under `key`."""
         require_digest(source, source_key, sha256)
-        present = self.find(key)
-        if present is not None and self.digest(key) == sha256:
-            return PutResult("unchanged", present.etag)
-        with files.workspace(self.parts) as workspace:
+        stored_object = self.find(key)
+        if stored_object is not None and self.digest(key) == sha256:
+            return PutResult("unchanged", stored_object.etag)
+        with files.workspace(self.partial_files) as workspace:
             path = source.fetch(source_key, workspace)
             return self.put_file(key, path, sha256=sha256, replace=False)
 

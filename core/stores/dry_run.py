@@ -155,14 +155,14 @@ class DryRunStore:
         *,
         sha256: str,
         replace: bool,
-        absent: bool = False,
+        is_known_absent: bool = False,
     ) -> PutResult:
         """Print the write of a file; refuse what the store would refuse."""
         size = source.stat().st_size
         action = f"would write {self.url}/{key}  ({console.size(size)}, sha256 {sha256[:12]})"
         stored_object = _planned_stored_object(key, size, sha256)
         planned_object = PlannedObject(stored_object, source)
-        return self._plan(planned_object, action, replace=replace, absent=absent)
+        return self._plan(planned_object, action, replace=replace, is_known_absent=is_known_absent)
 
     def put_bytes(
         self,
@@ -171,7 +171,7 @@ class DryRunStore:
         *,
         replace: bool = True,
         if_match: str | None = None,  # noqa: ARG002 - nobody else writes to a plan
-        absent: bool = False,
+        is_known_absent: bool = False,
     ) -> PutResult:
         """Print the write of a small object; refuse what the store would refuse."""
         content = join_content(data)
@@ -180,7 +180,7 @@ class DryRunStore:
         sha256 = hashlib.sha256(content).hexdigest()
         stored_object = _planned_stored_object(key, size, sha256)
         planned_object = PlannedObject(stored_object, content)
-        return self._plan(planned_object, action, replace=replace, absent=absent)
+        return self._plan(planned_object, action, replace=replace, is_known_absent=is_known_absent)
 
     def copy(self, key: str, source: Store, source_key: str, *, sha256: str) -> PutResult:
         """Print a copy; refuse what the store would refuse."""
@@ -192,7 +192,7 @@ class DryRunStore:
         action = f"would copy {source.url}/{source_key} to {self.url}/{key}  (sha256 {sha256[:12]})"
         stored_object = _planned_stored_object(key, size, sha256)
         planned_object = PlannedObject(stored_object, None)
-        return self._plan(planned_object, action, replace=False, absent=False)
+        return self._plan(planned_object, action, replace=False, is_known_absent=False)
 
     def delete(self, key: str) -> None:
         """Print the deletion of an object that is there."""
@@ -201,18 +201,21 @@ class DryRunStore:
             self._deleted_keys.add(key)
             console.say(f"would delete {self.url}/{key}")
 
-    def _plan(self, planned_object: PlannedObject, action: str, *, replace: bool, absent: bool) -> PutResult:
-        new = planned_object.stored_object
-        present = None if absent else self.find(new.key)
-        if present is not None:
-            if self.digest(new.key) == new.sha256:
-                return PutResult("unchanged", present.etag)
+    def _plan(
+        self, planned_object: PlannedObject, action: str, *, replace: bool, is_known_absent: bool
+    ) -> PutResult:
+        new_object = planned_object.stored_object
+        key = new_object.key
+        stored_object = None if is_known_absent else self.find(key)
+        if stored_object is not None:
+            if self.digest(key) == new_object.sha256:
+                return PutResult("unchanged", stored_object.etag)
             if not replace:
-                raise refuse_other_bytes(new.key, self.url)
+                raise refuse_other_bytes(key, self.url)
 
-        self._planned_objects[new.key] = planned_object
+        self._planned_objects[key] = planned_object
         console.say(action)
-        return PutResult("planned", new.etag)
+        return PutResult("planned", new_object.etag)
 
 
 def _folder_of(prefix: str) -> str:

@@ -30,5 +30,5 @@ def open_store(location: str, *, root: Path, dry_run: bool = False) -> Store:
     directory = DirectoryStore((root / location).resolve())
     if dry_run:
         return DryRunStore(directory)
-    files.sweep(directory.parts)
+    files.sweep(directory.partial_files)
     return directory

@@ -114,10 +114,12 @@ class OverlayStore:
         *,
         sha256: str,
         replace: bool,
-        absent: bool = False,
+        is_known_absent: bool = False,
     ) -> PutResult:
         """Put a file into the first store."""
-        return self.store.put_file(key, source, sha256=sha256, replace=replace, absent=absent)
+        return self.store.put_file(
+            key, source, sha256=sha256, replace=replace, is_known_absent=is_known_absent
+        )
 
     def put_bytes(
         self,
@@ -126,10 +128,12 @@ class OverlayStore:
         *,
         replace: bool = True,
         if_match: str | None = None,
-        absent: bool = False,
+        is_known_absent: bool = False,
     ) -> PutResult:
         """Put a small object into the first store."""
-        return self.store.put_bytes(key, data, replace=replace, if_match=if_match, absent=absent)
+        return self.store.put_bytes(
+            key, data, replace=replace, if_match=if_match, is_known_absent=is_known_absent
+        )
 
     def copy(self, key: str, source: Store, source_key: str, *, sha256: str) -> PutResult:
         """Copy an object into the first store."""

@@ -212,11 +212,13 @@ class S3Store:
         *,
         sha256: str,
         replace: bool,
-        absent: bool = False,
+        is_known_absent: bool = False,
     ) -> PutResult:
         """Upload a file, in parts where it is large."""
         content = s3_writes.content_of_file(source, sha256)
-        return self._write(self._write_request(key, content, replace=replace), absent=absent)
+        return self._write(
+            self._write_request(key, content, replace=replace), is_known_absent=is_known_absent
+        )
 
     def put_bytes(
         self,
@@ -225,7 +227,7 @@ class S3Store:
         *,
         replace: bool = True,
         if_match: str | None = None,
-        absent: bool = False,
+        is_known_absent: bool = False,
     ) -> PutResult:
         """Upload a small object, on the condition that no other process wrote it meanwhile."""
         content = s3_writes.content_of_bytes(stores.join_content(data))
@@ -239,7 +241,7 @@ class S3Store:
                 etag=if_match,
                 refusal=refusal,
             )
-        return self._write(request, absent=absent)
+        return self._write(request, is_known_absent=is_known_absent)
 
     def copy(self, key: str, source: Store, source_key: str, *, sha256: str) -> PutResult:
         """Copy an object: on the server from a bucket of the same service, else through this machine."""
@@ -258,7 +260,7 @@ class S3Store:
             size=source_object.size,
             send=send,
         )
-        return self._write(self._write_request(key, content, replace=False), absent=False)
+        return self._write(self._write_request(key, content, replace=False), is_known_absent=False)
 
     def _copy_object(self, target: Target, source: S3Store, source_object: Stored) -> str:
         """Copy the very object that was looked up, within a service."""
@@ -286,8 +288,8 @@ class S3Store:
         return etag
 
     def _require_unchanged(self, source_object: Stored) -> None:
-        present = self.find(source_object.key)
-        if present is None or present.etag != source_object.etag:
+        stored_object = self.find(source_object.key)
+        if stored_object is None or stored_object.etag != source_object.etag:
             raise StoreError(
                 f"{source_object.key} in {self.url} was replaced while it was copied.",
                 hint="Find out who replaced it, then test and copy again.",
@@ -313,30 +315,30 @@ class S3Store:
             refusal=refusal,
         )
 
-    def _write(self, request: WriteRequest, *, absent: bool) -> PutResult:
+    def _write(self, request: WriteRequest, *, is_known_absent: bool) -> PutResult:
         """Write an object on its condition; where a server may ignore it, in turn, and look again."""
         if request.etag is None or self.connection.is_amazon:
-            return self._write_once(request, absent=absent)
+            return self._write_once(request, is_known_absent=is_known_absent)
 
         self.connection.warn_of_conditions(self.bucket)
         with machine_lock(f"{self.connection.endpoint}/{self.bucket}/{self._full_key(request.key)}"):
             # A listing of a while ago is not enough here.
-            result = self._write_once(request, absent=False)
+            result = self._write_once(request, is_known_absent=False)
             if result.outcome == "written":
                 self._require_written(request)
             return result
 
-    def _write_once(self, request: WriteRequest, *, absent: bool) -> PutResult:
+    def _write_once(self, request: WriteRequest, *, is_known_absent: bool) -> PutResult:
         """Look what is there, and write; look again where the answer does not say whether it was done."""
         for attempt in range(_ATTEMPTS):
             is_first = attempt == 0
-            present = None
-            if not (is_first and absent):
-                present = self.find(request.key)
-            if present is not None and self._digest_of(present) == request.content.sha256:
+            stored_object = None
+            if not (is_first and is_known_absent):
+                stored_object = self.find(request.key)
+            if stored_object is not None and self._digest_of(stored_object) == request.content.sha256:
                 # Later on, it was an attempt of ours whose answer was lost.
-                return PutResult("unchanged" if is_first else "written", present.etag)
-            if request.etag not in {None, stores.etag_of(present)}:
+                return PutResult("unchanged" if is_first else "written", stored_object.etag)
+            if request.etag not in {None, stores.etag_of(stored_object)}:
                 raise request.refusal
 
             with self._explained_write(request.key):
@@ -365,10 +367,10 @@ class S3Store:
         return request.content.send(target)
 
     def _require_written(self, request: WriteRequest) -> None:
-        present = self.find(request.key)
-        if present is None or self._digest_of(present) != request.content.sha256:
+        stored_object = self.find(request.key)
+        if stored_object is None or self._digest_of(stored_object) != request.content.sha256:
             raise request.refusal
-        if present.size != request.content.size:
+        if stored_object.size != request.content.size:
             self.delete(request.key)
             raise self._broken(request.key, request.content.sha256)
 
@@ -392,10 +394,10 @@ class S3Store:
             yield from self.connection.client.get_paginator("list_objects_v2").paginate(**query)
 
     def _existing(self, key: str) -> Stored:
-        present = self.find(key)
-        if present is None:
+        stored_object = self.find(key)
+        if stored_object is None:
             raise stores.absent_error(key, self.url)
-        return present
+        return stored_object
 
     def _digest_of(self, stored_object: Stored) -> str:
         """Return an object's hex SHA-256: the one it carries, else that of its bytes, which it reads."""

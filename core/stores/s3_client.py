@@ -16,7 +16,7 @@ from urllib.parse import urlsplit
 from botocore import UNSIGNED
 from botocore import __version__ as botocore_version
 from botocore.config import Config
-from botocore.exceptions import BotoCoreError
+from botocore.exceptions import BotoCoreError, EndpointConnectionError
 from botocore.handlers import convert_body_to_file_like_object
 from botocore.session import get_session
 
@@ -34,6 +34,9 @@ _SETTINGS = ("AWS_", "BOTO", "HOME", "USERPROFILE", "HTTP", "http", "NO_PROXY", 
 # botocore waits 0.05 s, 0.1 s, … and at most 20 s (where it is told to slow down, from 1 s on), and a random
 # share of that: together half a minute on average.
 ATTEMPTS = 12
+# To a server that was never reached, whose address is probably wrong: 1.6 s on average, which also serves one
+# that is just starting.
+FIRST_ATTEMPTS = 7
 PARTS_IN_MEMORY = 12
 # What servers' logs name the client by.
 _USER_AGENT = f"rocm-wheels botocore/{botocore_version}"
@@ -77,6 +80,27 @@ class Connection:
             )
 
 
+class FirstContact:
+    """Ends the attempts to reach a server early until a client has reached it once."""
+
+    def __init__(self) -> None:
+        self.reached = False
+
+    def end_attempts(
+        self,
+        *,
+        attempts: int,
+        caught_exception: Exception | None,
+        **_event: object,
+    ) -> bool | None:
+        """Return False, which ends them, or None, and botocore decides; any thread may ask."""
+        if not isinstance(caught_exception, EndpointConnectionError):
+            self.reached = True
+        if self.reached or attempts < FIRST_ATTEMPTS:
+            return None
+        return False
+
+
 def shared_connection() -> Connection:
     """Connect by the usual settings, once for the same ones."""
     variables = process.inherited()
@@ -111,6 +135,9 @@ def connect(*, endpoint: str | None = None) -> Connection:
             s3={"payload_signing_enabled": False},
         )
         client: Any = session.create_client("s3", endpoint_url=endpoint, config=config)
+
+    # Before botocore's own handler: the first answer that is not None counts.
+    client.meta.events.register_first("needs-retry.s3", FirstContact().end_attempts)
 
     # Bytes are sent as they are, in one write and without waiting for "100 Continue".
     for operation in ("PutObject", "UploadPart"):

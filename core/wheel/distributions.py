@@ -15,6 +15,7 @@ from core.run import Platform, RunOutputs
 from core.run.records import FileRecord
 from core.stores import Store
 from core.wheel import parse_name, parse_wheel_name, read_metadata
+from core.wheel.sdist import read_requires_python
 
 SIDECAR = ".metadata"
 NAMES_FILE = Path(__file__).with_name("our_names.toml")
@@ -101,7 +102,10 @@ def describe(
     metadata_sha256 = ""
     license_text = ""
     raw_metadata = None
-    if path.suffix == ".whl":
+    if path.suffix != ".whl":
+        # An index of this file reads its metadata, and would refuse what is refused here.
+        read_requires_python(path)
+    else:
         metadata = read_metadata(path)
         if (canonicalize_name(metadata.name), metadata.version) != (name.distribution, name.version):
             raise WheelError(

@@ -20,7 +20,8 @@ from core.environment import allowed
 from core.errors import BuildError
 from core.wheel import parse_wheel_name
 from pytorch_build.build.configuration import verified
-from pytorch_build.build.plans.torch import ROCM_INIT
+from pytorch_build.components import component_of
+from pytorch_build.components.torch import ROCM_INIT
 from rocm_packaging.packages.layouts import payload_folder
 
 if TYPE_CHECKING:
@@ -28,8 +29,9 @@ if TYPE_CHECKING:
 
     from pytorch_build.build.cache_use import CacheUse
     from pytorch_build.build.metrics import Metrics
-    from pytorch_build.build.plans.common import BuildPlan, Overlay
+    from pytorch_build.build.plan import BuildPlan
     from pytorch_build.check import Expectation
+    from pytorch_build.components.steps import Overlay
     from pytorch_build.platforms import Platform
 
 CONFIGURATION_MARKER = ".configuration"
@@ -118,7 +120,7 @@ def check_import(target: Interpreter, promised: Expectation, wheel: Path, cache_
     # with what it requires of third parties; torch, triton and ROCm are there, and satisfy it
     call = installer.Install(requirements=(str(wheel),))
     installer.install(target, call, cache_dir=cache_dir)
-    installer.require_planned(target, call.planned, may_have_others=True)
+    installer.require_planned(target, call.planned)
     _require_import(promised, wheel, target.executable, cwd=target.prefix)
     console.echo(f"{wheel.name} imports")
 
@@ -226,12 +228,13 @@ class _Report(Model):
 def import_command(python: Path, distribution: str, version: str) -> tuple[str, ...]:
     """Return the command that imports a distribution's module."""
     name = canonicalize_name(distribution)
+    component = component_of(name)
+    lacks_local_part = component is not None and component.version_rule.module_lacks_local_part
     # -I: neither the working folder nor PYTHONPATH may answer for what is installed.
     return (
         *(str(python), "-I", str(SCRIPT)),
         *("--distribution", name, "--version", version, "--module", name.replace("-", "_")),
-        # its module states the base version as a constant, whatever suffix the wheel carries
-        *(("--public",) if name == "triton" else ()),
+        *(("--public",) if lacks_local_part else ()),
     )
 
 

@@ -1,7 +1,6 @@
 """What builds take of the machine, and what will fail later, said before anything is built.
 
-`problems` and `shortages` are pure; `machine_facts` collects what they look at. What builds take is what past
-ones on this machine took, else data (`needs.toml`).
+`problems` and `shortages` are pure; `machine_facts` collects what they look at.
 """
 
 from __future__ import annotations
@@ -11,53 +10,65 @@ import re
 import shutil
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import suppress
-from dataclasses import dataclass
-from operator import attrgetter, itemgetter
+from dataclasses import asdict, dataclass
 from pathlib import Path, PurePath
 from typing import TYPE_CHECKING, Any
 
 from packaging.version import Version
-from pydantic import Field
+from pydantic import model_validator
 
 from core import console, files, process
-from core.cli.options import environment
-from core.data import Model, data_file
-from core.errors import DataError, EnvironmentSetupError, ProcessError, UsageError
-from core.run import records
+from core.data import Model, data_file, merged
+from core.errors import EnvironmentSetupError, ProcessError, UsageError
 from pytorch_build.build.compilers import commands
-from pytorch_build.platforms import PLATFORMS
-from pytorch_build.refs.torch_refs import load_refs
+from pytorch_build.components import COMPONENTS, Component, MachineNeed
+from pytorch_build.refs.torch_refs import NeedTable  # noqa: TC001 - pydantic reads it
 from pytorch_build.sources.trees import lacks, place
 
 if TYPE_CHECKING:
     from core.env import Interpreter
-    from core.run.records import Record
-    from pytorch_build.build.build import BuildChoices
+    from pytorch_build.build.request import BuildRequest
     from pytorch_build.context import Context
     from pytorch_build.platforms import Platform
 
-Problem = tuple[str, str]  # with its hint
 _FILE = Path(__file__).with_name("needs.toml")
 _GIB = 1 << 30
 _CGROUP = Path("/sys/fs/cgroup")
-# so few runs are looked into, and records read
-_MOST_RUNS, _MOST_RECORDS = 20, 5
 
 
-class Need(Model):
-    """What one build takes: GiB of disk, of memory, and of memory for one compiler; `seen` in past builds."""
+@dataclass(frozen=True, kw_only=True)
+class Problem:
+    """Something that will fail a build, and what to do about it."""
 
-    disk: float = Field(gt=0)
-    memory: float = Field(gt=0)
-    job: float = Field(gt=0)
-    python_headers: bool = True
-    seen: dict[str, str] = Field(default_factory=dict)
+    message: str
+    hint: str
 
-    def said(self, name: str, what: str) -> str:
-        """Say how much of something is needed, and how that is known."""
-        asked = f"{getattr(self, name):.3g} GiB of {what}"
-        return f"took {self.seen[name]}, so {asked} are asked for" if name in self.seen else f"takes {asked}"
+
+@dataclass(frozen=True, kw_only=True)
+class MachineFacts:
+    """What a machine has for a build.
+
+    Attributes:
+        platform: The platform's name.
+        python: The Python that the wheel is built with.
+        has_python_headers: Whether that Python can be compiled against.
+        tree: Where the source tree is, or will be.
+        compiler_problems: What is wrong with the compilers.
+        tools: The versions of tools on the PATH; without those that are not there.
+        disk_gib: What is free, or taken by the tree already.
+        memory_gib: The memory that a build may use.
+        has_long_paths: Whether paths may have more than 260 characters.
+    """
+
+    platform: str
+    python: PurePath
+    has_python_headers: bool
+    tree: PurePath
+    compiler_problems: tuple[Problem, ...]
+    tools: Mapping[str, str]
+    disk_gib: float
+    memory_gib: float
+    has_long_paths: bool = True
 
 
 class Tools(Model):
@@ -65,216 +76,241 @@ class Tools(Model):
 
     cmake: str
     ninja: str
-    ninja_windows: str
 
 
 class Needs(Model):
-    """Content of needs.toml."""
+    """Content of needs.toml, over what components say; `cpu` has those that take less without a GPU."""
 
-    margin: float = Field(ge=1)
-    gpu: dict[str, Need]
-    cpu: dict[str, Need]  # of those that take less
-    sample: Need
+    gpu: dict[str, NeedTable]
+    cpu: dict[str, NeedTable]
     tools: Tools
 
-    def of(self, project: str, *, gpu: bool, sample: bool) -> Need:
-        """Return what a project's build takes; the sample's builds take little."""
-        return self.sample if sample else ({} if gpu else self.cpu).get(project, self.gpu[project])
+    @model_validator(mode="before")
+    @classmethod
+    def _lay_over_components(cls, tables: Any) -> Any:  # noqa: ANN401 - what a TOML file holds
+        """Lay what files say over what components say."""
+        gpu: dict[str, Any] = {}
+        cpu: dict[str, Any] = {}
+        for component in COMPONENTS.values():
+            gpu[component.name] = asdict(component.gpu_need)
+            if component.cpu_need is not None:
+                cpu[component.name] = asdict(component.cpu_need)
+        return merged({"gpu": gpu, "cpu": cpu}, tables)
 
 
 load_needs = data_file(_FILE, Needs)
 
 
-def max_jobs(need: Need, wanted: str = "") -> int:
-    """Return how many compilers run at a time: as wanted, else as many as cores and memory allow."""
-    if not wanted:
-        return max(1, min(cores(), int(memory_bytes() / _GIB // need.job)))
-    if not (wanted.isascii() and wanted.isdecimal() and int(wanted)):
-        raise UsageError(f"MAX_JOBS={wanted} is not a number of jobs.", hint="Give a number from 1 up.")
-    return int(wanted)
+def need_of(context: Context, component: Component) -> MachineNeed:
+    """Return what a component's build takes: as its torch ref says, else as data says of the component."""
+    if context.ref.need is not None:
+        return context.ref.need
+
+    needs = load_needs()
+    table = needs.gpu[component.name]
+    if not context.gpu:
+        table = needs.cpu.get(component.name, table)
+    return MachineNeed(**table.model_dump())
 
 
-@dataclass(frozen=True, kw_only=True)
-class MachineFacts:
-    """What a machine has for a build."""
+def max_jobs(need: MachineNeed, requested: str = "") -> int:
+    """Return how many compilers run at a time: as requested, else as many as cores and memory allow."""
+    if not requested:
+        fitting_jobs = int(memory_bytes() / _GIB // need.job)
+        return max(1, min(cores(), fitting_jobs))
 
-    platform: str
-    python: PurePath
-    python_headers: bool
-    tree: PurePath
-    compilers: Sequence[Problem]  # what is wrong with them
-    tools: Mapping[str, str]
-    disk_gib: float  # free, or taken by the tree already
-    memory_gib: float
-    long_paths: bool = True
+    is_number = requested.isascii() and requested.isdecimal()
+    if not is_number or int(requested) == 0:
+        raise UsageError(f"MAX_JOBS={requested} is not a number of jobs.", hint="Give a number from 1 up.")
+    return int(requested)
 
 
-def machine_facts(
-    platform: Platform, *, target: Interpreter, tree: Path, base_env: Mapping[str, str], need: Need
-) -> MachineFacts:
-    """Collect what `problems` and `shortages` look at; `tree` need not be there yet."""
-    path, python = platform.find_variable(base_env, "PATH"), target.executable
-    # what is installed into the target environment comes first on the build's PATH
-    whole = platform.path_separator.join(filter(None, (str(python.parent), path)))
-    there = next((one for one in (tree, *tree.parents) if one.exists()), tree)
-    free = shutil.disk_usage(there).free / _GIB
-    return MachineFacts(
-        platform=platform.name,
-        python=python,
-        python_headers=(target.include / "Python.h").is_file(),
-        tree=tree,
-        compilers=tuple(_compilers(platform, base_env)),
-        tools={name: _tool_version(name, whole) for name in ("cmake", "ninja")},
-        # the tree is only measured where that counts
-        disk_gib=free if free >= need.disk else free + files.measured(tree)[0] / _GIB,
-        memory_gib=memory_bytes() / _GIB,
-        long_paths=_long_paths() if platform.windows else True,
+def look(request: BuildRequest, need: MachineNeed) -> Sequence[Problem]:
+    """Return what would fail a build, whose tree need not be there; warn of shortages that are ignored."""
+    name = request.component.name
+    own_tree = request.own_tree
+    facts = machine_facts(
+        request.platform,
+        target=request.target,
+        tree=place(request.context, name, own_tree),
+        user_env=request.user_env,
+        need=need,
     )
+    found_problems: list[Problem] = []
+    if own_tree is not None:
+        for message, hint in lacks(own_tree, name, request.user_env):
+            found_problems.append(Problem(message=message, hint=hint))
+    found_problems += problems(name, facts, need)
+
+    found_shortages = list(shortages(name, facts, need))
+    if not request.options.ignore_needs:
+        return found_problems + found_shortages
+    for shortage in found_shortages:
+        console.warn(f"{shortage.message} It is built anyway.")
+    return found_problems
 
 
-def problems(project: str, machine: MachineFacts, need: Need) -> Iterator[Problem]:
-    """Find everything about a machine that will fail a project's build, each with a hint."""
-    tools, windows = load_needs().tools, machine.platform == "windows"
-    yield from machine.compilers
-    for name, oldest in (("cmake", tools.cmake), ("ninja", tools.ninja)):
-        if (found := machine.tools[name]) and Version(found) < Version(oldest):
-            yield (
-                f"{name} {found} is on the PATH, and builds need {oldest} or newer.",
-                f"Install a newer {name}.",
-            )
-    if need.python_headers and not machine.python_headers:
-        yield (
-            f"{machine.python} has no Python.h, and {project} compiles against it.",
-            "Install that Python's headers (python3-dev), or use another Python.",
-        )
-    # https://github.com/pytorch/vision/issues/9165
-    if windows and " " in str(machine.python):
-        yield (
-            f"The path of {machine.python} has a space, which breaks setuptools' command lines.",
-            r"Install Python for the current user, to a path without spaces such as C:\Python312.",
-        )
-    if windows and not machine.long_paths:
-        yield (
-            "Windows does not allow paths beyond 260 characters, and these builds make them.",
-            "Set LongPathsEnabled to 1 in the registry, and git config --global core.longpaths true.",
-        )
+def require_none(found_problems: Sequence[Problem]) -> None:
+    """Raise an error that names all problems, if there are any."""
+    if not found_problems:
+        return
+    if len(found_problems) == 1:
+        raise EnvironmentSetupError(found_problems[0].message, hint=found_problems[0].hint)
 
-
-def shortages(project: str, machine: MachineFacts, need: Need) -> Iterator[Problem]:
-    """Find what a machine has too little of; a user who knows better builds nevertheless."""
-    if machine.disk_gib < need.disk:
-        hint = "Free some (nox -s clean), name another disk's folder in SOURCES_DIR, or add --ignore-needs."
-        where = f"{machine.tree.parent} has {machine.disk_gib:.1f} GiB free"
-        yield f"{project} {need.said('disk', 'disk')}; {where} or taken for it already.", hint
-    name = "job" if "job" in need.seen else "memory"  # one compiler has to fit
-    if machine.memory_gib < getattr(need, name):
-        hint = "Use a larger machine, or add swap and set MAX_JOBS=1 and --ignore-needs."
-        there = f"there are {machine.memory_gib:.1f} GiB"
-        yield f"{project} {need.said(name, 'memory')}, and {there}.", hint
-
-
-def look(
-    context: Context, choices: BuildChoices, project: str, target: Interpreter, need: Need | None = None
-) -> Sequence[Problem]:
-    """Find what would fail a build, of a tree that need not be there; warn of shortages that are ignored."""
-    env, own, need = environment(), choices.own_trees.get(project), need or need_of(context, project)
-    tree, platform = place(context, project, own), PLATFORMS[context.common.platform]
-    facts = machine_facts(platform, target=target, tree=tree, base_env=env, need=need)
-    found = [*(lacks(own, project, env) if own else ()), *problems(project, facts, need)]
-    short = list(shortages(project, facts, need))
-    if not choices.ignore_needs:
-        return found + short
-    for message, _ in short:
-        console.warn(f"{message} It is built anyway.")
-    return found
-
-
-def need_of(context: Context, project: str) -> Need:
-    """Return what a project's build takes: the most that past ones took and a margin, else what data says."""
-    needs, changes, seen = load_needs(), dict[str, Any](), dict[str, str]()
-    past = _past_builds(context, project)
-    # compilers whose results come out of a cache do not run
-    ran = [one for one in past if "compiler_cache" not in one.details]
-    for name, what, where in (("disk", "disk", past), ("job", "memory for one compiler", ran)):
-        if took := [(size, one) for one in where if isinstance(size := one.details.get(name), int)]:
-            most, one = max(took, key=itemgetter(0))
-            seen[name] = f"{console.size(most)} of {what} in run {one.run_id} ({one.started[:10]})"
-            changes[name] = most / _GIB * needs.margin
-    need = needs.of(project, gpu=context.gpu, sample=bool(context.ref.local_label))
-    return need.model_copy(update={**changes, "seen": seen})
-
-
-def _past_builds(context: Context, project: str) -> Sequence[Record]:
-    """Read the newest records of a project's builds for the family, of this run and a folder's others."""
-    store, outputs, group = context.common.open_store(), context.common.outputs, context.artifact_group
-    below, end = outputs.manifests_prefix(group).removeprefix(outputs.prefix), f"-{outputs.platform}"
-    # a bucket has those of all machines
-    others = () if outputs.bucket else [one for one in store.folders("") if one.endswith(end)]
-    runs = {outputs.prefix, *others[-_MOST_RUNS:]}
-    listed = [one for run in runs for one in store.list(f"{run}{below}") if f"/build_{project}-" in one.key]
-    labels, found = {name: ref.local_label for name, ref in load_refs().items()}, []
-    for stored in sorted(listed, key=attrgetter("modified"))[-_MOST_RECORDS:]:
-        with suppress(DataError):  # of another version of this tool
-            found.append(records.parse(store.read(stored.key), where=stored.key))
-    return [one for one in found if labels.get(one.cell.torch_ref or "", "") == context.ref.local_label]
-
-
-def require_none(found: Sequence[Problem]) -> None:
-    """End the stage if there is a problem, naming all of them."""
-    match found:
-        case []:
-            return
-        case [(message, hint)]:
-            raise EnvironmentSetupError(message, hint=hint)
-    listed = "\n".join(f"  {message} {hint}" for message, hint in found)
+    lines = "\n".join(f"  {problem.message} {problem.hint}" for problem in found_problems)
     raise EnvironmentSetupError(
-        f"It cannot be built here, for {len(found)} reasons:\n{listed}",
+        f"It cannot be built here, for {len(found_problems)} reasons:\n{lines}",
         hint="Correct these and run the same command again.",
     )
 
 
-def _compilers(platform: Platform, env: Mapping[str, str]) -> Iterator[Problem]:
-    """Find what is wrong with the compilers that variables name, or else with the usual ones."""
-    path, known = platform.find_variable(env, "PATH"), commands(platform, env)
-    # cl knows no --version, and is that of both languages
-    languages, asked = {"CC": "C", "CXX": "C++"}, "--version"
+def machine_facts(
+    platform: Platform,
+    *,
+    target: Interpreter,
+    tree: Path,
+    user_env: Mapping[str, str],
+    need: MachineNeed,
+) -> MachineFacts:
+    """Return what `problems` and `shortages` look at; `tree` need not be there yet."""
+    # What is installed into the target environment comes first on the build's PATH.
+    folders = [str(target.executable.parent), platform.find_variable(user_env, "PATH")]
+    search_path = platform.path_separator.join(folder for folder in folders if folder)
+    tools: dict[str, str] = {}
+    for name in ("cmake", "ninja"):
+        version = _tool_version(name, search_path)
+        if version is not None:
+            tools[name] = version
+
+    return MachineFacts(
+        platform=platform.name,
+        python=target.executable,
+        has_python_headers=(target.include / "Python.h").is_file(),
+        tree=tree,
+        compiler_problems=tuple(_compiler_problems(platform, user_env)),
+        tools=tools,
+        disk_gib=_usable_disk(tree, need),
+        memory_gib=memory_bytes() / _GIB,
+        has_long_paths=_long_paths() if platform.windows else True,
+    )
+
+
+def problems(project: str, machine: MachineFacts, need: MachineNeed) -> Iterator[Problem]:
+    """Yield everything about a machine that will fail a project's build."""
+    yield from machine.compiler_problems
+
+    oldest_tools = load_needs().tools
+    for name, oldest in (("cmake", oldest_tools.cmake), ("ninja", oldest_tools.ninja)):
+        version = machine.tools.get(name)
+        if version is not None and Version(version) < Version(oldest):
+            yield Problem(
+                message=f"{name} {version} is on the PATH, and builds need {oldest} or newer.",
+                hint=f"Install a newer {name}.",
+            )
+
+    if need.python_headers and not machine.has_python_headers:
+        yield Problem(
+            message=f"{machine.python} has no Python.h, and {project} compiles against it.",
+            hint="Install that Python's headers (python3-dev), or use another Python.",
+        )
+    if machine.platform == "windows":
+        yield from _windows_problems(machine)
+
+
+def _windows_problems(machine: MachineFacts) -> Iterator[Problem]:
+    # https://github.com/pytorch/vision/issues/9165
+    if " " in str(machine.python):
+        yield Problem(
+            message=f"The path of {machine.python} has a space, which breaks setuptools' command lines.",
+            hint=r"Install Python for the current user, to a path without spaces such as C:\Python312.",
+        )
+    if not machine.has_long_paths:
+        yield Problem(
+            message="Windows does not allow paths beyond 260 characters, and these builds make them.",
+            hint="Set LongPathsEnabled to 1 in the registry, and git config --global core.longpaths true.",
+        )
+
+
+def shortages(project: str, machine: MachineFacts, need: MachineNeed) -> Iterator[Problem]:
+    """Yield what a machine has too little of; a user who knows better builds nevertheless."""
+    if machine.disk_gib < need.disk:
+        yield Problem(
+            message=f"{project} takes {need.disk:.3g} GiB of disk; {machine.tree.parent} has "
+            f"{machine.disk_gib:.1f} GiB free or taken for it already.",
+            hint="Free some (nox -s clean), name another disk's folder in SOURCES_DIR, or add "
+            "--ignore-needs.",
+        )
+    if machine.memory_gib < need.memory:
+        yield Problem(
+            message=f"{project} takes {need.memory:.3g} GiB of memory, and there are "
+            f"{machine.memory_gib:.1f} GiB.",
+            hint="Use a larger machine, or add swap and set MAX_JOBS=1 and --ignore-needs.",
+        )
+
+
+def _usable_disk(tree: Path, need: MachineNeed) -> float:
+    """Return the GiB of disk that a build may take: what is free, and what its tree takes already."""
+    existing_folder = next((folder for folder in (tree, *tree.parents) if folder.exists()), tree)
+    free = shutil.disk_usage(existing_folder).free / _GIB
+    if free >= need.disk:
+        # Measuring a large tree takes time, so only where that counts.
+        return free
+    return free + files.measured(tree)[0] / _GIB
+
+
+def _compiler_problems(platform: Platform, env: Mapping[str, str]) -> Iterator[Problem]:
+    """Yield what is wrong with the compilers that variables name, or else with the usual ones."""
+    path = platform.find_variable(env, "PATH")
+    compiler_commands = commands(platform, env)
+    languages = {"CC": "C", "CXX": "C++"}
+    version_option = "--version"
     if platform.windows:
-        languages, asked = {"CXX": "C++"}, "/?"
+        # cl knows no --version, and is that of both languages.
+        languages = {"CXX": "C++"}
+        version_option = "/?"
+
     for variable, language in languages.items():
         try:
-            process.capture([*known[variable], asked], env=process.handed_on(PATH=path))
+            process.capture([*compiler_commands[variable], version_option], env=process.handed_on(PATH=path))
         except ProcessError as problem:
-            why = problem.message.splitlines()[0].rstrip(":.")
+            reason = problem.message.splitlines()[0].rstrip(":.")
             hint = f"Install a {language} compiler, or name one in {variable}."
-            prompt = "Start from a Visual Studio developer prompt."
-            yield f"No {language} compiler works: {why}.", prompt if platform.windows else hint
+            if platform.windows:
+                hint = "Start from a Visual Studio developer prompt."
+            yield Problem(message=f"No {language} compiler works: {reason}.", hint=hint)
 
 
-def _tool_version(program: str, path: str) -> str:
-    found = process.which(program, path=path)
-    said = process.capture([found, "--version"], check=False).stdout if found else ""
-    match = re.search(r"\d+(?:\.\d+)+", said)
-    return match[0] if match else ""
+def _tool_version(program: str, path: str) -> str | None:
+    """Return the version of a program on a PATH; None where it is not there, or does not say."""
+    executable = process.which(program, path=path)
+    if executable is None:
+        return None
+    completed = process.capture([executable, "--version"], check=False)
+    match = re.search(r"\d+(?:\.\d+)+", completed.stdout)
+    return None if match is None else match[0]
 
 
 def cores() -> int:
-    """Count the cores that this process may use: fewer than the machine's in a container."""
+    """Return how many cores this process may use: fewer than the machine's in a container."""
     # Windows has no such call, and no groups that limit a process to fewer cores.
     affinity = getattr(os, "sched_getaffinity", None)
-    allowed = len(affinity(0)) if affinity else os.cpu_count() or 1
-    quota, _, period = _cgroup("cpu.max").partition(" ")
+    usable_cores = len(affinity(0)) if affinity else os.cpu_count() or 1
+    quota, _space, period = _cgroup_limit("cpu.max").partition(" ")
     if quota.isdecimal() and period.isdecimal():
-        allowed = min(allowed, max(1, int(quota) // int(period)))
-    return allowed
+        usable_cores = min(usable_cores, max(1, int(quota) // int(period)))
+    return usable_cores
 
 
 def memory_bytes() -> int:
-    """Measure the memory that this process may use: less than the machine's in a container."""
-    limit = _cgroup("memory.max")
-    return min(_physical_memory(), int(limit)) if limit.isdecimal() else _physical_memory()
+    """Return the memory that this process may use: less than the machine's in a container."""
+    limit = _cgroup_limit("memory.max")
+    if limit.isdecimal():
+        return min(_physical_memory(), int(limit))
+    return _physical_memory()
 
 
-def _cgroup(name: str) -> str:
+def _cgroup_limit(name: str) -> str:
+    """Return what a file of the process's control group says; "" where there is none."""
     try:
         return (_CGROUP / name).read_text(encoding="ascii").strip()
     except OSError:

@@ -6,20 +6,22 @@ forbidden contents, and which libraries come from where.
 
 from __future__ import annotations
 
+import functools
 import re  # noqa: TC003 - pydantic reads it
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from fnmatch import fnmatchcase
 from pathlib import Path, PurePosixPath
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from packaging.requirements import InvalidRequirement, Requirement
 from packaging.utils import canonicalize_name
 from pydantic import Field, field_validator
 
 from core import console, files
-from core.data import Model, data_file, merged, read_toml, validated
+from core.data import Model, merged, read_toml, validated
 from core.errors import CheckError
+from pytorch_build.components import COMPONENTS
 from rocm_packaging.packages.layouts import device_target
 
 if TYPE_CHECKING:
@@ -268,12 +270,27 @@ class Policy(Model):
         return next((one for one in self.compiled if one.pattern.search(name)), None)
 
 
-load_policy = data_file(_FILE, Policy)
+@functools.cache
+def load_policy() -> Policy:
+    """Return the project's policy."""
+    return validated(_policy_tables(), Policy, where=_FILE)
+
+
+def _policy_tables() -> dict[str, Any]:
+    """Return the tables of the project's policy, with what components say of their wheels."""
+    device_code: list[str] = []
+    sizes: dict[str, Any] = {}
+    for component in COMPONENTS.values():
+        if component.has_split_device_code:
+            device_code.append(component.distribution)
+        limits = asdict(component.sizes)
+        sizes[component.distribution] = {name: size for name, size in limits.items() if size is not None}
+    return merged({"device_code": device_code, "sizes": sizes}, read_toml(_FILE))
 
 
 def own_policy(file: Path) -> Policy:
     """Lay a user's file over the project's policy: lists add to what is there, other values replace it."""
-    over = merged(read_toml(_FILE), read_toml(file), adding=True)
+    over = merged(_policy_tables(), read_toml(file), adding=True)
     return validated(over | {"source": f"{file} (sha256 {files.sha256(file)})"}, Policy, where=file)
 
 

@@ -16,13 +16,12 @@ from packaging.version import Version
 
 from core.run import records
 from pytorch_build.check import Expectation, Finding, Policy, Severity, WheelView, matches, required_name
-from pytorch_build.refs.torch_refs import DISTRIBUTIONS
+from pytorch_build.components import COMPONENTS
 from rocm_packaging.packages.layouts import device_target, is_rocm
 
 if TYPE_CHECKING:
     from pytorch_build.context import Context
 
-_BUILDS = {f"build_{name}": name for name in DISTRIBUTIONS}
 CHECK = "contents"
 _LIBRARY = re.compile(r"\.(so(\.\d+)*|dll|pyd|exe|dylib)$")
 
@@ -183,12 +182,12 @@ def _same(stated: Requirement, wanted: Requirement) -> bool:
 def expectations(context: Context, refused: records.Record | None = None) -> Mapping[str, Expectation]:
     """Return what the run's wheels must be, or what a build refused, by name, as the builds' records say."""
     made = [one for one in context.records if one.status == "ok" or one is refused]
-    builds = {
-        _BUILDS[one.stage]: one
-        for one in sorted(made, key=lambda one: one.started)
-        if one.stage in _BUILDS and one.cell.torch_ref == context.ref.name
-    }
-    return {DISTRIBUTIONS[project]: _expected(context, project, builds) for project in builds}
+    builds: dict[str, records.Record] = {}
+    for record in sorted(made, key=lambda record: record.started):
+        project = record.stage.removeprefix("build_")
+        if project in COMPONENTS and record.cell.torch_ref == context.ref.name:
+            builds[project] = record
+    return {COMPONENTS[project].distribution: _expected(context, project, builds) for project in builds}
 
 
 def machine_libraries(context: Context) -> frozenset[str]:
@@ -197,12 +196,20 @@ def machine_libraries(context: Context) -> frozenset[str]:
 
 
 def _expected(context: Context, project: str, builds: Mapping[str, records.Record]) -> Expectation:
-    inputs, gpu = builds[project].inputs, context.gpu
-    ours = {"torch": ("triton",) if gpu else (), "audio": ("torch",), "vision": ("torch",)}.get(project, ())
-    requires = [f"rocm[libraries]=={inputs['rocm'][0]}"] if project == "torch" and gpu else []
-    requires += [f"{DISTRIBUTIONS[one]}=={builds[one].inputs['version']}" for one in ours if one in builds]
+    """Return what a wheel must be, as the record of its build says."""
+    component = COMPONENTS[project]
+    inputs = builds[project].inputs
+    requires: list[str] = []
+    if component.requires_rocm and context.gpu:
+        rocm_version = inputs["rocm"][0]
+        requires.append(f"rocm[libraries]=={rocm_version}")
+    for name in component.required_components:
+        required = COMPONENTS[name]
+        if name in builds and (context.gpu or not required.serves_gpus_only):
+            requires.append(f"{required.distribution}=={builds[name].inputs['version']}")
+
     return Expectation(
-        distribution=DISTRIBUTIONS[project],
+        distribution=component.distribution,
         version=inputs["version"],
         requires=tuple(requires),
         gpu_targets=tuple(inputs["gpu_targets"]),

@@ -20,7 +20,7 @@ from packaging.utils import canonicalize_name
 
 from core.archive.zips import read_archive
 from core.binaries import pe
-from core.errors import WheelError
+from core.errors import MissingInputError, WheelError
 from pytorch_build.check import (
     Binary,
     Finding,
@@ -51,7 +51,7 @@ def places(wheels: Iterable[Path]) -> Mapping[str, Sequence[str]] | None:
     found: dict[str, list[str]] = defaultdict(list)
     rocm = {path: name for path in wheels if is_rocm(name := canonicalize_name(path.name.partition("-")[0]))}
     for path in rocm:
-        with suppress(WheelError):  # its own checks report it
+        with suppress(WheelError, MissingInputError):  # its own checks report it
             for member in read_archive(path).by_name:
                 found[PurePosixPath(member).name].append(member)
     return found if "rocm-sdk-core" in rocm.values() else None

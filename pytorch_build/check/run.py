@@ -60,9 +60,11 @@ def find_wheels(paths: Sequence[Path]) -> tuple[Path, ...]:
     """Expand folders into the wheels below them, sorted; files stay what they are."""
     found: set[Path] = set()
     for path in paths:
-        if not path.exists():
+        if not os.path.lexists(path):
             raise MissingInputError(f"{path} does not exist.")
-        wheels = set(path.rglob("*.whl")) if path.is_dir() else {path}
+        # A folder with the name of a wheel is judged as one, and refused.
+        is_folder = path.is_dir() and path.suffix != ".whl"
+        wheels = set(path.rglob("*.whl")) if is_folder else {path}
         if not wheels:
             raise MissingInputError(f"{path} holds no wheels.", hint="Build some first, or name another.")
         found |= wheels
@@ -102,7 +104,7 @@ def _missing_parts(wheels: Sequence[Path]) -> Iterator[check.Finding]:
     for path in wheels:
         try:
             requires = [Requirement(one) for one in read_metadata(path).requires_dist]
-        except (WheelError, InvalidRequirement):
+        except (WheelError, MissingInputError, InvalidRequirement):
             continue  # the wheel's own checks report it
         parts = {canonicalize_name(one.name) for one in requires if one.marker and "extra" in str(one.marker)}
         wanted = {name for name in parts if name.startswith("amd-") and device_target(name)}
@@ -130,7 +132,7 @@ def examined(
     """Check one wheel; return what was found, and what it needs besides of all that the loader finds."""
     try:
         view, problems = gather(path, options)
-    except WheelError as problem:
+    except (WheelError, MissingInputError) as problem:
         facts = {"wheel": path.name, "where": "", "message": problem.message}
         return (check.Finding(severity="error", check="record", **facts),), frozenset()
     found = [view.finding("error", "record", one.message, one.member) for one in problems]

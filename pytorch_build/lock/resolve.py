@@ -11,14 +11,18 @@ from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from packaging.requirements import InvalidRequirement, Requirement
 
 from core.errors import DataError, FatalError, SourceError
+from pytorch_build.components import COMPONENTS
 from pytorch_build.lock import versions
 from pytorch_build.lock.source_lock import Kind, LockedProject, SourceLock
-from pytorch_build.refs.torch_refs import DISTRIBUTIONS, PROJECTS, ProjectSource, TorchRef
 from pytorch_build.sources.git import Origins, Reader, require_safe
+
+if TYPE_CHECKING:
+    from pytorch_build.refs.torch_refs import ProjectSource, TorchRef
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,7 +55,7 @@ def resolve(
     A ref given in `explicit` comes before a pin in torch's tree, and that before the ref's
     default. Origins are asked side by side.
     """
-    names = [name for name in PROJECTS if name in {"torch", *ref.components} & ref.projects.keys()]
+    names = [name for name in COMPONENTS if name in {"torch", *ref.components} & ref.projects.keys()]
     if not names:
         raise DataError(f"Torch ref {ref.name} has no components.", hint="Give it components to build.")
     work = _Resolution(
@@ -111,7 +115,9 @@ class _Resolution:
         if source is None or source.prebuilt:
             return self
         found = self._found(source, self.explicit.get("torch") or source.ref)
-        named = (versions.VERSION_FILE, versions.TRITON_VERSION_FILE, *_PINS.values())
+        rules = (component.version_rule for component in COMPONENTS.values())
+        stating_files = (rule.file_in_torch for rule in rules if rule.file_in_torch is not None)
+        named = (versions.VERSION_FILE, *stating_files, *_PINS.values())
         return replace(self, torch=found, files=self.reader.texts(found.origin, found.commit, named))
 
     def locked(self, project: str) -> LockedProject:
@@ -123,7 +129,7 @@ class _Resolution:
         if not (found or given or source.ref):
             raise self._unpinned(source)
         found = found or self._found(source, given or source.ref)
-        setup_files = versions.SETUP_FILES if project == "triton" else ()
+        setup_files = COMPONENTS[project].version_rule.setup_files
         setup = self.reader.texts(found.origin, found.commit, setup_files) if setup_files else {}
         return LockedProject(
             project=project,
@@ -144,7 +150,7 @@ class _Resolution:
             commit = versions.parse_commit_pin(self.files[path], where)
         elif source.pin == "related_commits":
             rows = versions.parse_related_commits(self.files.get(path, ""), where)
-            row = rows.get(DISTRIBUTIONS[source.project])
+            row = rows.get(COMPONENTS[source.project].distribution)
             if row is None and self.require_related_commit:
                 raise self._unpinned(source)
             commit = row.commit if row else ""
@@ -179,9 +185,10 @@ class _Resolution:
         return Found(project=source.project, origin=source.origin, ref=ref, commit=commit)
 
     def _base_version(self, found: Found) -> str:
-        if found.project == "triton" and (text := self.files.get(versions.TRITON_VERSION_FILE)) is not None:
-            return versions.parse_version(text, self._where(versions.TRITON_VERSION_FILE))
-        modules = versions.TRITON_MODULES if found.project == "triton" else ()
+        rule = COMPONENTS[found.project].version_rule
+        if rule.file_in_torch is not None and rule.file_in_torch in self.files:
+            return versions.parse_version(self.files[rule.file_in_torch], self._where(rule.file_in_torch))
+        modules = rule.modules
         texts = self.files
         if found is not self.torch:
             texts = self.reader.texts(found.origin, found.commit, (versions.VERSION_FILE, *modules))
@@ -205,7 +212,7 @@ def _prefixed(start: str, problem: FatalError) -> SourceError:
 
 def prebuilt(project: str, requirement: str) -> LockedProject:
     """Lock a project that is installed instead of built, as its requirement."""
-    expected = DISTRIBUTIONS[project]
+    expected = COMPONENTS[project].distribution
     try:
         parsed = Requirement(requirement)
     except InvalidRequirement as problem:

@@ -14,7 +14,7 @@ from pydantic import Field, field_validator, model_validator
 from core import files
 from core.data import Document, Model, compact, parse_json
 from core.errors import DataError, SourceError, nearest
-from pytorch_build.refs.torch_refs import DISTRIBUTIONS, PROJECTS
+from pytorch_build.components import COMPONENTS
 from pytorch_build.sources.git import is_commit
 
 Kind = Literal["rocm", "cpu"]
@@ -36,8 +36,8 @@ class LockedProject(Model):
     @field_validator("project")
     @classmethod
     def _known(cls, project: str) -> str:
-        if project not in PROJECTS:
-            raise ValueError(f"{project!r} is not a project. {nearest(project, PROJECTS)}")
+        if project not in COMPONENTS:
+            raise ValueError(f"{project!r} is not a project. {nearest(project, COMPONENTS)}")
         return project
 
     @model_validator(mode="after")
@@ -103,7 +103,7 @@ class SourceLock(Document):
         for component in components:
             locked = self.projects.get(component)
             if locked is not None and not locked.prebuilt and kind in locked.versions:
-                versions[DISTRIBUTIONS[component]] = locked.versions[kind]
+                versions[COMPONENTS[component].distribution] = locked.versions[kind]
         return versions
 
     def compact(self) -> str:

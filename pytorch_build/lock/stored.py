@@ -18,9 +18,10 @@ from core.families import CPU
 from core.run import PLATFORMS, Platform, records
 from core.run.plan import Plan, PlannedJob
 from core.stores import Store
+from pytorch_build.components import COMPONENTS, Component, needed_first
 from pytorch_build.lock.resolve import resolve
 from pytorch_build.lock.source_lock import LockedProject, SourceLock
-from pytorch_build.refs.torch_refs import DISTRIBUTIONS, SAMPLE_SCHEME, TorchRef
+from pytorch_build.refs.torch_refs import SAMPLE_SCHEME, TorchRef
 from pytorch_build.sdk import RocmOptions, find_version
 from pytorch_build.sources.git import Origins, require_safe
 
@@ -267,9 +268,12 @@ def refuse_collisions(builds: Sequence[PlannedJob], locks: Mapping[str, SourceLo
         if job.torch_ref is None:
             continue
         lock = locks[job.torch_ref]
-        for distribution, version in _versions(job, locks).items():
-            wheel = (job.artifact_group, distribution, version, job.python)
-            names = promised.setdefault(wheel, {}).setdefault(_made_from(distribution, lock), [])
+        is_for_gpus = job.gpu_family != CPU
+        for component in _built_components(job):
+            version = lock.version(component.name, gpu=is_for_gpus)
+            wheel = (job.artifact_group, component.distribution, version, job.python)
+            made_from = _made_from(component, lock, gpu=is_for_gpus)
+            names = promised.setdefault(wheel, {}).setdefault(made_from, [])
             names.append(job.name)
     collisions = [
         f"{distribution} {version} for Python {python} in {group}:"
@@ -286,17 +290,17 @@ def refuse_collisions(builds: Sequence[PlannedJob], locks: Mapping[str, SourceLo
         )
 
 
-def _made_from(distribution: str, lock: SourceLock) -> str:
-    """Name what a wheel depends on besides its Python and its targets, for people and to compare."""
-    project = next(name for name, built in DISTRIBUTIONS.items() if built == distribution)
-    # torch requires the triton of its own run, the others are built against torch
-    needs = {"triton": (), "torch": ("triton",)}.get(project, ("torch",))
-    said = [
-        f"{name} {locked.prebuilt or f'{locked.commit[:12]} of {locked.origin}'}"
-        for name in (project, *needs)
-        if (locked := lock.projects.get(name))
-    ]
-    return ", ".join([*said, *([f"ROCm {lock.rocm_version}"] if lock.rocm_version else [])])
+def _made_from(component: Component, lock: SourceLock, *, gpu: bool) -> str:
+    """Return what a wheel depends on besides its Python and its targets, for people and to compare."""
+    sources: list[str] = []
+    for name in (component.name, *needed_first(component.name, gpu=gpu)):
+        locked = lock.projects.get(name)
+        if locked is not None:
+            source = locked.prebuilt or f"{locked.commit[:12]} of {locked.origin}"
+            sources.append(f"{name} {source}")
+    if lock.rocm_version:
+        sources.append(f"ROCm {lock.rocm_version}")
+    return ", ".join(sources)
 
 
 def _build_of(job: PlannedJob) -> _Build:
@@ -310,7 +314,11 @@ def _versions(job: PlannedJob, locks: Mapping[str, SourceLock]) -> dict[str, str
         return {}
     lock = locks[job.torch_ref]
     return {
-        distribution: lock.version(project, gpu=job.gpu_family != CPU)
-        for project, distribution in DISTRIBUTIONS.items()
-        if f"build_{project}" in job.sessions
+        component.distribution: lock.version(component.name, gpu=job.gpu_family != CPU)
+        for component in _built_components(job)
     }
+
+
+def _built_components(job: PlannedJob) -> Sequence[Component]:
+    """Return the components that a job builds."""
+    return [component for name, component in COMPONENTS.items() if f"build_{name}" in job.sessions]

@@ -25,8 +25,6 @@ from pytorch_build.sources.git import is_commit
 
 RELATED_COMMITS_FILE = "related_commits"
 TRITON_PIN_FILE = ".ci/docker/ci_commit_pins/triton.txt"
-TRITON_VERSION_FILE = ".ci/docker/triton_version.txt"
-TRITON_MODULES = ("python/triton/__init__.py", "triton/__init__.py")
 VERSION_FILE = "version.txt"
 # up to triton 3.3 it lay in python/
 SETUP_FILES = ("setup.py", "python/setup.py")

@@ -7,220 +7,32 @@ a file of the user's own adds refs or overrides them, with the same tables.
 from __future__ import annotations
 
 import functools
-import operator
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from types import MappingProxyType
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import Field
+from pydantic import AfterValidator, Field
 
 from core.cli.options import OWN_FILE
 from core.data import Model, key_path, merged, read_toml, tables_of_user, user_file, validated
 from core.errors import DataError, UsageError, nearest
 from core.run import PLATFORMS
+from pytorch_build.components import COMPONENTS, MachineNeed, find_component
 
-PROJECTS: tuple[str, ...] = ("triton", "torch", "audio", "vision", "apex")
-DISTRIBUTIONS: Mapping[str, str] = MappingProxyType(
-    {"triton": "triton", "torch": "torch", "audio": "torchaudio", "vision": "torchvision", "apex": "apex"}
-)
-# the options that name a developer's own tree of each project
-OWN_TREES: Mapping[str, str] = MappingProxyType(
-    {
-        "triton": "--triton-dir",
-        "torch": "--pytorch-dir",
-        "audio": "--pytorch-audio-dir",
-        "vision": "--pytorch-vision-dir",
-        "apex": "--apex-dir",
-    }
-)
 SAMPLE_SCHEME = "sample:"
 REFS_FILE = Path(__file__).with_name("refs.toml")
 
 
-@dataclass(frozen=True, kw_only=True)
-class ProjectSource:
-    """Where one project of one torch ref comes from."""
-
-    project: str
-    origin: str
-    ref: str = ""
-    prebuilt: str = ""
-    pin: str = ""
-    own_origin: bool = False
-    env: Mapping[str, str] = field(default_factory=dict)
-    build_requirements: tuple[str, ...] = ()
-    hipify: bool = False
-    torch_in_version: bool = False
-
-
-@dataclass(frozen=True, kw_only=True)
-class TorchRef:
-    """A torch ref as one platform builds it."""
-
-    name: str
-    projects: Mapping[str, ProjectSource]
-    components: tuple[str, ...]  # what gets built, in build order
-    pythons: tuple[str, ...]
-    platforms: Mapping[str, Status]  # how it is supported on each
-    default_family: str = ""  # where none is given; only the sample has one, as it has a ROCm version
-    rocm_version: str = ""
-    local_label: str = ""  # of the wheels' local version, besides the ROCm version
-    # for the documentation's table: its name, whose branches these are, and whether it has a row
-    title: str = ""
-    source: str = ""
-    listed: bool = True
-
-    def only(self, components: Iterable[str]) -> TorchRef:
-        """Narrow down what gets built, keeping the build order."""
-        wanted = set(components)
-        for name in wanted:
-            if name not in PROJECTS:
-                raise UsageError(f"Unknown component {name!r}. {nearest(name, PROJECTS)}")
-            if name not in self.projects:
-                raise UsageError(f"Torch ref {self.name} has no {name}. {nearest(name, self.projects)}")
-        return replace(self, components=tuple(name for name in PROJECTS if name in wanted))
-
-
-# ref tables as plain data, each with the file to name in an error
-_Tables = Mapping[str, tuple[dict[str, Any], Path]]
-
-
-@functools.cache
-def embedded() -> RefsFile:
-    """Read the embedded refs file: its tables as written, features and history included."""
-    return validated(read_toml(REFS_FILE), RefsFile, where=REFS_FILE)
-
-
-def load_refs(*, platform: str = "linux") -> Mapping[str, TorchRef]:
-    """Read the embedded refs and the user's own over them, as one platform builds them."""
-    tables, _ = _layers()
-    return {name: _torch_ref(name, tables, platform) for name in tables}
-
-
-def default_ref() -> str:
-    """Name the ref that is built where none is given."""
-    return _layers()[1]
-
-
-def torch_ref(name: str, *, platform: str = "linux") -> TorchRef:
-    """Find one torch ref as one platform builds it."""
-    tables, _ = _layers()
-    if name not in tables:
-        raise UsageError(
-            f"Unknown torch ref {name!r}. {nearest(name, tables)}",
-            hint=f"Name a known one, or add it to a file of your own ({OWN_FILE} or --config-file).",
-        )
-    return _torch_ref(name, tables, platform)
-
-
-def _layers() -> tuple[_Tables, str]:
-    """Lay the user's refs over the embedded ones; return them, and the name of the default."""
-    tables = {name: _plain(table) for name, table in embedded().refs.items()}
-    files = dict.fromkeys(tables, REFS_FILE)
-    default = embedded().default
-    path = user_file().file
-    if path is not None:
-        user = validated(tables_of_user(REFS_FILE, UserFile), UserFile, where=path)
-        for name, table in user.refs.items():
-            _add_user_table(tables, name, _plain(table), path)
-            files[name] = path
-        default = user.default or default
-        if default not in tables:
-            raise DataError(f"{path}: default: {default!r} is not a ref. {nearest(default, tables)}")
-    return {name: (_extended(name, tables, file), file) for name, file in files.items()}, default
-
-
-def _plain(table: RefTable) -> dict[str, Any]:
-    return table.model_dump(exclude_unset=True)
-
-
-def _add_user_table(tables: dict[str, dict[str, Any]], name: str, table: dict[str, Any], file: Path) -> None:
-    for project in PROJECTS:
-        row = table.get(project, {})
-        for one in (row, row.get("windows", {})):
-            if "ref" in one or one.get("prebuilt"):
-                # what the user writes down comes before a pin
-                one.setdefault("pin", "")
-            if one.get("origin"):
-                one["origin"] = absolute_origin(one["origin"], file.parent)
-    tables[name] = merged(tables.get(name, {}), table)
-
-
-def absolute_origin(origin: str, folder: Path) -> str:
-    """Make an origin that is a path absolute, relative to `folder`; URLs stay as they are."""
-    if origin.startswith(SAMPLE_SCHEME) or not re.search(r"^[./~]|^[A-Za-z]:[\\/]|^[^:@]+$", origin):
-        return origin
-    return str((folder / Path(origin).expanduser()).resolve())
-
-
-def _extended(name: str, tables: Mapping[str, dict[str, Any]], file: Path) -> dict[str, Any]:
-    chain = [name]
-    while base := tables[chain[-1]].get("extends"):
-        where = key_path(("refs", chain[-1], "extends"))
-        if base not in tables:
-            raise DataError(f"{file}: {where}: {base!r} is not a ref. {nearest(base, tables)}")
-        if base in chain:
-            raise DataError(f"{file}: {where}: {' extends '.join([*chain, base])}: this never ends.")
-        chain.append(base)
-    table: dict[str, Any] = {}
-    for ancestor in reversed(chain):
-        table = merged(table, tables[ancestor])
-    return table
-
-
-def _torch_ref(name: str, tables: _Tables, platform: str) -> TorchRef:
-    plain, file = tables[name]
-    table = validated(plain, RefTable, where=file)
-    projects = {
-        project: _project_source(name, project, given, file, platform)
-        for project in PROJECTS
-        if (given := getattr(table, project)) is not None
-    }
-    where = f"{file}: {key_path(('refs', name, 'components'))}"
-    for component in table.components or ():
-        if component not in PROJECTS:
-            raise DataError(f"{where}: unknown component {component!r}. {nearest(component, PROJECTS)}")
-        if component not in projects:
-            hint = f"Add a table {key_path(('refs', name, component))}."
-            raise DataError(f"{where}: {component!r} has no source.", hint=hint)
-    rows: dict[str, PlatformTable] = {each: getattr(table, each) or PlatformTable() for each in PLATFORMS}
-    named = next((one for one in (rows[platform].components, table.components) if one is not None), PROJECTS)
-    built = [one for one in PROJECTS if one in named and one in projects and not projects[one].prebuilt]
-    return TorchRef(
-        name=name,
-        projects=projects,
-        components=tuple(built),
-        pythons=table.pythons or embedded().refs["nightly"].pythons,
-        platforms={each: row.status for each, row in rows.items()},
-        title=table.title or name,
-        **table.model_dump(include={"default_family", "rocm_version", "local_label", "source", "listed"}),
-    )
-
-
-def _project_source(name: str, project: str, given: ProjectTable, file: Path, platform: str) -> ProjectSource:
-    layers = (given, given.windows if platform == "windows" else None)
-    over = [one.model_dump(exclude={"windows"}, exclude_none=True) for one in layers if one]
-    defaults = embedded().projects[project].model_dump(exclude_none=True)
-    row = functools.reduce(operator.or_, over, defaults)
-    source = ProjectSource(project=project, own_origin=any(one.get("origin") for one in over), **row)
-    if not (source.prebuilt or source.ref or source.pin):
-        where = key_path(("refs", name, project))
-        raise DataError(
-            f"{file}: {where}: neither `ref`, `pin` nor `prebuilt` says what to take.",
-            hint=f'Add ref = "…" to {where} in {file}.',
-        )
-    return source
-
+# --- Tables of a refs file --------------------------------------------------------------------
 
 Status = Literal["supported", "unsupported", "previously-built", "off"]
 Pin = Literal["", "related_commits", "triton"]
 
 
 class ProjectTable(Model):
-    """One project's table of a ref, where what is absent comes from its defaults; or these."""
+    """One component's table of a ref. What is absent comes from the component."""
 
     origin: str | None = None
     ref: str | None = None
@@ -240,8 +52,27 @@ class PlatformTable(Model):
     components: tuple[str, ...] | None = None
 
 
-class RefTable(Model):
-    """One ``[refs.NAME]`` table."""
+class NeedTable(Model):
+    """What each build of a ref takes of a machine, in GiB: `MachineNeed` as a table."""
+
+    disk: float = Field(gt=0)
+    memory: float = Field(gt=0)
+    job: float = Field(gt=0)
+    python_headers: bool = True
+
+
+def _require_component(name: str) -> str:
+    """Return the name of a ref's table, if a component has it."""
+    if name not in COMPONENTS:
+        known_names = [*RefTable.model_fields, *COMPONENTS]
+        raise ValueError(f"unknown key. {nearest(name, known_names)}")
+    return name
+
+
+class RefTable(Model, extra="allow"):
+    """One ``[refs.NAME]`` table. Besides these keys it has a table for each of its components."""
+
+    __pydantic_extra__: dict[Annotated[str, AfterValidator(_require_component)], ProjectTable]
 
     extends: str = ""
     title: str = ""
@@ -252,13 +83,19 @@ class RefTable(Model):
     default_family: str = ""
     rocm_version: str = ""
     local_label: str = ""
+    publishable: bool = True
+    full_size: bool = True
+    gpu_code: bool = True
+    whole_tests: bool = True
+    need: NeedTable | None = None
     linux: PlatformTable | None = None
     windows: PlatformTable | None = None
-    triton: ProjectTable | None = None
-    torch: ProjectTable | None = None
-    audio: ProjectTable | None = None
-    vision: ProjectTable | None = None
-    apex: ProjectTable | None = None
+
+    @property
+    def projects(self) -> Mapping[str, ProjectTable]:
+        """The tables of components, in build order."""
+        tables = self.__pydantic_extra__
+        return {name: tables[name] for name in COMPONENTS if name in tables}
 
 
 class UserFile(Model):
@@ -290,6 +127,262 @@ class FeatureRow(Model):
 class RefsFile(UserFile):
     """The embedded refs file."""
 
-    projects: dict[str, ProjectTable]
     history: tuple[HistoryRow, ...] = ()
     features: tuple[FeatureRow, ...] = ()
+
+
+# --- Torch refs -------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, kw_only=True)
+class ProjectSource:
+    """Where one project of one torch ref comes from."""
+
+    project: str
+    origin: str
+    ref: str = ""
+    prebuilt: str = ""
+    pin: str = ""
+    own_origin: bool = False
+    env: Mapping[str, str] = field(default_factory=dict)
+    build_requirements: tuple[str, ...] = ()
+    hipify: bool = False
+    torch_in_version: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class TorchRef:
+    """A torch ref as one platform builds it.
+
+    Attributes:
+        name: What options call it.
+        projects: Where each component comes from.
+        components: What is built, in build order.
+        pythons: The versions of Python that it is built for.
+        platforms: How it is supported on each platform.
+        default_family: The GPU family that is built where none is given; "" for this machine's.
+        rocm_version: The one ROCm that it is built against, which its runs package themselves; "" for any.
+        local_label: What the local version of its wheels has besides ROCm's version.
+        is_publishable: Whether its wheels may be released. Others are rehearsed with.
+        has_full_size: Whether its wheels are as large as upstream's; miniatures are as small as they like.
+        has_gpu_code: Whether its device code runs on a GPU; without it, tests do without a GPU, too.
+        has_whole_tests: Whether it has upstream's whole tests, so that a skip rule without a test is stale.
+        need: What each of its builds takes of a machine; None where components say it.
+        title: Its name in the documentation's table.
+        source: Whose branches these are, there.
+        listed: Whether it has a row there.
+    """
+
+    name: str
+    projects: Mapping[str, ProjectSource]
+    components: tuple[str, ...]
+    pythons: tuple[str, ...]
+    platforms: Mapping[str, Status]
+    default_family: str = ""
+    rocm_version: str = ""
+    local_label: str = ""
+    is_publishable: bool = True
+    has_full_size: bool = True
+    has_gpu_code: bool = True
+    has_whole_tests: bool = True
+    need: MachineNeed | None = None
+    title: str = ""
+    source: str = ""
+    listed: bool = True
+
+    def only(self, components: Iterable[str]) -> TorchRef:
+        """Return the ref with nothing but some components to build, in build order."""
+        wanted = set(components)
+        for name in wanted:
+            find_component(name)
+            if name not in self.projects:
+                raise UsageError(f"Torch ref {self.name} has no {name}. {nearest(name, self.projects)}")
+        return replace(self, components=tuple(name for name in COMPONENTS if name in wanted))
+
+
+@dataclass(frozen=True, kw_only=True)
+class _RefLayer:
+    """A ref's table as plain data, with the file to name in an error."""
+
+    table: dict[str, Any]
+    file: Path
+
+
+@functools.cache
+def embedded() -> RefsFile:
+    """Return the embedded refs file: its tables as written, features and history included."""
+    return validated(read_toml(REFS_FILE), RefsFile, where=REFS_FILE)
+
+
+def load_refs(*, platform: str = "linux") -> Mapping[str, TorchRef]:
+    """Return the embedded refs and the user's own over them, as one platform builds them."""
+    layers, _default = _ref_layers()
+    return {name: _torch_ref(name, layer, platform) for name, layer in layers.items()}
+
+
+def default_ref() -> str:
+    """Return the name of the ref that is built where none is given."""
+    _layers, default = _ref_layers()
+    return default
+
+
+def torch_ref(name: str, *, platform: str = "linux") -> TorchRef:
+    """Return one torch ref as one platform builds it."""
+    layers, _default = _ref_layers()
+    if name not in layers:
+        raise UsageError(
+            f"Unknown torch ref {name!r}. {nearest(name, layers)}",
+            hint=f"Name a known one, or add it to a file of your own ({OWN_FILE} or --config-file).",
+        )
+    return _torch_ref(name, layers[name], platform)
+
+
+def _ref_layers() -> tuple[Mapping[str, _RefLayer], str]:
+    """Return the user's refs laid over the embedded ones, and the name of the default."""
+    tables = {name: _plain_table(table) for name, table in embedded().refs.items()}
+    files = dict.fromkeys(tables, REFS_FILE)
+    default = embedded().default
+
+    path = user_file().file
+    if path is not None:
+        user = validated(tables_of_user(REFS_FILE, UserFile), UserFile, where=path)
+        for name, table in user.refs.items():
+            user_table = _resolve_user_table(_plain_table(table), path)
+            tables[name] = merged(tables.get(name, {}), user_table)
+            files[name] = path
+        default = user.default or default
+        if default not in tables:
+            raise DataError(f"{path}: default: {default!r} is not a ref. {nearest(default, tables)}")
+
+    layers = {
+        name: _RefLayer(table=_extended_table(name, tables, file), file=file) for name, file in files.items()
+    }
+    return layers, default
+
+
+def _plain_table(table: RefTable) -> dict[str, Any]:
+    return table.model_dump(exclude_unset=True)
+
+
+def _resolve_user_table(table: dict[str, Any], file: Path) -> dict[str, Any]:
+    """Return a ref's table of the user's with pins that do not come before it, and absolute origins."""
+    for name in COMPONENTS:
+        project_table = table.get(name, {})
+        for source in (project_table, project_table.get("windows", {})):
+            if "ref" in source or source.get("prebuilt"):
+                # What the user writes down comes before a pin.
+                source.setdefault("pin", "")
+            if source.get("origin"):
+                source["origin"] = absolute_origin(source["origin"], file.parent)
+    return table
+
+
+def absolute_origin(origin: str, folder: Path) -> str:
+    """Return an origin that is a path as an absolute one, relative to `folder`; URLs stay as they are."""
+    is_path = re.search(r"^[./~]|^[A-Za-z]:[\\/]|^[^:@]+$", origin) is not None
+    if origin.startswith(SAMPLE_SCHEME) or not is_path:
+        return origin
+    return str((folder / Path(origin).expanduser()).resolve())
+
+
+def _extended_table(name: str, tables: Mapping[str, dict[str, Any]], file: Path) -> dict[str, Any]:
+    """Return a ref's table over those of the refs that it extends."""
+    chain = [name]
+    while base := tables[chain[-1]].get("extends"):
+        where = key_path(("refs", chain[-1], "extends"))
+        if base not in tables:
+            raise DataError(f"{file}: {where}: {base!r} is not a ref. {nearest(base, tables)}")
+        if base in chain:
+            raise DataError(f"{file}: {where}: {' extends '.join([*chain, base])}: this never ends.")
+        chain.append(base)
+
+    table: dict[str, Any] = {}
+    for ancestor in reversed(chain):
+        table = merged(table, tables[ancestor])
+    return table
+
+
+def _torch_ref(name: str, layer: _RefLayer, platform: str) -> TorchRef:
+    """Return a ref as a platform builds it, from its table."""
+    table = validated(layer.table, RefTable, where=layer.file)
+    projects = {
+        project: _project_source(name, project, project_table, layer.file, platform)
+        for project, project_table in table.projects.items()
+    }
+    _require_sources(name, table, projects, layer.file)
+
+    platform_tables = {
+        "linux": table.linux or PlatformTable(),
+        "windows": table.windows or PlatformTable(),
+    }
+    components = _named_components(table, platform_tables[platform], platform)
+    need = None
+    if table.need is not None:
+        need = MachineNeed(**table.need.model_dump())
+    return TorchRef(
+        name=name,
+        projects=projects,
+        components=tuple(
+            component
+            for component in COMPONENTS
+            if component in components and component in projects and not projects[component].prebuilt
+        ),
+        pythons=table.pythons or embedded().refs["nightly"].pythons,
+        platforms={each: platform_tables[each].status for each in PLATFORMS},
+        default_family=table.default_family,
+        rocm_version=table.rocm_version,
+        local_label=table.local_label,
+        is_publishable=table.publishable,
+        has_full_size=table.full_size,
+        has_gpu_code=table.gpu_code,
+        has_whole_tests=table.whole_tests,
+        need=need,
+        title=table.title or name,
+        source=table.source,
+        listed=table.listed,
+    )
+
+
+def _require_sources(name: str, table: RefTable, projects: Mapping[str, ProjectSource], file: Path) -> None:
+    """Refuse a ref that builds what is no component, or what has no source."""
+    where = f"{file}: {key_path(('refs', name, 'components'))}"
+    for component in table.components or ():
+        if component not in COMPONENTS:
+            raise DataError(f"{where}: unknown component {component!r}. {nearest(component, COMPONENTS)}")
+        if component not in projects:
+            hint = f"Add a table {key_path(('refs', name, component))}."
+            raise DataError(f"{where}: {component!r} has no source.", hint=hint)
+
+
+def _named_components(table: RefTable, platform_table: PlatformTable, platform: str) -> Iterable[str]:
+    """Return what a ref builds on a platform: as that platform's row says, the ref, or the components."""
+    if platform_table.components is not None:
+        return platform_table.components
+    if table.components is not None:
+        return table.components
+    return [name for name, component in COMPONENTS.items() if platform in component.platforms]
+
+
+def _project_source(name: str, project: str, table: ProjectTable, file: Path, platform: str) -> ProjectSource:
+    """Return where a ref's component comes from on a platform."""
+    component = COMPONENTS[project]
+    values: dict[str, Any] = {
+        "origin": component.repository,
+        "hipify": component.rewrites_cuda,
+        "torch_in_version": component.version_rule.names_torch,
+    }
+    tables = [table]
+    if platform == "windows" and table.windows is not None:
+        tables.append(table.windows)
+    for project_table in tables:
+        values |= project_table.model_dump(exclude={"windows"}, exclude_none=True)
+
+    own_origin = any(project_table.origin for project_table in tables)
+    source = ProjectSource(project=project, own_origin=own_origin, **values)
+    if not (source.prebuilt or source.ref or source.pin):
+        where = key_path(("refs", name, project))
+        raise DataError(
+            f"{file}: {where}: neither `ref`, `pin` nor `prebuilt` says what to take.",
+            hint=f'Add ref = "…" to {where} in {file}.',
+        )
+    return source

@@ -13,15 +13,15 @@ from typing import TYPE_CHECKING, Any
 from core import files
 from core.data import read_text
 from core.errors import FatalError, origin
+from pytorch_build.components import COMPONENTS
 from pytorch_build.lock import versions
 from pytorch_build.lock.stored import origins
-from pytorch_build.refs.torch_refs import DISTRIBUTIONS, OWN_TREES
 from pytorch_build.sources import checkout as sources
 from pytorch_build.sources import edits
 from pytorch_build.sources.copies import TreeCopy
 
 if TYPE_CHECKING:
-    from pytorch_build.build.build import BuildChoices
+    from pytorch_build.build.request import BuildOptions
     from pytorch_build.context import Context
     from pytorch_build.lock.source_lock import LockedProject, SourceLock
     from pytorch_build.sources.snapshots import Snapshot
@@ -147,13 +147,13 @@ def tree_copy(context: Context, project: str, tree: Path) -> TreeCopy:
     return TreeCopy(source=tree.absolute(), path=path, cache=context.common.cache / "snapshots" / path.name)
 
 
-def managed_tree(context: Context, choices: BuildChoices, lock: SourceLock, project: str) -> ManagedTree:
+def managed_tree(context: Context, options: BuildOptions, lock: SourceLock, project: str) -> ManagedTree:
     """Return the managed tree of a project."""
     return ManagedTree(
         locked=lock.project(project),
         version=lock.version(project, gpu=context.gpu),
         path=place(context, project),
-        options=checkout_options(context, choices.depth, choices.mirrors, project),
+        options=checkout_options(context, options.depth, options.mirrors, project),
     )
 
 
@@ -182,16 +182,16 @@ def developers_tree(
             suffix,
             release_type=context.common.release_type,
             commit=snapshot.commit,
-            tagged=project == "triton" and _adds_commit(tree),
+            tagged=_adds_commit(tree, project),
         ),
         hipify=context.gpu and context.ref.projects[project].hipify,
     )
 
 
-def _adds_commit(tree: Path) -> bool:
-    """Return whether triton's own build adds the commit to its version."""
-    setup_files = [tree / name for name in versions.SETUP_FILES if (tree / name).is_file()]
-    return any(versions.adds_commit(read_text(path)) for path in setup_files)
+def _adds_commit(tree: Path, project: str) -> bool:
+    """Return whether a project's own build adds the commit to its version, as triton's does."""
+    setup_files = [tree / name for name in COMPONENTS[project].version_rule.setup_files]
+    return any(versions.adds_commit(read_text(path)) for path in setup_files if path.is_file())
 
 
 def lacks(tree: Path, project: str, env: Mapping[str, str]) -> Iterator[tuple[str, str]]:
@@ -201,9 +201,10 @@ def lacks(tree: Path, project: str, env: Mapping[str, str]) -> Iterator[tuple[st
     if not any((tree / name).is_file() for name in ("setup.py", "pyproject.toml", "python/setup.py")):
         hint = "Give the folder of a git checkout of the project."
         yield f"{tree} has neither setup.py nor pyproject.toml: there is nothing to build.", hint
-    name = DISTRIBUTIONS[project]
+    component = COMPONENTS[project]
+    name = component.distribution
     if not any((tree / folder / name).is_dir() for folder in ("", "src", "python")):
-        hint = f"It is given to {OWN_TREES[project]}; each project has an option of its own."
+        hint = f"It is given to {component.tree_option}; each project has an option of its own."
         yield f"{tree} holds no package {name}, so it is no tree of {project}.", hint
     try:
         base_version_of(tree, project)
@@ -211,7 +212,7 @@ def lacks(tree: Path, project: str, env: Mapping[str, str]) -> Iterator[tuple[st
         yield problem.message, problem.hint
 
     # As torch's setup.py looks, which has them fetched where they are missing: into the copy.
-    if project == "torch" and not env.get("USE_SYSTEM_LIBS"):
+    if component.requires_submodules and not env.get("USE_SYSTEM_LIBS"):
         missing = list(_missing_submodules(tree, tree))
         if missing:
             yield (
@@ -247,12 +248,11 @@ def _requires_submodules(tree: Path) -> bool:
 def base_version_of(tree: Path, project: str) -> str:
     """Read the version that a tree names, in ``version.txt`` or triton's package; "" where it names none."""
     version_file = tree / versions.VERSION_FILE
-    if project in {"torch", "audio", "vision"} or version_file.is_file():  # their builds read it
+    rule = COMPONENTS[project].version_rule
+    if rule.requires_version_file or version_file.is_file():
         return versions.parse_version(read_text(version_file), str(version_file))
-    if project != "triton":
-        return ""
 
-    for name in versions.TRITON_MODULES:
+    for name in rule.modules:
         module = tree / name
         if module.is_file():
             version = versions.module_version(read_text(module), str(module))

@@ -49,7 +49,7 @@ class Plan:
 
 def split(fat_wheel: Path, out_dir: Path, *, rocm_version: str = "") -> tuple[Path, ...]:
     """Split a fat wheel, and verify that the parts hold what it held."""
-    if out_dir.resolve() == fat_wheel.resolve().parent:
+    if out_dir.resolve() == fat_wheel.parent.resolve():
         raise UsageError(
             f"The host wheel takes the name of {fat_wheel.name}, so it needs another folder.",
             hint="Choose one with --output-dir.",

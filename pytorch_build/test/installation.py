@@ -22,8 +22,8 @@ from core.packages.resolution import call_for_others, call_for_ours, query_for_o
 from core.packages.search import Selection, choose_packages, others_required_by_files
 from core.parallel import map_in_threads
 from core.run import records
+from pytorch_build.components import COMPONENTS, TORCH, distributions
 from pytorch_build.lock.stored import stored_lock
-from pytorch_build.refs.torch_refs import DISTRIBUTIONS
 from pytorch_build.sdk import RocmOptions, packages_of
 from rocm_packaging import origin
 from rocm_packaging.packages import layouts
@@ -36,15 +36,25 @@ if TYPE_CHECKING:
     from pytorch_build.lock.source_lock import SourceLock
     from pytorch_build.test.gpus import Assignment
 
-# distributions whose device code may lie in packages of its own, and the names of these
-PREFIXES = {
-    layouts.LIBRARIES: "rocm-sdk-device-",
-    "torch": "amd-torch-device-",
-    "torchvision": "amd-torchvision-device-",
-}
-# What the other components are built on.
-_FOUNDATIONS = (DISTRIBUTIONS["triton"], DISTRIBUTIONS["torch"])
+_ROCM_DEVICE_PREFIX = "rocm-sdk-device-"
 _PIN = re.compile(r"^[\w.-]+==[^\s;\\]+", re.MULTILINE)
+
+
+def device_prefixes() -> Mapping[str, str]:
+    """Return the distributions whose device code may lie in packages of its own: name -> start of theirs."""
+    prefixes = {layouts.LIBRARIES: _ROCM_DEVICE_PREFIX}
+    for component in COMPONENTS.values():
+        if component.has_split_device_code:
+            prefixes[component.distribution] = component.device_prefix
+    return prefixes
+
+
+def _foundations() -> frozenset[str]:
+    """Return the distributions that other components are built on."""
+    names: set[str] = set()
+    for component in COMPONENTS.values():
+        names.update(component.built_first)
+    return frozenset(COMPONENTS[name].distribution for name in names)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -129,7 +139,7 @@ def _staged(context: Context, target: env.Interpreter, options: SourceOptions, r
             file for file in fitting if file.distribution == distribution and origin.is_version(file, version)
         ]
         # A release may leave out what nothing else is built on. Promotion asks whether a set is whole.
-        if not wheels and distribution in _FOUNDATIONS:
+        if not wheels and distribution in _foundations():
             raise packages.missing_error(f"{distribution} {version} for Python {target.series}")
         files += wheels
     if not files:
@@ -198,7 +208,7 @@ def wheels_of(context: Context, target: env.Interpreter) -> Sequence[records.Fil
     common, outputs = context.common, context.common.outputs
     found = {one.name: one for one in _recorded(context, target)}
     names = {one.distribution for one in found.values()}
-    if not names & set(DISTRIBUTIONS.values()):
+    if not names & set(distributions()):
         raise MissingInputError(
             f"Run {outputs.run_id} has no wheels of {context.ref.name} for {context.gpu_family} and Python "
             f"{target.series}.",
@@ -231,9 +241,7 @@ def _recorded(context: Context, target: env.Interpreter) -> Iterator[records.Fil
                 # what finds the device code has a version of its own
                 if context.gpu and (one.version == rocm_version or one.distribution == layouts.BOOTSTRAP):
                     yield one
-            elif same and (
-                one.distribution in DISTRIBUTIONS.values() or layouts.device_target(one.distribution)
-            ):
+            elif same and (one.distribution in distributions() or layouts.device_target(one.distribution)):
                 yield one
 
 
@@ -280,7 +288,11 @@ def _named(context: Context, target: env.Interpreter, packages: PackageSource, v
     selection = select()
     held = selection.versions
     absent = [layouts.device_package(one) for one in targets if layouts.device_package(one) not in held]
-    if layouts.LIBRARIES in held and absent and not any(name.startswith(PREFIXES["torch"]) for name in held):
+    if (
+        layouts.LIBRARIES in held
+        and absent
+        and not any(name.startswith(TORCH.device_prefix) for name in held)
+    ):
         # a fat torch does not require device packages of ROCm
         selection = select(*(f"{name}=={held[layouts.LIBRARIES]}" for name in absent))
     if family and held.get("rocm"):
@@ -361,7 +373,7 @@ def targets_of(context: Context, names: Collection[str] = ()) -> tuple[str, ...]
         return ()
     here = detect()
     wanted = layouts.tested_targets(context.gpu_family, here)
-    built = {layouts.device_target(one) for one in names if one.startswith(PREFIXES["torch"])}
+    built = {layouts.device_target(one) for one in names if one.startswith(TORCH.device_prefix)}
     return wanted if set(wanted) & set(here) else tuple(one for one in wanted if one in built) or wanted
 
 
@@ -373,9 +385,7 @@ def amd_targets(assigned: Sequence[Assignment]) -> tuple[str, ...]:
 def sdist_target(names: Collection[str], gpu_family: str) -> str:
     """Return what the sdist of `rocm` gets: the family, or a target of split packages; "" without ROCm."""
     layout = layouts.layout_of(names, where="The installation")
-    devices = sorted(
-        layouts.device_target(one) for one in names if one.startswith(PREFIXES[layouts.LIBRARIES])
-    )
+    devices = sorted(layouts.device_target(one) for one in names if one.startswith(_ROCM_DEVICE_PREFIX))
     return layouts.sdk_target(layout, gpu_family, devices) if layout else ""
 
 
@@ -387,7 +397,7 @@ def require_device_code(target: env.Interpreter, targets: Sequence[str]) -> None
     if not targets:
         return
     held = {one.name: (one.version, one.extras) for one in reversed(env.installed(target))}
-    for name, prefix in PREFIXES.items():
+    for name, prefix in device_prefixes().items():
         version, extras = held.get(name, ("", ()))
         if not version or (
             name != layouts.LIBRARIES and not any(one.startswith("device-gfx") for one in extras)

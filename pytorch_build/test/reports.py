@@ -28,7 +28,7 @@ from core.errors import CheckError, MissingInputError
 from core.run import RunOutputs, records
 from core.run.records import Record
 from core.stores import Store
-from pytorch_build.refs.torch_refs import DISTRIBUTIONS
+from pytorch_build.components import distributions
 from pytorch_build.test.results import (
     DEFAULT_CONFIG,
     EXISTING,
@@ -149,7 +149,7 @@ def out_of_date(record: Record, every: Iterable[Record]) -> str:
         here |= {file.name: file.sha256 for file in made}
         together = (one.cell.torch_ref, one.cell.python) == (record.cell.torch_ref, record.cell.python)
         if one.stage.startswith("build_") and record.cell.torch_ref and together:
-            needed |= {file.name for file in made if file.distribution in DISTRIBUTIONS.values()}
+            needed |= {file.name for file in made if file.distribution in distributions()}
     changed = {name for name, digest in tested.items() if here.get(name, digest) != digest}
     if rocm := set(filter(_is_rocm, here)):
         changed |= set(filter(_is_rocm, tested)) - rocm

@@ -4,38 +4,47 @@ import argparse
 import json
 import sys
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 
 from core import console, process
 from core.cli.options import Common, add_platform, common_from, environment
 from core.env import Interpreter, engines, require
-from core.errors import EnvironmentSetupError, MissingInputError, UsageError, nearest
+from core.errors import EnvironmentSetupError, UsageError, nearest
 from core.run import stage, this_platform
 from core.run.job_files import set_outputs
 from core.status import Pending, Status
 from pytorch_build.build import machine
-from pytorch_build.build.build import Build, BuildChoices, dependencies, inputs, perform, stage_of
+from pytorch_build.build.build import Work, perform, work_of
 from pytorch_build.build.cache import KINDS, CompilerCache, storage_at
-from pytorch_build.context import Context, add_source_options, context, mirrors_from
-from pytorch_build.lock.stored import serving_lock, source_lock, with_components
-from pytorch_build.refs.torch_refs import DISTRIBUTIONS, OWN_TREES, PROJECTS
-from pytorch_build.sdk import add_rocm_options, find_source, find_version, rocm_options_from
-from pytorch_build.sources.trees import Tree, developers_tree, lacks, managed_tree
-
-# options that are choices as they are
-_AS_GIVEN = ("max_jobs", "clean", "ignore_needs", "update", "depth", "output_dir")
+from pytorch_build.build.find_materials import Assumptions, find_materials
+from pytorch_build.build.request import BuildOptions, BuildRequest, request_build
+from pytorch_build.components import COMPONENTS, find_component
+from pytorch_build.context import add_source_options, context, mirrors_from
+from pytorch_build.lock.stored import serving_lock, with_components
+from pytorch_build.sdk import add_rocm_options, rocm_options_from
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Declare the verb's own options."""
-    parser.add_argument("project", help=f"what to build: {', '.join(PROJECTS)}")
-    what = "run in the manylinux image, by docker or podman (default: whichever is there)"
-    parser.add_argument("--container", nargs="?", const="any", choices=("any", *engines.RUNNERS), help=what)
+    parser.add_argument("project", help=f"what to build: {', '.join(COMPONENTS)}")
+    parser.add_argument(
+        "--container",
+        nargs="?",
+        const="any",
+        choices=("any", *engines.RUNNERS),
+        help="run in the manylinux image, by docker or podman (default: whichever is there)",
+    )
     trees = parser.add_argument_group("a developer's own trees, built as they are and never changed")
-    for project, option in OWN_TREES.items():
-        trees.add_argument(option, type=Path, metavar="DIR", dest=f"own_{project}", help=f"tree of {project}")
-    add, env = parser.add_argument_group("how to build").add_argument, environment()
+    for component in COMPONENTS.values():
+        trees.add_argument(
+            component.tree_option,
+            type=Path,
+            metavar="DIR",
+            dest=f"own_{component.name}",
+            help=f"tree of {component.name}",
+        )
+    env = environment()
+    add = parser.add_argument_group("how to build").add_argument
     add("--update", action="store_true", help="resolve the ref anew, to its newest commits")
     add("--output-dir", type=Path, metavar="DIR", help="also put the wheel there")
     add("--policy", type=Path, metavar="FILE", help="your own limits, over those of the checks")
@@ -73,31 +82,45 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--json", action="store_true", help="with --dry-run: print the plan as JSON")
 
 
-def build_choices_from(arguments: argparse.Namespace, *, platform: str) -> BuildChoices:
-    """Turn parsed arguments into the value that the build gets."""
-    if arguments.max_jobs and not (arguments.max_jobs.isascii() and arguments.max_jobs.isdecimal()):
-        raise UsageError(f"--max-jobs {arguments.max_jobs!r} is not a number of compilers.")
+def build_options_from(arguments: argparse.Namespace, *, platform: str) -> BuildOptions:
+    """Return what the user chose, from parsed arguments."""
+    max_jobs: str = arguments.max_jobs
+    if max_jobs and not (max_jobs.isascii() and max_jobs.isdecimal()):
+        raise UsageError(f"--max-jobs {max_jobs!r} is not a number of compilers.")
+
     policy = None
     if arguments.policy:
         from pytorch_build.check import own_policy
 
         policy = own_policy(arguments.policy)  # refused before hours are spent
-    own = {project: getattr(arguments, f"own_{project}") for project in OWN_TREES}
-    return BuildChoices(
+
+    own_trees: dict[str, Path] = {}
+    for name in COMPONENTS:
+        tree: Path | None = getattr(arguments, f"own_{name}")
+        if tree is not None:
+            own_trees[name] = tree.resolve()
+    return BuildOptions(
         rocm=rocm_options_from(arguments, environment()),
-        own_trees={project: tree.resolve() for project, tree in own.items() if tree is not None},
+        own_trees=own_trees,
         gpu_targets=arguments.pytorch_rocm_arch,
         flash_attention=arguments.flash_windows if platform == "windows" else arguments.flash_linux,
         split=not arguments.no_split,
-        compiler_cache=_cache(arguments),
+        compiler_cache=_compiler_cache_from(arguments),
+        max_jobs=max_jobs,
+        clean=arguments.clean,
+        ignore_needs=arguments.ignore_needs,
+        update=arguments.update,
+        depth=arguments.depth,
+        output_dir=arguments.output_dir,
         policy=policy,
         mirrors=mirrors_from(arguments),
-        **{name: getattr(arguments, name) for name in _AS_GIVEN},
     )
 
 
-def _cache(arguments: argparse.Namespace) -> CompilerCache | None:
-    kind, store = arguments.compiler_cache, arguments.compiler_cache_store
+def _compiler_cache_from(arguments: argparse.Namespace) -> CompilerCache | None:
+    """Return the compiler cache that the user chose; None where none was chosen."""
+    kind = arguments.compiler_cache
+    store = arguments.compiler_cache_store
     read_only = arguments.compiler_cache_read_only
     if kind is None:
         if store or read_only:
@@ -120,65 +143,87 @@ def _cache(arguments: argparse.Namespace) -> CompilerCache | None:
 
 def run(arguments: argparse.Namespace) -> None:
     """Build the wheel, unless nothing has changed."""
-    project = arguments.project
-    if project not in PROJECTS:
-        raise UsageError(f"Unknown component {project!r}.", hint=nearest(project, PROJECTS))
+    component = find_component(arguments.project)
     common = common_from(arguments)
     target = require(common.python)
     if arguments.container:
-        _in_container(arguments, target, common)
+        _run_in_container(arguments, target, common)
         return
     if common.platform != this_platform() and not common.dry_run:
         raise UsageError(
             f"Wheels for {common.platform} are built on {common.platform}.",
             hint="Add --dry-run for the plan.",
         )
-    chosen = with_components(context(common), project)
-    choices = build_choices_from(arguments, platform=common.outputs.platform)
+
+    request = _request_from(arguments, common, target)
     if common.dry_run:
-        _forecast(chosen, choices, target, project, as_json=arguments.json)
+        _dry_run(request, as_json=arguments.json)
         return
-    build = plan(chosen, choices, target=target, project=project)
-    perform(build)
-    set_outputs(environment(), {f"{DISTRIBUTIONS[project]}_version": build.tree.version})
+
+    work = work_of(request, find_materials(request))
+    perform(work)
+    set_outputs(environment(), {f"{component.distribution}_version": work.inputs.version})
 
 
 def look(arguments: argparse.Namespace) -> Status:
     """Return whether the wheel has to be built. Nothing is changed."""
     common = replace(common_from(arguments), dry_run=True)
-    chosen = with_components(context(common), arguments.project)
-    choices = build_choices_from(arguments, platform=common.outputs.platform)
-    if arguments.project not in choices.own_trees and serving_lock(chosen, choices.rocm) is None:
+    request = _request_from(arguments, common, require(common.python))
+    if request.own_tree is None and serving_lock(request.context, request.options.rocm) is None:
         return Pending(reasons=("its source lock is not resolved",))
 
-    build = plan(chosen, choices, target=require(common.python), project=arguments.project)
-    return stage.look(stage_of(build), inputs(build))
+    work = work_of(request, find_materials(request))
+    return stage.look(work.stage, work.inputs.to_json())
 
 
-def _forecast(
-    chosen: Context, choices: BuildChoices, target: Interpreter, project: str, *, as_json: bool
-) -> None:
-    """Print the plan, and whether a record says that it has been done."""
-    from pytorch_build.build.forecast import forecast, show
+def _request_from(arguments: argparse.Namespace, common: Common, target: Interpreter) -> BuildRequest:
+    """Return the build that was asked for."""
+    component = find_component(arguments.project)
+    options = build_options_from(arguments, platform=common.outputs.platform)
+    return request_build(with_components(context(common), component.name), options, target, component)
 
-    data = forecast(chosen, choices, target=target, project=project)
+
+def _dry_run(request: BuildRequest, *, as_json: bool) -> None:
+    """Print the plan, and why it would be built."""
+    from pytorch_build.build.dry_run import describe_build, print_plan
+
+    assumptions = Assumptions()
+    work = work_of(request, find_materials(request, assumptions))
+    description = describe_build(work, assumptions.sentences)
     if not as_json:
-        show(data)
-    if chosen.common.outputs.platform == this_platform():
-        try:
-            build = plan(chosen, choices, target=target, project=project)
-            result = perform(build)
-            data["rebuild"] = list(result.reasons) if isinstance(result, Pending) else []
-        except MissingInputError as problem:
-            data["rebuild"] = [f"build_{project} cannot be run yet: {problem.message}"]
-            console.say(data["rebuild"][0])
-        for message, hint in machine.look(chosen, choices, project, target) if data["rebuild"] else ():
-            console.warn(f"{message} {hint}")
+        print_plan(description)
+
+    # Of another platform's run and machine nothing can be said.
+    if request.is_for_this_platform:
+        reasons = _reasons_to_build(work, assumptions)
+        description["rebuild"] = reasons
+        if reasons:
+            need = machine.need_of(request.context, request.component)
+            for problem in machine.look(request, need):
+                console.warn(f"{problem.message} {problem.hint}")
     if as_json:
-        console.result(json.dumps(data, indent=2))
+        console.result(json.dumps(description, indent=2))
 
 
-def _in_container(arguments: argparse.Namespace, target: Interpreter, common: Common) -> None:
+def _reasons_to_build(work: Work, assumptions: Assumptions) -> list[str]:
+    """Return why a build would do its work, or why it cannot begin yet; print the latter, too."""
+    if not assumptions.blockers:
+        # A record knows nothing of wheels that are only assumed.
+        dependencies = tuple(
+            dependency for dependency in work.inputs.dependencies if not dependency.is_assumed
+        )
+        outcome = perform(replace(work, inputs=replace(work.inputs, dependencies=dependencies)))
+        return list(outcome.reasons) if isinstance(outcome, Pending) else []
+
+    reasons: list[str] = []
+    for problem in assumptions.blockers:
+        reason = f"{work.stage.name} cannot be run yet: {problem.message}"
+        console.say(reason)
+        reasons.append(reason)
+    return reasons
+
+
+def _run_in_container(arguments: argparse.Namespace, target: Interpreter, common: Common) -> None:
     """Run the same session in the manylinux image, which has the same checkout and run."""
     from pytorch_build.build import container
 
@@ -199,29 +244,3 @@ def _in_container(arguments: argparse.Namespace, target: Interpreter, common: Co
         console.say(" ".join(container.command(engine, job)))
         return
     container.run(engine, job, env=environment())
-
-
-def plan(chosen: Context, choices: BuildChoices, *, target: Interpreter, project: str) -> Build:
-    """Find everything that the build follows from."""
-    own = choices.own_trees.get(project)
-    if own and not chosen.common.dry_run and any(lacks(own, project, environment())):
-        machine.require_none(machine.look(chosen, choices, project, target))
-    if own is None:
-        lock = source_lock(chosen, choices.rocm, update=choices.update, mirrors=choices.mirrors)
-        rocm_version = lock.rocm_version
-        tree: Tree = managed_tree(chosen, choices, lock, project)
-    else:
-        rocm_version = find_version(chosen, choices.rocm)
-        found = partial(source_lock, chosen, choices.rocm)
-        tree = developers_tree(chosen, own, project, rocm_version=rocm_version, lock=found)
-        console.say(f"{project} from {own}, as it is there")
-    return Build(
-        context=chosen,
-        choices=choices,
-        target=target,
-        project=project,
-        tree=tree,
-        rocm=find_source(chosen, choices.rocm, rocm_version) if chosen.gpu else None,
-        dependencies=tuple(dependencies(chosen, target, project, own=own is not None)),
-        base_env=environment(),
-    )

@@ -12,10 +12,11 @@ from core import console
 from core.cli.options import common_from
 from core.errors import UsageError
 from core.status import Pending, Status, UpToDate
+from pytorch_build.components import COMPONENTS
 from pytorch_build.context import Context, add_source_options, mirrors_from
 from pytorch_build.lock.resolve import resolve
 from pytorch_build.lock.stored import origins, serving_lock, source_lock, with_components
-from pytorch_build.refs.torch_refs import PROJECTS, absolute_origin
+from pytorch_build.refs.torch_refs import absolute_origin
 from pytorch_build.sdk import add_rocm_options, rocm_options_from
 from pytorch_build.sources.checkout import CheckoutOptions, checkout, tree_path, unchanged_tree
 from pytorch_build.sources.trees import checkout_options
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Declare the verb's own options."""
-    what = f"which projects (default: the ref's components): {', '.join(PROJECTS)}"
+    what = f"which projects (default: the ref's components): {', '.join(COMPONENTS)}"
     parser.add_argument("--components", default="", metavar="A,B", help=what)
     parser.add_argument("--checkout-dir", type=Path, metavar="DIR", help="check one component out there")
     parser.add_argument("--gitrepo-origin", default="", metavar="URL", help="take it from this repository")
@@ -121,8 +122,9 @@ def _lock_of(chosen: Context, name: str, arguments: argparse.Namespace) -> Sourc
         ref=arguments.repo_hashtag or source.ref,
         pin="" if arguments.repo_hashtag else source.pin,
     )
-    # torch's tree has nothing to say about a project that names its own ref, but for triton's version
-    others = {} if arguments.repo_hashtag and name != "triton" else chosen.ref.projects
+    # torch's tree has nothing to say about a project that names its own ref, but for the version of some.
+    is_stated_by_torch = COMPONENTS[name].version_rule.file_in_torch is not None
+    others = {} if arguments.repo_hashtag and not is_stated_by_torch else chosen.ref.projects
     ref = replace(chosen.ref, projects={**others, name: source}, components=(name,))
     return resolve(
         ref,

@@ -19,9 +19,9 @@ from core.run.plan import Plan, job_outputs
 from core.status import Pending, Status
 from core.stores.location import open_store
 from pytorch_build.build.container import DATA, load_container
+from pytorch_build.components import COMPONENTS
 from pytorch_build.context import Context, add_source_options, chosen_family, chosen_ref, mirrors_from
 from pytorch_build.lock.stored import complete, source_lock
-from pytorch_build.refs.torch_refs import PROJECTS
 from pytorch_build.sdk import RocmOptions, add_rocm_options, rocm_options_from
 from rocm_packaging.origin import INDEXES_FILE, release_indexes
 
@@ -139,8 +139,8 @@ def rows(lock: SourceLock, *, gpu: bool) -> Sequence[tuple[str, str, str, str]]:
 def explicit_refs(given: Sequence[str]) -> dict[str, str]:
     """Read ``PROJECT=REF`` pairs."""
     pairs = [pair.partition("=") for pair in given]
-    if wrong := ["".join(one) for one in pairs if not all(one) or one[0] not in PROJECTS]:
-        raise UsageError(f"--at {wrong[0]!r} is not PROJECT=REF.", hint=f"Projects: {', '.join(PROJECTS)}.")
+    if wrong := ["".join(one) for one in pairs if not all(one) or one[0] not in COMPONENTS]:
+        raise UsageError(f"--at {wrong[0]!r} is not PROJECT=REF.", hint=f"Projects: {', '.join(COMPONENTS)}.")
     return {project: ref for project, _, ref in pairs}
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from core import console
 from core.cli.options import common_from
-from core.errors import UsageError
+from core.errors import REFUSALS, FatalError, UsageError, raise_refusals
 from core.wheel import parse_wheel_name
 from pytorch_build.check.run import find_wheels
 from pytorch_build.split.parts import plan, split
@@ -31,16 +31,25 @@ def run(arguments: argparse.Namespace) -> None:
     if twice:
         raise UsageError(f"{twice} is among the wheels twice.", hint="Name each wheel once.")
     rows: list[tuple[str, ...]] = []
+    refusals: list[FatalError] = []
     for wheel in fat:
-        if dry_run:
-            with tempfile.TemporaryDirectory(prefix="split-") as scratch:
-                files = plan(wheel, Path(scratch), rocm_version=rocm).wheels.file_names(wheel.name)
-            console.say(f"would make of {wheel.name}, in {arguments.output_dir}:")
-            for name in files:
-                console.say(f"  {name}")
-            continue
-        made = split(wheel, arguments.output_dir, rocm_version=rocm)
-        rows += [(one.name, console.size(one.stat().st_size)) for one in made]
+        try:
+            if dry_run:
+                _print_plan(wheel, arguments.output_dir, rocm_version=rocm)
+            else:
+                made = split(wheel, arguments.output_dir, rocm_version=rocm)
+                rows += [(one.name, console.size(one.stat().st_size)) for one in made]
+        except (UsageError, *REFUSALS) as refusal:
+            refusals.append(refusal)
     if rows:
         console.table(("file", "size"), rows)
         console.done(f"split_wheel: {len(rows)} in {arguments.output_dir}")
+    raise_refusals(refusals)
+
+
+def _print_plan(wheel: Path, output_dir: Path, *, rocm_version: str) -> None:
+    with tempfile.TemporaryDirectory(prefix="split-") as scratch:
+        file_names = plan(wheel, Path(scratch), rocm_version=rocm_version).wheels.file_names(wheel.name)
+    console.say(f"would make of {wheel.name}, in {output_dir}:")
+    for name in file_names:
+        console.say(f"  {name}")

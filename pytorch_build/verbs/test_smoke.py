@@ -2,6 +2,7 @@
 
 import argparse
 import json
+import os
 import re
 import tempfile
 from collections import Counter
@@ -165,6 +166,7 @@ def _pytest(
         # the sample's torch is a miniature that sees none
         "SMOKE_GPU": (not context.ref.local_label and gpu.target) or None,
         "PYTHONPATH": str(plugin.TARGET),
+        "PATH": f"{target.scripts}{os.pathsep}{process.handed_on().get('PATH', '')}",
         "VIRTUAL_ENV": str(target.prefix),
     }
     # what exists is collected where nothing of the caller's can choose

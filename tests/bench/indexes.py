@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from itertools import count
 from pathlib import Path
 
-from ci.publish.index import Records, write_index
+from ci.publish.index import RecordSource, write_index
 from core import files
 from core.run import RunOutputs
 from core.stores.directory import DirectoryStore
@@ -93,7 +93,7 @@ def _one_more(store: DirectoryStore, size: int, runs: int) -> Figure:
         publish(store, [f"project_7-3.{at}-py3-none-any.whl"], f"one-{at}")
 
     def index() -> None:
-        source = Records(store=store, prefix=OUTPUTS.manifests_prefix(GROUP))
+        source = RecordSource(store=store, prefix=OUTPUTS.manifests_prefix(GROUP))
         write_index(store, OUTPUTS.python_prefix(GROUP), source, title=f"{GROUP} ({OUTPUTS.prefix})")
 
     note = "without Python's start" + ("; ≤ 0.15 s" if size == WHEELS else "")

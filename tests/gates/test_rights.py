@@ -14,7 +14,6 @@ MAY_INHERIT = {
     "core/env/engines.py",
     "core/env/installer.py",
     "core/stores/s3_client.py",
-    "pytorch_build/build/forecast.py",
     "pytorch_build/sample/__init__.py",
     "pytorch_build/sources/git.py",
     "pytorch_build/verbs/build.py",

@@ -23,7 +23,7 @@ from core import process
 from core.archive.zips import read_archive
 from core.errors import CheckError, InterruptedStageError
 from core.wheel.editor import Additions, edit_sdist, edit_wheel
-from pytorch_build.build.stage import search_paths
+from pytorch_build.build.search_paths import rocm_folders, search_paths
 from pytorch_build.standalone.libraries import read_members
 from tests.kit import sample
 from tests.kit.clones import FAMILY, SERIES, TAG, Clone, printed_by
@@ -139,7 +139,7 @@ def test_libraries_look_into_rocms_run_time_packages_and_nowhere_else(
     assert libraries
     for member, library in libraries.items():
         assert library.is_rpath, member
-        assert library.search == search_paths(member, "split", FAMILY, library.search)
+        assert library.search == search_paths(member, rocm_folders("split", FAMILY), library.search)
     assert f"{wheel.name} imports beside ROCm's run-time packages" in sample_run.printed
 
 

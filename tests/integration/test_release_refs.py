@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from pytorch_build.refs.torch_refs import PROJECTS
+from pytorch_build.components import COMPONENTS
 from pytorch_build.sample import ensure_repositories
 from tests.kit.artifact_archives import pack_all
 from tests.kit.clones import FAMILY, SERIES
@@ -116,7 +116,7 @@ def read_lock(manifests: Path, ref: str) -> str:
     path = manifests / f"source-lock-{ref.replace('/', '-')}.json"
     projects = json.loads(path.read_text(encoding="utf-8"))["projects"]
     versions = {name: lock["versions"]["rocm"].partition("+")[0] for name, lock in projects.items()}
-    return ", ".join(f"{name} {versions[name]}" for name in PROJECTS)
+    return ", ".join(f"{name} {versions[name]}" for name in COMPONENTS)
 
 
 def refused_cells(log: str) -> set[Sequence[str]]:

@@ -16,7 +16,7 @@ from core.wheel import parse_wheel_name, read_metadata
 from core.wheel.editor import edit_wheel
 from core.wheel.record import require_sound
 from pytorch_build.check import Expectation
-from pytorch_build.refs.torch_refs import DISTRIBUTIONS
+from pytorch_build.components import distributions
 from rocm_packaging.packages.build import BuildRequest, build
 from rocm_packaging.sample import FAMILIES, ensure_artifacts
 from tests.kit.clones import FAMILY, Clone
@@ -31,7 +31,7 @@ TORCH = f"2.10.0a0+rocm{FINAL}"
 SEEDS = ("pip", "setuptools", "wheel", "packaging")
 PROMISED = {
     name: Expectation(distribution=name, version="", gpu_targets=("gfx942",), local_label="sample")
-    for name in DISTRIBUTIONS.values()
+    for name in distributions()
 }
 USE = """
 import json, warnings
@@ -89,7 +89,7 @@ def released(
 ) -> Sequence[Rewritten]:
     """Return the release that the candidate's whole set becomes."""
     host_wheels = {path.name.partition("-")[0] for path in torch_wheels if "_device_gfx" not in path.name}
-    assert host_wheels == set(DISTRIBUTIONS.values())
+    assert host_wheels == set(distributions())
     folder = tmp_path_factory.mktemp("released")
     return rewrite_set([*rocm_packages, *torch_wheels], folder, final_of(CANDIDATE), expected=PROMISED)
 

@@ -109,9 +109,11 @@ def test_the_next_stage_removes_what_a_killed_upload_left(folder: Path) -> None:
     code += f"{killing_copy}\nrunpy.run_module('ci', {{}}, '__main__')"
 
     def unfinished_files() -> set[str]:
-        return {path.name for path in store.parts.rglob("*") if path.is_file() and path.suffix != ".lock"}
+        return {
+            path.name for path in store.partial_files.rglob("*") if path.is_file() and path.suffix != ".lock"
+        }
 
-    with files.workspace(store.parts) as other_upload:
+    with files.workspace(store.partial_files) as other_upload:
         (other_upload / "goes on").touch()
         argv: list[str | Path] = [sys.executable, "-c", code, "upload", f"--input-dir={folder}", *words]
         assert process.capture(argv, cwd=ROOT, check=False).returncode == -9
@@ -119,7 +121,7 @@ def test_the_next_stage_removes_what_a_killed_upload_left(folder: Path) -> None:
         argv = [sys.executable, "-m", "ci", "index", *words]
         assert process.capture(argv, cwd=ROOT, check=False).returncode == MissingInputError.exit_code
         assert unfinished_files() == {"goes on"}
-    assert list(store.parts.iterdir()) == []
+    assert list(store.partial_files.iterdir()) == []
 
 
 def make_odd(name: str, logs: Path, store: Path) -> None:

@@ -2,30 +2,28 @@
 
 from collections.abc import Mapping
 from dataclasses import replace
-from functools import cache
-from pathlib import Path, PurePath, PurePosixPath, PureWindowsPath
+from pathlib import PurePath, PurePosixPath, PureWindowsPath
 from typing import Any
 
-from core.cli.options import Common
-from pytorch_build.build.build import Build, BuildChoices, Dependency
+from core.env.installer import Install
 from pytorch_build.build.cache import CompilerCache
 from pytorch_build.build.compilers import Compiler
-from pytorch_build.build.plans.common import BuildPlan
-from pytorch_build.build.plans.projects import plan_build
-from pytorch_build.build.site import Site, TreeFacts
+from pytorch_build.build.facts import BuildFacts, PackageFacts, TreeFacts
+from pytorch_build.build.inputs import BuildInputs, Dependency, RocmIdentity, build_flags
+from pytorch_build.build.plan import BuildPlan, plan_build
 from pytorch_build.build.toolchain import Provided
-from pytorch_build.context import Context
+from pytorch_build.components import COMPONENTS
 from pytorch_build.platforms import PLATFORMS
-from pytorch_build.refs.torch_refs import TorchRef, torch_ref
-from pytorch_build.sdk import RocmOptions, RocmSdk
-from tests.kit.builds import ready_tree
-from tests.kit.machines import target_in
+from pytorch_build.sdk import RocmSdk
 
-PROJECTS = ("triton", "torch", "audio", "vision", "apex")
+PROJECTS = tuple(COMPONENTS)
 ROCM_VERSION = "7.10.0a20251120"
 TORCH_VERSION = f"2.10.0a0+rocm{ROCM_VERSION}"
 # Such as a project has whose folder is a source tree.
 TREE_FACTS = TreeFacts(files=frozenset({"setup.py", "pyproject.toml"}))
+LOCKED = Install(requirements=("setuptools",))
+ROCM_PACKAGES = Install(requirements=(f"rocm=={ROCM_VERSION}",), whose="ours")
+PACKAGES = PackageFacts(locked=LOCKED, rocm=ROCM_PACKAGES)
 GCC = Compiler(path="/usr/bin/c++", kind="gcc", version="14.2.0")
 
 TREES: dict[str, PurePath] = {
@@ -64,10 +62,37 @@ def rocm_sdk(platform: str = "linux", **changes: Any) -> RocmSdk:
     return replace(sdk, **changes)
 
 
-@cache
-def sample_ref() -> TorchRef:
-    """Return the sample's torch ref, which is read once for all plans."""
-    return torch_ref("sample")
+def build_inputs(**changes: Any) -> BuildInputs:
+    """Return the inputs of a build for two GPU targets, with changes of its fields."""
+    inputs = BuildInputs(
+        source={"commit": "1" * 40},
+        version=TORCH_VERSION,
+        python="3.12.4",
+        rocm=RocmIdentity(version=ROCM_VERSION, layout="split", content={"rocm.tar.gz": "aa"}),
+        gpu_targets=("gfx942", "gfx1100"),
+        ref_env={},
+        flags={},
+        lock_sha256="bb",
+        code_digest="cc",
+    )
+    return replace(inputs, **changes)
+
+
+def build_facts(platform: str = "linux", **changes: Any) -> BuildFacts:
+    """Return the facts of a build with ROCm on a platform, with changes of its fields."""
+    facts = BuildFacts(
+        platform=PLATFORMS[platform],
+        gpu_family="gfx94X-dcgpu",
+        packages=PACKAGES,
+        tree=TREES[platform],
+        python=PYTHONS[platform],
+        tree_facts=TREE_FACTS,
+        rocm=rocm_sdk(platform),
+        provided=WINDOWS_LIBRARIES if platform == "windows" else Provided(),
+        compilers={"CXX": GCC},
+        user_env={"PATH": "/usr/bin"},
+    )
+    return replace(facts, **changes)
 
 
 def plan_project(
@@ -96,47 +121,35 @@ def plan_project(
     `version` is its own, `triton_version` and `torch_version` are those of what it stands on, where that is
     installed. `ref_env` are the variables that its torch ref sets, `base_env` those of the user.
     """
-    common = Common(root=Path("/checkout"), platform="windows" if platform == "windows" else "linux")
-    sample = sample_ref()
-    projects = {name: replace(source, env=ref_env or {}) for name, source in sample.projects.items()}
-    dependencies: list[Dependency] = []
+    user_env = {"PATH": "/usr/bin"} if base_env is None else base_env
+    dependencies: tuple[Dependency, ...] = ()
     if triton_version:
-        dependencies.append(Dependency(project="triton", requirement="", version=triton_version))
-
-    build = Build(
-        context=Context(
-            common=common,
-            ref=replace(sample, projects=projects),
-            gpu_family="gfx94X-dcgpu" if has_gpu else "cpu",
-            gpu_targets=(),
-        ),
-        choices=BuildChoices(
-            rocm=RocmOptions(),
-            own_trees={},
-            mirrors={},
-            gpu_targets=";".join(gpu_targets),
-            flash_attention=flash_attention,
-            clean=clean,
-        ),
-        target=target_in(Path("/env")),
-        project=project,
-        tree=ready_tree(Path("/src"), version=version),
-        rocm=None,
+        dependencies = (Dependency(project="triton", requirement="triton.whl", version=triton_version),)
+    inputs = build_inputs(
+        version=version,
+        gpu_targets=gpu_targets if has_gpu else (),
         dependencies=dependencies,
-        base_env={"PATH": "/usr/bin"} if base_env is None else base_env,
+        ref_env=ref_env or {},
+        flash_attention=flash_attention,
+        flags=build_flags(user_env),
     )
-
-    if provided is None:
-        provided = WINDOWS_LIBRARIES if platform == "windows" else Provided()
-    site = Site(
-        tree=TREES[platform],
-        python=PYTHONS[platform] if python is None else python,
-        facts=facts,
-        rocm=(sdk or rocm_sdk(platform)) if has_gpu else None,
-        provided=provided,
-        torch_version=torch_version,
-        cache=compiler_cache,
-        compilers={"CXX": GCC} if compilers is None else compilers,
+    machine_and_tree = build_facts(
+        platform,
+        tree_facts=facts,
+        torch_version=torch_version or None,
+        compiler_cache=compiler_cache,
         max_jobs=max_jobs,
+        user_env=user_env,
     )
-    return plan_build(build, site)
+    if sdk is not None:
+        machine_and_tree = replace(machine_and_tree, rocm=sdk)
+    if not has_gpu:
+        inputs = replace(inputs, rocm=None)
+        machine_and_tree = replace(machine_and_tree, rocm=None, gpu_family="cpu")
+    if provided is not None:
+        machine_and_tree = replace(machine_and_tree, provided=provided)
+    if python is not None:
+        machine_and_tree = replace(machine_and_tree, python=python)
+    if compilers is not None:
+        machine_and_tree = replace(machine_and_tree, compilers=compilers)
+    return plan_build(COMPONENTS[project], inputs, machine_and_tree, clean=clean)

@@ -1,5 +1,7 @@
 """A run in a folder, with the wheels and records that steps would leave, and a build of it."""
 
+from __future__ import annotations
+
 import sys
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
@@ -18,10 +20,13 @@ from core.run import records
 from core.run.records import FileRecord, Record
 from core.stores import Store
 from core.wheel import distributions
-from pytorch_build.build.build import Build, BuildChoices, Dependency
+from pytorch_build.build.build import Work, work_of
+from pytorch_build.build.inputs import BuildMaterials, Dependency
+from pytorch_build.build.request import BuildOptions, BuildRequest
+from pytorch_build.components import COMPONENTS
 from pytorch_build.context import Context
 from pytorch_build.lock.source_lock import LockedProject, SourceLock
-from pytorch_build.refs.torch_refs import DISTRIBUTIONS, PROJECTS, torch_ref
+from pytorch_build.refs.torch_refs import torch_ref
 from pytorch_build.sdk import RocmOptions
 from pytorch_build.sources.trees import Tree
 from rocm_packaging.origin import RocmSource
@@ -157,7 +162,7 @@ class LocalRun:
         targets = list(family(group_families(gpu_family) or gpu_family).targets)
         rocm = [ROCM_VERSION, "unsplit", {}] if has_gpu else None
 
-        path = self.wheel(DISTRIBUTIONS[project], version, f"{python}-{python}-linux_x86_64")
+        path = self.wheel(COMPONENTS[project].distribution, version, f"{python}-{python}-linux_x86_64")
         file = self.publish(path, group=gpu_family, run_id=run_id)
         self.record(
             f"build_{project}",
@@ -182,7 +187,7 @@ class LocalRun:
     def lock(self, **changes: Any) -> SourceLock:
         """Return a source lock of the sample's projects, with changes."""
         projects: dict[str, LockedProject] = {}
-        for number, name in enumerate(PROJECTS, start=1):
+        for number, name in enumerate(COMPONENTS, start=1):
             base_version = BASE_VERSIONS[name]
             projects[name] = LockedProject(
                 project=name,
@@ -243,20 +248,61 @@ def write_requirements(root: Path) -> None:
     (requirements / "target.in").write_text("numpy\n")
 
 
-def sample_build(run: LocalRun) -> Build:
+@dataclass(frozen=True, kw_only=True)
+class SampleBuild:
+    """A build that was asked for, and what it is made of. Its inputs follow from both."""
+
+    request: BuildRequest
+    materials: BuildMaterials
+
+    @property
+    def work(self) -> Work:
+        """The build as it begins."""
+        return work_of(self.request, self.materials)
+
+    def requested(self, **changes: Any) -> SampleBuild:
+        """Return the build with changes of what was asked for."""
+        return replace(self, request=replace(self.request, **changes))
+
+    def with_options(self, **changes: Any) -> SampleBuild:
+        """Return the build with other options."""
+        return self.requested(options=replace(self.request.options, **changes))
+
+    def made_of(self, **changes: Any) -> SampleBuild:
+        """Return the build with changes of what it is made of."""
+        return replace(self, materials=replace(self.materials, **changes))
+
+    def of(self, component: str) -> SampleBuild:
+        """Return the build of another component."""
+        return self.requested(component=COMPONENTS[component])
+
+
+def request_build(
+    run: LocalRun,
+    component: str,
+    *,
+    context: Context | None = None,
+    own_trees: Mapping[str, Path] = MappingProxyType({}),
+    user_env: Mapping[str, str] = MappingProxyType({"PATH": "/usr/bin", "HOME": "/home/me"}),
+) -> BuildRequest:
+    """Return the request for a component's wheel of the run."""
+    return BuildRequest(
+        context=context or run.context(),
+        options=BuildOptions(rocm=RocmOptions(), own_trees=own_trees, mirrors={}),
+        target=run.target(),
+        component=COMPONENTS[component],
+        user_env=user_env,
+    )
+
+
+def sample_build(run: LocalRun) -> SampleBuild:
     """Return a build of the sample's torch on ROCm and a triton, with the files that it looks at."""
     write_requirements(run.root)
     tree = run.root / "src"
     tree.mkdir()
     (tree / "setup.py").write_text("# 10 bytes")
     triton = Dependency(project="triton", requirement="/run/triton.whl", version="3.6.0", digest="bb")
-    return Build(
-        context=run.context(),
-        choices=BuildChoices(rocm=RocmOptions(), own_trees={}, mirrors={}),
-        target=run.target(),
-        project="torch",
-        tree=ready_tree(tree),
-        rocm=ROCM_SOURCE,
-        dependencies=(triton,),
-        base_env={"PATH": "/usr/bin", "HOME": "/home/me"},
+    return SampleBuild(
+        request=request_build(run, "torch"),
+        materials=BuildMaterials(tree=ready_tree(tree), rocm=ROCM_SOURCE, dependencies=(triton,)),
     )

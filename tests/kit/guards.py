@@ -45,6 +45,8 @@ def guard_unit_test(patch: pytest.MonkeyPatch, *, may_start_processes: bool) -> 
     patch.setattr(socket.socket, "connect", refuse_other_machines(socket.socket.connect))
     patch.setattr(socket.socket, "connect_ex", refuse_other_machines(socket.socket.connect_ex))
     patch.setattr(socket, "getaddrinfo", refuse_other_names(socket.getaddrinfo))
+    # The test runner's other children are no command's.
+    patch.setattr(process, "take_charge", lambda **_options: None)
     patch.setattr(process, "which", hide_programs(process.which))
 
     # A person's own indexes, and the bucket behind out/, which is on another machine.

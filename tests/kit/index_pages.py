@@ -2,20 +2,23 @@
 
 import json
 from collections.abc import Mapping, Sequence
-from itertools import groupby
 
 from ci.publish import index as indexing
-from ci.publish.index import Indexed, Records, write_index
-from ci.publish.index import pages as rendering
-from ci.publish.index.pages import FLAT, Entry
+from ci.publish.index import IndexUpdate, RecordSource, write_index
+from ci.publish.index.changes import PageSettings, make_project_pages
+from ci.publish.index.files import PageFile, RecordedFile, StoredFile, sort_files
+from ci.publish.index.html_pages import device_extras, write_flat_page, write_root_html
+from ci.publish.index.json_pages import RootPage, write_root_page
+from ci.publish.index.listing import FLAT_PAGE, ROOT_PAGE
+from ci.publish.index.names import read_name
+from ci.publish.index.yanks import Yanks
 from core.stores import Store
 from tests.kit import wheels
 from tests.kit.memory_store import MemoryStore
 
 PREFIX = "run/python/g"
 MANIFESTS = "run/manifests/g"
-STATE_PATH = "simple/index-state.txt"
-STATE_KEY = f"{PREFIX}/{STATE_PATH}"
+ROOT_KEY = f"{PREFIX}/{ROOT_PAGE}"
 YANKED_KEY = f"{PREFIX}/yanked.json"
 
 
@@ -48,13 +51,13 @@ def yank(store: Store, reasons: Mapping[str, str]) -> None:
     store.put_bytes(YANKED_KEY, json.dumps(dict(reasons)).encode())
 
 
-def index_wheels(store: Store, *, title: str = "g", strict: bool = True) -> Indexed:
+def index_wheels(store: Store, *, title: str = "g", strict: bool = True) -> IndexUpdate:
     """Write the pages of the wheels that records name."""
-    return write_index(store, PREFIX, Records(store=store, prefix=MANIFESTS), title=title, strict=strict)
+    return write_index(store, PREFIX, RecordSource(store=store, prefix=MANIFESTS), title=title, strict=strict)
 
 
 def pages_in(store: MemoryStore) -> dict[str, bytes]:
-    """Return every page, and what the index remembers, by path."""
+    """Return every page by path."""
     return {
         key.removeprefix(f"{PREFIX}/"): content
         for key, content in store.objects.items()
@@ -70,53 +73,49 @@ def pages_written_at_once(store: MemoryStore) -> dict[str, bytes]:
     return pages_in(fresh_store)
 
 
-def sort_entries(entries: Sequence[Entry]) -> list[Entry]:
-    """Sort entries by name, version (PEP 440) and file name, as pages do."""
-    rank = rendering.ranks(entries)
-    return sorted(entries, key=lambda entry: (entry.name, rank[entry.version], entry.filename))
+def render_pages(title: str, page_files: Sequence[PageFile]) -> dict[str, str]:
+    """Return every page of an index of these files: path to text."""
+    files_by_project: dict[str, list[PageFile]] = {}
+    for page_file in page_files:
+        project = read_name(page_file.stored_file.filename).project
+        files_by_project.setdefault(project, []).append(page_file)
+    settings = PageSettings(
+        title=title,
+        notices="",
+        yanks=Yanks(),
+        has_folder_pages=False,
+        extras=device_extras(files_by_project),
+        dependencies=None,
+    )
 
-
-def render_pages(title: str, entries: Sequence[Entry]) -> dict[str, str]:
-    """Return every page of an index of these entries: path to text."""
     pages: dict[str, bytes] = {}
-    blocks: list[rendering.Block] = []
-    names: list[str] = []
-    extras = rendering.extras(entry.name for entry in entries)
-    for name, project in groupby(sort_entries(entries), key=lambda entry: entry.name):
-        project_entries = tuple(project)
-        rows = "".join(f"{rendering.row(entry)}\n" for entry in project_entries).encode()
-        requirement = f"{name}{extras.get(name, '')}=={rendering.newest(project_entries)}"
-        names.append(name)
-        blocks.append(rendering.flat_block(name, requirement, rows))
-        pages[f"simple/{name}/index.html"] = rendering.project_html(name, requirement, rows)
-        pages[f"simple/{name}/index.json"] = rendering.project_json(name, project_entries)
-    pages["simple/index.html"] = rendering.root_html(names)
-    pages["simple/index.json"] = rendering.root_json(names)
-    pages[FLAT] = b"".join(rendering.flat_page(title, len(entries), blocks))
+    sections: dict[str, bytes | memoryview] = {}
+    for project, files in files_by_project.items():
+        project_pages = make_project_pages(project, sort_files(files), settings)
+        pages |= project_pages.pages
+        sections[project] = project_pages.section
+    pages["simple/index.html"] = write_root_html(files_by_project)
+    pages[ROOT_PAGE] = write_root_page(RootPage(fingerprints=dict.fromkeys(files_by_project, "0")))
+    pages[FLAT_PAGE] = b"".join(write_flat_page(title, "", sections))
     return {path: page.decode() for path, page in pages.items()}
 
 
-def entry(
+def page_file(
     *,
     filename: str = "torch-2.9.0-py3-none-any.whl",
-    name: str = "torch",
-    version: str = "2.9.0",
     sha256: str = "0" * 64,
     size: int = 1,
     modified: int = 0,
-    yanked: str | None = None,
-    metadata_sha256: str = "",
-    requires_python: str = "",
-) -> Entry:
+    yank_reason: str | None = None,
+    metadata_sha256: str | None = None,
+    requires_python: str | None = None,
+) -> PageFile:
     """Return a file that a page lists."""
-    return Entry(
-        filename=filename,
-        name=name,
-        version=version,
-        sha256=sha256,
-        size=size,
-        modified=modified,
-        requires_python=requires_python,
-        metadata_sha256=metadata_sha256,
-        yanked=yanked,
+    name = read_name(filename)
+    return PageFile(
+        RecordedFile(filename, size, sha256, metadata_sha256, requires_python),
+        StoredFile(filename, size, modified, "etag"),
+        name.version,
+        name.version_text,
+        yank_reason,
     )

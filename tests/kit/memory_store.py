@@ -98,7 +98,7 @@ class MemoryStore:
         *,
         sha256: str,
         replace: bool,
-        absent: bool = False,  # noqa: ARG002 - a dictionary is looked at either way
+        is_known_absent: bool = False,  # noqa: ARG002 - a dictionary is looked at either way
     ) -> PutResult:
         data = source.read_bytes()
         assert hashlib.sha256(data).hexdigest() == sha256
@@ -111,7 +111,7 @@ class MemoryStore:
         *,
         if_match: str | None = None,
         replace: bool = True,
-        absent: bool = False,  # noqa: ARG002 - a dictionary is looked at either way
+        is_known_absent: bool = False,  # noqa: ARG002 - a dictionary is looked at either way
     ) -> PutResult:
         # the condition is compared with what is there when the write arrives, not when it set off
         number = self._begin_write("put", key)

@@ -15,6 +15,7 @@ import pytest
 import noxfile
 from ci.pipeline import STEPS, Step
 from ci.verbs.cells import describe
+from core import process
 from core.cell import Cell
 
 SESSIONS = nox.registry.get()
@@ -220,3 +221,13 @@ def test_masks_credentials_in_addresses_that_nox_prints() -> None:
 
     assert "word" not in record.getMessage()
     assert "https://***@host/" in record.getMessage()
+
+
+# Stops
+
+
+def test_a_session_has_time_to_record_that_it_was_stopped() -> None:
+    longest_stop = noxfile.INTERRUPT_TIMEOUT + noxfile.TERMINATE_TIMEOUT
+
+    assert process.COMMAND_GRACE_SECONDS < noxfile.INTERRUPT_TIMEOUT
+    assert longest_stop < process.SESSION_GRACE_SECONDS <= 30

@@ -22,7 +22,7 @@ from core.errors import (
     ProcessError,
     UsageError,
 )
-from pytorch_build.refs.torch_refs import OWN_TREES
+from pytorch_build.components import COMPONENTS
 from tests.kit import machines
 from tests.kit.machines import Answer
 
@@ -73,7 +73,8 @@ def test_a_change_has_the_options_of_builds_for_trees() -> None:
         f"--{argument.name.replace('_', '-')}" for argument in copy.deepcopy(tasks.change).get_arguments()
     }
 
-    assert set(OWN_TREES.values()) <= names
+    for component in COMPONENTS.values():
+        assert component.tree_option in names
 
 
 @pytest.mark.parametrize("name", TASKS)

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from pytorch_build.build.stage import set_search_paths
+from pytorch_build.build.search_paths import rocm_folders, set_search_paths
 from pytorch_build.check.device_code import file_facts
 from rocm_packaging.packages.build import BuildRequest, build
 from tests.kit.debian_root import PROJECT, SCRIPTS, SETTINGS, TREE, Machine, machine
@@ -86,7 +86,8 @@ def test_libc10_hip_finds_hip_beside_it(root: Machine, tmp_path: Path) -> None:
     libraries = {
         f"torch/lib/{name}": root.path(f"{BUILD}/lib/{name}") for name in ("libc10.so", "libc10_hip.so")
     }
-    with zipfile.ZipFile(set_search_paths(write_wheel_of(libraries, tmp_path), "unsplit", FAMILY)) as archive:
+    wheel = set_search_paths(write_wheel_of(libraries, tmp_path), rocm_folders("unsplit", FAMILY))
+    with zipfile.ZipFile(wheel) as archive:
         archive.extractall(root.path(SITE), members=libraries)
     said = root.run("ldd", f"{SITE}/torch/lib/libc10_hip.so").stdout
     loaded = [posixpath.normpath(path) for path in re.findall(r"=> (\S+)", said)]

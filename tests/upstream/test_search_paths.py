@@ -11,7 +11,7 @@ from core import process
 from core.archive.zips import read_archive
 from core.env import installer
 from core.wheel.record import verify_record
-from pytorch_build.build.stage import set_search_paths
+from pytorch_build.build.search_paths import rocm_folders, set_search_paths
 from pytorch_build.check.run import check_wheel
 from pytorch_build.standalone.libraries import read_members
 
@@ -33,7 +33,7 @@ def wheel(tmp_path: Path) -> Iterator[Path]:
 
 
 def test_a_real_torch_looks_into_rocms_packages_and_still_runs(wheel: Path, tmp_path: Path) -> None:
-    set_search_paths(wheel, "split", "", epoch=1_700_000_000)
+    set_search_paths(wheel, rocm_folders("split", ""), epoch=1_700_000_000)
     assert verify_record(wheel) == ()
     assert not [one for one in check_wheel(wheel) if one.severity == "error"]
     found = read_members(wheel, read_archive(wheel).members)

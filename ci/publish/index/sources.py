@@ -1,88 +1,157 @@
-"""Where an index takes digests and metadata from: documents that name files, objects' metadata, or the files.
+"""Where an index learns what a file is: from records, from what an upload left, or from the file itself.
 
-A listing gives names, sizes and times. A source of another layout is any subclass of `Source`.
+A listing gives names, sizes, times and ETags. A source says the rest of a file that no page lists yet.
 """
 
 import hashlib
 import json
 import re
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
-from email.message import Message
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from sys import intern
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, Protocol
 
-from packaging.version import InvalidVersion, Version
-
-from ci.publish.index.pages import SIDECAR, Notice, normalised, read_name
+from ci.publish.index.files import DescribedFile, RecordedFile, StoredFile
+from ci.publish.index.html_pages import Notice
+from ci.publish.index.names import SIDECAR_SUFFIX
 from core import files
-from core.errors import DataError, MissingInputError, WheelError
-from core.parallel import map_in_threads
+from core.errors import DataError, MissingInputError, StoreError
+from core.parallel import JOBS, map_in_threads
 from core.run import is_record
 from core.stores import Store, Stored
 from core.stores.directory import DirectoryStore
 from core.stores.dry_run import DryRunStore
 
 _SHA256 = re.compile(r"[0-9a-f]{64}")
-_MAX_TEXT = 16 << 20
+_MAX_METADATA = 16 << 20
 
 
-class Promise(NamedTuple):
-    """What a file is to be; the key is its name alone."""
-
-    key: str
-    size: int
-    sha256: str
-    metadata_sha256: str = ""
-    requires_python: str = ""
+class HeldBackError(Exception):
+    """A file is not complete yet, as its upload may go on."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class Source:
-    """Describes listed files; where documents name the files, one that none names is not listed."""
+class Source(Protocol):
+    """What knows the files of a folder."""
 
-    store: Store
-    names_files: ClassVar[bool] = False
+    @property
+    def needs_records(self) -> bool:
+        """Whether a file that no record names is not listed."""
 
-    def documents(self) -> Mapping[str, str]:
-        """Return the documents that name files, with their etags."""
-        return {}
+    def list_records(self) -> Mapping[str, str]:
+        """Return the ETags of the records, by key."""
 
-    def read(self, names: Sequence[str], folder: str) -> Iterable[Sequence[Promise]]:  # noqa: ARG002 - none
-        """Return what each of these documents promises of the files directly in a folder."""
-        return ()
+    def read_records(
+        self,
+        keys: Sequence[str],
+        folder: str,
+    ) -> Mapping[str, Sequence[RecordedFile]]:
+        """Return what each of these records says of the files directly in a folder."""
 
-    def query(self, found: Sequence[Stored]) -> Sequence[Promise]:  # noqa: ARG002 - documents name files
-        """Describe files that no document names."""
-        return ()
+    def describe(
+        self,
+        stored_file: StoredFile,
+        folder: str,
+        candidates: Sequence[RecordedFile],
+    ) -> DescribedFile:
+        """Return a complete file with its digest, which is one of the candidates where records are needed.
+
+        Raises:
+            HeldBackError: Something of it does not exist yet.
+            StoreError: Its bytes are not those that are recorded.
+            WheelError: It is not a valid wheel or sdist.
+        """
 
     def notices(self) -> Sequence[Notice]:
         """Return what the flat page says above its files."""
-        return ()
 
 
 @dataclass(frozen=True, kw_only=True)
-class Records(Source):
-    """Files that JSON documents in a folder name: a run's records, or a release's decisions."""
+class RecordSource:
+    """JSON documents in a folder name the files: a run's records, or a release's decisions."""
 
+    store: Store
     prefix: str
-    names_files: ClassVar[bool] = True
+    needs_records = True
 
-    def documents(self) -> Mapping[str, str]:
-        """List the folder's JSON documents: one listing."""
-        listed = self.store.list(self.prefix, recursive=False)
-        return {stored.key: stored.etag for stored in listed if is_record(stored.key)}
+    def list_records(self) -> Mapping[str, str]:
+        """Return the ETags of the folder's records, by key: one listing."""
+        listing = self.store.list(self.prefix, recursive=False)
+        return {
+            stored_object.key: stored_object.etag for stored_object in listing if is_record(stored_object.key)
+        }
 
-    def read(self, names: Sequence[str], folder: str) -> Iterable[Sequence[Promise]]:
-        """Read these documents, in parallel where the store is remote."""
-        read = partial(self._read, folder=folder)
-        return map(read, names) if len(names) == 1 or is_local(self.store) else map_in_threads(read, names)
+    def read_records(
+        self,
+        keys: Sequence[str],
+        folder: str,
+    ) -> Mapping[str, Sequence[RecordedFile]]:
+        """Return what these records say of files in a folder, read in parallel from a remote store."""
+        jobs = 1 if is_local(self.store) else JOBS
+        recorded_files = map_in_threads(partial(self._read_record, folder=folder), keys, jobs=jobs)
+        return dict(zip(keys, recorded_files, strict=True))
 
-    def _read(self, key: str, folder: str) -> Sequence[Promise]:
+    def describe(
+        self,
+        stored_file: StoredFile,
+        folder: str,
+        candidates: Sequence[RecordedFile],
+    ) -> DescribedFile:
+        """Return a file with what a record says of the bytes that it has."""
+        if not candidates:
+            raise HeldBackError("no record names it")
+        if stored_file.sidecar_etag is None and any(candidate.metadata_sha256 for candidate in candidates):
+            raise HeldBackError("its metadata sidecar does not exist yet")
+
+        key = join_key(folder, stored_file.filename)
+        sha256 = self._file_sha256(key, stored_file)
+        recorded_file = best_candidate(
+            candidates,
+            size=stored_file.size,
+            sha256=sha256,
+        )
+        if recorded_file is None:
+            raise self._refusal(key)
+        if recorded_file.metadata_sha256 is not None:
+            self._require_sidecar(f"{key}{SIDECAR_SUFFIX}", recorded_file.metadata_sha256)
+        return DescribedFile(recorded_file, stored_file)
+
+    def notices(self) -> Sequence[Notice]:
+        """Return nothing."""
+        return ()
+
+    def _file_sha256(
+        self,
+        key: str,
+        stored_file: StoredFile,
+    ) -> str:
+        if isinstance(self.store, DirectoryStore):
+            # It remembers digests, and finds them by what was just listed.
+            return self.store.digest_of(Stored(key, stored_file.size, stored_file.etag, stored_file.modified))
+        return self.store.digest(key)
+
+    def _require_sidecar(
+        self,
+        key: str,
+        sha256: str,
+    ) -> None:
+        if hashlib.sha256(self.store.read(key)).hexdigest() != sha256:
+            raise self._refusal(key)
+
+    def _refusal(self, key: str) -> StoreError:
+        return StoreError(
+            f"{key} in {self.store.url} differs from its record.",
+            hint="Build it again with --force.",
+        )
+
+    def _read_record(
+        self,
+        key: str,
+        folder: str,
+    ) -> Sequence[RecordedFile]:
         try:
-            return _promises(json.loads(self.store.read(key)), folder)
+            return _read_record(json.loads(self.store.read(key)), folder)
         except (ValueError, KeyError, TypeError, AttributeError) as problem:
             raise DataError(
                 f"{key} is not a record: {type(problem).__name__}: {problem}.",
@@ -91,110 +160,212 @@ class Records(Source):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Files(Source):
-    """Files that speak for themselves: read once, and their sidecars written beside them."""
+class UploadedSource:
+    """Files that our uploads put: their digest is the object's metadata, a wheel's metadata its sidecar.
 
-    folder: Path
-    _read: dict[tuple[str, str], Promise] = field(default_factory=dict, repr=False)
+    Two requests a file that no page lists yet.
+    """
 
-    def query(self, found: Sequence[Stored]) -> Sequence[Promise]:
-        """Hash these files and read their metadata."""
-        # listed again with the sidecars that were just written, they are not read again
-        new = [stored for stored in found if (stored.key, stored.etag) not in self._read]
-        for stored, promise in zip(new, map_in_threads(self._promise, new), strict=True):
-            self._read[stored.key, stored.etag] = promise
-        return [self._read[stored.key, stored.etag] for stored in found]
+    store: Store
+    needs_records = False
 
-    def _promise(self, stored: Stored) -> Promise:
-        path = self.store.fetch(stored.key, self.folder)
-        if path.suffix != ".whl":
-            return _promise_of(stored, files.sha256(path), _sdist_requires_python(path))
-        from core.wheel.distributions import describe  # no part of the server
+    def list_records(self) -> Mapping[str, str]:
+        """Return nothing."""
+        return {}
 
-        record, metadata = describe(path, key=stored.key, sha256=files.sha256(path))
-        self.store.put_bytes(f"{stored.key}{SIDECAR}", metadata or b"")
-        return _promise_of(stored, record.sha256, record.requires_python, metadata or b"")
+    def read_records(
+        self,
+        keys: Sequence[str],  # noqa: ARG002 - there are none
+        folder: str,  # noqa: ARG002
+    ) -> Mapping[str, Sequence[RecordedFile]]:
+        """Return nothing."""
+        return {}
+
+    def describe(
+        self,
+        stored_file: StoredFile,
+        folder: str,
+        candidates: Sequence[RecordedFile],  # noqa: ARG002 - there are none
+    ) -> DescribedFile:
+        """Return a file with what its object and its sidecar say."""
+        key = join_key(folder, stored_file.filename)
+        try:
+            sha256 = self.store.digest(key)
+            if not key.endswith(".whl"):
+                return DescribedFile(
+                    RecordedFile(stored_file.filename, stored_file.size, sha256), stored_file
+                )
+            metadata = self.store.read(f"{key}{SIDECAR_SUFFIX}")
+        except MissingInputError:
+            raise HeldBackError("its metadata sidecar does not exist yet") from None
+
+        metadata_sha256 = hashlib.sha256(metadata).hexdigest()
+        requires_python = _requires_python(read_fields(metadata))
+        recorded_file = RecordedFile(
+            stored_file.filename,
+            stored_file.size,
+            sha256,
+            metadata_sha256,
+            requires_python,
+        )
+
+        return DescribedFile(recorded_file, stored_file)
+
+    def notices(self) -> Sequence[Notice]:
+        """Return nothing."""
+        return ()
 
 
 @dataclass(frozen=True, kw_only=True)
-class Carried(Source):
-    """Files that our uploads put: their digest is the object's metadata, a wheel's metadata its sidecar.
+class FolderSource:
+    """Wheels and sdists without records: each is read once, and a sidecar is written beside a wheel.
 
-    Two requests a file; a wheel without a sidecar is not listed.
+    `workspace` is a folder for files that are fetched.
     """
 
-    def query(self, found: Sequence[Stored]) -> Sequence[Promise]:
-        """Describe those of these files that are complete."""
-        return [promise for promise in map_in_threads(self._promise, found) if promise is not None]
+    store: Store
+    workspace: Path
+    needs_records = False
 
-    def _promise(self, stored: Stored) -> Promise | None:
-        try:
-            sha256 = self.store.digest(stored.key)
-            metadata = self.store.read(f"{stored.key}{SIDECAR}") if stored.key.endswith(".whl") else b""
-        except MissingInputError:
-            return None  # its sidecar is yet to come, or it went meanwhile
-        return _promise_of(stored, sha256, str(_fields(metadata).get("Requires-Python", "")), metadata)
+    def list_records(self) -> Mapping[str, str]:
+        """Return nothing."""
+        return {}
 
+    def read_records(
+        self,
+        keys: Sequence[str],  # noqa: ARG002 - there are none
+        folder: str,  # noqa: ARG002
+    ) -> Mapping[str, Sequence[RecordedFile]]:
+        """Return nothing."""
+        return {}
 
-def _fields(metadata: bytes) -> Message:
-    from email.parser import BytesParser
+    def describe(
+        self,
+        stored_file: StoredFile,
+        folder: str,
+        candidates: Sequence[RecordedFile],  # noqa: ARG002 - there are none
+    ) -> DescribedFile:
+        """Return a file with its digest and its metadata, and write that beside it."""
+        # No part of the function behind a bucket, which has no pydantic.
+        from core.wheel.distributions import describe
+        from core.wheel.sdist import read_requires_python
 
-    return BytesParser().parsebytes(metadata, headersonly=True)
+        key = join_key(folder, stored_file.filename)
+        path = self.store.fetch(key, self.workspace)
+        sha256 = files.sha256(path)
+        if path.suffix != ".whl":
+            requires_python = " ".join(read_requires_python(path).split())
+            recorded_file = RecordedFile(
+                stored_file.filename,
+                stored_file.size,
+                sha256,
+                requires_python=requires_python or None,
+            )
+            return DescribedFile(recorded_file, stored_file)
 
-
-def _promise_of(stored: Stored, sha256: str, python: str, metadata: bytes = b"") -> Promise:
-    digest = hashlib.sha256(metadata).hexdigest() if metadata else ""
-    return Promise(stored.key.rpartition("/")[2], stored.size, sha256, digest, " ".join(python.split()))
-
-
-def _sdist_requires_python(path: Path) -> str:
-    """Read PKG-INFO, the first of an sdist's files in most: the rest is not unpacked."""
-    import tarfile
-
-    try:
-        with tarfile.open(path, "r|gz") as archive:
-            for member in archive:
-                if member.name.count("/") == 1 and member.name.endswith("/PKG-INFO") and member.isfile():
-                    stream = archive.extractfile(member)
-                    fields = _fields(stream.read(_MAX_TEXT) if stream else b"")
-                    _require_name(path, str(fields.get("Name", "")), str(fields.get("Version", "")))
-                    return str(fields.get("Requires-Python", ""))
-    except (tarfile.TarError, OSError, EOFError) as problem:
-        raise WheelError(f"{path.name} is not a gzipped tar archive: {problem}.") from problem
-    raise WheelError(f"{path.name} is not an sdist: it holds no PKG-INFO.")
-
-
-def _require_name(path: Path, name: str, version: str) -> None:
-    """Refuse an sdist whose metadata contradicts its name."""
-    expected = read_name(path.name)
-    try:
-        same = normalised(name) == expected.name and Version(version) == expected.version
-    except InvalidVersion:
-        same = False
-    if not same:
-        raise WheelError(
-            f"{path.name}: PKG-INFO says {name} {version}.",
-            hint="A file is renamed by rewriting its metadata, not by its name alone.",
+        record, metadata = describe(
+            path,
+            key=key,
+            sha256=sha256,
         )
+        recorded_file = RecordedFile(
+            stored_file.filename,
+            stored_file.size,
+            sha256,
+            metadata_sha256=record.metadata_sha256,
+            requires_python=" ".join(record.requires_python.split()) or None,
+        )
+        sidecar = self.store.put_bytes(f"{key}{SIDECAR_SUFFIX}", metadata or b"")
+        return DescribedFile(recorded_file, stored_file._replace(sidecar_etag=sidecar.etag))
+
+    def notices(self) -> Sequence[Notice]:
+        """Return nothing."""
+        return ()
+
+
+def best_candidate(
+    candidates: Sequence[RecordedFile],
+    *,
+    size: int,
+    sha256: str,
+) -> RecordedFile | None:
+    """Return what is recorded of these bytes; of several, always the same one."""
+    matching = [
+        candidate for candidate in candidates if candidate.size == size and candidate.sha256 == sha256
+    ]
+
+    if len(matching) > 1:
+        matching.sort(key=repr)
+    return matching[-1] if matching else None
+
+
+def join_key(folder: str, path: str) -> str:
+    """Return the key of a path in a folder; "" is the whole store."""
+    return f"{folder}/{path}" if folder else path
 
 
 def is_local(store: Store) -> bool:
-    """Whether a store is a folder: quick to query, and true to conditions of writes."""
-    return isinstance(store.store if isinstance(store, DryRunStore) else store, DirectoryStore)
+    """Return whether a store is a folder on this machine: quick to query, and true to conditions."""
+    if isinstance(store, DryRunStore):
+        return isinstance(store.store, DirectoryStore)
+    return isinstance(store, DirectoryStore)
 
 
-def _promises(record: Mapping[str, Any], folder: str) -> Sequence[Promise]:
-    """Read what a stage's record promises of a folder; a failed stage's promises nothing."""
+def _read_record(record: Mapping[str, Any], folder: str) -> Sequence[RecordedFile]:
+    """Return what a record says of files directly in a folder; that of a failed stage says nothing."""
     if record["schema_version"] != 1:
         raise ValueError(f"schema_version is {record['schema_version']!r}")
-    named = (one for one in record["files"] if one["key"]) if record["status"] == "ok" else ()
-    return [promise for one in named if (promise := _promise(one, folder)).key]
+    recorded_files: list[RecordedFile] = []
+    if record["status"] != "ok":
+        return recorded_files
+
+    for file in record["files"]:
+        file_folder, _, filename = file["key"].rpartition("/")
+        sha256 = file["sha256"]
+        metadata_sha256 = file.get("metadata_sha256") or None
+        if not _SHA256.fullmatch(sha256) or not _SHA256.fullmatch(metadata_sha256 or sha256):
+            raise ValueError(f"{file['key']} has SHA-256 {sha256!r}, and of its metadata {metadata_sha256!r}")
+        if file_folder != folder or not filename.endswith((".whl", ".tar.gz")):
+            continue
+        requires_python = " ".join(file.get("requires_python", "").split())
+        # A name is also in the listing, and most files require the same: one text serves them all.
+        recorded_files.append(
+            RecordedFile(
+                intern(filename),
+                file["size"],
+                sha256,
+                metadata_sha256,
+                intern(requires_python) or None,
+            )
+        )
+
+    return recorded_files
 
 
-def _promise(one: Mapping[str, Any], folder: str) -> Promise:
-    key, sha256, metadata = one["key"], one["sha256"], one.get("metadata_sha256", "")
-    if not _SHA256.fullmatch(sha256) or (metadata and not _SHA256.fullmatch(metadata)):
-        raise ValueError(f"{key} has SHA-256 {sha256!r}, and of its metadata {metadata!r}")
-    there, _, name = key.rpartition("/")
-    python = intern(" ".join(one.get("requires_python", "").split()))  # most say the same
-    return Promise(name if there == folder else "", one["size"], sha256, metadata, python)
+def _requires_python(fields: Mapping[str, str]) -> str | None:
+    """Return what Python a file requires, as one line."""
+    words = fields.get("requires-python", "").split()
+    return " ".join(words) or None
+
+
+def read_fields(metadata: bytes) -> Mapping[str, str]:
+    """Return the header fields of METADATA or PKG-INFO by lower-case name, of several the first.
+
+    `email.parser` reads the same, and takes as long as opening the wheel.
+    """
+    fields: dict[str, str] = {}
+    name = ""
+    for line in metadata.decode("utf-8", "replace").splitlines():
+        if not line:
+            break
+        if line[0] in " \t":
+            fields[name] = f"{fields.get(name, '')} {line.strip()}"
+            continue
+        name, _, text = line.partition(":")
+        name = name.lower()
+        # What follows a second field of this name is not added to the first.
+        if name in fields:
+            name = ""
+        fields[name] = text.strip()
+
+    return fields

@@ -15,8 +15,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 from urllib.parse import unquote_plus
 
-from ci.publish.index import YANKED, Carried, is_page, write_index
-from ci.publish.index.pages import FILES, SIDECAR
+from ci.publish.index import YANKS_FILE, UploadedSource, is_page, write_index
+from ci.publish.index.names import DISTRIBUTION_SUFFIXES, SIDECAR_SUFFIX
 from core import parallel
 from core.cli.options import environment
 from core.stores import Store
@@ -100,11 +100,11 @@ def handle(
 
 def _write(store: Store, folder: Place) -> None:
     prefix = folder.key
-    done = write_index(store, prefix, Carried(store=store), title=title_of(prefix), strict=False)
-    counts = done.files, len(done.written), len(done.removed)
+    update = write_index(store, prefix, UploadedSource(store=store), title=title_of(prefix), strict=False)
+    counts = (update.file_count, len(update.written_pages), len(update.removed_pages))
     _log.info("s3://%s/%s: %d files, %d pages written, %d removed", *folder, *counts)
-    for one in done.held:
-        _log.info("%s is not listed: it has no sidecar, or %s", one.stored.key, one.why)
+    for held in update.held_files:
+        _log.info("%s is not listed: %s", held.key, held.reason)
 
 
 def folder_of(change: Place, folders: re.Pattern[str]) -> Place | None:
@@ -112,7 +112,7 @@ def folder_of(change: Place, folders: re.Pattern[str]) -> Place | None:
     prefix, _, name = change.key.rpartition("/")
     if is_page(change.key) or not folders.fullmatch(prefix):
         return None
-    if name != YANKED and not name.removesuffix(SIDECAR).endswith(FILES):
+    if name != YANKS_FILE and not name.removesuffix(SIDECAR_SUFFIX).endswith(DISTRIBUTION_SUFFIXES):
         return None
     return Place(change.bucket, prefix)
 

@@ -15,7 +15,7 @@ from packaging.utils import canonicalize_name
 from ci.promote.edits import MemberEdits
 from ci.promote.version_change import RocmChange, plan_set
 from core.wheel.editor import edit_sdist, edit_wheel
-from pytorch_build.build.plans.torch import rocm_init_text
+from pytorch_build.components.torch import rocm_init_text
 from tests.kit.therock.checkout import TheRock
 from tests.kit.therock.comparison import Comparison, Facts, Rule
 from tests.kit.therock.packages import VERSION, upstream_packages

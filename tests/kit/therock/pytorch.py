@@ -14,11 +14,12 @@ from core.data import read_text, read_toml
 from core.run import PLATFORMS
 from core.run.locations import CompilerCaches, run_buckets
 from pytorch_build.build.container import load_container
-from pytorch_build.build.plans.torch import rocm_init_text
 from pytorch_build.build.toolchain import FILE as TOOLCHAIN_FILE
+from pytorch_build.components import COMPONENTS
+from pytorch_build.components.torch import rocm_init_text
 from pytorch_build.lock.versions import parse_related_commits
 from pytorch_build.platforms import LINUX, WINDOWS
-from pytorch_build.refs.torch_refs import DISTRIBUTIONS, load_refs
+from pytorch_build.refs.torch_refs import load_refs
 from pytorch_build.test import skip_rules
 from pytorch_build.test.upstream_tests import DATA as CONFIGURATIONS_FILE
 from tests.kit.therock.checkout import TheRock
@@ -180,7 +181,9 @@ def compare_repositories(therock: TheRock) -> Comparison:
         stable = load_refs()[STABLE_REF].projects[project]
         downstream[f"{project} of releases"] = stable.origin
         downstream[f"{project} of nightlies"] = f"{nightly.origin} {nightly.ref}".strip()
-        downstream[f"{project}'s pin"] = DISTRIBUTIONS[project] if stable.pin == "related_commits" else ""
+        downstream[f"{project}'s pin"] = (
+            COMPONENTS[project].distribution if stable.pin == "related_commits" else ""
+        )
         downstream[f"{project} is built on"] = [
             platform
             for platform in PLATFORMS

@@ -8,7 +8,7 @@ import pytest
 from ci import changed_trees, interpreters
 from ci.changed_trees import ChangedTrees, run_trees
 from core.errors import MissingInputError, UsageError
-from pytorch_build.build.build import built
+from pytorch_build.build.build import find_record
 from tests.kit.builds import LocalRun
 from tests.kit.nox_calls import printed_calls
 from tests.kit.repos import commit_files
@@ -128,7 +128,7 @@ def test_a_borrowed_wheel_is_in_the_run_that_borrows_it(
 
     run_trees(run.common(gpu_family=FAMILY), changes, python=PYTHON)
 
-    assert built(run.context(run_id=changes.run_id), "cp312", "triton") is not None
+    assert find_record(run.context(run_id=changes.run_id), "cp312", "triton") is not None
 
 
 @pytest.mark.processes

@@ -7,7 +7,7 @@ from ci import pipeline
 from ci.pipeline import STEPS, FlowOptions, NoxCall, Step
 from core.run.plan import PlannedJob
 from core.status import Pending, Status, UpToDate
-from pytorch_build.build.build import NEEDS
+from pytorch_build.components import COMPONENTS
 from pytorch_build.refs.torch_refs import TorchRef, load_refs
 
 GPU_FAMILY = "gfx94X-dcgpu"
@@ -35,12 +35,12 @@ def test_no_two_steps_have_the_same_name() -> None:
     assert len(pipeline.STEPS_BY_NAME) == len(STEPS)
 
 
-@pytest.mark.parametrize("component", NEEDS)
+@pytest.mark.parametrize("component", COMPONENTS)
 def test_builds_need_the_components_that_they_are_built_on(component: str) -> None:
     step = pipeline.STEPS_BY_NAME[f"build_{component}"]
     needed_components = [need.removeprefix("build_") for need in step.needs if need.startswith("build_")]
 
-    assert tuple(name for name in needed_components if name != "rocm") == NEEDS[component]
+    assert tuple(name for name in needed_components if name != "rocm") == COMPONENTS[component].built_first
 
 
 def test_the_steps_of_a_job_stand_together() -> None:

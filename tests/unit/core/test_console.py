@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from core import console
-from tests.kit.screens import set_reader
+from tests.kit.screens import Reader, set_reader
 
 SECRETS = st.text("abcdefghijklmnopqrstuvwxyz0123456789", min_size=6, max_size=20)
 CREDENTIALS = st.text("abcXYZ019-._~!$&'()*+,;=%@:", min_size=1, max_size=20)
@@ -157,6 +157,54 @@ def test_prints_lines_to_stderr_and_results_to_stdout(capsys: Capture) -> None:
     console.result("f")
 
     assert capsys.readouterr() == ("f\n", "a\nb\nc\nwarning: d\nerror: e\n")
+
+
+@pytest.mark.parametrize("reader", ["plain", "github", "terminal"])
+@pytest.mark.parametrize(
+    "control",
+    [
+        "\x1b[2J",
+        "\x1b]0;title\x07",
+        "\x1b[8m",
+        "\x1b[31;7m",
+        "\r",
+        "\b",
+        "\x9b2J",
+        "\x7f",
+        "\u202e",
+        "\ud800",
+    ],
+    ids=ascii,
+)
+def test_controls_in_names_reach_no_terminal(
+    control: str, reader: Reader, capsys: Capture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    set_reader(monkeypatch, reader)
+
+    console.say(f"{control}name.whl is broken")
+    console.result(f"{control}name.whl")
+    console.error(f"{control}name.whl is broken", file=f"{control}name.whl")
+    console.table(("wheel", "message"), [(f"{control}name.whl", "broken")])
+
+    captured = capsys.readouterr()
+    assert control not in captured.out + captured.err
+    assert "name.whl" in captured.out
+    assert "name.whl is broken" in captured.err
+
+
+def test_a_log_has_no_controls_at_all(capsys: Capture) -> None:
+    console.say("\x1b[31mname.whl\tis\nbroken")
+
+    assert capsys.readouterr().err == "\\x1b[31mname.whl\tis\nbroken\n"
+
+
+def test_a_summary_has_no_controls(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    summary = tmp_path / "summary.md"
+    monkeypatch.setenv("GITHUB_STEP_SUMMARY", str(summary))
+
+    console.summary("| \x1b[2Jname.whl\ud800 |")
+
+    assert summary.read_text() == "| \\x1b[2Jname.whl\\ud800 |\n\n"
 
 
 def test_colours_lines_on_a_terminal(terminal: Capture) -> None:
@@ -447,7 +495,7 @@ def test_estimates_nothing_where_another_graph_begins(clock: Clock) -> None:
 @pytest.fixture
 def repeated_step(clock: Clock) -> console.Step:
     """Return a step that took 600 s and 95 commands last time, 8 s after its begin."""
-    with console.as_last_time(600, [95]):
+    with console.as_last_time(seconds=600, command_counts=[95]):
         step = console.Step("as last time")
     clock.now += 8
     return step

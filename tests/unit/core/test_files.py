@@ -2,6 +2,7 @@ import errno
 import hashlib
 import os
 import threading
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -10,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from core import files
-from core.errors import MachineError
+from core.errors import MachineError, MissingInputError
 
 
 def fail_for_space(*_arguments: Any, **_options: Any) -> NoReturn:
@@ -172,3 +173,48 @@ def test_a_second_holder_of_a_lock_waits_and_says_so(
     thread.join()
 
     assert order == ["first", "second"]
+
+
+# Files of others
+
+
+def test_reads_a_regular_file_through_a_link(tmp_path: Path) -> None:
+    (tmp_path / "file").write_bytes(b"content")
+    (tmp_path / "link").symlink_to("file")
+
+    assert files.read_regular(tmp_path / "link") == b"content"
+
+
+def test_refuses_a_file_that_is_too_large(tmp_path: Path) -> None:
+    path = tmp_path / "file"
+    path.write_bytes(b"content")
+
+    with pytest.raises(MachineError) as raised:
+        files.read_regular(path, largest=6)
+
+    assert str(path) in str(raised.value)
+
+
+@pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="only Linux has such files")
+def test_refuses_a_file_that_is_longer_than_its_status_says() -> None:
+    with pytest.raises(MachineError):
+        files.read_regular(Path("/proc/self/status"), largest=10)
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="Windows has no pipes with names")
+@pytest.mark.parametrize("make", [os.mkfifo, Path.mkdir], ids=["pipe", "folder"])
+def test_refuses_what_is_no_file_without_waiting(tmp_path: Path, make: Callable[[Path], object]) -> None:
+    path = tmp_path / "file"
+    make(path)
+
+    with pytest.raises(MachineError) as raised:
+        files.read_regular(path)
+
+    assert str(path) in str(raised.value)
+
+
+def test_says_which_file_does_not_exist(tmp_path: Path) -> None:
+    with pytest.raises(MissingInputError) as raised:
+        files.read_regular(tmp_path / "file")
+
+    assert str(tmp_path / "file") in str(raised.value)

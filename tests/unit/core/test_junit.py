@@ -1,8 +1,9 @@
 import io
+import os
 import re
 import sys
 import tracemalloc
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -275,11 +276,20 @@ def test_reads_other_encodings(encoding: str) -> None:
     assert document.cases[0].test == "test_a.py::TestA::test_é"
 
 
-@pytest.mark.parametrize("path", ["none.xml", "."], ids=["no file", "folder"])
-def test_a_report_that_cannot_be_read_is_a_problem(tmp_path: Path, path: str) -> None:
-    (problem,) = junit.read_file(tmp_path / path).problems
+def test_a_report_that_is_missing_is_a_problem(tmp_path: Path) -> None:
+    (problem,) = junit.read_file(tmp_path / "none.xml").problems
 
-    assert "cannot be read" in problem
+    assert "none.xml cannot be read" in problem
+
+
+@pytest.mark.parametrize("create", [Path.mkdir, os.mkfifo], ids=["folder", "pipe"])
+def test_opens_regular_files_alone(tmp_path: Path, create: Callable[[Path], None]) -> None:
+    path = tmp_path / "report.xml"
+    create(path)
+
+    (problem,) = junit.read_file(path).problems
+
+    assert "report.xml is no regular file" in problem
 
 
 def test_values_that_are_no_numbers_count_nothing() -> None:
@@ -329,6 +339,28 @@ def test_reads_no_more_bytes_than_the_limit(monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setattr(junit, "MAX_BYTES", 64)
 
     assert "larger" in junit.read(REPORT).problems[0]
+
+
+def test_refuses_a_file_by_its_size_before_it_is_read(tmp_path: Path) -> None:
+    path = tmp_path / "report.xml"
+    with path.open("wb") as stream:
+        stream.truncate(junit.MAX_BYTES + 1)
+
+    (problem,) = junit.read_file(path).problems
+
+    assert "report.xml is refused: it is larger than 256 MiB" in problem
+
+
+def test_reads_a_huge_attribute_no_further_than_its_limit() -> None:
+    content = suite(f'<testcase name="{"x" * (100 * MEBIBYTE)}"/>')
+
+    tracemalloc.start()
+    (problem,) = junit.read(io.BytesIO(content)).problems
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+
+    assert "16 MiB" in problem
+    assert peak < 4 * junit.MAX_TAG_BYTES
 
 
 # Counts

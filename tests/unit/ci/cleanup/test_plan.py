@@ -374,11 +374,13 @@ class ServerPagesStore(MemoryStore):
         *,
         if_match: str | None = None,
         replace: bool = True,
-        absent: bool = False,
+        is_known_absent: bool = False,
     ) -> PutResult:
         if is_page(key) and not self.is_server_writing:
             return PutResult("unchanged", "")
-        return super().put_bytes(key, data, if_match=if_match, replace=replace, absent=absent)
+        return super().put_bytes(
+            key, data, if_match=if_match, replace=replace, is_known_absent=is_known_absent
+        )
 
     def write_pages_as_server(self) -> None:
         """Write the pages of what has its sidecar."""

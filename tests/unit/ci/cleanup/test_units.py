@@ -6,7 +6,7 @@ import pytest
 
 from ci.cleanup import Unit, listed, required, units
 from core.errors import DataError
-from tests.kit.index_pages import entry, render_pages
+from tests.kit.index_pages import page_file, render_pages
 from tests.kit.stores import stored_object
 
 DAY = 86_400
@@ -106,7 +106,7 @@ def test_takes_the_date_of_its_pages_for_a_run_without_anything_else() -> None:
 
 @pytest.mark.parametrize("page", ["index.html", "simple/torch/index.html", "simple/torch/index.json"])
 def test_finds_what_an_indexs_own_pages_list(page: str) -> None:
-    torch = entry(filename=WHEEL, version="2.10.0+rocm7.1", metadata_sha256="1" * 64)
+    torch = page_file(filename=WHEEL, metadata_sha256="1" * 64)
 
     content = render_pages("v2/g", [torch])[page].encode()
 

@@ -20,7 +20,7 @@ from core.packages.search import others_required_by_lines
 from core.run import RunOutputs
 from core.stores import Store
 from core.wheel.distributions import is_ours
-from pytorch_build.refs.torch_refs import DISTRIBUTIONS
+from pytorch_build.components import distributions
 from tests.kit.machines import Answer, answer_processes
 from tests.kit.mirrors import MIRROR
 from tests.kit.small_runs import GROUP, publish_wheel
@@ -59,7 +59,7 @@ def test_refuses_metadata_with_text_that_is_not_a_requirement() -> None:
         "triton",
         "pytorch_triton_rocm",
         "apex",
-        *DISTRIBUTIONS.values(),
+        *distributions(),
     ],
 )
 def test_knows_packages_of_ours_in_any_spelling(name: str) -> None:

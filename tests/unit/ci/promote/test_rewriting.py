@@ -16,8 +16,8 @@ from ci.promote.version_change import final_of
 from core.archive import Member
 from core.errors import CheckError, WheelError
 from core.wheel.writer import WheelSpec, metadata_text, write_sdist, write_wheel
-from pytorch_build.build.plans.torch import rocm_init_text
 from pytorch_build.check import Expectation
+from pytorch_build.components.torch import rocm_init_text
 from tests.kit import wheels
 
 CANDIDATE = "7.10.0rc2"

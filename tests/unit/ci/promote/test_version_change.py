@@ -9,8 +9,8 @@ from packaging.version import Version
 
 from ci.promote.version_change import RocmChange, final_of, kept_facts, new_version, plan_set, rules
 from core.errors import FatalError, MissingInputError, UsageError, WheelError
+from pytorch_build.components import distributions
 from pytorch_build.lock.versions import version_suffix, wheel_version
-from pytorch_build.refs.torch_refs import DISTRIBUTIONS
 from tests.kit.promotion_facts import facts_of, staged_wheel
 
 CHANGE = RocmChange(old="7.10.0rc2", new="7.10.0")
@@ -152,7 +152,7 @@ def test_rejects_a_set_that_is_no_candidates(
     assert words in raised.value.message
 
 
-@pytest.mark.parametrize("distribution", DISTRIBUTIONS.values())
+@pytest.mark.parametrize("distribution", distributions())
 def test_every_project_that_is_built_takes_part(distribution: str) -> None:
     assert rules().kind_of(distribution) == "pytorch"
 

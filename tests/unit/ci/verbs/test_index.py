@@ -34,16 +34,16 @@ def test_lists_a_wheel_only_with_its_metadata(store: Store, outputs: RunOutputs,
     wheel = publish_wheel(store, outputs, tmp_path)
     metadata = store.read(f"{wheel.key}.metadata")
     store.delete(f"{wheel.key}.metadata")
-    (tmp_path / "rocm-7.1.tar.gz").write_bytes(b"gz")
-    publish_files(store, outputs, [tmp_path / "rocm-7.1.tar.gz"], step="build_rocm", family=GROUP)
+    sdist = wheels.write_sdist(tmp_path, name="rocm", version="7.1")
+    publish_files(store, outputs, [sdist], step="build_rocm", family=GROUP)
 
     without_metadata = index.write_pages(store, outputs, GROUP)
     store.put_bytes(f"{wheel.key}.metadata", metadata)
     with_metadata = index.write_pages(store, outputs, GROUP)
 
-    assert [held.stored.key for held in without_metadata.held] == [wheel.key]
-    assert without_metadata.files == 1
-    assert with_metadata.files == 2
+    assert [held.key for held in without_metadata.held_files] == [wheel.key]
+    assert without_metadata.file_count == 1
+    assert with_metadata.file_count == 2
     assert "metadata=" in flat_page(store, outputs)
 
 
@@ -76,7 +76,7 @@ def unrecorded(store: Store, outputs: RunOutputs, tmp_path: Path) -> str:
 def test_waits_for_the_record_of_a_new_wheel(store: Store, outputs: RunOutputs, unrecorded: str) -> None:
     indexed = index.write_pages(store, outputs, GROUP)
 
-    assert [held.stored.key for held in indexed.held] == [unrecorded]
+    assert [held.key for held in indexed.held_files] == [unrecorded]
     assert "apex" not in flat_page(store, outputs)
 
 

@@ -41,7 +41,7 @@ def test_members_are_sorted(names: list[str]) -> None:
 
 
 def test_members_are_the_checkouts_files(archive: Path) -> None:
-    path = "ci/publish/index/pages.py"
+    path = "ci/publish/index/html_pages.py"
 
     with zipfile.ZipFile(archive) as opened:
         assert opened.read(path) == (ROOT / path).read_bytes()

@@ -183,7 +183,7 @@ def test_a_newer_upload_replaces_files_of_the_local_run(tmp_path: Path, folder: 
     (uploaded,) = upload_folder(local, folder)
 
     assert uploaded.sha256 != built.sha256
-    assert index.write_pages(store, local.outputs, GROUP).files == 1
+    assert index.write_pages(store, local.outputs, GROUP).file_count == 1
     elsewhere = Common(root=tmp_path, store="elsewhere")
     assert [file.sha256 for file in upload_group(elsewhere, store)] == [uploaded.sha256]
 
@@ -390,7 +390,7 @@ def test_records_the_first_wheel_for_another_ref_with_the_same_inputs(
         "build_triton-nightly-cp312": tuple(first),
         "build_triton-release-2.13-cp312": tuple(first),
     }
-    assert index.write_pages(shared.open_store(), shared.outputs, GROUP).files == 1
+    assert index.write_pages(shared.open_store(), shared.outputs, GROUP).file_count == 1
     assert "build_triton-nightly-cp312" in capsys.readouterr().err
 
 

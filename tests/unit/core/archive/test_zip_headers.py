@@ -1,4 +1,6 @@
 import random
+import struct
+import tracemalloc
 from pathlib import Path
 
 import pytest
@@ -57,3 +59,26 @@ def test_a_changed_byte_is_refused_or_leaves_an_archive_that_can_be_read(
     refusal = refusal_of(wheel)
 
     assert refusal is None or wheel.name in refusal
+
+
+def test_refuses_a_million_members_before_their_headers_are_read(tmp_path: Path) -> None:
+    """The directory has only zeros, which are refused as headers if they are ever read."""
+    count = 1_000_000
+    archive = tmp_path / "many-1.0-py3-none-any.whl"
+    directory_size = 46 * count
+    end64 = struct.pack("<4sQ2H2I4Q", b"PK\x06\x06", 44, 45, 45, 0, 0, count, count, directory_size, 0)
+    locator = struct.pack("<4sIQI", b"PK\x06\x07", 0, directory_size, 1)
+    end = struct.pack("<4s4H2IH", b"PK\x05\x06", 0, 0, 0xFFFF, 0xFFFF, directory_size, 0, 0)
+    with archive.open("wb") as stream:
+        stream.seek(directory_size)
+        stream.write(end64 + locator + end)
+
+    tracemalloc.start()
+    try:
+        with pytest.raises(WheelError, match="1000000"):
+            read_archive(archive)
+        _size, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+
+    assert peak < 1 << 20

@@ -90,7 +90,8 @@ def test_a_member_whose_size_is_the_marker_of_zip64_has_a_field_for_it() -> None
         method=zipfile.ZIP_DEFLATED,
         crc=0,
         mode=0,
-        modified=(1980, 1, 1, 0, 0, 0),
+        dos_date=0,
+        dos_time=0,
         header=0,
         start=0,
     )

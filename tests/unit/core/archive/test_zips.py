@@ -45,7 +45,8 @@ def member_of(
         method=method,
         crc=zlib.crc32(content),
         mode=mode,
-        modified=(1980, 1, 1, 0, 0, 0),
+        dos_date=0,
+        dos_time=0,
         header=0,
         start=0,
     )

@@ -1,4 +1,5 @@
 import argparse
+import os
 import signal
 import sys
 from collections.abc import Callable, Sequence
@@ -8,11 +9,14 @@ from types import ModuleType
 
 import pytest
 
+from core import process
 from core.causes import Cause
 from core.cli import Verb, main
 from core.cli.failures import FailureNote
+from core.cli.options import environment
 from core.cli.sessions import command_again
 from core.errors import BuildError, EnvironmentSetupError, InterruptedStageError, MachineError, ProcessError
+from core.host_path import ENVIRONMENT_MARKER
 from tests.kit.screens import set_reader
 
 VERBS = (
@@ -67,6 +71,34 @@ def build(monkeypatch: pytest.MonkeyPatch) -> BuildVerb:
 def call(*command_line: str) -> int:
     """Call the front door of a package; return the exit code."""
     return main("pytorch_build", "Sources to wheels.", VERBS, command_line)
+
+
+# Programs
+
+
+@pytest.mark.processes
+def test_runs_no_program_that_a_build_left_in_its_environment(
+    build: BuildVerb, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    programs = tmp_path / "environment" / "bin"
+    programs.mkdir(parents=True)
+    (tmp_path / "environment" / ENVIRONMENT_MARKER).write_text("{}")
+    stolen_variables = tmp_path / "stolen"
+    planted_git = programs / "git"
+    planted_git.write_text(f"#!/bin/sh\nenv > {stolen_variables}\n")
+    planted_git.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{programs}{os.pathsep}{environment()['PATH']}")
+    versions: list[str] = []
+
+    def run_git() -> None:
+        completed = process.capture(["git", "--version"], env=process.inherited())
+        versions.append(completed.stdout)
+
+    build.action = run_git
+    assert call("build", "torch") == 0
+
+    assert versions[0].startswith("git version")
+    assert not stolen_variables.exists()
 
 
 # Words

@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 
+from core.env import engines
 from core.env.engines import (
     ENGINES,
     RUNNERS,
@@ -102,6 +103,7 @@ def test_takes_the_first_engine_that_works(
     names: Sequence[Engine],
     called: list[str],
 ) -> None:
+    monkeypatch.setattr(engines, "_ANSWER_SECONDS", 0.2)
     calls = install_engines(monkeypatch, tmp_path, answers)
 
     engine = find_engine(*names)

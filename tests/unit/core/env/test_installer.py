@@ -11,16 +11,18 @@ from filelock import FileLock, Timeout
 from core import process
 from core.env import InstalledDistribution, Interpreter, installer, interpreter
 from core.env.installer import (
-    MARKER,
     Install,
     Sources,
     Whose,
     digest_of_calls,
     parse_configuration,
     prepared,
+    require_none_unplanned,
     require_planned,
+    unplanned_packages,
 )
 from core.errors import CheckError, EnvironmentSetupError, origin
+from core.host_path import ENVIRONMENT_MARKER
 from tests.kit.machines import Answer, Call, VirtualEnvironment, answer_processes, target_in
 from tests.kit.repos import write_files
 from tests.kit.wheels import record_row
@@ -339,7 +341,8 @@ def test_accepts_an_environment_with_the_planned_packages(
 ) -> None:
     machine.environment.installed = installed
 
-    assert require_planned(machine.target, PLANNED) == []
+    require_planned(machine.target, PLANNED)
+    require_none_unplanned(machine.target, PLANNED)
 
 
 @pytest.mark.parametrize(
@@ -347,11 +350,10 @@ def test_accepts_an_environment_with_the_planned_packages(
     [
         ({"rocm": "7.1"}, ["rocm-sdk-core 7.1"]),
         ({"rocm": "7.2", "rocm-sdk-core": "7.1"}, ["7.2", "not 7.1"]),
-        ({"rocm": "7.1", "rocm-sdk-core": "7.1", "rocm-x": "1"}, ["rocm-x 1"]),
     ],
-    ids=["missing", "other version", "stranger"],
+    ids=["missing", "other version"],
 )
-def test_rejects_an_environment_with_other_packages_of_our_names(
+def test_rejects_an_environment_without_the_planned_packages(
     machine: Machine, installed: dict[str, str], mentioned: list[str]
 ) -> None:
     machine.environment.installed = installed
@@ -370,10 +372,12 @@ def test_rejects_a_package_that_is_installed_twice(machine: Machine, monkeypatch
         require_planned(machine.target, {"rocm": "7.1"})
 
 
-def test_returns_strangers_where_they_are_allowed(machine: Machine) -> None:
-    machine.environment.installed = {**PLANNED, "rocm-x": "1"}
+def test_rejects_a_strangers_package_of_our_names(machine: Machine) -> None:
+    machine.environment.installed = {**PLANNED, "rocm-x": "1", "numpy": "2"}
 
-    assert require_planned(machine.target, PLANNED, may_have_others=True) == ["rocm-x 1"]
+    assert unplanned_packages(machine.target, PLANNED) == ["rocm-x 1"]
+    with pytest.raises(CheckError, match="rocm-x 1"):
+        require_none_unplanned(machine.target, PLANNED)
 
 
 @pytest.fixture
@@ -430,7 +434,7 @@ def prepare(machine: Machine, digest: str, *, force: bool = False) -> list[str]:
 
 def read_marker(machine: Machine) -> dict[str, str]:
     """Return what is written into the environment about how it was made."""
-    marker: dict[str, str] = json.loads((machine.environment.folder / MARKER).read_text())
+    marker: dict[str, str] = json.loads((machine.environment.folder / ENVIRONMENT_MARKER).read_text())
     return marker
 
 
@@ -471,7 +475,7 @@ def test_makes_an_environment_anew_that_was_left_incomplete(machine: Machine) ->
 
     with pytest.raises(EnvironmentSetupError):
         prepare(machine, "d2")
-    assert not (machine.environment.folder / MARKER).exists()
+    assert not (machine.environment.folder / ENVIRONMENT_MARKER).exists()
 
     machine.environment.unavailable.clear()
     assert prepare(machine, "d1") != []

@@ -4,11 +4,11 @@ import time
 
 import pytest
 
-from ci.publish.index import pages as index_pages
 from core.errors import MissingInputError
 from core.http import Answer
 from core.packages.candidates import Candidate
 from core.packages.pages import missing_from_page, wait_for_pages
+from tests.kit.index_pages import page_file, render_pages
 
 TORCH = Candidate(
     name="torch-2.10.0+rocm7.1.whl", distribution="torch", version="2.10.0+rocm7.1", sha256="a" * 64
@@ -77,16 +77,17 @@ def test_names_a_file_that_a_page_lists_with_another_digest() -> None:
 
 
 def test_reads_the_pages_that_the_index_writes() -> None:
-    entry = index_pages.Entry(
-        filename=TORCH.name, name="torch", version="2.10.0", sha256=TORCH.require_digest(), size=1, modified=0
+    wheel = Candidate(
+        name="torch-2.10.0+rocm7.1-py3-none-any.whl",
+        distribution="torch",
+        version="2.10.0+rocm7.1",
+        sha256="a" * 64,
     )
-    rows = index_pages.row(entry).encode()
-    project_page = index_pages.project_html("torch", "torch==2.10.0", rows)
-    block = index_pages.flat_block("torch", "torch==2.10.0", rows)
-    flat_page = b"".join(index_pages.flat_page("g", 1, [block]))
 
-    assert missing_from_page(project_page.decode(), [TORCH]) == []
-    assert missing_from_page(flat_page.decode(), [TORCH]) == []
+    pages = render_pages("g", [page_file(filename=wheel.name, sha256=wheel.require_digest())])
+
+    assert missing_from_page(pages["simple/torch/index.html"], [wheel]) == []
+    assert missing_from_page(pages["index.html"], [wheel]) == []
 
 
 # Waiting for pages

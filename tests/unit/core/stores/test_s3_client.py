@@ -222,3 +222,39 @@ def test_repeats_no_request_that_was_refused(monkeypatch: pytest.MonkeyPatch, st
         bucket.read("a.html")
 
     assert len(FailingServer.requests) == 1
+
+
+@pytest.fixture
+def waits(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    """Return the seconds that botocore would have waited between attempts; it does not."""
+    waits: list[float] = []
+    monkeypatch.setattr("botocore.endpoint.time.sleep", waits.append)
+    return waits
+
+
+def test_a_server_that_was_never_there_is_reported_within_seconds(
+    monkeypatch: pytest.MonkeyPatch,
+    waits: list[float],
+) -> None:
+    with bucket_with_answers(monkeypatch, []) as bucket:
+        address = bucket.connection.endpoint
+    # Nothing listens there any more, and this store has never reached it.
+
+    with pytest.raises(ServiceError) as raised:
+        bucket.read("a.html")
+
+    assert address in raised.value.message
+    assert "AWS_ENDPOINT_URL_S3" in raised.value.hint
+    # It may be starting, so it is tried more than once.
+    assert waits
+    assert sum(waits) < 4
+
+
+def test_a_server_that_went_away_is_waited_for(monkeypatch: pytest.MonkeyPatch, waits: list[float]) -> None:
+    with bucket_with_answers(monkeypatch, []) as bucket:
+        bucket.read("a.html")
+
+    with pytest.raises(ServiceError):
+        bucket.read("a.html")
+
+    assert len(waits) == s3_client.ATTEMPTS - 1

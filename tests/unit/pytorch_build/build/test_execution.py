@@ -15,8 +15,9 @@ from core.env.installer import Install
 from core.errors import BuildError, ProcessError, WheelError
 from pytorch_build.build import execution
 from pytorch_build.build.metrics import Metrics
-from pytorch_build.build.plans.common import BuildPlan, Command, Overlay
+from pytorch_build.build.plan import BuildPlan
 from pytorch_build.check import Expectation
+from pytorch_build.components.steps import Command, Overlay
 from pytorch_build.platforms import LINUX
 from tests.kit.builds import LocalRun
 from tests.kit.machines import Answer, Call, VirtualEnvironment, answer_processes
@@ -48,6 +49,7 @@ def plan_commands(
         project="torch",
         distribution="torch",
         version=VERSION,
+        environment=(),
         env={"ADDED": "1"},
         unset=frozenset({"GONE"}),
         removes=removes,

@@ -8,39 +8,53 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from core.data import use_user_file
 from core.env import Interpreter
 from core.errors import EnvironmentSetupError, UsageError
 from pytorch_build.build import machine
-from pytorch_build.build.build import BuildChoices
 from pytorch_build.build.machine import (
     MachineFacts,
-    Need,
+    Problem,
     load_needs,
     machine_facts,
     max_jobs,
     require_none,
 )
+from pytorch_build.build.request import BuildRequest
+from pytorch_build.components import COMPONENTS, MachineNeed
 from pytorch_build.platforms import LINUX, WINDOWS
-from pytorch_build.sdk import RocmOptions
+from pytorch_build.refs.torch_refs import torch_ref
 from tests.kit.build_plans import PROJECTS
-from tests.kit.builds import FAMILY, LocalRun
+from tests.kit.builds import LocalRun, request_build
 
 GIB = 1 << 30
 ON_LINUX = MachineFacts(
     platform="linux",
     python=PurePosixPath("/env/bin/python"),
-    python_headers=True,
+    has_python_headers=True,
     tree=PurePosixPath("/src/torch"),
-    compilers=(),
+    compiler_problems=(),
     tools={"cmake": "3.31.0", "ninja": "1.12.1"},
     disk_gib=200,
     memory_gib=64,
 )
 ON_WINDOWS = replace(ON_LINUX, platform="windows", python=PureWindowsPath("C:/Python312/python.exe"))
 # The locked requirements bring both tools.
-WITHOUT_TOOLS = replace(ON_LINUX, tools={"cmake": "", "ninja": ""})
-SMALL = replace(ON_LINUX, disk_gib=1, memory_gib=1, python_headers=False)
-NO_COMPILER = ("There is no C++ compiler.", "Install one.")
+WITHOUT_TOOLS = replace(ON_LINUX, tools={})
+SMALL = replace(ON_LINUX, disk_gib=1, memory_gib=1, has_python_headers=False)
+NO_COMPILER = Problem(message="There is no C++ compiler.", hint="Install one.")
+
+
+def need_for(project: str, *, is_sample: bool = False, has_gpu: bool = True) -> MachineNeed:
+    """Return what a project's build takes, as data says."""
+    sample_need = torch_ref("sample").need
+    if is_sample and sample_need is not None:
+        return sample_need
+    component = COMPONENTS[project]
+    return component.gpu_need if has_gpu else component.cpu_need or component.gpu_need
+
+
+SAMPLE_NEED = need_for("torch", is_sample=True)
 
 each_project = pytest.mark.parametrize("project", PROJECTS)
 
@@ -49,10 +63,10 @@ def messages_of(
     project: str, facts: MachineFacts, *, is_sample: bool = False, has_gpu: bool = True
 ) -> list[str]:
     """Return what would fail a project's build on a machine."""
-    need = load_needs().of(project, gpu=has_gpu, sample=is_sample)
+    need = need_for(project, is_sample=is_sample, has_gpu=has_gpu)
     problems = [*machine.problems(project, facts, need), *machine.shortages(project, facts, need)]
-    assert all(hint.endswith(".") for _message, hint in problems)
-    return [message for message, _hint in problems]
+    assert all(problem.hint.endswith(".") for problem in problems)
+    return [problem.message for problem in problems]
 
 
 # Problems of a machine
@@ -72,21 +86,21 @@ def test_builds_the_sample_on_a_small_machine(project: str) -> None:
 
 @each_project
 def test_needs_a_compiler_for_the_sample(project: str) -> None:
-    facts = replace(SMALL, compilers=[NO_COMPILER])
+    facts = replace(SMALL, compiler_problems=(NO_COMPILER,))
 
-    assert messages_of(project, facts, is_sample=True) == [NO_COMPILER[0]]
+    assert messages_of(project, facts, is_sample=True) == [NO_COMPILER.message]
 
 
 @pytest.mark.parametrize("platform_facts", [ON_LINUX, ON_WINDOWS], ids=["linux", "windows"])
 @pytest.mark.parametrize(
     ("changes", "name"),
     [
-        ({"compilers": [NO_COMPILER]}, "C++ compiler"),
-        ({"tools": {"cmake": "3.16.3", "ninja": ""}}, "cmake 3.16.3"),
-        ({"tools": {"cmake": "", "ninja": "1.7"}}, "ninja 1.7"),
+        ({"compiler_problems": (NO_COMPILER,)}, "C++ compiler"),
+        ({"tools": {"cmake": "3.16.3"}}, "cmake 3.16.3"),
+        ({"tools": {"ninja": "1.7"}}, "ninja 1.7"),
         ({"disk_gib": 10.5}, "10.5 GiB"),
         ({"memory_gib": 3.9}, "3.9 GiB"),
-        ({"python_headers": False}, "Python.h"),
+        ({"has_python_headers": False}, "Python.h"),
     ],
     ids=["compiler", "cmake", "ninja", "disk", "memory", "headers"],
 )
@@ -99,7 +113,7 @@ def test_names_what_fails_a_build(platform_facts: MachineFacts, changes: dict[st
 @pytest.mark.parametrize(
     ("changes", "name"),
     [
-        ({"long_paths": False}, "260"),
+        ({"has_long_paths": False}, "260"),
         ({"python": PureWindowsPath("C:/Program Files/python.exe")}, "Program Files"),
     ],
     ids=["short paths", "space in a path"],
@@ -117,15 +131,20 @@ def test_goes_on_without_problems() -> None:
 
 def test_reports_one_problem_with_its_hint() -> None:
     with pytest.raises(EnvironmentSetupError) as caught:
-        require_none([("A is missing.", "Install A.")])
+        require_none([Problem(message="A is missing.", hint="Install A.")])
 
     assert caught.value.message == "A is missing."
     assert caught.value.hint == "Install A."
 
 
 def test_reports_several_problems_together() -> None:
+    problems = [
+        Problem(message="A is missing.", hint="Install A."),
+        Problem(message="B is old.", hint="Install a newer B."),
+    ]
+
     with pytest.raises(EnvironmentSetupError) as caught:
-        require_none([("A is missing.", "Install A."), ("B is old.", "Install a newer B.")])
+        require_none(problems)
 
     lines = [line.strip() for line in caught.value.message.splitlines()]
     assert lines[1:] == ["A is missing. Install A.", "B is old. Install a newer B."]
@@ -139,9 +158,19 @@ def test_knows_what_every_project_takes() -> None:
 
 
 @each_project
+@pytest.mark.parametrize("family", ["gfx94X-dcgpu", "cpu"])
+def test_takes_what_the_component_says(run: LocalRun, project: str, family: str) -> None:
+    context = run.context(family, ref="nightly")
+
+    need = machine.need_of(context, COMPONENTS[project])
+
+    assert need == need_for(project, has_gpu=family != "cpu")
+
+
+@each_project
 def test_takes_less_without_a_gpu_for_torch_alone(project: str) -> None:
-    gpu_need = load_needs().of(project, gpu=True, sample=False)
-    cpu_need = load_needs().of(project, gpu=False, sample=False)
+    gpu_need = need_for(project)
+    cpu_need = need_for(project, has_gpu=False)
 
     if project == "torch":
         assert cpu_need.disk < gpu_need.disk
@@ -153,18 +182,24 @@ def test_takes_less_without_a_gpu_for_torch_alone(project: str) -> None:
 @each_project
 @pytest.mark.parametrize("has_gpu", [True, False])
 def test_takes_memory_for_one_compiler_at_least(project: str, *, has_gpu: bool) -> None:
-    need = load_needs().of(project, gpu=has_gpu, sample=False)
+    need = need_for(project, has_gpu=has_gpu)
 
     assert need.memory >= need.job
 
 
-@each_project
-def test_takes_less_disk_for_the_sample(project: str) -> None:
-    needs = load_needs()
+def test_takes_for_the_sample_what_its_ref_says(run: LocalRun) -> None:
+    assert machine.need_of(run.context(), COMPONENTS["torch"]) == SAMPLE_NEED
+    assert SAMPLE_NEED.disk < need_for("torch", has_gpu=False).disk
 
-    sample_need = needs.of(project, gpu=False, sample=True)
 
-    assert sample_need.disk < needs.of(project, gpu=False, sample=False).disk
+def test_takes_what_a_users_file_says_of_a_component(run: LocalRun, tmp_path: Path) -> None:
+    file = tmp_path / "mine.toml"
+    file.write_text("[needs.gpu.torch]\ndisk = 99\n")
+    use_user_file(file)
+
+    need = machine.need_of(run.context(ref="nightly"), COMPONENTS["torch"])
+
+    assert need == replace(need_for("torch"), disk=99)
 
 
 def test_builds_torch_without_a_gpu_in_27_gib() -> None:
@@ -199,7 +234,7 @@ def set_limits(monkeypatch: pytest.MonkeyPatch, limits: dict[str, str]) -> None:
 
 def count_jobs(project: str, *, cores: int, memory_gib: float, requested: str = "") -> int:
     """Return how many compilers run at a time on a machine."""
-    need = load_needs().of(project, gpu=True, sample=False)
+    need = need_for(project)
     with pytest.MonkeyPatch.context() as monkeypatch:
         set_machine(monkeypatch, cores=cores, memory=int(memory_gib * GIB))
         return max_jobs(need, requested)
@@ -222,7 +257,7 @@ def test_rejects_a_number_of_jobs_that_is_none(requested: str) -> None:
 
 @given(project=st.sampled_from(PROJECTS), cores=st.integers(1, 512), memory_gib=st.integers(1, 4096))
 def test_runs_no_more_jobs_than_cores_and_memory_allow(project: str, cores: int, memory_gib: int) -> None:
-    need = load_needs().of(project, gpu=True, sample=False)
+    need = need_for(project)
 
     jobs = count_jobs(project, cores=cores, memory_gib=memory_gib)
 
@@ -281,25 +316,25 @@ def test_finds_tools_headers_and_compilers(tmp_path: Path, target: Interpreter) 
         LINUX,
         target=target,
         tree=tmp_path / "absent",
-        base_env={"PATH": f"{system}:/bin"},
-        need=load_needs().sample,
+        user_env={"PATH": f"{system}:/bin"},
+        need=SAMPLE_NEED,
     )
 
     # The environment's ninja comes before the machine's.
     assert facts.tools == {"cmake": "3.31.6", "ninja": "1.13.0"}
-    assert facts.python_headers
-    assert facts.compilers == ()
+    assert facts.has_python_headers
+    assert facts.compiler_problems == ()
 
 
-def look_at(tree: Path, target: Interpreter, need: Need) -> MachineFacts:
+def look_at(tree: Path, target: Interpreter, need: MachineNeed) -> MachineFacts:
     """Return the facts of a machine without programs, for a source tree."""
     # Windows looks for one compiler, and for no program by a script.
-    return machine_facts(WINDOWS, target=target, tree=tree, base_env={"Path": ""}, need=need)
+    return machine_facts(WINDOWS, target=target, tree=tree, user_env={"Path": ""}, need=need)
 
 
 @pytest.mark.processes
 def test_measures_disk_and_memory_for_a_tree_that_does_not_exist(tmp_path: Path, run: LocalRun) -> None:
-    facts = look_at(tmp_path / "not" / "yet", run.target(), load_needs().sample)
+    facts = look_at(tmp_path / "not" / "yet", run.target(), SAMPLE_NEED)
 
     assert facts.disk_gib > 0
     assert facts.memory_gib > 0.1
@@ -309,7 +344,7 @@ def test_measures_disk_and_memory_for_a_tree_that_does_not_exist(tmp_path: Path,
 def test_counts_the_disk_that_a_tree_has_taken_already(tmp_path: Path, run: LocalRun) -> None:
     with (tmp_path / "large.o").open("wb") as large_file:
         large_file.truncate(1 << 40)
-    need = load_needs().sample.model_copy(update={"disk": 1 << 20})
+    need = replace(SAMPLE_NEED, disk=1 << 20)
 
     assert look_at(tmp_path, run.target(), need).disk_gib > 1 << 10
 
@@ -318,8 +353,8 @@ def test_counts_the_disk_that_a_tree_has_taken_already(tmp_path: Path, run: Loca
 def test_finds_no_headers_in_an_environment_without_them(tmp_path: Path, target: Interpreter) -> None:
     without_headers = replace(target, include=tmp_path)
 
-    assert look_at(tmp_path, target, load_needs().sample).python_headers
-    assert not look_at(tmp_path, without_headers, load_needs().sample).python_headers
+    assert look_at(tmp_path, target, SAMPLE_NEED).has_python_headers
+    assert not look_at(tmp_path, without_headers, SAMPLE_NEED).has_python_headers
 
 
 @pytest.mark.processes
@@ -344,98 +379,42 @@ def test_names_the_compiler_that_does_not_work(
         LINUX,
         target=target,
         tree=tmp_path,
-        base_env={"PATH": str(tmp_path), **variables},
-        need=load_needs().sample,
+        user_env={"PATH": str(tmp_path), **variables},
+        need=SAMPLE_NEED,
     )
 
-    messages = [message for message, _hint in facts.compilers]
+    messages = [problem.message for problem in facts.compiler_problems]
     assert len(messages) == (0 if names is None else 1)
     assert [name for name in names or [] if name not in messages[0]] == []
 
 
-# What past builds took
-
-
-def record_build(
-    run: LocalRun, run_id: str, *, ref: str = "nightly", details: dict[str, Any] | None = None
-) -> None:
-    """Write the record of a build of torch without a GPU."""
-    run.record(
-        "build_torch",
-        group="cpu",
-        run_id=run_id,
-        details=details or {},
-        torch_ref=ref,
-        python="cp312",
-    )
-
-
-def need_of(run: LocalRun, *, family: str = "cpu", ref: str = "nightly") -> Need:
-    """Return what a build of torch takes."""
-    return machine.need_of(run.context(family, ref=ref), "torch")
-
-
-def test_expects_what_the_data_says_before_the_first_build(run: LocalRun) -> None:
-    assert need_of(run) == load_needs().of("torch", gpu=False, sample=False)
-
-
-def test_expects_the_most_that_a_past_build_took_and_a_quarter(run: LocalRun) -> None:
-    record_build(run, "local", details={"disk": 10 * GIB})
-    record_build(run, "local-mine", details={"disk": 4 * GIB, "job": 2 * GIB})
-
-    need = need_of(run)
-
-    assert need.disk == 12.5
-    assert need.job == 2.5
-
-
-def test_learns_nothing_of_compilers_behind_a_cache(run: LocalRun) -> None:
-    record_build(run, "local", details={"job": 100 << 20, "compiler_cache": {}})
-
-    assert need_of(run).job == load_needs().of("torch", gpu=False, sample=False).job
-
-
-def test_learns_nothing_from_builds_of_another_family_or_of_the_sample(run: LocalRun) -> None:
-    record_build(run, "local", details={"disk": 10 * GIB})
-    record_build(run, "17", ref="sample", details={"disk": 99 * GIB})
-
-    assert need_of(run, family=FAMILY).disk == load_needs().of("torch", gpu=True, sample=False).disk
-    assert need_of(run).disk == 12.5
-    assert need_of(run, ref="sample").disk == 99 * 1.25
-
-
-def test_learns_nothing_from_a_record_of_another_version(run: LocalRun) -> None:
-    run.store.put_bytes("18-linux/manifests/cpu/build_torch-nightly-cp312.json", b"{}")
-
-    assert need_of(run) == load_needs().of("torch", gpu=False, sample=False)
+# A machine that is too small
 
 
 @pytest.fixture
 def small_machine(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let this machine have little disk and memory."""
-    facts = replace(ON_LINUX, disk_gib=12, memory_gib=2)
+    facts = replace(ON_LINUX, disk_gib=3, memory_gib=2)
     monkeypatch.setattr(machine, "machine_facts", lambda *_arguments, **_options: facts)
 
 
+def cpu_build(run: LocalRun, *, ignore_needs: bool = False) -> BuildRequest:
+    """Return the request for a torch without a GPU."""
+    request = request_build(run, "torch", context=run.context("cpu", ref="nightly"))
+    return replace(request, options=replace(request.options, ignore_needs=ignore_needs))
+
+
 @pytest.mark.usefixtures("small_machine")
-def test_names_the_past_build_that_a_machine_is_too_small_for(run: LocalRun) -> None:
-    record_build(run, "local", details={"disk": 10 * GIB})
-    record_build(run, "local-mine", details={"job": 2 * GIB})
-    choices = BuildChoices(rocm=RocmOptions(), own_trees={}, mirrors={})
+def test_names_what_a_machine_has_too_little_of(run: LocalRun) -> None:
+    disk, memory = machine.look(cpu_build(run), need_for("torch", has_gpu=False))
 
-    problems = machine.look(run.context("cpu", ref="nightly"), choices, "torch", run.target())
-
-    disk, memory = (message for message, _hint in problems)
-    assert [fact for fact in ("10.0 GiB of disk", "run local (", "12.5 GiB") if fact not in disk] == []
-    assert [fact for fact in ("2.0 GiB of memory", "run local-mine (") if fact not in memory] == []
+    assert "5 GiB of disk" in disk.message
+    assert "4 GiB of memory" in memory.message
 
 
 @pytest.mark.usefixtures("small_machine")
 def test_warns_of_shortages_that_a_user_ignores(run: LocalRun, capsys: pytest.CaptureFixture[str]) -> None:
-    record_build(run, "local", details={"disk": 10 * GIB})
-    choices = BuildChoices(rocm=RocmOptions(), own_trees={}, mirrors={}, ignore_needs=True)
-
-    problems = machine.look(run.context("cpu", ref="nightly"), choices, "torch", run.target())
+    problems = machine.look(cpu_build(run, ignore_needs=True), need_for("torch", has_gpu=False))
 
     assert problems == []
-    assert "12.5 GiB" in capsys.readouterr().err
+    assert "5 GiB of disk" in capsys.readouterr().err

@@ -11,7 +11,12 @@ from hypothesis import strategies as st
 from core import process
 from core.archive.zips import read_archive
 from core.wheel.record import verify_record
-from pytorch_build.build.stage import planned, rocm_folders, search_paths, set_search_paths
+from pytorch_build.build.search_paths import (
+    changed_search_paths,
+    rocm_folders,
+    search_paths,
+    set_search_paths,
+)
 from pytorch_build.check import Finding, load_policy, matches
 from pytorch_build.check.run import check_wheel
 from pytorch_build.standalone.libraries import Binary, read_members
@@ -33,6 +38,7 @@ FOLDERS = st.sampled_from(["torch", "lib", "torchaudio", "bin", "a"])
 MEMBERS = st.lists(FOLDERS, max_size=5).map(lambda folders: "/".join((*folders, "x.so")))
 LAYOUTS: st.SearchStrategy[Layout] = st.sampled_from(["split", "unsplit"])
 
+ROCM_FOLDERS = rocm_folders("split", FAMILY)
 each_layout = pytest.mark.parametrize(
     ("layout", "libraries"),
     [("split", "_rocm_sdk_libraries"), ("unsplit", "_rocm_sdk_libraries_gfx94X_dcgpu")],
@@ -66,7 +72,7 @@ def test_files_look_into_rocms_run_time_packages_then_beside_themselves(
     # CMake leaves ROCm's development tree; torch's own lib folder is added where it is missing.
     built_entries = (DEVEL, *(entry for entry in own_entries if entry != "$ORIGIN/lib"))
 
-    search_path = search_paths(member, layout, FAMILY, built_entries)
+    search_path = search_paths(member, rocm_folders(layout, FAMILY), built_entries)
 
     site_packages = f"$ORIGIN/{up}" if up else "$ORIGIN"
     rocm_entries = [f"{site_packages}/_rocm_sdk_core/{folder}" for folder in CORE_FOLDERS]
@@ -82,7 +88,7 @@ def test_files_look_into_rocms_run_time_packages_then_beside_themselves(
 def test_a_search_path_reaches_rocm_from_any_depth_and_stays_in_site_packages(
     member: str, layout: Layout, built_entries: list[str]
 ) -> None:
-    search_path = search_paths(member, layout, FAMILY, built_entries)
+    search_path = search_paths(member, rocm_folders(layout, FAMILY), built_entries)
 
     assert all(entry.partition("/")[0] == "$ORIGIN" for entry in search_path)
     assert len(set(search_path)) == len(search_path)
@@ -94,17 +100,17 @@ def test_a_search_path_reaches_rocm_from_any_depth_and_stays_in_site_packages(
 
 @given(member=MEMBERS, layout=LAYOUTS)
 def test_a_search_path_is_right_after_the_first_time(member: str, layout: Layout) -> None:
-    search_path = search_paths(member, layout, FAMILY, (DEVEL, "$ORIGIN"))
+    search_path = search_paths(member, rocm_folders(layout, FAMILY), (DEVEL, "$ORIGIN"))
 
-    assert search_paths(member, layout, FAMILY, search_path) == search_path
+    assert search_paths(member, rocm_folders(layout, FAMILY), search_path) == search_path
 
 
 def test_keeps_only_relative_entries_without_rocm() -> None:
-    assert search_paths("torch/lib/a.so", None, "cpu", ("/usr/lib", "$ORIGIN")) == ("$ORIGIN",)
+    assert search_paths("torch/lib/a.so", (), ("/usr/lib", "$ORIGIN")) == ("$ORIGIN",)
 
 
 def test_keeps_only_relative_entries_outside_of_site_packages() -> None:
-    assert search_paths("", "split", FAMILY, ("/usr/lib", "$ORIGIN/../lib")) == ("$ORIGIN/../lib",)
+    assert search_paths("", ROCM_FOLDERS, ("/usr/lib", "$ORIGIN/../lib")) == ("$ORIGIN/../lib",)
 
 
 @each_layout
@@ -119,7 +125,7 @@ def test_every_library_of_rocm_that_wheels_may_need_lies_in_the_search_path(
 
 
 LIBC = ("libc.so.6",)
-RIGHT_PATH = search_paths("torch/lib/a.so", "split", "")
+RIGHT_PATH = search_paths("torch/lib/a.so", ROCM_FOLDERS)
 
 
 @pytest.mark.parametrize(
@@ -138,7 +144,7 @@ RIGHT_PATH = search_paths("torch/lib/a.so", "split", "")
         pytest.param(
             "torch-1.data/purelib/torch/_C.so",
             Binary(name="", needed=LIBC),
-            search_paths("torch/_C.so", "split", ""),
+            search_paths("torch/_C.so", ROCM_FOLDERS),
             id="installed into site-packages",
         ),
         pytest.param("torch-1.data/scripts/a", Binary(name="", needed=LIBC), None, id="installed elsewhere"),
@@ -155,7 +161,7 @@ def test_changes_only_search_paths_that_differ(
 ) -> None:
     changes = {} if change is None else {path: change}
 
-    assert planned({path: binary}, "split", "") == changes
+    assert changed_search_paths({path: binary}, ROCM_FOLDERS) == changes
 
 
 # A wheel that CMake built
@@ -213,7 +219,7 @@ def rpath_findings(wheel: Path) -> list[Finding]:
 def test_corrects_the_search_paths_of_a_built_wheel(built_wheel: Path) -> None:
     assert "error" in {finding.severity for finding in rpath_findings(built_wheel)}
 
-    assert set_search_paths(built_wheel, "split", FAMILY) == built_wheel
+    assert set_search_paths(built_wheel, ROCM_FOLDERS) == built_wheel
 
     assert rpath_findings(built_wheel) == []
     assert verify_record(built_wheel) == ()
@@ -222,7 +228,7 @@ def test_corrects_the_search_paths_of_a_built_wheel(built_wheel: Path) -> None:
 
 @pytest.mark.processes
 def test_changes_only_files_that_load_others(built_wheel: Path) -> None:
-    set_search_paths(built_wheel, "split", FAMILY)
+    set_search_paths(built_wheel, ROCM_FOLDERS)
 
     binaries = read_members(built_wheel, read_archive(built_wheel).members)
     without_rpath = {path for path, binary in binaries.items() if not binary.is_rpath}
@@ -231,10 +237,10 @@ def test_changes_only_files_that_load_others(built_wheel: Path) -> None:
 
 @pytest.mark.processes
 def test_changes_no_wheel_a_second_time(built_wheel: Path) -> None:
-    set_search_paths(built_wheel, "split", FAMILY)
+    set_search_paths(built_wheel, ROCM_FOLDERS)
     content = built_wheel.read_bytes()
 
-    set_search_paths(built_wheel, "split", FAMILY)
+    set_search_paths(built_wheel, ROCM_FOLDERS)
 
     assert built_wheel.read_bytes() == content
 
@@ -242,11 +248,11 @@ def test_changes_no_wheel_a_second_time(built_wheel: Path) -> None:
 @pytest.mark.processes
 def test_writes_the_same_bytes_from_the_same_wheel(built_wheel: Path) -> None:
     built_content = built_wheel.read_bytes()
-    set_search_paths(built_wheel, "split", FAMILY, epoch=EPOCH)
+    set_search_paths(built_wheel, ROCM_FOLDERS, epoch=EPOCH)
     changed_content = built_wheel.read_bytes()
 
     built_wheel.write_bytes(built_content)
-    set_search_paths(built_wheel, "split", FAMILY, epoch=EPOCH)
+    set_search_paths(built_wheel, ROCM_FOLDERS, epoch=EPOCH)
 
     assert built_wheel.read_bytes() == changed_content
 
@@ -255,7 +261,7 @@ def test_writes_the_same_bytes_from_the_same_wheel(built_wheel: Path) -> None:
 def test_a_corrected_wheel_finds_rocm_where_it_is_installed_and_nowhere_else(
     built_wheel: Path, machine_folder: Path, tmp_path: Path
 ) -> None:
-    set_search_paths(built_wheel, "split", FAMILY)
+    set_search_paths(built_wheel, ROCM_FOLDERS)
     site_packages = tmp_path / "site-packages"
     with zipfile.ZipFile(built_wheel) as archive:
         archive.extractall(site_packages)

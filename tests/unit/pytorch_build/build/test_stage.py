@@ -16,14 +16,23 @@ from core.run import records
 from core.run.records import Record
 from core.run.stage import StageResult
 from pytorch_build.build import machine, stage, toolchain
-from pytorch_build.build.build import Build, perform, stage_of
+from pytorch_build.build.build import perform
+from pytorch_build.build.facts import BuildFacts
 from pytorch_build.build.metrics import Metrics
-from pytorch_build.build.site import Site
 from pytorch_build.check import Expectation, Finding, Policy
 from pytorch_build.check.run import CheckOptions
 from pytorch_build.sdk import RocmSdk
 from pytorch_build.sources.trees import Tree
-from tests.kit.builds import FAMILY, ROCM_FILE, TORCH_VERSION, LocalRun, ReadyTree, ready_tree
+from tests.kit.builds import (
+    FAMILY,
+    ROCM_FILE,
+    ROCM_SOURCE,
+    TORCH_VERSION,
+    LocalRun,
+    ReadyTree,
+    SampleBuild,
+    ready_tree,
+)
 
 DEVICE_PACKAGE = "amd_torch_device_gfx942"
 TAGS = "cp312-cp312-linux_x86_64"
@@ -48,12 +57,12 @@ class Workshop:
     import_error: Exception | None = None
     calls: Sequence[Install] = ()
     environment_digest: str = ""
-    site: Site | None = None
+    facts: BuildFacts | None = None
     env: Mapping[str, str] = field(default_factory=dict)
 
-    def make(self, build: Build) -> StageResult:
+    def make(self, build: SampleBuild) -> StageResult:
         """Do the work of a build, outside of its record."""
-        return stage.make(build, stage_of(build), Metrics())
+        return stage.make(build.work)
 
     @contextmanager
     def prepare(
@@ -65,10 +74,11 @@ class Workshop:
         yield
         self.steps.append("left the environment")
 
-    def plan(self, _build: Build, site: Site) -> Any:
+    def plan(self, _component: Any, _inputs: Any, facts: BuildFacts, **_options: Any) -> Any:
         """Stand for the plan of the build."""
-        self.site = site
-        return SimpleNamespace(as_locked=())
+        self.facts = facts
+        split_for = facts.rocm.version if facts.rocm is not None else None
+        return SimpleNamespace(as_locked=(), search_folders=(), split_for=split_for)
 
     def execute(
         self, *_arguments: Any, base_env: Mapping[str, str], log: Path, metrics: Metrics, **_options: Any
@@ -141,7 +151,7 @@ def workshop(run: LocalRun, monkeypatch: pytest.MonkeyPatch) -> Workshop:
 
 
 def test_builds_splits_imports_and_checks_a_wheel_in_its_environment(
-    build: Build, workshop: Workshop
+    build: SampleBuild, workshop: Workshop
 ) -> None:
     workshop.make(build)
 
@@ -159,11 +169,12 @@ def test_builds_splits_imports_and_checks_a_wheel_in_its_environment(
 
 
 def test_neither_asks_for_rocm_nor_splits_for_family_cpu(
-    build: Build, run: LocalRun, workshop: Workshop, monkeypatch: pytest.MonkeyPatch
+    build: SampleBuild, run: LocalRun, workshop: Workshop, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(stage, "ask", lambda *_arguments, **_options: pytest.fail("there is no SDK"))
 
-    workshop.make(replace(build, context=run.context("cpu"), rocm=None, dependencies=()))
+    cpu_build = build.requested(context=run.context("cpu")).made_of(rocm=None, dependencies=())
+    workshop.make(cpu_build)
 
     assert workshop.steps == [
         "installed requirements",
@@ -173,11 +184,11 @@ def test_neither_asks_for_rocm_nor_splits_for_family_cpu(
         "left the environment",
     ]
     assert len(workshop.calls) == 1
-    assert workshop.site is not None
-    assert workshop.site.rocm is None
+    assert workshop.facts is not None
+    assert workshop.facts.rocm is None
 
 
-def test_makes_the_wheel_and_its_device_code_with_details(build: Build, workshop: Workshop) -> None:
+def test_makes_the_wheel_and_its_device_code_with_details(build: SampleBuild, workshop: Workshop) -> None:
     wheels = workshop.make(build)
 
     wheel_name = f"torch-{TORCH_VERSION}-{TAGS}.whl"
@@ -190,20 +201,22 @@ def test_makes_the_wheel_and_its_device_code_with_details(build: Build, workshop
     assert wheels.details["disk"] == len("# 10 bytes")
     file_counts = [count for count, _size, _packed in wheels.details["contents"][wheel_name].values()]
     assert sum(file_counts) > 2
-    assert stage_of(build).log.read_text() == "compiling\n"
+    assert build.work.stage.log.read_text() == "compiling\n"
 
 
 @pytest.mark.parametrize("setter", ["option", "variable"])
-def test_takes_the_number_of_jobs_that_the_user_chose(build: Build, workshop: Workshop, setter: str) -> None:
+def test_takes_the_number_of_jobs_that_the_user_chose(
+    build: SampleBuild, workshop: Workshop, setter: str
+) -> None:
     if setter == "option":
-        build = replace(build, choices=replace(build.choices, max_jobs="3"))
+        build = build.with_options(max_jobs="3")
     else:
-        build = replace(build, base_env={**build.base_env, "MAX_JOBS": "3"})
+        build = build.requested(user_env={**build.request.user_env, "MAX_JOBS": "3"})
 
     workshop.make(build)
 
-    assert workshop.site is not None
-    assert workshop.site.max_jobs == 3
+    assert workshop.facts is not None
+    assert workshop.facts.max_jobs == 3
 
 
 @pytest.mark.parametrize(
@@ -212,9 +225,9 @@ def test_takes_the_number_of_jobs_that_the_user_chose(build: Build, workshop: Wo
     ids=["commit's", "user's"],
 )
 def test_dates_a_wheel_by_its_commit_unless_the_user_does(
-    build: Build, workshop: Workshop, base_env: dict[str, str], date: str
+    build: SampleBuild, workshop: Workshop, base_env: dict[str, str], date: str
 ) -> None:
-    workshop.make(replace(build, base_env=base_env))
+    workshop.make(build.requested(user_env=base_env))
 
     assert workshop.env["SOURCE_DATE_EPOCH"] == date
 
@@ -227,19 +240,19 @@ class TreeToLeaveAlone(ReadyTree):
 
 
 def test_names_a_problem_of_the_machine_before_anything_is_prepared(
-    build: Build, workshop: Workshop, monkeypatch: pytest.MonkeyPatch
+    build: SampleBuild, workshop: Workshop, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    problems = [("There is no compiler.", "Install one.")]
+    problems = [machine.Problem(message="There is no compiler.", hint="Install one.")]
     monkeypatch.setattr(machine, "problems", lambda *_arguments, **_options: problems)
 
     with pytest.raises(EnvironmentSetupError, match="no compiler"):
-        workshop.make(replace(build, tree=cast("Tree", TreeToLeaveAlone(path=Path("/src")))))
+        workshop.make(build.made_of(tree=cast("Tree", TreeToLeaveAlone(path=Path("/src")))))
 
     assert workshop.steps == []
     assert workshop.calls == ()
 
 
-def test_accepts_a_wheel_with_warnings(build: Build, workshop: Workshop) -> None:
+def test_accepts_a_wheel_with_warnings(build: SampleBuild, workshop: Workshop) -> None:
     workshop.findings = (replace(REFUSED, severity="warning"),)
 
     assert workshop.make(build).files
@@ -260,10 +273,11 @@ def provided_parts(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     return names
 
 
-def on_windows(build: Build, **base_env: str) -> Build:
+def on_windows(build: SampleBuild, **base_env: str) -> SampleBuild:
     """Return the same build for Windows, with variables of its user."""
-    common = replace(build.context.common, platform="windows")
-    return replace(build, context=replace(build.context, common=common), base_env=base_env)
+    context = build.request.context
+    common = replace(context.common, platform="windows")
+    return build.requested(context=replace(context, common=common), user_env=base_env)
 
 
 @pytest.mark.parametrize(
@@ -276,29 +290,29 @@ def on_windows(build: Build, **base_env: str) -> Build:
     ids=["nothing", "libuv of the user", "no distributed"],
 )
 def test_provides_what_torch_lacks_on_windows(
-    build: Build, provided_parts: list[str], base_env: dict[str, str], names: list[str]
+    build: SampleBuild, provided_parts: list[str], base_env: dict[str, str], names: list[str]
 ) -> None:
-    stage.provide_parts(on_windows(build, **base_env))
+    stage.provide_parts(on_windows(build, **base_env).request)
 
     assert provided_parts == names
 
 
 @pytest.mark.usefixtures("workshop")
-def test_provides_nothing_on_linux(build: Build, provided_parts: list[str]) -> None:
-    stage.make(build, stage_of(build), Metrics())
+def test_provides_nothing_on_linux(build: SampleBuild, provided_parts: list[str]) -> None:
+    stage.make(build.work)
 
     assert provided_parts == []
 
 
 def test_goes_on_where_the_openmp_runtime_cannot_be_downloaded(
-    build: Build, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    build: SampleBuild, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def provide(parts: Sequence[toolchain.Step], _platform: str, **_options: Any) -> None:
         raise ServiceError(f"{parts[0].source} gave no answer.")
 
     monkeypatch.setattr(toolchain, "provide", provide)
 
-    stage.provide_parts(on_windows(build, USE_DISTRIBUTED="0"))
+    stage.provide_parts(on_windows(build, USE_DISTRIBUTED="0").request)
 
     assert "gave no answer" in capsys.readouterr().err
 
@@ -306,24 +320,25 @@ def test_goes_on_where_the_openmp_runtime_cannot_be_downloaded(
 # The environment is known by all that it is made from
 
 
-def change_rocm_file(build: Build) -> Build:
+def change_rocm_file(build: SampleBuild) -> SampleBuild:
     """Return a build on another file of ROCm."""
-    assert build.rocm is not None
-    return replace(build, rocm=replace(build.rocm, files=(replace(ROCM_FILE, sha256="bb"),)))
+    files = (replace(ROCM_FILE, sha256="bb"),)
+    return build.made_of(rocm=replace(ROCM_SOURCE, files=files))
 
 
-def change_dependency(build: Build) -> Build:
+def change_dependency(build: SampleBuild) -> SampleBuild:
     """Return a build on another triton."""
-    return replace(build, dependencies=(replace(build.dependencies[0], digest="cc"),))
+    (triton,) = build.materials.dependencies
+    return build.made_of(dependencies=(replace(triton, digest="cc"),))
 
 
-def change_own_requirements(build: Build) -> Build:
+def change_own_requirements(build: SampleBuild) -> SampleBuild:
     """Return the build after the tree's own requirements have changed."""
-    (build.context.common.root / "src" / "requirements.txt").write_text("numpy\n")
+    (build.request.context.common.root / "src" / "requirements.txt").write_text("numpy\n")
     return build
 
 
-def test_keeps_the_environment_of_the_same_build(build: Build, workshop: Workshop) -> None:
+def test_keeps_the_environment_of_the_same_build(build: SampleBuild, workshop: Workshop) -> None:
     workshop.make(build)
     first_digest = workshop.environment_digest
 
@@ -334,7 +349,7 @@ def test_keeps_the_environment_of_the_same_build(build: Build, workshop: Worksho
 
 @pytest.mark.parametrize("change", [change_rocm_file, change_dependency, change_own_requirements])
 def test_prepares_another_environment_where_its_parts_have_changed(
-    build: Build, workshop: Workshop, change: Callable[[Build], Build]
+    build: SampleBuild, workshop: Workshop, change: Callable[[SampleBuild], SampleBuild]
 ) -> None:
     workshop.make(build)
     first_digest = workshop.environment_digest
@@ -355,7 +370,7 @@ def read_failure(run: LocalRun) -> Record:
 
 
 def test_records_what_is_known_of_a_build_that_failed(
-    build: Build, run: LocalRun, workshop: Workshop, monkeypatch: pytest.MonkeyPatch
+    build: SampleBuild, run: LocalRun, workshop: Workshop, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     progress = {"done": 7, "total": 9, "failed": ["a.o"]}
 
@@ -366,7 +381,7 @@ def test_records_what_is_known_of_a_build_that_failed(
     monkeypatch.setattr(stage, "execute", fail)
 
     with pytest.raises(BuildError):
-        perform(build)
+        perform(build.work)
 
     failure = read_failure(run)
     assert failure.status == "failed"
@@ -378,15 +393,15 @@ def test_records_what_is_known_of_a_build_that_failed(
 # Wheels that were built and refused
 
 
-def build_refused_wheels(build: Build, workshop: Workshop) -> CheckError:
+def build_refused_wheels(build: SampleBuild, workshop: Workshop) -> CheckError:
     """Build wheels that are refused; return the error. Nothing is refused afterwards but by their checks."""
     workshop.findings = (REFUSED,)
     with pytest.raises(CheckError) as caught:
-        perform(build)
+        perform(build.work)
     return caught.value
 
 
-def test_names_where_refused_wheels_are_kept(build: Build, run: LocalRun, workshop: Workshop) -> None:
+def test_names_where_refused_wheels_are_kept(build: SampleBuild, run: LocalRun, workshop: Workshop) -> None:
     error = build_refused_wheels(build, workshop)
 
     assert "libfoo.so" in error.message
@@ -395,30 +410,30 @@ def test_names_where_refused_wheels_are_kept(build: Build, run: LocalRun, worksh
     assert kept_names == set(read_failure(run).details["refused"]["wheels"])
 
 
-def test_puts_no_refused_wheel_into_the_run(build: Build, run: LocalRun, workshop: Workshop) -> None:
+def test_puts_no_refused_wheel_into_the_run(build: SampleBuild, run: LocalRun, workshop: Workshop) -> None:
     build_refused_wheels(build, workshop)
 
     assert list(run.store.list(run.common().outputs.python_prefix(FAMILY))) == []
 
 
-def test_checks_refused_wheels_again_without_a_build(build: Build, workshop: Workshop) -> None:
+def test_checks_refused_wheels_again_without_a_build(build: SampleBuild, workshop: Workshop) -> None:
     build_refused_wheels(build, workshop)
     workshop.steps.clear()
 
     with pytest.raises(CheckError):
-        perform(build)
+        perform(build.work)
 
     # It needs neither the tree nor an environment.
     assert workshop.steps == ["checked torch by default", "checked amd-torch-device-gfx942 by default"]
 
 
 def test_accepts_refused_wheels_by_a_users_policy_without_a_build(
-    build: Build, run: LocalRun, workshop: Workshop
+    build: SampleBuild, run: LocalRun, workshop: Workshop
 ) -> None:
     build_refused_wheels(build, workshop)
     workshop.steps.clear()
 
-    record = perform(replace(build, choices=replace(build.choices, policy=OWN_POLICY)))
+    record = perform(build.with_options(policy=OWN_POLICY).work)
 
     assert workshop.steps == ["checked torch by mine.toml", "checked amd-torch-device-gfx942 by mine.toml"]
     assert isinstance(record, Record)
@@ -428,11 +443,11 @@ def test_accepts_refused_wheels_by_a_users_policy_without_a_build(
 
 
 def test_records_the_build_of_wheels_that_were_refused_first(
-    build: Build, run: LocalRun, workshop: Workshop
+    build: SampleBuild, run: LocalRun, workshop: Workshop
 ) -> None:
     build_refused_wheels(build, workshop)
 
-    record = perform(replace(build, choices=replace(build.choices, policy=OWN_POLICY)))
+    record = perform(build.with_options(policy=OWN_POLICY).work)
 
     assert isinstance(record, Record)
     assert record.details["ninja"] == [{"folder": "build"}]
@@ -440,16 +455,16 @@ def test_records_the_build_of_wheels_that_were_refused_first(
     assert run.store.read(record.log) == b"compiling\n"
 
 
-def test_imports_again_where_it_was_built_what_did_not_import(build: Build, workshop: Workshop) -> None:
+def test_imports_again_where_it_was_built_what_did_not_import(build: SampleBuild, workshop: Workshop) -> None:
     workshop.import_error = BuildError("libomp.so")
     with pytest.raises(BuildError, match="libomp"):
-        perform(build)
+        perform(build.work)
     first_digest = workshop.environment_digest
     workshop.import_error = None
     workshop.environment_digest = ""
     workshop.steps.clear()
 
-    perform(replace(build, tree=ready_tree(Path("/absent"))))
+    perform(build.made_of(tree=ready_tree(Path("/absent"))).work)
 
     assert "imported" in workshop.steps
     assert "built" not in workshop.steps
@@ -457,18 +472,20 @@ def test_imports_again_where_it_was_built_what_did_not_import(build: Build, work
     assert workshop.environment_digest == first_digest
 
 
-def change_commit(build: Build, _folder: Path) -> Build:
+def change_commit(build: SampleBuild, _folder: Path) -> SampleBuild:
     """Return a build of another commit."""
-    return replace(build, tree=ready_tree(build.tree.path, inputs={"commit": "2" * 40, "hipify": True}))
+    inputs = {"commit": "2" * 40, "hipify": True}
+    return build.made_of(tree=ready_tree(build.materials.tree.path, inputs=inputs))
 
 
-def force_build(build: Build, _folder: Path) -> Build:
+def force_build(build: SampleBuild, _folder: Path) -> SampleBuild:
     """Return the build with --force."""
-    common = replace(build.context.common, force=True)
-    return replace(build, context=replace(build.context, common=common))
+    context = build.request.context
+    common = replace(context.common, force=True)
+    return build.requested(context=replace(context, common=common))
 
 
-def damage_wheel(build: Build, folder: Path) -> Build:
+def damage_wheel(build: SampleBuild, folder: Path) -> SampleBuild:
     """Return the build after a refused wheel has changed."""
     next(folder.glob("torch-*")).write_bytes(b"other bytes")
     return build
@@ -476,7 +493,7 @@ def damage_wheel(build: Build, folder: Path) -> Build:
 
 @pytest.mark.parametrize("change", [change_commit, force_build, damage_wheel])
 def test_builds_again_what_is_not_the_refused_build(
-    build: Build, run: LocalRun, workshop: Workshop, change: Callable[[Build, Path], Build]
+    build: SampleBuild, run: LocalRun, workshop: Workshop, change: Callable[[SampleBuild, Path], SampleBuild]
 ) -> None:
     build_refused_wheels(build, workshop)
     workshop.steps.clear()

@@ -15,7 +15,6 @@ from packaging.version import Version
 from core.cli.options import ROOT
 from core.errors import DataError, MissingInputError, ServiceError
 from pytorch_build.build import toolchain
-from pytorch_build.build.machine import load_needs
 from pytorch_build.build.toolchain import (
     Places,
     Provided,
@@ -26,12 +25,12 @@ from pytorch_build.build.toolchain import (
     provide,
     provided,
 )
+from pytorch_build.components.torch import NINJA_FOR_WINDOWS, OPENMP_DLL
 from pytorch_build.platforms import LINUX, WINDOWS, Platform
 from tests.kit.repos import write_files
 from tests.kit.servers import served
 from tests.kit.windows_listings import read_listing
 
-OPENMP_DLL = "libomp140.x86_64.dll"
 DLL = b"MZ, and the rest of a DLL"
 LICENSE = b"Apache License v2.0 with LLVM Exceptions"
 HOST = "https://conda.anaconda.org/conda-forge/"
@@ -50,7 +49,7 @@ def test_takes_nothing_first_that_may_not_be_redistributed() -> None:
 
 
 def test_locks_a_ninja_that_works_on_windows() -> None:
-    oldest = Version(load_needs().tools.ninja_windows)
+    oldest = Version(NINJA_FOR_WINDOWS)
     locks = sorted((ROOT / "requirements").glob("target-windows-*.txt"))
 
     assert len(locks) >= 3
@@ -58,6 +57,10 @@ def test_locks_a_ninja_that_works_on_windows() -> None:
         pin = re.search(r"^ninja==(\S+)", lock.read_text(encoding="utf-8"), re.MULTILINE)
         assert pin, lock
         assert Version(pin[1]) >= oldest, lock
+
+
+def test_provides_the_openmp_runtime_that_torch_asks_for() -> None:
+    assert load_toolchain().openmp.dll == OPENMP_DLL
 
 
 def test_rocm_for_windows_has_what_torch_loads_first() -> None:

@@ -13,24 +13,42 @@ from core.cell import GroupCell
 from core.packages.sources import linked_source
 from core.run import records
 from core.run.records import FileRecord, Record
-from core.run.stage import Stage, StageResult
-from pytorch_build.build import build as build_module
-from pytorch_build.build.build import Build, Dependency, inputs, perform
+from core.run.stage import StageResult
+from pytorch_build.build import inputs as inputs_module
+from pytorch_build.build.build import Work, perform
+from pytorch_build.build.inputs import Dependency
 from pytorch_build.sdk import RocmOptions
-from tests.kit.builds import FAMILY, ROCM_FILE, ROCM_SOURCE, TORCH_VERSION, LocalRun, ready_tree
+from tests.kit.builds import (
+    FAMILY,
+    ROCM_FILE,
+    ROCM_SOURCE,
+    TORCH_VERSION,
+    LocalRun,
+    SampleBuild,
+    ready_tree,
+)
 
-Change = Callable[[Build], Build]
+Change = Callable[[SampleBuild], SampleBuild]
 
 COMMIT = "1" * 40
 OTHER_COMMIT = "2" * 40
 RECORD_NAME = "build_torch-sample-cp312"
-RULES = Path(build_module.__file__).parents[1]
+RULES = Path(inputs_module.__file__).parents[1]
 OTHER_SOURCE = linked_source("/elsewhere")
 # The rules that builds follow, which a record knows by their digest.
+RULE_PATTERNS = (
+    "build/execution.py",
+    "build/facts.py",
+    "build/plan.py",
+    "build/search_paths.py",
+    "build/stage.py",
+    "components/steps.py",
+    "components/torch.py",
+    "platforms.*",
+    "split/*.py",
+)
 RULE_NAMES = sorted(
-    path.relative_to(RULES).as_posix()
-    for pattern in ("build/execution.py", "build/stage.py", "build/plans/*.py", "split/*.py", "platforms.*")
-    for path in RULES.glob(pattern)
+    path.relative_to(RULES).as_posix() for pattern in RULE_PATTERNS for path in RULES.glob(pattern)
 )
 
 
@@ -39,69 +57,69 @@ RULE_NAMES = sorted(
 
 def change_source(commit: str = COMMIT, *, hipify: bool = True) -> Change:
     """Return a change of the source tree: its commit, or what is done to it."""
-    return lambda build: replace(
-        build, tree=ready_tree(build.tree.path, inputs={"commit": commit, "hipify": hipify})
-    )
+    inputs = {"commit": commit, "hipify": hipify}
+    return lambda build: build.made_of(tree=ready_tree(build.materials.tree.path, inputs=inputs))
 
 
-def change_version(build: Build) -> Build:
+def change_version(build: SampleBuild) -> SampleBuild:
     """Give the tree another version."""
-    return replace(build, tree=ready_tree(build.tree.path, version="2.10.0a1"))
+    return build.made_of(tree=ready_tree(build.materials.tree.path, version="2.10.0a1"))
 
 
 def change_choice(**choices: Any) -> Change:
     """Return a change of what the user chose."""
-    return lambda build: replace(build, choices=replace(build.choices, **choices))
+    return lambda build: build.with_options(**choices)
 
 
-def change_output_folder(build: Build) -> Build:
+def change_output_folder(build: SampleBuild) -> SampleBuild:
     """Let a second folder have the wheel as well."""
-    return change_choice(output_dir=build.context.common.root / "elsewhere")(build)
+    return change_choice(output_dir=build.request.context.common.root / "elsewhere")(build)
 
 
 def change_variable(name: str, value: str) -> Change:
     """Return a change of the user's environment."""
-    return lambda build: replace(build, base_env={**build.base_env, name: value})
+    return lambda build: build.requested(user_env={**build.request.user_env, name: value})
 
 
 def change_ref(**facts: Any) -> Change:
     """Return a change of what the torch ref says of torch."""
 
-    def change(build: Build) -> Build:
-        ref = build.context.ref
+    def change(build: SampleBuild) -> SampleBuild:
+        context = build.request.context
+        ref = context.ref
         torch = replace(ref.projects["torch"], **facts)
         changed_ref = replace(ref, projects={**ref.projects, "torch": torch})
-        return replace(build, context=replace(build.context, ref=changed_ref))
+        return build.requested(context=replace(context, ref=changed_ref))
 
     return change
 
 
 def change_rocm(**facts: Any) -> Change:
     """Return a change of the ROCm that is built against."""
-    return lambda build: replace(build, rocm=replace(build.rocm or ROCM_SOURCE, **facts))
+    return lambda build: build.made_of(rocm=replace(build.materials.rocm or ROCM_SOURCE, **facts))
 
 
 def change_target(**facts: Any) -> Change:
     """Return a change of the interpreter that is built for."""
-    return lambda build: replace(build, target=replace(build.target, **facts))
+    return lambda build: build.requested(target=replace(build.request.target, **facts))
 
 
 def change_dependencies(*dependencies: Dependency) -> Change:
     """Return a change of the wheels that are installed before the build."""
-    return lambda build: replace(build, dependencies=dependencies)
+    return lambda build: build.made_of(dependencies=dependencies)
 
 
 def change_requirements(name: str, text: str) -> Change:
     """Return a change of a file of locked or unlocked requirements."""
 
-    def change(build: Build) -> Build:
-        (build.context.common.root / "requirements" / name).write_text(text)
+    def change(build: SampleBuild) -> SampleBuild:
+        (build.request.context.common.root / "requirements" / name).write_text(text)
         return build
 
     return change
 
 
-def change_nothing(build: Build) -> Build:
+def change_nothing(build: SampleBuild) -> SampleBuild:
     """Leave the build as it is."""
     return build
 
@@ -172,62 +190,62 @@ UNCOUNTED: Mapping[str, Change] = {
 
 
 @dataclass(frozen=True, kw_only=True)
-class Work:
+class Workshop:
     """Does the work of builds: makes the promised wheel at once, and notes each time."""
 
     run: LocalRun
-    builds: list[Build]
+    builds: list[Work]
 
-    def make(self, build: Build, _stage: Stage, *_unused: object) -> StageResult:
+    def make(self, work: Work, *_unused: object) -> StageResult:
         """Make a wheel that differs from the last one."""
-        self.builds.append(build)
-        python = build.target.tag
+        self.builds.append(work)
+        python = work.request.target.tag
         wheel = self.run.wheel(
             "torch",
-            build.tree.version,
+            work.inputs.version,
             f"{python}-{python}-linux_x86_64",
             requires=[f"numpy>{len(self.builds)}"],
         )
         return StageResult(files=(wheel,), details={})
 
-    def count(self, build: Build) -> int:
+    def count(self, build: SampleBuild) -> int:
         """Perform a build; return how many times the work was done for it."""
         count_before = len(self.builds)
-        record = perform(build)
+        record = perform(build.work)
         assert isinstance(record, Record)
         return len(self.builds) - count_before
 
 
 @pytest.fixture
-def work(run: LocalRun, monkeypatch: pytest.MonkeyPatch) -> Work:
+def work(run: LocalRun, monkeypatch: pytest.MonkeyPatch) -> Workshop:
     """Return what stands for the work of builds, which takes real tools."""
-    work = Work(run=run, builds=[])
-    monkeypatch.setattr("pytorch_build.build.stage.make", work.make)
-    return work
+    workshop = Workshop(run=run, builds=[])
+    monkeypatch.setattr("pytorch_build.build.stage.make", workshop.make)
+    return workshop
 
 
 # The table
 
 
 @pytest.mark.parametrize("change", TABLE, ids=[change.name for change in TABLE])
-def test_builds_again_where_an_input_has_changed(build: Build, work: Work, change: Row) -> None:
+def test_builds_again_where_an_input_has_changed(build: SampleBuild, work: Workshop, change: Row) -> None:
     assert work.count(build) == 1
 
     assert work.count(change.change(build)) == 1
 
 
 @pytest.mark.parametrize("change", TABLE, ids=[change.name for change in TABLE])
-def test_each_change_is_a_change_of_one_input(build: Build, change: Row) -> None:
-    inputs_before = inputs(build)
+def test_each_change_is_a_change_of_one_input(build: SampleBuild, change: Row) -> None:
+    inputs_before = build.work.inputs.to_json()
 
-    changed_inputs = inputs(change.change(build))
+    changed_inputs = change.change(build).work.inputs.to_json()
 
     differing = {name for name in inputs_before if changed_inputs[name] != inputs_before[name]}
     assert differing == change.inputs
     assert changed_inputs.keys() == inputs_before.keys()
 
 
-def test_the_table_has_every_input(build: Build, work: Work) -> None:
+def test_the_table_has_every_input(build: SampleBuild, work: Workshop) -> None:
     assert work.count(build) == 1
     record = read_record(work.run)
 
@@ -236,7 +254,7 @@ def test_the_table_has_every_input(build: Build, work: Work) -> None:
 
 
 @pytest.mark.parametrize("name", UNCOUNTED)
-def test_does_nothing_where_no_input_has_changed(build: Build, work: Work, name: str) -> None:
+def test_does_nothing_where_no_input_has_changed(build: SampleBuild, work: Workshop, name: str) -> None:
     assert work.count(build) == 1
 
     assert work.count(UNCOUNTED[name](build)) == 0
@@ -252,26 +270,26 @@ def copy_rules(folder: Path) -> Path:
 
 
 def test_does_nothing_where_the_checkout_has_moved(
-    build: Build, work: Work, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    build: SampleBuild, work: Workshop, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert work.count(build) == 1
 
     package = copy_rules(tmp_path)
-    monkeypatch.setattr(build_module, "__file__", str(package / "build" / "build.py"))
+    monkeypatch.setattr(inputs_module, "__file__", str(package / "build" / "inputs.py"))
 
     assert work.count(build) == 0
 
 
 @pytest.mark.parametrize("name", RULE_NAMES)
 def test_builds_again_where_a_rule_has_changed(
-    build: Build, work: Work, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+    build: SampleBuild, work: Workshop, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
     assert work.count(build) == 1
 
     package = copy_rules(tmp_path)
     with (package / name).open("a") as rule:
         rule.write("# changed\n")
-    monkeypatch.setattr(build_module, "__file__", str(package / "build" / "build.py"))
+    monkeypatch.setattr(inputs_module, "__file__", str(package / "build" / "inputs.py"))
 
     assert work.count(build) == 1
 
@@ -303,7 +321,7 @@ def remove_record(run: LocalRun, _wheel: FileRecord) -> None:
 
 @pytest.mark.parametrize("damage", [remove_wheel, alter_wheel, remove_record])
 def test_builds_again_where_the_recorded_wheel_is_not_there(
-    build: Build, work: Work, damage: Callable[[LocalRun, FileRecord], None]
+    build: SampleBuild, work: Workshop, damage: Callable[[LocalRun, FileRecord], None]
 ) -> None:
     assert work.count(build) == 1
 
@@ -312,13 +330,13 @@ def test_builds_again_where_the_recorded_wheel_is_not_there(
     assert work.count(build) == 1
 
 
-def test_builds_again_where_a_user_forces_it(build: Build, work: Work) -> None:
+def test_builds_again_where_a_user_forces_it(build: SampleBuild, work: Workshop) -> None:
     assert work.count(build) == 1
 
-    assert work.count(replace(build, context=work.run.context(force=True))) == 1
+    assert work.count(build.requested(context=work.run.context(force=True))) == 1
 
 
-def test_builds_again_after_a_build_of_other_inputs(build: Build, work: Work) -> None:
+def test_builds_again_after_a_build_of_other_inputs(build: SampleBuild, work: Workshop) -> None:
     other_build = change_source(OTHER_COMMIT)(build)
 
     assert work.count(build) == 1
@@ -326,8 +344,8 @@ def test_builds_again_after_a_build_of_other_inputs(build: Build, work: Work) ->
     assert work.count(build) == 1
 
 
-def test_builds_once_for_each_python(build: Build, work: Work) -> None:
-    other_build = replace(build, target=work.run.target("3.13.0"))
+def test_builds_once_for_each_python(build: SampleBuild, work: Workshop) -> None:
+    other_build = build.requested(target=work.run.target("3.13.0"))
 
     assert work.count(build) == 1
     assert work.count(other_build) == 1
@@ -338,35 +356,37 @@ def test_builds_once_for_each_python(build: Build, work: Work) -> None:
 # What a build records
 
 
-def test_records_a_build_with_its_cell_and_its_wheel(build: Build, work: Work) -> None:
-    record = perform(build)
+def test_records_a_build_with_its_cell_and_its_wheel(build: SampleBuild, work: Workshop) -> None:
+    record = perform(build.work)
 
     assert isinstance(record, Record)
     assert record == read_record(work.run)
     assert record.cell == GroupCell(python="3.12", torch_ref="sample", gpu_family=FAMILY)
     assert [file.version for file in record.files] == [TORCH_VERSION]
     assert work.run.store.digest(record.files[0].key) == record.files[0].sha256
-    assert record.input_digest == files.digest_of(inputs(build))
+    assert record.input_digest == files.digest_of(build.work.inputs.to_json())
 
 
 def test_returns_the_record_of_before_where_nothing_has_changed(
-    build: Build, work: Work, capsys: pytest.CaptureFixture[str]
+    build: SampleBuild, work: Workshop, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    record = perform(build)
+    record = perform(build.work)
     capsys.readouterr()
 
-    assert perform(build) == record
+    assert perform(build.work) == record
     assert "build_torch: unchanged" in capsys.readouterr().err
     assert len(work.builds) == 1
 
 
 @pytest.mark.parametrize("is_unchanged", [True, False])
-def test_copies_the_wheel_to_a_second_folder(build: Build, work: Work, *, is_unchanged: bool) -> None:
+def test_copies_the_wheel_to_a_second_folder(
+    build: SampleBuild, work: Workshop, *, is_unchanged: bool
+) -> None:
     if is_unchanged:
-        perform(build)
+        perform(build.work)
     folder = work.run.root / "mine"
 
-    record = perform(change_choice(output_dir=folder)(build))
+    record = perform(change_choice(output_dir=folder)(build).work)
 
     assert isinstance(record, Record)
     assert [path.name for path in folder.iterdir()] == [record.files[0].name]
@@ -375,28 +395,28 @@ def test_copies_the_wheel_to_a_second_folder(build: Build, work: Work, *, is_unc
 # Inputs of other builds
 
 
-def test_counts_no_rocm_and_no_targets_for_family_cpu(build: Build, run: LocalRun) -> None:
-    cpu_build = replace(build, context=run.context("cpu"), rocm=None)
+def test_counts_no_rocm_and_no_targets_for_family_cpu(build: SampleBuild, run: LocalRun) -> None:
+    cpu_build = build.requested(context=run.context("cpu")).made_of(rocm=None)
     cpu_build = change_choice(rocm=RocmOptions(extras=("profiler",)))(cpu_build)
 
-    build_inputs = inputs(cpu_build)
+    build_inputs = cpu_build.work.inputs.to_json()
 
     assert build_inputs["rocm"] is None
     assert build_inputs["gpu_targets"] == []
     assert build_inputs["rocm_extras"] == []
 
 
-def test_records_no_credentials_of_a_users_variable(build: Build) -> None:
+def test_records_no_credentials_of_a_users_variable(build: SampleBuild) -> None:
     build = change_variable("CMAKE_ARGS", "-DURL=https://me:hunter22@host/")(build)
 
-    flags = inputs(build)["flags"]
+    flags = build.work.inputs.flags
 
     assert "hunter22" not in str(flags)
     assert "host" in flags["CMAKE_ARGS"]
 
 
-def test_counts_unlocked_requirements_for_a_python_without_a_lock(build: Build, work: Work) -> None:
-    build = replace(build, target=work.run.target("3.14.0"))
+def test_counts_unlocked_requirements_for_a_python_without_a_lock(build: SampleBuild, work: Workshop) -> None:
+    build = build.requested(target=work.run.target("3.14.0"))
     assert work.count(build) == 1
 
     change_requirements("target.in", "numpy\nrich\n")(build)
@@ -404,7 +424,7 @@ def test_counts_unlocked_requirements_for_a_python_without_a_lock(build: Build, 
     assert work.count(build) == 1
 
 
-def test_counts_the_address_of_rocms_files_without_digests(build: Build, work: Work) -> None:
+def test_counts_the_address_of_rocms_files_without_digests(build: SampleBuild, work: Workshop) -> None:
     without_digests = (replace(ROCM_FILE, sha256=None),)
     build = change_rocm(files=without_digests)(build)
     assert work.count(build) == 1

@@ -8,7 +8,7 @@ from packaging.version import Version
 
 from core.causes import Cause
 from core.errors import BuildError, ProcessError, SourceError
-from pytorch_build.build.build import BuildChoices
+from pytorch_build.build.request import BuildOptions
 from pytorch_build.lock import versions
 from pytorch_build.lock.source_lock import LockedProject
 from pytorch_build.sdk import RocmOptions
@@ -42,8 +42,8 @@ def test_checks_a_managed_tree_out_and_then_builds_in_it(
     monkeypatch.setattr(trees, "origins", lambda *_arguments: Origins())
     monkeypatch.setattr(checkout, "checkout", check_out)
     monkeypatch.setattr(checkout, "building", build_in)
-    choices = BuildChoices(rocm=RocmOptions(), own_trees={}, mirrors={}, depth=0)
-    tree = trees.managed_tree(run.context(), choices, run.lock(), "torch")
+    options = BuildOptions(rocm=RocmOptions(), own_trees={}, mirrors={}, depth=0)
+    tree = trees.managed_tree(run.context(), options, run.lock(), "torch")
 
     with tree.checked_out() as path:
         steps.append("build")

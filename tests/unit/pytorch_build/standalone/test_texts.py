@@ -7,7 +7,7 @@ import pytest
 from packaging.version import Version
 
 from core.errors import WheelError
-from pytorch_build.build.plans.torch import rocm_init_text
+from pytorch_build.components.torch import rocm_init_text
 from pytorch_build.standalone import texts
 from pytorch_build.standalone.texts import Licenses, Loader
 

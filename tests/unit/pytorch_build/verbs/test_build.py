@@ -8,7 +8,8 @@ import pytest
 from core import process
 from core.errors import EnvironmentSetupError, UsageError
 from core.status import Pending
-from pytorch_build.build.build import Build, BuildChoices
+from pytorch_build.build.build import Work
+from pytorch_build.build.request import BuildOptions
 from pytorch_build.lock import stored as locking
 from pytorch_build.sdk import RocmOptions
 from pytorch_build.sources.git import Origins
@@ -21,7 +22,7 @@ Front = Callable[..., FrontDoorResult]
 
 SAMPLE = ("--torch-ref", "sample")
 CPU = (*SAMPLE, "--gpu-family", "cpu")
-DEFAULT_CHOICES = BuildChoices(rocm=RocmOptions(), own_trees={}, mirrors={})
+DEFAULT_OPTIONS = BuildOptions(rocm=RocmOptions(), own_trees={}, mirrors={})
 
 
 @pytest.fixture(autouse=True)
@@ -32,15 +33,16 @@ def _without_sample_repositories(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
-def builds(run: LocalRun, monkeypatch: pytest.MonkeyPatch) -> list[Build]:
+def builds(run: LocalRun, monkeypatch: pytest.MonkeyPatch) -> list[Work]:
     """Return what would be built."""
-    planned_builds: list[Build] = []
+    planned_builds: list[Work] = []
+    write_requirements(run.root)
     monkeypatch.setattr(verb, "perform", planned_builds.append)
     monkeypatch.setattr(verb, "require", lambda _python: run.target())
     return planned_builds
 
 
-def test_builds_with_the_runs_lock_rocm_and_triton(front: Front, run: LocalRun, builds: list[Build]) -> None:
+def test_builds_with_the_runs_lock_rocm_and_triton(front: Front, run: LocalRun, builds: list[Work]) -> None:
     run.put_lock()
     run.rocm()
     run.built("triton")
@@ -49,13 +51,13 @@ def test_builds_with_the_runs_lock_rocm_and_triton(front: Front, run: LocalRun, 
 
     (build,) = builds
     assert result.exit_code == 0, result.report
-    assert build.tree.version == "2.10.0a0+devrocm7.99.0.dev0.sample"
-    assert build.rocm is not None
-    assert build.rocm.version == "7.99.0.dev0+sample"
-    assert [dependency.project for dependency in build.dependencies] == ["triton"]
+    assert build.inputs.version == "2.10.0a0+devrocm7.99.0.dev0.sample"
+    assert build.materials.rocm is not None
+    assert build.materials.rocm.version == "7.99.0.dev0+sample"
+    assert [dependency.project for dependency in build.inputs.dependencies] == ["triton"]
 
 
-def test_reads_a_policy_before_it_builds(front: Front, builds: list[Build], tmp_path: Path) -> None:
+def test_reads_a_policy_before_it_builds(front: Front, builds: list[Work], tmp_path: Path) -> None:
     (tmp_path / "mine.toml").write_text("sises = {}")
 
     result = front("build", "torch", *CPU, "--policy", tmp_path / "mine.toml")
@@ -65,13 +67,13 @@ def test_reads_a_policy_before_it_builds(front: Front, builds: list[Build], tmp_
     assert builds == []
 
 
-def test_builds_without_rocm_for_processors(front: Front, run: LocalRun, builds: list[Build]) -> None:
+def test_builds_without_rocm_for_processors(front: Front, run: LocalRun, builds: list[Work]) -> None:
     run.put_lock()
 
     result = front("build", "torch", *CPU)
 
     assert result.exit_code == 0, result.report
-    assert builds[0].rocm is None
+    assert builds[0].materials.rocm is None
 
 
 @pytest.mark.usefixtures("builds")
@@ -97,7 +99,6 @@ def test_a_look_says_why_the_wheel_is_built(run: LocalRun) -> None:
     run.put_lock()
     run.rocm()
     run.built("triton")
-    write_requirements(run.root)
 
     assert look_at_verb("pytorch_build", "build", "torch", *SAMPLE) == Pending(
         reasons=("it was not done yet",)
@@ -173,7 +174,7 @@ def test_refuses_to_build_a_prebuilt_project(front: Front, run: LocalRun, tmp_pa
 
 @pytest.mark.processes
 def test_builds_a_developers_tree_without_a_lock(
-    front: Front, run: LocalRun, builds: list[Build], tmp_path: Path
+    front: Front, run: LocalRun, builds: list[Work], tmp_path: Path
 ) -> None:
     tree = tmp_path / "mine"
     commit = commit_files(tree, {"setup.py": "", "version.txt": "2.11.0a0\n", "torch/a.py": ""})
@@ -183,8 +184,8 @@ def test_builds_a_developers_tree_without_a_lock(
     (build,) = builds
     assert result.exit_code == 0, result.report
     assert f"torch from {tree}" in result.report
-    assert build.tree.version == "2.11.0a0+cpu.sample"
-    assert build.tree.inputs["commit"] == commit
+    assert build.inputs.version == "2.11.0a0+cpu.sample"
+    assert build.inputs.source["commit"] == commit
     assert not (run.root / "out").exists()
 
 
@@ -210,7 +211,7 @@ def test_names_all_problems_of_a_tree_and_its_machine_at_once(
 
 @pytest.mark.processes
 def test_a_tree_without_a_version_gets_the_locks(
-    front: Front, run: LocalRun, builds: list[Build], tmp_path: Path
+    front: Front, run: LocalRun, builds: list[Work], tmp_path: Path
 ) -> None:
     commit_files(tmp_path / "mine", {"setup.py": "", "python/triton/a.py": ""})
     run.put_lock()
@@ -218,7 +219,7 @@ def test_a_tree_without_a_version_gets_the_locks(
     result = front("build", "triton", *CPU, "--triton-dir", tmp_path / "mine")
 
     assert result.exit_code == 0, result.report
-    assert builds[0].tree.version == "3.6.0+cpu.sample"
+    assert builds[0].inputs.version == "3.6.0+cpu.sample"
 
 
 @pytest.mark.processes
@@ -248,15 +249,15 @@ def test_refuses_a_folder_that_is_no_tree(
     assert len(result.errors) == 1
 
 
-def choices(*words: str, platform: str = "linux") -> BuildChoices:
+def options_of(*words: str, platform: str = "linux") -> BuildOptions:
     """Return what a build's options choose."""
     parser = argparse.ArgumentParser(allow_abbrev=False)
     verb.add_options(parser)
-    return verb.build_choices_from(parser.parse_args(["torch", *words]), platform=platform)
+    return verb.build_options_from(parser.parse_args(["torch", *words]), platform=platform)
 
 
 def test_a_build_without_options_chooses_nothing() -> None:
-    assert choices() == DEFAULT_CHOICES
+    assert options_of() == DEFAULT_OPTIONS
 
 
 @pytest.mark.parametrize(
@@ -274,7 +275,7 @@ def test_a_developers_tree_is_an_absolute_path(
 ) -> None:
     monkeypatch.chdir(tmp_path)
 
-    assert dict(choices(option, "mine").own_trees) == {project: tmp_path / "mine"}
+    assert dict(options_of(option, "mine").own_trees) == {project: tmp_path / "mine"}
 
 
 @pytest.mark.parametrize(
@@ -291,7 +292,7 @@ def test_a_developers_tree_is_an_absolute_path(
 def test_flash_attention_is_chosen_for_each_platform(
     option: str, platform: str, *, choice: bool | None
 ) -> None:
-    assert choices(option, platform=platform).flash_attention is choice
+    assert options_of(option, platform=platform).flash_attention is choice
 
 
 @pytest.fixture
@@ -305,7 +306,7 @@ STORE = "--compiler-cache-store=s3://mine"
 
 @pytest.mark.usefixtures("cache_programs")
 def test_a_compiler_cache_is_local_and_written_to() -> None:
-    cache = choices("--compiler-cache", "ccache").compiler_cache
+    cache = options_of("--compiler-cache", "ccache").compiler_cache
 
     assert cache is not None
     assert cache.kind == "ccache"
@@ -316,7 +317,7 @@ def test_a_compiler_cache_is_local_and_written_to() -> None:
 
 @pytest.mark.usefixtures("cache_programs")
 def test_a_compiler_cache_may_be_a_store_that_is_only_read() -> None:
-    cache = choices("--compiler-cache=sccache", STORE, "--compiler-cache-read-only").compiler_cache
+    cache = options_of("--compiler-cache=sccache", STORE, "--compiler-cache-read-only").compiler_cache
 
     assert cache is not None
     assert cache.location == "s3://mine"
@@ -326,13 +327,13 @@ def test_a_compiler_cache_may_be_a_store_that_is_only_read() -> None:
 @pytest.mark.usefixtures("cache_programs")
 def test_refuses_a_store_that_the_compiler_cache_cannot_use() -> None:
     with pytest.raises(UsageError, match="S3"):
-        choices("--compiler-cache=ccache", STORE)
+        options_of("--compiler-cache=ccache", STORE)
 
 
 @pytest.mark.parametrize("option", [STORE, "--compiler-cache-read-only"])
 def test_options_of_a_compiler_cache_need_one(option: str) -> None:
     with pytest.raises(UsageError) as caught:
-        choices(option)
+        options_of(option)
 
     assert "--compiler-cache sccache" in caught.value.hint
 
@@ -341,7 +342,7 @@ def test_refuses_a_compiler_cache_that_is_not_installed(monkeypatch: pytest.Monk
     monkeypatch.setattr(process, "which", lambda _name: None)
 
     with pytest.raises(EnvironmentSetupError, match="sccache"):
-        choices("--compiler-cache", "sccache")
+        options_of("--compiler-cache", "sccache")
 
 
 @pytest.mark.usefixtures("cache_programs")
@@ -358,7 +359,7 @@ def test_variables_choose_a_compiler_cache(
     monkeypatch.setenv("COMPILER_CACHE", "sccache")
     monkeypatch.setenv("COMPILER_CACHE_STORE", "s3://mine")
 
-    cache = choices(*options).compiler_cache
+    cache = options_of(*options).compiler_cache
 
     assert cache is not None
     assert cache.kind == "sccache"
@@ -370,7 +371,7 @@ def test_empty_variables_choose_no_compiler_cache(monkeypatch: pytest.MonkeyPatc
     for name in ("COMPILER_CACHE", "COMPILER_CACHE_STORE"):
         monkeypatch.setenv(name, "")
 
-    assert choices().compiler_cache is None
+    assert options_of().compiler_cache is None
 
 
 @pytest.mark.usefixtures("cache_programs")
@@ -378,13 +379,15 @@ def test_refuses_a_variable_that_names_no_compiler_cache(monkeypatch: pytest.Mon
     monkeypatch.setenv("COMPILER_CACHE", "scache")
 
     with pytest.raises(UsageError, match="COMPILER_CACHE='scache'") as caught:
-        choices()
+        options_of()
 
     assert "sccache" in caught.value.hint
 
 
 def test_mirrors_take_the_place_of_prefixes() -> None:
-    mirrors = choices("--git-mirror", "https://a.invalid/=/m/", "--git-mirror", "https://b.invalid/=/g/?a=b")
+    mirrors = options_of(
+        "--git-mirror", "https://a.invalid/=/m/", "--git-mirror", "https://b.invalid/=/g/?a=b"
+    )
 
     assert dict(mirrors.mirrors) == {"https://a.invalid/": "/m/", "https://b.invalid/": "/g/?a=b"}
 
@@ -392,4 +395,4 @@ def test_mirrors_take_the_place_of_prefixes() -> None:
 @pytest.mark.parametrize("mirror", ["nothing", "=there", "here="])
 def test_refuses_a_mirror_without_prefix_or_place(mirror: str) -> None:
     with pytest.raises(UsageError, match="PREFIX=MIRROR"):
-        choices("--git-mirror", mirror)
+        options_of("--git-mirror", mirror)

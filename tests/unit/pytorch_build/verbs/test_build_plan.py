@@ -11,7 +11,7 @@ import pytest
 
 from core.cli.options import Common
 from core.run import this_platform
-from pytorch_build.refs.torch_refs import PROJECTS
+from pytorch_build.components import COMPONENTS
 from pytorch_build.sample import ensure_repositories
 from pytorch_build.verbs import build as verb
 from tests.kit.builds import LocalRun
@@ -43,7 +43,7 @@ def plan_build(front: Front, run: LocalRun, tmp_path: Path, monkeypatch: pytest.
 
 
 @pytest.mark.parametrize("platform", ["linux", "windows"])
-@pytest.mark.parametrize("project", PROJECTS)
+@pytest.mark.parametrize("project", COMPONENTS)
 def test_plans_every_project_for_both_platforms(plan_build: PlanBuild, project: str, platform: str) -> None:
     plan = plan_build(project, "--platform", platform)
 
@@ -94,6 +94,18 @@ def test_a_plan_knows_a_developers_changes(plan_build: PlanBuild, own_tree: Path
     (own_tree / "setup.py").write_text("")
 
     assert plan_build("torch", "--pytorch-dir", own_tree)["source"]["diff"] != plan["source"]["diff"]
+
+
+@pytest.mark.parametrize("as_json", [True, False])
+def test_plans_without_a_network(front: Front, plan_build: PlanBuild, *, as_json: bool) -> None:
+    assert callable(plan_build)
+    # Nothing listens there, as on a machine without a network.
+    index = "http://127.0.0.1:9/simple/"
+
+    result = front("build", "torch", *SAMPLE, "--rocm-index-url", index, *(["--json"] if as_json else []))
+
+    assert result.exit_code == 0, result.report
+    assert "127.0.0.1:9" in (json.loads(result.output)["rebuild"][0] if as_json else result.report)
 
 
 def test_a_plan_names_a_developers_missing_submodules(front: Front, own_tree: Path) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from ci.publish import buckets
-from ci.publish.index import Files, write_index
+from ci.publish.index import FolderSource, write_index
 from core.errors import MissingInputError, WheelError
 from core.files import sha256
 from core.stores.directory import DirectoryStore
@@ -164,7 +164,7 @@ def read_refusal(folder: Path) -> str:
     """Index what must not be indexed; return the error."""
     store = DirectoryStore(folder)
     with pytest.raises(WheelError) as raised:
-        write_index(store, "", Files(store=store, folder=folder), title="t")
+        write_index(store, "", FolderSource(store=store, workspace=folder), title="t")
     return raised.value.message
 
 

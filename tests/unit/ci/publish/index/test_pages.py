@@ -15,9 +15,10 @@ from hypothesis import strategies as st
 from packaging.utils import parse_sdist_filename, parse_wheel_filename
 from packaging.version import Version
 
-from ci.publish.index.pages import Entry, quoted, read_name
+from ci.publish.index.files import PageFile, sort_files
+from ci.publish.index.names import guess_project, read_name, relative_address
 from core.errors import WheelError
-from tests.kit.index_pages import entry, render_pages, sort_entries
+from tests.kit.index_pages import page_file, render_pages
 
 NAMES = st.sampled_from(["torch", "torchaudio", "rocm-sdk-libraries-gfx110x-all"])
 # One draw of a whole version is much faster than one of each of its parts.
@@ -38,24 +39,25 @@ TAGS = st.sampled_from(["cp312-cp312-linux_x86_64", "cp313-cp313t-win_amd64", "p
 
 
 @st.composite
-def entries(draw: st.DrawFn) -> Entry:
+def page_files(draw: st.DrawFn) -> PageFile:
     """Draw a file that a page lists."""
-    name = draw(NAMES)
-    version = draw(VERSIONS)
-    return entry(
-        filename=f"{name.replace('-', '_')}-{version}-{draw(TAGS)}.whl",
-        name=name,
-        version=version,
+    name = draw(NAMES).replace("-", "_")
+    return page_file(
+        filename=f"{name}-{draw(VERSIONS)}-{draw(TAGS)}.whl",
         sha256=draw(DIGESTS),
         size=draw(st.integers(0, 1 << 36)),
         modified=draw(st.integers(0, 1 << 33)),
-        yanked=draw(st.sampled_from([None, "", 'it is "broken" <&>'])),
-        requires_python=draw(st.sampled_from(["", ">=3.11", "<3.14,>=3.10", '!="3"&<>'])),
-        metadata_sha256=draw(st.just("") | DIGESTS),
+        yank_reason=draw(st.sampled_from([None, "", 'it is "broken" <&>'])),
+        requires_python=draw(st.sampled_from([None, ">=3.11", "<3.14,>=3.10", '!="3"&<>'])),
+        metadata_sha256=draw(st.none() | DIGESTS),
     )
 
 
-ENTRIES = st.lists(entries(), max_size=5, unique_by=lambda listed: listed.filename)
+def filename_of(listed: PageFile) -> str:
+    return listed.stored_file.filename
+
+
+PAGE_FILES = st.lists(page_files(), max_size=5, unique_by=filename_of)
 
 
 # Reading pages as an installer does
@@ -100,12 +102,12 @@ def read_links(page: str) -> list[Link]:
     return parser.links
 
 
-def read_html_entries(page: str, page_url: str) -> list[Entry]:
-    """Return the entries of an HTML page, which says neither bytes nor times to the second."""
-    return [entry_of_link(link, page_url) for link in read_links(page)]
+def read_html_files(page: str, page_url: str) -> list[PageFile]:
+    """Return the files of an HTML page, which says neither bytes nor times to the second."""
+    return [file_of_link(link, page_url) for link in read_links(page)]
 
 
-def entry_of_link(link: Link, page_url: str) -> Entry:
+def file_of_link(link: Link, page_url: str) -> PageFile:
     """Read a link as an installer does."""
     url = urlsplit(urljoin(page_url, str(link.attributes["href"])))
     # A plus sign means a space to some servers.
@@ -114,56 +116,69 @@ def entry_of_link(link: Link, page_url: str) -> Entry:
     metadata = link.attributes.get("data-core-metadata")
     assert link.attributes.get("data-dist-info-metadata") == metadata
 
-    name, version, _build, _tags = parse_wheel_filename(link.text)
-    return entry(
+    return page_file(
         filename=link.text,
-        name=name,
-        version=str(version),
         sha256=url.fragment.removeprefix("sha256="),
         size=0,
-        requires_python=link.attributes.get("data-requires-python") or "",
-        metadata_sha256=(metadata or "").removeprefix("sha256="),
-        yanked=link.attributes.get("data-yanked"),
+        requires_python=link.attributes.get("data-requires-python"),
+        metadata_sha256=metadata.removeprefix("sha256=") if metadata else None,
+        yank_reason=link.attributes.get("data-yanked"),
     )
 
 
-def entry_of_json(file: dict[str, Any], page_url: str) -> Entry:
+def file_of_json(file: dict[str, Any], page_url: str) -> PageFile:
     """Read a file of a JSON page as an installer does."""
     url = urlsplit(urljoin(page_url, file["url"]))
     assert unquote(url.path) == f"/g/{file['filename']}"
     # PEP 714: JSON has the newer name alone.
     assert "dist-info-metadata" not in file
 
-    name, version, _build, _tags = parse_wheel_filename(file["filename"])
     yanked = file.get("yanked")
-    return entry(
+    return page_file(
         filename=file["filename"],
-        name=name,
-        version=str(version),
         sha256=file["hashes"]["sha256"],
         size=file["size"],
         modified=int(datetime.fromisoformat(file["upload-time"]).timestamp()),
-        requires_python=file.get("requires-python", ""),
-        metadata_sha256=file.get("core-metadata", {}).get("sha256", ""),
-        yanked="" if yanked is True else yanked,
+        requires_python=file.get("requires-python"),
+        metadata_sha256=file.get("core-metadata", {}).get("sha256"),
+        yank_reason="" if yanked is True else yanked,
     )
 
 
-def in_html(listed: list[Entry]) -> list[Entry]:
-    """Return entries, in the order of pages, without what HTML does not say."""
-    return [file._replace(size=0, modified=0) for file in sort_entries(listed)]
+def project_of(listed: PageFile) -> str:
+    return guess_project(filename_of(listed))
 
 
-@given(ENTRIES)
-def test_flat_page_gives_back_what_it_lists(listed: list[Entry]) -> None:
+def in_order(listed: list[PageFile]) -> list[PageFile]:
+    """Return files in the order of pages: by project, version (PEP 440) and file name."""
+    return sorted(sort_files(listed), key=project_of)
+
+
+def in_html(listed: list[PageFile]) -> list[PageFile]:
+    """Return files, in the order of pages, without what HTML does not say."""
+    return [
+        page_file(
+            filename=filename_of(file),
+            sha256=file.recorded_file.sha256,
+            size=0,
+            requires_python=file.recorded_file.requires_python,
+            metadata_sha256=file.recorded_file.metadata_sha256,
+            yank_reason=file.yank_reason,
+        )
+        for file in in_order(listed)
+    ]
+
+
+@given(PAGE_FILES)
+def test_flat_page_gives_back_what_it_lists(listed: list[PageFile]) -> None:
     page = render_pages("gfx110X-all <&>", listed)["index.html"]
 
-    assert read_html_entries(page, "https://host/g/index.html") == in_html(listed)
+    assert read_html_files(page, "https://host/g/index.html") == in_html(listed)
 
 
-@given(ENTRIES)
-def test_root_pages_name_every_project_that_has_pages(listed: list[Entry]) -> None:
-    names = sorted({file.name for file in listed})
+@given(PAGE_FILES)
+def test_root_pages_name_every_project_that_has_pages(listed: list[PageFile]) -> None:
+    names = sorted({project_of(file) for file in listed})
 
     pages = render_pages("g", listed)
 
@@ -173,33 +188,33 @@ def test_root_pages_name_every_project_that_has_pages(listed: list[Entry]) -> No
 
     root = json.loads(pages["simple/index.json"])
     links = read_links(pages["simple/index.html"])
-    assert root["meta"] == {"api-version": "1.1"}
+    assert root["meta"]["api-version"] == "1.1"
     assert [project["name"] for project in root["projects"]] == names
     assert [link.text for link in links] == names
     assert [link.attributes["href"] for link in links] == [f"{name}/" for name in names]
 
 
-@given(ENTRIES)
-def test_project_pages_give_back_what_they_list(listed: list[Entry]) -> None:
+@given(PAGE_FILES)
+def test_project_pages_give_back_what_they_list(listed: list[PageFile]) -> None:
     pages = render_pages("g", listed)
 
-    for name in {file.name for file in listed}:
-        project_entries = [file for file in listed if file.name == name]
+    for name in {project_of(file) for file in listed}:
+        project_files = [file for file in listed if project_of(file) == name]
         page_url = f"https://host/g/simple/{name}/"
         html = pages[f"simple/{name}/index.html"]
         project = json.loads(pages[f"simple/{name}/index.json"])
-        versions = {file.version for file in project_entries}
+        versions = {file.version_text for file in project_files}
 
-        assert read_html_entries(html, page_url) == in_html(project_entries)
+        assert read_html_files(html, page_url) == in_html(project_files)
         assert project["name"] == name
-        assert project["meta"] == {"api-version": "1.1"}
+        assert project["meta"]["api-version"] == "1.1"
         assert project["versions"] == sorted(versions, key=Version)
-        read_entries = [entry_of_json(file, page_url) for file in project["files"]]
-        assert read_entries == sort_entries(project_entries)
+        read_files = [file_of_json(file, page_url) for file in project["files"]]
+        assert read_files == in_order(project_files)
 
 
-@given(ENTRIES, st.randoms())
-def test_pages_are_the_same_in_any_order_of_files(listed: list[Entry], chance: random.Random) -> None:
+@given(PAGE_FILES, st.randoms())
+def test_pages_are_the_same_in_any_order_of_files(listed: list[PageFile], chance: random.Random) -> None:
     shuffled = listed.copy()
     chance.shuffle(shuffled)
 
@@ -211,7 +226,7 @@ def test_pages_are_the_same_in_any_order_of_files(listed: list[Entry], chance: r
 
 def test_lists_versions_in_the_order_of_pep_440() -> None:
     listed = [
-        entry(filename=f"torch-{version}-py3-none-any.whl", version=version)
+        page_file(filename=f"torch-{version}-py3-none-any.whl")
         for version in ("2.10.0", "2.9.0", "2.10.0rc1")
     ]
 
@@ -221,7 +236,7 @@ def test_lists_versions_in_the_order_of_pep_440() -> None:
 
 
 def test_writes_the_title_as_text() -> None:
-    page = render_pages("<b>", [entry()])["index.html"]
+    page = render_pages("<b>", [page_file()])["index.html"]
 
     assert "<title>&lt;b&gt;</title>" in page
     assert '<meta name="pypi:repository-version" content="1.1">' in page
@@ -242,16 +257,16 @@ def test_writes_the_title_as_text() -> None:
     ],
 )
 def test_shows_people_what_they_need_of_a_file(path: str, text: str) -> None:
-    file = entry(size=3 << 29, modified=1_800_000_000, sha256="ab" * 32, yanked="<broken>")
+    file = page_file(size=3 << 29, modified=1_800_000_000, sha256="ab" * 32, yank_reason="<broken>")
 
     assert text in render_pages("g", [file])[path]
 
 
 @pytest.mark.parametrize("path", ["index.html", "simple/torch/index.html"])
 def test_proposes_the_newest_version_that_is_not_yanked(path: str) -> None:
-    newer = entry(filename="torch-3.0-py3-none-any.whl", version="3.0", yanked="")
+    newer = page_file(filename="torch-3.0-py3-none-any.whl", yank_reason="")
 
-    assert 'install "torch==2.9.0"' in render_pages("g", [entry(), newer])[path]
+    assert 'install "torch==2.9.0"' in render_pages("g", [page_file(), newer])[path]
     assert 'install "torch==3.0"' in render_pages("g", [newer])[path]
 
 
@@ -259,15 +274,11 @@ def test_proposes_the_newest_version_that_is_not_yanked(path: str) -> None:
 
 
 @given(st.text(min_size=1))
-def test_any_name_is_text_in_a_page_and_one_segment_of_an_address(filename: str) -> None:
-    page = render_pages("g", [entry(filename=filename)])["index.html"]
+def test_any_name_is_one_segment_of_an_address(filename: str) -> None:
+    address = relative_address(filename)
 
-    # Parsers drop a NUL, which no file's name holds.
-    (link,) = read_links(page.replace("\0", " "))
-    href = str(link.attributes["href"])
-    assert link.text.replace("\r", "\n") == filename.replace("\0", " ").replace("\r", "\n")
-    assert unquote(href.partition("#")[0]) == filename
-    assert not set("/+:?\\ <>\"'") & set(quoted(filename))
+    assert unquote(address) == filename
+    assert not set("/+:?\\ <>\"'") & set(address)
 
 
 NAME_PARTS = st.text("abzAZ019._+!-<é ", max_size=8)
@@ -283,7 +294,7 @@ def test_reads_a_wheels_name_as_packaging_does(name: str, version: str, build: s
     except WheelError:
         return
 
-    assert (file_name.name, file_name.version) == parse_wheel_filename(filename)[:2]
+    assert (file_name.project, file_name.version) == parse_wheel_filename(filename)[:2]
 
 
 @given(NAME_PARTS, NAME_PARTS)
@@ -294,7 +305,7 @@ def test_reads_an_sdists_name_as_packaging_does(name: str, version: str) -> None
     except WheelError:
         return
 
-    assert (file_name.name, file_name.version) == parse_sdist_filename(filename)
+    assert (file_name.project, file_name.version) == parse_sdist_filename(filename)
 
 
 @pytest.mark.parametrize(
@@ -317,5 +328,5 @@ def test_reads_an_sdists_name_as_packaging_does(name: str, version: str) -> None
 def test_reads_names_that_build_tools_write(filename: str, name: str, version: str) -> None:
     file_name = read_name(filename)
 
-    assert file_name.name == name
+    assert file_name.project == name
     assert file_name.version == Version(version)

@@ -5,12 +5,12 @@ from collections.abc import Callable, Iterator, Sequence
 
 import pytest
 
-from ci.publish.index import pages as rendering
+from ci.publish.index import html_pages, json_pages
 from core import console
 from tests.kit.index_pages import (
     MANIFESTS,
     PREFIX,
-    STATE_KEY,
+    ROOT_KEY,
     index_wheels,
     pages_in,
     publish_wheels,
@@ -49,7 +49,7 @@ def store() -> MemoryStore:
 
 def written_paths(store: MemoryStore, *, title: str = "g") -> list[str]:
     """Index again; return the pages that were written, sorted."""
-    written = index_wheels(store, title=title).written
+    written = index_wheels(store, title=title).written_pages
     return sorted(key.removeprefix(f"{PREFIX}/") for key in written)
 
 
@@ -164,14 +164,14 @@ def test_rewrites_the_flat_page_where_the_title_changes(store: MemoryStore) -> N
 def forget_page_format() -> Iterator[None]:
     """Let the next test compute the form of pages anew: it is computed once."""
     yield
-    rendering.page_format.cache_clear()
+    html_pages.page_format.cache_clear()
 
 
 def test_rewrites_every_page_where_the_template_changes(
     store: MemoryStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(rendering, "HEAD", f"<!-- another -->{rendering.HEAD}")
-    rendering.page_format.cache_clear()
+    monkeypatch.setattr(html_pages, "_HEAD", f"<!-- another -->{html_pages._HEAD}")
+    html_pages.page_format.cache_clear()
 
     # The template is of HTML.
     assert written_paths(store) == sorted(page for page in EVERY_PAGE if page.endswith(".html"))
@@ -182,7 +182,7 @@ def test_rewrites_every_row_where_the_form_of_sizes_changes(
     store: MemoryStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(console, "size", lambda size: f"{size} bytes in all")
-    rendering.page_format.cache_clear()
+    html_pages.page_format.cache_clear()
 
     assert written_paths(store) == sorted(["simple/torch/index.html", "simple/apex/index.html", *FLAT_PAGE])
     assert written_paths(store) == []
@@ -191,10 +191,11 @@ def test_rewrites_every_row_where_the_form_of_sizes_changes(
 def test_rewrites_every_json_page_where_the_version_of_the_api_changes(
     store: MemoryStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(rendering, "API_VERSION", "1.9")
-    rendering.page_format.cache_clear()
+    monkeypatch.setattr(json_pages, "API_VERSION", "1.9")
+    html_pages.page_format.cache_clear()
 
-    assert written_paths(store) == sorted(page for page in EVERY_PAGE if page.endswith(".json"))
+    assert written_paths(store) == ["simple/apex/index.json", "simple/torch/index.json"]
+    assert json.loads(store.objects[ROOT_KEY])["meta"]["api-version"] == "1.9"
     assert written_paths(store) == []
 
 
@@ -236,5 +237,5 @@ def test_writes_no_page_for_what_no_page_says(store: MemoryStore, change: Change
 
     pages_after = pages_in(store)
     for pages in (pages_before, pages_after):
-        del pages[STATE_KEY.removeprefix(f"{PREFIX}/")]
+        del pages[ROOT_KEY.removeprefix(f"{PREFIX}/")]
     assert pages_after == pages_before

@@ -5,8 +5,8 @@ from pathlib import PurePosixPath, PureWindowsPath
 import pytest
 
 from core.errors import MissingInputError, SourceError
-from pytorch_build.build.plans.common import Overlay
-from pytorch_build.build.site import TreeFacts
+from pytorch_build.build.facts import TreeFacts
+from pytorch_build.components.steps import Overlay
 from tests.kit.build_plans import ROCM_VERSION, TREE_FACTS, WINDOWS_LIBRARIES, plan_project
 
 TORCH_VERSION = f"2.10.0a0+rocm{ROCM_VERSION}"

@@ -12,9 +12,25 @@ from core.environment import allowed
 from core.errors import DataError, RocmError, SourceError
 from pytorch_build.build.cache import CompilerCache
 from pytorch_build.build.compilers import Compiler
-from pytorch_build.build.site import TreeFacts
+from pytorch_build.build.facts import TreeFacts
+from pytorch_build.build.inputs import Dependency
+from pytorch_build.build.plan import plan_build, plan_environment
+from pytorch_build.components import COMPONENTS
 from pytorch_build.platforms import LINUX
-from tests.kit.build_plans import GCC, PROJECTS, TREE_FACTS, WINDOWS_LIBRARIES, plan_project, rocm_sdk
+from tests.kit.build_plans import (
+    GCC,
+    LOCKED,
+    PACKAGES,
+    PROJECTS,
+    ROCM_PACKAGES,
+    ROCM_VERSION,
+    TREE_FACTS,
+    WINDOWS_LIBRARIES,
+    build_facts,
+    build_inputs,
+    plan_project,
+    rocm_sdk,
+)
 
 QUIET_FLAGS = "-Wno-error=maybe-uninitialized -Wno-error=uninitialized -Wno-error=restrict"
 WITH_LLVM = replace(WINDOWS_LIBRARIES, llvm=PureWindowsPath("C:/llvm"))
@@ -315,3 +331,70 @@ def test_keeps_a_build_folder_for_the_same_configuration() -> None:
 )
 def test_keeps_no_build_folder_of_another_configuration(changes: Mapping[str, Any]) -> None:
     assert plan_project("torch", **changes).configuration != plan_project("torch").configuration
+
+
+# The environment of a build
+
+
+TRITON = Dependency(project="triton", requirement="/run/triton.whl", version="3.6.0", digest="bb")
+
+
+def test_installs_locked_requirements_then_rocm_then_triton() -> None:
+    locked, rocm, triton = plan_environment(build_inputs(dependencies=(TRITON,)), PACKAGES)
+
+    assert locked == LOCKED
+    assert rocm == ROCM_PACKAGES
+    assert triton.requirements == ("/run/triton.whl",)
+    # What it requires of ours is there already; what it requires of others is installed by name.
+    assert not triton.dependencies
+    assert triton.sources is None
+
+
+def test_installs_by_name_what_a_dependency_requires_of_others() -> None:
+    triton = replace(TRITON, third_parties=("numpy", "filelock"))
+
+    calls = plan_environment(build_inputs(dependencies=(triton,)), PACKAGES)
+
+    assert calls[-1].requirements == ("filelock", "numpy")
+    assert len(calls) == 4
+
+
+def test_installs_a_prebuilt_dependency_with_what_it_requires() -> None:
+    torch = Dependency(project="torch", requirement="torch==2.13.0")
+
+    calls = plan_environment(build_inputs(dependencies=(torch,)), PACKAGES)
+
+    assert calls[-1].requirements == ("torch==2.13.0",)
+    assert calls[-1].dependencies
+    assert calls[-1].whose == "prebuilt"
+
+
+def test_installs_a_refs_build_requirements_behind_the_locked_ones() -> None:
+    inputs = build_inputs(build_requirements=("setuptools<70",))
+
+    assert plan_environment(inputs, PACKAGES)[1].requirements == ("setuptools<70",)
+
+
+def test_a_plan_has_the_calls_that_make_the_environment() -> None:
+    plan = plan_project("torch", triton_version="3.6.0")
+
+    assert [call.requirements for call in plan.environment] == [
+        LOCKED.requirements,
+        ROCM_PACKAGES.requirements,
+        ("triton.whl",),
+    ]
+
+
+# Device code and search paths
+
+
+@pytest.mark.parametrize(("is_split", "split_for"), [(True, ROCM_VERSION), (False, None)])
+def test_plans_the_split_of_device_code(*, is_split: bool, split_for: str | None) -> None:
+    plan = plan_build(COMPONENTS["torch"], build_inputs(is_split=is_split), build_facts())
+
+    assert plan.split_for == split_for
+
+
+def test_plans_search_paths_to_rocms_libraries_where_there_is_rocm() -> None:
+    assert "_rocm_sdk_libraries/lib" in plan_project("torch").search_folders
+    assert plan_project("torch", has_gpu=False).search_folders == ()

@@ -8,8 +8,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from core.errors import MissingInputError, RocmError, UsageError
-from pytorch_build.build.plans.torch import REQUIRED, flash_attention, preload_names, rocm_init_text
 from pytorch_build.build.toolchain import Provided
+from pytorch_build.components.torch import (
+    REQUIRED_LIBRARIES,
+    preloaded_libraries,
+    rocm_init_text,
+    uses_flash_attention,
+)
 from pytorch_build.platforms import LINUX, PLATFORMS, WINDOWS, Platform
 from tests.kit.build_plans import TREE_FACTS, WINDOWS_LIBRARIES, plan_project, rocm_sdk
 from tests.kit.windows_listings import read_listing
@@ -93,7 +98,7 @@ def test_notes_a_library_that_the_sdk_lacks_and_does_not_load_it() -> None:
     assert "hipfile" not in (plan.overlays[0].content or "")
 
 
-@pytest.mark.parametrize("library", REQUIRED)
+@pytest.mark.parametrize("library", REQUIRED_LIBRARIES)
 def test_rejects_an_sdk_without_a_library_that_torch_needs(library: str) -> None:
     with pytest.raises(RocmError, match=library):
         plan_project("torch", sdk=rocm_sdk(libraries=LINUX_PRELOADS - {library}))
@@ -104,9 +109,9 @@ def test_rejects_an_sdk_without_a_library_that_torch_needs(library: str) -> None
     optional=st.sets(st.sampled_from(sorted(LINUX_PRELOADS))),
 )
 def test_loads_only_libraries_of_the_sdk(platform: Platform, optional: set[str]) -> None:
-    libraries = optional | set(REQUIRED)
+    libraries = optional | set(REQUIRED_LIBRARIES)
 
-    names = preload_names(platform, libraries)
+    names = preloaded_libraries(platform, libraries)
 
     assert names == tuple(name for name in platform.preloads if name in libraries)
 
@@ -195,15 +200,17 @@ def test_includes_no_aotriton_without_flash_attention() -> None:
         pytest.param(
             "linux", "3.6.0", ("gfx1030", "gfx908", "gfx906", "gfx1010"), False, id="targets without"
         ),
-        pytest.param("linux", "", ("gfx942",), False, id="no triton"),
+        pytest.param("linux", None, ("gfx942",), False, id="no triton"),
         pytest.param("linux", "3.6.0", (), False, id="no GPU"),
-        pytest.param("windows", "", ("gfx950",), True, id="windows needs no triton"),
+        pytest.param("windows", None, ("gfx950",), True, id="windows needs no triton"),
     ],
 )
 def test_chooses_flash_attention_by_platform_triton_and_targets(
-    platform: str, triton: str, targets: tuple[str, ...], *, expected: bool
+    platform: str, triton: str | None, targets: tuple[str, ...], *, expected: bool
 ) -> None:
-    is_on = flash_attention(None, platform=PLATFORMS[platform], gpu_targets=targets, triton_version=triton)
+    is_on = uses_flash_attention(
+        None, platform=PLATFORMS[platform], gpu_targets=targets, triton_version=triton
+    )
 
     assert is_on is expected
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from core.data import read_toml
-from pytorch_build.build.site import TreeFacts
+from pytorch_build.build.facts import TreeFacts
 from pytorch_build.refs.torch_refs import TorchRef, load_refs
 from tests.kit.build_plans import PROJECTS, SDK_ROOTS, plan_project, rocm_sdk
 

@@ -3,7 +3,7 @@ from pathlib import Path
 import pytest
 
 from core.errors import DataError, MissingInputError
-from pytorch_build.build import site
+from pytorch_build.build.facts import TreeFacts, read_tree_facts
 from tests.kit.repos import commit_files, run_git, write_files
 
 ADDS_COMMIT = "def get_git_commit_hash(): ..."
@@ -14,7 +14,7 @@ def test_reads_a_tree_like_torchs(tmp_path: Path) -> None:
     setup = 'version = os.getenv("PYTORCH_BUILD_VERSION")'
     write_files(tmp_path, {"pyproject.toml": build_system, "requirements.txt": "", "setup.py": setup})
 
-    assert site.tree_facts(tmp_path) == site.TreeFacts(
+    assert read_tree_facts(tmp_path) == TreeFacts(
         files=frozenset({"pyproject.toml", "requirements.txt", "setup.py"}),
         build_backend="a.b",
         build_requires=("numpy", "cmake>=3.27"),
@@ -30,9 +30,9 @@ def test_reads_a_tree_like_older_tritons(tmp_path: Path) -> None:
     }
     write_files(tmp_path, texts)
 
-    facts = site.tree_facts(tmp_path)
+    facts = read_tree_facts(tmp_path)
 
-    assert facts == site.TreeFacts(
+    assert facts == TreeFacts(
         files=frozenset({"python/setup.py", "python/requirements.txt"}),
         build_env={"TRITON_WHEEL_VERSION_SUFFIX": ""},
         llvm_hash="0123abcd",
@@ -44,7 +44,7 @@ def test_reads_a_tree_like_older_tritons(tmp_path: Path) -> None:
 
 def test_rejects_a_tree_that_does_not_exist(tmp_path: Path) -> None:
     with pytest.raises(MissingInputError, match="absent"):
-        site.tree_facts(tmp_path / "absent")
+        read_tree_facts(tmp_path / "absent")
 
 
 @pytest.mark.parametrize(
@@ -62,7 +62,7 @@ def test_names_a_broken_file(tmp_path: Path, name: str, text: str) -> None:
     (tmp_path / name).write_text(text)
 
     with pytest.raises(DataError, match=name):
-        site.tree_facts(tmp_path)
+        read_tree_facts(tmp_path)
 
 
 @pytest.mark.processes
@@ -83,4 +83,4 @@ def test_expects_the_commit_that_tritons_setup_adds(
     run_git(tmp_path, "checkout", "--quiet", *checkout)
 
     expected = f"+git{commit[:8]}" if has_suffix else ""
-    assert site.tree_facts(tmp_path).git_suffix == expected
+    assert read_tree_facts(tmp_path).git_suffix == expected

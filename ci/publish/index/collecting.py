@@ -1,0 +1,303 @@
+"""What the pages of changed projects list: each page, record and file is read only once."""
+
+import os
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Set as AbstractSet
+from dataclasses import dataclass, field
+
+from ci.publish.index.changes import (
+    PageSettings,
+    choose_recorded,
+    find_changed_projects,
+    has_lost_file,
+    has_lost_record,
+)
+from ci.publish.index.files import (
+    DescribedFile,
+    HeldFile,
+    PageFile,
+    RecordedFile,
+    StoredFile,
+    sort_files,
+)
+from ci.publish.index.json_pages import RootPage, read_project_page
+from ci.publish.index.listing import ROOT_FOLDER, Listing
+from ci.publish.index.names import DistributionName, guess_project, read_name
+from ci.publish.index.sources import HeldBackError, Source, is_local, join_key
+from core.errors import MissingInputError, StoreError, WheelError
+from core.parallel import JOBS, judge_in_threads, map_in_threads
+from core.stores import Store
+from core.stores.directory import DirectoryStore
+
+# Threads hash large files at once. For small ones they would only wait for each other.
+_LARGE_FILE = 4 << 20
+
+
+@dataclass(frozen=True, kw_only=True)
+class Contents:
+    """What changed projects list now.
+
+    Attributes:
+        projects: The files of each project that was looked at, in order; none where its pages go.
+        held_files: The files of these projects that exist and are not listed.
+        record_etags: The records whose files are all listed, by key.
+    """
+
+    projects: Mapping[str, Sequence[PageFile]]
+    held_files: Sequence[HeldFile]
+    record_etags: Mapping[str, str]
+
+
+@dataclass(kw_only=True)
+class Collector:
+    """Reads and looks at what changed in a folder since its pages were written.
+
+    Attributes:
+        is_strict: Whether a bad file is an error: one that is recorded and does not exist, that differs
+            from its record, or whose name is not valid. Otherwise it is held back.
+    """
+
+    store: Store
+    prefix: str
+    source: Source
+    listing: Listing
+    root: RootPage
+    settings: PageSettings
+    is_strict: bool
+    previous_files: dict[str, Mapping[str, DescribedFile]] = field(default_factory=dict)
+
+    def collect(self) -> Contents:
+        """Return what the changed projects list now. Only sidecars of a bare folder are written."""
+        projects = find_changed_projects(self.root, self.listing, self.settings)
+        changed_projects = frozenset(projects)
+        pages_are_whole = self._read_pages(projects)
+        unread_keys = self._find_unread_records()
+
+        # A file that is gone or was replaced may be named by any record, also by one that was read long ago.
+        if not pages_are_whole or has_lost_record(self.root, self.listing):
+            unread_keys = list(self.listing.record_etags)
+        records = self.source.read_records(unread_keys, self.prefix)
+        must_be_named = self.source.needs_records and len(records) == len(self.listing.record_etags)
+
+        candidates = _group_by_filename(records)
+        if self.is_strict:
+            self._require_files(candidates.keys())
+
+        named_projects = {guess_project(filename) for filename in candidates}
+        added_projects = (named_projects & self.listing.projects.keys()) - projects
+        self._read_pages(added_projects)
+        projects |= added_projects
+
+        # Everything that is read is here now; what is left to look at are files that changed.
+        page_files, held_files = self._look_at_files(projects, candidates, must_be_named=must_be_named)
+        files_by_project = self._sort_by_project(projects, page_files)
+        return Contents(
+            projects={
+                project: files
+                for project, files in files_by_project.items()
+                if project in changed_projects or not self._lists_the_same(project, files)
+            },
+            held_files=held_files,
+            record_etags=self._complete_records(records, page_files),
+        )
+
+    def _find_unread_records(self) -> Sequence[str]:
+        return [
+            key for key, etag in self.listing.record_etags.items() if self.root.record_etags.get(key) != etag
+        ]
+
+    def _read_pages(self, projects: Iterable[str]) -> bool:
+        """Read the pages of projects; return whether each is whole, and its files are the same as before."""
+        names = sorted(projects)
+        jobs = 1 if is_local(self.store) else JOBS
+        are_whole = True
+        for project, previous_files in zip(
+            names, map_in_threads(self._read_page, names, jobs=jobs), strict=True
+        ):
+            if previous_files is None:
+                are_whole = are_whole and project not in self.root.fingerprints
+                continue
+            self.previous_files[project] = {file.stored_file.filename: file for file in previous_files}
+            if has_lost_file(previous_files, self.listing.projects.get(project, ())):
+                are_whole = False
+
+        return are_whole
+
+    def _read_page(self, project: str) -> Sequence[DescribedFile] | None:
+        path = f"{ROOT_FOLDER}{project}/index.json"
+        if path not in self.listing.pages:
+            return None
+        try:
+            return read_project_page(self.store.read(join_key(self.prefix, path)))
+        except MissingInputError:
+            return None  # It was deleted after the listing.
+
+    def _require_files(self, recorded_filenames: AbstractSet[str]) -> None:
+        """Refuse records that name a file which does not exist."""
+        missing_filenames = sorted(recorded_filenames - self.listing.filenames())
+        if not missing_filenames:
+            return
+
+        for filename in missing_filenames:
+            read_name(filename)
+        more = ""
+        if len(missing_filenames) > 1:
+            more = f" (and {len(missing_filenames) - 1} more)"
+        raise StoreError(
+            f"{join_key(self.prefix, missing_filenames[0])} is recorded but not in {self.store.url}{more}.",
+            hint="Run the stage that made it again.",
+        )
+
+    def _look_at_files(
+        self,
+        projects: Iterable[str],
+        candidates: Mapping[str, Sequence[RecordedFile]],
+        *,
+        must_be_named: bool,
+    ) -> tuple[Sequence[PageFile], Sequence[HeldFile]]:
+        """Return the files that are complete, and those that are held back."""
+        page_files: list[PageFile] = []
+        changed_files: list[StoredFile] = []
+        for project in projects:
+            previous_files = self.previous_files.get(project, {})
+            for stored_file in self.listing.projects.get(project, ()):
+                recorded_file = choose_recorded(
+                    stored_file,
+                    previous_files.get(stored_file.filename),
+                    candidates.get(stored_file.filename, ()),
+                    must_be_named=must_be_named,
+                )
+                if recorded_file is None:
+                    changed_files.append(stored_file)
+                else:
+                    page_files.append(
+                        self._page_file(recorded_file, stored_file, read_name(stored_file.filename))
+                    )
+
+        def describe(stored_file: StoredFile) -> PageFile | HeldFile:
+            return self._describe(stored_file, candidates.get(stored_file.filename, ()))
+
+        held_files: list[HeldFile] = []
+        for description in _describe_all(describe, changed_files, is_local=is_local(self.store)):
+            if isinstance(description, HeldFile):
+                held_files.append(description)
+            else:
+                page_files.append(description)
+
+        if isinstance(self.store, DirectoryStore):
+            # The digests that it remembers are not needed again, and of many files they are much.
+            self.store.forget()
+        return page_files, held_files
+
+    def _describe(
+        self,
+        stored_file: StoredFile,
+        candidates: Sequence[RecordedFile],
+    ) -> PageFile | HeldFile:
+        try:
+            name = read_name(stored_file.filename)
+            recorded_file, stored_file = self.source.describe(stored_file, self.prefix, candidates)
+        except HeldBackError as reason:
+            return self._hold(stored_file, str(reason))
+        except (StoreError, WheelError) as problem:
+            if self.is_strict:
+                raise
+            return self._hold(stored_file, problem.message)
+        return self._page_file(recorded_file, stored_file, name)
+
+    def _hold(
+        self,
+        stored_file: StoredFile,
+        reason: str,
+    ) -> HeldFile:
+        return HeldFile(join_key(self.prefix, stored_file.filename), stored_file, reason)
+
+    def _page_file(
+        self,
+        recorded_file: RecordedFile,
+        stored_file: StoredFile,
+        name: DistributionName,
+    ) -> PageFile:
+        return PageFile(
+            recorded_file,
+            stored_file,
+            name.version,
+            name.version_text,
+            self.settings.yanks.reason(stored_file.filename, name),
+        )
+
+    def _lists_the_same(
+        self,
+        project: str,
+        page_files: Iterable[PageFile],
+    ) -> bool:
+        """Return whether the project's page lists these files already."""
+        described_files = {DescribedFile(file.recorded_file, file.stored_file) for file in page_files}
+        return described_files == set(self.previous_files.get(project, {}).values())
+
+    def _sort_by_project(
+        self,
+        projects: Iterable[str],
+        page_files: Iterable[PageFile],
+    ) -> Mapping[str, Sequence[PageFile]]:
+        files_by_project: dict[str, list[PageFile]] = {}
+        for project in sorted(projects):
+            files_by_project[project] = []
+
+        for page_file in page_files:
+            files_by_project[guess_project(page_file.stored_file.filename)].append(page_file)
+        return {project: sort_files(files) for project, files in files_by_project.items()}
+
+    def _complete_records(
+        self,
+        records: Mapping[str, Sequence[RecordedFile]],
+        page_files: Iterable[PageFile],
+    ) -> Mapping[str, str]:
+        """Return the records that need not be read again: every file that they name is listed.
+
+        A record that names a file which is not complete is not remembered, so that the next call reads it
+        again: that is all there is to files which are announced and do not exist yet.
+        """
+        remembered_keys = self.root.record_etags.keys() & self.listing.record_etags.keys()
+        etags = {key: self.root.record_etags[key] for key in remembered_keys - records.keys()}
+        sha256s: dict[str, str] = {}
+        if records:
+            sha256s = {file.stored_file.filename: file.recorded_file.sha256 for file in page_files}
+
+        for key, recorded_files in records.items():
+            is_complete = all(
+                sha256s.get(recorded_file.filename) == recorded_file.sha256
+                for recorded_file in recorded_files
+            )
+            if recorded_files and is_complete:
+                etags[key] = self.listing.record_etags[key]
+
+        return etags
+
+
+def _describe_all(
+    describe: Callable[[StoredFile], PageFile | HeldFile],
+    changed_files: Sequence[StoredFile],
+    *,
+    is_local: bool,
+) -> Sequence[PageFile | HeldFile]:
+    jobs = JOBS
+    if is_local:
+        has_large_files = any(stored_file.size >= _LARGE_FILE for stored_file in changed_files)
+        jobs = (os.cpu_count() or 1) if has_large_files else 1
+    return judge_in_threads(describe, changed_files, jobs=jobs)
+
+
+def _group_by_filename(
+    records: Mapping[str, Sequence[RecordedFile]],
+) -> Mapping[str, Sequence[RecordedFile]]:
+    # Tuples, of which most have one file, take half the memory of lists.
+    candidates: dict[str, tuple[RecordedFile, ...]] = {}
+    for recorded_files in records.values():
+        for recorded_file in recorded_files:
+            candidates[recorded_file.filename] = (
+                *candidates.get(recorded_file.filename, ()),
+                recorded_file,
+            )
+
+    return candidates

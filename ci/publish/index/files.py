@@ -1,0 +1,88 @@
+"""A file of an index: as its record says it is, as it is stored, and as a page lists it."""
+
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
+
+from packaging.version import Version
+
+
+class RecordedFile(NamedTuple):
+    """What a wheel or sdist is: as a record says, or as the file itself does."""
+
+    filename: str
+    size: int
+    sha256: str
+    metadata_sha256: str | None = None
+    requires_python: str | None = None
+
+
+class StoredFile(NamedTuple):
+    """A wheel or sdist as a listing shows it. It is the same file as long as all of this is the same."""
+
+    filename: str
+    size: int
+    modified: int  # seconds since 1970 UTC
+    etag: str
+    sidecar_etag: str | None = None  # of its metadata (PEP 658), which lies beside it
+
+
+class DescribedFile(NamedTuple):
+    """A complete file: what is recorded of the bytes that are stored."""
+
+    recorded_file: RecordedFile
+    stored_file: StoredFile
+
+
+class PageFile(NamedTuple):
+    """A file as a page lists it."""
+
+    recorded_file: RecordedFile
+    stored_file: StoredFile
+    version: Version
+    version_text: str
+    yank_reason: str | None = None
+
+
+class HeldFile(NamedTuple):
+    """A file that exists and that no page lists yet."""
+
+    key: str
+    stored_file: StoredFile
+    reason: str
+
+
+def sort_files(page_files: Iterable[PageFile]) -> Sequence[PageFile]:
+    """Return the files in a page's order: by version (PEP 440), equal ones by file name."""
+    by_filename = sorted(page_files, key=lambda page_file: page_file.stored_file.filename)
+    return sorted(by_filename, key=lambda page_file: page_file.version)
+
+
+def newest_version(page_files: Sequence[PageFile]) -> str:
+    """Return the version that a command to copy installs: the last that is not yanked, else the last."""
+    for page_file in reversed(page_files):
+        if page_file.yank_reason is None:
+            return page_file.version_text
+    return page_files[-1].version_text
+
+
+def distinct_versions(page_files: Sequence[PageFile]) -> Sequence[str]:
+    """Return the versions of a project's files, in their order, each in its first spelling."""
+    spellings: dict[Version, str] = {}
+    for page_file in page_files:
+        spellings.setdefault(page_file.version, page_file.version_text)
+    return list(spellings.values())
+
+
+def equal_spellings(page_files: Sequence[PageFile]) -> Sequence[tuple[str, str]]:
+    """Return pairs of files whose versions are equal in two spellings, as ``2.10`` and ``2.10.0``.
+
+    An installer takes either of them, so that what it installs is not what its version says.
+    """
+    first_files: dict[Version, PageFile] = {}
+    pairs: list[tuple[str, str]] = []
+    for page_file in page_files:
+        first_file = first_files.setdefault(page_file.version, page_file)
+        if first_file.version_text != page_file.version_text:
+            pairs.append((first_file.stored_file.filename, page_file.stored_file.filename))
+
+    return pairs

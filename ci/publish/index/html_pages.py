@@ -1,0 +1,198 @@
+"""HTML pages: a project's, the list of projects (both PEP 503), and the flat page for ``--find-links``.
+
+The flat page has one section for each project, so that a change of one replaces its section and copies the
+others as bytes. The only script writes a page's own address into its commands; installers see plain links.
+"""
+
+import hashlib
+import pkgutil
+import re
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from functools import cache
+from html import escape
+from typing import NamedTuple
+
+from packaging.version import Version
+
+from ci.publish.index.files import PageFile, RecordedFile, StoredFile, newest_version
+from ci.publish.index.json_pages import format_time, write_project_page
+from ci.publish.index.names import relative_address
+from core import console
+
+
+class Notice(NamedTuple):
+    """What the flat page says above its files; readers' programs look for links alone."""
+
+    heading: str
+    text: str
+    lines: Sequence[str] = ()
+
+
+# A project's part of the flat page: made anew, or a part of the former page that is not copied.
+Section = bytes | memoryview
+
+_DEVICE_PROJECT = re.compile(r"(?:amd-(?P<host>[a-z0-9-]+)|rocm-sdk)-device-gfx.+")
+_SECTION_START = re.compile(rb"<section>\n<h2>([a-z0-9-]+)</h2>\n")
+_SECTION_END = b"</section>\n"
+_ROW_START = '<li><a href="'
+
+# Read through pkgutil, because the function behind a bucket's events is imported from a zip.
+_TEMPLATE = (pkgutil.get_data(__name__, "page.html") or b"").decode()
+_HEAD, _, _FOOT = _TEMPLATE.partition("@BODY@\n")
+
+
+def device_extras(projects: Iterable[str]) -> Mapping[str, str]:
+    """Return the extra that brings device code, of each project that has some: without it a kernel fails."""
+    extras: dict[str, str] = {}
+    for project in projects:
+        match = _DEVICE_PROJECT.fullmatch(project)
+        if match is None:
+            continue
+        host = match["host"] or "rocm"
+        extras[host] = "[libraries,device-all]" if host == "rocm" else "[device-all]"
+
+    return extras
+
+
+def write_rows(page_files: Sequence[PageFile]) -> str:
+    """Return a line for each file, as the flat page links it."""
+    return "".join(_write_row(page_file) for page_file in page_files)
+
+
+def write_section(
+    requirement: str,
+    project: str,
+    rows: str,
+) -> bytes:
+    """Return a project's part of the flat page."""
+    commands = _write_commands(requirement, "--find-links <var>ADDRESS-OF-THIS-PAGE</var>")
+    return f"<section>\n<h2>{project}</h2>\n{commands}<ul>\n{rows}</ul>\n</section>\n".encode()
+
+
+def write_project_html(
+    requirement: str,
+    project: str,
+    rows: str,
+    dependencies: str | None,
+) -> bytes:
+    """Return a project's page, ``simple/{project}/index.html``.
+
+    `dependencies` is the address of the index of dependencies, relative to the page.
+    """
+    index = '<var data-to="..">ADDRESS-OF-SIMPLE</var>'
+    # The index of dependencies has none of our names. Beside any other index, a stranger's file of such a
+    # name may win, so that no command names two.
+    options = f"--index-url {index}"
+    if dependencies is not None:
+        others = f'<var data-to="{dependencies}">ADDRESS-OF-DEPENDENCIES</var>'
+        options = f"--index-url {others} --extra-index-url {index}"
+    commands = _write_commands(requirement, options)
+    head = _write_head(f"Links for {project}")
+    links = rows.replace(_ROW_START, f"{_ROW_START}../../")
+    return f"{head}{commands}<ul>\n{links}</ul>\n{_FOOT}".encode()
+
+
+def write_root_html(projects: Collection[str]) -> bytes:
+    """Return the list of projects, ``simple/index.html``, which changes with their names alone."""
+    links = "".join(f'<li><a href="{project}/">{project}</a></li>\n' for project in sorted(projects))
+    count = console.counted(len(projects), "project")
+    head = _write_head("Simple index")
+    return f"{head}<p>{count}</p>\n<ul>\n{links}</ul>\n{_FOOT}".encode()
+
+
+def write_notices(notices: Iterable[Notice]) -> str:
+    """Return what the flat page says above its files."""
+    sections: list[str] = []
+    for notice in notices:
+        lines = "".join(f"<li>{escape(line)}</li>\n" for line in notice.lines)
+        # A heading that is no project's, so that this is not taken for the section of one.
+        sections.append(
+            f"<section>\n<h2>{escape(notice.heading)}</h2>\n<p>{escape(notice.text)}</p>\n"
+            f"<ul>\n{lines}</ul>\n</section>\n"
+        )
+    return "".join(sections)
+
+
+def write_flat_page(
+    title: str,
+    notices: str,
+    sections: Mapping[str, Section],
+) -> Sequence[Section]:
+    """Return the flat page, in parts that together may be large."""
+    file_count = sum(bytes(section).count(b"\n<li>") for section in sections.values())
+    count = console.counted(file_count, "file")
+    head = f"{_write_head(escape(title))}<p>{count}</p>\n{notices}"
+    ordered_sections = [sections[project] for project in sorted(sections)]
+    return [head.encode(), *ordered_sections, _FOOT.encode()]
+
+
+def split_flat_page(page: bytes) -> Mapping[str, Section]:
+    """Return the sections of a flat page by project."""
+    view = memoryview(page)
+    sections: dict[str, Section] = {}
+    for match in _SECTION_START.finditer(page):
+        end = page.find(_SECTION_END, match.end()) + len(_SECTION_END)
+        sections[match[1].decode()] = view[match.start() : end]
+
+    return sections
+
+
+@cache
+def page_format() -> str:
+    """Return a name of the form in which this version writes pages, so that it replaces those of another."""
+    recorded_file = RecordedFile("a-1-py3-none-any.whl", 1, "0" * 64, "1" * 64, ">=3")
+    stored_file = StoredFile("a-1-py3-none-any.whl", 1, 0, "e", "m")
+    page_file = PageFile(recorded_file, stored_file, Version("1"), "1", "why")
+    rows = write_rows([page_file])
+    extra = "".join(device_extras(["amd-a-device-gfx1", "rocm-sdk-device-gfx1"]).values())
+    pages = [
+        write_project_html("a==1", "a", rows, None),
+        write_project_html("a==1", "a", rows, "../deps"),
+        write_project_page("a", [page_file]),
+        write_root_html(["a"]),
+        *write_flat_page("t", "", {"a": write_section(f"a{extra}==1", "a", rows)}),
+    ]
+
+    return hashlib.sha256(b"".join(pages)).hexdigest()[:12]
+
+
+def requirement_of(
+    project: str,
+    extra: str,
+    page_files: Sequence[PageFile],
+) -> str:
+    """Return what the commands on a page install, such as ``torch[device-all]==2.10.0``."""
+    return f"{project}{extra}=={newest_version(page_files)}"
+
+
+def _write_row(page_file: PageFile) -> str:
+    recorded_file, stored_file, _version, _version_text, yank_reason = page_file
+    attributes = ""
+    if recorded_file.requires_python is not None:
+        attributes += f' data-requires-python="{escape(recorded_file.requires_python)}"'
+    if recorded_file.metadata_sha256 is not None:
+        # The older name beside PEP 714's, for installers that know only that.
+        digest = f"sha256={recorded_file.metadata_sha256}"
+        attributes += f' data-core-metadata="{digest}" data-dist-info-metadata="{digest}"'
+
+    remark = ""
+    if yank_reason is not None:
+        attributes += f' data-yanked="{escape(yank_reason)}"'
+        remark = f" <em>yanked: {escape(yank_reason) or 'no reason given'}</em>"
+
+    minute = format_time(stored_file.modified)[:16].replace("T", " ")
+    address = f"{relative_address(stored_file.filename)}#sha256={recorded_file.sha256}"
+    return (
+        f'{_ROW_START}{address}"{attributes}>{stored_file.filename}</a>'
+        f" <span>{console.size(stored_file.size)}</span> <time>{minute}</time>"
+        f" <code>{recorded_file.sha256[:12]}</code>{remark}</li>\n"
+    )
+
+
+def _write_head(title: str) -> str:
+    return _HEAD.replace("@TITLE@", title)
+
+
+def _write_commands(requirement: str, index_option: str) -> str:
+    lines = [f'<pre>{tool} install "{requirement}" {index_option}</pre>\n' for tool in ("pip", "uv pip")]
+    return "".join(lines)

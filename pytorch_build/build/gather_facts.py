@@ -1,0 +1,227 @@
+"""The facts that a build is planned from: observed where it runs, or assumed for a dry run.
+
+Both ways stand side by side here, so that a fact that one has and the other lacks is seen.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path, PurePath, PurePosixPath, PureWindowsPath
+from typing import TYPE_CHECKING
+
+from core.env import installed_version
+from core.env.installer import Install
+from core.env.locks import locked_call
+from core.run import key_name
+from pytorch_build.build import machine, toolchain
+from pytorch_build.build.compilers import Compiler, compilers
+from pytorch_build.build.facts import BuildFacts, PackageFacts, TreeFacts, read_tree_facts
+from pytorch_build.build.toolchain import Provided, places, provided
+from pytorch_build.sdk import RocmSdk
+from rocm_packaging.origin import requirements
+from rocm_packaging.packages.layouts import sdk_target
+
+if TYPE_CHECKING:
+    from pytorch_build.build.build import Work
+    from pytorch_build.build.cache_use import CacheUse
+    from pytorch_build.build.request import BuildRequest
+
+# A checkout at a short path, as the documentation advises for Windows.
+_CHECKOUT_ELSEWHERE = {
+    "linux": PurePosixPath("/b/wheels"),
+    "windows": PureWindowsPath("C:/b/wheels"),
+}
+_USERS_PATH = {"linux": "$PATH", "windows": "%PATH%"}
+
+# Where a machine is not known, it is taken for one with today's GCC.
+_USUAL_COMPILERS = {"CXX": Compiler(path="c++", kind="gcc")}
+
+
+def observe_facts(
+    work: Work,
+    tree: Path,
+    *,
+    packages: PackageFacts,
+    rocm: RocmSdk | None,
+    cache_use: CacheUse | None,
+    max_jobs: int,
+) -> BuildFacts:
+    """Return the facts of a build whose tree and environment are ready.
+
+    Args:
+        work: The build.
+        tree: Its source tree.
+        packages: Where the packages in its environment came from.
+        rocm: What the ROCm in its environment says of itself.
+        cache_use: The compiler cache, where one is in use.
+        max_jobs: How many compilers run at a time.
+    """
+    request = work.request
+    common = request.context.common
+    torch_version = None
+    if work.inputs.dependency("torch") is not None:
+        torch_version = installed_version(request.target, "torch") or None
+
+    return BuildFacts(
+        platform=request.platform,
+        gpu_family=request.context.gpu_family,
+        packages=packages,
+        tree=tree,
+        python=request.target.executable,
+        tree_facts=read_tree_facts(tree),
+        rocm=rocm,
+        provided=provided(
+            places(common.cache, request.platform.name),
+            platform=request.platform,
+            base_env=request.user_env,
+            redistributed=common.outputs.immutable,
+        ),
+        torch_version=torch_version,
+        # None where the cache did not start: then no compiler is started through it.
+        compiler_cache=cache_use.cache if cache_use is not None else None,
+        compilers=compilers(request.platform, {**request.user_env, **request.source.env}),
+        max_jobs=max_jobs,
+        user_env=request.user_env,
+    )
+
+
+def assume_facts(work: Work, tree_facts: TreeFacts) -> BuildFacts:
+    """Return the facts of a build for which nothing has to be there but its tree's few files.
+
+    A whole ROCm is assumed, and the parts of the toolchain that builds provide.
+    """
+    request = work.request
+    if request.is_for_this_platform:
+        tree: PurePath = work.materials.tree.path
+        python: PurePath = request.target.executable
+        site_packages: PurePath = request.target.purelib
+        need = machine.need_of(request.context, request.component)
+        max_jobs = machine.max_jobs(need, request.requested_jobs)
+        known_compilers = compilers(request.platform, {**request.user_env, **request.source.env})
+    else:
+        tree = _tree_elsewhere(request)
+        python, site_packages = _environment_elsewhere(request)
+        max_jobs = None
+        known_compilers = _USUAL_COMPILERS
+
+    return BuildFacts(
+        platform=request.platform,
+        gpu_family=request.context.gpu_family,
+        packages=_assumed_packages(work),
+        tree=tree,
+        python=python,
+        tree_facts=tree_facts,
+        rocm=_whole_sdk(work, site_packages),
+        provided=_assumed_parts(request, tree_facts),
+        torch_version=work.inputs.version_of("torch"),
+        compiler_cache=request.options.compiler_cache,
+        compilers=known_compilers,
+        max_jobs=max_jobs,
+        user_env={**request.user_env, "PATH": _USERS_PATH[request.platform.name]},
+    )
+
+
+def name_assumptions(work: Work, facts: BuildFacts) -> Iterator[str]:
+    """Yield a sentence for everything that `assume_facts` took for granted."""
+    request = work.request
+    if not request.is_for_this_platform:
+        checkout = _CHECKOUT_ELSEWHERE[request.platform.name]
+        yield f"The checkout is {checkout}, and nothing of this machine's environment counts."
+    if facts.rocm is not None:
+        site_packages = facts.rocm.root.parent
+        yield f"ROCm is complete below {site_packages}, and has every library that torch loads first."
+    for dependency in work.inputs.dependencies:
+        if dependency.digest is None:
+            yield f"{dependency.requirement} is among the run's outputs, or built before."
+
+    parts = needed_parts(request)
+    if parts:
+        names = " and ".join(f"{part.name} {part.version}" for part in parts)
+        yield f"The build provides {names} below .cache/toolchain, where they are not there yet."
+    yield "Without SOURCE_DATE_EPOCH the commands get the commit's time."
+
+
+def _tree_elsewhere(request: BuildRequest) -> PurePath:
+    """Return where the tree would be on a machine of another platform."""
+    common = request.context.common
+    checkout = _CHECKOUT_ELSEWHERE[request.platform.name]
+    sources = common.sources.as_posix().replace(common.root.as_posix(), checkout.as_posix())
+    return type(checkout)(sources) / key_name(request.context.ref.name) / request.component.name
+
+
+def _environment_elsewhere(request: BuildRequest) -> tuple[PurePath, PurePath]:
+    """Return the Python and the site-packages of the session's environment on another platform."""
+    series = request.target.series
+    checkout = _CHECKOUT_ELSEWHERE[request.platform.name]
+    prefix = checkout / ".nox" / f"build_{request.component.name}-{series.replace('.', '-')}"
+    if request.platform.windows:
+        return prefix / "Scripts" / "python.exe", prefix / "Lib" / "site-packages"
+    return prefix / "bin" / "python", prefix / "lib" / f"python{series}" / "site-packages"
+
+
+def _assumed_packages(work: Work) -> PackageFacts:
+    """Return where packages come from, without a look at ROCm's files."""
+    request = work.request
+    rocm_source = work.materials.rocm
+    replaced = work.inputs.build_requirements
+    rocm = None
+    if rocm_source is not None:
+        family = request.context.gpu_family
+        rocm = Install(
+            requirements=requirements(rocm_source, family, work.inputs.rocm_extras),
+            sources=rocm_source.packages.installer_sources(),
+            gpu_family=sdk_target(rocm_source.layout, family),
+        )
+    return PackageFacts(
+        locked=locked_call(request.context.common, request.target, replaced=replaced),
+        rocm=rocm,
+    )
+
+
+def _whole_sdk(work: Work, site_packages: PurePath) -> RocmSdk | None:
+    """Return the facts of a ROCm that lacks nothing; None for CPUs."""
+    if work.inputs.rocm is None:
+        return None
+
+    platform = work.request.platform
+    root = site_packages / "_rocm_sdk_devel"
+    return RocmSdk(
+        version=work.inputs.rocm.version,
+        root=root,
+        bin=root / "bin",
+        cmake=root / "lib" / "cmake",
+        targets=work.inputs.gpu_targets,
+        libraries=frozenset(platform.preloads),
+        sysdeps=not platform.windows,
+    )
+
+
+def needed_parts(request: BuildRequest) -> tuple[toolchain.Step, ...]:
+    """Return the parts of the toolchain that a build provides."""
+    needed_parts = request.component.parts_needed(
+        request.platform, {**request.user_env, **request.source.env}
+    )
+    parts = toolchain.plan(request.context.common.cache, request.platform.name)
+    return tuple(part for part in parts if part.name in needed_parts)
+
+
+def _assumed_parts(request: BuildRequest, tree_facts: TreeFacts) -> Provided:
+    """Return what builds for Windows provide; those on Linux need nothing of it."""
+    if not request.platform.windows:
+        return Provided()
+
+    checkout: PurePath = _CHECKOUT_ELSEWHERE["windows"]
+    if request.is_for_this_platform:
+        checkout = request.context.common.root
+    pins = toolchain.load_toolchain()
+    folders = toolchain.places(Path(".cache"), "windows")
+    llvm = request.platform.find_variable(request.user_env, "LLVM_SYSPATH")
+    return Provided(
+        openmp=checkout / folders.openmp / pins.openmp.dll,
+        uv=checkout / folders.libuv / pins.libuv.libraries["windows"],
+        licenses={
+            "llvm-openmp": checkout / folders.openmp / toolchain.LICENSE,
+            "libuv": checkout / folders.libuv / toolchain.LICENSE,
+        },
+        llvm=PureWindowsPath(llvm or f"C:/b/llvm-{tree_facts.llvm_hash[:8]}-windows-x64"),
+    )

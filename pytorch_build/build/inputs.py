@@ -1,0 +1,235 @@
+"""The inputs of a build: everything that its wheel depends on, as the record digests it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from core import console, files
+from core.env.locks import BUILDS, target_lock
+from core.environment import need_of
+
+if TYPE_CHECKING:
+    from core.cli.options import Common
+    from core.env import Interpreter
+    from pytorch_build.build.request import BuildRequest
+    from pytorch_build.components import Component
+    from pytorch_build.sources.trees import Tree
+    from rocm_packaging.origin import RocmSource
+    from rocm_packaging.packages.layouts import Layout
+
+# What CI servers set to another value for every job, and what says how fast to build.
+_TRANSIENT_FLAGS = frozenset(
+    {"BUILD_ID", "BUILD_NUMBER", "BUILD_TAG", "BUILD_URL", "CMAKE_BUILD_PARALLEL_LEVEL", "PYTORCH_ROCM_ARCH"}
+)
+
+# The rules that all builds follow; each component's own are in its module.
+_SHARED_RULES = (
+    "build/execution.py",
+    "build/facts.py",
+    "build/plan.py",
+    "build/search_paths.py",
+    "build/stage.py",
+    "components/steps.py",
+    "platforms.*",
+    "split/*.py",
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Dependency:
+    """One component that is installed before a build: a wheel of the run, or a prebuilt requirement.
+
+    Attributes:
+        project: The component's name.
+        requirement: What is installed: the wheel's path, or a requirement.
+        version: Its version; None for a prebuilt one that its requirement does not pin.
+        digest: The wheel's SHA-256; None for what is not a wheel of the run.
+        third_parties: What the wheel requires of others than us.
+        is_assumed: Whether it is not there yet, and a dry run goes on as if it was.
+    """
+
+    project: str
+    requirement: str
+    version: str | None = None
+    digest: str | None = None
+    third_parties: tuple[str, ...] = ()
+    is_assumed: bool = False
+
+    @property
+    def identity(self) -> dict[str, str]:
+        """What the record says of it: its bytes, where they are known."""
+        if self.digest is None:
+            return {"requirement": self.requirement}
+        return {"digest": self.digest}
+
+
+@dataclass(frozen=True, kw_only=True)
+class RocmIdentity:
+    """The ROCm that a wheel is built against: the digests of its files, or where it is installed."""
+
+    version: str
+    layout: Layout
+    content: Mapping[str, str] | str
+
+    def to_json(self) -> list[Any]:
+        """Return it as records have it."""
+        return [self.version, self.layout, self.content]
+
+
+@dataclass(frozen=True, kw_only=True)
+class BuildMaterials:
+    """What a build is made of, as it was found: nothing is checked out or installed yet.
+
+    Attributes:
+        tree: The source tree.
+        rocm: Where ROCm comes from; None for CPUs.
+        dependencies: The components that are installed first, in that order.
+    """
+
+    tree: Tree
+    rocm: RocmSource | None
+    dependencies: Sequence[Dependency]
+
+
+@dataclass(frozen=True, kw_only=True)
+class BuildInputs:
+    """Everything that a wheel depends on. Where their digest is that of a record, nothing is built.
+
+    A recipe sees nothing of a build but these, and facts of machine and tree that follow from them or that
+    the wheel does not depend on.
+
+    Attributes:
+        source: The commit and what is done to it, or a developer's tree and its edits.
+        version: The wheel's full version.
+        python: The version of the Python that it is built for.
+        rocm: The ROCm that it is built against; None for CPUs.
+        rocm_extras: ROCm's extras that are installed besides those that builds need.
+        gpu_targets: The targets of its device code.
+        dependencies: The components that are installed before it is built.
+        ref_env: The variables that the torch ref sets for this component.
+        build_requirements: What the torch ref installs in the place of locked requirements.
+        flash_attention: Whether it was asked for; None where that is left to the recipe.
+        is_split: Whether device code goes into wheels of its own.
+        flags: The user's variables that steer compilers and upstream's builds; secrets in them are masked.
+        lock_sha256: The lock of build requirements.
+        code_digest: The rules that builds follow: a changed rule is a changed input.
+    """
+
+    source: Mapping[str, Any]
+    version: str
+    python: str
+    rocm: RocmIdentity | None = None
+    rocm_extras: tuple[str, ...] = ()
+    gpu_targets: tuple[str, ...] = ()
+    dependencies: tuple[Dependency, ...] = ()
+    ref_env: Mapping[str, str]
+    build_requirements: tuple[str, ...] = ()
+    flash_attention: bool | None = None
+    is_split: bool = False
+    flags: Mapping[str, str]
+    lock_sha256: str
+    code_digest: str
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the inputs as the record has them. Other keys or values would make every wheel anew."""
+        return {
+            "source": self.source,
+            "version": self.version,
+            "python": self.python,
+            "rocm": self.rocm.to_json() if self.rocm is not None else None,
+            "rocm_extras": list(self.rocm_extras),
+            "gpu_targets": list(self.gpu_targets),
+            "dependencies": self.dependency_identities,
+            "ref_env": dict(self.ref_env),
+            "build_requirements": list(self.build_requirements),
+            "flash_attention": self.flash_attention,
+            "split": self.is_split,
+            "flags": dict(self.flags),
+            "lock": self.lock_sha256,
+            "code": self.code_digest,
+        }
+
+    @property
+    def digest(self) -> str:
+        """The digest that records compare."""
+        return files.digest_of(self.to_json())
+
+    @property
+    def dependency_identities(self) -> dict[str, dict[str, str]]:
+        """What the record says of the components that are installed first."""
+        return {dependency.project: dependency.identity for dependency in self.dependencies}
+
+    def dependency(self, project: str) -> Dependency | None:
+        """Return a component that is installed first; None where it is not."""
+        for dependency in self.dependencies:
+            if dependency.project == project:
+                return dependency
+        return None
+
+    def version_of(self, project: str) -> str | None:
+        """Return the version of a component that is installed first; None where it is not, or has none."""
+        dependency = self.dependency(project)
+        return None if dependency is None else dependency.version
+
+
+def inputs_of(request: BuildRequest, materials: BuildMaterials) -> BuildInputs:
+    """Return everything that the wheel of a request depends on, once its materials are found."""
+    context = request.context
+    options = request.options
+    rocm = None
+    is_split = False
+    if materials.rocm is not None:
+        rocm = RocmIdentity(
+            version=materials.rocm.version,
+            layout=materials.rocm.layout,
+            content=dict(materials.rocm.digests) or materials.rocm.origin,
+        )
+        has_split_rocm = materials.rocm.layout == "split"
+        is_split = has_split_rocm and options.split and request.component.has_split_device_code
+
+    return BuildInputs(
+        source=materials.tree.inputs,
+        version=materials.tree.version,
+        python=request.target.version,
+        rocm=rocm,
+        rocm_extras=options.rocm.extras if context.gpu else (),
+        gpu_targets=request.gpu_targets,
+        dependencies=tuple(materials.dependencies),
+        ref_env=request.source.env,
+        build_requirements=request.source.build_requirements,
+        flash_attention=options.flash_attention,
+        is_split=is_split,
+        flags=build_flags(request.user_env),
+        lock_sha256=files.sha256(_requirements_lock(context.common, request.target)),
+        code_digest=digest_of_rules(request.component),
+    )
+
+
+def build_flags(user_env: Mapping[str, str]) -> dict[str, str]:
+    """Return the user's variables that change what upstream's builds and compilers make; masked."""
+    flags: dict[str, str] = {}
+    for name, value in sorted(user_env.items()):
+        if need_of(name) == "build flags" and name not in _TRANSIENT_FLAGS:
+            flags[name] = console.mask(value)
+    return flags
+
+
+def digest_of_rules(component: Component) -> str:
+    """Return the digest of the code that decides how a component is built: a changed rule is a changed input.
+
+    Another component's module does not count, so that a new one leaves the wheels of all others as they are.
+    """
+    package = Path(__file__).parents[1]
+    digests: dict[str, str] = {}
+    for pattern in (*_SHARED_RULES, f"components/{component.name}.py"):
+        for path in package.glob(pattern):
+            digests[str(path.relative_to(package))] = files.sha256(path)
+    return files.digest_of(digests)
+
+
+def _requirements_lock(common: Common, target: Interpreter) -> Path:
+    """Return the lock of build requirements; for a Python without one, what it would be made from."""
+    return target_lock(common, target) or common.root / "requirements" / f"{BUILDS}.in"

@@ -1,0 +1,299 @@
+"""The plan of a build: its environment variables, commands and files. Executing it takes no further decision.
+
+There is one planner, for `--dry-run`, for Windows on Linux and for the build itself. It is pure: what it has
+to know stands in the inputs and in the facts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass, field
+from pathlib import PurePath
+from typing import TYPE_CHECKING
+
+from packaging.requirements import InvalidRequirement, Requirement
+from packaging.utils import canonicalize_name
+
+from core.env.installer import Install
+from core.environment import need_of
+from core.errors import DataError, SourceError
+from core.files import digest_of
+from pytorch_build.build.cache import launcher_env
+from pytorch_build.build.search_paths import rocm_folders
+from pytorch_build.components import Component, distributions
+from pytorch_build.lock.versions import without_edits
+
+if TYPE_CHECKING:
+    from pytorch_build.build.compilers import Compiler
+    from pytorch_build.build.facts import BuildFacts, PackageFacts
+    from pytorch_build.build.inputs import BuildInputs
+    from pytorch_build.components.steps import BuildSteps, Command, Overlay
+    from pytorch_build.sdk import RocmSdk
+
+# A GPU target given by this variable is not part of a compiler cache's key.
+_TARGET_VARIABLE = "HCC_AMDGPU_TARGET"
+
+# Another ROCm installation's variables, which would lead hipcc and CMake there.
+_OTHER_ROCM = frozenset({"HIP_PATH", "HIP_DEVICE_LIB_PATH", "HIP_CLANG_PATH", "HIP_CLANG_LAUNCHER"})
+_ANY_ROCM = _OTHER_ROCM | {"ROCM_HOME", "ROCM_PATH", "PYTORCH_ROCM_ARCH"}
+
+# What differs from run to run and leaves a build folder's contents as they are.
+_TRANSIENT = frozenset({"PATH", "MAX_JOBS", "CMAKE_BUILD_PARALLEL_LEVEL"})
+
+
+@dataclass(frozen=True, kw_only=True)
+class BuildPlan:
+    """How to build one wheel.
+
+    Attributes:
+        project: The component's name.
+        distribution: The wheel's name.
+        version: The wheel's version, which the build has to arrive at by itself.
+        environment: The installer's calls that fill the environment, in order.
+        uninstall: What must not be installed meanwhile.
+        requirements_files: The tree's files of requirements.
+        requirements: More requirements.
+        as_locked: Requirements that are installed last, in the lock's versions.
+        env: The variables that are set; the user's are merged behind them.
+        unset: The user's variables that must not reach the build.
+        commands: What runs, in order.
+        removes: What is deleted first, as patterns below the tree.
+        overlays: Files that replace others meanwhile.
+        search_folders: The folders of ROCm below site-packages that the wheel's libraries search.
+        split_for: The ROCm whose device packages the wheel's device code joins; None for a wheel that has it.
+        notes: What the user is told before.
+        compilers: The compilers, by the variables that name them.
+        configuration: A digest of what a build folder's contents depend on.
+        cmake_cache: Where CMake keeps its settings; "" where they cannot be compared.
+    """
+
+    project: str
+    distribution: str
+    version: str
+    environment: tuple[Install, ...]
+    uninstall: tuple[str, ...] = ()
+    requirements_files: tuple[str, ...] = ()
+    requirements: tuple[str, ...] = ()
+    as_locked: tuple[str, ...] = ()
+    env: Mapping[str, str]
+    unset: frozenset[str] = frozenset()
+    commands: tuple[Command, ...]
+    removes: tuple[str, ...] = ()
+    overlays: tuple[Overlay, ...] = ()
+    search_folders: tuple[str, ...] = ()
+    split_for: str | None = None
+    notes: tuple[str, ...] = ()
+    compilers: Mapping[str, Compiler] = field(default_factory=dict)
+    configuration: str = ""
+    cmake_cache: str = ""
+
+    @property
+    def wheel_dir(self) -> PurePath:
+        """The folder that the commands leave the wheel in."""
+        return self.commands[-1].cwd / "dist"
+
+    @property
+    def wheel_glob(self) -> str:
+        """The pattern of the one wheel that the commands leave in `wheel_dir`."""
+        return f"{self.distribution.replace('-', '_')}-*.whl"
+
+
+def plan_build(
+    component: Component,
+    inputs: BuildInputs,
+    facts: BuildFacts,
+    *,
+    clean: bool = False,
+) -> BuildPlan:
+    """Return how a component's wheel is built.
+
+    Args:
+        component: What is built.
+        inputs: What the wheel depends on.
+        facts: What is known of machine, tree and ROCm.
+        clean: Whether the build folder is deleted first.
+    """
+    steps = component.recipe(inputs, facts)
+    # The ref's environment has the last word.
+    env = {**shared_variables(component, inputs, facts), **steps.env, **inputs.ref_env}
+    if _TARGET_VARIABLE in inputs.ref_env:
+        raise DataError(
+            f"The ref's env of {component.name} sets {_TARGET_VARIABLE}, which compiler caches do not see.",
+            hint="Give GPU targets by --gpu-family or --pytorch-rocm-arch.",
+        )
+
+    search_folders: tuple[str, ...] = ()
+    split_for: str | None = None
+    if inputs.rocm is not None:
+        search_folders = rocm_folders(inputs.rocm.layout, facts.gpu_family)
+        split_for = inputs.rocm.version if inputs.is_split else None
+    return BuildPlan(
+        project=component.name,
+        distribution=steps.distribution or component.distribution,
+        version=inputs.version,
+        environment=plan_environment(inputs, facts.packages),
+        uninstall=steps.uninstall,
+        requirements_files=tuple(name for name in steps.requirements_files if name in facts.tree_facts.files),
+        requirements=tuple(dict.fromkeys(_third_party_requirements(steps, facts))),
+        as_locked=steps.as_locked,
+        env=env,
+        unset=(_OTHER_ROCM if facts.rocm else _ANY_ROCM) - env.keys(),
+        commands=steps.commands,
+        removes=(*_folders_to_remove(steps, facts, clean=clean), *steps.removes),
+        overlays=steps.overlays,
+        search_folders=search_folders,
+        split_for=split_for,
+        notes=(*steps.notes, *_ignored_variables(facts, env)),
+        compilers=facts.compilers,
+        configuration=_configuration_digest(inputs, facts, env),
+        cmake_cache=steps.cmake_cache,
+    )
+
+
+def plan_environment(inputs: BuildInputs, packages: PackageFacts) -> tuple[Install, ...]:
+    """Return the installer's calls that make the environment: lock, ROCm, then our own wheels.
+
+    It is a part of its own of the plan, as ROCm says what it is once it is installed.
+    """
+    calls = [packages.locked]
+    if inputs.build_requirements:
+        calls.append(Install(requirements=inputs.build_requirements))
+    if packages.rocm is not None:
+        calls.append(packages.rocm)
+
+    # Our wheels are installed by their files alone, and what they require of third parties by name.
+    third_parties: set[str] = set()
+    for dependency in inputs.dependencies:
+        is_ours = dependency.digest is not None
+        calls.append(
+            Install(
+                requirements=(dependency.requirement,),
+                dependencies=not is_ours,
+                whose="ours" if is_ours else "prebuilt",
+            )
+        )
+        third_parties.update(dependency.third_parties)
+    if third_parties:
+        calls.append(Install(requirements=tuple(sorted(third_parties))))
+    return tuple(calls)
+
+
+def shared_variables(
+    component: Component,
+    inputs: BuildInputs,
+    facts: BuildFacts,
+) -> dict[str, str]:
+    """Return the variables that every component's build has."""
+    platform = facts.platform
+    scripts = facts.python.parent
+    env = {
+        "PYTHONUTF8": "1",
+        "USE_KINETO": facts.variable("USE_KINETO") or platform.kineto,
+        "USE_GLOO": facts.variable("USE_GLOO") or "ON",
+        # CMake looks for Python here first, and the tool's own environment may be active.
+        "VIRTUAL_ENV": str(scripts.parent),
+        "PATH": _search_path(facts),
+    }
+    if facts.rocm:
+        env |= _rocm_variables(inputs, facts.rocm)
+    env |= platform.compiler_settings(facts.rocm.root if facts.rocm else None)
+    env |= facts.compiler_flags()
+    env |= launcher_env(
+        facts.compiler_cache,
+        platform=platform.name,
+        rocm_version=facts.rocm.version if facts.rocm else "",
+        by_cmake=component.compiles_by_cmake,
+        base_env=facts.user_env,
+    )
+    if facts.max_jobs is not None:
+        env["MAX_JOBS"] = str(facts.max_jobs)
+    return env
+
+
+def _search_path(facts: BuildFacts) -> str:
+    """Return the PATH: programs of ROCm, of the environment, and of the user, in this order."""
+    folders: list[str] = []
+    if facts.rocm:
+        folders.append(str(facts.rocm.bin))
+    folders.append(str(facts.python.parent))
+    if user_path := facts.variable("PATH"):
+        folders.append(user_path)
+    return facts.platform.path_separator.join(folders)
+
+
+def _rocm_variables(inputs: BuildInputs, rocm: RocmSdk) -> dict[str, str]:
+    """Return the variables that lead builds to ROCm."""
+    env = {
+        "CMAKE_PREFIX_PATH": str(rocm.cmake),
+        "ROCM_HOME": str(rocm.root),
+        "ROCM_PATH": str(rocm.root),
+        "PYTORCH_ROCM_ARCH": ";".join(inputs.gpu_targets),
+    }
+    if rocm.device_libs:
+        # With ROCM_PATH set, clang does not find its device libraries by itself.
+        env["HIP_DEVICE_LIB_PATH"] = str(rocm.root / "lib" / "llvm" / "amdgcn" / "bitcode")
+    if rocm.host_math:
+        env["BLAS"] = "OpenBLAS"
+        env["OpenBLAS_HOME"] = str(rocm.root / "lib" / "host-math")
+        env["OpenBLAS_LIB_NAME"] = "rocm-openblas"
+    return env
+
+
+def _third_party_requirements(steps: BuildSteps, facts: BuildFacts) -> Iterator[str]:
+    """Yield a recipe's requirements but for ROCm and our own wheels: no index may answer for these."""
+    installed_by_us = {"rocm", *distributions()}
+    for line in steps.requirements:
+        try:
+            requirement = Requirement(line)
+        except InvalidRequirement as problem:
+            message = f"{facts.tree / 'pyproject.toml'}: invalid requirement: {problem}"
+            raise SourceError(message) from problem
+        if canonicalize_name(requirement.name) not in installed_by_us:
+            yield line
+
+
+def _folders_to_remove(
+    steps: BuildSteps,
+    facts: BuildFacts,
+    *,
+    clean: bool,
+) -> Iterator[str]:
+    """Yield the folders that are deleted first: an older wheel's, and with `clean` what was compiled."""
+    folder = steps.commands[-1].cwd
+    yield (folder / "dist").relative_to(facts.tree).as_posix()
+    if clean:
+        yield (folder / "build").relative_to(facts.tree).as_posix()
+
+
+def _configuration_digest(
+    inputs: BuildInputs,
+    facts: BuildFacts,
+    env: Mapping[str, str],
+) -> str:
+    """Return a digest of what a build folder's contents depend on: CMake keeps settings there."""
+    lasting_env: dict[str, str] = {}
+    for name, value in env.items():
+        if name not in _TRANSIENT:
+            # An edit compiles what it changes, in the folder that there is.
+            lasting_env[name] = without_edits(value)
+
+    settings = {
+        "python": str(facts.python),
+        "env": lasting_env,
+        "flags": inputs.flags,
+        "compilers": {name: asdict(compiler) for name, compiler in facts.compilers.items()},
+    }
+    return digest_of(settings)
+
+
+def _ignored_variables(facts: BuildFacts, env: Mapping[str, str]) -> Iterator[str]:
+    """Yield a sentence for each of the user's variables that steers a build and that the plan overrides."""
+    for name in sorted(env.keys() - _TRANSIENT):
+        user_value = facts.variable(name)
+        if not user_value or user_value in env[name]:
+            continue
+        if need_of(name) in {"build flags", "ROCm and GPUs"}:
+            yield (
+                f"{name}={user_value} of your environment is ignored: "
+                f"the build sets {env[name] or 'nothing'}."
+            )

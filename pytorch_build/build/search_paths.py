@@ -1,0 +1,110 @@
+"""The search paths of a wheel's libraries: to ROCm's run-time packages beside it, and to nothing else.
+
+CMake leaves the folders of the machine that built it, and of ROCm's development tree, which is not
+there where torch only runs. They are replaced once, before anything else sees the wheel.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Mapping, Sequence
+from pathlib import Path, PurePosixPath
+from typing import TYPE_CHECKING
+
+from core import console
+from core.archive import DeferredFile, Member
+from core.binaries import rpath
+from core.wheel import parse_wheel_name
+from core.wheel.editor import Additions, edit_wheel
+from core.wheel.record import require_listing
+from pytorch_build.check import WheelMember
+from pytorch_build.standalone.libraries import Binary, RocmFile, extract_with_search_path, read_members
+from rocm_packaging.packages.layouts import Layout, packages, payload_folder
+
+if TYPE_CHECKING:
+    from core.archive.zips import ZipMember
+
+_WINDOWS_SUFFIXES = (".dll", ".pyd", ".exe")
+
+
+def rocm_folders(layout: Layout, family: str) -> tuple[str, ...]:
+    """Return the folders of ROCm's run-time packages that hold libraries, below site-packages."""
+    core_folder = payload_folder("core")
+    libraries_folder = payload_folder("libraries", family if layout == "unsplit" else "")
+    folders_in_core = packages().libraries.rpath_core
+    return (
+        *(f"{core_folder}/{folder}" for folder in folders_in_core),
+        f"{libraries_folder}/lib",
+    )
+
+
+def search_paths(member: str, folders: Sequence[str], current_paths: Sequence[str] = ()) -> tuple[str, ...]:
+    """Return the DT_RPATH of a file: ROCm's folders, then its own, then what it leads to besides.
+
+    Args:
+        member: Where the file is installed, below site-packages; "" where it is installed elsewhere.
+        folders: ROCm's folders below site-packages; none for a wheel without ROCm.
+        current_paths: What the build left in the file.
+    """
+    relative_paths = rpath.relative(current_paths)
+    if not member:
+        return tuple(dict.fromkeys(relative_paths))
+
+    own_folder = str(PurePosixPath(member).parent)
+    searched_folders = [*folders, own_folder]
+    if own_folder == "torch":
+        searched_folders.append("torch/lib")
+    return tuple(dict.fromkeys((*rpath.ways(member, searched_folders), *relative_paths)))
+
+
+def changed_search_paths(
+    binaries: Mapping[str, Binary], folders: Sequence[str]
+) -> Mapping[str, tuple[str, ...]]:
+    """Return the files of a wheel whose search path has to change, with the new one."""
+    changes: dict[str, tuple[str, ...]] = {}
+    for name, binary in binaries.items():
+        installed_path = WheelMember(name=name, size=0).installed
+        paths = search_paths(installed_path, folders, binary.search)
+        if binary.search == paths and (binary.is_rpath or not paths):
+            continue
+        # A static program needs no library, and stays as it is.
+        if binary.needed or binary.search:
+            changes[name] = paths
+    return changes
+
+
+def set_search_paths(wheel: Path, folders: Sequence[str], *, epoch: int | None = None) -> Path:
+    """Set the search path of every ELF file of a wheel; only those that change are compressed again."""
+    members: dict[str, ZipMember] = {}
+    for member in require_listing(wheel).members:
+        if not member.name.endswith(_WINDOWS_SUFFIXES):
+            members[member.name] = member
+
+    changes = changed_search_paths(read_members(wheel, members.values()), folders)
+    if not changes:
+        return wheel
+
+    console.echo(f"{wheel.name}: search paths of {console.counted(len(changes), 'file')} set")
+    with tempfile.TemporaryDirectory(prefix=".rpaths-", dir=wheel.parent) as scratch:
+        patched_members = tuple(
+            _patched_member(wheel, members[name], paths, Path(scratch))
+            for name, paths in sorted(changes.items())
+        )
+        edited_wheel = edit_wheel(
+            wheel,
+            wheel.parent,
+            version=str(parse_wheel_name(wheel.name).version),
+            additions=Additions(members=patched_members),
+            epoch=epoch,
+        )
+    return edited_wheel.path
+
+
+def _patched_member(wheel: Path, member: ZipMember, paths: Sequence[str], scratch: Path) -> Member:
+    """Return a member of the new wheel, which is unpacked and patched when its turn comes."""
+    file = RocmFile(path=member.name, root="", source=wheel, member=member)
+    return Member(
+        name=member.name,
+        source=DeferredFile(size=member.size, make=lambda: extract_with_search_path(file, paths, scratch)),
+        executable=member.is_executable,
+    )

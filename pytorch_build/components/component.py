@@ -1,0 +1,127 @@
+"""A component: everything that the rest of the pipeline has to know of one project that it builds."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from core.run import Platform as PlatformName
+    from pytorch_build.build.facts import BuildFacts
+    from pytorch_build.build.inputs import BuildInputs
+    from pytorch_build.components.steps import BuildSteps
+    from pytorch_build.platforms import Platform
+
+    # A recipe is pure, so that a build for Windows can be planned on Linux.
+    Recipe = Callable[[BuildInputs, BuildFacts], BuildSteps]
+    # Names what a build links or ships besides ROCm, by the variables of the user and of the torch ref.
+    PartsNeeded = Callable[[Platform, Mapping[str, str]], Collection[str]]
+
+
+def needs_no_parts(_platform: Platform, _variables: Mapping[str, str]) -> Collection[str]:
+    """Return no part of the toolchain: ROCm and the machine have all that a build needs."""
+    return ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class VersionRule:
+    """Where a project says its version, besides ``version.txt``.
+
+    Attributes:
+        requires_version_file: Whether the build itself reads ``version.txt``, so that a tree needs one.
+        modules: Python modules that may state it as ``__version__``, in the order in which they are read.
+        file_in_torch: A file of torch's tree that states it, and comes before the project's own files.
+        setup_files: Files that may add the commit to the version by themselves.
+        names_torch: Whether the wheel's version says which torch it is for, where the two differ.
+        module_lacks_local_part: Whether the installed module states the version without its local part.
+    """
+
+    requires_version_file: bool = False
+    modules: tuple[str, ...] = ()
+    file_in_torch: str | None = None
+    setup_files: tuple[str, ...] = ()
+    names_torch: bool = False
+    module_lacks_local_part: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class WheelSizes:
+    """The sizes in bytes that a wheel has when nothing is wrong with it."""
+
+    minimum: int
+    warn_above: int
+    error_above: int | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class MachineNeed:
+    """What a build takes of a machine.
+
+    Attributes:
+        disk: GiB of disk for the tree and what is built in it.
+        memory: GiB of memory.
+        job: GiB of memory for one compiler.
+        python_headers: Whether extension modules are compiled, which takes Python.h.
+    """
+
+    disk: float
+    memory: float
+    job: float
+    python_headers: bool = True
+
+
+@dataclass(frozen=True, kw_only=True)
+class Component:
+    """One project that is built into a wheel.
+
+    Attributes:
+        name: What refs, sessions and options call it.
+        distribution: What the wheel is called.
+        tree_option: The option that names a developer's own tree of it.
+        repository: Where it comes from unless a torch ref says otherwise.
+        recipe: How upstream's own build makes the wheel.
+        built_first: The components that are installed before it is built, in that order.
+        required_components: Those of ours that the wheel's metadata requires, at exactly their version.
+        requires_rocm: Whether the wheel's metadata requires ROCm's packages.
+        version_rule: Where its version comes from.
+        rewrites_cuda: Whether its CUDA sources are rewritten for HIP before it is built.
+        loss_without: What a wheel lacks that is built without it; None where nothing is built without it.
+        serves_gpus_only: Whether wheels for CPUs have no use for it.
+        serves_every_python: Whether one wheel may serve several Pythons.
+        has_split_device_code: Whether its device code goes into wheels of its own, as ROCm's does.
+        compiles_by_cmake: Whether CMake starts the compilers, rather than setup.py.
+        requires_submodules: Whether setup.py refuses a tree without its submodules.
+        parts_needed: Which parts of the toolchain its build needs.
+        sizes: The sizes of its wheel.
+        gpu_need: What its build takes of a machine.
+        cpu_need: What its build for CPUs takes, where that is less.
+        platforms: Where it is built unless a torch ref says otherwise.
+    """
+
+    name: str
+    distribution: str
+    tree_option: str
+    repository: str
+    recipe: Recipe
+    built_first: tuple[str, ...] = ()
+    required_components: tuple[str, ...] = ()
+    requires_rocm: bool = False
+    version_rule: VersionRule = VersionRule()
+    rewrites_cuda: bool = False
+    loss_without: str | None = None
+    serves_gpus_only: bool = False
+    serves_every_python: bool = False
+    has_split_device_code: bool = False
+    compiles_by_cmake: bool = False
+    requires_submodules: bool = False
+    parts_needed: PartsNeeded = needs_no_parts
+    sizes: WheelSizes
+    gpu_need: MachineNeed
+    cpu_need: MachineNeed | None = None
+    platforms: tuple[PlatformName, ...] = ("linux", "windows")
+
+    @property
+    def device_prefix(self) -> str:
+        """What the names of the distributions with its device code begin with; a GPU target follows."""
+        return f"amd-{self.distribution}-device-"

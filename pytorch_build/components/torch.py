@@ -1,0 +1,299 @@
+"""torch: switches, flash attention, what the wheel requires, and the files that it carries.
+
+A wheel for ROCm carries ``torch/_rocm_init.py``, whose ``initialize()`` torch's ``__init__`` calls. It loads
+ROCm's libraries out of the ``rocm-sdk-*`` wheels with global symbols, so that torch's own libraries, and
+anything that looks a library up by an unversioned name, find them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from shlex import quote
+from typing import TYPE_CHECKING
+
+from packaging.requirements import Requirement
+
+from core.errors import MissingInputError, RocmError, UsageError
+from pytorch_build.components.component import Component, MachineNeed, VersionRule, WheelSizes
+from pytorch_build.components.steps import (
+    BuildSteps,
+    Command,
+    Overlay,
+    build_command,
+    rocm_library_variables,
+    setuptools_variables,
+)
+
+if TYPE_CHECKING:
+    from pytorch_build.build.facts import BuildFacts
+    from pytorch_build.build.inputs import BuildInputs
+    from pytorch_build.platforms import Platform
+
+ROCM_INIT = "torch/_rocm_init.py"
+
+# Without these torch cannot work, so their absence is an error of the SDK.
+REQUIRED_LIBRARIES = ("amdhip64", "hiprtc", "hipblas")
+
+# Attention kernels (aotriton) exist for these targets. One of them in a wheel is enough.
+_ATTENTION_TARGETS = ("gfx90a", "gfx942", "gfx950", "gfx11", "gfx12")
+
+# The lock's version. Older wheels of ninja loop (1.11.1) or break link.exe's response files (1.13.0).
+NINJA_FOR_WINDOWS = "1.13.2"
+
+OPENMP_DLL = "libomp140.x86_64.dll"
+
+# These are built by flash attention's own CMake code, which git ignores.
+_ATTENTION_DLLS = ("torch/lib/aotriton_v2.dll", "torch/lib/liblzma.dll")
+
+
+def torch_steps(inputs: BuildInputs, facts: BuildFacts) -> BuildSteps:
+    """Return how torch's wheel is built."""
+    has_attention = uses_flash_attention(
+        inputs.flash_attention,
+        platform=facts.platform,
+        gpu_targets=inputs.gpu_targets if facts.rocm else (),
+        triton_version=inputs.version_of("triton"),
+    )
+    overlays = tuple(_overlays(facts))
+
+    commands = [build_command(facts, *_build_arguments(facts, overlays, has_attention=has_attention))]
+    if facts.tree_facts.configures_alone:
+        # Configured alone first, where the tree can: that is verified before hours of compiling.
+        configure = (str(facts.python), "setup.py", "build", "--cmake-only")
+        commands.insert(0, Command(argv=configure, cwd=facts.tree))
+
+    # A file of an earlier build for ROCm would make a wheel for CPUs ask for rocm_sdk.
+    stale_files = () if facts.rocm else (ROCM_INIT, f"build/lib*/{ROCM_INIT}")
+    return BuildSteps(
+        env=_variables(inputs, facts, has_attention=has_attention),
+        commands=tuple(commands),
+        cmake_cache="build/CMakeCache.txt",
+        uninstall=("torch",),
+        requirements_files=("requirements.txt", "requirements-build.txt"),
+        requirements=("build", *facts.tree_facts.build_requires),
+        as_locked=("ninja",) if facts.platform.windows else (),
+        removes=stale_files,
+        overlays=overlays,
+        notes=tuple(_notes(facts)),
+    )
+
+
+def uses_flash_attention(
+    requested: bool | None,  # noqa: FBT001 - the answer itself
+    *,
+    platform: Platform,
+    gpu_targets: tuple[str, ...],
+    triton_version: str | None,
+) -> bool:
+    """Return whether flash and memory-efficient attention are built: as requested, else where they work."""
+    lacks_triton = triton_version is None and not platform.windows
+    if requested and not gpu_targets:
+        raise UsageError(f"{platform.flash_flag} needs GPU targets, and family cpu has none.")
+    if requested and lacks_triton:
+        raise UsageError(
+            f"{platform.flash_flag} needs triton, and triton is not installed.",
+            hint="Build it first: nox -s build_triton. Or leave the flag out.",
+        )
+    if requested is not None:
+        return requested
+
+    has_kernels = any(target.startswith(_ATTENTION_TARGETS) for target in gpu_targets)
+    return has_kernels and not lacks_triton
+
+
+def _build_arguments(
+    facts: BuildFacts,
+    overlays: Sequence[Overlay],
+    *,
+    has_attention: bool,
+) -> Iterator[str]:
+    """Yield the arguments of ``python -m build``."""
+    yield "--no-isolation"
+    if facts.platform.windows and _refuses_locked_ninja(facts):
+        yield "--skip-dependency-check"
+
+    # scikit-build-core leaves out what git ignores, these files among them.
+    if facts.tree_facts.uses_scikit_build_core:
+        included_files = [overlay.path for overlay in overlays if overlay.path.startswith("torch/")]
+        if facts.platform.windows and has_attention:
+            included_files += _ATTENTION_DLLS
+        for path in included_files:
+            yield f"-Cwheel.force-include.{path}={path}"
+
+
+def _refuses_locked_ninja(facts: BuildFacts) -> bool:
+    """Return whether pyproject.toml requires a ninja that does not work, and `build` would refuse ours."""
+    for line in facts.tree_facts.build_requires:
+        requirement = Requirement(line)
+        if requirement.name == "ninja" and not requirement.specifier.contains(NINJA_FOR_WINDOWS):
+            return True
+    return False
+
+
+def _variables(
+    inputs: BuildInputs,
+    facts: BuildFacts,
+    *,
+    has_attention: bool,
+) -> dict[str, str]:
+    """Return the variables of torch's build."""
+    attention = "ON" if has_attention else "OFF"
+    env = {
+        "USE_ROCM": "ON" if facts.rocm else "OFF",
+        "USE_CUDA": "OFF",
+        "USE_MPI": facts.variable("USE_MPI") or "OFF",
+        "USE_NUMA": facts.variable("USE_NUMA") or "OFF",
+        # Upstream's C++ tests are many steps, and nothing here runs them.
+        "BUILD_TEST": facts.variable("BUILD_TEST") or "0",
+        "PYTORCH_BUILD_VERSION": inputs.version,
+        "PYTORCH_BUILD_NUMBER": "1",
+        "PYTORCH_EXTRA_INSTALL_REQUIREMENTS": "|".join(_wheel_requirements(inputs, facts)),
+        "USE_FLASH_ATTENTION": attention,
+        "USE_MEM_EFF_ATTENTION": attention,
+    }
+    if facts.platform.windows:
+        env |= setuptools_variables(facts)
+        env |= _libuv_variables(inputs, facts)
+        env["BUILD_TEST"] = "0"  # tests of the C++ library do not compile there
+        return env
+
+    return env | _rocm_flags(facts) | rocm_library_variables(facts)
+
+
+def _wheel_requirements(inputs: BuildInputs, facts: BuildFacts) -> Iterator[str]:
+    """Yield what the wheel requires besides upstream's requirements."""
+    if facts.rocm:
+        yield f"rocm[libraries]=={facts.rocm.version}"
+    if (triton_version := inputs.version_of("triton")) is not None:
+        yield f"triton=={triton_version}"
+
+
+def _rocm_flags(facts: BuildFacts) -> dict[str, str]:
+    """Return the flags that lead to ROCm's libdrm, which rocm_smi's headers need, and kineto's roctracer."""
+    if not facts.rocm:
+        return {}
+
+    sysdeps = facts.rocm.root / "lib" / "rocm_sysdeps"
+    header_folders = (f"{sysdeps}/include", f"{facts.rocm.root}/include/roctracer")
+    # Quoted behind the letter: CMake drops quotes around a whole value when it reads its cache again.
+    header_flags = " ".join(f"-I{quote(folder)}" for folder in header_folders)
+    library_flag = f"-L{quote(f'{sysdeps}/lib')}"
+    return {
+        "CXXFLAGS": f"{facts.compiler_flags().get('CXXFLAGS', '')} {header_flags}".strip(),
+        "LDFLAGS": f"{facts.user_env.get('LDFLAGS', '').strip()} {library_flag}".strip(),
+    }
+
+
+def _libuv_variables(inputs: BuildInputs, facts: BuildFacts) -> dict[str, str]:
+    """Return what leads gloo to libuv; without it torch would silently be built without distributed."""
+    if facts.provided.uv:
+        return {"libuv_ROOT": str(facts.provided.uv.parent.parent)}
+
+    if is_distributed(facts.platform, {**facts.user_env, **inputs.ref_env}):
+        raise MissingInputError(
+            "torch's distributed needs libuv on Windows.",
+            hint="Name one with libuv_ROOT, or build without distributed: USE_DISTRIBUTED=0.",
+        )
+    return {}
+
+
+def is_distributed(platform: Platform, variables: Mapping[str, str]) -> bool:
+    """Return whether torch is built with distributed, which needs libuv on Windows."""
+    switch = platform.find_variable(variables, "USE_DISTRIBUTED")
+    return switch.upper() not in {"0", "OFF", "NO", "FALSE", "N"}
+
+
+def parts_needed(platform: Platform, variables: Mapping[str, str]) -> Sequence[str]:
+    """Return which parts of the toolchain a build needs: on Windows OpenMP's runtime, and libuv."""
+    if not platform.windows:
+        return ()
+    has_own_libuv = bool(platform.find_variable(variables, "libuv_ROOT"))
+    if has_own_libuv or not is_distributed(platform, variables):
+        return ("openmp",)
+    return ("openmp", "libuv")
+
+
+def _overlays(facts: BuildFacts) -> Iterator[Overlay]:
+    """Yield the files that the wheel carries and upstream's tree does not have."""
+    if facts.rocm:
+        libraries = preloaded_libraries(facts.platform, facts.rocm.libraries)
+        yield Overlay(path=ROCM_INIT, content=rocm_init_text(libraries, rocm_version=facts.rocm.version))
+    if not facts.platform.windows:
+        return
+
+    provided = facts.provided
+    if provided.openmp:
+        yield Overlay(path=f"torch/lib/{OPENMP_DLL}", source=provided.openmp)
+    elif facts.rocm:
+        raise MissingInputError(
+            f"torch's libraries need {OPENMP_DLL}, and there is none that the wheel may carry.",
+            hint="Let the build download it, or name a mirror of its address: --git-mirror.",
+        )
+    if provided.uv:
+        yield Overlay(path=f"torch/lib/{provided.uv.name}", source=provided.uv)
+    # torch's own license-files take these along.
+    for name, path in provided.licenses.items():
+        yield Overlay(path=f"third_party/{name}/LICENSE", source=path)
+
+
+def _notes(facts: BuildFacts) -> Iterator[str]:
+    """Yield what a user should know of this build."""
+    if facts.rocm:
+        absent = [name for name in facts.platform.preloads if name not in facts.rocm.libraries]
+        if absent:
+            yield f"This ROCm has no {', '.join(absent)}: torch will not load them first."
+    if facts.platform.windows and facts.compiler_cache and facts.compiler_cache.kind == "ccache":
+        yield "If aotriton fails with 'invalid argument', build without --compiler-cache ccache."
+    if "CMAKE_ARGS" in facts.user_env and not facts.tree_facts.uses_scikit_build_core:
+        yield "This tree does not read CMAKE_ARGS: set variables that begin with CMAKE_, USE_ or BUILD_."
+
+
+def preloaded_libraries(platform: Platform, available: Collection[str]) -> tuple[str, ...]:
+    """Return the libraries that torch loads first, as far as the SDK has them."""
+    absent = [name for name in REQUIRED_LIBRARIES if name not in available]
+    if absent:
+        raise RocmError(
+            f"The ROCm SDK has no {', '.join(absent)}, without which torch cannot be imported.",
+            hint="Install rocm[libraries,devel] completely: nox -s install_rocm.",
+        )
+    return tuple(name for name in platform.preloads if name in available)
+
+
+def rocm_init_text(libraries: Sequence[str], *, rocm_version: str) -> str:
+    """Return the text of ``_rocm_init.py``: what to load, and the version to compare with at run time."""
+    lines = "".join(f"            {name!r},\n" for name in libraries)
+    return (
+        '"""Loads ROCm\'s libraries before torch\'s own. Written when this wheel was built."""\n'
+        "\n\n"
+        "def initialize():\n"
+        "    import rocm_sdk\n"
+        "\n"
+        "    rocm_sdk.initialize_process(\n"
+        "        preload_shortnames=[\n"
+        f"{lines}"
+        "        ],\n"
+        f"        check_version={rocm_version!r},\n"
+        "    )\n"
+    )
+
+
+TORCH = Component(
+    name="torch",
+    distribution="torch",
+    tree_option="--pytorch-dir",
+    repository="https://github.com/pytorch/pytorch.git",
+    recipe=torch_steps,
+    built_first=("triton",),
+    required_components=("triton",),
+    requires_rocm=True,
+    version_rule=VersionRule(requires_version_file=True),
+    rewrites_cuda=True,
+    has_split_device_code=True,
+    compiles_by_cmake=True,
+    requires_submodules=True,
+    parts_needed=parts_needed,
+    sizes=WheelSizes(minimum=20_000_000, warn_above=6_000_000_000, error_above=20_000_000_000),
+    gpu_need=MachineNeed(disk=40, memory=8, job=4.0),  # one HIP kernel file for several targets
+    # Measured, with everything on 4 GiB of disk, and rounded up.
+    cpu_need=MachineNeed(disk=5, memory=4, job=1.5),
+)

