@@ -17,7 +17,7 @@ from pytorch_build.components import COMPONENTS
 from pytorch_build.lock import versions
 from pytorch_build.lock.stored import origins
 from pytorch_build.sources import checkout as sources
-from pytorch_build.sources import edits
+from pytorch_build.sources import hipify
 from pytorch_build.sources.copies import TreeCopy
 
 if TYPE_CHECKING:
@@ -85,8 +85,8 @@ class DevelopersTree:
         with _build_lock(self.path):
             self.copy.require_unchanged(self.snapshot)
             self.copy.update(self.snapshot)
-            if self.hipify and edits.can_hipify(self.path):
-                edits.hipify(self.path)
+            if self.hipify and hipify.can_hipify(self.path):
+                hipify.hipify(self.path)
             try:
                 yield self.path
             except FatalError as problem:

@@ -12,7 +12,7 @@ from pytorch_build.build.request import BuildOptions
 from pytorch_build.lock import versions
 from pytorch_build.lock.source_lock import LockedProject
 from pytorch_build.sdk import RocmOptions
-from pytorch_build.sources import checkout, edits, trees
+from pytorch_build.sources import checkout, hipify, trees
 from pytorch_build.sources.git import Origins
 from pytorch_build.sources.trees import DevelopersTree
 from tests.kit.builds import LocalRun
@@ -166,8 +166,8 @@ def test_hipifies_a_copy_for_gpus_alone(
 ) -> None:
     # The script of upstream's trees, which writes where it lies.
     script = "import pathlib\npathlib.Path(__file__).with_name('hipified').touch()\n"
-    commit_files(own_tree, {edits.SCRIPT: script})
-    result = Path(edits.SCRIPT).with_name("hipified")
+    commit_files(own_tree, {hipify.SCRIPT: script})
+    result = Path(hipify.SCRIPT).with_name("hipified")
 
     with take_tree(run, own_tree, gpu_family=gpu_family).checked_out() as path:
         assert (path / result).exists() is is_hipified
