@@ -139,7 +139,7 @@ class NoxRunner:
             FatalError: One of its calls failed, in the words of the session.
         """
         with temporary.folder("job") as folder:
-            note_file = Path(folder, "failure.json")
+            note_file = folder / "failure.json"
             environment = self._environment(note_file)
             for call in job.calls:
                 if not self._has_passed(job, call, environment):

@@ -94,7 +94,7 @@ def partial_file(target: Path, *, within: Path | None = None) -> Iterator[Path]:
     with writing(target):
         made(target.parent)
         with temporary.folder("half", within=within or target.parent) as folder:
-            part = Path(folder) / "half"
+            part = folder / "half"
             yield part
             part.replace(target)
 
@@ -196,10 +196,10 @@ def replaced(folder: Path) -> Iterator[Path]:
     """Lend a new folder that takes the place of another, as a whole, when it is filled."""
     made(folder.parent)
     with temporary.folder("new", within=folder.parent) as scratch:
-        fresh = made(Path(scratch) / "new")
+        fresh = made(scratch / "new")
         yield fresh
         if folder.exists():
-            folder.rename(Path(scratch) / "old")
+            folder.rename(scratch / "old")
         fresh.rename(folder)
 
 

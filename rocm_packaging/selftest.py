@@ -161,13 +161,13 @@ def _test(request: TestRequest, interpreter: Interpreter, layout: Layout) -> Map
     )
     command = [str(interpreter.executable), "-m", "rocm_sdk", "test"]
     with temporary.folder("selftest") as folder:
-        usage = process.capture([*command, "--help"], cwd=Path(folder), env=env, check=False).stdout
-        report_path = Path(folder) / "report.json"
+        usage = process.capture([*command, "--help"], cwd=folder, env=env, check=False).stdout
+        report_path = folder / "report.json"
         if "--json" in usage:
             test_command = [*command, "--json", str(report_path)]
         else:
             test_command = _command_for_unittest(interpreter, report_path)
-        failure = _run_command(test_command, Path(folder), env)
+        failure = _run_command(test_command, folder, env)
         if not report_path.is_file():
             raise CheckError(
                 "rocm-sdk test ended without a report, so the result is unknown.",

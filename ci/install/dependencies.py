@@ -220,8 +220,7 @@ def bring(
 ) -> Sequence[FileRecord]:
     """Fetch files and put them into the store; what an interrupted call put there is taken as it is."""
     put = []
-    with temporary.folder("mirror") as name:
-        folder = Path(name)
+    with temporary.folder("mirror") as folder:
         there = [one for one in missing if f"{data.prefix}/{one.name}" in present]
         for one in there:
             key = f"{data.prefix}/{one.name}"

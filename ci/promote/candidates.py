@@ -171,7 +171,7 @@ def rewrite_set(
     with temporary.folder("rewriting", within=files.made(folder)) as scratch:
         for plan in plans:
             started = time.monotonic()
-            one = _rewrite(sources[plan.source], Path(scratch), plan, change)
+            one = _rewrite(sources[plan.source], scratch, plan, change)
             if one.file.path.suffix == ".whl":
                 _check(one, change, (expected or {}).get(plan.distribution))
             done.append(one)

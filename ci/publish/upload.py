@@ -115,7 +115,7 @@ def _source(store: Store, item: Item) -> Iterator[Path]:
         yield item.path
         return
     with files.workspace(parts) if parts else temporary.folder("upload") as folder:
-        mine = Path(folder) / PurePosixPath(item.key).name
+        mine = folder / PurePosixPath(item.key).name
         (pack if item.packed else files.copy)(item.path, mine)
         if (mine.stat().st_size, item.path.stat().st_mtime_ns) != (item.size, item.changed):
             raise StoreError(f"{item.path} changed during the upload.", hint="Upload it when it is complete.")

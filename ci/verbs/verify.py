@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import json
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from core import console, files, temporary
@@ -41,7 +40,7 @@ def run(arguments: argparse.Namespace) -> None:
     common.cache.mkdir(parents=True, exist_ok=True)
     with temporary.folder("verify", within=common.cache) as scratch:
         for number, file in enumerate(arguments.files):
-            folder = files.made(Path(scratch) / str(number))
+            folder = files.made(scratch / str(number))
             # from the installer's settings, which takes a moment
             cert = configured().cert if file.startswith("https://") else ""
             known.append(_verified(locate(file, common, folder, named=named, cert=cert)))

@@ -238,7 +238,7 @@ def install(target: Interpreter, call: Install, *, cache_dir: Path | None = None
         command += ["--cache-dir", str(cache_dir)]
     try:
         with temporary.folder("install") as folder:
-            command += _write_refusals(target, call, Path(folder))
+            command += _write_refusals(target, call, folder)
             variables = installer_variables(sources)
             variables.update(call.env)
             process.run(command, env=variables, quiet=True)

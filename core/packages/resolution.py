@@ -156,7 +156,7 @@ def resolve(query: ResolverQuery) -> tuple[ResolvedPackage, ...]:
     command += ["--format", "pylock.toml", "--generate-hashes", "--no-header", "--no-python-downloads"]
     command += query.arguments
     with temporary.folder("resolve") as folder:
-        command += query.write_files(Path(folder))
+        command += query.write_files(folder)
         try:
             variables = installer.installer_variables(query.sources)
             pylock = process.capture(command, env=variables).stdout

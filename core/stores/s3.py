@@ -247,7 +247,7 @@ class S3Store:
         if not isinstance(source, S3Store) or source.connection is not self.connection:
             stores.require_digest(source, source_key, sha256)
             with temporary.folder("copy") as folder:
-                path = source.fetch(source_key, Path(folder))
+                path = source.fetch(source_key, folder)
                 return self.put_file(key, path, sha256=sha256, replace=False)
 
         source_object = source._existing(source_key)  # noqa: SLF001 - of this class

@@ -328,7 +328,7 @@ def _read_member(
         return
 
     with temporary.folder("member", within=tap.folder) as folder:
-        copy = Path(folder) / "member"
+        copy = folder / "member"
         with copy.open("wb") as copy_stream:
             copy_stream.write(first_chunk)
             for chunk in member_chunks:

@@ -245,7 +245,7 @@ def edits_of(tree: Path) -> tuple[str, int]:
     """Hash a tree's edits against its commit, submodules' and untracked files' included; count the files."""
     source = _opened(tree.absolute())
     with temporary.folder("diff") as scratch:
-        parts = [part for one in [source, *submodules(source)] for part in _edits(one, source, Path(scratch))]
+        parts = [part for one in [source, *submodules(source)] for part in _edits(one, source, scratch)]
     whole = hashlib.sha256()
     for part, _ in parts:
         whole.update(part)

@@ -56,8 +56,8 @@ def split(fat_wheel: Path, out_dir: Path, *, rocm_version: str = "") -> tuple[Pa
         )
     out_dir.mkdir(parents=True, exist_ok=True)
     with temporary.folder("split", within=out_dir) as scratch:
-        planned = plan(fat_wheel, Path(scratch), rocm_version=rocm_version)
-        finished = Path(scratch) / "wheels"
+        planned = plan(fat_wheel, scratch, rocm_version=rocm_version)
+        finished = scratch / "wheels"
         finished.mkdir()
         made = [_host(planned, finished), *(_device(planned, gpu, finished) for gpu in planned.wheels.gpus)]
         require_whole(fat_wheel, made, planned.contents.code)

@@ -28,7 +28,7 @@ from core.errors import BuildError, CheckError, MissingInputError, WheelError
 from core.wheel import parse_wheel_name
 from core.wheel.editor import Additions, edit_wheel
 from core.wheel.record import require_listing
-from pytorch_build.check import Policy, load_policy
+from pytorch_build.check.policy import Policy, load_policy
 from pytorch_build.standalone.libraries import Binary, RocmFile, copy_file, read_file, read_members
 
 if TYPE_CHECKING:

@@ -306,9 +306,9 @@ def sessions(trial: Trial, named: Sequence[str], mode: Literal["collect", "try"]
     """Collect files, or run the tests in them that rules hide: a process per file."""
     changes = {"PYTHONPATH": str(plugin.TARGET), "PYTORCH_TEST_WITH_ROCM": "1" if trial.gpu else None}
     with temporary.folder("questions") as folder:
-        env = process.handed_on(**changes, **process.byte_code(Path(folder, "bytecode")))
+        env = process.handed_on(**changes, **process.byte_code(folder / "bytecode"))
         for number, file in enumerate(named):
-            journal, log = Path(folder, f"{number}.jsonl"), Path(folder, f"{number}.log")
+            journal, log = folder / f"{number}.jsonl", folder / f"{number}.log"
             facts = {"root": str(trial.tree), "journal": str(journal), "rules": trial.rules}
             plan = plugin.Plan(**facts, mode="apply" if mode == "collect" else "try")
             own = plugin.arguments(journal.with_suffix(".json"), plan)

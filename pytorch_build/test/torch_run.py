@@ -220,10 +220,10 @@ class _Run:
         runs: list[file_run.FileRun] = []
         with temporary.folder("pt") as scratch:
             try:
-                runs.extend(self._runs(Path(scratch)))
+                runs.extend(self._runs(scratch))
             finally:
                 # of a run that was interrupted, too
-                self._put_logs(Path(scratch) / LOGS)
+                self._put_logs(scratch / LOGS)
         report = Report(
             origin=self.origin,
             document=Document(

@@ -169,8 +169,7 @@ def _pytest(
     }
     # what exists is collected where nothing of the caller's can choose
     plain = {"PYTEST_ADDOPTS": None, "PYTEST_PLUGINS": None, "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
-    with temporary.folder("smoke") as folder:
-        at = Path(folder)
+    with temporary.folder("smoke") as at:
         changes |= process.byte_code(at / "bytecode")
         every, _ = _session(target, at / "every", ("--collect-only",), {**changes, **plain}, process.capture)
         with console.group("smoke tests"):

@@ -71,7 +71,7 @@ def build(request: BuildRequest) -> BuiltPackages:
         packing = Packing(workers=workers, level=level, known=known_members)
         output = wheels.Output(distribution=plan.distribution, request=request, packing=packing)
 
-        write_runtime = partial(_runtime_wheel, output, Path(folder), stub_program)
+        write_runtime = partial(_runtime_wheel, output, folder, stub_program)
         writers: list[_WriteWheel] = [partial(wheels.rocm_sdist, output)]
         writers += [partial(write_runtime, runtime) for runtime in plan.runtimes]
         writers.append(partial(_devel_wheel, output, Path(folder), plan.devel))
@@ -169,13 +169,13 @@ def stub_template() -> bytes:
             hint="Install one, such as the package gcc.",
         )
     with temporary.folder("stub") as folder:
-        program = Path(folder) / "stub"
+        program = folder / "stub"
         # The build id would follow from the folder's name on some compilers.
         flags = ("-O1", "-s", "-Wl,--build-id=none")
         source = TEMPLATES / "stub.c"
         process.capture(
             [compilers[0], *flags, "-x", "c", source, "-o", program],
-            cwd=Path(folder),
+            cwd=folder,
         )
         return program.read_bytes()
 

@@ -161,6 +161,14 @@ FINISHED: dict[str, tuple[str, ...]] = {
         "tests/unit/pytorch_build/verbs/test_build_plan.py",
     ),
     "index": ("ci/publish/index", "ci/verbs/index.py"),
+    "checks": (
+        "pytorch_build/check",
+        "pytorch_build/verbs/check_wheels.py",
+    ),
+    "checks' tests": (
+        "tests/unit/pytorch_build/check",
+        "tests/unit/pytorch_build/verbs/test_check_wheels.py",
+    ),
     "stores": ("core/stores",),
     "stores' tests": (
         "tests/unit/core/stores",

@@ -18,7 +18,7 @@ from core.wheel.distributions import our_names
 from pytorch_build.build.inputs import Dependency
 from pytorch_build.build.machine import Needs, load_needs
 from pytorch_build.build.plan import plan_build
-from pytorch_build.check import load_policy
+from pytorch_build.check.policy import load_policy
 from pytorch_build.components import (
     COMPONENTS,
     Component,
@@ -38,12 +38,15 @@ each_component = pytest.mark.parametrize("name", COMPONENTS)
 
 
 @pytest.fixture
-def torchao(monkeypatch: pytest.MonkeyPatch) -> Iterator[Component]:
+def torchao(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Component]:
     """Add a sixth component, as its line in `components/__init__.py` would."""
     monkeypatch.setitem(COMPONENTS, TORCHAO.name, TORCHAO)
-    load_policy.cache_clear()
+    # With another file of a user's, all data is read anew.
+    user_file = tmp_path / "mine.toml"
+    user_file.touch()
+    use_user_file(user_file)
     yield TORCHAO
-    load_policy.cache_clear()
+    use_user_file(None)
 
 
 # What components say of each other
