@@ -140,11 +140,11 @@ class Collector:
 
         for filename in missing_filenames:
             read_name(filename)
-        more = ""
+        other_files = ""
         if len(missing_filenames) > 1:
-            more = f" (and {len(missing_filenames) - 1} more)"
+            other_files = f" (and {len(missing_filenames) - 1} more)"
         raise StoreError(
-            f"{join_key(self.prefix, missing_filenames[0])} is recorded but not in {self.store.url}{more}.",
+            f"{join_key(self.prefix, missing_filenames[0])} is recorded but not in {self.store.url}{other_files}.",
             hint="Run the stage that made it again.",
         )
 
