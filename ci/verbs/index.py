@@ -26,21 +26,41 @@ _HALF_PUBLISHED = 3600
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Declare the verb's own options."""
     group = parser.add_argument_group("the pages of a run, or of a folder")
-    what = "any directory of wheels and sdists, instead of a run"
-    group.add_argument("--directory", type=Path, metavar="DIR", help=what)
+    group.add_argument(
+        "--directory",
+        type=Path,
+        metavar="DIR",
+        help="any directory of wheels and sdists, instead of a run",
+    )
     add_group(group, default="the GPU family, else every one")
     add_platform(group)
 
-    add = parser.add_argument_group("the pages that stay: dependencies, staging and releases").add_argument
-    what = "compare these pages of the store with its files; without --write nothing is written"
-    add("--check", action="store_true", help=what)
-    what = "write these pages again, as after a yank or a removal"
-    add("--write", action="store_true", help=what)
-    what = "a release to yank: NAME==VERSION, or a file name; with --reason and --write"
-    add("--yank", metavar="RELEASE", help=what)
-    add("--reason", metavar="TEXT", help="why it is yanked, for who installs it")
-    what = "a promoted set to take out of the release index, such as torch-VERSION; with --write"
-    add("--remove", metavar="SET", help=what)
+    checks = parser.add_argument_group("the pages that stay: dependencies, staging and releases")
+    checks.add_argument(
+        "--check",
+        action="store_true",
+        help="compare these pages of the store with its files; without --write nothing is written",
+    )
+    checks.add_argument(
+        "--write",
+        action="store_true",
+        help="write these pages again, as after a yank or a removal",
+    )
+    checks.add_argument(
+        "--yank",
+        metavar="RELEASE",
+        help="a release to yank: NAME==VERSION, or a file name; with --reason and --write",
+    )
+    checks.add_argument(
+        "--reason",
+        metavar="TEXT",
+        help="why it is yanked, for who installs it",
+    )
+    checks.add_argument(
+        "--remove",
+        metavar="SET",
+        help="a promoted set to take out of the release index, such as torch-VERSION; with --write",
+    )
 
     parser.set_defaults(
         run_options=declared_options(parser, "--directory", "--artifact-group", "--platform"),
@@ -63,13 +83,16 @@ def run(arguments: argparse.Namespace) -> None:
     if left_to_server(common.store):
         console.done(f"index: the server behind {common.store} writes its pages; nothing to do")
         return
-    store, outputs = common.open_store(), common.outputs
-    chosen = arguments.artifact_group or common.artifact_group
-    for group in [chosen] if chosen else artifact_groups(store, outputs, ""):
+    store = common.open_store()
+    outputs = common.outputs
+    requested_group = arguments.artifact_group or common.artifact_group
+    groups = [requested_group] if requested_group else artifact_groups(store, outputs, "")
+    for group in groups:
         try:
             write_group(common, group)
         except MissingInputError:
-            artifact_groups(store, outputs, chosen)  # which group or run there is instead
+            # Its error says which group or run there is instead.
+            artifact_groups(store, outputs, requested_group)
             raise
 
 
@@ -91,9 +114,10 @@ def _check(arguments: argparse.Namespace, common: Common) -> None:
 
 def write_group(common: Common, artifact_group: str) -> None:
     """Write the pages of a group that changed, and report which."""
-    store, outputs = common.open_store(), common.outputs
-    update = write_pages(store, outputs, artifact_group)
-    _report(common, f"{store.url}/{outputs.python_prefix(artifact_group)}", update)
+    store = common.open_store()
+    prefix = common.outputs.python_prefix(artifact_group)
+    update = write_pages(store, common.outputs, artifact_group)
+    _report(common, f"{store.url}/{prefix}", update)
 
 
 def write_pages(store: Store, outputs: RunOutputs, artifact_group: str) -> IndexUpdate:
@@ -114,9 +138,9 @@ def write_pages(store: Store, outputs: RunOutputs, artifact_group: str) -> Index
         )
 
     hour_ago = time.time() - _HALF_PUBLISHED
-    abandoned_files = [held for held in update.held_files if held.stored_file.modified < hour_ago]
+    abandoned_files = [file for file in update.held_files if file.stored_file.modified < hour_ago]
     if abandoned_files:
-        lines = [f"{held.key} is in {store.url} but {held.reason}." for held in abandoned_files]
+        lines = [f"{file.key} is in {store.url} but {file.reason}." for file in abandoned_files]
         raise StoreError(
             "\n".join(lines),
             hint="Put it there with nox -s upload -- --input-dir DIR, or take it away.",
@@ -153,8 +177,8 @@ def left_to_server(store: str) -> bool:
 
 
 def _report(common: Common, folder: str, update: IndexUpdate) -> None:
-    for held in update.held_files:
-        console.warn(f"{held.key} is not listed yet: {held.reason}.")
+    for held_file in update.held_files:
+        console.warn(f"{held_file.key} is not listed yet: {held_file.reason}.")
 
     files = console.counted(update.file_count, "file")
     changed_pages = len(update.changed_pages)

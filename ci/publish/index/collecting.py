@@ -143,8 +143,9 @@ class Collector:
         other_files = ""
         if len(missing_filenames) > 1:
             other_files = f" (and {len(missing_filenames) - 1} more)"
+        key = join_key(self.prefix, missing_filenames[0])
         raise StoreError(
-            f"{join_key(self.prefix, missing_filenames[0])} is recorded but not in {self.store.url}{other_files}.",
+            f"{key} is recorded but not in {self.store.url}{other_files}.",
             hint="Run the stage that made it again.",
         )
 

@@ -25,7 +25,6 @@ from core.stores.directory import DirectoryStore
 from core.stores.dry_run import DryRunStore
 
 _SHA256 = re.compile(r"[0-9a-f]{64}")
-_MAX_METADATA = 16 << 20
 
 
 class HeldBackError(Exception):
