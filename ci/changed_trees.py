@@ -21,7 +21,7 @@ from pytorch_build.build.build import BORROWED, borrow, find_record
 from pytorch_build.components import COMPONENTS
 from pytorch_build.context import Context, context
 from pytorch_build.lock.versions import python_tag
-from pytorch_build.sources.trees import edits_of
+from pytorch_build.sources.trees import tree_copy
 from rocm_packaging.origin import has_rocm, own_run
 
 # A build records where its ROCm was from as options of an installer. These are the same of ours.
@@ -69,8 +69,8 @@ def run_trees(
     borrower = borrowing.borrower
     console.say(f"run {borrower.common.run_id}:")
     for component, tree in changes.trees.items():
-        _digest, edited_count = edits_of(tree)
-        console.say(f"  {component}: {tree}, {edited_words(edited_count)}")
+        snapshot = tree_copy(borrower, component, tree).snapshot()
+        console.say(f"  {component}: {tree}, {edited_words(snapshot.edited)}")
 
     rocm_options = _rocm_options(borrowing, changes)
     unlent_steps = ["build_rocm", "check_rocm"] if rocm_options is None else []

@@ -14,9 +14,10 @@ from core import console, files, temporary
 from core.cli.options import Common, common_from
 from core.errors import DataError, UsageError, nearest
 from core.run import records
-from pytorch_build.sources import edits
+from pytorch_build.sources import edits, hipify
 from pytorch_build.sources.checkout import UPSTREAM_REF
-from pytorch_build.sources.git import Repository, submodules
+from pytorch_build.sources.git import Repository
+from pytorch_build.sources.submodules import submodules
 
 KINDS = ("leftovers", "environments", "builds", "trees", "caches", "runs")
 _DAY = 24 * 60 * 60
@@ -135,15 +136,20 @@ def _reasons(one: Found, arguments: argparse.Namespace, root: Path, busy: Sequen
         git = Repository(path=path)
         if not (path / ".git").is_dir() or not git.commit_of(UPSTREAM_REF):
             yield "not one of ours"
-        elif not edits.is_clean(git, submodules=True) or any(map(_own_work, (git, *submodules(git)))):
+        elif _has_edits(git) or any(map(_own_work, (git, *submodules(git)))):
             yield "edits or commits of your own"
+
+
+def _has_edits(git: Repository) -> bool:
+    """Return whether a tree of ours has edits, or may have some that git is told not to show."""
+    return edits.has_hidden_files(git) or not edits.is_clean(git, submodules=True)
 
 
 def _own_work(git: Repository) -> bool:
     """Return whether a repository of ours has stashes, or commits of the user's that nothing else holds."""
     others = ("--not", "--tags", "--remotes", *([UPSTREAM_REF] if git.commit_of(UPSTREAM_REF) else []))
     authors = git.out("log", "--format=%ae", "HEAD", "--branches", *others).splitlines()
-    return bool(git.commit_of("refs/stash")) or any(one != edits.EMAIL for one in authors)
+    return bool(git.commit_of("refs/stash")) or any(one != hipify.EMAIL for one in authors)
 
 
 def _row(one: Found, root: Path, why: str) -> Sequence[str]:

@@ -107,7 +107,7 @@ def find_or_assume_dependencies(
 def find_tree_facts(request: BuildRequest, tree: Tree) -> TreeFacts:
     """Return what a build's tree says of its build, without checking it out or copying it."""
     if isinstance(tree, DevelopersTree):
-        return read_tree_facts(tree.own.source)
+        return read_tree_facts(tree.copy.source)
 
     context = request.context
     locked = tree.locked

@@ -160,7 +160,7 @@ class _Resolution:
         if not commit:
             return None
         try:
-            self.reader.fetched(origin, commit)
+            self.reader.require_commit(origin, commit)
         except SourceError as problem:
             raise _prefixed(f"{source.project} is pinned by {where}: ", problem) from problem
         return Found(project=source.project, origin=origin, ref=commit, commit=commit)

@@ -48,26 +48,33 @@ def adds_commit(setup: str) -> bool:
 
 def parse_related_commits(text: str, where: str) -> Mapping[str, RelatedCommit]:
     """Read ``related_commits``: every row is checked, the ``ubuntu`` rows count, on Windows too."""
-    found: dict[str, RelatedCommit] = {}
-    first: dict[str, tuple[int, RelatedCommit]] = {}
-    for number, line in enumerate(text.splitlines(), start=1):
+    ubuntu_rows: dict[str, RelatedCommit] = {}
+    first_rows: dict[str, tuple[int, RelatedCommit]] = {}
+    for number, line in enumerate(_without_mark(text).splitlines(), start=1):
         if not line.strip() or line.lstrip().startswith("#"):
             continue
         row = _parse_row(line, f"{where}, line {number}")
-        earlier_number, earlier = first.setdefault(row.project, (number, row))
-        if (earlier.commit, earlier.origin) != (row.commit, row.origin):
+        first_number, first_row = first_rows.setdefault(row.project, (number, row))
+        # The same commit is the same in every repository, however its address is spelt.
+        if first_row.commit != row.commit:
             raise SourceError(
-                f"{where}: lines {earlier_number} and {number} name different commits of {row.project}: "
-                f"{earlier.origin} {earlier.commit} and {row.origin} {row.commit}.",
+                f"{where}: lines {first_number} and {number} name different commits of {row.project}: "
+                f"{first_row.origin} {first_row.commit} and {row.origin} {row.commit}.",
                 hint="Make its rows agree, or give the project's ref yourself.",
             )
         if row.os == "ubuntu":
-            found[row.project] = row
-    return found
+            ubuntu_rows.setdefault(row.project, row)
+    return ubuntu_rows
+
+
+def _without_mark(text: str) -> str:
+    """Return a text without the byte order mark that editors on Windows put before it."""
+    return text.removeprefix("\ufeff")
 
 
 def _parse_row(line: str, where: str) -> RelatedCommit:
-    values, fields = [value.strip() for value in line.split("|")], RelatedCommit._fields
+    values = [value.strip() for value in line.split("|")]
+    fields = RelatedCommit._fields
     if len(values) != len(fields):
         raise SourceError(
             f"{where}: {len(values)} fields instead of {len(fields)}: {line.strip()!r}.",
@@ -77,6 +84,8 @@ def _parse_row(line: str, where: str) -> RelatedCommit:
     for name in ("os", "project", "origin"):
         if not getattr(row, name):
             raise SourceError(f"{where}: the {name} is empty: {line.strip()!r}.")
+    # As git does, take upper-case digits, too.
+    row = row._replace(commit=row.commit.lower())
     if not is_commit(row.commit):
         raise SourceError(f"{where}: {row.commit!r} is not a commit (40 hex digits).")
     return row
@@ -84,7 +93,7 @@ def _parse_row(line: str, where: str) -> RelatedCommit:
 
 def parse_commit_pin(text: str, where: str) -> str:
     """Read a pin file that holds one commit, as ``triton.txt`` does."""
-    commit = text.strip()
+    commit = _without_mark(text).strip().lower()
     if not is_commit(commit):
         raise SourceError(f"{where}: expected one commit (40 hex digits), found {_shown(text)}.")
     return commit
@@ -92,7 +101,7 @@ def parse_commit_pin(text: str, where: str) -> str:
 
 def parse_version(text: str, where: str) -> str:
     """Read a version file: one PEP 440 version without a local part, as written there."""
-    written = text.strip()
+    written = _without_mark(text).strip()
     try:
         version = Version(written)
     except InvalidVersion as problem:

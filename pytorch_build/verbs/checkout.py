@@ -33,6 +33,8 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--checkout-dir", type=Path, metavar="DIR", help="check one component out there")
     parser.add_argument("--gitrepo-origin", default="", metavar="URL", help="take it from this repository")
     parser.add_argument("--repo-hashtag", default="", metavar="REF", help="take this branch, tag or commit")
+    what = "put your edits in a managed tree into a named git stash (default: refuse to overwrite them)"
+    parser.add_argument("--stash", action="store_true", help=what)
     what = "refuse a project that torch's related_commits does not name"
     parser.add_argument("--require-related-commit", action="store_true", help=what)
     what = "history to fetch (default: 1; 0 for all)"
@@ -68,8 +70,14 @@ def run(arguments: argparse.Namespace) -> None:
         with console.group(f"checkout {name}"):
             tree = checkout(lock.project(name), path, _options_of(chosen, arguments, name))
         hipified = tree.head[:12] if tree.head != tree.commit else "-"
+        for folder, stash in tree.stashes.items():
+            console.warn(
+                f"{folder}: your edits are in the git stash {stash!r}. "
+                "`git stash pop` there brings them back."
+            )
         state = "checked out" if tree.changed else "unchanged"
-        state += ", edits kept in git stash" if tree.stashed else ""
+        if tree.stashes:
+            state += ", edits stashed"
         rows.append((name, tree.commit[:12], hipified, str(tree.path), state))
     console.table(("project", "commit", "hipified", "folder", ""), rows)
 
@@ -97,7 +105,7 @@ def look(arguments: argparse.Namespace) -> Status:
 def _options_of(chosen: Context, arguments: argparse.Namespace, component: str) -> CheckoutOptions:
     options = checkout_options(chosen, arguments.depth, mirrors_from(arguments), component)
     hipify = options.hipify and not arguments.no_hipify
-    return replace(options, submodules=not arguments.no_submodules, hipify=hipify)
+    return replace(options, submodules=not arguments.no_submodules, hipify=hipify, stash=arguments.stash)
 
 
 def chosen_components(chosen: Context, given: str) -> Sequence[str]:

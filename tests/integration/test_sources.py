@@ -96,7 +96,7 @@ def test_a_killed_checkout_ends_in_the_same_state(
     completed = sample.check_torch_out(tree)
 
     assert completed.head == undisturbed.head
-    assert completed.stashed == ()
+    assert completed.stashes == {}
     for folder in (tree, tree / "third_party/miniblas"):
         assert run_git(folder, "stash", "list") == ""
     assert run_git(tree, "status", "--porcelain", "--ignored", "--ignore-submodules=none") == ""

@@ -73,6 +73,7 @@ class CheckoutWorld:
         submodules: bool = True,
         depth: int = 1,
         force: bool = False,
+        stash: bool = False,
     ) -> SourceTree:
         """Check the locked commit out."""
         options = CheckoutOptions(
@@ -80,6 +81,7 @@ class CheckoutWorld:
             submodules=submodules,
             depth=depth,
             force=force,
+            stash=stash,
             origins=Origins(mirrors={HOST: f"{self.root}/"}),
         )
         return checkout(self.locked, self.tree, options)

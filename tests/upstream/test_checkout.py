@@ -3,6 +3,7 @@
 import os
 import shutil
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -12,7 +13,7 @@ from core.errors import DataError
 from pytorch_build.lock.resolve import resolve
 from pytorch_build.lock.source_lock import LockedProject
 from pytorch_build.refs.torch_refs import torch_ref
-from pytorch_build.sources import edits
+from pytorch_build.sources import hipify
 from pytorch_build.sources.checkout import CheckoutOptions, checkout
 from tests.kit.repos import run_git
 
@@ -53,13 +54,13 @@ def test_the_real_torch_is_hipified_and_repaired(
         torn.write_bytes(torn.read_bytes()[: torn.stat().st_size // 2])
         raise DataError("killed")
 
-    hipify_whole = edits.hipify
+    hipify_whole = hipify.hipify
     with monkeypatch.context() as patch:
-        patch.setattr(edits, "hipify", half)
+        patch.setattr(hipify, "hipify", half)
         with pytest.raises(DataError, match="killed"):
             checkout(source, tree, options)
     first = checkout(source, tree, options)
-    assert first.stashed == ()
+    assert first.stashes == {}
     assert run_git(tree, "log", "--format=%s").splitlines()[0] == "DO NOT SUBMIT: HIPIFY"
     changed = run_git(tree, "diff", "--name-only", "THEROCK_UPSTREAM_DIFFBASE", "HEAD").splitlines()
     assert len(changed) > 500
@@ -69,8 +70,8 @@ def test_the_real_torch_is_hipified_and_repaired(
     # the user's edit, and what a build leaves where upstream does not ignore it
     (tree / "setup.py").write_text("mine\n")
     (tree / "notes.txt").write_text("mine\n")
-    again = checkout(source, tree, options)
-    assert (again.head, again.stashed) == (first.head, (tree,))
+    again = checkout(source, tree, replace(options, stash=True))
+    assert (again.head, [*again.stashes]) == (first.head, [tree])
     assert run_git(tree, "show", "stash@{0}:setup.py") == "mine"
     assert not checkout(source, tree, options).changed
 

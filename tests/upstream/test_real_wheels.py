@@ -19,8 +19,12 @@ LINUX = (
 )
 WINDOWS = ("--platform=win_amd64",)
 
-# Their libraries look into folders of the machines that built them, and upstream's torchaudio requires no torch.
-FINDINGS_THAT_ARE_TRUE = {"triton": {"elf"}, "torchvision": {"elf"}, "torchaudio": {"elf", "dll"}}
+# Their libraries look into folders of the machines that built them, and torchaudio requires no torch.
+FINDINGS_THAT_ARE_TRUE = {
+    "triton": {"elf"},
+    "torchvision": {"elf"},
+    "torchaudio": {"elf", "dll"},
+}
 
 
 WINDOWS_PROJECTS = ("torch", "torchvision", "torchaudio", "numpy")

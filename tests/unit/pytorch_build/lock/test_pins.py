@@ -93,21 +93,37 @@ def test_reads_any_text_or_rejects_it(text: str) -> None:
     assert all(is_commit(row.commit) for row in rows.values())
 
 
+def test_reads_a_file_with_a_byte_order_mark() -> None:
+    rows = versions.parse_related_commits(f"\ufeff{RELATED_COMMITS}", "related_commits")
+
+    assert list(rows) == ["apex", "torchvision"]
+
+
+def test_takes_one_commit_with_two_spellings_of_its_origin_for_one() -> None:
+    line = f"centos|pytorch|apex|master|{COMMIT.upper()}|https://github.com/rocm/apex.git/\n"
+
+    rows = versions.parse_related_commits(RELATED_COMMITS + line, "related_commits")
+
+    assert rows["apex"].origin == "https://github.com/ROCm/apex"
+
+
 # Files of one commit or one version
 
 
-def test_reads_a_pinned_commit() -> None:
-    assert versions.parse_commit_pin(f"{COMMIT}\n", "triton.txt") == COMMIT
+@pytest.mark.parametrize("text", [f"{COMMIT}\n", f"\ufeff{COMMIT}\r\n", COMMIT.upper()])
+def test_reads_a_pinned_commit(text: str) -> None:
+    assert versions.parse_commit_pin(text, "triton.txt") == COMMIT
 
 
-@pytest.mark.parametrize("text", ["", "\n", "main\n", COMMIT[:39], f"{COMMIT}\n{COMMIT}\n", COMMIT.upper()])
+@pytest.mark.parametrize("text", ["", "\n", "main\n", COMMIT[:39], f"{COMMIT}\n{COMMIT}\n"])
 def test_rejects_a_pin_that_is_not_one_commit(text: str) -> None:
     with pytest.raises(SourceError, match=r"^triton\.txt: "):
         versions.parse_commit_pin(text, "triton.txt")
 
 
 @pytest.mark.parametrize(
-    ("text", "version"), [("2.6.0a0\n", "2.6.0a0"), (" 3.6.0 ", "3.6.0"), ("2.10.0.a0", "2.10.0a0")]
+    ("text", "version"),
+    [("2.6.0a0\n", "2.6.0a0"), (" 3.6.0 ", "3.6.0"), ("\ufeff2.6.0\n", "2.6.0"), ("2.10.0.a0", "2.10.0a0")],
 )
 def test_normalises_a_version(text: str, version: str) -> None:
     assert versions.parse_version(text, "version.txt") == version

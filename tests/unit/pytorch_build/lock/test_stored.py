@@ -109,7 +109,7 @@ def commits(tmp_path_factory: pytest.TempPathFactory) -> UpstreamCommits:
 def world(tmp_path: Path, commits: UpstreamCommits, monkeypatch: pytest.MonkeyPatch) -> World:
     """Return repositories of this test's own, which a user's settings of git lead to."""
     shutil.copytree(commits.folder, tmp_path, dirs_exist_ok=True)
-    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setenv("GIT_CONFIG_GLOBAL", str(tmp_path / ".gitconfig"))
     mirror = f'[url "{tmp_path}/"]\n\tinsteadOf = https://example.invalid/\n'
     (tmp_path / ".gitconfig").write_text(f'{mirror}[protocol "file"]\n\tallow = always\n')
 

@@ -7,6 +7,7 @@ import pytest
 from core.errors import ProcessError, SourceError
 from pytorch_build.lock.source_lock import LockedProject
 from pytorch_build.sources.checkout import building, upstream_commit
+from pytorch_build.sources.edits import INTERRUPTED_REF
 from tests.kit.checkouts import HIPIFY_SUBJECT, HIPIFY_TAG, UPSTREAM_TAG, CheckoutWorld
 from tests.kit.repos import commit_files, run_git, write_files
 
@@ -78,7 +79,7 @@ def test_asks_a_server_for_all_commits_that_gives_no_single_one(
     # By the oldest protocol, a server refuses commits that no branch names.
     home = tmp_path_factory.mktemp("home")
     (home / ".gitconfig").write_text("[protocol]\n\tversion = 0\n")
-    monkeypatch.setenv("HOME", str(home))
+    monkeypatch.setenv("GIT_CONFIG_GLOBAL", str(home / ".gitconfig"))
 
     world.checkout()
 
@@ -97,7 +98,7 @@ def test_moves_a_tree_to_a_newer_commit(finished_world: CheckoutWorld) -> None:
 
     finished_world.require_finished()
     assert tree.commit == commit
-    assert tree.stashed == ()
+    assert tree.stashes == {}
     assert (finished_world.tree / "b.cu").is_file()
     assert (finished_world.tree / "build/object.o").is_file()
 
@@ -108,7 +109,7 @@ def test_removes_a_submodule_that_upstream_has_removed(finished_world: CheckoutW
     tree = finished_world.checkout()
 
     assert not finished_world.submodule.exists()
-    assert tree.stashed == ()
+    assert tree.stashes == {}
     assert not finished_world.checkout().changed
 
 
@@ -124,15 +125,52 @@ def test_hipifies_no_tree_without_the_script(finished_world: CheckoutWorld) -> N
 # The user's edits
 
 
+@pytest.mark.parametrize(
+    ("folder", "path"),
+    [("", "kernel.cpp"), ("", "notes.txt"), ("third_party/sub", "code.cpp")],
+    ids=["file", "new file", "file of a submodule"],
+)
+def test_refuses_to_overwrite_edits(finished_world: CheckoutWorld, folder: str, path: str) -> None:
+    repository = finished_world.tree / folder
+    write_files(repository, {path: "mine();\n"})
+
+    with pytest.raises(SourceError, match=path):
+        finished_world.checkout(force=True)
+    # A refusal leaves nothing that a later checkout takes for its own.
+    with pytest.raises(SourceError, match=path) as caught:
+        finished_world.checkout()
+
+    assert str(repository) in caught.value.message
+    assert "--stash" in caught.value.hint
+    assert (repository / path).read_text() == "mine();\n"
+
+
+@pytest.mark.parametrize("flag", ["--assume-unchanged", "--skip-worktree"])
+def test_sees_edits_that_git_is_told_not_to_show(finished_world: CheckoutWorld, flag: str) -> None:
+    run_git(finished_world.submodule, "update-index", flag, "code.cpp")
+    write_files(finished_world.submodule, {"code.cpp": "mine();\n"})
+
+    with pytest.raises(SourceError, match=r"code\.cpp"):
+        finished_world.checkout()
+
+
+@pytest.mark.parametrize("flag", ["--assume-unchanged", "--skip-worktree"])
+def test_does_nothing_where_git_hides_a_file_without_edits(finished_world: CheckoutWorld, flag: str) -> None:
+    run_git(finished_world.tree, "update-index", flag, "kernel.cpp")
+
+    assert finished_world.checkout().stashes == {}
+    assert not finished_world.checkout().changed
+
+
 def test_puts_edits_into_a_named_stash(finished_world: CheckoutWorld) -> None:
     tree = finished_world.tree
     write_files(tree, {"kernel.cpp": "mine();\n", "notes.txt": "mine\n"})
 
-    assert finished_world.checkout().stashed == (tree,)
+    stashes = finished_world.checkout(stash=True).stashes
 
     finished_world.require_finished()
     (stash,) = finished_world.stashes()
-    assert "pytorch-build" in stash
+    assert stashes[tree] in stash
     run_git(tree, "stash", "pop")
     assert (tree / "kernel.cpp").read_text() == "mine();\n"
     assert (tree / "notes.txt").read_text() == "mine\n"
@@ -142,7 +180,7 @@ def test_puts_edits_of_a_submodule_into_a_stash_there(finished_world: CheckoutWo
     submodule = finished_world.submodule
     write_files(submodule, {"code.cpp": "mine();\n"})
 
-    assert finished_world.checkout().stashed == (submodule,)
+    assert [*finished_world.checkout(stash=True).stashes] == [submodule]
 
     finished_world.require_finished()
     run_git(submodule, "stash", "pop")
@@ -154,26 +192,16 @@ def test_leaves_ignored_files_and_unedited_ones_alone(finished_world: CheckoutWo
     write_files(tree, {"kernel.cpp": "mine();\n", "build/object.o": "built\n"})
     modified_before = (tree / "hip/a.hip").stat().st_mtime_ns
 
-    finished_world.checkout()
+    finished_world.checkout(stash=True)
 
     assert (tree / "build/object.o").read_text() == "built\n"
     assert (tree / "hip/a.hip").stat().st_mtime_ns == modified_before
 
 
-def test_keeps_edits_beside_files_of_an_interrupted_hipify(world: CheckoutWorld) -> None:
-    world.checkout(hipify=False)
-    write_files(world.tree, {"kernel.cpp": "hip();\n", "a.cu": "mine();\n"})
-
-    assert world.checkout().stashed == (world.tree,)
-
-    world.require_finished()
-    assert run_git(world.tree, "show", "stash@{0}:a.cu") == "mine();"
-
-
 def test_keeps_the_removal_of_a_file(finished_world: CheckoutWorld) -> None:
     (finished_world.tree / "version.txt").unlink()
 
-    assert finished_world.checkout().stashed == (finished_world.tree,)
+    assert [*finished_world.checkout(stash=True).stashes] == [finished_world.tree]
     finished_world.require_finished()
 
 
@@ -188,7 +216,7 @@ def test_settles_a_merge_with_conflicts(finished_world: CheckoutWorld) -> None:
     with pytest.raises(ProcessError):
         run_git(tree, "merge", "second")
 
-    assert finished_world.checkout(force=True).stashed == (tree,)
+    assert [*finished_world.checkout(force=True, stash=True).stashes] == [tree]
 
     finished_world.require_finished()
 
@@ -199,7 +227,7 @@ def test_leaves_a_repository_inside_the_tree_alone(finished_world: CheckoutWorld
     assert not finished_world.checkout().changed
 
     write_files(tree, {"kernel.cpp": "mine();\n"})
-    assert finished_world.checkout().stashed == (tree,)
+    assert [*finished_world.checkout(stash=True).stashes] == [tree]
 
     assert (tree / "inside/x").read_text() == "theirs\n"
     assert not finished_world.checkout().changed
@@ -245,8 +273,10 @@ def test_keeps_a_users_commits_as_a_branch_where_the_user_forces_a_checkout(
 
 
 def test_finishes_an_interrupted_clone(world: CheckoutWorld) -> None:
-    world.tree.mkdir(parents=True)
-    run_git(world.tree, "init", "--quiet")
+    upstream = world.upstream.rename(world.root / "gone")
+    with pytest.raises(SourceError):
+        world.checkout()
+    upstream.rename(world.upstream)
     write_files(world.tree, {"kernel.cpp": "cu", ".git/index.lock": "", ".git/shallow.lock": ""})
 
     assert world.checkout().changed
@@ -267,6 +297,38 @@ def test_finishes_an_interrupted_clone_of_a_submodule(finished_world: CheckoutWo
     finished_world.require_finished()
 
 
+def test_repairs_what_a_killed_hipify_left(finished_world: CheckoutWorld) -> None:
+    tree = finished_world.tree
+    commit = finished_world.commit_upstream({"fail": "", "b.cu": "cuda();\n"})
+    with pytest.raises(SourceError):
+        finished_world.checkout()
+    # An edit of the user's beside the files that are rewritten in part.
+    write_files(tree, {"version.txt": "mine\n"})
+    finished_world.commit_upstream({}, removed="fail")
+
+    assert finished_world.checkout().stashes == {}
+
+    finished_world.require_finished()
+    assert finished_world.stashes() == []
+    assert run_git(tree, "show", f"{INTERRUPTED_REF}:version.txt") == "mine"
+    assert finished_world.commit_of(f"{INTERRUPTED_REF}^") == commit
+
+
+def test_repairs_what_a_killed_build_left(finished_world: CheckoutWorld) -> None:
+    tree = finished_world.tree
+    record = tree / ".git" / "pytorch-build.json"
+    with building(tree):
+        record_while_building = record.read_bytes()
+    record.write_bytes(record_while_building)
+    run_git(tree, "update-ref", "--no-deref", "HEAD", UPSTREAM_TAG)
+    write_files(tree, {"version.txt": "of the build\n", "generated.py": ""})
+
+    assert finished_world.checkout().stashes == {}
+
+    finished_world.require_finished()
+    assert (tree / "version.txt").read_text() == "2.10.0a0\n"
+
+
 def test_says_why_hipify_failed_and_can_be_run_again(world: CheckoutWorld) -> None:
     world.commit_upstream({"fail": ""})
     with pytest.raises(SourceError, match="no such kernel"):
@@ -274,7 +336,7 @@ def test_says_why_hipify_failed_and_can_be_run_again(world: CheckoutWorld) -> No
 
     world.commit_upstream({}, removed="fail")
 
-    assert world.checkout().stashed == ()
+    assert world.checkout().stashes == {}
     world.require_finished()
 
 

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from core.errors import ProcessError, SourceError
+from core.errors import EnvironmentSetupError, ProcessError, SourceError
 from pytorch_build.sources import git
 from pytorch_build.sources.git import Origins, Reader, Repository, last_words, protocol
 from tests.kit.repos import commit_files, run_git
@@ -17,7 +17,6 @@ Please make sure you have the correct access rights
 and the repository exists.
 """
 SAFE_SETTINGS = ("protocol.allow=never", "protocol.https.allow=always", "protocol.ssh.allow=always")
-LOCAL_SETTINGS = ("protocol.file.allow=always",)
 
 
 # Addresses, and what git may do to reach them
@@ -66,27 +65,12 @@ def test_leads_git_to_a_mirror() -> None:
     assert origins.settings("https://example.org/a") == (mirror, *SAFE_SETTINGS)
 
 
-# Addresses that name a helper program, or a folder of this machine.
-UNSAFE_ADDRESSES = ["fd::0", "ext::sh -c 'touch {folder}/ran'", "file://{folder}/there"]
+# Addresses that name a helper program.
+UNSAFE_ADDRESSES = ["fd::0", "ext::sh -c 'touch {folder}/ran'"]
 
 
 @pytest.mark.processes
 @pytest.mark.parametrize("address", UNSAFE_ADDRESSES)
-def test_fetches_no_submodule_from_an_unsafe_address(tmp_path: Path, address: str) -> None:
-    address = address.format(folder=tmp_path)
-    commit_files(tmp_path / "there", {"a": ""})
-    commit_files(tmp_path / "tree", {".gitmodules": f'[submodule "a"]\n\tpath = a\n\turl = {address}\n'})
-    repository = Repository(path=tmp_path / "tree", settings=Origins().settings("https://example.org/a"))
-    repository.run("update-index", "--add", "--cacheinfo", f"160000,{'1' * 40},a")
-
-    with pytest.raises(SourceError, match="not allowed"):
-        git.update_submodules(repository, depth=1)
-
-    assert not (tmp_path / "ran").exists()
-
-
-@pytest.mark.processes
-@pytest.mark.parametrize("address", UNSAFE_ADDRESSES[:2])
 def test_starts_no_helper_program_for_an_origin(tmp_path: Path, address: str) -> None:
     address = address.format(folder=tmp_path)
 
@@ -113,6 +97,33 @@ def test_keeps_a_users_way_to_reach_servers(monkeypatch: pytest.MonkeyPatch) -> 
     assert git.environment()["GIT_SSH_COMMAND"] == "ssh -i key"
 
 
+@pytest.mark.parametrize(
+    "variables",
+    [
+        {"GIT_CONFIG_COUNT": "1", "GIT_CONFIG_KEY_0": "user.name", "GIT_CONFIG_VALUE_0": "me"},
+        {"GIT_CONFIG_GLOBAL": "{folder}/config"},
+    ],
+    ids=["variables", "another file"],
+)
+@pytest.mark.processes
+def test_counts_configuration_that_variables_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, variables: dict[str, str]
+) -> None:
+    (tmp_path / "config").write_text("[user]\n\tname = me\n")
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value.format(folder=tmp_path))
+
+    assert Repository(path=tmp_path).out("config", "user.name") == "me"
+
+
+@pytest.mark.processes
+def test_says_that_git_is_missing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+
+    with pytest.raises(EnvironmentSetupError, match="git is not installed"):
+        Reader(cache=tmp_path / "cache").commit("https://example.invalid/a", "main")
+
+
 def test_lets_git_ask_nobody_and_speak_english() -> None:
     env = git.environment()
 
@@ -127,8 +138,7 @@ def test_takes_a_users_settings_in_trees_of_their_own_alone(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, setting: str, *, managed: bool
 ) -> None:
     (tmp_path / ".gitconfig").write_text("[core]\n\tautocrlf = true\n[commit]\n\tgpgSign = true\n")
-    monkeypatch.setenv("HOME", str(tmp_path))
-    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
+    monkeypatch.setenv("GIT_CONFIG_GLOBAL", str(tmp_path / ".gitconfig"))
     tree = tmp_path / "tree"
     tree.mkdir()
     run_git(tree, "init", "--quiet")
@@ -170,76 +180,6 @@ def test_gives_up_an_origin_that_takes_too_long(tmp_path: Path, monkeypatch: pyt
     assert "ssh://example.invalid/a" in caught.value.message
 
 
-# Submodules
-
-
-@pytest.fixture(scope="module")
-def repositories(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return a folder with ``top``, its submodule outer, and inner within that; both have newer commits."""
-    folder = tmp_path_factory.mktemp("repositories")
-    commit_files(folder / "inner", {"i": "1"})
-    commit_files(folder / "outer", {"o": "1"})
-    run_git(folder / "outer", "submodule", "--quiet", "add", "../inner", "lib/inner")
-    commit_files(folder / "outer", {})
-    commit_files(folder / "top", {"t": "1"})
-    run_git(folder / "top", "submodule", "--quiet", "add", "../outer", "outer")
-    commit_files(folder / "top", {})
-    commit_files(folder / "inner", {"i": "2"})
-    commit_files(folder / "outer", {"o": "2"})
-    return folder
-
-
-@pytest.fixture
-def tree(repositories: Path, tmp_path: Path) -> Repository:
-    """Return a clone of this test's own without its submodules."""
-    run_git(tmp_path, "clone", "--quiet", repositories / "top", "tree")
-    return Repository(path=tmp_path / "tree", settings=LOCAL_SETTINGS)
-
-
-@pytest.mark.processes
-def test_lists_no_submodule_before_it_is_checked_out(tree: Repository) -> None:
-    assert list(git.submodules(tree)) == []
-
-
-@pytest.mark.processes
-def test_updates_submodules_and_lists_inner_ones_first(tree: Repository) -> None:
-    git.update_submodules(tree, depth=1)
-
-    outer = tree.path / "outer"
-    paths = [submodule.path for submodule in git.submodules(tree)]
-    assert paths == [outer / "lib/inner", outer]
-    assert [submodule.path for submodule in git.direct_submodules(tree)] == [outer]
-    # The commit that its parent names, and not the newest one.
-    assert (outer / "lib/inner/i").read_text() == "1"
-
-
-@pytest.mark.processes
-def test_updates_nothing_in_a_repository_without_submodules(repositories: Path) -> None:
-    git.update_submodules(Repository(path=repositories / "inner"), depth=1)
-
-
-@pytest.mark.processes
-def test_recreates_an_incomplete_clone_of_a_nested_submodule(tree: Repository) -> None:
-    git.update_submodules(tree, depth=1)
-    modules = tree.path / ".git/modules/outer/modules/lib/inner"
-    shutil.rmtree(modules)
-    modules.mkdir()
-
-    git.update_submodules(tree, depth=1)
-
-    assert (tree.path / "outer/lib/inner/i").read_text() == "1"
-    assert len(list(git.submodules(tree))) == 2
-
-
-@pytest.mark.processes
-def test_rejects_a_submodule_outside_the_tree(tmp_path: Path) -> None:
-    modules = '[submodule "x"]\n\tpath = ../other\n\turl = ../x\n'
-    commit_files(tmp_path / "tree", {".gitmodules": modules})
-
-    with pytest.raises(SourceError, match="other"):
-        git.listed(Repository(path=tmp_path / "tree"))
-
-
 # Reading files of an origin
 
 
@@ -273,11 +213,33 @@ def test_recreates_an_incomplete_cache(upstream: tuple[str, str], tmp_path: Path
     assert reader.commit(origin, commit) == commit
 
 
+@pytest.mark.processes
+@pytest.mark.parametrize("lost", ["objects", "HEAD", "refs"])
+def test_recreates_a_cache_that_has_lost_files(upstream: tuple[str, str], tmp_path: Path, lost: str) -> None:
+    origin, commit = upstream
+    reader = Reader(cache=tmp_path / "cache")
+    reader.commit(origin, commit)
+    (repository,) = (path for path in (tmp_path / "cache").iterdir() if path.is_dir())
+    if lost == "HEAD":
+        (repository / lost).unlink()
+    else:
+        shutil.rmtree(repository / lost)
+
+    assert reader.texts(origin, commit, ("version.txt",)) == {"version.txt": "1\n"}
+
+
+@pytest.mark.processes
+def test_takes_a_commit_in_upper_case(upstream: tuple[str, str], tmp_path: Path) -> None:
+    origin, commit = upstream
+
+    assert Reader(cache=tmp_path / "cache").commit(origin, commit.upper()) == commit
+
+
 @pytest.fixture
 def _oldest_protocol(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Let git speak the protocol in which a server refuses commits that no branch names."""
     (tmp_path / ".gitconfig").write_text("[protocol]\n\tversion = 0\n")
-    monkeypatch.setenv("HOME", os.fspath(tmp_path))
+    monkeypatch.setenv("GIT_CONFIG_GLOBAL", os.fspath(tmp_path / ".gitconfig"))
 
 
 @pytest.mark.processes

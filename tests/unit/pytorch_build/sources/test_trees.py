@@ -1,6 +1,4 @@
-import os
 import re
-import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -14,7 +12,7 @@ from pytorch_build.build.request import BuildOptions
 from pytorch_build.lock import versions
 from pytorch_build.lock.source_lock import LockedProject
 from pytorch_build.sdk import RocmOptions
-from pytorch_build.sources import checkout, edits, trees
+from pytorch_build.sources import checkout, hipify, trees
 from pytorch_build.sources.git import Origins
 from pytorch_build.sources.trees import DevelopersTree
 from tests.kit.builds import LocalRun
@@ -151,7 +149,7 @@ def test_builds_each_developers_tree_in_a_copy_of_its_own(run: LocalRun, own_tre
     other_tree = own_tree.parent / "other"
     commit_files(other_tree, {"setup.py": "", "version.txt": "1\n"})
 
-    assert take_tree(run, other_tree).own.path != take_tree(run, own_tree).own.path
+    assert take_tree(run, other_tree).path != take_tree(run, own_tree).path
 
 
 def test_rejects_a_tree_that_changes_while_its_build_begins(run: LocalRun, own_tree: Path) -> None:
@@ -168,8 +166,8 @@ def test_hipifies_a_copy_for_gpus_alone(
 ) -> None:
     # The script of upstream's trees, which writes where it lies.
     script = "import pathlib\npathlib.Path(__file__).with_name('hipified').touch()\n"
-    commit_files(own_tree, {edits.SCRIPT: script})
-    result = Path(edits.SCRIPT).with_name("hipified")
+    commit_files(own_tree, {hipify.SCRIPT: script})
+    result = Path(hipify.SCRIPT).with_name("hipified")
 
     with take_tree(run, own_tree, gpu_family=gpu_family).checked_out() as path:
         assert (path / result).exists() is is_hipified
@@ -230,244 +228,22 @@ def test_rejects_a_tree_that_names_no_version(tmp_path: Path) -> None:
         trees.base_version_of(tmp_path, "torch")
 
 
-# Copies of a developer's tree
-
-
-@pytest.fixture(scope="module")
-def repositories(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return a folder with a tree ``mine``, which has a link and a submodule, for tests to copy."""
-    folder = tmp_path_factory.mktemp("repositories")
-    commit_files(folder / "sub", {"code.cpp": "one\n"})
-    tree = folder / "mine"
-    texts = {"setup.py": "", "pkg/a.py": "a = 1\n", "pkg/b.py": "b = 1\n", ".gitignore": "build/\n"}
-    commit_files(tree, texts)
-    (tree / "link").symlink_to("pkg/a.py")
-    run_git(tree, "submodule", "--quiet", "add", "../sub", "third_party/sub")
-    commit_files(tree, {})
-    return folder
-
-
-@pytest.fixture
-def tree(repositories: Path, tmp_path: Path) -> Path:
-    """Return a tree of this test's own."""
-    shutil.copytree(repositories, tmp_path, symlinks=True, dirs_exist_ok=True)
-    run_git(tmp_path / "mine", "status")  # git notes the times of the copied files
-    return tmp_path / "mine"
-
-
-@pytest.fixture
-def copy(tmp_path: Path) -> Path:
-    """Return where the copy of the tree is to lie."""
-    return tmp_path / "work"
-
-
-def read_texts(copy: Path) -> dict[str, str]:
-    """Return the files of a copy without git's: path to text."""
-    texts: dict[str, str] = {}
-    for path in copy.rglob("*"):
-        relative_path = path.relative_to(copy)
-        if path.is_file() and ".git" not in relative_path.parts:
-            texts[relative_path.as_posix()] = path.read_text()
-    return texts
-
-
-def test_copies_what_git_does_not_ignore_with_its_times(tree: Path, copy: Path) -> None:
-    write_files(tree, {"pkg/new.py": "new\n", "build/object.o": "ignored\n"})
-
-    trees.mirror(tree, copy)
-
-    texts = read_texts(copy)
-    assert texts["pkg/new.py"] == "new\n"
-    assert texts["third_party/sub/code.cpp"] == "one\n"
-    assert "build/object.o" not in texts
-    assert (copy / "link").is_symlink()
-    assert (copy / "pkg/a.py").stat().st_mtime_ns == (tree / "pkg/a.py").stat().st_mtime_ns
-
-
-def test_a_copy_has_the_commit_of_its_tree(tree: Path, copy: Path) -> None:
-    trees.mirror(tree, copy)
-    assert run_git(copy, "rev-parse", "HEAD") == run_git(tree, "rev-parse", "HEAD")
-
-    commit = commit_files(tree, {"pkg/c.py": "c\n"})
-    trees.mirror(tree, copy)
-
-    assert run_git(copy, "rev-parse", "HEAD") == commit
-    assert read_texts(copy)["pkg/c.py"] == "c\n"
-    assert run_git(copy, "status", "--porcelain", "--ignore-submodules=all") == ""
-
-
-def describe_files(tree: Path) -> dict[str, tuple[int, bytes]]:
-    """Return the time and content of everything in a tree, git's own files included."""
-    files = [path for path in tree.rglob("*") if path.is_file() and not path.is_symlink()]
-    return {str(path): (path.stat().st_mtime_ns, path.read_bytes()) for path in files}
-
-
-def test_changes_nothing_in_the_tree_itself(tree: Path, copy: Path) -> None:
-    write_files(tree, {"pkg/a.py": "mine\n", "pkg/new.py": "new\n", "build/object.o": "ignored\n"})
-    # An index that git would want to refresh.
-    os.utime(tree / "pkg/b.py", (1, 1))
-    files_before = describe_files(tree)
-
-    trees.mirror(tree, copy)
-    trees.mirror(tree, copy)
-
-    assert describe_files(tree) == files_before
-
-
-def test_copies_every_file_the_first_time_and_none_the_second_time(tree: Path, copy: Path) -> None:
-    # The link is a file of the tree, as .gitmodules is.
-    assert trees.mirror(tree, copy) == len(read_texts(copy))
-    assert trees.mirror(tree, copy) == 0
-
-
-def test_keeps_the_time_of_a_file_whose_text_has_not_changed(tree: Path, copy: Path) -> None:
-    trees.mirror(tree, copy)
-    modified_before = (copy / "pkg/a.py").stat().st_mtime_ns
-    os.utime(tree / "pkg/a.py")
-
-    trees.mirror(tree, copy)
-
-    # Nothing is compiled again for it.
-    assert (copy / "pkg/a.py").stat().st_mtime_ns == modified_before
-
-
-def test_copies_changes_and_removes_what_was_removed(tree: Path, copy: Path) -> None:
-    trees.mirror(tree, copy)
-    write_files(tree, {"pkg/a.py": "a = 2\n", "third_party/sub/code.cpp": "two\n"})
-    (tree / "pkg/b.py").unlink()
-
-    assert trees.mirror(tree, copy) == 3
-
-    texts = read_texts(copy)
-    assert texts["pkg/a.py"] == "a = 2\n"
-    assert texts["third_party/sub/code.cpp"] == "two\n"
-    assert "pkg/b.py" not in texts
-
-
-def test_keeps_what_builds_left_in_the_copy(tree: Path, copy: Path) -> None:
-    trees.mirror(tree, copy)
-    built_texts = {"build/object.o": "built\n", "pkg/generated.py": "built\n"}
-    write_files(copy, built_texts)
-    write_files(tree, {"pkg/a.py": "a = 2\n"})
-
-    trees.mirror(tree, copy)
-
-    assert read_texts(copy).items() >= built_texts.items()
-
-
-def test_lets_files_and_folders_change_places(tree: Path, copy: Path) -> None:
-    trees.mirror(tree, copy)
-    shutil.rmtree(tree / "pkg")
-    (tree / "setup.py").unlink()
-    write_files(tree, {"pkg": "now a file\n", "setup.py/x": "now a folder\n"})
-
-    trees.mirror(tree, copy)
-
-    texts = read_texts(copy)
-    assert texts["pkg"] == "now a file\n"
-    assert texts["setup.py/x"] == "now a folder\n"
-
-
-def test_restores_a_file_that_the_copy_has_lost(tree: Path, copy: Path) -> None:
-    trees.mirror(tree, copy)
-    (copy / "pkg/a.py").unlink()
-
-    assert trees.mirror(tree, copy) == 1
-    assert read_texts(copy)["pkg/a.py"] == "a = 1\n"
-
-
-def test_recreates_a_copy_whose_record_is_damaged(tree: Path, copy: Path) -> None:
-    file_count = trees.mirror(tree, copy)
-    (record,) = (copy / ".git").glob("*.json")
-    record.write_text("{")
-
-    assert trees.mirror(tree, copy) == file_count
-    assert read_texts(copy)["pkg/a.py"] == "a = 1\n"
-
-
-def test_copies_no_tree_without_a_commit(tmp_path: Path) -> None:
-    tree = tmp_path / "plain"
-    write_files(tree, {"setup.py": ""})
-    run_git(tree, "init", "--quiet")
-
-    with pytest.raises(SourceError, match=str(tree)):
-        trees.mirror(tree, tmp_path / "work")
-
-    assert not (tmp_path / "work").exists()
-
-
-def test_rejects_a_name_that_is_not_utf8(tree: Path, copy: Path) -> None:
-    with open(os.fsencode(tree) + b"/\xff", "wb"):  # noqa: PTH123 - a name that a Path would not show
-        pass
-
-    with pytest.raises(SourceError, match="UTF-8"):
-        trees.mirror(tree, copy)
-
-
-# The digest of a developer's edits
-
-
-def test_counts_no_edits_in_an_unedited_tree(tree: Path) -> None:
-    write_files(tree, {"build/object.o": "ignored\n"})
-    os.utime(tree / "pkg/a.py", (1, 1))
-
-    assert trees.edits_of(tree) == ("", 0)
-
-
-@pytest.mark.parametrize(
-    ("texts", "count"),
-    [
-        pytest.param({"pkg/a.py": "mine\n"}, 1, id="file"),
-        pytest.param({"pkg/a.py": "mine\n", "new.txt": ""}, 2, id="file and new file"),
-        # It counts as one file, though it reads as a diff.
-        pytest.param({"new.txt": "diff --git a/x b/x\n"}, 1, id="new file like a diff"),
-        pytest.param({"third_party/sub/code.cpp": "two\n"}, 1, id="file of a submodule"),
-        pytest.param({"third_party/sub/new.cpp": ""}, 1, id="new file of a submodule"),
-    ],
-)
-def test_counts_edited_files(tree: Path, texts: dict[str, str], count: int) -> None:
-    write_files(tree, texts)
-
-    digest, edited = trees.edits_of(tree)
-
-    assert edited == count
-    assert len(digest) == 64
-    assert trees.edits_of(tree)[0] == digest
-
-
-def test_gives_each_set_of_edits_a_digest_of_its_own(tree: Path) -> None:
-    commit_files(tree / "third_party/sub", {"code.cpp": "committed\n"})
-    digests = {trees.edits_of(tree)[0]}
-
-    for texts in (
-        {"pkg/a.py": "mine\n"},
-        {"new.txt": ""},
-        {"new.txt": "diff --git a/x b/x\n"},
-        {"third_party/sub/code.cpp": "two\n"},
-        {"third_party/sub/new.cpp": ""},
-    ):
-        write_files(tree, texts)
-        digests.add(trees.edits_of(tree)[0])
-
-    assert len(digests) == 6
-
-
-def test_sees_an_edit_in_the_moment_of_the_index(tmp_path: Path) -> None:
-    tree = tmp_path / "tree"
-    commit_files(tree, {"setup.py": "one\n"})
-    # The clock's tick is the only witness: neither size nor times tell.
-    run_git(tree, "config", "core.trustctime", "false")
-    moment = (tree / "setup.py").stat().st_mtime_ns - 10**10
-    os.utime(tree / "setup.py", ns=(moment, moment))
-    run_git(tree, "update-index", "--refresh")
-    (tree / "setup.py").write_text("two\n")
-    os.utime(tree / "setup.py", ns=(moment, moment))
-    os.utime(tree / ".git" / "index", ns=(moment, moment))
-
-    assert trees.edits_of(tree)[0] != ""
-
-
 # What a developer's tree lacks
+
+
+@pytest.fixture
+def tree(tmp_path: Path) -> Path:
+    """Return a tree with a submodule that has one as well."""
+    commit_files(tmp_path / "inner", {"inner.h": ""})
+    commit_files(tmp_path / "sub", {"code.cpp": "one\n"})
+    run_git(tmp_path / "sub", "submodule", "--quiet", "add", "../inner", "inner")
+    commit_files(tmp_path / "sub", {})
+    tree = tmp_path / "mine"
+    commit_files(tree, {"setup.py": ""})
+    run_git(tree, "submodule", "--quiet", "add", "../sub", "third_party/sub")
+    run_git(tree, "submodule", "--quiet", "update", "--init", "--recursive")
+    commit_files(tree, {})
+    return tree
 
 
 @pytest.fixture
@@ -497,6 +273,28 @@ def test_finds_everything_that_a_tree_lacks(incomplete_tree: Path) -> None:
     assert "package torch" in package
     assert f"{incomplete_tree}/version.txt" in version
     assert "third_party/sub" in submodules
+
+
+def test_finds_a_nested_submodule_that_is_missing(tree: Path) -> None:
+    write_files(tree, {"version.txt": "2.10.0a0\n", "torch/__init__.py": ""})
+    (tree / "third_party/sub/inner/inner.h").unlink()
+    (tree / "third_party/sub/inner/.git").unlink()
+
+    (problem,) = problems_of(tree)
+
+    assert "third_party/sub/inner" in problem
+
+
+def test_finds_missing_submodules_of_a_torch_that_names_none(tmp_path: Path) -> None:
+    # As distributions pack it: without .gitmodules, and setup.py requires submodules all the same.
+    setup = "def get_submodule_folders():\n    pass\n"
+    tree = tmp_path / "packed"
+    commit_files(tree, {"setup.py": setup, "version.txt": "2.6.0\n", "torch/__init__.py": ""})
+
+    (problem,) = problems_of(tree)
+
+    assert str(tree) in problem
+    assert "third_party/cutlass" in problem
 
 
 def test_names_the_command_that_fetches_missing_submodules(incomplete_tree: Path) -> None:

@@ -132,10 +132,6 @@ DAMAGES: Mapping[str, Callable[[CheckoutWorld], None]] = {
     "removed submodule": remove_submodule,
     "lock of an interrupted git": partial(write_in_tree, path=".git/index.lock"),
     "HEAD elsewhere": partial(run_git_in_tree, arguments=("checkout", "--quiet", UPSTREAM_TAG)),
-    # A build was killed.
-    "HEAD at upstream's commit": partial(
-        run_git_in_tree, arguments=("update-ref", "--no-deref", "HEAD", UPSTREAM_TAG)
-    ),
     # The commit that has it was interrupted.
     "no tag of hipify": partial(run_git_in_tree, arguments=("tag", "--delete", HIPIFY_TAG)),
     "no tag of upstream's commit": partial(run_git_in_tree, arguments=("tag", "--delete", UPSTREAM_TAG)),
@@ -152,11 +148,11 @@ DAMAGES: Mapping[str, Callable[[CheckoutWorld], None]] = {
 def test_checks_out_again_what_was_edited_and_then_no_more(finished_world: CheckoutWorld, name: str) -> None:
     EDITS[name](finished_world)
 
-    tree = finished_world.checkout()
+    tree = finished_world.checkout(stash=True)
 
     finished_world.require_finished()
     assert tree.changed
-    assert tree.stashed != ()
+    assert tree.stashes != {}
     assert not finished_world.checkout().changed
 
 
@@ -171,7 +167,7 @@ def test_checks_out_again_what_was_damaged_and_then_no_more(finished_world: Chec
     assert tree.changed
     assert tree.head == head
     # Nothing of it is an edit.
-    assert tree.stashed == ()
+    assert tree.stashes == {}
     assert not finished_world.checkout().changed
 
 

@@ -3,6 +3,7 @@ from pathlib import Path
 
 import pytest
 
+from core.errors import SourceError
 from tests.kit.front_doors import FrontDoorResult
 from tests.kit.repos import commit_files, run_git
 
@@ -37,15 +38,31 @@ def test_leaves_a_tree_of_the_same_commit(front: Front) -> None:
 
 
 @pytest.mark.usefixtures("refs")
-def test_keeps_edits_of_a_tree_in_a_stash(front: Front, tmp_path: Path) -> None:
+def test_refuses_to_overwrite_edits_and_names_the_way_to_keep_them(front: Front, tmp_path: Path) -> None:
     front("checkout", *CPU)
     tree = tmp_path / "src" / "mine" / "audio"
     (tree / "setup.py").write_text("# an edit\n")
 
     result = front("checkout", *CPU, "--components", "audio")
 
+    assert result.exit_code == SourceError.exit_code
+    assert str(tree) in result.report
+    assert "setup.py" in result.report
+    assert "--stash" in result.report
+    assert (tree / "setup.py").read_text() == "# an edit\n"
+
+
+@pytest.mark.usefixtures("refs")
+def test_keeps_edits_of_a_tree_in_a_stash_and_names_it(front: Front, tmp_path: Path) -> None:
+    front("checkout", *CPU)
+    tree = tmp_path / "src" / "mine" / "audio"
+    (tree / "setup.py").write_text("# an edit\n")
+
+    result = front("checkout", *CPU, "--components", "audio", "--stash")
+
     assert result.exit_code == 0, result.report
-    assert "git stash" in result.report
+    (stash,) = run_git(tree, "stash", "list", "--format=%gs").splitlines()
+    assert stash.partition(": ")[2] in result.report
     assert "an edit" in run_git(tree, "stash", "show", "--patch")
 
 

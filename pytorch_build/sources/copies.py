@@ -1,0 +1,136 @@
+"""Copies of developers' trees, which are built in their place and follow them.
+
+A copy is a git repository of its own, as upstream's builds ask git for the commit. Its files come from
+snapshots. What builds leave beside them stays, and files that have not changed keep their times, so that
+only what was edited is compiled again.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+from dataclasses import dataclass
+from pathlib import Path
+
+from core import console, files
+from core.errors import ProcessError, SourceError
+from pytorch_build.sources.git import Repository
+from pytorch_build.sources.quoting import quote
+from pytorch_build.sources.snapshots import Snapshot, SnapshotStore, take_snapshot
+
+# Which tree a copy follows, and the snapshot that it was made from.
+STATE = Path(".git") / "pytorch-build-mirror.json"
+# The index of the snapshots' repository that knows the copy's files.
+_INDEX = "index-of-copy"
+
+
+@dataclass(frozen=True, kw_only=True)
+class TreeCopy:
+    """A developer's tree, and the folder of the copy that is built; snapshots go to a cache."""
+
+    source: Path
+    path: Path
+    cache: Path
+
+    @property
+    def _snapshots(self) -> SnapshotStore:
+        return SnapshotStore(self.cache)
+
+    @property
+    def _writer(self) -> SnapshotStore:
+        """The repository that writes the copy's files, and knows which it has written."""
+        return SnapshotStore(self.path / ".git" / "writer")
+
+    def snapshot(self) -> Snapshot:
+        """Read what is in the developer's tree, without copying it."""
+        lock = self.cache.parent / f".{self.cache.name}.lock"
+        with files.locked(lock, what=f"a snapshot of {self.source}"):
+            return take_snapshot(self.source, self._snapshots)
+
+    def require_unchanged(self, snapshot: Snapshot) -> None:
+        """Refuse a developer's tree that is no longer as it was when its build was planned."""
+        if self.snapshot() != snapshot:
+            raise SourceError(f"{self.source} changed while its build began.", hint="Run it again.")
+
+    def update(self, snapshot: Snapshot) -> None:
+        """Make the files of the copy those of a snapshot that was taken of its tree.
+
+        Only files that have changed are written; what was deleted in the tree is removed here.
+        """
+        self._prepare_repository(snapshot.commit)
+        self._writer.open()
+        self._writer.borrow(self._snapshots.objects)
+        last_tree = self._last_tree()
+        if last_tree is None:
+            self._remove_files()
+        elif last_tree != snapshot.tree:
+            # An interrupted update has written some files, nobody knows which: it ends first.
+            self._write_changes(last_tree)
+        self._write_changes(snapshot.tree)
+        self._restore_missing_files()
+
+    def _prepare_repository(self, commit: str) -> None:
+        """Let the copy's own repository be at the developer's commit, for what a build asks git."""
+        self.path.mkdir(parents=True, exist_ok=True)
+        git = Repository(path=self.path)
+        git.run("init", "--quiet", "--template=")
+        (self.path / ".git" / "index.lock").unlink(missing_ok=True)
+        alternates = self.path / ".git" / "objects" / "info" / "alternates"
+        files.write_text(alternates, f"{quote(str(self._snapshots.objects))}\n")
+        if git.commit_of("HEAD") != commit or not (self.path / ".git" / "index").is_file():
+            git.run("update-ref", "--no-deref", "HEAD", commit)
+            git.run("read-tree", commit)
+
+    def _last_tree(self) -> str | None:
+        """Return the tree whose files the last update wrote; None where nobody knows them."""
+        try:
+            state = json.loads((self.path / STATE).read_text(encoding="utf-8"))
+            source = state["source"]
+            tree = str(state["tree"])
+        except (OSError, ValueError, LookupError, TypeError):
+            return None
+        if source != str(self.source):
+            return None
+        return tree
+
+    def _remove_files(self) -> None:
+        """Remove everything but what git has."""
+        left_files = [path for path in self.path.iterdir() if path.name != ".git"]
+        if left_files:
+            console.say(f"{self.path} is not a copy of {self.source}; it is made anew.")
+        for path in left_files:
+            if path.is_dir() and not path.is_symlink():
+                shutil.rmtree(path)
+            else:
+                path.unlink()
+        (self._writer.path / _INDEX).unlink(missing_ok=True)
+
+    def _write_changes(self, tree: str) -> None:
+        """Write the files of a tree that are others than those in the copy's index."""
+        copied_tree = self._copied_tree()
+        if copied_tree == tree:
+            return
+        files.write_json(self.path / STATE, {"source": str(self.source), "tree": tree})
+        if copied_tree is not None:
+            try:
+                # Files that are the same in both trees are left alone, whatever builds made of them.
+                self._run("read-tree", "--reset", "-u", copied_tree, tree)
+            except ProcessError:
+                # The developer's repository may have dropped objects that were copied: files are compared.
+                copied_tree = None
+        if copied_tree is None:
+            self._run("read-tree", "--reset", "-u", tree)
+
+    def _copied_tree(self) -> str | None:
+        """Return the tree in the copy's index; None where nothing has been copied."""
+        if not (self._writer.path / _INDEX).is_file():
+            return None
+        return self._run("write-tree", "--missing-ok").strip()
+
+    def _run(self, *arguments: str, stdin: str | None = None) -> str:
+        return self._writer.run(*arguments, folder=self.path, index=_INDEX, stdin=stdin)
+
+    def _restore_missing_files(self) -> None:
+        missing = self._run("ls-files", "--deleted")
+        if missing:
+            self._run("checkout-index", "--force", "--stdin", stdin=missing)

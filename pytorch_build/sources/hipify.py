@@ -1,0 +1,87 @@
+"""Hipify: CUDA sources become HIP's, by the script that torch's tree brings, and are committed as ours."""
+
+import os
+import sys
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+
+from core import console, process
+from core.errors import ProcessError, SourceError
+from pytorch_build.sources.git import Repository
+from pytorch_build.sources.submodules import direct_submodules
+
+HIPIFY_TAG = "THEROCK_HIPIFY_DIFFBASE"
+AUTHOR = "pytorch-build"
+EMAIL = "pytorch-build@localhost"
+SCRIPT = "tools/amd_build/build_amd.py"
+
+
+def identity(date: str) -> Mapping[str, str]:
+    """Return the environment of a commit of ours: who, and when (any date that git reads)."""
+    env: dict[str, str] = {}
+    for role in ("AUTHOR", "COMMITTER"):
+        env[f"GIT_{role}_NAME"] = AUTHOR
+        env[f"GIT_{role}_EMAIL"] = EMAIL
+        env[f"GIT_{role}_DATE"] = date
+    return env
+
+
+def can_hipify(tree: Path) -> bool:
+    """Return whether a tree brings the script; of upstream's projects only torch does."""
+    return (tree / SCRIPT).is_file()
+
+
+def hipify(tree: Path) -> None:
+    """Rewrite a tree's sources in place, its submodules' included.
+
+    The same sources give the same result on every machine: an installed HIP, which the
+    script would look at, and the user's Python settings are kept from it.
+    """
+    env = process.handed_on(
+        HIP_PATH=str(tree / "tools" / "amd_build" / "no-hip"),
+        PYTHONDONTWRITEBYTECODE="1",
+        PYTHONUTF8="1",
+        PYTHONHASHSEED="0",
+    )
+    console.echo(f"Rewriting the CUDA sources of {tree} for HIP")
+    try:
+        process.capture([sys.executable, SCRIPT], cwd=tree, env=env)
+    except ProcessError as problem:
+        raise SourceError(
+            f"hipify failed in {tree}: {problem.message}",
+            hint=f"Run `{sys.executable} {SCRIPT}` there to see the whole output.",
+        ) from problem
+
+
+def commit_hipified(git: Repository, date: str, untracked_before: Mapping[Path, set[str]]) -> str | None:
+    """Commit and tag what hipify changed, submodules first; return the commit, None where nothing changed.
+
+    The commit of a submodule is recorded in its parent's, so that the whole tree is clean.
+    """
+    inner_commits = {
+        inner.path: commit_hipified(inner, date, untracked_before) for inner in direct_submodules(git)
+    }
+
+    git.run("add", "--update", "--", ":/")
+    new_files = set(all_untracked(git)) - untracked_before.get(git.path, set())
+    if new_files:
+        names = "".join(f"{path}\0" for path in sorted(new_files))
+        git.run("add", "--force", "--pathspec-from-file=-", "--pathspec-file-nul", stdin=names)
+    for folder, commit in inner_commits.items():
+        if commit is not None:
+            path = folder.relative_to(git.path).as_posix()
+            git.run("update-index", "--cacheinfo", f"160000,{commit},{path}")
+
+    difference = git.run("diff", "--cached", "--quiet", "--ignore-submodules=none", check=False)
+    if difference.returncode == 0:
+        return None
+    message = ("--no-verify", "--no-gpg-sign", "--message", "DO NOT SUBMIT: HIPIFY")
+    git.run("commit", "--quiet", *message, env=identity(date))
+    git.run("tag", "--force", "--no-sign", HIPIFY_TAG, "HEAD")
+    return git.commit_of("HEAD")
+
+
+def all_untracked(git: Repository) -> tuple[str, ...]:
+    """List untracked files, those that only the user's own settings ignore included."""
+    return replace(git, settings=(*git.settings, f"core.excludesFile={os.devnull}")).untracked()
