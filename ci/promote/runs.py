@@ -228,8 +228,8 @@ def _why_void(recorded_test: Recorded, details: TestDetails, group: RunGroup) ->
 
 def is_sample(version: str) -> bool:
     """Return whether a wheel is of a ref for rehearsals alone, such as the sample, by its local version."""
-    local_version = version.partition("+")[2]
-    return not rehearsal_labels().isdisjoint(re.split(r"[._-]", local_version))
+    local_version = re.sub("[_-]", ".", version.partition("+")[2])
+    return any(f".{label}." in f".{local_version}." for label in rehearsal_labels())
 
 
 def require_samples(store: Store) -> None:

@@ -243,7 +243,7 @@ def _accept_wheels(work: Work, wheels: tuple[Path, ...], *, has_rocm: bool) -> S
         version=work.inputs.version,
         python_tag="" if request.component.serves_every_python else request.target.tag,
         gpu_targets=work.inputs.gpu_targets,
-        local_label=request.context.ref.local_label,
+        has_full_size=request.context.ref.has_full_size,
     )
     try:
         with console.group(f"check {request.component.name}"):

@@ -45,7 +45,7 @@ class Expectation:
     """What the source lock and the build's options promise of a wheel.
 
     `python_tag` is such as ``cp312`` or ``cp313-cp313t``, "" where any will do; `requires` is what METADATA
-    must state; some limits do not apply to the `local_label` of a ref, such as ``sample``.
+    must state; no least size applies to what is not of `has_full_size`, such as the sample.
     """
 
     distribution: str
@@ -53,7 +53,7 @@ class Expectation:
     python_tag: str = ""
     requires: tuple[str, ...] = ()
     gpu_targets: tuple[str, ...] = ()
-    local_label: str = ""
+    has_full_size: bool = True
 
     def of_part(self, name: str) -> Expectation:
         """Return what is promised of a wheel with this one's device code, by its name; else this."""

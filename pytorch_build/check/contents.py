@@ -138,9 +138,9 @@ def _compare_size(
         return
 
     labels = set((view.name.version.local or "").split("."))
-    if expectation is not None:
-        labels.add(expectation.local_label)
     is_miniature = not labels.isdisjoint(policy.exempt_labels)
+    if expectation is not None and not expectation.has_full_size:
+        is_miniature = True
 
     size = view.size
     if size < limit.minimum and not is_miniature:

@@ -150,5 +150,5 @@ def _expected_wheel(
         version=inputs["version"],
         requires=tuple(requires),
         gpu_targets=tuple(inputs["gpu_targets"]),
-        local_label=context.ref.local_label,
+        has_full_size=context.ref.has_full_size,
     )

@@ -30,7 +30,7 @@ FINAL = "7.99.0"
 TORCH = f"2.10.0a0+rocm{FINAL}"
 SEEDS = ("pip", "setuptools", "wheel", "packaging")
 PROMISED = {
-    name: Expectation(distribution=name, version="", gpu_targets=("gfx942",), local_label="sample")
+    name: Expectation(distribution=name, version="", gpu_targets=("gfx942",), has_full_size=False)
     for name in distributions()
 }
 USE = """

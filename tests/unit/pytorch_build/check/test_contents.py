@@ -11,9 +11,11 @@ AUDIO = "torchaudio-2.10.0-cp312-cp312-linux_x86_64.whl"
 SAMPLE = "torch-2.10.0a0+cpu.sample-cp312-cp312-linux_x86_64.whl"
 
 
-def check_contents(view: WheelView, policy: Policy | None = None, *, label: str = "") -> list[Finding]:
+def check_contents(
+    view: WheelView, policy: Policy | None = None, *, has_full_size: bool = True
+) -> list[Finding]:
     """Return what is found in the contents of a torch wheel."""
-    expectation = Expectation(distribution="torch", version="1", local_label=label)
+    expectation = Expectation(distribution="torch", version="1", has_full_size=has_full_size)
     return [*contents.check(view, expectation, policy or load_policy())]
 
 
@@ -130,15 +132,17 @@ def test_compares_the_size_with_its_limits(size: int, expected_severities: list[
 
 
 @pytest.mark.parametrize(
-    ("filename", "label", "expected_severities"),
+    ("filename", "has_full_size", "expected_severities"),
     [
-        pytest.param(SAMPLE, "", [], id="miniature by its version"),
-        pytest.param(SAMPLE.replace("+cpu.sample", "+cpu"), "sample", [], id="miniature by its label"),
-        pytest.param(SAMPLE.replace("sample", "samples"), "", ["error"], id="other label"),
-        pytest.param(AUDIO, "", [], id="no limits"),
+        pytest.param(SAMPLE, True, [], id="miniature by its version"),
+        pytest.param(SAMPLE.replace("+cpu.sample", "+cpu"), False, [], id="miniature by its ref"),
+        pytest.param(SAMPLE.replace("sample", "samples"), True, ["error"], id="other label"),
+        pytest.param(AUDIO, True, [], id="no limits"),
     ],
 )
-def test_lets_miniatures_be_small(filename: str, label: str, expected_severities: list[str]) -> None:
+def test_lets_miniatures_be_small(
+    filename: str, expected_severities: list[str], *, has_full_size: bool
+) -> None:
     view = wheel_view(filename, files={"a.py": 1}, size=5)
 
-    assert severities(check_contents(view, LIMITS, label=label)) == expected_severities
+    assert severities(check_contents(view, LIMITS, has_full_size=has_full_size)) == expected_severities

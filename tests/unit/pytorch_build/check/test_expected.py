@@ -148,7 +148,7 @@ def test_expects_what_was_built_of_a_runs_wheels(tmp_path: Path) -> None:
         "triton": (),
     }
     assert expectations["torch"].version == version
-    assert expectations["torch"].local_label == "sample"
+    assert not expectations["torch"].has_full_size
     assert expectations["torch"].gpu_targets == family(FAMILY).targets
 
 
