@@ -16,8 +16,8 @@ from core import console, files
 from core.cli.options import DEFAULT_STORE, Common
 from core.errors import MissingInputError, UsageError
 from core.run import LOCAL_RUN, is_local, records
-from core.run.records import edited_words
-from pytorch_build.build.build import BORROWED, borrow, find_record
+from core.run.records import BORROWED, edited_words
+from pytorch_build.build.build import borrow, find_record
 from pytorch_build.components import COMPONENTS
 from pytorch_build.context import Context, context
 from pytorch_build.lock.versions import python_tag

@@ -2,6 +2,7 @@
 
 Requests go through urllib3: it repeats what failed for a moment and reads compressed pages. Proxies are those
 of the environment (HTTPS_PROXY, NO_PROXY); what this machine serves itself is never asked for through one.
+Many a verb only shows addresses, so urllib3 is imported with the first request.
 """
 
 from __future__ import annotations
@@ -19,10 +20,6 @@ from http import HTTPStatus
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO
 from urllib.parse import unquote, urljoin, urlsplit, urlunsplit
-from urllib.request import getproxies, proxy_bypass
-
-import urllib3
-from urllib3.exceptions import HTTPError, MaxRetryError
 
 from core import console, files
 from core.cli.options import environment
@@ -30,7 +27,7 @@ from core.errors import ServiceError
 from core.parallel import JOBS, transfer
 
 if TYPE_CHECKING:
-    from urllib3 import BaseHTTPResponse
+    from urllib3 import BaseHTTPResponse, PoolManager, Retry
 
     from core.parallel import Transfer
 
@@ -41,17 +38,6 @@ _DOWNLOAD_ATTEMPTS = 5
 _LARGEST_PAGE = 256 << 20
 # The directory at a wheel's end and its METADATA beside it fit into one request.
 _READ_AHEAD = 1 << 18
-
-# Faults of a moment: a server that is busy or being replaced, a connection that is refused or breaks off.
-_PATIENTLY = urllib3.Retry(
-    total=3,
-    connect=2,
-    status_forcelist=(HTTPStatus.TOO_MANY_REQUESTS, HTTPStatus.BAD_GATEWAY, HTTPStatus.SERVICE_UNAVAILABLE),
-    backoff_factor=0.2,
-    retry_after_max=30,
-    raise_on_status=False,
-)
-_ONCE = urllib3.Retry(connect=0, read=0, status=0, other=0, respect_retry_after_header=False)
 
 
 def has_secret(url: str) -> bool:
@@ -72,13 +58,13 @@ def without_secret(url: str) -> str:
 
 @dataclass(frozen=True, kw_only=True)
 class _Request:
-    """How addresses are asked: `cert` is a CA bundle, and a body is POSTed."""
+    """How addresses are asked: `cert` is a CA bundle, a body is POSTed, faults of a moment are waited for."""
 
     headers: Mapping[str, str]
     cert: str | None = None
     body: bytes | None = None
     timeout: float = _TIMEOUT
-    retries: urllib3.Retry = _PATIENTLY
+    is_repeated: bool = True
     decode_content: bool = True
 
     def send(self, url: str) -> BaseHTTPResponse:
@@ -89,6 +75,8 @@ class _Request:
         Raises:
             ServiceError: There is no answer.
         """
+        from urllib3.exceptions import HTTPError
+
         self._require_certificates()
         _require_http_address(url)
         authorization = self.headers.get("Authorization") or _login_in_address(url)
@@ -135,7 +123,7 @@ class _Request:
             body=self.body,
             headers=headers,
             timeout=self.timeout,
-            retries=self.retries,
+            retries=_retries(is_repeated=self.is_repeated),
             redirect=False,
             preload_content=False,
             decode_content=self.decode_content,
@@ -173,11 +161,34 @@ def _is_http_address(url: str) -> bool:
     return bool(parts.hostname) and port != 0
 
 
+def _retries(*, is_repeated: bool) -> Retry:
+    """Return after which answers a request is sent again."""
+    from urllib3 import Retry
+
+    if not is_repeated:
+        return Retry(connect=0, read=0, status=0, other=0, respect_retry_after_header=False)
+    # Faults of a moment: a server that is busy or being replaced, a connection that is refused or breaks off.
+    return Retry(
+        total=3,
+        connect=2,
+        status_forcelist=(
+            HTTPStatus.TOO_MANY_REQUESTS,
+            HTTPStatus.BAD_GATEWAY,
+            HTTPStatus.SERVICE_UNAVAILABLE,
+        ),
+        backoff_factor=0.2,
+        retry_after_max=30,
+        raise_on_status=False,
+    )
+
+
 @functools.cache
-def _connections(proxy: str | None, cert: str | None) -> urllib3.PoolManager:
+def _connections(proxy: str | None, cert: str | None) -> PoolManager:
     """Return the open connections that go through a proxy, or through none."""
+    from urllib3 import PoolManager, ProxyManager
+
     if proxy is None:
-        return urllib3.PoolManager(maxsize=JOBS, ca_certs=cert)
+        return PoolManager(maxsize=JOBS, ca_certs=cert)
 
     proxy_headers: dict[str, str] = {}
     login = _login_in_address(proxy)
@@ -185,7 +196,7 @@ def _connections(proxy: str | None, cert: str | None) -> urllib3.PoolManager:
         proxy_headers["Proxy-Authorization"] = login
 
     proxy_address = without_secret(proxy)
-    return urllib3.ProxyManager(
+    return ProxyManager(
         proxy_address,
         proxy_headers=proxy_headers,
         maxsize=JOBS,
@@ -195,6 +206,8 @@ def _connections(proxy: str | None, cert: str | None) -> urllib3.PoolManager:
 
 def _proxy_for(url: str) -> str | None:
     """Return the proxy that the environment names for an address; None where it is asked directly."""
+    from urllib.request import getproxies, proxy_bypass
+
     parts = urlsplit(without_secret(url))
     host = parts.hostname or ""
     if is_loopback(host):
@@ -280,6 +293,8 @@ def _unreadable(url: str, problem: Exception) -> ServiceError:
 
 def _reason(problem: BaseException) -> str:
     """Return what happened in the network's own words, which urllib3 wraps in its own."""
+    from urllib3.exceptions import HTTPError, MaxRetryError
+
     if isinstance(problem, MaxRetryError) and problem.reason is not None:
         return _reason(problem.reason)
     cause = problem.__cause__
@@ -331,6 +346,8 @@ def request(
     Raises:
         ServiceError: The address cannot be reached, or its answer breaks off.
     """
+    from urllib3.exceptions import HTTPError
+
     # What is stored compressed stays so: its digest is of the compressed bytes.
     file_headers = {"Accept-Encoding": "identity"}
     if headers is not None:
@@ -380,7 +397,9 @@ def send_request(
     Raises:
         ServiceError: The address cannot be reached, or its answer breaks off.
     """
-    service_request = _Request(headers=headers, body=body, timeout=timeout, retries=_ONCE)
+    from urllib3.exceptions import HTTPError
+
+    service_request = _Request(headers=headers, body=body, timeout=timeout, is_repeated=False)
     response = service_request.send(url)
     try:
         content = response.read()
@@ -393,6 +412,8 @@ def send_request(
 
 def fetch(url: str, *, cert: str | None = None) -> Answer:
     """Request a page, not a cached copy of it; no answer is an answer, too."""
+    from urllib3.exceptions import HTTPError
+
     headers = {
         "Accept": "text/html",
         "Accept-Encoding": "gzip, deflate",

@@ -21,8 +21,6 @@ from core.http import without_secret
 from core.packages.candidates import Candidate, with_digest
 from core.packages.groups import RunGroup, StagedGroup, find_group
 from core.packages.options import SourceOptions, below
-from core.packages.resolution import call_for_ours
-from core.packages.search import SdistRequirements, choose_packages
 from core.packages.sources import PackageIndex, combine_sources, linked_source
 from core.parallel import map_in_threads
 from core.run import Platform, group_name
@@ -34,6 +32,7 @@ if TYPE_CHECKING:
     from core.env import Interpreter
     from core.env.installer import Install
     from core.packages.package_source import PackageSource
+    from core.packages.search import SdistRequirements
 
 INDEXES_FILE = Path(__file__).with_name("rocm_indexes.toml")
 
@@ -81,6 +80,8 @@ class RocmSource:
         The requirements file is written into the folder; unsplit packages are for the family, and split
         ones have device packages of the targets.
         """
+        from core.packages.resolution import call_for_ours
+
         files = map_in_threads(with_digest, self.files)
         target = layouts.sdk_target(self.layout, family, targets)
         with self.packages.opened(files) as sources:
@@ -293,6 +294,8 @@ def choose_for_tests(
     Unsplit extras are those of the first family. Device packages, of split ones, are named themselves, as
     the extra of a single target is missing in upstream's ``rocm``.
     """
+    from core.packages.search import choose_packages
+
     versions.parse(version)
     has_libraries = "libraries" in extras
     source = with_layout(packages, version, ";".join(families), targets if has_libraries else ())

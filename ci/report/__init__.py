@@ -18,8 +18,8 @@ from ci.report.cells import cells_of, problems_of, runs_of, time_line, told_once
 from ci.report.compare import compare
 from core.console import counted
 from core.junit import OUTCOMES
+from core.run.records import BORROWED
 from core.wheel import CONTENTS
-from pytorch_build.build.build import BORROWED
 from pytorch_build.components import component_of
 from pytorch_build.lock.source_lock import LockedProject, SourceLock
 from pytorch_build.sources.git import is_commit

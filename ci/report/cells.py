@@ -32,7 +32,7 @@ from core.cell import GroupCell
 from core.errors import InterruptedStageError
 from core.families import CPU
 from core.run import LOCAL_RUN
-from pytorch_build.build.build import BORROWED
+from core.run.records import BORROWED
 from pytorch_build.components import COMPONENTS
 from rocm_packaging.packages.layouts import device_target
 

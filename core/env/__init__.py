@@ -10,7 +10,6 @@ from pathlib import Path
 from core import files, process
 from core.data import Model, read_toml
 from core.errors import EnvironmentSetupError, ProcessError, UsageError
-from core.wheel.writer import record_row
 
 _QUERIES = Path(__file__).with_name("queries.toml")
 _VERSION = re.compile(r"3\.\d+t?")
@@ -156,6 +155,8 @@ def _is_recorded_file(path: Path, name: str, digest: str, size: int) -> bool:
         return False
     if not digest.startswith("sha256=") or size > _LARGEST_HASHED_FILE:
         return True
+
+    from core.wheel.writer import record_row
 
     digest_of_file = bytes.fromhex(files.sha256(path))
     _name, expected_digest, _size = record_row(name, digest_of_file, size)

@@ -11,7 +11,6 @@ from urllib.parse import quote
 
 from core.errors import MissingInputError, UsageError
 from core.families import CPU, group_families
-from core.http_server import served_store
 from core.packages.candidates import Candidate, candidate_of_record, candidates_on_page
 from core.packages.package_source import StoredSource
 from core.packages.pages import fetch_page, flat_page, missing_from_page, store_address, wait_for_pages
@@ -69,6 +68,8 @@ class RunGroup(StoredSource):
             base = stack.enter_context(store_address(self.store, probe, pages))
             url = f"{base}/{quote(self.page_key)}"
             if wait is None and missing_from_page(fetch_page(url).text, candidates):
+                from core.http_server import served_store
+
                 base = stack.enter_context(served_store(self.store, pages))
                 url = f"{base}/{quote(self.page_key)}"
 

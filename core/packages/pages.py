@@ -10,7 +10,6 @@ from core import console
 from core.env.installer import configured
 from core.errors import MissingInputError
 from core.http import Answer, fetch, without_secret
-from core.http_server import RemoteFiles, served_store
 from core.links import links
 from core.packages.candidates import Candidate
 from core.stores import Store
@@ -48,6 +47,8 @@ def _link_to(candidate: Candidate) -> str:
 @contextmanager
 def store_address(store: Store, key: str, pages: Mapping[str, bytes]) -> Iterator[str]:
     """Yield the address of a store's keys: its own if everybody may read `key`, else one of this machine."""
+    from core.http_server import served_store
+
     # Of one store over another, that of the one which has the key.
     address = store.url_of(key)
     if address.startswith("http"):
@@ -63,6 +64,8 @@ def store_address(store: Store, key: str, pages: Mapping[str, bytes]) -> Iterato
 @contextmanager
 def served_page(candidates: Sequence[Candidate]) -> Iterator[str]:
     """Yield the address of a page of this machine that passes files on, without the passwords they need."""
+    from core.http_server import RemoteFiles, served_store
+
     urls: dict[str, str] = {}
     for candidate in candidates:
         urls[candidate.name] = candidate.require_url()

@@ -17,6 +17,9 @@ from core.errors import DataError
 from core.run import RunOutputs, is_record, key_name
 from core.stores import Store
 
+# The detail of a build's record that says whose wheel it has borrowed.
+BORROWED = "borrowed"
+
 
 class FileRecord(Model):
     """A file that a stage made."""

@@ -15,7 +15,6 @@ from core.run import Platform, RunOutputs
 from core.run.records import FileRecord
 from core.stores import Store
 from core.wheel import parse_name, parse_wheel_name, read_metadata
-from core.wheel.sdist import read_requires_python
 
 SIDECAR = ".metadata"
 NAMES_FILE = Path(__file__).with_name("our_names.toml")
@@ -103,6 +102,8 @@ def describe(
     license_text = ""
     raw_metadata = None
     if path.suffix != ".whl":
+        from core.wheel.sdist import read_requires_python
+
         # An index of this file reads its metadata, and would refuse what is refused here.
         read_requires_python(path)
     else:

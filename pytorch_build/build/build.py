@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from core.errors import MissingInputError
 from core.packages.search import others_required_by_lines
 from core.run import records, stage
+from core.run.records import BORROWED
 from core.wheel import distributions, read_metadata
 from pytorch_build.build import refused
 from pytorch_build.build.inputs import BuildInputs, BuildMaterials, Dependency, inputs_of
@@ -20,9 +21,6 @@ if TYPE_CHECKING:
     from core.status import Pending
     from pytorch_build.build.request import BuildRequest
     from pytorch_build.context import Context
-
-# A borrowed wheel's record has in its details whose it is.
-BORROWED = "borrowed"
 
 
 @dataclass(frozen=True, kw_only=True)

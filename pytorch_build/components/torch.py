@@ -11,8 +11,6 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from shlex import quote
 from typing import TYPE_CHECKING
 
-from packaging.requirements import Requirement
-
 from core.errors import MissingInputError, RocmError, UsageError
 from pytorch_build.components.component import Component, MachineNeed, VersionPlace, VersionRule, WheelSizes
 from pytorch_build.components.steps import (
@@ -123,6 +121,8 @@ def _build_arguments(
 
 def _refuses_locked_ninja(facts: BuildFacts) -> bool:
     """Return whether pyproject.toml requires a ninja that does not work, and `build` would refuse ours."""
+    from packaging.requirements import Requirement
+
     for line in facts.tree_facts.build_requires:
         requirement = Requirement(line)
         if requirement.name == "ninja" and not requirement.specifier.contains(NINJA_FOR_WINDOWS):

@@ -15,7 +15,6 @@ from pathlib import Path
 from types import ModuleType
 from typing import Annotated, Literal
 
-from packaging.licenses import canonicalize_license_expression
 from packaging.utils import canonicalize_name
 from pydantic import AfterValidator, Field
 
@@ -213,6 +212,8 @@ class DevelPackage(Model):
 
 
 def _expression(text: str) -> str:
+    from packaging.licenses import canonicalize_license_expression
+
     canonical = canonicalize_license_expression(text)  # its error is a ValueError
     if canonical != text:
         raise ValueError(f"write {canonical}")

@@ -17,6 +17,9 @@ FRONT_DOORS = ("rocm_packaging", "pytorch_build", "ci")
 # Only the noxfile asks for cells. The zip is made once for a server, by hand, and no workflow makes it.
 WITHOUT_SESSION = {("ci", "cells"), ("ci", "lambda-zip")}
 
+# Clients of servers, which take as long to import as a quick verb takes.
+CLIENTS = {"boto3", "botocore", "urllib3"}
+
 
 def verbs_with_packages() -> Iterator[tuple[str, Verb]]:
     for package in FRONT_DOORS:
@@ -42,6 +45,31 @@ def test_every_verb_takes_the_common_options(package: str, verb: Verb) -> None:
 def test_every_verb_has_a_summary_of_one_line(package: str, verb: Verb) -> None:
     assert verb.summary, f"python -m {package} --help has no line for it"
     assert len(verb.summary) < 90
+
+
+@pytest.mark.parametrize(("package", "verb"), VERBS, ids=VERB_IDS)
+def test_every_verb_starts_without_clients_of_servers(package: str, verb: Verb) -> None:
+    packages = {name.partition(".")[0] for name in names_imported_with(verb.module)}
+
+    assert not packages & CLIENTS, (
+        f"{package} {verb.name} --help imports them: import them where they are used"
+    )
+
+
+def names_imported_with(module: str) -> set[str]:
+    """Return all that is imported with a module, directly or through modules of this project."""
+    paths = {source_code.module_name(path): path for path in source_code.package_modules()}
+    names = {module}
+    waiting = [module]
+    while waiting:
+        name = waiting.pop()
+        # With a module its packages are imported, too.
+        imported_names = {name.rpartition(".")[0]}
+        if name in paths:
+            imported_names |= source_code.imported_at_start(paths[name])
+        waiting += imported_names - names
+        names |= imported_names
+    return names
 
 
 def test_sessions_and_verbs_belong_together() -> None:

@@ -4,11 +4,13 @@ What each event and label decides is held by tests of the plan; here is one run 
 """
 
 from hashlib import sha256
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.kit.clones import FAMILY, TAG
+from tests.kit.sample import SampleRun
 from tests.kit.workflow_engine import ACT, ROCM, TRITON, Engine, Run, pull_request, sample_config
 
 pytestmark = ACT
@@ -16,9 +18,9 @@ pytestmark = ACT
 # Of the names of upstream's tests: two shards, and what they are put together to.
 SHARDS = ("-1-of-2", "-2-of-2", "")
 
-# The sample without what is built on its torch, and upstream's tests in every run. Jobs of a rehearsal share
-# the run's store, which rehearsals on one machine do not need.
-SMALL_RELEASE = """
+# Upstream's tests in every run. Jobs of a rehearsal share the run's store, which rehearsals on one machine do
+# not need.
+RELEASE = """
 [buckets.release_types.rehearsal]
 bucket = "nobodys"
 
@@ -29,11 +31,6 @@ pytorch = []
 
 [triggers.tests.torch]
 types = ["quick"]
-
-[refs.small]
-extends = "sample"
-title = "small"
-components = ["triton", "torch"]
 """
 
 
@@ -71,12 +68,14 @@ def test_a_label_of_somebody_elses_starts_nothing(engine: Engine) -> None:
     assert run.sessions() == set()
 
 
-# A release
+# A release. Builds, and what their jobs hand over, are those of the shared run of the sample.
 
 
-def run_release(engine: Engine, run_id: str, **inputs: str) -> Run:
-    """Dispatch a release of one family."""
-    payload = {"inputs": {"linux_amdgpu_families": FAMILY, **inputs}, "ref": "refs/heads/main"}
+def run_release(engine: Engine, sample_run: SampleRun, run_id: str, release_type: str) -> Run:
+    """Dispatch a release of one family, whose wheels are built."""
+    engine.take_builds_from(sample_run, run_id)
+    inputs = {"linux_amdgpu_families": FAMILY, "release_type": release_type}
+    payload = {"inputs": inputs, "ref": "refs/heads/main"}
     workflow = "release_portable_linux_pytorch_wheels.yml"
     return engine.run("workflow_dispatch", run_id, payload, workflow=workflow)
 
@@ -84,24 +83,19 @@ def run_release(engine: Engine, run_id: str, **inputs: str) -> Run:
 @pytest.fixture(scope="module")
 def release_engine(tmp_path_factory: pytest.TempPathFactory) -> Engine:
     folder = tmp_path_factory.mktemp("release")
-    return Engine.create(folder, config=sample_config(folder / "store") + SMALL_RELEASE.format(family=FAMILY))
+    return Engine.create(folder, config=sample_config(folder / "store") + RELEASE.format(family=FAMILY))
 
 
 @pytest.fixture(scope="module")
-def release(release_engine: Engine) -> Run:
+def release(release_engine: Engine, sample_run: SampleRun) -> Run:
     """Rehearse a release: the only type that takes the sample's wheels."""
-    return run_release(
-        release_engine,
-        "1009",
-        release_type="rehearsal",
-        pytorch_git_refs="small",
-    )
+    return run_release(release_engine, sample_run, "1009", "rehearsal")
 
 
 def test_a_release_stages_tests_and_promotes_the_same_bytes(release_engine: Engine, release: Run) -> None:
     assert release.exit_code == 0, release.problems()
 
-    (torch_wheel, *_device_wheels) = release.record(f"build_torch-small-{TAG}")["files"]
+    (torch_wheel, *_device_wheels) = release.record(f"build_torch-sample-{TAG}")["files"]
     distribution = release_engine.folder / "distribution"
     for folder in ("v2-staging", "v2"):
         wheel = distribution / folder / FAMILY / torch_wheel["name"]
@@ -109,18 +103,22 @@ def test_a_release_stages_tests_and_promotes_the_same_bytes(release_engine: Engi
 
 
 def test_tests_of_a_release_install_what_is_staged(release: Run) -> None:
-    torch_wheel = release.record(f"build_torch-small-{TAG}")["files"][0]
-    record = release.record(f"test_smoke-small-{TAG}")
+    torch_wheel = release.record(f"build_torch-sample-{TAG}")["files"][0]
+    record = release.record(f"test_smoke-sample-{TAG}")
 
     assert record["status"] == "ok"
     assert record["inputs"]["files"][torch_wheel["name"]] == torch_wheel["sha256"]
     assert record["inputs"]["source"].startswith("staging (")
 
 
-def test_a_set_that_cannot_be_staged_is_neither_tested_nor_promoted(engine: Engine) -> None:
-    run = run_release(engine, "1010", release_type="nightly", pytorch_components="torch")
+def test_a_set_that_cannot_be_staged_is_neither_tested_nor_promoted(
+    sample_run: SampleRun, tmp_path: Path
+) -> None:
+    engine = Engine.create(tmp_path)
 
-    assert run.distributions() == {"amd_torch_device_gfx942", "torch", "triton", *ROCM}
+    run = run_release(engine, sample_run, "1010", "dev")
+
+    assert {"torch", "triton", *ROCM} < run.distributions()
     # The data refuses, and not a job before.
     assert "Wheels of the sample are never published" in run.log
     assert f"manifests/{FAMILY}/test_smoke-sample-{TAG}.json" not in run.files()
@@ -129,18 +127,18 @@ def test_a_set_that_cannot_be_staged_is_neither_tested_nor_promoted(engine: Engi
 
 
 def test_shards_of_upstreams_tests_run_on_the_wheel_just_built(release: Run) -> None:
-    torch_wheel = release.record(f"build_torch-small-{TAG}")["files"][0]
+    torch_wheel = release.record(f"build_torch-sample-{TAG}")["files"][0]
     reports = release.files()
 
     for part in SHARDS:
-        record = release.record(f"test_torch{part}-small-{TAG}")
+        record = release.record(f"test_torch{part}-sample-{TAG}")
         assert record["status"] == "ok"
         assert record["inputs"]["files"][torch_wheel["name"]] == torch_wheel["sha256"]
-        assert f"reports/{FAMILY}/torch-small-{TAG}{part}.xml" in reports
+        assert f"reports/{FAMILY}/torch-sample-{TAG}{part}.xml" in reports
 
 
 def test_shards_of_upstreams_tests_add_up(release: Run) -> None:
-    records = [release.record(f"test_torch{part}-small-{TAG}") for part in SHARDS]
+    records = [release.record(f"test_torch{part}-sample-{TAG}") for part in SHARDS]
     first, second, merged = [record["details"]["tests"]["tests"] for record in records]
 
     assert min(first, second) > 0

@@ -71,12 +71,23 @@ def imported_names(path: Path) -> frozenset[str]:
 @cache
 def imported_at_runtime(path: Path) -> frozenset[str]:
     """Return the same without what it imports for type checkers alone."""
+    return _imports_outside(path, ())
+
+
+@cache
+def imported_at_start(path: Path) -> frozenset[str]:
+    """Return what a module imports when it is imported, and not when its functions are called."""
+    return _imports_outside(path, (ast.FunctionDef, ast.AsyncFunctionDef))
+
+
+def _imports_outside(path: Path, left_out: tuple[type[ast.AST], ...]) -> frozenset[str]:
+    """Return what a module imports outside of some nodes, and not for type checkers alone."""
     names: set[str] = set()
     nodes: list[ast.AST] = [parse(path)]
     while nodes:
         node = nodes.pop()
         is_for_types = isinstance(node, ast.If) and dotted_name(node.test).endswith("TYPE_CHECKING")
-        if not is_for_types:
+        if not is_for_types and not isinstance(node, left_out):
             names.update(_names_of_import(node))
             nodes += ast.iter_child_nodes(node)
     return frozenset(names)

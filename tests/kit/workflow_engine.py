@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
 import sys
 import tomllib
 from collections.abc import Mapping
@@ -21,6 +22,7 @@ import pytest
 from core import process
 from tests.kit.clones import FAMILY, ROOT, SERIES
 from tests.kit.repos import run_git
+from tests.kit.sample import SampleRun
 
 BIN = Path(sys.executable).parent
 RUNNERS = (
@@ -72,6 +74,10 @@ ACTIONS = {
       run: echo AWS_SHARED_CREDENTIALS_FILE={folder}/keys >> "$GITHUB_ENV"
 """,
 }
+
+# The step that builds, in each workflow that builds on Linux, and the records of what it leaves.
+BUILD_STEP = re.compile(r"run: >-\n +nox -s (?:build_rocm|\$SESSIONS) .*?\n\n", re.DOTALL)
+BUILD_RECORDS = {"build_rocm": "build_rocm.json", "build_pytorch": "build_*-sample-*.json"}
 
 # Variables of an outer job, which no job in here may see.
 OUTER_JOB = ("AWS_", "GITHUB_", "RUNNER_", "ACTIONS_", "RELEASE_TYPE", "RUN_STORE", "SOURCE_LOCK")
@@ -191,6 +197,22 @@ class Engine:
             without_empty_conditions = re.sub(r"\n +if: \${{  *}}", "", text)
             self.add_file(f".github/workflows/{path.name}", without_empty_conditions)
 
+    def take_builds_from(self, sample_run: SampleRun, run_id: str) -> None:
+        """Let the build jobs of a run take what a kept run has built, in the place of building it again.
+
+        All else of these jobs stays: what they read of the plan, check, hand over and publish.
+        """
+        for workflow, records in BUILD_RECORDS.items():
+            builds = self.folder / "builds" / workflow
+            copy_builds(sample_run.clone / "out", builds, records=records, run_id=run_id)
+
+            name = f".github/workflows/{workflow}.yml"
+            text = (self.clone / name).read_text(encoding="utf-8")
+            without_builds = BUILD_STEP.sub(f"run: mkdir -p out && cp -r {builds}/. out\n\n", text)
+            if without_builds == text:
+                raise AssertionError(f"{name} has no step that builds as {BUILD_STEP.pattern} describes it.")
+            self.add_file(name, without_builds)
+
     def run(
         self,
         event: str,
@@ -251,6 +273,23 @@ class Engine:
             PATH=f"{BIN}:{Path(sys.base_prefix) / 'bin'}:{path}", UV_PYTHON_DOWNLOADS="never", MATRIX=None
         )
         return {name: value for name, value in variables.items() if not name.startswith(OUTER_JOB)}
+
+
+def copy_builds(outputs: Path, target: Path, *, records: str, run_id: str) -> None:
+    """Copy build records of a local run, and the files that they name, as a run with an id has them."""
+    for path in (outputs / "local-linux" / "manifests" / FAMILY).glob(records):
+        text = path.read_text(encoding="utf-8")
+        keys = [file["key"] for file in json.loads(text)["files"]]
+        for key in keys:
+            copy = target / key.replace("local-linux/", f"{run_id}-linux/")
+            copy.parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy2(outputs / key, copy)
+
+        text = text.replace('"local-linux/', f'"{run_id}-linux/')
+        text = text.replace('"run_id": "local"', f'"run_id": "{run_id}"')
+        record = target / f"{run_id}-linux" / "manifests" / FAMILY / path.name
+        record.parent.mkdir(parents=True, exist_ok=True)
+        record.write_text(text, encoding="utf-8")
 
 
 def sample_config(store: Path) -> str:
