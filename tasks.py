@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING
 from invoke.exceptions import Exit
 from invoke.tasks import task
 
-from core import console, process
-from core.cli.options import RELEASE_TYPES, Common, use_config_file
+from core import console, process, temporary
+from core.cli.options import RELEASE_TYPES, ROOT, Common, use_config_file
 from core.errors import FatalError, MissingInputError, UsageError, fatal, nearest
 
 if TYPE_CHECKING:
@@ -437,6 +437,7 @@ def reporting_errors(context: Context, *, verbose: bool = False) -> Iterator[Non
     console.SCREEN.verbose = verbose
     process.use_trusted_programs()
     process.take_charge(grace_after_death=process.SESSION_GRACE_SECONDS, ends_with_parent=False)
+    temporary.keep_journal(ROOT / ".cache")
 
     # invoke shows a traceback for every exception that is not its own.
     try:

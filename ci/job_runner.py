@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import shlex
 import sys
-import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
@@ -13,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
-from core import console, process
+from core import console, process, temporary
 from core.cli.failures import FailureNote
 from core.cli.options import FAILURE_FILE
 from core.errors import DataError, FatalError, ProcessError
@@ -139,8 +138,8 @@ class NoxRunner:
         Raises:
             FatalError: One of its calls failed, in the words of the session.
         """
-        with tempfile.TemporaryDirectory() as folder:
-            note_file = Path(folder, "failure.json")
+        with temporary.folder("job") as folder:
+            note_file = folder / "failure.json"
             environment = self._environment(note_file)
             for call in job.calls:
                 if not self._has_passed(job, call, environment):

@@ -123,6 +123,7 @@ LAYERED: Mapping[Path, str] = types.MappingProxyType(
         _ROOT / "ci/upload.toml": "upload",
         _ROOT / "ci/promote/gates.toml": "promotion",
         _ROOT / "pytorch_build/build/needs.toml": "needs",
+        _ROOT / "pytorch_build/check/policy.toml": "checks",
     }
 )
 # Files about one repository: a table of the user's that names another one takes the place of the whole file,

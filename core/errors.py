@@ -130,7 +130,7 @@ def raise_refusals(refusals: Sequence[FatalError]) -> None:
 
 
 class InterruptedStageError(FatalError, exit_code=130):
-    """A stage that the user or the machine stopped (Ctrl-C, SIGTERM)."""
+    """A stage that the user or the machine stopped (Ctrl-C, SIGTERM, a closed terminal)."""
 
 
 def require_going() -> None:

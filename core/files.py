@@ -6,7 +6,6 @@ import os
 import re
 import shutil
 import stat
-import tempfile
 import uuid
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -15,7 +14,7 @@ from functools import cache
 from pathlib import Path
 from typing import BinaryIO
 
-from core import console
+from core import console, temporary
 from core.errors import MachineError, MissingInputError
 
 CHUNK = 1 << 20
@@ -94,8 +93,8 @@ def partial_file(target: Path, *, within: Path | None = None) -> Iterator[Path]:
     """Lend a path, beside a file or `within` a folder, for what replaces the file when it is whole."""
     with writing(target):
         made(target.parent)
-        with tempfile.TemporaryDirectory(".part", ".half.", within or target.parent) as folder:
-            part = Path(folder) / "half"
+        with temporary.folder("half", within=within or target.parent) as folder:
+            part = folder / "half"
             yield part
             part.replace(target)
 
@@ -196,11 +195,11 @@ def copy(source: Path, target: Path) -> None:
 def replaced(folder: Path) -> Iterator[Path]:
     """Lend a new folder that takes the place of another, as a whole, when it is filled."""
     made(folder.parent)
-    with tempfile.TemporaryDirectory(dir=folder.parent, prefix=f".{folder.name}.", suffix=".part") as scratch:
-        fresh = made(Path(scratch) / "new")
+    with temporary.folder("new", within=folder.parent) as scratch:
+        fresh = made(scratch / "new")
         yield fresh
         if folder.exists():
-            folder.rename(Path(scratch) / "old")
+            folder.rename(scratch / "old")
         fresh.rename(folder)
 
 

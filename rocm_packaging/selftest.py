@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import hashlib
 import os
-import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from core import console, files, process
+from core import console, files, process, temporary
 from core.cell import GroupCell, python_of_tag
 from core.env import Interpreter, installed, installer, require
 from core.env.locks import locked_call
@@ -161,14 +160,14 @@ def _test(request: TestRequest, interpreter: Interpreter, layout: Layout) -> Map
         PYTHONDONTWRITEBYTECODE="1",
     )
     command = [str(interpreter.executable), "-m", "rocm_sdk", "test"]
-    with tempfile.TemporaryDirectory() as folder:
-        usage = process.capture([*command, "--help"], cwd=Path(folder), env=env, check=False).stdout
-        report_path = Path(folder) / "report.json"
+    with temporary.folder("selftest") as folder:
+        usage = process.capture([*command, "--help"], cwd=folder, env=env, check=False).stdout
+        report_path = folder / "report.json"
         if "--json" in usage:
             test_command = [*command, "--json", str(report_path)]
         else:
             test_command = _command_for_unittest(interpreter, report_path)
-        failure = _run_command(test_command, Path(folder), env)
+        failure = _run_command(test_command, folder, env)
         if not report_path.is_file():
             raise CheckError(
                 "rocm-sdk test ended without a report, so the result is unknown.",

@@ -17,6 +17,8 @@ settings.register_profile(
 )
 # --hypothesis-profile=nightly: as many examples as hypothesis tries by itself
 settings.register_profile("nightly", settings.get_profile("any-machine"), max_examples=100)
+# --hypothesis-profile=thorough: for readers of damaged input, in the background; a hang is a failure
+settings.register_profile("thorough", settings.get_profile("any-machine"), max_examples=2000, deadline=30_000)
 # --hypothesis-profile=few: for one Python more, when another one has seen many examples
 settings.register_profile("few", settings.get_profile("any-machine"), max_examples=10)
 # for mutants: a failure is all that is to be known

@@ -2,7 +2,6 @@
 
 import functools
 import sys
-import tempfile
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -14,7 +13,7 @@ from packaging.requirements import InvalidRequirement, Requirement
 from pydantic import AfterValidator
 
 from ci.publish.index import RecordSource
-from core import console, files, process
+from core import console, files, process, temporary
 from core.cell import Cell
 from core.data import Model, load_toml
 from core.env import installer
@@ -209,8 +208,7 @@ def bring(
 ) -> Sequence[FileRecord]:
     """Fetch files and put them into the store; what an interrupted call put there is taken as it is."""
     put = []
-    with tempfile.TemporaryDirectory(prefix="mirror.") as name:
-        folder = Path(name)
+    with temporary.folder("mirror") as folder:
         there = [one for one in missing if f"{data.prefix}/{one.name}" in present]
         for one in there:
             key = f"{data.prefix}/{one.name}"

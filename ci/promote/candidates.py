@@ -7,7 +7,6 @@ bytes), `rewrite_set` does it for files here, `rewritten` for those of a store.
 from __future__ import annotations
 
 import shutil
-import tempfile
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -21,7 +20,7 @@ from ci.promote import documents
 from ci.promote.edits import MemberEdits, requirement
 from ci.promote.promotion import rewritten_here
 from ci.promote.version_change import Renamed, RocmChange, plan_set
-from core import console, files, parallel
+from core import console, files, parallel, temporary
 from core.errors import MissingInputError, StoreError, WheelError
 from core.stores import Store
 from core.wheel import distributions, read_metadata
@@ -169,10 +168,10 @@ def rewrite_set(
     sources = {path.name: path for path in paths}
     plans = plan_set(sources, change)
     done = []
-    with tempfile.TemporaryDirectory(dir=files.made(folder), prefix=".rewriting.") as scratch:
+    with temporary.folder("rewriting", within=files.made(folder)) as scratch:
         for plan in plans:
             started = time.monotonic()
-            one = _rewrite(sources[plan.source], Path(scratch), plan, change)
+            one = _rewrite(sources[plan.source], scratch, plan, change)
             if one.file.path.suffix == ".whl":
                 _check(one, change, (expected or {}).get(plan.distribution))
             done.append(one)

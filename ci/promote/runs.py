@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from functools import partial
 from typing import TYPE_CHECKING, Literal
 
@@ -23,7 +24,15 @@ from core.stores import PutResult, Store
 from core.wheel import parse_wheel_name
 from core.wheel.distributions import SIDECAR
 from pytorch_build.lock.source_lock import SourceLock
-from pytorch_build.test.reports import changed_report, incomplete
+from pytorch_build.test.record import (
+    TestDetails,
+    parse_record,
+    read_details,
+    read_inputs,
+    why_impossible,
+    why_incomplete,
+    why_report_differs,
+)
 from rocm_packaging.packages.layouts import is_rocm
 
 if TYPE_CHECKING:
@@ -48,7 +57,7 @@ class Recorded:
 
 def recorded(key: str, content: bytes) -> Recorded:
     """Parse a record that was read."""
-    return Recorded(record=records.parse(content, where=key), document=document(key, content))
+    return Recorded(record=parse_record(content, where=key), document=document(key, content))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -130,8 +139,11 @@ def _lock(key: str, content: bytes, artifact_group: str, refs: Mapping[str, Torc
 
 def _test(recorded_test: Recorded, group: RunGroup) -> Test:
     record = recorded_test.record
-    outcome, why = _outcome(record, group)
-    digests = record.inputs.get("files") or record.inputs.get("packages") or {}
+    key = recorded_test.document.key
+    inputs = read_inputs(record, where=key)
+    details = read_details(record, where=key)
+    outcome, why = _outcome(recorded_test, details, group)
+    report = details.report
     return Test(
         cell=GroupCell(
             artifact_group=group.artifact_group,
@@ -141,14 +153,14 @@ def _test(recorded_test: Recorded, group: RunGroup) -> Test:
         torch_ref=record.cell.torch_ref,
         outcome=outcome,
         why=why,
-        files={str(name): str(digest) for name, digest in digests.items()},
+        files=inputs.tested_files,
         targets=_targets_of(record, group.artifact_group),
         evidence=Evidence(
             stage=record.stage,
             run_id=record.run_id,
             python=record.cell.python_tag,
             record=recorded_test.document,
-            report=_report(record),
+            report=None if report is None else Document(key=report.key, sha256=report.sha256),
         ),
     )
 
@@ -164,42 +176,52 @@ def _targets_of(record: Record, artifact_group: str) -> tuple[str, ...]:
     return tuple(targets)
 
 
-def _outcome(record: Record, group: RunGroup) -> tuple[str, str]:
+def _outcome(recorded_test: Recorded, details: TestDetails, group: RunGroup) -> tuple[str, str]:
     """Return whether a test passed, failed, or counts for nothing, and why."""
+    record = recorded_test.record
     if record.status != "ok":
         return "failed", record.error or "no error message"
-    match record.details:
-        case {"tests": dict(tests)}:
-            failed = int(tests.get("failures", 0)) + int(tests.get("errors", 0))
-            passed = int(tests.get("tests", 0)) - int(tests.get("skipped", 0)) - failed
-        case {"checks": dict(checks)}:  # of `rocm-sdk test`
-            passed, failed = int(checks.get("passed", 0)), int(checks.get("failed", 0))
-        case _:
-            return "void", "its record holds no totals"
-    if failed:
-        return "failed", f"{failed} tests failed"
-    void = _void(record, group) or ("" if passed else "no test passed")
-    return ("void", void) if void else ("passed", "")
+
+    # `rocm-sdk test` counts checks.
+    totals = details.tests or details.checks
+    if totals is None:
+        return "void", "its record holds no totals"
+    if totals.failed:
+        return "failed", f"{totals.failed} tests failed"
+
+    why_void = _why_void(recorded_test, details, group)
+    if why_void:
+        return "void", why_void
+    if not totals.passed:
+        return "void", "no test passed"
+    return "passed", ""
 
 
-def _void(record: Record, group: RunGroup) -> str:
+def _why_void(recorded_test: Recorded, details: TestDetails, group: RunGroup) -> str:
     """Return why a release cannot rest on a test that passed; "" where it can."""
-    if not record.inputs.get("installed", True):
+    record = recorded_test.record
+    inputs = read_inputs(record, where=recorded_test.document.key)
+    if not inputs.installed:
         return "it tested what an environment held already"
-    replaced = " ".join(map(str, record.inputs.get("arguments", ())))
-    part = incomplete(record.details) if "tests" in record.details else ""
-    if why := part or (f"it ran with {replaced}" if replaced else ""):
-        return why
-    if "gpu" in record.inputs and not record.inputs["gpu"] and group.artifact_group != CPU:
-        return "it ran on a machine without a GPU"
-    return changed_report(record, {one.key.rpartition("/")[2]: one.sha256 for one in group.reports}.get)
+    if details.tests is not None:
+        incomplete = why_incomplete(details)
+        if incomplete:
+            return incomplete
+    if inputs.arguments:
+        return f"it ran with {' '.join(inputs.arguments)}"
 
+    impossible = why_impossible(
+        record,
+        run_id=group.outputs.run_id,
+        artifact_group=group.artifact_group,
+        targets=_targets_of(record, group.artifact_group),
+        now=datetime.now(UTC),
+    )
+    if impossible:
+        return f"{recorded_test.document.key}: {impossible}: run the test again"
 
-def _report(record: Record) -> Document | None:
-    match record.details.get("report"):
-        case {"key": str(key), "sha256": str(sha256)}:
-            return Document(key=key, sha256=sha256)
-    return None
+    digests = {report.key.rpartition("/")[2]: report.sha256 for report in group.reports}
+    return why_report_differs(details, digests.get)
 
 
 def is_sample(version: str) -> bool:

@@ -7,14 +7,13 @@ from __future__ import annotations
 
 import hashlib
 import json
-import tempfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, NamedTuple
 
 from ci.publish.folders import Digests, Item, items_of, pack, walked
-from core import console, files
+from core import console, files, temporary
 from core.errors import ArtifactError, DataError, MissingInputError, StoreError
 from core.parallel import JOBS, map_in_threads, transfer
 from core.run import BUILD_MANIFEST
@@ -115,8 +114,8 @@ def _source(store: Store, item: Item) -> Iterator[Path]:
     if not item.packed and (item.owned or not parts):
         yield item.path
         return
-    with files.workspace(parts) if parts else tempfile.TemporaryDirectory() as folder:
-        mine = Path(folder) / PurePosixPath(item.key).name
+    with files.workspace(parts) if parts else temporary.folder("upload") as folder:
+        mine = folder / PurePosixPath(item.key).name
         (pack if item.packed else files.copy)(item.path, mine)
         if (mine.stat().st_size, item.path.stat().st_mtime_ns) != (item.size, item.changed):
             raise StoreError(f"{item.path} changed during the upload.", hint="Upload it when it is complete.")

@@ -16,7 +16,6 @@ from pydantic import TypeAdapter, ValidationError
 from ci.report import model
 from ci.report.cells import cells_of, problems_of, runs_of, time_line, told_once
 from ci.report.compare import compare
-from core.cell import GroupCell
 from core.console import counted
 from core.junit import OUTCOMES
 from core.wheel import CONTENTS
@@ -30,6 +29,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from ci.report.facts import RunFacts
+    from core.cell import GroupCell
     from core.run.records import FileRecord, Record
     from pytorch_build.test.summary import GroupEntry
 
@@ -65,7 +65,7 @@ def page_of(facts: RunFacts, before: RunFacts | None = None) -> model.Page:
         elapsed=line.elapsed,
         problems=told_once([*problems_of(facts, tests), *odd]),
         groups=tuple(groups),
-        cells=cells_of(facts, wheels, _failing(tests)),
+        cells=cells_of(facts, wheels, _failing_stages(tests)),
         wheels=wheels,
         gone=gone,
         builds=builds,
@@ -89,14 +89,17 @@ def _stages_of_groups(
     return stages
 
 
-def _failing(tests: model.RunTests) -> dict[GroupCell, str]:
-    """Return why tests of cells did not pass."""
-    failing = defaultdict[GroupCell, list[str]](list)
+def _failing_stages(tests: model.RunTests) -> dict[GroupCell, dict[str, str]]:
+    """Return why tests of cells did not pass, by their stages."""
+    failing: dict[GroupCell, dict[str, str]] = defaultdict(dict)
     for run in tests.runs:
-        said = f"{counted(run.failed, 'test')} of {run.stage} failed"
-        if not (run.passed or run.missing):
-            failing[run.cell].append(said if run.failed else f"{run.stage} cannot be believed")
-    return {name: " and ".join(found) for name, found in failing.items()}
+        if run.passed or run.missing:
+            continue
+        reason = f"{run.stage} cannot be believed"
+        if run.failed:
+            reason = f"{counted(run.failed, 'test')} of {run.stage} failed"
+        failing[run.cell][run.stage] = reason
+    return failing
 
 
 def builds_of(facts: RunFacts) -> tuple[tuple[model.Build, ...], tuple[model.Problem, ...]]:

@@ -115,9 +115,9 @@ def _run(record: Record, missing: str) -> StageRun:
 
 
 def cells_of(
-    facts: RunFacts, wheels: Sequence[Wheel], failing: Mapping[GroupCell, str]
+    facts: RunFacts, wheels: Sequence[Wheel], failing: Mapping[GroupCell, Mapping[str, str]]
 ) -> tuple[Progress, ...]:
-    """Return the matrix; `failing`: why tests of cells did not pass."""
+    """Return the matrix; `failing`: why tests of cells did not pass, by their stages."""
     runs = runs_of(facts)
     wheels_of_cells: dict[GroupCell, list[Wheel]] = defaultdict(list)
     for wheel in wheels:
@@ -136,7 +136,7 @@ def cells_of(
             wheels_of_cells[cell],
             group=groups[cell.artifact_group or ""],
             expected=_expected(cell, locks.get(cell.torch_ref or ""), done[cell.torch_ref]),
-            failing=failing.get(cell, ""),
+            failing=failing.get(cell, {}),
         )
         for cell in cells
     )
@@ -171,9 +171,9 @@ def _progress(
     *,
     group: GroupFacts,
     expected: Sequence[str],
-    failing: str,
+    failing: Mapping[str, str],
 ) -> Progress:
-    """Return how far one cell came; `failing`: why its tests did not pass."""
+    """Return how far one cell came; `failing`: why its tests did not pass, by their stages."""
     stage_runs = runs[cell]
     states = {run.stage: run.state for run in stage_runs}
     missing = [stage for stage in expected if states.get(stage, "missing") == "missing"]
@@ -221,7 +221,9 @@ def _expected(cell: GroupCell, lock: SourceLock | None, seen: Iterable[str]) -> 
     return [*(one for one in builds if one != "build_triton" or kind != "cpu"), TEST]
 
 
-def _state(found: Sequence[StageRun], missing: Sequence[str], failing: str) -> tuple[State, str]:
+def _state(
+    found: Sequence[StageRun], missing: Sequence[str], failing: Mapping[str, str]
+) -> tuple[State, str]:
     """Return the worst state, and its reason."""
     words = {"unreadable": "cannot be read", "interrupted": "was interrupted", "failed": "failed"}
     stages: dict[str, Sequence[str]] = {
@@ -235,8 +237,11 @@ def _state(found: Sequence[StageRun], missing: Sequence[str], failing: str) -> t
         lack = "have no record" if some and some[1:] else "has no record"
         what = f"{', '.join(some)} {words.get(state, lack)}" if some else ""
         what = "; ".join(said.values()) if some and said.keys() >= set(some) else what
-        if why := " and ".join(filter(None, [what, failing if state == "failed" else ""])):
-            return state, why
+        reasons = [what] if what else []
+        if state == "failed":
+            reasons += failing.values()
+        if reasons:
+            return state, " and ".join(reasons)
     return STATES[0], ""
 
 

@@ -25,7 +25,8 @@ from core.stores.overlay import store_of
 from pytorch_build.lock.source_lock import SourceLock
 from pytorch_build.refs.torch_refs import torch_ref
 from pytorch_build.test import results, summary
-from pytorch_build.test.reports import checked, reports_of, why_missing
+from pytorch_build.test.record import parse_record, read_details, why_missing
+from pytorch_build.test.reports import check_records, read_reports
 from pytorch_build.test.summary import CaseEntry, GroupEntry
 
 _LOCK = "source-lock-"
@@ -108,7 +109,7 @@ def _group(common: Common, store: Store, name: str, listed: Sequence[str], *, te
     unreadable, problems = [], []
     for key, content in zip(listed, parallel.map_in_threads(store.read, listed), strict=True):
         try:
-            record = records.parse(content, where=key)
+            record = parse_record(content, where=key)
         except FatalError as problem:
             told = Problem(where=key, what=problem.message.removeprefix(f"{key}: "), hint=problem.hint)
             cell, run = _unreadable(told, content, name)
@@ -155,31 +156,34 @@ def _unreadable(told: Problem, content: bytes, group: str) -> tuple[GroupCell, S
 
 def _tests(store: Store, outputs: RunOutputs, group: str, found: Sequence[Record]) -> tuple[GroupEntry, ...]:
     """Read results of tests from the reports, and hold them against the records."""
-    read = results.merged(reports_of(store, outputs, group, found))
-    tested = checked(read, found, store=store, outputs=outputs, artifact_group=group)
+    read = results.merge_reports(read_reports(store, outputs, group, found))
+    tested = check_records(read, found, store=store, outputs=outputs, artifact_group=group)
     whole = [replace(one, origin=replace(one.origin, gpu_family=group)) for one in tested]
     return summary.data(outputs.run_id, whole).tests
 
 
 def _recorded(group: str, found: Sequence[Record]) -> tuple[GroupEntry, ...]:
     """Count results of tests by their records alone, which name what failed; one record is of all shards."""
-    entries = {}
+    entries: dict[str, GroupEntry] = {}
     # a failure lies beside the last success, and is the later of the two
-    for record in sorted(found, key=lambda one: one.status == "failed"):
-        match record.details:
-            case {"outcomes": dict(outcomes), **more} if "-" not in record.stage:
-                names = map(str, failing) if isinstance(failing := more.get("failing"), list) else ()
-                entries[record.name] = GroupEntry(
-                    stage=record.stage,
-                    torch_ref=record.cell.torch_ref or "",
-                    python=record.cell.python_tag or "",
-                    gpu_family=group,
-                    passed=record.status == "ok",
-                    shards=1,
-                    seconds=record.seconds,
-                    totals={str(name): count for name, count in outcomes.items() if isinstance(count, int)},
-                    failures=tuple(CaseEntry(test=one, outcome="failed", seconds=0) for one in names),
-                )
+    for record in sorted(found, key=lambda record: record.status == "failed"):
+        if not record.stage.startswith("test_") or "-" in record.stage:
+            continue
+        details = read_details(record)
+        if details.outcomes is None:
+            continue
+        failures = [CaseEntry(test=test, outcome="failed", seconds=0) for test in details.failing]
+        entries[record.name] = GroupEntry(
+            stage=record.stage,
+            torch_ref=record.cell.torch_ref or "",
+            python=record.cell.python_tag or "",
+            gpu_family=group,
+            passed=record.status == "ok",
+            shards=1,
+            seconds=record.seconds,
+            totals=details.outcomes,
+            failures=tuple(failures),
+        )
     return tuple(entries.values())
 
 

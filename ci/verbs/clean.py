@@ -1,7 +1,6 @@
 """`clean`: what stages made in this checkout, its size and time to get back; --yes deletes it."""
 
 import argparse
-import shutil
 import time
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
@@ -11,7 +10,7 @@ from pathlib import Path
 
 from filelock import FileLock, Timeout
 
-from core import console, files
+from core import console, files, temporary
 from core.cli.options import Common, common_from
 from core.errors import DataError, UsageError, nearest
 from core.run import records
@@ -20,7 +19,7 @@ from pytorch_build.sources.checkout import UPSTREAM_REF
 from pytorch_build.sources.git import Repository
 from pytorch_build.sources.submodules import submodules
 
-KINDS = ("environments", "builds", "trees", "caches", "runs")
+KINDS = ("leftovers", "environments", "builds", "trees", "caches", "runs")
 _DAY = 24 * 60 * 60
 _COPY = ".git/pytorch-build-mirror.json"  # of a copy of a developer's tree, which the build made
 
@@ -65,7 +64,7 @@ def run(arguments: argparse.Namespace) -> None:
         rows = [_row(one, common.root, why[one]) for one in sorted(every, key=lambda one: why[one] != "")]
         console.table(("what", "path", "size", "changed", "again in", "stays"), rows)
         for one in going if frees else ():
-            shutil.rmtree(one.path)
+            temporary.remove_tree(one.path)
     size = console.size(sum(one.size for one in going))
     how = ": add --yes" if going and not frees else ""
     console.say(f"{size} {'freed' if frees else f'can be freed{how}'}.")
@@ -76,6 +75,9 @@ def _busy(common: Common, held: ExitStack) -> Sequence[Path]:
     folders = (common.root / ".nox", *common.sources.glob("*"), common.cache, *common.cache.glob("*"))
     busy = []
     for lock in (lock for folder in folders for lock in folder.glob("*.lock")):
+        # a running program's own, which tells what it would leave if it were killed
+        if lock.parent.name == temporary.JOURNALS:
+            continue
         try:
             held.enter_context(FileLock(lock, timeout=0))
         except Timeout:
@@ -92,8 +94,13 @@ def _found(common: Common) -> Iterator[Found]:
         *(("caches", common.cache, "*"), ("runs", store, "*-linux"), ("runs", store, "*-windows")),
     )
     seconds = _seconds(store)
+    for path in temporary.leftovers(common.cache):
+        size, changed = files.measured(path)
+        yield Found(kind="leftovers", path=path, size=size, changed=changed, seconds=0.0)
     for kind, folder, pattern in places:
         for path in sorted(one for one in folder.glob(pattern) if one.is_dir()):
+            if path.name == temporary.JOURNALS:
+                continue
             size, changed = files.measured(path)
             made = f"build_{path.name.partition('-')[0]}" if kind == "builds" else f"{kind} {path.name}"
             yield Found(kind=kind, path=path, size=size, changed=changed, seconds=seconds[made])
@@ -121,6 +128,8 @@ def _reasons(one: Found, arguments: argparse.Namespace, root: Path, busy: Sequen
         yield f"changed since: --older-than {arguments.older_than}"
     mine = f".{path.name}.lock" if one.kind == "environments" else ""
     yield from (f"a running stage holds {lock}" for lock in busy if mine in ("", lock.name))
+    if one.kind == "leftovers":
+        return
     if path.is_symlink() or not path.resolve().is_relative_to(root.resolve()):
         yield "a link, or outside the checkout"
     elif one.kind == "trees" and not (path / _COPY).is_file():

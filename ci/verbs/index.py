@@ -9,7 +9,7 @@ import time
 from pathlib import Path
 
 from ci.publish.index import FolderSource, IndexUpdate, RecordSource, write_index
-from core import console, files
+from core import console, files, temporary
 from core.cli.options import Common, add_group, add_platform, common_from
 from core.errors import MissingInputError, StoreError, UsageError
 from core.modes import declared_options, refuse_options
@@ -128,13 +128,12 @@ def write_directory(common: Common, directory: Path) -> IndexUpdate:
     """Write pages and metadata sidecars into a directory, from the wheels and sdists themselves."""
     if not directory.is_dir():
         raise MissingInputError(f"{directory} is not a directory.", hint="Name one with --directory.")
-    import tempfile
 
     # A listing leaves out what is no file, and so an index would lack it without a word.
     paths = sorted(path for path in directory.iterdir() if is_distribution(path.name))
     judge_in_threads(files.require_regular, paths)
     store = open_store(str(directory.absolute()), root=common.root, dry_run=common.dry_run)
-    with tempfile.TemporaryDirectory() as folder:
+    with temporary.folder("index") as folder:
         source = FolderSource(store=store, workspace=Path(folder))
         update = write_index(store, "", source, title=directory.absolute().name)
     if not update.file_count:

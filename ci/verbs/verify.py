@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import argparse
 import json
-import tempfile
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from core import console, files
+from core import console, files, temporary
 from core.cli.options import add_platform, common_from, is_given
 from core.errors import WheelError
 from core.wheel import record
@@ -40,9 +38,9 @@ def run(arguments: argparse.Namespace) -> None:
     named = is_given(arguments, "run_id") or is_given(arguments, "store")
     known = []
     common.cache.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(prefix="verify.", dir=common.cache) as scratch:
+    with temporary.folder("verify", within=common.cache) as scratch:
         for number, file in enumerate(arguments.files):
-            folder = files.made(Path(scratch) / str(number))
+            folder = files.made(scratch / str(number))
             # from the installer's settings, which takes a moment
             cert = configured().cert if file.startswith("https://") else ""
             known.append(_verified(locate(file, common, folder, named=named, cert=cert)))

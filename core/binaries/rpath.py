@@ -18,7 +18,7 @@ from typing import NamedTuple
 
 from core import process
 from core.archive import EditedFile
-from core.binaries import align, elf
+from core.binaries import align, elf, refused_where_damaged
 from core.binaries.elf import DT_RPATH, DT_RUNPATH, DT_STRSZ, DT_STRTAB, DynamicEntry, Elf, Segment
 from core.errors import BuildError, MissingInputError
 
@@ -116,6 +116,11 @@ class _Extension(NamedTuple):
 
 def extended(path: Path, rpath: str) -> EditedFile | None:
     """Return how a library gets an RPATH in place of its RPATH or RUNPATH; None for any other file."""
+    with refused_where_damaged(str(path), "ELF"):
+        return _extended_file(path, rpath)
+
+
+def _extended_file(path: Path, rpath: str) -> EditedFile | None:
     size = path.stat().st_size
     with path.open("rb") as stream:
         file = Elf(stream)

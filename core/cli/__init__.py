@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 from importlib import import_module
 from typing import TYPE_CHECKING, NamedTuple
 
-from core import console, process
+from core import console, process, temporary
 from core.cli.failures import tell
 from core.cli.options import ROOT, add_common, environment
 from core.cli.parser import VerbParser
@@ -54,6 +54,7 @@ def run_program(package: str, about: str, verbs: Sequence[Verb]) -> int:
     # nox that is killed cannot stop its session.
     is_in_session = "NOX_CURRENT_SESSION" in environment()
     process.take_charge(grace_after_death=process.COMMAND_GRACE_SECONDS, ends_with_parent=is_in_session)
+    temporary.keep_journal(ROOT / ".cache")
     return main(package, about, verbs)
 
 

@@ -8,7 +8,6 @@ import ast
 import json
 import re
 import sys
-import tempfile
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
@@ -19,7 +18,7 @@ from typing import Literal
 from packaging.utils import canonicalize_name
 from packaging.version import Version
 
-from core import console, files, process
+from core import console, files, process, temporary
 from core.env import InstalledDistribution, Interpreter, installed
 from core.environment import allowed
 from core.errors import CheckError, EnvironmentSetupError, ProcessError
@@ -238,8 +237,8 @@ def install(target: Interpreter, call: Install, *, cache_dir: Path | None = None
     if cache_dir is not None:
         command += ["--cache-dir", str(cache_dir)]
     try:
-        with tempfile.TemporaryDirectory() as folder:
-            command += _write_refusals(target, call, Path(folder))
+        with temporary.folder("install") as folder:
+            command += _write_refusals(target, call, folder)
             variables = installer_variables(sources)
             variables.update(call.env)
             process.run(command, env=variables, quiet=True)

@@ -5,7 +5,6 @@ These indexes are never queried for a name of ours that was chosen, and refused 
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path, PurePosixPath
@@ -14,7 +13,7 @@ from urllib.parse import unquote, urlsplit
 
 from packaging.utils import canonicalize_name
 
-from core import files, process
+from core import files, process, temporary
 from core.data import parse_toml
 from core.env import installer
 from core.env.installer import Install, Sources, configured
@@ -156,8 +155,8 @@ def resolve(query: ResolverQuery) -> tuple[ResolvedPackage, ...]:
     command = [installer.uv_program(), "pip", "compile", "--no-config", "--quiet", "--no-progress"]
     command += ["--format", "pylock.toml", "--generate-hashes", "--no-header", "--no-python-downloads"]
     command += query.arguments
-    with tempfile.TemporaryDirectory() as folder:
-        command += query.write_files(Path(folder))
+    with temporary.folder("resolve") as folder:
+        command += query.write_files(folder)
         try:
             variables = installer.installer_variables(query.sources)
             pylock = process.capture(command, env=variables).stdout
@@ -191,7 +190,14 @@ def _unresolved_error(query: ResolverQuery, problem: ProcessError) -> Environmen
 def parse_pylock(text: str) -> tuple[ResolvedPackage, ...]:
     """Return the packages of a ``pylock.toml`` (PEP 751), by name."""
     tables = parse_toml(text, where="uv's answer").get("packages", [])
-    return tuple(sorted(map(_parse_package, tables), key=lambda package: package.name))
+    try:
+        packages = [_parse_package(table) for table in tables]
+    except (KeyError, TypeError, AttributeError, ValueError) as problem:
+        raise EnvironmentSetupError(
+            f"uv's answer is no pylock.toml: {type(problem).__name__}: {problem}.",
+            hint="Use the version of uv in requirements/, or report it.",
+        ) from problem
+    return tuple(sorted(packages, key=lambda package: package.name))
 
 
 def _parse_package(table: Mapping[str, Any]) -> ResolvedPackage:

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, cast
 
-from core import console, files
+from core import console, files, temporary
 from core.console import Step
 from core.errors import STOPPING, ProcessError, fatal
 from core.process.tree import STARTING, CommandTree
@@ -79,12 +79,15 @@ class _Command:
         stdout: int | IO[bytes] | None = None,
         stderr: int | IO[bytes] | None = None,
         session: bool = False,
+        is_long: bool = False,
     ) -> "Child":
-        """Start it."""
+        """Start it; a long one gets a folder for its temporary files that goes with this program."""
         executable = self.executable()
         tree = CommandTree()
         variables = handed_on() if self.env is None else dict(self.env)
         variables.update(tree.variables)
+        if is_long:
+            variables.update(temporary.variables_of_commands(variables, os.environ))
         try:
             # Both at once: a child that nobody attends to is taken for one that a command has left.
             with STARTING:
@@ -333,7 +336,7 @@ def _run_logging(command: _Command, log: Path, step: Step, grace_seconds: float)
     with files.writing(log), log.open("a", encoding="utf-8") as stream:
         shown_line = console.mask(command.line)
         stream.write(f"{shown_line}\n")
-        child = command.start(stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+        child = command.start(stdout=subprocess.PIPE, stderr=subprocess.STDOUT, is_long=True)
         with child.attended(grace_seconds):
             for line in _lines_of(child):
                 stream.write(line)
@@ -441,7 +444,7 @@ def start(argv: Sequence[str | Path], *, cwd: Path, env: Mapping[str, str], outp
     command.executable()
     output.parent.mkdir(parents=True, exist_ok=True)
     with output.open("ab") as stream:
-        return command.start(stdout=stream, stderr=subprocess.STDOUT, session=True)
+        return command.start(stdout=stream, stderr=subprocess.STDOUT, session=True, is_long=True)
 
 
 def status(returncode: int) -> str:

@@ -23,8 +23,6 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
 
-assert sys.platform != "win32"  # noqa: S101 - tells type checkers which platform this module is for
-
 # A list, as a session that a flow has started belongs to the session's command and to the flow's.
 MARK = "SUPERVISED_BY"
 _SEPARATOR = ":"
@@ -130,7 +128,7 @@ class CommandTree:
                 _reap(process_id)
             return False
 
-        marks = _marks(process_id)
+        marks = marks_of(process_id)
         if self._mark in marks:
             return True
         if marks == [_WATCHER_MARK]:
@@ -187,7 +185,7 @@ def _with_descendants(process_ids: list[int]) -> set[int]:
     waiting = list(process_ids)
     while waiting:
         process_id = waiting.pop()
-        is_watcher = _marks(process_id) == [_WATCHER_MARK]
+        is_watcher = marks_of(process_id) == [_WATCHER_MARK]
         if process_id not in members and is_running(process_id) and not is_watcher:
             members.add(process_id)
             waiting.extend(children_of(process_id))
@@ -199,13 +197,13 @@ def _carriers(mark: str) -> set[int]:
     carrier_ids: set[int] = set()
     for path in Path("/proc").glob("[0-9]*"):
         process_id = int(path.name)
-        marks = _marks(process_id)
+        marks = marks_of(process_id)
         if any(f"{carried}.".startswith(f"{mark}.") for carried in marks) and is_running(process_id):
             carrier_ids.add(process_id)
     return carrier_ids
 
 
-def _marks(process_id: int) -> list[str]:
+def marks_of(process_id: int) -> list[str]:
     """Return the marks that a process carries; none of one that is gone, or another user's."""
     try:
         environment = Path(f"/proc/{process_id}/environ").read_bytes()
@@ -285,6 +283,8 @@ def watch(tree_mark: str, grace_seconds: float) -> None:
     """Wait for the end of the process that started this one, and end what that one has left."""
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
+    # No folder stays in use for its sake.
+    os.chdir("/")
     os.read(0, 1)
     _end(lambda: _carriers(tree_mark), grace_seconds=grace_seconds)
 

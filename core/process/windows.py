@@ -10,8 +10,9 @@ import ctypes
 import sys
 import threading
 from collections.abc import Mapping
+from typing import Any
 
-assert sys.platform == "win32"  # noqa: S101 - tells type checkers which platform this module is for
+from core.errors import MachineError
 
 # Of <winnt.h> and <jobapi2.h>.
 _BASIC_PROCESS_ID_LIST = 3
@@ -54,11 +55,20 @@ def take_charge(*, grace_after_death: float, ends_with_parent: bool) -> None:
     """Do nothing: jobs close with this process, and this process is in the job of the one that started it."""
 
 
+def _kernel() -> Any:  # noqa: ANN401 - a library, whose functions have no types
+    """Return the system's library."""
+    # Looked up by name, because type checkers know no such library on other systems.
+    load_library = getattr(ctypes, "WinDLL", None)
+    if load_library is None:
+        raise MachineError(f"{sys.platform} has no job objects.")
+    return load_library("kernel32", use_last_error=True)
+
+
 class CommandTree:
     """Everything that one command starts."""
 
     def __init__(self) -> None:
-        self._kernel = ctypes.WinDLL("kernel32", use_last_error=True)
+        self._kernel = _kernel()
         self._kernel.CreateJobObjectW.restype = ctypes.c_void_p
         self._kernel.OpenProcess.restype = ctypes.c_void_p
         self._job = ctypes.c_void_p(self._kernel.CreateJobObjectW(None, None))

@@ -112,7 +112,7 @@ class Record(Model):
     platform: str
     cell: RecordedOn = GroupCell()  # with an artifact group where that is not its own family's
     started: str = Field(description="ISO 8601, UTC")
-    seconds: float = Field(ge=0)
+    seconds: float = Field(ge=0, allow_inf_nan=False)
     inputs: dict[str, Any] = Field({}, description="Digests, commits, versions, settings")
     input_digest: str = Field("", description="Over canonical `inputs`: equal ones need no new run")
     files: tuple[FileRecord, ...] = ()

@@ -6,7 +6,6 @@ Every object carries its SHA-256 in its metadata. botocore repeats requests that
 from __future__ import annotations
 
 import hashlib
-import tempfile
 import time
 from dataclasses import dataclass
 from functools import partial
@@ -16,7 +15,7 @@ from urllib.parse import quote
 
 from botocore.exceptions import ClientError
 
-from core import files, stores
+from core import files, stores, temporary
 from core.errors import FatalError, StoreError, UsageError
 from core.stores import PutResult, Stored, s3_reads, s3_writes
 from core.stores.s3_client import Connection, machine_lock, shared_connection
@@ -247,8 +246,8 @@ class S3Store:
         """Copy an object: on the server from a bucket of the same service, else through this machine."""
         if not isinstance(source, S3Store) or source.connection is not self.connection:
             stores.require_digest(source, source_key, sha256)
-            with tempfile.TemporaryDirectory(prefix="copy.") as folder:
-                path = source.fetch(source_key, Path(folder))
+            with temporary.folder("copy") as folder:
+                path = source.fetch(source_key, folder)
                 return self.put_file(key, path, sha256=sha256, replace=False)
 
         source_object = source._existing(source_key)  # noqa: SLF001 - of this class

@@ -9,13 +9,13 @@ import binascii
 import csv
 import hashlib
 import os
-import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
 
+from core import temporary
 from core.archive.zips import (
     MemberError,
     ZipArchive,
@@ -327,11 +327,8 @@ def _read_member(
             update(chunk)
         return
 
-    with tempfile.TemporaryDirectory(
-        prefix="member-",
-        dir=tap.folder,
-    ) as folder:
-        copy = Path(folder) / "member"
+    with temporary.folder("member", within=tap.folder) as folder:
+        copy = folder / "member"
         with copy.open("wb") as copy_stream:
             copy_stream.write(first_chunk)
             for chunk in member_chunks:

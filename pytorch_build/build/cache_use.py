@@ -10,9 +10,7 @@ from __future__ import annotations
 
 import os
 import re
-import shutil
 import socket
-import tempfile
 import threading
 import time
 from abc import ABC, abstractmethod
@@ -28,7 +26,7 @@ from botocore.exceptions import BotoCoreError, ClientError, SSLError
 from botocore.httpsession import URLLib3Session
 from botocore.utils import get_environ_proxies
 
-from core import console, process
+from core import console, process, temporary
 from core.environment import allowed
 from core.errors import DataError, FatalError, ProcessError
 from core.run.locations import origin_from, run_buckets
@@ -272,8 +270,7 @@ def in_use(
         return
     with ExitStack() as stack:
         # short, because a socket's path may have 107 bytes
-        folder = Path(tempfile.mkdtemp(prefix=f"{cache.kind}-"))
-        stack.callback(shutil.rmtree, folder, ignore_errors=True)
+        folder = stack.enter_context(temporary.folder(cache.kind))
         if cache.kind == "ccache":
             # it knows one folder alone: the checkout, or a developer's own tree outside
             tree, *_, root = base_dirs

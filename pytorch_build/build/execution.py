@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import shutil
-import tempfile
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -12,7 +11,7 @@ from typing import TYPE_CHECKING
 from packaging.utils import canonicalize_name
 from pydantic import ValidationError
 
-from core import console, files, process
+from core import console, files, process, temporary
 from core.causes import first
 from core.data import Model
 from core.env import Interpreter, installer
@@ -131,7 +130,7 @@ def check_bare_import(target: Interpreter, promised: Expectation, wheel: Path, *
     Both hide search paths that lead nowhere. The environment is copied with hard links, in about a second.
     """
     prefix = target.prefix
-    with tempfile.TemporaryDirectory(prefix=".bare-", dir=prefix.parent) as folder:
+    with temporary.folder("bare", within=prefix.parent) as folder:
         bare = Path(folder) / prefix.name
         ignored = shutil.ignore_patterns(f"{payload_folder('devel')}*", "rocm_sdk_devel*")
         shutil.copytree(prefix, bare, symlinks=True, ignore=ignored, copy_function=_link)

@@ -16,7 +16,7 @@ from pytorch_build.platforms import PLATFORMS, Platform
 if TYPE_CHECKING:
     from core.env import Interpreter
     from pytorch_build.build.cache import CompilerCache
-    from pytorch_build.check import Policy
+    from pytorch_build.check.policy import Policy
     from pytorch_build.components import Component
     from pytorch_build.context import Context
     from pytorch_build.refs.torch_refs import ProjectSource

@@ -6,12 +6,11 @@ there where torch only runs. They are replaced once, before anything else sees t
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING
 
-from core import console
+from core import console, temporary
 from core.archive import DeferredFile, Member
 from core.binaries import rpath
 from core.wheel import parse_wheel_name
@@ -85,7 +84,7 @@ def set_search_paths(wheel: Path, folders: Sequence[str], *, epoch: int | None =
         return wheel
 
     console.echo(f"{wheel.name}: search paths of {console.counted(len(changes), 'file')} set")
-    with tempfile.TemporaryDirectory(prefix=".rpaths-", dir=wheel.parent) as scratch:
+    with temporary.folder("rpaths", within=wheel.parent) as scratch:
         patched_members = tuple(
             _patched_member(wheel, members[name], paths, Path(scratch))
             for name, paths in sorted(changes.items())

@@ -22,8 +22,9 @@ from pytorch_build.build.facts import PackageFacts
 from pytorch_build.build.gather_facts import needed_parts, observe_facts
 from pytorch_build.build.plan import plan_build, plan_environment
 from pytorch_build.build.search_paths import set_search_paths
-from pytorch_build.check import Expectation, Finding, findings_table, load_policy, require_no_errors
-from pytorch_build.check.run import CheckOptions, examined, loader_libraries
+from pytorch_build.check import Expectation, Finding, findings_table, require_no_errors
+from pytorch_build.check.policy import load_policy
+from pytorch_build.check.run import CheckOptions, check_built_wheel, loader_libraries
 from pytorch_build.sdk import RocmSdk, ask, link
 from pytorch_build.split.parts import split
 
@@ -287,7 +288,7 @@ def _check(request: BuildRequest, wheels: Sequence[Path], expectation: Expectati
     machine_libraries: set[str] = set()
     for wheel in wheels:
         part = expectation.of_part(parse_wheel_name(wheel.name).distribution)
-        wheel_findings, wheel_libraries = examined(wheel, part, options)
+        wheel_findings, wheel_libraries = check_built_wheel(wheel, part, options)
         findings += wheel_findings
         machine_libraries |= wheel_libraries
     console.table(*findings_table(findings))

@@ -10,7 +10,6 @@ import io
 import os
 import shutil
 import tarfile
-import tempfile
 import zipfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -20,7 +19,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import zstandard
 from pydantic import Field
 
-from core import console, files, process
+from core import console, files, process, temporary
 from core.cli.options import environment
 from core.data import Model, data_file
 from core.errors import BuildError, DataError, MissingInputError
@@ -220,7 +219,7 @@ def provide(steps: Sequence[Step], platform: str, *, target: Interpreter, mirror
                 continue
             if folder.exists():
                 shutil.rmtree(folder)
-            scratch = tempfile.TemporaryDirectory(dir=files.made(folder.parent), ignore_cleanup_errors=True)
+            scratch = temporary.folder("toolchain", within=files.made(folder.parent))
             with console.group(f"{step.name} {step.version}"), scratch as name:
                 # the licence is written last, so that what was interrupted is known by its absence
                 if step.name == "libuv":

@@ -76,30 +76,35 @@ class Bundle:
 
 def read_bundles(data: Data) -> tuple[Bundle, ...]:
     """Read every bundle of a section or file."""
-    view, found, position = memoryview(data), [], 0
+    view = memoryview(data)
+    bundles: list[Bundle] = []
+    position = 0
     while (start := _NONZERO.search(view, position)) is not None:
         bundle = _bundle_at(view, start.start())
-        found.append(bundle)
+        bundles.append(bundle)
         position = bundle.offset + bundle.size
-    return tuple(found)
+    return tuple(bundles)
 
 
 def code_objects(data: Data, bundle: Bundle) -> Iterator[tuple[Entry, bytes | memoryview]]:
     """Return a bundle's code objects for GPUs, one at a time; a compressed bundle is inflated as it goes."""
     view = memoryview(data)[bundle.offset :]
-    wanted = sorted(bundle.code, key=lambda one: one.offset)
+    entries = sorted(bundle.code, key=lambda entry: entry.offset)
     if bundle.form == "plain":
-        yield from ((one, view[one.offset : one.offset + one.size]) for one in wanted)
+        for entry in entries:
+            yield entry, view[entry.offset : entry.offset + entry.size]
         return
+
     payload = view[_COMMON.size + _REST[bundle.version].size : bundle.size]
-    source, at = _opened(payload, _METHODS.index(bundle.form), bundle.offset), 0
-    for one in wanted:
-        if one.offset < at:
+    source = _inflated(payload, _METHODS.index(bundle.form), bundle.offset)
+    position = 0
+    for entry in entries:
+        if entry.offset < position:
             raise _damaged(bundle.offset, "has code objects that overlap")
-        while at < one.offset:
-            at += len(_take(source, min(_STEP, one.offset - at), bundle.offset))
-        yield one, _take(source, one.size, bundle.offset)
-        at += one.size
+        while position < entry.offset:
+            position += len(_take(source, min(_STEP, entry.offset - position), bundle.offset))
+        yield entry, _take(source, entry.size, bundle.offset)
+        position += entry.size
 
 
 def parse_entry_id(text: str) -> tuple[str, str]:
@@ -111,11 +116,13 @@ def parse_entry_id(text: str) -> tuple[str, str]:
     if len(parts) > _TRIPLE_PARTS:
         return kind, parts[_TRIPLE_PARTS]
     # Old compilers left the triple's empty environment out.
-    return kind, parts[-1] if parts[-1].startswith("gfx") else ""
+    if parts[-1].startswith("gfx"):
+        return kind, parts[-1]
+    return kind, ""
 
 
-def _damaged(offset: int, what: str) -> BundleError:
-    return BundleError(f"the bundle at offset {offset} {what}")
+def _damaged(offset: int, fault: str) -> BundleError:
+    return BundleError(f"the bundle at offset {offset} {fault}")
 
 
 def _bundle_at(data: memoryview, offset: int) -> Bundle:
@@ -125,10 +132,17 @@ def _bundle_at(data: memoryview, offset: int) -> Bundle:
     if head != PLAIN_MAGIC:
         raise BundleError(f"neither a bundle nor padding at offset {offset}")
     entries = _read_table(_Plain(data[offset:]), offset)
-    size = max((entry.offset + entry.size for entry in entries), default=len(PLAIN_MAGIC) + _COUNT.size)
+    ends = [entry.offset + entry.size for entry in entries]
+    size = max(ends, default=len(PLAIN_MAGIC) + _COUNT.size)
     if offset + size > len(data):
         raise _damaged(offset, "is cut off")
-    return Bundle(offset=offset, form="plain", version=0, size=size, entries=entries)
+    return Bundle(
+        offset=offset,
+        form="plain",
+        version=0,
+        size=size,
+        entries=entries,
+    )
 
 
 def _compressed_at(data: memoryview, offset: int) -> Bundle:
@@ -145,10 +159,17 @@ def _compressed_at(data: memoryview, offset: int) -> Bundle:
     header = _COMMON.size + rest.size
     if size < header or offset + size > len(data):
         raise _damaged(offset, "is cut off")
-    entries = _read_table(_opened(data[offset + header : offset + size], method, offset), offset)
+    payload = data[offset + header : offset + size]
+    entries = _read_table(_inflated(payload, method, offset), offset)
     if any(entry.offset + entry.size > uncompressed for entry in entries):
         raise _damaged(offset, "has code objects beyond its end")
-    return Bundle(offset=offset, form=_METHODS[method], version=version, size=size, entries=entries)
+    return Bundle(
+        offset=offset,
+        form=_METHODS[method],
+        version=version,
+        size=size,
+        entries=entries,
+    )
 
 
 class _Source(Protocol):
@@ -159,31 +180,37 @@ class _Plain:
     """Reads a view from its start."""
 
     def __init__(self, data: memoryview) -> None:
-        self._data, self._at = data, 0
+        self._data = data
+        self._position = 0
 
     def read(self, size: int, /) -> bytes:
-        piece = bytes(self._data[self._at : self._at + size])
-        self._at += len(piece)
-        return piece
+        chunk = bytes(self._data[self._position : self._position + size])
+        self._position += len(chunk)
+        return chunk
 
 
 class _Inflated:
     """Inflates a zlib stream as far as it is read."""
 
     def __init__(self, data: memoryview) -> None:
-        self._source, self._inflater = _Plain(data), zlib.decompressobj()
+        self._source = _Plain(data)
+        self._inflater = zlib.decompressobj()
 
     def read(self, size: int, /) -> bytes:
-        found = bytearray()
-        while len(found) < size and not self._inflater.eof:
+        inflated = bytearray()
+        while len(inflated) < size and not self._inflater.eof:
             pending = self._inflater.unconsumed_tail or self._source.read(_STEP)
             if not pending:
                 break
-            found += self._inflater.decompress(pending, size - len(found))
-        return bytes(found)
+            inflated += self._inflater.decompress(pending, size - len(inflated))
+        return bytes(inflated)
 
 
-def _opened(payload: memoryview, method: int, offset: int) -> _Source:
+def _inflated(
+    payload: memoryview,
+    method: int,
+    offset: int,
+) -> _Source:
     if method == 0:
         return _Inflated(payload)
     if method >= len(_METHODS):
@@ -207,14 +234,23 @@ def _read_entry(source: _Source, offset: int) -> Entry:
     if not 0 < length <= _MAX_ID:
         raise _damaged(offset, f"has an id of {length} bytes")
     kind, target = parse_entry_id(_take(source, length, offset).decode("utf-8", "replace"))
-    return Entry(kind=kind, target=target, offset=start, size=size)
+    return Entry(
+        kind=kind,
+        target=target,
+        offset=start,
+        size=size,
+    )
 
 
-def _take(source: _Source, size: int, offset: int) -> bytes:
+def _take(
+    source: _Source,
+    size: int,
+    offset: int,
+) -> bytes:
     try:
-        found = source.read(size)
+        data = source.read(size)
     except (zlib.error, zstandard.ZstdError, MemoryError) as problem:
         raise _damaged(offset, f"is damaged ({problem})") from problem
-    if len(found) != size:
+    if len(data) != size:
         raise _damaged(offset, "ends within its table or code")
-    return found
+    return data

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import mmap
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from core.binaries import elf
-from pytorch_build.check import DeviceFacts, Expectation, Finding, Policy, Severity, WheelView
+from pytorch_build.check import DeviceFacts, Expectation, Finding, WheelView
 from pytorch_build.check.bundles import COMPRESSED_MAGIC, PLAIN_MAGIC, Bundle, BundleError, read_bundles
 from rocm_packaging.packages import kpack
 from rocm_packaging.packages.layouts import covers, device_target
@@ -18,8 +19,7 @@ if TYPE_CHECKING:
     from core.binaries.elf import ElfFacts
     from core.binaries.pe import PeFacts
     from pytorch_build.check.bundles import Data
-
-    _Found = Iterator[tuple[Severity, str, str]]  # with the message and where
+    from pytorch_build.check.policy import Policy
 
 CHECK = "device_code"
 MAGICS = (PLAIN_MAGIC, COMPRESSED_MAGIC)
@@ -29,10 +29,23 @@ _NOTE_TARGET = re.compile(rb"amdgcn-amd-amdhsa--(gfx[0-9a-z-]+(?::[a-z]+[+-])*)"
 _TARGET = re.compile(r"gfx[0-9a-f]{3,4}")
 # SPIR-V, compiled for whatever GPU it meets.
 PORTABLE = "amdgcnspirv"
+# One code object for several processors (AMDGPU backend guide, generic processors).
+GENERIC_PROCESSORS: Mapping[str, Collection[str]] = MappingProxyType(
+    {
+        "gfx9-generic": ("gfx900", "gfx902", "gfx904", "gfx906", "gfx909", "gfx90c"),
+        "gfx9-4-generic": ("gfx940", "gfx941", "gfx942", "gfx950"),
+        "gfx10-1-generic": ("gfx1010", "gfx1011", "gfx1012", "gfx1013"),
+        "gfx10-3-generic": tuple(f"gfx103{number}" for number in range(7)),
+        "gfx11-generic": tuple(
+            f"gfx11{suffix}" for suffix in ("00", "01", "02", "03", "50", "51", "52", "53")
+        ),
+        "gfx12-generic": ("gfx1200", "gfx1201"),
+    }
+)
 
 
 def file_facts(path: Path) -> DeviceFacts | None:
-    """Read the device code of any file: a library, a code object, a bare bundle, an archive."""
+    """Return the device code of any file: a library, a code object, a bare bundle, an archive."""
     with path.open("rb") as stream:
         head = stream.read(len(PLAIN_MAGIC))
         if head.startswith(elf.MAGIC):
@@ -43,12 +56,16 @@ def file_facts(path: Path) -> DeviceFacts | None:
             binaries = frozenset(kernel.binary.rpartition("#")[0] for kernel in archive.kernels)
             targets = frozenset(kernel.target for kernel in archive.kernels)
             return DeviceFacts(targets=targets, archived=binaries)
-        return _of_bundles(read_bundles(mapped(path))) if head.startswith(MAGICS) else None
+    if head.startswith(MAGICS):
+        return _facts_of_bundles(read_bundles(mapped(path)))
+    return None
 
 
-def _of_bundles(bundles: tuple[Bundle, ...], registered: int = -1) -> DeviceFacts:
-    targets = frozenset(target for bundle in bundles for target in bundle.targets)
-    return DeviceFacts(bundles=bundles, targets=targets, registered=registered)
+def _facts_of_bundles(bundles: tuple[Bundle, ...], registered: int | None = None) -> DeviceFacts:
+    targets: set[str] = set()
+    for bundle in bundles:
+        targets |= bundle.targets
+    return DeviceFacts(bundles=bundles, targets=frozenset(targets), registered=registered)
 
 
 def mapped(path: Path) -> Data:
@@ -58,109 +75,208 @@ def mapped(path: Path) -> Data:
 
 
 def elf_facts(facts: ElfFacts, data: Data) -> DeviceFacts | None:
-    """Read the device code of an ELF file."""
-    if facts.machine == "EM_AMDGPU":
-        notes = [data[offset : offset + size] for offset, size in facts.notes]
-        found = frozenset(one.group(1).decode() for note in notes for one in _NOTE_TARGET.finditer(note))
-        return DeviceFacts(targets=found)
-    return _section_facts(facts.sections, data, ".hip_fatbin", ".hipFatBinSegment", ".rocm_kpack_ref")
+    """Return the device code of an ELF file."""
+    if facts.machine != "EM_AMDGPU":
+        return _section_facts(
+            facts.sections,
+            data,
+            ".hip_fatbin",
+            ".hipFatBinSegment",
+            ".rocm_kpack_ref",
+        )
+    targets: set[str] = set()
+    for offset, size in facts.notes:
+        for match in _NOTE_TARGET.finditer(data[offset : offset + size]):
+            targets.add(match[1].decode())
+    return DeviceFacts(targets=frozenset(targets))
 
 
 def pe_facts(facts: PeFacts, data: Data) -> DeviceFacts | None:
-    """Read the device code of a DLL or program of Windows."""
-    # PE has room for eight characters
-    return _section_facts(facts.sections, data, ".hip_fat", ".hipFatB", ".kpackrf")
+    """Return the device code of a DLL or program of Windows."""
+    # PE has room for eight characters.
+    return _section_facts(
+        facts.sections,
+        data,
+        ".hip_fat",
+        ".hipFatB",
+        ".kpackrf",
+    )
 
 
 def _section_facts(
-    sections: Mapping[str, tuple[int, int]], data: Data, fatbin: str, wrappers: str, moved: str
+    sections: Mapping[str, tuple[int, int]],
+    data: Data,
+    bundles_section: str,
+    wrappers_section: str,
+    reference_section: str,
 ) -> DeviceFacts | None:
-    if moved in sections:  # by rocm-kpack, out of the library
+    if reference_section in sections:  # rocm-kpack moved the code out of the library
         return DeviceFacts(split=True)
-    if fatbin not in sections:
+    if bundles_section not in sections:
         return None
-    start, size = sections[fatbin]
+
+    start, size = sections[bundles_section]
     section = memoryview(data)[start : start + size]
     if len(section) != size:
-        raise BundleError(f"{fatbin} reaches beyond the end of the file")
-    registered = sections[wrappers][1] // _WRAPPER_SIZE if wrappers in sections else -1
-    return _of_bundles(read_bundles(section), registered)
+        raise BundleError(f"{bundles_section} reaches beyond the end of the file")
+    registered = None
+    if wrappers_section in sections:
+        _start, wrappers_size = sections[wrappers_section]
+        registered = wrappers_size // _WRAPPER_SIZE
+    return _facts_of_bundles(read_bundles(section), registered)
 
 
-def check(view: WheelView, expectation: Expectation | None, policy: Policy) -> Iterator[Finding]:
+def check(
+    view: WheelView,
+    expectation: Expectation | None,
+    policy: Policy,
+) -> Iterator[Finding]:
     """Compare a wheel's device code with the GPU targets it is built for.
 
     A target that no file covers is an error, one that only some files cover a note (libraries may drop
     kernels that a GPU cannot run), one that was not requested a warning.
     """
-    device = {binary.member.name: binary.device for binary in view.binaries if binary.device}
-    if gpu := device_target(view.name.distribution):
-        found = _part(view, gpu, device)
-    elif any(facts.split for facts in device.values()):
-        found = _host(view, expectation, device)
+    facts_by_member: dict[str, DeviceFacts] = {}
+    for binary in view.binaries:
+        if binary.device is not None:
+            facts_by_member[binary.member.name] = binary.device
+
+    gpu = device_target(view.name.distribution)
+    if gpu:
+        yield from _check_device_package(view, gpu, facts_by_member)
+    elif any(facts.split for facts in facts_by_member.values()):
+        yield from _check_host(view, expectation, facts_by_member)
     else:
-        found = _whole(view, expectation, policy, device)
-    yield from (view.finding(severity, CHECK, message, where) for severity, message, where in found)
+        yield from _check_bundles(view, facts_by_member)
+        if expectation is not None:
+            yield from _compare_targets(
+                view,
+                expectation,
+                policy,
+                facts_by_member,
+            )
 
 
-def _part(view: WheelView, gpu: str, device: Mapping[str, DeviceFacts]) -> _Found:
+def _check_device_package(
+    view: WheelView,
+    gpu: str,
+    facts_by_member: Mapping[str, DeviceFacts],
+) -> Iterator[Finding]:
     """Check a wheel of device code: it holds what its name says, and nothing else."""
-    for member, facts in device.items():
-        other = sorted(one for one in facts.targets if not covers(gpu, (processor(one),)))
-        if facts.archived and other:
-            yield "error", f"It holds code for {', '.join(other)}, not for {gpu}.", member
-    kernels = any(covers(gpu, map(processor, facts.targets)) for facts in device.values())
-    broken = any(one.member.name.endswith(kpack.SUFFIX) and one.problems for one in view.binaries)
-    if _TARGET.fullmatch(gpu) and not broken and not kernels:
-        yield "error", f"It holds no kernels for {gpu}.", ""
+    has_kernels = False
+    for member, facts in facts_by_member.items():
+        processors = [processor(target) for target in facts.targets]
+        has_kernels = has_kernels or covers(gpu, processors)
+        foreign_targets = [target for target in facts.targets if not covers(gpu, (processor(target),))]
+        if facts.archived and foreign_targets:
+            message = f"It holds code for {', '.join(sorted(foreign_targets))}, not for {gpu}."
+            yield view.finding(
+                "error",
+                CHECK,
+                message,
+                member,
+            )
+
+    is_unreadable = False
+    for binary in view.binaries:
+        if binary.member.name.endswith(kpack.SUFFIX) and binary.problems:
+            is_unreadable = True  # which is an error of its own
+    if _TARGET.fullmatch(gpu) and not is_unreadable and not has_kernels:
+        yield view.finding("error", CHECK, f"It holds no kernels for {gpu}.")
 
 
-def _host(view: WheelView, expectation: Expectation | None, device: Mapping[str, DeviceFacts]) -> _Found:
+def _check_host(
+    view: WheelView,
+    expectation: Expectation | None,
+    facts_by_member: Mapping[str, DeviceFacts],
+) -> Iterator[Finding]:
     """Check a wheel whose device code was moved: its extras lead to all that is promised."""
-    yield "note", "Device code was moved to wheels of its own (.kpack).", ""
+    yield view.finding("note", CHECK, "Its device code was moved to wheels of its own (.kpack).")
     extras = view.metadata.provides_extra if view.metadata else ()
     for target in expectation.gpu_targets if expectation else ():
         if f"device-{target}" not in extras:
-            yield "error", f"No extra device-{target} leads to the code for {target}.", ""
-    for member, facts in device.items():
+            message = f"No extra device-{target} leads to the code for {target}."
+            yield view.finding("error", CHECK, message)
+    for member, facts in facts_by_member.items():
         if facts.bundles:
-            yield "error", "Its device code is still here, and others' was moved.", member
+            message = "It still holds device code, while that of other files was moved."
+            yield view.finding(
+                "error",
+                CHECK,
+                message,
+                member,
+            )
 
 
-def _whole(
-    view: WheelView, expectation: Expectation | None, policy: Policy, device: Mapping[str, DeviceFacts]
-) -> _Found:
-    for member, facts in device.items():
+def _check_bundles(view: WheelView, facts_by_member: Mapping[str, DeviceFacts]) -> Iterator[Finding]:
+    for member, facts in facts_by_member.items():
         count = len(facts.bundles)
-        if facts.registered > count:
-            yield "error", f"{facts.registered} bundles are registered, {count} are there.", member
+        if facts.registered is not None and facts.registered > count:
+            message = f"It registers {facts.registered} bundles and holds {count}."
+            yield view.finding(
+                "error",
+                CHECK,
+                message,
+                member,
+            )
         if count and not facts.targets:
-            yield "error", f"{count} bundles hold no device code.", member
-    if expectation is None:
-        return
-    found = frozenset(target for facts in device.values() for target in facts.targets)
-    wanted = expectation.gpu_targets
-    if wanted and not found:
+            message = f"Its {count} bundles hold no device code."
+            yield view.finding(
+                "error",
+                CHECK,
+                message,
+                member,
+            )
+
+
+def _compare_targets(
+    view: WheelView,
+    expectation: Expectation,
+    policy: Policy,
+    facts_by_member: Mapping[str, DeviceFacts],
+) -> Iterator[Finding]:
+    requested_targets = expectation.gpu_targets
+    code_targets: set[str] = set()
+    for facts in facts_by_member.values():
+        code_targets |= facts.targets
+    if requested_targets and not code_targets:
         if view.name.distribution in policy.device_code:
-            yield "error", f"There is no device code; {', '.join(wanted)} are expected.", ""
+            message = f"There is no device code; {', '.join(requested_targets)} are expected."
+            yield view.finding("error", CHECK, message)
         return
-    yield from _targets(wanted, found, device, policy)
 
-
-def _targets(
-    wanted: Iterable[str], found: frozenset[str], device: Mapping[str, DeviceFacts], policy: Policy
-) -> _Found:
-    for target in wanted:
-        if is_covered(target, found, policy):
-            for member, facts in device.items():
-                if facts.targets and not is_covered(target, facts.targets, policy):
-                    yield "note", f"No device code for {target} in this file.", member
+    for target in requested_targets:
+        if is_covered(target, code_targets):
+            yield from _find_files_without(view, target, facts_by_member)
         else:
-            partly = sorted(one for one in found if processor(one) == processor(target))
-            only = f"; there is only {', '.join(partly)}" if partly else ""
-            yield "error", f"No device code for {target}{only}.", ""
-    if extra := sorted(target for target in found if not is_asked_for(target, wanted, policy)):
-        yield "warning", f"Device code for {', '.join(extra)}, which was not requested.", ""
+            yield view.finding("error", CHECK, _message_of_missing(target, code_targets))
+
+    unrequested = [target for target in code_targets if not is_requested(target, requested_targets)]
+    if unrequested:
+        message = f"It holds device code for {', '.join(sorted(unrequested))}, which was not requested."
+        yield view.finding("warning", CHECK, message)
+
+
+def _find_files_without(
+    view: WheelView,
+    target: str,
+    facts_by_member: Mapping[str, DeviceFacts],
+) -> Iterator[Finding]:
+    for member, facts in facts_by_member.items():
+        if facts.targets and not is_covered(target, facts.targets):
+            yield view.finding(
+                "note",
+                CHECK,
+                f"This file has no device code for {target}.",
+                member,
+            )
+
+
+def _message_of_missing(target: str, code_targets: Iterable[str]) -> str:
+    variants = [variant for variant in code_targets if processor(variant) == processor(target)]
+    if variants:
+        return f"There is no device code for {target}, only for {', '.join(sorted(variants))}."
+    return f"There is no device code for {target}."
 
 
 def processor(target: str) -> str:
@@ -173,45 +289,59 @@ def features(target: str) -> frozenset[str]:
     return frozenset(target.split(":")[1:])
 
 
-def is_covered(target: str, found: Iterable[str], policy: Policy) -> bool:
-    """Return whether code for `target` is among `found`, whatever mode the GPU is in.
+def is_covered(target: str, code_targets: Collection[str]) -> bool:
+    """Return whether there is code for a target, whatever mode the GPU is in.
 
     Code that does not name a feature runs in both of its modes; code for ``xnack+`` and code
     for ``xnack-`` together do too (clang's target ID documentation).
     """
-    if PORTABLE in found:
+    if PORTABLE in code_targets:
         return True
-    names = {
-        processor(target),
-        *(name for name, members in policy.generic.items() if processor(target) in members),
-    }
-    wanted = features(target)
-    fitting = [features(one) for one in found if processor(one) in names]
+
+    processors = {processor(target)}
+    for generic_processor, members in GENERIC_PROCESSORS.items():
+        if processor(target) in members:
+            processors.add(generic_processor)
+
     # Features that the target itself names are settled; code for the other mode does not count.
-    left = [one - wanted for one in fitting if not {_opposite(feature) for feature in wanted} & one]
-    return _covers_all_modes(left)
+    settled = features(target)
+    variants: list[frozenset[str]] = []
+    for code_target in code_targets:
+        variant = features(code_target)
+        if processor(code_target) in processors and not _contradicts(variant, settled):
+            variants.append(variant - settled)
+    return _covers_all_modes(variants)
 
 
-def _covers_all_modes(variants: list[frozenset[str]]) -> bool:
+def _covers_all_modes(variants: Sequence[frozenset[str]]) -> bool:
+    """Return whether code for these features is enough for each mode of a GPU."""
     if not variants or frozenset() in variants:
         return bool(variants)
-    name = min(feature[:-1] for variant in variants for feature in variant)
-    return all(
-        _covers_all_modes([one - {name + sign} for one in variants if _opposite(name + sign) not in one])
-        for sign in "+-"
-    )
+    feature_name = min(feature[:-1] for variant in variants for feature in variant)
+    for sign in "+-":
+        mode = frozenset({feature_name + sign})
+        fitting_variants = [variant - mode for variant in variants if not _contradicts(variant, mode)]
+        if not _covers_all_modes(fitting_variants):
+            return False
+    return True
+
+
+def _contradicts(variant: frozenset[str], mode: frozenset[str]) -> bool:
+    return any(_opposite(feature) in variant for feature in mode)
 
 
 def _opposite(feature: str) -> str:
-    return feature[:-1] + ("-" if feature.endswith("+") else "+")
+    sign = "-" if feature.endswith("+") else "+"
+    return feature[:-1] + sign
 
 
-def is_asked_for(found: str, wanted: Iterable[str], policy: Policy) -> bool:
-    """Return whether code for `found` is of use where `wanted` is wanted."""
-    if found == PORTABLE:
+def is_requested(code_target: str, requested_targets: Iterable[str]) -> bool:
+    """Return whether code for a target is of use where others are requested."""
+    if code_target == PORTABLE:
         return True
-    names = {processor(found), *policy.generic.get(processor(found), ())}
-    return any(
-        processor(one) in names and not {_opposite(feature) for feature in features(one)} & features(found)
-        for one in wanted
-    )
+    processors = {processor(code_target), *GENERIC_PROCESSORS.get(processor(code_target), ())}
+    for requested_target in requested_targets:
+        is_contradicted = _contradicts(features(code_target), features(requested_target))
+        if processor(requested_target) in processors and not is_contradicted:
+            return True
+    return False

@@ -29,12 +29,23 @@ def main() -> int:
     parser.add_argument("--public", action="store_true", help="modules state the version without local part")
     options = parser.parse_args()
     with _own_output() as output:
-        problems = check(options.distribution, options.version, options.module, public=options.public)
+        problems = check(
+            options.distribution,
+            options.version,
+            options.module,
+            public=options.public,
+        )
         output.write(json.dumps({"problems": problems}) + "\n")
     return 1 if problems else 0
 
 
-def check(distribution: str, version: str, module: str, *, public: bool) -> list[str]:
+def check(
+    distribution: str,
+    version: str,
+    module: str,
+    *,
+    public: bool,
+) -> list[str]:
     """Import a module and compare what it says with what is installed; return every problem."""
     problems: list[str] = []
     try:

@@ -1,9 +1,6 @@
-"""ELF and PE files: what they need, where they look for it, what provides it, what a loader would refuse.
+"""ELF files: what they need, where they look for it, what provides it, what a loader would refuse.
 
-Search rules of ELF: ld.so(8). Libraries that every system has: PEP 600. Of PE: Microsoft's page on the
-search order of DLLs, and `os.add_dll_directory`: the folder of the file that needs one, Windows' own, and
-folders that a package adds; never PATH. DLLs of a machine: delvewheel's lists (names that all of Windows 7
-to 11 have, by machine), and `policy.toml`.
+Search rules: ld.so(8). Libraries that every system has: PEP 600.
 """
 
 from __future__ import annotations
@@ -11,69 +8,83 @@ from __future__ import annotations
 import re
 from collections import defaultdict
 from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
-from functools import cache
-from pathlib import Path, PurePosixPath
-from typing import TYPE_CHECKING, Literal
+from dataclasses import dataclass
+from pathlib import PurePosixPath
+from typing import TYPE_CHECKING
 
-from packaging.utils import canonicalize_name
-
-from core.archive.zips import read_archive
-from core.binaries import pe
-from core.errors import MissingInputError, WheelError
-from pytorch_build.check import (
-    Binary,
-    Finding,
-    Policy,
-    Providers,
-    Severity,
-    WheelMember,
-    WheelView,
-    Windows,
-    matches,
-    some,
-)
-from rocm_packaging.packages.layouts import is_rocm
+from pytorch_build.check import Binary, Finding, Severity, WheelView, some
+from pytorch_build.check.contents import find_promise
+from pytorch_build.check.policy import ExpectedLibraries, Policy, expected_libraries, matches
 
 if TYPE_CHECKING:
-    from packaging.tags import Tag
-
     from core.binaries.elf import ElfFacts
 
 CHECK = "elf"
 _MACHINES = {"x86_64": "EM_X86_64", "aarch64": "EM_AARCH64"}
-_LEGACY = {"manylinux1_": (2, 5), "manylinux2010_": (2, 12), "manylinux2014_": (2, 17)}
+_LEGACY_GLIBC = {"manylinux1_": (2, 5), "manylinux2010_": (2, 12), "manylinux2014_": (2, 17)}
 _ORIGIN = re.compile(r"^\$(ORIGIN|\{ORIGIN\})(/|$)")
 
 
-def places(wheels: Iterable[Path]) -> Mapping[str, Sequence[str]] | None:
-    """Return where ROCm's wheels have their files, by name; None where the core package is not among them."""
-    found: dict[str, list[str]] = defaultdict(list)
-    rocm = {path: name for path in wheels if is_rocm(name := canonicalize_name(path.name.partition("-")[0]))}
-    for path in rocm:
-        with suppress(WheelError, MissingInputError):  # its own checks report it
-            for member in read_archive(path).by_name:
-                found[PurePosixPath(member).name].append(member)
-    return found if "rocm-sdk-core" in rocm.values() else None
+@dataclass(frozen=True, kw_only=True)
+class Surroundings:
+    """Where a wheel's files may find libraries.
+
+    Attributes:
+        policy: Which libraries each system, and which a machine may have.
+        expected: Those of distributions that the wheel requires.
+        members_of_set: Those of the ROCm wheels around this one, by file name; None where they are not known.
+        loader: Those that the loader of the machine that built the wheel finds.
+        paths: Those of the wheel, by file name.
+        paths_by_soname: Those of the wheel whose SONAME is not their file name.
+        is_portable: Whether the wheel is to work on every machine.
+    """
+
+    policy: Policy
+    expected: ExpectedLibraries
+    members_of_set: Mapping[str, Sequence[str]] | None
+    loader: Container[str]
+    paths: Mapping[str, Sequence[str]]
+    paths_by_soname: Mapping[str, Sequence[str]]
+    is_portable: bool
+
+    def is_provided(self, library: str) -> bool:
+        """Return whether the system or a required distribution has a library."""
+        if library in self.policy.system_libraries:
+            return True
+        # What ROCm's wheels around this one have counts, not what they are known for.
+        return self.members_of_set is None and matches(library, self.expected.patterns)
+
+    def is_of_machine(self, library: str) -> bool:
+        """Return whether a library is one that some machines have."""
+        return library in self.loader or matches(library, self.policy.machine_libraries)
 
 
-class _Libraries:
-    """Where a wheel's files may find libraries: by file name, by SONAME, in other wheels."""
+def look_around(
+    view: WheelView,
+    policy: Policy,
+    loader: Container[str],
+) -> Surroundings:
+    """Return where a wheel's files may find libraries."""
+    paths: defaultdict[str, list[str]] = defaultdict(list)
+    for member in view.members:
+        if member.installed:
+            paths[PurePosixPath(member.installed).name].append(member.installed)
 
-    def __init__(self, view: WheelView, policy: Policy) -> None:
-        self.providers = Providers(view, policy)
-        # what ROCm's wheels have counts, not what they are known for
-        self.known = self.providers.libraries if view.others is None else ()
-        self.others = view.others or {}
-        self.strict = any(platform.startswith("manylinux") for platform in view.platforms)
-        self.inside: dict[str, list[str]] = defaultdict(list)
-        self.sonames: dict[str, list[str]] = defaultdict(list)
-        for path in filter(None, (member.installed for member in view.members)):
-            self.inside[PurePosixPath(path).name].append(path)
-        for binary in view.binaries:
-            path, soname = binary.member.installed, binary.elf.soname if binary.elf else ""
-            if soname and path and PurePosixPath(path).name != soname:
-                self.sonames[soname].append(path)
+    paths_by_soname: defaultdict[str, list[str]] = defaultdict(list)
+    for binary in view.binaries:
+        path = binary.member.installed
+        if binary.elf and binary.elf.soname and path and PurePosixPath(path).name != binary.elf.soname:
+            paths_by_soname[binary.elf.soname].append(path)
+
+    return Surroundings(
+        policy=policy,
+        expected=expected_libraries(view, policy),
+        members_of_set=view.members_of_set,
+        loader=loader,
+        paths=paths,
+        paths_by_soname=paths_by_soname,
+        is_portable=any(platform.startswith("manylinux") for platform in view.platforms),
+    )
 
 
 def loader_names(listing: str, machine: str) -> frozenset[str]:
@@ -82,152 +93,324 @@ def loader_names(listing: str, machine: str) -> frozenset[str]:
     return frozenset(re.findall(rf"^\s*(\S+) \(libc6,{kind}[,)]", listing, re.MULTILINE))
 
 
-def check(view: WheelView, policy: Policy, loader: Container[str] = ()) -> Iterator[Finding]:
-    """Judge a wheel's host ELF files, code objects for GPUs and relocatables apart, by a machine's loader."""
-    host = [
-        (binary, binary.elf)
-        for binary in view.binaries
-        if binary.elf and binary.elf.machine != "EM_AMDGPU" and binary.elf.kind in {"ET_DYN", "ET_EXEC"}
-    ]
+def check(
+    view: WheelView,
+    policy: Policy,
+    loader: Container[str] = (),
+) -> Iterator[Finding]:
+    """Judge a wheel's ELF files for its host; code objects for GPUs are judged by `device_code`."""
+    surroundings = look_around(view, policy, loader)
+    members_by_soname: defaultdict[str, list[str]] = defaultdict(list)
     for binary in view.binaries:
-        if why := _unloadable(binary, policy):
-            yield view.finding("error", CHECK, why, binary.member.name)
-    libraries = _Libraries(view, policy)
-    for binary, elf in host:
-        where = binary.member.name
-        for severity, message in (
-            *_machine(view, elf),
-            *_rpath(binary, elf),
-            *_stack(elf),
-            *_needed(policy, libraries, binary, elf, loader),
-            *_reach(libraries, binary, elf),
-        ):
-            yield view.finding(severity, CHECK, message, where)
+        yield from _find_unloadable(view, binary)
+        elf = binary.elf
+        if elf is None or elf.machine == "EM_AMDGPU" or elf.kind not in {"ET_DYN", "ET_EXEC"}:
+            continue
+        yield from _compare_platform(view, binary, elf)
+        yield from _judge_search_path(view, binary, elf)
+        yield from _judge_stack(view, binary, elf)
+        yield from _find_missing_libraries(
+            view,
+            surroundings,
+            binary,
+            elf,
+        )
+        yield from _find_unreached_folders(
+            view,
+            surroundings,
+            binary,
+            elf,
+        )
         if elf.debug_bytes:
-            yield view.finding("note", CHECK, f"{elf.debug_bytes} bytes of debug sections.", where)
-    seen = defaultdict(list)
-    for binary, elf in host:
-        seen[elf.soname].append(binary.member.name)
-    for soname, members in sorted(seen.items()):
-        if soname and len(members) > 1:
-            message = (
-                f"{len(members)} files have the SONAME {soname}: {some(members)}. One of them is loaded."
+            message = f"It has {elf.debug_bytes} bytes of debug sections."
+            yield view.finding(
+                "note",
+                CHECK,
+                message,
+                binary.member.name,
             )
-            yield view.finding("warning", CHECK, message, members[0])
+        if elf.soname:
+            members_by_soname[elf.soname].append(binary.member.name)
+
+    for soname, names in sorted(members_by_soname.items()):
+        if len(names) > 1:
+            message = (
+                f"{len(names)} files have the SONAME {soname}: {some(names)}. Only one of them is loaded."
+            )
+            yield view.finding(
+                "warning",
+                CHECK,
+                message,
+                names[0],
+            )
 
 
-def _unloadable(binary: Binary, policy: Policy) -> str:
-    """Return why compiled code is not what its name promises, whatever wheel it is in; "" if it is."""
-    promise, elf = policy.promise(binary.member.name), binary.elf
+def _find_unloadable(view: WheelView, binary: Binary) -> Iterator[Finding]:
+    """Find compiled code that is not what its name promises, whatever wheel it is in."""
+    promise = find_promise(binary.member.name)
     if promise is None or binary.problems:
-        return ""
-    if elf is None:
-        return f"It is no {promise.what} for Linux."
-    library = promise.what == "library"
-    kinds = {"ET_DYN"} if library else {"ET_DYN", "ET_EXEC"}
-    unlinked = library and elf.machine in _MACHINES.values() and not elf.dynamic
-    if elf.kind in kinds and elf.machine != "EM_AMDGPU" and not unlinked:
-        return ""
-    without = ", without a dynamic section" if unlinked else ""
-    return f"It is no {promise.what} that a loader takes: {elf.kind} for {elf.machine}{without}."
+        return
+    if binary.elf is None:
+        yield view.finding(
+            "error",
+            CHECK,
+            f"It is no {promise.kind} for Linux.",
+            binary.member.name,
+        )
+        return
+
+    elf = binary.elf
+    is_library = promise.kind == "library"
+    kinds = {"ET_DYN"} if is_library else {"ET_DYN", "ET_EXEC"}
+    is_unlinked = is_library and elf.machine in _MACHINES.values() and not elf.dynamic
+    if elf.kind not in kinds or elf.machine == "EM_AMDGPU" or is_unlinked:
+        message = f"It is no {promise.kind} that a loader takes: {elf.kind} for {elf.machine}"
+        if is_unlinked:
+            message += ", without a dynamic section"
+        yield view.finding(
+            "error",
+            CHECK,
+            f"{message}.",
+            binary.member.name,
+        )
 
 
-def _machine(view: WheelView, elf: ElfFacts) -> Iterator[tuple[Severity, str]]:
+def _compare_platform(
+    view: WheelView,
+    binary: Binary,
+    elf: ElfFacts,
+) -> Iterator[Finding]:
     for platform in sorted(view.platforms):
         for suffix, machine in _MACHINES.items():
             if platform.endswith(suffix) and elf.machine != machine:
-                yield "error", f"It is for {elf.machine}; the tag is {platform}."
-        promised = _promised_glibc(platform)
-        if promised and elf.glibc > promised:
-            needs, has = (".".join(map(str, version)) for version in (elf.glibc, promised))
-            yield "error", f"It needs glibc {needs}; {platform} promises {has}."
-
-
-def _promised_glibc(platform: str) -> tuple[int, int] | None:
-    if found := re.match(r"manylinux_(\d+)_(\d+)_", platform):
-        return int(found[1]), int(found[2])
-    return next((version for prefix, version in _LEGACY.items() if platform.startswith(prefix)), None)
-
-
-def _rpath(binary: Binary, elf: ElfFacts) -> Iterator[tuple[Severity, str]]:
-    if absolute := [entry for entry in elf.search if not _ORIGIN.match(entry)]:
-        yield (
-            "error",
-            f"Its RPATH names folders of one machine: {some(absolute)}. Only $ORIGIN/… is allowed.",
-        )
-    if "" in elf.rpath:
-        yield "error", "Its RPATH has an empty entry, which is the folder a program runs in."
-    relative = [entry for entry in elf.search if binary.member.installed and _ORIGIN.match(entry)]
-    if outside := [entry for entry in relative if _expand(binary, entry) is None]:
-        yield "warning", f"Its RPATH leaves site-packages: {some(outside)}."
-
-
-def _stack(elf: ElfFacts) -> Iterator[tuple[Severity, str]]:
-    if "E" in elf.stack:
-        yield "error", "It asks for an executable stack."
-    elif not elf.stack:
-        yield "warning", "It has no PT_GNU_STACK header, which asks for an executable stack."
-
-
-def _needed(
-    policy: Policy, libraries: _Libraries, binary: Binary, elf: ElfFacts, loader: Container[str]
-) -> Iterator[tuple[Severity, str]]:
-    """Find each needed library; those missing for one reason make one finding."""
-    of_others: dict[str, list[str]] = defaultdict(list)
-    machine: list[str] = []
-    nowhere: list[str] = []
-    for library in elf.needed:
-        if library in policy.system_libraries or matches(library, libraries.known):
-            continue
-        if _on_rpath(binary, libraries.others.get(library, ())):
-            continue
-        inside = [*libraries.inside.get(library, ()), *libraries.sonames.get(library, ())]
-        if inside:
-            # The loader looks for files; a SONAME helps only once the library is loaded.
-            found = _on_rpath(binary, libraries.inside.get(library, ()))
-            if not found and not any(matches(place, policy.preloaded) for place in inside):
-                where = f"{library} is in the wheel as {some(inside)}, but not on this file's RPATH"
-                yield "warning", f"{where}: it is found only if something loads it before."
-        elif provider := libraries.providers.undeclared(library):
-            of_others[provider].append(library)
-        else:
-            known = library in loader or matches(library, policy.machine_libraries)
-            (machine if known else nowhere).append(library)
-    for provider, names in of_others.items():
-        yield "error", f"It needs {some(names)} of {provider}, but METADATA does not require {provider}."
-    if machine:
-        severity: Severity = "error" if libraries.strict else "warning"
-        *first, last = machine
-        every, them = (f"{', '.join(first)} and {last}", "them") if first else (last, "it")
-        yield severity, f"It needs {every}, which no wheel provides: the machine must have {them}."
-    if nowhere:
-        yield "error", f"It needs {some(nowhere)}: unresolved dependency."
-
-
-def _reach(libraries: _Libraries, binary: Binary, elf: ElfFacts) -> Iterator[tuple[Severity, str]]:
-    """Verify that libraries of other distributions are found where those have them."""
-    search = [found for entry in elf.rpath if (found := _expand(binary, entry))]
-    for folder, patterns in libraries.providers.folders.items():
-        away = [library for library in elf.needed if matches(library, patterns)]
-        if away and not any(matches(place, [folder]) for place in search):
-            yield (
+                message = f"It is for {elf.machine}; the tag is {platform}."
+                yield view.finding(
+                    "error",
+                    CHECK,
+                    message,
+                    binary.member.name,
+                )
+        promised_glibc = _promised_glibc(platform)
+        if promised_glibc is not None and elf.glibc > promised_glibc:
+            needed_version = ".".join(map(str, elf.glibc))
+            promised_version = ".".join(map(str, promised_glibc))
+            message = f"It needs glibc {needed_version}; {platform} promises {promised_version}."
+            yield view.finding(
                 "error",
-                f"It needs {some(away)} in {folder} of another wheel, where its RPATH does not lead.",
+                CHECK,
+                message,
+                binary.member.name,
             )
 
 
-def _on_rpath(binary: Binary, places: Iterable[str]) -> bool:
-    folders = {_expand(binary, entry) for entry in (binary.elf.rpath if binary.elf else ())}
-    return any(str(PurePosixPath(place).parent) in folders for place in places)
+def _promised_glibc(platform: str) -> tuple[int, int] | None:
+    match = re.match(r"manylinux_(\d+)_(\d+)_", platform)
+    if match is not None:
+        return int(match[1]), int(match[2])
+    for prefix, version in _LEGACY_GLIBC.items():
+        if platform.startswith(prefix):
+            return version
+    return None
 
 
-def _expand(binary: Binary, entry: str) -> str | None:
+def _judge_search_path(
+    view: WheelView,
+    binary: Binary,
+    elf: ElfFacts,
+) -> Iterator[Finding]:
+    name = binary.member.name
+    absolute = [folder for folder in elf.search if not _ORIGIN.match(folder)]
+    if absolute:
+        message = f"Its RPATH names folders of one machine: {some(absolute)}. Only $ORIGIN/… is allowed."
+        yield view.finding(
+            "error",
+            CHECK,
+            message,
+            name,
+        )
+    if "" in elf.rpath:
+        message = "Its RPATH has an empty entry, which is the folder that a program runs in."
+        yield view.finding(
+            "error",
+            CHECK,
+            message,
+            name,
+        )
+
+    relative = [folder for folder in elf.search if _ORIGIN.match(folder)]
+    outside = [folder for folder in relative if _expand(binary, folder) is None]
+    if outside and binary.member.installed:
+        yield view.finding(
+            "warning",
+            CHECK,
+            f"Its RPATH leaves site-packages: {some(outside)}.",
+            name,
+        )
+
+
+def _judge_stack(
+    view: WheelView,
+    binary: Binary,
+    elf: ElfFacts,
+) -> Iterator[Finding]:
+    if "E" in elf.stack:
+        yield view.finding(
+            "error",
+            CHECK,
+            "It asks for an executable stack.",
+            binary.member.name,
+        )
+    elif not elf.stack:
+        message = "It has no PT_GNU_STACK header, and so it asks for an executable stack."
+        yield view.finding(
+            "warning",
+            CHECK,
+            message,
+            binary.member.name,
+        )
+
+
+def _find_missing_libraries(
+    view: WheelView,
+    surroundings: Surroundings,
+    binary: Binary,
+    elf: ElfFacts,
+) -> Iterator[Finding]:
+    """Look for each needed library; those that are missing for one reason make one finding."""
+    name = binary.member.name
+    of_providers: defaultdict[str, list[str]] = defaultdict(list)
+    of_machine: list[str] = []
+    unresolved: list[str] = []
+    for library in elf.needed:
+        if surroundings.is_provided(library) or _is_in_set(surroundings, binary, library):
+            continue
+        paths = surroundings.paths.get(library, ())
+        paths_by_soname = surroundings.paths_by_soname.get(library, ())
+        provider = surroundings.expected.find_undeclared_provider(library)
+        if paths or paths_by_soname:
+            message = _fault_of_place(surroundings, binary, library)
+            if message is not None:
+                yield view.finding(
+                    "warning",
+                    CHECK,
+                    message,
+                    name,
+                )
+        elif provider is not None:
+            of_providers[provider].append(library)
+        elif surroundings.is_of_machine(library):
+            of_machine.append(library)
+        else:
+            unresolved.append(library)
+
+    for provider, libraries in of_providers.items():
+        message = f"It needs {some(libraries)} of {provider}, but METADATA does not require {provider}."
+        yield view.finding(
+            "error",
+            CHECK,
+            message,
+            name,
+        )
+    if of_machine:
+        severity: Severity = "error" if surroundings.is_portable else "warning"
+        yield view.finding(
+            severity,
+            CHECK,
+            _message_of_machine(of_machine),
+            name,
+        )
+    if unresolved:
+        message = f"It needs {some(unresolved)}, which nothing provides."
+        yield view.finding(
+            "error",
+            CHECK,
+            message,
+            name,
+        )
+
+
+def _is_in_set(
+    surroundings: Surroundings,
+    binary: Binary,
+    library: str,
+) -> bool:
+    """Return whether ROCm's wheels around this one have a library where the loader looks."""
+    paths = (surroundings.members_of_set or {}).get(library, ())
+    return _is_on_rpath(binary, paths)
+
+
+def _fault_of_place(
+    surroundings: Surroundings,
+    binary: Binary,
+    library: str,
+) -> str | None:
+    """Return why a library that is in the wheel may not be found; None where it is."""
+    paths = surroundings.paths.get(library, ())
+    # The loader looks for files; a SONAME helps only once the library is loaded.
+    if _is_on_rpath(binary, paths):
+        return None
+    every_path = [*paths, *surroundings.paths_by_soname.get(library, ())]
+    if any(matches(path, surroundings.policy.preloaded) for path in every_path):
+        return None
+    return (
+        f"{library} is in the wheel as {some(every_path)}, but not on this file's RPATH: "
+        "it is found only if something loads it before."
+    )
+
+
+def _message_of_machine(libraries: Sequence[str]) -> str:
+    *first_names, last_name = libraries
+    if not first_names:
+        return f"It needs {last_name}, which no wheel provides: the machine must have it."
+    names = f"{', '.join(first_names)} and {last_name}"
+    return f"It needs {names}, which no wheel provides: the machine must have them."
+
+
+def _find_unreached_folders(
+    view: WheelView,
+    surroundings: Surroundings,
+    binary: Binary,
+    elf: ElfFacts,
+) -> Iterator[Finding]:
+    """Verify that libraries of other distributions are found where those have them."""
+    search_folders = _search_folders(binary)
+    for folder, patterns in surroundings.expected.folders.items():
+        libraries = [library for library in elf.needed if matches(library, patterns)]
+        is_reached = any(matches(search_folder, [folder]) for search_folder in search_folders)
+        if libraries and not is_reached:
+            message = (
+                f"It needs {some(libraries)} in {folder} of another wheel, where its RPATH does not lead."
+            )
+            yield view.finding(
+                "error",
+                CHECK,
+                message,
+                binary.member.name,
+            )
+
+
+def _is_on_rpath(binary: Binary, paths: Iterable[str]) -> bool:
+    search_folders = _search_folders(binary)
+    return any(str(PurePosixPath(path).parent) in search_folders for path in paths)
+
+
+def _search_folders(binary: Binary) -> set[str]:
+    """Return the folders below site-packages that a file's RPATH leads to."""
+    folders: set[str] = set()
+    for entry in binary.elf.rpath if binary.elf else ():
+        folder = _expand(binary, entry)
+        if folder is not None:
+            folders.add(folder)
+    return folders
+
+
+def _expand(binary: Binary, rpath_entry: str) -> str | None:
     """Return the folder below site-packages that an RPATH entry means; None if it is not below."""
-    found = _ORIGIN.match(entry)
-    if not found:
+    match = _ORIGIN.match(rpath_entry)
+    if match is None:
         return None
     folder = list(PurePosixPath(binary.member.installed).parent.parts)
-    for step in entry[found.end() :].split("/"):
+    for step in rpath_entry[match.end() :].split("/"):
         if step == "..":
             if not folder:
                 return None
@@ -235,121 +418,3 @@ def _expand(binary: Binary, entry: str) -> str | None:
         elif step not in {"", "."}:
             folder.append(step)
     return "/".join(folder) or "."
-
-
-DLL_CHECK = "dll"
-Origin = Literal["system", "redistributable", "debug", "python", ""]
-_PLATFORM = "win_amd64"
-_PYTHON = re.compile(r"python3\d*t?(_d)?\.dll")
-
-
-class _Dlls:
-    """Where a wheel's files may find DLLs; names in small letters."""
-
-    def __init__(self, view: WheelView, policy: Policy) -> None:
-        self.python = python_dlls(view.name.tags)
-        self.providers = Providers(view, policy)
-        self.inside: dict[str, list[str]] = defaultdict(list)
-        for member in view.members:
-            self.inside[PurePosixPath(member.name).name.lower()].append(_folder(member))
-
-
-def is_dll(name: str) -> bool:
-    """Return whether a member is a DLL, an extension module or a program, by its name."""
-    return name.lower().endswith((".dll", ".pyd", ".exe"))
-
-
-def check_dlls(view: WheelView, policy: Policy) -> Iterator[Finding]:
-    """Judge the DLLs, extension modules and programs of a wheel for Windows."""
-    if _PLATFORM not in view.platforms:
-        return
-    libraries = _Dlls(view, policy)
-    read = {binary.member.name: binary for binary in view.binaries}
-    for member in view.members:
-        binary = read.get(member.name)
-        if binary is None or binary.pe is None:
-            if member.size and is_dll(member.name) and not (binary and binary.problems):
-                yield view.finding(
-                    "error", DLL_CHECK, "It is not 64-bit code, whatever its name.", member.name
-                )
-            continue
-        if binary.pe.dll is member.name.lower().endswith(".exe"):
-            yield view.finding("error", DLL_CHECK, "It is a program and no DLL, or the reverse.", member.name)
-        if binary.pe.machine != pe.AMD64:
-            message = f"It is for another processor (machine {binary.pe.machine:#x}) than {_PLATFORM}."
-            yield view.finding("error", DLL_CHECK, message, member.name)
-        yield from _needed_dlls(view, policy, libraries, binary.member, binary.pe)
-
-
-def _needed_dlls(
-    view: WheelView, policy: Policy, libraries: _Dlls, member: WheelMember, facts: pe.PeFacts
-) -> Iterator[Finding]:
-    """Find each needed DLL; those missing for one reason make one finding."""
-    for names, late in ((facts.needed, False), (facts.delayed, True)):
-        reasons: dict[str, list[str]] = defaultdict(list)
-        for name in names:
-            reasons[_problem(policy, libraries, member, name)].append(name)
-        reasons.pop("", None)
-        for reason, found in sorted(reasons.items()):
-            severity, message = _message(policy, reason, some(found), view)
-            if late and severity == "error":
-                severity, message = "warning", f"{message} It is loaded when it is first called."
-            yield view.finding(severity, DLL_CHECK, message, member.name)
-
-
-def _problem(policy: Policy, libraries: _Dlls, member: WheelMember, name: str) -> str:
-    """Return what is wrong with a needed DLL: "" for nothing, else a kind that `_message` knows."""
-    lower = name.lower()
-    if folders := libraries.inside.get(lower):
-        near = _folder(member) in folders
-        return "" if near or any(matches(one, policy.windows.folders) for one in folders) else "elsewhere"
-    found = origin(name, policy.windows)
-    if found == "system" or (found == "python" and lower in libraries.python):
-        return ""
-    if not found and matches(lower, libraries.providers.libraries):
-        return ""
-    provider = "" if found else libraries.providers.undeclared(lower)
-    return found or (f"undeclared {provider}" if provider else "nowhere")
-
-
-def _message(policy: Policy, reason: str, names: str, view: WheelView) -> tuple[Severity, str]:
-    kind, _, provider = reason.partition(" ")
-    tags = ", ".join(sorted({f"{tag.interpreter}-{tag.abi}" for tag in view.name.tags}))
-    message = policy.messages[kind]
-    return message.severity, message.words.format(names=names, provider=provider, tags=tags)
-
-
-def _folder(member: WheelMember) -> str:
-    return str(PurePosixPath(member.installed or member.name).parent)
-
-
-@cache
-def system_dlls() -> tuple[frozenset[str], tuple[re.Pattern[str], ...]]:
-    """Return the DLLs that Windows has: names in small letters, and patterns."""
-    from delvewheel import _dll_list as data
-
-    names = data.ignore_names[data.MachineType.AMD64]
-    return frozenset(names), tuple(one for one in data.ignore_regexes if not one.fullmatch("python312.dll"))
-
-
-def origin(name: str, windows: Windows) -> Origin:
-    """Return what a machine gets a DLL from; "" where it is unknown."""
-    lower = name.lower()
-    if matches(lower, windows.debug) or re.fullmatch(r"python3\d*t?_d\.dll", lower):
-        return "debug"
-    if _PYTHON.fullmatch(lower):
-        return "python"
-    names, patterns = system_dlls()
-    known = lower in names or any(one.fullmatch(lower) for one in patterns)
-    if known or matches(lower, windows.libraries):
-        return "system"
-    return "redistributable" if matches(lower, windows.redistributable) else ""
-
-
-def python_dlls(tags: frozenset[Tag]) -> frozenset[str]:
-    """Return the DLLs of Python that a wheel with these tags may be linked to."""
-    found = [one for tag in tags if (one := re.fullmatch(r"cp(3\d+)(t?)", tag.abi))]
-    stable = {"python3.dll" for tag in tags if tag.abi == "abi3"}
-    return frozenset(
-        stable.union(*({f"python{one[1]}{one[2]}.dll", f"python3{one[2]}.dll"} for one in found))
-    )

@@ -10,13 +10,12 @@ from __future__ import annotations
 
 import json
 import shutil
-import tempfile
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from core import files
+from core import files, temporary
 from core.errors import ProcessError, SourceError
 from pytorch_build.sources.git import Repository, last_words
 from pytorch_build.sources.quoting import quote, unquote
@@ -385,7 +384,7 @@ def _count_filtered(store: SnapshotStore, repository: Repository, commit: str, r
     if not blobs:
         return 0
 
-    with tempfile.TemporaryDirectory(prefix="checkout.") as scratch:
+    with temporary.folder("checkout") as scratch:
         env = {**_READ_ONLY, "GIT_INDEX_FILE": f"{scratch}/index"}
         repository.run("read-tree", commit, env=env)
         words = ("checkout-index", f"--prefix={scratch}/files/", "--stdin")

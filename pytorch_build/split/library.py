@@ -16,6 +16,7 @@ import mmap
 import struct
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
@@ -42,6 +43,17 @@ class SplitError(ValueError):
 
 class AlreadySplitError(SplitError):
     """A file whose device code is elsewhere."""
+
+
+@contextmanager
+def refused_where_damaged() -> Iterator[None]:
+    """Turn what a damaged library makes its readers raise into a SplitError."""
+    try:
+        yield
+    except SplitError:
+        raise
+    except (struct.error, ValueError, TypeError, ArithmeticError, IndexError, MemoryError) as problem:
+        raise SplitError(f"it is a damaged library ({problem})") from problem
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -115,6 +127,7 @@ class Library(ABC):
         """Find a section."""
         return next((one for one in self.sections if one.name == name), None)
 
+    @refused_where_damaged()
     def fat(self) -> FatFile | None:
         """Find the device code, and who registers it; None where it has none."""
         fatbin, wrappers = self.section(self.FATBIN), self.section(self.WRAPPERS)
@@ -137,6 +150,7 @@ class Library(ABC):
             found.append(Wrapper(at=at, bundle=place, relocation=relocation))
         return FatFile(start=fatbin.offset, size=min(fatbin.size, fatbin.filled), wrappers=tuple(found))
 
+    @refused_where_damaged()
     def reference(self) -> bytes | None:
         """Return what says where the device code is; None where it was not moved."""
         section, wrappers = self.section(self.REFERENCE), self.section(self.WRAPPERS)
@@ -186,32 +200,28 @@ class ElfLibrary(Library):
 
     FATBIN, WRAPPERS, REFERENCE = ".hip_fatbin", ".hipFatBinSegment", ".rocm_kpack_ref"
 
+    @refused_where_damaged()
     def __init__(self, data: Data) -> None:
-        try:
-            header = HEADER.unpack_from(data, 0)
-            if header[2] not in _RELATIVE or header[0][4:6] != b"\x02\x01":
-                raise SplitError("its device code is in a file for another processor")
-            places = (header[5] + index * SEGMENT.size for index in range(header[10]))
-            self.segments = [Segment(*SEGMENT.unpack_from(data, at)) for at in places]
-            places = (header[6] + index * SECTION.size for index in range(header[12]))
-            self.rows = [(at, Row(*SECTION.unpack_from(data, at))) for at in places]
-            table = self.rows[header[13]][1]
-            names = bytes(data[table.offset : table.offset + table.size])
-            sections = tuple(
-                Section(
-                    name=names[row.name : names.index(b"\0", row.name)].decode(),
-                    at=at,
-                    address=row.address,
-                    size=row.size,
-                    offset=row.offset,
-                    filled=0 if row.kind == _NOBITS else row.size,
-                )
-                for at, row in self.rows
+        header = HEADER.unpack_from(data, 0)
+        if header[2] not in _RELATIVE or header[0][4:6] != b"\x02\x01":
+            raise SplitError("its device code is in a file for another processor")
+        places = (header[5] + index * SEGMENT.size for index in range(header[10]))
+        self.segments = [Segment(*SEGMENT.unpack_from(data, at)) for at in places]
+        places = (header[6] + index * SECTION.size for index in range(header[12]))
+        self.rows = [(at, Row(*SECTION.unpack_from(data, at))) for at in places]
+        table = self.rows[header[13]][1]
+        names = bytes(data[table.offset : table.offset + table.size])
+        sections = tuple(
+            Section(
+                name=names[row.name : names.index(b"\0", row.name)].decode(),
+                at=at,
+                address=row.address,
+                size=row.size,
+                offset=row.offset,
+                filled=0 if row.kind == _NOBITS else row.size,
             )
-        except (struct.error, IndexError, ValueError) as problem:
-            if isinstance(problem, SplitError):
-                raise
-            raise SplitError(f"it is a damaged ELF file ({problem})") from problem
+            for at, row in self.rows
+        )
         super().__init__(data, sections)
         self.header, self.names, self.machine = header, names, header[2]
 
@@ -238,6 +248,7 @@ class ElfLibrary(Library):
                     raise SplitError(f"something besides its wrappers points into {self.FATBIN} ({place:#x})")
         return found
 
+    @refused_where_damaged()
     def without_code(self, fat: FatFile, indexes: Mapping[int, int], reference: bytes) -> Cut:
         """Return the library without its device code; `indexes` are those of bundles by offset."""
         page = _PAGE[self.machine]
@@ -322,6 +333,8 @@ _IMAGE_BASE, _ALIGNMENTS, _IMAGE_SIZE, _CHECKSUM, _DIRECTORIES = 24, 32, 56, 64,
 _CERTIFICATES, _BASE_RELOCATIONS, _DEBUG = 4, 5, 6
 _INITIALIZED_READABLE = 0x40000040
 _DIR64 = 10
+# A linker may take pages of this size; the format has no limit, and what is aligned is filled with zeros.
+_LARGEST_ALIGNMENT = 4 << 20
 _DEBUG_ENTRY, _AT_DEBUG_POINTER = 28, 24
 
 
@@ -330,23 +343,23 @@ class PeLibrary(Library):
 
     FATBIN, WRAPPERS, REFERENCE = ".hip_fat", ".hipFatB", ".kpackrf"
 
+    @refused_where_damaged()
     def __init__(self, data: Data) -> None:
-        try:
-            self.coff = _U32.unpack_from(data, pe.PLACE_OF_PE_OFFSET)[0] + 4
-            header = pe.CoffHeader(*pe.COFF.unpack_from(data, self.coff))
-            self.optional = self.coff + pe.COFF.size
-            if _U16.unpack_from(data, self.optional)[0] != pe.PE32_PLUS:
-                raise SplitError("its device code is in a 32-bit file")
-            table = self.optional + header.optional_size
-            sections = tuple(
-                _pe_section(data, table + index * pe.SECTION.size) for index in range(header.sections)
-            )
-            base = _U64.unpack_from(data, self.optional + _IMAGE_BASE)[0]
-            alignments = struct.unpack_from("<II", data, self.optional + _ALIGNMENTS)
-        except struct.error as problem:
-            raise SplitError(f"it is a damaged PE file ({problem})") from problem
+        self.coff = _U32.unpack_from(data, pe.PLACE_OF_PE_OFFSET)[0] + 4
+        header = pe.CoffHeader(*pe.COFF.unpack_from(data, self.coff))
+        self.optional = self.coff + pe.COFF.size
+        if _U16.unpack_from(data, self.optional)[0] != pe.PE32_PLUS:
+            raise SplitError("its device code is in a 32-bit file")
+        table = self.optional + header.optional_size
+        sections = tuple(
+            _pe_section(data, table + index * pe.SECTION.size) for index in range(header.sections)
+        )
+        base = _U64.unpack_from(data, self.optional + _IMAGE_BASE)[0]
+        alignments = struct.unpack_from("<II", data, self.optional + _ALIGNMENTS)
         super().__init__(data, sections, base)
         self.alignment, self.file_alignment = alignments
+        if not (0 < self.alignment <= _LARGEST_ALIGNMENT and 0 < self.file_alignment <= _LARGEST_ALIGNMENT):
+            raise SplitError(f"it aligns its sections to {self.alignment} and {self.file_alignment} bytes")
 
     def _u32(self, at: int) -> int:
         value: int = _U32.unpack_from(self.data, at)[0]
@@ -383,6 +396,7 @@ class PeLibrary(Library):
             position += length
         return {}
 
+    @refused_where_damaged()
     def without_code(self, fat: FatFile, indexes: Mapping[int, int], reference: bytes) -> Cut:
         """Return the DLL without its device code; `indexes` are those of bundles by offset."""
         fatbin = next(one for one in self.sections if one.offset == fat.start and one.filled)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import calendar
 import re
-import tempfile
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from email.parser import BytesHeaderParser
@@ -13,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from packaging.requirements import Requirement
 
+from core import temporary
 from core.archive import DeferredFile, Member
 from core.data import Model, data_file
 from core.errors import UsageError, WheelError
@@ -55,9 +55,9 @@ def split(fat_wheel: Path, out_dir: Path, *, rocm_version: str = "") -> tuple[Pa
             hint="Choose one with --output-dir.",
         )
     out_dir.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(prefix=".split-", dir=out_dir) as scratch:
-        planned = plan(fat_wheel, Path(scratch), rocm_version=rocm_version)
-        finished = Path(scratch) / "wheels"
+    with temporary.folder("split", within=out_dir) as scratch:
+        planned = plan(fat_wheel, scratch, rocm_version=rocm_version)
+        finished = scratch / "wheels"
         finished.mkdir()
         made = [_host(planned, finished), *(_device(planned, gpu, finished) for gpu in planned.wheels.gpus)]
         require_whole(fat_wheel, made, planned.contents.code)

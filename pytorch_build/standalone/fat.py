@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import posixpath
-import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING
 
+from core import temporary
 from core.archive import Member
 from core.archive.zips import read_archive
 from core.errors import RocmError, UsageError, WheelError, nearest
@@ -16,8 +16,8 @@ from core.files import path_pattern
 from core.wheel import parse_wheel_name, read_metadata, read_small_member
 from core.wheel.editor import Additions, edit_wheel
 from core.wheel.record import require_listing
-from pytorch_build.check import load_policy
-from pytorch_build.check.libraries import origin
+from pytorch_build.check.dlls import origin
+from pytorch_build.check.policy import load_policy
 from pytorch_build.standalone import libraries, texts
 from pytorch_build.standalone.needs import Bundle, BundleBuilder, Machine, load_table
 from rocm_packaging.packages.layouts import device_target, library_globs
@@ -113,7 +113,7 @@ def make(request: Request) -> Result:
     )
 
     new_texts = _new_texts(wheel, [file.path for file in loaded_first], version, licenses)
-    with tempfile.TemporaryDirectory(prefix="fat-wheel-") as scratch:
+    with temporary.folder("fat-wheel") as scratch:
         members = _compressed_members(wheel, bundle, Path(scratch))
         written_file = edit_wheel(
             wheel.path,
@@ -221,7 +221,7 @@ def _machine(platform: Platform, system_libraries: Sequence[str]) -> Machine:
     if platform == "windows":
         return Machine(
             promised=tuple(system_libraries),
-            has=lambda name: origin(name, policy.windows) not in {"", "debug"},
+            has=lambda name: origin(name, policy.windows) not in {None, "debug"},
             has_search_paths=False,
         )
     promised = (*policy.system_libraries, *load_table().system.linux, *system_libraries)

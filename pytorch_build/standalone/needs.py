@@ -20,8 +20,8 @@ from core.data import Model, data_file
 from core.errors import RocmError
 from core.families import families
 from core.files import path_pattern
-from pytorch_build.check import load_policy, matches
-from pytorch_build.check.device_code import is_asked_for
+from pytorch_build.check.device_code import is_requested
+from pytorch_build.check.policy import matches
 
 if TYPE_CHECKING:
     from pytorch_build.standalone.libraries import Binary, Rocm, RocmFile
@@ -338,8 +338,7 @@ def serves_targets(path: str, targets: Sequence[str]) -> bool:
     names = _TARGET.findall(path)
     if not names:
         return True
-    policy = load_policy()
-    return any(is_asked_for(_processor(name), targets, policy) for name in names)
+    return any(is_requested(_processor(name), targets) for name in names)
 
 
 def _processor(name: str) -> str:

@@ -15,13 +15,12 @@ from __future__ import annotations
 
 import logging
 import posixpath
-import tempfile
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING
 
-from core import files, process
+from core import files, process, temporary
 from core.archive import Member
 from core.archive.zips import read_archive
 from core.binaries import elf, rpath
@@ -29,7 +28,7 @@ from core.errors import BuildError, CheckError, MissingInputError, WheelError
 from core.wheel import parse_wheel_name
 from core.wheel.editor import Additions, edit_wheel
 from core.wheel.record import require_listing
-from pytorch_build.check import Policy, load_policy
+from pytorch_build.check.policy import Policy, load_policy
 from pytorch_build.standalone.libraries import Binary, RocmFile, copy_file, read_file, read_members
 
 if TYPE_CHECKING:
@@ -190,7 +189,7 @@ def repair(
     if not external and old_platforms == set(platforms):
         return RepairedWheel(file=None, platform=platform)
 
-    with tempfile.TemporaryDirectory(prefix="repair-wheel-") as scratch:
+    with temporary.folder("repair-wheel") as scratch:
         members = _patched_members(wheel, patches, Path(scratch))
         written_file = edit_wheel(
             wheel,

@@ -16,7 +16,7 @@ from core.data import read_text
 from core.errors import WheelError
 from core.wheel import parse_wheel_name, read_metadata
 from core.wheel.record import require_listing
-from pytorch_build.check import required_name
+from pytorch_build.check.policy import required_name
 from rocm_packaging.packages.layouts import device_target, is_rocm
 from rocm_packaging.packages.payload import join_expressions
 

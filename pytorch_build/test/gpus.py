@@ -15,22 +15,23 @@ from __future__ import annotations
 import os
 import re
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from core import console, process
-from core.errors import CheckError, UsageError
+from core.errors import CheckError, ProcessError, UsageError
 from core.families import KFD_NODES, kernel_nodes, target_of_version
 
 if TYPE_CHECKING:
     from pytorch_build.context import Context
 
 Vendor = Literal["amd", "nvidia"]
+Environment = Mapping[str, str | None]
 Policy = Literal["unique", "all"]
 
-# what hides GPUs, from the runtime's lowest layer up
+# What hides GPUs, from the runtime's lowest layer up.
 HIDING = ("ROCR_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "CUDA_VISIBLE_DEVICES", "GPU_DEVICE_ORDINAL")
 NODES = KFD_NODES
 KFD = Path("/dev/kfd")
@@ -75,71 +76,93 @@ class Assignment:
 
     target: str
     devices: tuple[Device, ...]
-    env: Mapping[str, str | None]
+    env: Environment
 
     @property
     def words(self) -> str:
         """The GPUs in words: ``gfx942 (0, 1)``."""
-        return f"{self.target} ({', '.join(one.word for one in self.devices)})" if self.devices else "no GPU"
+        if not self.devices:
+            return "no GPU"
+        return f"{self.target} ({', '.join(device.word for device in self.devices)})"
+
+
+# What a machine has
 
 
 def this_machine() -> Machine:
     """Query the kernel and the vendors' programs."""
     if KFD.exists():
-        return Machine(gpus=kernel_gpus(NODES) or rocminfo_gpus(_output("rocminfo")), vendor="amd")
+        return Machine(gpus=kernel_gpus(NODES) or rocminfo_gpus(_output_of("rocminfo")), vendor="amd")
+
     if NVIDIA.exists() or process.which("nvidia-smi"):
         query = ("--query-gpu=uuid,compute_cap,name", "--format=csv,noheader")
-        found = nvidia_gpus(_output("nvidia-smi", *query))
-        return Machine(gpus=found, vendor="nvidia" if found or NVIDIA.exists() else "")
-    # Windows, and Linux within it, have no /dev/kfd
-    found = rocminfo_gpus(_output("rocminfo")) or enumerated_gpus(_output("offload-arch"))
-    return Machine(gpus=found, vendor="amd" if found else "")
+        nvidia = nvidia_gpus(_output_of("nvidia-smi", *query))
+        return Machine(gpus=nvidia, vendor="nvidia" if nvidia or NVIDIA.exists() else "")
+
+    # Windows, and Linux within it, have no /dev/kfd.
+    amd = rocminfo_gpus(_output_of("rocminfo")) or enumerated_gpus(_output_of("offload-arch"))
+    return Machine(gpus=amd, vendor="amd" if amd else "")
 
 
-def _output(program: str, *arguments: str) -> str:
-    """Run a program; one that is missing or fails knows no GPU."""
+def _output_of(program: str, *arguments: str) -> str:
+    """Return what a program prints; one that is missing, fails or hangs knows no GPU."""
     path = process.which(program)
     if path is None:
         return ""
     env = process.handed_on(**dict.fromkeys(HIDING))
-    done = process.capture([path, *arguments], env=env, check=False, timeout=_SECONDS)
-    return done.stdout if done.returncode == 0 else ""
+    try:
+        completed = process.capture([path, *arguments], env=env, check=False, timeout=_SECONDS)
+    except ProcessError as problem:
+        # A driver that hangs hangs its programs: https://github.com/ROCm/TheRock/issues/2649
+        console.warn(f"{program} names no GPU: {problem.message}")
+        return ""
+    return completed.stdout if completed.returncode == 0 else ""
 
 
 def kernel_gpus(nodes: Path) -> tuple[Gpu, ...]:
     """Read the kernel's topology: a folder per node."""
-    found, mode = [], os.R_OK | os.W_OK
+    gpus: list[Gpu] = []
     for facts in kernel_nodes(nodes):
-        version, minor = facts.get("gfx_target_version", 0), facts.get("drm_render_minor", 0)
-        # one that this process may not open is not its own
-        if version and (
-            not minor or not RENDER_NODES.is_dir() or os.access(RENDER_NODES / f"renderD{minor}", mode)
-        ):
-            unique = facts.get("unique_id", 0)
-            found.append(Gpu(target=target_of_version(version), uuid=f"GPU-{unique:016x}" if unique else ""))
-    return tuple(found)
+        version = facts.get("gfx_target_version", 0)
+        # A processor is a node, too, and has no version.
+        if not version or not _may_open(facts.get("drm_render_minor", 0)):
+            continue
+        unique_id = facts.get("unique_id", 0)
+        uuid = f"GPU-{unique_id:016x}" if unique_id else ""
+        gpus.append(Gpu(target=target_of_version(version), uuid=uuid))
+    return tuple(gpus)
+
+
+def _may_open(render_minor: int) -> bool:
+    """Return whether a GPU is this process's own, by its render node; where there are none, all are."""
+    if not render_minor or not RENDER_NODES.is_dir():
+        return True
+    return os.access(RENDER_NODES / f"renderD{render_minor}", os.R_OK | os.W_OK)
 
 
 def rocminfo_gpus(text: str) -> tuple[Gpu, ...]:
     """Read what ``rocminfo`` prints: the GPUs among its agents."""
-    _, *agents = re.split(r"(?m)^\*+\s*\nAgent \d+\s*\n\*+\s*\n", text)
-    # the first of a name counts: an ISA has a name, too, further down
-    found = (dict(reversed(_FIELD.findall(agent))) for agent in agents)
-    return tuple(
-        Gpu(
-            target=facts["Name"],
-            uuid=uuid if re.fullmatch(r"GPU-[0-9a-fA-F]{2,}", uuid := facts.get("Uuid", "")) else "",
-            name=facts.get("Marketing Name", ""),
-        )
-        for facts in found
-        if facts.get("Device Type") == "GPU" and _TARGET.fullmatch(facts.get("Name", ""))
-    )
+    gpus: list[Gpu] = []
+    _preamble, *agents = re.split(r"(?m)^\*+\s*\nAgent \d+\s*\n\*+\s*\n", text)
+    for agent in agents:
+        facts: dict[str, str] = {}
+        # The first of a name counts: an ISA has a name, too, further down.
+        for name, value in _FIELD.findall(agent):
+            facts.setdefault(name, value)
+        target = facts.get("Name", "")
+        if facts.get("Device Type") != "GPU" or not _TARGET.fullmatch(target):
+            continue
+        uuid = facts.get("Uuid", "")
+        if not re.fullmatch(r"GPU-[0-9a-fA-F]{2,}", uuid):
+            uuid = ""
+        gpus.append(Gpu(target=target, uuid=uuid, name=facts.get("Marketing Name", "")))
+    return tuple(gpus)
 
 
 def enumerated_gpus(text: str) -> tuple[Gpu, ...]:
     """Read a target per line, as ``offload-arch`` prints them."""
-    words = (line.strip().partition(":")[0] for line in text.splitlines())
-    return tuple(Gpu(target=word) for word in words if _TARGET.fullmatch(word))
+    targets = [line.strip().partition(":")[0] for line in text.splitlines()]
+    return tuple(Gpu(target=target) for target in targets if _TARGET.fullmatch(target))
 
 
 def nvidia_gpus(text: str) -> tuple[Gpu, ...]:
@@ -148,13 +171,15 @@ def nvidia_gpus(text: str) -> tuple[Gpu, ...]:
     return tuple(Gpu(target=f"sm_{major}{minor}", uuid=uuid, name=name) for uuid, major, minor, name in rows)
 
 
+# Which GPUs are tested
+
+
 def without_gpu() -> Assignment:
     """Return an assignment of no GPU, whatever the machine has."""
     env: dict[str, str | None] = dict.fromkeys(HIDING)
-    # empty hides every GPU from both vendors' runtimes
-    return Assignment(
-        target="", devices=(), env={**env, "HIP_VISIBLE_DEVICES": "", "CUDA_VISIBLE_DEVICES": ""}
-    )
+    # An empty value hides every GPU from both vendors' runtimes.
+    env |= {"HIP_VISIBLE_DEVICES": "", "CUDA_VISIBLE_DEVICES": ""}
+    return Assignment(target="", devices=(), env=env)
 
 
 def assignments(
@@ -168,13 +193,17 @@ def assignments(
     """Choose this machine's GPUs; one without any for family ``cpu``, and where that is allowed."""
     if not context.gpu and not other_gpu:
         return [without_gpu()]
-    family, targets = context.gpu_family, context.gpu_targets
     try:
         return select(
-            this_machine(), env, gpu_family=family, targets=targets, policy=policy, any_vendor=other_gpu
+            this_machine(),
+            env,
+            gpu_family=context.gpu_family,
+            targets=context.gpu_targets,
+            policy=policy,
+            any_vendor=other_gpu,
         )
     except CheckError as problem:
-        # no GPU could run the sample's device code
+        # No GPU could run the sample's device code.
         if not (allow_no_gpu or context.ref.local_label):
             raise
         console.say(f"{problem.message} Tests run without a GPU.")
@@ -185,40 +214,58 @@ def visible(machine: Machine, env: Mapping[str, str]) -> Sequence[Device]:
     """List what a process with these variables would see."""
     if machine.vendor == "nvidia":
         if "CUDA_VISIBLE_DEVICES" not in env:
-            # its runtime counts in another order than its programs by default
+            # By default, its runtime counts in another order than its programs.
             return [Device(gpu=gpu, word=gpu.uuid) for gpu in machine.gpus]
-        return _chosen(machine.gpus, "CUDA_VISIBLE_DEVICES", env)
-    left = [one.gpu for one in _chosen(machine.gpus, "ROCR_VISIBLE_DEVICES", env)]
-    topmost = "HIP_VISIBLE_DEVICES" if "HIP_VISIBLE_DEVICES" in env else "CUDA_VISIBLE_DEVICES"
-    return _chosen(left, topmost, env)
+        return _devices_of(machine.gpus, "CUDA_VISIBLE_DEVICES", env)
+
+    visible_gpus = [device.gpu for device in _devices_of(machine.gpus, "ROCR_VISIBLE_DEVICES", env)]
+    topmost_variable = "HIP_VISIBLE_DEVICES"
+    if topmost_variable not in env:
+        topmost_variable = "CUDA_VISIBLE_DEVICES"
+    return _devices_of(visible_gpus, topmost_variable, env)
 
 
-def _chosen(gpus: Sequence[Gpu], variable: str, env: Mapping[str, str]) -> Sequence[Device]:
+def _devices_of(gpus: Sequence[Gpu], variable: str, env: Mapping[str, str]) -> Sequence[Device]:
+    """Return the GPUs that a variable leaves, in its order; all where it is not set."""
     if variable not in env:
         return [Device(gpu=gpu, word=str(index)) for index, gpu in enumerate(gpus)]
     devices: list[Device] = []
-    for word in (part.strip() for part in env[variable].split(",")):
-        if word in ("", "-1"):
-            break
-        device = Device(gpu=gpus[_index(word, gpus, variable, env[variable])], word=word)
-        if any(device.gpu is one.gpu for one in devices):
+    for word in _device_words(env[variable]):
+        device = Device(gpu=gpus[_index_of(word, gpus, variable, env[variable])], word=word)
+        if any(device.gpu is other.gpu for other in devices):
             raise UsageError(f"{variable}={env[variable]} names a GPU twice.", hint=f"Correct {variable}.")
         devices.append(device)
     return devices
 
 
-def _index(word: str, gpus: Sequence[Gpu], variable: str, value: str) -> int:
+def _device_words(value: str) -> Iterator[str]:
+    """Yield the words of a variable up to the first that ends the list for the runtimes."""
+    for part in value.split(","):
+        word = part.strip()
+        if word in ("", "-1"):
+            return
+        yield word
+
+
+def _index_of(word: str, gpus: Sequence[Gpu], variable: str, value: str) -> int:
+    """Return the place of a GPU that a variable names by index or UUID."""
     if word.isascii() and word.isdigit():
-        found = [int(word)] if int(word) < len(gpus) else []
+        if int(word) < len(gpus):
+            return int(word)
     else:
-        # as in the runtimes, a prefix that only one GPU has is enough
-        found = [at for at, gpu in enumerate(gpus) if gpu.uuid and gpu.uuid.lower().startswith(word.lower())]
-    if len(found) == 1:
-        return found[0]
-    known = ", ".join(gpu.uuid for gpu in gpus if gpu.uuid)
-    what = f"are GPUs 0 to {len(gpus) - 1}" if gpus else "is no GPU"
+        # As in the runtimes, a prefix that only one GPU has is enough.
+        matching_indexes = [
+            index for index, gpu in enumerate(gpus) if gpu.uuid and gpu.uuid.lower().startswith(word.lower())
+        ]
+        if len(matching_indexes) == 1:
+            return matching_indexes[0]
+
+    known = f"there are GPUs 0 to {len(gpus) - 1}" if gpus else "there is no GPU"
+    uuids = [gpu.uuid for gpu in gpus if gpu.uuid]
+    if uuids:
+        known += f" ({', '.join(uuids)})"
     raise UsageError(
-        f"{variable}={value} names {word}, and there {what}{f' ({known})' if known else ''}.",
+        f"{variable}={value} names {word}, and {known}.",
         hint=f"Correct {variable}, or remove it.",
     )
 
@@ -233,18 +280,7 @@ def select(
     any_vendor: bool = False,
 ) -> Sequence[Assignment]:
     """Choose the GPUs of a family among those that are visible, one assignment per architecture."""
-    hint = "Run it on a machine with one, name its family with --gpu-family, or say --allow-no-gpu."
-    if not machine.vendor:
-        raise CheckError(
-            f"Wheels for {gpu_family} are to be tested, and no GPU driver is loaded in this machine.",
-            hint="There is no /dev/kfd, and neither rocminfo nor offload-arch names a GPU. In a container, "
-            f"pass the devices on: --device /dev/kfd --device /dev/dri.\n{hint}",
-        )
-    if not machine.gpus:
-        raise CheckError(
-            f"Wheels for {gpu_family} are to be tested; the GPU driver is loaded and shows no GPU.",
-            hint="See that this user may open /dev/dri/renderD* (groups video and render), and: rocminfo",
-        )
+    _require_gpus(machine, gpu_family)
     devices = visible(machine, env)
     if not devices:
         hiding = ", ".join(f"{name}={env[name]}" for name in HIDING if name in env)
@@ -252,26 +288,50 @@ def select(
             f"This machine has {_listed(machine.gpus)}, and {hiding} hides every GPU.",
             hint="Remove the variable, or name the GPUs that tests may use.",
         )
-    nvidia, by_target = machine.vendor == "nvidia", dict[str, list[Device]]()
-    for one in devices:
-        if (nvidia and any_vendor) or one.gpu.target in targets:
-            by_target.setdefault(one.gpu.target, []).append(one)
+
+    is_nvidia = machine.vendor == "nvidia"
+    by_target: dict[str, list[Device]] = {}
+    for device in devices:
+        if (is_nvidia and any_vendor) or device.gpu.target in targets:
+            by_target.setdefault(device.gpu.target, []).append(device)
     if not by_target:
         raise CheckError(
             f"No visible GPU is of {gpu_family} ({', '.join(targets)}): here is "
-            f"{_listed(one.gpu for one in devices)}.",
-            hint=hint,
+            f"{_listed(device.gpu for device in devices)}.",
+            hint=_NO_GPU_HINT,
         )
-    # ROCm's runtime refuses to choose between two variables that differ
-    hidden = [] if nvidia else [one for one in ("CUDA_VISIBLE_DEVICES", "GPU_DEVICE_ORDINAL") if one in env]
-    chosen, found = "CUDA_VISIBLE_DEVICES" if nvidia else "HIP_VISIBLE_DEVICES", []
-    for target, group in by_target.items():
-        used = tuple(group if policy == "all" else group[:1])
-        words = ",".join(one.word for one in used)
-        found.append(Assignment(target=target, devices=used, env={**dict.fromkeys(hidden), chosen: words}))
-    return found
+
+    # ROCm's runtime refuses to choose between two variables that differ.
+    other_variables = ("CUDA_VISIBLE_DEVICES", "GPU_DEVICE_ORDINAL")
+    removed = {} if is_nvidia else {name: None for name in other_variables if name in env}
+    variable = "CUDA_VISIBLE_DEVICES" if is_nvidia else "HIP_VISIBLE_DEVICES"
+    chosen_assignments: list[Assignment] = []
+    for target, target_devices in by_target.items():
+        used_devices = target_devices if policy == "all" else target_devices[:1]
+        words = ",".join(device.word for device in used_devices)
+        assignment = Assignment(target=target, devices=tuple(used_devices), env={**removed, variable: words})
+        chosen_assignments.append(assignment)
+    return chosen_assignments
+
+
+_NO_GPU_HINT = "Run it on a machine with one, name its family with --gpu-family, or say --allow-no-gpu."
+
+
+def _require_gpus(machine: Machine, gpu_family: str) -> None:
+    """Refuse a machine without a driver, or whose driver shows no GPU."""
+    if not machine.vendor:
+        raise CheckError(
+            f"Wheels for {gpu_family} are to be tested, and no GPU driver is loaded in this machine.",
+            hint="There is no /dev/kfd, and neither rocminfo nor offload-arch names a GPU. In a container, "
+            f"pass the devices on: --device /dev/kfd --device /dev/dri.\n{_NO_GPU_HINT}",
+        )
+    if not machine.gpus:
+        raise CheckError(
+            f"Wheels for {gpu_family} are to be tested; the GPU driver is loaded and shows no GPU.",
+            hint="See that this user may open /dev/dri/renderD* (groups video and render), and: rocminfo",
+        )
 
 
 def _listed(gpus: Iterable[Gpu]) -> str:
-    counted = Counter(map(str, gpus))
-    return ", ".join(f"{count} x {known}" if count > 1 else known for known, count in counted.items())
+    counts = Counter(str(gpu) for gpu in gpus)
+    return ", ".join(f"{count} x {gpu}" if count > 1 else gpu for gpu, count in counts.items())

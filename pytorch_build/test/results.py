@@ -16,14 +16,15 @@ from core.errors import UsageError
 from core.junit import NO_TEST, Case, Document, Suite, counts
 from core.run.records import record_name
 from pytorch_build.check import some
+from pytorch_build.test.record import UNEXPLAINED
 from pytorch_build.test.shards import Shard, parse_shard
 
 DEFAULT_CONFIG = "default"
-# property of a test file: how many tests it has before anything chooses among them
+# The property of a test file: how many tests it has before anything chooses among them.
 EXISTING = "existing_tests"
-# properties of a report: what else there was to run, and the percentage that may skip itself by no rule
-LEFT_OUT, MAY_SKIP = "left_out", "may_skip"
-TAKEN_OUT = "skipped or tried again by no rule and for no known reason"
+# Properties of a report: what else there was to run, and the percentage that may skip itself by no rule.
+LEFT_OUT = "left_out"
+MAY_SKIP = "may_skip"
 
 
 @dataclass(frozen=True, kw_only=True, order=True)
@@ -42,7 +43,7 @@ class Origin:
     def __str__(self) -> str:
         config = self.config.removeprefix(DEFAULT_CONFIG)
         parts = (self.stage, self.torch_ref, self.gpu_family, self.python, config, self.folder)
-        return " ".join(filter(None, parts)) or "tests"
+        return " ".join(part for part in parts if part) or "tests"
 
     @classmethod
     def of(cls, stage: str, cell: GroupCell, *, config: str, run_id: str) -> Origin:
@@ -70,12 +71,13 @@ class Origin:
     @property
     def name(self) -> str:
         """The name of its reports: ``torch-release-2.10-cp312-distributed``."""
+        name = record_name(self.stage.removeprefix("test_"), self.cell)
         config = self.config.removeprefix(DEFAULT_CONFIG)
-        return record_name(self.stage.removeprefix("test_"), self.cell) + (f"-{config}" if config else "")
+        return f"{name}-{config}" if config else name
 
 
-# properties of a report that say what it is about
-_ABOUT = tuple(one.name for one in fields(Origin) if one.name != "folder")
+# The properties of a report that say what it is about.
+_ORIGIN_PROPERTIES = tuple(field.name for field in fields(Origin) if field.name != "folder")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -98,7 +100,7 @@ class Tested:
     problems: tuple[str, ...] = ()
     seconds: float = 0.0
     suites: Mapping[str, Suite] = field(default_factory=dict)
-    chosen: Mapping[str, str] = field(default_factory=dict)
+    properties: Mapping[str, str] = field(default_factory=dict)
     shards: int = 1
 
     @property
@@ -109,7 +111,7 @@ class Tested:
     @property
     def counts(self) -> dict[str, int]:
         """Results by outcome."""
-        return counts(case for case, _ in self.cases)
+        return counts(case for case, _shard in self.cases)
 
     @property
     def passed(self) -> bool:
@@ -117,148 +119,240 @@ class Tested:
         return not self.problems and not self.failing
 
 
-def last_attempt(cases: Sequence[Case]) -> Case:
-    """Make one result of the attempts of a test, the first one first: flaky if it failed and then passed."""
-    last = cases[-1]
-    failed = next((case for case in cases if case.failing), None)
-    attempts, seconds = sum(case.attempts for case in cases), sum(case.seconds for case in cases)
-    if last.outcome == "passed" and failed is not None:
-        last = replace(last, outcome="flaky", line=failed.line, text=failed.text)
-    elif not last.failing and failed is not None:
-        last = failed  # skipped after a failure: it was never seen to pass
-    return replace(last, attempts=attempts, seconds=seconds)
+def last_attempt(attempts: Sequence[Case]) -> Case:
+    """Return one result for all attempts at a test, in their order: flaky if it failed and then passed."""
+    last = attempts[-1]
+    failures = [case for case in attempts if case.failing]
+    if failures and last.outcome == "passed":
+        last = replace(last, outcome="flaky", line=failures[0].line, text=failures[0].text)
+    elif failures and not last.failing:
+        # Skipped after a failure: it was never seen to pass.
+        last = failures[0]
+    return replace(
+        last,
+        attempts=sum(case.attempts for case in attempts),
+        seconds=sum(case.seconds for case in attempts),
+    )
 
 
 def last_attempts(cases: Iterable[Case]) -> Sequence[Case]:
-    """Make one result per test, in their order; of several of one test the first comes first."""
-    found: dict[str, list[Case]] = {}
+    """Return one result for each test, in their order; of several of one test the first comes first."""
+    attempts_of: dict[str, list[Case]] = {}
     for case in cases:
-        found.setdefault(case.test, []).append(case)
-    return [last_attempt(attempts) for attempts in found.values()]
+        attempts_of.setdefault(case.test, []).append(case)
+    return [last_attempt(attempts) for attempts in attempts_of.values()]
 
 
-def report_of(document: Document, origin: Origin, *, where: str = "") -> Report:
-    """Read from a report's own properties what it is about; `origin` is what is known beside them."""
-    said, problems = document.properties, document.problems
-    # a report that names no stage is ROCm's, whose `python` is a whole version
-    named = _ABOUT if said.get("stage") else ()
-    known = replace(origin, **{name: said[name] for name in named if said.get(name)})
-    known = replace(known, config=known.config.removeprefix(DEFAULT_CONFIG))
+def failure_line(case: Case) -> str:
+    """Return a failure in one line: the test, its outcome, and why."""
+    line = f"{case.test} {case.outcome}"
+    return f"{line}: {case.line}" if case.line else line
+
+
+def report_of(document: Document, known_origin: Origin, *, where: str = "") -> Report:
+    """Return a report by its own properties; `known_origin` is what is known beside them."""
+    properties = document.properties
+    problems = document.problems
+
+    origin = known_origin
+    # A report that names no stage is ROCm's, whose `python` is a whole version.
+    if properties.get("stage"):
+        named = {name: properties[name] for name in _ORIGIN_PROPERTIES if properties.get(name)}
+        origin = replace(origin, **named)
+    if origin.stage:
+        origin = replace(origin, folder="")
+    origin = replace(origin, config=origin.config.removeprefix(DEFAULT_CONFIG))
+
     shard = None
-    if text := said.get("shard"):
+    shard_text = properties.get("shard", "")
+    if shard_text:
         try:
-            shard = parse_shard(text)
+            shard = parse_shard(shard_text)
         except UsageError:
-            problems = (*problems, f"it names {text[:40]!r} as its shard")
-    if shard and MAY_SKIP in said:
-        # a shard for which nothing is left, as others took it all
-        problems = tuple(one for one in problems if one != NO_TEST)
+            problems = (*problems, f"it names {shard_text[:40]!r} as its shard")
+    if shard and MAY_SKIP in properties:
+        # A shard for which nothing is left, as others took it all.
+        problems = tuple(problem for problem in problems if problem != NO_TEST)
     return Report(
-        origin=replace(known, folder="") if known.stage else known,
+        origin=origin,
         document=replace(document, problems=problems),
         shard=shard,
-        plan=said.get("plan", ""),
+        plan=properties.get("plan", ""),
         where=where,
     )
 
 
 def document_of(report: Report) -> Document:
     """Return a report's document with what it is about among its properties: `report_of` backwards."""
-    said = {name: getattr(report.origin, name) for name in _ABOUT}
-    said |= {"shard": str(report.shard or ""), "plan": report.plan}
-    own = {name: value for name, value in said.items() if value}
-    return replace(report.document, properties={**report.document.properties, **own})
+    properties = dict(report.document.properties)
+    for name in _ORIGIN_PROPERTIES:
+        value = getattr(report.origin, name)
+        if value:
+            properties[name] = value
+    if report.shard is not None:
+        properties["shard"] = str(report.shard)
+    if report.plan:
+        properties["plan"] = report.plan
+    return replace(report.document, properties=properties)
 
 
-def merged(reports: Iterable[Report]) -> tuple[Tested, ...]:
-    """Merge reports, by what they are about, sorted."""
-    found: dict[Origin, list[Report]] = defaultdict(list)
+def merge_reports(reports: Iterable[Report]) -> tuple[Tested, ...]:
+    """Return the results of reports, by what they are about, sorted."""
+    reports_of: dict[Origin, list[Report]] = defaultdict(list)
     for report in reports:
-        found[report.origin].append(report)
-    return tuple(_tested(origin, found[origin]) for origin in sorted(found))
+        reports_of[report.origin].append(report)
+    return tuple(_merge_shards(origin, reports_of[origin]) for origin in sorted(reports_of))
 
 
-def _tested(origin: Origin, reports: Sequence[Report]) -> Tested:
+def _merge_shards(origin: Origin, reports: Sequence[Report]) -> Tested:
     by_shard: dict[Shard | None, list[Report]] = defaultdict(list)
-    for report in sorted(reports, key=lambda one: (one.document.timestamp, one.where)):
+    for report in sorted(reports, key=lambda report: (report.document.timestamp, report.where)):
         by_shard[report.shard].append(report)
-    problems = []
-    for one in reports:
-        where = f"shard {one.shard}: " if one.shard else f"{one.where}: " if one.where else ""
-        problems += [f"{where}{said}" for said in one.document.problems]
-    problems += _shard_problems(by_shard)
+
     cases: list[tuple[Case, str]] = []
-    ran_in: dict[str, list[str]] = defaultdict(list)
-    for shard in sorted(by_shard, key=lambda one: (one.count, one.index) if one else (0, 0)):
-        # of several reports of one shard the later ones are further attempts
-        for case in last_attempts(case for report in by_shard[shard] for case in report.document.cases):
-            cases.append((case, str(shard or "")))
-            ran_in[case.test].append(str(shard or ""))
-    if twice := sorted(test for test, shards in ran_in.items() if len(shards) > 1):
-        problems.append(f"{some(twice)} ran in more than one shard ({', '.join(ran_in[twice[0]])})")
-    said = [(name, one.document.properties.get(name)) for one in reports for name in (LEFT_OUT, MAY_SKIP)]
-    chosen = {name: value for name, value in said if value}
-    problems += [*_existing_problems(reports), *filter(None, [chosen.get(LEFT_OUT)])]
-    found = counts(case for case, _ in cases)
-    if not problems and not cases:
-        problems = ["no test ran"]
-    elif not problems and found["skipped"] + found["xfailed"] == len(cases):
-        problems = [f"all {len(cases)} tests were skipped"]
-    elif why := unexplained([case for case, _ in cases], chosen):
-        problems.append(f"{len(why)} tests were {TAKEN_OUT}, such as {why[0].test}: {why[0].line}")
+    for shard in sorted(by_shard, key=_shard_order):
+        # Of several reports of one shard the later ones are further attempts.
+        shard_cases: list[Case] = []
+        for report in by_shard[shard]:
+            shard_cases += report.document.cases
+        shard_name = "" if shard is None else str(shard)
+        cases += [(case, shard_name) for case in last_attempts(shard_cases)]
+
+    properties: dict[str, str] = {}
+    suites: dict[str, Suite] = {}
+    seconds = 0.0
+    for report in reports:
+        for name in (LEFT_OUT, MAY_SKIP):
+            if report.document.properties.get(name):
+                properties[name] = report.document.properties[name]
+        suites.update(report.document.suites)
+        seconds += sum(suite.seconds for suite in report.document.suites.values())
+
+    problems = [*_document_problems(reports), *_shard_problems(by_shard), *_problems_of_repeated_tests(cases)]
+    problems += _problems_of_numbers(reports)
+    if LEFT_OUT in properties:
+        problems.append(properties[LEFT_OUT])
+    problems += _problems_of_outcomes(
+        [case for case, _shard in cases], properties, has_other_problems=bool(problems)
+    )
     return Tested(
         origin=origin,
         cases=tuple(cases),
         problems=tuple(dict.fromkeys(problems)),
-        seconds=sum(suite.seconds for one in reports for suite in one.document.suites.values()),
-        suites={name: suite for one in reports for name, suite in one.document.suites.items()},
-        chosen=chosen,
+        seconds=seconds,
+        suites=suites,
+        properties=properties,
         shards=max((shard.count for shard in by_shard if shard), default=1),
     )
 
 
-def unexplained(cases: Sequence[Case], properties: Mapping[str, str]) -> Sequence[Case]:
+def _shard_order(shard: Shard | None) -> tuple[int, int]:
+    return (0, 0) if shard is None else (shard.count, shard.index)
+
+
+def _document_problems(reports: Sequence[Report]) -> list[str]:
+    """Return what is wrong with single reports, by their shards or files."""
+    problems: list[str] = []
+    for report in reports:
+        prefix = ""
+        if report.shard is not None:
+            prefix = f"shard {report.shard}: "
+        elif report.where:
+            prefix = f"{report.where}: "
+        problems += [f"{prefix}{problem}" for problem in report.document.problems]
+    return problems
+
+
+def _problems_of_repeated_tests(cases: Sequence[tuple[Case, str]]) -> list[str]:
+    """Find tests that ran in more than one shard."""
+    shards_of: dict[str, list[str]] = defaultdict(list)
+    for case, shard_name in cases:
+        shards_of[case.test].append(shard_name)
+    repeated_tests = sorted(test for test, shard_names in shards_of.items() if len(shard_names) > 1)
+    if not repeated_tests:
+        return []
+    shard_names = ", ".join(shards_of[repeated_tests[0]])
+    return [f"{some(repeated_tests)} ran in more than one shard ({shard_names})"]
+
+
+def _problems_of_outcomes(
+    cases: Sequence[Case], properties: Mapping[str, str], *, has_other_problems: bool
+) -> list[str]:
+    """Find results that are no pass although no test failed."""
+    outcomes = counts(cases)
+    if not has_other_problems and not cases:
+        return ["no test ran"]
+    if not has_other_problems and outcomes["skipped"] + outcomes["xfailed"] == len(cases):
+        return [f"all {len(cases)} tests were skipped"]
+    unexplained = unexplained_cases(cases, properties)
+    if unexplained:
+        example = unexplained[0]
+        return [f"{len(unexplained)} tests were {UNEXPLAINED}, such as {example.test}: {example.line}"]
+    return []
+
+
+def unexplained_cases(cases: Sequence[Case], properties: Mapping[str, str]) -> Sequence[Case]:
     """List tests of a report of ours that were skipped, or tried again, for no reason that is known."""
-    if not (share := properties.get(MAY_SKIP, "")).isdecimal():
+    may_skip = properties.get(MAY_SKIP, "")
+    if not may_skip.isdecimal():
         return ()
-    bare = [case for case in cases if not case.rule]
-    skipped = [case for case in bare if case.outcome in {"skipped", "xfailed"}]
-    flaky = [case for case in bare if case.outcome == "flaky"]
-    return [*(skipped if len(skipped) * 100 > int(share) * len(cases) else ()), *flaky]
+    without_rule = [case for case in cases if not case.rule]
+    skipped = [case for case in without_rule if case.outcome in {"skipped", "xfailed"}]
+    flaky = [case for case in without_rule if case.outcome == "flaky"]
+    if len(skipped) * 100 <= int(may_skip) * len(cases):
+        return flaky
+    return [*skipped, *flaky]
 
 
 def _shard_problems(by_shard: Mapping[Shard | None, Sequence[Report]]) -> list[str]:
+    """Find shards that are missing, there twice, or of another plan."""
     shards = sorted(shard for shard in by_shard if shard is not None)
     if not shards:
         return []
-    problems = []
+
+    problems: list[str] = []
     if None in by_shard:
-        problems.append(f"{some(one.where for one in by_shard[None])} names no shard, and others do")
-    totals = sorted({shard.count for shard in shards})
-    if len(totals) > 1:
-        problems.append(f"there are shards of {' and of '.join(map(str, totals))}: some are of another run")
-    for count in totals:
-        absent = {Shard(index=at, count=count) for at in range(1, count + 1)} - set(shards)
-        problems += [f"no report of shard {some(map(str, sorted(absent)))}"] if absent else []
-    numbers = {shard: len(by_shard[shard]) for shard in shards}
-    problems += [f"shard {shard} reported {number} times" for shard, number in numbers.items() if number > 1]
-    if len({one.plan for shard in shards for one in by_shard[shard]}) > 1:
+        files = some(report.where for report in by_shard[None])
+        problems.append(f"{files} names no shard, and others do")
+    shard_counts = sorted({shard.count for shard in shards})
+    if len(shard_counts) > 1:
+        listed = " and of ".join(map(str, shard_counts))
+        problems.append(f"there are shards of {listed}: some are of another run")
+
+    for shard_count in shard_counts:
+        planned = {Shard(index=index, count=shard_count) for index in range(1, shard_count + 1)}
+        missing = sorted(planned - set(shards))
+        if missing:
+            problems.append(f"no report of shard {some(map(str, missing))}")
+    for shard in shards:
+        report_count = len(by_shard[shard])
+        if report_count > 1:
+            problems.append(f"shard {shard} reported {report_count} times")
+
+    plans: set[str] = set()
+    for shard in shards:
+        plans.update(report.plan for report in by_shard[shard])
+    if len(plans) > 1:
         problems.append("the shards were planned from different durations, so tests may be in none of them")
     return problems
 
 
-def _existing_problems(reports: Sequence[Report]) -> list[str]:
-    said: dict[str, set[str]] = defaultdict(set)
-    ran: dict[str, int] = defaultdict(int)
+def _problems_of_numbers(reports: Sequence[Report]) -> list[str]:
+    """Find test files of which not as many tests are reported as exist."""
+    existing_counts: dict[str, set[str]] = defaultdict(set)
+    reported_count: dict[str, int] = defaultdict(int)
     for report in reports:
-        for name, suite in report.document.suites.items():
+        for file, suite in report.document.suites.items():
             if EXISTING in suite.properties:
-                said[name].add(suite.properties[EXISTING])
+                existing_counts[file].add(suite.properties[EXISTING])
         for case in report.document.cases:
-            # a file by itself is not a test: it is there when the whole of it failed
-            ran[case.file] += case.test != case.file
-    return [
-        f"{name} has {' or '.join(sorted(numbers))} tests, and {ran[name]} are reported"
-        for name, numbers in sorted(said.items())
-        if numbers != {str(ran[name])}
-    ]
+            # A file by itself is not a test: it is there when the whole of it failed.
+            if case.test != case.file:
+                reported_count[case.file] += 1
+
+    problems: list[str] = []
+    for file, numbers in sorted(existing_counts.items()):
+        if numbers != {str(reported_count[file])}:
+            listed = " or ".join(sorted(numbers))
+            problems.append(f"{file} has {listed} tests, and {reported_count[file]} are reported")
+    return problems

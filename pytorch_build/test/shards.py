@@ -232,7 +232,7 @@ def show(made: Plan, mine: Shard) -> None:
         console.detail(part.file if part.whole else f"{part.file}: {', '.join(part.keep)}")
 
 
-def of_documents(documents: Iterable[Document]) -> Durations:
+def durations_of(documents: Iterable[Document]) -> Durations:
     """Record what reports say; of several attempts and shards of a file the sum."""
     tests: dict[str, dict[str, float]] = defaultdict(lambda: defaultdict(float))
     started: dict[str, float] = defaultdict(float)
@@ -290,11 +290,13 @@ def for_run(store: Store, outputs: RunOutputs, artifact_group: str, config: str)
     return _read(store, own)
 
 
-def record(store: Store, outputs: RunOutputs, artifact_group: str, config: str, found: Durations) -> None:
+def record_durations(
+    store: Store, outputs: RunOutputs, artifact_group: str, config: str, durations: Durations
+) -> None:
     """Keep what a whole run took, for later ones; files that it did not run keep what was known."""
     key = latest_key(outputs, artifact_group, config)
     before = store.find(key)
-    merged = Durations(files=dict(sorted({**_read(store, key).files, **found.files}.items())))
+    merged = Durations(files=dict(sorted({**_read(store, key).files, **durations.files}.items())))
     try:
         store.put_bytes(key, _serialized(merged), if_match=before.etag if before else "")
     except ConflictError:

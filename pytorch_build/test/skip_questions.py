@@ -5,7 +5,6 @@ from __future__ import annotations
 import datetime as dt
 import platform
 import re
-import tempfile
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,7 +12,7 @@ from typing import TYPE_CHECKING, Literal, get_args
 
 from packaging.version import Version
 
-from core import console, files, process
+from core import console, files, process, temporary
 from core.env import installed, require
 from core.errors import CheckError, MissingInputError, UsageError
 from core.families import CPU
@@ -306,10 +305,10 @@ def named_files(tree: Path, decisions: Sequence[Decision]) -> Sequence[str]:
 def sessions(trial: Trial, named: Sequence[str], mode: Literal["collect", "try"]) -> Iterator[plugin.Session]:
     """Collect files, or run the tests in them that rules hide: a process per file."""
     changes = {"PYTHONPATH": str(plugin.TARGET), "PYTORCH_TEST_WITH_ROCM": "1" if trial.gpu else None}
-    with tempfile.TemporaryDirectory() as folder:
-        env = process.handed_on(**changes, **process.byte_code(Path(folder, "bytecode")))
+    with temporary.folder("questions") as folder:
+        env = process.handed_on(**changes, **process.byte_code(folder / "bytecode"))
         for number, file in enumerate(named):
-            journal, log = Path(folder, f"{number}.jsonl"), Path(folder, f"{number}.log")
+            journal, log = folder / f"{number}.jsonl", folder / f"{number}.log"
             facts = {"root": str(trial.tree), "journal": str(journal), "rules": trial.rules}
             plan = plugin.Plan(**facts, mode="apply" if mode == "collect" else "try")
             own = plugin.arguments(journal.with_suffix(".json"), plan)

@@ -165,7 +165,7 @@ def verdict(tested: Sequence[Tested]) -> str:
     return ", ".join([*bad, f"{total['passed'] + total['flaky']} passed", *flaky])
 
 
-def again(tested: Sequence[Tested]) -> Sequence[tuple[str, str]]:
+def commands_again(tested: Sequence[Tested]) -> Sequence[tuple[str, str]]:
     """Return the command that runs each failure again ("" for none), and the failure in one line."""
     return [
         (command(one.origin, case), f"{case.test} {case.outcome}: {case.line}".removesuffix(": "))

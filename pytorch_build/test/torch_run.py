@@ -5,13 +5,12 @@ from __future__ import annotations
 import datetime as dt
 import shlex
 import shutil
-import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from core import console, files, parallel, process
+from core import console, files, parallel, process, temporary
 from core.cli.sessions import command_again
 from core.errors import CheckError, UsageError
 from core.junit import Case, Document, Suite, counts
@@ -219,12 +218,12 @@ class _Run:
             shards.show(self.plan, request.shard)
         started = records.now()
         runs: list[file_run.FileRun] = []
-        with tempfile.TemporaryDirectory(prefix="pt-", ignore_cleanup_errors=True) as scratch:
+        with temporary.folder("pt") as scratch:
             try:
-                runs.extend(self._runs(Path(scratch)))
+                runs.extend(self._runs(scratch))
             finally:
                 # of a run that was interrupted, too
-                self._put_logs(Path(scratch) / LOGS)
+                self._put_logs(scratch / LOGS)
         report = Report(
             origin=self.origin,
             document=Document(

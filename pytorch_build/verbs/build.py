@@ -90,9 +90,9 @@ def build_options_from(arguments: argparse.Namespace, *, platform: str) -> Build
 
     policy = None
     if arguments.policy:
-        from pytorch_build.check import own_policy
+        from pytorch_build.check.policy import load_policy
 
-        policy = own_policy(arguments.policy)  # refused before hours are spent
+        policy = load_policy(arguments.policy)  # refused before hours are spent
 
     own_trees: dict[str, Path] = {}
     for name in COMPONENTS:

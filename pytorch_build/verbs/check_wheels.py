@@ -6,7 +6,6 @@ import shlex
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import chain
 from pathlib import Path
 
 from core import console
@@ -17,10 +16,10 @@ from core.run import group_name, records
 from core.run.stage import Stage
 from core.status import Pending, Status, UpToDate
 from core.wheel import parse_wheel_name
-from pytorch_build import check
 from pytorch_build.build import refused
 from pytorch_build.check import Expectation, Finding, findings_json, findings_table, require_no_errors
-from pytorch_build.check.contents import expectations, machine_libraries
+from pytorch_build.check.expected import expectations, machine_libraries
+from pytorch_build.check.policy import load_policy
 from pytorch_build.check.run import CheckOptions, check_wheels, find_wheels, loader_libraries
 from pytorch_build.context import Context, context
 from rocm_packaging.packages.layouts import host_distribution
@@ -28,17 +27,31 @@ from rocm_packaging.packages.layouts import host_distribution
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Declare the verb's own options."""
-    what = "what to check (default: the run's PyTorch wheels)"
-    paths = parser.add_argument("paths", nargs="*", type=Path, default=[], metavar="WHEEL|DIR", help=what)
-    what = "your own limits, over those of the checks"
-    parser.add_argument("--policy", type=Path, metavar="FILE", help=what)
+    help_text = "what to check (default: the run's PyTorch wheels)"
+    paths = parser.add_argument(
+        "paths", nargs="*", type=Path, default=[], metavar="WHEEL|DIR", help=help_text
+    )
+    help_text = "your own limits, over those of the checks"
+    parser.add_argument(
+        "--policy",
+        type=Path,
+        metavar="FILE",
+        help=help_text,
+    )
     parser.add_argument("--json", action="store_true", help="print the findings as JSON")
 
-    add = parser.add_argument_group("ROCm's wheels").add_argument
-    what = "check the ROCm wheels that the run has built, as a set: each finds the libraries that it needs"
-    add("--rocm", action="store_true", help=what)
-    what = "the version that they must have (default: that of rocm-sdk-core)"
-    version = add("--version", default="", metavar="V", help=what)
+    group = parser.add_argument_group("ROCm's wheels")
+    help_text = (
+        "check the ROCm wheels that the run has built, as a set: each finds the libraries that it needs"
+    )
+    group.add_argument("--rocm", action="store_true", help=help_text)
+    help_text = "the version that they must have (default: that of rocm-sdk-core)"
+    version = group.add_argument(
+        "--version",
+        default="",
+        metavar="V",
+        help=help_text,
+    )
 
     parser.set_defaults(path_options=[paths], rocm_options=[version])
 
@@ -98,115 +111,164 @@ def look(arguments: argparse.Namespace) -> Status:
 
 
 def _check(arguments: argparse.Namespace, common: Common) -> Check:
-    policy = check.own_policy(arguments.policy) if arguments.policy else check.load_policy()
+    policy = load_policy(arguments.policy)
     options = CheckOptions(build_paths=(str(common.root),), policy=policy)
-    session = "check_rocm" if arguments.rocm else "check_wheels"
-    wheels: Sequence[Path]
-    findings: Sequence[Finding]
     if arguments.paths:
         wheels = find_wheels(arguments.paths)
-        findings = check_wheels(wheels, options=replace(options, loader=loader_libraries()))
-        return Check(session=session, wheels=wheels, findings=findings, refused={})
-
-    chosen = context(common)
-    reports = common.outputs.reports_prefix(chosen.artifact_group)
-    if arguments.rocm:
-        wheels = rocm_wheels(chosen)
-        findings = check_wheels(wheels, _of_version(wheels, arguments.version), options)
+        options = replace(options, loader=loader_libraries())
+        session = "check_rocm" if arguments.rocm else "check_wheels"
         return Check(
-            session=session,
-            wheels=wheels,
-            findings=findings,
-            refused={},
-            report_key=f"{reports}/rocm-findings.json",
+            session=session, wheels=wheels, findings=check_wheels(wheels, options=options), refused={}
         )
 
-    promised = expectations(chosen)
-    refused_wheels = _refused(chosen, options)
-    if not promised and refused_wheels:
-        # All that the run has built was refused, so there is nothing of it to report on.
-        findings = [*chain(*refused_wheels.values())]
-        return Check(session=session, wheels=(), findings=findings, refused=refused_wheels)
+    run_context = context(common)
+    if arguments.rocm:
+        return _check_rocm(run_context, options, arguments.version)
+    return _check_run(run_context, options)
 
-    wheels = run_wheels(chosen, promised)
-    findings = check_wheels(wheels, promised, replace(options, loader=machine_libraries(chosen)))
+
+def _check_rocm(
+    run_context: Context,
+    options: CheckOptions,
+    version: str,
+) -> Check:
+    """Check the ROCm wheels that the run has built."""
+    wheels = rocm_wheels(run_context)
+    reports_prefix = run_context.common.outputs.reports_prefix(run_context.artifact_group)
     return Check(
-        session=session,
+        session="check_rocm",
         wheels=wheels,
-        findings=findings,
+        findings=check_wheels(wheels, _expect_version(wheels, version), options),
+        refused={},
+        report_key=f"{reports_prefix}/rocm-findings.json",
+    )
+
+
+def _check_run(run_context: Context, options: CheckOptions) -> Check:
+    """Check the run's wheels of PyTorch projects, and those that its builds refused."""
+    expected_wheels = expectations(run_context)
+    refused_wheels = _check_refused(run_context, options)
+    if not expected_wheels and refused_wheels:
+        # All that the run has built was refused, so there is nothing of it to report on.
+        findings: list[Finding] = []
+        for findings_of_build in refused_wheels.values():
+            findings += findings_of_build
+        return Check(
+            session="check_wheels",
+            wheels=(),
+            findings=findings,
+            refused=refused_wheels,
+        )
+
+    wheels = run_wheels(run_context, expected_wheels)
+    options = replace(options, loader=machine_libraries(run_context))
+    reports_prefix = run_context.common.outputs.reports_prefix(run_context.artifact_group)
+    return Check(
+        session="check_wheels",
+        wheels=wheels,
+        findings=check_wheels(wheels, expected_wheels, options),
         refused=refused_wheels,
-        report_key=f"{reports}/findings.json",
+        report_key=f"{reports_prefix}/findings.json",
     )
 
 
 def _summary(result: Check) -> str:
     """Return the line that counts the wheels and their findings."""
     counts = Counter(finding.severity for finding in result.findings)
-    words = [console.counted(counts[severity], severity) for severity in ("error", "warning", "note")]
-    hint = " (--verbose shows them)" if counts["note"] and not console.echoes() else ""
-    return f"{result.session}: {console.counted(len(result.wheels), 'wheel')}, {', '.join(words)}{hint}"
+    counted = [console.counted(counts[severity], severity) for severity in ("error", "warning", "note")]
+    line = f"{result.session}: {', '.join([console.counted(len(result.wheels), 'wheel'), *counted])}"
+    if counts["note"] and not console.echoes():
+        line += " (--verbose shows them)"
+    return line
 
 
 def _report(findings: Sequence[Finding]) -> bytes:
     return f"{_json(findings)}\n".encode()
 
 
-def _refused(chosen: Context, options: CheckOptions) -> Mapping[str, Sequence[Finding]]:
-    """Check what builds of the run made here and refused; return what was found by the build's command."""
-    common, group = chosen.common, chosen.artifact_group
-    found: dict[str, Sequence[Finding]] = {}
-    for one in chosen.records:
-        run = Stage(name=one.stage, common=common, artifact_group=group, cell=one.cell)
-        if one.cell.torch_ref == chosen.ref.name and one.status == "failed" and refused.kept(run):
-            wheels, here = [refused.folder(run)], replace(options, loader=loader_libraries())
-            again = one.again.replace(" --force", "")
-            again += "" if " -- " in again else " --"
-            found[again] = check_wheels(wheels, expectations(chosen, one), here)
-    return found
+def _check_refused(run_context: Context, options: CheckOptions) -> Mapping[str, Sequence[Finding]]:
+    """Check what builds of the run made here and refused; return the findings by the build's command."""
+    options = replace(options, loader=loader_libraries())
+    findings_by_command: dict[str, Sequence[Finding]] = {}
+    for record in run_context.records:
+        if record.cell.torch_ref != run_context.ref.name or record.status != "failed":
+            continue
+        run = Stage(
+            name=record.stage,
+            common=run_context.common,
+            artifact_group=run_context.artifact_group,
+            cell=record.cell,
+        )
+        if refused.kept(run):
+            command = record.again.replace(" --force", "")
+            if " -- " not in command:
+                command += " --"
+            wheels = [refused.folder(run)]
+            expected_wheels = expectations(run_context, record)
+            findings_by_command[command] = check_wheels(wheels, expected_wheels, options)
+    return findings_by_command
 
 
 def _json(findings: Sequence[Finding]) -> str:
     return json.dumps(findings_json(findings), indent=2)
 
 
-def rocm_wheels(chosen: Context) -> Sequence[Path]:
-    """Find the ROCm wheels that the run has built for the families."""
-    common = chosen.common
-    store, outputs = common.open_for_reading(), common.outputs
-    # families whose development trees contradict each other have groups of their own
-    apart = [group_name(one, common.build_variant) for one in chosen.gpu_family.split(";")]
-    for groups in ([chosen.artifact_group], apart):
-        made = [records.read(store, outputs, group, "build_rocm") for group in groups]
-        files = [one for record in made if record for one in record.files if one.name.endswith(".whl")]
-        if files:
-            return [store.fetch(one.key, common.cache / "fetched") for one in files]
+def rocm_wheels(run_context: Context) -> Sequence[Path]:
+    """Return the ROCm wheels that the run has built for the families."""
+    common = run_context.common
+    store = common.open_for_reading()
+    # Families whose development trees contradict each other have groups of their own.
+    groups_of_families = [
+        group_name(family, common.build_variant) for family in run_context.gpu_family.split(";")
+    ]
+    for groups in ([run_context.artifact_group], groups_of_families):
+        files: list[records.FileRecord] = []
+        for group in groups:
+            record = records.read(
+                store,
+                common.outputs,
+                group,
+                "build_rocm",
+            )
+            files += record.files if record else ()
+        keys = [file.key for file in files if file.name.endswith(".whl")]
+        if keys:
+            return [store.fetch(key, common.cache / "fetched") for key in keys]
     raise MissingInputError(
-        f"Run {outputs.run_id} has built no ROCm wheels for {chosen.gpu_family}.",
-        hint=f"Build them: nox -s build_rocm -- {chosen.words}. Or name a folder with wheels.",
+        f"Run {common.outputs.run_id} has built no ROCm wheels for {run_context.gpu_family}.",
+        hint=f"Build them: nox -s build_rocm -- {run_context.words}. Or name a folder with wheels.",
     )
 
 
-def _of_version(wheels: Sequence[Path], version: str) -> Mapping[str, Expectation]:
+def _expect_version(wheels: Sequence[Path], version: str) -> Mapping[str, Expectation]:
     """Expect one version of all wheels: this one, else that of the first, which is the core package."""
     names = [parse_wheel_name(path.name) for path in wheels]
-    wanted = version or str(names[0].version)
-    return {one.distribution: Expectation(distribution=one.distribution, version=wanted) for one in names}
+    expected_version = version or str(names[0].version)
+    return {
+        name.distribution: Expectation(distribution=name.distribution, version=expected_version)
+        for name in names
+    }
 
 
-def run_wheels(chosen: Context, promised: Mapping[str, Expectation]) -> Sequence[Path]:
-    """Find the run's wheels of PyTorch projects, those of device code among them."""
-    store, outputs = chosen.common.open_for_reading(), chosen.common.outputs
-    expected = {name: one.version for name, one in promised.items()}
-    made = {one.key: one for record in chosen.records if record.status == "ok" for one in record.files}
-    found = [
-        store.fetch(key, chosen.common.cache / "fetched")
-        for key, one in made.items()
-        if one.name.endswith(".whl")
-        and expected.get(host_distribution(one.distribution) or one.distribution) == one.version
-    ]
-    if not found:
+def run_wheels(run_context: Context, expected_wheels: Mapping[str, Expectation]) -> Sequence[Path]:
+    """Return the run's wheels of PyTorch projects, those of device code among them."""
+    common = run_context.common
+    store = common.open_for_reading()
+    files: dict[str, records.FileRecord] = {}
+    for record in run_context.records:
+        if record.status == "ok":
+            files.update({file.key: file for file in record.files})
+
+    wheels: list[Path] = []
+    for key, file in files.items():
+        distribution = host_distribution(file.distribution) or file.distribution
+        expectation = expected_wheels.get(distribution)
+        if file.name.endswith(".whl") and expectation and expectation.version == file.version:
+            wheels.append(store.fetch(key, common.cache / "fetched"))
+    if not wheels:
         raise MissingInputError(
-            f"Run {outputs.run_id} has no wheel of {chosen.ref.name} for {chosen.gpu_family} to check.",
-            hint=f"Build one: nox -s build_torch -- {chosen.words}. Or name a folder with wheels.",
+            f"Run {common.outputs.run_id} has no wheel of {run_context.ref.name} "
+            f"for {run_context.gpu_family} to check.",
+            hint=f"Build one: nox -s build_torch -- {run_context.words}. Or name a folder with wheels.",
         )
-    return found
+    return wheels

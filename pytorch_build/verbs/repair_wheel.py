@@ -7,9 +7,8 @@ from pathlib import Path
 from core import console
 from core.cli.options import Common, common_from, environment, source_date_epoch
 from core.wheel import parse_wheel_name
-from pytorch_build.check import require_no_errors
-from pytorch_build.check.contents import expectations
-from pytorch_build.check.libraries import DLL_CHECK
+from pytorch_build.check import dlls, require_no_errors
+from pytorch_build.check.expected import expectations
 from pytorch_build.check.run import check_wheel, find_wheels
 from pytorch_build.context import context
 from pytorch_build.standalone.fat import platform_of
@@ -66,7 +65,7 @@ def _wheels_of_run(common: Common) -> Sequence[Path]:
 
 def _check_windows_wheel(wheel: Path) -> tuple[str, str, str]:
     findings = check_wheel(wheel)
-    require_no_errors(finding for finding in findings if finding.check == DLL_CHECK)
+    require_no_errors(finding for finding in findings if finding.check == dlls.CHECK)
     return wheel.name, "win_amd64", "every DLL that it needs is there"
 
 

@@ -1,10 +1,9 @@
 """`split-wheel`: a fat torch or torchvision wheel -> a host wheel and wheels of device code."""
 
 import argparse
-import tempfile
 from pathlib import Path
 
-from core import console
+from core import console, temporary
 from core.cli.options import common_from
 from core.errors import REFUSALS, FatalError, UsageError, raise_refusals
 from core.wheel import parse_wheel_name
@@ -48,7 +47,7 @@ def run(arguments: argparse.Namespace) -> None:
 
 
 def _print_plan(wheel: Path, output_dir: Path, *, rocm_version: str) -> None:
-    with tempfile.TemporaryDirectory(prefix="split-") as scratch:
+    with temporary.folder("split") as scratch:
         file_names = plan(wheel, Path(scratch), rocm_version=rocm_version).wheels.file_names(wheel.name)
     console.say(f"would make of {wheel.name}, in {output_dir}:")
     for name in file_names:

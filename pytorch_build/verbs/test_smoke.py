@@ -4,7 +4,6 @@ import argparse
 import json
 import os
 import re
-import tempfile
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -13,7 +12,7 @@ from typing import Any
 
 from packaging.requirements import Requirement
 
-from core import console, files, process
+from core import console, files, process, temporary
 from core.cli.options import add_group, common_from, environment
 from core.data import read_toml
 from core.env import Interpreter, installed_version, require
@@ -171,8 +170,7 @@ def _pytest(
     }
     # what exists is collected where nothing of the caller's can choose
     plain = {"PYTEST_ADDOPTS": None, "PYTEST_PLUGINS": None, "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
-    with tempfile.TemporaryDirectory() as folder:
-        at = Path(folder)
+    with temporary.folder("smoke") as at:
         changes |= process.byte_code(at / "bytecode")
         every, _ = _session(target, at / "every", ("--collect-only",), {**changes, **plain}, process.capture)
         with console.group("smoke tests"):

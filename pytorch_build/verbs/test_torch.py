@@ -57,9 +57,11 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     what = "what to test (default: $TORCH_TESTS, else default)"
     add("--config", default=config, choices=CONFIGS, action=Once, help=what)
     add("-k", dest="expression", default="", metavar="EXPR", help="pytest's expression")
-    what = "run this test file of upstream's (test_nn, dynamo/test_misc) instead of the configuration's"
-    add("--include", **many, metavar="MODULE", help=f"{what}; repeatable")
-    add("--exclude", **many, metavar="MODULE", help="leave this one out; repeatable")
+    # Several may follow the option, as upstream's run_test.py has it.
+    what = "run these test files of upstream's (test_nn, dynamo/test_misc) instead of the configuration's"
+    modules: dict[str, Any] = {"action": "extend", "nargs": "+", "default": [], "metavar": "MODULE"}
+    add("--include", **modules, help=f"{what}; repeatable")
+    add("--exclude", **modules, help="leave these out; repeatable")
     what = "part of the tests (default: $TORCH_TESTS_PART, else 1/1)"
     add("--shard", default=shard, action=Once, metavar="K/N", help=what)
     add("--skips", **many, type=Path, metavar="FILE|DIR", help="more skip rules, of your own; repeatable")

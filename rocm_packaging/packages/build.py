@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -10,15 +9,17 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from core import console, process
+from core import console, process, temporary
 from core.archive import DeferredFile, Member
 from core.archive.packed import LEVEL, Packing, Workers
-from core.binaries import rpath
+from core.binaries import elf, rpath
 from core.errors import ArtifactError, BuildError, MissingInputError
 from rocm_packaging.packages import wheels
 from rocm_packaging.packages.layouts import TEMPLATES
+from rocm_packaging.packages.payload import PayloadFile, with_rpath
 from rocm_packaging.packages.plan import (
     BuildRequest,
+    DevelPlan,
     PackagingPlan,
     RuntimePlan,
     make_plan,
@@ -27,7 +28,7 @@ from rocm_packaging.packages.reuse import note_packed_files, packed_members
 
 if TYPE_CHECKING:
     from core.wheel.writer import WrittenFile
-    from rocm_packaging.packages.payload import PayloadFile
+    from rocm_packaging.artifacts import TreeEntry
 
 __all__ = ["BuildRequest", "BuiltPackages", "build"]
 
@@ -63,17 +64,17 @@ def build(request: BuildRequest) -> BuiltPackages:
     stub_program = stub_template() if _has_stubs(plan) else b""
     request.output_dir.mkdir(parents=True, exist_ok=True)
     with (
-        tempfile.TemporaryDirectory(dir=request.output_dir, prefix=".payload.") as folder,
+        temporary.folder("payload", within=request.output_dir) as folder,
         Workers(jobs=request.jobs) as workers,
     ):
         known_members = packed_members(request.output_dir, level)
         packing = Packing(workers=workers, level=level, known=known_members)
         output = wheels.Output(distribution=plan.distribution, request=request, packing=packing)
 
-        write_runtime = partial(_runtime_wheel, output, Path(folder), stub_program)
+        write_runtime = partial(_runtime_wheel, output, folder, stub_program)
         writers: list[_WriteWheel] = [partial(wheels.rocm_sdist, output)]
         writers += [partial(write_runtime, runtime) for runtime in plan.runtimes]
-        writers.append(partial(wheels.devel_wheel, output, plan.devel))
+        writers.append(partial(_devel_wheel, output, Path(folder), plan.devel))
         files = _write_at_once(writers)
 
     packages = BuiltPackages(plan=plan, files=files)
@@ -118,6 +119,23 @@ def _runtime_wheel(
         return wheels.runtime_wheel(output, runtime, members)
 
 
+def _devel_wheel(output: wheels.Output, scratch: Path, plan: DevelPlan) -> WrittenFile:
+    folder = scratch / "devel"
+    members = [_devel_member(path, entry, folder) for path, entry in plan.files.items()]
+    return wheels.devel_wheel(output, plan, members)
+
+
+def _devel_member(path: str, entry: TreeEntry, scratch: Path) -> Member:
+    """Choose how a file gets into the development tree, where it finds the tree's own libraries.
+
+    LD_LIBRARY_PATH comes before a RUNPATH: with another ROCm in it, a program would load that one's.
+    """
+    file = PayloadFile(path=path, entry=entry, facts=elf.read(entry.source))
+    if file.facts is None or not file.facts.search:
+        return Member(name=path, source=entry.source, executable=entry.executable)
+    return _member(with_rpath(file, "", ()), scratch, b"")
+
+
 def _member(file: PayloadFile, scratch: Path, stub_program: bytes) -> Member:
     """Choose how a file gets into its wheel: as it is, as a stub, or patched when its turn comes."""
     if file.stub_for:
@@ -150,14 +168,14 @@ def stub_template() -> bytes:
             "No C compiler is on the PATH, and links to programs become small programs in a wheel.",
             hint="Install one, such as the package gcc.",
         )
-    with tempfile.TemporaryDirectory(prefix="stub-") as folder:
-        program = Path(folder) / "stub"
+    with temporary.folder("stub") as folder:
+        program = folder / "stub"
         # The build id would follow from the folder's name on some compilers.
         flags = ("-O1", "-s", "-Wl,--build-id=none")
         source = TEMPLATES / "stub.c"
         process.capture(
             [compilers[0], *flags, "-x", "c", source, "-o", program],
-            cwd=Path(folder),
+            cwd=folder,
         )
         return program.read_bytes()
 

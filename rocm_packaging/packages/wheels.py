@@ -136,7 +136,7 @@ def _device_links(plan: RuntimePlan) -> list[dict[str, str]]:
     return links
 
 
-def devel_wheel(output: Output, plan: DevelPlan) -> WrittenFile:
+def devel_wheel(output: Output, plan: DevelPlan, members: Sequence[Member]) -> WrittenFile:
     """Write ``rocm-sdk-devel``: its files, and a tar of the links that `rocm_sdk` makes on first use."""
     root = layouts.payload_folder("devel", suffix=output.distribution.suffix)
     links = {f"{root}/{path}": target for path, target in plan.links.items()}
@@ -149,10 +149,6 @@ def devel_wheel(output: Output, plan: DevelPlan) -> WrittenFile:
         "rocm_sdk_devel/_devel.tar": archive_of_links.getvalue(),
         "rocm_sdk_devel/_dist_info.py": dist_info(output.distribution, "devel"),
     }
-    members = [
-        Member(name=path, source=entry.source, executable=entry.executable)
-        for path, entry in plan.files.items()
-    ]
     contents = _WheelContents(
         name="rocm-sdk-devel",
         summary="ROCm's headers, CMake packages and development tools",

@@ -18,7 +18,11 @@ TORCH_REF = re.compile(r"(?i)torch[_ -]refs?")
 ALLOWED = {
     # The user's one file, whose name people know, and which of the project's files it goes over.
     "core/cli/options.py": ["pytorch-build.toml"],
-    "core/data.py": ["pytorch_build/build/needs.toml", "pytorch_build/refs/refs.toml"],
+    "core/data.py": [
+        "pytorch_build/build/needs.toml",
+        "pytorch_build/check/policy.toml",
+        "pytorch_build/refs/refs.toml",
+    ],
     # The lock with what upstream's own tests need: a file's name.
     "core/env/locks.py": ["TORCH_TESTS", "torch-tests"],
     # The plan is a document that workflows read: its stages and keys have these names.

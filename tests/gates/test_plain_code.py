@@ -56,6 +56,7 @@ FINISHED: dict[str, tuple[str, ...]] = {
         "core/links.py",
         "core/parallel.py",
         "core/process",
+        "core/temporary.py",
         "core/run/__init__.py",
         "core/run/job_files.py",
         "core/run/locations.py",
@@ -80,6 +81,7 @@ FINISHED: dict[str, tuple[str, ...]] = {
         "tests/unit/core/test_links.py",
         "tests/unit/core/test_parallel.py",
         "tests/unit/core/process",
+        "tests/unit/core/test_temporary.py",
     ),
     "plan": (
         "ci/plan",
@@ -128,6 +130,14 @@ FINISHED: dict[str, tuple[str, ...]] = {
         "tests/integration/test_wheel_forms.py",
     ),
     "index": ("ci/publish/index", "ci/verbs/index.py"),
+    "checks": (
+        "pytorch_build/check",
+        "pytorch_build/verbs/check_wheels.py",
+    ),
+    "checks' tests": (
+        "tests/unit/pytorch_build/check",
+        "tests/unit/pytorch_build/verbs/test_check_wheels.py",
+    ),
     "stores": ("core/stores",),
     "stores' tests": (
         "tests/unit/core/stores",

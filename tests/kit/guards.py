@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from ci import install
-from core import process
+from core import process, temporary
 from core.cli.options import environment
 from core.env.installer import Sources
 from core.packages import candidates, package_source, pages, resolution
@@ -47,6 +47,7 @@ def guard_unit_test(patch: pytest.MonkeyPatch, *, may_start_processes: bool) -> 
     patch.setattr(socket, "getaddrinfo", refuse_other_names(socket.getaddrinfo))
     # The test runner's other children are no command's.
     patch.setattr(process, "take_charge", lambda **_options: None)
+    patch.setattr(temporary, "keep_journal", lambda _cache: None)
     patch.setattr(process, "which", hide_programs(process.which))
 
     # A person's own indexes, and the bucket behind out/, which is on another machine.

@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 from core.binaries.elf import ElfFacts
 from core.wheel import WheelInfo, WheelMetadata, parse_wheel_name
 from pytorch_build.check import Binary, DeviceFacts, WheelMember, WheelView
+from tests.kit.wheels import metadata_text
 
 BINARY_SIZE = 1000
 HOST_LIBRARY = ElfFacts(machine="EM_X86_64", kind="ET_DYN", stack="RW", dynamic=True)
@@ -17,6 +18,7 @@ def wheel_view(
     requires: Sequence[str] = (),
     size: int = 100_000_000,
     is_pure: bool = False,
+    entry_points: str = "",
 ) -> WheelView:
     """Return the view of a wheel: a file is its size, or the facts of a compiled one."""
     name = parse_wheel_name(filename)
@@ -37,7 +39,11 @@ def wheel_view(
         requires_python="",
         provides_extra=(),
         license="BSD-3-Clause",
-        raw=b"",
+        raw=metadata_text(
+            name=name.distribution,
+            version=str(name.version),
+            fields=[("Requires-Dist", text) for text in requires],
+        ).encode(),
     )
     info = WheelInfo(
         wheel_version="1.0",
@@ -51,5 +57,6 @@ def wheel_view(
         members=tuple(members),
         metadata=metadata,
         info=info,
+        entry_points=entry_points,
         binaries=tuple(binaries),
     )

@@ -41,9 +41,11 @@ lines come before "end", and "deselected" is 0.
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import platform
+import re
 import time
 from functools import lru_cache
 from importlib import metadata
@@ -56,7 +58,8 @@ from wheel_test_index import Index  # type: ignore[import-not-found] # beside th
 SCHEMA = 1
 _ACTIONS = ("skip", "xfail", "retry")  # the first that takes a test wins
 _WORST_FIRST = ("crashed", "error", "failed", "rerun", "xpassed", "xfailed", "skipped", "passed")
-_LONGEST_MESSAGE, _LONGEST_TEXT = 2000, 16_000
+_LONGEST_MESSAGE, _LONGEST_TEXT, _LONGEST_ID = 2000, 16_000, 1000
+_COLOURS = re.compile(r"\x1b\[[0-9;]*m")
 _RULE_PROPERTY = "wheel_test_rule"
 _TESTS_FAILED = 1
 
@@ -269,7 +272,12 @@ class WheelTests:
 
     def _id(self, node: str) -> str:
         path, separator, rest = node.partition("::")
-        return f"{self._relative_path(path)}{separator}{rest}"
+        test = plain_text(f"{self._relative_path(path)}{separator}{rest}", kept="")
+        if len(test) <= _LONGEST_ID:
+            return test
+        # Ids that differ behind the limit stay different.
+        digest = hashlib.sha256(test.encode()).hexdigest()[:16]
+        return f"{test[:_LONGEST_ID]}…{digest}"
 
     def _path_in_root(self, path: str) -> str:
         """Take a node id's path, which depends on how pytest was called, relative to the root."""
@@ -306,6 +314,20 @@ class Attempt:
             self.outcome, self.message, self.text = outcome, _message(report), _text(report)
 
 
+def plain_text(text: str, *, kept: str = "\n\t") -> str:
+    """Return a text that every reader of the journal takes: what is not printable is written out.
+
+    Tests print undecodable bytes as lone surrogates, which are not UTF-8: pytest-dev/pytest#13750.
+    """
+    without_colours = _COLOURS.sub("", text)
+    if without_colours.isprintable():
+        return without_colours
+    return "".join(
+        letter if letter in kept or letter.isprintable() else ascii(letter)[1:-1]
+        for letter in without_colours
+    )
+
+
 def _outcome(report: pytest.TestReport) -> str:
     if report.when not in ("setup", "call", "teardown"):  # what pytest-xdist reports of a worker that died
         return "crashed"
@@ -326,10 +348,11 @@ def _message(report: pytest.TestReport | pytest.CollectReport) -> str:
         message = str(crash.message)
     else:
         message = next((line for line in reversed(str(longrepr or "").splitlines()) if line.strip()), "")
+    message = plain_text(message)
     return message if len(message) <= _LONGEST_MESSAGE else f"{message[:_LONGEST_MESSAGE]}…"
 
 
 def _text(report: pytest.TestReport | pytest.CollectReport) -> str:
-    text = "" if report.outcome in ("passed", "skipped") else report.longreprtext
+    text = "" if report.outcome in ("passed", "skipped") else plain_text(report.longreprtext)
     half = _LONGEST_TEXT // 2
     return text if len(text) <= _LONGEST_TEXT else f"{text[:half]}\n…\n{text[-half:]}"

@@ -1,16 +1,19 @@
 """`promote` and what repairs releases, through their verbs."""
 
+import itertools
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from ci.promote import documents
-from core.errors import DataError, MissingInputError, ServiceError, UsageError
+from core.data import merged
+from core.errors import DataError, FatalError, MissingInputError, ServiceError, UsageError
 from core.run import key_name, records
+from core.stores import Store
 from tests.kit import release_desk, runs
 from tests.kit.front_doors import run_ci
 from tests.kit.group_cells import group_cell
@@ -397,6 +400,98 @@ def test_rejects_a_test_that_proves_nothing(
     assert "test_smoke" in error
     assert reason in error
     assert desk.has_released_nothing()
+
+
+@pytest.mark.parametrize(
+    ("changes", "field"),
+    [
+        pytest.param({"run_id": "18"}, "run_id", id="another run's id"),
+        pytest.param({"started": "9999-12-31T23:59:59+00:00"}, "started", id="the year 9999"),
+        pytest.param({"inputs": {"gpu": ["gfx1151"]}}, "inputs.gpu", id="another family's GPU"),
+        pytest.param({"inputs": {"gpu": None}}, "inputs.gpu", id="no GPU"),
+    ],
+)
+def test_rejects_a_test_record_that_cannot_be_of_this_run(
+    desk: ReleaseDesk, changes: dict[str, Any], field: str
+) -> None:
+    desk.publish(GFX94)
+    key = change_test_record(desk, changes)
+    assert desk.stage() == 0
+
+    error = desk.read_refusal()
+
+    assert key in error
+    assert f"'{field}'" in error
+    assert "run the test again" in error
+    assert desk.has_released_nothing()
+
+
+@pytest.mark.parametrize("value", [None, "3", -1, float("inf")])
+@pytest.mark.parametrize("field", ["tests", "failures", "skipped"])
+def test_names_a_damaged_test_record_and_its_field(desk: ReleaseDesk, field: str, value: object) -> None:
+    desk.stage_run(GFX94)
+    key = change_test_record(desk, {"details": {"tests": {field: value}}})
+
+    assert desk.promote() == DataError.exit_code
+
+    error = desk.read_messages()
+    assert key in error
+    assert f"details.tests.{field}" in error
+    assert desk.has_released_nothing()
+
+
+@pytest.mark.parametrize("name", ["test_smoke", "test_rocm", "build_torch", "source-lock", "staging"])
+def test_damaged_documents_end_in_no_internal_error(desk: ReleaseDesk, name: str) -> None:
+    desk.stage_run(GFX94)
+    store, key = document_named(desk, name)
+    content = store.read(key)
+    damage: Iterator[object] = itertools.cycle([None, "text", -1, float("inf"), [], {}])
+
+    for path in leaf_paths(json.loads(content)):
+        document = json.loads(content)
+        replace_leaf(document, path, next(damage))
+        store.put_bytes(key, json.dumps(document).encode())
+
+        exit_code = desk.promote("--dry-run")
+
+        assert exit_code != FatalError.exit_code, (path, desk.read_messages())
+
+
+def change_test_record(desk: ReleaseDesk, changes: dict[str, Any]) -> str:
+    """Change fields of the record of a smoke test; return its key."""
+    store, key = document_named(desk, "test_smoke")
+    document = json.loads(store.read(key))
+    store.put_bytes(key, json.dumps(merged(document, changes)).encode())
+    return key
+
+
+def document_named(desk: ReleaseDesk, name: str) -> tuple[Store, str]:
+    """Return a document of the run or of staging, and the store that it is in."""
+    if name == "staging":
+        return desk.bucket, documents.staging_record(GFX94, "17-linux")
+    for stored in desk.run_store.list("17-linux/manifests"):
+        if stored.key.rpartition("/")[2].startswith(name):
+            return desk.run_store, stored.key
+    raise AssertionError(name)
+
+
+def leaf_paths(document: object, path: tuple[str | int, ...] = ()) -> Iterator[tuple[str | int, ...]]:
+    """Yield the path of every value of a JSON document that holds no others."""
+    if isinstance(document, dict) and document:
+        for name, value in document.items():
+            yield from leaf_paths(value, (*path, name))
+    elif isinstance(document, list) and document:
+        yield from leaf_paths(document[0], (*path, 0))
+    else:
+        yield path
+
+
+def replace_leaf(document: Any, path: tuple[str | int, ...], value: object) -> None:
+    """Put another value in the place of one of a JSON document."""
+    *outer_path, last_step = path
+    for step in outer_path:
+        document = document[step]
+    document[last_step] = value
 
 
 def test_rejects_a_test_whose_report_was_replaced(desk: ReleaseDesk) -> None:

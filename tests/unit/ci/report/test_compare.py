@@ -16,7 +16,7 @@ from ci.report.text import history_tables
 from core.cli.options import Common
 from core.junit import Case, Document, Outcome
 from core.run import records
-from pytorch_build.test.reports import totals
+from pytorch_build.test.reports import details_of
 from pytorch_build.test.results import Origin, Report
 from tests.kit import page_runs
 from tests.kit.group_cells import group_cell
@@ -249,7 +249,7 @@ def write_tested_run(root: Path, run_id: str, *outcomes: Outcome) -> RunFacts:
         status="failed" if has_failed else "ok",
         exit_code=8 if has_failed else 0,
         inputs={"files": {wheel.name: wheel.sha256 for wheel in build.files}},
-        details={**totals(report), "tests": {"tests": 1, "existing": 1}},
+        details={**details_of(report), "tests": {"tests": 1, "existing": 1}},
     )
 
     for record in (build, tests):

@@ -174,9 +174,25 @@ def test_a_test_of_staged_wheels_is_no_build_of_an_edited_tree() -> None:
     ids=["passed", "failed"],
 )
 def test_failed_tests_are_the_one_reason_of_their_cell(tests: Record, reason: str) -> None:
-    (cell,) = cells_of(run_of(*builds(), tests), (), {CELL_NAME: reason})
+    (cell,) = cells_of(run_of(*builds(), tests), (), {CELL_NAME: {"test_smoke": reason}})
 
     assert cell.reason == reason
+
+
+def test_names_every_stage_of_tests_that_failed() -> None:
+    names = ("test_torch", "test_torch_distributed", "test_torch_inductor")
+    failed_tests = [smoke(status="failed").model_copy(update={"stage": name}) for name in names]
+    failing = {
+        "test_torch_distributed": "1 test of test_torch_distributed failed",
+        "test_torch_inductor": "2 tests of test_torch_inductor failed",
+    }
+
+    (cell,) = cells_of(run_of(*builds(), smoke(), *failed_tests), (), {CELL_NAME: failing})
+
+    assert cell.reason == (
+        "test_torch failed and 1 test of test_torch_distributed failed "
+        "and 2 tests of test_torch_inductor failed"
+    )
 
 
 @pytest.fixture(scope="module")

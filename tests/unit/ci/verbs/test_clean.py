@@ -10,6 +10,7 @@ from filelock import FileLock
 
 from ci.verbs import clean
 from ci.verbs.clean import KINDS
+from core import temporary
 from core.errors import UsageError
 from core.run import RunOutputs
 from core.stores.directory import DirectoryStore
@@ -213,3 +214,20 @@ def test_keeps_a_tree_that_no_stage_made(clean: Clean, trees: Path) -> None:
 
     assert "not one of ours" in line_of(lines, "src/main/theirs")
     assert (trees / "theirs").is_dir()
+
+
+def test_counts_and_frees_what_a_killed_program_left(checkout: Path, clean: Clean) -> None:
+    leftover = checkout / "out" / ".payload.0123456789ab.part"
+    leftover.mkdir()
+    (leftover / "file").write_bytes(b"x" * 2048)
+    journals = checkout / ".cache" / temporary.JOURNALS
+    journals.mkdir()
+    (journals / "1.txt").write_text(f"{leftover}\n")
+    (journals / "1.lock").touch()
+
+    assert "leftovers" in line_of(clean(), leftover.name)
+    assert leftover.exists()
+    clean("--yes")
+
+    assert not leftover.exists()
+    assert journals.exists()

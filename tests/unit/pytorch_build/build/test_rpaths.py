@@ -17,7 +17,8 @@ from pytorch_build.build.search_paths import (
     search_paths,
     set_search_paths,
 )
-from pytorch_build.check import Finding, load_policy, matches
+from pytorch_build.check import Finding
+from pytorch_build.check.policy import load_policy, matches
 from pytorch_build.check.run import check_wheel
 from pytorch_build.standalone.libraries import Binary, read_members
 from rocm_packaging.packages.layouts import Layout

@@ -19,7 +19,8 @@ from pytorch_build.build import machine, stage, toolchain
 from pytorch_build.build.build import perform
 from pytorch_build.build.facts import BuildFacts
 from pytorch_build.build.metrics import Metrics
-from pytorch_build.check import Expectation, Finding, Policy
+from pytorch_build.check import Expectation, Finding
+from pytorch_build.check.policy import Policy
 from pytorch_build.check.run import CheckOptions
 from pytorch_build.sdk import RocmSdk
 from pytorch_build.sources.trees import Tree
@@ -132,7 +133,7 @@ def workshop(run: LocalRun, monkeypatch: pytest.MonkeyPatch) -> Workshop:
         "install_requirements": workshop.install_requirements,
         "check_import": workshop.check_import,
         "check_bare_import": workshop.check_bare_import,
-        "examined": workshop.examine,
+        "check_built_wheel": workshop.examine,
         "loader_libraries": frozenset,
         "split": workshop.split,
     }

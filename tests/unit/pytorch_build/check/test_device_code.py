@@ -7,8 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pytorch_build.check import DeviceFacts, Expectation, Policy, WheelView, device_code, load_policy
+from pytorch_build.check import DeviceFacts, Expectation, WheelView, device_code
 from pytorch_build.check.bundles import BundleError
+from pytorch_build.check.policy import Policy
 from tests.kit.binaries import EM_AMDGPU, compressed_bundle, elf_file, offload_bundle
 from tests.kit.views import wheel_view
 
@@ -122,7 +123,7 @@ def test_reads_no_device_code_from_other_files(tmp_path: Path, filename: str, co
 def test_covers_a_target_in_every_mode_of_the_gpu(
     target: str, code_targets: set[str], *, is_covered: bool
 ) -> None:
-    assert device_code.is_covered(target, code_targets, load_policy()) is is_covered
+    assert device_code.is_covered(target, code_targets) is is_covered
 
 
 @given(
@@ -139,7 +140,7 @@ def test_covers_a_target_if_code_runs_in_each_of_its_modes(code_targets: set[str
         any(device_code.features(target) <= mode for target in code_targets) for mode in modes
     )
 
-    assert device_code.is_covered("gfx90a", code_targets, load_policy()) is runs_in_each_mode
+    assert device_code.is_covered("gfx90a", code_targets) is runs_in_each_mode
 
 
 @pytest.mark.parametrize(
@@ -157,11 +158,11 @@ def test_covers_a_target_if_code_runs_in_each_of_its_modes(code_targets: set[str
 def test_knows_code_that_was_requested(
     code_target: str, requested_targets: list[str], *, is_requested: bool
 ) -> None:
-    assert device_code.is_asked_for(code_target, requested_targets, load_policy()) is is_requested
+    assert device_code.is_requested(code_target, requested_targets) is is_requested
 
 
 def test_puts_each_processor_into_one_generic_group() -> None:
-    processors = [processor for members in load_policy().generic.values() for processor in members]
+    processors = [processor for members in device_code.GENERIC_PROCESSORS.values() for processor in members]
 
     assert len(processors) == len(set(processors))
 

@@ -5,8 +5,10 @@ import pytest
 
 from core.binaries import elf
 from core.binaries.elf import ElfFacts
-from pytorch_build.check import Finding, Policy, Provider, WheelView, libraries, load_policy
+from pytorch_build.check import Finding, WheelView, libraries
+from pytorch_build.check.policy import Policy, Provider, load_policy
 from tests.kit.binaries import elf_file
+from tests.kit.findings import messages, severities
 from tests.kit.views import wheel_view
 
 POLICY = Policy(
@@ -292,8 +294,8 @@ def unreachable_libraries(rpath: Sequence[str]) -> list[str]:
     files = {"torch/lib/libtorch_hip.so": library(*ROCM_FOLDERS, rpath=tuple(rpath))}
     view = wheel_view(files=files, requires=["rocm[libraries]==7"])
     findings = check(view, load_policy())
-    assert {finding.severity for finding in findings} <= {"error"}
-    return [name for name in ROCM_FOLDERS if any(name in finding.message for finding in findings)]
+    assert set(severities(findings)) <= {"error"}
+    return [name for name in ROCM_FOLDERS if name in " ".join(messages(findings))]
 
 
 @pytest.mark.parametrize("package", ["_rocm_sdk_libraries", "_rocm_sdk_libraries_gfx94X_dcgpu"])
@@ -347,9 +349,9 @@ def test_finds_a_library_that_needs_a_later_glibc_than_promised(
 ) -> None:
     view = wheel_view(f"torch-2-cp312-cp312-{platform}.whl", files={"a.so": library(glibc=glibc)})
 
-    messages = [finding.message for finding in check(view)]
+    problems = messages(check(view))
 
     if problem is None:
-        assert messages == []
+        assert problems == []
     else:
-        assert problem in messages[0]
+        assert problem in problems[0]

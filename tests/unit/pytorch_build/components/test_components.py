@@ -12,7 +12,7 @@ from core.errors import UsageError
 from pytorch_build.build.inputs import Dependency
 from pytorch_build.build.machine import Needs, load_needs
 from pytorch_build.build.plan import plan_build
-from pytorch_build.check import load_policy
+from pytorch_build.check.policy import load_policy
 from pytorch_build.components import (
     COMPONENTS,
     Component,

@@ -4,7 +4,7 @@ from pathlib import Path
 import pytest
 
 from core.errors import RocmError
-from pytorch_build.check import matches
+from pytorch_build.check.policy import matches
 from pytorch_build.standalone import needs
 from pytorch_build.standalone.libraries import Binary, Rocm, RocmFile
 from pytorch_build.standalone.needs import Bundle, BundleBuilder, Machine, Row, System, Table

@@ -10,7 +10,7 @@ from core import process
 from core.errors import CheckError, WheelError
 from core.wheel import read_wheel_info
 from core.wheel.record import verify_record
-from pytorch_build.check import load_policy
+from pytorch_build.check.policy import load_policy
 from pytorch_build.standalone import portable
 from pytorch_build.standalone.libraries import Binary
 from pytorch_build.standalone.portable import Patch, Portability

@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from core import process
-from core.junit import Case
+from core import junit, process
+from core.junit import Case, Document
 from pytorch_build.test import file_run, plugin
 from pytorch_build.test.file_run import FileRun, Setting, Stall, log_name, of_file, of_script, run_file
 from pytorch_build.test.shards import Part
@@ -122,6 +122,52 @@ def test_a_crash_costs_one_test(setting: Setting, statement: str, problem: str) 
     assert problem in case_named(file, "test_dies").line
     assert file.processes == 2
     assert len(file.collected) == 4
+
+
+ODD_TEXTS = r"""
+import os, pytest
+
+@pytest.mark.parametrize("text", ["\udc80", "\x00", "\x1b[31m", "\x07", "\ud83d"], ids="abcde")
+class TestTexts:
+    def test_message(self, text): raise ValueError("before" + text + "after")
+    def test_reason(self, text): pytest.skip("before" + text + "after")
+    def test_output(self, text): print("before" + text + "after"); assert False
+
+LONG = "x" * 5000
+
+@pytest.mark.parametrize("name", ["first\nsecond", LONG + "1", LONG + "2", "\udc80"])
+def test_ids(request, name): pass
+
+def test_dies(): os._exit(0)
+def test_last(): pass
+"""
+# Ids as they are where a plugin makes them; pytest's own are escaped.
+ODD_IDS = """
+def pytest_collection_modifyitems(items):
+    for item in items:
+        if item.originalname == "test_ids":
+            item._nodeid = "test_it.py::test_ids[" + item.callspec.params["name"] + "]"
+"""
+
+
+@processes
+def test_texts_that_are_not_plain_cost_no_result(setting: Setting) -> None:
+    # https://github.com/pytest-dev/pytest/issues/13750
+    write_files(setting.tree / "test", {"conftest.py": ODD_IDS})
+
+    file = run_text(setting, ODD_TEXTS)
+
+    outcomes = outcomes_of(file)
+    assert list(outcomes.values()).count("failed") == 10
+    assert list(outcomes.values()).count("skipped") == 5
+    assert list(outcomes.values()).count("passed") == 5
+    assert outcomes["test_dies"] == "crashed"
+    assert outcomes["test_last"] == "passed"
+    assert len(outcomes) == 21
+    assert max(map(len, outcomes)) < 1100
+    assert case_named(file, "TestTexts::test_message[a]").line == r"ValueError: before\udc80after"
+    report = junit.read(junit.write(Document(cases=file.cases)))
+    assert [case.test for case in report.cases] == [case.test for case in file.cases]
 
 
 @processes

@@ -107,6 +107,25 @@ def test_a_program_that_fails_is_followed_by_the_next(programs: dict[str, str]) 
     assert machine_targets() == ["gfx942"]
 
 
+@pytest.mark.processes
+def test_a_program_that_hangs_knows_no_gpu(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    # https://github.com/ROCm/TheRock/issues/2649
+    hanging_program = tmp_path / "rocminfo"
+    hanging_program.write_text("#!/bin/sh\nexec sleep 60\n")
+    hanging_program.chmod(0o755)
+    monkeypatch.setattr(process, "which", {"rocminfo": hanging_program}.get)
+    monkeypatch.setattr(gpus, "_SECONDS", 0.2)
+    monkeypatch.setattr(gpus, "KFD", tmp_path / "kfd")
+    monkeypatch.setattr(gpus, "NVIDIA", tmp_path / "nvidiactl")
+    monkeypatch.setattr(gpus, "NODES", tmp_path / "nodes")
+    gpus.KFD.touch()
+
+    assert gpus.this_machine() == Machine(vendor="amd")
+    assert "rocminfo" in capsys.readouterr().err
+
+
 @pytest.mark.usefixtures("programs")
 def test_a_driver_without_a_gpu_is_amds() -> None:
     gpus.KFD.touch()

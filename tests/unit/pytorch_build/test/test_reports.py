@@ -14,7 +14,8 @@ from core.run.records import FileRecord, Record
 from core.stores import Store
 from core.stores.directory import DirectoryStore
 from pytorch_build.test import reports
-from pytorch_build.test.results import Origin, Report, Tested, merged
+from pytorch_build.test.record import why_out_of_date
+from pytorch_build.test.results import Origin, Report, Tested, merge_reports
 from pytorch_build.test.shards import Shard
 from tests.kit.builds import LocalRun
 from tests.kit.group_cells import group_cell
@@ -46,7 +47,7 @@ def report_of_half(shard: Shard, outcome: Outcome = "passed") -> Report:
 
 def merge_halves(first: Outcome = "passed", second: Outcome = "passed") -> Tested:
     """Return the results of both halves, with one test each."""
-    (tested,) = merged([report_of_half(FIRST_HALF, first), report_of_half(SECOND_HALF, second)])
+    (tested,) = merge_reports([report_of_half(FIRST_HALF, first), report_of_half(SECOND_HALF, second)])
     return tested
 
 
@@ -78,7 +79,9 @@ def store(tmp_path: Path) -> DirectoryStore:
 
 def record_of_whole(store: Store, tested: Tested, *half_records: Record) -> Record:
     """Return the record that is made of those of the halves."""
-    return reports.of_shards(half_records, tested, store=store, outputs=OUTPUTS, artifact_group="gfx942")
+    return reports.record_of_shards(
+        half_records, tested, store=store, outputs=OUTPUTS, artifact_group="gfx942"
+    )
 
 
 def test_a_report_is_filed_with_its_totals(store: DirectoryStore) -> None:
@@ -211,7 +214,7 @@ def test_results_that_passed_have_no_reason_against_them() -> None:
     ],
 )
 def test_results_that_did_not_pass_say_why(found_reports: Sequence[Report], names: list[str]) -> None:
-    reason = reports.why_not(merged(found_reports))
+    reason = reports.why_not(merge_reports(found_reports))
 
     for name in names:
         assert name in reason
@@ -323,9 +326,9 @@ def gather(run: LocalRun) -> Sequence[Tested]:
     """Return the results of the local run."""
     outputs = run.common().outputs
     all_records = records.read_all(run.store, outputs, GROUP)
-    found_reports = reports.reports_of(run.store, outputs, GROUP, all_records)
-    return reports.checked(
-        merged(found_reports), all_records, store=run.store, outputs=outputs, artifact_group=GROUP
+    found_reports = reports.read_reports(run.store, outputs, GROUP, all_records)
+    return reports.check_records(
+        merge_reports(found_reports), all_records, store=run.store, outputs=outputs, artifact_group=GROUP
     )
 
 
@@ -333,7 +336,7 @@ def test_a_run_without_reports_is_a_missing_input(run: LocalRun) -> None:
     run.store.put_bytes(f"local-linux/reports/{GROUP}/findings.json", b"{}")
 
     with pytest.raises(MissingInputError):
-        reports.groups_of(run.common())
+        reports.tested_groups(run.common())
 
 
 def test_a_run_has_the_results_of_each_test(run: LocalRun) -> None:
@@ -343,7 +346,7 @@ def test_a_run_has_the_results_of_each_test(run: LocalRun) -> None:
 
     smoke, torch = gather(run)
 
-    assert reports.groups_of(run.common()) == [GROUP]
+    assert reports.tested_groups(run.common()) == [GROUP]
     assert smoke.origin.stage == "test_smoke"
     assert smoke.passed
     assert torch.origin.stage == "test_torch"
@@ -439,7 +442,7 @@ def test_a_folder_without_reports_is_a_missing_input(tmp_path: Path) -> None:
     (tmp_path / "x.txt").write_text("x")
 
     with pytest.raises(MissingInputError):
-        reports.in_folder(tmp_path)
+        reports.reports_in_folder(tmp_path)
 
 
 def write_report(path: Path, *outcomes: Outcome) -> None:
@@ -452,7 +455,7 @@ def test_reports_of_a_folder_are_attempts(tmp_path: Path) -> None:
     write_report(tmp_path / "a" / "1.xml", "failed")
     write_report(tmp_path / "a" / "2.xml", "passed")
 
-    (tested,) = merged(reports.in_folder(tmp_path))
+    (tested,) = merge_reports(reports.reports_in_folder(tmp_path))
 
     assert tested.origin.folder == "a"
     assert tested.counts["flaky"] == 1
@@ -463,14 +466,14 @@ def test_a_torn_report_of_a_folder_is_a_problem(tmp_path: Path) -> None:
     write_report(tmp_path / "b" / "1.xml", "passed")
     (tmp_path / "b" / "torn.xml").write_bytes(b"<testsuites><testsuite>")
 
-    (tested,) = merged(reports.in_folder(tmp_path))
+    (tested,) = merge_reports(reports.reports_in_folder(tmp_path))
 
     assert not tested.passed
     assert tested.problems[0].startswith("b/torn.xml: ")
 
 
 def test_an_expected_report_that_is_missing_is_a_problem() -> None:
-    (torch,) = merged([Report(origin=SAMPLE, document=document_of("passed"))])
+    (torch,) = merge_reports([Report(origin=SAMPLE, document=document_of("passed"))])
 
     first, second = reports.require_expected([torch], ["torch-sample-cp312", "smoke-sample-cp312"])
 
@@ -508,7 +511,7 @@ def test_results_of_the_runs_bytes_are_up_to_date(
     record = record_of_half(FIRST_HALF, files=TESTED_FILES)
     builds = [built_record(run, "build_torch", wheels), built_record(run, "build_rocm", rocm)]
 
-    assert reports.out_of_date(record, [record, *builds]) == ""
+    assert why_out_of_date(record, [record, *builds]) == ""
 
 
 @pytest.mark.parametrize(
@@ -538,8 +541,8 @@ def test_results_of_other_bytes_are_out_of_date(
     record = record_of_half(FIRST_HALF, files=TESTED_FILES)
     builds = [built_record(run, "build_torch", wheels), built_record(run, "build_rocm", rocm)]
 
-    assert reports.out_of_date(record, [record, *builds]).endswith(f" {name}")
+    assert why_out_of_date(record, [record, *builds]).endswith(f" {name}")
 
 
 def test_results_of_a_filled_environment_are_of_unknown_bytes() -> None:
-    assert reports.out_of_date(record_of_half(FIRST_HALF, installed=False), [])
+    assert why_out_of_date(record_of_half(FIRST_HALF, installed=False), [])

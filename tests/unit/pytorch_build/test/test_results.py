@@ -15,7 +15,7 @@ from pytorch_build.test.results import (
     Report,
     Tested,
     document_of,
-    merged,
+    merge_reports,
     report_of,
 )
 from pytorch_build.test.shards import Shard
@@ -52,7 +52,7 @@ def report_with(
 
 def merge_one(*reports: Report) -> Tested:
     """Merge reports of one origin."""
-    (tested,) = merged(reports)
+    (tested,) = merge_reports(reports)
     return tested
 
 
@@ -108,7 +108,7 @@ def test_origins_are_judged_apart() -> None:
     nightly = Origin(stage="test_torch", torch_ref="nightly", python="cp312")
     reports = [report_with(case_of(outcome="failed")), report_with(case_of(), origin=nightly)]
 
-    results = {tested.origin: tested.passed for tested in merged(reports)}
+    results = {tested.origin: tested.passed for tested in merge_reports(reports)}
 
     assert results == {nightly: True, TORCH: False}
 

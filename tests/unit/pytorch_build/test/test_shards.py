@@ -245,7 +245,7 @@ def test_learns_durations_from_reports() -> None:
     )
     second = Document(cases=(case_of("t.py::B::z", seconds=1.5),), suites={"t.py": Suite(seconds=9.5)})
 
-    durations = shards.of_documents([first, second])
+    durations = shards.durations_of([first, second])
 
     parts = {"t.py::A": 5.25, "t.py::A::x": 5.0, "t.py::alone": 4.0, "t.py::B": 1.5, "t.py::B::z": 1.5}
     assert durations.files == {"t.py": FileDuration(seconds=10.75, starting=8, parts=parts)}
@@ -255,7 +255,7 @@ def test_a_hang_is_no_duration() -> None:
     hung = case_of("t.py::B::hung", outcome="timeout", seconds=600)
     document = Document(cases=(case_of("t.py::A::x", seconds=2), hung), suites={"t.py": Suite(seconds=610)})
 
-    file = shards.of_documents([document]).files["t.py"]
+    file = shards.durations_of([document]).files["t.py"]
 
     assert file.seconds == 2
     assert "t.py::B" not in file.parts
@@ -268,7 +268,7 @@ def test_a_file_that_ran_on_two_architectures_took_both_times() -> None:
     )
     suites = {"t.py@gfx942": Suite(seconds=2), "t.py@gfx90a": Suite(seconds=3)}
 
-    durations = shards.of_documents([Document(cases=cases, suites=suites)])
+    durations = shards.durations_of([Document(cases=cases, suites=suites)])
 
     parts = {"t.py::A": 5.0, "t.py::A::x": 5.0}
     assert durations.files == {"t.py": FileDuration(seconds=5, parts=parts)}
@@ -284,7 +284,7 @@ def store(tmp_path: Path) -> DirectoryStore:
 
 def record(store: DirectoryStore, durations: Durations, *, run_id: str = "16") -> None:
     """Record what the tests of a run took."""
-    shards.record(store, run_outputs(run_id), "cpu", "default", durations)
+    shards.record_durations(store, run_outputs(run_id), "cpu", "default", durations)
 
 
 def durations_for(

@@ -178,7 +178,7 @@ class RecordedTest:
         seconds = {"test/test_autograd.py": 1000, "test/test_nn.py": 1, "test/test_torch.py": 1}
         durations = Durations(files={name: FileDuration(seconds=value) for name, value in seconds.items()})
         group = self.bench.context.artifact_group
-        shards.record(common.open_store(), common.outputs, group, self.request.config, durations)
+        shards.record_durations(common.open_store(), common.outputs, group, self.request.config, durations)
 
 
 def assignment(target: str) -> Assignment:
@@ -367,7 +367,9 @@ def test_plans_shards_by_recorded_durations(bench: Bench, runner: FileRunner) ->
     common = bench.context.common
     seconds = {"test/test_autograd.py": 100, "test/test_nn.py": 50, "test/test_torch.py": 50}
     durations = Durations(files={name: FileDuration(seconds=value) for name, value in seconds.items()})
-    shards.record(common.open_store(), common.outputs, bench.context.artifact_group, "default", durations)
+    shards.record_durations(
+        common.open_store(), common.outputs, bench.context.artifact_group, "default", durations
+    )
 
     perform_tests(bench, TorchTests(shard=Shard(index=1, count=2)), INPUTS)
 

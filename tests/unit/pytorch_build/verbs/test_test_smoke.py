@@ -16,7 +16,7 @@ from core.run import records
 from core.run.records import FileRecord, Record
 from pytorch_build.context import Context, context
 from pytorch_build.test import gpus, installation
-from pytorch_build.test.reports import incomplete
+from pytorch_build.test.record import read_details, why_incomplete
 from pytorch_build.verbs import test_smoke
 from pytorch_build.verbs.test_smoke import SmokeOptions
 from pytorch_build.verbs.test_smoke import test_run as run_smoke_tests
@@ -602,7 +602,7 @@ def test_records_a_part_of_the_tests_as_incomplete(
 
     run_smoke_tests(run.context("cpu"), SmokeOptions(pytest_arguments=arguments))
 
-    assert why in incomplete(require_record(run).details)
+    assert why in why_incomplete(read_details(require_record(run)))
 
 
 @pytest.mark.processes

@@ -103,6 +103,19 @@ def test_options_choose_among_the_tests(front: Front, steps: list[Any]) -> None:
 
 
 @pytest.mark.usefixtures("torch")
+def test_several_files_may_follow_an_option_as_upstream_has_it(front: Front, steps: list[Any]) -> None:
+    words = ("--include", "test_nn", "test_torch", "--exclude", "test_cuda", "--include", "dynamo/test_misc")
+
+    result = front(*SAMPLE, *words, "-k", "relu")
+
+    _installation, (_bench, request, _inputs) = steps
+    assert result.exit_code == 0, result.report
+    assert request.include == ("test_nn", "test_torch", "dynamo/test_misc")
+    assert request.exclude == ("test_cuda",)
+    assert request.pytest_arguments == ()
+
+
+@pytest.mark.usefixtures("torch")
 def test_unknown_options_and_all_behind_two_dashes_are_pytests(front: Front, steps: list[Any]) -> None:
     result = front(*SAMPLE, "-k", "nn", "--tb=short", "--", "-k", "mine")
 

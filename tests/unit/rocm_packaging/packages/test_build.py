@@ -10,6 +10,7 @@ from types import ModuleType
 import pytest
 
 from core import process
+from core.binaries import elf
 from core.errors import ArtifactError, BuildError, MissingInputError, UsageError
 from rocm_packaging.packages.build import BuiltPackages, build, stub, stub_template
 from rocm_packaging.packages.inputs import inputs_of
@@ -32,6 +33,7 @@ from tests.kit.artifacts import (
     write_split_set,
     write_unsplit_set,
 )
+from tests.kit.binaries import elf_file
 from tests.kit.wheels import read_members
 
 FAMILIES = ("gfx94X-dcgpu", "gfx110X-all")
@@ -186,6 +188,21 @@ def test_puts_all_else_into_the_development_package(
         "_rocm_sdk_devel/lib/cmake/hip/hip.cmake",
     }
     assert devel_links(wheel) == {"_rocm_sdk_devel/llvm": "lib/llvm"}
+
+
+def test_gives_programs_of_the_development_package_an_rpath(unsplit_set: Path) -> None:
+    """LD_LIBRARY_PATH comes before a RUNPATH, and may lead to another ROCm."""
+    folder = write_artifact(unsplit_set, "prim_dev_generic", {"lib/rocfft_rtc_helper": ""})
+    (program,) = folder.rglob("rocfft_rtc_helper")
+    program.write_bytes(elf_file(is_program=True, needed=["libamdhip64.so.7"], runpath="$ORIGIN"))
+
+    wheel = paths(build(build_request(unsplit_set)))["rocm_sdk_devel"]
+
+    content = read_members(wheel)["_rocm_sdk_devel/lib/rocfft_rtc_helper"]
+    facts = elf.read_needs(io.BytesIO(content), "rocfft_rtc_helper")
+    assert facts is not None
+    assert facts.is_rpath
+    assert facts.search == ("$ORIGIN",)
 
 
 # Split packages

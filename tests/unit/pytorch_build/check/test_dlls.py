@@ -4,9 +4,11 @@ from pathlib import Path
 import pytest
 from packaging.tags import parse_tag
 
-from pytorch_build.check import Expectation, Finding, libraries, load_policy
+from pytorch_build.check import Expectation, Finding, dlls
+from pytorch_build.check.policy import load_policy
 from pytorch_build.check.run import check_wheel
 from tests.kit.binaries import PE_MACHINE_ARM64, PE_MAGIC_32, offload_bundle, pe_file
+from tests.kit.findings import severities
 from tests.kit.wheels import write_wheel
 
 WINDOWS_TAG = "cp312-cp312-win_amd64"
@@ -148,7 +150,7 @@ def test_accepts_a_dll_with_the_requested_device_code(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("sections", "severities", "subject"),
+    ("sections", "expected_severities", "subject"),
     [
         pytest.param(
             {".hip_fat": CODE_FOR_GFX1151, ".hipFatB": bytes(48)},
@@ -162,11 +164,11 @@ def test_accepts_a_dll_with_the_requested_device_code(tmp_path: Path) -> None:
     ],
 )
 def test_finds_device_code_of_a_dll_that_is_not_as_requested(
-    tmp_path: Path, sections: dict[str, bytes], severities: list[str], subject: str
+    tmp_path: Path, sections: dict[str, bytes], expected_severities: list[str], subject: str
 ) -> None:
     findings = check_device_code(tmp_path, sections)
 
-    assert [finding.severity for finding in findings] == severities
+    assert severities(findings) == expected_severities
     assert subject in findings[0].message
 
 
@@ -187,13 +189,13 @@ def test_finds_device_code_of_a_dll_that_is_not_as_requested(
         ("python312_d.dll", "debug"),
         ("python312.dll", "python"),
         ("python313t.dll", "python"),
-        ("amdhip64_7.dll", ""),
-        ("libomp140.x86_64.dll", ""),
-        ("zlib1.dll", ""),
+        ("amdhip64_7.dll", None),
+        ("libomp140.x86_64.dll", None),
+        ("zlib1.dll", None),
     ],
 )
-def test_knows_from_whom_a_machine_gets_a_dll(name: str, origin: str) -> None:
-    assert libraries.origin(name, load_policy().windows) == origin
+def test_knows_from_whom_a_machine_gets_a_dll(name: str, origin: str | None) -> None:
+    assert dlls.origin(name, load_policy().windows) == origin
 
 
 @pytest.mark.parametrize(
@@ -206,4 +208,4 @@ def test_knows_from_whom_a_machine_gets_a_dll(name: str, origin: str) -> None:
     ],
 )
 def test_knows_which_python_a_wheel_may_be_linked_to(tags: str, names: set[str]) -> None:
-    assert libraries.python_dlls(parse_tag(tags)) == names
+    assert dlls.python_dlls(parse_tag(tags)) == names

@@ -1,0 +1,154 @@
+"""What a run's records promise of its wheels, compared with what these say of themselves."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING
+
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+from packaging.version import Version
+
+from pytorch_build.check import Expectation, Finding, WheelView
+from pytorch_build.check.policy import required_name
+from pytorch_build.check.tags import accepts
+from pytorch_build.components import COMPONENTS
+
+if TYPE_CHECKING:
+    from core.run import records
+    from pytorch_build.context import Context
+
+CHECK = "expected"
+
+
+def check(
+    view: WheelView,
+    expectation: Expectation,
+) -> Iterator[Finding]:
+    """Compare a wheel with what is expected of it."""
+    name = view.name
+    if canonicalize_name(expectation.distribution) != name.distribution:
+        message = f"This is {name.distribution}; {expectation.distribution} is expected."
+        yield view.finding(
+            "error",
+            CHECK,
+            message,
+        )
+    if Version(expectation.version) != name.version:
+        message = f"The version is {name.version}; {expectation.version} is expected."
+        yield view.finding(
+            "error",
+            CHECK,
+            message,
+        )
+
+    python_tag = expectation.python_tag
+    if python_tag and not any(accepts(python_tag, tag) for tag in name.tags):
+        pythons = {f"{tag.interpreter}-{tag.abi}" for tag in name.tags}
+        message = f"The wheel is for {', '.join(sorted(pythons))}; {python_tag} is expected."
+        yield view.finding(
+            "error",
+            CHECK,
+            message,
+        )
+    if view.metadata is not None:
+        yield from _compare_requirements(
+            view,
+            view.metadata.requires_dist,
+            expectation,
+        )
+
+
+def _compare_requirements(
+    view: WheelView,
+    requires_dist: tuple[str, ...],
+    expectation: Expectation,
+) -> Iterator[Finding]:
+    stated_requirements = [Requirement(text) for text in requires_dist if required_name(text)]
+    for text in expectation.requires:
+        expected = Requirement(text)
+        name = canonicalize_name(expected.name)
+        stated = [
+            requirement for requirement in stated_requirements if canonicalize_name(requirement.name) == name
+        ]
+        if not stated:
+            yield view.finding(
+                "error",
+                CHECK,
+                f"METADATA does not require {expected}.",
+            )
+        elif not any(_is_met(expected, requirement) for requirement in stated):
+            listed = ", ".join(sorted(str(requirement) for requirement in stated))
+            message = f"METADATA requires {listed}; {expected} is expected."
+            yield view.finding(
+                "error",
+                CHECK,
+                message,
+            )
+
+
+def _is_met(
+    expected: Requirement,
+    stated: Requirement,
+) -> bool:
+    """Return whether METADATA requires what is expected: at most with more extras, under no condition."""
+    if stated.marker is not None and expected.marker is None and not stated.marker.evaluate():
+        return False
+    stated_extras = {canonicalize_name(extra) for extra in stated.extras}
+    expected_extras = {canonicalize_name(extra) for extra in expected.extras}
+    return stated.specifier == expected.specifier and stated_extras >= expected_extras
+
+
+def expectations(
+    context: Context,
+    refused: records.Record | None = None,
+) -> Mapping[str, Expectation]:
+    """Return what the run's wheels must be, or what a build refused, by name, as the builds' records say."""
+    builds: dict[str, records.Record] = {}
+    for record in sorted(context.records, key=lambda record: record.started):
+        project = record.stage.removeprefix("build_")
+        is_of_ref = project in COMPONENTS and record.cell.torch_ref == context.ref.name
+        if is_of_ref and (record.status == "ok" or record is refused):
+            builds[project] = record
+    return {
+        COMPONENTS[project].distribution: _expected_wheel(
+            context,
+            project,
+            builds,
+        )
+        for project in builds
+    }
+
+
+def machine_libraries(context: Context) -> frozenset[str]:
+    """Return what the loaders of the machines that built the run's wheels found, as the records say."""
+    libraries: set[str] = set()
+    for record in context.records:
+        libraries.update(record.details.get("machine_libraries", ()))
+    return frozenset(libraries)
+
+
+def _expected_wheel(
+    context: Context,
+    project: str,
+    builds: Mapping[str, records.Record],
+) -> Expectation:
+    component = COMPONENTS[project]
+    inputs = builds[project].inputs
+    requires: list[str] = []
+    if component.requires_rocm and context.gpu:
+        rocm_version = inputs["rocm"][0]
+        requires.append(f"rocm[libraries]=={rocm_version}")
+    for name in component.required_components:
+        required = COMPONENTS[name]
+        if name in builds and (context.gpu or not required.serves_gpus_only):
+            version = builds[name].inputs["version"]
+            requires.append(f"{required.distribution}=={version}")
+
+    return Expectation(
+        distribution=component.distribution,
+        version=inputs["version"],
+        requires=tuple(requires),
+        gpu_targets=tuple(inputs["gpu_targets"]),
+        local_label=context.ref.local_label,
+    )

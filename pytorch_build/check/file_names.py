@@ -1,0 +1,94 @@
+"""Names of members that a file system cannot hold, or holds once.
+
+For Windows, by Microsoft's "Naming Files, Paths, and Namespaces". It and macOS do not tell upper from lower
+case, so of two names that differ in nothing else one takes the place of the other.
+"""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+from collections import defaultdict
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from pytorch_build.check.allowed import find_allowed
+from pytorch_build.check.site_packages import installed_path
+
+if TYPE_CHECKING:
+    from pytorch_build.check import Finding, Severity, WheelView
+    from pytorch_build.check.policy import Policy
+
+CHECK = "contents"
+_DEVICE = re.compile(r"(CON|PRN|AUX|NUL|CONIN\$|CONOUT\$|(COM|LPT)[0-9¹²³])", re.IGNORECASE)
+_REFUSED_CHARACTERS = re.compile(r'[<>:"|?*\x00-\x1f]')
+
+
+def check(view: WheelView, policy: Policy) -> Iterator[Finding]:
+    """Judge the names of a wheel's members by the file systems that it is for."""
+    yield from _find_refused_names(view)
+    yield from _find_case_twins(view, policy)
+
+
+def _find_refused_names(view: WheelView) -> Iterator[Finding]:
+    severity = _severity_on_windows(view)
+    if severity is None:
+        return
+    for member in view.members:
+        for name in member.name.split("/"):
+            fault = windows_fault(name)
+            if fault is not None:
+                yield view.finding(
+                    severity,
+                    CHECK,
+                    f"Windows cannot hold this file: {fault}.",
+                    member.name,
+                )
+                break
+
+
+def windows_fault(name: str) -> str | None:
+    """Return why Windows cannot hold a file or folder of this name; None where it can."""
+    stem = name.partition(".")[0].rstrip(" ")
+    if _DEVICE.fullmatch(stem):
+        return f"{stem} is the name of a device"
+    character = _REFUSED_CHARACTERS.search(name)
+    if character is not None:
+        return f"the character {character[0]!r} is not allowed"
+    if name.endswith((".", " ")):
+        return "a name may not end with a dot or a space"
+    return None
+
+
+def _severity_on_windows(view: WheelView) -> Severity | None:
+    if any(platform.startswith("win") for platform in view.platforms):
+        return "error"
+    if "any" in view.platforms:
+        return "warning"
+    return None
+
+
+def _find_case_twins(view: WheelView, policy: Policy) -> Iterator[Finding]:
+    names_by_key: defaultdict[str, list[str]] = defaultdict(list)
+    for member in view.members:
+        path = installed_path(member.name) or member.name
+        key = unicodedata.normalize("NFC", path).casefold()
+        names_by_key[key].append(member.name)
+
+    severity = _severity_of_twins(view, policy)
+    for names in names_by_key.values():
+        if len(names) > 1:
+            first_name, *twins = names
+            message = f"Where case does not count, {twins[0]} takes its place."
+            yield view.finding(
+                severity,
+                CHECK,
+                message,
+                first_name,
+            )
+
+
+def _severity_of_twins(view: WheelView, policy: Policy) -> Severity:
+    ignores_case = any(platform.startswith(("win", "macosx")) for platform in view.platforms)
+    is_ours = find_allowed(view.name.distribution, policy.allowed) is not None
+    return "error" if ignores_case or is_ours else "warning"

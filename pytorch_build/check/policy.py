@@ -1,0 +1,240 @@
+"""What the checks allow, as far as users change it: the project's data, with a user's own over it.
+
+A user's limits stand in a file for ``--policy``, or in the table ``[checks]`` of pytorch-build.toml. Both
+have the form of `policy.toml`; lists add to what is there, other values replace it.
+"""
+
+from __future__ import annotations
+
+import re  # noqa: TC003 - pydantic reads it
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass
+from fnmatch import fnmatchcase
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+from packaging.requirements import InvalidRequirement, Requirement
+from packaging.utils import canonicalize_name
+from pydantic import Field, field_validator
+
+from core import files
+from core.data import Model, merged, read_once, read_toml, tables_of_user, user_file, validated
+from pytorch_build.check.allowed import Allowed  # noqa: TC001 - pydantic reads it
+from pytorch_build.components import COMPONENTS
+
+if TYPE_CHECKING:
+    from pytorch_build.check import WheelView
+
+POLICY_FILE = Path(__file__).with_name("policy.toml")
+USER_TABLE = "checks"
+
+
+class SizeLimit(Model):
+    """Limits of a wheel file, in bytes; 0 is no limit, as TOML has no null."""
+
+    minimum: int = 0
+    warn_above: int = 0
+    error_above: int = 0
+
+
+class Forbidden(Model):
+    """Members that do not belong in a wheel; `message` says what they are."""
+
+    pattern: re.Pattern[str]
+    severity: Literal["error", "warning", "note"] = "error"
+    message: str
+    distributions: tuple[str, ...] = ("*",)
+
+
+class Provider(Model):
+    """Libraries of other distributions, loaded or on the search path at run time.
+
+    Whoever requires one of `distributions` may expect `libraries`, those in `folders` below site-packages,
+    and those of the providers in `includes`; `assumed_by` may without requiring it.
+    """
+
+    distributions: tuple[str, ...]
+    libraries: tuple[str, ...] = ()
+    folders: dict[str, tuple[str, ...]] = Field(default_factory=dict)
+    includes: tuple[str, ...] = ()
+    assumed_by: tuple[str, ...] = ()
+
+    @property
+    def patterns(self) -> tuple[str, ...]:
+        """Patterns of all its libraries."""
+        patterns = list(self.libraries)
+        for names in self.folders.values():
+            patterns += names
+        return tuple(patterns)
+
+
+class Windows(Model):
+    """DLLs that a wheel for Windows need not hold. Names are shell patterns in small letters."""
+
+    libraries: tuple[str, ...] = ()
+    redistributable: tuple[str, ...] = ()
+    debug: tuple[str, ...] = ()
+    folders: tuple[str, ...] = ()
+
+
+class Policy(Model):
+    """What the checks allow; the `source` names the user's files over the project's, with their digests."""
+
+    source: str = ""
+    exempt_labels: tuple[str, ...] = ()
+    device_code: tuple[str, ...] = ()
+    system_libraries: tuple[str, ...] = ()
+    machine_libraries: tuple[str, ...] = ()
+    windows: Windows = Windows()
+    preloaded: tuple[str, ...] = ()
+    sizes: dict[str, SizeLimit] = Field(default_factory=dict)
+    forbidden: tuple[Forbidden, ...] = ()
+    providers: dict[str, Provider] = Field(default_factory=dict)
+    startup_files: dict[str, tuple[str, ...]] = Field(default_factory=dict)
+    allowed: dict[str, Allowed] = Field(default_factory=dict)
+
+    @field_validator("providers")
+    @classmethod
+    def _require_known_includes(cls, providers: dict[str, Provider]) -> dict[str, Provider]:
+        for name, provider in providers.items():
+            for included_name in provider.includes:
+                if included_name not in providers:
+                    raise ValueError(f"{name} includes {included_name!r}, which is not a provider")
+        return providers
+
+
+def load_policy(file: Path | None = None) -> Policy:
+    """Return what is allowed, with what a user's file says over it.
+
+    Raises:
+        DataError: The file, or the table in pytorch-build.toml, has a mistake.
+    """
+    policy = _policy_in_force()
+    if file is None:
+        return policy
+    return _lay_over(
+        _tables_in_force(),
+        read_toml(file),
+        file,
+        policy.source,
+    )
+
+
+@read_once
+def _policy_in_force() -> Policy:
+    """Return the project's policy, with the table of pytorch-build.toml over it."""
+    file = user_file().file
+    tables = tables_of_user(POLICY_FILE, Policy)
+    if file is None or not tables:
+        return validated(_project_tables(), Policy, where=POLICY_FILE)
+    return _lay_over(
+        _project_tables(),
+        tables,
+        file,
+        "",
+        table_name=USER_TABLE,
+    )
+
+
+def _tables_in_force() -> dict[str, Any]:
+    tables = tables_of_user(POLICY_FILE, Policy)
+    return merged(_project_tables(), tables, adding=True)
+
+
+def _project_tables() -> dict[str, Any]:
+    """Return the tables of the project's policy, with what components say of their wheels."""
+    device_code: list[str] = []
+    sizes: dict[str, Any] = {}
+    for component in COMPONENTS.values():
+        if component.has_split_device_code:
+            device_code.append(component.distribution)
+        limits = asdict(component.sizes)
+        sizes[component.distribution] = {name: size for name, size in limits.items() if size is not None}
+    return merged({"device_code": device_code, "sizes": sizes}, read_toml(POLICY_FILE))
+
+
+def _lay_over(
+    tables: Mapping[str, Any],
+    user_tables: Mapping[str, Any],
+    file: Path,
+    other_source: str,
+    *,
+    table_name: str = "",
+) -> Policy:
+    source = f"{file} (sha256 {files.sha256(file)})"
+    if other_source:
+        source = f"{source} and {other_source}"
+    layered_tables = merged(tables, user_tables, adding=True)
+    layered_tables["source"] = source
+    return validated(
+        layered_tables,
+        Policy,
+        where=file,
+        table_name=table_name,
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class ExpectedLibraries:
+    """Patterns of the libraries that a wheel may expect of others.
+
+    `folders` says where others have some of them; `undeclared` are those of distributions that the wheel does
+    not require.
+    """
+
+    patterns: tuple[str, ...]
+    folders: Mapping[str, tuple[str, ...]]
+    undeclared: Mapping[str, tuple[str, ...]]
+
+    def find_undeclared_provider(self, library: str) -> str | None:
+        """Return the provider that has a library and is not required."""
+        for provider, patterns in self.undeclared.items():
+            if matches(library, patterns):
+                return provider
+        return None
+
+
+def expected_libraries(view: WheelView, policy: Policy) -> ExpectedLibraries:
+    """Return what a wheel may expect of the distributions that it requires."""
+    distribution = view.name.distribution
+    names = _names_of_providers(view, policy)
+    patterns: list[str] = []
+    folders: dict[str, tuple[str, ...]] = {}
+    undeclared: dict[str, tuple[str, ...]] = {}
+    for name, provider in policy.providers.items():
+        if name in names:
+            patterns += provider.patterns
+            # ROCm's own wheels are laid out by `rocm_packaging`, and are not judged by this.
+            if not matches(distribution, provider.distributions):
+                folders.update(provider.folders)
+        elif distribution not in provider.distributions:
+            undeclared[name] = provider.patterns
+    return ExpectedLibraries(patterns=tuple(patterns), folders=folders, undeclared=undeclared)
+
+
+def _names_of_providers(view: WheelView, policy: Policy) -> set[str]:
+    """Return the providers that a wheel requires, and those that these include."""
+    distribution = view.name.distribution
+    requirements = view.metadata.requires_dist if view.metadata else ()
+    required_names = [required_name(requirement) for requirement in requirements]
+    names: set[str] = set()
+    for name, provider in policy.providers.items():
+        is_required = any(matches(required, provider.distributions) for required in required_names)
+        # ROCm's wheels load each other's libraries without requiring one another.
+        is_of_provider = matches(distribution, provider.distributions) and distribution != name
+        if is_required or is_of_provider or distribution in provider.assumed_by:
+            names |= {name, *provider.includes}
+    return names
+
+
+def matches(name: str, patterns: Iterable[str]) -> bool:
+    """Return whether a name is among shell patterns, in any letter case."""
+    return any(fnmatchcase(name.lower(), pattern.lower()) for pattern in patterns)
+
+
+def required_name(requirement: str) -> str:
+    """Return which distribution a requirement is on; "" for one that cannot be read."""
+    try:
+        return canonicalize_name(Requirement(requirement).name)
+    except InvalidRequirement:
+        return ""

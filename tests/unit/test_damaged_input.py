@@ -1,0 +1,451 @@
+"""Whoever reads bytes of others gives a result, or refuses them by an error of ours that names them."""
+
+import gzip
+import io
+import json
+import struct
+import tarfile
+import tempfile
+import zipfile
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+import zstandard
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from ci.publish import server
+from core import junit
+from core.binaries import elf, pe, rpath
+from core.data import json_object, load_toml, parse_json
+from core.env.locks import parse_lock
+from core.errors import FatalError
+from core.packages.candidates import candidates_on_page, requirements_in
+from core.packages.resolution import parse_pylock
+from core.run import records
+from core.run.plan import Plan
+from core.wheel.distributions import describe
+from core.wheel.editor import edit_sdist, edit_wheel
+from pytorch_build.check.bundles import BundleError, code_objects, read_bundles
+from pytorch_build.check.run import check_wheel
+from pytorch_build.lock.source_lock import SourceLock
+from pytorch_build.refs.torch_refs import UserFile
+from pytorch_build.split.kernels import library_of
+from pytorch_build.split.library import SplitError
+from pytorch_build.test import skip_rules
+from rocm_packaging.artifacts import parse_stages
+from rocm_packaging.packages import kpack
+from tests.kit import binaries, locks, plans, tar_members, wheels
+from tests.kit.damaged_input import corpus_of, damaged
+
+WHEEL = "demo-1.0-py3-none-any.whl"
+SDIST = "demo-1.0.tar.gz"
+DIST_INFO = "demo-1.0.dist-info"
+PAGE = "https://index/simple/demo/"
+DIGEST = "0" * 64
+
+Read = Callable[[bytes, Path], object]
+Refusals = tuple[type[Exception], ...]
+# There are many readers, and some are slow: a third of the profile's examples for each.
+EXAMPLES = settings().max_examples // 3
+
+
+@dataclass(frozen=True, kw_only=True)
+class Reader:
+    """What reads bytes: `read` gets them and an empty folder.
+
+    `filename` is what its errors must name; None where its callers name the file, or there is none.
+    """
+
+    seeds: Sequence[bytes]
+    read: Read
+    filename: str | None = None
+    refusals: Refusals = (FatalError,)
+
+
+# Wheels and sdists
+
+
+def wheel_members() -> dict[str, bytes]:
+    """Return the members of a wheel with compiled files, without its RECORD."""
+    files = {
+        "demo/__init__.py": b"VERSION = 1\n",
+        "demo/lib.so": binaries.elf_file(needed=["libc.so.6"], soname="lib.so", runpath="$ORIGIN"),
+        "demo/lib.dll": binaries.pe_file(needed=["kernel32.dll"], name="lib.dll"),
+        f"{DIST_INFO}/entry_points.txt": b"[console_scripts]\ndemo = demo:main\n",
+    }
+    return wheels.wheel_members(
+        name="demo",
+        version="1.0",
+        tag="py3-none-any",
+        files=files,
+        requires=["numpy>=1.2"],
+    )
+
+
+def write_file(folder: Path, filename: str, content: bytes) -> Path:
+    path = folder / filename
+    path.write_bytes(content)
+    return path
+
+
+def publish_and_check(path: Path) -> None:
+    """Do with a wheel what upload, index, promotion and check_wheels do."""
+    assert check_wheel(path) is not None
+    describe(path, key=path.name, sha256=DIGEST)
+    edit_wheel(path, path.parent / "edited", version="2.0")
+
+
+def read_wheel(content: bytes, folder: Path) -> None:
+    publish_and_check(write_file(folder, WHEEL, content))
+
+
+def reader_of_member(member: str) -> Reader:
+    """Return the reader of one member of a wheel whose RECORD is right, unless it is that member."""
+
+    def read(content: bytes, folder: Path) -> None:
+        members = wheels.add_record(wheel_members() | {member: content})
+        members[member] = content
+        publish_and_check(wheels.write_members(folder / WHEEL, members))
+
+    return Reader(seeds=[wheels.add_record(wheel_members())[member]], read=read, filename=WHEEL)
+
+
+def wheel_bytes() -> bytes:
+    stream = io.BytesIO()
+    with zipfile.ZipFile(stream, "w", zipfile.ZIP_DEFLATED) as archive:
+        for name, content in wheels.add_record(wheel_members()).items():
+            archive.writestr(zipfile.ZipInfo(name), content)
+    return stream.getvalue()
+
+
+def sdist_tar() -> bytes:
+    stream = io.BytesIO()
+    with tarfile.open(fileobj=stream, mode="w", format=tarfile.PAX_FORMAT) as archive:
+        texts = {
+            "setup.py": b"setup()\n",
+            "PKG-INFO": wheels.metadata_text(name="demo", version="1.0").encode(),
+        }
+        for name, content in texts.items():
+            member = tarfile.TarInfo(f"demo-1.0/{name}")
+            member.size = len(content)
+            member.pax_headers = {"comment": "a comment"}
+            archive.addfile(member, io.BytesIO(content))
+    return stream.getvalue()
+
+
+def read_sdist(content: bytes, folder: Path) -> None:
+    path = write_file(folder, SDIST, content)
+    describe(path, key=path.name, sha256=DIGEST)
+    edit_sdist(path, folder / "edited", version="2.0", edit=lambda _path, text: text)
+
+
+def read_sdist_tar(content: bytes, folder: Path) -> None:
+    read_sdist(gzip.compress(content, 1), folder)
+
+
+# Artifacts
+
+
+def artifact_tar() -> bytes:
+    return tar_members.tar(
+        tar_members.folder("a/stage"),
+        tar_members.file("a/stage/libx.so", b"content"),
+        tar_members.symlink("a/stage/libx.so.1", "libx.so"),
+        tar_members.extended_header(tar_members.pax_record(b"path=a/stage/long")),
+        tar_members.file("short", b"content"),
+    )
+
+
+def read_artifact(content: bytes, folder: Path) -> None:
+    tar_members.unpack_compressed(content, folder)
+
+
+def read_artifact_tar(content: bytes, folder: Path) -> None:
+    tar_members.unpack(content, folder)
+
+
+# Compiled files
+
+
+def read_elf(content: bytes, folder: Path) -> None:
+    path = write_file(folder, "lib.so", content)
+    elf.read(path)
+    elf.read_all_facts(io.BytesIO(content), "lib.so")
+
+
+def read_search_path(content: bytes, folder: Path) -> None:
+    path = write_file(folder, "lib.so", content)
+    if elf.read(path) is not None:
+        rpath.extended(path, "$ORIGIN/../a:$ORIGIN/../b")
+
+
+def fat_elf() -> bytes:
+    """Return a library whose device code is registered; addresses are offsets."""
+    unregistered = _elf_with_wrapper(0)
+    return _elf_with_wrapper(unregistered.index(bundle()))
+
+
+def _elf_with_wrapper(address: int) -> bytes:
+    wrapper = struct.pack("<4sIQQ", b"FPIH", 1, address, 0)
+    return binaries.elf_file(sections={".hip_fatbin": bundle(), ".hipFatBinSegment": wrapper})
+
+
+def fat_pe() -> bytes:
+    address = binaries.PE_ADDRESS + binaries.PE_SECTION_DISTANCE
+    wrapper = struct.pack("<4sIQQ", b"FPIH", 1, address, 0)
+    content = binaries.pe_file(sections={".hip_fat": bundle(), ".hipFatB": wrapper})
+    optional_header = content.index(struct.pack("<H", binaries.PE_MAGIC_64), content.index(b"PE\0\0") + 24)
+    alignments = optional_header + 32
+    return content[:alignments] + struct.pack("<II", 0x1000, 0x200) + content[alignments + 8 :]
+
+
+def split_library(content: bytes, _folder: Path) -> None:
+    library = library_of(content)
+    library.reference()
+    fat = library.fat()
+    if fat is not None:
+        offsets = {wrapper.bundle: index for index, wrapper in enumerate(fat.wrappers)}
+        library.without_code(fat, offsets, kpack_reference())
+
+
+def bundle() -> bytes:
+    return binaries.offload_bundle("gfx942", "gfx1100", code=b"\x7fELF-code" * 20)
+
+
+def read_bundle(content: bytes, _folder: Path) -> None:
+    for each_bundle in read_bundles(content):
+        for _entry, _code in code_objects(content, each_bundle):
+            pass
+
+
+def kpack_archive() -> bytes:
+    frame = zstandard.compress(b"code" * 10)
+    stream = io.BytesIO()
+    kernel = kpack.Kernel(binary="lib/libx.so#0", target="gfx942", size=40)
+    kpack.write(stream, "torch", "gfx942", [frame], [(kernel, len(frame))])
+    return stream.getvalue()
+
+
+def read_kpack(content: bytes, _folder: Path) -> None:
+    stream = io.BytesIO(content)
+    archive = kpack.read(stream)
+    for kernel in archive.kernels:
+        archive.content(stream, kernel)
+
+
+def kpack_reference() -> bytes:
+    return kpack.reference("torch", "lib/libx.so#0").packed()
+
+
+# Documents
+
+
+def read_rules(content: bytes, folder: Path) -> None:
+    skip_rules.load([write_file(folder, "rules.toml", content)])
+
+
+def read_refs(content: bytes, folder: Path) -> None:
+    load_toml(write_file(folder, "refs.toml", content), UserFile)
+
+
+def read_page(content: bytes, _folder: Path) -> None:
+    list(candidates_on_page(content.decode("utf-8", "replace"), PAGE))
+
+
+def text_reader(
+    parse: Callable[[str], object],
+    *seeds: str,
+    filename: str | None = None,
+    refusals: Refusals = (FatalError,),
+) -> Reader:
+    """Return the reader of a text, which its caller has decoded."""
+
+    def read(content: bytes, _folder: Path) -> object:
+        return parse(content.decode("utf-8", "replace"))
+
+    return Reader(seeds=[seed.encode() for seed in seeds], read=read, filename=filename, refusals=refusals)
+
+
+RECORD = {
+    "schema_version": 1,
+    "stage": "build_torch",
+    "run_id": "7",
+    "platform": "linux",
+    "cell": {"python": "cp312", "gpu_family": "gfx942"},
+    "started": "2026-01-01T00:00:00Z",
+    "seconds": 1.5,
+    "inputs": {"torch": "abc"},
+    "files": [
+        {
+            "name": WHEEL,
+            "key": WHEEL,
+            "size": 7,
+            "sha256": DIGEST,
+            "distribution": "demo",
+            "version": "1.0",
+        }
+    ],
+    "details": {"tests": {"total": 3}},
+}
+PYLOCK = f"""lock-version = "1.0"
+[[packages]]
+name = "Torch"
+version = "2.10.0+rocm7.1"
+wheels = [{{ url = "http://one/{WHEEL}", hashes = {{ sha256 = "{DIGEST}" }} }}]
+[[packages]]
+name = "rocm"
+version = "7.1"
+sdist = {{ path = "../rocm-7.1.tar.gz", hashes = {{ sha256 = "{DIGEST}" }} }}
+"""
+RULES = """[rules.one]
+tests = ["test_nn.py::TestNN::test_a"]
+reason = "it hangs on this GPU"
+gpu = ["gfx942"]
+"""
+REFS = """[refs.mine]
+extends = "nightly"
+[refs.mine.torch]
+origin = "https://github.com/pytorch/pytorch"
+ref = "main"
+"""
+LOCK = f"numpy==1.2 ; python_version > '3' \\\n    --hash=sha256:{DIGEST}\n    # via -r test.in\n"
+FLAT_PAGE = f'<base href="../"><a href="{WHEEL}#sha256={DIGEST}" data-requires-python="&gt;=3">{WHEEL}</a>'
+EVENT = {"Records": [{"eventSource": "aws:sqs", "messageId": "1", "body": '{"Records": []}'}]}
+S3_EVENT = {"Records": [{"s3": {"bucket": {"name": "b"}, "object": {"key": "7-linux/python/g/a.whl"}}}]}
+JUNIT = b"""<testsuites><testsuite name="s" tests="2" failures="1" time="1.5">
+<properties><property name="a" value="b"/></properties><testcase classname="c" name="t" time="0.1"/>
+<testcase classname="c" name="u"><failure message="m">text</failure></testcase></testsuite></testsuites>"""
+
+READERS: Mapping[str, Reader] = {
+    "wheel": Reader(seeds=[wheel_bytes()], read=read_wheel, filename=WHEEL),
+    "RECORD": reader_of_member(f"{DIST_INFO}/RECORD"),
+    "METADATA": reader_of_member(f"{DIST_INFO}/METADATA"),
+    "WHEEL": reader_of_member(f"{DIST_INFO}/WHEEL"),
+    "entry_points": reader_of_member(f"{DIST_INFO}/entry_points.txt"),
+    "library in a wheel": reader_of_member("demo/lib.so"),
+    "DLL in a wheel": reader_of_member("demo/lib.dll"),
+    "sdist": Reader(seeds=[gzip.compress(sdist_tar(), 1, mtime=0)], read=read_sdist, filename=SDIST),
+    "tar of an sdist": Reader(seeds=[sdist_tar()], read=read_sdist_tar, filename=SDIST),
+    "artifact": Reader(
+        seeds=[tar_members.compress(artifact_tar())],
+        read=read_artifact,
+        filename=tar_members.ZSTD_NAME.filename,
+    ),
+    "tar of an artifact": Reader(
+        seeds=[artifact_tar()], read=read_artifact_tar, filename=tar_members.ZSTD_NAME.filename
+    ),
+    "ELF": Reader(
+        seeds=[binaries.elf_file(needed=["libc.so.6"], runpath="$ORIGIN", glibc_versions=["GLIBC_2.34"])],
+        read=read_elf,
+        filename="lib.so",
+    ),
+    "search path": Reader(
+        seeds=[binaries.elf_file(runpath="$ORIGIN")], read=read_search_path, filename="lib.so"
+    ),
+    "PE": Reader(
+        seeds=[binaries.pe_file(needed=["a.dll"], delayed=["b.dll"], name="c.dll")],
+        read=lambda content, _folder: pe.read_needs(io.BytesIO(content), "lib.dll"),
+        filename="lib.dll",
+    ),
+    "fat library": Reader(seeds=[fat_elf()], read=split_library, refusals=(SplitError,)),
+    "fat DLL": Reader(seeds=[fat_pe()], read=split_library, refusals=(SplitError,)),
+    "bundle": Reader(
+        seeds=[
+            bundle(),
+            binaries.compressed_bundle(bundle()),
+            binaries.compressed_bundle(bundle(), version=2, is_zstd=False),
+        ],
+        read=read_bundle,
+        refusals=(BundleError,),
+    ),
+    "kernel archive": Reader(seeds=[kpack_archive()], read=read_kpack, refusals=(kpack.KpackError,)),
+    "kernel reference": Reader(
+        seeds=[kpack_reference()],
+        read=lambda content, _folder: kpack.read_reference(content),
+        refusals=(kpack.KpackError,),
+    ),
+    "test report": Reader(seeds=[JUNIT], read=lambda content, _folder: junit.read(content)),
+    "run record": Reader(
+        seeds=[json.dumps(RECORD).encode()],
+        read=lambda content, _folder: records.parse(content, where="record.json"),
+        filename="record.json",
+    ),
+    "plan": text_reader(
+        lambda text: parse_json(text, Plan, where="plan.json"),
+        plans.make_plan(plans.pytorch_job()).model_dump_json(),
+        filename="plan.json",
+    ),
+    "source lock": text_reader(
+        lambda text: parse_json(text, SourceLock, where="lock.json"),
+        locks.source_lock(locks.locked_project()).model_dump_json(),
+        filename="lock.json",
+    ),
+    "event": text_reader(
+        lambda text: json_object(text, where="event.json"), json.dumps(S3_EVENT), filename="event.json"
+    ),
+    "message of a bucket": text_reader(
+        lambda text: server.messages(json_object(text, where="event.json")),
+        json.dumps(EVENT),
+        json.dumps(S3_EVENT),
+        refusals=(server.EventError, FatalError),
+    ),
+    "pylock": text_reader(parse_pylock, PYLOCK),
+    "requirements lock": text_reader(parse_lock, LOCK),
+    "skip rules": Reader(seeds=[RULES.encode()], read=read_rules, filename="rules.toml"),
+    "torch refs": Reader(seeds=[REFS.encode()], read=read_refs, filename="refs.toml"),
+    "artifact manifest": text_reader(
+        lambda text: parse_stages(text, "manifest.txt"),
+        "a/stage\nb/stage\n",
+        filename="manifest.txt",
+    ),
+    "page": Reader(seeds=[FLAT_PAGE.encode()], read=read_page),
+    "metadata of a page": Reader(
+        seeds=[
+            wheels.metadata_text(name="demo", version="1.0", fields=[("Requires-Dist", "numpy")]).encode()
+        ],
+        read=lambda content, _folder: requirements_in(content),
+    ),
+}
+
+
+def read_or_refuse(reader: Reader, content: bytes, folder: Path) -> None:
+    """Let a reader read bytes; a refusal of its kind has to name the file."""
+    try:
+        reader.read(content, folder)
+    except reader.refusals as refusal:
+        message = str(refusal)
+    else:
+        return
+    if reader.filename is not None:
+        assert reader.filename in message
+
+
+@pytest.mark.parametrize("name", READERS)
+def test_reads_what_is_whole(name: str, tmp_path: Path) -> None:
+    for number, seed in enumerate(READERS[name].seeds):
+        folder = tmp_path / str(number)
+        folder.mkdir()
+        READERS[name].read(seed, folder)
+
+
+@pytest.mark.parametrize("name", READERS)
+@settings(max_examples=EXAMPLES)
+@given(data=st.data())
+def test_reads_or_refuses_what_is_damaged(name: str, data: st.DataObject) -> None:
+    reader = READERS[name]
+    seed = data.draw(st.sampled_from(reader.seeds))
+    content = data.draw(damaged(seed))
+
+    with tempfile.TemporaryDirectory() as folder:
+        read_or_refuse(reader, content, Path(folder))
+
+
+@pytest.mark.parametrize("name", READERS)
+def test_reads_or_refuses_what_was_found(name: str, tmp_path: Path) -> None:
+    for number, content in enumerate(corpus_of(name)):
+        folder = tmp_path / str(number)
+        folder.mkdir()
+        read_or_refuse(READERS[name], content, folder)
