@@ -17,7 +17,6 @@ from ci.plan import outputs
 from ci.plan.data import OwnStore
 from ci.plan.origins import needs
 from ci.plan.plan import plan as plan_of
-from ci.promote.runs import is_sample
 from ci.verbs import configure
 from core import console, errors
 from core.cli import Verb, verb_parser
@@ -229,7 +228,7 @@ def configure_options_of_release(
 def _require_sample(torch_refs: str) -> None:
     names = [name.strip() for name in torch_refs.split(",")]
     for name in names:
-        if name and not is_sample(f"+{torch_ref(name).local_label}"):
+        if name and torch_ref(name).is_publishable:
             raise UsageError(
                 f"A rehearsal is of the sample's wheels alone, and torch ref {name} builds others.",
                 hint="Leave --torch-ref out, or try these in a folder: --type dev --distribution-store DIR.",

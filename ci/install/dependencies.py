@@ -3,7 +3,7 @@
 import functools
 import sys
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
@@ -28,6 +28,7 @@ from core.run import Platform
 from core.run.records import FileRecord
 from core.stores import Store
 from core.wheel.distributions import SIDECAR, describe
+from pytorch_build.components import COMPONENTS
 
 MIRROR_FILE = Path(__file__).parents[1] / "mirror.toml"
 _JOBS = 4  # uv waits for the network, and resolves on one core
@@ -52,9 +53,19 @@ class Mirror(Model):
     """What `mirror.toml` says."""
 
     prefix: str
+    components: bool = False
     pythons: tuple[str, ...]
     platforms: dict[Platform, PlatformNames]
     requirements: dict[str, tuple[Annotated[str, AfterValidator(_requirement)], ...]]
+
+    @property
+    def known_requirements(self) -> Mapping[str, Sequence[str]]:
+        """What our distributions are known to require of others, by distribution."""
+        requirements: dict[str, Sequence[str]] = dict(self.requirements)
+        if self.components:
+            for component in COMPONENTS.values():
+                requirements[component.distribution] = component.third_party_requirements
+        return requirements
 
     @property
     def cells(self) -> Sequence[Cell]:
@@ -116,9 +127,10 @@ def _stated(
     data: Mirror, cell: Cell, groups: Sequence[RunGroup], offers: Sequence[Sequence[Candidate]]
 ) -> Iterator[tuple[str, Sequence[str]]]:
     """Yield what requires something in a cell, and its requirements."""
-    for name, lines in data.requirements.items():
+    known_requirements = data.known_requirements
+    for name, lines in known_requirements.items():
         yield f"{name} (mirror.toml)", lines
-    yield "all of mirror.toml", [line for lines in data.requirements.values() for line in lines]
+    yield "all of mirror.toml", [line for lines in known_requirements.values() for line in lines]
 
     for group, group_offers in zip(groups, offers, strict=True):
         if group.outputs.platform != cell.platform:

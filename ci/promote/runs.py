@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -24,6 +25,7 @@ from core.stores import PutResult, Store
 from core.wheel import parse_wheel_name
 from core.wheel.distributions import SIDECAR
 from pytorch_build.lock.source_lock import SourceLock
+from pytorch_build.refs.torch_refs import rehearsal_labels
 from pytorch_build.test.record import (
     TestDetails,
     parse_record,
@@ -225,8 +227,9 @@ def _why_void(recorded_test: Recorded, details: TestDetails, group: RunGroup) ->
 
 
 def is_sample(version: str) -> bool:
-    """Return whether a wheel is the sample's, by its local version; a rehearsal alone takes such wheels."""
-    return "sample" in version.partition("+")[2]
+    """Return whether a wheel is of a ref for rehearsals alone, such as the sample, by its local version."""
+    local_version = version.partition("+")[2]
+    return not rehearsal_labels().isdisjoint(re.split(r"[._-]", local_version))
 
 
 def require_samples(store: Store) -> None:

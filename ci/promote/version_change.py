@@ -11,19 +11,21 @@ from __future__ import annotations
 import re
 from collections import Counter, defaultdict
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from fnmatch import fnmatchcase
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 from packaging.version import Version
+from pydantic import model_validator
 
 from core.data import Model, data_file
 from core.errors import MissingInputError, UsageError, WheelError, nearest
 from core.families import families
 from core.wheel import parse_name
+from pytorch_build.components import COMPONENTS
 from pytorch_build.lock.versions import version_suffix
 from rocm_packaging.packages import versions
 from rocm_packaging.packages.layouts import covers, device_target, host_distribution
@@ -59,6 +61,21 @@ class Rules(Model):
     distributions: dict[Kind, tuple[str, ...]]
     places: tuple[Place, ...]
     mentions: tuple[Mention, ...] = ()
+
+    @model_validator(mode="before")
+    @classmethod
+    def _add_components(cls, tables: Any) -> Any:  # noqa: ANN401 - what a TOML file holds
+        """Add the distributions of components, and where they hold versions."""
+        distributions = list(tables["distributions"].get("pytorch", ()))
+        places = list(tables["places"])
+        for component in COMPONENTS.values():
+            distributions.append(component.distribution)
+            if component.has_split_device_code:
+                distributions.append(f"{component.device_prefix}*")
+            distribution = [component.distribution]
+            places += [{"distributions": distribution, **asdict(place)} for place in component.version_places]
+        all_distributions = {**tables["distributions"], "pytorch": distributions}
+        return {**tables, "distributions": all_distributions, "places": places}
 
     def kind_of(self, distribution: str) -> Kind | None:
         """Return how a distribution carries ROCm's version; None for others."""

@@ -33,6 +33,7 @@ from core.errors import InterruptedStageError
 from core.families import CPU
 from core.run import LOCAL_RUN
 from pytorch_build.build.build import BORROWED
+from pytorch_build.components import COMPONENTS
 from rocm_packaging.packages.layouts import device_target
 
 if TYPE_CHECKING:
@@ -46,15 +47,22 @@ if TYPE_CHECKING:
 TEST = "test_smoke"
 # bookkeeping of `upload`, which no cell waits for
 _UPLOAD = "upload-"
-_COMPANIONS = ("build_audio", "build_vision", "build_apex")
+
+
+def _needs_of_builds() -> Mapping[str, tuple[str, ...]]:
+    """Return what the build of each component waits for, in build order."""
+    needs: dict[str, tuple[str, ...]] = {}
+    for name, component in COMPONENTS.items():
+        needs[f"build_{name}"] = (*(f"build_{first}" for first in component.built_first), "build_rocm")
+    return needs
+
+
 # what a stage waits for, as `nox` and the workflows run them
 NEEDS: Mapping[str, tuple[str, ...]] = {
     "build_rocm": ("fetch_artifacts",),
     "test_rocm": ("build_rocm",),
-    "build_triton": ("build_rocm",),
-    "build_torch": ("build_triton", "build_rocm"),
-    **dict.fromkeys(_COMPANIONS, ("build_torch",)),
-    "test_smoke": (*_COMPANIONS, "build_torch", "build_triton"),
+    **_needs_of_builds(),
+    "test_smoke": tuple(_needs_of_builds()),
     "test_torch": ("test_smoke", "build_torch"),
 }
 # records name a start to the second
@@ -217,8 +225,11 @@ def _expected(cell: GroupCell, lock: SourceLock | None, seen: Iterable[str]) -> 
     if lock:
         projects = lock.projects.items()
         builds = [f"build_{name}" for name, one in projects if not one.prebuilt and kind in one.versions]
-    # which has no use for it, whatever the lock and other families have
-    return [*(one for one in builds if one != "build_triton" or kind != "cpu"), TEST]
+    if kind == "cpu":
+        # It has no use for them, whatever the lock and other families have.
+        unused = {f"build_{name}" for name, component in COMPONENTS.items() if component.serves_gpus_only}
+        builds = [stage for stage in builds if stage not in unused]
+    return [*builds, TEST]
 
 
 def _state(

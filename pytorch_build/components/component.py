@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 if TYPE_CHECKING:
     from core.run import Platform as PlatformName
@@ -46,6 +46,21 @@ class VersionRule:
 
 
 @dataclass(frozen=True, kw_only=True)
+class VersionPlace:
+    """Where a wheel holds a version between quotes, which follows where the wheel's version is changed.
+
+    Attributes:
+        members: The wheel's members, as a glob whose ``*`` also stands for slashes.
+        holds: Whose version it is: the wheel's own, or ROCm's.
+        required: Whether such a member has to be there and to hold it.
+    """
+
+    members: str
+    holds: Literal["own", "rocm"] = "own"
+    required: bool = True
+
+
+@dataclass(frozen=True, kw_only=True)
 class WheelSizes:
     """The sizes in bytes that a wheel has when nothing is wrong with it."""
 
@@ -83,8 +98,10 @@ class Component:
         recipe: How upstream's own build makes the wheel.
         built_first: The components that are installed before it is built, in that order.
         required_components: Those of ours that the wheel's metadata requires, at exactly their version.
+        third_party_requirements: What the wheel is known to require of others, whatever its version.
         requires_rocm: Whether the wheel's metadata requires ROCm's packages.
         version_rule: Where its version comes from.
+        version_places: Where the wheel holds a version besides its metadata.
         rewrites_cuda: Whether its CUDA sources are rewritten for HIP before it is built.
         loss_without: What a wheel lacks that is built without it; None where nothing is built without it.
         serves_gpus_only: Whether wheels for CPUs have no use for it.
@@ -106,8 +123,10 @@ class Component:
     recipe: Recipe
     built_first: tuple[str, ...] = ()
     required_components: tuple[str, ...] = ()
+    third_party_requirements: tuple[str, ...] = ()
     requires_rocm: bool = False
     version_rule: VersionRule = VersionRule()
+    version_places: tuple[VersionPlace, ...] = ()
     rewrites_cuda: bool = False
     loss_without: str | None = None
     serves_gpus_only: bool = False

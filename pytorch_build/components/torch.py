@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from packaging.requirements import Requirement
 
 from core.errors import MissingInputError, RocmError, UsageError
-from pytorch_build.components.component import Component, MachineNeed, VersionRule, WheelSizes
+from pytorch_build.components.component import Component, MachineNeed, VersionPlace, VersionRule, WheelSizes
 from pytorch_build.components.steps import (
     BuildSteps,
     Command,
@@ -284,9 +284,22 @@ TORCH = Component(
     repository="https://github.com/pytorch/pytorch.git",
     recipe=torch_steps,
     built_first=("triton",),
+    third_party_requirements=(
+        "filelock",
+        "typing-extensions>=4.10",
+        "sympy>=1.13.3",
+        "networkx>=2.5.1",
+        "jinja2",
+        "fsspec>=0.8.5",
+        "setuptools",
+    ),
     required_components=("triton",),
     requires_rocm=True,
     version_rule=VersionRule(requires_version_file=True),
+    version_places=(
+        VersionPlace(members="torch/_rocm_init.py", holds="rocm"),
+        VersionPlace(members="torch/version.py"),
+    ),
     rewrites_cuda=True,
     has_split_device_code=True,
     compiles_by_cmake=True,

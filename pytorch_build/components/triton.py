@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from core.errors import MissingInputError, SourceError
-from pytorch_build.components.component import Component, MachineNeed, VersionRule, WheelSizes
+from pytorch_build.components.component import Component, MachineNeed, VersionPlace, VersionRule, WheelSizes
 from pytorch_build.components.steps import BuildSteps, build_command, setup_command
 
 if TYPE_CHECKING:
@@ -91,6 +91,7 @@ TRITON = Component(
     tree_option="--triton-dir",
     repository="https://github.com/ROCm/triton.git",
     recipe=triton_steps,
+    third_party_requirements=("setuptools>=40.8.0",),
     version_rule=VersionRule(
         modules=("python/triton/__init__.py", "triton/__init__.py"),
         file_in_torch=".ci/docker/triton_version.txt",
@@ -98,6 +99,8 @@ TRITON = Component(
         # Its __init__.py states the base version as a constant, whatever suffix the wheel carries.
         module_lacks_local_part=True,
     ),
+    # It writes its public version there, unless its build is told the whole one.
+    version_places=(VersionPlace(members="triton/__init__.py", required=False),),
     loss_without="flash attention",
     serves_gpus_only=True,
     compiles_by_cmake=True,

@@ -16,7 +16,16 @@ from typing import Annotated, Any, Literal
 from pydantic import AfterValidator, Field
 
 from core.cli.options import OWN_FILE
-from core.data import Model, key_path, merged, read_toml, tables_of_user, user_file, validated
+from core.data import (
+    Model,
+    key_path,
+    merged,
+    read_once,
+    read_toml,
+    tables_of_user,
+    user_file,
+    validated,
+)
 from core.errors import DataError, UsageError, nearest
 from core.run import PLATFORMS
 from pytorch_build.components import COMPONENTS, MachineNeed, find_component
@@ -237,6 +246,12 @@ def torch_ref(name: str, *, platform: str = "linux") -> TorchRef:
     return _torch_ref(name, layers[name], platform)
 
 
+@read_once
+def rehearsal_labels() -> frozenset[str]:
+    """Return what the local versions of wheels have that are for rehearsals alone, never published."""
+    return frozenset(ref.local_label for ref in load_refs().values() if not ref.is_publishable)
+
+
 def _ref_layers() -> tuple[Mapping[str, _RefLayer], str]:
     """Return the user's refs laid over the embedded ones, and the name of the default."""
     tables = {name: _plain_table(table) for name, table in embedded().refs.items()}
@@ -310,6 +325,12 @@ def _torch_ref(name: str, layer: _RefLayer, platform: str) -> TorchRef:
         for project, project_table in table.projects.items()
     }
     _require_sources(name, table, projects, layer.file)
+    if not table.publishable and not table.local_label:
+        where = key_path(("refs", name, "publishable"))
+        raise DataError(
+            f"{layer.file}: {where}: wheels that are not published are known by the ref's local_label.",
+            hint=f'Add local_label = "…" to {key_path(("refs", name))}.',
+        )
 
     platform_tables = {
         "linux": table.linux or PlatformTable(),

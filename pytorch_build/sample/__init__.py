@@ -15,6 +15,7 @@ from pathlib import Path
 
 from core import files, process
 from core.errors import UsageError
+from pytorch_build.components import COMPONENTS
 
 TEMPLATES = Path(__file__).parent / "templates"
 BRANCH = "main"
@@ -55,14 +56,14 @@ class _Recipe:
     pins: bool = False
 
 
+# Components that have a template, but torch, whose repository is more than a tree of files.
+_PLAIN_COMPONENTS = tuple(name for name in COMPONENTS if name != "torch" and (TEMPLATES / name).is_dir())
+
 # In the order of generation: a repository comes after those whose commits it names.
 _RECIPES: Mapping[str, _Recipe] = {
     "minivec": _Recipe(submodules={}),
     "miniblas": _Recipe(submodules={"third_party/minivec": "minivec"}),
-    "triton": _Recipe(submodules={}),
-    "audio": _Recipe(submodules={}),
-    "vision": _Recipe(submodules={}),
-    "apex": _Recipe(submodules={}),
+    **{name: _Recipe(submodules={}) for name in _PLAIN_COMPONENTS},
     "torch": _Recipe(submodules={"third_party/miniblas": "miniblas"}, nightly=True, pins=True),
 }
 REPOSITORIES: tuple[str, ...] = tuple(_RECIPES)
@@ -78,7 +79,7 @@ def ensure_repositories(dest: Path) -> Mapping[str, Path]:
         dest: Folder that holds one bare repository a project, and nothing else.
 
     Returns:
-        Repository name -> its path: triton, torch, audio, vision and apex, and torch's
+        Repository name -> its path: the components that have a template, and torch's
         submodules. Each has a branch ``main``; torch has ``nightly`` and a tag besides.
 
     Raises:
@@ -167,11 +168,12 @@ def _pins(commits: Mapping[str, str]) -> Mapping[str, bytes]:
 
     ``related_commits`` has six fields a row: system, source, project, branch, commit, origin.
     """
-    rows = [
-        f"{system}|pytorch|{distribution}|{BRANCH}|{commits[project]}|sample:{project}\n"
-        for system in ("ubuntu", "centos")
-        for distribution, project in (("apex", "apex"), ("torchvision", "vision"), ("torchaudio", "audio"))
-    ]
+    related = [name for name in reversed(_PLAIN_COMPONENTS) if "torch" in COMPONENTS[name].built_first]
+    rows: list[str] = []
+    for system in ("ubuntu", "centos"):
+        for name in related:
+            distribution = COMPONENTS[name].distribution
+            rows.append(f"{system}|pytorch|{distribution}|{BRANCH}|{commits[name]}|sample:{name}\n")
     return {
         "related_commits": "".join(rows).encode(),
         ".ci/docker/ci_commit_pins/triton.txt": f"{commits['triton']}\n".encode(),

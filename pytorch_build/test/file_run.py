@@ -23,7 +23,6 @@ from core.errors import DataError, MissingInputError
 from core.junit import OUTCOMES, Case, Outcome, clean, cut, first_line
 from pytorch_build.test import plugin
 from pytorch_build.test.results import last_attempts
-from pytorch_build.test.target.wheel_test_index import Index
 
 if TYPE_CHECKING:
     from core.process import Ending
@@ -91,8 +90,6 @@ def run_file(file: TestFile, setting: Setting, *, part: Part | None = None, name
     running = _Running(file, setting, name or log_name(file.file))
     started = time.monotonic()
     running.perform(part)
-    journals = sorted(running.folder.glob("*.journal.jsonl"))
-    plugin.keep_collection(journals, setting.logs / f"{running.name}.collected.jsonl")
     return FileRun(
         file=file.file,
         cases=tuple(running.cases.values()),
@@ -201,17 +198,13 @@ class _Running:
             process.tail(self.log, lines=_TAIL_LINES),
             may_be_empty=self.selects or only is not None,
         )
-        taken = Index([case.test for case in found]).taken(self.setting.rules)
-        for place, case in enumerate(found):
+        rules = {rule.name: rule for rule in self.setting.rules}
+        for case in found:
             if left and together and case.test in {*left, self.file.file}:
                 continue  # one of several that ran: by itself it shows which of them it was
             if not (case.failing or self._exists(case.test)):
                 continue
-            again = case.attempts > 1
-            explained = again or case.outcome in {"skipped", "xfailed"}
-            rules = [one for one in taken.get(place, ()) if explained and (one.action == "retry") == again]
-            rule = f"{rules[0].name}: {rules[0].reason}" if rules else ""
-            self.cases[case.test] = replace(case, rule=rule)
+            self.cases[case.test] = replace(case, rule=_reason_by_rule(case, rules.get(case.rule)))
         for session in sessions:
             self.collected |= dict.fromkeys(filter(self._exists, session.collected))
             self.matched |= {name for name, taken in session.rules.items() if taken}
@@ -298,6 +291,16 @@ def _configuration(tree: Path) -> list[str]:
     return ["--rootdir", str(tree), *(["-c", str(found)] if found else [])]
 
 
+def _reason_by_rule(case: Case, rule: plugin.PlannedRule | None) -> str:
+    """Return which rule explains that a test was skipped or tried again, and why; "" for none."""
+    was_retried = case.attempts > 1
+    if rule is None or (rule.action == "retry") != was_retried:
+        return ""
+    if not was_retried and case.outcome not in {"skipped", "xfailed"}:
+        return ""
+    return f"{rule.name}: {rule.reason}"
+
+
 def of_file(
     file: str, ended: Ending, sessions: Sequence[plugin.Session], output: str, *, may_be_empty: bool = False
 ) -> tuple[Case, ...]:
@@ -330,7 +333,15 @@ def _case(file: str, line: plugin.Line) -> Case:
         outcome = "timeout"
     text = "" if quiet else cut(clean(line.text or line.message))
     seconds = max(0.0, line.seconds)
-    return Case(test=line.test or line.file, file=file, outcome=outcome, seconds=seconds, line=why, text=text)
+    return Case(
+        test=line.test or line.file,
+        file=file,
+        outcome=outcome,
+        seconds=seconds,
+        line=why,
+        text=text,
+        rule=line.rule,
+    )
 
 
 def _as_a_whole(

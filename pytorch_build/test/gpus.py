@@ -203,8 +203,7 @@ def assignments(
             any_vendor=other_gpu,
         )
     except CheckError as problem:
-        # No GPU could run the sample's device code.
-        if not (allow_no_gpu or context.ref.local_label):
+        if context.ref.has_gpu_code and not allow_no_gpu:
             raise
         console.say(f"{problem.message} Tests run without a GPU.")
         return [without_gpu()]

@@ -8,6 +8,7 @@ What runs tests puts `TARGET` on the process's PYTHONPATH, adds `arguments` to p
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Literal
 
@@ -25,14 +26,13 @@ Outcome = Literal["passed", "failed", "error", "skipped", "xfailed", "xpassed", 
 
 
 class PlannedRule(Model):
-    """One rule that applies; `patterns` with regular expressions for whole test ids."""
+    """One rule that applies; `tests` are patterns of test ids."""
 
     name: str
     action: Action
     reason: str
     retries: int = 0
     tests: tuple[str, ...] = ()
-    patterns: dict[str, str] = Field(default_factory=dict)
 
 
 class Plan(Model):
@@ -41,7 +41,6 @@ class Plan(Model):
     schema_: Literal[1] = Field(default=1, alias="schema")
     root: str
     journal: str
-    mode: Literal["apply", "try"] = "apply"
     runner: bool = False
     only: tuple[str, ...] | None = None
     rules: tuple[PlannedRule, ...] = ()
@@ -66,10 +65,6 @@ class Line(Model, extra="ignore"):
     message: str = ""
     text: str = ""
     exit: int = 0
-
-
-# as the plugin writes them
-_COLLECTION = tuple(f'{{"kind": "{kind}", ' for kind in ("collected", "session", "collect", "rule"))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -103,6 +98,11 @@ class Session:
         return tuple(test for test in self.collected if test not in begun)
 
 
+def matches(pattern: str, test: str) -> bool:
+    """Return whether a pattern of a rule takes a test, or one of a path a file, as the plugin decides it."""
+    return fnmatchcase(test, pattern.replace("[", "[[]"))
+
+
 def arguments(path: Path, plan: Plan) -> Sequence[str]:
     """Write the plan for the plugin, and return pytest's arguments for it."""
     files.write_text(path, plan.model_dump_json(by_alias=True, indent=1) + "\n")
@@ -131,18 +131,6 @@ def read_journal(path: Path) -> Sequence[Session]:
     if not sessions:
         raise DataError(f"{path} is empty: pytest ended before any test ran.")
     return [_session(lines) for lines in sessions]
-
-
-def keep_collection(journals: Sequence[Path], target: Path) -> None:
-    """Keep what journals say of collections and rules, for ``--skip-rules``, without each test's lines."""
-    kept = [
-        line
-        for journal in journals
-        for line in read_text(journal).splitlines(keepends=True)
-        if line.startswith(_COLLECTION) and line.endswith("\n")
-    ]
-    if any(line.startswith(_COLLECTION[0]) for line in kept):
-        files.write_text(target, "".join(kept))
 
 
 def _session(lines: Sequence[Line]) -> Session:

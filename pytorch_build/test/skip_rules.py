@@ -1,12 +1,14 @@
 """Skip rules: the TOML files in ``skips/`` and those of users, and which of them apply to what is tested.
 
-``docs/testing.md`` describes how to write one.
+A rule names tests by pytest's node ids, their paths relative to the checkout:
+``test/test_nn.py::TestNN::test_conv[a-1]``. ``*`` and ``?`` are those of `fnmatch`, and cross every border;
+brackets are an id's own. ``docs/testing.md`` describes how to write a rule.
 """
 
 import datetime as dt
 import re
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from pathlib import Path
@@ -19,12 +21,13 @@ from pydantic import AfterValidator, Field, model_validator
 from core.data import Model, load_toml
 from core.errors import DataError, MissingInputError, UsageError
 from core.families import CPU, family, gpu_targets
-from pytorch_build.test.ids import Pattern, exact
-from pytorch_build.test.plugin import Action, PlannedRule
+from pytorch_build.test.plugin import Action, PlannedRule, matches
 
 FOLDER = Path(__file__).with_name("skips")
 ANY_GPU = "any"  # every GPU family, but not cpu
 RETRIES = 2
+# What takes this test takes any.
+_ANY_TEST = "test/any/folder/test_of_nothing.py::TestOfNothing::test_nothing"
 _NAME = r"^[a-z0-9]+(?:[-_.][a-z0-9]+)*$"
 
 
@@ -56,6 +59,20 @@ def _issue(text: str) -> str:
     return text
 
 
+def _test(pattern: str) -> str:
+    path, separator, names = pattern.partition("::")
+    if not separator or not names or not path.endswith((".py", "*")):
+        raise ValueError(
+            f"{pattern!r} is not a test id such as test/test_nn.py::TestNN::test_conv. "
+            f"For tests of that name in any file, write *::{pattern.removeprefix('::')}."
+        )
+    if "\\" in path or path.startswith(("/", ".")):
+        raise ValueError(f"{pattern!r}: the path is written from the checkout on, with '/'.")
+    if matches(pattern, _ANY_TEST):
+        raise ValueError(f"{pattern!r} takes every test: name a file, a class or a test.")
+    return pattern
+
+
 Specifier = Annotated[str, AfterValidator(_specifier)]
 NonEmpty = Field(default=(), min_length=1)
 
@@ -66,8 +83,7 @@ class RuleTable(Model):
     A condition that is absent always holds; a list holds where one of its entries does.
     """
 
-    tests: tuple[Annotated[str, AfterValidator(exact)], ...] = ()
-    patterns: tuple[Annotated[str, AfterValidator(lambda text: Pattern.parse(text).text)], ...] = ()
+    tests: tuple[Annotated[str, AfterValidator(_test)], ...] = Field(min_length=1)
     action: Action = "skip"
     retries: Annotated[int, Field(ge=1, le=5)] | None = None
     reason: Annotated[str, AfterValidator(_reason)]
@@ -82,11 +98,9 @@ class RuleTable(Model):
 
     @model_validator(mode="after")
     def _whole(self) -> Self:
-        listed = [*self.tests, *self.patterns]
-        if not listed:
-            raise ValueError("the rule names no test: give 'tests' or 'patterns'.")
-        if twice := sorted(one for one, count in Counter(listed).items() if count > 1):
-            raise ValueError(f"{twice[0]!r} is there twice.")
+        repeated_tests = sorted(test for test, count in Counter(self.tests).items() if count > 1)
+        if repeated_tests:
+            raise ValueError(f"{repeated_tests[0]!r} is there twice.")
         if self.retries is not None and self.action != "retry":
             raise ValueError("'retries' is for action = \"retry\".")
         if self.action == "retry" and not (self.issue or self.expires):
@@ -113,10 +127,14 @@ class Rule:
         """File and table, as people refer to it: ``cuda.mempool``."""
         return f"{self.file.stem}.{self.key}"
 
-    @property
-    def entries(self) -> tuple[str, ...]:
-        """Its exact ids and patterns, in their order."""
-        return (*self.table.tests, *self.table.patterns)
+    def takes(self, test: str) -> bool:
+        """Return whether it names a test."""
+        return any(matches(pattern, test) for pattern in self.table.tests)
+
+    def names_file(self, file: str) -> bool:
+        """Return whether it names a test file, and not tests in any file."""
+        paths = [pattern.partition("::")[0] for pattern in self.table.tests]
+        return any(matches(path, file) for path in paths if path.endswith(".py"))
 
     def expired(self, today: dt.date) -> bool:
         """Whether its last day has passed."""
@@ -131,27 +149,33 @@ class Rule:
             reason=f"{table.reason} ({table.issue})" if table.issue else table.reason,
             retries=(table.retries or RETRIES) if table.action == "retry" else 0,
             tests=table.tests,
-            patterns={one: Pattern.parse(one).regex for one in table.patterns},
         )
 
 
-def load(more: Sequence[Path] = (), folder: Path = FOLDER) -> Sequence[Rule]:
+def load(user_paths: Sequence[Path] = (), folder: Path = FOLDER) -> Sequence[Rule]:
     """Read the rules: the project's own, then TOML files of the user's, or folders of them."""
-    found: dict[str, Rule] = {}
-    for path in (folder, *more):
+    rules: dict[str, Rule] = {}
+    for path in (folder, *user_paths):
         files = sorted(path.glob("*.toml")) if path.is_dir() else [path]
         if not files:
             raise MissingInputError(f"{path} holds no skip rules (*.toml).")
         for file in files:
             for key, table in load_toml(file, RulesFile).rules.items():
                 rule = Rule(file=file, key=key, table=table)
-                if rule.name in found:
+                if rule.name in rules:
                     raise UsageError(
-                        f"Skip rule {rule.name} is in {found[rule.name].file} and in {file}.",
+                        f"Skip rule {rule.name} is in {rules[rule.name].file} and in {file}.",
                         hint="Give one of the files another name.",
                     )
-                found[rule.name] = rule
-    return tuple(found.values())
+                rules[rule.name] = rule
+    return tuple(rules.values())
+
+
+def silent_rules(rules: Sequence[Rule], files: Collection[str], matched: Collection[str]) -> Sequence[Rule]:
+    """Return the rules that took no test in a run, although it had files that they name."""
+    return [
+        rule for rule in rules if rule.name not in matched and any(rule.names_file(file) for file in files)
+    ]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -182,32 +206,30 @@ class Decision:
 
 def decide(rules: Sequence[Rule], tested: UnderTest, today: dt.date) -> Sequence[Decision]:
     """Decide about every rule."""
-    return [Decision(rule=one, unmet=unmet(one, tested), expired=one.expired(today)) for one in rules]
+    return [Decision(rule=rule, unmet=unmet(rule, tested), expired=rule.expired(today)) for rule in rules]
 
 
 def unmet(rule: Rule, tested: UnderTest) -> tuple[str, ...]:
     """List the conditions of a rule that do not hold, a sentence each."""
-    table, targets = rule.table, tested.gpu_targets
+    table = rule.table
+    sentences: list[str] = []
+
+    def require(condition: str, value: str, *, holds: bool) -> None:
+        if condition and not holds:
+            sentences.append(f"it is for {condition}, and this is {value}")
+
     gpus = " or ".join("any GPU" if name == ANY_GPU else name for name in table.gpu)
-    refs, configs = " or ".join(table.torch_ref), " or ".join(table.config)
-    # the condition, whether it holds, and what is tested
-    conditions = (
-        (gpus, _gpu_holds(table.gpu, targets), " or ".join(targets) or CPU),
-        (" or ".join(table.os), tested.platform in table.os, tested.platform),
-        (_of("Python", table.python), _contains(table.python, tested.python), tested.python),
-        (_of("torch", table.torch), _contains(table.torch, tested.torch), tested.torch),
-        (
-            _of("the torch ref", refs),
-            any(fnmatchcase(tested.torch_ref, one) for one in table.torch_ref),
-            tested.torch_ref or "none of ours",
-        ),
-        (_of("the configuration", configs), tested.config in table.config, tested.config),
-    )
-    return tuple(
-        f"it is for {wanted}, and this is {given}"
-        for wanted, holds, given in conditions
-        if wanted and not holds
-    )
+    require(gpus, " or ".join(tested.gpu_targets) or CPU, holds=_gpu_holds(table.gpu, tested.gpu_targets))
+    require(" or ".join(table.os), tested.platform, holds=tested.platform in table.os)
+    python = _of("Python", table.python)
+    require(python, tested.python, holds=_contains(table.python, tested.python))
+    require(_of("torch", table.torch), tested.torch, holds=_contains(table.torch, tested.torch))
+    torch_refs = _of("the torch ref", " or ".join(table.torch_ref))
+    is_of_ref = any(fnmatchcase(tested.torch_ref, pattern) for pattern in table.torch_ref)
+    require(torch_refs, tested.torch_ref or "none of ours", holds=is_of_ref)
+    configs = _of("the configuration", " or ".join(table.config))
+    require(configs, tested.config, holds=tested.config in table.config)
+    return tuple(sentences)
 
 
 def _of(kind: str, condition: str | None) -> str:
@@ -228,13 +250,15 @@ def _contains(specifier: str | None, version: str) -> bool:
 
 def planned(rules: Sequence[Rule], tested: UnderTest, today: dt.date) -> tuple[PlannedRule, ...]:
     """Return the rules that apply, as the plugin takes them; refuse expired ones."""
-    applying = [one for one in decide(rules, tested, today) if one.applies]
-    if late := [one.rule for one in applying if one.expired]:
+    applying = [decision for decision in decide(rules, tested, today) if decision.applies]
+    expired = [decision.rule for decision in applying if decision.expired]
+    if expired:
+        sentences = [
+            f"{rule.file}: {rule.name} expired on {rule.table.expires}: {rule.table.reason}"
+            for rule in expired
+        ]
         raise DataError(
-            "\n".join(
-                f"{one.file}: {one.name} expired on {one.table.expires}: {one.table.reason}" for one in late
-            ),
-            hint="See whether its tests pass now (test_torch -- --skip-rules check --try), then remove it "
-            "(--skip-rules prune) or give it a reason to stay and a later day.",
+            "\n".join(sentences),
+            hint="Remove it and see whether its tests pass now, or give it a reason to stay and a later day.",
         )
-    return tuple(one.rule.planned() for one in applying)
+    return tuple(decision.rule.planned() for decision in applying)

@@ -16,7 +16,7 @@ from core.errors import CheckError, UsageError
 from core.junit import Case, Document, Suite, counts
 from core.run import records
 from core.run.stage import Stage, StageResult, look, perform
-from pytorch_build.test import file_run, plugin, reports, shards, skip_review, skip_rules, upstream_tests
+from pytorch_build.test import file_run, plugin, reports, shards, skip_rules, upstream_tests
 from pytorch_build.test.results import DEFAULT_CONFIG, EXISTING, LEFT_OUT, MAY_SKIP, Origin, Report
 from pytorch_build.test.summary import expression
 
@@ -249,7 +249,7 @@ class _Run:
         )
         details = reports.put_report(stage.store, stage.outputs, stage.artifact_group, report)
         _show(runs)
-        if not bench.context.ref.local_label:  # the sample has few of the tests that rules are for
+        if bench.context.ref.has_whole_tests:
             self._warn_of_silent_rules(runs)
         reports.require_passed(report, hint=_hint(report.document.cases))
         found = counts(report.document.cases)
@@ -289,19 +289,17 @@ class _Run:
         applied = {one.name for group in self.applied for one in group}
         took = {rule for one in runs for rule in one.matched}
         collected = {one.file.partition("@")[0] for one in runs if one.collected}
-        silent = skip_review.silent([one for one in self.rules if one.name in applied], collected, took)
-        if names := ", ".join(rule.name for rule in silent):
-            console.warn(
-                f"Skip rules that match no test of the files that they name (--skip-rules check): {names}"
-            )
+        applied_rules = [rule for rule in self.rules if rule.name in applied]
+        silent = skip_rules.silent_rules(applied_rules, collected, took)
+        if silent:
+            names = ", ".join(rule.name for rule in silent)
+            console.warn(f"Skip rules that match no test of the files that they name: {names}")
 
     def _put_logs(self, folder: Path) -> None:
         target = f"{self.stage.outputs.logs_prefix(self.stage.artifact_group)}/{self.stage.log.stem}"
 
         def put(path: Path) -> None:
-            # what was collected is read again, and so never shortened
-            content = _shortened(path) if path.suffix == ".log" else path.read_bytes()
-            self.stage.store.put_bytes(f"{target}/{path.name}", content)
+            self.stage.store.put_bytes(f"{target}/{path.name}", _shortened(path))
 
         parallel.map_in_threads(put, sorted(path for path in folder.glob("*") if path.is_file()))
 

@@ -162,8 +162,7 @@ def _pytest(
     changes: dict[str, str | None] = {
         **(gpu.env if gpu.devices else {}),
         "SMOKE_EXPECT": json.dumps(expect),
-        # the sample's torch is a miniature that sees none
-        "SMOKE_GPU": (not context.ref.local_label and gpu.target) or None,
+        "SMOKE_GPU": (context.ref.has_gpu_code and gpu.target) or None,
         "PYTHONPATH": str(plugin.TARGET),
         "PATH": f"{target.scripts}{os.pathsep}{process.handed_on().get('PATH', '')}",
         "VIRTUAL_ENV": str(target.prefix),
@@ -230,9 +229,9 @@ def _session(
 def _reasons(context: Context, expect: Mapping[str, str]) -> Callable[[str], str]:
     """Return what finds the known reason, by its name, for which a test may skip itself here."""
     holds = {
-        "no-gpu": bool(context.ref.local_label) or not context.gpu,
+        "no-gpu": not context.ref.has_gpu_code or not context.gpu,
         "no-rocm": "rocm" not in expect,
-        "sample": bool(context.ref.local_label),
+        "sample": not context.ref.has_full_size,
         "windows": context.common.outputs.platform == "windows",
     }
 

@@ -87,20 +87,11 @@ def _add_skip_options(parser: argparse.ArgumentParser) -> None:
     """Declare the questions about skip rules, and which options have no effect on which mode."""
     title = "skip rules, instead of a test run (of this machine, and the environment's or the ref's torch)"
     add = parser.add_argument_group(title).add_argument
-    what = (
-        "list what is skipped and why, explain the tests that follow, check for stale rules, or prune these"
-    )
+    what = "list what is skipped and why, explain the tests that follow, or check that no rule has expired"
     add("--skip-rules", choices=QUESTIONS, metavar="|".join(QUESTIONS), help=what)
     add("--os", choices=get_args(Platform), help="another operating system")
     add("--python-version", metavar="VERSION", help="another version of Python")
     add("--all", action="store_true", help="list: also rules that do not apply, and why not")
-    what = "check, prune: journals (*.jsonl) of earlier runs, beside the tree of --pytorch-dir; repeatable"
-    add("--journal", action="append", default=[], type=Path, metavar="FILE|DIR", help=what)
-    what = "check, prune: the journals hold every test file, so that a rule without a file is judged too"
-    add("--complete", action="store_true", help=what)
-    what = "check: run the skipped tests; which pass now?"
-    add("--try", dest="attempt", action="store_true", help=what)
-
     tests = (
         "-k",
         "--include",
@@ -119,6 +110,8 @@ def _add_skip_options(parser: argparse.ArgumentParser) -> None:
         "--index-subdir",
         "--no-install",
         "--git-mirror",
+        "--pytorch-dir",
+        "--allow-version-mismatch",
     )
     rocm_places = ("--rocm-find-links", "--rocm-index-url", "--rocm-index-name", "--rocm-index-subdir")
     rocm_run = (
@@ -129,7 +122,7 @@ def _add_skip_options(parser: argparse.ArgumentParser) -> None:
         "--rocm-no-install",
     )
     installation = ("--rocm-extras", "--pip-cache-dir")
-    questions = ("--os", "--python-version", "--all", "--journal", "--complete", "--try")
+    questions = ("--os", "--python-version", "--all")
     parser.set_defaults(
         run_options=declared_options(
             parser, *tests, *limits, *sources, *rocm_places, *rocm_run, *installation
@@ -231,11 +224,6 @@ def _skip_request(arguments: argparse.Namespace) -> SkipRequest:
         torch_version=arguments.version or None,
         config=arguments.config,
         is_complete=arguments.all,
-        pytorch_dir=arguments.pytorch_dir,
-        journals=tuple(arguments.journal),
-        has_every_file=arguments.complete,
-        allow_version_mismatch=arguments.allow_version_mismatch,
-        attempt=arguments.attempt,
     )
 
 

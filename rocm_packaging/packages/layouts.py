@@ -30,7 +30,7 @@ DIST_INFO = TEMPLATES / "dist_info.py"
 LIBRARIES = "rocm-sdk-libraries"
 # finds the device code of TheRock's host wheels; its version is its own
 BOOTSTRAP = "rocm-bootstrap"
-_DEVICE = re.compile(r"(?:rocm-sdk|amd-(?P<host>torch(?:vision)?))-device-(?P<gpu>gfx[0-9a-z-]+)")
+_DEVICE = re.compile(r"(?:rocm-sdk|amd-(?P<host>[a-z][a-z0-9-]*?))-device-(?P<gpu>gfx[0-9a-z-]+)")
 
 
 def is_rocm(name: str) -> bool:

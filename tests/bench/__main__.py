@@ -9,7 +9,7 @@ from core import console, files
 from core.cli import exit_code
 from core.cli.options import ROOT
 from core.errors import UsageError, nearest
-from tests.bench import buckets, indexes, operations, rocm, skips, starts, wheels
+from tests.bench import buckets, indexes, operations, rocm, starts, wheels
 from tests.bench.measuring import COLUMNS, Conditions, Figure, put
 
 PAGE = ROOT / "docs" / "performance.md"
@@ -17,7 +17,6 @@ PAGE = ROOT / "docs" / "performance.md"
 PARTS: Mapping[str, tuple[Callable[[argparse.Namespace, int], Iterable[Figure]], int]] = {
     "start": (lambda _, runs: starts.figures(runs), 9),
     "wheels": (lambda _, runs: wheels.figures(runs), 5),
-    "skips": (lambda _, runs: skips.figures(runs), 3),
     "indexes": (lambda given, runs: indexes.figures(runs, large=given.large), 5),
     "uploads": (lambda _, runs: buckets.figures(runs), 5),
     "promotion": (lambda _, runs: buckets.promotion(runs), 1),
@@ -30,7 +29,7 @@ PARTS: Mapping[str, tuple[Callable[[argparse.Namespace, int], Iterable[Figure]],
     "operations": (lambda _, _runs: operations.figures(), 1),
     "pipeline": (lambda _, runs: starts.pipeline(runs), 3),
 }
-QUICK, OF_ROCM = ("start", "wheels", "skips", "operations"), ("rocm", "init", "fetch")
+QUICK, OF_ROCM = ("start", "wheels", "operations"), ("rocm", "init", "fetch")
 
 
 def main(words: list[str]) -> int:

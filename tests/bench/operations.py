@@ -1,10 +1,9 @@
-"""How often a flow opens files, asks S3, starts programs, inflates and deflates members, compiles patterns.
+"""How often a flow opens files, asks S3, starts programs, inflates and deflates members.
 
 Counts have no noise: one file that is opened more often is seen here, and in no time that is taken.
 """
 
 import functools
-import re
 import sys
 import time
 from collections import Counter
@@ -26,7 +25,6 @@ from core.wheel import writer
 from core.wheel.editor import edit_wheel
 from core.wheel.record import verify_record
 from core.wheel.writer import WheelSpec, metadata_text
-from pytorch_build.test.target.wheel_test_index import Index
 from tests.bench.measuring import Figure, Sample, Series, scratch
 from tests.kit.aws import SETTINGS
 from tests.kit.front_doors import run_verb
@@ -34,8 +32,6 @@ from tests.kit.small_runs import publish_wheel
 from tests.kit.wheels import write_wheel
 
 Step = Callable[[Path], object]
-
-TESTS = tuple(f"test/test_{number % 9}.py::Test::test_{number}" for number in range(99))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,8 +42,6 @@ class Flow:
     work: Step
     expected: str
     before: tuple[Step, ...] = ()
-    # Elsewhere, what is imported compiles patterns as well.
-    counts_patterns: bool = False
 
 
 def put_wheels(*names: str) -> Step:
@@ -112,11 +106,6 @@ def build(root: Path) -> None:
     perform(stage, {"commit": "a"}, lambda: StageResult(files=(first_wheel(root),), details={}))
 
 
-def find_skipped_tests(_root: Path) -> None:
-    """Find the tests that rules skip."""
-    Index(TESTS[:9]).places((), {f"{test}[*]": re.escape(test) for test in TESTS})
-
-
 FLOWS = (
     Flow(name="write a wheel", work=write_with_the_product, expected="≤ 2 files"),
     Flow(
@@ -159,9 +148,6 @@ FLOWS = (
         work=build,
         expected="≤ 4 files",
     ),
-    Flow(
-        name="find 99 skipped tests", work=find_skipped_tests, expected="≤ 9 patterns", counts_patterns=True
-    ),
 )
 
 
@@ -173,7 +159,7 @@ def figures() -> Iterator[Figure]:
                 step(root)
             wall = time.perf_counter()
             cpu = time.process_time()
-            with counted(root, patterns=flow.counts_patterns) as counts:
+            with counted(root) as counts:
                 flow.work(root)
             sample = Sample(time.perf_counter() - wall, time.process_time() - cpu)
         told = ", ".join(f"{number} {kind}" for kind, number in sorted(counts.items())) or "none"
@@ -214,7 +200,7 @@ def watch(event: str, arguments: tuple[Any, ...]) -> None:
 
 
 @contextmanager
-def counted(root: Path, *, patterns: bool) -> Iterator[Counter[str]]:
+def counted(root: Path) -> Iterator[Counter[str]]:
     """Count what happens, of files only those below a folder."""
     from moto.core.botocore_stubber import BotocoreStubber
 
@@ -241,8 +227,6 @@ def counted(root: Path, *, patterns: bool) -> Iterator[Counter[str]]:
         count_calls(zips, "chunks", "members inflated")
         count_calls(deflate, "deflate_compress", "members deflated")
         count_calls(BotocoreStubber, "__call__", "requests")
-        if patterns:
-            count_calls(re, "compile", "patterns")
         WATCHERS.append(see)
         try:
             yield counts

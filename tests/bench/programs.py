@@ -1,9 +1,7 @@
 """Ours that has no front door of its own; each imports what it needs, as its start counts."""
 
-import json
 import sys
 from pathlib import Path
-from types import SimpleNamespace as Namespace
 
 
 def write_wheel(folder: Path, *payload: Path) -> None:
@@ -49,22 +47,6 @@ def fetch(store: Path, output: Path) -> None:
     opened, run, chosen = open_store(str(store), root=ROOT), next(store.iterdir()).name, family(output.name)
     listed = artifacts.choose_artifacts(artifacts.list_artifacts(opened, run), chosen, where=run)
     artifacts.fetch(opened, artifacts.plan_fetch(opened, listed, chosen), output)
-
-
-def ids_of_tests() -> list[str]:
-    """Name tests as upstream's generated ones are."""
-    name = "test/test_{}.py::TestOps{}CUDA::test_op_{}_cuda_float32".format
-    return [name(at // 400, at // 100, at) for at in range(200_000)]
-
-
-def skip(plan: Path) -> None:
-    from wheel_test_plugin import WheelTests  # type: ignore[import-not-found] # on the PYTHONPATH
-
-    root, marked = Path("/"), lambda *_, **__: None
-    config = Namespace(rootpath=root, invocation_params=Namespace(dir=root), args=[], hook=None)
-    # what the plugin asks of a collected test
-    items = [Namespace(nodeid=one, user_properties=[], add_marker=marked) for one in ids_of_tests()]
-    WheelTests(config, json.loads(plan.read_text("utf-8"))).pytest_collection_modifyitems(config, items)
 
 
 if __name__ == "__main__":

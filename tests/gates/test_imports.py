@@ -43,6 +43,20 @@ def test_no_module_imports_itself_through_others() -> None:
         pytest.fail(f"These modules import each other in a circle: {' -> '.join(error.args[1])}")
 
 
+def test_temporary_folders_are_made_in_one_place() -> None:
+    assert list(makers_of_temporary_folders()) == [], "core.temporary makes those that a later run removes"
+
+
+def makers_of_temporary_folders() -> Iterator[str]:
+    """Yield the modules that make temporary folders or files that stay where their program is killed."""
+    makers = ("tempfile.TemporaryDirectory(", "tempfile.mkdtemp(", "tempfile.mkstemp(", "NamedTemporaryFile(")
+    for module in source_code.package_modules():
+        text = module.read_text(encoding="utf-8")
+        # Templates are parts of wheels, which run elsewhere.
+        if "templates" not in module.parts and any(maker in text for maker in makers):
+            yield relative(module)
+
+
 def test_tests_import_no_other_tests() -> None:
     assert list(imports_of_tests()) == [], "what helps two tests belongs in tests/kit"
 

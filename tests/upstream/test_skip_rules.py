@@ -1,82 +1,77 @@
 """Skip rules on real upstream test files (--sources DIR --torch PYTHON)."""
 
 import datetime as dt
-from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 
-from pytorch_build.test import skip_questions, skip_review, skip_rules
-from pytorch_build.test.ids import Pattern, TestId, exact
-from pytorch_build.test.plugin import Session
-from pytorch_build.test.skip_rules import Decision, UnderTest, decide
+from core import process
+from pytorch_build.test import plugin, skip_rules
+from pytorch_build.test.skip_rules import UnderTest
 
 CPU = UnderTest(gpu_targets=(), platform="linux", python="3.11.7", torch="2.13.0+cpu")
 RULES = Path(__file__).with_name("texts").joinpath("skip-rules.toml").read_text()
+FILES = ("test_type_info.py", "test_unary_ufuncs.py")
 
 
 @pytest.fixture(scope="module")
-def decisions(tmp_path_factory: pytest.TempPathFactory) -> Sequence[Decision]:
+def rules(tmp_path_factory: pytest.TempPathFactory) -> tuple[plugin.PlannedRule, ...]:
+    """Return the rules for these files."""
     file = tmp_path_factory.mktemp("rules") / "mine.toml"
     file.write_text(RULES)
-    return decide(skip_rules.load(folder=file), CPU, dt.date(2026, 11, 21))
+    return skip_rules.planned(skip_rules.load(folder=file), CPU, dt.date(2026, 11, 21))
 
 
 @pytest.fixture(scope="module")
-def collected(torch_sources: Path, torch_python: Path, decisions: Sequence[Decision]) -> Sequence[Session]:
-    trial = skip_questions.Trial(
-        python=torch_python, tree=torch_sources, rules=tuple(one.rule.planned() for one in decisions)
-    )
-    files = skip_questions.named_files(torch_sources, decisions)
-    assert files == ["test/test_type_info.py", "test/test_unary_ufuncs.py"]
-    return list(skip_questions.sessions(trial, files, "collect"))
+def collected(
+    torch_sources: Path,
+    torch_python: Path,
+    rules: tuple[plugin.PlannedRule, ...],
+    tmp_path_factory: pytest.TempPathFactory,
+) -> plugin.Session:
+    """Return what pytest collects with these rules."""
+    folder = tmp_path_factory.mktemp("collected")
+    journal = folder / "journal.jsonl"
+    plan = plugin.Plan(root=str(torch_sources), journal=str(journal), rules=rules)
+    command = [str(torch_python), "-m", "pytest", *plugin.arguments(folder / "plan.json", plan)]
+    command += ["-p", "no:cacheprovider", "-q", "--collect-only", *FILES]
+    env = process.inherited(PYTHONPATH=str(plugin.TARGET), PYTEST_ADDOPTS=None)
+    process.capture(command, cwd=torch_sources / "test", env=env, check=False)
+    (session,) = plugin.read_journal(journal)
+    return session
 
 
-def test_a_pattern_takes_just_the_tests_that_it_means(collected: Sequence[Session]) -> None:
-    (session,) = (one for one in collected if any("unary" in test for test in one.collected))
+def test_a_pattern_takes_just_the_tests_that_it_means(collected: plugin.Session) -> None:
     start = "test/test_unary_ufuncs.py::TestUnaryUfuncsCPU::test_reference_numerics_"
-    meant = {test for test in session.collected if test.startswith(start) and "_special_airy_ai_cpu_" in test}
-    assert len(session.collected) > 10_000
-    assert set(session.rules["mine.airy"]) == meant
+    meant = {
+        test for test in collected.collected if test.startswith(start) and "_special_airy_ai_cpu_" in test
+    }
+
+    assert len(collected.collected) > 10_000
+    assert set(collected.rules["mine.airy"]) == meant
     assert 5 < len(meant) < 100
 
 
-def test_every_real_id_is_an_exact_one_and_a_pattern_for_itself(collected: Sequence[Session]) -> None:
-    for test in collected[0].collected + collected[1].collected[::50]:
-        assert Pattern.parse(exact(test)).matches(test)
-        assert TestId.parse(test).names
+def test_every_real_id_is_a_pattern_for_itself(collected: plugin.Session) -> None:
+    for test in collected.collected[::50]:
+        assert plugin.matches(test, test)
 
 
-def test_finds_the_rules_whose_tests_are_gone(
-    collected: Sequence[Session], decisions: Sequence[Decision]
-) -> None:
-    found = skip_review.review(decisions, skip_review.evidence(collected))
-    assert [one.rule.name for one in found.stale] == ["mine.gone"]
-    assert (found.judged, found.unjudged) == (4, 0)
+def test_a_rule_whose_tests_are_gone_takes_none(collected: plugin.Session) -> None:
+    assert [name for name, tests in collected.rules.items() if not tests] == ["mine.gone"]
 
 
-def test_tests_that_rules_hide_are_tried(
-    torch_sources: Path, torch_python: Path, decisions: Sequence[Decision]
-) -> None:
-    trial = skip_questions.Trial(
-        python=torch_python, tree=torch_sources, rules=tuple(one.rule.planned() for one in decisions)
-    )
-    (session,) = skip_questions.sessions(trial, ["test/test_type_info.py"], "try")
-    assert {one.test.rpartition("::")[2]: (one.outcome, one.rule) for one in session.results} == {
-        "test_finfo": ("passed", "mine.finfo"),
-        "test_iinfo": ("passed", "mine.iinfo"),
-    }
-
-
-def test_the_embedded_rules_name_files_that_there_are(torch_sources: Path) -> None:
+def test_the_projects_rules_name_files_that_there_are(torch_sources: Path) -> None:
     """A file that upstream renamed takes its rules along, unseen."""
-    missing = set()
     files = [path.relative_to(torch_sources).as_posix() for path in (torch_sources / "test").rglob("*.py")]
     assert files
+    missing: set[str] = set()
     for rule in skip_rules.load():
-        for entry in rule.entries:
-            if Pattern.parse(entry).path and not any(map(skip_review.files_of([entry]).fullmatch, files)):
-                missing.add(entry)
+        for test in rule.table.tests:
+            path = test.partition("::")[0]
+            if path.endswith(".py") and not any(plugin.matches(path, file) for file in files):
+                missing.add(test)
+
     assert missing <= {
         # since torch 2.12
         "test/inductor/test_control_flow.py::ScanTests::test_cond_in_scan*",

@@ -1,15 +1,16 @@
 """A pytest plugin for runs of upstream's tests: applies skip rules, and keeps a journal of what happened.
 
-It runs inside the target environment, so it needs `wheel_test_index`, the standard library and pytest
-(7 to 9) alone, on Python 3.10 and later. This file's folder goes on PYTHONPATH, and::
+It runs inside the target environment, so it needs the standard library and pytest (7 to 9)
+alone, on Python 3.10 and later. This file's folder goes on PYTHONPATH, and::
 
     python -m pytest -p wheel_test_plugin --wheel-test-plan PLAN …
 
 `pytorch_build.test.plugin` writes the plan and reads the journal. Test ids are pytest's node ids with the
 path relative to the plan's ``root``, however pytest was started: ``test/test_nn.py::TestNN::test_x[a/b 1]``.
 
-The plan is JSON, `plugin.Plan`, and every rule in it applies: conditions were decided before. ``mode`` "try"
-runs only what skip and xfail rules take, unmarked; ``only`` are exact ids: other tests are deselected.
+The plan is JSON, `plugin.Plan`, and every rule in it applies: conditions were decided before. A rule's tests
+are patterns of `fnmatch`, but for brackets, which are an id's own; ``only`` are exact ids: other tests are
+deselected.
 
 A test that a rule skips is marked, not dropped: it stands in the journal with the rule's name and reason. Of
 several rules that take a test, skip wins over xfail, xfail over retry, and among equals the first.
@@ -41,6 +42,7 @@ lines come before "end", and "deselected" is 0.
 
 from __future__ import annotations
 
+import fnmatch
 import hashlib
 import json
 import os
@@ -53,7 +55,6 @@ from pathlib import Path
 from typing import Any, TextIO
 
 import pytest
-from wheel_test_index import Index  # type: ignore[import-not-found] # beside this file
 
 SCHEMA = 1
 _ACTIONS = ("skip", "xfail", "retry")  # the first that takes a test wins
@@ -114,8 +115,8 @@ class Rule:
     def __init__(self, table: dict[str, Any]) -> None:
         self.name: str = table["name"]
         self.action: str = table["action"]
-        self.tests: list[str] = table["tests"]
-        self.patterns: dict[str, str] = table["patterns"]
+        patterns = [fnmatch.translate(pattern.replace("[", "[[]")) for pattern in table["tests"]]
+        self.takes = re.compile("|".join(patterns) or "(?!)").match
         self.matched: list[str] = []
         reason = f"{table['reason']} [rule {self.name}]"
         self.mark = {
@@ -134,7 +135,6 @@ class WheelTests:
         self._worker = hasattr(config, "workerinput")
         self._journal = Journal("" if self._worker else plan["journal"])
         self._root = Path(plan["root"]).resolve()
-        self._apply = plan["mode"] == "apply"
         self._runner: bool = plan["runner"]
         self._only = None if plan["only"] is None else frozenset(plan["only"])
         self._rules = sorted(map(Rule, plan["rules"]), key=lambda rule: _ACTIONS.index(rule.action))
@@ -148,7 +148,7 @@ class WheelTests:
     @pytest.hookimpl(tryfirst=True)
     def pytest_sessionstart(self) -> None:
         """Write where and with what."""
-        retries = self._apply and any(rule.action == "retry" for rule in self._rules)
+        retries = any(rule.action == "retry" for rule in self._rules)
         if retries and not self._config.pluginmanager.hasplugin("rerunfailures"):
             raise pytest.UsageError("a rule retries tests, which needs pytest-rerunfailures")
         try:
@@ -165,25 +165,20 @@ class WheelTests:
         """Choose and mark the collected tests."""
         kept: list[pytest.Item] = []
         dropped: list[pytest.Item] = []
-        tests = [self._id(item.nodeid) for item in items]
-        taken = Index(tests).taken(self._rules)
-        for place, (item, test) in enumerate(zip(items, tests, strict=True)):
-            if rules := taken.get(place, []):
-                for rule in rules:
-                    rule.matched.append(test)
+        for item in items:
+            test = self._id(item.nodeid)
+            rules = [rule for rule in self._rules if rule.takes(test)]
+            for rule in rules:
+                rule.matched.append(test)
+            if rules:
                 # travels with the reports, from the workers of pytest-xdist too
                 item.user_properties.append((_RULE_PROPERTY, rules[0].name))
-                if self._apply:
-                    item.add_marker(rules[0].mark, append=False)
-            (kept if self._wanted(test, rules) else dropped).append(item)
+                item.add_marker(rules[0].mark, append=False)
+            is_wanted = self._only is None or test in self._only
+            (kept if is_wanted else dropped).append(item)
         if dropped:
             config.hook.pytest_deselected(items=dropped)
             items[:] = kept
-
-    def _wanted(self, test: str, rules: list[Rule]) -> bool:
-        if self._only is not None and test not in self._only:
-            return False
-        return self._apply or any(rule.action != "retry" for rule in rules)
 
     def pytest_deselected(self, items: list[pytest.Item]) -> None:
         """Count what was dropped, by whatever plugin."""

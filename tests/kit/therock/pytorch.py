@@ -225,7 +225,7 @@ def compare_skipped_tests(therock: TheRock) -> Comparison:
             known: list[str] = []
             for rule in rules:
                 if holds_in(rule, place, torch):
-                    known += [entry.rpartition("::")[2] for entry in rule.entries]
+                    known += [test.rpartition("::")[2] for test in rule.table.tests]
             for file, tests in tests_by_file.items():
                 upstream[f"{name}, {place}: {file}"] = tests
                 downstream[f"{name}, {place}: {file}"] = [test for test in tests if is_skipped(test, known)]

@@ -2,13 +2,19 @@
 
 from collections.abc import Iterator
 from dataclasses import replace
+from fnmatch import fnmatchcase
 from pathlib import Path, PurePosixPath
 
 import pytest
 
+from ci.install.dependencies import mirror
 from ci.pipeline import STEPS_BY_NAME
+from ci.promote.version_change import rules
+from ci.publish.buckets import buckets
+from core.cli.options import ROOT
 from core.data import use_user_file
 from core.errors import UsageError
+from core.wheel.distributions import our_names
 from pytorch_build.build.inputs import Dependency
 from pytorch_build.build.machine import Needs, load_needs
 from pytorch_build.build.plan import plan_build
@@ -32,12 +38,15 @@ each_component = pytest.mark.parametrize("name", COMPONENTS)
 
 
 @pytest.fixture
-def torchao(monkeypatch: pytest.MonkeyPatch) -> Iterator[Component]:
+def torchao(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Component]:
     """Add a sixth component, as its line in `components/__init__.py` would."""
     monkeypatch.setitem(COMPONENTS, TORCHAO.name, TORCHAO)
-    load_policy.cache_clear()
+    # With another file of a user's, all data is read anew.
+    user_file = tmp_path / "mine.toml"
+    user_file.touch()
+    use_user_file(user_file)
     yield TORCHAO
-    load_policy.cache_clear()
+    use_user_file(None)
 
 
 # What components say of each other
@@ -107,6 +116,49 @@ def test_the_pipeline_builds_every_component_after_what_it_needs(name: str) -> N
     needed_steps = STEPS_BY_NAME[f"build_{name}"].needs
 
     assert {f"build_{needed}" for needed in COMPONENTS[name].built_first} <= set(needed_steps)
+
+
+@each_component
+def test_nobody_elses_package_may_have_a_components_name(name: str) -> None:
+    component = COMPONENTS[name]
+
+    assert component.distribution in our_names()
+    if component.has_split_device_code:
+        assert f"{component.device_prefix}gfx942" in our_names()
+
+
+@each_component
+def test_upstreams_product_of_pytorch_has_every_component(name: str) -> None:
+    globs = buckets().products.distributions["pytorch"]
+
+    assert any(fnmatchcase(COMPONENTS[name].distribution, glob) for glob in globs)
+
+
+@each_component
+def test_smoke_tests_know_every_component_in_any_environment(name: str) -> None:
+    # Their package needs marks of its own, so that it is only read here.
+    conftest = ROOT / "pytorch_build" / "test" / "smoke" / "conftest.py"
+
+    assert f'"{COMPONENTS[name].distribution}"' in conftest.read_text()
+
+
+@each_component
+def test_mirrors_what_a_component_requires_of_others(name: str) -> None:
+    component = COMPONENTS[name]
+
+    requirements = mirror().known_requirements[component.distribution]
+
+    assert requirements == component.third_party_requirements
+
+
+@each_component
+def test_a_version_change_knows_where_a_component_holds_it(name: str) -> None:
+    component = COMPONENTS[name]
+
+    places = rules().places_of(component.distribution)
+
+    assert rules().kind_of(component.distribution) == "pytorch"
+    assert [place.members for place in places] == [place.members for place in component.version_places]
 
 
 def test_refs_take_repositories_from_components() -> None:

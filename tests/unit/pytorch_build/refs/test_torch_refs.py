@@ -4,7 +4,14 @@ import pytest
 
 from core.data import use_user_file
 from core.errors import DataError, UsageError
-from pytorch_build.refs.torch_refs import TorchRef, absolute_origin, default_ref, load_refs, torch_ref
+from pytorch_build.refs.torch_refs import (
+    TorchRef,
+    absolute_origin,
+    default_ref,
+    load_refs,
+    rehearsal_labels,
+    torch_ref,
+)
 
 # What the issue that asked for files of one's own wants to write.
 OWN_REFS = """
@@ -189,6 +196,11 @@ def test_keeps_a_pin_beside_a_users_origin(tmp_path: Path) -> None:
             "[refs.mine.audio]\nref = 'x'\npin = 'related'\n", ["refs.mine.audio.pin"], id="unknown pin"
         ),
         pytest.param("default = 'nigthly'\n", ["'nigthly'"], id="unknown default"),
+        pytest.param(
+            "[refs.mine]\nextends = 'nightly'\npublishable = false\n",
+            ["refs.mine.publishable", "local_label"],
+            id="no label of unpublished wheels",
+        ),
         pytest.param("[refs.mine\n", ["not valid TOML"], id="no TOML"),
     ],
 )
@@ -235,3 +247,31 @@ def test_keeps_an_origin_that_is_an_address(tmp_path: Path, origin: str) -> None
 @pytest.mark.parametrize("path", ["../a", "a/b", "/a/b"])
 def test_makes_an_origin_that_is_a_path_absolute(tmp_path: Path, path: str) -> None:
     assert absolute_origin(path, tmp_path) == str((tmp_path / path).resolve())
+
+
+# Facts of a ref that is not as upstream's
+
+
+def test_the_sample_has_small_wheels_for_rehearsals_alone() -> None:
+    sample = torch_ref("sample")
+
+    assert not sample.is_publishable
+    assert not sample.has_full_size
+    assert not sample.has_gpu_code
+    assert not sample.has_whole_tests
+    assert sample.need is not None
+
+
+def test_other_refs_are_as_upstreams() -> None:
+    refs = [ref for name, ref in load_refs().items() if name != "sample"]
+
+    assert all(ref.is_publishable and ref.has_full_size and ref.has_gpu_code for ref in refs)
+    assert all(ref.has_whole_tests and ref.need is None for ref in refs)
+
+
+def test_knows_wheels_for_rehearsals_by_the_labels_of_their_refs(tmp_path: Path) -> None:
+    assert rehearsal_labels() == {"sample"}
+
+    use_refs(tmp_path, "[refs.mine]\nextends = 'nightly'\npublishable = false\nlocal_label = 'trial'\n")
+
+    assert rehearsal_labels() == {"sample", "trial"}

@@ -330,7 +330,7 @@ RULES = (
         action="retry",
         reason="Bad.",
         retries=2,
-        patterns={"*": ".*::test_(always|worse)"},
+        tests=("*::test_always", "*::test_worse"),
     ),
 )
 

@@ -136,26 +136,3 @@ def test_refuses_a_file_that_is_not_a_journal(
 def test_refuses_a_journal_that_does_not_exist(tmp_path: Path) -> None:
     with pytest.raises(MissingInputError, match="absent"):
         plugin.read_journal(tmp_path / "absent")
-
-
-def test_keeps_a_collection_without_its_results(tmp_path: Path) -> None:
-    journal = write_journal(
-        tmp_path / "1", SESSION, collected("a", "b"), RULE, start("a"), last_line='{"kind": "rule", '
-    )
-    empty_journal = write_journal(tmp_path / "2")
-    copy = tmp_path / "copies" / "a.jsonl"
-
-    plugin.keep_collection([journal, empty_journal], copy)
-
-    (session,) = plugin.read_journal(copy)
-    assert session.collected == ("a", "b")
-    assert session.rules == {"m.r": ("a",)}
-    assert session.started == ()
-
-
-def test_keeps_no_file_where_nothing_was_collected(tmp_path: Path) -> None:
-    journal = write_journal(tmp_path / "journal", SESSION)
-
-    plugin.keep_collection([journal], tmp_path / "copy")
-
-    assert not (tmp_path / "copy").exists()

@@ -8,8 +8,15 @@ import pytest
 
 from core.errors import DataError, MissingInputError, UsageError
 from pytorch_build.test import skip_rules
-from pytorch_build.test.skip_rules import Rule, RuleTable, UnderTest, decide, planned, unmet
-from pytorch_build.test.target.wheel_test_index import Index
+from pytorch_build.test.skip_rules import (
+    Rule,
+    RuleTable,
+    UnderTest,
+    decide,
+    planned,
+    silent_rules,
+    unmet,
+)
 
 WriteRules = Callable[..., Path]
 
@@ -56,9 +63,46 @@ UNARY_UFUNCS = "test/test_unary_ufuncs.py::TestUnaryUfuncsCUDA"
     ],
 )
 def test_the_projects_rules_take_the_tests_that_they_mean(test: str, names: list[str]) -> None:
-    index = Index([test])
+    assert [rule.name for rule in skip_rules.load() if rule.takes(test)] == names
 
-    assert [rule.name for rule in skip_rules.load() if index.taken([rule.planned()])] == names
+
+@pytest.mark.parametrize(
+    ("pattern", "test"),
+    [
+        ("test/a.py::TestA::test_x", "test/a.py::TestA::test_x"),
+        ("test/a.py::test_x[a/b *]", "test/a.py::test_x[a/b 1]"),
+        ("test/a.py::TestA::*", "test/a.py::TestA::test_x[a-1]"),
+        ("*::TestA::test_x", "test/folder/a.py::TestA::test_x"),
+        ("*::test_x[[]*", "test/a.py::test_x[[]]"),
+        ("test/*.py::*::test_x", "test/folder/a.py::TestA::TestB::test_x"),
+        ("test/a.py::test_x?", "test/a.py::test_x1"),
+    ],
+)
+def test_a_rule_takes_the_tests_of_a_pattern(pattern: str, test: str) -> None:
+    assert rule_with(tests=[pattern]).takes(test)
+
+
+@pytest.mark.parametrize(
+    ("pattern", "test"),
+    [
+        ("test/a.py::TestA::test_x", "test/a.py::TestA::test_x[a]"),
+        ("test/a.py::test_x[ab]", "test/a.py::test_xa"),
+        ("test/a.py::TestA::test_x*", "test/a.py::TestA::test_my_x"),
+        ("*::TestA::test_x", "test/a.py::MyTestA::test_x"),
+        ("test/a.py::test_x", "test/a.py::TEST_X"),
+    ],
+)
+def test_a_rule_takes_no_other_test(pattern: str, test: str) -> None:
+    assert not rule_with(tests=[pattern]).takes(test)
+
+
+def test_a_rule_is_silent_that_takes_nothing_of_the_files_it_names() -> None:
+    gone = rule_with("gone", tests=["test/a.py::test_gone"])
+    elsewhere = rule_with("elsewhere", tests=["test/b.py::test_x"])
+    anywhere = rule_with("anywhere", tests=["*::TestA::test_gone"])
+    rules = [rule_with("here"), gone, elsewhere, anywhere]
+
+    assert silent_rules(rules, files={"test/a.py"}, matched={"mine.here"}) == [gone]
 
 
 @pytest.mark.parametrize(
@@ -73,8 +117,7 @@ def test_the_projects_rules_take_the_tests_that_they_mean(test: str, names: list
         pytest.param('issue = "2070"', ["rules.moon.issue", "'2070'"], id="issue"),
         pytest.param("retries = 2", ["rules.moon", "'retries'"], id="retries of a skip"),
         pytest.param('action = "retry"', ["rules.moon", "retried"], id="retry without an end"),
-        pytest.param('patterns = ["test_x"]', ["rules.moon.patterns[0]", "'test_x'"], id="pattern"),
-        pytest.param('patterns = ["TestA::*", "TestA::*"]', ["rules.moon", "'TestA::*'"], id="pattern twice"),
+        pytest.param('patterns = ["*::test_x"]', ["rules.moon.patterns"], id="patterns of their own"),
         pytest.param('config = ["inductors"]', ["rules.moon.config[0]"], id="configuration"),
     ],
 )
@@ -100,6 +143,21 @@ def test_a_mistake_is_named_with_its_key(write_rules: WriteRules, line: str, nam
             id="every mistake at once",
         ),
         pytest.param("[rules]\n", ["rules"], id="no rule"),
+        pytest.param(
+            '[rules.moon]\ntests = ["TestA::test_x"]\nreason = "It fails."\n',
+            ["rules.moon.tests[0]", "*::TestA::test_x"],
+            id="no file",
+        ),
+        pytest.param(
+            '[rules.moon]\ntests = ["test/*.py::*"]\nreason = "It fails."\n',
+            ["rules.moon.tests[0]", "every test"],
+            id="every test",
+        ),
+        pytest.param(
+            '[rules.moon]\ntests = ["a.py::x", "a.py::x"]\nreason = "It fails."\n',
+            ["rules.moon", "'a.py::x'"],
+            id="test twice",
+        ),
     ],
 )
 def test_a_file_without_what_rules_need_is_refused(
@@ -227,7 +285,6 @@ def test_every_expired_rule_that_applies_is_an_error() -> None:
     first_line, second_line = caught.value.message.splitlines()
     assert "mine.old expired on 2026-01-31: It fails." in first_line
     assert "mine.older expired on 2026-01-31: It fails." in second_line
-    assert "--skip-rules prune" in caught.value.hint
 
 
 def test_an_expired_rule_that_does_not_apply_is_left_out() -> None:
@@ -242,12 +299,11 @@ def test_a_plan_holds_the_rules_that_apply_in_their_order() -> None:
     assert [rule.name for rule in planned(rules, HERE, TODAY)] == ["mine.a", "mine.c"]
 
 
-def test_a_plan_gives_tests_patterns_and_reasons() -> None:
-    (rule,) = planned([rule_with(patterns=["TestA::*"], issue="ROCm/TheRock#2070")], HERE, TODAY)
+def test_a_plan_gives_tests_and_reasons() -> None:
+    (rule,) = planned([rule_with(issue="ROCm/TheRock#2070")], HERE, TODAY)
 
     assert rule.reason == "It fails. (ROCm/TheRock#2070)"
     assert rule.tests == ("test/a.py::test_x",)
-    assert rule.patterns == {"TestA::*": r"[^:]+::(?:[^:\[]+::)*TestA::[^:\[]+(?:::[^:\[]+)*(?:\[.*)?"}
 
 
 @pytest.mark.parametrize(
