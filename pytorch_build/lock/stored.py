@@ -228,10 +228,10 @@ def _with_names(
     for name, project in lock.projects.items():
         kept_project = kept_projects.get(name)
         if kept_project is None:
-            update = {"chosen": name in explicit_refs}
+            changes: dict[str, object] = {"chosen": name in explicit_refs}
         else:
-            update = {"ref": kept_project.ref, "chosen": kept_project.chosen}
-        projects[name] = project.model_copy(update=update)
+            changes = {"ref": kept_project.ref, "chosen": kept_project.chosen}
+        projects[name] = project.model_copy(update=changes)
     return lock.model_copy(update={"projects": projects})
 
 
