@@ -25,8 +25,12 @@ if TYPE_CHECKING:
     from pytorch_build.refs.torch_refs import ProjectSource, TorchRef
 
 
+# The files in torch's tree that pin commits of other projects, by the name of the pin.
+_PIN_FILES = {"triton": versions.TRITON_PIN_FILE, "related_commits": versions.RELATED_COMMITS_FILE}
+
+
 @dataclass(frozen=True, kw_only=True)
-class Found:
+class Location:
     """Where a project is: its repository at a commit, and the name that led there."""
 
     project: str
@@ -35,7 +39,7 @@ class Found:
     commit: str
 
     @property
-    def where(self) -> str:
+    def description(self) -> str:
         """Where its files are, for errors."""
         return f"of {self.origin} at {self.commit[:12]}"
 
@@ -55,153 +59,184 @@ def resolve(
     A ref given in `explicit` comes before a pin in torch's tree, and that before the ref's
     default. Origins are asked side by side.
     """
-    names = [name for name in COMPONENTS if name in {"torch", *ref.components} & ref.projects.keys()]
+    needed = {"torch", *ref.components} & ref.projects.keys()
+    names = [name for name in COMPONENTS if name in needed]
     if not names:
         raise DataError(f"Torch ref {ref.name} has no components.", hint="Give it components to build.")
-    work = _Resolution(
+
+    resolution = _Resolution(
         ref=ref,
         reader=Reader(cache=cache, origins=origins or Origins()),
         explicit=explicit or {},
         require_related_commit=require_related_commit,
     ).with_torch()
     with ThreadPoolExecutor(max_workers=len(names)) as pool:
-        locked = list(pool.map(work.locked, names))
+        projects = dict(zip(names, pool.map(resolution.lock, names), strict=True))
+
+    torch_version = projects["torch"].base_version if "torch" in projects else ""
     suffixes = _suffixes(ref, rocm_version)
-    torch_version = next((one.base_version for one in locked if one.project == "torch"), "")
-    projects = {}
-    for one in locked:
-        made = {
-            kind: versions.wheel_version(
-                one.base_version,
+    for name, project in projects.items():
+        if project.prebuilt:
+            continue
+        wheel_versions: dict[Kind, str] = {}
+        for kind, suffix in suffixes.items():
+            wheel_versions[kind] = versions.wheel_version(
+                project.base_version,
                 suffix,
                 release_type=release_type,
-                commit=one.commit,
-                tagged=one.tagged,
-                torch=torch_version if ref.projects[one.project].torch_in_version else "",
+                commit=project.commit,
+                tagged=project.tagged,
+                torch=torch_version if ref.projects[name].torch_in_version else "",
             )
-            for kind, suffix in ({} if one.prebuilt else suffixes).items()
-        }
-        projects[one.project] = one.model_copy(update={"versions": made})
+        projects[name] = project.model_copy(update={"versions": wheel_versions})
     return SourceLock(
         torch_ref=ref.name, release_type=release_type, rocm_version=rocm_version, projects=projects
     )
 
 
 def _suffixes(ref: TorchRef, rocm_version: str) -> Mapping[Kind, str]:
-    suffixes: dict[Kind, str] = {"cpu": versions.cpu_suffix(ref.local_label)}
+    """Return the local version of wheels with ROCm, if there is one, and of those without."""
+    suffixes: dict[Kind, str] = {}
     if rocm_version:
         suffix = versions.version_suffix(rocm_version)
-        labelled = not ref.local_label or ref.local_label in re.split(r"[.+]", suffix)
-        suffixes = {"rocm": suffix if labelled else f"{suffix}.{ref.local_label}", **suffixes}
+        if ref.local_label and ref.local_label not in re.split(r"[.+]", suffix):
+            suffix = f"{suffix}.{ref.local_label}"
+        suffixes["rocm"] = suffix
+    suffixes["cpu"] = versions.cpu_suffix(ref.local_label)
     return suffixes
-
-
-_PINS = {"triton": versions.TRITON_PIN_FILE, "related_commits": versions.RELATED_COMMITS_FILE}
 
 
 @dataclass(frozen=True, kw_only=True)
 class _Resolution:
+    """One resolution of a torch ref; `torch` and its files are what torch's tree says of other projects."""
+
     ref: TorchRef
     reader: Reader
     explicit: Mapping[str, str]
     require_related_commit: bool
-    # torch, as far as its tree answers for other projects
-    torch: Found | None = None
-    files: Mapping[str, str] = field(default_factory=dict)
+    torch: Location | None = None
+    torch_files: Mapping[str, str] = field(default_factory=dict)
 
     def with_torch(self) -> _Resolution:
         """Find torch first: its tree names commits and versions of others."""
         source = self.ref.projects.get("torch")
         if source is None or source.prebuilt:
             return self
-        found = self._found(source, self.explicit.get("torch") or source.ref)
-        rules = (component.version_rule for component in COMPONENTS.values())
-        stating_files = (rule.file_in_torch for rule in rules if rule.file_in_torch is not None)
-        named = (versions.VERSION_FILE, *stating_files, *_PINS.values())
-        return replace(self, torch=found, files=self.reader.texts(found.origin, found.commit, named))
+        torch = self._find(source, self.explicit.get("torch") or source.ref)
+        stating_files = [component.version_rule.file_in_torch for component in COMPONENTS.values()]
+        paths = [versions.VERSION_FILE, *_PIN_FILES.values(), *filter(None, stating_files)]
+        return replace(self, torch=torch, torch_files=self.reader.texts(torch.origin, torch.commit, paths))
 
-    def locked(self, project: str) -> LockedProject:
+    def lock(self, project: str) -> LockedProject:
+        """Lock a project at its commit, with the version that its files state."""
         source = self.ref.projects[project]
         if source.prebuilt:
             return prebuilt(project, source.prebuilt)
-        given = self.explicit.get(project)
-        found = self.torch if project == "torch" and self.torch else None if given else self._pinned(source)
-        if not (found or given or source.ref):
-            raise self._unpinned(source)
-        found = found or self._found(source, given or source.ref)
+
+        location = self._locate(source)
         setup_files = COMPONENTS[project].version_rule.setup_files
-        setup = self.reader.texts(found.origin, found.commit, setup_files) if setup_files else {}
+        setup_texts: Mapping[str, str] = {}
+        if setup_files:
+            setup_texts = self.reader.texts(location.origin, location.commit, setup_files)
         return LockedProject(
             project=project,
-            origin=found.origin,
-            ref=found.ref,
-            commit=found.commit,
-            base_version=self._base_version(found),
-            tagged=any(map(versions.adds_commit, setup.values())),
+            origin=location.origin,
+            ref=location.ref,
+            commit=location.commit,
+            base_version=self._base_version(location),
+            tagged=any(versions.adds_commit(text) for text in setup_texts.values()),
         )
 
-    def _where(self, path: str) -> str:
-        return f"{path} {self.torch.where}" if self.torch else path
+    def _locate(self, source: ProjectSource) -> Location:
+        """Find a project by the ref that the user named, else by torch's pin, else by the ref's data."""
+        if source.project == "torch" and self.torch is not None:
+            return self.torch
+        explicit_ref = self.explicit.get(source.project)
+        if explicit_ref:
+            return self._find(source, explicit_ref)
+        pinned_location = self._follow_pin(source)
+        if pinned_location is not None:
+            return pinned_location
+        if not source.ref:
+            raise self._missing_pin(source)
+        return self._find(source, source.ref)
 
-    def _pinned(self, source: ProjectSource) -> Found | None:
-        origin, commit, path = source.origin, "", _PINS.get(source.pin, "")
-        where = self._where(path)
-        if source.pin == "triton" and path in self.files:
-            commit = versions.parse_commit_pin(self.files[path], where)
-        elif source.pin == "related_commits":
-            rows = versions.parse_related_commits(self.files.get(path, ""), where)
+    def _find(self, source: ProjectSource, ref: str) -> Location:
+        try:
+            commit = self.reader.commit(source.origin, ref)
+        except SourceError as problem:
+            raise _prefixed(f"{source.project} of torch ref {self.ref.name}: ", problem) from problem
+        return Location(project=source.project, origin=source.origin, ref=ref, commit=commit)
+
+    def _follow_pin(self, source: ProjectSource) -> Location | None:
+        """Find a project where torch's tree pins it; return None where it has no pin."""
+        pin_file = _PIN_FILES.get(source.pin)
+        if pin_file is None:
+            return None
+        where = self._in_torch(pin_file)
+        text = self.torch_files.get(pin_file)
+
+        origin = source.origin
+        commit: str | None = None
+        if source.pin == "triton":
+            if text is not None:
+                commit = versions.parse_commit_pin(text, where)
+        else:
+            rows = versions.parse_related_commits(text or "", where)
             row = rows.get(COMPONENTS[source.project].distribution)
             if row is None and self.require_related_commit:
-                raise self._unpinned(source)
-            commit = row.commit if row else ""
-            if row and not source.own_origin and origin != row.origin:
-                origin = row.origin
-                require_safe(origin, f"{where}: {source.project}")
-        if not commit:
+                raise self._missing_pin(source)
+            if row is not None:
+                commit = row.commit
+                if not source.own_origin and origin != row.origin:
+                    origin = row.origin
+                    require_safe(origin, f"{where}: {source.project}")
+        if commit is None:
             return None
+
         try:
             self.reader.require_commit(origin, commit)
         except SourceError as problem:
             raise _prefixed(f"{source.project} is pinned by {where}: ", problem) from problem
-        return Found(project=source.project, origin=origin, ref=commit, commit=commit)
+        return Location(project=source.project, origin=origin, ref=commit, commit=commit)
 
-    def _unpinned(self, source: ProjectSource) -> SourceError:
+    def _missing_pin(self, source: ProjectSource) -> SourceError:
         reason = "torch is prebuilt or not known"
-        if self.torch:
-            path = _PINS.get(source.pin, versions.RELATED_COMMITS_FILE)
-            what = "does not exist" if source.pin == "triton" else "has no such row"
-            reason = f"{self._where(path)} {what}"
+        if self.torch is not None:
+            pin_file = _PIN_FILES.get(source.pin, versions.RELATED_COMMITS_FILE)
+            problem = "does not exist" if source.pin == "triton" else "has no such row"
+            reason = f"{self._in_torch(pin_file)} {problem}"
         return SourceError(
             f"Torch ref {self.ref.name}: the commit of {source.project} should come from torch's tree, "
             f"but {reason}.",
             hint=f"Give it a ref: in the refs file, [refs.{self.ref.name}.{source.project}] ref = …",
         )
 
-    def _found(self, source: ProjectSource, ref: str) -> Found:
-        try:
-            commit = self.reader.commit(source.origin, ref)
-        except SourceError as problem:
-            raise _prefixed(f"{source.project} of torch ref {self.ref.name}: ", problem) from problem
-        return Found(project=source.project, origin=source.origin, ref=ref, commit=commit)
+    def _in_torch(self, path: str) -> str:
+        """Name a file of torch's tree, for errors."""
+        if self.torch is None:
+            return path
+        return f"{path} {self.torch.description}"
 
-    def _base_version(self, found: Found) -> str:
-        rule = COMPONENTS[found.project].version_rule
-        if rule.file_in_torch is not None and rule.file_in_torch in self.files:
-            return versions.parse_version(self.files[rule.file_in_torch], self._where(rule.file_in_torch))
-        modules = rule.modules
-        texts = self.files
-        if found is not self.torch:
-            texts = self.reader.texts(found.origin, found.commit, (versions.VERSION_FILE, *modules))
+    def _base_version(self, location: Location) -> str:
+        rule = COMPONENTS[location.project].version_rule
+        if rule.file_in_torch is not None and rule.file_in_torch in self.torch_files:
+            text = self.torch_files[rule.file_in_torch]
+            return versions.parse_version(text, self._in_torch(rule.file_in_torch))
+
+        texts = self.torch_files
+        if location is not self.torch:
+            paths = (versions.VERSION_FILE, *rule.modules)
+            texts = self.reader.texts(location.origin, location.commit, paths)
+        version_file = f"{versions.VERSION_FILE} {location.description}"
         if versions.VERSION_FILE in texts:
-            return versions.parse_version(
-                texts[versions.VERSION_FILE], f"{versions.VERSION_FILE} {found.where}"
-            )
-        for path in modules:
-            if said := versions.module_version(texts.get(path, ""), f"{path} {found.where}"):
-                return said
+            return versions.parse_version(texts[versions.VERSION_FILE], version_file)
+        for path in rule.modules:
+            version = versions.module_version(texts.get(path, ""), f"{path} {location.description}")
+            if version:
+                return version
         raise SourceError(
-            f"{versions.VERSION_FILE} {found.where} does not exist, "
-            f"so the version of {found.project} is unknown.",
+            f"{version_file} does not exist, so the version of {location.project} is unknown.",
             hint="Check that origin and ref are those of this project.",
         )
 
@@ -212,16 +247,18 @@ def _prefixed(start: str, problem: FatalError) -> SourceError:
 
 def prebuilt(project: str, requirement: str) -> LockedProject:
     """Lock a project that is installed instead of built, as its requirement."""
-    expected = COMPONENTS[project].distribution
+    distribution = COMPONENTS[project].distribution
     try:
-        parsed = Requirement(requirement)
+        parsed_requirement = Requirement(requirement)
     except InvalidRequirement as problem:
         raise DataError(
             f"{project}: prebuilt = {requirement!r} is not a requirement: {problem}."
         ) from problem
-    if parsed.name.lower() != expected:
-        raise DataError(f"{project}: prebuilt = {requirement!r} is not a requirement on {expected}.")
-    exact = [s.version for s in parsed.specifier if s.operator == "==" and not s.version.endswith("*")]
-    return LockedProject(
-        project=project, prebuilt=requirement, base_version=exact[0].partition("+")[0] if exact else ""
-    )
+    if parsed_requirement.name.lower() != distribution:
+        raise DataError(f"{project}: prebuilt = {requirement!r} is not a requirement on {distribution}.")
+
+    base_version = ""
+    for specifier in parsed_requirement.specifier:
+        if specifier.operator == "==" and not specifier.version.endswith("*"):
+            base_version = specifier.version.partition("+")[0]
+    return LockedProject(project=project, prebuilt=requirement, base_version=base_version)

@@ -95,28 +95,35 @@ def source_lock(
     A stored lock keeps its commits until `update` is given. A ROCm version that it lacks is
     added; one that it contradicts replaces it in the local run only.
     """
-    common, ref, chosen = context.common, context.ref, explicit or {}
+    common = context.common
+    ref = context.ref
+    explicit_refs = explicit or {}
     stored = None if update else stored_lock(context, renewed=True)
-    if stored is not None and not chosen and _serves(stored, context, options) and not require_related_commit:
-        return stored
-    if stored is not None and common.outputs.immutable and not require_related_commit:
-        raise MissingInputError(
-            f"The source lock of run {common.run_id} does not serve {ref.name} on "
-            f"{context.gpu_family} with ROCm {options.version or ref.rocm_version or 'of its own'}.",
-            hint="A run's lock is resolved once: use a run id of its own.",
-        )
-    version = find_version(context, options) or (stored.rocm_version if stored else "")
-    kept = _kept(stored, ref, given=chosen, read_pins=require_related_commit) if stored else {}
+    if stored is not None and not require_related_commit:
+        if not explicit_refs and _serves(stored, context, options):
+            return stored
+        if common.outputs.immutable:
+            raise MissingInputError(
+                f"The source lock of run {common.run_id} does not serve {ref.name} on "
+                f"{context.gpu_family} with ROCm {options.version or ref.rocm_version or 'of its own'}.",
+                hint="A run's lock is resolved once: use a run id of its own.",
+            )
+
+    rocm_version = find_version(context, options)
+    kept_projects: Mapping[str, LockedProject] = {}
+    if stored is not None:
+        rocm_version = rocm_version or stored.rocm_version
+        kept_projects = _kept_projects(stored, ref, explicit_refs, read_pins=require_related_commit)
     lock = resolve(
-        _at_kept(ref, kept),
-        rocm_version=version,
+        _at_kept_commits(ref, kept_projects),
+        rocm_version=rocm_version,
         release_type=common.release_type,
         cache=common.cache / "refs",
         origins=origins(common, ref, mirrors or {}),
-        explicit=chosen,
+        explicit=explicit_refs,
         require_related_commit=require_related_commit,
     )
-    return publish_lock(common, _named(lock, kept, chosen))
+    return publish_lock(common, _with_names(lock, kept_projects, explicit_refs))
 
 
 def publish_lock(common: Common, lock: SourceLock) -> SourceLock:
@@ -186,39 +193,45 @@ def _same_source(lock: SourceLock, ref: TorchRef, name: str) -> bool:
     return source.origin == locked.origin and (locked.chosen or bool(source.pin) or source.ref == locked.ref)
 
 
-def _kept(
-    stored: SourceLock, ref: TorchRef, *, given: Container[str], read_pins: bool
-) -> dict[str, LockedProject]:
-    """Choose the projects whose commits stay; those that a pin names only beside the torch that has it."""
-    kept = {
-        name: locked
-        for name, locked in stored.projects.items()
-        if locked.commit and name not in given and _same_source(stored, ref, name)
+def _kept_projects(
+    stored: SourceLock, ref: TorchRef, explicit_refs: Container[str], *, read_pins: bool
+) -> Mapping[str, LockedProject]:
+    """Return the projects whose commits stay; those that a pin names only beside the torch that has it."""
+    same_projects = {
+        name: project
+        for name, project in stored.projects.items()
+        if project.commit and name not in explicit_refs and _same_source(stored, ref, name)
     }
-    if "torch" in kept and not read_pins:
-        return kept
-    return {name: locked for name, locked in kept.items() if locked.chosen or not ref.projects[name].pin}
-
-
-def _at_kept(ref: TorchRef, kept: Mapping[str, LockedProject]) -> TorchRef:
-    """Let a ref name commits that are kept: where they were found, which a pin may have said."""
-    projects = {
-        name: replace(source, origin=kept[name].origin, ref=kept[name].commit, pin="")
-        if name in kept
-        else source
-        for name, source in ref.projects.items()
+    if "torch" in same_projects and not read_pins:
+        return same_projects
+    return {
+        name: project
+        for name, project in same_projects.items()
+        if project.chosen or not ref.projects[name].pin
     }
-    # what was asked for by name once stays locked, too
-    return replace(ref, projects=projects).only({*ref.components, *kept})
 
 
-def _named(lock: SourceLock, kept: Mapping[str, LockedProject], chosen: Container[str]) -> SourceLock:
-    """Keep the names that kept commits were once resolved from, and mark those that the user chose."""
-    said = {name: {"ref": one.ref, "chosen": one.chosen} for name, one in kept.items()}
-    projects = {
-        name: locked.model_copy(update=said.get(name, {"chosen": name in chosen}))
-        for name, locked in lock.projects.items()
-    }
+def _at_kept_commits(ref: TorchRef, kept_projects: Mapping[str, LockedProject]) -> TorchRef:
+    """Return a ref that names commits that are kept: where they were found, which a pin may have said."""
+    sources = dict(ref.projects)
+    for name, project in kept_projects.items():
+        sources[name] = replace(sources[name], origin=project.origin, ref=project.commit, pin="")
+    # What was asked for by name once stays locked, too.
+    return replace(ref, projects=sources).only({*ref.components, *kept_projects})
+
+
+def _with_names(
+    lock: SourceLock, kept_projects: Mapping[str, LockedProject], explicit_refs: Container[str]
+) -> SourceLock:
+    """Return a lock with the names that kept commits were resolved from, and marks for chosen ones."""
+    projects: dict[str, LockedProject] = {}
+    for name, project in lock.projects.items():
+        kept_project = kept_projects.get(name)
+        if kept_project is None:
+            changes: dict[str, object] = {"chosen": name in explicit_refs}
+        else:
+            changes = {"ref": kept_project.ref, "chosen": kept_project.chosen}
+        projects[name] = project.model_copy(update=changes)
     return lock.model_copy(update={"projects": projects})
 
 
