@@ -428,7 +428,16 @@ def test_no_page_lists_what_is_gone_wherever_it_is_killed(
         audit(store, "v2-staging")
         audit_every_write(store, "v2-staging")
         work(store)
-        assert store.objects == undisturbed.objects, moment
+        assert without_records(store.objects) == without_records(undisturbed.objects), moment
+
+
+def without_records(objects: dict[str, bytes]) -> dict[str, bytes]:
+    """Return objects without the records that lists of projects remember: these may be read once more."""
+    contents = dict(objects)
+    for key in contents:
+        if key.endswith("/simple/index.json"):
+            contents[key] = contents[key].partition(b'"_records"')[0]
+    return contents
 
 
 # The stores that CI keeps in order
