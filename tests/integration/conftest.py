@@ -17,18 +17,22 @@ from tests.kit.sample import SampleRun
 
 __all__ = ["browser", "ceph", "ceph_server", "rclone", "rclone_server", "setuptools", "setuptools_wheel"]
 
-# Files that take longest start first, so that none ends alone.
+# Files that take longest start first, so that none ends alone: by the CPU seconds of their processes.
 LONGEST_FILES = (
     "test_pipeline",
-    "test_rocm_packages",
-    "test_indexes",
-    "test_strangers",
-    "test_s3_store",
-    "test_page",
-    "test_workflows",
     "test_real_workflows",
+    "test_workflows",
     "test_release_refs",
     "test_rehearsal",
+    "test_strangers",
+    "test_rocm_packages",
+    "test_indexes",
+    "test_s3_store",
+    "test_largest_runs",
+    "test_device_packages",
+    "test_find_rocm",
+    "test_fetch_artifacts",
+    "test_page",
 )
 
 
