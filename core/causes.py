@@ -97,7 +97,12 @@ _error_patterns = data_file(Path(__file__).with_name("causes.toml"), _ErrorPatte
 class _Error:
     """A line that has the form of an error, with what stands around it."""
 
-    def __init__(self, row: _ErrorPattern, match: re.Match[str], lines_above: Sequence[str]) -> None:
+    def __init__(
+        self,
+        row: _ErrorPattern,
+        match: re.Match[str],
+        lines_above: Sequence[str],
+    ) -> None:
         self.row = row
         self._line = match.string
         self._lines_above = lines_above[-_SHOWN_ABOVE:]
@@ -211,7 +216,11 @@ def first(lines: Iterable[str]) -> Cause | None:
     return error.cause()
 
 
-def _error_in(line: str, lines_above: deque[str], known_error: _Error | None) -> _Error | None:
+def _error_in(
+    line: str,
+    lines_above: deque[str],
+    known_error: _Error | None,
+) -> _Error | None:
     """Return the error that a line is, if it says more than the one that is known."""
     # A shell shows its commands like that, and they may quote an error.
     is_command = line.startswith("+ ")
@@ -235,7 +244,13 @@ def _error_in(line: str, lines_above: deque[str], known_error: _Error | None) ->
     return None
 
 
-def in_log(log: Path, *, start: int = 0, folder: Path, ending: str = "") -> Cause | None:
+def in_log(
+    log: Path,
+    *,
+    start: int = 0,
+    folder: Path,
+    ending: str = "",
+) -> Cause | None:
     """Return the first error that a process wrote into a log after `start` bytes; `ending`: how it ended."""
     with log.open(encoding="utf-8", errors="replace") as stream:
         stream.seek(start)

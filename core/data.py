@@ -59,7 +59,12 @@ class Document(Model):
 
 def compact(value: object) -> str:
     """Write JSON on one line, as job outputs and variables hold it; dates as texts."""
-    return json.dumps(value, separators=(",", ":"), ensure_ascii=False, default=str)
+    return json.dumps(
+        value,
+        separators=(",", ":"),
+        ensure_ascii=False,
+        default=str,
+    )
 
 
 def _none_for_empty(text: object) -> object:
@@ -103,7 +108,11 @@ def load_toml(path: Path, model: type[AnyModel]) -> AnyModel:
 
 # Parsing takes far longer than reading, and one process asks for a file many times.
 @functools.lru_cache(maxsize=128)
-def _validated_text(text: str, path: Path, model: type[BaseModel]) -> BaseModel:
+def _validated_text(
+    text: str,
+    path: Path,
+    model: type[BaseModel],
+) -> BaseModel:
     tables = parse_toml(text, where=path)
     return validated(tables, model, where=path)
 
@@ -208,7 +217,12 @@ def data_file(path: Path, model: type[AnyModel]) -> Callable[[], AnyModel]:
         if file is None or not user_tables:
             return validated(tables, model, where=path)
         merged_tables = merged(tables, user_tables)
-        return validated(merged_tables, model, where=file, table_name=LAYERED[path])
+        return validated(
+            merged_tables,
+            model,
+            where=file,
+            table_name=LAYERED[path],
+        )
 
     return read
 
@@ -276,13 +290,22 @@ def in_force() -> Mapping[str, Value]:
             elif path[0] not in _SAME_NAMES:
                 continue
             key = key_path(path)
-            values[key] = Value(key=key, value=value, where=where)
+            values[key] = Value(
+                key=key,
+                value=value,
+                where=where,
+            )
 
     file_of_user = str(user_file().file)
     for path, value in _leaves(user_file().tables):
         key = key_path(path)
         replaced_value = values.pop(key, None)
-        values[key] = Value(key=key, value=value, where=file_of_user, instead_of=replaced_value)
+        values[key] = Value(
+            key=key,
+            value=value,
+            where=file_of_user,
+            instead_of=replaced_value,
+        )
     return values
 
 
@@ -320,7 +343,12 @@ def parse_toml(text: str, *, where: Path | str) -> dict[str, Any]:
         raise DataError(f"{where} is not valid TOML: {problem}.", hint=f"Correct {where}.") from problem
 
 
-def parse_json(text: str, model: type[AnyModel], *, where: Path | str) -> AnyModel:
+def parse_json(
+    text: str,
+    model: type[AnyModel],
+    *,
+    where: Path | str,
+) -> AnyModel:
     """Read JSON text that came from `where` into `model`."""
     try:
         return model.model_validate_json(text)
@@ -328,7 +356,12 @@ def parse_json(text: str, model: type[AnyModel], *, where: Path | str) -> AnyMod
         raise _as_data_error(problem, model, where) from problem
 
 
-def json_object(text: str, *, where: str, hint: str = "") -> dict[str, Any]:
+def json_object(
+    text: str,
+    *,
+    where: str,
+    hint: str = "",
+) -> dict[str, Any]:
     """Read a JSON object of any shape that came from `where`."""
     try:
         value = json.loads(text)
@@ -340,7 +373,11 @@ def json_object(text: str, *, where: str, hint: str = "") -> dict[str, Any]:
 
 
 def validated(
-    value: Mapping[str, Any], model: type[AnyModel], *, where: Path | str, table_name: str = ""
+    value: Mapping[str, Any],
+    model: type[AnyModel],
+    *,
+    where: Path | str,
+    table_name: str = "",
 ) -> AnyModel:
     """Check plain data from `where` against `model`; key paths begin with the table's name."""
     try:
@@ -349,7 +386,12 @@ def validated(
         raise _as_data_error(problem, model, where, table_name) from problem
 
 
-def merged(base: Mapping[str, Any], overlay: Mapping[str, Any], *, adding: bool = False) -> dict[str, Any]:
+def merged(
+    base: Mapping[str, Any],
+    overlay: Mapping[str, Any],
+    *,
+    adding: bool = False,
+) -> dict[str, Any]:
     """Put tables over others: tables are merged, other values replaced; with `adding`, lists go before."""
     tables = dict(base)
     for key, value in overlay.items():
@@ -364,7 +406,10 @@ def merged(base: Mapping[str, Any], overlay: Mapping[str, Any], *, adding: bool 
 
 
 def _as_data_error(
-    problem: ValidationError, model: type[BaseModel], where: Path | str, table_name: str = ""
+    problem: ValidationError,
+    model: type[BaseModel],
+    where: Path | str,
+    table_name: str = "",
 ) -> DataError:
     faults = _innermost_errors(problem)
     sentences = [_sentence(error, model, table_name) for error in faults]
@@ -388,7 +433,11 @@ def _innermost_errors(problem: ValidationError) -> Sequence[ErrorDetails]:
     return [error for error in errors if error["loc"] not in outer_locations]
 
 
-def _sentence(error: ErrorDetails, model: type[BaseModel], table_name: str) -> str:
+def _sentence(
+    error: ErrorDetails,
+    model: type[BaseModel],
+    table_name: str,
+) -> str:
     """Return what is wrong with one value, behind its key path."""
     location = [step for step in error["loc"] if step != "[key]"]
     fault = _fault(error, model, location)
@@ -402,7 +451,11 @@ def _sentence(error: ErrorDetails, model: type[BaseModel], table_name: str) -> s
     return f"{key_path(location)}: {fault}"
 
 
-def _fault(error: ErrorDetails, model: type[BaseModel], location: Sequence[str | int]) -> str:
+def _fault(
+    error: ErrorDetails,
+    model: type[BaseModel],
+    location: Sequence[str | int],
+) -> str:
     """Return what is wrong with the value at a location."""
     value = error["input"]
     message = error["msg"]

@@ -207,7 +207,11 @@ def _extend(
             table_rows.append(elf.SEGMENT.pack(*segment))
             continue
         headers = segment._replace(
-            offset=offset, address=address, physical=address, size=table_size, memory=table_size
+            offset=offset,
+            address=address,
+            physical=address,
+            size=table_size,
+            memory=table_size,
         )
         table_rows.append(elf.SEGMENT.pack(*headers))
     return _Extension(

@@ -149,7 +149,12 @@ class InstalledDistribution(Model):
         return None
 
 
-def _is_recorded_file(path: Path, name: str, digest: str, size: int) -> bool:
+def _is_recorded_file(
+    path: Path,
+    name: str,
+    digest: str,
+    size: int,
+) -> bool:
     """Return whether a file is the one that a row of a RECORD describes."""
     if path.stat().st_size != size:
         return False

@@ -67,7 +67,11 @@ def build_command(engine: Engine, build: ImageBuild) -> tuple[str, ...]:
     return (*command, str(build.context))
 
 
-def save_command(engine: Engine, build: ImageBuild, file: Path) -> tuple[str, ...]:
+def save_command(
+    engine: Engine,
+    build: ImageBuild,
+    file: Path,
+) -> tuple[str, ...]:
     """Return the command that saves the image to a file which `docker load` and `podman load` read.
 
     buildah's archives hold one name, the first.
@@ -85,7 +89,11 @@ def save_command(engine: Engine, build: ImageBuild, file: Path) -> tuple[str, ..
             return ("buildah", "push", name, archive)
 
 
-def login_command(engine: Engine, reference: str, user: str) -> tuple[str, ...]:
+def login_command(
+    engine: Engine,
+    reference: str,
+    user: str,
+) -> tuple[str, ...]:
     """Return the command that logs in to the registry of an image's reference; it reads the password.
 
     A reference without a registry is one of Docker Hub, as docker reads it.
@@ -129,7 +137,12 @@ def _reason_of_silence(command: Sequence[str]) -> str | None:
     if process.which(command[0]) is None:
         return "is not installed"
     try:
-        completed = process.capture(command, env=process.inherited(), check=False, timeout=_ANSWER_SECONDS)
+        completed = process.capture(
+            command,
+            env=process.inherited(),
+            check=False,
+            timeout=_ANSWER_SECONDS,
+        )
     except ProcessError as problem:
         return f"does not answer ({problem.message})"
 
@@ -143,7 +156,12 @@ def _reason_of_silence(command: Sequence[str]) -> str | None:
     return f"does not answer ({last_line})"
 
 
-def explain_failure(engine: Engine, problem: ProcessError, *, base: str) -> FatalError:
+def explain_failure(
+    engine: Engine,
+    problem: ProcessError,
+    *,
+    base: str,
+) -> FatalError:
     """Return what an engine's failure means, from the last lines that it printed."""
     lines = problem.output.splitlines()
     for line in lines:

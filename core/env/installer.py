@@ -221,7 +221,12 @@ def installer_variables(sources: Sources) -> dict[str, str]:
     return variables
 
 
-def install(target: Interpreter, call: Install, *, cache_dir: Path | None = None) -> None:
+def install(
+    target: Interpreter,
+    call: Install,
+    *,
+    cache_dir: Path | None = None,
+) -> None:
     """Install into a target environment."""
     sources = call.sources or configured()
     command = [uv_program(), "pip", "install", "--no-config", "--no-progress"]
@@ -241,7 +246,11 @@ def install(target: Interpreter, call: Install, *, cache_dir: Path | None = None
             command += _write_refusals(target, call, folder)
             variables = installer_variables(sources)
             variables.update(call.env)
-            process.run(command, env=variables, quiet=True)
+            process.run(
+                command,
+                env=variables,
+                quiet=True,
+            )
     except ProcessError as problem:
         names = list(call.requirements)
         names += [path.name for path in call.files]
@@ -293,7 +302,11 @@ def refuse_our_names(*, but: Collection[str] = ()) -> list[str]:
     return [f"{name}{NO_VERSION}" for name in sorted(names)]
 
 
-def _write_refusals(target: Interpreter, call: Install, folder: Path) -> list[str]:
+def _write_refusals(
+    target: Interpreter,
+    call: Install,
+    folder: Path,
+) -> list[str]:
     """Return arguments that keep strangers' packages of our names out, also of what sdists are built with."""
     if call.whose == "ours":
         return []
@@ -345,7 +358,11 @@ def require_planned(target: Interpreter, planned: Mapping[str, str]) -> None:
     _require_no_problems(target, problems)
 
 
-def _problems_of(name: str, version: str, copies: Sequence[InstalledDistribution]) -> Iterator[str]:
+def _problems_of(
+    name: str,
+    version: str,
+    copies: Sequence[InstalledDistribution],
+) -> Iterator[str]:
     """Yield what is wrong with a planned package; an environment may have several copies of it, or none."""
     if not copies:
         yield f"{name} {version} is missing."
@@ -414,7 +431,12 @@ def require_complete(target: Interpreter) -> None:
 # --- Environments ----------------------------------------------------------------------------
 
 
-def digest_of_calls(target: Interpreter, calls: Sequence[Install], *, salt: object = None) -> str:
+def digest_of_calls(
+    target: Interpreter,
+    calls: Sequence[Install],
+    *,
+    salt: object = None,
+) -> str:
     """Return the digest of what fills an environment: interpreter, requirements, contents of files.
 
     Hashed requirements are the same files wherever they come from: a run that is served here has another
@@ -483,7 +505,11 @@ def prepared(
         yield
 
 
-def _fill(target: Interpreter, calls: Sequence[Install], cache_dir: Path | None) -> None:
+def _fill(
+    target: Interpreter,
+    calls: Sequence[Install],
+    cache_dir: Path | None,
+) -> None:
     """Install into an empty environment, and require that our packages are the planned ones."""
     planned: dict[str, str] = {}
     for call in calls:
@@ -495,7 +521,12 @@ def _fill(target: Interpreter, calls: Sequence[Install], cache_dir: Path | None)
         require_none_unplanned(target, planned)
 
 
-def create_environment(folder: Path, python: Path, *, with_pip: bool = False) -> None:
+def create_environment(
+    folder: Path,
+    python: Path,
+    *,
+    with_pip: bool = False,
+) -> None:
     """Make an environment of an interpreter, in the place of what is there."""
     command = [uv_program(), "venv", "--no-config", "--quiet", "--clear"]
     if with_pip:

@@ -37,7 +37,11 @@ class LockedRequirement:
     parents: tuple[str, ...]
 
 
-def target_lock(common: Common, target: Interpreter, lock: str = BUILDS) -> Path | None:
+def target_lock(
+    common: Common,
+    target: Interpreter,
+    lock: str = BUILDS,
+) -> Path | None:
     """Return the lock of requirements for a platform and Python; None for a Python without one.
 
     A free-threaded Python has the lock of the other one: same versions, with the files of both hashed.
@@ -136,7 +140,11 @@ def without(text: str, names: Collection[str]) -> str:
     return _join(requirement for requirement in parse_lock(text) if requirement.name not in unwanted)
 
 
-def write_requirements(folder: Path, name: str, text: str) -> Path:
+def write_requirements(
+    folder: Path,
+    name: str,
+    text: str,
+) -> Path:
     """Write a requirements file, and return its path: it has the digest, so no other text is ever there."""
     digest = files.sha256_text(text)
     path = folder / f"{name}-{digest[:16]}.txt"

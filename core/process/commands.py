@@ -137,7 +137,11 @@ def _first_words(words: Sequence[str]) -> str:
 class Child:
     """A process that runs, and everything that it starts."""
 
-    def __init__(self, process: subprocess.Popen[str], tree: CommandTree) -> None:
+    def __init__(
+        self,
+        process: subprocess.Popen[str],
+        tree: CommandTree,
+    ) -> None:
         self._process = process
         self._tree = tree
         # What is started while this program stops, such as a question to a server, belongs to stopping.
@@ -263,7 +267,11 @@ def run(
     the log's first error goes with it. It has ended when its process has: what that leaves running is ended,
     and named. When this program is to stop, the process has `grace_seconds` to do so.
     """
-    command = _Command(words=_words(argv), cwd=cwd, env=env)
+    command = _Command(
+        words=_words(argv),
+        cwd=cwd,
+        env=env,
+    )
     if log is None:
         log = _LOG.get()
     # What a log has from before does not belong to this process.
@@ -280,17 +288,32 @@ def run(
         return
 
     ending = f"{command.name} ended with {status(returncode)}."
-    problem = ProcessError(ending, hint=hint, returncode=returncode, output=tail_of_output)
+    problem = ProcessError(
+        ending,
+        hint=hint,
+        returncode=returncode,
+        output=tail_of_output,
+    )
     if log is not None:
         from core.causes import in_log  # no part of the server
 
         folder = cwd or Path()
         problem.log = log
-        problem.cause = in_log(log, start=log_start, folder=folder, ending=ending)
+        problem.cause = in_log(
+            log,
+            start=log_start,
+            folder=folder,
+            ending=ending,
+        )
     raise problem
 
 
-def _announce(command: _Command, step: Step, *, quiet: bool) -> None:
+def _announce(
+    command: _Command,
+    step: Step,
+    *,
+    quiet: bool,
+) -> None:
     step.hear(command.line)
     is_loud = console.mode() == "plain" and not quiet
     if console.echoes() or is_loud:
@@ -328,7 +351,12 @@ def _run_printing(command: _Command, grace_seconds: float) -> int:
         return returncode
 
 
-def _run_logging(command: _Command, log: Path, step: Step, grace_seconds: float) -> tuple[int, str]:
+def _run_logging(
+    command: _Command,
+    log: Path,
+    step: Step,
+    grace_seconds: float,
+) -> tuple[int, str]:
     """Return the exit status, and the last lines of the output, which goes into the log."""
     log.parent.mkdir(parents=True, exist_ok=True)
     last_lines: deque[str] = deque(maxlen=_TAIL_LINES)
@@ -336,7 +364,11 @@ def _run_logging(command: _Command, log: Path, step: Step, grace_seconds: float)
     with files.writing(log), log.open("a", encoding="utf-8") as stream:
         shown_line = console.mask(command.line)
         stream.write(f"{shown_line}\n")
-        child = command.start(stdout=subprocess.PIPE, stderr=subprocess.STDOUT, is_long=True)
+        child = command.start(
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            is_long=True,
+        )
         with child.attended(grace_seconds):
             for line in _lines_of(child):
                 stream.write(line)
@@ -392,12 +424,20 @@ def capture(
     grace_seconds: float = COMMAND_GRACE_SECONDS,
 ) -> Completed:
     """Run a process for its output, silently unless it fails or takes more than `timeout` seconds."""
-    command = _Command(words=_words(argv), cwd=cwd, env=env)
+    command = _Command(
+        words=_words(argv),
+        cwd=cwd,
+        env=env,
+    )
     input_stream = subprocess.DEVNULL if stdin is None else subprocess.PIPE
 
     # Files and no pipes: a pipe does not end before the last process that holds it.
     with tempfile.TemporaryFile() as stdout, tempfile.TemporaryFile() as stderr:
-        child = command.start(stdin=input_stream, stdout=stdout, stderr=stderr)
+        child = command.start(
+            stdin=input_stream,
+            stdout=stdout,
+            stderr=stderr,
+        )
         with child.attended(grace_seconds):
             if stdin is not None:
                 child.write(stdin)
@@ -405,7 +445,11 @@ def capture(
             if returncode is None:
                 raise ProcessError(f"{command.name} did not end within {timeout:.0f} s.")
         child.end_strays()
-        completed = Completed(returncode=returncode, stdout=_text_of(stdout), stderr=_text_of(stderr))
+        completed = Completed(
+            returncode=returncode,
+            stdout=_text_of(stdout),
+            stderr=_text_of(stderr),
+        )
 
     if check and completed.returncode != 0:
         raise _failure(command, completed)
@@ -431,20 +475,39 @@ def _failure(command: _Command, completed: Completed) -> ProcessError:
     returncode = completed.returncode
     message = f"{command_line} ended with {status(returncode)}"
     message += f":\n{output}" if output else "."
-    return ProcessError(message, returncode=returncode, output=output)
+    return ProcessError(
+        message,
+        returncode=returncode,
+        output=output,
+    )
 
 
-def start(argv: Sequence[str | Path], *, cwd: Path, env: Mapping[str, str], output: Path) -> Child:
+def start(
+    argv: Sequence[str | Path],
+    *,
+    cwd: Path,
+    env: Mapping[str, str],
+    output: Path,
+) -> Child:
     """Start a process in a session of its own; its output, both streams together, is added to a file.
 
     A terminal's Ctrl-C reaches this program alone, which then ends the process in its own way.
     """
-    command = _Command(words=_words(argv), cwd=cwd, env=env)
+    command = _Command(
+        words=_words(argv),
+        cwd=cwd,
+        env=env,
+    )
     # Before the file is made: where there is no program, there is no output.
     command.executable()
     output.parent.mkdir(parents=True, exist_ok=True)
     with output.open("ab") as stream:
-        return command.start(stdout=stream, stderr=subprocess.STDOUT, session=True, is_long=True)
+        return command.start(
+            stdout=stream,
+            stderr=subprocess.STDOUT,
+            session=True,
+            is_long=True,
+        )
 
 
 def status(returncode: int) -> str:

@@ -160,7 +160,13 @@ def _start_watcher(grace_seconds: float) -> None:
     streams = [(os.POSIX_SPAWN_DUP2, reading_end, 0)]
     streams += [(os.POSIX_SPAWN_DUP2, nowhere, stream) for stream in (1, 2)]
     # A session of its own, which no signal to a terminal or to a group reaches; nothing of our environment.
-    os.posix_spawn(sys.executable, command, {MARK: _WATCHER_MARK}, file_actions=streams, setsid=True)
+    os.posix_spawn(
+        sys.executable,
+        command,
+        {MARK: _WATCHER_MARK},
+        file_actions=streams,
+        setsid=True,
+    )
     os.close(reading_end)
     os.close(nowhere)
 

@@ -56,17 +56,30 @@ def supervise(
     started = time.monotonic()
     end = started + seconds
     log_start = length(log)
-    child = start(argv, cwd=cwd, env=env, output=log)
+    child = start(
+        argv,
+        cwd=cwd,
+        env=env,
+        output=log,
+    )
 
     def reason_to_stop() -> Ending | None:
         """Return how a process ends that has reached a limit."""
         if time.monotonic() >= end:
             limit = console.duration(seconds)
-            return Ending(returncode=0, stopped=f"did not end within {limit}", late=True)
+            return Ending(
+                returncode=0,
+                stopped=f"did not end within {limit}",
+                late=True,
+            )
 
         sentence = stalled()
         if sentence:
-            return Ending(returncode=0, stopped=sentence, late=True)
+            return Ending(
+                returncode=0,
+                stopped=sentence,
+                late=True,
+            )
 
         written_bytes = length(log) - log_start
         if written_bytes > log_bytes:
@@ -82,7 +95,11 @@ def supervise(
     return replace(ending, seconds=elapsed_seconds)
 
 
-def _watch(child: Child, end: float, reason_to_stop: Callable[[], Ending | None]) -> Ending:
+def _watch(
+    child: Child,
+    end: float,
+    reason_to_stop: Callable[[], Ending | None],
+) -> Ending:
     pause = _SHORTEST_PAUSE
     while True:
         remaining_seconds = end - time.monotonic()
@@ -109,7 +126,12 @@ def _stop_with_stacks(child: Child) -> int:
     return returncode
 
 
-def tail(log: Path, *, lines: int = 20, limit: int = 1 << 16) -> str:
+def tail(
+    log: Path,
+    *,
+    lines: int = 20,
+    limit: int = 1 << 16,
+) -> str:
     """Return the last lines of a log, whatever its size; "" where there is none."""
     if not log.is_file():
         return ""

@@ -132,7 +132,11 @@ def perform(
         return Pending(reasons=reasons)
 
     if record is None:
-        attempt = _Attempt(stage=stage, inputs=inputs, input_digest=digest)
+        attempt = _Attempt(
+            stage=stage,
+            inputs=inputs,
+            input_digest=digest,
+        )
         with _estimated_by(previous_record):
             record = _do_work(attempt, work, so_far)
 
@@ -162,7 +166,11 @@ def _say_unchanged(stage: Stage) -> None:
     console.done(f"{stage.name}: unchanged, nothing to do (--force does it again)")
 
 
-def _changes(stage: Stage, inputs: Inputs, previous_record: Record | None) -> tuple[str, ...]:
+def _changes(
+    stage: Stage,
+    inputs: Inputs,
+    previous_record: Record | None,
+) -> tuple[str, ...]:
     """Return why a stage would do its work: what is not as in the record from before."""
     if previous_record is None:
         return ("it was not done yet",)
@@ -179,7 +187,11 @@ def _changes(stage: Stage, inputs: Inputs, previous_record: Record | None) -> tu
     return ("what it made is not there as it was",)
 
 
-def _differences(path: str, old: object, new: object) -> Iterator[str]:
+def _differences(
+    path: str,
+    old: object,
+    new: object,
+) -> Iterator[str]:
     """Yield a sentence for each value that is not the same in two documents."""
     if isinstance(old, dict) and isinstance(new, dict):
         keys = {*old, *new}
@@ -218,12 +230,20 @@ def _finish(stage: Stage, record: Record) -> Record:
     return record
 
 
-def _fetch(stage: Stage, store: Store, file: FileRecord) -> Path:
+def _fetch(
+    stage: Stage,
+    store: Store,
+    file: FileRecord,
+) -> Path:
     folder = stage.common.cache / "fetched"
     return store.fetch(file.key, folder)
 
 
-def _copy_files(stage: Stage, record: Record, folder: Path) -> None:
+def _copy_files(
+    stage: Stage,
+    record: Record,
+    folder: Path,
+) -> None:
     for file in record.files:
         path = _fetch(stage, stage.store, file)
         copied_file = folder / file.name
@@ -279,7 +299,11 @@ class _Attempt:
         )
 
 
-def _do_work(attempt: _Attempt, work: Callable[[], StageResult], so_far: Details | None) -> Record:
+def _do_work(
+    attempt: _Attempt,
+    work: Callable[[], StageResult],
+    so_far: Details | None,
+) -> Record:
     """Do the work and put its files into the run; where it ends early, record that first."""
     stage = attempt.stage
     try:
@@ -306,7 +330,11 @@ def _publish_files(stage: Stage, result: StageResult) -> Iterator[FileRecord]:
         yield _publish_file(stage, path, sha256)
 
 
-def _publish_file(stage: Stage, path: Path, sha256: str) -> FileRecord:
+def _publish_file(
+    stage: Stage,
+    path: Path,
+    sha256: str,
+) -> FileRecord:
     return distributions.publish(
         stage.store,
         stage.outputs,
@@ -323,11 +351,20 @@ def _publish_log(stage: Stage) -> str:
     folder_key = stage.outputs.logs_prefix(stage.artifact_group)
     key = f"{folder_key}/{stage.log.name}"
     sha256 = files.sha256(stage.log)
-    stage.store.put_file(key, stage.log, sha256=sha256, replace=True)
+    stage.store.put_file(
+        key,
+        stage.log,
+        sha256=sha256,
+        replace=True,
+    )
     return key
 
 
-def _outcome_of_failure(stage: Stage, problem: BaseException, so_far: Details) -> _Outcome:
+def _outcome_of_failure(
+    stage: Stage,
+    problem: BaseException,
+    so_far: Details,
+) -> _Outcome:
     """Return what the record of a failure says of it."""
     error = fatal(problem)
     first_error = origin(error) or error
@@ -383,7 +420,11 @@ def _find_alike(stage: Stage, digest: str) -> tuple[Store, Record] | None:
     return reading_store.query(lambda store: _made_alike(stage, store, digest))
 
 
-def _made_alike(stage: Stage, store: Store, digest: str) -> tuple[Store, Record] | None:
+def _made_alike(
+    stage: Stage,
+    store: Store,
+    digest: str,
+) -> tuple[Store, Record] | None:
     """Return a record of the stage's own or of another cell that has these inputs, and its store."""
     manifests = stage.outputs.manifests_prefix(stage.artifact_group)
     own_key = stage.outputs.record_key(stage.artifact_group, stage.name)
@@ -404,7 +445,11 @@ def _made_alike(stage: Stage, store: Store, digest: str) -> tuple[Store, Record]
     return None
 
 
-def _fetch_files(stage: Stage, store: Store, record: Record) -> Iterator[FileRecord]:
+def _fetch_files(
+    stage: Stage,
+    store: Store,
+    record: Record,
+) -> Iterator[FileRecord]:
     """Put the files of another store's record into this run; yield them with their keys here."""
     for file in record.files:
         path = _fetch(stage, store, file)
@@ -419,7 +464,11 @@ def _fetch_files(stage: Stage, store: Store, record: Record) -> Iterator[FileRec
         yield file.model_copy(update=changes)
 
 
-def _holds(store: Store, record: Record, digest: str) -> bool:
+def _holds(
+    store: Store,
+    record: Record,
+    digest: str,
+) -> bool:
     """Return whether a record is of a success on these inputs, and its files are there as it names them."""
     if record.status != "ok" or record.input_digest != digest:
         return False
@@ -432,7 +481,11 @@ def _holds(store: Store, record: Record, digest: str) -> bool:
     return True
 
 
-def _withdraw_old(stage: Stage, previous_record: Record | None, published: tuple[FileRecord, ...]) -> None:
+def _withdraw_old(
+    stage: Stage,
+    previous_record: Record | None,
+    published: tuple[FileRecord, ...],
+) -> None:
     """Take out what this cell alone had made before under other names; only ``local`` may replace."""
     if previous_record is None or stage.outputs.immutable:
         return

@@ -52,7 +52,11 @@ def open_bucket(location: str) -> S3Store:
     has_odd_parts = not {"", ".", ".."}.isdisjoint(prefix.split("/"))
     if not bucket or (prefix and has_odd_parts):
         raise UsageError(f"--store {location!r} is not a bucket.", hint="Give s3://bucket[/prefix].")
-    return S3Store(connection=shared_connection(), bucket=bucket, prefix=prefix)
+    return S3Store(
+        connection=shared_connection(),
+        bucket=bucket,
+        prefix=prefix,
+    )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -126,7 +130,12 @@ class S3Store:
                     return self.find(f"{key}/") is None
         return False
 
-    def list(self, prefix: str, *, recursive: bool = True) -> Sequence[Stored]:
+    def list(
+        self,
+        prefix: str,
+        *,
+        recursive: bool = True,
+    ) -> Sequence[Stored]:
         """List the objects under `prefix`, sorted by key; or only those directly in that folder."""
         objects: list[Stored] = []
         for page in self._listing_pages(prefix, recursive=recursive):
@@ -180,7 +189,11 @@ class S3Store:
         """Open an object for reading it once; a connection that breaks is followed by another one."""
         return s3_reads.buffered(self.stream(key))
 
-    def fetch(self, key: str, folder: Path) -> Path:
+    def fetch(
+        self,
+        key: str,
+        folder: Path,
+    ) -> Path:
         """Download an object to `folder`; a download that was interrupted goes on."""
         source = self._existing(key)
         path = files.made(folder) / PurePosixPath(key).name
@@ -192,17 +205,37 @@ class S3Store:
             start = part.stat().st_size if part.is_file() else 0
             if start >= source.size:
                 start = 0
-            sha256 = s3_reads.append(self.stream(key, start=start, etag=source.etag), part)
+            sha256 = s3_reads.append(
+                self.stream(
+                    key,
+                    start=start,
+                    etag=source.etag,
+                ),
+                part,
+            )
             if source.sha256 not in {None, sha256}:
                 part.unlink()
                 raise self._broken(key, str(source.sha256))
             part.replace(path)
         return path
 
-    def stream(self, key: str, *, start: int = 0, etag: str | None = None) -> ObjectStream:
+    def stream(
+        self,
+        key: str,
+        *,
+        start: int = 0,
+        etag: str | None = None,
+    ) -> ObjectStream:
         """Open an object from a byte on; with `etag`, only while it has that one."""
         place = self.place(key)
-        return ObjectStream(self.connection, place, store_url=self.url, key=key, start=start, etag=etag)
+        return ObjectStream(
+            self.connection,
+            place,
+            store_url=self.url,
+            key=key,
+            start=start,
+            etag=etag,
+        )
 
     def put_file(
         self,
@@ -242,18 +275,34 @@ class S3Store:
             )
         return self._write(request, is_known_absent=is_known_absent)
 
-    def copy(self, key: str, source: Store, source_key: str, *, sha256: str) -> PutResult:
+    def copy(
+        self,
+        key: str,
+        source: Store,
+        source_key: str,
+        *,
+        sha256: str,
+    ) -> PutResult:
         """Copy an object: on the server from a bucket of the same service, else through this machine."""
         if not isinstance(source, S3Store) or source.connection is not self.connection:
             stores.require_digest(source, source_key, sha256)
             with temporary.folder("copy") as folder:
                 path = source.fetch(source_key, folder)
-                return self.put_file(key, path, sha256=sha256, replace=False)
+                return self.put_file(
+                    key,
+                    path,
+                    sha256=sha256,
+                    replace=False,
+                )
 
         source_object = source._existing(source_key)  # noqa: SLF001 - of this class
         actual_sha256 = source._digest_of(source_object)  # noqa: SLF001 - of this class
         stores.require_digest(source, source_key, sha256, actual=actual_sha256)
-        send = partial(self._copy_object, source=source, source_object=source_object)
+        send = partial(
+            self._copy_object,
+            source=source,
+            source_object=source_object,
+        )
         content = ObjectContent(
             sha256=sha256,
             size=source_object.size,
@@ -261,7 +310,12 @@ class S3Store:
         )
         return self._write(self._write_request(key, content, replace=False), is_known_absent=False)
 
-    def _copy_object(self, target: Target, source: S3Store, source_object: Stored) -> str:
+    def _copy_object(
+        self,
+        target: Target,
+        source: S3Store,
+        source_object: Stored,
+    ) -> str:
         """Copy the very object that was looked up, within a service."""
         source_place = source.place(source_object.key)
         copy_source: CopySourceTypeDef = {"Bucket": source_place["Bucket"], "Key": source_place["Key"]}
@@ -303,7 +357,13 @@ class S3Store:
                 if code_of(problem) not in ABSENT:
                     raise
 
-    def _write_request(self, key: str, content: ObjectContent, *, replace: bool) -> WriteRequest:
+    def _write_request(
+        self,
+        key: str,
+        content: ObjectContent,
+        *,
+        replace: bool,
+    ) -> WriteRequest:
         """Return a request to write over anything, or over nothing."""
         refusal = stores.refuse_other_bytes(key, self.url)
         etag = None if replace else ""
@@ -314,7 +374,12 @@ class S3Store:
             refusal=refusal,
         )
 
-    def _write(self, request: WriteRequest, *, is_known_absent: bool) -> PutResult:
+    def _write(
+        self,
+        request: WriteRequest,
+        *,
+        is_known_absent: bool,
+    ) -> PutResult:
         """Write an object on its condition; where a server may ignore it, in turn, and look again."""
         if request.etag is None or self.connection.is_amazon:
             return self._write_once(request, is_known_absent=is_known_absent)
@@ -327,7 +392,12 @@ class S3Store:
                 self._require_written(request)
             return result
 
-    def _write_once(self, request: WriteRequest, *, is_known_absent: bool) -> PutResult:
+    def _write_once(
+        self,
+        request: WriteRequest,
+        *,
+        is_known_absent: bool,
+    ) -> PutResult:
         """Look what is there, and write; look again where the answer does not say whether it was done."""
         for attempt in range(_ATTEMPTS):
             is_first = attempt == 0
@@ -349,7 +419,12 @@ class S3Store:
             time.sleep(_FIRST_PAUSE * 2**attempt)
         raise request.refusal
 
-    def _send(self, request: WriteRequest, *, is_first: bool) -> str:
+    def _send(
+        self,
+        request: WriteRequest,
+        *,
+        is_first: bool,
+    ) -> str:
         condition: dict[str, str] = {}
         # A server that refuses a condition that holds, or does not know it, gets the object without it.
         if request.etag is not None and (is_first or self.connection.is_amazon):
@@ -374,14 +449,23 @@ class S3Store:
             raise self._broken(request.key, request.content.sha256)
 
     def _explained(self, key: str) -> AbstractContextManager[None]:
-        return explained(self.url, key=key or None, identity=self.connection.identity)
+        return explained(
+            self.url,
+            key=key or None,
+            identity=self.connection.identity,
+        )
 
     def _explained_write(self, key: str) -> AbstractContextManager[None]:
         if not self.connection.signed:
             raise no_credentials(self.url)
         return self._explained(key)
 
-    def _listing_pages(self, prefix: str, *, recursive: bool) -> Iterator[Mapping[str, Any]]:
+    def _listing_pages(
+        self,
+        prefix: str,
+        *,
+        recursive: bool,
+    ) -> Iterator[Mapping[str, Any]]:
         stores.require_key(prefix, self.url)
         folder = self._folder
         if prefix.strip("/"):
@@ -405,7 +489,11 @@ class S3Store:
         with self.stream(stored_object.key, etag=stored_object.etag) as stream:
             return hashlib.file_digest(stream, "sha256").hexdigest()
 
-    def _broken(self, key: str, sha256: str) -> StoreError:
+    def _broken(
+        self,
+        key: str,
+        sha256: str,
+    ) -> StoreError:
         return StoreError(
             f"{key} in {self.url} does not have the digest that it carries ({sha256}).",
             hint="It is broken, or was written by another tool: upload it again.",
@@ -423,7 +511,12 @@ class S3Store:
                 raise
         self.connection.buckets.add(self.bucket)
 
-    def _stored_object(self, full_key: str, size: int, response: Mapping[str, Any]) -> Stored:
+    def _stored_object(
+        self,
+        full_key: str,
+        size: int,
+        response: Mapping[str, Any],
+    ) -> Stored:
         return Stored(
             key=full_key.removeprefix(self._folder),
             size=size,

@@ -44,7 +44,7 @@ FINISHED: dict[str, tuple[str, ...]] = {
         "tests/unit/core/test_cell.py",
     ),
     # Each part below is measured by itself besides.
-    "core and rocm_packaging": ("core", "rocm_packaging"),
+    "core": ("core",),
     "core's floor": (
         "core/environment.py",
         "core/errors.py",

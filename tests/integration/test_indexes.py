@@ -327,7 +327,7 @@ def test_commands_of_a_page_carry_its_address_and_are_copied(wheels: Path, brows
     with served(wheels, "html") as (url, _):
         for address, source in (
             (f"{url}/index.html", f"--find-links {url}/index.html"),
-            (f"{url}/simple/apex/", f"--extra-index-url {url}/simple/"),
+            (f"{url}/simple/apex/", f"--index-url {url}/simple/"),
             (f"{wheels.as_uri()}/index.html", f"--find-links {wheels.as_uri()}/index.html"),
         ):
             rights = ["clipboard-read", "clipboard-write"]

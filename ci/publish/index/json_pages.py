@@ -12,6 +12,7 @@ in keys that begin with an underscore, which PEP 691 leaves to the server; PyPI 
 
 import hashlib
 import json
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -26,12 +27,14 @@ from ci.publish.index.files import (
     distinct_versions,
 )
 from ci.publish.index.names import relative_address
+from core.stores import Content, join_content
 
 API_VERSION = "1.1"
 
 _ENCODER = json.JSONEncoder(separators=(",", ":"))
 _FILES_START = ',"files":[\n'
 _FILES_END = "]}\n"
+_REMEMBERED = re.compile(rb',"_[a-z-]+":"[^"]*"')
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -106,6 +109,11 @@ def read_project_page(content: bytes) -> Sequence[DescribedFile] | None:
         return [_file_from_json(file) for file in page["files"]]
     except (ValueError, KeyError, TypeError, AttributeError):
         return None
+
+
+def readers_content(content: Content) -> bytes:
+    """Return a page without what only the index itself reads."""
+    return _REMEMBERED.sub(b"", join_content(content))
 
 
 def digest_of(content: Iterable[bytes | memoryview]) -> str:

@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import tarfile
 from collections.abc import Callable
 from pathlib import Path
@@ -77,6 +78,19 @@ def test_says_that_nothing_has_changed(tmp_path: Path, capsys: pytest.CaptureFix
     assert index_directory(tmp_path) == 0
 
     assert {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*.*")} == times_before
+    assert "unchanged, 1 file" in capsys.readouterr().err
+
+
+def test_a_dry_run_tells_of_no_page_that_says_the_same(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    wheels.write_wheel(tmp_path / "folder")
+    assert index_directory(tmp_path / "folder") == 0
+    # The files of a copy have other ETags, which JSON pages remember.
+    shutil.copytree(tmp_path / "folder", tmp_path / "elsewhere" / "folder")
+
+    assert run_ci("index", "--directory", str(tmp_path / "elsewhere" / "folder"), "--dry-run") == 0
+
     assert "unchanged, 1 file" in capsys.readouterr().err
 
 
