@@ -469,7 +469,7 @@ def test_keeps_the_wheel_of_an_own_tree_that_a_policy_refuses(clone: Clone, tmp_
     checked = clone.run_checked("nox", "-s", "check_wheels", "--", *run)
     accepted = clone.run_checked("nox", *build)
 
-    assert "torch/nn/__init__.py is not wanted" in printed_by(refused)
+    assert "torch/nn/__init__.py: This is not wanted" in printed_by(refused)
     assert "refused by its build: passes now" in checked
     assert "checked again, not built" in accepted
     assert "build torch" not in accepted

@@ -146,18 +146,17 @@ def make_odd(name: str, logs: Path, store: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "name", ["read-only store", "unreadable file", "full disk", "not UTF-8", "surrogate", "deep", "long name"]
+    "name", ["read-only store", "unreadable file", "full disk", "not UTF-8", "deep", "long name"]
 )
 def test_reports_what_a_machine_refuses_as_an_ordinary_error(tmp_path: Path, name: str) -> None:
     store = tmp_path / ("n" * 300 if name == "long name" else "out")
     make_odd(name, tmp_path / "logs", store)
     # The superuser may do everything, unless it gives that up.
     argv = [*(DROP_RIGHTS if os.getuid() == 0 else []), *(FULL_DISK if name == "full disk" else [])]
-    group = "g\udcff" if name == "surrogate" else "g"
-    argv += [sys.executable, "-m", "ci", "upload", "--run-id=123", f"--artifact-group={group}"]
-    completed = process.capture(
-        [*argv, f"--logs-dir={tmp_path / 'logs'}", f"--store={store}"], cwd=ROOT, check=False
-    )
+    argv += [sys.executable, "-m", "ci", "upload", "--run-id=123", "--artifact-group=g"]
+    argv += [f"--logs-dir={tmp_path / 'logs'}", f"--store={store}"]
+    # What it prints goes through a pipe, as no file of its own can be written on a full disk.
+    completed = process.capture(["bash", "-c", '"$@" 2> >(cat >&2)', "bash", *argv], cwd=ROOT, check=False)
     process.run(["rm", "-rf", tmp_path / "logs", tmp_path / "out"])  # What Python finds too deep.
     assert completed.returncode == MachineError.exit_code, completed.stderr
     assert completed.stderr.count("error: ") == 1
