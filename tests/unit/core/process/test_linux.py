@@ -32,9 +32,10 @@ pathlib.Path("pids.part").rename("pids")
 time.sleep({seconds})
 """
 
-# A program as a front door is one.
+# A program as a front door is one. Tests that run under nohup hand on that they ignore SIGHUP.
 PROGRAM = """
-import sys
+import signal, sys
+signal.signal(signal.SIGHUP, signal.SIG_DFL)
 sys.path.insert(0, {root!r})
 from concurrent.futures import ThreadPoolExecutor
 from core import process

@@ -112,8 +112,8 @@ def test_gives_commands_the_plans_variables_and_no_rights_of_the_job(tree: Path)
 
     execute(plan_commands(tree, show_names, MAKE_WHEEL), tree, cache=Cache(), variables=variables)
 
-    # PWD is the shell's own.
-    assert "ADDED PATH PWD SEEN USE_KEPT\n" in log_of(tree).read_text()
+    # PWD is the shell's own, and SUPERVISED_BY marks what the command starts.
+    assert "ADDED PATH PWD SEEN SUPERVISED_BY USE_KEPT\n" in log_of(tree).read_text()
 
 
 @pytest.mark.processes
