@@ -27,29 +27,33 @@ FINDINGS_THAT_ARE_TRUE = {
 }
 
 
-WINDOWS_PROJECTS = ("torch", "torchvision", "torchaudio", "numpy")
-LINUX_PROJECTS = (
-    *("torchvision", "torchaudio", "triton", "numpy", "pip", "setuptools", "uv", "wheel", "virtualenv"),
-    *("coverage", "cryptography", "jinja2", "matplotlib", "pandas", "pillow", "pytest", "requests", "scipy"),
+# The versions that were looked at, so that a new release of any of them fails nothing.
+WINDOWS_WHEELS = ("torch==2.14.1", "torchvision==0.29.1", "torchaudio==2.11.0", "numpy==2.5.5")
+LINUX_WHEELS = (
+    *("torchvision==0.29.1", "torchaudio==2.11.0", "triton==3.9.0", "numpy==2.5.5", "pip==26.3"),
+    *("setuptools==84.2.1", "uv==0.13.9", "wheel==0.48.0", "virtualenv==21.15.11", "coverage==7.17.5"),
+    *("cryptography==50.0.2", "jinja2==3.1.6", "matplotlib==3.11.2", "pandas==3.1.1", "pillow==13.0.0"),
+    *("pytest==9.2.0", "requests==2.34.2", "scipy==1.18.1"),
 )
 
 
 @pytest.mark.parametrize(
-    ("project", "platform"),
+    ("requirement", "platform"),
     [
-        *((project, WINDOWS) for project in WINDOWS_PROJECTS),
-        *((project, LINUX) for project in LINUX_PROJECTS),
+        *((requirement, WINDOWS) for requirement in WINDOWS_WHEELS),
+        *((requirement, LINUX) for requirement in LINUX_WHEELS),
     ],
 )
 def test_finds_nothing_false_in_a_wheel_of_the_index(
-    tmp_path: Path, project: str, platform: tuple[str, ...]
+    tmp_path: Path, requirement: str, platform: tuple[str, ...]
 ) -> None:
     options = ("--no-deps", "--only-binary=:all:", "--python-version=3.12", f"--dest={tmp_path}", *platform)
     try:
-        process.capture([sys.executable, "-m", "pip", "download", "--quiet", *options, project])
+        process.capture([sys.executable, "-m", "pip", "download", "--quiet", *options, requirement])
     except FatalError as problem:
-        pytest.skip(f"{project} cannot be downloaded: {problem.message.splitlines()[0]}")
+        pytest.skip(f"{requirement} cannot be downloaded: {problem.message.splitlines()[0]}")
     (wheel,) = tmp_path.glob("*.whl")
+    project = requirement.partition("==")[0]
 
     errors = errors_among(check_wheel(wheel))
 
