@@ -158,7 +158,7 @@ def write_directory(common: Common, directory: Path) -> IndexUpdate:
     judge_in_threads(files.require_regular, paths)
     store = open_store(str(directory.absolute()), root=common.root, dry_run=common.dry_run)
     with temporary.folder("index") as folder:
-        source = FolderSource(store=store, workspace=Path(folder))
+        source = FolderSource(store=store, workspace=folder)
         update = write_index(store, "", source, title=directory.absolute().name)
     if not update.file_count:
         raise MissingInputError(

@@ -260,7 +260,7 @@ def run(
     quiet: bool = False,
     grace_seconds: float = COMMAND_GRACE_SECONDS,
 ) -> None:
-    """Run a process whose output people follow, announcing the command_line unless it is `quiet`.
+    """Run a process whose output people follow, announcing it unless it is `quiet`.
 
     Its environment is `handed_on` by default; its output, both streams together, is written to `log`
     (default: the stage's), and where there is none, printed by itself. `hint` is the next action if it fails;

@@ -42,6 +42,14 @@ class WheelName:
     tags: frozenset[Tag] = frozenset()
     filename: str
 
+    def is_of_release(self, distribution: str, version: str) -> bool:
+        """Return whether a name and a version, in any spelling, are those of the file name."""
+        try:
+            is_same_version = Version(version) == self.version
+        except InvalidVersion:
+            return False
+        return is_same_version and canonicalize_name(distribution) == self.distribution
+
 
 @dataclass(frozen=True, kw_only=True)
 class WheelMetadata:
@@ -190,11 +198,7 @@ def find_dist_info(archive: ZipArchive) -> str:
 
     (folder,) = folders
     distribution, _, version = folder.removesuffix(".dist-info").rpartition("-")
-    try:
-        agrees = canonicalize_name(distribution) == name.distribution and Version(version) == name.version
-    except InvalidVersion:
-        agrees = False
-    if not agrees:
+    if not name.is_of_release(distribution, version):
         raise WheelError(
             f"{filename}: {folder} does not carry the file's name and version.",
             hint="A wheel is renamed by rewriting its metadata, not by renaming the file.",

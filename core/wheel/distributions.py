@@ -108,7 +108,7 @@ def describe(
         read_requires_python(path)
     else:
         metadata = read_metadata(path)
-        if (canonicalize_name(metadata.name), metadata.version) != (name.distribution, name.version):
+        if not name.is_of_release(metadata.name, str(metadata.version)):
             raise WheelError(
                 f"{path.name} says in its METADATA that it is {metadata.name} {metadata.version}.",
                 hint="A wheel is renamed by rewriting its metadata, not by renaming the file.",

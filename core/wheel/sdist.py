@@ -3,9 +3,6 @@
 from email.parser import BytesParser
 from pathlib import Path
 
-from packaging.utils import canonicalize_name
-from packaging.version import InvalidVersion, Version
-
 from core import files
 from core.archive.tar import GZIP, HashedSource, TarLimits, TarStream
 from core.errors import ArtifactError, MachineError, StoreError, WheelError
@@ -49,12 +46,7 @@ def _read_metadata(path: Path) -> bytes:
 
 def _require_name(path: Path, name: str, version: str) -> None:
     """Refuse an sdist whose metadata contradicts its name."""
-    expected = parse_name(path.name)
-    try:
-        agrees = canonicalize_name(name) == expected.distribution and Version(version) == expected.version
-    except InvalidVersion:
-        agrees = False
-    if not agrees:
+    if not parse_name(path.name).is_of_release(name, version):
         raise WheelError(
             f"{path.name}: PKG-INFO says {name} {version}.",
             hint="A file is renamed by rewriting its metadata, not by its name alone.",

@@ -86,8 +86,7 @@ def set_search_paths(wheel: Path, folders: Sequence[str], *, epoch: int | None =
     console.echo(f"{wheel.name}: search paths of {console.counted(len(changes), 'file')} set")
     with temporary.folder("rpaths", within=wheel.parent) as scratch:
         patched_members = tuple(
-            _patched_member(wheel, members[name], paths, Path(scratch))
-            for name, paths in sorted(changes.items())
+            _patched_member(wheel, members[name], paths, scratch) for name, paths in sorted(changes.items())
         )
         edited_wheel = edit_wheel(
             wheel,

@@ -114,7 +114,7 @@ def make(request: Request) -> Result:
 
     new_texts = _new_texts(wheel, [file.path for file in loaded_first], version, licenses)
     with temporary.folder("fat-wheel") as scratch:
-        members = _compressed_members(wheel, bundle, Path(scratch))
+        members = _compressed_members(wheel, bundle, scratch)
         written_file = edit_wheel(
             wheel.path,
             request.output,

@@ -190,7 +190,7 @@ def repair(
         return RepairedWheel(file=None, platform=platform)
 
     with temporary.folder("repair-wheel") as scratch:
-        members = _patched_members(wheel, patches, Path(scratch))
+        members = _patched_members(wheel, patches, scratch)
         written_file = edit_wheel(
             wheel,
             output,

@@ -48,7 +48,7 @@ def run(arguments: argparse.Namespace) -> None:
 
 def _print_plan(wheel: Path, output_dir: Path, *, rocm_version: str) -> None:
     with temporary.folder("split") as scratch:
-        file_names = plan(wheel, Path(scratch), rocm_version=rocm_version).wheels.file_names(wheel.name)
+        file_names = plan(wheel, scratch, rocm_version=rocm_version).wheels.file_names(wheel.name)
     console.say(f"would make of {wheel.name}, in {output_dir}:")
     for name in file_names:
         console.say(f"  {name}")

@@ -5,7 +5,6 @@ Nothing is read or written here.
 The command, an upload, and the function behind a bucket's events all decide by these functions alone.
 """
 
-import hashlib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -17,7 +16,7 @@ from ci.publish.index.html_pages import (
     write_rows,
     write_section,
 )
-from ci.publish.index.json_pages import RootPage, write_project_page
+from ci.publish.index.json_pages import RootPage, digest_of, write_project_page
 from ci.publish.index.listing import FLAT_PAGE, ROOT_FOLDER, Listing
 from ci.publish.index.sources import best_candidate
 from ci.publish.index.yanks import Yanks
@@ -202,4 +201,4 @@ def _page_etags(paths: Iterable[str], listing: Listing) -> Sequence[str]:
 
 
 def _digest(lines: Iterable[str]) -> str:
-    return hashlib.sha256("\n".join(lines).encode()).hexdigest()[:20]
+    return digest_of(["\n".join(lines).encode()])

@@ -80,8 +80,8 @@ def write_project_html(
     `dependencies` is the address of the index of dependencies, relative to the page.
     """
     index = '<var data-to="..">ADDRESS-OF-SIMPLE</var>'
-    # The index of dependencies has none of our names. Beside any other index, a stranger's file of such a
-    # name may win, so that no command names two.
+    # Beside another index, a stranger's file of one of our names may win. That of dependencies has none of
+    # our names, and is the only second one that a command names.
     options = f"--index-url {index}"
     if dependencies is not None:
         others = f'<var data-to="{dependencies}">ADDRESS-OF-DEPENDENCIES</var>'
@@ -105,7 +105,7 @@ def write_notices(notices: Iterable[Notice]) -> str:
     sections: list[str] = []
     for notice in notices:
         lines = "".join(f"<li>{escape(line)}</li>\n" for line in notice.lines)
-        # A heading that is no project's, so that this is not taken for the section of one.
+        # Headings are sentences, so that no notice is taken for the section of a project.
         sections.append(
             f"<section>\n<h2>{escape(notice.heading)}</h2>\n<p>{escape(notice.text)}</p>\n"
             f"<ul>\n{lines}</ul>\n</section>\n"

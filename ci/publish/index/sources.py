@@ -15,7 +15,7 @@ from typing import Any, Protocol
 
 from ci.publish.index.files import DescribedFile, RecordedFile, StoredFile
 from ci.publish.index.html_pages import Notice
-from ci.publish.index.names import SIDECAR_SUFFIX
+from ci.publish.index.names import DISTRIBUTION_SUFFIXES, SIDECAR_SUFFIX
 from core import files
 from core.errors import DataError, MissingInputError, StoreError
 from core.parallel import JOBS, map_in_threads
@@ -159,11 +159,8 @@ class RecordSource:
 
 
 @dataclass(frozen=True, kw_only=True)
-class UploadedSource:
-    """Files that our uploads put: their digest is the object's metadata, a wheel's metadata its sidecar.
-
-    Two requests a file that no page lists yet.
-    """
+class _UnrecordedSource:
+    """Files that no record names."""
 
     store: Store
     needs_records = False
@@ -180,6 +177,18 @@ class UploadedSource:
         """Return nothing."""
         return {}
 
+    def notices(self) -> Sequence[Notice]:
+        """Return nothing."""
+        return ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class UploadedSource(_UnrecordedSource):
+    """Files that our uploads put: their digest is the object's metadata, a wheel's metadata its sidecar.
+
+    Two requests a file that no page lists yet.
+    """
+
     def describe(
         self,
         stored_file: StoredFile,
@@ -187,6 +196,8 @@ class UploadedSource:
         candidates: Sequence[RecordedFile],  # noqa: ARG002 - there are none
     ) -> DescribedFile:
         """Return a file with what its object and its sidecar say."""
+        from email.parser import BytesHeaderParser  # the command, which reads records, starts without it
+
         key = join_key(folder, stored_file.filename)
         try:
             sha256 = self.store.digest(key)
@@ -198,45 +209,25 @@ class UploadedSource:
         except MissingInputError:
             raise HeldBackError("its metadata sidecar does not exist yet") from None
 
-        metadata_sha256 = hashlib.sha256(metadata).hexdigest()
-        requires_python = _requires_python(read_fields(metadata))
+        fields = BytesHeaderParser().parsebytes(metadata)
         recorded_file = RecordedFile(
             stored_file.filename,
             stored_file.size,
             sha256,
-            metadata_sha256,
-            requires_python,
+            metadata_sha256=hashlib.sha256(metadata).hexdigest(),
+            requires_python=_on_one_line(str(fields.get("Requires-Python", ""))),
         )
-
         return DescribedFile(recorded_file, stored_file)
-
-    def notices(self) -> Sequence[Notice]:
-        """Return nothing."""
-        return ()
 
 
 @dataclass(frozen=True, kw_only=True)
-class FolderSource:
+class FolderSource(_UnrecordedSource):
     """Wheels and sdists without records: each is read once, and a sidecar is written beside a wheel.
 
     `workspace` is a folder for files that are fetched.
     """
 
-    store: Store
     workspace: Path
-    needs_records = False
-
-    def list_records(self) -> Mapping[str, str]:
-        """Return nothing."""
-        return {}
-
-    def read_records(
-        self,
-        keys: Sequence[str],  # noqa: ARG002 - there are none
-        folder: str,  # noqa: ARG002
-    ) -> Mapping[str, Sequence[RecordedFile]]:
-        """Return nothing."""
-        return {}
 
     def describe(
         self,
@@ -253,12 +244,11 @@ class FolderSource:
         path = self.store.fetch(key, self.workspace)
         sha256 = files.sha256(path)
         if path.suffix != ".whl":
-            requires_python = " ".join(read_requires_python(path).split())
             recorded_file = RecordedFile(
                 stored_file.filename,
                 stored_file.size,
                 sha256,
-                requires_python=requires_python or None,
+                requires_python=_on_one_line(read_requires_python(path)),
             )
             return DescribedFile(recorded_file, stored_file)
 
@@ -272,14 +262,10 @@ class FolderSource:
             stored_file.size,
             sha256,
             metadata_sha256=record.metadata_sha256,
-            requires_python=" ".join(record.requires_python.split()) or None,
+            requires_python=_on_one_line(record.requires_python),
         )
         sidecar = self.store.put_bytes(f"{key}{SIDECAR_SUFFIX}", metadata or b"")
         return DescribedFile(recorded_file, stored_file._replace(sidecar_etag=sidecar.etag))
-
-    def notices(self) -> Sequence[Notice]:
-        """Return nothing."""
-        return ()
 
 
 def best_candidate(
@@ -324,9 +310,9 @@ def _read_record(record: Mapping[str, Any], folder: str) -> Sequence[RecordedFil
         metadata_sha256 = file.get("metadata_sha256") or None
         if not _SHA256.fullmatch(sha256) or not _SHA256.fullmatch(metadata_sha256 or sha256):
             raise ValueError(f"{file['key']} has SHA-256 {sha256!r}, and of its metadata {metadata_sha256!r}")
-        if file_folder != folder or not filename.endswith((".whl", ".tar.gz")):
+        if file_folder != folder or not filename.endswith(DISTRIBUTION_SUFFIXES):
             continue
-        requires_python = " ".join(file.get("requires_python", "").split())
+        requires_python = _on_one_line(file.get("requires_python", ""))
         # A name is also in the listing, and most files require the same: one text serves them all.
         recorded_files.append(
             RecordedFile(
@@ -334,37 +320,13 @@ def _read_record(record: Mapping[str, Any], folder: str) -> Sequence[RecordedFil
                 file["size"],
                 sha256,
                 metadata_sha256,
-                intern(requires_python) or None,
+                intern(requires_python) if requires_python is not None else None,
             )
         )
 
     return recorded_files
 
 
-def _requires_python(fields: Mapping[str, str]) -> str | None:
-    """Return what Python a file requires, as one line."""
-    words = fields.get("requires-python", "").split()
-    return " ".join(words) or None
-
-
-def read_fields(metadata: bytes) -> Mapping[str, str]:
-    """Return the header fields of METADATA or PKG-INFO by lower-case name, of several the first.
-
-    `email.parser` reads the same, and takes as long as opening the wheel.
-    """
-    fields: dict[str, str] = {}
-    name = ""
-    for line in metadata.decode("utf-8", "replace").splitlines():
-        if not line:
-            break
-        if line[0] in " \t":
-            fields[name] = f"{fields.get(name, '')} {line.strip()}"
-            continue
-        name, _, text = line.partition(":")
-        name = name.lower()
-        # What follows a second field of this name is not added to the first.
-        if name in fields:
-            name = ""
-        fields[name] = text.strip()
-
-    return fields
+def _on_one_line(requires_python: str) -> str | None:
+    """Return which versions of Python a file requires, as one line; None for any."""
+    return " ".join(requires_python.split()) or None
