@@ -71,12 +71,7 @@ class Collector:
         projects = find_changed_projects(self.root, self.listing, self.settings)
         changed_projects = frozenset(projects)
         pages_are_whole = self._read_pages(projects)
-        unread_keys = self._find_unread_records()
-
-        # A file that is gone or was replaced may be named by any record, also by one that was read long ago.
-        if not pages_are_whole or has_lost_record(self.root, self.listing):
-            unread_keys = list(self.listing.record_etags)
-        records = self.source.read_records(unread_keys, self.prefix)
+        records = self._read_records(projects, pages_are_whole=pages_are_whole)
         must_be_named = self.source.needs_records and len(records) == len(self.listing.record_etags)
 
         candidates = _group_by_filename(records)
@@ -101,10 +96,41 @@ class Collector:
             record_etags=self._complete_records(records, page_files),
         )
 
-    def _find_unread_records(self) -> Sequence[str]:
-        return [
+    def _read_records(
+        self,
+        projects: Iterable[str],
+        *,
+        pages_are_whole: bool,
+    ) -> Mapping[str, Sequence[RecordedFile]]:
+        """Return what records say, by key: those that are not remembered, or all where these may not do."""
+        all_keys = list(self.listing.record_etags)
+        # A file that is gone or was replaced may be named by any record, also by one that was read long ago.
+        if not pages_are_whole or has_lost_record(self.root, self.listing):
+            return self.source.read_records(all_keys, self.prefix)
+
+        unread_keys = [
             key for key, etag in self.listing.record_etags.items() if self.root.record_etags.get(key) != etag
         ]
+        records = self.source.read_records(unread_keys, self.prefix)
+        # So may a file that no page lists: where a server ignores conditions, a writer with an older listing
+        # replaces a page whose records are remembered already.
+        if len(unread_keys) < len(all_keys) and self._has_unnamed_file(projects, records):
+            return self.source.read_records(all_keys, self.prefix)
+        return records
+
+    def _has_unnamed_file(
+        self,
+        projects: Iterable[str],
+        records: Mapping[str, Sequence[RecordedFile]],
+    ) -> bool:
+        """Return whether a file of these projects is on no page, and none of the records names it."""
+        named_files = _group_by_filename(records).keys()
+        for project in projects:
+            listed_files = self.previous_files.get(project, {}).keys()
+            for stored_file in self.listing.projects.get(project, ()):
+                if stored_file.filename not in listed_files and stored_file.filename not in named_files:
+                    return True
+        return False
 
     def _read_pages(self, projects: Iterable[str]) -> bool:
         """Read the pages of projects; return whether each is whole, and its files are the same as before."""
