@@ -141,6 +141,17 @@ class Component:
     platforms: tuple[PlatformName, ...] = ("linux", "windows")
 
     @property
+    def module(self) -> str:
+        """The Python module that a user imports."""
+        return self.distribution.replace("-", "_")
+
+    def versions_in_module(self, version: str) -> tuple[str, ...]:
+        """Return what the installed module may state as ``__version__`` where the wheel has a version."""
+        if self.version_rule.module_lacks_local_part:
+            return (version, version.partition("+")[0])
+        return (version,)
+
+    @property
     def device_prefix(self) -> str:
         """What the names of the distributions with its device code begin with; a GPU target follows."""
         return f"amd-{self.distribution}-device-"

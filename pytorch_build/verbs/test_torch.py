@@ -31,6 +31,7 @@ from pytorch_build.test import installation, skip_questions, upstream_tests
 from pytorch_build.test.gpus import HIDING, Assignment, assignments
 from pytorch_build.test.shards import parse_shard
 from pytorch_build.test.skip_questions import QUESTIONS, SkipRequest
+from pytorch_build.test.tested_packages import TestedPackages, find_tested_packages
 from pytorch_build.test.torch_run import Bench, TorchTests, look_at_tests, perform_tests
 from rocm_packaging.origin import named_source, staged_source
 
@@ -161,7 +162,7 @@ def run(arguments: argparse.Namespace) -> None:
             what = f"torch from {named.description}"
         console.say(f"Would test {what} on {words}.")
         return
-    tested = None if arguments.no_install else installation.tested(chosen, target, options, rocm)
+    tested = None if arguments.no_install else find_tested_packages(chosen, target, options, rocm)
     tests = _tests(chosen, request)
     with _installed(chosen, target, tested, rocm, gpus, tests) as inputs:
         env = process.handed_on(VIRTUAL_ENV=str(target.prefix))
@@ -190,10 +191,10 @@ def look(arguments: argparse.Namespace) -> Status:
         return Pending(reasons=("the tree of its tests is not checked out",))
 
     rocm = rocm_options_from(arguments, environment())
-    tested = installation.tested(chosen, target, options_of_tested_source(arguments), rocm)
-    inputs = {**tested.inputs, "installed": True}
+    tested = find_tested_packages(chosen, target, options_of_tested_source(arguments), rocm)
     tools = _tools(chosen, target, tests)
-    if not installation.is_prepared(chosen, target, tested, tools=tools, inputs=inputs):
+    inputs = installation.recorded_inputs(tested, target, tools)
+    if not installation.is_prepared(chosen, target, tested, tools=tools):
         return Pending(reasons=("its environment does not hold what is tested",))
 
     env = process.handed_on(VIRTUAL_ENV=str(target.prefix))
@@ -275,7 +276,7 @@ def _tests_there(chosen: Context, request: TorchTests) -> upstream_tests.Tests |
 def _installed(
     chosen: Context,
     target: Interpreter,
-    what: installation.Tested | None,
+    what: TestedPackages | None,
     rocm: RocmOptions,
     gpus: Sequence[Assignment],
     tests: upstream_tests.Tests,
@@ -284,12 +285,11 @@ def _installed(
         installation.require_device_code(target, installation.amd_targets(gpus))
         yield {"files": {}, "installed": False}
         return
-    inputs = {**what.inputs, "installed": True}
     tools = _tools(chosen, target, tests)
     if len(tools) > 1:
         console.say(f"As the tree's own CI, not as the lock: {', '.join(tools[1].requirements)}")
-    with installation.prepared(chosen, target, what, tools=tools, inputs=inputs, rocm=rocm):
-        yield inputs
+    with installation.prepared_environment(chosen, target, what, tools=tools, cache_dir=rocm.pip_cache_dir):
+        yield installation.recorded_inputs(what, target, tools)
 
 
 def _tools(chosen: Context, target: Interpreter, tests: upstream_tests.Tests) -> Sequence[Install]:

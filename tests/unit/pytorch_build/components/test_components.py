@@ -11,7 +11,6 @@ from ci.install.dependencies import mirror
 from ci.pipeline import STEPS_BY_NAME
 from ci.promote.version_change import rules
 from ci.publish.buckets import buckets
-from core.cli.options import ROOT
 from core.data import use_user_file
 from core.errors import UsageError
 from core.wheel.distributions import our_names
@@ -132,14 +131,6 @@ def test_upstreams_product_of_pytorch_has_every_component(name: str) -> None:
     globs = buckets().products.distributions["pytorch"]
 
     assert any(fnmatchcase(COMPONENTS[name].distribution, glob) for glob in globs)
-
-
-@each_component
-def test_smoke_tests_know_every_component_in_any_environment(name: str) -> None:
-    # Their package needs marks of its own, so that it is only read here.
-    conftest = ROOT / "pytorch_build" / "test" / "smoke" / "conftest.py"
-
-    assert f'"{COMPONENTS[name].distribution}"' in conftest.read_text()
 
 
 @each_component
