@@ -1,8 +1,9 @@
-"""Results of all shards of a stage on one cell: merged without loss, and compared with what was planned.
+"""Results of all shards of a stage on one cell: merged without loss, and compared with what was to run.
 
-A test run passes when its tests ran and none failed. Everything else is a problem, and a problem is a
-failure: a report that is cut off or missing, a shard that is missing or there twice, shards that were planned
-differently, a test that ran in two of them or in none, no test at all, or none that passed.
+A test run passes when its tests ran and none failed. A report that is cut off or missing, a shard that is
+missing or there twice, no test at all, or none that passed is a problem. What no report accounts for is a
+gap: one comparison finds it, of the files that were to run and the tests that exist with the results of all
+shards together.
 """
 
 from __future__ import annotations
@@ -22,9 +23,12 @@ from pytorch_build.test.shards import Shard, parse_shard
 DEFAULT_CONFIG = "default"
 # The property of a test file: how many tests it has before anything chooses among them.
 EXISTING = "existing_tests"
-# Properties of a report: what else there was to run, and the percentage that may skip itself by no rule.
-LEFT_OUT = "left_out"
+# Properties of a report: the test files that all shards together were to run, separated by spaces, and the
+# percentage of tests that may skip itself by no rule.
+FILES = "files"
 MAY_SKIP = "may_skip"
+# The detail of a record, and the property of a report of earlier versions: what else there was to run.
+LEFT_OUT = "left_out"
 
 
 @dataclass(frozen=True, kw_only=True, order=True)
@@ -87,13 +91,22 @@ class Report:
     origin: Origin
     document: Document
     shard: Shard | None = None
-    plan: str = ""
     where: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Tested:
-    """All results of a stage on one cell, each with its shard."""
+    """All results of a stage on one cell.
+
+    Attributes:
+        origin: What was tested.
+        cases: The result of each test, with its shard.
+        problems: Why the results cannot be trusted, and what exists that has none.
+        seconds: How long it took.
+        suites: The test files.
+        properties: What the reports say beside that.
+        shards: How many shards there were to be.
+    """
 
     origin: Origin
     cases: tuple[tuple[Case, str], ...] = ()
@@ -177,7 +190,6 @@ def report_of(document: Document, known_origin: Origin, *, where: str = "") -> R
         origin=origin,
         document=replace(document, problems=problems),
         shard=shard,
-        plan=properties.get("plan", ""),
         where=where,
     )
 
@@ -191,8 +203,6 @@ def document_of(report: Report) -> Document:
             properties[name] = value
     if report.shard is not None:
         properties["shard"] = str(report.shard)
-    if report.plan:
-        properties["plan"] = report.plan
     return replace(report.document, properties=properties)
 
 
@@ -201,10 +211,17 @@ def merge_reports(reports: Iterable[Report]) -> tuple[Tested, ...]:
     reports_of: dict[Origin, list[Report]] = defaultdict(list)
     for report in reports:
         reports_of[report.origin].append(report)
-    return tuple(_merge_shards(origin, reports_of[origin]) for origin in sorted(reports_of))
+
+    merged_results: list[Tested] = []
+    for origin in sorted(reports_of):
+        tested = merge_shards(origin, reports_of[origin])
+        gaps = _find_gaps(tested, [report.document for report in reports_of[origin]])
+        merged_results.append(replace(tested, problems=(*tested.problems, *gaps)))
+    return tuple(merged_results)
 
 
-def _merge_shards(origin: Origin, reports: Sequence[Report]) -> Tested:
+def merge_shards(origin: Origin, reports: Sequence[Report]) -> Tested:
+    """Return the results of the shards of one origin, whatever else there is to test."""
     by_shard: dict[Shard | None, list[Report]] = defaultdict(list)
     for report in sorted(reports, key=lambda report: (report.document.timestamp, report.where)):
         by_shard[report.shard].append(report)
@@ -218,23 +235,20 @@ def _merge_shards(origin: Origin, reports: Sequence[Report]) -> Tested:
         shard_name = "" if shard is None else str(shard)
         cases += [(case, shard_name) for case in last_attempts(shard_cases)]
 
+    documents = [report.document for report in reports]
     properties: dict[str, str] = {}
     suites: dict[str, Suite] = {}
     seconds = 0.0
-    for report in reports:
-        for name in (LEFT_OUT, MAY_SKIP):
-            if report.document.properties.get(name):
-                properties[name] = report.document.properties[name]
-        suites.update(report.document.suites)
-        seconds += sum(suite.seconds for suite in report.document.suites.values())
+    for document in documents:
+        for name in (FILES, LEFT_OUT, MAY_SKIP):
+            if name in document.properties:
+                properties[name] = document.properties[name]
+        suites.update(document.suites)
+        seconds += sum(suite.seconds for suite in document.suites.values())
 
     problems = [*_document_problems(reports), *_shard_problems(by_shard), *_problems_of_repeated_tests(cases)]
-    problems += _problems_of_numbers(reports)
-    if LEFT_OUT in properties:
-        problems.append(properties[LEFT_OUT])
-    problems += _problems_of_outcomes(
-        [case for case, _shard in cases], properties, has_other_problems=bool(problems)
-    )
+    if not problems:
+        problems += _problems_of_outcomes([case for case, _shard in cases])
     return Tested(
         origin=origin,
         cases=tuple(cases),
@@ -275,33 +289,14 @@ def _problems_of_repeated_tests(cases: Sequence[tuple[Case, str]]) -> list[str]:
     return [f"{some(repeated_tests)} ran in more than one shard ({shard_names})"]
 
 
-def _problems_of_outcomes(
-    cases: Sequence[Case], properties: Mapping[str, str], *, has_other_problems: bool
-) -> list[str]:
+def _problems_of_outcomes(cases: Sequence[Case]) -> list[str]:
     """Find results that are no pass although no test failed."""
-    outcomes = counts(cases)
-    if not has_other_problems and not cases:
+    if not cases:
         return ["no test ran"]
-    if not has_other_problems and outcomes["skipped"] + outcomes["xfailed"] == len(cases):
+    outcomes = counts(cases)
+    if outcomes["skipped"] + outcomes["xfailed"] == len(cases):
         return [f"all {len(cases)} tests were skipped"]
-    unexplained = unexplained_cases(cases, properties)
-    if unexplained:
-        example = unexplained[0]
-        return [f"{len(unexplained)} tests were {UNEXPLAINED}, such as {example.test}: {example.line}"]
     return []
-
-
-def unexplained_cases(cases: Sequence[Case], properties: Mapping[str, str]) -> Sequence[Case]:
-    """List tests of a report of ours that were skipped, or tried again, for no reason that is known."""
-    may_skip = properties.get(MAY_SKIP, "")
-    if not may_skip.isdecimal():
-        return ()
-    without_rule = [case for case in cases if not case.rule]
-    skipped = [case for case in without_rule if case.outcome in {"skipped", "xfailed"}]
-    flaky = [case for case in without_rule if case.outcome == "flaky"]
-    if len(skipped) * 100 <= int(may_skip) * len(cases):
-        return flaky
-    return [*skipped, *flaky]
 
 
 def _shard_problems(by_shard: Mapping[Shard | None, Sequence[Report]]) -> list[str]:
@@ -328,31 +323,86 @@ def _shard_problems(by_shard: Mapping[Shard | None, Sequence[Report]]) -> list[s
         report_count = len(by_shard[shard])
         if report_count > 1:
             problems.append(f"shard {shard} reported {report_count} times")
-
-    plans: set[str] = set()
-    for shard in shards:
-        plans.update(report.plan for report in by_shard[shard])
-    if len(plans) > 1:
-        problems.append("the shards were planned from different durations, so tests may be in none of them")
     return problems
 
 
-def _problems_of_numbers(reports: Sequence[Report]) -> list[str]:
-    """Find test files of which not as many tests are reported as exist."""
+# What has no result
+
+
+def _find_gaps(tested: Tested, documents: Sequence[Document]) -> Sequence[str]:
+    """Compare the files that were to run and the tests that exist with the results of all shards."""
+    cases = [case for case, _shard in tested.cases]
+    return [
+        *gaps_of_files(documents),
+        *_gaps_of_tests(documents),
+        *_gaps_of_reasons(cases, tested.properties),
+    ]
+
+
+def gaps_of_files(documents: Sequence[Document]) -> Sequence[str]:
+    """Find files that were to run and that no report has."""
+    file_lists = {document.properties.get(FILES) for document in documents}
+    if file_lists == {None}:
+        # Reports of earlier versions say it themselves.
+        gaps = {document.properties.get(LEFT_OUT, "") for document in documents}
+        return sorted(gaps - {""})
+    if len(file_lists) > 1:
+        return ["the reports differ in which test files were to run: some are of another run"]
+
+    (file_list,) = file_lists
+    required_files = set((file_list or "").split())
+    if not required_files:
+        return ["the tree has no test file of the configuration"]
+    reported_files: set[str] = set()
+    for document in documents:
+        # Each architecture has a suite of its own: test/test_nn.py@gfx942.
+        reported_files.update(name.partition("@")[0] for name in document.suites)
+    missing_files = sorted(required_files - reported_files)
+    if not missing_files:
+        return []
+    counted = f"{len(missing_files)} of {len(required_files)} test files did not run"
+    return [f"{counted}: {some(missing_files)}"]
+
+
+def _gaps_of_tests(documents: Sequence[Document]) -> list[str]:
+    """Find test files of which other tests are reported than exist."""
     existing_counts: dict[str, set[str]] = defaultdict(set)
-    reported_count: dict[str, int] = defaultdict(int)
-    for report in reports:
-        for file, suite in report.document.suites.items():
+    reported_tests: dict[str, set[str]] = defaultdict(set)
+    for document in documents:
+        for file, suite in document.suites.items():
             if EXISTING in suite.properties:
                 existing_counts[file].add(suite.properties[EXISTING])
-        for case in report.document.cases:
+        for case in document.cases:
             # A file by itself is not a test: it is there when the whole of it failed.
             if case.test != case.file:
-                reported_count[case.file] += 1
+                reported_tests[case.file].add(case.test)
 
-    problems: list[str] = []
-    for file, numbers in sorted(existing_counts.items()):
-        if numbers != {str(reported_count[file])}:
-            listed = " or ".join(sorted(numbers))
-            problems.append(f"{file} has {listed} tests, and {reported_count[file]} are reported")
-    return problems
+    gaps: list[str] = []
+    for file, counts_of_file in sorted(existing_counts.items()):
+        reported = len(reported_tests[file])
+        if counts_of_file != {str(reported)}:
+            listed = " or ".join(sorted(counts_of_file))
+            gaps.append(f"{file} has {listed} tests, and {reported} are reported")
+    return gaps
+
+
+def _gaps_of_reasons(cases: Sequence[Case], properties: Mapping[str, str]) -> list[str]:
+    """Find tests that were skipped, or tried again, for no reason that is known."""
+    unexplained = unexplained_cases(cases, properties)
+    if not unexplained:
+        return []
+    example = unexplained[0]
+    return [f"{len(unexplained)} tests were {UNEXPLAINED}, such as {example.test}: {example.line}"]
+
+
+def unexplained_cases(cases: Sequence[Case], properties: Mapping[str, str]) -> Sequence[Case]:
+    """List tests of a report of ours that were skipped, or tried again, for no reason that is known."""
+    may_skip = properties.get(MAY_SKIP, "")
+    if not may_skip.isdecimal():
+        return ()
+    without_rule = [case for case in cases if not case.rule]
+    skipped = [case for case in without_rule if case.outcome in {"skipped", "xfailed"}]
+    flaky = [case for case in without_rule if case.outcome == "flaky"]
+    if len(skipped) * 100 <= int(may_skip) * len(cases):
+        return flaky
+    return [*skipped, *flaky]

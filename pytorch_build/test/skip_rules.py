@@ -21,7 +21,7 @@ from pydantic import AfterValidator, Field, model_validator
 from core.data import Model, load_toml
 from core.errors import DataError, MissingInputError, UsageError
 from core.families import CPU, family, gpu_targets
-from pytorch_build.test.plugin import Action, PlannedRule, matches
+from pytorch_build.test.plugin import Action, AppliedRule, matches
 
 FOLDER = Path(__file__).with_name("skips")
 ANY_GPU = "any"  # every GPU family, but not cpu
@@ -140,10 +140,10 @@ class Rule:
         """Whether its last day has passed."""
         return self.table.expires is not None and self.table.expires < today
 
-    def planned(self) -> PlannedRule:
+    def planned(self) -> AppliedRule:
         """Return it as the plugin takes it, whatever its conditions say."""
         table = self.table
-        return PlannedRule(
+        return AppliedRule(
             name=self.name,
             action=table.action,
             reason=f"{table.reason} ({table.issue})" if table.issue else table.reason,
@@ -248,7 +248,7 @@ def _contains(specifier: str | None, version: str) -> bool:
     return not specifier or SpecifierSet(specifier).contains(Version(Version(version).base_version))
 
 
-def planned(rules: Sequence[Rule], tested: UnderTest, today: dt.date) -> tuple[PlannedRule, ...]:
+def planned(rules: Sequence[Rule], tested: UnderTest, today: dt.date) -> tuple[AppliedRule, ...]:
     """Return the rules that apply, as the plugin takes them; refuse expired ones."""
     applying = [decision for decision in decide(rules, tested, today) if decision.applies]
     expired = [decision.rule for decision in applying if decision.expired]
