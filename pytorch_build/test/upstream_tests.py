@@ -36,7 +36,7 @@ FOLDER = "torch-tests"
 TESTS = "test"
 Runner = Literal["pytest", "run_test", "script"]
 
-_TOOLS = ("pytest", "pytest-timeout", "pytest-xdist")
+_TOOLS = ("pytest", "pytest-timeout")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -138,10 +138,11 @@ def installed_torch(target: Interpreter, env: Mapping[str, str]) -> Torch:
     )
 
 
-def require_tools(target: Interpreter, *, workers: int) -> None:
+def require_tools(target: Interpreter) -> None:
     """Refuse an environment that cannot run the tests: each file would fail in pytest's words."""
-    needed, held = _TOOLS if workers > 1 else _TOOLS[:2], {one.name for one in installed(target)}
-    if absent := [name for name in needed if name not in held]:
+    present = {distribution.name for distribution in installed(target)}
+    absent = [name for name in _TOOLS if name not in present]
+    if absent:
         raise EnvironmentSetupError(
             f"{target.prefix} lacks {', '.join(absent)}, which the tests run with.",
             hint="Install what requirements/torch-tests.in names there, or leave --no-install out.",

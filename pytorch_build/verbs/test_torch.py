@@ -167,7 +167,7 @@ def run(arguments: argparse.Namespace) -> None:
     with _installed(chosen, target, tested, rocm, gpus, tests) as inputs:
         env = process.handed_on(VIRTUAL_ENV=str(target.prefix))
         torch = upstream_tests.installed_torch(target, env)
-        upstream_tests.require_tools(target, workers=request.workers)
+        upstream_tests.require_tools(target)
         console.say(f"torch {torch.version} on {words}, tests of {tests.tree}")
         # an environment that this stage did not fill may have changed
         force = chosen.common.force or not inputs["installed"]

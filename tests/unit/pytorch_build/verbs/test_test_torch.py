@@ -51,26 +51,15 @@ def torch(run: LocalRun) -> FileRecord:
 
 
 @pytest.mark.usefixtures("torch")
-@pytest.mark.parametrize(
-    ("options", "tools"),
-    [
-        pytest.param((), ["pytest-timeout"], id="one at a time"),
-        pytest.param(("--workers", "2"), ["pytest-timeout", "pytest-xdist"], id="several workers"),
-    ],
-)
 def test_an_environment_without_the_tests_tools_is_refused(
-    front: Front,
-    steps: list[Any],
-    monkeypatch: pytest.MonkeyPatch,
-    options: tuple[str, ...],
-    tools: list[str],
+    front: Front, steps: list[Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(upstream_tests, "installed", lambda _: installed("pytest"))
 
-    result = front(*SAMPLE, "--no-install", *options)
+    result = front(*SAMPLE, "--no-install")
 
     assert result.exit_code == 13
-    assert ", ".join(tools) in result.report
+    assert "pytest-timeout" in result.report
     assert steps == []
 
 
