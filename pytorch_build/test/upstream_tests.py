@@ -108,7 +108,7 @@ def own_tree(tree: Path) -> Tests:
     commit = head = ""
     if (path / ".git").exists():
         git = Repository(path=path, managed=False)
-        head = git.commit_of("HEAD")
+        head = git.commit_of("HEAD") or ""
         commit = git.commit_of(UPSTREAM_TAG) or head
     return Tests(tree=path, version=_version(path), commit=commit, head=head)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import replace
 from datetime import UTC, date, datetime
 from pathlib import Path
@@ -21,7 +21,8 @@ from core.stores.location import open_store
 from pytorch_build.build.container import DATA, load_container
 from pytorch_build.components import COMPONENTS
 from pytorch_build.context import Context, add_source_options, chosen_family, chosen_ref, mirrors_from
-from pytorch_build.lock.stored import complete, source_lock
+from pytorch_build.lock.plan import complete_plan
+from pytorch_build.lock.stored import source_lock
 from pytorch_build.sdk import RocmOptions, add_rocm_options, rocm_options_from
 from rocm_packaging.origin import INDEXES_FILE, release_indexes
 
@@ -68,7 +69,12 @@ def look(arguments: argparse.Namespace) -> Status:
     return chosen.common.planned_status
 
 
-def _lock(arguments: argparse.Namespace, chosen: Context, options: RocmOptions) -> SourceLock:
+def _lock(
+    arguments: argparse.Namespace,
+    chosen: Context,
+    options: RocmOptions,
+    planned_refs: Collection[str] = (),
+) -> SourceLock:
     return source_lock(
         chosen,
         options,
@@ -77,6 +83,7 @@ def _lock(arguments: argparse.Namespace, chosen: Context, options: RocmOptions) 
         explicit=explicit_refs(arguments.at),
         require_related_commit=arguments.require_related_commit,
         mirrors=mirrors_from(arguments),
+        planned_refs=planned_refs,
     )
 
 
@@ -104,6 +111,7 @@ def _run_plan(arguments: argparse.Namespace, common: Common) -> None:
         raise UsageError(f"The plan is for ROCm {before.rocm.version}, not {options.version}.")
     source = replace(options.source, version=options.version or before.rocm.version or "")
     options = replace(options, source=source)
+    planned_refs = {cell.torch_ref for cell in before.cells if cell.torch_ref is not None}
 
     def lock_of(platform: Platform, torch_ref: str, gpu_family: str) -> SourceLock:
         wanted = replace(
@@ -113,9 +121,9 @@ def _run_plan(arguments: argparse.Namespace, common: Common) -> None:
             platform=platform,
             release_type=before.release_type,
         )
-        return _lock(arguments, any_context(wanted), options)
+        return _lock(arguments, any_context(wanted), options, planned_refs)
 
-    plan, locks = complete(before, lock_of)
+    plan, locks = complete_plan(before, lock_of)
     plan.write(path)
     for platform, by_ref in locks.items():
         for lock in by_ref.values():
