@@ -75,6 +75,7 @@ def fat(library: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     )
     files: Mapping[str, bytes | Path] = {
         "torch/__init__.py": b"answer = 42\n",
+        "torch/_rocm_init.py": b"def initialize(): ...\n",
         "torch/lib/libtorch_hip.so": library,
         "torch/lib/aotriton.images/amd-gfx942/x.aks2": b"images of gfx942",
         "torch/lib/aotriton.images/amd-gfx11xx/x.aks2": b"images of gfx11",
@@ -122,7 +123,12 @@ def test_each_wheel_holds_the_code_of_its_target(parts: tuple[Path, ...]) -> Non
             }
     images = "torch/lib/aotriton.images"
     assert names == {
-        "torch": {"torch/__init__.py", "torch/lib/libtorch_hip.so", f"{images}/amd-gfx950/x.aks2"},
+        "torch": {
+            "torch/__init__.py",
+            "torch/_rocm_init.py",
+            "torch/lib/libtorch_hip.so",
+            f"{images}/amd-gfx950/x.aks2",
+        },
         "amd-torch-device-gfx1100": {"torch/.kpack/torch_gfx1100.kpack"},
         "amd-torch-device-gfx1151": {"torch/.kpack/torch_gfx1151.kpack"},
         "amd-torch-device-gfx942": {"torch/.kpack/torch_gfx942.kpack", f"{images}/amd-gfx942/x.aks2"},
@@ -185,7 +191,7 @@ def test_wheels_are_installed_and_taken_out(installer: str, parts: tuple[Path, .
     confirmed = ["--yes"] if installer == "pip" else []
     run_installer("uninstall", *confirmed, *device_distributions)
     files = [path.name for path in torch.rglob("*") if path.is_file() and path.suffix != ".pyc"]
-    assert sorted(files) == ["__init__.py", "libtorch_hip.so", "x.aks2"]
+    assert sorted(files) == ["__init__.py", "_rocm_init.py", "libtorch_hip.so", "x.aks2"]
 
     run_installer("uninstall", *confirmed, "torch")
     assert not torch.exists()
