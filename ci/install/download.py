@@ -11,7 +11,7 @@ from packaging.utils import canonicalize_name
 
 from ci.install import Devices, base_python, devices_for, parse_requirements, pinned
 from ci.install.dependencies import mirror
-from ci.publish.upload import show
+from ci.publish.batches import show
 from core import console, files
 from core.cli.options import Common
 from core.env import interpreter

@@ -8,8 +8,8 @@ import argparse
 from collections.abc import Mapping, Sequence
 
 from ci.install.dependencies import Mirror, MirroredFile, bring, mirror, needs, resolved, source_of
+from ci.publish.batches import show
 from ci.publish.index import write_index
-from ci.publish.upload import show
 from core import console, files
 from core.cli.options import add_from_run, add_group, common_from, is_given
 from core.errors import StoreError

@@ -7,8 +7,8 @@ import argparse
 
 from ci.promote import documents
 from ci.promote.runs import chosen_files, planned_record, read_group, read_locks, require_samples, stage_group
+from ci.publish.batches import show
 from ci.publish.buckets import buckets, takes_samples
-from ci.publish.upload import show
 from core import console
 from core.cli.options import Common, add_group, common_from
 from core.run import artifact_groups
