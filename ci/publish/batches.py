@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from core.packages.candidates import Candidate
     from core.run.records import FileRecord
 
-_NAMED_KEYS = 5
+_MOST_KEYS = 5  # in an error
 
 
 class Document(NamedTuple):
@@ -146,12 +146,11 @@ def _require_replaceable(store: Store, keys: Sequence[str]) -> None:
     if len(keys) == 1:
         raise refuse_other_bytes(keys[0], store.url)
 
-    lines = [f"{len(keys)} keys exist in {store.url} with other bytes; nothing was uploaded:"]
-    lines += keys[:_NAMED_KEYS]
-    if len(keys) > _NAMED_KEYS:
-        lines.append(f"and {len(keys) - _NAMED_KEYS} more")
+    listing = "".join(f"\n  {key}" for key in keys[:_MOST_KEYS])
+    if len(keys) > _MOST_KEYS:
+        listing += f"\n  and {len(keys) - _MOST_KEYS} more"
     raise StoreError(
-        "\n  ".join(lines),
+        f"{len(keys)} keys exist in {store.url} with other bytes; nothing was uploaded:{listing}",
         hint="A run other than 'local' is immutable: use a run id of its own.",
     )
 
