@@ -102,7 +102,7 @@ def write_staging_record(
         files=tuple(staged),
         records=(),
     )
-    store.put_bytes(documents.staging_record(FAMILY, record.prefix), documents.serialized(record))
+    store.put_bytes(documents.staging_record_key(FAMILY, record.prefix), documents.serialized(record))
 
 
 def stage_versions(store: Store, dist: Path) -> None:
@@ -334,7 +334,7 @@ def test_refuses_an_empty_store_and_text_that_is_not_a_day(
 
 @pytest.mark.parametrize(
     ("key", "content"),
-    [("v2/g/simple/torch/index.json", b"{"), (documents.staging_record(FAMILY, "1-linux"), b"{}")],
+    [("v2/g/simple/torch/index.json", b"{"), (documents.staging_record_key(FAMILY, "1-linux"), b"{}")],
     ids=["page", "record"],
 )
 def test_deletes_nothing_where_a_page_or_a_record_is_unreadable(
