@@ -129,7 +129,7 @@ def locate(
     common: Common,
     folder: Path,
     *,
-    named: bool,
+    is_run_named: bool,
     cert: str = "",
 ) -> LocatedFile:
     """Find a file and its run; one from elsewhere is fetched into the folder.
@@ -138,7 +138,7 @@ def locate(
     run of the options.
     """
     path = _find_file(address, common, folder, cert)
-    run_and_group = None if named else _find_run(address, common, cert)
+    run_and_group = None if is_run_named else _find_run(address, common, cert)
     if run_and_group is None:
         run = StoredRun(
             store=common.open_for_reading(),

@@ -33,10 +33,10 @@ def look(arguments: argparse.Namespace) -> Status:
     """Return whether a statement, or the bill of materials, would change. Nothing is changed."""
     common = replace(common_from(arguments), dry_run=True)
     store = common.open_store()
-    written = _write(store, common, arguments.artifact_group)
+    provenance = _write(store, common, arguments.artifact_group)
     status = common.planned_status
     if isinstance(status, UpToDate):
-        report(store, written)
+        report(store, provenance)
     return status
 
 

@@ -43,7 +43,7 @@ def run(arguments: argparse.Namespace) -> None:
     from core.env.installer import configured
 
     common = common_from(arguments)
-    named = is_given(arguments, "run_id") or is_given(arguments, "store")
+    is_run_named = is_given(arguments, "run_id") or is_given(arguments, "store")
     reports: list[dict[str, Any]] = []
     common.cache.mkdir(
         parents=True,
@@ -58,7 +58,7 @@ def run(arguments: argparse.Namespace) -> None:
                 address,
                 common,
                 folder,
-                named=named,
+                is_run_named=is_run_named,
                 cert=cert,
             )
             report = _verify(located_file)

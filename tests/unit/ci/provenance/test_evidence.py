@@ -156,7 +156,9 @@ def common(tmp_path: Path) -> Common:
 
 def test_fetches_a_file_from_an_address(store: DirectoryStore, common: Common, tmp_path: Path) -> None:
     with served(store.root) as address:
-        located = evidence.locate(f"{address}/{quote(KEY)}?x=1", common, tmp_path / "here", named=False)
+        located = evidence.locate(
+            f"{address}/{quote(KEY)}?x=1", common, tmp_path / "here", is_run_named=False
+        )
 
     assert located.path.name == NAME
     assert located.path.read_bytes() == b"wheel"
@@ -166,7 +168,7 @@ def test_takes_an_address_in_a_run_for_a_file_of_that_run(
     store: DirectoryStore, common: Common, tmp_path: Path
 ) -> None:
     with served(store.root) as address:
-        located = evidence.locate(f"{address}/{quote(KEY)}", common, tmp_path / "here", named=False)
+        located = evidence.locate(f"{address}/{quote(KEY)}", common, tmp_path / "here", is_run_named=False)
 
         run: evidence.RunPlace = located.run
         assert run.url == evidence.ServedRun(url=f"{address}/down-stream/123-linux").url
@@ -183,7 +185,7 @@ def test_rejects_an_address_without_a_file(
     path: str, error: type[FatalError], store: DirectoryStore, common: Common, tmp_path: Path
 ) -> None:
     with served(store.root) as address, pytest.raises(error) as raised:
-        evidence.locate(f"{address}{path}", common, tmp_path, named=False)
+        evidence.locate(f"{address}{path}", common, tmp_path, is_run_named=False)
 
     assert f"{address}{path}" in raised.value.message
 
@@ -191,7 +193,7 @@ def test_rejects_an_address_without_a_file(
 @pytest.mark.parametrize(("uri", "error"), [("s3://bucket", UsageError), ("/no/such.whl", MissingInputError)])
 def test_rejects_what_is_no_file(uri: str, error: type[FatalError], common: Common, tmp_path: Path) -> None:
     with pytest.raises(error):
-        evidence.locate(uri, common, tmp_path, named=False)
+        evidence.locate(uri, common, tmp_path, is_run_named=False)
 
 
 def answer_half(request: BaseHTTPRequestHandler) -> None:
@@ -220,6 +222,6 @@ def test_names_the_failure_of_a_server_and_leaves_no_thread(
             answer(self)
 
     with answering(Handler) as address, pytest.raises(ServiceError, match=words):
-        evidence.locate(f"{address}/{NAME}", common, tmp_path / "here", named=False)
+        evidence.locate(f"{address}/{NAME}", common, tmp_path / "here", is_run_named=False)
 
     assert threading.active_count() < 20

@@ -385,7 +385,7 @@ def test_keeps_a_run_that_pages_of_another_store_link_to(
 
 
 def test_a_bucket_of_nightly_runs_has_the_releases_of_its_type() -> None:
-    stores = retention.releases_of(buckets(), "s3://therock-nightly-artifacts")
+    stores = retention.distribution_stores_of(buckets(), "s3://therock-nightly-artifacts")
 
     assert stores == ["s3://therock-nightly-python"]
 
@@ -394,7 +394,7 @@ def test_a_bucket_of_nightly_runs_has_the_releases_of_its_type() -> None:
     "store", ["s3://therock-ci-artifacts", "s3://therock-ci-artifacts-external", "s3://mine", "out", ""]
 )
 def test_other_stores_have_no_releases(store: str) -> None:
-    assert not retention.releases_of(buckets(), store)
+    assert not retention.distribution_stores_of(buckets(), store)
 
 
 # --- Interruptions ---------------------------------------------------------------------------
