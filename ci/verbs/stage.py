@@ -10,8 +10,8 @@ from ci.promote import documents
 from ci.promote.documents import StagingRecord
 from ci.promote.runs import read_group
 from ci.promote.staging import choose_files, plan_staging, read_locks, require_samples, stage_group
-from ci.publish.buckets import buckets, takes_samples
 from ci.publish.batches import show
+from ci.publish.buckets import buckets, takes_samples
 from core import console
 from core.cli.options import Common, add_group, common_from
 from core.run import artifact_groups
