@@ -216,7 +216,7 @@ def _choose_files(bench: Bench, request: TorchTests) -> Mapping[str, TestFile]:
     configuration = upstream_tests.configuration(request.config)
     scripts = upstream_tests.scripts_of(configuration, bench.tests.tree)
     modules = upstream_tests.modules_of(bench.tests.tree)
-    chosen_files = upstream_tests.chosen_files(
+    chosen_files = upstream_tests.choose_files(
         configuration,
         (*scripts, *modules),
         gpu=any(assignment.devices for assignment in bench.assignments),
@@ -310,7 +310,7 @@ def _run_files(shard_run: _ShardRun, scratch: Path) -> Sequence[FileRun]:
     runs: list[FileRun] = []
     for number, assignment in enumerate(bench.assignments):
         if bench.has_several_targets:
-            console.say(f"{console.counted(len(parts), 'test file')} on {assignment.words}")
+            console.say(f"{console.counted(len(parts), 'test file')} on {assignment.description}")
         for position, part in enumerate(parts, start=1):
             folder = scratch / f"{number}-{position}"
             settings = _settings(shard_run, number, folder, logs=scratch / _LOGS)
@@ -444,7 +444,7 @@ def _hint(cases: Sequence[Case]) -> str:
     """Return how to run the first failed test again."""
     for case in cases:
         if case.failing:
-            file = upstream_tests.module(case.file)
+            file = upstream_tests.module_name(case.file)
             words = f"--include {file} -k {shlex.quote(expression(case))}"
             return f"One test again: {command_again()} {words}"
     return "The logs are among the run's outputs (logs/)."

@@ -16,7 +16,7 @@ from core.status import Status
 from pytorch_build.context import Context, context
 from pytorch_build.sdk import RocmOptions, add_tested_sources, rocm_options_from
 from pytorch_build.test import installation, reports, smoke_run
-from pytorch_build.test.gpus import Assignment, assignments
+from pytorch_build.test.gpus import Assignment, assign_gpus
 from pytorch_build.test.smoke_run import SmokeRun
 from pytorch_build.test.tested_packages import find_tested_packages, packages_of_run
 
@@ -147,13 +147,13 @@ def _plan_smoke_tests(context: Context, options: SmokeOptions) -> _SmokePlan:
 
 def _choose_gpu(context: Context, options: SmokeOptions) -> Assignment:
     """Return the first GPU that fits; say which ones are not tested."""
-    assignment, *untested = assignments(
+    assignment, *untested = assign_gpus(
         context, environment(), allow_no_gpu=options.allow_no_gpu, other_gpu=options.other_gpu
     )
     if assignment.devices:
-        console.say(f"Smoke tests on {assignment.words}.")
+        console.say(f"Smoke tests on {assignment.description}.")
     if untested:
-        untested_gpus = ", ".join(other_assignment.words for other_assignment in untested)
+        untested_gpus = ", ".join(other_assignment.description for other_assignment in untested)
         console.warn(
             f"{untested_gpus} are not tested: hide the first GPU to test them (HIP_VISIBLE_DEVICES)."
         )

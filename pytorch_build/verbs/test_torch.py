@@ -28,7 +28,7 @@ from pytorch_build.context import Context, add_source_options, context, mirrors_
 from pytorch_build.lock.stored import stored_lock
 from pytorch_build.sdk import RocmOptions, add_tested_sources, rocm_options_from
 from pytorch_build.test import installation, skip_questions, upstream_tests
-from pytorch_build.test.gpus import HIDING, Assignment, assignments
+from pytorch_build.test.gpus import HIDING, Assignment, assign_gpus
 from pytorch_build.test.shards import parse_shard
 from pytorch_build.test.skip_questions import QUESTIONS, SkipRequest
 from pytorch_build.test.tested_packages import TestedPackages, find_tested_packages
@@ -148,7 +148,7 @@ def run(arguments: argparse.Namespace) -> None:
     target = require(chosen.common.python)
     # What is impossible is refused before gigabytes are fetched.
     gpus = _gpus(chosen, arguments, request)
-    words = "; ".join(one.words for one in gpus)
+    words = "; ".join(one.description for one in gpus)
     options = options_of_tested_source(arguments)
     rocm = rocm_options_from(arguments, environment())
     if chosen.common.dry_run:
@@ -204,7 +204,7 @@ def look(arguments: argparse.Namespace) -> Status:
 
 
 def _gpus(chosen: Context, arguments: argparse.Namespace, request: TorchTests) -> Sequence[Assignment]:
-    return assignments(
+    return assign_gpus(
         chosen,
         environment(),
         policy=arguments.gpus or upstream_tests.configuration(request.config).gpus,
@@ -251,7 +251,7 @@ def _request(arguments: argparse.Namespace) -> TorchTests:
 
 def _tests(chosen: Context, request: TorchTests) -> upstream_tests.Tests:
     if request.tree:
-        return upstream_tests.own_tree(request.tree)
+        return upstream_tests.tests_of_tree(request.tree)
     lock = stored_lock(chosen)
     if lock is None:
         raise MissingInputError(
@@ -259,17 +259,17 @@ def _tests(chosen: Context, request: TorchTests) -> upstream_tests.Tests:
             "tests is unknown.",
             hint="Give a source tree with --pytorch-dir, or the lock: nox -s resolve (same --torch-ref).",
         )
-    return upstream_tests.checked_out(chosen, lock, request.mirrors)
+    return upstream_tests.check_out_tests(chosen, lock, request.mirrors)
 
 
 def _tests_there(chosen: Context, request: TorchTests) -> upstream_tests.Tests | None:
     """Return the tests as they lie there; None where they have to be checked out first."""
     if request.tree:
-        return upstream_tests.own_tree(request.tree)
+        return upstream_tests.tests_of_tree(request.tree)
     lock = stored_lock(chosen)
     if lock is None:
         return None
-    return upstream_tests.already_checked_out(chosen, lock, request.mirrors)
+    return upstream_tests.find_checked_out_tests(chosen, lock, request.mirrors)
 
 
 @contextmanager
@@ -296,7 +296,7 @@ def _tools(chosen: Context, target: Interpreter, tests: upstream_tests.Tests) ->
     """Return the calls that install what tests need: the lock, and what the tree's own CI has otherwise."""
     locked = locked_call(chosen.common, target, lock=TORCH_TESTS)
     locked_names = {pin.name for path in locked.files for pin in parse_lock(read_text(path))}
-    requirements = upstream_tests.own_requirements(tests.tree, target, locked_names)
+    requirements = upstream_tests.requirements_of_tree(tests.tree, target, locked_names)
     if not requirements:
         return [locked]
 
