@@ -8,10 +8,9 @@ import pytest
 from core import process
 from core.env import InstalledDistribution, engines
 from core.run.records import FileRecord
-from pytorch_build.build.container import Job
-from pytorch_build.test import gpus, upstream_tests
+from pytorch_build.test import container_run, gpus, upstream_tests
+from pytorch_build.test.container_run import Devices
 from pytorch_build.verbs import test_torch
-from pytorch_build.verbs.test_torch import command, devices_here
 from tests.kit.builds import LocalRun
 from tests.kit.front_doors import FrontDoorResult
 
@@ -188,7 +187,8 @@ def container_commands(monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
     commands: list[list[str]] = []
     monkeypatch.setattr(engines, "find_engine", lambda *names, **_: names[0])
     monkeypatch.setattr(process, "run", lambda argv, **_: commands.append(argv))
-    monkeypatch.setattr(test_torch, "devices_here", lambda: ((Path("/dev/kfd"),), (992,)))
+    devices = Devices(paths=(Path("/dev/kfd"),), groups=(992,))
+    monkeypatch.setattr(container_run, "find_devices", lambda: devices)
     return commands
 
 
@@ -237,94 +237,3 @@ def test_a_container_gets_no_other_vendors_devices(front: Front, container_comma
     assert result.exit_code == 2
     assert "--other-gpu" in result.errors[0]
     assert container_commands == []
-
-
-ROOT = Path("/home/me/checkout")
-
-
-def job(*words: str, user: tuple[int, int] = (1000, 1001), present: frozenset[str] = frozenset()) -> Job:
-    """Return a job of a user, in whose environment variables are set."""
-    return Job(session="test_torch", words=words, python="", root=ROOT, user=user, present=present)
-
-
-def option_values(words: tuple[str, ...], option: str) -> list[str]:
-    """Return the words behind an option."""
-    return [words[index + 1] for index, word in enumerate(words) if word == option]
-
-
-def test_a_container_gets_devices_groups_and_memory_as_on_gpu_machines() -> None:
-    words = command("docker", job("--gpu-family", "gfx950-dcgpu"), groups=(44, 110, 992))
-
-    groups = [word.partition("=")[2] for word in words if word.startswith("--group-add")]
-    assert words[:3] == ("docker", "run", "--rm")
-    assert {"--device=/dev/kfd", "--device=/dev/dri", "--ipc=host"} <= set(words)
-    assert groups == ["video", "render", "110", "44", "992"]
-    assert words[words.index("bash") - 1] == test_torch.IMAGE
-
-
-def test_files_of_a_container_belong_to_the_user() -> None:
-    words = command("docker", job(), devices=())
-
-    assert "1000:1001" in words
-    assert not [word for word in words if word.startswith(("--userns", "--device", "--group-add"))]
-
-
-def test_podman_keeps_the_users_groups() -> None:
-    words = command("podman", job())
-
-    # The engine takes no other group beside these.
-    assert [word for word in words if word.startswith("--group-add")] == ["--group-add=keep-groups"]
-    assert "1000:1001" in words
-    assert "keep-id" in words
-
-
-def test_podman_maps_no_user_for_root() -> None:
-    assert "keep-id" not in command("podman", job(user=(0, 0)))
-
-
-def test_a_user_whom_the_image_does_not_know_has_a_home_and_caches_that_stay() -> None:
-    words = command("docker", job())
-
-    home = "/tmp/home"  # noqa: S108 - the container's own
-    assert dict(value.split("=") for value in option_values(words, "--env")) == {
-        "HOME": home,
-        "USER": "tests",
-        "PIP_CACHE_DIR": f"{ROOT}/.cache/container/pip",
-        "UV_CACHE_DIR": f"{ROOT}/.cache/container/uv",
-    }
-    assert f"mkdir -p {home}" in words[-1]
-
-
-def test_absent_devices_are_not_passed_on(tmp_path: Path) -> None:
-    assert devices_here((tmp_path / "kfd", tmp_path / "dri")) == ((), ())
-
-
-def test_present_devices_are_passed_on_with_their_groups(tmp_path: Path) -> None:
-    kfd = tmp_path / "kfd"
-    dri = tmp_path / "dri"
-    kfd.touch()
-    dri.mkdir()
-    (dri / "renderD128").touch()
-    (dri / "by-path").mkdir()
-
-    assert devices_here((kfd, dri)) == ((kfd, dri), (kfd.stat().st_gid,))
-
-
-PASSED_VARIABLES = frozenset(
-    {"AWS_SECRET_ACCESS_KEY", "HIP_VISIBLE_DEVICES", "https_proxy", "PIP_INDEX_URL", "GITHUB_RUN_ID"}
-)
-# Of this machine: its users, and files that do not exist inside.
-LOCAL_VARIABLES = frozenset(
-    {
-        *("HOME", "LD_PRELOAD", "GITHUB_STEP_SUMMARY", "RUNNER_TEMP", "AWS_WEB_IDENTITY_TOKEN_FILE"),
-        *("AWS_CA_BUNDLE", "PIP_CERT", "PIP_CACHE_DIR", "UV_CACHE_DIR"),
-    }
-)
-
-
-def test_variables_are_passed_on_by_name_alone() -> None:
-    words = command("docker", job(present=PASSED_VARIABLES | LOCAL_VARIABLES))
-
-    # A value would be readable in the list of processes.
-    names = [value for value in option_values(words, "--env") if "=" not in value]
-    assert names == sorted(PASSED_VARIABLES)
