@@ -175,12 +175,12 @@ def _repeated_tests(processes: Sequence[Events]) -> list[str]:
     """Return the tests that ended more than once in one process although none was tried again."""
     repeated: list[str] = []
     for events in processes:
-        ended: set[str] = set()
+        finished: set[str] = set()
         for result in events.results:
-            if result.test in ended:
+            if result.test in finished:
                 repeated.append(result.test)
             if result.outcome != "rerun":
-                ended.add(result.test)
+                finished.add(result.test)
     return sorted(set(repeated))
 
 
@@ -228,14 +228,14 @@ def _failure_of_process(run: ProcessRun, cases: Mapping[str, Case], test_seconds
 def _failure_after_tests(run: ProcessRun, *, has_failed_tests: bool) -> _Failure | None:
     """Return what a status says that the tests do not."""
     status = run.ending.returncode
-    words = process.status(status)
+    status_text = process.status(status)
     if status not in _ENDS_OF_PYTEST:
-        return _Failure("crashed", f"the interpreter ended with {words} after the last test")
+        return _Failure("crashed", f"the interpreter ended with {status_text} after the last test")
     if status == _TESTS_FAILED and not has_failed_tests:
-        return _Failure("error", f"pytest ended with {words} and named no test as failed")
+        return _Failure("error", f"pytest ended with {status_text} and named no test as failed")
     # After a failure, pytest's -x leaves out the others.
     if status != _TESTS_FAILED and run.unreached:
-        return _Failure("crashed", f"the interpreter ended with {words} between two tests")
+        return _Failure("crashed", f"the interpreter ended with {status_text} between two tests")
     return None
 
 
@@ -250,8 +250,8 @@ def _failure_of_running_test(run: ProcessRun, test_seconds: float) -> _Failure |
             continue
         if run.ended_at - events.last_time >= test_seconds:
             return _Failure("timeout", f"it did not end within {console.duration(test_seconds)}")
-        words = process.status(run.ending.returncode)
-        return _failure_of_stopped(run.ending) or _Failure("crashed", f"its process ended with {words}")
+        status_text = process.status(run.ending.returncode)
+        return _failure_of_stopped(run.ending) or _Failure("crashed", f"its process ended with {status_text}")
     return None
 
 
@@ -267,9 +267,9 @@ def _failure_of_stopped(ending: Ending) -> _Failure | None:
 def _failure_before_tests(run: ProcessRun) -> _Failure | None:
     """Return why pytest collected nothing; a file that skips itself as a whole is a result."""
     status = run.ending.returncode
-    words = process.status(status)
+    status_text = process.status(status)
     if status in _EXIT_WORDS:
         return _failure_of_pytest(status)
     if status == 0:
-        return _Failure("crashed", f"the interpreter ended with {words} before pytest did")
-    return _Failure("error", f"pytest did not begin ({words}): {first_line('', run.output)}")
+        return _Failure("crashed", f"the interpreter ended with {status_text} before pytest did")
+    return _Failure("error", f"pytest did not begin ({status_text}): {first_line('', run.output)}")

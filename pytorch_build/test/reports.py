@@ -102,10 +102,10 @@ def _withdraw_other_shards(store: Store, outputs: RunOutputs, artifact_group: st
     for prefix, (name, suffix) in patterns.items():
         shard_pattern = r"(-\d+-of-(?P<count>\d+))?"
         pattern = re.compile(re.escape(name).replace("%", shard_pattern) + suffix)
-        for stored in store.list(prefix):
-            match = pattern.fullmatch(stored.key.removeprefix(f"{prefix}/"))
+        for file in store.list(prefix):
+            match = pattern.fullmatch(file.key.removeprefix(f"{prefix}/"))
             if match and int(match["count"] or 1) != shard_count:
-                store.delete(stored.key)
+                store.delete(file.key)
 
 
 def details_of(report: Report) -> Mapping[str, Any]:
@@ -185,22 +185,23 @@ def why_not(results: Sequence[Tested]) -> str:
     """Return why results are not a pass: a sentence, then some reasons, a line each; "" for a pass."""
     if not results:
         return "Tests: there is no result."
-    not_passed = [tested for tested in results if not tested.passed]
-    if not not_passed:
+    problems: list[str] = []
+    failures: list[str] = []
+    total = 0
+    for tested in results:
+        problems += [f"{tested.origin}: {problem}" for problem in tested.problems]
+        failures += [failure_line(case) for case in tested.results if case.failing]
+        total += len(tested.cases)
+    reasons = [*problems, *failures]
+    if not reasons:
         return ""
 
-    reasons: list[str] = []
-    for tested in not_passed:
-        reasons += [f"{tested.origin}: {problem}" for problem in tested.problems]
-    for tested in not_passed:
-        reasons += [failure_line(case) for case, _shard in tested.failing]
     shown_reasons = reasons[:_MOST_REASONS]
     if len(reasons) > _MOST_REASONS:
         shown_reasons.append(f"and {len(reasons) - _MOST_REASONS} more")
-
-    failed = sum(len(tested.failing) for tested in not_passed)
-    total = sum(len(tested.cases) for tested in results)
-    verdict = f"{failed} of {total} failed" if failed else "the results cannot be trusted"
+    verdict = "the results cannot be trusted"
+    if failures:
+        verdict = f"{len(failures)} of {total} failed"
     return "\n  ".join([f"Tests: {verdict}.", *shown_reasons])
 
 
@@ -212,9 +213,9 @@ def require_passed(report: Report, *, hint: str = "") -> None:
     if report.shard is not None and not report.document.suites and not report.document.cases:
         console.say(f"{report.origin}, shard {report.shard}: other shards have all tests.")
         return
-    why = why_not([merge_shards(report.origin, [replace(report, shard=None)])])
-    if why:
-        problem = CheckError(why, hint=hint)
+    sentence = why_not([merge_shards(report.origin, [replace(report, shard=None)])])
+    if sentence:
+        problem = CheckError(sentence, hint=hint)
         problem.cause = _cause_of(report)
         problem.details = details_of(report)
         raise problem
@@ -246,38 +247,35 @@ def record_of_shards(
     artifact_group: str,
 ) -> Record:
     """Return the record of all shards of a stage, and file the merged report."""
-    origin = tested.origin
-    shards = [Shard(index=index, count=tested.shards) for index in range(1, tested.shards + 1)]
-    stages = [stage_name(origin, shard) for shard in shards]
-    names = {records.record_name(stage, origin.cell) for stage in stages}
+    stages = _stages_of_shards(tested)
+    names = {records.record_name(stage, tested.origin.cell) for stage in stages}
     shard_records = [record for record in group_records if record.name in names]
-    merged = Record(
-        stage=stage_name(origin),
-        run_id=outputs.run_id,
-        platform=outputs.platform,
-        cell=origin.cell,
-        started=min((record.started for record in shard_records), default=records.now()),
-        seconds=round(sum(record.seconds for record in shard_records), 3),
-    )
-    cases = tuple(case for case, _shard in tested.cases)
-
-    why = why_not([tested])
-    if why:
-        details = {**outcomes_of(cases), MERGED: tested.shards}
-        failure = {"status": "failed", "exit_code": CheckError.exit_code, "error": why, "details": details}
+    merged = _merge_records(shard_records, tested, outputs)
+    reason = why_not([tested])
+    if reason:
+        failure = {
+            "status": "failed",
+            "exit_code": CheckError.exit_code,
+            "error": reason,
+            "details": {**outcomes_of(tested.results), MERGED: tested.shards},
+        }
         return merged.model_copy(update=failure)
 
-    successes = [record for record in shard_records if record.status == "ok"]
-    missing_stages = sorted(set(stages) - {record.stage for record in successes})
+    successes = {record.stage: record for record in shard_records if record.status == "ok"}
+    missing_stages = sorted(set(stages) - successes.keys())
     if missing_stages:
         raise CheckError(
-            f"{origin}: there is no record of success of {', '.join(missing_stages)}.",
+            f"{tested.origin}: there is no record of success of {', '.join(missing_stages)}.",
             hint="Run that shard again.",
         )
-    inputs = _shared_inputs(origin, successes)
-    properties = {MERGED: str(tested.shards), **tested.properties}
-    document = junit.Document(cases=cases, suites=tested.suites, properties=properties)
-    report_details = put_report(store, outputs, artifact_group, Report(origin=origin, document=document))
+    inputs = _shared_inputs(tested.origin, list(successes.values()))
+    document = junit.Document(
+        cases=tested.results,
+        suites=tested.suites,
+        properties={MERGED: str(tested.shards), **tested.properties},
+    )
+    report = Report(origin=tested.origin, document=document)
+    report_details = put_report(store, outputs, artifact_group, report)
     success = {
         "inputs": inputs,
         "input_digest": files.digest_of(inputs),
@@ -286,19 +284,46 @@ def record_of_shards(
     return merged.model_copy(update=success)
 
 
+def _stages_of_shards(tested: Tested) -> Sequence[str]:
+    """Return what the shards of a stage are called in records."""
+    stages: list[str] = []
+    for index in range(1, tested.shards + 1):
+        shard = Shard(index=index, count=tested.shards)
+        stages.append(stage_name(tested.origin, shard))
+    return stages
+
+
+def _merge_records(shard_records: Sequence[Record], tested: Tested, outputs: RunOutputs) -> Record:
+    """Return a record that begins with the first shard's, and took what all took."""
+    started = [record.started for record in shard_records]
+    seconds = sum(record.seconds for record in shard_records)
+    return Record(
+        stage=stage_name(tested.origin),
+        run_id=outputs.run_id,
+        platform=outputs.platform,
+        cell=tested.origin.cell,
+        started=min(started, default=records.now()),
+        seconds=round(seconds, 3),
+    )
+
+
 def _shared_inputs(origin: Origin, shard_records: Sequence[Record]) -> dict[str, Any]:
     """Return the inputs that all shards have; they must agree in those that a promotion goes by."""
     first_inputs = shard_records[0].inputs
-
-    def is_shared(name: str) -> bool:
-        return all(record.inputs.get(name) == first_inputs[name] for record in shard_records)
-
-    inputs = {name: value for name, value in first_inputs.items() if is_shared(name)}
+    inputs: dict[str, Any] = {}
+    different_names: set[str] = set()
+    for record in shard_records:
+        for name, value in record.inputs.items():
+            inputs[name] = first_inputs.get(name)
+            if name not in first_inputs or value != first_inputs[name]:
+                different_names.add(name)
+        different_names |= first_inputs.keys() - record.inputs.keys()
 
     for name in ("files", "arguments", "selection", "installed", "config"):
-        is_given = any(name in record.inputs for record in shard_records)
-        if is_given and name not in inputs:
+        if name in different_names:
             raise CheckError(f"{origin}: the shards differ in {name}.", hint="Run all shards again, alike.")
+    for name in different_names:
+        del inputs[name]
     if not first_inputs.get("files"):
         raise CheckError(f"{origin}: the records of the shards name no wheels.", hint="Run them again.")
 
@@ -321,9 +346,9 @@ def reports_in_folder(folder: Path) -> Sequence[Report]:
     reports: list[Report] = []
     for path in sorted(folder.rglob("*.xml")):
         if path.is_file():
-            where = path.relative_to(folder).as_posix()
-            origin = Origin(folder=where.rpartition("/")[0])
-            reports.append(report_of(junit.read_file(path), origin, where=where))
+            filename = path.relative_to(folder).as_posix()
+            origin = Origin(folder=filename.rpartition("/")[0])
+            reports.append(report_of(junit.read_file(path), origin, filename=filename))
     if not reports:
         raise MissingInputError(
             f"{folder} has no JUnit reports (*.xml).",
@@ -340,8 +365,8 @@ def tested_groups(common: Common) -> Sequence[str]:
     outputs = common.outputs
     groups: set[str] = set()
     for prefix in (f"{outputs.prefix}/reports", f"{outputs.prefix}/manifests"):
-        for stored in store.list(prefix):
-            group, slash, name = stored.key.removeprefix(f"{prefix}/").partition("/")
+        for file in store.list(prefix):
+            group, slash, name = file.key.removeprefix(f"{prefix}/").partition("/")
             if slash and (name.endswith(".xml") or name.startswith(STAGE_PREFIX)):
                 groups.add(group)
     if not groups:
@@ -365,12 +390,12 @@ def read_reports(
         name = key.rpartition("/")[2]
         unknown_origin = Origin(gpu_family=artifact_group, folder=name.removesuffix(".xml"))
         with store.open(key) as stream:
-            report = report_of(junit.read(stream), origins.get(name, unknown_origin), where=name)
+            report = report_of(junit.read(stream), origins.get(name, unknown_origin), filename=name)
         # A run that was uploaded had another name before.
         return replace(report, origin=replace(report.origin, run_id=outputs.run_id))
 
-    listed = store.list(outputs.reports_prefix(artifact_group))
-    keys = [stored.key for stored in listed if stored.key.endswith(".xml")]
+    report_files = store.list(outputs.reports_prefix(artifact_group))
+    keys = [file.key for file in report_files if file.key.endswith(".xml")]
     return _without_merged(parallel.map_in_threads(read_report, keys))
 
 
@@ -453,10 +478,10 @@ def _problem_of(
 
 def require_expected(results: Sequence[Tested], expected_names: Iterable[str]) -> tuple[Tested, ...]:
     """Add what was expected and is missing, as a problem of its own."""
+    all_results = list(results)
     known_names = {tested.origin.name for tested in results}
-    missing = [
-        Tested(origin=Origin(folder=name), problems=("there is no report",), shards=0)
-        for name in expected_names
-        if name not in known_names
-    ]
-    return (*results, *missing)
+    for name in expected_names:
+        if name not in known_names:
+            origin = Origin(folder=name)
+            all_results.append(Tested(origin=origin, problems=("there is no report",), shards=0))
+    return tuple(all_results)

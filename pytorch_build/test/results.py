@@ -91,7 +91,7 @@ class Report:
     origin: Origin
     document: Document
     shard: Shard | None = None
-    where: str = ""
+    filename: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -122,9 +122,14 @@ class Tested:
         return tuple((case, shard) for case, shard in self.cases if case.failing)
 
     @property
+    def results(self) -> tuple[Case, ...]:
+        """The result of each test, wherever it ran."""
+        return tuple(case for case, _shard in self.cases)
+
+    @property
     def counts(self) -> dict[str, int]:
         """Results by outcome."""
-        return counts(case for case, _shard in self.cases)
+        return counts(self.results)
 
     @property
     def passed(self) -> bool:
@@ -134,18 +139,27 @@ class Tested:
 
 def last_attempt(attempts: Sequence[Case]) -> Case:
     """Return one result for all attempts at a test, in their order: flaky if it failed and then passed."""
-    last = attempts[-1]
-    failures = [case for case in attempts if case.failing]
-    if failures and last.outcome == "passed":
-        last = replace(last, outcome="flaky", line=failures[0].line, text=failures[0].text)
-    elif failures and not last.failing:
+    result = attempts[-1]
+    failure = _first_failure(attempts)
+    if failure is not None and result.outcome == "passed":
+        result = replace(result, outcome="flaky", line=failure.line, text=failure.text)
+    elif failure is not None and not result.failing:
         # Skipped after a failure: it was never seen to pass.
-        last = failures[0]
-    return replace(
-        last,
-        attempts=sum(case.attempts for case in attempts),
-        seconds=sum(case.seconds for case in attempts),
-    )
+        result = failure
+
+    attempt_count = 0
+    seconds = 0.0
+    for case in attempts:
+        attempt_count += case.attempts
+        seconds += case.seconds
+    return replace(result, attempts=attempt_count, seconds=seconds)
+
+
+def _first_failure(attempts: Sequence[Case]) -> Case | None:
+    for case in attempts:
+        if case.failing:
+            return case
+    return None
 
 
 def last_attempts(cases: Iterable[Case]) -> Sequence[Case]:
@@ -162,36 +176,39 @@ def failure_line(case: Case) -> str:
     return f"{line}: {case.line}" if case.line else line
 
 
-def report_of(document: Document, known_origin: Origin, *, where: str = "") -> Report:
+def report_of(document: Document, known_origin: Origin, *, filename: str = "") -> Report:
     """Return a report by its own properties; `known_origin` is what is known beside them."""
     properties = document.properties
-    problems = document.problems
-
-    origin = known_origin
-    # A report that names no stage is ROCm's, whose `python` is a whole version.
-    if properties.get("stage"):
-        named = {name: properties[name] for name in _ORIGIN_PROPERTIES if properties.get(name)}
-        origin = replace(origin, **named)
-    if origin.stage:
-        origin = replace(origin, folder="")
-    origin = replace(origin, config=origin.config.removeprefix(DEFAULT_CONFIG))
-
+    problems = list(document.problems)
     shard = None
     shard_text = properties.get("shard", "")
     if shard_text:
         try:
             shard = parse_shard(shard_text)
         except UsageError:
-            problems = (*problems, f"it names {shard_text[:40]!r} as its shard")
-    if shard and MAY_SKIP in properties:
+            problems.append(f"it names {shard_text[:40]!r} as its shard")
+    if shard is not None and MAY_SKIP in properties and NO_TEST in problems:
         # A shard for which nothing is left, as others took it all.
-        problems = tuple(problem for problem in problems if problem != NO_TEST)
+        problems.remove(NO_TEST)
+
     return Report(
-        origin=origin,
-        document=replace(document, problems=problems),
+        origin=_origin_by_properties(properties, known_origin),
+        document=replace(document, problems=tuple(problems)),
         shard=shard,
-        where=where,
+        filename=filename,
     )
+
+
+def _origin_by_properties(properties: Mapping[str, str], known_origin: Origin) -> Origin:
+    origin = known_origin
+    # A report that names no stage is ROCm's, whose `python` is a whole version.
+    if properties.get("stage"):
+        for name in _ORIGIN_PROPERTIES:
+            if properties.get(name):
+                origin = replace(origin, **{name: properties[name]})
+    if origin.stage:
+        origin = replace(origin, folder="")
+    return replace(origin, config=origin.config.removeprefix(DEFAULT_CONFIG))
 
 
 def document_of(report: Report) -> Document:
@@ -223,7 +240,7 @@ def merge_reports(reports: Iterable[Report]) -> tuple[Tested, ...]:
 def merge_shards(origin: Origin, reports: Sequence[Report]) -> Tested:
     """Return the results of the shards of one origin, whatever else there is to test."""
     by_shard: dict[Shard | None, list[Report]] = defaultdict(list)
-    for report in sorted(reports, key=lambda report: (report.document.timestamp, report.where)):
+    for report in sorted(reports, key=lambda report: (report.document.timestamp, report.filename)):
         by_shard[report.shard].append(report)
 
     cases: list[tuple[Case, str]] = []
@@ -235,29 +252,36 @@ def merge_shards(origin: Origin, reports: Sequence[Report]) -> Tested:
         shard_name = "" if shard is None else str(shard)
         cases += [(case, shard_name) for case in last_attempts(shard_cases)]
 
-    documents = [report.document for report in reports]
     properties: dict[str, str] = {}
     suites: dict[str, Suite] = {}
     seconds = 0.0
-    for document in documents:
+    shard_count = 1
+    for report in reports:
         for name in (FILES, LEFT_OUT, MAY_SKIP):
-            if name in document.properties:
-                properties[name] = document.properties[name]
-        suites.update(document.suites)
-        seconds += sum(suite.seconds for suite in document.suites.values())
+            if name in report.document.properties:
+                properties[name] = report.document.properties[name]
+        suites.update(report.document.suites)
+        for suite in report.document.suites.values():
+            seconds += suite.seconds
+        if report.shard is not None:
+            shard_count = max(shard_count, report.shard.count)
 
-    problems = [*_document_problems(reports), *_shard_problems(by_shard), *_problems_of_repeated_tests(cases)]
-    if not problems:
-        problems += _problems_of_outcomes([case for case, _shard in cases])
-    return Tested(
+    problems = [
+        *_document_problems(reports),
+        *_shard_problems(by_shard),
+        *_problems_of_repeated_tests(cases),
+    ]
+    tested = Tested(
         origin=origin,
         cases=tuple(cases),
-        problems=tuple(dict.fromkeys(problems)),
         seconds=seconds,
         suites=suites,
         properties=properties,
-        shards=max((shard.count for shard in by_shard if shard), default=1),
+        shards=shard_count,
     )
+    if not problems:
+        problems += _problems_of_outcomes(tested.results)
+    return replace(tested, problems=tuple(dict.fromkeys(problems)))
 
 
 def _shard_order(shard: Shard | None) -> tuple[int, int]:
@@ -271,22 +295,25 @@ def _document_problems(reports: Sequence[Report]) -> list[str]:
         prefix = ""
         if report.shard is not None:
             prefix = f"shard {report.shard}: "
-        elif report.where:
-            prefix = f"{report.where}: "
+        elif report.filename:
+            prefix = f"{report.filename}: "
         problems += [f"{prefix}{problem}" for problem in report.document.problems]
     return problems
 
 
 def _problems_of_repeated_tests(cases: Sequence[tuple[Case, str]]) -> list[str]:
     """Find tests that ran in more than one shard."""
-    shards_of: dict[str, list[str]] = defaultdict(list)
-    for case, shard_name in cases:
-        shards_of[case.test].append(shard_name)
-    repeated_tests = sorted(test for test, shard_names in shards_of.items() if len(shard_names) > 1)
+    shard_of: dict[str, str] = {}
+    repeated_tests: list[str] = []
+    shards = ""
+    for case, shard in cases:
+        if case.test in shard_of:
+            repeated_tests.append(case.test)
+            shards = shards or f"{shard_of[case.test]}, {shard}"
+        shard_of[case.test] = shard
     if not repeated_tests:
         return []
-    shard_names = ", ".join(shards_of[repeated_tests[0]])
-    return [f"{some(repeated_tests)} ran in more than one shard ({shard_names})"]
+    return [f"{some(repeated_tests)} ran in more than one shard ({shards})"]
 
 
 def _problems_of_outcomes(cases: Sequence[Case]) -> list[str]:
@@ -300,25 +327,28 @@ def _problems_of_outcomes(cases: Sequence[Case]) -> list[str]:
 
 
 def _shard_problems(by_shard: Mapping[Shard | None, Sequence[Report]]) -> list[str]:
-    """Find shards that are missing, there twice, or of another plan."""
-    shards = sorted(shard for shard in by_shard if shard is not None)
+    """Find shards that are missing, there twice, or of another number of shards."""
+    shards = sorted(set(by_shard) - {None}, key=_shard_order)
     if not shards:
         return []
 
     problems: list[str] = []
     if None in by_shard:
-        files = some(report.where for report in by_shard[None])
-        problems.append(f"{files} names no shard, and others do")
-    shard_counts = sorted({shard.count for shard in shards})
+        filenames = some(report.filename for report in by_shard[None])
+        problems.append(f"{filenames} names no shard, and others do")
+    shard_counts = sorted({shard.count for shard in shards if shard})
     if len(shard_counts) > 1:
-        listed = " and of ".join(map(str, shard_counts))
-        problems.append(f"there are shards of {listed}: some are of another run")
+        counts_in_words = " and of ".join(map(str, shard_counts))
+        problems.append(f"there are shards of {counts_in_words}: some are of another run")
 
     for shard_count in shard_counts:
-        planned = {Shard(index=index, count=shard_count) for index in range(1, shard_count + 1)}
-        missing = sorted(planned - set(shards))
-        if missing:
-            problems.append(f"no report of shard {some(map(str, missing))}")
+        missing_shards: list[str] = []
+        for index in range(1, shard_count + 1):
+            shard = Shard(index=index, count=shard_count)
+            if shard not in by_shard:
+                missing_shards.append(str(shard))
+        if missing_shards:
+            problems.append(f"no report of shard {some(missing_shards)}")
     for shard in shards:
         report_count = len(by_shard[shard])
         if report_count > 1:
@@ -331,11 +361,10 @@ def _shard_problems(by_shard: Mapping[Shard | None, Sequence[Report]]) -> list[s
 
 def _find_gaps(tested: Tested, documents: Sequence[Document]) -> Sequence[str]:
     """Compare the files that were to run and the tests that exist with the results of all shards."""
-    cases = [case for case, _shard in tested.cases]
     return [
         *gaps_of_files(documents),
         *_gaps_of_tests(documents),
-        *_gaps_of_reasons(cases, tested.properties),
+        *_gaps_of_reasons(tested.results, tested.properties),
     ]
 
 
@@ -381,8 +410,8 @@ def _gaps_of_tests(documents: Sequence[Document]) -> list[str]:
     for file, counts_of_file in sorted(existing_counts.items()):
         reported = len(reported_tests[file])
         if counts_of_file != {str(reported)}:
-            listed = " or ".join(sorted(counts_of_file))
-            gaps.append(f"{file} has {listed} tests, and {reported} are reported")
+            existing = " or ".join(sorted(counts_of_file))
+            gaps.append(f"{file} has {existing} tests, and {reported} are reported")
     return gaps
 
 
@@ -400,9 +429,15 @@ def unexplained_cases(cases: Sequence[Case], properties: Mapping[str, str]) -> S
     may_skip = properties.get(MAY_SKIP, "")
     if not may_skip.isdecimal():
         return ()
-    without_rule = [case for case in cases if not case.rule]
-    skipped = [case for case in without_rule if case.outcome in {"skipped", "xfailed"}]
-    flaky = [case for case in without_rule if case.outcome == "flaky"]
+    skipped: list[Case] = []
+    flaky: list[Case] = []
+    for case in cases:
+        if case.rule:
+            continue
+        if case.outcome in {"skipped", "xfailed"}:
+            skipped.append(case)
+        elif case.outcome == "flaky":
+            flaky.append(case)
     if len(skipped) * 100 <= int(may_skip) * len(cases):
         return flaky
     return [*skipped, *flaky]

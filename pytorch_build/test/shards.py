@@ -147,12 +147,7 @@ class Plan:
         for unit in units_of_shard:
             seconds[unit.file] += unit.seconds
 
-        classes: dict[str, set[str]] = defaultdict(set)
-        for units in self.shards:
-            for unit in units:
-                if unit.is_class:
-                    classes[unit.file].add(unit.node)
-
+        classes = self._divided_classes()
         parts: list[Part] = []
         for file in sorted(seconds, key=lambda file: (-seconds[file], file)):
             part = Part(
@@ -163,6 +158,15 @@ class Plan:
             )
             parts.append(part)
         return tuple(parts)
+
+    def _divided_classes(self) -> Mapping[str, set[str]]:
+        """Return the classes of each file that go to some shard by themselves."""
+        classes: dict[str, set[str]] = defaultdict(set)
+        for units in self.shards:
+            for unit in units:
+                if unit.is_class:
+                    classes[unit.file].add(unit.node)
+        return classes
 
 
 def _nodes_of(units: Sequence[Unit]) -> list[str]:
@@ -176,9 +180,8 @@ def plan(test_files: Iterable[str], durations: Durations, count: int) -> Plan:
         raise MissingInputError("There are no test files to put into shards.")
 
     expected = _expected_durations(names, durations)
-    starting = {name: expected[name].starting for name in names}
     whole_files = [Unit(file=name, node=name, seconds=expected[name].seconds) for name in names]
-    plan_of_files = _place(whole_files, starting, count)
+    plan_of_files = _place(whole_files, expected, count)
     if plan_of_files.imbalance <= BALANCE:
         return plan_of_files
 
@@ -189,49 +192,80 @@ def plan(test_files: Iterable[str], durations: Durations, count: int) -> Plan:
             units += _divide(unit, expected[unit.file])
         else:
             units.append(unit)
-    plan_of_classes = _place(units, starting, count)
+    plan_of_classes = _place(units, expected, count)
     return min(plan_of_files, plan_of_classes, key=lambda plan: max(plan.seconds))
 
 
 def _expected_durations(names: Sequence[str], durations: Durations) -> Mapping[str, FileDuration]:
     """Return what files take: of unknown ones the median of the known, of those that run if there are any."""
-    known = {name: duration for name, duration in durations.files.items() if name in names}
-    compared = list((known or durations.files).values())
-    typical = FileDuration(
-        seconds=median([duration.seconds for duration in compared] or [1.0]),
-        starting=median([duration.starting for duration in compared] or [0.0]),
-    )
-    return {name: known.get(name, typical) for name in names}
+    recorded = {name: durations.files[name] for name in names if name in durations.files}
+    typical = _typical_duration(list((recorded or durations.files).values()))
+    return {name: recorded.get(name, typical) for name in names}
+
+
+def _typical_duration(durations: Sequence[FileDuration]) -> FileDuration:
+    """Return the medians."""
+    if not durations:
+        return FileDuration(seconds=1.0)
+    seconds = [duration.seconds for duration in durations]
+    starting = [duration.starting for duration in durations]
+    return FileDuration(seconds=median(seconds), starting=median(starting))
 
 
 def _divide(unit: Unit, duration: FileDuration) -> Sequence[Unit]:
-    """Return the classes of a file, and the rest of it, so that nothing is lost."""
-    classes = [
-        Unit(file=unit.file, node=node, seconds=seconds) for node, seconds in sorted(duration.classes.items())
-    ]
-    rest = max(0.0, unit.seconds - sum(duration.classes.values()))
-    return [*classes, Unit(file=unit.file, node=unit.node, seconds=rest)]
+    """Return the classes of a file, and what is left of it, so that nothing is lost."""
+    units: list[Unit] = []
+    remaining_seconds = unit.seconds
+    for node, seconds in sorted(duration.classes.items()):
+        units.append(Unit(file=unit.file, node=node, seconds=seconds))
+        remaining_seconds -= seconds
+    remaining_seconds = max(0.0, remaining_seconds)
+    return [*units, Unit(file=unit.file, node=unit.node, seconds=remaining_seconds)]
 
 
-def _place(units: Sequence[Unit], starting: Mapping[str, float], count: int) -> Plan:
+class _Load:
+    """What a shard runs so far, and how long that takes."""
+
+    def __init__(self) -> None:
+        self.units: list[Unit] = []
+        self.files: set[str] = set()
+        self.seconds = 0.0
+
+    def seconds_with(self, unit: Unit, starting: float) -> float:
+        """Return how long it takes with one more unit, whose file has to be started once."""
+        if unit.file in self.files:
+            return self.seconds + unit.seconds
+        return self.seconds + unit.seconds + starting
+
+    def add(self, unit: Unit, starting: float) -> None:
+        """Add a unit."""
+        self.seconds = self.seconds_with(unit, starting)
+        self.units.append(unit)
+        self.files.add(unit.file)
+
+
+def _place(units: Sequence[Unit], expected: Mapping[str, FileDuration], count: int) -> Plan:
     """Put the longest unit where the shard stays shortest, and so on; starting a file is part of its time."""
-    seconds = [0.0] * count
-    shards: list[list[Unit]] = [[] for _index in range(count)]
-    files_of_shard: list[set[str]] = [set() for _index in range(count)]
+    loads = [_Load() for _index in range(count)]
 
-    def seconds_with(unit: Unit, index: int) -> float:
-        is_started = unit.file in files_of_shard[index]
-        return seconds[index] + unit.seconds + (0.0 if is_started else starting[unit.file])
+    def longest_first(unit: Unit) -> tuple[float, str]:
+        return (-unit.seconds - expected[unit.file].starting, unit.node)
 
-    for unit in sorted(units, key=lambda unit: (-unit.seconds - starting[unit.file], unit.node)):
-        # Of equal ones the one with fewer files: what takes no known time takes some.
-        shortest = min(
-            range(count), key=lambda index: (seconds_with(unit, index), len(files_of_shard[index]), index)
-        )
-        seconds[shortest] = seconds_with(unit, shortest)
-        shards[shortest].append(unit)
-        files_of_shard[shortest].add(unit.file)
-    return Plan(shards=tuple(tuple(units) for units in shards), seconds=tuple(seconds))
+    for unit in sorted(units, key=longest_first):
+        starting = expected[unit.file].starting
+        best_load = loads[0]
+        for load in loads:
+            # Of equal ones the one with fewer files: what takes no known time takes some.
+            seconds = load.seconds_with(unit, starting)
+            best_seconds = best_load.seconds_with(unit, starting)
+            if (seconds, len(load.files)) < (best_seconds, len(best_load.files)):
+                best_load = load
+        best_load.add(unit, starting)
+
+    return Plan(
+        shards=tuple(tuple(load.units) for load in loads),
+        seconds=tuple(load.seconds for load in loads),
+    )
 
 
 def show(plan: Plan, this_shard: Shard) -> None:
@@ -262,34 +296,50 @@ def durations_of(documents: Iterable[Document]) -> Durations:
     seconds: dict[str, float] = defaultdict(float)
     starting: dict[str, float] = defaultdict(float)
     for document in documents:
-        seconds_of_document: dict[str, float] = defaultdict(float)
         for case in document.cases:
-            # GPUs run a file one after the other.
-            file = case.file.partition("@")[0]
-            seconds_of_document[file] += case.seconds
-            if case.outcome not in {"crashed", "timeout"}:
-                seconds[file] += case.seconds
-                names = case.test.partition("[")[0].split("::")[1:]
-                if len(names) > 1:
-                    classes[file][f"{file}::{names[0]}"] += case.seconds
-
-        for suite_name, suite in document.suites.items():
-            file = suite_name.partition("@")[0]
-            # pytest's suite does not name the file, which is clear where there is but one.
-            if len(seconds_of_document) == 1:
-                file = next(iter(seconds_of_document))
+            if case.outcome in {"crashed", "timeout"}:
+                continue
+            file = _without_target(case.file)
+            seconds[file] += case.seconds
+            names = case.test.partition("[")[0].split("::")[1:]
+            if len(names) > 1:
+                classes[file][f"{file}::{names[0]}"] += case.seconds
+        for file, starting_seconds in _starting_seconds(document).items():
             # Shards that share a file start it once each.
-            rest = suite.seconds - seconds_of_document.get(file, 0.0)
-            starting[file] = max(starting[file], rest, 0.0)
+            starting[file] = max(starting[file], starting_seconds)
 
     durations: dict[str, FileDuration] = {}
-    # What is not a file (a report of one that could not be collected) cannot be put into a shard.
-    for file in sorted(name for name in seconds if name.endswith(".py")):
-        parts = {node: round(spent, 3) for node, spent in sorted(classes[file].items())}
-        durations[file] = FileDuration(
-            seconds=round(seconds[file], 3), starting=round(starting[file], 3), parts=parts
-        )
+    for file in sorted(seconds):
+        # What is not a file (a report of one that could not be collected) cannot be put into a shard.
+        if file.endswith(".py"):
+            durations[file] = FileDuration(
+                seconds=round(seconds[file], 3),
+                starting=round(starting[file], 3),
+                parts={node: round(spent, 3) for node, spent in sorted(classes[file].items())},
+            )
     return Durations(files=durations)
+
+
+def _without_target(file: str) -> str:
+    """Return a file's own name: GPUs of several architectures run it one after the other."""
+    return file.partition("@")[0]
+
+
+def _starting_seconds(document: Document) -> Mapping[str, float]:
+    """Return what each file took beside its tests."""
+    test_seconds: dict[str, float] = defaultdict(float)
+    for case in document.cases:
+        test_seconds[_without_target(case.file)] += case.seconds
+
+    starting: dict[str, float] = {}
+    for suite_name, suite in document.suites.items():
+        file = _without_target(suite_name)
+        # pytest's suite does not name the file, which is clear where there is but one.
+        if len(test_seconds) == 1:
+            file = next(iter(test_seconds))
+        remaining_seconds = suite.seconds - test_seconds.get(file, 0.0)
+        starting[file] = max(starting.get(file, 0.0), remaining_seconds)
+    return starting
 
 
 def latest_key(outputs: RunOutputs, artifact_group: str, config: str) -> str:
@@ -318,11 +368,11 @@ def record_durations(
 ) -> None:
     """Keep what a whole run took, for later ones; files that it did not run keep what was known."""
     key = latest_key(outputs, artifact_group, config)
-    stored = store.find(key)
+    known_file = store.find(key)
     merged_files = {**_read(store, key).files, **durations.files}
     merged = Durations(files=dict(sorted(merged_files.items())))
     try:
-        store.put_bytes(key, _serialized(merged), if_match=stored.etag if stored else "")
+        store.put_bytes(key, _serialized(merged), if_match=known_file.etag if known_file else "")
     except ConflictError:
         console.say(f"{key}: another run recorded its durations at the same time; those are kept.")
 

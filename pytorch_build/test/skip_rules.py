@@ -98,9 +98,9 @@ class RuleTable(Model):
 
     @model_validator(mode="after")
     def _whole(self) -> Self:
-        repeated_tests = sorted(test for test, count in Counter(self.tests).items() if count > 1)
-        if repeated_tests:
-            raise ValueError(f"{repeated_tests[0]!r} is there twice.")
+        for test, count in Counter(self.tests).items():
+            if count > 1:
+                raise ValueError(f"{test!r} is there twice.")
         if self.retries is not None and self.action != "retry":
             raise ValueError("'retries' is for action = \"retry\".")
         if self.action == "retry" and not (self.issue or self.expires):
@@ -133,21 +133,30 @@ class Rule:
 
     def names_file(self, file: str) -> bool:
         """Return whether it names a test file, and not tests in any file."""
-        paths = [pattern.partition("::")[0] for pattern in self.table.tests]
-        return any(matches(path, file) for path in paths if path.endswith(".py"))
+        for pattern in self.table.tests:
+            path = pattern.partition("::")[0]
+            if path.endswith(".py") and matches(path, file):
+                return True
+        return False
 
     def expired(self, today: dt.date) -> bool:
         """Whether its last day has passed."""
         return self.table.expires is not None and self.table.expires < today
 
-    def planned(self) -> AppliedRule:
+    def applied(self) -> AppliedRule:
         """Return it as the plugin takes it, whatever its conditions say."""
         table = self.table
+        reason = table.reason
+        if table.issue:
+            reason += f" ({table.issue})"
+        retries = 0
+        if table.action == "retry":
+            retries = table.retries or RETRIES
         return AppliedRule(
             name=self.name,
             action=table.action,
-            reason=f"{table.reason} ({table.issue})" if table.issue else table.reason,
-            retries=(table.retries or RETRIES) if table.action == "retry" else 0,
+            reason=reason,
+            retries=retries,
             tests=table.tests,
         )
 
@@ -173,9 +182,12 @@ def load(user_paths: Sequence[Path] = (), folder: Path = FOLDER) -> Sequence[Rul
 
 def silent_rules(rules: Sequence[Rule], files: Collection[str], matched: Collection[str]) -> Sequence[Rule]:
     """Return the rules that took no test in a run, although it had files that they name."""
-    return [
-        rule for rule in rules if rule.name not in matched and any(rule.names_file(file) for file in files)
-    ]
+    silent: list[Rule] = []
+    for rule in rules:
+        names_files = any(rule.names_file(file) for file in files)
+        if names_files and rule.name not in matched:
+            silent.append(rule)
+    return silent
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -248,17 +260,20 @@ def _contains(specifier: str | None, version: str) -> bool:
     return not specifier or SpecifierSet(specifier).contains(Version(Version(version).base_version))
 
 
-def planned(rules: Sequence[Rule], tested: UnderTest, today: dt.date) -> tuple[AppliedRule, ...]:
+def apply_rules(rules: Sequence[Rule], tested: UnderTest, today: dt.date) -> tuple[AppliedRule, ...]:
     """Return the rules that apply, as the plugin takes them; refuse expired ones."""
-    applying = [decision for decision in decide(rules, tested, today) if decision.applies]
-    expired = [decision.rule for decision in applying if decision.expired]
-    if expired:
-        sentences = [
-            f"{rule.file}: {rule.name} expired on {rule.table.expires}: {rule.table.reason}"
-            for rule in expired
-        ]
+    applied: list[AppliedRule] = []
+    sentences: list[str] = []
+    for decision in decide(rules, tested, today):
+        if not decision.applies:
+            continue
+        rule = decision.rule
+        applied.append(rule.applied())
+        if decision.expired:
+            sentences.append(f"{rule.file}: {rule.name} expired on {rule.table.expires}: {rule.table.reason}")
+    if sentences:
         raise DataError(
             "\n".join(sentences),
             hint="Remove it and see whether its tests pass now, or give it a reason to stay and a later day.",
         )
-    return tuple(decision.rule.planned() for decision in applying)
+    return tuple(applied)

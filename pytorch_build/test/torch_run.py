@@ -75,28 +75,28 @@ class TorchTests:
     @property
     def selection(self) -> list[str]:
         """The options that may choose among the tests."""
-        words: list[str] = []
+        options: list[str] = []
         for name in self.include:
-            words += ["--include", name]
+            options += ["--include", name]
         for name in self.exclude:
-            words += ["--exclude", name]
+            options += ["--exclude", name]
         if self.expression:
-            words += ["-k", self.expression]
-        return [*words, *self.pytest_arguments]
+            options += ["-k", self.expression]
+        return [*options, *self.pytest_arguments]
 
     @property
     def replaced(self) -> list[str]:
         """The options that replaced tests and rules: no promotion rests on such results."""
-        words: list[str] = []
+        options: list[str] = []
         if self.tree is not None:
-            words += ["--pytorch-dir", str(self.tree)]
+            options += ["--pytorch-dir", str(self.tree)]
         if self.allow_version_mismatch:
-            words.append("--allow-version-mismatch")
+            options.append("--allow-version-mismatch")
         if self.other_gpu:
-            words.append("--other-gpu")
+            options.append("--other-gpu")
         for path in self.skips:
-            words += ["--skips", str(path)]
-        return words
+            options += ["--skips", str(path)]
+        return options
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -246,7 +246,7 @@ def _apply_rules(
         is_amd = assignment.target.startswith("gfx")
         gpu_targets = (assignment.target,) if is_amd else tested.gpu_targets
         tested_on_gpu = replace(tested, gpu_targets=gpu_targets)
-        rules_of_gpus.append(skip_rules.planned(rules, tested_on_gpu, today))
+        rules_of_gpus.append(skip_rules.apply_rules(rules, tested_on_gpu, today))
     return rules_of_gpus
 
 
@@ -445,8 +445,8 @@ def _hint(cases: Sequence[Case]) -> str:
     for case in cases:
         if case.failing:
             file = upstream_tests.module_name(case.file)
-            words = f"--include {file} -k {shlex.quote(expression(case))}"
-            return f"One test again: {command_again()} {words}"
+            selection = f"--include {file} -k {shlex.quote(expression(case))}"
+            return f"One test again: {command_again()} {selection}"
     return "The logs are among the run's outputs (logs/)."
 
 

@@ -19,7 +19,7 @@ def rules(tmp_path_factory: pytest.TempPathFactory) -> tuple[plugin.AppliedRule,
     """Return the rules for these files."""
     file = tmp_path_factory.mktemp("rules") / "mine.toml"
     file.write_text(RULES)
-    return skip_rules.planned(skip_rules.load(folder=file), CPU, dt.date(2026, 11, 21))
+    return skip_rules.apply_rules(skip_rules.load(folder=file), CPU, dt.date(2026, 11, 21))
 
 
 @pytest.fixture(scope="module")

@@ -35,7 +35,7 @@ def report_with(
     properties: Mapping[str, str] | None = None,
     problems: tuple[str, ...] = (),
     timestamp: str = "",
-    where: str = "",
+    filename: str = "",
 ) -> Report:
     """Return a report of cases; `shard` is K/N."""
     document = Document(
@@ -47,7 +47,7 @@ def report_with(
     )
     index, _, count = (shard or "").partition("/")
     parsed_shard = Shard(index=int(index), count=int(count)) if shard else None
-    return Report(origin=origin, document=document, shard=parsed_shard, where=where)
+    return Report(origin=origin, document=document, shard=parsed_shard, filename=filename)
 
 
 def merge_one(*reports: Report) -> Tested:
@@ -144,7 +144,7 @@ TWO_TESTS = {"t.py": Suite(properties={EXISTING: "2"})}
             id="test in two shards",
         ),
         pytest.param(
-            [report_with(A_CASE, shard="1/1"), report_with(B_CASE, where="odd.xml")],
+            [report_with(A_CASE, shard="1/1"), report_with(B_CASE, filename="odd.xml")],
             "odd.xml",
             id="report without a shard",
         ),
@@ -193,7 +193,7 @@ TWO_TESTS = {"t.py": Suite(properties={EXISTING: "2"})}
             id="too many skipped without a rule",
         ),
         pytest.param(
-            [report_with(A_CASE, problems=("cut off",), where="a.xml")], "a.xml: cut off", id="torn report"
+            [report_with(A_CASE, problems=("cut off",), filename="a.xml")], "a.xml: cut off", id="torn report"
         ),
         pytest.param([report_with()], "no test ran", id="no test"),
         pytest.param(
@@ -222,8 +222,10 @@ def test_results_that_cannot_be_trusted_are_no_pass(reports: Sequence[Report], p
 
 
 def test_reports_of_one_shard_are_attempts_in_their_order() -> None:
-    second = report_with(case_of(), timestamp="2026-01-01T00:00:02", where="a.xml")
-    first = report_with(case_of(outcome="failed", line="no"), timestamp="2026-01-01T00:00:01", where="b.xml")
+    second = report_with(case_of(), timestamp="2026-01-01T00:00:02", filename="a.xml")
+    first = report_with(
+        case_of(outcome="failed", line="no"), timestamp="2026-01-01T00:00:01", filename="b.xml"
+    )
 
     tested = merge_one(second, first)
 

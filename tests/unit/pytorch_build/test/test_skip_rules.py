@@ -13,7 +13,7 @@ from pytorch_build.test.skip_rules import (
     RuleTable,
     UnderTest,
     decide,
-    planned,
+    apply_rules,
     silent_rules,
     unmet,
 )
@@ -280,7 +280,7 @@ def test_every_expired_rule_that_applies_is_an_error() -> None:
     rules = [rule_with(), rule_with("old", expires=LONG_AGO), rule_with("older", expires=LONG_AGO)]
 
     with pytest.raises(DataError) as caught:
-        planned(rules, HERE, TODAY)
+        apply_rules(rules, HERE, TODAY)
 
     first_line, second_line = caught.value.message.splitlines()
     assert "mine.old expired on 2026-01-31: It fails." in first_line
@@ -290,17 +290,17 @@ def test_every_expired_rule_that_applies_is_an_error() -> None:
 def test_an_expired_rule_that_does_not_apply_is_left_out() -> None:
     elsewhere = rule_with("old", expires=LONG_AGO, os=["windows"])
 
-    assert [rule.name for rule in planned([rule_with(), elsewhere], HERE, TODAY)] == ["mine.moon"]
+    assert [rule.name for rule in apply_rules([rule_with(), elsewhere], HERE, TODAY)] == ["mine.moon"]
 
 
 def test_a_plan_holds_the_rules_that_apply_in_their_order() -> None:
     rules = [rule_with("a"), rule_with("b", os=["windows"]), rule_with("c")]
 
-    assert [rule.name for rule in planned(rules, HERE, TODAY)] == ["mine.a", "mine.c"]
+    assert [rule.name for rule in apply_rules(rules, HERE, TODAY)] == ["mine.a", "mine.c"]
 
 
 def test_a_plan_gives_tests_and_reasons() -> None:
-    (rule,) = planned([rule_with(issue="ROCm/TheRock#2070")], HERE, TODAY)
+    (rule,) = apply_rules([rule_with(issue="ROCm/TheRock#2070")], HERE, TODAY)
 
     assert rule.reason == "It fails. (ROCm/TheRock#2070)"
     assert rule.tests == ("test/a.py::test_x",)
@@ -317,6 +317,6 @@ def test_a_plan_gives_tests_and_reasons() -> None:
     ],
 )
 def test_a_plan_says_how_often_a_test_is_retried(table: dict[str, Any], retries: int) -> None:
-    (rule,) = planned([rule_with(**table)], HERE, TODAY)
+    (rule,) = apply_rules([rule_with(**table)], HERE, TODAY)
 
     assert rule.retries == retries
