@@ -43,12 +43,25 @@ class Devices:
     groups: tuple[int, ...] = ()
 
 
-def run_in_container(job: Job, *, image: str, devices: Devices) -> None:
+def run_in_container(
+    job: Job,
+    *,
+    image: str,
+    devices: Devices,
+) -> None:
     """Run a session of this project in a container."""
     for folder in _cache_variables(job.root).values():
         files.made(Path(folder))
     engine = engines.find_engine(*engines.RUNNERS, otherwise="Or leave --container out.")
-    process.run(command(engine, job, image=image, devices=devices), env=process.inherited())
+    process.run(
+        command(
+            engine,
+            job,
+            image=image,
+            devices=devices,
+        ),
+        env=process.inherited(),
+    )
 
 
 def find_devices(paths: Sequence[Path] = _DEVICES) -> Devices:
@@ -62,10 +75,19 @@ def find_devices(paths: Sequence[Path] = _DEVICES) -> Devices:
         for node in (path, *sorted(path.glob("render*"))):
             if not node.is_dir():
                 groups[node.stat().st_gid] = None
-    return Devices(paths=tuple(present_paths), groups=tuple(groups))
+    return Devices(
+        paths=tuple(present_paths),
+        groups=tuple(groups),
+    )
 
 
-def command(engine: engines.Engine, job: Job, *, image: str, devices: Devices) -> tuple[str, ...]:
+def command(
+    engine: engines.Engine,
+    job: Job,
+    *,
+    image: str,
+    devices: Devices,
+) -> tuple[str, ...]:
     """Return the command line that runs a session of this project in a container."""
     variables = {
         # A number that the image does not know has no home and no name.
@@ -75,8 +97,20 @@ def command(engine: engines.Engine, job: Job, *, image: str, devices: Devices) -
     }
     passed_names = [name for name in job.present if _is_passed(name)]
     options = _device_options(engine, job, devices)
-    engine_command = container.engine_words(engine, job, variables, passed_names, *options)
-    return (*engine_command, image, "bash", "-euc", _script(job))
+    engine_command = container.engine_words(
+        engine,
+        job,
+        variables,
+        passed_names,
+        *options,
+    )
+    return (
+        *engine_command,
+        image,
+        "bash",
+        "-euc",
+        _script(job),
+    )
 
 
 def _is_passed(name: str) -> bool:
@@ -84,7 +118,11 @@ def _is_passed(name: str) -> bool:
     return name in HIDING or _PASSED_VARIABLES.fullmatch(name) is not None
 
 
-def _device_options(engine: engines.Engine, job: Job, devices: Devices) -> Sequence[str]:
+def _device_options(
+    engine: engines.Engine,
+    job: Job,
+    devices: Devices,
+) -> Sequence[str]:
     options = ["--ipc=host"]
     if not devices.paths:
         return options
@@ -101,7 +139,13 @@ def _device_options(engine: engines.Engine, job: Job, devices: Devices) -> Seque
 
 def _script(job: Job) -> str:
     # The machine's own environments are made for its own libraries.
-    session = ["nox", "--envdir", _ENVIRONMENTS, "-s", job.session]
+    session = [
+        "nox",
+        "--envdir",
+        _ENVIRONMENTS,
+        "-s",
+        job.session,
+    ]
     if job.python:
         session += ["-P", job.python]
     session += ["--", *job.words]

@@ -108,7 +108,14 @@ class FileRun:
         existing = self.existing
         if existing is not None:
             existing = frozenset(named(test) for test in existing)
-        cases = tuple(replace(case, file=file, test=named(case.test)) for case in self.cases)
+        cases = tuple(
+            replace(
+                case,
+                file=file,
+                test=named(case.test),
+            )
+            for case in self.cases
+        )
         return replace(self, file=file, cases=cases, existing=existing)
 
 
@@ -137,7 +144,11 @@ def run_file(
             launchers = _launchers_of_workers(launcher, tests, existing)
         elif is_part:
             launchers = [replace(launcher, excluded=existing.difference(tests))] if tests else []
-    series = parallel.map_in_threads(_run_series, launchers, jobs=len(launchers))
+    series = parallel.map_in_threads(
+        _run_series,
+        launchers,
+        jobs=len(launchers),
+    )
 
     judged_runs = [judged_run for judged_runs in series for judged_run in judged_runs]
     if existing is None and judged_runs:
@@ -171,12 +182,26 @@ def _logs(settings: RunSettings, name: str) -> tuple[Path, ...]:
     return tuple(path for path in paths if path.is_file())
 
 
-def _run_script(file: TestFile, settings: RunSettings, name: str) -> FileRun:
+def _run_script(
+    file: TestFile,
+    settings: RunSettings,
+    name: str,
+) -> FileRun:
     """Run a program that is not a test file."""
     command = [str(settings.python), str(settings.tree / file.file)]
     log = settings.logs / f"{name}.log"
-    ending = _supervise(command, settings, log, env=settings.env, seconds=settings.limits.file_seconds)
-    case = result_of_script(file.file, ending, process.tail(log, lines=_LOG_LINES))
+    ending = _supervise(
+        command,
+        settings,
+        log,
+        env=settings.env,
+        seconds=settings.limits.file_seconds,
+    )
+    case = result_of_script(
+        file.file,
+        ending,
+        process.tail(log, lines=_LOG_LINES),
+    )
     return FileRun(
         file=file.file,
         cases=(case,),
@@ -248,7 +273,13 @@ class _Launcher:
         ]
         remaining_seconds = max(self.end - time.monotonic(), 1.0)
         command, env = self._command(options)
-        ending = _supervise(command, settings, self.log, env=env, seconds=remaining_seconds)
+        ending = _supervise(
+            command,
+            settings,
+            self.log,
+            env=env,
+            seconds=remaining_seconds,
+        )
         return ProcessRun(
             ending=ending,
             ended_at=time.time(),
@@ -262,21 +293,42 @@ class _Launcher:
         python = str(settings.python)
         selection = ["-k", settings.expression] if settings.expression else []
         if self.file.runner == "pytest":
-            command = [python, "-m", "pytest", *_configuration(settings.tree), *options, *selection]
-            # Paths are relative to the folder that pytest starts in.
-            return [*command, *settings.arguments, self.file.file.partition("/")[2]], settings.env
+            command = [
+                python,
+                "-m",
+                "pytest",
+                *_configuration(settings.tree),
+                *options,
+                *selection,
+            ]
+            # The path is relative to the folder that pytest starts in.
+            command += [*settings.arguments, self.file.file.partition("/")[2]]
+            return command, settings.env
 
-        command = [python, "run_test.py", "--verbose", "--keep-going", *self.file.arguments, *selection]
+        command = [
+            python,
+            "run_test.py",
+            "--verbose",
+            "--keep-going",
+            *self.file.arguments,
+            *selection,
+        ]
+        command += ["--include", self.file.module]
         # The runner would not pass these on to pytest.
         variable = shlex.join([*options, *settings.arguments])
-        return [*command, "--include", self.file.module], {**settings.env, "PYTEST_ADDOPTS": variable}
+        return command, {**settings.env, "PYTEST_ADDOPTS": variable}
 
 
 def _configuration(tree: Path) -> Sequence[str]:
     """Name upstream's settings of pytest, so that no file above the tree is taken for them."""
     for name in _CONFIGURATION_FILES:
         if (tree / name).is_file():
-            return ["--rootdir", str(tree), "-c", str(tree / name)]
+            return [
+                "--rootdir",
+                str(tree),
+                "-c",
+                str(tree / name),
+            ]
     return ["--rootdir", str(tree)]
 
 
@@ -289,11 +341,20 @@ def _read_events(folder: Path) -> Sequence[Events]:
         return ()
 
 
-def _collect(file: TestFile, settings: RunSettings, name: str, end: float) -> frozenset[str] | None:
+def _collect(
+    file: TestFile,
+    settings: RunSettings,
+    name: str,
+    end: float,
+) -> frozenset[str] | None:
     """Return the tests of a file whatever the settings choose; None where pytest cannot collect it."""
     whole_settings = replace(settings, expression="", arguments=())
     launcher = _Launcher(file=file, settings=whole_settings, name=name, end=end)
-    run = launcher.run_pytest("collect", excluded=(), arguments=("--collect-only", "-q"))
+    run = launcher.run_pytest(
+        "collect",
+        excluded=(),
+        arguments=("--collect-only", "-q"),
+    )
     return run.existing if run.could_collect else None
 
 
@@ -306,7 +367,12 @@ def _launchers_of_workers(
     for index in range(min(workers, len(tests))):
         share = tests[index::workers]
         name = f"{launcher.name}.worker-{index + 1}"
-        launchers.append(replace(launcher, name=name, excluded=existing.difference(share)))
+        worker = replace(
+            launcher,
+            name=name,
+            excluded=existing.difference(share),
+        )
+        launchers.append(worker)
     return launchers
 
 

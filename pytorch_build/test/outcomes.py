@@ -25,7 +25,11 @@ if TYPE_CHECKING:
 _TESTS_FAILED = 1
 _NO_TEST = 5
 _ENDS_OF_PYTEST = (0, _TESTS_FAILED, _NO_TEST)
-_EXIT_WORDS = {2: "was interrupted", 3: "had an internal error", 4: "refused its arguments"}
+_EXIT_WORDS = {
+    2: "was interrupted",
+    3: "had an internal error",
+    4: "refused its arguments",
+}
 
 _OUTCOMES: dict[str, Outcome] = {outcome: outcome for outcome in OUTCOMES}
 _OUTCOMES |= {"xpassed": "passed", "rerun": "failed"}
@@ -84,25 +88,53 @@ class Results:
     broke_off: bool = False
 
 
-def results_of(file: str, run: ProcessRun, *, test_seconds: float = math.inf, may_be_empty: bool) -> Results:
+def results_of(
+    file: str,
+    run: ProcessRun,
+    *,
+    test_seconds: float = math.inf,
+    may_be_empty: bool,
+) -> Results:
     """Return the results of one process of a test file, whose tests may take `test_seconds` each."""
     cases = _cases_of_tests(file, run.events)
     failure = _failure_of_process(run, cases, test_seconds)
     if failure is not None:
         test = _running_test(run.events) or file
-        cases[test] = _case_of_failure(file, test, run, failure)
-        return Results(cases=tuple(cases.values()), broke_off=True)
+        cases[test] = _case_of_failure(
+            file,
+            test,
+            run,
+            failure,
+        )
+        return Results(
+            cases=tuple(cases.values()),
+            broke_off=True,
+        )
 
     repeated = _repeated_tests(run.events)
     if repeated:
         failure = _Failure("error", f"{some(repeated)} ended more than once")
-        cases[file] = _case_of_failure(file, file, run, failure)
+        cases[file] = _case_of_failure(
+            file,
+            file,
+            run,
+            failure,
+        )
     elif not cases and not may_be_empty:
-        cases[file] = _case_of_failure(file, file, run, _Failure("error", "no test ran"))
+        cases[file] = _case_of_failure(
+            file,
+            file,
+            run,
+            _Failure("error", "no test ran"),
+        )
     return Results(cases=tuple(cases.values()))
 
 
-def result_of_script(file: str, ending: Ending, output: str) -> Case:
+def result_of_script(
+    file: str,
+    ending: Ending,
+    output: str,
+) -> Case:
     """Return the result of a program that is not a test file: it passed if it ended with status 0."""
     failure = _failure_of_stopped(ending)
     if failure is None and ending.returncode != 0:
@@ -155,7 +187,13 @@ def _case_of_attempt(file: str, result: Ended) -> Case:
     outcome = _OUTCOMES[result.outcome]
     seconds = max(0.0, result.seconds)
     if outcome == "passed":
-        return Case(test=result.test, file=file, outcome=outcome, seconds=seconds, rule=result.rule)
+        return Case(
+            test=result.test,
+            file=file,
+            outcome=outcome,
+            seconds=seconds,
+            rule=result.rule,
+        )
 
     line = first_line(result.message, result.text)
     if outcome in {"failed", "error"} and _TIMEOUT.search(line):
@@ -193,7 +231,12 @@ class _Failure:
     line: str
 
 
-def _case_of_failure(file: str, test: str, run: ProcessRun, failure: _Failure) -> Case:
+def _case_of_failure(
+    file: str,
+    test: str,
+    run: ProcessRun,
+    failure: _Failure,
+) -> Case:
     return Case(
         test=test,
         file=file,
@@ -211,7 +254,11 @@ def _running_test(processes: Sequence[Events]) -> str | None:
     return None
 
 
-def _failure_of_process(run: ProcessRun, cases: Mapping[str, Case], test_seconds: float) -> _Failure | None:
+def _failure_of_process(
+    run: ProcessRun,
+    cases: Mapping[str, Case],
+    test_seconds: float,
+) -> _Failure | None:
     """Return why a process has failed beside its tests; None where pytest ended by itself."""
     failure = _failure_of_running_test(run, test_seconds) or _failure_of_stopped(run.ending)
     if failure is not None:

@@ -128,7 +128,8 @@ class Events:
     @property
     def existing(self) -> set[str]:
         """The tests that it collected, whether they were to run or not."""
-        return {*(self.collected or ()), *self.deselected}
+        collected = self.collected or ()
+        return {*collected, *self.deselected}
 
     @property
     def unreached(self) -> tuple[str, ...]:
@@ -136,7 +137,8 @@ class Events:
         reached = {result.test for result in self.results}
         if self.running is not None:
             reached.add(self.running)
-        return tuple(test for test in self.collected or () if test not in reached)
+        collected = self.collected or ()
+        return tuple(test for test in collected if test not in reached)
 
 
 def matches(pattern: str, test: str) -> bool:
@@ -166,7 +168,8 @@ def read_events_of_process(path: Path) -> Events | None:
     A last line that was cut is left out: its writer died.
     """
     events = Events()
-    for number, line in enumerate(read_text(path).splitlines(keepends=True), start=1):
+    lines = read_text(path).splitlines(keepends=True)
+    for number, line in enumerate(lines, start=1):
         if not line.endswith("\n"):
             break
         try:

@@ -74,7 +74,12 @@ def _shard_suffix(shard: Shard | None) -> str:
     return f"-{shard.index}-of-{shard.count}"
 
 
-def put_report(store: Store, outputs: RunOutputs, artifact_group: str, report: Report) -> Mapping[str, Any]:
+def put_report(
+    store: Store,
+    outputs: RunOutputs,
+    artifact_group: str,
+    report: Report,
+) -> Mapping[str, Any]:
     """File a report, ``torch-{ref}-{python}-2-of-6.xml``; return the details for the record.
 
     In the local run, reports of other numbers of shards are dropped.
@@ -90,7 +95,12 @@ def put_report(store: Store, outputs: RunOutputs, artifact_group: str, report: R
     return {**details_of(report), "report": {"key": key, "sha256": digest}}
 
 
-def _withdraw_other_shards(store: Store, outputs: RunOutputs, artifact_group: str, report: Report) -> None:
+def _withdraw_other_shards(
+    store: Store,
+    outputs: RunOutputs,
+    artifact_group: str,
+    report: Report,
+) -> None:
     """Delete reports and records of the same tests in another number of shards: they are of another run."""
     origin = report.origin
     shard_count = report.shard.count if report.shard else 1
@@ -152,14 +162,23 @@ def outcomes_of(cases: Collection[junit.Case]) -> Mapping[str, Any]:
 def unless_incomplete(stage: Stage) -> Stage:
     """Force a stage that ran in part for no cause of its inputs, or whose report is another run's since."""
     name = records.record_name(stage.name, stage.cell)
-    previous_record = records.read(stage.store, stage.outputs, stage.artifact_group, name)
+    previous_record = records.read(
+        stage.store,
+        stage.outputs,
+        stage.artifact_group,
+        name,
+    )
     if previous_record is None:
         return stage
 
     details = read_details(previous_record)
     is_part = read_inputs(previous_record).selection or "-" in stage.name
     incomplete = "" if is_part else why_incomplete(details)
-    digest_of = _digests_of_reports(stage.store, stage.outputs, stage.artifact_group)
+    digest_of = _digests_of_reports(
+        stage.store,
+        stage.outputs,
+        stage.artifact_group,
+    )
     if incomplete or why_report_differs(details, digest_of):
         return replace(stage, common=replace(stage.common, force=True))
     return stage
@@ -213,7 +232,8 @@ def require_passed(report: Report, *, hint: str = "") -> None:
     if report.shard is not None and not report.document.suites and not report.document.cases:
         console.say(f"{report.origin}, shard {report.shard}: other shards have all tests.")
         return
-    sentence = why_not([merge_shards(report.origin, [replace(report, shard=None)])])
+    tested = merge_shards(report.origin, [replace(report, shard=None)])
+    sentence = why_not([tested])
     if sentence:
         problem = CheckError(sentence, hint=hint)
         problem.cause = _cause_of(report)
@@ -230,7 +250,11 @@ def _cause_of(report: Report) -> Cause | None:
     """Return the first failed test as the cause of a failure; None where all passed."""
     for case in report.document.cases:
         if case.failing:
-            cause = first(case.text.splitlines()) or Cause(tool="pytest", file=case.file, message="")
+            cause = first(case.text.splitlines()) or Cause(
+                tool="pytest",
+                file=case.file,
+                message="",
+            )
             return cause.model_copy(update={"message": f"{case.test}: {case.line}"})
     return None
 
@@ -293,7 +317,11 @@ def _stages_of_shards(tested: Tested) -> Sequence[str]:
     return stages
 
 
-def _merge_records(shard_records: Sequence[Record], tested: Tested, outputs: RunOutputs) -> Record:
+def _merge_records(
+    shard_records: Sequence[Record],
+    tested: Tested,
+    outputs: RunOutputs,
+) -> Record:
     """Return a record that begins with the first shard's, and took what all took."""
     started = [record.started for record in shard_records]
     seconds = sum(record.seconds for record in shard_records)
@@ -348,7 +376,12 @@ def reports_in_folder(folder: Path) -> Sequence[Report]:
         if path.is_file():
             filename = path.relative_to(folder).as_posix()
             origin = Origin(folder=filename.rpartition("/")[0])
-            reports.append(report_of(junit.read_file(path), origin, filename=filename))
+            report = report_of(
+                junit.read_file(path),
+                origin,
+                filename=filename,
+            )
+            reports.append(report)
     if not reports:
         raise MissingInputError(
             f"{folder} has no JUnit reports (*.xml).",
@@ -366,7 +399,8 @@ def tested_groups(common: Common) -> Sequence[str]:
     groups: set[str] = set()
     for prefix in (f"{outputs.prefix}/reports", f"{outputs.prefix}/manifests"):
         for file in store.list(prefix):
-            group, slash, name = file.key.removeprefix(f"{prefix}/").partition("/")
+            path = file.key.removeprefix(f"{prefix}/")
+            group, slash, name = path.partition("/")
             if slash and (name.endswith(".xml") or name.startswith(STAGE_PREFIX)):
                 groups.add(group)
     if not groups:
@@ -384,13 +418,24 @@ def read_reports(
     # ROCm's reports do not say what they are about; their records do.
     origins: dict[str, Origin] = {}
     for record in _records_of_tests(group_records):
-        origins[_report_name(record)] = _origin_of(record, artifact_group, outputs)
+        origins[_report_name(record)] = _origin_of(
+            record,
+            artifact_group,
+            outputs,
+        )
 
     def read_report(key: str) -> Report:
         name = key.rpartition("/")[2]
-        unknown_origin = Origin(gpu_family=artifact_group, folder=name.removesuffix(".xml"))
+        unknown_origin = Origin(
+            gpu_family=artifact_group,
+            folder=name.removesuffix(".xml"),
+        )
         with store.open(key) as stream:
-            report = report_of(junit.read(stream), origins.get(name, unknown_origin), filename=name)
+            report = report_of(
+                junit.read(stream),
+                origins.get(name, unknown_origin),
+                filename=name,
+            )
         # A run that was uploaded had another name before.
         return replace(report, origin=replace(report.origin, run_id=outputs.run_id))
 
@@ -420,12 +465,21 @@ def _report_name(record: Record) -> str:
     return f"{records.record_name(record.stage.removeprefix(STAGE_PREFIX), record.cell)}.xml"
 
 
-def _origin_of(record: Record, artifact_group: str, outputs: RunOutputs) -> Origin:
+def _origin_of(
+    record: Record,
+    artifact_group: str,
+    outputs: RunOutputs,
+) -> Origin:
     config = read_inputs(record).config.removeprefix(DEFAULT_CONFIG)
     stage = record.stage.partition("-")[0]
     if config:
         stage = stage.removesuffix(f"_{config}")
-    origin = Origin.of(stage, record.cell, config=config, run_id=outputs.run_id)
+    origin = Origin.of(
+        stage,
+        record.cell,
+        config=config,
+        run_id=outputs.run_id,
+    )
     return replace(origin, gpu_family=origin.gpu_family or artifact_group)
 
 
@@ -445,7 +499,8 @@ def check_records(
     for record in _records_of_tests(records.latest(group_records)):
         origin = _origin_of(record, artifact_group, outputs)
         recorded_origins.add(origin)
-        tested = by_origin.setdefault(origin, Tested(origin=origin, shards=0))
+        untested = Tested(origin=origin, shards=0)
+        tested = by_origin.setdefault(origin, untested)
         problem = _problem_of(record, tested, group_records, digest_of)
         if problem:
             problems[origin].append(problem)
@@ -455,7 +510,8 @@ def check_records(
         tested = by_origin[origin]
         if origin not in recorded_origins:
             problems[origin].insert(0, "no record says which wheels its report is about")
-        checked_results.append(replace(tested, problems=(*tested.problems, *problems[origin])))
+        all_problems = (*tested.problems, *problems[origin])
+        checked_results.append(replace(tested, problems=all_problems))
     return tuple(checked_results)
 
 
@@ -483,5 +539,10 @@ def require_expected(results: Sequence[Tested], expected_names: Iterable[str]) -
     for name in expected_names:
         if name not in known_names:
             origin = Origin(folder=name)
-            all_results.append(Tested(origin=origin, problems=("there is no report",), shards=0))
+            missing_result = Tested(
+                origin=origin,
+                problems=("there is no report",),
+                shards=0,
+            )
+            all_results.append(missing_result)
     return tuple(all_results)

@@ -46,11 +46,25 @@ class Origin:
 
     def __str__(self) -> str:
         config = self.config.removeprefix(DEFAULT_CONFIG)
-        parts = (self.stage, self.torch_ref, self.gpu_family, self.python, config, self.folder)
+        parts = (
+            self.stage,
+            self.torch_ref,
+            self.gpu_family,
+            self.python,
+            config,
+            self.folder,
+        )
         return " ".join(part for part in parts if part) or "tests"
 
     @classmethod
-    def of(cls, stage: str, cell: GroupCell, *, config: str, run_id: str) -> Origin:
+    def of(
+        cls,
+        stage: str,
+        cell: GroupCell,
+        *,
+        config: str,
+        run_id: str,
+    ) -> Origin:
         """Return that of a stage on a cell."""
         return cls(
             stage=stage,
@@ -142,7 +156,12 @@ def last_attempt(attempts: Sequence[Case]) -> Case:
     result = attempts[-1]
     failure = _first_failure(attempts)
     if failure is not None and result.outcome == "passed":
-        result = replace(result, outcome="flaky", line=failure.line, text=failure.text)
+        result = replace(
+            result,
+            outcome="flaky",
+            line=failure.line,
+            text=failure.text,
+        )
     elif failure is not None and not result.failing:
         # Skipped after a failure: it was never seen to pass.
         result = failure
@@ -176,7 +195,12 @@ def failure_line(case: Case) -> str:
     return f"{line}: {case.line}" if case.line else line
 
 
-def report_of(document: Document, known_origin: Origin, *, filename: str = "") -> Report:
+def report_of(
+    document: Document,
+    known_origin: Origin,
+    *,
+    filename: str = "",
+) -> Report:
     """Return a report by its own properties; `known_origin` is what is known beside them."""
     properties = document.properties
     problems = list(document.problems)
@@ -233,7 +257,8 @@ def merge_reports(reports: Iterable[Report]) -> tuple[Tested, ...]:
     for origin in sorted(reports_of):
         tested = merge_shards(origin, reports_of[origin])
         gaps = _find_gaps(tested, [report.document for report in reports_of[origin]])
-        merged_results.append(replace(tested, problems=(*tested.problems, *gaps)))
+        problems = (*tested.problems, *gaps)
+        merged_results.append(replace(tested, problems=problems))
     return tuple(merged_results)
 
 
@@ -344,9 +369,9 @@ def _shard_problems(by_shard: Mapping[Shard | None, Sequence[Report]]) -> list[s
     for shard_count in shard_counts:
         missing_shards: list[str] = []
         for index in range(1, shard_count + 1):
-            shard = Shard(index=index, count=shard_count)
-            if shard not in by_shard:
-                missing_shards.append(str(shard))
+            planned_shard = Shard(index=index, count=shard_count)
+            if planned_shard not in by_shard:
+                missing_shards.append(str(planned_shard))
         if missing_shards:
             problems.append(f"no report of shard {some(missing_shards)}")
     for shard in shards:
@@ -420,8 +445,8 @@ def _gaps_of_reasons(cases: Sequence[Case], properties: Mapping[str, str]) -> li
     unexplained = unexplained_cases(cases, properties)
     if not unexplained:
         return []
-    example = unexplained[0]
-    return [f"{len(unexplained)} tests were {UNEXPLAINED}, such as {example.test}: {example.line}"]
+    example = failure_line(unexplained[0])
+    return [f"{len(unexplained)} tests were {UNEXPLAINED}, such as {example}"]
 
 
 def unexplained_cases(cases: Sequence[Case], properties: Mapping[str, str]) -> Sequence[Case]:

@@ -14,7 +14,7 @@ from __future__ import annotations
 import re
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from statistics import median
 from typing import TYPE_CHECKING, Literal
 
@@ -48,7 +48,12 @@ class FileDuration(Model):
     @property
     def classes(self) -> Mapping[str, float]:
         """What its classes took."""
-        return {part: seconds for part, seconds in self.parts.items() if part.count("::") == 1}
+        return {node: seconds for node, seconds in self.parts.items() if _is_class(node)}
+
+
+def _is_class(node: str) -> bool:
+    """Return whether a node id is a class's, and no test's."""
+    return node.count("::") == 1
 
 
 class Durations(Model):
@@ -73,7 +78,10 @@ def parse_shard(text: str) -> Shard:
     """Read ``k/n``."""
     match = re.fullmatch(r"([0-9]{1,4})/([0-9]{1,4})", text)
     if match is not None:
-        shard = Shard(index=int(match[1]), count=int(match[2]))
+        shard = Shard(
+            index=int(match[1]),
+            count=int(match[2]),
+        )
         if 1 <= shard.index <= shard.count:
             return shard
     raise UsageError(f"--shard {text!r} is not K/N with K from 1 to N, such as 2/6.")
@@ -115,7 +123,9 @@ class Part:
 
     def takes(self, test: str) -> bool:
         """Return whether the shard runs a test, by its node id."""
-        class_of_test = "::".join(test.split("::")[:2])
+        file, _separator, names = test.partition("::")
+        class_name = names.partition("::")[0]
+        class_of_test = f"{file}::{class_name}"
         if class_of_test in self.classes:
             return True
         return self.has_rest and class_of_test not in self.other_classes
@@ -173,14 +183,25 @@ def _nodes_of(units: Sequence[Unit]) -> list[str]:
     return [unit.node for unit in units]
 
 
-def plan(test_files: Iterable[str], durations: Durations, count: int) -> Plan:
+def plan(
+    test_files: Iterable[str],
+    durations: Durations,
+    count: int,
+) -> Plan:
     """Put test files into shards."""
     names = sorted(set(test_files))
     if not names:
         raise MissingInputError("There are no test files to put into shards.")
 
     expected = _expected_durations(names, durations)
-    whole_files = [Unit(file=name, node=name, seconds=expected[name].seconds) for name in names]
+    whole_files: list[Unit] = []
+    for name in names:
+        unit = Unit(
+            file=name,
+            node=name,
+            seconds=expected[name].seconds,
+        )
+        whole_files.append(unit)
     plan_of_files = _place(whole_files, expected, count)
     if plan_of_files.imbalance <= BALANCE:
         return plan_of_files
@@ -193,7 +214,11 @@ def plan(test_files: Iterable[str], durations: Durations, count: int) -> Plan:
         else:
             units.append(unit)
     plan_of_classes = _place(units, expected, count)
-    return min(plan_of_files, plan_of_classes, key=lambda plan: max(plan.seconds))
+    return min(
+        plan_of_files,
+        plan_of_classes,
+        key=lambda plan: max(plan.seconds),
+    )
 
 
 def _expected_durations(names: Sequence[str], durations: Durations) -> Mapping[str, FileDuration]:
@@ -209,7 +234,10 @@ def _typical_duration(durations: Sequence[FileDuration]) -> FileDuration:
         return FileDuration(seconds=1.0)
     seconds = [duration.seconds for duration in durations]
     starting = [duration.starting for duration in durations]
-    return FileDuration(seconds=median(seconds), starting=median(starting))
+    return FileDuration(
+        seconds=median(seconds),
+        starting=median(starting),
+    )
 
 
 def _divide(unit: Unit, duration: FileDuration) -> Sequence[Unit]:
@@ -217,10 +245,11 @@ def _divide(unit: Unit, duration: FileDuration) -> Sequence[Unit]:
     units: list[Unit] = []
     remaining_seconds = unit.seconds
     for node, seconds in sorted(duration.classes.items()):
-        units.append(Unit(file=unit.file, node=node, seconds=seconds))
+        class_unit = Unit(file=unit.file, node=node, seconds=seconds)
+        units.append(class_unit)
         remaining_seconds -= seconds
-    remaining_seconds = max(0.0, remaining_seconds)
-    return [*units, Unit(file=unit.file, node=unit.node, seconds=remaining_seconds)]
+    other_tests = replace(unit, seconds=max(0.0, remaining_seconds))
+    return [*units, other_tests]
 
 
 class _Load:
@@ -244,7 +273,11 @@ class _Load:
         self.files.add(unit.file)
 
 
-def _place(units: Sequence[Unit], expected: Mapping[str, FileDuration], count: int) -> Plan:
+def _place(
+    units: Sequence[Unit],
+    expected: Mapping[str, FileDuration],
+    count: int,
+) -> Plan:
     """Put the longest unit where the shard stays shortest, and so on; starting a file is part of its time."""
     loads = [_Load() for _index in range(count)]
 
@@ -256,9 +289,9 @@ def _place(units: Sequence[Unit], expected: Mapping[str, FileDuration], count: i
         best_load = loads[0]
         for load in loads:
             # Of equal ones the one with fewer files: what takes no known time takes some.
-            seconds = load.seconds_with(unit, starting)
-            best_seconds = best_load.seconds_with(unit, starting)
-            if (seconds, len(load.files)) < (best_seconds, len(best_load.files)):
+            rank = (load.seconds_with(unit, starting), len(load.files))
+            best_rank = (best_load.seconds_with(unit, starting), len(best_load.files))
+            if rank < best_rank:
                 best_load = load
         best_load.add(unit, starting)
 
@@ -272,20 +305,36 @@ def show(plan: Plan, this_shard: Shard) -> None:
     """Print a row per shard, and what this one runs."""
     rows: list[tuple[str, ...]] = []
     for index, units in enumerate(plan.shards, start=1):
-        name = str(Shard(index=index, count=len(plan.shards)))
-        if index == this_shard.index:
-            name += " (this one)"
+        shard = Shard(index=index, count=len(plan.shards))
+        name = f"{shard} (this one)" if shard == this_shard else str(shard)
         file_count = len({unit.file for unit in units})
         class_count = sum(unit.is_class for unit in units)
-        rows.append((name, str(file_count), str(class_count), console.duration(plan.seconds[index - 1])))
-    console.table(("shard", "files", "classes", "expected"), rows)
+        duration = console.duration(plan.seconds[index - 1])
+        rows.append(
+            (
+                name,
+                str(file_count),
+                str(class_count),
+                duration,
+            )
+        )
+    console.table(
+        (
+            "shard",
+            "files",
+            "classes",
+            "expected",
+        ),
+        rows,
+    )
 
     for part in plan.parts(this_shard):
         classes = sorted(part.classes)
         if part.is_whole:
             console.detail(part.file)
         elif part.has_rest:
-            console.detail(f"{part.file}: all but {', '.join(sorted(part.other_classes))}")
+            other_classes = ", ".join(sorted(part.other_classes))
+            console.detail(f"{part.file}: all but {other_classes}")
         else:
             console.detail(", ".join(classes))
 
@@ -301,9 +350,11 @@ def durations_of(documents: Iterable[Document]) -> Durations:
                 continue
             file = _without_target(case.file)
             seconds[file] += case.seconds
-            names = case.test.partition("[")[0].split("::")[1:]
+            plain_name = case.test.partition("[")[0]
+            names = plain_name.split("::")[1:]
             if len(names) > 1:
-                classes[file][f"{file}::{names[0]}"] += case.seconds
+                node = f"{file}::{names[0]}"
+                classes[file][node] += case.seconds
         for file, starting_seconds in _starting_seconds(document).items():
             # Shards that share a file start it once each.
             starting[file] = max(starting[file], starting_seconds)
@@ -312,10 +363,11 @@ def durations_of(documents: Iterable[Document]) -> Durations:
     for file in sorted(seconds):
         # What is not a file (a report of one that could not be collected) cannot be put into a shard.
         if file.endswith(".py"):
+            class_seconds = sorted(classes[file].items())
             durations[file] = FileDuration(
                 seconds=round(seconds[file], 3),
                 starting=round(starting[file], 3),
-                parts={node: round(spent, 3) for node, spent in sorted(classes[file].items())},
+                parts={node: round(spent, 3) for node, spent in class_seconds},
             )
     return Durations(files=durations)
 
@@ -342,12 +394,21 @@ def _starting_seconds(document: Document) -> Mapping[str, float]:
     return starting
 
 
-def latest_key(outputs: RunOutputs, artifact_group: str, config: str) -> str:
+def latest_key(
+    outputs: RunOutputs,
+    artifact_group: str,
+    config: str,
+) -> str:
     """Key of what the last run of a repository recorded; of all runs, so outside of each."""
     return f"{outputs.external_repo}test-durations/{outputs.platform}/{artifact_group}/{config}.json"
 
 
-def for_run(store: Store, outputs: RunOutputs, artifact_group: str, config: str) -> Durations:
+def for_run(
+    store: Store,
+    outputs: RunOutputs,
+    artifact_group: str,
+    config: str,
+) -> Durations:
     """Return the durations that plan a run: its own, which its first shard takes from the last run."""
     latest = latest_key(outputs, artifact_group, config)
     if not outputs.immutable:
@@ -357,7 +418,11 @@ def for_run(store: Store, outputs: RunOutputs, artifact_group: str, config: str)
     key = f"{outputs.reports_prefix(artifact_group)}/durations-{config}.json"
     if store.find(key) is None:
         try:
-            store.put_bytes(key, _serialized(_read(store, latest)), if_match="")
+            store.put_bytes(
+                key,
+                _serialized(_read(store, latest)),
+                if_match="",
+            )
         except ConflictError:
             console.say("Another shard was first to choose the durations; they are taken.")
     return _read(store, key)
@@ -372,7 +437,11 @@ def record_durations(
     merged_files = {**_read(store, key).files, **durations.files}
     merged = Durations(files=dict(sorted(merged_files.items())))
     try:
-        store.put_bytes(key, _serialized(merged), if_match=known_file.etag if known_file else "")
+        store.put_bytes(
+            key,
+            _serialized(merged),
+            if_match=known_file.etag if known_file else "",
+        )
     except ConflictError:
         console.say(f"{key}: another run recorded its durations at the same time; those are kept.")
 
@@ -380,7 +449,11 @@ def record_durations(
 def _read(store: Store, key: str) -> Durations:
     if store.find(key) is None:
         return Durations()
-    return parse_json(store.read(key).decode(errors="replace"), Durations, where=f"{store.url}/{key}")
+    return parse_json(
+        store.read(key).decode(errors="replace"),
+        Durations,
+        where=f"{store.url}/{key}",
+    )
 
 
 def _serialized(durations: Durations) -> bytes:

@@ -28,7 +28,11 @@ Question = Literal["list", "explain", "check"]
 QUESTIONS: tuple[Question, ...] = get_args(Question)
 
 # What becomes of a test by a rule's action; the first that takes a test wins.
-_FATES = {"skip": "skipped", "xfail": "expected to fail", "retry": "retried"}
+_FATES = {
+    "skip": "skipped",
+    "xfail": "expected to fail",
+    "retry": "retried",
+}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -64,7 +68,11 @@ def answer(request: SkipRequest) -> None:
     user_paths = [path.expanduser().absolute() for path in request.skips]
     rules = skip_rules.load(user_paths, skip_rules.FOLDER)
     tested = _under_test(request)
-    decisions = decide(rules, tested, dt.datetime.now(tz=dt.UTC).date())
+    decisions = decide(
+        rules,
+        tested,
+        dt.datetime.now(tz=dt.UTC).date(),
+    )
     console.say(
         f"{', '.join(tested.gpu_targets) or CPU}, {tested.platform}, Python {tested.python}, "
         f"torch {tested.torch} ({tested.torch_ref}), {tested.config} tests"

@@ -74,6 +74,13 @@ def _test(pattern: str) -> str:
 
 
 Specifier = Annotated[str, AfterValidator(_specifier)]
+Retries = Annotated[
+    int,
+    Field(
+        ge=1,
+        le=5,
+    ),
+]
 NonEmpty = Field(default=(), min_length=1)
 
 
@@ -85,7 +92,7 @@ class RuleTable(Model):
 
     tests: tuple[Annotated[str, AfterValidator(_test)], ...] = Field(min_length=1)
     action: Action = "skip"
-    retries: Annotated[int, Field(ge=1, le=5)] | None = None
+    retries: Retries | None = None
     reason: Annotated[str, AfterValidator(_reason)]
     issue: Annotated[str, AfterValidator(_issue)] | None = None
     expires: dt.date | None = None
@@ -180,7 +187,11 @@ def load(user_paths: Sequence[Path] = (), folder: Path = FOLDER) -> Sequence[Rul
     return tuple(rules.values())
 
 
-def silent_rules(rules: Sequence[Rule], files: Collection[str], matched: Collection[str]) -> Sequence[Rule]:
+def silent_rules(
+    rules: Sequence[Rule],
+    files: Collection[str],
+    matched: Collection[str],
+) -> Sequence[Rule]:
     """Return the rules that took no test in a run, although it had files that they name."""
     silent: list[Rule] = []
     for rule in rules:
@@ -216,9 +227,20 @@ class Decision:
         return not self.unmet
 
 
-def decide(rules: Sequence[Rule], tested: UnderTest, today: dt.date) -> Sequence[Decision]:
+def decide(
+    rules: Sequence[Rule],
+    tested: UnderTest,
+    today: dt.date,
+) -> Sequence[Decision]:
     """Decide about every rule."""
-    return [Decision(rule=rule, unmet=unmet(rule, tested), expired=rule.expired(today)) for rule in rules]
+    return [
+        Decision(
+            rule=rule,
+            unmet=unmet(rule, tested),
+            expired=rule.expired(today),
+        )
+        for rule in rules
+    ]
 
 
 def unmet(rule: Rule, tested: UnderTest) -> tuple[str, ...]:
@@ -226,21 +248,50 @@ def unmet(rule: Rule, tested: UnderTest) -> tuple[str, ...]:
     table = rule.table
     sentences: list[str] = []
 
-    def require(condition: str, value: str, *, holds: bool) -> None:
+    def require(
+        condition: str,
+        value: str,
+        *,
+        holds: bool,
+    ) -> None:
         if condition and not holds:
             sentences.append(f"it is for {condition}, and this is {value}")
 
     gpus = " or ".join("any GPU" if name == ANY_GPU else name for name in table.gpu)
-    require(gpus, " or ".join(tested.gpu_targets) or CPU, holds=_gpu_holds(table.gpu, tested.gpu_targets))
-    require(" or ".join(table.os), tested.platform, holds=tested.platform in table.os)
+    require(
+        gpus,
+        " or ".join(tested.gpu_targets) or CPU,
+        holds=_gpu_holds(table.gpu, tested.gpu_targets),
+    )
+    require(
+        " or ".join(table.os),
+        tested.platform,
+        holds=tested.platform in table.os,
+    )
     python = _of("Python", table.python)
-    require(python, tested.python, holds=_contains(table.python, tested.python))
-    require(_of("torch", table.torch), tested.torch, holds=_contains(table.torch, tested.torch))
+    require(
+        python,
+        tested.python,
+        holds=_contains(table.python, tested.python),
+    )
+    require(
+        _of("torch", table.torch),
+        tested.torch,
+        holds=_contains(table.torch, tested.torch),
+    )
     torch_refs = _of("the torch ref", " or ".join(table.torch_ref))
     is_of_ref = any(fnmatchcase(tested.torch_ref, pattern) for pattern in table.torch_ref)
-    require(torch_refs, tested.torch_ref or "none of ours", holds=is_of_ref)
+    require(
+        torch_refs,
+        tested.torch_ref or "none of ours",
+        holds=is_of_ref,
+    )
     configs = _of("the configuration", " or ".join(table.config))
-    require(configs, tested.config, holds=tested.config in table.config)
+    require(
+        configs,
+        tested.config,
+        holds=tested.config in table.config,
+    )
     return tuple(sentences)
 
 
@@ -260,7 +311,11 @@ def _contains(specifier: str | None, version: str) -> bool:
     return not specifier or SpecifierSet(specifier).contains(Version(Version(version).base_version))
 
 
-def apply_rules(rules: Sequence[Rule], tested: UnderTest, today: dt.date) -> tuple[AppliedRule, ...]:
+def apply_rules(
+    rules: Sequence[Rule],
+    tested: UnderTest,
+    today: dt.date,
+) -> tuple[AppliedRule, ...]:
     """Return the rules that apply, as the plugin takes them; refuse expired ones."""
     applied: list[AppliedRule] = []
     sentences: list[str] = []

@@ -34,6 +34,9 @@ _LOGS = "logs"
 # A log among a run's outputs is for reading; of a longer one the beginning and the end are enough.
 _LOG_BYTES = 8 << 20
 _MOST_SHOWN_FAILURES = 20
+_COLUMNS = ("test file", "passed", "failed", "skipped", "processes", "time")
+# Outcomes whose reason stands at the end of a log.
+_BROKEN_OFF = frozenset({"crashed", "timeout", "error"})
 # Builds get these, and tests would be led to another ROCm.
 _VARIABLES_OF_BUILDS = ("LD_LIBRARY_PATH", "ROCM_PATH", "ROCM_HOME", "HIP_PATH")
 
@@ -115,7 +118,11 @@ class Bench:
         return len(self.assignments) > 1
 
 
-def perform_tests(bench: Bench, request: TorchTests, inputs: Mapping[str, Any]) -> None:
+def perform_tests(
+    bench: Bench,
+    request: TorchTests,
+    inputs: Mapping[str, Any],
+) -> None:
     """Run a shard, keep its report, logs and record; do nothing where the same was tested before."""
     shard_run = _shard_run(bench, request)
 
@@ -123,10 +130,18 @@ def perform_tests(bench: Bench, request: TorchTests, inputs: Mapping[str, Any]) 
         return StageResult(files=(), details=_run_and_report(shard_run))
 
     stage = reports.unless_incomplete(shard_run.stage)
-    perform(stage, {**inputs, **_recorded_inputs(shard_run)}, run_and_report)
+    perform(
+        stage,
+        {**inputs, **_recorded_inputs(shard_run)},
+        run_and_report,
+    )
 
 
-def look_at_tests(bench: Bench, request: TorchTests, inputs: Mapping[str, Any]) -> Status:
+def look_at_tests(
+    bench: Bench,
+    request: TorchTests,
+    inputs: Mapping[str, Any],
+) -> Status:
     """Return whether a shard has to be run. Nothing is changed."""
     shard_run = _shard_run(bench, request)
     stage = reports.unless_incomplete(shard_run.stage)
@@ -165,7 +180,11 @@ class _ShardRun:
 
 def _shard_run(bench: Bench, request: TorchTests) -> _ShardRun:
     """Decide what runs; refuse what cannot work."""
-    upstream_tests.require_match(bench.torch, bench.tests, allowed=request.allow_version_mismatch)
+    upstream_tests.require_match(
+        bench.torch,
+        bench.tests,
+        allowed=request.allow_version_mismatch,
+    )
     _require_device_code(bench)
     test_files = _choose_files(bench, request)
     if not test_files:
@@ -174,8 +193,18 @@ def _shard_run(bench: Bench, request: TorchTests) -> _ShardRun:
     context = bench.context
     common = context.common
     cell = context.cell(bench.target.tag)
-    origin = Origin.of("test_torch", cell, config=request.config, run_id=common.outputs.run_id)
-    durations = shards.for_run(common.open_store(), common.outputs, context.artifact_group, request.config)
+    origin = Origin.of(
+        "test_torch",
+        cell,
+        config=request.config,
+        run_id=common.outputs.run_id,
+    )
+    durations = shards.for_run(
+        common.open_store(),
+        common.outputs,
+        context.artifact_group,
+        request.config,
+    )
     rules = skip_rules.load(request.skips)
     unselected = replace(request, include=(), exclude=(), expression="")
     return _ShardRun(
@@ -192,7 +221,11 @@ def _shard_run(bench: Bench, request: TorchTests) -> _ShardRun:
         applied_rules=_apply_rules(bench, request, rules),
         test_files=test_files,
         required_files=_choose_files(bench, unselected),
-        plan=shards.plan(test_files, durations, request.shard.count),
+        plan=shards.plan(
+            test_files,
+            durations,
+            request.shard.count,
+        ),
     )
 
 
@@ -246,7 +279,8 @@ def _apply_rules(
         is_amd = assignment.target.startswith("gfx")
         gpu_targets = (assignment.target,) if is_amd else tested.gpu_targets
         tested_on_gpu = replace(tested, gpu_targets=gpu_targets)
-        rules_of_gpus.append(skip_rules.apply_rules(rules, tested_on_gpu, today))
+        applied_rules = skip_rules.apply_rules(rules, tested_on_gpu, today)
+        rules_of_gpus.append(applied_rules)
     return rules_of_gpus
 
 
@@ -293,7 +327,12 @@ def _run_and_report(shard_run: _ShardRun) -> Mapping[str, Any]:
         document=_document_of(shard_run, runs, started),
         shard=request.shard if request.shard.count > 1 else None,
     )
-    details = reports.put_report(stage.store, stage.outputs, stage.artifact_group, report)
+    details = reports.put_report(
+        stage.store,
+        stage.outputs,
+        stage.artifact_group,
+        report,
+    )
     _show_runs(runs)
     if shard_run.bench.context.ref.has_whole_tests:
         _warn_of_silent_rules(shard_run, runs)
@@ -313,13 +352,23 @@ def _run_files(shard_run: _ShardRun, scratch: Path) -> Sequence[FileRun]:
             console.say(f"{console.counted(len(parts), 'test file')} on {assignment.description}")
         for position, part in enumerate(parts, start=1):
             folder = scratch / f"{number}-{position}"
-            settings = _settings(shard_run, number, folder, logs=scratch / _LOGS)
+            settings = _settings(
+                shard_run,
+                number,
+                folder,
+                logs=scratch / _LOGS,
+            )
             name = file_run.log_name(part.file)
             if bench.has_several_targets:
                 name += f"@{assignment.target}"
 
             with console.group(f"{position}/{len(parts)} {part.file}"):
-                run = file_run.run_file(shard_run.test_files[part.file], settings, part=part, name=name)
+                run = file_run.run_file(
+                    shard_run.test_files[part.file],
+                    settings,
+                    part=part,
+                    name=name,
+                )
                 _show_failures(run, shard_run.stage.log)
             if bench.has_several_targets:
                 run = run.on(assignment.target)
@@ -328,14 +377,24 @@ def _run_files(shard_run: _ShardRun, scratch: Path) -> Sequence[FileRun]:
     return runs
 
 
-def _settings(shard_run: _ShardRun, number: int, folder: Path, *, logs: Path) -> file_run.RunSettings:
+def _settings(
+    shard_run: _ShardRun,
+    number: int,
+    folder: Path,
+    *,
+    logs: Path,
+) -> file_run.RunSettings:
     """Return the settings of a file's processes on one of the bench's GPUs."""
     bench = shard_run.bench
     request = shard_run.request
     return file_run.RunSettings(
         python=bench.target.executable,
         tree=bench.tests.tree,
-        env=environment(bench, bench.assignments[number], folder),
+        env=environment(
+            bench,
+            bench.assignments[number],
+            folder,
+        ),
         folder=folder / "pytest",
         logs=logs,
         limits=request.limits or upstream_tests.load().limits,
@@ -346,7 +405,11 @@ def _settings(shard_run: _ShardRun, number: int, folder: Path, *, logs: Path) ->
     )
 
 
-def environment(bench: Bench, assignment: Assignment, folder: Path) -> Mapping[str, str]:
+def environment(
+    bench: Bench,
+    assignment: Assignment,
+    folder: Path,
+) -> Mapping[str, str]:
     """Return the environment of a test file's processes: GPUs, upstream's switches, caches of its own."""
     target = bench.target
     separator = ";" if bench.context.common.outputs.platform == "windows" else ":"
@@ -371,7 +434,11 @@ def environment(bench: Bench, assignment: Assignment, folder: Path) -> Mapping[s
     return process.handed_on(**changes)
 
 
-def _document_of(shard_run: _ShardRun, runs: Sequence[FileRun], started: str) -> Document:
+def _document_of(
+    shard_run: _ShardRun,
+    runs: Sequence[FileRun],
+    started: str,
+) -> Document:
     """Return the results of the files, with what was to run."""
     bench = shard_run.bench
     cases: list[Case] = []
@@ -381,7 +448,10 @@ def _document_of(shard_run: _ShardRun, runs: Sequence[FileRun], started: str) ->
         properties = {"processes": str(run.processes)}
         if run.existing is not None:
             properties[EXISTING] = str(len(run.existing))
-        suites[run.file] = Suite(seconds=run.seconds, properties=properties)
+        suites[run.file] = Suite(
+            seconds=run.seconds,
+            properties=properties,
+        )
 
     return Document(
         cases=tuple(cases),
@@ -459,7 +529,7 @@ def _show_failures(run: FileRun, stage_log: Path) -> None:
         return
 
     files.made(stage_log.parent)
-    has_broken_off = any(case.outcome in {"crashed", "timeout", "error"} for case in failed_cases)
+    has_broken_off = any(case.outcome in _BROKEN_OFF for case in failed_cases)
     for log in run.logs:
         with stage_log.open("ab") as stream:
             stream.write(_shortened_log(log))
@@ -475,6 +545,12 @@ def _show_runs(runs: Sequence[FileRun]) -> None:
         passed = outcomes["passed"] + outcomes["flaky"]
         skipped = outcomes["skipped"] + outcomes["xfailed"]
         failed = len(run.cases) - passed - skipped
-        row = (str(passed), str(failed), str(skipped), str(run.processes), console.duration(run.seconds))
+        row = (
+            str(passed),
+            str(failed),
+            str(skipped),
+            str(run.processes),
+            console.duration(run.seconds),
+        )
         rows.append((run.file, *row))
-    console.table(("test file", "passed", "failed", "skipped", "processes", "time"), rows)
+    console.table(_COLUMNS, rows)

@@ -383,7 +383,11 @@ def _prepared_environment(
         yield installation.recorded_inputs(packages, target, tools)
 
 
-def _tools(run_context: Context, target: Interpreter, tests: upstream_tests.Tests) -> Sequence[Install]:
+def _tools(
+    run_context: Context,
+    target: Interpreter,
+    tests: upstream_tests.Tests,
+) -> Sequence[Install]:
     """Return the calls that install what tests need: the lock, and what the tree's own CI has otherwise."""
     locked = locked_call(run_context.common, target, lock=TORCH_TESTS)
     locked_names: set[str] = set()

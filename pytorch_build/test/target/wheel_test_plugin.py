@@ -39,6 +39,7 @@ import json
 import os
 import re
 import time
+from collections.abc import Callable
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -47,7 +48,15 @@ import pytest
 
 # The first action that takes a test wins.
 _ACTIONS = ("skip", "xfail", "retry")
-_WORST_FIRST = ("error", "failed", "rerun", "xpassed", "xfailed", "skipped", "passed")
+_WORST_FIRST = (
+    "error",
+    "failed",
+    "rerun",
+    "xpassed",
+    "xfailed",
+    "skipped",
+    "passed",
+)
 _MESSAGE_LIMIT = 2000
 _TEXT_LIMIT = 16_000
 _ID_LIMIT = 1000
@@ -95,7 +104,8 @@ class Events:
     def __init__(self, folder: Path) -> None:
         folder.mkdir(parents=True, exist_ok=True)
         self._process_id = os.getpid()
-        self._stream = (folder / f"{self._process_id}.jsonl").open("w", encoding="utf-8")
+        path = folder / f"{self._process_id}.jsonl"
+        self._stream = path.open("w", encoding="utf-8")
 
     @property
     def is_ours(self) -> bool:
@@ -105,7 +115,12 @@ class Events:
     def write(self, kind: str, **fields: object) -> None:
         """Append one line."""
         if self.is_ours:
-            self._stream.write(json.dumps({"kind": kind, "time": time.time(), **fields}) + "\n")
+            event = {
+                "kind": kind,
+                "time": time.time(),
+                **fields,
+            }
+            self._stream.write(json.dumps(event) + "\n")
             self._stream.flush()
 
 
@@ -115,8 +130,7 @@ class Rule:
     def __init__(self, table: dict[str, Any]) -> None:
         self.name: str = table["name"]
         self.action: str = table["action"]
-        patterns = [fnmatch.translate(pattern.replace("[", "[[]")) for pattern in table["tests"]]
-        self.takes = re.compile("|".join(patterns) or "(?!)").match
+        self.takes = _matcher(table["tests"])
         reason = f"{table['reason']} [rule {self.name}]"
         marks = {
             "skip": pytest.mark.skip(reason=reason),
@@ -125,6 +139,18 @@ class Rule:
             "retry": pytest.mark.flaky(reruns=table["retries"]),
         }
         self.mark = marks[self.action]
+
+
+def _matcher(patterns: list[str]) -> Callable[[str], object]:
+    """Return a function that says whether one of the patterns takes a test."""
+    expressions: list[str] = []
+    for pattern in patterns:
+        # Brackets are an id's own.
+        escaped_pattern = pattern.replace("[", "[[]")
+        expressions.append(fnmatch.translate(escaped_pattern))
+    # Without patterns nothing matches.
+    expression = "|".join(expressions) or "(?!)"
+    return re.compile(expression).match
 
 
 class WheelTests:
@@ -139,7 +165,9 @@ class WheelTests:
         rules = [Rule(table) for table in settings["rules"]]
         self.rules = sorted(rules, key=lambda rule: _ACTIONS.index(rule.action))
         self._existing: list[str] = []
-        self._taken: dict[str, list[str]] = {rule.name: [] for rule in rules}
+        self._taken: dict[str, list[str]] = {}
+        for rule in self.rules:
+            self._taken[rule.name] = []
         self._attempts: dict[str, Attempt] = {}
         self._attempt_numbers: dict[str, int] = {}
         self._relative_path = lru_cache(maxsize=None)(self._path_in_root)
@@ -191,7 +219,12 @@ class WheelTests:
             tests = [self._id(item.nodeid) for item in session.items]
         chosen_tests = set(tests)
         deselected = [test for test in self._existing if test not in chosen_tests]
-        self._events.write("collected", tests=tests, deselected=deselected, rules=self._taken)
+        self._events.write(
+            "collected",
+            tests=tests,
+            deselected=deselected,
+            rules=self._taken,
+        )
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtest_logstart(self, nodeid: str) -> None:
@@ -220,11 +253,13 @@ class WheelTests:
         """Keep a phase's report; write the attempt down when it has ended."""
         node = report.nodeid
         attempt = self._attempts.get(node)
-        if attempt is not None and attempt.outcome == "rerun" and report.when == "setup":
+        is_tried_again = attempt is not None and attempt.outcome == "rerun"
+        if is_tried_again and report.when == "setup":
             # Older versions of pytest-rerunfailures keep the teardown of a failed attempt to themselves.
             self._end_attempt(node)
         if node not in self._attempts:
-            self._attempts[node] = Attempt(self._attempt_numbers.get(node, 1))
+            number = self._attempt_numbers.get(node, 1)
+            self._attempts[node] = Attempt(number)
         self._attempts[node].add(report)
         if report.when == "teardown":
             self._end_attempt(node)
@@ -254,12 +289,14 @@ class WheelTests:
 
     def _id(self, node: str) -> str:
         path, separator, names = node.partition("::")
-        test = plain_text(f"{self._relative_path(path)}{separator}{names}", kept="")
+        path_in_root = self._relative_path(path)
+        test = plain_text(f"{path_in_root}{separator}{names}", kept="")
         if len(test) <= _ID_LIMIT:
             return test
         # Ids that differ behind the limit stay different.
-        digest = hashlib.sha256(test.encode()).hexdigest()[:16]
-        return f"{test[:_ID_LIMIT]}…{digest}"
+        digest = hashlib.sha256(test.encode()).hexdigest()
+        beginning = test[:_ID_LIMIT]
+        return f"{beginning}…{digest[:16]}"
 
     def _path_in_root(self, path: str) -> str:
         """Return a node id's path, which depends on how pytest was called, relative to the root."""
@@ -290,7 +327,8 @@ class Attempt:
     def add(self, report: pytest.TestReport) -> None:
         """Count one phase's report; the worst outcome stays, with its message."""
         outcome = _outcome(report)
-        self.rule = str(dict(report.user_properties).get(_RULE_PROPERTY, self.rule))
+        properties = dict(report.user_properties)
+        self.rule = str(properties.get(_RULE_PROPERTY, self.rule))
         # A subtest's time is its test's, and only its failure counts.
         is_subtest = hasattr(report, "context")
         if is_subtest and outcome != "failed":
@@ -301,7 +339,8 @@ class Attempt:
         if self.outcome == "unrun":
             is_result = outcome != "passed" or report.when == "call"
         else:
-            is_result = _WORST_FIRST.index(outcome) < _WORST_FIRST.index(self.outcome)
+            rank = _WORST_FIRST.index(outcome)
+            is_result = rank < _WORST_FIRST.index(self.outcome)
         if is_result:
             self.outcome = outcome
             self.message = _message(report)
@@ -318,8 +357,11 @@ def plain_text(text: str, *, kept: str = "\n\t") -> str:
         return without_colours
     letters: list[str] = []
     for letter in without_colours:
-        is_plain = letter in kept or letter.isprintable()
-        letters.append(letter if is_plain else ascii(letter)[1:-1])
+        if letter in kept or letter.isprintable():
+            letters.append(letter)
+        else:
+            quoted_letter = ascii(letter)
+            letters.append(quoted_letter[1:-1])
     return "".join(letters)
 
 
@@ -365,4 +407,6 @@ def _text(report: pytest.TestReport | pytest.CollectReport) -> str:
     if len(text) <= _TEXT_LIMIT:
         return text
     half = _TEXT_LIMIT // 2
-    return f"{text[:half]}\n…\n{text[-half:]}"
+    beginning = text[:half]
+    end = text[-half:]
+    return f"{beginning}\n…\n{end}"

@@ -1,3 +1,4 @@
+from itertools import pairwise
 from pathlib import Path
 
 from core.env.engines import Engine
@@ -8,9 +9,9 @@ from pytorch_build.test.container_run import Devices, command, find_devices
 ROOT = Path("/home/me/checkout")
 
 
-def job(*words: str, user: tuple[int, int] = (1000, 1001), present: frozenset[str] = frozenset()) -> Job:
+def job(*arguments: str, user: tuple[int, int] = (1000, 1001), present: frozenset[str] = frozenset()) -> Job:
     """Return a job of a user, in whose environment variables are set."""
-    return Job(session="test_torch", words=words, python="", root=ROOT, user=user, present=present)
+    return Job(session="test_torch", words=arguments, python="", root=ROOT, user=user, present=present)
 
 
 def command_for(
@@ -24,35 +25,45 @@ def command_for(
     return command(engine, job, image=container_run.IMAGE, devices=Devices(paths=paths, groups=groups))
 
 
-def option_values(words: tuple[str, ...], option: str) -> list[str]:
-    """Return the words behind an option."""
-    return [words[index + 1] for index, word in enumerate(words) if word == option]
+def option_values(arguments: tuple[str, ...], option: str) -> list[str]:
+    """Return the arguments behind an option."""
+    values: list[str] = []
+    for argument, next_argument in pairwise(arguments):
+        if argument == option:
+            values.append(next_argument)
+    return values
+
+
+def options_of_groups(arguments: tuple[str, ...]) -> list[str]:
+    """Return the groups that a container gets."""
+    return [argument for argument in arguments if argument.startswith("--group-add")]
 
 
 def test_a_container_gets_devices_groups_and_memory_as_on_gpu_machines() -> None:
-    words = command_for("docker", job("--gpu-family", "gfx950-dcgpu"), groups=(44, 110, 992))
+    arguments = command_for("docker", job("--gpu-family", "gfx950-dcgpu"), groups=(44, 110, 992))
 
-    groups = [word.partition("=")[2] for word in words if word.startswith("--group-add")]
-    assert words[:3] == ("docker", "run", "--rm")
-    assert {"--device=/dev/kfd", "--device=/dev/dri", "--ipc=host"} <= set(words)
+    groups = [option.partition("=")[2] for option in options_of_groups(arguments)]
+    assert arguments[:3] == ("docker", "run", "--rm")
+    assert {"--device=/dev/kfd", "--device=/dev/dri", "--ipc=host"} <= set(arguments)
     assert groups == ["video", "render", "110", "44", "992"]
-    assert words[words.index("bash") - 1] == container_run.IMAGE
+    assert arguments[arguments.index("bash") - 1] == container_run.IMAGE
 
 
 def test_files_of_a_container_belong_to_the_user() -> None:
-    words = command_for("docker", job(), paths=())
+    arguments = command_for("docker", job(), paths=())
 
-    assert "1000:1001" in words
-    assert not [word for word in words if word.startswith(("--userns", "--device", "--group-add"))]
+    assert "1000:1001" in arguments
+    assert not options_of_groups(arguments)
+    assert not {"--userns", "--device=/dev/kfd", "--device=/dev/dri"} & set(arguments)
 
 
 def test_podman_keeps_the_users_groups() -> None:
-    words = command_for("podman", job())
+    arguments = command_for("podman", job())
 
     # The engine takes no other group beside these.
-    assert [word for word in words if word.startswith("--group-add")] == ["--group-add=keep-groups"]
-    assert "1000:1001" in words
-    assert "keep-id" in words
+    assert options_of_groups(arguments) == ["--group-add=keep-groups"]
+    assert "1000:1001" in arguments
+    assert "keep-id" in arguments
 
 
 def test_podman_maps_no_user_for_root() -> None:
@@ -60,16 +71,16 @@ def test_podman_maps_no_user_for_root() -> None:
 
 
 def test_a_user_whom_the_image_does_not_know_has_a_home_and_caches_that_stay() -> None:
-    words = command_for("docker", job())
+    arguments = command_for("docker", job())
 
     home = "/tmp/home"  # noqa: S108 - the container's own
-    assert dict(value.split("=") for value in option_values(words, "--env")) == {
+    assert dict(value.split("=") for value in option_values(arguments, "--env")) == {
         "HOME": home,
         "USER": "tests",
         "PIP_CACHE_DIR": f"{ROOT}/.cache/container/pip",
         "UV_CACHE_DIR": f"{ROOT}/.cache/container/uv",
     }
-    assert f"mkdir -p {home}" in words[-1]
+    assert f"mkdir -p {home}" in arguments[-1]
 
 
 def test_absent_devices_are_not_passed_on(tmp_path: Path) -> None:
@@ -100,8 +111,8 @@ LOCAL_VARIABLES = frozenset(
 
 
 def test_variables_are_passed_on_by_name_alone() -> None:
-    words = command_for("docker", job(present=PASSED_VARIABLES | LOCAL_VARIABLES))
+    arguments = command_for("docker", job(present=PASSED_VARIABLES | LOCAL_VARIABLES))
 
     # A value would be readable in the list of processes.
-    names = [value for value in option_values(words, "--env") if "=" not in value]
+    names = [value for value in option_values(arguments, "--env") if "=" not in value]
     assert names == sorted(PASSED_VARIABLES)

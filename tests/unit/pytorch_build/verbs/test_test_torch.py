@@ -68,11 +68,11 @@ def test_wheels_are_installed_by_digest_with_the_tests_tools(
     result = front(*SAMPLE)
 
     (calls, _options), (_bench, _request, inputs) = steps
-    tools, ours = calls
+    tools, wheels = calls
     assert result.exit_code == 0, result.report
     assert "pytest==1 " in tools.files[0].read_text()
     assert tools.files[0].name == "torch-tests-linux-3.12.txt"
-    assert f"--hash=sha256:{torch.sha256}" in ours.files[0].read_text()
+    assert f"--hash=sha256:{torch.sha256}" in wheels.files[0].read_text()
     assert inputs["files"] == {torch.name: torch.sha256}
     assert inputs["installed"] is True
 
@@ -92,9 +92,17 @@ def test_options_choose_among_the_tests(front: Front, steps: list[Any]) -> None:
 
 @pytest.mark.usefixtures("torch")
 def test_several_files_may_follow_an_option_as_upstream_has_it(front: Front, steps: list[Any]) -> None:
-    words = ("--include", "test_nn", "test_torch", "--exclude", "test_cuda", "--include", "dynamo/test_misc")
+    options = (
+        "--include",
+        "test_nn",
+        "test_torch",
+        "--exclude",
+        "test_cuda",
+        "--include",
+        "dynamo/test_misc",
+    )
 
-    result = front(*SAMPLE, *words, "-k", "relu")
+    result = front(*SAMPLE, *options, "-k", "relu")
 
     _installation, (_bench, request, _inputs) = steps
     assert result.exit_code == 0, result.report
@@ -203,13 +211,13 @@ def test_a_container_runs_the_same_words(
 
     result = front("test-torch", "--gpu-family", "gfx950-dcgpu", *options, "-k", "nn", "--", "--image", "-x")
 
-    (words,) = container_commands
+    (command,) = container_commands
     inner_words = f"--gpu-family gfx950-dcgpu --find-links {links} -k nn -- --image -x"
     assert result.exit_code == 0, result.report
     # The machine's environments, in the same checkout, are made for its own libraries.
-    assert words[-1].endswith(f"nox --envdir /tmp/nox -s test_torch -P 3.12 -- {inner_words}")
-    assert "mine:1" in words
-    assert f"type=bind,source={links},target={links}" in words
+    assert command[-1].endswith(f"nox --envdir /tmp/nox -s test_torch -P 3.12 -- {inner_words}")
+    assert "mine:1" in command
+    assert f"type=bind,source={links},target={links}" in command
     assert steps == []
 
 
@@ -218,17 +226,17 @@ def test_a_container_of_a_gpu_family_gets_the_devices(
 ) -> None:
     front("test-torch", "--gpu-family", "gfx950-dcgpu", "--container")
 
-    (words,) = container_commands
-    assert words[0] == "docker"
-    assert "--device=/dev/kfd" in words
-    assert "--group-add=992" in words
+    (command,) = container_commands
+    assert command[0] == "docker"
+    assert "--device=/dev/kfd" in command
+    assert "--group-add=992" in command
 
 
 def test_a_container_without_a_gpu_gets_no_device(front: Front, container_commands: list[list[str]]) -> None:
     front("test-torch", "--gpu-family", "cpu", "--container")
 
-    (words,) = container_commands
-    assert not [word for word in words if word.startswith(("--device", "--group-add"))]
+    (command,) = container_commands
+    assert not [argument for argument in command if argument.startswith(("--device", "--group-add"))]
 
 
 def test_a_container_gets_no_other_vendors_devices(front: Front, container_commands: list[list[str]]) -> None:
