@@ -8,7 +8,7 @@ from core.env import installer, require
 from core.env.locks import locked_call
 from core.errors import UsageError
 from pytorch_build.context import context
-from pytorch_build.sdk import add_rocm_options, ask, find_source, find_version, rocm_options_from
+from pytorch_build.sdk import add_rocm_options, ask_sdk, find_source, find_version, rocm_options_from
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -32,7 +32,7 @@ def run(arguments: argparse.Namespace) -> None:
         with installer.prepared(
             target, calls, digest=digest, force=common.force, cache_dir=options.pip_cache_dir
         ):
-            sdk = ask(target, source, family=chosen.gpu_family, targets=chosen.gpu_targets)
+            sdk = ask_sdk(target, source, family=chosen.gpu_family, targets=chosen.gpu_targets)
             facts = [(name, str(getattr(sdk, name))) for name in ("version", "root", "bin", "cmake")]
             facts += [("layout", source.layout), ("targets", ";".join(sdk.targets))]
             console.table(("rocm_sdk", target.prefix.name), facts)

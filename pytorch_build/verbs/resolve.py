@@ -20,7 +20,7 @@ from core.status import Pending, Status
 from core.stores.location import open_store
 from pytorch_build.build.container import DATA, load_container
 from pytorch_build.components import COMPONENTS
-from pytorch_build.context import Context, add_source_options, chosen_family, chosen_ref, mirrors_from
+from pytorch_build.context import Context, add_source_options, find_family, find_ref, mirrors_from
 from pytorch_build.lock.stored import complete, source_lock
 from pytorch_build.sdk import RocmOptions, add_rocm_options, rocm_options_from
 from rocm_packaging.origin import INDEXES_FILE, release_indexes
@@ -146,9 +146,9 @@ def explicit_refs(given: Sequence[str]) -> dict[str, str]:
 
 def any_context(common: Common) -> Context:
     """Look up ref and family; a machine without a GPU can resolve all the same, for cpu."""
-    ref = chosen_ref(common)
+    ref = find_ref(common)
     try:
-        name = chosen_family(common, ref)
+        name = find_family(common, ref)
     except UsageError:
         if common.gpu_family:
             raise
