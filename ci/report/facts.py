@@ -159,7 +159,7 @@ def _tests(store: Store, outputs: RunOutputs, group: str, found: Sequence[Record
     read = results.merge_reports(read_reports(store, outputs, group, found))
     tested = check_records(read, found, store=store, outputs=outputs, artifact_group=group)
     whole = [replace(one, origin=replace(one.origin, gpu_family=group)) for one in tested]
-    return summary.data(outputs.run_id, whole).tests
+    return summary.report_data(outputs.run_id, whole).tests
 
 
 def _recorded(group: str, found: Sequence[Record]) -> tuple[GroupEntry, ...]:

@@ -28,7 +28,7 @@ from pytorch_build.check import Expectation, Finding, findings_table, require_no
 from pytorch_build.check.policy import load_policy
 from pytorch_build.check.run import CheckOptions, check_built_wheel, loader_libraries
 from pytorch_build.sdk import RocmSdk, ask_sdk, link_rocm
-from pytorch_build.split.parts import split
+from pytorch_build.split.split_wheel import split_wheel
 
 if TYPE_CHECKING:
     from pytorch_build.build.build import Work
@@ -180,7 +180,7 @@ def _build_wheels(work: Work, tree: Path, environment: _Environment, max_jobs: i
     if plan.split_for is None:
         return (wheel,)
     with console.group(f"split {name}"):
-        return split(wheel, wheel.parent / "split", rocm_version=plan.split_for)
+        return split_wheel(wheel, wheel.parent / "split", rocm_version=plan.split_for)
 
 
 def _compiler_cache(request: BuildRequest, tree: Path) -> AbstractContextManager[CacheUse | None]:

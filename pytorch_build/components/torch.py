@@ -12,6 +12,7 @@ from shlex import quote
 from typing import TYPE_CHECKING
 
 from core.errors import MissingInputError, RocmError, UsageError
+from pytorch_build.components.allowed import Allowed
 from pytorch_build.components.component import Component, MachineNeed, VersionPlace, VersionRule, WheelSizes
 from pytorch_build.components.steps import (
     BuildSteps,
@@ -41,6 +42,38 @@ OPENMP_DLL = "libomp140.x86_64.dll"
 
 # These are built by flash attention's own CMake code, which git ignores.
 _ATTENTION_DLLS = ("torch/lib/aotriton_v2.dll", "torch/lib/liblzma.dll")
+
+
+# What its wheels may require: each of them, some with an extra, and those for a GPU.
+_REQUIREMENTS = (
+    "filelock",
+    "fsspec",
+    "jinja2",
+    "networkx",
+    "numpy",
+    "setuptools",
+    "sympy",
+    "typing-extensions",
+)
+_REQUIREMENTS_OF_EXTRAS = ("opt-einsum", "optree", "pyyaml")
+_REQUIREMENTS_FOR_GPUS = (
+    "triton",
+    "triton-*",
+    "pytorch-triton*",
+    "rocm",
+    "rocm-*",
+    "amd-torch-device-*",
+    "cuda-*",
+    "nvidia-*",
+    "intel-*",
+    "mkl",
+    "tbb",
+    "tcmlib",
+    "umf",
+    "onemkl-*",
+    "dpcpp-*",
+    "impi-rt",
+)
 
 
 def torch_steps(inputs: BuildInputs, facts: BuildFacts) -> BuildSteps:
@@ -294,6 +327,15 @@ TORCH = Component(
         VersionPlace(members="torch/_rocm_init.py", holds="rocm"),
         VersionPlace(members="torch/version.py"),
     ),
+    allowed=Allowed(
+        # auditwheel and delvewheel put copies of libraries into NAME.libs.
+        top_level=("torch", "torchgen", "functorch", "torch.libs"),
+        programs=("torchrun", "torchfrtrace", "convert-caffe2-to-onnx", "convert-onnx-to-caffe2"),
+        entry_points=("torchrun.logs_specs:default", "torch.distributed.backends:*"),
+        requirements=(*_REQUIREMENTS, *_REQUIREMENTS_OF_EXTRAS, *_REQUIREMENTS_FOR_GPUS),
+        data_files=("Library/bin/*",),  # MKL and its like, on Windows
+    ),
+    ships_static_libraries=True,
     rewrites_cuda=True,
     has_split_device_code=True,
     compiles_by_cmake=True,

@@ -112,7 +112,7 @@ def _record_durations(store: Store, outputs: RunOutputs, group: TestedGroup) -> 
 
 
 def _json(run_id: str, all_results: Sequence[Tested]) -> str:
-    return f"{summary.data(run_id, all_results).model_dump_json(indent=1)}\n"
+    return f"{summary.report_data(run_id, all_results).model_dump_json(indent=1)}\n"
 
 
 def _show(all_results: Sequence[Tested], title: str, arguments: argparse.Namespace, run_id: str) -> None:
@@ -135,8 +135,8 @@ def _show(all_results: Sequence[Tested], title: str, arguments: argparse.Namespa
     for tested in all_results:
         for problem in tested.problems:
             console.error(f"{tested.origin}: {problem}")
-    failures = summary.commands_again(all_results)
-    for command, line in failures[:_MOST_FAILURES]:
+    failures = summary.failures_with_commands(all_results)
+    for line, command in failures[:_MOST_FAILURES]:
         console.say(f"{line}\n  {command}" if command else line)
     if len(failures) > _MOST_FAILURES:
         left_out = len(failures) - _MOST_FAILURES

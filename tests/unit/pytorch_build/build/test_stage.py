@@ -137,7 +137,7 @@ def workshop(run: LocalRun, monkeypatch: pytest.MonkeyPatch) -> Workshop:
         "check_bare_import": workshop.check_bare_import,
         "check_built_wheel": workshop.examine,
         "loader_libraries": frozenset,
-        "split": workshop.split,
+        "split_wheel": workshop.split,
     }
     for name, part in parts.items():
         monkeypatch.setattr(stage, name, part)

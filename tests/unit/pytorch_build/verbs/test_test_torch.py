@@ -36,7 +36,7 @@ def steps(run: LocalRun, prepared: list[Any], monkeypatch: pytest.MonkeyPatch, t
     monkeypatch.setattr(gpus, "this_machine", gpus.Machine)
     monkeypatch.setattr(upstream_tests, "installed_torch", lambda *_: torch)
     monkeypatch.setattr(upstream_tests, "installed", lambda _: installed("pytest", "pytest-timeout"))
-    monkeypatch.setattr(upstream_tests, "checked_out", lambda *_: tests)
+    monkeypatch.setattr(upstream_tests, "check_out_tests", lambda *_: tests)
     return prepared
 
 
