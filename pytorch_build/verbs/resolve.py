@@ -20,7 +20,7 @@ from core.status import Pending, Status
 from core.stores.location import open_store
 from pytorch_build.build.container import DATA, load_container
 from pytorch_build.components import COMPONENTS
-from pytorch_build.context import Context, add_source_options, chosen_family, chosen_ref, mirrors_from
+from pytorch_build.context import Context, add_source_options, find_family, find_ref, mirrors_from
 from pytorch_build.lock.plan import complete_plan
 from pytorch_build.lock.stored import source_lock
 from pytorch_build.sdk import RocmOptions, add_rocm_options, rocm_options_from
@@ -86,9 +86,9 @@ def look(arguments: argparse.Namespace) -> Status:
 
 def context_of_sources(common: Common) -> Context:
     """Return ref and family to resolve for; a machine without a GPU resolves as well, for processors."""
-    ref = chosen_ref(common)
+    ref = find_ref(common)
     try:
-        gpu_family = chosen_family(common, ref)
+        gpu_family = find_family(common, ref)
     except UsageError:
         if common.gpu_family:
             raise
