@@ -96,7 +96,11 @@ def context_of_sources(common: Common) -> Context:
     return Context(common=common, ref=ref, gpu_family=gpu_family, gpu_targets=gpu_targets(gpu_family))
 
 
-def _resolve(arguments: argparse.Namespace, context: Context, options: RocmOptions) -> SourceLock:
+def _resolve(
+    arguments: argparse.Namespace,
+    context: Context,
+    options: RocmOptions,
+) -> SourceLock:
     return source_lock(
         context,
         options,
@@ -125,7 +129,11 @@ def rows_of(lock: SourceLock, *, gpu: bool) -> Sequence[tuple[str, str, str, str
     return [_row_of(name, project, kind) for name, project in lock.projects.items()]
 
 
-def _row_of(name: str, project: LockedProject, kind: Kind) -> tuple[str, str, str, str]:
+def _row_of(
+    name: str,
+    project: LockedProject,
+    kind: Kind,
+) -> tuple[str, str, str, str]:
     if project.prebuilt:
         return (name, "prebuilt", project.prebuilt, "")
     return (name, project.commit[:12], project.versions[kind], f"{project.origin} {project.ref}")
@@ -157,7 +165,11 @@ def _complete_plan(arguments: argparse.Namespace, common: Common) -> None:
     plan = Plan.read(path)
     options = _options_of_plan(plan, rocm_options_from(arguments))
 
-    def resolve_cell(platform: Platform, torch_ref: str, gpu_family: str) -> SourceLock:
+    def resolve_cell(
+        platform: Platform,
+        torch_ref: str,
+        gpu_family: str,
+    ) -> SourceLock:
         cell_options = replace(
             common,
             torch_ref=torch_ref,
