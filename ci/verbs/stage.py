@@ -64,7 +64,12 @@ def add_distribution_store(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def distribution_store_of(arguments: argparse.Namespace, common: Common, *, dry_run: bool) -> Store:
+def distribution_store_of(
+    arguments: argparse.Namespace,
+    common: Common,
+    *,
+    dry_run: bool,
+) -> Store:
     """Open the store that users get wheels from."""
     location = distribution_store(buckets(), common.release_type, arguments.distribution_store)
     store = open_store(location, root=common.root, dry_run=dry_run)
