@@ -221,8 +221,8 @@ class _SccacheUse(CacheUse):
     def _read_statistics(self) -> CacheStatistics:
         """Return what the server says that it did."""
         env = self.environment(allowed(self._base_env))
-        words = (Path(self.cache.program), "--show-stats", "--stats-format", "json")
-        output = process.capture(words, env=env, timeout=10.0).stdout
+        command = (Path(self.cache.program), "--show-stats", "--stats-format", "json")
+        output = process.capture(command, env=env, timeout=10.0).stdout
         return read_sccache_statistics(output, read_only=self.cache.read_only)
 
 
@@ -242,7 +242,8 @@ def use_cache(
     with temporary.folder(cache.kind) as folder:
         if cache.kind == "ccache":
             # It knows one folder alone: the checkout, or a developer's own tree outside.
-            tree, *_others, root = base_dirs
+            tree = base_dirs[0]
+            root = base_dirs[-1]
             base_dir = root if tree.is_relative_to(root) else tree
             yield _CcacheUse(cache, base_dir=base_dir, log=folder / "statistics")
             return

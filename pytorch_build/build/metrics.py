@@ -56,9 +56,9 @@ def progress_in(output: str) -> dict[str, Any] | None:
 
     progress: dict[str, Any] = {}
     if steps:
-        done, total = steps[-1]
-        progress["done"] = int(done)
-        progress["total"] = int(total)
+        step, last_step = steps[-1]
+        progress["done"] = int(step)
+        progress["total"] = int(last_step)
     progress["failed"] = [_short_path(path) for path in failed[:_MOST_FAILED]]
     return progress
 

@@ -27,7 +27,7 @@ from pytorch_build.build.search_paths import set_search_paths
 from pytorch_build.check import Expectation, Finding, findings_table, require_no_errors
 from pytorch_build.check.policy import load_policy
 from pytorch_build.check.run import CheckOptions, check_built_wheel, loader_libraries
-from pytorch_build.sdk import RocmSdk, ask, link
+from pytorch_build.sdk import RocmSdk, ask_sdk, link_rocm
 from pytorch_build.split.split_wheel import split_wheel
 
 if TYPE_CHECKING:
@@ -105,11 +105,11 @@ def _prepared_environment(work: Work, requirements: Mapping[str, str]) -> Iterat
         )
         stack.enter_context(prepared)
         if is_linked:
-            link(request.target)
+            link_rocm(request.target)
 
         rocm = None
         if rocm_source is not None:
-            rocm = ask(
+            rocm = ask_sdk(
                 request.target,
                 rocm_source,
                 family=family,

@@ -19,7 +19,7 @@ from pytorch_build.build import container
 from pytorch_build.test.gpus import HIDING
 
 if TYPE_CHECKING:
-    from pytorch_build.build.container import Job
+    from pytorch_build.build.container import ContainerSession
 
 IMAGE = "ghcr.io/rocm/no_rocm_image_ubuntu24_04:latest"
 _DEVICES = (Path("/dev/kfd"), Path("/dev/dri"))
@@ -44,19 +44,19 @@ class Devices:
 
 
 def run_in_container(
-    job: Job,
+    session: ContainerSession,
     *,
     image: str,
     devices: Devices,
 ) -> None:
     """Run a session of this project in a container."""
-    for folder in _cache_variables(job.root).values():
+    for folder in _cache_variables(session.root).values():
         files.made(Path(folder))
     engine = engines.find_engine(*engines.RUNNERS, otherwise="Or leave --container out.")
     process.run(
         command(
             engine,
-            job,
+            session,
             image=image,
             devices=devices,
         ),
@@ -83,7 +83,7 @@ def find_devices(paths: Sequence[Path] = _DEVICES) -> Devices:
 
 def command(
     engine: engines.Engine,
-    job: Job,
+    session: ContainerSession,
     *,
     image: str,
     devices: Devices,
@@ -93,13 +93,13 @@ def command(
         # A number that the image does not know has no home and no name.
         "HOME": _HOME,
         "USER": "tests",
-        **_cache_variables(job.root),
+        **_cache_variables(session.root),
     }
-    passed_names = [name for name in job.present if _is_passed(name)]
-    options = _device_options(engine, job, devices)
-    engine_command = container.engine_words(
+    passed_names = [name for name in session.present if _is_passed(name)]
+    options = _device_options(engine, session, devices)
+    engine_command = container.engine_command(
         engine,
-        job,
+        session,
         variables,
         passed_names,
         *options,
@@ -109,7 +109,7 @@ def command(
         image,
         "bash",
         "-euc",
-        _script(job),
+        _script(session),
     )
 
 
@@ -120,7 +120,7 @@ def _is_passed(name: str) -> bool:
 
 def _device_options(
     engine: engines.Engine,
-    job: Job,
+    session: ContainerSession,
     devices: Devices,
 ) -> Sequence[str]:
     options = ["--ipc=host"]
@@ -128,7 +128,7 @@ def _device_options(
         return options
 
     options += [f"--device={path}" for path in devices.paths]
-    if job.kept_by(engine):
+    if session.keeps_user(engine):
         # The engine takes no other group beside these.
         options.append("--group-add=keep-groups")
     else:
@@ -137,25 +137,19 @@ def _device_options(
     return [*options, "--security-opt=seccomp=unconfined"]
 
 
-def _script(job: Job) -> str:
+def _script(session: ContainerSession) -> str:
     # The machine's own environments are made for its own libraries.
-    session = [
-        "nox",
-        "--envdir",
-        _ENVIRONMENTS,
-        "-s",
-        job.session,
-    ]
-    if job.python:
-        session += ["-P", job.python]
-    session += ["--", *job.words]
+    nox = ["nox", "--envdir", _ENVIRONMENTS, "-s", session.name]
+    if session.python:
+        nox += ["-P", session.python]
+    nox += ["--", *session.arguments]
     lines = (
         f"mkdir -p {_HOME}",
         # The tool's environment, outside of the checkout.
         "python3 -m venv /tmp/tool",
         ". /tmp/tool/bin/activate",
         "pip install --quiet --require-hashes -r requirements.txt",
-        f"exec {shlex.join(session)}",
+        f"exec {shlex.join(nox)}",
     )
     return "; ".join(lines)
 

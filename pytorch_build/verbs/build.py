@@ -226,20 +226,24 @@ def _run_in_container(arguments: argparse.Namespace, target: Interpreter, common
     """Run the same session in the manylinux image, which has the same checkout and run."""
     from pytorch_build.build import container
 
-    words = container.inner_words(sys.argv[2:], project={}, **{"--container": {"nargs": "?"}})
+    outer = container.outer_parser()
+    outer.add_argument("project")
+    outer.add_argument("--container", nargs="?")
+    session_arguments = container.inner_arguments(sys.argv[2:], outer)
     if arguments.compiler_cache and not arguments.compiler_cache_read_only:
         from core.run.locations import origin_from, run_buckets
 
-        # the event's file, which names a fork's run, is not mounted
-        words += ("--compiler-cache-read-only",) if origin_from(environment(), run_buckets()).fork else ()
-    job = container.Job(
-        session=f"build_{arguments.project}", python=target.series, words=words, root=common.root
+        # The event's file, which names a fork's run, is not mounted.
+        if origin_from(environment(), run_buckets()).fork:
+            session_arguments = (*session_arguments, "--compiler-cache-read-only")
+    session = container.ContainerSession(
+        name=f"build_{arguments.project}", python=target.series, arguments=session_arguments, root=common.root
     )
     engine = arguments.container
     if engine == "any":
         otherwise = "Or build without --container; the wheel is then for machines like this one."
         engine = engines.find_engine(*engines.RUNNERS, otherwise=otherwise)
     if common.dry_run:
-        console.say(" ".join(container.command(engine, job)))
+        console.say(" ".join(container.session_command(engine, session)))
         return
-    container.run(engine, job, env=environment())
+    container.run_session(engine, session, env=environment())

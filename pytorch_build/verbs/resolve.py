@@ -20,7 +20,7 @@ from core.status import Pending, Status
 from core.stores.location import open_store
 from pytorch_build.build.container import DATA, load_container
 from pytorch_build.components import COMPONENTS
-from pytorch_build.context import Context, add_source_options, chosen_family, chosen_ref, mirrors_from
+from pytorch_build.context import Context, add_source_options, find_family, find_ref, mirrors_from
 from pytorch_build.lock.plan import complete_plan
 from pytorch_build.lock.stored import source_lock
 from pytorch_build.sdk import RocmOptions, add_rocm_options, rocm_options_from
@@ -86,9 +86,9 @@ def look(arguments: argparse.Namespace) -> Status:
 
 def context_of_sources(common: Common) -> Context:
     """Return ref and family to resolve for; a machine without a GPU resolves as well, for processors."""
-    ref = chosen_ref(common)
+    ref = find_ref(common)
     try:
-        gpu_family = chosen_family(common, ref)
+        gpu_family = find_family(common, ref)
     except UsageError:
         if common.gpu_family:
             raise
@@ -132,7 +132,11 @@ def rows_of(lock: SourceLock, *, gpu: bool) -> Sequence[tuple[str, str, str, str
     return [_row_of(name, project, kind) for name, project in lock.projects.items()]
 
 
-def _row_of(name: str, project: LockedProject, kind: Kind) -> tuple[str, str, str, str]:
+def _row_of(
+    name: str,
+    project: LockedProject,
+    kind: Kind,
+) -> tuple[str, str, str, str]:
     if project.prebuilt:
         return (name, "prebuilt", project.prebuilt, "")
     return (name, project.commit[:12], project.versions[kind], f"{project.origin} {project.ref}")
@@ -165,7 +169,11 @@ def _complete_plan(arguments: argparse.Namespace, common: Common) -> None:
     options = _options_of_plan(plan, rocm_options_from(arguments))
     planned_refs = {cell.torch_ref for cell in plan.cells if cell.torch_ref is not None}
 
-    def resolve_cell(platform: Platform, torch_ref: str, gpu_family: str) -> SourceLock:
+    def resolve_cell(
+        platform: Platform,
+        torch_ref: str,
+        gpu_family: str,
+    ) -> SourceLock:
         cell_options = replace(
             common,
             torch_ref=torch_ref,

@@ -23,6 +23,7 @@ from core.packages.options import options_of_tested_source
 from core.run import Platform, this_platform
 from core.status import Pending, Status
 from pytorch_build.build import container
+from pytorch_build.build.container import ContainerSession
 from pytorch_build.context import Context, add_source_options, context, mirrors_from
 from pytorch_build.lock.stored import stored_lock
 from pytorch_build.sdk import RocmOptions, add_tested_sources, rocm_options_from
@@ -412,14 +413,16 @@ def _run_in_container(arguments: argparse.Namespace) -> None:
             "--container passes on AMD's devices, but --other-gpu needs others.", hint="Give one of them."
         )
     common = common_from(arguments)
-    outer_options = {"--container": {"action": "store_true"}, "--image": {}}
-    job = container.Job(
-        session="test_torch",
+    outer = container.outer_parser()
+    outer.add_argument("--container", action="store_true")
+    outer.add_argument("--image")
+    session = ContainerSession(
+        name="test_torch",
         python=require(common.python).series if common.python else "",
-        words=container.inner_words(arguments.words, **outer_options),
+        arguments=container.inner_arguments(arguments.words, outer),
         root=common.root,
     )
     devices = Devices()
     if common.gpu_family != CPU:
         devices = container_run.find_devices()
-    container_run.run_in_container(job, image=arguments.image, devices=devices)
+    container_run.run_in_container(session, image=arguments.image, devices=devices)

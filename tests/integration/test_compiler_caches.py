@@ -131,7 +131,7 @@ class Shop:
                 source = root / f"{number}.cpp"
                 source.write_text(f'#include "own.h"\nint f{number}() {{ return own() + {number}; }}\n')
                 command = [cache.program, compiler, "-g", f"-I{root}", "-c", source, "-o", f"{number}.o"]
-                process.run([str(word) for word in command], cwd=root / "build", env=env)
+                process.run([str(part) for part in command], cwd=root / "build", env=env)
                 assert (root / "build" / f"{number}.o").is_file()
             return cache_use.details() or {}
 
@@ -192,16 +192,16 @@ def test_the_stores_credentials_reach_no_compiler(
         monkeypatch.setenv("SCCACHE_BUCKET", shop.bucket)
         cache = replace(cache, store=None)
     # The address of the server is a socket in its folder.
-    seen = shop.folder / "seen"
+    log = shop.folder / "seen"
     compiler = shop.folder / "g++"
     compiler.write_text(
-        f'#!/bin/sh\n(env; ls -la "$(dirname "$SCCACHE_SERVER_UDS")") >> {seen}\nexec g++ "$@"\n',
+        f'#!/bin/sh\n(env; ls -la "$(dirname "$SCCACHE_SERVER_UDS")") >> {log}\nexec g++ "$@"\n',
     )
     compiler.chmod(0o755)
 
     assert counts(shop.compile_sources("own", cache, compiler=str(compiler))) == (0, SOURCES, 0)
 
-    seen_by_compilers = seen.read_text()
+    seen_by_compilers = log.read_text()
     assert "SCCACHE_SERVER_UDS" in seen_by_compilers
     assert " socket\n" in seen_by_compilers
     assert shop.server.secret_key not in seen_by_compilers

@@ -241,10 +241,13 @@ def cache_in(
 
 
 def test_keeps_entries_of_release_types_apart_in_a_named_bucket() -> None:
-    named = replace(SCCACHE, store="s3://mine/")
+    named_cache = replace(SCCACHE, store="s3://mine/")
 
-    assert cache_in("out", named).store == "s3://mine/compiler-cache/ci/sccache"
-    assert cache_in("out", named, release_type="nightly").store == "s3://mine/compiler-cache/nightly/sccache"
+    assert cache_in("out", named_cache).store == "s3://mine/compiler-cache/ci/sccache"
+    assert (
+        cache_in("out", named_cache, release_type="nightly").store
+        == "s3://mine/compiler-cache/nightly/sccache"
+    )
 
 
 @pytest.mark.parametrize(

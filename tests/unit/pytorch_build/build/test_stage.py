@@ -129,7 +129,7 @@ def workshop(run: LocalRun, monkeypatch: pytest.MonkeyPatch) -> Workshop:
     workshop = Workshop(run=run)
     sdk = RocmSdk(version="7.1.0", root=run.root, bin=run.root, cmake=run.root, targets=("gfx942",))
     parts: Mapping[str, Callable[..., Any]] = {
-        "ask": lambda *_arguments, **_options: sdk,
+        "ask_sdk": lambda *_arguments, **_options: sdk,
         "plan_build": workshop.plan,
         "execute": workshop.execute,
         "install_requirements": workshop.install_requirements,
@@ -174,7 +174,7 @@ def test_builds_splits_imports_and_checks_a_wheel_in_its_environment(
 def test_neither_asks_for_rocm_nor_splits_for_family_cpu(
     build: SampleBuild, run: LocalRun, workshop: Workshop, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(stage, "ask", lambda *_arguments, **_options: pytest.fail("there is no SDK"))
+    monkeypatch.setattr(stage, "ask_sdk", lambda *_arguments, **_options: pytest.fail("there is no SDK"))
 
     cpu_build = build.requested(context=run.context("cpu")).made_of(rocm=None, dependencies=())
     workshop.make(cpu_build)
@@ -269,7 +269,7 @@ def provided_parts(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The names of the parts that are provided; providing them takes a compiler and the network."""
     names: list[str] = []
 
-    def provide(parts: Sequence[toolchain.Step], _platform: str, **_options: Any) -> None:
+    def provide(parts: Sequence[toolchain.ToolchainPart], _platform: str, **_options: Any) -> None:
         names.extend(part.name for part in parts)
 
     monkeypatch.setattr(toolchain, "provide", provide)
@@ -310,7 +310,7 @@ def test_provides_nothing_on_linux(build: SampleBuild, provided_parts: list[str]
 def test_goes_on_where_the_openmp_runtime_cannot_be_downloaded(
     build: SampleBuild, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    def provide(parts: Sequence[toolchain.Step], _platform: str, **_options: Any) -> None:
+    def provide(parts: Sequence[toolchain.ToolchainPart], _platform: str, **_options: Any) -> None:
         raise ServiceError(f"{parts[0].source} gave no answer.")
 
     monkeypatch.setattr(toolchain, "provide", provide)

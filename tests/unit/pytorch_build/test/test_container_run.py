@@ -2,27 +2,38 @@ from itertools import pairwise
 from pathlib import Path
 
 from core.env.engines import Engine
-from pytorch_build.build.container import Job
+from pytorch_build.build.container import ContainerSession
 from pytorch_build.test import container_run
 from pytorch_build.test.container_run import Devices, command, find_devices
 
 ROOT = Path("/home/me/checkout")
 
 
-def job(*arguments: str, user: tuple[int, int] = (1000, 1001), present: frozenset[str] = frozenset()) -> Job:
-    """Return a job of a user, in whose environment variables are set."""
-    return Job(session="test_torch", words=arguments, python="", root=ROOT, user=user, present=present)
+def session(
+    *arguments: str, user: tuple[int, int] = (1000, 1001), present: frozenset[str] = frozenset()
+) -> ContainerSession:
+    """Return a session of a user, in whose environment variables are set."""
+    return ContainerSession(
+        name="test_torch",
+        arguments=arguments,
+        python="",
+        root=ROOT,
+        user=user,
+        present=present,
+    )
 
 
 def command_for(
     engine: Engine,
-    job: Job,
+    container_session: ContainerSession,
     *,
     paths: tuple[Path, ...] = (Path("/dev/kfd"), Path("/dev/dri")),
     groups: tuple[int, ...] = (),
 ) -> tuple[str, ...]:
     """Return the command line for a machine with these devices."""
-    return command(engine, job, image=container_run.IMAGE, devices=Devices(paths=paths, groups=groups))
+    return command(
+        engine, container_session, image=container_run.IMAGE, devices=Devices(paths=paths, groups=groups)
+    )
 
 
 def option_values(arguments: tuple[str, ...], option: str) -> list[str]:
@@ -40,7 +51,7 @@ def options_of_groups(arguments: tuple[str, ...]) -> list[str]:
 
 
 def test_a_container_gets_devices_groups_and_memory_as_on_gpu_machines() -> None:
-    arguments = command_for("docker", job("--gpu-family", "gfx950-dcgpu"), groups=(44, 110, 992))
+    arguments = command_for("docker", session("--gpu-family", "gfx950-dcgpu"), groups=(44, 110, 992))
 
     groups = [option.partition("=")[2] for option in options_of_groups(arguments)]
     assert arguments[:3] == ("docker", "run", "--rm")
@@ -50,7 +61,7 @@ def test_a_container_gets_devices_groups_and_memory_as_on_gpu_machines() -> None
 
 
 def test_files_of_a_container_belong_to_the_user() -> None:
-    arguments = command_for("docker", job(), paths=())
+    arguments = command_for("docker", session(), paths=())
 
     assert "1000:1001" in arguments
     assert not options_of_groups(arguments)
@@ -58,7 +69,7 @@ def test_files_of_a_container_belong_to_the_user() -> None:
 
 
 def test_podman_keeps_the_users_groups() -> None:
-    arguments = command_for("podman", job())
+    arguments = command_for("podman", session())
 
     # The engine takes no other group beside these.
     assert options_of_groups(arguments) == ["--group-add=keep-groups"]
@@ -67,11 +78,11 @@ def test_podman_keeps_the_users_groups() -> None:
 
 
 def test_podman_maps_no_user_for_root() -> None:
-    assert "keep-id" not in command_for("podman", job(user=(0, 0)))
+    assert "keep-id" not in command_for("podman", session(user=(0, 0)))
 
 
 def test_a_user_whom_the_image_does_not_know_has_a_home_and_caches_that_stay() -> None:
-    arguments = command_for("docker", job())
+    arguments = command_for("docker", session())
 
     home = "/tmp/home"  # noqa: S108 - the container's own
     assert dict(value.split("=") for value in option_values(arguments, "--env")) == {
@@ -111,7 +122,7 @@ LOCAL_VARIABLES = frozenset(
 
 
 def test_variables_are_passed_on_by_name_alone() -> None:
-    arguments = command_for("docker", job(present=PASSED_VARIABLES | LOCAL_VARIABLES))
+    arguments = command_for("docker", session(present=PASSED_VARIABLES | LOCAL_VARIABLES))
 
     # A value would be readable in the list of processes.
     names = [value for value in option_values(arguments, "--env") if "=" not in value]
