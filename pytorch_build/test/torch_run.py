@@ -352,12 +352,12 @@ def _run_and_report(shard_run: _ShardRun) -> Mapping[str, Any]:
 def _run_files(shard_run: _ShardRun, scratch: Path) -> Sequence[FileRun]:
     """Run the files of a shard, on each GPU architecture."""
     bench = shard_run.bench
-    parts = shard_run.plan.parts(shard_run.request.shard)
+    test_files = shard_run.plan.files_of(shard_run.request.shard)
     runs: list[FileRun] = []
     for number, assignment in enumerate(bench.assignments):
         if bench.has_several_targets:
-            console.say(f"{console.counted(len(parts), 'test file')} on {assignment.description}")
-        for position, part in enumerate(parts, start=1):
+            console.say(f"{console.counted(len(test_files), 'test file')} on {assignment.description}")
+        for position, test_file in enumerate(test_files, start=1):
             folder = scratch / f"{number}-{position}"
             settings = _settings(
                 shard_run,
@@ -365,15 +365,14 @@ def _run_files(shard_run: _ShardRun, scratch: Path) -> Sequence[FileRun]:
                 folder,
                 logs=scratch / _LOGS,
             )
-            name = file_run.log_name(part.file)
+            name = file_run.log_name(test_file)
             if bench.has_several_targets:
                 name += f"@{assignment.target}"
 
-            with console.group(f"{position}/{len(parts)} {part.file}"):
+            with console.group(f"{position}/{len(test_files)} {test_file}"):
                 run = file_run.run_file(
-                    shard_run.test_files[part.file],
+                    shard_run.test_files[test_file],
                     settings,
-                    part=part,
                     name=name,
                 )
                 _show_failures(run, shard_run.stage.log)
