@@ -241,7 +241,7 @@ def locked(path: Path, *, what: str) -> Iterator[None]:
 def machine_lock(subject: str) -> AbstractContextManager[None]:
     """Let the processes of this user on this machine that work on one subject take turns."""
     user = getattr(os, "getuid", getpass.getuser)()
-    folder = Path(tempfile.gettempdir()) / f"rocm-pytorch-locks-{user}"
+    folder = Path(tempfile.gettempdir()) / f"machine-locks-{user}"
     return locked(folder / f"{sha256_text(subject)[:32]}.lock", what=subject)
 
 

@@ -377,7 +377,12 @@ def planned(
     return target
 
 
-def _existing_environment(folder: Path, python: str | None, *, clean: bool) -> Interpreter | None:
+def _existing_environment(
+    folder: Path,
+    python: str | None,
+    *,
+    clean: bool,
+) -> Interpreter | None:
     """Return the environment that is there, of the Python that is named; None where it is to be made.
 
     A folder that holds anything but a virtual environment is refused: it would be lost.

@@ -215,7 +215,12 @@ def key_of(data: Mirror, file: Candidate) -> str:
     return f"{data.prefix}/{file.name}"
 
 
-def _take_stored_file(data: Mirror, store: Store, file: Candidate, folder: Path) -> FileRecord:
+def _take_stored_file(
+    data: Mirror,
+    store: Store,
+    file: Candidate,
+    folder: Path,
+) -> FileRecord:
     """Return the record of a file that no record names, after comparing it with the public index's."""
     key = key_of(data, file)
     if store.digest(key) != file.sha256:

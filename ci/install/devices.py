@@ -42,13 +42,7 @@ class Devices:
 
     def sdk_family(self, candidates: Iterable[Candidate]) -> str:
         """Return the target of the `rocm` sdist: a GPU of split packages, else a family; "" for none."""
-        rocm_candidates = [candidate for candidate in candidates if layouts.is_rocm(candidate.distribution)]
-        version = _newest_version(rocm_candidates, "rocm")
-        names: set[str] = set()
-        for candidate in rocm_candidates:
-            if version is None or Version(candidate.version) == version:
-                names.add(candidate.distribution)
-
+        version, names = _newest_rocm(candidates)
         where = f"ROCm {version or ''} on offer"
         if layouts.layout_of(names, where=where) == "split":
             targets = [target for target in self.targets if layouts.device_package(target) in names]
@@ -114,12 +108,18 @@ class Devices:
         )
 
 
-def _newest_version(candidates: Iterable[Candidate], distribution: str) -> Version | None:
-    versions: set[Version] = set()
+def _newest_rocm(candidates: Iterable[Candidate]) -> tuple[Version | None, set[str]]:
+    """Return the newest version of the `rocm` sdist, and ROCm's packages of it; without one, all of them."""
+    names_by_version: dict[Version, set[str]] = {}
     for candidate in candidates:
-        if candidate.distribution == distribution:
-            versions.add(Version(candidate.version))
-    return max(versions, default=None)
+        if layouts.is_rocm(candidate.distribution):
+            version = Version(candidate.version)
+            names_by_version.setdefault(version, set()).add(candidate.distribution)
+
+    for version in sorted(names_by_version, reverse=True):
+        if "rocm" in names_by_version[version]:
+            return version, names_by_version[version]
+    return None, set().union(*names_by_version.values())
 
 
 def devices_for(
@@ -168,15 +168,17 @@ def known_candidates(
         return source.listed
 
     names = {"rocm", layouts.LIBRARIES}
-    names.update(canonicalize_name(requirement.name) for requirement in requirements)
+    for requirement in requirements:
+        names.add(canonicalize_name(requirement.name))
     for family in devices.family.split(";"):
         if family:
             names.add(f"{layouts.LIBRARIES}-{canonicalize_name(family)}")
     for target in devices.targets:
         for gpu in (target, *parents(target)):
-            names.update(f"{prefix}{gpu}" for prefix in device_prefixes().values())
+            for prefix in device_prefixes().values():
+                names.add(f"{prefix}{gpu}")
 
-    our_names = sorted(name for name in names if is_ours(name))
+    our_names = sorted(filter(is_ours, names))
     candidates: dict[Candidate, None] = {}
     for candidates_of_name in map_in_threads(source.candidates, our_names):
         candidates.update(dict.fromkeys(candidates_of_name))

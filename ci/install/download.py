@@ -2,7 +2,7 @@
 
 import hashlib
 import shlex
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -127,7 +127,7 @@ def closure(
 ) -> Sequence[Candidate]:
     """Return the files that requirements name, and what these require of the same run, on any Python."""
     selected: dict[str, Candidate] = {}
-    open_requirements = [Requirement(root) for root in roots]
+    open_requirements = list(map(Requirement, roots))
     while open_requirements:
         requirement = open_requirements.pop()
         for candidate in candidates:
@@ -158,8 +158,12 @@ def _requirements_of(
     The rocm sdist decides that where it is installed, so it may require any of ROCm's packages.
     """
     if not candidate.is_wheel and is_rocm(candidate.distribution):
-        names = {other.distribution for other in candidates if is_rocm(other.distribution)}
-        return [Requirement(f"{name}=={candidate.version}") for name in sorted(names)]
+        requirements_by_name: dict[str, Requirement] = {}
+        for other in candidates:
+            name = other.distribution
+            if is_rocm(name):
+                requirements_by_name[name] = Requirement(f"{name}=={candidate.version}")
+        return list(requirements_by_name.values())
 
     requirements: list[Requirement] = []
     for line in read_requirements(candidate, group.store):
@@ -187,12 +191,19 @@ def dependencies(
             hint=f"Make it: nox -s mirror_deps -- --from-run-id {group.outputs.run_id} --store {store.url}",
         )
 
-    roots = [f"{file.distribution}=={file.version}" for file in selected_files]
-    if not all(file.is_wheel for file in selected_files):
+    roots: list[str] = []
+    selected_names: set[str] = set()
+    for file in selected_files:
+        roots.append(f"{file.distribution}=={file.version}")
+        selected_names.add(file.name)
+    if _has_sdist(selected_files):
         roots += _BUILD_REQUIREMENTS
-    selected_names = {file.name for file in selected_files}
     needed_files = closure(group, [*selected_files, *mirrored_files], roots)
     return [file for file in needed_files if file.name not in selected_names]
+
+
+def _has_sdist(candidates: Iterable[Candidate]) -> bool:
+    return any(not candidate.is_wheel for candidate in candidates)
 
 
 def _mirrored_candidates(group: RunGroup) -> Sequence[Candidate]:
@@ -236,12 +247,19 @@ def fetch(
     return [name for name in names if name is not None]
 
 
-def _refuse_strangers(group: RunGroup, candidates: Sequence[Candidate], folder: Path) -> None:
+def _refuse_strangers(
+    group: RunGroup,
+    candidates: Sequence[Candidate],
+    folder: Path,
+) -> None:
     """Refuse a folder with files of the same versions that are not the run's: an installer may take them."""
     if not folder.is_dir():
         return
-    names_of_run = {candidate.name for candidate in (*candidates, *group.listed)}
-    releases = {(candidate.distribution, candidate.version) for candidate in candidates}
+    names_of_run = {candidate.name for candidate in group.listed}
+    releases: set[tuple[str, str]] = set()
+    for candidate in candidates:
+        names_of_run.add(candidate.name)
+        releases.add((candidate.distribution, candidate.version))
     for path in folder.iterdir():
         stranger = candidate_named(path.name, url=str(path))
         if stranger is None or stranger.name in names_of_run:
@@ -298,7 +316,7 @@ def command(
     """
     arguments = ["pip", "install", "--no-index", "--find-links", str(folder)]
     installed_before = list(other_requirements)
-    if not all(file.is_wheel for file in selected_files):
+    if _has_sdist(selected_files):
         # pip's cache of built wheels does not know which GPU family an sdist was built for.
         arguments.append("--no-cache-dir")
         if not any(file.distribution == _BUILD_REQUIREMENTS[0] for file in selected_files):

@@ -89,68 +89,86 @@ def missing_files(
     Sizes come from the listing, and digests from records. The store is queried, one request a file, only for
     those that no record names.
     """
-    same_size = [file for file in local_files if _has_size(listing, file.key, file.size)]
-    unclear_keys = [
-        file.key for file in same_size if file.sha256 not in recorded_digests.get(file.key, frozenset())
-    ]
-    digests = dict(zip(unclear_keys, map_in_threads(store.digest, unclear_keys), strict=True))
-    unchanged_keys = {file.key for file in same_size if digests.get(file.key, file.sha256) == file.sha256}
+    missing: list[LocalFile] = []
+    unclear: list[LocalFile] = []
+    for file in local_files:
+        if not _has_size(listing, file.key, file.size):
+            missing.append(file)
+        elif file.sha256 not in recorded_digests.get(file.key, frozenset()):
+            unclear.append(file)
 
-    missing = [file for file in local_files if file.key not in unchanged_keys]
-    _require_replaceable(
-        store, [file.key for file in missing if file.key in listing and not file.may_replace]
-    )
+    digests = map_in_threads(store.digest, [file.key for file in unclear])
+    for file, digest in zip(unclear, digests, strict=True):
+        if digest != file.sha256:
+            missing.append(file)
+    _require_replaceable(store, missing, listing)
     return missing
 
 
 def missing_sidecars(
+    local_files: Sequence[LocalFile],
     sidecars: Mapping[str, Document],
     missing: Sequence[LocalFile],
     listing: Mapping[str, Stored],
 ) -> Sequence[Document]:
-    """Return the sidecars that are to be put, of those that lie beside the files of some keys.
+    """Return the sidecars of files that are to be put; `sidecars` has them by the files' keys.
 
     A sidecar follows from its file. So it is unchanged if the file is, and its size says that it is there.
     """
     missing_keys = {file.key for file in missing}
-    return [
-        sidecar
-        for key, sidecar in sidecars.items()
-        if key in missing_keys or not _has_size(listing, sidecar.key, len(sidecar.content))
-    ]
+    missing_sidecars: list[Document] = []
+    for file in local_files:
+        sidecar = sidecars.get(file.key)
+        if sidecar is None:
+            continue
+        if file.key in missing_keys or not _has_size(listing, sidecar.key, len(sidecar.content)):
+            missing_sidecars.append(sidecar)
+    return missing_sidecars
 
 
 def changed_documents(
-    store: Store, documents: Sequence[Document], listing: Mapping[str, Stored]
+    store: Store,
+    documents: Iterable[Document],
+    listing: Mapping[str, Stored],
 ) -> Sequence[Document]:
     """Return the documents that a store lacks; it is queried for each of the right size."""
-    same_size_keys = [
-        document.key for document in documents if _has_size(listing, document.key, len(document.content))
-    ]
-    digests = dict(zip(same_size_keys, map_in_threads(store.digest, same_size_keys), strict=True))
-    return [
-        document
-        for document in documents
-        if digests.get(document.key) != hashlib.sha256(document.content).hexdigest()
-    ]
+    changed: list[Document] = []
+    unclear: list[Document] = []
+    for document in documents:
+        if _has_size(listing, document.key, len(document.content)):
+            unclear.append(document)
+        else:
+            changed.append(document)
+
+    digests = map_in_threads(store.digest, [document.key for document in unclear])
+    for document, digest in zip(unclear, digests, strict=True):
+        if digest != hashlib.sha256(document.content).hexdigest():
+            changed.append(document)
+    return sorted(changed)
 
 
 def _has_size(listing: Mapping[str, Stored], key: str, size: int) -> bool:
     return key in listing and listing[key].size == size
 
 
-def _require_replaceable(store: Store, keys: Sequence[str]) -> None:
-    """Refuse the upload where it would replace objects of an immutable run."""
+def _require_replaceable(
+    store: Store,
+    missing: Sequence[LocalFile],
+    listing: Mapping[str, Stored],
+) -> None:
+    """Refuse the upload where it would replace files of an immutable run."""
+    keys = sorted(file.key for file in missing if file.key in listing and not file.may_replace)
     if not keys:
         return
     if len(keys) == 1:
         raise refuse_other_bytes(keys[0], store.url)
 
-    listing = "".join(f"\n  {key}" for key in keys[:_MOST_KEYS])
+    lines = keys[:_MOST_KEYS]
     if len(keys) > _MOST_KEYS:
-        listing += f"\n  and {len(keys) - _MOST_KEYS} more"
+        lines.append(f"and {len(keys) - _MOST_KEYS} more")
+    named_keys = "\n  ".join(lines)
     raise StoreError(
-        f"{len(keys)} keys exist in {store.url} with other bytes; nothing was uploaded:{listing}",
+        f"{len(keys)} keys exist in {store.url} with other bytes; nothing was uploaded:\n  {named_keys}",
         hint="A run other than 'local' is immutable: use a run id of its own.",
     )
 
@@ -188,7 +206,12 @@ def _put_files(store: Store, batch: Batch) -> None:
         )
 
 
-def _put_file(store: Store, listing: Mapping[str, Stored], progress: Transfer, file: LocalFile) -> None:
+def _put_file(
+    store: Store,
+    listing: Mapping[str, Stored],
+    progress: Transfer,
+    file: LocalFile,
+) -> None:
     with _opened_file(store, file) as path:
         store.put_file(
             file.key,
@@ -204,13 +227,14 @@ def _put_file(store: Store, listing: Mapping[str, Stored], progress: Transfer, f
 @contextmanager
 def _opened_file(store: Store, file: LocalFile) -> Iterator[Path]:
     """Yield the file to put: a copy where the store would link a file that others may write to."""
-    copies_folder = store.partial_files if isinstance(store, DirectoryStore) else None
-    would_link = copies_folder is not None and not file.is_ours
+    would_link = isinstance(store, DirectoryStore) and not file.is_ours
     if not file.is_packed and not would_link:
         yield file.path
         return
 
-    workspace = temporary.folder("upload") if copies_folder is None else files.workspace(copies_folder)
+    workspace = temporary.folder("upload")
+    if isinstance(store, DirectoryStore):
+        workspace = files.workspace(store.partial_files)
     with workspace as folder:
         path = folder / PurePosixPath(file.key).name
         if file.is_packed:
@@ -222,7 +246,11 @@ def _opened_file(store: Store, file: LocalFile) -> Iterator[Path]:
         yield path
 
 
-def _put_document(store: Store, listing: Mapping[str, Stored], document: Document) -> None:
+def _put_document(
+    store: Store,
+    listing: Mapping[str, Stored],
+    document: Document,
+) -> None:
     store.put_bytes(
         document.key,
         document.content,
@@ -232,13 +260,18 @@ def _put_document(store: Store, listing: Mapping[str, Stored], document: Documen
 
 
 def _jobs(store: Store) -> int:
-    # What a dry run prints is in the order of the writes.
-    return 1 if isinstance(store, DryRunStore) else 2 * JOBS
+    """Return how many objects are put at a time; what a dry run prints is in the order of the writes."""
+    if isinstance(store, DryRunStore):
+        return 1
+    return 2 * JOBS
 
 
 def show(wheels: Iterable[FileRecord | Candidate]) -> None:
     """Print wheels and sdists with their sizes and digests."""
-    rows = [(wheel.name, console.size(wheel.size or 0), (wheel.sha256 or "")[:12]) for wheel in wheels]
+    rows: list[tuple[str, ...]] = []
+    for wheel in wheels:
+        digest = wheel.sha256 or ""
+        rows.append((wheel.name, console.size(wheel.size or 0), digest[:12]))
     console.table(("file", "size", "sha256"), rows)
 
 
@@ -250,5 +283,7 @@ def _report(folder: str, batch: Batch, *, is_dry_run: bool) -> None:
 
     total = console.counted(new_count + batch.unchanged_count, "file")
     verb = "would be put" if is_dry_run else "put"
-    note = f" ({batch.unchanged_count} of them were there)" if batch.unchanged_count else ""
+    note = ""
+    if batch.unchanged_count:
+        note = f" ({batch.unchanged_count} of them were there)"
     console.done(f"upload: {total} {verb} into {folder}{note}")

@@ -31,7 +31,11 @@ class Folders:
     manifest: Path | None = None
 
 
-def compare_folders(common: Common, folders: Folders, artifact_group: str) -> Sequence[Batch]:
+def compare_folders(
+    common: Common,
+    folders: Folders,
+    artifact_group: str,
+) -> Sequence[Batch]:
     """Return what a run lacks of folders' files. All but artifacts goes to an artifact group."""
     if not artifact_group and folders != Folders(artifacts=folders.artifacts):
         raise UsageError(
@@ -57,11 +61,10 @@ def _compare_artifacts(common: Common, folder: Path) -> Batch:
     from rocm_packaging import archives
 
     outputs = common.outputs
-    paths = {
-        f"{outputs.prefix}/{path.name}": path
-        for path in list_files(folder)
-        if path.parent == folder and archives.is_archive(path.name)
-    }
+    paths: dict[str, Path] = {}
+    for path in list_files(folder):
+        if path.parent == folder and archives.is_archive(path.name):
+            paths[f"{outputs.prefix}/{path.name}"] = path
     if not paths:
         raise MissingInputError(
             f"{folder} holds no artifact.", hint="Artifacts are named {name}_{component}_{target}.tar.zst."
@@ -82,8 +85,8 @@ def _compare_wheels(common: Common, folder: Path, artifact_group: str) -> Batch:
     outputs = common.outputs
     prefix = outputs.python_prefix(artifact_group)
     paths = {f"{prefix}/{path.name}": path for path in list_wheels(folder)}
-    kinds.require_wheels(outputs, [path.name for path in paths.values()])
     local_files = read_files(paths, digests_of(common, folder), may_replace=not outputs.immutable)
+    kinds.require_wheels(outputs, local_files)
     wheels, sidecars = kinds.describe_wheels(local_files)
 
     listing = batches.list_folders(store, [prefix, outputs.manifests_prefix(artifact_group)])
@@ -99,7 +102,7 @@ def _compare_wheels(common: Common, folder: Path, artifact_group: str) -> Batch:
         listing=listing,
         files=missing,
         unchanged_count=len(local_files) - len(missing),
-        sidecars=batches.missing_sidecars(sidecars, missing, listing),
+        sidecars=batches.missing_sidecars(local_files, sidecars, missing, listing),
         documents=documents,
         artifact_group=artifact_group,
         wheels=wheels,
@@ -123,11 +126,18 @@ def list_wheels(folder: Path) -> Sequence[Path]:
     return paths
 
 
-def _compare_logs(common: Common, folder: Path, kind: LogKind, artifact_group: str) -> Batch:
+def _compare_logs(
+    common: Common,
+    folder: Path,
+    kind: LogKind,
+    artifact_group: str,
+) -> Batch:
     outputs = common.outputs
     prefix = f"{outputs.prefix}/{kind}/{artifact_group}"
-    depth = len(folder.parts)
-    paths = {"/".join((prefix, *path.parts[depth:])): path for path in list_files(folder)}
+    paths: dict[str, Path] = {}
+    for path in list_files(folder):
+        relative_path = path.relative_to(folder).as_posix()
+        paths[f"{prefix}/{relative_path}"] = path
     local_files = read_logs(paths, digests_of(common, folder))
     return kinds.log_batch(common.open_store(), outputs, artifact_group, kind, local_files)
 

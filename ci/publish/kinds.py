@@ -36,18 +36,20 @@ def describe_wheels(
     )
     wheels: list[FileRecord] = []
     sidecars: dict[str, Document] = {}
-    for file, (wheel, metadata) in zip(local_files, descriptions, strict=True):
+    for file, description in zip(local_files, descriptions, strict=True):
+        wheel, metadata = description
         wheels.append(wheel)
         if metadata is not None:
             sidecars[file.key] = Document(f"{file.key}{SIDECAR}", metadata, file.may_replace)
     return wheels, sidecars
 
 
-def require_wheels(outputs: RunOutputs, filenames: Sequence[str]) -> None:
+def require_wheels(outputs: RunOutputs, local_files: Sequence[LocalFile]) -> None:
     """Refuse wheels of another platform than the run's, and names that no page can list."""
     from ci.publish.index.names import require_names
     from core.wheel import distributions
 
+    filenames = [file.path.name for file in local_files]
     require_names(filenames)
     distributions.require_platform(filenames, outputs)
 
@@ -62,14 +64,9 @@ def log_batch(
     """Return what a run lacks of a group's logs or reports; those of an earlier attempt are replaced."""
     prefix = f"{outputs.prefix}/{kind}/{artifact_group}"
     listing = batches.list_folders(store, [prefix, outputs.manifests_prefix(artifact_group)])
-    recorded_digests = {
-        key: digests
-        for key, digests in upload_records.read_digests(
-            store, listing, outputs, artifact_group, kind=kind
-        ).items()
-        # Of a file in several records it is not known which came last.
-        if len(digests) == 1
-    }
+    all_digests = upload_records.read_digests(store, listing, outputs, artifact_group, kind=kind)
+    # Of a file in several records it is not known which came last.
+    recorded_digests = {key: digests for key, digests in all_digests.items() if len(digests) == 1}
     missing = batches.missing_files(store, local_files, listing, recorded_digests)
 
     documents: list[Document] = []
@@ -117,7 +114,7 @@ def artifact_batch(
         listing=listing,
         files=missing,
         unchanged_count=len(local_files) - len(missing),
-        sidecars=batches.missing_sidecars(sidecars, missing, listing),
+        sidecars=batches.missing_sidecars(local_files, sidecars, missing, listing),
     )
 
 

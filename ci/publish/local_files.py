@@ -74,7 +74,12 @@ class Digests:
                 text = self.memory_file.read_text(encoding="utf-8")
                 self.memory = dict(json.loads(text))
 
-    def contents(self, paths: Sequence[Path], *, packed: bool = False) -> list[FileContent]:
+    def contents(
+        self,
+        paths: Sequence[Path],
+        *,
+        packed: bool = False,
+    ) -> list[FileContent]:
         """Return what files hold, or their gzip forms; what is not remembered is hashed in parallel."""
         remembered = dict(self.memory)
         contents = map_in_threads(

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
+from operator import attrgetter
 from pathlib import Path, PurePosixPath
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from ci.publish import batches, kinds
 from ci.publish.batches import Batch, Document
@@ -54,26 +56,30 @@ class SourceRun:
         """Return a file of the run. Files of one name in several folders are kept apart."""
         return self.store.fetch(key, self.cache / PurePosixPath(key).parent)
 
-    def fetch_all(self, outputs: RunOutputs, keys: Sequence[str]) -> Mapping[str, Path]:
+    def fetch_all(
+        self,
+        outputs: RunOutputs,
+        keys: Sequence[str],
+    ) -> Mapping[str, Path]:
         """Return files of the run by the keys that they get in other outputs."""
-        return {self.key_in(outputs, key): self.fetch(key) for key in keys}
-
-
-class RecordFile(NamedTuple):
-    """A record and the document that it was read from."""
-
-    record: Record
-    document: bytes
+        paths: dict[str, Path] = {}
+        for key in keys:
+            paths[self.key_in(outputs, key)] = self.fetch(key)
+        return paths
 
 
 def compare_run(
-    common: Common, source: SourceRun, chosen_kinds: Collection[str], artifact_group: str
+    common: Common,
+    source: SourceRun,
+    chosen_kinds: Collection[str],
+    artifact_group: str,
 ) -> Sequence[Batch]:
     """Return what the store that is written to lacks of a run; of one artifact group, or with "" of all."""
     compared: list[Batch] = []
     if "wheels" in chosen_kinds:
-        groups = artifact_groups(source.store, source.outputs, artifact_group)
-        compared += [compare_wheels(common, source, group) for group in groups]
+        for group in artifact_groups(source.store, source.outputs, artifact_group):
+            batch = compare_wheels(common, source, group)
+            compared.append(batch)
     if source.store.url != common.open_store().url:
         for kind in _LOG_KINDS:
             if kind in chosen_kinds:
@@ -93,12 +99,16 @@ def compare_run(
 # --- Wheels ----------------------------------------------------------------------------------
 
 
-def compare_wheels(common: Common, source: SourceRun, artifact_group: str) -> Batch:
+def compare_wheels(
+    common: Common,
+    source: SourceRun,
+    artifact_group: str,
+) -> Batch:
     """Compare a group's wheels, and the records that name them, with what the run has there."""
     store = common.open_store()
     outputs = common.outputs
     source_records = _read_build_records(source, artifact_group)
-    local_files = _fetch_wheels(source, outputs, [record_file.record for record_file in source_records])
+    local_files = _fetch_wheels(source, outputs, source_records.values())
     if not local_files:
         raise MissingInputError(f"No record of group {artifact_group} names a wheel.", hint="Build it first.")
     wheels, sidecars = kinds.describe_wheels(local_files)
@@ -115,62 +125,67 @@ def compare_wheels(common: Common, source: SourceRun, artifact_group: str) -> Ba
             wheels=wheels,
         )
 
-    kinds.require_wheels(outputs, [wheel.name for wheel in wheels])
+    kinds.require_wheels(outputs, local_files)
     listing = batches.list_folders(store, [prefix, outputs.manifests_prefix(artifact_group)])
-    moved_records = [_move_record(record_file, source, outputs) for record_file in source_records]
-    record_files = _prefer_earlier_builds(store, outputs, moved_records, listing)
-    build_records = [record_file.record for record_file in record_files]
-    digests = records.promised(build_records)
-    local_files = [file for file in local_files if file.sha256 in digests.get(file.key, frozenset())]
-
-    documents = _documents_of(outputs, artifact_group, record_files)
-    changed_documents = batches.changed_documents(store, documents, listing)
-    changed_keys = {document.key for document in changed_documents}
+    build_records = _prefer_earlier_builds(
+        store,
+        outputs,
+        [_move_record(record, source, outputs) for record in source_records.values()],
+        listing,
+    )
+    local_files = _promised_files(local_files, build_records)
+    documents = _documents_of(outputs, artifact_group, source_records, build_records)
+    changed_documents = batches.changed_documents(store, documents.values(), listing)
+    # The digests of files need not be asked for where their records are there already.
     unchanged_records = [
-        record
-        for record in build_records
-        if outputs.record_key(artifact_group, record.name) not in changed_keys
+        record for record in build_records if documents[record.name] not in changed_documents
     ]
     missing = batches.missing_files(store, local_files, listing, records.promised(unchanged_records))
-
     return Batch(
         title=title,
         prefix=prefix,
         listing=listing,
         files=missing,
         unchanged_count=len(local_files) - len(missing),
-        sidecars=batches.missing_sidecars(
-            {file.key: sidecars[file.key] for file in local_files if file.key in sidecars}, missing, listing
-        ),
+        sidecars=batches.missing_sidecars(local_files, sidecars, missing, listing),
         documents=changed_documents,
-        outdated_keys=_outdated_failures(source, outputs, [document.key for document in documents], listing),
+        outdated_keys=_outdated_failures(
+            source,
+            outputs,
+            [document.key for document in documents.values()],
+            listing,
+        ),
         artifact_group=artifact_group,
         wheels=_wheels_of(build_records, local_files, wheels),
     )
 
 
-def _read_build_records(source: SourceRun, artifact_group: str) -> Sequence[RecordFile]:
-    """Return a group's records of builds that succeeded; what a build hands over says nothing of tests."""
-    record_files: list[RecordFile] = []
-    for key in source.keys(f"manifests/{artifact_group}"):
-        if not is_record(key):
-            continue
+def _read_build_records(source: SourceRun, artifact_group: str) -> Mapping[bytes, Record]:
+    """Return a group's records of builds that succeeded, by the documents that they were read from.
+
+    What a build hands over says nothing of tests.
+    """
+    build_records: dict[bytes, Record] = {}
+    for key in filter(is_record, source.keys(f"manifests/{artifact_group}")):
         document = source.store.read(key)
         record = records.parse(document, where=key)
         if record.status == "ok" and not record.stage.startswith(_TEST_PREFIX):
-            record_files.append(RecordFile(record, document))
-    return record_files
+            build_records[document] = record
+    return build_records
 
 
 def _fetch_wheels(
-    source: SourceRun, outputs: RunOutputs, build_records: Sequence[Record]
+    source: SourceRun,
+    outputs: RunOutputs,
+    build_records: Iterable[Record],
 ) -> Sequence[LocalFile]:
     """Return the wheels that records name, each compared with its record."""
     local_files: list[LocalFile] = []
-    for key, digests in sorted(records.promised(build_records).items()):
+    digests_by_key = records.promised([*build_records])
+    for key in sorted(digests_by_key):
         path = source.fetch(key)
         sha256 = source.store.digest(key)
-        if sha256 not in digests:
+        if sha256 not in digests_by_key[key]:
             raise StoreError(
                 f"{path} is not the file that its record names.", hint="Build it again: --force."
             )
@@ -187,124 +202,142 @@ def _fetch_wheels(
     return local_files
 
 
-def _move_record(record_file: RecordFile, source: SourceRun, outputs: RunOutputs) -> RecordFile:
-    """Return a record with the keys that its files get in other outputs; mostly as it is."""
-    record = record_file.record
+def _move_record(record: Record, source: SourceRun, outputs: RunOutputs) -> Record:
+    """Return a record with the keys that its files get in other outputs."""
     moved_files = [file.model_copy(update={"key": source.key_in(outputs, file.key)}) for file in record.files]
-    return _with_files(record_file, moved_files)
-
-
-def _with_files(record_file: RecordFile, wheels: Sequence[FileRecord]) -> RecordFile:
-    """Return a record with other files, written anew; or as it is, where they are its own."""
-    if tuple(wheels) == record_file.record.files:
-        return record_file
-    record = record_file.record.model_copy(update={"files": tuple(wheels)})
-    return RecordFile(record, records.serialize(record))
+    return record.model_copy(update={"files": tuple(moved_files)})
 
 
 def _prefer_earlier_builds(
     store: Store,
     outputs: RunOutputs,
-    record_files: Sequence[RecordFile],
+    build_records: Sequence[Record],
     listing: Mapping[str, Stored],
-) -> Sequence[RecordFile]:
+) -> Sequence[Record]:
     """Return records with what the run has already in the place of what was built from the same inputs.
 
     Another attempt of a job, or another torch ref with the same triton, builds the same wheel, if not the
     same bytes. A run keeps the first that it got, unless its files may be replaced.
     """
-    if not outputs.immutable:
-        return record_files
-    may_be_there = False
-    for record, _document in record_files:
-        if record.input_digest and any(file.key in listing for file in record.files):
-            may_be_there = True
-    if not may_be_there:
-        return record_files
-
+    if not outputs.immutable or not any(_has_some_file(listing, record) for record in build_records):
+        return build_records
     keys = [key for key in listing if is_record(key) and "/manifests/" in key]
-    documents = map_in_threads(store.read, keys)
-    earlier_files = [
-        RecordFile(records.parse(document, where=key), document)
-        for key, document in zip(keys, documents, strict=True)
-    ]
-    return [_prefer_earlier_build(record_file, earlier_files, listing) for record_file in record_files]
+    earlier_records = map_in_threads(partial(_read_record, store), keys)
+    return [_prefer_earlier_build(record, earlier_records, listing) for record in build_records]
+
+
+def _read_record(store: Store, key: str) -> Record:
+    return records.parse(store.read(key), where=key)
 
 
 def _prefer_earlier_build(
-    record_file: RecordFile, earlier_files: Sequence[RecordFile], listing: Mapping[str, Stored]
-) -> RecordFile:
-    record = record_file.record
-    if not record.input_digest:
-        return record_file
-    same_builds = [
-        earlier_file
-        for earlier_file in earlier_files
-        if _is_same_build(earlier_file.record, record) and _has_all_files(listing, earlier_file.record)
-    ]
-    if not same_builds:
-        return record_file
+    record: Record,
+    earlier_records: Iterable[Record],
+    listing: Mapping[str, Stored],
+) -> Record:
+    same_build: Record | None = None
+    for earlier_record in earlier_records:
+        if not _is_same_build(earlier_record, record) or not _has_all_files(listing, earlier_record):
+            continue
+        # The record that the run has under the same name comes first.
+        if same_build is None or earlier_record.name == record.name:
+            same_build = earlier_record
 
-    # A record that the run has under the same name comes first.
-    same_builds.sort(key=lambda earlier_file: earlier_file.record.name != record.name)
-    earlier_file = same_builds[0]
-    if earlier_file.record.files == record.files:
-        return record_file
-    earlier_name = earlier_file.record.name
-    console.say(f"{record.name}: the run has it, made from the same inputs by {earlier_name}; that stays")
-    if earlier_name == record.name:
-        return earlier_file
-    return _with_files(record_file, earlier_file.record.files)
+    if same_build is None or same_build.files == record.files:
+        return record
+    console.say(f"{record.name}: the run has it, made from the same inputs by {same_build.name}; that stays")
+    if same_build.name == record.name:
+        return same_build
+    return record.model_copy(update={"files": same_build.files})
 
 
 def _is_same_build(earlier_record: Record, record: Record) -> bool:
     """Return whether a build that succeeded has made files of the same names from the same inputs."""
     if earlier_record.status != "ok" or earlier_record.stage != record.stage:
         return False
-    if earlier_record.input_digest != record.input_digest:
+    if not record.input_digest or earlier_record.input_digest != record.input_digest:
         return False
     return {file.key for file in earlier_record.files} == {file.key for file in record.files}
+
+
+def _has_some_file(listing: Mapping[str, Stored], record: Record) -> bool:
+    return any(file.key in listing for file in record.files)
 
 
 def _has_all_files(listing: Mapping[str, Stored], record: Record) -> bool:
     return all(file.key in listing and listing[file.key].size == file.size for file in record.files)
 
 
+def _promised_files(
+    local_files: Sequence[LocalFile],
+    build_records: Sequence[Record],
+) -> Sequence[LocalFile]:
+    """Return the files that records name: of what was built twice, the run may have the other one."""
+    digests_by_key = records.promised(build_records)
+    return [file for file in local_files if file.sha256 in digests_by_key.get(file.key, frozenset())]
+
+
 def _documents_of(
-    outputs: RunOutputs, artifact_group: str, record_files: Sequence[RecordFile]
-) -> Sequence[Document]:
-    documents: list[Document] = []
-    for record, document in record_files:
+    outputs: RunOutputs,
+    artifact_group: str,
+    source_records: Mapping[bytes, Record],
+    build_records: Sequence[Record],
+) -> Mapping[str, Document]:
+    """Return the documents of records by their names; what the source has goes as it is."""
+    source_documents = {record.name: document for document, record in source_records.items()}
+    documents: dict[str, Document] = {}
+    for record in build_records:
+        content = source_documents.get(record.name)
+        if content is None or source_records[content] != record:
+            content = records.serialize(record)
         key = outputs.record_key(artifact_group, record.name)
-        documents.append(Document(key, document, may_replace=True))
-    return sorted(documents)
+        documents[record.name] = Document(key, content, may_replace=True)
+    return documents
 
 
 def _wheels_of(
-    build_records: Sequence[Record], local_files: Sequence[LocalFile], wheels: Sequence[FileRecord]
+    build_records: Sequence[Record],
+    local_files: Sequence[LocalFile],
+    wheels: Sequence[FileRecord],
 ) -> Sequence[FileRecord]:
     """Return what the run has of a group afterwards: the files that are uploaded, and earlier ones."""
-    wheels_by_key = {wheel.key: wheel for record in build_records for wheel in record.files}
+    wheels_by_key: dict[str, FileRecord] = {}
+    for record in build_records:
+        for wheel in record.files:
+            wheels_by_key[wheel.key] = wheel
+
     uploaded_keys = {file.key for file in local_files}
     for wheel in wheels:
         if wheel.key in uploaded_keys:
             wheels_by_key[wheel.key] = wheel
-    return [wheels_by_key[key] for key in sorted(wheels_by_key)]
+    return sorted(wheels_by_key.values(), key=attrgetter("key"))
 
 
 def _outdated_failures(
-    source: SourceRun, outputs: RunOutputs, record_keys: Sequence[str], listing: Mapping[str, Stored]
+    source: SourceRun,
+    outputs: RunOutputs,
+    record_keys: Iterable[str],
+    listing: Mapping[str, Stored],
 ) -> Sequence[str]:
     """Return the failures that lie beside records there, and do so in the source no more."""
     source_keys = {source.key_in(outputs, key) for key in source.keys("manifests")}
-    failure_keys = [f"{key.removesuffix('.json')}{_FAILURE_SUFFIX}" for key in record_keys]
-    return [key for key in failure_keys if key in listing and key not in source_keys]
+    outdated_keys: list[str] = []
+    for record_key in record_keys:
+        failure_key = f"{record_key.removesuffix('.json')}{_FAILURE_SUFFIX}"
+        if failure_key in listing and failure_key not in source_keys:
+            outdated_keys.append(failure_key)
+    return outdated_keys
 
 
 # --- Logs, manifests, artifacts --------------------------------------------------------------
 
 
-def _compare_logs(common: Common, source: SourceRun, kind: LogKind, artifact_group: str) -> Sequence[Batch]:
+def _compare_logs(
+    common: Common,
+    source: SourceRun,
+    kind: LogKind,
+    artifact_group: str,
+) -> Sequence[Batch]:
     """Compare a run's logs or reports with what is there, group by group."""
     prefix = f"{source.outputs.prefix}/{kind}/"
     keys_by_group: dict[str, list[str]] = {}
@@ -324,7 +357,10 @@ def _compare_logs(common: Common, source: SourceRun, kind: LogKind, artifact_gro
 
 
 def _compare_manifests(
-    common: Common, source: SourceRun, chosen_kinds: Collection[str], artifact_group: str
+    common: Common,
+    source: SourceRun,
+    chosen_kinds: Collection[str],
+    artifact_group: str,
 ) -> Sequence[Batch]:
     """Compare the run's plan and source locks, from which stages there take commits and versions.
 
@@ -352,10 +388,14 @@ def _compare_manifests(
 
     outputs = common.outputs
     permanent_files = read_files(
-        source.fetch_all(outputs, permanent_keys), source.digests, may_replace=not outputs.immutable
+        source.fetch_all(outputs, permanent_keys),
+        source.digests,
+        may_replace=not outputs.immutable,
     )
     replaceable_files = read_files(
-        source.fetch_all(outputs, [*replaceable_keys, *test_keys]), source.digests, may_replace=True
+        source.fetch_all(outputs, [*replaceable_keys, *test_keys]),
+        source.digests,
+        may_replace=True,
     )
     store = common.open_store()
     prefix = f"{outputs.prefix}/manifests"
@@ -377,7 +417,7 @@ def _compare_artifacts(common: Common, source: SourceRun) -> Sequence[Batch]:
     outputs = common.outputs
     stored_objects = source.store.list(source.outputs.prefix, recursive=False)
     source_keys = {stored_object.key for stored_object in stored_objects}
-    archive_keys = [key for key in sorted(source_keys) if archives.is_archive(key)]
+    archive_keys = sorted(filter(archives.is_archive, source_keys))
     if not archive_keys:
         return []
 

@@ -23,17 +23,26 @@ _STEP_PREFIX = "upload-"
 _OBJECTS = "objects"
 
 
-def record_of_wheels(outputs: RunOutputs, artifact_group: str, wheels: Sequence[FileRecord]) -> Document:
+def record_of_wheels(
+    outputs: RunOutputs,
+    artifact_group: str,
+    wheels: Sequence[FileRecord],
+) -> Document:
     """Return the record of wheels and sdists that were uploaded from a folder."""
     keys = [wheel.key for wheel in wheels]
     return _record(outputs, artifact_group, _step_name("", keys), wheels=wheels, details={})
 
 
 def record_of_files(
-    outputs: RunOutputs, artifact_group: str, kind: str, local_files: Sequence[LocalFile]
+    outputs: RunOutputs,
+    artifact_group: str,
+    kind: str,
+    local_files: Sequence[LocalFile],
 ) -> Document:
     """Return the record of logs or reports, which `kind` says."""
-    objects = {file.key: {"size": file.size, "sha256": file.sha256} for file in local_files}
+    objects: dict[str, object] = {}
+    for file in local_files:
+        objects[file.key] = {"size": file.size, "sha256": file.sha256}
     step_name = _step_name(f"{kind}-", objects)
     return _record(outputs, artifact_group, step_name, wheels=(), details={_OBJECTS: objects})
 
@@ -87,18 +96,21 @@ def read_digests(
 
     digests: dict[str, frozenset[str]] = {}
     for digests_of_record in map_in_threads(partial(_read_record, store), keys):
-        for key, sha256 in digests_of_record:
+        for key, sha256 in digests_of_record.items():
             digests[key] = digests.get(key, frozenset()) | {sha256}
     return digests
 
 
-def _read_record(store: Store, record_key: str) -> Sequence[tuple[str, str]]:
+def _read_record(store: Store, record_key: str) -> Mapping[str, str]:
     # Without the record's schema thousands of files are read in a moment.
     try:
         record = json.loads(store.read(record_key))
-        digests = [(str(file["key"]), str(file["sha256"])) for file in record["files"]]
+        digests: dict[str, str] = {}
+        for file in record["files"]:
+            digests[str(file["key"])] = str(file["sha256"])
         objects = record["details"].get(_OBJECTS, {})
-        digests += [(key, str(content["sha256"])) for key, content in objects.items()]
+        for key in objects:
+            digests[key] = str(objects[key]["sha256"])
     except (ValueError, KeyError, TypeError, AttributeError) as problem:
         raise DataError(
             f"{record_key} is not an upload's record.", hint="Delete it; upload again."

@@ -131,7 +131,11 @@ def run(arguments: argparse.Namespace) -> None:
         _show(fetched, folder)
 
 
-def _require_pinned_digest(fetch_plan: FetchPlan, place: Place, pinned_digest: str) -> None:
+def _require_pinned_digest(
+    fetch_plan: FetchPlan,
+    place: Place,
+    pinned_digest: str,
+) -> None:
     if pinned_digest and files.digest_of(fetch_plan.digests) != pinned_digest:
         raise ArtifactError(
             f"The artifacts in {place.where} are not those that the plan pinned.",

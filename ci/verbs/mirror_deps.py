@@ -96,7 +96,8 @@ def mirrored_digests(data: Mirror, store: Store) -> Mapping[str, str]:
     files_by_record = source.read_records(list(source.list_records()), data.prefix)
     digests: dict[str, str] = {}
     for recorded_files in files_by_record.values():
-        digests.update((recorded_file.filename, recorded_file.sha256) for recorded_file in recorded_files)
+        for recorded_file in recorded_files:
+            digests[recorded_file.filename] = recorded_file.sha256
     return digests
 
 

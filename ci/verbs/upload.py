@@ -49,13 +49,25 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         help="wheels and sdists, in DIR/dist where there is one (default: the run in ./out)",
     )
     parser.add_argument(
-        "--logs-dir", dest="logs", type=Path, metavar="DIR", help="logs, at every depth of DIR"
+        "--logs-dir",
+        dest="logs",
+        type=Path,
+        metavar="DIR",
+        help="logs, at every depth of DIR",
     )
     parser.add_argument(
-        "--reports-dir", dest="reports", type=Path, metavar="DIR", help="reports, at every depth of DIR"
+        "--reports-dir",
+        dest="reports",
+        type=Path,
+        metavar="DIR",
+        help="reports, at every depth of DIR",
     )
     parser.add_argument(
-        "--artifacts-dir", dest="artifacts", type=Path, metavar="DIR", help="archives of artifacts"
+        "--artifacts-dir",
+        dest="artifacts",
+        type=Path,
+        metavar="DIR",
+        help="archives of artifacts",
     )
     parser.add_argument("--manifest", type=Path, metavar="FILE", help="therock_manifest.json of a ROCm build")
     parser.add_argument(
@@ -254,7 +266,11 @@ def _serves_index(common: Common, artifact_groups: Mapping[str, Sequence[FileRec
 
 
 def set_outputs(
-    step_files: JobFiles, outputs: RunOutputs, artifact_groups: Sequence[str], *, has_index: bool
+    step_files: JobFiles,
+    outputs: RunOutputs,
+    artifact_groups: Sequence[str],
+    *,
+    has_index: bool,
 ) -> None:
     """Set the addresses as the step's outputs: one, or a JSON map of several groups."""
     find_links_urls = {group: outputs.python_find_links_url(group) for group in artifact_groups}
@@ -271,7 +287,11 @@ def _one_or_all(urls: Mapping[str, str]) -> str:
 
 
 def summarize(
-    outputs: RunOutputs, artifact_group: str, wheels: Sequence[FileRecord], *, has_index: bool = True
+    outputs: RunOutputs,
+    artifact_group: str,
+    wheels: Sequence[FileRecord],
+    *,
+    has_index: bool = True,
 ) -> None:
     """Show the wheels of a group in the job's summary, each with its link."""
     from core.run import job_files

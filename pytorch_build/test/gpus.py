@@ -110,7 +110,9 @@ def this_machine() -> Machine:
         return Machine(gpus=gpus, vendor="nvidia" if has_driver else "")
 
     # Windows, and Linux within it, have no /dev/kfd.
-    gpus = rocminfo_gpus(_output_of("rocminfo")) or enumerated_gpus(_output_of("offload-arch"))
+    gpus = rocminfo_gpus(_output_of("rocminfo"))
+    if not gpus:
+        gpus = enumerated_gpus(_output_of("offload-arch"))
     return Machine(gpus=gpus, vendor="amd" if gpus else "")
 
 
@@ -149,7 +151,8 @@ def _may_open(render_minor: int) -> bool:
     """Return whether a GPU is this process's own, by its render node; where there are none, all are."""
     if not render_minor or not RENDER_NODES.is_dir():
         return True
-    return os.access(RENDER_NODES / f"renderD{render_minor}", os.R_OK | os.W_OK)
+    render_node = RENDER_NODES / f"renderD{render_minor}"
+    return os.access(render_node, os.R_OK | os.W_OK)
 
 
 def rocminfo_gpus(text: str) -> tuple[Gpu, ...]:
@@ -162,12 +165,15 @@ def rocminfo_gpus(text: str) -> tuple[Gpu, ...]:
         for name, value in _FIELD.findall(agent):
             facts.setdefault(name, value)
         target = facts.get("Name", "")
-        if facts.get("Device Type") != "GPU" or not _TARGET.fullmatch(target):
+        is_gpu = facts.get("Device Type") == "GPU"
+        if not is_gpu or not _TARGET.fullmatch(target):
             continue
+
         uuid = facts.get("Uuid", "")
         if not re.fullmatch(r"GPU-[0-9a-fA-F]{2,}", uuid):
             uuid = ""
-        gpus.append(Gpu(target=target, uuid=uuid, name=facts.get("Marketing Name", "")))
+        name = facts.get("Marketing Name", "")
+        gpus.append(Gpu(target=target, uuid=uuid, name=name))
     return tuple(gpus)
 
 
@@ -185,7 +191,8 @@ def nvidia_gpus(text: str) -> tuple[Gpu, ...]:
     """Read what ``nvidia-smi --query-gpu=uuid,compute_cap,name --format=csv,noheader`` prints."""
     gpus: list[Gpu] = []
     for uuid, major, minor, name in _NVIDIA_ROW.findall(text):
-        gpus.append(Gpu(target=f"sm_{major}{minor}", uuid=uuid, name=name))
+        target = f"sm_{major}{minor}"
+        gpus.append(Gpu(target=target, uuid=uuid, name=name))
     return tuple(gpus)
 
 
@@ -235,27 +242,36 @@ def visible(machine: Machine, env: Mapping[str, str]) -> Sequence[Device]:
             return [Device(gpu=gpu, selector=gpu.uuid) for gpu in machine.gpus]
         return _devices_of(machine.gpus, "CUDA_VISIBLE_DEVICES", env)
 
-    visible_gpus = [device.gpu for device in _devices_of(machine.gpus, "ROCR_VISIBLE_DEVICES", env)]
+    devices_of_rocr = _devices_of(machine.gpus, "ROCR_VISIBLE_DEVICES", env)
+    visible_gpus = [device.gpu for device in devices_of_rocr]
     topmost_variable = "HIP_VISIBLE_DEVICES"
     if topmost_variable not in env:
         topmost_variable = "CUDA_VISIBLE_DEVICES"
     return _devices_of(visible_gpus, topmost_variable, env)
 
 
-def _devices_of(gpus: Sequence[Gpu], variable: str, env: Mapping[str, str]) -> Sequence[Device]:
+def _devices_of(
+    gpus: Sequence[Gpu],
+    variable: str,
+    env: Mapping[str, str],
+) -> Sequence[Device]:
     """Return the GPUs that a variable leaves, in its order; all where it is not set."""
     if variable not in env:
         return [Device(gpu=gpu, selector=str(index)) for index, gpu in enumerate(gpus)]
 
     devices: list[Device] = []
     indexes: set[int] = set()
-    for selector in _selectors_in(env[variable]):
+    value = env[variable]
+    for selector in _selectors_in(value):
         index = _find_index(selector, gpus)
         if index is None:
-            raise _unknown_gpu_error(selector, gpus, f"{variable}={env[variable]}", variable)
+            raise UsageError(
+                f"{variable}={value} names {selector}, and {_describe_range(gpus)}.",
+                hint=f"Correct {variable}, or remove it.",
+            )
         if index in indexes:
             raise UsageError(
-                f"{variable}={env[variable]} names a GPU twice.",
+                f"{variable}={value} names a GPU twice.",
                 hint=f"Correct {variable}.",
             )
         indexes.add(index)
@@ -275,31 +291,30 @@ def _selectors_in(value: str) -> Iterator[str]:
 def _find_index(selector: str, gpus: Sequence[Gpu]) -> int | None:
     """Return the place of the GPU that an index or a UUID names; None where there is no such GPU."""
     if selector.isascii() and selector.isdigit():
-        index = int(selector)
-        return index if index < len(gpus) else None
+        number = int(selector)
+        return number if number < len(gpus) else None
 
     # As in the runtimes, a prefix that only one GPU has is enough.
+    prefix = selector.lower()
     matching_indexes: list[int] = []
     for index, gpu in enumerate(gpus):
-        if gpu.uuid and gpu.uuid.lower().startswith(selector.lower()):
+        uuid = gpu.uuid.lower()
+        if uuid and uuid.startswith(prefix):
             matching_indexes.append(index)
     if len(matching_indexes) != 1:
         return None
     return matching_indexes[0]
 
 
-def _unknown_gpu_error(selector: str, gpus: Sequence[Gpu], assignment: str, variable: str) -> UsageError:
-    """Return the error of a variable that names a GPU that is not there, with those that are."""
-    available = "there is no GPU"
-    if gpus:
-        available = f"there are GPUs 0 to {len(gpus) - 1}"
+def _describe_range(gpus: Sequence[Gpu]) -> str:
+    """Return which GPUs a variable may name."""
+    if not gpus:
+        return "there is no GPU"
+    sentence = f"there are GPUs 0 to {len(gpus) - 1}"
     uuids = [gpu.uuid for gpu in gpus if gpu.uuid]
     if uuids:
-        available += f" ({', '.join(uuids)})"
-    return UsageError(
-        f"{assignment} names {selector}, and {available}.",
-        hint=f"Correct {variable}, or remove it.",
-    )
+        sentence += f" ({', '.join(uuids)})"
+    return sentence
 
 
 def select(
@@ -315,9 +330,10 @@ def select(
     _require_gpus(machine, gpu_family)
     devices = visible(machine, env)
     if not devices:
-        hiding = ", ".join(f"{name}={env[name]}" for name in HIDING if name in env)
+        hiding_variables = [f"{name}={env[name]}" for name in HIDING if name in env]
         raise CheckError(
-            f"This machine has {_list_gpus(machine.gpus)}, and {hiding} hides every GPU.",
+            f"This machine has {_list_gpus(machine.gpus)}, "
+            f"and {', '.join(hiding_variables)} hides every GPU.",
             hint="Remove the variable, or name the GPUs that tests may use.",
         )
 
@@ -342,7 +358,11 @@ def select(
     return assignments
 
 
-def _selecting_variables(machine: Machine, devices: Sequence[Device], env: Mapping[str, str]) -> Environment:
+def _selecting_variables(
+    machine: Machine,
+    devices: Sequence[Device],
+    env: Mapping[str, str],
+) -> Environment:
     """Return the variables with which a process sees these devices alone."""
     value = ",".join(device.selector for device in devices)
     if machine.vendor == "nvidia":
@@ -377,6 +397,10 @@ def _require_gpus(machine: Machine, gpu_family: str) -> None:
 def _list_gpus(gpus: Sequence[Gpu]) -> str:
     """Return GPUs in words: ``2 x gfx942 (AMD Instinct MI300X), gfx1100``."""
     parts: list[str] = []
-    for gpu, count in Counter(map(str, gpus)).items():
-        parts.append(gpu if count == 1 else f"{count} x {gpu}")
+    counts = Counter(map(str, gpus))
+    for gpu, count in counts.items():
+        if count == 1:
+            parts.append(gpu)
+        else:
+            parts.append(f"{count} x {gpu}")
     return ", ".join(parts)

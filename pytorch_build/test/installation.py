@@ -31,7 +31,9 @@ _PIN = re.compile(r"^[\w.-]+==[^\s;\\]+", re.MULTILINE)
 
 
 def recorded_inputs(
-    packages: TestedPackages, target: Interpreter, tools: Sequence[Install]
+    packages: TestedPackages,
+    target: Interpreter,
+    tools: Sequence[Install],
 ) -> Mapping[str, object]:
     """Return what a record holds of an installation: the packages, the tests' tools and the Python.
 
@@ -50,7 +52,10 @@ def recorded_inputs(
 
 @contextmanager
 def planned_calls(
-    context: Context, target: Interpreter, packages: TestedPackages, tools: Sequence[Install]
+    context: Context,
+    target: Interpreter,
+    packages: TestedPackages,
+    tools: Sequence[Install],
 ) -> Iterator[Sequence[Install]]:
     """Plan the installation: tools, others' packages, ours. Addresses live as long as the context."""
     folder = context.common.cache / "locks"
@@ -114,7 +119,11 @@ def prepared_environment(
 
 
 def is_prepared(
-    context: Context, target: Interpreter, packages: TestedPackages, *, tools: Sequence[Install]
+    context: Context,
+    target: Interpreter,
+    packages: TestedPackages,
+    *,
+    tools: Sequence[Install],
 ) -> bool:
     """Return whether the environment holds what is tested, as `prepared_environment` would make it."""
     with planned_calls(context, target, packages, tools) as calls:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -22,6 +22,7 @@ from pytorch_build.components import component_of
 from pytorch_build.test import plugin, reports
 from pytorch_build.test.file_run import of_file
 from pytorch_build.test.results import EXISTING, MAY_SKIP, Origin, Report
+from pytorch_build.test.summary import list_outcomes
 
 if TYPE_CHECKING:
     from core.env import Interpreter
@@ -53,7 +54,8 @@ class SmokeRun:
 
 def test_files() -> Mapping[str, str]:
     """Return the files of the smoke tests: name to digest."""
-    return {path.name: files.sha256(path) for path in sorted(SMOKE_TESTS.glob("*.*"))}
+    paths = sorted(SMOKE_TESTS.glob("*.*"))
+    return {path.name: files.sha256(path) for path in paths}
 
 
 def run_smoke_tests(run: SmokeRun) -> Mapping[str, Any]:
@@ -62,6 +64,7 @@ def run_smoke_tests(run: SmokeRun) -> Mapping[str, Any]:
     Raises:
         CheckError: A test failed, or the results cannot be trusted.
     """
+    context = run.context
     versions = expected_versions(run)
     variables = _variables(run, versions)
     with temporary.folder("smoke") as folder:
@@ -75,23 +78,34 @@ def run_smoke_tests(run: SmokeRun) -> Mapping[str, Any]:
         )
         with console.group("smoke tests"):
             session, ending = _run_pytest(
-                run.target, folder / "run", run.pytest_arguments, variables, process.run
+                run.target,
+                folder / "run",
+                run.pytest_arguments,
+                variables,
+                process.run,
             )
 
     cases: list[Case] = []
     for case in of_file("the smoke tests", ending, [session], "", may_be_empty=True):
-        reason = _known_reason(case.line, run.context, versions) if case.outcome == "skipped" else ""
         # What other people's files add is not among the tests that a release rests on.
-        if case.test in collection.collected or case.failing:
-            cases.append(replace(case, file=_file_of(case.test), rule=reason))
-    report = _report_of(run, cases, collection)
+        if case.test not in collection.collected and not case.failing:
+            continue
+        reason = ""
+        if case.outcome == "skipped":
+            reason = _known_reason(case.line, context, versions)
+        file = _file_of(case.test)
+        cases.append(replace(case, file=file, rule=reason))
 
-    common = run.context.common
-    details = reports.put_report(common.open_store(), common.outputs, run.context.artifact_group, report)
-    again = f"nox -s test_smoke -- {run.context.words} -k EXPR"
-    reports.require_passed(report, hint=f"Again, with pytest's arguments at the end: {again}")
-    outcomes = ", ".join(f"{count} {outcome}" for outcome, count in counts(cases).items() if count)
-    console.done(f"test_smoke: {outcomes}")
+    report = _report_of(run, cases, collection)
+    details = reports.put_report(
+        context.common.open_store(),
+        context.common.outputs,
+        context.artifact_group,
+        report,
+    )
+    command = f"nox -s test_smoke -- {context.words} -k EXPR"
+    reports.require_passed(report, hint=f"Again, with pytest's arguments at the end: {command}")
+    console.done(f"test_smoke: {list_outcomes(counts(cases))}")
     return details
 
 
@@ -107,8 +121,9 @@ def expected_versions(run: SmokeRun) -> Mapping[str, str]:
     """Return the distributions that must be installed: the tested ones, and what stands for a project."""
     versions: dict[str, str] = {}
     for file in run.packages.files:
-        if file.distribution == "rocm" or component_of(file.distribution) is not None:
-            versions[file.distribution] = file.version
+        name = file.distribution
+        if name == "rocm" or component_of(name) is not None:
+            versions[name] = file.version
     for requirement in run.packages.prebuilt:
         name = Requirement(requirement).name
         versions[name] = installed_version(run.target, name)
@@ -128,18 +143,23 @@ def module_versions(versions: Mapping[str, str]) -> Mapping[str, Sequence[str]]:
 def _variables(run: SmokeRun, versions: Mapping[str, str]) -> dict[str, str | None]:
     """Return the variables of the tests: the environment's own programs, and what is expected."""
     ref = run.context.ref
-    gpu_variables = run.gpu.env if run.gpu.devices else {}
     inherited_path = process.handed_on().get("PATH", "")
-    return {
-        **gpu_variables,
+    variables: dict[str, str | None] = {
         "SMOKE_EXPECT": json.dumps(versions),
         "SMOKE_MODULES": json.dumps(module_versions(versions)),
-        "SMOKE_GPU": run.gpu.target if ref.has_gpu_code and run.gpu.target else None,
-        "SMOKE_MINIATURE": None if ref.has_full_size else "1",
+        "SMOKE_GPU": None,
+        "SMOKE_MINIATURE": None,
         "PYTHONPATH": str(plugin.TARGET),
         "PATH": f"{run.target.scripts}{os.pathsep}{inherited_path}",
         "VIRTUAL_ENV": str(run.target.prefix),
     }
+    if run.gpu.devices:
+        variables |= run.gpu.env
+    if run.gpu.target and ref.has_gpu_code:
+        variables["SMOKE_GPU"] = run.gpu.target
+    if not ref.has_full_size:
+        variables["SMOKE_MINIATURE"] = "1"
+    return variables
 
 
 # What they answer
@@ -155,13 +175,16 @@ def _run_pytest(
     """Run pytest on the smoke tests; return its journal, and how it ended."""
     journal = folder / "journal.jsonl"
     plan = plugin.Plan(root=str(SMOKE_TESTS), journal=str(journal))
-    command: list[str | Path] = [target.executable, "-m", "pytest", "-c", SMOKE_TESTS / "pytest.ini"]
-    command += ["--rootdir", SMOKE_TESTS, "-p", "no:cacheprovider"]
+    command: list[str | Path] = [target.executable, "-m", "pytest"]
+    command += ["-c", SMOKE_TESTS / "pytest.ini"]
+    command += ["--rootdir", SMOKE_TESTS]
+    command += ["-p", "no:cacheprovider"]
     command += plugin.arguments(files.made(folder) / "plan.json", plan)
+    command += [*arguments, SMOKE_TESTS]
 
     ending = process.Ending(returncode=0)
     try:
-        run([*command, *arguments, SMOKE_TESTS], cwd=folder, env=process.handed_on(**variables))
+        run(command, cwd=folder, env=process.handed_on(**variables))
     except ProcessError as problem:
         ending = process.Ending(returncode=problem.returncode or 1)
         if not journal.is_file():
@@ -169,23 +192,40 @@ def _run_pytest(
     return plugin.read_journal(journal)[-1], ending
 
 
-def _report_of(run: SmokeRun, cases: Sequence[Case], collection: plugin.Session) -> Report:
+def _report_of(
+    run: SmokeRun,
+    cases: Sequence[Case],
+    collection: plugin.Session,
+) -> Report:
     """Return the report, with the number of tests that each file has before anything chooses among them."""
+    seconds: dict[str, float] = defaultdict(float)
+    for case in cases:
+        seconds[case.file] += case.seconds
+
     suites: dict[str, Suite] = {}
-    for file, count in Counter(map(_file_of, collection.collected)).items():
+    test_counts = Counter(map(_file_of, collection.collected))
+    for file, count in test_counts.items():
+        properties: dict[str, str] = {}
         # A file that cannot be collected has tests, too, and their number is unknown.
-        properties = {EXISTING: str(count)} if collection.whole else {}
-        seconds = sum(case.seconds for case in cases if case.file == file)
-        suites[file] = Suite(seconds=seconds, properties=properties)
+        if collection.whole:
+            properties[EXISTING] = str(count)
+        suites[file] = Suite(seconds=seconds[file], properties=properties)
 
-    cell = run.context.cell(run.target.tag)
-    return Report(
-        origin=Origin.of("test_smoke", cell, config="", run_id=run.context.common.outputs.run_id),
-        document=Document(cases=tuple(cases), suites=suites, properties={MAY_SKIP: "0"}),
+    origin = Origin.of(
+        "test_smoke",
+        run.context.cell(run.target.tag),
+        config="",
+        run_id=run.context.common.outputs.run_id,
     )
+    document = Document(cases=tuple(cases), suites=suites, properties={MAY_SKIP: "0"})
+    return Report(origin=origin, document=document)
 
 
-def _known_reason(line: str, context: Context, versions: Mapping[str, str]) -> str:
+def _known_reason(
+    line: str,
+    context: Context,
+    versions: Mapping[str, str],
+) -> str:
     """Return the name of the known reason for which a test may skip itself here; "" where there is none."""
     conditions = {
         "no-gpu": not context.ref.has_gpu_code or not context.gpu,
@@ -197,7 +237,8 @@ def _known_reason(line: str, context: Context, versions: Mapping[str, str]) -> s
         match = re.fullmatch(pattern, line)
         if match is None:
             continue
-        is_true = match["name"] not in versions if name == "absent" else conditions[name]
-        if is_true:
+        if name == "absent":
+            conditions[name] = match["name"] not in versions
+        if conditions[name]:
             return name
     return ""

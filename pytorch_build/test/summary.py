@@ -6,7 +6,8 @@ cuts what GitHub would not show. Names and messages come from tests, and may hol
 
 import re
 import shlex
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from typing import Literal
 
 from core import console
@@ -77,20 +78,28 @@ def report_data(run_id: str, results: Sequence[Tested]) -> ReportData:
     """Return all results of a run as data."""
     return ReportData(
         run_id=run_id,
-        # No result is no pass.
-        passed=bool(results) and all(tested.passed for tested in results),
+        passed=_is_pass(results),
         tests=tuple(map(_group_entry, results)),
     )
 
 
+def _is_pass(results: Sequence[Tested]) -> bool:
+    """Return whether all results are those of a pass; no result is none."""
+    if not results:
+        return False
+    return all(tested.passed for tested in results)
+
+
 def _group_entry(tested: Tested) -> GroupEntry:
     origin = tested.origin
-    failures = [_case_entry(origin, case, shard) for case, shard in tested.failing]
+    failures: list[CaseEntry] = []
     flaky: list[CaseEntry] = []
     skipped: dict[str, str] = {}
     timed_cases: list[Case] = []
     for case, shard in tested.cases:
-        if case.outcome == "flaky":
+        if case.failing:
+            failures.append(_case_entry(origin, case, shard))
+        elif case.outcome == "flaky":
             flaky.append(_case_entry(origin, case, shard))
         elif case.outcome in {"skipped", "xfailed"}:
             skipped[case.test] = case.line
@@ -98,7 +107,8 @@ def _group_entry(tested: Tested) -> GroupEntry:
             timed_cases.append(case)
 
     timed_cases.sort(key=lambda case: (-case.seconds, case.test))
-    slowest = [_case_entry(origin, case, "") for case in timed_cases[:_MOST_SLOWEST]]
+    slowest_cases = timed_cases[:_MOST_SLOWEST]
+    slowest = [_case_entry(origin, case, "") for case in slowest_cases]
     return GroupEntry(
         stage=origin.stage or origin.folder,
         torch_ref=origin.torch_ref,
@@ -118,8 +128,14 @@ def _group_entry(tested: Tested) -> GroupEntry:
     )
 
 
-def _case_entry(origin: Origin, case: Case, shard: str) -> CaseEntry:
-    command = "" if case.outcome == "passed" else repeating_command(origin, case)
+def _case_entry(
+    origin: Origin,
+    case: Case,
+    shard: str,
+) -> CaseEntry:
+    command = ""
+    if case.outcome != "passed":
+        command = repeating_command(origin, case)
     return CaseEntry(
         test=case.test,
         outcome=case.outcome,
@@ -141,18 +157,19 @@ def repeating_command(origin: Origin, case: Case) -> str:
     if origin.stage not in {"test_torch", "test_smoke", "test_rocm"}:
         return ""
 
-    words = ["nox", "-s", origin.stage]
+    command = ["nox", "-s", origin.stage]
     python = _PYTHON.fullmatch(origin.python)
     if python is not None:
-        words += ["-P", f"{python[1]}.{python[2]}"]
-    words.append("--")
+        major, minor = python.groups()
+        command += ["-P", f"{major}.{minor}"]
+    command.append("--")
     for option, value in _repeating_options(origin, case).items():
         if value:
-            words += [option, value]
+            command += [option, value]
     if origin.stage != "test_torch" and origin.run_id:
         # A choice among upstream's tests is a test of its own; others would be unchanged.
-        words.append("--force")
-    return shlex.join(words)
+        command.append("--force")
+    return shlex.join(command)
 
 
 def _repeating_options(origin: Origin, case: Case) -> dict[str, str]:
@@ -165,7 +182,8 @@ def _repeating_options(origin: Origin, case: Case) -> dict[str, str]:
     }
     if origin.stage == "test_torch":
         options["--config"] = origin.config.removeprefix(DEFAULT_CONFIG)
-        options["--include"] = case.file.partition("@")[0].removeprefix("test/").removesuffix(".py")
+        path = case.file.partition("@")[0]
+        options["--include"] = path.removeprefix("test/").removesuffix(".py")
     if origin.stage != "test_rocm":
         options["-k"] = expression(case)
     return options
@@ -173,13 +191,13 @@ def _repeating_options(origin: Origin, case: Case) -> dict[str, str]:
 
 def expression(case: Case) -> str:
     """Write pytest's ``-k`` for one test: its class and name, and the parameters that it can hold."""
-    names = case.test.partition("::")[2]
-    path, bracket, parameters = names.partition("[")
-    words = [word for word in path.split("::") if _WORD.fullmatch(word) and word not in _OPERATORS]
+    _file, _colons, path = case.test.partition("::")
+    names, bracket, parameters = path.partition("[")
+    usable_names = [name for name in names.split("::") if _WORD.fullmatch(name) and name not in _OPERATORS]
     parameters = parameters.removesuffix("]")
-    if words and bracket and _WORD.fullmatch(parameters):
-        words[-1] += f"[{parameters}]"
-    return " and ".join(words)
+    if usable_names and bracket and _WORD.fullmatch(parameters):
+        usable_names[-1] += f"[{parameters}]"
+    return " and ".join(usable_names)
 
 
 def failures_with_commands(results: Sequence[Tested]) -> Sequence[tuple[str, str]]:
@@ -187,7 +205,8 @@ def failures_with_commands(results: Sequence[Tested]) -> Sequence[tuple[str, str
     failures: list[tuple[str, str]] = []
     for tested in results:
         for case, _shard in tested.failing:
-            failures.append((failure_line(case), repeating_command(tested.origin, case)))
+            command = repeating_command(tested.origin, case)
+            failures.append((failure_line(case), command))
     return failures
 
 
@@ -200,11 +219,16 @@ def markdown(results: Sequence[Tested], *, title: str) -> str:
     failures: list[str] = []
     flaky_rows: list[Sequence[str]] = []
     for tested in results:
-        problems += [f"- {text(str(tested.origin))}: {text(clean(problem))}" for problem in tested.problems]
-        failures += [_failure_item(tested.origin, case, shard) for case, shard in tested.failing]
-        flaky_rows += [_flaky_row(tested, case) for case, _shard in tested.cases if case.outcome == "flaky"]
+        origin = text(str(tested.origin))
+        problems += [f"- {origin}: {text(clean(problem))}" for problem in tested.problems]
+        for case, shard in tested.cases:
+            if case.failing:
+                failures.append(_failure_item(tested.origin, case, shard))
+            elif case.outcome == "flaky":
+                flaky_rows.append(_flaky_row(origin, case))
 
-    blocks = [f"### {text(title)}: {verdict(results)}", _totals_table(results)]
+    heading = f"### {text(title)}: {verdict(results)}"
+    blocks = [heading, _totals_table(results)]
     if problems:
         blocks += ["#### Results that cannot be trusted", *problems[:MOST_LISTED]]
         blocks += _remainder(problems, MOST_LISTED, " problems")
@@ -213,16 +237,27 @@ def markdown(results: Sequence[Tested], *, title: str) -> str:
         blocks += _remainder(failures, MOST_FAILURES, " failures")
     if flaky_rows:
         columns = ("test", "tests", "attempts", "failed with", "tried again by rule")
-        blocks += ["#### Flaky: failed, then passed", table(columns, flaky_rows[:MOST_LISTED])]
+        flaky_table = table(columns, flaky_rows[:MOST_LISTED])
+        blocks += ["#### Flaky: failed, then passed", flaky_table]
         blocks += _remainder(flaky_rows, MOST_LISTED, "")
     return "\n\n".join(blocks) + "\n"
 
 
-def _remainder(rows: Sequence[object], most: int, noun: str) -> Sequence[str]:
+def _remainder(
+    rows: Sequence[object],
+    most: int,
+    noun: str,
+) -> Sequence[str]:
     """Return what is said of rows beyond a limit."""
-    if len(rows) <= most:
+    number = len(rows) - most
+    if number <= 0:
         return ()
-    return (f"and {len(rows) - most} more{noun}",)
+    return (f"and {number} more{noun}",)
+
+
+def list_outcomes(totals: Mapping[str, int]) -> str:
+    """Return how many tests ended in which way, without what did not occur: ``12 passed, 3 skipped``."""
+    return ", ".join(f"{count} {outcome}" for outcome, count in totals.items() if count)
 
 
 def verdict(results: Sequence[Tested]) -> str:
@@ -234,55 +269,78 @@ def verdict(results: Sequence[Tested]) -> str:
         problem_count += len(tested.problems)
     totals = counts(cases)
 
-    parts = [
-        f"{totals[outcome]} {outcome}"
-        for outcome in reversed(OUTCOMES)
-        if outcome in FAILING and totals[outcome]
-    ]
+    failing_totals: dict[str, int] = {}
+    # What is worst comes first.
+    for outcome in reversed(OUTCOMES):
+        if outcome in FAILING:
+            failing_totals[outcome] = totals[outcome]
+    parts: list[str] = []
+    if any(failing_totals.values()):
+        parts.append(list_outcomes(failing_totals))
     if problem_count:
-        plural = "s" if problem_count > 1 else ""
-        parts.append(f"{problem_count} problem{plural} with the reports")
+        problems = console.counted(problem_count, "problem")
+        parts.append(f"{problems} with the reports")
     has_failed = bool(parts)
-    parts.append(f"{totals['passed'] + totals['flaky']} passed")
-    if totals["flaky"] and not has_failed:
-        parts.append(f"{totals['flaky']} of them flaky")
+
+    flaky = totals["flaky"]
+    passed = totals["passed"] + flaky
+    parts.append(f"{passed} passed")
+    if flaky and not has_failed:
+        parts.append(f"{flaky} of them flaky")
     return ", ".join(parts)
 
 
 def _totals_table(results: Sequence[Tested]) -> str:
     """Return a table with a row for each stage and cell, without columns of outcomes that did not occur."""
-    outcomes = [outcome for outcome in OUTCOMES if any(tested.counts[outcome] for tested in results)]
-    columns = outcomes or ["passed"]
+    totals: Counter[str] = Counter()
+    for tested in results:
+        totals.update(tested.counts)
+    outcomes = [outcome for outcome in OUTCOMES if totals[outcome]]
+    if not outcomes:
+        outcomes = ["passed"]
+
     rows: list[Sequence[str]] = []
     for tested in results:
         name = str(tested.origin)
         if tested.shards > 1:
             name += f" ({tested.shards} shards)"
-        numbers = [str(tested.counts[outcome]) for outcome in columns]
-        result = "passed" if tested.passed else "**failed**"
-        rows.append((text(name), *numbers, console.duration(tested.seconds), result))
-    return table(("tests", *columns, "time", "result"), rows)
+        row = [text(name)]
+        row += [str(tested.counts[outcome]) for outcome in outcomes]
+        row.append(console.duration(tested.seconds))
+        row.append("passed" if tested.passed else "**failed**")
+        rows.append(row)
+    return table(("tests", *outcomes, "time", "result"), rows)
 
 
-def _failure_item(origin: Origin, case: Case, shard: str) -> str:
+def _failure_item(
+    origin: Origin,
+    case: Case,
+    shard: str,
+) -> str:
     """Return a failure as an item of a list: the test, why it failed, and the command that repeats it."""
-    place = f"{origin}, shard {shard}" if shard else str(origin)
-    item = f"- {as_code(case.test)} {case.outcome} ({text(place)})"
+    place = str(origin)
+    if shard:
+        place += f", shard {shard}"
+    name = as_code(case.test)
+    markdown_item = f"- {name} {case.outcome} ({text(place)})"
     if case.line:
         # A blank line would end the item, a line by itself needs a break.
-        item += f"  \n  {as_code(case.line)}"
+        markdown_item += f"  \n  {as_code(case.line)}"
+
     command = _on_one_line(repeating_command(origin, case))
     if command:
         fence = _fence(command, 3)
-        item += f"\n  {fence}bash\n  {command}\n  {fence}"
-    return item
+        lines = [f"{fence}bash", command, fence]
+        markdown_item += "".join(f"\n  {line}" for line in lines)
+    return markdown_item
 
 
-def _flaky_row(tested: Tested, case: Case) -> Sequence[str]:
+def _flaky_row(origin: str, case: Case) -> Sequence[str]:
     """Return a flaky test as a row, in which code may hold no bar, as a table's are looked for first."""
     name = as_code(case.test).replace("|", r"\|")
     failure = as_code(case.line).replace("|", r"\|")
-    return (name, text(str(tested.origin)), str(case.attempts), failure, text(case.rule))
+    attempts = str(case.attempts)
+    return (name, origin, attempts, failure, text(case.rule))
 
 
 def as_code(value: str) -> str:
@@ -290,10 +348,11 @@ def as_code(value: str) -> str:
     line = _on_one_line(value)
     if len(line) > _NAME_LIMIT:
         line = f"{line[:_NAME_LIMIT]}…"
+    if not line or line.startswith("`") or line.endswith("`"):
+        # Else a backtick of the text would be one of the fence.
+        line = f" {line} "
     fence = _fence(line, 1)
-    # Else a backtick of the text would be one of the fence.
-    space = " " if line.startswith("`") or line.endswith("`") or not line else ""
-    return f"{fence}{space}{line}{space}{fence}"
+    return f"{fence}{line}{fence}"
 
 
 def _on_one_line(value: str) -> str:
@@ -302,5 +361,7 @@ def _on_one_line(value: str) -> str:
 
 def _fence(line: str, least: int) -> str:
     """Return a fence of more backticks than the text has in a row."""
-    lengths = [len(backticks) + 1 for backticks in re.findall(r"`+", line)]
-    return "`" * max([least, *lengths])
+    length = least
+    for backticks in re.findall(r"`+", line):
+        length = max(length, len(backticks) + 1)
+    return "`" * length

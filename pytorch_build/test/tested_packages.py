@@ -83,7 +83,10 @@ class TestedPackages:
 
 
 def find_tested_packages(
-    context: Context, target: Interpreter, options: SourceOptions, rocm: RocmOptions
+    context: Context,
+    target: Interpreter,
+    options: SourceOptions,
+    rocm: RocmOptions,
 ) -> TestedPackages:
     """Find what is tested: at the source that is named, else in the run or where it was staged."""
     named_source = origin.named_source(options, context.common, context.gpu_family)
@@ -98,15 +101,19 @@ def find_tested_packages(
         rocm_version = _rocm_of_builds(context)
 
     parts = list(packages.parts)
-    has_rocm = any(layouts.is_rocm(name) for name in packages.names)
+    has_rocm = any(map(layouts.is_rocm, packages.names))
     if context.gpu and rocm_version and not has_rocm:
-        parts.append(_rocm_from_elsewhere(context, target, packages.names, rocm, rocm_version))
+        rocm_part = _rocm_from_elsewhere(context, target, packages.names, rocm, rocm_version)
+        parts.append(rocm_part)
 
     requirements = set(packages.prebuilt)
     distribution_names: list[str] = []
     for part in parts:
         required_by_part = others_required_by_files(
-            part.source, part.files, python=target, platform=context.common.outputs.platform
+            part.source,
+            part.files,
+            python=target,
+            platform=context.common.outputs.platform,
         )
         requirements.update(required_by_part)
         distribution_names += [file.distribution for file in part.files]
@@ -132,26 +139,36 @@ def targets_to_test(context: Context, names: Collection[str]) -> tuple[str, ...]
     if not set(gpu_targets).isdisjoint(machine_targets):
         return gpu_targets
 
-    built = {layouts.device_target(name) for name in names if name.startswith(TORCH.device_prefix)}
-    built_targets = tuple(gpu_target for gpu_target in gpu_targets if gpu_target in built)
-    return built_targets or gpu_targets
+    torch_targets: set[str] = set()
+    for name in names:
+        if name.startswith(TORCH.device_prefix):
+            torch_targets.add(layouts.device_target(name))
+    built_targets = [gpu_target for gpu_target in gpu_targets if gpu_target in torch_targets]
+    return tuple(built_targets) or gpu_targets
 
 
-def _files_for_gpus(context: Context, files: Collection[Candidate], *, place: str) -> tuple[Candidate, ...]:
+def _files_for_gpus(
+    context: Context,
+    files: Collection[Candidate],
+    *,
+    place: str,
+) -> tuple[Candidate, ...]:
     """Return the files for the tested GPUs; of a ROCm with split packages none of them may be missing."""
-    names = {file.distribution for file in files}
-    gpu_targets = targets_to_test(context, names)
-    if layouts.layout_of(names, where=place) == "split":
-        libraries = next(file for file in files if file.distribution == layouts.LIBRARIES)
-        origin.require_devices(gpu_targets, names, where=place, version=libraries.version)
+    versions = {file.distribution: file.version for file in files}
+    gpu_targets = targets_to_test(context, versions)
+    if layouts.layout_of(versions, where=place) == "split":
+        rocm_version = versions[layouts.LIBRARIES]
+        origin.require_devices(gpu_targets, versions, where=place, version=rocm_version)
 
     gpu_families = context.gpu_family.split(";")
     served_files = [file for file in files if layouts.serves(file.distribution, gpu_families, gpu_targets)]
-    return tuple(sorted(served_files, key=lambda file: file.name))
+    served_files.sort(key=lambda file: file.name)
+    return tuple(served_files)
 
 
 def _prebuilt_requirements(context: Context) -> tuple[str, ...]:
-    return tuple(project.prebuilt for project in context.ref.projects.values() if project.prebuilt)
+    projects = context.ref.projects.values()
+    return tuple(project.prebuilt for project in projects if project.prebuilt)
 
 
 # The run's own files
@@ -160,13 +177,15 @@ def _prebuilt_requirements(context: Context) -> tuple[str, ...]:
 def packages_of_run(context: Context, target: Interpreter) -> TestedPackages:
     """Return what the run's records promise for this ref, family and Python, ROCm included."""
     outputs = context.common.outputs
-    # Several records may name one file.
-    files = {file.name: candidate_of_record(file) for file in _recorded_files(context, target)}
+    files: dict[str, Candidate] = {}
+    for recorded_file in _recorded_files(context, target):
+        # Several records may name one file.
+        files[recorded_file.name] = candidate_of_record(recorded_file)
     names = {file.distribution for file in files.values()}
     if names.isdisjoint(distributions()):
         raise MissingInputError(
-            f"Run {outputs.run_id} has no wheels of {context.ref.name} for {context.gpu_family} and Python "
-            f"{target.series}.",
+            f"Run {outputs.run_id} has no wheels of {context.ref.name} "
+            f"for {context.gpu_family} and Python {target.series}.",
             hint=f"Build some first: nox -s build_torch -P {target.series} -- {context.words}",
         )
 
@@ -188,7 +207,8 @@ def _recorded_files(context: Context, target: Interpreter) -> Iterator[FileRecor
     for record in context.records:
         if record.status != "ok":
             continue
-        is_of_ref = record.cell.torch_ref == context.ref.name and record.cell.python_tag == target.tag
+        cell = record.cell
+        is_of_ref = cell.torch_ref == context.ref.name and cell.python_tag == target.tag
         for file in record.files:
             if layouts.is_rocm(file.distribution):
                 # The version of what finds the device code is its own.
@@ -201,7 +221,9 @@ def _recorded_files(context: Context, target: Interpreter) -> Iterator[FileRecor
 
 def _is_of_component(distribution: str) -> bool:
     """Return whether a distribution is a component's, or holds device code of one."""
-    return distribution in distributions() or bool(layouts.device_target(distribution))
+    if distribution in distributions():
+        return True
+    return layouts.host_distribution(distribution) in distributions()
 
 
 def _rocm_of_builds(context: Context) -> str:
@@ -214,7 +236,11 @@ def _rocm_of_builds(context: Context) -> str:
 
 
 def _rocm_from_elsewhere(
-    context: Context, target: Interpreter, names: Collection[str], rocm: RocmOptions, version: str
+    context: Context,
+    target: Interpreter,
+    names: Collection[str],
+    rocm: RocmOptions,
+    version: str,
 ) -> SourceFiles:
     """Choose a ROCm that is not part of the run, in the version that its torch was built against."""
     source = origin.choose_for_tests(
@@ -226,14 +252,18 @@ def _rocm_from_elsewhere(
         python=target,
         platform=context.common.outputs.platform,
     )
-    return SourceFiles(source=source.packages, files=tuple(map_in_threads(with_digest, source.files)))
+    files = map_in_threads(with_digest, source.files)
+    return SourceFiles(source=source.packages, files=tuple(files))
 
 
 # Staged files
 
 
 def _staged_packages(
-    context: Context, target: Interpreter, options: SourceOptions, rocm: RocmOptions
+    context: Context,
+    target: Interpreter,
+    options: SourceOptions,
+    rocm: RocmOptions,
 ) -> TestedPackages:
     """Choose the run's wheels in staging, where other runs' are, too: by the versions of its source lock."""
     source = origin.staged_source(options, context.common, context.artifact_group)
@@ -244,11 +274,7 @@ def _staged_packages(
 
     files: list[Candidate] = []
     for distribution, version in versions.items():
-        wheels = [
-            file
-            for file in candidates
-            if file.distribution == distribution and origin.is_version(file, version)
-        ]
+        wheels = _files_of_version(candidates, distribution, version)
         # A release may leave out what nothing else is built on. Promotion asks whether a set is whole.
         if not wheels and _is_foundation(distribution):
             raise source.missing_error(f"{distribution} {version} for Python {target.series}")
@@ -259,12 +285,21 @@ def _staged_packages(
     files += _staged_device_packages(candidates, versions)
     if context.gpu:
         files += _staged_rocm(candidates, rocm.version or lock.rocm_version)
-    part = SourceFiles(source=source, files=_files_for_gpus(context, files, place=source.description))
+    files_for_gpus = _files_for_gpus(context, files, place=source.description)
     return TestedPackages(
-        parts=(part,),
+        parts=(SourceFiles(source=source, files=files_for_gpus),),
         prebuilt=_prebuilt_requirements(context),
         description=source.description,
     )
+
+
+def _files_of_version(
+    files: Sequence[Candidate],
+    distribution: str,
+    version: str,
+) -> Sequence[Candidate]:
+    named_files = [file for file in files if file.distribution == distribution]
+    return [file for file in named_files if origin.is_version(file, version)]
 
 
 def _require_lock(context: Context) -> SourceLock:
@@ -272,8 +307,8 @@ def _require_lock(context: Context) -> SourceLock:
     lock = stored_lock(context)
     if lock is None:
         raise MissingInputError(
-            f"Run {context.common.run_id} has no source lock of {context.ref.name}, so nothing says which of "
-            "the staged versions are its own.",
+            f"Run {context.common.run_id} has no source lock of {context.ref.name}, "
+            "so nothing says which of the staged versions are its own.",
             hint="Name the run that was staged (--run-id, --store), or give its lock in SOURCE_LOCK.",
         )
     return lock
@@ -284,10 +319,16 @@ def _is_foundation(distribution: str) -> bool:
     component = component_of(distribution)
     if component is None:
         return False
-    return any(component.name in dependent.built_first for dependent in COMPONENTS.values())
+    foundations: set[str] = set()
+    for dependent in COMPONENTS.values():
+        foundations.update(dependent.built_first)
+    return component.name in foundations
 
 
-def _staged_device_packages(files: Sequence[Candidate], versions: Mapping[str, str]) -> Sequence[Candidate]:
+def _staged_device_packages(
+    files: Sequence[Candidate],
+    versions: Mapping[str, str],
+) -> Sequence[Candidate]:
     """Return the device packages of wheels with these versions."""
     device_packages: list[Candidate] = []
     for file in files:
@@ -309,7 +350,8 @@ def _staged_rocm(files: Sequence[Candidate], version: str) -> Sequence[Candidate
 
     if packages and bootstraps:
         # Its version is not ROCm's: it finds the device code of every ROCm.
-        packages.append(max(bootstraps, key=lambda file: Version(file.version)))
+        newest_bootstrap = max(bootstraps, key=lambda file: Version(file.version))
+        packages.append(newest_bootstrap)
     return packages
 
 
@@ -317,7 +359,10 @@ def _staged_rocm(files: Sequence[Candidate], version: str) -> Sequence[Candidate
 
 
 def _packages_of_source(
-    context: Context, target: Interpreter, source: PackageSource, version: str
+    context: Context,
+    target: Interpreter,
+    source: PackageSource,
+    version: str,
 ) -> TestedPackages:
     """Choose torch and what it requires of ours, with the device packages of the targets."""
     versions = source.versions(TORCH.distribution, target.tag)
@@ -340,7 +385,7 @@ def _packages_of_source(
 
     # An extra that a fat wheel lacks requires nothing.
     extras = ",".join(f"device-{gpu_target}" for gpu_target in gpu_targets)
-    torch = f"{TORCH.distribution}[{extras}]=={version}"
+    torch = f"torch[{extras}]=={version}"
     selection = choose([torch])
     device_packages = _unstated_device_packages(selection.versions, gpu_targets)
     if device_packages:
@@ -358,11 +403,19 @@ def _packages_of_source(
     )
 
 
-def _unstated_device_packages(versions: Mapping[str, str], gpu_targets: Sequence[str]) -> Sequence[str]:
+def _unstated_device_packages(
+    versions: Mapping[str, str],
+    gpu_targets: Sequence[str],
+) -> Sequence[str]:
     """Return the requirements on device packages of ROCm that a fat torch needs and does not state."""
     rocm_version = versions.get(layouts.LIBRARIES)
     is_split_torch = any(name.startswith(TORCH.device_prefix) for name in versions)
     if rocm_version is None or is_split_torch:
         return []
-    names = map(layouts.device_package, gpu_targets)
-    return [f"{name}=={rocm_version}" for name in names if name not in versions]
+
+    requirements: list[str] = []
+    for gpu_target in gpu_targets:
+        name = layouts.device_package(gpu_target)
+        if name not in versions:
+            requirements.append(f"{name}=={rocm_version}")
+    return requirements

@@ -63,19 +63,31 @@ class Tests:
     head: str = ""
 
 
-def check_out_tests(context: Context, lock: SourceLock, mirrors: Mapping[str, str]) -> Tests:
+def check_out_tests(
+    context: Context,
+    lock: SourceLock,
+    mirrors: Mapping[str, str],
+) -> Tests:
     """Check upstream's tree out: one commit, without submodules, as upstream has it."""
     with console.group(f"checkout {FOLDER}"):
         tree = sources.checkout(
-            lock.project(TORCH.name), _tree_path(context), _checkout_options(context, mirrors)
+            lock.project(TORCH.name),
+            _tree_path(context),
+            _checkout_options(context, mirrors),
         )
     return Tests(tree=tree.path, version=_version_of(tree.path), commit=tree.commit)
 
 
-def find_checked_out_tests(context: Context, lock: SourceLock, mirrors: Mapping[str, str]) -> Tests | None:
+def find_checked_out_tests(
+    context: Context,
+    lock: SourceLock,
+    mirrors: Mapping[str, str],
+) -> Tests | None:
     """Return upstream's tree as it lies there; None where `check_out_tests` has something to do."""
     tree = sources.unchanged_tree(
-        lock.project(TORCH.name), _tree_path(context), _checkout_options(context, mirrors)
+        lock.project(TORCH.name),
+        _tree_path(context),
+        _checkout_options(context, mirrors),
     )
     if tree is None:
         return None
@@ -86,7 +98,10 @@ def _tree_path(context: Context) -> Path:
     return sources.tree_path(context.common.sources, context.ref.name, FOLDER)
 
 
-def _checkout_options(context: Context, mirrors: Mapping[str, str]) -> sources.CheckoutOptions:
+def _checkout_options(
+    context: Context,
+    mirrors: Mapping[str, str],
+) -> sources.CheckoutOptions:
     options = checkout_options(context, 1, mirrors, TORCH.name)
     return replace(options, submodules=False, hipify=False)
 
@@ -113,7 +128,11 @@ def _version_of(tree: Path) -> str:
     return versions.parse_version(read_text(path), str(path))
 
 
-def requirements_of_tree(tree: Path, target: Interpreter, locked_names: Collection[str]) -> tuple[str, ...]:
+def requirements_of_tree(
+    tree: Path,
+    target: Interpreter,
+    locked_names: Collection[str],
+) -> tuple[str, ...]:
     """Return the versions that a tree's own CI tests with, of what is locked here, for a Python.
 
     pytest and its plugins stay as locked: this tool runs them.
@@ -126,9 +145,11 @@ def requirements_of_tree(tree: Path, target: Interpreter, locked_names: Collecti
     requirements: dict[str, str] = {}
     for requirement in _read_requirements(path):
         name = canonicalize_name(requirement.name)
-        if name not in locked_names or name.startswith("pytest") or not requirement.specifier:
+        is_tool = name.startswith("pytest")
+        if is_tool or name not in locked_names or not requirement.specifier:
             continue
-        if requirement.marker is None or requirement.marker.evaluate(environment):
+        marker = requirement.marker
+        if marker is None or marker.evaluate(environment):
             requirements[name] = f"{name}{requirement.specifier}"
     return tuple(requirements.values())
 
@@ -159,20 +180,24 @@ class Torch:
 def installed_torch(target: Interpreter, env: Mapping[str, str]) -> Torch:
     """Query the torch of an environment."""
     # Isolated, so that no source tree in the working folder is taken for the wheel.
-    command: list[str | Path] = [target.executable, "-I", "-c", read_toml(QUERIES)["torch"]]
+    program = read_toml(QUERIES)["torch"]
+    command: list[str | Path] = [target.executable, "-I", "-c", program]
     try:
-        output = process.capture(command, env=env, timeout=_IMPORT_SECONDS).stdout
+        completed = process.capture(command, env=env, timeout=_IMPORT_SECONDS)
     except ProcessError as problem:
+        last_line = problem.output.splitlines()[-1:]
         raise EnvironmentSetupError(
-            f"torch cannot be imported in {target.prefix}: {problem.output.splitlines()[-1:] or problem}",
+            f"torch cannot be imported in {target.prefix}: {last_line or problem}",
             hint="See whether the wheel itself works: nox -s test_smoke.",
         ) from problem
 
     # Whatever torch prints when it is imported comes first.
-    facts = json.loads(output.strip().splitlines()[-1])
+    *_, answer = completed.stdout.splitlines()
+    facts = json.loads(answer)
+    commit = facts["commit"]
     return Torch(
         version=facts["version"],
-        commit=facts["commit"] if is_commit(facts["commit"]) else "",
+        commit=commit if is_commit(commit) else "",
         hip=facts["hip"],
         targets=tuple(facts["targets"]),
     )
@@ -192,7 +217,12 @@ def require_tools(target: Interpreter, *, workers: int) -> None:
         )
 
 
-def require_match(torch: Torch, tests: Tests, *, allowed: bool) -> None:
+def require_match(
+    torch: Torch,
+    tests: Tests,
+    *,
+    allowed: bool,
+) -> None:
     """Refuse tests of another version than torch's; warn of them where they are allowed."""
     difference = describe_mismatch(torch, tests)
     if not difference:
@@ -212,13 +242,16 @@ def describe_mismatch(torch: Torch, tests: Tests) -> str:
         if torch.commit in {tests.commit, tests.head}:
             return ""
         return (
-            f"torch {torch.version} was built from {torch.commit[:12]}, and {tests.tree} is at "
-            f"{tests.commit[:12]} ({tests.version or 'no version.txt'})."
+            f"torch {torch.version} was built from {torch.commit[:12]}, "
+            f"and {tests.tree} is at {tests.commit[:12]} "
+            f"({tests.version or 'no version.txt'})."
         )
 
     if not tests.version:
         return f"{tests.tree} has no {versions.VERSION_FILE}, so it is unknown which torch its tests are for."
-    if Version(torch.version).release[:3] == Version(tests.version).release[:3]:
+    torch_release = Version(torch.version).release[:3]
+    tests_release = Version(tests.version).release[:3]
+    if torch_release == tests_release:
         return ""
     return f"torch is {torch.version}, and the tests in {tests.tree} are for {tests.version}."
 
@@ -334,22 +367,24 @@ class TestFile:
 
 def module_name(name: str) -> str:
     """Return a test file's name as upstream has it, from that or its path, without ``@gfx942``."""
-    path = name.partition("@")[0].replace("\\", "/").removeprefix("./")
+    path = name.partition("@")[0]
+    path = path.replace("\\", "/").removeprefix("./")
     return path.removeprefix(f"{TESTS}/").removesuffix(".py")
 
 
 def modules_of(tree: Path) -> tuple[str, ...]:
     """List the test files of a source tree, as upstream names them, sorted."""
     folder = tree / TESTS
-    modules = sorted(module_name(path.relative_to(tree).as_posix()) for path in folder.rglob("test_*.py"))
-    if not modules:
+    paths = [path.relative_to(tree) for path in folder.rglob("test_*.py")]
+    if not paths:
         raise SourceError(f"{folder} holds no test files.", hint="Give a PyTorch source tree: --pytorch-dir.")
-    return tuple(modules)
+    return tuple(sorted(module_name(path.as_posix()) for path in paths))
 
 
 def scripts_of(configuration: Configuration, tree: Path) -> tuple[str, ...]:
     """List the programs of a configuration that a tree has, named as test files are; versions differ."""
-    return tuple(module_name(script) for script in configuration.scripts if (tree / script).is_file())
+    scripts = [script for script in configuration.scripts if (tree / script).is_file()]
+    return tuple(map(module_name, scripts))
 
 
 def choose_files(
@@ -368,8 +403,9 @@ def choose_files(
     files: dict[str, TestFile] = {}
     if scripts or include:
         for script in configuration.scripts:
-            if module_name(script) in modules:
-                files[module_name(script)] = TestFile(file=script, runner="script")
+            module = module_name(script)
+            if module in modules:
+                files[module] = TestFile(file=script, runner="script")
     for step in configuration.steps:
         patterns = step.all_files if gpu or include else step.files
         for module in _matching_modules(patterns, modules):
@@ -377,21 +413,34 @@ def choose_files(
             files.setdefault(module, _test_file(module, step))
 
     if include:
-        included_modules = _require_modules(include, modules, "--include")
-        files = {module: files.get(module) or _test_file(module) for module in included_modules}
-    excluded_modules = _require_modules(exclude, modules, "--exclude")
-    return tuple(file for module, file in files.items() if module not in excluded_modules)
+        included_files: dict[str, TestFile] = {}
+        for module in _require_modules(include, modules, "--include"):
+            included_files[module] = files.get(module) or TestFile(file=_path_of(module))
+        files = included_files
+    for module in _require_modules(exclude, modules, "--exclude"):
+        files.pop(module, None)
+    return tuple(files.values())
 
 
-def _test_file(module: str, step: Step | None = None) -> TestFile:
-    """Return how a module runs in a step; by plain pytest where it is in none."""
-    file = f"{TESTS}/{module}.py"
-    if step is None:
-        return TestFile(file=file)
-    return TestFile(file=file, runner=step.runner, arguments=step.arguments, parallel=module in step.parallel)
+def _path_of(module: str) -> str:
+    return f"{TESTS}/{module}.py"
 
 
-def _require_modules(patterns: Sequence[str], modules: Sequence[str], option: str) -> Sequence[str]:
+def _test_file(module: str, step: Step) -> TestFile:
+    """Return how a module runs in a step."""
+    return TestFile(
+        file=_path_of(module),
+        runner=step.runner,
+        arguments=step.arguments,
+        parallel=module in step.parallel,
+    )
+
+
+def _require_modules(
+    patterns: Sequence[str],
+    modules: Sequence[str],
+    option: str,
+) -> Sequence[str]:
     """Return the modules that an option names, by patterns; refuse a pattern that no module has."""
     named_modules: list[str] = []
     for pattern in map(module_name, patterns):
@@ -408,6 +457,6 @@ def _matching_modules(patterns: Sequence[str], modules: Sequence[str]) -> Sequen
     """Return the modules that patterns match, in the patterns' order."""
     matching_modules: list[str] = []
     for pattern in patterns:
-        compiled_pattern = path_pattern(pattern)
-        matching_modules += [module for module in modules if compiled_pattern.fullmatch(module)]
+        expression = path_pattern(pattern)
+        matching_modules += filter(expression.fullmatch, modules)
     return matching_modules

@@ -108,7 +108,11 @@ def _components_to_check_out(context: Context, option: str) -> Sequence[str]:
     return components
 
 
-def _find_lock(context: Context, names: Sequence[str], arguments: argparse.Namespace) -> SourceLock:
+def _find_lock(
+    context: Context,
+    names: Sequence[str],
+    arguments: argparse.Namespace,
+) -> SourceLock:
     """Return the run's lock; for a project from an address of its own, a lock of that alone."""
     has_own_source = arguments.gitrepo_origin or arguments.repo_hashtag
     if len(names) != 1 and (has_own_source or arguments.checkout_dir):
@@ -126,7 +130,11 @@ def _find_lock(context: Context, names: Sequence[str], arguments: argparse.Names
     )
 
 
-def _resolve_alone(context: Context, name: str, arguments: argparse.Namespace) -> SourceLock:
+def _resolve_alone(
+    context: Context,
+    name: str,
+    arguments: argparse.Namespace,
+) -> SourceLock:
     """Resolve one project from an address or a ref of its own, beside the run's lock."""
     source = _own_source(context, name, arguments)
     projects = {name: source}
@@ -146,7 +154,11 @@ def _resolve_alone(context: Context, name: str, arguments: argparse.Namespace) -
     )
 
 
-def _own_source(context: Context, name: str, arguments: argparse.Namespace) -> ProjectSource:
+def _own_source(
+    context: Context,
+    name: str,
+    arguments: argparse.Namespace,
+) -> ProjectSource:
     """Return where options say that a project comes from."""
     source = context.ref.projects[name]
     if arguments.gitrepo_origin:
@@ -157,7 +169,11 @@ def _own_source(context: Context, name: str, arguments: argparse.Namespace) -> P
     return source
 
 
-def _options_of(context: Context, arguments: argparse.Namespace, component: str) -> CheckoutOptions:
+def _options_of(
+    context: Context,
+    arguments: argparse.Namespace,
+    component: str,
+) -> CheckoutOptions:
     options = checkout_options(context, arguments.depth, mirrors_from(arguments), component)
     return replace(
         options,

@@ -132,7 +132,11 @@ def rows_of(lock: SourceLock, *, gpu: bool) -> Sequence[tuple[str, str, str, str
     return [_row_of(name, project, kind) for name, project in lock.projects.items()]
 
 
-def _row_of(name: str, project: LockedProject, kind: Kind) -> tuple[str, str, str, str]:
+def _row_of(
+    name: str,
+    project: LockedProject,
+    kind: Kind,
+) -> tuple[str, str, str, str]:
     if project.prebuilt:
         return (name, "prebuilt", project.prebuilt, "")
     return (name, project.commit[:12], project.versions[kind], f"{project.origin} {project.ref}")
@@ -165,7 +169,11 @@ def _complete_plan(arguments: argparse.Namespace, common: Common) -> None:
     options = _options_of_plan(plan, rocm_options_from(arguments))
     planned_refs = {cell.torch_ref for cell in plan.cells if cell.torch_ref is not None}
 
-    def resolve_cell(platform: Platform, torch_ref: str, gpu_family: str) -> SourceLock:
+    def resolve_cell(
+        platform: Platform,
+        torch_ref: str,
+        gpu_family: str,
+    ) -> SourceLock:
         cell_options = replace(
             common,
             torch_ref=torch_ref,

@@ -91,7 +91,9 @@ def handle(
 
     folder_names = sorted(message_ids_by_folder)
     problems = parallel.map_in_threads(
-        functools.partial(_try_to_write_pages, open_bucket), folder_names, jobs=_FOLDERS_AT_ONCE
+        functools.partial(_try_to_write_pages, open_bucket),
+        folder_names,
+        jobs=_FOLDERS_AT_ONCE,
     )
     for folder, problem in zip(folder_names, problems, strict=True):
         if problem is None:
