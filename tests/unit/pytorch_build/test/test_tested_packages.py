@@ -94,8 +94,8 @@ def test_device_packages_are_those_of_this_machine_or_of_the_family(
     run: LocalRun, monkeypatch: pytest.MonkeyPatch, machine: tuple[str, ...], targets: tuple[str, ...]
 ) -> None:
     set_gpus(monkeypatch, *machine)
-    built = device_packages("gfx1100", "gfx1101", "gfx942")
-    publish_split_packages(run, *built, "amd-torch-device-gfx11", "amd-torch-device-gfx12-0")
+    built_devices = device_packages("gfx1100", "gfx1101", "gfx942")
+    publish_split_packages(run, *built_devices, "amd-torch-device-gfx11", "amd-torch-device-gfx12-0")
 
     packages = packages_of_run(run.context(FOUR_TARGETS), run.target())
 
