@@ -7,8 +7,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
-from pytorch_build.check.policy import Forbidden, Policy, matches
+from pytorch_build.check.policy import Forbidden, Policy, matches, required_name
 from pytorch_build.components import component_of
+from pytorch_build.components.torch import ROCM_INIT, TORCH
 
 if TYPE_CHECKING:
     from pytorch_build.check import Expectation, Finding, WheelView
@@ -82,6 +83,7 @@ def check(
     yield from _find_forbidden(view, policy)
     yield from _find_false_code(view)
     yield from _find_build_folders(view)
+    yield from _find_missing_loader(view)
     yield from _compare_size(view, expectation, policy)
 
 
@@ -160,6 +162,16 @@ def _find_build_folders(view: WheelView) -> Iterator[Finding]:
             message,
             name,
         )
+
+
+def _find_missing_loader(view: WheelView) -> Iterator[Finding]:
+    """Find a torch that requires ROCm's packages and does not load them: then nothing does."""
+    requires_dist = view.metadata.requires_dist if view.metadata else ()
+    if view.name.distribution != TORCH.distribution or "rocm" not in map(required_name, requires_dist):
+        return
+    if ROCM_INIT not in {member.name for member in view.members}:
+        message = f"It requires rocm and has no {ROCM_INIT}, which loads ROCm's libraries."
+        yield view.finding("error", CHECK, message)
 
 
 def _compare_size(

@@ -16,7 +16,6 @@ from pytorch_build.components.allowed import Allowed
 from pytorch_build.components.component import Component, MachineNeed, VersionPlace, VersionRule, WheelSizes
 from pytorch_build.components.steps import (
     BuildSteps,
-    Command,
     Overlay,
     build_command,
     rocm_library_variables,
@@ -87,18 +86,13 @@ def torch_steps(inputs: BuildInputs, facts: BuildFacts) -> BuildSteps:
     )
     overlays = tuple(_overlays(facts))
 
-    commands = [build_command(facts, *_build_arguments(facts, overlays, has_attention=has_attention))]
-    if facts.tree_facts.configures_alone:
-        # Configured alone first, where the tree can: that is verified before hours of compiling.
-        configure = (str(facts.python), "setup.py", "build", "--cmake-only")
-        commands.insert(0, Command(argv=configure, cwd=facts.tree))
+    arguments = _build_arguments(facts, overlays, has_attention=has_attention)
 
     # A file of an earlier build for ROCm would make a wheel for CPUs ask for rocm_sdk.
     stale_files = () if facts.rocm else (ROCM_INIT, f"build/lib*/{ROCM_INIT}")
     return BuildSteps(
         env=_variables(inputs, facts, has_attention=has_attention),
-        commands=tuple(commands),
-        cmake_cache="build/CMakeCache.txt",
+        commands=(build_command(facts, *arguments),),
         uninstall=("torch",),
         requirements_files=("requirements.txt", "requirements-build.txt"),
         requirements=("build", *facts.tree_facts.build_requires),

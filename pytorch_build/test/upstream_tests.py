@@ -116,7 +116,7 @@ def tests_of_tree(tree: Path) -> Tests:
         return Tests(tree=path, version=version, commit="")
 
     repository = Repository(path=path, managed=False)
-    head = repository.commit_of("HEAD")
+    head = repository.commit_of("HEAD") or ""
     upstream_commit = repository.commit_of(UPSTREAM_TAG)
     return Tests(tree=path, version=version, commit=upstream_commit or head, head=head)
 

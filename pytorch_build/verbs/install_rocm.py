@@ -8,7 +8,7 @@ from core.env import installer, require
 from core.env.locks import locked_call
 from core.errors import UsageError
 from pytorch_build.context import context
-from pytorch_build.sdk import add_rocm_options, ask, find_source, find_version, rocm_options_from
+from pytorch_build.sdk import add_rocm_options, ask_sdk, find_source, find_version, rocm_options_from
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -36,7 +36,7 @@ def run(arguments: argparse.Namespace) -> None:
             force=common.force,
             cache_dir=options.pip_cache_dir,
         ):
-            sdk = ask(target, source, family=group.gpu_family, targets=group.gpu_targets)
+            sdk = ask_sdk(target, source, family=group.gpu_family, targets=group.gpu_targets)
 
     rows = [
         ("version", sdk.version),

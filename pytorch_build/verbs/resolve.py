@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import replace
 from datetime import UTC, date, datetime
 from pathlib import Path
@@ -20,8 +20,9 @@ from core.status import Pending, Status
 from core.stores.location import open_store
 from pytorch_build.build.container import DATA, load_container
 from pytorch_build.components import COMPONENTS
-from pytorch_build.context import Context, add_source_options, chosen_family, chosen_ref, mirrors_from
-from pytorch_build.lock.stored import complete, source_lock
+from pytorch_build.context import Context, add_source_options, find_family, find_ref, mirrors_from
+from pytorch_build.lock.plan import complete_plan
+from pytorch_build.lock.stored import source_lock
 from pytorch_build.sdk import RocmOptions, add_rocm_options, rocm_options_from
 from rocm_packaging.origin import INDEXES_FILE, release_indexes
 
@@ -85,9 +86,9 @@ def look(arguments: argparse.Namespace) -> Status:
 
 def context_of_sources(common: Common) -> Context:
     """Return ref and family to resolve for; a machine without a GPU resolves as well, for processors."""
-    ref = chosen_ref(common)
+    ref = find_ref(common)
     try:
-        gpu_family = chosen_family(common, ref)
+        gpu_family = find_family(common, ref)
     except UsageError:
         if common.gpu_family:
             raise
@@ -100,6 +101,7 @@ def _resolve(
     arguments: argparse.Namespace,
     context: Context,
     options: RocmOptions,
+    planned_refs: Collection[str] = (),
 ) -> SourceLock:
     return source_lock(
         context,
@@ -109,6 +111,7 @@ def _resolve(
         explicit=_parse_project_refs(arguments.at),
         require_related_commit=arguments.require_related_commit,
         mirrors=mirrors_from(arguments),
+        planned_refs=planned_refs,
     )
 
 
@@ -164,6 +167,7 @@ def _complete_plan(arguments: argparse.Namespace, common: Common) -> None:
     path = common.root / arguments.plan
     plan = Plan.read(path)
     options = _options_of_plan(plan, rocm_options_from(arguments))
+    planned_refs = {cell.torch_ref for cell in plan.cells if cell.torch_ref is not None}
 
     def resolve_cell(
         platform: Platform,
@@ -177,9 +181,9 @@ def _complete_plan(arguments: argparse.Namespace, common: Common) -> None:
             platform=platform,
             release_type=plan.release_type,
         )
-        return _resolve(arguments, context_of_sources(cell_options), options)
+        return _resolve(arguments, context_of_sources(cell_options), options, planned_refs)
 
-    completed_plan, locks = complete(plan, resolve_cell)
+    completed_plan, locks = complete_plan(plan, resolve_cell)
     completed_plan.write(path)
     lock_count = 0
     for platform, locks_of_refs in locks.items():

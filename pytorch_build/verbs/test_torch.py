@@ -314,12 +314,13 @@ def _in_container(arguments: argparse.Namespace) -> None:
         )
     common = common_from(arguments)
     devices, groups = devices_here() if common.gpu_family != "cpu" else ((), ())
-    made = container.Job(
-        session="test_torch",
+    outer = container.outer_parser()
+    outer.add_argument("--container", action="store_true")
+    outer.add_argument("--image")
+    made = container.ContainerSession(
+        name="test_torch",
         python=require(common.python).series if common.python else "",
-        words=container.inner_words(
-            arguments.words, **{"--container": {"action": "store_true"}, "--image": {}}
-        ),
+        arguments=container.inner_arguments(arguments.words, outer),
         root=common.root,
     )
     for folder in _caches(common.root).values():
@@ -346,7 +347,7 @@ def devices_here(devices: Sequence[Path] = DEVICES) -> tuple[tuple[Path, ...], t
 
 def command(
     engine: engines.Engine,
-    job: container.Job,
+    job: container.ContainerSession,
     *,
     image: str = IMAGE,
     devices: Sequence[Path] = DEVICES,
@@ -355,16 +356,16 @@ def command(
     """Write the command line that runs a session of this project in the container."""
     options = ["--ipc=host", *(f"--device={device}" for device in devices)]
     if devices:
-        given = ("keep-groups",) if job.kept_by(engine) else dict.fromkeys((*_GROUPS, *map(str, groups)))
+        given = ("keep-groups",) if job.keeps_user(engine) else dict.fromkeys((*_GROUPS, *map(str, groups)))
         options += [*(f"--group-add={group}" for group in given), "--security-opt=seccomp=unconfined"]
     # a number that the image does not know has no home and no name
     own = {"HOME": _HOME, "USER": "tests", **_caches(job.root)}
     passed = (name for name in job.present if _PASSED.fullmatch(name) or name in HIDING)
     # The machine's own environments are made for its own libraries.
-    session = ["nox", "--envdir", "/tmp/nox", "-s", job.session]  # noqa: S108 - the container's own
+    session = ["nox", "--envdir", "/tmp/nox", "-s", job.name]  # noqa: S108 - the container's own
     if job.python:
         session += ["-P", job.python]
-    session += ["--", *job.words]
+    session += ["--", *job.arguments]
     script = (
         f"mkdir -p {_HOME}",
         # the tool's environment, outside of the checkout
@@ -373,5 +374,5 @@ def command(
         "pip install --quiet --require-hashes -r requirements.txt",
         f"exec {shlex.join(session)}",
     )
-    words = container.engine_words(engine, job, own, passed, *options)
+    words = container.engine_command(engine, job, own, passed, *options)
     return (*words, image, "bash", "-euc", "; ".join(script))
