@@ -8,12 +8,14 @@ import pytest
 
 from core.errors import EnvironmentSetupError, MissingInputError, RocmError
 from core.packages.options import SourceOptions
+from core.packages.sources import path_of
 from core.run import records
 from core.run.records import FileRecord
 from pytorch_build.sdk import RocmOptions
 from pytorch_build.test import tested_packages
 from pytorch_build.test.tested_packages import TestedPackages, find_tested_packages, packages_of_run
 from tests.kit.builds import LocalRun
+from tests.kit.front_doors import run_ci
 from tests.kit.split_packages import DEVICE_KINDS, FOUR_TARGETS, LIBRARIES, publish_split_packages
 from tests.kit.wheels import write_sdist, write_wheel
 
@@ -69,6 +71,20 @@ def test_a_run_without_wheels_of_a_ref_names_what_builds_them(run: LocalRun) -> 
         packages_of_run(run.context(ref="nightly"), run.target())
 
     assert "nox -s build_torch" in caught.value.hint
+
+
+def test_uploaded_wheels_are_of_no_ref_and_tested_from_their_page(run: LocalRun) -> None:
+    torch = run.wheel("torch", "2.10.0")
+    place = ("--run-id", "888", "--store", run.store.url, "--gpu-family", "cpu")
+    assert run_ci("upload", "--input-dir", torch.parent, *place) == 0
+
+    with pytest.raises(MissingInputError) as caught:
+        packages_of_run(run.context("cpu", run_id="888"), run.target())
+
+    _advice, _option, link = caught.value.hint.partition("--find-links ")
+    packages = find_in_folder(run, Path(path_of(link)))
+    assert "1 wheel" in caught.value.message
+    assert file_names(packages.files) == {torch.name}
 
 
 def test_failed_builds_have_no_wheels(run: LocalRun) -> None:
