@@ -175,6 +175,13 @@ FINISHED: dict[str, tuple[str, ...]] = {
         "tests/integration/test_s3_store.py",
         "tests/integration/test_uploads.py",
     ),
+    "sources and lock": ("pytorch_build/sources", "pytorch_build/lock"),
+    "sources' and lock's tests": (
+        "tests/unit/pytorch_build/sources",
+        "tests/unit/pytorch_build/lock",
+        "tests/integration/test_sources.py",
+        "tests/integration/test_two_refs.py",
+    ),
 }
 
 MOST_MODULE_LINES = 700
