@@ -1,15 +1,17 @@
 """Files that appear whole or not at all, their digests, and locks between processes."""
 
+import getpass
 import hashlib
 import json
 import os
 import re
 import shutil
 import stat
+import tempfile
 import uuid
 from collections import Counter
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, suppress
 from functools import cache
 from pathlib import Path
 from typing import BinaryIO
@@ -244,6 +246,13 @@ def locked(path: Path, *, what: str) -> Iterator[None]:
         yield
     finally:
         lock.release()
+
+
+def machine_lock(subject: str) -> AbstractContextManager[None]:
+    """Let the processes of this user on this machine that work on one subject take turns."""
+    user = getattr(os, "getuid", getpass.getuser)()
+    folder = Path(tempfile.gettempdir()) / f"machine-locks-{user}"
+    return locked(folder / f"{sha256_text(subject)[:32]}.lock", what=subject)
 
 
 @contextmanager
