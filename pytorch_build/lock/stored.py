@@ -1,4 +1,4 @@
-"""The source locks of a run: read where they lie, resolved where they are missing, completed in part."""
+"""The source locks of a run: found, completed where they lack something, and written."""
 
 from __future__ import annotations
 

@@ -17,11 +17,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from core import console, files
-from core.errors import SourceError
+from core.errors import ProcessError, SourceError
 from core.run import key_name
 from pytorch_build.sources import edits, hipify
 from pytorch_build.sources.edits import UPSTREAM_TAG
-from pytorch_build.sources.git import Origins, Repository
+from pytorch_build.sources.git import Origins, Repository, git_reason, is_damaged
 from pytorch_build.sources.hipify import HIPIFY_TAG
 from pytorch_build.sources.submodules import remove_former_submodules, submodules, update_submodules
 
@@ -93,10 +93,18 @@ def checkout(locked: LockedProject, tree: Path, options: CheckoutOptions) -> Sou
         )
     git = _repository(locked, tree, options)
     with _tree_lock(git.path):
-        source_tree = _find_unchanged(git, locked, options)
-        if source_tree is not None:
-            return source_tree
-        return _Checkout(git=git, locked=locked, options=options).perform()
+        try:
+            source_tree = _find_unchanged(git, locked, options)
+            if source_tree is None:
+                source_tree = _Checkout(git=git, locked=locked, options=options).perform()
+        except ProcessError as problem:
+            if not is_damaged(git):
+                raise
+            raise SourceError(
+                f"{git.path} has lost files of its repository: {git_reason(problem)}",
+                hint="Remove it, or move it away if it has edits of yours; then run again.",
+            ) from problem
+    return source_tree
 
 
 def unchanged_tree(locked: LockedProject, tree: Path, options: CheckoutOptions) -> SourceTree | None:

@@ -397,7 +397,7 @@ class Reader:
                 _prepare(repository, origin, address, commit)
                 return read(repository)
             except (ProcessError, SourceError):
-                if not _is_damaged(repository):
+                if not is_damaged(repository):
                     raise
                 console.say(f"{path} is damaged; it is made anew.")
                 shutil.rmtree(path)
@@ -420,8 +420,8 @@ def _prepare(repository: Repository, origin: str, address: str, commit: str) -> 
         repository.run("update-ref", commit_ref, commit)
 
 
-def _is_damaged(repository: Repository) -> bool:
-    """Return whether a repository of the cache lacks commits or trees that its refs name."""
+def is_damaged(repository: Repository) -> bool:
+    """Return whether a repository lacks commits or trees that its refs name."""
     fsck = repository.run(
         "fsck",
         "--connectivity-only",
