@@ -325,8 +325,9 @@ class Reader:
         """
         commit = ref.lower()
         if is_commit(commit):
-            self.require_commit(origin, commit)
-            return commit
+            # It may be the object of an annotated tag, too.
+            query = ("rev-parse", "--verify", f"{commit}^{{commit}}")
+            return self._read(origin, commit, lambda repository: repository.out(*query))
 
         names = [f"refs/tags/{ref}^{{}}", f"refs/tags/{ref}", f"refs/heads/{ref}"]
         if ref == "HEAD" or ref.startswith("refs/"):
