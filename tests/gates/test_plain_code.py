@@ -238,6 +238,13 @@ FINISHED: dict[str, tuple[str, ...]] = {
         "tests/unit/pytorch_build/verbs/test_test_report.py",
         "tests/unit/pytorch_build/verbs/test_test_smoke.py",
     ),
+    "sources and lock": ("pytorch_build/sources", "pytorch_build/lock"),
+    "sources' and lock's tests": (
+        "tests/unit/pytorch_build/sources",
+        "tests/unit/pytorch_build/lock",
+        "tests/integration/test_sources.py",
+        "tests/integration/test_two_refs.py",
+    ),
 }
 
 # Where tests are. Smoke tests run in the environments of users, and are part of the product for that.
