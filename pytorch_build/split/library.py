@@ -143,7 +143,12 @@ class HostLibrary:
                     mapping[place : place + len(content)] = content
 
     @staticmethod
-    def _copy_range(old: BinaryIO, new: BinaryIO, start: int, end: int) -> None:
+    def _copy_range(
+        old: BinaryIO,
+        new: BinaryIO,
+        start: int,
+        end: int,
+    ) -> None:
         old.seek(start)
         remaining = end - start
         while remaining:
@@ -157,7 +162,12 @@ class Library(ABC):
     WRAPPERS: ClassVar[str]
     REFERENCE: ClassVar[str]
 
-    def __init__(self, data: Data, sections: Sequence[Section], image_base: int = 0) -> None:
+    def __init__(
+        self,
+        data: Data,
+        sections: Sequence[Section],
+        image_base: int = 0,
+    ) -> None:
         self.data = data
         self.sections = sections
         self.image_base = image_base
@@ -245,7 +255,11 @@ class Library(ABC):
         return wrappers
 
 
-def edits_of_wrapper(wrapper: Wrapper, index: int, reference_address: int) -> Iterator[tuple[int, bytes]]:
+def edits_of_wrapper(
+    wrapper: Wrapper,
+    index: int,
+    reference_address: int,
+) -> Iterator[tuple[int, bytes]]:
     """Yield what makes a wrapper register a bundle of kernel archives, by its index and the reference."""
     yield wrapper.offset, _SPLIT_MAGIC
     content = ADDRESS.pack(reference_address) + ADDRESS.pack(index)

@@ -22,7 +22,11 @@ from rocm_packaging.packages import kpack
 _MOST_PROBLEMS = 5
 
 
-def require_whole(fat_wheel: Path, wheels: Sequence[Path], code: Sequence[CodeObject]) -> None:
+def require_whole(
+    fat_wheel: Path,
+    wheels: Sequence[Path],
+    code: Sequence[CodeObject],
+) -> None:
     """Verify that the finished wheels hold what the fat wheel held, and lead to each other."""
     package = read_metadata(fat_wheel).name
     reader = _WheelReader(package)
@@ -75,7 +79,7 @@ class _WheelReader:
         )
         for problem in verify_record(wheel, tap=tap):
             self.problems.append(f"{wheel.name}: {problem.message}")
-        return [member.name for member in read_archive(wheel).members]
+        return list(read_archive(wheel).by_name)
 
     def _inspect(self, member: str, file: Path) -> None:
         try:
@@ -130,7 +134,11 @@ def _compare_members(fat_wheel: Path, members: Counter[str]) -> Iterator[str]:
             yield f"{name} is in none of the wheels."
 
 
-def _compare_code(package: str, code: Sequence[CodeObject], reader: _WheelReader) -> Iterator[str]:
+def _compare_code(
+    package: str,
+    code: Sequence[CodeObject],
+    reader: _WheelReader,
+) -> Iterator[str]:
     """Compare the code objects of the fat wheel with those of the kernel archives."""
     expected: set[_Kernel] = set()
     for code_object in code:

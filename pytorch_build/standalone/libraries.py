@@ -14,6 +14,7 @@ from core.archive.zips import MemberStream
 from core.binaries import elf, pe, rpath
 from core.errors import MissingInputError, RocmError
 from core.wheel import WheelName, parse_wheel_name
+from core.wheel.distributions import on_platform
 from core.wheel.record import require_listing
 from rocm_packaging.packages.layouts import LIBRARIES, device_package, serves
 
@@ -245,9 +246,8 @@ def _read_wheels(
     """
     wheel_names: dict[Path, WheelName] = {}
     for wheel in wheels:
-        wheel_name = parse_wheel_name(wheel.name)
-        if _is_for(wheel_name, platform):
-            wheel_names[wheel] = wheel_name
+        if on_platform(wheel.name, platform):
+            wheel_names[wheel] = parse_wheel_name(wheel.name)
     wheel_names = _wheels_of_version(wheel_names, version)
     if not wheel_names:
         raise MissingInputError(f"There is no rocm-sdk wheel for {platform}.")
@@ -277,11 +277,6 @@ def _read_wheels(
         version=str(first_name.version),
         origin=str(folder),
     )
-
-
-def _is_for(wheel_name: WheelName, platform: Platform) -> bool:
-    prefixes = ("win",) if platform == "windows" else ("linux", "many")
-    return any(tag.platform.startswith(prefixes) for tag in wheel_name.tags)
 
 
 def _wheels_of_version(wheel_names: Mapping[Path, WheelName], version: str) -> dict[Path, WheelName]:

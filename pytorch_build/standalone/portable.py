@@ -318,7 +318,10 @@ def plan_patches(
         renamed = _renamed_needs(binary, grafted_names)
         if renamed:
             installed_path = _require_fixed_path(member, renamed)
-            search = [*rpath.relative(binary.search), *rpath.ways(installed_path, [folder])]
+            search = [
+                *rpath.relative(binary.search),
+                *rpath.ways(installed_path, [folder]),
+            ]
             patches[member] = Patch(
                 member=member,
                 renamed=renamed,

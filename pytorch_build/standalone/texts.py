@@ -67,7 +67,8 @@ def standalone_module(
 ) -> bytes:
     """Return ``version.py`` with the new version in the place of every quoted old one."""
     quoted_version = rf"(['\"]){re.escape(str(old_version))}\1"
-    return re.sub(quoted_version, rf"\g<1>{new_version}\g<1>", content.decode()).encode()
+    text = re.sub(quoted_version, rf"\g<1>{new_version}\g<1>", content.decode())
+    return text.encode()
 
 
 def standalone_metadata(
@@ -160,15 +161,20 @@ def read_rocm_init(text: str, where: str) -> Loader:
 
 def _initialize_process_arguments(text: str) -> dict[str, object]:
     """Return the keyword arguments of the one call of ``initialize_process``, which are literals."""
-    calls = [node for node in ast.walk(ast.parse(text)) if isinstance(node, ast.Call)]
-    calls = [call for call in calls if ast.unparse(call.func).endswith(".initialize_process")]
+    nodes = ast.walk(ast.parse(text))
+    calls = [node for node in nodes if isinstance(node, ast.Call) and _is_initialize_process(node)]
     if len(calls) != 1:
         raise ValueError(f"{len(calls)} calls of rocm_sdk.initialize_process")
+
     return {
         keyword.arg: ast.literal_eval(keyword.value)
         for keyword in calls[0].keywords
         if keyword.arg is not None
     }
+
+
+def _is_initialize_process(call: ast.Call) -> bool:
+    return ast.unparse(call.func).endswith(".initialize_process")
 
 
 def standalone_init(paths: Sequence[str], *, windows: bool) -> str:
