@@ -144,7 +144,10 @@ def _refuse_foreign_files(folder: Path) -> None:
         )
 
 
-def _generate(folder: Path, templates: Mapping[str, Mapping[str, bytes]]) -> None:
+def _generate(
+    folder: Path,
+    templates: Mapping[str, Mapping[str, bytes]],
+) -> None:
     work_trees = folder.with_name("trees")
     commits: dict[str, str] = {}
     for name in REPOSITORIES:
@@ -206,8 +209,18 @@ class _Repository:
         self._create()
         self._git("add", "--all", "--force")
         for folder, commit in submodules.items():
-            self._git("update-index", "--add", "--cacheinfo", f"160000,{commit},{folder}")
-        self._git("commit", "--quiet", "--message", f"Sample of {self._path.name}")
+            self._git(
+                "update-index",
+                "--add",
+                "--cacheinfo",
+                f"160000,{commit},{folder}",
+            )
+        self._git(
+            "commit",
+            "--quiet",
+            "--message",
+            f"Sample of {self._path.name}",
+        )
         return self._git("rev-parse", "HEAD")
 
     def _create(self) -> None:
@@ -228,7 +241,10 @@ class _Repository:
         command = ["git"]
         for setting in _SETTINGS:
             command += ["-c", setting]
-        variables = {"GIT_DIR": str(self._path), "GIT_WORK_TREE": str(self._work_tree)}
+        variables = {
+            "GIT_DIR": str(self._path),
+            "GIT_WORK_TREE": str(self._work_tree),
+        }
         completed = process.capture(
             [*command, *arguments],
             cwd=self._work_tree,
@@ -239,10 +255,12 @@ class _Repository:
 
 def _fixed_environment() -> dict[str, str]:
     """Return git's environment: who and when are fixed, the user's settings are out of reach."""
-    inherited = process.inherited().items()
-    kept = {name: value for name, value in inherited if not name.startswith("GIT_")}
+    variables = process.inherited()
+    for name in list(variables):
+        if name.startswith("GIT_"):
+            del variables[name]
     return {
-        **kept,
+        **variables,
         "GIT_CONFIG_GLOBAL": os.devnull,
         "GIT_CONFIG_NOSYSTEM": "1",
         "GIT_ATTR_NOSYSTEM": "1",

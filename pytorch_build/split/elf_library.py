@@ -143,7 +143,14 @@ class ElfLibrary(Library):
             alignment=1,
             entry_size=0,
         )
-        sections = [*self._moved_sections(hole, names_offset, len(names)), reference_row]
+        sections = [
+            *self._moved_sections(
+                hole,
+                names_offset,
+                len(names),
+            ),
+            reference_row,
+        ]
         if len(segments) >= _TOO_MANY_SEGMENTS or len(sections) >= _TOO_MANY_SECTIONS:
             raise SplitError("it has more segments or sections than an ELF header counts")
 
@@ -168,7 +175,11 @@ class ElfLibrary(Library):
         tail = padding + table + reference + names
         tail = tail.ljust(sections_offset - old_end, b"\0")
         tail += b"".join(SECTION.pack(*section) for section in sections)
-        return HostLibrary(hole=hole, edits=edits, tail=tail)
+        return HostLibrary(
+            hole=hole,
+            edits=edits,
+            tail=tail,
+        )
 
     def _hole(self, code: DeviceCode) -> Hole:
         """Return the pages that hold nothing but device code; what follows keeps its place within a page."""
@@ -258,7 +269,10 @@ def _cut_segment(segment: Segment, hole: Hole) -> list[Segment]:
     return [before._replace(memory=memory_before), after]
 
 
-def _emptied(code: DeviceCode, hole: Hole) -> list[tuple[int, bytes]]:
+def _emptied(
+    code: DeviceCode,
+    hole: Hole,
+) -> list[tuple[int, bytes]]:
     """Return the edits that fill with zeros what device code has of pages that other sections share."""
     return [
         (code.offset, bytes(hole.start - code.offset)),

@@ -62,9 +62,11 @@ class SplitLayout:
     def file_names(self, host: str) -> list[str]:
         """Return the names of all files: that of the host, which is given, and those of device wheels."""
         names = [host]
+        tag = tag_of(host)
         for gpu in self.gpus:
-            stem = file_stem(self.device_distribution(gpu), self.version)
-            names.append(f"{stem}-{tag_of(host)}.whl")
+            distribution = self.device_distribution(gpu)
+            stem = file_stem(distribution, self.version)
+            names.append(f"{stem}-{tag}.whl")
         return names
 
     def extra_fields(self) -> list[str]:
@@ -103,7 +105,8 @@ class SplitLayout:
 def tag_of(wheel_name: str) -> str:
     """Return the tag in a wheel's file name."""
     stem = wheel_name.removesuffix(".whl")
-    return "-".join(stem.split("-")[-3:])
+    python, abi, platform = stem.split("-")[-3:]
+    return f"{python}-{abi}-{platform}"
 
 
 def host_metadata(metadata: bytes, layout: SplitLayout) -> bytes:
@@ -133,9 +136,10 @@ def device_metadata(
 
     classifiers: list[str] = []
     for name, value in message.items():
-        if name.lower() in _KEPT_FIELDS:
+        field = name.lower()
+        if field in _KEPT_FIELDS:
             lines.append(f"{name.title()}: {value}")
-        elif name.lower() == "classifier" and value.startswith("License ::"):
+        elif field == "classifier" and value.startswith("License ::"):
             classifiers.append(f"Classifier: {value}")
     lines += classifiers
     lines += [f"Requires-Dist: {requirement}" for requirement in layout.requirements_of(gpu)]

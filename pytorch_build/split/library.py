@@ -134,7 +134,12 @@ class HostLibrary:
         """Write it to a new file."""
         with source.open("rb") as old, target.open("w+b") as new:
             self._copy_range(old, new, 0, self.hole.start)
-            self._copy_range(old, new, self.hole.end, source.stat().st_size)
+            self._copy_range(
+                old,
+                new,
+                self.hole.end,
+                source.stat().st_size,
+            )
             new.write(self.tail)
             new.flush()
             with mmap.mmap(new.fileno(), 0) as mapping:
@@ -251,7 +256,13 @@ class Library(ABC):
             if magic != expected_magic:
                 raise SplitError(f"a wrapper of its device code has the magic {magic!r}")
             pointer = section.address + offset - section.offset + _POINTER_IN_WRAPPER
-            wrappers.append(Wrapper(offset=offset, pointer=pointer, address=address))
+            wrappers.append(
+                Wrapper(
+                    offset=offset,
+                    pointer=pointer,
+                    address=address,
+                )
+            )
         return wrappers
 
 

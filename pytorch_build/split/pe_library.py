@@ -190,7 +190,11 @@ class PeLibrary(Library):
             edits += edits_of_wrapper(wrapper, index, self.image_base + address)
         padding = bytes(header.offset - old_end)
         tail = padding + reference.ljust(header.size, b"\0")
-        return HostLibrary(hole=hole, edits=edits, tail=tail)
+        return HostLibrary(
+            hole=hole,
+            edits=edits,
+            tail=tail,
+        )
 
     def _room_for_header(self) -> int:
         """Return where the header of one more section goes."""

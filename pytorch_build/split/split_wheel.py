@@ -145,7 +145,10 @@ def plan_split(
     )
 
 
-def _files_by_gpu(members: Collection[str], contents: FatContents) -> dict[str, list[str]]:
+def _files_by_gpu(
+    members: Collection[str],
+    contents: FatContents,
+) -> dict[str, list[str]]:
     inside = f"{contents.package}/"
     files: dict[str, list[str]] = {}
     for name in sorted(members):
@@ -166,7 +169,13 @@ def write_wheels(plan: SplitPlan, folder: Path) -> list[Path]:
 def _write_host(plan: SplitPlan, folder: Path) -> Path:
     libraries: list[Member] = []
     for name, path in sorted(plan.contents.libraries.items()):
-        libraries.append(Member(name=name, source=path, executable=plan.members[name].is_executable))
+        libraries.append(
+            Member(
+                name=name,
+                source=path,
+                executable=plan.members[name].is_executable,
+            )
+        )
     dropped: set[str] = set()
     for names in plan.device_files.values():
         dropped.update(names)
@@ -202,7 +211,13 @@ def _write_device_wheel(
 
     copied_names = {name: name for name in plan.device_files.get(gpu, ())}
     copied_names.update(license_members(plan.members, plan.dist_info, spec.info))
-    wheel = assemble_wheel(folder, spec, members, borrowed={plan.fat_wheel: copied_names}, epoch=plan.epoch)
+    wheel = assemble_wheel(
+        folder,
+        spec,
+        members,
+        borrowed={plan.fat_wheel: copied_names},
+        epoch=plan.epoch,
+    )
     return wheel.path
 
 
@@ -224,7 +239,13 @@ def _kernel_archive(
             kernels.append((kernel, code_object.length))
         with path.open("wb") as stream:
             try:
-                kpack.write(stream, package, gpu, (code_object.frame() for code_object in code), kernels)
+                kpack.write(
+                    stream,
+                    package,
+                    gpu,
+                    (code_object.frame() for code_object in code),
+                    kernels,
+                )
             except kpack.KpackError as problem:
                 raise WheelError(f"{path.name}: {problem}.", hint="Build for fewer libraries.") from problem
         return path

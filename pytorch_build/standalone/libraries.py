@@ -112,7 +112,10 @@ def read_file(file: RocmFile) -> Binary | None:
         return read_binary(stream, file.path)
 
 
-def read_members(wheel: Path, members: Iterable[ZipMember]) -> Mapping[str, Binary]:
+def read_members(
+    wheel: Path,
+    members: Iterable[ZipMember],
+) -> Mapping[str, Binary]:
     """Return what the libraries and programs among a wheel's members need, by member name."""
 
     def read(member: ZipMember) -> Binary | None:
@@ -129,7 +132,11 @@ def read_members(wheel: Path, members: Iterable[ZipMember]) -> Mapping[str, Bina
 
     binaries: dict[str, Binary] = {}
     with ThreadPoolExecutor() as pool:
-        for member, binary in zip(candidates, pool.map(read, candidates), strict=True):
+        for member, binary in zip(
+            candidates,
+            pool.map(read, candidates),
+            strict=True,
+        ):
             if binary is not None:
                 binaries[member.name] = binary
     return binaries
@@ -279,8 +286,12 @@ def _read_wheels(
     )
 
 
-def _wheels_of_version(wheel_names: Mapping[Path, WheelName], version: str) -> dict[Path, WheelName]:
-    versions = sorted({name.version for name in wheel_names.values() if name.distribution == _CORE})
+def _wheels_of_version(
+    wheel_names: Mapping[Path, WheelName],
+    version: str,
+) -> dict[Path, WheelName]:
+    core_names = [name for name in wheel_names.values() if name.distribution == _CORE]
+    versions = sorted({name.version for name in core_names})
     matching_versions = [candidate for candidate in versions if version in {"", str(candidate)}]
     if len(matching_versions) != 1:
         offered_versions = ", ".join(map(str, versions)) or "none"

@@ -67,7 +67,11 @@ def standalone_module(
 ) -> bytes:
     """Return ``version.py`` with the new version in the place of every quoted old one."""
     quoted_version = rf"(['\"]){re.escape(str(old_version))}\1"
-    text = re.sub(quoted_version, rf"\g<1>{new_version}\g<1>", content.decode())
+    text = re.sub(
+        quoted_version,
+        rf"\g<1>{new_version}\g<1>",
+        content.decode(),
+    )
     return text.encode()
 
 
@@ -114,10 +118,11 @@ def _license_fields(expression: str, licenses: Licenses) -> list[str]:
         expression = f"({expression}) AND {licenses.expression}"
     else:
         expression = join_expressions([expression, licenses.expression])
-    fields = [f"License-Expression: {expression}"]
+    paths: list[str] = []
     for names in licenses.files.values():
-        fields += [f"License-File: {path}" for path in names.values()]
-    return [fields[0], *sorted(fields[1:])]
+        paths += names.values()
+    file_fields = [f"License-File: {path}" for path in sorted(paths)]
+    return [f"License-Expression: {expression}", *file_fields]
 
 
 def read_licenses(wheels: Iterable[Path]) -> Licenses:
@@ -156,7 +161,9 @@ def read_rocm_init(text: str, where: str) -> Loader:
     if not isinstance(names, (list, tuple)) or not all(isinstance(name, str) for name in names):
         raise WheelError(f"{where} cannot be made stand-alone: preload_shortnames is not a list of names.")
     version = arguments.get("check_version")
-    return Loader(names=tuple(names), version=version if isinstance(version, str) else "")
+    if not isinstance(version, str):
+        version = ""
+    return Loader(names=tuple(names), version=version)
 
 
 def _initialize_process_arguments(text: str) -> dict[str, object]:
