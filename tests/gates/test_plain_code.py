@@ -245,6 +245,25 @@ FINISHED: dict[str, tuple[str, ...]] = {
         "tests/integration/test_sources.py",
         "tests/integration/test_two_refs.py",
     ),
+    "split, fat and portable wheels": (
+        "pytorch_build/standalone",
+        "pytorch_build/split",
+        "pytorch_build/sample/__init__.py",
+        "pytorch_build/verbs/fat_wheel.py",
+        "pytorch_build/verbs/repair_wheel.py",
+        "pytorch_build/verbs/split_wheel.py",
+    ),
+    "split, fat and portable wheels' tests": (
+        "tests/unit/pytorch_build/standalone",
+        "tests/unit/pytorch_build/split",
+        "tests/unit/pytorch_build/sample",
+        "tests/unit/pytorch_build/verbs/test_fat_wheel.py",
+        "tests/integration/test_fat_wheels.py",
+        "tests/integration/test_split_wheels.py",
+        "tests/integration/test_rewriting.py",
+        "tests/integration/test_sixth_component.py",
+        "tests/integration/test_release_refs.py",
+    ),
 }
 
 # Where tests are. Smoke tests run in the environments of users, and are part of the product for that.
