@@ -91,7 +91,7 @@ def _compare_wheels(common: Common, folder: Path, artifact_group: str) -> Batch:
 
     listing = batches.list_folders(store, [prefix, outputs.manifests_prefix(artifact_group)])
     recorded_digests = upload_records.read_digests(store, listing, outputs, artifact_group)
-    missing = batches.missing_files(store, local_files, listing, recorded_digests)
+    new_files = batches.missing_files(store, local_files, listing, recorded_digests)
     new_wheels = [wheel for wheel in wheels if wheel.sha256 not in recorded_digests.get(wheel.key, ())]
     documents: list[Document] = []
     if new_wheels:
@@ -100,9 +100,9 @@ def _compare_wheels(common: Common, folder: Path, artifact_group: str) -> Batch:
         title=f"wheels of {artifact_group}",
         prefix=prefix,
         listing=listing,
-        files=missing,
-        unchanged_count=len(local_files) - len(missing),
-        sidecars=batches.missing_sidecars(local_files, sidecars, missing, listing),
+        files=new_files,
+        unchanged_count=len(local_files) - len(new_files),
+        sidecars=batches.missing_sidecars(local_files, sidecars, new_files, listing),
         documents=documents,
         artifact_group=artifact_group,
         wheels=wheels,

@@ -140,14 +140,14 @@ def compare_wheels(
     unchanged_records = [
         record for record in build_records if documents[record.name] not in changed_documents
     ]
-    missing = batches.missing_files(store, local_files, listing, records.promised(unchanged_records))
+    new_files = batches.missing_files(store, local_files, listing, records.promised(unchanged_records))
     return Batch(
         title=title,
         prefix=prefix,
         listing=listing,
-        files=missing,
-        unchanged_count=len(local_files) - len(missing),
-        sidecars=batches.missing_sidecars(local_files, sidecars, missing, listing),
+        files=new_files,
+        unchanged_count=len(local_files) - len(new_files),
+        sidecars=batches.missing_sidecars(local_files, sidecars, new_files, listing),
         documents=changed_documents,
         outdated_keys=_outdated_failures(
             source,
