@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from core import console, temporary
-from core.errors import MachineError, MissingInputError
+from core.errors import MachineError, MissingInputError, remedy
 
 CHUNK = 1 << 20
 # Far above what there is: torch for every GPU family has some GB, a run's records some MB.
@@ -49,7 +49,7 @@ def open_regular(path: Path, *, largest: int) -> BinaryIO:
     except IsADirectoryError:
         raise _refusal(path, "is a folder, not a file") from None
     except OSError as problem:
-        raise _refusal(path, f"cannot be read: {problem.strerror or problem}") from problem
+        raise _unreadable(path, problem) from problem
 
     status = os.fstat(stream.fileno())
     if stat.S_ISREG(status.st_mode) and status.st_size <= largest:
@@ -64,6 +64,11 @@ def open_regular(path: Path, *, largest: int) -> BinaryIO:
 
 def _refusal(path: Path, reason: str) -> MachineError:
     return MachineError(f"{path} {reason}.", hint="Take it away, or name another one.")
+
+
+def _unreadable(path: Path, problem: OSError) -> MachineError:
+    reason = problem.strerror or problem
+    return MachineError(f"{path} cannot be read: {reason}.", hint=remedy(problem))
 
 
 def require_regular(path: Path) -> None:
@@ -87,7 +92,7 @@ def reading(path: Path) -> Iterator[None]:
     try:
         yield
     except OSError as problem:
-        raise _refusal(path, f"cannot be read: {problem.strerror or problem}") from problem
+        raise _unreadable(path, problem) from problem
 
 
 @contextmanager
@@ -109,7 +114,7 @@ def writing(path: Path) -> Iterator[None]:
     except OSError as problem:
         raise MachineError(
             f"{path} could not be written: {problem.strerror or problem}.",
-            hint="Free space or change the folder.",
+            hint=remedy(problem),
         ) from problem
 
 

@@ -20,9 +20,9 @@ from ci import bisection, flow, install
 from ci.bisection import Facts, Point, Search, Verdict
 from ci.jobs import Job, common_options, store_options
 from ci.pipeline import STEPS, NoxCall
-from ci.report.facts import built, read_run, stored_runs
-from ci.report.model import cell_text
-from ci.report.text import natural
+from ci.report.facts import read_run
+from ci.report.names import cell_text, natural_key
+from ci.report.stored_runs import built_cells, list_runs
 from core import console, files, process
 from core.cell import GroupCell
 from core.cli.options import DEFAULT_STORE, Common, common_from, is_given
@@ -294,7 +294,7 @@ class _Runs(_Place):
     @cached_property
     def ids(self) -> Sequence[str]:
         """The runs there are, the last one last; this machine's own only where they are named."""
-        found, ends = reversed(stored_runs(self.store, self.common.outputs)), {self.good, self.bad}
+        found, ends = reversed(list_runs(self.store, self.common.outputs)), {self.good, self.bad}
         return [one for one in found if one in ends or not is_local(one)]
 
     @cached_property
@@ -327,7 +327,7 @@ class _Runs(_Place):
         """Return the cells that a run built, or the artifact groups whose ROCm it packaged."""
         facts = read_run(replace(self.common, run_id=run_id, torch_ref="", gpu_family=""), tests=False)
         if not self.rocm:
-            return set(built(facts))
+            return set(built_cells(facts))
         return {
             GroupCell(artifact_group=group.name)
             for group in facts.groups
@@ -359,7 +359,7 @@ class _Runs(_Place):
             low, high = sorted(map(int, ends))
             ids = [one for one in ids if one.isdecimal() and low <= int(one) <= high]
         found = [one for one in map_in_threads(self._point, ids) if one]
-        found.sort(key=lambda one: (one.started, natural(one.name)))
+        found.sort(key=lambda one: (one.started, natural_key(one.name)))
         kind = bisection.end_of(found, self.bad).kind
         return [one for one in found if one.kind == kind]
 

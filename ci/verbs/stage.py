@@ -8,7 +8,8 @@ from collections.abc import Sequence
 
 from ci.promote import documents
 from ci.promote.documents import StagingRecord
-from ci.promote.runs import chosen_files, planned_record, read_group, read_locks, require_samples, stage_group
+from ci.promote.runs import read_group
+from ci.promote.staging import choose_files, plan_staging, read_locks, require_samples, stage_group
 from ci.publish.batches import show
 from ci.publish.buckets import buckets, takes_samples
 from core import console
@@ -71,67 +72,81 @@ def distribution_store_of(
     dry_run: bool,
 ) -> Store:
     """Open the store that users get wheels from."""
-    location = distribution_store(buckets(), common.release_type, arguments.distribution_store)
-    store = open_store(location, root=common.root, dry_run=dry_run)
+    address = distribution_store(buckets(), common.release_type, arguments.distribution_store)
+    store = open_store(
+        address,
+        root=common.root,
+        dry_run=dry_run,
+    )
     if takes_samples(buckets(), common.release_type):
         require_samples(store)
     return store
 
 
-def listed(text: str) -> tuple[str, ...]:
-    """Return the names of a list that commas or semicolons separate."""
-    names = [name.strip() for name in text.replace(";", ",").split(",")]
-    return tuple(name for name in names if name)
+def split_list(text: str) -> tuple[str, ...]:
+    """Split a list that commas or semicolons separate."""
+    names = map(str.strip, text.replace(";", ",").split(","))
+    return tuple(filter(None, names))
 
 
 def run(arguments: argparse.Namespace) -> None:
     """Stage the chosen groups of a run."""
     common = common_from(arguments)
     target = distribution_store_of(arguments, common, dry_run=common.dry_run)
-    source = _open_source(common)
+
     # Everything is chosen before anything is copied: one group's refusal leaves nothing behind.
-    for record in _plan_records(arguments, common, source):
+    source = _open_run_store(common)
+    for record in _plan_groups(arguments, common, source):
         with console.group(f"stage {record.family}"):
-            copied_count = stage_group(source, target, record, jobs=arguments.jobs)
+            new_files = stage_group(source, target, record, jobs=arguments.jobs)
             if not common.dry_run:
-                keys = {file.key for file in record.files}
+                keys = documents.keys_of(record.files)
                 documents.write_pages(target, documents.STAGING, record.family, expected=keys)
-        show(record.files)
-        folder = documents.folder(documents.STAGING, record.family)
-        _report(f"{target.url}/{folder}", len(record.files), copied_count, dry_run=common.dry_run)
+        _report(target, record, new_files, is_dry_run=common.dry_run)
 
 
-def _open_source(common: Common) -> Store:
-    """Open the store that has the run, and no other one behind it: a server copies from bucket to bucket."""
+def _open_run_store(common: Common) -> Store:
+    """Open the store that has the run, as it is: copies on the server need both ends to be buckets."""
     store = open_store(common.store, root=common.root)
     if common.read_store and not store.list(common.outputs.manifests_prefix("")):
         return open_store(common.read_store, root=common.root)
     return store
 
 
-def _plan_records(
+def _plan_groups(
     arguments: argparse.Namespace,
     common: Common,
     source: Store,
 ) -> Sequence[StagingRecord]:
-    """Return the record of what is staged of each chosen group."""
+    """Return what is staged of each artifact group."""
     outputs = common.outputs
     refs = load_refs(platform=outputs.platform)
-    is_rehearsal = takes_samples(buckets(), common.release_type)
-    packages = listed(arguments.packages)
+    samples = takes_samples(buckets(), common.release_type)
+    packages = split_list(arguments.packages)
+
     records: list[StagingRecord] = []
-    for group_name in artifact_groups(source, outputs, arguments.artifact_group or common.artifact_group):
-        group = read_group(source, outputs, group_name)
-        group_files = chosen_files(group, arguments.distributions, packages, samples=is_rehearsal)
-        locks = read_locks(source, outputs, group_name, refs)
-        records.append(planned_record(source, group, group_files, locks))
+    for name in artifact_groups(source, outputs, arguments.artifact_group or common.artifact_group):
+        group = read_group(source, outputs, name)
+        files = choose_files(group, arguments.distributions, packages, samples=samples)
+        locks = read_locks(source, outputs, name, refs)
+        records.append(plan_staging(source, group, files, locks))
     return records
 
 
-def _report(folder: str, count: int, copied_count: int, *, dry_run: bool) -> None:
-    if dry_run:
-        console.done(f"stage: {copied_count} of {count} files would be copied to {folder}")
-    elif copied_count:
-        console.done(f"stage: {count} files are in {folder}, {copied_count} of them new")
+def _report(
+    target: Store,
+    record: StagingRecord,
+    new_files: int,
+    *,
+    is_dry_run: bool,
+) -> None:
+    """Print what was staged of a group."""
+    show(record.files)
+    place = f"{target.url}/{documents.folder(documents.STAGING, record.family)}"
+    file_count = len(record.files)
+    if is_dry_run:
+        console.done(f"stage: {new_files} of {file_count} files would be copied to {place}")
+    elif new_files:
+        console.done(f"stage: {file_count} files are in {place}, {new_files} of them new")
     else:
-        console.done(f"stage: unchanged, {count} files are in {folder}")
+        console.done(f"stage: unchanged, {file_count} files are in {place}")
