@@ -256,7 +256,7 @@ def test_a_mirror_is_asked_alone(tmp_path: Path, run: Run, requests: Requests, p
 def test_two_indexes_alone_have_all_that_torch_and_rocm_need(tmp_path: Path, run: Run, client: str) -> None:
     mirror_dependencies(run)
     environment = create_environment(tmp_path / "venv", "pip")
-    commands = {
+    commands: dict[str, list[str | Path]] = {
         "pip": [environment.python, "-m", "pip", "install", "--pre"],
         "uv": [
             installer.uv_program(),

@@ -99,9 +99,9 @@ def size_and_digest(
     packed: bool = False,
 ) -> tuple[int, str]:
     """Return what is known of a file, or of its gzip form."""
-    (content,) = digests.contents([path], packed=packed)
-    assert content.modified_ns == path.stat().st_mtime_ns
-    return content.size, content.sha256
+    (file,) = digests.read_files({"file.log": path}, may_replace=True, packed=packed)
+    assert file.modified_ns == path.stat().st_mtime_ns
+    return file.size, file.sha256
 
 
 def test_remembers_a_digest_from_one_upload_to_the_next(log: Path, tmp_path: Path) -> None:
