@@ -264,6 +264,20 @@ FINISHED: dict[str, tuple[str, ...]] = {
         "tests/integration/test_sixth_component.py",
         "tests/integration/test_release_refs.py",
     ),
+    "uploads' and installation's tests": (
+        "tests/unit/ci/publish/server",
+        "tests/unit/ci/publish/test_buckets.py",
+        "tests/unit/ci/publish/test_folders.py",
+        "tests/unit/ci/publish/test_interrupted.py",
+        "tests/unit/ci/publish/test_local_files.py",
+        "tests/unit/ci/publish/test_runs.py",
+        "tests/unit/ci/publish/test_s3_uploads.py",
+        "tests/unit/ci/install",
+        "tests/unit/ci/verbs/test_fetch_artifacts.py",
+        "tests/unit/ci/verbs/test_mirror_deps.py",
+        "tests/unit/ci/verbs/test_setup_venv.py",
+        "tests/unit/ci/verbs/test_upload.py",
+    ),
 }
 
 # Where tests are. Smoke tests run in the environments of users, and are part of the product for that.
