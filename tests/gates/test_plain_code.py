@@ -175,6 +175,31 @@ FINISHED: dict[str, tuple[str, ...]] = {
         "tests/integration/test_s3_store.py",
         "tests/integration/test_uploads.py",
     ),
+    "promotion and provenance": (
+        "ci/promote",
+        "ci/provenance",
+        "ci/verbs/promote.py",
+        "ci/verbs/stage.py",
+        "ci/verbs/verify.py",
+        "ci/verbs/provenance.py",
+    ),
+    "promotion's and provenance's tests": (
+        "tests/unit/ci/promote",
+        "tests/unit/ci/provenance",
+        "tests/unit/ci/verbs/test_verify.py",
+        "tests/integration/test_promotion.py",
+        "tests/integration/test_provenance.py",
+    ),
+    "cleanup": (
+        "ci/cleanup",
+        "ci/verbs/clean.py",
+        "ci/verbs/retention.py",
+    ),
+    "cleanup's tests": (
+        "tests/unit/ci/cleanup",
+        "tests/unit/ci/verbs/test_clean.py",
+        "tests/unit/ci/verbs/test_retention.py",
+    ),
 }
 
 MOST_MODULE_LINES = 700

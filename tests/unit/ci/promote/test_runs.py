@@ -17,7 +17,7 @@ from core.cell import GroupCell
 from core.errors import MissingInputError, StoreError, UsageError
 from core.stores import Store
 from core.stores.directory import DirectoryStore
-from tests.kit import runs
+from tests.kit import release_desk, runs
 from tests.kit.front_doors import run_ci
 from tests.kit.promotion_facts import DIGEST, OTHER_DIGEST
 from tests.kit.release_desk import ReleaseDesk
@@ -189,7 +189,7 @@ def staging_record(store: Store, family: str = FAMILY) -> StagingRecord:
 
 def staged_distributions(store: Store, family: str = FAMILY) -> set[str]:
     """Return the distributions that were staged of run 17."""
-    return {file.distribution for file in staging_record(store, family).files}
+    return set(release_desk.by_distribution(staging_record(store, family).files))
 
 
 def test_stages_every_file_with_its_sidecar_and_lists_it(desk: ReleaseDesk) -> None:
@@ -338,7 +338,7 @@ def test_rejects_wheels_of_the_sample_before_anything_is_copied(desk: ReleaseDes
 
 def test_rejects_a_name_that_stands_for_other_bytes(desk: ReleaseDesk) -> None:
     files = desk.stage_run(FAMILY)
-    name = next(file.name for file in files if file.distribution == "torch")
+    name = release_desk.by_distribution(files)["torch"].name
     key = f"{STAGING_FOLDER}/{name}"
     desk.bucket.put_bytes(key, b"somebody else's")
 
@@ -353,7 +353,7 @@ def test_rejects_a_run_that_does_not_exist(desk: ReleaseDesk) -> None:
 
 def test_lists_nothing_of_a_run_that_differs_from_its_record(desk: ReleaseDesk) -> None:
     files = desk.publish(FAMILY)
-    torch_file = next(file for file in files if file.distribution == "torch")
+    torch_file = release_desk.by_distribution(files)["torch"]
     desk.run_store.put_bytes(torch_file.key, b"other bytes")
 
     assert desk.stage() == StoreError.exit_code
