@@ -12,7 +12,7 @@ from typing import Any, Literal, NamedTuple, Self
 
 from pydantic import Field
 
-from ci.report import commit_url
+from ci.report.names import commit_url
 from core import console, files
 from core.data import Document, Model, compact
 from core.errors import CheckError, MissingInputError, UsageError, nearest

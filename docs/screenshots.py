@@ -11,15 +11,15 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
-from ci.report import page_of
-from ci.report.compare import Run, history_of
+from ci.report.history import HistoryRun, make_history
 from ci.report.html import render, render_history
+from ci.report.page import make_page
 from core import console, files
 from core.errors import MissingInputError
 from tests.kit import page_runs as samples
 
 if TYPE_CHECKING:
-    from ci.report.model import Page
+    from ci.report.model import RunPage
 
 FOLDER = Path(__file__).with_name("pictures")
 BROWSERS = ("chromium", "chromium-browser", "google-chrome")
@@ -43,20 +43,20 @@ def _pages() -> dict[str, str]:
     now = samples.make_run(families, refs, pythons, grown=800_000)
     before = samples.make_run(families, refs, pythons, run_id="122")
     return {
-        "failed": render(page_of(samples.broken_run())),
-        "cells": render(page_of(now, before)),
-        "history": render_history(history_of("linux", [_run(at) for at in range(12)])),
+        "failed": render(make_page(samples.broken_run())),
+        "cells": render(make_page(now, before)),
+        "history": render_history(make_history("linux", [_run(at) for at in range(12)])),
     }
 
 
-def _run(at: int) -> tuple[Run, Page]:
+def _run(at: int) -> tuple[HistoryRun, RunPage]:
     """Make the run so many before the last; of the last three, a cell failed."""
     run_id, failed = str(123 - at), samples.broken_run().groups
     found = samples.make_run(
         samples.FAMILIES[:9:2], ("nightly",), ("cp312",), run_id=run_id, grown=(12 - at) << 24
     )
     found = replace(found, groups=(*failed, *found.groups[1:])) if at < 3 else found  # noqa: PLR2004
-    return Run(run_id=run_id, address=f"../{run_id}-linux/reports/index.html"), page_of(found)
+    return HistoryRun(run_id=run_id, address=f"../{run_id}-linux/reports/index.html"), make_page(found)
 
 
 def take() -> None:

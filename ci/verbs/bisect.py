@@ -20,9 +20,9 @@ from ci import bisection, flow, install
 from ci.bisection import Facts, Point, Search, Verdict
 from ci.jobs import Job, common_options, store_options
 from ci.pipeline import STEPS, NoxCall
-from ci.report.facts import built, read_run, stored_runs
-from ci.report.model import cell_text
-from ci.report.text import natural
+from ci.report.facts import read_run
+from ci.report.names import cell_text, natural_key
+from ci.report.stored_runs import built_cells, list_runs
 from core import console, files, process
 from core.cell import GroupCell
 from core.cli.options import DEFAULT_STORE, Common, common_from, is_given
@@ -185,21 +185,21 @@ def _installed(place: "_Versions | _Runs", point: Point) -> Iterator[tuple[Inter
     """Make an environment of a point's packages, and nothing else."""
     venv = place.folder / "venv"
     wanted = place.wanted(point)
-    with install.others_index(wanted.source.stored, "") as theirs:
+    with install.opened_dependency_index(wanted.source.stored, "") as theirs:
         chosen = install.choose(wanted, theirs, place.planned())
-        for candidate in chosen.ours:
+        for candidate in chosen.our_files:
             if candidate.key is None or wanted.source.stored is None:
                 continue
             if wanted.source.stored.store.find(candidate.key) is None:
                 raise MissingInputError(f"{candidate.name} is no longer there.")
         with (
-            wanted.source.opened(chosen.ours) as ours,
+            wanted.source.opened(chosen.our_files) as ours,
             install.environment(venv, python=place.python, clean=True) as target,
         ):
             install.install_chosen(target, wanted, chosen, ours, theirs)
             known = place.facts(point)
-            packages = {one.distribution: one.version for one in chosen.ours}
-            packages |= {one.name: one.version for one in chosen.theirs}
+            packages = {one.distribution: one.version for one in chosen.our_files}
+            packages |= {one.name: one.version for one in chosen.other_packages}
             commits = {**bisection.commits_in(target.purelib), **known.commits}
             yield target, known.model_copy(update={"packages": packages, "commits": commits})
 
@@ -220,13 +220,13 @@ class _Place:
     def planned(self) -> Interpreter:
         return install.planned(self.folder / "venv", python=self.python, clean=True)
 
-    def chosen(self, source: PackageSource, pins: Mapping[str, str], family: str) -> install.Wanted:
+    def chosen(self, source: PackageSource, pins: Mapping[str, str], family: str) -> install.InstallRequest:
         """Say what is to be installed of a source, some of it in exact versions."""
         requirements = install.parse_requirements([*map(str, self.packages)])
         for one in requirements:
             if (version := pins.get(canonicalize_name(one.name))) and not one.specifier:
                 one.specifier = SpecifierSet(f"=={version}")
-        return install.wanted_of(self.common, source, requirements, family, self.planned())
+        return install.request_packages(self.common, source, requirements, family, self.planned())
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -252,7 +252,7 @@ class _Versions(_Place):
             console.say(f"Searched is {' to '.join(sorted(series))}; for others name versions, not days.")
         return fitting
 
-    def wanted(self, point: Point) -> install.Wanted:
+    def wanted(self, point: Point) -> install.InstallRequest:
         pins: dict[str, str] = {canonicalize_name(self.packages[0].name): point.name}
         return self.chosen(self.source, pins, self.common.gpu_family)
 
@@ -294,7 +294,7 @@ class _Runs(_Place):
     @cached_property
     def ids(self) -> Sequence[str]:
         """The runs there are, the last one last; this machine's own only where they are named."""
-        found, ends = reversed(stored_runs(self.store, self.common.outputs)), {self.good, self.bad}
+        found, ends = reversed(list_runs(self.store, self.common.outputs)), {self.good, self.bad}
         return [one for one in found if one in ends or not is_local(one)]
 
     @cached_property
@@ -327,7 +327,7 @@ class _Runs(_Place):
         """Return the cells that a run built, or the artifact groups whose ROCm it packaged."""
         facts = read_run(replace(self.common, run_id=run_id, torch_ref="", gpu_family=""), tests=False)
         if not self.rocm:
-            return set(built(facts))
+            return set(built_cells(facts))
         return {
             GroupCell(artifact_group=group.name)
             for group in facts.groups
@@ -359,7 +359,7 @@ class _Runs(_Place):
             low, high = sorted(map(int, ends))
             ids = [one for one in ids if one.isdecimal() and low <= int(one) <= high]
         found = [one for one in map_in_threads(self._point, ids) if one]
-        found.sort(key=lambda one: (one.started, natural(one.name)))
+        found.sort(key=lambda one: (one.started, natural_key(one.name)))
         kind = bisection.end_of(found, self.bad).kind
         return [one for one in found if one.kind == kind]
 
@@ -435,7 +435,7 @@ class _Runs(_Place):
         builds = (one for one in found if one.status == "ok" and one.stage.startswith("build_"))
         return [one for one in builds if one.stage == _ROCM or (one.cell.torch_ref, one.cell.python) == cell]
 
-    def wanted(self, point: Point) -> install.Wanted:
+    def wanted(self, point: Point) -> install.InstallRequest:
         """Take what the run built, built first where it lacks it; a ROCm that it lacks is an index's."""
         if point.lacks:
             self._build(point)

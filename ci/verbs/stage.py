@@ -10,8 +10,8 @@ from ci.promote import documents
 from ci.promote.documents import StagingRecord
 from ci.promote.runs import read_group
 from ci.promote.staging import choose_files, plan_staging, read_locks, require_samples, stage_group
+from ci.publish.batches import show
 from ci.publish.buckets import buckets, takes_samples
-from ci.publish.upload import show
 from core import console
 from core.cli.options import Common, add_group, common_from
 from core.run import artifact_groups
@@ -43,22 +43,21 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 
 def add_distribution_store(parser: argparse.ArgumentParser) -> None:
-    """Declare what staging and promotion share: where wheels are handed out from, and for which platform."""
-    add = parser.add_argument
-    add(
+    """Declare what staging and promotion share: where users get wheels from, and for which platform."""
+    parser.add_argument(
         "--distribution-store",
         default="",
         metavar="STORE",
         help="where users get wheels: a folder or s3://bucket (default: the release type's bucket)",
     )
-    add(
+    parser.add_argument(
         "--jobs",
         type=int,
         default=JOBS,
         metavar="N",
         help="objects at a time (default: %(default)s)",
     )
-    add(
+    parser.add_argument(
         "--platform",
         choices=("linux", "windows"),
         default="",
@@ -72,7 +71,7 @@ def distribution_store_of(
     *,
     dry_run: bool,
 ) -> Store:
-    """Open the store that wheels are handed out from."""
+    """Open the store that users get wheels from."""
     address = distribution_store(buckets(), common.release_type, arguments.distribution_store)
     store = open_store(
         address,

@@ -23,7 +23,7 @@ from ci.promote.edits import (
 from ci.promote.version_change import RocmChange
 from core.errors import WheelError
 from core.families import families
-from pytorch_build.split.parts import host_metadata
+from pytorch_build.split.layout import host_metadata
 from rocm_packaging.packages.plan import Distribution
 from rocm_packaging.packages.wheels import dist_info as rendered_dist_info
 from tests.kit import runs

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from ci.report.facts import page_key
+from ci.report.stored_runs import page_key
 from core.cli.options import Common
 from core.errors import MissingInputError, StoreError, UsageError
 from core.run import Platform, RunOutputs, this_platform
