@@ -278,6 +278,31 @@ FINISHED: dict[str, tuple[str, ...]] = {
         "tests/unit/ci/verbs/test_setup_venv.py",
         "tests/unit/ci/verbs/test_upload.py",
     ),
+    "promotion and provenance": (
+        "ci/promote",
+        "ci/provenance",
+        "ci/verbs/promote.py",
+        "ci/verbs/stage.py",
+        "ci/verbs/verify.py",
+        "ci/verbs/provenance.py",
+    ),
+    "promotion's and provenance's tests": (
+        "tests/unit/ci/promote",
+        "tests/unit/ci/provenance",
+        "tests/unit/ci/verbs/test_verify.py",
+        "tests/integration/test_promotion.py",
+        "tests/integration/test_provenance.py",
+    ),
+    "cleanup": (
+        "ci/cleanup",
+        "ci/verbs/clean.py",
+        "ci/verbs/retention.py",
+    ),
+    "cleanup's tests": (
+        "tests/unit/ci/cleanup",
+        "tests/unit/ci/verbs/test_clean.py",
+        "tests/unit/ci/verbs/test_retention.py",
+    ),
 }
 
 # Where tests are. Smoke tests run in the environments of users, and are part of the product for that.
