@@ -175,6 +175,17 @@ FINISHED: dict[str, tuple[str, ...]] = {
         "tests/integration/test_s3_store.py",
         "tests/integration/test_uploads.py",
     ),
+    "reports": ("ci/report", "ci/verbs/report.py"),
+    "bisect and notifications": (
+        "ci/bisection",
+        "ci/github.py",
+        "ci/verbs/bisect.py",
+        "ci/verbs/build_image.py",
+        "ci/verbs/in_image.py",
+        "ci/verbs/lambda_zip.py",
+        "ci/verbs/notify.py",
+        "ci/verbs/plan_job.py",
+    ),
 }
 
 MOST_MODULE_LINES = 700

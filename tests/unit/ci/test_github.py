@@ -10,7 +10,7 @@ from urllib.parse import parse_qs, urlsplit
 
 import pytest
 
-from ci.github import MOST_RUNS, GitHub, RunQuery, find_run, from_environment, pause
+from ci.github import MOST_RUNS, GitHub, RunQuery, find_run, from_environment, required_pause
 from core.errors import MissingInputError, ServiceError, UsageError
 from core.http import Response
 from core.http_server import answering
@@ -239,9 +239,10 @@ def test_waits_as_long_as_github_asks(server: GitHubServer) -> None:
 def test_waits_a_second_for_a_limit_that_is_past() -> None:
     headers = {"x-ratelimit-remaining": "0", "x-ratelimit-reset": str(int(NOW) - 100)}
 
-    seconds, _ = pause(Response(status=403, headers=headers, body=b""), 1, NOW)
+    pause = required_pause(Response(status=403, headers=headers, body=b""), 1, NOW)
 
-    assert seconds == 1.0
+    assert pause is not None
+    assert pause.seconds == 1.0
 
 
 def test_gives_up_after_six_faults(server: GitHubServer) -> None:

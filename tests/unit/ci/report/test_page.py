@@ -13,7 +13,7 @@ from ci.report.model import CellProgress, RunPage
 from ci.report.names import cell_text
 from ci.report.page import make_page
 from ci.report.text import TextTable, make_markdown, make_tables
-from ci.verbs.notify import failure
+from ci.verbs.notify import failure_of_record
 from core.run.records import Record
 from tests.kit import page_runs
 from tests.kit.group_cells import group_cell
@@ -481,7 +481,7 @@ def test_a_page_has_the_error_that_others_are_told() -> None:
     run = page_runs.broken_run()
     last_record = run.groups[0].records[-1][1]
 
-    assert make_page(run).problems[0].what == failure(last_record).error
+    assert make_page(run).problems[0].what == failure_of_record(last_record).error
 
 
 def test_tells_what_failed_before_what_was_stopped() -> None:

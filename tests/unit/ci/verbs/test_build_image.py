@@ -28,24 +28,24 @@ TARGETS_ARGUMENT = "PYTORCH_ROCM_ARCH"
 def build_planned(*words: str) -> engines.ImageBuild:
     """Return the build that options describe."""
     arguments = verb_parser("ci", VERB)[1].parse_args(words)
-    return build_image.plan(common_from(arguments), arguments, today=DAY)
+    return build_image.plan_build(common_from(arguments), arguments, today=DAY)
 
 
 # --- Images and their arguments --------------------------------------------------------------
 
 
 def test_there_is_one_default_image() -> None:
-    assert build_image.image() == build_image.image("ubuntu-rocm")
-    assert build_image.image().name == "pytorch-therock-rocm-ci"
+    assert build_image.find_image() == build_image.find_image("ubuntu-rocm")
+    assert build_image.find_image().name == "pytorch-therock-rocm-ci"
 
 
 def test_the_image_without_rocm_is_ubuntus() -> None:
-    assert build_image.image("no-rocm").values({})["BASE_IMAGE"] == "docker.io/library/ubuntu:24.04"
+    assert build_image.find_image("no-rocm").values({})["BASE_IMAGE"] == "docker.io/library/ubuntu:24.04"
 
 
 def test_suggests_the_image_that_is_meant() -> None:
     with pytest.raises(UsageError, match="'no-rcm'") as caught:
-        build_image.image("no-rcm")
+        build_image.find_image("no-rcm")
 
     assert "'no-rocm'" in caught.value.hint
 
@@ -71,23 +71,23 @@ def test_suggests_the_image_that_is_meant() -> None:
 )
 def test_refuses_a_value_of_another_form_with_the_default(name: str, value: str) -> None:
     with pytest.raises(UsageError, match=f"^{name}=") as caught:
-        build_image.image().values({name: value})
+        build_image.find_image().values({name: value})
 
-    assert repr(build_image.image().arguments[name].default) in caught.value.hint
+    assert repr(build_image.find_image().arguments[name].default) in caught.value.hint
 
 
 def test_refuses_credentials_without_showing_them() -> None:
     url = "https://me:secret@x.invalid/simple/"
 
     with pytest.raises(UsageError, match=INDEX_ARGUMENT) as caught:
-        build_image.image().values({INDEX_ARGUMENT: url})
+        build_image.find_image().values({INDEX_ARGUMENT: url})
 
     assert "secret" not in str(caught.value)
 
 
 def test_refuses_an_argument_of_another_image() -> None:
     with pytest.raises(UsageError, match="ROCM_VERSION"):
-        build_image.image("no-rocm").values({"ROCM_VERSION": "6.4"})
+        build_image.find_image("no-rocm").values({"ROCM_VERSION": "6.4"})
 
 
 # --- Names, tags and places ------------------------------------------------------------------
@@ -96,12 +96,12 @@ def test_refuses_an_argument_of_another_image() -> None:
 @pytest.mark.parametrize("day", ["2025-11-21", ""])
 def test_refuses_text_that_is_not_a_day(day: str) -> None:
     with pytest.raises(UsageError, match=f"'{day}'"):
-        build_image.tags(day)
+        build_image.make_tags(day)
 
 
 def test_refuses_text_that_is_not_a_tag() -> None:
     with pytest.raises(UsageError, match="'a b'"):
-        build_image.tags(DAY, ("a b",))
+        build_image.make_tags(DAY, ("a b",))
 
 
 @pytest.mark.parametrize(
@@ -112,7 +112,7 @@ def test_refuses_text_that_is_not_a_tag() -> None:
     ],
 )
 def test_pushes_to_a_repository_in_small_letters(text: str, repository: str) -> None:
-    assert build_image.repository(text) == repository
+    assert build_image.registry_repository(text) == repository
 
 
 @pytest.mark.parametrize(
@@ -120,7 +120,7 @@ def test_pushes_to_a_repository_in_small_letters(text: str, repository: str) -> 
 )
 def test_refuses_text_that_is_not_a_repository(text: str) -> None:
     with pytest.raises(UsageError, match="REGISTRY/REPO"):
-        build_image.repository(text)
+        build_image.registry_repository(text)
 
 
 @pytest.mark.parametrize("name", ["Mine", "mine:v1", "-mine", "a b"])
