@@ -70,9 +70,9 @@ class IndexVersions:
                 branches.add(_branch_of(end.name))
         return branches
 
-    def wanted_packages(self, revision: Revision) -> install.Wanted:
+    def request_packages(self, revision: Revision) -> install.InstallRequest:
         """Return the packages, the first one in this version."""
-        return self.request.wanted(
+        return self.request.request_installation(
             self.request.source,
             versions={self._subject: revision.name},
             family=self.request.common.gpu_family,

@@ -67,22 +67,20 @@ def judge_revision(command: TestedCommand, source: RevisionSource, revision: Rev
 def _installed(source: RevisionSource, revision: Revision) -> Iterator[tuple[Interpreter, RevisionFacts]]:
     """Make an environment of a revision's packages, and nothing else; return it with what is known of it."""
     request = source.request
-    request_of_revision = source.wanted_packages(revision)
+    request_of_revision = source.request_packages(revision)
     stored_source = request_of_revision.source.stored
-    with install.others_index(stored_source, "") as other_packages:
+    with install.opened_dependency_index(stored_source, "") as other_packages:
         interpreter = request.interpreter(source.python)
         selection = install.choose(request_of_revision, other_packages, interpreter)
-        for candidate in selection.ours:
+        for candidate in selection.our_files:
             if candidate.key is None or stored_source is None:
                 continue
             if stored_source.store.find(candidate.key) is None:
                 raise MissingInputError(f"{candidate.name} is no longer there.")
 
         with (
-            request_of_revision.source.opened(selection.ours) as our_packages,
-            install.environment(
-                request.folder / "venv", python=source.python or "", clean=True
-            ) as interpreter,
+            request_of_revision.source.opened(selection.our_files) as our_packages,
+            install.environment(request.folder / "venv", python=source.python, clean=True) as interpreter,
         ):
             install.install_chosen(interpreter, request_of_revision, selection, our_packages, other_packages)
             yield interpreter, _facts_of_installation(source, revision, selection, interpreter)
@@ -91,15 +89,15 @@ def _installed(source: RevisionSource, revision: Revision) -> Iterator[tuple[Int
 def _facts_of_installation(
     source: RevisionSource,
     revision: Revision,
-    selection: install.Chosen,
+    selection: install.ChosenPackages,
     interpreter: Interpreter,
 ) -> RevisionFacts:
     """Return what is known of a revision, with the versions and commits of what is installed."""
     facts = source.read_facts(revision)
     packages: dict[str, str] = {}
-    for candidate in selection.ours:
+    for candidate in selection.our_files:
         packages[candidate.distribution] = candidate.version
-    for package in selection.theirs:
+    for package in selection.other_packages:
         packages[package.name] = package.version
     # A lock names origins, which packages do not.
     commits = {**commits_in(interpreter.purelib), **facts.commits}

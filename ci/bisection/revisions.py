@@ -49,23 +49,23 @@ class BisectRequest:
 
     def interpreter(self, python: str | None) -> Interpreter:
         """Return the Python that the environment will have."""
-        return install.planned(self.folder / "venv", python=python or "", clean=True)
+        return install.planned(self.folder / "venv", python=python, clean=True)
 
-    def wanted(
+    def request_installation(
         self,
         source: PackageSource,
         *,
         versions: Mapping[str, str],
         family: str,
         python: str | None,
-    ) -> install.Wanted:
+    ) -> install.InstallRequest:
         """Return what is to be installed of a source, some of it in exact versions."""
         requirements = install.parse_requirements([str(requirement) for requirement in self.packages])
         for requirement in requirements:
             version = versions.get(canonicalize_name(requirement.name))
             if version is not None and not requirement.specifier:
                 requirement.specifier = SpecifierSet(f"=={version}")
-        return install.wanted_of(self.common, source, requirements, family, self.interpreter(python))
+        return install.request_packages(self.common, source, requirements, family, self.interpreter(python))
 
 
 class RevisionSource(Protocol):
@@ -90,7 +90,7 @@ class RevisionSource(Protocol):
         """Return the revisions in their order, the last one last."""
         ...
 
-    def wanted_packages(self, revision: Revision) -> install.Wanted:
+    def request_packages(self, revision: Revision) -> install.InstallRequest:
         """Return what is to be installed of a revision, which is built where it lacks it."""
         ...
 

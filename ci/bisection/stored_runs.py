@@ -273,7 +273,7 @@ class StoredRuns:
                 builds.append(record)
         return builds
 
-    def wanted_packages(self, revision: Revision) -> install.Wanted:
+    def request_packages(self, revision: Revision) -> install.InstallRequest:
         """Return what the run built, built first where it lacks it; a ROCm that it lacks is an index's."""
         if revision.lacks:
             self._build(revision)
@@ -288,7 +288,7 @@ class StoredRuns:
         versions: dict[str, str] = {}
         for record in self._read_builds(group):
             versions |= {file.distribution: file.version for file in record.files}
-        return self.request.wanted(
+        return self.request.request_installation(
             source,
             versions=versions,
             family=family,

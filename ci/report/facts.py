@@ -280,7 +280,7 @@ def _results_of_reports(
     for tested in checked:
         origin = replace(tested.origin, gpu_family=artifact_group)
         tests_of_group.append(replace(tested, origin=origin))
-    return summary.data(outputs.run_id, tests_of_group).tests
+    return summary.report_data(outputs.run_id, tests_of_group).tests
 
 
 def _results_of_records(artifact_group: str, all_records: Sequence[Record]) -> Sequence[GroupEntry]:

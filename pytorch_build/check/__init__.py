@@ -45,14 +45,15 @@ class Expectation:
     """What the source lock and the build's options promise of a wheel.
 
     `python_tag` is such as ``cp312`` or ``cp313-cp313t``, "" where any will do; `requires` is what METADATA
-    must state; no least size applies to what is not of `has_full_size`, such as the sample.
+    must state; of `gpu_targets`, None means that nothing is known of them; no least size applies to what is
+    not of `has_full_size`, such as the sample.
     """
 
     distribution: str
     version: str
     python_tag: str = ""
     requires: tuple[str, ...] = ()
-    gpu_targets: tuple[str, ...] = ()
+    gpu_targets: tuple[str, ...] | None = None
     has_full_size: bool = True
 
     def of_part(self, name: str) -> Expectation:

@@ -148,10 +148,10 @@ def check(
         yield from _check_host(view, expectation, facts_by_member)
     else:
         yield from _check_bundles(view, facts_by_member)
-        if expectation is not None:
+        if expectation is not None and expectation.gpu_targets is not None:
             yield from _compare_targets(
                 view,
-                expectation,
+                expectation.gpu_targets,
                 policy,
                 facts_by_member,
             )
@@ -193,7 +193,8 @@ def _check_host(
     """Check a wheel whose device code was moved: its extras lead to all that is promised."""
     yield view.finding("note", CHECK, "Its device code was moved to wheels of its own (.kpack).")
     extras = view.metadata.provides_extra if view.metadata else ()
-    for target in expectation.gpu_targets if expectation else ():
+    targets = expectation.gpu_targets if expectation else None
+    for target in targets or ():
         if f"device-{target}" not in extras:
             message = f"No extra device-{target} leads to the code for {target}."
             yield view.finding("error", CHECK, message)
@@ -231,11 +232,10 @@ def _check_bundles(view: WheelView, facts_by_member: Mapping[str, DeviceFacts]) 
 
 def _compare_targets(
     view: WheelView,
-    expectation: Expectation,
+    requested_targets: Sequence[str],
     policy: Policy,
     facts_by_member: Mapping[str, DeviceFacts],
 ) -> Iterator[Finding]:
-    requested_targets = expectation.gpu_targets
     code_targets: set[str] = set()
     for facts in facts_by_member.values():
         code_targets |= facts.targets

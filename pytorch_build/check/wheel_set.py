@@ -1,4 +1,4 @@
-"""Wheels that are checked together: parts that are missing, files that two of them have."""
+"""Wheels that are checked together: parts that are missing, files that two of them have, requirements."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from core.archive.zips import read_archive
 from core.errors import MissingInputError, WheelError
 from core.wheel import read_metadata
 from core.wheel.record import require_listing
-from pytorch_build.check import Finding, device_code, some
+from pytorch_build.check import Finding, device_code, requirements, some
 from pytorch_build.check.allowed import find_allowed
 from pytorch_build.check.contents import CHECK
 from pytorch_build.check.site_packages import installed_path
@@ -53,6 +53,7 @@ def check(wheels: Sequence[Path], policy: Policy) -> Iterator[Finding]:
     """Judge whether wheels belong together."""
     yield from _find_missing_parts(wheels)
     yield from _find_shared_files(wheels, policy)
+    yield from requirements.check(wheels)
 
 
 def _find_missing_parts(wheels: Sequence[Path]) -> Iterator[Finding]:

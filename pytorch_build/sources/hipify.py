@@ -58,30 +58,44 @@ def commit_hipified(git: Repository, date: str, untracked_before: Mapping[Path, 
     """Commit and tag what hipify changed, submodules first; return the commit, None where nothing changed.
 
     The commit of a submodule is recorded in its parent's, so that the whole tree is clean.
+
+    Args:
+        git: The repository.
+        date: The date of the commit.
+        untracked_before: The files that each repository did not track before, by its folder.
     """
-    inner_commits = {
-        inner.path: commit_hipified(inner, date, untracked_before) for inner in direct_submodules(git)
-    }
+    inner_commits: dict[Path, str] = {}
+    for inner in direct_submodules(git):
+        inner_commit = commit_hipified(inner, date, untracked_before)
+        if inner_commit is not None:
+            inner_commits[inner.path] = inner_commit
 
     git.run("add", "--update", "--", ":/")
-    new_files = set(all_untracked(git)) - untracked_before.get(git.path, set())
-    if new_files:
-        names = "".join(f"{path}\0" for path in sorted(new_files))
+    new_paths = set(all_untracked(git)) - untracked_before.get(git.path, set())
+    if new_paths:
+        names = "".join(f"{path}\0" for path in sorted(new_paths))
         git.run("add", "--force", "--pathspec-from-file=-", "--pathspec-file-nul", stdin=names)
-    for folder, commit in inner_commits.items():
-        if commit is not None:
-            path = folder.relative_to(git.path).as_posix()
-            git.run("update-index", "--cacheinfo", f"160000,{commit},{path}")
+    for folder, inner_commit in inner_commits.items():
+        path = folder.relative_to(git.path).as_posix()
+        git.run("update-index", "--cacheinfo", f"160000,{inner_commit},{path}")
 
     difference = git.run("diff", "--cached", "--quiet", "--ignore-submodules=none", check=False)
     if difference.returncode == 0:
         return None
-    message = ("--no-verify", "--no-gpg-sign", "--message", "DO NOT SUBMIT: HIPIFY")
-    git.run("commit", "--quiet", *message, env=identity(date))
+    git.run(
+        "commit",
+        "--quiet",
+        "--no-verify",
+        "--no-gpg-sign",
+        "--message",
+        "DO NOT SUBMIT: HIPIFY",
+        env=identity(date),
+    )
     git.run("tag", "--force", "--no-sign", HIPIFY_TAG, "HEAD")
-    return git.commit_of("HEAD")
+    return git.out("rev-parse", "HEAD")
 
 
 def all_untracked(git: Repository) -> tuple[str, ...]:
     """List untracked files, those that only the user's own settings ignore included."""
-    return replace(git, settings=(*git.settings, f"core.excludesFile={os.devnull}")).untracked()
+    settings = (*git.settings, f"core.excludesFile={os.devnull}")
+    return replace(git, settings=settings).untracked()

@@ -173,7 +173,7 @@ def _require_code(bench: Bench) -> None:
 
 def _files(bench: Bench, request: TorchTests) -> Mapping[str, upstream_tests.TestFile]:
     configuration, tree = upstream_tests.configuration(request.config), bench.tests.tree
-    chosen = upstream_tests.chosen_files(
+    chosen = upstream_tests.choose_files(
         configuration,
         (*upstream_tests.scripts_of(configuration, tree), *upstream_tests.modules_of(tree)),
         gpu=any(one.devices for one in bench.assignments),
@@ -261,7 +261,7 @@ class _Run:
         several = len(bench.assignments) > 1
         for number, assigned in enumerate(bench.assignments):
             if several:
-                console.say(f"{console.counted(len(parts), 'test file')} on {assigned.words}")
+                console.say(f"{console.counted(len(parts), 'test file')} on {assigned.description}")
             setting = file_run.Setting(
                 python=bench.target.executable,
                 tree=bench.tests.tree,
@@ -307,7 +307,7 @@ class _Run:
 def _hint(cases: Sequence[Case]) -> str:
     if not (failed := next((one for one in cases if one.failing), None)):
         return "The logs are among the run's outputs (logs/)."
-    file = upstream_tests.module(failed.file)
+    file = upstream_tests.module_name(failed.file)
     return f"One test again: {command_again()} --include {file} -k {shlex.quote(expression(failed))}"
 
 

@@ -1,6 +1,7 @@
 """`split-wheel`: a fat torch or torchvision wheel -> a host wheel and wheels of device code."""
 
 import argparse
+from collections.abc import Sequence
 from pathlib import Path
 
 from core import console, temporary
@@ -8,47 +9,69 @@ from core.cli.options import common_from
 from core.errors import REFUSALS, FatalError, UsageError, raise_refusals
 from core.wheel import parse_wheel_name
 from pytorch_build.check.run import find_wheels
-from pytorch_build.split.parts import plan, split
+from pytorch_build.split.split_wheel import plan_split, split_wheel
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Declare the verb's own options."""
-    what = "fat wheels, or folders with some"
-    parser.add_argument("wheels", nargs="+", type=Path, metavar="WHEEL", help=what)
-    what = "where they go (default: dist)"
-    parser.add_argument("--output-dir", type=Path, default=Path("dist"), metavar="DIR", help=what)
-    what = "of ROCm's device packages (default: what the wheel requires of rocm)"
-    parser.add_argument("--rocm-version", default="", metavar="V", help=what)
+    parser.add_argument(
+        "wheels",
+        nargs="+",
+        type=Path,
+        metavar="WHEEL",
+        help="fat wheels, or folders with some",
+    )
+    parser.add_argument(
+        "--output-dir",
+        type=Path,
+        default=Path("dist"),
+        metavar="DIR",
+        help="where they go (default: dist)",
+    )
+    parser.add_argument(
+        "--rocm-version",
+        metavar="V",
+        help="of ROCm's device packages (default: what the wheel requires of rocm)",
+    )
 
 
 def run(arguments: argparse.Namespace) -> None:
-    """Split each wheel, and print what was made."""
-    dry_run, rocm = common_from(arguments).dry_run, arguments.rocm_version
-    fat = find_wheels(arguments.wheels)
-    names = [parse_wheel_name(wheel.name).filename for wheel in fat]
-    twice = next((name for name in names if names.count(name) > 1), "")
-    if twice:
-        raise UsageError(f"{twice} is among the wheels twice.", hint="Name each wheel once.")
-    rows: list[tuple[str, ...]] = []
+    """Split each wheel, and print what was made; a wheel that is refused does not stop the others."""
+    fat_wheels = find_wheels(arguments.wheels)
+    _require_distinct_names(fat_wheels)
+
+    rows: list[tuple[str, str]] = []
     refusals: list[FatalError] = []
-    for wheel in fat:
+    for fat_wheel in fat_wheels:
         try:
-            if dry_run:
-                _print_plan(wheel, arguments.output_dir, rocm_version=rocm)
-            else:
-                made = split(wheel, arguments.output_dir, rocm_version=rocm)
-                rows += [(one.name, console.size(one.stat().st_size)) for one in made]
+            if common_from(arguments).dry_run:
+                _print_plan(fat_wheel, arguments.output_dir, arguments.rocm_version)
+                continue
+            wheels = split_wheel(fat_wheel, arguments.output_dir, rocm_version=arguments.rocm_version)
         except (UsageError, *REFUSALS) as refusal:
             refusals.append(refusal)
+        else:
+            rows += [(wheel.name, console.size(wheel.stat().st_size)) for wheel in wheels]
+
     if rows:
         console.table(("file", "size"), rows)
         console.done(f"split_wheel: {len(rows)} in {arguments.output_dir}")
     raise_refusals(refusals)
 
 
-def _print_plan(wheel: Path, output_dir: Path, *, rocm_version: str) -> None:
+def _require_distinct_names(wheels: Sequence[Path]) -> None:
+    """Raise where two wheels would become files of the same names."""
+    names: set[str] = set()
+    for wheel in wheels:
+        name = parse_wheel_name(wheel.name).filename
+        if name in names:
+            raise UsageError(f"{name} is among the wheels twice.", hint="Name each wheel once.")
+        names.add(name)
+
+
+def _print_plan(fat_wheel: Path, output_dir: Path, rocm_version: str | None) -> None:
     with temporary.folder("split") as scratch:
-        file_names = plan(wheel, scratch, rocm_version=rocm_version).wheels.file_names(wheel.name)
-    console.say(f"would make of {wheel.name}, in {output_dir}:")
-    for name in file_names:
+        plan = plan_split(fat_wheel, scratch, rocm_version=rocm_version)
+    console.say(f"would make of {fat_wheel.name}, in {output_dir}:")
+    for name in plan.layout.file_names(fat_wheel.name):
         console.say(f"  {name}")

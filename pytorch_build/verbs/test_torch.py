@@ -28,9 +28,10 @@ from pytorch_build.context import Context, add_source_options, context, mirrors_
 from pytorch_build.lock.stored import stored_lock
 from pytorch_build.sdk import RocmOptions, add_tested_sources, rocm_options_from
 from pytorch_build.test import installation, skip_questions, upstream_tests
-from pytorch_build.test.gpus import HIDING, Assignment, assignments
+from pytorch_build.test.gpus import HIDING, Assignment, assign_gpus
 from pytorch_build.test.shards import parse_shard
 from pytorch_build.test.skip_questions import QUESTIONS, SkipRequest
+from pytorch_build.test.tested_packages import TestedPackages, find_tested_packages
 from pytorch_build.test.torch_run import Bench, TorchTests, look_at_tests, perform_tests
 from rocm_packaging.origin import named_source, staged_source
 
@@ -147,7 +148,7 @@ def run(arguments: argparse.Namespace) -> None:
     target = require(chosen.common.python)
     # What is impossible is refused before gigabytes are fetched.
     gpus = _gpus(chosen, arguments, request)
-    words = "; ".join(one.words for one in gpus)
+    words = "; ".join(one.description for one in gpus)
     options = options_of_tested_source(arguments)
     rocm = rocm_options_from(arguments, environment())
     if chosen.common.dry_run:
@@ -161,7 +162,7 @@ def run(arguments: argparse.Namespace) -> None:
             what = f"torch from {named.description}"
         console.say(f"Would test {what} on {words}.")
         return
-    tested = None if arguments.no_install else installation.tested(chosen, target, options, rocm)
+    tested = None if arguments.no_install else find_tested_packages(chosen, target, options, rocm)
     tests = _tests(chosen, request)
     with _installed(chosen, target, tested, rocm, gpus, tests) as inputs:
         env = process.handed_on(VIRTUAL_ENV=str(target.prefix))
@@ -190,10 +191,10 @@ def look(arguments: argparse.Namespace) -> Status:
         return Pending(reasons=("the tree of its tests is not checked out",))
 
     rocm = rocm_options_from(arguments, environment())
-    tested = installation.tested(chosen, target, options_of_tested_source(arguments), rocm)
-    inputs = {**tested.inputs, "installed": True}
+    tested = find_tested_packages(chosen, target, options_of_tested_source(arguments), rocm)
     tools = _tools(chosen, target, tests)
-    if not installation.is_prepared(chosen, target, tested, tools=tools, inputs=inputs):
+    inputs = installation.recorded_inputs(tested, target, tools)
+    if not installation.is_prepared(chosen, target, tested, tools=tools):
         return Pending(reasons=("its environment does not hold what is tested",))
 
     env = process.handed_on(VIRTUAL_ENV=str(target.prefix))
@@ -203,7 +204,7 @@ def look(arguments: argparse.Namespace) -> Status:
 
 
 def _gpus(chosen: Context, arguments: argparse.Namespace, request: TorchTests) -> Sequence[Assignment]:
-    return assignments(
+    return assign_gpus(
         chosen,
         environment(),
         policy=arguments.gpus or upstream_tests.configuration(request.config).gpus,
@@ -250,7 +251,7 @@ def _request(arguments: argparse.Namespace) -> TorchTests:
 
 def _tests(chosen: Context, request: TorchTests) -> upstream_tests.Tests:
     if request.tree:
-        return upstream_tests.own_tree(request.tree)
+        return upstream_tests.tests_of_tree(request.tree)
     lock = stored_lock(chosen)
     if lock is None:
         raise MissingInputError(
@@ -258,24 +259,24 @@ def _tests(chosen: Context, request: TorchTests) -> upstream_tests.Tests:
             "tests is unknown.",
             hint="Give a source tree with --pytorch-dir, or the lock: nox -s resolve (same --torch-ref).",
         )
-    return upstream_tests.checked_out(chosen, lock, request.mirrors)
+    return upstream_tests.check_out_tests(chosen, lock, request.mirrors)
 
 
 def _tests_there(chosen: Context, request: TorchTests) -> upstream_tests.Tests | None:
     """Return the tests as they lie there; None where they have to be checked out first."""
     if request.tree:
-        return upstream_tests.own_tree(request.tree)
+        return upstream_tests.tests_of_tree(request.tree)
     lock = stored_lock(chosen)
     if lock is None:
         return None
-    return upstream_tests.already_checked_out(chosen, lock, request.mirrors)
+    return upstream_tests.find_checked_out_tests(chosen, lock, request.mirrors)
 
 
 @contextmanager
 def _installed(
     chosen: Context,
     target: Interpreter,
-    what: installation.Tested | None,
+    what: TestedPackages | None,
     rocm: RocmOptions,
     gpus: Sequence[Assignment],
     tests: upstream_tests.Tests,
@@ -284,19 +285,18 @@ def _installed(
         installation.require_device_code(target, installation.amd_targets(gpus))
         yield {"files": {}, "installed": False}
         return
-    inputs = {**what.inputs, "installed": True}
     tools = _tools(chosen, target, tests)
     if len(tools) > 1:
         console.say(f"As the tree's own CI, not as the lock: {', '.join(tools[1].requirements)}")
-    with installation.prepared(chosen, target, what, tools=tools, inputs=inputs, rocm=rocm):
-        yield inputs
+    with installation.prepared_environment(chosen, target, what, tools=tools, cache_dir=rocm.pip_cache_dir):
+        yield installation.recorded_inputs(what, target, tools)
 
 
 def _tools(chosen: Context, target: Interpreter, tests: upstream_tests.Tests) -> Sequence[Install]:
     """Return the calls that install what tests need: the lock, and what the tree's own CI has otherwise."""
     locked = locked_call(chosen.common, target, lock=TORCH_TESTS)
     locked_names = {pin.name for path in locked.files for pin in parse_lock(read_text(path))}
-    requirements = upstream_tests.own_requirements(tests.tree, target, locked_names)
+    requirements = upstream_tests.requirements_of_tree(tests.tree, target, locked_names)
     if not requirements:
         return [locked]
 
@@ -314,12 +314,13 @@ def _in_container(arguments: argparse.Namespace) -> None:
         )
     common = common_from(arguments)
     devices, groups = devices_here() if common.gpu_family != "cpu" else ((), ())
-    made = container.Job(
-        session="test_torch",
+    outer = container.outer_parser()
+    outer.add_argument("--container", action="store_true")
+    outer.add_argument("--image")
+    made = container.ContainerSession(
+        name="test_torch",
         python=require(common.python).series if common.python else "",
-        words=container.inner_words(
-            arguments.words, **{"--container": {"action": "store_true"}, "--image": {}}
-        ),
+        arguments=container.inner_arguments(arguments.words, outer),
         root=common.root,
     )
     for folder in _caches(common.root).values():
@@ -346,7 +347,7 @@ def devices_here(devices: Sequence[Path] = DEVICES) -> tuple[tuple[Path, ...], t
 
 def command(
     engine: engines.Engine,
-    job: container.Job,
+    job: container.ContainerSession,
     *,
     image: str = IMAGE,
     devices: Sequence[Path] = DEVICES,
@@ -355,16 +356,16 @@ def command(
     """Write the command line that runs a session of this project in the container."""
     options = ["--ipc=host", *(f"--device={device}" for device in devices)]
     if devices:
-        given = ("keep-groups",) if job.kept_by(engine) else dict.fromkeys((*_GROUPS, *map(str, groups)))
+        given = ("keep-groups",) if job.keeps_user(engine) else dict.fromkeys((*_GROUPS, *map(str, groups)))
         options += [*(f"--group-add={group}" for group in given), "--security-opt=seccomp=unconfined"]
     # a number that the image does not know has no home and no name
     own = {"HOME": _HOME, "USER": "tests", **_caches(job.root)}
     passed = (name for name in job.present if _PASSED.fullmatch(name) or name in HIDING)
     # The machine's own environments are made for its own libraries.
-    session = ["nox", "--envdir", "/tmp/nox", "-s", job.session]  # noqa: S108 - the container's own
+    session = ["nox", "--envdir", "/tmp/nox", "-s", job.name]  # noqa: S108 - the container's own
     if job.python:
         session += ["-P", job.python]
-    session += ["--", *job.words]
+    session += ["--", *job.arguments]
     script = (
         f"mkdir -p {_HOME}",
         # the tool's environment, outside of the checkout
@@ -373,5 +374,5 @@ def command(
         "pip install --quiet --require-hashes -r requirements.txt",
         f"exec {shlex.join(session)}",
     )
-    words = container.engine_words(engine, job, own, passed, *options)
+    words = container.engine_command(engine, job, own, passed, *options)
     return (*words, image, "bash", "-euc", "; ".join(script))

@@ -49,6 +49,12 @@ def parse(text: str) -> tuple[Kind, str]:
     )
 
 
+def release_of(text: str) -> str | None:
+    """Return the release that a text begins with; None where it begins with none."""
+    match = re.match(_BASE, text)
+    return match["base"] if match else None
+
+
 def _require_date(digits: str, version: str) -> None:
     try:
         date.fromisoformat(digits)

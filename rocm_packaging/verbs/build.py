@@ -187,10 +187,12 @@ def _request(
     variables = environment()
     artifact_group = group_name(families, common.build_variant)
     default_tag = variables.get("ROCM_SDK_WHEEL_PLATFORM_TAG", "")
+    version = source.version or _choose_version(arguments, common, source.directory, artifact_group)
+    _warn_of_another_release(version, source.directory)
     return BuildRequest(
         artifact_dir=source.directory,
         output_dir=common.cache / "rocm" / common.outputs.prefix / artifact_group,
-        version=source.version or _choose_version(arguments, common, source.directory, artifact_group),
+        version=version,
         families=tuple(families.split(";")),
         platform=common.outputs.platform,
         epoch=source_date_epoch(variables),
@@ -233,6 +235,16 @@ def _choose_version(
     )
     console.say(f"Version: {version}")
     return version
+
+
+def _warn_of_another_release(version: str, artifact_dir: Path) -> None:
+    """Tell of packages that get the version of another release than that of their artifacts."""
+    artifact_version = build_info(scan(artifact_dir)).version
+    if versions.release_of(artifact_version) not in {None, versions.release_of(version)}:
+        console.warn(
+            f"The artifacts in {artifact_dir} are of ROCm {artifact_version}; "
+            f"their packages get version {version}."
+        )
 
 
 def _version_of_run(common: Common, artifact_group: str) -> str:
@@ -309,8 +321,8 @@ def _find_fetched_artifacts(common: Common, version: str) -> _ArtifactSource:
     if not folder.is_dir():
         raise MissingInputError(
             f"--artifact-dir is not set, and no artifacts were fetched into {folder}.",
-            hint="Set --artifact-dir DIR, fetch a run's artifacts with nox -s fetch_artifacts (the same "
-            "--run-id, --gpu-family, --build-variant), or package the embedded sample's: --torch-ref sample.",
+            hint="Set --artifact-dir DIR, fetch the artifacts of a run (nox -s fetch_artifacts -- "
+            f"--run-id ID --gpu-family {family_name}), or package the embedded sample's: --torch-ref sample.",
         )
     return _ArtifactSource(directory=folder, family=family_name, version=version)
 

@@ -27,9 +27,9 @@ def rewrite(wheel: Path, folder: Path) -> None:
 
 
 def split(wheel: Path, folder: Path) -> None:
-    from pytorch_build.split.parts import split
+    from pytorch_build.split.split_wheel import split_wheel
 
-    split(wheel, folder)
+    split_wheel(wheel, folder)
 
 
 def standalone(wheel: Path, rocm: Path, output: Path) -> None:

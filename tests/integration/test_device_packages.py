@@ -16,6 +16,7 @@ from pytorch_build.context import Context
 from pytorch_build.refs.torch_refs import torch_ref
 from pytorch_build.sdk import RocmOptions
 from pytorch_build.test import installation
+from pytorch_build.test.tested_packages import find_tested_packages
 from tests.kit.environments import create_environment, installed
 from tests.kit.front_doors import run_ci
 from tests.kit.recorded_runs import publish_with_pages, write_rocm_sdist
@@ -127,11 +128,11 @@ def install(
         gpu_targets=tuple(targets),
     )
     source = SourceOptions(find_links=(str(dist),), version=TORCH_VERSION)
-    tested = installation.tested(context, python, source, RocmOptions())
+    packages = find_tested_packages(context, python, source, RocmOptions())
     tools = installer.Install(requirements=("setuptools",))
 
     with (
-        installation.planned(context, python, tested, tools=[tools]) as (calls, _digest),
+        installation.planned_calls(context, python, packages, [tools]) as calls,
         installer.prepared(python, calls, digest="x", force=True),
     ):
         return {*installed(python.executable)}

@@ -1,7 +1,7 @@
 """A release candidate of the sample becomes a release, and real installers take it."""
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -9,12 +9,13 @@ import pytest
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
-from ci.promote.candidates import Rewritten, rewrite_set
-from ci.promote.version_change import final_of
+from ci.promote.candidates import rewrite_set
+from ci.promote.version_change import FileChange, final_of
 from core import process
 from core.wheel import parse_wheel_name, read_metadata
 from core.wheel.editor import edit_wheel
 from core.wheel.record import require_sound
+from core.wheel.writer import WrittenFile
 from pytorch_build.check import Expectation
 from pytorch_build.components import distributions
 from rocm_packaging.packages.build import BuildRequest, build
@@ -23,6 +24,9 @@ from tests.kit.clones import FAMILY, Clone
 from tests.kit.environments import UV, Venv, create_environment, download_locked_wheel
 from tests.kit.sample import SampleRun
 from tests.kit.wheels import read_members
+
+# What each file of a candidate became.
+ReleasedFiles = Mapping[FileChange, WrittenFile]
 
 SAMPLE = "7.99.0.dev0+sample"
 CANDIDATE = "7.99.0rc2"
@@ -86,7 +90,7 @@ def rocm_packages(tmp_path_factory: pytest.TempPathFactory) -> Sequence[Path]:
 @pytest.fixture(scope="module")
 def released(
     rocm_packages: Sequence[Path], torch_wheels: Sequence[Path], tmp_path_factory: pytest.TempPathFactory
-) -> Sequence[Rewritten]:
+) -> ReleasedFiles:
     """Return the release that the candidate's whole set becomes."""
     host_wheels = {path.name.partition("-")[0] for path in torch_wheels if "_device_gfx" not in path.name}
     assert host_wheels == set(distributions())
@@ -110,22 +114,23 @@ def test_rocms_packages_become_what_a_build_of_the_release_would_be(
     ]
     assert (len(kept) < len(candidate)) is bool(targets)
 
-    rewritten_set = rewrite_set(kept, tmp_path / "released", change)
+    released_files = rewrite_set(kept, tmp_path / "released", change)
 
     expected = {path.name: path for path in release}
-    assert {rewritten.plan.target for rewritten in rewritten_set} == set(expected)
-    for rewritten in rewritten_set:
-        path = rewritten.file.path
+    assert {file_change.target for file_change in released_files} == set(expected)
+    for file_change, written_file in released_files.items():
+        path = written_file.path
         if path.suffix == ".whl":
             require_sound(path)
-            assert read_members(path) == read_members(expected[rewritten.plan.target])
+            assert read_members(path) == read_members(expected[file_change.target])
         else:
-            assert path.read_bytes() == expected[rewritten.plan.target].read_bytes()
+            assert path.read_bytes() == expected[file_change.target].read_bytes()
 
 
-def test_the_whole_set_depends_on_itself_alone(released: Sequence[Rewritten]) -> None:
-    versions = {rewritten.plan.distribution: rewritten.plan.new for rewritten in released}
-    wheels = [rewritten.file.path for rewritten in released if rewritten.file.path.suffix == ".whl"]
+def test_the_whole_set_depends_on_itself_alone(released: ReleasedFiles) -> None:
+    versions = {file_change.distribution: file_change.new for file_change in released}
+    paths = [written_file.path for written_file in released.values()]
+    wheels = [path for path in paths if path.suffix == ".whl"]
 
     pins = []
     for wheel in wheels:
@@ -191,18 +196,19 @@ def third_party(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_real_installers_take_the_release_and_take_it_out_again(
-    installer: Installer, released: Sequence[Rewritten], third_party: Path
+    installer: Installer, released: ReleasedFiles, third_party: Path
 ) -> None:
     files_before = installed_files(installer.environment)
-    versions = {rewritten.plan.distribution: rewritten.plan.new for rewritten in released}
-    wanted = [
-        f"{rewritten.plan.distribution}=={rewritten.plan.new}"
-        for rewritten in released
-        if rewritten.plan.kind == "pytorch"
+    versions = {file_change.distribution: file_change.new for file_change in released}
+    requirements = [
+        f"{file_change.distribution}=={file_change.new}"
+        for file_change in released
+        if file_change.kind == "pytorch"
     ]
+    folder = next(iter(released.values())).path.parent
 
     sources: list[str | Path] = ["--no-index", "--no-build-isolation", "--find-links", third_party]
-    installer.run("install", *sources, "--find-links", released[0].file.path.parent, *wanted)
+    installer.run("install", *sources, "--find-links", folder, *requirements)
 
     answers = json.loads(run_python(installer.environment, "-c", USE))
     used = ("torch", "torchaudio", "torchvision", "apex", "rocm")

@@ -1,4 +1,4 @@
-"""A sixth component: one module, its session, its name and a repository take it to a tested wheel."""
+"""A sixth component: one module, its session, its name and a repository take it to a release."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -74,10 +74,16 @@ def create_repository(folder: Path) -> Path:
     return folder
 
 
-def test_takes_a_sixth_component_to_a_tested_wheel(workshop: Clone, tmp_path: Path) -> None:
+@pytest.fixture
+def refs(workshop: Clone, tmp_path: Path) -> Path:
+    """Add the component to the workshop, and return the refs that build it."""
     add_component(workshop)
     refs = tmp_path / "refs.toml"
     refs.write_text(REF.format(origin=create_repository(tmp_path / "torchao")), encoding="utf-8")
+    return refs
+
+
+def test_takes_a_sixth_component_to_a_tested_wheel(workshop: Clone, refs: Path) -> None:
     options = ("--torch-ref", "sample", "--config-file", refs)
 
     workshop.run_checked("nox", "-s", "build_torchao", "check_wheels", "upload", "test_smoke", "--", *options)
@@ -88,3 +94,13 @@ def test_takes_a_sixth_component_to_a_tested_wheel(workshop: Clone, tmp_path: Pa
     assert wheel.name.replace("+", "%2B") in page.read_text(encoding="utf-8")
     smoke = workshop.record(f"test_smoke-sample-{TAG}", FAMILY)
     assert wheel.name in smoke["inputs"]["files"]
+
+
+def test_promotes_a_sixth_component(workshop: Clone, refs: Path) -> None:
+    workshop.run_checked("invoke", "release", "--type", "rehearsal", "--config-file", refs)
+
+    release = workshop.path / "out" / "rehearsal" / "v2" / "cpu"
+    (wheel,) = release.glob("torchao-*.whl")
+    assert wheel.name.startswith("torchao-0.9.0+torch2.10.cpu.sample-")
+    page = release / "index.html"
+    assert wheel.name.replace("+", "%2B") in page.read_text(encoding="utf-8")

@@ -10,13 +10,14 @@ import pytest
 
 from core import process
 from core.archive import Member
+from core.binaries import elf
 from core.env.installer import uv_program
 from core.errors import CheckError, WheelError
 from core.wheel import read_metadata
 from core.wheel.writer import WheelSpec, write_wheel
 from pytorch_build.check.run import check_wheels, loader_libraries
-from pytorch_build.split.kernels import require_whole
-from pytorch_build.split.parts import plan, split
+from pytorch_build.split.split_wheel import plan_split, split_wheel
+from pytorch_build.split.verify import require_whole
 from rocm_packaging.packages import kpack
 from tests.kit.binaries import compressed_bundle, offload_bundle
 from tests.kit.environments import create_environment
@@ -74,6 +75,7 @@ def fat(library: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     )
     files: Mapping[str, bytes | Path] = {
         "torch/__init__.py": b"answer = 42\n",
+        "torch/_rocm_init.py": b"def initialize(): ...\n",
         "torch/lib/libtorch_hip.so": library,
         "torch/lib/aotriton.images/amd-gfx942/x.aks2": b"images of gfx942",
         "torch/lib/aotriton.images/amd-gfx11xx/x.aks2": b"images of gfx11",
@@ -86,7 +88,7 @@ def fat(library: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def parts(fat: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, ...]:
-    return split(fat, tmp_path_factory.mktemp("parts"))
+    return split_wheel(fat, tmp_path_factory.mktemp("parts"))
 
 
 def load(library: Path) -> list[str]:
@@ -121,7 +123,12 @@ def test_each_wheel_holds_the_code_of_its_target(parts: tuple[Path, ...]) -> Non
             }
     images = "torch/lib/aotriton.images"
     assert names == {
-        "torch": {"torch/__init__.py", "torch/lib/libtorch_hip.so", f"{images}/amd-gfx950/x.aks2"},
+        "torch": {
+            "torch/__init__.py",
+            "torch/_rocm_init.py",
+            "torch/lib/libtorch_hip.so",
+            f"{images}/amd-gfx950/x.aks2",
+        },
         "amd-torch-device-gfx1100": {"torch/.kpack/torch_gfx1100.kpack"},
         "amd-torch-device-gfx1151": {"torch/.kpack/torch_gfx1151.kpack"},
         "amd-torch-device-gfx942": {"torch/.kpack/torch_gfx942.kpack", f"{images}/amd-gfx942/x.aks2"},
@@ -146,11 +153,23 @@ def test_the_wheels_pass_checks_and_are_always_the_same(
     findings = check_wheels(parts)
     assert [finding for finding in findings if finding.severity == "error" and finding.check != "size"] == []
 
-    second_parts = split(fat, tmp_path)
+    second_parts = split_wheel(fat, tmp_path)
 
     digests = {wheel.name: sha256(wheel) for wheel in parts}
     assert {wheel.name: sha256(wheel) for wheel in second_parts} == digests
     assert {wheel.name for wheel in tmp_path.iterdir()} == set(digests)
+
+
+def test_sets_search_paths_as_it_splits(fat: Path, library: Path, tmp_path: Path) -> None:
+    search_path = ("$ORIGIN/../../_rocm_sdk_core/lib",)
+
+    wheels = split_wheel(fat, tmp_path, search_paths={"torch/lib/libtorch_hip.so": search_path})
+
+    host = unpack(wheels[0], "torch/lib/libtorch_hip.so", tmp_path)
+    facts = elf.read(host)
+    assert facts is not None
+    assert facts.search == search_path
+    assert load(host)[-1] == load(library)[-1]
 
 
 @pytest.mark.parametrize("installer", ["pip", "uv"])
@@ -172,7 +191,7 @@ def test_wheels_are_installed_and_taken_out(installer: str, parts: tuple[Path, .
     confirmed = ["--yes"] if installer == "pip" else []
     run_installer("uninstall", *confirmed, *device_distributions)
     files = [path.name for path in torch.rglob("*") if path.is_file() and path.suffix != ".pyc"]
-    assert sorted(files) == ["__init__.py", "libtorch_hip.so", "x.aks2"]
+    assert sorted(files) == ["__init__.py", "_rocm_init.py", "libtorch_hip.so", "x.aks2"]
 
     run_installer("uninstall", *confirmed, "torch")
     assert not torch.exists()
@@ -180,7 +199,7 @@ def test_wheels_are_installed_and_taken_out(installer: str, parts: tuple[Path, .
 
 def test_refuses_a_wheel_that_is_split_already(parts: tuple[Path, ...], tmp_path: Path) -> None:
     with pytest.raises(WheelError, match="libtorch_hip"):
-        split(parts[0], tmp_path)
+        split_wheel(parts[0], tmp_path)
 
     assert list(tmp_path.iterdir()) == []
 
@@ -191,7 +210,7 @@ def test_refuses_a_broken_archive(fat: Path, tmp_path: Path) -> None:
     broken.write_bytes(fat.read_bytes()[:-100])
 
     with pytest.raises(WheelError, match="zip file"):
-        split(broken, tmp_path)
+        split_wheel(broken, tmp_path)
 
     assert [path.name for path in tmp_path.iterdir()] == ["broken"]
 
@@ -208,7 +227,7 @@ def test_refuses_a_broken_archive(fat: Path, tmp_path: Path) -> None:
 def test_refuses_parts_that_are_not_the_whole(
     fat: Path, parts: tuple[Path, ...], tmp_path: Path, positions: tuple[int, ...], name: str
 ) -> None:
-    code = plan(fat, tmp_path).contents.code
+    code = plan_split(fat, tmp_path).contents.code
     require_whole(fat, parts, code)
 
     with pytest.raises(CheckError) as raised:

@@ -25,8 +25,8 @@ def write_sources(folder: Path) -> list[str]:
     return [f"{name}.hip" for name in SOURCE_NAMES]
 
 
-def write_wheel_of(libraries: Mapping[str, Path], folder: Path) -> Path:
-    """Write a torch wheel of libraries: member -> file, which may be too large for memory."""
+def write_wheel_of(files: Mapping[str, Path | bytes], folder: Path) -> Path:
+    """Write a torch wheel of files, by member; libraries may be too large for memory."""
     spec = WheelSpec(
         distribution="torch",
         version=TORCH_VERSION,
@@ -34,10 +34,14 @@ def write_wheel_of(libraries: Mapping[str, Path], folder: Path) -> Path:
         metadata=METADATA,
         purelib=False,
     )
-    members = [Member(name=name, source=path) for name, path in libraries.items()]
+    members = [Member(name=name, source=source) for name, source in files.items()]
     return write_wheel(folder, spec, members).path
 
 
 def write_wheel_around(library: Path, folder: Path) -> Path:
     """Write a torch wheel with a library as libtorch_hip.so."""
-    return write_wheel_of({"torch/lib/libtorch_hip.so": library}, folder)
+    files: dict[str, Path | bytes] = {
+        "torch/_rocm_init.py": b"def initialize(): ...\n",
+        "torch/lib/libtorch_hip.so": library,
+    }
+    return write_wheel_of(files, folder)

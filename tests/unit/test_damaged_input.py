@@ -32,8 +32,8 @@ from pytorch_build.check.bundles import BundleError, code_objects, read_bundles
 from pytorch_build.check.run import check_wheel
 from pytorch_build.lock.source_lock import SourceLock
 from pytorch_build.refs.torch_refs import UserFile
-from pytorch_build.split.kernels import library_of
 from pytorch_build.split.library import SplitError
+from pytorch_build.split.take_apart import open_library
 from pytorch_build.test import skip_rules
 from rocm_packaging.artifacts import parse_stages
 from rocm_packaging.packages import kpack
@@ -202,13 +202,13 @@ def fat_pe() -> bytes:
     return content[:alignments] + struct.pack("<II", 0x1000, 0x200) + content[alignments + 8 :]
 
 
-def split_library(content: bytes, _folder: Path) -> None:
-    library = library_of(content)
+def split_library(content: bytes, folder: Path) -> None:
+    library = open_library(write_file(folder, "library", content))
     library.reference()
-    fat = library.fat()
-    if fat is not None:
-        offsets = {wrapper.bundle: index for index, wrapper in enumerate(fat.wrappers)}
-        library.without_code(fat, offsets, kpack_reference())
+    code = library.device_code()
+    if code is not None:
+        bundle_indexes = {code.bundle_of(wrapper): index for index, wrapper in enumerate(code.wrappers)}
+        library.without_code(code, bundle_indexes, kpack_reference())
 
 
 def bundle() -> bytes:

@@ -21,7 +21,7 @@ from core.wheel import read_metadata
 from core.wheel.record import require_sound
 from pytorch_build.check.device_code import file_facts
 from pytorch_build.check.run import check_wheels
-from pytorch_build.split.parts import split
+from pytorch_build.split.split_wheel import split_wheel
 from rocm_packaging.artifacts import build_info, scan
 from rocm_packaging.packages.build import BuildRequest, BuiltPackages, build
 from rocm_packaging.packages.plan import make_plan
@@ -320,7 +320,7 @@ def test_a_library_that_its_hipcc_compiles_is_split(
     library = in_root.path / "library.so"
     forms = {one.form for one in file_facts(library).bundles}  # type: ignore[union-attr] # it has some
     assert forms == ({"zstd"} if compressed else {"plain"})
-    host, *devices = split(write_wheel_around(library, tmp_path / "fat"), tmp_path / "parts")
+    host, *devices = split_wheel(write_wheel_around(library, tmp_path / "fat"), tmp_path / "parts")
     targets = sorted((TARGET, OTHER_TARGET))
     assert [path.name.partition("-")[0] for path in devices] == [f"amd_torch_device_{one}" for one in targets]
     with zipfile.ZipFile(host) as archive:

@@ -13,8 +13,9 @@ import pytest
 from core import process
 from core.wheel.record import require_sound
 from pytorch_build.check.run import check_wheels
-from pytorch_build.split.kernels import library_of, reference_of
-from pytorch_build.split.parts import split
+from pytorch_build.split.split_wheel import split_wheel
+from pytorch_build.split.take_apart import open_library
+from pytorch_build.split.verify import reference_of
 from rocm_packaging.packages import kpack
 from tests.kit.hip_libraries import SOURCE_NAMES, write_sources, write_wheel_around, write_wheel_of
 
@@ -28,8 +29,9 @@ def fat_fixture(rocm7_artifacts: Path, tmp_path_factory: pytest.TempPathFactory)
     for path in sorted((rocm7_artifacts / "unsplit").rglob("lib*.so.*")):
         if path.is_symlink() or path.stat().st_size > MOST:
             continue
-        data = path.read_bytes()
-        if data[:4] == b"\x7fELF" and library_of(data).fat() is not None:
+        with path.open("rb") as stream:
+            is_library = stream.read(4) == b"\x7fELF"
+        if is_library and open_library(path).device_code() is not None:
             found.setdefault(f"torch/lib/{path.name.partition('.so')[0]}.so", path)
     if not found:
         pytest.skip("the unsplit artifacts hold no fat library")
@@ -37,7 +39,7 @@ def fat_fixture(rocm7_artifacts: Path, tmp_path_factory: pytest.TempPathFactory)
 
 
 def test_real_libraries_are_split_and_held_against_the_fat_ones(fat: Path, tmp_path: Path) -> None:
-    host, *devices = split(fat, tmp_path / "parts")
+    host, *devices = split_wheel(fat, tmp_path / "parts")
     assert len(devices) > 1
     require_sound(host)
     with zipfile.ZipFile(host) as archive, zipfile.ZipFile(fat) as old:
@@ -79,7 +81,7 @@ def compiled_fixture(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(name="parts", scope="module")
 def parts_fixture(compiled: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, ...]:
-    return split(
+    return split_wheel(
         write_wheel_around(compiled, tmp_path_factory.mktemp("hipcc")), tmp_path_factory.mktemp("parts")
     )
 

@@ -4,7 +4,8 @@ import json
 
 import pytest
 
-from ci.cleanup import Unit, listed, required, units
+from ci.cleanup.pages import keys_on_page
+from ci.cleanup.units import DeletionUnit, find_units, pinned_units
 from core.errors import DataError
 from tests.kit.index_pages import page_file, render_pages
 from tests.kit.stores import stored_object
@@ -14,14 +15,14 @@ NOW = 1_800_000_000
 WHEEL = "torch-2.10.0+rocm7.1-cp312-cp312-linux_x86_64.whl"
 
 
-def units_of(*keys: str) -> list[Unit]:
+def units_of(*keys: str) -> list[DeletionUnit]:
     """Return the units of a bucket with these objects."""
-    return list(units([stored_object(key) for key in keys]))
+    return list(find_units([stored_object(key) for key in keys]))
 
 
-def units_by_age(days_old: dict[str, float]) -> list[Unit]:
+def units_by_age(days_old: dict[str, float]) -> list[DeletionUnit]:
     """Return the units of a bucket with objects of these ages."""
-    return list(units([stored_object(key, modified=NOW - days * DAY) for key, days in days_old.items()]))
+    return list(find_units([stored_object(key, modified=NOW - days * DAY) for key, days in days_old.items()]))
 
 
 # Units
@@ -110,7 +111,7 @@ def test_finds_what_an_indexs_own_pages_list(page: str) -> None:
 
     content = render_pages("v2/g", [torch])[page].encode()
 
-    assert f"v2/g/{WHEEL}" in listed(f"v2/g/{page}", content)
+    assert f"v2/g/{WHEEL}" in keys_on_page(f"v2/g/{page}", content)
 
 
 PAGE = b"""<a href="https://b.s3.amazonaws.com/17-linux/a%2Bb.whl#sha256=0">x</a>
@@ -122,15 +123,15 @@ LINKS_TO_BUCKET = {"17-linux/a+b.whl", "18-linux/c.whl"}
 
 
 def test_counts_no_links_to_a_bucket_where_none_is_meant() -> None:
-    assert listed("v2/g/index.html", PAGE) == LINKS_WITHIN
+    assert keys_on_page("v2/g/index.html", PAGE) == LINKS_WITHIN
 
 
 def test_counts_links_to_the_bucket_that_is_meant() -> None:
-    assert listed("v2/g/index.html", PAGE, bucket="b") == LINKS_TO_BUCKET | LINKS_WITHIN
+    assert keys_on_page("v2/g/index.html", PAGE, bucket="b") == LINKS_TO_BUCKET | LINKS_WITHIN
 
 
 def test_counts_only_links_to_the_bucket_where_the_page_lies_elsewhere() -> None:
-    assert listed("v2/g/index.html", PAGE, bucket="b", own=False) == LINKS_TO_BUCKET
+    assert keys_on_page("v2/g/index.html", PAGE, bucket="b", is_own=False) == LINKS_TO_BUCKET
 
 
 @pytest.mark.parametrize(
@@ -147,7 +148,7 @@ def test_counts_only_links_to_the_bucket_where_the_page_lies_elsewhere() -> None
 )
 def test_rejects_a_page_that_cannot_be_read(name: str, content: bytes) -> None:
     with pytest.raises(DataError) as raised:
-        listed(f"v2/g/{name}", content)
+        keys_on_page(f"v2/g/{name}", content)
 
     assert f"v2/g/{name}" in raised.value.message
 
@@ -167,25 +168,25 @@ Requires-Dist: rocm==7.2
 
 
 @pytest.fixture
-def going() -> list[Unit]:
+def going() -> list[DeletionUnit]:
     """Return three versions of ROCm that would go."""
     versions = ("7.1.0a1", "7.1.0a2", "7.2")
     return units_of(*(f"v2-staging/g/rocm-{version}-py3-none-any.whl" for version in versions))
 
 
-def test_names_the_versions_that_a_wheel_pins(going: list[Unit]) -> None:
+def test_names_the_versions_that_a_wheel_pins(going: list[DeletionUnit]) -> None:
     sidecar = f"v2-staging/g/{WHEEL}.metadata"
 
-    assert required(units_of(sidecar), going, {sidecar: METADATA}) == {"v2-staging/g/rocm 7.1.0a1"}
+    assert pinned_units(units_of(sidecar), going, {sidecar: METADATA}) == {"v2-staging/g/rocm 7.1.0a1"}
 
 
-def test_names_no_version_of_another_index(going: list[Unit]) -> None:
+def test_names_no_version_of_another_index(going: list[DeletionUnit]) -> None:
     sidecar = f"v2-staging/h/{WHEEL}.metadata"
 
-    assert required(units_of(sidecar), going, {sidecar: METADATA}) == set()
+    assert pinned_units(units_of(sidecar), going, {sidecar: METADATA}) == set()
 
 
-def test_names_no_version_where_no_metadata_is_there(going: list[Unit]) -> None:
+def test_names_no_version_where_no_metadata_is_there(going: list[DeletionUnit]) -> None:
     sidecar = f"v2-staging/g/{WHEEL}.metadata"
 
-    assert required(units_of(sidecar), going, {}) == set()
+    assert pinned_units(units_of(sidecar), going, {}) == set()

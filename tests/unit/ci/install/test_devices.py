@@ -5,8 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from ci import install
-from ci.install import Devices, devices_for, known_offers, parse_requirements
+from ci.install import devices as install_devices
+from ci.install import parse_requirements
+from ci.install.devices import Devices, devices_for, known_candidates
 from core.errors import MissingInputError, RocmError
 from core.packages.candidates import Candidate
 from core.packages.sources import PackageIndex
@@ -58,7 +59,7 @@ def test_targets_are_the_machines_of_the_family_or_all_of_the_family(
     *,
     exact: bool,
 ) -> None:
-    monkeypatch.setattr(install, "detect", lambda: gpus)
+    monkeypatch.setattr(install_devices, "detect", lambda: gpus)
 
     devices = devices_for(parse_requirements(["torch"]), family)
 
@@ -78,7 +79,7 @@ def test_targets_are_the_machines_of_the_family_or_all_of_the_family(
 def test_packages_may_name_their_targets(
     monkeypatch: pytest.MonkeyPatch, packages: str, targets: Sequence[str], *, exact: bool
 ) -> None:
-    monkeypatch.setattr(install, "detect", lambda: ("gfx1101",))
+    monkeypatch.setattr(install_devices, "detect", lambda: ("gfx1101",))
 
     devices = devices_for(parse_requirements([packages]), FAMILY)
 
@@ -87,9 +88,9 @@ def test_packages_may_name_their_targets(
 
 
 def test_fetches_for_any_machine_of_the_family(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(install, "detect", lambda: ("gfx1101",))
+    monkeypatch.setattr(install_devices, "detect", lambda: ("gfx1101",))
 
-    assert devices_for((), FAMILY, here=False) == Devices(family=FAMILY, targets=TARGETS)
+    assert devices_for((), FAMILY, for_this_machine=False) == Devices(family=FAMILY, targets=TARGETS)
 
 
 # --- Which packages --------------------------------------------------------------------------
@@ -193,7 +194,7 @@ def test_an_index_is_asked_only_for_packages_of_the_family(index_url: str) -> No
     requirements = parse_requirements(["torch numpy"])
     devices = Devices(family=FAMILY, targets=TARGETS)
 
-    offers = known_offers(PackageIndex(url=index_url), requirements, devices)
+    offers = known_candidates(PackageIndex(url=index_url), requirements, devices)
 
     every_name = {offer.distribution for offer in (*SPLIT_ROCM, *TORCH)}
     assert {offer.distribution for offer in offers} == every_name - {"amd-torch-device-gfx12-0"}

@@ -5,7 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from ci.install import Devices, download
+from ci.install import download
+from ci.install.devices import Devices
 from ci.install.download import closure, command, dependencies, fetch
 from core.errors import MissingInputError, StoreError
 from core.packages.candidates import Candidate
@@ -204,9 +205,11 @@ def test_refuses_a_store_without_an_index_of_dependencies(group: RunGroup) -> No
 
 
 @pytest.mark.usefixtures("mirror")
-@pytest.mark.parametrize(("python", "expected"), [("cp312", ["numpy 2.1"]), ("", ["numpy 2.1", "numpy 2.2"])])
+@pytest.mark.parametrize(
+    ("python", "expected"), [("cp312", ["numpy 2.1"]), (None, ["numpy 2.1", "numpy 2.2"])]
+)
 def test_takes_dependencies_for_the_python_and_the_platform(
-    group: RunGroup, python: str, expected: list[str]
+    group: RunGroup, python: str | None, expected: list[str]
 ) -> None:
     assert releases(dependencies(group, [offer_of(group, "torch")], python)) == expected
 

@@ -8,17 +8,18 @@ from urllib.parse import quote
 import pytest
 
 from ci import install
-from ci.install import others_index
+from ci.install import InstallRequest, opened_dependency_index
 from ci.install.dependencies import mirror
+from core import process
 from core.env.installer import Sources
-from core.errors import EnvironmentSetupError, MissingInputError
+from core.errors import EnvironmentSetupError, MissingInputError, WheelError
 from core.http_server import served_store
 from core.packages.groups import RunGroup
 from core.packages.package_source import PackageSource
 from core.run import RunOutputs
 from core.stores import Store
 from core.stores.directory import DirectoryStore
-from tests.kit.machines import Answer, Call, VirtualEnvironment, answer_processes
+from tests.kit.machines import Answer, Call, VirtualEnvironment, answer_processes, target_in
 from tests.kit.small_runs import GROUP, publish_wheel
 
 # --- Where packages come from ----------------------------------------------------------------
@@ -32,19 +33,19 @@ def group(store: Store, outputs: RunOutputs, tmp_path: Path) -> RunGroup:
 
 
 def test_other_packages_come_from_the_persons_index_by_default(group: RunGroup) -> None:
-    with others_index(group, "") as sources:
+    with opened_dependency_index(group, "") as sources:
         assert sources is None
 
 
 def test_other_packages_come_from_the_named_index() -> None:
-    with others_index(None, "https://deps/") as sources:
+    with opened_dependency_index(None, "https://deps/") as sources:
         assert sources == Sources(index_url="https://deps/")
 
 
 def test_other_packages_come_from_the_stores_own_index(group: RunGroup) -> None:
     group.store.put_bytes(mirror().index_key, b"")
 
-    with others_index(group, "") as sources:
+    with opened_dependency_index(group, "") as sources:
         assert sources is not None
         assert sources.index_url.startswith("http://127.0.0.1:")
         assert sources.index_url.endswith("/python-deps/simple/")
@@ -113,6 +114,29 @@ def test_reads_through_the_store_where_nobody_answers(
         assert not sources.find_links[0].startswith("http://127.0.0.1:1/")
 
 
+# --- Names that are not ours -----------------------------------------------------------------
+
+
+@pytest.mark.parametrize("requirement", ["newthing", "torch"], ids=["named", "required by another one"])
+def test_names_the_file_for_a_package_of_the_run_that_is_not_one_of_ours(
+    store: Store, outputs: RunOutputs, tmp_path: Path, requirement: str
+) -> None:
+    publish_wheel(store, outputs, tmp_path / "dist", requires=["newthing"])
+    publish_wheel(store, outputs, tmp_path / "dist", name="newthing", version="1")
+    group = RunGroup(store=store, outputs=outputs, name=GROUP)
+    request = InstallRequest(
+        requirements=(requirement,),
+        source=group,
+        candidates=group.listed,
+        locks_folder=tmp_path / "locks",
+    )
+
+    with pytest.raises(WheelError, match="newthing") as caught:
+        install.choose(request, None, target_in(tmp_path / "venv"))
+
+    assert "core/wheel/our_names.toml" in caught.value.hint
+
+
 # --- Environments ----------------------------------------------------------------------------
 
 
@@ -148,6 +172,16 @@ def test_plans_for_the_environment_that_is_there(venv: Path) -> None:
 def test_an_empty_folder_becomes_an_environment(tmp_path: Path) -> None:
     with install.environment(tmp_path) as target:
         assert target.prefix == tmp_path
+
+
+@pytest.mark.processes
+def test_an_environment_leaves_nothing_beside_it(tmp_path: Path) -> None:
+    with install.environment(tmp_path / "venv") as target:
+        process.run([target.executable, "-c", "print('installed')"], quiet=True)
+
+    assert [path.name for path in tmp_path.iterdir()] == ["venv"]
+    logs = [path.read_text() for path in (tmp_path / "venv").glob("*.log")]
+    assert ["installed" in log for log in logs] == [True]
 
 
 @pytest.mark.processes

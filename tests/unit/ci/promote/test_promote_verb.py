@@ -18,12 +18,15 @@ from tests.kit import release_desk, runs
 from tests.kit.front_doors import run_ci
 from tests.kit.group_cells import group_cell
 from tests.kit.release_desk import ReleaseDesk
+from tests.kit.runs import RunContents
 
 GFX94, GFX1151, NO_RUNNER = "gfx94X-dcgpu", "gfx1151", "gfx900-dgpu"
 TORCH_VERSION = runs.torch_version()
 AUDIO_VERSION = runs.audio_version()
 ROCM_SET = f"rocm-{runs.ROCM_VERSION}"
 TORCH_SET = f"torch-{TORCH_VERSION}"
+BOTH_PYTHONS = RunContents(pythons=("cp311", "cp312"))
+BOTH_PYTHONS_UNTESTED = RunContents(pythons=("cp311", "cp312"), is_tested=False)
 OVERRIDE = ("--override-by", "A. Person", "--override-reason", "The runner's driver is old.")
 
 
@@ -53,7 +56,7 @@ def fail_step(
 
 
 def test_promotes_every_file_with_its_metadata_and_lists_it(desk: ReleaseDesk) -> None:
-    files = desk.stage_run(GFX94, GFX1151, pythons=["cp311", "cp312"])
+    files = desk.stage_run(GFX94, GFX1151, contents=BOTH_PYTHONS)
 
     assert desk.promote() == 0
 
@@ -145,9 +148,9 @@ def test_dry_run_says_that_a_set_was_promoted_before(desk: ReleaseDesk) -> None:
 
 
 def test_names_every_reason_at_once_cell_by_cell(desk: ReleaseDesk) -> None:
-    desk.publish(GFX94, pythons=["cp311", "cp312"])
-    desk.publish(GFX1151, pythons=["cp311"])
-    desk.publish(NO_RUNNER, pythons=["cp311", "cp312"], is_tested=False)
+    desk.publish(GFX94, contents=BOTH_PYTHONS)
+    desk.publish(GFX1151, contents=RunContents(pythons=("cp311",)))
+    desk.publish(NO_RUNNER, contents=BOTH_PYTHONS_UNTESTED)
     assert desk.stage() == 0
     fail_step(desk, "test_smoke", family=GFX94, python="cp311", error="3 of 22 failed.\nAgain: nox")
     fail_step(desk, "build_audio", family=NO_RUNNER, python="cp312")
@@ -191,7 +194,7 @@ def test_releases_nothing_where_one_cell_fails(desk: ReleaseDesk) -> None:
 
 
 def test_proposes_an_override_for_a_family_without_a_machine(desk: ReleaseDesk) -> None:
-    desk.stage_run(NO_RUNNER, is_tested=False)
+    desk.stage_run(NO_RUNNER, contents=runs.UNTESTED)
 
     error = desk.read_refusal()
 
@@ -208,7 +211,7 @@ def bypassing_data(tmp_path: Path) -> Path:
 
 
 def test_reads_a_bypass_from_a_named_file(desk: ReleaseDesk, bypassing_data: Path) -> None:
-    desk.stage_run(NO_RUNNER, is_tested=False)
+    desk.stage_run(NO_RUNNER, contents=runs.UNTESTED)
 
     assert desk.promote("--config-file", str(bypassing_data), "--dry-run") == 0
 
@@ -217,7 +220,7 @@ def test_reads_a_bypass_from_the_file_of_the_environment(
     desk: ReleaseDesk, bypassing_data: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("CI_CONFIG", str(bypassing_data))
-    desk.stage_run(NO_RUNNER, is_tested=False)
+    desk.stage_run(NO_RUNNER, contents=runs.UNTESTED)
 
     assert desk.promote() == 0
 
@@ -273,7 +276,7 @@ def test_rejects_an_override_without_a_name_and_a_reason(desk: ReleaseDesk, opti
 
 
 def test_records_who_overrode_a_failed_test_and_why(desk: ReleaseDesk) -> None:
-    desk.stage_run(GFX94, pythons=["cp311", "cp312"])
+    desk.stage_run(GFX94, contents=BOTH_PYTHONS)
     fail_step(desk, "test_smoke", family=GFX94, python="cp311")
 
     assert desk.promote(*OVERRIDE) == 0
@@ -306,7 +309,7 @@ def test_rejects_a_wheel_that_was_overwritten_together_with_its_staging_record(
     desk.stage_run(GFX94)
     key = staged_wheel(desk, name="torch-2")
     desk.bucket.put_bytes(key, b"other bytes")
-    record_key = documents.staging_record(GFX94, "17-linux")
+    record_key = documents.staging_record_key(GFX94, "17-linux")
     document = json.loads(desk.bucket.read(record_key))
     for file in document["files"]:
         if file["key"] == key:
@@ -468,7 +471,7 @@ def change_test_record(desk: ReleaseDesk, changes: dict[str, Any]) -> str:
 def document_named(desk: ReleaseDesk, name: str) -> tuple[Store, str]:
     """Return a document of the run or of staging, and the store that it is in."""
     if name == "staging":
-        return desk.bucket, documents.staging_record(GFX94, "17-linux")
+        return desk.bucket, documents.staging_record_key(GFX94, "17-linux")
     for stored in desk.run_store.list("17-linux/manifests"):
         if stored.key.rpartition("/")[2].startswith(name):
             return desk.run_store, stored.key
@@ -563,7 +566,7 @@ def test_rejects_a_run_whose_records_are_gone(desk: ReleaseDesk) -> None:
 def test_requires_every_cell_that_was_asked_for(
     desk: ReleaseDesk, options: tuple[str, ...], cell: str, distribution: str
 ) -> None:
-    desk.stage_run(GFX94, GFX1151, torch_ref="nightly")
+    desk.stage_run(GFX94, GFX1151, contents=RunContents(torch_ref="nightly"))
 
     reasons = reasons_by_cell(desk.read_refusal(*options))
 
@@ -572,7 +575,7 @@ def test_requires_every_cell_that_was_asked_for(
 
 
 def test_accepts_a_set_with_every_cell_of_a_matrix(desk: ReleaseDesk) -> None:
-    desk.stage_run(GFX94, GFX1151, torch_ref="nightly")
+    desk.stage_run(GFX94, GFX1151, contents=RunContents(torch_ref="nightly"))
 
     assert desk.promote("--matrix", "ci", "--platform", "linux", "--dry-run") == 0
 
@@ -613,7 +616,7 @@ def desk_with_two_versions(desk: ReleaseDesk) -> ReleaseDesk:
     """Stage two versions of torch for one family."""
     desk.stage_run(GFX94)
     later_desk = desk.with_run("18")
-    later_desk.publish(GFX94, rocm_version="7.10.0a20251121")
+    later_desk.publish(GFX94, contents=RunContents(rocm_version="7.10.0a20251121"))
     assert later_desk.stage() == 0
     desk.read_messages()
     return desk

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from packaging.version import Version
 
-from ci.promote.version_change import RocmChange, final_of, kept_facts, new_version, plan_set, rules
+from ci.promote.version_change import RocmChange, final_of, keep_targets, new_version, plan_set, rules
 from core.errors import FatalError, MissingInputError, UsageError, WheelError
 from pytorch_build.components import distributions
 from pytorch_build.lock.versions import version_suffix, wheel_version
@@ -198,7 +198,7 @@ def test_rejects_targets_without_device_code(targets: tuple[str, ...], words: li
     change = RocmChange(old="7.10.0rc2", new="7.10.0", targets=targets)
 
     with pytest.raises(FatalError) as refused:
-        kept_facts(facts, change)
+        keep_targets(facts, change)
 
     for word in words:
         assert word in refused.value.message
@@ -211,7 +211,7 @@ def test_device_packages_of_other_targets_are_left_out(prefix: str) -> None:
     host, kept, other = (staged_wheel(name=name, version="1.0rc2") for name in names)
     change = RocmChange(old="7.10.0rc2", new="7.10.0", targets=("gfx942",))
 
-    facts, left_out = kept_facts(facts_of(host, kept, other, tests=()), change)
+    facts = keep_targets(facts_of(host, kept, other, tests=()), change)
 
     assert facts.wheels == (host, kept)
-    assert left_out == (other.file.key,)
+    assert facts.left_out == (other.file.key,)

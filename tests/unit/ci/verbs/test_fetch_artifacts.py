@@ -5,7 +5,6 @@ from pathlib import Path
 
 import pytest
 
-from ci import github
 from ci.plan import artifacts
 from ci.verbs import fetch_artifacts
 from core.cli import Verb, options, verb_parser
@@ -259,7 +258,7 @@ def hub(monkeypatch: pytest.MonkeyPatch) -> FakeGitHub:
     """GitHub with three runs, of which a test may put artifacts into the store."""
     runs = [github_run("33", ""), github_run("32", "", fork=True), github_run("31", "")]
     hub = FakeGitHub(runs)
-    monkeypatch.setattr(github, "from_environment", lambda _environment: hub)
+    monkeypatch.setattr(fetch_artifacts, "from_environment", lambda _environment: hub)
     return hub
 
 

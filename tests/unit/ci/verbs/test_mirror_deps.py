@@ -6,9 +6,10 @@ from pathlib import Path
 import pytest
 
 from ci.install import dependencies
-from ci.install.dependencies import Mirror, MirroredFile
+from ci.install.dependencies import Mirror
 from ci.verbs import mirror_deps
 from core import files
+from core.cell import Cell
 from core.errors import StoreError
 from core.packages.candidates import Candidate
 from core.packages.resolution import ResolvedPackage, ResolverQuery
@@ -51,10 +52,10 @@ def public_index(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> PublicIndex
                     resolved.append(ResolvedPackage(name=name, version="1", files=(offer,)))
             return resolved
 
-        def download(_data: Mirror, batch: Sequence[MirroredFile], target: Path) -> None:
-            for source in batch:
-                downloaded.append(source.name)
-                files.copy(folder / source.name, target / source.name)
+        def download(_data: Mirror, _cell: Cell, batch: Sequence[Candidate], target: Path) -> None:
+            for file in batch:
+                downloaded.append(file.name)
+                files.copy(folder / file.name, target / file.name)
 
         monkeypatch.setattr(dependencies, "resolve", resolve)
         monkeypatch.setattr(dependencies, "download", download)

@@ -102,7 +102,7 @@ def write_staging_record(
         files=tuple(staged),
         records=(),
     )
-    store.put_bytes(documents.staging_record(FAMILY, record.prefix), documents.serialized(record))
+    store.put_bytes(documents.staging_record_key(FAMILY, record.prefix), documents.serialized(record))
 
 
 def stage_versions(store: Store, dist: Path) -> None:
@@ -334,7 +334,7 @@ def test_refuses_an_empty_store_and_text_that_is_not_a_day(
 
 @pytest.mark.parametrize(
     ("key", "content"),
-    [("v2/g/simple/torch/index.json", b"{"), (documents.staging_record(FAMILY, "1-linux"), b"{}")],
+    [("v2/g/simple/torch/index.json", b"{"), (documents.staging_record_key(FAMILY, "1-linux"), b"{}")],
     ids=["page", "record"],
 )
 def test_deletes_nothing_where_a_page_or_a_record_is_unreadable(
@@ -385,7 +385,7 @@ def test_keeps_a_run_that_pages_of_another_store_link_to(
 
 
 def test_a_bucket_of_nightly_runs_has_the_releases_of_its_type() -> None:
-    stores = retention.releases_of(buckets(), "s3://therock-nightly-artifacts")
+    stores = retention.distribution_stores_of(buckets(), "s3://therock-nightly-artifacts")
 
     assert stores == ["s3://therock-nightly-python"]
 
@@ -394,7 +394,7 @@ def test_a_bucket_of_nightly_runs_has_the_releases_of_its_type() -> None:
     "store", ["s3://therock-ci-artifacts", "s3://therock-ci-artifacts-external", "s3://mine", "out", ""]
 )
 def test_other_stores_have_no_releases(store: str) -> None:
-    assert not retention.releases_of(buckets(), store)
+    assert not retention.distribution_stores_of(buckets(), store)
 
 
 # --- Interruptions ---------------------------------------------------------------------------

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from ci import install
-from ci.install import Chosen
+from ci.install import ChosenPackages, devices
 from core.cli.options import Common
 from core.env.installer import Sources
 from core.errors import MissingInputError, UsageError
@@ -65,22 +65,22 @@ def environments(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Environment
         yield Target()
 
     def install_chosen(
-        _target: Target, wanted: Any, _chosen: Chosen, own: Sources, other: Sources | None
+        _target: Target, wanted: Any, _chosen: ChosenPackages, own: Sources, other: Sources | None
     ) -> None:
         environments.requests.append(wanted)
         environments.own_sources.append(own)
         environments.other_sources.append(other)
 
-    def choose(wanted: Any, *_: Any) -> Chosen:
-        of_run = tuple(offer for offer in wanted.offers if offer.key)
-        return Chosen(ours=of_run or (of_index,), theirs=())
+    def choose(wanted: Any, *_: Any) -> ChosenPackages:
+        of_run = tuple(candidate for candidate in wanted.candidates if candidate.key)
+        return ChosenPackages(our_files=of_run or (of_index,), other_packages=())
 
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(install, "environment", environment)
     monkeypatch.setattr(install, "planned", lambda *_, **__: Target())
     monkeypatch.setattr(install, "install_chosen", install_chosen)
     monkeypatch.setattr(install, "choose", choose)
-    monkeypatch.setattr(install, "detect", lambda: ())
+    monkeypatch.setattr(devices, "detect", lambda: ())
     return environments
 
 
@@ -116,7 +116,7 @@ def test_pins_packages_of_a_run(
 ) -> None:
     assert setup_venv("--packages", "torch numpy", *run_options) == 0
 
-    assert environments.made == [(".venv", {"python": "", "clean": False})]
+    assert environments.made == [(".venv", {"python": None, "clean": False})]
     assert environments.request.requirements == (f"torch=={listed_torch.version}", "numpy")
     assert environments.other_sources == [None]
 
@@ -158,7 +158,7 @@ def test_takes_only_wheels_for_the_environments_python(
 
     assert setup_venv("--packages", "torch", *run_options) == 0
 
-    assert [offer.version for offer in environments.request.offers] == [listed_torch.version]
+    assert [offer.version for offer in environments.request.candidates] == [listed_torch.version]
 
 
 @pytest.mark.parametrize("option", ["--from-run-id", "--run-id"])

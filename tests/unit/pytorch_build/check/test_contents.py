@@ -8,6 +8,8 @@ from tests.kit.views import wheel_view
 
 HOST_CODE = ElfFacts(machine="EM_X86_64", kind="ET_DYN", stack="RW")
 AUDIO = "torchaudio-2.10.0-cp312-cp312-linux_x86_64.whl"
+VISION = "torchvision-0.25.0-cp312-cp312-linux_x86_64.whl"
+TORCH = "torch-2.10.0-cp312-cp312-linux_x86_64.whl"
 SAMPLE = "torch-2.10.0a0+cpu.sample-cp312-cp312-linux_x86_64.whl"
 
 
@@ -17,6 +19,34 @@ def check_contents(
     """Return what is found in the contents of a torch wheel."""
     expectation = Expectation(distribution="torch", version="1", has_full_size=has_full_size)
     return [*contents.check(view, expectation, policy or load_policy())]
+
+
+# What loads ROCm
+
+
+def test_requires_a_torch_for_rocm_to_load_it() -> None:
+    view = wheel_view(files={"torch/__init__.py": 1}, requires=["rocm[libraries]==7.1"])
+
+    (finding,) = check_contents(view)
+
+    assert finding.severity == "error"
+    assert "torch/_rocm_init.py" in finding.message
+
+
+@pytest.mark.parametrize(
+    ("filename", "members", "requires"),
+    [
+        pytest.param(None, ["torch/_rocm_init.py"], ["rocm[libraries]==7.1"], id="loads it"),
+        pytest.param(None, ["torch/__init__.py"], ["filelock"], id="requires none"),
+        pytest.param(VISION, ["torchvision/__init__.py"], ["rocm[libraries]==7.1"], id="torch loads it"),
+    ],
+)
+def test_accepts_a_wheel_whose_rocm_is_loaded(
+    filename: str | None, members: list[str], requires: list[str]
+) -> None:
+    view = wheel_view(filename or TORCH, files=dict.fromkeys(members, 1), requires=requires)
+
+    assert check_contents(view) == []
 
 
 # Members
@@ -80,6 +110,15 @@ def test_lets_rocms_wheels_hold_rocm() -> None:
 def test_finds_a_static_library_in_a_wheel_other_than_torch() -> None:
     audio = wheel_view(AUDIO, files={"torchaudio/lib/x.a": 5}, size=500_000)
 
+    assert severities(check_contents(audio)) == ["warning"]
+
+
+def test_lets_a_wheel_that_ships_its_sources_hold_those_that_hipify_made() -> None:
+    member = "apex/contrib/csrc/hip/kernel.hip"
+    apex = wheel_view("apex-1.10-cp312-cp312-linux_x86_64.whl", files={member: 5}, size=500_000)
+    audio = wheel_view(AUDIO, files={member: 5}, size=500_000)
+
+    assert check_contents(apex) == []
     assert severities(check_contents(audio)) == ["warning"]
 
 

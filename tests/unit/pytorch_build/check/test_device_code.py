@@ -212,6 +212,15 @@ def test_compares_device_code_with_the_requested_targets(
         assert name in message
 
 
+def test_accepts_any_device_code_where_nothing_is_known_of_the_targets() -> None:
+    view = wheel_view(
+        "rocm_sdk_libraries_gfx94x_dcgpu-7.2.4-py3-none-linux_x86_64.whl", files={"a.so": code_for("gfx942")}
+    )
+    expectation = Expectation(distribution="rocm-sdk-libraries-gfx94x-dcgpu", version="7.2.4")
+
+    assert list(device_code.check(view, expectation, POLICY)) == []
+
+
 def test_requires_no_device_code_of_a_wheel_that_may_have_none() -> None:
     audio = wheel_view("torchaudio-2.10.0-cp312-cp312-linux_x86_64.whl", files={"a.py": 1})
 

@@ -432,6 +432,52 @@ def test_locks_a_run_that_others_use_never_twice(world: World) -> None:
     assert stored.stored_lock(world.context(run_id="77")) == lock
 
 
+# Two torch refs in one run
+
+
+def second_ref(world: World, *, fork: str = "vision-fork") -> TorchRef:
+    """Return a torch ref whose vision is a fork's of the same version."""
+    world.commit(fork, {"version.txt": "0.25.0a0\n"})
+    ref = world.with_source("vision", origin=str(world.root / fork))
+    return replace(ref, name="second", components=("torch", "vision"))
+
+
+@pytest.mark.processes
+def test_refuses_a_second_ref_whose_wheels_would_replace_those_of_the_first(world: World) -> None:
+    world.lock(world.context(ref=replace(world.ref, components=("torch", "vision"))))
+
+    with pytest.raises(SourceError, match="mine and second") as caught:
+        world.lock(world.context(ref=second_ref(world)))
+
+    assert "torchvision" in caught.value.message
+    assert stored.stored_lock(world.context(ref=second_ref(world))) is None
+
+
+@pytest.mark.processes
+@pytest.mark.parametrize("run_id", ["local", "77"])
+def test_locks_a_second_ref_beside_the_first_where_its_wheels_have_other_names_or_its_run_another_id(
+    world: World, run_id: str
+) -> None:
+    world.lock(world.context(ref=replace(world.ref, components=("torch", "vision"))))
+    ref = second_ref(world)
+    if run_id == "local":
+        world.commit("vision-fork", {"version.txt": "0.26.0\n"})
+
+    lock = world.lock(world.context(ref=ref, run_id=run_id))
+
+    assert stored.stored_lock(world.context(ref=ref, run_id=run_id)) == lock
+
+
+@pytest.mark.processes
+def test_leaves_refs_of_one_plan_to_the_plan(world: World) -> None:
+    world.lock(world.context(ref=replace(world.ref, components=("torch", "vision"))))
+    context = world.context(ref=second_ref(world))
+
+    lock = stored.source_lock(context, ROCM, planned_refs={"mine", "second"})
+
+    assert stored.stored_lock(context) == lock
+
+
 # A lock that a job passes
 
 

@@ -298,7 +298,35 @@ def test_keeps_what_was_built_where_the_cache_was_removed(tree: Path, copy: Tree
     assert contents["build/object.o"] == b"built\n"
 
 
+@pytest.mark.parametrize("lost", ["HEAD", "config", "objects", "index"])
+def test_recreates_a_cache_that_has_lost_files(tree: Path, copy: TreeCopy, lost: str) -> None:
+    write_files(tree, {"first.py": "first\n"})
+    update(copy)
+    for path in copy.cache.glob(f"{lost}*"):
+        if path.is_dir():
+            shutil.rmtree(path)
+        else:
+            path.unlink()
+    write_files(tree, {"second.py": "second\n"})
+
+    copied_files = update(copy)
+
+    assert copied_files["first.py"] == b"first\n"
+    assert copied_files["second.py"] == b"second\n"
+
+
 # The developer's repository
+
+
+def test_says_what_git_says_of_a_damaged_tree(tree: Path, copy: TreeCopy) -> None:
+    copy.snapshot()
+    (tree / ".git" / "HEAD").unlink()
+
+    with pytest.raises(SourceError, match="not a git repository") as caught:
+        copy.snapshot()
+
+    assert str(tree) in caught.value.message
+    assert "Give the folder" not in caught.value.hint
 
 
 def test_a_copy_has_the_commit_of_its_tree(tree: Path, copy: TreeCopy) -> None:

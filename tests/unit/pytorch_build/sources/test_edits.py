@@ -25,7 +25,7 @@ def test_lists_commits_that_nothing_else_holds(tree: Path) -> None:
     commit = commit_files(tree, {"a.txt": "mine\n"}, message="My change")
 
     # A commit of ours may have gone.
-    commits = edits.own_commits(Repository(path=tree), [first_commit, "1" * 40])
+    commits = edits.commits_of_user(Repository(path=tree), [first_commit, "1" * 40])
 
     assert commits == [f"{commit[:7]} My change"]
 
@@ -36,7 +36,7 @@ def test_lists_no_commit_that_a_remote_or_a_tag_holds(tree: Path, ref: str) -> N
     commit = commit_files(tree, {"a.txt": "mine\n"})
     run_git(tree, "update-ref", ref, commit)
 
-    assert edits.own_commits(Repository(path=tree), [first_commit]) == []
+    assert edits.commits_of_user(Repository(path=tree), [first_commit]) == []
 
 
 def test_names_the_first_of_many_commits(tree: Path) -> None:

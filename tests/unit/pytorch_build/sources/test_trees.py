@@ -207,14 +207,14 @@ def test_names_a_developers_file_and_not_its_copy_in_an_error(run: LocalRun, own
 @pytest.mark.parametrize(
     ("project", "texts", "version"),
     [
-        ("apex", {}, ""),
+        ("apex", {}, None),
         ("torch", {"version.txt": "2.10.0a0\n"}, "2.10.0a0"),
         ("apex", {"version.txt": "1.10.0\n"}, "1.10.0"),
         ("triton", {"python/triton/__init__.py": "__version__ = '3.6.0'\n"}, "3.6.0"),
     ],
 )
 def test_reads_the_version_that_a_tree_names(
-    tmp_path: Path, project: str, texts: dict[str, str], version: str
+    tmp_path: Path, project: str, texts: dict[str, str], version: str | None
 ) -> None:
     write_files(tmp_path, texts)
 

@@ -229,7 +229,7 @@ def select_gpus(
     ],
 )
 def test_each_architecture_has_processes_of_its_own(family: str, policy: Policy, words: list[str]) -> None:
-    assert [assignment.words for assignment in select_gpus(family=family, policy=policy)] == words
+    assert [assignment.description for assignment in select_gpus(family=family, policy=policy)] == words
 
 
 @pytest.mark.parametrize(("policy", "devices"), [("unique", "0"), ("all", "0,2")])
@@ -388,7 +388,7 @@ def test_processes_see_what_was_chosen(machine_and_order: tuple[Machine, str], p
 def assigned_targets(run: LocalRun, family: str, *, ref: str, allow_no_gpu: bool = False) -> list[str]:
     """Return the targets that tests of a run get on this machine, which has no GPU; "" for none."""
     context = run.context(family, ref=ref)
-    return [assignment.target for assignment in gpus.assignments(context, {}, allow_no_gpu=allow_no_gpu)]
+    return [assignment.target for assignment in gpus.assign_gpus(context, {}, allow_no_gpu=allow_no_gpu)]
 
 
 @pytest.fixture
@@ -424,7 +424,7 @@ def test_some_wheels_need_no_gpu(run: LocalRun, family: str, ref: str) -> None:
 def test_processes_without_a_gpu_see_none() -> None:
     assignment = gpus.without_gpu()
 
-    assert assignment.words == "no GPU"
+    assert assignment.description == "no GPU"
     assert assignment.env == {
         **dict.fromkeys(gpus.HIDING),
         "HIP_VISIBLE_DEVICES": "",

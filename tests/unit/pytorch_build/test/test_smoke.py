@@ -8,10 +8,12 @@ from pathlib import Path
 import pytest
 
 from core.cli.options import ROOT
+from pytorch_build.components import COMPONENTS
 
 SMOKE_TESTS = ROOT / "pytorch_build" / "test" / "smoke"
-# pytest, its own configuration file, and the packages that are tested
-ALLOWED = {"pytest", "conftest", "triton", "torch", "torchaudio", "torchvision", "apex", "apex_C", "rocm_sdk"}
+# What the packages that are tested bring, and pytest with the tests' own settings.
+TESTED_MODULES = {component.module for component in COMPONENTS.values()} | {"apex_C", "rocm_sdk"}
+ALLOWED_MODULES = {"pytest", "conftest", *TESTED_MODULES, *sys.stdlib_module_names}
 
 
 def imported_packages(path: Path) -> Iterator[str]:
@@ -26,6 +28,4 @@ def imported_packages(path: Path) -> Iterator[str]:
 
 @pytest.mark.parametrize("path", sorted(SMOKE_TESTS.glob("*.py")), ids=lambda path: path.name)
 def test_smoke_tests_need_nothing_but_pytest_and_the_packages_to_test(path: Path) -> None:
-    packages = set(imported_packages(path))
-
-    assert packages <= {*ALLOWED, *sys.stdlib_module_names}
+    assert set(imported_packages(path)) <= ALLOWED_MODULES

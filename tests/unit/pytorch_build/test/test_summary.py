@@ -11,7 +11,7 @@ from core import console
 from core.junit import Case
 from pytorch_build.test import summary
 from pytorch_build.test.results import Origin, Tested
-from pytorch_build.test.summary import command, expression
+from pytorch_build.test.summary import expression, repeating_command
 from tests.kit.torch_results import case_of
 
 TORCH = Origin(
@@ -77,7 +77,7 @@ def render(markdown: str) -> str:
     ],
 )
 def test_a_failure_has_the_command_that_runs_it_again(origin: Origin, test: str, words: str) -> None:
-    assert command(origin, case_of(test, outcome="failed")).endswith(words)
+    assert repeating_command(origin, case_of(test, outcome="failed")).endswith(words)
 
 
 @pytest.mark.parametrize(
@@ -98,7 +98,7 @@ def test_an_expression_names_a_test_without_what_pytest_would_misread(test: str,
 
 @given(ANY_TEXT)
 def test_a_name_cannot_leave_its_command(name: str) -> None:
-    words = shlex.split(command(TORCH, case_of(f"test/test_nn.py::T::{name}", outcome="failed")))
+    words = shlex.split(repeating_command(TORCH, case_of(f"test/test_nn.py::T::{name}", outcome="failed")))
 
     assert words[:3] == ["nox", "-s", "test_torch"]
     assert len(words) <= 16
@@ -166,7 +166,7 @@ def test_no_text_breaks_the_page(texts: list[tuple[str, str, Any]]) -> None:
 
 @given(ANY_TEXT)
 def test_any_text_may_be_code(text: str) -> None:
-    page = render(f"x {summary.code(text)} y | z")
+    page = render(f"x {summary.as_code(text)} y | z")
 
     assert page.count("<code>") == 1
     assert page.endswith("</code> y | z</p>\n")
@@ -188,7 +188,7 @@ def test_a_page_of_thousands_of_failures_fits() -> None:
 
 def summary_data(*results: Tested) -> dict[str, Any]:
     """Return the summary of a run, as JSON has it."""
-    data: dict[str, Any] = json.loads(summary.data("17", results).model_dump_json())
+    data: dict[str, Any] = json.loads(summary.report_data("17", results).model_dump_json())
     return data
 
 

@@ -12,7 +12,7 @@ from core.run import records
 from core.run.records import Record
 from pytorch_build.test import file_run, gpus, shards
 from pytorch_build.test.file_run import FileRun
-from pytorch_build.test.gpus import Assignment, Gpu, Machine, assignments, without_gpu
+from pytorch_build.test.gpus import Assignment, Gpu, Machine, assign_gpus, without_gpu
 from pytorch_build.test.shards import Durations, FileDuration, Shard
 from pytorch_build.test.torch_run import Bench, TorchTests, environment, perform_tests
 from pytorch_build.test.upstream_tests import LimitsTable, Tests, Torch
@@ -426,7 +426,7 @@ def gpu_bench(
     context = run.context("gfx94X-dcgpu;gfx110X-all")
     torch = Torch(version="2.10.0a0+rocm", commit=COMMIT, hip="7.1", targets=targets)
     (bench.tests.tree / "test" / "test_cuda.py").touch()
-    return replace(bench, context=context, torch=torch, assignments=assignments(context, {}))
+    return replace(bench, context=context, torch=torch, assignments=assign_gpus(context, {}))
 
 
 def test_runs_every_file_on_each_architecture(

@@ -30,14 +30,14 @@ class Installation:
 def installation(run: LocalRun, monkeypatch: pytest.MonkeyPatch, prepared: list[Any]) -> Installation:
     installation = Installation(preparations=prepared)
 
-    def ask(_target: Any, source: RocmSource, **question: Any) -> RocmSdk:
+    def ask_sdk(_target: Any, source: RocmSource, **question: Any) -> RocmSdk:
         installation.questions.append({"version": source.version, "layout": source.layout, **question})
         return RocmSdk(
             version=source.version, root=run.root, bin=run.root, cmake=run.root, targets=("gfx942",)
         )
 
     monkeypatch.setattr(install_rocm, "require", lambda _python: run.target())
-    monkeypatch.setattr(install_rocm, "ask", ask)
+    monkeypatch.setattr(install_rocm, "ask_sdk", ask_sdk)
     return installation
 
 

@@ -103,7 +103,7 @@ def test_resolves_for_processors_without_a_gpu(
 ) -> None:
     monkeypatch.setattr(context, "detect", lambda: ())
 
-    chosen = resolve.any_context(run.common(torch_ref="nightly"))
+    chosen = resolve.context_of_sources(run.common(torch_ref="nightly"))
 
     assert chosen.gpu_family == "cpu"
     assert "ROCm" in capsys.readouterr().err
@@ -113,7 +113,7 @@ def test_refuses_an_unknown_family_without_a_gpu(run: LocalRun, monkeypatch: pyt
     monkeypatch.setattr(context, "detect", lambda: ())
 
     with pytest.raises(UsageError, match="gfx94x"):
-        resolve.any_context(run.common(torch_ref="nightly", gpu_family="gfx94x"))
+        resolve.context_of_sources(run.common(torch_ref="nightly", gpu_family="gfx94x"))
 
 
 @pytest.mark.processes

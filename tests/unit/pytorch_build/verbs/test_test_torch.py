@@ -8,7 +8,7 @@ import pytest
 from core import process
 from core.env import InstalledDistribution, engines
 from core.run.records import FileRecord
-from pytorch_build.build.container import Job
+from pytorch_build.build.container import ContainerSession
 from pytorch_build.test import gpus, upstream_tests
 from pytorch_build.verbs import test_torch
 from pytorch_build.verbs.test_torch import command, devices_here
@@ -36,7 +36,7 @@ def steps(run: LocalRun, prepared: list[Any], monkeypatch: pytest.MonkeyPatch, t
     monkeypatch.setattr(gpus, "this_machine", gpus.Machine)
     monkeypatch.setattr(upstream_tests, "installed_torch", lambda *_: torch)
     monkeypatch.setattr(upstream_tests, "installed", lambda _: installed("pytest", "pytest-timeout"))
-    monkeypatch.setattr(upstream_tests, "checked_out", lambda *_: tests)
+    monkeypatch.setattr(upstream_tests, "check_out_tests", lambda *_: tests)
     return prepared
 
 
@@ -253,9 +253,13 @@ def test_a_container_gets_no_other_vendors_devices(front: Front, container_comma
 ROOT = Path("/home/me/checkout")
 
 
-def job(*words: str, user: tuple[int, int] = (1000, 1001), present: frozenset[str] = frozenset()) -> Job:
+def job(
+    *words: str, user: tuple[int, int] = (1000, 1001), present: frozenset[str] = frozenset()
+) -> ContainerSession:
     """Return a job of a user, in whose environment variables are set."""
-    return Job(session="test_torch", words=words, python="", root=ROOT, user=user, present=present)
+    return ContainerSession(
+        name="test_torch", arguments=words, python="", root=ROOT, user=user, present=present
+    )
 
 
 def option_values(words: tuple[str, ...], option: str) -> list[str]:

@@ -157,6 +157,31 @@ def test_makes_the_version_by_release_type_unless_one_is_named(
     assert checkout.plan_version("--without", "*", *options) == version
 
 
+@pytest.mark.parametrize(
+    ("version", "is_told"),
+    [
+        pytest.param("5.2.3", True, id="another release"),
+        pytest.param("10.1.0rc2", False, id="same release"),
+    ],
+)
+def test_tells_of_a_version_that_the_artifacts_do_not_lead_to(
+    checkout: Checkout, version: str, *, is_told: bool
+) -> None:
+    exit_code = checkout.call(
+        "--artifact-dir",
+        str(checkout.artifacts),
+        "--gpu-family",
+        FAMILY,
+        "--without",
+        "*",
+        "--version",
+        version,
+    )
+
+    assert exit_code == 0
+    assert ("are of ROCm 10.1.0" in checkout.capsys.readouterr().err) is is_told
+
+
 def test_puts_the_day_into_the_version_of_a_nightly(checkout: Checkout) -> None:
     before = datetime.now(UTC)
 

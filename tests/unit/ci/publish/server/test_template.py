@@ -13,7 +13,7 @@ from ci.publish.buckets import buckets
 from ci.publish.server import RUN_FOLDERS, Place, folder_of
 from core.cli.options import ROOT
 from core.run import RunOutputs
-from pytorch_build.build.cache import cache_rules
+from pytorch_build.build.cache import LAYOUT
 
 TEMPLATE = ROOT / "ci" / "publish" / "server" / "template.yaml"
 
@@ -203,9 +203,7 @@ DISTRIBUTIONS = [f"{GROUP}/{name}" for name in (WHEEL, f"{WHEEL}.metadata", "roc
 PAGES = [f"{GROUP}/{name}" for name in ("index.html", "simple/torch/index.json", "simple/index-state.txt")]
 # Below the folder of the repository that the template names.
 FORK = RunOutputs(run_id="17", platform="windows", external_repo="FORK/")
-CACHES = [
-    f"{cache_rules().layout.format(release_type='ci', kind=kind)}/a/b/c" for kind in ("sccache", "ccache")
-]
+CACHES = [f"{LAYOUT.format(release_type='ci')}/a/b/c"]
 DEPENDENCY = "python-deps/numpy-2.1-py3-none-any.whl"
 INTENT = f"{documents.INTENTS}/set/1.json"
 DECISION = f"{documents.DECISIONS}/set/1.json"

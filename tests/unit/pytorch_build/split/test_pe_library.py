@@ -9,7 +9,8 @@ import pytest
 
 from core.binaries.pe import PeFacts, read_needs
 from pytorch_build.check.bundles import read_bundles
-from pytorch_build.split.library import AlreadySplitError, PeLibrary, SplitError
+from pytorch_build.split.library import AlreadySplitError, Library, SplitError
+from pytorch_build.split.take_apart import open_library
 from rocm_packaging.packages import kpack
 from tests.kit.binaries import PE_MACHINE_X86_64, PE_MAGIC_64, align, dos_header, offload_bundle
 
@@ -129,17 +130,22 @@ def section_header(name: str, *, size: int, address: int, offset: int) -> bytes:
     return name.encode().ljust(8, b"\0") + places + bytes(16)
 
 
+def open_dll(content: bytes, folder: Path) -> Library:
+    """Write a DLL and open it."""
+    path = folder / "fat.dll"
+    path.write_bytes(content)
+    return open_library(path)
+
+
 def split(content: bytes, folder: Path) -> bytes:
     """Return a DLL without its device code."""
-    library = PeLibrary(content)
-    fat = library.fat()
-    assert fat is not None
-    bundles = read_bundles(memoryview(content)[fat.start : fat.start + fat.size])
-    indexes = {bundle.offset: index for index, bundle in enumerate(bundles)}
-    source = folder / "fat.dll"
+    library = open_dll(content, folder)
+    code = library.device_code()
+    assert code is not None
+    bundles = read_bundles(memoryview(content)[code.offset : code.end])
+    bundle_indexes = {bundle.offset: index for index, bundle in enumerate(bundles)}
     target = folder / "host.dll"
-    source.write_bytes(content)
-    library.without_code(fat, indexes, REFERENCE.packed()).written(source, target)
+    library.without_code(code, bundle_indexes, REFERENCE.packed()).write(folder / "fat.dll", target)
     return target.read_bytes()
 
 
@@ -169,8 +175,8 @@ def test_takes_device_code_out_of_a_dll(host_dll: bytes) -> None:
     assert len(host_dll) == len(FAT_DLL) - saved_bytes + added_bytes
 
 
-def test_adds_a_reference_to_the_device_code(host_dll: bytes) -> None:
-    reference = PeLibrary(host_dll).reference()
+def test_adds_a_reference_to_the_device_code(host_dll: bytes, tmp_path: Path) -> None:
+    reference = open_dll(host_dll, tmp_path).reference()
 
     assert reference is not None
     assert kpack.read_reference(reference) == REFERENCE
@@ -200,13 +206,17 @@ def test_moves_the_debug_directory_with_its_data(host_dll: bytes) -> None:
 # DLLs that are not split
 
 
-def test_refuses_a_dll_that_was_split(host_dll: bytes) -> None:
+def test_refuses_a_dll_that_was_split(host_dll: bytes, tmp_path: Path) -> None:
+    library = open_dll(host_dll, tmp_path)
+
     with pytest.raises(AlreadySplitError):
-        PeLibrary(host_dll).fat()
+        library.device_code()
 
 
-def test_finds_no_device_code_in_a_dll_without_its_section() -> None:
-    assert PeLibrary(dll([0], name=".hip_fax")).fat() is None
+def test_finds_no_device_code_in_a_dll_without_its_section(tmp_path: Path) -> None:
+    library = open_dll(dll([0], name=".hip_fax"), tmp_path)
+
+    assert library.device_code() is None
 
 
 @pytest.mark.parametrize(
@@ -214,12 +224,13 @@ def test_finds_no_device_code_in_a_dll_without_its_section() -> None:
     [
         pytest.param(dll([0], stray_pointer=16), "besides its wrappers", id="used by others"),
         pytest.param(dll([1 << 30]), "points outside", id="pointer outside"),
-        pytest.param(dll([0])[:0x60], "damaged", id="cut off"),
+        pytest.param(dll([0])[:0x60], "damaged", id="headers are cut off"),
+        pytest.param(dll([0])[: HEADERS_SIZE + 3 * ALIGNMENT], "beyond the end", id="code is cut off"),
     ],
 )
-def test_refuses_device_code_that_cannot_be_moved(content: bytes, reason: str) -> None:
+def test_refuses_device_code_that_cannot_be_moved(content: bytes, reason: str, tmp_path: Path) -> None:
     with pytest.raises(SplitError, match=reason):
-        PeLibrary(content).fat()
+        open_dll(content, tmp_path).device_code()
 
 
 def test_refuses_a_dll_without_room_for_the_reference(tmp_path: Path) -> None:

@@ -7,11 +7,17 @@ from packaging.requirements import Requirement
 from packaging.version import Version
 
 from core.wheel import WheelMetadata
-from pytorch_build.split import parts
+from pytorch_build.split.layout import (
+    SplitLayout,
+    device_metadata,
+    host_metadata,
+    license_members,
+    required_rocm,
+)
 
 FAT_METADATA = Path(__file__).with_name("recorded").joinpath("METADATA").read_bytes()
 VERSION = "2.10.0+rocm7.1"
-WHEELS = parts.Wheels(
+LAYOUT = SplitLayout(
     distribution="torch",
     version=VERSION,
     targets=("gfx1100", "gfx1151", "gfx942"),
@@ -34,7 +40,7 @@ HOST = WheelMetadata(
 
 def read_host_metadata(metadata: bytes = FAT_METADATA) -> Message:
     """Return the METADATA of the host wheel that comes of a fat one."""
-    return BytesParser().parsebytes(parts.host_metadata(metadata, WHEELS))
+    return BytesParser().parsebytes(host_metadata(metadata, LAYOUT))
 
 
 def required_by(metadata: Message, extra: str) -> list[Requirement]:
@@ -106,7 +112,7 @@ def test_adds_extras_to_metadata_without_a_text() -> None:
     ],
 )
 def test_requires_the_host_rocm_and_groups_of_a_device_wheel(gpu: str, requirements: list[str]) -> None:
-    metadata = Parser().parsestr(parts.device_metadata(HOST, WHEELS, gpu))
+    metadata = Parser().parsestr(device_metadata(HOST, LAYOUT, gpu))
 
     assert metadata["Name"] == f"amd-torch-device-{gpu}"
     assert metadata.get_all("Requires-Dist") == requirements
@@ -116,7 +122,7 @@ def test_requires_the_host_rocm_and_groups_of_a_device_wheel(gpu: str, requireme
     "field", ["Metadata-Version", "Requires-Python", "License-Expression", "License-File"]
 )
 def test_takes_fields_of_the_host_into_a_device_wheel(field: str) -> None:
-    metadata = Parser().parsestr(parts.device_metadata(HOST, WHEELS, "gfx942"))
+    metadata = Parser().parsestr(device_metadata(HOST, LAYOUT, "gfx942"))
 
     assert metadata[field] == BytesParser().parsebytes(FAT_METADATA)[field]
 
@@ -125,64 +131,24 @@ def test_takes_licence_files_into_a_device_wheel() -> None:
     info = "t-1.dist-info"
     members = ["torch/LICENSE", f"{info}/licenses/LICENSE", f"{info}/NOTICE", f"{info}/WHEEL"]
 
-    assert parts.licence_members(members, info, "new") == {
+    assert license_members(members, info, "new") == {
         f"{info}/licenses/LICENSE": "new/licenses/LICENSE",
         f"{info}/NOTICE": "new/NOTICE",
     }
 
 
-# Which ROCm, and which GPU
+# Which ROCm
 
 
 @pytest.mark.parametrize(
     ("requirements", "version"),
     [
         (["filelock", "rocm[libraries]==7.1.0a1"], "7.1.0a1"),
-        (["rocm[libraries]>=7.1"], ""),
-        (["filelock"], ""),
+        (["rocm[libraries]>=7.1"], None),
+        (["filelock"], None),
     ],
 )
-def test_finds_the_version_of_rocm_that_a_wheel_requires(requirements: list[str], version: str) -> None:
-    assert parts.required_rocm(requirements) == version
-
-
-TARGETS = ("gfx908", "gfx90a", "gfx942", "gfx1030", "gfx1100", "gfx1151", "gfx1200", "gfx1201")
-GPUS_OF_FILES = {
-    "lib/aotriton.images/amd-gfx942/flash/attn_fwd/x.aks2": "gfx942",
-    "lib/aotriton.images/amd-gfx11xx/flash/x.aks2": "gfx11",
-    "lib/aotriton.images/amd-gfx110x/flash/x.aks2": "gfx110x",
-    "lib/aotriton.images/amd-gfx115x/flash/x.aks2": "gfx115x",
-    "lib/aotriton.images/amd-gfx120x/flash/x.aks2": "gfx12-0",
-    "lib/rocblas/library/TensileLibrary_Type_HH_gfx90a.co": "gfx90a",
-    "lib/rocblas/library/Kernels.so-000-gfx90a-xnack+.hsaco": "gfx90a",
-    "lib/hipblaslt/library/gfx1201/TensileManifest.txt": "gfx1201",
-    "share/miopen/db/gfx942130.HIP.fdb.txt": "gfx942",
-    "share/miopen/db/gfx90878.db.txt": "gfx908",
-    "share/miopen/db/gfx1030_36.db.txt": "gfx1030",
-}
-
-
-@pytest.mark.parametrize(("path", "gpu"), GPUS_OF_FILES.items())
-def test_knows_the_gpu_that_a_file_serves(path: str, gpu: str) -> None:
-    assert parts.gpu_of(path, TARGETS) == gpu
-
-
-@pytest.mark.parametrize("path", GPUS_OF_FILES)
-def test_gives_no_wheel_to_a_gpu_that_was_not_built_for(path: str) -> None:
-    assert parts.gpu_of(path, ("gfx801",)) is None
-
-
-@pytest.mark.parametrize(
-    "path",
-    [
-        "lib/aotriton.images/amd-gfx950/flash/x.aks2",
-        "lib/aotriton.images/amd-gfx125x/flash/x.aks2",
-        "lib/aotriton.images/README",
-        "lib/rocblas/library/TensileLibrary_fallback.dat",
-        "share/miopen/db/miopen.db",
-        "lib/libgfx942.so",
-        "include/gfx942/x.h",
-    ],
-)
-def test_keeps_files_for_all_gpus_in_the_host_wheel(path: str) -> None:
-    assert parts.gpu_of(path, TARGETS) is None
+def test_finds_the_version_of_rocm_that_a_wheel_requires(
+    requirements: list[str], version: str | None
+) -> None:
+    assert required_rocm(requirements) == version

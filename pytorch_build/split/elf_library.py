@@ -1,0 +1,250 @@
+"""Libraries of Linux (ELF) without their device code. Format: the System V ABI (gABI).
+
+The pages of the bundles leave the file; what they filled stays in memory, empty. The reference, the program
+headers and the section headers go behind the rest.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from core.binaries import align, elf
+from core.binaries.elf import HEADER, LOAD, PHDR, SECTION, SEGMENT, Elf, Segment
+from pytorch_build.check.device_code import mapped
+from pytorch_build.split.library import (
+    ADDRESS,
+    DeviceCode,
+    Hole,
+    HostLibrary,
+    Library,
+    Section,
+    SplitError,
+    Wrapper,
+    edits_of_wrapper,
+)
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+_X86_64 = 62
+_AARCH64 = 183
+# R_X86_64_RELATIVE, R_AARCH64_RELATIVE: the base address plus the addend.
+_RELATIVE = {_X86_64: 8, _AARCH64: 1027}
+# R_X86_64_64, R_AARCH64_ABS64: a symbol's address plus the addend.
+_ABSOLUTE = {_X86_64: 1, _AARCH64: 257}
+_PAGE = {_X86_64: 0x1000, _AARCH64: 0x10000}
+
+_RELOCATION = struct.Struct("<QQQ")  # r_offset, r_info, r_addend
+_INFO_IN_RELOCATION = 8
+_RELATIVE_ENTRY = struct.Struct("<QQ")  # r_info, r_addend
+_RELOCATION_TYPE = 0xFFFFFFFF
+_SYMBOL_SIZE = 24
+_VALUE_IN_SYMBOL = 8
+
+_READABLE = 4
+_ALLOCATED = 2
+_PROGBITS = 1
+_RELA = 4
+_NOBITS = 8
+# The header counts fewer segments and sections than these.
+_TOO_MANY_SEGMENTS = 0xFFFF
+_TOO_MANY_SECTIONS = 0xFF00
+
+
+class ElfLibrary(Library):
+    """A library of Linux."""
+
+    CODE = ".hip_fatbin"
+    WRAPPERS = ".hipFatBinSegment"
+    REFERENCE = ".rocm_kpack_ref"
+
+    def __init__(self, path: Path) -> None:
+        with path.open("rb") as stream:
+            file = Elf(stream)
+            self._header = file.header
+            if self._header.machine not in _RELATIVE:
+                raise SplitError("its device code is in a file for another processor")
+            self._segments = file.segments
+            self._rows = file.section_table
+            names = self._rows[self._header.names_section]
+            self._names = file.read(names.offset, names.size)
+        self._page = _PAGE[self._header.machine]
+        super().__init__(mapped(path), [self._section(row) for row in self._rows])
+
+    def _section(self, row: elf.Section) -> Section:
+        name_end = self._names.index(b"\0", row.name)
+        return Section(
+            name=self._names[row.name : name_end].decode(),
+            address=row.address,
+            size=row.size,
+            offset=row.offset,
+            filled=0 if row.kind == _NOBITS else row.size,
+        )
+
+    def _relocated(self, wrappers: Sequence[Wrapper], code: Section) -> Sequence[Wrapper]:
+        relative = _RELATIVE[self._header.machine]
+        absolute = _ABSOLUTE[self._header.machine]
+        wrapper_by_pointer = {wrapper.pointer: wrapper for wrapper in wrappers}
+        for row in self._rows:
+            if row.kind != _RELA or not row.flags & _ALLOCATED:
+                continue
+            offset = row.offset
+            table = self.data[row.offset : row.offset + row.size]
+            for place, info, addend in _RELOCATION.iter_unpack(table):
+                kind = info & _RELOCATION_TYPE
+                if place in wrapper_by_pointer:
+                    address = addend
+                    if kind == absolute:
+                        address += self._value_of_symbol(row, info >> 32)
+                    elif kind != relative:
+                        raise SplitError(f"a wrapper has an unknown relocation type ({kind})")
+                    wrapper = wrapper_by_pointer[place]
+                    wrapper_by_pointer[place] = replace(wrapper, address=address, relocation=offset)
+                elif kind == relative and 0 <= addend - code.address < code.size:
+                    raise SplitError(f"something besides its wrappers points into {self.CODE} ({place:#x})")
+                offset += _RELOCATION.size
+        return list(wrapper_by_pointer.values())
+
+    def _value_of_symbol(self, relocations: elf.Section, index: int) -> int:
+        symbols = self._rows[relocations.link].offset
+        value: int
+        (value,) = ADDRESS.unpack_from(self.data, symbols + index * _SYMBOL_SIZE + _VALUE_IN_SYMBOL)
+        return value
+
+    def _without_code(
+        self, code: DeviceCode, bundle_indexes: Mapping[int, int], reference: bytes
+    ) -> HostLibrary:
+        hole = self._hole(code)
+        segments = self._new_segments(hole, len(reference))
+        # The new segment holds the program headers and the reference.
+        table = b"".join(SEGMENT.pack(*segment) for segment in segments)
+        new_segment = segments[_last_load(segments)]
+        reference_offset = new_segment.offset + len(table)
+        reference_address = new_segment.address + len(table)
+
+        names = self._names + self.REFERENCE.encode() + b"\0"
+        names_offset = reference_offset + len(reference)
+        sections_offset = align(names_offset + len(names), ADDRESS.size)
+        reference_row = elf.Section(
+            name=len(self._names),
+            kind=_PROGBITS,
+            flags=_ALLOCATED,
+            address=reference_address,
+            offset=reference_offset,
+            size=len(reference),
+            link=0,
+            info=0,
+            alignment=1,
+            entry_size=0,
+        )
+        sections = [*self._moved_sections(hole, names_offset, len(names)), reference_row]
+        if len(segments) >= _TOO_MANY_SEGMENTS or len(sections) >= _TOO_MANY_SECTIONS:
+            raise SplitError("it has more segments or sections than an ELF header counts")
+
+        header = self._header._replace(
+            segments_offset=new_segment.offset,
+            sections_offset=sections_offset,
+            segment_count=len(segments),
+            section_count=len(sections),
+        )
+        edits = [(0, HEADER.pack(*header)), *_emptied(code, hole)]
+        for wrapper in code.wrappers:
+            index = bundle_indexes[code.bundle_of(wrapper)]
+            edits += edits_of_wrapper(wrapper, index, reference_address)
+            if wrapper.relocation is not None:
+                # It sets the address of the reference, whatever symbol it went by.
+                relocation = _RELATIVE_ENTRY.pack(_RELATIVE[self._header.machine], reference_address)
+                edits.append((wrapper.relocation + _INFO_IN_RELOCATION, relocation))
+
+        old_end = hole.moved(len(self.data))
+        tail = bytes(new_segment.offset - old_end) + table + reference + names
+        tail = tail.ljust(sections_offset - old_end, b"\0")
+        tail += b"".join(SECTION.pack(*section) for section in sections)
+        return HostLibrary(hole=hole, edits=edits, tail=tail)
+
+    def _hole(self, code: DeviceCode) -> Hole:
+        """Return the pages that hold nothing but device code; what follows keeps its place within a page."""
+        alignments = [segment.alignment for segment in self._segments if segment.kind == LOAD]
+        alignment = max(self._page, *alignments)
+        start = min(align(code.offset, self._page), code.end)
+        return Hole(start=start, length=(code.end - start) // alignment * alignment)
+
+    def _new_segments(self, hole: Hole, reference_size: int) -> list[Segment]:
+        """Return the program headers: that of the device code in two, and one more for the reference."""
+        segments: list[Segment] = []
+        for segment in self._segments:
+            segments += _cut_segment(segment, hole)
+
+        table_size = SEGMENT.size * (len(segments) + 1)
+        ends = [segment.address + segment.memory for segment in self._segments if segment.kind == LOAD]
+        offset = align(hole.moved(len(self.data)), self._page)
+        address = align(max(ends), self._page)
+        new_segment = Segment(
+            kind=LOAD,
+            flags=_READABLE,
+            offset=offset,
+            address=address,
+            physical=address,
+            size=table_size + reference_size,
+            memory=table_size + reference_size,
+            alignment=self._page,
+        )
+        # Segments to load are in the order of their addresses, so this one is the last of them.
+        segments.insert(_last_load(segments) + 1, new_segment)
+
+        for index, segment in enumerate(segments):
+            if segment.kind == PHDR:
+                segments[index] = segment._replace(
+                    offset=offset, address=address, physical=address, size=table_size, memory=table_size
+                )
+        return segments
+
+    def _moved_sections(self, hole: Hole, names_offset: int, names_size: int) -> list[elf.Section]:
+        """Return the section headers: that of the device code fills memory alone, the names are elsewhere."""
+        rows = [row._replace(offset=hole.moved(row.offset)) for row in self._rows]
+        for index, section in enumerate(self.sections):
+            if section.name == self.CODE and hole.length:
+                rows[index] = rows[index]._replace(kind=_NOBITS)
+        names_index = self._header.names_section
+        rows[names_index] = rows[names_index]._replace(offset=names_offset, size=names_size)
+        return rows
+
+
+def _last_load(segments: Sequence[Segment]) -> int:
+    return max(index for index, segment in enumerate(segments) if segment.kind == LOAD)
+
+
+def _cut_segment(segment: Segment, hole: Hole) -> list[Segment]:
+    """Return the program header of a segment without a hole: two where there is something behind it."""
+    is_around = segment.offset <= hole.start and hole.end <= segment.offset + segment.size
+    if segment.kind != LOAD or not is_around or not hole.length:
+        return [segment._replace(offset=hole.moved(segment.offset))]
+
+    size_before = hole.start - segment.offset
+    size_after = segment.size - size_before - hole.length
+    before = segment._replace(physical=segment.address, size=size_before)
+    if not size_after:
+        return [before]
+
+    memory_before = size_before + hole.length
+    address_after = segment.address + memory_before
+    after = segment._replace(
+        offset=hole.start,
+        address=address_after,
+        physical=address_after,
+        size=size_after,
+        memory=segment.memory - memory_before,
+    )
+    return [before._replace(memory=memory_before), after]
+
+
+def _emptied(code: DeviceCode, hole: Hole) -> list[tuple[int, bytes]]:
+    """Return the edits that fill with zeros what device code has of pages that other sections share."""
+    edits: list[tuple[int, bytes]] = []
+    for start, end in ((code.offset, hole.start), (hole.end, code.end)):
+        if start < end:
+            edits.append((start, bytes(end - start)))
+    return edits

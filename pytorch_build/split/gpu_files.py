@@ -1,0 +1,60 @@
+"""Files besides libraries that serve some GPUs only; which ones is data: `files.toml`."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection
+from pathlib import Path
+
+from core.data import Model, data_file
+from core.families import parents, sub_family
+
+TABLE = Path(__file__).with_name("files.toml")
+# aotriton's names of groups: gfx11xx is a family, gfx110x a sub-family.
+_FAMILY = re.compile(r"gfx([0-9]+)xx")
+_SUB_FAMILY = re.compile(r"gfx([0-9]+)([0-9a-f])x")
+
+
+class _Rule(Model):
+    holds: str
+    pattern: re.Pattern[str]
+
+
+class _Table(Model):
+    files: tuple[_Rule, ...]
+
+
+_load_table = data_file(TABLE, _Table)
+
+
+def gpu_of_file(path: str, targets: Collection[str]) -> str | None:
+    """Return the target or group whose device wheel a file belongs into; None for the host's.
+
+    `path` is one below the wheel's package, `targets` are those that the wheel has code for.
+    """
+    gpu = _gpu_in_path(path)
+    if gpu is None:
+        return None
+    group = _group_of(gpu)
+    if group is not None:
+        return group if any(group in parents(target) for target in targets) else None
+    # What follows a target does not matter: MIOpen writes the number of compute units behind it.
+    matching_targets = [target for target in targets if gpu.startswith(target)]
+    return max(matching_targets, key=len, default=None)
+
+
+def _gpu_in_path(path: str) -> str | None:
+    for rule in _load_table().files:
+        match = rule.pattern.fullmatch(path)
+        if match is not None:
+            return match["gpu"]
+    return None
+
+
+def _group_of(gpu: str) -> str | None:
+    """Return the family or sub-family that a name means; None where it begins with a target."""
+    if family := _FAMILY.fullmatch(gpu):
+        return f"gfx{family[1]}"
+    if match := _SUB_FAMILY.fullmatch(gpu):
+        return sub_family(match[1], match[2])
+    return None

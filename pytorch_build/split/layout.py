@@ -1,0 +1,152 @@
+"""Which wheels a split makes: their names, what they require of each other, and their METADATA."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from email.parser import BytesHeaderParser
+from typing import TYPE_CHECKING
+
+from packaging.requirements import Requirement
+
+from core.families import parents
+from core.wheel.writer import file_stem
+
+if TYPE_CHECKING:
+    from core.wheel import WheelMetadata
+
+# Fields of the host's metadata that hold for its device code as well.
+_KEPT_FIELDS = (
+    "license-expression",
+    "license",
+    "license-file",
+    "requires-python",
+    "home-page",
+    "author",
+    "author-email",
+    "maintainer",
+    "maintainer-email",
+    "project-url",
+)
+_METADATA_WITH_EXTRAS = (2, 1)
+_LICENSE_FILES = ("licenses/", "LICENSE", "LICENCE", "NOTICE", "COPYING", "AUTHORS")
+
+
+@dataclass(frozen=True, kw_only=True)
+class SplitLayout:
+    """The wheels of a split: the host, one for each gfx target, and one for each group with files of its own.
+
+    A group is a family or a sub-family of GPUs. `rocm` is the version of ROCm's device packages.
+    """
+
+    distribution: str
+    version: str
+    targets: tuple[str, ...]
+    groups: tuple[str, ...]
+    rocm: str
+
+    @property
+    def gpus(self) -> tuple[str, ...]:
+        """The targets and groups, which have a device wheel each."""
+        return (*self.targets, *self.groups)
+
+    def device_distribution(self, gpu: str) -> str:
+        """Return the distribution with the device code of a target or group."""
+        return f"amd-{self.distribution}-device-{gpu}"
+
+    def groups_of(self, target: str) -> list[str]:
+        """Return the groups with files for a target."""
+        return [group for group in parents(target) if group in self.groups]
+
+    def file_names(self, host: str) -> list[str]:
+        """Return the names of all files: that of the host, which is given, and those of device wheels."""
+        names = [host]
+        for gpu in self.gpus:
+            stem = file_stem(self.device_distribution(gpu), self.version)
+            names.append(f"{stem}-{tag_of(host)}.whl")
+        return names
+
+    def extra_fields(self) -> list[str]:
+        """Return the fields of the host's extras: one a target, and one for all."""
+        gpus_by_extra = {f"device-{target}": [target, *self.groups_of(target)] for target in self.targets}
+        gpus_by_extra["device-all"] = list(self.gpus)
+
+        fields: list[str] = []
+        for extra, gpus in gpus_by_extra.items():
+            fields.append(f"Provides-Extra: {extra}")
+            requirements = [self._device_requirement(gpu) for gpu in gpus]
+            fields += [f'Requires-Dist: {requirement}; extra == "{extra}"' for requirement in requirements]
+        return fields
+
+    def requirements_of(self, gpu: str) -> list[str]:
+        """Return what the device wheel of a target or group requires."""
+        requirements = [f"{self.distribution} == {self.version}"]
+        if gpu in self.targets:
+            requirements.append(f"rocm-sdk-device-{gpu} == {self.rocm}")
+            requirements += [self._device_requirement(group) for group in self.groups_of(gpu)]
+        return requirements
+
+    def targets_served_by(self, gpu: str) -> list[str]:
+        """Return the targets that need the device wheel of a target or group."""
+        return [target for target in self.targets if gpu in {target, *self.groups_of(target)}]
+
+    def _device_requirement(self, gpu: str) -> str:
+        return f"{self.device_distribution(gpu)} == {self.version}"
+
+
+def tag_of(wheel_name: str) -> str:
+    """Return the tag in a wheel's file name."""
+    return "-".join(wheel_name.removesuffix(".whl").split("-")[-3:])
+
+
+def host_metadata(metadata: bytes, layout: SplitLayout) -> bytes:
+    """Return the host's METADATA: that of the fat wheel, with the extras behind its other fields."""
+    head, blank_line, body = metadata.decode().partition("\n\n")
+    lines = [head.rstrip("\n"), *layout.extra_fields(), ""]
+    return ("\n".join(lines) + blank_line[1:] + body).encode()
+
+
+def device_metadata(host: WheelMetadata, layout: SplitLayout, gpu: str) -> str:
+    """Return the METADATA of the device wheel of a target or group; who may use it follows the host."""
+    # A licence's text may fill several lines, which a header continues by indenting them.
+    message = BytesHeaderParser().parsebytes(host.raw)
+    version = message.get("metadata-version", "2.1")
+    newest_version = max(_METADATA_WITH_EXTRAS, tuple(int(part) for part in version.split(".")))
+    served_targets = ", ".join(layout.targets_served_by(gpu))
+    lines = [
+        f"Metadata-Version: {'.'.join(map(str, newest_version))}",
+        f"Name: {layout.device_distribution(gpu)}",
+        f"Version: {layout.version}",
+        f"Summary: Device code of {layout.distribution} for {served_targets}",
+    ]
+
+    classifiers: list[str] = []
+    for name, value in message.items():
+        if name.lower() in _KEPT_FIELDS:
+            lines.append(f"{name.title()}: {value}")
+        elif name.lower() == "classifier" and value.startswith("License ::"):
+            classifiers.append(f"Classifier: {value}")
+    lines += classifiers
+    lines += [f"Requires-Dist: {requirement}" for requirement in layout.requirements_of(gpu)]
+    return "\n".join(lines) + "\n"
+
+
+def required_rocm(requires_dist: Sequence[str]) -> str | None:
+    """Return the version of ROCm that a wheel requires exactly; None where it requires none."""
+    for requirement in map(Requirement, requires_dist):
+        if requirement.name != "rocm":
+            continue
+        for specifier in requirement.specifier:
+            if specifier.operator == "==":
+                return specifier.version
+    return None
+
+
+def license_members(members: Collection[str], folder: str, new_folder: str) -> Mapping[str, str]:
+    """Return the licence files of a ``.dist-info`` folder, and what they are called in another one."""
+    prefixes = tuple(f"{folder}/{name}" for name in _LICENSE_FILES)
+    new_names: dict[str, str] = {}
+    for member in members:
+        if member.startswith(prefixes):
+            new_names[member] = f"{new_folder}/{member.removeprefix(f'{folder}/')}"
+    return new_names

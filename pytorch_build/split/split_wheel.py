@@ -1,0 +1,221 @@
+"""A fat wheel, split into a host wheel and device wheels, with the device code of one GPU target each.
+
+`plan_split` reads the fat wheel once and decides what becomes of it; `write_wheels` writes that.
+`split_wheel` does both, and verifies the finished wheels before they get their names.
+"""
+
+from __future__ import annotations
+
+import calendar
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from types import MappingProxyType
+from typing import TYPE_CHECKING
+
+from core import temporary
+from core.archive import DeferredFile, Member
+from core.errors import UsageError, WheelError
+from core.wheel import WheelMetadata, read_metadata, read_wheel_info
+from core.wheel.editor import Additions, assemble_wheel, edit_wheel
+from core.wheel.record import require_listing
+from core.wheel.writer import WheelSpec
+from pytorch_build.check.device_code import processor
+from pytorch_build.split.gpu_files import gpu_of_file
+from pytorch_build.split.layout import (
+    SplitLayout,
+    device_metadata,
+    host_metadata,
+    license_members,
+    required_rocm,
+    tag_of,
+)
+from pytorch_build.split.take_apart import CodeObject, FatContents, take_apart
+from pytorch_build.split.verify import require_whole
+from rocm_packaging.packages import kpack
+
+if TYPE_CHECKING:
+    from core.archive.zips import ZipMember
+
+_NO_SEARCH_PATHS: Mapping[str, Sequence[str]] = MappingProxyType({})
+
+
+@dataclass(frozen=True, kw_only=True)
+class SplitPlan:
+    """What becomes of a fat wheel.
+
+    Attributes:
+        fat_wheel: The wheel.
+        metadata: Its METADATA.
+        dist_info: Its ``.dist-info`` folder.
+        members: Its files, by name.
+        contents: Its device code, and the libraries that change.
+        device_files: The members that move to the device wheel of a target or group, by that.
+        layout: The wheels that it becomes.
+        epoch: The time of all members of these wheels.
+    """
+
+    fat_wheel: Path
+    metadata: WheelMetadata
+    dist_info: str
+    members: Mapping[str, ZipMember]
+    contents: FatContents
+    device_files: Mapping[str, Sequence[str]]
+    layout: SplitLayout
+    epoch: int
+
+
+def split_wheel(
+    fat_wheel: Path,
+    output: Path,
+    *,
+    rocm_version: str | None = None,
+    search_paths: Mapping[str, Sequence[str]] = _NO_SEARCH_PATHS,
+    epoch: int | None = None,
+) -> tuple[Path, ...]:
+    """Split a fat wheel, and verify that the new wheels hold what it held; return them, the host first.
+
+    Args:
+        fat_wheel: The wheel.
+        output: The folder for the new ones, which is not that of the wheel.
+        rocm_version: The version of ROCm's device packages (default: of ROCm as the wheel requires it).
+        search_paths: New search paths (DT_RPATH) of members; other libraries keep theirs.
+        epoch: The time of the new wheels' members (default: that of the wheel's METADATA).
+    """
+    if output.resolve() == fat_wheel.parent.resolve():
+        raise UsageError(
+            f"The host wheel takes the name of {fat_wheel.name}, so it needs another folder.",
+            hint="Choose one with --output-dir.",
+        )
+    output.mkdir(parents=True, exist_ok=True)
+    with temporary.folder("split", within=output) as scratch:
+        plan = plan_split(
+            fat_wheel, scratch, rocm_version=rocm_version, search_paths=search_paths, epoch=epoch
+        )
+        finished = scratch / "wheels"
+        finished.mkdir()
+        wheels = write_wheels(plan, finished)
+        require_whole(fat_wheel, wheels, plan.contents.code)
+        # Only wheels that passed get their names in the folder.
+        return tuple(wheel.replace(output / wheel.name) for wheel in wheels)
+
+
+def plan_split(
+    fat_wheel: Path,
+    scratch: Path,
+    *,
+    rocm_version: str | None = None,
+    search_paths: Mapping[str, Sequence[str]] = _NO_SEARCH_PATHS,
+    epoch: int | None = None,
+) -> SplitPlan:
+    """Take a fat wheel apart in a folder, and decide what becomes of it; arguments as of `split_wheel`."""
+    metadata = read_metadata(fat_wheel)
+    rocm = rocm_version or required_rocm(metadata.requires_dist)
+    if rocm is None:
+        raise UsageError(
+            f"{fat_wheel.name} does not say which ROCm it was built against.", hint="Set --rocm-version V."
+        )
+    listing = require_listing(fat_wheel)
+    members = {member.name: member for member in listing.members}
+    contents = take_apart(fat_wheel, scratch, search_paths)
+    device_files = _files_by_gpu(members.keys() - contents.libraries.keys(), contents)
+
+    if epoch is None:
+        modified = members[f"{listing.folder}/METADATA"].modified
+        epoch = calendar.timegm((*modified, 0, 0, 0))
+    return SplitPlan(
+        fat_wheel=fat_wheel,
+        metadata=metadata,
+        dist_info=listing.folder,
+        members=members,
+        contents=contents,
+        device_files=device_files,
+        layout=SplitLayout(
+            distribution=contents.package,
+            version=str(metadata.version),
+            targets=contents.targets,
+            groups=tuple(sorted(device_files.keys() - set(contents.targets))),
+            rocm=rocm,
+        ),
+        epoch=epoch,
+    )
+
+
+def _files_by_gpu(members: Collection[str], contents: FatContents) -> dict[str, list[str]]:
+    inside = f"{contents.package}/"
+    files: dict[str, list[str]] = {}
+    for name in sorted(members):
+        if not name.startswith(inside):
+            continue
+        gpu = gpu_of_file(name.removeprefix(inside), contents.targets)
+        if gpu is not None:
+            files.setdefault(gpu, []).append(name)
+    return files
+
+
+def write_wheels(plan: SplitPlan, folder: Path) -> list[Path]:
+    """Write the wheels of a plan, the host first."""
+    device_wheels = [_write_device_wheel(plan, gpu, folder) for gpu in plan.layout.gpus]
+    return [_write_host(plan, folder), *device_wheels]
+
+
+def _write_host(plan: SplitPlan, folder: Path) -> Path:
+    libraries: list[Member] = []
+    for name, path in sorted(plan.contents.libraries.items()):
+        libraries.append(Member(name=name, source=path, executable=plan.members[name].is_executable))
+    dropped: set[str] = set()
+    for names in plan.device_files.values():
+        dropped.update(names)
+
+    new_texts = {f"{plan.dist_info}/METADATA": host_metadata(plan.metadata.raw, plan.layout)}
+    host = edit_wheel(
+        plan.fat_wheel,
+        folder,
+        version=plan.layout.version,
+        edit=new_texts.get,
+        additions=Additions(members=tuple(libraries), dropped=frozenset(dropped)),
+        epoch=plan.epoch,
+    )
+    return host.path
+
+
+def _write_device_wheel(plan: SplitPlan, gpu: str, folder: Path) -> Path:
+    spec = WheelSpec(
+        distribution=plan.layout.device_distribution(gpu),
+        version=plan.layout.version,
+        tag=tag_of(plan.fat_wheel.name),
+        metadata=device_metadata(plan.metadata, plan.layout, gpu),
+        purelib=read_wheel_info(plan.fat_wheel).root_is_purelib,
+    )
+    members: list[Member] = []
+    code = [code_object for code_object in plan.contents.code if processor(code_object.target) == gpu]
+    if code:
+        members.append(_kernel_archive(plan.contents.package, gpu, code, folder))
+
+    copied_names = {name: name for name in plan.device_files.get(gpu, ())}
+    copied_names.update(license_members(plan.members, plan.dist_info, spec.info))
+    wheel = assemble_wheel(folder, spec, members, borrowed={plan.fat_wheel: copied_names}, epoch=plan.epoch)
+    return wheel.path
+
+
+def _kernel_archive(package: str, gpu: str, code: Sequence[CodeObject], folder: Path) -> Member:
+    """Return the kernel archive of a target; all its variants share it, so no name holds their colon."""
+
+    def write() -> Path:
+        path = folder / f"{gpu}{kpack.SUFFIX}"
+        kernels: list[tuple[kpack.Kernel, int]] = []
+        for code_object in code:
+            kernel = kpack.Kernel(
+                binary=code_object.binary(package), target=code_object.target, size=code_object.size
+            )
+            kernels.append((kernel, code_object.length))
+        with path.open("wb") as stream:
+            try:
+                kpack.write(stream, package, gpu, (code_object.frame() for code_object in code), kernels)
+            except kpack.KpackError as problem:
+                raise WheelError(f"{path.name}: {problem}.", hint="Build for fewer libraries.") from problem
+        return path
+
+    size = sum(code_object.length for code_object in code)
+    name = f"{package}/{kpack.archive_name(package, gpu)}"
+    return Member(name=name, source=DeferredFile(size=size, make=write))

@@ -1,0 +1,166 @@
+"""The wheels of a split, held against the fat wheel: they have all that it had, once, and nothing else."""
+
+from __future__ import annotations
+
+import hashlib
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+
+from core.archive.zips import read_archive
+from core.errors import CheckError
+from core.wheel import read_metadata
+from core.wheel.record import Tap, verify_record
+from pytorch_build.split.library import SplitError
+from pytorch_build.split.take_apart import LIBRARY_MAGICS, CodeObject, open_library
+from rocm_packaging.packages import kpack
+
+_MOST_PROBLEMS = 5
+
+
+def require_whole(fat_wheel: Path, wheels: Sequence[Path], code: Sequence[CodeObject]) -> None:
+    """Verify that the finished wheels hold what the fat wheel held, and lead to each other."""
+    package = read_metadata(fat_wheel).name
+    reader = _WheelReader(package)
+    members: Counter[str] = Counter()
+    for wheel in wheels:
+        members.update(reader.read(wheel))
+
+    problems = {
+        *reader.problems,
+        *_compare_members(fat_wheel, members),
+        *_compare_code(package, code, reader),
+        *_find_unmet_requirements(package, wheels),
+    }
+    if problems:
+        shown_problems = "\n".join(sorted(problems)[:_MOST_PROBLEMS])
+        if len(problems) > _MOST_PROBLEMS:
+            shown_problems += f"\n… and {len(problems) - _MOST_PROBLEMS} more"
+        raise CheckError(
+            f"The wheels made of {fat_wheel.name} differ from it:\n{shown_problems}",
+            hint="Keep the fat wheel (--no-split), and report it.",
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Kernel:
+    """A code object by what kernel archives say of it: its library and index, and its gfx target."""
+
+    binary: str
+    target: str
+    sha256: str
+
+
+class _WheelReader:
+    """Reads the kernels of wheels, and which libraries say where theirs are."""
+
+    def __init__(self, package: str) -> None:
+        # Threads only add whole values to these.
+        self.kernels: set[_Kernel] = set()
+        self.libraries: set[str] = set()
+        self.problems: list[str] = []
+        self._package = package
+
+    def read(self, wheel: Path) -> list[str]:
+        """Read a wheel, and verify its RECORD; return its members."""
+        magics = (kpack.MAGIC, *LIBRARY_MAGICS)
+        tap = Tap(
+            wanted=lambda _member, head: head.startswith(magics),
+            inspect=self._inspect,
+            folder=wheel.parent,
+        )
+        for problem in verify_record(wheel, tap=tap):
+            self.problems.append(f"{wheel.name}: {problem.message}")
+        return [member.name for member in read_archive(wheel).members]
+
+    def _inspect(self, member: str, file: Path) -> None:
+        try:
+            if member.endswith(kpack.SUFFIX):
+                self.kernels |= _read_kernels(file)
+            else:
+                self._read_reference(member, file)
+        except (kpack.KpackError, SplitError) as problem:
+            self.problems.append(f"{member}: {problem}.")
+
+    def _read_reference(self, member: str, file: Path) -> None:
+        reference = reference_of(file)
+        if reference is None:
+            return
+        binary = reference.binary
+        is_its_own = f"{self._package}/{binary}" == member
+        if not is_its_own or reference != kpack.reference(self._package, binary):
+            raise SplitError(f"it looks for its code as {binary} in {reference.paths[0]}")
+        self.libraries.add(binary)
+
+
+def reference_of(library: Path) -> kpack.Reference | None:
+    """Return where a library says its device code is; None where that was not moved."""
+    content = open_library(library).reference()
+    return None if content is None else kpack.read_reference(content)
+
+
+def _read_kernels(file: Path) -> set[_Kernel]:
+    """Return the code objects of an archive.
+
+    The same bytes may stand for a mode of the GPU, too: they are those of the most general target.
+    """
+    with file.open("rb") as stream:
+        archive = kpack.read(stream)
+        kernel_by_place: dict[tuple[int, int], kpack.Kernel] = {}
+        for kernel in sorted(archive.kernels, key=lambda kernel: -len(kernel.target)):
+            kernel_by_place[archive.kernels[kernel]] = kernel
+
+        kernels: set[_Kernel] = set()
+        for kernel in kernel_by_place.values():
+            digest = hashlib.sha256(archive.content(stream, kernel)).hexdigest()
+            kernels.add(_Kernel(binary=kernel.binary, target=kernel.target, sha256=digest))
+    return kernels
+
+
+def _compare_members(fat_wheel: Path, members: Counter[str]) -> Iterator[str]:
+    for name, count in members.items():
+        if count > 1:
+            yield f"{name} is in {count} wheels."
+    for name in read_archive(fat_wheel).by_name:
+        if name not in members:
+            yield f"{name} is in none of the wheels."
+
+
+def _compare_code(package: str, code: Sequence[CodeObject], reader: _WheelReader) -> Iterator[str]:
+    """Compare the code objects of the fat wheel with those of the kernel archives."""
+    expected: set[_Kernel] = set()
+    for code_object in code:
+        expected.add(
+            _Kernel(
+                binary=code_object.binary(package),
+                target=code_object.target,
+                sha256=code_object.sha256,
+            )
+        )
+    for kernel in expected - reader.kernels:
+        yield f"The code of {kernel.binary} for {kernel.target} is in no archive."
+    for kernel in reader.kernels - expected:
+        yield f"The code of {kernel.binary} for {kernel.target} is not what the fat wheel held."
+
+    libraries = {kernel.binary.rpartition("#")[0] for kernel in expected}
+    for library in libraries - reader.libraries:
+        yield f"{library} does not say where its code is."
+
+
+def _find_unmet_requirements(package: str, wheels: Sequence[Path]) -> Iterator[str]:
+    """Find requirements on wheels of the set that it does not meet."""
+    metadata_by_wheel = {wheel: read_metadata(wheel) for wheel in wheels}
+    versions = {canonicalize_name(metadata.name): metadata.version for metadata in metadata_by_wheel.values()}
+    device_prefix = f"amd-{canonicalize_name(package)}-device-"
+    for wheel, metadata in metadata_by_wheel.items():
+        for requirement in map(Requirement, metadata.requires_dist):
+            name = canonicalize_name(requirement.name)
+            if name not in versions:
+                if name.startswith(device_prefix):
+                    yield f"{wheel.name} requires {name}, which was not made."
+            elif not requirement.specifier.contains(versions[name], prereleases=True):
+                yield f"{wheel.name} requires {requirement}, and {versions[name]} was made."
