@@ -103,8 +103,8 @@ def build_run(
         flow.run_jobs([job], root=common.root)
     except ProcessError as problem:
         # These are the stage's own message and its tool's first error, if any.
-        lines = problem.message.splitlines()[1:3]
-        reason = " ".join(lines) or problem.message
+        lines = problem.message.splitlines()[:2]
+        reason = " ".join(lines)
         raise MissingInputError(f"It could not be built: {reason}") from problem
 
 

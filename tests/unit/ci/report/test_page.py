@@ -337,25 +337,31 @@ def table_of_builds(page: RunPage) -> TextTable:
     return table
 
 
-def test_a_build_has_its_graph_and_its_memory() -> None:
+def test_a_build_has_the_memory_of_its_largest_process() -> None:
     torch = page_of_records(*builds()).builds[0]
 
     assert torch.stage == "build_torch"
-    (graph,) = torch.graphs
-    assert graph.edges == 6000
-    assert len(graph.slowest) == 25
-    assert graph.mean == pytest.approx(14.2)
     assert torch.memory is not None
-    assert torch.memory.peak == 96 * page_runs.GIB
+    assert torch.memory.peak == 3 * page_runs.GIB
+
+
+def test_the_memory_of_a_whole_machine_is_not_taken_for_a_builds() -> None:
+    memory = {"peak": 96 * page_runs.GIB, "total": 128 * page_runs.GIB, "used": [96 * page_runs.GIB]}
+
+    page = page_of_records(*builds_with_torch(details={"memory": memory}))
+
+    (torch,) = [build for build in page.builds if build.stage == "build_torch"]
+    assert torch.memory is None
+    assert page.problems == ()
 
 
 def test_details_that_make_no_sense_are_a_problem() -> None:
-    build = page_runs.build_record("torch", *CELL).model_copy(update={"details": {"ninja": "many"}})
+    build = page_runs.build_record("torch", *CELL).model_copy(update={"details": {"memory": "much"}})
 
     page = page_of_records(build)
 
-    assert page.builds[0].graphs == ()
-    assert "details.ninja" in page.problems[-1].what
+    assert page.builds[0].memory is None
+    assert "details.memory" in page.problems[-1].what
 
 
 def test_a_failed_build_comes_first_and_says_how_far_it_came() -> None:
@@ -373,7 +379,7 @@ def test_a_failed_build_comes_first_and_says_how_far_it_came() -> None:
 
 
 def test_builds_have_no_column_for_failures_where_none_failed() -> None:
-    assert table_of_builds(page_of_records(*builds())).columns[-1] == "slowest file"
+    assert table_of_builds(page_of_records(*builds())).columns[-1] == "memory"
 
 
 @pytest.fixture(scope="module")
@@ -456,7 +462,8 @@ def test_shows_no_command_for_wheels_whose_rocm_the_run_does_not_hold() -> None:
 def test_a_command_has_the_options_that_lead_to_rocm() -> None:
     torch = builds_with_torch(inputs=OTHER_ROCM, details={"rocm_options": ROCM_OPTIONS})
 
-    assert f"</var> {' '.join(ROCM_OPTIONS)}</pre>" in render(page_of_records(*torch))
+    html = render(page_of_records(*torch))
+    assert f"</var> <span>{ROCM_OPTIONS[0]}</span> {ROCM_OPTIONS[1]}</pre>" in html
 
 
 @pytest.mark.parametrize(("step", "exit_code"), [("build_torch", 8), ("build_audio", INTERRUPTED)])

@@ -66,11 +66,10 @@ def page_with_words(
 
     build = page_runs.build_record("torch", *cell)
     wheel = build.files[0].model_copy(update={"name": name, "distribution": name, "version": name})
-    graph = {"folder": error, "edges": 1, "seconds": 1, "busy_seconds": 1, "slowest": [[error, 1]]}
     details = {
         "source": {"origin": error, "commit": error},
         "contents": {name: {error: [1, 2, 3]}},
-        "ninja": [graph],
+        "reached": {"done": 1, "total": 2, "failed": [error]},
     }
     build = build.model_copy(update={"files": (wheel,), "details": details})
     failure = page_runs.make_record(name, *cell, status="failed", exit_code=8, started=name, error=error)
