@@ -5,22 +5,23 @@ from __future__ import annotations
 import argparse
 import ast
 import copy
-from collections import Counter
+from collections import Counter, defaultdict
 from dataclasses import dataclass
 from importlib import import_module
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeAlias
 
 from core.cli import verb_parser
 from core.cli.options import ROOT, add_common
-from docs.markdown import anchor, code, codes, sentence, table, table_text
+from docs.markdown import Table, anchor, code, codes, sentence
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator, Sequence
+    from collections.abc import Collection, Iterable, Iterator, Sequence
 
     from core.cli import Verb
 
 PACKAGES = ("pytorch_build", "rocm_packaging", "ci")
-_COLUMNS = ("option", "meaning")
+
+OptionRow: TypeAlias = tuple[str, str]
 _FRONT_DOORS = {"front_door", "cell_front_door"}
 
 
@@ -50,11 +51,8 @@ def all_sessions() -> Sequence[Session]:
 
 def read_sessions(noxfile: str) -> Sequence[Session]:
     """Return the sessions in the text of a noxfile, in their order."""
-    sessions: list[Session] = []
-    for node in ast.parse(noxfile).body:
-        if isinstance(node, ast.FunctionDef) and _is_session(node):
-            sessions.append(_read_session(node))
-    return sessions
+    functions = [node for node in ast.parse(noxfile).body if isinstance(node, ast.FunctionDef)]
+    return [_read_session(function) for function in functions if _is_session(function)]
 
 
 def _is_session(function: ast.FunctionDef) -> bool:
@@ -73,7 +71,8 @@ def _read_session(function: ast.FunctionDef) -> Session:
             continue
         if callee == "cell_front_door":
             calls.append("pytorch_build")
-        calls += [str(word.value) for word in node.args if isinstance(word, ast.Constant)]
+        constants = [argument for argument in node.args if isinstance(argument, ast.Constant)]
+        calls += [str(constant.value) for constant in constants]
         break
     return Session(
         name=function.name,
@@ -91,13 +90,14 @@ def session_table() -> str:
             for session in _sessions_that_call(package, verb):
                 headings[session.name] = heading
 
-    rows: list[tuple[str, str]] = []
+    table = Table("session", "what it does")
     for session in all_sessions():
         name = code(session.name)
         if session.calls:
-            name = f"[{name}](#{anchor(headings[session.name])})"
-        rows.append((name, session.summary))
-    return table_text(("session", "what it does"), rows)
+            place = anchor(headings[session.name])
+            name = f"[{name}](#{place})"
+        table.add(name, session.summary)
+    return str(table)
 
 
 def _sessions_that_call(package: str, verb: Verb) -> Sequence[Session]:
@@ -124,15 +124,17 @@ def flow_tables() -> str:
     lines: list[str] = []
     for name in sorted(flows.task_names):
         flow = flows[name]
-        summary, _, _ = (flow.__doc__ or "").partition("\n")
+        docstring = flow.__doc__ or ""
+        summary, _, _ = docstring.partition("\n")
+        table = Table("option", "meaning")
         # A task forgets its help once it has been asked for its arguments, so a copy is.
         arguments = copy.deepcopy(flow).get_arguments()
-        rows: list[tuple[str, str]] = []
         for argument in arguments:
             option = argument.name.replace("_", "-")
-            rows.append((code(f"--{option}"), argument.help or ""))
-        lines += [f"### invoke {name}", "", summary, ""]
-        lines += [*table(_COLUMNS, rows), ""]
+            table.add(f"`--{option}`", argument.help or "")
+        lines += [f"### invoke {name}", ""]
+        lines += [summary, ""]
+        lines += [*table.lines, ""]
     return _text_of(lines)
 
 
@@ -144,7 +146,7 @@ class OptionGroup:
     """Options that a verb declares together: (option, meaning) each."""
 
     title: str
-    rows: tuple[tuple[str, str], ...]
+    rows: tuple[OptionRow, ...]
 
     @property
     def heading(self) -> str:
@@ -178,10 +180,18 @@ def verbs(package: str) -> Sequence[Verb]:
 
 def common_table() -> str:
     """Write the options that every verb takes."""
-    rows: list[tuple[str, str]] = []
+    rows: list[OptionRow] = []
     for group in _common_groups():
         rows += group.rows
-    return table_text(_COLUMNS, rows)
+    return _text_of(_option_lines(rows))
+
+
+def _option_lines(rows: Iterable[OptionRow]) -> Sequence[str]:
+    """Return the lines of a table of options."""
+    table = Table("option", "meaning")
+    for option, meaning in rows:
+        table.add(option, meaning)
+    return table.lines
 
 
 def verb_tables() -> str:
@@ -198,7 +208,8 @@ def verb_tables() -> str:
         lines += [f"### {group.heading}", ""]
         if group.remark:
             lines += [sentence(group.remark), ""]
-        lines += [*table(_COLUMNS, group.rows), ""]
+        lines += _option_lines(group.rows)
+        lines.append("")
     return _text_of(lines)
 
 
@@ -230,28 +241,33 @@ def _shared_groups(all_options: Sequence[VerbOptions]) -> Sequence[OptionGroup]:
 
 def _section_of_verb(options: VerbOptions, shared_groups: Collection[OptionGroup]) -> Iterator[str]:
     """Yield the lines about one verb."""
-    yield from (f"### {_heading_of_verb(options.package, options.verb)}", "")
-    yield from (sentence(options.verb.summary), "")
-    if _sessions_that_call(options.package, options.verb):
-        front_door = code(f"python -m {options.package} {options.verb.name}")
-        yield from (f"The front door is {front_door}.", "")
+    package = options.package
+    verb = options.verb
+    heading = _heading_of_verb(package, verb)
+    yield from (f"### {heading}", "")
+    yield from (sentence(verb.summary), "")
+    if _sessions_that_call(package, verb):
+        yield from (f"The front door is `python -m {package} {verb.name}`.", "")
     else:
         yield from ("No session calls it.", "")
 
-    rows_by_title: dict[str, list[tuple[str, str]]] = {}
+    rows_by_title: dict[str, list[OptionRow]] = defaultdict(list)
     links: list[str] = []
     for group in options.groups:
         if group in shared_groups:
-            links.append(f"[{group.heading}](#{anchor(group.heading)})")
+            place = anchor(group.heading)
+            links.append(f"[{group.heading}](#{place})")
         else:
-            rows_by_title.setdefault(group.title, []).extend(group.rows)
+            rows_by_title[group.title] += group.rows
     for title, rows in rows_by_title.items():
         if title:
-            heading = sentence(title).removesuffix(".")
-            yield from (f"{heading}:", "")
-        yield from (*table(_COLUMNS, rows), "")
+            title_text = sentence(title).removesuffix(".")
+            yield from (f"{title_text}:", "")
+        yield from _option_lines(rows)
+        yield ""
     if links:
-        yield from (f"More options: {', '.join(links)}.", "")
+        names = ", ".join(links)
+        yield from (f"More options: {names}.", "")
     if options.epilog:
         yield from (options.epilog, "")
 
@@ -263,19 +279,21 @@ def read_options(parser: argparse.ArgumentParser) -> Sequence[OptionGroup]:
     """
     groups: list[OptionGroup] = []
     for group in parser._action_groups:  # noqa: SLF001 - see above
-        rows: list[tuple[str, str]] = []
-        for action in group._group_actions:  # noqa: SLF001 - see above
-            if action.help != argparse.SUPPRESS and action.dest != "help":
-                rows.append(_row_of_option(action))
+        actions = [action for action in group._group_actions if _is_shown(action)]  # noqa: SLF001 - see above
+        rows = tuple(map(_row_of_option, actions))
         title = group.title or ""
         if title in {"positional arguments", "options"}:
             title = ""
         if rows:
-            groups.append(OptionGroup(title=title, rows=tuple(rows)))
+            groups.append(OptionGroup(title=title, rows=rows))
     return groups
 
 
-def _row_of_option(action: argparse.Action) -> tuple[str, str]:
+def _is_shown(action: argparse.Action) -> bool:
+    return action.help != argparse.SUPPRESS and action.dest != "help"
+
+
+def _row_of_option(action: argparse.Action) -> OptionRow:
     value = str(action.metavar or "")
     if not value and action.choices:
         choices = ",".join(map(str, action.choices))
@@ -283,8 +301,8 @@ def _row_of_option(action: argparse.Action) -> tuple[str, str]:
     names = [f"{name} {value}".rstrip() for name in action.option_strings]
     if not names:
         names = [value or action.dest]
-    meaning = (action.help or "") % vars(action)
-    return codes(names), meaning
+    meaning = action.help or ""
+    return codes(names), meaning % vars(action)
 
 
 def _text_of(lines: Sequence[str]) -> str:

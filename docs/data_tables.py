@@ -8,14 +8,15 @@ from typing import TYPE_CHECKING, get_args
 from ci.plan import data, inputs
 from core.run import PLATFORMS
 from core.run import plan as plans
-from docs.markdown import code, codes, table, table_text
+from docs.markdown import Table, code, codes
 from pytorch_build.components import COMPONENTS
 from pytorch_build.refs import torch_refs as refs
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
     from ci.plan.data import Data
+    from core.run import Platform
     from pytorch_build.refs.torch_refs import FeatureRow, HistoryRow, ProjectSource, TorchRef
 
 PIN_FILES: Mapping[str, str] = {
@@ -28,7 +29,10 @@ _WORDS_OF_STATES: Mapping[str, str] = {
     "previously-built": "Previously built",
     "off": "Off by default",
 }
-_TITLES: Mapping[str, str] = {"linux": "Linux", "windows": "Windows"}
+_TITLES: Mapping[str, str] = {
+    "linux": "Linux",
+    "windows": "Windows",
+}
 _ALL = "every one"
 
 
@@ -49,46 +53,63 @@ def support_tables() -> str:
 
 def _feature_table(features: Iterable[FeatureRow]) -> Sequence[str]:
     """Write one row a feature, with a link to the issue that explains it."""
-    rows: list[Sequence[str]] = []
+    table = Table("Project or feature", *_TITLES.values())
     for feature in features:
-        cells = [_feature_cell(feature, getattr(feature, platform)) for platform in PLATFORMS]
-        rows.append((feature.name, *cells))
-    return table(("Project or feature", *_TITLES.values()), rows)
+        cells = [_feature_cell(feature, platform) for platform in PLATFORMS]
+        table.add(feature.name, *cells)
+    return table.lines
 
 
-def _feature_cell(feature: FeatureRow, state: str) -> str:
+def _feature_cell(feature: FeatureRow, platform: str) -> str:
+    state = getattr(feature, platform)
     text = _WORDS_OF_STATES[state]
     if state == "supported":
         return text
     if feature.issue:
         _, _, number = feature.issue.rpartition("/")
-        text = f"{text} (see issue [#{number}]({feature.issue}))"
+        link = f"[#{number}]({feature.issue})"
+        text = f"{text} (see issue {link})"
     if feature.note:
         text = f"{text}: {feature.note}"
     return text
 
 
 def _version_table(
-    refs_by_platform: Mapping[str, Mapping[str, TorchRef]],
+    refs_by_platform: Mapping[Platform, Mapping[str, TorchRef]],
     history: Sequence[HistoryRow],
 ) -> Sequence[str]:
     """Write one row a torch ref, in the order of the data, each followed by what it replaced."""
-    rows: list[Sequence[str]] = []
-    for name, ref in refs_by_platform[PLATFORMS[0]].items():
+    table = Table(
+        "PyTorch version",
+        "Torch ref",
+        "Python",
+        *_TITLES.values(),
+    )
+    refs_of_first_platform = refs_by_platform[PLATFORMS[0]]
+    for name, ref in refs_of_first_platform.items():
         if not ref.listed:
             continue
-        cells = [_version_cell(refs_by_platform[platform][name], platform) for platform in PLATFORMS]
-        rows.append((ref.title, code(name), ", ".join(ref.pythons), *cells))
-        rows += _rows_of_history(history, name)
-    return table(("PyTorch version", "Torch ref", "Python", *_TITLES.values()), rows)
+        cells: list[str] = []
+        for platform, refs_of_platform in refs_by_platform.items():
+            cells.append(_version_cell(refs_of_platform[name], platform))
+        pythons = ", ".join(ref.pythons)
+        table.add(
+            ref.title,
+            code(name),
+            pythons,
+            *cells,
+        )
 
-
-def _rows_of_history(history: Sequence[HistoryRow], ref_name: str) -> Iterator[Sequence[str]]:
-    """Yield what a torch ref has replaced."""
-    for row in history:
-        if row.after == ref_name:
-            cells = [_WORDS_OF_STATES[getattr(row, platform)] for platform in PLATFORMS]
-            yield (row.title, "", "", *cells)
+        for row in history:
+            if row.after == name:
+                states = [_WORDS_OF_STATES[getattr(row, platform)] for platform in PLATFORMS]
+                table.add(
+                    row.title,
+                    "",
+                    "",
+                    *states,
+                )
+    return table.lines
 
 
 def _version_cell(ref: TorchRef, platform: str) -> str:
@@ -103,21 +124,23 @@ def _version_cell(ref: TorchRef, platform: str) -> str:
 def _project_text(source: ProjectSource, ref: TorchRef) -> str:
     name = COMPONENTS[source.project].distribution
     if source.prebuilt:
-        return f"{name}: {code(source.prebuilt)}"
+        return f"{name}: `{source.prebuilt}`"
 
     address = source.origin.removesuffix(".git")
-    owner, repository_name = address.rsplit("/", 2)[-2:]
+    _, owner, repository_name = address.rsplit("/", 2)
     repository = f"{owner}/{repository_name}"
     if not source.pin:
-        return f"{name}: [{repository} {code(source.ref)}]({address}/tree/{source.ref})"
+        link = f"[{repository} `{source.ref}`]({address}/tree/{source.ref})"
+        return f"{name}: {link}"
 
     torch = ref.projects["torch"]
+    torch_address = torch.origin.removesuffix(".git")
     pin_file = PIN_FILES[source.pin]
     _, _, file_name = pin_file.rpartition("/")
-    page = f"{torch.origin.removesuffix('.git')}/blob/{torch.ref}/{pin_file}"
-    text = f"{name}: [{repository}]({address}) at [{code(file_name)}]({page})"
+    pin_link = f"[`{file_name}`]({torch_address}/blob/{torch.ref}/{pin_file})"
+    text = f"{name}: [{repository}]({address}) at {pin_link}"
     if source.ref:
-        text = f"{text}, else {code(source.ref)}"
+        text = f"{text}, else `{source.ref}`"
     return text
 
 
@@ -126,36 +149,41 @@ def _project_text(source: ProjectSource, ref: TorchRef) -> str:
 
 def test_table() -> str:
     """Write the kinds of tests, as `triggers.toml` has them."""
-    rows: list[Sequence[str]] = []
-    for name, test in data.load().triggers.tests.items():
-        row = (
+    table = Table(
+        "test",
+        "session",
+        "of test types",
+        "Pythons",
+        "jobs",
+        "platforms",
+    )
+    tests = data.load().triggers.tests
+    for name, test in tests.items():
+        session_and_config = filter(None, (test.session, test.config))
+        table.add(
             code(name),
-            _session_and_config(test.session, test.config),
+            codes(session_and_config),
             codes(test.types) or _ALL,
             ", ".join(test.pythons) or _ALL,
             str(test.shards),
             " and ".join(test.platforms) or _ALL,
         )
-        rows.append(row)
-    columns = ("test", "session", "of test types", "Pythons", "jobs", "platforms")
-    return table_text(columns, rows)
-
-
-def _session_and_config(session: str, config: str | None) -> str:
-    return codes(name for name in (session, config) if name)
+    return str(table)
 
 
 def label_table() -> str:
     """Write every label that CI knows, with what it asks for."""
     ci_data = data.load()
     meanings = _meanings_of_labels(ci_data)
-    rows: list[tuple[str, str]] = []
+    table = Table("label", "asks for")
     for label in inputs.known_labels(ci_data):
         if label in meanings:
-            rows.append((code(label), meanings[label]))
-    examples = codes(("gfx1151", "gfx94x", "gfx942", "gfx94X-dcgpu", "gfx94X-linux"))
-    rows.append((code("gfx…"), f"this GPU family too: {examples}"))
-    return table_text(("label", "asks for"), rows)
+            table.add(code(label), meanings[label])
+    table.add(
+        "`gfx…`",
+        "this GPU family too: `gfx1151`, `gfx94x`, `gfx942`, `gfx94X-dcgpu`, `gfx94X-linux`",
+    )
+    return str(table)
 
 
 def _meanings_of_labels(ci_data: Data) -> Mapping[str, str]:
@@ -166,39 +194,52 @@ def _meanings_of_labels(ci_data: Data) -> Mapping[str, str]:
     }
     for name, variant in ci_data.families.variants.items():
         if variant.label is not None:
-            meanings[variant.label] = f"the build variant {code(name)} too"
+            meanings[variant.label] = f"the build variant `{name}` too"
     for name, test in ci_data.triggers.tests.items():
-        meaning = f"{code(test.session)} too"
+        meaning = f"`{test.session}` too"
         if test.config:
-            meaning = f"{meaning}, configuration {code(test.config)}"
+            meaning = f"{meaning}, configuration `{test.config}`"
         meanings[f"test:{name}"] = meaning
     for name in get_args(data.TestType):
-        meanings[f"test_filter:{name}"] = f"test type {code(name)}"
+        meanings[f"test_filter:{name}"] = f"test type `{name}`"
     for name in inputs.kernels(ci_data):
-        meanings[f"test_runner:{name}"] = f"tests on machines with the kernel {code(name)} alone"
+        meanings[f"test_runner:{name}"] = f"tests on machines with the kernel `{name}` alone"
     return meanings
 
 
 def family_table() -> str:
     """Write the families that CI builds: from when on, and who has the GPU."""
     ci_data = data.load()
-    rows: list[Sequence[str]] = []
+    table = Table(
+        "GPU family",
+        "platform",
+        "built from",
+        "PyTorch from",
+        "tested on",
+        "variants",
+    )
     for name, platforms in ci_data.families.families.items():
         for platform, tiers in platforms.items():
-            row = (
+            table.add(
                 code(name),
                 platform,
                 tiers.tier,
                 tiers.pytorch,
-                _machine(ci_data, name, platform),
+                _machine(
+                    ci_data,
+                    name,
+                    platform,
+                ),
                 ", ".join(tiers.variants),
             )
-            rows.append(row)
-    columns = ("GPU family", "platform", "built from", "PyTorch from", "tested on", "variants")
-    return table_text(columns, rows)
+    return str(table)
 
 
-def _machine(ci_data: Data, family: str, platform: str) -> str:
+def _machine(
+    ci_data: Data,
+    family: str,
+    platform: str,
+) -> str:
     """Return the label of the machines that test a family."""
     machines = ci_data.runners.of(family, platform)
     if machines.test_runner:
@@ -210,33 +251,43 @@ def _machine(ci_data: Data, family: str, platform: str) -> str:
 
 def input_table() -> str:
     """Write the inputs of a dispatch."""
-    rows: list[tuple[str, str]] = []
-    for name, dispatch_input in inputs.table().inputs.items():
-        rows.append((code(name), dispatch_input.about))
-    return table_text(("input", "what it is"), rows)
+    table = Table("input", "what it is")
+    dispatch_inputs = inputs.table().inputs
+    for name, dispatch_input in dispatch_inputs.items():
+        table.add(code(name), dispatch_input.about)
+    return str(table)
 
 
 def output_table() -> str:
     """Write the outputs of `configure` and `resolve`."""
-    switches = ("enable_build_jobs", "build_pytorch", "trusted", "upload", "promote")
-    words = ("test_type", "release_type", "upload_reason", "plan_digest")
-    places = ("store", "external_repo", "aws_role", "aws_region")
     stages = codes(plans.STAGES, " ")
-    rows = [
-        (codes(switches, " "), "`true` or `false`"),
-        (codes(words, " "), "a word, or a sentence"),
-        (codes(places, " "), "where outputs go and as whom; empty where nothing is uploaded"),
-        (
-            "`{platform}_groups`",
-            f"a list of artifact groups: `artifact_group`, and {stages}, each a list of jobs",
-        ),
-        ("`{platform}_stages`", "the stages that have jobs, with spaces between"),
-        ("`{platform}_promote_matrix`", "a list of what is to be promoted: a torch version of a family"),
-    ]
     platforms = codes(PLATFORMS, " or ")
-    lines = table(("output", "JSON"), rows)
-    lines += ["", f"`{{platform}}` is {platforms}."]
-    return "\n".join(lines)
+    table = Table("output", "JSON")
+    table.add(
+        "`enable_build_jobs` `build_pytorch` `trusted` `upload` `promote`",
+        "`true` or `false`",
+    )
+    table.add(
+        "`test_type` `release_type` `upload_reason` `plan_digest`",
+        "a word, or a sentence",
+    )
+    table.add(
+        "`store` `external_repo` `aws_role` `aws_region`",
+        "where outputs go and as whom; empty where nothing is uploaded",
+    )
+    table.add(
+        "`{platform}_groups`",
+        f"a list of artifact groups: `artifact_group`, and {stages}, each a list of jobs",
+    )
+    table.add(
+        "`{platform}_stages`",
+        "the stages that have jobs, with spaces between",
+    )
+    table.add(
+        "`{platform}_promote_matrix`",
+        "a list of what is to be promoted: a torch version of a family",
+    )
+    return f"{table}\n\n`{{platform}}` is {platforms}."
 
 
 _DRAFT = "https://json-schema.org/draft/2020-12/schema"

@@ -21,7 +21,7 @@ from core.errors import CheckError, DataError, FatalError, UsageError
 from core.families import CPU, FAMILIES_FILE, families
 from core.run import records
 from docs import command_tables, data_tables, roles
-from docs.markdown import code, table_text
+from docs.markdown import Table, code
 from docs.messages import message_tables
 from docs.mutants import score_table
 from rocm_packaging.origin import INDEXES_FILE
@@ -40,24 +40,27 @@ _PART = re.compile(r"<!-- generated: (?P<name>[\w-]+) -->\n(?P<text>.*?)<!-- end
 def gpu_families() -> str:
     """Write the GPU families with their targets, those of the data file first."""
     all_families = families()
-    rows: list[tuple[str, str]] = []
+    table = Table("GPU family", "gfx targets")
     for name in read_toml(FAMILIES_FILE)["families"]:
-        rows.append((code(name), " ".join(all_families[name].targets)))
+        targets = " ".join(all_families[name].targets)
+        table.add(code(name), targets)
     single_targets = [name for name, family in all_families.items() if family.targets == (name,)]
-    rows.append((f"a target by itself, such as {code(single_targets[-1])}", "itself"))
-    rows.append((code(CPU), "none: built without ROCm"))
-    return table_text(("GPU family", "gfx targets"), rows)
+    example = single_targets[-1]
+    table.add(f"a target by itself, such as `{example}`", "itself")
+    table.add(code(CPU), "none: built without ROCm")
+    return str(table)
 
 
 def rocm_indexes() -> str:
     """Write the release indexes that have a name."""
-    rows: list[tuple[str, str]] = []
-    for name, index in read_toml(INDEXES_FILE)["indexes"].items():
+    table = Table("name", "address")
+    indexes = read_toml(INDEXES_FILE)["indexes"]
+    for name, index in indexes.items():
         label = code(name)
         if "default" in index:
             label = f"{label} (the default)"
-        rows.append((label, code(index["url"])))
-    return table_text(("name", "address"), rows)
+        table.add(label, code(index["url"]))
+    return str(table)
 
 
 def exit_codes() -> str:
@@ -66,22 +69,27 @@ def exit_codes() -> str:
         0: "The stage did its work, or found that nothing has changed.",
         FatalError.exit_code: "An internal error: run the command with `--debug` and report it.",
     }
-    for _, error_class in inspect.getmembers(errors, inspect.isclass):
+    error_classes = inspect.getmembers(errors, inspect.isclass)
+    for _, error_class in error_classes:
         if issubclass(error_class, FatalError) and error_class is not FatalError:
             meanings[error_class.exit_code] = _first_line(error_class.__doc__)
-    rows = [(str(number), meaning) for number, meaning in sorted(meanings.items())]
-    return table_text(("code", "meaning"), rows)
+    table = Table("code", "meaning")
+    for number in sorted(meanings):
+        table.add(str(number), meanings[number])
+    return str(table)
 
 
 def _first_line(docstring: str | None) -> str:
-    first_line, _, _ = (docstring or "").strip().partition("\n")
+    text = docstring or ""
+    first_line, _, _ = text.strip().partition("\n")
     return first_line
 
 
 def record_schema() -> str:
     """Write the JSON schema of records."""
-    schema = json.dumps(records.Record.model_json_schema(), indent=2)
-    return f"{schema}\n"
+    schema = records.Record.model_json_schema()
+    text = json.dumps(schema, indent=2)
+    return f"{text}\n"
 
 
 PARTS: Mapping[str, Callable[[], str]] = {
@@ -107,7 +115,12 @@ PARTS: Mapping[str, Callable[[], str]] = {
 }
 
 
-def fill_page(text: str, parts: Mapping[str, Callable[[], str]], *, page_name: str) -> str:
+def fill_page(
+    text: str,
+    parts: Mapping[str, Callable[[], str]],
+    *,
+    page_name: str,
+) -> str:
     """Return a page with its generated parts.
 
     Args:
@@ -118,7 +131,8 @@ def fill_page(text: str, parts: Mapping[str, Callable[[], str]], *, page_name: s
     Raises:
         DataError: The page names a part that nothing writes, or a part does not end.
     """
-    if text.count(_BEGINNING) != len(_PART.findall(text)):
+    complete_parts = _PART.findall(text)
+    if text.count(_BEGINNING) != len(complete_parts):
         raise DataError(f"{page_name}: a generated part does not end.", hint="<!-- end of NAME --> ends it.")
 
     def write_part(match: re.Match[str]) -> str:
@@ -145,7 +159,11 @@ def write_pages() -> Mapping[Path, str]:
         names = [match["name"] for match in _PART.finditer(text)]
         if names:
             absent_parts.difference_update(names)
-            filled_pages[path] = fill_page(text, PARTS, page_name=path.name)
+            filled_pages[path] = fill_page(
+                text,
+                PARTS,
+                page_name=path.name,
+            )
     if absent_parts:
         names_of_parts = ", ".join(sorted(absent_parts))
         raise DataError(f"No page has the generated parts {names_of_parts}.", hint="Put their marks in.")
@@ -159,11 +177,13 @@ def write_pages() -> Mapping[Path, str]:
 
 def outdated_pages() -> Mapping[Path, str]:
     """Return the pages that differ from what they should be, as they should be."""
-    outdated: dict[Path, str] = {}
-    for path, text in write_pages().items():
-        if not path.is_file() or path.read_text(encoding="utf-8") != text:
-            outdated[path] = text
-    return outdated
+    return {path: text for path, text in write_pages().items() if not _has_text(path, text)}
+
+
+def _has_text(path: Path, text: str) -> bool:
+    if not path.is_file():
+        return False
+    return path.read_text(encoding="utf-8") == text
 
 
 def main(words: list[str]) -> int:
@@ -179,8 +199,10 @@ def _run(words: list[str]) -> None:
         screenshots.take()
         return
     if words not in ([], ["--check"]):
+        call = " ".join(words)
         raise UsageError(
-            f"Unknown: {' '.join(words)}.", hint="python -m docs.generate [--check | --screenshots]"
+            f"Unknown: {call}.",
+            hint="python -m docs.generate [--check | --screenshots]",
         )
 
     outdated = outdated_pages()

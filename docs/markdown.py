@@ -4,20 +4,31 @@ import re
 from collections.abc import Iterable, Sequence
 
 
+class Table:
+    """A table that is filled row by row."""
+
+    def __init__(self, *columns: str) -> None:
+        """Begin a table with its columns."""
+        self.lines: list[str] = []
+        self.add(*columns)
+        self.add(*("---" for _ in columns))
+
+    def add(self, *cells: str) -> None:
+        """Add a row."""
+        escaped_cells = [cell.replace("|", r"\|") for cell in cells]
+        row = " | ".join(escaped_cells)
+        self.lines.append(f"| {row} |")
+
+    def __str__(self) -> str:
+        return "\n".join(self.lines)
+
+
 def table(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:
-    """Return the lines of a table."""
-    rule = ["---"] * len(columns)
-    return [_row(cells) for cells in (columns, rule, *rows)]
-
-
-def table_text(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    """Return a table as one text."""
-    return "\n".join(table(columns, rows))
-
-
-def _row(cells: Sequence[str]) -> str:
-    escaped_cells = [cell.replace("|", r"\|") for cell in cells]
-    return f"| {' | '.join(escaped_cells)} |"
+    """Return the lines of a table whose rows are there already."""
+    whole_table = Table(*columns)
+    for row in rows:
+        whole_table.add(*row)
+    return whole_table.lines
 
 
 def code(text: str) -> str:
@@ -39,4 +50,5 @@ def anchor(heading: str) -> str:
 def sentence(text: str) -> str:
     """Return a text with a capital at its start and a period at its end."""
     start = text[:1].upper()
-    return f"{start}{text[1:]}".removesuffix(".") + "."
+    rest_of_text = text[1:].removesuffix(".")
+    return f"{start}{rest_of_text}."

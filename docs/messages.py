@@ -6,40 +6,43 @@ import ast
 import re
 from collections import defaultdict
 from importlib import import_module
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeAlias
 
 from core import errors
 from core.cli.options import ROOT
 from core.errors import FatalError
 from docs.command_tables import PACKAGES
-from docs.markdown import table
+from docs.markdown import Table
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
     from types import ModuleType
 
-_COLUMNS = ("message", "what to do")
+Message: TypeAlias = tuple[str, str]
+
 # Code in these folders runs elsewhere than in this tool.
 _FOLDERS_OF_OTHERS = {"templates", "sample", "target", "smoke"}
 
 
 def message_tables() -> str:
     """Write the messages that have a next action, a table an exit code, in the order of the alphabet."""
-    rows_by_code: dict[int, set[tuple[str, str]]] = defaultdict(set)
+    rows_by_code: dict[int, set[Message]] = defaultdict(set)
     for path in _modules():
         for exit_code, message, hint in _messages(path):
             rows_by_code[exit_code].add((message, hint))
 
     lines: list[str] = []
     for exit_code in sorted(rows_by_code):
-        rows = sorted(rows_by_code[exit_code], key=_order_of_row)
+        table = Table("message", "what to do")
+        for message, hint in sorted(rows_by_code[exit_code], key=_order_of_row):
+            table.add(message, hint)
         lines += [f"### Exit code {exit_code}", ""]
-        lines += [*table(_COLUMNS, rows), ""]
+        lines += [*table.lines, ""]
     return "\n".join(lines)
 
 
-def _order_of_row(row: tuple[str, str]) -> tuple[str, tuple[str, str]]:
+def _order_of_row(row: Message) -> tuple[str, Message]:
     """Return what messages are sorted by: their letters."""
     message, _ = row
     letters = re.sub(r"\W", "", message)
@@ -60,7 +63,8 @@ def _messages(path: Path) -> Iterator[tuple[int, str, str]]:
     # Modules of another platform, which cannot be imported here, have no messages of their own.
     if "hint=" not in source:
         return
-    name = ".".join(path.relative_to(ROOT).with_suffix("").parts)
+    module_path = path.relative_to(ROOT).with_suffix("")
+    name = ".".join(module_path.parts)
     module = import_module(name.removesuffix(".__init__"))
 
     for node in ast.walk(ast.parse(source)):

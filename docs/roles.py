@@ -19,16 +19,15 @@ from core.cli import exit_code
 from core.cli.options import ROOT
 from core.data import Model, data_file
 from core.errors import UsageError, nearest
-from docs.markdown import code, codes, table_text
+from docs.markdown import Table, code, codes
 
 TEMPLATE = ROOT / "ci" / "publish" / "server" / "template.yaml"
 # In the template, the policies stand between these two lines.
-_POLICIES = "  # --- what each role may do: of ci/roles.toml, by `nox -s docs` " + "-" * 35
+_POLICIES = "  # --- what each role may do: of ci/roles.toml, by `nox -s docs` " + "-" * 35 + "\n"
 _END_OF_POLICIES = "  # --- the buckets"
 
 _ISSUER = "token.actions.githubusercontent.com"
 _VERSION = "2012-10-17"  # of IAM's policy language
-_BUCKET_ARN = "arn:aws:s3:::"
 
 _PULL_REQUEST = "refs/pull/"
 _EVENTS: Mapping[str, str] = {
@@ -43,7 +42,7 @@ _EVENTS: Mapping[str, str] = {
 _PUT = ("s3:PutObject", "s3:AbortMultipartUpload")
 _LIST_UNFINISHED = ("s3:ListBucketMultipartUploads",)
 # Of a key that exists; parts of a large file carry no condition, their completion does.
-_EXISTING: Mapping[str, Mapping[str, str]] = {
+_EXISTING = {
     "Null": {"s3:if-none-match": "true"},
     "Bool": {"s3:ObjectCreationOperation": "true"},
 }
@@ -83,7 +82,11 @@ roles = data_file(ROOT / "ci" / "roles.toml", Roles)
 # --- Policies
 
 
-def trust(role: Role, release_type: str, repository: str) -> Mapping[str, Any]:
+def trust(
+    role: Role,
+    release_type: str,
+    repository: str,
+) -> Mapping[str, Any]:
     """Return who may assume a role: jobs of its files, in runs of its refs, in its environment or in none."""
     workflow_files: list[str] = []
     branches: list[str] = []
@@ -120,21 +123,56 @@ def trust(role: Role, release_type: str, repository: str) -> Mapping[str, Any]:
 
 def permissions(role: Role, names: Mapping[str, str]) -> Sequence[Statement]:
     """Return the statements of a role's policy; `names` are the buckets, and what patterns have in braces."""
-    touched = (*role.reads, *role.writes, *role.deletes)
+    touched_patterns = [*role.reads, *role.writes, *role.deletes]
     once = _keys(role.once, names)
     statements = [
-        _statement("List", ("s3:ListBucket",), _buckets(touched, names)),
-        _statement("ListUnfinished", _LIST_UNFINISHED, _buckets(role.writes, names)),
-        _statement("Read", ("s3:GetObject",), _keys(role.reads, names)),
-        _statement("Write", _PUT, _keys(role.writes, names)),
-        _statement("Delete", ("s3:DeleteObject",), _keys(role.deletes, names)),
-        {**_denial("ReplaceNothing", ("s3:PutObject",), once), "Condition": _EXISTING},
-        _denial("Never", ("s3:PutObject", "s3:DeleteObject"), _keys(role.never, names)),
+        _statement(
+            "List",
+            ("s3:ListBucket",),
+            _buckets(touched_patterns, names),
+        ),
+        _statement(
+            "ListUnfinished",
+            _LIST_UNFINISHED,
+            _buckets(role.writes, names),
+        ),
+        _statement(
+            "Read",
+            ("s3:GetObject",),
+            _keys(role.reads, names),
+        ),
+        _statement(
+            "Write",
+            _PUT,
+            _keys(role.writes, names),
+        ),
+        _statement(
+            "Delete",
+            ("s3:DeleteObject",),
+            _keys(role.deletes, names),
+        ),
+        {
+            **_denial(
+                "ReplaceNothing",
+                ("s3:PutObject",),
+                once,
+            ),
+            "Condition": _EXISTING,
+        },
+        _denial(
+            "Never",
+            ("s3:PutObject", "s3:DeleteObject"),
+            _keys(role.never, names),
+        ),
     ]
     return [statement for statement in statements if statement["Resource"]]
 
 
-def _statement(sid: str, actions: Sequence[str], resources: Sequence[str]) -> Statement:
+def _statement(
+    sid: str,
+    actions: Sequence[str],
+    resources: Sequence[str],
+) -> Statement:
     return {
         "Sid": sid,
         "Effect": "Allow",
@@ -143,16 +181,29 @@ def _statement(sid: str, actions: Sequence[str], resources: Sequence[str]) -> St
     }
 
 
-def _denial(sid: str, actions: Sequence[str], resources: Sequence[str]) -> Statement:
-    return {**_statement(sid, actions, resources), "Effect": "Deny"}
+def _denial(
+    sid: str,
+    actions: Sequence[str],
+    resources: Sequence[str],
+) -> Statement:
+    return {
+        **_statement(
+            sid,
+            actions,
+            resources,
+        ),
+        "Effect": "Deny",
+    }
 
 
 def _keys(patterns: Iterable[str], names: Mapping[str, str]) -> Sequence[str]:
     """Return the keys of patterns, each in its bucket."""
     keys: list[str] = []
     for pattern in patterns:
-        bucket, _, key = pattern.format(**names).partition(":")
-        keys.append(f"{_BUCKET_ARN}{names[bucket]}/{key}")
+        pattern_of_key = pattern.format(**names)
+        bucket, _, key = pattern_of_key.partition(":")
+        arn = _bucket_arn(bucket, names)
+        keys.append(f"{arn}/{key}")
     return list(dict.fromkeys(keys))
 
 
@@ -161,8 +212,12 @@ def _buckets(patterns: Iterable[str], names: Mapping[str, str]) -> Sequence[str]
     arns: list[str] = []
     for pattern in patterns:
         bucket, _, _ = pattern.partition(":")
-        arns.append(f"{_BUCKET_ARN}{names[bucket]}")
+        arns.append(_bucket_arn(bucket, names))
     return list(dict.fromkeys(arns))
+
+
+def _bucket_arn(bucket: str, names: Mapping[str, str]) -> str:
+    return f"arn:aws:s3:::{names[bucket]}"
 
 
 def names_of(release_type: str) -> Mapping[str, str]:
@@ -195,10 +250,10 @@ _PARAMETERS: Mapping[str, str] = {
 def template() -> str:
     """Return the server's template with the policies as they should be."""
     text = TEMPLATE.read_text(encoding="utf-8")
-    beginning, _, remainder = text.partition(f"{_POLICIES}\n")
+    beginning, _, remainder = text.partition(_POLICIES)
     _, _, ending = remainder.partition(_END_OF_POLICIES)
     policies = managed_policies()
-    return f"{beginning}{_POLICIES}\n{policies}\n{_END_OF_POLICIES}{ending}"
+    return f"{beginning}{_POLICIES}{policies}\n{_END_OF_POLICIES}{ending}"
 
 
 def managed_policies() -> str:
@@ -240,8 +295,8 @@ def _lines_of_statement(statement: Statement) -> Sequence[str]:
         lines.append("            Condition:")
     for operator, condition in conditions.items():
         for key, value in condition.items():
-            name = json.dumps(operator)
-            lines.append(f'              {name}: {{{key}: "{value}"}}')
+            comparison = f'{{{key}: "{value}"}}'
+            lines.append(f'              "{operator}": {comparison}')
     return lines
 
 
@@ -250,15 +305,16 @@ def _lines_of_statement(statement: Statement) -> Sequence[str]:
 
 def event_table() -> str:
     """Write which roles the runs of an event may assume, by release type."""
-    rows: list[tuple[str, str]] = []
+    table = Table("a run of", "may assume")
     for event, ref in _EVENTS.items():
         texts: list[str] = []
         for name, role in roles().roles.items():
-            release_types = _release_types_of(role, ref)
+            release_types = ", ".join(_release_types_of(role, ref))
             if release_types:
-                texts.append(f"{code(name)} of {', '.join(release_types)}")
-        rows.append((event, "; ".join(texts) or "none: GitHub gives its jobs no identity"))
-    return table_text(("a run of", "may assume"), rows)
+                texts.append(f"`{name}` of {release_types}")
+        assumed_roles = "; ".join(texts)
+        table.add(event, assumed_roles or "none: GitHub gives its jobs no identity")
+    return str(table)
 
 
 def _release_types_of(role: Role, ref: str) -> Sequence[str]:
@@ -272,12 +328,20 @@ def _release_types_of(role: Role, ref: str) -> Sequence[str]:
 
 def role_table() -> str:
     """Write what each role reads, writes and deletes."""
-    rows: list[Sequence[str]] = []
+    table = Table(
+        "role",
+        "for",
+        "reads",
+        "writes",
+        "deletes",
+        "never",
+    )
     for name, role in roles().roles.items():
         writes = codes(role.writes, " ")
         if role.once:
-            writes = f"{writes}; only where nothing is: {codes(role.once, ' ')}"
-        row = (
+            once = codes(role.once, " ")
+            writes = f"{writes}; only where nothing is: {once}"
+        table.add(
             code(name),
             role.about,
             codes(role.reads, " "),
@@ -285,36 +349,48 @@ def role_table() -> str:
             codes(role.deletes, " "),
             codes(role.never, " "),
         )
-        rows.append(row)
-    return table_text(("role", "for", "reads", "writes", "deletes", "never"), rows)
+    return str(table)
 
 
 def assumption_table() -> str:
     """Write who may assume each role."""
-    rows: list[Sequence[str]] = []
+    table = Table(
+        "role",
+        "named by",
+        "jobs of",
+        "environment",
+        "runs of a release type, of these refs",
+    )
     for name, role in roles().roles.items():
-        refs: list[str] = []
-        for release_type, patterns in role.refs.items():
-            refs.append(f"{release_type}: {codes(patterns, ' ')}")
-        row = (
+        texts: list[str] = []
+        for release_type, refs in role.refs.items():
+            names_of_refs = codes(refs, " ")
+            texts.append(f"{release_type}: {names_of_refs}")
+        table.add(
             code(name),
             role.where,
             codes(role.workflows) or "none",
-            code(role.environment) if role.environment else "",
-            "; ".join(refs),
+            codes(filter(None, (role.environment,))),
+            "; ".join(texts),
         )
-        rows.append(row)
-    columns = ("role", "named by", "jobs of", "environment", "runs of a release type, of these refs")
-    return table_text(columns, rows)
+    return str(table)
 
 
 def shared_table() -> str:
     """Write which roles have keys in common, and why."""
-    rows: list[Sequence[str]] = []
+    table = Table(
+        "role",
+        "has keys of",
+        "because",
+    )
     for name, role in roles().roles.items():
         for other_name, reason in role.shares.items():
-            rows.append((code(name), code(other_name), reason))
-    return table_text(("role", "has keys of", "because"), rows)
+            table.add(
+                code(name),
+                code(other_name),
+                reason,
+            )
+    return str(table)
 
 
 # --- The command
@@ -326,22 +402,26 @@ def main(words: Sequence[str]) -> int:
 
 
 def _print_policies(words: Sequence[str]) -> None:
-    match words:
-        case [release_type, repository] if release_type in buckets().release_types and "/" in repository:
-            pass
-        case _:
-            suggestion = nearest(" ".join(words[:1]), buckets().release_types)
-            raise UsageError(
-                f"No policies for {' '.join(words)!r}. {suggestion}",
-                hint="python -m docs.roles TYPE OWNER/REPOSITORY",
-            )
+    release_types = buckets().release_types
+    call = " ".join(words)
+    release_type, _, repository = call.partition(" ")
+    if release_type not in release_types or "/" not in repository:
+        suggestion = nearest(release_type, release_types)
+        raise UsageError(
+            f"No policies for {call!r}. {suggestion}",
+            hint="python -m docs.roles TYPE OWNER/REPOSITORY",
+        )
 
     policies: dict[str, Mapping[str, Any]] = {}
     for name, role in roles().roles.items():
         if role.policy:
             statements = permissions(role, names_of(release_type))
             policies[name] = {
-                "trust": trust(role, release_type, repository),
+                "trust": trust(
+                    role,
+                    release_type,
+                    repository,
+                ),
                 "permissions": {"Version": _VERSION, "Statement": statements},
             }
     console.result(json.dumps(policies, indent=2))

@@ -92,20 +92,17 @@ def take() -> None:
 
     with tempfile.TemporaryDirectory() as folder, sync_playwright() as playwright:
         for name, html in _pages().items():
-            files.write_text(Path(folder) / f"{name}.html", html)
+            page = Path(folder) / f"{name}.html"
+            files.write_text(page, html)
         # A sandbox takes rights that containers do not give.
         browser = playwright.chromium.launch(executable_path=program, args=["--no-sandbox"])
-        for file_name, picture in _PICTURES.items():
-            _take_picture(browser, Path(folder), picture, FOLDER / file_name)
+        for name, picture in _PICTURES.items():
+            file = FOLDER / name
+            _take_picture(browser, Path(folder), picture, file)
         browser.close()
 
 
-def _take_picture(
-    browser: Browser,
-    folder: Path,
-    picture: Picture,
-    file: Path,
-) -> None:
+def _take_picture(browser: Browser, folder: Path, picture: Picture, file: Path) -> None:
     tab = browser.new_page(
         viewport={"width": picture.width, "height": picture.height},
         color_scheme=picture.scheme,
@@ -125,8 +122,18 @@ def _pages() -> Mapping[str, str]:
     families = page_runs.FAMILIES[:4]
     refs = page_runs.REFS[2:]
     pythons = page_runs.PYTHONS[1:2]
-    run = page_runs.make_run(families, refs, pythons, grown=800_000)
-    previous_run = page_runs.make_run(families, refs, pythons, run_id="122")
+    run = page_runs.make_run(
+        families,
+        refs,
+        pythons,
+        grown=800_000,
+    )
+    previous_run = page_runs.make_run(
+        families,
+        refs,
+        pythons,
+        run_id="122",
+    )
     history = make_history("linux", [_run_of_history(number) for number in range(_RUNS_OF_HISTORY)])
     return {
         "failed": render(make_page(page_runs.broken_run())),
@@ -140,7 +147,13 @@ def _run_of_history(number: int) -> tuple[HistoryRun, RunPage]:
     run_id = str(_LAST_RUN - number)
     grown = (_RUNS_OF_HISTORY - number) << 24
     families = page_runs.FAMILIES[:9:2]
-    facts = page_runs.make_run(families, ("nightly",), ("cp312",), run_id=run_id, grown=grown)
+    facts = page_runs.make_run(
+        families,
+        ("nightly",),
+        ("cp312",),
+        run_id=run_id,
+        grown=grown,
+    )
     if number < _FAILED_RUNS:
         failed_groups = page_runs.broken_run().groups
         facts = replace(facts, groups=(*failed_groups, *facts.groups[1:]))

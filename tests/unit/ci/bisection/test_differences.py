@@ -13,11 +13,32 @@ NEW_COMMIT = "b" * 40
 TORCH_ORIGIN = "https://github.com/o/torch.git"
 
 
-def make_facts(commit: str, *, rules: str, rocm: str, origin: str = TORCH_ORIGIN) -> RevisionFacts:
+def make_facts(
+    commit: str,
+    *,
+    rules: str,
+    rocm: str,
+    origin: str = TORCH_ORIGIN,
+) -> RevisionFacts:
     """Return what is known of a run: its commit of torch, the digest of its build rules, its ROCm."""
-    torch = LockedProject(project="torch", origin=origin, commit=commit, base_version="2.10.0")
-    lock = SourceLock(torch_ref="mine", release_type="dev", rocm_version=rocm, projects={"torch": torch})
-    source = RocmOrigin(platform="linux", artifact_group="g", run_id=rocm[-2:], repository="o/rocm")
+    torch = LockedProject(
+        project="torch",
+        origin=origin,
+        commit=commit,
+        base_version="2.10.0",
+    )
+    lock = SourceLock(
+        torch_ref="mine",
+        release_type="dev",
+        rocm_version=rocm,
+        projects={"torch": torch},
+    )
+    source = RocmOrigin(
+        platform="linux",
+        artifact_group="g",
+        run_id=rocm[-2:],
+        repository="o/rocm",
+    )
     inputs = {"code": rules, "version": commit, "flags": {}, "source": {}}
     records = [
         make_record("build_torch", inputs=inputs),
@@ -91,8 +112,18 @@ def test_shows_how_to_list_the_commits_of_a_public_repository() -> None:
 
 
 def test_shows_how_to_list_the_commits_of_a_repository_on_this_machine() -> None:
-    good = make_facts(OLD_COMMIT, rules="c", rocm="7.10", origin="/my torch")
-    bad = make_facts(NEW_COMMIT, rules="c", rocm="7.10", origin="/my torch")
+    good = make_facts(
+        OLD_COMMIT,
+        rules="c",
+        rocm="7.10",
+        origin="/my torch",
+    )
+    bad = make_facts(
+        NEW_COMMIT,
+        rules="c",
+        rocm="7.10",
+        origin="/my torch",
+    )
 
     (command,) = hints_about("torch", good, bad)
 

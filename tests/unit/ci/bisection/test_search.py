@@ -22,7 +22,11 @@ from core.errors import CheckError, FatalError
 GOOD = judge_exit_codes([0])
 BAD = judge_exit_codes([1])
 SKIP = judge_exit_codes([125])
-LOST = Judgement(result="skip", why="gone", lost=True)
+LOST = Judgement(
+    result="skip",
+    why="gone",
+    lost=True,
+)
 
 
 def make_search(
@@ -40,7 +44,12 @@ def make_search(
     verdicts_by_name: dict[str, Judgement] = {}
     for position, verdict in (verdicts or {}).items():
         verdicts_by_name[f"r{position}"] = verdict
-    return Bisection(question={}, points=tuple(points), build=build, verdicts=verdicts_by_name)
+    return Bisection(
+        question={},
+        points=tuple(points),
+        build=build,
+        verdicts=verdicts_by_name,
+    )
 
 
 # --- Which run is next -----------------------------------------------------------------------
@@ -79,7 +88,12 @@ def test_finds_the_first_bad_run_in_few_tests_whatever_is_skipped_or_missing(dat
 
 
 def test_tests_a_run_that_must_be_built_only_where_no_other_is_left() -> None:
-    search = make_search(9, without_wheels={1, 2, 3, 5, 6, 7}, build=True, verdicts={0: GOOD, 8: BAD})
+    search = make_search(
+        9,
+        without_wheels={1, 2, 3, 5, 6, 7},
+        build=True,
+        verdicts={0: GOOD, 8: BAD},
+    )
 
     assert search.next_revision == search.points[4]
     assert search.with_judgement(search.points[4], BAD).next_revision == search.points[2]
@@ -143,14 +157,18 @@ def test_says_nothing_of_flaky_tests_where_none_is() -> None:
 
 # Two runs a day, from 1 to 3 November; each has a version.
 REVISIONS = [
-    Revision(name=f"{number}", started=f"2026-11-0{number // 2 + 1}T0{number}:00", names=(f"v{number}",))
+    Revision(
+        name=f"{number}",
+        started=f"2026-11-0{number // 2 + 1}T0{number}:00",
+        names=(f"v{number}",),
+    )
     for number in range(6)
 ]
 
 
-@pytest.mark.parametrize(("word", "name"), [("2", "2"), ("v3", "3"), ("2026-11-01", "1"), ("20261102", "3")])
-def test_an_end_is_named_by_its_id_a_version_or_a_day(word: str, name: str) -> None:
-    assert find_revision(REVISIONS, word).name == name
+@pytest.mark.parametrize(("text", "name"), [("2", "2"), ("v3", "3"), ("2026-11-01", "1"), ("20261102", "3")])
+def test_an_end_is_named_by_its_id_a_version_or_a_day(text: str, name: str) -> None:
+    assert find_revision(REVISIONS, text).name == name
 
 
 def test_searches_between_two_ends() -> None:
@@ -158,7 +176,7 @@ def test_searches_between_two_ends() -> None:
 
 
 @pytest.mark.parametrize(
-    ("good", "bad", "named"),
+    ("good", "bad", "mention"),
     [
         ("3", "1", "swap the two"),
         ("2", "v2", "Name two"),
@@ -167,11 +185,11 @@ def test_searches_between_two_ends() -> None:
         ("20261031", "2", "2026-11-01"),
     ],
 )
-def test_refuses_ends_between_which_nothing_lies(good: str, bad: str, named: str) -> None:
+def test_refuses_ends_between_which_nothing_lies(good: str, bad: str, mention: str) -> None:
     with pytest.raises(FatalError) as caught:
         revisions_from(REVISIONS, good, bad)
 
-    assert named in str(caught.value)
+    assert mention in str(caught.value)
 
 
 @pytest.mark.parametrize(

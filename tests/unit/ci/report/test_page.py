@@ -9,7 +9,7 @@ import pytest
 from ci.report.cells import make_cells
 from ci.report.facts import RunFacts
 from ci.report.html import render
-from ci.report.model import CellProgress, RunPage
+from ci.report.model import BuildRow, CellProgress, RunPage, WheelRow
 from ci.report.names import cell_text
 from ci.report.page import make_page
 from ci.report.text import TextTable, make_markdown, make_tables
@@ -19,8 +19,15 @@ from tests.kit import page_runs
 from tests.kit.group_cells import group_cell
 from tests.kit.page_runs import make_record
 
-GROUP, REF, PYTHON = CELL = ("gfx900", "nightly", "cp312")
-CELL_NAME = group_cell(artifact_group=GROUP, torch_ref=REF, python_tag=PYTHON)
+GROUP = "gfx900"
+REF = "nightly"
+PYTHON = "cp312"
+CELL = (GROUP, REF, PYTHON)
+CELL_NAME = group_cell(
+    artifact_group=GROUP,
+    torch_ref=REF,
+    python_tag=PYTHON,
+)
 THREE_FAMILIES = ("gfx900", "gfx901", "gfx902")
 
 
@@ -37,6 +44,17 @@ def run_of(*records: Record, locked: bool = True) -> RunFacts:
 
 def page_of_records(*records: Record) -> RunPage:
     return make_page(run_of(*records))
+
+
+def wheel_of(page: RunPage, distribution: str = "torch") -> WheelRow:
+    """Return the wheel of a distribution."""
+    (wheel,) = [wheel for wheel in page.wheels if wheel.distribution == distribution]
+    return wheel
+
+
+def build_of(page: RunPage, step: str = "build_torch") -> BuildRow:
+    (build,) = [build for build in page.builds if build.stage == step]
+    return build
 
 
 def cell_of(run: RunFacts) -> CellProgress:
@@ -64,7 +82,13 @@ def smoke(**facts: Any) -> Record:
 
 
 def failed(step: str, exit_code: int = 8, error: str = "It broke.") -> Record:
-    return make_record(step, *CELL, status="failed", exit_code=exit_code, error=error)
+    return make_record(
+        step,
+        *CELL,
+        status="failed",
+        exit_code=exit_code,
+        error=error,
+    )
 
 
 INTERRUPTED = 130
@@ -213,7 +237,7 @@ def test_a_cell_with_failed_tests_has_failed(page_of_three_families: RunPage) ->
 def test_a_wheel_has_its_source_and_its_place() -> None:
     page = make_page(page_runs.make_run([GROUP], [REF], [PYTHON]))
 
-    (torch,) = [wheel for wheel in page.wheels if wheel.distribution == "torch"]
+    torch = wheel_of(page)
     assert torch.commit == page_runs.digest(REF, "torch")[:40]
     assert torch.origin == page_runs.ORIGIN
     assert torch.path == f"../python/{GROUP}/{torch.name.replace('+', '%2B')}"
@@ -227,7 +251,7 @@ def test_a_wheel_and_its_folders_know_how_they_grew() -> None:
     page = make_page(now, before)
 
     assert page.against == "122"
-    (torch,) = [wheel for wheel in page.wheels if wheel.distribution == "torch"]
+    torch = wheel_of(page)
     assert torch.grown == 1000
     (lib,) = [folder for folder in torch.folders if folder.path == "torch/lib"]
     assert lib.grown == 1000 * 8 // 10 + 1000
@@ -265,7 +289,7 @@ def test_device_code_is_a_part_of_its_wheel(page_with_device_code: RunPage) -> N
 
 
 def test_a_command_installs_device_code_by_an_extra(page_with_device_code: RunPage) -> None:
-    (torch,) = [wheel for wheel in page_with_device_code.wheels if wheel.distribution == "torch"]
+    torch = wheel_of(page_with_device_code)
 
     requirement = f"torch[device-all]=={torch.version}"
 
@@ -350,8 +374,7 @@ def test_the_memory_of_a_whole_machine_is_not_taken_for_a_builds() -> None:
 
     page = page_of_records(*builds_with_torch(details={"memory": memory}))
 
-    (torch,) = [build for build in page.builds if build.stage == "build_torch"]
-    assert torch.memory is None
+    assert build_of(page).memory is None
     assert page.problems == ()
 
 
@@ -437,7 +460,14 @@ def test_results_of_other_bytes_count_for_nothing() -> None:
 
 
 def test_a_failure_on_other_bytes_is_not_the_cells() -> None:
-    page = page_of_records(*builds(), smoke(grown=1, status="failed", error="No."))
+    page = page_of_records(
+        *builds(),
+        smoke(
+            grown=1,
+            status="failed",
+            error="No.",
+        ),
+    )
 
     assert page.cells[0].state == "untested"
 

@@ -25,9 +25,9 @@ INDEX_ARGUMENT = "THEROCK_NIGHTLY_INDEX_URL"
 TARGETS_ARGUMENT = "PYTORCH_ROCM_ARCH"
 
 
-def build_planned(*words: str) -> engines.ImageBuild:
+def build_planned(*options: str) -> engines.ImageBuild:
     """Return the build that options describe."""
-    arguments = verb_parser("ci", VERB)[1].parse_args(words)
+    arguments = verb_parser("ci", VERB)[1].parse_args(options)
     return build_image.plan_build(common_from(arguments), arguments, today=DAY)
 
 
@@ -187,14 +187,14 @@ class Engine:
 
     def answer(self, call: Call) -> Answer:
         """Answer for a command."""
-        _, command, *rest = call.words
+        _, command, *arguments = call.words
         if command in self.failures:
             return Answer(status=1, stdout=self.failures[command])
         if command in {"info", "version"}:
             return Answer()
         self.commands.append(command)
         if command == "save":
-            Path(rest[1]).write_bytes(b"archive")
+            Path(arguments[1]).write_bytes(b"archive")
         return Answer()
 
 
@@ -247,13 +247,16 @@ def test_pushes_a_saved_image_without_a_build(engine: Engine) -> None:
     ],
 )
 def test_logs_in_to_the_registry_that_it_pushes_to(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], place: str, registry: str
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    place: str,
+    registry: str,
 ) -> None:
     monkeypatch.setenv("REGISTRY_USER", "me")
     monkeypatch.setenv("REGISTRY_PASSWORD", "secret")
 
-    words = ("--engine=docker", "--archive=image.tar", f"--push={place}", "--dry-run")
-    assert run_verb("ci", "build-image", *words) == 0
+    options = ("--engine=docker", "--archive=image.tar", f"--push={place}", "--dry-run")
+    assert run_verb("ci", "build-image", *options) == 0
 
     output = capsys.readouterr()
     assert f"docker login --username me --password-stdin {registry}\n" in output.out
@@ -300,17 +303,17 @@ def test_a_dry_run_prints_the_exact_commands(
     engine_name: engines.Engine, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     archive = tmp_path / "i.tar"
-    words = (
+    options = (
         f"--engine={engine_name}",
         "--push=r.invalid/o/ci",
         f"--output={archive}",
         f"--date={DAY}",
     )
 
-    assert run_verb("ci", "build-image", "--dry-run", *words) == 0
+    assert run_verb("ci", "build-image", "--dry-run", *options) == 0
 
     printed = [tuple(shlex.split(line)) for line in capsys.readouterr().out.splitlines()]
-    assert printed == commands_of(build_planned(*words), engine_name, archive)
+    assert printed == commands_of(build_planned(*options), engine_name, archive)
     assert not archive.exists()
 
 

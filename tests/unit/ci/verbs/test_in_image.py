@@ -14,7 +14,12 @@ WORDS = ("--image=ci:latest", "--sessions=build_torch check_wheels", "--session-
 
 def commands_of(root: Path, *, archive: Path | None = None, gpu: bool = False) -> list[list[str]]:
     commands = in_image.make_commands(
-        "podman", "ci:latest", ["-s", "build_torch"], root=root, archive=archive, has_gpu=gpu
+        "podman",
+        "ci:latest",
+        ["-s", "build_torch"],
+        root=root,
+        archive=archive,
+        has_gpu=gpu,
     )
     return list(map(list, commands))
 

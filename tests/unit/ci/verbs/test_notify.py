@@ -26,7 +26,11 @@ TWO_FAILED = notify.RunResult(
     title="CI of ROCm/TheRock",
     url="https://github.com/ROCm/TheRock/actions/runs/7",
     failures=(
-        Failure(name="build torch, gfx1151", error="error: no <hip> & more", url="https://page/1"),
+        Failure(
+            name="build torch, gfx1151",
+            error="error: no <hip> & more",
+            url="https://page/1",
+        ),
         Failure(name="test_smoke"),
     ),
 )
