@@ -96,7 +96,7 @@ def ensure_repositories(dest: Path) -> Mapping[str, Path]:
             _refuse_foreign(dest)
             with files.replaced(dest) as made:
                 _generate(made, templates)
-                files.write_text(made / STAMP, digest)
+                files.write_text(made / STAMP, _stamp(made, digest))
     return repositories
 
 
@@ -134,7 +134,13 @@ def _is_current(dest: Path, digest: str) -> bool:
         stamped = (dest / STAMP).read_text(encoding="utf-8")
     except OSError:
         return False
-    return stamped == digest and all((dest / name / "HEAD").is_file() for name in REPOSITORIES)
+    return stamped == _stamp(dest, digest)
+
+
+def _stamp(dest: Path, digest: str) -> str:
+    """Return what says that the repositories are those of the templates' digest, and have lost no file."""
+    sizes = {name: files.file_sizes(dest / name) for name in REPOSITORIES}
+    return files.digest_of([digest, sizes])
 
 
 def _refuse_foreign(dest: Path) -> None:
