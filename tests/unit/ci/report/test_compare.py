@@ -40,7 +40,7 @@ OPPOSITES |= {opposite: kind for kind, opposite in OPPOSITES.items()}
 def changes_of_kind(
     previous_page: model.RunPage, page: model.RunPage, kind: model.ChangeKind
 ) -> list[model.PageChange]:
-    return [change for change in compare_pages(before, now) if change.kind == kind]
+    return [change for change in compare_pages(previous_page, page) if change.kind == kind]
 
 
 # --- Builds and wheels -----------------------------------------------------------------------
@@ -131,7 +131,7 @@ def test_tests_of_a_failed_cell_are_not_lost() -> None:
 def test_a_test_that_passed_before_fails_newly() -> None:
     before = make_cell_page(failing=("a",))
 
-    (change,) = changes_of_kind(before, make_cell_page(failing=("a", "b")), "failing")
+    (change,) = changes_of_kind(previous_page, make_cell_page(failing=("a", "b")), "failing")
 
     assert change.cell == CELL_NAME
     assert change.what == "b"
@@ -140,12 +140,12 @@ def test_a_test_that_passed_before_fails_newly() -> None:
 
 
 @pytest.mark.parametrize(
-    "before",
+    "previous_page",
     [make_cell_page(failing=("a",), failed=9), make_cell_page(tested=False)],
     ids=["names one of nine failures", "has no tests"],
 )
 def test_a_test_that_may_have_failed_before_does_not_fail_newly(previous_page: model.RunPage) -> None:
-    assert changes_of_kind(before, make_cell_page(failing=("a", "b")), "failing") == []
+    assert changes_of_kind(previous_page, make_cell_page(failing=("a", "b")), "failing") == []
 
 
 pages = st.builds(
