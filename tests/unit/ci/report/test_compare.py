@@ -129,7 +129,7 @@ def test_tests_of_a_failed_cell_are_not_lost() -> None:
 
 
 def test_a_test_that_passed_before_fails_newly() -> None:
-    before = make_cell_page(failing=("a",))
+    previous_page = make_cell_page(failing=("a",))
 
     (change,) = changes_of_kind(previous_page, make_cell_page(failing=("a", "b")), "failing")
 
