@@ -132,7 +132,7 @@ def write_shard(run: LocalRun, index: int) -> None:
     document = Document(
         cases=(case,), suites={file: Suite(properties={EXISTING: "1"})}, properties={MAY_SKIP: "50"}
     )
-    report = Report(origin=origin, document=document, shard=shard, plan="p")
+    report = Report(origin=origin, document=document, shard=shard)
     details = reports.put_report(run.store, run.common(run_id="17").outputs, GROUP, report)
 
     inputs = {"files": WHEELS, "arguments": [], "installed": True, "config": "default"}

@@ -127,19 +127,20 @@ class Machine:
         return self.environment.run(call)
 
     def run_pytest(self, call: Call) -> Answer:
-        """Answer for pytest with the project's plugin, which leaves a journal."""
-        lines: list[dict[str, object]] = [{"kind": "session"}]
-        lines.append({"kind": "collected", "tests": list(self.outcomes)})
+        """Answer for pytest with the project's plugin, which writes its events down."""
+        tests = list(self.outcomes)
+        events: list[dict[str, object]] = [
+            {"kind": "collected", "tests": tests, "deselected": [], "rules": {}}
+        ]
         if "--collect-only" not in call.words:
             for test, outcome in self.outcomes.items():
-                lines.append({"kind": "start", "test": test})
-                lines.append({"kind": "test", "test": test, "outcome": outcome, "message": self.message})
+                events.append({"kind": "started", "test": test})
+                events.append({"kind": "ended", "test": test, "outcome": outcome, "message": self.message})
         has_failed = "failed" in self.outcomes.values()
-        lines.append({"kind": "end", "exit": int(has_failed)})
 
-        plan = json.loads(Path(call.option("--wheel-test-plan")).read_text())
-        journal = "".join(f"{json.dumps(line)}\n" for line in lines)
-        Path(plan["journal"]).write_text(journal)
+        settings = json.loads(Path(call.option("--wheel-tests")).read_text())
+        lines = [json.dumps({"time": 1.0, **event}) + "\n" for event in events]
+        Path(settings["events"], "1.jsonl").write_text("".join(lines))
         return Answer(status=int(has_failed))
 
 
