@@ -278,6 +278,51 @@ FINISHED: dict[str, tuple[str, ...]] = {
         "tests/unit/ci/verbs/test_setup_venv.py",
         "tests/unit/ci/verbs/test_upload.py",
     ),
+    "promotion and provenance": (
+        "ci/promote",
+        "ci/provenance",
+        "ci/verbs/promote.py",
+        "ci/verbs/stage.py",
+        "ci/verbs/verify.py",
+        "ci/verbs/provenance.py",
+    ),
+    "promotion's and provenance's tests": (
+        "tests/unit/ci/promote",
+        "tests/unit/ci/provenance",
+        "tests/unit/ci/verbs/test_verify.py",
+        "tests/integration/test_promotion.py",
+        "tests/integration/test_provenance.py",
+    ),
+    "cleanup": (
+        "ci/cleanup",
+        "ci/verbs/clean.py",
+        "ci/verbs/retention.py",
+    ),
+    "cleanup's tests": (
+        "tests/unit/ci/cleanup",
+        "tests/unit/ci/verbs/test_clean.py",
+        "tests/unit/ci/verbs/test_retention.py",
+    ),
+    "reports": ("ci/report", "ci/verbs/report.py"),
+    "bisect and notifications": (
+        "ci/bisection",
+        "ci/github.py",
+        "ci/verbs/bisect.py",
+        "ci/verbs/build_image.py",
+        "ci/verbs/in_image.py",
+        "ci/verbs/lambda_zip.py",
+        "ci/verbs/notify.py",
+        "ci/verbs/plan_job.py",
+    ),
+    "docs": (
+        "docs/command_tables.py",
+        "docs/data_tables.py",
+        "docs/generate.py",
+        "docs/markdown.py",
+        "docs/messages.py",
+        "docs/roles.py",
+        "docs/screenshots.py",
+    ),
 }
 
 # Where tests are. Smoke tests run in the environments of users, and are part of the product for that.
