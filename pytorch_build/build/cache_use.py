@@ -15,6 +15,7 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -168,6 +169,8 @@ class _SccacheUse(CacheUse):
         credentials_file = self._folder / "credentials"
         access = bucket_access(env, credentials_file=credentials_file)
         self._endpoint = access.endpoint
+        if access.is_anonymous:
+            self.cache = replace(self.cache, read_only=True)
         try:
             if access.credentials is not None:
                 credentials_file.touch(mode=0o600)
