@@ -6,6 +6,7 @@ A message is up to three sentences: what was wrong, where, and the next action.
 
 from __future__ import annotations
 
+import errno
 import sys
 import threading
 from collections.abc import Iterable, Mapping, Sequence
@@ -114,6 +115,28 @@ class MachineError(FatalError, exit_code=17):
     """A full disk, a file without permission, or a path that this machine cannot read or write."""
 
 
+_OTHER_RIGHTS = "Change its rights, or name another folder."
+_REMEDIES = {
+    errno.ENOSPC: "Free space on the disk.",
+    errno.EDQUOT: "Free space: the quota on this disk is used up.",
+    errno.EACCES: _OTHER_RIGHTS,
+    errno.EPERM: _OTHER_RIGHTS,
+    errno.EROFS: "Its file system is read-only: name a folder on another one.",
+    errno.ENAMETOOLONG: "Use a folder with a shorter path.",
+    errno.ENOTDIR: "A part of its path is a file: take that away, or name another folder.",
+    errno.ELOOP: "Its symbolic links lead in a circle: correct them.",
+    errno.EMFILE: "Raise the limit of open files (ulimit -n).",
+    errno.ENFILE: "Too many files are open on this machine: end other programs.",
+}
+
+
+def remedy(problem: OSError) -> str:
+    """Return what to do where the machine refuses a file; "" where the reason alone does not tell."""
+    if problem.errno is None:
+        return ""
+    return _REMEDIES.get(problem.errno, "")
+
+
 # What is said of a file that is not as it has to be; other files may be.
 REFUSALS = (DataError, MissingInputError, WheelError, ArtifactError, MachineError)
 
@@ -154,10 +177,10 @@ def fatal(problem: BaseException) -> FatalError:
 
     refusal = _refusal_of_machine(problem)
     if refusal is not None:
-        return MachineError(
-            f"{refusal}.",
-            hint="Free space, or change rights, names or folders; --debug shows where it was met.",
-        )
+        hint = "--debug shows where it was met."
+        if isinstance(problem, OSError):
+            hint = f"{remedy(problem)} {hint}".lstrip()
+        return MachineError(f"{refusal}.", hint=hint)
     return FatalError(
         f"{type(problem).__name__}: {problem}",
         hint="An internal error: run the command with --debug and report it.",

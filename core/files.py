@@ -1,21 +1,23 @@
 """Files that appear whole or not at all, their digests, and locks between processes."""
 
+import getpass
 import hashlib
 import json
 import os
 import re
 import shutil
 import stat
+import tempfile
 import uuid
 from collections import Counter
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, suppress
 from functools import cache
 from pathlib import Path
 from typing import BinaryIO
 
 from core import console, temporary
-from core.errors import MachineError, MissingInputError
+from core.errors import MachineError, MissingInputError, remedy
 
 CHUNK = 1 << 20
 # Far above what there is: torch for every GPU family has some GB, a run's records some MB.
@@ -47,7 +49,7 @@ def open_regular(path: Path, *, largest: int) -> BinaryIO:
     except IsADirectoryError:
         raise _refusal(path, "is a folder, not a file") from None
     except OSError as problem:
-        raise _refusal(path, f"cannot be read: {problem.strerror or problem}") from problem
+        raise _unreadable(path, problem) from problem
 
     status = os.fstat(stream.fileno())
     if stat.S_ISREG(status.st_mode) and status.st_size <= largest:
@@ -62,6 +64,11 @@ def open_regular(path: Path, *, largest: int) -> BinaryIO:
 
 def _refusal(path: Path, reason: str) -> MachineError:
     return MachineError(f"{path} {reason}.", hint="Take it away, or name another one.")
+
+
+def _unreadable(path: Path, problem: OSError) -> MachineError:
+    reason = problem.strerror or problem
+    return MachineError(f"{path} cannot be read: {reason}.", hint=remedy(problem))
 
 
 def require_regular(path: Path) -> None:
@@ -85,7 +92,7 @@ def reading(path: Path) -> Iterator[None]:
     try:
         yield
     except OSError as problem:
-        raise _refusal(path, f"cannot be read: {problem.strerror or problem}") from problem
+        raise _unreadable(path, problem) from problem
 
 
 @contextmanager
@@ -107,7 +114,7 @@ def writing(path: Path) -> Iterator[None]:
     except OSError as problem:
         raise MachineError(
             f"{path} could not be written: {problem.strerror or problem}.",
-            hint="Free space or change the folder.",
+            hint=remedy(problem),
         ) from problem
 
 
@@ -173,6 +180,16 @@ def measured(folder: Path) -> tuple[int, float]:
     return size, last_change
 
 
+def file_sizes(folder: Path) -> dict[str, int]:
+    """Return the bytes of each file in a folder, by its path there: others where a file was lost or cut."""
+    sizes: dict[str, int] = {}
+    for path in sorted(folder.rglob("*")):
+        if path.is_file():
+            name = path.relative_to(folder).as_posix()
+            sizes[name] = path.stat().st_size
+    return sizes
+
+
 def link_or_copy(source: Path, target: Path, *, within: Path | None = None) -> None:
     """Put a file of ours under a second name: a hard link where the file system allows, else a copy.
 
@@ -229,6 +246,13 @@ def locked(path: Path, *, what: str) -> Iterator[None]:
         yield
     finally:
         lock.release()
+
+
+def machine_lock(subject: str) -> AbstractContextManager[None]:
+    """Let the processes of this user on this machine that work on one subject take turns."""
+    user = getattr(os, "getuid", getpass.getuser)()
+    folder = Path(tempfile.gettempdir()) / f"machine-locks-{user}"
+    return locked(folder / f"{sha256_text(subject)[:32]}.lock", what=subject)
 
 
 @contextmanager

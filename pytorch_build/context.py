@@ -18,13 +18,21 @@ from pytorch_build.refs.torch_refs import TorchRef, default_ref, torch_ref
 
 @dataclass(frozen=True, kw_only=True)
 class Context:
-    """A stage's options with their names looked up."""
+    """A stage's options with their names looked up.
+
+    Attributes:
+        common: The options.
+        ref: The torch ref, as this platform builds it.
+        gpu_family: The GPU family; ``cpu`` for none.
+        gpu_targets: Its gfx targets; none for ``cpu``.
+        group: The artifact group that wheels are taken from; "" for the family's own.
+    """
 
     common: Common
-    ref: TorchRef  # as this platform builds it
-    gpu_family: str  # ``cpu`` for none
-    gpu_targets: tuple[str, ...]  # gfx targets; empty for ``cpu``
-    group: str = ""  # the artifact group that wheels are taken from, where it is not the family's own
+    ref: TorchRef
+    gpu_family: str
+    gpu_targets: tuple[str, ...]
+    group: str = ""
 
     @property
     def gpu(self) -> bool:
@@ -40,11 +48,14 @@ class Context:
     def words(self) -> str:
         """The options that lead another stage to the same wheels of the same run, for hints."""
         common = self.common
-        words = ["--torch-ref", self.ref.name, "--gpu-family", self.gpu_family]
-        words += ["--run-id", common.run_id] if common.run_id != LOCAL_RUN else []
-        words += ["--store", common.store] if common.store != DEFAULT_STORE else []
-        words += ["--config-file", str(common.config_file)] if common.config_file else []
-        return shlex.join(words)
+        options = ["--torch-ref", self.ref.name, "--gpu-family", self.gpu_family]
+        if common.run_id != LOCAL_RUN:
+            options += ["--run-id", common.run_id]
+        if common.store != DEFAULT_STORE:
+            options += ["--store", common.store]
+        if common.config_file:
+            options += ["--config-file", str(common.config_file)]
+        return shlex.join(options)
 
     @functools.cached_property
     def records(self) -> Sequence[Record]:
@@ -63,39 +74,47 @@ class Context:
         )
 
 
-def chosen_ref(common: Common) -> TorchRef:
-    """Look the torch ref up; print which one the default is."""
+def find_ref(common: Common) -> TorchRef:
+    """Return the torch ref that the options name; print which one the default is."""
     name = common.torch_ref or default_ref()
     if not common.torch_ref:
         console.say(f"torch ref: {name} (the default)")
     return torch_ref(name, platform=common.outputs.platform)
 
 
-def chosen_family(common: Common, ref: TorchRef) -> str:
-    """Choose the GPU family: the one given, the ref's own default, or this machine's."""
+def find_family(common: Common, ref: TorchRef) -> str:
+    """Return the GPU family that the options name, else the ref's own default, or this machine's."""
     if common.gpu_family:
         return family(common.gpu_family).name
     if ref.default_family:
         console.say(f"GPU family: {ref.default_family} (default of {ref.name})")
         return ref.default_family
-    found = default_family(detect())
-    console.say(f"GPU family: {found} (this machine's)")
-    return found
+    machine_family = default_family(detect())
+    console.say(f"GPU family: {machine_family} (this machine's)")
+    return machine_family
 
 
 def context(common: Common, *, group: str = "") -> Context:
     """Look up what the options name; where wheels are taken from a `group`, its families are the default."""
-    ref, whole = chosen_ref(common), group_families(group)
-    name = whole if whole and not common.gpu_family else chosen_family(common, ref)
-    chosen = family(name)
-    if whole and not set(chosen.targets) <= set(family(whole).targets):
+    ref = find_ref(common)
+    families_of_group = group_families(group)
+    if families_of_group and not common.gpu_family:
+        gpu_family = family(families_of_group)
+    else:
+        gpu_family = family(find_family(common, ref))
+
+    if families_of_group and not set(gpu_family.targets) <= set(family(families_of_group).targets):
         raise UsageError(
-            f"Artifact group {group} is for {whole}, and {name} is not among them.",
+            f"Artifact group {group} is for {families_of_group}, and {gpu_family.name} is not among them.",
             hint="Choose one of them with --gpu-family, or another --artifact-group.",
         )
-    own = group not in {"", group_name(name, common.build_variant)}
+    is_own_group = group == group_name(gpu_family.name, common.build_variant)
     return Context(
-        common=common, ref=ref, gpu_family=name, gpu_targets=chosen.targets, group=group if own else ""
+        common=common,
+        ref=ref,
+        gpu_family=gpu_family.name,
+        gpu_targets=gpu_family.targets,
+        group="" if is_own_group else group,
     )
 
 
@@ -112,8 +131,11 @@ def add_source_options(parser: argparse.ArgumentParser) -> None:
 
 
 def mirrors_from(arguments: argparse.Namespace) -> Mapping[str, str]:
-    """Read the mirrors."""
-    pairs = [pair.partition("=") for pair in arguments.git_mirror]
-    if wrong := ["".join(one) for one in pairs if not all(one)]:
-        raise UsageError(f"--git-mirror {wrong[0]!r} is not PREFIX=MIRROR.")
-    return {prefix: mirror for prefix, _, mirror in pairs}
+    """Return the mirrors, by the prefix that each stands for."""
+    mirrors: dict[str, str] = {}
+    for text in arguments.git_mirror:
+        prefix, equals, mirror = text.partition("=")
+        if not prefix or not equals or not mirror:
+            raise UsageError(f"--git-mirror {text!r} is not PREFIX=MIRROR.")
+        mirrors[prefix] = mirror
+    return mirrors

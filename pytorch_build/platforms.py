@@ -7,7 +7,14 @@ from core.data import Model, read_toml
 
 
 class Platform(Model):
-    """A platform that wheels are built on; `preloads` are ROCm's libraries that torch loads first."""
+    """A platform that wheels are built on.
+
+    Attributes:
+        name: Its name.
+        path_separator: What separates the folders of a PATH.
+        kineto: Whether torch is built with kineto, as its switch has it.
+        preloads: ROCm's libraries that torch loads first.
+    """
 
     name: str
     path_separator: str
@@ -33,23 +40,27 @@ class Platform(Model):
         # CMake code of HIP reads this path, and backslashes are escapes there.
         return {"CC": clang, "CXX": clang, "HIP_CLANG_PATH": llvm.as_posix()}
 
-    def _key(self, name: str) -> str:
-        return name.upper() if self.windows else name
-
     def find_variable(self, env: Mapping[str, str], name: str) -> str:
-        """Read a variable, on Windows in any letter case; an unset one is empty."""
-        return next((value for known, value in env.items() if self._key(known) == self._key(name)), "")
+        """Return the value of a variable, on Windows in any letter case; "" where it is unset."""
+        for other_name, value in env.items():
+            if self._key(other_name) == self._key(name):
+                return value
+        return ""
 
     def merge(
         self, base: Mapping[str, str], changes: Mapping[str, str], *, unset: frozenset[str]
     ) -> dict[str, str]:
         """Lay `changes` over `base`, without `unset`, by the platform's idea of equal names."""
-        gone = {self._key(name) for name in unset}
-        hidden = gone.union(map(self._key, changes))
-        kept = {name: value for name, value in base.items() if self._key(name) not in hidden}
-        return kept | {name: value for name, value in changes.items() if self._key(name) not in gone}
+        unset_keys = {self._key(name) for name in unset}
+        hidden_keys = unset_keys.union(map(self._key, changes))
+        kept_variables = {name: value for name, value in base.items() if self._key(name) not in hidden_keys}
+        kept_changes = {name: value for name, value in changes.items() if self._key(name) not in unset_keys}
+        return {**kept_variables, **kept_changes}
+
+    def _key(self, name: str) -> str:
+        """Return what two spellings of one variable's name have in common."""
+        return name.upper() if self.windows else name
 
 
 FILE = Path(__file__).with_suffix(".toml")
 PLATFORMS = {name: Platform(name=name, **table) for name, table in read_toml(FILE).items()}
-LINUX, WINDOWS = PLATFORMS["linux"], PLATFORMS["windows"]

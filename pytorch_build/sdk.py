@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import json
 import re
 import shutil
 from collections.abc import Mapping, Sequence
@@ -12,8 +11,10 @@ from pathlib import Path, PurePath
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
+from pydantic import ValidationError
+
 from core import process
-from core.data import read_toml
+from core.data import Model, read_toml
 from core.env import Interpreter, interpreter, require
 from core.errors import MissingInputError, ProcessError, RocmError
 from core.packages.groups import RunGroup
@@ -25,22 +26,23 @@ from core.packages.options import (
 )
 from core.packages.sources import InstalledPackages, PackageIndex
 from rocm_packaging import origin
-from rocm_packaging.packages.layouts import sdk_target
+from rocm_packaging.packages.layouts import Layout, sdk_target
 
 if TYPE_CHECKING:
     from core.packages.package_source import PackageSource
     from pytorch_build.context import Context
 
-_PREFIX = "rocm-"
-_OURS = re.compile(r"_?rocm")
 QUERIES = Path(__file__).with_name("queries.toml")
+_OPTION_PREFIX = "rocm-"
+# The beginnings of what ROCm's packages have in site-packages.
+_ROCM_NAME = re.compile(r"_?rocm")
 
 
 @dataclass(frozen=True, kw_only=True)
 class RocmOptions:
     """Where ROCm comes from and how it is installed, as the command line says it."""
 
-    source: SourceOptions = field(default_factory=lambda: SourceOptions(prefix=f"--{_PREFIX}"))
+    source: SourceOptions = field(default_factory=lambda: SourceOptions(prefix=f"--{_OPTION_PREFIX}"))
     extras: tuple[str, ...] = ()
     pip_cache_dir: Path | None = None
 
@@ -51,14 +53,17 @@ class RocmOptions:
 
 
 def add_rocm_options(parser: argparse.ArgumentParser, *, alone: bool = True) -> None:
-    """Declare the options."""
-    title = "where ROCm comes from (default: this run, else the family's release index)"
-    if not alone:
+    """Declare the options; not `alone` beside those of another package source."""
+    if alone:
+        title = "where ROCm comes from (default: this run, else the family's release index)"
+        add_package_source(parser, title, _OPTION_PREFIX, "")
+    else:
         title = "where a ROCm comes from that is not part of the run (default: the family's release index)"
-    add_package_source(parser, title, _PREFIX, *([""] if alone else []))
+        add_package_source(parser, title, _OPTION_PREFIX)
+
     group = parser.add_argument_group("how ROCm is installed")
-    what = "more extras of rocm, such as device-gfx942"
-    group.add_argument("--rocm-extras", default="", metavar="A,B", help=what)
+    help_text = "more extras of rocm, such as device-gfx942"
+    group.add_argument("--rocm-extras", default="", metavar="A,B", help=help_text)
     group.add_argument("--pip-cache-dir", type=Path, metavar="DIR", help="the installer's cache")
 
 
@@ -66,8 +71,8 @@ def add_tested_sources(parser: argparse.ArgumentParser) -> None:
     """Declare where tests take torch from, and a ROCm that is not part of the run."""
     sources = add_package_source(parser, "where torch comes from (default: the run's outputs)", "")
     add_staged_source(sources)
-    what = "exact version (default: the newest)"
-    parser.add_argument("--torch-version", dest="version", default="", metavar="V", help=what)
+    help_text = "exact version (default: the newest)"
+    parser.add_argument("--torch-version", dest="version", default="", metavar="V", help=help_text)
     parser.add_argument("--no-install", action="store_true", help="test what is already installed")
     add_rocm_options(parser, alone=False)
 
@@ -77,68 +82,96 @@ def rocm_options_from(
 ) -> RocmOptions:
     """Turn parsed arguments into the value that stages get."""
     return RocmOptions(
-        source=source_options(arguments, _PREFIX, env),
+        source=source_options(arguments, _OPTION_PREFIX, env),
         extras=tuple(extra for extra in arguments.rocm_extras.split(",") if extra),
         pip_cache_dir=arguments.pip_cache_dir,
     )
 
 
+# --- Where ROCm comes from --------------------------------------------------------------------
+
+
 def find_version(context: Context, options: RocmOptions) -> str:
-    """Find the ROCm version: the one given, the ref's own, or the newest there is; "" for family ``cpu``."""
+    """Return the ROCm version: the one given, the ref's own, or the newest; "" for family ``cpu``."""
     if not context.gpu:
         return ""
     if options.source.no_install:
-        return _installed(context).version
+        return _rocm_of_image(context).version
     return options.version or context.ref.rocm_version or origin.newest(packages_of(context, options))
 
 
-def _installed(context: Context) -> origin.RocmSource:
-    return installed(interpreter(require(context.common.python).base_executable))
+def _rocm_of_image(context: Context) -> origin.RocmSource:
+    """Return the ROCm of the Python that the session's environment is made from."""
+    return installed_rocm(interpreter(require(context.common.python).base_executable))
 
 
 def packages_of(context: Context, options: RocmOptions) -> PackageSource:
-    """Find where ROCm comes from: the sources that are named, the run's outputs, the release index."""
-    named = origin.named_source(options.source, context.common, context.gpu_family)
-    if named is not None:
-        return named
-    own = origin.own_run(context.common, context.artifact_group)
-    if origin.has_rocm(own):
-        return own
+    """Return where ROCm comes from: the sources that are named, the run's outputs, the release index."""
+    named_source = origin.named_source(options.source, context.common, context.gpu_family)
+    if named_source is not None:
+        return named_source
+    run_packages = origin.own_run(context.common, context.artifact_group)
+    if origin.has_rocm(run_packages):
+        return run_packages
     url = origin.release_index_url("", context.gpu_family)
-    return PackageIndex(url=url, option_prefix=f"--{_PREFIX}")
+    return PackageIndex(url=url, option_prefix=f"--{_OPTION_PREFIX}")
 
 
 def find_source(context: Context, options: RocmOptions, version: str) -> origin.RocmSource:
-    """Find where ROCm of this version comes from, and the files of it that builds need."""
+    """Return where ROCm of this version comes from, and the files of it that builds need."""
     if options.source.no_install:
-        here = _installed(context)
-        if here.version != version:
+        image_rocm = _rocm_of_image(context)
+        if image_rocm.version != version:
             raise MissingInputError(
-                f"The source lock says ROCm {version}; {here.origin} is {here.version}.",
+                f"The source lock says ROCm {version}; {image_rocm.origin} is {image_rocm.version}.",
                 hint="Build the image with that version (--therock-nightly-version), or resolve again.",
             )
-        return here
+        return image_rocm
+
     packages = packages_of(context, options)
-    own = isinstance(packages, RunGroup) and not options.source.named
-    if own and version not in packages.versions("rocm"):
-        raise MissingInputError(
-            f"ROCm {version} is asked for; {packages.description} holds {packages.versions('rocm')[0]}.",
-            hint="Correct --rocm-version or resolve again (nox -s resolve), or build it: nox -s build_rocm.",
-        )
-    if not own and not options.source.named and context.ref.rocm_version == version:
-        # the sample's ROCm is on no index
-        raise MissingInputError(
-            f"ROCm {version} for {context.gpu_family} is not among the run's outputs.",
-            hint=f"Build it first: nox -s build_rocm -- {context.words}",
-        )
+    if not options.source.named:
+        _require_version(context, packages, version)
     return origin.choose_for_build(
         packages, version, context.gpu_family, options.extras, context.common.outputs.platform
     )
 
 
+def _require_version(context: Context, packages: PackageSource, version: str) -> None:
+    """Refuse the packages that are taken where no source is named, if they cannot have a version."""
+    if isinstance(packages, RunGroup):
+        run_versions = packages.versions("rocm")
+        if version not in run_versions:
+            raise MissingInputError(
+                f"ROCm {version} is asked for; {packages.description} holds {run_versions[0]}.",
+                hint="Correct --rocm-version or resolve again (nox -s resolve), or build it: "
+                "nox -s build_rocm.",
+            )
+    elif context.ref.rocm_version == version:
+        # The sample's ROCm is on no index.
+        raise MissingInputError(
+            f"ROCm {version} for {context.gpu_family} is not among the run's outputs.",
+            hint=f"Build it first: nox -s build_rocm -- {context.words}",
+        )
+
+
+# --- The ROCm of an environment ---------------------------------------------------------------
+
+
 @dataclass(frozen=True, kw_only=True)
 class RocmSdk:
-    """What an installed ``rocm_sdk`` says of itself, and what lies below its root."""
+    """What an installed ``rocm_sdk`` says of itself, and what lies below its root.
+
+    Attributes:
+        version: Its version.
+        root: The folder of its development tree.
+        bin: The folder of its programs.
+        cmake: The folder of its CMake packages.
+        targets: The GPU targets that it has device code for.
+        libraries: Those of the libraries that were asked for which it has.
+        device_libs: Whether it has clang's device libraries.
+        host_math: Whether it has an OpenBLAS.
+        sysdeps: Whether it brings libraries of the system with it.
+    """
 
     version: str
     root: PurePath
@@ -151,33 +184,43 @@ class RocmSdk:
     sysdeps: bool = True
 
 
-def installed(python: Interpreter) -> origin.RocmSource:
+class _SdkFacts(Model):
+    """What the query prints: `family` is that of an unsplit ROCm, `available` are its targets or families."""
+
+    version: str
+    layout: Layout
+    family: str
+    available: tuple[str, ...]
+    libraries: frozenset[str]
+
+
+def installed_rocm(python: Interpreter) -> origin.RocmSource:
     """Return the ROCm that an interpreter has installed, by its own word."""
-    env = process.handed_on(ROCM_SDK_TARGET_FAMILY=None)
-    facts = json.loads(_python(python, env, "-c", read_toml(QUERIES)["rocm_sdk"]))
+    facts = _read_facts(python, process.handed_on(ROCM_SDK_TARGET_FAMILY=None))
     return origin.RocmSource(
-        version=facts["version"],
-        layout=facts["layout"],
-        packages=InstalledPackages(python=python.executable, option_prefix="--rocm-"),
+        version=facts.version,
+        layout=facts.layout,
+        packages=InstalledPackages(python=python.executable, option_prefix=f"--{_OPTION_PREFIX}"),
     )
 
 
-def link(target: Interpreter) -> None:
+def link_rocm(target: Interpreter) -> None:
     """Link the ROCm of the Python that an environment is made from into it, as if it were installed.
 
     Search paths of wheels lead from torch's folder to ROCm's beside it, so seeing it elsewhere is not enough.
     """
     for path in sorted(interpreter(target.base_executable).purelib.iterdir()):
-        there = target.purelib / path.name
-        if not _OURS.match(path.name) or there.exists():
+        linked_path = target.purelib / path.name
+        if not _ROCM_NAME.match(path.name) or linked_path.exists():
             continue
-        if path.suffix == ".dist-info":  # uv overlooks a link
-            shutil.copytree(path, there)
+        if path.suffix == ".dist-info":
+            # uv overlooks a link.
+            shutil.copytree(path, linked_path)
         else:
-            there.symlink_to(path)
+            linked_path.symlink_to(path)
 
 
-def ask(
+def ask_sdk(
     target: Interpreter,
     source: origin.RocmSource,
     *,
@@ -185,65 +228,91 @@ def ask(
     targets: Sequence[str] = (),
     libraries: Sequence[str] = (),
 ) -> RocmSdk:
-    """Query an installed ``rocm_sdk`` for its facts, `libraries` among them; refuse empty or other ones."""
-    version, layout = source.version, source.layout
-    env = process.handed_on(ROCM_SDK_TARGET_FAMILY=sdk_target(layout, family) or None)
-    said = _python(target, env, "-c", read_toml(QUERIES)["rocm_sdk"], *libraries)
-    try:
-        facts = json.loads(said)
-    except ValueError as problem:
-        raise RocmError(f"rocm_sdk in {target.prefix} answered {said.strip()!r}.") from problem
-    where = f"rocm_sdk in {target.prefix}"
-    if facts["version"] != version:
-        raise RocmError(f"{where} is {facts['version']}, not {version}.", hint="Use --force.")
-    if facts["layout"] != layout:
-        raise RocmError(f"{where} has {facts['layout']} packages, not {layout} ones.", hint="Use --force.")
-    if layout == "unsplit" and facts["family"] != family:
-        raise RocmError(
-            f"{where} is for {facts['family']!r}, not {family!r}.",
-            hint="A cached build of another family was installed: run the stage again with --force.",
-        )
-    if absent := [one for one in targets if layout == "split" and one not in facts["available"]]:
-        raise RocmError(
-            f"ROCm {version} has no device code for {', '.join(absent)}, "
-            f"only for {', '.join(facts['available'])}.",
-            hint="Choose others with --gpu-family or --pytorch-rocm-arch, or ROCm packages that have them.",
-        )
-    known = tuple(_python(target, env, "-m", "rocm_sdk", "targets").replace(";", " ").split())
-    if not known:
-        raise RocmError(f"{where} names no GPU targets.")
-    root = _path(target, env, "--root")
+    """Return what an installed ``rocm_sdk`` says of itself; refuse an empty answer and another ROCm's.
+
+    Args:
+        target: The interpreter that has it.
+        source: Where it came from.
+        family: The GPU family that it is for.
+        targets: The targets that it must have device code for.
+        libraries: The libraries that are looked for.
+    """
+    env = process.handed_on(ROCM_SDK_TARGET_FAMILY=sdk_target(source.layout, family) or None)
+    facts = _read_facts(target, env, libraries)
+    _require_facts(facts, source, sdk=f"rocm_sdk in {target.prefix}", family=family, targets=targets)
+
+    known_targets = tuple(_answer(target, env, "-m", "rocm_sdk", "targets").replace(";", " ").split())
+    if not known_targets:
+        raise RocmError(f"rocm_sdk in {target.prefix} names no GPU targets.")
+    root = _folder(target, env, "--root")
     return RocmSdk(
-        version=version,
+        version=facts.version,
         root=root,
-        bin=_path(target, env, "--bin"),
-        cmake=_path(target, env, "--cmake"),
-        targets=known,
-        libraries=frozenset(facts["libraries"]),
+        bin=_folder(target, env, "--bin"),
+        cmake=_folder(target, env, "--cmake"),
+        targets=known_targets,
+        libraries=facts.libraries,
         device_libs=(root / "lib" / "llvm" / "amdgcn" / "bitcode").is_dir(),
         host_math=(root / "lib" / "host-math").is_dir(),
         sysdeps=(root / "lib" / "rocm_sysdeps").is_dir(),
     )
 
 
-def _path(target: Interpreter, env: Mapping[str, str], which: str) -> Path:
-    answer = _python(target, env, "-m", "rocm_sdk", "path", which).strip()
-    path = Path(answer)
-    if not answer or not path.is_absolute() or not path.is_dir():
+def _read_facts(target: Interpreter, env: Mapping[str, str], libraries: Sequence[str] = ()) -> _SdkFacts:
+    """Return what an interpreter's ``rocm_sdk`` answers to the query."""
+    output = _answer(target, env, "-c", read_toml(QUERIES)["rocm_sdk"], *libraries)
+    try:
+        return _SdkFacts.model_validate_json(output)
+    except ValidationError as problem:
+        raise RocmError(f"rocm_sdk in {target.prefix} answered {output.strip()!r}.") from problem
+
+
+def _require_facts(
+    facts: _SdkFacts, source: origin.RocmSource, *, sdk: str, family: str, targets: Sequence[str]
+) -> None:
+    """Refuse a ROCm of another version, layout or family than the one that was installed."""
+    if facts.version != source.version:
+        raise RocmError(f"{sdk} is {facts.version}, not {source.version}.", hint="Use --force.")
+    if facts.layout != source.layout:
+        raise RocmError(f"{sdk} has {facts.layout} packages, not {source.layout} ones.", hint="Use --force.")
+
+    if facts.layout == "unsplit":
+        if facts.family != family:
+            raise RocmError(
+                f"{sdk} is for {facts.family!r}, not {family!r}.",
+                hint="A cached build of another family was installed: run the stage again with --force.",
+            )
+        return
+
+    missing_targets = [name for name in targets if name not in facts.available]
+    if missing_targets:
         raise RocmError(
-            f"rocm_sdk path {which} in {target.prefix} answered {answer!r}, which is not a folder."
+            f"ROCm {source.version} has no device code for {', '.join(missing_targets)}, "
+            f"only for {', '.join(facts.available)}.",
+            hint="Choose others with --gpu-family or --pytorch-rocm-arch, or ROCm packages that have them.",
+        )
+
+
+def _folder(target: Interpreter, env: Mapping[str, str], option: str) -> Path:
+    """Return a folder that ``rocm_sdk path`` names."""
+    output = _answer(target, env, "-m", "rocm_sdk", "path", option).strip()
+    path = Path(output)
+    if not output or not path.is_absolute() or not path.is_dir():
+        raise RocmError(
+            f"rocm_sdk path {option} in {target.prefix} answered {output!r}, which is not a folder."
         )
     return path
 
 
-def _python(target: Interpreter, env: Mapping[str, str], *words: str) -> str:
+def _answer(target: Interpreter, env: Mapping[str, str], *arguments: str) -> str:
+    """Return what an interpreter prints."""
     try:
-        said = process.capture([target.executable, *words], env=env).stdout
+        output = process.capture([target.executable, *arguments], env=env).stdout
     except ProcessError as problem:
         raise RocmError(
-            f"rocm_sdk in {target.prefix} does not answer: {problem.message}",
+            f"rocm_sdk in {target.prefix} does not output: {problem.message}",
             hint="Install rocm[libraries,devel] for this family: nox -s install_rocm.",
         ) from problem
-    if not said.strip():
-        raise RocmError(f"rocm_sdk in {target.prefix} gave an empty answer to {' '.join(words[-2:])}.")
-    return said
+    if not output.strip():
+        raise RocmError(f"rocm_sdk in {target.prefix} gave an empty answer to {' '.join(arguments[-2:])}.")
+    return output

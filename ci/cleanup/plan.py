@@ -1,47 +1,47 @@
-"""What goes from a store and what stays, and why; and its deletion.
-
-The plan is a pure function of a listing, pages, policy and the day. Deletion takes pages first, then
-sidecars, then wheels, so that no page lists what does not exist. The process may be killed after any
-step: run again, the rest is as old as before, so the new plan completes what this one began.
-"""
+"""What goes from a store and what stays, and why: a pure function of a listing, pages, policy and the day."""
 
 import re
-import time
-from collections import Counter, defaultdict
-from collections.abc import Iterable, Sequence
+from collections import Counter
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
-from pathlib import Path, PurePosixPath
-from typing import Any, Self, cast
+from pathlib import Path
+from typing import Self
 
 from pydantic import Field, model_validator
 
-from ci import cleanup
-from ci.cleanup import Unit, listed
+from ci.cleanup.pages import listed_keys
+from ci.cleanup.units import DeletionUnit, find_units, pinned_units
 from ci.promote import documents
 from ci.promote.promotion import unfinished
-from ci.publish.index import is_page
-from ci.publish.index.names import DISTRIBUTION_SUFFIXES, SIDECAR_SUFFIX
+from ci.publish.index.names import SIDECAR_SUFFIX
 from core import parallel
 from core.data import Model, data_file
 from core.errors import StoreError, UsageError, nearest
-from core.stores import Store, Stored
+from core.stores import Store
 
 _DAY = 86_400
-_ALL = 100
-_PATIENCE, _PAUSE = 120.0, 2.0
 
 
-class Policy(Model):
+class RetentionPolicy(Model):
     """How long what a release type leaves is kept."""
 
-    days: int | None = Field(default=None, ge=1)
-    newest: int = Field(default=1, ge=1)
+    days: int | None = Field(
+        default=None,
+        ge=1,
+    )
+    newest: int = Field(
+        default=1,
+        ge=1,
+    )
     forever: bool = False
-    expire_days: int | None = Field(default=None, ge=1)
+    expire_days: int | None = Field(
+        default=None,
+        ge=1,
+    )
 
     @model_validator(mode="after")
-    def _one_of_both(self) -> Self:
+    def _check(self) -> Self:
         if self.forever == (self.days is not None):
             raise ValueError("give either days or forever = true.")
         if self.expire_days is not None and (self.days is None or self.expire_days < self.days):
@@ -53,11 +53,14 @@ class Retention(Model):
     """The contents of `retention.toml`."""
 
     run_ids: re.Pattern[str]
-    at_most_percent: int = Field(ge=1, le=100)
+    at_most_percent: int = Field(
+        ge=1,
+        le=100,
+    )
     abort_uploads_days: int = Field(ge=1)
-    policies: dict[str, Policy]
+    policies: dict[str, RetentionPolicy]
 
-    def policy(self, name: str) -> Policy:
+    def policy(self, name: str) -> RetentionPolicy:
         """Look a policy up."""
         if name not in self.policies:
             raise UsageError(f"There is no retention policy {name!r}. {nearest(name, self.policies)}")
@@ -68,215 +71,216 @@ retention = data_file(Path(__file__).parents[1] / "retention.toml", Retention)
 
 
 @dataclass(frozen=True, kw_only=True)
-class Rules:
-    """What a plan follows from, besides the store."""
+class RetentionRules:
+    """What a plan follows from, besides the store.
 
-    policy: Policy
+    Attributes:
+        run_ids: How runs are named that may go; a user named every other one.
+        distribution_stores: Where releases come to from this store: what they need stays.
+    """
+
+    policy: RetentionPolicy
     run_ids: re.Pattern[str]
     now: datetime
     distribution_stores: tuple[Store, ...] = ()
 
-    def age(self, unit: Unit) -> int:
+    def age(self, unit: DeletionUnit) -> int:
         """Return a unit's age in days."""
         return int((self.now.timestamp() - unit.modified) // _DAY)
 
 
 @dataclass(frozen=True, kw_only=True)
-class Plan:
+class DeletionPlan:
     """What goes, and what stays."""
 
-    goes: tuple[Unit, ...]
-    stays: tuple[Unit, ...]
+    going: tuple[DeletionUnit, ...]
+    staying: tuple[DeletionUnit, ...]
 
     @property
     def size(self) -> int:
         """Bytes that go."""
-        return sum(one.size for one in self.goes)
+        return sum(unit.size for unit in self.going)
 
 
 @dataclass(frozen=True, kw_only=True)
-class Held:
-    """What must not go, whatever its age."""
+class ProtectedObjects:
+    """What must not go, whatever its age.
 
-    listed: frozenset[str] = frozenset()
-    in_use: frozenset[str] = frozenset()
+    Attributes:
+        listed_in_releases: The keys that release indexes list.
+        in_promotion: The keys that a promotion works with.
+        staged_runs: The names of runs that something in staging came from.
+        pinned: The names of versions that one which stays requires.
+    """
+
+    listed_in_releases: frozenset[str] = frozenset()
+    in_promotion: frozenset[str] = frozenset()
     staged_runs: frozenset[str] = frozenset()
-    required: frozenset[str] = frozenset()
+    pinned: frozenset[str] = frozenset()
 
 
-def planned(store: Store, rules: Rules) -> Plan:
+def plan_deletion(
+    store: Store,
+    rules: RetentionRules,
+) -> DeletionPlan:
     """Look through a store and decide what goes."""
-    objects = store.list("")
-    found = cleanup.units(objects)
-    others = rules.distribution_stores
-    held = Held(
-        listed=_listed(store, objects, rules),
-        in_use=in_promotion(store),
-        staged_runs=frozenset().union(*(_staged_runs(one, store.url) for one in (store, *others))),
+    stored_objects = store.list("")
+    units = find_units(stored_objects)
+    keys = [stored_object.key for stored_object in stored_objects]
+    staged_runs: set[str] = set()
+    for bucket in (store, *rules.distribution_stores):
+        staged_runs |= _staged_runs(bucket, store.url)
+    protected = ProtectedObjects(
+        listed_in_releases=_keys_in_releases(store, keys, rules),
+        in_promotion=keys_in_promotion(store),
+        staged_runs=frozenset(staged_runs),
     )
-    decided, followed = plan_of(found, rules, held), Plan(goes=(), stays=())
-    # what stays may require what would go, which then stays and may require more
-    while required := _required(store, decided, followed):
-        held = replace(held, required=held.required | required)
-        decided, followed = plan_of(found, rules, held), decided
-    return decided
+
+    # What stays may require what would go, which then stays and may require more.
+    plan = decide(units, rules, protected)
+    known_units: frozenset[str] = frozenset()
+    while True:
+        pinned = _pinned_units(store, plan, known_units)
+        if not pinned:
+            return plan
+        known_units = frozenset(unit.name for unit in plan.staying)
+        protected = replace(protected, pinned=protected.pinned | pinned)
+        plan = decide(units, rules, protected)
 
 
-def plan_of(found: Sequence[Unit], rules: Rules, held: Held) -> Plan:
+def decide(
+    units: Sequence[DeletionUnit],
+    rules: RetentionRules,
+    protected: ProtectedObjects,
+) -> DeletionPlan:
     """Decide about every unit."""
-    ahead = [unit for unit in found if unit.modified > rules.now.timestamp() + _DAY]
-    if ahead:
-        raise StoreError(
-            f"{ahead[0].name} was written after {rules.now:%Y-%m-%d %H:%M} UTC: the clock is wrong.",
-            hint="Correct the clock (or --today); nothing was deleted.",
-        )
-    goes: list[Unit] = []
-    stays: list[Unit] = []
-    seen: Counter[str] = Counter()
-    for unit in found:
-        why = _kept_because(unit, seen[unit.series], rules, held)
-        gone = f"{rules.age(unit)} days old, kept for {rules.policy.days}"
-        (stays if why else goes).append(replace(unit, why=why or gone))
-        seen[unit.series] += 1
-    return Plan(goes=tuple(goes), stays=tuple(stays))
+    going: list[DeletionUnit] = []
+    staying: list[DeletionUnit] = []
+    series_counts: Counter[str] = Counter()
+    for unit in units:
+        if unit.modified > rules.now.timestamp() + _DAY:
+            raise StoreError(
+                f"{unit.name} was written after {rules.now:%Y-%m-%d %H:%M} UTC: the clock is wrong.",
+                hint="Correct the clock (or --today); nothing was deleted.",
+            )
+        rank = series_counts[unit.series]
+        series_counts[unit.series] += 1
+
+        reason = next(_reasons_to_stay(unit, rank, rules, protected), None)
+        if reason is not None:
+            staying.append(replace(unit, reason=reason))
+        else:
+            reason = f"{rules.age(unit)} days old, kept for {rules.policy.days}"
+            going.append(replace(unit, reason=reason))
+    return DeletionPlan(
+        going=tuple(going),
+        staying=tuple(staying),
+    )
 
 
-def _kept_because(unit: Unit, rank: int, rules: Rules, held: Held) -> str:
-    keys, policy = {one.key for one in unit.objects}, rules.policy
-    reasons = {
-        "a release index lists it": keys & held.listed,
-        "a promotion uses it": keys & held.in_use,
-        "something in staging came from it": unit.run_id and unit.name in held.staged_runs,
-        "kept forever": policy.days is None,
-        f"not {policy.days} days old": rules.age(unit) < (policy.days or 0),
-        f"among the newest {policy.newest}": rank < policy.newest,
-        "a version that stays requires it": unit.name in held.required,
-        "a user named it": unit.run_id and not rules.run_ids.fullmatch(unit.run_id),
-    }
-    return next((why for why, holds in reasons.items() if holds), "")
+def _reasons_to_stay(
+    unit: DeletionUnit,
+    rank: int,
+    rules: RetentionRules,
+    protected: ProtectedObjects,
+) -> Iterator[str]:
+    """Yield why a unit stays; `rank` counts the newer ones of its series."""
+    policy = rules.policy
+    if not protected.listed_in_releases.isdisjoint(unit.keys):
+        yield "a release index lists it"
+    if not protected.in_promotion.isdisjoint(unit.keys):
+        yield "a promotion uses it"
+    if unit.run_id is not None and unit.name in protected.staged_runs:
+        yield "something in staging came from it"
+    if policy.days is None:
+        yield "kept forever"
+    elif rules.age(unit) < policy.days:
+        yield f"not {policy.days} days old"
+    if rank < policy.newest:
+        yield f"among the newest {policy.newest}"
+    if unit.name in protected.pinned:
+        yield "a version that stays requires it"
+    if unit.run_id is not None and not rules.run_ids.fullmatch(unit.run_id):
+        yield "a user named it"
 
 
-def require_modest(plan: Plan, *, percent: int) -> None:
+def require_modest(plan: DeletionPlan, *, percent: int) -> None:
     """Refuse a plan that takes a larger part of what is there than expected."""
-    number, total = len(plan.goes), len(plan.goes) + len(plan.stays)
-    if number * _ALL > percent * total:
-        needed = -(-number * _ALL // total)
+    going_count = len(plan.going)
+    total = going_count + len(plan.staying)
+    if going_count * 100 > percent * total:
+        # Rounded up: what is given must be enough.
+        needed_percent = -(-going_count * 100 // total)
         raise StoreError(
-            f"{number} of {total} runs and versions would be deleted, which is more than {percent} %.",
-            hint=f"Look at the plan (--dry-run); if it is right, give --at-most {needed}.",
+            f"{going_count} of {total} runs and versions would be deleted, which is more than {percent} %.",
+            hint=f"Look at the plan (--dry-run); if it is right, give --at-most {needed_percent}.",
         )
 
 
-def _listed(store: Store, objects: Sequence[Stored], rules: Rules) -> frozenset[str]:
-    bucket = store.url.removeprefix("s3://") if store.url.startswith("s3://") else ""
-    others = [
-        _of_pages(other, other.list(documents.RELEASE), documents.RELEASE, bucket=bucket, own=False)
-        for other in rules.distribution_stores
-    ]
-    return _of_pages(store, objects, documents.RELEASE, bucket=bucket).union(*others)
+# What must not go
 
 
-def _of_pages(
-    store: Store, objects: Iterable[Stored], folder: str, *, bucket: str = "", own: bool = True
+def _keys_in_releases(
+    store: Store,
+    keys: Sequence[str],
+    rules: RetentionRules,
 ) -> frozenset[str]:
-    """Return the keys that a folder's pages among objects list."""
-    below = (one.key for one in objects if one.key.startswith(f"{folder}/"))
-    pages = [key for key in below if is_page(key) and key.endswith((".html", ".json"))]
-    read = parallel.map_in_threads(lambda key: listed(key, store.read(key), bucket=bucket, own=own), pages)
-    return frozenset().union(*read)
+    """Return the keys of a store that its own release indexes list, and those of other stores."""
+    bucket = ""
+    if store.url.startswith("s3://"):
+        bucket = store.url.removeprefix("s3://")
+
+    release_keys = set(listed_keys(store, keys, documents.RELEASE, bucket=bucket))
+    for distribution_store in rules.distribution_stores:
+        release_keys |= listed_keys(
+            distribution_store,
+            documents.list_keys(distribution_store, documents.RELEASE),
+            documents.RELEASE,
+            bucket=bucket,
+            is_own=False,
+        )
+    return frozenset(release_keys)
 
 
-def in_promotion(store: Store) -> frozenset[str]:
+def keys_in_promotion(store: Store) -> frozenset[str]:
     """Return the staged keys that promotions which have begun and not ended work with."""
-    staged = [one.staged_key for decision in unfinished(store) for one in decision.files]
-    return frozenset({*staged, *(f"{key}{SIDECAR_SUFFIX}" for key in staged)})
+    keys: set[str] = set()
+    for intent in unfinished(store):
+        for file in intent.files:
+            keys |= {file.staged_key, f"{file.staged_key}{SIDECAR_SUFFIX}"}
+    return frozenset(keys)
 
 
-def _staged_runs(bucket: Store, url: str) -> frozenset[str]:
-    """Name the runs of the store at `url` that something in a bucket's staging came from.
+def _staged_runs(
+    bucket: Store,
+    run_store_url: str,
+) -> frozenset[str]:
+    """Name the runs of a store that something in a bucket's staging came from.
 
     Its promotion reads the run's reports, so the run stays until staging lets go of it.
     """
-    there = {one.key for one in bucket.list(documents.STAGING)}
-    return frozenset(
-        record.prefix
-        for record, _ in documents.staging_records(bucket)
-        if record.store == url and any(file.key in there for file in record.files)
-    )
+    staged_keys = frozenset(documents.list_keys(bucket, documents.STAGING))
+    prefixes: set[str] = set()
+    for record, _digest in documents.staging_records(bucket):
+        if record.store == run_store_url and not staged_keys.isdisjoint(documents.keys_of(record.files)):
+            prefixes.add(record.prefix)
+    return frozenset(prefixes)
 
 
-def _required(store: Store, decided: Plan, followed: Plan) -> frozenset[str]:
-    folders = {one.folder for one in decided.goes if one.folder}
-    known = {one.name for one in followed.stays}
-    staying = [one for one in decided.stays if one.folder in folders and one.name not in known]
-    keys = [one.key for unit in staying for one in unit.objects if one.key.endswith(SIDECAR_SUFFIX)]
-    metadata = dict(zip(keys, parallel.map_in_threads(store.read, keys), strict=True))
-    return cleanup.required(staying, decided.goes, metadata)
+def _pinned_units(
+    store: Store,
+    plan: DeletionPlan,
+    known_units: frozenset[str],
+) -> frozenset[str]:
+    """Name the units that would go and that another, not a known one, requires which stays."""
+    folders = {unit.folder for unit in plan.going if unit.folder is not None}
+    staying: list[DeletionUnit] = []
+    keys: list[str] = []
+    for unit in plan.staying:
+        if unit.folder in folders and unit.name not in known_units:
+            staying.append(unit)
+            keys += [key for key in unit.keys if key.endswith(SIDECAR_SUFFIX)]
 
-
-@dataclass(frozen=True, kw_only=True)
-class _Without:
-    """A store whose listings leave something out; all else is the store's own."""
-
-    store: Store
-    going: frozenset[str]
-
-    def list(self, prefix: str, *, recursive: bool = True) -> Sequence[Stored]:
-        found = self.store.list(prefix, recursive=recursive)
-        return [one for one in found if one.key not in self.going]
-
-    def __getattr__(self, name: str) -> Any:  # noqa: ANN401 - whatever the store has
-        return getattr(self.store, name)
-
-
-def _rewrite(store: Store, folder: str, going: frozenset[str]) -> None:
-    """Write a staging folder's pages as if these keys were gone; what stays is listed as it was."""
-    seen = cast("Store", _Without(store=store, going=going))
-    documents.write_pages(seen, documents.STAGING, folder.removeprefix(cleanup.STAGING), expected=())
-
-
-def carry_out(store: Store, plan: Plan) -> int:
-    """Delete what goes."""
-    sizes = {one.key: one.size for unit in plan.goes for one in unit.objects}
-    keys, folders = list(sizes), defaultdict[str, frozenset[str]](frozenset)
-    for unit in (one for one in plan.goes if one.folder):
-        folders[unit.folder] |= {one.key for one in unit.objects}
-    _require_unused(store, keys)
-    with parallel.transfer(f"deletion in {store.url}", size=plan.size) as shown:
-
-        def delete(key: str) -> None:
-            store.delete(key)
-            shown.advance(sizes[key])
-
-        parallel.map_in_threads(delete, [key for key in keys if is_page(key)])
-        for folder, going in folders.items():
-            _rewrite(store, folder, going)
-        _require_unused(store, keys)
-        parallel.map_in_threads(delete, [key for key in keys if key.endswith(SIDECAR_SUFFIX)])
-        for folder, going in folders.items():
-            _await_unlisted(store, folder, going)
-        parallel.map_in_threads(delete, [key for key in keys if key.endswith(DISTRIBUTION_SUFFIXES)])
-        others = (SIDECAR_SUFFIX, *DISTRIBUTION_SUFFIXES)
-        parallel.map_in_threads(delete, [key for key in keys if not (is_page(key) or key.endswith(others))])
-    return len(keys)
-
-
-def _require_unused(store: Store, keys: Sequence[str]) -> None:
-    used = sorted(in_promotion(store).intersection(keys))
-    if used:
-        raise StoreError(
-            f"A promotion that works with {used[0]} began meanwhile; neither it nor any wheel was deleted.",
-            hint="Run this again when the promotion has ended.",
-        )
-
-
-def _await_unlisted(store: Store, folder: str, going: frozenset[str]) -> None:
-    end = time.monotonic() + _PATIENCE
-    while still := sorted(_of_pages(store, store.list(folder), folder) & going):
-        if time.monotonic() >= end:
-            raise StoreError(
-                f"{store.url}/{folder} has pages that go on listing {PurePosixPath(still[0]).name}, "
-                f"so {len(going)} files were left where they are.",
-                hint="Write the pages (nox -s index, or see why the server does not), then run this again.",
-            )
-        time.sleep(_PAUSE)
+    contents = parallel.map_in_threads(store.read, keys)
+    metadata = dict(zip(keys, contents, strict=True))
+    return pinned_units(staying, plan.going, metadata)

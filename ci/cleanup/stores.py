@@ -20,50 +20,89 @@ if TYPE_CHECKING:
     Rows = Sequence[Mapping[str, str]]
 
 
-def list_stores(release_type: str, repository: str | None = None) -> None:
+def list_stores(
+    release_type: str,
+    repository: str | None = None,
+) -> None:
     """Print the stores of a repository, by default of the one that CI runs for; set them as job outputs."""
     env = environment()
     if repository is None:
         repository = env.get("GITHUB_REPOSITORY") or buckets().repository
 
-    rows_by_output = matrices(buckets(), data.upload(), repository=repository, release_type=release_type)
+    rows_by_output = matrices(
+        buckets(),
+        data.upload(),
+        repository=repository,
+        release_type=release_type,
+    )
     for name, rows in rows_by_output.items():
         shown_rows = [(row["store"], row["release_type"], row["aws_role"] or "none") for row in rows]
         console.table(("store", "policy", "role"), shown_rows, title=name)
         job_files(env).set_output(name, compact(rows))
 
 
-def matrices(known: Buckets, own: OwnStore, *, repository: str, release_type: str) -> Mapping[str, Rows]:
+def matrices(
+    bucket_data: Buckets,
+    own_store: OwnStore,
+    *,
+    repository: str,
+    release_type: str,
+) -> Mapping[str, Rows]:
     """Return the stores whose dependencies are mirrored, and those whose old runs go, with a history."""
-    if own.store:
-        row = {"store": own.store, "release_type": release_type, "aws_region": own.region}
+    if own_store.store:
+        row = {"store": own_store.store, "release_type": release_type, "aws_region": own_store.region}
         return {
-            "mirror_matrix": [{**row, "aws_role": own.mirror_role}],
-            "retention_matrix": [{**row, "aws_role": own.retention_role, "history": "yes"}],
+            "mirror_matrix": [{**row, "aws_role": own_store.mirror_role}],
+            "retention_matrix": [{**row, "aws_role": own_store.retention_role, "history": "yes"}],
         }
-    if not is_own(known, Origin(repository=repository)):
+    if not is_own(bucket_data, Origin(repository=repository)):
         return {"mirror_matrix": [], "retention_matrix": []}
-    # of types that share a bucket, the one that it is named after decides how long runs are kept
-    plain = sorted(known.release_types.items(), key=lambda one: "-" in one[0])
-    runs = {bucket: name for name, one in reversed(plain) for bucket in (one.bucket, one.external_bucket)}
-    releases = {one.bucket: name for name, one in known.distributions.items()}
 
-    region = {"aws_region": known.region}
+    runs = _run_buckets(bucket_data)
+    releases = {bucket.bucket: name for name, bucket in bucket_data.distributions.items()}
+    own_stores = {f"s3://{bucket.bucket}" for bucket in bucket_data.release_types.values()}
 
-    def rows(of: Mapping[str, str], role: str) -> Rows:
-        # who names no role keeps the buckets in order by other means
-        if not role:
-            return []
-        return [
-            {"store": f"s3://{bucket}", "release_type": name, **region, "aws_role": role.format(type=name)}
-            for bucket, name in sorted(of.items())
-            if bucket
-        ]
-
-    # runs of others lie in folders of theirs, and releases are no runs
-    here = {f"s3://{one.bucket}" for one in known.release_types.values()}
-    kept = rows(runs | releases, known.maintenance.retention_role)
+    retention_rows: list[Mapping[str, str]] = []
+    for retention_row in _rows(bucket_data, {**runs, **releases}, bucket_data.maintenance.retention_role):
+        # Runs of others lie in folders of theirs, and releases are no runs.
+        history = "yes" if retention_row["store"] in own_stores else ""
+        retention_rows.append({**retention_row, "history": history})
     return {
-        "mirror_matrix": rows(runs, known.maintenance.mirror_role),
-        "retention_matrix": [{**row, "history": "yes" if row["store"] in here else ""} for row in kept],
+        "mirror_matrix": _rows(bucket_data, runs, bucket_data.maintenance.mirror_role),
+        "retention_matrix": retention_rows,
     }
+
+
+def _run_buckets(bucket_data: Buckets) -> Mapping[str, str]:
+    """Return the release type whose policy keeps each bucket of runs.
+
+    Of types that share a bucket, the one that it is named after decides how long runs are kept.
+    """
+    plain_first = sorted(bucket_data.release_types.items(), key=lambda release_type: "-" in release_type[0])
+    names: dict[str, str] = {}
+    for name, release_type in plain_first:
+        names.setdefault(release_type.bucket, name)
+        names.setdefault(release_type.external_bucket, name)
+    return names
+
+
+def _rows(
+    bucket_data: Buckets,
+    release_types: Mapping[str, str],
+    role: str,
+) -> Rows:
+    """Return a row for each bucket; none where no role is named: other means keep the buckets in order."""
+    if not role:
+        return []
+
+    rows: list[Mapping[str, str]] = []
+    for bucket, name in sorted(release_types.items()):
+        if bucket:
+            row = {
+                "store": f"s3://{bucket}",
+                "release_type": name,
+                "aws_region": bucket_data.region,
+                "aws_role": role.format(type=name),
+            }
+            rows.append(row)
+    return rows

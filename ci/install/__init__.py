@@ -1,15 +1,11 @@
 """Installing a run's wheels for a user: exact files, ours from their source and others' from elsewhere.
 
 The environment is made where there is none and used where there is one; no other folder is wiped.
-
-`pip install torch` of split packages installs, imports, and fails at its first kernel. So what is requested
-without an extra ``device-…`` comes with the device packages of this machine's GPUs, or of the GPU family.
 """
 
 import json
-import re
 import sys
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -19,12 +15,19 @@ from packaging.utils import canonicalize_name
 from packaging.version import Version
 
 from ci.install.dependencies import mirror
+from ci.install.devices import Devices, devices_for, known_candidates
 from core import console, files, process
-from core.cli.options import Common
+from core.cli.options import ROOT, Common
 from core.env import Interpreter, installed, installer, interpreter
 from core.env.installer import Install, Sources, configured
-from core.errors import EnvironmentSetupError, MissingInputError, ProcessError, UsageError, nearest
-from core.families import detect, families, gpu_targets, parents
+from core.errors import (
+    EnvironmentSetupError,
+    MissingInputError,
+    ProcessError,
+    UsageError,
+    WheelError,
+    nearest,
+)
 from core.packages.candidates import Candidate
 from core.packages.package_source import PackageSource, StoredSource
 from core.packages.pages import store_address
@@ -36,331 +39,393 @@ from core.packages.resolution import (
     resolve_others,
 )
 from core.packages.search import Selection, choose_packages
-from core.parallel import map_in_threads
 from core.run import Platform
-from core.wheel.distributions import is_ours
-from pytorch_build.test.installation import device_prefixes, require_device_code
-from rocm_packaging.origin import require_devices, sdist_requirements
-from rocm_packaging.packages import layouts
+from core.wheel import parse_wheel_name
+from core.wheel.distributions import NAMES_FILE, is_ours
+from pytorch_build.test.installation import require_device_code
+from rocm_packaging.origin import sdist_requirements
 
-MARKER = "run-packages.json"
-_EXTRA = "device-"
+INSTALLED_FILE = "run-packages.json"
+"""The file in an environment that says of which files its packages of ours were installed."""
+_LOG_FILE = "setup_venv.log"
 _CONFIGURATION = "pyvenv.cfg"  # what makes a folder a virtual environment (PEP 405)
 
 
 @dataclass(frozen=True, kw_only=True)
-class Devices:
-    """The GPUs that packages are installed for."""
+class InstallRequest:
+    """What is to be installed.
 
-    family: str = ""
-    targets: tuple[str, ...] = ()
-    exact: bool = False
-
-    def sdk_family(self, offers: Iterable[Candidate]) -> str:
-        """Return the target of the `rocm` sdist: a GPU of split packages, else a family; "" for none."""
-        held = [one for one in offers if layouts.is_rocm(one.distribution)]
-        newest = max((Version(one.version) for one in held if one.distribution == "rocm"), default=None)
-        names = [one.distribution for one in held if newest in {None, Version(one.version)}]
-        if layouts.layout_of(names, where=f"ROCm {newest or ''} on offer") == "split":
-            there = [one for one in self.targets if layouts.device_package(one) in names]
-            if not there:
-                require_devices(self.targets, names, where="What is on offer", version=str(newest))
-            return layouts.sdk_target("split", self.family, there)
-        known = self.family.split(";")
-        return next((one for one in known if one and set(gpu_targets(one)) & set(self.targets)), known[0])
-
-    def packages(self, chosen: Mapping[str, str], offers: Sequence[Candidate]) -> tuple[str, ...]:
-        """Return the requirements of the device packages that chosen distributions lack."""
-        found: list[str] = []
-        for name, prefix in device_prefixes().items():
-            version = chosen.get(name, "")
-            held = [
-                one
-                for one in offers
-                if version
-                and one.distribution.startswith(prefix)
-                and Version(one.version) == Version(version)
-            ]
-            there = {layouts.device_target(one.distribution) for one in held}
-            absent = [one for one in self.targets if one not in there]
-            if held and absent and (self.exact or len(absent) == len(self.targets)):
-                raise MissingInputError(
-                    f"There is no {prefix}{absent[0]} {version}, without which {name} fails at its first "
-                    f"kernel; there is {', '.join(sorted(one.distribution for one in held))}.",
-                    hint="Name targets that there are: --packages "
-                    f"'{name if name != layouts.LIBRARIES else 'rocm'}[device-{min(there)}]'.",
-                )
-            found += [
-                f"{one.distribution}=={one.version}"
-                for one in held
-                if layouts.covers(layouts.device_target(one.distribution), self.targets)
-                and one.distribution not in chosen
-            ]
-        return tuple(sorted(set(found)))
-
-
-def devices_for(requirements: Sequence[Requirement], gpu_family: str, *, here: bool = True) -> Devices:
-    """Decide for which GPUs packages are installed: those that are named, this machine's, or the family's."""
-    members = ";".join(one for one in re.split(r"[;,]\s*", gpu_family) if one in families())
-    extras = [word for one in requirements for word in one.extras]
-    names = [canonicalize_name(one.name) for one in requirements]
-    words = [*extras, *(f"{_EXTRA}{gpu}" for name in names if (gpu := layouts.device_target(name)))]
-    gpus = detect() if here and "device-all" not in words else ()
-    chosen = (word.removeprefix(_EXTRA) for word in words if word.startswith(_EXTRA))
-    if named := tuple(sorted(gpu for gpu in chosen if gpu in families())):
-        return Devices(family=members, targets=named, exact=True)
-    targets = layouts.tested_targets(members, gpus) if members else gpus
-    return Devices(family=members, targets=targets, exact=bool(set(targets) & set(gpus)))
-
-
-def known_offers(
-    source: PackageSource, requirements: Sequence[Requirement], devices: Devices
-) -> tuple[Candidate, ...]:
-    """List what a source offers; of an index, which lists nothing by itself, what is requested."""
-    if not source.index_urls:
-        return source.listed
-    families = devices.family.split(";") if devices.family else ()
-    names = {canonicalize_name(one.name) for one in requirements} | {"rocm", layouts.LIBRARIES}
-    names |= {f"{layouts.LIBRARIES}-{canonicalize_name(one)}" for one in families}
-    gpus = {gpu for one in devices.targets for gpu in (one, *parents(one))}
-    names |= {f"{prefix}{gpu}" for prefix in device_prefixes().values() for gpu in gpus}
-    found = map_in_threads(source.candidates, sorted(name for name in names if is_ours(name)))
-    return tuple(dict.fromkeys(one for offers in found for one in offers))
-
-
-@dataclass(frozen=True, kw_only=True)
-class Wanted:
-    """What is to be installed."""
+    Attributes:
+        requirements: What the user requires, pinned where it is one of ours.
+        source: Where our packages come from.
+        candidates: What the source offers for the environment's Python.
+        devices: The GPUs that the packages are for.
+        platform: The environment's platform.
+        pre: Whether pre-releases of others' packages are taken that nothing names.
+        cache_dir: The installer's cache; None for its own.
+        locks_folder: Where lists of exact files are written for the installer.
+    """
 
     requirements: tuple[str, ...]
     source: PackageSource
-    offers: tuple[Candidate, ...]
+    candidates: tuple[Candidate, ...]
     devices: Devices = field(default_factory=Devices)
     platform: Platform = "linux"
     pre: bool = False
     cache_dir: Path | None = None
-    locks: Path
-
-
-def wanted_of(
-    common: Common,
-    source: PackageSource,
-    requirements: Sequence[Requirement],
-    family: str,
-    python: Interpreter,
-) -> Wanted:
-    """Find what a source offers of requirements for a Python and a GPU family; none is an error."""
-    devices = devices_for(requirements, family)
-    known = known_offers(source, requirements, devices)
-    offers = tuple(candidate for candidate in known if candidate.fits(python.tag))
-    if not known:
-        raise source.missing_error("wheel or sdist of ours")
-    if not offers:
-        there = sorted({one.name.split("-")[-2] for one in known if one.name.endswith(".whl")})
-        raise MissingInputError(
-            f"Of the {len(known)} files at {source.description} none is for Python {python.series}.",
-            hint=f"They are for {', '.join(there)}: choose another Python with --python.",
-        )
-    console.say(f"{source.description}: {console.counted(len(offers), 'file')} for Python {python.series}")
-    return Wanted(
-        requirements=tuple(map(str, requirements)),
-        source=source,
-        offers=offers,
-        devices=devices,
-        platform=common.platform,
-        locks=common.cache / "locks",
-    )
+    locks_folder: Path
 
 
 @dataclass(frozen=True, kw_only=True)
-class Chosen:
-    """What was chosen: our files, and others' distributions."""
+class ChosenPackages:
+    """The files of ours that are installed, and the distributions of others."""
 
-    ours: tuple[Candidate, ...]
-    theirs: tuple[ResolvedPackage, ...]
+    our_files: tuple[Candidate, ...]
+    other_packages: tuple[ResolvedPackage, ...]
 
 
-def parse_requirements(words: Sequence[str]) -> tuple[Requirement, ...]:
-    """Read requirements as users write them: in one word or several, separated by spaces."""
-    found = []
-    for word in (part for one in words for part in one.split()):
+# --- What is requested -----------------------------------------------------------------------
+
+
+def parse_requirements(texts: Sequence[str]) -> tuple[Requirement, ...]:
+    """Return requirements as users write them: in one word or several, separated by spaces."""
+    requirements: list[Requirement] = []
+    for word in " ".join(texts).split():
         try:
-            found.append(Requirement(word))
+            requirements.append(Requirement(word))
         except InvalidRequirement as problem:
             raise UsageError(
                 f"--packages: {word!r} is not a requirement.",
                 hint="Write them as in --packages 'rocm[libraries,devel]==7.1 torch', without spaces inside.",
             ) from problem
-    if not found:
+    if not requirements:
         raise UsageError("--packages is empty.", hint="Name packages: --packages 'rocm[libraries] torch'.")
-    return tuple(found)
+    return tuple(requirements)
 
 
-def pinned(requirement: Requirement, offers: Sequence[Candidate], *, newest: bool = False) -> str:
-    """Pin a requirement to the version on offer; one of another's distribution stays as it is."""
+def request_packages(
+    common: Common,
+    source: PackageSource,
+    requirements: Sequence[Requirement],
+    family: str,
+    python: Interpreter,
+) -> InstallRequest:
+    """Return what is to be installed of a source for a Python and a GPU family; no candidate is an error."""
+    devices = devices_for(requirements, family)
+    all_candidates = known_candidates(source, requirements, devices)
+    if not all_candidates:
+        raise source.missing_error("wheel or sdist of ours")
+    candidates = tuple(candidate for candidate in all_candidates if candidate.fits(python.tag))
+    if not candidates:
+        raise _other_pythons_error(source, all_candidates, python)
+
+    count = console.counted(len(candidates), "file")
+    console.say(f"{source.description}: {count} for Python {python.series}")
+    return InstallRequest(
+        requirements=tuple(map(str, requirements)),
+        source=source,
+        candidates=candidates,
+        devices=devices,
+        platform=common.platform,
+        locks_folder=common.cache / "locks",
+    )
+
+
+def _other_pythons_error(
+    source: PackageSource,
+    candidates: Sequence[Candidate],
+    python: Interpreter,
+) -> MissingInputError:
+    """Return the error that names the Pythons which a source has wheels for."""
+    tags: set[str] = set()
+    for candidate in candidates:
+        if candidate.is_wheel:
+            tags.update(tag.abi for tag in parse_wheel_name(candidate.name).tags)
+    return MissingInputError(
+        f"Of the {len(candidates)} files at {source.description} none is for Python {python.series}.",
+        hint=f"They are for {', '.join(sorted(tags))}: choose another Python with --python.",
+    )
+
+
+def pin_requirement(
+    requirement: Requirement,
+    candidates: Sequence[Candidate],
+    *,
+    takes_newest: bool = False,
+) -> str:
+    """Return a requirement of the version on offer; one of another's distribution stays as it is."""
     name = canonicalize_name(requirement.name)
-    offered = [one for one in offers if one.distribution == name]
-    if not offered:
+    of_this_name = [candidate for candidate in candidates if candidate.distribution == name]
+    if not of_this_name:
         if is_ours(name):
-            known = nearest(name, [one.distribution for one in offers])
-            raise MissingInputError(f"There is no {name} for this Python. {known}")
+            suggestion = nearest(name, [candidate.distribution for candidate in candidates])
+            raise MissingInputError(f"There is no {name} for this Python. {suggestion}")
         return str(requirement)
     if requirement.url:
         raise UsageError(f"{requirement.name} is to come from the index, not from {requirement.url}.")
-    fitting = sorted({Version(one.version) for one in offered if one.satisfies(requirement.specifier)})
-    held = {Version(one.version): " (yanked)" if one.yanked else "" for one in offered}
-    versions = ", ".join(f"{one}{held[one]}" for one in sorted(held))
-    if not fitting:
-        raise MissingInputError(f"There is no {requirement}, but {name} {versions}.")
-    if len(fitting) > 1 and not newest:
+
+    versions: set[Version] = set()
+    for candidate in of_this_name:
+        if candidate.satisfies(requirement.specifier):
+            versions.add(Version(candidate.version))
+    listing = _list_versions(of_this_name)
+    if not versions:
+        raise MissingInputError(f"There is no {requirement}, but {name} {listing}.")
+    newest_version = max(versions)
+    if len(versions) > 1 and not takes_newest:
         raise UsageError(
-            f"The run has several versions of {name}: {versions}.",
-            hint=f"Name one, such as {name}=={fitting[-1]}.",
+            f"The run has several versions of {name}: {listing}.",
+            hint=f"Name one, such as {name}=={newest_version}.",
         )
-    extras = f"[{','.join(sorted(requirement.extras))}]" if requirement.extras else ""
-    marker = f" ; {requirement.marker}" if requirement.marker else ""
-    return f"{requirement.name}{extras}=={fitting[-1]}{marker}"
+
+    extras = ",".join(sorted(requirement.extras))
+    extras_in_brackets = f"[{extras}]" if extras else ""
+    pin = f"{requirement.name}{extras_in_brackets}=={newest_version}"
+    if requirement.marker is None:
+        return pin
+    return f"{pin} ; {requirement.marker}"
+
+
+def _list_versions(candidates: Sequence[Candidate]) -> str:
+    """Return the versions of candidates as an error names them, oldest first."""
+    notes: dict[Version, str] = {}
+    for candidate in candidates:
+        notes[Version(candidate.version)] = " (yanked)" if candidate.yanked else ""
+    return ", ".join(f"{version}{notes[version]}" for version in sorted(notes))
+
+
+# --- What is chosen --------------------------------------------------------------------------
 
 
 @contextmanager
-def others_index(stored: StoredSource | None, url: str) -> Iterator[Sources | None]:
-    """Yield the index of third-party packages: the one that is named, else the store's own."""
+def opened_dependency_index(stored: StoredSource | None, url: str) -> Iterator[Sources | None]:
+    """Yield the index of third-party packages: the one that is named, else the store's; None for neither."""
     cert = configured().cert
-    if url or stored is None or stored.store.find(mirror().index_key) is None:
-        yield Sources(index_url=url, cert=cert) if url else None
+    if url:
+        yield Sources(index_url=url, cert=cert)
         return
-    # a bucket without a server in front of it answers no folder's address
+    if stored is None or stored.store.find(mirror().index_key) is None:
+        yield None
+        return
+
+    # A bucket without a server in front of it answers no folder's address.
     folder = mirror().index_key.removesuffix("index.html")
-    with store_address(stored.store, folder, {}) as base:
-        yield Sources(index_url=f"{base}/{folder}", cert=cert)
+    with store_address(stored.store, folder, {}) as address:
+        yield Sources(index_url=f"{address}/{folder}", cert=cert)
 
 
-def choose(wanted: Wanted, theirs: Sources | None, python: Interpreter) -> Chosen:
-    """Choose files, ours and theirs, with the device packages of what is ours."""
-    devices = wanted.devices
-
-    def select(*device_packages: str) -> Selection:
-        return choose_packages(
-            wanted.source,
-            (*wanted.requirements, *device_packages),
-            python=python,
-            platform=wanted.platform,
-            sdist_requirements=sdist_requirements(wanted.source, devices.family, devices.targets),
-        )
-
-    ours = select()
-    device_packages = devices.packages(ours.versions, wanted.offers)
+def choose(
+    request: InstallRequest,
+    dependency_index: Sources | None,
+    python: Interpreter,
+) -> ChosenPackages:
+    """Choose files of ours, with the device packages of what is chosen, and distributions of others."""
+    selection = _select_ours(request, python, ())
+    device_packages = request.devices.packages(selection.versions, request.candidates)
     if device_packages:
-        ours = select(*device_packages)
+        selection = _select_ours(request, python, device_packages)
+    _require_our_names(request, selection)
 
-    query = query_for_others(python.executable, theirs, pre=wanted.pre, cache_dir=wanted.cache_dir)
-    return Chosen(ours=ours.files, theirs=resolve_others(ours.others, list(ours.versions), query))
+    query = query_for_others(
+        python.executable,
+        dependency_index,
+        pre=request.pre,
+        cache_dir=request.cache_dir,
+    )
+    other_packages = resolve_others(selection.others, list(selection.versions), query)
+    return ChosenPackages(our_files=selection.files, other_packages=other_packages)
+
+
+def _select_ours(
+    request: InstallRequest,
+    python: Interpreter,
+    device_packages: Sequence[str],
+) -> Selection:
+    devices = request.devices
+    return choose_packages(
+        request.source,
+        (*request.requirements, *device_packages),
+        python=python,
+        platform=request.platform,
+        sdist_requirements=sdist_requirements(request.source, devices.family, devices.targets),
+    )
+
+
+def _require_our_names(request: InstallRequest, selection: Selection) -> None:
+    """Refuse what the source has under a name that is not one of ours.
+
+    It would be taken from the index of third-party packages, where that name is a stranger's.
+    """
+    offered_names = {candidate.distribution for candidate in request.candidates}
+    for requirement in map(Requirement, selection.others):
+        name = canonicalize_name(requirement.name)
+        if name in offered_names:
+            raise WheelError(
+                f"{name} is at {request.source.description}, and is not one of our names: "
+                "installers would take it from the index of third-party packages.",
+                hint=f"Add the name to {NAMES_FILE.relative_to(ROOT)}.",
+            )
+
+
+# --- The installation ------------------------------------------------------------------------
 
 
 def install_chosen(
-    target: Interpreter, wanted: Wanted, chosen: Chosen, ours: Sources, theirs: Sources | None
+    target: Interpreter,
+    request: InstallRequest,
+    chosen: ChosenPackages,
+    our_sources: Sources,
+    dependency_index: Sources | None,
 ) -> None:
     """Install chosen files into an environment, each side's from its own side and by digest."""
-    if not chosen.ours:
+    if not chosen.our_files:
         console.warn("None of the packages is one of ours.")
-    _forget_others(target, chosen)
-    calls = []
-    if any(not candidate.is_wheel for candidate in chosen.ours):
-        calls.append(Install(requirements=("setuptools",), sources=theirs))
-    if chosen.theirs:
-        calls.append(call_for_others(wanted.locks, chosen.theirs, theirs))
-    if chosen.ours:
-        family = wanted.devices.sdk_family(wanted.offers)
-        calls.append(call_for_ours(wanted.locks, chosen.ours, ours, gpu_family=family))
+    _uninstall_other_files(target, chosen.our_files)
+    calls = _installer_calls(request, chosen, our_sources, dependency_index)
     with console.group(f"environment {target.prefix.name}"):
         for call in calls:
-            installer.install(target, call, cache_dir=wanted.cache_dir)
-    planned = {one.distribution: one.version for one in chosen.ours}
-    installer.require_planned(target, planned)
-    if strangers := installer.unplanned_packages(target, planned):
+            installer.install(target, call, cache_dir=request.cache_dir)
+
+    versions = {file.distribution: file.version for file in chosen.our_files}
+    installer.require_planned(target, versions)
+    strangers = installer.unplanned_packages(target, versions)
+    if strangers:
         console.warn(f"{target.prefix} also has {', '.join(strangers)}, which are not of this source.")
-    files.write_json(target.prefix / MARKER, {one.distribution: one.sha256 for one in chosen.ours})
+    digests = {file.distribution: file.sha256 for file in chosen.our_files}
+    files.write_json(target.prefix / INSTALLED_FILE, digests)
     installer.require_complete(target)
-    devices = wanted.devices
-    require_device_code(target, devices.targets if devices.exact else ())  # before the first kernel does
+    # What lacks device code is told here, and not by the first kernel.
+    require_device_code(target, request.devices.targets if request.devices.exact else ())
 
 
-def _forget_others(target: Interpreter, chosen: Chosen) -> None:
+def _installer_calls(
+    request: InstallRequest,
+    chosen: ChosenPackages,
+    our_sources: Sources,
+    dependency_index: Sources | None,
+) -> Sequence[Install]:
+    """Return the installer's calls in their order: what builds sdists, others' packages, and ours."""
+    calls: list[Install] = []
+    if any(not file.is_wheel for file in chosen.our_files):
+        calls.append(Install(requirements=("setuptools",), sources=dependency_index))
+    if chosen.other_packages:
+        calls.append(call_for_others(request.locks_folder, chosen.other_packages, dependency_index))
+    if chosen.our_files:
+        family = request.devices.sdk_family(request.candidates)
+        calls.append(call_for_ours(request.locks_folder, chosen.our_files, our_sources, gpu_family=family))
+    return calls
+
+
+def _uninstall_other_files(target: Interpreter, our_files: Sequence[Candidate]) -> None:
     """Uninstall what an installer would keep by its version, although it was made of another file."""
-    marker = target.prefix / MARKER
-    known = json.loads(marker.read_text(encoding="utf-8")) if marker.is_file() else {}
-    kept = {one.name for one in installed(target) if one.altered_file() is None} if known else set()
-    other = [
-        one.distribution
-        for one in chosen.ours
-        if known.get(one.distribution) != one.sha256 or one.distribution not in kept
-    ]
-    marker.unlink(missing_ok=True)
-    if other:
-        argv = [installer.uv_program(), "pip", "uninstall", "--no-config", "--quiet"]
-        process.run([*argv, "--python", target.executable, *other], quiet=True)
+    installed_file = target.prefix / INSTALLED_FILE
+    digests: Mapping[str, str] = {}
+    intact_names: set[str] = set()
+    if installed_file.is_file():
+        digests = json.loads(installed_file.read_text(encoding="utf-8"))
+        for distribution in installed(target):
+            if distribution.altered_file() is None:
+                intact_names.add(distribution.name)
+
+    outdated_names: list[str] = []
+    for file in our_files:
+        is_same_file = digests.get(file.distribution) == file.sha256
+        if not is_same_file or file.distribution not in intact_names:
+            outdated_names.append(file.distribution)
+    installed_file.unlink(missing_ok=True)
+    if outdated_names:
+        command = [installer.uv_program(), "pip", "uninstall", "--no-config", "--quiet"]
+        process.run([*command, "--python", target.executable, *outdated_names], quiet=True)
+
+
+# --- Environments ----------------------------------------------------------------------------
 
 
 @contextmanager
-def environment(folder: Path, *, python: str = "", clean: bool = False) -> Iterator[Interpreter]:
-    """Yield the environment of a folder, made first where it has to be, and hold its lock."""
+def environment(
+    folder: Path,
+    *,
+    python: str | None = None,
+    clean: bool = False,
+) -> Iterator[Interpreter]:
+    """Yield the environment of a folder, made first where it has to be, for this process alone.
+
+    What its installer says is in the environment's own log.
+    """
     folder = folder.absolute()
-    beside = folder.parent / f".{folder.name}"
-    with files.locked(Path(f"{beside}.lock"), what=str(folder)), process.logged(Path(f"{beside}.log")):
-        if target := _existing(folder, python, clean=clean):
+    with files.machine_lock(str(folder)):
+        target = _existing_environment(folder, python, clean=clean)
+        if target is None:
+            installer.create_environment(folder, base_python(python), with_pip=True)
+            target = _inspect(folder)
+        else:
             console.detail(f"environment {folder}: there already, Python {target.version}")
+        with process.logged(folder / _LOG_FILE):
             yield target
-            return
-        installer.create_environment(folder, base_python(python), with_pip=True)
-        yield _inspected(folder)
 
 
-def planned(folder: Path, *, python: str = "", clean: bool = False) -> Interpreter:
+def planned(
+    folder: Path,
+    *,
+    python: str | None = None,
+    clean: bool = False,
+) -> Interpreter:
     """Return the interpreter that an environment has or, where it is still to be made, is made from."""
-    return _existing(folder.absolute(), python, clean=clean) or interpreter(base_python(python))
+    target = _existing_environment(folder.absolute(), python, clean=clean)
+    if target is None:
+        return interpreter(base_python(python))
+    return target
 
 
-def _existing(folder: Path, python: str, *, clean: bool) -> Interpreter | None:
+def _existing_environment(
+    folder: Path,
+    python: str | None,
+    *,
+    clean: bool,
+) -> Interpreter | None:
     """Return the environment that is there, of the Python that is named; None where it is to be made.
 
     A folder that holds anything but a virtual environment is refused: it would be lost.
     """
     is_environment = (folder / _CONFIGURATION).is_file()
-    if folder.exists() and not is_environment and not (folder.is_dir() and not any(folder.iterdir())):
+    is_empty_folder = folder.is_dir() and not any(folder.iterdir())
+    if folder.exists() and not is_environment and not is_empty_folder:
         raise EnvironmentSetupError(
             f"{folder} exists and is not a virtual environment; it is left alone.",
             hint="Name another folder, or remove this one yourself.",
         )
     if clean or not is_environment:
         return None
-    target = _inspected(folder)
-    wanted = interpreter(base_python(python)) if python else target
-    if wanted.series != target.series:
-        raise EnvironmentSetupError(
-            f"{folder} is an environment of Python {target.series}, not of {wanted.series}.",
-            hint="Make it anew with --clean, or name another folder.",
-        )
+
+    target = _inspect(folder)
+    if python:
+        series = interpreter(base_python(python)).series
+        if series != target.series:
+            raise EnvironmentSetupError(
+                f"{folder} is an environment of Python {target.series}, not of {series}.",
+                hint="Make it anew with --clean, or name another folder.",
+            )
     return target
 
 
-def _inspected(folder: Path) -> Interpreter:
-    # not from memory: another interpreter may have been there a moment ago
-    windows = sys.platform == "win32"
-    return interpreter.__wrapped__(folder / ("Scripts/python.exe" if windows else "bin/python"))
+def _inspect(folder: Path) -> Interpreter:
+    program = "Scripts/python.exe" if sys.platform == "win32" else "bin/python"
+    # Not from memory: another interpreter may have been there a moment ago.
+    return interpreter.__wrapped__(folder / program)
 
 
-def base_python(python: str) -> Path:
-    """Find an interpreter: a path, a version, or the one that runs this."""
+def base_python(python: str | None) -> Path:
+    """Return the path of an interpreter that is named by its path or version, by default of this one."""
     if not python:
         return Path(sys.executable)
-    argv = [installer.uv_program(), "python", "find", "--no-config", "--no-project", "--system"]
+    command = [installer.uv_program(), "python", "find", "--no-config", "--no-project", "--system"]
     try:
-        found = process.capture(
-            [*argv, "--no-python-downloads", python], env=installer.installer_variables(Sources())
-        ).stdout.strip()
+        completed = process.capture(
+            [*command, "--no-python-downloads", python], env=installer.installer_variables(Sources())
+        )
     except ProcessError as problem:
         raise EnvironmentSetupError(
             f"There is no Python {python} on this machine: {problem.output}",
             hint="Install it, or give --python the path of an interpreter.",
         ) from problem
-    return Path(found)
+    return Path(completed.stdout.strip())

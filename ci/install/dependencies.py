@@ -3,8 +3,9 @@
 import functools
 import sys
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import product
 from pathlib import Path
 from typing import Annotated
@@ -19,7 +20,7 @@ from core.data import Model, load_toml
 from core.env import installer
 from core.env.installer import configured
 from core.errors import DataError, EnvironmentSetupError, ProcessError, StoreError
-from core.packages.candidates import Candidate, read_requirements
+from core.packages.candidates import Candidate, pin_of, read_requirements
 from core.packages.groups import RunGroup
 from core.packages.resolution import ResolvedPackage, ResolverQuery, resolve
 from core.packages.search import others_required_by_lines
@@ -31,10 +32,10 @@ from core.wheel.distributions import SIDECAR, describe
 from pytorch_build.components import COMPONENTS
 
 MIRROR_FILE = Path(__file__).parents[1] / "mirror.toml"
-_JOBS = 4  # uv waits for the network, and resolves on one core
+_QUERIES_AT_ONCE = 4  # uv waits for the network, and resolves on one core
 
 
-def _requirement(text: str) -> str:
+def _require_requirement(text: str) -> str:
     try:
         Requirement(text)
     except InvalidRequirement as problem:
@@ -56,7 +57,7 @@ class Mirror(Model):
     components: bool = False
     pythons: tuple[str, ...]
     platforms: dict[Platform, PlatformNames]
-    requirements: dict[str, tuple[Annotated[str, AfterValidator(_requirement)], ...]]
+    requirements: dict[str, tuple[Annotated[str, AfterValidator(_require_requirement)], ...]]
 
     @property
     def known_requirements(self) -> Mapping[str, Sequence[str]]:
@@ -91,70 +92,74 @@ def mirror() -> Mirror:
     return load_toml(MIRROR_FILE, Mirror)
 
 
+# --- What is needed --------------------------------------------------------------------------
+
+
 @dataclass(frozen=True, kw_only=True)
 class Need:
-    """Requirements that must be resolvable together in a cell."""
+    """Requirements that must be resolvable together in a cell; `required_by` says whose they are."""
 
     cell: Cell
-    of: str
+    required_by: str
     requirements: tuple[str, ...]
 
 
-@dataclass(frozen=True, kw_only=True)
-class MirroredFile(Candidate):
-    """A third-party file that is to be mirrored, and for which cell it was resolved first."""
-
-    cell: Cell
-
-
-def needs(data: Mirror, groups: Sequence[RunGroup], offers: Sequence[Sequence[Candidate]]) -> Sequence[Need]:
-    """Gather what has to be resolved: the data's requirements by distribution, and those of a run's wheels.
+def needs(data: Mirror, groups: Sequence[RunGroup]) -> Sequence[Need]:
+    """Return what has to be resolved: what the data says that ours require, and what a run's wheels do.
 
     Each distribution is resolved by itself, so that wheels that are never installed together need not
-    fit together; what the data knows is resolved in one piece, too.
+    fit together. What the data says is resolved in one piece, too.
     """
-    gathered: dict[tuple[Cell, tuple[str, ...]], Need] = {}
+    needs_by_content: dict[tuple[Cell, tuple[str, ...]], Need] = {}
     for cell in data.cells:
-        for distribution, lines in _stated(data, cell, groups, offers):
+        for distribution, lines in _requirements_in_cell(data, cell, groups):
             requirements = others_required_by_lines(lines, where=distribution)
             if requirements:
-                need = Need(cell=cell, of=distribution, requirements=requirements)
-                gathered.setdefault((cell, requirements), need)
-    return list(gathered.values())
+                need = Need(cell=cell, required_by=distribution, requirements=requirements)
+                needs_by_content.setdefault((cell, requirements), need)
+    return list(needs_by_content.values())
 
 
-def _stated(
-    data: Mirror, cell: Cell, groups: Sequence[RunGroup], offers: Sequence[Sequence[Candidate]]
+def _requirements_in_cell(
+    data: Mirror,
+    cell: Cell,
+    groups: Sequence[RunGroup],
 ) -> Iterator[tuple[str, Sequence[str]]]:
     """Yield what requires something in a cell, and its requirements."""
-    known_requirements = data.known_requirements
-    for name, lines in known_requirements.items():
+    all_lines: list[str] = []
+    for name, lines in data.known_requirements.items():
         yield f"{name} (mirror.toml)", lines
-    yield "all of mirror.toml", [line for lines in known_requirements.values() for line in lines]
+        all_lines += lines
+    yield "all of mirror.toml", all_lines
 
-    for group, group_offers in zip(groups, offers, strict=True):
+    for group in groups:
         if group.outputs.platform != cell.platform:
             continue
-        for offer in group_offers:
-            if offer.fits(cell.python_tag):
-                yield offer.name, read_requirements(offer, group.store)
+        for candidate in group.listed:
+            if candidate.fits(cell.python_tag):
+                yield candidate.name, read_requirements(candidate, group.store)
 
 
-def resolved(data: Mirror, wanted: Sequence[Need]) -> Sequence[MirroredFile]:
-    """Resolve each need into files, by file name."""
-    sources: dict[str, MirroredFile] = {}
-    for need, answer in zip(
-        wanted, map_in_threads(lambda one: _query(data, one), wanted, jobs=_JOBS), strict=True
-    ):
-        for one in answer:
-            for file in one.files:
-                source = MirroredFile(**vars(file), cell=need.cell)
-                if sources.setdefault(source.name, source).sha256 != source.sha256:
-                    raise StoreError(f"The configured indexes have two files {source.name}.")
-    return [sources[name] for name in sorted(sources)]
+def resolve_needs(data: Mirror, all_needs: Sequence[Need]) -> Mapping[Cell, Sequence[Candidate]]:
+    """Return the files that meet all needs, each once: with the first cell that needs it."""
+    answers = map_in_threads(partial(_resolve_need, data), all_needs, jobs=_QUERIES_AT_ONCE)
+    digests: dict[str, str] = {}
+    files_by_cell: dict[Cell, list[Candidate]] = {}
+    for need, packages in zip(all_needs, answers, strict=True):
+        for file in _files_of(packages):
+            digest = file.require_digest()
+            if file.name not in digests:
+                digests[file.name] = digest
+                files_by_cell.setdefault(need.cell, []).append(file)
+            elif digests[file.name] != digest:
+                raise StoreError(
+                    f"The configured indexes have two files {file.name}.",
+                    hint="One of them was replaced. Find out which, and leave its index out.",
+                )
+    return files_by_cell
 
 
-def _query(data: Mirror, need: Need) -> Sequence[ResolvedPackage]:
+def _resolve_need(data: Mirror, need: Need) -> Sequence[ResolvedPackage]:
     query = ResolverQuery(
         requirements=need.requirements,
         sources=configured(),
@@ -166,75 +171,128 @@ def _query(data: Mirror, need: Need) -> Sequence[ResolvedPackage]:
         return resolve(query)
     except EnvironmentSetupError as problem:
         raise EnvironmentSetupError(
-            f"What {need.of} requires, for {need.cell}: {problem.message}"
+            f"What {need.required_by} requires, for {need.cell}: {problem.message}",
+            hint="Only wheels are mirrored: require a version that has one, or add one to an index of yours.",
         ) from problem
 
 
-def batches(sources: Sequence[MirroredFile]) -> Sequence[Sequence[MirroredFile]]:
-    """Divide files into calls of pip: one cell each, and no distribution twice."""
-    found: dict[tuple[Cell, int], list[MirroredFile]] = {}
-    count: Counter[tuple[Cell, str]] = Counter()
-    for one in sources:
-        count[one.cell, one.distribution] += 1
-        found.setdefault((one.cell, count[one.cell, one.distribution]), []).append(one)
-    return list(found.values())
+def _files_of(packages: Iterable[ResolvedPackage]) -> Iterator[Candidate]:
+    for package in packages:
+        yield from package.files
 
 
-def download(data: Mirror, batch: Sequence[MirroredFile], folder: Path) -> None:
+# --- The mirror's files ----------------------------------------------------------------------
+
+
+def mirror_files(
+    data: Mirror,
+    store: Store,
+    files_by_cell: Mapping[Cell, Sequence[Candidate]],
+) -> Sequence[FileRecord]:
+    """Bring files into the store; what an interrupted call put there is taken as it is."""
+    stored_keys = {stored_object.key for stored_object in store.list(data.prefix, recursive=False)}
+    absent_files: dict[Cell, list[Candidate]] = {}
+    records: list[FileRecord] = []
+    with temporary.folder("mirror") as folder:
+        for cell, cell_files in files_by_cell.items():
+            for file in cell_files:
+                if key_of(data, file) in stored_keys:
+                    records.append(_take_stored_file(data, store, file, folder))
+                else:
+                    absent_files.setdefault(cell, []).append(file)
+
+        for cell, cell_files in downloads(absent_files):
+            with console.group(f"{console.counted(len(cell_files), 'file')} for {cell}"):
+                download(data, cell, cell_files, folder)
+                records += map_in_threads(
+                    lambda file: publish(data, store, file, folder / file.name), cell_files
+                )
+    return records
+
+
+def key_of(data: Mirror, file: Candidate) -> str:
+    """Return the key that a file has in the mirror's store."""
+    return f"{data.prefix}/{file.name}"
+
+
+def _take_stored_file(
+    data: Mirror,
+    store: Store,
+    file: Candidate,
+    folder: Path,
+) -> FileRecord:
+    """Return the record of a file that no record names, after comparing it with the public index's."""
+    key = key_of(data, file)
+    if store.digest(key) != file.sha256:
+        raise StoreError(
+            f"{key} in {store.url} is not the file of that name that the public index has.",
+            hint="Find out who put it there, and delete it.",
+        )
+    return publish(data, store, file, store.fetch(key, folder))
+
+
+def downloads(
+    files_by_cell: Mapping[Cell, Sequence[Candidate]],
+) -> Sequence[tuple[Cell, Sequence[Candidate]]]:
+    """Divide files into calls of pip, which takes one cell each, and no distribution twice."""
+    calls: list[tuple[Cell, Sequence[Candidate]]] = []
+    for cell, cell_files in files_by_cell.items():
+        files_by_call: dict[int, list[Candidate]] = {}
+        counts: Counter[str] = Counter()
+        for file in cell_files:
+            files_by_call.setdefault(counts[file.distribution], []).append(file)
+            counts[file.distribution] += 1
+        calls += [(cell, call_files) for call_files in files_by_call.values()]
+    return calls
+
+
+def download(
+    data: Mirror,
+    cell: Cell,
+    cell_files: Sequence[Candidate],
+    folder: Path,
+) -> None:
     """Let pip fetch files of one cell, each by its digest."""
-    cell = batch[0].cell
     tag = cell.python_tag or ""
-    lock = folder / f"{tag}-{cell.platform}.txt"
-    lines = [f"{file.distribution}=={file.version} --hash=sha256:{file.require_digest()}\n" for file in batch]
-    files.write_text(lock, "".join(lines))
+    requirements_file = folder / f"{tag}-{cell.platform}.txt"
+    pins = [pin_of(file.distribution, file.version, [file]) for file in cell_files]
+    files.write_text(requirements_file, "".join(f"{pin}\n" for pin in pins))
 
-    argv = [sys.executable, "-m", "pip", "--disable-pip-version-check", "--no-input", "download"]
-    argv += ["--quiet", "--no-deps", "--require-hashes", "--only-binary", ":all:", "--progress-bar", "off"]
-    argv += ["--python-version", cell.python or "", "--implementation", "cp", "--abi", tag, "--abi", "abi3"]
+    command = [sys.executable, "-m", "pip", "--disable-pip-version-check", "--no-input", "download"]
+    command += ["--quiet", "--no-deps", "--require-hashes", "--only-binary", ":all:", "--progress-bar", "off"]
+    command += [
+        "--python-version",
+        cell.python or "",
+        "--implementation",
+        "cp",
+        "--abi",
+        tag,
+        "--abi",
+        "abi3",
+    ]
     for platform in data.names_of_platform(cell).pip:
-        argv += ["--platform", platform]
-    # no variable of the environment names a source
-    argv += [*configured().arguments, "--dest", str(folder), "-r", str(lock)]
+        command += ["--platform", platform]
+    # No variable of the environment names a source.
+    command += [*configured().arguments, "--dest", str(folder), "-r", str(requirements_file)]
     try:
-        process.run(argv, env=installer.installer_variables(configured()), quiet=True)
+        process.run(command, env=installer.installer_variables(configured()), quiet=True)
     except ProcessError as problem:
         raise EnvironmentSetupError(
-            f"Could not fetch {len(batch)} files for {cell}.",
+            f"Could not fetch {len(cell_files)} files for {cell}.",
             hint="What was fetched is kept, so run it again.",
         ) from problem
 
 
-def publish(data: Mirror, store: Store, source: MirroredFile, path: Path) -> FileRecord:
-    """Put a file and its sidecar into the index's folder."""
-    key = f"{data.prefix}/{source.name}"
-    record, metadata = describe(path, key=key, sha256=source.require_digest())
-    if record.distribution != source.distribution:
+def publish(data: Mirror, store: Store, file: Candidate, path: Path) -> FileRecord:
+    """Put a file and its sidecar into the index's folder; return its record."""
+    key = key_of(data, file)
+    digest = file.require_digest()
+    record, metadata = describe(path, key=key, sha256=digest)
+    if record.distribution != file.distribution:
         raise DataError(f"{path.name} calls itself {record.distribution}; it is not mirrored.")
-    store.put_file(key, path, sha256=source.require_digest(), replace=False)
+    store.put_file(key, path, sha256=digest, replace=False)
     store.put_bytes(f"{key}{SIDECAR}", metadata or b"", replace=False)
     return record
-
-
-def bring(
-    data: Mirror, store: Store, missing: Sequence[MirroredFile], present: frozenset[str]
-) -> Sequence[FileRecord]:
-    """Fetch files and put them into the store; what an interrupted call put there is taken as it is."""
-    put = []
-    with temporary.folder("mirror") as folder:
-        there = [one for one in missing if f"{data.prefix}/{one.name}" in present]
-        for one in there:
-            key = f"{data.prefix}/{one.name}"
-            if store.digest(key) != one.sha256:
-                raise StoreError(
-                    f"{key} in {store.url} is not the file of that name that the public index has.",
-                    hint="Find out who put it there, and delete it.",
-                )
-            put.append(publish(data, store, one, store.fetch(key, folder)))
-        for batch in batches([one for one in missing if one not in there]):
-            with console.group(f"{len(batch)} files for {batch[0].cell}"):
-                download(data, batch, folder)
-                put += map_in_threads(lambda one: publish(data, store, one, folder / one.name), batch)
-    return put
 
 
 def source_of(data: Mirror, store: Store) -> RecordSource:

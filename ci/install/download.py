@@ -2,30 +2,33 @@
 
 import hashlib
 import shlex
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
-from ci.install import Devices, base_python, devices_for, parse_requirements, pinned
+from ci.install import base_python, parse_requirements, pin_requirement
 from ci.install.dependencies import mirror
-from ci.publish.upload import show
+from ci.install.devices import Devices, devices_for
+from ci.publish.batches import show
 from core import console, files
 from core.cli.options import Common
 from core.env import interpreter
 from core.errors import MissingInputError, StoreError, nearest
 from core.packages.candidates import Candidate, candidate_named, candidate_of_record, read_requirements
-from core.packages.groups import RunGroup, find_group, recorded_candidates
+from core.packages.groups import RunGroup, find_group
 from core.packages.search import others_required_by_lines, parse_requirement
 from core.parallel import Transfer, map_in_threads, transfer
 from core.run import records
 from core.wheel.distributions import is_ours
 from rocm_packaging.packages.layouts import device_target, is_rocm, serves
 
-_LOCK = ".fetch.lock"
-_BUILT_WITH = ("setuptools", "wheel")  # what the rocm sdist is built with
+_LOCK_FILE = ".fetch.lock"
+_BUILD_REQUIREMENTS = ("setuptools", "wheel")  # what the rocm sdist is built with
+_ROCM_PART_PREFIX = "rocm-sdk-"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,167 +53,319 @@ class DownloadOptions:
 def download(common: Common, options: DownloadOptions) -> None:
     """Fetch the files of a run that are not there already, and print how to install them."""
     group = find_group(common, options.artifact_group or common.artifact_group or None)
-    tag = interpreter(base_python(str(common.python))).tag if common.python else ""
-    offers = [offer for offer in recorded_candidates(group) if offer.fits(tag or None)]
-    if not offers:
+    tag = _python_tag(common)
+    candidates: Sequence[Candidate] = [candidate for candidate in group.listed if candidate.fits(tag)]
+    if not candidates:
         raise MissingInputError(f"Nothing in {group.where} is for that Python.", hint="Leave --python out.")
 
-    requested = parse_requirements(options.packages) if options.packages else ()
-    devices = devices_for(requested, common.gpu_family or group.family, here=False)
-    if devices.family:
-        # The files may be for any machine of the families, and for no other one.
-        members = devices.family.split(";")
-        offers = [offer for offer in offers if serves(offer.distribution, members, devices.targets)]
-    distributions = {offer.distribution for offer in offers}
-    for name in sorted({canonicalize_name(requirement.name) for requirement in requested} - distributions):
-        raise MissingInputError(f"{group.where} has no {name}. {nearest(name, distributions)}")
+    requirements: Sequence[Requirement] = ()
+    if options.packages:
+        requirements = parse_requirements(options.packages)
+    devices = devices_for(requirements, common.gpu_family or group.family, for_this_machine=False)
+    candidates = _for_devices(candidates, devices)
+    _require_names(group, requirements, candidates)
 
-    roots = [pinned(requirement, offers) for requirement in requested]
-    selected: Sequence[Candidate] = closure(group, offers, roots, devices) if roots else offers
-    lines: list[str] = []
-    if not options.with_dependencies:
-        for offer in selected:
-            lines += read_requirements(offer, group.store)
-    others = others_required_by_lines(lines, where=group.where)
+    roots = [pin_requirement(requirement, candidates) for requirement in requirements]
+    selected_files = candidates
+    if roots:
+        selected_files = closure(group, candidates, roots, devices)
+    other_requirements: Sequence[str] = ()
     if options.with_dependencies:
-        selected = [*selected, *dependencies(group, selected, tag)]
+        selected_files = [*selected_files, *dependencies(group, selected_files, tag)]
+    else:
+        other_requirements = _requirements_of_others(group, selected_files)
 
     folder = options.folder.absolute()
-    show(selected)
+    count = console.counted(len(selected_files), "file")
+    show(selected_files)
     if common.dry_run:
-        count = console.counted(len(selected), "file")
         console.done(f"setup_venv: {count} would be fetched from {group.where} into {folder}")
         return
-    fresh = fetch(group, selected, folder, jobs=options.jobs)
-    console.done(f"setup_venv: {len(selected)} files in {folder}, {len(fresh)} of them fetched now")
-    console.say(f"Install them: {command(folder, selected, roots, others)}")
+    new_names = fetch(group, selected_files, folder, jobs=options.jobs)
+    console.done(f"setup_venv: {count} in {folder}, {len(new_names)} of them fetched now")
+    console.say(f"Install them: {command(folder, selected_files, roots, other_requirements)}")
+
+
+def _python_tag(common: Common) -> str | None:
+    """Return the ABI tag of the Python that is named; None for every Python."""
+    if common.python is None:
+        return None
+    return interpreter(base_python(str(common.python))).tag
+
+
+def _for_devices(candidates: Sequence[Candidate], devices: Devices) -> Sequence[Candidate]:
+    """Return the files for any machine of the GPU families, and for no other one."""
+    if not devices.family:
+        return candidates
+    families = devices.family.split(";")
+    return [
+        candidate for candidate in candidates if serves(candidate.distribution, families, devices.targets)
+    ]
+
+
+def _require_names(
+    group: RunGroup,
+    requirements: Sequence[Requirement],
+    candidates: Sequence[Candidate],
+) -> None:
+    """Require that a run has every distribution that is named."""
+    distributions = {candidate.distribution for candidate in candidates}
+    for requirement in requirements:
+        name = canonicalize_name(requirement.name)
+        if name not in distributions:
+            raise MissingInputError(f"{group.where} has no {name}. {nearest(name, distributions)}")
+
+
+# --- What is required ------------------------------------------------------------------------
 
 
 def closure(
-    group: RunGroup, offers: Sequence[Candidate], roots: Sequence[str], devices: Devices | None = None
+    group: RunGroup,
+    candidates: Sequence[Candidate],
+    roots: Sequence[str],
+    devices: Devices | None = None,
 ) -> Sequence[Candidate]:
-    """Choose what requirements name, and what that requires of the same run, on any Python."""
-    chosen: dict[str, Candidate] = {}
-    waiting = [Requirement(root) for root in roots]
-    while waiting:
-        wanted = waiting.pop()
-        name = canonicalize_name(wanted.name)
-        for one in offers:
-            fitting = one.distribution == name and wanted.specifier.contains(one.version, prereleases=True)
-            if fitting and one.name not in chosen:
-                chosen[one.name] = one
-                waiting += _requirements(group, one, offers)
-        if devices and not waiting:
-            held = {one.distribution: one.version for one in chosen.values()}
-            waiting += map(Requirement, devices.packages(held, offers))
-    return [chosen[name] for name in sorted(chosen)]
+    """Return the files that requirements name, and what these require of the same run, on any Python."""
+    selected: dict[str, Candidate] = {}
+    open_requirements = list(map(Requirement, roots))
+    while open_requirements:
+        requirement = open_requirements.pop()
+        for candidate in candidates:
+            if candidate.name in selected or not _meets(candidate, requirement):
+                continue
+            selected[candidate.name] = candidate
+            open_requirements += _requirements_of(group, candidate, candidates)
+
+        if devices is not None and not open_requirements:
+            versions = {candidate.distribution: candidate.version for candidate in selected.values()}
+            open_requirements += map(Requirement, devices.packages(versions, candidates))
+    return [selected[name] for name in sorted(selected)]
 
 
-def dependencies(group: RunGroup, wanted: Sequence[Candidate], tag: str) -> Sequence[Candidate]:
-    """Choose what files require of others, from the dependencies' index of the same store."""
+def _meets(candidate: Candidate, requirement: Requirement) -> bool:
+    if candidate.distribution != canonicalize_name(requirement.name):
+        return False
+    return requirement.specifier.contains(candidate.version, prereleases=True)
+
+
+def _requirements_of(
+    group: RunGroup,
+    candidate: Candidate,
+    candidates: Sequence[Candidate],
+) -> Sequence[Requirement]:
+    """Return what a file requires without extras.
+
+    The rocm sdist decides that where it is installed, so it may require any of ROCm's packages.
+    """
+    if not candidate.is_wheel and is_rocm(candidate.distribution):
+        requirements_by_name: dict[str, Requirement] = {}
+        for other in candidates:
+            name = other.distribution
+            if is_rocm(name):
+                requirements_by_name[name] = Requirement(f"{name}=={candidate.version}")
+        return list(requirements_by_name.values())
+
+    requirements: list[Requirement] = []
+    for line in read_requirements(candidate, group.store):
+        requirement = parse_requirement(line, candidate.name)
+        if "extra" not in str(requirement.marker or ""):
+            requirements.append(requirement)
+    return requirements
+
+
+def dependencies(
+    group: RunGroup,
+    selected_files: Sequence[Candidate],
+    tag: str | None,
+) -> Sequence[Candidate]:
+    """Return what files require of others, from the dependencies' index of the same store."""
     store = group.store
-    keys = [one.key for one in store.list(f"{mirror().prefix}/manifests") if one.key.endswith(".json")]
-    found = [
-        candidate_of_record(one) for key in keys for one in records.parse(store.read(key), where=key).files
+    mirrored_files = [
+        candidate
+        for candidate in _mirrored_candidates(group)
+        if candidate.fits(tag, group.outputs.platform) and not is_ours(candidate.distribution)
     ]
-    there = [
-        one
-        for one in found
-        if one.fits(tag or None, group.outputs.platform) and not is_ours(one.distribution)
-    ]
-    if not there:
+    if not mirrored_files:
         raise MissingInputError(
             f"{store.url} has no dependencies' index, or nothing in it for this Python.",
             hint=f"Make it: nox -s mirror_deps -- --from-run-id {group.outputs.run_id} --store {store.url}",
         )
-    built = () if all(candidate.is_wheel for candidate in wanted) else _BUILT_WITH
-    roots = [*(f"{one.distribution}=={one.version}" for one in wanted), *built]
-    ours = {one.name for one in wanted}
-    return [one for one in closure(group, [*wanted, *there], roots) if one.name not in ours]
+
+    roots: list[str] = []
+    selected_names: set[str] = set()
+    for file in selected_files:
+        roots.append(f"{file.distribution}=={file.version}")
+        selected_names.add(file.name)
+    if _has_sdist(selected_files):
+        roots += _BUILD_REQUIREMENTS
+    needed_files = closure(group, [*selected_files, *mirrored_files], roots)
+    return [file for file in needed_files if file.name not in selected_names]
 
 
-def _requirements(group: RunGroup, one: Candidate, offers: Sequence[Candidate]) -> Sequence[Requirement]:
-    """Read what a file requires; the rocm sdist decides that where it is installed, so it may be any."""
-    if not one.is_wheel and is_rocm(one.distribution):
-        names = {other.distribution for other in offers if is_rocm(other.distribution)}
-        return [Requirement(f"{name}=={one.version}") for name in names]
-    found = (parse_requirement(line, one.name) for line in read_requirements(one, group.store))
-    return [line for line in found if "extra" not in str(line.marker or "")]
+def _has_sdist(candidates: Iterable[Candidate]) -> bool:
+    return any(not candidate.is_wheel for candidate in candidates)
 
 
-def fetch(group: RunGroup, wanted: Sequence[Candidate], folder: Path, *, jobs: int = 8) -> Sequence[str]:
+def _mirrored_candidates(group: RunGroup) -> Sequence[Candidate]:
+    candidates: list[Candidate] = []
+    for stored_object in group.store.list(f"{mirror().prefix}/manifests"):
+        if stored_object.key.endswith(".json"):
+            record = records.parse(group.store.read(stored_object.key), where=stored_object.key)
+            candidates += map(candidate_of_record, record.files)
+    return candidates
+
+
+def _requirements_of_others(group: RunGroup, selected_files: Sequence[Candidate]) -> Sequence[str]:
+    lines: list[str] = []
+    for file in selected_files:
+        lines += read_requirements(file, group.store)
+    return others_required_by_lines(lines, where=group.where)
+
+
+# --- Fetching --------------------------------------------------------------------------------
+
+
+def fetch(
+    group: RunGroup,
+    candidates: Sequence[Candidate],
+    folder: Path,
+    *,
+    jobs: int = 8,
+) -> Sequence[str]:
     """Fetch files in parallel, each verified against its record before it gets its name; return their names.
 
     What is there already, by its digest, is kept, so that an interrupted fetch is resumed.
     """
-    total = sum(candidate.size or 0 for candidate in wanted)
-    names = {one.name for one in (*wanted, *recorded_candidates(group))}
-    versions = {(one.distribution, one.version) for one in wanted}
-    for path in folder.iterdir() if folder.is_dir() else ():
-        candidate = candidate_named(path.name, url=str(path))
-        if candidate is None or candidate.name in names:
+    _refuse_strangers(group, candidates, folder)
+    size = sum(candidate.size or 0 for candidate in candidates)
+    title = f"Fetching {len(candidates)} files, {console.size(size)}, from {group.where}"
+    with files.locked(folder / _LOCK_FILE, what=str(folder)), transfer(title, size=size) as progress:
+        # The largest first, so that none of them is waited for at the end.
+        largest_first = sorted(candidates, key=lambda candidate: -(candidate.size or 0))
+        fetch_file = partial(_fetch_file, group, folder, progress)
+        names = map_in_threads(fetch_file, largest_first, jobs=jobs)
+    return [name for name in names if name is not None]
+
+
+def _refuse_strangers(
+    group: RunGroup,
+    candidates: Sequence[Candidate],
+    folder: Path,
+) -> None:
+    """Refuse a folder with files of the same versions that are not the run's: an installer may take them."""
+    if not folder.is_dir():
+        return
+    names_of_run = {candidate.name for candidate in group.listed}
+    releases: set[tuple[str, str]] = set()
+    for candidate in candidates:
+        names_of_run.add(candidate.name)
+        releases.add((candidate.distribution, candidate.version))
+    for path in folder.iterdir():
+        stranger = candidate_named(path.name, url=str(path))
+        if stranger is None or stranger.name in names_of_run:
             continue
-        if (candidate.distribution, candidate.version) in versions:
+        if (stranger.distribution, stranger.version) in releases:
             raise StoreError(
                 f"{path} is not of {group.where}, but an installer would take it.",
                 hint="Remove it, or fetch into another folder (--download).",
             )
-    title = f"Fetching {len(wanted)} files, {console.size(total)}, from {group.where}"
-    with files.locked(folder / _LOCK, what=str(folder)), transfer(title, size=total) as shown:
-        # the largest first, so that none of them is waited for at the end
-        order = sorted(wanted, key=lambda candidate: -(candidate.size or 0))
-        fresh = map_in_threads(lambda one: _fetch(group, one, folder / one.name, shown), order, jobs=jobs)
-    return [one.name for one, new in zip(order, fresh, strict=True) if new]
 
 
-def _fetch(group: RunGroup, one: Candidate, path: Path, shown: Transfer) -> bool:
-    """Fetch a file; return whether it was not there. A store reads on where a connection broke."""
+def _fetch_file(
+    group: RunGroup,
+    folder: Path,
+    progress: Transfer,
+    candidate: Candidate,
+) -> str | None:
+    """Fetch a file; return its name, or None where it is there already."""
+    path = folder / candidate.name
+    size = candidate.size or 0
+    if path.is_file() and path.stat().st_size == size and files.sha256(path) == candidate.sha256:
+        progress.advance(size)
+        return None
+
     digest = hashlib.sha256()
-    if path.is_file() and path.stat().st_size == one.size and files.sha256(path) == one.sha256:
-        shown.advance(one.size)
-        return False
-    with files.atomic(path) as target, group.store.open(str(one.key)) as source:
+    # A store reads on where a connection broke.
+    with files.atomic(path) as target, group.store.open(str(candidate.key)) as source:
         while chunk := source.read(files.CHUNK):
             digest.update(chunk)
             target.write(chunk)
-            shown.advance(len(chunk))
-        if digest.hexdigest() != one.sha256:
+            progress.advance(len(chunk))
+        if digest.hexdigest() != candidate.sha256:
             raise StoreError(
-                f"{one.key} in {group.store.url} is not the file that its record names: its digest "
-                f"is {digest.hexdigest()}, recorded is {one.sha256}.",
+                f"{candidate.key} in {group.store.url} is not the file that its record names: its digest "
+                f"is {digest.hexdigest()}, recorded is {candidate.sha256}.",
                 hint="It was replaced; find out by whom, and do not install it.",
             )
-    shown.finish(one.name, one.size or 0)
-    return True
+    progress.finish(candidate.name, size)
+    return candidate.name
+
+
+# --- How they are installed ------------------------------------------------------------------
 
 
 def command(
-    folder: Path, wanted: Sequence[Candidate], roots: Sequence[str] = (), others: Sequence[str] = ()
+    folder: Path,
+    selected_files: Sequence[Candidate],
+    roots: Sequence[str] = (),
+    other_requirements: Sequence[str] = (),
 ) -> str:
     """Return the command that installs fetched files, with versions: no others may be taken for them.
 
-    What they require of `others`, and is not among them, comes first, from the user's own index.
+    What they require of others, and is not among them, comes first, from the user's own index.
     """
-    versions: dict[str, set[str]] = {}
-    for one in wanted:
-        versions.setdefault(one.distribution, set()).add(one.version)
+    arguments = ["pip", "install", "--no-index", "--find-links", str(folder)]
+    installed_before = list(other_requirements)
+    if _has_sdist(selected_files):
+        # pip's cache of built wheels does not know which GPU family an sdist was built for.
+        arguments.append("--no-cache-dir")
+        if not any(file.distribution == _BUILD_REQUIREMENTS[0] for file in selected_files):
+            arguments.append("--no-build-isolation")
+            installed_before = [*_BUILD_REQUIREMENTS, *installed_before]
+
     if roots:
-        # without device packages everything installs, and fails at its first kernel
-        devices = {f"{one.distribution}=={one.version}" for one in wanted if device_target(one.distribution)}
-        pins = [*roots, *sorted(devices)]
+        # Without device packages everything installs, and fails at its first kernel.
+        arguments += [*roots, *_pins_of_device_packages(selected_files)]
     else:
-        parts = {name for name in versions if name.startswith("rocm-sdk-") and not device_target(name)}
-        extras = ",".join(x for x in ("devel", "libraries") if any(f"rocm-sdk-{x}" in name for name in parts))
-        rocm = f"rocm[{extras}]" if extras else "rocm"
-        named = {name: of for name, of in versions.items() if "rocm" not in versions or name not in parts}
-        pins = [
-            f"{rocm if name == 'rocm' else name}=={min(of)}" for name, of in named.items() if len(of) == 1
-        ]
-    # pip's cache of built wheels does not know which GPU family an sdist was built for
-    built = any(not candidate.is_wheel for candidate in wanted)
-    more = ["--no-cache-dir"] if built else []
-    helped = any(one.distribution == _BUILT_WITH[0] for one in wanted)
-    if built and not helped:
-        others, more = [*_BUILT_WITH, *others], [*more, "--no-build-isolation"]
-    first = f"{shlex.join(['pip', 'install', *others])} && " if others else ""
-    return first + shlex.join(["pip", "install", "--no-index", "--find-links", str(folder), *more, *pins])
+        arguments += _pins_of_all(selected_files)
+    if not installed_before:
+        return shlex.join(arguments)
+    return f"{shlex.join(['pip', 'install', *installed_before])} && {shlex.join(arguments)}"
+
+
+def _pins_of_device_packages(selected_files: Sequence[Candidate]) -> Sequence[str]:
+    pins: set[str] = set()
+    for file in selected_files:
+        if device_target(file.distribution):
+            pins.add(f"{file.distribution}=={file.version}")
+    return sorted(pins)
+
+
+def _pins_of_all(selected_files: Sequence[Candidate]) -> Sequence[str]:
+    """Return a pin of each distribution. ROCm's parts come as extras of the sdist, where it is among them."""
+    versions: dict[str, set[str]] = {}
+    for file in selected_files:
+        versions.setdefault(file.distribution, set()).add(file.version)
+
+    extras = _rocm_extras([*versions])
+    pins: list[str] = []
+    for name, versions_of_name in versions.items():
+        comes_with_rocm = "rocm" in versions and _is_rocm_part(name)
+        if len(versions_of_name) == 1 and not comes_with_rocm:
+            requirement = f"rocm{extras}" if name == "rocm" else name
+            pins.append(f"{requirement}=={min(versions_of_name)}")
+    return pins
+
+
+def _rocm_extras(names: Sequence[str]) -> str:
+    """Return the extras that bring ROCm's parts: ``[devel,libraries]``; "" for none."""
+    extras: set[str] = set()
+    for name in filter(_is_rocm_part, names):
+        for extra in ("devel", "libraries"):
+            if f"{_ROCM_PART_PREFIX}{extra}" in name:
+                extras.add(extra)
+    return f"[{','.join(sorted(extras))}]" if extras else ""
+
+
+def _is_rocm_part(name: str) -> bool:
+    return name.startswith(_ROCM_PART_PREFIX) and not device_target(name)

@@ -18,6 +18,7 @@ from core import process
 from core.data import json_object, read_text, validated
 from core.errors import FatalError, MissingInputError, ProcessError, ServiceError, UsageError, nearest
 from core.run.locations import REPOSITORY
+from pytorch_build.sources.git import git_reason
 
 EVENTS: tuple[EventName, ...] = get_args(EventName)
 PATIENCE = 20.0  # seconds; a safe default is better than a run that waits
@@ -244,7 +245,7 @@ def event_changes(event: Event, root: Path, github: GitHub | None) -> Changes:
     try:
         return Changes(files=changed_by_git(event, root))
     except ProcessError as problem:
-        note = f"git cannot tell which files have changed ({_last_line(problem)})"
+        note = f"git cannot tell which files have changed ({git_reason(problem).rstrip('.')})"
 
     if event.number is None or github is None:
         return Changes(note=note)
@@ -275,9 +276,11 @@ def _is_merge(root: Path) -> bool:
 
 def difference(base: str, root: Path) -> Sequence[str]:
     """Return the files that differ between a commit and the checkout's."""
+    # Outside a repository `git diff` compares folders, and says how to call it so.
     command = [
         "git",
-        "diff",
+        "diff-tree",
+        "-r",
         "--name-only",
         "-z",
         "--no-renames",
@@ -291,6 +294,6 @@ def difference(base: str, root: Path) -> Sequence[str]:
 
 
 def _last_line(problem: FatalError) -> str:
-    """Return the last line of a message, which is git's own."""
+    """Return the last line of a message, which is GitHub's own."""
     lines = problem.message.strip().splitlines()
     return lines[-1].rstrip(".")

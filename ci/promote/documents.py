@@ -1,10 +1,10 @@
 """What a distribution bucket keeps, as `docs/releases.md` lays it out: wheels, and who decided on them."""
 
 import hashlib
-from collections.abc import Collection, Sequence
-from contextlib import suppress
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, TypeVar
 
 from pydantic import Field
 
@@ -14,7 +14,8 @@ from core.data import AnyModel, Model, OptionalText, parse_json
 from core.errors import MissingInputError, StoreError
 from core.run import Platform, key_name, locations
 from core.run.records import FileRecord
-from core.stores import Store
+from core.stores import PutResult, Store
+from core.wheel.distributions import SIDECAR
 
 STAGING = locations.STAGING
 RELEASE = "v2"
@@ -24,29 +25,41 @@ DECISIONS = f"{MANIFESTS}/decisions"
 INTENTS = f"{MANIFESTS}/promoting"
 REFUSALS = f"{MANIFESTS}/refused"
 Rule = Literal["tests", "bypass", "override"]
+AnyFile = TypeVar("AnyFile", bound=FileRecord)
 Digest = Field(pattern=r"^[0-9a-f]{64}$")
 
 
-class Document(Model):
-    """A document that something follows from, as it was read."""
+class DocumentDigest(Model):
+    """A document that something follows from, with the digest of what was read."""
 
     key: str
     sha256: str = Digest
 
 
+def digest_document(key: str, content: bytes) -> DocumentDigest:
+    """Return a document's key with the digest of its content."""
+    return DocumentDigest(
+        key=key,
+        sha256=hashlib.sha256(content).hexdigest(),
+    )
+
+
+# What is staged
+
+
 class StagedFile(FileRecord):
     """A wheel or sdist that was staged."""
 
-    source_key: str
+    source_key: str  # in the store of its run
     torch_ref: OptionalText = None
     python: OptionalText = None  # an ABI tag
 
 
-class Lock(Model):
-    """A source lock of the run."""
+class StagedLock(Model):
+    """A source lock of the run, and what it promises of an artifact group."""
 
     torch_ref: str
-    document: Document
+    document: DocumentDigest
     release_type: str
     rocm_version: str = ""
     commits: dict[str, str] = {}  # noqa: RUF012 - pydantic copies it
@@ -66,9 +79,12 @@ class StagingRecord(Model):
     artifact_group: str
     staged: str
     files: tuple[StagedFile, ...]
-    records: tuple[Document, ...]
-    reports: tuple[Document, ...] = ()
-    locks: tuple[Lock, ...] = ()
+    records: tuple[DocumentDigest, ...]
+    reports: tuple[DocumentDigest, ...] = ()
+    locks: tuple[StagedLock, ...] = ()
+
+
+# What is decided
 
 
 class Evidence(Model):
@@ -77,8 +93,8 @@ class Evidence(Model):
     stage: str
     run_id: str
     python: OptionalText
-    record: Document
-    report: Document | None
+    record: DocumentDigest
+    report: DocumentDigest | None
 
 
 class Ruling(Model):
@@ -100,12 +116,15 @@ class Override(Model):
 
 
 class PromotedFile(FileRecord):
-    """A wheel or sdist of the release."""
+    """A wheel or sdist of the release, and what was staged and tested of it."""
 
     family: str
     staged_key: str
     staged_sha256: str = Digest
-    license: str = Field(default="", exclude=True)  # the staging record has it
+    license: str = Field(
+        default="",
+        exclude=True,
+    )  # the staging record has it
 
 
 class Decision(Model):
@@ -123,7 +142,7 @@ class Decision(Model):
     decided: str
     completed: str = ""
     by: str
-    staging: tuple[Document, ...]
+    staging: tuple[DocumentDigest, ...]
     rulings: tuple[Ruling, ...]
     override: Override | None = None
     files: tuple[PromotedFile, ...]
@@ -142,6 +161,29 @@ class Decision(Model):
     def artifact_groups(self) -> Sequence[str]:
         """The artifact groups that have files in it."""
         return sorted({file.family for file in self.files})
+
+    def release_record(self, artifact_group: str) -> "ReleaseRecord":
+        """Return what the release index of an artifact group lists of it."""
+        group_files = [file for file in self.files if file.family == artifact_group]
+        return ReleaseRecord(
+            family=artifact_group,
+            decision=self.key,
+            files=tuple(group_files),
+        )
+
+    def release_record_key(self, artifact_group: str) -> str:
+        """Return the key of that record."""
+        return f"{manifests(RELEASE, artifact_group)}/{self.set_name}-{self.identity}.json"
+
+
+class ReleaseRecord(Model):
+    """What the release index of an artifact group lists of a promoted set."""
+
+    schema_version: Literal[1] = 1
+    status: Literal["ok"] = "ok"
+    family: str
+    decision: str
+    files: tuple[PromotedFile, ...]
 
 
 class Refusal(Model):
@@ -172,14 +214,7 @@ class Refusal(Model):
         )
 
 
-class ReleaseRecord(Model):
-    """What the release index of an artifact group lists of a promoted set."""
-
-    schema_version: Literal[1] = 1
-    status: Literal["ok"] = "ok"
-    family: str
-    decision: str
-    files: tuple[PromotedFile, ...]
+# Where it lies
 
 
 def folder(area: str, artifact_group: str) -> str:
@@ -193,9 +228,41 @@ def manifests(area: str, artifact_group: str | None = None) -> str:
     return prefix if artifact_group is None else f"{prefix}/{artifact_group}"
 
 
-def staging_record(artifact_group: str, run_prefix: str) -> str:
+def staging_record_key(artifact_group: str, run_prefix: str) -> str:
     """Return the key of the record of what was staged of the run with this prefix."""
     return f"{manifests(STAGING, artifact_group)}/{key_name(run_prefix)}.json"
+
+
+def list_keys(
+    store: Store,
+    prefix: str,
+    *,
+    recursive: bool = True,
+) -> Sequence[str]:
+    """Return the keys below a prefix."""
+    return [stored_object.key for stored_object in store.list(prefix, recursive=recursive)]
+
+
+def folder_keys(
+    store: Store,
+    area: str,
+    artifact_group: str,
+) -> AbstractSet[str]:
+    """Return the keys of a group's wheels, sidecars and flat pages in an area."""
+    return frozenset(list_keys(store, folder(area, artifact_group), recursive=False))
+
+
+def area_keys(store: Store) -> Sequence[str]:
+    """Return every key of the release index and of staging."""
+    return [*list_keys(store, f"{RELEASE}/"), *list_keys(store, f"{STAGING}/")]
+
+
+def keys_of(files: Iterable[FileRecord]) -> set[str]:
+    """Return the keys of files."""
+    return {file.key for file in files}
+
+
+# Reading and writing
 
 
 def serialized(document: Model) -> bytes:
@@ -203,82 +270,148 @@ def serialized(document: Model) -> bytes:
     return (document.model_dump_json(indent=2) + "\n").encode()
 
 
-def read(store: Store, key: str, model: type[AnyModel]) -> AnyModel:
+def parse(
+    content: bytes,
+    model: type[AnyModel],
+    *,
+    where: str,
+) -> AnyModel:
+    """Return a document of the store; anything else is a `DataError` that names `where`."""
+    return parse_json(content.decode(errors="replace"), model, where=where)
+
+
+def read(
+    store: Store,
+    key: str,
+    model: type[AnyModel],
+) -> AnyModel:
     """Read a document of the store."""
-    return parse_json(store.read(key).decode(), model, where=f"{store.url}/{key}")
+    return parse(store.read(key), model, where=f"{store.url}/{key}")
+
+
+def find(
+    store: Store,
+    key: str,
+    model: type[AnyModel],
+) -> AnyModel | None:
+    """Read a document of the store, if it is there; another process may remove it at any moment."""
+    try:
+        return read(store, key, model)
+    except MissingInputError:
+        return None
+
+
+def copy_files(
+    target: Store,
+    source: Store,
+    source_keys: Mapping[AnyFile, str],
+    *,
+    jobs: int,
+) -> int:
+    """Copy files to their keys from those in another store, then their sidecars; return how many were new."""
+
+    def copy_file(file: AnyFile) -> PutResult:
+        return target.copy(file.key, source, source_keys[file], sha256=file.sha256)
+
+    def copy_sidecar(file: AnyFile) -> PutResult:
+        source_key = f"{source_keys[file]}{SIDECAR}"
+        return target.copy(f"{file.key}{SIDECAR}", source, source_key, sha256=file.metadata_sha256)
+
+    results = parallel.map_in_threads(copy_file, source_keys, jobs=jobs)
+    with_sidecar = [file for file in source_keys if file.metadata_sha256]
+    parallel.map_in_threads(copy_sidecar, with_sidecar, jobs=jobs)
+    return sum(result.outcome != "unchanged" for result in results)
 
 
 def staging_records(
     store: Store, artifact_groups: Sequence[str] = ()
-) -> Sequence[tuple[StagingRecord, Document]]:
+) -> Sequence[tuple[StagingRecord, DocumentDigest]]:
     """Read the staging records of all artifact groups, or of some, each with its digest."""
     prefixes = [manifests(STAGING, artifact_group) for artifact_group in artifact_groups]
     keys: list[str] = []
     for prefix in prefixes or [manifests(STAGING)]:
-        keys += [stored.key for stored in store.list(prefix) if stored.key.endswith(".json")]
+        keys += [key for key in list_keys(store, prefix) if key.endswith(".json")]
 
-    records: list[tuple[StagingRecord, Document]] = []
-    for key, content in zip(keys, parallel.map_in_threads(store.read, keys), strict=True):
-        record = parse_json(content.decode(), StagingRecord, where=f"{store.url}/{key}")
-        records.append((record, document(key, content)))
+    contents = parallel.map_in_threads(store.read, keys)
+    records: list[tuple[StagingRecord, DocumentDigest]] = []
+    for key, content in zip(keys, contents, strict=True):
+        record = parse(content, StagingRecord, where=f"{store.url}/{key}")
+        records.append((record, digest_document(key, content)))
     return records
 
 
 def refusals(store: Store, artifact_group: str) -> Sequence[Refusal]:
     """Read why sets of a group were not released; those that somebody removes meanwhile are left out."""
-    refusals_of_group: list[Refusal] = []
-    for stored in store.list(f"{REFUSALS}/{artifact_group}", recursive=False):
-        with suppress(MissingInputError):
-            refusals_of_group.append(read(store, stored.key, Refusal))
-    return refusals_of_group
+    keys = list_keys(store, f"{REFUSALS}/{artifact_group}", recursive=False)
+    group_refusals = [find(store, key, Refusal) for key in keys]
+    return [refusal for refusal in group_refusals if refusal is not None]
 
 
 def is_unreleased(store: Store, refusal: Refusal) -> bool:
     """Return whether something of a refused set is up for testing that was not released since."""
-    staged = {stored.key for stored in store.list(folder(STAGING, refusal.family), recursive=False)}
-    released = {stored.key for stored in store.list(folder(RELEASE, refusal.family), recursive=False)}
-    return any(
-        key in staged and key.replace(STAGING, RELEASE, 1) not in released for key in refusal.staged_keys
-    )
+    staged_keys = folder_keys(store, STAGING, refusal.family)
+    released_keys = folder_keys(store, RELEASE, refusal.family)
+    for key in refusal.staged_keys:
+        if key in staged_keys and key.replace(STAGING, RELEASE, 1) not in released_keys:
+            return True
+    return False
+
+
+# Pages
 
 
 @dataclass(frozen=True, kw_only=True)
-class StagedWheels(RecordSource):
+class StagingSource(RecordSource):
     """What was staged of an artifact group, and which sets of it were not released."""
 
     artifact_group: str
 
     def notices(self) -> Sequence[Notice]:
         """Tell why each set was not released that is still up for testing."""
-        return [
-            refusal.notice
-            for refusal in refusals(self.store, self.artifact_group)
-            if is_unreleased(self.store, refusal)
-        ]
+        group_refusals = refusals(self.store, self.artifact_group)
+        return [refusal.notice for refusal in group_refusals if is_unreleased(self.store, refusal)]
 
 
-def document(key: str, content: bytes) -> Document:
-    """Name a document by its key and digest."""
-    return Document(key=key, sha256=hashlib.sha256(content).hexdigest())
-
-
-def write_pages(store: Store, area: str, artifact_group: str, *, expected: Collection[str]) -> IndexUpdate:
+def write_pages(
+    store: Store,
+    area: str,
+    artifact_group: str,
+    *,
+    expected: Collection[str],
+) -> IndexUpdate:
     """Write the pages of a group's folder that changed, from what its manifests name.
 
     A file that no manifest names is not listed: it may be half of a promotion that is running.
+
+    Raises:
+        StoreError: A file whose key is `expected` is not listed.
     """
-    where = folder(area, artifact_group)
-    source = RecordSource(store=store, prefix=manifests(area, artifact_group))
+    group_folder = folder(area, artifact_group)
+    prefix = manifests(area, artifact_group)
+    source = RecordSource(
+        store=store,
+        prefix=prefix,
+    )
     if area == STAGING:
-        source = StagedWheels(
-            store=store, prefix=manifests(area, artifact_group), artifact_group=artifact_group
+        source = StagingSource(
+            store=store,
+            prefix=prefix,
+            artifact_group=artifact_group,
         )
-    # what names files may outlive them
-    update = write_index(store, where, source, title=where, strict=False)
-    unlisted = [f"{held.key}: {held.reason}" for held in update.held_files if held.key in expected]
+
+    # A manifest may name files that are gone.
+    update = write_index(
+        store,
+        group_folder,
+        source,
+        title=group_folder,
+        strict=False,
+    )
+
+    unlisted = [f"{file.key}: {file.reason}" for file in update.held_files if file.key in expected]
     if unlisted:
         raise StoreError(
-            f"Not listed in {store.url}/{where}:\n" + "\n".join(unlisted),
+            f"Not listed in {store.url}/{group_folder}:\n" + "\n".join(unlisted),
             hint="Find out who changed them; then run the same command again.",
         )
     return update

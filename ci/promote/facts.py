@@ -3,12 +3,13 @@
 import hashlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property, partial
+from functools import cached_property
 from typing import NoReturn
 
 from ci.github import first_line
 from ci.promote import documents
-from ci.promote.runs import RunGroup, Test, lock_of, read_group
+from ci.promote.documents import DocumentDigest, StagedFile, StagedLock, StagingRecord
+from ci.promote.runs import CompletedTest, RecordedGroup, find_lock, read_group
 from core import parallel
 from core.cell import GroupCell, python_of_tag
 from core.errors import MissingInputError, nearest
@@ -22,14 +23,21 @@ from rocm_packaging.packages.layouts import BOOTSTRAP, host_distribution, is_roc
 
 
 @dataclass(frozen=True, kw_only=True)
-class Wheel:
-    """A wheel or sdist of the set, as it was staged and as it is found now."""
+class StagedWheel:
+    """A wheel or sdist of the set, as it was staged and as it is now.
+
+    Attributes:
+        current_sha256: Of its bytes now; None where it is gone.
+        current_sidecar_sha256: Of its sidecar now; None where it has none.
+        recorded_sha256s: What the run's records say of it.
+        requires: Its requirements, by its sidecar.
+    """
 
     cell: GroupCell
-    file: documents.StagedFile
-    found: str
-    sidecar: str
-    built: frozenset[str]
+    file: StagedFile
+    current_sha256: str | None
+    current_sidecar_sha256: str | None
+    recorded_sha256s: frozenset[str]
     requires: tuple[str, ...] = ()
 
     @property
@@ -58,17 +66,26 @@ class Reason:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Facts:
-    """Everything that the decision on a set follows from."""
+class SetFacts:
+    """Everything that the decision on a set follows from.
+
+    Attributes:
+        promised: What source locks promise to each cell: distribution to version.
+        commits: What each place was built from: component to commit.
+        released: What the release index of each artifact group has: distributions and versions.
+        reasons: What was found wrong while it was gathered; no override helps against it.
+        left_out: The keys of device packages that the release leaves out.
+    """
 
     set_name: str
-    wheels: tuple[Wheel, ...]
-    tests: tuple[Test, ...] = ()
+    wheels: tuple[StagedWheel, ...]
+    tests: tuple[CompletedTest, ...] = ()
     promised: Mapping[GroupCell, Mapping[str, str]] = field(default_factory=dict)
     commits: Mapping[GroupCell, Mapping[str, str]] = field(default_factory=dict)
     released: Mapping[str, frozenset[tuple[str, str]]] = field(default_factory=dict)
-    staging: tuple[documents.Document, ...] = ()
-    troubles: tuple[Reason, ...] = ()
+    staging: tuple[DocumentDigest, ...] = ()
+    reasons: tuple[Reason, ...] = ()
+    left_out: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -84,17 +101,20 @@ class SetRequest:
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Member:
+class _SetPart:
     """What one staging record has of the set, and its run."""
 
-    record: documents.StagingRecord
-    document: documents.Document
-    files: tuple[documents.StagedFile, ...]
-    group: RunGroup
+    record: StagingRecord
+    document: DocumentDigest
+    files: tuple[StagedFile, ...]
+    group: RecordedGroup
 
     @property
     def place(self) -> GroupCell:
-        return GroupCell(artifact_group=self.record.family, platform=self.record.platform)
+        return GroupCell(
+            artifact_group=self.record.family,
+            platform=self.record.platform,
+        )
 
     def cell(self, python_tag: str | None) -> GroupCell:
         if python_tag is None:
@@ -106,163 +126,299 @@ class _Member:
         return frozenset(file.torch_ref for file in self.files if file.distribution == "torch")
 
     @cached_property
-    def locks(self) -> Mapping[str | None, documents.Lock | None]:
+    def locks(self) -> Mapping[str | None, StagedLock | None]:
         torch_refs = sorted(self.torch_refs, key=lambda torch_ref: torch_ref or "")
-        return {torch_ref: lock_of(self.record.locks, torch_ref) for torch_ref in torch_refs}
+        return {torch_ref: find_lock(self.record.locks, torch_ref) for torch_ref in torch_refs}
 
 
-def staged_versions(bucket: Store, distribution: str = "torch") -> frozenset[str]:
+def staged_versions(
+    bucket: Store,
+    distribution: str = "torch",
+) -> frozenset[str]:
     """List the versions of a distribution that are staged."""
-    return _versions([record for record, _ in documents.staging_records(bucket)], distribution)
+    staging_records = documents.staging_records(bucket)
+    return _versions_in([record for record, _digest in staging_records], distribution)
 
 
-def _versions(records: Sequence[documents.StagingRecord], distribution: str) -> frozenset[str]:
-    files = (file for record in records for file in record.files)
-    return frozenset(file.version for file in files if file.distribution == distribution)
+def _versions_in(
+    staging_records: Sequence[StagingRecord],
+    distribution: str,
+) -> frozenset[str]:
+    versions: set[str] = set()
+    for record in staging_records:
+        versions |= {file.version for file in record.files if file.distribution == distribution}
+    return frozenset(versions)
 
 
 def gather(
-    bucket: Store, request: SetRequest, open_source: Callable[[str], Store], *, jobs: int = parallel.JOBS
-) -> Facts:
-    """Gather what there is of a set."""
-    records = documents.staging_records(bucket, request.artifact_groups)
-    found = [(record, document, _files(record, request)) for record, document in records]
-    if not any(files for _, _, files in found):
-        _refuse_empty_set(bucket, request)
+    bucket: Store,
+    request: SetRequest,
+    open_source: Callable[[str], Store],
+    *,
+    jobs: int = parallel.JOBS,
+) -> SetFacts:
+    """Gather what there is of a set. `open_source` opens the store of a run by its address.
 
-    members = [
-        _Member(record=record, document=document, files=files, group=_group(record, open_source))
-        for record, document, files in found
-        if files and (not request.platforms or record.platform in request.platforms)
-    ]
+    Raises:
+        MissingInputError: Nothing of the set is staged.
+    """
+    parts = _read_parts(bucket, request, open_source)
+
     promised: dict[GroupCell, Mapping[str, str]] = {}
     commits: dict[GroupCell, Mapping[str, str]] = {}
-    troubles: list[Reason] = []
-    for member in members:
-        for lock in member.locks.values():
-            commits[member.place] = lock.commits if lock is not None else {}
+    for part in parts:
+        for lock in part.locks.values():
+            commits[part.place] = {} if lock is None else lock.commits
             if lock is not None:
-                promised.update(dict.fromkeys(_cells(member, members, request), lock.promised))
-        troubles += _failures(member, request)
-    troubles += _troubles(members, request)
-    for member in members:
-        troubles += _edited(member)
+                for cell in _promised_cells(part, parts, request):
+                    promised[cell] = lock.promised
 
-    artifact_groups = {member.record.family for member in members}
-    return Facts(
+    reasons: list[Reason] = []
+    for part in parts:
+        reasons += _failed_builds(part, request)
+    reasons += _absent_parts(parts, request)
+    for part in parts:
+        reasons += _edited_builds(part)
+
+    tests: list[CompletedTest] = []
+    for part in parts:
+        tests += part.group.tests
+
+    artifact_groups = {part.record.family for part in parts}
+    return SetFacts(
         set_name=f"{request.distribution}-{request.version}",
-        wheels=_wheels(bucket, members, jobs),
-        tests=tuple(test for member in members for test in member.group.tests),
+        wheels=_look_up_wheels(bucket, parts, jobs),
+        tests=tuple(tests),
         promised=promised,
         commits=commits,
-        released={artifact_group: _released(bucket, artifact_group) for artifact_group in artifact_groups},
-        staging=tuple(member.document for member in members),
-        troubles=tuple(troubles),
+        released={group: _released_versions(bucket, group) for group in artifact_groups},
+        staging=tuple(part.document for part in parts),
+        reasons=tuple(reasons),
     )
 
 
-def _refuse_empty_set(bucket: Store, request: SetRequest) -> NoReturn:
+def _read_parts(
+    bucket: Store,
+    request: SetRequest,
+    open_source: Callable[[str], Store],
+) -> Sequence[_SetPart]:
+    """Read the staging records that have files of the set, and what their runs say now."""
+    parts: list[_SetPart] = []
+    is_staged = False
+    for record, document in documents.staging_records(bucket, request.artifact_groups):
+        files = _files_of_set(record, request)
+        if not files:
+            continue
+        is_staged = True
+        if not request.platforms or record.platform in request.platforms:
+            group = _read_run(record, open_source)
+            parts.append(
+                _SetPart(
+                    record=record,
+                    document=document,
+                    files=files,
+                    group=group,
+                )
+            )
+
+    if not is_staged:
+        _refuse_empty_set(bucket, request)
+    return parts
+
+
+def _refuse_empty_set(
+    bucket: Store,
+    request: SetRequest,
+) -> NoReturn:
     """Refuse a set of which nothing is staged; the hint names what is."""
-    records = [record for record, _ in documents.staging_records(bucket)]
-    holders = [
-        record.family for record in records if request.version in _versions([record], request.distribution)
-    ]
-    versions = _versions(records, request.distribution)
-    other = nearest(request.version, versions) if versions else "Stage it first: nox -s stage."
+    staging_records = [record for record, _digest in documents.staging_records(bucket)]
+    holders: set[str] = set()
+    for record in staging_records:
+        if request.version in _versions_in([record], request.distribution):
+            holders.add(record.family)
+
+    versions = _versions_in(staging_records, request.distribution)
+    other_hint = "Stage it first: nox -s stage."
+    if versions:
+        other_hint = nearest(request.version, versions)
     groups = ", ".join(request.artifact_groups) or "any family"
     raise MissingInputError(
         f"No {request.distribution} {request.version} of {groups} is staged in {bucket.url}.",
-        hint=f"There is one of {', '.join(sorted(holders))}." if holders else other,
+        hint=f"There is one of {', '.join(sorted(holders))}." if holders else other_hint,
     )
 
 
-def _files(record: documents.StagingRecord, request: SetRequest) -> tuple[documents.StagedFile, ...]:
-    """Choose what belongs to the set."""
+def _files_of_set(
+    record: StagingRecord,
+    request: SetRequest,
+) -> tuple[StagedFile, ...]:
+    """Return what of a staging record belongs to the set."""
     if request.distribution != "torch":
-        files = (one for one in record.files if is_rocm(one.distribution) and one.version == request.version)
-        return tuple(files)
-    heads = [one for one in record.files if (one.distribution, one.version) == ("torch", request.version)]
-    refs = {one.torch_ref for one in heads}
-    locks = {ref: lock_of(record.locks, ref) for ref in refs}
-    rocm = {lock.rocm_version for lock in locks.values() if lock}
+        rocm_files = [file for file in record.files if is_rocm(file.distribution)]
+        return tuple(file for file in rocm_files if file.version == request.version)
 
-    def belongs(file: documents.StagedFile) -> bool:
-        name = file.distribution
-        if is_rocm(name):
-            return file.version in rocm or name == BOOTSTRAP
-        if name == "torch" or file.torch_ref not in refs:
-            return file in heads
-        lock = locks[file.torch_ref]
-        version = without_edits(file.version)  # edits are said, and not left out
-        return not lock or version == lock.promised.get(host_distribution(name) or name, version)
+    torch_files = _torch_files(record, request.version)
+    if not torch_files:
+        return ()
+    locks = {file.torch_ref: find_lock(record.locks, file.torch_ref) for file in torch_files}
+    rocm_versions = {lock.rocm_version for lock in locks.values() if lock is not None}
 
-    return tuple(one for one in record.files if belongs(one)) if heads else ()
+    set_files: list[StagedFile] = []
+    for file in record.files:
+        if is_rocm(file.distribution):
+            belongs = file.version in rocm_versions or file.distribution == BOOTSTRAP
+        elif file.distribution == "torch" or file.torch_ref not in locks:
+            belongs = file in torch_files
+        else:
+            belongs = _is_locked_version(file, locks[file.torch_ref])
+        if belongs:
+            set_files.append(file)
+    return tuple(set_files)
 
 
-def _group(record: documents.StagingRecord, open_source: Callable[[str], Store]) -> RunGroup:
-    own = f"{record.run_id}-{record.platform}"
+def _torch_files(
+    record: StagingRecord,
+    version: str,
+) -> Sequence[StagedFile]:
+    """Return torch's wheels of this version, which the rest of a set goes with."""
+    return [file for file in record.files if file.distribution == "torch" and file.version == version]
+
+
+def _is_locked_version(
+    file: StagedFile,
+    lock: StagedLock | None,
+) -> bool:
+    """Return whether a file has the version that its torch ref's lock promises.
+
+    A version that marks edits counts as the same: edits are a reason against the set, and are to be told.
+    """
+    if lock is None:
+        return True
+    version = without_edits(file.version)
+    host = host_distribution(file.distribution) or file.distribution
+    return version == lock.promised.get(host, version)
+
+
+def _read_run(
+    record: StagingRecord,
+    open_source: Callable[[str], Store],
+) -> RecordedGroup:
+    """Read what the run that was staged says of itself now."""
+    folder = f"{record.run_id}-{record.platform}"
     outputs = RunOutputs(
-        run_id=record.run_id, platform=record.platform, external_repo=record.prefix.removesuffix(own)
+        run_id=record.run_id,
+        platform=record.platform,
+        external_repo=record.prefix.removesuffix(folder),
     )
     return read_group(open_source(record.store), outputs, record.artifact_group)
 
 
-def _wheels(bucket: Store, members: Sequence[_Member], jobs: int) -> tuple[Wheel, ...]:
+def _look_up_wheels(
+    bucket: Store,
+    parts: Sequence[_SetPart],
+    jobs: int,
+) -> tuple[StagedWheel, ...]:
     """Look every staged file of the set up: its digest, its sidecar."""
-    folders = {documents.folder(documents.STAGING, member.record.family) for member in members}
-    listings = parallel.map_in_threads(partial(bucket.list, recursive=False), sorted(folders))
-    present = {stored.key for listing in listings for stored in listing}
+    present_keys: set[str] = set()
+    for artifact_group in sorted({part.record.family for part in parts}):
+        present_keys |= documents.folder_keys(bucket, documents.STAGING, artifact_group)
 
-    def look_up(staged: tuple[_Member, documents.StagedFile]) -> Wheel:
-        member, file = staged
+    def look_up(part_and_file: tuple[_SetPart, StagedFile]) -> StagedWheel:
+        part, file = part_and_file
         sidecar_key = f"{file.key}{SIDECAR}"
-        sidecar = bucket.read(sidecar_key) if sidecar_key in present else b""
-        return Wheel(
-            cell=member.cell(file.python),
+        sidecar = b""
+        if sidecar_key in present_keys:
+            sidecar = bucket.read(sidecar_key)
+        return StagedWheel(
+            cell=part.cell(file.python),
             file=file,
-            found=bucket.digest(file.key) if file.key in present else "",
-            sidecar=hashlib.sha256(sidecar).hexdigest() if sidecar else "",
-            built=member.group.promised.get(file.source_key, frozenset()),
+            current_sha256=bucket.digest(file.key) if file.key in present_keys else None,
+            current_sidecar_sha256=hashlib.sha256(sidecar).hexdigest() if sidecar else None,
+            recorded_sha256s=part.group.recorded_sha256s.get(file.source_key, frozenset()),
             requires=requirements_in(sidecar),
         )
 
     # A file that two runs have staged alike is one, and either run may speak for it.
-    staged_files: dict[tuple[GroupCell, str], tuple[_Member, documents.StagedFile]] = {}
-    for member in members:
-        for file in member.files:
-            staged_files[member.cell(file.python), file.key] = (member, file)
-    ordered = [staged_files[place] for place in sorted(staged_files)]
-    return tuple(parallel.map_in_threads(look_up, ordered, jobs=jobs))
+    staged_files: dict[tuple[GroupCell, str], tuple[_SetPart, StagedFile]] = {}
+    for part in parts:
+        for file in part.files:
+            staged_files[part.cell(file.python), file.key] = (part, file)
+    ordered_files = [staged_files[place] for place in sorted(staged_files)]
+    return tuple(parallel.map_in_threads(look_up, ordered_files, jobs=jobs))
 
 
-def _failures(member: _Member, request: SetRequest) -> Iterator[Reason]:
+def _released_versions(
+    bucket: Store,
+    artifact_group: str,
+) -> frozenset[tuple[str, str]]:
+    """List what the release index of an artifact group has already."""
+    released: set[tuple[str, str]] = set()
+    for key in documents.folder_keys(bucket, documents.RELEASE, artifact_group):
+        candidate = candidate_named(key.rpartition("/")[2], url=key)
+        if candidate is not None:
+            released.add((candidate.distribution, candidate.version))
+    return frozenset(released)
+
+
+def _promised_cells(
+    part: _SetPart,
+    parts: Sequence[_SetPart],
+    request: SetRequest,
+) -> Sequence[GroupCell]:
+    """Return the cells that a lock's promise is for: none may lack a Python that another has."""
+    if request.cells:
+        requested_cells = [cell for cell in request.cells if cell.place == part.place]
+        return [
+            replace(cell, torch_ref=None) for cell in requested_cells if cell.torch_ref in part.torch_refs
+        ]
+
+    python_tags = set(request.python_tags)
+    if not python_tags:
+        for other_part in parts:
+            if other_part.record.platform == part.record.platform:
+                python_tags.update(file.python for file in other_part.files if file.python is not None)
+    return [part.cell(python_tag) for python_tag in sorted(python_tags)]
+
+
+# Reasons against the set
+
+
+def _failed_builds(
+    part: _SetPart,
+    request: SetRequest,
+) -> Iterator[Reason]:
     """Find builds of the set's that failed after their last success, or never had one."""
-    for recorded in member.group.records:
-        record = recorded.record
+    for stored_record in part.group.records:
+        record = stored_record.record
         python_tag = record.cell.python_tag
-        is_of_set = record.stage == "build_rocm" or record.cell.torch_ref in member.torch_refs
+        is_of_set = record.stage == "build_rocm" or record.cell.torch_ref in part.torch_refs
         is_requested = python_tag is None or not request.python_tags or python_tag in request.python_tags
-        is_build = record.stage.startswith("build_")
-        if record.status == "failed" and is_build and is_of_set and is_requested:
+        if record.status == "failed" and stored_record.is_build and is_of_set and is_requested:
             message = f"{record.stage} failed: {first_line(record.error)}"
-            yield Reason(cell=member.cell(python_tag), message=message)
+            yield Reason(
+                cell=part.cell(python_tag),
+                message=message,
+            )
 
 
-def _edited(member: _Member) -> Iterator[Reason]:
+def _edited_builds(part: _SetPart) -> Iterator[Reason]:
     """Find files of the set that were built from what no commit holds, or from another than was locked."""
-    staged_keys = {file.source_key for file in member.files}
-    for recorded in member.group.records:
-        record = recorded.record
-        sources = record.edited or _other_commit(record, member.locks.get(record.cell.torch_ref))
-        if not sources:
+    staged_keys = {file.source_key for file in part.files}
+    for stored_record in part.group.records:
+        record = stored_record.record
+        difference = record.edited or _other_commit(record, part.locks.get(record.cell.torch_ref))
+        if not difference:
             continue
         for file in record.files:
             if file.key in staged_keys:
-                message = f"{file.name} was built from: {sources}"
-                yield Reason(cell=member.cell(record.cell.python_tag), message=message)
+                message = f"{file.name} was built from: {difference}"
+                yield Reason(
+                    cell=part.cell(record.cell.python_tag),
+                    message=message,
+                )
 
 
-def _other_commit(record: Record, lock: documents.Lock | None) -> str:
+def _other_commit(record: Record, lock: StagedLock | None) -> str:
     """Return which commit a changed tree is of, and which one was locked; "" where that is the same."""
     match record.details.get("source"):
         case {"tree": _, "commit": str(commit)} if lock is not None:
@@ -272,57 +428,49 @@ def _other_commit(record: Record, lock: documents.Lock | None) -> str:
     return ""
 
 
-def _cells(member: _Member, members: Sequence[_Member], request: SetRequest) -> Sequence[GroupCell]:
-    """Return the cells that a lock's promise is for: none may lack a Python that another has."""
-    if request.cells:
-        return [
-            replace(cell, torch_ref=None)
-            for cell in request.cells
-            if cell.torch_ref in member.torch_refs and cell.place == member.place
-        ]
-
-    python_tags = set(request.python_tags)
-    if not python_tags:
-        for other in members:
-            if other.record.platform == member.record.platform:
-                python_tags.update(file.python for file in other.files if file.python is not None)
-    return [member.cell(python_tag) for python_tag in sorted(python_tags)]
-
-
-def _released(bucket: Store, artifact_group: str) -> frozenset[tuple[str, str]]:
-    """List what the release index of an artifact group has already."""
-    released: set[tuple[str, str]] = set()
-    for stored in bucket.list(documents.folder(documents.RELEASE, artifact_group), recursive=False):
-        filename = stored.key.rpartition("/")[2]
-        candidate = candidate_named(filename, url=stored.key)
-        if candidate is not None:
-            released.add((candidate.distribution, candidate.version))
-    return frozenset(released)
-
-
-def _troubles(members: Sequence[_Member], request: SetRequest) -> Iterator[Reason]:
+def _absent_parts(
+    parts: Sequence[_SetPart],
+    request: SetRequest,
+) -> Iterator[Reason]:
     """Find what was requested and does not exist at all, or whose run cannot be read any more."""
-    for cell in dict.fromkeys(_absent_places(members, request)):
+    for cell in dict.fromkeys(_absent_places(parts, request)):
         message = f"no {request.distribution} {request.version} is staged"
-        yield Reason(cell=cell, message=message)
+        yield Reason(
+            cell=cell,
+            message=message,
+        )
 
-    for member in members:
-        run = f"run {member.record.run_id} in {member.record.store}"
-        if not member.group.records:
-            yield Reason(cell=member.place, message=f"{run} has no records of it (any more)")
-        for torch_ref, lock in member.locks.items():
+    for part in parts:
+        run = f"run {part.record.run_id} in {part.record.store}"
+        if not part.group.records:
+            yield Reason(
+                cell=part.place,
+                message=f"{run} has no records of it (any more)",
+            )
+        for torch_ref, lock in part.locks.items():
             if lock is None:
                 message = f"{run} was staged without a source lock of {torch_ref or 'any torch ref'}"
                 message += ", so nothing says what the set should contain"
-                yield Reason(cell=member.place, message=message)
+                yield Reason(
+                    cell=part.place,
+                    message=message,
+                )
 
 
-def _absent_places(members: Sequence[_Member], request: SetRequest) -> Iterator[GroupCell]:
+def _absent_places(
+    parts: Sequence[_SetPart],
+    request: SetRequest,
+) -> Iterator[GroupCell]:
     """Yield the artifact groups and platforms that were requested, and of which nothing is staged."""
-    places = {member.place for member in members}
-    artifact_groups = {place.artifact_group for place in places}
-    platforms = {place.platform for place in places}
-    torch_refs = {torch_ref for member in members for torch_ref in member.torch_refs}
+    places: set[GroupCell] = set()
+    artifact_groups: set[str | None] = set()
+    platforms: set[str | None] = set()
+    torch_refs: set[str | None] = set()
+    for part in parts:
+        places.add(part.place)
+        artifact_groups.add(part.place.artifact_group)
+        platforms.add(part.place.platform)
+        torch_refs |= part.torch_refs
 
     for artifact_group in request.artifact_groups:
         if artifact_group not in artifact_groups:

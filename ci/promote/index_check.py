@@ -4,18 +4,20 @@ It also yanks what is released, and removes a set that was: what names it, then 
 """
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 
 from ci.install.dependencies import mirror, source_of
 from ci.promote import documents, promotion
+from ci.promote.documents import Decision, ReleaseRecord
 from ci.publish.index import YANKS_FILE, IndexUpdate, write_index
 from core import console
 from core.data import json_object
 from core.errors import MissingInputError, StoreError, UsageError, nearest
 from core.packages.candidates import candidate_named
-from core.stores import Store
+from core.stores import Store, etag_of
 from core.wheel.distributions import SIDECAR
 from rocm_packaging.packages.layouts import is_rocm
 
@@ -47,15 +49,14 @@ def check_indexes(store: Store, change: Change) -> None:
     if not folders:
         known_folders = "/, ".join((mirror().prefix, *documents.AREAS))
         raise MissingInputError(
-            f"{store.url} has no index that stays: {known_folders}/.",
-            hint="Name another place with --store.",
+            f"{store.url} has no index that stays: {known_folders}/.", hint="Name another place with --store."
         )
 
     if change.yanked is not None:
         yank(store, change.yanked, change.reason or "")
     removed_keys: Sequence[str] = ()
     if change.removed_set is not None:
-        removed_keys = unname(store, change.removed_set)
+        removed_keys = unname_set(store, change.removed_set)
 
     indexes = {folder: write_pages() for folder, write_pages in folders.items()}
 
@@ -66,19 +67,38 @@ def check_indexes(store: Store, change: Change) -> None:
     _report(store, change, indexes, removed_keys)
 
 
+def permanent_folders(store: Store) -> Mapping[str, Callable[[], IndexUpdate]]:
+    """List the folders whose pages stay, each with what writes its pages."""
+    folders: dict[str, Callable[[], IndexUpdate]] = {}
+    prefix = mirror().prefix
+    if store.list(prefix, recursive=False):
+        source = source_of(mirror(), store)
+        folders[prefix] = partial(write_index, store, prefix, source, title="Dependencies")
+
+    for area in documents.AREAS:
+        artifact_groups = {key.split("/")[1] for key in documents.list_keys(store, f"{area}/")}
+        for artifact_group in sorted(artifact_groups):
+            write_pages = partial(documents.write_pages, store, area, artifact_group, expected=())
+            folders[documents.folder(area, artifact_group)] = write_pages
+    return folders
+
+
 def _report(
-    store: Store, change: Change, indexes: Mapping[str, IndexUpdate], removed_keys: Sequence[str]
+    store: Store,
+    change: Change,
+    indexes: Mapping[str, IndexUpdate],
+    removed_keys: Sequence[str],
 ) -> None:
     """Print what was compared and written; a `StoreError` where pages are wrong and stay so."""
     rows = []
     stale_pages: list[str] = []
     unlisted_files: list[str] = []
     for folder, index in indexes.items():
-        held_files = [held for held in index.held_files if held.key not in removed_keys]
+        held_files = [file for file in index.held_files if file.key not in removed_keys]
         counts = (index.file_count, len(index.changed_pages), len(held_files))
         rows.append((folder, *map(str, counts)))
         stale_pages += index.changed_pages
-        unlisted_files += [f"{held.key} is not listed: {held.reason}." for held in held_files]
+        unlisted_files += [f"{file.key} is not listed: {file.reason}." for file in held_files]
     pages_column = "pages written" if change.write else "stale pages"
     console.table(("folder", "files", pages_column, "not listed"), rows)
 
@@ -104,71 +124,106 @@ def _report(
     console.done(f"index: the pages of {store.url} list what is there")
 
 
-def yank(store: Store, what: str, reason: str) -> None:
-    """Say of each release index that has it that something is yanked (PEP 592)."""
-    there: dict[str, set[str]] = {}
-    for key in (one.key for one in store.list(f"{documents.RELEASE}/")):
-        folder, _, name = key.rpartition("/")
-        candidate = candidate_named(name, url=key)
+# Yanking
+
+
+def yank(
+    store: Store,
+    release: str,
+    reason: str,
+) -> None:
+    """Say of each release index that has a release or a file that it is yanked (PEP 592)."""
+    names_by_folder = _released_names(store)
+    folders = [folder for folder, names in names_by_folder.items() if release in names]
+    if not folders:
+        known_names = set().union(*names_by_folder.values())
+        raise UsageError(f"{store.url} has released no {release}. {nearest(release, known_names)}")
+
+    for folder in folders:
+        key = f"{folder}/{YANKS_FILE}"
+        stored_object = store.find(key)
+        yanks = {}
+        if stored_object is not None:
+            yanks = json_object(store.read(key).decode(errors="replace"), where=key)
+        content = json.dumps(
+            {**yanks, release: reason},
+            indent=2,
+            sort_keys=True,
+        )
+        store.put_bytes(key, f"{content}\n".encode(), if_match=etag_of(stored_object))
+
+
+def _released_names(store: Store) -> Mapping[str, Collection[str]]:
+    """Return what can be yanked in each release index: ``NAME==VERSION``, and names of files."""
+    names: defaultdict[str, set[str]] = defaultdict(set)
+    for key in documents.list_keys(store, f"{documents.RELEASE}/"):
+        folder, _, filename = key.rpartition("/")
+        candidate = candidate_named(filename, url=key)
         if candidate is not None:
-            pin = f"{candidate.distribution}=={candidate.version}"
-            there.setdefault(f"{folder}/{YANKS_FILE}", set()).update({name, pin})
-    places = [key for key, names in there.items() if what in names]
-    if not places:
-        known = nearest(what, set().union(*there.values()))
-        raise UsageError(f"{store.url} has released no {what}. {known}")
-    for key in places:
-        before = store.find(key)
-        said = json_object(store.read(key).decode(), where=key) if before else {}
-        data = json.dumps({**said, what: reason}, indent=2, sort_keys=True)
-        store.put_bytes(key, f"{data}\n".encode(), if_match=before.etag if before else "")
+            names[folder] |= {filename, f"{candidate.distribution}=={candidate.version}"}
+    return names
 
 
-def unname(store: Store, name: str) -> Sequence[str]:
+# Removing
+
+
+def unname_set(store: Store, set_name: str) -> Sequence[str]:
     """Take away what names a promoted set, and its staging; return its files, sidecars first.
 
     What another set has, too, stays, and so do ROCm's packages that are staged with torch: other versions of
     it need them. Called again it goes on where it was interrupted.
     """
-    every = [documents.read(store, one.key, documents.Decision) for one in store.list(documents.DECISIONS)]
-    decided = [one for one in every if one.set_name == name]
-    if not decided:
-        known = {one.set_name for one in every}
-        raise UsageError(f"{store.url} has promoted no set {name}. {nearest(name, known)}")
-    going = promotion.unfinished(store)
-    kept = {file.key for one in going if one.set_name != name for file in one.files}
-    for key in [one.key for one in store.list(documents.manifests(documents.RELEASE))]:
-        listed = documents.read(store, key, documents.ReleaseRecord)
-        if listed.decision in {one.key for one in decided}:
+    all_decisions = promotion.decisions(store)
+    set_decisions = [decision for decision in all_decisions if decision.set_name == set_name]
+    if not set_decisions:
+        known_sets = {decision.set_name for decision in all_decisions}
+        raise UsageError(f"{store.url} has promoted no set {set_name}. {nearest(set_name, known_sets)}")
+
+    kept_keys = _keys_of_other_sets(store, set_name, set_decisions)
+    removed_keys: set[str] = set()
+    staged_keys: set[str] = set()
+    for decision in set_decisions:
+        for file in decision.files:
+            if file.key in kept_keys:
+                continue
+            removed_keys.add(file.key)
+            if set_name.startswith("rocm-") or not is_rocm(file.distribution):
+                staged_keys.add(file.staged_key)
+    _unname_staged(store, staged_keys)
+
+    keys = sorted(removed_keys | staged_keys)
+    sidecar_keys = [f"{key}{SIDECAR}" for key in keys]
+    present_keys = frozenset(documents.area_keys(store))
+    return [key for key in (*sidecar_keys, *keys) if key in present_keys]
+
+
+def _keys_of_other_sets(
+    store: Store,
+    set_name: str,
+    set_decisions: Sequence[Decision],
+) -> set[str]:
+    """Delete what the release indexes list of a set; return the keys that stay for others."""
+    kept_keys: set[str] = set()
+    for intent in promotion.unfinished(store):
+        if intent.set_name != set_name:
+            kept_keys |= documents.keys_of(intent.files)
+
+    decision_keys = {decision.key for decision in set_decisions}
+    for key in documents.list_keys(store, documents.manifests(documents.RELEASE)):
+        record = documents.read(store, key, ReleaseRecord)
+        if record.decision in decision_keys:
             store.delete(key)
         else:
-            kept |= {file.key for file in listed.files}
-    gone = [file for one in decided for file in one.files if file.key not in kept]
-    whole = name.startswith("rocm-")
-    staged = {file.staged_key for file in gone if whole or not is_rocm(file.distribution)}
+            kept_keys |= documents.keys_of(record.files)
+    return kept_keys
+
+
+def _unname_staged(store: Store, keys: Collection[str]) -> None:
+    """Take files out of the staging records that name them."""
     for record, document in documents.staging_records(store):
-        files = tuple(one for one in record.files if one.key not in staged)
+        files = tuple(file for file in record.files if file.key not in keys)
         if not files:
             store.delete(document.key)
         elif files != record.files:
-            store.put_bytes(document.key, documents.serialized(record.model_copy(update={"files": files})))
-    there = {one.key for area in documents.AREAS for one in store.list(f"{area}/")}
-    keys = sorted({file.key for file in gone} | staged)
-    wanted = [f"{key}{suffix}" for suffix in (SIDECAR, "") for key in keys]
-    return [key for key in wanted if key in there]
-
-
-def permanent_folders(store: Store) -> Mapping[str, Callable[[], IndexUpdate]]:
-    """List the folders whose pages stay, each with what plans its pages."""
-    data = mirror()
-    found: dict[str, Callable[[], IndexUpdate]] = {}
-    if store.list(data.prefix, recursive=False):
-        found[data.prefix] = lambda: write_index(
-            store, data.prefix, source_of(data, store), title="Dependencies"
-        )
-    for area in documents.AREAS:
-        families = {one.key.split("/")[1] for one in store.list(f"{area}/")}
-        for family in sorted(families):
-            pages = partial(documents.write_pages, store, area, family, expected=())
-            found[documents.folder(area, family)] = pages
-    return found
+            remaining = record.model_copy(update={"files": files})
+            store.put_bytes(document.key, documents.serialized(remaining))

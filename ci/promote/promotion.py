@@ -1,33 +1,35 @@
 """Carrying a decision out, so that whoever runs it again completes what an interruption left.
 
-In this order: the intent (who promotes what, visible until the end), wheels, sidecars, what the
-index is to list, the pages, the decision record, the intent's removal. Every write is whole, and
-is the same when it is done again; the decision is written once, so that two promotions of one set
-at the same moment end with one.
+A promotion writes in this order: the intent (who promotes what, visible until the end), wheels, sidecars,
+what the index is to list, the pages, the decision record, the intent's removal. Every write is whole, and
+is the same when it is done again; the decision is written once, so that two promotions of one set at the
+same moment end with one.
+
+A refusal is written down, too: the pages of staging say which set was not released, and why.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ci.promote import documents
-from ci.promote.documents import Decision, PromotedFile, ReleaseRecord
+from ci.promote.documents import Decision, PromotedFile, Refusal
 from core import files, parallel
-from core.errors import ConflictError, MissingInputError, StoreError
-from core.stores import PutResult, Store
+from core.errors import ConflictError, StoreError
+from core.stores import Store
 from core.wheel.distributions import SIDECAR
 
 if TYPE_CHECKING:
-    from ci.promote.facts import Facts
-
-    # puts a file into the release bucket, or with a suffix its sidecar
-    Origin = Callable[[Store, PromotedFile, str], PutResult]
+    from ci.promote.facts import Reason, SetFacts
+    from core.cell import GroupCell
 
 
-def promoted_files(facts: Facts) -> tuple[PromotedFile, ...]:
+# What is promoted
+
+
+def promoted_files(facts: SetFacts) -> tuple[PromotedFile, ...]:
     """Return what becomes of staged files that are released as they are: the same names and bytes."""
     promoted: dict[str, PromotedFile] = {}
     for wheel in facts.wheels:
@@ -44,57 +46,132 @@ def promoted_files(facts: Facts) -> tuple[PromotedFile, ...]:
 
 def identity_of(promoted: Sequence[PromotedFile]) -> str:
     """Digest what is promoted: target keys and the bytes that were tested; not who, when or why."""
-    pairs = sorted((one.key, one.staged_sha256) for one in promoted)
-    return files.digest_of(pairs)[:16]
+    tested_bytes = [(file.key, file.staged_sha256) for file in promoted]
+    return files.digest_of(sorted(tested_bytes))[:16]
 
 
-def staged_in(store: Store) -> Origin:
-    """Release files as they were staged: copied on the server."""
-
-    def put(bucket: Store, one: PromotedFile, suffix: str) -> PutResult:
-        sha256 = one.metadata_sha256 if suffix else one.sha256
-        return bucket.copy(f"{one.key}{suffix}", store, f"{one.staged_key}{suffix}", sha256=sha256)
-
-    return put
-
-
-def rewritten_here(paths: Mapping[str, Path], sidecars: Mapping[str, bytes]) -> Origin:
-    """Release files that were rewritten on this machine, by their keys."""
-
-    def put(bucket: Store, one: PromotedFile, suffix: str) -> PutResult:
-        if suffix:
-            return bucket.put_bytes(f"{one.key}{suffix}", sidecars[one.key], replace=False)
-        return bucket.put_file(one.key, paths[one.key], sha256=one.sha256, replace=False)
-
-    return put
+# Promotion
 
 
 def carry_out(
-    bucket: Store, decision: Decision, origin: Origin, *, now: Callable[[], str], jobs: int = parallel.JOBS
+    bucket: Store,
+    decision: Decision,
+    source: Store,
+    *,
+    clock: Callable[[], str],
+    jobs: int = parallel.JOBS,
 ) -> tuple[Decision, int | None]:
-    """Promote a set; return the decision that holds, and how many files were new: None if it held before."""
-    before = _maybe(bucket, decision.key)
-    if before is not None and not missing(bucket, before):
-        # written only where somebody changed them
-        _list(bucket, before)
+    """Promote a set from the store that has its files: those that were staged, or were rewritten.
+
+    Returns:
+        The decision that holds, and how many files were new: None if it held before.
+    """
+    previous_decision = documents.find(bucket, decision.key, Decision)
+    if previous_decision is not None and not missing_keys(bucket, previous_decision):
+        # Pages are written only where somebody changed them.
+        _list_files(bucket, previous_decision)
         bucket.delete(decision.intent_key)
-        return before, None
-    # the same files stand in it, and the grounds that were good when it began
-    claimed = before or _first(bucket, decision.intent_key, decision)
-    results = parallel.map_in_threads(lambda one: origin(bucket, one, ""), decision.files, jobs=jobs)
-    with_sidecar = [one for one in decision.files if one.metadata_sha256]
-    parallel.map_in_threads(lambda one: origin(bucket, one, SIDECAR), with_sidecar, jobs=jobs)
-    # whatever the copies said: nothing is listed that did not arrive
-    if absent := missing(bucket, decision):
+        return previous_decision, None
+
+    # The same files stand in an earlier attempt's intent, and the grounds that were good when it began.
+    claimed_decision = previous_decision
+    if claimed_decision is None:
+        claimed_decision = _write_first(bucket, decision.intent_key, decision)
+
+    new_files = documents.copy_files(bucket, source, _source_keys(decision), jobs=jobs)
+
+    # Whatever the copies say: nothing is listed that did not arrive.
+    absent_keys = missing_keys(bucket, decision)
+    if absent_keys:
         raise StoreError(
-            f"{len(absent)} objects are incomplete in {bucket.url}:\n" + "\n".join(absent),
+            f"{len(absent_keys)} objects are incomplete in {bucket.url}:\n" + "\n".join(absent_keys),
             hint="Run the same command again: it continues.",
         )
-    _list(bucket, decision)
-    ended = {"files": decision.files, "status": "promoted", "completed": now()}
-    held = before or _first(bucket, decision.key, claimed.model_copy(update=ended))
+
+    _list_files(bucket, decision)
+    if previous_decision is None:
+        outcome = {"files": decision.files, "status": "promoted", "completed": clock()}
+        completed_decision = claimed_decision.model_copy(update=outcome)
+        previous_decision = _write_first(bucket, decision.key, completed_decision)
     bucket.delete(decision.intent_key)
-    return held, sum(result.outcome != "unchanged" for result in results)
+    return previous_decision, new_files
+
+
+def _source_keys(decision: Decision) -> Mapping[PromotedFile, str]:
+    """Return where the files lie that are promoted; rewritten ones lie where the release has them."""
+    is_rewritten = decision.from_version != ""
+    return {file: file.key if is_rewritten else file.staged_key for file in decision.files}
+
+
+def _list_files(bucket: Store, decision: Decision) -> None:
+    """Write what the index of each artifact group lists of the set, and the groups' pages."""
+
+    def write_group(artifact_group: str) -> None:
+        record = decision.release_record(artifact_group)
+        bucket.put_bytes(decision.release_record_key(artifact_group), documents.serialized(record))
+
+        keys = documents.keys_of(record.files)
+        documents.write_pages(bucket, documents.RELEASE, artifact_group, expected=keys)
+
+    parallel.map_in_threads(write_group, decision.artifact_groups)
+
+
+def _write_first(
+    bucket: Store,
+    key: str,
+    decision: Decision,
+) -> Decision:
+    """Write what nobody wrote before, and return what holds: the earlier attempt's, with its grounds."""
+    with suppress(ConflictError):
+        bucket.put_bytes(key, documents.serialized(decision), if_match="")
+
+    # A server without conditional writes lets a later one win: what is there holds.
+    stored_decision = documents.find(bucket, key, Decision)
+    return decision if stored_decision is None else stored_decision
+
+
+# What was promoted before
+
+
+def is_done(bucket: Store, decision: Decision) -> bool:
+    """Return whether what this decision promotes was promoted before, and is still there."""
+    previous_decision = documents.find(bucket, decision.key, Decision)
+    return previous_decision is not None and not missing_keys(bucket, previous_decision)
+
+
+def missing_keys(bucket: Store, decision: Decision) -> Sequence[str]:
+    """List the keys of a decision's files that do not exist, or not in their size."""
+    sizes: dict[str, int] = {}
+    for artifact_group in decision.artifact_groups:
+        prefix = documents.folder(documents.RELEASE, artifact_group)
+        for stored_object in bucket.list(prefix, recursive=False):
+            sizes[stored_object.key] = stored_object.size
+
+    absent_keys: list[str] = []
+    for file in decision.files:
+        if sizes.get(file.key) != file.size:
+            absent_keys.append(file.key)
+        sidecar_key = f"{file.key}{SIDECAR}"
+        if file.metadata_sha256 and sidecar_key not in sizes:
+            absent_keys.append(sidecar_key)
+    return sorted(absent_keys)
+
+
+def decisions(bucket: Store) -> Sequence[Decision]:
+    """Read the promotions that were completed."""
+    keys = documents.list_keys(bucket, documents.DECISIONS)
+    return [documents.read(bucket, key, Decision) for key in keys]
+
+
+def unfinished(bucket: Store) -> Sequence[Decision]:
+    """Read the promotions that are running, or were interrupted."""
+    intents: list[Decision] = []
+    for key in documents.list_keys(bucket, documents.INTENTS):
+        if key.endswith(".json"):
+            intent = documents.find(bucket, key, Decision)
+            if intent is not None:
+                intents.append(intent)
+    return intents
 
 
 def require_same_targets(bucket: Store, decision: Decision) -> None:
@@ -104,72 +181,71 @@ def require_same_targets(bucket: Store, decision: Decision) -> None:
     """
     if not decision.to_version:
         return
-    keys = {one.key for one in decision.files}
-    decided = [documents.read(bucket, one.key, Decision) for one in bucket.list(documents.DECISIONS)]
-    for before in (*decided, *unfinished(bucket)):
-        same = keys & {file.key for file in before.files}
-        other = set(before.gpu_targets) != set(decision.gpu_targets)
-        if same and other and before.to_version == decision.to_version:
-            named = ", ".join(before.gpu_targets) or "all targets"
-            what = "was released" if before.status == "promoted" else "is being released"
+
+    keys = documents.keys_of(decision.files)
+    for previous_decision in (*decisions(bucket), *unfinished(bucket)):
+        shared_keys = keys & documents.keys_of(previous_decision.files)
+        has_other_targets = set(previous_decision.gpu_targets) != set(decision.gpu_targets)
+        is_of_version = previous_decision.to_version == decision.to_version
+        if shared_keys and has_other_targets and is_of_version:
+            targets = ", ".join(previous_decision.gpu_targets) or "all targets"
+            is_promoted = previous_decision.status == "promoted"
+            verb = "was released" if is_promoted else "is being released"
             raise ConflictError(
-                f"{before.set_name} {what} with device code for {named} by {before.by}, which has "
-                f"{len(same)} files of {decision.set_name}.",
+                f"{previous_decision.set_name} {verb} with device code for {targets} by "
+                f"{previous_decision.by}, which has {len(shared_keys)} files of {decision.set_name}.",
                 hint="A version is released once: keep the same targets, or make another candidate.",
             )
 
 
-def is_done(bucket: Store, decision: Decision) -> bool:
-    """Return whether what this decision promotes was promoted before, and is still there."""
-    before = _maybe(bucket, decision.key)
-    return before is not None and not missing(bucket, before)
+# Refusals
 
 
-def missing(bucket: Store, decision: Decision) -> Sequence[str]:
-    """List the keys of a decision's files that do not exist, or not in their size."""
-    folders = [
-        documents.folder(documents.RELEASE, artifact_group) for artifact_group in decision.artifact_groups
-    ]
-    listings = parallel.map_in_threads(lambda folder: bucket.list(folder, recursive=False), folders)
-    sizes = {one.key: one.size for listing in listings for one in listing}
-    absent = [one.key for one in decision.files if sizes.get(one.key) != one.size]
-    sidecars = [f"{one.key}{SIDECAR}" for one in decision.files if one.metadata_sha256]
-    return sorted([*absent, *(key for key in sidecars if key not in sizes)])
+def record_refusal(
+    bucket: Store,
+    facts: SetFacts,
+    reasons: Sequence[Reason],
+    *,
+    by: str,
+    refused: str,
+) -> None:
+    """Write down why a set was not released, and let the pages of its staging say so.
+
+    A set that was released before stays as it is: what is refused is only to release it once more.
+    """
+    places = sorted({wheel.cell.place for wheel in facts.wheels})
+    for place in places:
+        refusal = Refusal.model_validate(
+            {
+                "set_name": facts.set_name,
+                "family": place.artifact_group,
+                "platform": place.platform,
+                "refused": refused,
+                "by": by,
+                "reasons": tuple(reason.in_words for reason in reasons),
+                "staged_keys": _staged_keys(facts, place),
+            }
+        )
+        if documents.is_unreleased(bucket, refusal):
+            bucket.put_bytes(refusal.key, documents.serialized(refusal))
+
+    update_refusals(bucket, {place.artifact_group or "" for place in places})
 
 
-def unfinished(bucket: Store) -> Sequence[Decision]:
-    """Read the promotions that are running, or were interrupted."""
-    keys = [one.key for one in bucket.list(documents.INTENTS) if one.key.endswith(".json")]
-    return [found for key in keys if (found := _maybe(bucket, key)) is not None]
+def _staged_keys(facts: SetFacts, place: GroupCell) -> Sequence[str]:
+    """Return the keys of a set's wheels for an artifact group and platform."""
+    return sorted({wheel.file.key for wheel in facts.wheels if wheel.cell.place == place})
 
 
-def _maybe(bucket: Store, key: str) -> Decision | None:
-    """Read a decision or intent, if it is there; another may remove it at any moment."""
-    try:
-        return documents.read(bucket, key, Decision)
-    except MissingInputError:
-        return None
-
-
-def _first(bucket: Store, key: str, decision: Decision) -> Decision:
-    """Write what nobody wrote before, and return what holds: the earlier attempt's, with its grounds."""
-    with suppress(ConflictError):
-        bucket.put_bytes(key, documents.serialized(decision), if_match="")
-    # a server without conditional writes lets a later one win: what is there holds
-    return _maybe(bucket, key) or decision
-
-
-def _list(bucket: Store, decision: Decision) -> None:
-    """Write what the index of each artifact group lists of the set, and the groups' pages."""
-
-    def write_group(artifact_group: str) -> None:
-        released = tuple(file for file in decision.files if file.family == artifact_group)
-        record = ReleaseRecord(family=artifact_group, decision=decision.key, files=released)
-        folder = documents.manifests(documents.RELEASE, artifact_group)
-        key = f"{folder}/{decision.set_name}-{decision.identity}.json"
-        bucket.put_bytes(key, documents.serialized(record))
-
-        keys = {file.key for file in released}
-        documents.write_pages(bucket, documents.RELEASE, artifact_group, expected=keys)
-
-    parallel.map_in_threads(write_group, decision.artifact_groups)
+def update_refusals(
+    bucket: Store,
+    artifact_groups: Iterable[str],
+) -> None:
+    """Let the pages of staging say what holds now: a refused set may have been released since."""
+    for artifact_group in sorted(artifact_groups):
+        refusals = documents.refusals(bucket, artifact_group)
+        for refusal in refusals:
+            if not documents.is_unreleased(bucket, refusal):
+                bucket.delete(refusal.key)
+        if refusals:
+            documents.write_pages(bucket, documents.STAGING, artifact_group, expected=())

@@ -9,8 +9,8 @@ Groups of targets (``gfx11``, ``gfx12-0``) are never named: their packages stay 
 from __future__ import annotations
 
 import re
-from collections import Counter, defaultdict
-from collections.abc import Iterable
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from fnmatch import fnmatchcase
 from pathlib import Path
@@ -21,6 +21,7 @@ from packaging.utils import canonicalize_name
 from packaging.version import Version
 from pydantic import model_validator
 
+from ci.promote import documents
 from core.data import Model, data_file
 from core.errors import MissingInputError, UsageError, WheelError, nearest
 from core.families import families
@@ -31,14 +32,20 @@ from rocm_packaging.packages import versions
 from rocm_packaging.packages.layouts import covers, device_target, host_distribution
 
 if TYPE_CHECKING:
-    from ci.promote.facts import Facts
+    from ci.promote.documents import PromotedFile
+    from ci.promote.facts import SetFacts
 
+# How a distribution carries ROCm's version: as its own, at the end of a local version, or not at all.
 Kind = Literal["rocm", "pytorch", "constant"]
+
 _EXTRA = re.compile(r"""extra *== *["']device-(gfx[0-9a-z_-]+)["']""")
 
 
-class Place(Model):
-    """A member that holds a version between quotes."""
+# Where packages hold versions
+
+
+class PlaceRule(Model):
+    """Members that hold a version between quotes."""
 
     distributions: tuple[str, ...]
     members: str
@@ -47,7 +54,7 @@ class Place(Model):
     targets: bool = False
 
 
-class Mention(Model):
+class MentionRule(Model):
     """Members that may go on mentioning the old version."""
 
     distributions: tuple[str, ...]
@@ -55,12 +62,12 @@ class Mention(Model):
     reason: str
 
 
-class Rules(Model):
+class RewritingRules(Model):
     """The contents of `rewriting.toml`; distributions are globs of normalized names."""
 
     distributions: dict[Kind, tuple[str, ...]]
-    places: tuple[Place, ...]
-    mentions: tuple[Mention, ...] = ()
+    places: tuple[PlaceRule, ...]
+    mentions: tuple[MentionRule, ...] = ()
 
     @model_validator(mode="before")
     @classmethod
@@ -72,34 +79,40 @@ class Rules(Model):
             distributions.append(component.distribution)
             if component.has_split_device_code:
                 distributions.append(f"{component.device_prefix}*")
-            distribution = [component.distribution]
-            places += [{"distributions": distribution, **asdict(place)} for place in component.version_places]
+            for place in component.version_places:
+                table = {"distributions": [component.distribution], **asdict(place)}
+                places.append(table)
+
         all_distributions = {**tables["distributions"], "pytorch": distributions}
         return {**tables, "distributions": all_distributions, "places": places}
 
     def kind_of(self, distribution: str) -> Kind | None:
-        """Return how a distribution carries ROCm's version; None for others."""
-        return next((kind for kind, globs in self.distributions.items() if _any(distribution, globs)), None)
+        """Return how a distribution carries ROCm's version; None for those of others."""
+        for kind, globs in self.distributions.items():
+            if _matches_any(distribution, globs):
+                return kind
+        return None
 
-    def places_of(self, distribution: str) -> tuple[Place, ...]:
+    def places_of(self, distribution: str) -> tuple[PlaceRule, ...]:
         """Return the places where a distribution holds a version."""
-        return tuple(place for place in self.places if _any(distribution, place.distributions))
+        return tuple(place for place in self.places if _matches_any(distribution, place.distributions))
 
     def may_mention(self, distribution: str, member: str) -> bool:
         """Return whether a member may hold the old version afterwards."""
-        of_member = (one for one in self.mentions if fnmatchcase(member, one.members))
-        return any(_any(distribution, one.distributions) for one in of_member)
+        for mention in self.mentions:
+            if fnmatchcase(member, mention.members) and _matches_any(distribution, mention.distributions):
+                return True
+        return False
 
 
-rules = data_file(Path(__file__).with_name("rewriting.toml"), Rules)
+rules = data_file(Path(__file__).with_name("rewriting.toml"), RewritingRules)
 
 
-def _any(name: str, globs: Iterable[str]) -> bool:
+def _matches_any(name: str, globs: Iterable[str]) -> bool:
     return any(fnmatchcase(name, glob) for glob in globs)
 
 
-def _targets() -> frozenset[str]:
-    return frozenset(target for one in families().values() for target in one.targets)
+# Versions
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -111,11 +124,14 @@ class RocmChange:
     targets: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
-        known = _targets() if self.targets else ()
-        for one in self.targets:
-            if one not in known:
+        """Refuse targets that do not exist."""
+        if not self.targets:
+            return
+        known_targets = _known_targets()
+        for target in self.targets:
+            if target not in known_targets:
                 raise UsageError(
-                    f"--gpu-targets: {one} is not a gfx target. {nearest(one, known)}",
+                    f"--gpu-targets: {target} is not a gfx target. {nearest(target, known_targets)}",
                     hint="Name targets alone: packages of their groups, like gfx12-0, are kept with them.",
                 )
 
@@ -129,11 +145,15 @@ class RocmChange:
         """How they end with the new one: ``rocm7.10.0``."""
         return version_suffix(self.new)[1:]
 
+    def is_of_candidate(self, torch_version: str) -> bool:
+        """Return whether a torch version ends with the old ROCm version."""
+        return torch_version.endswith(self.old_local)
+
     def mention(self) -> re.Pattern[bytes]:
         """Return a pattern that finds the old version in a text, in either spelling, and no longer one."""
-        spelled = {self.old, self.old.replace("+", ".")}
-        either = b"|".join(sorted(re.escape(text).encode() for text in spelled))
-        return re.compile(rb"(?<![0-9])(?<![0-9]\.)(?:" + either + rb")(?![0-9])")
+        spellings = {self.old, self.old.replace("+", ".")}
+        alternatives = b"|".join(re.escape(spelling).encode() for spelling in sorted(spellings))
+        return re.compile(rb"(?<![0-9])(?<![0-9]\.)(?:" + alternatives + rb")(?![0-9])")
 
     def keeps_target(self, name: str) -> bool:
         """Return whether a target, with features or without, or a group of targets is kept."""
@@ -141,18 +161,68 @@ class RocmChange:
 
     def keeps_package(self, distribution: str) -> bool:
         """Return whether a distribution is kept, by its normalized name: not device code of other targets."""
-        gpu = device_target(distribution)
-        return not gpu or self.keeps_target(gpu)
+        target = device_target(distribution)
+        return not target or self.keeps_target(target)
 
     def keeps_requirement(self, text: str) -> bool:
         """Return whether a requirement is kept: not on a package that is left out, nor of its extra."""
-        name, extra = canonicalize_name(Requirement(text).name), _EXTRA.search(text)
-        return self.keeps_package(name) and (not extra or self.keeps_target(extra[1]))
+        if not self.keeps_package(canonicalize_name(Requirement(text).name)):
+            return False
+        extra = _EXTRA.search(text)
+        return extra is None or self.keeps_target(extra[1])
+
+
+def _known_targets() -> frozenset[str]:
+    targets: set[str] = set()
+    for family in families().values():
+        targets.update(family.targets)
+    return frozenset(targets)
+
+
+def final_of(
+    candidate: str,
+    targets: Iterable[str] = (),
+) -> RocmChange:
+    """Return what a ROCm release candidate becomes: ``7.10.0rc2`` -> ``7.10.0``."""
+    kind, base = versions.parse(candidate)
+    if kind != "prerelease":
+        raise UsageError(
+            f"ROCm {candidate} is not a release candidate, so it cannot become a release.",
+            hint="Give a version such as 7.10.0rc2.",
+        )
+    return RocmChange(
+        old=candidate,
+        new=base,
+        targets=tuple(dict.fromkeys(targets)),
+    )
+
+
+def new_version(
+    distribution: str,
+    version: str | Version,
+    change: RocmChange,
+) -> str | None:
+    """Return the version that a package gets; None where it does not carry the old one."""
+    kind = rules().kind_of(canonicalize_name(distribution))
+    old_version = version if isinstance(version, Version) else Version(version)
+    if kind == "rocm" and old_version == Version(change.old):
+        return str(Version(change.new))
+
+    if kind == "pytorch" and old_version.local is not None:
+        # A dot in front, so that only a whole part of the local version is replaced.
+        before_rocm, separator, suffix = f".{old_version.local}".rpartition(f".{change.old_local}")
+        if separator and not suffix:
+            local = f"{before_rocm}.{change.new_local}".removeprefix(".")
+            return str(Version(f"{old_version.public}+{local}"))
+    return None
+
+
+# Files
 
 
 @dataclass(frozen=True, kw_only=True)
-class Renamed:
-    """What becomes of one wheel or sdist."""
+class FileChange:
+    """What becomes of one wheel or sdist: its new file name and version."""
 
     source: str
     target: str
@@ -162,98 +232,151 @@ class Renamed:
     new: str
 
 
-def final_of(candidate: str, targets: Iterable[str] = ()) -> RocmChange:
-    """Return what a ROCm release candidate becomes: ``7.10.0rc2`` -> ``7.10.0``."""
-    kind, base = versions.parse(candidate)
-    if kind != "prerelease":
-        raise UsageError(
-            f"ROCm {candidate} is not a release candidate, so it cannot become a release.",
-            hint="Give a version such as 7.10.0rc2.",
-        )
-    return RocmChange(old=candidate, new=base, targets=tuple(dict.fromkeys(targets)))
-
-
-def new_version(distribution: str, version: str | Version, change: RocmChange) -> str | None:
-    """Return the version that a package gets; None where it does not carry the old one."""
-    kind = rules().kind_of(canonicalize_name(distribution))
-    parsed = version if isinstance(version, Version) else Version(version)
-    if kind == "rocm" and parsed == Version(change.old):
-        return str(Version(change.new))
-    if kind == "pytorch" and parsed.local is not None:
-        before, found, after = f".{parsed.local}".rpartition(f".{change.old_local}")
-        if found and not after:
-            return str(Version(f"{parsed.public}+{f'{before}.{change.new_local}'[1:]}"))
-    return None
-
-
-def plan_set(filenames: Iterable[str], change: RocmChange) -> tuple[Renamed, ...]:
+def plan_set(
+    filenames: Iterable[str],
+    change: RocmChange,
+) -> tuple[FileChange, ...]:
     """Decide the new version and file name of every wheel and sdist of a set."""
-    found = tuple(_renamed(filename, change) for filename in sorted(filenames))
-    if not found:
+    file_changes = tuple(_plan_file(filename, change) for filename in sorted(filenames))
+    if not file_changes:
         raise MissingInputError(f"There are no packages of ROCm {change.old} to make {change.new} of.")
-    for target, count in Counter(one.target for one in found).items():
-        if count > 1:
-            sources = ", ".join(one.source for one in found if one.target == target)
-            raise WheelError(f"{sources} would both become {target}.")
-    return found
+
+    sources: defaultdict[str, list[str]] = defaultdict(list)
+    for file_change in file_changes:
+        sources[file_change.target].append(file_change.source)
+    for target, target_sources in sources.items():
+        if len(target_sources) > 1:
+            raise WheelError(f"{', '.join(target_sources)} would both become {target}.")
+    return file_changes
 
 
-def _renamed(filename: str, change: RocmChange) -> Renamed:
-    parsed = parse_name(filename)
-    kind = rules().kind_of(parsed.distribution)
+def _plan_file(filename: str, change: RocmChange) -> FileChange:
+    parsed_name = parse_name(filename)
+    distribution = parsed_name.distribution
+    kind = rules().kind_of(distribution)
     if kind is None:
         raise WheelError(
             f"{filename} is not a package that carries ROCm's version.",
             hint="Take it out of the set, or add its name to ci/promote/rewriting.toml.",
         )
-    old = new = str(parsed.version)
-    target = filename
-    if kind != "constant":
-        new = new_version(parsed.distribution, parsed.version, change) or ""
-        if not new:
-            raise WheelError(
-                f"{filename} does not carry ROCm {change.old}, so it does not belong to this set.",
-                hint="A set is built against one ROCm version, and promoted as a whole.",
-            )
-        name, _, *rest = filename.split("-")
-        target = f"{filename.removesuffix('.tar.gz').rpartition('-')[0]}-{new}.tar.gz"
-        target = "-".join([name, new, *rest]) if filename.endswith(".whl") else target
-    return Renamed(
-        source=filename, target=target, distribution=parsed.distribution, kind=kind, old=old, new=new
+
+    old = str(parsed_name.version)
+    if kind == "constant":
+        return FileChange(
+            source=filename,
+            target=filename,
+            distribution=distribution,
+            kind=kind,
+            old=old,
+            new=old,
+        )
+
+    new = new_version(distribution, parsed_name.version, change)
+    if new is None:
+        raise WheelError(
+            f"{filename} does not carry ROCm {change.old}, so it does not belong to this set.",
+            hint="A set is built against one ROCm version, and promoted as a whole.",
+        )
+    target = _with_version(filename, new)
+    return FileChange(
+        source=filename,
+        target=target,
+        distribution=distribution,
+        kind=kind,
+        old=old,
+        new=new,
     )
 
 
-def kept_facts(facts: Facts, change: RocmChange) -> tuple[Facts, tuple[str, ...]]:
-    """Leave out the device packages of targets that are not kept; return also their keys."""
-    _require_kept(facts, change)
-    stay = [
-        replace(one, requires=tuple(filter(change.keeps_requirement, one.requires)))
-        for one in facts.wheels
-        if change.keeps_package(one.file.distribution)
-    ]
-    left = {one.file.key for one in facts.wheels} - {one.file.key for one in stay}
-    return replace(facts, wheels=tuple(stay)), tuple(sorted(left))
+def _with_version(filename: str, version: str) -> str:
+    """Return the name of a wheel or sdist of another version."""
+    if filename.endswith(".whl"):
+        name, _old_version, *tags = filename.split("-")
+        return "-".join([name, version, *tags])
+    name = filename.removesuffix(".tar.gz").rpartition("-")[0]
+    return f"{name}-{version}.tar.gz"
 
 
-def _require_kept(facts: Facts, change: RocmChange) -> None:
+def change_file(
+    file: PromotedFile,
+    file_change: FileChange,
+) -> PromotedFile:
+    """Return a file under its new name; its size and digests are still the candidate's."""
+    key = f"{documents.folder(documents.RELEASE, file.family)}/{file_change.target}"
+    return file.model_copy(update={"name": file_change.target, "key": key, "version": file_change.new})
+
+
+def group_files(candidates: Iterable[PromotedFile]) -> Mapping[str, Mapping[str, PromotedFile]]:
+    """Return the files of each artifact group, by name."""
+    groups: dict[str, dict[str, PromotedFile]] = {}
+    for candidate in sorted(candidates, key=lambda file: file.family):
+        groups.setdefault(candidate.family, {})[candidate.name] = candidate
+    return groups
+
+
+def renamed_files(
+    candidates: Sequence[PromotedFile],
+    change: RocmChange,
+) -> tuple[PromotedFile, ...]:
+    """Return by names alone what becomes of each file; sizes and digests are still the candidates'."""
+    files: list[PromotedFile] = []
+    for files_by_name in group_files(candidates).values():
+        for file_change in plan_set(files_by_name, change):
+            candidate = files_by_name[file_change.source]
+            files.append(change_file(candidate, file_change))
+    return tuple(files)
+
+
+# Targets
+
+
+def keep_targets(facts: SetFacts, change: RocmChange) -> SetFacts:
+    """Leave out the device packages of targets that are not kept; the facts name them."""
+    if not change.targets:
+        return facts
+    _require_kept_targets(facts, change)
+
+    kept_wheels = []
+    left_out_keys: set[str] = set()
+    for wheel in facts.wheels:
+        if change.keeps_package(wheel.file.distribution):
+            requires = tuple(filter(change.keeps_requirement, wheel.requires))
+            kept_wheels.append(replace(wheel, requires=requires))
+        else:
+            left_out_keys.add(wheel.file.key)
+    return replace(
+        facts,
+        wheels=tuple(kept_wheels),
+        left_out=tuple(sorted(left_out_keys)),
+    )
+
+
+def _require_kept_targets(
+    facts: SetFacts,
+    change: RocmChange,
+) -> None:
     """Refuse a list that the set does not have, of ROCm's device packages or of a host wheel's."""
-    by_family, by_host = defaultdict[str, set[str]](set), defaultdict[str, set[str]](set)
-    known = _targets()
-    for one in facts.wheels:
-        found = {device_target(one.file.distribution)} & known
-        by_family[one.artifact_group] |= found
-        if found:
-            by_host[host_distribution(one.file.distribution) or "ROCm"] |= found
-    for family, there in sorted(by_family.items()):
-        if not any(map(change.keeps_target, there)):
+    targets_by_group: defaultdict[str, set[str]] = defaultdict(set)
+    targets_by_host: defaultdict[str, set[str]] = defaultdict(set)
+    known_targets = _known_targets()
+    for wheel in facts.wheels:
+        targets = {device_target(wheel.file.distribution)} & known_targets
+        targets_by_group[wheel.artifact_group] |= targets
+        if targets:
+            targets_by_host[host_distribution(wheel.file.distribution) or "ROCm"] |= targets
+
+    for artifact_group, targets in sorted(targets_by_group.items()):
+        if not any(map(change.keeps_target, targets)):
             raise MissingInputError(
-                f"{facts.set_name}: no device code of {family} would be left; it has device packages of "
-                f"{', '.join(sorted(there)) or 'no target'}.",
+                f"{facts.set_name}: no device code of {artifact_group} would be left; it has device packages "
+                f"of {', '.join(sorted(targets)) or 'no target'}.",
                 hint="Keep one of these with --gpu-targets, or leave the family out with --gpu-family.",
             )
-    for host, there in sorted(by_host.items()):
-        if absent := [one for one in change.targets if one not in there]:
+    for host, targets in sorted(targets_by_host.items()):
+        absent_targets = [target for target in change.targets if target not in targets]
+        if absent_targets:
+            target_names = ", ".join(sorted(targets))
             raise MissingInputError(
-                f"{facts.set_name} has no device packages of {host} for {', '.join(absent)}.",
-                hint=f"It has those of {', '.join(sorted(there))}: keep some of these, or stage the others.",
+                f"{facts.set_name} has no device packages of {host} for {', '.join(absent_targets)}.",
+                hint=f"It has those of {target_names}: keep some of these, or stage the others.",
             )

@@ -16,8 +16,16 @@ from urllib.parse import quote, unquote, urlsplit, urlunsplit
 
 from pydantic import AliasPath, Field
 
-from ci.promote.runs import Recorded, python_of, recorded
-from ci.provenance.facts import SOURCE, Descriptor, inputs_of, statement_path
+from ci.promote.documents import list_keys
+from ci.promote.runs import StoredRecord, parse_stored_record, python_tag_of_file
+from ci.provenance.facts import (
+    SOURCE,
+    RecordedFile,
+    ResourceDescriptor,
+    group_of_record,
+    read_build_inputs,
+    statement_path,
+)
 from ci.provenance.statements import PREDICATE_TYPE
 from ci.report.text import spelt
 from core import data, errors, files, parallel
@@ -36,20 +44,26 @@ if TYPE_CHECKING:
     from core.cli.options import Common
     from core.run.records import FileRecord, Record
 
-    Promised = tuple[Recorded, FileRecord]
-
 _MANIFESTS = "manifests"
 _RECORD = re.compile(rf"{_MANIFESTS}/[^/]+/[^/]+")
-_NAME_THE_RUN = "Name the run with --run-id and --store, or verify the file where the run has it."
-_AGAIN = "Write the run's statements again: nox -s provenance, with its --run-id and --store."
-_REPLACED = "It is not the file that the run made: fetch it again, and find out who replaced it."
-_SAID = ("distribution", "version", "requires_python", "metadata_sha256")
-_DEFINITION, _DETAILS = ("predicate", "buildDefinition"), ("predicate", "runDetails")
-_WEB, _BUCKET, _FILE = ("https://", "http://"), "s3://", "file://"
 _IN_RUN = re.compile(r"(?P<run>.+)/python/(?P<group>[^/]+)/[^/]+")
-# what a server answers for an object that does not exist; a bucket that may not be listed forbids
+
+_WEB = ("https://", "http://")
+_BUCKET = "s3://"
+
+# What a file says of itself besides its bytes, and its record, too.
+_RECORDED_FACTS = ("distribution", "version", "requires_python", "metadata_sha256")
+
+# What a server answers for an object that does not exist; a bucket that may not be listed forbids.
 _ABSENT = frozenset({403, 404, 410})
-_MOST = 64 << 20
+_LARGEST_DOCUMENT = 64 << 20
+
+_NAME_THE_RUN = "Name the run with --run-id and --store, or verify the file where the run has it."
+_WRITE_AGAIN = "Write the run's statements again: nox -s provenance, with its --run-id and --store."
+_REPLACED = "It is not the file that the run made: fetch it again, and find out who replaced it."
+
+
+# Where the run is
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -67,11 +81,14 @@ class StoredRun:
     def read(self, path: str) -> bytes | None:
         """Read a small file; None where there is none."""
         key = f"{self.prefix}/{path}"
-        return self.store.read(key) if self.store.find(key) else None
+        if self.store.find(key) is None:
+            return None
+        return self.store.read(key)
 
-    def paths(self, folder: str) -> Sequence[str]:
+    def list_paths(self, folder: str) -> Sequence[str]:
         """List files at every depth of a folder."""
-        return [one.key.removeprefix(f"{self.prefix}/") for one in self.store.list(f"{self.prefix}/{folder}")]
+        keys = list_keys(self.store, f"{self.prefix}/{folder}")
+        return [key.removeprefix(f"{self.prefix}/") for key in keys]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -83,13 +100,15 @@ class ServedRun:
 
     def read(self, path: str) -> bytes | None:
         """Read a small file; None where there is none."""
-        with _answer(f"{self.url}/{quote(path)}", cert=self.cert) as answer:
-            content = answer.read(_MOST + 1) if answer else None
-        if content is not None and len(content) > _MOST:
+        with _open_response(f"{self.url}/{quote(path)}", cert=self.cert) as response:
+            if response is None:
+                return None
+            content = response.read(_LARGEST_DOCUMENT + 1)
+        if len(content) > _LARGEST_DOCUMENT:
             raise ServiceError(f"{self.url}/{path} is larger than any such file can be.")
         return content
 
-    def paths(self, folder: str) -> None:
+    def list_paths(self, folder: str) -> None:
         """Return None: a server lists nothing."""
 
 
@@ -97,76 +116,148 @@ RunPlace = StoredRun | ServedRun
 
 
 @dataclass(frozen=True, kw_only=True)
-class Located:
-    """A file, and the run that it is compared with."""
+class LocatedFile:
+    """A file, and the run that it is compared with: all of it, or one artifact group."""
 
     path: Path
     run: RunPlace
     group: str
 
 
-def locate(file: str, common: Common, folder: Path, *, named: bool, cert: str = "") -> Located:
-    """Find a file and its run; one from elsewhere is fetched.
+def locate(
+    address: str,
+    common: Common,
+    folder: Path,
+    *,
+    is_run_named: bool,
+    cert: str = "",
+) -> LocatedFile:
+    """Find a file and its run; one from elsewhere is fetched into the folder.
 
     A file that lies in a run's outputs is of that run. For any other, and where the run is named, it is the
     run of the options.
     """
-    if file.startswith(_WEB):
-        found = _served(file, folder, cert)
-    else:
-        found = _stored(file, folder, common) if file.startswith(_BUCKET) else _here(file)
-    if not named and isinstance(found, Located):
-        return found
-    run = StoredRun(store=common.open_for_reading(), prefix=common.outputs.prefix)
-    path = found.path if isinstance(found, Located) else found
-    return Located(path=path, run=run, group=common.artifact_group)
+    path = _find_file(address, common, folder, cert)
+    run_and_group = None if is_run_named else _find_run(address, common, cert)
+    if run_and_group is None:
+        run = StoredRun(
+            store=common.open_for_reading(),
+            prefix=common.outputs.prefix,
+        )
+        return LocatedFile(
+            path=path,
+            run=run,
+            group=common.artifact_group,
+        )
+    return LocatedFile(
+        path=path,
+        run=run_and_group[0],
+        group=run_and_group[1],
+    )
 
 
-def _served(url: str, folder: Path, cert: str) -> Located | Path:
-    parts = urlsplit(url)
-    name = PurePosixPath(unquote(parts.path)).name
-    if not name:
-        raise UsageError(f"{url} is not the address of a file.", hint="Give the wheel's own address.")
-    path = folder / name
-    with _answer(url, cert=cert) as answer:
-        if answer is None:
-            raise MissingInputError(f"There is no {url}.", hint="Check that + is written %2B in it.")
-        size = int(answer.headers.get("Content-Length") or 0)
-        with parallel.transfer("fetch", size=size) as shown, files.atomic(path) as out:
-            for chunk in answer.stream(files.CHUNK):
-                out.write(chunk)
-                shown.advance(len(chunk))
-    if not (found := _IN_RUN.fullmatch(unquote(parts.path))):
-        return path
-    base = urlunsplit(parts._replace(path=quote(found["run"]), query="", fragment=""))
-    return Located(path=path, run=ServedRun(url=base, cert=cert), group=found["group"])
+def _find_file(
+    address: str,
+    common: Common,
+    folder: Path,
+    cert: str,
+) -> Path:
+    """Return the path of a file; one from elsewhere is fetched into the folder."""
+    if address.startswith(_WEB):
+        return _fetch_served(address, folder, cert)
+    if address.startswith(_BUCKET):
+        bucket, key = _bucket_and_key(address)
+        return open_store(bucket, root=common.root).fetch(key, folder)
 
-
-def _stored(uri: str, folder: Path, common: Common) -> Located | Path:
-    bucket, _, key = uri.removeprefix(_BUCKET).partition("/")
-    if not key:
-        raise UsageError(f"{uri} is not the address of a file.", hint="Write it as s3://BUCKET/KEY.")
-    store = open_store(f"{_BUCKET}{bucket}", root=common.root)
-    path = store.fetch(key, folder)
-    if not (found := _IN_RUN.fullmatch(key)):
-        return path
-    return Located(path=path, run=StoredRun(store=store, prefix=found["run"]), group=found["group"])
-
-
-def _here(file: str) -> Located | Path:
-    named = urllib.request.url2pathname(urlsplit(file).path) if file.startswith(_FILE) else file
-    path = Path(named).absolute()
+    path = _local_path(address)
     if not path.is_file():
         raise MissingInputError(f"There is no file {path}.", hint="Give a wheel, or its address.")
-    found = _IN_RUN.fullmatch(path.as_posix())
-    if not found or not (run := Path(found["run"])).joinpath("manifests").is_dir():
-        return path
-    stored = StoredRun(store=DirectoryStore(run.parent), prefix=run.name)
-    return Located(path=path, run=stored, group=found["group"])
+    return path
+
+
+def _find_run(
+    address: str,
+    common: Common,
+    cert: str,
+) -> tuple[RunPlace, str] | None:
+    """Return the run and the artifact group that a file lies in; None where it lies in no run's outputs."""
+    if address.startswith(_WEB):
+        parts = urlsplit(address)
+        match = _IN_RUN.fullmatch(unquote(parts.path))
+        if match is None:
+            return None
+        run_address = parts._replace(
+            path=quote(match["run"]),
+            query="",
+            fragment="",
+        )
+        return ServedRun(
+            url=urlunsplit(run_address),
+            cert=cert,
+        ), match["group"]
+
+    if address.startswith(_BUCKET):
+        bucket, key = _bucket_and_key(address)
+        match = _IN_RUN.fullmatch(key)
+        if match is None:
+            return None
+        store = open_store(bucket, root=common.root)
+        return StoredRun(
+            store=store,
+            prefix=match["run"],
+        ), match["group"]
+
+    match = _IN_RUN.fullmatch(_local_path(address).as_posix())
+    if match is None or not Path(match["run"], _MANIFESTS).is_dir():
+        return None
+    run_folder = Path(match["run"])
+    store = DirectoryStore(run_folder.parent)
+    return StoredRun(
+        store=store,
+        prefix=run_folder.name,
+    ), match["group"]
+
+
+def _bucket_and_key(address: str) -> tuple[str, str]:
+    bucket, _, key = address.removeprefix(_BUCKET).partition("/")
+    if not key:
+        raise UsageError(f"{address} is not the address of a file.", hint="Write it as s3://BUCKET/KEY.")
+    return f"{_BUCKET}{bucket}", key
+
+
+def _local_path(address: str) -> Path:
+    if address.startswith("file://"):
+        return Path(urllib.request.url2pathname(urlsplit(address).path)).absolute()
+    return Path(address).absolute()
+
+
+def _fetch_served(
+    url: str,
+    folder: Path,
+    cert: str,
+) -> Path:
+    name = PurePosixPath(unquote(urlsplit(url).path)).name
+    if not name:
+        raise UsageError(f"{url} is not the address of a file.", hint="Give the wheel's own address.")
+
+    path = folder / name
+    with _open_response(url, cert=cert) as response:
+        if response is None:
+            raise MissingInputError(f"There is no {url}.", hint="Check that + is written %2B in it.")
+        size = int(response.headers.get("Content-Length") or 0)
+        with parallel.transfer("fetch", size=size) as progress, files.atomic(path) as target:
+            for chunk in response.stream(files.CHUNK):
+                target.write(chunk)
+                progress.advance(len(chunk))
+    return path
 
 
 @contextmanager
-def _answer(url: str, *, cert: str) -> Iterator[BaseHTTPResponse | None]:
+def _open_response(
+    url: str,
+    *,
+    cert: str,
+) -> Iterator[BaseHTTPResponse | None]:
     """Request an address; None where it has nothing."""
     with request(url, cert=cert) as response:
         if response.status in _ABSENT:
@@ -176,169 +267,260 @@ def _answer(url: str, *, cert: str) -> Iterator[BaseHTTPResponse | None]:
             yield response
 
 
+# Records
+
+
+def find_records(
+    run: RunPlace,
+    file: FileRecord,
+    group: str,
+) -> Sequence[RecordedFile]:
+    """Find the records that name a file, builds first."""
+    paths = run.list_paths(_MANIFESTS)
+    if paths is None:
+        return (_find_by_statement(run, file.name, group),)
+
+    def is_record_of_group(path: str) -> bool:
+        return is_record(path) and bool(_RECORD.fullmatch(path)) and group in {"", group_of_record(path)}
+
+    def read_record(path: str) -> StoredRecord | DataError:
+        # A record that is gone since it was listed says nothing.
+        content = run.read(path) or b""
+        try:
+            return parse_stored_record(path, content)
+        except DataError as problem:
+            return problem
+
+    recorded_files: list[RecordedFile] = []
+    problems: list[DataError] = []
+    records: list[Record] = []
+    for result in parallel.map_in_threads(read_record, filter(is_record_of_group, paths)):
+        if isinstance(result, DataError):
+            problems.append(result)
+        else:
+            records.append(result.record)
+            recorded_files += _files_named(result, file.name)
+
+    if recorded_files:
+        return sorted(recorded_files, key=lambda recorded_file: not recorded_file.stored_record.is_build)
+    if problems:
+        raise problems[0]
+    raise _explain_absence(run, file, records)
+
+
+def _files_named(
+    stored_record: StoredRecord,
+    name: str,
+) -> Iterator[RecordedFile]:
+    group = group_of_record(stored_record.document.key)
+    for file in stored_record.files:
+        if file.name == name:
+            yield RecordedFile(
+                group=group,
+                file=file,
+                stored_record=stored_record,
+            )
+
+
+def _find_by_statement(
+    run: RunPlace,
+    name: str,
+    group: str,
+) -> RecordedFile:
+    """Find a file's record by its statement, where nothing can be listed."""
+    path = statement_path(group, name)
+    statement = _read_statement(run, path)
+    if statement is None:
+        raise MissingInputError(
+            f"{name} has no statement {run.url}/{path}.",
+            hint=f"{_WRITE_AGAIN} {_NAME_THE_RUN}",
+        )
+
+    record_path = "" if statement.record is None else statement.record.name
+    content = run.read(record_path) if record_path else None
+    if content is None:
+        raise MissingInputError(
+            f"The record that {name} and its statement follow from is missing: {run.url}/{record_path}.",
+            hint="Without it the file cannot be verified: find out who removed it.",
+        )
+    for recorded_file in _files_named(parse_stored_record(record_path, content), name):
+        return recorded_file
+    raise MissingInputError(f"The record {run.url}/{record_path} does not name {name}.", hint=_WRITE_AGAIN)
+
+
+def _explain_absence(
+    run: RunPlace,
+    file: FileRecord,
+    records: Sequence[Record],
+) -> FatalError:
+    """Return why no record names a file: its build ended early, or there never was one."""
+    for record in records:
+        if record.status != "failed" or not _would_make(record, file):
+            continue
+        if record.exit_code == errors.InterruptedStageError.exit_code:
+            outcome = "was interrupted"
+        else:
+            outcome = f"failed ({record.error.splitlines()[0]})"
+        return MissingInputError(
+            f"No record of {run.url} names {file.name}: {record.stage}, begun {record.started}, {outcome}.",
+            hint=f"Run it again: nox -s {record.stage}. A file that it left is not one of the run.",
+        )
+    return MissingInputError(f"No record of {run.url} names {file.name}.", hint=_NAME_THE_RUN)
+
+
+def _would_make(record: Record, file: FileRecord) -> bool:
+    """Return whether a step's success would have made a file like this one."""
+    if record.stage == "build_rocm":
+        return is_rocm(file.distribution)
+    component = COMPONENTS.get(record.stage.removeprefix("build_"))
+    if component is None:
+        return False
+    if component.distribution not in {file.distribution, host_distribution(file.distribution)}:
+        return False
+    return record.cell.python_tag in {None, python_tag_of_file(file.name)}
+
+
+def check_file(
+    file: FileRecord,
+    recorded_files: Sequence[RecordedFile],
+) -> RecordedFile:
+    """Compare what a file says of itself with records; return the one that it is of."""
+    for recorded_file in recorded_files:
+        recorded = recorded_file.file
+        if recorded.sha256 == file.sha256 and recorded.size == file.size:
+            _require_same_facts(file, recorded_file)
+            return recorded_file
+
+    recorded_file = recorded_files[0]
+    key = recorded_file.stored_record.document.key
+    field_name = "size"
+    property_name = "size"
+    if recorded_file.file.sha256 != file.sha256:
+        field_name = "sha256"
+        property_name = "SHA-256"
+    raise ProvenanceError(
+        f"{file.name} has another {property_name} than its record {key} says.\n"
+        f"the file    {getattr(file, field_name)}\n"
+        f"the record  {getattr(recorded_file.file, field_name)}",
+        hint=_REPLACED,
+    )
+
+
+def _require_same_facts(
+    file: FileRecord,
+    recorded_file: RecordedFile,
+) -> None:
+    """Refuse a record of the same bytes that says something else of them."""
+    for name in _RECORDED_FACTS:
+        actual = getattr(file, name)
+        recorded = getattr(recorded_file.file, name)
+        # Records of earlier versions leave out what they did not know.
+        if recorded and actual != recorded:
+            key = recorded_file.stored_record.document.key
+            raise ProvenanceError(
+                f"{file.name}: its {name} is {actual!r}, and its record {key} says {recorded!r}.",
+                hint="The record was changed: build the file again with --force.",
+            )
+
+
+# Statements
+
+
 class Statement(data.Model, extra="ignore"):
     """An in-toto statement with SLSA's provenance v1, as far as it is read here; the rest is ignored."""
 
-    subject: tuple[Descriptor, ...]
+    subject: tuple[ResourceDescriptor, ...]
     predicate_type: str = Field(alias="predicateType")
-    build_type: str = Field(validation_alias=AliasPath(*_DEFINITION, "buildType"))
-    dependencies: tuple[Descriptor, ...] = Field(
-        (), validation_alias=AliasPath(*_DEFINITION, "resolvedDependencies")
+    build_type: str = Field(validation_alias=AliasPath("predicate", "buildDefinition", "buildType"))
+    dependencies: tuple[ResourceDescriptor, ...] = Field(
+        (), validation_alias=AliasPath("predicate", "buildDefinition", "resolvedDependencies")
     )
-    builder: str = Field(validation_alias=AliasPath(*_DETAILS, "builder", "id"))
-    invocation: str = Field("", validation_alias=AliasPath(*_DETAILS, "metadata", "invocationId"))
-    started: str = Field("", validation_alias=AliasPath(*_DETAILS, "metadata", "startedOn"))
-    finished: str = Field("", validation_alias=AliasPath(*_DETAILS, "metadata", "finishedOn"))
-    byproducts: tuple[Descriptor, ...] = Field((), validation_alias=AliasPath(*_DETAILS, "byproducts"))
+    builder: str = Field(validation_alias=AliasPath("predicate", "runDetails", "builder", "id"))
+    invocation: str = Field(
+        "", validation_alias=AliasPath("predicate", "runDetails", "metadata", "invocationId")
+    )
+    started: str = Field("", validation_alias=AliasPath("predicate", "runDetails", "metadata", "startedOn"))
+    finished: str = Field("", validation_alias=AliasPath("predicate", "runDetails", "metadata", "finishedOn"))
+    byproducts: tuple[ResourceDescriptor, ...] = Field(
+        (), validation_alias=AliasPath("predicate", "runDetails", "byproducts")
+    )
 
     @property
-    def record(self) -> Descriptor | None:
+    def record(self) -> ResourceDescriptor | None:
         """The record that it follows from, by its path below the run's prefix."""
-        return next((one for one in self.byproducts if one.name.startswith(f"{_MANIFESTS}/")), None)
+        for byproduct in self.byproducts:
+            if byproduct.name.startswith(f"{_MANIFESTS}/"):
+                return byproduct
+        return None
 
     @property
-    def sources(self) -> tuple[Descriptor, ...]:
+    def sources(self) -> tuple[ResourceDescriptor, ...]:
         """The commits that the file was built from."""
-        return tuple(one for one in self.dependencies if one.annotations.get("role") == SOURCE)
+        return tuple(material for material in self.dependencies if material.annotations.get("role") == SOURCE)
 
 
-def gather(run: RunPlace, file: FileRecord, group: str) -> Sequence[Promised]:
-    """Find the records that name a file, builds first."""
-    listed = run.paths(_MANIFESTS)
-    if listed is None:
-        return (_by_statement(run, file.name, group),)
-    paths = [path for path in listed if is_record(path) and _RECORD.fullmatch(path)]
-    of_group = [path for path in paths if group in {"", _group_of(path)}]
-    read = parallel.map_in_threads(lambda path: _read(run, path), of_group)
-    found = [one for one in read if isinstance(one, Recorded)]
-    promised = [(by, said) for by in found for said in by.files if said.name == file.name]
-    if not promised:
-        problems = (one for one in read if isinstance(one, FatalError))
-        raise next(problems, None) or _absent(run, file, [by.record for by in found])
-    return sorted(promised, key=lambda pair: not pair[0].record.stage.startswith("build_"))
-
-
-def statement_of(run: RunPlace, by: Recorded, name: str) -> tuple[Statement, str]:
+def read_statement(
+    run: RunPlace,
+    recorded_file: RecordedFile,
+) -> tuple[Statement, str]:
     """Read the statement that lies by a record's group; return also its path."""
-    path = statement_path(_group_of(by.document.key), name)
-    if statement := _statement(run, path):
+    name = recorded_file.file.name
+    path = statement_path(recorded_file.group, name)
+    statement = _read_statement(run, path)
+    if statement is not None:
         return statement, path
-    said = f"{name} is as its record {by.document.key} says"
-    if by.record.stage.startswith("build_"):
-        raise MissingInputError(f"{said}, and has no statement.", hint=_AGAIN)
+
+    record_words = f"{name} is as its record {recorded_file.stored_record.document.key} says"
+    if recorded_file.stored_record.is_build:
+        raise MissingInputError(f"{record_words}, and has no statement.", hint=_WRITE_AGAIN)
     raise MissingInputError(
-        f"{said}, which is of an upload: nothing says how it was built.",
+        f"{record_words}, which is of an upload: nothing says how it was built.",
         hint="Take a file that a run's own stages built.",
     )
 
 
-def _group_of(key: str) -> str:
-    return key.rpartition("/")[0].rpartition("/")[2]
-
-
-def _statement(run: RunPlace, path: str) -> Statement | None:
+def _read_statement(run: RunPlace, path: str) -> Statement | None:
     content = run.read(path)
     if content is None:
         return None
     return data.parse_json(content.decode(errors="replace"), Statement, where=f"{run.url}/{path}")
 
 
-def _read(run: RunPlace, path: str) -> Recorded | DataError:
-    content = run.read(path)
-    try:
-        # one that is gone since it was listed says nothing
-        return recorded(path, content or b"")
-    except DataError as problem:
-        return problem
-
-
-def _by_statement(run: RunPlace, name: str, group: str) -> Promised:
-    """Find a file's record by its statement, where nothing can be listed."""
-    path = statement_path(group, name)
-    statement = _statement(run, path)
-    if statement is None:
-        raise MissingInputError(
-            f"{name} has no statement {run.url}/{path}.", hint=f"{_AGAIN} {_NAME_THE_RUN}"
-        )
-    where = statement.record.name if statement.record else ""
-    content = run.read(where) if where else None
-    if content is None:
-        raise MissingInputError(
-            f"The record that {name} and its statement follow from is missing: {run.url}/{where}.",
-            hint="Without it the file cannot be verified: find out who removed it.",
-        )
-    by = recorded(where, content)
-    said = next((one for one in by.record.files if one.name == name), None)
-    if said is None:
-        raise MissingInputError(f"The record {run.url}/{where} does not name {name}.", hint=_AGAIN)
-    return by, said
-
-
-def _absent(run: RunPlace, file: FileRecord, found: Sequence[Record]) -> FatalError:
-    """Return why no record names a file: its build ended early, or there never was one."""
-    failed = next((one for one in found if one.status == "failed" and _would_make(one, file)), None)
-    if failed is None:
-        return MissingInputError(f"No record of {run.url} names {file.name}.", hint=_NAME_THE_RUN)
-    interrupted = failed.exit_code == errors.InterruptedStageError.exit_code
-    how = "was interrupted" if interrupted else f"failed ({failed.error.splitlines()[0]})"
-    return MissingInputError(
-        f"No record of {run.url} names {file.name}: {failed.stage}, begun {failed.started}, {how}.",
-        hint=f"Run it again: nox -s {failed.stage}. A file that it left is not one of the run.",
-    )
-
-
-def _would_make(record: Record, file: FileRecord) -> bool:
-    """Return whether a stage's success would have made a file like this one."""
-    if record.stage == "build_rocm":
-        return is_rocm(file.distribution)
-    component = COMPONENTS.get(record.stage.removeprefix("build_"))
-    if component is None or component.distribution not in {
-        file.distribution,
-        host_distribution(file.distribution),
-    }:
-        return False
-    return record.cell.python_tag in {None, python_of(file.name)}
-
-
-def check_file(file: FileRecord, promised: Sequence[Promised]) -> Promised:
-    """Compare what a file says of itself with records; return the one that it is of."""
-    for by, said in promised:
-        if said.sha256 == file.sha256 and said.size == file.size:
-            for name in _SAID:
-                here, there = getattr(file, name), getattr(said, name)
-                # records of earlier versions leave out what they did not know
-                if there and here != there:
-                    raise ProvenanceError(
-                        f"{file.name}: its {name} is {here!r}, and its record {by.document.key} "
-                        f"says {there!r}.",
-                        hint="The record was changed: build the file again with --force.",
-                    )
-            return by, said
-    by, said = promised[0]
-    what = "sha256" if said.sha256 != file.sha256 else "size"
-    raise ProvenanceError(
-        f"{file.name} has another {what.replace('sha', 'SHA-')} than its record {by.document.key} says.\n"
-        f"the file    {getattr(file, what)}\nthe record  {getattr(said, what)}",
-        hint=_REPLACED,
-    )
-
-
-def check_statement(statement: Statement, path: str, file: FileRecord, by: Recorded) -> None:
+def check_statement(
+    statement: Statement,
+    path: str,
+    file: FileRecord,
+    recorded_file: RecordedFile,
+) -> None:
     """Compare a statement with the file, and with the record that the file is of."""
-    subjects = {one.name: one.digest.get("sha256", "") for one in statement.subject}
-    stated = [one.digest.get("gitCommit", "") for one in statement.sources]
-    record, built_from = by.document.key, inputs_of(by).source.commit
+    contradiction = _find_contradiction(statement, file, recorded_file.stored_record)
+    if contradiction is not None:
+        raise ProvenanceError(f"{path} {contradiction}", hint=_WRITE_AGAIN)
+
+
+def _find_contradiction(
+    statement: Statement,
+    file: FileRecord,
+    stored_record: StoredRecord,
+) -> str | None:
+    """Return what a statement says that file and record do not, as the end of a sentence about it."""
     if statement.predicate_type != PREDICATE_TYPE:
-        wrong = f"is not provenance but {statement.predicate_type!r}."
-    elif file.name not in subjects:
-        wrong = f"is about another file: {spelt(', '.join(sorted(subjects))) or 'nothing'}."
-    elif (digest := subjects[file.name]) != file.sha256:
-        wrong = f"is about another {file.name}.\nthe file       {file.sha256}\nthe statement  {digest}"
-    elif statement.record is None or statement.record.digest.get("sha256") != by.document.sha256:
-        wrong = f"does not follow from the record {record} as it is now."
-    elif built_from and built_from not in stated:
-        named = spelt(", ".join(stated)) or "nothing"
-        wrong = f"names the source commit {named}, and the record {record} {built_from}."
-    else:
-        return
-    raise ProvenanceError(f"{path} {wrong}", hint=_AGAIN)
+        return f"is not provenance but {statement.predicate_type!r}."
+
+    subjects = {subject.name: subject.digest.get("sha256", "") for subject in statement.subject}
+    if file.name not in subjects:
+        return f"is about another file: {spelt(', '.join(sorted(subjects))) or 'nothing'}."
+    digest = subjects[file.name]
+    if digest != file.sha256:
+        return f"is about another {file.name}.\nthe file       {file.sha256}\nthe statement  {digest}"
+
+    document = stored_record.document
+    if statement.record is None or statement.record.digest.get("sha256") != document.sha256:
+        return f"does not follow from the record {document.key} as it is now."
+
+    commit = read_build_inputs(stored_record).source.commit
+    stated_commits = [source.digest.get("gitCommit", "") for source in statement.sources]
+    if commit and commit not in stated_commits:
+        commits = spelt(", ".join(stated_commits)) or "nothing"
+        return f"names the source commit {commits}, and the record {document.key} {commit}."
+    return None

@@ -1,9 +1,10 @@
-"""What a run's records say of how files were made: each file with its build, and what went into it."""
+"""What a run's records say of how files were made: each file with its record, and what went into it."""
 
 import math
-from collections.abc import Iterator, Mapping, MutableMapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
+from functools import cached_property
 from pathlib import Path, PurePath
 from typing import Any, Literal
 from urllib.parse import quote
@@ -11,8 +12,8 @@ from urllib.parse import quote
 from packaging.requirements import InvalidRequirement, Requirement
 from pydantic import Field
 
-from ci.promote.documents import Document, document
-from ci.promote.runs import Recorded, recorded
+from ci.promote.documents import DocumentDigest, digest_document, list_keys
+from ci.promote.runs import StoredRecord, parse_stored_record
 from core import data, parallel
 from core.errors import DataError, MissingInputError
 from core.http import without_secret
@@ -23,10 +24,16 @@ from core.stores import Store
 from pytorch_build.lock.source_lock import SourceLock
 from rocm_packaging.packages.layouts import Layout
 
-PROVENANCE, STATEMENT, SBOM = "provenance", ".intoto.json", "sbom.cdx.json"
-BUILD_ROCM, FETCH_ARTIFACTS = "build_rocm", "fetch_artifacts"
-SOURCE, ROCM_SOURCE = "source", "rocm"
-_BUILD, _LOCK = "build_", "source-lock-"
+PROVENANCE = "provenance"
+STATEMENT = ".intoto.json"
+SBOM = "sbom.cdx.json"
+
+BUILD_ROCM = "build_rocm"
+FETCH_ARTIFACTS = "fetch_artifacts"
+
+# The role of a material that is what was built.
+SOURCE = "source"
+ROCM_SOURCE = "rocm"
 
 
 class Names(data.Model):
@@ -45,11 +52,18 @@ def statement_path(group: str, filename: str) -> str:
     return f"{PROVENANCE}/{group}/{filename}{STATEMENT}"
 
 
-def package_url(distribution: str, version: str, filename: str = "") -> str:
+def package_url(
+    distribution: str,
+    version: str,
+    filename: str = "",
+) -> str:
     """Name a Python distribution as a package URL (purl-spec, type ``pypi``)."""
-    qualifier = f"?file_name={quote(filename, safe='')}" if filename else ""
-    at = f"@{quote(version, safe='')}" if version else ""
-    return f"pkg:pypi/{quote(distribution, safe='')}{at}{qualifier}"
+    url = f"pkg:pypi/{quote(distribution, safe='')}"
+    if version:
+        url += f"@{quote(version, safe='')}"
+    if filename:
+        url += f"?file_name={quote(filename, safe='')}"
+    return url
 
 
 def commit_uri(origin: str, commit: str) -> str:
@@ -65,47 +79,10 @@ def commit_uri(origin: str, commit: str) -> str:
     return f"{quote(origin, safe=':/@')}@{commit}"
 
 
-@dataclass(frozen=True, kw_only=True)
-class RunRecords:
-    """The contents of a run's manifests."""
-
-    prefix: str
-    groups: Mapping[str, Sequence[Recorded]]
-    locks: Mapping[str, tuple[SourceLock, Document]] = field(default_factory=dict)  # by torch ref
-    unreadable: Sequence[DataError] = ()
-
-    def path(self, key: str) -> str:
-        """Return a key below the run's prefix, which holds wherever the run is copied to."""
-        return key.removeprefix(f"{self.prefix}/")
+# What a record says of its inputs
 
 
-class Descriptor(data.Model, extra="ignore"):
-    """A ResourceDescriptor of in-toto v1."""
-
-    name: str = ""
-    uri: str = ""
-    digest: Mapping[str, str] = Field(default_factory=dict)
-    annotations: Mapping[str, Any] = Field(default_factory=dict)
-
-
-class Material(Descriptor):
-    """One thing that a build used; `of_run` is its path in the run that made it."""
-
-    of_run: str = ""
-
-
-@dataclass(frozen=True, kw_only=True)
-class MadeFile:
-    """A wheel or sdist of a run, with the stage that made it."""
-
-    group: str
-    file: FileRecord
-    by: Recorded
-    build_type: str = ""
-    materials: tuple[Material, ...] = ()
-
-
-class Source(data.Model, extra="ignore"):
+class BuildSource(data.Model, extra="ignore"):
     """``inputs.source`` of a build: a locked commit, or a developer's tree."""
 
     origin: str = ""
@@ -114,10 +91,10 @@ class Source(data.Model, extra="ignore"):
     diff: str = ""
 
 
-class Inputs(data.Model, extra="ignore"):
+class BuildInputs(data.Model, extra="ignore"):
     """What a record's inputs say of materials; whatever else they say stays as it is."""
 
-    source: Source = Source()
+    source: BuildSource = BuildSource()
     python: str = ""
     rocm: tuple[str, Layout, dict[str, str] | str] | None = None
     dependencies: dict[str, dict[str, str]] = Field(default_factory=dict)
@@ -125,174 +102,362 @@ class Inputs(data.Model, extra="ignore"):
     artifacts: dict[str, str] = Field(default_factory=dict)
 
 
+def read_build_inputs(stored_record: StoredRecord) -> BuildInputs:
+    """Read a record's inputs."""
+    place = f"{stored_record.document.key}, inputs"
+    return data.validated(stored_record.record.inputs, BuildInputs, where=place)
+
+
+def builder_of(record: Record) -> Mapping[str, str]:
+    """Return what a record says of the workflow that made it; nothing for a developer's machine."""
+    builder: Any = record.details.get(BUILDER, {})
+    if not isinstance(builder, dict):
+        return {}
+    return {str(name): str(value) for name, value in builder.items()}
+
+
+def times(stored_record: StoredRecord) -> tuple[str, str]:
+    """Return when a step began and ended: RFC 3339 in UTC, to the second."""
+    record = stored_record.record
+    try:
+        start = datetime.fromisoformat(record.started).astimezone(UTC)
+    except ValueError as problem:
+        key = stored_record.document.key
+        raise DataError(f"{key}: started: {record.started!r} is not a time.") from problem
+    end = start + timedelta(seconds=math.ceil(record.seconds))
+    return f"{start:%Y-%m-%dT%H:%M:%SZ}", f"{end:%Y-%m-%dT%H:%M:%SZ}"
+
+
+# The records of a run
+
+
+@dataclass(frozen=True, kw_only=True)
+class RecordedFile:
+    """A file of a run, with the record that names it."""
+
+    group: str
+    file: FileRecord
+    stored_record: StoredRecord
+
+    @property
+    def record(self) -> Record:
+        """The record itself."""
+        return self.stored_record.record
+
+    @property
+    def build_type(self) -> str | None:
+        """What its statement calls the build; None where no build of ours made it."""
+        return names().build_types.get(self.record.stage)
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunRecords:
+    """The contents of a run's manifests.
+
+    Attributes:
+        groups: The records of each artifact group.
+        locks: Source locks, by torch ref, each with its document.
+        unreadable: What is wrong with records that cannot be read.
+    """
+
+    prefix: str
+    groups: Mapping[str, Sequence[StoredRecord]]
+    locks: Mapping[str, tuple[SourceLock, DocumentDigest]] = field(default_factory=dict)
+    unreadable: Sequence[DataError] = ()
+
+    def path(self, key: str) -> str:
+        """Return a key below the run's prefix, which holds wherever the run is copied to."""
+        return key.removeprefix(f"{self.prefix}/")
+
+    @cached_property
+    def files_by_digest(self) -> Mapping[tuple[str, str], FileRecord]:
+        """The files of each artifact group by their SHA-256, as they were recorded last."""
+        files: dict[tuple[str, str], FileRecord] = {}
+        for group, stored_records in self.groups.items():
+            for stored_record in stored_records:
+                for file in stored_record.files:
+                    files[group, file.sha256] = file
+        return files
+
+
 def read_run(
     store: Store,
     outputs: RunOutputs,
-    known: MutableMapping[tuple[str, str], Recorded] | None = None,
     group: str = "",
 ) -> RunRecords:
-    """Read a run's records and source locks; versions of keys that are known already are not read again."""
+    """Read a run's records and source locks. With a group, records of others may be unreadable."""
     prefix = f"{outputs.prefix}/manifests"
-    known = {} if known is None else known
-    groups: dict[str, list[tuple[str, str]]] = {}
-    locks = []
-    for stored in store.list(prefix):
-        match stored.key.removeprefix(f"{prefix}/").split("/"):
-            case [name, _] if is_record(stored.key):
-                groups.setdefault(name, []).append((stored.key, stored.etag))
-            case [name] if name.startswith(_LOCK) and name.endswith(".json"):
-                locks.append(stored.key)
-    if not groups:
+    keys = list_keys(store, prefix)
+    record_keys = [key for key in keys if is_record(key) and _is_in_group(key, prefix)]
+    if not record_keys:
         raise MissingInputError(
             f"Run {outputs.run_id} has no records in {store.url}/{prefix}.",
             hint="Build something first (nox -s build_torch), or name another run with --run-id.",
         )
 
-    def read(version: tuple[str, str]) -> Recorded | DataError | None:
-        key, _etag = version
+    def read_record(key: str) -> StoredRecord | DataError | None:
         try:
-            return recorded(key, store.read(key))
-        except MissingInputError:  # a failure's record goes when its stage succeeds
+            return parse_stored_record(key, store.read(key))
+        except MissingInputError:
+            # A failure's record goes when its step succeeds.
             return None
         except DataError as problem:
-            if group in {"", key.removeprefix(f"{prefix}/").partition("/")[0]}:
+            if group in {"", group_of_record(key)}:
                 raise
             return problem
 
-    new = [version for versions in groups.values() for version in versions if version not in known]
-    found = dict(zip(new, parallel.map_in_threads(read, new), strict=True))
-    known.update({version: one for version, one in found.items() if isinstance(one, Recorded)})
+    groups: dict[str, list[StoredRecord]] = {}
+    unreadable: list[DataError] = []
+    results = parallel.map_in_threads(read_record, record_keys)
+    for key, result in zip(record_keys, results, strict=True):
+        group_records = groups.setdefault(group_of_record(key), [])
+        if isinstance(result, StoredRecord):
+            group_records.append(result)
+        elif result is not None:
+            unreadable.append(result)
     return RunRecords(
         prefix=outputs.prefix,
-        groups={name: tuple(known[one] for one in of if one in known) for name, of in groups.items()},
-        locks=dict(_lock(store, key) for key in locks),
-        unreadable=tuple(one for one in found.values() if isinstance(one, DataError)),
+        groups=groups,
+        locks=_read_locks(store, keys, f"{prefix}/source-lock-"),
+        unreadable=unreadable,
     )
 
 
-def _lock(store: Store, key: str) -> tuple[str, tuple[SourceLock, Document]]:
-    content = store.read(key)
-    lock = data.parse_json(content.decode(errors="replace"), SourceLock, where=key)
-    return lock.torch_ref, (lock, document(key, content))
+def _is_in_group(key: str, prefix: str) -> bool:
+    """Return whether a document lies in the folder of an artifact group, and no deeper."""
+    return key.removeprefix(f"{prefix}/").count("/") == 1
 
 
-def made_files(run: RunRecords, group: str = "") -> tuple[MadeFile, ...]:
-    """List what successful stages made, each file once, by group and name."""
-    return tuple(made for name in sorted(run.groups) if group in {"", name} for made in _of_group(run, name))
+def _read_locks(
+    store: Store,
+    keys: Sequence[str],
+    prefix: str,
+) -> Mapping[str, tuple[SourceLock, DocumentDigest]]:
+    """Read the source locks among documents, by torch ref."""
+    locks: dict[str, tuple[SourceLock, DocumentDigest]] = {}
+    for key in keys:
+        if key.startswith(prefix) and key.endswith(".json") and "/" not in key.removeprefix(prefix):
+            content = store.read(key)
+            lock = data.parse_json(content.decode(errors="replace"), SourceLock, where=key)
+            locks[lock.torch_ref] = (lock, digest_document(key, content))
+    return locks
 
 
-def _of_group(run: RunRecords, group: str) -> Iterator[MadeFile]:
-    chosen: dict[str, tuple[FileRecord, Recorded]] = {}
-    for one in run.groups[group]:
-        for file in one.files:
-            if file.name not in chosen or _counts_more(file, one, *chosen[file.name]):
-                chosen[file.name] = (file, one)
-    for _, (file, by) in sorted(chosen.items()):
-        build_type = names().build_types.get(by.record.stage, "")
-        used = tuple(_materials(run, group, by)) if build_type else ()
-        yield MadeFile(group=group, file=file, by=by, build_type=build_type, materials=used)
+def group_of_record(key: str) -> str:
+    """Return the artifact group of a record, by its key or its path."""
+    return key.rpartition("/")[0].rpartition("/")[2]
 
 
-def _counts_more(file: FileRecord, by: Recorded, known: FileRecord, known_by: Recorded) -> bool:
-    """Of the same bytes a build says more than an upload; of other bytes the later stage is right."""
-    if file.sha256 == known.sha256:
-        return by.record.stage.startswith(_BUILD) and not known_by.record.stage.startswith(_BUILD)
-    return (by.record.started, by.record.name) > (known_by.record.started, known_by.record.name)
+def recorded_files(
+    run: RunRecords,
+    group: str = "",
+) -> tuple[RecordedFile, ...]:
+    """List what successful steps made, each file once, by group and name."""
+    files: list[RecordedFile] = []
+    for name in sorted(run.groups):
+        if group in {"", name}:
+            files += _files_of_group(run, name)
+    return tuple(files)
 
 
-def _materials(run: RunRecords, group: str, by: Recorded) -> Iterator[Material]:
+def _files_of_group(
+    run: RunRecords,
+    group: str,
+) -> Sequence[RecordedFile]:
+    files: dict[str, RecordedFile] = {}
+    for stored_record in run.groups[group]:
+        for file in stored_record.files:
+            recorded_file = RecordedFile(
+                group=group,
+                file=file,
+                stored_record=stored_record,
+            )
+            if file.name not in files or _counts_more(recorded_file, files[file.name]):
+                files[file.name] = recorded_file
+    return [files[name] for name in sorted(files)]
+
+
+def _counts_more(
+    recorded_file: RecordedFile,
+    previous: RecordedFile,
+) -> bool:
+    """Of the same bytes a build says more than an upload; of other bytes the later step is right."""
+    if recorded_file.file.sha256 == previous.file.sha256:
+        return recorded_file.stored_record.is_build and not previous.stored_record.is_build
+    record = recorded_file.record
+    previous_record = previous.record
+    return (record.started, record.name) > (previous_record.started, previous_record.name)
+
+
+# What a build used
+
+
+class ResourceDescriptor(data.Model, extra="ignore"):
+    """A ResourceDescriptor of in-toto v1; `path_in_run` is where the run has it that made it."""
+
+    name: str = ""
+    uri: str = ""
+    digest: Mapping[str, str] = Field(default_factory=dict)
+    annotations: Mapping[str, Any] = Field(default_factory=dict)
+    path_in_run: str = Field("", exclude=True)
+
+
+def materials_of(
+    run: RunRecords,
+    recorded_file: RecordedFile,
+) -> Sequence[ResourceDescriptor]:
     """List what a build used: sources at commits, locks, ROCm, wheels; sources first."""
-    inputs, known = inputs_of(by), {file.sha256: file for one in run.groups[group] for file in one.files}
-    yield from _sources(run, by, inputs)
-    if by.record.stage == BUILD_ROCM:
-        yield from _artifacts(run.groups[group], by)
+    if recorded_file.build_type is None:
+        return ()
+
+    group = recorded_file.group
+    inputs = read_build_inputs(recorded_file.stored_record)
+    materials = list(_sources(run, recorded_file, inputs))
+    if recorded_file.record.stage == BUILD_ROCM:
+        materials += _artifacts(run.groups[group], recorded_file)
     if inputs.lock:
-        name = f"locked build requirements ({by.record.platform}, Python {inputs.python})"
-        yield Material(name=name, digest={"sha256": inputs.lock})
+        name = f"locked build requirements ({recorded_file.record.platform}, Python {inputs.python})"
+        materials.append(
+            ResourceDescriptor(
+                name=name,
+                digest={"sha256": inputs.lock},
+            )
+        )
     if inputs.rocm is not None:
         version, _layout, content = inputs.rocm
-        if isinstance(content, str):
-            # packages of an index: installed by version, and the record has no digest of them
-            yield Material(name="rocm", uri=package_url("rocm", version), annotations={"from": content})
-        else:
-            yield from (_file(run, name, sha256, known) for name, sha256 in sorted(content.items()))
+        materials += _rocm_packages(run, group, version, content)
     for project, identity in inputs.dependencies.items():
-        if sha256 := identity.get("digest", ""):
-            yield _file(run, project, sha256, known)
+        sha256 = identity.get("digest")
+        if sha256:
+            materials.append(_file(run, group, project, sha256))
         else:
-            yield _prebuilt(identity.get("requirement", project))
+            materials.append(_prebuilt(identity.get("requirement", project)))
+    return materials
 
 
-def inputs_of(by: Recorded) -> Inputs:
-    """Read a record's inputs."""
-    return data.validated(by.record.inputs, Inputs, where=f"{by.document.key}, inputs")
-
-
-def _sources(run: RunRecords, by: Recorded, inputs: Inputs) -> Iterator[Material]:
-    record, source = by.record, inputs.source
+def _sources(
+    run: RunRecords,
+    recorded_file: RecordedFile,
+    inputs: BuildInputs,
+) -> Iterator[ResourceDescriptor]:
+    record = recorded_file.record
+    source = inputs.source
     if source.commit:
-        project = record.stage.removeprefix(_BUILD)
-        lock, read = run.locks.get(record.cell.torch_ref or "", (None, None))
-        locked = lock.projects.get(project) if lock else None
-        ref = locked.ref if locked and locked.commit == source.commit else None
-        notes = {"role": SOURCE, "ref": ref or "", "uncommitted_changes_sha256": source.diff}
-        yield _commit(project, source.origin or source.tree, source.commit, **notes)
-        if read and ref is not None:
-            yield Material(name=run.path(read.key), digest={"sha256": read.sha256})
-    commit = record.details.get("commit")
-    if record.stage == BUILD_ROCM and isinstance(commit, str) and commit:
-        yield _commit(ROCM_SOURCE, names().sources["rocm"], commit, role=SOURCE)
+        project = record.stage.removeprefix("build_")
+        lock, document = run.locks.get(record.cell.torch_ref or "", (None, None))
+        locked_project = lock.projects.get(project) if lock is not None else None
+        ref: str | None = None
+        if locked_project is not None and locked_project.commit == source.commit:
+            ref = locked_project.ref
+
+        annotations = {"role": SOURCE}
+        if ref:
+            annotations["ref"] = ref
+        if source.diff:
+            annotations["uncommitted_changes_sha256"] = source.diff
+        yield _commit(project, source.origin or source.tree, source.commit, annotations)
+        if document is not None and ref is not None:
+            yield ResourceDescriptor(
+                name=run.path(document.key),
+                digest={"sha256": document.sha256},
+            )
+
+    rocm_commit = record.details.get("commit")
+    if record.stage == BUILD_ROCM and isinstance(rocm_commit, str) and rocm_commit:
+        yield _commit(ROCM_SOURCE, names().sources["rocm"], rocm_commit, {"role": SOURCE})
+
     builder = builder_of(record)
     if builder.get("commit"):
-        yield _commit("build system", builder["source"], builder["commit"])
+        yield _commit("build system", builder["source"], builder["commit"], {})
 
 
-def _commit(name: str, origin: str, commit: str, **notes: str) -> Material:
-    said = {key: note for key, note in notes.items() if note}
-    return Material(name=name, uri=commit_uri(origin, commit), digest={"gitCommit": commit}, annotations=said)
+def _commit(
+    name: str,
+    origin: str,
+    commit: str,
+    annotations: Mapping[str, str],
+) -> ResourceDescriptor:
+    return ResourceDescriptor(
+        name=name,
+        uri=commit_uri(origin, commit),
+        digest={"gitCommit": commit},
+        annotations=annotations,
+    )
 
 
-def _artifacts(group: Sequence[Recorded], by: Recorded) -> Iterator[Material]:
+def _artifacts(
+    group: Sequence[StoredRecord],
+    recorded_file: RecordedFile,
+) -> Iterator[ResourceDescriptor]:
     """List the artifacts that packages were made from, where they are those that were fetched."""
-    folder = by.record.details.get("artifact_dir")
-    for one in group:
-        fetched = one.record.details.get("folder")
-        if one.record.stage != FETCH_ARTIFACTS or one.record.status != "ok":
+    folder = recorded_file.record.details.get("artifact_dir")
+    for stored_record in group:
+        record = stored_record.record
+        fetched_folder = record.details.get("folder")
+        if record.stage != FETCH_ARTIFACTS or record.status != "ok":
             continue
-        if isinstance(folder, str) and isinstance(fetched, str) and PurePath(folder).match(fetched):
-            for name, sha256 in sorted(inputs_of(one).artifacts.items()):
-                yield Material(name=name, digest={"sha256": sha256})
+        if not isinstance(folder, str) or not isinstance(fetched_folder, str):
+            continue
+        if PurePath(folder).match(fetched_folder):
+            artifacts = read_build_inputs(stored_record).artifacts
+            for name, sha256 in sorted(artifacts.items()):
+                yield ResourceDescriptor(
+                    name=name,
+                    digest={"sha256": sha256},
+                )
 
 
-def _file(run: RunRecords, name: str, sha256: str, known: Mapping[str, FileRecord]) -> Material:
+def _rocm_packages(
+    run: RunRecords,
+    group: str,
+    version: str,
+    content: Mapping[str, str] | str,
+) -> Iterator[ResourceDescriptor]:
+    """List ROCm's packages: files by digest, or the one that was installed from an index."""
+    if isinstance(content, str):
+        # Installed by version: the record has no digests of an index's packages.
+        yield ResourceDescriptor(
+            name="rocm",
+            uri=package_url("rocm", version),
+            annotations={"from": content},
+        )
+        return
+    for name, sha256 in sorted(content.items()):
+        yield _file(run, group, name, sha256)
+
+
+def _file(
+    run: RunRecords,
+    group: str,
+    name: str,
+    sha256: str,
+) -> ResourceDescriptor:
     """Describe a file by its digest, and as one of the run's where it is that."""
-    if (file := known.get(sha256)) is None:
-        return Material(name=name, digest={"sha256": sha256})
-    uri = package_url(file.distribution, file.version, file.name)
-    return Material(name=file.name, uri=uri, digest={"sha256": sha256}, of_run=run.path(file.key))
+    file = run.files_by_digest.get((group, sha256))
+    if file is None:
+        return ResourceDescriptor(
+            name=name,
+            digest={"sha256": sha256},
+        )
+    return ResourceDescriptor(
+        name=file.name,
+        uri=package_url(file.distribution, file.version, file.name),
+        digest={"sha256": sha256},
+        path_in_run=run.path(file.key),
+    )
 
 
-def _prebuilt(requirement: str) -> Material:
+def _prebuilt(requirement_text: str) -> ResourceDescriptor:
+    """Describe a package that was installed from an index, by its requirement."""
     try:
-        parsed = Requirement(requirement)
+        requirement = Requirement(requirement_text)
     except InvalidRequirement:
-        return Material(name=requirement)
-    pins = [one.version for one in parsed.specifier if one.operator == "=="]
-    uri = package_url(parsed.name, pins[0] if len(pins) == 1 else "")
-    return Material(name=requirement, uri=uri, annotations={"prebuilt": "yes"})
+        return ResourceDescriptor(name=requirement_text)
 
-
-def builder_of(record: Record) -> Mapping[str, str]:
-    """Return what a record says of the workflow that made it; nothing for a developer's machine."""
-    said: Any = record.details.get(BUILDER, {})
-    return {str(name): str(value) for name, value in said.items()} if isinstance(said, dict) else {}
-
-
-def times(by: Recorded) -> tuple[str, str]:
-    """Return when a stage began and ended: RFC 3339 in UTC, to the second."""
-    try:
-        began = datetime.fromisoformat(by.record.started).astimezone(UTC)
-    except ValueError as problem:
-        raise DataError(f"{by.document.key}: started: {by.record.started!r} is not a time.") from problem
-    ended = began + timedelta(seconds=math.ceil(by.record.seconds))
-    return f"{began:%Y-%m-%dT%H:%M:%SZ}", f"{ended:%Y-%m-%dT%H:%M:%SZ}"
+    pins = [specifier.version for specifier in requirement.specifier if specifier.operator == "=="]
+    version = pins[0] if len(pins) == 1 else ""
+    return ResourceDescriptor(
+        name=requirement_text,
+        uri=package_url(requirement.name, version),
+        annotations={"prebuilt": "yes"},
+    )

@@ -20,10 +20,10 @@ from core.run.locations import (
 from core.run.plan import Upload
 
 
-def one_of(name: str, known: Collection[str]) -> str:
-    """Refuse a name of the data that is not known."""
-    if name not in known:
-        raise ValueError(f"{name!r} is not known. {nearest(name, known)}")
+def one_of(name: str, known_names: Collection[str]) -> str:
+    """Return a name of the data; refuse one that is not known."""
+    if name not in known_names:
+        raise ValueError(f"{name!r} is not known. {nearest(name, known_names)}")
     return name
 
 
@@ -72,22 +72,25 @@ buckets = data_file(BUCKETS_FILE, Buckets)
 def access(data: Buckets, origin: Origin, release_type: str) -> Upload:
     """Return where a run of a repository writes, and as which role."""
     place = location(data, origin, release_type)
-    chosen = data.release_types[release_type]
-    role = chosen.role if is_own(data, origin) or not chosen.external_bucket else chosen.external_role
-    # GitHub gives a pull request from a fork no identity that a role could be assumed with
-    role = "" if origin.fork else role
+    buckets_of_type = data.release_types[release_type]
+    role = buckets_of_type.role
+    if not is_own(data, origin) and buckets_of_type.external_bucket:
+        role = buckets_of_type.external_role
+    if origin.fork:
+        # GitHub gives a pull request from a fork no identity that a role could be assumed with.
+        role = ""
     return Upload(store=place.store, external_repo=place.external_repo, role=role, region=data.region)
 
 
 def server_writes_pages(data: Buckets, store: str) -> bool:
-    """Whether the pages of runs in a store are left to the server behind its bucket."""
-    return any(
-        store.rstrip("/") in {f"s3://{chosen.bucket}", f"s3://{chosen.external_bucket}"}
-        for chosen in data.release_types.values()
-        if chosen.pages == "server"
-    )
+    """Return whether the pages of runs in a store are left to the server behind its bucket."""
+    for release_type in data.release_types.values():
+        addresses = {f"s3://{release_type.bucket}", f"s3://{release_type.external_bucket}"}
+        if release_type.pages == "server" and store.rstrip("/") in addresses:
+            return True
+    return False
 
 
 def takes_samples(data: Buckets, release_type: str) -> bool:
-    """Whether wheels of the sample are released so, and no others."""
+    """Return whether wheels of the sample are released so, and no others."""
     return release_type in data.distributions and data.distributions[release_type].samples

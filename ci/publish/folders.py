@@ -1,153 +1,163 @@
-"""Files of a local folder as they are to lie in a run's outputs: named, hashed once, large logs gzipped."""
+"""What is uploaded of folders: of a user, or of a build."""
 
-import gzip
-import json
-import os
-import shutil
-import time
-from collections.abc import Iterator, Sequence
-from contextlib import suppress
-from dataclasses import dataclass, field
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import BinaryIO, NamedTuple, cast
+from typing import TYPE_CHECKING
 
-from core import console, files
-from core.errors import MissingInputError
-from core.parallel import map_in_threads
+from ci.publish import batches, kinds, upload_records
+from ci.publish.batches import Batch, Document
+from ci.publish.local_files import Digests, is_temporary, list_files, read_logs
+from core import files
+from core.errors import MissingInputError, UsageError
+from core.parallel import judge_in_threads
+from core.run import BUILD_MANIFEST
 
-# a file written in the very moment it was hashed may be written again without looking changed
-_SETTLED = 2_000_000_000
-# what programs write while they work, and leave when they are killed
-_TEMPORARY_ENDS = ("~", ".part", ".tmp", ".temp", ".lock", ".swp")
-_TEMPORARY_NAMES = frozenset({"__pycache__", "tmp", "temp"})
-# above this many bytes, text that is a log goes in its gzip form
-PACKED_FROM = 1 << 20
-_TEXT = frozenset({".log", ".txt", ".out", ".err"})
+if TYPE_CHECKING:
+    from ci.publish.kinds import LogKind
+    from core.cli.options import Common
 
 
 @dataclass(frozen=True, kw_only=True)
-class Item:
-    """A local file and the object that it is to become; `owned`: no other program writes to the file."""
+class Folders:
+    """Folders whose files go into a run, and the manifest of a ROCm build; None for what is not uploaded."""
 
-    key: str
-    path: Path
-    size: int
-    sha256: str
-    replace: bool
-    packed: bool = False
-    owned: bool = False
-    changed: int = 0
+    wheels: Path | None = None
+    logs: Path | None = None
+    reports: Path | None = None
+    artifacts: Path | None = None
+    manifest: Path | None = None
 
 
-class Content(NamedTuple):
-    """Bytes as they go into a store, and the file's modification time in nanoseconds."""
-
-    size: int
-    sha256: str
-    changed: int
-
-
-@dataclass
-class Digests:
-    """Digests remembered in one JSON file, by path, size, modification time and inode."""
-
-    memory: Path | None = None
-    known: dict[str, list[object]] = field(default_factory=dict)
-
-    def __post_init__(self) -> None:
-        """Read what is remembered; an unreadable memory is empty."""
-        if self.memory is not None:
-            with suppress(OSError, ValueError):
-                self.known = dict(json.loads(self.memory.read_text(encoding="utf-8")))
-
-    def contents(self, wanted: Sequence[tuple[Path, bool]]) -> list[Content]:
-        """Return sizes and digests of files, or of their gzip forms; unknown files are hashed in parallel."""
-        before = dict(self.known)
-        found = map_in_threads(lambda one: self._content(*one), wanted, jobs=os.cpu_count() or 1)
-        if self.memory is not None and self.known != before:
-            files.write_json(self.memory, self.known)
-        return found
-
-    def _content(self, path: Path, packed: bool) -> Content:  # noqa: FBT001 - a pair of `contents`
-        name = f"{'gz ' if packed else ''}{os.path.abspath(path)}"  # noqa: PTH100 - a third of the time
-        status, now = path.stat(), time.time_ns()
-        seen = f"{status.st_size}-{status.st_mtime_ns}-{status.st_ino}"
-        match self.known.get(name):
-            case [str(then), int(size), str(sha256)] if then == seen:
-                return Content(size, sha256, status.st_mtime_ns)
-        size, sha256 = pack(path, Path(os.devnull)) if packed else (status.st_size, files.sha256(path))
-        if now - status.st_mtime_ns > _SETTLED:
-            self.known[name] = [seen, size, sha256]
-        return Content(size, sha256, status.st_mtime_ns)
-
-
-def pack(path: Path, target: Path) -> tuple[int, str]:
-    """Write a file's gzip form, the same bytes each time; return its size and digest."""
-    from core.archive.zip_writer import HashingStream  # few uploads hold a large log
-
-    with path.open("rb") as source, target.open("wb") as stream:
-        sink = HashingStream(stream)
-        whole = cast("BinaryIO", sink)
-        with gzip.GzipFile(filename="", fileobj=whole, mode="wb", compresslevel=6, mtime=0) as packed:
-            shutil.copyfileobj(source, packed, files.CHUNK)
-    return sink.size, sink.sha256
-
-
-def is_temporary(name: str) -> bool:
-    """Whether a file or folder is hidden or incomplete, by its name: such are never uploaded."""
-    return name.startswith(".") or name.lower().endswith(_TEMPORARY_ENDS) or name in _TEMPORARY_NAMES
-
-
-def walked(folder: Path) -> Sequence[Path]:
-    """List a folder's files at every depth, sorted, without links and temporary files."""
-    found = sorted(_visible(folder), key=lambda path: path.parts) if folder.is_dir() else []
-    if not found:
-        raise MissingInputError(f"{folder} is not a folder with files to upload.", hint="Name one that is.")
-    return found
-
-
-def _visible(folder: Path) -> Iterator[Path]:
-    waiting = [folder]
-    while waiting:
-        with os.scandir(waiting.pop()) as entries:
-            for entry in entries:
-                if is_temporary(entry.name):
-                    continue
-                if entry.is_symlink():
-                    console.say(f"{entry.path} is a link and is left out.")
-                elif entry.is_dir():
-                    waiting.append(Path(entry.path))
-                elif entry.is_file():
-                    yield Path(entry.path)
-
-
-def items_of(
-    paths: Sequence[Path],
-    keys: Sequence[str],
-    digests: Digests,
-    *,
-    replace: bool,
-    pack: bool = False,
-    owned: bool = False,
-) -> Sequence[Item]:
-    """Pair files with their keys, sizes and digests; with `pack`, large logs in their gzip form."""
-    packed = [pack and path.suffix in _TEXT and path.stat().st_size > PACKED_FROM for path in paths]
-    contents = digests.contents(list(zip(paths, packed, strict=True)))
-    return [
-        Item(
-            key=f"{key}.gz" if gz else key,
-            path=path,
-            replace=replace,
-            packed=gz,
-            owned=owned,
-            **one._asdict(),
+def compare_folders(
+    common: Common,
+    folders: Folders,
+    artifact_group: str,
+) -> Sequence[Batch]:
+    """Return what a run lacks of folders' files. All but artifacts goes to an artifact group."""
+    if not artifact_group and folders != Folders(artifacts=folders.artifacts):
+        raise UsageError(
+            "Files from a folder need the group they go to.",
+            hint="Give --gpu-family or --artifact-group.",
         )
-        for path, key, gz, one in zip(paths, keys, packed, contents, strict=True)
+
+    compared: list[Batch] = []
+    if folders.artifacts is not None:
+        compared.append(_compare_artifacts(common, folders.artifacts))
+    if folders.wheels is not None:
+        compared.append(_compare_wheels(common, folders.wheels, artifact_group))
+    if folders.logs is not None:
+        compared.append(_compare_logs(common, folders.logs, "logs", artifact_group))
+    if folders.reports is not None:
+        compared.append(_compare_logs(common, folders.reports, "reports", artifact_group))
+    if folders.manifest is not None:
+        compared.append(_compare_manifest(common, folders.manifest, artifact_group))
+    return compared
+
+
+def _compare_artifacts(common: Common, folder: Path) -> Batch:
+    from rocm_packaging import archives
+
+    outputs = common.outputs
+    paths: dict[str, Path] = {}
+    for path in list_files(folder):
+        if path.parent == folder and archives.is_archive(path.name):
+            paths[f"{outputs.prefix}/{path.name}"] = path
+    if not paths:
+        raise MissingInputError(
+            f"{folder} holds no artifact.", hint="Artifacts are named {name}_{component}_{target}.tar.zst."
+        )
+
+    digest_files: dict[str, bytes] = {}
+    for key, path in paths.items():
+        digest_file = path.with_name(f"{path.name}{archives.SIDECAR}")
+        if digest_file.is_file():
+            digest_files[key] = digest_file.read_bytes()
+    local_files = digests_of(common, folder).read_files(paths, may_replace=not outputs.immutable)
+    return kinds.artifact_batch(common.open_store(), outputs, local_files, digest_files)
+
+
+def _compare_wheels(common: Common, folder: Path, artifact_group: str) -> Batch:
+    """Compare a folder's wheels and sdists with a group's. The upload's record names those that are new."""
+    store = common.open_store()
+    outputs = common.outputs
+    prefix = outputs.python_prefix(artifact_group)
+    paths = {f"{prefix}/{path.name}": path for path in list_wheels(folder)}
+    local_files = digests_of(common, folder).read_files(paths, may_replace=not outputs.immutable)
+    kinds.require_wheels(outputs, local_files)
+    wheels, sidecars = kinds.describe_wheels(local_files)
+
+    listing = batches.list_folders(store, [prefix, outputs.manifests_prefix(artifact_group)])
+    recorded_digests = upload_records.read_digests(store, listing, outputs, artifact_group)
+    new_files = batches.missing_files(store, local_files, listing, recorded_digests)
+    new_wheels = [wheel for wheel in wheels if wheel.sha256 not in recorded_digests.get(wheel.key, ())]
+    documents: list[Document] = []
+    if new_wheels:
+        documents.append(upload_records.record_of_wheels(outputs, artifact_group, new_wheels))
+    return Batch(
+        title=f"wheels of {artifact_group}",
+        prefix=prefix,
+        listing=listing,
+        files=new_files,
+        unchanged_count=len(local_files) - len(new_files),
+        sidecars=batches.missing_sidecars(local_files, sidecars, new_files, listing),
+        documents=documents,
+        artifact_group=artifact_group,
+        wheels=wheels,
+    )
+
+
+def list_wheels(folder: Path) -> Sequence[Path]:
+    """Return the wheels and sdists of a folder, or of its ``dist`` where it has one, sorted by name."""
+    from core.wheel import distributions
+
+    if (folder / "dist").is_dir():
+        folder = folder / "dist"
+    paths = [
+        path
+        for path in sorted(folder.glob("*"))
+        if distributions.is_distribution(path.name) and not is_temporary(path.name)
     ]
+    if not paths:
+        raise MissingInputError(f"{folder} holds no wheel or sdist.", hint="Name another one: --input-dir.")
+    judge_in_threads(files.require_regular, paths)
+    return paths
 
 
-def tree(folder: Path, prefix: str, digests: Digests) -> Sequence[Item]:
-    """Return a folder's files as they lie under a prefix; large logs in their gzip form."""
-    paths = walked(folder)
-    keys = ["/".join((prefix, *path.parts[len(folder.parts) :])) for path in paths]
-    return items_of(paths, keys, digests, replace=True, pack=True)
+def _compare_logs(
+    common: Common,
+    folder: Path,
+    kind: LogKind,
+    artifact_group: str,
+) -> Batch:
+    outputs = common.outputs
+    prefix = f"{outputs.prefix}/{kind}/{artifact_group}"
+    paths: dict[str, Path] = {}
+    for path in list_files(folder):
+        relative_path = path.relative_to(folder).as_posix()
+        paths[f"{prefix}/{relative_path}"] = path
+    local_files = read_logs(paths, digests_of(common, folder))
+    return kinds.log_batch(common.open_store(), outputs, artifact_group, kind, local_files)
+
+
+def _compare_manifest(common: Common, path: Path, artifact_group: str) -> Batch:
+    """Compare the manifest of a ROCm build with the one in the run, which it replaces."""
+    if not path.is_file() or path.name != BUILD_MANIFEST:
+        raise MissingInputError(
+            f"--manifest {path} is not a build's {BUILD_MANIFEST}.",
+            hint="Name that file; records are uploaded with their run.",
+        )
+    store = common.open_store()
+    prefix = common.outputs.manifests_prefix(artifact_group)
+    local_files = Digests().read_files({f"{prefix}/{path.name}": path}, may_replace=True)
+    return kinds.manifest_batch(store, prefix, local_files, batches.list_folders(store, [prefix]))
+
+
+def digests_of(common: Common, folder: Path) -> Digests:
+    """Return the digests that are remembered of a folder's files; a dry run remembers no others."""
+    if common.dry_run:
+        return Digests()
+    name = files.sha256_text(str(folder.resolve()))
+    return Digests(memory_file=common.cache / "digests" / f"{name[:16]}.json")

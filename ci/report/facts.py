@@ -1,24 +1,23 @@
 """What a store holds of a run, read for its page: records, source locks, test results.
 
-Nothing here fails for a document that cannot be read: that is what the page is to show.
+A document that cannot be read is no error here, but a problem that the page shows.
 """
 
 import json
-import re
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cached_property
-from itertools import accumulate
+from typing import TYPE_CHECKING, TypeAlias
 
-from ci.report.model import Problem, StageRun, cell_of_record
-from ci.report.text import natural
+from ci.report.model import ReportedProblem, StageRun
+from ci.report.names import cell_of_record
 from core import data, parallel
 from core.cell import GroupCell, python_of_tag
 from core.cli.options import Common
 from core.errors import FatalError
-from core.run import KEY_SEGMENT, LOCAL_RUN, RunOutputs, choose_groups, is_record, key_name, records
+from core.run import RunOutputs, choose_groups, is_record, records
 from core.run.records import Record
 from core.stores import Store
 from core.stores.overlay import store_of
@@ -29,29 +28,39 @@ from pytorch_build.test.record import parse_record, read_details, why_missing
 from pytorch_build.test.reports import check_records, read_reports
 from pytorch_build.test.summary import CaseEntry, GroupEntry
 
-_LOCK = "source-lock-"
-PAGE = "index.html"
-MOST = 25  # runs looked into for the previous one: a request each, in a bucket
+if TYPE_CHECKING:
+    from pytorch_build.test.results import Tested
+
+CellStage: TypeAlias = tuple[GroupCell, str]
+
+_LOCK_PREFIX = "source-lock-"
+INDEX = "index.html"
 
 
 @dataclass(frozen=True, kw_only=True)
 class GroupFacts:
-    """What a run holds of an artifact group; `unreadable`: what is not a record of this version."""
+    """What a run holds of an artifact group; `unreadable` are the files that are no records."""
 
     name: str
     find_links: str = ""
     records: tuple[tuple[str, Record], ...] = ()
     unreadable: tuple[tuple[GroupCell, StageRun], ...] = ()
     tests: tuple[GroupEntry, ...] = ()
-    problems: tuple[Problem, ...] = ()
+    problems: tuple[ReportedProblem, ...] = ()
 
     @cached_property
-    def missing(self) -> Mapping[tuple[GroupCell, str], str]:
-        """Tests that count as missing, and why: of other bytes than the run has, or a part of the tests."""
-        every = [record for _, record in self.records]
-        tests = (one for one in records.latest(every) if one.stage.startswith("test_"))
-        found = {(cell_of_record(self.name, one), one.stage): why_missing(one, every) for one in tests}
-        return {key: why for key, why in found.items() if why}
+    def void_tests(self) -> Mapping[CellStage, str]:
+        """Why results count as missing: of other bytes than the run has, or of a part of the tests."""
+        all_records = [record for _, record in self.records]
+        reasons: dict[CellStage, str] = {}
+        for record in records.latest(all_records):
+            if not record.stage.startswith("test_"):
+                continue
+            reason = why_missing(record, all_records)
+            if reason:
+                cell = cell_of_record(self.name, record)
+                reasons[cell, record.stage] = reason
+        return reasons
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -62,122 +71,242 @@ class RunFacts:
     platform: str
     groups: tuple[GroupFacts, ...]
     locks: Mapping[str, SourceLock]
-    problems: tuple[Problem, ...] = ()
+    problems: tuple[ReportedProblem, ...] = ()
+
+    @property
+    def all_records(self) -> Sequence[Record]:
+        """The records of all groups."""
+        all_records: list[Record] = []
+        for group in self.groups:
+            all_records += [record for _, record in group.records]
+        return all_records
 
 
 def read_run(common: Common, *, tests: bool = True) -> RunFacts:
-    """Read a run."""
-    store, outputs = common.open_for_reading(), common.outputs
-    prefix, listed = outputs.manifests_prefix(""), manifests(store, outputs)
-    groups: dict[str, list[str]] = defaultdict(list)
-    for key in listed:
-        group, slash, _ = key.removeprefix(prefix).partition("/")
-        if slash and is_record(key):
-            groups[group].append(key)
-    what = f"records in {store.url}/{outputs.prefix}/manifests"
-    chosen = choose_groups(store, outputs, sorted(groups), common.artifact_group, content=what)
-    locks, problems = _locks(store, [key for key in listed if key.startswith(f"{prefix}{_LOCK}")])
-    made = tuple(_group(common, store, name, groups[name], tests=tests) for name in chosen)
-    if common.torch_ref and not any(one.cell.torch_ref for group in made for _, one in group.records):
-        torch_ref(common.torch_ref)
-    return RunFacts(
+    """Return what the store holds of a run. Without `tests`, records alone tell the results of tests."""
+    store = common.open_for_reading()
+    outputs = common.outputs
+    keys = list_manifests(store, outputs)
+    record_keys = _record_keys_by_group(keys, outputs)
+    artifact_groups = choose_groups(
+        store,
+        outputs,
+        sorted(record_keys),
+        common.artifact_group,
+        content=f"records in {store.url}/{outputs.prefix}/manifests",
+    )
+    locks, problems = read_locks(store, outputs, keys)
+
+    groups = [_read_group(common, store, name, record_keys[name], tests=tests) for name in artifact_groups]
+    facts = RunFacts(
         run_id=outputs.run_id,
         platform=outputs.platform,
-        groups=made,
-        locks={name: lock for name, lock in locks.items() if common.torch_ref in {"", name}},
+        groups=tuple(groups),
+        locks={ref: lock for ref, lock in locks.items() if _is_selected(common, ref)},
         problems=problems,
     )
+    if common.torch_ref and all(record.cell.torch_ref is None for record in facts.all_records):
+        # The error names the ref that was probably meant.
+        torch_ref(common.torch_ref)
+    return facts
 
 
-def _locks(store: Store, keys: Sequence[str]) -> tuple[Mapping[str, SourceLock], tuple[Problem, ...]]:
-    locks, problems = {}, []
-    for key in (one for one in keys if one.endswith(".json")):
+def list_manifests(store: Store, outputs: RunOutputs) -> Sequence[str]:
+    """Return the keys of a run's documents: one request, whatever the run holds."""
+    documents = store.list(f"{outputs.prefix}/manifests")
+    return [document.key for document in documents]
+
+
+def _record_keys_by_group(keys: Sequence[str], outputs: RunOutputs) -> Mapping[str, Sequence[str]]:
+    record_keys: dict[str, list[str]] = defaultdict(list)
+    prefix = outputs.manifests_prefix("")
+    for key in keys:
+        artifact_group, slash, _ = key.removeprefix(prefix).partition("/")
+        if slash and is_record(key):
+            record_keys[artifact_group].append(key)
+    return record_keys
+
+
+def _is_selected(common: Common, ref: str | None) -> bool:
+    """Return whether the options select a torch ref; what has no ref belongs to all."""
+    return not common.torch_ref or ref is None or ref == common.torch_ref
+
+
+def read_locks(
+    store: Store, outputs: RunOutputs, keys: Sequence[str]
+) -> tuple[Mapping[str, SourceLock], tuple[ReportedProblem, ...]]:
+    """Return the source locks among a run's documents by their torch refs, and those that cannot be read."""
+    locks: dict[str, SourceLock] = {}
+    problems: list[ReportedProblem] = []
+    for key in lock_keys(outputs, keys):
         try:
-            lock = data.parse_json(store.read(key).decode(errors="replace"), SourceLock, where=key)
-            locks[lock.torch_ref] = lock
-        except FatalError as problem:
+            text = store.read(key).decode(errors="replace")
+            lock = data.parse_json(text, SourceLock, where=key)
+        except FatalError as error:
+            message = error.message.removeprefix(f"{key}: ")
             hint = "Resolve again: nox -s resolve -- --update"
-            what = problem.message.removeprefix(f"{key}: ")
-            problems.append(Problem(where=key, what=what, hint=hint))
+            problems.append(
+                ReportedProblem(
+                    where=key,
+                    what=message,
+                    hint=hint,
+                )
+            )
+        else:
+            locks[lock.torch_ref] = lock
     return locks, tuple(problems)
 
 
-def _group(common: Common, store: Store, name: str, listed: Sequence[str], *, tests: bool) -> GroupFacts:
+def lock_keys(outputs: RunOutputs, keys: Sequence[str]) -> Sequence[str]:
+    """Return the keys of source locks among those of a run's documents."""
+    prefix = outputs.manifests_prefix("") + _LOCK_PREFIX
+    return [key for key in keys if key.startswith(prefix) and key.endswith(".json")]
+
+
+def _read_group(
+    common: Common,
+    store: Store,
+    name: str,
+    keys: Sequence[str],
+    *,
+    tests: bool,
+) -> GroupFacts:
+    """Return what a run holds of an artifact group, of the selected torch ref."""
     outputs = common.outputs
-    refs = {None, common.torch_ref}
-    found: list[tuple[str, Record]] = []
-    unreadable, problems = [], []
-    for key, content in zip(listed, parallel.map_in_threads(store.read, listed), strict=True):
+    keyed_records: list[tuple[str, Record]] = []
+    unreadable: list[tuple[GroupCell, StageRun]] = []
+    problems: list[ReportedProblem] = []
+    contents = parallel.map_in_threads(store.read, keys)
+    for key, content in zip(keys, contents, strict=True):
         try:
             record = parse_record(content, where=key)
-        except FatalError as problem:
-            told = Problem(where=key, what=problem.message.removeprefix(f"{key}: "), hint=problem.hint)
-            cell, run = _unreadable(told, content, name)
-            if not common.torch_ref or cell.torch_ref in refs:
-                unreadable.append((cell, run))
-                problems.append(told)
+        except FatalError as error:
+            message = error.message.removeprefix(f"{key}: ")
+            cell, stage_run = _unreadable_stage(key, content, name, message)
+            if _is_selected(common, cell.torch_ref):
+                unreadable.append((cell, stage_run))
+                problems.append(
+                    ReportedProblem(
+                        where=key,
+                        what=message,
+                        hint=error.hint,
+                    )
+                )
         else:
-            if not common.torch_ref or record.cell.torch_ref in refs:
-                found.append((key, record))
-    every = [record for _, record in found]
-    entries: tuple[GroupEntry, ...] = ()
+            if _is_selected(common, record.cell.torch_ref):
+                keyed_records.append((key, record))
+
+    all_records = [record for _, record in keyed_records]
+    entries: Sequence[GroupEntry] = ()
     try:
-        entries = _tests(store, outputs, name, every) if tests else _recorded(name, every)
-    except FatalError as problem:
+        if tests:
+            entries = _results_of_reports(store, outputs, name, all_records)
+        else:
+            entries = _results_of_records(name, all_records)
+    except FatalError as error:
         where = outputs.reports_prefix(name)
-        problems.append(Problem(where=where, what=problem.message, hint=problem.hint))
-    flat = f"{outputs.python_prefix(name)}/index.html"
-    address = store_of(store, flat).url_of(flat)
+        problems.append(
+            ReportedProblem(
+                where=where,
+                what=error.message,
+                hint=error.hint,
+            )
+        )
+
+    index_key = f"{outputs.python_prefix(name)}/{INDEX}"
     return GroupFacts(
         name=name,
-        # a path of this machine means nothing to others, nor on a page
-        find_links=address if address.startswith(("https://", "http://")) else "",
-        records=tuple(found),
+        find_links=_public_address(store, index_key),
+        records=tuple(keyed_records),
         unreadable=tuple(unreadable),
-        tests=tuple(one for one in entries if not common.torch_ref or (one.torch_ref or None) in refs),
+        tests=tuple(entry for entry in entries if _is_selected(common, entry.torch_ref or None)),
         problems=tuple(problems),
     )
 
 
-def _unreadable(told: Problem, content: bytes, group: str) -> tuple[GroupCell, StageRun]:
-    """Return what can be known of a document that is not a record of this version."""
-    stage = told.where.rpartition("/")[2].removesuffix(".json").removesuffix(".failed")
-    cell, document = GroupCell(artifact_group=group), None
+def _public_address(store: Store, key: str) -> str:
+    """Return the address of a key; "" for a path of this machine, which means nothing on a page."""
+    address = store_of(store, key).url_of(key)
+    if not address.startswith(("https://", "http://")):
+        return ""
+    return address
+
+
+def _unreadable_stage(
+    key: str,
+    content: bytes,
+    artifact_group: str,
+    message: str,
+) -> tuple[GroupCell, StageRun]:
+    """Return what can be known of a document that is not a record of this version: its cell and stage."""
+    _, _, file_name = key.rpartition("/")
+    stage = file_name.removesuffix(".json").removesuffix(".failed")
+    cell = GroupCell(artifact_group=artifact_group)
+
+    document: object = None
     with suppress(ValueError):
         document = json.loads(content)
     match document:
-        case {"stage": str(named)}:
-            stage = named
+        case {"stage": str(name)}:
+            stage = name
     match document:
-        case {"cell": {"torch_ref": str(ref), "python": str(python)}}:
-            cell = replace(cell, torch_ref=ref or None, python=python_of_tag(python) if python else None)
-    return cell, StageRun(stage=stage, state="unreadable", error=told.what)
+        case {"cell": {"torch_ref": str(ref), "python": str(python_tag)}}:
+            python = python_of_tag(python_tag) if python_tag else None
+            cell = replace(cell, torch_ref=ref or None, python=python)
+    return cell, StageRun(
+        stage=stage,
+        state="unreadable",
+        error=message,
+    )
 
 
-def _tests(store: Store, outputs: RunOutputs, group: str, found: Sequence[Record]) -> tuple[GroupEntry, ...]:
-    """Read results of tests from the reports, and hold them against the records."""
-    read = results.merge_reports(read_reports(store, outputs, group, found))
-    tested = check_records(read, found, store=store, outputs=outputs, artifact_group=group)
-    whole = [replace(one, origin=replace(one.origin, gpu_family=group)) for one in tested]
-    return summary.data(outputs.run_id, whole).tests
+def _results_of_reports(
+    store: Store,
+    outputs: RunOutputs,
+    artifact_group: str,
+    all_records: Sequence[Record],
+) -> Sequence[GroupEntry]:
+    """Return the results of tests by their reports, checked against the records."""
+    reports = results.merge_reports(read_reports(store, outputs, artifact_group, all_records))
+    checked = check_records(
+        reports,
+        all_records,
+        store=store,
+        outputs=outputs,
+        artifact_group=artifact_group,
+    )
+    # A test of one of several families is a test of their group.
+    tests_of_group: list[Tested] = []
+    for tested in checked:
+        origin = replace(tested.origin, gpu_family=artifact_group)
+        tests_of_group.append(replace(tested, origin=origin))
+    return summary.report_data(outputs.run_id, tests_of_group).tests
 
 
-def _recorded(group: str, found: Sequence[Record]) -> tuple[GroupEntry, ...]:
-    """Count results of tests by their records alone, which name what failed; one record is of all shards."""
+def _results_of_records(artifact_group: str, all_records: Sequence[Record]) -> Sequence[GroupEntry]:
+    """Return the results of tests by their records alone, which name what failed."""
     entries: dict[str, GroupEntry] = {}
-    # a failure lies beside the last success, and is the later of the two
-    for record in sorted(found, key=lambda record: record.status == "failed"):
-        if not record.stage.startswith("test_") or "-" in record.stage:
+    # A failure lies beside the last success, and is the later of the two.
+    for record in sorted(all_records, key=lambda record: record.status == "failed"):
+        is_shard = "-" in record.stage
+        if not record.stage.startswith("test_") or is_shard:
             continue
         details = read_details(record)
         if details.outcomes is None:
             continue
-        failures = [CaseEntry(test=test, outcome="failed", seconds=0) for test in details.failing]
+        failures = [
+            CaseEntry(
+                test=test,
+                outcome="failed",
+                seconds=0,
+            )
+            for test in details.failing
+        ]
         entries[record.name] = GroupEntry(
             stage=record.stage,
             torch_ref=record.cell.torch_ref or "",
             python=record.cell.python_tag or "",
-            gpu_family=group,
+            gpu_family=artifact_group,
             passed=record.status == "ok",
             shards=1,
             seconds=record.seconds,
@@ -185,80 +314,3 @@ def _recorded(group: str, found: Sequence[Record]) -> tuple[GroupEntry, ...]:
             failures=tuple(failures),
         )
     return tuple(entries.values())
-
-
-def previous(store: Store, outputs: RunOutputs, facts: RunFacts) -> str:
-    """Find the last run before this one that built its cells, or tried to; "" where there is none.
-
-    It is of the same release type, as its source lock says.
-    """
-    cells, types = built(facts), {lock.release_type for lock in facts.locks.values()}
-    for run_id in earlier(stored_runs(store, outputs), outputs.run_id)[:MOST] if cells else ():
-        listed = manifests(store, replace(outputs, run_id=run_id))
-        if has_built(listed, cells) and (not types or release_type(store, listed) in {"", *types}):
-            return run_id
-    return ""
-
-
-def built(facts: RunFacts) -> frozenset[GroupCell]:
-    """Name the cells that a run built, or tried to build."""
-    return frozenset(
-        cell_of_record(group.name, record)
-        for group in facts.groups
-        for _, record in group.records
-        if record.stage.startswith("build_") and record.cell.torch_ref
-    )
-
-
-def manifests(store: Store, outputs: RunOutputs) -> Sequence[str]:
-    """List the documents of a run by their keys: one request, whatever the run holds."""
-    return [one.key for one in store.list(f"{outputs.prefix}/manifests")]
-
-
-def page_key(outputs: RunOutputs) -> str:
-    """Return the key of a run's page."""
-    return f"{outputs.prefix}/reports/{PAGE}"
-
-
-def stored_runs(store: Store, outputs: RunOutputs) -> Sequence[str]:
-    """Name a store's runs, the last first: by number, and others by when they put their first record."""
-    end = f"-{outputs.platform}"
-    folders = (one.removesuffix(end) for one in store.folders(outputs.external_repo) if one.endswith(end))
-    runs = [one for one in folders if KEY_SEGMENT.fullmatch(one)]
-    numbers = sorted((one for one in runs if one.isdecimal()), key=int)
-    if len(numbers) == len(runs):
-        return numbers[::-1]
-
-    def began(run_id: str) -> float:
-        listed = store.list(f"{replace(outputs, run_id=run_id).prefix}/manifests")
-        return min((one.modified for one in listed), default=0.0)
-
-    times = dict(zip(runs, parallel.map_in_threads(began, runs), strict=True))
-    # a copied store has other times, and the order of numbers
-    times |= zip(numbers, accumulate((times[one] for one in numbers), max), strict=True)
-    return sorted(runs, key=lambda one: (times[one], natural(one)), reverse=True)
-
-
-def earlier(runs: Sequence[str], run_id: str) -> Sequence[str]:
-    """Return the runs before one, of runs the last first; the one of this machine follows all others."""
-    after = runs.index(run_id) + 1 if run_id in runs and run_id != LOCAL_RUN else 0
-    return [one for one in runs[after:] if one not in {LOCAL_RUN, run_id}]
-
-
-def release_type(store: Store, listed: Iterable[str]) -> str:
-    """Return what a run was made for, by its first source lock that can be read; "" where none says."""
-    locks, _ = _locks(store, [key for key in listed if f"/manifests/{_LOCK}" in key][:1])
-    return next((lock.release_type for lock in locks.values()), "")
-
-
-def has_built(listed: Iterable[str], cells: Iterable[GroupCell]) -> bool:
-    """Whether a run built cells, or tried to, by the keys of its manifests; what a cell lacks is any."""
-    names = ["/".join(key.rsplit("/", 2)[1:]) for key in listed]
-    for cell in cells:
-        artifact_group = re.escape(cell.artifact_group) if cell.artifact_group is not None else "[^/]+"
-        torch_ref = re.escape(key_name(cell.torch_ref)) if cell.torch_ref is not None else "[^/]+"
-        python_tag = re.escape(cell.python_tag) if cell.python_tag is not None else r"cp\d+t?"
-        pattern = re.compile(rf"{artifact_group}/build_[a-z]+-{torch_ref}-{python_tag}(\.failed)?\.json")
-        if not any(pattern.fullmatch(name) for name in names):
-            return False
-    return True

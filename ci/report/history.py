@@ -1,150 +1,202 @@
-"""The last runs of a store -> one HTML page: states, since when, times, sizes, tests.
-
-The page is put beside the runs: ``history/{platform}.html``.
-"""
+"""The last runs of a store, by what their pages say: since when a cell fails, or what it took."""
 
 from __future__ import annotations
 
-import json
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, NoReturn
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Literal
 
-from ci.report import facts, page_of, text
-from ci.report.compare import History, Run, history_of
-from ci.report.html import render_history
-from ci.report.model import json_value
-from core import console, files
-from core.cell import GroupCell
-from core.errors import FatalError, MissingInputError, UsageError
-from core.families import family
-from pytorch_build.refs.torch_refs import torch_ref
+from ci.report.compare import SOUND, compare_pages
+from ci.report.names import cell_text, natural_key
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-    from pathlib import Path
-
-    from ci.report.model import Page
-    from core.cli.options import Common
+    from ci.report.model import CellProgress, PageChange, RunPage, State
+    from ci.report.names import NaturalKey
+    from core.cell import GroupCell
     from core.run import Platform
 
 
 @dataclass(frozen=True, kw_only=True)
-class HistoryOptions:
-    """Which runs a page is about, and where it goes.
+class HistoryRun:
+    """A run of a history.
 
     Attributes:
-        platforms: A page for each of them.
-        most_runs: How many runs are read, the last ones.
-        release_type: Only runs of this type; None for all.
-        output: Where the page is written; None for the store.
-        as_json: Print what the page says instead.
+        address: Of its page, if it has one.
+        problems: What cannot be read of it.
+        states: How many of its cells are in each state.
+        against: The run before it that has some of its cells.
+        changes: What differs from that run.
     """
 
-    platforms: Sequence[Platform]
-    most_runs: int
-    release_type: str | None
-    output: Path | None
-    as_json: bool
+    run_id: str
+    release_type: str = ""
+    address: str = ""
+    problems: tuple[str, ...] = ()
+    started: str = ""
+    states: Mapping[State, int] = field(default_factory=dict)
+    against: str = ""
+    changes: tuple[PageChange, ...] = ()
 
 
-def write_history(common: Common, options: HistoryOptions) -> None:
-    """Print how the last runs went, and write the page of each platform that has some.
+@dataclass(frozen=True, kw_only=True)
+class CellPoint:
+    """A cell in a run: why it is not sound; what its builds took, its wheels' size, the tests that ran."""
 
-    The ref and the GPU family choose runs, where they are named.
+    state: State
+    why: str = ""
+    seconds: float | None = None
+    size: int | None = None
+    tests: int | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class CellHistory:
+    """A cell in each of the runs, None where it is in none.
+
+    In all runs from the last back to the one at `since` it was not sound; at `good`, before them, it was.
     """
-    if options.most_runs < 1:
-        raise UsageError(f"--runs {options.most_runs} is too few.", hint="Give 1 or more.")
 
-    histories = []
-    for platform in options.platforms:
-        history = _read_history(replace(common, platform=platform), options)
-        if history.runs:
-            histories.append(history)
+    name: GroupCell
+    state: State
+    points: tuple[CellPoint | None, ...]
+    since: int | None = None
+    good: int | None = None
 
-    if not histories:
-        _refuse_without_runs(common, options)
-    if len(histories) > 1 and (options.output is not None or options.as_json):
-        platform_names = " and ".join(options.platforms)
-        raise UsageError(f"There are runs for {platform_names}.", hint="Name one: --platform linux.")
-
-    for history in histories:
-        if options.as_json:
-            console.result(json.dumps(history, indent=1, default=json_value))
-        else:
-            _show_and_write(common, history, options.output)
+    @property
+    def deciding_point(self) -> CellPoint:
+        """The run that says most: the one since which it fails, else the last one that has the cell."""
+        for point in self.points[self.since or 0 :]:
+            if point is not None:
+                return point
+        raise LookupError("The cell is in no run.")
 
 
-def _refuse_without_runs(common: Common, options: HistoryOptions) -> NoReturn:
-    """Say that the store has no such run, or which ref or family there is not at all."""
-    if common.torch_ref:
-        torch_ref(common.torch_ref)
-    if common.gpu_family:
-        family(common.gpu_family)
+@dataclass(frozen=True, kw_only=True)
+class History:
+    """The last runs, the last first."""
 
-    names = [name for name in (common.artifact_group, common.torch_ref, options.release_type) if name]
-    selection = f" of {' '.join(names)}" if names else ""
-    raise MissingInputError(
-        f"{common.open_for_reading().url}/{common.outputs.external_repo} has no run for "
-        f"{' or '.join(options.platforms)} with records of builds{selection}.",
-        hint="Build something first (nox -s build_torch), or name another place with --store.",
-    )
+    schema_version: Literal[1] = 1
+    platform: Platform
+    runs: tuple[HistoryRun, ...]
+    lines: tuple[CellHistory, ...]
 
 
-def _read_history(common: Common, options: HistoryOptions) -> History:
-    """Read the last runs that have what was asked for; the rest of the store is listed at most."""
-    store = common.open_for_reading()
-    requested_cell = GroupCell(
-        artifact_group=common.artifact_group or None, torch_ref=common.torch_ref or None
-    )
-    release_type = options.release_type
-    pages_by_run: list[tuple[Run, Page | None]] = []
-    for run_id in facts.stored_runs(store, common.outputs):
-        if len(pages_by_run) == options.most_runs:
-            break
-        run_common = replace(common, run_id=run_id)
-        manifests = facts.manifests(store, run_common.outputs)
-        if not facts.has_built(manifests, [requested_cell]):
+def make_history(platform: Platform, runs_and_pages: Sequence[tuple[HistoryRun, RunPage | None]]) -> History:
+    """Lay runs and their pages out, the last first; cells that fail come first."""
+    pages = [page for _, page in runs_and_pages]
+    runs: list[HistoryRun] = []
+    points_of_cells: dict[GroupCell, list[CellPoint | None]] = {}
+    for position, (run, page) in enumerate(runs_and_pages):
+        if page is None:
+            runs.append(run)
             continue
-        if release_type is None or release_type == facts.release_type(store, manifests):
-            pages_by_run.append(_read_run(run_common, is_beside=options.output is None))
-    return history_of(common.platform, pages_by_run)
+        older_pages = pages[position + 1 :]
+        runs.append(_complete_run(run, page, older_pages))
+        for cell, point in _points_of_cells(page):
+            if cell not in points_of_cells:
+                points_of_cells[cell] = [None] * len(pages)
+            points_of_cells[cell][position] = point
+
+    lines = [_cell_history(cell, points) for cell, points in points_of_cells.items()]
+    lines.sort(key=_order_of_line)
+    return History(
+        platform=platform,
+        runs=tuple(runs),
+        lines=tuple(lines),
+    )
 
 
-def _read_run(common: Common, *, is_beside: bool) -> tuple[Run, Page | None]:
-    """Read a run, and find its page, as seen from one beside the runs; what cannot be read hides no other."""
-    store = common.open_for_reading()
-    key = facts.page_key(common.outputs)
-    address = store.url_of(key)
-    if is_beside:
-        address = f"../{key.removeprefix(common.outputs.external_repo)}"
-    row = Run(run_id=common.run_id, address=address if store.find(key) else "")
-
-    try:
-        run_facts = facts.read_run(common, tests=False)
-    except FatalError as problem:
-        return replace(row, problems=(problem.message,)), None
-
-    problems = [*run_facts.problems]
-    for group in run_facts.groups:
-        problems += group.problems
-    messages = tuple(f"{problem.where}: {problem.what}" for problem in problems)
-    types = sorted({lock.release_type for lock in run_facts.locks.values()})
-    return replace(row, release_type=", ".join(types), problems=messages), page_of(run_facts)
+def _order_of_line(line: CellHistory) -> tuple[bool, NaturalKey]:
+    is_sound = line.since is None
+    return is_sound, natural_key(cell_text(line.name))
 
 
-def _show_and_write(common: Common, history: History, output: Path | None) -> None:
-    for table in text.history_tables(history):
-        console.table(table.columns, table.rows, title=table.title)
+def _complete_run(run: HistoryRun, page: RunPage, older_pages: Sequence[RunPage | None]) -> HistoryRun:
+    """Return a run with how its cells ended, and what differs from the one before that shares a cell."""
+    run = replace(run, started=page.started, states=page.states)
+    cells = _cells_of(page)
+    for older_page in older_pages:
+        if older_page is None or cells.isdisjoint(_cells_of(older_page)):
+            continue
+        changes = compare_pages(older_page, page)
+        return replace(run, against=older_page.run_id, changes=changes)
+    return run
 
-    page = render_history(history)
-    if output is not None:
-        files.write_text(output, page)
-        console.say(f"page     {output}")
-    else:
-        store = common.open_store()
-        key = f"{common.outputs.external_repo}history/{history.platform}.html"
-        store.put_bytes(key, page.encode())
-        console.say(f"page     {store.url_of(key)}")
 
-    failing_count = sum(line.since is not None for line in history.lines)
-    console.done(f"report: {failing_count} of {console.counted(len(history.lines), 'cell')} failing")
+def _cells_of(page: RunPage) -> set[GroupCell]:
+    return {cell.name for cell in page.cells}
+
+
+def _points_of_cells(page: RunPage) -> Iterator[tuple[GroupCell, CellPoint]]:
+    """Yield what went wrong first in cells, and what those took and hold all of whose builds are there."""
+    seconds: dict[GroupCell, float] = defaultdict(float)
+    for build in page.builds:
+        seconds[build.cell] += build.seconds
+    sizes: Counter[GroupCell] = Counter()
+    for wheel in page.wheels:
+        sizes[wheel.cell] += wheel.size
+    test_counts: Counter[GroupCell] = Counter()
+    for tests in page.tests.runs:
+        test_counts[tests.cell] += tests.ran
+
+    for cell in page.cells:
+        point = CellPoint(state=cell.state, why=_reason_of_cell(cell))
+        if _has_all_builds(cell):
+            point = replace(
+                point,
+                seconds=seconds[cell.name],
+                size=sizes[cell.name],
+                tests=test_counts.get(cell.name),
+            )
+        yield cell.name, point
+
+
+def _reason_of_cell(cell: CellProgress) -> str:
+    """Return why a cell is not sound: the first error of its stages, else what it lacks; "" where it is."""
+    if cell.state in SOUND:
+        return ""
+    for stage_run in cell.stages:
+        if stage_run.state in {"ok", "missing"}:
+            continue
+        error = stage_run.cause or stage_run.error or stage_run.state
+        return f"{stage_run.stage}: {error}"
+    return cell.reason
+
+
+def _has_all_builds(cell: CellProgress) -> bool:
+    for stage_run in cell.stages:
+        is_build = stage_run.stage.startswith("build_")
+        if is_build and stage_run.state != "ok":
+            return False
+    return True
+
+
+def _cell_history(cell: GroupCell, points: Sequence[CellPoint | None]) -> CellHistory:
+    """Return a cell's history, with the runs since which it is not sound, and before which it was."""
+    first_bad: int | None = None
+    last_good: int | None = None
+    for position, point in enumerate(points):
+        if point is None:
+            continue
+        if point.state in SOUND:
+            last_good = position
+            break
+        first_bad = position
+
+    line = CellHistory(
+        name=cell,
+        state=_last_state(points),
+        points=tuple(points),
+    )
+    if first_bad is None:
+        return line
+    return replace(line, since=first_bad, good=last_good)
+
+
+def _last_state(points: Sequence[CellPoint | None]) -> State:
+    """Return how a cell ended in the last run that has it."""
+    for point in points:
+        if point is not None:
+            return point.state
+    raise LookupError("The cell is in no run.")

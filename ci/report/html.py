@@ -9,26 +9,34 @@ from __future__ import annotations
 
 import base64
 import hashlib
+import re
 import shlex
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeAlias
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
-from ci.report import commit_url
-from ci.report.cells import moment
-from ci.report.model import anchor, cell_text
-from ci.report.text import CHANGES, amount, changed, natural, signed, spelt, took
+from ci.report.names import anchor, cell_text, commit_url, natural_key
+from ci.report.text import amount_words, change_words, count_changes, elapsed_words, signed_size, spelt
+from ci.report.time_line import read_moment
 from core import console
 
 if TYPE_CHECKING:
-    from ci.report.compare import History
-    from ci.report.model import Page, Progress
+    from ci.report.history import CellPoint, History
+    from ci.report.model import CellProgress, RunPage, TimeLine
+    from ci.report.names import NaturalKey
+
+    # Each row has a cell for every artifact group, or None.
+    RefAndPython: TypeAlias = tuple[str, str]
+    Matrix: TypeAlias = Mapping[RefAndPython, Sequence[CellProgress | None]]
 
 TEMPLATES = Path(__file__).with_name("templates")
+# An option of a command, at its start or behind a blank.
+_OPTION = re.compile(r"(?<![^ ])--?[a-z][a-z-]*")
 _GLYPHS: Mapping[str, str] = {
     "passed": "✓",
     "ok": "✓",
@@ -41,62 +49,71 @@ _GLYPHS: Mapping[str, str] = {
 }
 
 
-def render(page: Page) -> str:
+def render(page: RunPage) -> str:
     """Return the page. The same model gives the same bytes."""
-    script = _own("page.js")
-    return _written(
+    script = _read_own("page.js")
+    return _render(
         "page.html",
-        _own("page.css"),
+        _read_own("page.css"),
         page=page,
         script=script,
         script_digest=_digest(script),
         families=_artifact_groups(page.cells),
-        matrix=matrix(page.cells),
+        matrix=make_matrix(page.cells),
         cells={cell.name: cell for cell in page.cells},
         groups={group.name: group for group in page.groups},
-        results={run.place: run for run in page.tests.runs},
+        results={tests.place: tests for tests in page.tests.runs},
     )
 
 
 def render_history(history: History) -> str:
     """Return the page over runs, in the style of a run's own."""
-    return _written("history.html", _own("page.css") + _own("history.css"), history=history)
+    style = _read_own("page.css") + _read_own("history.css")
+    return _render("history.html", style, history=history)
 
 
-def _written(template: str, style: Markup, **values: object) -> str:
-    text = _engine().get_template(template).render(style=style, style_digest=_digest(style), **values)
-    return f"{text.strip()}\n"
+def _render(template: str, style: Markup, **values: object) -> str:
+    engine = _engine()
+    html = engine.get_template(template).render(style=style, style_digest=_digest(style), **values)
+    return f"{html.strip()}\n"
 
 
-def matrix(cells: Sequence[Progress]) -> Mapping[tuple[str, str], Sequence[Progress | None]]:
+def make_matrix(cells: Sequence[CellProgress]) -> Matrix:
     """Lay cells out: a row a ref and Python, a column an artifact group."""
-    by_row: dict[tuple[str, str], dict[str | None, Progress]] = {}
-    for progress in cells:
-        row = (progress.name.torch_ref or "", progress.name.python_tag or "")
-        by_row.setdefault(row, {})[progress.name.artifact_group] = progress
+    cells_by_row: dict[RefAndPython, dict[str, CellProgress]] = defaultdict(dict)
+    for cell in cells:
+        name = cell.name
+        row = (name.torch_ref or "", name.python_tag or "")
+        cells_by_row[row][name.artifact_group or ""] = cell
 
-    rows = sorted(by_row, key=lambda row: (natural(row[0]), natural(row[1])))
-    columns = _artifact_groups(cells)
-    return {row: [by_row[row].get(artifact_group) for artifact_group in columns] for row in rows}
-
-
-def _artifact_groups(cells: Sequence[Progress]) -> list[str]:
-    artifact_groups = {progress.name.artifact_group or "" for progress in cells}
-    return sorted(artifact_groups, key=lambda name: (natural(name), name))
-
-
-def _moment(started: str) -> tuple[str, str]:
-    """Write a record's moment exactly and for people; "" for what is none."""
-    found = moment(started)
-    return (found.isoformat(), f"{found:%d %b %Y, %H:%M} UTC".lstrip("0")) if found else ("", "")
+    artifact_groups = _artifact_groups(cells)
+    matrix: dict[RefAndPython, Sequence[CellProgress | None]] = {}
+    for row in sorted(cells_by_row, key=_order_of_row):
+        cells_of_row = cells_by_row[row]
+        matrix[row] = [cells_of_row.get(artifact_group) for artifact_group in artifact_groups]
+    return matrix
 
 
-def _own(name: str) -> Markup:
+def _order_of_row(row: RefAndPython) -> tuple[NaturalKey, NaturalKey]:
+    torch_ref, python_tag = row
+    return natural_key(torch_ref), natural_key(python_tag)
+
+
+def _artifact_groups(cells: Sequence[CellProgress]) -> Sequence[str]:
+    artifact_groups = {cell.name.artifact_group or "" for cell in cells}
+    return sorted(sorted(artifact_groups), key=natural_key)
+
+
+def _read_own(name: str) -> Markup:
     return Markup((TEMPLATES / name).read_text(encoding="utf-8"))  # noqa: S704 - a file of ours
 
 
 def _digest(text: str) -> str:
-    return f"sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}"
+    digest = hashlib.sha256(text.encode()).digest()
+    return f"sha256-{base64.b64encode(digest).decode()}"
+
+
+# --- What the templates call
 
 
 @cache
@@ -107,27 +124,64 @@ def _engine() -> Environment:
         undefined=StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
-        # markup of our own passes; in the rest what would change how it is read is spelt out
-        finalize=lambda value: value if isinstance(value, Markup) else spelt(str(value)),
+        finalize=_finalize,
     )
     engine.filters |= {
         "cell_text": cell_text,
         "anchor": anchor,
-        "size": lambda count: console.size(int(count)),
+        "size": _size,
         "moment": _moment,
-        "took": took,
-        "part": lambda seconds, line: f"{round(seconds / line.length * 100, 2)}%",
+        "took": elapsed_words,
+        "part": _part_of_line,
         "duration": console.duration,
-        "signed": signed,
+        "signed": signed_size,
         "quoted": shlex.quote,
+        "whole_options": _keep_options_whole,
     }
     engine.globals |= {
         "glyph": _GLYPHS.__getitem__,
-        "series": lambda points, name: [getattr(one, name, None) for one in points],
-        "changed": changed,
+        "series": _series,
+        "changed": count_changes,
         "commit_url": commit_url,
         "counted": console.counted,
-        "amount": amount,
-        "called": lambda kind: CHANGES.get(kind, kind),
+        "amount": amount_words,
+        "called": change_words,
     }
     return engine
+
+
+def _finalize(value: object) -> str:
+    """Pass markup of our own; in the rest, spell out what would change how it is read."""
+    if isinstance(value, Markup):
+        return value
+    return spelt(str(value))
+
+
+def _keep_options_whole(command: Markup) -> Markup:
+    """Return a command in whose options no line breaks: browsers break after each of their hyphens."""
+    # As plain text: parts of markup would be escaped once more where they are joined.
+    html = _OPTION.sub(r"<span>\g<0></span>", str(command))
+    return Markup(html)  # noqa: S704 - it was escaped before
+
+
+def _size(count: float) -> str:
+    return console.size(int(count))
+
+
+def _moment(started: str) -> tuple[str, str]:
+    """Return a record's moment exactly and for people; "" for what is none."""
+    moment = read_moment(started)
+    if moment is None:
+        return "", ""
+    text = f"{moment:%d %b %Y, %H:%M} UTC"
+    return moment.isoformat(), text.lstrip("0")
+
+
+def _part_of_line(seconds: float, line: TimeLine) -> str:
+    percent = round(seconds / line.length * 100, 2)
+    return f"{percent}%"
+
+
+def _series(points: Sequence[CellPoint | None], name: str) -> Sequence[float | None]:
+    """Return one value of a cell in each run; None where it is in none."""
+    return [getattr(point, name, None) for point in points]

@@ -1,56 +1,28 @@
-"""What is shown of a run: frozen values that HTML, text and JSON are written from, and nothing else.
+"""What is shown of a run: frozen values that HTML, text and JSON are rendered from.
 
-Sizes are bytes, durations seconds, moments ISO 8601 in UTC as records have them.
+The names of fields are the keys of the page's JSON. Sizes are bytes, durations seconds, moments ISO 8601 in
+UTC as records have them.
 """
 
 from __future__ import annotations
 
-import re
 from collections import Counter
 from dataclasses import dataclass, fields, is_dataclass
 from typing import TYPE_CHECKING, Annotated, Literal, NamedTuple, get_args
 
 from pydantic import Field
 
-from core.cell import GroupCell, python_of_tag
+from ci.report.names import cell_text
+from core.cell import GroupCell
 from core.junit import FAILING
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from core.run.records import Record
-    from pytorch_build.test.summary import GroupEntry
-
-# from the best to the worst: of several states of a cell, the worst counts
+# From the best to the worst: of several states of a cell, the worst counts.
 State = Literal["passed", "untested", "incomplete", "interrupted", "unreadable", "failed"]
 STATES: tuple[State, ...] = get_args(State)
 StageState = Literal["ok", "missing", "interrupted", "unreadable", "failed"]
-
-
-def cell_of_record(artifact_group: str, record: Record) -> GroupCell:
-    """Return what the stage of a record ran on, as pages lay cells out."""
-    cell = record.cell
-    return GroupCell(artifact_group=artifact_group, torch_ref=cell.torch_ref, python=cell.python)
-
-
-def cell_of_tests(artifact_group: str, entry: GroupEntry) -> GroupCell:
-    """Return what the tests of an entry ran on."""
-    return GroupCell(
-        artifact_group=artifact_group,
-        torch_ref=entry.torch_ref or None,
-        python=python_of_tag(entry.python) if entry.python else None,
-    )
-
-
-def cell_text(cell: GroupCell) -> str:
-    """Return a cell as pages and their JSON name it: ``gfx94X-dcgpu nightly cp312``."""
-    parts = (cell.artifact_group, cell.torch_ref, cell.python_tag)
-    return " ".join(part for part in parts if part)
-
-
-def anchor(cell: GroupCell) -> str:
-    """Return where a cell stands on a run's page."""
-    return f"cell-{re.sub('[^0-9A-Za-z]+', '-', cell_text(cell))}"
 
 
 def json_value(value: object) -> Mapping[str, object]:
@@ -67,8 +39,18 @@ def json_value(value: object) -> Mapping[str, object]:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Problem:
-    """Something that cannot be shown, or that went wrong; `also`: where else the same did."""
+class ReportedProblem:
+    """Something that went wrong, or that cannot be shown.
+
+    Attributes:
+        where: The stage and cell, or the key of a document.
+        what: The first error.
+        hint: What to do about it.
+        around: The lines around the error in the log.
+        again: The command that does the stage once more.
+        log: Where the log is, as seen from the page.
+        also: The other places where the same went wrong.
+    """
 
     where: str
     what: str
@@ -81,9 +63,14 @@ class Problem:
 
 @dataclass(frozen=True, kw_only=True)
 class StageRun:
-    """One stage of a cell; `cause`: the first error of its tools, with the lines `around` it in its `log`.
+    """One stage of a cell.
 
-    `again`: the command that does it once more; `borrowed`: the run that lent its wheels; `edited`: its tree.
+    Attributes:
+        cause: The first error of the stage's tools, if any.
+        around: The lines around it in the log.
+        again: The command that does the stage once more.
+        borrowed: The run that lent its wheels, if one did.
+        edited: How a developer's tree differs from its commit.
     """
 
     stage: str
@@ -102,9 +89,13 @@ class StageRun:
 
 @dataclass(frozen=True, kw_only=True)
 class Bar:
-    """A stage on a time line, where it is drawn, and when it began after the first one.
+    """A stage on a time line.
 
-    A `critical` one is of the path that the end depended on; it `waited` after the one before it.
+    Attributes:
+        start: Where it is drawn.
+        after: How long after the first stage it began.
+        critical: Whether it is on the path that the end depended on.
+        waited: How long after the end of the stage before it on that path it began.
     """
 
     stage: str
@@ -116,7 +107,7 @@ class Bar:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Idle:
+class IdleTime:
     """A time in which no stage ran, drawn shorter than it was: `width`, which grows with it."""
 
     after: float
@@ -125,11 +116,19 @@ class Idle:
     seconds: float
 
 
+class Tick(NamedTuple):
+    """A mark of a time axis; its label begins or ends there."""
+
+    position: float
+    label: str
+    anchor: Literal["start", "end"]
+
+
 @dataclass(frozen=True, kw_only=True)
 class TimeLine:
     """The stages of a cell in time: something ran for `busy` of the `elapsed` seconds from first to last.
 
-    `ticks`: where a mark of the axis is, its label and the end of it there; after `idle` times from 0 again.
+    After each idle time, the ticks count from 0 again.
     """
 
     bars: tuple[Bar, ...] = ()
@@ -137,8 +136,8 @@ class TimeLine:
     length: float = 0.0
     elapsed: float = 0.0
     busy: float = 0.0
-    idle: tuple[Idle, ...] = ()
-    ticks: tuple[tuple[float, str, Literal["start", "end"]], ...] = ()
+    idle: tuple[IdleTime, ...] = ()
+    ticks: tuple[Tick, ...] = ()
 
     @property
     def path(self) -> Sequence[Bar]:
@@ -147,10 +146,13 @@ class TimeLine:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Progress:
-    """How far a cell of the matrix came; `requirements` install it, unless a build of it failed.
+class CellProgress:
+    """How far a cell of the matrix came.
 
-    What they need and the run does not hold is `lacking`; options of pip's that say where it is: `elsewhere`.
+    Attributes:
+        requirements: What installs its wheels; none where a build of it failed.
+        lacking: The files that these need and the run does not hold.
+        elsewhere: The options of pip's that say where those files are.
     """
 
     name: GroupCell
@@ -165,8 +167,8 @@ class Progress:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Folder:
-    """A folder of a wheel."""
+class WheelFolder:
+    """A folder of a wheel: `packed` are its bytes in the wheel, `grown` how many more than before."""
 
     path: str
     files: int
@@ -176,8 +178,8 @@ class Folder:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Wheel:
-    """A wheel or sdist of the run."""
+class WheelRow:
+    """A wheel or sdist of the run; `before` is its size in the run that this one is compared with."""
 
     name: str
     path: str
@@ -193,7 +195,7 @@ class Wheel:
     commit: str = ""
     edited: str = ""
     borrowed: str = ""
-    folders: tuple[Folder, ...] = ()
+    folders: tuple[WheelFolder, ...] = ()
     before: int | None = None
     part_of: str = ""
     extra: str = ""
@@ -201,17 +203,20 @@ class Wheel:
     @property
     def requirement(self) -> str:
         """What installs it, with the device code of all the GPUs that it was built for."""
-        return f"{self.distribution}{f'[{self.extra}]' if self.extra else ''}=={self.version}"
+        extras = f"[{self.extra}]" if self.extra else ""
+        return f"{self.distribution}{extras}=={self.version}"
 
     @property
     def grown(self) -> int | None:
         """Bytes more than in the run before; None where it had no such wheel."""
-        return None if self.before is None else self.size - self.before
+        if self.before is None:
+            return None
+        return self.size - self.before
 
 
 @dataclass(frozen=True, kw_only=True)
-class Group:
-    """An artifact group of the run."""
+class GroupRow:
+    """An artifact group of the run, with the stages that belong to none of its cells."""
 
     name: str
     find_links: str = ""
@@ -219,14 +224,13 @@ class Group:
     line: TimeLine = TimeLine()
 
 
-# read from records' details as they are, too: a later version's record may say more
+# These are read from records' details as they are: a later version's record may say more.
 _Count = Annotated[int, Field(ge=0)]
-_Number = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 
 
 @dataclass(frozen=True, kw_only=True)
-class CompilerCache:
-    """What a compiler cache did for a build."""
+class CacheUse:
+    """What a compiler cache did for a build; `lost` is why its storage stopped to answer."""
 
     kind: str
     hits: _Count
@@ -241,44 +245,21 @@ class CompilerCache:
     def hit_rate(self) -> float | None:
         """Hits as a part of what could be cached, 0 to 1; None where nothing could."""
         cacheable = self.hits + self.misses
-        return self.hits / cacheable if cacheable else None
-
-
-class Compiled(NamedTuple):
-    """A file that a build made, and what it took."""
-
-    output: str
-    seconds: _Number
+        if cacheable == 0:
+            return None
+        return self.hits / cacheable
 
 
 @dataclass(frozen=True, kw_only=True)
-class BuildGraph:
-    """One ninja's work within a build."""
-
-    folder: str
-    edges: _Count
-    seconds: _Number
-    busy: Annotated[_Number, Field(validation_alias="busy_seconds")]
-    slowest: tuple[Compiled, ...] = ()
-    parallelism: tuple[_Number, ...] = ()
-
-    @property
-    def mean(self) -> float:
-        """Commands that ran at a time, on average."""
-        return self.busy / self.seconds if self.seconds else 0.0
-
-
-@dataclass(frozen=True, kw_only=True)
-class Memory:
-    """The machine's memory while a build ran."""
+class MemoryUse:
+    """The memory of a build's largest process, and that of the machine."""
 
     peak: _Count
     total: _Count
-    used: tuple[_Count, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)
-class Reached:
+class BuildReach:
     """How far ninja came in a build that failed."""
 
     done: _Count = 0
@@ -286,33 +267,36 @@ class Reached:
     failed: tuple[str, ...] = ()
 
     def __str__(self) -> str:
-        counted = f"at command {self.done} of {self.total}" if self.total else ""
-        made = f"making {', '.join(self.failed)}" if self.failed else ""
-        return " ".join(filter(None, (counted, made)))
+        parts: list[str] = []
+        if self.total > 0:
+            parts.append(f"at command {self.done} of {self.total}")
+        if self.failed:
+            files = ", ".join(self.failed)
+            parts.append(f"making {files}")
+        return " ".join(parts)
 
 
 @dataclass(frozen=True, kw_only=True)
-class Build:
+class BuildRow:
     """What is known of the inside of a build."""
 
     cell: GroupCell
     stage: str
     seconds: float
     failed: bool = False
-    reached: Reached | None = None
-    cache: Annotated[CompilerCache | None, Field(validation_alias="compiler_cache")] = None
-    graphs: Annotated[tuple[BuildGraph, ...], Field(validation_alias="ninja")] = ()
-    memory: Memory | None = None
+    reached: BuildReach | None = None
+    cache: Annotated[CacheUse | None, Field(validation_alias="compiler_cache")] = None
+    memory: MemoryUse | None = None
 
     @property
-    def known(self) -> bool:
+    def has_details(self) -> bool:
         """Whether its record says more than how long it took."""
-        return bool(self.reached or self.cache or self.graphs or self.memory)
+        return bool(self.reached or self.cache or self.memory)
 
 
 @dataclass(frozen=True, kw_only=True)
 class StageTests:
-    """The results of a test stage on a cell; `missing`: why they count for nothing."""
+    """The results of a test stage on a cell; `missing` is why they count for nothing."""
 
     cell: GroupCell
     stage: str
@@ -330,16 +314,18 @@ class StageTests:
     @property
     def failed(self) -> int:
         """How many tests failed."""
-        return sum(count for name, count in self.totals if name in FAILING)
+        return sum(count for outcome, count in self.totals if outcome in FAILING)
 
     @property
     def ran(self) -> int:
         """How many tests ran, and count."""
-        return 0 if self.missing else sum(count for name, count in self.totals if name != "skipped")
+        if self.missing:
+            return 0
+        return sum(count for outcome, count in self.totals if outcome != "skipped")
 
 
 @dataclass(frozen=True, kw_only=True)
-class CaseLine:
+class CaseRow:
     """A test that is worth showing, with the cells that it ran in."""
 
     test: str
@@ -357,13 +343,13 @@ class RunTests:
     """Everything about tests."""
 
     runs: tuple[StageTests, ...] = ()
-    failures: tuple[CaseLine, ...] = ()
-    flaky: tuple[CaseLine, ...] = ()
-    slowest: tuple[CaseLine, ...] = ()
+    failures: tuple[CaseRow, ...] = ()
+    flaky: tuple[CaseRow, ...] = ()
+    slowest: tuple[CaseRow, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)
-class Source:
+class SourceRow:
     """A project's sources in the run, and in the one before."""
 
     torch_ref: str
@@ -379,21 +365,29 @@ class Source:
     @property
     def changed(self) -> bool:
         """Whether it differs from the run before."""
-        return (self.commit, self.version) != (self.commit_before, self.version_before)
+        has_other_commit = self.commit != self.commit_before
+        return has_other_commit or self.version != self.version_before
 
 
-# a cell that passed does no more, or the other way; a test fails, or no more (it may be gone); fewer tests of
-# a stage ran, or more; a build took longer, or less; a wheel is larger, or smaller
-Kind = Literal[
-    "broken", "mended", "failing", "passing", "lost", "gained", "slower", "faster", "larger", "smaller"
+ChangeKind = Literal[
+    "broken",  # a cell that passed does no more
+    "mended",
+    "failing",  # a test fails
+    "passing",  # it does no more, or is gone
+    "lost",  # fewer tests of a stage ran
+    "gained",
+    "slower",  # a build took longer
+    "faster",
+    "larger",  # a wheel is larger
+    "smaller",
 ]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Change:
+class PageChange:
     """What differs in a cell: its state, a test's result, or of `what` the tests, seconds or bytes."""
 
-    kind: Kind
+    kind: ChangeKind
     cell: GroupCell
     what: str = ""
     before: float | str = ""
@@ -407,8 +401,11 @@ class Change:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Page:
-    """A run; something ran for `busy` of the `elapsed` seconds between its first start and its last end."""
+class RunPage:
+    """A run; something ran for `busy` of the `elapsed` seconds between its first start and its last end.
+
+    `against` is the run that it is compared with, and `gone` the wheels that only that one has.
+    """
 
     schema_version: Literal[1] = 1
     run_id: str
@@ -417,26 +414,33 @@ class Page:
     started: str = ""
     busy: float = 0.0
     elapsed: float = 0.0
-    problems: tuple[Problem, ...] = ()
-    groups: tuple[Group, ...] = ()
-    cells: tuple[Progress, ...] = ()
-    wheels: tuple[Wheel, ...] = ()
+    problems: tuple[ReportedProblem, ...] = ()
+    groups: tuple[GroupRow, ...] = ()
+    cells: tuple[CellProgress, ...] = ()
+    wheels: tuple[WheelRow, ...] = ()
     gone: tuple[str, ...] = ()
-    builds: tuple[Build, ...] = ()
+    builds: tuple[BuildRow, ...] = ()
     tests: RunTests = RunTests()
-    sources: tuple[Source, ...] = ()
-    changes: tuple[Change, ...] = ()
+    sources: tuple[SourceRow, ...] = ()
+    changes: tuple[PageChange, ...] = ()
 
     @property
     def states(self) -> Mapping[State, int]:
         """How many cells are in each state, the worst first."""
-        found = Counter(cell.state for cell in self.cells)
-        return {state: found[state] for state in reversed(STATES) if found[state]}
+        counts = Counter(cell.state for cell in self.cells)
+        return {state: counts[state] for state in reversed(STATES) if state in counts}
 
     @property
     def state(self) -> State:
         """The worst state of a cell, or of a stage that is no cell's."""
-        same = {"ok": "passed", "missing": "untested"}
-        found = {same.get(run.state, run.state) for group in self.groups for run in group.stages}
-        found |= self.states.keys()
-        return next((one for one in reversed(STATES) if one in found), "incomplete")
+        states: set[str] = {*self.states}
+        for group in self.groups:
+            for stage in group.stages:
+                states.add(_STATES_OF_STAGES.get(stage.state, stage.state))
+        for state in reversed(STATES):
+            if state in states:
+                return state
+        return "incomplete"
+
+
+_STATES_OF_STAGES: Mapping[str, State] = {"ok": "passed", "missing": "untested"}

@@ -4,219 +4,374 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from typing import TYPE_CHECKING, NamedTuple
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, TypeAlias
 
-from ci.report.model import cell_text
+from ci.report.names import cell_text
 from core import console
-from core.console import duration
+from core.console import counted, duration
 from core.run import job_files
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-    from ci.report.compare import History
-    from ci.report.model import Change, Page, TimeLine
+    from ci.report.history import CellHistory, History, HistoryRun
+    from ci.report.model import BuildRow, CaseRow, PageChange, RunPage, StageTests, TimeLine, WheelRow
 
-MOST = 20
-# controls, marks of direction, what no encoding has: each changes how the text around it is read
+_MOST_ROWS = 20
+_MOST_SLOW_TESTS = 5
+_DIGITS = 12  # of a commit or a digest
+# Controls, marks of direction, what no encoding has: each changes how the text around it is read.
 _MISLEADING = re.compile(
     "[\x00-\x08\x0b-\x1f\x7f-\x9f\u00ad\u061c\u180e\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff\ufff9-\uffff"
     "\ud800-\udfff]"
 )
 
-CHANGES = {"lost": "with fewer tests", "gained": "with more tests"}
-CHANGES |= {"failing": "newly failing", "passing": "no longer failing"}
+_WORDS_OF_CHANGES: Mapping[str, str] = {
+    "lost": "with fewer tests",
+    "gained": "with more tests",
+    "failing": "newly failing",
+    "passing": "no longer failing",
+}
 
 
-class Table(NamedTuple):
+TextRow: TypeAlias = tuple[str, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class TextTable:
     """A table; one without rows is not shown."""
 
     title: str
-    columns: tuple[str, ...]
-    rows: Sequence[tuple[str, ...]]
+    columns: TextRow
+    rows: Sequence[TextRow]
 
 
-def tables(page: Page, *, brief: bool = False) -> tuple[Table, ...]:
+def make_tables(page: RunPage, *, brief: bool = False) -> Sequence[TextTable]:
     """Return what the page says in tables; `brief` are the cells, and wheels of edited trees."""
-    more = () if brief else (_builds(page), *_tests(page), _changed(page), _sources(page))
-    return readable(_cells(page), *_wheels(page, every=not brief), *more)
+    tables = [_table_of_cells(page)]
+    if brief:
+        edited_wheels = [wheel for wheel in page.wheels if wheel.edited]
+        tables += _tables_of_wheels(page, edited_wheels)
+        return _readable(tables)
+
+    tables += _tables_of_wheels(page, page.wheels)
+    tables += [
+        _table_of_builds(page),
+        _table_of_tests(page),
+        _table_of_cases("failures", page.tests.failures),
+        _table_of_cases("flaky tests", page.tests.flaky),
+        _table_of_slow_tests(page),
+        _table_of_changes(page),
+        _table_of_sources(page),
+    ]
+    return _readable(tables)
 
 
-def readable(*found: Table) -> tuple[Table, ...]:
-    """Return the tables that have rows, each row on one line, without what misleads."""
-    return tuple(
-        one._replace(rows=tuple(tuple(spelt(" ".join(cell.split())) for cell in row) for row in one.rows))
-        for one in found
-        if one.rows
-    )
-
-
-def verdict(page: Page) -> str:
+def make_verdict(page: RunPage) -> str:
     """Return in a line how the run stands."""
-    states = f" ({_counted(page.states)})" if page.cells else ""
-    cells = f"{console.counted(len(page.cells), 'cell')}{states}"
-    files = console.counted(len(page.wheels), "file")
-    problems = console.counted(len(page.problems), "problem")
+    cells = counted(len(page.cells), "cell")
+    if page.cells:
+        cells = f"{cells} ({count_words(page.states.items())})"
+    files = counted(len(page.wheels), "file")
+    problems = counted(len(page.problems), "problem")
     return f"run {page.run_id}: {cells}, {files}, {problems}"
 
 
-def markdown(page: Page) -> str:
+def make_markdown(page: RunPage) -> str:
     """Return the matrix and the wheels for a job's summary."""
-    blocks = [f"### {job_files.text(verdict(page).capitalize())}"]
-    for one in readable(_cells(page), *_wheels(page)):
-        rows = [tuple(map(job_files.text, row)) for row in one.rows]
-        blocks.append(f"{job_files.text(one.title)}\n\n{job_files.table(one.columns, rows)}")
+    heading = make_verdict(page).capitalize()
+    blocks = [f"### {job_files.text(heading)}"]
+    tables = [_table_of_cells(page), *_tables_of_wheels(page, page.wheels)]
+    for table in _readable(tables):
+        title = job_files.text(table.title)
+        rows = [tuple(map(job_files.text, row)) for row in table.rows]
+        markdown_table = job_files.table(table.columns, rows)
+        blocks.append(f"{title}\n\n{markdown_table}")
     return "\n\n".join(blocks)
 
 
-def _cells(page: Page) -> Table:
-    rows = [
-        (
+def _readable(tables: Iterable[TextTable]) -> Sequence[TextTable]:
+    """Return the tables that have rows, each row on one line, without what misleads."""
+    readable_tables: list[TextTable] = []
+    for table in tables:
+        if not table.rows:
+            continue
+        rows = [tuple(map(_one_line, row)) for row in table.rows]
+        readable_tables.append(replace(table, rows=tuple(rows)))
+    return readable_tables
+
+
+def _one_line(text: str) -> str:
+    return spelt(" ".join(text.split()))
+
+
+# --- Tables of a run
+
+
+def _table_of_cells(page: RunPage) -> TextTable:
+    rows: list[TextRow] = []
+    for cell in page.cells:
+        path = [bar.stage for bar in cell.line.path]
+        row = (
             cell_text(cell.name),
             cell.state,
             str(cell.wheels),
-            took(cell.line),
-            " → ".join(step.stage for step in cell.line.path),
+            elapsed_words(cell.line),
+            " → ".join(path),
             cell.reason,
         )
-        for cell in page.cells
-    ]
-    return Table("cells", ("cell", "state", "wheels", "time", "critical path", "why"), rows)
-
-
-def _wheels(page: Page, *, every: bool = True) -> Sequence[Table]:
-    columns = ("wheel", "version", "size", "seconds", "commit", "sha256")
-    rows: dict[str, list[tuple[str, ...]]] = {group.name: [] for group in page.groups}
-    for one in (one for one in page.wheels if every or one.edited):
-        commit, size = ", ".join(filter(None, (one.commit[:12], one.edited))), console.size(one.size)
-        row = (one.name, one.version, size, f"{one.seconds:.1f}", commit, one.sha256[:12])
-        rows[one.cell.artifact_group or ""].append(row)
-    return [Table(f"run {page.run_id}, {group}", columns, found) for group, found in rows.items()]
-
-
-def _builds(page: Page) -> Table:
-    rows = []
-    for one in page.builds[:MOST]:
-        graph = one.graphs[0] if one.graphs else None
-        rate = one.cache.hit_rate if one.cache else None
-        slowest = graph.slowest[0] if graph and graph.slowest else None
-        rows.append(
-            (
-                f"{one.stage} {cell_text(one.cell)}",
-                f"failed after {duration(one.seconds)}" if one.failed else duration(one.seconds),
-                f"{graph.edges}, {graph.mean:.1f} at a time" if graph else "",
-                f"{rate:.0%}" if rate is not None else "",
-                console.size(one.memory.peak) if one.memory else "",
-                f"{slowest.output} {duration(slowest.seconds)}" if slowest else "",
-                str(one.reached or ""),
-            )
-        )
-    columns = ("build", "time", "commands", "cache hits", "memory", "slowest file", "failed")
-    used = None if any(row[-1] for row in rows) else -1
-    return Table("the longest builds", columns[:used], [row[:used] for row in rows if any(row[2:])])
-
-
-def _tests(page: Page) -> Sequence[Table]:
-    runs = [
-        (
-            f"{run.stage} {cell_text(run.cell)}",
-            ", ".join(f"{count} {name}" for name, count in run.totals),
-            duration(run.seconds),
-            run.missing or ("passed" if run.passed else "; ".join(run.problems) or "failed"),
-        )
-        for run in page.tests.runs
-    ]
-    found = [Table("tests", ("tests", "results", "time", "verdict"), runs)]
-    for title, lines in (("failures", page.tests.failures), ("flaky tests", page.tests.flaky)):
-        rows = [(one.test, one.outcome, str(len(one.cells)), one.line) for one in lines[:MOST]]
-        left = f", the first {MOST} of {len(lines)}" if len(lines) > MOST else ""
-        found.append(Table(f"{title}{left}", ("test", "outcome", "cells", "why"), rows))
-    slow = [(one.test, duration(one.seconds)) for one in page.tests.slowest[:5]]
-    return [*found, Table("slowest tests", ("test", "time"), slow)]
-
-
-def amount(name: str, value: float | str) -> str:
-    """Write what a change was or is: a state, seconds, bytes, a number of tests."""
-    if isinstance(value, str) or name in {"lost", "gained"}:
-        return str(value)
-    return duration(value) if name in {"slower", "faster"} else console.size(int(value))
-
-
-def _changed(page: Page) -> Table:
-    rows = [
-        (
-            CHANGES.get(one.kind, one.kind),
-            f"{one.what} {cell_text(one.cell)}".strip(),
-            amount(one.kind, one.before),
-            amount(one.kind, one.now),
-            one.why,
-        )
-        for one in page.changes[:MOST]
-    ]
-    rows += [("gone", name, "", "", "") for name in page.gone]
-    return Table(f"since run {page.against}", ("change", "what", "before", "now", "why"), rows)
-
-
-def _sources(page: Page) -> Table:
-    rows = [
-        (one.torch_ref, one.project, one.commit_before[:12], one.commit[:12], one.version, one.compare)
-        for one in page.sources
-        if page.against and one.changed
-    ]
-    columns = ("torch ref", "project", "before", "now", "version", "between")
-    return Table(f"sources since run {page.against}", columns, rows)
-
-
-def changed(changes: Sequence[Change]) -> str:
-    """Count what differs from the run before: ``1 broken, 2 slower``."""
-    return _counted(CHANGES.get(one.kind, one.kind) for one in changes)
-
-
-def _counted(names: Iterable[str] | Mapping[str, int]) -> str:
-    return ", ".join(f"{count} {name}" for name, count in Counter(names).items())
-
-
-def history_tables(history: History) -> Sequence[Table]:
-    """Return the runs of a history, and its cells: since when one fails, or what it took."""
-    runs = [
-        (
-            run.run_id,
-            run.started[:10],
-            _counted(run.states),
-            "; ".join(filter(None, (changed(run.changes), *run.problems))),
-        )
-        for run in history.runs
-    ]
-    cells = []
-    for line in history.lines:
-        ids = ["" if at is None else history.runs[at].run_id for at in (line.since, line.good)]
-        ids[0] += " or before" * (line.since is not None and line.good is None)
-        one = next(filter(None, line.points if line.since is None else line.points[line.since :]))
-        took = f"{duration(one.seconds or 0)}, {console.size(one.size or 0)}, {one.tests or 0} tests"
-        cells.append((cell_text(line.name), line.state, *ids, one.why or took))
-    return readable(
-        Table("runs, the last first", ("run", "began", "cells", "since the one before"), runs),
-        Table("cells", ("cell", "state", "since", "last good", "what failed first, or what it took"), cells),
+        rows.append(row)
+    columns = ("cell", "state", "wheels", "time", "critical path", "why")
+    return TextTable(
+        title="cells",
+        columns=columns,
+        rows=rows,
     )
+
+
+def _tables_of_wheels(page: RunPage, wheels: Sequence[WheelRow]) -> Iterator[TextTable]:
+    """Yield a table for each artifact group."""
+    columns = ("wheel", "version", "size", "seconds", "commit", "sha256")
+    for group in page.groups:
+        rows: list[TextRow] = []
+        for wheel in wheels:
+            if wheel.cell.artifact_group == group.name:
+                row = _row_of_wheel(wheel)
+                rows.append(row)
+        yield TextTable(
+            title=f"run {page.run_id}, {group.name}",
+            columns=columns,
+            rows=rows,
+        )
+
+
+def _row_of_wheel(wheel: WheelRow) -> TextRow:
+    sources = [wheel.commit[:_DIGITS], wheel.edited]
+    return (
+        wheel.name,
+        wheel.version,
+        console.size(wheel.size),
+        f"{wheel.seconds:.1f}",
+        ", ".join(filter(None, sources)),
+        wheel.sha256[:_DIGITS],
+    )
+
+
+def _table_of_builds(page: RunPage) -> TextTable:
+    """Return the longest builds of which more is known than their time."""
+    builds = [build for build in page.builds[:_MOST_ROWS] if build.has_details]
+    columns: TextRow = ("build", "time", "cache hits", "memory")
+    rows = [_row_of_build(build) for build in builds]
+    if any(build.reached for build in builds):
+        columns = (*columns, "failed")
+        for position, build in enumerate(builds):
+            reach = str(build.reached or "")
+            rows[position] = (*rows[position], reach)
+    return TextTable(
+        title="the longest builds",
+        columns=columns,
+        rows=rows,
+    )
+
+
+def _row_of_build(build: BuildRow) -> TextRow:
+    time = duration(build.seconds)
+    if build.failed:
+        time = f"failed after {time}"
+
+    cache_hits = ""
+    if build.cache is not None and build.cache.hit_rate is not None:
+        cache_hits = f"{build.cache.hit_rate:.0%}"
+    return (
+        f"{build.stage} {cell_text(build.cell)}",
+        time,
+        cache_hits,
+        console.size(build.memory.peak) if build.memory else "",
+    )
+
+
+def _table_of_tests(page: RunPage) -> TextTable:
+    rows = [_row_of_tests(tests) for tests in page.tests.runs]
+    return TextTable(
+        title="tests",
+        columns=("tests", "results", "time", "verdict"),
+        rows=rows,
+    )
+
+
+def _row_of_tests(tests: StageTests) -> TextRow:
+    if tests.missing:
+        verdict = tests.missing
+    elif tests.passed:
+        verdict = "passed"
+    else:
+        verdict = "; ".join(tests.problems) or "failed"
+    results = count_words(tests.totals)
+    return tests.place, results, duration(tests.seconds), verdict
+
+
+def _table_of_cases(title: str, cases: Sequence[CaseRow]) -> TextTable:
+    if len(cases) > _MOST_ROWS:
+        title = f"{title}, the first {_MOST_ROWS} of {len(cases)}"
+    rows: list[TextRow] = []
+    for case in cases[:_MOST_ROWS]:
+        count = str(len(case.cells))
+        rows.append((case.test, case.outcome, count, case.line))
+    return TextTable(
+        title=title,
+        columns=("test", "outcome", "cells", "why"),
+        rows=rows,
+    )
+
+
+def _table_of_slow_tests(page: RunPage) -> TextTable:
+    slowest_tests = page.tests.slowest[:_MOST_SLOW_TESTS]
+    rows = [(case.test, duration(case.seconds)) for case in slowest_tests]
+    return TextTable(
+        title="slowest tests",
+        columns=("test", "time"),
+        rows=rows,
+    )
+
+
+def _table_of_changes(page: RunPage) -> TextTable:
+    rows: list[TextRow] = []
+    for change in page.changes[:_MOST_ROWS]:
+        subject = f"{change.what} {cell_text(change.cell)}"
+        row = (
+            change_words(change.kind),
+            subject.strip(),
+            amount_words(change.kind, change.before),
+            amount_words(change.kind, change.now),
+            change.why,
+        )
+        rows.append(row)
+    rows += [("gone", name, "", "", "") for name in page.gone]
+    columns = ("change", "what", "before", "now", "why")
+    return TextTable(
+        title=f"since run {page.against}",
+        columns=columns,
+        rows=rows,
+    )
+
+
+def _table_of_sources(page: RunPage) -> TextTable:
+    """Return the sources that differ from the run before."""
+    rows: list[TextRow] = []
+    for source in page.sources:
+        if not page.against or not source.changed:
+            continue
+        row = (
+            source.torch_ref,
+            source.project,
+            source.commit_before[:_DIGITS],
+            source.commit[:_DIGITS],
+            source.version,
+            source.compare,
+        )
+        rows.append(row)
+    columns = ("torch ref", "project", "before", "now", "version", "between")
+    return TextTable(
+        title=f"sources since run {page.against}",
+        columns=columns,
+        rows=rows,
+    )
+
+
+# --- Tables of a history
+
+
+def make_history_tables(history: History) -> Sequence[TextTable]:
+    """Return the runs of a history, and its cells: since when one fails, or what it took."""
+    runs = TextTable(
+        title="runs, the last first",
+        columns=("run", "began", "cells", "since the one before"),
+        rows=[_row_of_run(run) for run in history.runs],
+    )
+    cells = TextTable(
+        title="cells",
+        columns=("cell", "state", "since", "last good", "what failed first, or what it took"),
+        rows=[_row_of_history(history, line) for line in history.lines],
+    )
+    return _readable([runs, cells])
+
+
+def _row_of_run(run: HistoryRun) -> TextRow:
+    day = run.started[:10]
+    notes = filter(None, (count_changes(run.changes), *run.problems))
+    return run.run_id, day, count_words(run.states.items()), "; ".join(notes)
+
+
+def _row_of_history(history: History, line: CellHistory) -> TextRow:
+    since = ""
+    if line.since is not None:
+        since = history.runs[line.since].run_id
+        if line.good is None:
+            since = f"{since} or before"
+    last_good = ""
+    if line.good is not None:
+        last_good = history.runs[line.good].run_id
+
+    point = line.deciding_point
+    summary = point.why
+    if not summary:
+        time = duration(point.seconds or 0)
+        size = console.size(point.size or 0)
+        summary = f"{time}, {size}, {point.tests or 0} tests"
+    return cell_text(line.name), line.state, since, last_good, summary
+
+
+# --- Numbers and names for people
+
+
+def change_words(kind: str) -> str:
+    """Return a kind of change for people: ``newly failing``."""
+    return _WORDS_OF_CHANGES.get(kind, kind)
+
+
+def count_changes(changes: Iterable[PageChange]) -> str:
+    """Return what differs from the run before: ``1 broken, 2 slower``."""
+    counts = Counter(change_words(change.kind) for change in changes)
+    return count_words(counts.items())
+
+
+def count_words(counts: Iterable[tuple[str, int]]) -> str:
+    """Return how often each name was counted: ``1 broken, 2 slower``."""
+    parts = [f"{count} {name}" for name, count in counts]
+    return ", ".join(parts)
+
+
+def amount_words(kind: str, value: float | str) -> str:
+    """Return what a change was or is: a state, seconds, bytes, a number of tests."""
+    if isinstance(value, str) or kind in {"lost", "gained"}:
+        return str(value)
+    if kind in {"slower", "faster"}:
+        return duration(value)
+    return console.size(int(value))
 
 
 def spelt(text: str) -> str:
     r"""Spell out invisible characters that change what is read: ``\u202e``."""
-    return _MISLEADING.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
+    return _MISLEADING.sub(_escape, text)
 
 
-def signed(count: int) -> str:
-    """Write a change of bytes: ``+1.4 MiB``, ``-812 B``, ``0``."""
-    return f"{'+' if count > 0 else '-'}{console.size(abs(count))}" if count else "0"
+def _escape(match: re.Match[str]) -> str:
+    code = ord(match[0])
+    return f"\\u{code:04x}"
 
 
-def took(what: Page | TimeLine) -> str:
-    """Write for how long something ran, and over what time where that is more: ``48 s over 2 h 05 min``."""
-    apart = what.elapsed > what.busy * 1.1 + 1
-    return f"{duration(what.busy)} of work over {duration(what.elapsed)}" if apart else duration(what.busy)
+def signed_size(count: int) -> str:
+    """Return a change of bytes: ``+1.4 MiB``, ``-812 B``, ``0``."""
+    if count == 0:
+        return "0"
+    sign = "+" if count > 0 else "-"
+    return f"{sign}{console.size(abs(count))}"
 
 
-def natural(text: str) -> tuple[tuple[int, str], ...]:
-    """Return the key to sort a name by, so that 2.10 comes after 2.9."""
-    parts = re.split(r"([0-9]{1,18})", text)
-    return tuple((int(part), "") if at % 2 else (0, part) for at, part in enumerate(parts))
+def elapsed_words(line: RunPage | TimeLine) -> str:
+    """Return for how long something ran, and over what time where that is more: ``48 s over 2 h 05 min``."""
+    busy = duration(line.busy)
+    if line.elapsed > line.busy * 1.1 + 1:
+        return f"{busy} of work over {duration(line.elapsed)}"
+    return busy

@@ -21,12 +21,20 @@ from pytorch_build.sources.submodules import submodules
 
 KINDS = ("leftovers", "environments", "builds", "trees", "caches", "runs")
 _DAY = 24 * 60 * 60
-_COPY = ".git/pytorch-build-mirror.json"  # of a copy of a developer's tree, which the build made
+
+# A copy of a developer's tree, which the build made, has this file.
+_MIRROR_FILE = ".git/pytorch-build-mirror.json"
 
 
 @dataclass(frozen=True, kw_only=True)
-class Found:
-    """One folder: the bytes that go with it, its last change, the seconds to get it again (0: not known)."""
+class CleanableFolder:
+    """A folder that sessions made.
+
+    Attributes:
+        size: The bytes that go with it.
+        changed: When it changed last, in seconds since 1970.
+        seconds: How long it takes to get it again; 0 where that is not known.
+    """
 
     kind: str
     path: Path
@@ -35,125 +43,227 @@ class Found:
     seconds: float
 
     @property
-    def names(self) -> set[str]:
+    def run_names(self) -> frozenset[str]:
         """What ``--keep-run`` may call it: ``17-linux``, ``17``."""
-        return {self.path.name, self.path.name.rpartition("-")[0]} if self.kind == "runs" else set()
+        if self.kind != "runs":
+            return frozenset()
+        return frozenset({self.path.name, self.path.name.rpartition("-")[0]})
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Declare the verb's own options."""
-    add = parser.add_argument
-    what = "only these (default: all but runs, which you have to name)"
-    add("--what", nargs="+", choices=KINDS, default=KINDS[:-1], help=what)
-    add("--older-than", type=int, default=0, metavar="DAYS", help="what has not changed for DAYS days")
-    add("--keep-run", action="append", default=[], metavar="ID", help="a run to keep; repeatable")
-    add("--yes", action="store_true", help="delete it")
+    parser.add_argument(
+        "--what",
+        nargs="+",
+        choices=KINDS,
+        default=KINDS[:-1],
+        help="only these (default: all but runs, which you have to name)",
+    )
+    parser.add_argument(
+        "--older-than",
+        type=int,
+        default=0,
+        metavar="DAYS",
+        help="what has not changed for DAYS days",
+    )
+    parser.add_argument(
+        "--keep-run",
+        action="append",
+        default=[],
+        metavar="ID",
+        help="a run to keep; repeatable",
+    )
+    parser.add_argument(
+        "--yes",
+        action="store_true",
+        help="delete it",
+    )
 
 
 def run(arguments: argparse.Namespace) -> None:
     """List what there is, and free it where that is meant."""
     common = common_from(arguments)
-    frees = arguments.yes and not common.dry_run
-    with ExitStack() as held:
-        busy, every = _busy(common, held), list(_found(common))
-        known = {name for one in every for name in one.names}
-        for run_id in {*arguments.keep_run} - known:
-            raise UsageError(f"--keep-run {run_id!r}: there is no such run. {nearest(run_id, known)}")
-        why = {one: next(_reasons(one, arguments, common.root, busy), "") for one in every}
-        going = [one for one in every if not why[one]]
-        rows = [_row(one, common.root, why[one]) for one in sorted(every, key=lambda one: why[one] != "")]
-        console.table(("what", "path", "size", "changed", "again in", "stays"), rows)
-        for one in going if frees else ():
-            temporary.remove_tree(one.path)
-    size = console.size(sum(one.size for one in going))
-    how = ": add --yes" if going and not frees else ""
-    console.say(f"{size} {'freed' if frees else f'can be freed{how}'}.")
+    is_deleting = arguments.yes and not common.dry_run
+    with ExitStack() as locks:
+        held_locks = _take_locks(common, locks)
+        folders = list(_find_folders(common))
+        _require_known_runs(arguments.keep_run, folders)
+
+        going: list[CleanableFolder] = []
+        rows_of_going: list[Sequence[str]] = []
+        rows_of_staying: list[Sequence[str]] = []
+        for folder in folders:
+            reason = next(_reasons_to_stay(folder, arguments, common.root, held_locks), None)
+            row = _row(folder, common.root, reason or "")
+            if reason is None:
+                going.append(folder)
+                rows_of_going.append(row)
+            else:
+                rows_of_staying.append(row)
+        columns = ("what", "path", "size", "changed", "again in", "stays")
+        console.table(columns, [*rows_of_going, *rows_of_staying])
+
+        if is_deleting:
+            for folder in going:
+                temporary.remove_tree(folder.path)
+
+    size = console.size(sum(folder.size for folder in going))
+    if is_deleting:
+        console.say(f"{size} freed.")
+    elif going:
+        console.say(f"{size} can be freed: add --yes.")
+    else:
+        console.say(f"{size} can be freed.")
 
 
-def _busy(common: Common, held: ExitStack) -> Sequence[Path]:
-    """Take every lock of the checkout, so that no stage begins; return those that running stages hold."""
-    folders = (common.root / ".nox", *common.sources.glob("*"), common.cache, *common.cache.glob("*"))
-    busy = []
-    for lock in (lock for folder in folders for lock in folder.glob("*.lock")):
-        # a running program's own, which tells what it would leave if it were killed
-        if lock.parent.name == temporary.JOURNALS:
-            continue
-        try:
-            held.enter_context(FileLock(lock, timeout=0))
-        except Timeout:
-            busy.append(lock)
-    return busy
+def _require_known_runs(
+    run_ids: Sequence[str],
+    folders: Sequence[CleanableFolder],
+) -> None:
+    """Refuse to keep a run that does not exist."""
+    known_names: set[str] = set()
+    for folder in folders:
+        known_names |= folder.run_names
+    for run_id in run_ids:
+        if run_id not in known_names:
+            raise UsageError(f"--keep-run {run_id!r}: there is no such run. {nearest(run_id, known_names)}")
 
 
-def _found(common: Common) -> Iterator[Found]:
-    """Yield every folder that stages made in the checkout."""
-    store = common.root / common.store
-    places = (
-        *(("environments", common.root / ".nox", "[!.]*"), ("builds", common.sources, "*/.builds/*")),
-        *(("trees", common.sources, "[!.]*/[!.]*"), ("trees", common.sources, ".own/[!.]*")),
-        *(("caches", common.cache, "*"), ("runs", store, "*-linux"), ("runs", store, "*-windows")),
-    )
-    seconds = _seconds(store)
+def _take_locks(common: Common, locks: ExitStack) -> Sequence[Path]:
+    """Take every lock of the checkout, so that no session begins; return those that running ones hold."""
+    held_locks: list[Path] = []
+    for folder in (common.root / ".nox", *common.sources.glob("*"), common.cache, *common.cache.glob("*")):
+        for path in folder.glob("*.lock"):
+            # A running program's own, which tells what it would leave if it were killed.
+            if path.parent.name == temporary.JOURNALS:
+                continue
+            try:
+                locks.enter_context(FileLock(path, timeout=0))
+            except Timeout:
+                held_locks.append(path)
+    return held_locks
+
+
+# What there is
+
+
+def _find_folders(common: Common) -> Iterator[CleanableFolder]:
+    """Yield every folder that sessions made in the checkout."""
     for path in temporary.leftovers(common.cache):
-        size, changed = files.measured(path)
-        yield Found(kind="leftovers", path=path, size=size, changed=changed, seconds=0.0)
-    for kind, folder, pattern in places:
-        for path in sorted(one for one in folder.glob(pattern) if one.is_dir()):
+        yield _measure("leftovers", path, seconds=0.0)
+
+    store = common.root / common.store
+    durations = _read_durations(store)
+    for kind, folder, pattern in (
+        ("environments", common.root / ".nox", "[!.]*"),
+        ("builds", common.sources, "*/.builds/*"),
+        ("trees", common.sources, "[!.]*/[!.]*"),
+        ("trees", common.sources, ".own/[!.]*"),
+        ("caches", common.cache, "*"),
+        ("runs", store, "*-linux"),
+        ("runs", store, "*-windows"),
+    ):
+        for path in sorted(filter(Path.is_dir, folder.glob(pattern))):
             if path.name == temporary.JOURNALS:
                 continue
-            size, changed = files.measured(path)
-            made = f"build_{path.name.partition('-')[0]}" if kind == "builds" else f"{kind} {path.name}"
-            yield Found(kind=kind, path=path, size=size, changed=changed, seconds=seconds[made])
+            work = f"{kind} {path.name}"
+            if kind == "builds":
+                work = f"build_{path.name.partition('-')[0]}"
+            yield _measure(kind, path, seconds=durations.get(work, 0.0))
 
 
-def _seconds(store: Path) -> Mapping[str, float]:
-    """Return how long each stage took at most, by the records of the store's runs; and each run."""
-    found: defaultdict[str, float] = defaultdict(float)
+def _measure(
+    kind: str,
+    path: Path,
+    *,
+    seconds: float,
+) -> CleanableFolder:
+    size, changed = files.measured(path)
+    return CleanableFolder(
+        kind=kind,
+        path=path,
+        size=size,
+        changed=changed,
+        seconds=seconds,
+    )
+
+
+def _read_durations(store: Path) -> Mapping[str, float]:
+    """Return how long each step took at most, by the records of the store's runs; and each run."""
+    durations: defaultdict[str, float] = defaultdict(float)
     for path in store.glob("*/manifests/**/*.json"):
         with suppress(DataError):
             record = records.parse(path.read_bytes(), where=str(path))
-            found[record.stage] = max(found[record.stage], record.seconds)
-            found[f"runs {path.relative_to(store).parts[0]}"] += record.seconds
-    return found
+            durations[record.stage] = max(durations[record.stage], record.seconds)
+            durations[f"runs {path.relative_to(store).parts[0]}"] += record.seconds
+    return durations
 
 
-def _reasons(one: Found, arguments: argparse.Namespace, root: Path, busy: Sequence[Path]) -> Iterator[str]:
+# What stays
+
+
+def _reasons_to_stay(
+    folder: CleanableFolder,
+    arguments: argparse.Namespace,
+    root: Path,
+    held_locks: Sequence[Path],
+) -> Iterator[str]:
     """Yield why a folder stays; nothing of one that may go."""
-    path = one.path
-    if one.kind not in arguments.what:
-        yield f"not asked for: --what {one.kind}"
-    if one.names & {*arguments.keep_run}:
+    path = folder.path
+    if folder.kind not in arguments.what:
+        yield f"not asked for: --what {folder.kind}"
+    if not folder.run_names.isdisjoint(arguments.keep_run):
         yield "--keep-run"
-    if one.changed > time.time() - arguments.older_than * _DAY:
+    if folder.changed > time.time() - arguments.older_than * _DAY:
         yield f"changed since: --older-than {arguments.older_than}"
-    mine = f".{path.name}.lock" if one.kind == "environments" else ""
-    yield from (f"a running stage holds {lock}" for lock in busy if mine in ("", lock.name))
-    if one.kind == "leftovers":
+
+    # An environment has a lock of its own; anything else may be in use by any session.
+    for lock in held_locks:
+        if folder.kind != "environments" or lock.name == f".{path.name}.lock":
+            yield f"a running stage holds {lock}"
+    if folder.kind == "leftovers":
         return
+
     if path.is_symlink() or not path.resolve().is_relative_to(root.resolve()):
         yield "a link, or outside the checkout"
-    elif one.kind == "trees" and not (path / _COPY).is_file():
-        git = Repository(path=path)
-        if not (path / ".git").is_dir() or not git.commit_of(UPSTREAM_REF):
-            yield "not one of ours"
-        elif _has_edits(git) or any(map(_own_work, (git, *submodules(git)))):
-            yield "edits or commits of your own"
+    elif folder.kind == "trees" and not (path / _MIRROR_FILE).is_file():
+        yield from _reasons_to_keep_tree(path)
 
 
-def _has_edits(git: Repository) -> bool:
+def _reasons_to_keep_tree(path: Path) -> Iterator[str]:
+    """Yield why a tree of sources stays: it is the user's, or has work of theirs."""
+    repository = Repository(path=path)
+    if not (path / ".git").is_dir() or not repository.commit_of(UPSTREAM_REF):
+        yield "not one of ours"
+    elif _has_edits(repository) or any(map(_has_own_commits, (repository, *submodules(repository)))):
+        yield "edits or commits of your own"
+
+
+def _has_edits(repository: Repository) -> bool:
     """Return whether a tree of ours has edits, or may have some that git is told not to show."""
-    return edits.has_hidden_files(git) or not edits.is_clean(git, submodules=True)
+    return edits.has_hidden_files(repository) or not edits.is_clean(repository, submodules=True)
 
 
-def _own_work(git: Repository) -> bool:
+def _has_own_commits(repository: Repository) -> bool:
     """Return whether a repository of ours has stashes, or commits of the user's that nothing else holds."""
-    others = ("--not", "--tags", "--remotes", *([UPSTREAM_REF] if git.commit_of(UPSTREAM_REF) else []))
-    authors = git.out("log", "--format=%ae", "HEAD", "--branches", *others).splitlines()
-    return bool(git.commit_of("refs/stash")) or any(one != hipify.EMAIL for one in authors)
+    if repository.commit_of("refs/stash"):
+        return True
+
+    known_commits = ["--not", "--tags", "--remotes"]
+    if repository.commit_of(UPSTREAM_REF):
+        known_commits.append(UPSTREAM_REF)
+    authors = repository.out("log", "--format=%ae", "HEAD", "--branches", *known_commits).splitlines()
+    return any(author != hipify.EMAIL for author in authors)
 
 
-def _row(one: Found, root: Path, why: str) -> Sequence[str]:
-    path = one.path.relative_to(root) if one.path.is_relative_to(root) else one.path
-    changed = time.strftime("%Y-%m-%d", time.localtime(one.changed))
-    again = console.duration(one.seconds) if one.seconds else ""
-    return one.kind, str(path), console.size(one.size), changed, again, why
+def _row(
+    folder: CleanableFolder,
+    root: Path,
+    reason: str,
+) -> Sequence[str]:
+    path = folder.path
+    if path.is_relative_to(root):
+        path = path.relative_to(root)
+    changed = time.strftime("%Y-%m-%d", time.localtime(folder.changed))
+    duration = console.duration(folder.seconds) if folder.seconds else ""
+    return folder.kind, str(path), console.size(folder.size), changed, duration, reason

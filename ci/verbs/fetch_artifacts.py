@@ -1,14 +1,16 @@
 """`fetch-artifacts`: a run's artifacts of one GPU family -> an artifact directory."""
 
 import argparse
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from typing import Any
 
-from ci.github import Run
+from ci.github import Run, RunQuery, find_run, from_environment
 from ci.plan import artifacts, data
+from ci.plan.artifacts import Fetched, FetchPlan, Place
+from ci.plan.data import RocmData
 from core import console, files
 from core.cell import GroupCell
 from core.cli.options import Common, add_group, add_platform, common_from, environment
@@ -19,128 +21,220 @@ from core.run import LOCAL_RUN, PLAIN, group_name, stage
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Declare the verb's own options."""
-    what = "artifact directory (default: where build_rocm looks)"
-    parser.add_argument("--output-dir", type=Path, metavar="DIR", help=what)
-    add = partial(parser.add_argument, default="")
-    what = "the artifact run, where --run-id is the run that is built (default: --run-id)"
-    add("--artifact-run-id", metavar="ID", help=what)
-    what = "its repository (default: the one that the data names for the release type)"
-    add("--artifact-repository", "--repository", metavar="OWNER/NAME", help=what)
-    what = "store that has it (default: --store, else the one that the data names)"
-    add("--artifact-store", "--from", metavar="STORE", help=what)
-    add("--artifact-digest", metavar="SHA256", help="digest of all that is fetched, which the plan pins")
-    add("--branch", help="branch for --latest (default: the data's, main)")
-    what = "workflow whose runs count (default: the one that builds the variant, says the data)"
-    add("--workflow", metavar="FILE", help=what)
-    which = parser.add_mutually_exclusive_group()
-    which.add_argument("--commit", default="", metavar="SHA", help="the newest run that built this commit")
-    which.add_argument("--latest", action="store_true", help="the newest run of a branch")
-    what = "only runs that succeeded count for --commit and --latest (default: yes)"
-    either = argparse.BooleanOptionalAction
-    parser.add_argument("--require-successful", action=either, default=True, help=what)
+    parser.add_argument(
+        "--output-dir",
+        type=Path,
+        metavar="DIR",
+        help="artifact directory (default: where build_rocm looks)",
+    )
+    parser.add_argument(
+        "--artifact-run-id",
+        default="",
+        metavar="ID",
+        help="the artifact run, where --run-id is the run that is built (default: --run-id)",
+    )
+    parser.add_argument(
+        "--artifact-repository",
+        "--repository",
+        default="",
+        metavar="OWNER/NAME",
+        help="its repository (default: the one that the data names for the release type)",
+    )
+    parser.add_argument(
+        "--artifact-store",
+        "--from",
+        default="",
+        metavar="STORE",
+        help="store that has it (default: --store, else the one that the data names)",
+    )
+    parser.add_argument(
+        "--artifact-digest",
+        default="",
+        metavar="SHA256",
+        help="digest of all that is fetched, which the plan pins",
+    )
+    _add_query_options(parser)
     add_group(parser)
     add_platform(parser)
     parser.add_argument("--jobs", type=int, default=0, metavar="N", help="artifacts fetched at once")
 
 
+def _add_query_options(parser: argparse.ArgumentParser) -> None:
+    """Declare what chooses a run by what it built."""
+    parser.add_argument("--branch", default="", help="branch for --latest (default: the data's, main)")
+    parser.add_argument(
+        "--workflow",
+        default="",
+        metavar="FILE",
+        help="workflow whose runs count (default: the one that builds the variant, says the data)",
+    )
+    query = parser.add_mutually_exclusive_group()
+    query.add_argument("--commit", default="", metavar="SHA", help="the newest run that built this commit")
+    query.add_argument("--latest", action="store_true", help="the newest run of a branch")
+    parser.add_argument(
+        "--require-successful",
+        action=argparse.BooleanOptionalAction,
+        default=True,
+        help="only runs that succeeded count for --commit and --latest (default: yes)",
+    )
+
+
 def run(arguments: argparse.Namespace) -> None:
     """Fetch the artifacts that do not exist already."""
     common = common_from(arguments)
-    chosen = family(common.gpu_family or default_family(detect()))
-    if chosen.name == CPU:
+    gpu_family = family(common.gpu_family or default_family(detect()))
+    if gpu_family.name == CPU:
         raise UsageError("Family cpu has no ROCm artifacts.", hint="Give a GPU family with --gpu-family.")
-    own = data.rocm()
-    common, place = _found(common, chosen, arguments, own)
-    group = arguments.artifact_group or group_name(chosen.name, common.build_variant)
+    common, place = _find_run(common, gpu_family, arguments)
+    group = arguments.artifact_group or group_name(gpu_family.name, common.build_variant)
     folder = arguments.output_dir or common.outputs.artifacts_folder(common.cache, group)
-    listed = artifacts.choose_artifacts(place.artifacts, chosen, where=place.where)
-    planned = artifacts.plan_fetch(place.store, listed, chosen, jobs=arguments.jobs)
-    if arguments.artifact_digest and files.digest_of(planned.digests) != arguments.artifact_digest:
-        raise ArtifactError(
-            f"The artifacts in {place.where} are not those that the plan pinned.",
-            hint="Plan the run again, or compare them with manifests/plan.json of its outputs.",
-        )
+
+    chosen_artifacts = artifacts.choose_artifacts(place.artifacts, gpu_family, where=place.where)
+    fetch_plan = artifacts.plan_fetch(place.store, chosen_artifacts, gpu_family, jobs=arguments.jobs)
+    _require_pinned_digest(fetch_plan, place, arguments.artifact_digest)
     if common.dry_run:
-        console.table(("artifact", "size"), [(one.name.filename, console.size(one.size)) for one in listed])
-    described: list[dict[str, Any]] = []
+        rows = [(artifact.name.filename, console.size(artifact.size)) for artifact in chosen_artifacts]
+        console.table(("artifact", "size"), rows)
+    fetched: list[Fetched] = []
 
-    def work() -> stage.StageResult:
-        how = {"jobs": arguments.jobs, "force": arguments.force}
-        for one in artifacts.fetch(place.store, planned, folder.resolve(), **how):
-            known, seconds = one.artifact, round(one.seconds, 3)
-            facts = {"name": known.name.filename, "size": known.size, "sha256": known.sha256}
-            described.append({**facts, "seconds": seconds, "fresh": one.fresh})
-        return stage.StageResult(files=(), details={"folder": str(folder), "artifacts": described})
+    def fetch() -> stage.StageResult:
+        fetched.extend(
+            artifacts.fetch(
+                place.store,
+                fetch_plan,
+                folder.resolve(),
+                jobs=arguments.jobs,
+                force=arguments.force,
+            )
+        )
+        details = {"folder": str(folder), "artifacts": [_describe(artifact) for artifact in fetched]}
+        return stage.StageResult(files=(), details=details)
 
+    # What the record promises is on this machine's disk, where it may have changed since.
+    is_outdated = not artifacts.is_current(fetch_plan, folder)
     stage.perform(
         stage.Stage(
             name="fetch_artifacts",
-            # what the record promises is on this machine's disk, where it may have changed since
-            common=replace(common, force=common.force or not artifacts.is_current(planned, folder)),
+            common=replace(common, force=common.force or is_outdated),
             artifact_group=group,
-            cell=GroupCell(gpu_family=chosen.name),
+            cell=GroupCell(gpu_family=gpu_family.name),
         ),
         {
             "from": place.where,
             "folder": str(folder),
-            "artifacts": planned.digests,
-            "problems": dict(planned.problems),
+            "artifacts": fetch_plan.digests,
+            "problems": dict(fetch_plan.problems),
         },
-        work,
+        fetch,
     )
     if not common.dry_run:
-        show(described, folder)
+        _show(fetched, folder)
 
 
-def show(described: list[dict[str, Any]], folder: Path) -> None:
+def _require_pinned_digest(
+    fetch_plan: FetchPlan,
+    place: Place,
+    pinned_digest: str,
+) -> None:
+    if pinned_digest and files.digest_of(fetch_plan.digests) != pinned_digest:
+        raise ArtifactError(
+            f"The artifacts in {place.where} are not those that the plan pinned.",
+            hint="Plan the run again, or compare them with manifests/plan.json of its outputs.",
+        )
+
+
+def _describe(fetched: Fetched) -> dict[str, Any]:
+    """Return what the record says of an artifact."""
+    artifact = fetched.artifact
+    return {
+        "name": artifact.name.filename,
+        "size": artifact.size,
+        "sha256": artifact.sha256,
+        "seconds": round(fetched.seconds, 3),
+        "fresh": fetched.fresh,
+    }
+
+
+def _show(fetched: Sequence[Fetched], folder: Path) -> None:
     """Print what was fetched, and where it lies."""
-    rows = [
-        (name, console.size(size), f"{seconds:.1f}" if fresh else "kept", sha256[:12])
-        for name, size, sha256, seconds, fresh in map(dict.values, described)
-    ]
+    rows: list[tuple[str, ...]] = []
+    for fetched_artifact in fetched:
+        artifact = fetched_artifact.artifact
+        seconds = f"{fetched_artifact.seconds:.1f}" if fetched_artifact.fresh else "kept"
+        digest = artifact.sha256 or ""
+        rows.append((artifact.name.filename, console.size(artifact.size), seconds, digest[:12]))
     console.table(("artifact", "size", "seconds", "sha256"), rows)
     console.say(f"artifacts  {folder}")
 
 
-def _found(
-    common: Common, chosen: Family, arguments: argparse.Namespace, own: data.RocmData
-) -> tuple[Common, artifacts.Place]:
-    """Return the run, and where its artifacts are."""
-    runs = own.artifact_runs(common.release_type)
-    repository = arguments.artifact_repository or runs.repository
-    store = arguments.artifact_store or runs.store
+# --- Which run -------------------------------------------------------------------------------
 
-    def place(run_id: str, *, fork: bool) -> artifacts.Place:
-        return artifacts.find_place(replace(common, run_id=run_id), store, repository, fork=fork)
 
-    if not arguments.commit and not arguments.latest:
-        return common, place(arguments.artifact_run_id or common.run_id, fork=False)
+def _find_run(
+    common: Common,
+    gpu_family: Family,
+    arguments: argparse.Namespace,
+) -> tuple[Common, Place]:
+    """Return the options with the run whose outputs are written, and where the artifacts are."""
+    rocm_data = data.rocm()
+    if arguments.commit or arguments.latest:
+        return _query_run(common, gpu_family, arguments, rocm_data)
+    run_id = arguments.artifact_run_id or common.run_id
+    return common, _find_place(common, arguments, rocm_data, run_id, fork=False)
+
+
+def _find_place(
+    common: Common,
+    arguments: argparse.Namespace,
+    rocm_data: RocmData,
+    run_id: str,
+    *,
+    fork: bool,
+) -> Place:
+    runs = rocm_data.artifact_runs(common.release_type)
+    return artifacts.find_place(
+        replace(common, run_id=run_id),
+        arguments.artifact_store or runs.store,
+        arguments.artifact_repository or runs.repository,
+        fork=fork,
+    )
+
+
+def _query_run(
+    common: Common,
+    gpu_family: Family,
+    arguments: argparse.Namespace,
+    rocm_data: RocmData,
+) -> tuple[Common, Place]:
+    """Return the newest run of a commit or branch that has the family's artifacts."""
     if common.run_id != LOCAL_RUN or arguments.artifact_run_id:
-        named = "--artifact-run-id" if arguments.artifact_run_id else "--run-id"
-        raise UsageError(f"{named} names the run already.", hint="Leave --commit and --latest out.")
-    from ci.github import RunQuery, find_run, from_environment
+        option = "--artifact-run-id" if arguments.artifact_run_id else "--run-id"
+        raise UsageError(f"{option} names the run already.", hint="Leave --commit and --latest out.")
 
+    runs = rocm_data.artifact_runs(common.release_type)
+    repository = arguments.artifact_repository or runs.repository
     workflow = arguments.workflow or runs.workflows.get(common.build_variant or PLAIN, "")
     if not workflow:
         raise UsageError(
             f"No workflow of {repository} is known to build the variant {common.build_variant}.",
             hint="Name it with --workflow, or the run with --artifact-run-id.",
         )
+    branch = arguments.branch or runs.branch
     query = RunQuery(
         repository=repository,
         workflow=workflow,
         commit=arguments.commit,
-        branch="" if arguments.commit else arguments.branch or runs.branch,
+        branch="" if arguments.commit else branch,
         require_successful=arguments.require_successful,
     )
-    places: dict[str, artifacts.Place] = {}
+    places: dict[str, Place] = {}
 
-    def holds_artifacts(run: Run) -> bool:
+    def has_artifacts(run: Run) -> bool:
         with suppress(MissingInputError):
-            found = place(run.run_id, fork=run.fork)
-            artifacts.choose_artifacts(found.artifacts, chosen, where=found.where)
-            places[run.run_id] = found
+            place = _find_place(common, arguments, rocm_data, run.run_id, fork=run.fork)
+            artifacts.choose_artifacts(place.artifacts, gpu_family, where=place.where)
+            places[run.run_id] = place
         return run.run_id in places
 
-    found = find_run(from_environment(environment()), query, holds_artifacts)
-    return replace(common, run_id=found.run_id), places[found.run_id]
+    newest_run = find_run(from_environment(environment()), query, has_artifacts)
+    return replace(common, run_id=newest_run.run_id), places[newest_run.run_id]

@@ -7,21 +7,25 @@ indexes, can find ours in the run's index only.
 import argparse
 from collections.abc import Mapping, Sequence
 
-from ci.install.dependencies import Mirror, MirroredFile, bring, mirror, needs, resolved, source_of
+from ci.install.dependencies import Mirror, key_of, mirror, mirror_files, needs, resolve_needs, source_of
+from ci.publish.batches import show
 from ci.publish.index import write_index
-from ci.publish.upload import show
 from core import console, files
-from core.cli.options import add_from_run, add_group, common_from, is_given
+from core.cell import Cell
+from core.cli.options import Common, add_from_run, add_group, common_from, is_given
 from core.errors import StoreError
-from core.packages.groups import RunGroup, recorded_candidates
+from core.packages.candidates import Candidate
+from core.packages.groups import RunGroup
 from core.run import artifact_groups, records
+from core.run.records import FileRecord
 from core.stores import Store
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Declare the verb's own options."""
-    what = "a run whose wheels' requirements are mirrored, too, beside those that ci/mirror.toml knows"
-    add_from_run(parser, what)
+    add_from_run(
+        parser, "a run whose wheels' requirements are mirrored, too, beside those that ci/mirror.toml knows"
+    )
     add_group(parser, default="every one")
 
 
@@ -29,66 +33,101 @@ def run(arguments: argparse.Namespace) -> None:
     """Mirror what is missing, and write the pages."""
     data = mirror()
     common = common_from(arguments)
-    where, chosen = common.open_for_reading(), arguments.artifact_group or common.artifact_group
-    names = artifact_groups(where, common.outputs, chosen) if is_given(arguments, "run_id") else ()
-    groups = [RunGroup(store=where, outputs=common.outputs, name=name) for name in names]
     store = common.open_store()
     with console.group("Resolving what our wheels require"):
-        wanted = needs(data, groups, [recorded_candidates(group) for group in groups])
-        sources = resolved(data, wanted)
-    have = recorded(data, store)
-    missing = absent(data, store, sources, have)
+        files_by_cell = resolve_needs(data, needs(data, _groups_of_run(common, arguments)))
+
+    missing_by_cell = missing_files(data, store, files_by_cell)
+    count = _count(files_by_cell)
+    missing_count = _count(missing_by_cell)
     console.say(
-        f"{len(sources)} files for Python {', '.join(data.pythons)} on {', '.join(data.platforms)}: "
-        f"{len(sources) - len(missing)} are there, {len(missing)} are missing."
+        f"{count} files for Python {', '.join(data.pythons)} on {', '.join(data.platforms)}: "
+        f"{count - missing_count} are there, {missing_count} are missing."
     )
     if common.dry_run:
-        console.table(
-            ("file to mirror", "sha256"), [(one.name, one.require_digest()[:12]) for one in missing]
-        )
+        _show_missing(missing_by_cell)
         return
-    if missing:
-        # also what an interrupted call put there without a record
-        present = frozenset(stored.key for stored in store.list(data.prefix, recursive=False))
-        put = bring(data, store, missing, present)
-        made = sorted(put, key=lambda one: one.name)
-        record = records.Record(
-            stage="mirror_deps",
-            run_id=common.run_id,
-            platform=common.outputs.platform,
-            started=records.now(),
-            seconds=0,
-            files=tuple(made),
-        )
-        name = files.digest_of([(one.name, one.sha256) for one in made])[:16]
-        store.put_bytes(f"{data.prefix}/manifests/mirror_deps-{name}.json", records.serialize(record))
-        show(put)
+
+    if missing_by_cell:
+        new_files = mirror_files(data, store, missing_by_cell)
+        _write_record(common, data, store, new_files)
+        show(new_files)
     update = write_index(store, data.prefix, source_of(data, store), title="Dependencies")
     console.done(
-        f"mirror_deps: {update.file_count} files in {store.url}/{data.prefix}, {len(missing)} of them new, "
+        f"mirror_deps: {update.file_count} files in {store.url}/{data.prefix}, {missing_count} of them new, "
         f"{len(update.changed_pages)} pages written"
     )
 
 
-def recorded(data: Mirror, store: Store) -> Mapping[str, str]:
-    """List what was mirrored before: file name to SHA-256."""
+def _groups_of_run(common: Common, arguments: argparse.Namespace) -> Sequence[RunGroup]:
+    """Return the groups of the run that is named; none where none is."""
+    if not is_given(arguments, "run_id"):
+        return ()
+    store = common.open_for_reading()
+    requested_group = arguments.artifact_group or common.artifact_group
+    names = artifact_groups(store, common.outputs, requested_group)
+    return [RunGroup(store=store, outputs=common.outputs, name=name) for name in names]
+
+
+def missing_files(
+    data: Mirror,
+    store: Store,
+    files_by_cell: Mapping[Cell, Sequence[Candidate]],
+) -> Mapping[Cell, Sequence[Candidate]]:
+    """Return the files that are not mirrored yet; refuse one that was mirrored with other bytes."""
+    digests = mirrored_digests(data, store)
+    missing_by_cell: dict[Cell, list[Candidate]] = {}
+    for cell, cell_files in files_by_cell.items():
+        for file in cell_files:
+            if file.name not in digests:
+                missing_by_cell.setdefault(cell, []).append(file)
+            elif digests[file.name] != file.sha256:
+                raise StoreError(
+                    f"{store.url}/{key_of(data, file)} was mirrored with the digest {digests[file.name]}, "
+                    f"and the public index has {file.sha256} under that name.",
+                    hint="One of them was replaced. Find out which before anybody installs it.",
+                )
+    return missing_by_cell
+
+
+def mirrored_digests(data: Mirror, store: Store) -> Mapping[str, str]:
+    """Return the digests of what was mirrored before, by file name."""
     source = source_of(data, store)
     files_by_record = source.read_records(list(source.list_records()), data.prefix)
     digests: dict[str, str] = {}
     for recorded_files in files_by_record.values():
-        digests.update((recorded_file.filename, recorded_file.sha256) for recorded_file in recorded_files)
+        for recorded_file in recorded_files:
+            digests[recorded_file.filename] = recorded_file.sha256
     return digests
 
 
-def absent(
-    data: Mirror, store: Store, sources: Sequence[MirroredFile], have: Mapping[str, str]
-) -> Sequence[MirroredFile]:
-    """List what is not mirrored yet."""
-    for one in sources:
-        if have.get(one.name, one.sha256) != one.sha256:
-            raise StoreError(
-                f"{store.url}/{data.prefix}/{one.name} was mirrored with the digest "
-                f"{have[one.name]}, and the public index has {one.sha256} under that name.",
-                hint="One of them was replaced. Find out which before anybody installs it.",
-            )
-    return [one for one in sources if one.name not in have]
+def _count(files_by_cell: Mapping[Cell, Sequence[Candidate]]) -> int:
+    return sum(len(cell_files) for cell_files in files_by_cell.values())
+
+
+def _show_missing(missing_by_cell: Mapping[Cell, Sequence[Candidate]]) -> None:
+    rows: list[tuple[str, str]] = []
+    for cell_files in missing_by_cell.values():
+        rows += [(file.name, file.require_digest()[:12]) for file in cell_files]
+    console.table(("file to mirror", "sha256"), sorted(rows))
+
+
+def _write_record(
+    common: Common,
+    data: Mirror,
+    store: Store,
+    new_files: Sequence[FileRecord],
+) -> None:
+    """Record what this call has mirrored, under a name that follows from it."""
+    sorted_files = sorted(new_files, key=lambda file: file.name)
+    record = records.Record(
+        stage="mirror_deps",
+        run_id=common.run_id,
+        platform=common.outputs.platform,
+        started=records.now(),
+        seconds=0,
+        files=tuple(sorted_files),
+    )
+    digest = files.digest_of([(file.name, file.sha256) for file in sorted_files])
+    key = f"{data.prefix}/manifests/mirror_deps-{digest[:16]}.json"
+    store.put_bytes(key, records.serialize(record))

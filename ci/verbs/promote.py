@@ -6,18 +6,18 @@ A set is a torch version over its families: all its wheels, and the ROCm package
 import argparse
 import getpass
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 from ci.plan.data import runners
-from ci.promote import documents, promotion, refusals
-from ci.promote.candidates import promised, renamed, rewritten
+from ci.promote import documents, promotion
+from ci.promote.candidates import promised_wheels, rewrite_candidate
 from ci.promote.documents import Decision, Override
-from ci.promote.facts import Facts, SetRequest, gather, staged_versions
-from ci.promote.policy import Rules, Verdict, by_cell, decide, gates
-from ci.promote.version_change import RocmChange, final_of, kept_facts, new_version
+from ci.promote.facts import SetFacts, SetRequest, gather, staged_versions
+from ci.promote.policy import PromotionPolicy, Verdict, decide, gates, reasons_by_cell
+from ci.promote.version_change import RocmChange, final_of, keep_targets, new_version, renamed_files
 from ci.publish.buckets import buckets
 from ci.verbs.cells import cells_by_session, load_matrix
-from ci.verbs.stage import add_distribution_store, distribution_store_of, listed
+from ci.verbs.stage import add_distribution_store, distribution_store_of, split_list
 from core import console
 from core.cell import GroupCell
 from core.cli.options import DEFAULT_STORE, Common, common_from, environment
@@ -64,7 +64,12 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     for title, options in _OPTIONS.items():
         group = parser.add_argument_group(title)
         for name, metavar, text in options:
-            group.add_argument(name, default="", metavar=metavar, help=text)
+            group.add_argument(
+                name,
+                default="",
+                metavar=metavar,
+                help=text,
+            )
     parser.epilog = "--gpu-family takes a list (a;b): families that the set must have, and no other."
 
 
@@ -81,39 +86,89 @@ def run(arguments: argparse.Namespace) -> None:
 
 def _promote(arguments: argparse.Namespace, common: Common) -> None:
     """Gather, decide, show, and carry out."""
-    change = _change(arguments, common)
-    override = _override(arguments)
-    # as they are: nothing is written before the decision, and nothing at all in a dry run
+    change = _read_change(arguments, common)
+    override = _read_override(arguments)
+
+    # Opened for writing, in a dry run too: nothing is written before it ends.
     bucket = distribution_store_of(arguments, common, dry_run=False)
-    source = bucket
-    if change:
-        kind = arguments.from_release_type or "prerelease"
-        place = arguments.from_store or distribution_store(buckets(), kind)
-        source = open_store(place, root=common.root)
-    request = _request(arguments, common, source, change)
-    # a run lies where it was staged from, unless another store is named
-    named = common.store if common.store != DEFAULT_STORE else ""
-    facts = gather(source, request, lambda at: open_store(named or at, root=common.root), jobs=arguments.jobs)
-    facts, left_out = kept_facts(facts, change) if change and change.targets else (facts, ())
-    rules = Rules(runners=runners(), gates=gates(), release_type=common.release_type)
-    verdict = decide(facts, rules, override)
-    _show(facts, verdict)
-    by = arguments.by or _actor(environment())
-    # a candidate is staged in another type's bucket, which a release does not write to
-    if not verdict.promote and change is None and not common.dry_run:
-        _record_refusal(bucket, facts, verdict, by)
-    _require(facts, verdict)
-    staged = promotion.promoted_files(facts)
-    files = renamed(staged, change) if change else staged
-    new = change and new_version(request.distribution, request.version, change)
-    decision = Decision(
-        set_name=f"{request.distribution}-{new or request.version}",
-        identity=promotion.identity_of(files),
+    staging_store = bucket
+    if change is not None:
+        staging_store = _open_candidate_store(arguments, common)
+    request = _read_request(arguments, common, staging_store, change)
+
+    facts = gather(staging_store, request, _run_store_opener(common), jobs=arguments.jobs)
+    if change is not None:
+        facts = keep_targets(facts, change)
+    policy = PromotionPolicy(
+        runners=runners(),
+        gates=gates(),
         release_type=common.release_type,
-        from_version=change.old if change else "",
-        to_version=change.new if change else "",
-        gpu_targets=change.targets if change else (),
-        left_out=left_out,
+    )
+    verdict = decide(facts, policy, override)
+    _show_verdict(facts, verdict)
+
+    by = arguments.by or _actor(environment())
+    # A candidate is staged in another type's bucket, which a release does not write to.
+    if not verdict.allows_promotion and change is None and not common.dry_run:
+        _record_refusal(bucket, facts, verdict, by)
+    _require_promotion(facts, verdict)
+
+    decision = _make_decision(
+        request,
+        facts,
+        verdict,
+        change,
+        release_type=common.release_type,
+        by=by,
+    )
+    _warn_of_unfinished(bucket, decision)
+    promotion.require_same_targets(bucket, decision)
+    if common.dry_run:
+        _show_plan(bucket, decision)
+        return
+
+    source = staging_store
+    if change is not None and not promotion.is_done(bucket, decision):
+        scratch = made(common.cache / "promotion" / decision.identity)
+        expected = promised_wheels(facts, change)
+        candidates = promotion.promoted_files(facts)
+        released_files, source = rewrite_candidate(staging_store, candidates, change, scratch, expected)
+        decision = decision.model_copy(update={"files": released_files})
+    promoted, new_files = promotion.carry_out(
+        bucket,
+        decision,
+        source,
+        clock=records.now,
+        jobs=arguments.jobs,
+    )
+    promotion.update_refusals(bucket, promoted.artifact_groups)
+    _show_promotion(bucket, promoted, new_files)
+
+
+def _make_decision(
+    request: SetRequest,
+    facts: SetFacts,
+    verdict: Verdict,
+    change: RocmChange | None,
+    *,
+    release_type: str,
+    by: str,
+) -> Decision:
+    """Return the decision to promote a set; a candidate's files are named as they will be."""
+    files = promotion.promoted_files(facts)
+    version: str | None = request.version
+    if change is not None:
+        files = renamed_files(files, change)
+        version = new_version(request.distribution, request.version, change)
+
+    return Decision(
+        set_name=f"{request.distribution}-{version or request.version}",
+        identity=promotion.identity_of(files),
+        release_type=release_type,
+        from_version="" if change is None else change.old,
+        to_version="" if change is None else change.new,
+        gpu_targets=() if change is None else change.targets,
+        left_out=facts.left_out,
         decided=records.now(),
         by=by,
         staging=facts.staging,
@@ -121,35 +176,47 @@ def _promote(arguments: argparse.Namespace, common: Common) -> None:
         override=verdict.override,
         files=files,
     )
-    for one in promotion.unfinished(bucket):
-        again = "; this promotion continues it" if one.set_name == decision.set_name else ""
-        since = f"is being promoted by {one.by} since {one.decided}, or was interrupted"
-        console.warn(f"{one.set_name} {since}{again}.")
-    promotion.require_same_targets(bucket, decision)
-    if common.dry_run:
-        _show_plan(bucket, decision)
-        return
-    origin = promotion.staged_in(source)
-    if change is not None and not promotion.is_done(bucket, decision):
-        scratch = made(common.cache / "promotion" / decision.identity)
-        files, origin = rewritten(source, staged, change, scratch, promised(facts, change))
-        decision = decision.model_copy(update={"files": files})
-    promoted, new_files = promotion.carry_out(bucket, decision, origin, now=records.now, jobs=arguments.jobs)
-    refusals.update_pages(bucket, promoted.artifact_groups)
-    _show_done(bucket, promoted, new_files)
 
 
-def _record_refusal(bucket: Store, facts: Facts, verdict: Verdict, by: str) -> None:
+def _record_refusal(
+    bucket: Store,
+    facts: SetFacts,
+    verdict: Verdict,
+    by: str,
+) -> None:
     """Write a refusal down; whoever promotes learns its reasons, even where that fails."""
     try:
-        refusals.record_refusal(bucket, facts, verdict.reasons, by=by, refused=records.now())
+        promotion.record_refusal(
+            bucket,
+            facts,
+            verdict.reasons,
+            by=by,
+            refused=records.now(),
+        )
     except FatalError as problem:
         console.warn(f"The pages of staging do not say that it is refused: {problem}")
 
 
-def _change(arguments: argparse.Namespace, common: Common) -> RocmChange | None:
+def _warn_of_unfinished(bucket: Store, decision: Decision) -> None:
+    """Name the promotions that are running, or were interrupted."""
+    for intent in promotion.unfinished(bucket):
+        message = f"{intent.set_name} is being promoted by {intent.by} since {intent.decided}, "
+        message += "or was interrupted"
+        if intent.set_name == decision.set_name:
+            message += "; this promotion continues it"
+        console.warn(f"{message}.")
+
+
+# Options
+
+
+def _read_change(
+    arguments: argparse.Namespace,
+    common: Common,
+) -> RocmChange | None:
     """Return which release candidate becomes which release, if one does, and which targets it keeps."""
-    old, new = arguments.from_version, arguments.version
+    old = arguments.from_version
+    new = arguments.version
     if not (old or new):
         if arguments.gpu_targets:
             raise UsageError(
@@ -158,14 +225,15 @@ def _change(arguments: argparse.Namespace, common: Common) -> RocmChange | None:
                 "fewer targets.",
             )
         return None
+
     if not (old and new):
         raise UsageError(
             "A release candidate becomes a release with --from-version and --version.",
             hint="Like --from-version 7.10.0rc2 --version 7.10.0.",
         )
-    if arguments.gpu_targets and not listed(arguments.gpu_targets):
+    if arguments.gpu_targets and not split_list(arguments.gpu_targets):
         raise UsageError("--gpu-targets is empty.")
-    change = final_of(old, listed(arguments.gpu_targets))
+    change = final_of(old, split_list(arguments.gpu_targets))
     if change.new != new:
         raise UsageError(f"ROCm {old} becomes {change.new}, not {new}.")
     if common.release_type != "release":
@@ -176,47 +244,97 @@ def _change(arguments: argparse.Namespace, common: Common) -> RocmChange | None:
     return change
 
 
-def _override(arguments: argparse.Namespace) -> Override | None:
-    by, reason = arguments.override_by.strip(), arguments.override_reason.strip()
+def _read_override(arguments: argparse.Namespace) -> Override | None:
+    by = arguments.override_by.strip()
+    reason = arguments.override_reason.strip()
     if bool(by) != bool(reason):
         raise UsageError(
             "An override of the tests needs a name and a reason.",
             hint="Give both: --override-by NAME --override-reason TEXT.",
         )
-    return Override(by=by, reason=reason) if by else None
+    return (
+        Override(
+            by=by,
+            reason=reason,
+        )
+        if by
+        else None
+    )
 
 
-def _request(
-    arguments: argparse.Namespace, common: Common, source: Store, change: RocmChange | None
+def _open_candidate_store(
+    arguments: argparse.Namespace,
+    common: Common,
+) -> Store:
+    """Open the store that has a release candidate staged."""
+    address = arguments.from_store
+    if not address:
+        address = distribution_store(buckets(), arguments.from_release_type or "prerelease")
+    return open_store(address, root=common.root)
+
+
+def _run_store_opener(common: Common) -> Callable[[str], Store]:
+    """Return what opens a run's store: where it was staged from, unless another store is named."""
+
+    def open_run_store(address: str) -> Store:
+        if common.store != DEFAULT_STORE:
+            address = common.store
+        return open_store(address, root=common.root)
+
+    return open_run_store
+
+
+def _read_request(
+    arguments: argparse.Namespace,
+    common: Common,
+    staging_store: Store,
+    change: RocmChange | None,
 ) -> SetRequest:
     if arguments.torch_version and arguments.rocm_version:
         raise UsageError("--torch-version and --rocm-version name two sets.", hint="Promote one at a time.")
+
     version = arguments.torch_version or arguments.rocm_version
+    gpu_families = split_list(common.gpu_family)
+    artifact_groups = [group_name(gpu_family, common.build_variant) for gpu_family in gpu_families]
     return SetRequest(
         distribution="rocm" if arguments.rocm_version else "torch",
-        version=version or _only_version(source, change),
-        artifact_groups=tuple(
-            group_name(gpu_family, common.build_variant) for gpu_family in listed(common.gpu_family)
-        ),
+        version=version or _only_version(staging_store, change),
+        artifact_groups=tuple(artifact_groups),
         platforms=(arguments.platform,) if arguments.platform else (),
-        python_tags=tuple(python_tag(python) for python in listed(arguments.pythons)),
+        python_tags=tuple(map(python_tag, split_list(arguments.pythons))),
         cells=_cells(arguments, common) if arguments.matrix else (),
     )
 
 
-def _only_version(source: Store, change: RocmChange | None) -> str:
-    staged = staged_versions(source)
-    known = {one for one in staged if change is None or one.endswith(change.old_local)}
-    if len(known) != 1:
-        of = f" of ROCm {change.old}" if change else ""
-        hint = f"Give one with --torch-version: {', '.join(sorted(known))}" if known else "Stage one first."
-        if not known and (alone := staged_versions(source, "rocm")):
-            hint = f"ROCm's own packages are: --rocm-version {' or '.join(sorted(alone))}."
-        raise UsageError(f"{len(known) or 'No'} torch versions{of} are staged in {source.url}.", hint=hint)
-    return min(known)
+def _only_version(
+    staging_store: Store,
+    change: RocmChange | None,
+) -> str:
+    """Return the only torch version that is staged; of a candidate, the only one with its ROCm."""
+    torch_versions = staged_versions(staging_store)
+    if change is not None:
+        torch_versions = frozenset(filter(change.is_of_candidate, torch_versions))
+    if len(torch_versions) == 1:
+        return min(torch_versions)
+
+    rocm_words = "" if change is None else f" of ROCm {change.old}"
+    if torch_versions:
+        hint = f"Give one with --torch-version: {', '.join(sorted(torch_versions))}"
+    else:
+        rocm_versions = staged_versions(staging_store, "rocm")
+        hint = "Stage one first."
+        if rocm_versions:
+            hint = f"ROCm's own packages are: --rocm-version {' or '.join(sorted(rocm_versions))}."
+    raise UsageError(
+        f"{len(torch_versions) or 'No'} torch versions{rocm_words} are staged in {staging_store.url}.",
+        hint=hint,
+    )
 
 
-def _cells(arguments: argparse.Namespace, common: Common) -> tuple[GroupCell, ...]:
+def _cells(
+    arguments: argparse.Namespace,
+    common: Common,
+) -> tuple[GroupCell, ...]:
     """Return the cells of a matrix, on the chosen platform or on all."""
     matrix = load_matrix(arguments.matrix, common.root)
     platforms = [arguments.platform] if arguments.platform else list(matrix.gpu_families)
@@ -239,47 +357,52 @@ def _actor(variables: Mapping[str, str]) -> str:
     """Name who runs this: the actor of a GitHub job with its address, else the machine's user."""
     actor = variables.get("GITHUB_ACTOR", "")
     if actor:
-        run = "/".join(variables.get(name, "") for name in ("GITHUB_REPOSITORY", "GITHUB_RUN_ID"))
-        return f"{actor} ({run})"
+        repository = variables.get("GITHUB_REPOSITORY", "")
+        run_id = variables.get("GITHUB_RUN_ID", "")
+        return f"{actor} ({repository}/{run_id})"
     try:
         return getpass.getuser()
     except (OSError, KeyError):  # a container's user may have no name
         return "unknown"
 
 
-def _show(facts: Facts, verdict: Verdict) -> None:
+# What is shown
+
+
+def _show_verdict(facts: SetFacts, verdict: Verdict) -> None:
     """Print the decision on each cell."""
     rulings = {(ruling.family, ruling.platform, ruling.python): ruling for ruling in verdict.rulings}
-    blocked = by_cell(verdict.reasons)
-    counts = Counter(wheel.cell for wheel in facts.wheels)
+    blocked_cells = reasons_by_cell(verdict.reasons)
+    file_counts = Counter(wheel.cell for wheel in facts.wheels)
     rows: list[tuple[str, ...]] = []
-    for cell in sorted(counts.keys() | blocked.keys()):
-        ruling = rulings.get((cell.artifact_group or "", cell.platform or "", cell.python_tag))
+    for cell in sorted(file_counts.keys() | blocked_cells.keys()):
+        family = cell.artifact_group or ""
+        platform = cell.platform or ""
+        ruling = rulings.get((family, platform, cell.python_tag))
         rule = "refused"
         steps: set[str] = set()
         if ruling is not None:
             steps = {evidence.stage for evidence in ruling.evidence}
-            if cell not in blocked:
+            if cell not in blocked_cells:
                 rule = ruling.rule
-        place = (cell.artifact_group or "", cell.platform or "", cell.python_tag or "any")
-        rows.append((*place, str(counts[cell]), rule, ", ".join(sorted(steps))))
+        python = cell.python_tag or "any"
+        rows.append((family, platform, python, str(file_counts[cell]), rule, ", ".join(sorted(steps))))
     console.table(("family", "platform", "Python", "files", "rule", "tests"), rows, title=facts.set_name)
 
 
-def _require(facts: Facts, verdict: Verdict) -> None:
+def _require_promotion(facts: SetFacts, verdict: Verdict) -> None:
     """Refuse a set that must not be released."""
-    if verdict.promote:
+    if verdict.allows_promotion:
         return
-    lines = []
-    for cell, reasons in by_cell(verdict.reasons).items():
+
+    lines: list[str] = []
+    for cell, reasons in reasons_by_cell(verdict.reasons).items():
         lines.append(f"  {str(cell) or 'the set'}:")
-        lines += [f"    {one.message}" for one in reasons]
+        lines += [f"    {reason.message}" for reason in reasons]
     hint = "Correct it, stage again where wheels changed, test, and promote again."
-    if all(one.overridable for one in verdict.reasons):
-        hint = (
-            "Test again, or override the tests: "
-            f"{command_again('--override-by', 'NAME', '--override-reason', 'TEXT')}"
-        )
+    if all(reason.overridable for reason in verdict.reasons):
+        override_options = ("--override-by", "NAME", "--override-reason", "TEXT")
+        hint = f"Test again, or override the tests: {command_again(*override_options)}"
     raise CheckError(
         f"{facts.set_name} is not promoted, for {console.counted(len(verdict.reasons), 'reason')}:\n"
         + "\n".join(lines),
@@ -288,35 +411,48 @@ def _require(facts: Facts, verdict: Verdict) -> None:
 
 
 def _show_plan(bucket: Store, decision: Decision) -> None:
-    files = decision.files
-    rows = [(one.key, console.size(one.size), one.staged_sha256[:12], one.staged_key) for one in files]
-    done = promotion.is_done(bucket, decision)
-    console.table(("written before" if done else "would be written", "size", "sha256", "from"), rows)
+    """Print what a promotion would write."""
+    rows: list[tuple[str, ...]] = []
+    sidecar_count = 0
+    for file in decision.files:
+        rows.append((file.key, console.size(file.size), file.staged_sha256[:12], file.staged_key))
+        sidecar_count += bool(file.metadata_sha256)
+
+    is_done = promotion.is_done(bucket, decision)
+    key_column = "written before" if is_done else "would be written"
+    console.table((key_column, "size", "sha256", "from"), rows)
     _show_left_out(decision)
-    where = f"{bucket.url}/{documents.RELEASE}"
-    if done:
-        console.done(f"promote: already promoted, {len(files)} files are in {where}")
+
+    place = f"{bucket.url}/{documents.RELEASE}"
+    file_count = len(decision.files)
+    if is_done:
+        console.done(f"promote: already promoted, {file_count} files are in {place}")
         return
-    size, sidecars = sum(one.size for one in files), sum(bool(one.metadata_sha256) for one in files)
+    size = console.size(sum(file.size for file in decision.files))
     console.done(
-        f"promote: {len(files)} files ({console.size(size)}) and {sidecars} "
-        f"sidecars would be put into {where}, pages of {len(decision.artifact_groups)} families written"
+        f"promote: {file_count} files ({size}) and {sidecar_count} sidecars would be put into {place}, "
+        f"pages of {len(decision.artifact_groups)} families written"
     )
 
 
 def _show_left_out(decision: Decision) -> None:
     if decision.gpu_targets:
-        names = ", ".join(sorted({key.rpartition("/")[2] for key in decision.left_out})) or "nothing"
-        console.say(f"Device code is kept for {', '.join(decision.gpu_targets)}. Left out: {names}.")
+        names = {key.rpartition("/")[2] for key in decision.left_out}
+        left_out = ", ".join(sorted(names)) or "nothing"
+        console.say(f"Device code is kept for {', '.join(decision.gpu_targets)}. Left out: {left_out}.")
 
 
-def _show_done(bucket: Store, decision: Decision, new: int | None) -> None:
-    if new is None:
+def _show_promotion(
+    bucket: Store,
+    decision: Decision,
+    new_files: int | None,
+) -> None:
+    if new_files is None:
         by = f"{decision.by} at {decision.completed}"
         console.done(f"promote: {decision.set_name} was already promoted by {by} ({decision.key})")
         return
     _show_left_out(decision)
     console.done(
         f"promote: {len(decision.files)} files of {decision.set_name} are in "
-        f"{bucket.url}/{documents.RELEASE}, {new} of them new; decision {decision.key}"
+        f"{bucket.url}/{documents.RELEASE}, {new_files} of them new; decision {decision.key}"
     )

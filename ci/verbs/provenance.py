@@ -7,12 +7,12 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from core import console
-from core.cli.options import add_group, add_platform, add_store_names, common_from
+from core.cli.options import Common, add_group, add_platform, add_store_names, common_from
 from core.status import Status, UpToDate
 from core.stores import Store
 
 if TYPE_CHECKING:
-    from ci.provenance.statements import Written
+    from ci.provenance.statements import WrittenProvenance
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -24,37 +24,50 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> None:
     """Write statements and the bill of materials."""
-    from ci.provenance.statements import write_provenance
-
     common = common_from(arguments)
-    store, group = common.open_store(), arguments.artifact_group or common.artifact_group
-    report(store, write_provenance(store, common.outputs, group))
+    store = common.open_store()
+    report(store, _write(store, common, arguments.artifact_group))
 
 
 def look(arguments: argparse.Namespace) -> Status:
     """Return whether a statement, or the bill of materials, would change. Nothing is changed."""
-    from ci.provenance.statements import write_provenance
-
     common = replace(common_from(arguments), dry_run=True)
-    store, group = common.open_store(), arguments.artifact_group or common.artifact_group
-    written = write_provenance(store, common.outputs, group)
+    store = common.open_store()
+    provenance = _write(store, common, arguments.artifact_group)
     status = common.planned_status
     if isinstance(status, UpToDate):
-        report(store, written)
+        report(store, provenance)
     return status
 
 
-def report(store: Store, written: Written) -> None:
+def _write(
+    store: Store,
+    common: Common,
+    artifact_group: str,
+) -> WrittenProvenance:
+    from ci.provenance.statements import write_provenance
+
+    return write_provenance(store, common.outputs, artifact_group or common.artifact_group)
+
+
+def report(store: Store, provenance: WrittenProvenance) -> None:
     """Print what was written, and where it lies."""
-    for one in written.without:
-        console.say(f"{one.file.name}: no statement, as no build's record names it ({one.by.record.stage})")
-    for key in written.removed:
+    for recorded_file in provenance.without_statement:
+        name = recorded_file.file.name
+        console.say(f"{name}: no statement, as no build's record names it ({recorded_file.record.stage})")
+    for key in provenance.removed_keys:
         console.say(f"removed: {key}")
-    new = sum(outcome != "unchanged" for _, outcome in written.made)
-    if written.problem:
+
+    if provenance.problem:
         console.warn(
-            f"{written.sbom} is not written, as another group has what cannot be read: {written.problem}"
+            f"{provenance.sbom_key} is not written, as another group has what cannot be read: "
+            f"{provenance.problem}"
         )
     else:
-        console.say(f"sbom     {store.url_of(written.sbom)} ({written.sbom_outcome})")
-    console.done(f"provenance: {f'{new} of {len(written.made)} statements written' if new else 'unchanged'}")
+        console.say(f"sbom     {store.url_of(provenance.sbom_key)} ({provenance.sbom_outcome})")
+
+    new_statements = sum(outcome != "unchanged" for outcome in provenance.statements.values())
+    result = "unchanged"
+    if new_statements:
+        result = f"{new_statements} of {len(provenance.statements)} statements written"
+    console.done(f"provenance: {result}")

@@ -11,9 +11,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ci.report import page_of, text
-from ci.report.facts import MOST, PAGE, RunFacts, page_key, previous, read_run
+from ci.report import text
+from ci.report.facts import INDEX, RunFacts, read_run
 from ci.report.model import json_value
+from ci.report.page import make_page
+from ci.report.stored_runs import MOST_RUNS_BEFORE, find_previous_run, page_key
 from core import console
 from core.cli.options import RELEASE_TYPES, Common, common_from, environment
 from core.errors import FatalError, MissingInputError, UsageError
@@ -23,9 +25,11 @@ from core.status import Pending, Status, UpToDate
 from core.stores.overlay import store_of
 
 if TYPE_CHECKING:
-    from ci.report.model import Page
+    from ci.report.model import RunPage
 
-PREVIOUS, NONE = "previous", "none"
+# What --against takes besides the id of a run.
+PREVIOUS = "previous"
+NO_RUN = "none"
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -33,22 +37,44 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     # A page over runs is about all release types where none is named.
     parser.set_defaults(release_type=None)
     parser.add_argument("--json", action="store_true", help="only print what the page says, as JSON")
-    what = "whose part of a run (default: this machine's), or whose runs (default: a page for each platform)"
-    parser.add_argument("--platform", choices=PLATFORMS, help=what)
+    parser.add_argument(
+        "--platform",
+        choices=PLATFORMS,
+        help="whose part of a run (default: this machine's), or whose runs "
+        "(default: a page for each platform)",
+    )
 
-    add = parser.add_argument_group("the page of one run").add_argument
-    add("--text", action="store_true", help="only print the summary, write no page")
-    add("--brief", action="store_true", help="print less: lists are on the page")
-    what = "another run of the store: which sources differ, which wheels grew; previous: the last one before "
-    what += "this that built the same cells (default: for runs of CI); none"
-    add("--against", default="", metavar="RUN", help=what)
+    run_group = parser.add_argument_group("the page of one run")
+    run_group.add_argument("--text", action="store_true", help="only print the summary, write no page")
+    run_group.add_argument("--brief", action="store_true", help="print less: lists are on the page")
+    run_group.add_argument(
+        "--against",
+        default="",
+        metavar="RUN",
+        help="another run of the store: which sources differ, which wheels grew; previous: the last one "
+        "before this that built the same cells (default: for runs of CI); none",
+    )
 
-    add = parser.add_argument_group("the page over the last runs of a store").add_argument
-    what = "write that page; a ref, a GPU family, a release type choose runs where they are named"
-    add("--history", action="store_true", help=what)
-    add("--runs", type=int, default=20, metavar="N", help="how many runs (default: 20)")
-    what = "write the page there, instead of into the store"
-    add("-o", "--output", type=Path, metavar="FILE", help=what)
+    history_group = parser.add_argument_group("the page over the last runs of a store")
+    history_group.add_argument(
+        "--history",
+        action="store_true",
+        help="write that page; a ref, a GPU family, a release type choose runs where they are named",
+    )
+    history_group.add_argument(
+        "--runs",
+        type=int,
+        default=20,
+        metavar="N",
+        help="how many runs (default: 20)",
+    )
+    history_group.add_argument(
+        "-o",
+        "--output",
+        type=Path,
+        metavar="FILE",
+        help="write the page there, instead of into the store",
+    )
 
     parser.set_defaults(
         run_options=declared_options(parser, "--run-id", "--text", "--brief", "--against"),
@@ -69,20 +95,23 @@ def run(arguments: argparse.Namespace) -> None:
     if arguments.text and arguments.json:
         raise UsageError("--text and --json print the same in two forms.", hint="Leave one of them out.")
 
-    page = _made(arguments, common)
+    page = _read_page(arguments, common)
     if arguments.json:
         console.result(json.dumps(page, indent=1, default=json_value))
         return
-    # first what there is to read: the store may refuse the page
-    tell(common, page, brief=arguments.brief and not console.echoes())
+
+    # What there is to read comes first: the store may refuse the page.
+    is_brief = arguments.brief and not console.echoes()
+    _print_page(common, page, brief=is_brief)
     if not arguments.text:
         from ci.report.html import render
 
         page = _page_of_whole_run(arguments, common, page)
-        store, key = common.open_store(), page_key(common.outputs)
+        store = common.open_store()
+        key = page_key(common.outputs)
         store.put_bytes(key, render(page).encode())
         console.say(f"page     {store.url_of(key)}")
-    console.done(text.verdict(page))
+    console.done(text.make_verdict(page))
 
 
 def look(arguments: argparse.Namespace) -> Status:
@@ -90,17 +119,18 @@ def look(arguments: argparse.Namespace) -> Status:
     from ci.report.html import render
 
     common = _common_from(arguments)
-    page = _made(arguments, common)
+    page = _read_page(arguments, common)
     whole_page = _page_of_whole_run(arguments, common, page)
 
     store = common.open_store()
     key = page_key(common.outputs)
-    if store.find(key) is None or store.read(key) != render(whole_page).encode():
+    html = render(whole_page).encode()
+    if store.find(key) is None or store.read(key) != html:
         return Pending(reasons=("the page was not written yet, or is out of date",))
 
-    _tell_places(common, page)
+    _print_places(common, page)
     console.say(f"page     {store.url_of(key)}")
-    console.done(text.verdict(page))
+    console.done(text.make_verdict(page))
     return UpToDate()
 
 
@@ -113,7 +143,7 @@ def _common_from(arguments: argparse.Namespace) -> Common:
 
 def _write_history(arguments: argparse.Namespace, common: Common, release_type: str | None) -> None:
     """Write the page over the last runs of each platform."""
-    from ci.report.history import HistoryOptions, write_history
+    from ci.report.store_history import HistoryOptions, write_history
 
     options = HistoryOptions(
         platforms=PLATFORMS if arguments.platform is None else (arguments.platform,),
@@ -125,68 +155,88 @@ def _write_history(arguments: argparse.Namespace, common: Common, release_type: 
     write_history(common, options)
 
 
-def _made(arguments: argparse.Namespace, common: Common) -> Page:
-    """Read a run, and the one that it is compared with, and make its page."""
+def _read_page(arguments: argparse.Namespace, common: Common) -> RunPage:
+    """Read a run, and the one that it is compared with, and return its page."""
     facts = read_run(common)
-    before = _before(arguments, common, facts)
-    return page_of(facts, read_run(before, tests=False) if before else None)
+    compared_run = _run_to_compare_with(arguments, common, facts)
+    if compared_run is None:
+        return make_page(facts)
+    return make_page(facts, read_run(compared_run, tests=False))
 
 
-def _page_of_whole_run(arguments: argparse.Namespace, common: Common, page: Page) -> Page:
+def _page_of_whole_run(arguments: argparse.Namespace, common: Common, page: RunPage) -> RunPage:
     """Return the page that is written: that of the run, whatever part of it was selected."""
-    whole = replace(common, gpu_family="", torch_ref="")
-    return page if whole == common else _made(arguments, whole)
+    whole_run = replace(common, gpu_family="", torch_ref="")
+    if whole_run == common:
+        return page
+    return _read_page(arguments, whole_run)
 
 
-def _before(arguments: argparse.Namespace, common: Common, facts: RunFacts) -> Common | None:
-    """Return the run that this one is compared with; None for none."""
-    run_id = arguments.against or (PREVIOUS if common.outputs.immutable else NONE)
-    if run_id == PREVIOUS:
-        run_id = _previous(common, facts, named=bool(arguments.against))
-    if run_id == NONE:
+def _run_to_compare_with(arguments: argparse.Namespace, common: Common, facts: RunFacts) -> Common | None:
+    """Return the run that this one is compared with; None where it is compared with none."""
+    run_id: str | None = arguments.against
+    if arguments.against == PREVIOUS:
+        run_id = _require_previous_run(common, facts)
+    elif not arguments.against and common.outputs.immutable:
+        run_id = _find_previous_run(common, facts)
+    if not run_id or run_id == NO_RUN:
         return None
-    # wherever that run lies, which may be elsewhere
-    other = common_from(argparse.Namespace(**{**vars(arguments), "run_id": run_id}))
-    return replace(other, gpu_family="", torch_ref=common.torch_ref)
+
+    # That run may lie elsewhere than this one.
+    arguments_of_run = argparse.Namespace(**{**vars(arguments), "run_id": run_id})
+    return replace(common_from(arguments_of_run), gpu_family="", torch_ref=common.torch_ref)
 
 
-def _previous(common: Common, facts: RunFacts, *, named: bool) -> str:
+def _require_previous_run(common: Common, facts: RunFacts) -> str:
+    """Return the last run before this one that built its cells."""
     store = common.open_for_reading()
-    try:
-        if found := previous(store, common.outputs, facts):
-            console.say(f"compared with run {found}")
-            return found
-    except FatalError as problem:
-        if named:
-            raise
-        console.warn(f"No previous run was looked for: {problem.message}")
-    if named:
+    run_id = find_previous_run(store, common.outputs, facts)
+    if run_id is None:
         raise MissingInputError(
-            f"None of the last {MOST} runs in {store.url} built all the cells of run {common.run_id}.",
+            f"None of the last {MOST_RUNS_BEFORE} runs in {store.url} built all the cells of "
+            f"run {common.run_id}.",
             hint="Name another run: --against RUN.",
         )
-    return NONE
+    console.say(f"compared with run {run_id}")
+    return run_id
 
 
-def tell(common: Common, page: Page, *, brief: bool = False) -> None:
+def _find_previous_run(common: Common, facts: RunFacts) -> str | None:
+    """Return the last run before this one that built its cells, if there is one and the store can say it."""
+    try:
+        run_id = find_previous_run(common.open_for_reading(), common.outputs, facts)
+    except FatalError as problem:
+        console.warn(f"No previous run was looked for: {problem.message}")
+        return None
+    if run_id is not None:
+        console.say(f"compared with run {run_id}")
+    return run_id
+
+
+def _print_page(common: Common, page: RunPage, *, brief: bool) -> None:
     """Print the summary, what went wrong, and where everything lies; `brief` leaves lists to the page."""
-    for one in text.tables(page, brief=brief):
-        console.table(one.columns, one.rows, title=one.title)
+    for table in text.make_tables(page, brief=brief):
+        console.table(table.columns, table.rows, title=table.title)
     for problem in page.problems:
-        more = f" and {len(problem.also)} more" if problem.also else ""
-        console.error(text.spelt(f"{problem.where}{more}: {problem.what}"))
-    _tell_places(common, page)
-    console.summary(text.markdown(page))
+        places = problem.where
+        if problem.also:
+            places = f"{places} and {len(problem.also)} more"
+        message = f"{places}: {problem.what}"
+        console.error(text.spelt(message))
+    _print_places(common, page)
+    console.summary(text.make_markdown(page))
 
 
-def _tell_places(common: Common, page: Page) -> None:
+def _print_places(common: Common, page: RunPage) -> None:
     """Print where wheels, their index and their records lie."""
-    store, outputs = common.open_for_reading(), common.outputs
+    store = common.open_for_reading()
+    outputs = common.outputs
     groups_with_wheels = {wheel.cell.artifact_group for wheel in page.wheels}
     for group in page.groups:
         prefix = outputs.python_prefix(group.name)
-        place = store_of(store, f"{prefix}/{PAGE}").url
+        address = store_of(store, f"{prefix}/{INDEX}").url
         if group.name in groups_with_wheels:
-            console.say(f"wheels   {place}/{prefix}/")
-            console.say(f"index    {place}/{prefix}/{PAGE}  (pip install --find-links)")
-        console.say(f"records  {place}/{outputs.manifests_prefix(group.name)}/")
+            console.say(f"wheels   {address}/{prefix}/")
+            console.say(f"index    {address}/{prefix}/{INDEX}  (pip install --find-links)")
+        records_prefix = outputs.manifests_prefix(group.name)
+        console.say(f"records  {address}/{records_prefix}/")

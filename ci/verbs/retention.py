@@ -9,7 +9,8 @@ import argparse
 from collections.abc import Sequence
 from datetime import UTC, datetime
 
-from ci.cleanup.plan import Rules, carry_out, planned, require_modest, retention
+from ci.cleanup.deletion import carry_out
+from ci.cleanup.plan import DeletionPlan, RetentionRules, plan_deletion, require_modest, retention
 from ci.cleanup.stores import list_stores
 from ci.publish.buckets import Buckets, buckets
 from core import console
@@ -24,20 +25,49 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     """Declare the verb's own options."""
     add_store_names(parser)
     add = parser.add_argument_group("what is deleted").add_argument
-    add("--yes", action="store_true", help="delete what the plan says (see --dry-run)")
-    what = "policy of ci/retention.toml (default: the release type)"
-    add("--policy", default="", metavar="NAME", help=what)
-    add("--at-most", type=int, metavar="PERCENT", help="the largest part of what is there that may go")
-    what = "where releases come to from here: what they and their staging need stays"
-    what += " (default: of a bucket of the data, that of its release type; repeatable)"
-    add("--distribution-store", action="append", default=[], metavar="STORE", help=what)
-    add("--today", type=_day, metavar="DATE", help="plan as on this day, with --dry-run (YYYY-MM-DD)")
+    add(
+        "--yes",
+        action="store_true",
+        help="delete what the plan says (see --dry-run)",
+    )
+    add(
+        "--policy",
+        default="",
+        metavar="NAME",
+        help="policy of ci/retention.toml (default: the release type)",
+    )
+    add(
+        "--at-most",
+        type=int,
+        metavar="PERCENT",
+        help="the largest part of what is there that may go",
+    )
+    add(
+        "--distribution-store",
+        action="append",
+        default=[],
+        metavar="STORE",
+        help="where releases come to from here: what they and their staging need stays"
+        " (default: of a bucket of the data, that of its release type; repeatable)",
+    )
+    add(
+        "--today",
+        type=_day,
+        metavar="DATE",
+        help="plan as on this day, with --dry-run (YYYY-MM-DD)",
+    )
 
     add = parser.add_argument_group("the stores that CI keeps in order").add_argument
-    what = "delete nothing; list the stores, their policies, and the roles that mirror and delete there"
-    add("--list-stores", action="store_true", help=what)
-    what = "whose stores (default: the repository that CI runs for, else the data's)"
-    add("--repository", metavar="OWNER/NAME", help=what)
+    add(
+        "--list-stores",
+        action="store_true",
+        help="delete nothing; list the stores, their policies, and the roles that mirror and delete there",
+    )
+    add(
+        "--repository",
+        metavar="OWNER/NAME",
+        help="whose stores (default: the repository that CI runs for, else the data's)",
+    )
 
     deletion = ("--store", "--yes", "--policy", "--at-most", "--distribution-store", "--today")
     parser.set_defaults(
@@ -48,16 +78,6 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 def _day(text: str) -> datetime:
     return datetime.strptime(text, "%Y-%m-%d").replace(tzinfo=UTC)
-
-
-def releases_of(data: Buckets, location: str) -> Sequence[str]:
-    """Name the distribution stores of a bucket that the data names for runs."""
-    bucket = location.removeprefix("s3://") if location.startswith("s3://") else ""
-    return [
-        distribution_store(data, name)
-        for name, one in data.release_types.items()
-        if bucket and bucket in {one.bucket, one.external_bucket} and name in data.distributions
-    ]
 
 
 def _now() -> datetime:
@@ -73,40 +93,68 @@ def run(arguments: argparse.Namespace) -> None:
         return
 
     refuse_options(arguments, arguments.list_options, mode="without --list-stores")
-    planning = common.dry_run or arguments.today
-    if arguments.yes and planning:
+    is_only_planning = common.dry_run or arguments.today
+    if arguments.yes and is_only_planning:
         raise UsageError("--yes deletes, and --dry-run and --today only plan.", hint="Leave one of them out.")
-    data = retention()
+
     store = open_store(common.store, root=common.root)
-    named = arguments.distribution_store or releases_of(buckets(), common.store)
-    name = arguments.policy or common.release_type
-    rules = Rules(
-        policy=data.policy(name),
-        run_ids=data.run_ids,
+    policy_name = arguments.policy or common.release_type
+    addresses = arguments.distribution_store or distribution_stores_of(buckets(), common.store)
+    rules = RetentionRules(
+        policy=retention().policy(policy_name),
+        run_ids=retention().run_ids,
         now=arguments.today or _now(),
-        distribution_stores=tuple(open_store(one, root=common.root) for one in named),
+        distribution_stores=tuple(open_store(address, root=common.root) for address in addresses),
     )
-    plan = planned(store, rules)
-    if not plan.goes and not plan.stays:
+    plan = plan_deletion(store, rules)
+    unit_count = len(plan.going) + len(plan.staying)
+    if unit_count == 0:
         raise MissingInputError(
             f"{store.url} holds no runs and no staged versions.", hint="Name another place with --store."
         )
-    for verb, units in (("goes", plan.goes), ("stays", plan.stays)):
-        dated = [(one, datetime.fromtimestamp(one.modified, tz=UTC).date()) for one in units]
-        rows = [(it.name, f"{len(it.objects)}", console.size(it.size), f"{day}", it.why) for it, day in dated]
-        console.table((verb, "files", "size", "written", "why"), rows)
+    _show_plan(plan)
+
     size = console.size(plan.size)
-    what = f"{len(plan.goes)} of {len(plan.goes) + len(plan.stays)} runs and versions"
-    if not plan.goes:
-        console.done(f"retention: policy {name!r} deletes nothing from {store.url}")
-    elif planning:
-        console.done(f"retention: {what} ({size}) would be deleted from {store.url} by policy {name!r}")
+    going = f"{len(plan.going)} of {unit_count} runs and versions"
+    if not plan.going:
+        console.done(f"retention: policy {policy_name!r} deletes nothing from {store.url}")
+    elif is_only_planning:
+        console.done(
+            f"retention: {going} ({size}) would be deleted from {store.url} by policy {policy_name!r}"
+        )
     elif not arguments.yes:
         raise UsageError(
-            f"{what} ({size}) would be deleted from {store.url} forever; nothing was deleted.",
+            f"{going} ({size}) would be deleted from {store.url} forever; nothing was deleted.",
             hint="Read the plan above, then give --yes (or --dry-run, to plan only).",
         )
     else:
-        require_modest(plan, percent=arguments.at_most or data.at_most_percent)
-        count = carry_out(store, plan)
-        console.done(f"retention: {what} ({count} objects, {size}) deleted from {store.url}")
+        require_modest(plan, percent=arguments.at_most or retention().at_most_percent)
+        object_count = carry_out(store, plan)
+        console.done(f"retention: {going} ({object_count} objects, {size}) deleted from {store.url}")
+
+
+def distribution_stores_of(
+    bucket_data: Buckets,
+    address: str,
+) -> Sequence[str]:
+    """Name the distribution stores of a bucket that the data names for runs."""
+    if not address.startswith("s3://"):
+        return []
+
+    bucket = address.removeprefix("s3://")
+    addresses: list[str] = []
+    for name, release_type in bucket_data.release_types.items():
+        has_runs = bucket in {release_type.bucket, release_type.external_bucket}
+        if has_runs and name in bucket_data.distributions:
+            addresses.append(distribution_store(bucket_data, name))
+    return addresses
+
+
+def _show_plan(plan: DeletionPlan) -> None:
+    """Print what goes and what stays, and why."""
+    for verb, units in (("goes", plan.going), ("stays", plan.staying)):
+        rows: list[tuple[str, ...]] = []
+        for unit in units:
+            day = datetime.fromtimestamp(unit.modified, tz=UTC).date()
+            rows.append((unit.name, str(len(unit.objects)), console.size(unit.size), str(day), unit.reason))
+        console.table((verb, "files", "size", "written", "why"), rows)

@@ -10,6 +10,7 @@ from pathlib import Path
 from ci import install
 from core import console
 from core.cli import options
+from core.env import Interpreter
 from core.errors import UsageError
 from core.modes import declared_options, refuse_options
 from core.packages.groups import find_group
@@ -18,48 +19,88 @@ from core.packages.package_source import PackageSource
 from core.run.job_files import job_files
 from rocm_packaging.origin import named_source
 
-WAIT = 600.0
+DEFAULT_WAIT = 600.0
+"""How many seconds an index may lag behind a run's records."""
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Declare the verb's own options."""
-    add = parser.add_argument
-    venv = add("venv", nargs="?", type=Path, metavar="VENV", help="the environment's folder")
-    what = "requirements, separated by spaces; of a run's distributions a name alone means its version"
-    add("--packages", action="append", default=[], metavar="NAMES", help=what)
+    venv = parser.add_argument("venv", nargs="?", type=Path, metavar="VENV", help="the environment's folder")
+    parser.add_argument(
+        "--packages",
+        action="append",
+        default=[],
+        metavar="NAMES",
+        help="requirements, separated by spaces; of a run's distributions a name alone means its version",
+    )
     options.add_from_run(parser, "a run, or 'local' for what was built")
     options.add_group(parser)
     options.add_platform(parser)
+    source_group = add_package_source(parser, "where our packages come from, unless from a run", "")
+    source_group.add_argument("--find-links-url", dest="find_links", action="append", help=argparse.SUPPRESS)
+    _add_environment_options(parser)
+    _add_download_options(parser)
 
-    group = add_package_source(parser, "where our packages come from, unless from a run", "")
-    group.add_argument("--find-links-url", dest="find_links", action="append", help=argparse.SUPPRESS)
-
-    add = parser.add_argument_group("an environment").add_argument
-    what = "index of what our packages require (default: the store's python-deps, else your own indexes)"
-    add("--deps-index-url", default="", metavar="URL", help=what)
-    what = f"how long to wait for an index that lags behind (default: {WAIT:.0f})"
-    add("--wait", type=float, default=WAIT, metavar="SECONDS", help=what)
-    add("--pre", action="store_true", help="allow pre-releases that nothing names")
-    add("--clean", action="store_true", help="make the environment anew")
-    what = "let the job's later steps run in the environment"
-    add("--activate-in-future-github-actions-steps", dest="activate", action="store_true", help=what)
-    add("--pip-cache-dir", type=Path, metavar="DIR", help="the installer's cache")
-
-    add = parser.add_argument_group("files instead of an environment").add_argument
-    what = "fetch a run's wheels and sdists into this folder, all of them where no packages are named"
-    add("--download", type=Path, metavar="DIR", help=what)
-    what = "also what they require of others, from the store's index of dependencies (mirror_deps)"
-    add("--with-dependencies", action="store_true", help=what)
-    add("--jobs", type=int, default=8, metavar="N", help="files at once (default: 8)")
-
-    source = ("--find-links", "--index-url", "--index-name", "--index-subdir")
-    installation = ("--deps-index-url", "--wait", "--pre", "--clean", "--pip-cache-dir")
-    activation = "--activate-in-future-github-actions-steps"
+    environment_options = declared_options(
+        parser,
+        "--find-links",
+        "--index-url",
+        "--index-name",
+        "--index-subdir",
+        "--deps-index-url",
+        "--wait",
+        "--pre",
+        "--clean",
+        "--pip-cache-dir",
+        "--activate-in-future-github-actions-steps",
+    )
     parser.set_defaults(
-        venv_options=(venv, *declared_options(parser, *source, *installation, activation)),
+        venv_options=(venv, *environment_options),
         download_options=declared_options(parser, "--with-dependencies", "--jobs"),
     )
     parser.epilog = "--python takes a version, such as 3.12, or an interpreter's path, here."
+
+
+def _add_environment_options(parser: argparse.ArgumentParser) -> None:
+    group = parser.add_argument_group("an environment")
+    group.add_argument(
+        "--deps-index-url",
+        default="",
+        metavar="URL",
+        help="index of what our packages require (default: the store's python-deps, else your own indexes)",
+    )
+    group.add_argument(
+        "--wait",
+        type=float,
+        default=DEFAULT_WAIT,
+        metavar="SECONDS",
+        help=f"how long to wait for an index that lags behind (default: {DEFAULT_WAIT:.0f})",
+    )
+    group.add_argument("--pre", action="store_true", help="allow pre-releases that nothing names")
+    group.add_argument("--clean", action="store_true", help="make the environment anew")
+    group.add_argument(
+        "--activate-in-future-github-actions-steps",
+        dest="activate",
+        action="store_true",
+        help="let the job's later steps run in the environment",
+    )
+    group.add_argument("--pip-cache-dir", type=Path, metavar="DIR", help="the installer's cache")
+
+
+def _add_download_options(parser: argparse.ArgumentParser) -> None:
+    group = parser.add_argument_group("files instead of an environment")
+    group.add_argument(
+        "--download",
+        type=Path,
+        metavar="DIR",
+        help="fetch a run's wheels and sdists into this folder, all of them where no packages are named",
+    )
+    group.add_argument(
+        "--with-dependencies",
+        action="store_true",
+        help="also what they require of others, from the store's index of dependencies (mirror_deps)",
+    )
+    group.add_argument("--jobs", type=int, default=8, metavar="N", help="files at once (default: 8)")
 
 
 def run(arguments: argparse.Namespace) -> None:
@@ -75,39 +116,30 @@ def run(arguments: argparse.Namespace) -> None:
             "An environment has a folder and packages.",
             hint="Give both: VENV --packages NAMES. Or fetch a run's files: --download DIR.",
         )
-    requirements = install.parse_requirements(arguments.packages)
     common = options.common_from(arguments)
-    how = {"python": str(common.python or ""), "clean": arguments.clean}
-    # what cannot be found is reported before anything is made
-    base = install.planned(arguments.venv, **how)
-    source, family = _source(common, arguments)
-    wanted = install.wanted_of(common, source, requirements, family, base)
-    # A run has one version of each, where an index has many.
-    newest = source.stored is None
-    wanted = replace(
-        wanted,
-        requirements=tuple(install.pinned(one, wanted.offers, newest=newest) for one in requirements),
-        pre=arguments.pre,
-        cache_dir=arguments.pip_cache_dir,
-    )
-    with install.others_index(source.stored, arguments.deps_index_url) as theirs:
+    python = None if common.python is None else str(common.python)
+    # What cannot be found is reported before anything is made.
+    base_python = install.planned(arguments.venv, python=python, clean=arguments.clean)
+    request = _request(common, arguments, base_python)
+    with install.opened_dependency_index(request.source.stored, arguments.deps_index_url) as dependency_index:
         with console.group("Resolving"):
-            chosen = install.choose(wanted, theirs, base)
+            chosen = install.choose(request, dependency_index, base_python)
         if common.dry_run:
-            console.say(f"Would make {arguments.venv.absolute()} with Python {base.version}.")
+            console.say(f"Would make {arguments.venv.absolute()} with Python {base_python.version}.")
             _show(chosen)
             return
         with (
-            wanted.source.opened(chosen.ours, wait=arguments.wait) as ours,
-            install.environment(arguments.venv, **how) as target,
+            request.source.opened(chosen.our_files, wait=arguments.wait) as our_sources,
+            install.environment(arguments.venv, python=python, clean=arguments.clean) as target,
         ):
-            install.install_chosen(target, wanted, chosen, ours, theirs)
+            install.install_chosen(target, request, chosen, our_sources, dependency_index)
             _show(chosen)
+
     console.done(f"setup_venv: {target.prefix} (Python {target.version})")
     if arguments.activate:
-        step = job_files(options.environment())
-        step.add_path(target.scripts)
-        step.set_variable("VIRTUAL_ENV", str(target.prefix))
+        step_files = job_files(options.environment())
+        step_files.add_path(target.scripts)
+        step_files.set_variable("VIRTUAL_ENV", str(target.prefix))
     else:
         console.say(f"Use it: . {target.scripts / 'activate'}")
 
@@ -126,23 +158,53 @@ def _download(arguments: argparse.Namespace) -> None:
     download(options.common_from(arguments), download_options)
 
 
-def _show(chosen: install.Chosen) -> None:
-    rows = [(one.distribution, one.version, "ours", one.require_digest()[:12]) for one in chosen.ours]
-    rows += [(one.name, one.version, "", one.files[0].require_digest()[:12]) for one in chosen.theirs]
-    console.table(("distribution", "version", "whose", "sha256"), rows)
+def _request(
+    common: options.Common,
+    arguments: argparse.Namespace,
+    python: Interpreter,
+) -> install.InstallRequest:
+    """Return what is to be installed, with ours in the versions of the source."""
+    requirements = install.parse_requirements(arguments.packages)
+    source, family = _source(common, arguments)
+    request = install.request_packages(common, source, requirements, family, python)
+    # A run has one version of each, where an index has many.
+    is_index = source.stored is None
+    pins = [
+        install.pin_requirement(requirement, request.candidates, takes_newest=is_index)
+        for requirement in requirements
+    ]
+    return replace(
+        request,
+        requirements=tuple(pins),
+        pre=arguments.pre,
+        cache_dir=arguments.pip_cache_dir,
+    )
 
 
 def _source(common: options.Common, arguments: argparse.Namespace) -> tuple[PackageSource, str]:
     """Return the source, and the GPU family that it is queried for."""
-    given = source_options(arguments)
-    if options.is_given(arguments, "run_id") == given.named:
+    named_options = source_options(arguments)
+    names_run = options.is_given(arguments, "run_id")
+    if names_run == named_options.named:
+        count = "two are named" if names_run else "none is named"
         raise UsageError(
-            "Packages come from one source, and " + ("two are named." if given.named else "none is named."),
+            f"Packages come from one source, and {count}.",
             hint="Give --from-run-id ID, or --find-links URL|DIR, --index-url URL or --index-name NAME.",
         )
-    family = common.gpu_family or given.index_subdir
-    named = named_source(given, common, family)
-    if named is not None:
-        return named, family
+    family = common.gpu_family or named_options.index_subdir
+    source = named_source(named_options, common, family)
+    if source is not None:
+        return source, family
     group = find_group(common, arguments.artifact_group or common.artifact_group or None)
     return group, common.gpu_family or group.family
+
+
+def _show(chosen: install.ChosenPackages) -> None:
+    rows = [
+        (file.distribution, file.version, "ours", file.require_digest()[:12]) for file in chosen.our_files
+    ]
+    rows += [
+        (package.name, package.version, "", package.files[0].require_digest()[:12])
+        for package in chosen.other_packages
+    ]
+    console.table(("distribution", "version", "whose", "sha256"), rows)

@@ -12,17 +12,25 @@ from core.errors import WheelError
 from core.wheel import record
 
 if TYPE_CHECKING:
-    from ci.promote.runs import Recorded
-    from ci.provenance.evidence import Located, Statement
+    from ci.provenance.evidence import LocatedFile, Statement
+    from ci.provenance.facts import RecordedFile
     from core.run.records import FileRecord
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Declare the verb's own options."""
-    what = "a wheel or sdist: a path, or an http(s), s3 or file address"
-    parser.add_argument("files", nargs="+", metavar="WHEEL", help=what)
+    parser.add_argument(
+        "files",
+        nargs="+",
+        metavar="WHEEL",
+        help="a wheel or sdist: a path, or an http(s), s3 or file address",
+    )
     add_platform(parser)
-    parser.add_argument("--json", action="store_true", help="print what is known as JSON, a list")
+    parser.add_argument(
+        "--json",
+        action="store_true",
+        help="print what is known as JSON, a list",
+    )
     parser.epilog = (
         "A file that lies in a run's outputs is compared with that run; any other one with --run-id in "
         "--store. Without a statement, a record, or with anything that contradicts, it fails."
@@ -35,87 +43,134 @@ def run(arguments: argparse.Namespace) -> None:
     from core.env.installer import configured
 
     common = common_from(arguments)
-    named = is_given(arguments, "run_id") or is_given(arguments, "store")
-    known = []
-    common.cache.mkdir(parents=True, exist_ok=True)
+    is_run_named = is_given(arguments, "run_id") or is_given(arguments, "store")
+    reports: list[dict[str, Any]] = []
+    common.cache.mkdir(
+        parents=True,
+        exist_ok=True,
+    )
     with temporary.folder("verify", within=common.cache) as scratch:
-        for number, file in enumerate(arguments.files):
+        for number, address in enumerate(arguments.files):
             folder = files.made(scratch / str(number))
-            # from the installer's settings, which takes a moment
-            cert = configured().cert if file.startswith("https://") else ""
-            known.append(_verified(locate(file, common, folder, named=named, cert=cert)))
+            # The installer's settings have the certificate, and take a moment to read.
+            cert = configured().cert if address.startswith("https://") else ""
+            located_file = locate(
+                address,
+                common,
+                folder,
+                is_run_named=is_run_named,
+                cert=cert,
+            )
+            report = _verify(located_file)
+            reports.append(report)
             if not arguments.json:
-                console.result(_text(known[-1]))
+                console.result(_text_of(report))
     if arguments.json:
-        console.result(json.dumps(known, indent=2, ensure_ascii=False))
+        console.result(
+            json.dumps(
+                reports,
+                indent=2,
+                ensure_ascii=False,
+            )
+        )
 
 
-def _verified(located: Located) -> dict[str, Any]:
+def _verify(located_file: LocatedFile) -> dict[str, Any]:
+    """Compare a file with its record and statement; return what is known of it."""
     from ci.provenance import evidence
     from core.wheel import distributions
 
-    path = located.path
+    path = located_file.path
     if not distributions.is_distribution(path.name):
         raise WheelError(f"{path.name} is neither a wheel nor an sdist.", hint="Give a .whl or .tar.gz file.")
-    file, _ = distributions.describe(path, key="", sha256=files.sha256(path))
-    by, _ = evidence.check_file(file, evidence.gather(located.run, file, located.group))
+
+    file, _sidecar = distributions.describe(
+        path,
+        key="",
+        sha256=files.sha256(path),
+    )
+    records = evidence.find_records(located_file.run, file, located_file.group)
+    recorded_file = evidence.check_file(file, records)
     if path.suffix == ".whl":
         record.require_sound(path)
-    statement, where = evidence.statement_of(located.run, by, path.name)
-    evidence.check_statement(statement, where, file, by)
-    return _known(file, by, statement, f"{located.run.url}/{where}")
+
+    statement, statement_path = evidence.read_statement(located_file.run, recorded_file)
+    evidence.check_statement(
+        statement,
+        statement_path,
+        file,
+        recorded_file,
+    )
+    return _describe(file, recorded_file, statement, f"{located_file.run.url}/{statement_path}")
 
 
-def _known(file: FileRecord, by: Recorded, statement: Statement, where: str) -> dict[str, Any]:
-    own = {one.name for one in statement.sources}
+def _describe(
+    file: FileRecord,
+    recorded_file: RecordedFile,
+    statement: Statement,
+    statement_url: str,
+) -> dict[str, Any]:
+    """Return what `--json` prints of a file."""
+    sources: list[dict[str, Any]] = []
+    for source in statement.sources:
+        described_source = {
+            "project": source.name,
+            "commit": source.digest.get("gitCommit", ""),
+            "uri": source.uri,
+            "ref": source.annotations.get("ref", ""),
+            "edited": "uncommitted_changes_sha256" in source.annotations,
+        }
+        sources.append(described_source)
+
+    source_names = {source.name for source in statement.sources}
+    materials: list[dict[str, Any]] = []
+    for material in statement.dependencies:
+        if material.name not in source_names:
+            described_material = {
+                "name": material.name,
+                "uri": material.uri,
+                "digest": dict(material.digest),
+            }
+            materials.append(described_material)
+
     return {
         "file": file.name,
         **file.model_dump(include={"sha256", "size", "distribution", "version"}),
-        "stage": by.record.stage,
-        **by.record.model_dump(include={"cell"}),
-        "run_id": by.record.run_id,
+        "stage": recorded_file.record.stage,
+        **recorded_file.record.model_dump(include={"cell"}),
+        "run_id": recorded_file.record.run_id,
         **statement.model_dump(include={"builder", "invocation", "started", "finished"}),
-        "record": by.document.key,
-        "statement": where,
-        "sources": [
-            {
-                "project": one.name,
-                "commit": one.digest.get("gitCommit", ""),
-                "uri": one.uri,
-                "ref": one.annotations.get("ref", ""),
-                "edited": "uncommitted_changes_sha256" in one.annotations,
-            }
-            for one in statement.sources
-        ],
-        "materials": [
-            {"name": one.name, "uri": one.uri, "digest": dict(one.digest)}
-            for one in statement.dependencies
-            if one.name not in own
-        ],
+        "record": recorded_file.stored_record.document.key,
+        "statement": statement_url,
+        "sources": sources,
+        "materials": materials,
     }
 
 
-def _text(known: dict[str, Any]) -> str:
+def _text_of(report: dict[str, Any]) -> str:
     """Write what is known in lines that a narrow terminal takes: a word, then what it is."""
     from ci.report.text import spelt
 
-    cell = known["cell"]
-    ran_on = [part for part in (cell["torch_ref"], cell["gpu_family"], cell["python"]) if part]
+    cell = report["cell"]
+    cell_parts = filter(None, (cell["torch_ref"], cell["gpu_family"], cell["python"]))
     lines = [
-        f"{known['file']}: verified",
-        f"  sha256   {known['sha256']}",
-        f"  made by  {known['stage']} ({', '.join(ran_on)}), run {known['run_id']}",
-        f"  on       {known['builder']}",
-        f"  in       {known['invocation']}",
-        f"  at       {known['started']}",
-        f"  record   {known['record']}",
+        f"{report['file']}: verified",
+        f"  sha256   {report['sha256']}",
+        f"  made by  {report['stage']} ({', '.join(cell_parts)}), run {report['run_id']}",
+        f"  on       {report['builder']}",
+        f"  in       {report['invocation']}",
+        f"  at       {report['started']}",
+        f"  record   {report['record']}",
     ]
-    for one in known["sources"]:
-        of = f"{one['project']} {one['ref']}".rstrip()
-        lines += [f"  from     {of}{', with edits that are in no commit' if one['edited'] else ''}"]
-        lines += [f"           {one['commit']}", f"           {one['uri'].rpartition('@')[0]}"]
-    if not known["sources"]:
+    for source in report["sources"]:
+        edits = ", with edits that are in no commit" if source["edited"] else ""
+        project_and_ref = f"{source['project']} {source['ref']}".rstrip()
+        lines.append(f"  from     {project_and_ref}{edits}")
+        lines.append(f"           {source['commit']}")
+        lines.append(f"           {source['uri'].rpartition('@')[0]}")
+    if not report["sources"]:
         lines.append("  from     sources that its record does not name")
-    lines += [f"  with     {one['name']}" for one in known["materials"]]
-    # a statement from elsewhere may hold anything
+    lines += [f"  with     {material['name']}" for material in report["materials"]]
+
+    # A statement from elsewhere may hold anything.
     return "\n".join(spelt(line).replace("\n", "\\n") for line in lines)

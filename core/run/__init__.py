@@ -19,6 +19,7 @@ LOCAL_RUN = "local"
 PLAIN = "release"  # the build variant that every family has, and that no folder names
 # a ROCm build's description of its sources; it lies among the records
 BUILD_MANIFEST = "therock_manifest.json"
+_SOURCE_LOCK = "source-lock-"  # how the name of a source lock begins
 
 # Names from outside that become a segment of a key: a run's id, an artifact group, parts of a torch ref.
 KEY_SEGMENT = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
@@ -52,6 +53,12 @@ def is_record(key: str) -> bool:
     """Return whether a key of a group's manifests is a record's: all are but a ROCm build's own manifest."""
     _folder, _slash, name = key.rpartition("/")
     return name.endswith(".json") and name != BUILD_MANIFEST
+
+
+def is_source_lock(key: str) -> bool:
+    """Return whether a key of a run's manifests is a source lock's."""
+    _folder, _slash, name = key.rpartition("/")
+    return name.startswith(_SOURCE_LOCK)
 
 
 def group_name(gpu_family: str, build_variant: str = "") -> str:
@@ -129,9 +136,14 @@ class RunOutputs:
         folder = self.manifests_prefix(artifact_group)
         return f"{folder}/{key_name(name)}.json"
 
+    @property
+    def source_locks_prefix(self) -> str:
+        """Key prefix of the folder that holds the source locks, and other files."""
+        return f"{self.prefix}/manifests"
+
     def source_lock_key(self, torch_ref: str) -> str:
         """Key of a torch ref's source lock."""
-        return f"{self.prefix}/manifests/source-lock-{key_name(torch_ref)}.json"
+        return f"{self.source_locks_prefix}/{_SOURCE_LOCK}{key_name(torch_ref)}.json"
 
     @property
     def plan_key(self) -> str:

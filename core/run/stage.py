@@ -4,7 +4,7 @@ import json
 import re
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
@@ -111,11 +111,34 @@ def perform(
     """Do a stage's work, unless a record says that it was done from the same inputs.
 
     The record may be this cell's or another's of the same stage and group, and lie here or where CI
-    left the run: another attempt of a job takes what the one before has uploaded. What ends the work early is
+    left the run: another attempt of a job takes what the one before has uploaded. A job that runs beside
+    another one with the same inputs waits for it, and takes its files. What ends the work early is
     recorded first, with what `work` has put into `so_far`. A dry run that leaves work undone returns why it
     would do it.
     """
     digest = files.digest_of(inputs)
+    with _input_lock(stage, digest):
+        return _perform_alone(stage, inputs, digest, work, so_far)
+
+
+def _input_lock(stage: Stage, digest: str) -> AbstractContextManager[None]:
+    """Return the lock of a stage's inputs: of jobs side by side one makes the files, the others take them."""
+    if stage.dry_run:
+        return nullcontext()
+    group_prefix = stage.outputs.manifests_prefix(stage.artifact_group)
+    lock_id = files.digest_of([group_prefix, stage.name, digest])[:16]
+    path = stage.common.cache / "locks" / f"{stage.name}-{lock_id}.lock"
+    return files.locked(path, what=f"{stage.name} with the same inputs")
+
+
+def _perform_alone(
+    stage: Stage,
+    inputs: Inputs,
+    digest: str,
+    work: Callable[[], StageResult],
+    so_far: Details | None,
+) -> Record | Pending:
+    """Do as `perform` says, where nobody else on this machine works on the same inputs."""
     previous_record = _read_record(stage)
 
     record: Record | None = None
@@ -139,9 +162,29 @@ def perform(
         )
         with _estimated_by(previous_record):
             record = _do_work(attempt, work, so_far)
+        _update_records_of_other_cells(stage, record)
 
     _withdraw_old(stage, previous_record, record.files)
     return _finish(stage, record)
+
+
+def _update_records_of_other_cells(stage: Stage, record: Record) -> None:
+    """Let other cells that have taken files of the same inputs name the new ones, which replace those.
+
+    Only ``local`` may replace files.
+    """
+    if stage.outputs.immutable:
+        return
+    for other_record in records.read_all(stage.store, stage.outputs, stage.artifact_group):
+        is_of_same_inputs = (
+            other_record.stage == stage.name and other_record.input_digest == record.input_digest
+        )
+        if not is_of_same_inputs or other_record.status != "ok" or other_record.name == record.name:
+            continue
+        # A failure of the other cell, which may lie beside its success, stays.
+        new_record = record.model_copy(update={"cell": other_record.cell})
+        key = stage.outputs.record_key(stage.artifact_group, other_record.name)
+        stage.store.put_bytes(key, records.serialize(new_record))
 
 
 def _read_record(stage: Stage) -> Record | None:

@@ -205,13 +205,18 @@ class DirectoryStore:
         return PutResult("written", etag)
 
     def copy(self, key: str, source: Store, source_key: str, *, sha256: str) -> PutResult:
-        """Link (or copy) an object of any store under `key`."""
+        """Copy an object of any store under `key`. Whoever writes to one of both leaves the other alone."""
         require_digest(source, source_key, sha256)
         stored_object = self.find(key)
         if stored_object is not None and self.digest(key) == sha256:
             return PutResult("unchanged", stored_object.etag)
         with files.workspace(self.partial_files) as workspace:
             path = source.fetch(source_key, workspace)
+            if path.parent != workspace:
+                # It is the source's own file, and a link would make both stores share its bytes.
+                copied_path = workspace / "copy"
+                files.copy(path, copied_path)
+                path = copied_path
             return self.put_file(key, path, sha256=sha256, replace=False)
 
     def delete(self, key: str) -> None:

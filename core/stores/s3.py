@@ -18,7 +18,7 @@ from botocore.exceptions import ClientError
 from core import files, stores, temporary
 from core.errors import FatalError, StoreError, UsageError
 from core.stores import PutResult, Stored, s3_reads, s3_writes
-from core.stores.s3_client import Connection, machine_lock, shared_connection
+from core.stores.s3_client import Connection, shared_connection
 from core.stores.s3_errors import (
     ABSENT,
     REFUSED_CONDITIONS,
@@ -198,7 +198,7 @@ class S3Store:
         source = self._existing(key)
         path = files.made(folder) / PurePosixPath(key).name
         part = path.with_name(f".{path.name}.{files.sha256_text(source.etag)[:16]}.part")
-        with machine_lock(str(path.resolve())):
+        with files.machine_lock(str(path.resolve())):
             if path.is_file() and source.sha256 is not None and files.sha256(path) == source.sha256:
                 return path
 
@@ -385,7 +385,7 @@ class S3Store:
             return self._write_once(request, is_known_absent=is_known_absent)
 
         self.connection.warn_of_conditions(self.bucket)
-        with machine_lock(f"{self.connection.endpoint}/{self.bucket}/{self._full_key(request.key)}"):
+        with files.machine_lock(f"{self.connection.endpoint}/{self.bucket}/{self._full_key(request.key)}"):
             # A listing of a while ago is not enough here.
             result = self._write_once(request, is_known_absent=False)
             if result.outcome == "written":

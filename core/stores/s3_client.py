@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-import getpass
-import os
-import tempfile
-from contextlib import AbstractContextManager, suppress
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import lru_cache
-from pathlib import Path
 from threading import BoundedSemaphore, Lock
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
@@ -20,7 +16,7 @@ from botocore.exceptions import BotoCoreError, EndpointConnectionError
 from botocore.handlers import convert_body_to_file_like_object
 from botocore.session import get_session
 
-from core import console, files, process
+from core import console, process
 from core.stores.s3_errors import explained
 
 if TYPE_CHECKING:
@@ -162,10 +158,3 @@ def _describe_identity(session: Session, credentials: Credentials | None) -> str
         access_key = credentials.get_frozen_credentials().access_key or ""
     profile = "" if session.profile in {None, "default"} else f", profile {session.profile}"
     return f"access key …{access_key[-4:]} from {credentials.method}{profile}"
-
-
-def machine_lock(address: str) -> AbstractContextManager[None]:
-    """Let the processes of this user on this machine that work on one address take turns."""
-    user = getattr(os, "getuid", getpass.getuser)()
-    folder = Path(tempfile.gettempdir()) / f"s3-writes-{user}"
-    return files.locked(folder / f"{files.sha256_text(address)[:32]}.lock", what=address)

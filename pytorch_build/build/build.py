@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-import shutil
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from core.errors import MissingInputError
 from core.packages.search import others_required_by_lines
 from core.run import records, stage
 from core.run.records import BORROWED
 from core.wheel import distributions, read_metadata
-from pytorch_build.build import refused
 from pytorch_build.build.inputs import BuildInputs, BuildMaterials, Dependency, inputs_of
-from pytorch_build.build.metrics import Metrics
 from pytorch_build.components import COMPONENTS
 
 if TYPE_CHECKING:
@@ -31,13 +28,13 @@ class Work:
         request: What was asked for.
         materials: What it is made of.
         inputs: Everything that its wheel depends on.
-        metrics: What is measured, and told even of a failure.
+        details: What is known of the build so far, for its record, and that of a failure.
     """
 
     request: BuildRequest
     materials: BuildMaterials
     inputs: BuildInputs
-    metrics: Metrics = field(default_factory=Metrics)
+    details: dict[str, Any] = field(default_factory=dict)
 
     @property
     def stage(self) -> stage.Stage:
@@ -59,21 +56,14 @@ def work_of(request: BuildRequest, materials: BuildMaterials) -> Work:
 
 def perform(work: Work) -> records.Record | Pending:
     """Build one wheel into the run's outputs, unless a record says that nothing has changed, or say why."""
-    build_stage = work.stage
 
     def make_wheels() -> stage.StageResult:
         # Imported where there is work: most runs find that nothing has changed.
         from pytorch_build.build.stage import make
 
-        refused_record = None
-        if not build_stage.force:
-            refused_record = refused.kept(build_stage, work.inputs.digest)
-        return make(work, refused_record)
+        return make(work)
 
-    outcome = stage.perform(build_stage, work.inputs.to_json(), make_wheels, so_far=work.metrics.details)
-    if work.metrics.details:  # it worked, and what was refused before is out of date
-        shutil.rmtree(refused.folder(build_stage), ignore_errors=True)
-    return outcome
+    return stage.perform(work.stage, work.inputs.to_json(), make_wheels, so_far=work.details)
 
 
 def find_record(context: Context, tag: str, project: str) -> records.Record | None:

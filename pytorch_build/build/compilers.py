@@ -17,12 +17,14 @@ if TYPE_CHECKING:
     from pytorch_build.platforms import Platform
 
 Kind = Literal["gcc", "clang", "clang-cl", "msvc", "unknown"]
-# what CMake takes where a variable names none (CMakeDetermineCXXCompiler.cmake)
-_USUAL: Mapping[str, Mapping[str, tuple[str, ...]]] = {
+
+# What CMake takes where a variable names none (CMakeDetermineCXXCompiler.cmake).
+_USUAL_COMPILERS: Mapping[str, Mapping[str, tuple[str, ...]]] = {
     "linux": {"CC": ("cc", "gcc", "clang"), "CXX": ("c++", "g++", "clang++")},
     "windows": {"CC": ("cl", "clang-cl"), "CXX": ("cl", "clang-cl")},
 }
-_KINDS: tuple[tuple[Kind, str], ...] = (
+# What compilers print about themselves. The first that fits is right.
+_VERSION_OUTPUT: tuple[tuple[Kind, str], ...] = (
     ("clang-cl", r"clang version (\d[\d.]*)(?s:.*)-windows-msvc"),
     ("clang", r"clang version (\d[\d.]*)"),
     ("msvc", r"Microsoft .*Compiler.* (\d+(?:\.\d+)+)"),
@@ -30,7 +32,7 @@ _KINDS: tuple[tuple[Kind, str], ...] = (
 )
 
 
-class _Flags(Model):
+class _NeededFlags(Model):
     """Flags of a compiler from a version on; the reason is for people."""
 
     compiler: Kind
@@ -39,18 +41,24 @@ class _Flags(Model):
     reason: str
 
 
-class _Compilers(Model):
+class _CompilersFile(Model):
     """Content of compilers.toml."""
 
-    flags: tuple[_Flags, ...]
+    flags: tuple[_NeededFlags, ...]
 
 
-_load = data_file(Path(__file__).with_suffix(".toml"), _Compilers)
+_load_compilers_file = data_file(Path(__file__).with_suffix(".toml"), _CompilersFile)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Compiler:
-    """A compiler on a machine: its program and what it says that it is; an empty version is the newest."""
+    """A compiler on a machine: its program, and what it says that it is.
+
+    Attributes:
+        path: Its program.
+        kind: Which one it is.
+        version: Its version; "" for the newest.
+    """
 
     path: str
     kind: Kind
@@ -59,38 +67,45 @@ class Compiler:
     @property
     def flags(self) -> tuple[str, ...]:
         """The flags that it needs."""
-        return tuple(
-            flag
-            for one in _load().flags
-            if one.compiler == self.kind and (not self.version or Version(self.version) >= Version(one.since))
-            for flag in one.flags
-        )
+        flags: list[str] = []
+        for row in _load_compilers_file().flags:
+            is_new_enough = not self.version or Version(self.version) >= Version(row.since)
+            if row.compiler == self.kind and is_new_enough:
+                flags += row.flags
+        return tuple(flags)
 
 
-def identified(path: str, said: str) -> Compiler:
-    """Name a compiler by what it prints about itself (``--version``; MSVC's banner)."""
-    for kind, pattern in _KINDS:
-        if found := re.search(pattern, said, re.MULTILINE):
-            return Compiler(path=path, kind=kind, version=found[1].rstrip("."))
+def identify_compiler(path: str, output: str) -> Compiler:
+    """Return which compiler a program is, by what it prints about itself (``--version``; MSVC's banner)."""
+    for kind, pattern in _VERSION_OUTPUT:
+        match = re.search(pattern, output, re.MULTILINE)
+        if match is not None:
+            return Compiler(path=path, kind=kind, version=match[1].rstrip("."))
     return Compiler(path=path, kind="unknown", version="0")
 
 
-def commands(platform: Platform, env: Mapping[str, str]) -> dict[str, list[str]]:
-    """Return the compilers' commands, by variable: as it says, else of the usual ones what is there."""
+def compiler_commands(platform: Platform, env: Mapping[str, str]) -> dict[str, list[str]]:
+    """Return the compilers' commands, by variable: as it says, else the first usual one that is there."""
     path = platform.find_variable(env, "PATH")
-    return {
-        variable: platform.find_variable(env, variable).split()
-        or [next((one for one in usual if process.which(one, path=path)), usual[0])]
-        for variable, usual in _USUAL[platform.name].items()
-    }
+    commands: dict[str, list[str]] = {}
+    for variable, names in _USUAL_COMPILERS[platform.name].items():
+        command = platform.find_variable(env, variable).split()
+        if not command:
+            available = [name for name in names if process.which(name, path=path)]
+            command = [available[0] if available else names[0]]
+        commands[variable] = command
+    return commands
 
 
-def compilers(platform: Platform, env: Mapping[str, str]) -> dict[str, Compiler]:
-    """Find the compilers for C and C++ in an environment, by variable; one that is not there is left out."""
-    path, found = platform.find_variable(env, "PATH"), dict[str, Compiler]()
-    for variable, (name, *words) in commands(platform, env).items():
-        if program := process.which(name, path=path):
-            # of `CC="ccache gcc"` the compiler is asked, too
-            done = process.capture([program, *words, "--version"], check=False)
-            found[variable] = identified(str(program), done.stdout + done.stderr)
-    return found
+def find_compilers(platform: Platform, env: Mapping[str, str]) -> dict[str, Compiler]:
+    """Return the compilers for C and C++ in an environment, by variable, without those that are not there."""
+    path = platform.find_variable(env, "PATH")
+    compilers: dict[str, Compiler] = {}
+    for variable, (name, *arguments) in compiler_commands(platform, env).items():
+        program = process.which(name, path=path)
+        if program is None:
+            continue
+        # Of CC="ccache gcc", it is the compiler that answers.
+        completed = process.capture([program, *arguments, "--version"], check=False)
+        compilers[variable] = identify_compiler(str(program), completed.stdout + completed.stderr)
+    return compilers

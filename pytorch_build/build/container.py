@@ -1,4 +1,4 @@
-"""The command line that runs a session in a container, and what is mounted into it. Pure but for `run`."""
+"""The command line that runs a session in a container, and what is mounted into it."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import os
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from pydantic import field_validator
 
@@ -20,10 +20,11 @@ if TYPE_CHECKING:
 
 DATA = Path(__file__).with_name("container.toml")
 CACHE = ".cache/container"
+_DIGEST_LETTERS = 64
 
 
 class Container(Dated):
-    """The data: which image, and what of the machine it sees."""
+    """Content of container.toml: which image, and what of the machine it sees."""
 
     image: str
     tool_python: str
@@ -34,79 +35,127 @@ class Container(Dated):
 
     @field_validator("image")
     @classmethod
-    def _pinned(cls, value: str) -> str:
-        digest = value.partition("@sha256:")[2]
-        if len(digest) != len("0" * 64):
-            raise ValueError(f"{value!r} names no digest (NAME@sha256:…), so it could change")
-        return value
+    def _has_digest(cls, image: str) -> str:
+        _name, _separator, digest = image.partition("@sha256:")
+        if len(digest) != _DIGEST_LETTERS:
+            raise ValueError(f"{image!r} names no digest (NAME@sha256:…), so it could change")
+        return image
 
 
 load_container = data_file(DATA, Container)
 
 
-@dataclass(frozen=True, kw_only=True)
-class Job:
-    """What is to run, for the user's and the group's number, with the machine's variables."""
+def _user_and_group() -> tuple[int, int]:
+    """Return the numbers of this process's user and group; Windows has none."""
+    if hasattr(os, "getuid"):
+        return os.getuid(), os.getgid()
+    return 0, 0
 
-    session: str
+
+@dataclass(frozen=True, kw_only=True)
+class ContainerSession:
+    """A session that is to run in a container.
+
+    Attributes:
+        name: The session's name.
+        python: The version of the Python that it runs with.
+        arguments: Its arguments.
+        root: The checkout.
+        user: The numbers of the user and the group that it runs as.
+        present: The names of the machine's variables.
+    """
+
+    name: str
     python: str
-    words: tuple[str, ...]
+    arguments: tuple[str, ...]
     root: Path
-    user: tuple[int, int] = (os.getuid(), os.getgid()) if hasattr(os, "getuid") else (0, 0)
+    user: tuple[int, int] = field(default_factory=_user_and_group)
     present: frozenset[str] = field(default_factory=lambda: frozenset(environment()))
 
-    def kept_by(self, engine: Engine) -> bool:
-        """Whether the user's number must be kept: podman without root maps it to root otherwise."""
-        return engine == "podman" and self.user[0] != 0
+    def keeps_user(self, engine: Engine) -> bool:
+        """Return whether the engine must be told to keep the user: podman without root maps it to root."""
+        user_number, _group_number = self.user
+        return engine == "podman" and user_number != 0
 
 
-def command(engine: Engine, job: Job) -> tuple[str, ...]:
+def session_command(engine: Engine, session: ContainerSession) -> tuple[str, ...]:
     """Return the command: the checkout and the mounts lie where they lie on the machine."""
-    data, cache = load_container(), job.root / CACHE
-    tag = f"cp{job.python.replace('.', '')}"
-    own = {variable: f"{cache / folder}" for variable, folder in sorted(data.caches.items())}
-    words = engine_words(engine, job, own, job.present.intersection(data.passed))
+    data = load_container()
+    cache = session.root / CACHE
+    cache_variables = {variable: str(cache / folder) for variable, folder in sorted(data.caches.items())}
+    command = engine_command(engine, session, cache_variables, session.present.intersection(data.passed))
+
+    tag = f"cp{session.python.replace('.', '')}"
     script = f'export PATH="{data.python_bin.replace("{tag}", tag)}:$PATH"\n{data.script}'
-    inner = ["bash", "-ec", script, "container", str(cache / "tool"), data.tool_python]
-    nox = ["--session", job.session, "--force-pythons", job.python, "--envdir", str(cache / "nox")]
-    return (*words, data.image, *inner, *nox, "--", *job.words)
+    command += [data.image, "bash", "-ec", script, "container", str(cache / "tool"), data.tool_python]
+    command += ["--session", session.name, "--force-pythons", session.python]
+    command += ["--envdir", str(cache / "nox"), "--", *session.arguments]
+    return tuple(command)
 
 
-def engine_words(
-    engine: Engine, job: Job, own: Mapping[str, str], passed: Iterable[str], *options: str
+def engine_command(
+    engine: Engine,
+    session: ContainerSession,
+    variables: Mapping[str, str],
+    handed_on: Iterable[str],
+    *options: str,
 ) -> list[str]:
-    """Return the command up to the image: with variables of its own, and those of the machine by name."""
-    words = [engine, "run", "--rm", "--init", "--workdir", str(job.root), *options]
-    words += ["--userns", "keep-id"] if job.kept_by(engine) else []
-    words += ["--user", f"{job.user[0]}:{job.user[1]}"]
-    for place in (job.root, *_mounts(job.words, job.root)):
-        words += ["--mount", f"type=bind,source={place},target={place}"]
-    for variable in (*(f"{name}={value}" for name, value in own.items()), *sorted(passed)):
-        words += ["--env", variable]
-    return words
+    """Return the command up to the image.
+
+    Args:
+        engine: The program.
+        session: What runs inside.
+        variables: The variables that are set inside.
+        handed_on: The names of the machine's variables that hold inside, too, and whose values are not shown.
+        options: More options of the engine.
+    """
+    user_number, group_number = session.user
+    command: list[str] = [engine, "run", "--rm", "--init", "--workdir", str(session.root), *options]
+    if session.keeps_user(engine):
+        command += ["--userns", "keep-id"]
+    command += ["--user", f"{user_number}:{group_number}"]
+
+    for path in (session.root, *_paths_outside(session.arguments, session.root)):
+        command += ["--mount", f"type=bind,source={path},target={path}"]
+    for name, value in variables.items():
+        command += ["--env", f"{name}={value}"]
+    for name in sorted(handed_on):
+        command += ["--env", name]
+    return command
 
 
-def inner_words(words: Sequence[str], **outer: dict[str, Any]) -> tuple[str, ...]:
-    """Return a session's posargs: a front door's words without `outer` arguments and the machine's Python."""
+def outer_parser() -> argparse.ArgumentParser:
+    """Return a parser for the arguments that stay outside; a verb adds its own to the machine's Python."""
     parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
-    for name, settings in {"--python": {}, **outer}.items():
-        parser.add_argument(name, **settings)
-    end = words.index("--") if "--" in words else len(words)
-    return (*parser.parse_known_args(words[:end])[1], *words[end:])
+    parser.add_argument("--python")
+    return parser
 
 
-def _mounts(words: Sequence[str], root: Path) -> tuple[Path, ...]:
-    """Find what the posargs name of the machine outside of the checkout."""
-    named = {Path(os.path.normpath(root / word.rpartition("=")[2])) for word in words if "://" not in word}
-    found: list[Path] = []
-    for path in sorted(named):
-        if not any(path.is_relative_to(place) for place in (root, *found)) and path.exists():
-            found.append(path)
-    return tuple(found)
+def inner_arguments(arguments: Sequence[str], outer: argparse.ArgumentParser) -> tuple[str, ...]:
+    """Return a session's arguments: a front door's without those that stay outside."""
+    end = arguments.index("--") if "--" in arguments else len(arguments)
+    _outer_arguments, session_arguments = outer.parse_known_args(arguments[:end])
+    return (*session_arguments, *arguments[end:])
 
 
-def run(engine: Engine, job: Job, *, env: Mapping[str, str]) -> None:
+def _paths_outside(arguments: Sequence[str], root: Path) -> tuple[Path, ...]:
+    """Return what arguments name of the machine outside of the checkout, each path once."""
+    named_paths: set[Path] = set()
+    for argument in arguments:
+        if "://" not in argument:
+            _option, _equals, value = argument.rpartition("=")
+            named_paths.add(Path(os.path.normpath(root / value)))
+
+    mounted_paths = [root]
+    for path in sorted(named_paths):
+        is_mounted = any(path.is_relative_to(mounted_path) for mounted_path in mounted_paths)
+        if not is_mounted and path.exists():
+            mounted_paths.append(path)
+    return tuple(mounted_paths[1:])
+
+
+def run_session(engine: Engine, session: ContainerSession, *, env: Mapping[str, str]) -> None:
     """Run a session in the container."""
     for folder in load_container().caches.values():
-        files.made(job.root / CACHE / folder)
-    process.run(command(engine, job), cwd=job.root, env=env)
+        files.made(session.root / CACHE / folder)
+    process.run(session_command(engine, session), cwd=session.root, env=env)

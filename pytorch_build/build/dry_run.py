@@ -135,7 +135,7 @@ def _later_steps(inputs: BuildInputs, facts: BuildFacts) -> Iterator[str]:
     yield "install the wheel, and import it without the build's environment"
     if is_linux and inputs.rocm is not None:
         yield "import it without rocm-sdk-devel, and without loading ROCm's libraries first"
-    yield "check the wheel, as check_wheels does; an error finding ends the build, and it is kept here"
+    yield "check the wheel, as check_wheels does; an error ends the build, and the wheel stays in the tree"
     yield "put the wheel and its record among the run's outputs"
 
 

@@ -6,7 +6,7 @@ import os
 import shutil
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from packaging.utils import canonicalize_name
 from pydantic import ValidationError
@@ -18,7 +18,7 @@ from core.env import Interpreter, installer
 from core.environment import allowed
 from core.errors import BuildError
 from core.wheel import parse_wheel_name
-from pytorch_build.build.configuration import verified
+from pytorch_build.build.metrics import measured
 from pytorch_build.components import component_of
 from pytorch_build.components.torch import ROCM_INIT
 from rocm_packaging.packages.layouts import payload_folder
@@ -27,13 +27,19 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
     from pytorch_build.build.cache_use import CacheUse
-    from pytorch_build.build.metrics import Metrics
     from pytorch_build.build.plan import BuildPlan
     from pytorch_build.check import Expectation
     from pytorch_build.components.steps import Overlay
     from pytorch_build.platforms import Platform
 
+# What a build folder was made with lies there.
 CONFIGURATION_MARKER = ".configuration"
+# Folders of other configurations lie beside the trees.
+_PUT_ASIDE = ".builds"
+IMPORT_SCRIPT = Path(__file__).parents[1] / "check" / "import_check.py"
+
+
+# --- Commands ---------------------------------------------------------------------------------
 
 
 def execute(
@@ -43,54 +49,134 @@ def execute(
     *,
     base_env: Mapping[str, str],
     log: Path,
-    metrics: Metrics,
+    details: dict[str, Any],
     cache: CacheUse | None = None,
 ) -> Path:
-    """Run a plan's commands and return the one wheel that they leave."""
+    """Run a plan's commands and return the one wheel that they leave.
+
+    Args:
+        plan: What to do.
+        tree: The source tree.
+        platform: The platform that it is done on.
+        base_env: The user's variables.
+        log: Where the commands' output goes.
+        details: What is known of the build, for its record.
+        cache: The compiler cache, where one is in use.
+    """
     for note in plan.notes:
         console.say(note)
     env = platform.merge(allowed(base_env), plan.env, unset=plan.unset)
     if cache is not None:
         env = cache.environment(env)
-    build = _choose_build_folder(plan, tree)
-    # after the choice: what --clean removes must not come back from where it was kept
+
+    build_folder = _prepare_build_folder(plan, tree)
+    # After the choice: what --clean removes must not come back from where it was kept.
     for pattern in plan.removes:
         for path in tree.glob(pattern):
             _remove(path)
-    files.write_text(build / CONFIGURATION_MARKER, plan.configuration)
+    files.write_text(build_folder / CONFIGURATION_MARKER, plan.configuration)
+
     with ExitStack() as stack:
-        stack.enter_context(metrics.followed(build, log))
+        stack.enter_context(measured(details, log))
         for overlay in plan.overlays:
             stack.enter_context(_overlaid(overlay, tree))
         for command in plan.commands:
-            before = log.stat().st_size if log.is_file() else 0
             process.run(command.argv, cwd=Path(command.cwd), env=env, log=log)
-            if plan.cmake_cache and (tree / plan.cmake_cache).is_file():
-                # the first has seen CMake try flags; the log of what is compiled is long
-                told = "configuration" in metrics.details
-                said = None if told else log.read_bytes()[before:].decode("utf-8", errors="replace")
-                found = verified(tree / plan.cmake_cache, said, env=env, compilers=plan.compilers)
-                metrics.details.setdefault("configuration", found)
-    return the_wheel(plan)
+    return find_wheel(plan)
 
 
-def the_wheel(plan: BuildPlan) -> Path:
-    """Find the one wheel that a build left."""
+def find_wheel(plan: BuildPlan) -> Path:
+    """Return the one wheel that a build left."""
     folder = Path(plan.wheel_dir)
-    found = sorted(folder.glob(plan.wheel_glob))
-    if len(found) != 1:
-        what = ", ".join(path.name for path in found) or "none"
+    wheels = sorted(folder.glob(plan.wheel_glob))
+    if len(wheels) != 1:
+        names = ", ".join(wheel.name for wheel in wheels) or "none"
         raise BuildError(
-            f"The build of {plan.project} must leave one {plan.wheel_glob} in {folder}, and left: {what}.",
+            f"The build of {plan.project} must leave one {plan.wheel_glob} in {folder}, and left: {names}.",
             hint="See the build's log; --clean starts from an empty build folder.",
         )
-    version = str(parse_wheel_name(found[0].name).version)
+
+    (wheel,) = wheels
+    version = str(parse_wheel_name(wheel.name).version)
     if version != plan.version:
         raise BuildError(
-            f"{found[0].name} has version {version}; the source lock promises {plan.version}.",
+            f"{wheel.name} has version {version}; the source lock promises {plan.version}.",
             hint="Check that the source's setup.py takes its version from the environment.",
         )
-    return found[0]
+    return wheel
+
+
+@contextmanager
+def _overlaid(overlay: Overlay, tree: Path) -> Iterator[None]:
+    """Put a file into the tree while the block runs."""
+    path = tree / overlay.path
+    content_before = path.read_bytes() if path.is_file() else None
+    path.parent.mkdir(parents=True, exist_ok=True)
+    try:
+        if overlay.source is not None:
+            shutil.copyfile(Path(overlay.source), path)
+        else:
+            files.write_text(path, overlay.content or "")
+        yield
+    finally:
+        if content_before is None:
+            path.unlink(missing_ok=True)
+        else:
+            path.write_bytes(content_before)
+
+
+# --- Build folders ----------------------------------------------------------------------------
+
+
+def _prepare_build_folder(plan: BuildPlan, tree: Path) -> Path:
+    """Return the build folder, with what this configuration has built before: CMake keeps settings there."""
+    # It lies beside `dist`: up to triton 3.3 both are in python/.
+    build_folder = Path(plan.wheel_dir).parent / "build"
+    previous_configuration = _configuration_of(build_folder)
+    if previous_configuration == plan.configuration:
+        return build_folder
+
+    # Libraries of the other configuration, which upstream's build would pack as its own.
+    spared = f"--exclude=!/{build_folder.relative_to(tree).as_posix()}"
+    process.capture(["git", "clean", "-ffdXq", spared], cwd=tree)
+
+    if previous_configuration is not None:
+        aside = _folder_aside(tree, previous_configuration)
+        _remove(aside)
+        aside.parent.mkdir(exist_ok=True)
+        build_folder.replace(aside)
+    _remove(build_folder)
+
+    aside = _folder_aside(tree, plan.configuration)
+    if _configuration_of(aside) == plan.configuration:
+        aside.replace(build_folder)
+    return build_folder
+
+
+def _folder_aside(tree: Path, configuration: str) -> Path:
+    """Return where the build folder of a configuration is put meanwhile.
+
+    It is named by the tree: CMake's folders hold its path, and developers' trees share what is beside them.
+    """
+    return tree.parent / _PUT_ASIDE / f"{tree.name}-{configuration[:12]}"
+
+
+def _configuration_of(build_folder: Path) -> str | None:
+    """Return the configuration that a build folder was made with; None where another tool made it."""
+    marker = build_folder / CONFIGURATION_MARKER
+    if not marker.is_file():
+        return None
+    return marker.read_text(encoding="utf-8")
+
+
+def _remove(path: Path) -> None:
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path)
+    else:
+        path.unlink(missing_ok=True)
+
+
+# --- Requirements -----------------------------------------------------------------------------
 
 
 def install_requirements(
@@ -101,45 +187,55 @@ def install_requirements(
     cache_dir: Path | None,
 ) -> None:
     """Install the project's own requirements, beyond the locked ones."""
+    # An older wheel of the project goes. What is not installed is not an error to uv.
     names = dict.fromkeys((*plan.uninstall, plan.distribution))
-    # what is not installed is not an error to uv
     process.capture(
         [installer.uv_program(), "pip", "uninstall", "--quiet", "--python", target.executable, *names]
     )
+
     paths = tuple(tree / name for name in plan.requirements_files)
     if paths or plan.requirements:
         call = installer.Install(files=paths, requirements=plan.requirements)
         installer.install(target, call, cache_dir=cache_dir)
-    if locked:  # last, whatever the project's own requirements brought
+    # Last, whatever the project's own requirements brought.
+    if locked is not None:
         installer.install(target, locked, cache_dir=cache_dir)
 
 
-def check_import(target: Interpreter, promised: Expectation, wheel: Path, cache_dir: Path | None) -> None:
+# --- Imports ----------------------------------------------------------------------------------
+
+
+def check_import(target: Interpreter, expectation: Expectation, wheel: Path, cache_dir: Path | None) -> None:
     """Install the wheel where it was built, and import it."""
-    # with what it requires of third parties; torch, triton and ROCm are there, and satisfy it
+    # With what it requires of third parties; torch, triton and ROCm are there, and satisfy it.
     call = installer.Install(requirements=(str(wheel),))
     installer.install(target, call, cache_dir=cache_dir)
     installer.require_planned(target, call.planned)
-    _require_import(promised, wheel, target.executable, cwd=target.prefix)
+
+    _require_import(expectation, wheel, target.executable, folder=target.prefix)
     console.echo(f"{wheel.name} imports")
 
 
-def check_bare_import(target: Interpreter, promised: Expectation, wheel: Path, *, preloads: bool) -> None:
+def check_bare_import(target: Interpreter, expectation: Expectation, wheel: Path, *, preloads: bool) -> None:
     """Import an installed wheel without ROCm's development tree, and without torch's preloads.
 
     Both hide search paths that lead nowhere. The environment is copied with hard links, in about a second.
     """
     prefix = target.prefix
     with temporary.folder("bare", within=prefix.parent) as folder:
-        bare = Path(folder) / prefix.name
-        ignored = shutil.ignore_patterns(f"{payload_folder('devel')}*", "rocm_sdk_devel*")
-        shutil.copytree(prefix, bare, symlinks=True, ignore=ignored, copy_function=_link)
-        init = bare / target.purelib.relative_to(prefix) / ROCM_INIT
-        if init.is_file() and not preloads:
-            files.write_text(init, "def initialize():\n    pass\n")
-        python = bare / target.scripts.relative_to(prefix) / target.executable.name
-        where = ", where ROCm's development tree is not installed and nothing was loaded before"
-        _require_import(promised, wheel, python, cwd=bare, where=where)
+        copied_prefix = folder / prefix.name
+        without_development_tree = shutil.ignore_patterns(f"{payload_folder('devel')}*", "rocm_sdk_devel*")
+        shutil.copytree(
+            prefix, copied_prefix, symlinks=True, ignore=without_development_tree, copy_function=_link
+        )
+
+        preloader = copied_prefix / target.purelib.relative_to(prefix) / ROCM_INIT
+        if preloader.is_file() and not preloads:
+            files.write_text(preloader, "def initialize():\n    pass\n")
+
+        python = copied_prefix / target.scripts.relative_to(prefix) / target.executable.name
+        circumstances = ", where ROCm's development tree is not installed and nothing was loaded before"
+        _require_import(expectation, wheel, python, folder=copied_prefix, circumstances=circumstances)
     console.echo(f"{wheel.name} imports beside ROCm's run-time packages")
 
 
@@ -152,89 +248,51 @@ def _link(source: str, target: str) -> str:
     return target
 
 
-def _require_import(promised: Expectation, wheel: Path, python: Path, *, cwd: Path, where: str = "") -> None:
-    env = process.handed_on(LD_LIBRARY_PATH=None)
-    command = import_command(python, promised.distribution, promised.version)
-    done = process.capture(command, cwd=cwd, env=env, check=False)
-    if problems := read_report(done.returncode, done.stdout, done.stderr):
-        problem = BuildError(
-            f"{wheel.name} cannot be imported{where}:\n" + "\n".join(problems),
-            hint=f"Try it by hand: {python} -c 'import {promised.distribution}'",
+def _require_import(
+    expectation: Expectation, wheel: Path, python: Path, *, folder: Path, circumstances: str = ""
+) -> None:
+    """Fail unless a Python imports an installed wheel.
+
+    Args:
+        expectation: What the wheel must be.
+        wheel: The wheel.
+        python: The Python that has it installed.
+        folder: Where it is started.
+        circumstances: What is special there, for the error.
+    """
+    completed = process.capture(
+        import_command(python, expectation.distribution, expectation.version),
+        cwd=folder,
+        env=process.handed_on(LD_LIBRARY_PATH=None),
+        check=False,
+    )
+    problems = read_report(completed.returncode, completed.stdout, completed.stderr)
+    if problems:
+        error = BuildError(
+            f"{wheel.name} cannot be imported{circumstances}:\n" + "\n".join(problems),
+            hint=f"Try it by hand: {python} -c 'import {expectation.distribution}'",
         )
-        problem.cause = first(done.stderr.splitlines())
-        raise problem
-
-
-@contextmanager
-def _overlaid(overlay: Overlay, tree: Path) -> Iterator[None]:
-    path = tree / overlay.path
-    before = path.read_bytes() if path.is_file() else None
-    path.parent.mkdir(parents=True, exist_ok=True)
-    try:
-        if overlay.source is not None:
-            shutil.copyfile(Path(overlay.source), path)
-        else:
-            files.write_text(path, overlay.content or "")
-        yield
-    finally:
-        if before is None:
-            path.unlink(missing_ok=True)
-        else:
-            path.write_bytes(before)
-
-
-def _choose_build_folder(plan: BuildPlan, tree: Path) -> Path:
-    """Let the build find its own build folder: one a configuration, as a folder keeps its settings."""
-    # beside `dist`: up to triton 3.3 both lie in python/
-    build, aside = Path(plan.wheel_dir).parent / "build", tree.parent / ".builds"
-    made_with = _configuration_of(build)
-    if made_with == plan.configuration:
-        return build
-    # libraries of the other configuration, which upstream's build would pack as its own
-    spared = f"--exclude=!/{build.relative_to(tree).as_posix()}"
-    process.capture(["git", "clean", "-ffdXq", spared], cwd=tree)
-    # named by the tree: CMake's folders hold its path, and developers' trees share what is beside them
-    if build.is_dir() and made_with:
-        _remove(aside / f"{tree.name}-{made_with[:12]}")
-        aside.mkdir(exist_ok=True)
-        build.replace(aside / f"{tree.name}-{made_with[:12]}")
-    _remove(build)
-    kept = aside / f"{tree.name}-{plan.configuration[:12]}"
-    if _configuration_of(kept) == plan.configuration:
-        kept.replace(build)
-    return build
-
-
-def _configuration_of(build: Path) -> str:
-    marker = build / CONFIGURATION_MARKER
-    return marker.read_text(encoding="utf-8") if marker.is_file() else ""
-
-
-def _remove(path: Path) -> None:
-    if path.is_dir() and not path.is_symlink():
-        shutil.rmtree(path)
-    else:
-        path.unlink(missing_ok=True)
-
-
-SCRIPT = Path(__file__).parents[1] / "check" / "import_check.py"
-
-
-class _Report(Model):
-    problems: tuple[str, ...]
+        error.cause = first(completed.stderr.splitlines())
+        raise error
 
 
 def import_command(python: Path, distribution: str, version: str) -> tuple[str, ...]:
     """Return the command that imports a distribution's module."""
     name = canonicalize_name(distribution)
-    component = component_of(name)
-    lacks_local_part = component is not None and component.version_rule.module_lacks_local_part
     # -I: neither the working folder nor PYTHONPATH may answer for what is installed.
-    return (
-        *(str(python), "-I", str(SCRIPT)),
-        *("--distribution", name, "--version", version, "--module", name.replace("-", "_")),
-        *(("--public",) if lacks_local_part else ()),
-    )
+    command = [str(python), "-I", str(IMPORT_SCRIPT), "--distribution", name]
+    command += ["--version", version, "--module", name.replace("-", "_")]
+
+    component = component_of(name)
+    if component is not None and component.version_rule.module_lacks_local_part:
+        command.append("--public")
+    return tuple(command)
+
+
+class _Report(Model):
+    """What the script prints."""
+
+    problems: tuple[str, ...]
 
 
 def read_report(returncode: int, stdout: str, stderr: str) -> tuple[str, ...]:
@@ -242,8 +300,10 @@ def read_report(returncode: int, stdout: str, stderr: str) -> tuple[str, ...]:
     try:
         problems = _Report.model_validate_json(stdout).problems
     except ValidationError:
-        last = next((line for line in reversed(stderr.strip().splitlines()) if line.strip()), "no output")
-        return (f"The import check died with status {returncode}: {last.strip()}",)
+        lines = [line.strip() for line in stderr.splitlines() if line.strip()]
+        last_line = lines[-1] if lines else "no output"
+        return (f"The import check died with status {returncode}: {last_line}",)
+
     if returncode and not problems:
         # The report was written, then a destructor or an exit handler brought the process down.
         return (f"Python died with status {returncode} when it ended.",)

@@ -49,7 +49,6 @@ class TreeFacts:
         build_requires: pyproject.toml's build requirements.
         build_env: The variables that the checkout left for the build.
         reads_build_version: Whether setup.py takes the version from BUILD_VERSION.
-        configures_alone: Whether setup.py can run CMake without compiling.
         git_suffix: What setup.py adds to the version by itself; "" for nothing.
         llvm_hash: The commit of the LLVM that triton is built against.
     """
@@ -59,7 +58,6 @@ class TreeFacts:
     build_requires: tuple[str, ...] = ()
     build_env: Mapping[str, str] = field(default_factory=dict)
     reads_build_version: bool = True
-    configures_alone: bool = False
     git_suffix: str = ""
     llvm_hash: str = ""
 
@@ -182,7 +180,6 @@ def tree_facts_from(
         build_requires=tuple(build_system.get("requires", [])),
         build_env=_read_build_env(texts.get(_BUILD_ENV, "{}"), path=tree / _BUILD_ENV),
         reads_build_version="BUILD_VERSION" in setup_text,
-        configures_alone="--cmake-only" in setup_text,
         git_suffix=git_suffix() if adds_commit(setup_text) else "",
         llvm_hash=texts.get(_LLVM_HASH, "").strip(),
     )

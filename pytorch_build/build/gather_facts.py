@@ -14,9 +14,9 @@ from core.env.installer import Install
 from core.env.locks import locked_call
 from core.run import key_name
 from pytorch_build.build import machine, toolchain
-from pytorch_build.build.compilers import Compiler, compilers
+from pytorch_build.build.compilers import Compiler, find_compilers
 from pytorch_build.build.facts import BuildFacts, PackageFacts, TreeFacts, read_tree_facts
-from pytorch_build.build.toolchain import Provided, places, provided
+from pytorch_build.build.toolchain import Provided, find_provided, toolchain_folders
 from pytorch_build.sdk import RocmSdk
 from rocm_packaging.origin import requirements
 from rocm_packaging.packages.layouts import sdk_target
@@ -70,16 +70,16 @@ def observe_facts(
         python=request.target.executable,
         tree_facts=read_tree_facts(tree),
         rocm=rocm,
-        provided=provided(
-            places(common.cache, request.platform.name),
+        provided=find_provided(
+            toolchain_folders(common.cache, request.platform.name),
             platform=request.platform,
             base_env=request.user_env,
-            redistributed=common.outputs.immutable,
+            is_redistributed=common.outputs.immutable,
         ),
         torch_version=torch_version,
         # None where the cache did not start: then no compiler is started through it.
         compiler_cache=cache_use.cache if cache_use is not None else None,
-        compilers=compilers(request.platform, {**request.user_env, **request.source.env}),
+        compilers=find_compilers(request.platform, {**request.user_env, **request.source.env}),
         max_jobs=max_jobs,
         user_env=request.user_env,
     )
@@ -97,7 +97,7 @@ def assume_facts(work: Work, tree_facts: TreeFacts) -> BuildFacts:
         site_packages: PurePath = request.target.purelib
         need = machine.need_of(request.context, request.component)
         max_jobs = machine.max_jobs(need, request.requested_jobs)
-        known_compilers = compilers(request.platform, {**request.user_env, **request.source.env})
+        known_compilers = find_compilers(request.platform, {**request.user_env, **request.source.env})
     else:
         tree = _tree_elsewhere(request)
         python, site_packages = _environment_elsewhere(request)
@@ -196,12 +196,12 @@ def _whole_sdk(work: Work, site_packages: PurePath) -> RocmSdk | None:
     )
 
 
-def needed_parts(request: BuildRequest) -> tuple[toolchain.Step, ...]:
+def needed_parts(request: BuildRequest) -> tuple[toolchain.ToolchainPart, ...]:
     """Return the parts of the toolchain that a build provides."""
     needed_parts = request.component.parts_needed(
         request.platform, {**request.user_env, **request.source.env}
     )
-    parts = toolchain.plan(request.context.common.cache, request.platform.name)
+    parts = toolchain.toolchain_parts(request.context.common.cache, request.platform.name)
     return tuple(part for part in parts if part.name in needed_parts)
 
 
@@ -214,7 +214,7 @@ def _assumed_parts(request: BuildRequest, tree_facts: TreeFacts) -> Provided:
     if request.is_for_this_platform:
         checkout = request.context.common.root
     pins = toolchain.load_toolchain()
-    folders = toolchain.places(Path(".cache"), "windows")
+    folders = toolchain.toolchain_folders(Path(".cache"), "windows")
     llvm = request.platform.find_variable(request.user_env, "LLVM_SYSPATH")
     return Provided(
         openmp=checkout / folders.openmp / pins.openmp.dll,

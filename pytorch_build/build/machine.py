@@ -20,7 +20,7 @@ from pydantic import model_validator
 from core import console, files, process
 from core.data import Model, data_file, merged
 from core.errors import EnvironmentSetupError, ProcessError, UsageError
-from pytorch_build.build.compilers import commands
+from pytorch_build.build.compilers import compiler_commands
 from pytorch_build.components import COMPONENTS, Component, MachineNeed
 from pytorch_build.refs.torch_refs import NeedTable  # noqa: TC001 - pydantic reads it
 from pytorch_build.sources.trees import lacks, place
@@ -261,7 +261,7 @@ def _usable_disk(tree: Path, need: MachineNeed) -> float:
 def _compiler_problems(platform: Platform, env: Mapping[str, str]) -> Iterator[Problem]:
     """Yield what is wrong with the compilers that variables name, or else with the usual ones."""
     path = platform.find_variable(env, "PATH")
-    compiler_commands = commands(platform, env)
+    commands = compiler_commands(platform, env)
     languages = {"CC": "C", "CXX": "C++"}
     version_option = "--version"
     if platform.windows:
@@ -271,7 +271,7 @@ def _compiler_problems(platform: Platform, env: Mapping[str, str]) -> Iterator[P
 
     for variable, language in languages.items():
         try:
-            process.capture([*compiler_commands[variable], version_option], env=process.handed_on(PATH=path))
+            process.capture([*commands[variable], version_option], env=process.handed_on(PATH=path))
         except ProcessError as problem:
             reason = problem.message.splitlines()[0].rstrip(":.")
             hint = f"Install a {language} compiler, or name one in {variable}."

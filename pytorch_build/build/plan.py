@@ -7,7 +7,7 @@ to know stands in the inputs and in the facts.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 from pathlib import PurePath
 from typing import TYPE_CHECKING
 
@@ -24,7 +24,6 @@ from pytorch_build.components import Component, distributions
 from pytorch_build.lock.versions import without_edits
 
 if TYPE_CHECKING:
-    from pytorch_build.build.compilers import Compiler
     from pytorch_build.build.facts import BuildFacts, PackageFacts
     from pytorch_build.build.inputs import BuildInputs
     from pytorch_build.components.steps import BuildSteps, Command, Overlay
@@ -62,9 +61,7 @@ class BuildPlan:
         search_folders: The folders of ROCm below site-packages that the wheel's libraries search.
         split_for: The ROCm whose device packages the wheel's device code joins; None for a wheel that has it.
         notes: What the user is told before.
-        compilers: The compilers, by the variables that name them.
         configuration: A digest of what a build folder's contents depend on.
-        cmake_cache: Where CMake keeps its settings; "" where they cannot be compared.
     """
 
     project: str
@@ -83,9 +80,7 @@ class BuildPlan:
     search_folders: tuple[str, ...] = ()
     split_for: str | None = None
     notes: tuple[str, ...] = ()
-    compilers: Mapping[str, Compiler] = field(default_factory=dict)
     configuration: str = ""
-    cmake_cache: str = ""
 
     @property
     def wheel_dir(self) -> PurePath:
@@ -144,9 +139,7 @@ def plan_build(
         search_folders=search_folders,
         split_for=split_for,
         notes=(*steps.notes, *_ignored_variables(facts, env)),
-        compilers=facts.compilers,
         configuration=_configuration_digest(inputs, facts, env),
-        cmake_cache=steps.cmake_cache,
     )
 
 

@@ -14,22 +14,23 @@ from core.env import installer
 from core.env.locks import locked_call
 from core.errors import FatalError, ServiceError
 from core.packages.sources import InstalledPackages
+from core.run.locations import origin_from, run_buckets
 from core.run.stage import StageResult
 from core.wheel import CONTENTS, folder_sizes, parse_wheel_name
-from pytorch_build.build import machine, refused, toolchain
+from pytorch_build.build import machine, toolchain
+from pytorch_build.build.cache import cache_of_run
 from pytorch_build.build.execution import check_bare_import, check_import, execute, install_requirements
 from pytorch_build.build.facts import PackageFacts
 from pytorch_build.build.gather_facts import needed_parts, observe_facts
 from pytorch_build.build.plan import plan_build, plan_environment
-from pytorch_build.build.search_paths import set_search_paths
+from pytorch_build.build.search_paths import find_search_paths, set_search_paths
 from pytorch_build.check import Expectation, Finding, findings_table, require_no_errors
 from pytorch_build.check.policy import load_policy
 from pytorch_build.check.run import CheckOptions, check_built_wheel, loader_libraries
-from pytorch_build.sdk import RocmSdk, ask, link
+from pytorch_build.sdk import RocmSdk, ask_sdk, link_rocm
 from pytorch_build.split.split_wheel import split_wheel
 
 if TYPE_CHECKING:
-    from core.run.records import Record
     from pytorch_build.build.build import Work
     from pytorch_build.build.cache_use import CacheUse
     from pytorch_build.build.plan import BuildPlan
@@ -46,46 +47,22 @@ class _Environment:
     rocm: RocmSdk | None
 
 
-def make(work: Work, refused_record: Record | None = None) -> StageResult:
-    """Build and check the wheels of a component; check again what was built before and refused.
-
-    Args:
-        work: What to build.
-        refused_record: The record of a build from the same inputs whose wheels were refused.
-    """
+def make(work: Work) -> StageResult:
+    """Build and check the wheels of a component."""
     request = work.request
     console.say(
         f"{request.component.name} {work.inputs.version} for {request.context.gpu_family}, "
         f"Python {request.target.version}"
     )
-    if refused_record is not None:
-        return _check_refused_wheels(work, refused_record)
-
     need = machine.need_of(request.context, request.component)
     machine.require_none(machine.look(request, need))
     max_jobs = machine.max_jobs(need, request.requested_jobs)
 
-    with work.materials.tree.checked_out() as tree:
-        requirements = _digest_requirements(tree)
-        with _prepared_environment(work, requirements) as environment:
-            wheels = _build_wheels(work, tree, environment, max_jobs)
-            work.metrics.details[refused.REFUSED] = {"requirements": requirements, "imported": False}
-            return _accept_wheels(work, wheels, has_rocm=environment.rocm is not None)
-
-
-def _check_refused_wheels(work: Work, record: Record) -> StageResult:
-    """Check wheels that were refused once more, without their tree."""
-    console.say("built before and refused: checked again, not built (--force builds it anew)")
-    work.metrics.details |= record.details
-    refusal = record.details[refused.REFUSED]
-    wheels = tuple(refused.folder(work.stage) / name for name in refusal["wheels"])
-    if record.log:
-        fetched_log = work.stage.store.fetch(record.log, work.stage.common.cache / "fetched")
-        files.copy(fetched_log, work.stage.log)
-
-    if refusal["imported"]:
-        return _accept_wheels(work, wheels, has_rocm=False)
-    with _prepared_environment(work, refusal["requirements"]) as environment:
+    with (
+        work.materials.tree.checked_out() as tree,
+        _prepared_environment(work, _digest_requirements(tree)) as environment,
+    ):
+        wheels = _build_wheels(work, tree, environment, max_jobs)
         return _accept_wheels(work, wheels, has_rocm=environment.rocm is not None)
 
 
@@ -128,11 +105,11 @@ def _prepared_environment(work: Work, requirements: Mapping[str, str]) -> Iterat
         )
         stack.enter_context(prepared)
         if is_linked:
-            link(request.target)
+            link_rocm(request.target)
 
         rocm = None
         if rocm_source is not None:
-            rocm = ask(
+            rocm = ask_sdk(
                 request.target,
                 rocm_source,
                 family=family,
@@ -169,7 +146,6 @@ def _build_wheels(work: Work, tree: Path, environment: _Environment, max_jobs: i
     """Run upstream's build in the environment; return its wheel, or where it is split, all of them."""
     request = work.request
     name = request.component.name
-    details = work.metrics.details
     provide_parts(request)
     with _compiler_cache(request, tree) as cache_use:
         facts = observe_facts(
@@ -192,19 +168,25 @@ def _build_wheels(work: Work, tree: Path, environment: _Environment, max_jobs: i
                 request.platform,
                 base_env=env,
                 log=work.stage.log,
-                metrics=work.metrics,
+                details=work.details,
                 cache=cache_use,
             )
-            details["disk"] = files.measured(tree)[0]
-            # CMake leaves this machine's folders in the wheel. Nothing else may see it before.
-            wheel = set_search_paths(wheel, plan.search_folders, epoch=source_date_epoch(env))
+            work.details["disk"] = files.measured(tree)[0]
             if cache_use is not None and (statistics := cache_use.details()) is not None:
-                details["compiler_cache"] = statistics
+                work.details["compiler_cache"] = statistics
 
+    # CMake leaves this machine's folders in the wheel. Nothing may see it before they are replaced.
+    epoch = source_date_epoch(env)
     if plan.split_for is None:
-        return (wheel,)
+        return (set_search_paths(wheel, plan.search_folders, epoch=epoch),)
     with console.group(f"split {name}"):
-        return split_wheel(wheel, wheel.parent / "split", rocm_version=plan.split_for)
+        return split_wheel(
+            wheel,
+            wheel.parent / "split",
+            rocm_version=plan.split_for,
+            search_paths=find_search_paths(wheel, plan.search_folders),
+            epoch=epoch,
+        )
 
 
 def _compiler_cache(request: BuildRequest, tree: Path) -> AbstractContextManager[CacheUse | None]:
@@ -214,12 +196,19 @@ def _compiler_cache(request: BuildRequest, tree: Path) -> AbstractContextManager
         return nullcontext()
 
     # Imported where there is one: it brings boto3 with it.
-    from pytorch_build.build.cache_use import in_use, located
+    from pytorch_build.build.cache_use import use_cache
 
     common = request.context.common
-    located_cache = located(cache, common, env=request.user_env)
+    buckets = run_buckets()
+    run_cache = cache_of_run(
+        cache,
+        run_store=common.store,
+        release_type=common.release_type,
+        origin=origin_from(request.user_env, buckets),
+        buckets=buckets,
+    )
     folders = (tree, request.target.prefix, common.root)
-    return in_use(located_cache, base_dirs=folders, base_env=request.user_env)
+    return use_cache(run_cache, base_dirs=folders, base_env=request.user_env)
 
 
 def _reproducible_env(request: BuildRequest, tree: Path) -> Mapping[str, str]:
@@ -235,9 +224,8 @@ def _reproducible_env(request: BuildRequest, tree: Path) -> Mapping[str, str]:
 
 
 def _accept_wheels(work: Work, wheels: tuple[Path, ...], *, has_rocm: bool) -> StageResult:
-    """Import and check wheels before they are put among the run's outputs; keep what is refused."""
+    """Import and check wheels before they are put among the run's outputs; an error says where they lie."""
     request = work.request
-    refusal = work.metrics.details.pop(refused.REFUSED)
     expectation = Expectation(
         distribution=request.component.distribution,
         version=work.inputs.version,
@@ -247,19 +235,20 @@ def _accept_wheels(work: Work, wheels: tuple[Path, ...], *, has_rocm: bool) -> S
     )
     try:
         with console.group(f"check {request.component.name}"):
-            if not refusal["imported"]:
-                _import_wheel(work, wheels[0], expectation, has_rocm=has_rocm)
-                refusal = {**refusal, "imported": True}
-            work.metrics.details |= _check(request, wheels, expectation)
+            _import_wheel(work, wheels[0], expectation, has_rocm=has_rocm)
+            work.details.update(_check(request, wheels, expectation))
     except FatalError as problem:
-        work.metrics.details[refused.REFUSED] = {**refusal, **refused.keep(work.stage, wheels, problem)}
+        problem.hint += (
+            f"\nUntil the next build, what was built lies in {wheels[0].parent}: "
+            "nox -s check_wheels -- FOLDER checks it, with --policy FILE by limits of your own."
+        )
         raise
 
     rocm_source = work.materials.rocm
     details = {
         "source": work.inputs.source,
         "rocm_options": [] if rocm_source is None else rocm_source.options,
-        **work.metrics.details,
+        **work.details,
         CONTENTS: {wheel.name: folder_sizes(wheel) for wheel in wheels},
     }
     return StageResult(files=wheels, details=details)

@@ -1,6 +1,6 @@
 """What builds link or ship besides ROCm and machines do not have: pinned (`toolchain.toml`), and provided.
 
-libuv is built with git and CMake, the OpenMP runtime downloaded, by a build of torch that lacks them.
+libuv is built with git and CMake, and the OpenMP runtime downloaded, by a build of torch that lacks them.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import zipfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path, PurePath, PurePosixPath
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import IO, TYPE_CHECKING, Annotated
 
 import zstandard
 from pydantic import Field
@@ -32,27 +32,27 @@ if TYPE_CHECKING:
 
 FILE = Path(__file__).with_name("toolchain.toml")
 LICENSE = "LICENSE"
+# A member of an archive that is not ours is read up to here.
+_LARGEST_MEMBER = 64 << 20
 _Sha256 = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
 
 
-class Pin(Model):
-    """What every part has."""
-
-    version: str
-    license: str
+# --- The data ---------------------------------------------------------------------------------
 
 
-class Libuv(Pin):
+class Libuv(Model):
     """libuv, built from its repository at a commit."""
 
     platforms: tuple[str, ...]
+    version: str
+    license: str
     origin: str
     commit: str = Field(pattern=r"^[0-9a-f]{40}$")
     options: tuple[str, ...]
     libraries: dict[str, str]
 
 
-class Member(Model):
+class NestedMember(Model):
     """One file in an archive within the archive that is downloaded."""
 
     archive: str
@@ -60,32 +60,31 @@ class Member(Model):
     sha256: _Sha256
 
 
-class Download(Pin):
+class OpenMpDownload(Model):
     """An OpenMP runtime that is downloaded: a zip of ``.tar.zst`` archives."""
 
-    redistributable: bool
+    version: str
+    license: str
     url: str
     sha256: _Sha256
-    library: Member
-    license_file: Member
+    library: NestedMember
+    license_file: NestedMember
 
 
 class VisualStudio(Model):
     """The OpenMP runtime of the Visual Studio on the machine: a glob below a variable's folder."""
 
     license: str
-    redistributable: bool
     variable: str
     pattern: str
 
 
 class OpenMp(Model):
-    """The OpenMP runtimes of Windows; the first of `order` that is there is taken."""
+    """The OpenMP runtimes of Windows."""
 
     platforms: tuple[str, ...]
     dll: str
-    order: tuple[Literal["download", "visual_studio"], ...]
-    download: Download
+    download: OpenMpDownload
     visual_studio: VisualStudio
 
 
@@ -99,26 +98,37 @@ class Toolchain(Model):
 load_toolchain = data_file(FILE, Toolchain)
 
 
+# --- What is there ----------------------------------------------------------------------------
+
+
 @dataclass(frozen=True, kw_only=True)
-class Places:
+class ToolchainFolders:
     """Where builds put things, by what they are made from: a changed pin is another folder."""
 
     libuv: Path
     openmp: Path
 
 
-def places(cache_dir: Path, platform: str) -> Places:
+def toolchain_folders(cache_dir: Path, platform: str) -> ToolchainFolders:
     """Return where things for a platform lie once they are provided."""
-    pins, root = load_toolchain(), cache_dir / "toolchain"
-    return Places(
-        libuv=root / f"libuv-{pins.libuv.commit[:12]}-{platform}",
-        openmp=root / f"openmp-{pins.openmp.download.sha256[:12]}",
+    toolchain = load_toolchain()
+    parent = cache_dir / "toolchain"
+    return ToolchainFolders(
+        libuv=parent / f"libuv-{toolchain.libuv.commit[:12]}-{platform}",
+        openmp=parent / f"openmp-{toolchain.openmp.download.sha256[:12]}",
     )
 
 
 @dataclass(frozen=True, kw_only=True)
 class Provided:
-    """What a build links or ships besides ROCm; only Windows' builds need it."""
+    """What a build links or ships besides ROCm; only Windows' builds need it.
+
+    Attributes:
+        openmp: The OpenMP runtime.
+        uv: libuv's library.
+        licenses: The licence files of what the wheel ships, by name.
+        llvm: The LLVM that triton is built against.
+    """
 
     openmp: PurePath | None = None
     uv: PurePath | None = None
@@ -126,160 +136,224 @@ class Provided:
     llvm: PurePath | None = None
 
 
-def provided(at: Places, *, platform: Platform, base_env: Mapping[str, str], redistributed: bool) -> Provided:
-    """Find what is there for a build, as provided or as variables name it."""
+def find_provided(
+    folders: ToolchainFolders,
+    *,
+    platform: Platform,
+    base_env: Mapping[str, str],
+    is_redistributed: bool,
+) -> Provided:
+    """Return what is there for a build, as it was provided or as variables name it.
+
+    Args:
+        folders: Where provided things lie.
+        platform: The platform of the wheel.
+        base_env: The user's variables.
+        is_redistributed: Whether the wheel leaves this machine.
+    """
     if not platform.windows:
         return Provided()
-    openmp, uv = _openmp(platform, base_env, at, redistributed=redistributed), _uv(platform, base_env, at)
-    carried = {"llvm-openmp": at.openmp if openmp else None, "libuv": uv and uv.parent.parent}
-    llvm = platform.find_variable(base_env, "LLVM_SYSPATH")
-    if llvm and not (Path(llvm) / "include").is_dir():
-        raise MissingInputError(
-            f"LLVM_SYSPATH is {llvm}, and no LLVM lies there.", hint="Name the folder of its include and lib."
-        )
-    return Provided(
-        openmp=openmp,
-        uv=uv,
-        licenses={
-            name: folder / LICENSE
-            for name, folder in carried.items()
-            if folder and (folder / LICENSE).is_file()
-        },
-        llvm=Path(llvm) if llvm else None,
-    )
+
+    openmp = _find_openmp(platform, base_env, folders, is_redistributed=is_redistributed)
+    uv = _find_libuv(platform, base_env, folders)
+    licenses: dict[str, PurePath] = {}
+    if openmp is not None and (folders.openmp / LICENSE).is_file():
+        licenses["llvm-openmp"] = folders.openmp / LICENSE
+    if uv is not None and (uv.parent.parent / LICENSE).is_file():
+        licenses["libuv"] = uv.parent.parent / LICENSE
+    return Provided(openmp=openmp, uv=uv, licenses=licenses, llvm=_find_llvm(platform, base_env))
 
 
-def _openmp(
-    platform: Platform, base_env: Mapping[str, str], at: Places, *, redistributed: bool
+def _find_openmp(
+    platform: Platform, base_env: Mapping[str, str], folders: ToolchainFolders, *, is_redistributed: bool
 ) -> Path | None:
-    """Find the first OpenMP runtime of toolchain.toml that is there and may be carried."""
-    data = load_toolchain().openmp
-    redist = platform.find_variable(base_env, data.visual_studio.variable)
-    found = {
-        "download": [path] if (path := at.openmp / data.dll).is_file() else [],
-        "visual_studio": sorted(Path(redist).glob(data.visual_studio.pattern)) if redist else [],
-    }
-    for name in data.order:
-        allowed = getattr(data, name).redistributable
-        if not found[name] or (redistributed and not allowed):
-            continue
-        if not allowed:
-            console.warn(
-                f"The wheel gets {found[name][-1]}, which may not be redistributed: keep it to yourself."
-            )
-        return found[name][-1]
-    return None
+    """Return the OpenMP runtime that was downloaded, else Visual Studio's, which has to stay here."""
+    openmp = load_toolchain().openmp
+    downloaded = folders.openmp / openmp.dll
+    if downloaded.is_file():
+        return downloaded
+
+    visual_studio = platform.find_variable(base_env, openmp.visual_studio.variable)
+    if is_redistributed or not visual_studio:
+        return None
+    libraries = sorted(Path(visual_studio).glob(openmp.visual_studio.pattern))
+    if not libraries:
+        return None
+    newest = libraries[-1]
+    console.warn(f"The wheel gets {newest}, which may not be redistributed: keep it to yourself.")
+    return newest
 
 
-def _uv(platform: Platform, base_env: Mapping[str, str], at: Places) -> Path | None:
-    named = platform.find_variable(base_env, "libuv_ROOT")
-    found = (Path(named) if named else at.libuv) / load_toolchain().libuv.libraries[platform.name]
-    if named and not found.is_file():
+def _find_libuv(platform: Platform, base_env: Mapping[str, str], folders: ToolchainFolders) -> Path | None:
+    """Return the libuv that a variable names, else the one that was built."""
+    relative_path = load_toolchain().libuv.libraries[platform.name]
+    named_folder = platform.find_variable(base_env, "libuv_ROOT")
+    if not named_folder:
+        built_library = folders.libuv / relative_path
+        return built_library if built_library.is_file() else None
+
+    library = Path(named_folder) / relative_path
+    if not library.is_file():
         raise MissingInputError(
-            f"libuv_ROOT is {named}, and {found} does not exist.",
+            f"libuv_ROOT is {named_folder}, and {library} does not exist.",
             hint="Correct libuv_ROOT, or unset it: the build makes a libuv of its own.",
         )
-    return found if found.is_file() else None
+    return library
+
+
+def _find_llvm(platform: Platform, base_env: Mapping[str, str]) -> Path | None:
+    """Return the LLVM that a variable names."""
+    named_folder = platform.find_variable(base_env, "LLVM_SYSPATH")
+    if not named_folder:
+        return None
+    if not (Path(named_folder) / "include").is_dir():
+        raise MissingInputError(
+            f"LLVM_SYSPATH is {named_folder}, and no LLVM lies there.",
+            hint="Name the folder of its include and lib.",
+        )
+    return Path(named_folder)
+
+
+# --- Providing what is not --------------------------------------------------------------------
 
 
 @dataclass(frozen=True, kw_only=True)
-class Step:
-    """One part that a platform's builds need and nothing else brings."""
+class ToolchainPart:
+    """One part that a platform's builds need and nothing else brings.
+
+    Attributes:
+        name: Its name: libuv or openmp.
+        version: Its version.
+        source: The address that it comes from.
+        folder: Where it lies once it is provided.
+    """
 
     name: str
     version: str
     source: str
-    digest: str
-    license: str
     folder: Path
 
 
-def plan(cache_dir: Path, platform: str) -> tuple[Step, ...]:
+def toolchain_parts(cache_dir: Path, platform: str) -> tuple[ToolchainPart, ...]:
     """Return what `provide` would do for a platform, from any platform."""
-    pins, at = load_toolchain(), places(cache_dir, platform)
-    libuv, openmp = pins.libuv, pins.openmp.download
-    parts = (
-        ("libuv", libuv, libuv.origin, libuv.commit, at.libuv, libuv.platforms),
-        ("openmp", openmp, openmp.url, openmp.sha256, at.openmp, pins.openmp.platforms),
-    )
-    return tuple(
-        Step(name=name, version=pin.version, source=source, digest=digest, license=pin.license, folder=folder)
-        for name, pin, source, digest, folder, platforms in parts
-        if platform in platforms
-    )
+    libuv = load_toolchain().libuv
+    openmp = load_toolchain().openmp
+    folders = toolchain_folders(cache_dir, platform)
+    parts: list[ToolchainPart] = []
+    if platform in libuv.platforms:
+        parts.append(
+            ToolchainPart(name="libuv", version=libuv.version, source=libuv.origin, folder=folders.libuv)
+        )
+    if platform in openmp.platforms:
+        parts.append(
+            ToolchainPart(
+                name="openmp",
+                version=openmp.download.version,
+                source=openmp.download.url,
+                folder=folders.openmp,
+            )
+        )
+    return tuple(parts)
 
 
-def provide(steps: Sequence[Step], platform: str, *, target: Interpreter, mirrors: Mapping[str, str]) -> None:
-    """Provide what `plan` names and does not exist yet."""
-    for step in steps:
-        folder = step.folder
+def provide(
+    parts: Sequence[ToolchainPart], platform: str, *, target: Interpreter, mirrors: Mapping[str, str]
+) -> None:
+    """Provide the parts that do not exist yet."""
+    for part in parts:
+        folder = part.folder
         with files.locked(folder.parent / f".{folder.name}.lock", what=str(folder)):
+            # The licence is written last, so that what was interrupted is known by its absence.
             if (folder / LICENSE).is_file():
-                console.done(f"{step.name} {step.version}: already at {folder}")
+                console.done(f"{part.name} {part.version}: already at {folder}")
                 continue
+
             if folder.exists():
                 shutil.rmtree(folder)
-            scratch = temporary.folder("toolchain", within=files.made(folder.parent))
-            with console.group(f"{step.name} {step.version}"), scratch as name:
-                # the licence is written last, so that what was interrupted is known by its absence
-                if step.name == "libuv":
-                    _build_libuv(Path(name), folder, platform, target, mirrors)
+            with (
+                console.group(f"{part.name} {part.version}"),
+                temporary.folder("toolchain", within=files.made(folder.parent)) as scratch,
+            ):
+                if part.name == "libuv":
+                    _build_libuv(scratch, folder, platform, target, mirrors)
                 else:
-                    _unpack_openmp(Path(name), folder, mirrors)
-            console.done(f"{step.name} {step.version}: {folder}")
+                    _unpack_openmp(scratch, folder, mirrors)
+            console.done(f"{part.name} {part.version}: {folder}")
 
 
 def _build_libuv(
     scratch: Path, prefix: Path, platform: str, target: Interpreter, mirrors: Mapping[str, str]
 ) -> None:
-    pin = load_toolchain().libuv
-    git = Repository(path=scratch, settings=Origins(mirrors=mirrors).settings(pin.origin))
-    git.init(pin.origin)
-    fetch_commit(git, pin.origin, pin.commit)
-    git.run("checkout", "--quiet", "--detach", pin.commit)
-    path = os.pathsep.join((str(target.scripts), environment().get("PATH", "")))  # ninja lies beside cmake
-    env = process.handed_on(PATH=path)
-    source, build = str(scratch), str(scratch / "build")
-    configure = ("-S", source, "-B", build, "-G", "Ninja", f"-DCMAKE_INSTALL_PREFIX={prefix}", *pin.options)
-    for words in (configure, ("--build", build), ("--install", build)):
-        process.run([target.scripts / "cmake", *words], cwd=scratch, env=env)
-    library = prefix / pin.libraries[platform]
+    """Build libuv in a folder, and install it into another one."""
+    libuv = load_toolchain().libuv
+    git = Repository(path=scratch, settings=Origins(mirrors=mirrors).settings(libuv.origin))
+    git.init(libuv.origin)
+    fetch_commit(git, libuv.origin, libuv.commit)
+    git.run("checkout", "--quiet", "--detach", libuv.commit)
+
+    cmake = target.scripts / "cmake"
+    build_folder = scratch / "build"
+    # ninja lies beside cmake.
+    search_path = os.pathsep.join((str(target.scripts), environment().get("PATH", "")))
+    env = process.handed_on(PATH=search_path)
+    configure: list[str | Path] = [cmake, "-S", scratch, "-B", build_folder, "-G", "Ninja"]
+    configure += [f"-DCMAKE_INSTALL_PREFIX={prefix}", *libuv.options]
+    process.run(configure, cwd=scratch, env=env)
+    process.run([cmake, "--build", build_folder], cwd=scratch, env=env)
+    process.run([cmake, "--install", build_folder], cwd=scratch, env=env)
+
+    library = prefix / libuv.libraries[platform]
     if not library.is_file():
         raise BuildError(f"The build of libuv left no {library}.", hint="Correct it in toolchain.toml.")
     files.copy(scratch / LICENSE, prefix / LICENSE)
 
 
 def _unpack_openmp(scratch: Path, folder: Path, mirrors: Mapping[str, str]) -> None:
+    """Download the OpenMP runtime, and unpack its library and its licence."""
     openmp = load_toolchain().openmp
     pin = openmp.download
     archive = scratch / PurePosixPath(pin.url).name
-    download(_mirrored(pin.url, mirrors), archive, sha256=pin.sha256)
-    library, text = _member(archive, pin.library), _member(archive, pin.license_file)
-    for path, content in ((folder / openmp.dll, library), (folder / LICENSE, text)):
-        with files.atomic(path) as out:
-            out.write(content)
+    download(_mirrored_url(pin.url, mirrors), archive, sha256=pin.sha256)
+
+    library = _read_member(archive, pin.library)
+    license_text = _read_member(archive, pin.license_file)
+    for path, content in ((folder / openmp.dll, library), (folder / LICENSE, license_text)):
+        with files.atomic(path) as stream:
+            stream.write(content)
 
 
-def _mirrored(url: str, mirrors: Mapping[str, str]) -> str:
-    """Put the longest prefix's mirror in its place, as git does."""
-    prefix = max((one for one in mirrors if url.startswith(one)), key=len, default="")
-    return mirrors[prefix] + url.removeprefix(prefix) if prefix else url
+def _mirrored_url(url: str, mirrors: Mapping[str, str]) -> str:
+    """Return the address at the mirror of the longest prefix, as git does."""
+    prefixes = [prefix for prefix in mirrors if url.startswith(prefix)]
+    if not prefixes:
+        return url
+    prefix = max(prefixes, key=len)
+    return mirrors[prefix] + url.removeprefix(prefix)
 
 
-def _member(path: Path, wanted: Member) -> bytes:
-    """Read a file out of an archive within an archive, both known by digest."""
+def _read_member(path: Path, pin: NestedMember) -> bytes:
+    """Return a file in an archive within an archive, both known by digest."""
     try:
-        with zipfile.ZipFile(path) as outer, outer.open(wanted.archive) as packed:
-            stream = zstandard.ZstdDecompressor().stream_reader(packed)
-            with tarfile.open(fileobj=io.BufferedReader(stream), mode="r|") as inner:
-                found = next((one for one in inner if one.name == wanted.member and one.isfile()), None)
-                opened = inner.extractfile(found) if found else None
-                content = opened.read(64 << 20) if opened else b""  # bounded: the archive is not ours
+        with zipfile.ZipFile(path) as package, package.open(pin.archive) as packed:
+            content = _read_from_tar(packed, pin.member)
     except (KeyError, zipfile.BadZipFile, tarfile.TarError, zstandard.ZstdError, OSError) as problem:
-        raise DataError(f"{path.name}: {wanted.archive} cannot be read: {problem}.") from problem
-    if hashlib.sha256(content).hexdigest() != wanted.sha256:
+        raise DataError(f"{path.name}: {pin.archive} cannot be read: {problem}.") from problem
+
+    if hashlib.sha256(content).hexdigest() != pin.sha256:
         raise DataError(
-            f"{path.name} has no {wanted.member} of SHA-256 {wanted.sha256}.",
+            f"{path.name} has no {pin.member} of SHA-256 {pin.sha256}.",
             hint="Correct the member and its digest in toolchain.toml.",
         )
     return content
+
+
+def _read_from_tar(packed: IO[bytes], name: str) -> bytes:
+    """Return a member of a ``.tar.zst``; nothing where it has none of the name."""
+    stream = zstandard.ZstdDecompressor().stream_reader(packed)
+    with tarfile.open(fileobj=io.BufferedReader(stream), mode="r|") as archive:
+        for member in archive:
+            if member.name == name and member.isfile():
+                content = archive.extractfile(member)
+                if content is not None:
+                    return content.read(_LARGEST_MEMBER)
+    return b""

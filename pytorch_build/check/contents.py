@@ -7,7 +7,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
-from pytorch_build.check.policy import Policy, matches, required_name
+from pytorch_build.check.policy import Forbidden, Policy, matches, required_name
+from pytorch_build.components import component_of
 from pytorch_build.components.torch import ROCM_INIT, TORCH
 
 if TYPE_CHECKING:
@@ -43,6 +44,25 @@ _PROMISES = (
 )
 
 
+# What is forbidden in the wheels of components alone.
+_ROCM_PACKAGES = Forbidden(
+    # Stand-alone wheels have it in torch/lib/rocm.
+    pattern=re.compile(r"^(?!torch/lib/rocm/)(.*/)?_?rocm_sdk(_[^/]*)?/"),
+    message="part of the ROCm packages, which are wheels of their own",
+)
+_HIPIFIED_SOURCES = Forbidden(
+    # Headers stay, as extensions compile against them.
+    pattern=re.compile(r"(^|/)hip/[^/]*\.(hip|cu|cpp|cc)$|_hip\.cpp$"),
+    severity="warning",
+    message="a source that hipify made",
+)
+_STATIC_LIBRARIES = Forbidden(
+    pattern=re.compile(r"\.a$"),
+    severity="warning",
+    message="a static library",
+)
+
+
 def find_promise(name: str) -> Promise | None:
     """Return what a member's name promises to be compiled; None for nothing."""
     for promise in _PROMISES:
@@ -69,9 +89,7 @@ def check(
 
 def _find_forbidden(view: WheelView, policy: Policy) -> Iterator[Finding]:
     """Find forbidden members: one finding a rule, as a wheel with 300 byte code files has one problem."""
-    for rule in policy.forbidden:
-        if not matches(view.name.distribution, rule.distributions):
-            continue
+    for rule in _rules_for(view.name.distribution, policy):
         names = [member.name for member in view.members if rule.pattern.search(member.name)]
         if len(names) == 1:
             yield view.finding(
@@ -88,6 +106,22 @@ def _find_forbidden(view: WheelView, policy: Policy) -> Iterator[Finding]:
                 message,
                 names[0],
             )
+
+
+def _rules_for(distribution: str, policy: Policy) -> Iterator[Forbidden]:
+    """Yield what wheels of a distribution may not hold."""
+    for rule in policy.forbidden:
+        if matches(distribution, rule.distributions):
+            yield rule
+
+    component = component_of(distribution)
+    if component is None:
+        return
+    yield _ROCM_PACKAGES
+    if not component.ships_sources:
+        yield _HIPIFIED_SOURCES
+    if not component.ships_static_libraries:
+        yield _STATIC_LIBRARIES
 
 
 def _find_false_code(view: WheelView) -> Iterator[Finding]:

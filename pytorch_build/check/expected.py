@@ -99,16 +99,13 @@ def _is_met(
     return stated.specifier == expected.specifier and stated_extras >= expected_extras
 
 
-def expectations(
-    context: Context,
-    refused: records.Record | None = None,
-) -> Mapping[str, Expectation]:
-    """Return what the run's wheels must be, or what a build refused, by name, as the builds' records say."""
+def expectations(context: Context) -> Mapping[str, Expectation]:
+    """Return what the run's wheels must be, by name, as the builds' records say."""
     builds: dict[str, records.Record] = {}
     for record in sorted(context.records, key=lambda record: record.started):
         project = record.stage.removeprefix("build_")
         is_of_ref = project in COMPONENTS and record.cell.torch_ref == context.ref.name
-        if is_of_ref and (record.status == "ok" or record is refused):
+        if is_of_ref and record.status == "ok":
             builds[project] = record
     return {
         COMPONENTS[project].distribution: _expected_wheel(

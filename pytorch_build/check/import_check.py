@@ -22,70 +22,71 @@ from typing import TextIO
 
 def main() -> int:
     """Import, compare, report."""
-    parser = argparse.ArgumentParser(description="Import a distribution's modules and compare versions.")
+    parser = argparse.ArgumentParser(description="Import a distribution's module and compare versions.")
     parser.add_argument("--distribution", required=True)
     parser.add_argument("--version", required=True, help="the version that must be installed")
     parser.add_argument("--module", required=True)
     parser.add_argument("--public", action="store_true", help="modules state the version without local part")
     options = parser.parse_args()
-    with _own_output() as output:
-        problems = check(
-            options.distribution,
-            options.version,
-            options.module,
-            public=options.public,
-        )
-        output.write(json.dumps({"problems": problems}) + "\n")
+
+    with _redirected_output() as report:
+        problems = list(_compare_installed(options.distribution, options.version))
+        problems += _import_module(options.module, options.version, public=options.public)
+        report.write(json.dumps({"problems": problems}) + "\n")
     return 1 if problems else 0
 
 
-def check(
-    distribution: str,
-    version: str,
-    module: str,
-    *,
-    public: bool,
-) -> list[str]:
-    """Import a module and compare what it says with what is installed; return every problem."""
-    problems: list[str] = []
+def _compare_installed(distribution: str, version: str) -> Iterator[str]:
+    """Yield a sentence where the distribution is not installed in this version."""
     try:
-        installed = importlib.metadata.version(distribution)
-        if normal(installed) != normal(version):
-            problems.append(f"{distribution} {installed} is installed; {version} is expected.")
+        installed_version = importlib.metadata.version(distribution)
     except importlib.metadata.PackageNotFoundError:
-        problems.append(f"{distribution} is not installed.")
+        yield f"{distribution} is not installed."
+        return
+    if normal(installed_version) != normal(version):
+        yield f"{distribution} {installed_version} is installed; {version} is expected."
+
+
+def _import_module(name: str, version: str, *, public: bool) -> Iterator[str]:
+    """Yield a sentence where a module cannot be imported, or states another version."""
     try:
-        stated = getattr(importlib.import_module(module), "__version__", None)
+        module = importlib.import_module(name)
     # SystemExit included: a module that ends the process on import does not work.
     except BaseException as problem:  # noqa: BLE001 - whatever it raises is what is reported
         traceback.print_exc()
-        return [*problems, f"import {module} failed: {type(problem).__name__}: {problem}"]
-    wanted, shown = version, str(stated)
+        yield f"import {name} failed: {type(problem).__name__}: {problem}"
+        return
+
+    stated_version = getattr(module, "__version__", None)
+    if stated_version is None:
+        return
+    expected_version = normal(version)
+    shown_version = normal(str(stated_version))
     if public:
-        wanted, shown = wanted.partition("+")[0], shown.partition("+")[0]
-    if stated is not None and normal(shown) != normal(wanted):
-        problems.append(f"{module}.__version__ is {stated}; {wanted} is expected.")
-    return problems
+        expected_version = expected_version.partition("+")[0]
+        shown_version = shown_version.partition("+")[0]
+    if shown_version != expected_version:
+        yield f"{name}.__version__ is {stated_version}; {version} is expected."
 
 
 def normal(version: str) -> str:
     """Write a version so that spellings of the same one are equal, as far as wheels spell it."""
-    public, _, local = version.strip().lower().partition("+")
-    return public + ("+" + re.sub(r"[-_.]+", ".", local) if local else "")
+    public, plus, local = version.strip().lower().partition("+")
+    return public + plus + re.sub(r"[-_.]+", ".", local)
 
 
 @contextmanager
-def _own_output() -> Iterator[TextIO]:
-    """Keep standard output for the report: modules, and libraries below Python, write elsewhere."""
+def _redirected_output() -> Iterator[TextIO]:
+    """Keep standard output for the report: modules, and libraries below Python, write to standard error."""
     sys.stdout.flush()
-    with os.fdopen(os.dup(1), "w", encoding="utf-8") as stream:
+    with os.fdopen(os.dup(1), "w", encoding="utf-8") as report:
         os.dup2(2, 1)
         try:
-            yield stream
+            yield report
         finally:
             sys.stdout.flush()
-            stream.flush()
-            os.dup2(stream.fileno(), 1)
+            report.flush()
+            os.dup2(report.fileno(), 1)
 
 
 if __name__ == "__main__":

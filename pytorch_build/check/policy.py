@@ -19,8 +19,8 @@ from pydantic import Field, field_validator
 
 from core import files
 from core.data import Model, merged, read_once, read_toml, tables_of_user, user_file, validated
-from pytorch_build.check.allowed import Allowed  # noqa: TC001 - pydantic reads it
-from pytorch_build.components import COMPONENTS
+from pytorch_build.components import COMPONENTS, TORCH
+from pytorch_build.components.allowed import Allowed  # noqa: TC001 - pydantic reads it
 
 if TYPE_CHECKING:
     from pytorch_build.check import WheelView
@@ -144,13 +144,21 @@ def _tables_in_force() -> dict[str, Any]:
 def _project_tables() -> dict[str, Any]:
     """Return the tables of the project's policy, with what components say of their wheels."""
     device_code: list[str] = []
+    without_requirement: list[str] = []
     sizes: dict[str, Any] = {}
     for component in COMPONENTS.values():
+        if TORCH.name in component.built_first and TORCH.name not in component.required_components:
+            without_requirement.append(component.distribution)
         if component.has_split_device_code:
             device_code.append(component.distribution)
         limits = asdict(component.sizes)
         sizes[component.distribution] = {name: size for name, size in limits.items() if size is not None}
-    return merged({"device_code": device_code, "sizes": sizes}, read_toml(POLICY_FILE))
+    tables_of_components = {
+        "device_code": device_code,
+        "sizes": sizes,
+        "providers": {TORCH.name: {"assumed_by": without_requirement}},
+    }
+    return merged(tables_of_components, read_toml(POLICY_FILE))
 
 
 def _lay_over(

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from importlib.metadata import EntryPoint
 
     from pytorch_build.check import Finding, Severity, WheelView
-    from pytorch_build.check.allowed import Allowed
+    from pytorch_build.components.allowed import Allowed
 
 CHECK = "contents"
 _MODULE_SUFFIXES = (".py", ".pyc", ".pyi", ".so", ".pyd")

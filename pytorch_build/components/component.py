@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     from core.run import Platform as PlatformName
     from pytorch_build.build.facts import BuildFacts
     from pytorch_build.build.inputs import BuildInputs
+    from pytorch_build.components.allowed import Allowed
     from pytorch_build.components.steps import BuildSteps
     from pytorch_build.platforms import Platform
 
@@ -102,6 +103,10 @@ class Component:
         requires_rocm: Whether the wheel's metadata requires ROCm's packages.
         version_rule: Where its version comes from.
         version_places: Where the wheel holds a version besides its metadata.
+        allowed: What the wheel may bring into an environment.
+        other_names: What other builds of the same wheel are called.
+        ships_sources: Whether the wheel holds sources, which are compiled when they are first used.
+        ships_static_libraries: Whether the wheel holds static libraries.
         rewrites_cuda: Whether its CUDA sources are rewritten for HIP before it is built.
         loss_without: What a wheel lacks that is built without it; None where nothing is built without it.
         serves_gpus_only: Whether wheels for CPUs have no use for it.
@@ -127,6 +132,10 @@ class Component:
     requires_rocm: bool = False
     version_rule: VersionRule = VersionRule()
     version_places: tuple[VersionPlace, ...] = ()
+    allowed: Allowed
+    other_names: tuple[str, ...] = ()
+    ships_sources: bool = False
+    ships_static_libraries: bool = False
     rewrites_cuda: bool = False
     loss_without: str | None = None
     serves_gpus_only: bool = False
@@ -139,6 +148,17 @@ class Component:
     gpu_need: MachineNeed
     cpu_need: MachineNeed | None = None
     platforms: tuple[PlatformName, ...] = ("linux", "windows")
+
+    @property
+    def module(self) -> str:
+        """The Python module that a user imports."""
+        return self.distribution.replace("-", "_")
+
+    def versions_in_module(self, version: str) -> tuple[str, ...]:
+        """Return what the installed module may state as ``__version__`` where the wheel has a version."""
+        if self.version_rule.module_lacks_local_part:
+            return (version, version.partition("+")[0])
+        return (version,)
 
     @property
     def device_prefix(self) -> str:

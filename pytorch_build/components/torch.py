@@ -12,10 +12,10 @@ from shlex import quote
 from typing import TYPE_CHECKING
 
 from core.errors import MissingInputError, RocmError, UsageError
+from pytorch_build.components.allowed import Allowed
 from pytorch_build.components.component import Component, MachineNeed, VersionPlace, VersionRule, WheelSizes
 from pytorch_build.components.steps import (
     BuildSteps,
-    Command,
     Overlay,
     build_command,
     rocm_library_variables,
@@ -44,6 +44,38 @@ OPENMP_DLL = "libomp140.x86_64.dll"
 _ATTENTION_DLLS = ("torch/lib/aotriton_v2.dll", "torch/lib/liblzma.dll")
 
 
+# What its wheels may require: each of them, some with an extra, and those for a GPU.
+_REQUIREMENTS = (
+    "filelock",
+    "fsspec",
+    "jinja2",
+    "networkx",
+    "numpy",
+    "setuptools",
+    "sympy",
+    "typing-extensions",
+)
+_REQUIREMENTS_OF_EXTRAS = ("opt-einsum", "optree", "pyyaml")
+_REQUIREMENTS_FOR_GPUS = (
+    "triton",
+    "triton-*",
+    "pytorch-triton*",
+    "rocm",
+    "rocm-*",
+    "amd-torch-device-*",
+    "cuda-*",
+    "nvidia-*",
+    "intel-*",
+    "mkl",
+    "tbb",
+    "tcmlib",
+    "umf",
+    "onemkl-*",
+    "dpcpp-*",
+    "impi-rt",
+)
+
+
 def torch_steps(inputs: BuildInputs, facts: BuildFacts) -> BuildSteps:
     """Return how torch's wheel is built."""
     has_attention = uses_flash_attention(
@@ -54,18 +86,13 @@ def torch_steps(inputs: BuildInputs, facts: BuildFacts) -> BuildSteps:
     )
     overlays = tuple(_overlays(facts))
 
-    commands = [build_command(facts, *_build_arguments(facts, overlays, has_attention=has_attention))]
-    if facts.tree_facts.configures_alone:
-        # Configured alone first, where the tree can: that is verified before hours of compiling.
-        configure = (str(facts.python), "setup.py", "build", "--cmake-only")
-        commands.insert(0, Command(argv=configure, cwd=facts.tree))
+    arguments = _build_arguments(facts, overlays, has_attention=has_attention)
 
     # A file of an earlier build for ROCm would make a wheel for CPUs ask for rocm_sdk.
     stale_files = () if facts.rocm else (ROCM_INIT, f"build/lib*/{ROCM_INIT}")
     return BuildSteps(
         env=_variables(inputs, facts, has_attention=has_attention),
-        commands=tuple(commands),
-        cmake_cache="build/CMakeCache.txt",
+        commands=(build_command(facts, *arguments),),
         uninstall=("torch",),
         requirements_files=("requirements.txt", "requirements-build.txt"),
         requirements=("build", *facts.tree_facts.build_requires),
@@ -300,6 +327,15 @@ TORCH = Component(
         VersionPlace(members="torch/_rocm_init.py", holds="rocm"),
         VersionPlace(members="torch/version.py"),
     ),
+    allowed=Allowed(
+        # auditwheel and delvewheel put copies of libraries into NAME.libs.
+        top_level=("torch", "torchgen", "functorch", "torch.libs"),
+        programs=("torchrun", "torchfrtrace", "convert-caffe2-to-onnx", "convert-onnx-to-caffe2"),
+        entry_points=("torchrun.logs_specs:default", "torch.distributed.backends:*"),
+        requirements=(*_REQUIREMENTS, *_REQUIREMENTS_OF_EXTRAS, *_REQUIREMENTS_FOR_GPUS),
+        data_files=("Library/bin/*",),  # MKL and its like, on Windows
+    ),
+    ships_static_libraries=True,
     rewrites_cuda=True,
     has_split_device_code=True,
     compiles_by_cmake=True,

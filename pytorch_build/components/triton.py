@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from core.errors import MissingInputError, SourceError
+from pytorch_build.components.allowed import Allowed
 from pytorch_build.components.component import Component, MachineNeed, VersionPlace, VersionRule, WheelSizes
 from pytorch_build.components.steps import BuildSteps, build_command, setup_command
 
@@ -14,6 +15,24 @@ if TYPE_CHECKING:
 
 _NAME_VARIABLE = "TRITON_WHEEL_NAME"
 _SUFFIX_VARIABLE = "TRITON_WHEEL_VERSION_SUFFIX"
+
+# What its wheels may require.
+_REQUIREMENTS = ("filelock", "importlib-metadata", "setuptools", "rocm", "rocm-*")
+_REQUIREMENTS_OF_EXTRAS = (
+    "autopep8",
+    "cmake",
+    "isort",
+    "lit",
+    "llnl-hatchet",
+    "matplotlib",
+    "numpy",
+    "pandas",
+    "pytest",
+    "pytest-*",
+    "scipy",
+    "tabulate",
+    "torch",
+)
 
 # Upstream's builds of LLVM for triton, by the first digits of LLVM's commit.
 _LLVM_URL = "https://oaitriton.blob.core.windows.net/public/llvm-builds/llvm-{commit:.8}-windows-x64.tar.gz"
@@ -101,6 +120,13 @@ TRITON = Component(
     ),
     # It writes its public version there, unless its build is told the whole one.
     version_places=(VersionPlace(members="triton/__init__.py", required=False),),
+    allowed=Allowed(
+        top_level=("triton", "triton.libs"),
+        programs=("proton", "proton-viewer"),
+        entry_points=("triton.backends:*",),
+        requirements=(*_REQUIREMENTS, *_REQUIREMENTS_OF_EXTRAS),
+    ),
+    other_names=("triton-rocm", "pytorch-triton", "pytorch-triton-rocm"),
     loss_without="flash attention",
     serves_gpus_only=True,
     compiles_by_cmake=True,

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 from packaging.requirements import InvalidRequirement, Requirement
 
-from core.errors import DataError, FatalError, SourceError
+from core.errors import DataError, SourceError
 from pytorch_build.components import COMPONENTS
 from pytorch_build.lock import versions
 from pytorch_build.lock.source_lock import Kind, LockedProject, SourceLock
@@ -29,21 +29,6 @@ if TYPE_CHECKING:
 _PIN_FILES = {"triton": versions.TRITON_PIN_FILE, "related_commits": versions.RELATED_COMMITS_FILE}
 
 
-@dataclass(frozen=True, kw_only=True)
-class Location:
-    """Where a project is: its repository at a commit, and the name that led there."""
-
-    project: str
-    origin: str
-    ref: str
-    commit: str
-
-    @property
-    def description(self) -> str:
-        """Where its files are, for errors."""
-        return f"of {self.origin} at {self.commit[:12]}"
-
-
 def resolve(
     ref: TorchRef,
     *,
@@ -54,30 +39,56 @@ def resolve(
     explicit: Mapping[str, str] | None = None,
     require_related_commit: bool = False,
 ) -> SourceLock:
-    """Resolve a torch ref's components, and its torch, into a source lock.
+    """Return the source lock of a torch ref: its components, and its torch.
 
-    A ref given in `explicit` comes before a pin in torch's tree, and that before the ref's
-    default. Origins are asked side by side.
+    Args:
+        ref: What is locked.
+        rocm_version: The ROCm that wheels for GPUs are built against; "" where there is none.
+        release_type: Says the form of versions.
+        cache: The folder that keeps what was read of origins.
+        origins: How origins are reached.
+        explicit: Refs by project, which come before pins in torch's tree, and these before the ref's own.
+        require_related_commit: Whether torch has to pin every project that it may pin.
     """
-    needed = {"torch", *ref.components} & ref.projects.keys()
-    names = [name for name in COMPONENTS if name in needed]
+    needed_names = {"torch", *ref.components} & ref.projects.keys()
+    names = [name for name in COMPONENTS if name in needed_names]
     if not names:
         raise DataError(f"Torch ref {ref.name} has no components.", hint="Give it components to build.")
 
-    resolution = _Resolution(
+    search = _Search(
         ref=ref,
         reader=Reader(cache=cache, origins=origins or Origins()),
-        explicit=explicit or {},
+        explicit_refs=explicit or {},
         require_related_commit=require_related_commit,
-    ).with_torch()
+    )
+    search = search.with_torch()
     with ThreadPoolExecutor(max_workers=len(names)) as pool:
-        projects = dict(zip(names, pool.map(resolution.lock, names), strict=True))
+        locked_projects = list(pool.map(search.lock, names))
 
-    torch_version = projects["torch"].base_version if "torch" in projects else ""
+    projects = {locked.project: locked for locked in locked_projects}
+    return SourceLock(
+        torch_ref=ref.name,
+        release_type=release_type,
+        rocm_version=rocm_version,
+        projects=_with_versions(projects, ref, rocm_version=rocm_version, release_type=release_type),
+    )
+
+
+def _with_versions(
+    projects: Mapping[str, LockedProject], ref: TorchRef, *, rocm_version: str, release_type: str
+) -> dict[str, LockedProject]:
+    """Return projects with the versions of their wheels to come."""
+    torch_version: str | None = None
+    if "torch" in projects:
+        torch_version = projects["torch"].base_version or None
+
     suffixes = _suffixes(ref, rocm_version)
+    versioned_projects: dict[str, LockedProject] = {}
     for name, project in projects.items():
         if project.prebuilt:
+            versioned_projects[name] = project
             continue
+
         wheel_versions: dict[Kind, str] = {}
         for kind, suffix in suffixes.items():
             wheel_versions[kind] = versions.wheel_version(
@@ -86,12 +97,10 @@ def resolve(
                 release_type=release_type,
                 commit=project.commit,
                 tagged=project.tagged,
-                torch=torch_version if ref.projects[name].torch_in_version else "",
+                torch=torch_version if ref.projects[name].torch_in_version else None,
             )
-        projects[name] = project.model_copy(update={"versions": wheel_versions})
-    return SourceLock(
-        torch_ref=ref.name, release_type=release_type, rocm_version=rocm_version, projects=projects
-    )
+        versioned_projects[name] = project.model_copy(update={"versions": wheel_versions})
+    return versioned_projects
 
 
 def _suffixes(ref: TorchRef, rocm_version: str) -> Mapping[Kind, str]:
@@ -99,61 +108,94 @@ def _suffixes(ref: TorchRef, rocm_version: str) -> Mapping[Kind, str]:
     suffixes: dict[Kind, str] = {}
     if rocm_version:
         suffix = versions.version_suffix(rocm_version)
-        if ref.local_label and ref.local_label not in re.split(r"[.+]", suffix):
+        # The sample's own ROCm has its label, too.
+        labels = re.split(r"[.+]", suffix)
+        if ref.local_label and ref.local_label not in labels:
             suffix = f"{suffix}.{ref.local_label}"
         suffixes["rocm"] = suffix
     suffixes["cpu"] = versions.cpu_suffix(ref.local_label)
     return suffixes
 
 
+# --- Where projects are -----------------------------------------------------------------------
+
+
 @dataclass(frozen=True, kw_only=True)
-class _Resolution:
-    """One resolution of a torch ref; `torch` and its files are what torch's tree says of other projects."""
+class _Location:
+    """Where a project is: its repository at a commit, and the name that led there."""
+
+    project: str
+    origin: str
+    ref: str
+    commit: str
+
+    def describe(self, path: str) -> str:
+        """Return a file's name in the project's tree, for errors."""
+        short_commit = self.commit[:12]
+        return f"{path} of {self.origin} at {short_commit}"
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Search:
+    """A search for the commits and versions of one torch ref's projects.
+
+    Attributes:
+        ref: The torch ref.
+        reader: Reads origins.
+        explicit_refs: Refs that the user named, by project.
+        require_related_commit: Whether torch has to pin every project that it may pin.
+        torch: Where torch is; None where it has no tree: it is prebuilt, or the ref has none.
+        torch_files: The texts of those files of torch's tree that say something of projects, by path.
+    """
 
     ref: TorchRef
     reader: Reader
-    explicit: Mapping[str, str]
+    explicit_refs: Mapping[str, str]
     require_related_commit: bool
-    torch: Location | None = None
+    torch: _Location | None = None
     torch_files: Mapping[str, str] = field(default_factory=dict)
 
-    def with_torch(self) -> _Resolution:
-        """Find torch first: its tree names commits and versions of others."""
+    def with_torch(self) -> _Search:
+        """Return the search with where torch is, and what its tree says of others."""
         source = self.ref.projects.get("torch")
         if source is None or source.prebuilt:
             return self
-        torch = self._find(source, self.explicit.get("torch") or source.ref)
-        stating_files = [component.version_rule.file_in_torch for component in COMPONENTS.values()]
-        paths = [versions.VERSION_FILE, *_PIN_FILES.values(), *filter(None, stating_files)]
-        return replace(self, torch=torch, torch_files=self.reader.texts(torch.origin, torch.commit, paths))
+
+        ref = self.explicit_refs.get("torch") or source.ref
+        location = self._find(source, ref)
+        paths = [versions.VERSION_FILE, *_PIN_FILES.values()]
+        for component in COMPONENTS.values():
+            version_file = component.version_rule.file_in_torch
+            if version_file is not None:
+                paths.append(version_file)
+        texts = self.reader.texts(location.origin, location.commit, paths)
+        return replace(self, torch=location, torch_files=texts)
 
     def lock(self, project: str) -> LockedProject:
-        """Lock a project at its commit, with the version that its files state."""
+        """Return a project at its commit, with the version that its files state."""
         source = self.ref.projects[project]
         if source.prebuilt:
             return prebuilt(project, source.prebuilt)
 
         location = self._locate(source)
-        setup_files = COMPONENTS[project].version_rule.setup_files
-        setup_texts: Mapping[str, str] = {}
-        if setup_files:
-            setup_texts = self.reader.texts(location.origin, location.commit, setup_files)
         return LockedProject(
             project=project,
             origin=location.origin,
             ref=location.ref,
             commit=location.commit,
             base_version=self._base_version(location),
-            tagged=any(versions.adds_commit(text) for text in setup_texts.values()),
+            tagged=self._adds_commit(location),
         )
 
-    def _locate(self, source: ProjectSource) -> Location:
+    def _locate(self, source: ProjectSource) -> _Location:
         """Find a project by the ref that the user named, else by torch's pin, else by the ref's data."""
         if source.project == "torch" and self.torch is not None:
             return self.torch
-        explicit_ref = self.explicit.get(source.project)
+
+        explicit_ref = self.explicit_refs.get(source.project)
         if explicit_ref:
             return self._find(source, explicit_ref)
+
         pinned_location = self._follow_pin(source)
         if pinned_location is not None:
             return pinned_location
@@ -161,92 +203,119 @@ class _Resolution:
             raise self._missing_pin(source)
         return self._find(source, source.ref)
 
-    def _find(self, source: ProjectSource, ref: str) -> Location:
+    def _find(self, source: ProjectSource, ref: str) -> _Location:
         try:
             commit = self.reader.commit(source.origin, ref)
         except SourceError as problem:
-            raise _prefixed(f"{source.project} of torch ref {self.ref.name}: ", problem) from problem
-        return Location(project=source.project, origin=source.origin, ref=ref, commit=commit)
+            message = f"{source.project} of torch ref {self.ref.name}: {problem.message}"
+            raise SourceError(message, hint=problem.hint) from problem
+        return _Location(
+            project=source.project,
+            origin=source.origin,
+            ref=ref,
+            commit=commit,
+        )
 
-    def _follow_pin(self, source: ProjectSource) -> Location | None:
+    # --- Pins ---------------------------------------------------------------------------------
+
+    def _follow_pin(self, source: ProjectSource) -> _Location | None:
         """Find a project where torch's tree pins it; return None where it has no pin."""
         pin_file = _PIN_FILES.get(source.pin)
         if pin_file is None:
             return None
-        where = self._in_torch(pin_file)
-        text = self.torch_files.get(pin_file)
 
+        text = self.torch_files.get(pin_file)
+        place = self._describe_in_torch(pin_file)
         origin = source.origin
-        commit: str | None = None
         if source.pin == "triton":
-            if text is not None:
-                commit = versions.parse_commit_pin(text, where)
+            if text is None:
+                return None
+            commit = versions.parse_commit_pin(text, place)
         else:
-            rows = versions.parse_related_commits(text or "", where)
-            row = rows.get(COMPONENTS[source.project].distribution)
-            if row is None and self.require_related_commit:
-                raise self._missing_pin(source)
-            if row is not None:
-                commit = row.commit
-                if not source.own_origin and origin != row.origin:
-                    origin = row.origin
-                    require_safe(origin, f"{where}: {source.project}")
-        if commit is None:
-            return None
+            rows = versions.parse_related_commits(text or "", place)
+            distribution = COMPONENTS[source.project].distribution
+            row = rows.get(distribution)
+            if row is None:
+                if self.require_related_commit:
+                    raise self._missing_pin(source)
+                return None
+            commit = row.commit
+            if not source.own_origin and origin != row.origin:
+                origin = row.origin
+                require_safe(origin, f"{place}: {source.project}")
 
         try:
             self.reader.require_commit(origin, commit)
         except SourceError as problem:
-            raise _prefixed(f"{source.project} is pinned by {where}: ", problem) from problem
-        return Location(project=source.project, origin=origin, ref=commit, commit=commit)
+            message = f"{source.project} is pinned by {place}: {problem.message}"
+            raise SourceError(message, hint=problem.hint) from problem
+        return _Location(
+            project=source.project,
+            origin=origin,
+            ref=commit,
+            commit=commit,
+        )
+
+    def _describe_in_torch(self, path: str) -> str:
+        """Return a file's name in torch's tree, for errors."""
+        if self.torch is None:
+            return path
+        return self.torch.describe(path)
 
     def _missing_pin(self, source: ProjectSource) -> SourceError:
-        reason = "torch is prebuilt or not known"
-        if self.torch is not None:
-            pin_file = _PIN_FILES.get(source.pin, versions.RELATED_COMMITS_FILE)
-            problem = "does not exist" if source.pin == "triton" else "has no such row"
-            reason = f"{self._in_torch(pin_file)} {problem}"
+        if self.torch is None:
+            reason = "torch is prebuilt or not known"
+        elif source.pin == "triton":
+            reason = f"{self._describe_in_torch(versions.TRITON_PIN_FILE)} does not exist"
+        else:
+            reason = f"{self._describe_in_torch(versions.RELATED_COMMITS_FILE)} has no such row"
         return SourceError(
             f"Torch ref {self.ref.name}: the commit of {source.project} should come from torch's tree, "
             f"but {reason}.",
             hint=f"Give it a ref: in the refs file, [refs.{self.ref.name}.{source.project}] ref = …",
         )
 
-    def _in_torch(self, path: str) -> str:
-        """Name a file of torch's tree, for errors."""
-        if self.torch is None:
-            return path
-        return f"{path} {self.torch.description}"
+    # --- Versions -----------------------------------------------------------------------------
 
-    def _base_version(self, location: Location) -> str:
+    def _base_version(self, location: _Location) -> str:
         rule = COMPONENTS[location.project].version_rule
-        if rule.file_in_torch is not None and rule.file_in_torch in self.torch_files:
-            text = self.torch_files[rule.file_in_torch]
-            return versions.parse_version(text, self._in_torch(rule.file_in_torch))
+        file_in_torch = rule.file_in_torch
+        if file_in_torch is not None and file_in_torch in self.torch_files:
+            text = self.torch_files[file_in_torch]
+            place = self._describe_in_torch(file_in_torch)
+            return versions.parse_version(text, place)
 
         texts = self.torch_files
         if location is not self.torch:
             paths = (versions.VERSION_FILE, *rule.modules)
             texts = self.reader.texts(location.origin, location.commit, paths)
-        version_file = f"{versions.VERSION_FILE} {location.description}"
+
+        version_file = location.describe(versions.VERSION_FILE)
         if versions.VERSION_FILE in texts:
-            return versions.parse_version(texts[versions.VERSION_FILE], version_file)
+            text = texts[versions.VERSION_FILE]
+            return versions.parse_version(text, version_file)
         for path in rule.modules:
-            version = versions.module_version(texts.get(path, ""), f"{path} {location.description}")
-            if version:
+            text = texts.get(path, "")
+            place = location.describe(path)
+            version = versions.module_version(text, place)
+            if version is not None:
                 return version
         raise SourceError(
             f"{version_file} does not exist, so the version of {location.project} is unknown.",
             hint="Check that origin and ref are those of this project.",
         )
 
-
-def _prefixed(start: str, problem: FatalError) -> SourceError:
-    return SourceError(start + problem.message, hint=problem.hint)
+    def _adds_commit(self, location: _Location) -> bool:
+        """Return whether a project's own build adds the commit to its version, as triton's does."""
+        setup_files = COMPONENTS[location.project].version_rule.setup_files
+        if not setup_files:
+            return False
+        texts = self.reader.texts(location.origin, location.commit, setup_files)
+        return any(versions.adds_commit(text) for text in texts.values())
 
 
 def prebuilt(project: str, requirement: str) -> LockedProject:
-    """Lock a project that is installed instead of built, as its requirement."""
+    """Return the part of a lock that a project has which is installed instead of built: its requirement."""
     distribution = COMPONENTS[project].distribution
     try:
         parsed_requirement = Requirement(requirement)
@@ -259,6 +328,7 @@ def prebuilt(project: str, requirement: str) -> LockedProject:
 
     base_version = ""
     for specifier in parsed_requirement.specifier:
-        if specifier.operator == "==" and not specifier.version.endswith("*"):
+        is_pinned = specifier.operator == "==" and not specifier.version.endswith("*")
+        if is_pinned:
             base_version = specifier.version.partition("+")[0]
     return LockedProject(project=project, prebuilt=requirement, base_version=base_version)

@@ -17,7 +17,13 @@ from core.errors import DataError, SourceError, nearest
 from pytorch_build.components import COMPONENTS
 from pytorch_build.sources.git import is_commit
 
+# What wheels are built for.
 Kind = Literal["rocm", "cpu"]
+
+
+def kind_of_wheels(*, gpu: bool) -> Kind:
+    """Return the kind of wheels for GPUs, or of those for CPUs."""
+    return "rocm" if gpu else "cpu"
 
 
 class LockedProject(Model):
@@ -42,9 +48,11 @@ class LockedProject(Model):
 
     @model_validator(mode="after")
     def _whole(self) -> Self:
-        if not self.prebuilt and not is_commit(self.commit):
+        if self.prebuilt:
+            return self
+        if not is_commit(self.commit):
             raise ValueError(f"{self.project}: {self.commit!r} is not a commit (40 hex digits).")
-        if not self.prebuilt and not (self.origin and self.base_version):
+        if not self.origin or not self.base_version:
             raise ValueError(f"{self.project}: origin and base_version must not be empty.")
         return self
 
@@ -65,7 +73,8 @@ class SourceLock(Document):
 
     def digest(self) -> str:
         """Return the hex SHA-256 of the lock's canonical JSON without the time."""
-        return files.digest_of(self.model_dump(mode="json", exclude={"resolved"}))
+        document = self.model_dump(mode="json", exclude={"resolved"})
+        return files.digest_of(document)
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:
@@ -75,7 +84,7 @@ class SourceLock(Document):
         return self
 
     def project(self, name: str) -> LockedProject:
-        """Find a locked project."""
+        """Return a project's part of the lock."""
         if name not in self.projects:
             raise SourceError(
                 f"The source lock of {self.torch_ref} does not hold {name}. {nearest(name, self.projects)}",
@@ -88,7 +97,8 @@ class SourceLock(Document):
         locked = self.project(project)
         if locked.prebuilt:
             raise SourceError(f"{project} of {self.torch_ref} is not built: it is {locked.prebuilt}.")
-        kind: Kind = "rocm" if gpu else "cpu"
+
+        kind = kind_of_wheels(gpu=gpu)
         if kind not in locked.versions:
             raise SourceError(
                 f"The source lock of {self.torch_ref} has no {kind} version of {project}.",
@@ -98,21 +108,26 @@ class SourceLock(Document):
 
     def wheel_versions(self, components: Iterable[str], *, gpu: bool) -> Mapping[str, str]:
         """Return what is built of these components: each distribution, and the version of its wheels."""
-        kind: Kind = "rocm" if gpu else "cpu"
+        kind = kind_of_wheels(gpu=gpu)
         versions: dict[str, str] = {}
-        for component in components:
-            locked = self.projects.get(component)
+        for name in components:
+            component = COMPONENTS[name]
+            # Wheels for CPUs have no use for triton, whose version is locked all the same.
+            if component.serves_gpus_only and not gpu:
+                continue
+            locked = self.projects.get(name)
             if locked is not None and not locked.prebuilt and kind in locked.versions:
-                versions[COMPONENTS[component].distribution] = locked.versions[kind]
+                versions[component.distribution] = locked.versions[kind]
         return versions
 
     def compact(self) -> str:
-        """Write the lock and its digest as one line, for a job output or an environment variable."""
-        return compact({"digest": self.digest(), "lock": self.model_dump(mode="json")})
+        """Return the lock and its digest as one line, for a job output or an environment variable."""
+        document = self.model_dump(mode="json")
+        return compact({"digest": self.digest(), "lock": document})
 
     @classmethod
     def from_compact(cls, text: str) -> SourceLock:
-        """Read what `compact` wrote, if its digest holds."""
+        """Return the lock of a line that `compact` wrote, if its digest holds."""
         passed = parse_json(text, _Compact, where="SOURCE_LOCK")
         if passed.lock.digest() != passed.digest:
             raise DataError(

@@ -29,6 +29,12 @@ VERSION_FILE = "version.txt"
 # up to triton 3.3 it lay in python/
 SETUP_FILES = ("setup.py", "python/setup.py")
 
+_BYTE_ORDER_MARK = "\ufeff"  # editors on Windows put it before a text
+_SHOWN_CHARACTERS = 80
+
+
+# --- Files of source trees --------------------------------------------------------------------
+
 
 class RelatedCommit(NamedTuple):
     """One row of ``related_commits``."""
@@ -41,90 +47,116 @@ class RelatedCommit(NamedTuple):
     origin: str
 
 
+def parse_related_commits(text: str, place: str) -> Mapping[str, RelatedCommit]:
+    """Return the rows of ``related_commits`` by distribution.
+
+    Every row is validated, the ``ubuntu`` rows count, on Windows too. `place` names the file, for errors.
+    """
+    ubuntu_rows: dict[str, RelatedCommit] = {}
+    first_rows: dict[str, RelatedCommit] = {}
+    first_numbers: dict[str, int] = {}
+    lines = text.removeprefix(_BYTE_ORDER_MARK).splitlines()
+    for number, line in enumerate(lines, start=1):
+        content = line.strip()
+        if not content or content.startswith("#"):
+            continue
+
+        row = _parse_row(content, f"{place}, line {number}")
+        project = row.project
+        first_row = first_rows.setdefault(project, row)
+        first_number = first_numbers.setdefault(project, number)
+        # The same commit is the same in every repository, however its address is spelt.
+        if first_row.commit != row.commit:
+            first_source = f"{first_row.origin} {first_row.commit}"
+            source = f"{row.origin} {row.commit}"
+            raise SourceError(
+                f"{place}: lines {first_number} and {number} name different commits of {project}: "
+                f"{first_source} and {source}.",
+                hint="Make its rows agree, or give the project's ref yourself.",
+            )
+        if row.os == "ubuntu":
+            ubuntu_rows.setdefault(project, row)
+    return ubuntu_rows
+
+
+def _parse_row(line: str, place: str) -> RelatedCommit:
+    fields = RelatedCommit._fields
+    values = [value.strip() for value in line.split("|")]
+    count = len(values)
+    if count != len(fields):
+        row_format = "|".join(fields)
+        raise SourceError(
+            f"{place}: {count} fields instead of {len(fields)}: {line!r}.",
+            hint=f"A row reads {row_format}.",
+        )
+
+    row = RelatedCommit(*values)
+    required_values = {
+        "os": row.os,
+        "project": row.project,
+        "origin": row.origin,
+    }
+    for name, value in required_values.items():
+        if not value:
+            raise SourceError(f"{place}: the {name} is empty: {line!r}.")
+
+    # As git does, take upper-case digits, too.
+    commit = row.commit.lower()
+    if not is_commit(commit):
+        raise SourceError(f"{place}: {commit!r} is not a commit (40 hex digits).")
+    return row._replace(commit=commit)
+
+
+def parse_commit_pin(text: str, place: str) -> str:
+    """Return the commit that a pin file holds, as ``triton.txt`` does."""
+    content = text.removeprefix(_BYTE_ORDER_MARK)
+    commit = content.strip().lower()
+    if not is_commit(commit):
+        first_line = _quote_first_line(text)
+        raise SourceError(f"{place}: expected one commit (40 hex digits), found {first_line}.")
+    return commit
+
+
+def parse_version(text: str, place: str) -> str:
+    """Return the version that a file holds, in normal form: one of PEP 440 without a local part."""
+    content = text.removeprefix(_BYTE_ORDER_MARK)
+    version_text = content.strip()
+    try:
+        version = Version(version_text)
+    except InvalidVersion as problem:
+        first_line = _quote_first_line(text)
+        raise SourceError(f"{place}: expected a version, found {first_line}.") from problem
+    if version.local:
+        raise SourceError(f"{place}: {version_text} has a local version, which the build adds itself.")
+    return str(version)
+
+
+def module_version(text: str, place: str) -> str | None:
+    """Return a Python module's ``__version__``; None where it has none."""
+    assignment = re.search(r"""^__version__\s*=\s*["']([^"']+)["']""", text, re.MULTILINE)
+    if assignment is None:
+        return None
+    return parse_version(assignment[1], place)
+
+
 def adds_commit(setup: str) -> bool:
     """Return whether triton's setup.py adds the commit to the version: not on release branches."""
     return "def get_git_commit_hash" in setup
 
 
-def parse_related_commits(text: str, where: str) -> Mapping[str, RelatedCommit]:
-    """Read ``related_commits``: every row is checked, the ``ubuntu`` rows count, on Windows too."""
-    ubuntu_rows: dict[str, RelatedCommit] = {}
-    first_rows: dict[str, tuple[int, RelatedCommit]] = {}
-    for number, line in enumerate(_without_mark(text).splitlines(), start=1):
-        if not line.strip() or line.lstrip().startswith("#"):
-            continue
-        row = _parse_row(line, f"{where}, line {number}")
-        first_number, first_row = first_rows.setdefault(row.project, (number, row))
-        # The same commit is the same in every repository, however its address is spelt.
-        if first_row.commit != row.commit:
-            raise SourceError(
-                f"{where}: lines {first_number} and {number} name different commits of {row.project}: "
-                f"{first_row.origin} {first_row.commit} and {row.origin} {row.commit}.",
-                hint="Make its rows agree, or give the project's ref yourself.",
-            )
-        if row.os == "ubuntu":
-            ubuntu_rows.setdefault(row.project, row)
-    return ubuntu_rows
+def _quote_first_line(text: str) -> str:
+    first_line = text.strip().partition("\n")[0]
+    if not first_line:
+        return "nothing"
+    return repr(first_line[:_SHOWN_CHARACTERS])
 
 
-def _without_mark(text: str) -> str:
-    """Return a text without the byte order mark that editors on Windows put before it."""
-    return text.removeprefix("\ufeff")
-
-
-def _parse_row(line: str, where: str) -> RelatedCommit:
-    values = [value.strip() for value in line.split("|")]
-    fields = RelatedCommit._fields
-    if len(values) != len(fields):
-        raise SourceError(
-            f"{where}: {len(values)} fields instead of {len(fields)}: {line.strip()!r}.",
-            hint=f"A row reads {'|'.join(fields)}.",
-        )
-    row = RelatedCommit(*values)
-    for name in ("os", "project", "origin"):
-        if not getattr(row, name):
-            raise SourceError(f"{where}: the {name} is empty: {line.strip()!r}.")
-    # As git does, take upper-case digits, too.
-    row = row._replace(commit=row.commit.lower())
-    if not is_commit(row.commit):
-        raise SourceError(f"{where}: {row.commit!r} is not a commit (40 hex digits).")
-    return row
-
-
-def parse_commit_pin(text: str, where: str) -> str:
-    """Read a pin file that holds one commit, as ``triton.txt`` does."""
-    commit = _without_mark(text).strip().lower()
-    if not is_commit(commit):
-        raise SourceError(f"{where}: expected one commit (40 hex digits), found {_shown(text)}.")
-    return commit
-
-
-def parse_version(text: str, where: str) -> str:
-    """Read a version file: one PEP 440 version without a local part, as written there."""
-    written = _without_mark(text).strip()
-    try:
-        version = Version(written)
-    except InvalidVersion as problem:
-        raise SourceError(f"{where}: expected a version, found {_shown(text)}.") from problem
-    if version.local:
-        raise SourceError(f"{where}: {written} has a local version, which the build adds itself.")
-    return str(version)
-
-
-def module_version(text: str, where: str) -> str:
-    """Read a Python module's ``__version__``; "" where it has none."""
-    said = re.search(r"""^__version__\s*=\s*["']([^"']+)["']""", text, re.MULTILINE)
-    return parse_version(said[1], where) if said else ""
-
-
-def _shown(text: str) -> str:
-    line = text.strip().partition("\n")[0]
-    return repr(line[:80]) if line else "nothing"
-
+# --- Versions of wheels -----------------------------------------------------------------------
 
 _GIT_TAGGED = frozenset({"dev", "dev-bkc"})
 _GIT_TAG_LENGTH = 8
 _PYTHON = re.compile(r"3\.([1-9][0-9]*)(?:\.[0-9]+(?:(?:a|b|rc)[0-9]+)?)?(t?)", re.ASCII)
+_LABEL = re.compile(r"[a-z0-9]+(?:\.[a-z0-9]+)*")
 
 
 def python_tag(version: str) -> str:
@@ -132,60 +164,102 @@ def python_tag(version: str) -> str:
     match = _PYTHON.fullmatch(version)
     if match is None:
         raise UsageError(
-            f"{version!r} is not a Python version.", hint="Write 3.12, or 3.13t for free-threaded Python."
+            f"{version!r} is not a Python version.",
+            hint="Write 3.12, or 3.13t for free-threaded Python.",
         )
-    return f"cp3{match[1]}{match[2]}"
+    minor = match[1]
+    suffix = match[2]
+    return f"cp3{minor}{suffix}"
 
 
 def version_suffix(rocm_version: str) -> str:
-    """Make the local version suffix of wheels for a ROCm version.
+    """Return the local version suffix of wheels for a ROCm version.
 
     The scheme of the field's ``determine_version.py``: ``rocm``, or ``devrocm`` for
     development builds, then the ROCm version (without an epoch) with its own ``+`` replaced. Given
     in the normal form, so ``7.10.0.dev0+efed3c`` becomes ``+devrocm7.10.0.dev0.efed3c``.
     """
     try:
-        parsed: Version | None = Version(rocm_version)
+        rocm: Version | None = Version(rocm_version)
     except InvalidVersion:
-        parsed = None
-    if parsed is None or parsed.epoch:
+        rocm = None
+    if rocm is None or rocm.epoch:
         raise UsageError(
             f"{rocm_version!r} is not a ROCm version.",
             hint="Write it like 7.10.0a20251120 or 7.10.0.dev0+efed3c.",
         )
-    prefix = "devrocm" if "dev" in str(parsed) else "rocm"
-    # A digits-only label loses its leading zeros here, as it will in the wheel's name.
-    return str(Version(f"0+{prefix}{str(parsed).replace('+', '-')}"))[1:]
+
+    normalized = str(rocm)
+    prefix = "devrocm" if "dev" in normalized else "rocm"
+    label = normalized.replace("+", "-")
+    return _normalized_suffix(f"{prefix}{label}")
 
 
 def cpu_suffix(label: str = "") -> str:
-    """Make the local version suffix of wheels without ROCm: ``+cpu``, or ``+cpu.{label}``."""
+    """Return the local version suffix of wheels without ROCm: ``+cpu``, or ``+cpu.{label}``."""
     if not label:
         return "+cpu"
-    if not re.fullmatch(r"[a-z0-9]+(?:\.[a-z0-9]+)*", label):
+    if not _LABEL.fullmatch(label):
         raise UsageError(f"{label!r} is not a local version label.", hint="Write it like sample or my.fork.")
-    return str(Version(f"0+cpu.{label}"))[1:]
+    return _normalized_suffix(f"cpu.{label}")
 
 
-def edited(suffix: str, digest: str) -> str:
-    """Say in a suffix that the tree has edits: ``+cpu.dirty.1f3a9c20``, which installers take for newer."""
-    return f"{suffix}.dirty.{digest[:_GIT_TAG_LENGTH]}" if digest else suffix
+def _normalized_suffix(label: str) -> str:
+    """Return a local version as wheels' names have it: a label of digits alone loses its leading zeros."""
+    version = Version(f"0+{label}")
+    return f"+{version.local}"
+
+
+def edited_suffix(suffix: str, digest: str) -> str:
+    """Return a suffix that says that the tree has edits.
+
+    ``+cpu.dirty.1f3a9c20``, which installers take for newer.
+    """
+    short_digest = digest[:_GIT_TAG_LENGTH]
+    return f"{suffix}.dirty.{short_digest}"
 
 
 def without_edits(text: str) -> str:
-    """Take what `edited` adds out of a setting, in which each edit would be another configuration."""
+    """Return a setting without what `edited_suffix` adds, as each edit would be another configuration."""
     return re.sub(r"\.dirty\.[0-9a-f]{1,8}(?![0-9a-z])", "", text)
 
 
 def wheel_version(
-    base: str, suffix: str, *, release_type: str, commit: str, tagged: bool = False, torch: str = ""
+    base: str,
+    suffix: str,
+    *,
+    release_type: str,
+    commit: str,
+    tagged: bool = False,
+    torch: str | None = None,
 ) -> str:
-    """Put a wheel's full version together, of what `parse_version` and the suffix functions gave."""
+    """Return a wheel's full version, of what `parse_version` and the suffix functions returned.
+
+    Args:
+        base: The version that the project's tree names.
+        suffix: What it runs on.
+        release_type: Those of developers add the commit.
+        commit: The commit of the tree.
+        tagged: Whether the project's own build adds the commit.
+        torch: The version of torch, where the wheel's version names another torch than its own number.
+    """
     if release_type not in RELEASE_TYPES:
         raise UsageError(f"Unknown release type {release_type!r}.", hint=nearest(release_type, RELEASE_TYPES))
-    parsed = Version(base)
-    git_tag = f"git{commit[:_GIT_TAG_LENGTH]}." if tagged or release_type in _GIT_TAGGED else ""
-    of_torch = Version(torch or base)
-    other = (of_torch.major, of_torch.minor) != (parsed.major, parsed.minor)
-    label = f"torch{of_torch.major}.{of_torch.minor}." if other else ""
-    return str(Version(f"{parsed}+{git_tag}{label}{suffix.removeprefix('+')}"))
+
+    labels: list[str] = []
+    if tagged or release_type in _GIT_TAGGED:
+        git_tag = commit[:_GIT_TAG_LENGTH]
+        labels.append(f"git{git_tag}")
+    if torch is not None and _series(torch) != _series(base):
+        labels.append(f"torch{_series(torch)}")
+    labels.append(suffix.removeprefix("+"))
+
+    local_version = ".".join(labels)
+    version = Version(f"{base}+{local_version}")
+    return str(version)
+
+
+def _series(version: str) -> str:
+    """Return the major and minor number of a version: 2.10.0a0 -> 2.10."""
+    parsed_version = Version(version)
+    return f"{parsed_version.major}.{parsed_version.minor}"

@@ -81,7 +81,7 @@ def ensure_repositories(folder: Path) -> Mapping[str, Path]:
             _refuse_foreign_files(folder)
             with files.replaced(folder) as new_folder:
                 _generate(new_folder, templates)
-                files.write_text(new_folder / STAMP, digest)
+                files.write_text(new_folder / STAMP, _stamp(new_folder, digest))
     return repositories
 
 
@@ -126,9 +126,13 @@ def _is_current(folder: Path, digest: str) -> bool:
         stamp = (folder / STAMP).read_text(encoding="utf-8")
     except OSError:
         return False
-    if stamp != digest:
-        return False
-    return all((folder / name / "HEAD").is_file() for name in REPOSITORIES)
+    return stamp == _stamp(folder, digest)
+
+
+def _stamp(folder: Path, digest: str) -> str:
+    """Return what says that the repositories are those of the templates' digest, and have lost no file."""
+    sizes = {name: files.file_sizes(folder / name) for name in REPOSITORIES}
+    return files.digest_of([digest, sizes])
 
 
 def _refuse_foreign_files(folder: Path) -> None:

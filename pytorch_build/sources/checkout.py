@@ -8,6 +8,7 @@ both in submodules too. A tree's files and the hipify commit depend on the lock 
 from __future__ import annotations
 
 import json
+import re
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
@@ -16,11 +17,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from core import console, files
-from core.errors import SourceError
+from core.errors import ProcessError, SourceError
 from core.run import key_name
 from pytorch_build.sources import edits, hipify
 from pytorch_build.sources.edits import UPSTREAM_TAG
-from pytorch_build.sources.git import Origins, Repository
+from pytorch_build.sources.git import Origins, Repository, git_reason, is_damaged
 from pytorch_build.sources.hipify import HIPIFY_TAG
 from pytorch_build.sources.submodules import remove_former_submodules, submodules, update_submodules
 
@@ -35,25 +36,42 @@ _LOCK_SECONDS = 2.0
 
 @dataclass(frozen=True, kw_only=True)
 class CheckoutOptions:
-    """How trees are checked out."""
+    """How trees are checked out.
+
+    Attributes:
+        depth: How many commits of history are fetched; 0 for all.
+        submodules: Whether submodules are checked out, too.
+        hipify: Whether CUDA sources are rewritten for HIP.
+        force: Whether the user's commits are kept as a branch, where a checkout would stop at them.
+        stash: Whether the user's edits are put into a stash, where a checkout would stop at them.
+        origins: How origins are reached.
+    """
 
     depth: int = 1
     submodules: bool = True
     hipify: bool = False
-    force: bool = False  # the user's commits are kept as a branch
-    stash: bool = False  # the user's edits are put into a stash
+    force: bool = False
+    stash: bool = False
     origins: Origins = field(default_factory=Origins)
 
 
 @dataclass(frozen=True, kw_only=True)
 class SourceTree:
-    """A tree that is as the lock says."""
+    """A tree that is as the lock says.
+
+    Attributes:
+        path: Its folder.
+        commit: The locked commit.
+        head: What is checked out: that commit, or the one that hipify made of it.
+        changed: Whether the checkout did anything.
+        stashes: The names of the stashes that edits were put into, by the repositories' folders.
+    """
 
     path: Path
     commit: str
     head: str
     changed: bool
-    stashes: Mapping[Path, str] = field(default_factory=dict)  # repository with edits -> name of the stash
+    stashes: Mapping[Path, str] = field(default_factory=dict)
 
 
 def tree_path(sources: Path, torch_ref: str, project: str) -> Path:
@@ -70,30 +88,45 @@ def checkout(locked: LockedProject, tree: Path, options: CheckoutOptions) -> Sou
         SourceError: The tree has edits or commits of the user's, and the options do not say to keep them.
     """
     if locked.prebuilt:
-        raise SourceError(f"{locked.project} is prebuilt ({locked.prebuilt}): there is nothing to check out.")
-    tree = tree.absolute()
-    git = Repository(path=tree, settings=options.origins.settings(locked.origin))
-    with _locked(tree):
-        source_tree = _unchanged(git, locked, options)
-        if source_tree is not None:
-            return source_tree
-        return _Checkout(git=git, locked=locked, options=options).perform()
+        raise SourceError(
+            f"{locked.project} is prebuilt ({locked.prebuilt}): there is nothing to check out.",
+        )
+    git = _repository(locked, tree, options)
+    with _tree_lock(git.path):
+        try:
+            source_tree = _find_unchanged(git, locked, options)
+            if source_tree is None:
+                source_tree = _Checkout(git=git, locked=locked, options=options).perform()
+        except ProcessError as problem:
+            if not is_damaged(git):
+                raise
+            raise SourceError(
+                f"{git.path} has lost files of its repository: {git_reason(problem)}",
+                hint="Remove it, or move it away if it has edits of yours; then run again.",
+            ) from problem
+    return source_tree
 
 
 def unchanged_tree(locked: LockedProject, tree: Path, options: CheckoutOptions) -> SourceTree | None:
     """Return a tree that is what the lock says; None where `checkout` has something to do."""
-    tree = tree.absolute()
-    git = Repository(path=tree, settings=options.origins.settings(locked.origin))
     if not tree.is_dir():
         return None
-    with _locked(tree):
-        return _unchanged(git, locked, options)
+    git = _repository(locked, tree, options)
+    with _tree_lock(git.path):
+        return _find_unchanged(git, locked, options)
+
+
+def _repository(locked: LockedProject, tree: Path, options: CheckoutOptions) -> Repository:
+    settings = options.origins.settings(locked.origin)
+    return Repository(path=tree.absolute(), settings=settings)
 
 
 def upstream_commit(tree: Path) -> str:
     """Return the upstream commit of a managed tree: what versions and ``git_version`` name."""
-    commit = Repository(path=tree).commit_of(UPSTREAM_TAG) if (tree / ".git").exists() else ""
-    if not commit:
+    commit: str | None = None
+    if (tree / ".git").exists():
+        commit = Repository(path=tree).commit_of(UPSTREAM_TAG)
+    if commit is None:
         raise SourceError(f"{tree} has no tag {UPSTREAM_TAG}.", hint="Run `nox -s checkout` first.")
     return commit
 
@@ -108,56 +141,69 @@ def building(tree: Path) -> Iterator[None]:
     killed leaves HEAD there, with the sources hipified; the next checkout sets it right.
     """
     git = Repository(path=tree)
-    with _locked(tree):
+    with _tree_lock(tree):
         repositories = [*submodules(git), git]
-        untracked_before = {repository.path: set(repository.untracked()) for repository in repositories}
+        untracked_before: dict[Path, set[str]] = {}
+        for repository in repositories:
+            untracked_before[repository.path] = set(repository.untracked())
         state = _read_state(git)
         _write_state(git, {**state, "head": None})
-        git.run("update-ref", "--no-deref", "HEAD", upstream_commit(tree))
+        upstream = upstream_commit(tree)
+        git.run("update-ref", "--no-deref", "HEAD", upstream)
         try:
             yield
         finally:
-            git.run("update-ref", "--no-deref", "HEAD", git.commit_of(HIPIFY_TAG) or upstream_commit(tree))
+            head = git.commit_of(HIPIFY_TAG) or upstream
+            git.run("update-ref", "--no-deref", "HEAD", head)
             for repository in repositories:
-                new_paths = set(repository.untracked()) - untracked_before[repository.path]
+                untracked_paths = set(repository.untracked())
+                new_paths = untracked_paths - untracked_before[repository.path]
                 _exclude(repository, sorted(new_paths))
             _write_state(git, state)
 
 
-def _locked(tree: Path) -> AbstractContextManager[None]:
-    return files.locked(tree.parent / f".{tree.name}.lock", what=str(tree))
+def _tree_lock(tree: Path) -> AbstractContextManager[None]:
+    lock = tree.parent / f".{tree.name}.lock"
+    return files.locked(lock, what=str(tree))
 
 
 def _exclude(git: Repository, paths: Sequence[str]) -> None:
     """Let git ignore files of a repository from now on."""
     if not paths:
         return
-    target = git.path / git.out("rev-parse", "--git-dir") / "info" / "exclude"
-    text = target.read_text(encoding="utf-8") if target.is_file() else ""
+    git_folder = git.out("rev-parse", "--git-dir")
+    exclude_file = git.path / git_folder / "info" / "exclude"
+    text = ""
+    if exclude_file.is_file():
+        text = exclude_file.read_text(encoding="utf-8")
     for path in paths:
-        pattern = "".join(f"\\{character}" if character in "*?[]\\!# " else character for character in path)
+        pattern = re.sub(r"[*?\[\]\\!# ]", r"\\\g<0>", path)
         text += f"/{pattern}\n"
-    files.write_text(target, text)
+    files.write_text(exclude_file, text)
 
 
-# The state of a tree: what was requested last, and the HEAD that it has since. While a checkout or a build is
-# at work there, it has none, so that one which is killed is known by it.
+# --- The state of a tree ----------------------------------------------------------------------
+
+# What was requested last, and the HEAD that the tree has since. While a checkout or a build is at work there,
+# it has none, so that one which is killed is known by it.
 
 
 def _read_state(git: Repository) -> dict[str, object]:
     """Return the state of a tree; an empty one where there is none, or half a one."""
+    state_file = git.path / ".git" / _STATE
     try:
-        state = json.loads((git.path / ".git" / _STATE).read_text(encoding="utf-8"))
+        state = json.loads(state_file.read_text(encoding="utf-8"))
     except (OSError, ValueError):
         return {}
     return state if isinstance(state, dict) else {}
 
 
 def _write_state(git: Repository, state: Mapping[str, object]) -> None:
-    files.write_json(git.path / ".git" / _STATE, state)
+    state_file = git.path / ".git" / _STATE
+    files.write_json(state_file, state)
 
 
-def _request(locked: LockedProject, options: CheckoutOptions) -> dict[str, object]:
+def _describe_request(locked: LockedProject, options: CheckoutOptions) -> dict[str, object]:
     return {
         "origin": locked.origin,
         "commit": locked.commit,
@@ -167,25 +213,36 @@ def _request(locked: LockedProject, options: CheckoutOptions) -> dict[str, objec
     }
 
 
-def _unchanged(git: Repository, locked: LockedProject, options: CheckoutOptions) -> SourceTree | None:
+def _find_unchanged(
+    git: Repository,
+    locked: LockedProject,
+    options: CheckoutOptions,
+) -> SourceTree | None:
     """Recognise a finished checkout of the same request with nothing changed since, in three git calls."""
     state = _read_state(git)
     head = state.get("head")
-    if not isinstance(head, str) or state.get("request") != _request(locked, options):
+    request = _describe_request(locked, options)
+    if not isinstance(head, str) or state.get("request") != request:
         return None
-    if (git.path / ".git" / "index.lock").exists():
+    index_lock = git.path / ".git" / "index.lock"
+    if index_lock.exists():
         return None
 
     expected_commits = {"HEAD": head, UPSTREAM_TAG: locked.commit}
     if head != locked.commit:
         expected_commits[HIPIFY_TAG] = head
     names = [f"{name}^{{commit}}" for name in expected_commits]
-    commits = git.run("rev-parse", *names, check=False).stdout.split()
+    rev_parse = git.run("rev-parse", *names, check=False)
+    commits = rev_parse.stdout.split()
     if commits != list(expected_commits.values()):
         return None
+
     if edits.has_hidden_files(git) or not edits.is_clean(git, submodules=True):
         return None
     return SourceTree(path=git.path, commit=locked.commit, head=head, changed=False)
+
+
+# --- A checkout -------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -204,12 +261,19 @@ class _Checkout:
         stashes = self._settle_edits(repositories, was_interrupted=was_interrupted)
         self._settle_commits(repositories)
 
-        request = _request(self.locked, self.options)
+        request = _describe_request(self.locked, self.options)
         _write_state(git, {"request": request, "head": None})
         head = self._restore() or self._rebuild()
-        remove_former_submodules([repository.path for repository in repositories], git)
+        former_folders = [repository.path for repository in repositories]
+        remove_former_submodules(former_folders, git)
         _write_state(git, {"request": request, "head": head})
-        return SourceTree(path=git.path, commit=self.locked.commit, head=head, changed=True, stashes=stashes)
+        return SourceTree(
+            path=git.path,
+            commit=self.locked.commit,
+            head=head,
+            changed=True,
+            stashes=stashes,
+        )
 
     def _prepare(self) -> bool:
         """Make the repository, or settle what an interrupted git left in it; return whether one did."""
@@ -217,51 +281,63 @@ class _Checkout:
         folder = git.path / ".git"
         if folder.is_file():
             raise SourceError(
-                f"{git.path} is a worktree or submodule of another repository.", hint="Name another folder."
+                f"{git.path} is a worktree or submodule of another repository.",
+                hint="Name another folder.",
             )
+
         state = _read_state(git)
         was_interrupted = "head" in state and state["head"] is None
-        has_files = git.path.exists() and any(path.name != ".git" for path in git.path.iterdir())
-        if has_files and not was_interrupted and not (folder.exists() and git.commit_of("HEAD")):
+        has_commit = folder.exists() and git.commit_of("HEAD") is not None
+        if not has_commit and not was_interrupted and _has_files(git.path):
             raise SourceError(
                 f"{git.path} holds files but is not a git repository with a commit.",
                 hint="Name another folder, or move what it holds.",
             )
+
         _remove_stale_locks(folder)
-        git.init(self.options.origins.address(self.locked.origin))
-        if not git.commit_of("HEAD"):
+        address = self.options.origins.address(self.locked.origin)
+        git.init(address)
+        if git.commit_of("HEAD") is None:
             _write_state(git, {"head": None})
             return True
         return was_interrupted
 
     def _fetch(self) -> None:
+        """Fetch the locked commit, with as much history as is wanted."""
         git = self.git
         commit = self.locked.commit
         depth = self.options.depth
-        is_shallow = git.out("rev-parse", "--is-shallow-repository") == "true"
-        if git.commit_of(commit) and not (depth == 0 and is_shallow):
+        answer = git.out("rev-parse", "--is-shallow-repository")
+        is_shallow = answer == "true"
+        lacks_history = depth == 0 and is_shallow
+        has_commit = git.commit_of(commit) is not None
+        if has_commit and not lacks_history:
             return
 
         origin = self.locked.origin
         console.echo(f"Fetching {origin} at {commit[:12]}")
-        words = [origin, "--no-recurse-submodules"]
-        depth_words: list[str] = []
+        options = ["--no-recurse-submodules", "--no-tags"]
         if depth:
-            depth_words = [f"--depth={depth}"]
+            options.append(f"--depth={depth}")
         elif is_shallow:
-            depth_words = ["--unshallow"]
-        if git.fetch(*words, "--no-tags", *depth_words, "origin", commit):
+            options.append("--unshallow")
+        if git.fetch(origin, *options, "origin", commit):
             return
+
         # The server gives no single commits, or lacks this one.
-        git.fetch(*words, "--tags", "origin", "+refs/heads/*:refs/remotes/origin/*")
-        if not git.commit_of(commit):
+        every_branch = "+refs/heads/*:refs/remotes/origin/*"
+        git.fetch(origin, "--no-recurse-submodules", "--tags", "origin", every_branch)
+        if git.commit_of(commit) is None:
             raise SourceError(
                 f"{origin} does not have {commit} any more; it was {self.locked.ref!r} when it was locked.",
                 hint="Run `nox -s resolve` again for a new source lock.",
             )
 
     def _settle_edits(
-        self, repositories: Sequence[Repository], *, was_interrupted: bool
+        self,
+        repositories: Sequence[Repository],
+        *,
+        was_interrupted: bool,
     ) -> Mapping[Path, str]:
         """Put the user's edits into stashes where that was requested, and stop at them otherwise."""
         stashes: dict[Path, str] = {}
@@ -270,6 +346,7 @@ class _Checkout:
             if was_interrupted:
                 edits.put_interrupted_work_aside(repository)
                 continue
+
             paths = edits.edited_paths(repository)
             if not paths:
                 continue
@@ -279,36 +356,53 @@ class _Checkout:
         return stashes
 
     def _settle_commits(self, repositories: Sequence[Repository]) -> None:
+        """Keep the user's commits as branches where that was requested, and stop at them otherwise."""
         for repository in repositories:
-            commits = edits.own_commits(repository, self._commits_of_ours(repository))
+            tool_commits = self._tool_commits(repository)
+            commits = edits.commits_of_user(repository, tool_commits)
             if commits:
                 edits.keep_or_refuse_commits(repository, commits, force=self.options.force)
 
-    def _commits_of_ours(self, git: Repository) -> Sequence[str]:
+    def _tool_commits(self, git: Repository) -> Sequence[str]:
         """List the commits that a checkout of ours put into a repository of the tree."""
+        is_submodule = git.path != self.git.path
         names = [UPSTREAM_TAG, HIPIFY_TAG, UPSTREAM_REF]
-        if git.path == self.git.path:
+        if not is_submodule:
             names.append(self.locked.commit)
-        commits = [commit for name in names if (commit := git.commit_of(name))]
-        if git.path != self.git.path:
-            commits += _named_by_parent(git)
+
+        commits: list[str] = []
+        for name in names:
+            commit = git.commit_of(name)
+            if commit is not None:
+                commits.append(commit)
+        if is_submodule:
+            commits += _commits_named_by_parent(git)
         return commits
 
     def _restore(self) -> str | None:
         """Go back to a hipify commit that is whole; return it, or None where there is none."""
         git = self.git
-        commit = self.locked.commit
-        hipified = git.commit_of(HIPIFY_TAG) if self.options.hipify else ""
-        if not hipified or {git.commit_of(f"{hipified}^"), git.commit_of(UPSTREAM_TAG)} != {commit}:
+        if not self.options.hipify:
             return None
-        git.run("checkout", "--quiet", "--force", "--detach", hipified)
+        hipified = git.commit_of(HIPIFY_TAG)
+        if hipified is None:
+            return None
+        bases = {git.commit_of(f"{hipified}^"), git.commit_of(UPSTREAM_TAG)}
+        if bases != {self.locked.commit}:
+            return None
+
         try:
-            if self.options.submodules:
-                update_submodules(git, depth=self.options.depth)
+            self._move_head(hipified)
         except SourceError:
             # A submodule was cloned again, and its hipify commit is nowhere else.
             return None
         return hipified
+
+    def _move_head(self, commit: str) -> None:
+        """Check out a commit, and the submodules that it names."""
+        self.git.run("checkout", "--quiet", "--force", "--detach", commit)
+        if self.options.submodules:
+            update_submodules(self.git, depth=self.options.depth)
 
     def _rebuild(self) -> str:
         """Check out the upstream commit, tag it, and hipify; return HEAD."""
@@ -316,55 +410,70 @@ class _Checkout:
         commit = self.locked.commit
         # Written before HEAD moves, so that an interrupted checkout is known as ours.
         git.run("update-ref", UPSTREAM_REF, commit)
-        git.run("checkout", "--quiet", "--force", "--detach", commit)
-        if self.options.submodules:
-            update_submodules(git, depth=self.options.depth)
+        self._move_head(commit)
         # A half clone has had no commit to compare with: files that are not upstream's are known now.
         edits.put_interrupted_work_aside(git)
 
         repositories = [*submodules(git), git]
         for repository in repositories:
             repository.run("tag", "--force", "--no-sign", UPSTREAM_TAG, "HEAD")
-            if repository.commit_of(HIPIFY_TAG):
+            old_hipified = repository.commit_of(HIPIFY_TAG)
+            if old_hipified is not None:
                 repository.run("tag", "--delete", HIPIFY_TAG)
-        if not (self.options.hipify and hipify.can_hipify(git.path)):
+        if not self.options.hipify or not hipify.can_hipify(git.path):
             return commit
 
-        untracked_before = {
-            repository.path: set(hipify.all_untracked(repository)) for repository in repositories
-        }
+        untracked_before: dict[Path, set[str]] = {}
+        for repository in repositories:
+            untracked_paths = hipify.all_untracked(repository)
+            untracked_before[repository.path] = set(untracked_paths)
         hipify.hipify(git.path)
         date = git.out("show", "--no-patch", "--format=%cI", commit)
-        return hipify.commit_hipified(git, date, untracked_before) or commit
+        hipified = hipify.commit_hipified(git, date, untracked_before)
+        if hipified is None:
+            return commit
+        return hipified
 
 
-def _named_by_parent(git: Repository) -> Sequence[str]:
+def _has_files(tree: Path) -> bool:
+    """Return whether a folder has more than a repository of git."""
+    if not tree.exists():
+        return False
+    return any(path.name != ".git" for path in tree.iterdir())
+
+
+def _commits_named_by_parent(git: Repository) -> Sequence[str]:
     """Return the commits of a submodule that its parent names, in its HEAD and in its index."""
-    answer = git.run("rev-parse", "--show-superproject-working-tree", check=False)
-    top = answer.stdout.strip()
+    query = git.run("rev-parse", "--show-superproject-working-tree", check=False)
+    top = query.stdout.strip()
     if not top:
         return ()
 
     parent = replace(git, path=Path(top))
-    path = git.path.resolve().relative_to(Path(top).resolve()).as_posix()
+    submodule_folder = git.path.resolve()
+    path = submodule_folder.relative_to(parent.path.resolve()).as_posix()
     commits: list[str] = []
-    for revision in ("HEAD", ""):
-        answer = parent.run("rev-parse", "--verify", "--quiet", f"{revision}:{path}", check=False)
-        if answer.returncode == 0:
-            commits.append(answer.stdout.strip())
+    for name in (f"HEAD:{path}", f":{path}"):
+        query = parent.run("rev-parse", "--verify", "--quiet", name, check=False)
+        if query.returncode == 0:
+            commits.append(query.stdout.strip())
     return commits
 
 
 def _remove_stale_locks(folder: Path) -> None:
     """Remove lock files of a git that was killed; one that is at work is given a moment."""
-    repositories = [folder, *(path.parent for path in (folder / "modules").rglob("HEAD"))]
-    locks = [repository / name for repository in repositories for name in _LOCK_NAMES]
-    locks += (folder / "refs").rglob("*.lock")
+    modules = folder / "modules"
+    refs = folder / "refs"
+    locks = list(refs.rglob("*.lock"))
+    submodule_folders = [head.parent for head in modules.rglob("HEAD")]
+    for repository in (folder, *submodule_folders):
+        locks += [repository / name for name in _LOCK_NAMES]
 
     deadline = time.monotonic() + _LOCK_SECONDS
-    while any(lock.exists() for lock in locks) and time.monotonic() < deadline:
+    while time.monotonic() < deadline:
+        if not any(map(Path.exists, locks)):
+            return
         time.sleep(0.1)
-    for lock in locks:
-        if lock.exists():
-            console.say(f"Removing {lock}, which an interrupted git left")
-            lock.unlink(missing_ok=True)
+    for lock in filter(Path.exists, locks):
+        console.say(f"Removing {lock}, which an interrupted git left")
+        lock.unlink(missing_ok=True)

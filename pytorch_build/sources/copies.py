@@ -26,7 +26,13 @@ _INDEX = "index-of-copy"
 
 @dataclass(frozen=True, kw_only=True)
 class TreeCopy:
-    """A developer's tree, and the folder of the copy that is built; snapshots go to a cache."""
+    """A developer's tree, and the copy of it that is built.
+
+    Attributes:
+        source: The developer's tree.
+        path: The folder of the copy.
+        cache: The folder of the repository that keeps snapshots.
+    """
 
     source: Path
     path: Path
@@ -45,7 +51,16 @@ class TreeCopy:
         """Read what is in the developer's tree, without copying it."""
         lock = self.cache.parent / f".{self.cache.name}.lock"
         with files.locked(lock, what=f"a snapshot of {self.source}"):
-            return take_snapshot(self.source, self._snapshots)
+            try:
+                return take_snapshot(self.source, self._snapshots)
+            except ProcessError:
+                if not self.cache.exists():
+                    raise
+                # Somebody may have removed files of the cache. What is wrong with the tree, git says again.
+                shutil.rmtree(self.cache)
+                snapshot = take_snapshot(self.source, self._snapshots)
+                console.say(f"{self.cache} was damaged; it is made anew.")
+                return snapshot
 
     def require_unchanged(self, snapshot: Snapshot) -> None:
         """Refuse a developer's tree that is no longer as it was when its build was planned."""
@@ -74,17 +89,22 @@ class TreeCopy:
         self.path.mkdir(parents=True, exist_ok=True)
         git = Repository(path=self.path)
         git.run("init", "--quiet", "--template=")
-        (self.path / ".git" / "index.lock").unlink(missing_ok=True)
-        alternates = self.path / ".git" / "objects" / "info" / "alternates"
-        files.write_text(alternates, f"{quote(str(self._snapshots.objects))}\n")
-        if git.commit_of("HEAD") != commit or not (self.path / ".git" / "index").is_file():
+        git_folder = self.path / ".git"
+        (git_folder / "index.lock").unlink(missing_ok=True)
+        alternates = git_folder / "objects" / "info" / "alternates"
+        objects = str(self._snapshots.objects)
+        files.write_text(alternates, f"{quote(objects)}\n")
+
+        has_index = (git_folder / "index").is_file()
+        if not has_index or git.commit_of("HEAD") != commit:
             git.run("update-ref", "--no-deref", "HEAD", commit)
             git.run("read-tree", commit)
 
     def _last_tree(self) -> str | None:
         """Return the tree whose files the last update wrote; None where nobody knows them."""
+        state_file = self.path / STATE
         try:
-            state = json.loads((self.path / STATE).read_text(encoding="utf-8"))
+            state = json.loads(state_file.read_text(encoding="utf-8"))
             source = state["source"]
             tree = str(state["tree"])
         except (OSError, ValueError, LookupError, TypeError):
@@ -95,10 +115,10 @@ class TreeCopy:
 
     def _remove_files(self) -> None:
         """Remove everything but what git has."""
-        left_files = [path for path in self.path.iterdir() if path.name != ".git"]
-        if left_files:
+        paths = [path for path in self.path.iterdir() if path.name != ".git"]
+        if paths:
             console.say(f"{self.path} is not a copy of {self.source}; it is made anew.")
-        for path in left_files:
+        for path in paths:
             if path.is_dir() and not path.is_symlink():
                 shutil.rmtree(path)
             else:
@@ -110,7 +130,8 @@ class TreeCopy:
         copied_tree = self._copied_tree()
         if copied_tree == tree:
             return
-        files.write_json(self.path / STATE, {"source": str(self.source), "tree": tree})
+        state = {"source": str(self.source), "tree": tree}
+        files.write_json(self.path / STATE, state)
         if copied_tree is not None:
             try:
                 # Files that are the same in both trees are left alone, whatever builds made of them.
@@ -128,9 +149,14 @@ class TreeCopy:
         return self._run("write-tree", "--missing-ok").strip()
 
     def _run(self, *arguments: str, stdin: str | None = None) -> str:
-        return self._writer.run(*arguments, folder=self.path, index=_INDEX, stdin=stdin)
+        return self._writer.run(
+            *arguments,
+            folder=self.path,
+            index=_INDEX,
+            stdin=stdin,
+        )
 
     def _restore_missing_files(self) -> None:
-        missing = self._run("ls-files", "--deleted")
-        if missing:
-            self._run("checkout-index", "--force", "--stdin", stdin=missing)
+        deleted_names = self._run("ls-files", "--deleted")
+        if deleted_names:
+            self._run("checkout-index", "--force", "--stdin", stdin=deleted_names)

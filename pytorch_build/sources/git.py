@@ -18,7 +18,7 @@ TRANSFER_SECONDS = 4 * 3600.0
 
 # Of the user's GIT_ variables those that say how to reach a server are passed on, and those that stand for a
 # configuration file.
-_KEPT_VARIABLES = re.compile(
+_INHERITED_VARIABLES = re.compile(
     r"GIT_(SSH|SSL|HTTP|PROXY|ASKPASS|CURL|TRACE|CONFIG_(?!PARAMETERS)|TERMINAL_PROMPT)"
 )
 # What a user's configuration could change in a tree or a commit that has to be the same everywhere.
@@ -47,25 +47,34 @@ _MANAGED_SETTINGS = (
 _SAFE_PROTOCOLS = ("https", "ssh")
 _NAMED_PROTOCOLS = frozenset({"file", "git", "http"})
 # Lines of git's that say nothing of what went wrong.
-_EMPTY_WORDS = re.compile(
+_EMPTY_LINES = re.compile(
     r"^(hint|warning):|^fatal: Could not read from remote|^Please make sure|^and the repository exists"
     r"|^fatal: Failed to recurse|^Failed to clone|^fatal: clone of|^BUG:"
 )
+_ERROR_LINES = ("fatal:", "ERROR:", "error:")
 # What git says where a server does not give a commit.
-_NOT_GIVEN = re.compile(r"not our ref|unadvertised object|Server does not allow request")
+_COMMIT_REFUSED = re.compile(r"not our ref|unadvertised object|Server does not allow request")
+
+_COMMIT = re.compile(r"[0-9a-f]{40}")
+_SHORT_COMMIT = re.compile(r"[0-9a-f]{7,39}")
 
 
 def is_commit(text: str) -> bool:
     """Return whether a text is a whole commit hash: 40 lower-case hex digits."""
-    return re.fullmatch(r"[0-9a-f]{40}", text) is not None
+    return _COMMIT.fullmatch(text) is not None
 
 
-# Origins
+# --- Origins ----------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, kw_only=True)
 class Origins:
-    """How origins are reached."""
+    """How origins are reached.
+
+    Attributes:
+        repositories: The folders of the sample's repositories, by name.
+        mirrors: What is reached instead of addresses that begin with a prefix, by prefix.
+    """
 
     repositories: Mapping[str, Path] = field(default_factory=dict)
     mirrors: Mapping[str, str] = field(default_factory=dict)
@@ -81,38 +90,55 @@ class Origins:
 
     def settings(self, origin: str) -> tuple[str, ...]:
         """Return the settings (``name=value``) that git needs to reach an origin and its submodules."""
-        rewrites = [f"url.{mirror}.insteadOf={prefix}" for prefix, mirror in self.mirrors.items()]
+        rewrites: list[str] = []
+        for prefix, mirror in self.mirrors.items():
+            rewrites.append(f"url.{mirror}.insteadOf={prefix}")
+
         # What a person named by an origin or a mirror may be a path; what a tree names may not.
-        named_protocols = {protocol(address) for address in (self.address(origin), *self.mirrors.values())}
-        allowed_protocols = (*_SAFE_PROTOCOLS, *sorted(named_protocols & _NAMED_PROTOCOLS))
-        allowed = [f"protocol.{name}.allow=always" for name in allowed_protocols]
-        return (*rewrites, "protocol.allow=never", *allowed)
+        addresses = [self.address(origin), *self.mirrors.values()]
+        protocols = set(map(protocol, addresses))
+        named_protocols = sorted(protocols & _NAMED_PROTOCOLS)
+
+        allowed_protocols = (*_SAFE_PROTOCOLS, *named_protocols)
+        permissions = [f"protocol.{name}.allow=always" for name in allowed_protocols]
+        return (*rewrites, "protocol.allow=never", *permissions)
 
 
 def protocol(address: str) -> str:
-    """Name the protocol by which git reaches an address: ``file``, ``ssh``, ``https``, a helper's name."""
+    """Return the protocol by which git reaches an address: ``file``, ``ssh``, ``https``, a helper's name."""
     scheme = re.match(r"([\w.+-]+):(?::|//)", address)
     if scheme is not None:
         return scheme[1]
     # HOST:PATH, or a path, on Windows with a drive.
-    return "ssh" if re.match(r"[^-/:][^/:]+:", address) else "file"
+    has_host = re.match(r"[^-/:][^/:]+:", address) is not None
+    return "ssh" if has_host else "file"
 
 
-def require_safe(origin: str, where: str) -> None:
-    """Refuse an origin that nobody here has named, unless git reaches it encrypted."""
-    if protocol(origin) not in _SAFE_PROTOCOLS and not origin.startswith(SAMPLE_SCHEME):
-        raise SourceError(
-            f"{where}: {origin!r} is not an https:// or ssh:// address.",
-            hint="Correct it. A path or mirror of your own is named in your refs file, or by --git-mirror.",
-        )
+def require_safe(origin: str, place: str) -> None:
+    """Refuse an origin that nobody here has named, unless git reaches it encrypted.
+
+    `place` says where it stands, for the error.
+    """
+    if origin.startswith(SAMPLE_SCHEME) or protocol(origin) in _SAFE_PROTOCOLS:
+        return
+    raise SourceError(
+        f"{place}: {origin!r} is not an https:// or ssh:// address.",
+        hint="Correct it. A path or mirror of your own is named in your refs file, or by --git-mirror.",
+    )
 
 
-# Repositories
+# --- Repositories -----------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, kw_only=True)
 class Repository:
-    """git in one folder."""
+    """git in one folder.
+
+    Attributes:
+        path: The folder, which is the repository's top.
+        settings: Settings (``name=value``) of every command.
+        managed: Whether the user's configuration may not change what is done.
+    """
 
     path: Path
     settings: tuple[str, ...] = ()
@@ -127,47 +153,68 @@ class Repository:
         timeout: float | None = None,
     ) -> process.Completed:
         """Run one git command and capture what it prints."""
-        managed_settings = _MANAGED_SETTINGS if self.managed else ()
-        words: list[str] = []
-        for setting in (*managed_settings, *self.settings):
-            words += ["-c", setting]
+        settings = self.settings
+        if self.managed:
+            settings = (*_MANAGED_SETTINGS, *settings)
+        options: list[str] = []
+        for setting in settings:
+            options += ["-c", setting]
+
         try:
             return process.capture(
-                ["git", *words, *arguments],
+                ["git", *options, *arguments],
                 cwd=self.path,
-                env=environment() | dict(env or {}),
+                env={**self._environment(), **(env or {})},
                 stdin=stdin,
                 check=check,
                 timeout=timeout,
             )
         except ProcessError as problem:
-            if process.which("git") is None:
-                raise EnvironmentSetupError(problem.message, hint="Install git.") from problem
-            output = problem.output
-            if not output and problem.returncode is None and timeout is not None:
-                output = f"no answer within {timeout} s"
-            # The settings say nothing to a reader, the folder and git's own line do.
-            command = shlex.join(["git", *(str(word) for word in arguments)])
-            raise ProcessError(
-                f"{command} failed in {self.path}: {last_words(problem)}",
-                hint=problem.hint,
-                returncode=problem.returncode,
-                output=output or problem.message,
-            ) from problem
+            raise self._error(problem, arguments, timeout) from problem
 
-    def init(self, address: str, *words: str) -> None:
+    def _environment(self) -> Mapping[str, str]:
+        # A damaged repository must not lead git to the one that it lies in: managed ones lie in a checkout.
+        parent = self.path.absolute().parent
+        return {**environment(), "GIT_CEILING_DIRECTORIES": str(parent)}
+
+    def _error(
+        self,
+        problem: ProcessError,
+        arguments: Iterable[str | Path],
+        timeout: float | None,
+    ) -> EnvironmentSetupError | ProcessError:
+        """Return the error of a failed command."""
+        if process.which("git") is None:
+            return EnvironmentSetupError(problem.message, hint="Install git.")
+
+        output = problem.output
+        did_end = problem.returncode is not None
+        if not output and not did_end and timeout is not None:
+            output = f"no answer within {timeout} s"
+        # The settings say nothing to a reader, the folder and git's own line do.
+        command = shlex.join(["git", *map(str, arguments)])
+        reason = git_reason(problem)
+        return ProcessError(
+            f"{command} failed in {self.path}: {reason}",
+            hint=problem.hint,
+            returncode=problem.returncode,
+            output=output or problem.message,
+        )
+
+    def init(self, address: str, *options: str) -> None:
         """Make the repository where it is missing, and `address` its origin."""
         self.path.mkdir(parents=True, exist_ok=True)
-        self.run("init", "--quiet", "--template=", *words)
-        if self.run("remote", "set-url", "origin", address, check=False).returncode != 0:
+        self.run("init", "--quiet", "--template=", *options)
+        set_url = self.run("remote", "set-url", "origin", address, check=False)
+        if set_url.returncode != 0:
             self.run("remote", "add", "origin", address)
 
-    def fetch(self, origin: str, *words: str) -> bool:
+    def fetch(self, origin: str, *arguments: str) -> bool:
         """Fetch from what errors call `origin`; False where the server refuses a commit, or lacks it."""
         try:
-            self.run("fetch", "--quiet", *words, timeout=TRANSFER_SECONDS)
+            self.run("fetch", "--quiet", *arguments, timeout=TRANSFER_SECONDS)
         except ProcessError as problem:
-            if _NOT_GIVEN.search(problem.output):
+            if _COMMIT_REFUSED.search(problem.output):
                 return False
             raise unreachable(origin, problem) from problem
         return True
@@ -185,59 +232,88 @@ class Repository:
 
     def names(self, *arguments: str) -> tuple[str, ...]:
         """Run one git command that prints names ended by NUL (``-z``)."""
-        return tuple(name for name in self.run(*arguments).stdout.split("\0") if name)
+        output = self.run(*arguments).stdout
+        return tuple(name for name in output.split("\0") if name)
 
     def untracked(self) -> tuple[str, ...]:
         """List files that git does not track and is not told to ignore, submodules not looked at."""
         return self.names("ls-files", "-z", "--others", "--exclude-standard")
 
-    def commit_of(self, name: str) -> str:
-        """Return the commit that a name stands for, or nothing where there is no such commit."""
-        answer = self.run("rev-parse", "--verify", "--quiet", f"{name}^{{commit}}", check=False)
-        return answer.stdout.strip() if answer.returncode == 0 else ""
+    def commit_of(self, name: str) -> str | None:
+        """Return the commit that a name stands for; None where there is no such commit."""
+        query = self.run("rev-parse", "--verify", "--quiet", f"{name}^{{commit}}", check=False)
+        if query.returncode != 0:
+            return None
+        return query.stdout.strip()
 
 
 def environment() -> dict[str, str]:
     """Return git's environment: ours without what would steer git, no prompts, messages in English."""
-    inherited = process.inherited(GIT_TERMINAL_PROMPT="0", LC_ALL="C", LANGUAGE=None, GCM_INTERACTIVE="never")
-    env = {name: value for name, value in inherited.items() if _is_kept(name)}
+    inherited = process.inherited(
+        GIT_TERMINAL_PROMPT="0",
+        GCM_INTERACTIVE="never",
+        LC_ALL="C",
+        LANGUAGE=None,
+    )
+    env = {name: value for name, value in inherited.items() if _is_inherited(name)}
     env.setdefault("GIT_SSH_COMMAND", "ssh -o BatchMode=yes -o ConnectTimeout=30")
     return env
 
 
-def _is_kept(variable: str) -> bool:
-    return not variable.startswith("GIT_") or _KEPT_VARIABLES.match(variable) is not None
+def _is_inherited(variable: str) -> bool:
+    if not variable.startswith("GIT_"):
+        return True
+    return _INHERITED_VARIABLES.match(variable) is not None
 
 
-# Errors
+# --- Errors -----------------------------------------------------------------------------------
 
 
-def last_words(problem: ProcessError) -> str:
-    """Return the line of a failed git call that says most: the last that is no hint or blank."""
+def git_reason(problem: ProcessError) -> str:
+    """Return the line of a failed git command that says most: the last that is no hint or blank."""
     text = problem.output or problem.message
-    lines = [line.strip() for line in text.splitlines() if line.strip()]
-    telling_lines = [line for line in lines if not _EMPTY_WORDS.search(line)]
-    fatal_lines = [line for line in telling_lines if line.startswith(("fatal:", "ERROR:", "error:"))]
-    best_lines = fatal_lines or telling_lines or lines or [problem.message]
-    return best_lines[-1].removeprefix("fatal: ").removeprefix("error: ")
+    reason = problem.message
+    rank = 0
+    for line in map(str.strip, text.splitlines()):
+        line_rank = _rank(line)
+        if line_rank > 0 and line_rank >= rank:
+            reason = line
+            rank = line_rank
+    return reason.removeprefix("fatal: ").removeprefix("error: ")
+
+
+def _rank(line: str) -> int:
+    """Return how much a line of git's output says of what went wrong; 0 for nothing."""
+    if not line:
+        return 0
+    if _EMPTY_LINES.search(line):
+        return 1
+    if not line.startswith(_ERROR_LINES):
+        return 2
+    return 3
 
 
 def unreachable(origin: str, problem: ProcessError) -> SourceError:
-    """Make the error for an origin that does not answer."""
+    """Return the error for an origin that does not answer."""
     return SourceError(
-        f"{origin} does not answer: {last_words(problem)}",
+        f"{origin} does not answer: {git_reason(problem)}",
         hint="Check the origin's spelling, the network and your access, or name a mirror (--git-mirror).",
     )
 
 
-# Reading origins
+# --- Reading origins --------------------------------------------------------------------------
 
-Answer = TypeVar("Answer")
+Content = TypeVar("Content")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Reader:
-    """Reads refs and files of origins, without cloning them."""
+    """Reads refs and files of origins, without cloning them.
+
+    Attributes:
+        cache: The folder that keeps what was read, a bare repository an origin.
+        origins: How they are reached.
+    """
 
     cache: Path
     origins: Origins = field(default_factory=Origins)
@@ -247,54 +323,82 @@ class Reader:
 
         As in git, a tag comes before a branch of the same name, and a commit may have upper-case digits.
         """
-        if is_commit(ref.lower()):
-            return self._read(origin, ref.lower(), lambda repository: repository.commit_of(ref.lower()))
+        commit = ref.lower()
+        if is_commit(commit):
+            # It may be the object of an annotated tag, too.
+            query = ("rev-parse", "--verify", f"{commit}^{{commit}}")
+            return self._read(origin, commit, lambda repository: repository.out(*query))
 
         names = [f"refs/tags/{ref}^{{}}", f"refs/tags/{ref}", f"refs/heads/{ref}"]
         if ref == "HEAD" or ref.startswith("refs/"):
             names = [f"{ref}^{{}}", ref]
-        git = Repository(path=Path.cwd(), settings=self.origins.settings(origin))
-        answer = git.answer(origin, "ls-remote", "--", self.origins.address(origin), *names)
-        commits: dict[str, str] = {}
-        for line in answer.splitlines():
-            commit, tab, name = line.partition("\t")
-            if tab:
-                commits[name] = commit
+        commits = self._query_refs(origin, names)
         for name in names:
             if name in commits:
                 return commits[name]
 
         hint = "Correct the ref, or give another origin."
-        if re.fullmatch(r"[0-9a-f]{7,39}", ref.lower()):
+        if _SHORT_COMMIT.fullmatch(commit):
             hint = "If it is a commit, write all 40 digits."
         raise SourceError(f"{origin} has no branch or tag {ref!r}.", hint=hint)
 
-    def texts(self, origin: str, commit: str, paths: Iterable[str]) -> Mapping[str, str]:
-        """Read files at a commit: path -> text, of those that exist there."""
+    def _query_refs(self, origin: str, names: Iterable[str]) -> Mapping[str, str]:
+        """Return the commits that names of refs stand for, of those that exist."""
+        settings = self.origins.settings(origin)
+        address = self.origins.address(origin)
+        git = Repository(path=Path.cwd(), settings=settings)
+        rows = git.answer(origin, "ls-remote", "--", address, *names)
 
-        def read(repository: Repository) -> Mapping[str, str]:
-            present = repository.names("ls-tree", "-z", "--name-only", commit, "--", *paths)
-            return {
-                path: repository.answer(origin, "cat-file", "blob", f"{commit}:{path}") for path in present
-            }
+        commits: dict[str, str] = {}
+        for line in rows.splitlines():
+            commit, tab, name = line.partition("\t")
+            if tab:
+                commits[name] = commit
+        return commits
 
-        return self._read(origin, commit, read)
+    def texts(
+        self,
+        origin: str,
+        commit: str,
+        paths: Iterable[str],
+    ) -> Mapping[str, str]:
+        """Return the texts of files at a commit by path, of those that exist there."""
+
+        def read_texts(repository: Repository) -> Mapping[str, str]:
+            listing = ("ls-tree", "-z", "--name-only", commit, "--")
+            existing_paths = repository.names(*listing, *paths)
+            texts: dict[str, str] = {}
+            for path in existing_paths:
+                blob = f"{commit}:{path}"
+                texts[path] = repository.answer(origin, "cat-file", "blob", blob)
+            return texts
+
+        return self._read(origin, commit, read_texts)
 
     def require_commit(self, origin: str, commit: str) -> None:
         """Require that an origin has a commit."""
         self._read(origin, commit, lambda repository: repository.out("cat-file", "-t", commit))
 
-    def _read(self, origin: str, commit: str, read: Callable[[Repository], Answer]) -> Answer:
+    def _read(
+        self,
+        origin: str,
+        commit: str,
+        read: Callable[[Repository], Content],
+    ) -> Content:
         """Read in the cache's repository of an origin. One that has lost files is made anew."""
         address = self.origins.address(origin)
-        path = self.cache / files.sha256_text(address)[:16]
-        repository = Repository(path=path, settings=self.origins.settings(origin))
-        with files.locked(self.cache / f"{path.name}.lock", what=f"the cache of {origin}"):
+        name = files.sha256_text(address)[:16]
+        path = self.cache / name
+        settings = self.origins.settings(origin)
+        repository = Repository(path=path, settings=settings)
+
+        lock = self.cache / f"{name}.lock"
+        with files.locked(lock, what=f"the cache of {origin}"):
             try:
                 _prepare(repository, origin, address, commit)
                 return read(repository)
             except (ProcessError, SourceError):
-                if not _is_damaged(repository):
+                if not is_damaged(repository):
                     raise
                 console.say(f"{path} is damaged; it is made anew.")
                 shutil.rmtree(path)
@@ -304,33 +408,43 @@ class Reader:
 
 def _prepare(repository: Repository, origin: str, address: str, commit: str) -> None:
     """Fetch a commit and its trees into a repository of the cache, unless they are there."""
-    if not (repository.path / "complete").is_file():
+    complete_file = repository.path / "complete"
+    if not complete_file.is_file():
         repository.init(address, "--bare")
-        (repository.path / "complete").touch()
+        complete_file.touch()
     # A ref of our own says that a commit is there: asking git for the commit itself would make it fetch, as
     # objects may be missing from these repositories.
-    kept_ref = f"refs/kept/{commit}"
-    answer = repository.run("show-ref", "--verify", "--quiet", kept_ref, check=False)
-    if answer.returncode != 0:
+    commit_ref = f"refs/kept/{commit}"
+    query = repository.run("show-ref", "--verify", "--quiet", commit_ref, check=False)
+    if query.returncode != 0:
         fetch_commit(repository, origin, commit)
-        repository.run("update-ref", kept_ref, commit)
+        repository.run("update-ref", commit_ref, commit)
 
 
-def _is_damaged(repository: Repository) -> bool:
-    """Return whether a repository of the cache lacks commits or trees that its refs name."""
-    check = repository.run("fsck", "--connectivity-only", "--no-dangling", "--no-progress", check=False)
-    return check.returncode != 0
+def is_damaged(repository: Repository) -> bool:
+    """Return whether a repository lacks commits or trees that its refs name."""
+    fsck = repository.run(
+        "fsck",
+        "--connectivity-only",
+        "--no-dangling",
+        "--no-progress",
+        check=False,
+    )
+    return fsck.returncode != 0
 
 
 def fetch_commit(git: Repository, origin: str, commit: str) -> None:
     """Fetch a commit and its trees; a server that gives no single commits is asked for all refs."""
-    words = ("--filter=blob:none", "--no-tags", "--no-write-fetch-head")
-    if not git.fetch(origin, *words, "--depth=1", "origin", commit):
-        git.fetch(origin, *words, "origin", "+refs/*:refs/fetched/*")
-        if not git.commit_of(commit):
-            raise SourceError(
-                f"{origin} does not have the commit {commit}.",
-                hint="It may be in a fork, or may have been removed; correct the ref or the pin.",
-            )
-    if not git.commit_of(commit):
+    options = ("--filter=blob:none", "--no-tags", "--no-write-fetch-head")
+    was_served = git.fetch(origin, *options, "--depth=1", "origin", commit)
+    if not was_served:
+        git.fetch(origin, *options, "origin", "+refs/*:refs/fetched/*")
+    if git.commit_of(commit) is not None:
+        return
+
+    if was_served:
         raise SourceError(f"{origin}: {commit} is not a commit.")
+    raise SourceError(
+        f"{origin} does not have the commit {commit}.",
+        hint="It may be in a fork, or may have been removed; correct the ref or the pin.",
+    )

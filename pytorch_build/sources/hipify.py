@@ -19,12 +19,14 @@ SCRIPT = "tools/amd_build/build_amd.py"
 
 def identity(date: str) -> Mapping[str, str]:
     """Return the environment of a commit of ours: who, and when (any date that git reads)."""
-    env: dict[str, str] = {}
-    for role in ("AUTHOR", "COMMITTER"):
-        env[f"GIT_{role}_NAME"] = AUTHOR
-        env[f"GIT_{role}_EMAIL"] = EMAIL
-        env[f"GIT_{role}_DATE"] = date
-    return env
+    return {
+        "GIT_AUTHOR_NAME": AUTHOR,
+        "GIT_AUTHOR_EMAIL": EMAIL,
+        "GIT_AUTHOR_DATE": date,
+        "GIT_COMMITTER_NAME": AUTHOR,
+        "GIT_COMMITTER_EMAIL": EMAIL,
+        "GIT_COMMITTER_DATE": date,
+    }
 
 
 def can_hipify(tree: Path) -> bool:
@@ -54,34 +56,65 @@ def hipify(tree: Path) -> None:
         ) from problem
 
 
-def commit_hipified(git: Repository, date: str, untracked_before: Mapping[Path, set[str]]) -> str | None:
+def commit_hipified(
+    git: Repository,
+    date: str,
+    untracked_before: Mapping[Path, set[str]],
+) -> str | None:
     """Commit and tag what hipify changed, submodules first; return the commit, None where nothing changed.
 
     The commit of a submodule is recorded in its parent's, so that the whole tree is clean.
+
+    Args:
+        git: The repository.
+        date: The date of the commit.
+        untracked_before: The files that each repository did not track before, by its folder.
     """
-    inner_commits = {
-        inner.path: commit_hipified(inner, date, untracked_before) for inner in direct_submodules(git)
-    }
+    inner_commits: dict[Path, str] = {}
+    for inner in direct_submodules(git):
+        inner_commit = commit_hipified(inner, date, untracked_before)
+        if inner_commit is not None:
+            inner_commits[inner.path] = inner_commit
 
     git.run("add", "--update", "--", ":/")
-    new_files = set(all_untracked(git)) - untracked_before.get(git.path, set())
-    if new_files:
-        names = "".join(f"{path}\0" for path in sorted(new_files))
-        git.run("add", "--force", "--pathspec-from-file=-", "--pathspec-file-nul", stdin=names)
-    for folder, commit in inner_commits.items():
-        if commit is not None:
-            path = folder.relative_to(git.path).as_posix()
-            git.run("update-index", "--cacheinfo", f"160000,{commit},{path}")
+    new_paths = set(all_untracked(git))
+    new_paths -= untracked_before.get(git.path, set())
+    if new_paths:
+        names = "".join(f"{path}\0" for path in sorted(new_paths))
+        git.run(
+            "add",
+            "--force",
+            "--pathspec-from-file=-",
+            "--pathspec-file-nul",
+            stdin=names,
+        )
+    for folder, inner_commit in inner_commits.items():
+        path = folder.relative_to(git.path).as_posix()
+        git.run("update-index", "--cacheinfo", f"160000,{inner_commit},{path}")
 
-    difference = git.run("diff", "--cached", "--quiet", "--ignore-submodules=none", check=False)
+    difference = git.run(
+        "diff",
+        "--cached",
+        "--quiet",
+        "--ignore-submodules=none",
+        check=False,
+    )
     if difference.returncode == 0:
         return None
-    message = ("--no-verify", "--no-gpg-sign", "--message", "DO NOT SUBMIT: HIPIFY")
-    git.run("commit", "--quiet", *message, env=identity(date))
+    git.run(
+        "commit",
+        "--quiet",
+        "--no-verify",
+        "--no-gpg-sign",
+        "--message",
+        "DO NOT SUBMIT: HIPIFY",
+        env=identity(date),
+    )
     git.run("tag", "--force", "--no-sign", HIPIFY_TAG, "HEAD")
-    return git.commit_of("HEAD")
+    return git.out("rev-parse", "HEAD")
 
 
 def all_untracked(git: Repository) -> tuple[str, ...]:
     """List untracked files, those that only the user's own settings ignore included."""
-    return replace(git, settings=(*git.settings, f"core.excludesFile={os.devnull}")).untracked()
+    settings = (*git.settings, f"core.excludesFile={os.devnull}")
+    return replace(git, settings=settings).untracked()

@@ -7,39 +7,53 @@ line's end or one that is not UTF-8. Unquoted names are those of Python's file f
 import os
 import re
 
-_ESCAPES = {"a": 7, "b": 8, "t": 9, "n": 10, "v": 11, "f": 12, "r": 13, '"': 34, "\\": 92}
-_LETTERS = {byte: letter for letter, byte in _ESCAPES.items()}
+# What follows a backslash, and the character that it stands for.
+_CHARACTERS = {
+    "a": "\a",
+    "b": "\b",
+    "t": "\t",
+    "n": "\n",
+    "v": "\v",
+    "f": "\f",
+    "r": "\r",
+    '"': '"',
+    "\\": "\\",
+}
+_LETTERS = {character: letter for letter, character in _CHARACTERS.items()}
 _ESCAPE = re.compile(r'\\([0-7]{3}|[abtnvfr"\\])')
-_FIRST_PRINTABLE = 0x20
-_FIRST_UNPRINTABLE = 0x7F
+# Latin-1 has a character for each byte.
+_ONE_BYTE = "latin-1"
 
 
 def unquote(name: str) -> str:
     """Return the name of a file that git has printed."""
     if not name.startswith('"'):
         return name
-    unescaped = _ESCAPE.sub(_unescape, name[1:-1])
-    return os.fsdecode(unescaped.encode("latin-1"))
+    inner_text = name[1:-1]
+    characters = _ESCAPE.sub(_unescape, inner_text)
+    return os.fsdecode(characters.encode(_ONE_BYTE))
 
 
 def _unescape(escape: re.Match[str]) -> str:
     text = escape[1]
-    if text in _ESCAPES:
-        return chr(_ESCAPES[text])
+    if text in _CHARACTERS:
+        return _CHARACTERS[text]
     return chr(int(text, 8))
 
 
 def quote(name: str) -> str:
     """Return the name of a file as git takes it."""
-    escaped = "".join(_escape(byte) for byte in os.fsencode(name))
-    if escaped == name:
+    characters = os.fsencode(name).decode(_ONE_BYTE)
+    escaped_name = "".join(map(_escape, characters))
+    if escaped_name == name:
         return name
-    return f'"{escaped}"'
+    return f'"{escaped_name}"'
 
 
-def _escape(byte: int) -> str:
-    if byte in _LETTERS:
-        return f"\\{_LETTERS[byte]}"
-    if byte < _FIRST_PRINTABLE or byte >= _FIRST_UNPRINTABLE:
-        return f"\\{byte:03o}"
-    return chr(byte)
+def _escape(character: str) -> str:
+    if character in _LETTERS:
+        letter = _LETTERS[character]
+        return f"\\{letter}"
+    if character.isascii() and character.isprintable():
+        return character
+    return f"\\{ord(character):03o}"

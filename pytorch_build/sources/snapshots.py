@@ -11,13 +11,13 @@ from __future__ import annotations
 import json
 import shutil
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from core import files, temporary
 from core.errors import ProcessError, SourceError
-from pytorch_build.sources.git import Repository, last_words
+from pytorch_build.sources.git import Repository, git_reason
 from pytorch_build.sources.quoting import quote, unquote
 
 # Over the settings of trees that are ours: what else a user's configuration could change in an index.
@@ -33,18 +33,24 @@ _SETTINGS = (
 _NO_FILTERS = "* -text -eol -filter -ident -working-tree-encoding\n"
 # git must not even refresh an index that is not ours.
 _READ_ONLY = {"GIT_OPTIONAL_LOCKS": "0"}
-_LINK = "120000"
+_LINK = "120000"  # the mode of a symbolic link
 _NEW_INDEX = "new-index"
 _CHANGED_INDEX = "changed-index"
 
 
 @dataclass(frozen=True, kw_only=True)
 class Snapshot:
-    """What a developer's tree held at one moment."""
+    """What a developer's tree held at one moment.
 
-    commit: str  # HEAD of its repository
-    tree: str  # all its files, as a tree of git
-    edited: int  # files that are neither as the commit has them nor as a checkout of it leaves them
+    Attributes:
+        commit: HEAD of its repository.
+        tree: All its files, as a tree of git.
+        edited: How many files are neither as the commit has them nor as a checkout of it leaves them.
+    """
+
+    commit: str
+    tree: str
+    edited: int
 
     @property
     def digest(self) -> str | None:
@@ -54,17 +60,7 @@ class Snapshot:
         return files.sha256_text(self.tree)
 
 
-@dataclass(frozen=True, kw_only=True)
-class _Part:
-    """The files of one of a developer's repositories: of the tree itself, or of one below it."""
-
-    repository: Repository
-    place: str  # its path in the tree, "" for the tree itself
-    commit: str | None  # its HEAD; None before a first commit
-    base_commit: str | None  # what its parent names; None where it is no submodule
-    commit_tree: str | None
-    objects: Path
-    excludes: Path
+# --- The repository that holds snapshots ------------------------------------------------------
 
 
 class SnapshotStore:
@@ -76,11 +72,13 @@ class SnapshotStore:
 
     def open(self) -> None:
         """Make the repository where it is missing, and settle what an interrupted git left in it."""
-        if not (self.path / "complete").is_file():
+        complete_file = self.path / "complete"
+        if not complete_file.is_file():
             self.path.mkdir(parents=True, exist_ok=True)
-            Repository(path=self.path).run("init", "--quiet", "--bare", "--template=")
+            git = Repository(path=self.path)
+            git.run("init", "--quiet", "--bare", "--template=")
             files.write_text(self.path / "info" / "attributes", _NO_FILTERS)
-            files.write_text(self.path / "complete", "")
+            files.write_text(complete_file, "")
         for lock in self.path.glob("*.lock"):
             lock.unlink()
 
@@ -92,7 +90,10 @@ class SnapshotStore:
         stdin: str | None = None,
     ) -> str:
         """Run git on the files of `folder`, with an index of ours; return what it prints."""
-        env = {"GIT_DIR": str(self.path), "GIT_INDEX_FILE": str(self.path / index)}
+        env = {
+            "GIT_DIR": str(self.path),
+            "GIT_INDEX_FILE": str(self.path / index),
+        }
         if folder is not None:
             env["GIT_WORK_TREE"] = str(folder)
         git = Repository(path=folder or self.path, settings=_SETTINGS)
@@ -106,7 +107,7 @@ class SnapshotStore:
             lines = alternates.read_text(encoding="utf-8").splitlines()
         line = quote(str(objects))
         if line not in lines:
-            files.write_text(alternates, _lines([*lines, line]))
+            files.write_text(alternates, _join_lines([*lines, line]))
 
     def has_object(self, name: str) -> bool:
         """Return whether an object can be read, here or where objects are borrowed."""
@@ -115,6 +116,48 @@ class SnapshotStore:
         except ProcessError:
             return False
         return True
+
+
+def _parse_row(line: str) -> tuple[str, str, str]:
+    """Return what ``ls-tree`` prints of one name: the kind of an object, its id, and its path."""
+    facts, name = line.split("\t", 1)
+    _mode, kind, object_id = facts.split()
+    return kind, object_id, unquote(name)
+
+
+def _join_lines(lines: Iterable[str]) -> str:
+    return "".join(f"{line}\n" for line in lines)
+
+
+# --- The repositories of a developer's tree ---------------------------------------------------
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Part:
+    """One of the repositories of a developer's tree: its own, or one below it.
+
+    Attributes:
+        repository: git in its folder.
+        path: Its path in the tree, "" for the tree's own.
+        commit: Its HEAD; None before a first commit.
+        base_commit: What its parent names, of the tree's own its HEAD; None where it is no submodule.
+        commit_tree: The tree of its HEAD.
+        objects: The folder of its objects.
+        excludes: Its file of names that git ignores, which need not exist.
+    """
+
+    repository: Repository
+    path: str
+    commit: str | None
+    base_commit: str | None
+    commit_tree: str | None
+    objects: Path
+    excludes: Path
+
+    @property
+    def folder(self) -> Path:
+        """Its folder."""
+        return self.repository.path
 
 
 def require_checkout(tree: Path) -> None:
@@ -126,204 +169,327 @@ def require_checkout(tree: Path) -> None:
         raise SourceError(f"{tree} is not a git repository, so what is built could not be named.", hint=hint)
 
 
-def take_snapshot(tree: Path, store: SnapshotStore) -> Snapshot:
-    """Read all files of a developer's tree into a tree of git; only those are read that have changed."""
-    require_checkout(tree)
-    top = _describe(Repository(path=tree, managed=False), place="", base_commit=None)
-    if top.commit is None:
-        raise SourceError(
-            f"{tree} has no commit, so what is built could not be named.", hint="Commit its files."
-        )
-
-    store.open()
-    facts = _Facts(store.path / "facts.json")
-    trees: dict[str, str] = {}
-    edited = 0
-    for part in _parts(store, facts, top, trees):
-        edited += _count_edits(store, facts, part, trees[part.place])
-    facts.save()
-
-    top_tree = trees.pop("")
-    return Snapshot(commit=top.commit, tree=_graft(store, top_tree, trees), edited=edited)
-
-
-def _describe(repository: Repository, *, place: str, base_commit: str | None) -> _Part:
-    """Query a repository; the tree's own commit is its base, whatever `base_commit` is."""
-    paths = ("rev-parse", "--git-path", "objects", "--git-path", "info/exclude")
+def _describe(folder: Path, *, path: str, named_commit: str | None) -> _Part:
+    """Return the facts of a repository of the tree; `named_commit` is what its parent names."""
+    repository = Repository(path=folder, managed=False)
+    query = ("rev-parse", "--git-path", "objects", "--git-path", "info/exclude")
     try:
-        answer = repository.out(*paths, "HEAD^{commit}", "HEAD^{tree}")
+        output = repository.out(*query, "HEAD^{commit}", "HEAD^{tree}")
     except ProcessError:
         # Before a first commit. A repository that cannot be read fails here, too.
         try:
-            answer = repository.out(*paths)
+            output = repository.out(*query)
         except ProcessError as problem:
-            hint = ""
-            if "dubious ownership" in problem.output:
-                hint = (
-                    "It belongs to another user. To let git read it: "
-                    f"git config --global --add safe.directory {repository.path}"
-                )
-            raise SourceError(
-                f"git cannot read {repository.path}: {last_words(problem)}", hint=hint
-            ) from problem
+            raise _unreadable(folder, problem) from problem
 
-    objects, excludes, *names = answer.splitlines()
-    commit = names[0] if names else None
+    objects, excludes, *object_ids = output.splitlines()
+    commit: str | None = None
+    commit_tree: str | None = None
+    if object_ids:
+        commit, commit_tree = object_ids
     return _Part(
         repository=repository,
-        place=place,
+        path=path,
         commit=commit,
-        base_commit=base_commit if place else commit,
-        commit_tree=names[1] if names else None,
-        objects=(repository.path / objects).resolve(),
-        excludes=repository.path / excludes,
+        base_commit=named_commit if path else commit,
+        commit_tree=commit_tree,
+        objects=(folder / objects).resolve(),
+        excludes=folder / excludes,
     )
 
 
-class _Facts:
-    """What never changes about commits, kept from one snapshot to the next."""
-
-    def __init__(self, path: Path) -> None:
-        self._path = path
-        self._known: Mapping[str, object] = {}
-        if path.is_file():
-            self._known = json.loads(path.read_text(encoding="utf-8"))
-        self._used: dict[str, object] = {}
-
-    def recall(self, name: str) -> object | None:
-        """Return a fact that is known."""
-        if name in self._known:
-            self._used[name] = self._known[name]
-        return self._used.get(name)
-
-    def learn(self, name: str, fact: object) -> None:
-        """Keep a fact."""
-        self._used[name] = fact
-
-    def save(self) -> None:
-        """Write down the facts that this snapshot used."""
-        if self._used != self._known:
-            files.write_json(self._path, self._used)
+def _unreadable(folder: Path, problem: ProcessError) -> SourceError:
+    hint = ""
+    if "dubious ownership" in problem.output:
+        hint = (
+            "It belongs to another user. To let git read it: "
+            f"git config --global --add safe.directory {folder}"
+        )
+    return SourceError(f"git cannot read {folder}: {git_reason(problem)}", hint=hint)
 
 
-def _parts(store: SnapshotStore, facts: _Facts, part: _Part, trees: dict[str, str]) -> Iterator[_Part]:
-    """Yield a repository and those below it; add the tree of each one's own files to `trees` by its place."""
-    store.borrow(part.objects)
-    folder = part.repository.path
-    submodules = _submodules(store, facts, part.commit)
-    index = _index_of_commit(store, part)
-
-    unpacked = [path for path in submodules if _is_plain_folder(folder / path)]
-    if unpacked:
-        index = _copy_index(store, index)
-        names = _lines(map(quote, unpacked))
-        store.run("update-index", "--force-remove", "--stdin", folder=folder, index=index, stdin=names)
-
-    inner_commits: dict[str, str | None] = {
-        path: commit for path, commit in submodules.items() if (folder / path / ".git").exists()
-    }
-    changed: list[str] = []
-    # A file that is a folder now comes before what is in it.
-    for name in sorted(_changed_names(store, part, index), key=unquote):
-        path = unquote(name)
-        if path.endswith("/"):
-            inner_commits[path.rstrip("/")] = None
-        elif path not in submodules or (folder / path).is_file():
-            changed.append(name)
-    changed += _added_names(part)
-
-    if changed or unpacked or part.commit_tree is None:
-        index = _copy_index(store, index)
-        words = ("update-index", "--add", "--remove", "--replace", "--stdin")
-        store.run(*words, folder=folder, index=index, stdin=_lines(changed))
-        trees[part.place] = store.run("write-tree", "--missing-ok", index=index).strip()
-    else:
-        trees[part.place] = part.commit_tree
-    yield part
-
-    for path, commit in inner_commits.items():
-        repository = Repository(path=folder / path, managed=False)
-        place = f"{part.place}/{path}" if part.place else path
-        yield from _parts(store, facts, _describe(repository, place=place, base_commit=commit), trees)
+# --- Taking a snapshot ------------------------------------------------------------------------
 
 
-def _index_of_commit(store: SnapshotStore, part: _Part) -> str:
-    """Return the index that has the files of a repository's commit, and the times of unchanged ones.
+def take_snapshot(tree: Path, store: SnapshotStore) -> Snapshot:
+    """Read all files of a developer's tree into a tree of git; only those are read that have changed."""
+    require_checkout(tree)
+    top = _describe(tree, path="", named_commit=None)
+    if top.commit is None:
+        raise SourceError(
+            f"{tree} has no commit, so what is built could not be named.",
+            hint="Commit its files.",
+        )
 
-    It never has others: which files count is for the tree to decide, each time anew.
+    store.open()
+    facts_file = store.path / "facts.json"
+    last_facts: Mapping[str, object] = {}
+    if facts_file.is_file():
+        last_facts = json.loads(facts_file.read_text(encoding="utf-8"))
+
+    reading = _Reading(store=store, last_facts=last_facts)
+    edited = 0
+    for part in reading.read_parts(top):
+        edited += reading.count_edits(part)
+    if reading.facts != last_facts:
+        files.write_json(facts_file, reading.facts)
+    return Snapshot(commit=top.commit, tree=reading.whole_tree(), edited=edited)
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Reading:
+    """The reading of a developer's tree.
+
+    Attributes:
+        store: Where trees are written.
+        last_facts: What never changes about commits, as the last snapshot has left it.
+        facts: Those of these facts that this snapshot uses.
+        trees: The trees of the repositories' own files, by the repositories' paths.
     """
-    name = f"index-{files.sha256_text(quote(part.place))[:16]}-{part.commit}"
-    if (store.path / name).is_file():
+
+    store: SnapshotStore
+    last_facts: Mapping[str, object]
+    facts: dict[str, object] = field(default_factory=dict)
+    trees: dict[str, str] = field(default_factory=dict)
+
+    def _known_fact(self, name: str) -> object | None:
+        if name in self.last_facts:
+            self.facts[name] = self.last_facts[name]
+        return self.facts.get(name)
+
+    def whole_tree(self) -> str:
+        """Return the tree of all files, once all repositories are read."""
+        inner_trees = dict(self.trees)
+        top_tree = inner_trees.pop("")
+        return _graft(self.store, top_tree, inner_trees)
+
+    def read_parts(self, part: _Part) -> Iterator[_Part]:
+        """Yield a repository and those below it, once the tree of each one's own files is known."""
+        inner_commits = self._read_own_files(part)
+        yield part
+
+        for path, named_commit in inner_commits.items():
+            inner_path = f"{part.path}/{path}".lstrip("/")
+            inner_part = _describe(
+                part.folder / path,
+                path=inner_path,
+                named_commit=named_commit,
+            )
+            yield from self.read_parts(inner_part)
+
+    def _read_own_files(self, part: _Part) -> Mapping[str, str | None]:
+        """Read the tree of a repository's own files.
+
+        Return the paths of the repositories below it, with the commits that it names: None for one that is no
+        submodule.
+        """
+        self.store.borrow(part.objects)
+        submodules = self._submodules(part.commit)
+        inner_commits: dict[str, str | None] = {}
+        unpacked_submodules: list[str] = []
+        for path, commit in submodules.items():
+            folder = part.folder / path
+            if (folder / ".git").exists():
+                inner_commits[path] = commit
+            elif folder.is_dir() and any(folder.iterdir()):
+                unpacked_submodules.append(path)
+
+        index = self._index_of_commit(part)
+        if unpacked_submodules:
+            # Files that were unpacked in the place of a submodule are the tree's own.
+            index = self._copy_index(index)
+            names = map(quote, unpacked_submodules)
+            self._update_index(part, index, names, "--force-remove")
+
+        changed_names: list[str] = []
+        for name in self._changed_names(part, index):
+            path = unquote(name)
+            if path.endswith("/"):
+                inner_path = path.rstrip("/")
+                inner_commits[inner_path] = None
+                continue
+            is_file = (part.folder / path).is_file()
+            if is_file or path not in submodules:
+                changed_names.append(name)
+        changed_names += _added_names(part)
+
+        tree = part.commit_tree
+        if tree is None or changed_names or unpacked_submodules:
+            index = self._copy_index(index)
+            options = ("--add", "--remove", "--replace")
+            self._update_index(part, index, changed_names, *options)
+            output = self.store.run("write-tree", "--missing-ok", index=index)
+            tree = output.strip()
+        self.trees[part.path] = tree
+        return inner_commits
+
+    def _submodules(self, commit: str | None) -> Mapping[str, str]:
+        """Return the submodules that a commit names, each with its commit."""
+        if commit is None:
+            return {}
+        fact_name = f"submodules of {commit}"
+        known_submodules = self._known_fact(fact_name)
+        if isinstance(known_submodules, dict):
+            return known_submodules
+
+        submodules: dict[str, str] = {}
+        listing = self.store.run("ls-tree", "-r", "--full-tree", commit)
+        for line in listing.splitlines():
+            kind, object_id, path = _parse_row(line)
+            if kind == "commit":
+                submodules[path] = object_id
+        self.facts[fact_name] = submodules
+        return submodules
+
+    # --- Indexes ------------------------------------------------------------------------------
+
+    def _index_of_commit(self, part: _Part) -> str:
+        """Return the index that has the files of a repository's commit, and the times of unchanged ones.
+
+        It never has others: which files count is for the tree to decide, each time anew.
+        """
+        path_id = files.sha256_text(quote(part.path))[:16]
+        name = f"index-{path_id}-{part.commit}"
+        folder = self.store.path
+        if (folder / name).is_file():
+            return name
+        if part.commit is None:
+            self.store.run("read-tree", "--empty", folder=part.folder, index=name)
+            return name
+
+        # The times in the index of the last commit hold for all files that are the same in this one.
+        new_index = folder / _NEW_INDEX
+        last_indexes = list(folder.glob(f"index-{path_id}-*"))
+        for last_index in last_indexes:
+            last_index.replace(new_index)
+        for command in (
+            ("read-tree", "-m", part.commit),
+            ("update-index", "-q", "--refresh", "--ignore-submodules"),
+        ):
+            self.store.run(*command, folder=part.folder, index=_NEW_INDEX)
+        new_index.replace(folder / name)
         return name
 
-    folder = part.repository.path
-    if part.commit is None:
-        store.run("read-tree", "--empty", folder=folder, index=name)
-        return name
-    # The times in the index of the last commit hold for all files that are the same in this one.
-    last_indexes = list(store.path.glob(f"{name[: -len(part.commit)]}*"))
-    for last_index in last_indexes:
-        last_index.replace(store.path / _NEW_INDEX)
-    store.run("read-tree", "-m", part.commit, folder=folder, index=_NEW_INDEX)
-    store.run("update-index", "-q", "--refresh", "--ignore-submodules", folder=folder, index=_NEW_INDEX)
-    (store.path / _NEW_INDEX).replace(store.path / name)
-    return name
+    def _copy_index(self, index: str) -> str:
+        """Return an index that may be changed."""
+        if index != _CHANGED_INDEX:
+            shutil.copy2(self.store.path / index, self.store.path / _CHANGED_INDEX)
+        return _CHANGED_INDEX
 
+    def _update_index(self, part: _Part, index: str, names: Iterable[str], *options: str) -> None:
+        self.store.run(
+            "update-index",
+            *options,
+            "--stdin",
+            folder=part.folder,
+            index=index,
+            stdin=_join_lines(names),
+        )
 
-def _copy_index(store: SnapshotStore, index: str) -> str:
-    """Return an index that may be changed."""
-    if index != _CHANGED_INDEX:
-        shutil.copy2(store.path / index, store.path / _CHANGED_INDEX)
-    return _CHANGED_INDEX
+    def _changed_names(self, part: _Part, index: str) -> Sequence[str]:
+        """Return the quoted names of files that are not as the index says.
 
+        A name that ends in ``/`` is another repository's. A file that is a folder now comes before what is in
+        it.
+        """
+        command = ["ls-files", "--modified", "--others", "--exclude-standard"]
+        excludes = part.excludes
+        if excludes.is_file():
+            command.append(f"--exclude-from={excludes}")
+        output = self.store.run(*command, folder=part.folder, index=index)
+        # A changed file that is ignored no more is listed twice.
+        names = set(output.splitlines())
+        return sorted(names, key=unquote)
 
-def _changed_names(store: SnapshotStore, part: _Part, index: str) -> set[str]:
-    """Return the quoted names of files that are not as the index says; other repositories end in ``/``."""
-    words = ["ls-files", "--modified", "--others", "--exclude-standard"]
-    if part.excludes.is_file():
-        words.append(f"--exclude-from={part.excludes}")
-    return set(store.run(*words, folder=part.repository.path, index=index).splitlines())
+    # --- Edits --------------------------------------------------------------------------------
+
+    def count_edits(self, part: _Part) -> int:
+        """Count the edited files of a repository: against the commit that its parent names, if it has one."""
+        tree = self.trees[part.path]
+        base_commit = part.base_commit
+        if base_commit == part.commit and tree == part.commit_tree:
+            return 0
+        fact_name = f"edits of {tree} to {base_commit}"
+        known_count = self._known_fact(fact_name)
+        if isinstance(known_count, int):
+            return known_count
+
+        if base_commit is None or not self.store.has_object(f"{base_commit}^{{commit}}"):
+            listing = self.store.run("ls-tree", "-r", "--full-tree", tree)
+            count = len(listing.splitlines())
+        else:
+            difference = self.store.run(
+                "diff-tree",
+                "-r",
+                "--no-renames",
+                "--ignore-submodules",
+                base_commit,
+                tree,
+            )
+            rows = difference.splitlines()
+            filtered_count = self._count_filtered(part.repository, base_commit, rows)
+            count = len(rows) - filtered_count
+        self.facts[fact_name] = count
+        return count
+
+    def _count_filtered(
+        self,
+        repository: Repository,
+        commit: str,
+        rows: Sequence[str],
+    ) -> int:
+        """Count the files that differ from a commit's blobs as they do in a checkout, through filters."""
+        blobs: dict[str, str] = {}
+        for row in rows:
+            facts, name = row.split("\t", 1)
+            old_mode, mode, _old_blob, blob, status = facts.removeprefix(":").split()
+            if status == "M" and mode == old_mode and mode != _LINK:
+                blobs[name] = blob
+        if not blobs:
+            return 0
+
+        with temporary.folder("checkout") as scratch:
+            env = {**_READ_ONLY, "GIT_INDEX_FILE": f"{scratch}/index"}
+            prefix = f"{scratch}/files/"
+            repository.run("read-tree", commit, env=env)
+            repository.run(
+                "checkout-index",
+                f"--prefix={prefix}",
+                "--stdin",
+                env=env,
+                stdin=_join_lines(blobs),
+            )
+            paths = [quote(f"{prefix}{unquote(name)}") for name in blobs]
+            output = self.store.run(
+                "hash-object",
+                "--no-filters",
+                "--stdin-paths",
+                stdin=_join_lines(paths),
+            )
+
+        count = 0
+        for blob, checked_out_blob in zip(blobs.values(), output.split(), strict=True):
+            if blob == checked_out_blob:
+                count += 1
+        return count
 
 
 def _added_names(part: _Part) -> Sequence[str]:
     """Return the quoted names of files that the developer has added and not committed, ignored ones too."""
     if part.commit is None:
         return ()
-    words = ("-c", "core.quotePath=true", "diff-index", "--cached", "--name-only", "--diff-filter=A")
-    return part.repository.run(*words, "--ignore-submodules", "HEAD", env=_READ_ONLY).stdout.splitlines()
-
-
-def _submodules(store: SnapshotStore, facts: _Facts, commit: str | None) -> Mapping[str, str]:
-    """Return the submodules that a commit names, each with its commit."""
-    if commit is None:
-        return {}
-    known = facts.recall(f"submodules of {commit}")
-    if isinstance(known, dict):
-        return known
-
-    submodules: dict[str, str] = {}
-    for line in store.run("ls-tree", "-r", "--full-tree", commit).splitlines():
-        kind, name, path = _parse_row(line)
-        if kind == "commit":
-            submodules[path] = name
-    facts.learn(f"submodules of {commit}", submodules)
-    return submodules
-
-
-def _parse_row(line: str) -> tuple[str, str, str]:
-    """Read a line of ``ls-tree``: the kind of an object, its name, and its path."""
-    facts, name = line.split("\t", 1)
-    _mode, kind, digest = facts.split()
-    return kind, digest, unquote(name)
-
-
-def _is_plain_folder(folder: Path) -> bool:
-    """Return whether a submodule's folder has files and is no repository: they were unpacked."""
-    return folder.is_dir() and not (folder / ".git").exists() and any(folder.iterdir())
-
-
-def _lines(names: Iterator[str] | Sequence[str]) -> str:
-    return "".join(f"{name}\n" for name in names)
+    difference = part.repository.run(
+        "-c",
+        "core.quotePath=true",
+        "diff-index",
+        "--cached",
+        "--name-only",
+        "--diff-filter=A",
+        "--ignore-submodules",
+        "HEAD",
+        env=_READ_ONLY,
+    )
+    return difference.stdout.splitlines()
 
 
 def _graft(store: SnapshotStore, tree: str | None, grafts: Mapping[str, str]) -> str:
@@ -331,64 +497,28 @@ def _graft(store: SnapshotStore, tree: str | None, grafts: Mapping[str, str]) ->
     if tree is not None and not grafts:
         return tree
 
-    rows: dict[str, str] = {}
+    lines: dict[str, str] = {}
     subtrees: dict[str, str] = {}
-    for line in store.run("ls-tree", tree).splitlines() if tree is not None else ():
-        kind, name, path = _parse_row(line)
-        rows[path] = line
-        if kind == "tree":
-            subtrees[path] = name
+    if tree is not None:
+        listing = store.run("ls-tree", tree)
+        for line in listing.splitlines():
+            kind, object_id, path = _parse_row(line)
+            lines[path] = line
+            if kind == "tree":
+                subtrees[path] = object_id
 
-    below: defaultdict[str, dict[str, str]] = defaultdict(dict)
+    inner_grafts: defaultdict[str, dict[str, str]] = defaultdict(dict)
     for path, graft in grafts.items():
-        first, slash, rest = path.partition("/")
-        if slash:
-            below[first][rest] = graft
+        name, _slash, inner_path = path.partition("/")
+        grafts_below = inner_grafts[name]
+        if inner_path:
+            grafts_below[inner_path] = graft
         else:
-            subtrees[first] = graft
-            rows[first] = f"040000 tree {graft}\t{quote(first)}"
-    for path, inner_grafts in below.items():
-        graft = _graft(store, subtrees.get(path), inner_grafts)
-        rows[path] = f"040000 tree {graft}\t{quote(path)}"
+            subtrees[name] = graft
+    for name, grafts_below in inner_grafts.items():
+        subtree = _graft(store, subtrees.get(name), grafts_below)
+        quoted_name = quote(name)
+        lines[name] = f"040000 tree {subtree}\t{quoted_name}"
 
-    return store.run("mktree", "--missing", stdin=_lines(list(rows.values()))).strip()
-
-
-def _count_edits(store: SnapshotStore, facts: _Facts, part: _Part, tree: str) -> int:
-    """Count the edited files of a repository: against the commit that its parent names, if it has one."""
-    if part.base_commit == part.commit and tree == part.commit_tree:
-        return 0
-    name = f"edits of {tree} to {part.base_commit}"
-    known = facts.recall(name)
-    if isinstance(known, int):
-        return known
-
-    if part.base_commit is None or not store.has_object(f"{part.base_commit}^{{commit}}"):
-        count = len(store.run("ls-tree", "-r", "--full-tree", tree).splitlines())
-    else:
-        words = ("diff-tree", "-r", "--no-renames", "--ignore-submodules", part.base_commit, tree)
-        rows = store.run(*words).splitlines()
-        count = len(rows) - _count_filtered(store, part.repository, part.base_commit, rows)
-    facts.learn(name, count)
-    return count
-
-
-def _count_filtered(store: SnapshotStore, repository: Repository, commit: str, rows: Sequence[str]) -> int:
-    """Count the files that differ from a commit's blobs as they do in a checkout, through filters."""
-    blobs: dict[str, str] = {}
-    for row in rows:
-        modes_and_blobs, name = row.split("\t", 1)
-        old_mode, mode, _old_blob, blob, status = modes_and_blobs[1:].split()
-        if status == "M" and old_mode == mode != _LINK:
-            blobs[name] = blob
-    if not blobs:
-        return 0
-
-    with temporary.folder("checkout") as scratch:
-        env = {**_READ_ONLY, "GIT_INDEX_FILE": f"{scratch}/index"}
-        repository.run("read-tree", commit, env=env)
-        words = ("checkout-index", f"--prefix={scratch}/files/", "--stdin")
-        repository.run(*words, env=env, stdin=_lines(list(blobs)))
-        paths = [quote(f"{scratch}/files/{unquote(name)}") for name in blobs]
-        names = store.run("hash-object", "--no-filters", "--stdin-paths", stdin=_lines(paths)).split()
-    return sum(blob == name for blob, name in zip(blobs.values(), names, strict=True))
+    document = _join_lines(lines.values())
+    return store.run("mktree", "--missing", stdin=document).strip()

@@ -2,26 +2,18 @@
 
 import re
 import shutil
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 
 from core import console
 from core.errors import ProcessError, SourceError
-from pytorch_build.sources.git import TRANSFER_SECONDS, Repository, last_words
+from pytorch_build.sources.git import TRANSFER_SECONDS, Repository, git_reason
 
 # What git says where a tree names what is nowhere, so that neither network nor access are to blame.
 _MISNAMED = re.compile(
     r"not our ref|did not contain|no submodule mapping|No url found|Unable to find current revision"
 )
-
-
-@dataclass(frozen=True, kw_only=True)
-class Submodule:
-    """A row of ``.gitmodules``."""
-
-    name: str
-    folder: Path
 
 
 def submodules(git: Repository) -> Iterator[Repository]:
@@ -33,20 +25,27 @@ def submodules(git: Repository) -> Iterator[Repository]:
 
 def direct_submodules(git: Repository) -> Iterator[Repository]:
     """Return a tree's own checked-out submodules, not theirs."""
-    for submodule in list_submodules(git):
-        if (submodule.folder / ".git").exists():
-            yield replace(git, path=submodule.folder)
+    for folder in submodule_folders(git).values():
+        if (folder / ".git").exists():
+            yield replace(git, path=folder)
 
 
-def list_submodules(git: Repository) -> Sequence[Submodule]:
-    """Read ``.gitmodules``."""
+def submodule_folders(git: Repository) -> Mapping[str, Path]:
+    """Return the folders that a tree's ``.gitmodules`` has for submodules, by their names."""
     if not (git.path / ".gitmodules").is_file():
-        return ()
-    words = ("config", "--file", ".gitmodules", "--null", "--get-regexp", r"\.path$")
-    answer = git.run(*words, check=False)
+        return {}
+    config = git.run(
+        "config",
+        "--file",
+        ".gitmodules",
+        "--null",
+        "--get-regexp",
+        r"\.path$",
+        check=False,
+    )
 
-    rows: list[Submodule] = []
-    for row in answer.stdout.split("\0"):
+    folders: dict[str, Path] = {}
+    for row in config.stdout.split("\0"):
         key, line_end, path = row.partition("\n")
         if not line_end:
             continue
@@ -54,18 +53,18 @@ def list_submodules(git: Repository) -> Sequence[Submodule]:
         if not folder.resolve().is_relative_to(git.path.resolve()):
             raise SourceError(f"{git.path}: .gitmodules names a folder outside the tree, {folder}.")
         name = key.removeprefix("submodule.").removesuffix(".path")
-        rows.append(Submodule(name=name, folder=folder))
-    return rows
+        folders[name] = folder
+    return folders
 
 
 def update_submodules(git: Repository, *, depth: int) -> None:
     """Check out every submodule at the commit that its parent names."""
-    if not list_submodules(git):
+    if not submodule_folders(git):
         return
     console.echo(f"Fetching the submodules of {git.path}")
-    depth_words = [f"--depth={depth}"] if depth else []
+    depth_options = [f"--depth={depth}"] if depth else []
     try:
-        _update(git, *depth_words)
+        _update(git, *depth_options)
     except ProcessError:
         # A clone that broke off is cloned again, and a server that gives no single commits is asked for
         # the whole history.
@@ -74,17 +73,25 @@ def update_submodules(git: Repository, *, depth: int) -> None:
             _update(git)
         except ProcessError as problem:
             raise SourceError(
-                f"The submodules of {git.path} could not be fetched: {last_words(problem)}",
+                f"The submodules of {git.path} could not be fetched: {git_reason(problem)}",
                 hint=_hint_for(problem),
             ) from problem
 
 
-def _update(git: Repository, *words: str) -> None:
+def _update(git: Repository, *options: str) -> None:
     # Origins are taken over from .gitmodules: they may be others than at the last checkout.
     if (git.path / ".git" / "modules").is_dir():
         git.run("submodule", "--quiet", "sync", "--recursive")
-    update = ("submodule", "update", "--init", "--recursive", "--force", "--jobs=8")
-    git.run(*update, *words, timeout=TRANSFER_SECONDS)
+    git.run(
+        "submodule",
+        "update",
+        "--init",
+        "--recursive",
+        "--force",
+        "--jobs=8",
+        *options,
+        timeout=TRANSFER_SECONDS,
+    )
 
 
 def _hint_for(problem: ProcessError) -> str:
@@ -108,15 +115,15 @@ def remove_former_submodules(folders: Iterable[Path], git: Repository) -> None:
 
 
 def _remove_broken_clones(git: Repository) -> None:
-    modules = git.path / git.out("rev-parse", "--git-dir") / "modules"
-    for submodule in list_submodules(git):
-        folder = submodule.folder
+    """Remove submodules that have no commit, and repositories of submodules that have no folder."""
+    git_folder = git.out("rev-parse", "--git-dir")
+    modules = git.path / git_folder / "modules"
+    for name, folder in submodule_folders(git).items():
+        clone = modules / name
         inner = replace(git, path=folder)
-        has_marker = (folder / ".git").exists()
-        is_broken = has_marker and not inner.commit_of("HEAD")
-        is_unborn = not has_marker and (modules / submodule.name).exists()
-        if is_broken or is_unborn:
-            git.run("submodule", "deinit", "--force", "--", folder, check=False)
-            shutil.rmtree(modules / submodule.name, ignore_errors=True)
-        elif has_marker:
+        is_checked_out = (folder / ".git").exists()
+        if is_checked_out and inner.commit_of("HEAD") is not None:
             _remove_broken_clones(inner)
+        elif is_checked_out or clone.exists():
+            git.run("submodule", "deinit", "--force", "--", folder, check=False)
+            shutil.rmtree(clone, ignore_errors=True)

@@ -43,7 +43,11 @@ class ManagedTree:
     @property
     def inputs(self) -> Mapping[str, Any]:
         """The locked commit, and what is done to it."""
-        return {"origin": self.locked.origin, "commit": self.locked.commit, "hipify": self.options.hipify}
+        return {
+            "origin": self.locked.origin,
+            "commit": self.locked.commit,
+            "hipify": self.options.hipify,
+        }
 
     @contextmanager
     def checked_out(self) -> Iterator[Path]:
@@ -99,7 +103,7 @@ class DevelopersTree:
         if first_problem is None or first_problem.cause is None:
             return
         cause = first_problem.cause
-        around = tuple(self._with_developers_files(line) for line in cause.around)
+        around = tuple(map(self._with_developers_files, cause.around))
         message = self._with_developers_files(cause.message)
         first_problem.cause = cause.model_copy(update={"around": around, "message": message})
 
@@ -109,7 +113,8 @@ class DevelopersTree:
             # What a build made is nowhere else.
             return str(path) if path.exists() else match[0]
 
-        copied_file = re.escape(f"{self.path}{os.sep}") + r"([^\s:'\"(),;]+)"
+        folder = re.escape(f"{self.path}{os.sep}")
+        copied_file = folder + r"([^\s:'\"(),;]+)"
         return re.sub(copied_file, developers_file, line)
 
 
@@ -118,16 +123,23 @@ Tree = ManagedTree | DevelopersTree  # what is built from
 
 @contextmanager
 def _build_lock(tree: Path) -> Iterator[None]:
-    with files.locked(tree.parent / f".{tree.name}.build.lock", what=str(tree)):
+    lock = tree.parent / f".{tree.name}.build.lock"
+    with files.locked(lock, what=str(tree)):
         yield
 
 
+# --- Finding the tree of a build --------------------------------------------------------------
+
+
 def checkout_options(
-    context: Context, choices_depth: int, mirrors: Mapping[str, str], project: str
+    context: Context,
+    depth: int,
+    mirrors: Mapping[str, str],
+    project: str,
 ) -> sources.CheckoutOptions:
     """Return how a ref's project is checked out."""
     return sources.CheckoutOptions(
-        depth=choices_depth,
+        depth=depth,
         hipify=context.ref.projects[project].hipify,
         force=context.common.force,
         origins=origins(context.common, context.ref, mirrors),
@@ -136,15 +148,18 @@ def checkout_options(
 
 def place(context: Context, project: str, own: Path | None = None) -> Path:
     """Return where a project is built: its managed tree, or the one copy of a developer's for all refs."""
+    folder = context.common.sources
     if own is None:
-        return sources.tree_path(context.common.sources, context.ref.name, project)
-    return context.common.sources / ".own" / f"{project}-{files.sha256_text(str(own))[:12]}"
+        return sources.tree_path(folder, context.ref.name, project)
+    tree_id = files.sha256_text(str(own))[:12]
+    return folder / ".own" / f"{project}-{tree_id}"
 
 
 def tree_copy(context: Context, project: str, tree: Path) -> TreeCopy:
     """Return the copy in which a developer's tree is built."""
     path = place(context, project, tree).absolute()
-    return TreeCopy(source=tree.absolute(), path=path, cache=context.common.cache / "snapshots" / path.name)
+    cache = context.common.cache / "snapshots" / path.name
+    return TreeCopy(source=tree.absolute(), path=path, cache=cache)
 
 
 def managed_tree(context: Context, options: BuildOptions, lock: SourceLock, project: str) -> ManagedTree:
@@ -158,7 +173,12 @@ def managed_tree(context: Context, options: BuildOptions, lock: SourceLock, proj
 
 
 def developers_tree(
-    context: Context, tree: Path, project: str, *, rocm_version: str, lock: Callable[[], SourceLock]
+    context: Context,
+    tree: Path,
+    project: str,
+    *,
+    rocm_version: str,
+    lock: Callable[[], SourceLock],
 ) -> DevelopersTree:
     """Return a developer's tree as it is now, with a version of its own.
 
@@ -167,45 +187,76 @@ def developers_tree(
     """
     copy = tree_copy(context, project, tree)
     snapshot = copy.snapshot()
-    base_version = base_version_of(tree, project) or lock().project(project).base_version
-    suffix = (
-        versions.version_suffix(rocm_version) if context.gpu else versions.cpu_suffix(context.ref.local_label)
-    )
-    if snapshot.digest is not None:
-        suffix = versions.edited(suffix, files.sha256_text(f"{snapshot.commit} {snapshot.digest}"))
+    base_version = base_version_of(tree, project)
+    if base_version is None:
+        base_version = lock().project(project).base_version
 
-    return DevelopersTree(
-        copy=copy,
-        snapshot=snapshot,
-        version=versions.wheel_version(
-            base_version,
-            suffix,
-            release_type=context.common.release_type,
-            commit=snapshot.commit,
-            tagged=_adds_commit(tree, project),
-        ),
-        hipify=context.gpu and context.ref.projects[project].hipify,
+    if context.gpu:
+        suffix = versions.version_suffix(rocm_version)
+    else:
+        suffix = versions.cpu_suffix(context.ref.local_label)
+    if snapshot.digest is not None:
+        digest = files.sha256_text(f"{snapshot.commit} {snapshot.digest}")
+        suffix = versions.edited_suffix(suffix, digest)
+
+    version = versions.wheel_version(
+        base_version,
+        suffix,
+        release_type=context.common.release_type,
+        commit=snapshot.commit,
+        tagged=_adds_commit(tree, project),
     )
+    does_hipify = context.gpu and context.ref.projects[project].hipify
+    return DevelopersTree(copy=copy, snapshot=snapshot, version=version, hipify=does_hipify)
 
 
 def _adds_commit(tree: Path, project: str) -> bool:
     """Return whether a project's own build adds the commit to its version, as triton's does."""
-    setup_files = [tree / name for name in COMPONENTS[project].version_rule.setup_files]
-    return any(versions.adds_commit(read_text(path)) for path in setup_files if path.is_file())
+    for name in COMPONENTS[project].version_rule.setup_files:
+        setup_file = tree / name
+        if setup_file.is_file() and versions.adds_commit(read_text(setup_file)):
+            return True
+    return False
+
+
+def base_version_of(tree: Path, project: str) -> str | None:
+    """Return the version that a tree names, in ``version.txt`` or a module; None where it names none."""
+    version_file = tree / versions.VERSION_FILE
+    rule = COMPONENTS[project].version_rule
+    if rule.requires_version_file or version_file.is_file():
+        return versions.parse_version(read_text(version_file), str(version_file))
+
+    for name in rule.modules:
+        module = tree / name
+        if not module.is_file():
+            continue
+        version = versions.module_version(read_text(module), str(module))
+        if version is not None:
+            return version
+    return None
+
+
+# --- What a developer's tree lacks ------------------------------------------------------------
 
 
 def lacks(tree: Path, project: str, env: Mapping[str, str]) -> Iterator[tuple[str, str]]:
-    """Find what a developer's tree lacks to be built, before anything is copied; each with a hint."""
+    """Yield what a developer's tree lacks to be built, before anything is copied; each with a hint."""
     if not (tree / ".git").exists():
         return  # what that is, is said by whoever opens it
-    if not any((tree / name).is_file() for name in ("setup.py", "pyproject.toml", "python/setup.py")):
-        hint = "Give the folder of a git checkout of the project."
-        yield f"{tree} has neither setup.py nor pyproject.toml: there is nothing to build.", hint
+    setup_files = ("setup.py", "pyproject.toml", "python/setup.py")
+    if not any((tree / name).is_file() for name in setup_files):
+        yield (
+            f"{tree} has neither setup.py nor pyproject.toml: there is nothing to build.",
+            "Give the folder of a git checkout of the project.",
+        )
     component = COMPONENTS[project]
     name = component.distribution
-    if not any((tree / folder / name).is_dir() for folder in ("", "src", "python")):
-        hint = f"It is given to {component.tree_option}; each project has an option of its own."
-        yield f"{tree} holds no package {name}, so it is no tree of {project}.", hint
+    package_folders = (tree / name, tree / "src" / name, tree / "python" / name)
+    if not any(folder.is_dir() for folder in package_folders):
+        yield (
+            f"{tree} holds no package {name}, so it is no tree of {project}.",
+            f"It is given to {component.tree_option}; each project has an option of its own.",
+        )
     try:
         base_version_of(tree, project)
     except FatalError as problem:
@@ -213,10 +264,10 @@ def lacks(tree: Path, project: str, env: Mapping[str, str]) -> Iterator[tuple[st
 
     # As torch's setup.py looks, which has them fetched where they are missing: into the copy.
     if component.requires_submodules and not env.get("USE_SYSTEM_LIBS"):
-        missing = list(_missing_submodules(tree, tree))
-        if missing:
+        missing_paths = list(_missing_submodules(tree, tree))
+        if missing_paths:
             yield (
-                f"Submodules of {tree} are not initialised: {', '.join(missing)}.",
+                f"Submodules of {tree} are not initialised: {', '.join(missing_paths)}.",
                 f"Run: git -C {tree} submodule update --init --recursive",
             )
 
@@ -241,21 +292,7 @@ def _missing_submodules(tree: Path, folder: Path) -> Iterator[str]:
 
 def _requires_submodules(tree: Path) -> bool:
     """Return whether torch's setup.py will not go on without its submodules; the sample's has none."""
-    setup = tree / "setup.py"
-    return setup.is_file() and "def get_submodule_folders" in read_text(setup)
-
-
-def base_version_of(tree: Path, project: str) -> str:
-    """Read the version that a tree names, in ``version.txt`` or triton's package; "" where it names none."""
-    version_file = tree / versions.VERSION_FILE
-    rule = COMPONENTS[project].version_rule
-    if rule.requires_version_file or version_file.is_file():
-        return versions.parse_version(read_text(version_file), str(version_file))
-
-    for name in rule.modules:
-        module = tree / name
-        if module.is_file():
-            version = versions.module_version(read_text(module), str(module))
-            if version:
-                return version
-    return ""
+    setup_file = tree / "setup.py"
+    if not setup_file.is_file():
+        return False
+    return "def get_submodule_folders" in read_text(setup_file)

@@ -167,15 +167,14 @@ def write_wheels(plan: SplitPlan, folder: Path) -> list[Path]:
 
 
 def _write_host(plan: SplitPlan, folder: Path) -> Path:
-    libraries: list[Member] = []
-    for name, path in sorted(plan.contents.libraries.items()):
-        libraries.append(
-            Member(
-                name=name,
-                source=path,
-                executable=plan.members[name].is_executable,
-            )
-        )
+    # Libraries without device code, which get another search path alone, come first.
+    with_device_code = {code_object.member for code_object in plan.contents.code}
+    libraries = [name for name in sorted(plan.contents.libraries) if name not in with_device_code]
+    libraries += sorted(with_device_code)
+    new_members: list[Member] = []
+    for name in libraries:
+        path = plan.contents.libraries[name]
+        new_members.append(Member(name=name, source=path, executable=plan.members[name].is_executable))
     dropped: set[str] = set()
     for names in plan.device_files.values():
         dropped.update(names)
@@ -186,7 +185,7 @@ def _write_host(plan: SplitPlan, folder: Path) -> Path:
         folder,
         version=plan.layout.version,
         edit=new_texts.get,
-        additions=Additions(members=tuple(libraries), dropped=frozenset(dropped)),
+        additions=Additions(members=tuple(new_members), dropped=frozenset(dropped)),
         epoch=plan.epoch,
     )
     return host.path

@@ -15,7 +15,7 @@ from __future__ import annotations
 import os
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
@@ -40,6 +40,7 @@ NVIDIA = Path("/dev/nvidiactl")
 _SECONDS = 60.0
 _TARGET = re.compile(r"gfx[0-9a-f]{3,}")
 _FIELD = re.compile(r"^  ([A-Z][\w ]*?):[ \t]+(.*?)[ \t]*$", re.MULTILINE)
+_NVIDIA_ROW = re.compile(r"^(GPU-[^,]*?)\s*,\s*(\d+)\.(\d+)\s*,\s*(.*?)\s*$", re.MULTILINE)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,7 +52,9 @@ class Gpu:
     name: str = ""
 
     def __str__(self) -> str:
-        return f"{self.target} ({self.name})" if self.name else self.target
+        if not self.name:
+            return self.target
+        return f"{self.target} ({self.name})"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -64,10 +67,10 @@ class Machine:
 
 @dataclass(frozen=True, kw_only=True)
 class Device:
-    """A GPU that a process would see, and the word that chooses it."""
+    """A GPU that a process would see, and the index or UUID that selects it."""
 
     gpu: Gpu
-    word: str
+    selector: str
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -79,11 +82,16 @@ class Assignment:
     env: Environment
 
     @property
-    def words(self) -> str:
+    def selectors(self) -> Sequence[str]:
+        """What selects the GPUs."""
+        return [device.selector for device in self.devices]
+
+    @property
+    def description(self) -> str:
         """The GPUs in words: ``gfx942 (0, 1)``."""
         if not self.devices:
             return "no GPU"
-        return f"{self.target} ({', '.join(device.word for device in self.devices)})"
+        return f"{self.target} ({', '.join(self.selectors)})"
 
 
 # What a machine has
@@ -92,16 +100,20 @@ class Assignment:
 def this_machine() -> Machine:
     """Query the kernel and the vendors' programs."""
     if KFD.exists():
-        return Machine(gpus=kernel_gpus(NODES) or rocminfo_gpus(_output_of("rocminfo")), vendor="amd")
+        gpus = kernel_gpus(NODES) or rocminfo_gpus(_output_of("rocminfo"))
+        return Machine(gpus=gpus, vendor="amd")
 
     if NVIDIA.exists() or process.which("nvidia-smi"):
         query = ("--query-gpu=uuid,compute_cap,name", "--format=csv,noheader")
-        nvidia = nvidia_gpus(_output_of("nvidia-smi", *query))
-        return Machine(gpus=nvidia, vendor="nvidia" if nvidia or NVIDIA.exists() else "")
+        gpus = nvidia_gpus(_output_of("nvidia-smi", *query))
+        has_driver = bool(gpus) or NVIDIA.exists()
+        return Machine(gpus=gpus, vendor="nvidia" if has_driver else "")
 
     # Windows, and Linux within it, have no /dev/kfd.
-    amd = rocminfo_gpus(_output_of("rocminfo")) or enumerated_gpus(_output_of("offload-arch"))
-    return Machine(gpus=amd, vendor="amd" if amd else "")
+    gpus = rocminfo_gpus(_output_of("rocminfo"))
+    if not gpus:
+        gpus = enumerated_gpus(_output_of("offload-arch"))
+    return Machine(gpus=gpus, vendor="amd" if gpus else "")
 
 
 def _output_of(program: str, *arguments: str) -> str:
@@ -116,7 +128,9 @@ def _output_of(program: str, *arguments: str) -> str:
         # A driver that hangs hangs its programs: https://github.com/ROCm/TheRock/issues/2649
         console.warn(f"{program} names no GPU: {problem.message}")
         return ""
-    return completed.stdout if completed.returncode == 0 else ""
+    if completed.returncode != 0:
+        return ""
+    return completed.stdout
 
 
 def kernel_gpus(nodes: Path) -> tuple[Gpu, ...]:
@@ -137,7 +151,8 @@ def _may_open(render_minor: int) -> bool:
     """Return whether a GPU is this process's own, by its render node; where there are none, all are."""
     if not render_minor or not RENDER_NODES.is_dir():
         return True
-    return os.access(RENDER_NODES / f"renderD{render_minor}", os.R_OK | os.W_OK)
+    render_node = RENDER_NODES / f"renderD{render_minor}"
+    return os.access(render_node, os.R_OK | os.W_OK)
 
 
 def rocminfo_gpus(text: str) -> tuple[Gpu, ...]:
@@ -150,25 +165,35 @@ def rocminfo_gpus(text: str) -> tuple[Gpu, ...]:
         for name, value in _FIELD.findall(agent):
             facts.setdefault(name, value)
         target = facts.get("Name", "")
-        if facts.get("Device Type") != "GPU" or not _TARGET.fullmatch(target):
+        is_gpu = facts.get("Device Type") == "GPU"
+        if not is_gpu or not _TARGET.fullmatch(target):
             continue
+
         uuid = facts.get("Uuid", "")
         if not re.fullmatch(r"GPU-[0-9a-fA-F]{2,}", uuid):
             uuid = ""
-        gpus.append(Gpu(target=target, uuid=uuid, name=facts.get("Marketing Name", "")))
+        name = facts.get("Marketing Name", "")
+        gpus.append(Gpu(target=target, uuid=uuid, name=name))
     return tuple(gpus)
 
 
 def enumerated_gpus(text: str) -> tuple[Gpu, ...]:
     """Read a target per line, as ``offload-arch`` prints them."""
-    targets = [line.strip().partition(":")[0] for line in text.splitlines()]
-    return tuple(Gpu(target=target) for target in targets if _TARGET.fullmatch(target))
+    gpus: list[Gpu] = []
+    for line in text.splitlines():
+        target = line.strip().partition(":")[0]
+        if _TARGET.fullmatch(target):
+            gpus.append(Gpu(target=target))
+    return tuple(gpus)
 
 
 def nvidia_gpus(text: str) -> tuple[Gpu, ...]:
     """Read what ``nvidia-smi --query-gpu=uuid,compute_cap,name --format=csv,noheader`` prints."""
-    rows = re.findall(r"(?m)^(GPU-[^,]*?)\s*,\s*(\d+)\.(\d+)\s*,\s*(.*?)\s*$", text)
-    return tuple(Gpu(target=f"sm_{major}{minor}", uuid=uuid, name=name) for uuid, major, minor, name in rows)
+    gpus: list[Gpu] = []
+    for uuid, major, minor, name in _NVIDIA_ROW.findall(text):
+        target = f"sm_{major}{minor}"
+        gpus.append(Gpu(target=target, uuid=uuid, name=name))
+    return tuple(gpus)
 
 
 # Which GPUs are tested
@@ -182,7 +207,7 @@ def without_gpu() -> Assignment:
     return Assignment(target="", devices=(), env=env)
 
 
-def assignments(
+def assign_gpus(
     context: Context,
     env: Mapping[str, str],
     *,
@@ -214,59 +239,82 @@ def visible(machine: Machine, env: Mapping[str, str]) -> Sequence[Device]:
     if machine.vendor == "nvidia":
         if "CUDA_VISIBLE_DEVICES" not in env:
             # By default, its runtime counts in another order than its programs.
-            return [Device(gpu=gpu, word=gpu.uuid) for gpu in machine.gpus]
+            return [Device(gpu=gpu, selector=gpu.uuid) for gpu in machine.gpus]
         return _devices_of(machine.gpus, "CUDA_VISIBLE_DEVICES", env)
 
-    visible_gpus = [device.gpu for device in _devices_of(machine.gpus, "ROCR_VISIBLE_DEVICES", env)]
+    devices_of_rocr = _devices_of(machine.gpus, "ROCR_VISIBLE_DEVICES", env)
+    visible_gpus = [device.gpu for device in devices_of_rocr]
     topmost_variable = "HIP_VISIBLE_DEVICES"
     if topmost_variable not in env:
         topmost_variable = "CUDA_VISIBLE_DEVICES"
     return _devices_of(visible_gpus, topmost_variable, env)
 
 
-def _devices_of(gpus: Sequence[Gpu], variable: str, env: Mapping[str, str]) -> Sequence[Device]:
+def _devices_of(
+    gpus: Sequence[Gpu],
+    variable: str,
+    env: Mapping[str, str],
+) -> Sequence[Device]:
     """Return the GPUs that a variable leaves, in its order; all where it is not set."""
     if variable not in env:
-        return [Device(gpu=gpu, word=str(index)) for index, gpu in enumerate(gpus)]
+        return [Device(gpu=gpu, selector=str(index)) for index, gpu in enumerate(gpus)]
+
     devices: list[Device] = []
-    for word in _device_words(env[variable]):
-        device = Device(gpu=gpus[_index_of(word, gpus, variable, env[variable])], word=word)
-        if any(device.gpu is other.gpu for other in devices):
-            raise UsageError(f"{variable}={env[variable]} names a GPU twice.", hint=f"Correct {variable}.")
-        devices.append(device)
+    indexes: set[int] = set()
+    value = env[variable]
+    for selector in _selectors_in(value):
+        index = _find_index(selector, gpus)
+        if index is None:
+            raise UsageError(
+                f"{variable}={value} names {selector}, and {_describe_range(gpus)}.",
+                hint=f"Correct {variable}, or remove it.",
+            )
+        if index in indexes:
+            raise UsageError(
+                f"{variable}={value} names a GPU twice.",
+                hint=f"Correct {variable}.",
+            )
+        indexes.add(index)
+        devices.append(Device(gpu=gpus[index], selector=selector))
     return devices
 
 
-def _device_words(value: str) -> Iterator[str]:
-    """Yield the words of a variable up to the first that ends the list for the runtimes."""
+def _selectors_in(value: str) -> Iterator[str]:
+    """Yield the indexes and UUIDs of a variable up to what ends the list for the runtimes."""
     for part in value.split(","):
-        word = part.strip()
-        if word in ("", "-1"):
+        selector = part.strip()
+        if selector in ("", "-1"):
             return
-        yield word
+        yield selector
 
 
-def _index_of(word: str, gpus: Sequence[Gpu], variable: str, value: str) -> int:
-    """Return the place of a GPU that a variable names by index or UUID."""
-    if word.isascii() and word.isdigit():
-        if int(word) < len(gpus):
-            return int(word)
-    else:
-        # As in the runtimes, a prefix that only one GPU has is enough.
-        matching_indexes = [
-            index for index, gpu in enumerate(gpus) if gpu.uuid and gpu.uuid.lower().startswith(word.lower())
-        ]
-        if len(matching_indexes) == 1:
-            return matching_indexes[0]
+def _find_index(selector: str, gpus: Sequence[Gpu]) -> int | None:
+    """Return the place of the GPU that an index or a UUID names; None where there is no such GPU."""
+    if selector.isascii() and selector.isdigit():
+        number = int(selector)
+        return number if number < len(gpus) else None
 
-    known = f"there are GPUs 0 to {len(gpus) - 1}" if gpus else "there is no GPU"
+    # As in the runtimes, a prefix that only one GPU has is enough.
+    prefix = selector.lower()
+    matching_indexes: list[int] = []
+    for index, gpu in enumerate(gpus):
+        uuid = gpu.uuid.lower()
+        if uuid and uuid.startswith(prefix):
+            matching_indexes.append(index)
+    if len(matching_indexes) != 1:
+        return None
+    return matching_indexes[0]
+
+
+def _describe_range(gpus: Sequence[Gpu]) -> str:
+    """Return which GPUs a variable may name."""
+    if not gpus:
+        return "there is no GPU"
+    sentence = f"there are GPUs 0 to {len(gpus) - 1}"
     uuids = [gpu.uuid for gpu in gpus if gpu.uuid]
     if uuids:
-        known += f" ({', '.join(uuids)})"
-    raise UsageError(
-        f"{variable}={value} names {word}, and {known}.",
-        hint=f"Correct {variable}, or remove it.",
-    )
+        sentence += f" ({', '.join(uuids)})"
+    return sentence
 
 
 def select(
@@ -282,35 +330,50 @@ def select(
     _require_gpus(machine, gpu_family)
     devices = visible(machine, env)
     if not devices:
-        hiding = ", ".join(f"{name}={env[name]}" for name in HIDING if name in env)
+        hiding_variables = [f"{name}={env[name]}" for name in HIDING if name in env]
         raise CheckError(
-            f"This machine has {_listed(machine.gpus)}, and {hiding} hides every GPU.",
+            f"This machine has {_list_gpus(machine.gpus)}, "
+            f"and {', '.join(hiding_variables)} hides every GPU.",
             hint="Remove the variable, or name the GPUs that tests may use.",
         )
 
-    is_nvidia = machine.vendor == "nvidia"
-    by_target: dict[str, list[Device]] = {}
+    is_any_target = any_vendor and machine.vendor == "nvidia"
+    devices_of_target: dict[str, list[Device]] = {}
     for device in devices:
-        if (is_nvidia and any_vendor) or device.gpu.target in targets:
-            by_target.setdefault(device.gpu.target, []).append(device)
-    if not by_target:
+        target = device.gpu.target
+        if is_any_target or target in targets:
+            devices_of_target.setdefault(target, []).append(device)
+    if not devices_of_target:
+        visible_gpus = _list_gpus([device.gpu for device in devices])
         raise CheckError(
-            f"No visible GPU is of {gpu_family} ({', '.join(targets)}): here is "
-            f"{_listed(device.gpu for device in devices)}.",
+            f"No visible GPU is of {gpu_family} ({', '.join(targets)}): here is {visible_gpus}.",
             hint=_NO_GPU_HINT,
         )
 
-    # ROCm's runtime refuses to choose between two variables that differ.
-    other_variables = ("CUDA_VISIBLE_DEVICES", "GPU_DEVICE_ORDINAL")
-    removed = {} if is_nvidia else {name: None for name in other_variables if name in env}
-    variable = "CUDA_VISIBLE_DEVICES" if is_nvidia else "HIP_VISIBLE_DEVICES"
-    chosen_assignments: list[Assignment] = []
-    for target, target_devices in by_target.items():
+    assignments: list[Assignment] = []
+    for target, target_devices in devices_of_target.items():
         used_devices = target_devices if policy == "all" else target_devices[:1]
-        words = ",".join(device.word for device in used_devices)
-        assignment = Assignment(target=target, devices=tuple(used_devices), env={**removed, variable: words})
-        chosen_assignments.append(assignment)
-    return chosen_assignments
+        variables = _selecting_variables(machine, used_devices, env)
+        assignments.append(Assignment(target=target, devices=tuple(used_devices), env=variables))
+    return assignments
+
+
+def _selecting_variables(
+    machine: Machine,
+    devices: Sequence[Device],
+    env: Mapping[str, str],
+) -> Environment:
+    """Return the variables with which a process sees these devices alone."""
+    value = ",".join(device.selector for device in devices)
+    if machine.vendor == "nvidia":
+        return {"CUDA_VISIBLE_DEVICES": value}
+
+    variables: dict[str, str | None] = {"HIP_VISIBLE_DEVICES": value}
+    # ROCm's runtime refuses to choose between two variables that differ.
+    for name in ("CUDA_VISIBLE_DEVICES", "GPU_DEVICE_ORDINAL"):
+        if name in env:
+            variables[name] = None
+    return variables
 
 
 _NO_GPU_HINT = "Run it on a machine with one, name its family with --gpu-family, or say --allow-no-gpu."
@@ -331,6 +394,13 @@ def _require_gpus(machine: Machine, gpu_family: str) -> None:
         )
 
 
-def _listed(gpus: Iterable[Gpu]) -> str:
-    counts = Counter(str(gpu) for gpu in gpus)
-    return ", ".join(f"{count} x {gpu}" if count > 1 else gpu for gpu, count in counts.items())
+def _list_gpus(gpus: Sequence[Gpu]) -> str:
+    """Return GPUs in words: ``2 x gfx942 (AMD Instinct MI300X), gfx1100``."""
+    parts: list[str] = []
+    counts = Counter(map(str, gpus))
+    for gpu, count in counts.items():
+        if count == 1:
+            parts.append(gpu)
+        else:
+            parts.append(f"{count} x {gpu}")
+    return ", ".join(parts)

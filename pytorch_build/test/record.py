@@ -9,7 +9,7 @@ among them; ``details.report`` is the report, whose digest is checked again.
 of the totals. Records of older and later versions may hold more.
 """
 
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Annotated, Any, Self
 
@@ -129,10 +129,17 @@ class TestInputs(Model, extra="ignore"):
     @property
     def gpu_targets(self) -> frozenset[str]:
         """The targets of all GPUs that it ran on."""
+        if self.gpu is None:
+            return frozenset()
+        if isinstance(self.gpu, str):
+            return frozenset(filter(None, [self.gpu]))
+
         targets: set[str] = set()
-        groups = (self.gpu,) if isinstance(self.gpu, str) else self.gpu or ()
-        for group in groups:
-            targets.update((group,) if isinstance(group, str) else group)
+        for target_or_shard in self.gpu:
+            if isinstance(target_or_shard, str):
+                targets.add(target_or_shard)
+            else:
+                targets.update(target_or_shard)
         return frozenset(filter(None, targets))
 
 
@@ -155,7 +162,12 @@ def read_details(record: Record, *, where: str | None = None) -> TestDetails:
     return _read(TestDetails, record.details, where or record.name, "details")
 
 
-def _read(model: type[AnyModel], values: Mapping[str, Any], where: str, table_name: str) -> AnyModel:
+def _read(
+    model: type[AnyModel],
+    values: Mapping[str, Any],
+    where: str,
+    table_name: str,
+) -> AnyModel:
     try:
         return validated(values, model, where=where, table_name=table_name)
     except DataError as problem:
@@ -169,7 +181,12 @@ def _read(model: type[AnyModel], values: Mapping[str, Any], where: str, table_na
 
 
 def why_impossible(
-    record: Record, *, run_id: str, artifact_group: str, targets: Collection[str], now: datetime
+    record: Record,
+    *,
+    run_id: str,
+    artifact_group: str,
+    targets: Collection[str],
+    now: datetime,
 ) -> str:
     """Return which field of a test's record cannot be true in this group of a run."""
     if record.run_id != run_id:
@@ -231,19 +248,29 @@ def why_out_of_date(record: Record, group_records: Iterable[Record]) -> str:
         for file in other_record.files:
             digests_of_run[file.name] = file.sha256
         if _is_of_build(other_record) and _is_beside(other_record, record):
-            component_files = [file for file in other_record.files if file.distribution in distributions()]
-            required_names.update(file.name for file in component_files)
+            required_names.update(_component_files(other_record))
 
-    tested = inputs.tested_files
-    other_names = {name for name, digest in tested.items() if digests_of_run.get(name, digest) != digest}
-    rocm_of_run = {name for name in digests_of_run if _is_rocm_file(name)}
+    tested_files = inputs.tested_files
+    different_names = required_names - tested_files.keys()
+    for name, digest in tested_files.items():
+        if digests_of_run.get(name, digest) != digest:
+            different_names.add(name)
+    rocm_of_run = set(filter(_is_rocm_file, digests_of_run))
     if rocm_of_run:
-        other_names |= {name for name in tested if _is_rocm_file(name)} - rocm_of_run
-    other_names |= required_names - tested.keys()
+        tested_rocm = set(filter(_is_rocm_file, tested_files))
+        different_names |= tested_rocm - rocm_of_run
 
-    if not other_names:
+    if not different_names:
         return ""
-    return f"out of date: it ran on other bytes than the run has of {', '.join(sorted(other_names))}"
+    listing = ", ".join(sorted(different_names))
+    return f"out of date: it ran on other bytes than the run has of {listing}"
+
+
+def _component_files(build: Record) -> Iterator[str]:
+    """Yield the names of a build's wheels, without what else it may have left."""
+    for file in build.files:
+        if file.distribution in distributions():
+            yield file.name
 
 
 def _is_of_build(record: Record) -> bool:
@@ -252,12 +279,15 @@ def _is_of_build(record: Record) -> bool:
 
 def _is_beside(build: Record, test: Record) -> bool:
     """Return whether a build made wheels of the torch ref and for the Python of a test."""
-    has_ref = test.cell.torch_ref is not None
-    return has_ref and build.cell.torch_ref == test.cell.torch_ref and build.cell.python == test.cell.python
+    if test.cell.torch_ref is None:
+        return False
+    is_same_ref = build.cell.torch_ref == test.cell.torch_ref
+    return is_same_ref and build.cell.python == test.cell.python
 
 
 def _is_rocm_file(filename: str) -> bool:
-    return is_rocm(canonicalize_name(filename.partition("-")[0]))
+    distribution = filename.partition("-")[0]
+    return is_rocm(canonicalize_name(distribution))
 
 
 def why_missing(record: Record, group_records: Sequence[Record]) -> str:
@@ -272,7 +302,10 @@ def why_missing(record: Record, group_records: Sequence[Record]) -> str:
     return why_incomplete(details)
 
 
-def why_report_differs(details: TestDetails, digest_of: Callable[[str], str | None]) -> str:
+def why_report_differs(
+    details: TestDetails,
+    digest_of: Callable[[str], str | None],
+) -> str:
     """Return what became of the report that a record names, by the digest of each report's name."""
     if details.report is None:
         return "its record names no report"

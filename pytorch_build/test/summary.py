@@ -6,25 +6,29 @@ cuts what GitHub would not show. Names and messages come from tests, and may hol
 
 import re
 import shlex
-from collections.abc import Sequence
-from typing import Any, Literal
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from typing import Literal
 
 from core import console
 from core.data import Model
 from core.junit import FAILING, OUTCOMES, Case, clean, counts
 from core.run import LOCAL_RUN
 from core.run.job_files import table, text
-from pytorch_build.test.results import DEFAULT_CONFIG, Origin, Tested
+from pytorch_build.test.results import DEFAULT_CONFIG, Origin, Tested, failure_line
 
 MOST_FAILURES = 300
 MOST_LISTED = 50
-_SLOWEST = 50
+_MOST_SLOWEST = 50
 _NAME_LIMIT = 400
-# what an expression for -k may hold: https://docs.pytest.org/en/stable/how-to/usage.html
+
+# What an expression for -k may hold: https://docs.pytest.org/en/stable/how-to/usage.html
 _WORD = re.compile(r"[\w:+\-.\\/]+")
+_OPERATORS = frozenset({"and", "or", "not"})
 _PYTHON = re.compile(r"cp(\d)(\d+t?)")
-_ABOUT = ("torch_ref", "python", "gpu_family", "config", "run_id")
-_SHOWN = ("test", "outcome", "attempts", "rule", "line", "text")
+
+
+# --- Data ------------------------------------------------------------------------------------
 
 
 class CaseEntry(Model):
@@ -70,155 +74,294 @@ class ReportData(Model):
     tests: tuple[GroupEntry, ...]
 
 
-def data(run_id: str, tested: Sequence[Tested]) -> ReportData:
-    """Put the data together."""
-    passed = bool(tested) and all(one.passed for one in tested)
-    return ReportData(run_id=run_id, passed=passed, tests=tuple(map(_group, tested)))
-
-
-def _group(one: Tested) -> GroupEntry:
-    about: dict[str, Any] = {name: getattr(one.origin, name) for name in _ABOUT}
-    slowest = sorted(
-        (case for case, _ in one.cases if case.seconds > 0), key=lambda case: (-case.seconds, case.test)
+def report_data(run_id: str, results: Sequence[Tested]) -> ReportData:
+    """Return all results of a run as data."""
+    return ReportData(
+        run_id=run_id,
+        passed=_is_pass(results),
+        tests=tuple(map(_group_entry, results)),
     )
+
+
+def _is_pass(results: Sequence[Tested]) -> bool:
+    """Return whether all results are those of a pass; no result is none."""
+    if not results:
+        return False
+    return all(tested.passed for tested in results)
+
+
+def _group_entry(tested: Tested) -> GroupEntry:
+    origin = tested.origin
+    failures: list[CaseEntry] = []
+    flaky: list[CaseEntry] = []
+    skipped: dict[str, str] = {}
+    timed_cases: list[Case] = []
+    for case, shard in tested.cases:
+        if case.failing:
+            failures.append(_case_entry(origin, case, shard))
+        elif case.outcome == "flaky":
+            flaky.append(_case_entry(origin, case, shard))
+        elif case.outcome in {"skipped", "xfailed"}:
+            skipped[case.test] = case.line
+        if case.seconds > 0:
+            timed_cases.append(case)
+
+    timed_cases.sort(key=lambda case: (-case.seconds, case.test))
+    slowest_cases = timed_cases[:_MOST_SLOWEST]
+    slowest = [_case_entry(origin, case, "") for case in slowest_cases]
     return GroupEntry(
-        stage=one.origin.stage or one.origin.folder,
-        **about,
-        passed=one.passed,
-        shards=one.shards,
-        seconds=round(one.seconds, 3),
-        totals=one.counts,
-        problems=one.problems,
-        failures=tuple(_entry(one, case, shard) for case, shard in one.failing),
-        flaky=tuple(_entry(one, case, shard) for case, shard in one.cases if case.outcome == "flaky"),
-        slowest=tuple(_entry(one, case, "") for case in slowest[:_SLOWEST]),
-        skipped={case.test: case.line for case, _ in one.cases if case.outcome in {"skipped", "xfailed"}},
+        stage=origin.stage or origin.folder,
+        torch_ref=origin.torch_ref,
+        python=origin.python,
+        gpu_family=origin.gpu_family,
+        config=origin.config,
+        run_id=origin.run_id,
+        passed=tested.passed,
+        shards=tested.shards,
+        seconds=round(tested.seconds, 3),
+        totals=tested.counts,
+        problems=tested.problems,
+        failures=tuple(failures),
+        flaky=tuple(flaky),
+        slowest=tuple(slowest),
+        skipped=skipped,
     )
 
 
-def _entry(one: Tested, case: Case, shard: str) -> CaseEntry:
-    facts: dict[str, Any] = {name: getattr(case, name) for name in _SHOWN}
-    again = command(one.origin, case) if case.outcome != "passed" else ""
-    return CaseEntry(**facts, seconds=round(case.seconds, 3), shard=shard, command=again)
+def _case_entry(
+    origin: Origin,
+    case: Case,
+    shard: str,
+) -> CaseEntry:
+    command = ""
+    if case.outcome != "passed":
+        command = repeating_command(origin, case)
+    return CaseEntry(
+        test=case.test,
+        outcome=case.outcome,
+        seconds=round(case.seconds, 3),
+        shard=shard,
+        attempts=case.attempts,
+        rule=case.rule,
+        line=case.line,
+        text=case.text,
+        command=command,
+    )
 
 
-def command(origin: Origin, case: Case) -> str:
-    """Write the command that runs a failed test again, on the same wheels."""
+# --- Commands that run a failure again -------------------------------------------------------
+
+
+def repeating_command(origin: Origin, case: Case) -> str:
+    """Return the command that runs a failed test again, on the same wheels; "" where there is none."""
     if origin.stage not in {"test_torch", "test_smoke", "test_rocm"}:
         return ""
-    file = case.file.partition("@")[0].removeprefix("test/").removesuffix(".py")
-    torch, python = origin.stage == "test_torch", _PYTHON.fullmatch(origin.python)
-    named = {
+
+    command = ["nox", "-s", origin.stage]
+    python = _PYTHON.fullmatch(origin.python)
+    if python is not None:
+        major, minor = python.groups()
+        command += ["-P", f"{major}.{minor}"]
+    command.append("--")
+    for option, value in _repeating_options(origin, case).items():
+        if value:
+            command += [option, value]
+    if origin.stage != "test_torch" and origin.run_id:
+        # A choice among upstream's tests is a test of its own; others would be unchanged.
+        command.append("--force")
+    return shlex.join(command)
+
+
+def _repeating_options(origin: Origin, case: Case) -> dict[str, str]:
+    """Return the options that lead to a test; "" for what need not be said."""
+    options = {
         "--run-id": "" if origin.run_id == LOCAL_RUN else origin.run_id,
         "--torch-ref": origin.torch_ref,
         "--gpu-family": origin.gpu_family,
         "--artifact-group": origin.group,
-        "--config": origin.config.removeprefix(DEFAULT_CONFIG) if torch else "",
-        "--include": file if torch else "",
-        "-k": expression(case) if origin.stage != "test_rocm" else "",
     }
-    words = ["nox", "-s", origin.stage, *(["-P", f"{python[1]}.{python[2]}"] if python else []), "--"]
-    words += [word for option, value in named.items() if value for word in (option, value)]
-    words += ["--force"] if not torch and origin.run_id else []
-    return shlex.join(words)
+    if origin.stage == "test_torch":
+        options["--config"] = origin.config.removeprefix(DEFAULT_CONFIG)
+        path = case.file.partition("@")[0]
+        options["--include"] = path.removeprefix("test/").removesuffix(".py")
+    if origin.stage != "test_rocm":
+        options["-k"] = expression(case)
+    return options
 
 
 def expression(case: Case) -> str:
     """Write pytest's ``-k`` for one test: its class and name, and the parameters that it can hold."""
-    names = case.test.partition("::")[2]
-    plain, bracket, parameters = names.partition("[")
-    words = [part for part in plain.split("::") if _WORD.fullmatch(part) and part not in {"and", "or", "not"}]
-    whole = parameters.removesuffix("]")
-    if words and bracket and _WORD.fullmatch(whole):
-        words[-1] += f"[{whole}]"
-    return " and ".join(words)
+    _file, _colons, path = case.test.partition("::")
+    names, bracket, parameters = path.partition("[")
+    usable_names = [name for name in names.split("::") if _WORD.fullmatch(name) and name not in _OPERATORS]
+    parameters = parameters.removesuffix("]")
+    if usable_names and bracket and _WORD.fullmatch(parameters):
+        usable_names[-1] += f"[{parameters}]"
+    return " and ".join(usable_names)
 
 
-def markdown(tested: Sequence[Tested], *, title: str) -> str:
-    """Write the summary."""
-    problems = [f"- {text(str(one.origin))}: {text(clean(said))}" for one in tested for said in one.problems]
-    failures = [_failure(one, case, shard) for one in tested for case, shard in one.failing]
-    flaky = [
-        (_cell(case.test), text(str(one.origin)), str(case.attempts), _cell(case.line), text(case.rule))
-        for one in tested
-        for case, _ in one.cases
-        if case.outcome == "flaky"
-    ]
-    columns = ("test", "tests", "attempts", "failed with", "tried again by rule")
-    blocks = [
-        f"### {text(title)}: {verdict(tested)}",
-        _totals(tested),
-        *_section("Results that cannot be trusted", problems, MOST_LISTED, " problems"),
-        *_section("Failures", failures, MOST_FAILURES, " failures"),
-        *_section("Flaky: failed, then passed", flaky, MOST_LISTED, "", columns),
-    ]
+def failures_with_commands(results: Sequence[Tested]) -> Sequence[tuple[str, str]]:
+    """Return each failure in one line, with the command that runs it again ("" for none)."""
+    failures: list[tuple[str, str]] = []
+    for tested in results:
+        for case, _shard in tested.failing:
+            command = repeating_command(tested.origin, case)
+            failures.append((failure_line(case), command))
+    return failures
+
+
+# --- Markdown --------------------------------------------------------------------------------
+
+
+def markdown(results: Sequence[Tested], *, title: str) -> str:
+    """Return the page: the verdict, totals, problems, failures and flaky tests."""
+    problems: list[str] = []
+    failures: list[str] = []
+    flaky_rows: list[Sequence[str]] = []
+    for tested in results:
+        origin = text(str(tested.origin))
+        problems += [f"- {origin}: {text(clean(problem))}" for problem in tested.problems]
+        for case, shard in tested.cases:
+            if case.failing:
+                failures.append(_failure_item(tested.origin, case, shard))
+            elif case.outcome == "flaky":
+                flaky_rows.append(_flaky_row(origin, case))
+
+    heading = f"### {text(title)}: {verdict(results)}"
+    blocks = [heading, _totals_table(results)]
+    if problems:
+        blocks += ["#### Results that cannot be trusted", *problems[:MOST_LISTED]]
+        blocks += _remainder(problems, MOST_LISTED, " problems")
+    if failures:
+        blocks += ["#### Failures", *failures[:MOST_FAILURES]]
+        blocks += _remainder(failures, MOST_FAILURES, " failures")
+    if flaky_rows:
+        columns = ("test", "tests", "attempts", "failed with", "tried again by rule")
+        flaky_table = table(columns, flaky_rows[:MOST_LISTED])
+        blocks += ["#### Flaky: failed, then passed", flaky_table]
+        blocks += _remainder(flaky_rows, MOST_LISTED, "")
     return "\n\n".join(blocks) + "\n"
 
 
-def verdict(tested: Sequence[Tested]) -> str:
+def _remainder(
+    rows: Sequence[object],
+    most: int,
+    noun: str,
+) -> Sequence[str]:
+    """Return what is said of rows beyond a limit."""
+    number = len(rows) - most
+    if number <= 0:
+        return ()
+    return (f"and {number} more{noun}",)
+
+
+def list_outcomes(totals: Mapping[str, int]) -> str:
+    """Return how many tests ended in which way, without what did not occur: ``12 passed, 3 skipped``."""
+    return ", ".join(f"{count} {outcome}" for outcome, count in totals.items() if count)
+
+
+def verdict(results: Sequence[Tested]) -> str:
     """Summarize in a few words how the tests went."""
-    total = counts(case for one in tested for case, _ in one.cases)
-    bad = [f"{total[one]} {one}" for one in reversed(OUTCOMES) if one in FAILING and total[one]]
-    if problems := sum(len(one.problems) for one in tested):
-        bad.append(f"{problems} problem{'s' if problems > 1 else ''} with the reports")
-    flaky = [f"{total['flaky']} of them flaky"] if total["flaky"] and not bad else []
-    return ", ".join([*bad, f"{total['passed'] + total['flaky']} passed", *flaky])
+    cases: list[Case] = []
+    problem_count = 0
+    for tested in results:
+        cases += [case for case, _shard in tested.cases]
+        problem_count += len(tested.problems)
+    totals = counts(cases)
+
+    failing_totals: dict[str, int] = {}
+    # What is worst comes first.
+    for outcome in reversed(OUTCOMES):
+        if outcome in FAILING:
+            failing_totals[outcome] = totals[outcome]
+    parts: list[str] = []
+    if any(failing_totals.values()):
+        parts.append(list_outcomes(failing_totals))
+    if problem_count:
+        problems = console.counted(problem_count, "problem")
+        parts.append(f"{problems} with the reports")
+    has_failed = bool(parts)
+
+    flaky = totals["flaky"]
+    passed = totals["passed"] + flaky
+    parts.append(f"{passed} passed")
+    if flaky and not has_failed:
+        parts.append(f"{flaky} of them flaky")
+    return ", ".join(parts)
 
 
-def commands_again(tested: Sequence[Tested]) -> Sequence[tuple[str, str]]:
-    """Return the command that runs each failure again ("" for none), and the failure in one line."""
-    return [
-        (command(one.origin, case), f"{case.test} {case.outcome}: {case.line}".removesuffix(": "))
-        for one in tested
-        for case, _ in one.failing
-    ]
+def _totals_table(results: Sequence[Tested]) -> str:
+    """Return a table with a row for each stage and cell, without columns of outcomes that did not occur."""
+    totals: Counter[str] = Counter()
+    for tested in results:
+        totals.update(tested.counts)
+    outcomes = [outcome for outcome in OUTCOMES if totals[outcome]]
+    if not outcomes:
+        outcomes = ["passed"]
+
+    rows: list[Sequence[str]] = []
+    for tested in results:
+        name = str(tested.origin)
+        if tested.shards > 1:
+            name += f" ({tested.shards} shards)"
+        row = [text(name)]
+        row += [str(tested.counts[outcome]) for outcome in outcomes]
+        row.append(console.duration(tested.seconds))
+        row.append("passed" if tested.passed else "**failed**")
+        rows.append(row)
+    return table(("tests", *outcomes, "time", "result"), rows)
 
 
-def code(value: str) -> str:
-    """Write a text as Markdown code that no text can end."""
-    plain = " ".join(clean(value).split())
-    plain = plain if len(plain) <= _NAME_LIMIT else f"{plain[:_NAME_LIMIT]}…"
-    fence = _fence(plain, 1)
-    space = " " if plain.startswith("`") or plain.endswith("`") or not plain else ""
-    return f"{fence}{space}{plain}{space}{fence}"
-
-
-def _cell(value: str) -> str:
-    """Write a text as Markdown code in a table, where a line's bars are looked for first."""
-    return code(value).replace("|", r"\|")
-
-
-def _fence(plain: str, least: int) -> str:
-    return "`" * max(least, max((len(run) + 1 for run in re.findall(r"`+", plain)), default=0))
-
-
-def _failure(one: Tested, case: Case, shard: str) -> str:
-    where = f"{one.origin}{f', shard {shard}' if shard else ''}"
-    item = f"- {code(case.test)} {case.outcome} ({text(where)})"
+def _failure_item(
+    origin: Origin,
+    case: Case,
+    shard: str,
+) -> str:
+    """Return a failure as an item of a list: the test, why it failed, and the command that repeats it."""
+    place = str(origin)
+    if shard:
+        place += f", shard {shard}"
+    name = as_code(case.test)
+    markdown_item = f"- {name} {case.outcome} ({text(place)})"
     if case.line:
-        # a blank line would end the item, a line by itself needs a break
-        item += f"  \n  {code(case.line)}"
-    if line := " ".join(clean(command(one.origin, case)).split()):
-        fence = _fence(line, 3)
-        item += f"\n  {fence}bash\n  {line}\n  {fence}"
-    return item
+        # A blank line would end the item, a line by itself needs a break.
+        markdown_item += f"  \n  {as_code(case.line)}"
+
+    command = _on_one_line(repeating_command(origin, case))
+    if command:
+        fence = _fence(command, 3)
+        lines = [f"{fence}bash", command, fence]
+        markdown_item += "".join(f"\n  {line}" for line in lines)
+    return markdown_item
 
 
-def _totals(tested: Sequence[Tested]) -> str:
-    shown = [outcome for outcome in OUTCOMES if any(one.counts[outcome] for one in tested)] or ["passed"]
-    rows = [
-        (
-            text(f"{one.origin}{f' ({one.shards} shards)' if one.shards > 1 else ''}"),
-            *(str(one.counts[outcome]) for outcome in shown),
-            console.duration(one.seconds),
-            "passed" if one.passed else "**failed**",
-        )
-        for one in tested
-    ]
-    return table(("tests", *shown, "time", "result"), rows)
+def _flaky_row(origin: str, case: Case) -> Sequence[str]:
+    """Return a flaky test as a row, in which code may hold no bar, as a table's are looked for first."""
+    name = as_code(case.test).replace("|", r"\|")
+    failure = as_code(case.line).replace("|", r"\|")
+    attempts = str(case.attempts)
+    return (name, origin, attempts, failure, text(case.rule))
 
 
-def _section(title: str, rows: Sequence[Any], most: int, what: str, columns: Sequence[str] = ()) -> list[str]:
-    left = [f"and {len(rows) - most} more{what}"] if len(rows) > most else []
-    shown = [table(columns, rows[:most])] if columns else rows[:most]
-    return [f"#### {title}", *shown, *left] if rows else []
+def as_code(value: str) -> str:
+    """Write a text as Markdown code that no text can end."""
+    line = _on_one_line(value)
+    if len(line) > _NAME_LIMIT:
+        line = f"{line[:_NAME_LIMIT]}…"
+    if not line or line.startswith("`") or line.endswith("`"):
+        # Else a backtick of the text would be one of the fence.
+        line = f" {line} "
+    fence = _fence(line, 1)
+    return f"{fence}{line}{fence}"
+
+
+def _on_one_line(value: str) -> str:
+    return " ".join(clean(value).split())
+
+
+def _fence(line: str, least: int) -> str:
+    """Return a fence of more backticks than the text has in a row."""
+    length = least
+    for backticks in re.findall(r"`+", line):
+        length = max(length, len(backticks) + 1)
+    return "`" * length

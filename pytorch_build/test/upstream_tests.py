@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, Self
@@ -19,6 +19,7 @@ from core.data import Model, data_file, read_text, read_toml
 from core.env import Interpreter, installed
 from core.errors import EnvironmentSetupError, ProcessError, SourceError, UsageError, nearest
 from core.files import path_pattern
+from pytorch_build.components import TORCH
 from pytorch_build.lock import versions
 from pytorch_build.sdk import QUERIES
 from pytorch_build.sources import checkout as sources
@@ -31,17 +32,29 @@ if TYPE_CHECKING:
     from pytorch_build.lock.source_lock import SourceLock
 
 DATA = Path(__file__).with_name("configurations.toml")
-# a tree of its own: what builds work in is hipified, and has submodules that no test reads
+# A tree of its own: what builds work in is hipified, and has submodules that no test reads.
 FOLDER = "torch-tests"
 TESTS = "test"
 Runner = Literal["pytest", "run_test", "script"]
 
-_TOOLS = ("pytest", "pytest-timeout", "pytest-xdist")
+_REQUIRED_TOOLS = ("pytest", "pytest-timeout")
+# An import of torch reads gigabytes from a cold disk.
+_IMPORT_SECONDS = 600
+
+
+# --- The tree --------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, kw_only=True)
 class Tests:
-    """A source tree with tests; `head` is what one that `checkout` made has checked out."""
+    """A source tree with tests.
+
+    Attributes:
+        tree: Its folder.
+        version: What its ``version.txt`` says; "" where it has none.
+        commit: Upstream's commit; "" where it is unknown.
+        head: What a tree of the user's has checked out, which may be a commit of ours on top.
+    """
 
     tree: Path
     version: str
@@ -49,28 +62,113 @@ class Tests:
     head: str = ""
 
 
-def own_requirements(tree: Path, target: Interpreter, locked: Collection[str]) -> tuple[str, ...]:
-    """Return the versions that a tree's own CI tests with, of what is `locked` here, for a Python.
+def check_out_tests(
+    context: Context,
+    lock: SourceLock,
+    mirrors: Mapping[str, str],
+) -> Tests:
+    """Check upstream's tree out: one commit, without submodules, as upstream has it."""
+    with console.group(f"checkout {FOLDER}"):
+        tree = sources.checkout(
+            lock.project(TORCH.name),
+            _tree_path(context),
+            _checkout_options(context, mirrors),
+        )
+    return Tests(tree=tree.path, version=_version_of(tree.path), commit=tree.commit)
 
-    pytest and its plugins stay as locked: this tool runs them. Source: .ci/docker/requirements-ci.txt.
+
+def find_checked_out_tests(
+    context: Context,
+    lock: SourceLock,
+    mirrors: Mapping[str, str],
+) -> Tests | None:
+    """Return upstream's tree as it lies there; None where `check_out_tests` has something to do."""
+    tree = sources.unchanged_tree(
+        lock.project(TORCH.name),
+        _tree_path(context),
+        _checkout_options(context, mirrors),
+    )
+    if tree is None:
+        return None
+    return Tests(tree=tree.path, version=_version_of(tree.path), commit=tree.commit)
+
+
+def _tree_path(context: Context) -> Path:
+    return sources.tree_path(context.common.sources, context.ref.name, FOLDER)
+
+
+def _checkout_options(
+    context: Context,
+    mirrors: Mapping[str, str],
+) -> sources.CheckoutOptions:
+    options = checkout_options(context, 1, mirrors, TORCH.name)
+    return replace(options, submodules=False, hipify=False)
+
+
+def tests_of_tree(tree: Path) -> Tests:
+    """Take the user's own tree, as it is; one that `checkout` made counts by its upstream commit, too."""
+    path = tree.expanduser().absolute()
+    if not path.is_dir():
+        raise SourceError(f"{path} does not exist.", hint="Give a PyTorch source tree: --pytorch-dir DIR.")
+    version = _version_of(path)
+    if not (path / ".git").exists():
+        return Tests(tree=path, version=version, commit="")
+
+    repository = Repository(path=path, managed=False)
+    head = repository.commit_of("HEAD") or ""
+    upstream_commit = repository.commit_of(UPSTREAM_TAG)
+    return Tests(tree=path, version=version, commit=upstream_commit or head, head=head)
+
+
+def _version_of(tree: Path) -> str:
+    path = tree / versions.VERSION_FILE
+    if not path.is_file():
+        return ""
+    return versions.parse_version(read_text(path), str(path))
+
+
+def requirements_of_tree(
+    tree: Path,
+    target: Interpreter,
+    locked_names: Collection[str],
+) -> tuple[str, ...]:
+    """Return the versions that a tree's own CI tests with, of what is locked here, for a Python.
+
+    pytest and its plugins stay as locked: this tool runs them.
     """
-    path, found = tree / ".ci" / "docker" / "requirements-ci.txt", dict[str, str]()
-    here = {"python_version": target.series, "python_full_version": target.version}
-    for line in read_text(path).splitlines() if path.is_file() else ():
-        try:
-            one = Requirement(line.partition("#")[0])
-        except InvalidRequirement:  # a comment, or an option of pip's
+    path = tree / ".ci" / "docker" / "requirements-ci.txt"
+    if not path.is_file():
+        return ()
+
+    environment = {"python_version": target.series, "python_full_version": target.version}
+    requirements: dict[str, str] = {}
+    for requirement in _read_requirements(path):
+        name = canonicalize_name(requirement.name)
+        is_tool = name.startswith("pytest")
+        if is_tool or name not in locked_names or not requirement.specifier:
             continue
-        name = canonicalize_name(one.name)
-        counts = one.specifier and (one.marker is None or one.marker.evaluate(here))
-        if counts and name in locked and not name.startswith("pytest"):
-            found[name] = f"{name}{one.specifier}"
-    return tuple(found.values())
+        marker = requirement.marker
+        if marker is None or marker.evaluate(environment):
+            requirements[name] = f"{name}{requirement.specifier}"
+    return tuple(requirements.values())
+
+
+def _read_requirements(path: Path) -> Iterator[Requirement]:
+    """Yield the requirements of a file, without options of pip's."""
+    for line in read_text(path).splitlines():
+        text = line.partition("#")[0]
+        try:
+            yield Requirement(text)
+        except InvalidRequirement:
+            continue
+
+
+# --- The torch -------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, kw_only=True)
 class Torch:
-    """The installed torch that is tested."""
+    """The installed torch that is tested; `commit` and `hip` are "" where it does not say them."""
 
     version: str
     commit: str = ""
@@ -78,103 +176,83 @@ class Torch:
     targets: tuple[str, ...] = ()
 
 
-def checked_out(context: Context, lock: SourceLock, mirrors: Mapping[str, str]) -> Tests:
-    """Check upstream's tree out: one commit, without submodules, as upstream has it."""
-    path = sources.tree_path(context.common.sources, context.ref.name, FOLDER)
-    with console.group(f"checkout {FOLDER}"):
-        tree = sources.checkout(lock.project("torch"), path, _checkout_options(context, mirrors))
-    return Tests(tree=tree.path, version=_version(tree.path), commit=tree.commit)
-
-
-def already_checked_out(context: Context, lock: SourceLock, mirrors: Mapping[str, str]) -> Tests | None:
-    """Return upstream's tree as it lies there; None where `checked_out` has something to do."""
-    path = sources.tree_path(context.common.sources, context.ref.name, FOLDER)
-    tree = sources.unchanged_tree(lock.project("torch"), path, _checkout_options(context, mirrors))
-    if tree is None:
-        return None
-    return Tests(tree=tree.path, version=_version(tree.path), commit=tree.commit)
-
-
-def _checkout_options(context: Context, mirrors: Mapping[str, str]) -> sources.CheckoutOptions:
-    options = checkout_options(context, 1, mirrors, "torch")
-    return replace(options, submodules=False, hipify=False)
-
-
-def own_tree(tree: Path) -> Tests:
-    """Take the user's own tree, as it is; one that `checkout` made counts by its upstream commit, too."""
-    path = tree.expanduser().absolute()
-    if not path.is_dir():
-        raise SourceError(f"{path} does not exist.", hint="Give a PyTorch source tree: --pytorch-dir DIR.")
-    commit = head = ""
-    if (path / ".git").exists():
-        git = Repository(path=path, managed=False)
-        head = git.commit_of("HEAD")
-        commit = git.commit_of(UPSTREAM_TAG) or head
-    return Tests(tree=path, version=_version(path), commit=commit, head=head)
-
-
-def _version(tree: Path) -> str:
-    path = tree / versions.VERSION_FILE
-    return versions.parse_version(read_text(path), str(path)) if path.is_file() else ""
-
-
 def installed_torch(target: Interpreter, env: Mapping[str, str]) -> Torch:
     """Query the torch of an environment."""
-    # isolated, so that no source tree in the working folder is taken for the wheel
-    argv: list[str | Path] = [target.executable, "-I", "-c", read_toml(QUERIES)["torch"]]
+    # Isolated, so that no source tree in the working folder is taken for the wheel.
+    program = read_toml(QUERIES)["torch"]
+    command: list[str | Path] = [target.executable, "-I", "-c", program]
     try:
-        printed = process.capture(argv, env=env, timeout=600).stdout
+        completed = process.capture(command, env=env, timeout=_IMPORT_SECONDS)
     except ProcessError as problem:
+        last_line = problem.output.splitlines()[-1:]
         raise EnvironmentSetupError(
-            f"torch cannot be imported in {target.prefix}: {problem.output.splitlines()[-1:] or problem}",
+            f"torch cannot be imported in {target.prefix}: {last_line or problem}",
             hint="See whether the wheel itself works: nox -s test_smoke.",
         ) from problem
-    facts = json.loads(printed.strip().splitlines()[-1])
+
+    # Whatever torch prints when it is imported comes first.
+    *_, answer = completed.stdout.splitlines()
+    facts = json.loads(answer)
+    commit = facts["commit"]
     return Torch(
         version=facts["version"],
-        commit=facts["commit"] if is_commit(facts["commit"]) else "",
+        commit=commit if is_commit(commit) else "",
         hip=facts["hip"],
         targets=tuple(facts["targets"]),
     )
 
 
-def require_tools(target: Interpreter, *, workers: int) -> None:
+def require_tools(target: Interpreter) -> None:
     """Refuse an environment that cannot run the tests: each file would fail in pytest's words."""
-    needed, held = _TOOLS if workers > 1 else _TOOLS[:2], {one.name for one in installed(target)}
-    if absent := [name for name in needed if name not in held]:
+    installed_names = {distribution.name for distribution in installed(target)}
+    missing_names = [name for name in _REQUIRED_TOOLS if name not in installed_names]
+    if missing_names:
         raise EnvironmentSetupError(
-            f"{target.prefix} lacks {', '.join(absent)}, which the tests run with.",
+            f"{target.prefix} lacks {', '.join(missing_names)}, which the tests run with.",
             hint="Install what requirements/torch-tests.in names there, or leave --no-install out.",
         )
 
 
-def mismatch(torch: Torch, tests: Tests) -> str:
-    """Explain how the torch and the tests differ: by commit where both are known, else by release."""
-    if torch.commit and tests.commit:
-        return (
-            f"torch {torch.version} was built from {torch.commit[:12]}, and {tests.tree} is at "
-            f"{tests.commit[:12]} ({tests.version or 'no version.txt'})."
-            if torch.commit not in {tests.commit, tests.head}
-            else ""
-        )
-    if not tests.version:
-        return f"{tests.tree} has no {versions.VERSION_FILE}, so it is unknown which torch its tests are for."
-    if Version(torch.version).release[:3] == Version(tests.version).release[:3]:
-        return ""
-    return f"torch is {torch.version}, and the tests in {tests.tree} are for {tests.version}."
-
-
-def require_match(torch: Torch, tests: Tests, *, allowed: bool) -> None:
-    """Refuse tests of another version."""
-    difference = mismatch(torch, tests)
-    if difference and not allowed:
+def require_match(
+    torch: Torch,
+    tests: Tests,
+    *,
+    allowed: bool,
+) -> None:
+    """Refuse tests of another version than torch's; warn of them where they are allowed."""
+    difference = describe_mismatch(torch, tests)
+    if not difference:
+        return
+    if not allowed:
         raise SourceError(
             difference,
             hint="Give a tree of that commit (--pytorch-dir), or run it all the same: "
             "--allow-version-mismatch.",
         )
-    if difference:
-        console.warn(difference)
+    console.warn(difference)
+
+
+def describe_mismatch(torch: Torch, tests: Tests) -> str:
+    """Return how the torch and the tests differ: by commit where both are known, else by release; or ""."""
+    if torch.commit and tests.commit:
+        if torch.commit in {tests.commit, tests.head}:
+            return ""
+        return (
+            f"torch {torch.version} was built from {torch.commit[:12]}, "
+            f"and {tests.tree} is at {tests.commit[:12]} "
+            f"({tests.version or 'no version.txt'})."
+        )
+
+    if not tests.version:
+        return f"{tests.tree} has no {versions.VERSION_FILE}, so it is unknown which torch its tests are for."
+    torch_release = Version(torch.version).release[:3]
+    tests_release = Version(tests.version).release[:3]
+    if torch_release == tests_release:
+        return ""
+    return f"torch is {torch.version}, and the tests in {tests.tree} are for {tests.version}."
+
+
+# --- The configurations ----------------------------------------------------------------------
 
 
 class LimitsTable(Model):
@@ -187,7 +265,15 @@ class LimitsTable(Model):
 
 
 class Step(Model):
-    """Files that run alike."""
+    """Files that run alike.
+
+    Attributes:
+        runner: What runs them: pytest, or upstream's own ``run_test.py``.
+        arguments: What ``run_test.py`` is told.
+        files: Patterns of modules.
+        gpu_files: Patterns of modules that are run on a GPU alone.
+        parallel: Modules whose tests may run side by side.
+    """
 
     runner: Literal["pytest", "run_test"] = "pytest"
     arguments: tuple[str, ...] = ()
@@ -195,20 +281,32 @@ class Step(Model):
     gpu_files: tuple[str, ...] = ()
     parallel: tuple[str, ...] = ()
 
+    @property
+    def all_files(self) -> tuple[str, ...]:
+        """The patterns of all its modules."""
+        return (*self.files, *self.gpu_files)
+
     @model_validator(mode="after")
-    def _consistent(self) -> Self:
+    def _is_consistent(self) -> Self:
         if self.arguments and self.runner == "pytest":
             raise ValueError("'arguments' are for runner = \"run_test\".")
         if self.parallel and self.runner != "pytest":
             raise ValueError("'parallel' is for runner = \"pytest\".")
         for name in self.parallel:
-            if name not in (*self.files, *self.gpu_files):
-                raise ValueError(f"parallel: {nearest(name, (*self.files, *self.gpu_files))}")
+            if name not in self.all_files:
+                raise ValueError(f"parallel: {nearest(name, self.all_files)}")
         return self
 
 
 class Configuration(Model):
-    """One configuration."""
+    """One configuration.
+
+    Attributes:
+        gpus: Whether a process gets one GPU, or all of its architecture.
+        may_skip: The percentage of tests that may skip themselves by no rule.
+        scripts: Programs of the tree that run before any test.
+        steps: The test files.
+    """
 
     gpus: Literal["unique", "all"]
     may_skip: int = Field(default=0, ge=0, lt=100)
@@ -216,10 +314,13 @@ class Configuration(Model):
     steps: tuple[Step, ...] = Field(min_length=1)
 
     @model_validator(mode="after")
-    def _each_file_once(self) -> Self:
-        counted = Counter(name for step in self.steps for name in (*step.files, *step.gpu_files))
-        if twice := [name for name, count in counted.items() if count > 1]:
-            raise ValueError(f"{', '.join(twice)} would run twice.")
+    def _runs_each_file_once(self) -> Self:
+        counts: Counter[str] = Counter()
+        for step in self.steps:
+            counts.update(step.all_files)
+        repeated_names = [name for name, count in counts.items() if count > 1]
+        if repeated_names:
+            raise ValueError(f"{', '.join(repeated_names)} would run twice.")
         return self
 
 
@@ -229,6 +330,20 @@ class ConfigurationsFile(Model):
     limits: LimitsTable
     folders: dict[str, str]
     configurations: dict[str, Configuration]
+
+
+load = data_file(DATA, ConfigurationsFile)
+
+
+def configuration(name: str) -> Configuration:
+    """Return the configuration of a name that a user gave."""
+    configurations = load().configurations
+    if name not in configurations:
+        raise UsageError(f"--config {name!r} is not a configuration. {nearest(name, configurations)}")
+    return configurations[name]
+
+
+# --- The files -------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -243,82 +358,101 @@ class TestFile:
     @property
     def module(self) -> str:
         """Its name as upstream has it: ``test_nn``, ``dynamo/test_misc``."""
-        return module(self.file)
+        return module_name(self.file)
 
 
-load = data_file(DATA, ConfigurationsFile)
-
-
-def configuration(name: str) -> Configuration:
-    """Find a configuration."""
-    known = load().configurations
-    if name not in known:
-        raise UsageError(f"--config {name!r} is not a configuration. {nearest(name, known)}")
-    return known[name]
-
-
-def module(name: str) -> str:
+def module_name(name: str) -> str:
     """Return a test file's name as upstream has it, from that or its path, without ``@gfx942``."""
-    plain = name.partition("@")[0].replace("\\", "/").removeprefix("./")
-    return plain.removeprefix(f"{TESTS}/").removesuffix(".py")
+    path = name.partition("@")[0]
+    path = path.replace("\\", "/").removeprefix("./")
+    return path.removeprefix(f"{TESTS}/").removesuffix(".py")
 
 
 def modules_of(tree: Path) -> tuple[str, ...]:
     """List the test files of a source tree, as upstream names them, sorted."""
     folder = tree / TESTS
-    found = sorted(module(path.relative_to(tree).as_posix()) for path in folder.rglob("test_*.py"))
-    if not found:
+    paths = [path.relative_to(tree) for path in folder.rglob("test_*.py")]
+    if not paths:
         raise SourceError(f"{folder} holds no test files.", hint="Give a PyTorch source tree: --pytorch-dir.")
-    return tuple(found)
+    return tuple(sorted(module_name(path.as_posix()) for path in paths))
 
 
-def scripts_of(chosen: Configuration, tree: Path) -> tuple[str, ...]:
+def scripts_of(configuration: Configuration, tree: Path) -> tuple[str, ...]:
     """List the programs of a configuration that a tree has, named as test files are; versions differ."""
-    return tuple(module(one) for one in chosen.scripts if (tree / one).is_file())
+    scripts = [script for script in configuration.scripts if (tree / script).is_file()]
+    return tuple(map(module_name, scripts))
 
 
-def chosen_files(
-    chosen: Configuration,
-    known: Sequence[str],
+def choose_files(
+    configuration: Configuration,
+    modules: Sequence[str],
     *,
     gpu: bool,
     scripts: bool = True,
     include: Sequence[str] = (),
     exclude: Sequence[str] = (),
 ) -> tuple[TestFile, ...]:
-    """Choose the files to run; there may be none."""
-    unwanted = {one for name in exclude for one in _named(name, known, "--exclude")}
-    by_module = {
-        module(one): TestFile(file=one, runner="script")
-        for one in chosen.scripts
-        if module(one) in known and (scripts or include)
-    }
-    for step in chosen.steps:
-        for pattern in (*step.files, *(step.gpu_files if gpu or include else ())):
-            for name in _matching(pattern, known):
-                file = TestFile(
-                    file=_path(name),
-                    runner=step.runner,
-                    arguments=step.arguments,
-                    parallel=name in step.parallel,
-                )
-                by_module.setdefault(name, file)
+    """Choose the files to run among a tree's modules; there may be none.
+
+    Included modules take the place of the configuration's, and run as it says where it has them.
+    """
+    files: dict[str, TestFile] = {}
+    if scripts or include:
+        for script in configuration.scripts:
+            module = module_name(script)
+            if module in modules:
+                files[module] = TestFile(file=script, runner="script")
+    for step in configuration.steps:
+        patterns = step.all_files if gpu or include else step.files
+        for module in _matching_modules(patterns, modules):
+            # Of two steps the first one counts.
+            files.setdefault(module, _test_file(module, step))
+
     if include:
-        names = [one for name in include for one in _named(name, known, "--include")]
-        by_module = {name: by_module.get(name) or TestFile(file=_path(name)) for name in names}
-    return tuple(file for name, file in by_module.items() if name not in unwanted)
+        included_files: dict[str, TestFile] = {}
+        for module in _require_modules(include, modules, "--include"):
+            included_files[module] = files.get(module) or TestFile(file=_path_of(module))
+        files = included_files
+    for module in _require_modules(exclude, modules, "--exclude"):
+        files.pop(module, None)
+    return tuple(files.values())
 
 
-def _path(name: str) -> str:
-    return f"{TESTS}/{name}.py"
+def _path_of(module: str) -> str:
+    return f"{TESTS}/{module}.py"
 
 
-def _named(name: str, known: Sequence[str], option: str) -> Sequence[str]:
-    pattern = module(name)
-    if not (found := _matching(pattern, known)):
-        raise UsageError(f"{option} {pattern}: the tree has no such test file. {nearest(pattern, known)}")
-    return found
+def _test_file(module: str, step: Step) -> TestFile:
+    """Return how a module runs in a step."""
+    return TestFile(
+        file=_path_of(module),
+        runner=step.runner,
+        arguments=step.arguments,
+        parallel=module in step.parallel,
+    )
 
 
-def _matching(pattern: str, known: Sequence[str]) -> Sequence[str]:
-    return [name for name in known if path_pattern(pattern).fullmatch(name)]
+def _require_modules(
+    patterns: Sequence[str],
+    modules: Sequence[str],
+    option: str,
+) -> Sequence[str]:
+    """Return the modules that an option names, by patterns; refuse a pattern that no module has."""
+    named_modules: list[str] = []
+    for pattern in map(module_name, patterns):
+        matching_modules = _matching_modules([pattern], modules)
+        if not matching_modules:
+            raise UsageError(
+                f"{option} {pattern}: the tree has no such test file. {nearest(pattern, modules)}"
+            )
+        named_modules += matching_modules
+    return named_modules
+
+
+def _matching_modules(patterns: Sequence[str], modules: Sequence[str]) -> Sequence[str]:
+    """Return the modules that patterns match, in the patterns' order."""
+    matching_modules: list[str] = []
+    for pattern in patterns:
+        expression = path_pattern(pattern)
+        matching_modules += filter(expression.fullmatch, modules)
+    return matching_modules

@@ -15,7 +15,7 @@ from core.run.job_files import set_outputs
 from core.status import Pending, Status
 from pytorch_build.build import machine
 from pytorch_build.build.build import Work, perform, work_of
-from pytorch_build.build.cache import KINDS, CompilerCache, storage_at
+from pytorch_build.build.cache import KINDS, CompilerCache, require_store
 from pytorch_build.build.find_materials import Assumptions, find_materials
 from pytorch_build.build.request import BuildOptions, BuildRequest, request_build
 from pytorch_build.components import COMPONENTS, find_component
@@ -57,10 +57,9 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     )
     add(
         "--compiler-cache-store",
-        default=env.get("COMPILER_CACHE_STORE", ""),
-        metavar="STORE",
-        help="where its entries lie: a folder, s3://BUCKET (sccache), http://… (ccache), or 'local' "
-        "(default: COMPILER_CACHE_STORE, else the run's bucket, for sccache)",
+        default=env.get("COMPILER_CACHE_STORE") or None,
+        metavar="s3://BUCKET",
+        help="sccache's bucket (default: COMPILER_CACHE_STORE, else what SCCACHE_* variables say)",
     )
     add("--compiler-cache-read-only", action="store_true", help="take entries from there, leave none")
     add("--pytorch-rocm-arch", default="", metavar="A;B", help="gfx targets (default: the family's)")
@@ -123,7 +122,7 @@ def _compiler_cache_from(arguments: argparse.Namespace) -> CompilerCache | None:
     store = arguments.compiler_cache_store
     read_only = arguments.compiler_cache_read_only
     if kind is None:
-        if store or read_only:
+        if store is not None or read_only:
             raise UsageError(
                 "--compiler-cache-store and --compiler-cache-read-only say how a compiler cache is used.",
                 hint="Name it: --compiler-cache sccache, or COMPILER_CACHE.",
@@ -131,14 +130,14 @@ def _compiler_cache_from(arguments: argparse.Namespace) -> CompilerCache | None:
         return None
     if kind not in KINDS:  # argparse does not validate the variable
         raise UsageError(f"COMPILER_CACHE={kind!r} is not a compiler cache.", hint=nearest(kind, KINDS))
-    if store:
-        storage_at(kind, store)  # refused before hours are spent
+    if store is not None:
+        require_store(kind, store)  # refused before hours are spent
     program = process.which(kind)
     if program is None:
         raise EnvironmentSetupError(
             f"{kind} is not on the PATH.", hint=f"Install {kind}, or leave --compiler-cache out."
         )
-    return CompilerCache(kind=kind, program=program.absolute(), location=store, read_only=read_only)
+    return CompilerCache(kind=kind, program=program.absolute(), store=store, read_only=read_only)
 
 
 def run(arguments: argparse.Namespace) -> None:
@@ -227,20 +226,24 @@ def _run_in_container(arguments: argparse.Namespace, target: Interpreter, common
     """Run the same session in the manylinux image, which has the same checkout and run."""
     from pytorch_build.build import container
 
-    words = container.inner_words(sys.argv[2:], project={}, **{"--container": {"nargs": "?"}})
+    outer = container.outer_parser()
+    outer.add_argument("project")
+    outer.add_argument("--container", nargs="?")
+    session_arguments = container.inner_arguments(sys.argv[2:], outer)
     if arguments.compiler_cache and not arguments.compiler_cache_read_only:
         from core.run.locations import origin_from, run_buckets
 
-        # the event's file, which names a fork's run, is not mounted
-        words += ("--compiler-cache-read-only",) if origin_from(environment(), run_buckets()).fork else ()
-    job = container.Job(
-        session=f"build_{arguments.project}", python=target.series, words=words, root=common.root
+        # The event's file, which names a fork's run, is not mounted.
+        if origin_from(environment(), run_buckets()).fork:
+            session_arguments = (*session_arguments, "--compiler-cache-read-only")
+    session = container.ContainerSession(
+        name=f"build_{arguments.project}", python=target.series, arguments=session_arguments, root=common.root
     )
     engine = arguments.container
     if engine == "any":
         otherwise = "Or build without --container; the wheel is then for machines like this one."
         engine = engines.find_engine(*engines.RUNNERS, otherwise=otherwise)
     if common.dry_run:
-        console.say(" ".join(container.command(engine, job)))
+        console.say(" ".join(container.session_command(engine, session)))
         return
-    container.run(engine, job, env=environment())
+    container.run_session(engine, session, env=environment())

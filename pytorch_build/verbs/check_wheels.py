@@ -2,7 +2,6 @@
 
 import argparse
 import json
-import shlex
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -13,10 +12,8 @@ from core.cli.options import Common, common_from
 from core.errors import MissingInputError
 from core.modes import refuse_options
 from core.run import group_name, records
-from core.run.stage import Stage
 from core.status import Pending, Status, UpToDate
 from core.wheel import parse_wheel_name
-from pytorch_build.build import refused
 from pytorch_build.check import Expectation, Finding, findings_json, findings_table, require_no_errors
 from pytorch_build.check.expected import expectations, machine_libraries
 from pytorch_build.check.policy import load_policy
@@ -63,7 +60,6 @@ class Check:
     session: str
     wheels: Sequence[Path]
     findings: Sequence[Finding]
-    refused: Mapping[str, Sequence[Finding]]  # of wheels that their builds refused, by the build's command
     report_key: str | None = None  # None where the wheels are not a run's
 
 
@@ -82,14 +78,6 @@ def run(arguments: argparse.Namespace) -> None:
         console.result(_json(result.findings))
     console.table(*findings_table(result.findings))
     console.done(_summary(result))
-
-    for command, findings in result.refused.items():
-        error = next((finding.message for finding in findings if finding.severity == "error"), None)
-        if error is None:
-            policy = shlex.join(["--policy", str(arguments.policy)]) if arguments.policy else ""
-            console.say(f"refused by its build: passes now, and into the run by: {command} {policy}")
-        else:
-            console.say(f"refused by its build: not yet: {error}")
     require_no_errors(result.findings)
 
 
@@ -97,8 +85,8 @@ def look(arguments: argparse.Namespace) -> Status:
     """Return whether the report on the run's wheels would say anything else. Nothing is changed."""
     common = replace(common_from(arguments), dry_run=True)
     result = _check(arguments, common)
-    if result.report_key is None or result.refused:
-        return Pending(reasons=("there are wheels that are not in the run",))
+    if result.report_key is None:
+        return Pending(reasons=("the wheels are not a run's",))
     if any(finding.severity == "error" for finding in result.findings):
         return Pending(reasons=("the wheels have not passed",))
 
@@ -117,9 +105,7 @@ def _check(arguments: argparse.Namespace, common: Common) -> Check:
         wheels = find_wheels(arguments.paths)
         options = replace(options, loader=loader_libraries())
         session = "check_rocm" if arguments.rocm else "check_wheels"
-        return Check(
-            session=session, wheels=wheels, findings=check_wheels(wheels, options=options), refused={}
-        )
+        return Check(session=session, wheels=wheels, findings=check_wheels(wheels, options=options))
 
     run_context = context(common)
     if arguments.rocm:
@@ -139,27 +125,13 @@ def _check_rocm(
         session="check_rocm",
         wheels=wheels,
         findings=check_wheels(wheels, _expect_version(wheels, version), options),
-        refused={},
         report_key=f"{reports_prefix}/rocm-findings.json",
     )
 
 
 def _check_run(run_context: Context, options: CheckOptions) -> Check:
-    """Check the run's wheels of PyTorch projects, and those that its builds refused."""
+    """Check the run's wheels of PyTorch projects."""
     expected_wheels = expectations(run_context)
-    refused_wheels = _check_refused(run_context, options)
-    if not expected_wheels and refused_wheels:
-        # All that the run has built was refused, so there is nothing of it to report on.
-        findings: list[Finding] = []
-        for findings_of_build in refused_wheels.values():
-            findings += findings_of_build
-        return Check(
-            session="check_wheels",
-            wheels=(),
-            findings=findings,
-            refused=refused_wheels,
-        )
-
     wheels = run_wheels(run_context, expected_wheels)
     options = replace(options, loader=machine_libraries(run_context))
     reports_prefix = run_context.common.outputs.reports_prefix(run_context.artifact_group)
@@ -167,7 +139,6 @@ def _check_run(run_context: Context, options: CheckOptions) -> Check:
         session="check_wheels",
         wheels=wheels,
         findings=check_wheels(wheels, expected_wheels, options),
-        refused=refused_wheels,
         report_key=f"{reports_prefix}/findings.json",
     )
 
@@ -184,29 +155,6 @@ def _summary(result: Check) -> str:
 
 def _report(findings: Sequence[Finding]) -> bytes:
     return f"{_json(findings)}\n".encode()
-
-
-def _check_refused(run_context: Context, options: CheckOptions) -> Mapping[str, Sequence[Finding]]:
-    """Check what builds of the run made here and refused; return the findings by the build's command."""
-    options = replace(options, loader=loader_libraries())
-    findings_by_command: dict[str, Sequence[Finding]] = {}
-    for record in run_context.records:
-        if record.cell.torch_ref != run_context.ref.name or record.status != "failed":
-            continue
-        run = Stage(
-            name=record.stage,
-            common=run_context.common,
-            artifact_group=run_context.artifact_group,
-            cell=record.cell,
-        )
-        if refused.kept(run):
-            command = record.again.replace(" --force", "")
-            if " -- " not in command:
-                command += " --"
-            wheels = [refused.folder(run)]
-            expected_wheels = expectations(run_context, record)
-            findings_by_command[command] = check_wheels(wheels, expected_wheels, options)
-    return findings_by_command
 
 
 def _json(findings: Sequence[Finding]) -> str:

@@ -20,25 +20,38 @@ from pytorch_build.refs.torch_refs import absolute_origin
 from pytorch_build.sdk import add_rocm_options, rocm_options_from
 from pytorch_build.sources.checkout import CheckoutOptions, checkout, tree_path, unchanged_tree
 from pytorch_build.sources.trees import checkout_options
-from pytorch_build.verbs.resolve import any_context
+from pytorch_build.verbs.resolve import context_of_sources
 
 if TYPE_CHECKING:
     from pytorch_build.lock.source_lock import SourceLock
+    from pytorch_build.refs.torch_refs import ProjectSource
+    from pytorch_build.sources.checkout import SourceTree
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Declare the verb's own options."""
-    what = f"which projects (default: the ref's components): {', '.join(COMPONENTS)}"
-    parser.add_argument("--components", default="", metavar="A,B", help=what)
+    parser.add_argument(
+        "--components",
+        default="",
+        metavar="A,B",
+        help=f"which projects (default: the ref's components): {', '.join(COMPONENTS)}",
+    )
     parser.add_argument("--checkout-dir", type=Path, metavar="DIR", help="check one component out there")
     parser.add_argument("--gitrepo-origin", default="", metavar="URL", help="take it from this repository")
     parser.add_argument("--repo-hashtag", default="", metavar="REF", help="take this branch, tag or commit")
-    what = "put your edits in a managed tree into a named git stash (default: refuse to overwrite them)"
-    parser.add_argument("--stash", action="store_true", help=what)
-    what = "refuse a project that torch's related_commits does not name"
-    parser.add_argument("--require-related-commit", action="store_true", help=what)
-    what = "history to fetch (default: 1; 0 for all)"
-    parser.add_argument("--depth", type=int, default=1, metavar="N", help=what)
+    parser.add_argument(
+        "--stash",
+        action="store_true",
+        help="put your edits in a managed tree into a named git stash (default: refuse to overwrite them)",
+    )
+    parser.add_argument(
+        "--require-related-commit",
+        action="store_true",
+        help="refuse a project that torch's related_commits does not name",
+    )
+    parser.add_argument(
+        "--depth", type=int, default=1, metavar="N", help="history to fetch (default: 1; 0 for all)"
+    )
     parser.add_argument("--no-hipify", action="store_true", help="leave CUDA sources as they are")
     parser.add_argument("--no-submodules", action="store_true", help="leave submodules out")
     add_source_options(parser)
@@ -47,54 +60,37 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> None:
     """Check out every chosen project, and print where each is."""
-    chosen = any_context(common_from(arguments))
-    names = chosen_components(chosen, arguments.components)
-    own = arguments.gitrepo_origin or arguments.repo_hashtag
-    if (own or arguments.checkout_dir) and len(names) != 1:
-        raise UsageError(
-            "--checkout-dir, --gitrepo-origin and --repo-hashtag are for one project.",
-            hint="Name it with --components.",
-        )
-    if own:
-        lock = _lock_of(chosen, names[0], arguments)
-    else:
-        lock = source_lock(
-            with_components(chosen, *names),
-            rocm_options_from(arguments),
-            require_related_commit=arguments.require_related_commit,
-            mirrors=mirrors_from(arguments),
-        )
-    rows = []
+    context = context_of_sources(common_from(arguments))
+    names = _components_to_check_out(context, arguments.components)
+    lock = _find_lock(context, names, arguments)
+
+    rows: list[tuple[str, ...]] = []
     for name in names:
-        path = arguments.checkout_dir or tree_path(chosen.common.sources, chosen.ref.name, name)
+        path = arguments.checkout_dir or tree_path(context.common.sources, context.ref.name, name)
         with console.group(f"checkout {name}"):
-            tree = checkout(lock.project(name), path, _options_of(chosen, arguments, name))
-        hipified = tree.head[:12] if tree.head != tree.commit else "-"
+            tree = checkout(lock.project(name), path, _options_of(context, arguments, name))
         for folder, stash in tree.stashes.items():
             console.warn(
                 f"{folder}: your edits are in the git stash {stash!r}. "
                 "`git stash pop` there brings them back."
             )
-        state = "checked out" if tree.changed else "unchanged"
-        if tree.stashes:
-            state += ", edits stashed"
-        rows.append((name, tree.commit[:12], hipified, str(tree.path), state))
+        rows.append(_row_of(name, tree))
     console.table(("project", "commit", "hipified", "folder", ""), rows)
 
 
 def look(arguments: argparse.Namespace) -> Status:
     """Return whether a tree of the ref is not as the run's lock says. Nothing is changed."""
-    chosen = any_context(replace(common_from(arguments), dry_run=True))
-    names = chosen_components(chosen, arguments.components)
-    lock = serving_lock(with_components(chosen, *names), rocm_options_from(arguments))
+    context = context_of_sources(replace(common_from(arguments), dry_run=True))
+    names = _components_to_check_out(context, arguments.components)
+    lock = serving_lock(with_components(context, *names), rocm_options_from(arguments))
     if lock is None:
         return Pending(reasons=("the source lock is not resolved",))
-    if chosen.common.force:
+    if context.common.force:
         return Pending(reasons=("--force asks for it",))
 
     for name in names:
-        path = tree_path(chosen.common.sources, chosen.ref.name, name)
-        tree = unchanged_tree(lock.project(name), path, _options_of(chosen, arguments, name))
+        path = tree_path(context.common.sources, context.ref.name, name)
+        tree = unchanged_tree(lock.project(name), path, _options_of(context, arguments, name))
         if tree is None:
             return Pending(reasons=(f"{path} is not as the source lock says",))
 
@@ -102,43 +98,94 @@ def look(arguments: argparse.Namespace) -> Status:
     return UpToDate()
 
 
-def _options_of(chosen: Context, arguments: argparse.Namespace, component: str) -> CheckoutOptions:
-    options = checkout_options(chosen, arguments.depth, mirrors_from(arguments), component)
-    hipify = options.hipify and not arguments.no_hipify
-    return replace(options, submodules=not arguments.no_submodules, hipify=hipify, stash=arguments.stash)
+def _components_to_check_out(context: Context, option: str) -> Sequence[str]:
+    """Return the components that an option names, else all of the ref, in build order."""
+    names = [name for name in option.split(",") if name]
+    components = context.ref.only(names or context.ref.components).components
+    for name in components:
+        if context.ref.projects[name].prebuilt:
+            raise UsageError(f"{name} of {context.ref.name} is prebuilt: there is nothing to check out.")
+    return components
 
 
-def chosen_components(chosen: Context, given: str) -> Sequence[str]:
-    """Return which projects are checked out: those asked for, else the ref's components."""
-    names = [name for name in given.split(",") if name] or list(chosen.ref.components)
-    ordered = chosen.ref.only(names).components
-    for name in ordered:
-        if chosen.ref.projects[name].prebuilt:
-            raise UsageError(f"{name} of {chosen.ref.name} is prebuilt: there is nothing to check out.")
-    return ordered
-
-
-def _lock_of(chosen: Context, name: str, arguments: argparse.Namespace) -> SourceLock:
-    """Resolve one project from an address of its own, beside the run's lock."""
-    source = chosen.ref.projects[name]
-    source = replace(
-        source,
-        origin=absolute_origin(arguments.gitrepo_origin, chosen.common.root)
-        if arguments.gitrepo_origin
-        else source.origin,
-        own_origin=bool(arguments.gitrepo_origin) or source.own_origin,
-        ref=arguments.repo_hashtag or source.ref,
-        pin="" if arguments.repo_hashtag else source.pin,
+def _find_lock(
+    context: Context,
+    names: Sequence[str],
+    arguments: argparse.Namespace,
+) -> SourceLock:
+    """Return the run's lock; for a project from an address of its own, a lock of that alone."""
+    has_own_source = arguments.gitrepo_origin or arguments.repo_hashtag
+    if len(names) != 1 and (has_own_source or arguments.checkout_dir):
+        raise UsageError(
+            "--checkout-dir, --gitrepo-origin and --repo-hashtag are for one project.",
+            hint="Name it with --components.",
+        )
+    if has_own_source:
+        return _resolve_alone(context, names[0], arguments)
+    return source_lock(
+        with_components(context, *names),
+        rocm_options_from(arguments),
+        require_related_commit=arguments.require_related_commit,
+        mirrors=mirrors_from(arguments),
     )
+
+
+def _resolve_alone(
+    context: Context,
+    name: str,
+    arguments: argparse.Namespace,
+) -> SourceLock:
+    """Resolve one project from an address or a ref of its own, beside the run's lock."""
+    source = _own_source(context, name, arguments)
+    projects = {name: source}
     # torch's tree has nothing to say about a project that names its own ref, but for the version of some.
     is_stated_by_torch = COMPONENTS[name].version_rule.file_in_torch is not None
-    others = {} if arguments.repo_hashtag and not is_stated_by_torch else chosen.ref.projects
-    ref = replace(chosen.ref, projects={**others, name: source}, components=(name,))
+    if not arguments.repo_hashtag or is_stated_by_torch:
+        projects = {**context.ref.projects, name: source}
+
+    ref = replace(context.ref, projects=projects, components=(name,))
     return resolve(
         ref,
         rocm_version="",
-        release_type=chosen.common.release_type,
-        cache=chosen.common.cache / "refs",
-        origins=origins(chosen.common, ref, mirrors_from(arguments)),
+        release_type=context.common.release_type,
+        cache=context.common.cache / "refs",
+        origins=origins(context.common, ref, mirrors_from(arguments)),
         require_related_commit=arguments.require_related_commit,
     )
+
+
+def _own_source(
+    context: Context,
+    name: str,
+    arguments: argparse.Namespace,
+) -> ProjectSource:
+    """Return where options say that a project comes from."""
+    source = context.ref.projects[name]
+    if arguments.gitrepo_origin:
+        origin = absolute_origin(arguments.gitrepo_origin, context.common.root)
+        source = replace(source, origin=origin, own_origin=True)
+    if arguments.repo_hashtag:
+        source = replace(source, ref=arguments.repo_hashtag, pin="")
+    return source
+
+
+def _options_of(
+    context: Context,
+    arguments: argparse.Namespace,
+    component: str,
+) -> CheckoutOptions:
+    options = checkout_options(context, arguments.depth, mirrors_from(arguments), component)
+    return replace(
+        options,
+        submodules=not arguments.no_submodules,
+        hipify=options.hipify and not arguments.no_hipify,
+        stash=arguments.stash,
+    )
+
+
+def _row_of(name: str, tree: SourceTree) -> tuple[str, ...]:
+    hipified_commit = "-" if tree.head == tree.commit else tree.head[:12]
+    state = "checked out" if tree.changed else "unchanged"
+    if tree.stashes:
+        state += ", edits stashed"
+    return (name, tree.commit[:12], hipified_commit, str(tree.path), state)

@@ -13,7 +13,7 @@ from core.packages.candidates import with_digest
 from core.packages.options import SourceOptions, add_package_source, source_options
 from core.run import records
 from core.wheel import parse_wheel_name
-from pytorch_build.context import Context, chosen_family, chosen_ref, context
+from pytorch_build.context import Context, context, find_family, find_ref
 from pytorch_build.sdk import RocmOptions, find_version, packages_of
 from pytorch_build.standalone.fat import Request, Result, make
 from rocm_packaging.origin import choose_for_bundles
@@ -65,7 +65,7 @@ def run(arguments: argparse.Namespace) -> None:
     common = common_from(arguments)
     if not common.gpu_family and not (arguments.wheels and arguments.rocm):
         # a run's wheels are those of a family
-        common = replace(common, gpu_family=chosen_family(common, chosen_ref(common)))
+        common = replace(common, gpu_family=find_family(common, find_ref(common)))
     targets = _gpu_targets(arguments.gpu_targets, common.gpu_family)
 
     torch_builds: Sequence[Sequence[Path]]

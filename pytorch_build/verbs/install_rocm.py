@@ -8,7 +8,7 @@ from core.env import installer, require
 from core.env.locks import locked_call
 from core.errors import UsageError
 from pytorch_build.context import context
-from pytorch_build.sdk import add_rocm_options, ask, find_source, find_version, rocm_options_from
+from pytorch_build.sdk import add_rocm_options, ask_sdk, find_source, find_version, rocm_options_from
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -20,19 +20,30 @@ def run(arguments: argparse.Namespace) -> None:
     """Install, query, and print the facts."""
     common = common_from(arguments)
     target = require(common.python)
-    chosen = context(common)
-    if not chosen.gpu:
+    group = context(common)
+    if not group.gpu:
         raise UsageError("Family cpu has no ROCm to install.", hint="Give a GPU family with --gpu-family.")
     options = rocm_options_from(arguments, environment())
-    source = find_source(chosen, options, find_version(chosen, options))
-    console.say(f"ROCm {source.version} for {chosen.gpu_family} from {source.origin}")
-    with source.opened_call(common.cache / "locks", chosen.gpu_family) as rocm:
+    source = find_source(group, options, find_version(group, options))
+    console.say(f"ROCm {source.version} for {group.gpu_family} from {source.origin}")
+
+    with source.opened_call(common.cache / "locks", group.gpu_family) as rocm:
         calls = (locked_call(common, target), rocm)
-        digest = installer.digest_of_calls(target, calls)
         with installer.prepared(
-            target, calls, digest=digest, force=common.force, cache_dir=options.pip_cache_dir
+            target,
+            calls,
+            digest=installer.digest_of_calls(target, calls),
+            force=common.force,
+            cache_dir=options.pip_cache_dir,
         ):
-            sdk = ask(target, source, family=chosen.gpu_family, targets=chosen.gpu_targets)
-            facts = [(name, str(getattr(sdk, name))) for name in ("version", "root", "bin", "cmake")]
-            facts += [("layout", source.layout), ("targets", ";".join(sdk.targets))]
-            console.table(("rocm_sdk", target.prefix.name), facts)
+            sdk = ask_sdk(target, source, family=group.gpu_family, targets=group.gpu_targets)
+
+    rows = [
+        ("version", sdk.version),
+        ("root", str(sdk.root)),
+        ("bin", str(sdk.bin)),
+        ("cmake", str(sdk.cmake)),
+        ("layout", source.layout),
+        ("targets", ";".join(sdk.targets)),
+    ]
+    console.table(("rocm_sdk", target.prefix.name), rows)

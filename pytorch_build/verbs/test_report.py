@@ -20,15 +20,27 @@ _MOST_FAILURES = 20
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Declare the verb's own options."""
-    what = "read every .xml below this folder instead of a run's reports"
-    parser.add_argument("--input-dir", type=Path, metavar="DIR", help=what)
+    parser.add_argument(
+        "--input-dir",
+        type=Path,
+        metavar="DIR",
+        help="read every .xml below this folder instead of a run's reports",
+    )
     add_platform(parser)
-    what = "a result that must exist, by the name of its report (torch-nightly-cp312); repeatable"
-    parser.add_argument("--expect", action="append", default=[], metavar="NAME", help=what)
+    parser.add_argument(
+        "--expect",
+        action="append",
+        default=[],
+        metavar="NAME",
+        help="a result that must exist, by the name of its report (torch-nightly-cp312); repeatable",
+    )
     parser.add_argument("--summary", type=Path, metavar="FILE", help="also write the Markdown there")
     parser.add_argument("--json", type=Path, metavar="FILE", help="also write the data there")
-    what = "keep how long tests took, for later runs' shards"
-    parser.add_argument("--record-durations", action="store_true", help=what)
+    parser.add_argument(
+        "--record-durations",
+        action="store_true",
+        help="keep how long tests took, for later runs' shards",
+    )
 
 
 def run(arguments: argparse.Namespace) -> None:
@@ -37,11 +49,13 @@ def run(arguments: argparse.Namespace) -> None:
     groups: list[TestedGroup] = []
     results_read: list[Tested] = []
     if arguments.input_dir:
-        results_read += results.merge_reports(reports.reports_in_folder(arguments.input_dir))
-        title = f"Tests in {arguments.input_dir.name or arguments.input_dir}"
+        folder: Path = arguments.input_dir
+        results_read += results.merge_reports(reports.reports_in_folder(folder))
+        title = f"Tests in {folder.name or folder}"
     else:
-        groups = [read_group(common, name) for name in reports.tested_groups(common)]
-        for group in groups:
+        for name in reports.tested_groups(common):
+            group = read_group(common, name)
+            groups.append(group)
             results_read += group.results
         title = f"Tests of run {common.run_id}"
 
@@ -49,10 +63,12 @@ def run(arguments: argparse.Namespace) -> None:
     _show(all_results, title, arguments, common.run_id)
     for group in groups:
         _file_results(common, group, keep_durations=arguments.record_durations)
-    why = reports.why_not(all_results)
-    if why:
-        raise CheckError(why.partition("\n")[0], hint="What and why stands above, and in the summary.")
-    console.done(f"{title}: {summary.verdict(all_results)}")
+    reasons = reports.why_not(all_results)
+    if reasons:
+        sentence = reasons.partition("\n")[0]
+        raise CheckError(sentence, hint="What and why stands above, and in the summary.")
+    verdict = summary.verdict(all_results)
+    console.done(f"{title}: {verdict}")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -74,70 +90,108 @@ def read_group(common: Common, artifact_group: str) -> TestedGroup:
     group_records = records.read_all(store, outputs, artifact_group)
     group_reports = reports.read_reports(store, outputs, artifact_group, group_records)
     merged_results = results.merge_reports(group_reports)
+    checked_results = reports.check_records(
+        merged_results,
+        group_records,
+        store=store,
+        outputs=outputs,
+        artifact_group=artifact_group,
+    )
     return TestedGroup(
         name=artifact_group,
         records=group_records,
         reports=group_reports,
-        results=reports.check_records(
-            merged_results, group_records, store=store, outputs=outputs, artifact_group=artifact_group
-        ),
+        results=checked_results,
     )
 
 
-def _file_results(common: Common, group: TestedGroup, *, keep_durations: bool) -> None:
+def _file_results(
+    common: Common,
+    group: TestedGroup,
+    *,
+    keep_durations: bool,
+) -> None:
     """File what follows from the reports: data, durations, and the records that a promotion reads."""
     store = common.open_store()
     outputs = common.outputs
-    content = _json(outputs.run_id, group.results)
-    store.put_bytes(f"{outputs.reports_prefix(group.name)}/test-report.json", content.encode())
+    folder_key = outputs.reports_prefix(group.name)
+    content = _report_as_json(outputs.run_id, group.results)
+    store.put_bytes(f"{folder_key}/test-report.json", content.encode())
     if keep_durations:
         _record_durations(store, outputs, group)
+
     for tested in group.results:
         if tested.shards > 1 and tested.origin.stage:
             record = reports.record_of_shards(
-                group.records, tested, store=store, outputs=outputs, artifact_group=group.name
+                group.records,
+                tested,
+                store=store,
+                outputs=outputs,
+                artifact_group=group.name,
             )
             records.write(store, outputs, group.name, record)
 
 
-def _record_durations(store: Store, outputs: RunOutputs, group: TestedGroup) -> None:
+def _record_durations(
+    store: Store,
+    outputs: RunOutputs,
+    group: TestedGroup,
+) -> None:
     """Keep how long upstream's tests took, by their configuration."""
     documents: dict[str, list[junit.Document]] = defaultdict(list)
     for report in group.reports:
         if report.origin.stage == "test_torch" and not report.document.problems:
-            documents[report.origin.config or results.DEFAULT_CONFIG].append(report.document)
+            config = report.origin.config or results.DEFAULT_CONFIG
+            documents[config].append(report.document)
     for config in sorted(documents):
         durations = shards.durations_of(documents[config])
         shards.record_durations(store, outputs, group.name, config, durations)
 
 
-def _json(run_id: str, all_results: Sequence[Tested]) -> str:
-    return f"{summary.data(run_id, all_results).model_dump_json(indent=1)}\n"
+def _report_as_json(run_id: str, all_results: Sequence[Tested]) -> str:
+    data = summary.report_data(run_id, all_results)
+    return f"{data.model_dump_json(indent=1)}\n"
 
 
-def _show(all_results: Sequence[Tested], title: str, arguments: argparse.Namespace, run_id: str) -> None:
+def _show(
+    all_results: Sequence[Tested],
+    title: str,
+    arguments: argparse.Namespace,
+    run_id: str,
+) -> None:
     """Print the results, and write them where the options say."""
-    rows = []
-    for tested in all_results:
-        counts = ", ".join(f"{count} {outcome}" for outcome, count in tested.counts.items() if count)
-        verdict = "passed" if tested.passed else "failed"
-        duration = console.duration(tested.seconds)
-        rows.append((str(tested.origin), str(tested.shards), counts, duration, verdict))
-    console.table(("tests", "shards", "results", "time", "verdict"), rows, title=title)
-
+    columns = ("tests", "shards", "results", "time", "verdict")
+    console.table(columns, list(map(_row_of, all_results)), title=title)
     markdown = summary.markdown(all_results, title=title)
     console.summary(markdown)
     if arguments.summary:
         files.write_text(arguments.summary, console.mask(markdown))
     if arguments.json:
-        files.write_text(arguments.json, console.mask(_json(run_id, all_results)))
+        content = _report_as_json(run_id, all_results)
+        files.write_text(arguments.json, console.mask(content))
+    _print_failures(all_results)
 
+
+def _row_of(tested: Tested) -> tuple[str, ...]:
+    return (
+        str(tested.origin),
+        str(tested.shards),
+        summary.list_outcomes(tested.counts),
+        console.duration(tested.seconds),
+        "passed" if tested.passed else "failed",
+    )
+
+
+def _print_failures(all_results: Sequence[Tested]) -> None:
+    """Print all problems, and as many failures as a reader will look at, each with its command."""
     for tested in all_results:
         for problem in tested.problems:
             console.error(f"{tested.origin}: {problem}")
-    failures = summary.commands_again(all_results)
-    for command, line in failures[:_MOST_FAILURES]:
-        console.say(f"{line}\n  {command}" if command else line)
-    if len(failures) > _MOST_FAILURES:
-        left_out = len(failures) - _MOST_FAILURES
-        console.say(f"and {left_out} more failures: see the summary, or --json FILE")
+    failures = summary.failures_with_commands(all_results)
+    for line, command in failures[:_MOST_FAILURES]:
+        console.say(line)
+        if command:
+            console.say(f"  {command}")
+    hidden_count = len(failures) - _MOST_FAILURES
+    if hidden_count > 0:
+        console.say(f"and {hidden_count} more failures: see the summary, or --json FILE")

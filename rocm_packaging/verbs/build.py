@@ -321,8 +321,8 @@ def _find_fetched_artifacts(common: Common, version: str) -> _ArtifactSource:
     if not folder.is_dir():
         raise MissingInputError(
             f"--artifact-dir is not set, and no artifacts were fetched into {folder}.",
-            hint="Set --artifact-dir DIR, fetch a run's artifacts with nox -s fetch_artifacts (the same "
-            "--run-id, --gpu-family, --build-variant), or package the embedded sample's: --torch-ref sample.",
+            hint="Set --artifact-dir DIR, fetch the artifacts of a run (nox -s fetch_artifacts -- "
+            f"--run-id ID --gpu-family {family_name}), or package the embedded sample's: --torch-ref sample.",
         )
     return _ArtifactSource(directory=folder, family=family_name, version=version)
 

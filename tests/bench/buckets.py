@@ -13,6 +13,7 @@ from core.errors import CheckError
 from core.stores.directory import DirectoryStore
 from tests.bench.measuring import Figure, Words, Work, in_turn, program, scratch
 from tests.kit import runs as pipeline_runs
+from tests.kit.runs import RunContents
 from tests.kit.s3_proxy import proxied
 from tests.kit.s3_servers import S3Server, rclone_serving
 
@@ -85,9 +86,11 @@ def promotion(runs: int) -> Iterator[Figure]:
         store = DirectoryStore(place / "runs")
         outputs = pipeline_runs.run_outputs("17")
         families = [f"family-{number}" for number in range(FAMILIES)]
-        pythons = [f"cp3{number:02d}" for number in range(PYTHONS)]
+        contents = RunContents(pythons=tuple(f"cp3{number:02d}" for number in range(PYTHONS)))
         for family in families:
-            pipeline_runs.publish_complete_run(store, outputs, place / "dist", family=family, pythons=pythons)
+            pipeline_runs.publish_complete_run(
+                store, outputs, place / "dist", family=family, contents=contents
+            )
         run = ("--run-id", outputs.run_id, "--store", store.url)
         buckets: dict[str, int] = {}
         with proxied(server.endpoint, latency=LATENCY) as proxy:

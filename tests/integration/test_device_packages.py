@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from ci import install as user_install
+from ci.install import devices as install_devices
 from core.cli.options import Common
 from core.env import Interpreter, installer, interpreter
 from core.errors import CheckError
@@ -16,6 +16,7 @@ from pytorch_build.context import Context
 from pytorch_build.refs.torch_refs import torch_ref
 from pytorch_build.sdk import RocmOptions
 from pytorch_build.test import installation
+from pytorch_build.test.tested_packages import find_tested_packages
 from tests.kit.environments import create_environment, installed
 from tests.kit.front_doors import run_ci
 from tests.kit.recorded_runs import publish_with_pages, write_rocm_sdist
@@ -127,11 +128,11 @@ def install(
         gpu_targets=tuple(targets),
     )
     source = SourceOptions(find_links=(str(dist),), version=TORCH_VERSION)
-    tested = installation.tested(context, python, source, RocmOptions())
+    packages = find_tested_packages(context, python, source, RocmOptions())
     tools = installer.Install(requirements=("setuptools",))
 
     with (
-        installation.planned(context, python, tested, tools=[tools]) as (calls, _digest),
+        installation.planned_calls(context, python, packages, [tools]) as calls,
         installer.prepared(python, calls, digest="x", force=True),
     ):
         return {*installed(python.executable)}
@@ -200,7 +201,7 @@ def test_a_persons_environment_gets_device_code(
     packages: str,
     expected: set[str],
 ) -> None:
-    monkeypatch.setattr(user_install, "detect", lambda: machine_targets)
+    monkeypatch.setattr(install_devices, "detect", lambda: machine_targets)
     run = RunOutputs(run_id="local", platform="linux")
     distributions = [*write_split_rocm(dist), *write_split_torch(dist)]
     publish_with_pages(DirectoryStore(tmp_path / "store"), run, "-".join(FAMILIES), *distributions)

@@ -7,9 +7,9 @@ from typing import Literal
 import pytest
 from playwright.sync_api import Browser
 
-from ci.report import page_of
-from ci.report.compare import Run, history_of
+from ci.report.history import HistoryRun, make_history
 from ci.report.html import render_history
+from ci.report.page import make_page
 from core.cli.options import Common
 from core.run import records
 from tests.kit import page_runs as samples
@@ -37,12 +37,12 @@ def test_writes_a_page_of_the_last_runs_into_their_bucket(
 
 def write_history(path: Path, *, runs: int) -> str:
     """Write the page over some runs of three families; return its address."""
-    page = page_of(samples.make_run(samples.FAMILIES[:3]))
+    page = make_page(samples.make_run(samples.FAMILIES[:3]))
     pages = []
     for number in range(runs):
-        run = Run(run_id=str(number), address="../", problems=("No JSON.",))
+        run = HistoryRun(run_id=str(number), address="../", problems=("No JSON.",))
         pages.append((run, replace(page, run_id=run.run_id)))
-    path.write_text(render_history(history_of("linux", pages)), encoding="utf-8")
+    path.write_text(render_history(make_history("linux", pages)), encoding="utf-8")
     return path.as_uri()
 
 

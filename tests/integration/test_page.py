@@ -10,8 +10,8 @@ import pytest
 from playwright.sync_api import Browser
 from playwright.sync_api import Page as Tab
 
-from ci.report import page_of
 from ci.report.html import render
+from ci.report.page import make_page
 from core import process
 from core.run import RunOutputs
 from core.stores.directory import DirectoryStore
@@ -32,14 +32,14 @@ SIZES = [PHONE, TABLET, DESK]
 def pages(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Write the page of 24 cells, compared with another run, and that of one cell, which failed."""
     folder: Path = tmp_path_factory.mktemp("reports")
-    (folder / "broken.html").write_text(render(page_of(samples.broken_run())), encoding="utf-8")
+    (folder / "broken.html").write_text(render(make_page(samples.broken_run())), encoding="utf-8")
     families, refs = samples.FAMILIES[:4], samples.REFS[2:]
     now = samples.make_run(families, refs, samples.PYTHONS[:2], grown=800_000)
     before = samples.make_run(families, refs, samples.PYTHONS[:2], run_id="122", seed="x")
     small_run = samples.make_run(families[:2], refs[:1], run_id="999999", grown=999999)
     smaller_run = samples.make_run(families[:2], refs[:1], run_id="9", grown=9)
-    (folder / "few.html").write_text(render(page_of(small_run, smaller_run)), encoding="utf-8")
-    (folder / "index.html").write_text(render(page_of(now, before)), encoding="utf-8")
+    (folder / "few.html").write_text(render(make_page(small_run, smaller_run)), encoding="utf-8")
+    (folder / "index.html").write_text(render(make_page(now, before)), encoding="utf-8")
     return folder
 
 
@@ -186,6 +186,16 @@ def test_copies_a_command_by_keyboard_and_says_so(open_tab: Callable[..., Tab]) 
     assert tab.evaluate("navigator.clipboard.readText()") == tab.locator(".cause .command pre").text_content()
 
 
+def test_no_line_breaks_inside_of_an_option(open_tab: Callable[..., Tab]) -> None:
+    tab = open_tab("broken.html", viewport=PHONE)
+
+    options = tab.locator(".cause .command span")
+
+    assert {"--torch-ref", "--gpu-family", "--run-id"} <= set(options.all_text_contents())
+    lines = "all => all.map(option => option.getClientRects().length)"
+    assert set(options.evaluate_all(lines)) == {1}
+
+
 def test_filters_work_by_keyboard_and_say_how_many_cells_are_left(open_tab: Callable[..., Tab]) -> None:
     tab = open_tab()
     cells = count_shown(tab, "cells")
@@ -245,7 +255,7 @@ def test_a_cell_of_the_matrix_opens_its_part(open_tab: Callable[..., Tab]) -> No
 def test_the_printed_command_installs_the_wheels_and_what_they_need(
     browser: Browser, tmp_path: Path, where: str
 ) -> None:
-    page = page_of(samples.make_run(["gfx900"], ["nightly"], ["cp312"]))
+    page = make_page(samples.make_run(["gfx900"], ["nightly"], ["cp312"]))
     wheels = [write_wheel(tmp_path / "dist", name="rocm", version="7.1.0")]
     for name, version in (requirement.split("==") for requirement in page.cells[0].requirements):
         requires = ["rocm==7.1.0"] if name == "torch" else []

@@ -11,6 +11,7 @@ from core.env.installer import uv_program
 from core.stores.directory import DirectoryStore
 from tests.kit import runs
 from tests.kit.front_doors import run_ci
+from tests.kit.runs import RunContents
 from tests.kit.servers import served
 
 FAMILY = "gfx94X-dcgpu"
@@ -25,9 +26,8 @@ def releases(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> DirectoryStore:
     run_store = DirectoryStore(tmp_path / "runs")
     candidates = DirectoryStore(tmp_path / "candidates")
     releases = DirectoryStore(tmp_path / "bucket")
-    runs.publish_complete_run(
-        run_store, run, tmp_path / "dist", family=FAMILY, rocm_version=CANDIDATE, targets=TARGETS
-    )
+    contents = RunContents(rocm_version=CANDIDATE, targets=TARGETS)
+    runs.publish_complete_run(run_store, run, tmp_path / "dist", family=FAMILY, contents=contents)
     stage = [sys.executable, "-m", "ci", "stage", "--run-id", run.run_id, "--store", run_store.url]
     stage += ["--distribution-store", candidates.url, "--release-type", "nightly"]
     process.capture(stage, cwd=ROOT, env=process.inherited())

@@ -9,20 +9,24 @@ import pytest
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
-from ci.promote.candidates import Rewritten, rewrite_set
-from ci.promote.version_change import final_of
+from ci.promote.candidates import rewrite_set
+from ci.promote.version_change import FileChange, final_of
 from core import process
 from core.wheel import parse_wheel_name, read_metadata
 from core.wheel.editor import edit_wheel
 from core.wheel.record import require_sound
+from core.wheel.writer import WrittenFile
 from pytorch_build.check import Expectation
 from pytorch_build.components import distributions
 from rocm_packaging.packages.build import BuildRequest, build
-from rocm_packaging.sample import ensure_artifacts
+from rocm_packaging.sample import FAMILIES, ensure_artifacts
 from tests.kit.clones import FAMILY, Clone
 from tests.kit.environments import UV, Venv, create_environment, download_locked_wheel
 from tests.kit.sample import SampleRun
 from tests.kit.wheels import read_members
+
+# What each file of a candidate became.
+ReleasedFiles = Mapping[FileChange, WrittenFile]
 
 SAMPLE = "7.99.0.dev0+sample"
 CANDIDATE = "7.99.0rc2"
@@ -70,24 +74,11 @@ def build_rocm_set(
 ) -> Sequence[Path]:
     """Build ROCm's packages of a version; split ones are for all targets, or for those of one family."""
     artifacts = ensure_artifacts(folder / "artifacts", split=split)
-    is_for_all = split and not only_family
+    families = () if split and not only_family else tuple(name for name in FAMILIES if name == FAMILY)
     request = BuildRequest(
-        artifact_dir=artifacts,
-        output_dir=folder / "packages",
-        families=() if is_for_all else (FAMILY,),
-        version=version,
+        artifact_dir=artifacts, output_dir=folder / "packages", families=families, version=version
     )
     return [file.path for file in build(request).files]
-
-
-def distribution_of(path: Path) -> str:
-    """Return the distribution of a wheel or sdist, by its file name."""
-    return canonicalize_name(path.name.partition("-")[0])
-
-
-def versions_of(released: Sequence[Rewritten]) -> Mapping[str, str]:
-    """Return the new version of each distribution."""
-    return {rewritten.plan.distribution: rewritten.plan.new for rewritten in released}
 
 
 @pytest.fixture(scope="module")
@@ -99,10 +90,10 @@ def rocm_packages(tmp_path_factory: pytest.TempPathFactory) -> Sequence[Path]:
 @pytest.fixture(scope="module")
 def released(
     rocm_packages: Sequence[Path], torch_wheels: Sequence[Path], tmp_path_factory: pytest.TempPathFactory
-) -> Sequence[Rewritten]:
+) -> ReleasedFiles:
     """Return the release that the candidate's whole set becomes."""
-    names = {distribution_of(path) for path in torch_wheels}
-    assert names >= set(distributions())
+    host_wheels = {path.name.partition("-")[0] for path in torch_wheels if "_device_gfx" not in path.name}
+    assert host_wheels == set(distributions())
     folder = tmp_path_factory.mktemp("released")
     return rewrite_set([*rocm_packages, *torch_wheels], folder, final_of(CANDIDATE), expected=PROMISED)
 
@@ -118,31 +109,32 @@ def test_rocms_packages_become_what_a_build_of_the_release_would_be(
     candidate = rocm_packages if split else build_rocm_set(tmp_path / "candidate", CANDIDATE)
     release = build_rocm_set(tmp_path / "release", FINAL, split=split, only_family=bool(targets))
     change = final_of(CANDIDATE, targets)
-    kept = [path for path in candidate if change.keeps_package(distribution_of(path))]
+    kept = [
+        path for path in candidate if change.keeps_package(canonicalize_name(path.name.partition("-")[0]))
+    ]
     assert (len(kept) < len(candidate)) is bool(targets)
 
-    rewritten_set = rewrite_set(kept, tmp_path / "released", change)
+    released_files = rewrite_set(kept, tmp_path / "released", change)
 
     expected = {path.name: path for path in release}
-    for rewritten in rewritten_set:
-        path = rewritten.file.path
-        expected_path = expected.pop(rewritten.plan.target)
+    assert {file_change.target for file_change in released_files} == set(expected)
+    for file_change, written_file in released_files.items():
+        path = written_file.path
         if path.suffix == ".whl":
             require_sound(path)
-            assert read_members(path) == read_members(expected_path)
+            assert read_members(path) == read_members(expected[file_change.target])
         else:
-            assert path.read_bytes() == expected_path.read_bytes()
-    assert expected == {}
+            assert path.read_bytes() == expected[file_change.target].read_bytes()
 
 
-def test_the_whole_set_depends_on_itself_alone(released: Sequence[Rewritten]) -> None:
-    versions = versions_of(released)
+def test_the_whole_set_depends_on_itself_alone(released: ReleasedFiles) -> None:
+    versions = {file_change.distribution: file_change.new for file_change in released}
+    paths = [written_file.path for written_file in released.values()]
+    wheels = [path for path in paths if path.suffix == ".whl"]
 
-    pins: list[str] = []
-    for rewritten in released:
-        if rewritten.file.path.suffix == ".whl":
-            requirements = read_metadata(rewritten.file.path).requires_dist
-            pins += [requirement for requirement in requirements if "==" in requirement]
+    pins = []
+    for wheel in wheels:
+        pins += [requirement for requirement in read_metadata(wheel).requires_dist if "==" in requirement]
 
     assert versions["torch"] == TORCH
     assert {f"rocm[libraries]=={FINAL}", f"triton=={versions['triton']}", f"torch=={TORCH}"} <= {*pins}
@@ -204,18 +196,19 @@ def third_party(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_real_installers_take_the_release_and_take_it_out_again(
-    installer: Installer, released: Sequence[Rewritten], third_party: Path
+    installer: Installer, released: ReleasedFiles, third_party: Path
 ) -> None:
     files_before = installed_files(installer.environment)
-    versions = versions_of(released)
-    wanted = [
-        f"{rewritten.plan.distribution}=={rewritten.plan.new}"
-        for rewritten in released
-        if rewritten.plan.kind == "pytorch"
+    versions = {file_change.distribution: file_change.new for file_change in released}
+    requirements = [
+        f"{file_change.distribution}=={file_change.new}"
+        for file_change in released
+        if file_change.kind == "pytorch"
     ]
+    folder = next(iter(released.values())).path.parent
 
     sources: list[str | Path] = ["--no-index", "--no-build-isolation", "--find-links", third_party]
-    installer.run("install", *sources, "--find-links", released[0].file.path.parent, *wanted)
+    installer.run("install", *sources, "--find-links", folder, *requirements)
 
     answers = json.loads(run_python(installer.environment, "-c", USE))
     used = ("torch", "torchaudio", "torchvision", "apex", "rocm")

@@ -1,6 +1,7 @@
 """Fat wheels of real libraries, split: loaded by the real loader, installed and taken out by pip and uv."""
 
 import io
+import shutil
 import sys
 import zipfile
 from collections.abc import Mapping, Sequence
@@ -11,12 +12,13 @@ import pytest
 from core import process
 from core.archive import Member
 from core.archive.zips import read_archive
-from core.binaries import elf
+from core.binaries import elf, rpath
 from core.env.installer import uv_program
 from core.errors import CheckError, WheelError
 from core.files import path_pattern
 from core.wheel import read_metadata
 from core.wheel.writer import WheelSpec, write_wheel
+from pytorch_build.build.search_paths import find_search_paths, rocm_folders, set_search_paths
 from pytorch_build.check import Finding
 from pytorch_build.check.run import check_wheels, loader_libraries
 from pytorch_build.split.split_wheel import plan_split, split_wheel
@@ -29,6 +31,7 @@ from tests.kit.wheels import sha256
 from tests.kit.wheels import write_wheel as write_plain_wheel
 
 VERSION = "2.10.0+rocm7.1"
+EPOCH = 1_700_000_000
 METADATA = f"""\
 Metadata-Version: 2.4
 Name: torch
@@ -72,8 +75,8 @@ def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder / "libtorch_hip.so"
 
 
-@pytest.fixture(scope="module")
-def fat(library: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def write_fat_wheel(folder: Path, library: Path) -> Path:
+    """Write a fat wheel with a library, and with files that are for some GPUs."""
     spec = WheelSpec(
         distribution="torch", version=VERSION, tag="py3-none-linux_x86_64", metadata=METADATA, purelib=False
     )
@@ -87,7 +90,12 @@ def fat(library: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
         f"torch-{VERSION}.dist-info/licenses/LICENSE": b"BSD",
     }
     members = [Member(name=name, source=source) for name, source in files.items()]
-    return write_wheel(tmp_path_factory.mktemp("fat"), spec, members).path
+    return write_wheel(folder, spec, members).path
+
+
+@pytest.fixture(scope="module")
+def fat(library: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_fat_wheel(tmp_path_factory.mktemp("fat"), library)
 
 
 @pytest.fixture(scope="module")
@@ -185,6 +193,21 @@ def test_sets_search_paths_as_it_splits(fat: Path, library: Path, tmp_path: Path
     assert facts is not None
     assert facts.search == search_path
     assert load(host)[-1] == load(library)[-1]
+
+
+def test_one_write_makes_the_same_wheels_as_two(library: Path, tmp_path: Path) -> None:
+    built_library = Path(shutil.copy(library, tmp_path))
+    rpath.rewrite(built_library, ("/of/the/build/machine",))
+    fat_wheel = write_fat_wheel(tmp_path, built_library)
+    folders = rocm_folders("split", "")
+
+    search_paths = find_search_paths(fat_wheel, folders)
+    at_once = split_wheel(fat_wheel, tmp_path / "at once", search_paths=search_paths, epoch=EPOCH)
+    patched_wheel = set_search_paths(fat_wheel, folders, epoch=EPOCH)
+    in_two_steps = split_wheel(patched_wheel, tmp_path / "two steps")
+
+    assert search_paths.keys() == {"torch/lib/libtorch_hip.so"}
+    assert [sha256(wheel) for wheel in at_once] == [sha256(wheel) for wheel in in_two_steps]
 
 
 @pytest.mark.parametrize("installer", ["pip", "uv"])

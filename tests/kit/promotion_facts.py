@@ -3,9 +3,20 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from ci.promote.documents import Document, Evidence, StagedFile
-from ci.promote.facts import Facts, Reason, Wheel
-from ci.promote.runs import Test
+from ci.promote.documents import (
+    Decision,
+    DocumentDigest,
+    Evidence,
+    Override,
+    PromotedFile,
+    Refusal,
+    Ruling,
+    StagedFile,
+    StagedLock,
+    StagingRecord,
+)
+from ci.promote.facts import Reason, SetFacts, StagedWheel
+from ci.promote.runs import CompletedTest, Outcome
 from core.cell import GroupCell, python_of_tag
 from tests.kit import wheels
 from tests.kit.group_cells import group_cell
@@ -19,7 +30,7 @@ OTHER_DIGEST = "b" * 64
 
 def staged_wheel(
     *, family: str = FAMILY, python: str = PYTHON, name: str = "torch", version: str = TORCH_VERSION
-) -> Wheel:
+) -> StagedWheel:
     """Return a wheel that was staged and is there; ROCm's are for no Python."""
     torch_ref: str | None = "nightly"
     file_python: str | None = python
@@ -42,48 +53,126 @@ def staged_wheel(
         python=file_python,
     )
     cell = group_cell(artifact_group=family, platform="linux", python_tag=file_python or "")
-    return Wheel(cell=cell, file=file, found=DIGEST, sidecar=DIGEST, built=frozenset({DIGEST}))
+    return StagedWheel(
+        cell=cell,
+        file=file,
+        current_sha256=DIGEST,
+        current_sidecar_sha256=DIGEST,
+        recorded_sha256s=frozenset({DIGEST}),
+    )
 
 
 def completed_test(
-    wheel: Wheel,
+    wheel: StagedWheel,
     *,
-    outcome: str = "passed",
+    outcome: Outcome = "passed",
     step: str | None = None,
     digest: str = DIGEST,
     python: str = PYTHON,
-) -> Test:
+) -> CompletedTest:
     """Return a test of a wheel: of the step that its gate names, unless another is given."""
     if step is None:
         step = "test_rocm" if wheel.is_rocm else "test_smoke"
-    record = Document(key=f"{step}-{wheel.cell}-{python}.json", sha256=DIGEST)
-    return Test(
+    record = DocumentDigest(key=f"{step}-{wheel.cell}-{python}.json", sha256=DIGEST)
+    return CompletedTest(
         cell=replace(wheel.cell, python=wheel.cell.python or python_of_tag(python)),
         torch_ref=wheel.file.torch_ref,
         outcome=outcome,
-        why="It broke.",
-        files={wheel.file.name: digest},
+        explanation="It broke.",
+        tested_files={wheel.file.name: digest},
         evidence=Evidence(stage=step, run_id="17", python=python, record=record, report=None),
     )
 
 
 def facts_of(
-    *set_wheels: Wheel,
-    tests: Sequence[Test] | None = None,
+    *set_wheels: StagedWheel,
+    tests: Sequence[CompletedTest] | None = None,
     promised: Mapping[GroupCell, Mapping[str, str]] | None = None,
     commits: Mapping[GroupCell, Mapping[str, str]] | None = None,
     released: Mapping[str, frozenset[tuple[str, str]]] | None = None,
-    troubles: Sequence[Reason] = (),
-) -> Facts:
+    reasons: Sequence[Reason] = (),
+) -> SetFacts:
     """Return the facts of a set; without `tests` each of its wheels has passed one."""
     if tests is None:
         tests = [completed_test(wheel) for wheel in set_wheels]
-    return Facts(
+    return SetFacts(
         set_name="torch-2.10",
         wheels=set_wheels,
         tests=tuple(tests),
         promised=promised or {},
         commits=commits or {},
         released=released or {},
-        troubles=tuple(troubles),
+        reasons=tuple(reasons),
+    )
+
+
+def staging_record() -> StagingRecord:
+    """Return the record of a wheel that was staged."""
+    document = DocumentDigest(key="17-linux/manifests/record.json", sha256=DIGEST)
+    lock = StagedLock(
+        torch_ref="nightly",
+        document=document,
+        release_type="nightly",
+        rocm_version="7.10.0",
+        commits={"torch": "a" * 40},
+        promised={"torch": TORCH_VERSION},
+    )
+    return StagingRecord(
+        family=FAMILY,
+        run_id="17",
+        platform="linux",
+        store="s3://runs",
+        prefix="17-linux",
+        artifact_group=FAMILY,
+        staged="2026-11-21T12:00:00+00:00",
+        files=(staged_wheel().file,),
+        records=(document,),
+        reports=(document,),
+        locks=(lock,),
+    )
+
+
+def decision() -> Decision:
+    """Return the decision of somebody who promoted a wheel although a test had failed."""
+    staged_file = staged_wheel().file
+    file = PromotedFile(
+        name=staged_file.name,
+        key=f"v2/{FAMILY}/{staged_file.name}",
+        size=staged_file.size,
+        sha256=DIGEST,
+        family=FAMILY,
+        staged_key=staged_file.key,
+        staged_sha256=DIGEST,
+    )
+    ruling = Ruling(
+        family=FAMILY,
+        platform="linux",
+        python=PYTHON,
+        rule="override",
+        evidence=(completed_test(staged_wheel()).evidence,),
+        overridden=("test_torch failed: It broke.",),
+    )
+    return Decision(
+        set_name=f"torch-{TORCH_VERSION}",
+        identity="0123456789abcdef",
+        release_type="nightly",
+        decided="2026-11-21T13:00:00+00:00",
+        by="the release job",
+        staging=(DocumentDigest(key="staging.json", sha256=DIGEST),),
+        rulings=(ruling,),
+        override=Override(by="A. Person", reason="The runner's driver is old."),
+        files=(file,),
+    )
+
+
+def refusal() -> Refusal:
+    """Return why a set was not released."""
+    return Refusal(
+        set_name=f"torch-{TORCH_VERSION}",
+        family=FAMILY,
+        platform="linux",
+        refused="2026-11-21T13:00:00+00:00",
+        by="the release job",
+        reasons=("no test_smoke has passed",),
+        staged_keys=(staged_wheel().file.key,),
     )

@@ -3,8 +3,8 @@
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
-from ci.promote.documents import Document, document
-from ci.promote.runs import Recorded
+from ci.promote.documents import DocumentDigest, digest_document
+from ci.promote.runs import StoredRecord
 from ci.provenance.facts import RunRecords
 from core.run import RunOutputs, records
 from core.run.records import FileRecord, Record, serialize
@@ -193,16 +193,16 @@ def source_lock(commit: str = TORCH_COMMIT) -> SourceLock:
     return SourceLock(torch_ref=TORCH_REF, release_type="nightly", projects={"torch": project})
 
 
-def recorded(record: Record, group: str = GROUP) -> Recorded:
+def recorded(record: Record, group: str = GROUP) -> StoredRecord:
     """Return a record as it was read, with its document."""
     key = RUN.record_key(group, record.name)
-    return Recorded(record=record, document=document(key, serialize(record)))
+    return StoredRecord(record=record, document=digest_document(key, serialize(record)))
 
 
-def locked(commit: str = TORCH_COMMIT) -> tuple[SourceLock, Document]:
+def locked(commit: str = TORCH_COMMIT) -> tuple[SourceLock, DocumentDigest]:
     """Return the source lock as it was read, with its document."""
     lock = source_lock(commit)
-    return lock, document(RUN.source_lock_key(TORCH_REF), lock.model_dump_json().encode())
+    return lock, digest_document(RUN.source_lock_key(TORCH_REF), lock.model_dump_json().encode())
 
 
 def run_records(*extra_records: Record, torch: Record | None = None) -> RunRecords:

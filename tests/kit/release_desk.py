@@ -2,7 +2,7 @@
 
 import os
 import shutil
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Iterable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -17,6 +17,7 @@ from core.stores import Store
 from core.stores.directory import DirectoryStore
 from tests.kit import runs
 from tests.kit.front_doors import run_ci
+from tests.kit.runs import RunContents
 
 AREAS_OF_RELEASES = ("v2", documents.DECISIONS, documents.INTENTS)
 # A folder in which a store appends digests to its files.
@@ -90,15 +91,7 @@ class ReleaseDesk:
         """Return the same desk for another run in the same store."""
         return replace(self, run=runs.run_outputs(run_id))
 
-    def publish(
-        self,
-        *families: str,
-        pythons: Sequence[str] = (runs.PYTHON,),
-        torch_ref: str = runs.TORCH_REF,
-        rocm_version: str = runs.ROCM_VERSION,
-        targets: Sequence[str] = (),
-        is_tested: bool = True,
-    ) -> tuple[FileRecord, ...]:
+    def publish(self, *families: str, contents: RunContents = runs.COMPLETE) -> tuple[FileRecord, ...]:
         """Build and test everything of these families; return the files."""
 
         def publish_families() -> tuple[FileRecord, ...]:
@@ -109,11 +102,7 @@ class ReleaseDesk:
                     self.run,
                     self.folder,
                     family=family,
-                    pythons=pythons,
-                    torch_ref=torch_ref,
-                    rocm_version=rocm_version,
-                    targets=targets,
-                    is_tested=is_tested,
+                    contents=contents,
                 )
             # Wheels that are written again would change those that the store has linked.
             shutil.rmtree(self.folder)
@@ -121,35 +110,18 @@ class ReleaseDesk:
 
         if not self.snapshots.is_desk_empty():
             return publish_families()
-        options = (tuple(pythons), torch_ref, rocm_version, tuple(targets), is_tested)
-        return self.snapshots.make_once(("published", self.run.run_id, families, options), publish_families)
+        return self.snapshots.make_once(("published", self.run.run_id, families, contents), publish_families)
 
-    def stage_run(
-        self,
-        *families: str,
-        pythons: Sequence[str] = (runs.PYTHON,),
-        torch_ref: str = runs.TORCH_REF,
-        rocm_version: str = runs.ROCM_VERSION,
-        targets: Sequence[str] = (),
-        is_tested: bool = True,
-    ) -> tuple[FileRecord, ...]:
+    def stage_run(self, *families: str, contents: RunContents = runs.COMPLETE) -> tuple[FileRecord, ...]:
         """Publish everything of these families on an empty desk, and stage it; return the files."""
 
         def publish_and_stage() -> tuple[FileRecord, ...]:
-            files = self.publish(
-                *families,
-                pythons=pythons,
-                torch_ref=torch_ref,
-                rocm_version=rocm_version,
-                targets=targets,
-                is_tested=is_tested,
-            )
+            files = self.publish(*families, contents=contents)
             assert self.stage() == 0
             return files
 
         assert self.snapshots.is_desk_empty()
-        options = (tuple(pythons), torch_ref, rocm_version, tuple(targets), is_tested)
-        return self.snapshots.make_once(("staged", self.run.run_id, families, options), publish_and_stage)
+        return self.snapshots.make_once(("staged", self.run.run_id, families, contents), publish_and_stage)
 
     def promote_run(self, *families: str) -> tuple[FileRecord, ...]:
         """Publish everything of these families on an empty desk, stage and promote it; return the files."""
@@ -163,22 +135,18 @@ class ReleaseDesk:
         return self.snapshots.make_once(("promoted", self.run.run_id, families), stage_and_promote)
 
     def release_run(
-        self,
-        *families: str,
-        rocm_version: str,
-        targets: Sequence[str] = (),
-        options: tuple[str, ...],
+        self, *families: str, contents: RunContents, options: tuple[str, ...]
     ) -> tuple[FileRecord, ...]:
         """Publish a candidate on an empty desk, stage it and make a release of it; return its files."""
 
         def stage_and_release() -> tuple[FileRecord, ...]:
-            files = self.stage_run(*families, rocm_version=rocm_version, targets=targets)
+            files = self.stage_run(*families, contents=contents)
             assert self.release(*options) == 0
             return files
 
         assert self.snapshots.is_desk_empty()
-        content = ("released", self.run.run_id, families, rocm_version, tuple(targets), options)
-        return self.snapshots.make_once(content, stage_and_release)
+        desk_contents = ("released", self.run.run_id, families, contents, options)
+        return self.snapshots.make_once(desk_contents, stage_and_release)
 
     def stage(self, *options: str) -> int:
         """Put the run's wheels up for testing; return the exit code."""
@@ -218,6 +186,10 @@ class ReleaseDesk:
         """Return whether the bucket has no release, no decision and no intent."""
         return not any(self.bucket.list(area) for area in AREAS_OF_RELEASES)
 
+    def rules(self) -> set[str]:
+        """Return the rules by which the only decision in the bucket releases its cells."""
+        return {ruling.rule for ruling in self.decision().rulings}
+
     def decision(self) -> Decision:
         """Return the only decision in the bucket."""
         return only_decision(self.bucket)
@@ -237,10 +209,33 @@ def open_desk(snapshots: Snapshots, capsys: pytest.CaptureFixture[str]) -> Relea
     )
 
 
+def reasons_by_cell(error: str) -> dict[str, list[str]]:
+    """Return the reasons of a refusal by the cell they stand below."""
+    reasons: dict[str, list[str]] = {}
+    cell = ""
+    for line in error.splitlines():
+        if line.startswith("    "):
+            reasons[cell].append(line.strip())
+        elif line.startswith("  "):
+            cell = line.strip().removesuffix(":")
+            reasons[cell] = []
+    return reasons
+
+
 def only_decision(store: Store) -> Decision:
     """Return the only decision in a store."""
     (stored_object,) = store.list(documents.DECISIONS)
     return documents.read(store, stored_object.key, Decision)
+
+
+def keys_in(store: Store, prefix: str = "") -> list[str]:
+    """Return the keys of a store below a prefix."""
+    return [stored_object.key for stored_object in store.list(prefix)]
+
+
+def by_distribution(files: Iterable[FileRecord]) -> dict[str, FileRecord]:
+    """Return files by the names of their distributions."""
+    return {file.distribution: file for file in files}
 
 
 def etags_in(store: Store, prefix: str = "") -> dict[str, str]:

@@ -22,14 +22,14 @@ from core.cli.options import environment
 from core.stores import Store
 from core.stores.s3 import open_bucket
 
-# what a run's wheels lie in; pages of a release index are part of its promotion, and not the server's
+# What a run's wheels lie in. The pages of a release index are part of its promotion, and not the server's.
 RUN_FOLDERS = r"(?:[^/]+/)?[^/]+-(?:linux|windows)/python/[^/]+"
 FOLDERS_VARIABLE = "PAGES_FOLDERS"
 
-_RUN = re.compile(r"(?P<run>.+)/python/(?P<group>[^/]+)")
-_SHOWN = 200
-# folders in parallel: each of them has many requests in parallel
-_FOLDERS = 4
+_RUN_GROUP = re.compile(r"(?P<run>.+)/python/(?P<group>[^/]+)")
+_MOST_CHARACTERS = 200  # of an event, in an error
+# Each folder has many requests in parallel.
+_FOLDERS_AT_ONCE = 4
 _log = logging.getLogger(__name__)
 logging.getLogger("ci").setLevel(logging.INFO)
 
@@ -48,120 +48,157 @@ class Place(NamedTuple):
 class Message(NamedTuple):
     """What one message says; the whole event, where no queue stands between.
 
-    Its objects were put or deleted; which of both does not matter: the bucket is looked at.
+    Its objects were put or deleted. Which of both does not matter: the bucket is looked at.
+
+    Attributes:
+        message_id: The queue's name for it; "" for an event without a queue.
+        changed_objects: What it says that was changed.
+        problem: Why it cannot be read; None for one that can.
     """
 
     message_id: str
-    changes: tuple[Place, ...] = ()
-    broken: str = ""
+    changed_objects: tuple[Place, ...] = ()
+    problem: str | None = None
 
 
 def handler(event: Mapping[str, Any], _context: object) -> Mapping[str, Sequence[Mapping[str, str]]]:
     """Bring the pages up to date with an event's changes: what AWS Lambda calls."""
-    return handle(event, open_bucket=lambda name: open_bucket(f"s3://{name}"), folders=_folders())
+    return handle(event, open_bucket=lambda name: open_bucket(f"s3://{name}"), folders=_folder_pattern())
 
 
 @functools.cache
-def _folders() -> re.Pattern[str]:
+def _folder_pattern() -> re.Pattern[str]:
     return re.compile(environment().get(FOLDERS_VARIABLE) or RUN_FOLDERS)
 
 
 def handle(
-    event: Mapping[str, Any], *, open_bucket: Callable[[str], Store], folders: re.Pattern[str]
+    event: Mapping[str, Any],
+    *,
+    open_bucket: Callable[[str], Store],
+    folders: re.Pattern[str],
 ) -> Mapping[str, Sequence[Mapping[str, str]]]:
     """Write the pages of every folder that an event names, each once; return the messages that failed."""
-    senders: dict[Place, set[str]] = defaultdict(set)
-    failed: set[str] = set()
+    message_ids_by_folder: dict[Place, set[str]] = defaultdict(set)
+    failed_ids: set[str] = set()
     for message in messages(event):
-        if message.broken:
-            _log.error("message %s: %s", message.message_id, message.broken)
-            failed.add(message.message_id)
-        for folder in filter(None, (folder_of(change, folders) for change in message.changes)):
-            senders[folder].add(message.message_id)
+        if message.problem is not None:
+            _log.error("message %s: %s", message.message_id, message.problem)
+            failed_ids.add(message.message_id)
+        for changed_object in message.changed_objects:
+            folder = folder_of(changed_object, folders)
+            if folder is not None:
+                message_ids_by_folder[folder].add(message.message_id)
 
-    def written(folder: Place) -> Exception | None:
-        try:
-            _write(open_bucket(folder.bucket), folder)
-        except Exception as problem:  # noqa: BLE001 - whatever it is, other folders' messages are not to suffer
-            _log.exception("s3://%s/%s", *folder)
-            return problem
-        return None
-
-    ordered = sorted(senders)
-    for folder, problem in zip(
-        ordered, parallel.map_in_threads(written, ordered, jobs=_FOLDERS), strict=True
-    ):
-        if problem is not None and "" in senders[folder]:
+    folder_names = sorted(message_ids_by_folder)
+    problems = parallel.map_in_threads(
+        functools.partial(_try_to_write_pages, open_bucket),
+        folder_names,
+        jobs=_FOLDERS_AT_ONCE,
+    )
+    for folder, problem in zip(folder_names, problems, strict=True):
+        if problem is None:
+            continue
+        if "" in message_ids_by_folder[folder]:
+            # No queue would deliver the event again.
             raise problem
-        if problem is not None:
-            failed |= senders[folder]
-    return {"batchItemFailures": [{"itemIdentifier": one} for one in sorted(failed)]}
+        failed_ids |= message_ids_by_folder[folder]
+    return {"batchItemFailures": [{"itemIdentifier": message_id} for message_id in sorted(failed_ids)]}
 
 
-def _write(store: Store, folder: Place) -> None:
-    prefix = folder.key
-    update = write_index(store, prefix, UploadedSource(store=store), title=title_of(prefix), strict=False)
-    counts = (update.file_count, len(update.written_pages), len(update.removed_pages))
-    _log.info("s3://%s/%s: %d files, %d pages written, %d removed", *folder, *counts)
-    for held in update.held_files:
-        _log.info("%s is not listed: %s", held.key, held.reason)
+def _try_to_write_pages(open_bucket: Callable[[str], Store], folder: Place) -> Exception | None:
+    """Write a folder's pages; return the problem, from which other folders' messages are not to suffer."""
+    try:
+        _write_pages(open_bucket(folder.bucket), folder)
+    except Exception as problem:  # noqa: BLE001 - whatever it is
+        _log.exception("s3://%s/%s", folder.bucket, folder.key)
+        return problem
+    return None
 
 
-def folder_of(change: Place, folders: re.Pattern[str]) -> Place | None:
+def _write_pages(store: Store, folder: Place) -> None:
+    source = UploadedSource(store=store)
+    update = write_index(store, folder.key, source, title=title_of(folder.key), strict=False)
+    _log.info(
+        "s3://%s/%s: %d files, %d pages written, %d removed",
+        folder.bucket,
+        folder.key,
+        update.file_count,
+        len(update.written_pages),
+        len(update.removed_pages),
+    )
+    for held_file in update.held_files:
+        _log.info("%s is not listed: %s", held_file.key, held_file.reason)
+
+
+def folder_of(changed_object: Place, folders: re.Pattern[str]) -> Place | None:
     """Return the folder whose pages follow a change; None for what no page lists, such as a page."""
-    prefix, _, name = change.key.rpartition("/")
-    if is_page(change.key) or not folders.fullmatch(prefix):
+    folder, _slash, name = changed_object.key.rpartition("/")
+    if is_page(changed_object.key) or not folders.fullmatch(folder):
         return None
-    if name != YANKS_FILE and not name.removesuffix(SIDECAR_SUFFIX).endswith(DISTRIBUTION_SUFFIXES):
+    is_listed = name.removesuffix(SIDECAR_SUFFIX).endswith(DISTRIBUTION_SUFFIXES)
+    if not is_listed and name != YANKS_FILE:
         return None
-    return Place(change.bucket, prefix)
+    return Place(changed_object.bucket, folder)
 
 
-def title_of(prefix: str) -> str:
+def title_of(folder: str) -> str:
     """Return the flat page's title as the client writes it: group and run, or the folder itself."""
-    match = _RUN.fullmatch(prefix)
-    return f"{match['group']} ({match['run']})" if match else prefix
+    match = _RUN_GROUP.fullmatch(folder)
+    if match is None:
+        return folder
+    return f"{match['group']} ({match['run']})"
+
+
+# --- Events ----------------------------------------------------------------------------------
 
 
 def messages(event: Mapping[str, Any]) -> Sequence[Message]:
-    """Read an event: each of a queue's messages by itself, so that a broken one spoils no other."""
+    """Return an event's messages: each of a queue's by itself, so that a broken one spoils no other."""
     records = event.get("Records")
-    listed = [one for one in records if isinstance(one, dict)] if isinstance(records, list) else []
-    if any(one.get("eventSource") == "aws:sqs" for one in listed):
-        return [_message(one) for one in listed]
-    return [Message("", tuple(_changes(event)))]
+    if not isinstance(records, list):
+        records = []
+    queue_records = [record for record in records if isinstance(record, dict)]
+    if any(record.get("eventSource") == "aws:sqs" for record in queue_records):
+        return [_read_message(record) for record in queue_records]
+    return [Message("", tuple(_changed_objects(event)))]
 
 
-def _message(record: Mapping[str, Any]) -> Message:
+def _read_message(record: Mapping[str, Any]) -> Message:
     message_id = str(record.get("messageId", ""))
     try:
-        return Message(message_id, tuple(_changes(_json(record.get("body")))))
+        changed_objects = tuple(_changed_objects(_parse(record.get("body"))))
     except EventError as problem:
-        return Message(message_id, broken=str(problem))
+        return Message(message_id, problem=str(problem))
+    return Message(message_id, changed_objects)
 
 
-def _json(text: object) -> Mapping[str, Any]:
+def _parse(text: object) -> Mapping[str, Any]:
+    if not isinstance(text, str):
+        raise EventError("The message has no text.")
     try:
-        value = json.loads(text) if isinstance(text, str) else None
+        document = json.loads(text)
     except ValueError as problem:
         raise EventError(f"The message is not JSON: {problem}.") from problem
-    if not isinstance(value, dict):
+    if not isinstance(document, dict):
         raise EventError("The message is not a JSON object.")
-    return value
+    return document
 
 
-def _changes(event: object) -> Iterator[Place]:
+def _changed_objects(event: object) -> Iterator[Place]:
     match event:
         case {"Event": "s3:TestEvent"}:
             return
-        case {"detail": {"bucket": {"name": bucket}, "object": {"key": key}}}:  # EventBridge's
+        # EventBridge's
+        case {"detail": {"bucket": {"name": bucket}, "object": {"key": key}}}:
             yield Place(str(bucket), str(key))
         case {"s3": {"bucket": {"name": bucket}, "object": {"key": key}}}:
             yield Place(str(bucket), unquote_plus(str(key)))
-        case {"Message": message} | {"Sns": {"Message": message}}:  # an SNS topic's, through a queue or not
-            yield from _changes(_json(message))
+        # An SNS topic's, through a queue or not
+        case {"Message": message} | {"Sns": {"Message": message}}:
+            yield from _changed_objects(_parse(message))
         case {"Records": list(records)}:
             for record in records:
-                yield from _changes(record)
+                yield from _changed_objects(record)
         case _:
-            raise EventError(f"It names no object of a bucket: {json.dumps(event)[:_SHOWN]}.")
+            text = json.dumps(event)
+            raise EventError(f"It names no object of a bucket: {text[:_MOST_CHARACTERS]}.")

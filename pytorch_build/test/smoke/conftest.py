@@ -1,8 +1,12 @@
-"""What the smoke tests expect: SMOKE_EXPECT is JSON, distribution -> version that must be installed.
-SMOKE_GPU names the GPU that torch must see; without it the tests of a GPU are skipped where torch sees none.
+"""What the smoke tests are told of the environment, by variables.
 
-Standard library and pytest only: these tests run in the target environment, and as
-plain `pytest pytorch_build/test/smoke` in any environment that has PyTorch.
+SMOKE_EXPECT     JSON: the distributions that must be installed, with their versions
+SMOKE_MODULES    JSON: the modules of these, with the versions that each may state
+SMOKE_GPU        the GPU that torch must see; without it the tests of a GPU are skipped where torch sees none
+SMOKE_MINIATURE  set for the sample's packages, which have little of the real ones
+
+Without SMOKE_EXPECT, as `pytest pytorch_build/test/smoke` runs them in any environment that has PyTorch,
+they are about whatever is installed. Standard library and pytest only: they run in the target environment.
 """
 
 import importlib
@@ -12,19 +16,19 @@ from importlib import metadata
 
 import pytest
 
-DISTRIBUTIONS = ("triton", "torch", "torchaudio", "torchvision", "apex", "rocm")
+EXPECTED_VERSIONS = json.loads(os.environ.get("SMOKE_EXPECT") or "{}")
+MODULE_VERSIONS = json.loads(os.environ.get("SMOKE_MODULES") or "{}")
 
 
-def expected():
-    if expected := os.environ.get("SMOKE_EXPECT"):
-        return json.loads(expected)
-    found = {}
-    for name in DISTRIBUTIONS:
-        try:
-            found[name] = metadata.version(name)
-        except metadata.PackageNotFoundError:
-            continue
-    return found
+def is_part_of_run(distribution):
+    """Return whether a distribution is tested: one that is expected, else one that is installed."""
+    if EXPECTED_VERSIONS:
+        return distribution in EXPECTED_VERSIONS
+    try:
+        metadata.version(distribution)
+    except metadata.PackageNotFoundError:
+        return False
+    return True
 
 
 def pytest_configure(config):
@@ -34,55 +38,70 @@ def pytest_configure(config):
 
 
 def pytest_collection_modifyitems(items):
-    present = expected()
-    for item in items:
-        # a test's own marker stands beside its module's
-        absent = {one.args[0] for one in item.iter_markers("distribution")} - present.keys()
-        if absent:
-            item.add_marker(pytest.mark.skip(reason=f"{min(absent)} is not part of this run"))
+    for test in items:
+        # A test's own marker stands beside its module's.
+        for marker in test.iter_markers("distribution"):
+            (distribution,) = marker.args
+            if not is_part_of_run(distribution):
+                reason = f"{distribution} is not part of this run"
+                test.add_marker(pytest.mark.skip(reason=reason))
 
 
 def pytest_runtest_setup(item):
-    if item.get_closest_marker("gpu"):
-        import torch
-
-        if not torch.cuda.is_available():
-            if os.environ.get("SMOKE_GPU"):
-                pytest.fail(
-                    f"torch sees no GPU, and this machine has {os.environ['SMOKE_GPU']}", pytrace=False
-                )
-            pytest.skip("torch sees no GPU in this machine")
+    if item.get_closest_marker("gpu") is not None:
+        require_gpu()
 
     marker = item.get_closest_marker("needs")
-    for name in marker.args if marker else ():
-        if not has(name):
-            # only miniatures are excused: in a real wheel it is what the test is there to find
-            if "sample" in version_of(name.partition(".")[0]):
-                pytest.skip(f"the sample has no {name}")
-            pytest.fail(f"there is no {name}", pytrace=False)
+    if marker is not None:
+        for name in marker.args:
+            require_name(name)
 
 
-def version_of(name):
-    return getattr(importlib.import_module(name), "__version__", "")
+def require_gpu():
+    """Skip a test where torch sees no GPU; fail it where there is one that torch must see."""
+    import torch
+
+    if torch.cuda.is_available():
+        return
+    gpu = os.environ.get("SMOKE_GPU")
+    if gpu:
+        pytest.fail(f"torch sees no GPU, and this machine has {gpu}", pytrace=False)
+    pytest.skip("torch sees no GPU in this machine")
 
 
-def has(name):
+def require_name(name):
+    """Fail a test of something that a package lacks; only miniatures are excused, where it is skipped."""
+    if has_name(name):
+        return
+    if is_miniature():
+        pytest.skip(f"the sample has no {name}")
+    pytest.fail(f"there is no {name}", pytrace=False)
+
+
+def is_miniature():
+    return bool(os.environ.get("SMOKE_MINIATURE"))
+
+
+def has_name(name):
     """Return whether a dotted name is there, modules imported on the way."""
-    module, _, rest = name.partition(".")
-    found = importlib.import_module(module)
-    for part in rest.split(".") if rest else ():
-        module = f"{module}.{part}"
-        if not hasattr(found, part):
+    path, *attributes = name.split(".")
+    value = importlib.import_module(path)
+    for attribute in attributes:
+        path = f"{path}.{attribute}"
+        if not hasattr(value, attribute):
             try:
-                importlib.import_module(module)
+                importlib.import_module(path)
             except ImportError:
                 return False
-        found = getattr(found, part)
+        value = getattr(value, attribute)
     return True
 
 
 def pytest_report_header():
-    return "expected: " + ", ".join(f"{name} {version}" for name, version in sorted(expected().items()))
+    if not EXPECTED_VERSIONS:
+        return "expected: whatever is installed"
+    versions = [f"{name} {EXPECTED_VERSIONS[name]}" for name in sorted(EXPECTED_VERSIONS)]
+    return f"expected: {', '.join(versions)}"
 
 
 @pytest.fixture(params=["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
@@ -95,24 +114,23 @@ def device(request):
 def close():
     """Return the comparison: both as nested lists of numbers, so that no torch is needed to compare."""
 
-    def compare(found, wanted, tolerance=1e-4):
-        assert flat(found.tolist()) == pytest.approx(flat(wanted), rel=tolerance, abs=tolerance)
+    def compare(tensor, expected, tolerance=1e-4):
+        assert flat(tensor.tolist()) == pytest.approx(flat(expected), rel=tolerance, abs=tolerance)
 
     return compare
 
 
 def flat(values):
+    """Return the numbers of nested lists, in their order."""
     if not isinstance(values, list):
         return [values]
-    return [one for value in values for one in flat(value)]
+    numbers = []
+    for value in values:
+        numbers += flat(value)
+    return numbers
 
 
 @pytest.fixture(scope="session")
 def torch():
     """Return torch, imported where a test runs: it may not be part of this run."""
     return importlib.import_module("torch")
-
-
-@pytest.fixture(scope="session")
-def versions():
-    return expected()

@@ -19,6 +19,7 @@ from tests.kit import page_runs, planning, runs
 from tests.kit.front_doors import run_ci
 from tests.kit.memory_store import MemoryStore
 from tests.kit.release_desk import ReleaseDesk, Snapshots, open_desk
+from tests.kit.runs import RunContents
 
 STORED = Path(__file__).with_name("stored")
 FAMILY = "gfx94X-dcgpu"
@@ -127,7 +128,7 @@ def desk(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> ReleaseDesk:
     desk_folder.mkdir()
     snapshots = Snapshots(desk_folder=desk_folder, kept_folder=tmp_path / "snapshots")
     release_desk = open_desk(snapshots, capsys)
-    files = release_desk.publish(FAMILY, pythons=["cp312", "cp313"])
+    files = release_desk.publish(FAMILY, contents=RunContents(pythons=("cp312", "cp313")))
     runs.write_test_record(
         release_desk.run_store,
         release_desk.run,

@@ -1,8 +1,11 @@
+import errno
+import os
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from core.errors import FatalError, UsageError, nearest
+from core.errors import FatalError, MachineError, UsageError, fatal, nearest
 
 WORDS = st.text(min_size=1, max_size=8)
 
@@ -15,6 +18,38 @@ def test_shows_an_error_as_its_message_and_its_hint() -> None:
 
 def test_shows_an_error_without_a_hint_as_its_message() -> None:
     assert str(FatalError("The disk is full.")) == "The disk is full."
+
+
+# Refusals of the machine
+
+
+@pytest.mark.parametrize(
+    ("number", "advice"),
+    [
+        (errno.ENOSPC, "Free space"),
+        (errno.EACCES, "rights"),
+        (errno.EROFS, "read-only"),
+        (errno.ENAMETOOLONG, "shorter path"),
+    ],
+    ids=["full disk", "rights", "read-only", "long name"],
+)
+def test_advises_what_helps_against_a_refusal_of_the_machine(number: int, advice: str) -> None:
+    problem = fatal(OSError(number, os.strerror(number), "a.whl"))
+
+    assert isinstance(problem, MachineError)
+    assert "a.whl" in problem.message
+    assert advice in problem.hint
+
+
+@pytest.mark.parametrize("number", [errno.EIO, errno.EINVAL], ids=["damaged disk", "argument"])
+def test_advises_nothing_where_nothing_is_known(number: int) -> None:
+    problem = fatal(OSError(number, os.strerror(number), "a.whl"))
+
+    assert os.strerror(number) in problem.message
+    assert problem.hint == "--debug shows where it was met."
+
+
+# Names
 
 
 @pytest.mark.parametrize(

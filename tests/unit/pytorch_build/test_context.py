@@ -16,18 +16,18 @@ def no_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_one_familys_wheels_may_lie_in_a_group_of_several(run: LocalRun) -> None:
-    chosen = context(run.common(gpu_family="gfx110X-all"), group=TWO_FAMILIES)
+    run_context = context(run.common(gpu_family="gfx110X-all"), group=TWO_FAMILIES)
 
-    assert chosen.artifact_group == TWO_FAMILIES
-    assert chosen.gpu_family == "gfx110X-all"
-    assert record_name("test_smoke", chosen.cell("cp312")) == "test_smoke-sample-cp312-gfx110X-all"
+    assert run_context.artifact_group == TWO_FAMILIES
+    assert run_context.gpu_family == "gfx110X-all"
+    assert record_name("test_smoke", run_context.cell("cp312")) == "test_smoke-sample-cp312-gfx110X-all"
 
 
 def test_a_group_is_for_its_own_families_where_none_is_named(run: LocalRun) -> None:
-    chosen = context(run.common(), group=TWO_FAMILIES)
+    run_context = context(run.common(), group=TWO_FAMILIES)
 
-    assert chosen.gpu_family == "gfx94X-dcgpu;gfx110X-all"
-    assert record_name("test_smoke", chosen.cell("cp312")) == "test_smoke-sample-cp312"
+    assert run_context.gpu_family == "gfx94X-dcgpu;gfx110X-all"
+    assert record_name("test_smoke", run_context.cell("cp312")) == "test_smoke-sample-cp312"
 
 
 @pytest.mark.parametrize(
@@ -40,10 +40,10 @@ def test_a_group_is_for_its_own_families_where_none_is_named(run: LocalRun) -> N
 def test_a_record_in_the_group_of_one_family_does_not_name_it(
     run: LocalRun, group: str, group_name: str
 ) -> None:
-    chosen = context(run.common(gpu_family="gfx942"), group=group)
+    run_context = context(run.common(gpu_family="gfx942"), group=group)
 
-    assert chosen.group == group_name
-    assert record_name("test_smoke", chosen.cell("cp312")) == "test_smoke-sample-cp312"
+    assert run_context.group == group_name
+    assert record_name("test_smoke", run_context.cell("cp312")) == "test_smoke-sample-cp312"
 
 
 def test_refuses_a_group_of_other_families(run: LocalRun) -> None:
@@ -59,11 +59,11 @@ def test_defaults_are_the_nightly_ref_and_this_machines_family(
 ) -> None:
     monkeypatch.setattr(context_module, "detect", lambda: ("gfx942",))
 
-    chosen = context(run.common(torch_ref=""))
+    run_context = context(run.common(torch_ref=""))
 
     printed = capsys.readouterr().err
-    assert chosen.ref.name == "nightly"
-    assert chosen.gpu_family == "gfx94X-dcgpu"
+    assert run_context.ref.name == "nightly"
+    assert run_context.gpu_family == "gfx94X-dcgpu"
     assert "torch ref: nightly" in printed
     assert "GPU family: gfx94X-dcgpu" in printed
 

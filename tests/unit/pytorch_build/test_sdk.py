@@ -52,7 +52,7 @@ def test_a_source_without_the_version_is_refused(run: LocalRun, links: str) -> N
 def image_rocm(monkeypatch: pytest.MonkeyPatch) -> RocmSource:
     """Return the ROCm 7.1.0 that an image has installed."""
     source = RocmSource(version="7.1.0", packages=InstalledPackages(python=Path("/opt/python")))
-    monkeypatch.setattr("pytorch_build.sdk._installed", lambda _: source)
+    monkeypatch.setattr("pytorch_build.sdk._rocm_of_image", lambda _: source)
     return source
 
 
@@ -72,11 +72,11 @@ def test_an_images_rocm_of_another_version_than_the_locks_is_refused(run: LocalR
         assert name in caught.value.message
 
 
-def parse_options(*words: str, variables: dict[str, str] | None = None) -> sdk.RocmOptions:
+def parse_options(*arguments: str, variables: dict[str, str] | None = None) -> sdk.RocmOptions:
     """Return what options and variables say."""
     parser = argparse.ArgumentParser()
     sdk.add_rocm_options(parser)
-    return sdk.rocm_options_from(parser.parse_args(words), variables or {})
+    return sdk.rocm_options_from(parser.parse_args(arguments), variables or {})
 
 
 def test_options_name_sources_and_extras() -> None:
@@ -94,7 +94,7 @@ def test_no_option_is_the_default() -> None:
 
 
 @pytest.mark.parametrize(
-    ("words", "variables", "no_install"),
+    ("arguments", "variables", "no_install"),
     [
         pytest.param((), {"ROCM_PACKAGE_NO_INSTALL": "1"}, True, id="variable of a workflow"),
         pytest.param(("--rocm-no-install",), {}, True, id="option"),
@@ -107,9 +107,9 @@ def test_no_option_is_the_default() -> None:
     ],
 )
 def test_an_image_may_have_rocm(
-    words: tuple[str, ...], variables: dict[str, str], *, no_install: bool
+    arguments: tuple[str, ...], variables: dict[str, str], *, no_install: bool
 ) -> None:
-    assert parse_options(*words, variables=variables).source.no_install is no_install
+    assert parse_options(*arguments, variables=variables).source.no_install is no_install
 
 
 def test_a_given_version_comes_before_the_refs_own(run: LocalRun) -> None:
@@ -261,15 +261,15 @@ def source_of(layout: Layout) -> RocmSource:
     return RocmSource(version="7.1.0", packages=linked_source("/wheels"), layout=layout)
 
 
-def ask_sdk(target: Any, *targets: str, libraries: tuple[str, ...] = ()) -> sdk.RocmSdk:
+def ask(target: Any, *targets: str, libraries: tuple[str, ...] = ()) -> sdk.RocmSdk:
     """Ask split packages for targets, or unsplit ones."""
     source = source_of("split" if targets else "unsplit")
-    return sdk.ask(target, source, family=FAMILY, targets=targets, libraries=libraries)
+    return sdk.ask_sdk(target, source, family=FAMILY, targets=targets, libraries=libraries)
 
 
 @pytest.mark.processes
 def test_an_installed_sdk_answers_with_folders_and_targets(target: Any, tmp_path: Path) -> None:
-    result = ask_sdk(target)
+    result = ask(target)
 
     assert result.root == tmp_path / "root"
     assert result.bin == tmp_path / "root" / "bin"
@@ -284,7 +284,7 @@ def test_an_installed_sdk_is_asked_for_its_parts(target: Any, tmp_path: Path, *,
         for folder in ("lib/llvm/amdgcn/bitcode", "lib/host-math", "lib/rocm_sysdeps"):
             (tmp_path / "root" / folder).mkdir(parents=True)
 
-    result = ask_sdk(target)
+    result = ask(target)
 
     assert result.device_libs is is_there
     assert result.host_math is is_there
@@ -293,7 +293,7 @@ def test_an_installed_sdk_is_asked_for_its_parts(target: Any, tmp_path: Path, *,
 
 @pytest.mark.processes
 def test_an_installed_sdk_names_the_libraries_that_it_has(target: Any) -> None:
-    result = ask_sdk(target, libraries=("amdhip64", "hipfile", "rccl", "roctx64"))
+    result = ask(target, libraries=("amdhip64", "hipfile", "rccl", "roctx64"))
 
     assert result.libraries == {"amdhip64"}
 
@@ -308,7 +308,7 @@ def split_target(target: Any, monkeypatch: pytest.MonkeyPatch) -> Any:
 
 @pytest.mark.processes
 def test_a_split_sdk_is_asked_without_a_family(split_target: Any) -> None:
-    assert ask_sdk(split_target, "gfx942", "gfx950").version == "7.1.0"
+    assert ask(split_target, "gfx942", "gfx950").version == "7.1.0"
 
 
 @pytest.mark.processes
@@ -323,7 +323,7 @@ def test_a_split_sdk_that_lacks_something_is_refused(
     split_target: Any, targets: tuple[str, ...], name: str
 ) -> None:
     with pytest.raises(RocmError, match=name):
-        ask_sdk(split_target, *targets)
+        ask(split_target, *targets)
 
 
 @pytest.mark.processes
@@ -345,7 +345,7 @@ def test_a_wrong_or_empty_answer_is_refused(
     monkeypatch.setenv(variable, value)
 
     with pytest.raises(RocmError) as caught:
-        ask_sdk(target)
+        ask(target)
 
     assert name in caught.value.message
 
@@ -356,7 +356,7 @@ def test_an_sdk_that_prints_something_else_is_refused(target: Any, tmp_path: Pat
     module.write_text("print('hello')\n" + module.read_text())
 
     with pytest.raises(RocmError, match="hello"):
-        ask_sdk(target)
+        ask(target)
 
 
 @pytest.mark.processes
@@ -364,7 +364,7 @@ def test_an_absent_sdk_is_refused(target: Any, tmp_path: Path) -> None:
     (tmp_path / "site" / "rocm_sdk").rename(tmp_path / "gone")
 
     with pytest.raises(RocmError, match="rocm_sdk"):
-        ask_sdk(target)
+        ask(target)
 
 
 @pytest.mark.processes
@@ -373,7 +373,7 @@ def test_an_image_says_the_version_and_layout_of_its_rocm(
 ) -> None:
     monkeypatch.setenv("ROCM_FAKE_LAYOUT", "split")
 
-    source = sdk.installed(target)
+    source = sdk.installed_rocm(target)
 
     assert source.version == "7.1.0"
     assert source.layout == "split"
@@ -393,7 +393,7 @@ def linked_environment(run: LocalRun, tmp_path: Path, monkeypatch: pytest.Monkey
     monkeypatch.setattr(sdk, "interpreter", lambda _: replace(run.target(), purelib=image))
 
     for _attempt in range(2):
-        sdk.link(replace(run.target(), purelib=environment))
+        sdk.link_rocm(replace(run.target(), purelib=environment))
     return environment
 
 

@@ -10,18 +10,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ci.cleanup import units
+from ci.cleanup.deletion import carry_out
 from ci.cleanup.plan import (
-    Held,
-    Plan,
-    Policy,
+    DeletionPlan,
+    ProtectedObjects,
     Retention,
-    Rules,
-    carry_out,
-    plan_of,
-    planned,
+    RetentionPolicy,
+    RetentionRules,
+    decide,
+    plan_deletion,
     retention,
 )
+from ci.cleanup.units import find_units
 from ci.promote import documents
 from ci.promote.documents import Decision, PromotedFile, StagedFile, StagingRecord
 from ci.publish.buckets import buckets
@@ -44,23 +44,31 @@ def listing(ages: Ages) -> list[Stored]:
     return [stored_object(key, modified=NOW.timestamp() - days * DAY) for key, days in ages.items()]
 
 
-def decide(ages: Ages, policy: Policy, held: Held | None = None) -> Plan:
+def decide_by_age(
+    ages: Ages,
+    policy: RetentionPolicy,
+    protected: ProtectedObjects | None = None,
+) -> DeletionPlan:
     """Decide about a store whose objects have these ages in days."""
-    rules = Rules(policy=policy, run_ids=RUN_IDS, now=NOW)
-    return plan_of(units(listing(ages)), rules, held or Held())
+    rules = RetentionRules(
+        policy=policy,
+        run_ids=RUN_IDS,
+        now=NOW,
+    )
+    return decide(find_units(listing(ages)), rules, protected or ProtectedObjects())
 
 
-def keys_that_go(plan: Plan) -> set[str]:
+def keys_that_go(plan: DeletionPlan) -> set[str]:
     """Return the keys of a plan that are to be deleted."""
     keys: set[str] = set()
-    for unit in plan.goes:
-        keys.update(deleted.key for deleted in unit.objects)
+    for unit in plan.going:
+        keys.update(unit.keys)
     return keys
 
 
-def reasons_of(plan: Plan) -> dict[str, str]:
+def reasons_of(plan: DeletionPlan) -> dict[str, str]:
     """Return why each unit goes or stays, by name."""
-    return {unit.name: unit.why for unit in (*plan.goes, *plan.stays)}
+    return {unit.name: unit.reason for unit in (*plan.going, *plan.staying)}
 
 
 # Any store, any policy
@@ -76,29 +84,35 @@ STAGED = st.builds(
 )
 KEPT_KEYS = ["v2/g/torch-1.0-py3-none-any.whl", "python-deps/simple/numpy/index.html", "README.md"]
 LISTINGS = st.dictionaries(RUNS | STAGED | st.sampled_from(KEPT_KEYS), st.floats(0, 90), max_size=25)
-POLICIES = st.builds(Policy, days=st.integers(1, 60), newest=st.integers(1, 4)) | st.just(
-    Policy(forever=True)
+POLICIES = st.builds(RetentionPolicy, days=st.integers(1, 60), newest=st.integers(1, 4)) | st.just(
+    RetentionPolicy(forever=True)
 )
 
 
 @st.composite
-def held_keys(draw: st.DrawFn, ages: Ages) -> Held:
+def held_keys(draw: st.DrawFn, ages: Ages) -> ProtectedObjects:
     """Draw what must not go of a listing."""
     keys = st.frozensets(st.sampled_from(sorted(ages)), max_size=4) if ages else st.just(frozenset[str]())
-    return Held(
-        listed=draw(keys), in_use=draw(keys), staged_runs=frozenset(draw(st.sets(RUN_NAMES, max_size=4)))
+    return ProtectedObjects(
+        listed_in_releases=draw(keys),
+        in_promotion=draw(keys),
+        staged_runs=frozenset(draw(st.sets(RUN_NAMES, max_size=4))),
     )
 
 
 @given(LISTINGS, POLICIES, st.data())
-def test_deletes_only_what_is_old_and_nobody_uses(ages: Ages, policy: Policy, data: st.DataObject) -> None:
-    held = data.draw(held_keys(ages))
+def test_deletes_only_what_is_old_and_nobody_uses(
+    ages: Ages,
+    policy: RetentionPolicy,
+    data: st.DataObject,
+) -> None:
+    protected = data.draw(held_keys(ages))
 
-    keys = keys_that_go(decide(ages, policy, held))
+    keys = keys_that_go(decide_by_age(ages, policy, protected))
 
-    assert not keys & held.listed
-    assert not keys & held.in_use
-    assert not held.staged_runs & {key.partition("/")[0] for key in keys}
+    assert not keys & protected.listed_in_releases
+    assert not keys & protected.in_promotion
+    assert not protected.staged_runs & {key.partition("/")[0] for key in keys}
     assert not keys & set(KEPT_KEYS)
     if policy.days is None:
         assert keys == set()
@@ -107,41 +121,57 @@ def test_deletes_only_what_is_old_and_nobody_uses(ages: Ages, policy: Policy, da
 
 
 @given(LISTINGS, POLICIES, st.data())
-def test_keeps_the_newest_of_each_series(ages: Ages, policy: Policy, data: st.DataObject) -> None:
-    plan = decide(ages, policy, data.draw(held_keys(ages)))
+def test_keeps_the_newest_of_each_series(
+    ages: Ages,
+    policy: RetentionPolicy,
+    data: st.DataObject,
+) -> None:
+    plan = decide_by_age(ages, policy, data.draw(held_keys(ages)))
 
-    for series in {unit.series for unit in plan.goes}:
-        kept = [unit for unit in plan.stays if unit.series == series]
-        every_unit = [unit for unit in (*plan.goes, *plan.stays) if unit.series == series]
+    for series in {unit.series for unit in plan.going}:
+        staying = [unit for unit in plan.staying if unit.series == series]
+        every_unit = [unit for unit in (*plan.going, *plan.staying) if unit.series == series]
         newest = max(every_unit, key=lambda unit: (unit.version or 0, unit.modified))
-        assert len(kept) >= policy.newest
-        assert newest in kept
+        assert len(staying) >= policy.newest
+        assert newest in staying
 
 
 @given(LISTINGS, POLICIES, st.data())
-def test_decides_about_every_unit_and_says_why(ages: Ages, policy: Policy, data: st.DataObject) -> None:
-    plan = decide(ages, policy, data.draw(held_keys(ages)))
+def test_decides_about_every_unit_and_says_why(
+    ages: Ages,
+    policy: RetentionPolicy,
+    data: st.DataObject,
+) -> None:
+    plan = decide_by_age(ages, policy, data.draw(held_keys(ages)))
 
-    every_unit = (*plan.goes, *plan.stays)
-    assert len(every_unit) == len(units(listing(ages)))
-    assert all(unit.why for unit in every_unit)
+    every_unit = (*plan.going, *plan.staying)
+    assert len(every_unit) == len(find_units(listing(ages)))
+    assert "" not in reasons_of(plan).values()
 
 
 @given(LISTINGS, POLICIES, st.data())
-def test_completes_a_deletion_that_was_interrupted(ages: Ages, policy: Policy, data: st.DataObject) -> None:
-    keys = keys_that_go(decide(ages, policy))
+def test_completes_a_deletion_that_was_interrupted(
+    ages: Ages,
+    policy: RetentionPolicy,
+    data: st.DataObject,
+) -> None:
+    keys = keys_that_go(decide_by_age(ages, policy))
     deleted = data.draw(st.sets(st.sampled_from(sorted(keys)))) if keys else set[str]()
     remaining = {key: days for key, days in ages.items() if key not in deleted}
 
-    assert keys_that_go(decide(remaining, policy)) == keys - deleted
+    assert keys_that_go(decide_by_age(remaining, policy)) == keys - deleted
 
 
 @given(LISTINGS, st.integers(1, 60), st.integers(1, 4))
-def test_a_longer_or_wider_policy_never_deletes_more(ages: Ages, days: int, newest: int) -> None:
-    keys = keys_that_go(decide(ages, Policy(days=days, newest=newest)))
+def test_a_longer_or_wider_policy_never_deletes_more(
+    ages: Ages,
+    days: int,
+    newest: int,
+) -> None:
+    keys = keys_that_go(decide_by_age(ages, RetentionPolicy(days=days, newest=newest)))
 
-    assert keys_that_go(decide(ages, Policy(days=days + 1, newest=newest))) <= keys
-    assert keys_that_go(decide(ages, Policy(days=days, newest=newest + 1))) <= keys
+    assert keys_that_go(decide_by_age(ages, RetentionPolicy(days=days + 1, newest=newest))) <= keys
+    assert keys_that_go(decide_by_age(ages, RetentionPolicy(days=days, newest=newest + 1))) <= keys
 
 
 # Reasons
@@ -151,7 +181,7 @@ OLD_RUNS = {f"{number}-linux/x": 40.0 + number for number in range(1, 8)}
 
 
 @pytest.mark.parametrize(
-    ("run", "words"),
+    ("run", "phrase"),
     [
         ("100-linux", "not 30 days old"),
         ("1-linux", "newest 2"),
@@ -163,38 +193,38 @@ OLD_RUNS = {f"{number}-linux/x": 40.0 + number for number in range(1, 8)}
     ],
     ids=["young", "among the newest", "old", "listed", "in promotion", "staged", "named by a user"],
 )
-def test_says_why_a_run_goes_or_stays(run: str, words: str) -> None:
-    held = Held(
-        listed=frozenset({"5-linux/x"}),
-        in_use=frozenset({"6-linux/x"}),
+def test_says_why_a_run_goes_or_stays(run: str, phrase: str) -> None:
+    protected = ProtectedObjects(
+        listed_in_releases=frozenset({"5-linux/x"}),
+        in_promotion=frozenset({"6-linux/x"}),
         staged_runs=frozenset({"7-linux", "17-linux"}),
     )
     ages = {**OLD_RUNS, "100-linux/x": 1, "mine-linux/x": 99}
 
-    plan = decide(ages, Policy(days=30, newest=2), held)
+    plan = decide_by_age(ages, RetentionPolicy(days=30, newest=2), protected)
 
-    assert words in reasons_of(plan)[run]
-    assert {unit.name for unit in plan.goes} == {"2-linux", "3-linux", "4-linux"}
+    assert phrase in reasons_of(plan)[run]
+    assert keys_that_go(plan) == {"2-linux/x", "3-linux/x", "4-linux/x"}
 
 
 def test_says_that_runs_are_kept_forever() -> None:
-    reasons = reasons_of(decide(OLD_RUNS, Policy(forever=True)))
+    reasons = reasons_of(decide_by_age(OLD_RUNS, RetentionPolicy(forever=True)))
 
     assert len(reasons) == len(OLD_RUNS)
-    assert all("forever" in reason for reason in reasons.values())
+    assert set(reasons.values()) == {"kept forever"}
 
 
 def test_counts_days_to_the_second() -> None:
     ages = {"9-linux/x": 0, "1-linux/x": 30, "2-linux/x": 30 - 1 / DAY}
 
-    assert keys_that_go(decide(ages, Policy(days=30, newest=1))) == {"1-linux/x"}
+    assert keys_that_go(decide_by_age(ages, RetentionPolicy(days=30, newest=1))) == {"1-linux/x"}
 
 
 def test_keeps_a_version_that_one_which_stays_requires() -> None:
-    keys = [f"v2-staging/g/rocm-{version}-py3-none-any.whl" for version in (1, 2, 3)]
-    held = Held(required=frozenset({"v2-staging/g/rocm 1"}))
+    keys = list(map("v2-staging/g/rocm-{}-py3-none-any.whl".format, (1, 2, 3)))
+    protected = ProtectedObjects(pinned=frozenset({"v2-staging/g/rocm 1"}))
 
-    plan = decide(dict.fromkeys(keys, 50), Policy(days=30, newest=1), held)
+    plan = decide_by_age(dict.fromkeys(keys, 50), RetentionPolicy(days=30, newest=1), protected)
 
     assert keys_that_go(plan) == {keys[1]}
     assert "requires" in reasons_of(plan)["v2-staging/g/rocm 1"]
@@ -202,7 +232,7 @@ def test_keeps_a_version_that_one_which_stays_requires() -> None:
 
 def test_deletes_nothing_where_the_clock_is_wrong() -> None:
     with pytest.raises(StoreError, match="clock"):
-        decide({"1-linux/x": -2, "2-linux/x": 90}, Policy(days=30, newest=1))
+        decide_by_age({"1-linux/x": -2, "2-linux/x": 90}, RetentionPolicy(days=30, newest=1))
 
 
 def test_reads_each_sidecar_of_chained_pins_once() -> None:
@@ -218,9 +248,10 @@ def test_reads_each_sidecar_of_chained_pins_once() -> None:
             store.put_bytes(f"{key}.metadata", pin.encode())
             sidecars.append(f"{key}.metadata")
 
-    plan = planned(store, RULES)
+    plan = plan_deletion(store, RULES)
 
-    assert [unit.name for unit in plan.goes] == ["v2-staging/g/p0 1"]
+    (unit,) = plan.going
+    assert unit.name == "v2-staging/g/p0 1"
     assert sorted(key for call, key in store.calls if call == "read") == sidecars[1:]
 
 
@@ -241,7 +272,7 @@ def test_proposes_a_name_for_an_unknown_policy() -> None:
 
 
 @pytest.mark.parametrize(
-    ("policy", "words"),
+    ("policy", "phrase"),
     [
         ({}, "days or forever"),
         ({"days": 3, "forever": True}, "days or forever"),
@@ -250,9 +281,12 @@ def test_proposes_a_name_for_an_unknown_policy() -> None:
     ],
     ids=["neither days nor forever", "both", "expires too early", "expires what is kept"],
 )
-def test_rejects_a_policy_that_contradicts_itself(policy: dict[str, Any], words: str) -> None:
-    with pytest.raises(DataError, match=words):
-        validated(policy, Policy, where="x")
+def test_rejects_a_policy_that_contradicts_itself(
+    policy: dict[str, Any],
+    phrase: str,
+) -> None:
+    with pytest.raises(DataError, match=phrase):
+        validated(policy, RetentionPolicy, where="x")
 
 
 def test_rejects_a_broken_expression_for_run_ids() -> None:
@@ -267,7 +301,11 @@ def test_rejects_a_broken_expression_for_run_ids() -> None:
 
 FAMILY = "g"
 STAGING_FOLDER = f"v2-staging/{FAMILY}"
-RULES = Rules(policy=Policy(days=30, newest=1), run_ids=RUN_IDS, now=NOW)
+RULES = RetentionRules(
+    policy=RetentionPolicy(days=30, newest=1),
+    run_ids=RUN_IDS,
+    now=NOW,
+)
 OLD_WHEEL = f"{STAGING_FOLDER}/{wheel_filename(version='1.0')}"
 NEW_WHEEL = f"{STAGING_FOLDER}/{wheel_filename(version='2.0')}"
 RUN_KEYS = [
@@ -312,7 +350,7 @@ def stage(store: MemoryStore, keys: Sequence[str]) -> None:
         files=tuple(files),
         records=(),
     )
-    store.put_bytes(documents.staging_record(FAMILY, "17-linux"), documents.serialized(record))
+    store.put_bytes(documents.staging_record_key(FAMILY, "17-linux"), documents.serialized(record))
     documents.write_pages(store, documents.STAGING, FAMILY, expected=keys)
 
 
@@ -324,9 +362,9 @@ def staged() -> MemoryStore:
     return store
 
 
-def plan_for(store: MemoryStore) -> Plan:
+def plan_for(store: MemoryStore) -> DeletionPlan:
     """Decide about everything in a store."""
-    return plan_of(units(store.list("")), RULES, Held())
+    return decide(find_units(store.list("")), RULES, ProtectedObjects())
 
 
 def kind_of_key(key: str) -> str:
@@ -339,14 +377,14 @@ def kind_of_key(key: str) -> str:
 
 
 def test_deletes_pages_then_sidecars_then_wheels_then_the_rest() -> None:
-    store = MemoryStore(objects={key: key.encode() for key in RUN_KEYS}, moments={})
+    store = MemoryStore(objects=dict.fromkeys(RUN_KEYS, b"content"), moments={})
     # A later write is younger.
     store.put_bytes("2-linux/x", b"x")
 
     assert carry_out(store, plan_for(store)) == len(RUN_KEYS)
 
     deleted = [key for call, key in store.calls if call == "delete"]
-    kinds = [kind_of_key(key) for key in deleted]
+    kinds = list(map(kind_of_key, deleted))
     order = ["page", "sidecar", "distribution", "other"]
     assert sorted(deleted) == sorted(RUN_KEYS)
     assert kinds == sorted(kinds, key=order.index)
@@ -379,7 +417,11 @@ class ServerPagesStore(MemoryStore):
         if is_page(key) and not self.is_server_writing:
             return PutResult("unchanged", "")
         return super().put_bytes(
-            key, data, if_match=if_match, replace=replace, is_known_absent=is_known_absent
+            key,
+            data,
+            if_match=if_match,
+            replace=replace,
+            is_known_absent=is_known_absent,
         )
 
     def write_pages_as_server(self) -> None:

@@ -8,13 +8,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ci.install import dependencies
-from ci.install.dependencies import Mirror, MirroredFile, Need, batches, mirror, needs, publish, resolved
+from ci.install.dependencies import Mirror, Need, downloads, mirror, needs, publish, resolve_needs
 from core.cell import Cell
 from core.data import load_toml
 from core.env.installer import Sources
 from core.errors import DataError, EnvironmentSetupError, StoreError, WheelError
 from core.packages.candidates import Candidate
-from core.packages.groups import RunGroup, recorded_candidates
+from core.packages.groups import RunGroup
 from core.packages.resolution import ResolvedPackage, ResolverQuery
 from core.packages.search import others_required_by_lines
 from core.run import RunOutputs
@@ -72,33 +72,35 @@ def test_knows_packages_of_others(name: str) -> None:
 
 
 def test_needs_each_distributions_requirements_once_for_every_cell() -> None:
-    found = needs(MIRROR, [], [])
+    all_needs = needs(MIRROR, [])
 
-    cells = {(need.cell.python, need.cell.platform) for need in found}
+    cells = {(need.cell.python, need.cell.platform) for need in all_needs}
     assert cells == {("3.11", "linux"), ("3.11", "windows"), ("3.12", "linux"), ("3.12", "windows")}
     # Those of torch, and those of torch and vision together.
-    assert {need.requirements for need in found} == {("numpy",), ("numpy", "pillow")}
-    assert len(found) == 2 * len(cells)
+    assert {need.requirements for need in all_needs} == {("numpy",), ("numpy", "pillow")}
+    assert len(all_needs) == 2 * len(cells)
 
 
 def test_needs_a_runs_requirements_for_the_wheels_own_cell(
-    store: Store, outputs: RunOutputs, tmp_path: Path
+    store: Store,
+    outputs: RunOutputs,
+    tmp_path: Path,
 ) -> None:
     publish_wheel(store, outputs, tmp_path, tag="cp312-cp312-linux_x86_64", requires=["sympy", "rocm"])
     group = RunGroup(store=store, outputs=outputs, name=GROUP)
 
-    found = needs(MIRROR, [group], [recorded_candidates(group)])
+    all_needs = needs(MIRROR, [group])
 
-    (need,) = [need for need in found if need.requirements == ("sympy",)]
+    (need,) = [need for need in all_needs if need.requirements == ("sympy",)]
     assert need.cell == LINUX_312
-    assert need.of.startswith("torch-2.10.0")
+    assert need.required_by.startswith("torch-2.10.0")
 
 
 # --- What needs resolve to -------------------------------------------------------------------
 
 
 def need(*requirements: str, cell: Cell = LINUX_312) -> Need:
-    return Need(cell=cell, of="torch", requirements=requirements)
+    return Need(cell=cell, required_by="torch", requirements=requirements)
 
 
 def resolved_wheel(name: str, digest: str) -> ResolvedPackage:
@@ -129,7 +131,7 @@ def test_refuses_one_name_for_two_files(answer_questions: Callable[..., list[Res
     answer_questions(lambda question: [resolved_wheel("numpy", digests[tuple(question.requirements)])])
 
     with pytest.raises(StoreError, match="numpy-1-py3"):
-        resolved(MIRROR, [need("a"), need("b")])
+        resolve_needs(MIRROR, [need("a"), need("b")])
 
 
 def test_asks_for_wheels_of_a_cell_from_the_persons_index(
@@ -137,7 +139,7 @@ def test_asks_for_wheels_of_a_cell_from_the_persons_index(
 ) -> None:
     questions = answer_questions(lambda _: ())
 
-    resolved(MIRROR, [need("numpy", cell=Cell(python="3.11", platform="windows"))])
+    resolve_needs(MIRROR, [need("numpy", cell=Cell(python="3.11", platform="windows"))])
 
     (question,) = questions
     assert question.python_version == "3.11"
@@ -155,7 +157,7 @@ def test_names_whose_requirements_cannot_be_resolved(
     answer_questions(refuse)
 
     with pytest.raises(EnvironmentSetupError, match="torch") as caught:
-        resolved(MIRROR, [need("numpy")])
+        resolve_needs(MIRROR, [need("numpy")])
 
     assert "Python 3.12, on linux" in caught.value.message
 
@@ -163,35 +165,36 @@ def test_names_whose_requirements_cannot_be_resolved(
 # --- Downloads -------------------------------------------------------------------------------
 
 
-def source(name: str, version: str, python: str) -> MirroredFile:
-    return MirroredFile(
-        name=f"{name}-{version}-{python}.whl",
-        distribution=name,
-        version=version,
-        sha256="a" * 64,
-        cell=Cell(python=python, platform="linux"),
-    )
+def mirrored_file(name: str, version: str) -> Candidate:
+    return Candidate(name=f"{name}-{version}.whl", distribution=name, version=version, sha256="a" * 64)
 
 
-sources = st.builds(source, st.sampled_from("abc"), st.sampled_from("12"), st.sampled_from(["3.11", "3.12"]))
+files_of_cell = st.lists(
+    st.builds(mirrored_file, st.sampled_from("abc"), st.sampled_from("12")),
+    unique_by=lambda file: file.name,
+)
+cells = st.sampled_from([LINUX_312, Cell(python="3.11", platform="linux")])
 
 
-@given(st.lists(sources, unique_by=lambda source: source.name))
-def test_batches_hold_each_file_once_of_one_cell_and_no_distribution_twice(files: list[MirroredFile]) -> None:
-    found = batches(files)
+@given(st.dictionaries(cells, files_of_cell))
+def test_pip_is_called_for_each_file_once_and_never_for_a_distribution_twice(
+    files_by_cell: dict[Cell, list[Candidate]],
+) -> None:
+    downloaded: dict[Cell, list[Candidate]] = {cell: [] for cell in files_by_cell}
 
-    names = [file.name for batch in found for file in batch]
-    assert sorted(names) == sorted(file.name for file in files)
-    for batch in found:
-        assert len({file.cell for file in batch}) == 1
-        assert len({file.distribution for file in batch}) == len(batch)
+    for cell, files in downloads(files_by_cell):
+        assert len({file.distribution for file in files}) == len(files)
+        downloaded[cell] += files
+
+    for cell, files in files_by_cell.items():
+        assert sorted(file.name for file in downloaded[cell]) == sorted(file.name for file in files)
 
 
 def test_pip_downloads_by_digest_for_any_python(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     calls = answer_processes(monkeypatch, lambda _: Answer())
     monkeypatch.setattr(dependencies, "configured", lambda: Sources(index_url="https://mine"))
 
-    dependencies.download(MIRROR, [source("numpy", "1", "3.12")], tmp_path)
+    dependencies.download(MIRROR, LINUX_312, [mirrored_file("numpy", "1")], tmp_path)
 
     (call,) = calls
     assert "--require-hashes" in call.words
@@ -205,12 +208,10 @@ def test_pip_downloads_by_digest_for_any_python(tmp_path: Path, monkeypatch: pyt
 
 def test_refuses_a_wheel_with_another_name(store: Store, tmp_path: Path) -> None:
     path = write_wheel(tmp_path, name="torch", version="1")
-    wanted = MirroredFile(
-        name=path.name, distribution="numpy", version="1", sha256=sha256(path), cell=LINUX_312
-    )
+    numpy = Candidate(name=path.name, distribution="numpy", version="1", sha256=sha256(path))
 
     with pytest.raises(DataError, match="torch"):
-        publish(MIRROR, store, wanted, path)
+        publish(MIRROR, store, numpy, path)
 
     assert store.list("python-deps") == []
 
@@ -221,7 +222,7 @@ def test_refuses_a_wheel_with_another_name(store: Store, tmp_path: Path) -> None
 def test_the_data_names_every_supported_python_and_platform() -> None:
     assert set(mirror().pythons) == {"3.10", "3.11", "3.12", "3.13", "3.14"}
     assert set(mirror().platforms) == {"linux", "windows"}
-    assert len({need.cell for need in needs(mirror(), [], [])}) == 10
+    assert len({need.cell for need in needs(mirror(), [])}) == 10
 
 
 def test_the_data_requires_nothing_of_ours() -> None:

@@ -5,8 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from ci import install
-from ci.install import Devices, devices_for, known_offers, parse_requirements
+from ci.install import devices as install_devices
+from ci.install import parse_requirements
+from ci.install.devices import Devices, devices_for, known_candidates
 from core.errors import MissingInputError, RocmError
 from core.packages.candidates import Candidate
 from core.packages.sources import PackageIndex
@@ -22,10 +23,17 @@ def make_offers(*names: str, version: str) -> list[Candidate]:
 
 
 SPLIT_ROCM = make_offers(
-    "rocm", "rocm-sdk-libraries", "rocm-sdk-device-gfx1100", "rocm-sdk-device-gfx1101", version="7.1"
+    "rocm",
+    "rocm-sdk-libraries",
+    "rocm-sdk-device-gfx1100",
+    "rocm-sdk-device-gfx1101",
+    version="7.1",
 )
 UNSPLIT_ROCM = make_offers(
-    "rocm", "rocm-sdk-libraries-gfx110x-all", "rocm-sdk-libraries-gfx942", version="7.1"
+    "rocm",
+    "rocm-sdk-libraries-gfx110x-all",
+    "rocm-sdk-libraries-gfx942",
+    version="7.1",
 )
 TORCH = make_offers(
     "torch",
@@ -58,7 +66,7 @@ def test_targets_are_the_machines_of_the_family_or_all_of_the_family(
     *,
     exact: bool,
 ) -> None:
-    monkeypatch.setattr(install, "detect", lambda: gpus)
+    monkeypatch.setattr(install_devices, "detect", lambda: gpus)
 
     devices = devices_for(parse_requirements(["torch"]), family)
 
@@ -76,9 +84,13 @@ def test_targets_are_the_machines_of_the_family_or_all_of_the_family(
     ],
 )
 def test_packages_may_name_their_targets(
-    monkeypatch: pytest.MonkeyPatch, packages: str, targets: Sequence[str], *, exact: bool
+    monkeypatch: pytest.MonkeyPatch,
+    packages: str,
+    targets: Sequence[str],
+    *,
+    exact: bool,
 ) -> None:
-    monkeypatch.setattr(install, "detect", lambda: ("gfx1101",))
+    monkeypatch.setattr(install_devices, "detect", lambda: ("gfx1101",))
 
     devices = devices_for(parse_requirements([packages]), FAMILY)
 
@@ -87,9 +99,9 @@ def test_packages_may_name_their_targets(
 
 
 def test_fetches_for_any_machine_of_the_family(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(install, "detect", lambda: ("gfx1101",))
+    monkeypatch.setattr(install_devices, "detect", lambda: ("gfx1101",))
 
-    assert devices_for((), FAMILY, here=False) == Devices(family=FAMILY, targets=TARGETS)
+    assert devices_for((), FAMILY, for_this_machine=False) == Devices(family=FAMILY, targets=TARGETS)
 
 
 # --- Which packages --------------------------------------------------------------------------
@@ -113,7 +125,9 @@ def test_fetches_for_any_machine_of_the_family(monkeypatch: pytest.MonkeyPatch) 
     ids=["libraries", "all there", "torch", "other version", "no device packages", "core"],
 )
 def test_device_packages_are_those_of_what_is_installed(
-    installed: dict[str, str], targets: tuple[str, ...], expected: set[str]
+    installed: dict[str, str],
+    targets: tuple[str, ...],
+    expected: set[str],
 ) -> None:
     devices = Devices(targets=targets)
 
@@ -152,7 +166,9 @@ ONE_GPU = Devices(family=f"{FAMILY};gfx942", targets=("gfx942",), exact=True)
     ],
 )
 def test_the_sdist_is_told_a_target_or_a_family_by_its_layout(
-    devices: Devices, offers: list[Candidate], expected: str
+    devices: Devices,
+    offers: list[Candidate],
+    expected: str,
 ) -> None:
     assert devices.sdk_family(offers) == expected
 
@@ -193,7 +209,7 @@ def test_an_index_is_asked_only_for_packages_of_the_family(index_url: str) -> No
     requirements = parse_requirements(["torch numpy"])
     devices = Devices(family=FAMILY, targets=TARGETS)
 
-    offers = known_offers(PackageIndex(url=index_url), requirements, devices)
+    offers = known_candidates(PackageIndex(url=index_url), requirements, devices)
 
     every_name = {offer.distribution for offer in (*SPLIT_ROCM, *TORCH)}
     assert {offer.distribution for offer in offers} == every_name - {"amd-torch-device-gfx12-0"}

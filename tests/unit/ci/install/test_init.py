@@ -8,17 +8,18 @@ from urllib.parse import quote
 import pytest
 
 from ci import install
-from ci.install import others_index
+from ci.install import InstallRequest, opened_dependency_index
 from ci.install.dependencies import mirror
+from core import process
 from core.env.installer import Sources
-from core.errors import EnvironmentSetupError, MissingInputError
+from core.errors import EnvironmentSetupError, MissingInputError, WheelError
 from core.http_server import served_store
 from core.packages.groups import RunGroup
 from core.packages.package_source import PackageSource
 from core.run import RunOutputs
 from core.stores import Store
 from core.stores.directory import DirectoryStore
-from tests.kit.machines import Answer, Call, VirtualEnvironment, answer_processes
+from tests.kit.machines import Answer, Call, VirtualEnvironment, answer_processes, target_in
 from tests.kit.small_runs import GROUP, publish_wheel
 
 # --- Where packages come from ----------------------------------------------------------------
@@ -32,19 +33,19 @@ def group(store: Store, outputs: RunOutputs, tmp_path: Path) -> RunGroup:
 
 
 def test_other_packages_come_from_the_persons_index_by_default(group: RunGroup) -> None:
-    with others_index(group, "") as sources:
+    with opened_dependency_index(group, "") as sources:
         assert sources is None
 
 
 def test_other_packages_come_from_the_named_index() -> None:
-    with others_index(None, "https://deps/") as sources:
+    with opened_dependency_index(None, "https://deps/") as sources:
         assert sources == Sources(index_url="https://deps/")
 
 
 def test_other_packages_come_from_the_stores_own_index(group: RunGroup) -> None:
     group.store.put_bytes(mirror().index_key, b"")
 
-    with others_index(group, "") as sources:
+    with opened_dependency_index(group, "") as sources:
         assert sources is not None
         assert sources.index_url.startswith("http://127.0.0.1:")
         assert sources.index_url.endswith("/python-deps/simple/")
@@ -87,7 +88,11 @@ def test_serves_a_store_of_this_machine(group: RunGroup, source: PackageSource) 
 
 
 @pytest.fixture
-def public_address(group: RunGroup, source: PackageSource, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+def public_address(
+    group: RunGroup,
+    source: PackageSource,
+    monkeypatch: pytest.MonkeyPatch,
+) -> Iterator[str]:
     """The address at which all may read the store."""
     write_page(group, source)
     with served_store(group.store) as address:
@@ -96,14 +101,18 @@ def public_address(group: RunGroup, source: PackageSource, monkeypatch: pytest.M
 
 
 def test_reads_files_in_place_that_all_may_read(
-    group: RunGroup, source: PackageSource, public_address: str
+    group: RunGroup,
+    source: PackageSource,
+    public_address: str,
 ) -> None:
     with source.opened(source.listed) as sources:
         assert sources.find_links == (f"{public_address}/{group.prefix}/index.html",)
 
 
 def test_reads_through_the_store_where_nobody_answers(
-    group: RunGroup, source: PackageSource, monkeypatch: pytest.MonkeyPatch
+    group: RunGroup,
+    source: PackageSource,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     write_page(group, source)
     # Nobody listens on port 1.
@@ -111,6 +120,32 @@ def test_reads_through_the_store_where_nobody_answers(
 
     with source.opened(source.listed) as sources:
         assert not sources.find_links[0].startswith("http://127.0.0.1:1/")
+
+
+# --- Names that are not ours -----------------------------------------------------------------
+
+
+@pytest.mark.parametrize("requirement", ["newthing", "torch"], ids=["named", "required by another one"])
+def test_names_the_file_for_a_package_of_the_run_that_is_not_one_of_ours(
+    store: Store,
+    outputs: RunOutputs,
+    tmp_path: Path,
+    requirement: str,
+) -> None:
+    publish_wheel(store, outputs, tmp_path / "dist", requires=["newthing"])
+    publish_wheel(store, outputs, tmp_path / "dist", name="newthing", version="1")
+    group = RunGroup(store=store, outputs=outputs, name=GROUP)
+    request = InstallRequest(
+        requirements=(requirement,),
+        source=group,
+        candidates=group.listed,
+        locks_folder=tmp_path / "locks",
+    )
+
+    with pytest.raises(WheelError, match="newthing") as caught:
+        install.choose(request, None, target_in(tmp_path / "venv"))
+
+    assert "core/wheel/our_names.toml" in caught.value.hint
 
 
 # --- Environments ----------------------------------------------------------------------------
@@ -129,7 +164,10 @@ def venv(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.mark.processes
 @pytest.mark.parametrize(("clean", "is_kept"), [(False, True), (True, False)])
 def test_uses_an_environment_again_unless_it_is_to_be_made_anew(
-    venv: Path, *, clean: bool, is_kept: bool
+    venv: Path,
+    *,
+    clean: bool,
+    is_kept: bool,
 ) -> None:
     file = venv / "file"
     file.write_text("")
@@ -151,8 +189,20 @@ def test_an_empty_folder_becomes_an_environment(tmp_path: Path) -> None:
 
 
 @pytest.mark.processes
+def test_an_environment_leaves_nothing_beside_it(tmp_path: Path) -> None:
+    with install.environment(tmp_path / "venv") as target:
+        process.run([target.executable, "-c", "print('installed')"], quiet=True)
+
+    assert [path.name for path in tmp_path.iterdir()] == ["venv"]
+    logs = [path.read_text() for path in (tmp_path / "venv").glob("*.log")]
+    assert ["installed" in log for log in logs] == [True]
+
+
+@pytest.mark.processes
 @pytest.mark.parametrize(
-    "name", ["", ".".join(map(str, sys.version_info[:2])), sys.executable], ids=["none", "version", "path"]
+    "name",
+    ["", ".".join(map(str, sys.version_info[:2])), sys.executable],
+    ids=["none", "version", "path"],
 )
 def test_an_interpreter_is_named_by_path_or_version(name: str) -> None:
     assert install.base_python(name).exists()
@@ -186,7 +236,10 @@ def make_file(path: Path) -> Path:
 @pytest.mark.parametrize("make", [make_folder_with_file, make_file])
 @pytest.mark.parametrize("clean", [False, True])
 def test_never_wipes_what_is_no_environment(
-    tmp_path: Path, make: Callable[[Path], Path], *, clean: bool
+    tmp_path: Path,
+    make: Callable[[Path], Path],
+    *,
+    clean: bool,
 ) -> None:
     place = tmp_path / "thesis"
     file = make(place)

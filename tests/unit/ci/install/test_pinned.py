@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 from packaging.requirements import Requirement
 from packaging.version import Version
 
-from ci.install import parse_requirements, pinned
+from ci.install import parse_requirements, pin_requirement
 from core.errors import MissingInputError, UsageError
 from tests.kit.offers import make_offer
 
@@ -18,9 +18,9 @@ OFFERS = (
 )
 
 
-def pin(text: str, *, newest: bool = False) -> str:
+def pin(text: str, *, takes_newest: bool = False) -> str:
     (requirement,) = parse_requirements([text])
-    return pinned(requirement, OFFERS, newest=newest)
+    return pin_requirement(requirement, OFFERS, takes_newest=takes_newest)
 
 
 @pytest.mark.parametrize(
@@ -55,7 +55,7 @@ def test_takes_the_one_version_that_fits() -> None:
 
 
 def test_takes_the_newest_of_several_versions_when_that_is_meant() -> None:
-    assert pin("triton", newest=True) == "triton==3.6.0.dev1"
+    assert pin("triton", takes_newest=True) == "triton==3.6.0.dev1"
 
 
 @pytest.mark.parametrize(
@@ -72,24 +72,24 @@ YANKED_OFFERS = (make_offer("torch", "2.9"), make_offer("torch", "2.10", yanked=
 
 
 def test_does_not_take_a_yanked_release_for_the_newest() -> None:
-    assert pinned(Requirement("torch"), YANKED_OFFERS, newest=True) == "torch==2.9"
+    assert pin_requirement(Requirement("torch"), YANKED_OFFERS, takes_newest=True) == "torch==2.9"
 
 
 def test_takes_a_yanked_release_by_its_exact_version() -> None:
-    assert pinned(Requirement("torch==2.10"), YANKED_OFFERS) == "torch==2.10"
+    assert pin_requirement(Requirement("torch==2.10"), YANKED_OFFERS) == "torch==2.10"
 
 
 @pytest.mark.parametrize("requirement", ["torch>2.9", "torch==2.10.*"])
 def test_names_yanked_releases_where_nothing_else_fits(requirement: str) -> None:
     with pytest.raises(MissingInputError) as caught:
-        pinned(Requirement(requirement), YANKED_OFFERS)
+        pin_requirement(Requirement(requirement), YANKED_OFFERS)
 
     assert "2.10 (yanked)" in caught.value.message
 
 
 def test_a_package_of_ours_comes_from_no_other_address() -> None:
     with pytest.raises(UsageError, match="torch"):
-        pinned(Requirement("torch @ https://elsewhere/torch.whl"), OFFERS)
+        pin_requirement(Requirement("torch @ https://elsewhere/torch.whl"), OFFERS)
 
 
 @pytest.mark.parametrize("options", [(), ("",), ("torch =2",)])
@@ -104,4 +104,4 @@ def test_the_newest_is_the_highest_by_pep_440(versions: list[str]) -> None:
 
     newest = max(map(Version, versions))
 
-    assert pinned(Requirement("torch"), offers, newest=True) == f"torch=={newest}"
+    assert pin_requirement(Requirement("torch"), offers, takes_newest=True) == f"torch=={newest}"

@@ -186,7 +186,7 @@ def test_refuses_a_file_that_holds_no_event(tmp_path: Path, text: str) -> None:
 # --- Labels and changed files, from GitHub and from git --------------------------------------
 
 LIMIT = ServiceError("GitHub limits our requests: it is left unanswered.")
-GIT_FAILURE = "fatal: bad object bbbb"
+GIT_REASON = "bad object bbbb"
 
 
 @dataclass
@@ -223,7 +223,7 @@ PUSH = parse("push", push())
 
 @pytest.fixture
 def _failing_git(monkeypatch: pytest.MonkeyPatch) -> None:
-    answer_processes(monkeypatch, lambda _: Answer(status=128, stderr=GIT_FAILURE))
+    answer_processes(monkeypatch, lambda _: Answer(status=128, stderr=f"fatal: {GIT_REASON}"))
 
 
 @pytest.mark.parametrize(
@@ -289,7 +289,7 @@ def test_counts_every_file_where_neither_git_nor_github_answers(tmp_path: Path) 
 
     assert changes.files is None
     assert changes.note is not None
-    assert GIT_FAILURE in changes.note
+    assert GIT_REASON in changes.note
     assert "limits our requests" in changes.note
 
 
@@ -297,7 +297,7 @@ def test_counts_every_file_where_neither_git_nor_github_answers(tmp_path: Path) 
 @pytest.mark.parametrize(
     ("event", "reason"),
     [
-        (PUSH, GIT_FAILURE),
+        (PUSH, GIT_REASON),
         (replace(PUSH, base=None), "no commit"),
         (PULL_REQUEST, "git"),
     ],
@@ -377,6 +377,19 @@ def test_git_fails_for_a_commit_that_it_does_not_have(tmp_path: Path) -> None:
 
     with pytest.raises(ProcessError):
         events.changed_by_git(replace(PUSH, base="d" * 40), repository)
+
+
+@pytest.mark.processes
+def test_says_that_a_tree_without_a_repository_is_none(tmp_path: Path) -> None:
+    # As `git archive` and GitHub's source archives leave it.
+    (tmp_path / "a.py").write_text("")
+
+    changes = events.event_changes(PUSH, tmp_path, None)
+
+    assert changes.files is None
+    assert changes.note is not None
+    assert "(not a git repository" in changes.note
+    assert "\n" not in changes.note
 
 
 @pytest.mark.processes

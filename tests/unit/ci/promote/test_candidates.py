@@ -8,11 +8,11 @@ from packaging.utils import canonicalize_name
 
 from ci.plan.data import runners
 from ci.promote import documents, promotion
-from ci.promote.candidates import promised, renamed, rewritten
+from ci.promote.candidates import promised_wheels, rewrite_candidate
 from ci.promote.documents import Decision, PromotedFile
-from ci.promote.facts import Facts, SetRequest, gather
-from ci.promote.policy import Rules, decide, gates
-from ci.promote.version_change import final_of
+from ci.promote.facts import SetFacts, SetRequest, gather
+from ci.promote.policy import PromotionPolicy, decide, gates
+from ci.promote.version_change import final_of, renamed_files
 from core.cell import GroupCell
 from core.cli.options import Common
 from core.errors import CheckError, ConflictError, FatalError, MissingInputError, UsageError
@@ -22,6 +22,7 @@ from core.wheel import read_metadata
 from tests.kit import release_desk, runs, stores, wheels
 from tests.kit.memory_store import MemoryStore
 from tests.kit.release_desk import ReleaseDesk
+from tests.kit.runs import RunContents
 
 FAMILY = "gfx94X-dcgpu"
 OTHER_FAMILY = "gfx1151"
@@ -34,6 +35,8 @@ NOW = "2026-11-21T13:00:00+00:00"
 
 # Targets of two groups, of which a release keeps two.
 TARGETS = ("gfx942", "gfx1100", "gfx1201")
+CANDIDATE_RUN = RunContents(rocm_version=CANDIDATE)
+SPLIT_CANDIDATE_RUN = RunContents(rocm_version=CANDIDATE, targets=TARGETS)
 KEPT_TARGETS = ("--gpu-targets", "gfx942;gfx1201")
 KEPT_GROUPS = ("gfx942", "gfx1201", "gfx9-4", "gfx9", "gfx12-0", "gfx12")
 DROPPED_GROUPS = ("gfx1100", "gfx110x", "gfx11")
@@ -54,7 +57,7 @@ def accept_small_wheels(monkeypatch: pytest.MonkeyPatch) -> None:
 def candidate_desk(desk: ReleaseDesk, monkeypatch: pytest.MonkeyPatch) -> ReleaseDesk:
     """Stage a tested release candidate of two families."""
     accept_small_wheels(monkeypatch)
-    desk.stage_run(FAMILY, OTHER_FAMILY, rocm_version=CANDIDATE)
+    desk.stage_run(FAMILY, OTHER_FAMILY, contents=CANDIDATE_RUN)
     desk.read_messages()
     return desk
 
@@ -63,7 +66,7 @@ def candidate_desk(desk: ReleaseDesk, monkeypatch: pytest.MonkeyPatch) -> Releas
 def split_desk(desk: ReleaseDesk, monkeypatch: pytest.MonkeyPatch) -> ReleaseDesk:
     """Stage a tested release candidate in the split layout."""
     accept_small_wheels(monkeypatch)
-    desk.stage_run(FAMILY, rocm_version=CANDIDATE, targets=TARGETS)
+    desk.stage_run(FAMILY, contents=SPLIT_CANDIDATE_RUN)
     desk.read_messages()
     return desk
 
@@ -72,7 +75,7 @@ def split_desk(desk: ReleaseDesk, monkeypatch: pytest.MonkeyPatch) -> ReleaseDes
 def released_desk(desk: ReleaseDesk, monkeypatch: pytest.MonkeyPatch) -> ReleaseDesk:
     """Make a release of a candidate of two families."""
     accept_small_wheels(monkeypatch)
-    desk.release_run(FAMILY, OTHER_FAMILY, rocm_version=CANDIDATE, options=RELEASE)
+    desk.release_run(FAMILY, OTHER_FAMILY, contents=CANDIDATE_RUN, options=RELEASE)
     desk.read_messages()
     return desk
 
@@ -82,12 +85,12 @@ def split_released_desk(desk: ReleaseDesk, monkeypatch: pytest.MonkeyPatch) -> R
     """Make a release for some targets of a candidate in the split layout."""
     accept_small_wheels(monkeypatch)
     options = (*RELEASE, *KEPT_TARGETS)
-    desk.release_run(FAMILY, rocm_version=CANDIDATE, targets=TARGETS, options=options)
+    desk.release_run(FAMILY, contents=SPLIT_CANDIDATE_RUN, options=options)
     desk.read_messages()
     return desk
 
 
-def gather_facts(desk: ReleaseDesk) -> Facts:
+def gather_facts(desk: ReleaseDesk) -> SetFacts:
     """Gather what is staged of the candidate for one family."""
     request = SetRequest(distribution="torch", version=TORCH_VERSION, artifact_groups=(FAMILY,))
     return gather(desk.bucket, request, lambda _address: desk.run_store)
@@ -157,7 +160,7 @@ def test_changes_nothing_where_a_release_was_made_before(released_desk: ReleaseD
 
 
 @pytest.mark.parametrize(
-    ("options", "words"),
+    ("options", "phrase"),
     [
         (["--from-version", CANDIDATE], "--version"),
         (["--version", "7.10.0"], "--from-version"),
@@ -168,10 +171,10 @@ def test_changes_nothing_where_a_release_was_made_before(released_desk: ReleaseD
     ids=["no new version", "no old version", "another release", "not a candidate", "not staged"],
 )
 def test_rejects_versions_that_make_no_release(
-    candidate_desk: ReleaseDesk, options: list[str], words: str
+    candidate_desk: ReleaseDesk, options: list[str], phrase: str
 ) -> None:
     assert candidate_desk.release(*options) == UsageError.exit_code
-    assert words in candidate_desk.read_messages()
+    assert phrase in candidate_desk.read_messages()
     assert candidate_desk.releases.list("") == []
 
 
@@ -184,7 +187,7 @@ def test_makes_no_nightly_of_a_candidate(desk: ReleaseDesk) -> None:
 
 
 def test_expects_what_the_source_locks_promise(candidate_desk: ReleaseDesk) -> None:
-    expectations = promised(gather_facts(candidate_desk), CHANGE)[FAMILY]
+    expectations = promised_wheels(gather_facts(candidate_desk), CHANGE)[FAMILY]
 
     assert expectations.keys() == {"torch", "torchaudio"}
     assert expectations["torch"].version == TORCH_VERSION
@@ -197,11 +200,11 @@ def test_rejects_a_set_without_a_promised_distribution(candidate_desk: ReleaseDe
     facts = gather_facts(candidate_desk)
     files = promotion.promoted_files(facts)
     files_without_audio = [file for file in files if file.distribution != "torchaudio"]
+    expectations = promised_wheels(facts, CHANGE)
+    scratch = tmp_path / "scratch"
 
     with pytest.raises(MissingInputError) as raised:
-        rewritten(
-            candidate_desk.bucket, files_without_audio, CHANGE, tmp_path / "scratch", promised(facts, CHANGE)
-        )
+        rewrite_candidate(candidate_desk.bucket, files_without_audio, CHANGE, scratch, expectations)
 
     assert "torchaudio" in raised.value.message
 
@@ -210,13 +213,14 @@ def test_rejects_a_wheel_that_does_not_require_what_its_lock_promises(
     desk: ReleaseDesk, tmp_path: Path
 ) -> None:
     # Wheels are checked here, unlike in the tests of the verb.
-    desk.stage_run(FAMILY, rocm_version=CANDIDATE)
+    desk.stage_run(FAMILY, contents=CANDIDATE_RUN)
     facts = gather_facts(desk)
-    torch_expectation = promised(facts, CHANGE)[FAMILY]["torch"]
+    torch_expectation = promised_wheels(facts, CHANGE)[FAMILY]["torch"]
     expectations = {FAMILY: {"torch": replace(torch_expectation, requires=("triton==3.7.0",))}}
+    files = promotion.promoted_files(facts)
 
     with pytest.raises(CheckError) as raised:
-        rewritten(desk.bucket, promotion.promoted_files(facts), CHANGE, tmp_path / "scratch", expectations)
+        rewrite_candidate(desk.bucket, files, CHANGE, tmp_path / "scratch", expectations)
 
     assert "triton" in str(raised.value)
 
@@ -227,7 +231,7 @@ def test_expects_no_distribution_that_locks_promise_in_two_versions() -> None:
     other_versions = {**versions, "torchaudio": "2.10.0+rocm7.10.0rc2", "triton": "3.5.0+rocm7.10.0rc2"}
     locks = {cell: versions, replace(cell, python="3.11"): other_versions}
 
-    expectations = promised(Facts(set_name="", wheels=(), promised=locks), CHANGE)[OTHER_FAMILY]
+    expectations = promised_wheels(SetFacts(set_name="", wheels=(), promised=locks), CHANGE)[OTHER_FAMILY]
 
     assert expectations.keys() == {"torch", "triton"}
     assert expectations["torch"].requires == ("rocm[libraries]==7.10.0rc2", "triton==3.5.0+rocm7.10.0rc2")
@@ -236,9 +240,9 @@ def test_expects_no_distribution_that_locks_promise_in_two_versions() -> None:
 # Interrupted
 
 
-def decide_on(facts: Facts, files: tuple[PromotedFile, ...]) -> Decision:
+def decide_on(facts: SetFacts, files: tuple[PromotedFile, ...]) -> Decision:
     """Decide on a candidate's set as the verb does."""
-    verdict = decide(facts, Rules(runners=runners(), gates=gates()))
+    verdict = decide(facts, PromotionPolicy(runners=runners(), gates=gates()))
     assert verdict.reasons == ()
     return Decision(
         set_name=facts.set_name,
@@ -258,11 +262,11 @@ def test_rewrites_the_same_files_to_the_same_bytes(candidate_desk: ReleaseDesk, 
     # Otherwise a second run would find other bytes where it was interrupted.
     staged_files = promotion.promoted_files(gather_facts(candidate_desk))
 
-    files, _origin = rewritten(candidate_desk.bucket, staged_files, CHANGE, tmp_path / "first")
-    same_files, _origin = rewritten(candidate_desk.bucket, staged_files, CHANGE, tmp_path / "second")
+    files, _store = rewrite_candidate(candidate_desk.bucket, staged_files, CHANGE, tmp_path / "first")
+    same_files, _store = rewrite_candidate(candidate_desk.bucket, staged_files, CHANGE, tmp_path / "second")
 
     assert files == same_files
-    assert [file.key for file in renamed(staged_files, CHANGE)] == [file.key for file in files]
+    assert [file.key for file in renamed_files(staged_files, CHANGE)] == [file.key for file in files]
 
 
 def test_completes_a_release_that_was_killed_at_any_write(
@@ -270,11 +274,11 @@ def test_completes_a_release_that_was_killed_at_any_write(
 ) -> None:
     facts = gather_facts(candidate_desk)
     staged_files = promotion.promoted_files(facts)
-    files, origin = rewritten(candidate_desk.bucket, staged_files, CHANGE, tmp_path / "scratch")
+    files, source = rewrite_candidate(candidate_desk.bucket, staged_files, CHANGE, tmp_path / "scratch")
     decision = decide_on(facts, files)
 
     def release(store: Store) -> None:
-        promotion.carry_out(store, decision, origin, now=lambda: NOW, jobs=1)
+        promotion.carry_out(store, decision, source, clock=lambda: NOW, jobs=1)
 
     undisturbed = MemoryStore()
     release(undisturbed)
@@ -294,8 +298,7 @@ def test_completes_a_release_that_was_killed_at_any_write(
 
 def released_files(desk: ReleaseDesk) -> dict[str, FileRecord]:
     """Return the files of the only release: distribution to file."""
-    files = release_desk.only_decision(desk.releases).files
-    return {file.distribution: file for file in files}
+    return release_desk.by_distribution(release_desk.only_decision(desk.releases).files)
 
 
 def test_dry_run_names_the_targets_that_are_kept_and_the_wheels_that_are_not(
@@ -346,9 +349,9 @@ def test_torch_requires_the_device_code_of_kept_targets_alone(split_released_des
 
 
 def test_copies_a_package_whose_version_is_not_rocms(split_released_desk: ReleaseDesk) -> None:
-    decision = release_desk.only_decision(split_released_desk.releases)
-    (bootstrap,) = [file for file in decision.files if file.distribution == "rocm-bootstrap"]
-    assert bootstrap.sha256 == bootstrap.staged_sha256
+    for file in release_desk.only_decision(split_released_desk.releases).files:
+        is_bootstrap = file.distribution == "rocm-bootstrap"
+        assert (file.sha256 == file.staged_sha256) is is_bootstrap
 
 
 def test_rocm_lists_the_kept_targets_alone(split_released_desk: ReleaseDesk, tmp_path: Path) -> None:
@@ -406,7 +409,7 @@ def test_completes_an_interrupted_release_of_the_same_targets(interrupted_desk: 
 
 
 @pytest.mark.parametrize(
-    ("options", "error", "words"),
+    ("options", "error", "phrase"),
     [
         ((*RELEASE, "--gpu-targets", "gfx90a"), MissingInputError, FAMILY),
         ((*RELEASE, "--gpu-targets", "gfx942,gfx90a"), MissingInputError, "gfx90a"),
@@ -415,8 +418,8 @@ def test_completes_an_interrupted_release_of_the_same_targets(interrupted_desk: 
     ids=["no device code would be left", "a target without device code", "no release of a candidate"],
 )
 def test_rejects_targets_that_a_set_cannot_be_cut_down_to(
-    split_desk: ReleaseDesk, options: tuple[str, ...], error: type[FatalError], words: str
+    split_desk: ReleaseDesk, options: tuple[str, ...], error: type[FatalError], phrase: str
 ) -> None:
     assert split_desk.release(*options) == error.exit_code
-    assert words in split_desk.read_messages()
+    assert phrase in split_desk.read_messages()
     assert split_desk.releases.list("") == []

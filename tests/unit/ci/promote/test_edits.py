@@ -12,8 +12,14 @@ from hypothesis import strategies as st
 from packaging.requirements import Requirement
 from packaging.version import Version
 
-from ci.promote import edits
-from ci.promote.edits import dist_info, literals, metadata_lines, requirement, requires_lines
+from ci.promote.edits import (
+    change_requirement,
+    edit_dist_info,
+    edit_metadata,
+    keep_metadata_lines,
+    keep_requires_lines,
+    replace_literals,
+)
 from ci.promote.version_change import RocmChange
 from core.errors import WheelError
 from core.families import families
@@ -33,9 +39,9 @@ def keep_targets(*targets: str) -> RocmChange:
     return RocmChange(old="7.10.0rc2", new="7.10.0", targets=targets)
 
 
-def edit_metadata(content: bytes) -> bytes:
+def edit_candidate(content: bytes) -> bytes:
     """Return torch's METADATA as the release's."""
-    return edits.metadata(content, old=OLD, new=NEW, change=CHANGE)
+    return edit_metadata(content, old=OLD, new=NEW, change=CHANGE)
 
 
 # Metadata
@@ -63,7 +69,7 @@ Requires-Dist: rocm==7.10.0rc2
         .replace("rocm[libraries]==7.10.0rc2", "rocm[libraries]==7.10.0")
         .replace("3.6.0+git0a1.rocm7.10.0rc2", "3.6.0+git0a1.rocm7.10.0")
     )
-    assert edit_metadata(content.encode()).decode() == expected
+    assert edit_candidate(content.encode()).decode() == expected
 
 
 @pytest.mark.parametrize(
@@ -79,11 +85,11 @@ Requires-Dist: rocm==7.10.0rc2
     ids=["line ends and bytes that are not UTF-8", "no description", "another spelling"],
 )
 def test_keeps_the_form_of_metadata(old: bytes, new: bytes) -> None:
-    assert edit_metadata(old) == new
+    assert edit_candidate(old) == new
 
 
 @pytest.mark.parametrize(
-    ("content", "words"),
+    ("content", "phrase"),
     [
         (b"Name: torch\n", "0 Version"),
         (b"Name: torch\n\nVersion: 2.10.0+rocm7.10.0rc2\n", "0 Version"),
@@ -103,11 +109,11 @@ def test_keeps_the_form_of_metadata(old: bytes, new: bytes) -> None:
         "a folded requirement",
     ],
 )
-def test_rejects_metadata_that_it_cannot_edit(content: bytes, words: str) -> None:
+def test_rejects_metadata_that_it_cannot_edit(content: bytes, phrase: str) -> None:
     with pytest.raises(WheelError) as raised:
-        edit_metadata(content)
+        edit_candidate(content)
 
-    assert words in raised.value.message
+    assert phrase in raised.value.message
 
 
 @pytest.mark.parametrize(
@@ -124,7 +130,7 @@ def test_rejects_metadata_that_it_cannot_edit(content: bytes, words: str) -> Non
     ],
 )
 def test_changes_the_version_in_a_requirement_on_the_candidate(old: str, new: str) -> None:
-    assert requirement(old, CHANGE) == new
+    assert change_requirement(old, CHANGE) == new
 
 
 @pytest.mark.parametrize(
@@ -143,7 +149,7 @@ def test_changes_the_version_in_a_requirement_on_the_candidate(old: str, new: st
     ],
 )
 def test_keeps_a_requirement_that_does_not_pin_the_candidate(text: str) -> None:
-    assert requirement(text, CHANGE) == text
+    assert change_requirement(text, CHANGE) == text
 
 
 @pytest.mark.parametrize(
@@ -158,7 +164,7 @@ def test_keeps_a_requirement_that_does_not_pin_the_candidate(text: str) -> None:
 )
 def test_rejects_a_pin_on_another_rocm(text: str) -> None:
     with pytest.raises(WheelError) as raised:
-        requirement(text, CHANGE)
+        change_requirement(text, CHANGE)
 
     assert text in raised.value.message
     assert "7.10.0rc2" in raised.value.message
@@ -174,7 +180,7 @@ MARKERS = st.sampled_from(["", ' ; python_version < "3.12"', '; sys_platform == 
 def test_keeps_the_rest_of_a_requirement(name: str, extras: str, specifiers: list[str], marker: str) -> None:
     old = f"{name}{f'[{extras}]' if extras else ''}{','.join(specifiers)}{marker}"
 
-    new = requirement(old, CHANGE)
+    new = change_requirement(old, CHANGE)
 
     old_requirement = Requirement(old)
     new_requirement = Requirement(new)
@@ -185,7 +191,7 @@ def test_keeps_the_rest_of_a_requirement(name: str, extras: str, specifiers: lis
     assert new_requirement.extras == old_requirement.extras
     assert new_requirement.marker == old_requirement.marker
     assert {str(specifier) for specifier in new_requirement.specifier} == expected
-    assert requirement(new, CHANGE) == new
+    assert change_requirement(new, CHANGE) == new
 
 
 # Beyond ASCII a few letters are enough: what is edited is ASCII, and the rest are bytes.
@@ -203,12 +209,12 @@ def test_changes_two_lines_of_metadata_and_back(
     lines.insert(position, "Requires-Dist: rocm[libraries]==7.10.0rc2")
     content = (line_end.join(lines) + line_end + line_end + body).encode("utf-8", "surrogatepass")
 
-    edited = edit_metadata(content)
+    edited = edit_candidate(content)
 
     reverse = RocmChange(old=CHANGE.new, new=CHANGE.old)
     line_pairs = zip(content.split(b"\n"), edited.split(b"\n"), strict=True)
     assert sum(old != new for old, new in line_pairs) == 2
-    assert edits.metadata(edited, old=NEW, new=OLD, change=reverse) == content
+    assert edit_metadata(edited, old=NEW, new=OLD, change=reverse) == content
 
 
 # Versions in modules
@@ -228,7 +234,7 @@ def test_replaces_only_a_version_that_fills_its_quotes(pieces: list[tuple[str, s
         quote = line[:1]
         expected.append(f"{quote}{CHANGE.new}{quote}" if line in WHOLE_LITERALS else line)
 
-    edited, count = literals(text.encode(), Version(CHANGE.old), CHANGE.new)
+    edited, count = replace_literals(text.encode(), Version(CHANGE.old), CHANGE.new)
 
     assert edited.decode().split("\n") == expected
     assert count == sum(line in WHOLE_LITERALS for line in text.split("\n"))
@@ -250,7 +256,7 @@ def test_leaves_the_lines_that_a_split_for_fewer_targets_writes(
 ) -> None:
     kept_targets = data.draw(st.lists(st.sampled_from(targets), min_size=1, unique=True))
 
-    lines = metadata_lines(split_lines(*sorted(targets)), keep_targets(*kept_targets))
+    lines = keep_metadata_lines(split_lines(*sorted(targets)), keep_targets(*kept_targets))
 
     assert list(lines) == split_lines(*sorted(kept_targets))
 
@@ -290,14 +296,14 @@ rocm-sdk-device-gfx942==7.10.0rc2
 
 
 def test_names_another_default_in_pkg_info_where_its_own_is_left_out() -> None:
-    lines = metadata_lines(PKG_INFO.splitlines(), keep_targets("gfx942"))
+    lines = keep_metadata_lines(PKG_INFO.splitlines(), keep_targets("gfx942"))
 
     assert [line for line in lines if "gfx1100" in line] == []
     assert 'Requires-Dist: rocm-sdk-device-gfx942==7.10.0rc2; extra == "device"' in lines
 
 
 def test_names_another_default_in_requires_txt_where_its_own_is_left_out() -> None:
-    text = "\n".join(requires_lines(REQUIRES.split("\n"), keep_targets("gfx942")))
+    text = "\n".join(keep_requires_lines(REQUIRES.split("\n"), keep_targets("gfx942")))
 
     assert "gfx1100" not in text
     assert "[device]\nrocm-sdk-device-gfx942==7.10.0rc2\n" in text
@@ -307,13 +313,13 @@ def test_names_another_default_in_requires_txt_where_its_own_is_left_out() -> No
 def test_changes_nothing_where_every_target_is_kept() -> None:
     every_target = keep_targets("gfx942", "gfx1100")
 
-    assert list(metadata_lines(PKG_INFO.splitlines(), every_target)) == PKG_INFO.splitlines()
-    assert "\n".join(requires_lines(REQUIRES.split("\n"), every_target)) == REQUIRES
+    assert list(keep_metadata_lines(PKG_INFO.splitlines(), every_target)) == PKG_INFO.splitlines()
+    assert "\n".join(keep_requires_lines(REQUIRES.split("\n"), every_target)) == REQUIRES
 
 
 def test_rejects_a_target_that_pkg_info_does_not_name() -> None:
     with pytest.raises(WheelError, match="gfx90a"):
-        metadata_lines(PKG_INFO.splitlines(), keep_targets("gfx90a"))
+        keep_metadata_lines(PKG_INFO.splitlines(), keep_targets("gfx90a"))
 
 
 THEROCK = """\
@@ -342,7 +348,7 @@ def run_module(content: bytes, folder: Path) -> dict[str, Any]:
 
 
 def test_keeps_targets_in_the_lists_that_therock_writes(tmp_path: Path) -> None:
-    edited = dist_info(THEROCK.encode(), keep_targets("gfx90a", "gfx1200"))
+    edited = edit_dist_info(THEROCK.encode(), keep_targets("gfx90a", "gfx1200"))
 
     names = run_module(edited, tmp_path)
     assert names["AVAILABLE_TARGET_FAMILIES"] == ["gfx90a", "gfx90a:xnack+", "gfx1200"]
@@ -370,13 +376,13 @@ def test_writes_the_module_that_a_build_for_fewer_targets_writes() -> None:
         promised={"core": ("bin/hipcc", *isa_files[1:])},
     )
 
-    edited = dist_info(rendered_dist_info(distribution, "core"), keep_targets("gfx90a", "gfx1200"))
+    edited = edit_dist_info(rendered_dist_info(distribution, "core"), keep_targets("gfx90a", "gfx1200"))
 
     assert edited == rendered_dist_info(smaller_distribution, "core")
 
 
 @pytest.mark.parametrize(
-    ("content", "words"),
+    ("content", "phrase"),
     [
         (b"__version__ = '7'\n", "target"),
         (b"AVAILABLE_TARGET_FAMILIES = ['gfx942']\n", "target"),
@@ -384,6 +390,6 @@ def test_writes_the_module_that_a_build_for_fewer_targets_writes() -> None:
     ],
     ids=["no list", "a list without it", "a computed list"],
 )
-def test_rejects_a_module_that_does_not_list_the_kept_targets(content: bytes, words: str) -> None:
-    with pytest.raises(WheelError, match=words):
-        dist_info(content, keep_targets("gfx90a"))
+def test_rejects_a_module_that_does_not_list_the_kept_targets(content: bytes, phrase: str) -> None:
+    with pytest.raises(WheelError, match=phrase):
+        edit_dist_info(content, keep_targets("gfx90a"))

@@ -2,11 +2,12 @@
 
 import pytest
 
-from ci.promote import documents, refusals
+from ci.promote import documents, promotion
 from ci.promote.documents import Refusal
 from core.errors import StoreError
 from tests.kit import release_desk, runs
 from tests.kit.release_desk import ReleaseDesk
+from tests.kit.runs import RunContents
 
 FAMILY = "gfx94X-dcgpu"
 OTHER_FAMILY = "gfx1151"
@@ -97,7 +98,7 @@ def test_a_second_refusal_replaces_the_first(refused_desk: ReleaseDesk) -> None:
 
 def test_staging_another_set_keeps_the_refusal(refused_desk: ReleaseDesk) -> None:
     later_desk = refused_desk.with_run("18")
-    later_desk.publish(FAMILY, rocm_version="7.10.0a20251121")
+    later_desk.publish(FAMILY, contents=RunContents(rocm_version="7.10.0a20251121"))
 
     assert later_desk.stage() == 0
 
@@ -146,7 +147,7 @@ def test_the_refusal_is_said_where_it_cannot_be_written(
     def forbid(*_arguments: object, **_options: object) -> None:
         raise StoreError("Access denied.")
 
-    monkeypatch.setattr(refusals, "record_refusal", forbid)
+    monkeypatch.setattr(promotion, "record_refusal", forbid)
 
     desk.read_messages()
     assert desk.promote() != 0

@@ -11,11 +11,11 @@ from pathlib import Path
 import pytest
 
 from ci.promote import edits, version_change
-from ci.promote.candidates import Rewritten, rewrite_set
-from ci.promote.version_change import final_of
+from ci.promote.candidates import rewrite_set
+from ci.promote.version_change import FileChange, final_of
 from core.archive import Member
 from core.errors import CheckError, WheelError
-from core.wheel.writer import WheelSpec, metadata_text, write_sdist, write_wheel
+from core.wheel.writer import WheelSpec, WrittenFile, metadata_text, write_sdist, write_wheel
 from pytorch_build.check import Expectation
 from pytorch_build.components.torch import rocm_init_text
 from tests.kit import wheels
@@ -72,12 +72,12 @@ class Package:
 
     def with_member(self, name: str, content: bytes) -> "Package":
         """Return this package with another member, or another content of one."""
-        others = {member: data for member, data in self.members.items() if member != name}
-        return replace(self, members={**others, name: content})
+        return replace(self, members={**self.members, name: content})
 
     def without_member(self, name: str) -> "Package":
         """Return this package without one of its members."""
-        members = {member: data for member, data in self.members.items() if member != name}
+        members = dict(self.members)
+        del members[name]
         return replace(self, members=members)
 
 
@@ -181,7 +181,7 @@ def write_rocm_sdist(folder: Path, version: str = CANDIDATE) -> Path:
     return write_sdist(folder, "rocm", version, members, metadata=metadata).path
 
 
-def rewrite(folder: Path, *packages: Package) -> tuple[Rewritten, ...]:
+def rewrite(folder: Path, *packages: Package) -> Mapping[FileChange, WrittenFile]:
     """Write packages as candidates, and rewrite them."""
     paths = [package.write(folder / "old") for package in packages]
     return rewrite_set(paths, folder / "new", CHANGE, expected=EXPECTATIONS)
@@ -198,7 +198,8 @@ def digests_in(folder: Path) -> dict[str, str]:
 def write_candidates(folder: Path) -> list[Path]:
     """Write every kind of package, and the sdist, of a candidate."""
     packages = (core_package(), device_package(), devel_package(), torch_package(), triton_package())
-    return [*(package.write(folder) for package in packages), write_rocm_sdist(folder)]
+    paths = [package.write(folder) for package in packages]
+    return [*paths, write_rocm_sdist(folder)]
 
 
 def test_writes_the_bytes_that_a_build_of_the_release_writes(tmp_path: Path) -> None:
@@ -223,14 +224,14 @@ def test_describes_every_rewritten_file_and_keeps_its_source(tmp_path: Path) -> 
     candidates = write_candidates(tmp_path / "old")
     digests_before = digests_in(tmp_path / "old")
 
-    results = rewrite_set(candidates, tmp_path / "new", CHANGE, expected=EXPECTATIONS)
+    written_files = rewrite_set(candidates, tmp_path / "new", CHANGE, expected=EXPECTATIONS)
 
-    assert [result.plan.source for result in results] == sorted(digests_before)
+    assert [file_change.source for file_change in written_files] == sorted(digests_before)
     assert digests_in(tmp_path / "old") == digests_before
-    for result in results:
-        assert result.file.path == tmp_path / "new" / result.plan.target
-        assert result.file.sha256 == wheels.sha256(result.file.path)
-        assert result.file.size == result.file.path.stat().st_size
+    for file_change, written_file in written_files.items():
+        assert written_file.path == tmp_path / "new" / file_change.target
+        assert written_file.sha256 == wheels.sha256(written_file.path)
+        assert written_file.size == written_file.path.stat().st_size
 
 
 def test_keeps_a_mention_of_the_candidate_that_the_data_allows(
@@ -238,22 +239,22 @@ def test_keeps_a_mention_of_the_candidate_that_the_data_allows(
 ) -> None:
     mention = {"distributions": ["triton"], "members": "triton/history.md", "reason": "release notes"}
     data = version_change.rules().model_dump() | {"mentions": (mention,)}
-    rules = version_change.Rules.model_validate(data)
+    rules = version_change.RewritingRules.model_validate(data)
     monkeypatch.setattr(edits, "rules", lambda: rules)
     package = triton_package().with_member("triton/history.md", b"Since 7.10.0rc2: nothing.\n")
 
-    (result,) = rewrite(tmp_path, package)
+    (written_file,) = rewrite(tmp_path, package).values()
 
-    members = wheels.read_members(result.file.path)
+    members = wheels.read_members(written_file.path)
     assert members["triton/history.md"] == b"Since 7.10.0rc2: nothing.\n"
 
 
 def test_rewrites_a_manifest_that_states_the_candidates_version(tmp_path: Path) -> None:
     package = core_package().with_member(MANIFEST, b'{"rocm_version": "7.10.0rc2"}')
 
-    (result,) = rewrite(tmp_path, package)
+    (written_file,) = rewrite(tmp_path, package).values()
 
-    assert wheels.read_members(result.file.path)[MANIFEST] == b'{"rocm_version": "7.10.0"}'
+    assert wheels.read_members(written_file.path)[MANIFEST] == b'{"rocm_version": "7.10.0"}'
 
 
 # Sets that are refused
@@ -263,7 +264,7 @@ OTHER_ROCM = "rocm[libraries]==7.10.0rc1"
 
 
 @pytest.mark.parametrize(
-    ("package", "words"),
+    ("package", "phrases"),
     [
         (core_package().without_member(CORE_INFO), ["rocm_*/_dist_info.py"]),
         (torch_package().without_member("torch/_rocm_init.py"), ["torch/_rocm_init.py"]),
@@ -304,14 +305,14 @@ OTHER_ROCM = "rocm[libraries]==7.10.0rc1"
     ],
 )
 def test_rejects_a_wheel_whose_versions_stand_elsewhere(
-    tmp_path: Path, package: Package, words: list[str]
+    tmp_path: Path, package: Package, phrases: list[str]
 ) -> None:
     with pytest.raises(WheelError) as raised:
         rewrite(tmp_path, profiler_package(), package)
 
     assert package.name.replace("-", "_") in raised.value.message
-    for word in words:
-        assert word in raised.value.message
+    for phrase in phrases:
+        assert phrase in raised.value.message
     # Not even the wheel that could be rewritten appears.
     assert list((tmp_path / "new").iterdir()) == []
 

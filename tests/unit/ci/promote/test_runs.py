@@ -8,23 +8,26 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ci.promote import documents
-from ci.promote.documents import Document, PromotedFile, StagedFile, StagingRecord
-from ci.promote.facts import Facts, Wheel
+from ci.promote.documents import DocumentDigest, PromotedFile, StagedFile, StagingRecord
+from ci.promote.facts import SetFacts, StagedWheel
 from ci.promote.promotion import identity_of, promoted_files
-from ci.promote.runs import merged, python_of, read_group
+from ci.promote.runs import python_tag_of_file, read_group
+from ci.promote.staging import merge_staging_records, read_locks
 from core.cell import GroupCell
 from core.errors import MissingInputError, StoreError, UsageError
 from core.stores import Store
 from core.stores.directory import DirectoryStore
-from tests.kit import runs
+from tests.kit import release_desk, runs
 from tests.kit.front_doors import run_ci
 from tests.kit.promotion_facts import DIGEST, OTHER_DIGEST
 from tests.kit.release_desk import ReleaseDesk
+from tests.kit.runs import RunContents
 
 FAMILY = "gfx94X-dcgpu"
 OTHER_FAMILY = "gfx1151"
 STAGING_FOLDER = f"v2-staging/{FAMILY}"
 SAMPLE_ROCM_VERSION = "7.99.0.dev0+sample"
+BOTH_PYTHONS = RunContents(pythons=("cp311", "cp312"))
 REHEARSAL = ("--release-type", "rehearsal")
 
 DIGESTS = st.sampled_from([DIGEST, OTHER_DIGEST])
@@ -50,7 +53,7 @@ def staged_file(name: str, digest: str = DIGEST) -> StagedFile:
 @st.composite
 def staging_records(draw: st.DrawFn) -> StagingRecord:
     """Draw what one job staged of a run; a name stands for the same bytes in all of them."""
-    documents = st.builds(Document, key=st.sampled_from(["a", "b", "c"]), sha256=DIGESTS)
+    documents = st.builds(DocumentDigest, key=st.sampled_from(["a", "b", "c"]), sha256=DIGESTS)
     return StagingRecord(
         family="g",
         run_id="17",
@@ -66,22 +69,22 @@ def staging_records(draw: st.DrawFn) -> StagingRecord:
 
 @given(staging_records(), staging_records())
 def test_adds_up_what_two_jobs_staged_in_any_order(first: StagingRecord, second: StagingRecord) -> None:
-    both = merged(first, second)
+    both = merge_staging_records(first, second)
 
     names = [file.name for file in both.files]
     assert set(names) == {file.name for file in (*first.files, *second.files)}
     assert names == sorted(names)
-    assert merged(second, first).files == both.files
+    assert merge_staging_records(second, first).files == both.files
 
 
 @given(staging_records(), staging_records())
 def test_keeps_a_record_that_a_repeated_job_adds_nothing_to(
     first: StagingRecord, second: StagingRecord
 ) -> None:
-    both = merged(first, second)
+    both = merge_staging_records(first, second)
 
-    assert merged(both, second) is both
-    assert merged(both, both) is both
+    assert merge_staging_records(both, second) is both
+    assert merge_staging_records(both, both) is both
 
 
 def test_rejects_adding_up_a_name_that_stands_for_different_bytes() -> None:
@@ -100,7 +103,7 @@ def test_rejects_adding_up_a_name_that_stands_for_different_bytes() -> None:
     changed = record.model_copy(update={"files": (staged_file(name, OTHER_DIGEST),)})
 
     with pytest.raises(StoreError) as raised:
-        merged(changed, record)
+        merge_staging_records(changed, record)
 
     assert name in raised.value.message
     assert OTHER_DIGEST[:12] in raised.value.message
@@ -117,7 +120,7 @@ def test_rejects_adding_up_a_name_that_stands_for_different_bytes() -> None:
     ],
 )
 def test_takes_a_wheels_python_from_its_abi(name: str, python: str | None) -> None:
-    assert python_of(name) == python
+    assert python_tag_of_file(name) == python
 
 
 NamedDigests = list[tuple[str, str]]
@@ -128,10 +131,16 @@ def promoted_set(named_digests: NamedDigests) -> tuple[PromotedFile, ...]:
     """Return the files of a set of these names and digests."""
     cell = GroupCell(artifact_group="g", platform="linux", python="3.12")
     wheels = [
-        Wheel(cell=cell, file=staged_file(name, digest), found=digest, sidecar="", built=frozenset())
+        StagedWheel(
+            cell=cell,
+            file=staged_file(name, digest),
+            current_sha256=digest,
+            current_sidecar_sha256=None,
+            recorded_sha256s=frozenset(),
+        )
         for name, digest in named_digests
     ]
-    return promoted_files(Facts(set_name="torch-2", wheels=tuple(wheels)))
+    return promoted_files(SetFacts(set_name="torch-2", wheels=tuple(wheels)))
 
 
 @given(NAMED_DIGESTS, st.randoms(use_true_random=False))
@@ -170,21 +179,34 @@ def test_does_not_take_the_manifest_of_a_rocm_build_for_a_record(tmp_path: Path)
     assert group_before.records
 
 
+@pytest.mark.parametrize(("family", "has_triton"), [(FAMILY, True), ("cpu", False)])
+def test_a_lock_promises_triton_to_gpus_alone(tmp_path: Path, family: str, *, has_triton: bool) -> None:
+    store = DirectoryStore(tmp_path / "runs")
+    run = runs.run_outputs()
+    base_versions = {"torch": runs.TORCH_BASE_VERSION, "triton": "3.6.0"}
+    runs.write_source_lock(store, run, base_versions=base_versions)
+
+    (lock,) = read_locks(store, run, family, {})
+
+    assert "torch" in lock.promised
+    assert ("triton" in lock.promised) is has_triton
+
+
 # The verb
 
 
 def staging_record(store: Store, family: str = FAMILY) -> StagingRecord:
     """Return the record of what was staged of run 17."""
-    return documents.read(store, documents.staging_record(family, "17-linux"), StagingRecord)
+    return documents.read(store, documents.staging_record_key(family, "17-linux"), StagingRecord)
 
 
 def staged_distributions(store: Store, family: str = FAMILY) -> set[str]:
     """Return the distributions that were staged of run 17."""
-    return {file.distribution for file in staging_record(store, family).files}
+    return set(release_desk.by_distribution(staging_record(store, family).files))
 
 
 def test_stages_every_file_with_its_sidecar_and_lists_it(desk: ReleaseDesk) -> None:
-    files = desk.publish(FAMILY, pythons=["cp311", "cp312"])
+    files = desk.publish(FAMILY, contents=BOTH_PYTHONS)
 
     assert desk.stage() == 0
 
@@ -212,7 +234,7 @@ def test_writes_the_pages_of_staging(desk: ReleaseDesk, page: str) -> None:
 
 
 def test_records_the_run_that_was_staged(desk: ReleaseDesk) -> None:
-    desk.publish(FAMILY, pythons=["cp311", "cp312"])
+    desk.publish(FAMILY, contents=BOTH_PYTHONS)
 
     assert desk.stage() == 0
 
@@ -236,7 +258,7 @@ def test_records_the_source_locks_of_what_was_staged(desk: ReleaseDesk) -> None:
 
 
 def test_names_the_records_and_reports_of_what_was_staged(desk: ReleaseDesk) -> None:
-    desk.publish(FAMILY, pythons=["cp311", "cp312"])
+    desk.publish(FAMILY, contents=BOTH_PYTHONS)
 
     assert desk.stage() == 0
 
@@ -256,7 +278,7 @@ def test_names_the_records_and_reports_of_what_was_staged(desk: ReleaseDesk) -> 
 
 
 def test_stages_before_any_test_and_names_tests_when_staged_again(desk: ReleaseDesk) -> None:
-    desk.stage_run(FAMILY, is_tested=False)
+    desk.stage_run(FAMILY, contents=runs.UNTESTED)
     record_before = staging_record(desk.bucket)
 
     desk.publish(FAMILY)
@@ -271,7 +293,7 @@ def test_stages_before_any_test_and_names_tests_when_staged_again(desk: ReleaseD
 
 
 def test_a_repeated_job_changes_nothing_in_staging(desk: ReleaseDesk) -> None:
-    desk.stage_run(FAMILY, is_tested=False)
+    desk.stage_run(FAMILY, contents=runs.UNTESTED)
     objects_before = desk.bucket.list("")
 
     assert desk.stage() == 0
@@ -329,7 +351,7 @@ def test_rejects_wheels_of_the_sample_before_anything_is_copied(desk: ReleaseDes
 
 def test_rejects_a_name_that_stands_for_other_bytes(desk: ReleaseDesk) -> None:
     files = desk.stage_run(FAMILY)
-    name = next(file.name for file in files if file.distribution == "torch")
+    name = release_desk.by_distribution(files)["torch"].name
     key = f"{STAGING_FOLDER}/{name}"
     desk.bucket.put_bytes(key, b"somebody else's")
 
@@ -344,7 +366,7 @@ def test_rejects_a_run_that_does_not_exist(desk: ReleaseDesk) -> None:
 
 def test_lists_nothing_of_a_run_that_differs_from_its_record(desk: ReleaseDesk) -> None:
     files = desk.publish(FAMILY)
-    torch_file = next(file for file in files if file.distribution == "torch")
+    torch_file = release_desk.by_distribution(files)["torch"]
     desk.run_store.put_bytes(torch_file.key, b"other bytes")
 
     assert desk.stage() == StoreError.exit_code
@@ -365,7 +387,7 @@ def test_rejects_a_release_type_without_a_bucket_where_no_store_is_named(desk: R
 def rehearsal_desk(desk: ReleaseDesk) -> ReleaseDesk:
     """Return a desk whose run is of the sample."""
     sample_desk = desk.with_run("18")
-    sample_desk.publish(FAMILY, rocm_version=SAMPLE_ROCM_VERSION)
+    sample_desk.publish(FAMILY, contents=RunContents(rocm_version=SAMPLE_ROCM_VERSION))
     return sample_desk
 
 

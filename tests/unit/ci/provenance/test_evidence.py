@@ -4,6 +4,7 @@ import json
 import threading
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import replace
 from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 from typing import Any
@@ -14,19 +15,20 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ci.provenance import evidence
-from ci.provenance.facts import made_files
+from ci.provenance.facts import RecordedFile, recorded_files
 from ci.provenance.statements import statement
 from core import data
 from core.cli.options import Common
 from core.errors import DataError, FatalError, MissingInputError, ProvenanceError, ServiceError, UsageError
 from core.http_server import answering
+from core.run.records import FileRecord
 from core.stores.directory import DirectoryStore
 from tests.kit import provenance as samples
 from tests.kit.servers import Quiet, served
 
 RUN = samples.run_records()
-MADE_TORCH = next(made_file for made_file in made_files(RUN) if made_file.file == samples.TORCH)
-STATEMENT = statement(RUN, MADE_TORCH)
+TORCH = next(recorded_file for recorded_file in recorded_files(RUN) if recorded_file.file == samples.TORCH)
+STATEMENT = statement(RUN, TORCH)
 STATEMENT_NAME = "x.intoto.json"
 
 # Where a value stands in a document: keys and numbers of list members, from the outermost inwards.
@@ -36,7 +38,7 @@ Place = tuple[str | int, ...]
 def check_statement(content: object) -> None:
     """Hold a statement's document against torch's file and record."""
     parsed = data.parse_json(json.dumps(content), evidence.Statement, where=STATEMENT_NAME)
-    evidence.check_statement(parsed, STATEMENT_NAME, samples.TORCH, MADE_TORCH.by)
+    evidence.check_statement(parsed, STATEMENT_NAME, samples.TORCH, TORCH)
 
 
 def places_in(value: Any) -> list[Place]:
@@ -101,28 +103,32 @@ def test_rejects_a_change_of_what_ties_a_statement_to_file_record_and_source(pla
 # Records
 
 
+def named_by(file: FileRecord) -> RecordedFile:
+    """Return what torch's record would say if it named this file instead."""
+    return replace(TORCH, file=file)
+
+
 def test_finds_the_record_that_has_a_files_bytes() -> None:
     other_bytes = samples.TORCH.model_copy(update={"sha256": "f" * 64})
-    named = [(MADE_TORCH.by, other_bytes), (MADE_TORCH.by, samples.TORCH)]
 
-    _by, file = evidence.check_file(samples.TORCH, named)
+    recorded_file = evidence.check_file(samples.TORCH, [named_by(other_bytes), TORCH])
 
-    assert file == samples.TORCH
+    assert recorded_file.file == samples.TORCH
 
 
 def test_does_not_miss_what_earlier_records_left_out() -> None:
     earlier = samples.TORCH.model_copy(update={"metadata_sha256": "", "requires_python": ""})
 
-    _by, file = evidence.check_file(samples.TORCH, [(MADE_TORCH.by, earlier)])
+    recorded_file = evidence.check_file(samples.TORCH, [named_by(earlier)])
 
-    assert file == earlier
+    assert recorded_file.file == earlier
 
 
 def test_rejects_a_record_with_another_size_of_the_same_bytes() -> None:
     smaller = samples.TORCH.model_copy(update={"size": 3})
 
     with pytest.raises(ProvenanceError, match="size"):
-        evidence.check_file(smaller, [(MADE_TORCH.by, samples.TORCH)])
+        evidence.check_file(smaller, [TORCH])
 
 
 # Files and their runs
@@ -150,7 +156,9 @@ def common(tmp_path: Path) -> Common:
 
 def test_fetches_a_file_from_an_address(store: DirectoryStore, common: Common, tmp_path: Path) -> None:
     with served(store.root) as address:
-        located = evidence.locate(f"{address}/{quote(KEY)}?x=1", common, tmp_path / "here", named=False)
+        located = evidence.locate(
+            f"{address}/{quote(KEY)}?x=1", common, tmp_path / "here", is_run_named=False
+        )
 
     assert located.path.name == NAME
     assert located.path.read_bytes() == b"wheel"
@@ -160,12 +168,12 @@ def test_takes_an_address_in_a_run_for_a_file_of_that_run(
     store: DirectoryStore, common: Common, tmp_path: Path
 ) -> None:
     with served(store.root) as address:
-        located = evidence.locate(f"{address}/{quote(KEY)}", common, tmp_path / "here", named=False)
+        located = evidence.locate(f"{address}/{quote(KEY)}", common, tmp_path / "here", is_run_named=False)
 
         run: evidence.RunPlace = located.run
         assert run.url == evidence.ServedRun(url=f"{address}/down-stream/123-linux").url
         # An address serves files and no listings.
-        assert run.paths("manifests") is None
+        assert run.list_paths("manifests") is None
         assert run.read(RECORD_PATH) == b"{}"
         assert run.read("gone") is None
 
@@ -177,7 +185,7 @@ def test_rejects_an_address_without_a_file(
     path: str, error: type[FatalError], store: DirectoryStore, common: Common, tmp_path: Path
 ) -> None:
     with served(store.root) as address, pytest.raises(error) as raised:
-        evidence.locate(f"{address}{path}", common, tmp_path, named=False)
+        evidence.locate(f"{address}{path}", common, tmp_path, is_run_named=False)
 
     assert f"{address}{path}" in raised.value.message
 
@@ -185,7 +193,7 @@ def test_rejects_an_address_without_a_file(
 @pytest.mark.parametrize(("uri", "error"), [("s3://bucket", UsageError), ("/no/such.whl", MissingInputError)])
 def test_rejects_what_is_no_file(uri: str, error: type[FatalError], common: Common, tmp_path: Path) -> None:
     with pytest.raises(error):
-        evidence.locate(uri, common, tmp_path, named=False)
+        evidence.locate(uri, common, tmp_path, is_run_named=False)
 
 
 def answer_half(request: BaseHTTPRequestHandler) -> None:
@@ -202,18 +210,18 @@ def answer_failure(request: BaseHTTPRequestHandler) -> None:
 
 
 @pytest.mark.parametrize(
-    ("answer", "words"),
+    ("answer", "phrase"),
     [(answer_half, "4 bytes read, 996 more"), (answer_failure, "500")],
     ids=["breaks off", "fails"],
 )
 def test_names_the_failure_of_a_server_and_leaves_no_thread(
-    answer: Callable[[BaseHTTPRequestHandler], None], words: str, common: Common, tmp_path: Path
+    answer: Callable[[BaseHTTPRequestHandler], None], phrase: str, common: Common, tmp_path: Path
 ) -> None:
     class Handler(Quiet, BaseHTTPRequestHandler):
         def do_GET(self) -> None:
             answer(self)
 
-    with answering(Handler) as address, pytest.raises(ServiceError, match=words):
-        evidence.locate(f"{address}/{NAME}", common, tmp_path / "here", named=False)
+    with answering(Handler) as address, pytest.raises(ServiceError, match=phrase):
+        evidence.locate(f"{address}/{NAME}", common, tmp_path / "here", is_run_named=False)
 
     assert threading.active_count() < 20

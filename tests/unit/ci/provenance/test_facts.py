@@ -1,6 +1,6 @@
 """What a run's records say of each file: which step made it, and from what."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -9,7 +9,7 @@ from packageurl import PackageURL
 
 from ci.__main__ import VERBS
 from ci.provenance import facts
-from ci.provenance.facts import MadeFile, Material, RunRecords
+from ci.provenance.facts import RecordedFile, ResourceDescriptor, RunRecords, materials_of
 from core.cli.options import ROOT
 from core.errors import DataError
 from core.run.records import FileRecord
@@ -20,25 +20,31 @@ from tests.kit.provenance import digest_of
 COMMIT = "1" * 40
 
 
-def describe_file(run: RunRecords, file: FileRecord) -> MadeFile:
-    """Return what a run's records say of a file."""
-    return next(made_file for made_file in facts.made_files(run) if made_file.file.name == file.name)
+Materials = Mapping[str, ResourceDescriptor]
 
 
-def material(made_file: MadeFile, name: str) -> Material:
-    """Return a material by its name."""
-    return next(material for material in made_file.materials if material.name == name)
+def find_file(run: RunRecords, file: FileRecord) -> RecordedFile:
+    """Return a file of the run with its record."""
+    files = {recorded_file.file.name: recorded_file for recorded_file in facts.recorded_files(run)}
+    return files[file.name]
+
+
+def read_materials(run: RunRecords, file: FileRecord) -> Materials:
+    """Return what a file of the run was made from, by name."""
+    return {material.name: material for material in materials_of(run, find_file(run, file))}
 
 
 # Files and the steps that made them
 
 
 def test_lists_every_file_once_by_name() -> None:
-    made_files = facts.made_files(samples.run_records())
+    recorded_files = facts.recorded_files(samples.run_records())
 
     files = (samples.ROCM, samples.CORE, samples.TRITON, samples.TORCH)
-    assert [made_file.file.name for made_file in made_files] == sorted(file.name for file in files)
-    assert {made_file.by.record.stage for made_file in made_files} == {
+    assert [recorded_file.file.name for recorded_file in recorded_files] == sorted(
+        file.name for file in files
+    )
+    assert {recorded_file.record.stage for recorded_file in recorded_files} == {
         "build_rocm",
         "build_triton",
         "build_torch",
@@ -46,46 +52,49 @@ def test_lists_every_file_once_by_name() -> None:
 
 
 def test_lists_no_file_of_another_group() -> None:
-    assert facts.made_files(samples.run_records(), "cpu") == ()
+    assert facts.recorded_files(samples.run_records(), "cpu") == ()
 
 
 def test_lists_no_file_of_a_failed_step() -> None:
     run = samples.run_records(samples.apex_record(status="failed"))
 
-    assert [made_file.file.name for made_file in facts.made_files(run)] == [
-        made_file.file.name for made_file in facts.made_files(samples.run_records())
+    assert [recorded_file.file.name for recorded_file in facts.recorded_files(run)] == [
+        recorded_file.file.name for recorded_file in facts.recorded_files(samples.run_records())
     ]
 
 
 def test_prefers_a_build_to_an_upload_of_the_same_bytes() -> None:
     upload = samples.step_record("upload-1", samples.TORCH, python="", torch_ref="")
 
-    made_file = describe_file(samples.run_records(upload), samples.TORCH)
-
-    assert made_file.by.record.stage == "build_torch"
+    assert find_file(samples.run_records(upload), samples.TORCH).record.stage == "build_torch"
 
 
 def test_prefers_later_bytes_to_a_build_of_earlier_ones() -> None:
     other_bytes = samples.TORCH.model_copy(update={"sha256": digest_of("other")})
     upload = samples.step_record(
-        "upload-1", other_bytes, python="", torch_ref="", started="2026-11-21T00:00:00+00:00"
+        "upload-1",
+        other_bytes,
+        python="",
+        torch_ref="",
+        started="2026-11-21T00:00:00+00:00",
     )
 
-    made_file = describe_file(samples.run_records(upload), samples.TORCH)
+    run = samples.run_records(upload)
+    recorded_file = find_file(run, samples.TORCH)
 
-    assert made_file.by.record.stage == "upload-1"
-    assert made_file.build_type == ""
-    assert made_file.materials == ()
+    assert recorded_file.record.stage == "upload-1"
+    assert recorded_file.build_type is None
+    assert materials_of(run, recorded_file) == ()
 
 
 # Materials
 
 
 def test_rocm_packages_come_from_a_commit_and_the_artifacts_that_were_fetched_for_them() -> None:
-    made_file = describe_file(samples.run_records(), samples.CORE)
+    materials = read_materials(samples.run_records(), samples.CORE)
 
-    assert material(made_file, "rocm").digest == {"gitCommit": samples.ROCM_COMMIT}
-    assert material(made_file, samples.ARTIFACT).digest == {"sha256": digest_of("blas")}
+    assert materials["rocm"].digest == {"gitCommit": samples.ROCM_COMMIT}
+    assert materials[samples.ARTIFACT].digest == {"sha256": digest_of("blas")}
 
 
 def test_names_no_artifacts_that_were_fetched_into_another_folder() -> None:
@@ -93,43 +102,45 @@ def test_names_no_artifacts_that_were_fetched_into_another_folder() -> None:
     records = tuple(samples.recorded(record) for record in (samples.fetch_record(), built_elsewhere))
     run = RunRecords(prefix=samples.RUN.prefix, groups={samples.GROUP: records})
 
-    made_file = describe_file(run, samples.CORE)
-
-    assert samples.ARTIFACT not in {material.name for material in made_file.materials}
+    assert samples.ARTIFACT not in read_materials(run, samples.CORE)
 
 
 @pytest.fixture
-def torch_from_indexes() -> MadeFile:
-    """Return a torch whose dependencies no build of the run made_file."""
+def torch_from_indexes() -> Materials:
+    """Return the materials of a torch whose dependencies no build of the run made."""
     inputs = {
         "rocm": ["7.10.0", "split", "the release index"],
         "dependencies": {"triton": {"requirement": "triton==3.5.1"}, "torch": {"digest": digest_of("gone")}},
     }
     run = samples.run_records(torch=samples.torch_record(inputs))
-    return describe_file(run, samples.TORCH)
+    return read_materials(run, samples.TORCH)
 
 
-def test_names_packages_of_an_index_by_version(torch_from_indexes: MadeFile) -> None:
-    rocm = material(torch_from_indexes, "rocm")
+def test_names_packages_of_an_index_by_version(torch_from_indexes: Materials) -> None:
+    rocm = torch_from_indexes["rocm"]
 
     assert rocm.uri == "pkg:pypi/rocm@7.10.0"
     assert rocm.annotations == {"from": "the release index"}
-    assert material(torch_from_indexes, "triton==3.5.1").uri == "pkg:pypi/triton@3.5.1"
+    assert torch_from_indexes["triton==3.5.1"].uri == "pkg:pypi/triton@3.5.1"
 
 
-def test_names_a_wheel_that_no_record_names_by_its_digest(torch_from_indexes: MadeFile) -> None:
-    assert torch_from_indexes.materials[-1] == Material(name="torch", digest={"sha256": digest_of("gone")})
+def test_names_a_wheel_that_no_record_names_by_its_digest(torch_from_indexes: Materials) -> None:
+    expected = ResourceDescriptor(name="torch", digest={"sha256": digest_of("gone")})
+    assert torch_from_indexes["torch"] == expected
 
 
 @pytest.mark.parametrize(
     ("inputs", "key"),
     [({"rocm": "7.1"}, "rocm"), ({"source": []}, "source"), ({"dependencies": {"torch": 3}}, "dependencies")],
 )
-def test_names_the_inputs_of_a_record_that_it_cannot_read(inputs: dict[str, Any], key: str) -> None:
+def test_names_the_inputs_of_a_record_that_it_cannot_read(
+    inputs: dict[str, Any],
+    key: str,
+) -> None:
     run = samples.run_records(torch=samples.torch_record(inputs))
 
     with pytest.raises(DataError) as raised:
-        facts.made_files(run)
+        read_materials(run, samples.TORCH)
 
     assert "build_torch-release-2.10-cp312.json" in raised.value.message
     assert f"inputs: {key}" in raised.value.message
@@ -193,30 +204,30 @@ def test_writes_a_package_url_without_a_version() -> None:
     ],
     ids=["https", "with a password", "ssh", "folder", "sample"],
 )
-def test_names_a_commit_by_an_address_without_secrets(origin: str, uri: str) -> None:
+def test_names_a_commit_by_an_address_without_secrets(
+    origin: str,
+    uri: str,
+) -> None:
     assert facts.commit_uri(origin, COMMIT) == uri
 
 
 # The sources that a statement names
 
 
-def torch_materials(*, locked_commit: str) -> Sequence[Material]:
-    """Return what torch's wheel was made from, in a run whose source lock holds a commit."""
+def read_locks(*, locked_commit: str) -> Sequence[ResourceDescriptor]:
+    """Return the source locks that torch was made from, where the run's lock holds a commit."""
     run = replace(samples.run_records(), locks={samples.TORCH_REF: samples.locked(commit=locked_commit)})
-    (torch,) = [made_file for made_file in facts.made_files(run) if made_file.file.name == samples.TORCH.name]
-    return torch.materials
+    materials = read_materials(run, samples.TORCH).values()
+    return [material for material in materials if "source-lock" in material.name]
 
 
 def test_a_statement_names_the_source_lock_with_its_digest() -> None:
     _, document = samples.locked()
 
-    materials = torch_materials(locked_commit=samples.TORCH_COMMIT)
+    (lock,) = read_locks(locked_commit=samples.TORCH_COMMIT)
 
-    (lock,) = [material for material in materials if "source-lock" in material.name]
     assert lock.digest == {"sha256": document.sha256}
 
 
 def test_a_statement_does_not_name_a_source_lock_that_holds_another_commit() -> None:
-    materials = torch_materials(locked_commit="f" * 40)
-
-    assert [material.name for material in materials if "source-lock" in material.name] == []
+    assert read_locks(locked_commit="f" * 40) == []

@@ -27,15 +27,21 @@ TORCH_SOURCE = f"git+{samples.ORIGIN}@{samples.TORCH_COMMIT}"
 BILL_KEY = f"{RUN.prefix}/{facts.SBOM}"
 
 
-def statement_of(run: RunRecords, file: FileRecord) -> dict[str, Any]:
+def statement_of(
+    run: RunRecords,
+    file: FileRecord,
+) -> dict[str, Any]:
     """Return the statement of a file of a run."""
-    made_file = next(made_file for made_file in facts.made_files(run) if made_file.file.name == file.name)
-    return statement(run, made_file)
+    recorded_files = facts.recorded_files(run)
+    recorded_file = next(
+        recorded_file for recorded_file in recorded_files if recorded_file.file.name == file.name
+    )
+    return statement(run, recorded_file)
 
 
 def bill_of(run: RunRecords) -> dict[str, Any]:
     """Return the bill of materials of a run."""
-    return sbom(run, facts.made_files(run))
+    return sbom(run, facts.recorded_files(run))
 
 
 # Statements
@@ -272,10 +278,10 @@ def statement_key(file: FileRecord, run: RunOutputs = RUN) -> str:
 def test_writes_a_statement_of_every_built_file_and_a_bill(store: MemoryStore) -> None:
     written = write_provenance(store, RUN)
 
-    assert [outcome for _file, outcome in written.made] == ["written"] * 4
-    assert written.sbom == BILL_KEY
+    assert list(written.statements.values()) == ["written"] * 4
+    assert written.sbom_key == BILL_KEY
     assert written.sbom_outcome == "written"
-    assert written.without == ()
+    assert written.without_statement == []
     assert json.loads(store.objects[BILL_KEY])["specVersion"] == "1.6"
 
 
@@ -296,13 +302,16 @@ def test_writes_nothing_where_nothing_has_changed(store: MemoryStore) -> None:
 
     written = write_provenance(store, RUN)
 
-    assert {outcome for _file, outcome in written.made} == {"unchanged"}
+    assert set(written.statements.values()) == {"unchanged"}
     assert written.sbom_outcome == "unchanged"
     assert store.objects == objects_before
 
 
 @pytest.mark.parametrize("key", [BILL_KEY, statement_key(samples.CORE)], ids=["bill", "statement"])
-def test_restores_what_was_lost_to_the_byte(store: MemoryStore, key: str) -> None:
+def test_restores_what_was_lost_to_the_byte(
+    store: MemoryStore,
+    key: str,
+) -> None:
     write_provenance(store, RUN)
     objects_before = dict(store.objects)
     store.delete(key)
@@ -313,12 +322,17 @@ def test_restores_what_was_lost_to_the_byte(store: MemoryStore, key: str) -> Non
 
 
 def test_writes_statements_of_one_group_and_the_bill_of_all(store: MemoryStore) -> None:
-    file = samples.file_record(name="torch-3.whl", distribution="torch", version="3", group="cpu")
+    file = samples.file_record(
+        name="torch-3.whl",
+        distribution="torch",
+        version="3",
+        group="cpu",
+    )
     samples.write_record(store, samples.step_record("build_torch", file), group="cpu")
 
     written = write_provenance(store, RUN, "cpu")
 
-    assert [made_file.file.name for made_file, _outcome in written.made] == ["torch-3.whl"]
+    assert list(written.statements) == [f"{RUN.prefix}/provenance/cpu/torch-3.whl.intoto.json"]
     assert store.list(f"{RUN.prefix}/provenance/{GROUP}") == []
     names = {part["name"] for part in json.loads(store.objects[BILL_KEY])["components"]}
     assert {"torch", "triton", "rocm-sdk-core"} <= names
@@ -358,11 +372,11 @@ def test_names_the_files_without_a_statement(empty: MemoryStore) -> None:
 
     written = write_provenance(empty, RUN)
 
-    assert [made_file.file.name for made_file in written.without] == [samples.UPLOADED.name]
+    assert [recorded_file.file.name for recorded_file in written.without_statement] == [samples.UPLOADED.name]
 
 
 UNREADABLE_RECORDS = pytest.mark.parametrize(
-    ("content", "words"),
+    ("content", "phrase"),
     [
         (b'{"schema_version": 2}', "schema_version"),
         (records.serialize(samples.torch_record({"rocm": "7.10.0"})), "inputs: rocm"),
@@ -373,7 +387,10 @@ UNREADABLE_RECORDS = pytest.mark.parametrize(
 
 @UNREADABLE_RECORDS
 def test_writes_no_bill_where_another_groups_record_cannot_be_read(
-    store: MemoryStore, content: bytes, words: str, capsys: pytest.CaptureFixture[str]
+    store: MemoryStore,
+    content: bytes,
+    phrase: str,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     """A developer's out/ may hold what an earlier version left."""
     store.put_bytes(RUN.record_key("cpu", "build_torch"), content)
@@ -381,37 +398,46 @@ def test_writes_no_bill_where_another_groups_record_cannot_be_read(
     written = write_provenance(store, RUN, GROUP)
     report(store, written)
 
-    assert len(written.made) == 4
+    assert len(written.statements) == 4
     assert written.sbom_outcome is None
     assert BILL_KEY not in store.objects
     messages = capsys.readouterr().err
     assert facts.SBOM in messages
-    assert words in messages
+    assert phrase in messages
 
 
 @UNREADABLE_RECORDS
 def test_rejects_a_run_with_a_record_that_cannot_be_read(
-    store: MemoryStore, content: bytes, words: str
+    store: MemoryStore,
+    content: bytes,
+    phrase: str,
 ) -> None:
     store.put_bytes(RUN.record_key("cpu", "build_torch"), content)
 
-    with pytest.raises(DataError, match=words):
+    with pytest.raises(DataError, match=phrase):
         write_provenance(store, RUN)
 
 
 @pytest.mark.parametrize(("run_id", "is_removed"), [("local", True), ("123", False)])
 def test_removes_statements_of_absent_files_in_a_local_run_alone(
-    empty: MemoryStore, run_id: str, *, is_removed: bool
+    empty: MemoryStore,
+    run_id: str,
+    *,
+    is_removed: bool,
 ) -> None:
     run = RunOutputs(run_id=run_id, platform="linux")
     samples.write_run(empty, run)
-    absent_file = samples.file_record(name="torch-1.whl", distribution="torch", version="1")
+    absent_file = samples.file_record(
+        name="torch-1.whl",
+        distribution="torch",
+        version="1",
+    )
     key = statement_key(absent_file, run)
     empty.put_bytes(key, b"{}")
 
     written = write_provenance(empty, run)
 
-    assert written.removed == ((key,) if is_removed else ())
+    assert list(written.removed_keys) == ([key] if is_removed else [])
     assert (key not in empty.objects) is is_removed
 
 
@@ -436,7 +462,7 @@ def test_lists_the_wheel_of_a_job_that_finished_meanwhile(store: MemoryStore) ->
 def test_does_not_take_the_manifest_of_a_rocm_build_for_a_record(store: MemoryStore) -> None:
     store.put_bytes(f"{RUN.manifests_prefix(GROUP)}/therock_manifest.json", b"{}")
 
-    assert len(write_provenance(store, RUN).made) == 4
+    assert len(write_provenance(store, RUN).statements) == 4
 
 
 def test_does_without_a_record_that_vanishes_after_it_was_listed(store: MemoryStore) -> None:
@@ -451,7 +477,7 @@ def test_does_without_a_record_that_vanishes_after_it_was_listed(store: MemorySt
 
     store.before = delete_before_reading
 
-    assert len(write_provenance(store, RUN).made) == 4
+    assert len(write_provenance(store, RUN).statements) == 4
     assert failed_key not in store.objects
 
 

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from ci.publish import wheels as wheel_uploads
-from ci.publish.folders import Digests
+from ci.publish.folders import Folders, compare_folders
+from ci.publish.local_files import Digests
+from ci.publish.runs import SourceRun, compare_run
 from ci.verbs import upload
-from ci.verbs.upload import Folders
 from core.cli import options
 from core.cli.options import Common
 from core.run import records
@@ -24,7 +24,11 @@ RUN = runs.run_outputs("17")
 TARGET = "target"
 
 
-def run_with(store: MemoryStore, action: Callable[[Common], object], root: Path) -> None:
+def run_with(
+    store: MemoryStore,
+    action: Callable[[Common], object],
+    root: Path,
+) -> None:
     """Carry out an upload whose target is this store."""
     open_store = location.open_store
 
@@ -89,7 +93,10 @@ def build_outputs(tmp_path: Path) -> Folders:
 
 
 def test_completes_an_upload_of_folders(build_outputs: Folders, tmp_path: Path) -> None:
-    require_completion(lambda common: upload.upload_folders(common, build_outputs, GROUP), tmp_path)
+    def upload_folders(common: Common) -> None:
+        upload.put_all(common, compare_folders(common, build_outputs, GROUP))
+
+    require_completion(upload_folders, tmp_path)
 
 
 def test_completes_an_upload_of_a_run(tmp_path: Path) -> None:
@@ -100,9 +107,9 @@ def test_completes_an_upload_of_a_run(tmp_path: Path) -> None:
     local_store.put_bytes(f"{RUN.logs_prefix(GROUP)}/build_torch.log", b"log")
     local_store.put_bytes(f"{RUN.reports_prefix(GROUP)}/smoke.xml", b"<a/>")
     local_store.put_bytes(RUN.source_lock_key("nightly"), b"{}")
-    source = wheel_uploads.Source(store=local_store, outputs=RUN)
+    source = SourceRun(store=local_store, outputs=RUN, cache=tmp_path / "fetched", digests=Digests())
 
     def upload_run(common: Common) -> None:
-        wheel_uploads.upload_run(common, source, upload.KINDS, "", Digests())
+        upload.put_all(common, compare_run(common, source, upload.KINDS, ""))
 
     require_completion(upload_run, tmp_path)

@@ -1,23 +1,24 @@
-"""What is read of a run for its page, and which run came before it."""
+"""What is read of a run for its page."""
 
 from dataclasses import replace
 
 import pytest
 
-from ci.report import page_of
-from ci.report.facts import RunFacts, earlier, has_built, previous, read_run, stored_runs
+from ci.report.facts import read_run
+from ci.report.page import make_page
 from core import junit
 from core.cli.options import Common
 from core.errors import MissingInputError, UsageError
 from core.junit import Case, Document
-from core.run import RunOutputs, records
+from core.run import records
 from core.run.records import Record
 from pytorch_build.test.results import Origin, Report, document_of
 from tests.kit import page_runs
-from tests.kit.group_cells import group_cell
-from tests.kit.memory_store import MemoryStore
 
-GROUP, REF, PYTHON = CELL = ("gfx900", "nightly", "cp312")
+GROUP = "gfx900"
+REF = "nightly"
+PYTHON = "cp312"
+CELL = (GROUP, REF, PYTHON)
 
 
 @pytest.fixture
@@ -143,7 +144,7 @@ def test_a_file_that_is_no_record_hides_no_other(
 def test_a_page_tells_that_a_record_is_unreadable(common: Common, unreadable: tuple[str, str]) -> None:
     key, _ = unreadable
 
-    page = page_of(read_run(common))
+    page = make_page(read_run(common))
 
     assert page.state == "unreadable"
     assert page.problems[0].where == key
@@ -153,8 +154,18 @@ def test_a_page_tells_that_a_record_is_unreadable(common: Common, unreadable: tu
 def _failed_test(common: Common, build: Record) -> None:
     """A report with a test that failed."""
     assert build.files
-    case = Case(test="test_nn.py::test_a", outcome="failed", seconds=2, line="No.", file="test_nn.py")
-    origin = Origin(stage="test_torch", torch_ref=REF, python=PYTHON)
+    case = Case(
+        test="test_nn.py::test_a",
+        outcome="failed",
+        seconds=2,
+        line="No.",
+        file="test_nn.py",
+    )
+    origin = Origin(
+        stage="test_torch",
+        torch_ref=REF,
+        python=PYTHON,
+    )
     report = junit.write(document_of(Report(origin=origin, document=Document(cases=(case,)))))
     key = f"{common.outputs.reports_prefix(GROUP)}/torch-nightly-cp312.xml"
     common.open_store().put_bytes(key, report)
@@ -172,99 +183,3 @@ def test_reads_test_results_from_reports(common: Common) -> None:
 @pytest.mark.usefixtures("_failed_test")
 def test_leaves_reports_unread_where_results_do_not_matter(common: Common) -> None:
     assert read_run(common, tests=False).groups[0].tests == ()
-
-
-# --- The runs of a store ---------------------------------------------------------------------
-
-OUTPUTS = RunOutputs(run_id="1", platform="linux")
-
-
-@pytest.fixture
-def store() -> MemoryStore:
-    """A store with three runs of CI, and what is none."""
-    store = MemoryStore(moments={})
-    for run_id in ("998", "99", "1000"):
-        store.put_bytes(f"{run_id}-linux/manifests/g/a.json", b"")
-        store.put_bytes(f"{run_id}-linux/python/g/a.whl", b"")
-    for key in ("997-windows/b", "no id-linux/a", "python-deps/a"):
-        store.put_bytes(key, b"")
-    return store
-
-
-def test_lists_runs_of_ci_by_their_numbers_in_one_request(store: MemoryStore) -> None:
-    store.calls.clear()
-
-    assert stored_runs(store, OUTPUTS) == ["1000", "998", "99"]
-    assert len(store.calls) == 1
-
-
-def test_lists_other_runs_first_the_newest_records_before_others(store: MemoryStore) -> None:
-    for run_id in ("b-tree", "a-tree"):
-        store.put_bytes(f"{run_id}-linux/manifests/g/a.json", b"")
-
-    assert stored_runs(store, OUTPUTS) == ["a-tree", "b-tree", "1000", "998", "99"]
-
-
-def test_earlier_runs_of_ci_have_smaller_numbers() -> None:
-    run_ids = ["a-tree", "1000", "998", "99", "local"]
-
-    assert earlier(run_ids, "1000") == ["998", "99"]
-
-
-def test_all_runs_are_earlier_than_the_local_one() -> None:
-    assert earlier(["a-tree", "1000", "local"], "local") == ["a-tree", "1000"]
-
-
-@pytest.mark.parametrize(
-    ("record", "expected"),
-    [
-        ("gfx94X-dcgpu/build_torch-release-2.10-cp312.json", True),
-        ("gfx94X-dcgpu/build_apex-release-2.10-cp312.failed.json", True),
-        ("gfx94X-dcgpu/test_smoke-release-2.10-cp312.json", False),
-        ("gfx94X-dcgpu-debug/build_torch-release-2.10-cp312.json", False),
-        ("gfx94X-dcgpu/build_torch-my-release-2.10-cp312.json", False),
-        ("gfx94X-dcgpu/build_torch-release-2.10-cp312t.json", False),
-    ],
-)
-def test_a_run_built_a_cell_where_it_has_a_record_of_a_build(record: str, *, expected: bool) -> None:
-    cell = group_cell(artifact_group="gfx94X-dcgpu", torch_ref="release/2.10", python_tag="cp312")
-
-    assert has_built([f"7-linux/manifests/{record}"], [cell]) is expected
-
-
-# --- The run before --------------------------------------------------------------------------
-
-
-@pytest.fixture
-def facts() -> RunFacts:
-    """Run 9, a nightly release of one cell."""
-    return page_runs.make_run([GROUP], [REF], [PYTHON], run_id="9")
-
-
-@pytest.fixture
-def releases() -> MemoryStore:
-    """The runs before run 9: two nightly releases, and the last one for developers."""
-    store = MemoryStore()
-    for run_id, release_type in (("6", "nightly"), ("7", "nightly"), ("8", "dev")):
-        outputs = RunOutputs(run_id=run_id, platform="linux")
-        lock = page_runs.source_lock(REF).model_copy(update={"release_type": release_type})
-        store.put_bytes(outputs.source_lock_key(REF), lock.model_dump_json().encode())
-        records.write(store, outputs, GROUP, page_runs.build_record("torch", *CELL))
-    return store
-
-
-OUTPUTS_OF_9 = RunOutputs(run_id="9", platform="linux")
-
-
-def test_the_run_before_is_of_the_same_release_type(releases: MemoryStore, facts: RunFacts) -> None:
-    assert previous(releases, OUTPUTS_OF_9, facts) == "7"
-
-
-def test_reads_only_source_locks_to_find_the_run_before(releases: MemoryStore, facts: RunFacts) -> None:
-    previous(releases, OUTPUTS_OF_9, facts)
-
-    reads = [key for call, key in releases.calls if call == "read"]
-    assert reads == [
-        "8-linux/manifests/source-lock-nightly.json",
-        "7-linux/manifests/source-lock-nightly.json",
-    ]

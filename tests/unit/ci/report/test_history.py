@@ -1,196 +1,80 @@
-"""The last runs of a store, on the terminal and on a page."""
-
-import json
-import re
-from pathlib import Path
-from typing import Literal, get_args
+"""What the last runs of a store have in common."""
 
 import pytest
 
-from core.cli.options import Common
-from core.errors import MissingInputError, UsageError
-from core.run import Platform, RunOutputs, records
-from core.stores import Store
-from tests.kit import page_runs
-from tests.kit.front_doors import run_verb
-from tests.kit.memory_store import MemoryStore
+from ci.report import model
+from ci.report.history import HistoryRun, make_history
+from ci.report.html import render_history
+from ci.report.names import anchor, cell_text
+from ci.report.text import make_history_tables
+from tests.kit.cell_pages import CELL_NAME, make_cell_page
 
-GROUP, REF, PYTHON = CELL = ("gfx900", "nightly", "cp312")
-
-
-def write_run(
-    store: Store,
-    run_id: str,
-    *,
-    release_type: Literal["ci", "nightly"] = "ci",
-    platform: Platform = "linux",
-    error: str = "",
-) -> None:
-    """Write a run of one cell with its page; with an error, its last build has failed."""
-    outputs = RunOutputs(run_id=run_id, platform=platform)
-    lock = page_runs.source_lock(REF).model_copy(update={"release_type": release_type})
-    store.put_bytes(outputs.source_lock_key(REF), lock.model_dump_json().encode())
-    store.put_bytes(f"{outputs.prefix}/reports/index.html", b"")
-
-    builds = [page_runs.build_record(component, *CELL) for component in page_runs.BUILDS]
-    if error:
-        builds[-1] = page_runs.make_record("build_apex", *CELL, status="failed", exit_code=8, error=error)
-    for build in builds:
-        records.write(store, outputs, GROUP, build)
-
-
-def history(store: Store, *words: object) -> int:
-    return run_verb("ci", "report", "--history", "--store", store.url, *words)
-
-
-def printed_runs(capsys: pytest.CaptureFixture[str]) -> list[str]:
-    """Return the runs that were printed as JSON."""
-    return [run["run_id"] for run in json.loads(capsys.readouterr().out)["runs"]]
-
-
-# --- How much is read ------------------------------------------------------------------------
+UNREADABLE = HistoryRun(run_id="7", problems=("7-linux/manifests: <b>no JSON</b>",))
 
 
 @pytest.fixture
-def many_runs(monkeypatch: pytest.MonkeyPatch) -> MemoryStore:
-    """A store of 30 runs, of which every fifth is a nightly release; it notes the requests."""
-    first_run = MemoryStore()
-    write_run(first_run, "1")
-    first_release = MemoryStore()
-    write_run(first_release, "5", release_type="nightly")
-
-    store = MemoryStore()
-    for number in range(1, 31):
-        source = first_release if number % 5 == 0 else first_run
-        for key, content in source.objects.items():
-            store.objects[f"{number}{key[1:]}"] = content
-    monkeypatch.setattr(Common, "open_store", lambda _: store)
-    return store
+def runs() -> list[tuple[HistoryRun, model.RunPage | None]]:
+    """Five runs, the newest first; the third could not be read."""
+    states: tuple[model.State, ...] = ("incomplete", "failed", "passed", "failed", "passed")
+    runs: list[tuple[HistoryRun, model.RunPage | None]] = []
+    for number, state in zip(range(9, 4, -1), states, strict=True):
+        runs.append((HistoryRun(run_id=str(number), address=f"../{number}"), make_cell_page(state)))
+    runs[2] = (UNREADABLE, None)
+    return runs
 
 
-def test_reads_the_last_runs_alone(many_runs: MemoryStore, capsys: pytest.CaptureFixture[str]) -> None:
-    assert history(many_runs, "--runs", "3", "--json") == 0
+def test_a_history_tells_since_when_a_cell_fails(runs: list[tuple[HistoryRun, model.RunPage | None]]) -> None:
+    (line,) = make_history("linux", runs).lines
 
-    assert printed_runs(capsys) == ["30", "29", "28"]
-    # Runs of each platform are listed. Of each run, manifests are listed twice and read (a lock and five
-    # records), and its page is looked for.
-    assert len(many_runs.calls) == 2 + 3 * (2 + 6 + 1)
+    assert line.since == 3
+    assert line.good == 4
 
 
-def test_reads_only_the_source_locks_of_runs_of_other_types(
-    many_runs: MemoryStore, capsys: pytest.CaptureFixture[str]
+def test_a_history_has_the_time_of_sound_builds_and_the_reason_of_failures(
+    runs: list[tuple[HistoryRun, model.RunPage | None]],
 ) -> None:
-    options = ("--release-type", "nightly", "--platform", "linux")
+    (line,) = make_history("linux", runs).lines
 
-    assert history(many_runs, "--runs", "2", "--json", *options) == 0
-
-    assert printed_runs(capsys) == ["30", "25"]
-    # Of the six runs from 30 to 25, manifests are listed and the lock is read; two are read in full.
-    assert len(many_runs.calls) == 1 + 6 * 2 + 2 * (1 + 6 + 1)
-
-
-# --- What is printed and written -------------------------------------------------------------
-
-
-@pytest.fixture
-def store(tmp_path: Path) -> Store:
-    return Common(root=tmp_path, store=str(tmp_path / "runs")).open_store()
+    newest, failed, unreadable, first_failed, sound = line.points
+    assert newest is not None
+    assert newest.seconds is None
+    assert failed is not None
+    assert unreadable is None
+    assert first_failed is not None
+    assert first_failed.why == "build_torch: a.cpp:7: no such type"
+    assert sound is not None
+    assert sound.seconds == 3600
 
 
-@pytest.fixture
-def runs(store: Store) -> Store:
-    """A store whose runs 9 and 10 failed after run 7; a record of run 9 is unreadable."""
-    write_run(store, "7")
-    write_run(store, "9", error="Two.")
-    write_run(store, "10", error="Two.")
-    store.put_bytes(f"9-linux/manifests/{GROUP}/build_torch-nightly-cp312.json", b"{")
-    write_run(store, "8", platform="windows")
-    return store
-
-
-def test_prints_runs_and_since_when_cells_fail(runs: Store, capsys: pytest.CaptureFixture[str]) -> None:
-    assert history(runs, "--runs", "5") == 0
-
-    printed = capsys.readouterr().err
-    assert re.search(r"\b10 +2026-11-20 +1 failed", printed)
-    assert re.search(r"gfx900 nightly cp312 +failed +9 +7 +build_apex: Two\.", printed)
-
-
-def test_an_unreadable_record_hides_no_run(runs: Store, capsys: pytest.CaptureFixture[str]) -> None:
-    assert history(runs, "--runs", "5") == 0
-
-    assert "build_torch-nightly-cp312.json" in capsys.readouterr().err
-
-
-def test_writes_a_page_for_each_platform_with_links_to_cells(runs: Store) -> None:
-    assert history(runs, "--runs", "5") == 0
-
-    page = runs.read("history/linux.html").decode()
-    assert f'href="../10-linux/reports/index.html#cell-{GROUP}-nightly-cp312"' in page
-    assert "8-windows" in runs.read("history/windows.html").decode()
-
-
-def test_a_page_elsewhere_links_to_the_store(runs: Store, tmp_path: Path) -> None:
-    page = tmp_path / "h.html"
-
-    assert history(runs, "--runs", "5", "--platform", "linux", "-o", page) == 0
-
-    assert f'href="{runs.url_of("10-linux/reports/index.html")}"' in page.read_text()
-
-
-def test_says_that_a_cell_failed_as_far_as_the_page_goes_back(
-    runs: Store, capsys: pytest.CaptureFixture[str]
+def test_a_history_compares_each_run_with_the_one_before(
+    runs: list[tuple[HistoryRun, model.RunPage | None]],
 ) -> None:
-    assert history(runs, "--runs", "2", "--platform", "linux") == 0
+    history = make_history("linux", runs)
 
-    assert "9 or before" in capsys.readouterr().err
-
-
-# --- What is not there -----------------------------------------------------------------------
+    assert history.runs[2].changes == ()
+    assert [change.kind for change in history.runs[3].changes] == ["broken"]
 
 
-@pytest.mark.parametrize(
-    ("words", "mention"),
-    [
-        (["--torch-ref", "sample"], "sample"),
-        (["--gpu-family", "cpu", "--platform", "linux"], "cpu"),
-        (["--release-type", "nightly"], "nightly"),
-    ],
-)
-def test_names_what_no_run_has_and_where_it_looked(
-    store: Store, capsys: pytest.CaptureFixture[str], words: list[str], mention: str
+def test_a_history_is_printed_with_a_line_for_each_cell(
+    runs: list[tuple[HistoryRun, model.RunPage | None]],
 ) -> None:
-    write_run(store, "7")
+    _, cells = make_history_tables(make_history("linux", runs))
 
-    assert history(store, *words) == MissingInputError.exit_code
-
-    message = capsys.readouterr().err
-    assert f"builds of {mention}" in message
-    assert store.url in message
+    reason = "build_torch: a.cpp:7: no such type"
+    assert cells.rows == ((cell_text(CELL_NAME), "incomplete", "6", "5", reason),)
 
 
-@pytest.mark.parametrize(
-    ("words", "mention"),
-    [
-        (["--torch-ref", "nihgtly"], "'nightly'"),
-        (["--gpu-family", "gfx94X"], "'gfx94X-dcgpu'"),
-        (["--json"], "--platform"),
-        (["--runs", "0"], "--runs"),
-    ],
-)
-def test_refuses_options_that_name_no_runs(
-    store: Store, capsys: pytest.CaptureFixture[str], words: list[str], mention: str
+def test_a_history_has_a_page_with_links_to_its_runs(
+    runs: list[tuple[HistoryRun, model.RunPage | None]],
 ) -> None:
-    for platform in get_args(Platform):
-        write_run(store, "7", platform=platform)
+    html = render_history(make_history("linux", runs))
 
-    assert history(store, *words) == UsageError.exit_code
+    assert f'href="../9#{anchor(CELL_NAME)}"' in html
+    assert "&lt;b&gt;no JSON" in html
+    assert html == render_history(make_history("linux", runs))
 
-    assert mention in capsys.readouterr().err
 
+def test_a_history_of_unreadable_runs_has_no_cells() -> None:
+    html = render_history(make_history("linux", [(UNREADABLE, None)]))
 
-@pytest.mark.parametrize("option", ["--run-id=7", "--text", "--brief", "--against=6"])
-def test_refuses_options_of_one_run(store: Store, option: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert history(store, option) == UsageError.exit_code
-
-    assert f"{option.partition('=')[0]} has no effect with --history" in capsys.readouterr().err
+    assert "<article" not in html

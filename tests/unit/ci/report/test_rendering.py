@@ -11,10 +11,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ci.report import page_of, text
+from ci.report import text
 from ci.report.facts import GroupFacts, RunFacts
-from ci.report.html import matrix, render
-from ci.report.model import Page, Problem, cell_text
+from ci.report.html import make_matrix, render
+from ci.report.model import ReportedProblem, RunPage
+from ci.report.names import cell_text, natural_key
+from ci.report.page import make_page
 from tests.kit import page_runs
 
 VOID_TAGS = {"meta", "input", "line", "rect", "polygon", "br"}
@@ -57,21 +59,31 @@ class Document(HTMLParser):
 
 
 def page_with_words(
-    *, group: str = "g", ref: str = "nightly", name: str = "torch", error: str = "No."
-) -> Page:
+    *,
+    group: str = "g",
+    ref: str = "nightly",
+    name: str = "torch",
+    error: str = "No.",
+) -> RunPage:
     """Return the page of a run of one cell, with these words wherever others may write some."""
     cell = (group, ref, PYTHON)
 
     build = page_runs.build_record("torch", *cell)
     wheel = build.files[0].model_copy(update={"name": name, "distribution": name, "version": name})
-    graph = {"folder": error, "edges": 1, "seconds": 1, "busy_seconds": 1, "slowest": [[error, 1]]}
     details = {
         "source": {"origin": error, "commit": error},
         "contents": {name: {error: [1, 2, 3]}},
-        "ninja": [graph],
+        "reached": {"done": 1, "total": 2, "failed": [error]},
     }
     build = build.model_copy(update={"files": (wheel,), "details": details})
-    failure = page_runs.make_record(name, *cell, status="failed", exit_code=8, started=name, error=error)
+    failure = page_runs.make_record(
+        name,
+        *cell,
+        status="failed",
+        exit_code=8,
+        started=name,
+        error=error,
+    )
 
     results = page_runs.group_of_tests(*cell)
     words = {"test": name, "line": error, "text": error, "command": error}
@@ -82,15 +94,21 @@ def page_with_words(
         name=group,
         records=((name, build), (error, failure)),
         tests=(results,),
-        problems=(Problem(where=name, what=error, hint=error),),
+        problems=(
+            ReportedProblem(
+                where=name,
+                what=error,
+                hint=error,
+            ),
+        ),
     )
-    return page_of(replace(page_runs.make_run([], [], []), groups=(facts,)))
+    return make_page(replace(page_runs.make_run([], [], []), groups=(facts,)))
 
 
 @pytest.fixture(scope="module")
 def one_family() -> str:
     """The page of one family: three cells of a ref."""
-    return render(page_of(page_runs.make_run(["gfx900"], ["nightly"])))
+    return render(make_page(page_runs.make_run(["gfx900"], ["nightly"])))
 
 
 # --- Names and messages of others ------------------------------------------------------------
@@ -112,9 +130,24 @@ HOSTILE_TEXTS = (
 texts = st.text(max_size=60) | st.sampled_from(HOSTILE_TEXTS)
 
 
-@given(group=texts, ref=texts, name=texts, error=texts)
-def test_no_name_becomes_markup_or_a_link(group: str, ref: str, name: str, error: str) -> None:
-    page = page_with_words(group=group, ref=ref or "r", name=name, error=error)
+@given(
+    group=texts,
+    ref=texts,
+    name=texts,
+    error=texts,
+)
+def test_no_name_becomes_markup_or_a_link(
+    group: str,
+    ref: str,
+    name: str,
+    error: str,
+) -> None:
+    page = page_with_words(
+        group=group,
+        ref=ref or "r",
+        name=name,
+        error=error,
+    )
 
     document = Document(render(page))
 
@@ -133,9 +166,13 @@ def test_no_name_becomes_markup_or_a_link(group: str, ref: str, name: str, error
 
 @given(word=texts)
 def test_prints_no_character_that_moves_a_terminal(word: str) -> None:
-    page = page_with_words(name=word, error=word, group=word)
+    page = page_with_words(
+        name=word,
+        error=word,
+        group=word,
+    )
 
-    for table in text.tables(page):
+    for table in text.make_tables(page):
         for row in table.rows:
             assert len(row) == len(table.columns)
             assert not re.search(r"[\x00-\x1f\x7f-\x9f\u202a-\u202e]", "".join(row))
@@ -165,21 +202,21 @@ def test_loads_nothing_from_elsewhere() -> None:
 
 
 @pytest.fixture(scope="module")
-def compared_page() -> Page:
+def compared_page() -> RunPage:
     """The page of four cells, held against an earlier run of two of them."""
     families = ["gfx900", "gfx1100"]
     earlier = page_runs.make_run(families, ["nightly"], [PYTHON], run_id="122", seed="x")
-    return page_of(page_runs.make_run(families, ["nightly", "release/2.10"], [PYTHON]), earlier)
+    return make_page(page_runs.make_run(families, ["nightly", "release/2.10"], [PYTHON]), earlier)
 
 
 @pytest.fixture(scope="module")
-def printed(compared_page: Page) -> str:
+def printed(compared_page: RunPage) -> str:
     """What a terminal shows of that page."""
-    rows = [row for table in text.tables(compared_page) for row in table.rows]
+    rows = [row for table in text.make_tables(compared_page) for row in table.rows]
     return "\n".join("  ".join(row) for row in rows)
 
 
-def test_text_html_and_json_have_the_same_wheels(compared_page: Page, printed: str) -> None:
+def test_text_html_and_json_have_the_same_wheels(compared_page: RunPage, printed: str) -> None:
     html = render(compared_page)
 
     for wheel in compared_page.wheels:
@@ -190,7 +227,7 @@ def test_text_html_and_json_have_the_same_wheels(compared_page: Page, printed: s
     assert listed == [wheel.sha256 for wheel in compared_page.wheels]
 
 
-def test_text_and_html_have_the_same_cells(compared_page: Page, printed: str) -> None:
+def test_text_and_html_have_the_same_cells(compared_page: RunPage, printed: str) -> None:
     html = render(compared_page)
 
     for cell in compared_page.cells:
@@ -198,26 +235,26 @@ def test_text_and_html_have_the_same_cells(compared_page: Page, printed: str) ->
         assert f'data-text="{cell_text(cell.name)}"' in html
 
 
-def test_text_and_html_compare_changed_sources(compared_page: Page, printed: str) -> None:
+def test_text_and_html_compare_changed_sources(compared_page: RunPage, printed: str) -> None:
     (comparison,) = {source.compare for source in compared_page.sources if source.compare}
 
     assert comparison in printed
     assert comparison in render(compared_page)
 
 
-def test_the_summary_has_the_verdict(compared_page: Page) -> None:
-    summary = text.markdown(compared_page).lower().replace("\\", "")
+def test_the_summary_has_the_verdict(compared_page: RunPage) -> None:
+    summary = text.make_markdown(compared_page).lower().replace("\\", "")
 
-    assert text.verdict(compared_page) in summary
+    assert text.make_verdict(compared_page) in summary
 
 
 # --- The layout of the page ------------------------------------------------------------------
 
 
 def test_the_matrix_is_a_grid_in_natural_order() -> None:
-    page = page_of(page_runs.make_run(["gfx1100", "gfx942"], ["release/2.10", "release/2.9"], [PYTHON]))
+    page = make_page(page_runs.make_run(["gfx1100", "gfx942"], ["release/2.10", "release/2.9"], [PYTHON]))
 
-    rows = matrix(page.cells)
+    rows = make_matrix(page.cells)
 
     assert list(rows) == [("release/2.9", PYTHON), ("release/2.10", PYTHON)]
     for row in rows.values():
@@ -226,13 +263,13 @@ def test_the_matrix_is_a_grid_in_natural_order() -> None:
 
 
 def test_the_matrix_of_one_cell_is_that_cell() -> None:
-    page = page_of(page_runs.make_run(["gfx942"], ["nightly"], [PYTHON]))
+    page = make_page(page_runs.make_run(["gfx942"], ["nightly"], [PYTHON]))
 
-    assert list(matrix(page.cells).values()) == [[page.cells[0]]]
+    assert list(make_matrix(page.cells).values()) == [[page.cells[0]]]
 
 
 def test_a_build_names_its_compiler_cache_and_whether_that_was_lost() -> None:
-    html = render(page_of(page_runs.make_run(["gfx94X-dcgpu"], ["nightly"], [PYTHON])))
+    html = render(make_page(page_runs.make_run(["gfx94X-dcgpu"], ["nightly"], [PYTHON])))
 
     assert "s3://runs/compiler-cache/ci/sccache (read-write)" in html
     # Of vision alone.
@@ -268,7 +305,16 @@ def test_a_run_without_cells_lists_its_stages_and_has_no_empty_table(steps: tupl
     records = tuple((step, page_runs.make_record(step, "gfx900")) for step in steps)
     groups = (GroupFacts(name="gfx900", records=records),) if steps else ()
 
-    html = render(page_of(RunFacts(run_id="1", platform="linux", groups=groups, locks={})))
+    html = render(
+        make_page(
+            RunFacts(
+                run_id="1",
+                platform="linux",
+                groups=groups,
+                locks={},
+            )
+        )
+    )
 
     assert Document(html).tags["li"] == len(steps)
     assert ("No stage has left a record yet." in html) == (not steps)
@@ -285,7 +331,7 @@ def test_lists_a_family_only_for_what_no_cell_draws(one_family: str) -> None:
 
 
 def test_a_page_of_many_cells_stays_small() -> None:
-    page = page_of(page_runs.make_run(page_runs.FAMILIES[:2]))
+    page = make_page(page_runs.make_run(page_runs.FAMILIES[:2]))
 
     # The 300 cells of a nightly release have less than 6 MB then: the more cells, the more is told once.
     assert len(page.cells) == 30
@@ -297,11 +343,11 @@ def test_a_page_of_many_cells_stays_small() -> None:
 
 @pytest.mark.parametrize(("size", "shown"), [(0, "0"), (2048, "+2.0 KiB"), (-12, "-12 B")])
 def test_shows_a_difference_with_its_sign(size: int, shown: str) -> None:
-    assert text.signed(size) == shown
+    assert text.signed_size(size) == shown
 
 
 def test_sorts_versions_by_their_numbers() -> None:
-    assert sorted(["2.10", "2.9", "nightly", "a"], key=text.natural) == ["2.9", "2.10", "a", "nightly"]
+    assert sorted(["2.10", "2.9", "nightly", "a"], key=natural_key) == ["2.9", "2.10", "a", "nightly"]
 
 
 def test_spells_characters_that_steer() -> None:

@@ -6,9 +6,10 @@ from pathlib import Path
 import pytest
 
 from ci.install import dependencies
-from ci.install.dependencies import Mirror, MirroredFile
+from ci.install.dependencies import Mirror
 from ci.verbs import mirror_deps
 from core import files
+from core.cell import Cell
 from core.errors import StoreError
 from core.packages.candidates import Candidate
 from core.packages.resolution import ResolvedPackage, ResolverQuery
@@ -51,10 +52,15 @@ def public_index(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> PublicIndex
                     resolved.append(ResolvedPackage(name=name, version="1", files=(offer,)))
             return resolved
 
-        def download(_data: Mirror, batch: Sequence[MirroredFile], target: Path) -> None:
-            for source in batch:
-                downloaded.append(source.name)
-                files.copy(folder / source.name, target / source.name)
+        def download(
+            _data: Mirror,
+            _cell: Cell,
+            batch: Sequence[Candidate],
+            target: Path,
+        ) -> None:
+            for file in batch:
+                downloaded.append(file.name)
+                files.copy(folder / file.name, target / file.name)
 
         monkeypatch.setattr(dependencies, "resolve", resolve)
         monkeypatch.setattr(dependencies, "download", download)
@@ -75,7 +81,9 @@ def mirror(store: DirectoryStore, *options: str) -> int:
 
 
 def test_a_dry_run_names_files_and_writes_nothing(
-    store: DirectoryStore, public_index: PublicIndex, capfd: pytest.CaptureFixture[str]
+    store: DirectoryStore,
+    public_index: PublicIndex,
+    capfd: pytest.CaptureFixture[str],
 ) -> None:
     downloaded = public_index("first")
 
@@ -87,7 +95,9 @@ def test_a_dry_run_names_files_and_writes_nothing(
 
 
 def test_takes_what_an_interrupted_call_left(
-    store: DirectoryStore, public_index: PublicIndex, tmp_path: Path
+    store: DirectoryStore,
+    public_index: PublicIndex,
+    tmp_path: Path,
 ) -> None:
     downloaded = public_index("first")
     wheel = tmp_path / "public-first" / NUMPY
@@ -110,7 +120,8 @@ def test_refuses_other_bytes_of_a_mirrored_file(store: DirectoryStore, public_in
 
 
 def test_refuses_other_bytes_of_a_file_that_no_record_names(
-    store: DirectoryStore, public_index: PublicIndex
+    store: DirectoryStore,
+    public_index: PublicIndex,
 ) -> None:
     downloaded = public_index("first")
     store.put_bytes(f"python-deps/{NUMPY}", b"another's")

@@ -8,26 +8,18 @@ from typing import Any
 
 import pytest
 
-from ci.publish import wheels as published_wheels
-from ci.publish.folders import Digests
-from ci.publish.wheels import Source
+from ci.publish.folders import Folders, compare_folders
 from ci.verbs import index, upload
-from ci.verbs.upload import Folders
-from core.cell import GroupCell
-from core.cli import options
 from core.cli.options import Common
 from core.errors import MissingInputError, StoreError, UsageError, WheelError
-from core.run import RunOutputs, records
+from core.run import RunOutputs
 from core.run.job_files import JobFiles
-from core.run.records import FileRecord, Record
-from core.status import Pending, UpToDate
+from core.run.records import FileRecord
 from core.stores import Store
 from core.stores.directory import DirectoryStore
-from core.wheel import distributions
-from tests.kit.front_doors import look_at_verb, run_verb
+from tests.kit.front_doors import run_verb
 from tests.kit.memory_store import MemoryStore
-from tests.kit.runs import STARTED, write_record
-from tests.kit.small_runs import GROUP, publish_wheel
+from tests.kit.small_runs import GROUP
 from tests.kit.wheels import write_broken_wheel, write_wheel
 
 OTHER_BYTES = {"torch.py": "other"}
@@ -35,18 +27,12 @@ OTHER_BYTES = {"torch.py": "other"}
 
 def digests_of(store: Store) -> Mapping[str, str]:
     """Return all that a store holds: key to digest."""
-    return {stored.key: store.digest(stored.key) for stored in store.list("")}
+    return {stored_object.key: store.digest(stored_object.key) for stored_object in store.list("")}
 
 
 def upload_folder(common: Common, folder: Path) -> Sequence[FileRecord]:
     """Upload the wheels of a folder into the group."""
-    return upload.upload_folders(common, Folders(wheels=folder), GROUP)[GROUP]
-
-
-def upload_group(common: Common, store: Store) -> Sequence[FileRecord]:
-    """Upload the group of a run that lies in another store."""
-    source = Source(store=store, outputs=replace(common, store="out").outputs)
-    return published_wheels.upload_group(common, source, GROUP)
+    return upload.put_all(common, compare_folders(common, Folders(wheels=folder), GROUP))[GROUP]
 
 
 @pytest.fixture
@@ -58,7 +44,11 @@ def folder(tmp_path: Path) -> Path:
 # --- A folder of wheels ----------------------------------------------------------------------
 
 
-def test_refuses_other_bytes_before_anything_is_written(common: Common, store: Store, folder: Path) -> None:
+def test_refuses_other_bytes_before_anything_is_written(
+    common: Common,
+    store: Store,
+    folder: Path,
+) -> None:
     write_wheel(folder)
     upload_folder(common, folder)
     digests = digests_of(store)
@@ -69,6 +59,17 @@ def test_refuses_other_bytes_before_anything_is_written(common: Common, store: S
         upload_folder(common, folder)
 
     assert digests_of(store) == digests
+
+
+def test_replaces_the_metadata_of_a_replaced_wheel(tmp_path: Path, folder: Path) -> None:
+    local = Common(root=tmp_path)
+    write_wheel(folder, requires=["numpy>=1"])
+    upload_folder(local, folder)
+    write_wheel(folder, requires=["numpy>=2"])
+
+    (wheel,) = upload_folder(local, folder)
+
+    assert local.open_store().digest(f"{wheel.key}.metadata") == wheel.metadata_sha256
 
 
 def test_names_every_wheel_with_other_bytes(common: Common, folder: Path) -> None:
@@ -86,7 +87,9 @@ def test_names_every_wheel_with_other_bytes(common: Common, folder: Path) -> Non
 
 
 def test_a_wheel_with_another_name_in_its_metadata_stops_the_upload(
-    common: Common, store: Store, folder: Path
+    common: Common,
+    store: Store,
+    folder: Path,
 ) -> None:
     write_wheel(folder, name="apex", version="1.10.0")
     write_broken_wheel(folder, defect="other name in METADATA")
@@ -97,7 +100,11 @@ def test_a_wheel_with_another_name_in_its_metadata_stops_the_upload(
     assert store.list("") == []
 
 
-def test_a_wheel_of_another_platform_stops_the_upload(common: Common, store: Store, folder: Path) -> None:
+def test_a_wheel_of_another_platform_stops_the_upload(
+    common: Common,
+    store: Store,
+    folder: Path,
+) -> None:
     write_wheel(folder)
     write_wheel(folder, tag="cp312-cp312-win_amd64")
 
@@ -109,11 +116,11 @@ def test_a_wheel_of_another_platform_stops_the_upload(common: Common, store: Sto
 
 def test_uploads_wheels_of_the_named_platform(store: Store, folder: Path) -> None:
     write_wheel(folder, tag="cp312-cp312-win_amd64")
-    words = ("--input-dir", folder, "--artifact-group", GROUP, "--run-id", "17", "--store", store.url)
+    arguments = ("--input-dir", folder, "--artifact-group", GROUP, "--run-id", "17", "--store", store.url)
 
-    assert run_verb("ci", "upload", *words, "--platform", "windows") == 0
+    assert run_verb("ci", "upload", *arguments, "--platform", "windows") == 0
 
-    assert {stored.key.split("/")[0] for stored in store.list("")} == {"17-windows"}
+    assert {stored_object.key.split("/")[0] for stored_object in store.list("")} == {"17-windows"}
 
 
 def test_an_uploaded_file_is_a_copy(tmp_path: Path, folder: Path) -> None:
@@ -131,21 +138,25 @@ def test_an_uploaded_file_is_a_copy(tmp_path: Path, folder: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("words", "group"),
+    ("arguments", "group"),
     [
         (["--input-dir", "mine", "--gpu-family", "gfx942;gfx1100"], "gfx942-gfx1100"),
         (["--packages-dir", "mine", "--artifact-group", "gfx942-debug"], "gfx942-debug"),
     ],
 )
 def test_uploads_a_folder_into_the_named_group(
-    tmp_path: Path, folder: Path, monkeypatch: pytest.MonkeyPatch, words: list[str], group: str
+    tmp_path: Path,
+    folder: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    arguments: list[str],
+    group: str,
 ) -> None:
     monkeypatch.chdir(tmp_path)
     write_wheel(folder)
 
-    assert run_verb("ci", "upload", "--store", tmp_path / "s", *words) == 0
+    assert run_verb("ci", "upload", "--store", tmp_path / "s", *arguments) == 0
 
-    groups = {stored.key.split("/")[2] for stored in DirectoryStore(tmp_path / "s").list("")}
+    groups = {stored_object.key.split("/")[2] for stored_object in DirectoryStore(tmp_path / "s").list("")}
     assert groups == {group}
 
 
@@ -158,254 +169,21 @@ def test_refuses_a_folder_without_a_group(tmp_path: Path, folder: Path) -> None:
 
 
 def test_refuses_a_folder_that_does_not_exist(tmp_path: Path) -> None:
-    words = ("--input-packages-dir", tmp_path / "nothing", "--gpu-family", "cpu")
+    arguments = ("--input-packages-dir", tmp_path / "nothing", "--gpu-family", "cpu")
 
-    exit_code = run_verb("ci", "upload", "--store", tmp_path / "s", *words)
+    exit_code = run_verb("ci", "upload", "--store", tmp_path / "s", *arguments)
 
     assert exit_code == MissingInputError.exit_code
-
-
-# --- A run -----------------------------------------------------------------------------------
-
-
-@pytest.fixture
-def target(tmp_path: Path) -> Common:
-    """The same run in another store."""
-    return Common(root=tmp_path, run_id="17", store="elsewhere")
-
-
-def test_a_newer_upload_replaces_files_of_the_local_run(tmp_path: Path, folder: Path) -> None:
-    local = Common(root=tmp_path)
-    store = local.open_store()
-    built = publish_wheel(store, local.outputs, tmp_path / "built")
-    write_wheel(folder, files=OTHER_BYTES)
-
-    (uploaded,) = upload_folder(local, folder)
-
-    assert uploaded.sha256 != built.sha256
-    assert index.write_pages(store, local.outputs, GROUP).file_count == 1
-    elsewhere = Common(root=tmp_path, store="elsewhere")
-    assert [file.sha256 for file in upload_group(elsewhere, store)] == [uploaded.sha256]
-
-
-def test_refuses_a_file_that_differs_from_its_record(
-    store: Store, outputs: RunOutputs, tmp_path: Path, target: Common
-) -> None:
-    wheel = publish_wheel(store, outputs, tmp_path)
-    store.put_bytes(wheel.key, b"other")
-
-    with pytest.raises(StoreError, match="record"):
-        upload_group(target, store)
-
-    assert target.open_store().list("") == []
-
-
-def test_refuses_a_group_without_records(common: Common, store: Store) -> None:
-    with pytest.raises(MissingInputError, match="group g"):
-        upload_group(common, store)
-
-
-@pytest.fixture
-def uploaded_run(
-    store: Store, outputs: RunOutputs, tmp_path: Path, target: Common, monkeypatch: pytest.MonkeyPatch
-) -> Store:
-    """The store that a run of two groups and a source lock was uploaded to."""
-    publish_wheel(store, outputs, tmp_path, group="cpu")
-    publish_wheel(store, outputs, tmp_path, group="gfx110X-all")
-    store.put_bytes(outputs.source_lock_key("nightly"), b"{}")
-    monkeypatch.setattr(options, "common_from", lambda _arguments: target)
-    assert run_verb("ci", "upload") == 0
-    return target.open_store()
-
-
-def test_uploads_the_run_in_out_with_its_locks(store: Store, uploaded_run: Store) -> None:
-    uploaded = digests_of(uploaded_run)
-
-    assert digests_of(store).items() <= uploaded.items()
-
-
-@pytest.mark.parametrize("group", ["cpu", "gfx110X-all"])
-def test_writes_the_pages_of_every_group(outputs: RunOutputs, uploaded_run: Store, group: str) -> None:
-    assert uploaded_run.find(f"{outputs.python_prefix(group)}/index.html") is not None
-
-
-@pytest.mark.usefixtures("uploaded_run")
-def test_a_look_finds_nothing_to_do_where_the_run_was_uploaded() -> None:
-    assert look_at_verb("ci", "upload") == UpToDate()
-
-
-def test_a_look_finds_a_page_that_is_gone(uploaded_run: Store, outputs: RunOutputs) -> None:
-    page = f"{outputs.python_prefix('cpu')}/index.html"
-    uploaded_run.delete(page)
-
-    status = look_at_verb("ci", "upload")
-
-    assert isinstance(status, Pending)
-    assert f"{page} would be written" in status.reasons
-    assert uploaded_run.find(page) is None, "a look writes nothing"
-
-
-def test_refuses_another_source_lock(store: Store, outputs: RunOutputs, uploaded_run: Store) -> None:
-    # What the stages of a run took their commits from never changes.
-    key = outputs.source_lock_key("nightly")
-    store.put_bytes(key, b"{ }")
-
-    assert run_verb("ci", "upload") == StoreError.exit_code
-
-    assert uploaded_run.read(key) == b"{}"
-
-
-# --- Records and reports of tests ------------------------------------------------------------
-
-
-def write_step(store: Store, outputs: RunOutputs, step: str, *, group: str = GROUP, error: str = "") -> None:
-    write_record(
-        store, outputs, step=step, family=group, python="cp312", torch_ref="nightly", error=error or None
-    )
-
-
-def upload_kinds(target: Common, store: Store, outputs: RunOutputs, *kinds: str) -> None:
-    """Upload some kinds of what a run left in the group."""
-    source = Source(store=store, outputs=outputs)
-    assert published_wheels.upload_run(target, source, kinds, GROUP, Digests()) == {}
-
-
-def states_of(target: Common, group: str = GROUP) -> set[tuple[str, str]]:
-    """Return the steps that a run has records of, and how they ended."""
-    found = records.read_all(target.open_store(), target.outputs, group)
-    return {(record.stage, record.status) for record in found}
-
-
-def test_a_test_that_passed_here_replaces_a_failure_there(
-    store: Store, outputs: RunOutputs, target: Common
-) -> None:
-    write_step(target.open_store(), target.outputs, "test_smoke", error="No GPU.")
-    write_step(store, outputs, "test_smoke")
-
-    upload_kinds(target, store, outputs, "tests")
-
-    assert states_of(target) == {("test_smoke", "ok")}
-
-
-def test_a_failed_test_is_uploaded_until_it_passes(store: Store, outputs: RunOutputs, target: Common) -> None:
-    write_step(store, outputs, "test_torch-1-of-2", error="It broke.")
-    upload_kinds(target, store, outputs, "tests")
-    states_of_failure = states_of(target)
-
-    # Tested again, as a job is run again.
-    write_step(store, outputs, "test_torch-1-of-2")
-    upload_kinds(target, store, outputs, "tests")
-
-    assert states_of_failure == {("test_torch-1-of-2", "failed")}
-    assert states_of(target) == {("test_torch-1-of-2", "ok")}
-
-
-def test_uploads_reports_of_tests(store: Store, outputs: RunOutputs, target: Common) -> None:
-    report = f"{outputs.reports_prefix(GROUP)}/smoke.xml"
-    store.put_bytes(report, b"<testsuites/>")
-    write_step(store, outputs, "test_smoke")
-
-    upload_kinds(target, store, outputs, "reports", "tests")
-
-    assert target.open_store().read(report) == b"<testsuites/>"
-
-
-def test_a_builds_record_does_not_go_with_tests(store: Store, outputs: RunOutputs, target: Common) -> None:
-    write_step(store, outputs, "build_torch")
-    write_step(store, outputs, "test_smoke")
-
-    upload_kinds(target, store, outputs, "logs", "reports", "tests")
-
-    assert states_of(target) == {("test_smoke", "ok")}
-
-
-def test_manifests_are_records_of_failed_builds_in_their_group_alone(
-    store: Store, outputs: RunOutputs, target: Common
-) -> None:
-    for group in (GROUP, "other"):
-        write_step(store, outputs, "test_smoke", group=group)
-        write_step(store, outputs, "test_rocm", group=group, error="It broke.")
-        write_step(store, outputs, "build_torch", group=group, error="It broke.")
-
-    upload_kinds(target, store, outputs, "manifests")
-
-    assert states_of(target) == {("build_torch", "failed")}
-    assert states_of(target, "other") == set()
-
-
-# --- The same wheel, built twice -------------------------------------------------------------
-
-
-def upload_triton(
-    root: Path,
-    machine: str,
-    *,
-    content: str,
-    torch_ref: str = "nightly",
-    input_digest: str = "same",
-) -> Sequence[FileRecord]:
-    """Build triton on a machine of its own, and upload it to a store that all share."""
-    common = Common(root=root / machine, run_id="17")
-    store = common.open_store()
-    path = write_wheel(common.root / "dist", name="triton", version="3.6.0", files={"triton.py": content})
-    file = distributions.publish(store, common.outputs, GROUP, path)
-    record = Record(
-        stage="build_triton",
-        run_id="17",
-        platform=common.outputs.platform,
-        cell=GroupCell(python="3.12", torch_ref=torch_ref),
-        started=STARTED,
-        seconds=1,
-        files=(file,),
-        input_digest=input_digest,
-    )
-    records.write(store, common.outputs, GROUP, record)
-    return upload_group(replace(common, store=str(root / "shared")), store)
-
-
-@pytest.fixture
-def shared(tmp_path: Path) -> Common:
-    return Common(root=tmp_path, run_id="17", store="shared")
-
-
-def test_keeps_the_first_of_wheels_from_the_same_inputs(tmp_path: Path, shared: Common) -> None:
-    first = upload_triton(tmp_path, "first", content="first")
-    digests = digests_of(shared.open_store())
-
-    assert upload_triton(tmp_path, "second", content="second") == first
-
-    assert digests_of(shared.open_store()) == digests
-
-
-def test_records_the_first_wheel_for_another_ref_with_the_same_inputs(
-    tmp_path: Path, shared: Common, capsys: pytest.CaptureFixture[str]
-) -> None:
-    first = upload_triton(tmp_path, "first", content="first")
-
-    second = upload_triton(tmp_path, "second", content="second", torch_ref="release/2.13")
-
-    assert second == first
-    found = records.read_all(shared.open_store(), shared.outputs, GROUP)
-    assert {record.name: record.files for record in found} == {
-        "build_triton-nightly-cp312": tuple(first),
-        "build_triton-release-2.13-cp312": tuple(first),
-    }
-    assert index.write_pages(shared.open_store(), shared.outputs, GROUP).file_count == 1
-    assert "build_triton-nightly-cp312" in capsys.readouterr().err
-
-
-@pytest.mark.parametrize("input_digest", ["other", ""])
-def test_refuses_another_wheel_from_other_inputs(tmp_path: Path, input_digest: str) -> None:
-    upload_triton(tmp_path, "first", content="first")
-
-    with pytest.raises(StoreError, match=r"triton-3\.6\.0"):
-        upload_triton(tmp_path, "second", content="second", input_digest=input_digest)
 
 
 # --- How much a store is asked ---------------------------------------------------------------
 
 
-def requests_of_second_upload(root: Path, monkeypatch: pytest.MonkeyPatch, wheels: int) -> int:
+def requests_of_second_upload(
+    root: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    wheels: int,
+) -> int:
     """Upload wheels twice; return how many requests the second time took, pages included."""
     store = MemoryStore(folder_pages=False)
     monkeypatch.setattr(Common, "open_store", lambda _: store)
@@ -421,7 +199,8 @@ def requests_of_second_upload(root: Path, monkeypatch: pytest.MonkeyPatch, wheel
 
 
 def test_an_upload_of_unchanged_wheels_makes_no_request_for_each(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     for_one_wheel = requests_of_second_upload(tmp_path / "one", monkeypatch, wheels=1)
     for_six_wheels = requests_of_second_upload(tmp_path / "six", monkeypatch, wheels=6)
@@ -433,7 +212,9 @@ def test_an_upload_of_unchanged_wheels_makes_no_request_for_each(
 
 
 def test_a_dry_run_names_files_and_writes_nothing(
-    tmp_path: Path, folder: Path, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path,
+    folder: Path,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     wheel = write_wheel(folder)
 
@@ -441,7 +222,7 @@ def test_a_dry_run_names_files_and_writes_nothing(
 
     printed = capsys.readouterr().err
     assert f"/python/{GROUP}/{wheel.name}" in printed
-    assert "1 files" in printed
+    assert "1 file would be put" in printed
     assert not (tmp_path / "out").exists()
 
 
@@ -456,13 +237,15 @@ def test_a_dry_run_refuses_other_bytes_too(common: Common, folder: Path) -> None
 
 @pytest.fixture
 def printed_without_store(
-    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    folder: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> str:
     """What a dry run prints where the store does not answer."""
     monkeypatch.setattr(upload, "is_reachable", lambda _: False)
     write_wheel(folder)
-    words = ("--input-dir", folder, "--artifact-group", GROUP, "--run-id", "17")
-    assert run_verb("ci", "upload", "--store", "s3://nobody", "--dry-run", *words) == 0
+    arguments = ("--input-dir", folder, "--artifact-group", GROUP, "--run-id", "17")
+    assert run_verb("ci", "upload", "--store", "s3://nobody", "--dry-run", *arguments) == 0
     return capsys.readouterr().err
 
 
@@ -486,7 +269,11 @@ def test_a_dry_run_without_the_store_lists_keys_in_the_order_of_writes(printed_w
 
 
 @pytest.fixture
-def server_options(store: Store, folder: Path, monkeypatch: pytest.MonkeyPatch) -> Sequence[Any]:
+def server_options(
+    store: Store,
+    folder: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> Sequence[Any]:
     """The options of an upload to a store whose pages a server writes."""
     monkeypatch.setattr(index, "left_to_server", lambda _: True)
     monkeypatch.setattr(upload, "_SERVER_SECONDS", 0.0)
@@ -496,7 +283,8 @@ def server_options(store: Store, folder: Path, monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_names_a_page_that_the_server_has_not_written(
-    server_options: Sequence[Any], capsys: pytest.CaptureFixture[str]
+    server_options: Sequence[Any],
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     assert run_verb("ci", "upload", *server_options) == MissingInputError.exit_code
 
@@ -506,7 +294,10 @@ def test_names_a_page_that_the_server_has_not_written(
 
 
 def test_tells_the_address_of_a_page_that_the_server_has_written(
-    server_options: Sequence[Any], store: Store, outputs: RunOutputs, capsys: pytest.CaptureFixture[str]
+    server_options: Sequence[Any],
+    store: Store,
+    outputs: RunOutputs,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     run_verb("ci", "upload", *server_options)
     index.write_pages(store, outputs, GROUP)
@@ -542,14 +333,18 @@ def summary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_a_summary_links_wheels_and_pins_versions(summary: Path) -> None:
     upload.summarize(OUTPUTS, GROUP, [file_record("apex"), file_record("torch")])
 
-    written = summary.read_text()
+    summary_text = summary.read_text()
     prefix = "https://b.s3.amazonaws.com/17-linux/python/g"
-    assert f"pip install 'torch==1.0+rocm7.1' --find-links '{prefix}/index.html'" in written
-    assert f"(<{prefix}/apex-1.0%2Brocm7.1-py3-none-any.whl>)" in written
+    assert f"pip install 'torch==1.0+rocm7.1' --find-links '{prefix}/index.html'" in summary_text
+    assert f"(<{prefix}/apex-1.0%2Brocm7.1-py3-none-any.whl>)" in summary_text
 
 
 @pytest.mark.parametrize(("name", "extras"), [("torch", "device-all"), ("rocm", "libraries,device-all")])
-def test_a_summary_installs_device_code_by_extras(summary: Path, name: str, extras: str) -> None:
+def test_a_summary_installs_device_code_by_extras(
+    summary: Path,
+    name: str,
+    extras: str,
+) -> None:
     devices = [file_record("amd-torch-device-gfx942"), file_record("rocm-sdk-device-gfx942")]
 
     upload.summarize(OUTPUTS, GROUP, [file_record(name), *devices])
@@ -566,8 +361,8 @@ def test_a_summary_lists_200_wheels_and_counts_the_others(summary: Path) -> None
 def test_an_index_that_is_not_served_has_no_address(tmp_path: Path, summary: Path) -> None:
     outputs = tmp_path / "outputs"
 
-    upload.set_outputs(JobFiles(outputs=outputs), OUTPUTS, [GROUP], index=False)
-    upload.summarize(OUTPUTS, GROUP, [file_record("torch")], index=False)
+    upload.set_outputs(JobFiles(outputs=outputs), OUTPUTS, [GROUP], has_index=False)
+    upload.summarize(OUTPUTS, GROUP, [file_record("torch")], has_index=False)
 
     assert "package_index_url" not in outputs.read_text()
     assert "/simple/" not in summary.read_text()
@@ -576,7 +371,7 @@ def test_an_index_that_is_not_served_has_no_address(tmp_path: Path, summary: Pat
 def test_the_output_of_one_group_is_its_address(tmp_path: Path) -> None:
     outputs = tmp_path / "outputs"
 
-    upload.set_outputs(JobFiles(outputs=outputs), OUTPUTS, [GROUP], index=True)
+    upload.set_outputs(JobFiles(outputs=outputs), OUTPUTS, [GROUP], has_index=True)
 
     lines = outputs.read_text().splitlines()
     assert lines[1] == OUTPUTS.python_find_links_url(GROUP)
@@ -586,7 +381,7 @@ def test_the_output_of_one_group_is_its_address(tmp_path: Path) -> None:
 def test_the_output_of_several_groups_maps_them_to_their_addresses(tmp_path: Path) -> None:
     outputs = tmp_path / "outputs"
 
-    upload.set_outputs(JobFiles(outputs=outputs), OUTPUTS, ["g", "h"], index=True)
+    upload.set_outputs(JobFiles(outputs=outputs), OUTPUTS, ["g", "h"], has_index=True)
 
     addresses = json.loads(outputs.read_text().splitlines()[1])
     assert addresses == {group: OUTPUTS.python_find_links_url(group) for group in ("g", "h")}

@@ -1,5 +1,7 @@
 import sys
+import threading
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -473,6 +475,67 @@ def test_a_look_changes_nothing(tmp_path: Path) -> None:
     look(make_stage(tmp_path), INPUTS)
 
     assert list(tmp_path.iterdir()) == []
+
+
+# Cells with the same inputs
+
+
+def stage_of_ref(root: Path, torch_ref: str, *, force: bool = False) -> Stage:
+    """Return the stage of another torch ref in the same checkout and run."""
+    stage = make_stage(root, force=force)
+    return replace(stage, cell=replace(stage.cell, torch_ref=torch_ref))
+
+
+def test_jobs_side_by_side_make_the_same_inputs_once(tmp_path: Path, wheel: Path) -> None:
+    is_working = threading.Event()
+    waits = threading.Event()
+    first_work = Work(files=[wheel])
+    second_work = Work(files=[wheel])
+
+    def work_while_the_second_waits() -> StageResult:
+        is_working.set()
+        assert waits.wait(timeout=10)
+        return first_work()
+
+    def do_second() -> Record:
+        assert is_working.wait(timeout=10)
+        # The first one goes on when this one has had time to begin.
+        threading.Timer(0.1, waits.set).start()
+        return do_stage(stage_of_ref(tmp_path, "second"), INPUTS, second_work)
+
+    with ThreadPoolExecutor(max_workers=2) as pool:
+        second = pool.submit(do_second)
+        first_record = do_stage(stage_of_ref(tmp_path, "first"), INPUTS, work_while_the_second_waits)
+
+    assert second.result().files == first_record.files
+    assert first_work.count == 1
+    assert second_work.count == 0
+
+
+def test_jobs_side_by_side_with_other_inputs_do_not_wait(tmp_path: Path, wheel: Path, work: Work) -> None:
+    def do_other_inputs_within() -> StageResult:
+        do_stage(stage_of_ref(tmp_path, "second"), OTHER_INPUTS, work)
+        return StageResult(files=(wheel,))
+
+    do_stage(stage_of_ref(tmp_path, "first"), INPUTS, do_other_inputs_within)
+
+    assert work.count == 1
+
+
+def test_forced_work_leaves_no_record_of_the_replaced_files(tmp_path: Path, work: Work) -> None:
+    first = stage_of_ref(tmp_path, "first")
+    do_stage(first, INPUTS, work)
+    do_stage(stage_of_ref(tmp_path, "second"), INPUTS, work)
+    write_wheel(tmp_path / "dist", files={"torch.py": "# built again"})
+
+    record = do_stage(stage_of_ref(tmp_path, "second", force=True), INPUTS, work)
+
+    assert work.count == 2
+    first_record = read_record(first, first.record_name)
+    assert first_record is not None
+    assert first_record.cell == first.cell
+    assert first_record.files == record.files
+    assert look(first, INPUTS) == UpToDate()
 
 
 # Runs of CI on several machines

@@ -46,6 +46,19 @@ def test_does_not_list_a_file_that_disappears_meanwhile(
     assert [stored_object.key for stored_object in listed] == ["run/b.whl"]
 
 
+@pytest.mark.parametrize("has_other_source", [True, False], ids=["another store", "the same store"])
+def test_a_copy_has_bytes_of_its_own(
+    store: DirectoryStore, tmp_path: Path, *, has_other_source: bool
+) -> None:
+    target = DirectoryStore(tmp_path / "release") if has_other_source else store
+    target.copy("v4/a.whl", store, "run/a.whl", sha256=store.digest("run/a.whl"))
+
+    # As an editor does, or a disk: the same file, other bytes.
+    (store.root / "run" / "a.whl").write_bytes(b"other")
+
+    assert target.read("v4/a.whl") == b"a"
+
+
 # Digests
 
 

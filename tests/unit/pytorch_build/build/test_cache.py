@@ -1,52 +1,36 @@
-import json
 import os
 from collections.abc import Mapping
 from dataclasses import replace
-from pathlib import Path, PurePosixPath
-from typing import Any
+from pathlib import PurePosixPath
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
-from pydantic import ValidationError
 
-from core.errors import DataError, UsageError
+from core.errors import UsageError
 from core.run.locations import CompilerCaches, Origin, RunBucket, RunBuckets, run_buckets
 from pytorch_build.build.cache import (
-    AccessRules,
     CompilerCache,
-    S3Access,
-    Storage,
-    Wanted,
-    cache_rules,
+    cache_of_run,
     ccache_env,
     client_env,
     launcher_env,
-    parse_statistics,
+    require_store,
     server_env,
-    storage_at,
-    storage_for,
-    unwritten,
 )
 
 CCACHE = CompilerCache(kind="ccache", program=PurePosixPath("/usr/bin/ccache"))
 SCCACHE = CompilerCache(kind="sccache", program=PurePosixPath("/opt/bin/sccache"))
-BUCKET = Storage(kind="s3", where="bucket/compiler-cache/ci/sccache")
-READ_ONLY = Storage(kind="s3", where="bucket/compiler-cache/ci/sccache", access="read-only")
+IN_BUCKET = replace(SCCACHE, store="s3://bucket/compiler-cache/ci/sccache")
 ADDRESS = {"SCCACHE_SERVER_UDS": "/run/s/socket", "SCCACHE_BASEDIRS": "/co/src/torch:/co"}
-RUN_SECRET = "of-the-run"  # noqa: S105 - of nobody
-MACHINE_SECRET = "of-the-machine"  # noqa: S105 - of nobody
-ACCESS = S3Access(endpoint="http://127.0.0.1:9000", region="us-east-1", credentials=RUN_SECRET)
 # What a machine may have: settings of the cache, and AWS's.
 MACHINE_ENV = {
     "PATH": "/usr/bin",
     "AWS_PROFILE": "mine",
-    "AWS_SECRET_ACCESS_KEY": MACHINE_SECRET,
+    "GITHUB_TOKEN": "of-the-job",
     "SCCACHE_BUCKET": "mine",
     "SCCACHE_CACHE_SIZE": "5G",
     "SCCACHE_CONF": "/home/me/sccache.toml",
     "SCCACHE_DIR": "/mine",
-    "SCCACHE_REDIS": "redis://mine",
+    "SCCACHE_REDIS": "redis://me:word@mine",
     "SCCACHE_SERVER_PORT": "4226",
 }
 
@@ -134,70 +118,38 @@ def test_leaves_setup_pys_compiler_on_windows_to_visual_studio(cache: CompilerCa
 # The environments of sccache's server and of its clients
 
 
-def bucket_server_env(access: S3Access = ACCESS) -> Mapping[str, str]:
-    """Return the environment of a server with a bucket, on a machine with settings of its own."""
-    return server_env(
-        BUCKET, address=ADDRESS, base_env=MACHINE_ENV, s3=access, credentials="/run/s/credentials"
-    )
+def test_gives_the_server_the_users_own_storage_as_it_is() -> None:
+    env = server_env(SCCACHE, address={}, base_env=MACHINE_ENV)
+
+    settings = {name: value for name, value in MACHINE_ENV.items() if name.startswith(("SCCACHE_", "AWS_"))}
+    assert env.items() >= settings.items()
+    assert "GITHUB_TOKEN" not in env
 
 
-def test_leads_the_server_to_its_bucket() -> None:
-    env = bucket_server_env()
+def test_leads_the_server_to_the_named_bucket_alone() -> None:
+    env = server_env(IN_BUCKET, address=ADDRESS, base_env=MACHINE_ENV)
 
-    expected = {
-        "SCCACHE_BUCKET": "bucket",
-        "SCCACHE_S3_KEY_PREFIX": "compiler-cache/ci/sccache",
-        "SCCACHE_ENDPOINT": "http://127.0.0.1:9000",
-        "SCCACHE_S3_USE_SSL": "false",
-        "SCCACHE_REGION": "us-east-1",
-        "SCCACHE_BASEDIRS": ADDRESS["SCCACHE_BASEDIRS"],
-        "SCCACHE_SERVER_UDS": "/run/s/socket",
-    }
-    assert env.items() >= expected.items()
-    assert not [name for name in env if name.endswith("_RW_MODE")]
-
-
-def test_gives_the_server_credentials_in_a_file_alone() -> None:
-    env = bucket_server_env()
-
-    assert env["AWS_SHARED_CREDENTIALS_FILE"] == "/run/s/credentials"
-    assert env["AWS_CONFIG_FILE"] == os.devnull
-    # Compilers are tried out with this environment.
-    assert not {RUN_SECRET, MACHINE_SECRET} & set(env.values())
-    assert RUN_SECRET not in repr(ACCESS)
-
-
-def test_leaves_the_server_nothing_of_the_users_own_but_the_size_of_a_cache() -> None:
-    env = bucket_server_env()
-
-    assert not {"AWS_PROFILE", "SCCACHE_REDIS", "SCCACHE_SERVER_PORT"} & env.keys()
+    assert env["SCCACHE_BUCKET"] == "bucket"
+    assert env["SCCACHE_S3_KEY_PREFIX"] == "compiler-cache/ci/sccache"
+    assert env["SCCACHE_SERVER_UDS"] == ADDRESS["SCCACHE_SERVER_UDS"]
+    # The user's storages would be taken first.
+    assert not {"SCCACHE_REDIS", "SCCACHE_SERVER_PORT"} & env.keys()
     assert env["SCCACHE_CONF"] == os.devnull
     assert env["SCCACHE_CACHE_SIZE"] == "5G"
 
 
-@pytest.mark.parametrize(
-    ("is_anonymous", "variable", "setting"),
-    [(False, "AWS_PROFILE", "mine"), (True, "SCCACHE_S3_NO_CREDENTIALS", "true")],
-    ids=["machine's credentials", "anonymous"],
-)
-def test_leaves_credentials_that_a_run_does_not_have_to_sccache(
-    variable: str, setting: str, *, is_anonymous: bool
-) -> None:
-    access = S3Access(endpoint="https://s3", region="eu-1", anonymous=is_anonymous)
+@pytest.mark.parametrize("backend", ["S3", "LOCAL", "GHA", "REDIS", "WEBDAV"])
+@pytest.mark.parametrize("is_read_only", [True, False])
+def test_lets_a_server_that_may_only_read_store_nothing_anywhere(backend: str, *, is_read_only: bool) -> None:
+    env = server_env(replace(SCCACHE, read_only=is_read_only), address=ADDRESS, base_env={})
 
-    env = bucket_server_env(access)
-
-    assert env[variable] == setting
-    assert env["SCCACHE_S3_USE_SSL"] == "true"
-    assert env["AWS_PROFILE"] == "mine"
+    assert env.get(f"SCCACHE_{backend}_RW_MODE") == ("READ_ONLY" if is_read_only else None)
 
 
-def test_leads_clients_to_the_server_and_to_nothing_else() -> None:
-    env = client_env(BUCKET, address=ADDRESS, env=MACHINE_ENV)
+@pytest.mark.parametrize("cache", [SCCACHE, IN_BUCKET], ids=["user's own", "bucket"])
+def test_leads_clients_to_the_server_and_to_no_storage(cache: CompilerCache) -> None:
+    env = client_env(cache, address=ADDRESS, env=MACHINE_ENV)
 
-    # Other programs of the build use AWS by the user's settings.
-    assert env["AWS_SECRET_ACCESS_KEY"] == MACHINE_SECRET
-    assert env["AWS_PROFILE"] == "mine"
     assert {name for name in env if name.startswith("SCCACHE_")} == {
         "SCCACHE_BASEDIRS",
         "SCCACHE_CACHE_SIZE",
@@ -207,69 +159,26 @@ def test_leads_clients_to_the_server_and_to_nothing_else() -> None:
         "SCCACHE_IGNORE_SERVER_IO_ERROR",
         "SCCACHE_SERVER_UDS",
     }
-
-
-@pytest.mark.parametrize("backend", ["S3", "LOCAL", "GHA", "REDIS", "WEBDAV"])
-def test_lets_a_server_that_may_only_read_store_nothing_anywhere(backend: str) -> None:
-    env = server_env(READ_ONLY, address=ADDRESS, base_env={}, s3=ACCESS)
-
-    assert env[f"SCCACHE_{backend}_RW_MODE"] == "READ_ONLY"
+    # Other programs of the build use AWS by the user's settings.
+    assert env["AWS_PROFILE"] == "mine"
 
 
 def test_lets_a_server_that_a_client_starts_store_nothing_either() -> None:
-    env = client_env(READ_ONLY, address=ADDRESS, env={})
+    env = client_env(replace(SCCACHE, read_only=True), address=ADDRESS, env={})
 
     assert env["SCCACHE_LOCAL_RW_MODE"] == "READ_ONLY"
-
-
-@pytest.mark.parametrize(
-    ("storage", "settings"),
-    [
-        pytest.param(
-            Storage(kind="folder", where="/shared/cc"),
-            {"SCCACHE_DIR": "/shared/cc", "SCCACHE_BUCKET": None},
-            id="folder",
-        ),
-        pytest.param(
-            Storage(kind="own"),
-            {"SCCACHE_BUCKET": "mine", "SCCACHE_CONF": "/home/me/sccache.toml"},
-            id="user's own",
-        ),
-        pytest.param(Storage(), {"SCCACHE_DIR": "/mine", "SCCACHE_BUCKET": None}, id="this machine"),
-    ],
-)
-def test_leads_a_server_to_other_storages(storage: Storage, settings: dict[str, str | None]) -> None:
-    env = server_env(storage, address=ADDRESS, base_env=MACHINE_ENV)
-
-    assert {name: env.get(name) for name in settings} == settings
 
 
 # The environment of ccache
 
 
-def ccache_variables(storage: Storage, env: dict[str, str]) -> Mapping[str, str]:
+def ccache_variables(env: dict[str, str], cache: CompilerCache = CCACHE) -> Mapping[str, str]:
     """Return the environment of a build through ccache."""
-    return ccache_env(storage, log="/run/c/log", base_dir="/co", env=env)
-
-
-@pytest.mark.parametrize(
-    ("storage", "remote_storage"),
-    [
-        (Storage(kind="folder", where="/shared/c"), "file:/shared/c"),
-        (Storage(kind="http", where="http://host/c|layout=flat"), "http://host/c|layout=flat"),
-        (Storage(), None),
-        (Storage(kind="own"), "redis://mine"),
-    ],
-    ids=["folder", "server", "this machine", "user's own"],
-)
-def test_leads_ccache_to_its_storage(storage: Storage, remote_storage: str | None) -> None:
-    env = ccache_variables(storage, {"CCACHE_REMOTE_STORAGE": "redis://mine", "PATH": "/usr/bin"})
-
-    assert env.get("CCACHE_REMOTE_STORAGE") == remote_storage
+    return ccache_env(cache, log="/run/c/log", base_dir="/co", env=env)
 
 
 def test_lets_ccache_hit_entries_of_other_folders_and_machines() -> None:
-    env = ccache_variables(Storage(), {})
+    env = ccache_variables({})
 
     expected = {
         "CCACHE_BASEDIR": "/co",
@@ -281,245 +190,128 @@ def test_lets_ccache_hit_entries_of_other_folders_and_machines() -> None:
     assert env.items() >= expected.items()
 
 
-def test_keeps_a_users_way_to_know_compilers() -> None:
-    env = ccache_variables(Storage(), {"CCACHE_COMPILERCHECK": "string:x"})
+@pytest.mark.parametrize(
+    ("variable", "value"),
+    [("CCACHE_COMPILERCHECK", "string:x"), ("CCACHE_REMOTE_STORAGE", "http://host/c")],
+)
+def test_keeps_the_users_settings_of_ccache(variable: str, value: str) -> None:
+    assert ccache_variables({variable: value})[variable] == value
 
-    assert env["CCACHE_COMPILERCHECK"] == "string:x"
 
+@pytest.mark.parametrize(("is_read_only", "setting"), [(False, None), (True, "true")])
+def test_lets_ccache_store_nothing_where_it_may_only_read(setting: str | None, *, is_read_only: bool) -> None:
+    env = ccache_variables({}, replace(CCACHE, read_only=is_read_only))
 
-@pytest.mark.parametrize(("storage", "setting"), [(Storage(), None), (Storage(access="read-only"), "true")])
-def test_lets_ccache_store_nothing_where_it_may_only_read(storage: Storage, setting: str | None) -> None:
-    assert ccache_variables(storage, {}).get("CCACHE_READONLY") == setting
+    assert env.get("CCACHE_READONLY") == setting
 
 
 # Where entries lie, and who may do what
 
+MAIN = "ROCm/TheRock"
 BUCKETS = RunBuckets(
-    repository="ROCm/TheRock",
+    repository=MAIN,
     release_types={
         "ci": RunBucket(bucket="ours", external_bucket="everybodys"),
-        "nightly": RunBucket(bucket="nightlies"),
+        "dev": RunBucket(bucket="ours-dev"),
     },
     distributions={},
+    compiler_caches=CompilerCaches(
+        region="us-east-1",
+        bucket="caches-{type}",
+        role="",
+        session_seconds=21600,
+        types={"ci": "ci", "dev": "other"},
+    ),
 )
-CACHE_BUCKETS = CompilerCaches(
-    region="us-east-1", bucket="caches-{type}", role="", session_seconds=21600, types={"ci": "ci"}
-)
-WITH_CACHE_BUCKETS = BUCKETS.model_copy(update={"compiler_caches": CACHE_BUCKETS})
-EVERYBODYS = "s3://everybodys"
 # The repository's name is compared without case.
 MAIN_REPOSITORY = Origin(repository="rocm/therock")
-FORK = Origin(repository="ROCm/TheRock", fork=True)
+FORK = Origin(repository=MAIN, fork=True)
 OTHER_REPOSITORY = Origin(repository="somebody/downstream")
-RULES = cache_rules().model_copy(
-    update={
-        "layout": "cc/{release_type}/{kind}",
-        "access": AccessRules(own="read-write", fork="read-only", shared="none"),
-    }
-)
 
 
-def choose_storage(
-    env: dict[str, str] | None = None,
+def cache_in(
+    run_store: str,
+    cache: CompilerCache = SCCACHE,
     *,
-    kind: str = "sccache",
-    location: str = "",
-    read_only: bool = False,
-    store: str = "s3://ours",
     origin: Origin = MAIN_REPOSITORY,
-    buckets: RunBuckets = BUCKETS,
     release_type: str = "ci",
-) -> Storage:
-    """Return the storage of a run's cache: by default, sccache's of a run of the main repository."""
-    cache = SCCACHE if kind == "sccache" else CCACHE
-    wanted = Wanted(
-        cache=replace(cache, location=location, read_only=read_only),
-        store=store,
-        release_type=release_type,
-        origin=origin,
-        buckets=buckets,
+) -> CompilerCache:
+    """Return the cache as a run with a store may use it."""
+    return cache_of_run(cache, run_store=run_store, release_type=release_type, origin=origin, buckets=BUCKETS)
+
+
+def test_keeps_entries_of_release_types_apart_in_a_named_bucket() -> None:
+    named_cache = replace(SCCACHE, store="s3://mine/")
+
+    assert cache_in("out", named_cache).store == "s3://mine/compiler-cache/ci/sccache"
+    assert (
+        cache_in("out", named_cache, release_type="nightly").store
+        == "s3://mine/compiler-cache/nightly/sccache"
     )
-    return storage_for(wanted, rules=RULES, env=env or {})
 
 
 @pytest.mark.parametrize(
-    ("changes", "storage", "access"),
+    ("run_store", "release_type", "store"),
     [
-        pytest.param({}, "s3://ours/cc/ci/sccache", "read-write", id="run's bucket"),
-        pytest.param(
-            {"store": "s3://nightlies", "release_type": "nightly"},
-            "s3://nightlies/cc/nightly/sccache",
-            "read-write",
-            id="release type",
-        ),
-        pytest.param({"store": "out"}, "local", "read-write", id="no bucket"),
-        # ccache does not speak S3.
-        pytest.param({"kind": "ccache"}, "local", "read-write", id="ccache"),
-        # Runs in the main repository's buckets have one for caches.
-        pytest.param(
-            {"buckets": WITH_CACHE_BUCKETS},
-            "s3://caches-ci/cc/ci/sccache",
-            "read-write",
-            id="bucket for caches",
-        ),
-        pytest.param(
-            {"buckets": WITH_CACHE_BUCKETS, "store": EVERYBODYS, "origin": FORK},
-            "s3://caches-ci/cc/ci/sccache",
-            "read-only",
-            id="bucket for caches, fork",
-        ),
-        pytest.param(
-            {"buckets": WITH_CACHE_BUCKETS, "store": EVERYBODYS, "origin": OTHER_REPOSITORY},
-            f"{EVERYBODYS}/cc/ci/sccache",
-            "none",
-            id="bucket for caches, other repository",
-        ),
-        # What a fork compiles reaches nothing else; entries that it reads are the main repository's.
-        pytest.param(
-            {"store": EVERYBODYS, "origin": FORK}, "s3://ours/cc/ci/sccache", "read-only", id="fork"
-        ),
-        pytest.param(
-            {"location": EVERYBODYS, "store": "out", "origin": FORK},
-            "s3://ours/cc/ci/sccache",
-            "read-only",
-            id="fork names the shared bucket",
-        ),
-        pytest.param(
-            {"location": "s3://mine", "origin": FORK},
-            "s3://mine/cc/ci/sccache",
-            "read-only",
-            id="fork names a bucket",
-        ),
-        pytest.param(
-            {"location": "/shared", "origin": FORK},
-            "/shared/cc/ci/sccache",
-            "read-only",
-            id="fork names a folder",
-        ),
-        pytest.param(
-            {"location": "local", "origin": FORK}, "local", "read-only", id="fork names this machine"
-        ),
-        pytest.param(
-            {"kind": "ccache", "location": "http://host/c", "origin": FORK},
-            "http://host/c",
-            "read-only",
-            id="fork names a server",
-        ),
-        pytest.param(
-            {"store": "s3://theirs", "origin": replace(FORK, repository="some/other")},
-            "s3://theirs/cc/ci/sccache",
-            "read-only",
-            id="fork of another repository",
-        ),
-        # A bucket that other repositories write to is not trusted.
-        pytest.param(
-            {"store": EVERYBODYS, "origin": OTHER_REPOSITORY},
-            f"{EVERYBODYS}/cc/ci/sccache",
-            "none",
-            id="shared bucket",
-        ),
-        pytest.param(
-            {"location": "s3://ours", "store": "out", "origin": OTHER_REPOSITORY, "read_only": True},
-            "s3://ours/cc/ci/sccache",
-            "none",
-            id="main repository's bucket",
-        ),
-        pytest.param(
-            {"store": "s3://theirs", "origin": OTHER_REPOSITORY},
-            "s3://theirs/cc/ci/sccache",
-            "read-write",
-            id="own bucket",
-        ),
-        pytest.param({"read_only": True}, "s3://ours/cc/ci/sccache", "read-only", id="user's option"),
-        pytest.param(
-            {"kind": "ccache", "location": "http://me:secret@host:8080/c|layout=flat"},
-            "http://host:8080/c",
-            "read-write",
-            id="credentials are hidden",
-        ),
+        ("s3://ours", "ci", "s3://caches-ci/compiler-cache/ci/sccache"),
+        ("s3://everybodys", "ci", "s3://caches-ci/compiler-cache/ci/sccache"),
+        ("s3://ours-dev", "dev", "s3://caches-other/compiler-cache/dev/sccache"),
+        ("s3://ours-dev", "ci", None),
+        ("s3://mine", "ci", None),
+        ("out", "ci", None),
     ],
 )
-def test_chooses_where_entries_lie_and_who_may_do_what(
-    changes: Mapping[str, Any], storage: str, access: str
+def test_takes_the_main_repositorys_caches_for_its_runs(
+    run_store: str, release_type: str, store: str | None
 ) -> None:
-    chosen_storage = choose_storage(**changes)
-
-    assert str(chosen_storage) == storage
-    assert chosen_storage.access == access
+    assert cache_in(run_store, release_type=release_type).store == store
 
 
 @pytest.mark.parametrize(
-    ("kind", "env", "storage_kind"),
-    [
-        ("sccache", {"SCCACHE_BUCKET": "mine"}, "own"),
-        ("ccache", {"CCACHE_REMOTE_STORAGE": "redis://mine"}, "own"),
-        # An empty setting is none, and a folder is no storage.
-        ("sccache", {"SCCACHE_BUCKET": "", "SCCACHE_DIR": "/mine"}, "s3"),
-    ],
+    ("cache", "origin"),
+    [(SCCACHE, OTHER_REPOSITORY), (CCACHE, MAIN_REPOSITORY)],
+    ids=["other repository", "ccache"],
 )
-def test_takes_the_users_own_settings_before_the_runs_bucket(
-    kind: str, env: dict[str, str], storage_kind: str
+def test_leaves_other_caches_to_the_users_settings(cache: CompilerCache, origin: Origin) -> None:
+    assert cache_in("s3://ours", cache, origin=origin).store is None
+
+
+@pytest.mark.parametrize("store", [None, "s3://mine"])
+@each_cache
+def test_lets_a_fork_only_read(cache: CompilerCache, store: str | None) -> None:
+    assert cache_in("s3://ours", replace(cache, store=store), origin=FORK).read_only
+
+
+@each_cache
+@pytest.mark.parametrize("is_read_only", [True, False])
+def test_lets_other_runs_write_unless_the_user_forbids_it(
+    cache: CompilerCache, *, is_read_only: bool
 ) -> None:
-    assert choose_storage(env, kind=kind).kind == storage_kind
+    run_cache = cache_in("s3://ours", replace(cache, read_only=is_read_only), origin=OTHER_REPOSITORY)
+
+    assert run_cache.read_only == is_read_only
 
 
-def test_lets_a_fork_only_read_the_users_own_storage() -> None:
-    assert choose_storage({"SCCACHE_BUCKET": "mine"}, origin=FORK).access == "read-only"
-
-
-def test_takes_the_option_before_the_users_own_settings() -> None:
-    storage = choose_storage({"SCCACHE_BUCKET": "mine"}, location="s3://theirs/deep/")
-
-    assert str(storage) == "s3://theirs/deep/cc/ci/sccache"
-
-
-def test_takes_a_relative_folder_from_here() -> None:
-    storage = choose_storage(kind="ccache", location="shared", release_type="nightly")
-
-    assert storage.kind == "folder"
-    assert storage.where == str(Path.cwd() / "shared/cc/nightly/ccache")
+def test_lets_a_fork_read_what_the_main_repository_stored() -> None:
+    assert cache_in("s3://everybodys", origin=FORK).store == cache_in("s3://ours").store
 
 
 @pytest.mark.parametrize(
-    ("kind", "location", "name"),
+    ("kind", "store"),
     [
-        ("ccache", "s3://bucket", "S3"),
-        ("sccache", "s3://", "bucket"),
-        ("sccache", "http://host/c", "http:"),
-        ("ccache", "https://host/c", "https:"),
-        ("ccache", "redis://host", "redis://host"),
+        ("ccache", "s3://mine"),
+        ("sccache", "/shared"),
+        ("sccache", "http://host/c"),
+        ("sccache", "s3://"),
+        ("sccache", ""),
     ],
 )
-def test_rejects_a_storage_that_a_cache_cannot_use(kind: str, location: str, name: str) -> None:
-    with pytest.raises(UsageError, match=name) as caught:
-        storage_at(kind, location)
+def test_refuses_a_store_that_the_cache_cannot_use(kind: str, store: str) -> None:
+    with pytest.raises(UsageError) as caught:
+        require_store(kind, store)
 
-    assert caught.value.hint
-
-
-# The data
-
-
-def test_the_data_keeps_release_types_apart() -> None:
-    layout = cache_rules().layout
-    release_types = run_buckets().release_types
-
-    folders = {layout.format(release_type=release_type, kind="sccache") for release_type in release_types}
-
-    assert len(folders) == len(release_types)
-
-
-def test_rejects_a_layout_that_would_mix_entries_of_release_types() -> None:
-    rules = cache_rules()
-
-    with pytest.raises(ValidationError):
-        type(rules).model_validate({**rules.model_dump(), "layout": "cache/{kind}"})
-
-
-def test_the_data_keeps_forks_from_writing() -> None:
-    access = cache_rules().access
-
-    assert access == AccessRules(own="read-write", fork="read-only", shared="none")
+    assert store in caught.value.message
+    assert "sccache" in caught.value.hint.lower()
 
 
 def test_the_data_has_caches_for_every_release_type() -> None:
@@ -535,115 +327,3 @@ def test_the_data_keeps_prereleases_apart_from_all_other_caches() -> None:
     assert caches is not None
     users = [release_type for release_type, cache in caches.types.items() if cache == "prerelease"]
     assert users == ["prerelease"]
-
-
-# Statistics
-
-COUNTERS = [
-    "compile_requests",
-    "compile_fails",
-    "requests_unsupported_compiler",
-    "requests_not_compile",
-    "forced_recaches",
-    "cache_timeouts",
-    "cache_read_errors",
-    "cache_write_errors",
-    "non_cacheable_compilations",
-]
-# The statistics log of ccache 4.7.5 for a miss, a hit and one `gcc -E`.
-RECORDED = Path(__file__).with_name("recorded")
-CCACHE_LOG = RECORDED.joinpath("ccache-statistics.txt").read_text(encoding="utf-8")
-CCACHE_LOG_WITH_ERRORS = (
-    f"{CCACHE_LOG}# b.c\npreprocessed_cache_hit\nremote_storage_error\nremote_storage_timeout\n"
-)
-
-
-def sccache_output(**changes: Any) -> str:
-    """Return the output of sccache 0.16.0 for one miss, one hit and one `gcc -E`, with changes."""
-    once = {"counts": {"C/C++": 1}, "adv_counts": {"c [gcc]": 1}}
-    stats = {
-        **dict.fromkeys(COUNTERS, 0),
-        "requests_not_cacheable": 1,
-        "cache_writes": 1,
-        "cache_hits": once,
-        "cache_misses": once,
-        "cache_errors": {"counts": {}},
-        **changes,
-    }
-    return json.dumps({"stats": stats, "cache_location": "Local disk", "version": "0.16.0"})
-
-
-SCCACHE_OUTPUT_OF_LANGUAGES = sccache_output(
-    cache_hits={"counts": {"C/C++": 7, "HIP": 2}},
-    cache_misses={"counts": {}},
-    cache_errors={"counts": {"C/C++": 1}},
-    cache_timeouts=1,
-    cache_read_errors=1,
-    cache_write_errors=1,
-    requests_not_compile=3,
-)
-
-
-@pytest.mark.parametrize(
-    ("kind", "output", "counts"),
-    [
-        pytest.param("ccache", CCACHE_LOG, [1, 1, 1, 0], id="ccache"),
-        pytest.param("ccache", CCACHE_LOG_WITH_ERRORS, [2, 1, 1, 2], id="ccache, errors"),
-        # Without a compilation there is no log.
-        pytest.param("ccache", "", [0, 0, 0, 0], id="ccache, nothing"),
-        pytest.param("sccache", sccache_output(), [1, 1, 1, 0], id="sccache"),
-        pytest.param("sccache", SCCACHE_OUTPUT_OF_LANGUAGES, [9, 0, 4, 4], id="sccache, languages"),
-    ],
-)
-def test_reads_the_statistics_of_each_cache(kind: str, output: str, counts: list[int]) -> None:
-    statistics = parse_statistics(kind, output)
-
-    assert [statistics[name] for name in ("hits", "misses", "uncacheable", "errors")] == counts
-
-
-@pytest.mark.parametrize(("read_only", "errors"), [(False, 4), (True, 1)])
-def test_counts_no_failed_write_of_a_cache_that_may_only_read(errors: int, *, read_only: bool) -> None:
-    output = sccache_output(cache_write_errors=3, cache_read_errors=1)
-
-    assert parse_statistics("sccache", output, read_only=read_only)["errors"] == errors
-
-
-@pytest.mark.parametrize(
-    ("output", "count"),
-    [
-        pytest.param(
-            sccache_output(
-                cache_misses={"counts": {"C/C++": 4, "HIP": 1}}, cache_writes=1, cache_write_errors=2
-            ),
-            2,
-            id="some",
-        ),
-        pytest.param(sccache_output(), 0, id="none"),
-        pytest.param("nothing", 0, id="no JSON"),
-        pytest.param('{"stats": []}', 0, id="no counters"),
-    ],
-)
-def test_counts_entries_that_are_still_to_be_stored(output: str, count: int) -> None:
-    assert unwritten(output) == count
-
-
-@pytest.mark.parametrize("kind", ["ccache", "sccache"])
-@pytest.mark.parametrize("output", ["{}", "[]", '{"stats": []}', "cache_miss\tmany", "1\t2\t3"])
-def test_rejects_output_that_no_cache_printed(kind: str, output: str) -> None:
-    with pytest.raises(DataError, match=f"statistics of {kind}"):
-        parse_statistics(kind, output)
-
-
-@given(st.text())
-def test_reads_any_log_of_ccache_or_rejects_it(output: str) -> None:
-    try:
-        statistics = parse_statistics("ccache", output)
-    except DataError:
-        return
-    assert statistics.total() <= len(output.splitlines())
-
-
-@given(st.text())
-def test_rejects_any_output_of_sccache_that_has_no_counters(output: str) -> None:
-    with pytest.raises(DataError):
-        parse_statistics("sccache", output)

@@ -2,8 +2,8 @@ from pathlib import Path
 
 import pytest
 
-from pytorch_build.build.compilers import Compiler, compilers, identified
-from pytorch_build.platforms import LINUX, WINDOWS
+from pytorch_build.build.compilers import Compiler, find_compilers, identify_compiler
+from tests.kit.platforms import LINUX, WINDOWS
 
 GCC = """\
 g++ (Debian 14.2.0-19) 14.2.0
@@ -31,7 +31,7 @@ QUIET_FLAGS = ("-Wno-error=maybe-uninitialized", "-Wno-error=uninitialized", "-W
 def test_identifies_a_compiler_by_its_version_output(
     output: str, kind: str, version: str, flags: tuple[str, ...]
 ) -> None:
-    compiler = identified("/bin/c", output)
+    compiler = identify_compiler("/bin/c", output)
 
     assert compiler.kind == kind
     assert compiler.version == version
@@ -53,7 +53,7 @@ def test_takes_the_compilers_that_variables_name(tmp_path: Path) -> None:
     write_compiler(tmp_path / "gcc", GCC)
     write_compiler(tmp_path / "mine", CLANG)
 
-    found_compilers = compilers(LINUX, {"PATH": str(tmp_path), "CC": "gcc", "CXX": "mine -m64"})
+    found_compilers = find_compilers(LINUX, {"PATH": str(tmp_path), "CC": "gcc", "CXX": "mine -m64"})
 
     assert found_compilers == {
         "CC": Compiler(path=str(tmp_path / "gcc"), kind="gcc", version="14.2.0"),
@@ -65,7 +65,7 @@ def test_takes_the_compilers_that_variables_name(tmp_path: Path) -> None:
 def test_takes_the_usual_compiler_and_leaves_an_absent_one_out(tmp_path: Path) -> None:
     write_compiler(tmp_path / "c++", GCC)
 
-    found_compilers = compilers(LINUX, {"PATH": str(tmp_path), "CC": "absent"})
+    found_compilers = find_compilers(LINUX, {"PATH": str(tmp_path), "CC": "absent"})
 
     assert found_compilers == {"CXX": Compiler(path=str(tmp_path / "c++"), kind="gcc", version="14.2.0")}
 
@@ -73,4 +73,4 @@ def test_takes_the_usual_compiler_and_leaves_an_absent_one_out(tmp_path: Path) -
 def test_leaves_the_compiler_on_windows_to_visual_studio(tmp_path: Path) -> None:
     write_compiler(tmp_path / "c++", GCC)
 
-    assert compilers(WINDOWS, {"Path": str(tmp_path)}) == {}
+    assert find_compilers(WINDOWS, {"Path": str(tmp_path)}) == {}

@@ -6,33 +6,42 @@ import pytest
 from core.data import load_toml
 from core.errors import DataError
 from pytorch_build.build import container
-from pytorch_build.build.container import Container, Job, command, inner_words, load_container
+from pytorch_build.build.container import (
+    Container,
+    ContainerSession,
+    inner_arguments,
+    load_container,
+    outer_parser,
+    session_command,
+)
 
 ROOT = Path("/home/dev/checkout")
 
 
-def build_job(*arguments: str, root: Path = ROOT, present: frozenset[str] = frozenset()) -> Job:
+def build_torch(
+    *arguments: str, root: Path = ROOT, present: frozenset[str] = frozenset()
+) -> ContainerSession:
     """Return a session that builds torch, with arguments; `present` are the machine's variables."""
-    return Job(
-        session="build_torch", python="3.12", words=arguments, root=root, user=(1000, 1001), present=present
+    return ContainerSession(
+        name="build_torch", python="3.12", arguments=arguments, root=root, user=(1000, 1001), present=present
     )
 
 
-def split_command(words: Sequence[str]) -> tuple[list[str], list[str]]:
+def split_command(command: Sequence[str]) -> tuple[list[str], list[str]]:
     """Return what comes before the image and what comes after it."""
-    position = list(words).index(load_container().image)
-    return list(words[:position]), list(words[position + 1 :])
+    position = list(command).index(load_container().image)
+    return list(command[:position]), list(command[position + 1 :])
 
 
-def option_values(words: Sequence[str], option: str) -> list[str]:
-    """Return the words behind each use of an option."""
-    return [words[position + 1] for position, word in enumerate(words) if word == option]
+def option_values(command: Sequence[str], option: str) -> list[str]:
+    """Return the values of each use of an option."""
+    return [command[position + 1] for position, argument in enumerate(command) if argument == option]
 
 
 def test_starts_the_pinned_image_on_the_same_checkout_as_the_same_user() -> None:
-    words = command("docker", build_job())
+    command = session_command("docker", build_torch())
 
-    options, _inner_command = split_command(words)
+    options, _inner_command = split_command(command)
     assert options[:6] == ["docker", "run", "--rm", "--init", "--workdir", str(ROOT)]
     assert option_values(options, "--user") == ["1000:1001"]
     assert "--userns" not in options
@@ -41,9 +50,9 @@ def test_starts_the_pinned_image_on_the_same_checkout_as_the_same_user() -> None
 
 
 def test_runs_the_session_inside_with_the_images_python() -> None:
-    words = command("docker", build_job("--gpu-family", "gfx942"))
+    command = session_command("docker", build_torch("--gpu-family", "gfx942"))
 
-    _options, inner_command = split_command(words)
+    _options, inner_command = split_command(command)
     assert inner_command[:2] == ["bash", "-ec"]
     assert inner_command[2].startswith('export PATH="/opt/python/cp312-cp312/bin:$PATH"\n')
     assert inner_command[-3:] == ["--", "--gpu-family", "gfx942"]
@@ -52,21 +61,21 @@ def test_runs_the_session_inside_with_the_images_python() -> None:
 
 
 def test_keeps_the_users_id_in_podman() -> None:
-    assert option_values(command("podman", build_job()), "--userns") == ["keep-id"]
+    assert option_values(session_command("podman", build_torch()), "--userns") == ["keep-id"]
 
 
 def test_hands_variables_on_by_name_where_the_machine_has_them() -> None:
     present = frozenset({"AWS_SECRET_ACCESS_KEY", "MAX_JOBS", "SECRET_OF_MINE", "HOME"})
 
-    words = command("docker", build_job(present=present))
+    command = session_command("docker", build_torch(present=present))
 
-    handed_on = [setting for setting in option_values(words, "--env") if "=" not in setting]
+    handed_on = [setting for setting in option_values(command, "--env") if "=" not in setting]
     assert handed_on == ["AWS_SECRET_ACCESS_KEY", "MAX_JOBS"]
-    assert not any("SECRET_OF_MINE" in word for word in words)
+    assert not any("SECRET_OF_MINE" in argument for argument in command)
 
 
 @pytest.mark.parametrize(
-    ("arguments", "kept"),
+    ("arguments", "session_arguments"),
     [
         (
             ["torch", "--python=/x/bin/python", "--container=podman", "--torch-ref", "torch", "--clean"],
@@ -77,10 +86,13 @@ def test_hands_variables_on_by_name_where_the_machine_has_them() -> None:
     ],
 )
 def test_drops_the_container_the_project_and_the_machines_python_from_arguments(
-    arguments: list[str], kept: tuple[str, ...]
+    arguments: list[str], session_arguments: tuple[str, ...]
 ) -> None:
-    # The options of the session, as its parser declares them.
-    assert inner_words(arguments, **{"project": {}, "--container": {"nargs": "?"}}) == kept
+    outer = outer_parser()
+    outer.add_argument("project")
+    outer.add_argument("--container", nargs="?")
+
+    assert inner_arguments(arguments, outer) == session_arguments
 
 
 def test_mounts_each_path_outside_of_the_checkout_once(tmp_path: Path) -> None:
@@ -92,9 +104,9 @@ def test_mounts_each_path_outside_of_the_checkout_once(tmp_path: Path) -> None:
     arguments = ["--pytorch-dir", str(tree), f"--store={store}", str(tree / "sub"), str(root / "src")]
     not_paths = ["/absent/folder", "src", f"https://host{tree}", "s3://bucket"]
 
-    words = command("docker", build_job(*arguments, *not_paths, root=root))
+    command = session_command("docker", build_torch(*arguments, *not_paths, root=root))
 
-    mounts = [word.partition("target=")[2] for word in words if word.startswith("type=bind")]
+    mounts = [argument.partition("target=")[2] for argument in command if argument.startswith("type=bind")]
     assert mounts == [str(root), str(store), str(tree)]
 
 

@@ -14,13 +14,12 @@ from core.env import Interpreter, interpreter
 from core.env.installer import Install
 from core.errors import BuildError, ProcessError, WheelError
 from pytorch_build.build import execution
-from pytorch_build.build.metrics import Metrics
 from pytorch_build.build.plan import BuildPlan
 from pytorch_build.check import Expectation
 from pytorch_build.components.steps import Command, Overlay
-from pytorch_build.platforms import LINUX
 from tests.kit.builds import LocalRun
 from tests.kit.machines import Answer, Call, VirtualEnvironment, answer_processes
+from tests.kit.platforms import LINUX
 from tests.kit.repos import commit_files
 
 VERSION = "2.10.0a0+cpu.sample"
@@ -81,9 +80,7 @@ def execute(
 ) -> Path:
     """Execute a plan in a tree, with variables of the user's; return the wheel."""
     base_env = {"PATH": process.inherited()["PATH"], **(variables or {})}
-    return execution.execute(
-        plan, tree, LINUX, base_env=base_env, log=log_of(tree), metrics=Metrics(), cache=cache
-    )
+    return execution.execute(plan, tree, LINUX, base_env=base_env, log=log_of(tree), details={}, cache=cache)
 
 
 def log_of(tree: Path) -> Path:
@@ -294,7 +291,7 @@ def write_wheels(folder: Path, *names: str) -> BuildPlan:
 def test_finds_the_wheel_among_those_of_other_projects(tmp_path: Path) -> None:
     plan = write_wheels(tmp_path, WHEEL, "torchaudio-1.0-py3-none-any.whl")
 
-    assert execution.the_wheel(plan).name == WHEEL
+    assert execution.find_wheel(plan).name == WHEEL
 
 
 @pytest.mark.parametrize("names", [[], [WHEEL.replace("cp312", "cp311"), WHEEL]], ids=["none", "two wheels"])
@@ -302,7 +299,7 @@ def test_rejects_a_build_that_left_no_wheel_or_two(tmp_path: Path, names: list[s
     plan = write_wheels(tmp_path, *names)
 
     with pytest.raises(BuildError) as caught:
-        execution.the_wheel(plan)
+        execution.find_wheel(plan)
 
     assert [name for name in names if name not in caught.value.message] == []
     assert "--clean" in caught.value.hint
@@ -313,7 +310,7 @@ def test_rejects_a_wheel_of_another_version(tmp_path: Path, version: str) -> Non
     plan = write_wheels(tmp_path, WHEEL.replace(VERSION, version))
 
     with pytest.raises(BuildError) as caught:
-        execution.the_wheel(plan)
+        execution.find_wheel(plan)
 
     assert version in caught.value.message
     assert VERSION in caught.value.message
@@ -323,7 +320,7 @@ def test_rejects_a_file_whose_name_is_not_that_of_a_wheel(tmp_path: Path) -> Non
     plan = write_wheels(tmp_path, "torch-2.10.whl")
 
     with pytest.raises(WheelError, match=r"torch-2\.10\.whl"):
-        execution.the_wheel(plan)
+        execution.find_wheel(plan)
 
 
 # Installing requirements, and the wheel where it was built
@@ -335,7 +332,7 @@ def answer_installers(call: Call) -> Answer:
     """Answer for uv, which succeeds, and for a Python that has the wheel installed and imports it."""
     if call.words[1] == "pip":
         return Answer()
-    if execution.SCRIPT.name in " ".join(call.words):
+    if execution.IMPORT_SCRIPT.name in " ".join(call.words):
         return Answer(stdout='{"problems": []}')
     torch = {"name": "torch", "version": VERSION, "extras": [], "folder": "/absent"}
     return Answer(stdout=json.dumps([torch]))
@@ -403,7 +400,7 @@ def test_imports_a_wheel_where_it_was_built(run: LocalRun, monkeypatch: pytest.M
     # torchvision's own module does not import without pillow, which only its wheel asks for.
     assert "--no-deps" not in install.words
     assert calls[-1].words[0] == str(run.target().executable)
-    assert str(execution.SCRIPT) in calls[-1].words
+    assert str(execution.IMPORT_SCRIPT) in calls[-1].words
 
 
 def test_names_the_cause_where_a_wheel_cannot_be_imported(
@@ -412,7 +409,7 @@ def test_names_the_cause_where_a_wheel_cannot_be_imported(
     traceback = '  File "/a.py", line 3, in <module>\nImportError: libamdhip64.so: cannot open'
 
     def answer(call: Call) -> Answer:
-        if str(execution.SCRIPT) in call.words:
+        if str(execution.IMPORT_SCRIPT) in call.words:
             return Answer(status=1, stderr=traceback)
         return answer_installers(call)
 

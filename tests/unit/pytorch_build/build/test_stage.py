@@ -10,7 +10,7 @@ import pytest
 from core import process
 from core.env import installer
 from core.env.installer import Install, Sources
-from core.errors import BuildError, CheckError, EnvironmentSetupError, ServiceError
+from core.errors import BuildError, CheckError, EnvironmentSetupError, FatalError, ServiceError
 from core.packages import package_source
 from core.run import records
 from core.run.records import Record
@@ -18,7 +18,6 @@ from core.run.stage import StageResult
 from pytorch_build.build import machine, stage, toolchain
 from pytorch_build.build.build import perform
 from pytorch_build.build.facts import BuildFacts
-from pytorch_build.build.metrics import Metrics
 from pytorch_build.check import Expectation, Finding
 from pytorch_build.check.policy import Policy
 from pytorch_build.check.run import CheckOptions
@@ -32,14 +31,12 @@ from tests.kit.builds import (
     LocalRun,
     ReadyTree,
     SampleBuild,
-    ready_tree,
 )
 
 DEVICE_PACKAGE = "amd_torch_device_gfx942"
 TAGS = "cp312-cp312-linux_x86_64"
 NAME = "build_torch-sample-cp312"
 REFUSED = Finding(wheel="torch.whl", check="elf", severity="error", where="", message="needs libfoo.so")
-REFUSED_FOLDER = f".cache/refused/local-linux/{FAMILY}/{NAME}"
 COMMIT_DATE = "1700000000"
 OWN_POLICY = Policy(source="mine.toml")
 
@@ -82,17 +79,22 @@ class Workshop:
         return SimpleNamespace(as_locked=(), search_folders=(), split_for=split_for)
 
     def execute(
-        self, *_arguments: Any, base_env: Mapping[str, str], log: Path, metrics: Metrics, **_options: Any
+        self,
+        *_arguments: Any,
+        base_env: Mapping[str, str],
+        log: Path,
+        details: dict[str, Any],
+        **_options: Any,
     ) -> Path:
         """Stand for the commands of the plan, which leave a wheel and a log."""
         self.env = base_env
         log.parent.mkdir(parents=True, exist_ok=True)
         log.write_text("compiling\n")
-        metrics.details["ninja"] = [{"folder": "build"}]
+        details["memory"] = {"peak": 1, "total": 2}
         self.steps.append("built")
         return self.run.wheel("torch", TORCH_VERSION)
 
-    def split(self, wheel: Path, _folder: Path, *, rocm_version: str) -> tuple[Path, ...]:
+    def split(self, wheel: Path, _folder: Path, *, rocm_version: str, **_options: Any) -> tuple[Path, ...]:
         """Stand for the split of device code."""
         self.steps.append(f"split for ROCm {rocm_version}")
         return wheel, self.run.wheel(DEVICE_PACKAGE, TORCH_VERSION)
@@ -127,7 +129,7 @@ def workshop(run: LocalRun, monkeypatch: pytest.MonkeyPatch) -> Workshop:
     workshop = Workshop(run=run)
     sdk = RocmSdk(version="7.1.0", root=run.root, bin=run.root, cmake=run.root, targets=("gfx942",))
     parts: Mapping[str, Callable[..., Any]] = {
-        "ask": lambda *_arguments, **_options: sdk,
+        "ask_sdk": lambda *_arguments, **_options: sdk,
         "plan_build": workshop.plan,
         "execute": workshop.execute,
         "install_requirements": workshop.install_requirements,
@@ -172,7 +174,7 @@ def test_builds_splits_imports_and_checks_a_wheel_in_its_environment(
 def test_neither_asks_for_rocm_nor_splits_for_family_cpu(
     build: SampleBuild, run: LocalRun, workshop: Workshop, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(stage, "ask", lambda *_arguments, **_options: pytest.fail("there is no SDK"))
+    monkeypatch.setattr(stage, "ask_sdk", lambda *_arguments, **_options: pytest.fail("there is no SDK"))
 
     cpu_build = build.requested(context=run.context("cpu")).made_of(rocm=None, dependencies=())
     workshop.make(cpu_build)
@@ -198,7 +200,7 @@ def test_makes_the_wheel_and_its_device_code_with_details(build: SampleBuild, wo
         f"{DEVICE_PACKAGE}-{TORCH_VERSION}-{TAGS}.whl",
     ]
     assert wheels.details["source"] == {"commit": "1" * 40, "hipify": True}
-    assert wheels.details["ninja"] == [{"folder": "build"}]
+    assert wheels.details["memory"] == {"peak": 1, "total": 2}
     assert wheels.details["disk"] == len("# 10 bytes")
     file_counts = [count for count, _size, _packed in wheels.details["contents"][wheel_name].values()]
     assert sum(file_counts) > 2
@@ -267,7 +269,7 @@ def provided_parts(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The names of the parts that are provided; providing them takes a compiler and the network."""
     names: list[str] = []
 
-    def provide(parts: Sequence[toolchain.Step], _platform: str, **_options: Any) -> None:
+    def provide(parts: Sequence[toolchain.ToolchainPart], _platform: str, **_options: Any) -> None:
         names.extend(part.name for part in parts)
 
     monkeypatch.setattr(toolchain, "provide", provide)
@@ -308,7 +310,7 @@ def test_provides_nothing_on_linux(build: SampleBuild, provided_parts: list[str]
 def test_goes_on_where_the_openmp_runtime_cannot_be_downloaded(
     build: SampleBuild, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    def provide(parts: Sequence[toolchain.Step], _platform: str, **_options: Any) -> None:
+    def provide(parts: Sequence[toolchain.ToolchainPart], _platform: str, **_options: Any) -> None:
         raise ServiceError(f"{parts[0].source} gave no answer.")
 
     monkeypatch.setattr(toolchain, "provide", provide)
@@ -375,8 +377,8 @@ def test_records_what_is_known_of_a_build_that_failed(
 ) -> None:
     progress = {"done": 7, "total": 9, "failed": ["a.o"]}
 
-    def fail(*_arguments: Any, metrics: Metrics, **_options: Any) -> Path:
-        metrics.details["reached"] = progress
+    def fail(*_arguments: Any, details: dict[str, Any], **_options: Any) -> Path:
+        details["reached"] = progress
         raise BuildError("no wheel")
 
     monkeypatch.setattr(stage, "execute", fail)
@@ -394,113 +396,51 @@ def test_records_what_is_known_of_a_build_that_failed(
 # Wheels that were built and refused
 
 
-def build_refused_wheels(build: SampleBuild, workshop: Workshop) -> CheckError:
-    """Build wheels that are refused; return the error. Nothing is refused afterwards but by their checks."""
+def test_accepts_a_wheel_by_a_users_policy(build: SampleBuild, workshop: Workshop) -> None:
     workshop.findings = (REFUSED,)
-    with pytest.raises(CheckError) as caught:
-        perform(build.work)
-    return caught.value
-
-
-def test_names_where_refused_wheels_are_kept(build: SampleBuild, run: LocalRun, workshop: Workshop) -> None:
-    error = build_refused_wheels(build, workshop)
-
-    assert "libfoo.so" in error.message
-    assert REFUSED_FOLDER in error.hint
-    kept_names = {path.name for path in (run.root / REFUSED_FOLDER).iterdir()}
-    assert kept_names == set(read_failure(run).details["refused"]["wheels"])
-
-
-def test_puts_no_refused_wheel_into_the_run(build: SampleBuild, run: LocalRun, workshop: Workshop) -> None:
-    build_refused_wheels(build, workshop)
-
-    assert list(run.store.list(run.common().outputs.python_prefix(FAMILY))) == []
-
-
-def test_checks_refused_wheels_again_without_a_build(build: SampleBuild, workshop: Workshop) -> None:
-    build_refused_wheels(build, workshop)
-    workshop.steps.clear()
-
-    with pytest.raises(CheckError):
-        perform(build.work)
-
-    # It needs neither the tree nor an environment.
-    assert workshop.steps == ["checked torch by default", "checked amd-torch-device-gfx942 by default"]
-
-
-def test_accepts_refused_wheels_by_a_users_policy_without_a_build(
-    build: SampleBuild, run: LocalRun, workshop: Workshop
-) -> None:
-    build_refused_wheels(build, workshop)
-    workshop.steps.clear()
 
     record = perform(build.with_options(policy=OWN_POLICY).work)
 
-    assert workshop.steps == ["checked torch by mine.toml", "checked amd-torch-device-gfx942 by mine.toml"]
     assert isinstance(record, Record)
     assert record.details["policy"] == "mine.toml"
     assert record.details["machine_libraries"] == ["libfmt.so.10"]
-    assert not (run.root / REFUSED_FOLDER).exists()
 
 
-def test_records_the_build_of_wheels_that_were_refused_first(
-    build: SampleBuild, run: LocalRun, workshop: Workshop
+def refuse_by_a_check(workshop: Workshop) -> str:
+    """Let a check refuse the wheel; return what the error names."""
+    workshop.findings = (REFUSED,)
+    return "libfoo.so"
+
+
+def refuse_by_the_import(workshop: Workshop) -> str:
+    """Let the import of the wheel fail; return what the error names."""
+    workshop.import_error = BuildError("libomp.so is not there.")
+    return "libomp.so"
+
+
+@pytest.mark.parametrize("refuse", [refuse_by_a_check, refuse_by_the_import])
+def test_names_where_a_refused_wheel_lies(
+    build: SampleBuild, run: LocalRun, workshop: Workshop, refuse: Callable[[Workshop], str]
 ) -> None:
-    build_refused_wheels(build, workshop)
+    reason = refuse(workshop)
 
-    record = perform(build.with_options(policy=OWN_POLICY).work)
+    with pytest.raises(FatalError) as caught:
+        perform(build.work)
+
+    assert reason in caught.value.message
+    assert str(run.wheel("torch", TORCH_VERSION).parent) in caught.value.hint
+    # It is not a wheel of the run.
+    assert list(run.store.list(run.common().outputs.python_prefix(FAMILY))) == []
+
+
+def test_builds_a_refused_wheel_again(build: SampleBuild, workshop: Workshop) -> None:
+    workshop.findings = (REFUSED,)
+    with pytest.raises(CheckError):
+        perform(build.work)
+    workshop.steps.clear()
+    workshop.findings = ()
+
+    record = perform(build.work)
 
     assert isinstance(record, Record)
-    assert record.details["ninja"] == [{"folder": "build"}]
-    assert "refused" not in record.details
-    assert run.store.read(record.log) == b"compiling\n"
-
-
-def test_imports_again_where_it_was_built_what_did_not_import(build: SampleBuild, workshop: Workshop) -> None:
-    workshop.import_error = BuildError("libomp.so")
-    with pytest.raises(BuildError, match="libomp"):
-        perform(build.work)
-    first_digest = workshop.environment_digest
-    workshop.import_error = None
-    workshop.environment_digest = ""
-    workshop.steps.clear()
-
-    perform(build.made_of(tree=ready_tree(Path("/absent"))).work)
-
-    assert "imported" in workshop.steps
-    assert "built" not in workshop.steps
-    # With what the tree asked for, though it is gone.
-    assert workshop.environment_digest == first_digest
-
-
-def change_commit(build: SampleBuild, _folder: Path) -> SampleBuild:
-    """Return a build of another commit."""
-    inputs = {"commit": "2" * 40, "hipify": True}
-    return build.made_of(tree=ready_tree(build.materials.tree.path, inputs=inputs))
-
-
-def force_build(build: SampleBuild, _folder: Path) -> SampleBuild:
-    """Return the build with --force."""
-    context = build.request.context
-    common = replace(context.common, force=True)
-    return build.requested(context=replace(context, common=common))
-
-
-def damage_wheel(build: SampleBuild, folder: Path) -> SampleBuild:
-    """Return the build after a refused wheel has changed."""
-    next(folder.glob("torch-*")).write_bytes(b"other bytes")
-    return build
-
-
-@pytest.mark.parametrize("change", [change_commit, force_build, damage_wheel])
-def test_builds_again_what_is_not_the_refused_build(
-    build: SampleBuild, run: LocalRun, workshop: Workshop, change: Callable[[SampleBuild, Path], SampleBuild]
-) -> None:
-    build_refused_wheels(build, workshop)
-    workshop.steps.clear()
-
-    build_refused_wheels(change(build, run.root / REFUSED_FOLDER), workshop)
-
     assert "built" in workshop.steps
-    # They are in the place of those from before.
-    assert len(list((run.root / ".cache/refused").rglob("*.whl"))) == 2

@@ -16,17 +16,18 @@ from core.cli.options import ROOT
 from core.errors import DataError, MissingInputError, ServiceError
 from pytorch_build.build import toolchain
 from pytorch_build.build.toolchain import (
-    Places,
     Provided,
     Toolchain,
+    ToolchainFolders,
+    find_provided,
     load_toolchain,
-    places,
-    plan,
     provide,
-    provided,
+    toolchain_folders,
+    toolchain_parts,
 )
 from pytorch_build.components.torch import NINJA_FOR_WINDOWS, OPENMP_DLL
-from pytorch_build.platforms import LINUX, WINDOWS, Platform
+from pytorch_build.platforms import Platform
+from tests.kit.platforms import LINUX, WINDOWS
 from tests.kit.repos import write_files
 from tests.kit.servers import served
 from tests.kit.windows_listings import read_listing
@@ -38,14 +39,6 @@ PACKAGE = load_toolchain().openmp.download
 
 
 # The data
-
-
-def test_takes_nothing_first_that_may_not_be_redistributed() -> None:
-    openmp = load_toolchain().openmp
-
-    first_source = openmp.download if openmp.order[0] == "download" else openmp.visual_studio
-    assert first_source.redistributable
-    assert not openmp.visual_studio.redistributable
 
 
 def test_locks_a_ninja_that_works_on_windows() -> None:
@@ -135,9 +128,9 @@ def pinned(package: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 def provide_openmp(cache: Path, mirror: str) -> Path:
     """Provide the OpenMP runtime, which needs no environment; return its folder."""
     no_environment: Any = None
-    work = [part for part in plan(cache, "windows") if part.name == "openmp"]
+    work = [part for part in toolchain_parts(cache, "windows") if part.name == "openmp"]
     provide(work, "windows", target=no_environment, mirrors={HOST: f"{mirror}/"})
-    return places(cache, "windows").openmp
+    return toolchain_folders(cache, "windows").openmp
 
 
 @pytest.mark.usefixtures("pinned")
@@ -164,7 +157,7 @@ def test_provides_the_runtime_once(package: Path, tmp_path: Path, capsys: pytest
 
 @pytest.mark.usefixtures("pinned")
 def test_recreates_an_incomplete_runtime(package: Path, tmp_path: Path) -> None:
-    folder = places(tmp_path / "cache", "windows").openmp
+    folder = toolchain_folders(tmp_path / "cache", "windows").openmp
     write_files(folder, {OPENMP_DLL: "an interrupted copy"})
 
     with served(package.parents[1]) as address:
@@ -181,7 +174,7 @@ def test_rejects_a_package_of_other_bytes(package: Path, tmp_path: Path) -> None
     with served(package.parents[1]) as address, pytest.raises(ServiceError, match=package.name):
         provide_openmp(tmp_path / "cache", address)
 
-    assert not places(tmp_path / "cache", "windows").openmp.exists()
+    assert not toolchain_folders(tmp_path / "cache", "windows").openmp.exists()
 
 
 @pytest.mark.usefixtures("pinned")
@@ -193,7 +186,7 @@ def test_reports_a_package_that_the_mirror_lacks(package: Path, tmp_path: Path) 
 
     # The answer of a server that refused is closed.
     assert getattr(caught.value.__cause__, "closed", True)
-    assert not places(tmp_path / "cache", "windows").openmp.exists()
+    assert not toolchain_folders(tmp_path / "cache", "windows").openmp.exists()
 
 
 @pytest.mark.parametrize(
@@ -219,9 +212,9 @@ def test_rejects_a_package_that_does_not_hold_the_pinned_library(
 # What a build takes from a machine
 
 
-def lay_out(folder: Path, *, has_openmp: bool = False, has_libuv: bool = False) -> Places:
+def lay_out(folder: Path, *, has_openmp: bool = False, has_libuv: bool = False) -> ToolchainFolders:
     """Return folders as a build of torch leaves them."""
-    layout = Places(libuv=folder / "libuv", openmp=folder / "openmp")
+    layout = ToolchainFolders(libuv=folder / "libuv", openmp=folder / "openmp")
     if has_openmp:
         write_files(layout.openmp, {OPENMP_DLL: "", "LICENSE": ""})
     if has_libuv:
@@ -235,15 +228,15 @@ def write_visual_studio(folder: Path) -> Path:
     return folder
 
 
-def find_provided(
-    layout: Places,
+def take_provided(
+    layout: ToolchainFolders,
     env: Mapping[str, str],
     *,
     platform: Platform = WINDOWS,
     redistributed: bool = False,
 ) -> Provided:
     """Return what a build takes."""
-    return provided(layout, platform=platform, base_env=env, redistributed=redistributed)
+    return find_provided(layout, platform=platform, base_env=env, is_redistributed=redistributed)
 
 
 @pytest.mark.parametrize("redistributed", [True, False])
@@ -253,7 +246,7 @@ def test_ships_what_was_provided_for_windows(tmp_path: Path, *, redistributed: b
     visual_studio = write_visual_studio(tmp_path / "vs")
     env = {"VCTOOLSREDISTDIR": str(visual_studio), "LLVM_SYSPATH": str(tmp_path / "llvm")}
 
-    assert find_provided(layout, env, redistributed=redistributed) == Provided(
+    assert take_provided(layout, env, redistributed=redistributed) == Provided(
         openmp=layout.openmp / OPENMP_DLL,
         uv=layout.libuv / "bin" / "uv.dll",
         licenses={"llvm-openmp": layout.openmp / "LICENSE", "libuv": layout.libuv / "LICENSE"},
@@ -265,7 +258,7 @@ def test_ships_nothing_on_linux(tmp_path: Path) -> None:
     layout = lay_out(tmp_path, has_openmp=True, has_libuv=True)
     env = {"libuv_ROOT": str(tmp_path)}
 
-    assert find_provided(layout, env, platform=LINUX) == Provided()
+    assert take_provided(layout, env, platform=LINUX) == Provided()
 
 
 def test_takes_visual_studios_openmp_for_the_developer_alone(
@@ -274,7 +267,7 @@ def test_takes_visual_studios_openmp_for_the_developer_alone(
     visual_studio = write_visual_studio(tmp_path / "vs")
     env = {"VCToolsRedistDir": str(visual_studio)}
 
-    libraries = find_provided(lay_out(tmp_path), env)
+    libraries = take_provided(lay_out(tmp_path), env)
 
     folder = visual_studio / "debug_nonredist/x64/Microsoft.VC143.OpenMP.LLVM"
     assert libraries.openmp == folder / OPENMP_DLL
@@ -285,26 +278,26 @@ def test_takes_visual_studios_openmp_for_the_developer_alone(
 def test_redistributes_no_openmp_of_visual_studio(tmp_path: Path) -> None:
     env = {"VCToolsRedistDir": str(write_visual_studio(tmp_path / "vs"))}
 
-    assert find_provided(lay_out(tmp_path), env, redistributed=True).openmp is None
+    assert take_provided(lay_out(tmp_path), env, redistributed=True).openmp is None
 
 
 def test_takes_nothing_from_a_visual_studio_without_openmp(tmp_path: Path) -> None:
     layout = lay_out(tmp_path)
 
-    assert find_provided(layout, {"VCToolsRedistDir": str(tmp_path)}) == Provided()
-    assert find_provided(layout, {}) == Provided()
+    assert take_provided(layout, {"VCToolsRedistDir": str(tmp_path)}) == Provided()
+    assert take_provided(layout, {}) == Provided()
 
 
 @pytest.mark.parametrize("variable", ["libuv_ROOT", "LLVM_SYSPATH"])
 def test_names_a_variable_that_leads_nowhere(tmp_path: Path, variable: str) -> None:
     with pytest.raises(MissingInputError, match=variable):
-        find_provided(lay_out(tmp_path), {variable: str(tmp_path)})
+        take_provided(lay_out(tmp_path), {variable: str(tmp_path)})
 
 
 def test_takes_the_users_own_libuv_first(tmp_path: Path) -> None:
     layout = lay_out(tmp_path, has_libuv=True)
     write_files(tmp_path / "own", {"bin/uv.dll": ""})
 
-    libraries = find_provided(layout, {"LIBUV_ROOT": str(tmp_path / "own")})
+    libraries = take_provided(layout, {"LIBUV_ROOT": str(tmp_path / "own")})
 
     assert libraries.uv == tmp_path / "own" / "bin" / "uv.dll"

@@ -113,6 +113,15 @@ def test_finds_a_static_library_in_a_wheel_other_than_torch() -> None:
     assert severities(check_contents(audio)) == ["warning"]
 
 
+def test_lets_a_wheel_that_ships_its_sources_hold_those_that_hipify_made() -> None:
+    member = "apex/contrib/csrc/hip/kernel.hip"
+    apex = wheel_view("apex-1.10-cp312-cp312-linux_x86_64.whl", files={member: 5}, size=500_000)
+    audio = wheel_view(AUDIO, files={member: 5}, size=500_000)
+
+    assert check_contents(apex) == []
+    assert severities(check_contents(audio)) == ["warning"]
+
+
 def test_warns_of_a_wheel_that_holds_only_metadata() -> None:
     view = wheel_view(files={"torch-2.10.0a0+cpu.dist-info/METADATA": 10})
 

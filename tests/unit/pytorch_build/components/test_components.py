@@ -11,13 +11,13 @@ from ci.install.dependencies import mirror
 from ci.pipeline import STEPS_BY_NAME
 from ci.promote.version_change import rules
 from ci.publish.buckets import buckets
-from core.cli.options import ROOT
 from core.data import use_user_file
 from core.errors import UsageError
 from core.wheel.distributions import our_names
 from pytorch_build.build.inputs import Dependency
 from pytorch_build.build.machine import Needs, load_needs
 from pytorch_build.build.plan import plan_build
+from pytorch_build.check.allowed import find_allowed
 from pytorch_build.check.policy import load_policy
 from pytorch_build.components import (
     COMPONENTS,
@@ -111,6 +111,19 @@ def test_checks_and_machines_have_limits_for_every_component(name: str) -> None:
     assert load_needs().gpu[name].disk == component.gpu_need.disk
 
 
+def test_only_wheels_that_require_no_torch_assume_it() -> None:
+    assert load_policy().providers["torch"].assumed_by == ("apex",)
+
+
+@pytest.mark.parametrize("name", ["triton-rocm", "pytorch-triton"])
+def test_a_wheel_by_another_name_may_bring_the_same(name: str) -> None:
+    allowed = find_allowed(name, {})
+
+    assert allowed is not None
+    assert allowed.top_level == COMPONENTS["triton"].allowed.top_level
+    assert "triton" in allowed.replaces
+
+
 @each_component
 def test_the_pipeline_builds_every_component_after_what_it_needs(name: str) -> None:
     needed_steps = STEPS_BY_NAME[f"build_{name}"].needs
@@ -122,7 +135,7 @@ def test_the_pipeline_builds_every_component_after_what_it_needs(name: str) -> N
 def test_nobody_elses_package_may_have_a_components_name(name: str) -> None:
     component = COMPONENTS[name]
 
-    assert component.distribution in our_names()
+    assert {component.distribution, *component.other_names} <= our_names()
     if component.has_split_device_code:
         assert f"{component.device_prefix}gfx942" in our_names()
 
@@ -132,14 +145,6 @@ def test_upstreams_product_of_pytorch_has_every_component(name: str) -> None:
     globs = buckets().products.distributions["pytorch"]
 
     assert any(fnmatchcase(COMPONENTS[name].distribution, glob) for glob in globs)
-
-
-@each_component
-def test_smoke_tests_know_every_component_in_any_environment(name: str) -> None:
-    # Their package needs marks of its own, so that it is only read here.
-    conftest = ROOT / "pytorch_build" / "test" / "smoke" / "conftest.py"
-
-    assert f'"{COMPONENTS[name].distribution}"' in conftest.read_text()
 
 
 @each_component
@@ -232,6 +237,8 @@ def test_a_sixth_component_has_its_place_everywhere() -> None:
     assert needed_first("torchao", gpu=True) == ("triton", "torch")
     assert find_component("torchao") is component_of("torchao")
     assert load_policy().sizes["torchao"].minimum == TORCHAO.sizes.minimum
+    assert "torchao" in load_policy().providers["torch"].assumed_by
+    assert find_allowed("torchao", {}) is not None
     assert needs.gpu["torchao"].disk == TORCHAO.gpu_need.disk
 
 

@@ -7,8 +7,10 @@ from hypothesis import strategies as st
 
 from core.errors import SourceError
 from core.run import Platform
+from core.run.plan import PlannedJob
+from pytorch_build.lock.collisions import refuse_collisions_of_jobs
+from pytorch_build.lock.plan import complete_plan
 from pytorch_build.lock.source_lock import LockedProject, SourceLock
-from pytorch_build.lock.stored import complete, refuse_collisions
 from pytorch_build.lock.versions import wheel_version
 from tests.kit.locks import COMMIT, locked_project, source_lock
 from tests.kit.plans import make_plan, pytorch_job
@@ -58,7 +60,7 @@ class Locks:
 def test_gives_a_job_the_versions_of_the_wheels_that_it_builds(
     facts: Mapping[str, Any], versions: Mapping[str, str]
 ) -> None:
-    completed, _locks = complete(make_plan(pytorch_job(**facts)), Locks())
+    completed, _locks = complete_plan(make_plan(pytorch_job(**facts)), Locks())
 
     assert completed.cells[0].versions == versions
 
@@ -66,13 +68,13 @@ def test_gives_a_job_the_versions_of_the_wheels_that_it_builds(
 def test_gives_a_test_the_versions_that_its_build_makes() -> None:
     tests = pytorch_job("test_pytorch", sessions=("test_smoke",))
 
-    completed, _locks = complete(make_plan(pytorch_job(), tests), Locks())
+    completed, _locks = complete_plan(make_plan(pytorch_job(), tests), Locks())
 
     assert completed.cells[1].versions == completed.cells[0].versions
 
 
 def test_gives_no_versions_to_a_job_of_rocm() -> None:
-    completed, _locks = complete(make_plan(pytorch_job(), ROCM_JOB), Locks())
+    completed, _locks = complete_plan(make_plan(pytorch_job(), ROCM_JOB), Locks())
 
     assert completed.cells[1].versions == {}
 
@@ -86,7 +88,7 @@ def test_locks_a_ref_once_for_each_platform_with_a_gpu_family() -> None:
     ]
     locks = Locks()
 
-    complete(make_plan(*jobs), locks)
+    complete_plan(make_plan(*jobs), locks)
 
     assert sorted(locks.requests) == [
         ("linux", "main", "gfx94X-dcgpu"),
@@ -98,7 +100,7 @@ def test_locks_a_ref_once_for_each_platform_with_a_gpu_family() -> None:
 def test_locks_a_ref_that_is_built_for_family_cpu_alone_with_that() -> None:
     locks = Locks()
 
-    complete(make_plan(pytorch_job(gpu_family="cpu")), locks)
+    complete_plan(make_plan(pytorch_job(gpu_family="cpu")), locks)
 
     assert locks.requests == [("linux", "nightly", "cpu")]
 
@@ -106,7 +108,7 @@ def test_locks_a_ref_that_is_built_for_family_cpu_alone_with_that() -> None:
 def test_locks_nothing_for_a_plan_without_pytorch() -> None:
     locks = Locks()
 
-    _completed, found_locks = complete(make_plan(ROCM_JOB), locks)
+    _completed, found_locks = complete_plan(make_plan(ROCM_JOB), locks)
 
     assert found_locks == {"linux": {}, "windows": {}}
     assert locks.requests == []
@@ -115,7 +117,7 @@ def test_locks_nothing_for_a_plan_without_pytorch() -> None:
 def test_writes_digests_of_locks_into_the_plan() -> None:
     jobs = make_plan(pytorch_job())
 
-    completed, locks = complete(jobs, Locks())
+    completed, locks = complete_plan(jobs, Locks())
 
     assert completed.locks["linux"]["nightly"] == locks["linux"]["nightly"].digest()
     assert completed.digest() != jobs.digest()
@@ -123,7 +125,7 @@ def test_writes_digests_of_locks_into_the_plan() -> None:
 
 def test_names_a_project_that_a_job_builds_and_no_lock_has() -> None:
     with pytest.raises(SourceError, match="apex"):
-        complete(make_plan(pytorch_job(sessions=("build_apex",))), Locks())
+        complete_plan(make_plan(pytorch_job(sessions=("build_apex",))), Locks())
 
 
 # Wheels of one name
@@ -145,7 +147,7 @@ def test_rejects_one_name_for_two_wheels_and_names_both_jobs() -> None:
     jobs = [pytorch_job(name=name, torch_ref=name, sessions=AUDIO_SESSIONS) for name in ("2.12", "2.13")]
 
     with pytest.raises(SourceError) as caught:
-        complete(make_plan(*jobs), lock_two_torches)
+        complete_plan(make_plan(*jobs), lock_two_torches)
 
     # They differ in the torch that audio is built against.
     assert caught.value.message.splitlines()[1:] == [
@@ -165,7 +167,7 @@ def test_accepts_wheels_of_one_version_that_never_meet(facts: Mapping[str, Any])
     first = pytorch_job(torch_ref="2.12", sessions=AUDIO_SESSIONS)
     second = pytorch_job(torch_ref="2.13", sessions=AUDIO_SESSIONS, **facts)
 
-    completed, _locks = complete(make_plan(first, second), lock_two_torches)
+    completed, _locks = complete_plan(make_plan(first, second), lock_two_torches)
 
     audio_versions = [cell.versions["torchaudio"] for cell in completed.cells]
     assert audio_versions == ["2.11+rocm7", "2.11+rocm7"]
@@ -183,18 +185,26 @@ REFS = st.lists(
 def test_rejects_exactly_names_that_several_inputs_make(refs: Sequence[tuple[str, str, str, bool]]) -> None:
     locks: dict[str, SourceLock] = {}
     wheels: set[tuple[str, str, str]] = set()
+    jobs: list[PlannedJob] = []
     for number, (audio_digit, torch_digit, minor, is_named) in enumerate(refs):
-        torch_version = f"2.1{minor}.0" if is_named else ""
-        version = wheel_version("2.11.0", "+rocm7", release_type="ci", commit="", torch=torch_version)
+        torch_ref = f"ref-{number}"
+        version = wheel_version(
+            "2.11.0",
+            "+rocm7",
+            release_type="ci",
+            commit="",
+            torch=f"2.1{minor}.0" if is_named else None,
+        )
         torch = locked_project("torch", commit=torch_digit * 40, base_version=f"2.1{minor}")
         audio = audio_at(audio_digit * 40, version)
-        locks[f"ref-{number}"] = source_lock(torch, audio, torch_ref=f"ref-{number}")
+        locks[torch_ref] = source_lock(torch, audio, torch_ref=torch_ref)
+        job = pytorch_job(torch_ref=torch_ref, sessions=("build_audio",))
+        jobs.append(job)
         wheels.add((version, audio_digit, torch_digit))
-    jobs = [pytorch_job(torch_ref=name, sessions=("build_audio",)) for name in locks]
 
-    names = {version for version, _audio, _torch in wheels}
-    if len(names) == len(wheels):
-        refuse_collisions(jobs, locks)
+    versions = {version for version, _audio, _torch in wheels}
+    if len(versions) == len(wheels):
+        refuse_collisions_of_jobs(jobs, locks)
     else:
         with pytest.raises(SourceError, match="torchaudio"):
-            refuse_collisions(jobs, locks)
+            refuse_collisions_of_jobs(jobs, locks)

@@ -6,7 +6,7 @@ import pytest
 
 from core.errors import EnvironmentSetupError, ProcessError, SourceError
 from pytorch_build.sources import git
-from pytorch_build.sources.git import Origins, Reader, Repository, last_words, protocol
+from pytorch_build.sources.git import Origins, Reader, Repository, git_reason, protocol
 from tests.kit.repos import commit_files, run_git
 
 NO_REPOSITORY = """\
@@ -15,6 +15,12 @@ fatal: Could not read from remote repository.
 
 Please make sure you have the correct access rights
 and the repository exists.
+"""
+OTHER_OWNER = """\
+fatal: detected dubious ownership in repository at '/x'
+To add an exception for this directory, call:
+
+\tgit config --global --add safe.directory /x
 """
 SAFE_SETTINGS = ("protocol.allow=never", "protocol.https.allow=always", "protocol.ssh.allow=always")
 
@@ -158,12 +164,13 @@ def test_takes_a_users_settings_in_trees_of_their_own_alone(
             "unable to access 'u': Could not resolve host",
             id="fatal line",
         ),
+        pytest.param(OTHER_OWNER, "detected dubious ownership in repository at '/x'", id="remedy"),
         pytest.param("hint: try\nsomething else\n", "something else", id="hint"),
         pytest.param("", "the message", id="no output"),
     ],
 )
 def test_quotes_the_line_of_gits_output_that_says_most(output: str, line: str) -> None:
-    assert last_words(ProcessError("the message", output=output)) == line
+    assert git_reason(ProcessError("the message", output=output)) == line
 
 
 @pytest.mark.processes
@@ -214,18 +221,29 @@ def test_recreates_an_incomplete_cache(upstream: tuple[str, str], tmp_path: Path
 
 
 @pytest.mark.processes
-@pytest.mark.parametrize("lost", ["objects", "HEAD", "refs"])
-def test_recreates_a_cache_that_has_lost_files(upstream: tuple[str, str], tmp_path: Path, lost: str) -> None:
+@pytest.mark.parametrize("lost_name", ["objects", "HEAD", "refs", "config"])
+def test_recreates_a_cache_that_has_lost_files(
+    upstream: tuple[str, str], tmp_path: Path, lost_name: str
+) -> None:
     origin, commit = upstream
-    reader = Reader(cache=tmp_path / "cache")
+    # The cache lies in the folder of another repository, where git would go on without saying so.
+    checkout = tmp_path / "checkout"
+    commit_files(checkout, {".gitignore": ".cache\n"})
+    references = run_git(checkout, "show-ref")
+    reader = Reader(cache=checkout / ".cache")
     reader.commit(origin, commit)
-    (repository,) = (path for path in (tmp_path / "cache").iterdir() if path.is_dir())
-    if lost == "HEAD":
-        (repository / lost).unlink()
+    (lock,) = reader.cache.glob("*.lock")
+    lost_path = lock.with_suffix("") / lost_name
+    if lost_path.is_dir():
+        shutil.rmtree(lost_path)
     else:
-        shutil.rmtree(repository / lost)
+        lost_path.unlink()
 
     assert reader.texts(origin, commit, ("version.txt",)) == {"version.txt": "1\n"}
+
+    # Nothing has changed there.
+    assert run_git(checkout, "show-ref") == references
+    assert "remote." not in run_git(checkout, "config", "--list", "--local")
 
 
 @pytest.mark.processes

@@ -12,7 +12,7 @@ from core.run import records
 from core.run.records import Record
 from pytorch_build.test import file_run, gpus, shards
 from pytorch_build.test.file_run import FileRun
-from pytorch_build.test.gpus import Assignment, Gpu, Machine, assignments, without_gpu
+from pytorch_build.test.gpus import Assignment, Gpu, Machine, assign_gpus, without_gpu
 from pytorch_build.test.shards import Durations, FileDuration, Shard
 from pytorch_build.test.torch_run import Bench, TorchTests, environment, perform_tests
 from pytorch_build.test.upstream_tests import LimitsTable, Tests, Torch
@@ -38,19 +38,20 @@ class FileRunner:
     names: list[str] = field(default_factory=list)
     variables: list[Mapping[str, str]] = field(default_factory=list)
 
-    def __call__(self, file: Any, setting: Any, *, part: Any, name: str) -> FileRun:
+    def __call__(self, file: Any, settings: Any, *, part: Any, name: str) -> FileRun:
         """Run a test file."""
         assert part.file == file.file
         self.names.append(name)
-        self.variables.append(setting.env)
+        self.variables.append(settings.env)
 
-        log = setting.logs / f"{name}.log"
+        log = settings.logs / f"{name}.log"
         log.parent.mkdir(parents=True, exist_ok=True)
         log.write_bytes(self.log or f"log of {name}\n".encode())
 
         outcome = self.outcomes.get(file.module, "passed")
         case = Case(test=f"{file.file}::test_x", file=file.file, outcome=outcome, line="why", seconds=1.0)
-        return FileRun(file=file.file, cases=(case,), collected=(case.test,), seconds=2.0, log=log, whole=1)
+        existing = frozenset({case.test})
+        return FileRun(file=file.file, cases=(case,), existing=existing, seconds=2.0, logs=(log,))
 
 
 @pytest.fixture
@@ -426,7 +427,7 @@ def gpu_bench(
     context = run.context("gfx94X-dcgpu;gfx110X-all")
     torch = Torch(version="2.10.0a0+rocm", commit=COMMIT, hip="7.1", targets=targets)
     (bench.tests.tree / "test" / "test_cuda.py").touch()
-    return replace(bench, context=context, torch=torch, assignments=assignments(context, {}))
+    return replace(bench, context=context, torch=torch, assignments=assign_gpus(context, {}))
 
 
 def test_runs_every_file_on_each_architecture(

@@ -44,7 +44,7 @@ def torch_of(commit: str = COMMIT, *, version: str = "2.10.0a0+rocm7.1.0") -> up
 def test_tests_of_the_same_source_fit_their_torch(
     torch: upstream_tests.Torch, tests: upstream_tests.Tests
 ) -> None:
-    assert upstream_tests.mismatch(torch, tests) == ""
+    assert upstream_tests.describe_mismatch(torch, tests) == ""
 
 
 @pytest.mark.parametrize(
@@ -63,7 +63,7 @@ def test_tests_of_the_same_source_fit_their_torch(
 def test_tests_of_another_source_do_not_fit(
     torch: upstream_tests.Torch, tests: upstream_tests.Tests, names: list[str]
 ) -> None:
-    mismatch = upstream_tests.mismatch(torch, tests)
+    mismatch = upstream_tests.describe_mismatch(torch, tests)
 
     for name in names:
         assert name in mismatch
@@ -101,7 +101,7 @@ def test_checks_the_locks_commit_out_without_what_only_builds_need(
     monkeypatch.setattr(checkout, "checkout", check_out)
     monkeypatch.setattr(upstream_tests, "checkout_options", lambda *_: checkout.CheckoutOptions(hipify=True))
 
-    tests = upstream_tests.checked_out(run.context(), run.lock(), {})
+    tests = upstream_tests.check_out_tests(run.context(), run.lock(), {})
 
     ((commit, path, options),) = calls
     assert commit == run.lock().project("torch").commit
@@ -115,19 +115,21 @@ def test_checks_the_locks_commit_out_without_what_only_builds_need(
 
 def test_a_folder_that_does_not_exist_is_refused(tmp_path: Path) -> None:
     with pytest.raises(SourceError, match="absent"):
-        upstream_tests.own_tree(tmp_path / "absent")
+        upstream_tests.tests_of_tree(tmp_path / "absent")
 
 
 @pytest.mark.processes
 def test_a_folder_without_a_repository_has_no_commit(tmp_path: Path) -> None:
-    assert upstream_tests.own_tree(tmp_path) == upstream_tests.Tests(tree=tmp_path, version="", commit="")
+    assert upstream_tests.tests_of_tree(tmp_path) == upstream_tests.Tests(
+        tree=tmp_path, version="", commit=""
+    )
 
 
 @pytest.mark.processes
 def test_a_repository_is_known_by_its_commit(tmp_path: Path) -> None:
     commit = commit_files(tmp_path, {"version.txt": "2.9.1\n"})
 
-    assert upstream_tests.own_tree(tmp_path) == upstream_tests.Tests(
+    assert upstream_tests.tests_of_tree(tmp_path) == upstream_tests.Tests(
         tree=tmp_path, version="2.9.1", commit=commit, head=commit
     )
 
@@ -138,13 +140,13 @@ def test_a_hipified_repository_is_known_by_upstreams_commit(tmp_path: Path) -> N
     run_git(tmp_path, "tag", "THEROCK_UPSTREAM_DIFFBASE")
     hipified_commit = commit_files(tmp_path, {"a.hip": ""})
 
-    tests = upstream_tests.own_tree(tmp_path)
+    tests = upstream_tests.tests_of_tree(tmp_path)
 
     assert tests.commit == upstream_commit
     # Torch was built from a checkout of ours, or from this tree as a developer's own.
-    assert upstream_tests.mismatch(torch_of(upstream_commit), tests) == ""
-    assert upstream_tests.mismatch(torch_of(hipified_commit), tests) == ""
-    assert upstream_tests.mismatch(torch_of(OTHER_COMMIT), tests)
+    assert upstream_tests.describe_mismatch(torch_of(upstream_commit), tests) == ""
+    assert upstream_tests.describe_mismatch(torch_of(hipified_commit), tests) == ""
+    assert upstream_tests.describe_mismatch(torch_of(OTHER_COMMIT), tests)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -230,7 +232,7 @@ def choose_files(
     exclude: Sequence[str] = (),
 ) -> tuple[TestFile, ...]:
     """Choose among the known files and upstream's look at the compiler."""
-    return upstream_tests.chosen_files(
+    return upstream_tests.choose_files(
         upstream_tests.configuration(configuration),
         (VERIFY_DYNAMO, *KNOWN),
         gpu=gpu,
@@ -342,7 +344,7 @@ def test_a_trees_test_files_are_named_as_upstream_names_them(tmp_path: Path) -> 
     write_files(tmp_path / "test", dict.fromkeys(names, ""))
 
     assert upstream_tests.modules_of(tmp_path) == ("dynamo/test_misc", "test_nn")
-    assert upstream_tests.module(r"test\dynamo\test_misc.py") == "dynamo/test_misc"
+    assert upstream_tests.module_name(r"test\dynamo\test_misc.py") == "dynamo/test_misc"
 
 
 def test_a_tree_without_test_files_is_refused(tmp_path: Path) -> None:
@@ -366,8 +368,8 @@ def test_a_trees_versions_win_over_the_locks(
     write_files(tmp_path, {".ci/docker/requirements-ci.txt": UPSTREAMS_CI})
     target = target_in(tmp_path / "env", version=python)
 
-    assert upstream_tests.own_requirements(tmp_path, target, LOCKED) == requirements
+    assert upstream_tests.requirements_of_tree(tmp_path, target, LOCKED) == requirements
 
 
 def test_an_older_tree_names_no_versions(tmp_path: Path) -> None:
-    assert upstream_tests.own_requirements(tmp_path, target_in(tmp_path / "env"), LOCKED) == ()
+    assert upstream_tests.requirements_of_tree(tmp_path, target_in(tmp_path / "env"), LOCKED) == ()

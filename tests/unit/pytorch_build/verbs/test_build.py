@@ -311,7 +311,7 @@ def test_a_compiler_cache_is_local_and_written_to() -> None:
     assert cache is not None
     assert cache.kind == "ccache"
     assert cache.program == Path.cwd() / "bin" / "ccache"
-    assert cache.location == ""
+    assert cache.store is None
     assert not cache.read_only
 
 
@@ -320,7 +320,7 @@ def test_a_compiler_cache_may_be_a_store_that_is_only_read() -> None:
     cache = options_of("--compiler-cache=sccache", STORE, "--compiler-cache-read-only").compiler_cache
 
     assert cache is not None
-    assert cache.location == "s3://mine"
+    assert cache.store == "s3://mine"
     assert cache.read_only
 
 
@@ -347,14 +347,14 @@ def test_refuses_a_compiler_cache_that_is_not_installed(monkeypatch: pytest.Monk
 
 @pytest.mark.usefixtures("cache_programs")
 @pytest.mark.parametrize(
-    ("options", "location"),
+    ("options", "store"),
     [
         pytest.param((), "s3://mine", id="alone"),
-        pytest.param(("--compiler-cache-store=local",), "local", id="with an option"),
+        pytest.param(("--compiler-cache-store=s3://other",), "s3://other", id="with an option"),
     ],
 )
 def test_variables_choose_a_compiler_cache(
-    monkeypatch: pytest.MonkeyPatch, options: tuple[str, ...], location: str
+    monkeypatch: pytest.MonkeyPatch, options: tuple[str, ...], store: str
 ) -> None:
     monkeypatch.setenv("COMPILER_CACHE", "sccache")
     monkeypatch.setenv("COMPILER_CACHE_STORE", "s3://mine")
@@ -363,7 +363,7 @@ def test_variables_choose_a_compiler_cache(
 
     assert cache is not None
     assert cache.kind == "sccache"
-    assert cache.location == location
+    assert cache.store == store
 
 
 def test_empty_variables_choose_no_compiler_cache(monkeypatch: pytest.MonkeyPatch) -> None:

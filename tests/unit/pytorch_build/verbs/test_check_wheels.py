@@ -5,12 +5,8 @@ from typing import Any
 
 import pytest
 
-from core.cell import GroupCell
 from core.errors import CheckError, UsageError
-from core.run import records
-from core.run.stage import Stage
 from core.status import Pending, UpToDate
-from pytorch_build.build import refused
 from tests.kit.binaries import elf_file
 from tests.kit.builds import LocalRun
 from tests.kit.front_doors import FrontDoorResult, look_at_verb
@@ -23,7 +19,6 @@ CPU = ("--torch-ref", "sample", "--gpu-family", "cpu")
 ROCM = ("--rocm", "--torch-ref", "sample", "--gpu-family", FAMILY)
 INPUTS: Mapping[str, Any] = {"version": "2.10.0a0+cpu.sample", "gpu_targets": [], "rocm": None}
 AUDIO_CELL: dict[str, Any] = {"group": "cpu", "gpu_family": "cpu", "torch_ref": "sample", "python": "cp312"}
-BUILD_COMMAND = "nox -s build_audio -- --gpu-family cpu"
 AUDIO_VERSION = "2.10.0a0+cpu.sample"
 TAG = "cp312-cp312-linux_x86_64"
 
@@ -188,47 +183,6 @@ def test_rocm_wheels_of_another_version_than_asked_for_are_an_error(front: Front
 
     assert result.exit_code == CheckError.exit_code
     assert "7.2.4" in result.report
-
-
-@pytest.fixture
-def refused_build(run: LocalRun) -> LocalRun:
-    """Return a run whose build of audio was refused for a library that it needs."""
-    wheel = write_audio(run.root / "made", needed=["libmine.so.1"])
-    stage = Stage(
-        name="build_audio",
-        common=run.common(),
-        artifact_group="cpu",
-        cell=GroupCell(gpu_family="cpu", torch_ref="sample", python="3.12"),
-    )
-    record = run.record("build_audio", inputs=INPUTS, **AUDIO_CELL)
-    changes = {
-        "status": "failed",
-        "again": f"{BUILD_COMMAND} --force",
-        "details": {"refused": refused.keep(stage, [wheel], CheckError(""))},
-    }
-    run.store.delete(run.common().outputs.record_key("cpu", record.name))
-    records.write(run.store, run.common().outputs, "cpu", record.model_copy(update=changes))
-    return run
-
-
-@pytest.mark.usefixtures("refused_build")
-def test_wheels_that_a_build_refused_are_checked_again(front: Front) -> None:
-    result = front("check-wheels", *CPU)
-
-    assert result.exit_code == CheckError.exit_code
-    assert "libmine.so.1" in result.report
-
-
-def test_a_policy_that_accepts_refused_wheels_names_the_build(front: Front, refused_build: LocalRun) -> None:
-    policy = refused_build.root / "mine.toml"
-    policy.write_text('machine_libraries = ["libmine.so.*"]\n')
-
-    result = front("check-wheels", *CPU, "--policy", policy)
-
-    assert result.exit_code == 0, result.report
-    assert f"{BUILD_COMMAND} --policy {policy}" in result.report
-    # A refused wheel is no wheel of the run.
-    assert not (refused_build.root / "out/local-linux/reports").exists()
 
 
 @pytest.mark.parametrize(

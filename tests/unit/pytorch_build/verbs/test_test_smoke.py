@@ -8,18 +8,17 @@ from typing import Any
 
 import pytest
 
-from core import process
+from core import files
 from core.env import installer
 from core.errors import CheckError, MissingInputError
 from core.packages.options import SourceOptions
 from core.run import records
 from core.run.records import FileRecord, Record
 from pytorch_build.context import Context, context
-from pytorch_build.test import gpus, installation
-from pytorch_build.test.record import read_details, why_incomplete
+from pytorch_build.test import gpus, installation, smoke_run, tested_packages
+from pytorch_build.test.record import read_details, read_inputs, why_incomplete
 from pytorch_build.verbs import test_smoke
-from pytorch_build.verbs.test_smoke import SmokeOptions
-from pytorch_build.verbs.test_smoke import test_run as run_smoke_tests
+from pytorch_build.verbs.test_smoke import SmokeOptions, perform_smoke_tests
 from tests.kit import wheels
 from tests.kit.builds import LocalRun
 from tests.kit.machines import Answer, Call, VirtualEnvironment, answer_processes
@@ -48,7 +47,7 @@ wheels = [{ url = "https://invalid/torchvision-0.25.0-py3-none-any.whl", hashes 
 def _machine_without_gpu(prepared: list[Any], monkeypatch: pytest.MonkeyPatch) -> None:
     assert prepared == []
     monkeypatch.setattr(gpus, "this_machine", gpus.Machine)
-    monkeypatch.setattr(installation, "detect", lambda: ())
+    monkeypatch.setattr(tested_packages, "detect", lambda: ())
 
 
 @pytest.fixture
@@ -58,7 +57,7 @@ def smoke_tests(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     folder.mkdir()
     (folder / "pytest.ini").write_text("[pytest]\naddopts = -ra\n")
     (folder / "test_it.py").write_text(PASSES)
-    monkeypatch.setattr(test_smoke, "SMOKE_TESTS", folder)
+    monkeypatch.setattr(smoke_run, "SMOKE_TESTS", folder)
     return folder
 
 
@@ -128,18 +127,20 @@ class Machine:
         return self.environment.run(call)
 
     def run_pytest(self, call: Call) -> Answer:
-        """Answer for pytest with the project's plugin, which leaves a journal."""
-        lines: list[dict[str, object]] = [{"kind": "session"}]
-        lines.append({"kind": "collected", "tests": list(self.outcomes)})
+        """Answer for pytest with the project's plugin, which writes its events down."""
+        tests = list(self.outcomes)
+        events: list[dict[str, object]] = [
+            {"kind": "collected", "tests": tests, "deselected": [], "rules": {}}
+        ]
         if "--collect-only" not in call.words:
             for test, outcome in self.outcomes.items():
-                lines.append({"kind": "start", "test": test})
-                lines.append({"kind": "test", "test": test, "outcome": outcome, "message": self.message})
+                events.append({"kind": "started", "test": test})
+                events.append({"kind": "ended", "test": test, "outcome": outcome, "message": self.message})
         has_failed = "failed" in self.outcomes.values()
-        lines.append({"kind": "end", "exit": int(has_failed)})
 
-        plan = json.loads(Path(call.option("--wheel-test-plan")).read_text())
-        Path(plan["journal"]).write_text("".join(json.dumps(line) + "\n" for line in lines))
+        settings = json.loads(Path(call.option("--wheel-tests")).read_text())
+        lines = [json.dumps({"time": 1.0, **event}) + "\n" for event in events]
+        Path(settings["events"], "1.jsonl").write_text("".join(lines))
         return Answer(status=int(has_failed))
 
 
@@ -166,7 +167,7 @@ class RecordedTest:
 
     def perform(self) -> None:
         """Test, unless the record says that it was done."""
-        run_smoke_tests(self.context, self.options)
+        perform_smoke_tests(self.context, self.options)
 
     def change_options(self, **changes: Any) -> None:
         """Ask for something else."""
@@ -178,8 +179,8 @@ class RecordedTest:
 
     def change_gpu(self, target: str) -> None:
         """Put another GPU into the machine."""
-        other = gpus.Machine(gpus=(gpus.Gpu(target=target, uuid="GPU-1"),), vendor="nvidia")
-        self.monkeypatch.setattr(gpus, "this_machine", lambda: other)
+        machine = machine_with(target, vendor="nvidia")
+        self.monkeypatch.setattr(gpus, "this_machine", lambda: machine)
 
     def rebuild_torch(self, *, content: str = "# other bytes") -> None:
         """Build a torch of the same name; a context reads the records of its run once."""
@@ -205,6 +206,16 @@ class RecordedTest:
         lock = self.run.lock()
         self.run.put_lock(self.run.lock(projects={"torch": lock.projects["torch"]}))
         self.change_options(source=self.run.stage())
+
+    def update_tools(self) -> None:
+        """Lock another version of pytest."""
+        lock = self.run.root / "requirements" / "target-linux-3.12.txt"
+        lock.write_text(lock.read_text().replace("pytest==1", "pytest==2"))
+
+    def update_python(self) -> None:
+        """Take the next patch of Python."""
+        interpreter = self.run.target("3.12.99")
+        self.monkeypatch.setattr(test_smoke, "require", lambda _python: interpreter)
 
     def write_test(self, name: str, content: str) -> None:
         """Change a file of the smoke tests."""
@@ -246,6 +257,8 @@ def recorded_test(
         pytest.param(lambda test: test.change_gpu("sm_100"), id="GPU"),
         pytest.param(lambda test: test.change_options(other_gpu=False), id="no GPU"),
         pytest.param(lambda test: test.change_options(install=False), id="who installed them"),
+        pytest.param(RecordedTest.update_tools, id="lock of the tests' tools"),
+        pytest.param(RecordedTest.update_python, id="patch of Python"),
     ],
 )
 def test_tests_again_when_one_input_changes(
@@ -278,6 +291,21 @@ def test_does_nothing_when_no_input_changes(
 
     assert machine.test_calls == []
     assert "unchanged" in capsys.readouterr().err
+
+
+def test_tests_again_what_a_record_of_before_says_less_of(
+    recorded_test: RecordedTest, machine: Machine, run: LocalRun
+) -> None:
+    record = require_record(run)
+    for name in ("python", "tools"):
+        del record.inputs[name]
+    older_record = record.model_copy(update={"input_digest": files.digest_of(record.inputs)})
+    records.write(run.store, run.common().outputs, "cpu", older_record)
+
+    recorded_test.perform()
+
+    assert read_inputs(older_record).tested_files
+    assert len(machine.test_calls) == 1
 
 
 @pytest.mark.parametrize("report", [None, b"<testsuites/>"], ids=["gone", "replaced"])
@@ -352,7 +380,7 @@ def test_files_the_report_of_what_did_not_pass(run: LocalRun, machine: Machine, 
     machine.outcomes = {"test_it.py::test_it": outcome}
 
     with pytest.raises(CheckError):
-        run_smoke_tests(run.context("cpu"), SmokeOptions())
+        perform_smoke_tests(run.context("cpu"), SmokeOptions())
 
     failed_record = require_record(run, f"{RECORD}.failed")
     assert read_record(run) is None
@@ -375,7 +403,7 @@ def test_refuses_wheels_that_do_not_fit_together(
     assert machine.test_calls == []
 
 
-def amd_or_nvidia(*targets: str, vendor: Any) -> gpus.Machine:
+def machine_with(*targets: str, vendor: Any) -> gpus.Machine:
     """Return a machine with GPUs of one vendor."""
     return gpus.Machine(
         gpus=tuple(gpus.Gpu(target=target, uuid="GPU-1") for target in targets), vendor=vendor
@@ -387,17 +415,17 @@ def amd_or_nvidia(*targets: str, vendor: Any) -> gpus.Machine:
     [
         pytest.param(gpus.Machine(), "cpu", False, {"SMOKE_GPU": None}, id="no GPU"),
         pytest.param(
-            amd_or_nvidia("sm_90", vendor="nvidia"), "cpu", False, {"SMOKE_GPU": None}, id="GPU of no family"
+            machine_with("sm_90", vendor="nvidia"), "cpu", False, {"SMOKE_GPU": None}, id="GPU of no family"
         ),
         pytest.param(
-            amd_or_nvidia("sm_90", vendor="nvidia"),
+            machine_with("sm_90", vendor="nvidia"),
             "cpu",
             True,
             {"SMOKE_GPU": "sm_90", "CUDA_VISIBLE_DEVICES": "GPU-1"},
             id="other GPU asked for",
         ),
         pytest.param(
-            amd_or_nvidia("gfx942", "gfx942", vendor="amd"),
+            machine_with("gfx942", "gfx942", vendor="amd"),
             FAMILY,
             False,
             {"SMOKE_GPU": "gfx942", "HIP_VISIBLE_DEVICES": "0"},
@@ -422,7 +450,7 @@ def test_tells_the_tests_which_gpu_torch_must_see(
     run.put_lock(run.lock(torch_ref="nightly"))
     run.built("torch", gpu_family=family, ref="nightly")
 
-    run_smoke_tests(nothing_prebuilt, SmokeOptions(other_gpu=other_gpu, install=False))
+    perform_smoke_tests(nothing_prebuilt, SmokeOptions(other_gpu=other_gpu, install=False))
 
     (call,) = machine.test_calls
     assert {name: call.variables.get(name) for name in variables} == variables
@@ -432,16 +460,48 @@ def test_tells_the_tests_which_gpu_torch_must_see(
 def test_tells_the_tests_which_versions_are_installed(
     run: LocalRun, machine: Machine, torch: FileRecord
 ) -> None:
-    run_smoke_tests(run.context("cpu"), SmokeOptions())
+    perform_smoke_tests(run.context("cpu"), SmokeOptions())
 
     (call,) = machine.test_calls
     assert json.loads(call.variables["SMOKE_EXPECT"]) == {"torch": torch.version}
+    assert json.loads(call.variables["SMOKE_MODULES"]) == {"torch": [torch.version]}
+
+
+@pytest.mark.usefixtures("smoke_tests")
+def test_triton_may_state_its_public_version_alone(
+    recorded_test: RecordedTest, run: LocalRun, machine: Machine
+) -> None:
+    triton = run.built("triton", gpu_family="cpu")
+    put_page(run, triton, group="cpu")
+    recorded_test.context = run.context("cpu")
+
+    recorded_test.perform()
+
+    (call,) = machine.test_calls
+    public_version = triton.version.partition("+")[0]
+    assert json.loads(call.variables["SMOKE_MODULES"])["triton"] == [triton.version, public_version]
+
+
+@pytest.mark.usefixtures("smoke_tests", "torch")
+def test_miniatures_alone_are_excused_for_what_they_lack(run: LocalRun, machine: Machine) -> None:
+    sample = run.context("cpu")
+    run.put_lock(run.lock(torch_ref="nightly"))
+    run.built("torch", gpu_family="cpu", ref="nightly")
+    nightly = run.context("cpu", ref="nightly")
+    nothing_prebuilt = replace(nightly, ref=replace(nightly.ref, projects={}))
+
+    perform_smoke_tests(sample, SmokeOptions(install=False))
+    perform_smoke_tests(nothing_prebuilt, SmokeOptions(install=False))
+
+    miniature, full_size = [call.variables.get("SMOKE_MINIATURE") for call in machine.test_calls]
+    assert miniature
+    assert not full_size
 
 
 @pytest.mark.usefixtures("machine")
 def test_refuses_a_gpu_familys_wheels_without_a_gpu(run: LocalRun) -> None:
     with pytest.raises(CheckError) as caught:
-        run_smoke_tests(run.context("gfx110X-all", ref="nightly"), SmokeOptions())
+        perform_smoke_tests(run.context("gfx110X-all", ref="nightly"), SmokeOptions())
 
     assert "--allow-no-gpu" in caught.value.hint
 
@@ -451,7 +511,7 @@ def test_needs_wheels_next_when_a_gpu_may_be_absent(run: LocalRun) -> None:
     run.put_lock(run.lock(torch_ref="nightly"))
 
     with pytest.raises(MissingInputError, match="nightly"):
-        run_smoke_tests(run.context("gfx110X-all", ref="nightly"), SmokeOptions(allow_no_gpu=True))
+        perform_smoke_tests(run.context("gfx110X-all", ref="nightly"), SmokeOptions(allow_no_gpu=True))
 
 
 @pytest.mark.usefixtures("machine", "smoke_tests")
@@ -460,7 +520,7 @@ def test_requires_the_page_of_a_run_that_others_read(run: LocalRun) -> None:
     run.built("torch", gpu_family="cpu", run_id="77")
 
     with pytest.raises(MissingInputError) as caught:
-        run_smoke_tests(run.context("cpu", run_id="77"), SmokeOptions())
+        perform_smoke_tests(run.context("cpu", run_id="77"), SmokeOptions())
 
     assert "404" in caught.value.message
 
@@ -473,7 +533,7 @@ def test_refuses_a_page_that_lists_other_bytes(run: LocalRun) -> None:
     run.store.put_bytes("77-linux/python/cpu/index.html", page.encode())
 
     with pytest.raises(MissingInputError) as caught:
-        run_smoke_tests(run.context("cpu", run_id="77"), SmokeOptions())
+        perform_smoke_tests(run.context("cpu", run_id="77"), SmokeOptions())
 
     assert torch.name in caught.value.message
     assert "nox -s index" in caught.value.hint
@@ -488,8 +548,8 @@ def test_each_family_of_a_group_has_its_record_and_report(
     monkeypatch.setattr(installation, "require_device_code", lambda *_: None)
 
     for family in ("gfx942", "gfx1100"):
-        chosen = context(run.common(gpu_family=family), group=group)
-        run_smoke_tests(chosen, SmokeOptions(allow_no_gpu=True))
+        family_context = context(run.common(gpu_family=family), group=group)
+        perform_smoke_tests(family_context, SmokeOptions(allow_no_gpu=True))
 
         tested_files = require_record(run, f"{RECORD}-{family}", group=group).inputs["files"]
         device_files = {name.split("-")[0] for name in tested_files if "_device_" in name}
@@ -508,7 +568,8 @@ def publish_two_families(run: LocalRun, *, group: str) -> None:
     for family in ("gfx942", "gfx1100"):
         versions[f"rocm-sdk-device-{family}"] = ROCM_VERSION
         versions[f"amd-torch-device-{family}"] = torch.version
-    files = [run.publish(run.wheel(name, version), group=group) for name, version in versions.items()]
+    paths = [run.wheel(name, version) for name, version in versions.items()]
+    files = [run.publish(path, group=group) for path in paths]
 
     cell: dict[str, Any] = {"torch_ref": "sample", "python": "cp312", "gpu_family": "gfx942;gfx1100"}
     run.record("build_torch", torch, *files, group=group, **cell)
@@ -531,7 +592,7 @@ def target(run: LocalRun, monkeypatch: pytest.MonkeyPatch) -> Any:
 def test_records_passed_and_skipped_tests(run: LocalRun, smoke_tests: Path) -> None:
     (smoke_tests / "test_more.py").write_text(SKIPS)
 
-    run_smoke_tests(run.context("cpu"), SmokeOptions())
+    perform_smoke_tests(run.context("cpu"), SmokeOptions())
 
     record = require_record(run)
     report = record.details["report"]
@@ -565,7 +626,7 @@ def test_records_as_failed_what_did_not_pass(
     (smoke_tests / "test_it.py").write_text(content)
 
     with pytest.raises(CheckError):
-        run_smoke_tests(run.context("cpu"), SmokeOptions(pytest_arguments=arguments))
+        perform_smoke_tests(run.context("cpu"), SmokeOptions(pytest_arguments=arguments))
 
     failed_record = require_record(run, f"{RECORD}.failed")
     assert read_record(run) is None
@@ -587,22 +648,22 @@ THREE_TESTS = f"{PASSES}def test_second(): pass\ndef test_third(): pass\n"
 @pytest.mark.processes
 @pytest.mark.usefixtures("target", "torch")
 @pytest.mark.parametrize(
-    ("argument", "why"),
+    ("argument", "reason"),
     [
         pytest.param("-kpasses", "1 of 3", id="an expression"),
         pytest.param("-plazy", "2 of 3", id="a plugin"),
     ],
 )
 def test_records_a_part_of_the_tests_as_incomplete(
-    run: LocalRun, smoke_tests: Path, argument: str, why: str
+    run: LocalRun, smoke_tests: Path, argument: str, reason: str
 ) -> None:
     (smoke_tests / "test_it.py").write_text(THREE_TESTS)
     (smoke_tests / "lazy.py").write_text(LAZY_PLUGIN)
     arguments = (argument, f"-opythonpath={smoke_tests}")
 
-    run_smoke_tests(run.context("cpu"), SmokeOptions(pytest_arguments=arguments))
+    perform_smoke_tests(run.context("cpu"), SmokeOptions(pytest_arguments=arguments))
 
-    assert why in why_incomplete(read_details(require_record(run)))
+    assert reason in why_incomplete(read_details(require_record(run)))
 
 
 @pytest.mark.processes
@@ -611,38 +672,6 @@ def test_a_file_that_cannot_be_collected_leaves_the_total_unknown(run: LocalRun,
     torn = smoke_tests / "test_torn.py"
     torn.write_text(f"import nowhere\n{PASSES}")
 
-    run_smoke_tests(run.context("cpu"), SmokeOptions(pytest_arguments=(f"--ignore={torn}",)))
+    perform_smoke_tests(run.context("cpu"), SmokeOptions(pytest_arguments=(f"--ignore={torn}",)))
 
     assert "existing" not in require_record(run).details["tests"]
-
-
-TORCH_WITHOUT_GPU = """
-class cuda:
-    @staticmethod
-    def is_available():
-        return False
-__version__ = "2.10"
-"""
-TESTS_ON_GPU = "import pytest\n@pytest.mark.gpu\ndef test_gpu():\n    pass\ndef test_other():\n    pass\n"
-
-
-@pytest.mark.processes
-@pytest.mark.parametrize(
-    ("gpu", "outcome"),
-    [
-        pytest.param("", "1 passed, 1 skipped", id="no GPU in the machine"),
-        pytest.param("gfx942", "1 passed, 1 error", id="a GPU that torch does not see"),
-    ],
-)
-def test_only_a_machine_without_a_gpu_skips_the_tests_of_it(tmp_path: Path, gpu: str, outcome: str) -> None:
-    for name in ("conftest.py", "pytest.ini"):
-        shutil.copy(test_smoke.SMOKE_TESTS / name, tmp_path)
-    (tmp_path / "torch.py").write_text(TORCH_WITHOUT_GPU)
-    (tmp_path / "test_it.py").write_text(TESTS_ON_GPU)
-    env = process.inherited(PYTHONPATH=str(tmp_path), SMOKE_GPU=gpu or None, SMOKE_EXPECT='{"torch": "2.10"}')
-
-    command: list[str | Path] = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "-rs", tmp_path]
-    completed = process.capture(command, cwd=tmp_path, env=env, check=False)
-
-    assert outcome in completed.stdout
-    assert "torch sees no GPU" in completed.stdout

@@ -61,7 +61,7 @@ def sqs_event(*bodies: Any) -> dict[str, Any]:
     ids=["S3, created", "S3, removed", "EventBridge, created", "EventBridge, deleted", "SNS"],
 )
 def test_reads_the_key_from_every_envelope(event: dict[str, Any]) -> None:
-    assert messages(event) == [Message(message_id="", changes=(CHANGE,))]
+    assert messages(event) == [Message(message_id="", changed_objects=(CHANGE,))]
 
 
 def test_reads_each_message_of_a_queue_by_itself() -> None:
@@ -74,16 +74,16 @@ def test_reads_each_message_of_a_queue_by_itself() -> None:
     )
 
     assert messages(event) == [
-        Message(message_id="m0", changes=(CHANGE, Place(bucket="b", key="a"))),
-        Message(message_id="m1", changes=(CHANGE,)),
-        Message(message_id="m2", changes=(CHANGE,)),
+        Message(message_id="m0", changed_objects=(CHANGE, Place(bucket="b", key="a"))),
+        Message(message_id="m1", changed_objects=(CHANGE,)),
+        Message(message_id="m2", changed_objects=(CHANGE,)),
         Message(message_id="m3"),
-        Message(message_id="m4", changes=(CHANGE,)),
+        Message(message_id="m4", changed_objects=(CHANGE,)),
     ]
 
 
 @pytest.mark.parametrize(
-    ("body", "words"),
+    ("body", "mention"),
     [
         ("{", "JSON"),
         ("[]", "object"),
@@ -107,12 +107,12 @@ def test_reads_each_message_of_a_queue_by_itself() -> None:
         "SNS with something else",
     ],
 )
-def test_a_broken_message_spoils_no_other(body: Any, words: str) -> None:
+def test_a_broken_message_spoils_no_other(body: Any, mention: str) -> None:
     broken, intact = messages(sqs_event(body, s3_event(ENCODED_KEY)))
 
-    assert words in broken.broken
-    assert broken.changes == ()
-    assert intact == Message(message_id="m1", changes=(CHANGE,))
+    assert mention in str(broken.problem)
+    assert broken.changed_objects == ()
+    assert intact == Message(message_id="m1", changed_objects=(CHANGE,))
 
 
 @pytest.mark.parametrize("event", [{"x": 1}, {}, {"Records": ["x"]}], ids=["unknown", "empty", "text"])
@@ -126,8 +126,8 @@ def test_rejects_an_event_without_a_queue_that_names_no_object(event: dict[str, 
 def test_reads_any_key_that_s3_encodes(key: str) -> None:
     changes = (Place(bucket="b", key=key),)
 
-    assert messages(sqs_event(s3_event(quote_plus(key))))[0].changes == changes
-    assert messages(bridge_event(key))[0].changes == changes
+    assert messages(sqs_event(s3_event(quote_plus(key))))[0].changed_objects == changes
+    assert messages(bridge_event(key))[0].changed_objects == changes
 
 
 # What is ignored
@@ -142,9 +142,9 @@ def refuse_to_open(bucket: str) -> NoReturn:
 def test_files_that_are_neither_wheels_nor_sdists_are_ignored(name: str) -> None:
     detail = {"bucket": {"name": "bucket"}, "object": {"key": f"17-linux/python/gfx94X-dcgpu/{name}"}}
 
-    answer = handle({"detail": detail}, open_bucket=refuse_to_open, folders=re.compile(RUN_FOLDERS))
+    failures = handle({"detail": detail}, open_bucket=refuse_to_open, folders=re.compile(RUN_FOLDERS))
 
-    assert answer == {"batchItemFailures": []}
+    assert failures == {"batchItemFailures": []}
 
 
 def test_wheels_are_not_ignored() -> None:

@@ -13,7 +13,7 @@ from ci.publish.buckets import buckets
 from ci.publish.server import RUN_FOLDERS, Place, folder_of
 from core.cli.options import ROOT
 from core.run import RunOutputs
-from pytorch_build.build.cache import cache_rules
+from pytorch_build.build.cache import LAYOUT
 
 TEMPLATE = ROOT / "ci" / "publish" / "server" / "template.yaml"
 
@@ -80,7 +80,13 @@ def condition_holds(condition: dict[str, Any], context: dict[str, str]) -> bool:
     return all(context.get(key, "false") == value for key, value in condition.get("Bool", {}).items())
 
 
-def is_allowed(template: Template, role: str, action: str, place: str, context: dict[str, str]) -> bool:
+def is_allowed(
+    template: Template,
+    role: str,
+    action: str,
+    place: str,
+    context: dict[str, str],
+) -> bool:
     """Return whether a role's policy allows a request, as IAM does: a denial wins."""
     context = {"s3:ObjectCreationOperation": "true", **context}
     effects: set[str] = set()
@@ -203,9 +209,7 @@ DISTRIBUTIONS = [f"{GROUP}/{name}" for name in (WHEEL, f"{WHEEL}.metadata", "roc
 PAGES = [f"{GROUP}/{name}" for name in ("index.html", "simple/torch/index.json", "simple/index-state.txt")]
 # Below the folder of the repository that the template names.
 FORK = RunOutputs(run_id="17", platform="windows", external_repo="FORK/")
-CACHES = [
-    f"{cache_rules().layout.format(release_type='ci', kind=kind)}/a/b/c" for kind in ("sccache", "ccache")
-]
+CACHES = [f"{LAYOUT.format(release_type='ci')}/a/b/c"]
 DEPENDENCY = "python-deps/numpy-2.1-py3-none-any.whl"
 INTENT = f"{documents.INTENTS}/set/1.json"
 DECISION = f"{documents.DECISIONS}/set/1.json"
@@ -331,7 +335,11 @@ def test_allows_the_pages_role_to_list_a_bucket(template: Template) -> None:
         ("Read", ""),
     ],
 )
-def test_lists_unfinished_uploads_where_a_role_writes(template: Template, role: str, letters: str) -> None:
+def test_lists_unfinished_uploads_where_a_role_writes(
+    template: Template,
+    role: str,
+    letters: str,
+) -> None:
     buckets_with_right = ""
     for letter, parameter in BUCKETS.items():
         if is_allowed(template, role, LIST_UNFINISHED, template.parameters[parameter], ANY):

@@ -2,27 +2,32 @@
 
 from collections.abc import Sequence
 from dataclasses import replace
-from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
-from ci.report import page_of
-from ci.report.cells import cells_of, moment, time_line
+from ci.report.cells import make_cells
 from ci.report.facts import RunFacts
 from ci.report.html import render
-from ci.report.model import Page, Progress, StageRun, TimeLine, cell_text
-from ci.report.text import Table, markdown, tables
-from ci.verbs.notify import failure
+from ci.report.model import BuildRow, CellProgress, RunPage, WheelRow
+from ci.report.names import cell_text
+from ci.report.page import make_page
+from ci.report.text import TextTable, make_markdown, make_tables
+from ci.verbs.notify import failure_of_record
 from core.run.records import Record
 from tests.kit import page_runs
 from tests.kit.group_cells import group_cell
 from tests.kit.page_runs import make_record
 
-GROUP, REF, PYTHON = CELL = ("gfx900", "nightly", "cp312")
-CELL_NAME = group_cell(artifact_group=GROUP, torch_ref=REF, python_tag=PYTHON)
+GROUP = "gfx900"
+REF = "nightly"
+PYTHON = "cp312"
+CELL = (GROUP, REF, PYTHON)
+CELL_NAME = group_cell(
+    artifact_group=GROUP,
+    torch_ref=REF,
+    python_tag=PYTHON,
+)
 THREE_FAMILIES = ("gfx900", "gfx901", "gfx902")
 
 
@@ -37,13 +42,24 @@ def run_of(*records: Record, locked: bool = True) -> RunFacts:
     return replace(run, groups=(group,), locks=run.locks if locked else {})
 
 
-def page_of_records(*records: Record) -> Page:
-    return page_of(run_of(*records))
+def page_of_records(*records: Record) -> RunPage:
+    return make_page(run_of(*records))
 
 
-def cell_of(run: RunFacts) -> Progress:
+def wheel_of(page: RunPage, distribution: str = "torch") -> WheelRow:
+    """Return the wheel of a distribution."""
+    (wheel,) = [wheel for wheel in page.wheels if wheel.distribution == distribution]
+    return wheel
+
+
+def build_of(page: RunPage, step: str = "build_torch") -> BuildRow:
+    (build,) = [build for build in page.builds if build.stage == step]
+    return build
+
+
+def cell_of(run: RunFacts) -> CellProgress:
     """Return the one cell of a run."""
-    (cell,) = page_of(run).cells
+    (cell,) = make_page(run).cells
     return cell
 
 
@@ -66,7 +82,13 @@ def smoke(**facts: Any) -> Record:
 
 
 def failed(step: str, exit_code: int = 8, error: str = "It broke.") -> Record:
-    return make_record(step, *CELL, status="failed", exit_code=exit_code, error=error)
+    return make_record(
+        step,
+        *CELL,
+        status="failed",
+        exit_code=exit_code,
+        error=error,
+    )
 
 
 INTERRUPTED = 130
@@ -131,7 +153,7 @@ def test_stages_of_a_family_are_told_apart_by_their_python() -> None:
     assert html.count("</span> test_rocm cp312") == 1
 
 
-def missing_stages(cell: Progress) -> list[str]:
+def missing_stages(cell: CellProgress) -> list[str]:
     return [run.stage for run in cell.stages if run.state == "missing"]
 
 
@@ -142,7 +164,7 @@ def test_the_source_lock_tells_which_stages_are_missing() -> None:
 def test_other_cells_tell_which_stages_are_missing_without_a_source_lock() -> None:
     of_other_python = page_runs.build_record("apex", GROUP, REF, "cp313")
 
-    page = page_of(run_of(*builds(without=["apex", "audio"]), of_other_python, locked=False))
+    page = make_page(run_of(*builds(without=["apex", "audio"]), of_other_python, locked=False))
 
     assert missing_stages(page.cells[0]) == ["build_apex", "test_smoke"]
 
@@ -174,7 +196,7 @@ def test_a_test_of_staged_wheels_is_no_build_of_an_edited_tree() -> None:
     ids=["passed", "failed"],
 )
 def test_failed_tests_are_the_one_reason_of_their_cell(tests: Record, reason: str) -> None:
-    (cell,) = cells_of(run_of(*builds(), tests), (), {CELL_NAME: {"test_smoke": reason}})
+    (cell,) = make_cells(run_of(*builds(), tests), (), {CELL_NAME: {"test_smoke": reason}})
 
     assert cell.reason == reason
 
@@ -187,7 +209,7 @@ def test_names_every_stage_of_tests_that_failed() -> None:
         "test_torch_inductor": "2 tests of test_torch_inductor failed",
     }
 
-    (cell,) = cells_of(run_of(*builds(), smoke(), *failed_tests), (), {CELL_NAME: failing})
+    (cell,) = make_cells(run_of(*builds(), smoke(), *failed_tests), (), {CELL_NAME: failing})
 
     assert cell.reason == (
         "test_torch failed and 1 test of test_torch_distributed failed "
@@ -196,12 +218,12 @@ def test_names_every_stage_of_tests_that_failed() -> None:
 
 
 @pytest.fixture(scope="module")
-def page_of_three_families() -> Page:
+def page_of_three_families() -> RunPage:
     """The page of nine cells; tests failed in some."""
-    return page_of(page_runs.make_run(THREE_FAMILIES, [REF]))
+    return make_page(page_runs.make_run(THREE_FAMILIES, [REF]))
 
 
-def test_a_cell_with_failed_tests_has_failed(page_of_three_families: Page) -> None:
+def test_a_cell_with_failed_tests_has_failed(page_of_three_families: RunPage) -> None:
     failed_cells = {run.cell for run in page_of_three_families.tests.runs if not run.passed}
 
     assert failed_cells
@@ -213,9 +235,9 @@ def test_a_cell_with_failed_tests_has_failed(page_of_three_families: Page) -> No
 
 
 def test_a_wheel_has_its_source_and_its_place() -> None:
-    page = page_of(page_runs.make_run([GROUP], [REF], [PYTHON]))
+    page = make_page(page_runs.make_run([GROUP], [REF], [PYTHON]))
 
-    (torch,) = [wheel for wheel in page.wheels if wheel.distribution == "torch"]
+    torch = wheel_of(page)
     assert torch.commit == page_runs.digest(REF, "torch")[:40]
     assert torch.origin == page_runs.ORIGIN
     assert torch.path == f"../python/{GROUP}/{torch.name.replace('+', '%2B')}"
@@ -226,10 +248,10 @@ def test_a_wheel_and_its_folders_know_how_they_grew() -> None:
     now = page_runs.make_run([GROUP], [REF], [PYTHON], grown=1000)
     before = page_runs.make_run([GROUP], [REF], [PYTHON], run_id="122")
 
-    page = page_of(now, before)
+    page = make_page(now, before)
 
     assert page.against == "122"
-    (torch,) = [wheel for wheel in page.wheels if wheel.distribution == "torch"]
+    torch = wheel_of(page)
     assert torch.grown == 1000
     (lib,) = [folder for folder in torch.folders if folder.path == "torch/lib"]
     assert lib.grown == 1000 * 8 // 10 + 1000
@@ -238,7 +260,7 @@ def test_a_wheel_and_its_folders_know_how_they_grew() -> None:
 def test_names_a_wheel_that_the_same_cell_had_before() -> None:
     before = run_of(*builds(), page_runs.build_record("apex", GROUP, REF, "cp313"))
 
-    page = page_of(run_of(*builds(without=["apex"])), before)
+    page = make_page(run_of(*builds(without=["apex"])), before)
 
     (name,) = page.gone
     assert name.startswith("apex-1.10.0")
@@ -246,14 +268,14 @@ def test_names_a_wheel_that_the_same_cell_had_before() -> None:
 
 
 @pytest.fixture
-def page_with_device_code() -> Page:
+def page_with_device_code() -> RunPage:
     """The page of a torch whose device code is a wheel of its own."""
     (host,) = page_runs.build_record("torch", *CELL).files
     device = page_runs.wheel_record(GROUP, "amd-torch-device-gfx900", host.version, PYTHON, 9)
     return page_of_records(*builds_with_torch(files=(host, device), details={}), smoke())
 
 
-def test_device_code_is_a_part_of_its_wheel(page_with_device_code: Page) -> None:
+def test_device_code_is_a_part_of_its_wheel(page_with_device_code: RunPage) -> None:
     wheels = page_with_device_code.wheels
     position = [wheel.distribution for wheel in wheels].index("torch")
 
@@ -266,8 +288,8 @@ def test_device_code_is_a_part_of_its_wheel(page_with_device_code: Page) -> None
     assert f"part of torch: </span>{device.name}" in render(page_with_device_code)
 
 
-def test_a_command_installs_device_code_by_an_extra(page_with_device_code: Page) -> None:
-    (torch,) = [wheel for wheel in page_with_device_code.wheels if wheel.distribution == "torch"]
+def test_a_command_installs_device_code_by_an_extra(page_with_device_code: RunPage) -> None:
+    torch = wheel_of(page_with_device_code)
 
     requirement = f"torch[device-all]=={torch.version}"
 
@@ -275,7 +297,7 @@ def test_a_command_installs_device_code_by_an_extra(page_with_device_code: Page)
     assert requirement in render(page_with_device_code)
 
 
-def test_the_lock_tells_the_commit_that_a_record_does_not(page_with_device_code: Page) -> None:
+def test_the_lock_tells_the_commit_that_a_record_does_not(page_with_device_code: RunPage) -> None:
     commits = {
         wheel.commit
         for wheel in page_with_device_code.wheels
@@ -304,7 +326,7 @@ def test_a_wheel_of_an_edited_tree_says_so() -> None:
 
     assert [wheel.edited for wheel in page.wheels if wheel.edited] == ["edited tree, 3 files differ"]
     assert "edited tree, 3 files differ" in render(page)
-    assert "edited tree, 3 files differ" in markdown(page)
+    assert "edited tree, 3 files differ" in make_markdown(page)
 
 
 def test_a_failed_build_of_an_edited_tree_says_so() -> None:
@@ -322,7 +344,7 @@ def test_compares_changed_sources_of_two_runs() -> None:
         run_of(*builds()), locks={REF: page_runs.source_lock(REF, torch_seed="other")}, run_id="122"
     )
 
-    sources = {source.project: source for source in page_of(run_of(*builds()), before).sources}
+    sources = {source.project: source for source in make_page(run_of(*builds()), before).sources}
 
     assert [name for name, source in sources.items() if source.changed] == ["torch"]
     torch = sources["torch"]
@@ -334,30 +356,35 @@ def test_compares_changed_sources_of_two_runs() -> None:
 # --- Builds ----------------------------------------------------------------------------------
 
 
-def table_of_builds(page: Page) -> Table:
-    (table,) = [table for table in tables(page) if table.title == "the longest builds"]
+def table_of_builds(page: RunPage) -> TextTable:
+    (table,) = [table for table in make_tables(page) if table.title == "the longest builds"]
     return table
 
 
-def test_a_build_has_its_graph_and_its_memory() -> None:
+def test_a_build_has_the_memory_of_its_largest_process() -> None:
     torch = page_of_records(*builds()).builds[0]
 
     assert torch.stage == "build_torch"
-    (graph,) = torch.graphs
-    assert graph.edges == 6000
-    assert len(graph.slowest) == 25
-    assert graph.mean == pytest.approx(14.2)
     assert torch.memory is not None
-    assert torch.memory.peak == 96 * page_runs.GIB
+    assert torch.memory.peak == 3 * page_runs.GIB
+
+
+def test_the_memory_of_a_whole_machine_is_not_taken_for_a_builds() -> None:
+    memory = {"peak": 96 * page_runs.GIB, "total": 128 * page_runs.GIB, "used": [96 * page_runs.GIB]}
+
+    page = page_of_records(*builds_with_torch(details={"memory": memory}))
+
+    assert build_of(page).memory is None
+    assert page.problems == ()
 
 
 def test_details_that_make_no_sense_are_a_problem() -> None:
-    build = page_runs.build_record("torch", *CELL).model_copy(update={"details": {"ninja": "many"}})
+    build = page_runs.build_record("torch", *CELL).model_copy(update={"details": {"memory": "much"}})
 
     page = page_of_records(build)
 
-    assert page.builds[0].graphs == ()
-    assert "details.ninja" in page.problems[-1].what
+    assert page.builds[0].memory is None
+    assert "details.memory" in page.problems[-1].what
 
 
 def test_a_failed_build_comes_first_and_says_how_far_it_came() -> None:
@@ -375,11 +402,11 @@ def test_a_failed_build_comes_first_and_says_how_far_it_came() -> None:
 
 
 def test_builds_have_no_column_for_failures_where_none_failed() -> None:
-    assert table_of_builds(page_of_records(*builds())).columns[-1] == "slowest file"
+    assert table_of_builds(page_of_records(*builds())).columns[-1] == "memory"
 
 
 @pytest.fixture(scope="module")
-def page_with_borrowed_build() -> Page:
+def page_with_borrowed_build() -> RunPage:
     """The page of a run that took its triton from another run."""
     triton = builds()[0].model_copy(
         update={
@@ -391,7 +418,7 @@ def page_with_borrowed_build() -> Page:
     return page_of_records(triton, *builds(without=["triton"]))
 
 
-def test_a_borrowed_build_takes_none_of_the_runs_time(page_with_borrowed_build: Page) -> None:
+def test_a_borrowed_build_takes_none_of_the_runs_time(page_with_borrowed_build: RunPage) -> None:
     page = page_with_borrowed_build
 
     assert page.elapsed < 86_400
@@ -400,7 +427,7 @@ def test_a_borrowed_build_takes_none_of_the_runs_time(page_with_borrowed_build: 
     assert "build_triton" not in {build.stage for build in page.builds}
 
 
-def test_a_borrowed_build_names_its_run_and_has_no_log_here(page_with_borrowed_build: Page) -> None:
+def test_a_borrowed_build_names_its_run_and_has_no_log_here(page_with_borrowed_build: RunPage) -> None:
     html = render(page_with_borrowed_build)
 
     assert html.count("taken from run 7") == 2
@@ -410,7 +437,7 @@ def test_a_borrowed_build_names_its_run_and_has_no_log_here(page_with_borrowed_b
 # --- Tests -----------------------------------------------------------------------------------
 
 
-def test_the_same_test_of_several_cells_is_told_once(page_of_three_families: Page) -> None:
+def test_the_same_test_of_several_cells_is_told_once(page_of_three_families: RunPage) -> None:
     tests = page_of_three_families.tests
 
     (flaky,) = tests.flaky
@@ -424,7 +451,7 @@ def test_results_of_other_bytes_count_for_nothing() -> None:
     results = page_runs.group_of_tests(*CELL).model_copy(update={"stage": "test_smoke", "passed": True})
     run = run_of(*builds(), smoke(grown=1))
 
-    page = page_of(replace(run, groups=(replace(run.groups[0], tests=(results,)),)))
+    page = make_page(replace(run, groups=(replace(run.groups[0], tests=(results,)),)))
 
     assert "out of date" in page.tests.runs[0].missing
     assert page.cells[0].state == "untested"
@@ -433,7 +460,14 @@ def test_results_of_other_bytes_count_for_nothing() -> None:
 
 
 def test_a_failure_on_other_bytes_is_not_the_cells() -> None:
-    page = page_of_records(*builds(), smoke(grown=1, status="failed", error="No."))
+    page = page_of_records(
+        *builds(),
+        smoke(
+            grown=1,
+            status="failed",
+            error="No.",
+        ),
+    )
 
     assert page.cells[0].state == "untested"
 
@@ -458,7 +492,8 @@ def test_shows_no_command_for_wheels_whose_rocm_the_run_does_not_hold() -> None:
 def test_a_command_has_the_options_that_lead_to_rocm() -> None:
     torch = builds_with_torch(inputs=OTHER_ROCM, details={"rocm_options": ROCM_OPTIONS})
 
-    assert f"</var> {' '.join(ROCM_OPTIONS)}</pre>" in render(page_of_records(*torch))
+    html = render(page_of_records(*torch))
+    assert f"</var> <span>{ROCM_OPTIONS[0]}</span> {ROCM_OPTIONS[1]}</pre>" in html
 
 
 @pytest.mark.parametrize(("step", "exit_code"), [("build_torch", 8), ("build_audio", INTERRUPTED)])
@@ -483,7 +518,7 @@ def test_a_page_has_the_error_that_others_are_told() -> None:
     run = page_runs.broken_run()
     last_record = run.groups[0].records[-1][1]
 
-    assert page_of(run).problems[0].what == failure(last_record).error
+    assert make_page(run).problems[0].what == failure_of_record(last_record).error
 
 
 def test_tells_what_failed_before_what_was_stopped() -> None:
@@ -503,7 +538,7 @@ def test_tells_the_same_error_of_several_cells_once() -> None:
     assert problem.also == (f"build_torch {GROUP} {REF} cp313",)
 
 
-def test_names_a_failed_test_with_the_command_that_repeats_it(page_of_three_families: Page) -> None:
+def test_names_a_failed_test_with_the_command_that_repeats_it(page_of_three_families: RunPage) -> None:
     problems = page_of_three_families.problems
 
     (problem,) = [problem for problem in problems if problem.where.startswith("test_torch")]
@@ -516,148 +551,9 @@ def test_names_a_failed_test_with_the_command_that_repeats_it(page_of_three_fami
 def test_the_order_of_records_does_not_matter() -> None:
     run = page_runs.make_run(["gfx900", "gfx901"], ["nightly", "release/2.10"], [PYTHON])
 
-    page = page_of(run)
-    page_of_reversed = page_of(replace(run, groups=run.groups[::-1]))
+    page = make_page(run)
+    page_of_reversed = make_page(replace(run, groups=run.groups[::-1]))
 
     assert page.cells == page_of_reversed.cells
     assert page.wheels == page_of_reversed.wheels
     assert page.sources == page_of_reversed.sources
-
-
-# --- The time line of a cell -----------------------------------------------------------------
-
-BEGAN = datetime(2026, 11, 21, tzinfo=UTC)
-
-Span = tuple[float, float]
-
-
-def line_of(spans: dict[str, Span]) -> TimeLine:
-    """Return the time line of stages: when each started, and how many seconds it took."""
-    stages: list[StageRun] = []
-    for name, (start, seconds) in spans.items():
-        started = (BEGAN + timedelta(seconds=start)).isoformat()
-        stages.append(StageRun(stage=name, state="ok", started=started, seconds=seconds))
-    return time_line(stages)
-
-
-def path_of(line: TimeLine) -> list[str]:
-    return [step.stage for step in line.path]
-
-
-def test_the_critical_path_is_what_the_end_waited_for() -> None:
-    line = line_of(
-        {
-            "build_rocm": (0, 100),
-            "build_triton": (100, 20),
-            "build_torch": (121, 500),
-            "build_audio": (622, 30),
-            "build_vision": (622, 60),
-            "test_smoke": (690, 10),
-        }
-    )
-
-    assert {step.stage: step.waited for step in line.path} == {
-        "build_rocm": 0,
-        "build_triton": 0,
-        "build_torch": 1,
-        "build_vision": 1,
-        "test_smoke": 8,
-    }
-    assert [bar.stage for bar in line.bars if not bar.critical] == ["build_audio"]
-    assert line.elapsed == 700
-    assert line.idle == ()
-
-
-def test_a_shard_waits_as_its_stage_does() -> None:
-    line = line_of({"test_smoke": (0, 5), "test_torch_distributed-2-of-6": (6, 9)})
-
-    assert path_of(line) == ["test_smoke", "test_torch_distributed-2-of-6"]
-
-
-def test_a_stage_that_ran_again_later_is_not_on_the_path() -> None:
-    assert path_of(line_of({"build_torch": (50, 10), "test_smoke": (20, 100)})) == ["test_smoke"]
-
-
-def test_a_stage_without_a_start_is_not_drawn() -> None:
-    assert time_line([StageRun(stage="build_torch", state="missing")]).bars == ()
-
-
-@pytest.mark.parametrize("text", ["yesterday", ""])
-def test_text_that_is_no_time_is_no_moment(text: str) -> None:
-    assert moment(text) is None
-
-
-def test_folds_a_long_idle_time_and_draws_a_short_one() -> None:
-    line = line_of({"build_rocm": (0, 60), "build_torch": (89, 60), "test_smoke": (329, 60)})
-
-    assert [gap.seconds for gap in line.idle] == [180]
-    # 29 s after builds of a minute are drawn as they were.
-    assert line.bars[1].start == 89
-    assert line.elapsed == 389
-    assert line.busy == 180
-
-
-@pytest.fixture
-def line_with_two_gaps() -> TimeLine:
-    return line_of({"build_rocm": (0, 20), "build_torch": (49, 20), "test_smoke": (249, 20)})
-
-
-def test_draws_a_longer_gap_wider(line_with_two_gaps: TimeLine) -> None:
-    short, long = line_with_two_gaps.idle
-
-    assert short.seconds == 29
-    assert long.seconds == 180
-    assert short.width * 1.5 < long.width < 20
-
-
-def test_the_time_axis_restarts_after_each_gap(line_with_two_gaps: TimeLine) -> None:
-    starts = [0.0, *(gap.start + gap.width for gap in line_with_two_gaps.idle)]
-
-    ticks = line_with_two_gaps.ticks
-
-    assert [position for position, label, _ in ticks if label == "0"] == pytest.approx(starts)
-    assert [tick[1:] for tick in ticks] == [("0", "start"), ("20 s", "end")] * 3
-
-
-def test_the_time_axis_ends_with_a_round_time() -> None:
-    assert line_of({"build_torch": (0, 4 * 3600)}).ticks[-1][1:] == ("4 h", "end")
-
-
-def test_the_last_label_does_not_lie_on_the_one_before() -> None:
-    labels = [label for _, label, _ in line_of({"build_torch": (0, 306)}).ticks]
-
-    assert labels[-2:] == ["4 min", ""]
-
-
-@given(
-    st.dictionaries(
-        st.sampled_from(["build_rocm", "build_torch", "build_audio", "test_smoke", "x"]),
-        st.tuples(st.floats(0, 1e7), st.floats(0, 1e6)),
-        min_size=1,
-    )
-)
-def test_draws_every_stage_within_the_time_line(spans: dict[str, Span]) -> None:
-    line = line_of(spans)
-
-    assert len(line.bars) == len(spans)
-    for bar in line.bars:
-        assert bar.start >= -0.01
-        assert bar.start + bar.seconds <= line.length + 0.1
-    for position, *_ in line.ticks:
-        assert 0 <= position <= line.length + 0.1
-
-
-@given(
-    st.dictionaries(
-        st.sampled_from(["build_rocm", "build_torch", "build_audio", "test_smoke", "x"]),
-        st.tuples(st.floats(0, 1e7), st.floats(0, 1e6)),
-        min_size=1,
-    )
-)
-def test_a_time_line_is_no_longer_than_the_time_that_passed(spans: dict[str, Span]) -> None:
-    line = line_of(spans)
-
-    assert line.length <= line.elapsed + 10
-    assert line.busy <= line.elapsed + 0.1
-    assert len(line.ticks) <= 8 + len(line.idle)
-    assert len(path_of(line)) == len(set(path_of(line))) > 0

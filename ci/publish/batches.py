@@ -1,0 +1,289 @@
+"""What an upload puts into a store: compared with all that is there first, and then written in its order.
+
+Files are put first, then what lies beside them, then the records that name them. So a reader never sees half
+of it, and an upload that was killed is completed by the next one.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path, PurePosixPath
+from typing import TYPE_CHECKING, NamedTuple
+
+from ci.publish.local_files import LocalFile, pack
+from core import console, files, temporary
+from core.errors import StoreError
+from core.parallel import JOBS, Transfer, map_in_threads, transfer
+from core.stores import Store, Stored, refuse_other_bytes
+from core.stores.directory import DirectoryStore
+from core.stores.dry_run import DryRunStore
+
+if TYPE_CHECKING:
+    from core.packages.candidates import Candidate
+    from core.run.records import FileRecord
+
+_MOST_KEYS = 5  # in an error
+
+
+class Document(NamedTuple):
+    """A small object that is to be put."""
+
+    key: str
+    content: bytes
+    may_replace: bool
+
+
+@dataclass(frozen=True, kw_only=True)
+class Batch:
+    """Objects of one kind that an upload puts together, as the comparison with the store has left them.
+
+    Attributes:
+        title: What they are, for messages.
+        prefix: The folder that they go to.
+        listing: The objects that are there, by key.
+        files: The files that the store lacks.
+        unchanged_count: How many files it has already.
+        sidecars: What lies beside the files.
+        documents: The records that name the files.
+        outdated_keys: The failures that a success of the same step replaces.
+        artifact_group: The group of wheels; None for what no page lists.
+        wheels: All wheels and sdists that the batch stands for, those that were there among them.
+    """
+
+    title: str
+    prefix: str
+    listing: Mapping[str, Stored]
+    files: Sequence[LocalFile] = ()
+    unchanged_count: int = 0
+    sidecars: Sequence[Document] = ()
+    documents: Sequence[Document] = ()
+    outdated_keys: Sequence[str] = ()
+    artifact_group: str | None = None
+    wheels: Sequence[FileRecord] = ()
+
+
+# --- The comparison with what is there -------------------------------------------------------
+
+
+def list_folders(store: Store, prefixes: Iterable[str]) -> Mapping[str, Stored]:
+    """Return the objects in folders of a store, by key."""
+    objects: dict[str, Stored] = {}
+    for folder_objects in map_in_threads(store.list, sorted(set(prefixes))):
+        for stored_object in folder_objects:
+            objects[stored_object.key] = stored_object
+    return objects
+
+
+def missing_files(
+    store: Store,
+    local_files: Sequence[LocalFile],
+    listing: Mapping[str, Stored],
+    recorded_digests: Mapping[str, frozenset[str]],
+) -> Sequence[LocalFile]:
+    """Return the files that a store lacks; an error where one of them may not replace what is there.
+
+    Sizes come from the listing, and digests from records. The store is queried, one request a file, only for
+    those that no record names.
+    """
+    new_files: list[LocalFile] = []
+    unclear: list[LocalFile] = []
+    for file in local_files:
+        if not _has_size(listing, file.key, file.size):
+            new_files.append(file)
+        elif file.sha256 not in recorded_digests.get(file.key, frozenset()):
+            unclear.append(file)
+
+    digests = map_in_threads(store.digest, [file.key for file in unclear])
+    for file, digest in zip(unclear, digests, strict=True):
+        if digest != file.sha256:
+            new_files.append(file)
+    _require_replaceable(store, new_files, listing)
+    return new_files
+
+
+def missing_sidecars(
+    local_files: Sequence[LocalFile],
+    sidecars: Mapping[str, Document],
+    new_files: Sequence[LocalFile],
+    listing: Mapping[str, Stored],
+) -> Sequence[Document]:
+    """Return the sidecars of files that are to be put; `sidecars` has them by the files' keys.
+
+    A sidecar follows from its file. So it is unchanged if the file is, and its size says that it is there.
+    """
+    new_keys = {file.key for file in new_files}
+    missing_sidecars: list[Document] = []
+    for file in local_files:
+        sidecar = sidecars.get(file.key)
+        if sidecar is None:
+            continue
+        if file.key in new_keys or not _has_size(listing, sidecar.key, len(sidecar.content)):
+            missing_sidecars.append(sidecar)
+    return missing_sidecars
+
+
+def changed_documents(
+    store: Store,
+    documents: Iterable[Document],
+    listing: Mapping[str, Stored],
+) -> Sequence[Document]:
+    """Return the documents that a store lacks; it is queried for each of the right size."""
+    changed: list[Document] = []
+    unclear: list[Document] = []
+    for document in documents:
+        if _has_size(listing, document.key, len(document.content)):
+            unclear.append(document)
+        else:
+            changed.append(document)
+
+    digests = map_in_threads(store.digest, [document.key for document in unclear])
+    for document, digest in zip(unclear, digests, strict=True):
+        if digest != hashlib.sha256(document.content).hexdigest():
+            changed.append(document)
+    return sorted(changed)
+
+
+def _has_size(listing: Mapping[str, Stored], key: str, size: int) -> bool:
+    return key in listing and listing[key].size == size
+
+
+def _require_replaceable(
+    store: Store,
+    new_files: Sequence[LocalFile],
+    listing: Mapping[str, Stored],
+) -> None:
+    """Refuse the upload where it would replace files of an immutable run."""
+    keys = sorted(file.key for file in new_files if file.key in listing and not file.may_replace)
+    if not keys:
+        return
+    if len(keys) == 1:
+        raise refuse_other_bytes(keys[0], store.url)
+
+    lines = keys[:_MOST_KEYS]
+    if len(keys) > _MOST_KEYS:
+        lines.append(f"and {len(keys) - _MOST_KEYS} more")
+    named_keys = "\n  ".join(lines)
+    raise StoreError(
+        f"{len(keys)} keys exist in {store.url} with other bytes; nothing was uploaded:\n  {named_keys}",
+        hint="A run other than 'local' is immutable: use a run id of its own.",
+    )
+
+
+# --- Writing ---------------------------------------------------------------------------------
+
+
+def put(store: Store, batch: Batch) -> None:
+    """Put a batch into a store, and print what was put."""
+    _put_files(store, batch)
+    # A record is written once all that it names is there.
+    for documents in (batch.sidecars, batch.documents):
+        map_in_threads(partial(_put_document, store, batch.listing), documents, jobs=_jobs(store))
+    for key in batch.outdated_keys:
+        store.delete(key)
+
+    is_dry_run = isinstance(store, DryRunStore)
+    if batch.wheels and not is_dry_run:
+        show(batch.wheels)
+    _report(f"{store.url}/{batch.prefix}", batch, is_dry_run=is_dry_run)
+
+
+def _put_files(store: Store, batch: Batch) -> None:
+    """Put files in parallel, the largest first."""
+    if not batch.files:
+        return
+    size = sum(file.size for file in batch.files)
+    title = f"Uploading {batch.title}: {len(batch.files)} files, {console.size(size)}, to {store.url}"
+    largest_first = sorted(batch.files, key=lambda file: (-file.size, file.key))
+    with transfer(title, size=size) as progress:
+        map_in_threads(
+            partial(_put_file, store, batch.listing, progress),
+            largest_first,
+            jobs=_jobs(store),
+        )
+
+
+def _put_file(
+    store: Store,
+    listing: Mapping[str, Stored],
+    progress: Transfer,
+    file: LocalFile,
+) -> None:
+    with _opened_file(store, file) as path:
+        store.put_file(
+            file.key,
+            path,
+            sha256=file.sha256,
+            replace=file.may_replace,
+            is_known_absent=file.key not in listing,
+        )
+    progress.advance(file.size)
+    progress.finish(PurePosixPath(file.key).name, file.size)
+
+
+@contextmanager
+def _opened_file(store: Store, file: LocalFile) -> Iterator[Path]:
+    """Yield the file to put: a copy where the store would link a file that others may write to."""
+    would_link = isinstance(store, DirectoryStore) and not file.is_ours
+    if not file.is_packed and not would_link:
+        yield file.path
+        return
+
+    workspace = temporary.folder("upload")
+    if isinstance(store, DirectoryStore):
+        workspace = files.workspace(store.partial_files)
+    with workspace as folder:
+        path = folder / PurePosixPath(file.key).name
+        if file.is_packed:
+            pack(file.path, path)
+        else:
+            files.copy(file.path, path)
+        if path.stat().st_size != file.size or file.path.stat().st_mtime_ns != file.modified_ns:
+            raise StoreError(f"{file.path} changed during the upload.", hint="Upload it when it is complete.")
+        yield path
+
+
+def _put_document(
+    store: Store,
+    listing: Mapping[str, Stored],
+    document: Document,
+) -> None:
+    store.put_bytes(
+        document.key,
+        document.content,
+        replace=document.may_replace,
+        is_known_absent=document.key not in listing,
+    )
+
+
+def _jobs(store: Store) -> int:
+    """Return how many objects are put at a time; what a dry run prints is in the order of the writes."""
+    if isinstance(store, DryRunStore):
+        return 1
+    return 2 * JOBS
+
+
+def show(wheels: Iterable[FileRecord | Candidate]) -> None:
+    """Print wheels and sdists with their sizes and digests."""
+    rows: list[tuple[str, ...]] = []
+    for wheel in wheels:
+        digest = wheel.sha256 or ""
+        rows.append((wheel.name, console.size(wheel.size or 0), digest[:12]))
+    console.table(("file", "size", "sha256"), rows)
+
+
+def _report(folder: str, batch: Batch, *, is_dry_run: bool) -> None:
+    new_count = len(batch.files)
+    if new_count == 0:
+        console.done(f"upload: unchanged, {console.counted(batch.unchanged_count, 'file')} in {folder}")
+        return
+
+    total = console.counted(new_count + batch.unchanged_count, "file")
+    verb = "would be put" if is_dry_run else "put"
+    note = ""
+    if batch.unchanged_count:
+        note = f" ({batch.unchanged_count} of them were there)"
+    console.done(f"upload: {total} {verb} into {folder}{note}")

@@ -1,0 +1,114 @@
+"""A plan is completed by source locks: each of its jobs gets the versions of the wheels that it builds."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, NamedTuple
+
+from core.families import CPU
+from core.run import PLATFORMS, Platform
+from pytorch_build.lock.collisions import built_components, refuse_collisions_of_jobs
+
+if TYPE_CHECKING:
+    from core.run.plan import Plan, PlannedJob
+    from pytorch_build.lock.source_lock import SourceLock
+
+    # by torch ref
+    Locks = Mapping[Platform, Mapping[str, SourceLock]]
+    # of a torch ref on a platform, for one of its GPU families
+    ResolveLock = Callable[[Platform, str, str], SourceLock]
+
+
+class _WheelSet(NamedTuple):
+    """The wheels that one job builds, and others test."""
+
+    platform: Platform
+    artifact_group: str
+    python: str | None
+    torch_ref: str | None
+
+
+def complete_plan(plan: Plan, resolve_lock: ResolveLock) -> tuple[Plan, Locks]:
+    """Return a plan with versions in its jobs and digests of its locks, and the locks.
+
+    Every torch ref is resolved once a platform.
+
+    Raises:
+        SourceError: Jobs would make different wheels with the same name.
+    """
+    locks: dict[Platform, Mapping[str, SourceLock]] = {}
+    digests: dict[Platform, dict[str, str]] = {}
+    versions: dict[_WheelSet, dict[str, str]] = {}
+    for platform in PLATFORMS:
+        build_jobs = plan.matrix(platform, "build_pytorch")
+        platform_locks = _resolve_refs(platform, build_jobs, resolve_lock)
+        for job in build_jobs:
+            wheel_set = _wheel_set(job)
+            versions[wheel_set] = _versions_of_wheels(job, platform_locks)
+
+        refuse_collisions_of_jobs(build_jobs, platform_locks)
+        locks[platform] = platform_locks
+        digests[platform] = _digests(platform_locks)
+
+    jobs: list[PlannedJob] = []
+    for job in plan.cells:
+        if job.stage.endswith("rocm"):
+            jobs.append(job)
+            continue
+        wheel_set = _wheel_set(job)
+        versions_of_job = versions[wheel_set]
+        jobs.append(job.model_copy(update={"versions": versions_of_job}))
+
+    changes = {"cells": tuple(jobs), "locks": digests}
+    return plan.model_copy(update=changes), locks
+
+
+def _digests(locks: Mapping[str, SourceLock]) -> dict[str, str]:
+    return {torch_ref: lock.digest() for torch_ref, lock in locks.items()}
+
+
+def _resolve_refs(
+    platform: Platform,
+    jobs: Sequence[PlannedJob],
+    resolve_lock: ResolveLock,
+) -> Mapping[str, SourceLock]:
+    """Return the locks of the torch refs that jobs build."""
+    locks: dict[str, SourceLock] = {}
+    for torch_ref, gpu_family in _families_of_refs(jobs).items():
+        locks[torch_ref] = resolve_lock(platform, torch_ref, gpu_family)
+    return locks
+
+
+def _families_of_refs(jobs: Sequence[PlannedJob]) -> Mapping[str, str]:
+    """Return a GPU family of each torch ref: its first one, and ``cpu`` only where there is no other."""
+    families: dict[str, str] = {}
+    for job in jobs:
+        torch_ref = job.torch_ref
+        if torch_ref is None:
+            continue
+        if families.get(torch_ref, CPU) == CPU:
+            families[torch_ref] = job.gpu_family
+    return families
+
+
+def _wheel_set(job: PlannedJob) -> _WheelSet:
+    """Return which wheels a job builds, or tests."""
+    return _WheelSet(
+        platform=job.platform,
+        artifact_group=job.artifact_group,
+        python=job.python,
+        torch_ref=job.torch_ref,
+    )
+
+
+def _versions_of_wheels(job: PlannedJob, locks: Mapping[str, SourceLock]) -> dict[str, str]:
+    """Return the versions of the wheels that a job builds, by distribution."""
+    if job.torch_ref is None:
+        return {}
+    lock = locks[job.torch_ref]
+    is_for_gpus = job.gpu_family != CPU
+    versions: dict[str, str] = {}
+    for component in built_components(job):
+        distribution = component.distribution
+        versions[distribution] = lock.version(component.name, gpu=is_for_gpus)
+    return versions

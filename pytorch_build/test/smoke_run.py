@@ -1,0 +1,250 @@
+"""Running the smoke tests on installed packages, and filing what they report."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import time
+from collections import Counter, defaultdict
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from packaging.requirements import Requirement
+
+from core import console, files, process, temporary
+from core.data import read_toml
+from core.env import installed_version
+from core.errors import CheckError, ProcessError
+from core.junit import Case, Document, Suite, counts
+from pytorch_build.components import component_of
+from pytorch_build.test import plugin, reports
+from pytorch_build.test.outcomes import ProcessRun, results_of
+from pytorch_build.test.results import EXISTING, MAY_SKIP, Origin, Report
+from pytorch_build.test.summary import list_outcomes
+
+if TYPE_CHECKING:
+    from core.env import Interpreter
+    from pytorch_build.context import Context
+    from pytorch_build.test.gpus import Assignment
+    from pytorch_build.test.tested_packages import TestedPackages
+
+SMOKE_TESTS = Path(__file__).with_name("smoke")
+REASONS_FILE = SMOKE_TESTS / "reasons.toml"
+
+# Variables of pytest's, through which a user might choose among the tests that are counted.
+_WITHOUT_CHOICE: Mapping[str, str | None] = {
+    "PYTEST_ADDOPTS": None,
+    "PYTEST_PLUGINS": None,
+    "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1",
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class SmokeRun:
+    """Smoke tests that are run: of which packages, in which environment, on which GPU."""
+
+    context: Context
+    target: Interpreter
+    packages: TestedPackages
+    gpu: Assignment
+    pytest_arguments: tuple[str, ...]
+
+
+def test_files() -> Mapping[str, str]:
+    """Return the files of the smoke tests: name to digest."""
+    paths = sorted(SMOKE_TESTS.glob("*.*"))
+    return {path.name: files.sha256(path) for path in paths}
+
+
+def run_smoke_tests(run: SmokeRun) -> Mapping[str, Any]:
+    """Run the tests, file their report, and return the details for the record.
+
+    Raises:
+        CheckError: A test failed, or the results cannot be trusted.
+    """
+    context = run.context
+    versions = expected_versions(run)
+    variables = _variables(run, versions)
+    with temporary.folder("smoke") as folder:
+        variables |= process.byte_code(folder / "bytecode")
+        collection = _run_pytest(
+            run.target,
+            folder / "collection",
+            ("--collect-only",),
+            {**variables, **_WITHOUT_CHOICE},
+            process.capture,
+        )
+        with console.group("smoke tests"):
+            tests = _run_pytest(
+                run.target,
+                folder / "run",
+                run.pytest_arguments,
+                variables,
+                process.run,
+            )
+
+    cases: list[Case] = []
+    existing = collection.existing or frozenset()
+    for case in results_of("the smoke tests", tests, may_be_empty=True).cases:
+        # What other people's files add is not among the tests that a release rests on.
+        if case.test not in existing and not case.failing:
+            continue
+        reason = ""
+        if case.outcome == "skipped":
+            reason = _known_reason(case.line, context, versions)
+        file = _file_of(case.test)
+        cases.append(replace(case, file=file, rule=reason))
+
+    report = _report_of(run, cases, collection)
+    details = reports.put_report(
+        context.common.open_store(),
+        context.common.outputs,
+        context.artifact_group,
+        report,
+    )
+    command = f"nox -s test_smoke -- {context.words} -k EXPR"
+    reports.require_passed(report, hint=f"Again, with pytest's arguments at the end: {command}")
+    console.done(f"test_smoke: {list_outcomes(counts(cases))}")
+    return details
+
+
+def _file_of(test: str) -> str:
+    """Return the file of a test, by its id."""
+    return test.partition("::")[0]
+
+
+# What the tests are told
+
+
+def expected_versions(run: SmokeRun) -> Mapping[str, str]:
+    """Return the distributions that must be installed: the tested ones, and what stands for a project."""
+    versions: dict[str, str] = {}
+    for file in run.packages.files:
+        name = file.distribution
+        if name == "rocm" or component_of(name) is not None:
+            versions[name] = file.version
+    for requirement in run.packages.prebuilt:
+        name = Requirement(requirement).name
+        versions[name] = installed_version(run.target, name)
+    return versions
+
+
+def module_versions(versions: Mapping[str, str]) -> Mapping[str, Sequence[str]]:
+    """Return the versions that each component's module may state, by the versions of distributions."""
+    modules: dict[str, Sequence[str]] = {}
+    for distribution, version in versions.items():
+        component = component_of(distribution)
+        if component is not None:
+            modules[component.module] = component.versions_in_module(version)
+    return modules
+
+
+def _variables(run: SmokeRun, versions: Mapping[str, str]) -> dict[str, str | None]:
+    """Return the variables of the tests: the environment's own programs, and what is expected."""
+    ref = run.context.ref
+    inherited_path = process.handed_on().get("PATH", "")
+    variables: dict[str, str | None] = {
+        "SMOKE_EXPECT": json.dumps(versions),
+        "SMOKE_MODULES": json.dumps(module_versions(versions)),
+        "SMOKE_GPU": None,
+        "SMOKE_MINIATURE": None,
+        "PYTHONPATH": str(plugin.TARGET),
+        "PATH": f"{run.target.scripts}{os.pathsep}{inherited_path}",
+        "VIRTUAL_ENV": str(run.target.prefix),
+    }
+    if run.gpu.devices:
+        variables |= run.gpu.env
+    if run.gpu.target and ref.has_gpu_code:
+        variables["SMOKE_GPU"] = run.gpu.target
+    if not ref.has_full_size:
+        variables["SMOKE_MINIATURE"] = "1"
+    return variables
+
+
+# What they answer
+
+
+def _run_pytest(
+    target: Interpreter,
+    folder: Path,
+    arguments: Sequence[str],
+    variables: Mapping[str, str | None],
+    run: Callable[..., object],
+) -> ProcessRun:
+    """Run pytest on the smoke tests; return how it ended, with what it wrote down."""
+    settings = plugin.Settings(root=str(SMOKE_TESTS), events=str(folder))
+    command: list[str | Path] = [target.executable, "-m", "pytest"]
+    command += ["-c", SMOKE_TESTS / "pytest.ini"]
+    command += ["--rootdir", SMOKE_TESTS]
+    command += ["-p", "no:cacheprovider"]
+    command += plugin.arguments(files.made(folder) / "settings.json", settings)
+    command += [*arguments, SMOKE_TESTS]
+
+    ending = process.Ending(returncode=0)
+    try:
+        run(command, cwd=folder, env=process.handed_on(**variables))
+    except ProcessError as problem:
+        ending = process.Ending(returncode=problem.returncode or 1)
+        if not plugin.read_events(folder):
+            raise CheckError("pytest ended before any test ran, so no result is known.") from problem
+    return ProcessRun(
+        ending=ending,
+        ended_at=time.time(),
+        events=plugin.read_events(folder),
+        output="",
+    )
+
+
+def _report_of(
+    run: SmokeRun,
+    cases: Sequence[Case],
+    collection: ProcessRun,
+) -> Report:
+    """Return the report, with the number of tests that each file has before anything chooses among them."""
+    seconds: dict[str, float] = defaultdict(float)
+    for case in cases:
+        seconds[case.file] += case.seconds
+
+    suites: dict[str, Suite] = {}
+    test_counts = Counter(map(_file_of, sorted(collection.existing or ())))
+    for file, count in test_counts.items():
+        properties: dict[str, str] = {}
+        # A file that cannot be collected has tests, too, and their number is unknown.
+        if collection.could_collect:
+            properties[EXISTING] = str(count)
+        suites[file] = Suite(seconds=seconds[file], properties=properties)
+
+    origin = Origin.of(
+        "test_smoke",
+        run.context.cell(run.target.tag),
+        config="",
+        run_id=run.context.common.outputs.run_id,
+    )
+    document = Document(cases=tuple(cases), suites=suites, properties={MAY_SKIP: "0"})
+    return Report(origin=origin, document=document)
+
+
+def _known_reason(
+    line: str,
+    context: Context,
+    versions: Mapping[str, str],
+) -> str:
+    """Return the name of the known reason for which a test may skip itself here; "" where there is none."""
+    conditions = {
+        "no-gpu": not context.ref.has_gpu_code or not context.gpu,
+        "no-rocm": "rocm" not in versions,
+        "sample": not context.ref.has_full_size,
+        "windows": context.common.outputs.platform == "windows",
+    }
+    for name, pattern in read_toml(REASONS_FILE).items():
+        match = re.fullmatch(pattern, line)
+        if match is None:
+            continue
+        if name == "absent":
+            conditions[name] = match["name"] not in versions
+        if conditions[name]:
+            return name
+    return ""
