@@ -37,10 +37,7 @@ if TYPE_CHECKING:
 FOLDER = "lib/rocm"
 """Where ROCm lies in torch's package, on both platforms."""
 _INIT = "_rocm_init.py"
-_PLATFORM_TAGS: dict[Platform, tuple[str, ...]] = {
-    "windows": ("win",),
-    "linux": ("linux", "manylinux"),
-}
+_PLATFORMS: tuple[Platform, ...] = ("windows", "linux")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -133,9 +130,9 @@ def make(request: Request) -> Result:
 
 def platform_of(path: Path) -> Platform:
     """Return what a wheel is for, by its tags."""
-    tags = parse_wheel_name(path.name).tags
-    for platform, prefixes in _PLATFORM_TAGS.items():
-        if any(tag.platform.startswith(prefixes) for tag in tags):
+    wheel_name = parse_wheel_name(path.name)
+    for platform in _PLATFORMS:
+        if libraries.is_for(wheel_name, platform):
             return platform
     raise UsageError(
         f"{path.name} is neither for Linux nor for Windows.", hint="Choose a wheel with ROCm code."

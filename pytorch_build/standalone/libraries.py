@@ -14,7 +14,6 @@ from core.archive.zips import MemberStream
 from core.binaries import elf, pe, rpath
 from core.errors import MissingInputError, RocmError
 from core.wheel import WheelName, parse_wheel_name
-from core.wheel.distributions import on_platform
 from core.wheel.record import require_listing
 from rocm_packaging.packages.layouts import LIBRARIES, device_package, serves
 
@@ -30,6 +29,11 @@ _SMALLEST_BINARY = 64  # bytes of the smallest header
 # torch has ten thousand of these, and none is compiled
 _TEXT_SUFFIXES = (".cuh", ".cmake", ".cpp", ".h", ".hpp", ".json", ".md", ".py", ".pyi", ".txt", ".yaml")
 _CHUNK = 1 << 20
+# What the platform tags of wheels begin with.
+_PLATFORM_TAGS: Mapping[Platform, tuple[str, ...]] = {
+    "windows": ("win",),
+    "linux": ("linux", "manylinux"),
+}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -253,8 +257,9 @@ def _read_wheels(
     """
     wheel_names: dict[Path, WheelName] = {}
     for wheel in wheels:
-        if on_platform(wheel.name, platform):
-            wheel_names[wheel] = parse_wheel_name(wheel.name)
+        wheel_name = parse_wheel_name(wheel.name)
+        if is_for(wheel_name, platform):
+            wheel_names[wheel] = wheel_name
     wheel_names = _wheels_of_version(wheel_names, version)
     if not wheel_names:
         raise MissingInputError(f"There is no rocm-sdk wheel for {platform}.")
@@ -284,6 +289,12 @@ def _read_wheels(
         version=str(first_name.version),
         origin=str(folder),
     )
+
+
+def is_for(wheel_name: WheelName, platform: Platform) -> bool:
+    """Return whether a wheel is for a platform, and for that alone, by its tags."""
+    prefixes = _PLATFORM_TAGS[platform]
+    return any(tag.platform.startswith(prefixes) for tag in wheel_name.tags)
 
 
 def _wheels_of_version(
