@@ -1,4 +1,4 @@
-"""GitHub's REST API, as far as this project uses it: a thin edge over HTTP, and the search for a run.
+"""GitHub's REST API, as far as this project uses it: requests within its limits, and the search for a run.
 
 API version 2022-11-28; https://docs.github.com/rest/actions/workflow-runs.
 """
@@ -14,31 +14,54 @@ from urllib.parse import quote, urlencode
 from pydantic import AliasPath, BaseModel, BeforeValidator, ConfigDict, Field, TypeAdapter, ValidationError
 
 from core import console
-from core.errors import MissingInputError, ServiceError, UsageError
+from core.errors import FatalError, MissingInputError, ServiceError, UsageError
 from core.http import Response, send_request
 
 API = "https://api.github.com"
+
 MOST_RUNS = 200
-_PAGE = 100
-_FAILED = ("failure", "timed_out", "startup_failure")
-_LONGEST_LINE = 300
+_PAGE_SIZE = 100
+_FIRST_PAGE: Mapping[str, str] = {"per_page": str(_PAGE_SIZE)}
 _MOST_FILES = 3000  # of a pull request, says GitHub
-_TRIES = 6
+_LONGEST_LINE = 300
+
+_MOST_ATTEMPTS = 6
 _LONGEST_WAIT = 900.0
 _SECONDARY_WAIT = 60.0  # GitHub's request where it names no time
-_SECONDS = 30.0
+_REQUEST_SECONDS = 30.0
 
-_UNAUTHORIZED, _FORBIDDEN, _NOT_FOUND, _UNPROCESSABLE, _TOO_MANY, _SERVER = 401, 403, 404, 422, 429, 500
 _OK = 200
+_UNAUTHORIZED = 401
+_FORBIDDEN = 403
+_NOT_FOUND = 404
+_UNPROCESSABLE = 422
+_TOO_MANY_REQUESTS = 429
+_SERVER_ERROR = 500
+
+_FAILED_CONCLUSIONS = ("failure", "timed_out", "startup_failure")
 _COMMIT = re.compile(r"[0-9a-f]{7,40}")
-_WHOLE = 40
+_COMMIT_LENGTH = 40
+_SHORT_COMMIT = 12
+
+
+# --- What GitHub answers
 
 
 class _Answer(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="ignore", defer_build=True, populate_by_name=True)
+    model_config = ConfigDict(
+        frozen=True,
+        extra="ignore",
+        defer_build=True,
+        populate_by_name=True,
+    )
 
 
-_Text = Annotated[str, BeforeValidator(lambda said: said or "")]  # null is no text
+def _text_of(value: object) -> object:
+    """Return "" for null, which GitHub has where there is no text."""
+    return "" if value is None else value
+
+
+_Text = Annotated[str, BeforeValidator(_text_of)]
 
 
 class Run(_Answer):
@@ -61,9 +84,49 @@ class Run(_Answer):
         return self.status == "completed" and self.conclusion == "success"
 
 
+class _RunsPage(_Answer):
+    workflow_runs: tuple[Run, ...]
+
+
+class _CommitAnswer(_Answer):
+    sha: str
+
+
+class _IssueLabel(_Answer):
+    name: str
+
+
+class _ChangedFile(_Answer):
+    filename: str
+    previous_filename: str | None = None
+
+
+class _WorkflowJob(_Answer):
+    id: int
+    name: str
+    conclusion: str | None = None
+    html_url: str | None = None
+
+
+class _JobsPage(_Answer):
+    jobs: tuple[_WorkflowJob, ...]
+
+
+class _Annotation(_Answer):
+    annotation_level: str | None = None
+    message: str | None = None
+
+
+_Page = TypeVar("_Page")
+_Element = TypeVar("_Element")
+
+
+# --- Requests
+
+
 @dataclass(frozen=True, kw_only=True)
 class RunQuery:
-    """Which runs count."""
+    """Which runs count: those of a commit, or of a branch."""
 
     repository: str
     workflow: str
@@ -73,14 +136,19 @@ class RunQuery:
 
     def __post_init__(self) -> None:
         if self.commit and not _COMMIT.fullmatch(self.commit):
-            raise UsageError(f"--commit {self.commit!r} is not a commit.", hint="Give 7 to 40 hex digits.")
+            raise UsageError(
+                f"--commit {self.commit!r} is not a commit.",
+                hint="Give 7 to 40 hex digits.",
+            )
 
-    @property
-    def what(self) -> str:
-        """The runs, in words."""
-        kind = "successful run" if self.require_successful else "run"
-        where = f"commit {self.commit}" if self.commit else f"branch {self.branch}"
-        return f"{kind} of {self.workflow} for {where} in {self.repository}"
+    def __str__(self) -> str:
+        kind = "run"
+        if self.require_successful:
+            kind = "successful run"
+        head = f"branch {self.branch}"
+        if self.commit:
+            head = f"commit {self.commit}"
+        return f"{kind} of {self.workflow} for {head} in {self.repository}"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -92,52 +160,17 @@ class Failure:
     url: str = ""
 
 
-def first_line(text: str) -> str:
-    """Return the first line that is not empty, cut to what a message holds."""
-    line = next((one.strip() for one in text.splitlines() if one.strip()), "")
-    return line if len(line) <= _LONGEST_LINE else f"{line[: _LONGEST_LINE - 1]}…"
+@dataclass(frozen=True, kw_only=True)
+class Pause:
+    """How long to wait before another request, and why."""
 
-
-class _Runs(_Answer):
-    workflow_runs: tuple[Run, ...]
-
-
-class _Commit(_Answer):
-    sha: str
-
-
-class _Label(_Answer):
-    name: str
-
-
-class _File(_Answer):
-    filename: str
-    previous_filename: str | None = None
-
-
-class _Job(_Answer):
-    id: int
-    name: str
-    conclusion: str | None = None
-    html_url: str | None = None
-
-
-class _Jobs(_Answer):
-    jobs: tuple[_Job, ...]
-
-
-class _Annotation(_Answer):
-    annotation_level: str | None = None
-    message: str | None = None
-
-
-_AnyAnswer = TypeVar("_AnyAnswer")
-_Item = TypeVar("_Item")
+    seconds: float
+    reason: str
 
 
 @dataclass(frozen=True, kw_only=True)
 class GitHub:
-    """The API."""
+    """The API. `patience` is how many seconds are waited for one answer in all."""
 
     address: str = API
     token: str = ""
@@ -147,164 +180,243 @@ class GitHub:
 
     def whole_commit(self, repository: str, commit: str) -> str:
         """Return all 40 digits of a commit."""
-        return self._get(f"/repos/{repository}/commits/{commit}", {}, _Commit).sha
+        path = f"/repos/{repository}/commits/{commit}"
+        return self._get(path, {}, _CommitAnswer).sha
 
     def run(self, repository: str, run_id: str) -> Run:
         """Return one run."""
-        return _as_run(self._get(f"/repos/{repository}/actions/runs/{run_id}", {}, Run), repository)
+        path = f"/repos/{repository}/actions/runs/{run_id}"
+        return _complete_run(self._get(path, {}, Run), repository)
 
     def runs(self, query: RunQuery) -> Iterator[Run]:
         """Yield runs, the newest first, page by page."""
-        fields = {
-            "head_sha": query.commit,
-            "branch": query.branch,
-            "status": "success" if query.require_successful else "",
-        }
-        path = f"/repos/{query.repository}/actions/workflows/{quote(query.workflow, safe='')}/runs"
-        given = {name: value for name, value in fields.items() if value}
-        for run in self._pages(path, given, _Runs, lambda page: page.workflow_runs):
-            yield _as_run(run, query.repository)
+        fields: dict[str, str] = {}
+        if query.commit:
+            fields["head_sha"] = query.commit
+        if query.branch:
+            fields["branch"] = query.branch
+        if query.require_successful:
+            fields["status"] = "success"
+
+        workflow = quote(query.workflow, safe="")
+        path = f"/repos/{query.repository}/actions/workflows/{workflow}/runs"
+        runs = self._pages(path, fields, _RunsPage, lambda page: page.workflow_runs)
+        for run in runs:
+            yield _complete_run(run, query.repository)
 
     def labels(self, repository: str, number: int) -> Sequence[str]:
         """Return the labels of a pull request as they are now, the first hundred."""
         path = f"/repos/{repository}/issues/{number}/labels"
-        return [one.name for one in self._get(path, {"per_page": str(_PAGE)}, tuple[_Label, ...])]
+        labels = self._get(path, _FIRST_PAGE, tuple[_IssueLabel, ...])
+        return [label.name for label in labels]
 
     def changed_files(self, repository: str, number: int) -> Sequence[str]:
         """Return the files that a pull request changes, with the former names of moved ones."""
         path = f"/repos/{repository}/pulls/{number}/files"
-        found = list(islice(self._pages(path, {}, tuple[_File, ...], lambda page: page), _MOST_FILES))
-        if len(found) == _MOST_FILES:
+        pages = self._pages(path, {}, tuple[_ChangedFile, ...], lambda page: page)
+        files = list(islice(pages, _MOST_FILES))
+        if len(files) == _MOST_FILES:
             raise ServiceError(f"GitHub lists no more than {_MOST_FILES} files of a pull request.")
-        return [name for one in found for name in (one.filename, one.previous_filename) if name]
+
+        names: list[str] = []
+        for file in files:
+            names.append(file.filename)
+            if file.previous_filename:
+                names.append(file.previous_filename)
+        return names
 
     def failed_jobs(self, repository: str, run_id: str) -> Sequence[Failure]:
         """Return the jobs of a run's last attempt that failed, each with its first error."""
         path = f"/repos/{repository}/actions/runs/{run_id}/jobs"
-        jobs = self._pages(path, {"filter": "latest"}, _Jobs, lambda page: page.jobs)
-        return [
-            Failure(name=one.name, error=self._first_error(repository, one.id), url=one.html_url or "")
-            for one in list(jobs)
-            if one.conclusion in _FAILED
-        ]
+        jobs = list(self._pages(path, {"filter": "latest"}, _JobsPage, lambda page: page.jobs))
+        failures: list[Failure] = []
+        for job in jobs:
+            if job.conclusion in _FAILED_CONCLUSIONS:
+                error = self._first_error(repository, job.id)
+                failures.append(
+                    Failure(
+                        name=job.name,
+                        error=error,
+                        url=job.html_url or "",
+                    )
+                )
+        return failures
 
-    def _first_error(self, repository: str, job: int) -> str:
-        path = f"/repos/{repository}/check-runs/{job}/annotations"
-        found = self._get(path, {"per_page": str(_PAGE)}, tuple[_Annotation, ...])
-        messages = (one.message or "" for one in found if one.annotation_level == "failure")
-        return first_line(next(messages, ""))
+    def _first_error(self, repository: str, job_id: int) -> str:
+        path = f"/repos/{repository}/check-runs/{job_id}/annotations"
+        annotations = self._get(path, _FIRST_PAGE, tuple[_Annotation, ...])
+        for annotation in annotations:
+            if annotation.annotation_level == "failure":
+                return first_line(annotation.message or "")
+        return ""
 
     def _pages(
         self,
         path: str,
         fields: Mapping[str, str],
-        kind: type[_AnyAnswer],
-        items: Callable[[_AnyAnswer], Sequence[_Item]],
-    ) -> Iterator[_Item]:
-        """Yield the items of every page, as they are taken."""
-        for page in count(1):
-            found = items(self._get(path, {**fields, "per_page": str(_PAGE), "page": str(page)}, kind))
-            yield from found
-            if len(found) < _PAGE:
+        kind: type[_Page],
+        elements_of: Callable[[_Page], Sequence[_Element]],
+    ) -> Iterator[_Element]:
+        """Yield the elements of every page, as they are taken."""
+        for number in count(1):
+            fields_of_page = {**fields, **_FIRST_PAGE, "page": str(number)}
+            page = self._get(path, fields_of_page, kind)
+            elements = elements_of(page)
+            yield from elements
+            if len(elements) < _PAGE_SIZE:
                 return
 
-    def _get(self, path: str, fields: Mapping[str, str], kind: type[_AnyAnswer]) -> _AnyAnswer:
-        status, data = self._answered(path, fields)
-        if status != _OK:
-            raise _refusal(path, status, token=bool(self.token))
+    def _get(self, path: str, fields: Mapping[str, str], kind: type[_Page]) -> _Page:
+        """Return what is at a path.
+
+        Raises:
+            MissingInputError: There is nothing.
+            ServiceError: GitHub refuses, or gives no answer that can be read.
+        """
+        response = self._request(path, fields)
+        if response.status != _OK:
+            raise _refusal(path, response.status, has_token=bool(self.token))
         try:
-            return TypeAdapter(kind).validate_json(data)
+            return TypeAdapter(kind).validate_json(response.body)
         except ValidationError as problem:
-            first = problem.errors(include_url=False)[0]
-            where = ".".join(str(step) for step in first["loc"])
+            first_error = problem.errors(include_url=False)[0]
+            location = ".".join(str(step) for step in first_error["loc"])
+            message = first_error["msg"]
             raise ServiceError(
-                f"GitHub's answer to {path} is not as documented: {where}: {first['msg']}."
+                f"GitHub's answer to {path} is not as documented: {location}: {message}."
             ) from problem
 
-    def _answered(self, path: str, fields: Mapping[str, str]) -> tuple[int, bytes]:
+    def _request(self, path: str, fields: Mapping[str, str]) -> Response:
         """Request until there is an answer that waiting would not change, or patience ends."""
+        seconds_waited = 0.0
+        for attempt in count(1):
+            answer = self._request_once(path, fields, attempt)
+            if isinstance(answer, Response):
+                return answer
+
+            wait = console.duration(answer.seconds)
+            seconds_waited += answer.seconds
+            if attempt == _MOST_ATTEMPTS or seconds_waited > self.patience:
+                raise ServiceError(
+                    f"GitHub {answer.reason}: no answer to {path} after {attempt} tries "
+                    f"(next one in {wait}).",
+                    hint="Give a token in GITHUB_TOKEN (more requests are granted), or try again later.",
+                )
+            console.say(f"GitHub {answer.reason}; trying again in {wait}.")
+            self.sleep(answer.seconds)
+        raise AssertionError
+
+    def _request_once(self, path: str, fields: Mapping[str, str], attempt: int) -> Response | Pause:
         headers = {
             "Accept": "application/vnd.github+json",
             "X-GitHub-Api-Version": "2022-11-28",
             "User-Agent": "rocm-pytorch-wheels",
-            **({"Authorization": f"Bearer {self.token}"} if self.token else {}),
         }
-        waited, url = 0.0, f"{self.address}{path}?{urlencode(fields)}"
-        for attempt in count(1):
-            try:
-                response = send_request(url, headers=headers, timeout=_SECONDS)
-            except ServiceError as problem:
-                wait, why = 2.0**attempt, f"cannot be reached: {problem.message.removesuffix('.')}"
-            else:
-                wait, why = pause(response, attempt, self.clock())
-                if wait < 0:
-                    return response.status, response.body
-            if attempt == _TRIES or waited + wait > self.patience:
-                raise ServiceError(
-                    f"GitHub {why}: no answer to {path} after {attempt} tries "
-                    f"(next one in {console.duration(wait)}).",
-                    hint="Give a token in GITHUB_TOKEN (more requests are granted), or try again later.",
-                )
-            console.say(f"GitHub {why}; trying again in {console.duration(wait)}.")
-            self.sleep(wait)
-            waited += wait
-        raise AssertionError
+        if self.token:
+            headers["Authorization"] = f"Bearer {self.token}"
+        query = urlencode(fields)
+        url = f"{self.address}{path}?{query}"
+        try:
+            response = send_request(url, headers=headers, timeout=_REQUEST_SECONDS)
+        except ServiceError as problem:
+            reason = problem.message.removesuffix(".")
+            return Pause(seconds=2.0**attempt, reason=f"cannot be reached: {reason}")
+        return required_pause(response, attempt, self.clock()) or response
 
 
-def pause(response: Response, attempt: int, now: float) -> tuple[float, str]:
-    """Return how long to wait before another request, and why; -1 for an answer that counts."""
-    headers, status = response.headers, response.status
-    after, left = headers.get("retry-after", ""), headers.get("x-ratelimit-remaining", "")
-    if status in {_TOO_MANY, _FORBIDDEN}:
-        if after.isdigit():
-            return float(after), "limits our requests"
-        reset = headers.get("x-ratelimit-reset", "")
-        if left == "0" and reset.isdigit():
-            return max(float(reset) - now, 0.0) + 1.0, "has no requests left for us"
-        if status == _TOO_MANY or b"rate limit" in response.body.lower():
-            return _SECONDARY_WAIT * attempt, "limits our requests"
-    elif status >= _SERVER:
-        return float(after) if after.isdigit() else 2.0**attempt, f"has a fault (status {status})"
-    return -1.0, ""
+def required_pause(response: Response, attempt: int, current_time: float) -> Pause | None:
+    """Return how long an answer asks to wait; None for one that counts.
+
+    https://docs.github.com/rest/using-the-rest-api/rate-limits-for-the-rest-api
+    """
+    retry_after = response.headers.get("retry-after", "")
+    if response.status >= _SERVER_ERROR:
+        seconds = 2.0**attempt
+        if retry_after.isdigit():
+            seconds = float(retry_after)
+        return Pause(seconds=seconds, reason=f"has a fault (status {response.status})")
+    if response.status not in {_TOO_MANY_REQUESTS, _FORBIDDEN}:
+        return None
+
+    limit = "limits our requests"
+    if retry_after.isdigit():
+        return Pause(seconds=float(retry_after), reason=limit)
+    remaining_requests = response.headers.get("x-ratelimit-remaining", "")
+    reset_time = response.headers.get("x-ratelimit-reset", "")
+    if remaining_requests == "0" and reset_time.isdigit():
+        seconds_to_reset = max(float(reset_time) - current_time, 0.0)
+        return Pause(seconds=seconds_to_reset + 1.0, reason="has no requests left for us")
+    is_limit = b"rate limit" in response.body.lower()
+    if is_limit or response.status == _TOO_MANY_REQUESTS:
+        return Pause(seconds=_SECONDARY_WAIT * attempt, reason=limit)
+    return None
 
 
-def _refusal(path: str, status: int, *, token: bool) -> ServiceError | MissingInputError:
+def _refusal(path: str, status: int, *, has_token: bool) -> FatalError:
     if status in {_NOT_FOUND, _UNPROCESSABLE}:
-        hint = "" if token else "If the repository is private, give a token in GITHUB_TOKEN."
+        hint = ""
+        if not has_token:
+            hint = "If the repository is private, give a token in GITHUB_TOKEN."
         return MissingInputError(f"GitHub has nothing at {path}.", hint=hint)
     if status == _UNAUTHORIZED:
-        return ServiceError("GitHub refuses the token.", hint="Renew or unset GITHUB_TOKEN (or GH_TOKEN).")
+        return ServiceError(
+            "GitHub refuses the token.",
+            hint="Renew or unset GITHUB_TOKEN (or GH_TOKEN).",
+        )
     return ServiceError(f"GitHub refuses {path}: status {status}.")
 
 
-def _as_run(run: Run, repository: str) -> Run:
-    fork = run.head.casefold() != repository.casefold()
-    workflow = run.path.partition("@")[0].rpartition("/")[2]
-    return run.model_copy(update={"fork": fork, "workflow": workflow})
+def _complete_run(run: Run, repository: str) -> Run:
+    """Return a run with whether it is a fork's, and with the file name of its workflow."""
+    path, _, _ = run.path.partition("@")
+    _, _, workflow = path.rpartition("/")
+    is_fork = run.head.casefold() != repository.casefold()
+    return run.model_copy(update={"fork": is_fork, "workflow": workflow})
+
+
+def first_line(text: str) -> str:
+    """Return the first line that is not empty, cut to what a message holds."""
+    lines = text.strip().splitlines()
+    if not lines:
+        return ""
+    line = lines[0].strip()
+    if len(line) > _LONGEST_LINE:
+        return f"{line[: _LONGEST_LINE - 1]}…"
+    return line
+
+
+# --- The search for a run
 
 
 def find_run(hub: GitHub, query: RunQuery, holds_artifacts: Callable[[Run], bool]) -> Run:
-    """Find the newest run that counts and has artifacts."""
-    if query.commit and len(query.commit) < _WHOLE:
-        query = replace(query, commit=hub.whole_commit(query.repository, query.commit))
-    looked_at = 0
+    """Return the newest run that counts and has artifacts."""
+    if query.commit and len(query.commit) < _COMMIT_LENGTH:
+        whole_commit = hub.whole_commit(query.repository, query.commit)
+        query = replace(query, commit=whole_commit)
+
+    run_count = 0
     for run in islice(hub.runs(query), MOST_RUNS):
         if query.require_successful and not run.successful:
             continue
-        looked_at += 1
+        run_count += 1
         if holds_artifacts(run):
-            console.say(f"run {run.run_id} of {run.created}: commit {run.commit[:12]}  {run.url}")
+            commit = run.commit[:_SHORT_COMMIT]
+            console.say(f"run {run.run_id} of {run.created}: commit {commit}  {run.url}")
             return run
-    if not looked_at:
+
+    if run_count > 0:
+        raise MissingInputError(
+            f"The store has artifacts of none of the newest {run_count}: no {query} counts.",
+            hint="Their artifacts may be gone: name a newer run, or another store with --from.",
+        )
+    hint = ""
+    if query.require_successful:
         hint = "Wait for it to end, or take another one with --no-require-successful."
-        raise MissingInputError(f"There is no {query.what}.", hint=hint if query.require_successful else "")
-    raise MissingInputError(
-        f"The store has artifacts of none of the newest {looked_at}: no {query.what} counts.",
-        hint="Their artifacts may be gone: name a newer run, or another store with --from.",
-    )
+    raise MissingInputError(f"There is no {query}.", hint=hint)
 
 
 def from_environment(env: Mapping[str, str]) -> GitHub:
-    """Make the edge from a front door's variables: ``GITHUB_TOKEN`` or ``GH_TOKEN``, ``GITHUB_API_URL``."""
-    address = env.get("GITHUB_API_URL", "").rstrip("/") or API
-    return GitHub(address=address, token=env.get("GITHUB_TOKEN") or env.get("GH_TOKEN") or "")
+    """Return the API by a front door's variables: ``GITHUB_TOKEN`` or ``GH_TOKEN``, ``GITHUB_API_URL``."""
+    address = env.get("GITHUB_API_URL", "").rstrip("/")
+    token = env.get("GITHUB_TOKEN") or env.get("GH_TOKEN") or ""
+    return GitHub(address=address or API, token=token)

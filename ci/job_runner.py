@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Literal
 from core import console, process, temporary
 from core.cli.failures import FailureNote
 from core.cli.options import FAILURE_FILE
-from core.errors import DataError, FatalError, ProcessError
+from core.errors import DataError, FatalError, ProcessError, UsageError
 
 if TYPE_CHECKING:
     from ci.jobs import Job
@@ -226,15 +226,17 @@ def show_outcomes(outcomes: Sequence[Outcome]) -> None:
     if not failures:
         return
 
-    names = ", ".join(outcome.name for outcome in failures)
-    lines = [
-        f"{len(failures)} of {len(outcomes)} jobs failed: {names}. The same command continues from there."
-    ]
+    reasons: list[str] = []
     for outcome in failures:
         # Several jobs may fail for one reason.
-        if outcome.reason and outcome.reason not in lines:
-            lines.append(outcome.reason)
-    error = ProcessError("\n".join(lines), returncode=1)
+        if outcome.reason and outcome.reason not in reasons:
+            reasons.append(outcome.reason)
+    names = ", ".join(outcome.name for outcome in failures)
+    summary = f"{len(failures)} of {len(outcomes)} jobs failed: {names}."
+    # A call that was wrong has to be corrected: the same one would fail again.
+    if all(outcome.exit_code != UsageError.exit_code for outcome in failures):
+        summary += " The same command continues from there."
+    error = ProcessError("\n".join([*reasons, summary]), returncode=1)
     error.exit_code = failures[0].exit_code
     raise error
 

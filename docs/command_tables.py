@@ -5,21 +5,27 @@ from __future__ import annotations
 import argparse
 import ast
 import copy
-import re
+from collections import Counter, defaultdict
 from dataclasses import dataclass
 from importlib import import_module
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeAlias
 
 from core.cli import verb_parser
 from core.cli.options import ROOT, add_common
+from docs.markdown import Table, anchor, code, codes, sentence
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Collection, Iterable, Iterator, Sequence
 
     from core.cli import Verb
 
 PACKAGES = ("pytorch_build", "rocm_packaging", "ci")
-_OPTIONS = ("option", "meaning")
+
+OptionRow: TypeAlias = tuple[str, str]
+_FRONT_DOORS = {"front_door", "cell_front_door"}
+
+
+# --- Sessions
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,12 +43,122 @@ class Session:
     calls: tuple[str, ...] = ()
 
 
+def all_sessions() -> Sequence[Session]:
+    """Return the checkout's own sessions."""
+    noxfile = ROOT / "noxfile.py"
+    return read_sessions(noxfile.read_text(encoding="utf-8"))
+
+
+def read_sessions(noxfile: str) -> Sequence[Session]:
+    """Return the sessions in the text of a noxfile, in their order."""
+    functions = [node for node in ast.parse(noxfile).body if isinstance(node, ast.FunctionDef)]
+    return [_read_session(function) for function in functions if _is_session(function)]
+
+
+def _is_session(function: ast.FunctionDef) -> bool:
+    decorators = map(ast.unparse, function.decorator_list)
+    return any(decorator.startswith("nox.session") for decorator in decorators)
+
+
+def _read_session(function: ast.FunctionDef) -> Session:
+    """Return one session: its docstring, and the words that it gives to a front door."""
+    calls: list[str] = []
+    for node in ast.walk(function):
+        if not isinstance(node, ast.Call):
+            continue
+        callee = ast.unparse(node.func)
+        if callee not in _FRONT_DOORS:
+            continue
+        if callee == "cell_front_door":
+            calls.append("pytorch_build")
+        constants = [argument for argument in node.args if isinstance(argument, ast.Constant)]
+        calls += [str(constant.value) for constant in constants]
+        break
+    return Session(
+        name=function.name,
+        summary=ast.get_docstring(function) or "",
+        calls=tuple(calls),
+    )
+
+
+def session_table() -> str:
+    """Write every session with its summary, and where its options stand."""
+    headings: dict[str, str] = {}
+    for package in PACKAGES:
+        for verb in verbs(package):
+            heading = _heading_of_verb(package, verb)
+            for session in _sessions_that_call(package, verb):
+                headings[session.name] = heading
+
+    table = Table("session", "what it does")
+    for session in all_sessions():
+        name = code(session.name)
+        if session.calls:
+            place = anchor(headings[session.name])
+            name = f"[{name}](#{place})"
+        table.add(name, session.summary)
+    return str(table)
+
+
+def _sessions_that_call(package: str, verb: Verb) -> Sequence[Session]:
+    front_door = (package, verb.name)
+    return [session for session in all_sessions() if session.calls[:2] == front_door]
+
+
+def _heading_of_verb(package: str, verb: Verb) -> str:
+    """Return the heading above a verb's options: the sessions that call it, else its own command."""
+    names = [session.name for session in _sessions_that_call(package, verb)]
+    if names:
+        return ", ".join(names)
+    return f"python -m {package} {verb.name}"
+
+
+# --- Flows
+
+
+def flow_tables() -> str:
+    """Write every flow of tasks.py with its options."""
+    from invoke.collection import Collection
+
+    flows = Collection.from_module(import_module("tasks"))
+    lines: list[str] = []
+    for name in sorted(flows.task_names):
+        flow = flows[name]
+        docstring = flow.__doc__ or ""
+        summary, _, _ = docstring.partition("\n")
+        table = Table("option", "meaning")
+        # A task forgets its help once it has been asked for its arguments, so a copy is.
+        arguments = copy.deepcopy(flow).get_arguments()
+        for argument in arguments:
+            option = argument.name.replace("_", "-")
+            table.add(f"`--{option}`", argument.help or "")
+        lines += [f"### invoke {name}", ""]
+        lines += [summary, ""]
+        lines += [*table.lines, ""]
+    return _text_of(lines)
+
+
+# --- Verbs
+
+
 @dataclass(frozen=True, kw_only=True)
 class OptionGroup:
     """Options that a verb declares together: (option, meaning) each."""
 
     title: str
-    rows: tuple[tuple[str, str], ...]
+    rows: tuple[OptionRow, ...]
+
+    @property
+    def heading(self) -> str:
+        """The title without what is said of the group in brackets."""
+        title, _, _ = self.title.partition(" (")
+        return sentence(title).removesuffix(".")
+
+    @property
+    def remark(self) -> str:
+        """What the title says of the group in brackets; "" for nothing."""
+        _, _, remark = self.title.partition(" (")
+        return remark.removesuffix(")")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -55,162 +171,139 @@ class VerbOptions:
     epilog: str
 
 
-def sessions(noxfile: str) -> tuple[Session, ...]:
-    """Read the sessions from the text of a noxfile, in their order."""
-    functions = [node for node in ast.parse(noxfile).body if isinstance(node, ast.FunctionDef)]
-    return tuple(_session(function) for function in functions if _is_session(function))
-
-
-def _is_session(function: ast.FunctionDef) -> bool:
-    return any(ast.unparse(decorator).startswith("nox.session") for decorator in function.decorator_list)
-
-
-def _session(function: ast.FunctionDef) -> Session:
-    """Read one session: its docstring, and the words that it gives to a front door."""
-    summary = ast.get_docstring(function) or ""
-    for node in ast.walk(function):
-        if isinstance(node, ast.Call) and ast.unparse(node.func) in {"front_door", "cell_front_door"}:
-            words = [str(word.value) for word in node.args if isinstance(word, ast.Constant)]
-            package = ["pytorch_build"] if ast.unparse(node.func) == "cell_front_door" else []
-            return Session(name=function.name, summary=summary, calls=(*package, *words))
-    return Session(name=function.name, summary=summary)
-
-
-def options_of(parser: argparse.ArgumentParser) -> tuple[OptionGroup, ...]:
-    """Read what a parser declares, group by group; a group without a title has the parser's own.
-
-    argparse has no public way to say it but a text that differs by Python version.
-    """
-    found = []
-    for group in parser._action_groups:  # noqa: SLF001 - see above
-        shown = (one for one in group._group_actions if one.help != argparse.SUPPRESS)  # noqa: SLF001
-        rows = tuple(_row(action) for action in shown if action.dest != "help")
-        untitled = group.title in {"positional arguments", "options"}
-        if rows:
-            found.append(OptionGroup(title="" if untitled else group.title or "", rows=rows))
-    return tuple(found)
-
-
-def _row(action: argparse.Action) -> tuple[str, str]:
-    value = action.metavar or ("{" + ",".join(map(str, action.choices)) + "}" if action.choices else "")
-    words = [f"{name} {value}".rstrip() for name in action.option_strings] or [str(value or action.dest)]
-    return ", ".join(f"`{word}`" for word in words), (action.help or "") % vars(action)
-
-
-def session_table() -> str:
-    """Write every session with its summary, and where its options stand."""
-    headings = {each.name: heading for heading, sessions in _sections() for each in sessions}
-    rows = [
-        (f"[`{one.name}`](#{anchor(headings[one.name])})" if one.calls else f"`{one.name}`", one.summary)
-        for one in all_sessions()
-    ]
-    return "\n".join(table(("session", "what it does"), rows))
-
-
-def _sections() -> list[tuple[str, tuple[Session, ...]]]:
-    """Return the headings of all verbs, each with the sessions that call it."""
-    return [_called(package, verb) for package in PACKAGES for verb in verbs(package)]
-
-
-def _called(package: str, verb: Verb) -> tuple[str, tuple[Session, ...]]:
-    calling = tuple(each for each in all_sessions() if each.calls[:2] == (package, verb.name))
-    return ", ".join(each.name for each in calling) or f"python -m {package} {verb.name}", calling
-
-
-def flow_tables() -> str:
-    """Write every flow of tasks.py with its options."""
-    from invoke.collection import Collection
-
-    flows = Collection.from_module(import_module("tasks"))
-    lines: list[str] = []
-    for name in sorted(flows.task_names):
-        # a copy, because a task forgets its help once it has been asked for its arguments
-        arguments = copy.deepcopy(flows[name]).get_arguments()
-        options = [(f"`--{one.name.replace('_', '-')}`", one.help or "") for one in arguments]
-        summary = (flows[name].__doc__ or "").partition("\n")[0]
-        lines += [f"### invoke {name}", "", summary, "", *table(_OPTIONS, options), ""]
-    return _text(lines)
+def verbs(package: str) -> Sequence[Verb]:
+    """Return a front door's verbs, in its order."""
+    front_door = import_module(f"{package}.__main__")
+    package_verbs: Sequence[Verb] = front_door.VERBS
+    return package_verbs
 
 
 def common_table() -> str:
     """Write the options that every verb takes."""
-    return _text(table(_OPTIONS, [row for group in _common() for row in group.rows]))
+    rows: list[OptionRow] = []
+    for group in _common_groups():
+        rows += group.rows
+    return _text_of(_option_lines(rows))
+
+
+def _option_lines(rows: Iterable[OptionRow]) -> Sequence[str]:
+    """Return the lines of a table of options."""
+    table = Table("option", "meaning")
+    for option, meaning in rows:
+        table.add(option, meaning)
+    return table.lines
 
 
 def verb_tables() -> str:
     """Write every verb with its own options; a group that verbs share stands once, at the end."""
-    found = [_verb_options(package, verb) for package in PACKAGES for verb in verbs(package)]
-    every = [group for one in found for group in one.groups if group.title]
-    shared = {group: None for group in every if every.count(group) > 1}
-    lines = [line for one in found for line in _verb_section(one, shared)]
-    for group in shared:
-        rest = group.title.partition(" (")[2]
-        lines += [f"### {_heading(group)}", ""]
-        lines += [f"{_sentence(rest.removesuffix(')'))}", ""] if rest else []
-        lines += [*table(_OPTIONS, group.rows), ""]
-    return _text(lines)
+    all_options: list[VerbOptions] = []
+    for package in PACKAGES:
+        all_options += [_options_of_verb(package, verb) for verb in verbs(package)]
+    shared_groups = _shared_groups(all_options)
+
+    lines: list[str] = []
+    for options in all_options:
+        lines += _section_of_verb(options, shared_groups)
+    for group in shared_groups:
+        lines += [f"### {group.heading}", ""]
+        if group.remark:
+            lines += [sentence(group.remark), ""]
+        lines += _option_lines(group.rows)
+        lines.append("")
+    return _text_of(lines)
 
 
-def verbs(package: str) -> Sequence[Verb]:
-    """Return a front door's verbs, in its order."""
-    found: Sequence[Verb] = import_module(f"{package}.__main__").VERBS
-    return found
+def _options_of_verb(package: str, verb: Verb) -> VerbOptions:
+    _, parser = verb_parser(package, verb)
+    common_groups = _common_groups()
+    groups = [group for group in read_options(parser) if group not in common_groups]
+    return VerbOptions(
+        package=package,
+        verb=verb,
+        groups=tuple(groups),
+        epilog=parser.epilog or "",
+    )
 
 
-def table(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:
-    """Write a Markdown table, a line each."""
-    lines = [columns, ["---"] * len(columns), *rows]
-    return [f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in line)} |" for line in lines]
-
-
-def _verb_options(package: str, verb: Verb) -> VerbOptions:
-    parser = verb_parser(package, verb)[1]
-    common = _common()
-    groups = tuple(group for group in options_of(parser) if group not in common)
-    return VerbOptions(package=package, verb=verb, groups=groups, epilog=parser.epilog or "")
-
-
-def _verb_section(one: VerbOptions, shared: Iterable[OptionGroup]) -> list[str]:
-    title, calling = _called(one.package, one.verb)
-    front = f"`python -m {one.package} {one.verb.name}`"
-    lines = [f"### {title}", "", _sentence(one.verb.summary), ""]
-    lines += [f"The front door is {front}." if calling else "No session calls it.", ""]
-    own = [group for group in one.groups if group not in shared]
-    for name in dict.fromkeys(group.title for group in own):
-        rows = [row for group in own if group.title == name for row in group.rows]
-        lines += [
-            *([f"{_sentence(name).removesuffix('.')}:", ""] if name else []),
-            *table(_OPTIONS, rows),
-            "",
-        ]
-    links = [f"[{_heading(group)}](#{anchor(_heading(group))})" for group in one.groups if group in shared]
-    lines += [f"More options: {', '.join(links)}.", ""] if links else []
-    return [*lines, one.epilog, ""] if one.epilog else lines
-
-
-def all_sessions() -> tuple[Session, ...]:
-    """Read the checkout's own sessions."""
-    return sessions((ROOT / "noxfile.py").read_text(encoding="utf-8"))
-
-
-def _common() -> tuple[OptionGroup, ...]:
+def _common_groups() -> Sequence[OptionGroup]:
     parser = argparse.ArgumentParser(add_help=False)
     add_common(parser)
-    return options_of(parser)
+    return read_options(parser)
 
 
-def _heading(group: OptionGroup) -> str:
-    return _sentence(group.title.partition(" (")[0]).removesuffix(".")
+def _shared_groups(all_options: Sequence[VerbOptions]) -> Sequence[OptionGroup]:
+    """Return the groups that several verbs have."""
+    counts: Counter[OptionGroup] = Counter()
+    for options in all_options:
+        counts.update(group for group in options.groups if group.title)
+    return [group for group, count in counts.items() if count > 1]
 
 
-def anchor(heading: str) -> str:
-    """Name the place that a heading has in a page's address, as GitHub does."""
-    return re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-")
+def _section_of_verb(options: VerbOptions, shared_groups: Collection[OptionGroup]) -> Iterator[str]:
+    """Yield the lines about one verb."""
+    package = options.package
+    verb = options.verb
+    heading = _heading_of_verb(package, verb)
+    yield from (f"### {heading}", "")
+    yield from (sentence(verb.summary), "")
+    if _sessions_that_call(package, verb):
+        yield from (f"The front door is `python -m {package} {verb.name}`.", "")
+    else:
+        yield from ("No session calls it.", "")
+
+    rows_by_title: dict[str, list[OptionRow]] = defaultdict(list)
+    links: list[str] = []
+    for group in options.groups:
+        if group in shared_groups:
+            place = anchor(group.heading)
+            links.append(f"[{group.heading}](#{place})")
+        else:
+            rows_by_title[group.title] += group.rows
+    for title, rows in rows_by_title.items():
+        if title:
+            title_text = sentence(title).removesuffix(".")
+            yield from (f"{title_text}:", "")
+        yield from _option_lines(rows)
+        yield ""
+    if links:
+        names = ", ".join(links)
+        yield from (f"More options: {names}.", "")
+    if options.epilog:
+        yield from (options.epilog, "")
 
 
-def _sentence(text: str) -> str:
-    return f"{text[:1].upper()}{text[1:]}".removesuffix(".") + "."
+def read_options(parser: argparse.ArgumentParser) -> Sequence[OptionGroup]:
+    """Return what a parser declares, group by group; a group without a title has the parser's own.
+
+    argparse has no public way to say it but a text that differs by Python version.
+    """
+    groups: list[OptionGroup] = []
+    for group in parser._action_groups:  # noqa: SLF001 - see above
+        actions = [action for action in group._group_actions if _is_shown(action)]  # noqa: SLF001 - see above
+        rows = tuple(map(_row_of_option, actions))
+        title = group.title or ""
+        if title in {"positional arguments", "options"}:
+            title = ""
+        if rows:
+            groups.append(OptionGroup(title=title, rows=rows))
+    return groups
 
 
-def _text(lines: Iterable[str]) -> str:
+def _is_shown(action: argparse.Action) -> bool:
+    return action.help != argparse.SUPPRESS and action.dest != "help"
+
+
+def _row_of_option(action: argparse.Action) -> OptionRow:
+    value = str(action.metavar or "")
+    if not value and action.choices:
+        choices = ",".join(map(str, action.choices))
+        value = f"{{{choices}}}"
+    names = [f"{name} {value}".rstrip() for name in action.option_strings]
+    if not names:
+        names = [value or action.dest]
+    meaning = action.help or ""
+    return codes(names), meaning % vars(action)
+
+
+def _text_of(lines: Sequence[str]) -> str:
     return "\n".join(lines).rstrip()

@@ -21,7 +21,7 @@ from core.errors import CheckError, DataError, FatalError, UsageError
 from core.families import CPU, FAMILIES_FILE, families
 from core.run import records
 from docs import command_tables, data_tables, roles
-from docs.command_tables import table
+from docs.markdown import Table, code
 from docs.messages import message_tables
 from docs.mutants import score_table
 from rocm_packaging.origin import INDEXES_FILE
@@ -33,46 +33,63 @@ FOLDER = Path(__file__).parent
 RECORD_SCHEMA = FOLDER / "record.schema.json"
 PLAN_SCHEMA = FOLDER / "plan.schema.json"
 
+_BEGINNING = "<!-- generated: "
 _PART = re.compile(r"<!-- generated: (?P<name>[\w-]+) -->\n(?P<text>.*?)<!-- end of (?P=name) -->", re.DOTALL)
 
 
 def gpu_families() -> str:
     """Write the GPU families with their targets, those of the data file first."""
-    rows = [
-        (f"`{name}`", " ".join(families()[name].targets)) for name in read_toml(FAMILIES_FILE)["families"]
-    ]
-    single = [name for name, family in families().items() if family.targets == (name,)]
-    rows.append((f"a target by itself, such as `{single[-1]}`", "itself"))
-    return "\n".join(table(("GPU family", "gfx targets"), [*rows, (f"`{CPU}`", "none: built without ROCm")]))
+    all_families = families()
+    table = Table("GPU family", "gfx targets")
+    for name in read_toml(FAMILIES_FILE)["families"]:
+        targets = " ".join(all_families[name].targets)
+        table.add(code(name), targets)
+    single_targets = [name for name, family in all_families.items() if family.targets == (name,)]
+    example = single_targets[-1]
+    table.add(f"a target by itself, such as `{example}`", "itself")
+    table.add(code(CPU), "none: built without ROCm")
+    return str(table)
 
 
 def rocm_indexes() -> str:
     """Write the release indexes that have a name."""
-    rows = [
-        (f"`{name}`" + (" (the default)" if "default" in row else ""), f"`{row['url']}`")
-        for name, row in read_toml(INDEXES_FILE)["indexes"].items()
-    ]
-    return "\n".join(table(("name", "address"), rows))
+    table = Table("name", "address")
+    indexes = read_toml(INDEXES_FILE)["indexes"]
+    for name, index in indexes.items():
+        label = code(name)
+        if "default" in index:
+            label = f"{label} (the default)"
+        table.add(label, code(index["url"]))
+    return str(table)
 
 
 def exit_codes() -> str:
     """Write the exit code of every class of errors, from its docstring."""
-    classes = {
-        one
-        for _, one in inspect.getmembers(errors, inspect.isclass)
-        if issubclass(one, FatalError) and one is not FatalError
+    meanings: dict[int, str] = {
+        0: "The stage did its work, or found that nothing has changed.",
+        FatalError.exit_code: "An internal error: run the command with `--debug` and report it.",
     }
-    rows = [(str(one.exit_code), _first_sentence(one)) for one in classes]
-    rows = [("0", "The stage did its work, or found that nothing has changed."), *rows]
-    rows.append(
-        (str(FatalError.exit_code), "An internal error: run the command with `--debug` and report it.")
-    )
-    return "\n".join(table(("code", "meaning"), sorted(rows, key=lambda row: int(row[0]))))
+    error_classes = inspect.getmembers(errors, inspect.isclass)
+    for _, error_class in error_classes:
+        if issubclass(error_class, FatalError) and error_class is not FatalError:
+            meanings[error_class.exit_code] = _first_line(error_class.__doc__)
+    table = Table("code", "meaning")
+    for number in sorted(meanings):
+        table.add(str(number), meanings[number])
+    return str(table)
+
+
+def _first_line(docstring: str | None) -> str:
+    text = docstring or ""
+    first_line, _, _ = text.strip().partition("\n")
+    return first_line
 
 
 def record_schema() -> str:
     """Write the JSON schema of records."""
-    return json.dumps(records.Record.model_json_schema(), indent=2) + "\n"
+    schema = records.Record.model_json_schema()
+    text = json.dumps(schema, indent=2)
+    return f"{text}\n"
 
 
 PARTS: Mapping[str, Callable[[], str]] = {
@@ -98,56 +115,75 @@ PARTS: Mapping[str, Callable[[], str]] = {
 }
 
 
-def filled(text: str, parts: Mapping[str, Callable[[], str]], *, where: str) -> str:
-    """Put the generated parts into a page.
+def fill_page(
+    text: str,
+    parts: Mapping[str, Callable[[], str]],
+    *,
+    page_name: str,
+) -> str:
+    """Return a page with its generated parts.
 
     Args:
         text: The page.
         parts: What writes each part, by name.
-        where: The page's name, for errors.
+        page_name: The page's name, for errors.
 
     Raises:
-        DataError: It names a part that nothing writes, or one does not end.
+        DataError: The page names a part that nothing writes, or a part does not end.
     """
-    marks = len(re.findall(r"<!-- generated: ", text))
-    if marks != len(_PART.findall(text)):
-        raise DataError(f"{where}: a generated part does not end.", hint="<!-- end of NAME --> ends it.")
+    complete_parts = _PART.findall(text)
+    if text.count(_BEGINNING) != len(complete_parts):
+        raise DataError(f"{page_name}: a generated part does not end.", hint="<!-- end of NAME --> ends it.")
 
-    def written(match: re.Match[str]) -> str:
+    def write_part(match: re.Match[str]) -> str:
         name = match["name"]
         if name not in parts:
-            raise DataError(f"{where}: no part is called {name!r}. {errors.nearest(name, parts)}")
-        return f"<!-- generated: {name} -->\n\n{parts[name]().strip()}\n\n<!-- end of {name} -->"
+            suggestion = errors.nearest(name, parts)
+            raise DataError(f"{page_name}: no part is called {name!r}. {suggestion}")
+        part = parts[name]().strip()
+        return f"{_BEGINNING}{name} -->\n\n{part}\n\n<!-- end of {name} -->"
 
-    return _PART.sub(written, text)
+    return _PART.sub(write_part, text)
 
 
-def pages() -> Mapping[Path, str]:
+def write_pages() -> Mapping[Path, str]:
     """Return every page that has a generated part, as it should be.
 
     Raises:
         DataError: A page's marks are wrong, or a part stands on no page.
     """
-    current = {path: path.read_text(encoding="utf-8") for path in sorted(FOLDER.glob("*.md"))}
-    marked = {path: text for path, text in current.items() if _PART.search(text)}
-    placed = {match["name"] for text in marked.values() for match in _PART.finditer(text)}
-    if absent := sorted(PARTS.keys() - placed):
-        raise DataError(f"No page has the generated parts {', '.join(absent)}.", hint="Put their marks in.")
+    filled_pages: dict[Path, str] = {}
+    absent_parts = set(PARTS)
+    for path in sorted(FOLDER.glob("*.md")):
+        text = path.read_text(encoding="utf-8")
+        names = [match["name"] for match in _PART.finditer(text)]
+        if names:
+            absent_parts.difference_update(names)
+            filled_pages[path] = fill_page(
+                text,
+                PARTS,
+                page_name=path.name,
+            )
+    if absent_parts:
+        names_of_parts = ", ".join(sorted(absent_parts))
+        raise DataError(f"No page has the generated parts {names_of_parts}.", hint="Put their marks in.")
     return {
-        **{path: filled(text, PARTS, where=path.name) for path, text in marked.items()},
+        **filled_pages,
         RECORD_SCHEMA: record_schema(),
         PLAN_SCHEMA: data_tables.plan_schema(),
         roles.TEMPLATE: roles.template(),
     }
 
 
-def stale() -> Mapping[Path, str]:
+def outdated_pages() -> Mapping[Path, str]:
     """Return the pages that differ from what they should be, as they should be."""
-    return {
-        path: text
-        for path, text in pages().items()
-        if not path.is_file() or path.read_text(encoding="utf-8") != text
-    }
+    return {path: text for path, text in write_pages().items() if not _has_text(path, text)}
+
+
+def _has_text(path: Path, text: str) -> bool:
+    if not path.is_file():
+        return False
+    return path.read_text(encoding="utf-8") == text
 
 
 def main(words: list[str]) -> int:
@@ -157,26 +193,28 @@ def main(words: list[str]) -> int:
 
 def _run(words: list[str]) -> None:
     if words == ["--screenshots"]:
-        from docs import screenshots  # which needs a browser
+        # It needs a browser.
+        from docs import screenshots
 
         screenshots.take()
         return
     if words not in ([], ["--check"]):
+        call = " ".join(words)
         raise UsageError(
-            f"Unknown: {' '.join(words)}.", hint="python -m docs.generate [--check | --screenshots]"
+            f"Unknown: {call}.",
+            hint="python -m docs.generate [--check | --screenshots]",
         )
-    check = bool(words)
-    outdated = stale()
+
+    outdated = outdated_pages()
     names = ", ".join(path.name for path in outdated)
-    if check and outdated:
+    if words == ["--check"] and outdated:
         raise CheckError(f"Not current: {names}.", hint="Write them: nox -s docs.")
     for path, text in outdated.items():
         files.write_text(path, text)
-    console.done(f"docs: {names} written" if outdated else "docs: current")
-
-
-def _first_sentence(one: type) -> str:
-    return (one.__doc__ or "").strip().partition("\n")[0]
+    if outdated:
+        console.done(f"docs: {names} written")
+    else:
+        console.done("docs: current")
 
 
 if __name__ == "__main__":

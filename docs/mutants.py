@@ -25,7 +25,7 @@ from core.cli import exit_code
 from core.cli.options import ROOT
 from core.data import Document, Model, load_toml
 from core.errors import CheckError, ProcessError, UsageError, nearest
-from docs.command_tables import table
+from docs.markdown import table
 
 DATA_FILE = Path(__file__).with_name("mutants.toml")
 SCORES_FILE = Path(__file__).with_name("mutants.json")
@@ -140,7 +140,12 @@ def unexplained(survivors: Sequence[Survivor], judged: Judged, *, module: str) -
     return [one for one in survivors if one.line not in {stay.line for stay in judged.stay}]
 
 
-def prepare(root: Path, place: Path, module: str, tests: Sequence[str]) -> None:
+def prepare(
+    root: Path,
+    place: Path,
+    module: str,
+    tests: Sequence[str],
+) -> None:
     """Copy the checkout to where mutmut has its copy, and beside it the module and the settings."""
     listed = process.capture(["git", "ls-files", "-z", "-co", "--exclude-standard"], cwd=root).stdout
     for name in filter(None, listed.split("\0")):
@@ -187,7 +192,11 @@ def judge(module: str, data: Mutants) -> Score:
     left = unexplained(survivors, judged, module=module)
     for one in left:
         console.result(one.diff)
-    score = Score(mutants=count, found=count - len(survivors), stay=len(survivors) - len(left))
+    score = Score(
+        mutants=count,
+        found=count - len(survivors),
+        stay=len(survivors) - len(left),
+    )
     console.say(f"{module}: {score.found} of {count} found ({score.percent:.1f} %), {score.stay} stay")
     return score
 

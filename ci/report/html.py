@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import base64
 import hashlib
+import re
 import shlex
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
@@ -34,6 +35,8 @@ if TYPE_CHECKING:
     Matrix: TypeAlias = Mapping[RefAndPython, Sequence[CellProgress | None]]
 
 TEMPLATES = Path(__file__).with_name("templates")
+# An option of a command, at its start or behind a blank.
+_OPTION = re.compile(r"(?<![^ ])--?[a-z][a-z-]*")
 _GLYPHS: Mapping[str, str] = {
     "passed": "✓",
     "ok": "✓",
@@ -133,6 +136,7 @@ def _engine() -> Environment:
         "duration": console.duration,
         "signed": signed_size,
         "quoted": shlex.quote,
+        "whole_options": _keep_options_whole,
     }
     engine.globals |= {
         "glyph": _GLYPHS.__getitem__,
@@ -151,6 +155,13 @@ def _finalize(value: object) -> str:
     if isinstance(value, Markup):
         return value
     return spelt(str(value))
+
+
+def _keep_options_whole(command: Markup) -> Markup:
+    """Return a command in whose options no line breaks: browsers break after each of their hyphens."""
+    # As plain text: parts of markup would be escaped once more where they are joined.
+    html = _OPTION.sub(r"<span>\g<0></span>", str(command))
+    return Markup(html)  # noqa: S704 - it was escaped before
 
 
 def _size(count: float) -> str:

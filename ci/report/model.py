@@ -224,9 +224,8 @@ class GroupRow:
     line: TimeLine = TimeLine()
 
 
-# These are read from records' details as they are, too: a later version's record may say more.
+# These are read from records' details as they are: a later version's record may say more.
 _Count = Annotated[int, Field(ge=0)]
-_Number = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -251,39 +250,12 @@ class CacheUse:
         return self.hits / cacheable
 
 
-class SlowFile(NamedTuple):
-    """A file that a build wrote, and how long that took."""
-
-    output: str
-    seconds: _Number
-
-
-@dataclass(frozen=True, kw_only=True)
-class BuildGraph:
-    """One ninja's work within a build."""
-
-    folder: str
-    edges: _Count
-    seconds: _Number
-    busy: Annotated[_Number, Field(validation_alias="busy_seconds")]
-    slowest: tuple[SlowFile, ...] = ()
-    parallelism: tuple[_Number, ...] = ()
-
-    @property
-    def mean(self) -> float:
-        """Commands that ran at a time, on average."""
-        if self.seconds == 0:
-            return 0.0
-        return self.busy / self.seconds
-
-
 @dataclass(frozen=True, kw_only=True)
 class MemoryUse:
-    """The machine's memory while a build ran."""
+    """The memory of a build's largest process, and that of the machine."""
 
     peak: _Count
     total: _Count
-    used: tuple[_Count, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -314,13 +286,12 @@ class BuildRow:
     failed: bool = False
     reached: BuildReach | None = None
     cache: Annotated[CacheUse | None, Field(validation_alias="compiler_cache")] = None
-    graphs: Annotated[tuple[BuildGraph, ...], Field(validation_alias="ninja")] = ()
     memory: MemoryUse | None = None
 
     @property
     def has_details(self) -> bool:
         """Whether its record says more than how long it took."""
-        return bool(self.reached or self.cache or self.graphs or self.memory)
+        return bool(self.reached or self.cache or self.memory)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -113,8 +113,13 @@ def _order_of_build(build: BuildRow) -> tuple[bool, float, GroupCell, str]:
 
 def _read_build(cell: GroupCell, record: Record, details: Mapping[str, Any]) -> BuildRow:
     """Return a build with what the details of its record say."""
+    memory = details.get("memory")
+    if isinstance(memory, dict) and "used" in memory:
+        # Older versions recorded the memory that all of the machine's programs used.
+        memory = None
     values = {
         **details,
+        "memory": memory,
         "cell": cell,
         "stage": record.stage,
         "seconds": record.seconds,

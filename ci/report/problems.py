@@ -70,7 +70,8 @@ def _problem_of_stage(cell: GroupCell, stage_run: StageRun) -> ReportedProblem:
 
 def _problem_of_tests(stage_tests: StageTests, failures: Sequence[CaseRow]) -> ReportedProblem:
     """Return which tests failed, with the command that runs the first one again."""
-    messages = [f"{case.test}: {case.line}" for case in failures[:_MOST_TESTS]]
+    first_failures = failures[:_MOST_TESTS]
+    messages = [f"{case.test}: {case.line}" for case in first_failures]
     if not messages:
         messages = [*stage_tests.problems, "It failed."]
     return ReportedProblem(

@@ -72,7 +72,8 @@ def write_history(common: Common, options: HistoryOptions) -> None:
 
     for history in histories:
         if options.as_json:
-            console.result(json.dumps(history, indent=1, default=json_value))
+            text = json.dumps(history, indent=1, default=json_value)
+            console.result(text)
         else:
             _show_and_write(common, history, options.output)
 

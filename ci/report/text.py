@@ -161,7 +161,7 @@ def _row_of_wheel(wheel: WheelRow) -> TextRow:
 def _table_of_builds(page: RunPage) -> TextTable:
     """Return the longest builds of which more is known than their time."""
     builds = [build for build in page.builds[:_MOST_ROWS] if build.has_details]
-    columns: TextRow = ("build", "time", "commands", "cache hits", "memory", "slowest file")
+    columns: TextRow = ("build", "time", "cache hits", "memory")
     rows = [_row_of_build(build) for build in builds]
     if any(build.reached for build in builds):
         columns = (*columns, "failed")
@@ -180,23 +180,14 @@ def _row_of_build(build: BuildRow) -> TextRow:
     if build.failed:
         time = f"failed after {time}"
 
-    commands = ""
-    slowest_file = ""
-    for graph in build.graphs[:1]:
-        commands = f"{graph.edges}, {graph.mean:.1f} at a time"
-        for file in graph.slowest[:1]:
-            slowest_file = f"{file.output} {duration(file.seconds)}"
-
     cache_hits = ""
     if build.cache is not None and build.cache.hit_rate is not None:
         cache_hits = f"{build.cache.hit_rate:.0%}"
     return (
         f"{build.stage} {cell_text(build.cell)}",
         time,
-        commands,
         cache_hits,
         console.size(build.memory.peak) if build.memory else "",
-        slowest_file,
     )
 
 

@@ -109,7 +109,8 @@ def _order_of_wheel(wheel: WheelRow) -> tuple[str, str, bool, str]:
     """Return what wheels are sorted by: device wheels follow the wheel that they are parts of."""
     host = wheel.part_of or wheel.distribution
     is_part = wheel.part_of != ""
-    return wheel.cell.artifact_group or "", host, is_part, wheel.name
+    artifact_group = wheel.cell.artifact_group or ""
+    return artifact_group, host, is_part, wheel.name
 
 
 def _add_extras(wheels: Sequence[WheelRow]) -> Iterator[WheelRow]:

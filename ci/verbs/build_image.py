@@ -4,6 +4,7 @@ import argparse
 import re
 import shlex
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from string import Template
@@ -24,12 +25,15 @@ from rocm_packaging.origin import release_index_url
 
 BASE = "BASE_IMAGE"
 DATE = "NIGHTLY_DATE"
-_INDEX, _ARCH = "THEROCK_NIGHTLY_INDEX_URL", "PYTORCH_ROCM_ARCH"
+_INDEX = "THEROCK_NIGHTLY_INDEX_URL"
+_TARGETS = "PYTORCH_ROCM_ARCH"
+
 _REPOSITORY = re.compile(r"[a-z0-9.-]+(:\d+)?(/[a-z0-9]+([._-]+[a-z0-9]+)*)+")
 _NAME = re.compile(r"[a-z0-9]+([._/-]+[a-z0-9]+)*")
 _TAG = re.compile(r"\w[\w.-]{0,127}", re.ASCII)
+_DAY = re.compile(r"\d{8}", re.ASCII)
+
 _LOGIN_SECONDS = 60.0
-_DATE = re.compile(r"\d{8}", re.ASCII)
 
 
 class BuildArgument(Model):
@@ -38,6 +42,19 @@ class BuildArgument(Model):
     default: str
     pattern: str
     about: str
+
+    def require(self, name: str, value: str) -> None:
+        """Refuse a value that cannot be right, or that would leave a secret in the image."""
+        if not re.fullmatch(self.pattern, value):
+            raise UsageError(
+                f"{name}={value!r} cannot be right: {self.about}.",
+                hint=f"The default is {self.default!r}.",
+            )
+        if "://" in value and has_secret(value):
+            raise UsageError(
+                f"{name} holds a user name or password, which would stay in the image.",
+                hint="Give an address without one; a base image of yours can hold a netrc file.",
+            )
 
 
 class Image(Model):
@@ -48,37 +65,29 @@ class Image(Model):
     default: bool = False
     arguments: dict[str, BuildArgument]
 
-    def values(self, given: Mapping[str, str]) -> dict[str, str]:
+    def values(self, requested_values: Mapping[str, str]) -> dict[str, str]:
         """Return the value of every build argument; a default may be made of other arguments."""
-        for name in given:
+        for name in requested_values:
             if name not in self.arguments:
-                known = nearest(name, self.arguments)
-                raise UsageError(f"{self.dockerfile} has no build argument {name}.", hint=known)
-        found = {name: given.get(name, one.default) for name, one in self.arguments.items()}
-        for name, one in self.arguments.items():
-            if name not in given:
-                found[name] = Template(one.default).substitute(found)
-        for name, value in found.items():
-            argument = self.arguments[name]
-            if not re.fullmatch(argument.pattern, value):
-                raise UsageError(
-                    f"{name}={value!r} cannot be right: {argument.about}.",
-                    hint=f"The default is {argument.default!r}.",
-                )
-            if "://" in value and has_secret(value):
-                raise UsageError(
-                    f"{name} holds a user name or password, which would stay in the image.",
-                    hint="Give an address without one; a base image of yours can hold a netrc file.",
-                )
-        return found
+                suggestion = nearest(name, self.arguments)
+                raise UsageError(f"{self.dockerfile} has no build argument {name}.", hint=suggestion)
+
+        defaults = {name: argument.default for name, argument in self.arguments.items()}
+        values = {**defaults, **requested_values}
+        for name, default in defaults.items():
+            if name not in requested_values:
+                values[name] = Template(default).substitute(values)
+        for name, value in values.items():
+            self.arguments[name].require(name, value)
+        return values
 
 
 class _ImagesFile(Model):
     images: dict[str, Image]
 
     @model_validator(mode="after")
-    def _one_default(self) -> Self:
-        if sum(one.default for one in self.images.values()) != 1:
+    def _has_one_default(self) -> Self:
+        if sum(image.default for image in self.images.values()) != 1:
             raise ValueError("one image has default = true.")
         return self
 
@@ -88,148 +97,287 @@ def images() -> Mapping[str, Image]:
     return load_toml(Path(__file__).parents[1] / "images.toml", _ImagesFile).images
 
 
-def image(name: str = "") -> Image:
-    """Find an image."""
-    known = images()
-    if name and name not in known:
-        raise UsageError(f"Unknown image {name!r}.", hint=nearest(name, known))
-    return known[name] if name else next(one for one in known.values() if one.default)
+def find_image(name: str = "") -> Image:
+    """Return the image with a name, or the default one."""
+    images_by_name = images()
+    if name and name not in images_by_name:
+        raise UsageError(f"Unknown image {name!r}.", hint=nearest(name, images_by_name))
+    if name:
+        return images_by_name[name]
+    (default_image,) = [image for image in images_by_name.values() if image.default]
+    return default_image
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Declare the verb's own options, one for each build argument among them."""
     add = parser.add_argument
-    known = images()
-    add("--image", default="", metavar="NAME", help=f"which one: {', '.join(known)}")
-    add("--name", default="", metavar="NAME", help="its name here (default: its own, with the GPU family)")
-    add("--engine", choices=ENGINES, help="what builds (default: the first that works)")
-    add("--date", default="", metavar="YYYYMMDD", help="the nightly's day (default: today, UTC)")
-    add("--tag", action="append", default=[], metavar="TAG", help="instead of nightly-YYYYMMDD and latest")
-    what = (
-        "push it (to REGISTRY/REPO-FAMILY with --gpu-family), as REGISTRY_USER or as the engine is logged in"
+    names = ", ".join(images())
+    add(
+        "--image",
+        default="",
+        metavar="NAME",
+        help=f"which one: {names}",
     )
-    add("--push", default="", metavar="REGISTRY/REPO", help=what)
-    add("--output", type=Path, metavar="FILE", help="save it to an archive for docker load")
-    what = "push one that was saved there, as a job does that may push and runs nothing of the image"
-    add("--archive", type=Path, metavar="FILE", help=what)
+    add(
+        "--name",
+        default="",
+        metavar="NAME",
+        help="its name here (default: its own, with the GPU family)",
+    )
+    add("--engine", choices=ENGINES, help="what builds (default: the first that works)")
+    add(
+        "--date",
+        default="",
+        metavar="YYYYMMDD",
+        help="the nightly's day (default: today, UTC)",
+    )
+    add(
+        "--tag",
+        action="append",
+        default=[],
+        metavar="TAG",
+        help="instead of nightly-YYYYMMDD and latest",
+    )
+    add(
+        "--push",
+        default="",
+        metavar="REGISTRY/REPO",
+        help="push it (to REGISTRY/REPO-FAMILY with --gpu-family), as REGISTRY_USER or as the engine is "
+        "logged in",
+    )
+    add(
+        "--output",
+        type=Path,
+        metavar="FILE",
+        help="save it to an archive for docker load",
+    )
+    add(
+        "--archive",
+        type=Path,
+        metavar="FILE",
+        help="push one that was saved there, as a job does that may push and runs nothing of the image",
+    )
     add("--no-cache", action="store_true", help="do every step again")
+    _add_build_arguments(parser)
+
+
+def _add_build_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare an option for each build argument, with the default of the default image."""
     group = parser.add_argument_group("build arguments (--gpu-family gives its index and gfx targets)")
-    group.add_argument("--base", dest=BASE, metavar="IMAGE", help="the base image, for --base-image")
-    declared: dict[str, BuildArgument] = {}
-    for one in sorted(known.values(), key=lambda one: one.default):
-        declared |= one.arguments
-    for name, argument in declared.items():
-        option = f"--{name.lower().replace('_', '-')}"
-        default = f" (default: {argument.default})" if argument.default else ""
-        group.add_argument(option, dest=name, metavar="VALUE", help=f"{argument.about}{default}")
+    group.add_argument(
+        "--base",
+        dest=BASE,
+        metavar="IMAGE",
+        help="the base image, for --base-image",
+    )
+    arguments: dict[str, BuildArgument] = {}
+    for image in sorted(images().values(), key=lambda image: image.default):
+        arguments |= image.arguments
+    for name, argument in arguments.items():
+        option = name.lower().replace("_", "-")
+        description = argument.about
+        if argument.default:
+            description = f"{description} (default: {argument.default})"
+        group.add_argument(
+            f"--{option}",
+            dest=name,
+            metavar="VALUE",
+            help=description,
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class _EngineCommands:
+    """What an engine is told, in order; the login comes after the build, which runs what others wrote."""
+
+    make: Sequence[Sequence[str]]
+    login: Sequence[str] | None
+    push: Sequence[Sequence[str]]
 
 
 def run(arguments: argparse.Namespace) -> None:
     """Build the image; push and save it where the options say so."""
     common = common_from(arguments)
-    build = plan(common, arguments, today=f"{datetime.now(UTC):%Y%m%d}")
-    named: Sequence[Engine] = [arguments.engine] if arguments.engine else [*ENGINES]
-    engine = named[0] if common.dry_run else engines.find_engine(*named)
-    makes: tuple[tuple[str, ...], ...] = (engines.build_command(engine, build),)
-    if arguments.archive:
-        makes = (
-            (engine, "load", "--input", str(arguments.archive)),
-            *((engine, "tag", build.names[-1], reference) for reference in build.pushed),
-        )
+    build = plan_build(common, arguments, today=f"{datetime.now(UTC):%Y%m%d}")
+    engine = _engine(arguments, is_dry_run=common.dry_run)
     env = environment()
     user = env.get("REGISTRY_USER", "")
     password = env.get("REGISTRY_PASSWORD", "")
-    logins: tuple[tuple[str, ...], ...] = ()
+
+    login: Sequence[str] | None = None
     if build.pushed and user and password:
-        logins = (engines.login_command(engine, build.pushed[0], user),)
-    pushes = tuple((engine, "push", reference) for reference in build.pushed)
+        login = engines.login_command(engine, build.pushed[0], user)
+    commands = _EngineCommands(
+        make=_commands_to_make(engine, build, arguments.archive),
+        login=login,
+        push=[(engine, "push", reference) for reference in build.pushed],
+    )
     if common.dry_run:
-        saves = (engines.save_command(engine, build, build.archive),) if build.archive else ()
-        console.result("\n".join(map(shlex.join, (*makes, *logins, *pushes, *saves))))
+        _print_commands(engine, build, commands)
         return
-    with console.group(f"{engine} {makes[0][1]} {build.names[0]}"):
-        _run(engine, build, makes, common)
-    # after the build, which runs what others wrote
-    for login in logins:
+
+    with console.group(f"{engine} {commands.make[0][1]} {build.names[0]}"):
+        _run(engine, build, commands.make, common)
+    if commands.login is not None:
         console.add_mask(password)
-        process.capture(login, env=process.inherited(), stdin=password, timeout=_LOGIN_SECONDS)
-    _run(engine, build, pushes, common)
+        process.capture(
+            commands.login,
+            env=process.inherited(),
+            stdin=password,
+            timeout=_LOGIN_SECONDS,
+        )
+    _run(engine, build, commands.push, common)
     if build.archive is not None:
-        # beside its final name first, so that a later job never sees half of it
-        with files.partial_file(build.archive) as part:
-            _run(engine, build, [engines.save_command(engine, build, part)], common)
+        # It is written beside its final name first, so that a later job never sees half of it.
+        with files.partial_file(build.archive) as partial_archive:
+            save = engines.save_command(engine, build, partial_archive)
+            _run(engine, build, [save], common)
     _show(engine, build)
 
 
-def plan(common: Common, arguments: argparse.Namespace, *, today: str) -> ImageBuild:
-    """Decide what is built, from options."""
-    chosen = image(arguments.image)
-    names = {name for each in images().values() for name in each.arguments}
-    given = {name: value for name in sorted(names) if (value := getattr(arguments, name)) is not None}
-    # images of several families may share a machine and a registry
-    suffix = f"-{group_name(common.gpu_family).lower()}" if common.gpu_family else ""
+def _engine(arguments: argparse.Namespace, *, is_dry_run: bool) -> Engine:
+    """Return the engine that builds; a dry run does not look whether it works."""
+    candidates: Sequence[Engine] = list(ENGINES)
+    if arguments.engine is not None:
+        candidates = [arguments.engine]
+    if is_dry_run:
+        return candidates[0]
+    return engines.find_engine(*candidates)
+
+
+def _commands_to_make(engine: Engine, build: ImageBuild, archive: Path | None) -> Sequence[Sequence[str]]:
+    """Return the commands that build an image, or load one that was saved."""
+    if archive is None:
+        return [engines.build_command(engine, build)]
+    commands: list[Sequence[str]] = [(engine, "load", "--input", str(archive))]
+    commands += [(engine, "tag", build.names[-1], reference) for reference in build.pushed]
+    return commands
+
+
+def _print_commands(engine: Engine, build: ImageBuild, commands: _EngineCommands) -> None:
+    lines = [*commands.make]
+    if commands.login is not None:
+        lines.append(commands.login)
+    lines += commands.push
+    if build.archive is not None:
+        lines.append(engines.save_command(engine, build, build.archive))
+    console.result("\n".join(map(shlex.join, lines)))
+
+
+def plan_build(common: Common, arguments: argparse.Namespace, *, today: str) -> ImageBuild:
+    """Return what is built, by the options."""
+    image = find_image(arguments.image)
+    # Images of several families may share a machine and a registry.
+    suffix = ""
     if common.gpu_family:
-        if not (targets := gpu_targets(common.gpu_family)):
-            hint = "Name a family of GPUs, or leave it out."
-            raise UsageError(f"There is no ROCm for {common.gpu_family}.", hint=hint)
-        index = release_index_url("", common.gpu_family)
-        given = {_INDEX: index, _ARCH: ";".join(targets), **given}
-    name = arguments.name or f"{chosen.name}{suffix}"
+        family = group_name(common.gpu_family)
+        suffix = f"-{family.lower()}"
+    name = arguments.name or f"{image.name}{suffix}"
     if not _NAME.fullmatch(name):
         raise UsageError(f"Invalid image name {name!r}.", hint="Use small letters and digits, and no tag.")
-    pushed = repository(f"{arguments.push}{suffix}") if arguments.push else ""
-    date = arguments.date or today
-    found = tags(date, tuple(arguments.tag))
-    values = chosen.values(given)
+
+    day = arguments.date or today
+    tags = make_tags(day, arguments.tag)
+    values = image.values(_requested_values(common, arguments))
+    if _INDEX in values:
+        values[DATE] = day
+    references: Sequence[str] = ()
+    if arguments.push:
+        repository = registry_repository(f"{arguments.push}{suffix}")
+        references = [f"{repository}:{tag}" for tag in tags]
     return ImageBuild(
-        dockerfile=common.root / chosen.dockerfile,
+        dockerfile=common.root / image.dockerfile,
         context=common.root,
-        arguments={**values, DATE: date} if _INDEX in values else values,
-        names=tuple(f"{name}:{tag}" for tag in found),
-        pushed=tuple(f"{pushed}:{tag}" for tag in found) if pushed else (),
+        arguments=values,
+        names=tuple(f"{name}:{tag}" for tag in tags),
+        pushed=tuple(references),
         archive=arguments.output.absolute() if arguments.output else None,
         no_cache=arguments.no_cache,
     )
 
 
-def tags(date: str, named: tuple[str, ...] = ()) -> tuple[str, ...]:
+def _requested_values(common: Common, arguments: argparse.Namespace) -> Mapping[str, str]:
+    """Return the build arguments that options name, with the index and the targets of the GPU family."""
+    values: dict[str, str] = {}
+    if common.gpu_family:
+        targets = gpu_targets(common.gpu_family)
+        if not targets:
+            raise UsageError(
+                f"There is no ROCm for {common.gpu_family}.",
+                hint="Name a family of GPUs, or leave it out.",
+            )
+        values[_INDEX] = release_index_url("", common.gpu_family)
+        values[_TARGETS] = ";".join(targets)
+
+    names: set[str] = set()
+    for image in images().values():
+        names.update(image.arguments)
+    for name in sorted(names):
+        value = getattr(arguments, name)
+        if value is not None:
+            values[name] = value
+    return values
+
+
+def make_tags(day: str, requested_tags: Sequence[str] = ()) -> Sequence[str]:
     """Return an image's tags."""
-    if not _DATE.fullmatch(date):
-        raise UsageError(f"Invalid day {date!r}.", hint="Write it as YYYYMMDD, such as 20251121.")
-    found = named or (f"nightly-{date}", "latest")
-    for tag in found:
+    if not _DAY.fullmatch(day):
+        raise UsageError(f"Invalid day {day!r}.", hint="Write it as YYYYMMDD, such as 20251121.")
+    tags = requested_tags or (f"nightly-{day}", "latest")
+    for tag in tags:
         if not _TAG.fullmatch(tag):
             raise UsageError(f"Invalid image tag {tag!r}.", hint="Use letters, digits, '_', '.' and '-'.")
-    return found
+    return tags
 
 
-def repository(named: str) -> str:
-    """Check where an image is pushed to: REGISTRY/REPO, in small letters as registries want it."""
-    if not _REPOSITORY.fullmatch(named.lower()):
+def registry_repository(text: str) -> str:
+    """Return where an image is pushed to: REGISTRY/REPO, in small letters as registries want it."""
+    repository = text.lower()
+    if not _REPOSITORY.fullmatch(repository):
         raise UsageError(
-            f"{named!r} is not a REGISTRY/REPO to push to.",
+            f"{text!r} is not a REGISTRY/REPO to push to.",
             hint="Write it without https:// and without a tag, as in registry.example.com/team/rocm-ci.",
         )
-    return named.lower()
+    return repository
 
 
-def _run(engine: Engine, build: ImageBuild, commands: Sequence[Sequence[str]], common: Common) -> None:
+def _run(
+    engine: Engine,
+    build: ImageBuild,
+    commands: Sequence[Sequence[str]],
+    common: Common,
+) -> None:
+    """Run an engine's commands; say what a failure means."""
     log = common.cache / "logs" / "build_image.log"
     for command in commands:
         log.unlink(missing_ok=True)
         try:
-            process.run(command, cwd=common.root, env=process.inherited(), log=log)
+            process.run(
+                command,
+                cwd=common.root,
+                env=process.inherited(),
+                log=log,
+            )
         except ProcessError as problem:
-            raise engines.explain_failure(engine, problem, base=build.arguments[BASE]) from problem
+            base = build.arguments[BASE]
+            raise engines.explain_failure(engine, problem, base=base) from problem
 
 
 def _show(engine: Engine, build: ImageBuild) -> None:
-    rows = [(name, "here") for name in build.names] + [(name, "pushed") for name in build.pushed]
+    """Print the image's names and where it is, and hand it on to later steps of a job."""
+    rows = [(name, "here") for name in build.names]
+    rows += [(reference, "pushed") for reference in build.pushed]
     if build.archive is not None:
-        rows.append((str(build.archive), console.size(build.archive.stat().st_size)))
+        size = console.size(build.archive.stat().st_size)
+        rows.append((str(build.archive), size))
     console.table(("image", ""), rows)
-    job_files.job_files(environment()).set_output("image", (build.pushed or build.names)[0])
-    values = [(job_files.text(name), job_files.text(value)) for name, value in build.arguments.items()]
-    table = job_files.table(("build argument", "value"), values)
-    console.summary(f"### Image {job_files.text(build.names[0])}\n\n{table}")
+
+    references = build.pushed or build.names
+    job_files.job_files(environment()).set_output("image", references[0])
+    argument_rows: list[tuple[str, str]] = []
+    for name, value in build.arguments.items():
+        argument_rows.append((job_files.text(name), job_files.text(value)))
+    table = job_files.table(("build argument", "value"), argument_rows)
+    title = job_files.text(build.names[0])
+    console.summary(f"### Image {title}\n\n{table}")
     console.done(f"build_image: {build.names[0]} by {engine}")

@@ -13,14 +13,22 @@ from core.errors import MissingInputError, UsageError
 
 PASSES_REST = True
 WORKSPACE = "/workspace"
-# what a workflow's step says to sessions by variables; values stay off the command line
-PASSED = (
-    *("RELEASE_TYPE", "RUN_STORE", "SOURCE_LOCK", "MAX_JOBS"),
-    *("ROCM_PACKAGE_INDEX_URL", "ROCM_PACKAGE_FIND_LINKS_URL", "ROCM_PACKAGE_VERSION"),
+# What a workflow's step says to sessions by variables; their values stay off the command line.
+PASSED_VARIABLES = (
+    "RELEASE_TYPE",
+    "RUN_STORE",
+    "SOURCE_LOCK",
+    "MAX_JOBS",
+    "ROCM_PACKAGE_INDEX_URL",
+    "ROCM_PACKAGE_FIND_LINKS_URL",
+    "ROCM_PACKAGE_VERSION",
     "ROCM_PACKAGE_NO_INSTALL",
-    *("CI", "GITHUB_ACTIONS", "GITHUB_REPOSITORY", "GITHUB_RUN_ID"),
+    "CI",
+    "GITHUB_ACTIONS",
+    "GITHUB_REPOSITORY",
+    "GITHUB_RUN_ID",
 )
-# the image has the target's Python and ROCm, and not the tool's lock
+# The image has the target's Python and ROCm, and not the packages that this tool is locked to.
 _SCRIPT = (
     "python3 -m venv /tmp/tool"
     " && /tmp/tool/bin/python -m pip install --quiet --require-hashes -r requirements.txt"
@@ -30,13 +38,28 @@ _SCRIPT = (
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Declare the verb's own options."""
-    parser.add_argument("--image", required=True, metavar="NAME", help="the image, as its engine knows it")
-    parser.add_argument("--archive", type=Path, metavar="FILE", help="load it from there first")
-    parser.add_argument("--sessions", required=True, metavar="A B", help="what runs inside")
-    what = "Python of the sessions, such as 3.11"
-    parser.add_argument("--session-python", default="", metavar="V", help=what)
-    parser.add_argument("--gpu", action="store_true", help="with this machine's GPUs")
-    parser.add_argument("--engine", choices=engines.RUNNERS, help="default: the first that works")
+    add = parser.add_argument
+    add(
+        "--image",
+        required=True,
+        metavar="NAME",
+        help="the image, as its engine knows it",
+    )
+    add(
+        "--archive",
+        type=Path,
+        metavar="FILE",
+        help="load it from there first",
+    )
+    add(
+        "--sessions",
+        required=True,
+        metavar="A B",
+        help="what runs inside",
+    )
+    add("--session-python", metavar="V", help="Python of the sessions, such as 3.11")
+    add("--gpu", action="store_true", help="with this machine's GPUs")
+    add("--engine", choices=engines.RUNNERS, help="default: the first that works")
     parser.epilog = "Unknown options go to the sessions."
 
 
@@ -46,29 +69,64 @@ def run(arguments: argparse.Namespace) -> None:
     sessions = arguments.sessions.split()
     if not sessions:
         raise UsageError("--sessions is empty.")
-    words = ["-s", *sessions, *(["-P", arguments.session_python] if arguments.session_python else [])]
-    nox = [*words, "--", *common_options(common), *store_options(common), *arguments.rest]
-    engine = arguments.engine or ("docker" if common.dry_run else engines.find_engine(*engines.RUNNERS))
-    archive, gpu = arguments.archive, arguments.gpu
-    planned = commands(engine, arguments.image, nox, root=common.root, archive=archive, gpu=gpu)
+
+    nox_words = ["-s", *sessions]
+    if arguments.session_python:
+        nox_words += ["-P", arguments.session_python]
+    nox_words += ["--", *common_options(common), *store_options(common), *arguments.rest]
+    commands = make_commands(
+        _engine(arguments, is_dry_run=common.dry_run),
+        arguments.image,
+        nox_words,
+        root=common.root,
+        archive=arguments.archive,
+        has_gpu=arguments.gpu,
+    )
     if common.dry_run:
-        for command in planned:
+        for command in commands:
             console.result(shlex.join(command))
         return
-    if archive and not archive.is_file():
-        raise MissingInputError(f"{archive} does not exist.", hint="Build it: nox -s build_image.")
-    for command in planned:
+
+    if arguments.archive and not arguments.archive.is_file():
+        raise MissingInputError(
+            f"{arguments.archive} does not exist.",
+            hint="Build it: nox -s build_image.",
+        )
+    for command in commands:
         process.run(command, cwd=common.root, env=process.inherited())
 
 
-def commands(
-    engine: engines.Engine, image: str, nox: Sequence[str], *, root: Path, archive: Path | None, gpu: bool
+def _engine(arguments: argparse.Namespace, *, is_dry_run: bool) -> engines.Engine:
+    """Return the engine that runs the image; a dry run does not look for one."""
+    engine: engines.Engine | None = arguments.engine
+    if engine is not None:
+        return engine
+    if is_dry_run:
+        return "docker"
+    return engines.find_engine(*engines.RUNNERS)
+
+
+def make_commands(
+    engine: engines.Engine,
+    image: str,
+    nox_words: Sequence[str],
+    *,
+    root: Path,
+    archive: Path | None,
+    has_gpu: bool,
 ) -> Sequence[Sequence[str]]:
-    """List what is run."""
-    load = [[engine, "load", "--input", str(archive)]] if archive else []
-    options = ["--rm", f"--volume={root}:{WORKSPACE}", f"--workdir={WORKSPACE}", "--ipc=host"]
-    options += ["--device=/dev/kfd", "--device=/dev/dri", "--group-add=video"] if gpu else []
-    options += [f"--env={name}" for name in PASSED]
-    # a login shell reads where ROCm is
-    inside = ["bash", "--login", "-c", _SCRIPT, "nox", *nox]
-    return [*load, [engine, "run", *options, image, *inside]]
+    """Return the commands that load an image, if it is in an archive, and run nox in it."""
+    commands: list[Sequence[str]] = []
+    if archive is not None:
+        commands.append([engine, "load", "--input", str(archive)])
+
+    run_command = [engine, "run", "--rm", f"--volume={root}:{WORKSPACE}", f"--workdir={WORKSPACE}"]
+    run_command.append("--ipc=host")
+    if has_gpu:
+        run_command += ["--device=/dev/kfd", "--device=/dev/dri", "--group-add=video"]
+    run_command += [f"--env={name}" for name in PASSED_VARIABLES]
+    run_command.append(image)
+    # A login shell reads where ROCm is.
+    run_command += ["bash", "--login", "-c", _SCRIPT, "nox", *nox_words]
+    commands.append(run_command)
+    return commands

@@ -7,7 +7,6 @@ import ssl
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from email.message import EmailMessage
-from functools import partial
 from pathlib import Path
 from typing import Any
 from urllib.parse import unquote, urlsplit
@@ -24,30 +23,47 @@ from core.run.job_files import link, table, text
 from core.run.records import Record
 
 POLICY_FILE = Path(__file__).parents[1] / "notify.toml"
+
 _SECONDS = 30.0
 _OK = 200
-_PORTS = {"smtp": 587, "smtps": 465}
-# act does not say how a called workflow ended: then the run's records do
+_PORTS: Mapping[str, int] = {
+    "smtp": 587,
+    "smtps": 465,
+}
+_LONGEST_REPLY = 200
+
+# https://docs.slack.dev/messaging/formatting-message-text#escaping; a bar ends the address of a link.
+_SLACK_ESCAPES = str.maketrans(
+    {
+        "&": "&amp;",
+        "<": "&lt;",
+        ">": "&gt;",
+        "|": "¦",
+    }
+)
+
+# act does not say how a called workflow ended: then the run's records do.
 _UNKNOWN = ""
-# toJSON(needs) has the jobs' outputs, too: of a release's plan they are more than one variable holds
+# toJSON(needs) has the jobs' outputs, too: of a release's plan they are more than one variable holds.
 _NEEDS_HINT = 'Give each job its result, as in NEEDS=\'{"linux": {"result": "success"}}\'.'
-_SHOWN = 20  # a message is read on a telephone; the run's page has them all
+# A message is read on a telephone; the run's page has them all.
+_MOST_FAILURES = 20
 
 
-class Policy(Model):
+class NotifyPolicy(Model):
     """What `notify.toml` says."""
 
     events: tuple[str, ...]
 
 
-class _Need(Model):
+class _JobResult(Model):
     result: str
     outputs: Mapping[str, Any] | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
 class RunResult:
-    """How a run ended."""
+    """How a run ended; it is `idle` where no job ran."""
 
     title: str
     url: str = ""
@@ -63,13 +79,18 @@ class RunResult:
     @property
     def headline(self) -> str:
         """How it ended, in one line."""
-        failed = f"{len(self.failures)} failed" if self.failures else ""
-        ended = failed or ("no job ran" if self.idle else "cancelled" if self.cancelled else "succeeded")
-        return f"{self.title}: {ended}"
+        ending = "succeeded"
+        if self.failures:
+            ending = f"{len(self.failures)} failed"
+        elif self.idle:
+            ending = "no job ran"
+        elif self.cancelled:
+            ending = "cancelled"
+        return f"{self.title}: {ending}"
 
 
 @dataclass(frozen=True, kw_only=True)
-class Places:
+class Recipients:
     """Where messages go; "" and nothing for what is not configured."""
 
     slack: str = ""
@@ -79,8 +100,9 @@ class Places:
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Declare the verb's own options."""
-    what = "fail if anything failed, after reporting it"
-    parser.add_argument("--require-success", action="store_true", help=what)
+    parser.add_argument(
+        "--require-success", action="store_true", help="fail if anything failed, after reporting it"
+    )
     parser.add_argument("--always", action="store_true", help="send, whatever the event and the result")
     parser.epilog = (
         "NEEDS holds the results of the workflow's jobs, as toJSON(needs) has them, without outputs."
@@ -89,188 +111,312 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> None:
     """Gather the results, report them, and send them."""
-    common, env = common_from(arguments), environment()
+    common = common_from(arguments)
+    env = environment()
     if not env.get("NEEDS"):
         raise UsageError("There is no result to report.", hint=_NEEDS_HINT)
+
     needs = read_needs(env["NEEDS"])
-    jobs = _failures(common, env) if not {"failure", _UNKNOWN}.isdisjoint(needs.values()) else ()
-    result = result_of(_title(env), needs, jobs=jobs, url=_url(env))
-    console.table(("job", "result"), list(needs.items()))
-    console.table(("failed", "first line"), [(one.name, one.error) for one in result.failures])
-    console.summary(markdown(result))
-    (console.done if result.ok else console.error)(result.headline)
-    if arguments.always or is_sent(load_toml(POLICY_FILE, Policy), env, result):
-        send(result, places(env), dry_run=common.dry_run)
+    result = make_result(
+        _title(env),
+        needs,
+        failed_jobs=_failed_jobs(common, env, needs),
+        url=_url(env),
+    )
+    _show(needs, result)
+    policy = load_toml(POLICY_FILE, NotifyPolicy)
+    if arguments.always or is_sent(policy, env, result):
+        send(result, recipients(env), dry_run=common.dry_run)
     if arguments.require_success and not result.ok:
         raise CheckError(f"{result.headline}.", hint="See the jobs that failed.")
 
 
-def read_needs(written: str) -> Mapping[str, str]:
-    """Read the results of jobs, which are written as ``toJSON(needs)`` has them."""
-    given = json_object(written, where="NEEDS", hint=_NEEDS_HINT)
-    if not given:
+def _show(needs: Mapping[str, str], result: RunResult) -> None:
+    """Print how a run and its jobs ended, and write it into the job's summary."""
+    jobs = list(needs.items())
+    console.table(("job", "result"), jobs)
+    rows = [(failure.name, failure.error) for failure in result.failures]
+    console.table(("failed", "first line"), rows)
+    console.summary(markdown(result))
+    if result.ok:
+        console.done(result.headline)
+    else:
+        console.error(result.headline)
+
+
+# --- How a run ended
+
+
+def read_needs(needs: str) -> Mapping[str, str]:
+    """Return the results of jobs, which are written as ``toJSON(needs)`` has them."""
+    jobs = json_object(needs, where="NEEDS", hint=_NEEDS_HINT)
+    if not jobs:
         raise DataError("NEEDS names no job.", hint=_NEEDS_HINT)
-    return {name: validated(one, _Need, where=f"NEEDS, {name}").result for name, one in given.items()}
+    results: dict[str, str] = {}
+    for name, job in jobs.items():
+        job_result = validated(job, _JobResult, where=f"NEEDS, {name}")
+        results[name] = job_result.result
+    return results
 
 
-def _failures(common: Common, env: Mapping[str, str]) -> Sequence[Failure]:
+def _failed_jobs(common: Common, env: Mapping[str, str], needs: Mapping[str, str]) -> Sequence[Failure]:
     """Return what failed: by GitHub, else by the run's records."""
-    found: Sequence[Failure] = ()
-    if env.get("GITHUB_TOKEN") and (run_id := env.get("GITHUB_RUN_ID")):
+    results = needs.values()
+    if "failure" not in results and _UNKNOWN not in results:
+        return ()
+
+    run_id = env.get("GITHUB_RUN_ID")
+    if env.get("GITHUB_TOKEN") and run_id:
         try:
-            found = from_environment(env).failed_jobs(env.get("GITHUB_REPOSITORY", ""), run_id)
+            repository = env.get("GITHUB_REPOSITORY", "")
+            failures = from_environment(env).failed_jobs(repository, run_id)
+            if failures:
+                return failures
         except FatalError as problem:
             console.warn(f"GitHub cannot say what failed: {problem.message}", title="notify")
-    return found or _recorded(common)
+    return _failures_in_records(common)
 
 
-def _recorded(common: Common) -> Sequence[Failure]:
-    found: list[Failure] = []
+def _failures_in_records(common: Common) -> Sequence[Failure]:
+    failures: list[Failure] = []
     for platform in PLATFORMS:
-        whole = replace(common, platform=platform, gpu_family="", torch_ref="")
-        said: list[str] = []
+        whole_run = replace(
+            common,
+            platform=platform,
+            gpu_family="",
+            torch_ref="",
+        )
         try:
-            for group in read_run(whole, tests=False).groups:
-                found += [failure(one) for _, one in group.records if one.status == "failed"]
-                said += [f"{one.where}: {one.what}" for one in group.problems]
+            facts = read_run(whole_run, tests=False)
         except MissingInputError:
-            pass  # nothing of the run was for that platform
+            # Nothing of the run was for that platform.
+            continue
         except FatalError as problem:
-            said.append(problem.message)
-        for one in said:
-            console.warn(f"Could not read the run's records: {one}", title="notify")
-    return found
+            _warn_of_records(problem.message)
+            continue
+        failed_records = [record for record in facts.all_records if record.status == "failed"]
+        failures += map(failure_of_record, failed_records)
+        for group in facts.groups:
+            for problem_of_group in group.problems:
+                _warn_of_records(f"{problem_of_group.where}: {problem_of_group.what}")
+    return failures
 
 
-def failure(record: Record) -> Failure:
+def _warn_of_records(message: str) -> None:
+    console.warn(f"Could not read the run's records: {message}", title="notify")
+
+
+def failure_of_record(record: Record) -> Failure:
     """Return what a message says of a stage that failed."""
     cell = record.cell
-    parts = (record.stage, cell.gpu_family, cell.torch_ref, cell.python_tag)
-    name = " ".join(part for part in parts if part)
-    return Failure(name=name, error=first_line(record.cause.headline if record.cause else record.error))
+    parts = filter(None, (record.stage, cell.gpu_family, cell.torch_ref, cell.python_tag))
+    name = " ".join(parts)
+    error = record.error
+    if record.cause is not None:
+        error = record.cause.headline
+    return Failure(name=name, error=first_line(error))
 
 
-def result_of(title: str, needs: Mapping[str, str], *, jobs: Sequence[Failure], url: str = "") -> RunResult:
-    """Put together how a run ended."""
-    failed = tuple(Failure(name=name) for name, result in needs.items() if result == "failure")
-    failures = tuple(jobs) or failed if failed or _UNKNOWN in needs.values() else ()
-    cancelled = any(result not in {"success", "skipped", "failure", _UNKNOWN} for result in needs.values())
-    idle = set(needs.values()) <= {"skipped"}
-    return RunResult(title=title, url=url, failures=failures, cancelled=cancelled, idle=idle)
+def make_result(
+    title: str,
+    needs: Mapping[str, str],
+    *,
+    failed_jobs: Sequence[Failure],
+    url: str = "",
+) -> RunResult:
+    """Put together how a run ended.
+
+    Where a job is expected to fail, what failed in it does not count.
+    """
+    results = set(needs.values())
+    failures: tuple[Failure, ...] = ()
+    if "failure" in results:
+        failures = tuple(Failure(name=name) for name, result in needs.items() if result == "failure")
+    if failed_jobs and not results.isdisjoint({"failure", _UNKNOWN}):
+        failures = tuple(failed_jobs)
+    other_results = results - {"success", "skipped", "failure", _UNKNOWN}
+    return RunResult(
+        title=title,
+        url=url,
+        failures=failures,
+        cancelled=bool(other_results),
+        idle=results <= {"skipped"},
+    )
 
 
 def _title(env: Mapping[str, str]) -> str:
     title = env.get("GITHUB_WORKFLOW") or "The run"
-    title += f" of {env['GITHUB_REPOSITORY']}" if env.get("GITHUB_REPOSITORY") else ""
+    repository = env.get("GITHUB_REPOSITORY")
+    if repository:
+        title = f"{title} of {repository}"
     event = env.get("GITHUB_EVENT_NAME")
-    return f"{title} ({event}, {env.get('GITHUB_REF_NAME', '')})" if event else title
+    if event:
+        ref = env.get("GITHUB_REF_NAME", "")
+        title = f"{title} ({event}, {ref})"
+    return title
 
 
 def _url(env: Mapping[str, str]) -> str:
-    if not (env.get("GITHUB_RUN_ID") and env.get("GITHUB_REPOSITORY")):
+    """Return the address of a run at GitHub; "" for one elsewhere."""
+    run_id = env.get("GITHUB_RUN_ID")
+    repository = env.get("GITHUB_REPOSITORY")
+    if not run_id or not repository:
         return ""
     server = env.get("GITHUB_SERVER_URL") or "https://github.com"
-    return f"{server}/{env['GITHUB_REPOSITORY']}/actions/runs/{env['GITHUB_RUN_ID']}"
+    return f"{server}/{repository}/actions/runs/{run_id}"
 
 
-def is_sent(policy: Policy, env: Mapping[str, str], result: RunResult) -> bool:
-    """Whether a message is sent: of failures, and of runs without a job, on the events of the policy."""
-    return bool(result.failures or result.idle) and env.get("GITHUB_EVENT_NAME", "") in policy.events
+# --- Who is told
 
 
-def places(env: Mapping[str, str]) -> Places:
-    """Read where messages go."""
-    return Places(
+def is_sent(policy: NotifyPolicy, env: Mapping[str, str], result: RunResult) -> bool:
+    """Return whether a message is sent: of failures, and of runs without a job, on the policy's events."""
+    if env.get("GITHUB_EVENT_NAME", "") not in policy.events:
+        return False
+    return result.idle or bool(result.failures)
+
+
+def recipients(env: Mapping[str, str]) -> Recipients:
+    """Return where messages go."""
+    addresses = [address.strip() for address in env.get("NOTIFY_EMAIL", "").split(",")]
+    return Recipients(
         slack=env.get("NOTIFY_SLACK_WEBHOOK", ""),
         smtp=env.get("NOTIFY_SMTP_URL", ""),
-        email=tuple(one.strip() for one in env.get("NOTIFY_EMAIL", "").split(",") if one.strip()),
+        email=tuple(address for address in addresses if address),
     )
 
 
-def send(result: RunResult, to: Places, *, dry_run: bool = False) -> None:
+def send(result: RunResult, to: Recipients, *, dry_run: bool = False) -> None:
     """Send what is configured; an undeliverable message is a warning, as it says nothing about the run."""
-    payload = slack(result)
-    message = email(result, sender=to.email[0], to=to.email) if to.email else None
+    payload = slack_payload(result)
+    message: EmailMessage | None = None
+    if to.email:
+        message = email(result, sender=to.email[0], to=to.email)
     if dry_run:
         console.result(json.dumps(payload, indent=2, ensure_ascii=False))
-        console.result(message.as_string() if message else "no e-mail: NOTIFY_EMAIL is empty")
+        if message is None:
+            console.result("no e-mail: NOTIFY_EMAIL is empty")
+        else:
+            console.result(message.as_string())
         return
-    if not (to.slack or (to.smtp and message)):
+
+    has_mail = message is not None and to.smtp != ""
+    if not to.slack and not has_mail:
         console.say("notify: nothing is sent, as no webhook and no mail server is configured")
     try:
         if to.slack:
             _post(to.slack, payload)
-        if to.smtp and message:
+        if message is not None and to.smtp:
             _mail(to.smtp, message)
     except FatalError as problem:
         console.warn(str(problem), title="notify")
 
 
-def plain(result: RunResult) -> str:
+# --- Messages
+
+
+def plain_text(result: RunResult) -> str:
     """Return the message as plain text, for e-mail."""
-    parts = [(f"- {one.name}", one.error, one.url) for one in result.failures[:_SHOWN]]
-    shown = ["\n  ".join(filter(None, part)) for part in parts]
-    return "\n".join([result.headline, "", *shown, *_more(result), "", result.url]).rstrip() + "\n"
+    lines = [result.headline, ""]
+    for failure in result.failures[:_MOST_FAILURES]:
+        parts = filter(None, (f"- {failure.name}", failure.error, failure.url))
+        lines.append("\n  ".join(parts))
+    lines += _words_of_rest(result)
+    lines += ["", result.url]
+    message = "\n".join(lines)
+    return f"{message.rstrip()}\n"
 
 
-def _more(result: RunResult) -> list[str]:
-    left = len(result.failures) - _SHOWN
-    return [f"and {left} more"] if left > 0 else []
+def _words_of_rest(result: RunResult) -> list[str]:
+    """Return how many failures a message leaves out, if any."""
+    count = len(result.failures) - _MOST_FAILURES
+    if count <= 0:
+        return []
+    return [f"and {count} more"]
 
 
 def markdown(result: RunResult) -> str:
     """Return the message for the job's summary."""
-    rows = [
-        (link(one.name, one.url) if one.url else text(one.name), text(one.error)) for one in result.failures
-    ]
-    shown = table(("failed", "first line of the error"), rows) if rows else ""
-    return f"### {text(result.headline)}\n\n{shown}"
+    rows: list[tuple[str, str]] = []
+    for failure in result.failures:
+        name = text(failure.name)
+        if failure.url:
+            name = link(failure.name, failure.url)
+        rows.append((name, text(failure.error)))
+    failures = ""
+    if rows:
+        failures = table(("failed", "first line of the error"), rows)
+    return f"### {text(result.headline)}\n\n{failures}"
 
 
-def slack(result: RunResult) -> Mapping[str, Any]:
+def slack_payload(result: RunResult) -> Mapping[str, Any]:
     """Return the payload of a Slack webhook: a line for notifications, and blocks for the channel.
 
     https://docs.slack.dev/messaging/sending-messages-using-incoming-webhooks
     """
-    head = _slack_text(result.headline)
-    shown = [f"<{result.url}|{head}>" if result.url else head]
-    # a block for each, as a section takes 3000 characters
-    for one in result.failures[:_SHOWN]:
-        name = _slack_text(one.name)
-        label = f"<{one.url}|{name}>" if one.url else f"*{name}*"
-        shown.append(f"{label}\n{_slack_text(one.error)}".strip())
-    blocks = [{"type": "section", "text": {"type": "mrkdwn", "text": line}} for line in shown + _more(result)]
-    return {"text": head, "blocks": blocks}
+    headline = _slack_text(result.headline)
+    texts = [headline]
+    if result.url:
+        texts = [f"<{result.url}|{headline}>"]
+    # Each failure has a block, as a section takes 3000 characters.
+    for failure in result.failures[:_MOST_FAILURES]:
+        name = _slack_text(failure.name)
+        label = f"*{name}*"
+        if failure.url:
+            label = f"<{failure.url}|{name}>"
+        error = _slack_text(failure.error)
+        block = f"{label}\n{error}"
+        texts.append(block.strip())
+    texts += _words_of_rest(result)
+    return {
+        "text": headline,
+        "blocks": list(map(_slack_block, texts)),
+    }
+
+
+def _slack_block(markup: str) -> Mapping[str, Any]:
+    return {
+        "type": "section",
+        "text": {"type": "mrkdwn", "text": markup},
+    }
 
 
 def _slack_text(value: str) -> str:
     """Escape what Slack would read as a link, a mention or a command."""
-    return value.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;").replace("|", "¦")
+    return value.translate(_SLACK_ESCAPES)
 
 
 def email(result: RunResult, *, sender: str, to: Sequence[str]) -> EmailMessage:
     """Return the message as an e-mail; others' text cannot add a header to it."""
     message = EmailMessage()
-    message["Subject"] = " ".join(result.headline.split())
+    words = result.headline.split()
+    message["Subject"] = " ".join(words)
     message["From"] = sender
     message["To"] = ", ".join(to)
-    message.set_content(plain(result))
+    message.set_content(plain_text(result))
     return message
 
 
 def _post(address: str, payload: Mapping[str, object]) -> None:
-    console.add_mask(address)  # who has it can write to the channel
-    written, kind = json.dumps(payload).encode(), {"Content-Type": "application/json"}
+    # Who has the address can write to the channel.
+    console.add_mask(address)
+    body = json.dumps(payload).encode()
+    headers = {"Content-Type": "application/json"}
     try:
-        response = send_request(address, body=written, headers=kind, timeout=_SECONDS)
+        response = send_request(
+            address,
+            body=body,
+            headers=headers,
+            timeout=_SECONDS,
+        )
     except ServiceError:
-        # The error's own message names the address, and who has it can write to the channel.
+        # The error's own message names the address.
         raise ServiceError(
             "Could not reach Slack.", hint="Try again, or correct NOTIFY_SLACK_WEBHOOK."
         ) from None
     if response.status != _OK:
-        words = response.body.decode(errors="replace")[:200]
-        raise ServiceError(f"Slack refused the message: status {response.status}, {words}.")
+        reply = response.body.decode(errors="replace")[:_LONGEST_REPLY]
+        raise ServiceError(f"Slack refused the message: status {response.status}, {reply}.")
     console.done("notify: sent to Slack")
 
 
@@ -280,15 +426,28 @@ def _mail(address: str, message: EmailMessage) -> None:
         raise UsageError(
             "NOTIFY_SMTP_URL is not a mail server.", hint="Write it as smtps://USER:PASSWORD@HOST:PORT."
         )
-    place, context = (parts.hostname, parts.port or _PORTS[parts.scheme]), ssl.create_default_context()
-    secure = partial(smtplib.SMTP_SSL, context=context) if parts.scheme == "smtps" else None
+    port = parts.port or _PORTS[parts.scheme]
     try:
-        with (secure or smtplib.SMTP)(*place, timeout=_SECONDS) as server:
-            if not secure:
-                server.starttls(context=context)
+        with _connect(parts.scheme, parts.hostname, port) as server:
             if parts.username:
-                server.login(unquote(parts.username), unquote(parts.password or ""))
+                password = unquote(parts.password or "")
+                server.login(unquote(parts.username), password)
             server.send_message(message)
     except (OSError, smtplib.SMTPException) as problem:
-        raise ServiceError(f"The mail server refused the message: {type(problem).__name__}.") from problem
+        reason = type(problem).__name__
+        raise ServiceError(f"The mail server refused the message: {reason}.") from problem
     console.done(f"notify: sent an e-mail to {message['To']}")
+
+
+def _connect(scheme: str, host: str, port: int) -> smtplib.SMTP:
+    """Return an encrypted connection to a mail server."""
+    context = ssl.create_default_context()
+    if scheme == "smtps":
+        return smtplib.SMTP_SSL(host, port, context=context, timeout=_SECONDS)
+    server = smtplib.SMTP(host, port, timeout=_SECONDS)
+    try:
+        server.starttls(context=context)
+    except BaseException:
+        server.close()
+        raise
+    return server

@@ -67,7 +67,12 @@ def run(arguments: argparse.Namespace) -> None:
     console.done(f"plan_job: {values.gpu_family}, {values.sessions or 'no sessions'}")
 
 
-def _read_planned_values(folder: Path, outputs: RunOutputs, cell: str, digest: str) -> JobValues:
+def _read_planned_values(
+    folder: Path,
+    outputs: RunOutputs,
+    cell: str,
+    digest: str,
+) -> JobValues:
     """Return the values of a job of the plan in a folder, which has to be the plan with this digest."""
     path = folder / "plan.json"
     plan = Plan.read(path)
@@ -83,7 +88,12 @@ def _read_planned_values(folder: Path, outputs: RunOutputs, cell: str, digest: s
     return values_of_planned_job(plan, job, None if lock is None else lock.compact())
 
 
-def _source_lock(plan: Plan, job: PlannedJob, folder: Path, outputs: RunOutputs) -> SourceLock | None:
+def _source_lock(
+    plan: Plan,
+    job: PlannedJob,
+    folder: Path,
+    outputs: RunOutputs,
+) -> SourceLock | None:
     """Return the lock of a job's torch ref; None for packages of ROCm, and where nothing was resolved."""
     if job.torch_ref is None or job.stage.endswith("rocm"):
         return None

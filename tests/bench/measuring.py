@@ -20,7 +20,7 @@ from core import console, files, process
 from core.cli.options import ROOT
 from core.env import installer
 from core.errors import CheckError, DataError
-from docs.command_tables import table
+from docs.markdown import table
 
 Words = Sequence[str | Path]
 LOCK, BASELINES = ROOT / "requirements" / "baselines.txt", ROOT / ".cache" / "baselines"

@@ -186,6 +186,16 @@ def test_copies_a_command_by_keyboard_and_says_so(open_tab: Callable[..., Tab]) 
     assert tab.evaluate("navigator.clipboard.readText()") == tab.locator(".cause .command pre").text_content()
 
 
+def test_no_line_breaks_inside_of_an_option(open_tab: Callable[..., Tab]) -> None:
+    tab = open_tab("broken.html", viewport=PHONE)
+
+    options = tab.locator(".cause .command span")
+
+    assert {"--torch-ref", "--gpu-family", "--run-id"} <= set(options.all_text_contents())
+    lines = "all => all.map(option => option.getClientRects().length)"
+    assert set(options.evaluate_all(lines)) == {1}
+
+
 def test_filters_work_by_keyboard_and_say_how_many_cells_are_left(open_tab: Callable[..., Tab]) -> None:
     tab = open_tab()
     cells = count_shown(tab, "cells")

@@ -38,7 +38,7 @@ NOTHING_FAILED: object = {"batchItemFailures": []}
 def call_function(tmp_path: Path, rclone: S3Server) -> Callable[[object], object]:
     """Return what calls the function with an event, in a process that has the zip and boto3 alone."""
     packed = tmp_path / "pages.zip"
-    lambda_zip.write(lambda_zip.bundle(ROOT), packed)
+    lambda_zip.write_zip(lambda_zip.collect_files(ROOT), packed)
     runtime = tmp_path / "runtime"
     runtime.mkdir()
     for name in RUNTIME:

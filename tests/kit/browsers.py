@@ -11,7 +11,7 @@ from docs import screenshots
 @pytest.fixture(scope="session")
 def browser() -> Iterator[Browser]:
     """Return a running browser; skip the test where none is installed."""
-    program = screenshots.browser()
+    program = screenshots.find_browser()
     if program is None:
         pytest.skip("chromium is not installed (Debian: chromium)")
     playwright_api = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")

@@ -24,7 +24,6 @@ REFS = ("release/2.7", "release/2.8", "release/2.9", "release/2.10", "nightly")
 PYTHONS = ("cp311", "cp312", "cp313")
 
 ORIGIN = "https://github.com/pytorch/pytorch"
-HIP_FOLDER = "caffe2/CMakeFiles/torch_hip.dir/aten/src/ATen/native/hip"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -137,12 +136,7 @@ def build_record(component: str, group: str, ref: str, python: str, *, grown: in
             }
         },
         "compiler_cache": compiler_cache(component, group, ref, python, commands=commands),
-        "ninja": [build_graph(commands=commands, seconds=seconds * 0.9)],
-        "memory": {
-            "peak": 96 * GIB,
-            "total": 128 * GIB,
-            "used": [(20 + pick_number(76, part, group)) * GIB for part in range(100)],
-        },
+        "memory": {"peak": 3 * GIB, "total": 128 * GIB},
     }
     return make_record(
         f"build_{component}",
@@ -167,18 +161,6 @@ def compiler_cache(component: str, group: str, ref: str, python: str, *, command
         "access": "read-write",
         "storage": "s3://runs/compiler-cache/ci/sccache",
         "lost": "it stopped to answer while the build ran" if component == "vision" else "",
-    }
-
-
-def build_graph(*, commands: int, seconds: float) -> dict[str, Any]:
-    """Return what a record says of a run of ninja."""
-    return {
-        "folder": "build",
-        "edges": commands,
-        "seconds": seconds,
-        "busy_seconds": seconds * 14.2,
-        "slowest": [[f"{HIP_FOLDER}/Kernel{number}.hip.o", 400 - 9 * number] for number in range(25)],
-        "parallelism": [16 - 14 * abs(part - 40) / 60 for part in range(100)],
     }
 
 

@@ -15,7 +15,7 @@ from pathlib import Path, PurePosixPath
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
-from ci.bisection import commits_in
+from ci.bisection.differences import commits_in
 from core import process
 from core.binaries import elf
 from core.run import PLATFORMS
@@ -473,7 +473,7 @@ RULES = (
     Rule(
         name="manifest of a build",
         upstream="build_tools/generate_therock_manifest.py",
-        downstream="rocm_packaging/artifacts.py, ci/bisection.py",
+        downstream="rocm_packaging/artifacts.py, ci/bisection/differences.py",
         compare=compare_manifest,
     ),
 )

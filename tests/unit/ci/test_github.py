@@ -10,7 +10,7 @@ from urllib.parse import parse_qs, urlsplit
 
 import pytest
 
-from ci.github import MOST_RUNS, GitHub, RunQuery, find_run, from_environment, pause
+from ci.github import MOST_RUNS, GitHub, RunQuery, find_run, from_environment, required_pause
 from core.errors import MissingInputError, ServiceError, UsageError
 from core.http import Response
 from core.http_server import answering
@@ -21,7 +21,10 @@ RECORDED = Path(__file__).with_name("recorded")
 NOW = 1_787_000_000.0
 
 QUERY = RunQuery(
-    repository="ROCm/TheRock", workflow="multi_arch_ci.yml", branch="main", require_successful=False
+    repository="ROCm/TheRock",
+    workflow="multi_arch_ci.yml",
+    branch="main",
+    require_successful=False,
 )
 
 
@@ -59,7 +62,12 @@ class GitHubServer:
 
     def client(self, token: str = "") -> GitHub:
         """Return GitHub's API at this server."""
-        return GitHub(address=self.address, token=token, sleep=self.pauses.append, clock=lambda: NOW)
+        return GitHub(
+            address=self.address,
+            token=token,
+            sleep=self.pauses.append,
+            clock=lambda: NOW,
+        )
 
 
 @pytest.fixture
@@ -70,7 +78,11 @@ def server() -> Iterator[GitHubServer]:
         def do_GET(self) -> None:
             url = urlsplit(self.path)
             authorization = self.headers.get("Authorization", "")
-            request = Request(path=url.path, query=parse_qs(url.query), authorization=authorization)
+            request = Request(
+                path=url.path,
+                query=parse_qs(url.query),
+                authorization=authorization,
+            )
             server.requests.append(request)
             answer = server.answers.pop(0)
             self.send_response(answer.status)
@@ -165,7 +177,12 @@ def test_refuses_a_run_that_does_not_exist(server: GitHubServer) -> None:
 
 def test_finds_the_newest_successful_run_of_a_commit(server: GitHubServer) -> None:
     server.answers = [Answer(body=read_recorded("commit.json")), ALL_RUNS]
-    query = replace(QUERY, branch="", commit="ddddddd", require_successful=True)
+    query = replace(
+        QUERY,
+        branch="",
+        commit="ddddddd",
+        require_successful=True,
+    )
 
     run = find_run(server.client("secret"), query, lambda run: not run.fork)
 
@@ -239,9 +256,18 @@ def test_waits_as_long_as_github_asks(server: GitHubServer) -> None:
 def test_waits_a_second_for_a_limit_that_is_past() -> None:
     headers = {"x-ratelimit-remaining": "0", "x-ratelimit-reset": str(int(NOW) - 100)}
 
-    seconds, _ = pause(Response(status=403, headers=headers, body=b""), 1, NOW)
+    pause = required_pause(
+        Response(
+            status=403,
+            headers=headers,
+            body=b"",
+        ),
+        1,
+        NOW,
+    )
 
-    assert seconds == 1.0
+    assert pause is not None
+    assert pause.seconds == 1.0
 
 
 def test_gives_up_after_six_faults(server: GitHubServer) -> None:
@@ -273,7 +299,7 @@ def test_waits_no_longer_than_its_patience(server: GitHubServer, status: int) ->
 
 
 @pytest.mark.parametrize(
-    ("status", "error", "named"),
+    ("status", "error", "mention"),
     [
         (404, MissingInputError, "/repos/ROCm/TheRock"),
         (401, ServiceError, "token"),
@@ -281,11 +307,14 @@ def test_waits_no_longer_than_its_patience(server: GitHubServer, status: int) ->
     ],
 )
 def test_does_not_ask_again_after_a_refusal(
-    server: GitHubServer, status: int, error: type[Exception], named: str
+    server: GitHubServer,
+    status: int,
+    error: type[Exception],
+    mention: str,
 ) -> None:
     server.answers = [Answer(status=status)]
 
-    with pytest.raises(error, match=named):
+    with pytest.raises(error, match=mention):
         list(server.client().runs(QUERY))
 
     assert len(server.requests) == 1

@@ -10,7 +10,7 @@ import pytest
 from ci.job_runner import NoxRunner, Outcome, run_all, show_outcomes
 from ci.jobs import Job
 from ci.pipeline import NoxCall
-from core.errors import CheckError, DataError, ProcessError
+from core.errors import CheckError, DataError, ProcessError, UsageError
 from tests.kit import machines
 from tests.kit.machines import Answer, answer_processes
 
@@ -151,8 +151,17 @@ def test_ends_with_what_failed_in_its_own_words() -> None:
     with pytest.raises(ProcessError) as raised:
         show_outcomes([failed_outcome("torch"), LEFT_OUT])
 
+    assert raised.value.message.startswith("it broke\nbadly\n")
     assert "1 of 2 jobs failed: torch" in raised.value.message
-    assert raised.value.message.endswith("it broke\nbadly")
+    assert "continues" in raised.value.message
+
+
+def test_does_not_say_that_a_wrong_call_continues() -> None:
+    with pytest.raises(ProcessError) as raised:
+        show_outcomes([failed_outcome("torch", exit_code=UsageError.exit_code)])
+
+    assert "1 of 1 jobs failed: torch." in raised.value.message
+    assert "continues" not in raised.value.message
 
 
 def test_the_table_says_why_a_job_was_left_out(capsys: pytest.CaptureFixture[str]) -> None:

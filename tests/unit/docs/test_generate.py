@@ -29,7 +29,7 @@ def test_the_committed_pages_are_current(monkeypatch: pytest.MonkeyPatch) -> Non
     parts = {**generate.PARTS, "messages": lambda: read_part("messages")}
     monkeypatch.setattr(generate, "PARTS", parts)
 
-    assert [path.name for path in generate.stale()] == []
+    assert [path.name for path in generate.outdated_pages()] == []
 
 
 def read_section(part: str, heading: str) -> str:
@@ -115,15 +115,15 @@ PAGE = "before\n<!-- generated: one -->\nold\n<!-- end of one -->\nafter\n"
 
 
 def test_puts_a_part_between_its_marks() -> None:
-    page = generate.filled(PAGE, {"one": lambda: "new\n"}, where="page")
+    page = generate.fill_page(PAGE, {"one": lambda: "new\n"}, page_name="page")
 
     assert page == "before\n<!-- generated: one -->\n\nnew\n\n<!-- end of one -->\nafter\n"
 
 
 def test_replaces_a_part_by_itself() -> None:
-    page = generate.filled(PAGE, {"one": lambda: "new\n"}, where="page")
+    page = generate.fill_page(PAGE, {"one": lambda: "new\n"}, page_name="page")
 
-    assert generate.filled(page, {"one": lambda: "new"}, where="page") == page
+    assert generate.fill_page(page, {"one": lambda: "new"}, page_name="page") == page
 
 
 @pytest.mark.parametrize(
@@ -137,7 +137,7 @@ def test_replaces_a_part_by_itself() -> None:
 )
 def test_rejects_wrong_marks(page: str, mentioned: str) -> None:
     with pytest.raises(DataError, match=mentioned) as raised:
-        generate.filled(page, {"one": str}, where="page.md")
+        generate.fill_page(page, {"one": str}, page_name="page.md")
 
     assert raised.value.message.startswith("page.md")
 
@@ -174,7 +174,7 @@ def test_rejects_a_part_that_stands_on_no_page(page: Path) -> None:
     page.write_text("nothing is generated here", encoding="utf-8")
 
     with pytest.raises(DataError, match="one"):
-        generate.pages()
+        generate.write_pages()
 
 
 def test_rejects_unknown_words(capsys: pytest.CaptureFixture[str]) -> None:

@@ -53,7 +53,15 @@ def test_names_a_module_that_is_not_judged_and_the_nearest(capsys: pytest.Captur
 # Survivors
 
 SURVIVORS = [mutants.Survivor(line=line, diff="") for line in ("a = 1", "a = 1", "b = 2")]
-JUDGED = mutants.Judged(stay=(mutants.Stay(line="a = 1", survivors=2, reason="Nothing reads it."),))
+JUDGED = mutants.Judged(
+    stay=(
+        mutants.Stay(
+            line="a = 1",
+            survivors=2,
+            reason="Nothing reads it.",
+        ),
+    )
+)
 
 
 def test_a_reason_explains_the_survivors_of_its_line() -> None:

@@ -18,7 +18,7 @@ from packaging.requirements import Requirement
 import tasks
 from core.cli import verb_parser
 from core.cli.options import ROOT
-from docs import command_tables
+from docs import command_tables, markdown
 
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
 FENCE = re.compile(r"^```(?P<kind>\w*)\n(?P<text>.*?)^```$", re.MULTILINE | re.DOTALL)
@@ -68,7 +68,7 @@ def split_words(command: str) -> list[str]:
 def heading_anchors(page: Path) -> set[str]:
     """Return the anchors of a page's headings."""
     headings = re.findall(r"^#+ (.*)$", read_prose(page), re.MULTILINE)
-    return {command_tables.anchor(heading.strip()) for heading in headings}
+    return {markdown.anchor(heading.strip()) for heading in headings}
 
 
 def leads_somewhere(page: Path, link: str) -> bool:

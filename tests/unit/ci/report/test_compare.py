@@ -19,7 +19,10 @@ from pytorch_build.test.results import Origin, Report
 from tests.kit import page_runs
 from tests.kit.cell_pages import CELL_NAME, make_cell_page
 
-GROUP, REF, PYTHON = CELL = ("gfx900", "nightly", "cp312")
+GROUP = "gfx900"
+REF = "nightly"
+PYTHON = "cp312"
+CELL = (GROUP, REF, PYTHON)
 
 MEBIBYTE = 1 << 20
 
@@ -35,9 +38,9 @@ OPPOSITES |= {opposite: kind for kind, opposite in OPPOSITES.items()}
 
 
 def changes_of_kind(
-    before: model.RunPage, now: model.RunPage, kind: model.ChangeKind
+    previous_page: model.RunPage, page: model.RunPage, kind: model.ChangeKind
 ) -> list[model.PageChange]:
-    return [change for change in compare_pages(before, now) if change.kind == kind]
+    return [change for change in compare_pages(previous_page, page) if change.kind == kind]
 
 
 # --- Builds and wheels -----------------------------------------------------------------------
@@ -56,7 +59,11 @@ def test_a_slower_build_is_a_change() -> None:
     (change,) = compare_pages(make_cell_page(), make_cell_page(seconds=5000))
 
     assert change == model.PageChange(
-        kind="slower", cell=CELL_NAME, what="build_torch", before=3600, now=5000
+        kind="slower",
+        cell=CELL_NAME,
+        what="build_torch",
+        before=3600,
+        now=5000,
     )
 
 
@@ -124,7 +131,7 @@ def test_tests_of_a_failed_cell_are_not_lost() -> None:
 def test_a_test_that_passed_before_fails_newly() -> None:
     before = make_cell_page(failing=("a",))
 
-    (change,) = changes_of_kind(before, make_cell_page(failing=("a", "b")), "failing")
+    (change,) = changes_of_kind(previous_page, make_cell_page(failing=("a", "b")), "failing")
 
     assert change.cell == CELL_NAME
     assert change.what == "b"
@@ -133,12 +140,12 @@ def test_a_test_that_passed_before_fails_newly() -> None:
 
 
 @pytest.mark.parametrize(
-    "before",
+    "previous_page",
     [make_cell_page(failing=("a",), failed=9), make_cell_page(tested=False)],
     ids=["names one of nine failures", "has no tests"],
 )
-def test_a_test_that_may_have_failed_before_does_not_fail_newly(before: model.RunPage) -> None:
-    assert changes_of_kind(before, make_cell_page(failing=("a", "b")), "failing") == []
+def test_a_test_that_may_have_failed_before_does_not_fail_newly(previous_page: model.RunPage) -> None:
+    assert changes_of_kind(previous_page, make_cell_page(failing=("a", "b")), "failing") == []
 
 
 pages = st.builds(
@@ -185,10 +192,20 @@ def write_tested_run(root: Path, run_id: str, *outcomes: Outcome) -> RunFacts:
     build = page_runs.build_record("torch", *CELL)
 
     cases = tuple(
-        Case(test=f"test_nn.py::test_{number}", outcome=outcome, seconds=1, file="test_nn.py")
+        Case(
+            test=f"test_nn.py::test_{number}",
+            outcome=outcome,
+            seconds=1,
+            file="test_nn.py",
+        )
         for number, outcome in enumerate(outcomes)
     )
-    origin = Origin(stage="test_torch", torch_ref=REF, python=PYTHON, gpu_family=GROUP)
+    origin = Origin(
+        stage="test_torch",
+        torch_ref=REF,
+        python=PYTHON,
+        gpu_family=GROUP,
+    )
     report = Report(origin=origin, document=Document(cases=cases))
     has_failed = "failed" in outcomes
     tests = page_runs.make_record(

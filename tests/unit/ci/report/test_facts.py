@@ -15,7 +15,10 @@ from core.run.records import Record
 from pytorch_build.test.results import Origin, Report, document_of
 from tests.kit import page_runs
 
-GROUP, REF, PYTHON = CELL = ("gfx900", "nightly", "cp312")
+GROUP = "gfx900"
+REF = "nightly"
+PYTHON = "cp312"
+CELL = (GROUP, REF, PYTHON)
 
 
 @pytest.fixture
@@ -151,8 +154,18 @@ def test_a_page_tells_that_a_record_is_unreadable(common: Common, unreadable: tu
 def _failed_test(common: Common, build: Record) -> None:
     """A report with a test that failed."""
     assert build.files
-    case = Case(test="test_nn.py::test_a", outcome="failed", seconds=2, line="No.", file="test_nn.py")
-    origin = Origin(stage="test_torch", torch_ref=REF, python=PYTHON)
+    case = Case(
+        test="test_nn.py::test_a",
+        outcome="failed",
+        seconds=2,
+        line="No.",
+        file="test_nn.py",
+    )
+    origin = Origin(
+        stage="test_torch",
+        torch_ref=REF,
+        python=PYTHON,
+    )
     report = junit.write(document_of(Report(origin=origin, document=Document(cases=(case,)))))
     key = f"{common.outputs.reports_prefix(GROUP)}/torch-nightly-cp312.xml"
     common.open_store().put_bytes(key, report)

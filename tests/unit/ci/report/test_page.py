@@ -9,18 +9,25 @@ import pytest
 from ci.report.cells import make_cells
 from ci.report.facts import RunFacts
 from ci.report.html import render
-from ci.report.model import CellProgress, RunPage
+from ci.report.model import BuildRow, CellProgress, RunPage, WheelRow
 from ci.report.names import cell_text
 from ci.report.page import make_page
 from ci.report.text import TextTable, make_markdown, make_tables
-from ci.verbs.notify import failure
+from ci.verbs.notify import failure_of_record
 from core.run.records import Record
 from tests.kit import page_runs
 from tests.kit.group_cells import group_cell
 from tests.kit.page_runs import make_record
 
-GROUP, REF, PYTHON = CELL = ("gfx900", "nightly", "cp312")
-CELL_NAME = group_cell(artifact_group=GROUP, torch_ref=REF, python_tag=PYTHON)
+GROUP = "gfx900"
+REF = "nightly"
+PYTHON = "cp312"
+CELL = (GROUP, REF, PYTHON)
+CELL_NAME = group_cell(
+    artifact_group=GROUP,
+    torch_ref=REF,
+    python_tag=PYTHON,
+)
 THREE_FAMILIES = ("gfx900", "gfx901", "gfx902")
 
 
@@ -37,6 +44,17 @@ def run_of(*records: Record, locked: bool = True) -> RunFacts:
 
 def page_of_records(*records: Record) -> RunPage:
     return make_page(run_of(*records))
+
+
+def wheel_of(page: RunPage, distribution: str = "torch") -> WheelRow:
+    """Return the wheel of a distribution."""
+    (wheel,) = [wheel for wheel in page.wheels if wheel.distribution == distribution]
+    return wheel
+
+
+def build_of(page: RunPage, step: str = "build_torch") -> BuildRow:
+    (build,) = [build for build in page.builds if build.stage == step]
+    return build
 
 
 def cell_of(run: RunFacts) -> CellProgress:
@@ -64,7 +82,13 @@ def smoke(**facts: Any) -> Record:
 
 
 def failed(step: str, exit_code: int = 8, error: str = "It broke.") -> Record:
-    return make_record(step, *CELL, status="failed", exit_code=exit_code, error=error)
+    return make_record(
+        step,
+        *CELL,
+        status="failed",
+        exit_code=exit_code,
+        error=error,
+    )
 
 
 INTERRUPTED = 130
@@ -213,7 +237,7 @@ def test_a_cell_with_failed_tests_has_failed(page_of_three_families: RunPage) ->
 def test_a_wheel_has_its_source_and_its_place() -> None:
     page = make_page(page_runs.make_run([GROUP], [REF], [PYTHON]))
 
-    (torch,) = [wheel for wheel in page.wheels if wheel.distribution == "torch"]
+    torch = wheel_of(page)
     assert torch.commit == page_runs.digest(REF, "torch")[:40]
     assert torch.origin == page_runs.ORIGIN
     assert torch.path == f"../python/{GROUP}/{torch.name.replace('+', '%2B')}"
@@ -227,7 +251,7 @@ def test_a_wheel_and_its_folders_know_how_they_grew() -> None:
     page = make_page(now, before)
 
     assert page.against == "122"
-    (torch,) = [wheel for wheel in page.wheels if wheel.distribution == "torch"]
+    torch = wheel_of(page)
     assert torch.grown == 1000
     (lib,) = [folder for folder in torch.folders if folder.path == "torch/lib"]
     assert lib.grown == 1000 * 8 // 10 + 1000
@@ -265,7 +289,7 @@ def test_device_code_is_a_part_of_its_wheel(page_with_device_code: RunPage) -> N
 
 
 def test_a_command_installs_device_code_by_an_extra(page_with_device_code: RunPage) -> None:
-    (torch,) = [wheel for wheel in page_with_device_code.wheels if wheel.distribution == "torch"]
+    torch = wheel_of(page_with_device_code)
 
     requirement = f"torch[device-all]=={torch.version}"
 
@@ -337,25 +361,30 @@ def table_of_builds(page: RunPage) -> TextTable:
     return table
 
 
-def test_a_build_has_its_graph_and_its_memory() -> None:
+def test_a_build_has_the_memory_of_its_largest_process() -> None:
     torch = page_of_records(*builds()).builds[0]
 
     assert torch.stage == "build_torch"
-    (graph,) = torch.graphs
-    assert graph.edges == 6000
-    assert len(graph.slowest) == 25
-    assert graph.mean == pytest.approx(14.2)
     assert torch.memory is not None
-    assert torch.memory.peak == 96 * page_runs.GIB
+    assert torch.memory.peak == 3 * page_runs.GIB
+
+
+def test_the_memory_of_a_whole_machine_is_not_taken_for_a_builds() -> None:
+    memory = {"peak": 96 * page_runs.GIB, "total": 128 * page_runs.GIB, "used": [96 * page_runs.GIB]}
+
+    page = page_of_records(*builds_with_torch(details={"memory": memory}))
+
+    assert build_of(page).memory is None
+    assert page.problems == ()
 
 
 def test_details_that_make_no_sense_are_a_problem() -> None:
-    build = page_runs.build_record("torch", *CELL).model_copy(update={"details": {"ninja": "many"}})
+    build = page_runs.build_record("torch", *CELL).model_copy(update={"details": {"memory": "much"}})
 
     page = page_of_records(build)
 
-    assert page.builds[0].graphs == ()
-    assert "details.ninja" in page.problems[-1].what
+    assert page.builds[0].memory is None
+    assert "details.memory" in page.problems[-1].what
 
 
 def test_a_failed_build_comes_first_and_says_how_far_it_came() -> None:
@@ -373,7 +402,7 @@ def test_a_failed_build_comes_first_and_says_how_far_it_came() -> None:
 
 
 def test_builds_have_no_column_for_failures_where_none_failed() -> None:
-    assert table_of_builds(page_of_records(*builds())).columns[-1] == "slowest file"
+    assert table_of_builds(page_of_records(*builds())).columns[-1] == "memory"
 
 
 @pytest.fixture(scope="module")
@@ -431,7 +460,14 @@ def test_results_of_other_bytes_count_for_nothing() -> None:
 
 
 def test_a_failure_on_other_bytes_is_not_the_cells() -> None:
-    page = page_of_records(*builds(), smoke(grown=1, status="failed", error="No."))
+    page = page_of_records(
+        *builds(),
+        smoke(
+            grown=1,
+            status="failed",
+            error="No.",
+        ),
+    )
 
     assert page.cells[0].state == "untested"
 
@@ -456,7 +492,8 @@ def test_shows_no_command_for_wheels_whose_rocm_the_run_does_not_hold() -> None:
 def test_a_command_has_the_options_that_lead_to_rocm() -> None:
     torch = builds_with_torch(inputs=OTHER_ROCM, details={"rocm_options": ROCM_OPTIONS})
 
-    assert f"</var> {' '.join(ROCM_OPTIONS)}</pre>" in render(page_of_records(*torch))
+    html = render(page_of_records(*torch))
+    assert f"</var> <span>{ROCM_OPTIONS[0]}</span> {ROCM_OPTIONS[1]}</pre>" in html
 
 
 @pytest.mark.parametrize(("step", "exit_code"), [("build_torch", 8), ("build_audio", INTERRUPTED)])
@@ -481,7 +518,7 @@ def test_a_page_has_the_error_that_others_are_told() -> None:
     run = page_runs.broken_run()
     last_record = run.groups[0].records[-1][1]
 
-    assert make_page(run).problems[0].what == failure(last_record).error
+    assert make_page(run).problems[0].what == failure_of_record(last_record).error
 
 
 def test_tells_what_failed_before_what_was_stopped() -> None:

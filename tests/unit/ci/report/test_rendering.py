@@ -59,21 +59,31 @@ class Document(HTMLParser):
 
 
 def page_with_words(
-    *, group: str = "g", ref: str = "nightly", name: str = "torch", error: str = "No."
+    *,
+    group: str = "g",
+    ref: str = "nightly",
+    name: str = "torch",
+    error: str = "No.",
 ) -> RunPage:
     """Return the page of a run of one cell, with these words wherever others may write some."""
     cell = (group, ref, PYTHON)
 
     build = page_runs.build_record("torch", *cell)
     wheel = build.files[0].model_copy(update={"name": name, "distribution": name, "version": name})
-    graph = {"folder": error, "edges": 1, "seconds": 1, "busy_seconds": 1, "slowest": [[error, 1]]}
     details = {
         "source": {"origin": error, "commit": error},
         "contents": {name: {error: [1, 2, 3]}},
-        "ninja": [graph],
+        "reached": {"done": 1, "total": 2, "failed": [error]},
     }
     build = build.model_copy(update={"files": (wheel,), "details": details})
-    failure = page_runs.make_record(name, *cell, status="failed", exit_code=8, started=name, error=error)
+    failure = page_runs.make_record(
+        name,
+        *cell,
+        status="failed",
+        exit_code=8,
+        started=name,
+        error=error,
+    )
 
     results = page_runs.group_of_tests(*cell)
     words = {"test": name, "line": error, "text": error, "command": error}
@@ -84,7 +94,13 @@ def page_with_words(
         name=group,
         records=((name, build), (error, failure)),
         tests=(results,),
-        problems=(ReportedProblem(where=name, what=error, hint=error),),
+        problems=(
+            ReportedProblem(
+                where=name,
+                what=error,
+                hint=error,
+            ),
+        ),
     )
     return make_page(replace(page_runs.make_run([], [], []), groups=(facts,)))
 
@@ -114,9 +130,24 @@ HOSTILE_TEXTS = (
 texts = st.text(max_size=60) | st.sampled_from(HOSTILE_TEXTS)
 
 
-@given(group=texts, ref=texts, name=texts, error=texts)
-def test_no_name_becomes_markup_or_a_link(group: str, ref: str, name: str, error: str) -> None:
-    page = page_with_words(group=group, ref=ref or "r", name=name, error=error)
+@given(
+    group=texts,
+    ref=texts,
+    name=texts,
+    error=texts,
+)
+def test_no_name_becomes_markup_or_a_link(
+    group: str,
+    ref: str,
+    name: str,
+    error: str,
+) -> None:
+    page = page_with_words(
+        group=group,
+        ref=ref or "r",
+        name=name,
+        error=error,
+    )
 
     document = Document(render(page))
 
@@ -135,7 +166,11 @@ def test_no_name_becomes_markup_or_a_link(group: str, ref: str, name: str, error
 
 @given(word=texts)
 def test_prints_no_character_that_moves_a_terminal(word: str) -> None:
-    page = page_with_words(name=word, error=word, group=word)
+    page = page_with_words(
+        name=word,
+        error=word,
+        group=word,
+    )
 
     for table in text.make_tables(page):
         for row in table.rows:
@@ -270,7 +305,16 @@ def test_a_run_without_cells_lists_its_stages_and_has_no_empty_table(steps: tupl
     records = tuple((step, page_runs.make_record(step, "gfx900")) for step in steps)
     groups = (GroupFacts(name="gfx900", records=records),) if steps else ()
 
-    html = render(make_page(RunFacts(run_id="1", platform="linux", groups=groups, locks={})))
+    html = render(
+        make_page(
+            RunFacts(
+                run_id="1",
+                platform="linux",
+                groups=groups,
+                locks={},
+            )
+        )
+    )
 
     assert Document(html).tags["li"] == len(steps)
     assert ("No stage has left a record yet." in html) == (not steps)

@@ -15,7 +15,10 @@ from tests.kit import page_runs
 from tests.kit.front_doors import run_verb
 from tests.kit.memory_store import MemoryStore
 
-GROUP, REF, PYTHON = CELL = ("gfx900", "nightly", "cp312")
+GROUP = "gfx900"
+REF = "nightly"
+PYTHON = "cp312"
+CELL = (GROUP, REF, PYTHON)
 
 
 def write_run(
@@ -34,7 +37,13 @@ def write_run(
 
     builds = [page_runs.build_record(component, *CELL) for component in page_runs.BUILDS]
     if error:
-        builds[-1] = page_runs.make_record("build_apex", *CELL, status="failed", exit_code=8, error=error)
+        builds[-1] = page_runs.make_record(
+            "build_apex",
+            *CELL,
+            status="failed",
+            exit_code=8,
+            error=error,
+        )
     for build in builds:
         records.write(store, outputs, GROUP, build)
 
@@ -158,7 +167,10 @@ def test_says_that_a_cell_failed_as_far_as_the_page_goes_back(
     ],
 )
 def test_names_what_no_run_has_and_where_it_looked(
-    store: Store, capsys: pytest.CaptureFixture[str], words: list[str], mention: str
+    store: Store,
+    capsys: pytest.CaptureFixture[str],
+    words: list[str],
+    mention: str,
 ) -> None:
     write_run(store, "7")
 
@@ -179,7 +191,10 @@ def test_names_what_no_run_has_and_where_it_looked(
     ],
 )
 def test_refuses_options_that_name_no_runs(
-    store: Store, capsys: pytest.CaptureFixture[str], words: list[str], mention: str
+    store: Store,
+    capsys: pytest.CaptureFixture[str],
+    words: list[str],
+    mention: str,
 ) -> None:
     for platform in get_args(Platform):
         write_run(store, "7", platform=platform)

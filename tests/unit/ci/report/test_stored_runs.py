@@ -9,7 +9,10 @@ from tests.kit import page_runs
 from tests.kit.group_cells import group_cell
 from tests.kit.memory_store import MemoryStore
 
-GROUP, REF, PYTHON = CELL = ("gfx900", "nightly", "cp312")
+GROUP = "gfx900"
+REF = "nightly"
+PYTHON = "cp312"
+CELL = (GROUP, REF, PYTHON)
 OUTPUTS = RunOutputs(run_id="1", platform="linux")
 
 
@@ -61,7 +64,11 @@ def test_all_runs_are_earlier_than_the_local_one() -> None:
     ],
 )
 def test_a_run_built_a_cell_where_it_has_a_record_of_a_build(record: str, *, expected: bool) -> None:
-    cell = group_cell(artifact_group="gfx94X-dcgpu", torch_ref="release/2.10", python_tag="cp312")
+    cell = group_cell(
+        artifact_group="gfx94X-dcgpu",
+        torch_ref="release/2.10",
+        python_tag="cp312",
+    )
 
     assert has_built([f"7-linux/manifests/{record}"], [cell]) is expected
 

@@ -19,7 +19,14 @@ def line_of(spans: dict[str, Span]) -> TimeLine:
     stages: list[StageRun] = []
     for name, (start, seconds) in spans.items():
         started = (BEGAN + timedelta(seconds=start)).isoformat()
-        stages.append(StageRun(stage=name, state="ok", started=started, seconds=seconds))
+        stages.append(
+            StageRun(
+                stage=name,
+                state="ok",
+                started=started,
+                seconds=seconds,
+            )
+        )
     return make_time_line(stages)
 
 

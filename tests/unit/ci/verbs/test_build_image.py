@@ -25,27 +25,27 @@ INDEX_ARGUMENT = "THEROCK_NIGHTLY_INDEX_URL"
 TARGETS_ARGUMENT = "PYTORCH_ROCM_ARCH"
 
 
-def build_planned(*words: str) -> engines.ImageBuild:
+def build_planned(*options: str) -> engines.ImageBuild:
     """Return the build that options describe."""
-    arguments = verb_parser("ci", VERB)[1].parse_args(words)
-    return build_image.plan(common_from(arguments), arguments, today=DAY)
+    arguments = verb_parser("ci", VERB)[1].parse_args(options)
+    return build_image.plan_build(common_from(arguments), arguments, today=DAY)
 
 
 # --- Images and their arguments --------------------------------------------------------------
 
 
 def test_there_is_one_default_image() -> None:
-    assert build_image.image() == build_image.image("ubuntu-rocm")
-    assert build_image.image().name == "pytorch-therock-rocm-ci"
+    assert build_image.find_image() == build_image.find_image("ubuntu-rocm")
+    assert build_image.find_image().name == "pytorch-therock-rocm-ci"
 
 
 def test_the_image_without_rocm_is_ubuntus() -> None:
-    assert build_image.image("no-rocm").values({})["BASE_IMAGE"] == "docker.io/library/ubuntu:24.04"
+    assert build_image.find_image("no-rocm").values({})["BASE_IMAGE"] == "docker.io/library/ubuntu:24.04"
 
 
 def test_suggests_the_image_that_is_meant() -> None:
     with pytest.raises(UsageError, match="'no-rcm'") as caught:
-        build_image.image("no-rcm")
+        build_image.find_image("no-rcm")
 
     assert "'no-rocm'" in caught.value.hint
 
@@ -71,23 +71,23 @@ def test_suggests_the_image_that_is_meant() -> None:
 )
 def test_refuses_a_value_of_another_form_with_the_default(name: str, value: str) -> None:
     with pytest.raises(UsageError, match=f"^{name}=") as caught:
-        build_image.image().values({name: value})
+        build_image.find_image().values({name: value})
 
-    assert repr(build_image.image().arguments[name].default) in caught.value.hint
+    assert repr(build_image.find_image().arguments[name].default) in caught.value.hint
 
 
 def test_refuses_credentials_without_showing_them() -> None:
     url = "https://me:secret@x.invalid/simple/"
 
     with pytest.raises(UsageError, match=INDEX_ARGUMENT) as caught:
-        build_image.image().values({INDEX_ARGUMENT: url})
+        build_image.find_image().values({INDEX_ARGUMENT: url})
 
     assert "secret" not in str(caught.value)
 
 
 def test_refuses_an_argument_of_another_image() -> None:
     with pytest.raises(UsageError, match="ROCM_VERSION"):
-        build_image.image("no-rocm").values({"ROCM_VERSION": "6.4"})
+        build_image.find_image("no-rocm").values({"ROCM_VERSION": "6.4"})
 
 
 # --- Names, tags and places ------------------------------------------------------------------
@@ -96,12 +96,12 @@ def test_refuses_an_argument_of_another_image() -> None:
 @pytest.mark.parametrize("day", ["2025-11-21", ""])
 def test_refuses_text_that_is_not_a_day(day: str) -> None:
     with pytest.raises(UsageError, match=f"'{day}'"):
-        build_image.tags(day)
+        build_image.make_tags(day)
 
 
 def test_refuses_text_that_is_not_a_tag() -> None:
     with pytest.raises(UsageError, match="'a b'"):
-        build_image.tags(DAY, ("a b",))
+        build_image.make_tags(DAY, ("a b",))
 
 
 @pytest.mark.parametrize(
@@ -112,7 +112,7 @@ def test_refuses_text_that_is_not_a_tag() -> None:
     ],
 )
 def test_pushes_to_a_repository_in_small_letters(text: str, repository: str) -> None:
-    assert build_image.repository(text) == repository
+    assert build_image.registry_repository(text) == repository
 
 
 @pytest.mark.parametrize(
@@ -120,7 +120,7 @@ def test_pushes_to_a_repository_in_small_letters(text: str, repository: str) -> 
 )
 def test_refuses_text_that_is_not_a_repository(text: str) -> None:
     with pytest.raises(UsageError, match="REGISTRY/REPO"):
-        build_image.repository(text)
+        build_image.registry_repository(text)
 
 
 @pytest.mark.parametrize("name", ["Mine", "mine:v1", "-mine", "a b"])
@@ -187,14 +187,14 @@ class Engine:
 
     def answer(self, call: Call) -> Answer:
         """Answer for a command."""
-        _, command, *rest = call.words
+        _, command, *arguments = call.words
         if command in self.failures:
             return Answer(status=1, stdout=self.failures[command])
         if command in {"info", "version"}:
             return Answer()
         self.commands.append(command)
         if command == "save":
-            Path(rest[1]).write_bytes(b"archive")
+            Path(arguments[1]).write_bytes(b"archive")
         return Answer()
 
 
@@ -247,13 +247,16 @@ def test_pushes_a_saved_image_without_a_build(engine: Engine) -> None:
     ],
 )
 def test_logs_in_to_the_registry_that_it_pushes_to(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], place: str, registry: str
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    place: str,
+    registry: str,
 ) -> None:
     monkeypatch.setenv("REGISTRY_USER", "me")
     monkeypatch.setenv("REGISTRY_PASSWORD", "secret")
 
-    words = ("--engine=docker", "--archive=image.tar", f"--push={place}", "--dry-run")
-    assert run_verb("ci", "build-image", *words) == 0
+    options = ("--engine=docker", "--archive=image.tar", f"--push={place}", "--dry-run")
+    assert run_verb("ci", "build-image", *options) == 0
 
     output = capsys.readouterr()
     assert f"docker login --username me --password-stdin {registry}\n" in output.out
@@ -300,17 +303,17 @@ def test_a_dry_run_prints_the_exact_commands(
     engine_name: engines.Engine, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     archive = tmp_path / "i.tar"
-    words = (
+    options = (
         f"--engine={engine_name}",
         "--push=r.invalid/o/ci",
         f"--output={archive}",
         f"--date={DAY}",
     )
 
-    assert run_verb("ci", "build-image", "--dry-run", *words) == 0
+    assert run_verb("ci", "build-image", "--dry-run", *options) == 0
 
     printed = [tuple(shlex.split(line)) for line in capsys.readouterr().out.splitlines()]
-    assert printed == commands_of(build_planned(*words), engine_name, archive)
+    assert printed == commands_of(build_planned(*options), engine_name, archive)
     assert not archive.exists()
 
 

@@ -12,15 +12,20 @@ from tests.kit.front_doors import run_verb
 WORDS = ("--image=ci:latest", "--sessions=build_torch check_wheels", "--session-python=3.11")
 
 
-def commands(root: Path, *, archive: Path | None = None, gpu: bool = False) -> list[list[str]]:
-    planned = in_image.commands(
-        "podman", "ci:latest", ["-s", "build_torch"], root=root, archive=archive, gpu=gpu
+def commands_of(root: Path, *, archive: Path | None = None, gpu: bool = False) -> list[list[str]]:
+    commands = in_image.make_commands(
+        "podman",
+        "ci:latest",
+        ["-s", "build_torch"],
+        root=root,
+        archive=archive,
+        has_gpu=gpu,
     )
-    return [list(command) for command in planned]
+    return list(map(list, commands))
 
 
 def test_sessions_run_in_the_checkout(tmp_path: Path) -> None:
-    (run,) = commands(tmp_path)
+    (run,) = commands_of(tmp_path)
 
     assert run[:3] == ["podman", "run", "--rm"]
     assert f"--volume={tmp_path}:/workspace" in run
@@ -30,26 +35,26 @@ def test_sessions_run_in_the_checkout(tmp_path: Path) -> None:
 def test_an_archive_is_loaded_first(tmp_path: Path) -> None:
     archive = tmp_path / "i.tar"
 
-    load, _ = commands(tmp_path, archive=archive)
+    load, _ = commands_of(tmp_path, archive=archive)
 
     assert load == ["podman", "load", "--input", str(archive)]
 
 
 def test_values_of_variables_are_not_on_the_command_line(tmp_path: Path) -> None:
-    (run,) = commands(tmp_path)
+    (run,) = commands_of(tmp_path)
 
     # A token is among them.
     assert "--env=SOURCE_LOCK" in run
 
 
 def test_builds_get_no_gpu(tmp_path: Path) -> None:
-    (run,) = commands(tmp_path)
+    (run,) = commands_of(tmp_path)
 
     assert [word for word in run if word.startswith("--device")] == []
 
 
 def test_tests_get_the_machines_gpus(tmp_path: Path) -> None:
-    (run,) = commands(tmp_path, gpu=True)
+    (run,) = commands_of(tmp_path, gpu=True)
 
     assert "--device=/dev/kfd" in run
 

@@ -132,7 +132,7 @@ def later():
 def bundle(root: Path, texts: Mapping[str, str]) -> list[str]:
     """Return the modules of `ci` that the module ``ci.start`` of a checkout needs."""
     write_files(root, {"ci/__init__.py": "", **texts})
-    paths = [path for path in lambda_zip.bundle(root, "ci.start") if path.startswith("ci/")]
+    paths = [path for path in lambda_zip.collect_files(root, "ci.start") if path.startswith("ci/")]
     return [path.removesuffix(".py").removesuffix("/__init__").removeprefix("ci/") for path in paths]
 
 

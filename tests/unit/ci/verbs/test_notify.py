@@ -26,7 +26,11 @@ TWO_FAILED = notify.RunResult(
     title="CI of ROCm/TheRock",
     url="https://github.com/ROCm/TheRock/actions/runs/7",
     failures=(
-        Failure(name="build torch, gfx1151", error="error: no <hip> & more", url="https://page/1"),
+        Failure(
+            name="build torch, gfx1151",
+            error="error: no <hip> & more",
+            url="https://page/1",
+        ),
         Failure(name="test_smoke"),
     ),
 )
@@ -57,7 +61,7 @@ def test_refuses_text_that_names_no_results_of_jobs(text: str) -> None:
 def test_a_run_without_failures_has_the_results_of_its_jobs(
     needs: Mapping[str, str], failed_jobs: tuple[str, ...], headline: str
 ) -> None:
-    result = notify.result_of("CI", needs, jobs=[Failure(name=name) for name in failed_jobs])
+    result = notify.make_result("CI", needs, failed_jobs=[Failure(name=name) for name in failed_jobs])
 
     assert result.headline == headline
     assert result.ok == (headline == "CI: succeeded")
@@ -71,7 +75,7 @@ def test_a_run_without_failures_has_the_results_of_its_jobs(
 def test_a_run_failed_where_a_job_or_a_record_says_so(
     needs: Mapping[str, str], failed_jobs: tuple[str, ...], failure: str
 ) -> None:
-    result = notify.result_of("CI", needs, jobs=[Failure(name=name) for name in failed_jobs])
+    result = notify.make_result("CI", needs, failed_jobs=[Failure(name=name) for name in failed_jobs])
 
     assert result.headline == "CI: 1 failed"
     assert not result.ok
@@ -82,7 +86,7 @@ def test_a_run_failed_where_a_job_or_a_record_says_so(
 
 
 def test_slack_gets_a_link_to_the_run_and_to_each_failure() -> None:
-    payload = notify.slack(TWO_FAILED)
+    payload = notify.slack_payload(TWO_FAILED)
 
     assert payload["text"] == "CI of ROCm/TheRock: 2 failed"
     headline, first, second = [block["text"]["text"] for block in payload["blocks"]]
@@ -92,7 +96,7 @@ def test_slack_gets_a_link_to_the_run_and_to_each_failure() -> None:
 
 
 def test_slack_gets_no_markup_of_others() -> None:
-    payload = notify.slack(TWO_FAILED)
+    payload = notify.slack_payload(TWO_FAILED)
 
     assert "error: no &lt;hip&gt; &amp; more" in payload["blocks"][1]["text"]["text"]
 
@@ -102,8 +106,8 @@ def test_a_message_of_hundreds_of_failures_stays_readable() -> None:
     result = notify.RunResult(title="CI", failures=failures)
 
     # Slack takes no more blocks.
-    assert len(notify.slack(result)["blocks"]) <= 50
-    assert "280 more" in notify.plain(result)
+    assert len(notify.slack_payload(result)["blocks"]) <= 50
+    assert "280 more" in notify.plain_text(result)
 
 
 # One character of each kind that a header, a terminal or Slack treats differently.
@@ -119,7 +123,7 @@ def test_no_error_adds_a_header_to_an_email_or_a_mention_to_slack(title: str, er
 
     assert {"Subject", "From", "To"} <= set(message.keys())
     assert "Bcc" not in message
-    assert "<!" not in json.dumps(notify.slack(result))
+    assert "<!" not in json.dumps(notify.slack_payload(result))
 
 
 def test_a_summary_names_every_failure() -> None:
@@ -154,7 +158,7 @@ def send_to_slack(status: int) -> list[str]:
     Slack.messages = []
     Slack.status = status
     with answering(Slack) as address:
-        notify.send(FAILED, notify.Places(slack=f"{address}/hook"))
+        notify.send(FAILED, notify.Recipients(slack=f"{address}/hook"))
     return [message["text"] for message in Slack.messages]
 
 
@@ -171,13 +175,13 @@ def test_warns_that_slack_refuses_a_message(capsys: pytest.CaptureFixture[str]) 
 
 
 def test_warns_of_an_address_that_is_no_mail_server(capsys: pytest.CaptureFixture[str]) -> None:
-    notify.send(FAILED, notify.Places(smtp="https://mail", email=("a@example.com",)))
+    notify.send(FAILED, notify.Recipients(smtp="https://mail", email=("a@example.com",)))
 
     assert "NOTIFY_SMTP_URL" in capsys.readouterr().err
 
 
 def test_tells_nobody_where_nothing_is_configured(capsys: pytest.CaptureFixture[str]) -> None:
-    notify.send(FAILED, notify.Places())
+    notify.send(FAILED, notify.Recipients())
 
     assert "nothing is sent" in capsys.readouterr().err
 
@@ -195,7 +199,7 @@ def test_tells_nobody_where_nothing_is_configured(capsys: pytest.CaptureFixture[
 def test_tells_of_failed_and_idle_runs_of_chosen_events(
     event: str, result: notify.RunResult, *, expected: bool
 ) -> None:
-    policy = notify.Policy(events=("schedule",))
+    policy = notify.NotifyPolicy(events=("schedule",))
 
     assert notify.is_sent(policy, {"GITHUB_EVENT_NAME": event}, result) is expected
 

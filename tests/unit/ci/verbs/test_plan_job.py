@@ -39,7 +39,10 @@ RUN = RocmOrigin(
     artifacts={"base": "1" * 64},
 )
 INDEX = RocmOrigin(
-    platform="linux", artifact_group=FAMILY, index_url="https://packages.example/simple/", version="7.1"
+    platform="linux",
+    artifact_group=FAMILY,
+    index_url="https://packages.example/simple/",
+    version="7.1",
 )
 
 
@@ -74,7 +77,11 @@ class Job:
         self.monkeypatch.setenv("CELL", cell)
         exit_code = run_verb("ci", "plan-job", "--run-id", "77", "--platform", "linux")
         printed = self.capsys.readouterr()
-        return FrontDoorResult(exit_code=exit_code, output=printed.out, report=printed.err)
+        return FrontDoorResult(
+            exit_code=exit_code,
+            output=printed.out,
+            report=printed.err,
+        )
 
     def read_planned(self, job: PlannedJob) -> Mapping[str, str]:
         """Return the variables of a job of the plan."""

@@ -33,11 +33,22 @@ def wheel(store: Store, outputs: RunOutputs, tmp_path: Path) -> FileRecord:
 
 
 def write_step(
-    store: Store, outputs: RunOutputs, step: str = "build_torch", *, python: str = "cp312", error: str = ""
+    store: Store,
+    outputs: RunOutputs,
+    step: str = "build_torch",
+    *,
+    python: str = "cp312",
+    error: str = "",
 ) -> None:
     """Write the record of a step, which failed where there is an error."""
     write_record(
-        store, outputs, step=step, family=GROUP, python=python, torch_ref="nightly", error=error or None
+        store,
+        outputs,
+        step=step,
+        family=GROUP,
+        python=python,
+        torch_ref="nightly",
+        error=error or None,
     )
 
 
@@ -57,7 +68,10 @@ def test_prints_wheels_failures_and_counts(
 
 @pytest.mark.usefixtures("wheel")
 def test_prints_where_wheels_and_the_page_are(
-    store: Store, outputs: RunOutputs, run_options: list[str], capsys: pytest.CaptureFixture[str]
+    store: Store,
+    outputs: RunOutputs,
+    run_options: list[str],
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     assert run_verb("ci", "report", *run_options) == 0
 
@@ -67,7 +81,10 @@ def test_prints_where_wheels_and_the_page_are(
 
 
 def test_writes_the_page_beside_the_run(
-    wheel: FileRecord, store: Store, outputs: RunOutputs, run_options: list[str]
+    wheel: FileRecord,
+    store: Store,
+    outputs: RunOutputs,
+    run_options: list[str],
 ) -> None:
     assert run_verb("ci", "report", *run_options) == 0
 
@@ -77,7 +94,10 @@ def test_writes_the_page_beside_the_run(
 
 
 def test_writes_the_summary_of_a_job(
-    wheel: FileRecord, run_options: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    wheel: FileRecord,
+    run_options: list[str],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     summary = tmp_path / "summary.md"
     monkeypatch.setenv("GITHUB_STEP_SUMMARY", str(summary))
@@ -107,7 +127,10 @@ def test_a_brief_report_prints_no_wheels_and_writes_the_same_page(
 @pytest.mark.usefixtures("wheel")
 @pytest.mark.parametrize("option", ["--text", "--json", "--dry-run"])
 def test_writes_no_page_where_only_text_is_wanted(
-    store: Store, outputs: RunOutputs, run_options: list[str], option: str
+    store: Store,
+    outputs: RunOutputs,
+    run_options: list[str],
+    option: str,
 ) -> None:
     assert run_verb("ci", "report", *run_options, option) == 0
 
@@ -174,7 +197,13 @@ def test_does_not_take_a_run_of_another_platform_for_this_ones(run_options: list
 # --- The run that it is held against ---------------------------------------------------------
 
 
-def write_run(store: Store, run_id: str, step: str = "build_torch", *, python: str = "cp312") -> None:
+def write_run(
+    store: Store,
+    run_id: str,
+    step: str = "build_torch",
+    *,
+    python: str = "cp312",
+) -> None:
     """Write a run of one step."""
     outputs = RunOutputs(run_id=run_id, platform=this_platform())
     error = "It broke." if step == "build_apex" else ""
@@ -199,7 +228,10 @@ def test_the_first_run_is_held_against_none(
     ("requested", "mention"), [("previous", "None of the last 25 runs"), ("16", "Run 16")]
 )
 def test_refuses_a_run_to_compare_with_that_is_not_there(
-    run_options: list[str], capsys: pytest.CaptureFixture[str], requested: str, mention: str
+    run_options: list[str],
+    capsys: pytest.CaptureFixture[str],
+    requested: str,
+    mention: str,
 ) -> None:
     exit_code = run_verb("ci", "report", "--json", *run_options, "--against", requested)
 
@@ -228,14 +260,20 @@ def other_runs(store: Store, wheel: FileRecord) -> Store:
     ids=["by default", "previous", "none", "9"],
 )
 def test_a_run_of_ci_is_held_against_the_last_one_with_its_cells(
-    run_options: list[str], capsys: pytest.CaptureFixture[str], words: list[str], run_id: str
+    run_options: list[str],
+    capsys: pytest.CaptureFixture[str],
+    words: list[str],
+    run_id: str,
 ) -> None:
     assert compared_run(capsys, *run_options, *words) == run_id
 
 
 @pytest.mark.parametrize(("words", "run_id"), [([], ""), (["--against", "previous"], "9")])
 def test_the_local_run_is_compared_only_when_asked(
-    store: Store, capsys: pytest.CaptureFixture[str], words: list[str], run_id: str
+    store: Store,
+    capsys: pytest.CaptureFixture[str],
+    words: list[str],
+    run_id: str,
 ) -> None:
     write_run(store, "local")
     write_run(store, "9")
