@@ -180,6 +180,16 @@ def measured(folder: Path) -> tuple[int, float]:
     return size, last_change
 
 
+def file_sizes(folder: Path) -> dict[str, int]:
+    """Return the bytes of each file in a folder, by its path there: others where a file was lost or cut."""
+    sizes: dict[str, int] = {}
+    for path in sorted(folder.rglob("*")):
+        if path.is_file():
+            name = path.relative_to(folder).as_posix()
+            sizes[name] = path.stat().st_size
+    return sizes
+
+
 def link_or_copy(source: Path, target: Path, *, within: Path | None = None) -> None:
     """Put a file of ours under a second name: a hard link where the file system allows, else a copy.
 

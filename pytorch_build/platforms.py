@@ -64,5 +64,3 @@ class Platform(Model):
 
 FILE = Path(__file__).with_suffix(".toml")
 PLATFORMS = {name: Platform(name=name, **table) for name, table in read_toml(FILE).items()}
-LINUX = PLATFORMS["linux"]
-WINDOWS = PLATFORMS["windows"]

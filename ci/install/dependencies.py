@@ -172,7 +172,7 @@ def _resolve_need(data: Mirror, need: Need) -> Sequence[ResolvedPackage]:
     except EnvironmentSetupError as problem:
         raise EnvironmentSetupError(
             f"What {need.required_by} requires, for {need.cell}: {problem.message}",
-            hint=problem.hint,
+            hint="Only wheels are mirrored: require a version that has one, or add one to an index of yours.",
         ) from problem
 
 

@@ -318,7 +318,7 @@ class _JobPlanner:
     ) -> PlannedJob | None:
         """Return the job that builds PyTorch for a combination; None, and leave it out, where it cannot."""
         cell = combination.cell
-        components = self._components(combination.ref, build.variant.platform)
+        components = self._components(combination.ref, build)
         obstacle = combination.obstacle
         if obstacle is None and not components:
             obstacle = "it has none of the requested components"
@@ -340,30 +340,34 @@ class _JobPlanner:
             cell=cell,
         )
 
-    def _components(self, ref: TorchRef, platform: Platform) -> Sequence[str]:
+    def _components(self, ref: TorchRef, build: Build) -> Sequence[str]:
         """Return the components of a ref that are built: all, or those that are requested and required."""
+        # Wheels for CPUs have no use for triton.
+        components = [
+            name for name in ref.components if build.has_rocm or not COMPONENTS[name].serves_gpus_only
+        ]
         requested_components = set(self.question.inputs.pytorch_components)
         if not requested_components:
-            return ref.components
+            return components
 
         for component in self.question.inputs.pytorch_components:
             if component not in COMPONENTS:
                 raise UsageError(f"Unknown component {component!r}. {nearest(component, COMPONENTS)}")
             row = LeftOut(
                 what=f"{component} of {ref.name}",
-                reason=f"not built on {platform}",
+                reason=f"not built on {build.variant.platform}",
             )
             # Every Python and family lacks it, too.
             if component not in ref.components and row not in self.left_out:
                 self.left_out.append(row)
 
-        if not requested_components & set(ref.components):
+        if not requested_components.intersection(components):
             return ()
 
         # They are built against the torch of their own run, and torch requires its run's triton, so that no
         # other one is installed beside it.
         required_components = with_required(requested_components)
-        return [component for component in ref.components if component in required_components]
+        return [component for component in components if component in required_components]
 
     def _ref(self, name: str, platform: Platform) -> TorchRef:
         refs = self.question.refs[platform]

@@ -238,14 +238,13 @@ def _refuse_empty_set(
             holders.add(record.family)
 
     versions = _versions_in(staging_records, request.distribution)
-    hint = "Stage it first: nox -s stage."
-    if holders:
-        hint = f"There is one of {', '.join(sorted(holders))}."
-    elif versions:
-        hint = nearest(request.version, versions)
+    other_hint = "Stage it first: nox -s stage."
+    if versions:
+        other_hint = nearest(request.version, versions)
     groups = ", ".join(request.artifact_groups) or "any family"
     raise MissingInputError(
-        f"No {request.distribution} {request.version} of {groups} is staged in {bucket.url}.", hint=hint
+        f"No {request.distribution} {request.version} of {groups} is staged in {bucket.url}.",
+        hint=f"There is one of {', '.join(sorted(holders))}." if holders else other_hint,
     )
 
 

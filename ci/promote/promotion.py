@@ -189,9 +189,10 @@ def require_same_targets(bucket: Store, decision: Decision) -> None:
         is_of_version = previous_decision.to_version == decision.to_version
         if shared_keys and has_other_targets and is_of_version:
             targets = ", ".join(previous_decision.gpu_targets) or "all targets"
-            verb = "was" if previous_decision.status == "promoted" else "is being"
+            is_promoted = previous_decision.status == "promoted"
+            verb = "was released" if is_promoted else "is being released"
             raise ConflictError(
-                f"{previous_decision.set_name} {verb} released with device code for {targets} by "
+                f"{previous_decision.set_name} {verb} with device code for {targets} by "
                 f"{previous_decision.by}, which has {len(shared_keys)} files of {decision.set_name}.",
                 hint="A version is released once: keep the same targets, or make another candidate.",
             )

@@ -354,7 +354,6 @@ def _explain_absence(
     records: Sequence[Record],
 ) -> FatalError:
     """Return why no record names a file: its build ended early, or there never was one."""
-    message = f"No record of {run.url} names {file.name}"
     for record in records:
         if record.status != "failed" or not _would_make(record, file):
             continue
@@ -363,10 +362,10 @@ def _explain_absence(
         else:
             outcome = f"failed ({record.error.splitlines()[0]})"
         return MissingInputError(
-            f"{message}: {record.stage}, begun {record.started}, {outcome}.",
+            f"No record of {run.url} names {file.name}: {record.stage}, begun {record.started}, {outcome}.",
             hint=f"Run it again: nox -s {record.stage}. A file that it left is not one of the run.",
         )
-    return MissingInputError(f"{message}.", hint=_NAME_THE_RUN)
+    return MissingInputError(f"No record of {run.url} names {file.name}.", hint=_NAME_THE_RUN)
 
 
 def _would_make(record: Record, file: FileRecord) -> bool:

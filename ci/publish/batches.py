@@ -89,39 +89,39 @@ def missing_files(
     Sizes come from the listing, and digests from records. The store is queried, one request a file, only for
     those that no record names.
     """
-    missing: list[LocalFile] = []
+    new_files: list[LocalFile] = []
     unclear: list[LocalFile] = []
     for file in local_files:
         if not _has_size(listing, file.key, file.size):
-            missing.append(file)
+            new_files.append(file)
         elif file.sha256 not in recorded_digests.get(file.key, frozenset()):
             unclear.append(file)
 
     digests = map_in_threads(store.digest, [file.key for file in unclear])
     for file, digest in zip(unclear, digests, strict=True):
         if digest != file.sha256:
-            missing.append(file)
-    _require_replaceable(store, missing, listing)
-    return missing
+            new_files.append(file)
+    _require_replaceable(store, new_files, listing)
+    return new_files
 
 
 def missing_sidecars(
     local_files: Sequence[LocalFile],
     sidecars: Mapping[str, Document],
-    missing: Sequence[LocalFile],
+    new_files: Sequence[LocalFile],
     listing: Mapping[str, Stored],
 ) -> Sequence[Document]:
     """Return the sidecars of files that are to be put; `sidecars` has them by the files' keys.
 
     A sidecar follows from its file. So it is unchanged if the file is, and its size says that it is there.
     """
-    missing_keys = {file.key for file in missing}
+    new_keys = {file.key for file in new_files}
     missing_sidecars: list[Document] = []
     for file in local_files:
         sidecar = sidecars.get(file.key)
         if sidecar is None:
             continue
-        if file.key in missing_keys or not _has_size(listing, sidecar.key, len(sidecar.content)):
+        if file.key in new_keys or not _has_size(listing, sidecar.key, len(sidecar.content)):
             missing_sidecars.append(sidecar)
     return missing_sidecars
 
@@ -153,11 +153,11 @@ def _has_size(listing: Mapping[str, Stored], key: str, size: int) -> bool:
 
 def _require_replaceable(
     store: Store,
-    missing: Sequence[LocalFile],
+    new_files: Sequence[LocalFile],
     listing: Mapping[str, Stored],
 ) -> None:
     """Refuse the upload where it would replace files of an immutable run."""
-    keys = sorted(file.key for file in missing if file.key in listing and not file.may_replace)
+    keys = sorted(file.key for file in new_files if file.key in listing and not file.may_replace)
     if not keys:
         return
     if len(keys) == 1:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from ci.publish import batches, kinds, upload_records
 from ci.publish.batches import Batch, Document
-from ci.publish.local_files import Digests, is_temporary, list_files, read_files, read_logs
+from ci.publish.local_files import Digests, is_temporary, list_files, read_logs
 from core import files
 from core.errors import MissingInputError, UsageError
 from core.parallel import judge_in_threads
@@ -75,7 +75,7 @@ def _compare_artifacts(common: Common, folder: Path) -> Batch:
         digest_file = path.with_name(f"{path.name}{archives.SIDECAR}")
         if digest_file.is_file():
             digest_files[key] = digest_file.read_bytes()
-    local_files = read_files(paths, digests_of(common, folder), may_replace=not outputs.immutable)
+    local_files = digests_of(common, folder).read_files(paths, may_replace=not outputs.immutable)
     return kinds.artifact_batch(common.open_store(), outputs, local_files, digest_files)
 
 
@@ -85,13 +85,13 @@ def _compare_wheels(common: Common, folder: Path, artifact_group: str) -> Batch:
     outputs = common.outputs
     prefix = outputs.python_prefix(artifact_group)
     paths = {f"{prefix}/{path.name}": path for path in list_wheels(folder)}
-    local_files = read_files(paths, digests_of(common, folder), may_replace=not outputs.immutable)
+    local_files = digests_of(common, folder).read_files(paths, may_replace=not outputs.immutable)
     kinds.require_wheels(outputs, local_files)
     wheels, sidecars = kinds.describe_wheels(local_files)
 
     listing = batches.list_folders(store, [prefix, outputs.manifests_prefix(artifact_group)])
     recorded_digests = upload_records.read_digests(store, listing, outputs, artifact_group)
-    missing = batches.missing_files(store, local_files, listing, recorded_digests)
+    new_files = batches.missing_files(store, local_files, listing, recorded_digests)
     new_wheels = [wheel for wheel in wheels if wheel.sha256 not in recorded_digests.get(wheel.key, ())]
     documents: list[Document] = []
     if new_wheels:
@@ -100,9 +100,9 @@ def _compare_wheels(common: Common, folder: Path, artifact_group: str) -> Batch:
         title=f"wheels of {artifact_group}",
         prefix=prefix,
         listing=listing,
-        files=missing,
-        unchanged_count=len(local_files) - len(missing),
-        sidecars=batches.missing_sidecars(local_files, sidecars, missing, listing),
+        files=new_files,
+        unchanged_count=len(local_files) - len(new_files),
+        sidecars=batches.missing_sidecars(local_files, sidecars, new_files, listing),
         documents=documents,
         artifact_group=artifact_group,
         wheels=wheels,
@@ -151,7 +151,7 @@ def _compare_manifest(common: Common, path: Path, artifact_group: str) -> Batch:
         )
     store = common.open_store()
     prefix = common.outputs.manifests_prefix(artifact_group)
-    local_files = read_files({f"{prefix}/{path.name}": path}, Digests(), may_replace=True)
+    local_files = Digests().read_files({f"{prefix}/{path.name}": path}, may_replace=True)
     return kinds.manifest_batch(store, prefix, local_files, batches.list_folders(store, [prefix]))
 
 

@@ -67,18 +67,18 @@ def log_batch(
     all_digests = upload_records.read_digests(store, listing, outputs, artifact_group, kind=kind)
     # Of a file in several records it is not known which came last.
     recorded_digests = {key: digests for key, digests in all_digests.items() if len(digests) == 1}
-    missing = batches.missing_files(store, local_files, listing, recorded_digests)
+    new_files = batches.missing_files(store, local_files, listing, recorded_digests)
 
     documents: list[Document] = []
     is_recorded = all(file.sha256 in recorded_digests.get(file.key, frozenset()) for file in local_files)
-    if missing or not is_recorded:
+    if new_files or not is_recorded:
         documents.append(upload_records.record_of_files(outputs, artifact_group, kind, local_files))
     return Batch(
         title=f"{kind} of {artifact_group}",
         prefix=prefix,
         listing=listing,
-        files=missing,
-        unchanged_count=len(local_files) - len(missing),
+        files=new_files,
+        unchanged_count=len(local_files) - len(new_files),
         documents=documents,
     )
 
@@ -107,14 +107,14 @@ def artifact_batch(
 
     stored_objects = store.list(outputs.prefix, recursive=False)
     listing = {stored_object.key: stored_object for stored_object in stored_objects}
-    missing = batches.missing_files(store, local_files, listing, {})
+    new_files = batches.missing_files(store, local_files, listing, {})
     return Batch(
         title="artifacts",
         prefix=outputs.prefix,
         listing=listing,
-        files=missing,
-        unchanged_count=len(local_files) - len(missing),
-        sidecars=batches.missing_sidecars(local_files, sidecars, missing, listing),
+        files=new_files,
+        unchanged_count=len(local_files) - len(new_files),
+        sidecars=batches.missing_sidecars(local_files, sidecars, new_files, listing),
     )
 
 
@@ -139,12 +139,12 @@ def manifest_batch(
     outdated_keys: Sequence[str] = (),
 ) -> Batch:
     """Return what a run lacks of manifests: plans, source locks, records of tests and failures."""
-    missing = batches.missing_files(store, local_files, listing, {})
+    new_files = batches.missing_files(store, local_files, listing, {})
     return Batch(
         title="manifests",
         prefix=prefix,
         listing=listing,
-        files=missing,
-        unchanged_count=len(local_files) - len(missing),
+        files=new_files,
+        unchanged_count=len(local_files) - len(new_files),
         outdated_keys=outdated_keys,
     )

@@ -8,9 +8,8 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from functools import partial
 from pathlib import Path
-from typing import BinaryIO, NamedTuple, cast
+from typing import BinaryIO, cast
 
 from core import console, files
 from core.errors import MissingInputError
@@ -52,14 +51,6 @@ class LocalFile:
     modified_ns: int = 0
 
 
-class FileContent(NamedTuple):
-    """Bytes as they go into a store, and when the file that has them was last changed."""
-
-    size: int
-    sha256: str
-    modified_ns: int
-
-
 @dataclass
 class Digests:
     """Digests that are remembered in a JSON file: by path, size, time of change and inode."""
@@ -74,34 +65,56 @@ class Digests:
                 text = self.memory_file.read_text(encoding="utf-8")
                 self.memory = dict(json.loads(text))
 
-    def contents(
+    def read_files(
         self,
-        paths: Sequence[Path],
+        paths: Mapping[str, Path],
         *,
+        may_replace: bool,
+        is_ours: bool = False,
         packed: bool = False,
-    ) -> list[FileContent]:
-        """Return what files hold, or their gzip forms; what is not remembered is hashed in parallel."""
+    ) -> list[LocalFile]:
+        """Return files, or their gzip forms, by the keys that they are to have.
+
+        What is not remembered is hashed in parallel.
+        """
+
+        def read_file(key: str) -> LocalFile:
+            path = paths[key]
+            status = path.stat()
+            size, sha256 = self._size_and_digest(path, status, packed=packed)
+            return LocalFile(
+                key=key,
+                path=path,
+                size=size,
+                sha256=sha256,
+                may_replace=may_replace,
+                is_packed=packed,
+                is_ours=is_ours,
+                modified_ns=status.st_mtime_ns,
+            )
+
         remembered = dict(self.memory)
-        contents = map_in_threads(
-            partial(self._content, packed=packed),
-            paths,
-            jobs=os.cpu_count() or 1,
-        )
+        local_files = map_in_threads(read_file, paths, jobs=os.cpu_count() or 1)
         if self.memory_file is not None and self.memory != remembered:
             files.write_json(self.memory_file, self.memory)
-        return contents
+        return local_files
 
-    def _content(self, path: Path, *, packed: bool) -> FileContent:
+    def _size_and_digest(
+        self,
+        path: Path,
+        status: os.stat_result,
+        *,
+        packed: bool,
+    ) -> tuple[int, str]:
         name = os.path.abspath(path)  # noqa: PTH100 - a third of the time
         if packed:
             name = f"gz {name}"
-        status = path.stat()
-        read_at = time.time_ns()
         state = f"{status.st_size}-{status.st_mtime_ns}-{status.st_ino}"
         match self.memory.get(name):
             case [str(remembered_state), int(size), str(sha256)] if remembered_state == state:
-                return FileContent(size, sha256, status.st_mtime_ns)
+                return size, sha256
 
+        read_at = time.time_ns()
         if packed:
             size, sha256 = pack(path, Path(os.devnull))
         else:
@@ -109,7 +122,7 @@ class Digests:
             sha256 = files.sha256(path)
         if read_at - status.st_mtime_ns > _SETTLED_AFTER:
             self.memory[name] = [state, size, sha256]
-        return FileContent(size, sha256, status.st_mtime_ns)
+        return size, sha256
 
 
 def pack(path: Path, target: Path) -> tuple[int, str]:
@@ -157,38 +170,13 @@ def _walk(folder: Path) -> Iterator[Path]:
                     yield Path(entry.path)
 
 
-def read_files(
-    paths: Mapping[str, Path],
-    digests: Digests,
-    *,
-    may_replace: bool,
-    is_ours: bool = False,
-    packed: bool = False,
-) -> Sequence[LocalFile]:
-    """Return files with their sizes and digests, by the keys that they are to have."""
-    contents = digests.contents([*paths.values()], packed=packed)
-    return [
-        LocalFile(
-            key=key,
-            path=path,
-            size=content.size,
-            sha256=content.sha256,
-            may_replace=may_replace,
-            is_packed=packed,
-            is_ours=is_ours,
-            modified_ns=content.modified_ns,
-        )
-        for (key, path), content in zip(paths.items(), contents, strict=True)
-    ]
-
-
 def read_logs(
     paths: Mapping[str, Path],
     digests: Digests,
     *,
     is_ours: bool = False,
 ) -> Sequence[LocalFile]:
-    """Return logs or reports, which another attempt replaces; large ones in their gzip form."""
+    """Return logs or reports, which another attempt replaces; large logs in their gzip form."""
     plain_paths: dict[str, Path] = {}
     packed_paths: dict[str, Path] = {}
     for key, path in paths.items():
@@ -197,6 +185,6 @@ def read_logs(
         else:
             plain_paths[key] = path
 
-    plain_files = read_files(plain_paths, digests, may_replace=True, is_ours=is_ours)
-    packed_files = read_files(packed_paths, digests, may_replace=True, is_ours=is_ours, packed=True)
+    plain_files = digests.read_files(plain_paths, may_replace=True, is_ours=is_ours)
+    packed_files = digests.read_files(packed_paths, may_replace=True, is_ours=is_ours, packed=True)
     return [*plain_files, *packed_files]

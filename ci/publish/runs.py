@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from ci.publish import batches, kinds
 from ci.publish.batches import Batch, Document
-from ci.publish.local_files import Digests, LocalFile, is_temporary, read_files, read_logs
+from ci.publish.local_files import Digests, LocalFile, is_temporary, read_logs
 from core import console
 from core.errors import MissingInputError, StoreError
 from core.parallel import map_in_threads
@@ -140,14 +140,14 @@ def compare_wheels(
     unchanged_records = [
         record for record in build_records if documents[record.name] not in changed_documents
     ]
-    missing = batches.missing_files(store, local_files, listing, records.promised(unchanged_records))
+    new_files = batches.missing_files(store, local_files, listing, records.promised(unchanged_records))
     return Batch(
         title=title,
         prefix=prefix,
         listing=listing,
-        files=missing,
-        unchanged_count=len(local_files) - len(missing),
-        sidecars=batches.missing_sidecars(local_files, sidecars, missing, listing),
+        files=new_files,
+        unchanged_count=len(local_files) - len(new_files),
+        sidecars=batches.missing_sidecars(local_files, sidecars, new_files, listing),
         documents=changed_documents,
         outdated_keys=_outdated_failures(
             source,
@@ -387,14 +387,12 @@ def _compare_manifests(
         return []
 
     outputs = common.outputs
-    permanent_files = read_files(
+    permanent_files = source.digests.read_files(
         source.fetch_all(outputs, permanent_keys),
-        source.digests,
         may_replace=not outputs.immutable,
     )
-    replaceable_files = read_files(
+    replaceable_files = source.digests.read_files(
         source.fetch_all(outputs, [*replaceable_keys, *test_keys]),
-        source.digests,
         may_replace=True,
     )
     store = common.open_store()
@@ -426,9 +424,8 @@ def _compare_artifacts(common: Common, source: SourceRun) -> Sequence[Batch]:
         digest_key = f"{key}{archives.SIDECAR}"
         if digest_key in source_keys:
             digest_files[source.key_in(outputs, key)] = source.store.read(digest_key)
-    local_files = read_files(
+    local_files = source.digests.read_files(
         source.fetch_all(outputs, archive_keys),
-        source.digests,
         may_replace=not outputs.immutable,
         is_ours=True,
     )

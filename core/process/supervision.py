@@ -46,12 +46,11 @@ def supervise(
     log: Path,
     seconds: float,
     log_bytes: int = 1 << 30,
-    stalled: Callable[[], str] = str,
 ) -> Ending:
     """Run a process to its end, or to a limit of time or output; its output is added to `log`.
 
-    `stalled` is called again and again: a sentence stops the process, "" lets it run. One that is stopped is
-    first sent ``SIGABRT``: Python's faulthandler then writes the stacks of all threads.
+    One that is stopped is first sent ``SIGABRT``: Python's faulthandler then writes the stacks of all
+    threads.
     """
     started = time.monotonic()
     end = started + seconds
@@ -70,14 +69,6 @@ def supervise(
             return Ending(
                 returncode=0,
                 stopped=f"did not end within {limit}",
-                late=True,
-            )
-
-        sentence = stalled()
-        if sentence:
-            return Ending(
-                returncode=0,
-                stopped=sentence,
                 late=True,
             )
 

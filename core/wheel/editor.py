@@ -222,7 +222,7 @@ def _borrowed_copies(wheels: Mapping[Path, Mapping[str, str]]) -> list[_Copy]:
     copies: list[_Copy] = []
     for source, new_names in sorted(wheels.items()):
         listing = require_listing(source)
-        members = {member.name: member for member in listing.members}
+        members = listing.by_name
         missing_names = sorted(new_names.keys() - members.keys())
         if missing_names:
             raise WheelError(f"{source.name} holds no {missing_names[0]}.")

@@ -81,6 +81,11 @@ class WheelListing:
     members: tuple[ZipMember, ...]
     rows: Mapping[str, RecordRow | None]
 
+    @property
+    def by_name(self) -> dict[str, ZipMember]:
+        """The files, by their names."""
+        return {member.name: member for member in self.members}
+
 
 def verify_record(
     path: Path, *, tap: Tap | None = None, jobs: int | None = None

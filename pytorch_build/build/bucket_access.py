@@ -34,11 +34,13 @@ class BucketAccess:
     Attributes:
         endpoint: The service's address.
         variables: The server's whole environment.
+        is_anonymous: Whether it has no credentials, with which a bucket can be read at most.
         credentials: The text of its credentials file; None where it needs none.
     """
 
     endpoint: str
     variables: Mapping[str, str]
+    is_anonymous: bool = False
     credentials: str | None = field(default=None, repr=False)
 
 
@@ -51,12 +53,18 @@ def bucket_access(env: Mapping[str, str], *, credentials_file: Path) -> BucketAc
         credentials = _credentials_text(env["SCCACHE_BUCKET"])
     else:
         variables["SCCACHE_S3_NO_CREDENTIALS"] = "true"
+        variables["SCCACHE_S3_RW_MODE"] = "READ_ONLY"
 
     if credentials is not None:
         variables = {name: value for name, value in variables.items() if not name.startswith("AWS_")}
         variables["AWS_CONFIG_FILE"] = os.devnull
         variables["AWS_SHARED_CREDENTIALS_FILE"] = str(credentials_file)
-    return BucketAccess(endpoint=connection.endpoint, variables=variables, credentials=credentials)
+    return BucketAccess(
+        endpoint=connection.endpoint,
+        variables=variables,
+        is_anonymous=not connection.signed,
+        credentials=credentials,
+    )
 
 
 def does_answer(endpoint: str, *, seconds: int) -> bool:

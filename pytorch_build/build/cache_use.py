@@ -15,6 +15,7 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -129,8 +130,10 @@ class _SccacheUse(CacheUse):
         # What was done before the cache was given up.
         self._last_statistics: CacheStatistics | None = None
         self._has_ended = threading.Event()
-        self._watcher: threading.Thread | None = None
+        self._endpoint: str | None = None
         self._server = self._start_server()
+        self._watcher = threading.Thread(target=self._watch, daemon=True)
+        self._watcher.start()
 
     @property
     def loss(self) -> str | None:
@@ -154,30 +157,28 @@ class _SccacheUse(CacheUse):
     def stop(self) -> None:
         """Stop the server, and what watches its storage."""
         self._has_ended.set()
-        if self._watcher is not None:
-            self._watcher.join()
+        self._watcher.join()
         self._server.kill()
 
     def _start_server(self) -> process.Child:
-        """Start the server, and watch its storage where that is a bucket."""
+        """Start the server, with credentials where its storage is a bucket."""
         env = server_env(self.cache, address=self._address, base_env=self._base_env)
         if "SCCACHE_BUCKET" not in env:
             return self._start_program(env)
 
         credentials_file = self._folder / "credentials"
         access = bucket_access(env, credentials_file=credentials_file)
+        self._endpoint = access.endpoint
+        if access.is_anonymous:
+            self.cache = replace(self.cache, read_only=True)
         try:
             if access.credentials is not None:
                 credentials_file.touch(mode=0o600)
                 credentials_file.write_text(access.credentials, encoding="utf-8")
-            server = self._start_program(access.variables)
+            return self._start_program(access.variables)
         finally:
             # The server reads it when it looks whether its storage is there, and remembers it from then on.
             credentials_file.unlink(missing_ok=True)
-
-        self._watcher = threading.Thread(target=self._watch, args=(access.endpoint,), daemon=True)
-        self._watcher.start()
-        return server
 
     def _start_program(self, env: Mapping[str, str]) -> process.Child:
         """Start the server's program, and wait until it listens."""
@@ -192,14 +193,16 @@ class _SccacheUse(CacheUse):
                 raise ProcessError(f"it did not start within {_START_SECONDS:.0f} s.")
         return server
 
-    def _watch(self, endpoint: str) -> None:
-        """Stop the server when its storage falls silent: its clients would wait minutes for each file.
+    def _watch(self) -> None:
+        """Stop the server when its bucket falls silent: its clients would wait minutes for each file.
 
         They then compile by themselves what they wait for.
         """
+        if self._endpoint is None:
+            return
         unanswered = 0
         while not self._has_ended.wait(WATCH_SECONDS):
-            if does_answer(endpoint, seconds=ANSWER_SECONDS):
+            if does_answer(self._endpoint, seconds=ANSWER_SECONDS):
                 unanswered = 0
                 continue
             unanswered += 1

@@ -1,7 +1,7 @@
 """The search paths of a wheel's libraries: to ROCm's run-time packages beside it, and to nothing else.
 
 CMake leaves the folders of the machine that built it, and of ROCm's development tree, which is not
-there where torch only runs. They are replaced once, before anything else sees the wheel.
+there where torch only runs. They are replaced before anything else sees the wheel.
 """
 
 from __future__ import annotations
@@ -72,18 +72,19 @@ def changed_search_paths(
     return changes
 
 
+def find_search_paths(wheel: Path, folders: Sequence[str]) -> Mapping[str, tuple[str, ...]]:
+    """Return the members of a wheel whose search path has to change, with the new one."""
+    return changed_search_paths(read_members(wheel, _searching_members(wheel).values()), folders)
+
+
 def set_search_paths(wheel: Path, folders: Sequence[str], *, epoch: int | None = None) -> Path:
     """Set the search path of every ELF file of a wheel; only those that change are compressed again."""
-    members: dict[str, ZipMember] = {}
-    for member in require_listing(wheel).members:
-        if not member.name.endswith(_WINDOWS_SUFFIXES):
-            members[member.name] = member
-
-    changes = changed_search_paths(read_members(wheel, members.values()), folders)
+    changes = find_search_paths(wheel, folders)
     if not changes:
         return wheel
 
     console.echo(f"{wheel.name}: search paths of {console.counted(len(changes), 'file')} set")
+    members = _searching_members(wheel)
     with temporary.folder("rpaths", within=wheel.parent) as scratch:
         patched_members = tuple(
             _patched_member(wheel, members[name], paths, scratch) for name, paths in sorted(changes.items())
@@ -96,6 +97,15 @@ def set_search_paths(wheel: Path, folders: Sequence[str], *, epoch: int | None =
             epoch=epoch,
         )
     return edited_wheel.path
+
+
+def _searching_members(wheel: Path) -> Mapping[str, ZipMember]:
+    """Return the members of a wheel that may have a search path, by name; those of Windows have none."""
+    members: dict[str, ZipMember] = {}
+    for member in require_listing(wheel).members:
+        if not member.name.endswith(_WINDOWS_SUFFIXES):
+            members[member.name] = member
+    return members
 
 
 def _patched_member(wheel: Path, member: ZipMember, paths: Sequence[str], scratch: Path) -> Member:

@@ -23,7 +23,7 @@ from pytorch_build.build.execution import check_bare_import, check_import, execu
 from pytorch_build.build.facts import PackageFacts
 from pytorch_build.build.gather_facts import needed_parts, observe_facts
 from pytorch_build.build.plan import plan_build, plan_environment
-from pytorch_build.build.search_paths import set_search_paths
+from pytorch_build.build.search_paths import find_search_paths, set_search_paths
 from pytorch_build.check import Expectation, Finding, findings_table, require_no_errors
 from pytorch_build.check.policy import load_policy
 from pytorch_build.check.run import CheckOptions, check_built_wheel, loader_libraries
@@ -172,15 +172,21 @@ def _build_wheels(work: Work, tree: Path, environment: _Environment, max_jobs: i
                 cache=cache_use,
             )
             work.details["disk"] = files.measured(tree)[0]
-            # CMake leaves this machine's folders in the wheel. Nothing else may see it before.
-            wheel = set_search_paths(wheel, plan.search_folders, epoch=source_date_epoch(env))
             if cache_use is not None and (statistics := cache_use.details()) is not None:
                 work.details["compiler_cache"] = statistics
 
+    # CMake leaves this machine's folders in the wheel. Nothing may see it before they are replaced.
+    epoch = source_date_epoch(env)
     if plan.split_for is None:
-        return (wheel,)
+        return (set_search_paths(wheel, plan.search_folders, epoch=epoch),)
     with console.group(f"split {name}"):
-        return split_wheel(wheel, wheel.parent / "split", rocm_version=plan.split_for)
+        return split_wheel(
+            wheel,
+            wheel.parent / "split",
+            rocm_version=plan.split_for,
+            search_paths=find_search_paths(wheel, plan.search_folders),
+            epoch=epoch,
+        )
 
 
 def _compiler_cache(request: BuildRequest, tree: Path) -> AbstractContextManager[CacheUse | None]:

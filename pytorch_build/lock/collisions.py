@@ -6,7 +6,7 @@ The same name and the same sources are the same wheel: the first that is built s
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from core.errors import SourceError
 from core.families import CPU
@@ -17,18 +17,6 @@ if TYPE_CHECKING:
     from pytorch_build.lock.source_lock import SourceLock
 
 
-class _WheelName(NamedTuple):
-    """What the name of a wheel says, and the folder that it goes to."""
-
-    artifact_group: str
-    distribution: str
-    version: str
-    python: str | None
-
-    def __str__(self) -> str:
-        return f"{self.distribution} {self.version} for Python {self.python} in {self.artifact_group}"
-
-
 def refuse_collisions_of_jobs(jobs: Sequence[PlannedJob], locks: Mapping[str, SourceLock]) -> None:
     """Refuse wheels of one name, in one folder, that jobs of a plan would make of different sources.
 
@@ -36,19 +24,16 @@ def refuse_collisions_of_jobs(jobs: Sequence[PlannedJob], locks: Mapping[str, So
         jobs: Those that build wheels on one platform.
         locks: The source locks by torch ref.
     """
-    jobs_of_wheels: dict[_WheelName, dict[str, list[str]]] = {}
+    jobs_of_wheels: dict[str, dict[str, list[str]]] = {}
     for job in jobs:
         if job.torch_ref is None:
             continue
         lock = locks[job.torch_ref]
         is_for_gpus = job.gpu_family != CPU
         for component in built_components(job):
-            wheel = _WheelName(
-                artifact_group=job.artifact_group,
-                distribution=component.distribution,
-                version=lock.version(component.name, gpu=is_for_gpus),
-                python=job.python,
-            )
+            version = lock.version(component.name, gpu=is_for_gpus)
+            name = f"{component.distribution} {version}"
+            wheel = f"{name} for Python {job.python} in {job.artifact_group}"
             sources = _describe_sources(component, lock, gpu=is_for_gpus)
             jobs_by_sources = jobs_of_wheels.setdefault(wheel, {})
             job_names = jobs_by_sources.setdefault(sources, [])
@@ -57,7 +42,7 @@ def refuse_collisions_of_jobs(jobs: Sequence[PlannedJob], locks: Mapping[str, So
     collisions: list[str] = []
     for wheel, jobs_by_sources in jobs_of_wheels.items():
         if len(jobs_by_sources) > 1:
-            collision = _describe_collision(str(wheel), jobs_by_sources)
+            collision = _describe_collision(wheel, jobs_by_sources)
             collisions.append(collision)
     if collisions:
         listing = "\n".join(collisions)

@@ -38,25 +38,33 @@ def complete_plan(plan: Plan, resolve_lock: ResolveLock) -> tuple[Plan, Locks]:
     """
     locks: dict[Platform, Mapping[str, SourceLock]] = {}
     digests: dict[Platform, dict[str, str]] = {}
-    versions: dict[_WheelSet, Mapping[str, str]] = {}
+    versions: dict[_WheelSet, dict[str, str]] = {}
     for platform in PLATFORMS:
         build_jobs = plan.matrix(platform, "build_pytorch")
         platform_locks = _resolve_refs(platform, build_jobs, resolve_lock)
         for job in build_jobs:
             wheel_set = _wheel_set(job)
             versions[wheel_set] = _versions_of_wheels(job, platform_locks)
+
         refuse_collisions_of_jobs(build_jobs, platform_locks)
         locks[platform] = platform_locks
-        digests[platform] = {torch_ref: lock.digest() for torch_ref, lock in platform_locks.items()}
+        digests[platform] = _digests(platform_locks)
 
     jobs: list[PlannedJob] = []
     for job in plan.cells:
-        changes: dict[str, object] = {}
-        if not job.stage.endswith("rocm"):
-            changes["versions"] = versions[_wheel_set(job)]
-        jobs.append(job.model_copy(update=changes))
-    completed_plan = plan.model_copy(update={"cells": tuple(jobs), "locks": digests})
-    return completed_plan, locks
+        if job.stage.endswith("rocm"):
+            jobs.append(job)
+            continue
+        wheel_set = _wheel_set(job)
+        versions_of_job = versions[wheel_set]
+        jobs.append(job.model_copy(update={"versions": versions_of_job}))
+
+    changes = {"cells": tuple(jobs), "locks": digests}
+    return plan.model_copy(update=changes), locks
+
+
+def _digests(locks: Mapping[str, SourceLock]) -> dict[str, str]:
+    return {torch_ref: lock.digest() for torch_ref, lock in locks.items()}
 
 
 def _resolve_refs(

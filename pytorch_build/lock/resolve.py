@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -61,9 +61,9 @@ def resolve(
         explicit_refs=explicit or {},
         require_related_commit=require_related_commit,
     )
-    torch = search.find_torch()
+    search = search.with_torch()
     with ThreadPoolExecutor(max_workers=len(names)) as pool:
-        locked_projects = list(pool.map(lambda name: search.lock(name, torch), names))
+        locked_projects = list(pool.map(search.lock, names))
 
     projects = {locked.project: locked for locked in locked_projects}
     return SourceLock(
@@ -136,36 +136,30 @@ class _Location:
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Torch:
-    """Where torch is, and those files of its tree that say something of other projects.
-
-    The location is None where torch has no tree: it is prebuilt, or the ref has none.
-    """
-
-    location: _Location | None = None
-    files: Mapping[str, str] = field(default_factory=dict)
-
-    def describe(self, path: str) -> str:
-        """Return a file's name in torch's tree, for errors."""
-        if self.location is None:
-            return path
-        return self.location.describe(path)
-
-
-@dataclass(frozen=True, kw_only=True)
 class _Search:
-    """A search for the commits and versions of one torch ref's projects."""
+    """A search for the commits and versions of one torch ref's projects.
+
+    Attributes:
+        ref: The torch ref.
+        reader: Reads origins.
+        explicit_refs: Refs that the user named, by project.
+        require_related_commit: Whether torch has to pin every project that it may pin.
+        torch: Where torch is; None where it has no tree: it is prebuilt, or the ref has none.
+        torch_files: The texts of those files of torch's tree that say something of projects, by path.
+    """
 
     ref: TorchRef
     reader: Reader
     explicit_refs: Mapping[str, str]
     require_related_commit: bool
+    torch: _Location | None = None
+    torch_files: Mapping[str, str] = field(default_factory=dict)
 
-    def find_torch(self) -> _Torch:
-        """Return where torch is, and what its tree says of others."""
+    def with_torch(self) -> _Search:
+        """Return the search with where torch is, and what its tree says of others."""
         source = self.ref.projects.get("torch")
         if source is None or source.prebuilt:
-            return _Torch()
+            return self
 
         ref = self.explicit_refs.get("torch") or source.ref
         location = self._find(source, ref)
@@ -174,39 +168,39 @@ class _Search:
             version_file = component.version_rule.file_in_torch
             if version_file is not None:
                 paths.append(version_file)
-        files = self.reader.texts(location.origin, location.commit, paths)
-        return _Torch(location=location, files=files)
+        texts = self.reader.texts(location.origin, location.commit, paths)
+        return replace(self, torch=location, torch_files=texts)
 
-    def lock(self, project: str, torch: _Torch) -> LockedProject:
+    def lock(self, project: str) -> LockedProject:
         """Return a project at its commit, with the version that its files state."""
         source = self.ref.projects[project]
         if source.prebuilt:
             return prebuilt(project, source.prebuilt)
 
-        location = self._locate(source, torch)
+        location = self._locate(source)
         return LockedProject(
             project=project,
             origin=location.origin,
             ref=location.ref,
             commit=location.commit,
-            base_version=self._base_version(location, torch),
+            base_version=self._base_version(location),
             tagged=self._adds_commit(location),
         )
 
-    def _locate(self, source: ProjectSource, torch: _Torch) -> _Location:
+    def _locate(self, source: ProjectSource) -> _Location:
         """Find a project by the ref that the user named, else by torch's pin, else by the ref's data."""
-        if source.project == "torch" and torch.location is not None:
-            return torch.location
+        if source.project == "torch" and self.torch is not None:
+            return self.torch
 
         explicit_ref = self.explicit_refs.get(source.project)
         if explicit_ref:
             return self._find(source, explicit_ref)
 
-        pinned_location = self._follow_pin(source, torch)
+        pinned_location = self._follow_pin(source)
         if pinned_location is not None:
             return pinned_location
         if not source.ref:
-            raise self._missing_pin(source, torch)
+            raise self._missing_pin(source)
         return self._find(source, source.ref)
 
     def _find(self, source: ProjectSource, ref: str) -> _Location:
@@ -224,14 +218,14 @@ class _Search:
 
     # --- Pins ---------------------------------------------------------------------------------
 
-    def _follow_pin(self, source: ProjectSource, torch: _Torch) -> _Location | None:
+    def _follow_pin(self, source: ProjectSource) -> _Location | None:
         """Find a project where torch's tree pins it; return None where it has no pin."""
         pin_file = _PIN_FILES.get(source.pin)
         if pin_file is None:
             return None
 
-        text = torch.files.get(pin_file)
-        place = torch.describe(pin_file)
+        text = self.torch_files.get(pin_file)
+        place = self._describe_in_torch(pin_file)
         origin = source.origin
         if source.pin == "triton":
             if text is None:
@@ -243,7 +237,7 @@ class _Search:
             row = rows.get(distribution)
             if row is None:
                 if self.require_related_commit:
-                    raise self._missing_pin(source, torch)
+                    raise self._missing_pin(source)
                 return None
             commit = row.commit
             if not source.own_origin and origin != row.origin:
@@ -262,13 +256,19 @@ class _Search:
             commit=commit,
         )
 
-    def _missing_pin(self, source: ProjectSource, torch: _Torch) -> SourceError:
-        if torch.location is None:
+    def _describe_in_torch(self, path: str) -> str:
+        """Return a file's name in torch's tree, for errors."""
+        if self.torch is None:
+            return path
+        return self.torch.describe(path)
+
+    def _missing_pin(self, source: ProjectSource) -> SourceError:
+        if self.torch is None:
             reason = "torch is prebuilt or not known"
         elif source.pin == "triton":
-            reason = f"{torch.describe(versions.TRITON_PIN_FILE)} does not exist"
+            reason = f"{self._describe_in_torch(versions.TRITON_PIN_FILE)} does not exist"
         else:
-            reason = f"{torch.describe(versions.RELATED_COMMITS_FILE)} has no such row"
+            reason = f"{self._describe_in_torch(versions.RELATED_COMMITS_FILE)} has no such row"
         return SourceError(
             f"Torch ref {self.ref.name}: the commit of {source.project} should come from torch's tree, "
             f"but {reason}.",
@@ -277,16 +277,16 @@ class _Search:
 
     # --- Versions -----------------------------------------------------------------------------
 
-    def _base_version(self, location: _Location, torch: _Torch) -> str:
+    def _base_version(self, location: _Location) -> str:
         rule = COMPONENTS[location.project].version_rule
         file_in_torch = rule.file_in_torch
-        if file_in_torch is not None and file_in_torch in torch.files:
-            text = torch.files[file_in_torch]
-            place = torch.describe(file_in_torch)
+        if file_in_torch is not None and file_in_torch in self.torch_files:
+            text = self.torch_files[file_in_torch]
+            place = self._describe_in_torch(file_in_torch)
             return versions.parse_version(text, place)
 
-        texts = torch.files
-        if location is not torch.location:
+        texts = self.torch_files
+        if location is not self.torch:
             paths = (versions.VERSION_FILE, *rule.modules)
             texts = self.reader.texts(location.origin, location.commit, paths)
 

@@ -111,11 +111,13 @@ class SourceLock(Document):
         kind = kind_of_wheels(gpu=gpu)
         versions: dict[str, str] = {}
         for name in components:
-            locked = self.projects.get(name)
-            if locked is None or locked.prebuilt or kind not in locked.versions:
+            component = COMPONENTS[name]
+            # Wheels for CPUs have no use for triton, whose version is locked all the same.
+            if component.serves_gpus_only and not gpu:
                 continue
-            distribution = COMPONENTS[name].distribution
-            versions[distribution] = locked.versions[kind]
+            locked = self.projects.get(name)
+            if locked is not None and not locked.prebuilt and kind in locked.versions:
+                versions[component.distribution] = locked.versions[kind]
         return versions
 
     def compact(self) -> str:

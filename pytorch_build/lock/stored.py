@@ -1,4 +1,4 @@
-"""The source locks of a run: read where they lie, resolved where they are missing, completed in part."""
+"""The source locks of a run: found, completed where they lack something, and written."""
 
 from __future__ import annotations
 
@@ -108,9 +108,12 @@ def _serves(lock: SourceLock, context: Context, options: RocmOptions) -> bool:
         return False
     if context.gpu:
         requested_version = options.version or context.ref.rocm_version
-        if not lock.rocm_version or requested_version not in {"", lock.rocm_version}:
+        if not lock.rocm_version:
             return False
-    return all(_is_same_source(locked, context.ref) for locked in lock.projects.values())
+        if requested_version not in {"", lock.rocm_version}:
+            return False
+    projects = lock.projects.values()
+    return all(_is_same_source(locked, context.ref) for locked in projects)
 
 
 def _is_same_source(locked: LockedProject, ref: TorchRef) -> bool:
@@ -120,12 +123,16 @@ def _is_same_source(locked: LockedProject, ref: TorchRef) -> bool:
         return False
     if source.prebuilt or locked.prebuilt:
         return source.prebuilt == locked.prebuilt
-    if source.pin == "related_commits" and not source.own_origin and not locked.chosen:
-        # its origin, too, is torch's to say
+
+    may_name_origin = source.pin == "related_commits" and not source.own_origin
+    if may_name_origin and not locked.chosen:
+        # Where it comes from, too, is torch's to say.
         return True
     if source.origin != locked.origin:
         return False
-    return locked.chosen or source.pin != "" or source.ref == locked.ref
+    if locked.chosen or source.pin:
+        return True
+    return source.ref == locked.ref
 
 
 # --- Resolving --------------------------------------------------------------------------------

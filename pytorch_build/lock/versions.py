@@ -67,9 +67,11 @@ def parse_related_commits(text: str, place: str) -> Mapping[str, RelatedCommit]:
         first_number = first_numbers.setdefault(project, number)
         # The same commit is the same in every repository, however its address is spelt.
         if first_row.commit != row.commit:
+            first_source = f"{first_row.origin} {first_row.commit}"
+            source = f"{row.origin} {row.commit}"
             raise SourceError(
                 f"{place}: lines {first_number} and {number} name different commits of {project}: "
-                f"{first_row.origin} {first_row.commit} and {row.origin} {row.commit}.",
+                f"{first_source} and {source}.",
                 hint="Make its rows agree, or give the project's ref yourself.",
             )
         if row.os == "ubuntu":
@@ -89,8 +91,13 @@ def _parse_row(line: str, place: str) -> RelatedCommit:
         )
 
     row = RelatedCommit(*values)
-    for name in ("os", "project", "origin"):
-        if not getattr(row, name):
+    required_values = {
+        "os": row.os,
+        "project": row.project,
+        "origin": row.origin,
+    }
+    for name, value in required_values.items():
+        if not value:
             raise SourceError(f"{place}: the {name} is empty: {line!r}.")
 
     # As git does, take upper-case digits, too.
@@ -105,7 +112,8 @@ def parse_commit_pin(text: str, place: str) -> str:
     content = text.removeprefix(_BYTE_ORDER_MARK)
     commit = content.strip().lower()
     if not is_commit(commit):
-        raise SourceError(f"{place}: expected one commit (40 hex digits), found {_shown(text)}.")
+        first_line = _quote_first_line(text)
+        raise SourceError(f"{place}: expected one commit (40 hex digits), found {first_line}.")
     return commit
 
 
@@ -116,7 +124,8 @@ def parse_version(text: str, place: str) -> str:
     try:
         version = Version(version_text)
     except InvalidVersion as problem:
-        raise SourceError(f"{place}: expected a version, found {_shown(text)}.") from problem
+        first_line = _quote_first_line(text)
+        raise SourceError(f"{place}: expected a version, found {first_line}.") from problem
     if version.local:
         raise SourceError(f"{place}: {version_text} has a local version, which the build adds itself.")
     return str(version)
@@ -135,7 +144,7 @@ def adds_commit(setup: str) -> bool:
     return "def get_git_commit_hash" in setup
 
 
-def _shown(text: str) -> str:
+def _quote_first_line(text: str) -> str:
     first_line = text.strip().partition("\n")[0]
     if not first_line:
         return "nothing"
@@ -155,11 +164,12 @@ def python_tag(version: str) -> str:
     match = _PYTHON.fullmatch(version)
     if match is None:
         raise UsageError(
-            f"{version!r} is not a Python version.", hint="Write 3.12, or 3.13t for free-threaded Python."
+            f"{version!r} is not a Python version.",
+            hint="Write 3.12, or 3.13t for free-threaded Python.",
         )
     minor = match[1]
-    free_threaded = match[2]
-    return f"cp3{minor}{free_threaded}"
+    suffix = match[2]
+    return f"cp3{minor}{suffix}"
 
 
 def version_suffix(rocm_version: str) -> str:

@@ -9,8 +9,7 @@ other projects, so torch comes last.
 """
 
 import os
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from core import files, process
@@ -40,181 +39,232 @@ _SETTINGS = (
 # Fetches by commit and without blobs, as the projects' real hosts allow them.
 _SERVED = ("uploadpack.allowAnySHA1InWant", "uploadpack.allowFilter")
 
-
-@dataclass(frozen=True, kw_only=True)
-class _Recipe:
-    """How one repository is made.
-
-    Attributes:
-        submodules: Folder in this repository -> the sample's repository that lies there.
-        nightly: Whether it has a nightly branch and a tag beside ``main``.
-        pins: Whether its tree names the commits of the other projects.
-    """
-
-    submodules: Mapping[str, str]
-    nightly: bool = False
-    pins: bool = False
-
-
 # Components that have a template, but torch, whose repository is more than a tree of files.
-_PLAIN_COMPONENTS = tuple(name for name in COMPONENTS if name != "torch" and (TEMPLATES / name).is_dir())
-
+_PLAIN_COMPONENTS = [name for name in COMPONENTS if name != "torch" and (TEMPLATES / name).is_dir()]
 # In the order of generation: a repository comes after those whose commits it names.
-_RECIPES: Mapping[str, _Recipe] = {
-    "minivec": _Recipe(submodules={}),
-    "miniblas": _Recipe(submodules={"third_party/minivec": "minivec"}),
-    **{name: _Recipe(submodules={}) for name in _PLAIN_COMPONENTS},
-    "torch": _Recipe(submodules={"third_party/miniblas": "miniblas"}, nightly=True, pins=True),
+REPOSITORIES = ("minivec", "miniblas", *_PLAIN_COMPONENTS, "torch")
+# Repository -> its folders that are submodules -> the repositories that lie there.
+_SUBMODULES: Mapping[str, Mapping[str, str]] = {
+    "miniblas": {"third_party/minivec": "minivec"},
+    "torch": {"third_party/miniblas": "miniblas"},
 }
-REPOSITORIES: tuple[str, ...] = tuple(_RECIPES)
 
 
-def ensure_repositories(dest: Path) -> Mapping[str, Path]:
-    """Make the sample's repositories in `dest`, unless these templates' ones are there.
+def ensure_repositories(folder: Path) -> Mapping[str, Path]:
+    """Return the sample's repositories in a folder, made now unless these templates' ones are there.
 
-    They are made beside `dest` and renamed into place, so that an interrupted run leaves
-    nothing that a later one would take for whole.
+    They are made beside the folder and renamed into place, so that an interrupted run leaves nothing that a
+    later one would take for whole.
 
     Args:
-        dest: Folder that holds one bare repository a project, and nothing else.
+        folder: What holds one bare repository a project, and nothing else.
 
     Returns:
         Repository name -> its path: the components that have a template, and torch's
         submodules. Each has a branch ``main``; torch has ``nightly`` and a tag besides.
 
     Raises:
-        UsageError: `dest` holds something else than the sample's repositories.
+        UsageError: The folder holds something else than the sample's repositories.
         ProcessError: git is not installed, or failed.
     """
-    dest = dest.absolute()
-    digest = _digest(templates := {name: _template_files(name) for name in REPOSITORIES})
-    repositories = {name: dest / name for name in REPOSITORIES}
-    if _is_current(dest, digest):
+    folder = folder.absolute()
+    templates = {name: _read_templates(name) for name in REPOSITORIES}
+    digest = _digest_templates(templates)
+    repositories = {name: folder / name for name in REPOSITORIES}
+    if _is_current(folder, digest):
         return repositories
-    with files.locked(dest.parent / f".{dest.name}.lock", what="the sample's repositories"):
-        if not _is_current(dest, digest):
-            _refuse_foreign(dest)
-            with files.replaced(dest) as made:
-                _generate(made, templates)
-                files.write_text(made / STAMP, digest)
+
+    lock = folder.with_name(f".{folder.name}.lock")
+    with files.locked(lock, what="the sample's repositories"):
+        # Another process may have made them meanwhile.
+        if not _is_current(folder, digest):
+            _refuse_foreign_files(folder)
+            with files.replaced(folder) as new_folder:
+                _generate(new_folder, templates)
+                files.write_text(new_folder / STAMP, _stamp(new_folder, digest))
     return repositories
 
 
-def _template_files(name: str) -> Mapping[str, bytes]:
-    """Read a repository's templates: path in the repository -> content with line feeds.
+def _read_templates(name: str) -> Mapping[str, bytes]:
+    """Return a repository's templates: path in the repository -> content with line feeds.
 
     A leading ``dot_`` stands for ``.`` where the dotted file would steer this checkout's
     own git (``.gitignore``, ``.gitmodules``).
     """
     root = TEMPLATES / name
-    found: dict[str, bytes] = {}
-    for folder, folders, names in os.walk(root):
-        folders[:] = [entry for entry in folders if entry != "__pycache__"]
-        inside = Path(folder).relative_to(root).parts
-        for entry in names:
-            with open(f"{folder}/{entry}", "rb") as stream:  # noqa: PTH123 - each call reads them all: speed
-                data = stream.read()
-            found["/".join(_dotted(part) for part in (*inside, entry))] = data.replace(b"\r\n", b"\n")
-    return dict(sorted(found.items()))
+    contents: dict[str, bytes] = {}
+    for path in _template_files(root):
+        parts = map(_dotted, path.relative_to(root).parts)
+        content = path.read_bytes()
+        contents["/".join(parts)] = content.replace(b"\r\n", b"\n")
+    return dict(sorted(contents.items()))
+
+
+def _template_files(root: Path) -> Iterator[Path]:
+    for folder, subfolders, names in os.walk(root):
+        if "__pycache__" in subfolders:
+            subfolders.remove("__pycache__")
+        for name in names:
+            yield Path(folder, name)
 
 
 def _dotted(part: str) -> str:
-    return "." + part.removeprefix("dot_") if part.startswith("dot_") else part
+    if not part.startswith("dot_"):
+        return part
+    return f".{part.removeprefix('dot_')}"
 
 
-def _digest(templates: Mapping[str, Mapping[str, bytes]]) -> str:
-    contents = {
-        name: {path: data.decode() for path, data in tree.items()} for name, tree in templates.items()
-    }
-    return files.digest_of([_GENERATOR, contents])
+def _digest_templates(templates: Mapping[str, Mapping[str, bytes]]) -> str:
+    texts: dict[str, dict[str, str]] = {}
+    for name, contents in templates.items():
+        texts[name] = {path: content.decode() for path, content in contents.items()}
+    return files.digest_of([_GENERATOR, texts])
 
 
-def _is_current(dest: Path, digest: str) -> bool:
+def _is_current(folder: Path, digest: str) -> bool:
     try:
-        stamped = (dest / STAMP).read_text(encoding="utf-8")
+        stamp = (folder / STAMP).read_text(encoding="utf-8")
     except OSError:
         return False
-    return stamped == digest and all((dest / name / "HEAD").is_file() for name in REPOSITORIES)
+    return stamp == _stamp(folder, digest)
 
 
-def _refuse_foreign(dest: Path) -> None:
+def _stamp(folder: Path, digest: str) -> str:
+    """Return what says that the repositories are those of the templates' digest, and have lost no file."""
+    sizes = {name: files.file_sizes(folder / name) for name in REPOSITORIES}
+    return files.digest_of([digest, sizes])
+
+
+def _refuse_foreign_files(folder: Path) -> None:
     """Stop before a folder is replaced that holds more than the sample's repositories."""
-    known = {*REPOSITORIES, STAMP}
-    foreign = sorted(path.name for path in dest.iterdir() if path.name not in known) if dest.exists() else []
-    if foreign:
+    if not folder.exists():
+        return
+    names = {path.name for path in folder.iterdir()}
+    foreign_names = names.difference(REPOSITORIES, [STAMP])
+    if foreign_names:
         raise UsageError(
-            f"{dest} is not a folder of sample repositories: it holds {foreign[0]}.",
+            f"{folder} is not a folder of sample repositories: it holds {min(foreign_names)}.",
             hint="Name a folder of its own for them, or remove this one.",
         )
 
 
-def _generate(made: Path, templates: Mapping[str, Mapping[str, bytes]]) -> None:
-    trees = made.with_name("trees")
+def _generate(
+    folder: Path,
+    templates: Mapping[str, Mapping[str, bytes]],
+) -> None:
+    work_trees = folder.with_name("trees")
     commits: dict[str, str] = {}
-    for name, recipe in _RECIPES.items():
-        tree = dict(templates[name])
-        if recipe.pins:
-            tree |= _pins(commits)
-        work_tree = trees / name
-        for path, data in tree.items():
+    for name in REPOSITORIES:
+        contents = dict(templates[name])
+        if name == "torch":
+            contents.update(_pins(commits))
+        work_tree = work_trees / name
+        for path, content in contents.items():
             target = work_tree / path
             target.parent.mkdir(parents=True, exist_ok=True)
-            target.write_bytes(data)
-        commits[name] = _commit(made / name, work_tree, recipe, commits)
+            target.write_bytes(content)
+
+        submodules: dict[str, str] = {}
+        for submodule, project in _SUBMODULES.get(name, {}).items():
+            submodules[submodule] = commits[project]
+        repository = _Repository(folder / name, work_tree)
+        commits[name] = repository.commit(submodules)
+        if name == "torch":
+            repository.release_nightly(commits[name])
 
 
 def _pins(commits: Mapping[str, str]) -> Mapping[str, bytes]:
-    """Write torch's files that name other projects' commits, in upstream's two formats.
+    """Return torch's files that name other projects' commits, in upstream's two formats.
 
     ``related_commits`` has six fields a row: system, source, project, branch, commit, origin.
     """
-    related = [name for name in reversed(_PLAIN_COMPONENTS) if "torch" in COMPONENTS[name].built_first]
     rows: list[str] = []
     for system in ("ubuntu", "centos"):
-        for name in related:
-            distribution = COMPONENTS[name].distribution
-            rows.append(f"{system}|pytorch|{distribution}|{BRANCH}|{commits[name]}|sample:{name}\n")
+        for name in reversed(_PLAIN_COMPONENTS):
+            component = COMPONENTS[name]
+            if "torch" not in component.built_first:
+                continue
+            fields = (
+                system,
+                "pytorch",
+                component.distribution,
+                BRANCH,
+                commits[name],
+                f"sample:{name}",
+            )
+            rows.append("|".join(fields))
+    related_commits = "".join(f"{row}\n" for row in rows)
+    triton_pin = f"{commits['triton']}\n"
     return {
-        "related_commits": "".join(rows).encode(),
-        ".ci/docker/ci_commit_pins/triton.txt": f"{commits['triton']}\n".encode(),
+        "related_commits": related_commits.encode(),
+        ".ci/docker/ci_commit_pins/triton.txt": triton_pin.encode(),
     }
 
 
-def _commit(repository: Path, work_tree: Path, recipe: _Recipe, commits: Mapping[str, str]) -> str:
-    """Make one bare repository of one tree of files; give the commit of its ``main``."""
-    env = _environment(repository, work_tree)
+class _Repository:
+    """A bare repository, and the tree of files that it is made of."""
 
-    def git(*arguments: str) -> str:
-        settings = [word for setting in _SETTINGS for word in ("-c", setting)]
-        return process.capture(["git", *settings, *arguments], cwd=work_tree, env=env).stdout.strip()
+    def __init__(self, path: Path, work_tree: Path) -> None:
+        self._path = path
+        self._work_tree = work_tree
 
-    process.capture(
-        ["git", "init", "--quiet", "--bare", "--template=", "--object-format=sha1", str(repository)],
-        env={name: value for name, value in env.items() if name not in {"GIT_DIR", "GIT_WORK_TREE"}},
-    )
-    git("symbolic-ref", "HEAD", f"refs/heads/{BRANCH}")
-    for setting in _SERVED:
-        git("config", setting, "true")
-    git("add", "--all", "--force")
-    for path, name in recipe.submodules.items():
-        git("update-index", "--add", "--cacheinfo", f"160000,{commits[name]},{path}")
-    git("commit", "--quiet", "--message", f"Sample of {repository.name}")
-    commit = git("rev-parse", "HEAD")
-    if recipe.nightly:
-        git("tag", "--annotate", "--message", f"Sample {TORCH_TAG}", TORCH_TAG)
-        release = git(
-            "commit-tree", "HEAD^{tree}", "-p", commit, "-m", f"2026-01-01 nightly release ({commit})"
+    def commit(self, submodules: Mapping[str, str]) -> str:
+        """Make the repository with submodules (folder -> commit); return the commit of its ``main``."""
+        self._create()
+        self._git("add", "--all", "--force")
+        for folder, commit in submodules.items():
+            self._git(
+                "update-index",
+                "--add",
+                "--cacheinfo",
+                f"160000,{commit},{folder}",
+            )
+        self._git(
+            "commit",
+            "--quiet",
+            "--message",
+            f"Sample of {self._path.name}",
         )
-        git("update-ref", f"refs/heads/{NIGHTLY_BRANCH}", release)
-    return commit
+        return self._git("rev-parse", "HEAD")
+
+    def _create(self) -> None:
+        command = ["git", "init", "--quiet", "--bare", "--template=", "--object-format=sha1"]
+        process.capture([*command, self._path], env=_fixed_environment())
+        self._git("symbolic-ref", "HEAD", f"refs/heads/{BRANCH}")
+        for setting in _SERVED:
+            self._git("config", setting, "true")
+
+    def release_nightly(self, commit: str) -> None:
+        """Add the tag and the nightly branch, whose commit names the one that it was made of."""
+        self._git("tag", "--annotate", "--message", f"Sample {TORCH_TAG}", TORCH_TAG)
+        message = f"2026-01-01 nightly release ({commit})"
+        release = self._git("commit-tree", "HEAD^{tree}", "-p", commit, "-m", message)
+        self._git("update-ref", f"refs/heads/{NIGHTLY_BRANCH}", release)
+
+    def _git(self, *arguments: str) -> str:
+        command = ["git"]
+        for setting in _SETTINGS:
+            command += ["-c", setting]
+        variables = {
+            "GIT_DIR": str(self._path),
+            "GIT_WORK_TREE": str(self._work_tree),
+        }
+        completed = process.capture(
+            [*command, *arguments],
+            cwd=self._work_tree,
+            env=_fixed_environment() | variables,
+        )
+        return completed.stdout.strip()
 
 
-def _environment(repository: Path, work_tree: Path) -> dict[str, str]:
+def _fixed_environment() -> dict[str, str]:
     """Return git's environment: who and when are fixed, the user's settings are out of reach."""
-    kept = {name: value for name, value in process.inherited().items() if not name.startswith("GIT_")}
-    return kept | {
-        "GIT_DIR": str(repository),
-        "GIT_WORK_TREE": str(work_tree),
+    variables = process.inherited()
+    for name in list(variables):
+        if name.startswith("GIT_"):
+            del variables[name]
+    return {
+        **variables,
         "GIT_CONFIG_GLOBAL": os.devnull,
         "GIT_CONFIG_NOSYSTEM": "1",
         "GIT_ATTR_NOSYSTEM": "1",

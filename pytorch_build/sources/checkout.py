@@ -17,11 +17,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from core import console, files
-from core.errors import SourceError
+from core.errors import ProcessError, SourceError
 from core.run import key_name
 from pytorch_build.sources import edits, hipify
 from pytorch_build.sources.edits import UPSTREAM_TAG
-from pytorch_build.sources.git import Origins, Repository
+from pytorch_build.sources.git import Origins, Repository, git_reason, is_damaged
 from pytorch_build.sources.hipify import HIPIFY_TAG
 from pytorch_build.sources.submodules import remove_former_submodules, submodules, update_submodules
 
@@ -88,13 +88,23 @@ def checkout(locked: LockedProject, tree: Path, options: CheckoutOptions) -> Sou
         SourceError: The tree has edits or commits of the user's, and the options do not say to keep them.
     """
     if locked.prebuilt:
-        raise SourceError(f"{locked.project} is prebuilt ({locked.prebuilt}): there is nothing to check out.")
+        raise SourceError(
+            f"{locked.project} is prebuilt ({locked.prebuilt}): there is nothing to check out.",
+        )
     git = _repository(locked, tree, options)
     with _tree_lock(git.path):
-        source_tree = _find_unchanged(git, locked, options)
-        if source_tree is not None:
-            return source_tree
-        return _Checkout(git=git, locked=locked, options=options).perform()
+        try:
+            source_tree = _find_unchanged(git, locked, options)
+            if source_tree is None:
+                source_tree = _Checkout(git=git, locked=locked, options=options).perform()
+        except ProcessError as problem:
+            if not is_damaged(git):
+                raise
+            raise SourceError(
+                f"{git.path} has lost files of its repository: {git_reason(problem)}",
+                hint="Remove it, or move it away if it has edits of yours; then run again.",
+            ) from problem
+    return source_tree
 
 
 def unchanged_tree(locked: LockedProject, tree: Path, options: CheckoutOptions) -> SourceTree | None:
@@ -211,9 +221,11 @@ def _find_unchanged(
     """Recognise a finished checkout of the same request with nothing changed since, in three git calls."""
     state = _read_state(git)
     head = state.get("head")
-    if not isinstance(head, str) or state.get("request") != _describe_request(locked, options):
+    request = _describe_request(locked, options)
+    if not isinstance(head, str) or state.get("request") != request:
         return None
-    if (git.path / ".git" / "index.lock").exists():
+    index_lock = git.path / ".git" / "index.lock"
+    if index_lock.exists():
         return None
 
     expected_commits = {"HEAD": head, UPSTREAM_TAG: locked.commit}
@@ -221,7 +233,8 @@ def _find_unchanged(
         expected_commits[HIPIFY_TAG] = head
     names = [f"{name}^{{commit}}" for name in expected_commits]
     rev_parse = git.run("rev-parse", *names, check=False)
-    if rev_parse.stdout.split() != list(expected_commits.values()):
+    commits = rev_parse.stdout.split()
+    if commits != list(expected_commits.values()):
         return None
 
     if edits.has_hidden_files(git) or not edits.is_clean(git, submodules=True):
@@ -268,7 +281,8 @@ class _Checkout:
         folder = git.path / ".git"
         if folder.is_file():
             raise SourceError(
-                f"{git.path} is a worktree or submodule of another repository.", hint="Name another folder."
+                f"{git.path} is a worktree or submodule of another repository.",
+                hint="Name another folder.",
             )
 
         state = _read_state(git)
@@ -293,9 +307,11 @@ class _Checkout:
         git = self.git
         commit = self.locked.commit
         depth = self.options.depth
-        is_shallow = git.out("rev-parse", "--is-shallow-repository") == "true"
+        answer = git.out("rev-parse", "--is-shallow-repository")
+        is_shallow = answer == "true"
         lacks_history = depth == 0 and is_shallow
-        if git.commit_of(commit) is not None and not lacks_history:
+        has_commit = git.commit_of(commit) is not None
+        if has_commit and not lacks_history:
             return
 
         origin = self.locked.origin
@@ -401,7 +417,8 @@ class _Checkout:
         repositories = [*submodules(git), git]
         for repository in repositories:
             repository.run("tag", "--force", "--no-sign", UPSTREAM_TAG, "HEAD")
-            if repository.commit_of(HIPIFY_TAG) is not None:
+            old_hipified = repository.commit_of(HIPIFY_TAG)
+            if old_hipified is not None:
                 repository.run("tag", "--delete", HIPIFY_TAG)
         if not self.options.hipify or not hipify.can_hipify(git.path):
             return commit
@@ -413,7 +430,9 @@ class _Checkout:
         hipify.hipify(git.path)
         date = git.out("show", "--no-patch", "--format=%cI", commit)
         hipified = hipify.commit_hipified(git, date, untracked_before)
-        return commit if hipified is None else hipified
+        if hipified is None:
+            return commit
+        return hipified
 
 
 def _has_files(tree: Path) -> bool:
@@ -431,10 +450,10 @@ def _commits_named_by_parent(git: Repository) -> Sequence[str]:
         return ()
 
     parent = replace(git, path=Path(top))
-    path = git.path.resolve().relative_to(parent.path.resolve())
+    submodule_folder = git.path.resolve()
+    path = submodule_folder.relative_to(parent.path.resolve()).as_posix()
     commits: list[str] = []
-    for revision in ("HEAD", ""):
-        name = f"{revision}:{path.as_posix()}"
+    for name in (f"HEAD:{path}", f":{path}"):
         query = parent.run("rev-parse", "--verify", "--quiet", name, check=False)
         if query.returncode == 0:
             commits.append(query.stdout.strip())

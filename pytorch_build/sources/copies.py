@@ -92,8 +92,8 @@ class TreeCopy:
         git_folder = self.path / ".git"
         (git_folder / "index.lock").unlink(missing_ok=True)
         alternates = git_folder / "objects" / "info" / "alternates"
-        borrowed_objects = quote(str(self._snapshots.objects))
-        files.write_text(alternates, f"{borrowed_objects}\n")
+        objects = str(self._snapshots.objects)
+        files.write_text(alternates, f"{quote(objects)}\n")
 
         has_index = (git_folder / "index").is_file()
         if not has_index or git.commit_of("HEAD") != commit:
@@ -149,7 +149,12 @@ class TreeCopy:
         return self._run("write-tree", "--missing-ok").strip()
 
     def _run(self, *arguments: str, stdin: str | None = None) -> str:
-        return self._writer.run(*arguments, folder=self.path, index=_INDEX, stdin=stdin)
+        return self._writer.run(
+            *arguments,
+            folder=self.path,
+            index=_INDEX,
+            stdin=stdin,
+        )
 
     def _restore_missing_files(self) -> None:
         deleted_names = self._run("ls-files", "--deleted")

@@ -62,10 +62,10 @@ def has_hidden_files(git: Repository) -> bool:
 def show_hidden_files(git: Repository) -> None:
     """Let git look at every file of a repository: the bytes in the tree decide what is an edit."""
     rows = git.names("ls-files", "-v", "-z")
-    hidden_paths = [row[2:] for row in rows if _is_hidden(row)]
-    if not hidden_paths:
+    hidden_rows = list(filter(_is_hidden, rows))
+    if not hidden_rows:
         return
-    names = "".join(f"{path}\0" for path in hidden_paths)
+    names = "".join(f"{row[2:]}\0" for row in hidden_rows)
     for flag in ("--no-assume-unchanged", "--no-skip-worktree"):
         git.run("update-index", flag, "-z", "--stdin", stdin=names)
 
@@ -154,7 +154,12 @@ def commits_of_user(git: Repository, tool_commits: Iterable[str]) -> Sequence[st
     return commits
 
 
-def keep_or_refuse_commits(git: Repository, commits: Sequence[str], *, force: bool) -> None:
+def keep_or_refuse_commits(
+    git: Repository,
+    commits: Sequence[str],
+    *,
+    force: bool,
+) -> None:
     """Keep the user's commits as a branch if `force` is set; stop otherwise."""
     head = git.out("rev-parse", "HEAD")
     branch = f"pytorch-build-kept-{head[:8]}"
@@ -171,7 +176,7 @@ def keep_or_refuse_commits(git: Repository, commits: Sequence[str], *, force: bo
 def _list_first(lines: Sequence[str]) -> str:
     """Return the first lines of a list, and how many more it has."""
     listed_lines = list(lines[:_MOST_LINES])
-    if len(lines) > _MOST_LINES:
-        remaining_count = len(lines) - _MOST_LINES
+    remaining_count = len(lines) - len(listed_lines)
+    if remaining_count:
         listed_lines.append(f"and {remaining_count} more")
     return "".join(f"\n  {line}" for line in listed_lines)

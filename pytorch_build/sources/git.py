@@ -95,9 +95,8 @@ class Origins:
             rewrites.append(f"url.{mirror}.insteadOf={prefix}")
 
         # What a person named by an origin or a mirror may be a path; what a tree names may not.
-        protocols = {protocol(self.address(origin))}
-        for mirror in self.mirrors.values():
-            protocols.add(protocol(mirror))
+        addresses = [self.address(origin), *self.mirrors.values()]
+        protocols = set(map(protocol, addresses))
         named_protocols = sorted(protocols & _NAMED_PROTOCOLS)
 
         allowed_protocols = (*_SAFE_PROTOCOLS, *named_protocols)
@@ -326,8 +325,9 @@ class Reader:
         """
         commit = ref.lower()
         if is_commit(commit):
-            self.require_commit(origin, commit)
-            return commit
+            # It may be the object of an annotated tag, too.
+            query = ("rev-parse", "--verify", f"{commit}^{{commit}}")
+            return self._read(origin, commit, lambda repository: repository.out(*query))
 
         names = [f"refs/tags/{ref}^{{}}", f"refs/tags/{ref}", f"refs/heads/{ref}"]
         if ref == "HEAD" or ref.startswith("refs/"):
@@ -356,12 +356,19 @@ class Reader:
                 commits[name] = commit
         return commits
 
-    def texts(self, origin: str, commit: str, paths: Iterable[str]) -> Mapping[str, str]:
+    def texts(
+        self,
+        origin: str,
+        commit: str,
+        paths: Iterable[str],
+    ) -> Mapping[str, str]:
         """Return the texts of files at a commit by path, of those that exist there."""
 
         def read_texts(repository: Repository) -> Mapping[str, str]:
+            listing = ("ls-tree", "-z", "--name-only", commit, "--")
+            existing_paths = repository.names(*listing, *paths)
             texts: dict[str, str] = {}
-            for path in repository.names("ls-tree", "-z", "--name-only", commit, "--", *paths):
+            for path in existing_paths:
                 blob = f"{commit}:{path}"
                 texts[path] = repository.answer(origin, "cat-file", "blob", blob)
             return texts
@@ -372,7 +379,12 @@ class Reader:
         """Require that an origin has a commit."""
         self._read(origin, commit, lambda repository: repository.out("cat-file", "-t", commit))
 
-    def _read(self, origin: str, commit: str, read: Callable[[Repository], Content]) -> Content:
+    def _read(
+        self,
+        origin: str,
+        commit: str,
+        read: Callable[[Repository], Content],
+    ) -> Content:
         """Read in the cache's repository of an origin. One that has lost files is made anew."""
         address = self.origins.address(origin)
         name = files.sha256_text(address)[:16]
@@ -386,7 +398,7 @@ class Reader:
                 _prepare(repository, origin, address, commit)
                 return read(repository)
             except (ProcessError, SourceError):
-                if not _is_damaged(repository):
+                if not is_damaged(repository):
                     raise
                 console.say(f"{path} is damaged; it is made anew.")
                 shutil.rmtree(path)
@@ -409,8 +421,8 @@ def _prepare(repository: Repository, origin: str, address: str, commit: str) -> 
         repository.run("update-ref", commit_ref, commit)
 
 
-def _is_damaged(repository: Repository) -> bool:
-    """Return whether a repository of the cache lacks commits or trees that its refs name."""
+def is_damaged(repository: Repository) -> bool:
+    """Return whether a repository lacks commits or trees that its refs name."""
     fsck = repository.run(
         "fsck",
         "--connectivity-only",

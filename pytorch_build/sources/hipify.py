@@ -19,12 +19,14 @@ SCRIPT = "tools/amd_build/build_amd.py"
 
 def identity(date: str) -> Mapping[str, str]:
     """Return the environment of a commit of ours: who, and when (any date that git reads)."""
-    env: dict[str, str] = {}
-    for role in ("AUTHOR", "COMMITTER"):
-        env[f"GIT_{role}_NAME"] = AUTHOR
-        env[f"GIT_{role}_EMAIL"] = EMAIL
-        env[f"GIT_{role}_DATE"] = date
-    return env
+    return {
+        "GIT_AUTHOR_NAME": AUTHOR,
+        "GIT_AUTHOR_EMAIL": EMAIL,
+        "GIT_AUTHOR_DATE": date,
+        "GIT_COMMITTER_NAME": AUTHOR,
+        "GIT_COMMITTER_EMAIL": EMAIL,
+        "GIT_COMMITTER_DATE": date,
+    }
 
 
 def can_hipify(tree: Path) -> bool:
@@ -54,7 +56,11 @@ def hipify(tree: Path) -> None:
         ) from problem
 
 
-def commit_hipified(git: Repository, date: str, untracked_before: Mapping[Path, set[str]]) -> str | None:
+def commit_hipified(
+    git: Repository,
+    date: str,
+    untracked_before: Mapping[Path, set[str]],
+) -> str | None:
     """Commit and tag what hipify changed, submodules first; return the commit, None where nothing changed.
 
     The commit of a submodule is recorded in its parent's, so that the whole tree is clean.
@@ -71,15 +77,28 @@ def commit_hipified(git: Repository, date: str, untracked_before: Mapping[Path, 
             inner_commits[inner.path] = inner_commit
 
     git.run("add", "--update", "--", ":/")
-    new_paths = set(all_untracked(git)) - untracked_before.get(git.path, set())
+    new_paths = set(all_untracked(git))
+    new_paths -= untracked_before.get(git.path, set())
     if new_paths:
         names = "".join(f"{path}\0" for path in sorted(new_paths))
-        git.run("add", "--force", "--pathspec-from-file=-", "--pathspec-file-nul", stdin=names)
+        git.run(
+            "add",
+            "--force",
+            "--pathspec-from-file=-",
+            "--pathspec-file-nul",
+            stdin=names,
+        )
     for folder, inner_commit in inner_commits.items():
         path = folder.relative_to(git.path).as_posix()
         git.run("update-index", "--cacheinfo", f"160000,{inner_commit},{path}")
 
-    difference = git.run("diff", "--cached", "--quiet", "--ignore-submodules=none", check=False)
+    difference = git.run(
+        "diff",
+        "--cached",
+        "--quiet",
+        "--ignore-submodules=none",
+        check=False,
+    )
     if difference.returncode == 0:
         return None
     git.run(

@@ -14,7 +14,6 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import NamedTuple
 
 from core import files, temporary
 from core.errors import ProcessError, SourceError
@@ -119,19 +118,11 @@ class SnapshotStore:
         return True
 
 
-class _TreeRow(NamedTuple):
-    """What ``ls-tree`` prints of one name: the kind and the id of an object, and its path."""
-
-    kind: str
-    object_id: str
-    path: str
-
-    @classmethod
-    def parse(cls, line: str) -> _TreeRow:
-        """Read a line of ``ls-tree``."""
-        facts, name = line.split("\t", 1)
-        _mode, kind, object_id = facts.split()
-        return cls(kind=kind, object_id=object_id, path=unquote(name))
+def _parse_row(line: str) -> tuple[str, str, str]:
+    """Return what ``ls-tree`` prints of one name: the kind of an object, its id, and its path."""
+    facts, name = line.split("\t", 1)
+    _mode, kind, object_id = facts.split()
+    return kind, object_id, unquote(name)
 
 
 def _join_lines(lines: Iterable[str]) -> str:
@@ -217,32 +208,6 @@ def _unreadable(folder: Path, problem: ProcessError) -> SourceError:
     return SourceError(f"git cannot read {folder}: {git_reason(problem)}", hint=hint)
 
 
-class _FactFile:
-    """What never changes about commits, kept from one snapshot to the next."""
-
-    def __init__(self, path: Path) -> None:
-        self._path = path
-        self._last_facts: Mapping[str, object] = {}
-        if path.is_file():
-            self._last_facts = json.loads(path.read_text(encoding="utf-8"))
-        self._facts: dict[str, object] = {}
-
-    def find(self, name: str) -> object | None:
-        """Return a fact that is there."""
-        if name in self._last_facts:
-            self._facts[name] = self._last_facts[name]
-        return self._facts.get(name)
-
-    def add(self, name: str, fact: object) -> None:
-        """Keep a fact."""
-        self._facts[name] = fact
-
-    def save(self) -> None:
-        """Write down the facts that this snapshot used."""
-        if self._facts != self._last_facts:
-            files.write_json(self._path, self._facts)
-
-
 # --- Taking a snapshot ------------------------------------------------------------------------
 
 
@@ -252,86 +217,128 @@ def take_snapshot(tree: Path, store: SnapshotStore) -> Snapshot:
     top = _describe(tree, path="", named_commit=None)
     if top.commit is None:
         raise SourceError(
-            f"{tree} has no commit, so what is built could not be named.", hint="Commit its files."
+            f"{tree} has no commit, so what is built could not be named.",
+            hint="Commit its files.",
         )
 
     store.open()
-    reading = _Reading(store=store, facts=_FactFile(store.path / "facts.json"))
+    facts_file = store.path / "facts.json"
+    last_facts: Mapping[str, object] = {}
+    if facts_file.is_file():
+        last_facts = json.loads(facts_file.read_text(encoding="utf-8"))
+
+    reading = _Reading(store=store, last_facts=last_facts)
     edited = 0
     for part in reading.read_parts(top):
         edited += reading.count_edits(part)
-    reading.facts.save()
+    if reading.facts != last_facts:
+        files.write_json(facts_file, reading.facts)
     return Snapshot(commit=top.commit, tree=reading.whole_tree(), edited=edited)
 
 
 @dataclass(frozen=True, kw_only=True)
 class _Reading:
-    """The reading of a developer's tree; `trees` are those of its repositories' own files, by their paths."""
+    """The reading of a developer's tree.
+
+    Attributes:
+        store: Where trees are written.
+        last_facts: What never changes about commits, as the last snapshot has left it.
+        facts: Those of these facts that this snapshot uses.
+        trees: The trees of the repositories' own files, by the repositories' paths.
+    """
 
     store: SnapshotStore
-    facts: _FactFile
+    last_facts: Mapping[str, object]
+    facts: dict[str, object] = field(default_factory=dict)
     trees: dict[str, str] = field(default_factory=dict)
+
+    def _known_fact(self, name: str) -> object | None:
+        if name in self.last_facts:
+            self.facts[name] = self.last_facts[name]
+        return self.facts.get(name)
 
     def whole_tree(self) -> str:
         """Return the tree of all files, once all repositories are read."""
-        inner_trees = {path: tree for path, tree in self.trees.items() if path}
-        return _graft(self.store, self.trees[""], inner_trees)
+        inner_trees = dict(self.trees)
+        top_tree = inner_trees.pop("")
+        return _graft(self.store, top_tree, inner_trees)
 
     def read_parts(self, part: _Part) -> Iterator[_Part]:
         """Yield a repository and those below it, once the tree of each one's own files is known."""
-        self.store.borrow(part.objects)
-        folder = part.folder
-        submodules = self._submodules(part.commit)
-        unpacked_submodules = [path for path in submodules if _is_unpacked(folder / path)]
-        index = self._index_of_commit(part)
-        if unpacked_submodules:
-            # Their files are the tree's own.
-            index = self._copy_index(index)
-            names = map(quote, unpacked_submodules)
-            self._update_index(part, index, names, "--force-remove")
-
-        changed_names = self._changed_names(part, index)
-        names_of_files: list[str] = []
-        inner_commits: dict[str, str | None] = {
-            path: commit for path, commit in submodules.items() if (folder / path / ".git").exists()
-        }
-        for name in changed_names:
-            path = unquote(name)
-            if path.endswith("/"):
-                inner_path = path.rstrip("/")
-                inner_commits[inner_path] = None
-            elif path not in submodules or (folder / path).is_file():
-                names_of_files.append(name)
-        names_of_files += _added_names(part)
-
-        tree = part.commit_tree
-        if tree is None or names_of_files or unpacked_submodules:
-            index = self._copy_index(index)
-            self._update_index(part, index, names_of_files, "--add", "--remove", "--replace")
-            tree = self.store.run("write-tree", "--missing-ok", index=index).strip()
-        self.trees[part.path] = tree
+        inner_commits = self._read_own_files(part)
         yield part
 
         for path, named_commit in inner_commits.items():
             inner_path = f"{part.path}/{path}".lstrip("/")
-            inner_part = _describe(folder / path, path=inner_path, named_commit=named_commit)
+            inner_part = _describe(
+                part.folder / path,
+                path=inner_path,
+                named_commit=named_commit,
+            )
             yield from self.read_parts(inner_part)
+
+    def _read_own_files(self, part: _Part) -> Mapping[str, str | None]:
+        """Read the tree of a repository's own files.
+
+        Return the paths of the repositories below it, with the commits that it names: None for one that is no
+        submodule.
+        """
+        self.store.borrow(part.objects)
+        submodules = self._submodules(part.commit)
+        inner_commits: dict[str, str | None] = {}
+        unpacked_submodules: list[str] = []
+        for path, commit in submodules.items():
+            folder = part.folder / path
+            if (folder / ".git").exists():
+                inner_commits[path] = commit
+            elif folder.is_dir() and any(folder.iterdir()):
+                unpacked_submodules.append(path)
+
+        index = self._index_of_commit(part)
+        if unpacked_submodules:
+            # Files that were unpacked in the place of a submodule are the tree's own.
+            index = self._copy_index(index)
+            names = map(quote, unpacked_submodules)
+            self._update_index(part, index, names, "--force-remove")
+
+        changed_names: list[str] = []
+        for name in self._changed_names(part, index):
+            path = unquote(name)
+            if path.endswith("/"):
+                inner_path = path.rstrip("/")
+                inner_commits[inner_path] = None
+                continue
+            is_file = (part.folder / path).is_file()
+            if is_file or path not in submodules:
+                changed_names.append(name)
+        changed_names += _added_names(part)
+
+        tree = part.commit_tree
+        if tree is None or changed_names or unpacked_submodules:
+            index = self._copy_index(index)
+            options = ("--add", "--remove", "--replace")
+            self._update_index(part, index, changed_names, *options)
+            output = self.store.run("write-tree", "--missing-ok", index=index)
+            tree = output.strip()
+        self.trees[part.path] = tree
+        return inner_commits
 
     def _submodules(self, commit: str | None) -> Mapping[str, str]:
         """Return the submodules that a commit names, each with its commit."""
         if commit is None:
             return {}
         fact_name = f"submodules of {commit}"
-        known_submodules = self.facts.find(fact_name)
+        known_submodules = self._known_fact(fact_name)
         if isinstance(known_submodules, dict):
             return known_submodules
 
         submodules: dict[str, str] = {}
         listing = self.store.run("ls-tree", "-r", "--full-tree", commit)
-        for row in map(_TreeRow.parse, listing.splitlines()):
-            if row.kind == "commit":
-                submodules[row.path] = row.object_id
-        self.facts.add(fact_name, submodules)
+        for line in listing.splitlines():
+            kind, object_id, path = _parse_row(line)
+            if kind == "commit":
+                submodules[path] = object_id
+        self.facts[fact_name] = submodules
         return submodules
 
     # --- Indexes ------------------------------------------------------------------------------
@@ -386,8 +393,9 @@ class _Reading:
         it.
         """
         command = ["ls-files", "--modified", "--others", "--exclude-standard"]
-        if part.excludes.is_file():
-            command.append(f"--exclude-from={part.excludes}")
+        excludes = part.excludes
+        if excludes.is_file():
+            command.append(f"--exclude-from={excludes}")
         output = self.store.run(*command, folder=part.folder, index=index)
         # A changed file that is ignored no more is listed twice.
         names = set(output.splitlines())
@@ -402,7 +410,7 @@ class _Reading:
         if base_commit == part.commit and tree == part.commit_tree:
             return 0
         fact_name = f"edits of {tree} to {base_commit}"
-        known_count = self.facts.find(fact_name)
+        known_count = self._known_fact(fact_name)
         if isinstance(known_count, int):
             return known_count
 
@@ -410,13 +418,26 @@ class _Reading:
             listing = self.store.run("ls-tree", "-r", "--full-tree", tree)
             count = len(listing.splitlines())
         else:
-            comparison = ("diff-tree", "-r", "--no-renames", "--ignore-submodules")
-            rows = self.store.run(*comparison, base_commit, tree).splitlines()
-            count = len(rows) - self._count_filtered(part.repository, base_commit, rows)
-        self.facts.add(fact_name, count)
+            difference = self.store.run(
+                "diff-tree",
+                "-r",
+                "--no-renames",
+                "--ignore-submodules",
+                base_commit,
+                tree,
+            )
+            rows = difference.splitlines()
+            filtered_count = self._count_filtered(part.repository, base_commit, rows)
+            count = len(rows) - filtered_count
+        self.facts[fact_name] = count
         return count
 
-    def _count_filtered(self, repository: Repository, commit: str, rows: Sequence[str]) -> int:
+    def _count_filtered(
+        self,
+        repository: Repository,
+        commit: str,
+        rows: Sequence[str],
+    ) -> int:
         """Count the files that differ from a commit's blobs as they do in a checkout, through filters."""
         blobs: dict[str, str] = {}
         for row in rows:
@@ -453,13 +474,6 @@ class _Reading:
         return count
 
 
-def _is_unpacked(folder: Path) -> bool:
-    """Return whether a submodule's folder has files and is no repository: they were unpacked there."""
-    if not folder.is_dir() or (folder / ".git").exists():
-        return False
-    return any(folder.iterdir())
-
-
 def _added_names(part: _Part) -> Sequence[str]:
     """Return the quoted names of files that the developer has added and not committed, ignored ones too."""
     if part.commit is None:
@@ -488,22 +502,23 @@ def _graft(store: SnapshotStore, tree: str | None, grafts: Mapping[str, str]) ->
     if tree is not None:
         listing = store.run("ls-tree", tree)
         for line in listing.splitlines():
-            row = _TreeRow.parse(line)
-            lines[row.path] = line
-            if row.kind == "tree":
-                subtrees[row.path] = row.object_id
+            kind, object_id, path = _parse_row(line)
+            lines[path] = line
+            if kind == "tree":
+                subtrees[path] = object_id
 
     inner_grafts: defaultdict[str, dict[str, str]] = defaultdict(dict)
     for path, graft in grafts.items():
         name, _slash, inner_path = path.partition("/")
-        if not inner_path:
-            subtrees[name] = graft
         grafts_below = inner_grafts[name]
         if inner_path:
             grafts_below[inner_path] = graft
+        else:
+            subtrees[name] = graft
     for name, grafts_below in inner_grafts.items():
         subtree = _graft(store, subtrees.get(name), grafts_below)
-        lines[name] = f"040000 tree {subtree}\t{quote(name)}"
+        quoted_name = quote(name)
+        lines[name] = f"040000 tree {subtree}\t{quoted_name}"
 
     document = _join_lines(lines.values())
     return store.run("mktree", "--missing", stdin=document).strip()

@@ -2,8 +2,8 @@
 
 import re
 import shutil
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 
 from core import console
@@ -16,14 +16,6 @@ _MISNAMED = re.compile(
 )
 
 
-@dataclass(frozen=True, kw_only=True)
-class Submodule:
-    """A row of ``.gitmodules``."""
-
-    name: str
-    folder: Path
-
-
 def submodules(git: Repository) -> Iterator[Repository]:
     """Return a tree's checked-out submodules at every depth, inner ones before their parents."""
     for inner in direct_submodules(git):
@@ -33,15 +25,15 @@ def submodules(git: Repository) -> Iterator[Repository]:
 
 def direct_submodules(git: Repository) -> Iterator[Repository]:
     """Return a tree's own checked-out submodules, not theirs."""
-    for submodule in list_submodules(git):
-        if (submodule.folder / ".git").exists():
-            yield replace(git, path=submodule.folder)
+    for folder in submodule_folders(git).values():
+        if (folder / ".git").exists():
+            yield replace(git, path=folder)
 
 
-def list_submodules(git: Repository) -> Sequence[Submodule]:
-    """Return the rows of a tree's ``.gitmodules``."""
+def submodule_folders(git: Repository) -> Mapping[str, Path]:
+    """Return the folders that a tree's ``.gitmodules`` has for submodules, by their names."""
     if not (git.path / ".gitmodules").is_file():
-        return ()
+        return {}
     config = git.run(
         "config",
         "--file",
@@ -52,7 +44,7 @@ def list_submodules(git: Repository) -> Sequence[Submodule]:
         check=False,
     )
 
-    rows: list[Submodule] = []
+    folders: dict[str, Path] = {}
     for row in config.stdout.split("\0"):
         key, line_end, path = row.partition("\n")
         if not line_end:
@@ -61,13 +53,13 @@ def list_submodules(git: Repository) -> Sequence[Submodule]:
         if not folder.resolve().is_relative_to(git.path.resolve()):
             raise SourceError(f"{git.path}: .gitmodules names a folder outside the tree, {folder}.")
         name = key.removeprefix("submodule.").removesuffix(".path")
-        rows.append(Submodule(name=name, folder=folder))
-    return rows
+        folders[name] = folder
+    return folders
 
 
 def update_submodules(git: Repository, *, depth: int) -> None:
     """Check out every submodule at the commit that its parent names."""
-    if not list_submodules(git):
+    if not submodule_folders(git):
         return
     console.echo(f"Fetching the submodules of {git.path}")
     depth_options = [f"--depth={depth}"] if depth else []
@@ -126,9 +118,8 @@ def _remove_broken_clones(git: Repository) -> None:
     """Remove submodules that have no commit, and repositories of submodules that have no folder."""
     git_folder = git.out("rev-parse", "--git-dir")
     modules = git.path / git_folder / "modules"
-    for submodule in list_submodules(git):
-        folder = submodule.folder
-        clone = modules / submodule.name
+    for name, folder in submodule_folders(git).items():
+        clone = modules / name
         inner = replace(git, path=folder)
         is_checked_out = (folder / ".git").exists()
         if is_checked_out and inner.commit_of("HEAD") is not None:

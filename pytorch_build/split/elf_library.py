@@ -71,8 +71,10 @@ class ElfLibrary(Library):
             self._rows = file.section_table
             names = self._rows[self._header.names_section]
             self._names = file.read(names.offset, names.size)
+        self._loads = [segment for segment in self._segments if segment.kind == LOAD]
         self._page = _PAGE[self._header.machine]
-        super().__init__(mapped(path), [self._section(row) for row in self._rows])
+        sections = [self._section(row) for row in self._rows]
+        super().__init__(mapped(path), sections)
 
     def _section(self, row: elf.Section) -> Section:
         name_end = self._names.index(b"\0", row.name)
@@ -109,9 +111,10 @@ class ElfLibrary(Library):
         return list(wrapper_by_pointer.values())
 
     def _value_of_symbol(self, relocations: elf.Section, index: int) -> int:
-        symbols = self._rows[relocations.link].offset
+        symbols = self._rows[relocations.link]
+        symbol = symbols.offset + index * _SYMBOL_SIZE
         value: int
-        (value,) = ADDRESS.unpack_from(self.data, symbols + index * _SYMBOL_SIZE + _VALUE_IN_SYMBOL)
+        (value,) = ADDRESS.unpack_from(self.data, symbol + _VALUE_IN_SYMBOL)
         return value
 
     def _without_code(
@@ -140,7 +143,14 @@ class ElfLibrary(Library):
             alignment=1,
             entry_size=0,
         )
-        sections = [*self._moved_sections(hole, names_offset, len(names)), reference_row]
+        sections = [
+            *self._moved_sections(
+                hole,
+                names_offset,
+                len(names),
+            ),
+            reference_row,
+        ]
         if len(segments) >= _TOO_MANY_SEGMENTS or len(sections) >= _TOO_MANY_SECTIONS:
             raise SplitError("it has more segments or sections than an ELF header counts")
 
@@ -150,7 +160,8 @@ class ElfLibrary(Library):
             segment_count=len(segments),
             section_count=len(sections),
         )
-        edits = [(0, HEADER.pack(*header)), *_emptied(code, hole)]
+        edits = [(0, HEADER.pack(*header))]
+        edits += _emptied(code, hole)
         for wrapper in code.wrappers:
             index = bundle_indexes[code.bundle_of(wrapper)]
             edits += edits_of_wrapper(wrapper, index, reference_address)
@@ -160,17 +171,23 @@ class ElfLibrary(Library):
                 edits.append((wrapper.relocation + _INFO_IN_RELOCATION, relocation))
 
         old_end = hole.moved(len(self.data))
-        tail = bytes(new_segment.offset - old_end) + table + reference + names
+        padding = bytes(new_segment.offset - old_end)
+        tail = padding + table + reference + names
         tail = tail.ljust(sections_offset - old_end, b"\0")
         tail += b"".join(SECTION.pack(*section) for section in sections)
-        return HostLibrary(hole=hole, edits=edits, tail=tail)
+        return HostLibrary(
+            hole=hole,
+            edits=edits,
+            tail=tail,
+        )
 
     def _hole(self, code: DeviceCode) -> Hole:
         """Return the pages that hold nothing but device code; what follows keeps its place within a page."""
-        alignments = [segment.alignment for segment in self._segments if segment.kind == LOAD]
-        alignment = max(self._page, *alignments)
-        start = min(align(code.offset, self._page), code.end)
-        return Hole(start=start, length=(code.end - start) // alignment * alignment)
+        alignment = max(self._page, *(load.alignment for load in self._loads))
+        first_page = align(code.offset, self._page)
+        start = min(first_page, code.end)
+        pages = (code.end - start) // alignment
+        return Hole(start=start, length=pages * alignment)
 
     def _new_segments(self, hole: Hole, reference_size: int) -> list[Segment]:
         """Return the program headers: that of the device code in two, and one more for the reference."""
@@ -179,9 +196,10 @@ class ElfLibrary(Library):
             segments += _cut_segment(segment, hole)
 
         table_size = SEGMENT.size * (len(segments) + 1)
-        ends = [segment.address + segment.memory for segment in self._segments if segment.kind == LOAD]
-        offset = align(hole.moved(len(self.data)), self._page)
-        address = align(max(ends), self._page)
+        end_of_memory = max(load.address + load.memory for load in self._loads)
+        end_of_file = hole.moved(len(self.data))
+        offset = align(end_of_file, self._page)
+        address = align(end_of_memory, self._page)
         new_segment = Segment(
             kind=LOAD,
             flags=_READABLE,
@@ -202,12 +220,20 @@ class ElfLibrary(Library):
                 )
         return segments
 
-    def _moved_sections(self, hole: Hole, names_offset: int, names_size: int) -> list[elf.Section]:
+    def _moved_sections(
+        self,
+        hole: Hole,
+        names_offset: int,
+        names_size: int,
+    ) -> list[elf.Section]:
         """Return the section headers: that of the device code fills memory alone, the names are elsewhere."""
-        rows = [row._replace(offset=hole.moved(row.offset)) for row in self._rows]
-        for index, section in enumerate(self.sections):
+        rows: list[elf.Section] = []
+        for row, section in zip(self._rows, self.sections, strict=True):
+            moved_row = row._replace(offset=hole.moved(row.offset))
             if section.name == self.CODE and hole.length:
-                rows[index] = rows[index]._replace(kind=_NOBITS)
+                moved_row = moved_row._replace(kind=_NOBITS)
+            rows.append(moved_row)
+
         names_index = self._header.names_section
         rows[names_index] = rows[names_index]._replace(offset=names_offset, size=names_size)
         return rows
@@ -219,9 +245,11 @@ def _last_load(segments: Sequence[Segment]) -> int:
 
 def _cut_segment(segment: Segment, hole: Hole) -> list[Segment]:
     """Return the program header of a segment without a hole: two where there is something behind it."""
-    is_around = segment.offset <= hole.start and hole.end <= segment.offset + segment.size
+    segment_end = segment.offset + segment.size
+    is_around = segment.offset <= hole.start and hole.end <= segment_end
     if segment.kind != LOAD or not is_around or not hole.length:
-        return [segment._replace(offset=hole.moved(segment.offset))]
+        new_offset = hole.moved(segment.offset)
+        return [segment._replace(offset=new_offset)]
 
     size_before = hole.start - segment.offset
     size_after = segment.size - size_before - hole.length
@@ -241,10 +269,12 @@ def _cut_segment(segment: Segment, hole: Hole) -> list[Segment]:
     return [before._replace(memory=memory_before), after]
 
 
-def _emptied(code: DeviceCode, hole: Hole) -> list[tuple[int, bytes]]:
+def _emptied(
+    code: DeviceCode,
+    hole: Hole,
+) -> list[tuple[int, bytes]]:
     """Return the edits that fill with zeros what device code has of pages that other sections share."""
-    edits: list[tuple[int, bytes]] = []
-    for start, end in ((code.offset, hole.start), (hole.end, code.end)):
-        if start < end:
-            edits.append((start, bytes(end - start)))
-    return edits
+    return [
+        (code.offset, bytes(hole.start - code.offset)),
+        (hole.end, bytes(code.end - hole.end)),
+    ]

@@ -37,7 +37,8 @@ def gpu_of_file(path: str, targets: Collection[str]) -> str | None:
         return None
     group = _group_of(gpu)
     if group is not None:
-        return group if any(group in parents(target) for target in targets) else None
+        is_served = any(group in parents(target) for target in targets)
+        return group if is_served else None
     # What follows a target does not matter: MIOpen writes the number of compute units behind it.
     matching_targets = [target for target in targets if gpu.startswith(target)]
     return max(matching_targets, key=len, default=None)

@@ -8,6 +8,7 @@ from email.parser import BytesHeaderParser
 from typing import TYPE_CHECKING
 
 from packaging.requirements import Requirement
+from packaging.version import Version
 
 from core.families import parents
 from core.wheel.writer import file_stem
@@ -28,7 +29,7 @@ _KEPT_FIELDS = (
     "maintainer-email",
     "project-url",
 )
-_METADATA_WITH_EXTRAS = (2, 1)
+_VERSION_WITH_EXTRAS = Version("2.1")
 _LICENSE_FILES = ("licenses/", "LICENSE", "LICENCE", "NOTICE", "COPYING", "AUTHORS")
 
 
@@ -61,20 +62,25 @@ class SplitLayout:
     def file_names(self, host: str) -> list[str]:
         """Return the names of all files: that of the host, which is given, and those of device wheels."""
         names = [host]
+        tag = tag_of(host)
         for gpu in self.gpus:
-            stem = file_stem(self.device_distribution(gpu), self.version)
-            names.append(f"{stem}-{tag_of(host)}.whl")
+            distribution = self.device_distribution(gpu)
+            stem = file_stem(distribution, self.version)
+            names.append(f"{stem}-{tag}.whl")
         return names
 
     def extra_fields(self) -> list[str]:
         """Return the fields of the host's extras: one a target, and one for all."""
-        gpus_by_extra = {f"device-{target}": [target, *self.groups_of(target)] for target in self.targets}
-        gpus_by_extra["device-all"] = list(self.gpus)
+        gpus_by_extra: dict[str, Sequence[str]] = {}
+        for target in self.targets:
+            extra = f"device-{target}"
+            gpus_by_extra[extra] = [target, *self.groups_of(target)]
+        gpus_by_extra["device-all"] = self.gpus
 
         fields: list[str] = []
         for extra, gpus in gpus_by_extra.items():
             fields.append(f"Provides-Extra: {extra}")
-            requirements = [self._device_requirement(gpu) for gpu in gpus]
+            requirements = self._device_requirements(gpus)
             fields += [f'Requires-Dist: {requirement}; extra == "{extra}"' for requirement in requirements]
         return fields
 
@@ -83,38 +89,46 @@ class SplitLayout:
         requirements = [f"{self.distribution} == {self.version}"]
         if gpu in self.targets:
             requirements.append(f"rocm-sdk-device-{gpu} == {self.rocm}")
-            requirements += [self._device_requirement(group) for group in self.groups_of(gpu)]
+            requirements += self._device_requirements(self.groups_of(gpu))
         return requirements
 
     def targets_served_by(self, gpu: str) -> list[str]:
         """Return the targets that need the device wheel of a target or group."""
-        return [target for target in self.targets if gpu in {target, *self.groups_of(target)}]
+        if gpu in self.targets:
+            return [gpu]
+        return [target for target in self.targets if gpu in self.groups_of(target)]
 
-    def _device_requirement(self, gpu: str) -> str:
-        return f"{self.device_distribution(gpu)} == {self.version}"
+    def _device_requirements(self, gpus: Sequence[str]) -> list[str]:
+        return [f"{self.device_distribution(gpu)} == {self.version}" for gpu in gpus]
 
 
 def tag_of(wheel_name: str) -> str:
     """Return the tag in a wheel's file name."""
-    return "-".join(wheel_name.removesuffix(".whl").split("-")[-3:])
+    stem = wheel_name.removesuffix(".whl")
+    python, abi, platform = stem.split("-")[-3:]
+    return f"{python}-{abi}-{platform}"
 
 
 def host_metadata(metadata: bytes, layout: SplitLayout) -> bytes:
     """Return the host's METADATA: that of the fat wheel, with the extras behind its other fields."""
     head, blank_line, body = metadata.decode().partition("\n\n")
     lines = [head.rstrip("\n"), *layout.extra_fields(), ""]
-    return ("\n".join(lines) + blank_line[1:] + body).encode()
+    new_head = "\n".join(lines)
+    return (new_head + blank_line[1:] + body).encode()
 
 
-def device_metadata(host: WheelMetadata, layout: SplitLayout, gpu: str) -> str:
+def device_metadata(
+    host: WheelMetadata,
+    layout: SplitLayout,
+    gpu: str,
+) -> str:
     """Return the METADATA of the device wheel of a target or group; who may use it follows the host."""
     # A licence's text may fill several lines, which a header continues by indenting them.
     message = BytesHeaderParser().parsebytes(host.raw)
-    version = message.get("metadata-version", "2.1")
-    newest_version = max(_METADATA_WITH_EXTRAS, tuple(int(part) for part in version.split(".")))
+    metadata_version = Version(message.get("metadata-version", "2.1"))
     served_targets = ", ".join(layout.targets_served_by(gpu))
     lines = [
-        f"Metadata-Version: {'.'.join(map(str, newest_version))}",
+        f"Metadata-Version: {max(metadata_version, _VERSION_WITH_EXTRAS)}",
         f"Name: {layout.device_distribution(gpu)}",
         f"Version: {layout.version}",
         f"Summary: Device code of {layout.distribution} for {served_targets}",
@@ -122,9 +136,10 @@ def device_metadata(host: WheelMetadata, layout: SplitLayout, gpu: str) -> str:
 
     classifiers: list[str] = []
     for name, value in message.items():
-        if name.lower() in _KEPT_FIELDS:
+        field = name.lower()
+        if field in _KEPT_FIELDS:
             lines.append(f"{name.title()}: {value}")
-        elif name.lower() == "classifier" and value.startswith("License ::"):
+        elif field == "classifier" and value.startswith("License ::"):
             classifiers.append(f"Classifier: {value}")
     lines += classifiers
     lines += [f"Requires-Dist: {requirement}" for requirement in layout.requirements_of(gpu)]
@@ -142,11 +157,16 @@ def required_rocm(requires_dist: Sequence[str]) -> str | None:
     return None
 
 
-def license_members(members: Collection[str], folder: str, new_folder: str) -> Mapping[str, str]:
+def license_members(
+    members: Collection[str],
+    folder: str,
+    new_folder: str,
+) -> Mapping[str, str]:
     """Return the licence files of a ``.dist-info`` folder, and what they are called in another one."""
     prefixes = tuple(f"{folder}/{name}" for name in _LICENSE_FILES)
     new_names: dict[str, str] = {}
     for member in members:
         if member.startswith(prefixes):
-            new_names[member] = f"{new_folder}/{member.removeprefix(f'{folder}/')}"
+            path = member.removeprefix(f"{folder}/")
+            new_names[member] = f"{new_folder}/{path}"
     return new_names

@@ -134,7 +134,12 @@ class HostLibrary:
         """Write it to a new file."""
         with source.open("rb") as old, target.open("w+b") as new:
             self._copy_range(old, new, 0, self.hole.start)
-            self._copy_range(old, new, self.hole.end, source.stat().st_size)
+            self._copy_range(
+                old,
+                new,
+                self.hole.end,
+                source.stat().st_size,
+            )
             new.write(self.tail)
             new.flush()
             with mmap.mmap(new.fileno(), 0) as mapping:
@@ -143,7 +148,12 @@ class HostLibrary:
                     mapping[place : place + len(content)] = content
 
     @staticmethod
-    def _copy_range(old: BinaryIO, new: BinaryIO, start: int, end: int) -> None:
+    def _copy_range(
+        old: BinaryIO,
+        new: BinaryIO,
+        start: int,
+        end: int,
+    ) -> None:
         old.seek(start)
         remaining = end - start
         while remaining:
@@ -157,7 +167,12 @@ class Library(ABC):
     WRAPPERS: ClassVar[str]
     REFERENCE: ClassVar[str]
 
-    def __init__(self, data: Data, sections: Sequence[Section], image_base: int = 0) -> None:
+    def __init__(
+        self,
+        data: Data,
+        sections: Sequence[Section],
+        image_base: int = 0,
+    ) -> None:
         self.data = data
         self.sections = sections
         self.image_base = image_base
@@ -241,11 +256,21 @@ class Library(ABC):
             if magic != expected_magic:
                 raise SplitError(f"a wrapper of its device code has the magic {magic!r}")
             pointer = section.address + offset - section.offset + _POINTER_IN_WRAPPER
-            wrappers.append(Wrapper(offset=offset, pointer=pointer, address=address))
+            wrappers.append(
+                Wrapper(
+                    offset=offset,
+                    pointer=pointer,
+                    address=address,
+                )
+            )
         return wrappers
 
 
-def edits_of_wrapper(wrapper: Wrapper, index: int, reference_address: int) -> Iterator[tuple[int, bytes]]:
+def edits_of_wrapper(
+    wrapper: Wrapper,
+    index: int,
+    reference_address: int,
+) -> Iterator[tuple[int, bytes]]:
     """Yield what makes a wrapper register a bundle of kernel archives, by its index and the reference."""
     yield wrapper.offset, _SPLIT_MAGIC
     content = ADDRESS.pack(reference_address) + ADDRESS.pack(index)

@@ -80,7 +80,7 @@ class PeLibrary(Library):
         self._table = self._optional + header.optional_size
         sections: list[Section] = []
         for index in range(header.sections):
-            row = pe.SECTION.unpack_from(data, self._table + index * pe.SECTION.size)
+            row = pe.SECTION.unpack_from(data, self._header_of(index))
             sections.append(_section(pe.SectionHeader(*row)))
         (image_base,) = ADDRESS.unpack_from(data, self._optional + _IMAGE_BASE)
         super().__init__(data, sections, image_base)
@@ -94,6 +94,10 @@ class PeLibrary(Library):
         value: int
         (value,) = _U32.unpack_from(self.data, offset)
         return value
+
+    def _header_of(self, section: int) -> int:
+        """Return where in the file a section's header lies, by its number."""
+        return self._table + section * pe.SECTION.size
 
     def _place_of_directory(self, index: int) -> int:
         """Return where in the file a directory's address and size lie."""
@@ -150,12 +154,15 @@ class PeLibrary(Library):
         self, code: DeviceCode, bundle_indexes: Mapping[int, int], reference: bytes
     ) -> HostLibrary:
         code_index = [section.name for section in self.sections].index(self.CODE)
-        code_header = self._table + code_index * pe.SECTION.size
+        code_header = self._header_of(code_index)
         hole = Hole(start=code.offset, length=self.sections[code_index].filled)
         reference_header = self._room_for_header()
 
-        ends = [section.address + max(section.size, section.filled) for section in self.sections]
-        address = align(max(ends), self._alignment)
+        end_of_memory = 0
+        for section in self.sections:
+            section_end = section.address + max(section.size, section.filled)
+            end_of_memory = max(end_of_memory, section_end)
+        address = align(end_of_memory, self._alignment)
         old_end = hole.moved(len(self.data))
         header = pe.SectionHeader(
             raw_name=self.REFERENCE.encode(),
@@ -181,12 +188,17 @@ class PeLibrary(Library):
         for wrapper in code.wrappers:
             index = bundle_indexes[code.bundle_of(wrapper)]
             edits += edits_of_wrapper(wrapper, index, self.image_base + address)
-        tail = bytes(header.offset - old_end) + reference.ljust(header.size, b"\0")
-        return HostLibrary(hole=hole, edits=edits, tail=tail)
+        padding = bytes(header.offset - old_end)
+        tail = padding + reference.ljust(header.size, b"\0")
+        return HostLibrary(
+            hole=hole,
+            edits=edits,
+            tail=tail,
+        )
 
     def _room_for_header(self) -> int:
         """Return where the header of one more section goes."""
-        place = self._table + len(self.sections) * pe.SECTION.size
+        place = self._header_of(len(self.sections))
         first_content = min(section.offset for section in self.sections if section.filled)
         if place + pe.SECTION.size > first_content:
             raise SplitError("its headers have no room for another section")
@@ -200,7 +212,7 @@ class PeLibrary(Library):
         places = [self._coff + _SYMBOLS_IN_COFF]
         for index, section in enumerate(self.sections):
             if section.filled:
-                places.append(self._table + index * pe.SECTION.size + _OFFSET_IN_SECTION)
+                places.append(self._header_of(index) + _OFFSET_IN_SECTION)
         debug_entries = self._table_in_file(_DEBUG)[::_DEBUG_ENTRY_SIZE]
         places += [entry + _OFFSET_IN_DEBUG_ENTRY for entry in debug_entries]
 

@@ -90,7 +90,11 @@ def split_wheel(
     output.mkdir(parents=True, exist_ok=True)
     with temporary.folder("split", within=output) as scratch:
         plan = plan_split(
-            fat_wheel, scratch, rocm_version=rocm_version, search_paths=search_paths, epoch=epoch
+            fat_wheel,
+            scratch,
+            rocm_version=rocm_version,
+            search_paths=search_paths,
+            epoch=epoch,
         )
         finished = scratch / "wheels"
         finished.mkdir()
@@ -116,7 +120,7 @@ def plan_split(
             f"{fat_wheel.name} does not say which ROCm it was built against.", hint="Set --rocm-version V."
         )
     listing = require_listing(fat_wheel)
-    members = {member.name: member for member in listing.members}
+    members = listing.by_name
     contents = take_apart(fat_wheel, scratch, search_paths)
     device_files = _files_by_gpu(members.keys() - contents.libraries.keys(), contents)
 
@@ -141,7 +145,10 @@ def plan_split(
     )
 
 
-def _files_by_gpu(members: Collection[str], contents: FatContents) -> dict[str, list[str]]:
+def _files_by_gpu(
+    members: Collection[str],
+    contents: FatContents,
+) -> dict[str, list[str]]:
     inside = f"{contents.package}/"
     files: dict[str, list[str]] = {}
     for name in sorted(members):
@@ -160,9 +167,14 @@ def write_wheels(plan: SplitPlan, folder: Path) -> list[Path]:
 
 
 def _write_host(plan: SplitPlan, folder: Path) -> Path:
-    libraries: list[Member] = []
-    for name, path in sorted(plan.contents.libraries.items()):
-        libraries.append(Member(name=name, source=path, executable=plan.members[name].is_executable))
+    # Libraries without device code, which get another search path alone, come first.
+    with_device_code = {code_object.member for code_object in plan.contents.code}
+    libraries = [name for name in sorted(plan.contents.libraries) if name not in with_device_code]
+    libraries += sorted(with_device_code)
+    new_members: list[Member] = []
+    for name in libraries:
+        path = plan.contents.libraries[name]
+        new_members.append(Member(name=name, source=path, executable=plan.members[name].is_executable))
     dropped: set[str] = set()
     for names in plan.device_files.values():
         dropped.update(names)
@@ -173,13 +185,17 @@ def _write_host(plan: SplitPlan, folder: Path) -> Path:
         folder,
         version=plan.layout.version,
         edit=new_texts.get,
-        additions=Additions(members=tuple(libraries), dropped=frozenset(dropped)),
+        additions=Additions(members=tuple(new_members), dropped=frozenset(dropped)),
         epoch=plan.epoch,
     )
     return host.path
 
 
-def _write_device_wheel(plan: SplitPlan, gpu: str, folder: Path) -> Path:
+def _write_device_wheel(
+    plan: SplitPlan,
+    gpu: str,
+    folder: Path,
+) -> Path:
     spec = WheelSpec(
         distribution=plan.layout.device_distribution(gpu),
         version=plan.layout.version,
@@ -194,11 +210,22 @@ def _write_device_wheel(plan: SplitPlan, gpu: str, folder: Path) -> Path:
 
     copied_names = {name: name for name in plan.device_files.get(gpu, ())}
     copied_names.update(license_members(plan.members, plan.dist_info, spec.info))
-    wheel = assemble_wheel(folder, spec, members, borrowed={plan.fat_wheel: copied_names}, epoch=plan.epoch)
+    wheel = assemble_wheel(
+        folder,
+        spec,
+        members,
+        borrowed={plan.fat_wheel: copied_names},
+        epoch=plan.epoch,
+    )
     return wheel.path
 
 
-def _kernel_archive(package: str, gpu: str, code: Sequence[CodeObject], folder: Path) -> Member:
+def _kernel_archive(
+    package: str,
+    gpu: str,
+    code: Sequence[CodeObject],
+    folder: Path,
+) -> Member:
     """Return the kernel archive of a target; all its variants share it, so no name holds their colon."""
 
     def write() -> Path:
@@ -211,7 +238,13 @@ def _kernel_archive(package: str, gpu: str, code: Sequence[CodeObject], folder: 
             kernels.append((kernel, code_object.length))
         with path.open("wb") as stream:
             try:
-                kpack.write(stream, package, gpu, (code_object.frame() for code_object in code), kernels)
+                kpack.write(
+                    stream,
+                    package,
+                    gpu,
+                    (code_object.frame() for code_object in code),
+                    kernels,
+                )
             except kpack.KpackError as problem:
                 raise WheelError(f"{path.name}: {problem}.", hint="Build for fewer libraries.") from problem
         return path

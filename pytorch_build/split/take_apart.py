@@ -38,7 +38,11 @@ _LEVEL = 3
 _TARGET = re.compile(r"gfx[0-9a-f]{3,4}")
 
 
-@dataclass(frozen=True, kw_only=True, order=True)
+@dataclass(
+    frozen=True,
+    kw_only=True,
+    order=True,
+)
 class CodeObject:
     """One code object of a library: the member, the index of its bundle there, and its gfx target.
 
@@ -122,7 +126,11 @@ def take_apart(
             f"{wheel.name} holds no device code that could be moved.",
             hint="Split a wheel of torch or torchvision that was built for GPUs.",
         )
-    return FatContents(package=package, libraries=reader.libraries, code=tuple(sorted(reader.code)))
+    return FatContents(
+        package=package,
+        libraries=reader.libraries,
+        code=tuple(sorted(reader.code)),
+    )
 
 
 class _LibraryReader:
@@ -182,7 +190,12 @@ class _LibraryReader:
 
         reference = kpack.reference(self._package, member.removeprefix(inside)).packed()
         library.without_code(device_code, bundle_indexes, reference).write(file, host_file)
-        self.code += self._pack(member, section, bundles, self._scratch / f"{scratch_name}.code")
+        self.code += self._pack(
+            member,
+            section,
+            bundles,
+            self._scratch / f"{scratch_name}.code",
+        )
         self.libraries[member] = host_file
 
     def _pack(

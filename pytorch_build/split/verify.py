@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
@@ -19,10 +20,17 @@ from pytorch_build.split.library import SplitError
 from pytorch_build.split.take_apart import LIBRARY_MAGICS, CodeObject, open_library
 from rocm_packaging.packages import kpack
 
+if TYPE_CHECKING:
+    from packaging.version import Version
+
 _MOST_PROBLEMS = 5
 
 
-def require_whole(fat_wheel: Path, wheels: Sequence[Path], code: Sequence[CodeObject]) -> None:
+def require_whole(
+    fat_wheel: Path,
+    wheels: Sequence[Path],
+    code: Sequence[CodeObject],
+) -> None:
     """Verify that the finished wheels hold what the fat wheel held, and lead to each other."""
     package = read_metadata(fat_wheel).name
     reader = _WheelReader(package)
@@ -75,7 +83,7 @@ class _WheelReader:
         )
         for problem in verify_record(wheel, tap=tap):
             self.problems.append(f"{wheel.name}: {problem.message}")
-        return [member.name for member in read_archive(wheel).members]
+        return list(read_archive(wheel).by_name)
 
     def _inspect(self, member: str, file: Path) -> None:
         try:
@@ -117,7 +125,13 @@ def _read_kernels(file: Path) -> set[_Kernel]:
         kernels: set[_Kernel] = set()
         for kernel in kernel_by_place.values():
             digest = hashlib.sha256(archive.content(stream, kernel)).hexdigest()
-            kernels.add(_Kernel(binary=kernel.binary, target=kernel.target, sha256=digest))
+            kernels.add(
+                _Kernel(
+                    binary=kernel.binary,
+                    target=kernel.target,
+                    sha256=digest,
+                )
+            )
     return kernels
 
 
@@ -130,7 +144,11 @@ def _compare_members(fat_wheel: Path, members: Counter[str]) -> Iterator[str]:
             yield f"{name} is in none of the wheels."
 
 
-def _compare_code(package: str, code: Sequence[CodeObject], reader: _WheelReader) -> Iterator[str]:
+def _compare_code(
+    package: str,
+    code: Sequence[CodeObject],
+    reader: _WheelReader,
+) -> Iterator[str]:
     """Compare the code objects of the fat wheel with those of the kernel archives."""
     expected: set[_Kernel] = set()
     for code_object in code:
@@ -154,13 +172,18 @@ def _compare_code(package: str, code: Sequence[CodeObject], reader: _WheelReader
 def _find_unmet_requirements(package: str, wheels: Sequence[Path]) -> Iterator[str]:
     """Find requirements on wheels of the set that it does not meet."""
     metadata_by_wheel = {wheel: read_metadata(wheel) for wheel in wheels}
-    versions = {canonicalize_name(metadata.name): metadata.version for metadata in metadata_by_wheel.values()}
+    versions: dict[str, Version] = {}
+    for metadata in metadata_by_wheel.values():
+        name = canonicalize_name(metadata.name)
+        versions[name] = metadata.version
+
     device_prefix = f"amd-{canonicalize_name(package)}-device-"
     for wheel, metadata in metadata_by_wheel.items():
         for requirement in map(Requirement, metadata.requires_dist):
             name = canonicalize_name(requirement.name)
-            if name not in versions:
+            version = versions.get(name)
+            if version is None:
                 if name.startswith(device_prefix):
                     yield f"{wheel.name} requires {name}, which was not made."
-            elif not requirement.specifier.contains(versions[name], prereleases=True):
-                yield f"{wheel.name} requires {requirement}, and {versions[name]} was made."
+            elif not requirement.specifier.contains(version, prereleases=True):
+                yield f"{wheel.name} requires {requirement}, and {version} was made."

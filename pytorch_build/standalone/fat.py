@@ -148,10 +148,10 @@ def platform_of(path: Path) -> Platform:
 def _read_torch_wheel(path: Path) -> TorchWheel:
     platform = platform_of(path)
     listing = require_listing(path)
-    members = {member.name: member for member in listing.members}
+    members = listing.by_name
     # `?*/` is a folder at the top of the wheel.
     loader_name = path_pattern(f"?*/{_INIT}")
-    loaders = [name for name in members if loader_name.fullmatch(name)]
+    loaders = list(filter(loader_name.fullmatch, members))
     if len(loaders) != 1:
         raise WheelError(
             f"{path.name} has {len(loaders)} files {_INIT} in its packages, and one is what loads ROCm.",
@@ -194,19 +194,17 @@ def _device_members(wheel: TorchWheel, request: Request) -> MembersByWheel:
 
 def _require_device_code(wheel: TorchWheel, request: Request) -> None:
     """Raise where a host wheel lacks the device code of a target that it was built for."""
-    wheel_targets = [extra.removeprefix("device-") for extra in wheel.device_extras]
-    wheel_targets = [target for target in wheel_targets if target != "all"]
+    wheel_targets = {extra.removeprefix("device-") for extra in wheel.device_extras}
+    wheel_targets.discard("all")
     # A family has targets that the wheel was not built for.
-    required_targets = [target for target in wheel_targets if target in request.targets]
-    if not required_targets:
-        required_targets = wheel_targets
+    required_targets = wheel_targets.intersection(request.targets) or wheel_targets
 
-    device_targets: set[str] = set()
+    missing_targets = set(required_targets)
     for path in request.devices:
-        device_targets.add(device_target(parse_wheel_name(path.name).distribution))
-    missing_targets = [target for target in required_targets if target not in device_targets]
+        distribution = parse_wheel_name(path.name).distribution
+        missing_targets.discard(device_target(distribution))
     if missing_targets:
-        targets = ", ".join(missing_targets)
+        targets = ", ".join(sorted(missing_targets))
         raise WheelError(
             f"{wheel.path.name} is a host wheel, and its device code for {targets} is not given.",
             hint="Name its device wheels beside it, or other targets (--gpu-targets).",

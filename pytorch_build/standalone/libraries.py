@@ -14,6 +14,7 @@ from core.archive.zips import MemberStream
 from core.binaries import elf, pe, rpath
 from core.errors import MissingInputError, RocmError
 from core.wheel import WheelName, parse_wheel_name
+from core.wheel.distributions import on_platform
 from core.wheel.record import require_listing
 from rocm_packaging.packages.layouts import LIBRARIES, device_package, serves
 
@@ -111,7 +112,10 @@ def read_file(file: RocmFile) -> Binary | None:
         return read_binary(stream, file.path)
 
 
-def read_members(wheel: Path, members: Iterable[ZipMember]) -> Mapping[str, Binary]:
+def read_members(
+    wheel: Path,
+    members: Iterable[ZipMember],
+) -> Mapping[str, Binary]:
     """Return what the libraries and programs among a wheel's members need, by member name."""
 
     def read(member: ZipMember) -> Binary | None:
@@ -128,7 +132,11 @@ def read_members(wheel: Path, members: Iterable[ZipMember]) -> Mapping[str, Bina
 
     binaries: dict[str, Binary] = {}
     with ThreadPoolExecutor() as pool:
-        for member, binary in zip(candidates, pool.map(read, candidates), strict=True):
+        for member, binary in zip(
+            candidates,
+            pool.map(read, candidates),
+            strict=True,
+        ):
             if binary is not None:
                 binaries[member.name] = binary
     return binaries
@@ -245,9 +253,8 @@ def _read_wheels(
     """
     wheel_names: dict[Path, WheelName] = {}
     for wheel in wheels:
-        wheel_name = parse_wheel_name(wheel.name)
-        if _is_for(wheel_name, platform):
-            wheel_names[wheel] = wheel_name
+        if on_platform(wheel.name, platform):
+            wheel_names[wheel] = parse_wheel_name(wheel.name)
     wheel_names = _wheels_of_version(wheel_names, version)
     if not wheel_names:
         raise MissingInputError(f"There is no rocm-sdk wheel for {platform}.")
@@ -279,13 +286,12 @@ def _read_wheels(
     )
 
 
-def _is_for(wheel_name: WheelName, platform: Platform) -> bool:
-    prefixes = ("win",) if platform == "windows" else ("linux", "many")
-    return any(tag.platform.startswith(prefixes) for tag in wheel_name.tags)
-
-
-def _wheels_of_version(wheel_names: Mapping[Path, WheelName], version: str) -> dict[Path, WheelName]:
-    versions = sorted({name.version for name in wheel_names.values() if name.distribution == _CORE})
+def _wheels_of_version(
+    wheel_names: Mapping[Path, WheelName],
+    version: str,
+) -> dict[Path, WheelName]:
+    core_names = [name for name in wheel_names.values() if name.distribution == _CORE]
+    versions = sorted({name.version for name in core_names})
     matching_versions = [candidate for candidate in versions if version in {"", str(candidate)}]
     if len(matching_versions) != 1:
         offered_versions = ", ".join(map(str, versions)) or "none"

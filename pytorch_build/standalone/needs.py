@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import posixpath
 import re
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
@@ -114,15 +115,15 @@ class BundleBuilder:
         self._libraries: dict[str, RocmFile] = {}
         self._data: dict[str, RocmFile] = {}
         self._search: dict[str, tuple[str, ...]] = {}
-        self._users_of_machine_library: dict[str, list[str]] = {}
-        self._users_of_missing_library: dict[str, list[str]] = {}
+        # Of libraries that ROCm has not, by their names.
+        self._users: defaultdict[str, list[str]] = defaultdict(list)
 
         self._binaries: dict[str, Binary | None] = {}
         self._files_by_glob: dict[str, list[RocmFile]] = {}
-        self._files_by_name: dict[str, list[RocmFile]] = {}
+        self._files_by_name: defaultdict[str, list[RocmFile]] = defaultdict(list)
         for file in rocm.files.values():
-            files = self._files_by_name.setdefault(self.key(file.name), [])
-            files.append(file)
+            name = self.key(file.name)
+            self._files_by_name[name].append(file)
 
     def find_library(self, glob: str) -> RocmFile | None:
         """Return a library by a path pattern, else by its file name anywhere, under its SONAME."""
@@ -140,14 +141,9 @@ class BundleBuilder:
         """Return ROCm's library of a name that `user` needs; note who needs it where ROCm has none."""
         files = self._files_by_name.get(self.key(name), [])
         if files:
-            # the nearest to the top, then by path
-            return min(files, key=lambda file: (file.path_in_package.count("/"), file.path))
+            return min(files, key=_distance_from_top)
 
-        users_by_name = self._users_of_missing_library
-        if matches(name, self.machine.usual):
-            users_by_name = self._users_of_machine_library
-        users = users_by_name.setdefault(name, [])
-        users.append(user)
+        self._users[name].append(user)
         return None
 
     def is_promised(self, name: str) -> bool:
@@ -168,17 +164,23 @@ class BundleBuilder:
                     if needed_file.path not in self._libraries:
                         waiting[needed_file.path] = needed_file
 
-        self._require_nothing_missing()
+        machine_libraries: dict[str, tuple[str, ...]] = {}
+        missing_libraries: list[str] = []
+        for name, users in sorted(self._users.items()):
+            if matches(name, self.machine.usual):
+                machine_libraries[name] = tuple(sorted(users))
+            else:
+                missing_libraries.append(name)
+        if missing_libraries:
+            raise self._missing_libraries_error(missing_libraries)
+
         for path in self._libraries:
             self._data.pop(path, None)
-        machine: dict[str, tuple[str, ...]] = {}
-        for name, users in sorted(self._users_of_machine_library.items()):
-            machine[name] = tuple(sorted(users))
         return Bundle(
             libraries=dict(sorted(self._libraries.items())),
             data=dict(sorted(self._data.items())),
             search=dict(sorted(self._search.items())),
-            machine=machine,
+            machine=machine_libraries,
         )
 
     def key(self, name: str) -> str:
@@ -192,16 +194,15 @@ class BundleBuilder:
             for file, binary in zip(unread_files, binaries, strict=True):
                 self._binaries[file.path] = binary
 
-    def _require_nothing_missing(self) -> None:
-        if not self._users_of_missing_library:
-            return
-
-        lines = [f"{self.rocm.origin} lacks libraries:"]
-        for name, users in sorted(self._users_of_missing_library.items()):
-            shown_users = ", ".join(sorted(set(users))[:_SHOWN_USERS])
+    def _missing_libraries_error(self, names: Iterable[str]) -> RocmError:
+        lines: list[str] = []
+        for name in names:
+            users = sorted(set(self._users[name]))
+            shown_users = ", ".join(users[:_SHOWN_USERS])
             lines.append(f"  {name}, which {shown_users} needs")
-        raise RocmError(
-            "\n".join(lines),
+        listing = "\n".join(lines)
+        return RocmError(
+            f"{self.rocm.origin} lacks libraries:\n{listing}",
             hint="Name a complete ROCm, or declare that every machine has them: --system-library NAME.",
         )
 
@@ -228,9 +229,8 @@ class BundleBuilder:
             new_folders.append(posixpath.dirname(opened_file.path))
 
         needed_files += self._take_data(file)
-        self._note_search_path(
-            file, binary, [folder for folder in new_folders if folder not in search_folders]
-        )
+        unsearched_folders = [folder for folder in new_folders if folder not in search_folders]
+        self._note_search_path(file, binary, unsearched_folders)
         return needed_files
 
     def _rows_of(self, file: RocmFile) -> list[Row]:
@@ -259,9 +259,9 @@ class BundleBuilder:
         folders: Iterable[str],
     ) -> RocmFile | None:
         for folder in folders:
-            file = self.rocm.files.get(posixpath.join(folder, name))
-            if file is not None:
-                return file
+            path = posixpath.join(folder, name)
+            if path in self.rocm.files:
+                return self.rocm.files[path]
         return None
 
     def _opened_by_name(self, file: RocmFile) -> list[RocmFile]:
@@ -300,8 +300,10 @@ class BundleBuilder:
         if not self.machine.has_search_paths:
             return
         relative_entries = rpath.relative(binary.search)
-        if new_folders or len(relative_entries) != len(binary.search):
-            search = (*relative_entries, *rpath.ways(file.path, new_folders))
+        has_foreign_entry = len(relative_entries) != len(binary.search)
+        if new_folders or has_foreign_entry:
+            new_entries = rpath.ways(file.path, new_folders)
+            search = (*relative_entries, *new_entries)
             self._search[file.path] = tuple(dict.fromkeys(search))
 
     def _matching(self, glob: str) -> list[RocmFile]:
@@ -323,7 +325,14 @@ class BundleBuilder:
         if binary is None or not binary.name:
             return file
         folder = posixpath.dirname(file.path)
-        return self.rocm.files.get(posixpath.join(folder, binary.name), file)
+        path = posixpath.join(folder, binary.name)
+        return self.rocm.files.get(path, file)
+
+
+def _distance_from_top(file: RocmFile) -> tuple[int, str]:
+    """Return what files of one name are sorted by: the nearest to the top, then by path."""
+    depth = file.path_in_package.count("/")
+    return depth, file.path
 
 
 def _is_program(path: str) -> bool:

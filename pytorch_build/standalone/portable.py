@@ -100,7 +100,10 @@ def analyse(wheel: Path) -> Portability:
     )
 
 
-def find_excluded(binaries: Mapping[str, Binary], policy: Policy) -> frozenset[str]:
+def find_excluded(
+    binaries: Mapping[str, Binary],
+    policy: Policy,
+) -> frozenset[str]:
     """Return patterns of the libraries that do not count: other wheels' own, and those inside."""
     patterns = {"libpython3*.so*"}
     for member, binary in binaries.items():
@@ -139,11 +142,15 @@ def _judge(
         )
     # a compiled file in purelib is a RuntimeError
     except (AuditwheelError, RuntimeError) as problem:
-        first_line = str(problem).partition("\n")[0].rstrip(".:")
+        first_line = str(problem).partition("\n")[0]
+        first_line = first_line.rstrip(".:")
         raise WheelError(f"auditwheel cannot judge {wheel.name}: {first_line}.") from problem
 
 
-def _external_libraries(judgement: WheelAbIInfo, policy: str) -> dict[str, tuple[Path, ...]]:
+def _external_libraries(
+    judgement: WheelAbIInfo,
+    policy: str,
+) -> dict[str, tuple[Path, ...]]:
     """Return the libraries that a policy does not promise, each with every path that a file finds it at."""
     paths_by_name: dict[str, set[Path]] = {}
     for references in judgement.full_external_refs.values():
@@ -244,16 +251,19 @@ def _libraries_with_users(portability: Portability, libraries: Iterable[str]) ->
     return ", ".join(descriptions)
 
 
-def _require_one_file_a_name(wheel: Path, external: Mapping[str, tuple[Path, ...]]) -> None:
+def _require_one_file_a_name(
+    wheel: Path,
+    external: Mapping[str, tuple[Path, ...]],
+) -> None:
     """Raise where files of the wheel find different libraries under one name: a wheel can hold only one."""
     paths_by_file_name: dict[str, set[Path]] = {}
     for name, paths in external.items():
-        paths_of_file_name = paths_by_file_name.setdefault(posixpath.basename(name), set())
-        paths_of_file_name.update(paths)
+        file_name = posixpath.basename(name)
+        paths_by_file_name.setdefault(file_name, set()).update(paths)
 
     for file_name, different_paths in sorted(paths_by_file_name.items()):
         if len(different_paths) > 1:
-            places = " and ".join(str(path) for path in sorted(different_paths))
+            places = " and ".join(map(str, sorted(different_paths)))
             raise CheckError(
                 f"Files of {wheel.name} find {file_name} in different places: {places}.",
                 hint="Build the wheel so that all of them find the same file.",
@@ -318,7 +328,10 @@ def plan_patches(
         renamed = _renamed_needs(binary, grafted_names)
         if renamed:
             installed_path = _require_fixed_path(member, renamed)
-            search = [*rpath.relative(binary.search), *rpath.ways(installed_path, [folder])]
+            search = [
+                *rpath.relative(binary.search),
+                *rpath.ways(installed_path, [folder]),
+            ]
             patches[member] = Patch(
                 member=member,
                 renamed=renamed,
@@ -334,7 +347,10 @@ def _grafted_name(name: str, path: Path) -> str:
     return f"{stem}-{digest}{dot}{suffixes}"
 
 
-def _renamed_needs(binary: Binary, grafted_names: Mapping[str, str]) -> dict[str, str]:
+def _renamed_needs(
+    binary: Binary,
+    grafted_names: Mapping[str, str],
+) -> dict[str, str]:
     return {name: grafted_names[name] for name in binary.needed if name in grafted_names}
 
 

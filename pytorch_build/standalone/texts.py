@@ -67,7 +67,12 @@ def standalone_module(
 ) -> bytes:
     """Return ``version.py`` with the new version in the place of every quoted old one."""
     quoted_version = rf"(['\"]){re.escape(str(old_version))}\1"
-    return re.sub(quoted_version, rf"\g<1>{new_version}\g<1>", content.decode()).encode()
+    text = re.sub(
+        quoted_version,
+        rf"\g<1>{new_version}\g<1>",
+        content.decode(),
+    )
+    return text.encode()
 
 
 def standalone_metadata(
@@ -113,10 +118,11 @@ def _license_fields(expression: str, licenses: Licenses) -> list[str]:
         expression = f"({expression}) AND {licenses.expression}"
     else:
         expression = join_expressions([expression, licenses.expression])
-    fields = [f"License-Expression: {expression}"]
+    paths: list[str] = []
     for names in licenses.files.values():
-        fields += [f"License-File: {path}" for path in names.values()]
-    return [fields[0], *sorted(fields[1:])]
+        paths += names.values()
+    file_fields = [f"License-File: {path}" for path in sorted(paths)]
+    return [f"License-Expression: {expression}", *file_fields]
 
 
 def read_licenses(wheels: Iterable[Path]) -> Licenses:
@@ -155,20 +161,27 @@ def read_rocm_init(text: str, where: str) -> Loader:
     if not isinstance(names, (list, tuple)) or not all(isinstance(name, str) for name in names):
         raise WheelError(f"{where} cannot be made stand-alone: preload_shortnames is not a list of names.")
     version = arguments.get("check_version")
-    return Loader(names=tuple(names), version=version if isinstance(version, str) else "")
+    if not isinstance(version, str):
+        version = ""
+    return Loader(names=tuple(names), version=version)
 
 
 def _initialize_process_arguments(text: str) -> dict[str, object]:
     """Return the keyword arguments of the one call of ``initialize_process``, which are literals."""
-    calls = [node for node in ast.walk(ast.parse(text)) if isinstance(node, ast.Call)]
-    calls = [call for call in calls if ast.unparse(call.func).endswith(".initialize_process")]
+    nodes = ast.walk(ast.parse(text))
+    calls = [node for node in nodes if isinstance(node, ast.Call) and _is_initialize_process(node)]
     if len(calls) != 1:
         raise ValueError(f"{len(calls)} calls of rocm_sdk.initialize_process")
+
     return {
         keyword.arg: ast.literal_eval(keyword.value)
         for keyword in calls[0].keywords
         if keyword.arg is not None
     }
+
+
+def _is_initialize_process(call: ast.Call) -> bool:
+    return ast.unparse(call.func).endswith(".initialize_process")
 
 
 def standalone_init(paths: Sequence[str], *, windows: bool) -> str:

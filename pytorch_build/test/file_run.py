@@ -1,46 +1,61 @@
-"""Running one of upstream's test files: a process under limits, and others after it where it dies.
+"""Running one of upstream's test files: pytest in a process under limits, and again where it dies.
 
-A test that takes its interpreter down costs that test. What had not run yet runs in another process, up to
-a limit; what hangs is stopped with the stacks of its threads in the log. The plugin's journal has the
-results. A file that ended in any way in which pytest does not end by itself has failed, whatever its tests
-said before.
+A test that takes its interpreter down costs that test: pytest runs again without the tests that have a
+result, up to a limit. What hangs is stopped with the stacks of its threads in the log. The events of the
+pytest plugin have the results.
 """
 
 from __future__ import annotations
 
-import json
-import re
+import glob
 import shlex
 import shutil
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from core import console, process
+from core import console, parallel, process
 from core.errors import DataError, MissingInputError
-from core.junit import OUTCOMES, Case, Outcome, clean, cut, first_line
+from core.junit import Case, worst
 from pytorch_build.test import plugin
-from pytorch_build.test.results import last_attempts
+from pytorch_build.test.outcomes import (
+    ProcessRun,
+    Results,
+    explanation_by_rule,
+    result_of_script,
+    results_of,
+)
 
 if TYPE_CHECKING:
     from core.process import Ending
+    from pytorch_build.test.plugin import AppliedRule, Events
     from pytorch_build.test.shards import Part
     from pytorch_build.test.upstream_tests import LimitsTable, TestFile
 
-# pytest stops a test itself at its limit; what does not let itself be stopped has this long again
-_SECOND_CHANCE = 30.0
-_TAIL_LINES = 60
-# https://docs.pytest.org/en/stable/reference/exit-codes.html
-_TESTS_FAILED = 1
-_EXIT_WORDS = {2: "was interrupted", 3: "had an internal error", 4: "refused its arguments"}
-_OUTCOMES: dict[str, Outcome] = {one: one for one in OUTCOMES} | {"xpassed": "passed", "rerun": "failed"}
+# pytest-timeout stops a test at its limit. What does not let itself be stopped has as long again, up to this.
+_MOST_GRACE_SECONDS = 30.0
+_LOG_LINES = 60
+_CONFIGURATION_FILES = ("pytest.ini", "setup.cfg", "pyproject.toml")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Setting:
-    """What all files of a run have in common."""
+class RunSettings:
+    """What the files of a run have in common.
+
+    Attributes:
+        python: The interpreter that has torch.
+        tree: Upstream's source tree.
+        env: The environment of the processes.
+        folder: A folder for what the processes and the tool write for each other.
+        logs: The folder of the logs.
+        limits: What a test and a file may take.
+        rules: The skip rules that apply.
+        expression: pytest's ``-k``.
+        arguments: Other arguments of pytest.
+        workers: How many processes may share the tests of a file.
+    """
 
     python: Path
     tree: Path
@@ -48,57 +63,104 @@ class Setting:
     folder: Path
     logs: Path
     limits: LimitsTable
-    rules: tuple[plugin.PlannedRule, ...] = ()
+    rules: tuple[AppliedRule, ...] = ()
     expression: str = ""
     arguments: tuple[str, ...] = ()
     workers: int = 1
 
+    @property
+    def selects(self) -> bool:
+        """Whether it may leave tests out."""
+        return bool(self.expression or self.arguments)
+
 
 @dataclass(frozen=True, kw_only=True)
 class FileRun:
-    """The results of a test file; `whole` counts its tests before anything chooses among them.
+    """The results of a test file.
 
-    `matched` are the rules that took a test of it.
+    Attributes:
+        file: Its path from the root of the tree.
+        cases: A result for each test that ran, and for the file where it failed as a whole.
+        existing: The tests that it has, whether they ran or not; None where that is unknown.
+        seconds: How long it took.
+        processes: How many processes ran its tests.
+        logs: What they printed.
+        matched_rules: The rules that take a test of it.
     """
 
     file: str
     cases: tuple[Case, ...]
-    collected: tuple[str, ...] = ()
-    whole: int | None = None
+    existing: frozenset[str] | None = None
     seconds: float = 0.0
     processes: int = 1
-    log: Path | None = None
-    matched: frozenset[str] = frozenset()
+    logs: tuple[Path, ...] = ()
+    matched_rules: frozenset[str] = frozenset()
 
     def on(self, target: str) -> FileRun:
-        """Name the architecture in the file and its tests (``test/test_nn.py@gfx942``): there are several."""
+        """Name the architecture in the file and its tests: ``test/test_nn.py@gfx942``."""
         file = f"{self.file}@{target}"
 
         def named(test: str) -> str:
-            return file + test.removeprefix(self.file) if test.startswith(self.file) else f"{test}@{target}"
+            if test.startswith(self.file):
+                return file + test.removeprefix(self.file)
+            return f"{test}@{target}"
 
-        return replace(
-            self,
-            file=file,
-            cases=tuple(replace(case, file=file, test=named(case.test)) for case in self.cases),
-            collected=tuple(map(named, self.collected)),
+        existing = self.existing
+        if existing is not None:
+            existing = frozenset(named(test) for test in existing)
+        cases = tuple(
+            replace(
+                case,
+                file=file,
+                test=named(case.test),
+            )
+            for case in self.cases
         )
+        return replace(self, file=file, cases=cases, existing=existing)
 
 
-def run_file(file: TestFile, setting: Setting, *, part: Part | None = None, name: str = "") -> FileRun:
-    """Run a test file, or a shard's part of it."""
-    running = _Running(file, setting, name or log_name(file.file))
+def run_file(
+    file: TestFile, settings: RunSettings, *, part: Part | None = None, name: str | None = None
+) -> FileRun:
+    """Run a test file, or a shard's part of it; `name` is that of its log."""
     started = time.monotonic()
-    running.perform(part)
+    end = started + settings.limits.file_seconds
+    name = name or log_name(file.file)
+    _remove_earlier_files(settings, name)
+    if file.runner == "script":
+        return _run_script(file, settings, name)
+
+    is_part = part is not None and not part.is_whole
+    is_side_by_side = file.parallel and settings.workers > 1
+    existing = None
+    if settings.selects or is_part or is_side_by_side:
+        existing = _collect(file, settings, name, end)
+
+    launcher = _Launcher(file=file, settings=settings, name=name, end=end)
+    launchers: Sequence[_Launcher] = [launcher]
+    if existing is not None:
+        tests = sorted(test for test in existing if part is None or part.takes(test))
+        if is_side_by_side:
+            launchers = _launchers_of_workers(launcher, tests, existing)
+        elif is_part:
+            launchers = [replace(launcher, excluded=existing.difference(tests))] if tests else []
+    series = parallel.map_in_threads(
+        _run_series,
+        launchers,
+        jobs=len(launchers),
+    )
+
+    judged_runs = [judged_run for judged_runs in series for judged_run in judged_runs]
+    if existing is None and judged_runs:
+        existing = judged_runs[0].run.existing
     return FileRun(
         file=file.file,
-        cases=tuple(running.cases.values()),
-        collected=tuple(running.collected),
-        whole=running.whole,
+        cases=_merge_cases(judged_runs, existing, settings.rules),
+        existing=existing,
         seconds=time.monotonic() - started,
-        processes=running.processes,
-        log=running.log if running.log.is_file() else None,
-        matched=frozenset(running.matched),
+        processes=len(judged_runs),
+        logs=_logs(settings, name),
+        matched_rules=_matched_rules(judged_runs),
     )
 
 
@@ -107,287 +169,276 @@ def log_name(file: str) -> str:
     return file.removeprefix("test/").removesuffix(".py").replace("/", ".")
 
 
-class Stall:
-    """Reports a test of a journal that runs longer than it may; called while journals grow."""
-
-    def __init__(self, journals: Callable[[], Iterable[Path]], seconds: float) -> None:
-        self._journals = journals
-        self._seconds = seconds
-        self._read: dict[Path, int] = {}
-        self._running: dict[str, float] = {}
-
-    def __call__(self) -> str:
-        """Read what is new, and name a test that hangs; "" for none."""
-        now = time.monotonic()
-        for line in self._lines():
-            test = str(line.get("test", ""))
-            if line.get("kind") == "start" or line.get("outcome") == "rerun":
-                self._running[test] = now
-            elif line.get("kind") in ("test", "end"):
-                self._running.pop(test, None)
-        late = (test for test, since in self._running.items() if now - since > self._seconds)
-        return next((f"{test} did not end within {console.duration(self._seconds)}" for test in late), "")
-
-    def _lines(self) -> Iterable[dict[str, object]]:
-        for journal in self._journals():
-            with journal.open("rb") as stream:
-                stream.seek(self._read.get(journal, 0))
-                # a line that is being written is read the next time
-                whole, newline, _ = stream.read().rpartition(b"\n")
-            self._read[journal] = self._read.get(journal, 0) + len(whole) + len(newline)
-            yield from (json.loads(line) for line in whole.splitlines() if line.strip())
+def _remove_earlier_files(settings: RunSettings, name: str) -> None:
+    """Remove what an earlier run left, which would be taken for this one's."""
+    shutil.rmtree(settings.folder / name, ignore_errors=True)
+    for log in _logs(settings, name):
+        log.unlink()
 
 
-class _Running:
-    def __init__(self, file: TestFile, setting: Setting, name: str) -> None:
-        self.file, self.setting, self.name = file, setting, name
-        self.folder = setting.folder / name
-        self.log = setting.logs / f"{name}.log"
-        self.until = time.monotonic() + setting.limits.file_seconds
-        self.cases: dict[str, Case] = {}
-        self.collected: dict[str, None] = {}
-        self.matched: set[str] = set()
-        self.whole: int | None = None
-        self.existing: frozenset[str] | None = None
-        self.processes = 0
-        self.selects = bool(setting.expression or setting.arguments)
-        self.side_by_side = file.parallel and setting.workers > 1
-
-    def perform(self, part: Part | None) -> None:
-        # what an earlier run left there would be taken for this one's
-        shutil.rmtree(self.folder, ignore_errors=True)
-        self.log.unlink(missing_ok=True)
-        if self.file.runner == "script":
-            self.processes, self.whole = 1, 0
-            argv = [str(self.setting.python), str(self.setting.tree / self.file.file)]
-            ended = self._supervised(argv, self.setting.env)
-            self.cases[self.file.file] = of_script(
-                self.file.file, ended, process.tail(self.log, lines=_TAIL_LINES)
-            )
-            return
-        only = self._part(part) if self.selects or not (part is None or part.whole) else None
-        while only != ():
-            only = self._process(only)
-            if only:
-                console.say(f"{self.file.file}: its process died; {len(only)} tests go on in another one.")
-
-    def _part(self, part: Part | None) -> tuple[str, ...] | None:
-        """Collect the file as it is, and choose the shard's tests; None for all, also where that fails."""
-        plain = replace(self.setting, expression="", arguments=())
-        sessions, _ = self._started("collect", None, ("--collect-only", "-q"), plain)
-        if not sessions or not all(one.whole for one in sessions):
-            return None
-        found = dict.fromkeys(test for one in sessions for test in one.collected)
-        self.whole, self.existing = len(found), frozenset(found)
-        return None if part is None or part.whole else tuple(test for test in found if part.takes(test))
-
-    def _process(self, only: tuple[str, ...] | None) -> tuple[str, ...]:
-        """Run one process and keep its results; return the tests that are to go on in another one."""
-        self.processes += 1
-        together = self.side_by_side
-        sessions, ended = self._started(str(self.processes), only, (), self.setting)
-        if self.whole is None and sessions and not self.selects:
-            tests = {test for one in sessions for test in one.collected}
-            self.whole = len(tests) + sum(one.deselected for one in sessions)
-        left = self._left(sessions)
-        found = of_file(
-            self.file.file,
-            ended,
-            # what goes on is not reported as lost
-            [replace(one, collected=one.started) for one in sessions] if left else sessions,
-            process.tail(self.log, lines=_TAIL_LINES),
-            may_be_empty=self.selects or only is not None,
-        )
-        rules = {rule.name: rule for rule in self.setting.rules}
-        for case in found:
-            if left and together and case.test in {*left, self.file.file}:
-                continue  # one of several that ran: by itself it shows which of them it was
-            if not (case.failing or self._exists(case.test)):
-                continue
-            self.cases[case.test] = replace(case, rule=_reason_by_rule(case, rules.get(case.rule)))
-        for session in sessions:
-            self.collected |= dict.fromkeys(filter(self._exists, session.collected))
-            self.matched |= {name for name, taken in session.rules.items() if taken}
-        return left
-
-    def _exists(self, test: str) -> bool:
-        """Whether it is a test of the file, or the file itself, and not what arguments have added."""
-        return self.existing is None or test in self.existing or "::" not in test
-
-    def _left(self, sessions: Sequence[plugin.Session]) -> tuple[str, ...]:
-        """List the tests that a process that died had not come to, if they may go on."""
-        if not sessions or sessions[-1].end is not None or self.file.runner != "pytest":
-            return ()
-        left = sessions[-1].unreached
-        if self.side_by_side:
-            self.side_by_side = False
-            left = (*sessions[-1].unfinished, *left)
-        if left and self.processes > self.setting.limits.restarts:
-            console.warn(f"{self.file.file}: given up after {self.processes} processes that died.")
-            return ()
-        return left if time.monotonic() < self.until else ()
-
-    def _started(
-        self, name: str, only: tuple[str, ...] | None, more: tuple[str, ...], setting: Setting
-    ) -> tuple[Sequence[plugin.Session], Ending]:
-        path = self.folder / f"{name}.plan.json"
-        runner = self.file.runner == "run_test"
-        plan = plugin.Plan(
-            root=str(setting.tree),
-            journal=str(self.folder / f"{name}{'.{pid}' if runner else ''}.journal.jsonl"),
-            runner=runner,
-            only=only,
-            rules=setting.rules,
-        )
-        argv, env = self._command([*plugin.arguments(path, plan), *more], setting)
-
-        def journals() -> list[Path]:
-            return sorted(self.folder.glob(f"{name}.*journal.jsonl"))
-
-        stalled = Stall(journals, setting.limits.test_seconds + _SECOND_CHANCE)
-        ended = self._supervised(argv, env, stalled)
-        found: list[plugin.Session] = []
-        for journal in journals():
-            try:
-                found += plugin.read_journal(journal)
-            except (DataError, MissingInputError) as problem:
-                console.warn(str(problem))
-        return sorted(found, key=lambda session: session.began.time), ended
-
-    def _command(self, own: Sequence[str], setting: Setting) -> tuple[list[str], Mapping[str, str]]:
-        python = str(setting.python)
-        own = [
-            *own,
-            "-o",
-            f"cache_dir={self.folder / 'pytest'}",
-            f"--timeout={setting.limits.test_seconds:g}",
-        ]
-        chosen = ["-k", setting.expression] if setting.expression else []
-        if self.file.runner == "pytest":
-            workers = ["--numprocesses", str(setting.workers)] if self.side_by_side else []
-            argv = [python, "-m", "pytest", *_configuration(setting.tree), *own, *workers, *chosen]
-            return [*argv, *setting.arguments, self.file.file.partition("/")[2]], setting.env
-        argv = [python, "run_test.py", "--verbose", "--keep-going", *self.file.arguments, *chosen]
-        # pytest takes the rest from a variable, as the runner would not pass it on
-        options = shlex.join([*own, *setting.arguments])
-        return [*argv, "--include", self.file.module], {**setting.env, "PYTEST_ADDOPTS": options}
-
-    def _supervised(
-        self, argv: Sequence[str], env: Mapping[str, str], stalled: Callable[[], str] = str
-    ) -> Ending:
-        limits, folder = self.setting.limits, self.setting.tree / "test"
-        console.echo(f"+ {shlex.join(argv)}  (in {folder})")
-        seconds = max(self.until - time.monotonic(), 1.0)
-        most = limits.log_megabytes << 20
-        return process.supervise(
-            argv, cwd=folder, env=env, log=self.log, seconds=seconds, log_bytes=most, stalled=stalled
-        )
+def _logs(settings: RunSettings, name: str) -> tuple[Path, ...]:
+    """Return the logs of a file that there are: its own, and those of workers."""
+    paths = [settings.logs / f"{name}.log", *sorted(settings.logs.glob(f"{glob.escape(name)}.worker-*.log"))]
+    return tuple(path for path in paths if path.is_file())
 
 
-def _configuration(tree: Path) -> list[str]:
-    """Name upstream's settings of pytest, so that no file above the tree is taken for them."""
-    names = (tree / name for name in ("pytest.ini", "setup.cfg", "pyproject.toml"))
-    found = next((path for path in names if path.is_file()), None)
-    return ["--rootdir", str(tree), *(["-c", str(found)] if found else [])]
+def _run_script(
+    file: TestFile,
+    settings: RunSettings,
+    name: str,
+) -> FileRun:
+    """Run a program that is not a test file."""
+    command = [str(settings.python), str(settings.tree / file.file)]
+    log = settings.logs / f"{name}.log"
+    ending = _supervise(
+        command,
+        settings,
+        log,
+        env=settings.env,
+        seconds=settings.limits.file_seconds,
+    )
+    case = result_of_script(
+        file.file,
+        ending,
+        process.tail(log, lines=_LOG_LINES),
+    )
+    return FileRun(
+        file=file.file,
+        cases=(case,),
+        existing=frozenset(),
+        seconds=ending.seconds,
+        logs=_logs(settings, name),
+    )
 
 
-def _reason_by_rule(case: Case, rule: plugin.PlannedRule | None) -> str:
-    """Return which rule explains that a test was skipped or tried again, and why; "" for none."""
-    was_retried = case.attempts > 1
-    if rule is None or (rule.action == "retry") != was_retried:
-        return ""
-    if not was_retried and case.outcome not in {"skipped", "xfailed"}:
-        return ""
-    return f"{rule.name}: {rule.reason}"
-
-
-def of_file(
-    file: str, ended: Ending, sessions: Sequence[plugin.Session], output: str, *, may_be_empty: bool = False
-) -> tuple[Case, ...]:
-    """Return the results of one process of a test file; `output` is the end of its log."""
-    lines = (line for one in sessions for line in (*one.uncollected, *one.results))
-    cases = {case.test: case for case in last_attempts(_case(file, line) for line in lines)}
-    whole = _as_a_whole(file, ended, sessions, cases, output)
-    if whole is None and not cases and not may_be_empty:
-        whole = Case(test=file, file=file, outcome="error", line="no test ran", text=cut(clean(output)))
-    if whole is not None:
-        cases[whole.test] = whole
-    return tuple(cases.values())
-
-
-def of_script(file: str, ended: Ending, output: str) -> Case:
-    """Return the result of a program that is not a test file: it passed if it ended with status 0."""
-    verdict = _killed(ended)
-    if verdict is None and ended.returncode:
-        verdict = "failed", first_line("", output) or f"it ended with status {ended.returncode}"
-    outcome, line = verdict or ("passed", "")
-    text = cut(clean(output)) if verdict else ""
-    return Case(test=file, file=file, outcome=outcome, seconds=ended.seconds, line=line, text=text)
-
-
-def _case(file: str, line: plugin.Line) -> Case:
-    outcome, quiet = _OUTCOMES[line.outcome], line.outcome in {"passed", "xpassed"}
-    why = "" if quiet else first_line(line.message, line.text)
-    # what pytest-timeout writes, in its older and newer words
-    if outcome in {"failed", "error"} and re.search(r"Timeout \(?>[0-9.]+s\)?", why):
-        outcome = "timeout"
-    text = "" if quiet else cut(clean(line.text or line.message))
-    seconds = max(0.0, line.seconds)
-    return Case(
-        test=line.test or line.file,
-        file=file,
-        outcome=outcome,
+def _supervise(
+    command: Sequence[str], settings: RunSettings, log: Path, *, env: Mapping[str, str], seconds: float
+) -> Ending:
+    folder = settings.tree / "test"
+    console.echo(f"+ {shlex.join(command)}  (in {folder})")
+    return process.supervise(
+        command,
+        cwd=folder,
+        env=env,
+        log=log,
         seconds=seconds,
-        line=why,
-        text=text,
-        rule=line.rule,
+        log_bytes=settings.limits.log_megabytes << 20,
     )
 
 
-def _as_a_whole(
-    file: str, ended: Ending, sessions: Sequence[plugin.Session], cases: Mapping[str, Case], output: str
-) -> Case | None:
-    """Return how the file failed as a whole, by the test that it died in if that is known."""
-    complete = bool(sessions) and sessions[-1].end is not None
-    verdict = _killed(ended) or (_odd(ended, cases) if complete else _incomplete(ended, sessions, output))
-    if verdict is None:
-        return None
-    outcome, line = verdict
-    dead = [one for one in sessions if one.end is None]
-    if left := sum(len(one.unreached) for one in dead):
-        line += f"; {left} tests after it did not run"
-    test = next((test for one in dead for test in one.unfinished), file)
-    return Case(
-        test=test, file=file, outcome=outcome, seconds=ended.seconds, line=line, text=cut(clean(output))
+# Processes of pytest
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Launcher:
+    """Starts the processes of a test file, or of a worker's share of it.
+
+    Attributes:
+        name: The name of the log, and of the folder for the plugin's files.
+        end: When the file is stopped, by the monotonic clock.
+        excluded: The tests that run elsewhere.
+    """
+
+    file: TestFile
+    settings: RunSettings
+    name: str
+    end: float
+    excluded: frozenset[str] = frozenset()
+
+    @property
+    def log(self) -> Path:
+        """The log of its processes."""
+        return self.settings.logs / f"{self.name}.log"
+
+    def run_pytest(
+        self, process_name: str, excluded: Iterable[str], arguments: Sequence[str] = ()
+    ) -> ProcessRun:
+        """Run one process to its end, or to a limit."""
+        settings = self.settings
+        folder = settings.folder / self.name / process_name
+        test_seconds = settings.limits.test_seconds
+        plugin_settings = plugin.Settings(
+            root=str(settings.tree),
+            events=str(folder),
+            watch_seconds=test_seconds + min(test_seconds, _MOST_GRACE_SECONDS),
+            runner=self.file.runner == "run_test",
+            excluded=tuple(sorted(excluded)),
+            rules=settings.rules,
+        )
+        options = [
+            *plugin.arguments(folder / "settings.json", plugin_settings),
+            *("-o", f"cache_dir={settings.folder / self.name / 'pytest'}"),
+            f"--timeout={test_seconds:g}",
+            *arguments,
+        ]
+        remaining_seconds = max(self.end - time.monotonic(), 1.0)
+        command, env = self._command(options)
+        ending = _supervise(
+            command,
+            settings,
+            self.log,
+            env=env,
+            seconds=remaining_seconds,
+        )
+        return ProcessRun(
+            ending=ending,
+            ended_at=time.time(),
+            events=_read_events(folder),
+            output=process.tail(self.log, lines=_LOG_LINES),
+        )
+
+    def _command(self, options: Sequence[str]) -> tuple[list[str], Mapping[str, str]]:
+        """Return the command line of a process, and its environment."""
+        settings = self.settings
+        python = str(settings.python)
+        selection = ["-k", settings.expression] if settings.expression else []
+        if self.file.runner == "pytest":
+            command = [
+                python,
+                "-m",
+                "pytest",
+                *_configuration(settings.tree),
+                *options,
+                *selection,
+            ]
+            # The path is relative to the folder that pytest starts in.
+            command += [*settings.arguments, self.file.file.partition("/")[2]]
+            return command, settings.env
+
+        command = [
+            python,
+            "run_test.py",
+            "--verbose",
+            "--keep-going",
+            *self.file.arguments,
+            *selection,
+        ]
+        command += ["--include", self.file.module]
+        # The runner would not pass these on to pytest.
+        variable = shlex.join([*options, *settings.arguments])
+        return command, {**settings.env, "PYTEST_ADDOPTS": variable}
+
+
+def _configuration(tree: Path) -> Sequence[str]:
+    """Name upstream's settings of pytest, so that no file above the tree is taken for them."""
+    for name in _CONFIGURATION_FILES:
+        if (tree / name).is_file():
+            return [
+                "--rootdir",
+                str(tree),
+                "-c",
+                str(tree / name),
+            ]
+    return ["--rootdir", str(tree)]
+
+
+def _read_events(folder: Path) -> Sequence[Events]:
+    try:
+        return plugin.read_events(folder)
+    except (DataError, MissingInputError) as problem:
+        # The process is judged by its end, as one that wrote nothing.
+        console.warn(str(problem))
+        return ()
+
+
+def _collect(
+    file: TestFile,
+    settings: RunSettings,
+    name: str,
+    end: float,
+) -> frozenset[str] | None:
+    """Return the tests of a file whatever the settings choose; None where pytest cannot collect it."""
+    whole_settings = replace(settings, expression="", arguments=())
+    launcher = _Launcher(file=file, settings=whole_settings, name=name, end=end)
+    run = launcher.run_pytest(
+        "collect",
+        excluded=(),
+        arguments=("--collect-only", "-q"),
     )
+    return run.existing if run.could_collect else None
 
 
-def _killed(ended: Ending) -> tuple[Outcome, str] | None:
-    if ended.late:
-        return "timeout", ended.stopped or f"killed after {ended.seconds:.0f} s"
-    if ended.stopped:
-        return "error", ended.stopped
-    if ended.returncode < 0:
-        return "crashed", f"the interpreter died of {process.status(ended.returncode)}"
-    return None
+def _launchers_of_workers(
+    launcher: _Launcher, tests: Sequence[str], existing: frozenset[str]
+) -> Sequence[_Launcher]:
+    """Deal tests of a file to several workers; there are no more than tests."""
+    workers = launcher.settings.workers
+    launchers: list[_Launcher] = []
+    for index in range(min(workers, len(tests))):
+        share = tests[index::workers]
+        name = f"{launcher.name}.worker-{index + 1}"
+        worker = replace(
+            launcher,
+            name=name,
+            excluded=existing.difference(share),
+        )
+        launchers.append(worker)
+    return launchers
 
 
-def _incomplete(ended: Ending, sessions: Sequence[plugin.Session], output: str) -> tuple[Outcome, str]:
-    status = process.status(ended.returncode)
-    if not sessions and ended.returncode in _EXIT_WORDS:
-        return "error", f"pytest {_EXIT_WORDS[ended.returncode]} ({status})"
-    if not sessions and ended.returncode:
-        return "error", f"pytest did not begin ({status}): {first_line('', output)}"
-    return "crashed", f"the interpreter ended with {status} before pytest did"
+@dataclass(frozen=True, kw_only=True)
+class _JudgedRun:
+    """A process that has ended, and its results."""
+
+    run: ProcessRun
+    results: Results
 
 
-def _odd(ended: Ending, cases: Mapping[str, Case]) -> tuple[Outcome, str] | None:
-    failing, status = any(case.failing for case in cases.values()), process.status(ended.returncode)
-    if words := _EXIT_WORDS.get(ended.returncode):
-        # a file that cannot be collected interrupts pytest, and is a result by itself
-        return None if failing else ("error", f"pytest {words} ({status})")
-    if ended.returncode not in {0, _TESTS_FAILED, 5}:
-        return "crashed", f"the interpreter ended with {status} after the last test"
-    if ended.returncode == _TESTS_FAILED and not failing:
-        return "error", f"pytest ended with status 1 and named none of {len(cases)} tests as failed"
-    return None
+def _run_series(launcher: _Launcher) -> Sequence[_JudgedRun]:
+    """Run pytest, and where its process dies again, without the tests that have a result."""
+    file = launcher.file
+    limits = launcher.settings.limits
+    excluded = set(launcher.excluded)
+    judged_runs: list[_JudgedRun] = []
+    while True:
+        run = launcher.run_pytest(str(len(judged_runs) + 1), excluded)
+        results = results_of(
+            file.file,
+            run,
+            test_seconds=limits.test_seconds,
+            may_be_empty=launcher.settings.selects or bool(excluded),
+        )
+        judged_runs.append(_JudgedRun(run=run, results=results))
+
+        # Upstream's runner goes on by itself.
+        if not results.broke_off or not run.unreached or file.runner != "pytest":
+            return judged_runs
+        if len(judged_runs) > limits.restarts:
+            console.warn(f"{file.file}: given up after {len(judged_runs)} processes that died.")
+            return judged_runs
+        if time.monotonic() >= launcher.end:
+            return judged_runs
+        named_tests = {case.test for case in results.cases}
+        if named_tests <= excluded:
+            return judged_runs
+        excluded |= named_tests
+        console.say(f"{file.file}: its process died; {len(run.unreached)} tests go on in another one.")
+
+
+# Results of all processes
+
+
+def _merge_cases(
+    judged_runs: Sequence[_JudgedRun], existing: Collection[str] | None, rules: Sequence[AppliedRule]
+) -> tuple[Case, ...]:
+    """Return one result for each test, with the rule that explains it."""
+    rule_by_name = {rule.name: rule for rule in rules}
+    cases: dict[str, Case] = {}
+    for judged_run in judged_runs:
+        for case in judged_run.results.cases:
+            # Arguments may add tests of other files, which do not count.
+            is_of_file = existing is None or case.test in existing or "::" not in case.test
+            if not (is_of_file or case.failing):
+                continue
+            earlier_case = cases.get(case.test, case)
+            cases[case.test] = case if earlier_case is case else worst([earlier_case, case])
+    return tuple(replace(case, rule=explanation_by_rule(case, rule_by_name)) for case in cases.values())
+
+
+def _matched_rules(judged_runs: Sequence[_JudgedRun]) -> frozenset[str]:
+    """Return the rules that take a test of the file."""
+    names: set[str] = set()
+    for judged_run in judged_runs:
+        for events in judged_run.run.events:
+            names.update(name for name, tests in events.rules.items() if tests)
+    return frozenset(names)

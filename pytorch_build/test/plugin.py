@@ -1,18 +1,16 @@
-"""The tool's side of the pytest plugin: its plan, its arguments, and the journal that it keeps.
+"""The tool's side of the pytest plugin: the settings that it reads, and the events that it writes.
 
-`pytorch_build.test.target.wheel_test_plugin` describes the formats, and runs inside the target environment.
-What runs tests puts `TARGET` on the process's PYTHONPATH, adds `arguments` to pytest's (or to
-``PYTEST_ADDOPTS``, where a program starts pytest), and reads the journal afterwards.
+`pytorch_build.test.target.wheel_test_plugin` describes the events, and runs inside the target environment.
+What runs tests puts `TARGET` on the process's PYTHONPATH and adds `arguments` to pytest's (or to
+``PYTEST_ADDOPTS``, where a program starts pytest).
 """
 
-from collections import defaultdict
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Sequence
 from fnmatch import fnmatchcase
 from pathlib import Path
-from typing import Literal
+from typing import Annotated, Literal
 
-from pydantic import Field, ValidationError
+from pydantic import Field, TypeAdapter, ValidationError
 
 from core import files
 from core.data import Model, read_text
@@ -22,11 +20,11 @@ TARGET = Path(__file__).with_name("target")
 PLUGIN = "wheel_test_plugin"
 
 Action = Literal["skip", "xfail", "retry"]
-Outcome = Literal["passed", "failed", "error", "skipped", "xfailed", "xpassed", "rerun", "crashed"]
+Outcome = Literal["passed", "failed", "error", "skipped", "xfailed", "xpassed", "rerun", "unrun"]
 
 
-class PlannedRule(Model):
-    """One rule that applies; `tests` are patterns of test ids."""
+class AppliedRule(Model):
+    """A skip rule whose conditions hold; `tests` are patterns of test ids."""
 
     name: str
     action: Action
@@ -35,67 +33,112 @@ class PlannedRule(Model):
     tests: tuple[str, ...] = ()
 
 
-class Plan(Model):
-    """What the plugin does; the journal's name may hold ``{pid}``, for one file per process."""
+class Settings(Model):
+    """What the plugin does.
 
-    schema_: Literal[1] = Field(default=1, alias="schema")
+    Attributes:
+        root: The folder that paths in test ids begin in.
+        events: The folder of the events.
+        watch_seconds: The time after which a test is ended together with its process; None for no end.
+        runner: Whether upstream's ``run_test.py`` starts pytest.
+        excluded: Ids of tests that do not run.
+        rules: The rules, which all apply.
+    """
+
     root: str
-    journal: str
+    events: str
+    watch_seconds: float | None = None
     runner: bool = False
-    only: tuple[str, ...] | None = None
-    rules: tuple[PlannedRule, ...] = ()
+    excluded: tuple[str, ...] = ()
+    rules: tuple[AppliedRule, ...] = ()
 
 
-class Line(Model, extra="ignore"):
-    """A line of the journal, with the fields of its kind; a later plugin may add some."""
+class Collected(Model, extra="ignore"):
+    """The tests that are about to run, others that exist, and the tests that each rule takes."""
 
-    kind: Literal["session", "collect", "collected", "rule", "start", "test", "end"]
-    schema_: Literal[1] = Field(default=1, alias="schema")
+    kind: Literal["collected"]
+    time: float
+    tests: tuple[str, ...]
+    deselected: tuple[str, ...]
+    rules: dict[str, tuple[str, ...]]
+
+
+class Started(Model, extra="ignore"):
+    """The beginning of a test."""
+
+    kind: Literal["started"]
+    time: float
+    test: str
+
+
+class Ended(Model, extra="ignore"):
+    """The result of one attempt at a test, or of a file that was not collected."""
+
+    kind: Literal["ended"] = "ended"
     time: float = 0.0
-    python: str = ""
-    torch: str = ""
-    file: str = ""
-    tests: tuple[str, ...] = ()
-    deselected: int = 0
-    rule: str = ""
-    test: str = ""
+    test: str
     outcome: Outcome = "passed"
     seconds: float = 0.0
     attempt: int = 1
+    rule: str = ""
     message: str = ""
     text: str = ""
-    exit: int = 0
 
 
-@dataclass(frozen=True, kw_only=True)
-class Session:
-    """One pytest session, as far as its journal goes."""
+_EVENT: TypeAdapter[Collected | Started | Ended] = TypeAdapter(
+    Annotated[Collected | Started | Ended, Field(discriminator="kind")]
+)
 
-    began: Line
-    uncollected: tuple[Line, ...] = ()
-    collected: tuple[str, ...] = ()
-    deselected: int = 0
-    rules: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
-    started: tuple[str, ...] = ()
-    results: tuple[Line, ...] = ()
-    end: Line | None = None
+
+class Events:
+    """What one pytest process wrote down.
+
+    Attributes:
+        collected: The tests that were about to run; None where it was not done with collecting them.
+        deselected: Other tests that exist.
+        rules: The tests that each rule takes.
+        results: The attempts that ended, in their order.
+        running: The test that started and did not end.
+        last_time: When the last event happened, in seconds since 1970.
+    """
+
+    def __init__(self) -> None:
+        self.collected: tuple[str, ...] | None = None
+        self.deselected: tuple[str, ...] = ()
+        self.rules: dict[str, tuple[str, ...]] = {}
+        self.results: list[Ended] = []
+        self.running: str | None = None
+        self.last_time = 0.0
+
+    def add(self, event: Collected | Started | Ended) -> None:
+        """Add what happened next."""
+        self.last_time = event.time
+        match event:
+            case Collected():
+                self.collected = event.tests
+                self.deselected = event.deselected
+                self.rules = event.rules
+            case Started():
+                self.running = event.test
+            case Ended():
+                self.results.append(event)
+                if event.outcome != "rerun":
+                    self.running = None
 
     @property
-    def whole(self) -> bool:
-        """Whether pytest came to its end, and every file was collected."""
-        return self.end is not None and all(one.outcome != "error" for one in self.uncollected)
-
-    @property
-    def unfinished(self) -> tuple[str, ...]:
-        """Tests that began and did not end: what ran when the interpreter died."""
-        ended = {one.test for one in self.results if one.outcome != "rerun"}
-        return tuple(test for test in self.started if test not in ended)
+    def existing(self) -> set[str]:
+        """The tests that it collected, whether they were to run or not."""
+        collected = self.collected or ()
+        return {*collected, *self.deselected}
 
     @property
     def unreached(self) -> tuple[str, ...]:
-        """Tests that were about to run and never began."""
-        begun = {*self.started, *(one.test for one in self.results)}
-        return tuple(test for test in self.collected if test not in begun)
+        """The tests that were about to run and never started."""
+        reached = {result.test for result in self.results}
+        if self.running is not None:
+            reached.add(self.running)
+        collected = self.collected or ()
+        return tuple(test for test in collected if test not in reached)
 
 
 def matches(pattern: str, test: str) -> bool:
@@ -103,47 +146,37 @@ def matches(pattern: str, test: str) -> bool:
     return fnmatchcase(test, pattern.replace("[", "[[]"))
 
 
-def arguments(path: Path, plan: Plan) -> Sequence[str]:
-    """Write the plan for the plugin, and return pytest's arguments for it."""
-    files.write_text(path, plan.model_dump_json(by_alias=True, indent=1) + "\n")
-    return ("-p", PLUGIN, "--wheel-test-plan", str(path))
+def arguments(path: Path, settings: Settings) -> Sequence[str]:
+    """Write the settings for the plugin, and return pytest's arguments for it."""
+    files.write_text(path, settings.model_dump_json(indent=1) + "\n")
+    return ("-p", PLUGIN, "--wheel-tests", str(path))
 
 
-def read_journal(path: Path) -> Sequence[Session]:
-    """Read the sessions of a journal.
+def read_events(folder: Path) -> Sequence[Events]:
+    """Return the events of each process that wrote into a folder, in the order of their last ones."""
+    processes: list[Events] = []
+    for path in folder.glob("*.jsonl"):
+        events = read_events_of_process(path)
+        if events is not None:
+            processes.append(events)
+    return sorted(processes, key=lambda events: events.last_time)
 
-    A last line that was cut is left out: its writer died, and the session has no end.
+
+def read_events_of_process(path: Path) -> Events | None:
+    """Return the events of one process; None where it died before the first.
+
+    A last line that was cut is left out: its writer died.
     """
-    sessions: list[list[Line]] = []
-    for number, text in enumerate(read_text(path).splitlines(keepends=True), 1):
-        if not text.endswith("\n"):
+    events = Events()
+    lines = read_text(path).splitlines(keepends=True)
+    for number, line in enumerate(lines, start=1):
+        if not line.endswith("\n"):
             break
         try:
-            line = Line.model_validate_json(text)
+            events.add(_EVENT.validate_json(line))
         except ValidationError as problem:
-            first = str(problem).splitlines()[0]
-            raise DataError(f"{path}, line {number}: not a line of a journal: {first}.") from problem
-        if line.kind == "session":
-            sessions.append([])
-        elif not sessions:
-            raise DataError(f"{path}, line {number}: a journal begins with a session.")
-        sessions[-1].append(line)
-    if not sessions:
-        raise DataError(f"{path} is empty: pytest ended before any test ran.")
-    return [_session(lines) for lines in sessions]
-
-
-def _session(lines: Sequence[Line]) -> Session:
-    kinds: dict[str, list[Line]] = defaultdict(list)
-    for line in lines:
-        kinds[line.kind].append(line)
-    return Session(
-        began=lines[0],
-        uncollected=tuple(kinds["collect"]),
-        collected=tuple(test for line in kinds["collected"] for test in line.tests),
-        deselected=sum(line.deselected for line in kinds["collected"]),
-        rules={line.rule: line.tests for line in kinds["rule"]},
-        started=tuple(dict.fromkeys(line.test for line in kinds["start"])),
-        results=tuple(kinds["test"]),
-        end=next(iter(kinds["end"]), None),
-    )
+            first_line = str(problem).splitlines()[0]
+            raise DataError(
+                f"{path}, line {number}: no event of the pytest plugin: {first_line}."
+            ) from problem
+    return events if events.last_time else None

@@ -40,7 +40,8 @@ from pytorch_build.test.results import (
     Tested,
     document_of,
     failure_line,
-    merge_reports,
+    gaps_of_files,
+    merge_shards,
     report_of,
     unexplained_cases,
 )
@@ -73,7 +74,12 @@ def _shard_suffix(shard: Shard | None) -> str:
     return f"-{shard.index}-of-{shard.count}"
 
 
-def put_report(store: Store, outputs: RunOutputs, artifact_group: str, report: Report) -> Mapping[str, Any]:
+def put_report(
+    store: Store,
+    outputs: RunOutputs,
+    artifact_group: str,
+    report: Report,
+) -> Mapping[str, Any]:
     """File a report, ``torch-{ref}-{python}-2-of-6.xml``; return the details for the record.
 
     In the local run, reports of other numbers of shards are dropped.
@@ -89,7 +95,12 @@ def put_report(store: Store, outputs: RunOutputs, artifact_group: str, report: R
     return {**details_of(report), "report": {"key": key, "sha256": digest}}
 
 
-def _withdraw_other_shards(store: Store, outputs: RunOutputs, artifact_group: str, report: Report) -> None:
+def _withdraw_other_shards(
+    store: Store,
+    outputs: RunOutputs,
+    artifact_group: str,
+    report: Report,
+) -> None:
     """Delete reports and records of the same tests in another number of shards: they are of another run."""
     origin = report.origin
     shard_count = report.shard.count if report.shard else 1
@@ -101,10 +112,10 @@ def _withdraw_other_shards(store: Store, outputs: RunOutputs, artifact_group: st
     for prefix, (name, suffix) in patterns.items():
         shard_pattern = r"(-\d+-of-(?P<count>\d+))?"
         pattern = re.compile(re.escape(name).replace("%", shard_pattern) + suffix)
-        for stored in store.list(prefix):
-            match = pattern.fullmatch(stored.key.removeprefix(f"{prefix}/"))
+        for file in store.list(prefix):
+            match = pattern.fullmatch(file.key.removeprefix(f"{prefix}/"))
             if match and int(match["count"] or 1) != shard_count:
-                store.delete(stored.key)
+                store.delete(file.key)
 
 
 def details_of(report: Report) -> Mapping[str, Any]:
@@ -117,8 +128,9 @@ def details_of(report: Report) -> Mapping[str, Any]:
         totals["unexplained"] = len(unexplained_cases(document.cases, document.properties))
 
     details: dict[str, Any] = {"tests": totals, **outcomes_of(document.cases)}
-    if LEFT_OUT in document.properties:
-        details[LEFT_OUT] = document.properties[LEFT_OUT]
+    gaps = gaps_of_files([document])
+    if gaps and report.shard is None:
+        details[LEFT_OUT] = "; ".join(gaps)
     return details
 
 
@@ -150,14 +162,23 @@ def outcomes_of(cases: Collection[junit.Case]) -> Mapping[str, Any]:
 def unless_incomplete(stage: Stage) -> Stage:
     """Force a stage that ran in part for no cause of its inputs, or whose report is another run's since."""
     name = records.record_name(stage.name, stage.cell)
-    previous_record = records.read(stage.store, stage.outputs, stage.artifact_group, name)
+    previous_record = records.read(
+        stage.store,
+        stage.outputs,
+        stage.artifact_group,
+        name,
+    )
     if previous_record is None:
         return stage
 
     details = read_details(previous_record)
     is_part = read_inputs(previous_record).selection or "-" in stage.name
     incomplete = "" if is_part else why_incomplete(details)
-    digest_of = _digests_of_reports(stage.store, stage.outputs, stage.artifact_group)
+    digest_of = _digests_of_reports(
+        stage.store,
+        stage.outputs,
+        stage.artifact_group,
+    )
     if incomplete or why_report_differs(details, digest_of):
         return replace(stage, common=replace(stage.common, force=True))
     return stage
@@ -183,22 +204,23 @@ def why_not(results: Sequence[Tested]) -> str:
     """Return why results are not a pass: a sentence, then some reasons, a line each; "" for a pass."""
     if not results:
         return "Tests: there is no result."
-    not_passed = [tested for tested in results if not tested.passed]
-    if not not_passed:
+    problems: list[str] = []
+    failures: list[str] = []
+    total = 0
+    for tested in results:
+        problems += [f"{tested.origin}: {problem}" for problem in tested.problems]
+        failures += [failure_line(case) for case in tested.results if case.failing]
+        total += len(tested.cases)
+    reasons = [*problems, *failures]
+    if not reasons:
         return ""
 
-    reasons: list[str] = []
-    for tested in not_passed:
-        reasons += [f"{tested.origin}: {problem}" for problem in tested.problems]
-    for tested in not_passed:
-        reasons += [failure_line(case) for case, _shard in tested.failing]
     shown_reasons = reasons[:_MOST_REASONS]
     if len(reasons) > _MOST_REASONS:
         shown_reasons.append(f"and {len(reasons) - _MOST_REASONS} more")
-
-    failed = sum(len(tested.failing) for tested in not_passed)
-    total = sum(len(tested.cases) for tested in results)
-    verdict = f"{failed} of {total} failed" if failed else "the results cannot be trusted"
+    verdict = "the results cannot be trusted"
+    if failures:
+        verdict = f"{len(failures)} of {total} failed"
     return "\n  ".join([f"Tests: {verdict}.", *shown_reasons])
 
 
@@ -207,10 +229,13 @@ def require_passed(report: Report, *, hint: str = "") -> None:
 
     What ran and passed is no failure; that it was a part of the tests is said.
     """
-    document = replace(report.document, suites={}, properties={})
-    why = why_not(merge_reports([replace(report, shard=None, document=document)]))
-    if why:
-        problem = CheckError(why, hint=hint)
+    if report.shard is not None and not report.document.suites and not report.document.cases:
+        console.say(f"{report.origin}, shard {report.shard}: other shards have all tests.")
+        return
+    tested = merge_shards(report.origin, [replace(report, shard=None)])
+    sentence = why_not([tested])
+    if sentence:
+        problem = CheckError(sentence, hint=hint)
         problem.cause = _cause_of(report)
         problem.details = details_of(report)
         raise problem
@@ -225,7 +250,11 @@ def _cause_of(report: Report) -> Cause | None:
     """Return the first failed test as the cause of a failure; None where all passed."""
     for case in report.document.cases:
         if case.failing:
-            cause = first(case.text.splitlines()) or Cause(tool="pytest", file=case.file, message="")
+            cause = first(case.text.splitlines()) or Cause(
+                tool="pytest",
+                file=case.file,
+                message="",
+            )
             return cause.model_copy(update={"message": f"{case.test}: {case.line}"})
     return None
 
@@ -242,38 +271,35 @@ def record_of_shards(
     artifact_group: str,
 ) -> Record:
     """Return the record of all shards of a stage, and file the merged report."""
-    origin = tested.origin
-    shards = [Shard(index=index, count=tested.shards) for index in range(1, tested.shards + 1)]
-    stages = [stage_name(origin, shard) for shard in shards]
-    names = {records.record_name(stage, origin.cell) for stage in stages}
+    stages = _stages_of_shards(tested)
+    names = {records.record_name(stage, tested.origin.cell) for stage in stages}
     shard_records = [record for record in group_records if record.name in names]
-    merged = Record(
-        stage=stage_name(origin),
-        run_id=outputs.run_id,
-        platform=outputs.platform,
-        cell=origin.cell,
-        started=min((record.started for record in shard_records), default=records.now()),
-        seconds=round(sum(record.seconds for record in shard_records), 3),
-    )
-    cases = tuple(case for case, _shard in tested.cases)
-
-    why = why_not([tested])
-    if why:
-        details = {**outcomes_of(cases), MERGED: tested.shards}
-        failure = {"status": "failed", "exit_code": CheckError.exit_code, "error": why, "details": details}
+    merged = _merge_records(shard_records, tested, outputs)
+    reason = why_not([tested])
+    if reason:
+        failure = {
+            "status": "failed",
+            "exit_code": CheckError.exit_code,
+            "error": reason,
+            "details": {**outcomes_of(tested.results), MERGED: tested.shards},
+        }
         return merged.model_copy(update=failure)
 
-    successes = [record for record in shard_records if record.status == "ok"]
-    missing_stages = sorted(set(stages) - {record.stage for record in successes})
+    successes = {record.stage: record for record in shard_records if record.status == "ok"}
+    missing_stages = sorted(set(stages) - successes.keys())
     if missing_stages:
         raise CheckError(
-            f"{origin}: there is no record of success of {', '.join(missing_stages)}.",
+            f"{tested.origin}: there is no record of success of {', '.join(missing_stages)}.",
             hint="Run that shard again.",
         )
-    inputs = _shared_inputs(origin, successes)
-    properties = {MERGED: str(tested.shards), **tested.properties}
-    document = junit.Document(cases=cases, suites=tested.suites, properties=properties)
-    report_details = put_report(store, outputs, artifact_group, Report(origin=origin, document=document))
+    inputs = _shared_inputs(tested.origin, list(successes.values()))
+    document = junit.Document(
+        cases=tested.results,
+        suites=tested.suites,
+        properties={MERGED: str(tested.shards), **tested.properties},
+    )
+    report = Report(origin=tested.origin, document=document)
+    report_details = put_report(store, outputs, artifact_group, report)
     success = {
         "inputs": inputs,
         "input_digest": files.digest_of(inputs),
@@ -282,19 +308,50 @@ def record_of_shards(
     return merged.model_copy(update=success)
 
 
+def _stages_of_shards(tested: Tested) -> Sequence[str]:
+    """Return what the shards of a stage are called in records."""
+    stages: list[str] = []
+    for index in range(1, tested.shards + 1):
+        shard = Shard(index=index, count=tested.shards)
+        stages.append(stage_name(tested.origin, shard))
+    return stages
+
+
+def _merge_records(
+    shard_records: Sequence[Record],
+    tested: Tested,
+    outputs: RunOutputs,
+) -> Record:
+    """Return a record that begins with the first shard's, and took what all took."""
+    started = [record.started for record in shard_records]
+    seconds = sum(record.seconds for record in shard_records)
+    return Record(
+        stage=stage_name(tested.origin),
+        run_id=outputs.run_id,
+        platform=outputs.platform,
+        cell=tested.origin.cell,
+        started=min(started, default=records.now()),
+        seconds=round(seconds, 3),
+    )
+
+
 def _shared_inputs(origin: Origin, shard_records: Sequence[Record]) -> dict[str, Any]:
     """Return the inputs that all shards have; they must agree in those that a promotion goes by."""
     first_inputs = shard_records[0].inputs
-
-    def is_shared(name: str) -> bool:
-        return all(record.inputs.get(name) == first_inputs[name] for record in shard_records)
-
-    inputs = {name: value for name, value in first_inputs.items() if is_shared(name)}
+    inputs: dict[str, Any] = {}
+    different_names: set[str] = set()
+    for record in shard_records:
+        for name, value in record.inputs.items():
+            inputs[name] = first_inputs.get(name)
+            if name not in first_inputs or value != first_inputs[name]:
+                different_names.add(name)
+        different_names |= first_inputs.keys() - record.inputs.keys()
 
     for name in ("files", "arguments", "selection", "installed", "config"):
-        is_given = any(name in record.inputs for record in shard_records)
-        if is_given and name not in inputs:
+        if name in different_names:
             raise CheckError(f"{origin}: the shards differ in {name}.", hint="Run all shards again, alike.")
+    for name in different_names:
+        del inputs[name]
     if not first_inputs.get("files"):
         raise CheckError(f"{origin}: the records of the shards name no wheels.", hint="Run them again.")
 
@@ -317,9 +374,14 @@ def reports_in_folder(folder: Path) -> Sequence[Report]:
     reports: list[Report] = []
     for path in sorted(folder.rglob("*.xml")):
         if path.is_file():
-            where = path.relative_to(folder).as_posix()
-            origin = Origin(folder=where.rpartition("/")[0])
-            reports.append(report_of(junit.read_file(path), origin, where=where))
+            filename = path.relative_to(folder).as_posix()
+            origin = Origin(folder=filename.rpartition("/")[0])
+            report = report_of(
+                junit.read_file(path),
+                origin,
+                filename=filename,
+            )
+            reports.append(report)
     if not reports:
         raise MissingInputError(
             f"{folder} has no JUnit reports (*.xml).",
@@ -336,8 +398,9 @@ def tested_groups(common: Common) -> Sequence[str]:
     outputs = common.outputs
     groups: set[str] = set()
     for prefix in (f"{outputs.prefix}/reports", f"{outputs.prefix}/manifests"):
-        for stored in store.list(prefix):
-            group, slash, name = stored.key.removeprefix(f"{prefix}/").partition("/")
+        for file in store.list(prefix):
+            path = file.key.removeprefix(f"{prefix}/")
+            group, slash, name = path.partition("/")
             if slash and (name.endswith(".xml") or name.startswith(STAGE_PREFIX)):
                 groups.add(group)
     if not groups:
@@ -355,18 +418,29 @@ def read_reports(
     # ROCm's reports do not say what they are about; their records do.
     origins: dict[str, Origin] = {}
     for record in _records_of_tests(group_records):
-        origins[_report_name(record)] = _origin_of(record, artifact_group, outputs)
+        origins[_report_name(record)] = _origin_of(
+            record,
+            artifact_group,
+            outputs,
+        )
 
     def read_report(key: str) -> Report:
         name = key.rpartition("/")[2]
-        unknown_origin = Origin(gpu_family=artifact_group, folder=name.removesuffix(".xml"))
+        unknown_origin = Origin(
+            gpu_family=artifact_group,
+            folder=name.removesuffix(".xml"),
+        )
         with store.open(key) as stream:
-            report = report_of(junit.read(stream), origins.get(name, unknown_origin), where=name)
+            report = report_of(
+                junit.read(stream),
+                origins.get(name, unknown_origin),
+                filename=name,
+            )
         # A run that was uploaded had another name before.
         return replace(report, origin=replace(report.origin, run_id=outputs.run_id))
 
-    listed = store.list(outputs.reports_prefix(artifact_group))
-    keys = [stored.key for stored in listed if stored.key.endswith(".xml")]
+    report_files = store.list(outputs.reports_prefix(artifact_group))
+    keys = [file.key for file in report_files if file.key.endswith(".xml")]
     return _without_merged(parallel.map_in_threads(read_report, keys))
 
 
@@ -391,12 +465,21 @@ def _report_name(record: Record) -> str:
     return f"{records.record_name(record.stage.removeprefix(STAGE_PREFIX), record.cell)}.xml"
 
 
-def _origin_of(record: Record, artifact_group: str, outputs: RunOutputs) -> Origin:
+def _origin_of(
+    record: Record,
+    artifact_group: str,
+    outputs: RunOutputs,
+) -> Origin:
     config = read_inputs(record).config.removeprefix(DEFAULT_CONFIG)
     stage = record.stage.partition("-")[0]
     if config:
         stage = stage.removesuffix(f"_{config}")
-    origin = Origin.of(stage, record.cell, config=config, run_id=outputs.run_id)
+    origin = Origin.of(
+        stage,
+        record.cell,
+        config=config,
+        run_id=outputs.run_id,
+    )
     return replace(origin, gpu_family=origin.gpu_family or artifact_group)
 
 
@@ -416,7 +499,8 @@ def check_records(
     for record in _records_of_tests(records.latest(group_records)):
         origin = _origin_of(record, artifact_group, outputs)
         recorded_origins.add(origin)
-        tested = by_origin.setdefault(origin, Tested(origin=origin, shards=0))
+        untested = Tested(origin=origin, shards=0)
+        tested = by_origin.setdefault(origin, untested)
         problem = _problem_of(record, tested, group_records, digest_of)
         if problem:
             problems[origin].append(problem)
@@ -426,7 +510,8 @@ def check_records(
         tested = by_origin[origin]
         if origin not in recorded_origins:
             problems[origin].insert(0, "no record says which wheels its report is about")
-        checked_results.append(replace(tested, problems=(*tested.problems, *problems[origin])))
+        all_problems = (*tested.problems, *problems[origin])
+        checked_results.append(replace(tested, problems=all_problems))
     return tuple(checked_results)
 
 
@@ -449,10 +534,15 @@ def _problem_of(
 
 def require_expected(results: Sequence[Tested], expected_names: Iterable[str]) -> tuple[Tested, ...]:
     """Add what was expected and is missing, as a problem of its own."""
+    all_results = list(results)
     known_names = {tested.origin.name for tested in results}
-    missing = [
-        Tested(origin=Origin(folder=name), problems=("there is no report",), shards=0)
-        for name in expected_names
-        if name not in known_names
-    ]
-    return (*results, *missing)
+    for name in expected_names:
+        if name not in known_names:
+            origin = Origin(folder=name)
+            missing_result = Tested(
+                origin=origin,
+                problems=("there is no report",),
+                shards=0,
+            )
+            all_results.append(missing_result)
+    return tuple(all_results)

@@ -1,8 +1,9 @@
-"""Results of all shards of a stage on one cell: merged without loss, and compared with what was planned.
+"""Results of all shards of a stage on one cell: merged without loss, and compared with what was to run.
 
-A test run passes when its tests ran and none failed. Everything else is a problem, and a problem is a
-failure: a report that is cut off or missing, a shard that is missing or there twice, shards that were planned
-differently, a test that ran in two of them or in none, no test at all, or none that passed.
+A test run passes when its tests ran and none failed. A report that is cut off or missing, a shard that is
+missing or there twice, no test at all, or none that passed is a problem. What no report accounts for is a
+gap: one comparison finds it, of the files that were to run and the tests that exist with the results of all
+shards together.
 """
 
 from __future__ import annotations
@@ -22,9 +23,12 @@ from pytorch_build.test.shards import Shard, parse_shard
 DEFAULT_CONFIG = "default"
 # The property of a test file: how many tests it has before anything chooses among them.
 EXISTING = "existing_tests"
-# Properties of a report: what else there was to run, and the percentage that may skip itself by no rule.
-LEFT_OUT = "left_out"
+# Properties of a report: the test files that all shards together were to run, separated by spaces, and the
+# percentage of tests that may skip itself by no rule.
+FILES = "files"
 MAY_SKIP = "may_skip"
+# The detail of a record, and the property of a report of earlier versions: what else there was to run.
+LEFT_OUT = "left_out"
 
 
 @dataclass(frozen=True, kw_only=True, order=True)
@@ -42,11 +46,25 @@ class Origin:
 
     def __str__(self) -> str:
         config = self.config.removeprefix(DEFAULT_CONFIG)
-        parts = (self.stage, self.torch_ref, self.gpu_family, self.python, config, self.folder)
+        parts = (
+            self.stage,
+            self.torch_ref,
+            self.gpu_family,
+            self.python,
+            config,
+            self.folder,
+        )
         return " ".join(part for part in parts if part) or "tests"
 
     @classmethod
-    def of(cls, stage: str, cell: GroupCell, *, config: str, run_id: str) -> Origin:
+    def of(
+        cls,
+        stage: str,
+        cell: GroupCell,
+        *,
+        config: str,
+        run_id: str,
+    ) -> Origin:
         """Return that of a stage on a cell."""
         return cls(
             stage=stage,
@@ -87,13 +105,22 @@ class Report:
     origin: Origin
     document: Document
     shard: Shard | None = None
-    plan: str = ""
-    where: str = ""
+    filename: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Tested:
-    """All results of a stage on one cell, each with its shard."""
+    """All results of a stage on one cell.
+
+    Attributes:
+        origin: What was tested.
+        cases: The result of each test, with its shard.
+        problems: Why the results cannot be trusted, and what exists that has none.
+        seconds: How long it took.
+        suites: The test files.
+        properties: What the reports say beside that.
+        shards: How many shards there were to be.
+    """
 
     origin: Origin
     cases: tuple[tuple[Case, str], ...] = ()
@@ -109,9 +136,14 @@ class Tested:
         return tuple((case, shard) for case, shard in self.cases if case.failing)
 
     @property
+    def results(self) -> tuple[Case, ...]:
+        """The result of each test, wherever it ran."""
+        return tuple(case for case, _shard in self.cases)
+
+    @property
     def counts(self) -> dict[str, int]:
         """Results by outcome."""
-        return counts(case for case, _shard in self.cases)
+        return counts(self.results)
 
     @property
     def passed(self) -> bool:
@@ -121,18 +153,32 @@ class Tested:
 
 def last_attempt(attempts: Sequence[Case]) -> Case:
     """Return one result for all attempts at a test, in their order: flaky if it failed and then passed."""
-    last = attempts[-1]
-    failures = [case for case in attempts if case.failing]
-    if failures and last.outcome == "passed":
-        last = replace(last, outcome="flaky", line=failures[0].line, text=failures[0].text)
-    elif failures and not last.failing:
+    result = attempts[-1]
+    failure = _first_failure(attempts)
+    if failure is not None and result.outcome == "passed":
+        result = replace(
+            result,
+            outcome="flaky",
+            line=failure.line,
+            text=failure.text,
+        )
+    elif failure is not None and not result.failing:
         # Skipped after a failure: it was never seen to pass.
-        last = failures[0]
-    return replace(
-        last,
-        attempts=sum(case.attempts for case in attempts),
-        seconds=sum(case.seconds for case in attempts),
-    )
+        result = failure
+
+    attempt_count = 0
+    seconds = 0.0
+    for case in attempts:
+        attempt_count += case.attempts
+        seconds += case.seconds
+    return replace(result, attempts=attempt_count, seconds=seconds)
+
+
+def _first_failure(attempts: Sequence[Case]) -> Case | None:
+    for case in attempts:
+        if case.failing:
+            return case
+    return None
 
 
 def last_attempts(cases: Iterable[Case]) -> Sequence[Case]:
@@ -149,37 +195,44 @@ def failure_line(case: Case) -> str:
     return f"{line}: {case.line}" if case.line else line
 
 
-def report_of(document: Document, known_origin: Origin, *, where: str = "") -> Report:
+def report_of(
+    document: Document,
+    known_origin: Origin,
+    *,
+    filename: str = "",
+) -> Report:
     """Return a report by its own properties; `known_origin` is what is known beside them."""
     properties = document.properties
-    problems = document.problems
-
-    origin = known_origin
-    # A report that names no stage is ROCm's, whose `python` is a whole version.
-    if properties.get("stage"):
-        named = {name: properties[name] for name in _ORIGIN_PROPERTIES if properties.get(name)}
-        origin = replace(origin, **named)
-    if origin.stage:
-        origin = replace(origin, folder="")
-    origin = replace(origin, config=origin.config.removeprefix(DEFAULT_CONFIG))
-
+    problems = list(document.problems)
     shard = None
     shard_text = properties.get("shard", "")
     if shard_text:
         try:
             shard = parse_shard(shard_text)
         except UsageError:
-            problems = (*problems, f"it names {shard_text[:40]!r} as its shard")
-    if shard and MAY_SKIP in properties:
+            problems.append(f"it names {shard_text[:40]!r} as its shard")
+    if shard is not None and MAY_SKIP in properties and NO_TEST in problems:
         # A shard for which nothing is left, as others took it all.
-        problems = tuple(problem for problem in problems if problem != NO_TEST)
+        problems.remove(NO_TEST)
+
     return Report(
-        origin=origin,
-        document=replace(document, problems=problems),
+        origin=_origin_by_properties(properties, known_origin),
+        document=replace(document, problems=tuple(problems)),
         shard=shard,
-        plan=properties.get("plan", ""),
-        where=where,
+        filename=filename,
     )
+
+
+def _origin_by_properties(properties: Mapping[str, str], known_origin: Origin) -> Origin:
+    origin = known_origin
+    # A report that names no stage is ROCm's, whose `python` is a whole version.
+    if properties.get("stage"):
+        for name in _ORIGIN_PROPERTIES:
+            if properties.get(name):
+                origin = replace(origin, **{name: properties[name]})
+    if origin.stage:
+        origin = replace(origin, folder="")
+    return replace(origin, config=origin.config.removeprefix(DEFAULT_CONFIG))
 
 
 def document_of(report: Report) -> Document:
@@ -191,8 +244,6 @@ def document_of(report: Report) -> Document:
             properties[name] = value
     if report.shard is not None:
         properties["shard"] = str(report.shard)
-    if report.plan:
-        properties["plan"] = report.plan
     return replace(report.document, properties=properties)
 
 
@@ -201,12 +252,20 @@ def merge_reports(reports: Iterable[Report]) -> tuple[Tested, ...]:
     reports_of: dict[Origin, list[Report]] = defaultdict(list)
     for report in reports:
         reports_of[report.origin].append(report)
-    return tuple(_merge_shards(origin, reports_of[origin]) for origin in sorted(reports_of))
+
+    merged_results: list[Tested] = []
+    for origin in sorted(reports_of):
+        tested = merge_shards(origin, reports_of[origin])
+        gaps = _find_gaps(tested, [report.document for report in reports_of[origin]])
+        problems = (*tested.problems, *gaps)
+        merged_results.append(replace(tested, problems=problems))
+    return tuple(merged_results)
 
 
-def _merge_shards(origin: Origin, reports: Sequence[Report]) -> Tested:
+def merge_shards(origin: Origin, reports: Sequence[Report]) -> Tested:
+    """Return the results of the shards of one origin, whatever else there is to test."""
     by_shard: dict[Shard | None, list[Report]] = defaultdict(list)
-    for report in sorted(reports, key=lambda report: (report.document.timestamp, report.where)):
+    for report in sorted(reports, key=lambda report: (report.document.timestamp, report.filename)):
         by_shard[report.shard].append(report)
 
     cases: list[tuple[Case, str]] = []
@@ -221,29 +280,33 @@ def _merge_shards(origin: Origin, reports: Sequence[Report]) -> Tested:
     properties: dict[str, str] = {}
     suites: dict[str, Suite] = {}
     seconds = 0.0
+    shard_count = 1
     for report in reports:
-        for name in (LEFT_OUT, MAY_SKIP):
-            if report.document.properties.get(name):
+        for name in (FILES, LEFT_OUT, MAY_SKIP):
+            if name in report.document.properties:
                 properties[name] = report.document.properties[name]
         suites.update(report.document.suites)
-        seconds += sum(suite.seconds for suite in report.document.suites.values())
+        for suite in report.document.suites.values():
+            seconds += suite.seconds
+        if report.shard is not None:
+            shard_count = max(shard_count, report.shard.count)
 
-    problems = [*_document_problems(reports), *_shard_problems(by_shard), *_problems_of_repeated_tests(cases)]
-    problems += _problems_of_numbers(reports)
-    if LEFT_OUT in properties:
-        problems.append(properties[LEFT_OUT])
-    problems += _problems_of_outcomes(
-        [case for case, _shard in cases], properties, has_other_problems=bool(problems)
-    )
-    return Tested(
+    problems = [
+        *_document_problems(reports),
+        *_shard_problems(by_shard),
+        *_problems_of_repeated_tests(cases),
+    ]
+    tested = Tested(
         origin=origin,
         cases=tuple(cases),
-        problems=tuple(dict.fromkeys(problems)),
         seconds=seconds,
         suites=suites,
         properties=properties,
-        shards=max((shard.count for shard in by_shard if shard), default=1),
+        shards=shard_count,
     )
+    if not problems:
+        problems += _problems_of_outcomes(tested.results)
+    return replace(tested, problems=tuple(dict.fromkeys(problems)))
 
 
 def _shard_order(shard: Shard | None) -> tuple[int, int]:
@@ -257,38 +320,133 @@ def _document_problems(reports: Sequence[Report]) -> list[str]:
         prefix = ""
         if report.shard is not None:
             prefix = f"shard {report.shard}: "
-        elif report.where:
-            prefix = f"{report.where}: "
+        elif report.filename:
+            prefix = f"{report.filename}: "
         problems += [f"{prefix}{problem}" for problem in report.document.problems]
     return problems
 
 
 def _problems_of_repeated_tests(cases: Sequence[tuple[Case, str]]) -> list[str]:
     """Find tests that ran in more than one shard."""
-    shards_of: dict[str, list[str]] = defaultdict(list)
-    for case, shard_name in cases:
-        shards_of[case.test].append(shard_name)
-    repeated_tests = sorted(test for test, shard_names in shards_of.items() if len(shard_names) > 1)
+    shard_of: dict[str, str] = {}
+    repeated_tests: list[str] = []
+    shards = ""
+    for case, shard in cases:
+        if case.test in shard_of:
+            repeated_tests.append(case.test)
+            shards = shards or f"{shard_of[case.test]}, {shard}"
+        shard_of[case.test] = shard
     if not repeated_tests:
         return []
-    shard_names = ", ".join(shards_of[repeated_tests[0]])
-    return [f"{some(repeated_tests)} ran in more than one shard ({shard_names})"]
+    return [f"{some(repeated_tests)} ran in more than one shard ({shards})"]
 
 
-def _problems_of_outcomes(
-    cases: Sequence[Case], properties: Mapping[str, str], *, has_other_problems: bool
-) -> list[str]:
+def _problems_of_outcomes(cases: Sequence[Case]) -> list[str]:
     """Find results that are no pass although no test failed."""
-    outcomes = counts(cases)
-    if not has_other_problems and not cases:
+    if not cases:
         return ["no test ran"]
-    if not has_other_problems and outcomes["skipped"] + outcomes["xfailed"] == len(cases):
+    outcomes = counts(cases)
+    if outcomes["skipped"] + outcomes["xfailed"] == len(cases):
         return [f"all {len(cases)} tests were skipped"]
-    unexplained = unexplained_cases(cases, properties)
-    if unexplained:
-        example = unexplained[0]
-        return [f"{len(unexplained)} tests were {UNEXPLAINED}, such as {example.test}: {example.line}"]
     return []
+
+
+def _shard_problems(by_shard: Mapping[Shard | None, Sequence[Report]]) -> list[str]:
+    """Find shards that are missing, there twice, or of another number of shards."""
+    shards = sorted(set(by_shard) - {None}, key=_shard_order)
+    if not shards:
+        return []
+
+    problems: list[str] = []
+    if None in by_shard:
+        filenames = some(report.filename for report in by_shard[None])
+        problems.append(f"{filenames} names no shard, and others do")
+    shard_counts = sorted({shard.count for shard in shards if shard})
+    if len(shard_counts) > 1:
+        counts_in_words = " and of ".join(map(str, shard_counts))
+        problems.append(f"there are shards of {counts_in_words}: some are of another run")
+
+    for shard_count in shard_counts:
+        missing_shards: list[str] = []
+        for index in range(1, shard_count + 1):
+            planned_shard = Shard(index=index, count=shard_count)
+            if planned_shard not in by_shard:
+                missing_shards.append(str(planned_shard))
+        if missing_shards:
+            problems.append(f"no report of shard {some(missing_shards)}")
+    for shard in shards:
+        report_count = len(by_shard[shard])
+        if report_count > 1:
+            problems.append(f"shard {shard} reported {report_count} times")
+    return problems
+
+
+# What has no result
+
+
+def _find_gaps(tested: Tested, documents: Sequence[Document]) -> Sequence[str]:
+    """Compare the files that were to run and the tests that exist with the results of all shards."""
+    return [
+        *gaps_of_files(documents),
+        *_gaps_of_tests(documents),
+        *_gaps_of_reasons(tested.results, tested.properties),
+    ]
+
+
+def gaps_of_files(documents: Sequence[Document]) -> Sequence[str]:
+    """Find files that were to run and that no report has."""
+    file_lists = {document.properties.get(FILES) for document in documents}
+    if file_lists == {None}:
+        # Reports of earlier versions say it themselves.
+        gaps = {document.properties.get(LEFT_OUT, "") for document in documents}
+        return sorted(gaps - {""})
+    if len(file_lists) > 1:
+        return ["the reports differ in which test files were to run: some are of another run"]
+
+    (file_list,) = file_lists
+    required_files = set((file_list or "").split())
+    if not required_files:
+        return ["the tree has no test file of the configuration"]
+    reported_files: set[str] = set()
+    for document in documents:
+        # Each architecture has a suite of its own: test/test_nn.py@gfx942.
+        reported_files.update(name.partition("@")[0] for name in document.suites)
+    missing_files = sorted(required_files - reported_files)
+    if not missing_files:
+        return []
+    counted = f"{len(missing_files)} of {len(required_files)} test files did not run"
+    return [f"{counted}: {some(missing_files)}"]
+
+
+def _gaps_of_tests(documents: Sequence[Document]) -> list[str]:
+    """Find test files of which other tests are reported than exist."""
+    existing_counts: dict[str, set[str]] = defaultdict(set)
+    reported_tests: dict[str, set[str]] = defaultdict(set)
+    for document in documents:
+        for file, suite in document.suites.items():
+            if EXISTING in suite.properties:
+                existing_counts[file].add(suite.properties[EXISTING])
+        for case in document.cases:
+            # A file by itself is not a test: it is there when the whole of it failed.
+            if case.test != case.file:
+                reported_tests[case.file].add(case.test)
+
+    gaps: list[str] = []
+    for file, counts_of_file in sorted(existing_counts.items()):
+        reported = len(reported_tests[file])
+        if counts_of_file != {str(reported)}:
+            existing = " or ".join(sorted(counts_of_file))
+            gaps.append(f"{file} has {existing} tests, and {reported} are reported")
+    return gaps
+
+
+def _gaps_of_reasons(cases: Sequence[Case], properties: Mapping[str, str]) -> list[str]:
+    """Find tests that were skipped, or tried again, for no reason that is known."""
+    unexplained = unexplained_cases(cases, properties)
+    if not unexplained:
+        return []
+    example = failure_line(unexplained[0])
+    return [f"{len(unexplained)} tests were {UNEXPLAINED}, such as {example}"]
 
 
 def unexplained_cases(cases: Sequence[Case], properties: Mapping[str, str]) -> Sequence[Case]:
@@ -296,63 +454,15 @@ def unexplained_cases(cases: Sequence[Case], properties: Mapping[str, str]) -> S
     may_skip = properties.get(MAY_SKIP, "")
     if not may_skip.isdecimal():
         return ()
-    without_rule = [case for case in cases if not case.rule]
-    skipped = [case for case in without_rule if case.outcome in {"skipped", "xfailed"}]
-    flaky = [case for case in without_rule if case.outcome == "flaky"]
+    skipped: list[Case] = []
+    flaky: list[Case] = []
+    for case in cases:
+        if case.rule:
+            continue
+        if case.outcome in {"skipped", "xfailed"}:
+            skipped.append(case)
+        elif case.outcome == "flaky":
+            flaky.append(case)
     if len(skipped) * 100 <= int(may_skip) * len(cases):
         return flaky
     return [*skipped, *flaky]
-
-
-def _shard_problems(by_shard: Mapping[Shard | None, Sequence[Report]]) -> list[str]:
-    """Find shards that are missing, there twice, or of another plan."""
-    shards = sorted(shard for shard in by_shard if shard is not None)
-    if not shards:
-        return []
-
-    problems: list[str] = []
-    if None in by_shard:
-        files = some(report.where for report in by_shard[None])
-        problems.append(f"{files} names no shard, and others do")
-    shard_counts = sorted({shard.count for shard in shards})
-    if len(shard_counts) > 1:
-        listed = " and of ".join(map(str, shard_counts))
-        problems.append(f"there are shards of {listed}: some are of another run")
-
-    for shard_count in shard_counts:
-        planned = {Shard(index=index, count=shard_count) for index in range(1, shard_count + 1)}
-        missing = sorted(planned - set(shards))
-        if missing:
-            problems.append(f"no report of shard {some(map(str, missing))}")
-    for shard in shards:
-        report_count = len(by_shard[shard])
-        if report_count > 1:
-            problems.append(f"shard {shard} reported {report_count} times")
-
-    plans: set[str] = set()
-    for shard in shards:
-        plans.update(report.plan for report in by_shard[shard])
-    if len(plans) > 1:
-        problems.append("the shards were planned from different durations, so tests may be in none of them")
-    return problems
-
-
-def _problems_of_numbers(reports: Sequence[Report]) -> list[str]:
-    """Find test files of which not as many tests are reported as exist."""
-    existing_counts: dict[str, set[str]] = defaultdict(set)
-    reported_count: dict[str, int] = defaultdict(int)
-    for report in reports:
-        for file, suite in report.document.suites.items():
-            if EXISTING in suite.properties:
-                existing_counts[file].add(suite.properties[EXISTING])
-        for case in report.document.cases:
-            # A file by itself is not a test: it is there when the whole of it failed.
-            if case.test != case.file:
-                reported_count[case.file] += 1
-
-    problems: list[str] = []
-    for file, numbers in sorted(existing_counts.items()):
-        if numbers != {str(reported_count[file])}:
-            listed = " or ".join(sorted(numbers))
-            problems.append(f"{file} has {listed} tests, and {reported_count[file]} are reported")
-    return problems

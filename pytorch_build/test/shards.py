@@ -1,12 +1,12 @@
 """Which shard runs which test, by what tests took in earlier runs.
 
 A plan is pure and deterministic: the same files, durations and number of shards give the same plan on every
-machine. Whole files go where the time stays shortest, longest first. A file is taken apart only where the
-shards would differ by more than `BALANCE` otherwise: first into its classes, then into tests. What has no
-recorded duration (a new class, a new test) belongs to the rest of its file, and so to exactly one shard.
+machine. Whole files go where the time stays shortest, longest first. Where the longest shard would take more
+than `BALANCE` times the mean, long files are divided into their classes. What has no recorded duration (a new
+class, a function) belongs to the rest of its file, and so to exactly one shard.
 
-All shards of a run must read the same durations, or tests would run twice or never: `for_run` keeps the
-ones that the first shard found among the run's outputs. Reports name the plan that they come from.
+All shards of a run must read the same durations, or tests would run twice or never: `for_run` keeps the ones
+that the first shard found among the run's outputs.
 """
 
 from __future__ import annotations
@@ -15,7 +15,6 @@ import re
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from statistics import median
 from typing import TYPE_CHECKING, Literal
 
@@ -30,18 +29,31 @@ from core.stores import Store
 if TYPE_CHECKING:
     from core.junit import Document
 
-# how much longer than their mean the longest shard may take
+# How much longer than their mean the longest shard may take.
 BALANCE = 1.1
-# tests that take less stay with their class: a plan of every test would be megabytes
-LISTED_SECONDS = 1.0
+# Files that take less than this part of the mean stay whole.
+_DIVIDED = 0.3
 
 
 class FileDuration(Model):
-    """What one test file took."""
+    """What one test file took: its tests, and starting it; `parts` are its classes, by their node ids.
+
+    Tables of earlier versions name long tests among the parts, too.
+    """
 
     seconds: float = Field(ge=0, allow_inf_nan=False)
     starting: float = Field(default=0.0, ge=0, allow_inf_nan=False)
     parts: dict[str, float] = {}  # noqa: RUF012 - pydantic copies it
+
+    @property
+    def classes(self) -> Mapping[str, float]:
+        """What its classes took."""
+        return {node: seconds for node, seconds in self.parts.items() if _is_class(node)}
+
+
+def _is_class(node: str) -> bool:
+    """Return whether a node id is a class's, and no test's."""
+    return node.count("::") == 1
 
 
 class Durations(Model):
@@ -49,16 +61,6 @@ class Durations(Model):
 
     schema_version: Literal[1] = 1
     files: dict[str, FileDuration] = {}  # noqa: RUF012 - pydantic copies it
-
-    def below(self, file: str, part: str) -> Sequence[tuple[str, float]]:
-        """Return the parts directly below a file or class, sorted."""
-        known = self.files.get(file, FileDuration(seconds=0))
-        above, depth = f"{part or file}::", (part or file).count("::") + 1
-        return sorted(
-            (name, seconds)
-            for name, seconds in known.parts.items()
-            if name.startswith(above) and name.count("::") == depth
-        )
 
 
 @dataclass(frozen=True, kw_only=True, order=True)
@@ -74,54 +76,64 @@ class Shard:
 
 def parse_shard(text: str) -> Shard:
     """Read ``k/n``."""
-    found = re.fullmatch(r"([0-9]{1,4})/([0-9]{1,4})", text)
-    if not found or not 1 <= int(found[1]) <= int(found[2]):
-        raise UsageError(f"--shard {text!r} is not K/N with K from 1 to N, such as 2/6.")
-    return Shard(index=int(found[1]), count=int(found[2]))
+    match = re.fullmatch(r"([0-9]{1,4})/([0-9]{1,4})", text)
+    if match is not None:
+        shard = Shard(
+            index=int(match[1]),
+            count=int(match[2]),
+        )
+        if 1 <= shard.index <= shard.count:
+            return shard
+    raise UsageError(f"--shard {text!r} is not K/N with K from 1 to N, such as 2/6.")
 
 
 @dataclass(frozen=True, kw_only=True, order=True)
 class Unit:
-    """What runs in one shard as a whole: a file, or what is at or below a node id of it."""
+    """What runs in one shard as a whole: a class, or the rest of a file, by its node id."""
 
     file: str
-    part: str = ""
-    seconds: float = 0.0
+    node: str
+    seconds: float
 
     @property
-    def prefix(self) -> str:
-        """The node id that it begins with."""
-        return self.part or self.file
+    def is_class(self) -> bool:
+        """Whether it is a class of its file."""
+        return self.node != self.file
 
 
 @dataclass(frozen=True, kw_only=True)
 class Part:
-    """What one shard runs of a file: the tests that are nearer to `keep` than to `drop`."""
+    """What one shard runs of a file.
+
+    Attributes:
+        classes: Classes that this shard runs.
+        other_classes: Classes that others run.
+        has_rest: Whether this shard runs what is in none of them.
+    """
 
     file: str
-    keep: tuple[str, ...]
-    drop: tuple[str, ...] = ()
+    classes: frozenset[str] = frozenset()
+    other_classes: frozenset[str] = frozenset()
+    has_rest: bool = True
 
     @property
-    def whole(self) -> bool:
+    def is_whole(self) -> bool:
         """Whether the shard runs the whole file."""
-        return not self.drop
+        return self.has_rest and not self.other_classes
 
     def takes(self, test: str) -> bool:
-        """Whether the shard runs a test, by its node id."""
-        return _nearest(test, self.keep) > _nearest(test, self.drop)
-
-
-def _nearest(test: str, prefixes: Iterable[str]) -> int:
-    """Return the length of the longest of these node ids that a test is, or is below; 0 for none."""
-    return max(
-        (len(one) for one in prefixes if test == one or test.startswith((f"{one}::", f"{one}["))), default=0
-    )
+        """Return whether the shard runs a test, by its node id."""
+        file, _separator, names = test.partition("::")
+        class_name = names.partition("::")[0]
+        class_of_test = f"{file}::{class_name}"
+        if class_of_test in self.classes:
+            return True
+        return self.has_rest and class_of_test not in self.other_classes
 
 
 @dataclass(frozen=True, kw_only=True)
 class Plan:
-    """All shards."""
+    """All shards: what each runs, and how long that takes."""
 
     shards: tuple[tuple[Unit, ...], ...]
     seconds: tuple[float, ...]
@@ -129,7 +141,7 @@ class Plan:
     @property
     def digest(self) -> str:
         """What shards that were planned alike agree on."""
-        return files.digest_of([[unit.prefix for unit in units] for units in self.shards])
+        return files.digest_of([_nodes_of(units) for units in self.shards])
 
     @property
     def imbalance(self) -> float:
@@ -139,155 +151,281 @@ class Plan:
 
     def parts(self, shard: Shard) -> tuple[Part, ...]:
         """Return what a shard runs, the longest file first."""
-        everywhere: dict[str, set[str]] = defaultdict(set)
+        units_of_shard = self.shards[shard.index - 1]
+        nodes = set(_nodes_of(units_of_shard))
+        seconds: dict[str, float] = defaultdict(float)
+        for unit in units_of_shard:
+            seconds[unit.file] += unit.seconds
+
+        classes = self._divided_classes()
+        parts: list[Part] = []
+        for file in sorted(seconds, key=lambda file: (-seconds[file], file)):
+            part = Part(
+                file=file,
+                classes=frozenset(classes[file] & nodes),
+                other_classes=frozenset(classes[file] - nodes),
+                has_rest=file in nodes,
+            )
+            parts.append(part)
+        return tuple(parts)
+
+    def _divided_classes(self) -> Mapping[str, set[str]]:
+        """Return the classes of each file that go to some shard by themselves."""
+        classes: dict[str, set[str]] = defaultdict(set)
         for units in self.shards:
             for unit in units:
-                everywhere[unit.file].add(unit.prefix)
-        seconds: dict[str, float] = defaultdict(float)
-        mine: dict[str, set[str]] = defaultdict(set)
-        for unit in self.shards[shard.index - 1]:
-            seconds[unit.file] += unit.seconds
-            mine[unit.file].add(unit.prefix)
-        return tuple(
-            Part(file=file, keep=tuple(sorted(mine[file])), drop=tuple(sorted(everywhere[file] - mine[file])))
-            for file in sorted(mine, key=lambda file: (-seconds[file], file))
-        )
+                if unit.is_class:
+                    classes[unit.file].add(unit.node)
+        return classes
 
 
-def plan(test_files: Iterable[str], durations: Durations, count: int) -> Plan:
+def _nodes_of(units: Sequence[Unit]) -> list[str]:
+    return [unit.node for unit in units]
+
+
+def plan(
+    test_files: Iterable[str],
+    durations: Durations,
+    count: int,
+) -> Plan:
     """Put test files into shards."""
-    named = sorted(set(test_files))
-    if not named:
+    names = sorted(set(test_files))
+    if not names:
         raise MissingInputError("There are no test files to put into shards.")
-    known = {name: one for name, one in durations.files.items() if name in named} or durations.files
-    typical = FileDuration(
-        seconds=median([one.seconds for one in known.values()] or [1.0]),
-        starting=median([one.starting for one in known.values()] or [0.0]),
-    )
-    units = [Unit(file=name, seconds=known.get(name, typical).seconds) for name in named]
-    placed = partial(
-        _placed, starting={name: known.get(name, typical).starting for name in named}, count=count
-    )
-    best = tried = placed(units)
-    while tried.imbalance > BALANCE:
-        apart = _apart(units, durations, total=sum(tried.seconds) / count)
-        if apart is None:
-            break
-        units = apart
-        tried = placed(units)
-        best = min(best, tried, key=lambda one: max(one.seconds))
-    return best
 
-
-def _placed(units: Sequence[Unit], *, starting: Mapping[str, float], count: int) -> Plan:
-    """Put the longest unit where the shard stays shortest, and so on; starting a file is part of its time."""
-    loads = [0.0] * count
-    shards: list[list[Unit]] = [[] for _ in range(count)]
-    held: list[set[str]] = [set() for _ in range(count)]
-    for unit in sorted(units, key=lambda one: (-one.seconds - starting[one.file], one.file, one.part)):
-        after = [
-            load + unit.seconds + (0 if unit.file in held[at] else starting[unit.file])
-            for at, load in enumerate(loads)
-        ]
-        # of equal ones the one with fewer files: what takes no known time takes some
-        best = min(range(count), key=lambda at: (after[at], len(held[at]), at))
-        loads[best] = after[best]
-        shards[best].append(unit)
-        held[best].add(unit.file)
-    return Plan(shards=tuple(map(tuple, shards)), seconds=tuple(loads))
-
-
-def _apart(units: Sequence[Unit], durations: Durations, *, total: float) -> list[Unit] | None:
-    """Take the longest unit apart that can be and matters; None where there is none."""
-    enough = total * (BALANCE - 1) / 2
-    named = {unit.part for unit in units}
-    for unit in sorted(units, key=lambda one: (-one.seconds, one.file, one.part)):
-        if unit.seconds <= enough:
-            return None
-        inner = [
-            Unit(file=unit.file, part=name, seconds=seconds)
-            for name, seconds in durations.below(unit.file, unit.part)
-            if name not in named
-        ]
-        if inner:
-            # the rest stays what it was, less what is named now, so that nothing is lost
-            rest = replace(unit, seconds=max(0.0, unit.seconds - sum(one.seconds for one in inner)))
-            return [*(one for one in units if one != unit), rest, *inner]
-    return None
-
-
-def show(made: Plan, mine: Shard) -> None:
-    """Print a row per shard, and what this one runs."""
-    rows = [
-        (
-            f"{at}/{len(made.shards)}{' (this one)' if at == mine.index else ''}",
-            str(len({unit.file for unit in units})),
-            str(sum(bool(unit.part) for unit in units)),
-            console.duration(seconds),
+    expected = _expected_durations(names, durations)
+    whole_files: list[Unit] = []
+    for name in names:
+        unit = Unit(
+            file=name,
+            node=name,
+            seconds=expected[name].seconds,
         )
-        for at, (units, seconds) in enumerate(zip(made.shards, made.seconds, strict=True), start=1)
-    ]
-    console.table(("shard", "files", "parts of files", "expected"), rows)
-    for part in made.parts(mine):
-        console.detail(part.file if part.whole else f"{part.file}: {', '.join(part.keep)}")
+        whole_files.append(unit)
+    plan_of_files = _place(whole_files, expected, count)
+    if plan_of_files.imbalance <= BALANCE:
+        return plan_of_files
+
+    longest_whole = sum(plan_of_files.seconds) / count * _DIVIDED
+    units: list[Unit] = []
+    for unit in whole_files:
+        if unit.seconds > longest_whole:
+            units += _divide(unit, expected[unit.file])
+        else:
+            units.append(unit)
+    plan_of_classes = _place(units, expected, count)
+    return min(
+        plan_of_files,
+        plan_of_classes,
+        key=lambda plan: max(plan.seconds),
+    )
+
+
+def _expected_durations(names: Sequence[str], durations: Durations) -> Mapping[str, FileDuration]:
+    """Return what files take: of unknown ones the median of the known, of those that run if there are any."""
+    recorded = {name: durations.files[name] for name in names if name in durations.files}
+    typical = _typical_duration(list((recorded or durations.files).values()))
+    return {name: recorded.get(name, typical) for name in names}
+
+
+def _typical_duration(durations: Sequence[FileDuration]) -> FileDuration:
+    """Return the medians."""
+    if not durations:
+        return FileDuration(seconds=1.0)
+    seconds = [duration.seconds for duration in durations]
+    starting = [duration.starting for duration in durations]
+    return FileDuration(
+        seconds=median(seconds),
+        starting=median(starting),
+    )
+
+
+def _divide(unit: Unit, duration: FileDuration) -> Sequence[Unit]:
+    """Return the classes of a file, and what is left of it, so that nothing is lost."""
+    units: list[Unit] = []
+    remaining_seconds = unit.seconds
+    for node, seconds in sorted(duration.classes.items()):
+        class_unit = Unit(file=unit.file, node=node, seconds=seconds)
+        units.append(class_unit)
+        remaining_seconds -= seconds
+    other_tests = replace(unit, seconds=max(0.0, remaining_seconds))
+    return [*units, other_tests]
+
+
+class _Load:
+    """What a shard runs so far, and how long that takes."""
+
+    def __init__(self) -> None:
+        self.units: list[Unit] = []
+        self.files: set[str] = set()
+        self.seconds = 0.0
+
+    def seconds_with(self, unit: Unit, starting: float) -> float:
+        """Return how long it takes with one more unit, whose file has to be started once."""
+        if unit.file in self.files:
+            return self.seconds + unit.seconds
+        return self.seconds + unit.seconds + starting
+
+    def add(self, unit: Unit, starting: float) -> None:
+        """Add a unit."""
+        self.seconds = self.seconds_with(unit, starting)
+        self.units.append(unit)
+        self.files.add(unit.file)
+
+
+def _place(
+    units: Sequence[Unit],
+    expected: Mapping[str, FileDuration],
+    count: int,
+) -> Plan:
+    """Put the longest unit where the shard stays shortest, and so on; starting a file is part of its time."""
+    loads = [_Load() for _index in range(count)]
+
+    def longest_first(unit: Unit) -> tuple[float, str]:
+        return (-unit.seconds - expected[unit.file].starting, unit.node)
+
+    for unit in sorted(units, key=longest_first):
+        starting = expected[unit.file].starting
+        best_load = loads[0]
+        for load in loads:
+            # Of equal ones the one with fewer files: what takes no known time takes some.
+            rank = (load.seconds_with(unit, starting), len(load.files))
+            best_rank = (best_load.seconds_with(unit, starting), len(best_load.files))
+            if rank < best_rank:
+                best_load = load
+        best_load.add(unit, starting)
+
+    return Plan(
+        shards=tuple(tuple(load.units) for load in loads),
+        seconds=tuple(load.seconds for load in loads),
+    )
+
+
+def show(plan: Plan, this_shard: Shard) -> None:
+    """Print a row per shard, and what this one runs."""
+    rows: list[tuple[str, ...]] = []
+    for index, units in enumerate(plan.shards, start=1):
+        shard = Shard(index=index, count=len(plan.shards))
+        name = f"{shard} (this one)" if shard == this_shard else str(shard)
+        file_count = len({unit.file for unit in units})
+        class_count = sum(unit.is_class for unit in units)
+        duration = console.duration(plan.seconds[index - 1])
+        rows.append(
+            (
+                name,
+                str(file_count),
+                str(class_count),
+                duration,
+            )
+        )
+    console.table(
+        (
+            "shard",
+            "files",
+            "classes",
+            "expected",
+        ),
+        rows,
+    )
+
+    for part in plan.parts(this_shard):
+        classes = sorted(part.classes)
+        if part.is_whole:
+            console.detail(part.file)
+        elif part.has_rest:
+            other_classes = ", ".join(sorted(part.other_classes))
+            console.detail(f"{part.file}: all but {other_classes}")
+        else:
+            console.detail(", ".join(classes))
 
 
 def durations_of(documents: Iterable[Document]) -> Durations:
     """Record what reports say; of several attempts and shards of a file the sum."""
-    tests: dict[str, dict[str, float]] = defaultdict(lambda: defaultdict(float))
-    started: dict[str, float] = defaultdict(float)
+    classes: dict[str, dict[str, float]] = defaultdict(lambda: defaultdict(float))
+    seconds: dict[str, float] = defaultdict(float)
+    starting: dict[str, float] = defaultdict(float)
     for document in documents:
-        spent: dict[str, float] = defaultdict(float)
         for case in document.cases:
-            # GPUs run a file one after the other
-            file = case.file.partition("@")[0]
-            spent[file] += case.seconds
-            if case.outcome not in {"crashed", "timeout"}:
-                names = case.test.partition("[")[0].partition("::")[2]
-                tests[file][f"{file}::{names}" if names else file] += case.seconds
-        for suite_name, suite in document.suites.items():
-            # pytest's suite does not name the file, which is clear where there is but one
-            name = next(iter(spent)) if len(spent) == 1 else suite_name.partition("@")[0]
-            # shards that share a file start it once each
-            started[name] = max(started[name], suite.seconds - spent.get(name, 0.0), 0.0)
-    # what is not a file (a report of one that could not be collected) cannot be put into a shard
-    named = sorted(name for name in tests if name.endswith(".py"))
-    return Durations(files={name: _of_file(tests[name], started[name]) for name in named})
+            if case.outcome in {"crashed", "timeout"}:
+                continue
+            file = _without_target(case.file)
+            seconds[file] += case.seconds
+            plain_name = case.test.partition("[")[0]
+            names = plain_name.split("::")[1:]
+            if len(names) > 1:
+                node = f"{file}::{names[0]}"
+                classes[file][node] += case.seconds
+        for file, starting_seconds in _starting_seconds(document).items():
+            # Shards that share a file start it once each.
+            starting[file] = max(starting[file], starting_seconds)
+
+    durations: dict[str, FileDuration] = {}
+    for file in sorted(seconds):
+        # What is not a file (a report of one that could not be collected) cannot be put into a shard.
+        if file.endswith(".py"):
+            class_seconds = sorted(classes[file].items())
+            durations[file] = FileDuration(
+                seconds=round(seconds[file], 3),
+                starting=round(starting[file], 3),
+                parts={node: round(spent, 3) for node, spent in class_seconds},
+            )
+    return Durations(files=durations)
 
 
-def _of_file(tests: dict[str, float], starting: float) -> FileDuration:
-    parts: dict[str, float] = defaultdict(float)
-    for test, seconds in tests.items():
-        file, *names = test.split("::")
-        if len(names) > 1:
-            parts[f"{file}::{names[0]}"] += seconds
-        if seconds >= LISTED_SECONDS and names:
-            parts[test] += seconds
-    return FileDuration(
-        seconds=round(sum(tests.values()), 3),
-        starting=round(starting, 3),
-        parts={name: round(seconds, 3) for name, seconds in sorted(parts.items())},
-    )
+def _without_target(file: str) -> str:
+    """Return a file's own name: GPUs of several architectures run it one after the other."""
+    return file.partition("@")[0]
 
 
-def latest_key(outputs: RunOutputs, artifact_group: str, config: str) -> str:
+def _starting_seconds(document: Document) -> Mapping[str, float]:
+    """Return what each file took beside its tests."""
+    test_seconds: dict[str, float] = defaultdict(float)
+    for case in document.cases:
+        test_seconds[_without_target(case.file)] += case.seconds
+
+    starting: dict[str, float] = {}
+    for suite_name, suite in document.suites.items():
+        file = _without_target(suite_name)
+        # pytest's suite does not name the file, which is clear where there is but one.
+        if len(test_seconds) == 1:
+            file = next(iter(test_seconds))
+        remaining_seconds = suite.seconds - test_seconds.get(file, 0.0)
+        starting[file] = max(starting.get(file, 0.0), remaining_seconds)
+    return starting
+
+
+def latest_key(
+    outputs: RunOutputs,
+    artifact_group: str,
+    config: str,
+) -> str:
     """Key of what the last run of a repository recorded; of all runs, so outside of each."""
     return f"{outputs.external_repo}test-durations/{outputs.platform}/{artifact_group}/{config}.json"
 
 
-def for_run(store: Store, outputs: RunOutputs, artifact_group: str, config: str) -> Durations:
+def for_run(
+    store: Store,
+    outputs: RunOutputs,
+    artifact_group: str,
+    config: str,
+) -> Durations:
     """Return the durations that plan a run: its own, which its first shard takes from the last run."""
-    own = f"{outputs.reports_prefix(artifact_group)}/durations-{config}.json"
     latest = latest_key(outputs, artifact_group, config)
     if not outputs.immutable:
-        # the local run is planned anew each time, and its report shows if its shards disagree
+        # The local run is planned anew each time, and its report shows if its shards disagree.
         return _read(store, latest)
-    if store.find(own) is None:
+
+    key = f"{outputs.reports_prefix(artifact_group)}/durations-{config}.json"
+    if store.find(key) is None:
         try:
-            store.put_bytes(own, _serialized(_read(store, latest)), if_match="")
+            store.put_bytes(
+                key,
+                _serialized(_read(store, latest)),
+                if_match="",
+            )
         except ConflictError:
             console.say("Another shard was first to choose the durations; they are taken.")
-    return _read(store, own)
+    return _read(store, key)
 
 
 def record_durations(
@@ -295,10 +433,15 @@ def record_durations(
 ) -> None:
     """Keep what a whole run took, for later ones; files that it did not run keep what was known."""
     key = latest_key(outputs, artifact_group, config)
-    before = store.find(key)
-    merged = Durations(files=dict(sorted({**_read(store, key).files, **durations.files}.items())))
+    known_file = store.find(key)
+    merged_files = {**_read(store, key).files, **durations.files}
+    merged = Durations(files=dict(sorted(merged_files.items())))
     try:
-        store.put_bytes(key, _serialized(merged), if_match=before.etag if before else "")
+        store.put_bytes(
+            key,
+            _serialized(merged),
+            if_match=known_file.etag if known_file else "",
+        )
     except ConflictError:
         console.say(f"{key}: another run recorded its durations at the same time; those are kept.")
 
@@ -306,8 +449,12 @@ def record_durations(
 def _read(store: Store, key: str) -> Durations:
     if store.find(key) is None:
         return Durations()
-    return parse_json(store.read(key).decode(errors="replace"), Durations, where=f"{store.url}/{key}")
+    return parse_json(
+        store.read(key).decode(errors="replace"),
+        Durations,
+        where=f"{store.url}/{key}",
+    )
 
 
-def _serialized(found: Durations) -> bytes:
-    return f"{found.model_dump_json(indent=1)}\n".encode()
+def _serialized(durations: Durations) -> bytes:
+    return f"{durations.model_dump_json(indent=1)}\n".encode()

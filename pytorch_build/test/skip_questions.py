@@ -28,7 +28,11 @@ Question = Literal["list", "explain", "check"]
 QUESTIONS: tuple[Question, ...] = get_args(Question)
 
 # What becomes of a test by a rule's action; the first that takes a test wins.
-_FATES = {"skip": "skipped", "xfail": "expected to fail", "retry": "retried"}
+_FATES = {
+    "skip": "skipped",
+    "xfail": "expected to fail",
+    "retry": "retried",
+}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -60,11 +64,15 @@ class SkipRequest:
 
 def answer(request: SkipRequest) -> None:
     """Print the answer."""
-    _refuse_words(request)
+    _refuse_tests(request)
     user_paths = [path.expanduser().absolute() for path in request.skips]
     rules = skip_rules.load(user_paths, skip_rules.FOLDER)
     tested = _under_test(request)
-    decisions = decide(rules, tested, dt.datetime.now(tz=dt.UTC).date())
+    decisions = decide(
+        rules,
+        tested,
+        dt.datetime.now(tz=dt.UTC).date(),
+    )
     console.say(
         f"{', '.join(tested.gpu_targets) or CPU}, {tested.platform}, Python {tested.python}, "
         f"torch {tested.torch} ({tested.torch_ref}), {tested.config} tests"
@@ -79,14 +87,14 @@ def answer(request: SkipRequest) -> None:
             _check(decisions)
 
 
-def _refuse_words(request: SkipRequest) -> None:
-    """Refuse words that are no test ids, or that a question has no use for."""
-    for word in request.tests:
-        if word.startswith("-"):
-            raise UsageError(f"Unknown option {word}.", hint="See: nox -s test_torch -- --help")
-        if "::" not in word:
+def _refuse_tests(request: SkipRequest) -> None:
+    """Refuse what is no test id, or what a question has no use for."""
+    for test in request.tests:
+        if test.startswith("-"):
+            raise UsageError(f"Unknown option {test}.", hint="See: nox -s test_torch -- --help")
+        if "::" not in test:
             raise UsageError(
-                f"{word!r} is not a test id.", hint="Give one such as test/test_nn.py::TestNN::test_conv."
+                f"{test!r} is not a test id.", hint="Give one such as test/test_nn.py::TestNN::test_conv."
             )
     if request.question == "explain" and not request.tests:
         hint = "nox -s test_torch -- --skip-rules explain test/test_nn.py::TestNN::test_conv"
@@ -139,17 +147,21 @@ def _torch_of(selection: Context) -> str:
 
 def _list(decisions: Sequence[Decision], *, is_complete: bool) -> None:
     """Print the rules that apply, or all, each with its tests and why it does not apply."""
-    applying = [decision for decision in decisions if decision.applies]
-    shown = decisions if is_complete else applying
     lines: list[str] = []
-    for decision in shown:
-        lines.append(f"{decision.rule.name}: {_in_words(decision)}")
-        lines += [f"    does not apply: {reason}" for reason in decision.unmet]
-        lines += [f"    {test}" for test in decision.rule.table.tests]
+    rule_count = 0
+    test_count = 0
+    for decision in decisions:
+        tests = decision.rule.table.tests
+        if decision.applies:
+            rule_count += 1
+            test_count += len(tests)
+        if decision.applies or is_complete:
+            lines.append(f"{decision.rule.name}: {_describe(decision)}")
+            lines += [f"    does not apply: {reason}" for reason in decision.unmet]
+            lines += [f"    {test}" for test in tests]
     if lines:
         console.result("\n".join(lines))
-    count = sum(len(decision.rule.table.tests) for decision in applying)
-    console.done(f"{len(applying)} of {len(decisions)} rules apply, with {count} tests and patterns.")
+    console.done(f"{rule_count} of {len(decisions)} rules apply, with {test_count} tests and patterns.")
 
 
 def explanation(test: str, decisions: Sequence[Decision]) -> Sequence[str]:
@@ -157,39 +169,43 @@ def explanation(test: str, decisions: Sequence[Decision]) -> Sequence[str]:
     taking = [decision for decision in decisions if decision.rule.takes(test)]
     lines = [f"{test}: {_fate(taking)}"]
     for decision in taking:
-        lines.append(f"  {decision.rule.name} takes it: {_in_words(decision)}")
+        lines.append(f"  {decision.rule.name} takes it: {_describe(decision)}")
         lines += [f"    but it does not apply: {reason}" for reason in decision.unmet]
     return lines
 
 
 def _fate(taking: Sequence[Decision]) -> str:
-    for action, words in _FATES.items():
+    for action, fate in _FATES.items():
         for decision in taking:
             if decision.applies and decision.rule.table.action == action:
-                return f"{words}, by {decision.rule.name}"
+                return f"{fate}, by {decision.rule.name}"
     return "runs, no rule applies to it"
 
 
-def _in_words(decision: Decision) -> str:
+def _describe(decision: Decision) -> str:
     """Return what a rule does, why, and until when."""
     table = decision.rule.table
-    words = f"{table.action}: {table.reason}"
+    description = f"{table.action}: {table.reason}"
     if table.issue:
-        words += f" ({table.issue})"
+        description += f" ({table.issue})"
     if table.expires:
-        words += f" ({'expired' if decision.expired else 'until'} {table.expires})"
-    return words
+        description += f" ({'expired' if decision.expired else 'until'} {table.expires})"
+    return description
 
 
 def _check(decisions: Sequence[Decision]) -> None:
     """Refuse rules that have expired; those that are not valid could not be read."""
-    expired = [decision.rule for decision in decisions if decision.expired]
-    for rule in expired:
+    expired_count = 0
+    for decision in decisions:
+        if not decision.expired:
+            continue
+        expired_count += 1
+        rule = decision.rule
         message = f"{rule.name} expired on {rule.table.expires}: {rule.table.reason}"
         console.error(message, file=str(rule.file))
-    if expired:
+    if expired_count:
         raise CheckError(
-            f"Skip rules that have expired: {len(expired)}.",
+            f"Skip rules that have expired: {expired_count}.",
             hint="Remove each and see whether its tests pass now, or give it a later day.",
         )
     console.done(f"{len(decisions)} rules are valid, none has expired.")

@@ -21,7 +21,7 @@ from pydantic import AfterValidator, Field, model_validator
 from core.data import Model, load_toml
 from core.errors import DataError, MissingInputError, UsageError
 from core.families import CPU, family, gpu_targets
-from pytorch_build.test.plugin import Action, PlannedRule, matches
+from pytorch_build.test.plugin import Action, AppliedRule, matches
 
 FOLDER = Path(__file__).with_name("skips")
 ANY_GPU = "any"  # every GPU family, but not cpu
@@ -74,6 +74,13 @@ def _test(pattern: str) -> str:
 
 
 Specifier = Annotated[str, AfterValidator(_specifier)]
+Retries = Annotated[
+    int,
+    Field(
+        ge=1,
+        le=5,
+    ),
+]
 NonEmpty = Field(default=(), min_length=1)
 
 
@@ -85,7 +92,7 @@ class RuleTable(Model):
 
     tests: tuple[Annotated[str, AfterValidator(_test)], ...] = Field(min_length=1)
     action: Action = "skip"
-    retries: Annotated[int, Field(ge=1, le=5)] | None = None
+    retries: Retries | None = None
     reason: Annotated[str, AfterValidator(_reason)]
     issue: Annotated[str, AfterValidator(_issue)] | None = None
     expires: dt.date | None = None
@@ -98,9 +105,9 @@ class RuleTable(Model):
 
     @model_validator(mode="after")
     def _whole(self) -> Self:
-        repeated_tests = sorted(test for test, count in Counter(self.tests).items() if count > 1)
-        if repeated_tests:
-            raise ValueError(f"{repeated_tests[0]!r} is there twice.")
+        for test, count in Counter(self.tests).items():
+            if count > 1:
+                raise ValueError(f"{test!r} is there twice.")
         if self.retries is not None and self.action != "retry":
             raise ValueError("'retries' is for action = \"retry\".")
         if self.action == "retry" and not (self.issue or self.expires):
@@ -133,21 +140,30 @@ class Rule:
 
     def names_file(self, file: str) -> bool:
         """Return whether it names a test file, and not tests in any file."""
-        paths = [pattern.partition("::")[0] for pattern in self.table.tests]
-        return any(matches(path, file) for path in paths if path.endswith(".py"))
+        for pattern in self.table.tests:
+            path = pattern.partition("::")[0]
+            if path.endswith(".py") and matches(path, file):
+                return True
+        return False
 
     def expired(self, today: dt.date) -> bool:
         """Whether its last day has passed."""
         return self.table.expires is not None and self.table.expires < today
 
-    def planned(self) -> PlannedRule:
+    def applied(self) -> AppliedRule:
         """Return it as the plugin takes it, whatever its conditions say."""
         table = self.table
-        return PlannedRule(
+        reason = table.reason
+        if table.issue:
+            reason += f" ({table.issue})"
+        retries = 0
+        if table.action == "retry":
+            retries = table.retries or RETRIES
+        return AppliedRule(
             name=self.name,
             action=table.action,
-            reason=f"{table.reason} ({table.issue})" if table.issue else table.reason,
-            retries=(table.retries or RETRIES) if table.action == "retry" else 0,
+            reason=reason,
+            retries=retries,
             tests=table.tests,
         )
 
@@ -171,11 +187,18 @@ def load(user_paths: Sequence[Path] = (), folder: Path = FOLDER) -> Sequence[Rul
     return tuple(rules.values())
 
 
-def silent_rules(rules: Sequence[Rule], files: Collection[str], matched: Collection[str]) -> Sequence[Rule]:
+def silent_rules(
+    rules: Sequence[Rule],
+    files: Collection[str],
+    matched: Collection[str],
+) -> Sequence[Rule]:
     """Return the rules that took no test in a run, although it had files that they name."""
-    return [
-        rule for rule in rules if rule.name not in matched and any(rule.names_file(file) for file in files)
-    ]
+    silent: list[Rule] = []
+    for rule in rules:
+        names_files = any(rule.names_file(file) for file in files)
+        if names_files and rule.name not in matched:
+            silent.append(rule)
+    return silent
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -204,9 +227,20 @@ class Decision:
         return not self.unmet
 
 
-def decide(rules: Sequence[Rule], tested: UnderTest, today: dt.date) -> Sequence[Decision]:
+def decide(
+    rules: Sequence[Rule],
+    tested: UnderTest,
+    today: dt.date,
+) -> Sequence[Decision]:
     """Decide about every rule."""
-    return [Decision(rule=rule, unmet=unmet(rule, tested), expired=rule.expired(today)) for rule in rules]
+    return [
+        Decision(
+            rule=rule,
+            unmet=unmet(rule, tested),
+            expired=rule.expired(today),
+        )
+        for rule in rules
+    ]
 
 
 def unmet(rule: Rule, tested: UnderTest) -> tuple[str, ...]:
@@ -214,21 +248,50 @@ def unmet(rule: Rule, tested: UnderTest) -> tuple[str, ...]:
     table = rule.table
     sentences: list[str] = []
 
-    def require(condition: str, value: str, *, holds: bool) -> None:
+    def require(
+        condition: str,
+        value: str,
+        *,
+        holds: bool,
+    ) -> None:
         if condition and not holds:
             sentences.append(f"it is for {condition}, and this is {value}")
 
     gpus = " or ".join("any GPU" if name == ANY_GPU else name for name in table.gpu)
-    require(gpus, " or ".join(tested.gpu_targets) or CPU, holds=_gpu_holds(table.gpu, tested.gpu_targets))
-    require(" or ".join(table.os), tested.platform, holds=tested.platform in table.os)
+    require(
+        gpus,
+        " or ".join(tested.gpu_targets) or CPU,
+        holds=_gpu_holds(table.gpu, tested.gpu_targets),
+    )
+    require(
+        " or ".join(table.os),
+        tested.platform,
+        holds=tested.platform in table.os,
+    )
     python = _of("Python", table.python)
-    require(python, tested.python, holds=_contains(table.python, tested.python))
-    require(_of("torch", table.torch), tested.torch, holds=_contains(table.torch, tested.torch))
+    require(
+        python,
+        tested.python,
+        holds=_contains(table.python, tested.python),
+    )
+    require(
+        _of("torch", table.torch),
+        tested.torch,
+        holds=_contains(table.torch, tested.torch),
+    )
     torch_refs = _of("the torch ref", " or ".join(table.torch_ref))
     is_of_ref = any(fnmatchcase(tested.torch_ref, pattern) for pattern in table.torch_ref)
-    require(torch_refs, tested.torch_ref or "none of ours", holds=is_of_ref)
+    require(
+        torch_refs,
+        tested.torch_ref or "none of ours",
+        holds=is_of_ref,
+    )
     configs = _of("the configuration", " or ".join(table.config))
-    require(configs, tested.config, holds=tested.config in table.config)
+    require(
+        configs,
+        tested.config,
+        holds=tested.config in table.config,
+    )
     return tuple(sentences)
 
 
@@ -248,17 +311,24 @@ def _contains(specifier: str | None, version: str) -> bool:
     return not specifier or SpecifierSet(specifier).contains(Version(Version(version).base_version))
 
 
-def planned(rules: Sequence[Rule], tested: UnderTest, today: dt.date) -> tuple[PlannedRule, ...]:
+def apply_rules(
+    rules: Sequence[Rule],
+    tested: UnderTest,
+    today: dt.date,
+) -> tuple[AppliedRule, ...]:
     """Return the rules that apply, as the plugin takes them; refuse expired ones."""
-    applying = [decision for decision in decide(rules, tested, today) if decision.applies]
-    expired = [decision.rule for decision in applying if decision.expired]
-    if expired:
-        sentences = [
-            f"{rule.file}: {rule.name} expired on {rule.table.expires}: {rule.table.reason}"
-            for rule in expired
-        ]
+    applied: list[AppliedRule] = []
+    sentences: list[str] = []
+    for decision in decide(rules, tested, today):
+        if not decision.applies:
+            continue
+        rule = decision.rule
+        applied.append(rule.applied())
+        if decision.expired:
+            sentences.append(f"{rule.file}: {rule.name} expired on {rule.table.expires}: {rule.table.reason}")
+    if sentences:
         raise DataError(
             "\n".join(sentences),
             hint="Remove it and see whether its tests pass now, or give it a reason to stay and a later day.",
         )
-    return tuple(decision.rule.planned() for decision in applying)
+    return tuple(applied)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import time
 from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -20,7 +21,7 @@ from core.errors import CheckError, ProcessError
 from core.junit import Case, Document, Suite, counts
 from pytorch_build.components import component_of
 from pytorch_build.test import plugin, reports
-from pytorch_build.test.file_run import of_file
+from pytorch_build.test.outcomes import ProcessRun, results_of
 from pytorch_build.test.results import EXISTING, MAY_SKIP, Origin, Report
 from pytorch_build.test.summary import list_outcomes
 
@@ -69,7 +70,7 @@ def run_smoke_tests(run: SmokeRun) -> Mapping[str, Any]:
     variables = _variables(run, versions)
     with temporary.folder("smoke") as folder:
         variables |= process.byte_code(folder / "bytecode")
-        collection, _ending = _run_pytest(
+        collection = _run_pytest(
             run.target,
             folder / "collection",
             ("--collect-only",),
@@ -77,7 +78,7 @@ def run_smoke_tests(run: SmokeRun) -> Mapping[str, Any]:
             process.capture,
         )
         with console.group("smoke tests"):
-            session, ending = _run_pytest(
+            tests = _run_pytest(
                 run.target,
                 folder / "run",
                 run.pytest_arguments,
@@ -86,9 +87,10 @@ def run_smoke_tests(run: SmokeRun) -> Mapping[str, Any]:
             )
 
     cases: list[Case] = []
-    for case in of_file("the smoke tests", ending, [session], "", may_be_empty=True):
+    existing = collection.existing or frozenset()
+    for case in results_of("the smoke tests", tests, may_be_empty=True).cases:
         # What other people's files add is not among the tests that a release rests on.
-        if case.test not in collection.collected and not case.failing:
+        if case.test not in existing and not case.failing:
             continue
         reason = ""
         if case.outcome == "skipped":
@@ -171,15 +173,14 @@ def _run_pytest(
     arguments: Sequence[str],
     variables: Mapping[str, str | None],
     run: Callable[..., object],
-) -> tuple[plugin.Session, process.Ending]:
-    """Run pytest on the smoke tests; return its journal, and how it ended."""
-    journal = folder / "journal.jsonl"
-    plan = plugin.Plan(root=str(SMOKE_TESTS), journal=str(journal))
+) -> ProcessRun:
+    """Run pytest on the smoke tests; return how it ended, with what it wrote down."""
+    settings = plugin.Settings(root=str(SMOKE_TESTS), events=str(folder))
     command: list[str | Path] = [target.executable, "-m", "pytest"]
     command += ["-c", SMOKE_TESTS / "pytest.ini"]
     command += ["--rootdir", SMOKE_TESTS]
     command += ["-p", "no:cacheprovider"]
-    command += plugin.arguments(files.made(folder) / "plan.json", plan)
+    command += plugin.arguments(files.made(folder) / "settings.json", settings)
     command += [*arguments, SMOKE_TESTS]
 
     ending = process.Ending(returncode=0)
@@ -187,15 +188,20 @@ def _run_pytest(
         run(command, cwd=folder, env=process.handed_on(**variables))
     except ProcessError as problem:
         ending = process.Ending(returncode=problem.returncode or 1)
-        if not journal.is_file():
+        if not plugin.read_events(folder):
             raise CheckError("pytest ended before any test ran, so no result is known.") from problem
-    return plugin.read_journal(journal)[-1], ending
+    return ProcessRun(
+        ending=ending,
+        ended_at=time.time(),
+        events=plugin.read_events(folder),
+        output="",
+    )
 
 
 def _report_of(
     run: SmokeRun,
     cases: Sequence[Case],
-    collection: plugin.Session,
+    collection: ProcessRun,
 ) -> Report:
     """Return the report, with the number of tests that each file has before anything chooses among them."""
     seconds: dict[str, float] = defaultdict(float)
@@ -203,11 +209,11 @@ def _report_of(
         seconds[case.file] += case.seconds
 
     suites: dict[str, Suite] = {}
-    test_counts = Counter(map(_file_of, collection.collected))
+    test_counts = Counter(map(_file_of, sorted(collection.existing or ())))
     for file, count in test_counts.items():
         properties: dict[str, str] = {}
         # A file that cannot be collected has tests, too, and their number is unknown.
-        if collection.whole:
+        if collection.could_collect:
             properties[EXISTING] = str(count)
         suites[file] = Suite(seconds=seconds[file], properties=properties)
 

@@ -26,6 +26,7 @@ from rocm_packaging.packages import layouts
 
 if TYPE_CHECKING:
     from core.env import Interpreter
+    from core.packages.groups import RunGroup
     from core.packages.options import SourceOptions
     from core.packages.package_source import PackageSource
     from core.run.records import FileRecord
@@ -182,19 +183,43 @@ def packages_of_run(context: Context, target: Interpreter) -> TestedPackages:
         # Several records may name one file.
         files[recorded_file.name] = candidate_of_record(recorded_file)
     names = {file.distribution for file in files.values()}
+    run_group = origin.own_run(context.common, context.artifact_group)
     if names.isdisjoint(distributions()):
-        raise MissingInputError(
-            f"Run {outputs.run_id} has no wheels of {context.ref.name} "
-            f"for {context.gpu_family} and Python {target.series}.",
-            hint=f"Build some first: nox -s build_torch -P {target.series} -- {context.words}",
-        )
+        raise _no_wheels_error(context, target, run_group)
 
     place = f"Run {outputs.run_id} in {context.common.store}"
-    part = SourceFiles(
-        source=origin.own_run(context.common, context.artifact_group),
-        files=_files_for_gpus(context, files.values(), place=place),
+    files_for_gpus = _files_for_gpus(context, files.values(), place=place)
+    return TestedPackages(
+        parts=(SourceFiles(source=run_group, files=files_for_gpus),),
+        prebuilt=_prebuilt_requirements(context),
     )
-    return TestedPackages(parts=(part,), prebuilt=_prebuilt_requirements(context))
+
+
+def _no_wheels_error(
+    context: Context,
+    target: Interpreter,
+    run_group: RunGroup,
+) -> MissingInputError:
+    """Return the error of a run that has no wheels of a ref, or none that are known to be."""
+    problem = (
+        f"Run {run_group.outputs.run_id} has no wheels of {context.ref.name} "
+        f"for {context.gpu_family} and Python {target.series}"
+    )
+    uploaded_count = 0
+    for record in context.records:
+        # What was uploaded from a folder is of no torch ref.
+        if record.cell.torch_ref is None:
+            uploaded_count += sum(_is_of_component(file.distribution) for file in record.files)
+    if uploaded_count:
+        return MissingInputError(
+            f"{problem}: no record of a build says that the "
+            f"{console.counted(uploaded_count, 'wheel')} that it has are of that torch ref.",
+            hint=f"Test them as those of any source: --find-links {run_group.page_url}",
+        )
+    return MissingInputError(
+        f"{problem}.",
+        hint=f"Build some first: nox -s build_torch -P {target.series} -- {context.words}",
+    )
 
 
 def _recorded_files(context: Context, target: Interpreter) -> Iterator[FileRecord]:

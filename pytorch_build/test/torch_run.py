@@ -5,7 +5,7 @@ from __future__ import annotations
 import datetime as dt
 import shlex
 import shutil
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -17,23 +17,49 @@ from core.junit import Case, Document, Suite, counts
 from core.run import records
 from core.run.stage import Stage, StageResult, look, perform
 from pytorch_build.test import file_run, plugin, reports, shards, skip_rules, upstream_tests
-from pytorch_build.test.results import DEFAULT_CONFIG, EXISTING, LEFT_OUT, MAY_SKIP, Origin, Report
+from pytorch_build.test.results import DEFAULT_CONFIG, EXISTING, FILES, MAY_SKIP, Origin, Report
 from pytorch_build.test.summary import expression
 
 if TYPE_CHECKING:
     from core.env import Interpreter
     from core.status import Status
     from pytorch_build.context import Context
+    from pytorch_build.test.file_run import FileRun
     from pytorch_build.test.gpus import Assignment
+    from pytorch_build.test.plugin import AppliedRule
+    from pytorch_build.test.skip_rules import Rule
+    from pytorch_build.test.upstream_tests import TestFile
 
-LOGS = "logs"
-# a log among a run's outputs is for reading; of a longer one the beginning and the end are enough
+_LOGS = "logs"
+# A log among a run's outputs is for reading; of a longer one the beginning and the end are enough.
 _LOG_BYTES = 8 << 20
+_MOST_SHOWN_FAILURES = 20
+_COLUMNS = ("test file", "passed", "failed", "skipped", "processes", "time")
+# Outcomes whose reason stands at the end of a log.
+_BROKEN_OFF = frozenset({"crashed", "timeout", "error"})
+# Builds get these, and tests would be led to another ROCm.
+_VARIABLES_OF_BUILDS = ("LD_LIBRARY_PATH", "ROCM_PATH", "ROCM_HOME", "HIP_PATH")
 
 
 @dataclass(frozen=True, kw_only=True)
 class TorchTests:
-    """Which tests to run, and how."""
+    """Which tests to run, and how.
+
+    Attributes:
+        config: The configuration of upstream's tests.
+        shard: The part of them.
+        include: Test files in the place of the configuration's.
+        exclude: Test files to leave out.
+        expression: pytest's ``-k``.
+        pytest_arguments: Other arguments of pytest.
+        tree: A source tree of the user's with the tests.
+        allow_version_mismatch: Whether the tests may be of another version than torch.
+        other_gpu: Whether NVIDIA's GPUs stand for the family's.
+        workers: How many processes may share the tests of a file.
+        skips: Files or folders with skip rules of the user's.
+        limits: What a test and a file may take; None for the limits of the data.
+        mirrors: Where repositories are cloned from instead.
+    """
 
     config: str = DEFAULT_CONFIG
     shard: shards.Shard = field(default_factory=shards.Shard)
@@ -51,18 +77,29 @@ class TorchTests:
 
     @property
     def selection(self) -> list[str]:
-        """What may choose among the tests."""
-        words = [word for name in self.include for word in ("--include", name)]
-        words += [word for name in self.exclude for word in ("--exclude", name)]
-        return [*words, *(["-k", self.expression] if self.expression else []), *self.pytest_arguments]
+        """The options that may choose among the tests."""
+        options: list[str] = []
+        for name in self.include:
+            options += ["--include", name]
+        for name in self.exclude:
+            options += ["--exclude", name]
+        if self.expression:
+            options += ["-k", self.expression]
+        return [*options, *self.pytest_arguments]
 
     @property
     def replaced(self) -> list[str]:
-        """What was put in the place of the tests and rules: no promotion rests on such results."""
-        words = ["--pytorch-dir", str(self.tree)] if self.tree else []
-        words += ["--allow-version-mismatch"] if self.allow_version_mismatch else []
-        words += ["--other-gpu"] if self.other_gpu else []
-        return words + [word for path in self.skips for word in ("--skips", str(path))]
+        """The options that replaced tests and rules: no promotion rests on such results."""
+        options: list[str] = []
+        if self.tree is not None:
+            options += ["--pytorch-dir", str(self.tree)]
+        if self.allow_version_mismatch:
+            options.append("--allow-version-mismatch")
+        if self.other_gpu:
+            options.append("--other-gpu")
+        for path in self.skips:
+            options += ["--skips", str(path)]
+        return options
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -75,118 +112,158 @@ class Bench:
     torch: upstream_tests.Torch
     assignments: Sequence[Assignment]
 
-
-def environment(bench: Bench, assigned: Assignment, folder: Path) -> Mapping[str, str]:
-    """Return the environment of a test file's processes: GPUs, upstream's switches, caches of its own."""
-    target, folders = bench.target, upstream_tests.load().folders
-    separator = ";" if bench.context.common.outputs.platform == "windows" else ":"
-    for name in set(folders.values()):
-        (folder / name).mkdir(parents=True, exist_ok=True)
-    changes: dict[str, str | None] = {
-        # builds get these, and tests would be led to another ROCm
-        **dict.fromkeys(("LD_LIBRARY_PATH", "ROCM_PATH", "ROCM_HOME", "HIP_PATH")),
-        **{name: str(folder / below) for name, below in folders.items()},
-        **assigned.env,
-        "PATH": f"{target.scripts}{separator}{process.handed_on().get('PATH', '')}",
-        "VIRTUAL_ENV": str(target.prefix),
-        "PYTHONPATH": separator.join((str(bench.tests.tree / "test"), str(plugin.TARGET))),
-        **process.byte_code(folder.parent / "bytecode"),
-        "PYTHONUNBUFFERED": "1",
-        "PYTORCH_TESTING_DEVICE_ONLY_FOR": "cuda" if assigned.devices else "cpu",
-        "PYTORCH_PRINT_REPRO_ON_FAILURE": "0",
-        "PYTORCH_TEST_WITH_ROCM": "1" if bench.torch.hip else "0",
-        # one thread per process, because matrices of tests are small and machines are shared
-        "OPENBLAS_NUM_THREADS": "1",
-    }
-    return process.handed_on(**changes)
+    @property
+    def has_several_targets(self) -> bool:
+        """Whether each file runs on several GPU architectures."""
+        return len(self.assignments) > 1
 
 
-def perform_tests(bench: Bench, request: TorchTests, inputs: Mapping[str, Any]) -> None:
+def perform_tests(
+    bench: Bench,
+    request: TorchTests,
+    inputs: Mapping[str, Any],
+) -> None:
     """Run a shard, keep its report, logs and record; do nothing where the same was tested before."""
-    run, run_inputs = _run_of(bench, request, inputs)
+    shard_run = _shard_run(bench, request)
+
+    def run_and_report() -> StageResult:
+        return StageResult(files=(), details=_run_and_report(shard_run))
+
+    stage = reports.unless_incomplete(shard_run.stage)
     perform(
-        reports.unless_incomplete(run.stage), run_inputs, lambda: StageResult(files=(), details=run.tested())
+        stage,
+        {**inputs, **_recorded_inputs(shard_run)},
+        run_and_report,
     )
 
 
-def look_at_tests(bench: Bench, request: TorchTests, inputs: Mapping[str, Any]) -> Status:
+def look_at_tests(
+    bench: Bench,
+    request: TorchTests,
+    inputs: Mapping[str, Any],
+) -> Status:
     """Return whether a shard has to be run. Nothing is changed."""
-    run, run_inputs = _run_of(bench, request, inputs)
-    return look(reports.unless_incomplete(run.stage), run_inputs)
+    shard_run = _shard_run(bench, request)
+    stage = reports.unless_incomplete(shard_run.stage)
+    return look(stage, {**inputs, **_recorded_inputs(shard_run)})
 
 
-def _run_of(bench: Bench, request: TorchTests, inputs: Mapping[str, Any]) -> tuple[_Run, Mapping[str, Any]]:
-    """Return the run of a shard, and what makes it unchanged."""
-    upstream_tests.require_match(bench.torch, bench.tests, allowed=request.allow_version_mismatch)
-    _require_code(bench)
-    context, tests, common = bench.context, bench.tests, bench.context.common
-    cell = context.cell(bench.target.tag)
-    origin = Origin.of("test_torch", cell, config=request.config, run_id=common.outputs.run_id)
-    if not (chosen := _files(bench, request)):
+# What runs
+
+
+@dataclass(frozen=True, kw_only=True)
+class _ShardRun:
+    """One shard of the tests.
+
+    Attributes:
+        bench: Where it runs.
+        request: What was asked for.
+        origin: What is tested.
+        stage: The stage of its record.
+        rules: All skip rules.
+        applied_rules: Those that apply, for each of the bench's GPUs.
+        test_files: The chosen test files, by their paths.
+        required_files: The test files of the configuration, which all shards together are to run.
+        plan: Which shard runs which of the chosen files.
+    """
+
+    bench: Bench
+    request: TorchTests
+    origin: Origin
+    stage: Stage
+    rules: Sequence[Rule]
+    applied_rules: Sequence[tuple[AppliedRule, ...]]
+    test_files: Mapping[str, TestFile]
+    required_files: Collection[str]
+    plan: shards.Plan
+
+
+def _shard_run(bench: Bench, request: TorchTests) -> _ShardRun:
+    """Decide what runs; refuse what cannot work."""
+    upstream_tests.require_match(
+        bench.torch,
+        bench.tests,
+        allowed=request.allow_version_mismatch,
+    )
+    _require_device_code(bench)
+    test_files = _choose_files(bench, request)
+    if not test_files:
         raise UsageError("No test file is left to run.", hint="See --include, --exclude and --config.")
-    every = _files(bench, replace(request, include=(), exclude=(), expression=""))
-    absent = len(every.keys() - chosen)
-    left_out = f"{absent} of {len(every)} test files did not run" if absent else ""
-    known = shards.for_run(common.open_store(), common.outputs, context.artifact_group, request.config)
+
+    context = bench.context
+    common = context.common
+    cell = context.cell(bench.target.tag)
+    origin = Origin.of(
+        "test_torch",
+        cell,
+        config=request.config,
+        run_id=common.outputs.run_id,
+    )
+    durations = shards.for_run(
+        common.open_store(),
+        common.outputs,
+        context.artifact_group,
+        request.config,
+    )
     rules = skip_rules.load(request.skips)
-    name = reports.stage_name(origin, request.shard)
-    stage = Stage(name=name, common=common, artifact_group=context.artifact_group, cell=cell)
-    run = _Run(
+    unselected = replace(request, include=(), exclude=(), expression="")
+    return _ShardRun(
         bench=bench,
         request=request,
         origin=origin,
-        stage=stage,
+        stage=Stage(
+            name=reports.stage_name(origin, request.shard),
+            common=common,
+            artifact_group=context.artifact_group,
+            cell=cell,
+        ),
         rules=rules,
-        applied=_applied(bench, request, rules),
-        files=chosen,
-        plan=shards.plan(chosen, known, request.shard.count),
-        left_out=left_out if every else "the tree has no test file of the configuration",
+        applied_rules=_apply_rules(bench, request, rules),
+        test_files=test_files,
+        required_files=_choose_files(bench, unselected),
+        plan=shards.plan(
+            test_files,
+            durations,
+            request.shard.count,
+        ),
     )
-    run_inputs = {
-        **inputs,
-        "config": request.config,
-        "arguments": request.replaced,
-        "selection": request.selection,
-        "tests": {"commit": tests.commit, "version": tests.version},
-        "rules": {
-            str(number): files.digest_of([one.model_dump() for one in group])
-            for number, group in enumerate(run.applied)
-        },
-        "shard": str(request.shard),
-        "plan": run.plan.digest,
-        "gpu": sorted({one.target for one in bench.assignments if one.target}),
-    }
-    return run, run_inputs
 
 
-def _require_code(bench: Bench) -> None:
+def _require_device_code(bench: Bench) -> None:
     """Refuse GPUs that the wheel has no device code for: each test would fail in its own way."""
-    known = {target.partition(":")[0] for target in bench.torch.targets}
-    absent = sorted({one.target for one in bench.assignments if one.target and bench.torch.hip} - known)
-    if known and absent:
+    if not bench.torch.hip or not bench.torch.targets:
+        return
+    wheel_targets = {target.partition(":")[0] for target in bench.torch.targets}
+    gpu_targets = {assignment.target for assignment in bench.assignments if assignment.target}
+    missing_targets = sorted(gpu_targets - wheel_targets)
+    if missing_targets:
         raise CheckError(
-            f"torch {bench.torch.version} has device code for {', '.join(sorted(known))}, "
-            f"and none for {', '.join(absent)}.",
+            f"torch {bench.torch.version} has device code for {', '.join(sorted(wheel_targets))}, "
+            f"and none for {', '.join(missing_targets)}.",
             hint="Test the wheels of this GPU's family: --gpu-family.",
         )
 
 
-def _files(bench: Bench, request: TorchTests) -> Mapping[str, upstream_tests.TestFile]:
-    configuration, tree = upstream_tests.configuration(request.config), bench.tests.tree
-    chosen = upstream_tests.choose_files(
+def _choose_files(bench: Bench, request: TorchTests) -> Mapping[str, TestFile]:
+    """Return the test files that a request chooses, by their paths."""
+    configuration = upstream_tests.configuration(request.config)
+    scripts = upstream_tests.scripts_of(configuration, bench.tests.tree)
+    modules = upstream_tests.modules_of(bench.tests.tree)
+    chosen_files = upstream_tests.choose_files(
         configuration,
-        (*upstream_tests.scripts_of(configuration, tree), *upstream_tests.modules_of(tree)),
-        gpu=any(one.devices for one in bench.assignments),
+        (*scripts, *modules),
+        gpu=any(assignment.devices for assignment in bench.assignments),
         scripts=not request.expression,
         include=request.include,
         exclude=request.exclude,
     )
-    return {one.file: one for one in chosen}
+    return {test_file.file: test_file for test_file in chosen_files}
 
 
-def _applied(
-    bench: Bench, request: TorchTests, rules: Sequence[skip_rules.Rule]
-) -> Sequence[tuple[plugin.PlannedRule, ...]]:
+def _apply_rules(
+    bench: Bench, request: TorchTests, rules: Sequence[Rule]
+) -> Sequence[tuple[AppliedRule, ...]]:
+    """Return the skip rules that apply, for each of the bench's GPUs."""
     tested = skip_rules.UnderTest(
         gpu_targets=bench.context.gpu_targets,
         platform=bench.context.common.outputs.platform,
@@ -195,148 +272,285 @@ def _applied(
         torch_ref=bench.context.ref.name,
         config=request.config,
     )
-    amd = [(one.target,) if one.target.startswith("gfx") else tested.gpu_targets for one in bench.assignments]
     today = dt.datetime.now(dt.UTC).date()
-    return [skip_rules.planned(rules, replace(tested, gpu_targets=one), today) for one in amd]
+    rules_of_gpus: list[tuple[AppliedRule, ...]] = []
+    for assignment in bench.assignments:
+        # NVIDIA's GPUs stand for the family's.
+        is_amd = assignment.target.startswith("gfx")
+        gpu_targets = (assignment.target,) if is_amd else tested.gpu_targets
+        tested_on_gpu = replace(tested, gpu_targets=gpu_targets)
+        applied_rules = skip_rules.apply_rules(rules, tested_on_gpu, today)
+        rules_of_gpus.append(applied_rules)
+    return rules_of_gpus
 
 
-@dataclass(frozen=True, kw_only=True)
-class _Run:
-    bench: Bench
-    request: TorchTests
-    origin: Origin
-    stage: Stage
-    rules: Sequence[skip_rules.Rule]
-    applied: Sequence[tuple[plugin.PlannedRule, ...]]
-    files: Mapping[str, upstream_tests.TestFile]
-    plan: shards.Plan
-    left_out: str
+def _recorded_inputs(shard_run: _ShardRun) -> Mapping[str, Any]:
+    """Return what makes a shard unchanged, beside what is installed."""
+    request = shard_run.request
+    tests = shard_run.bench.tests
+    rule_digests: dict[str, str] = {}
+    for number, rules in enumerate(shard_run.applied_rules):
+        rule_digests[str(number)] = files.digest_of([rule.model_dump() for rule in rules])
+    gpu_targets = {assignment.target for assignment in shard_run.bench.assignments}
+    return {
+        "config": request.config,
+        "arguments": request.replaced,
+        "selection": request.selection,
+        "tests": {"commit": tests.commit, "version": tests.version},
+        "rules": rule_digests,
+        "shard": str(request.shard),
+        "plan": shard_run.plan.digest,
+        "gpu": sorted(gpu_targets - {""}),
+    }
 
-    def tested(self) -> Mapping[str, Any]:
-        bench, request, stage = self.bench, self.request, self.stage
-        if request.shard.count > 1:
-            shards.show(self.plan, request.shard)
-        started = records.now()
-        runs: list[file_run.FileRun] = []
-        with temporary.folder("pt") as scratch:
-            try:
-                runs.extend(self._runs(scratch))
-            finally:
-                # of a run that was interrupted, too
-                self._put_logs(scratch / LOGS)
-        report = Report(
-            origin=self.origin,
-            document=Document(
-                cases=tuple(case for one in runs for case in one.cases),
-                suites={
-                    one.file: Suite(
-                        seconds=one.seconds,
-                        properties={"processes": str(one.processes)}
-                        | ({} if one.whole is None else {EXISTING: str(one.whole)}),
-                    )
-                    for one in runs
-                },
-                properties={
-                    "torch": bench.torch.version,
-                    "tests": bench.tests.commit or bench.tests.version,
-                    MAY_SKIP: str(upstream_tests.configuration(request.config).may_skip),
-                }
-                | ({LEFT_OUT: self.left_out} if self.left_out else {}),
-                timestamp=started,
-            ),
-            shard=request.shard if request.shard.count > 1 else None,
-            plan=self.plan.digest,
-        )
-        details = reports.put_report(stage.store, stage.outputs, stage.artifact_group, report)
-        _show(runs)
-        if bench.context.ref.has_whole_tests:
-            self._warn_of_silent_rules(runs)
-        reports.require_passed(report, hint=_hint(report.document.cases))
-        found = counts(report.document.cases)
-        console.done(f"{stage.name}: {found['passed'] + found['flaky']} passed")
-        return details
 
-    def _runs(self, scratch: Path) -> Iterator[file_run.FileRun]:
-        bench, request, parts = self.bench, self.request, self.plan.parts(self.request.shard)
-        several = len(bench.assignments) > 1
-        for number, assigned in enumerate(bench.assignments):
-            if several:
-                console.say(f"{console.counted(len(parts), 'test file')} on {assigned.description}")
-            setting = file_run.Setting(
-                python=bench.target.executable,
-                tree=bench.tests.tree,
-                env={},
-                folder=scratch / f"{number}",
-                logs=scratch / LOGS,
-                limits=request.limits or upstream_tests.load().limits,
-                rules=self.applied[number],
-                expression=request.expression,
-                arguments=request.pytest_arguments,
-                workers=request.workers,
+# Running it
+
+
+def _run_and_report(shard_run: _ShardRun) -> Mapping[str, Any]:
+    """Run a shard, and file its report; return the details for the record."""
+    request = shard_run.request
+    stage = shard_run.stage
+    if request.shard.count > 1:
+        shards.show(shard_run.plan, request.shard)
+
+    started = records.now()
+    with temporary.folder("pt") as scratch:
+        try:
+            runs = _run_files(shard_run, scratch)
+        finally:
+            # Also of a run that was interrupted.
+            _store_logs(stage, scratch / _LOGS)
+
+    report = Report(
+        origin=shard_run.origin,
+        document=_document_of(shard_run, runs, started),
+        shard=request.shard if request.shard.count > 1 else None,
+    )
+    details = reports.put_report(
+        stage.store,
+        stage.outputs,
+        stage.artifact_group,
+        report,
+    )
+    _show_runs(runs)
+    if shard_run.bench.context.ref.has_whole_tests:
+        _warn_of_silent_rules(shard_run, runs)
+    reports.require_passed(report, hint=_hint(report.document.cases))
+    outcomes = counts(report.document.cases)
+    console.done(f"{stage.name}: {outcomes['passed'] + outcomes['flaky']} passed")
+    return details
+
+
+def _run_files(shard_run: _ShardRun, scratch: Path) -> Sequence[FileRun]:
+    """Run the files of a shard, on each GPU architecture."""
+    bench = shard_run.bench
+    parts = shard_run.plan.parts(shard_run.request.shard)
+    runs: list[FileRun] = []
+    for number, assignment in enumerate(bench.assignments):
+        if bench.has_several_targets:
+            console.say(f"{console.counted(len(parts), 'test file')} on {assignment.description}")
+        for position, part in enumerate(parts, start=1):
+            folder = scratch / f"{number}-{position}"
+            settings = _settings(
+                shard_run,
+                number,
+                folder,
+                logs=scratch / _LOGS,
             )
-            for at, part in enumerate(parts, start=1):
-                name = file_run.log_name(part.file) + (f"@{assigned.target}" if several else "")
-                own = scratch / f"{number}-{at}"
-                with console.group(f"{at}/{len(parts)} {part.file}"):
-                    here = replace(setting, env=environment(bench, assigned, own))
-                    made = file_run.run_file(self.files[part.file], here, part=part, name=name)
-                    _report(made, self.stage.log)
-                yield made.on(assigned.target) if several else made
-                shutil.rmtree(own, ignore_errors=True)
+            name = file_run.log_name(part.file)
+            if bench.has_several_targets:
+                name += f"@{assignment.target}"
 
-    def _warn_of_silent_rules(self, runs: Sequence[file_run.FileRun]) -> None:
-        """Name rules that took no test of the files that they name: it was renamed, or never there."""
-        applied = {one.name for group in self.applied for one in group}
-        took = {rule for one in runs for rule in one.matched}
-        collected = {one.file.partition("@")[0] for one in runs if one.collected}
-        applied_rules = [rule for rule in self.rules if rule.name in applied]
-        silent = skip_rules.silent_rules(applied_rules, collected, took)
-        if silent:
-            names = ", ".join(rule.name for rule in silent)
-            console.warn(f"Skip rules that match no test of the files that they name: {names}")
+            with console.group(f"{position}/{len(parts)} {part.file}"):
+                run = file_run.run_file(
+                    shard_run.test_files[part.file],
+                    settings,
+                    part=part,
+                    name=name,
+                )
+                _show_failures(run, shard_run.stage.log)
+            if bench.has_several_targets:
+                run = run.on(assignment.target)
+            runs.append(run)
+            shutil.rmtree(folder, ignore_errors=True)
+    return runs
 
-    def _put_logs(self, folder: Path) -> None:
-        target = f"{self.stage.outputs.logs_prefix(self.stage.artifact_group)}/{self.stage.log.stem}"
 
-        def put(path: Path) -> None:
-            self.stage.store.put_bytes(f"{target}/{path.name}", _shortened(path))
+def _settings(
+    shard_run: _ShardRun,
+    number: int,
+    folder: Path,
+    *,
+    logs: Path,
+) -> file_run.RunSettings:
+    """Return the settings of a file's processes on one of the bench's GPUs."""
+    bench = shard_run.bench
+    request = shard_run.request
+    return file_run.RunSettings(
+        python=bench.target.executable,
+        tree=bench.tests.tree,
+        env=environment(
+            bench,
+            bench.assignments[number],
+            folder,
+        ),
+        folder=folder / "pytest",
+        logs=logs,
+        limits=request.limits or upstream_tests.load().limits,
+        rules=shard_run.applied_rules[number],
+        expression=request.expression,
+        arguments=request.pytest_arguments,
+        workers=request.workers,
+    )
 
-        parallel.map_in_threads(put, sorted(path for path in folder.glob("*") if path.is_file()))
+
+def environment(
+    bench: Bench,
+    assignment: Assignment,
+    folder: Path,
+) -> Mapping[str, str]:
+    """Return the environment of a test file's processes: GPUs, upstream's switches, caches of its own."""
+    target = bench.target
+    separator = ";" if bench.context.common.outputs.platform == "windows" else ":"
+    inherited_path = process.handed_on().get("PATH", "")
+    changes: dict[str, str | None] = dict.fromkeys(_VARIABLES_OF_BUILDS)
+    for variable, name in upstream_tests.load().folders.items():
+        (folder / name).mkdir(parents=True, exist_ok=True)
+        changes[variable] = str(folder / name)
+    changes |= {
+        **assignment.env,
+        "PATH": f"{target.scripts}{separator}{inherited_path}",
+        "VIRTUAL_ENV": str(target.prefix),
+        "PYTHONPATH": separator.join((str(bench.tests.tree / "test"), str(plugin.TARGET))),
+        **process.byte_code(folder.parent / "bytecode"),
+        "PYTHONUNBUFFERED": "1",
+        "PYTORCH_TESTING_DEVICE_ONLY_FOR": "cuda" if assignment.devices else "cpu",
+        "PYTORCH_PRINT_REPRO_ON_FAILURE": "0",
+        "PYTORCH_TEST_WITH_ROCM": "1" if bench.torch.hip else "0",
+        # One thread per process, because matrices of tests are small and machines are shared.
+        "OPENBLAS_NUM_THREADS": "1",
+    }
+    return process.handed_on(**changes)
+
+
+def _document_of(
+    shard_run: _ShardRun,
+    runs: Sequence[FileRun],
+    started: str,
+) -> Document:
+    """Return the results of the files, with what was to run."""
+    bench = shard_run.bench
+    cases: list[Case] = []
+    suites: dict[str, Suite] = {}
+    for run in runs:
+        cases += run.cases
+        properties = {"processes": str(run.processes)}
+        if run.existing is not None:
+            properties[EXISTING] = str(len(run.existing))
+        suites[run.file] = Suite(
+            seconds=run.seconds,
+            properties=properties,
+        )
+
+    return Document(
+        cases=tuple(cases),
+        suites=suites,
+        properties={
+            "torch": bench.torch.version,
+            "tests": bench.tests.commit or bench.tests.version,
+            FILES: " ".join(sorted(shard_run.required_files)),
+            MAY_SKIP: str(upstream_tests.configuration(shard_run.request.config).may_skip),
+        },
+        timestamp=started,
+    )
+
+
+# What readers see
+
+
+def _warn_of_silent_rules(shard_run: _ShardRun, runs: Sequence[FileRun]) -> None:
+    """Name rules that took no test of the files that they name: it was renamed, or never there."""
+    applied_names: set[str] = set()
+    for rules in shard_run.applied_rules:
+        applied_names.update(rule.name for rule in rules)
+    matched_names: set[str] = set()
+    collected_files: set[str] = set()
+    for run in runs:
+        matched_names |= run.matched_rules
+        if run.existing:
+            collected_files.add(run.file.partition("@")[0])
+
+    applied_rules = [rule for rule in shard_run.rules if rule.name in applied_names]
+    silent_rules = skip_rules.silent_rules(applied_rules, collected_files, matched_names)
+    if silent_rules:
+        names = ", ".join(rule.name for rule in silent_rules)
+        console.warn(f"Skip rules that match no test of the files that they name: {names}")
+
+
+def _store_logs(stage: Stage, folder: Path) -> None:
+    """Keep the logs of the files among the run's outputs."""
+    prefix = f"{stage.outputs.logs_prefix(stage.artifact_group)}/{stage.log.stem}"
+
+    def store_log(path: Path) -> None:
+        stage.store.put_bytes(f"{prefix}/{path.name}", _shortened_log(path))
+
+    parallel.map_in_threads(store_log, sorted(path for path in folder.glob("*") if path.is_file()))
+
+
+def _shortened_log(path: Path) -> bytes:
+    size = path.stat().st_size
+    if size <= _LOG_BYTES:
+        return path.read_bytes()
+    half = _LOG_BYTES // 2
+    with path.open("rb") as stream:
+        beginning = stream.read(half)
+        stream.seek(size - half)
+        end = stream.read()
+    return beginning + f"\n… {size - 2 * half} bytes left out …\n".encode() + end
 
 
 def _hint(cases: Sequence[Case]) -> str:
-    if not (failed := next((one for one in cases if one.failing), None)):
-        return "The logs are among the run's outputs (logs/)."
-    file = upstream_tests.module_name(failed.file)
-    return f"One test again: {command_again()} --include {file} -k {shlex.quote(expression(failed))}"
+    """Return how to run the first failed test again."""
+    for case in cases:
+        if case.failing:
+            file = upstream_tests.module_name(case.file)
+            selection = f"--include {file} -k {shlex.quote(expression(case))}"
+            return f"One test again: {command_again()} {selection}"
+    return "The logs are among the run's outputs (logs/)."
 
 
-def _report(run: file_run.FileRun, log: Path) -> None:
-    failing = [one for one in run.cases if one.failing]
-    for case in failing[:20]:
+def _show_failures(run: FileRun, stage_log: Path) -> None:
+    """Print what failed in a file, and add its logs to the stage's."""
+    failed_cases = [case for case in run.cases if case.failing]
+    for case in failed_cases[:_MOST_SHOWN_FAILURES]:
         console.say(f"  {case.test} {case.outcome}: {case.line}")
-    if run.log and failing:
-        with (files.made(log.parent) / log.name).open("ab") as stream:
-            stream.write(_shortened(run.log))
-    if run.log and any(case.outcome in {"crashed", "timeout", "error"} for case in run.cases):
-        console.detail(process.tail(run.log, lines=30))
+    if not failed_cases:
+        return
+
+    files.made(stage_log.parent)
+    has_broken_off = any(case.outcome in _BROKEN_OFF for case in failed_cases)
+    for log in run.logs:
+        with stage_log.open("ab") as stream:
+            stream.write(_shortened_log(log))
+        if has_broken_off:
+            console.detail(process.tail(log, lines=30))
 
 
-def _shortened(path: Path) -> bytes:
-    size, half = path.stat().st_size, _LOG_BYTES // 2
-    if size <= _LOG_BYTES:
-        return path.read_bytes()
-    with path.open("rb") as stream:
-        start = stream.read(half)
-        stream.seek(size - half)
-        return start + f"\n… {size - 2 * half} bytes left out …\n".encode() + stream.read()
-
-
-def _show(runs: Sequence[file_run.FileRun]) -> None:
-    rows = []
-    for one in runs:
-        found, failing = counts(one.cases), sum(case.failing for case in one.cases)
-        passed, skipped = found["passed"] + found["flaky"], found["skipped"] + found["xfailed"]
-        numbers = map(str, (passed, failing, skipped, one.processes))
-        rows.append((one.file, *numbers, console.duration(one.seconds)))
-    console.table(("test file", "passed", "failed", "skipped", "processes", "time"), rows)
+def _show_runs(runs: Sequence[FileRun]) -> None:
+    """Print a row per file."""
+    rows: list[tuple[str, ...]] = []
+    for run in runs:
+        outcomes = counts(run.cases)
+        passed = outcomes["passed"] + outcomes["flaky"]
+        skipped = outcomes["skipped"] + outcomes["xfailed"]
+        failed = len(run.cases) - passed - skipped
+        row = (
+            str(passed),
+            str(failed),
+            str(skipped),
+            str(run.processes),
+            console.duration(run.seconds),
+        )
+        rows.append((run.file, *row))
+    console.table(_COLUMNS, rows)

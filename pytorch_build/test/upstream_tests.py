@@ -38,7 +38,6 @@ TESTS = "test"
 Runner = Literal["pytest", "run_test", "script"]
 
 _REQUIRED_TOOLS = ("pytest", "pytest-timeout")
-_TOOL_OF_WORKERS = "pytest-xdist"
 # An import of torch reads gigabytes from a cold disk.
 _IMPORT_SECONDS = 600
 
@@ -203,13 +202,10 @@ def installed_torch(target: Interpreter, env: Mapping[str, str]) -> Torch:
     )
 
 
-def require_tools(target: Interpreter, *, workers: int) -> None:
+def require_tools(target: Interpreter) -> None:
     """Refuse an environment that cannot run the tests: each file would fail in pytest's words."""
-    required_names = list(_REQUIRED_TOOLS)
-    if workers > 1:
-        required_names.append(_TOOL_OF_WORKERS)
     installed_names = {distribution.name for distribution in installed(target)}
-    missing_names = [name for name in required_names if name not in installed_names]
+    missing_names = [name for name in _REQUIRED_TOOLS if name not in installed_names]
     if missing_names:
         raise EnvironmentSetupError(
             f"{target.prefix} lacks {', '.join(missing_names)}, which the tests run with.",

@@ -75,7 +75,12 @@ def _forecast(wheel: Path) -> tuple[str, str, str]:
     return wheel.name, portability.satisfied[0], f"for {portability.reachable[0]} it lacks {libraries}"
 
 
-def _repair(wheel: Path, output: Path, *, graft: bool) -> tuple[str, str, str]:
+def _repair(
+    wheel: Path,
+    output: Path,
+    *,
+    graft: bool,
+) -> tuple[str, str, str]:
     epoch = source_date_epoch(environment())
     repaired = repair(wheel, analyse(wheel), output, graft=graft, epoch=epoch)
     if repaired.file is None:

@@ -69,7 +69,11 @@ def _require_distinct_names(wheels: Sequence[Path]) -> None:
         names.add(name)
 
 
-def _print_plan(fat_wheel: Path, output_dir: Path, rocm_version: str | None) -> None:
+def _print_plan(
+    fat_wheel: Path,
+    output_dir: Path,
+    rocm_version: str | None,
+) -> None:
     with temporary.folder("split") as scratch:
         plan = plan_split(fat_wheel, scratch, rocm_version=rocm_version)
     console.say(f"would make of {fat_wheel.name}, in {output_dir}:")

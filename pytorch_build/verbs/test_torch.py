@@ -4,92 +4,126 @@ With ``--skip-rules``: which of these tests are skipped and why, and which rules
 """
 
 import argparse
-import re
-import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, get_args
 
-from core import console, files, process
+from core import console, process
 from core.cli.options import Once, add_group, common_from, environment
 from core.data import read_text
-from core.env import Interpreter, engines, require
+from core.env import Interpreter, require
 from core.env.installer import Install
 from core.env.locks import TORCH_TESTS, locked_call, parse_lock
 from core.errors import MissingInputError, UsageError
+from core.families import CPU
 from core.modes import declared_options, refuse_options
 from core.packages.options import options_of_tested_source
 from core.run import Platform, this_platform
 from core.status import Pending, Status
 from pytorch_build.build import container
+from pytorch_build.build.container import ContainerSession
 from pytorch_build.context import Context, add_source_options, context, mirrors_from
 from pytorch_build.lock.stored import stored_lock
 from pytorch_build.sdk import RocmOptions, add_tested_sources, rocm_options_from
-from pytorch_build.test import installation, skip_questions, upstream_tests
-from pytorch_build.test.gpus import HIDING, Assignment, assign_gpus
+from pytorch_build.test import container_run, installation, skip_questions, upstream_tests
+from pytorch_build.test.container_run import Devices
+from pytorch_build.test.gpus import Assignment, assign_gpus
 from pytorch_build.test.shards import parse_shard
 from pytorch_build.test.skip_questions import QUESTIONS, SkipRequest
 from pytorch_build.test.tested_packages import TestedPackages, find_tested_packages
 from pytorch_build.test.torch_run import Bench, TorchTests, look_at_tests, perform_tests
+from pytorch_build.test.upstream_tests import LimitsTable
 from rocm_packaging.origin import named_source, staged_source
 
-IMAGE = "ghcr.io/rocm/no_rocm_image_ubuntu24_04:latest"
-DEVICES = (Path("/dev/kfd"), Path("/dev/dri"))
-_HOME = "/tmp/home"  # noqa: S108 - the container's own
-_GROUPS = ("video", "render", "110")
-# what users set for the tool, and what chooses among GPUs; none that names a file of the machine
-_PASSED = re.compile(
-    r"AWS_(?!\w*(?:_FILE|CA_BUNDLE)$)\w+|(?:PIP|UV)_(?:\w*INDEX\w*|FIND_LINKS|NO_\w+)|\w+_(?:proxy|PROXY)"
-    r"|SOURCE_LOCK|RELEASE_TYPE|CI|GITHUB_(?:ACTIONS|REPOSITORY|RUN_ID|RUN_ATTEMPT|SHA|REF|SERVER_URL)"
-)
 PASSES_REST = True
-_AS_GIVEN = ("config", "expression", "allow_version_mismatch", "other_gpu", "workers")
 CONFIGS = ("default", "distributed", "inductor")
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Declare the verb's own options."""
     add_group(parser)
-    many: dict[str, Any] = {"action": "append", "default": []}
-    add, env = parser.add_argument_group("which tests").add_argument, environment()
-    config, shard = env.get("TORCH_TESTS") or "default", env.get("TORCH_TESTS_PART") or "1/1"
-    what = "what to test (default: $TORCH_TESTS, else default)"
-    add("--config", default=config, choices=CONFIGS, action=Once, help=what)
+    _add_options_of_choice(parser)
+    add_tested_sources(parser)
+    _add_options_of_runs(parser)
+    add_source_options(parser)
+    _add_skip_options(parser)
+    parser.epilog = "Unknown options go to pytest."
+
+
+def _add_options_of_choice(parser: argparse.ArgumentParser) -> None:
+    """Declare what chooses among the tests."""
+    variables = environment()
+    add = parser.add_argument_group("which tests").add_argument
+    add(
+        "--config",
+        default=variables.get("TORCH_TESTS") or "default",
+        choices=CONFIGS,
+        action=Once,
+        help="what to test (default: $TORCH_TESTS, else default)",
+    )
     add("-k", dest="expression", default="", metavar="EXPR", help="pytest's expression")
     # Several may follow the option, as upstream's run_test.py has it.
-    what = "run these test files of upstream's (test_nn, dynamo/test_misc) instead of the configuration's"
-    modules: dict[str, Any] = {"action": "extend", "nargs": "+", "default": [], "metavar": "MODULE"}
-    add("--include", **modules, help=f"{what}; repeatable")
-    add("--exclude", **modules, help="leave these out; repeatable")
-    what = "part of the tests (default: $TORCH_TESTS_PART, else 1/1)"
-    add("--shard", default=shard, action=Once, metavar="K/N", help=what)
-    add("--skips", **many, type=Path, metavar="FILE|DIR", help="more skip rules, of your own; repeatable")
+    add(
+        "--include",
+        action="extend",
+        nargs="+",
+        default=[],
+        metavar="MODULE",
+        help="run these test files of upstream's (test_nn, dynamo/test_misc) instead of the configuration's; "
+        "repeatable",
+    )
+    add(
+        "--exclude",
+        action="extend",
+        nargs="+",
+        default=[],
+        metavar="MODULE",
+        help="leave these out; repeatable",
+    )
+    add(
+        "--shard",
+        default=variables.get("TORCH_TESTS_PART") or "1/1",
+        action=Once,
+        metavar="K/N",
+        help="part of the tests (default: $TORCH_TESTS_PART, else 1/1)",
+    )
+    add(
+        "--skips",
+        action="append",
+        default=[],
+        type=Path,
+        metavar="FILE|DIR",
+        help="more skip rules, of your own; repeatable",
+    )
     add("--pytorch-dir", type=Path, metavar="DIR", help="take the tests of this source tree")
     add("--allow-version-mismatch", action="store_true", help="run tests of another version than torch's")
-    add_tested_sources(parser)
+
+
+def _add_options_of_runs(parser: argparse.ArgumentParser) -> None:
+    """Declare how tests run."""
     add = parser.add_argument_group("how tests run").add_argument
     add("--gpus", choices=("unique", "all"), help="GPUs of a process (default: by --config)")
     add("--allow-no-gpu", action="store_true", help="run even without a GPU of the family")
-    what = "run on NVIDIA's GPUs, with a torch made for them"
-    add("--other-gpu", action="store_true", help=what)
+    add("--other-gpu", action="store_true", help="run on NVIDIA's GPUs, with a torch made for them")
     add("--workers", type=int, default=1, metavar="N", help="tests side by side (default: 1)")
     add("--test-timeout", type=float, metavar="SECONDS", help="limit of a test")
     add("--file-timeout", type=float, metavar="SECONDS", help="limit of a test file")
     add("--container", action="store_true", help="run in the image that GPU machines test in")
-    add("--image", default=IMAGE, metavar="NAME", help="another image for --container")
-    add_source_options(parser)
-    _add_skip_options(parser)
-    parser.epilog = "Unknown options go to pytest."
+    add("--image", default=container_run.IMAGE, metavar="NAME", help="another image for --container")
 
 
 def _add_skip_options(parser: argparse.ArgumentParser) -> None:
     """Declare the questions about skip rules, and which options have no effect on which mode."""
     title = "skip rules, instead of a test run (of this machine, and the environment's or the ref's torch)"
     add = parser.add_argument_group(title).add_argument
-    what = "list what is skipped and why, explain the tests that follow, or check that no rule has expired"
-    add("--skip-rules", choices=QUESTIONS, metavar="|".join(QUESTIONS), help=what)
+    add(
+        "--skip-rules",
+        choices=QUESTIONS,
+        metavar="|".join(QUESTIONS),
+        help="list what is skipped and why, explain the tests that follow, or check that no rule has expired",
+    )
     add("--os", choices=get_args(Platform), help="another operating system")
     add("--python-version", metavar="VERSION", help="another version of Python")
     add("--all", action="store_true", help="list: also rules that do not apply, and why not")
@@ -141,38 +175,40 @@ def run(arguments: argparse.Namespace) -> None:
 
     refuse_options(arguments, arguments.question_options, mode="without --skip-rules")
     if arguments.container:
-        _in_container(arguments)
+        _run_in_container(arguments)
         return
+    _install_and_test(arguments)
+
+
+def _install_and_test(arguments: argparse.Namespace) -> None:
     request = _request(arguments)
-    chosen = context(common_from(arguments), group=arguments.artifact_group)
-    target = require(chosen.common.python)
+    run_context = context(common_from(arguments), group=arguments.artifact_group)
+    target = require(run_context.common.python)
     # What is impossible is refused before gigabytes are fetched.
-    gpus = _gpus(chosen, arguments, request)
-    words = "; ".join(one.description for one in gpus)
-    options = options_of_tested_source(arguments)
-    rocm = rocm_options_from(arguments, environment())
-    if chosen.common.dry_run:
-        named = named_source(options, chosen.common, chosen.gpu_family)
-        what = f"the wheels of run {chosen.common.run_id}"
-        if arguments.no_install:
-            what = "what the environment holds"
-        elif options.staged:
-            what = f"{what} from {staged_source(options, chosen.common, chosen.artifact_group).description}"
-        elif named:
-            what = f"torch from {named.description}"
-        console.say(f"Would test {what} on {words}.")
+    gpus = _assign_gpus(run_context, arguments, request)
+    if run_context.common.dry_run:
+        console.say(f"Would test {_describe_source(run_context, arguments)} on {_describe(gpus)}.")
         return
-    tested = None if arguments.no_install else find_tested_packages(chosen, target, options, rocm)
-    tests = _tests(chosen, request)
-    with _installed(chosen, target, tested, rocm, gpus, tests) as inputs:
-        env = process.handed_on(VIRTUAL_ENV=str(target.prefix))
-        torch = upstream_tests.installed_torch(target, env)
-        upstream_tests.require_tools(target, workers=request.workers)
-        console.say(f"torch {torch.version} on {words}, tests of {tests.tree}")
-        # an environment that this stage did not fill may have changed
-        force = chosen.common.force or not inputs["installed"]
-        chosen = replace(chosen, common=replace(chosen.common, force=force))
-        bench = Bench(context=chosen, target=target, tests=tests, torch=torch, assignments=gpus)
+
+    packages = None
+    if not arguments.no_install:
+        packages = _find_packages(run_context, target, arguments)
+    tests = _check_out_tests(run_context, request)
+    rocm = rocm_options_from(arguments, environment())
+    with _prepared_environment(run_context, target, packages, rocm, gpus, tests) as inputs:
+        torch = _installed_torch(target)
+        upstream_tests.require_tools(target)
+        console.say(f"torch {torch.version} on {_describe(gpus)}, tests of {tests.tree}")
+        # An environment that this stage did not fill may have changed.
+        force = run_context.common.force or not inputs["installed"]
+        common = replace(run_context.common, force=force)
+        bench = Bench(
+            context=replace(run_context, common=common),
+            target=target,
+            tests=tests,
+            torch=torch,
+            assignments=gpus,
+        )
         perform_tests(bench, request, inputs)
 
 
@@ -183,34 +219,30 @@ def look(arguments: argparse.Namespace) -> Status:
         return Pending(reasons=("its options ask for it",))
 
     request = _request(arguments)
-    chosen = context(common, group=arguments.artifact_group)
+    run_context = context(common, group=arguments.artifact_group)
     target = require(common.python)
-    gpus = _gpus(chosen, arguments, request)
-    tests = _tests_there(chosen, request)
+    gpus = _assign_gpus(run_context, arguments, request)
+    tests = _find_tests(run_context, request)
     if tests is None:
         return Pending(reasons=("the tree of its tests is not checked out",))
 
-    rocm = rocm_options_from(arguments, environment())
-    tested = find_tested_packages(chosen, target, options_of_tested_source(arguments), rocm)
-    tools = _tools(chosen, target, tests)
-    inputs = installation.recorded_inputs(tested, target, tools)
-    if not installation.is_prepared(chosen, target, tested, tools=tools):
+    packages = _find_packages(run_context, target, arguments)
+    tools = _tools(run_context, target, tests)
+    inputs = installation.recorded_inputs(packages, target, tools)
+    if not installation.is_prepared(run_context, target, packages, tools=tools):
         return Pending(reasons=("its environment does not hold what is tested",))
 
-    env = process.handed_on(VIRTUAL_ENV=str(target.prefix))
-    torch = upstream_tests.installed_torch(target, env)
-    bench = Bench(context=chosen, target=target, tests=tests, torch=torch, assignments=gpus)
+    bench = Bench(
+        context=run_context,
+        target=target,
+        tests=tests,
+        torch=_installed_torch(target),
+        assignments=gpus,
+    )
     return look_at_tests(bench, request, inputs)
 
 
-def _gpus(chosen: Context, arguments: argparse.Namespace, request: TorchTests) -> Sequence[Assignment]:
-    return assign_gpus(
-        chosen,
-        environment(),
-        policy=arguments.gpus or upstream_tests.configuration(request.config).gpus,
-        allow_no_gpu=arguments.allow_no_gpu,
-        other_gpu=request.other_gpu,
-    )
+# What was asked for
 
 
 def _skip_request(arguments: argparse.Namespace) -> SkipRequest:
@@ -229,150 +261,168 @@ def _skip_request(arguments: argparse.Namespace) -> SkipRequest:
 
 
 def _request(arguments: argparse.Namespace) -> TorchTests:
-    given = {"test_seconds": arguments.test_timeout, "file_seconds": arguments.file_timeout}
-    for name, value in given.items():
-        if value is not None and value <= 0:
-            raise UsageError(f"--{name.replace('_seconds', '-timeout')} {value:g} is not a limit.")
     if arguments.workers < 1:
         raise UsageError(f"--workers {arguments.workers}: at least one test runs at a time.")
-    limits = upstream_tests.load().limits
     return TorchTests(
-        **{name: getattr(arguments, name) for name in _AS_GIVEN},
+        config=arguments.config,
         shard=parse_shard(arguments.shard),
         include=tuple(arguments.include),
         exclude=tuple(arguments.exclude),
+        expression=arguments.expression,
         pytest_arguments=tuple(arguments.rest),
         tree=arguments.pytorch_dir,
+        allow_version_mismatch=arguments.allow_version_mismatch,
+        other_gpu=arguments.other_gpu,
+        workers=arguments.workers,
         skips=tuple(path.resolve() for path in arguments.skips),
-        limits=limits.model_copy(update={name: value for name, value in given.items() if value}),
+        limits=_limits(arguments),
         mirrors=mirrors_from(arguments),
     )
 
 
-def _tests(chosen: Context, request: TorchTests) -> upstream_tests.Tests:
-    if request.tree:
+def _limits(arguments: argparse.Namespace) -> LimitsTable:
+    """Return the limits of the data, with those that were given in their places."""
+    given_limits = {
+        "--test-timeout": ("test_seconds", arguments.test_timeout),
+        "--file-timeout": ("file_seconds", arguments.file_timeout),
+    }
+    changes: dict[str, float] = {}
+    for option, (name, seconds) in given_limits.items():
+        if seconds is None:
+            continue
+        if seconds <= 0:
+            raise UsageError(f"{option} {seconds:g} is not a limit.")
+        changes[name] = seconds
+    return upstream_tests.load().limits.model_copy(update=changes)
+
+
+def _assign_gpus(
+    run_context: Context, arguments: argparse.Namespace, request: TorchTests
+) -> Sequence[Assignment]:
+    return assign_gpus(
+        run_context,
+        environment(),
+        policy=arguments.gpus or upstream_tests.configuration(request.config).gpus,
+        allow_no_gpu=arguments.allow_no_gpu,
+        other_gpu=request.other_gpu,
+    )
+
+
+def _describe(gpus: Sequence[Assignment]) -> str:
+    return "; ".join(assignment.description for assignment in gpus)
+
+
+def _describe_source(run_context: Context, arguments: argparse.Namespace) -> str:
+    """Return in words where the tested wheels come from."""
+    if arguments.no_install:
+        return "what the environment holds"
+    common = run_context.common
+    options = options_of_tested_source(arguments)
+    if options.staged:
+        source = staged_source(options, common, run_context.artifact_group)
+        return f"the wheels of run {common.run_id} from {source.description}"
+    named = named_source(options, common, run_context.gpu_family)
+    if named is not None:
+        return f"torch from {named.description}"
+    return f"the wheels of run {common.run_id}"
+
+
+# What is tested, with which tests and tools
+
+
+def _find_packages(
+    run_context: Context, target: Interpreter, arguments: argparse.Namespace
+) -> TestedPackages:
+    rocm = rocm_options_from(arguments, environment())
+    return find_tested_packages(run_context, target, options_of_tested_source(arguments), rocm)
+
+
+def _check_out_tests(run_context: Context, request: TorchTests) -> upstream_tests.Tests:
+    if request.tree is not None:
         return upstream_tests.tests_of_tree(request.tree)
-    lock = stored_lock(chosen)
+    lock = stored_lock(run_context)
     if lock is None:
         raise MissingInputError(
-            f"Run {chosen.common.run_id} has no source lock of {chosen.ref.name}, so the commit of the "
-            "tests is unknown.",
+            f"Run {run_context.common.run_id} has no source lock of {run_context.ref.name}, so the commit of "
+            "the tests is unknown.",
             hint="Give a source tree with --pytorch-dir, or the lock: nox -s resolve (same --torch-ref).",
         )
-    return upstream_tests.check_out_tests(chosen, lock, request.mirrors)
+    return upstream_tests.check_out_tests(run_context, lock, request.mirrors)
 
 
-def _tests_there(chosen: Context, request: TorchTests) -> upstream_tests.Tests | None:
+def _find_tests(run_context: Context, request: TorchTests) -> upstream_tests.Tests | None:
     """Return the tests as they lie there; None where they have to be checked out first."""
-    if request.tree:
+    if request.tree is not None:
         return upstream_tests.tests_of_tree(request.tree)
-    lock = stored_lock(chosen)
+    lock = stored_lock(run_context)
     if lock is None:
         return None
-    return upstream_tests.find_checked_out_tests(chosen, lock, request.mirrors)
+    return upstream_tests.find_checked_out_tests(run_context, lock, request.mirrors)
 
 
 @contextmanager
-def _installed(
-    chosen: Context,
+def _prepared_environment(
+    run_context: Context,
     target: Interpreter,
-    what: TestedPackages | None,
+    packages: TestedPackages | None,
     rocm: RocmOptions,
     gpus: Sequence[Assignment],
     tests: upstream_tests.Tests,
 ) -> Iterator[Mapping[str, Any]]:
-    if what is None:
+    """Install what is tested, if that is asked for; give what the record says of it."""
+    if packages is None:
         installation.require_device_code(target, installation.amd_targets(gpus))
         yield {"files": {}, "installed": False}
         return
-    tools = _tools(chosen, target, tests)
+
+    tools = _tools(run_context, target, tests)
     if len(tools) > 1:
         console.say(f"As the tree's own CI, not as the lock: {', '.join(tools[1].requirements)}")
-    with installation.prepared_environment(chosen, target, what, tools=tools, cache_dir=rocm.pip_cache_dir):
-        yield installation.recorded_inputs(what, target, tools)
+    with installation.prepared_environment(
+        run_context, target, packages, tools=tools, cache_dir=rocm.pip_cache_dir
+    ):
+        yield installation.recorded_inputs(packages, target, tools)
 
 
-def _tools(chosen: Context, target: Interpreter, tests: upstream_tests.Tests) -> Sequence[Install]:
+def _tools(
+    run_context: Context,
+    target: Interpreter,
+    tests: upstream_tests.Tests,
+) -> Sequence[Install]:
     """Return the calls that install what tests need: the lock, and what the tree's own CI has otherwise."""
-    locked = locked_call(chosen.common, target, lock=TORCH_TESTS)
-    locked_names = {pin.name for path in locked.files for pin in parse_lock(read_text(path))}
+    locked = locked_call(run_context.common, target, lock=TORCH_TESTS)
+    locked_names: set[str] = set()
+    for path in locked.files:
+        locked_names.update(pin.name for pin in parse_lock(read_text(path)))
     requirements = upstream_tests.requirements_of_tree(tests.tree, target, locked_names)
     if not requirements:
         return [locked]
 
-    replaced = locked_call(chosen.common, target, lock=TORCH_TESTS, replaced=requirements)
-    return [replaced, Install(requirements=requirements)]
+    unpinned = locked_call(run_context.common, target, lock=TORCH_TESTS, replaced=requirements)
+    return [unpinned, Install(requirements=requirements)]
 
 
-# The same tests in the image that GPU machines test in. It has no ROCm, so that all of it comes from the
-# wheels. What the machine's driver needs is passed on: /dev/kfd and /dev/dri, the groups that may open them
-# (110 is render's number on machines whose image does not know it), and the machine's shared memory.
-def _in_container(arguments: argparse.Namespace) -> None:
+def _installed_torch(target: Interpreter) -> upstream_tests.Torch:
+    return upstream_tests.installed_torch(target, process.handed_on(VIRTUAL_ENV=str(target.prefix)))
+
+
+def _run_in_container(arguments: argparse.Namespace) -> None:
+    """Run the same session in the image that GPU machines test in."""
     if arguments.other_gpu:
         raise UsageError(
             "--container passes on AMD's devices, but --other-gpu needs others.", hint="Give one of them."
         )
     common = common_from(arguments)
-    devices, groups = devices_here() if common.gpu_family != "cpu" else ((), ())
     outer = container.outer_parser()
     outer.add_argument("--container", action="store_true")
     outer.add_argument("--image")
-    made = container.ContainerSession(
+    session = ContainerSession(
         name="test_torch",
         python=require(common.python).series if common.python else "",
         arguments=container.inner_arguments(arguments.words, outer),
         root=common.root,
     )
-    for folder in _caches(common.root).values():
-        files.made(Path(folder))
-    engine = engines.find_engine(*engines.RUNNERS, otherwise="Or leave --container out.")
-    words = command(engine, made, image=arguments.image, devices=devices, groups=groups)
-    process.run(words, env=process.inherited())
-
-
-def _caches(root: Path) -> Mapping[str, str]:
-    """Return the caches that outlive the container: wheels of ROCm are gigabytes."""
-    return {f"{name.upper()}_CACHE_DIR": f"{root / container.CACHE}/{name}" for name in ("pip", "uv")}
-
-
-def devices_here(devices: Sequence[Path] = DEVICES) -> tuple[tuple[Path, ...], tuple[int, ...]]:
-    """Find this machine's devices, and the numbers of the groups that may open them.
-
-    An engine refuses to start with a device that does not exist; inside, the stage reports what is missing.
-    """
-    there = tuple(one for one in devices if one.exists())
-    nodes = [node for one in there for node in (one, *sorted(one.glob("render*"))) if not node.is_dir()]
-    return there, tuple(dict.fromkeys(node.stat().st_gid for node in nodes))
-
-
-def command(
-    engine: engines.Engine,
-    job: container.ContainerSession,
-    *,
-    image: str = IMAGE,
-    devices: Sequence[Path] = DEVICES,
-    groups: Sequence[int] = (),
-) -> tuple[str, ...]:
-    """Write the command line that runs a session of this project in the container."""
-    options = ["--ipc=host", *(f"--device={device}" for device in devices)]
-    if devices:
-        given = ("keep-groups",) if job.keeps_user(engine) else dict.fromkeys((*_GROUPS, *map(str, groups)))
-        options += [*(f"--group-add={group}" for group in given), "--security-opt=seccomp=unconfined"]
-    # a number that the image does not know has no home and no name
-    own = {"HOME": _HOME, "USER": "tests", **_caches(job.root)}
-    passed = (name for name in job.present if _PASSED.fullmatch(name) or name in HIDING)
-    # The machine's own environments are made for its own libraries.
-    session = ["nox", "--envdir", "/tmp/nox", "-s", job.name]  # noqa: S108 - the container's own
-    if job.python:
-        session += ["-P", job.python]
-    session += ["--", *job.arguments]
-    script = (
-        f"mkdir -p {_HOME}",
-        # the tool's environment, outside of the checkout
-        "python3 -m venv /tmp/tool",
-        ". /tmp/tool/bin/activate",
-        "pip install --quiet --require-hashes -r requirements.txt",
-        f"exec {shlex.join(session)}",
-    )
-    words = container.engine_command(engine, job, own, passed, *options)
-    return (*words, image, "bash", "-euc", "; ".join(script))
+    devices = Devices()
+    if common.gpu_family != CPU:
+        devices = container_run.find_devices()
+    container_run.run_in_container(session, image=arguments.image, devices=devices)

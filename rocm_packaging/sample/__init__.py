@@ -11,7 +11,7 @@ from pathlib import Path
 
 from core import console, process
 from core.errors import MissingInputError
-from core.files import digest_of, locked, replaced, sha256, write_text
+from core.files import digest_of, file_sizes, locked, replaced, sha256, write_text
 from rocm_packaging.sample.data_files import data_files, write_data_files
 from rocm_packaging.sample.facts import (
     FAMILIES,
@@ -62,15 +62,24 @@ def ensure_artifacts(folder: Path, *, split: bool = False) -> Path:
         console.say(f"Compiling the sample's ROCm artifacts into {folder}.")
         with replaced(folder) as fresh_folder:
             _generate(fresh_folder, fresh_folder.parent, compiler, split=split)
-            write_text(fresh_folder / _DIGEST_FILE, digest)
+            stamp = _stamp(fresh_folder, digest)
+            write_text(fresh_folder / _DIGEST_FILE, stamp)
     return folder
 
 
 def _is_current(folder: Path, digest: str) -> bool:
     try:
-        return (folder / _DIGEST_FILE).read_text(encoding="utf-8") == digest
+        stamp = (folder / _DIGEST_FILE).read_text(encoding="utf-8")
     except OSError:
         return False
+    return stamp == _stamp(folder, digest)
+
+
+def _stamp(folder: Path, digest: str) -> str:
+    """Return what says that the artifacts are those of a digest, and have lost no file."""
+    sizes = file_sizes(folder)
+    sizes.pop(_DIGEST_FILE, None)
+    return digest_of([digest, sizes])
 
 
 def _find_compiler() -> Path:

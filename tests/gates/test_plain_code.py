@@ -180,6 +180,129 @@ FINISHED: dict[str, tuple[str, ...]] = {
         "ci/verbs/stage.py",
         "ci/verbs/upload.py",
     ),
+    "tests of upstream": (
+        "pytorch_build/test/container_run.py",
+        "pytorch_build/test/file_run.py",
+        "pytorch_build/test/outcomes.py",
+        "pytorch_build/test/plugin.py",
+        "pytorch_build/test/reports.py",
+        "pytorch_build/test/results.py",
+        "pytorch_build/test/shards.py",
+        "pytorch_build/test/skip_questions.py",
+        "pytorch_build/test/skip_rules.py",
+        "pytorch_build/test/target",
+        "pytorch_build/test/torch_run.py",
+        "pytorch_build/verbs/test_torch.py",
+    ),
+    "tests of upstream's tests": (
+        "tests/unit/pytorch_build/test/target",
+        "tests/unit/pytorch_build/test/test_container_run.py",
+        "tests/unit/pytorch_build/test/test_file_run.py",
+        "tests/unit/pytorch_build/test/test_misbehaving_files.py",
+        "tests/unit/pytorch_build/test/test_outcomes.py",
+        "tests/unit/pytorch_build/test/test_plugin.py",
+        "tests/unit/pytorch_build/test/test_reports.py",
+        "tests/unit/pytorch_build/test/test_results.py",
+        "tests/unit/pytorch_build/test/test_shards.py",
+        "tests/unit/pytorch_build/test/test_skip_questions.py",
+        "tests/unit/pytorch_build/test/test_skip_rules.py",
+        "tests/unit/pytorch_build/test/test_torch_run.py",
+        "tests/unit/pytorch_build/verbs/test_test_torch.py",
+    ),
+    "smoke tests and test records": (
+        "pytorch_build/test/gpus.py",
+        "pytorch_build/test/installation.py",
+        "pytorch_build/test/record.py",
+        "pytorch_build/test/smoke_run.py",
+        "pytorch_build/test/summary.py",
+        "pytorch_build/test/tested_packages.py",
+        "pytorch_build/test/upstream_tests.py",
+        "pytorch_build/verbs/checkout.py",
+        "pytorch_build/verbs/install_rocm.py",
+        "pytorch_build/verbs/resolve.py",
+        "pytorch_build/verbs/test_report.py",
+        "pytorch_build/verbs/test_smoke.py",
+    ),
+    "smoke tests' and test records' tests": (
+        "pytorch_build/test/smoke",
+        "tests/unit/pytorch_build/test/test_gpus.py",
+        "tests/unit/pytorch_build/test/test_installation.py",
+        "tests/unit/pytorch_build/test/test_record.py",
+        "tests/unit/pytorch_build/test/test_smoke.py",
+        "tests/unit/pytorch_build/test/test_summary.py",
+        "tests/unit/pytorch_build/test/test_tested_packages.py",
+        "tests/unit/pytorch_build/test/test_upstream_tests.py",
+        "tests/unit/pytorch_build/verbs/test_checkout.py",
+        "tests/unit/pytorch_build/verbs/test_install_rocm.py",
+        "tests/unit/pytorch_build/verbs/test_resolve.py",
+        "tests/unit/pytorch_build/verbs/test_test_report.py",
+        "tests/unit/pytorch_build/verbs/test_test_smoke.py",
+    ),
+    "sources and lock": ("pytorch_build/sources", "pytorch_build/lock"),
+    "sources' and lock's tests": (
+        "tests/unit/pytorch_build/sources",
+        "tests/unit/pytorch_build/lock",
+        "tests/integration/test_sources.py",
+        "tests/integration/test_two_refs.py",
+    ),
+    "split, fat and portable wheels": (
+        "pytorch_build/standalone",
+        "pytorch_build/split",
+        "pytorch_build/sample/__init__.py",
+        "pytorch_build/verbs/fat_wheel.py",
+        "pytorch_build/verbs/repair_wheel.py",
+        "pytorch_build/verbs/split_wheel.py",
+    ),
+    "split, fat and portable wheels' tests": (
+        "tests/unit/pytorch_build/standalone",
+        "tests/unit/pytorch_build/split",
+        "tests/unit/pytorch_build/sample",
+        "tests/unit/pytorch_build/verbs/test_fat_wheel.py",
+        "tests/integration/test_fat_wheels.py",
+        "tests/integration/test_split_wheels.py",
+        "tests/integration/test_rewriting.py",
+        "tests/integration/test_sixth_component.py",
+        "tests/integration/test_release_refs.py",
+    ),
+    "uploads' and installation's tests": (
+        "tests/unit/ci/publish/server",
+        "tests/unit/ci/publish/test_buckets.py",
+        "tests/unit/ci/publish/test_folders.py",
+        "tests/unit/ci/publish/test_interrupted.py",
+        "tests/unit/ci/publish/test_local_files.py",
+        "tests/unit/ci/publish/test_runs.py",
+        "tests/unit/ci/publish/test_s3_uploads.py",
+        "tests/unit/ci/install",
+        "tests/unit/ci/verbs/test_fetch_artifacts.py",
+        "tests/unit/ci/verbs/test_mirror_deps.py",
+        "tests/unit/ci/verbs/test_setup_venv.py",
+        "tests/unit/ci/verbs/test_upload.py",
+    ),
+    "promotion and provenance": (
+        "ci/promote",
+        "ci/provenance",
+        "ci/verbs/promote.py",
+        "ci/verbs/stage.py",
+        "ci/verbs/verify.py",
+        "ci/verbs/provenance.py",
+    ),
+    "promotion's and provenance's tests": (
+        "tests/unit/ci/promote",
+        "tests/unit/ci/provenance",
+        "tests/unit/ci/verbs/test_verify.py",
+        "tests/integration/test_promotion.py",
+        "tests/integration/test_provenance.py",
+    ),
+    "cleanup": (
+        "ci/cleanup",
+        "ci/verbs/clean.py",
+        "ci/verbs/retention.py",
+    ),
+    "cleanup's tests": (
+        "tests/unit/ci/cleanup",
+        "tests/unit/ci/verbs/test_clean.py",
+        "tests/unit/ci/verbs/test_retention.py",
+    ),
     "reports": ("ci/report", "ci/verbs/report.py"),
     "bisect and notifications": (
         "ci/bisection",
@@ -214,6 +337,9 @@ FINISHED: dict[str, tuple[str, ...]] = {
         "tests/unit/ci/verbs/test_plan_job.py",
     ),
 }
+
+# Where tests are. Smoke tests run in the environments of users, and are part of the product for that.
+FOLDERS_OF_TESTS = ("tests/", "pytorch_build/test/smoke")
 
 MOST_MODULE_LINES = 700
 MOST_FUNCTION_LINES = 75
@@ -268,7 +394,7 @@ def test_finished_parts_stay_readable(part: str, figure: str) -> None:
 
 @pytest.mark.parametrize("part", FINISHED)
 def test_lines_of_finished_parts_say_one_thing(part: str) -> None:
-    are_tests = all(path.startswith("tests/") for path in FINISHED[part])
+    are_tests = all(path.startswith(FOLDERS_OF_TESTS) for path in FINISHED[part])
     limit = MOST_NODES_PER_LINE_OF_TESTS if are_tests else MOST_NODES_PER_LINE
 
     assert plain_code.measure(modules_of_part(part)).nodes_per_line <= limit

@@ -16,8 +16,8 @@ MAY_INHERIT = {
     "core/stores/s3_client.py",
     "pytorch_build/sample/__init__.py",
     "pytorch_build/sources/git.py",
+    "pytorch_build/test/container_run.py",
     "pytorch_build/verbs/build.py",
-    "pytorch_build/verbs/test_torch.py",
     "requirements/lock.py",
 }
 INHERITED = {"process.inherited", "core.process.inherited"}

@@ -16,6 +16,7 @@ import pytest
 from ci.install import dependencies
 from core import files, http_server, process
 from core.env import installer
+from core.errors import EnvironmentSetupError
 from core.run import RunOutputs
 from core.stores import Store
 from core.stores.directory import DirectoryStore
@@ -248,6 +249,58 @@ def test_a_mirror_is_asked_alone(tmp_path: Path, run: Run, requests: Requests, p
     assert versions["rocm-sdk-libraries-gfx94x-dcgpu"] == ROCM_VERSION
     public_path = public.split("/", 3)[3]
     assert [path for _method, path in requests.received if public_path in path] == []
+
+
+@pytest.mark.parametrize("client", ["pip", "uv"])
+@pytest.mark.parametrize("place", ["folder", "bucket"])
+def test_two_indexes_alone_have_all_that_torch_and_rocm_need(tmp_path: Path, run: Run, client: str) -> None:
+    mirror_dependencies(run)
+    environment = create_environment(tmp_path / "venv", "pip")
+    commands: dict[str, list[str | Path]] = {
+        "pip": [environment.python, "-m", "pip", "install", "--pre"],
+        "uv": [
+            installer.uv_program(),
+            "pip",
+            "install",
+            "--python",
+            environment.python,
+            "--prerelease=allow",
+        ],
+    }
+
+    with http_server.served_store(run.store) as url:
+        indexes = ["--index-url", f"{url}/python-deps/simple/"]
+        indexes += ["--extra-index-url", f"{url}/{OUTPUTS.python_index_prefix(GROUP)}/"]
+        variables = process.inherited(
+            ROCM_SDK_TARGET_FAMILY=GROUP,
+            PIP_CONFIG_FILE="/dev/null",
+            PIP_EXTRA_INDEX_URL=None,
+            PIP_FIND_LINKS=None,
+            UV_NO_CONFIG="1",
+        )
+        process.run([*commands[client], *indexes, "rocm[libraries]", "torch"], env=variables)
+
+    versions = installed(environment.python)
+    assert versions["torch"] == TORCH_VERSION
+    assert versions["rocm"] == ROCM_VERSION
+    assert versions["rocm-sdk-libraries-gfx94x-dcgpu"] == ROCM_VERSION
+    assert versions["tinydep"] == "1.0"
+
+
+@pytest.mark.parametrize("place", ["folder"])
+def test_names_a_requirement_that_has_no_wheel(
+    tmp_path: Path, run: Run, capfd: pytest.CaptureFixture[str]
+) -> None:
+    data = MIRROR.replace('torch = ["tinydep"]', 'torch = ["tinydep", "absent"]')
+    (tmp_path / "mirror.toml").write_text(data)
+
+    exit_code = run_ci("mirror-deps", "--store", run.location, "--from-run-id", "17")
+
+    assert exit_code == EnvironmentSetupError.exit_code
+    message = capfd.readouterr().err
+    assert "absent" in message
+    assert "torch (mirror.toml)" in message
+    assert run.store.list("python-deps") == []
 
 
 @pytest.mark.parametrize("place", ["folder", "bucket"])

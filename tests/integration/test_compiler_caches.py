@@ -183,6 +183,23 @@ def test_the_users_own_bucket_is_used_as_it_is(shop: Shop, monkeypatch: pytest.M
     assert counts(shop.compile_sources("another/place", users_cache)) == (SOURCES, 0, 0)
 
 
+def test_builds_without_credentials_only_read(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert counts(shop.compile_sources("own", shop.cache)) == (0, SOURCES, 0)
+    assert shop.server.folder is not None
+    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
+        monkeypatch.delenv(name)
+
+    with rclone_serving(shop.server.folder.parent, is_public=True) as public_server:
+        monkeypatch.setenv("AWS_ENDPOINT_URL_S3", public_server.endpoint)
+        use = shop.compile_sources("another/place", shop.cache)
+        other_use = shop.compile_sources("other", shop.cache, compiler="gcc")
+
+    assert counts(use) == (SOURCES, 0, 0)
+    assert counts(other_use) == (0, SOURCES, 0)
+    assert use["access"] == "read-only"
+    assert shop.count_entries() == SOURCES
+
+
 @pytest.mark.parametrize("has_store", [True, False], ids=["named bucket", "user's own bucket"])
 def test_the_stores_credentials_reach_no_compiler(
     shop: Shop, monkeypatch: pytest.MonkeyPatch, *, has_store: bool

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from ci import install as user_install
+from ci.install import devices as install_devices
 from core.cli.options import Common
 from core.env import Interpreter, installer, interpreter
 from core.errors import CheckError
@@ -201,7 +201,7 @@ def test_a_persons_environment_gets_device_code(
     packages: str,
     expected: set[str],
 ) -> None:
-    monkeypatch.setattr(user_install, "detect", lambda: machine_targets)
+    monkeypatch.setattr(install_devices, "detect", lambda: machine_targets)
     run = RunOutputs(run_id="local", platform="linux")
     distributions = [*write_split_rocm(dist), *write_split_torch(dist)]
     publish_with_pages(DirectoryStore(tmp_path / "store"), run, "-".join(FAMILIES), *distributions)

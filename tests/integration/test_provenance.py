@@ -28,7 +28,10 @@ class Provenance(Clone):
 
 
 @pytest.fixture(scope="module", name="clone")
-def clone_fixture(sample_run: SampleRun, tmp_path_factory: pytest.TempPathFactory) -> Provenance:
+def clone_fixture(
+    sample_run: SampleRun,
+    tmp_path_factory: pytest.TempPathFactory,
+) -> Provenance:
     folder = tmp_path_factory.mktemp("provenance") / "checkout"
     return Provenance(path=sample.copy_run(sample_run, folder))
 
@@ -65,7 +68,9 @@ def bucket(clone: Provenance, rclone: S3Server) -> str:
 
 
 def test_a_wheel_is_verified_on_disk_on_a_server_and_in_a_bucket(
-    clone: Provenance, rclone: S3Server, bucket: str
+    clone: Provenance,
+    rclone: S3Server,
+    bucket: str,
 ) -> None:
     for name, text in clone.content().items():
         answer = rclone.client().get_object(Bucket=bucket, Key=f"{RUN}-linux/{name}")

@@ -115,8 +115,11 @@ def read_lock(manifests: Path, ref: str) -> str:
     """Return the versions that a ref's source lock has."""
     path = manifests / f"source-lock-{ref.replace('/', '-')}.json"
     projects = json.loads(path.read_text(encoding="utf-8"))["projects"]
-    versions = {name: lock["versions"]["rocm"].partition("+")[0] for name, lock in projects.items()}
-    return ", ".join(f"{name} {versions[name]}" for name in COMPONENTS)
+    versions: list[str] = []
+    for name in COMPONENTS:
+        version, _plus, _label = projects[name]["versions"]["rocm"].partition("+")
+        versions.append(f"{name} {version}")
+    return ", ".join(versions)
 
 
 def refused_cells(log: str) -> set[Sequence[str]]:

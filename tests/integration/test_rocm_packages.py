@@ -111,6 +111,16 @@ def test_the_sample_is_always_the_same(artifacts: Path, tmp_path: Path) -> None:
     assert digests(stale) == digests(artifacts)
 
 
+def test_the_sample_is_generated_again_where_a_file_was_lost(artifacts: Path, tmp_path: Path) -> None:
+    damaged = tmp_path / "artifacts"
+    shutil.copytree(artifacts, damaged, symlinks=True)
+    (damaged / "base_lib_generic" / "artifact_manifest.txt").unlink()
+
+    ensure_artifacts(damaged)
+
+    assert digests(damaged) == digests(artifacts)
+
+
 def test_wheels_are_sound(packages: BuiltPackages) -> None:
     wheels = wheels_of(packages)
 

@@ -3,7 +3,18 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from ci.promote.documents import DocumentDigest, Evidence, StagedFile
+from ci.promote.documents import (
+    Decision,
+    DocumentDigest,
+    Evidence,
+    Override,
+    PromotedFile,
+    Refusal,
+    Ruling,
+    StagedFile,
+    StagedLock,
+    StagingRecord,
+)
 from ci.promote.facts import Reason, SetFacts, StagedWheel
 from ci.promote.runs import CompletedTest, Outcome
 from core.cell import GroupCell, python_of_tag
@@ -92,4 +103,76 @@ def facts_of(
         commits=commits or {},
         released=released or {},
         reasons=tuple(reasons),
+    )
+
+
+def staging_record() -> StagingRecord:
+    """Return the record of a wheel that was staged."""
+    document = DocumentDigest(key="17-linux/manifests/record.json", sha256=DIGEST)
+    lock = StagedLock(
+        torch_ref="nightly",
+        document=document,
+        release_type="nightly",
+        rocm_version="7.10.0",
+        commits={"torch": "a" * 40},
+        promised={"torch": TORCH_VERSION},
+    )
+    return StagingRecord(
+        family=FAMILY,
+        run_id="17",
+        platform="linux",
+        store="s3://runs",
+        prefix="17-linux",
+        artifact_group=FAMILY,
+        staged="2026-11-21T12:00:00+00:00",
+        files=(staged_wheel().file,),
+        records=(document,),
+        reports=(document,),
+        locks=(lock,),
+    )
+
+
+def decision() -> Decision:
+    """Return the decision of somebody who promoted a wheel although a test had failed."""
+    staged_file = staged_wheel().file
+    file = PromotedFile(
+        name=staged_file.name,
+        key=f"v2/{FAMILY}/{staged_file.name}",
+        size=staged_file.size,
+        sha256=DIGEST,
+        family=FAMILY,
+        staged_key=staged_file.key,
+        staged_sha256=DIGEST,
+    )
+    ruling = Ruling(
+        family=FAMILY,
+        platform="linux",
+        python=PYTHON,
+        rule="override",
+        evidence=(completed_test(staged_wheel()).evidence,),
+        overridden=("test_torch failed: It broke.",),
+    )
+    return Decision(
+        set_name=f"torch-{TORCH_VERSION}",
+        identity="0123456789abcdef",
+        release_type="nightly",
+        decided="2026-11-21T13:00:00+00:00",
+        by="the release job",
+        staging=(DocumentDigest(key="staging.json", sha256=DIGEST),),
+        rulings=(ruling,),
+        override=Override(by="A. Person", reason="The runner's driver is old."),
+        files=(file,),
+    )
+
+
+def refusal() -> Refusal:
+    """Return why a set was not released."""
+    return Refusal(
+        set_name=f"torch-{TORCH_VERSION}",
+        family=FAMILY,
+        platform="linux",
+        refused="2026-11-21T13:00:00+00:00",
+        by="the release job",
+        reasons=("no test_smoke has passed",),
+        staged_keys=(staged_wheel().file.key,),
     )

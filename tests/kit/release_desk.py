@@ -2,7 +2,7 @@
 
 import os
 import shutil
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Iterable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -186,6 +186,10 @@ class ReleaseDesk:
         """Return whether the bucket has no release, no decision and no intent."""
         return not any(self.bucket.list(area) for area in AREAS_OF_RELEASES)
 
+    def rules(self) -> set[str]:
+        """Return the rules by which the only decision in the bucket releases its cells."""
+        return {ruling.rule for ruling in self.decision().rulings}
+
     def decision(self) -> Decision:
         """Return the only decision in the bucket."""
         return only_decision(self.bucket)
@@ -205,10 +209,33 @@ def open_desk(snapshots: Snapshots, capsys: pytest.CaptureFixture[str]) -> Relea
     )
 
 
+def reasons_by_cell(error: str) -> dict[str, list[str]]:
+    """Return the reasons of a refusal by the cell they stand below."""
+    reasons: dict[str, list[str]] = {}
+    cell = ""
+    for line in error.splitlines():
+        if line.startswith("    "):
+            reasons[cell].append(line.strip())
+        elif line.startswith("  "):
+            cell = line.strip().removesuffix(":")
+            reasons[cell] = []
+    return reasons
+
+
 def only_decision(store: Store) -> Decision:
     """Return the only decision in a store."""
     (stored_object,) = store.list(documents.DECISIONS)
     return documents.read(store, stored_object.key, Decision)
+
+
+def keys_in(store: Store, prefix: str = "") -> list[str]:
+    """Return the keys of a store below a prefix."""
+    return [stored_object.key for stored_object in store.list(prefix)]
+
+
+def by_distribution(files: Iterable[FileRecord]) -> dict[str, FileRecord]:
+    """Return files by the names of their distributions."""
+    return {file.distribution: file for file in files}
 
 
 def etags_in(store: Store, prefix: str = "") -> dict[str, str]:

@@ -121,15 +121,16 @@ def program(name: str) -> str:
 
 
 @contextmanager
-def rclone_serving(folder: Path) -> Iterator[S3Server]:
-    """Serve a folder as S3: path style, no conditional writes, one user."""
+def rclone_serving(folder: Path, *, is_public: bool = False) -> Iterator[S3Server]:
+    """Serve a folder as S3: path style, no conditional writes, one user; a public one serves everybody."""
     data = folder / "data"
     data.mkdir(parents=True, exist_ok=True)
     port = free_port()
     server = S3Server(endpoint=f"http://127.0.0.1:{port}", folder=data)
     with (folder / "rclone.log").open("wb") as log:
-        keys = f"{server.access_key},{server.secret_key}"
-        options = {"--config": os.devnull, "--auth-key": keys, "--addr": f"127.0.0.1:{port}"}
+        options = {"--config": os.devnull, "--addr": f"127.0.0.1:{port}"}
+        if not is_public:
+            options["--auth-key"] = f"{server.access_key},{server.secret_key}"
         argv = [program("rclone"), "serve", "s3", str(data), *chain.from_iterable(options.items())]
         running = subprocess.Popen(argv, stdout=log, stderr=log, env=process.inherited())
         try:

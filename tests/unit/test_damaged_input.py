@@ -16,10 +16,14 @@ import zstandard
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from ci.promote import documents
+from ci.promote.documents import Decision, Refusal, ReleaseRecord, StagingRecord
 from ci.publish import server
+from ci.publish.index.names import read_name
+from ci.publish.index.yanks import read_yanks
 from core import junit
 from core.binaries import elf, pe, rpath
-from core.data import json_object, load_toml, parse_json
+from core.data import Model, json_object, load_toml, parse_json
 from core.env.locks import parse_lock
 from core.errors import FatalError
 from core.packages.candidates import candidates_on_page, requirements_in
@@ -37,7 +41,7 @@ from pytorch_build.split.take_apart import open_library
 from pytorch_build.test import skip_rules
 from rocm_packaging.artifacts import parse_stages
 from rocm_packaging.packages import kpack
-from tests.kit import binaries, locks, plans, tar_members, wheels
+from tests.kit import binaries, locks, plans, promotion_facts, tar_members, wheels
 from tests.kit.damaged_input import corpus_of, damaged
 
 WHEEL = "demo-1.0-py3-none-any.whl"
@@ -255,6 +259,27 @@ def read_page(content: bytes, _folder: Path) -> None:
     list(candidates_on_page(content.decode("utf-8", "replace"), PAGE))
 
 
+def read_yanked_files(content: bytes, _folder: Path) -> None:
+    """Do with what is yanked what an index does."""
+    yanks = read_yanks(content, location="yanked.json")
+    yanks.reason(WHEEL, read_name(WHEEL))
+    yanks.of_project("demo")
+    yanks.unlisted({WHEEL})
+
+
+def promotion_reader(document: Model, model: type[Model]) -> Reader:
+    """Return the reader of a document that a distribution bucket keeps."""
+
+    def read(content: bytes, _folder: Path) -> object:
+        return documents.parse(content, model, where="document.json")
+
+    return Reader(
+        seeds=[documents.serialized(document)],
+        read=read,
+        filename="document.json",
+    )
+
+
 def text_reader(
     parse: Callable[[str], object],
     *seeds: str,
@@ -382,6 +407,17 @@ READERS: Mapping[str, Reader] = {
         lambda text: parse_json(text, SourceLock, where="lock.json"),
         locks.source_lock(locks.locked_project()).model_dump_json(),
         filename="lock.json",
+    ),
+    "staging record": promotion_reader(promotion_facts.staging_record(), StagingRecord),
+    "decision": promotion_reader(promotion_facts.decision(), Decision),
+    "release record": promotion_reader(
+        promotion_facts.decision().release_record(promotion_facts.FAMILY), ReleaseRecord
+    ),
+    "refusal": promotion_reader(promotion_facts.refusal(), Refusal),
+    "yanks": Reader(
+        seeds=[json.dumps({WHEEL: "It is broken.", "demo==1.0": "It hangs."}).encode()],
+        read=read_yanked_files,
+        filename="yanked.json",
     ),
     "event": text_reader(
         lambda text: json_object(text, where="event.json"), json.dumps(S3_EVENT), filename="event.json"

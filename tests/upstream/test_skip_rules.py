@@ -15,49 +15,48 @@ FILES = ("test_type_info.py", "test_unary_ufuncs.py")
 
 
 @pytest.fixture(scope="module")
-def rules(tmp_path_factory: pytest.TempPathFactory) -> tuple[plugin.PlannedRule, ...]:
+def rules(tmp_path_factory: pytest.TempPathFactory) -> tuple[plugin.AppliedRule, ...]:
     """Return the rules for these files."""
     file = tmp_path_factory.mktemp("rules") / "mine.toml"
     file.write_text(RULES)
-    return skip_rules.planned(skip_rules.load(folder=file), CPU, dt.date(2026, 11, 21))
+    return skip_rules.apply_rules(skip_rules.load(folder=file), CPU, dt.date(2026, 11, 21))
 
 
 @pytest.fixture(scope="module")
 def collected(
     torch_sources: Path,
     torch_python: Path,
-    rules: tuple[plugin.PlannedRule, ...],
+    rules: tuple[plugin.AppliedRule, ...],
     tmp_path_factory: pytest.TempPathFactory,
-) -> plugin.Session:
+) -> plugin.Events:
     """Return what pytest collects with these rules."""
     folder = tmp_path_factory.mktemp("collected")
-    journal = folder / "journal.jsonl"
-    plan = plugin.Plan(root=str(torch_sources), journal=str(journal), rules=rules)
-    command = [str(torch_python), "-m", "pytest", *plugin.arguments(folder / "plan.json", plan)]
+    settings = plugin.Settings(root=str(torch_sources), events=str(folder), rules=rules)
+    command = [str(torch_python), "-m", "pytest", *plugin.arguments(folder / "settings.json", settings)]
     command += ["-p", "no:cacheprovider", "-q", "--collect-only", *FILES]
     env = process.inherited(PYTHONPATH=str(plugin.TARGET), PYTEST_ADDOPTS=None)
     process.capture(command, cwd=torch_sources / "test", env=env, check=False)
-    (session,) = plugin.read_journal(journal)
-    return session
+    (events,) = plugin.read_events(folder)
+    return events
 
 
-def test_a_pattern_takes_just_the_tests_that_it_means(collected: plugin.Session) -> None:
+def test_a_pattern_takes_just_the_tests_that_it_means(collected: plugin.Events) -> None:
     start = "test/test_unary_ufuncs.py::TestUnaryUfuncsCPU::test_reference_numerics_"
     meant = {
-        test for test in collected.collected if test.startswith(start) and "_special_airy_ai_cpu_" in test
+        test for test in collected.existing if test.startswith(start) and "_special_airy_ai_cpu_" in test
     }
 
-    assert len(collected.collected) > 10_000
+    assert len(collected.existing) > 10_000
     assert set(collected.rules["mine.airy"]) == meant
     assert 5 < len(meant) < 100
 
 
-def test_every_real_id_is_a_pattern_for_itself(collected: plugin.Session) -> None:
-    for test in collected.collected[::50]:
+def test_every_real_id_is_a_pattern_for_itself(collected: plugin.Events) -> None:
+    for test in sorted(collected.existing)[::50]:
         assert plugin.matches(test, test)
 
 
-def test_a_rule_whose_tests_are_gone_takes_none(collected: plugin.Session) -> None:
+def test_a_rule_whose_tests_are_gone_takes_none(collected: plugin.Events) -> None:
     assert [name for name, tests in collected.rules.items() if not tests] == ["mine.gone"]
 
 

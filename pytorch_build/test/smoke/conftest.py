@@ -98,8 +98,10 @@ def has_name(name):
 
 
 def pytest_report_header():
-    versions = [f"{name} {version}" for name, version in sorted(EXPECTED_VERSIONS.items())]
-    return f"expected: {', '.join(versions) or 'whatever is installed'}"
+    if not EXPECTED_VERSIONS:
+        return "expected: whatever is installed"
+    versions = [f"{name} {EXPECTED_VERSIONS[name]}" for name in sorted(EXPECTED_VERSIONS)]
+    return f"expected: {', '.join(versions)}"
 
 
 @pytest.fixture(params=["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])

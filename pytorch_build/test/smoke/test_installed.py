@@ -55,12 +55,12 @@ def test_torchaudio_finds_a_tone(torch, device):
 def test_torchaudio_filters_by_its_compiled_part(torch, device):
     from torchaudio.functional import lfilter
 
-    ones = torch.ones(5, device=device)
+    signal = torch.ones(5, device=device)
     # A running sum: y[n] = x[n] + y[n - 1].
     denominator = torch.tensor([1.0, -1.0], device=device)
     numerator = torch.tensor([1.0, 0.0], device=device)
 
-    sums = lfilter(ones, denominator, numerator, clamp=False)
+    sums = lfilter(signal, denominator, numerator, clamp=False)
 
     assert sums.tolist() == pytest.approx([1.0, 2.0, 3.0, 4.0, 5.0])
 

@@ -36,6 +36,18 @@ IDENTITY = [
     [1.0, 0.0],
     [0.0, 1.0],
 ]
+TRIANGULAR = [
+    [3.0, 0.0],
+    [4.0, 5.0],
+]
+SYMMETRIC = [
+    [3.0, 1.0],
+    [1.0, 3.0],
+]
+CHOLESKY_FACTOR = [
+    [3**0.5, 0.0],
+    [1 / 3**0.5, (8 / 3) ** 0.5],
+]
 
 
 # With what the sample's miniature has, too
@@ -48,9 +60,9 @@ def test_matmul_has_known_values(torch):
 
 
 def test_elementwise_and_reduction(torch):
-    ones = torch.ones(3, 4)
+    matrix = torch.ones(3, 4)
 
-    assert (ones + ones).sum().tolist() == 24.0
+    assert (matrix + matrix).sum().tolist() == 24.0
 
 
 def test_configuration_names_a_blas(torch):
@@ -89,11 +101,12 @@ def test_the_matmul_family_agrees(torch, tensor, close):
     close(torch.mm(a, b), A_TIMES_B)
     close(a @ b, A_TIMES_B)
     close(torch.matmul(a, b), A_TIMES_B)
-    close(torch.bmm(a.unsqueeze(0), b.unsqueeze(0))[0], A_TIMES_B)
+    batch_product = torch.bmm(a.unsqueeze(0), b.unsqueeze(0))
+    close(batch_product[0], A_TIMES_B)
     close(torch.einsum("ij,jk->ik", a, b), A_TIMES_B)
     close(torch.addmm(torch.ones_like(a), a, b), ONE_PLUS_A_TIMES_B)
     close(torch.mv(a, tensor([1.0, 1.0])), [3.0, 7.0])
-    close(torch.dot(tensor([1.0, 2.0]), tensor([3.0, 4.0])), 11.0)
+    close(torch.dot(a[0], a[1]), 11.0)
     close(a.t(), A_TRANSPOSED)
 
 
@@ -101,13 +114,14 @@ def test_the_matmul_family_agrees(torch, tensor, close):
 def test_a_big_product_is_right(torch, device):
     # Integers that a float holds exactly, in a size that takes the library's own kernels.
     size = 512
-    matrix = torch.arange(size * size, device=device).reshape(size, size).remainder(7).float()
+    numbers = torch.arange(size * size, device=device)
+    matrix = numbers.reshape(size, size).remainder(7).float()
 
     product = matrix @ torch.eye(size, device=device)
-    row_sums = (matrix @ torch.ones(size, 1, device=device)).flatten()
+    row_sums = matrix @ torch.ones(size, 1, device=device)
 
     assert torch.equal(product, matrix)
-    assert torch.equal(row_sums, matrix.sum(dim=1))
+    assert torch.equal(row_sums.flatten(), matrix.sum(dim=1))
 
 
 # Linear algebra
@@ -124,26 +138,26 @@ def test_linear_systems_are_solved(torch, tensor, close):
 
 @pytest.mark.needs("torch.linalg.svd")
 def test_singular_values_are_known(torch, tensor, close):
-    close(torch.linalg.svdvals(tensor([[3.0, 0.0], [4.0, 5.0]])), [45**0.5, 5**0.5])
+    matrix = tensor(TRIANGULAR)
 
-    u, s, v = torch.linalg.svd(tensor(A))
+    singular_values = torch.linalg.svdvals(matrix)
+    u, s, v = torch.linalg.svd(matrix)
 
-    close(u @ torch.diag(s) @ v, A)
+    close(singular_values, [45**0.5, 5**0.5])
+    close(u @ torch.diag(s) @ v, TRIANGULAR)
 
 
 @pytest.mark.needs("torch.linalg.svd")
 def test_decompositions_have_known_values(torch, tensor, close):
-    cholesky_factor = [
-        [2.0, 0.0],
-        [1.0, 2**0.5],
-    ]
+    matrix = tensor(SYMMETRIC)
 
-    close(torch.linalg.cholesky(tensor([[4.0, 2.0], [2.0, 3.0]])), cholesky_factor)
-    close(torch.linalg.eigvalsh(tensor([[2.0, 1.0], [1.0, 2.0]])), [1.0, 3.0])
+    factor = torch.linalg.cholesky(matrix)
+    eigenvalues = torch.linalg.eigvalsh(matrix)
+    q, r = torch.linalg.qr(matrix)
 
-    q, r = torch.linalg.qr(tensor(A))
-
-    close(q @ r, A)
+    close(factor, CHOLESKY_FACTOR)
+    close(eigenvalues, [2.0, 4.0])
+    close(q @ r, SYMMETRIC)
     close(q.t() @ q, IDENTITY)
 
 
@@ -197,7 +211,9 @@ def test_a_convolution_in_channels_last_is_the_same(torch, device):
     layer = torch.nn.Conv2d(8, 4, 3).to(device)
     image = torch.randn(2, 8, 16, 16, device=device)
 
-    channels_last = layer.to(memory_format=torch.channels_last)(image.to(memory_format=torch.channels_last))
+    layer_in_channels_last = layer.to(memory_format=torch.channels_last)
+    image_in_channels_last = image.to(memory_format=torch.channels_last)
+    channels_last = layer_in_channels_last(image_in_channels_last)
     contiguous = torch.nn.functional.conv2d(image.contiguous(), layer.weight.contiguous(), layer.bias)
 
     assert torch.allclose(channels_last, contiguous, atol=1e-3)
@@ -268,11 +284,30 @@ def test_a_training_loop_finds_the_line(torch, device, close):
     model = torch.nn.Linear(1, 1).to(device)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.5)
 
-    loss = train(model, optimizer, lambda model: torch.nn.functional.mse_loss(model(x), y), steps=100)
+    loss = train(
+        model,
+        optimizer,
+        lambda model: torch.nn.functional.mse_loss(model(x), y),
+        steps=100,
+    )
 
     assert loss < 1e-5
     close(model.weight.detach(), [[3.0]], 1e-2)
     close(model.bias.detach(), [0.5], 1e-2)
+
+
+PAIRS = [
+    [0.0, 0.0],
+    [0.0, 1.0],
+    [1.0, 0.0],
+    [1.0, 1.0],
+]
+EXCLUSIVE_OR = [
+    [0.0],
+    [1.0],
+    [1.0],
+    [0.0],
+]
 
 
 @pytest.mark.needs("torch.optim.Adam")
@@ -280,10 +315,13 @@ def test_a_network_learns_what_no_line_can(torch, tensor, device):
     from torch.nn.functional import binary_cross_entropy_with_logits
 
     torch.manual_seed(0)
-    x = tensor([[0.0, 0.0], [0.0, 1.0], [1.0, 0.0], [1.0, 1.0]])
-    exclusive_or = tensor([[0.0], [1.0], [1.0], [0.0]])
-    layers = (torch.nn.Linear(2, 16), torch.nn.Tanh(), torch.nn.Linear(16, 1))
-    model = torch.nn.Sequential(*layers).to(device)
+    x = tensor(PAIRS)
+    exclusive_or = tensor(EXCLUSIVE_OR)
+    model = torch.nn.Sequential(
+        torch.nn.Linear(2, 16),
+        torch.nn.Tanh(),
+        torch.nn.Linear(16, 1),
+    ).to(device)
     optimizer = torch.optim.Adam(model.parameters(), lr=0.05)
 
     train(
@@ -332,7 +370,11 @@ def test_a_compiled_function_gives_the_same(torch):
 @pytest.mark.needs("torch.compile")
 def test_a_compiled_network_has_the_same_gradients(torch):
     torch.manual_seed(0)
-    model = torch.nn.Sequential(torch.nn.Linear(16, 32), torch.nn.ReLU(), torch.nn.Linear(32, 4)).cuda()
+    model = torch.nn.Sequential(
+        torch.nn.Linear(16, 32),
+        torch.nn.ReLU(),
+        torch.nn.Linear(32, 4),
+    ).cuda()
     x = torch.randn(8, 16, device="cuda")
 
     model(x).sum().backward()

@@ -18,10 +18,10 @@ from pytorch_build.build.toolchain import FILE as TOOLCHAIN_FILE
 from pytorch_build.components import COMPONENTS
 from pytorch_build.components.torch import rocm_init_text
 from pytorch_build.lock.versions import parse_related_commits
-from pytorch_build.platforms import LINUX, WINDOWS
 from pytorch_build.refs.torch_refs import load_refs
 from pytorch_build.test import skip_rules
 from pytorch_build.test.upstream_tests import DATA as CONFIGURATIONS_FILE
+from tests.kit.platforms import LINUX, WINDOWS
 from tests.kit.therock.checkout import TheRock
 from tests.kit.therock.comparison import Comparison, Facts, Rule, Values
 

@@ -2,7 +2,7 @@ from pathlib import PureWindowsPath
 
 import pytest
 
-from pytorch_build.platforms import LINUX, WINDOWS
+from tests.kit.platforms import LINUX, WINDOWS
 
 
 def test_windows_compiles_with_the_clang_of_rocm() -> None:

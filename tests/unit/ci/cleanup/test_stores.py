@@ -1,5 +1,7 @@
 """Which stores are kept in order, and by whom."""
 
+from collections.abc import Iterable
+from operator import itemgetter
 from typing import Any
 
 import pytest
@@ -30,34 +32,40 @@ def retained() -> Rows:
     return rows
 
 
-def bucket_names(rows: Rows) -> list[str]:
-    return sorted(row["store"].removeprefix("s3://") for row in rows)
+def column(rows: Rows, name: str) -> list[str]:
+    """Return a value of each row."""
+    return list(map(itemgetter(name), rows))
 
 
-def buckets_of_runs() -> set[str]:
-    names: set[str] = set()
-    for release_type in buckets().release_types.values():
-        names |= {release_type.bucket, release_type.external_bucket}
-    return names - {""}
+def values_of(values: Iterable[object], *names: str) -> set[str]:
+    """Return what release types or distributions have under these names, without what is empty."""
+    found_values: set[str] = set()
+    for value in values:
+        found_values.update(getattr(value, name) for name in names)
+    return found_values - {""}
 
 
-def buckets_of_releases() -> set[str]:
-    return {distribution.bucket for distribution in buckets().distributions.values() if distribution.bucket}
+def stores_of_runs() -> set[str]:
+    buckets_of_runs = values_of(buckets().release_types.values(), "bucket", "external_bucket")
+    return set(map("s3://{}".format, buckets_of_runs))
+
+
+def stores_of_releases() -> set[str]:
+    return set(map("s3://{}".format, values_of(buckets().distributions.values(), "bucket")))
 
 
 def test_every_bucket_of_runs_has_a_mirror_once(mirrored: Rows) -> None:
-    assert bucket_names(mirrored) == sorted(buckets_of_runs())
+    assert sorted(column(mirrored, "store")) == sorted(stores_of_runs())
 
 
 def test_every_bucket_is_cleaned_up_once(retained: Rows) -> None:
-    assert bucket_names(retained) == sorted(buckets_of_runs() | buckets_of_releases())
+    assert sorted(column(retained, "store")) == sorted(stores_of_runs() | stores_of_releases())
 
 
 def test_mirrors_and_cleanups_have_roles_of_their_own(mirrored: Rows, retained: Rows) -> None:
-    writers = {release_type.role for release_type in buckets().release_types.values()}
-    writers |= {release_type.external_role for release_type in buckets().release_types.values()}
-    roles_of_mirrors = {row["aws_role"] for row in mirrored}
-    roles_of_cleanups = {row["aws_role"] for row in retained}
+    writers = values_of(buckets().release_types.values(), "role", "external_role")
+    roles_of_mirrors = set(column(mirrored, "aws_role"))
+    roles_of_cleanups = set(column(retained, "aws_role"))
 
     assert not roles_of_mirrors & roles_of_cleanups
     assert not (roles_of_mirrors | roles_of_cleanups) & writers
@@ -71,15 +79,15 @@ def test_every_cleanup_has_a_policy(retained: Rows) -> None:
 def test_only_buckets_of_our_own_runs_have_a_history(retained: Rows) -> None:
     with_history = [row for row in retained if row["history"]]
 
-    own_buckets = {release_type.bucket for release_type in buckets().release_types.values()}
-    assert set(bucket_names(with_history)) == own_buckets
+    own_buckets = values_of(buckets().release_types.values(), "bucket")
+    assert set(column(with_history, "store")) == set(map("s3://{}".format, own_buckets))
 
 
 @pytest.mark.parametrize("release_type", ["dev", "nightly"])
 def test_a_shared_bucket_belongs_to_the_type_that_it_is_named_after(
     retained: Rows, release_type: str
 ) -> None:
-    types = {row["store"]: row["release_type"] for row in retained}
+    types = dict(map(itemgetter("store", "release_type"), retained))
 
     assert types[f"s3://therock-{release_type}-artifacts"] == release_type
 

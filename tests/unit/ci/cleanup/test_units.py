@@ -1,6 +1,7 @@
 """What is deleted as a unit, and what pages and metadata say of it."""
 
 import json
+from operator import attrgetter
 
 import pytest
 
@@ -12,6 +13,7 @@ from tests.kit.stores import stored_object
 
 DAY = 86_400
 NOW = 1_800_000_000
+NAME = attrgetter("name")
 WHEEL = "torch-2.10.0+rocm7.1-cp312-cp312-linux_x86_64.whl"
 
 
@@ -25,6 +27,11 @@ def units_by_age(days_old: dict[str, float]) -> list[DeletionUnit]:
     return list(find_units([stored_object(key, modified=NOW - days * DAY) for key, days in days_old.items()]))
 
 
+def staged_rocm(*versions: str) -> list[DeletionUnit]:
+    """Return staged versions of ROCm."""
+    return units_of(*map("v2-staging/g/rocm-{}-py3-none-any.whl".format, versions))
+
+
 # Units
 
 
@@ -36,20 +43,18 @@ def test_puts_runs_together_by_repository_and_platform() -> None:
         "me-TheRock/17-linux/x",
     )
 
-    assert {unit.name: (unit.series, len(unit.objects), unit.run_id) for unit in found_units} == {
-        "17-linux": ("*-linux", 2, "17"),
-        "17-windows": ("*-windows", 1, "17"),
-        "me-TheRock/17-linux": ("me-TheRock/*-linux", 1, "17"),
-    }
+    assert [(unit.name, unit.series, len(unit.objects)) for unit in sorted(found_units, key=NAME)] == [
+        ("17-linux", "*-linux", 2),
+        ("17-windows", "*-windows", 1),
+        ("me-TheRock/17-linux", "me-TheRock/*-linux", 1),
+    ]
 
 
 def test_takes_a_repository_that_is_named_as_a_run_for_none() -> None:
     found_units = units_of("amd-linux/17-linux/x", "amd-linux/18-linux/x")
 
-    assert {unit.name: unit.run_id for unit in found_units} == {
-        "amd-linux/17-linux": "17",
-        "amd-linux/18-linux": "18",
-    }
+    assert sorted(map(NAME, found_units)) == ["amd-linux/17-linux", "amd-linux/18-linux"]
+    assert sorted(map(attrgetter("run_id"), found_units)) == ["17", "18"]
 
 
 def test_puts_versions_of_staging_together_with_their_sidecars() -> None:
@@ -63,7 +68,7 @@ def test_puts_versions_of_staging_together_with_their_sidecars() -> None:
         "simple/torch/index.html",
     ]
 
-    found_units = units_of(*(f"v2-staging/gfx94X-dcgpu/{name}" for name in names))
+    found_units = units_of(*map("v2-staging/gfx94X-dcgpu/{}".format, names))
 
     assert [(unit.name, len(unit.objects)) for unit in found_units] == [
         ("v2-staging/gfx94X-dcgpu/torch 2.10.0+rocm7.1", 3),
@@ -73,19 +78,19 @@ def test_puts_versions_of_staging_together_with_their_sidecars() -> None:
 
 
 def test_orders_versions_by_pep_440() -> None:
-    ages = {"2.9.0": 0, "2.10.0": 9, "2.10.0rc1": 3}
+    found_units = staged_rocm("2.9.0", "2.10.0", "2.10.0rc1")
 
-    found_units = units_by_age(
-        {f"v2-staging/g/torch-{version}-py3-none-any.whl": days for version, days in ages.items()}
-    )
-
-    assert [str(unit.version) for unit in found_units] == ["2.10.0", "2.10.0rc1", "2.9.0"]
+    assert list(map(NAME, found_units)) == [
+        "v2-staging/g/rocm 2.10.0",
+        "v2-staging/g/rocm 2.10.0rc1",
+        "v2-staging/g/rocm 2.9.0",
+    ]
 
 
 def test_orders_runs_by_their_date() -> None:
     found_units = units_by_age({"9-linux/x": 5, "10-linux/x": 7, "8-linux/x": 1})
 
-    assert [unit.run_id for unit in found_units] == ["8", "9", "10"]
+    assert list(map(NAME, found_units)) == ["8-linux", "9-linux", "10-linux"]
 
 
 def test_pages_make_a_run_no_younger() -> None:
@@ -170,8 +175,7 @@ Requires-Dist: rocm==7.2
 @pytest.fixture
 def going() -> list[DeletionUnit]:
     """Return three versions of ROCm that would go."""
-    versions = ("7.1.0a1", "7.1.0a2", "7.2")
-    return units_of(*(f"v2-staging/g/rocm-{version}-py3-none-any.whl" for version in versions))
+    return staged_rocm("7.1.0a1", "7.1.0a2", "7.2")
 
 
 def test_names_the_versions_that_a_wheel_pins(going: list[DeletionUnit]) -> None:

@@ -72,24 +72,26 @@ def test_knows_packages_of_others(name: str) -> None:
 
 
 def test_needs_each_distributions_requirements_once_for_every_cell() -> None:
-    found = needs(MIRROR, [])
+    all_needs = needs(MIRROR, [])
 
-    cells = {(need.cell.python, need.cell.platform) for need in found}
+    cells = {(need.cell.python, need.cell.platform) for need in all_needs}
     assert cells == {("3.11", "linux"), ("3.11", "windows"), ("3.12", "linux"), ("3.12", "windows")}
     # Those of torch, and those of torch and vision together.
-    assert {need.requirements for need in found} == {("numpy",), ("numpy", "pillow")}
-    assert len(found) == 2 * len(cells)
+    assert {need.requirements for need in all_needs} == {("numpy",), ("numpy", "pillow")}
+    assert len(all_needs) == 2 * len(cells)
 
 
 def test_needs_a_runs_requirements_for_the_wheels_own_cell(
-    store: Store, outputs: RunOutputs, tmp_path: Path
+    store: Store,
+    outputs: RunOutputs,
+    tmp_path: Path,
 ) -> None:
     publish_wheel(store, outputs, tmp_path, tag="cp312-cp312-linux_x86_64", requires=["sympy", "rocm"])
     group = RunGroup(store=store, outputs=outputs, name=GROUP)
 
-    found = needs(MIRROR, [group])
+    all_needs = needs(MIRROR, [group])
 
-    (need,) = [need for need in found if need.requirements == ("sympy",)]
+    (need,) = [need for need in all_needs if need.requirements == ("sympy",)]
     assert need.cell == LINUX_312
     assert need.required_by.startswith("torch-2.10.0")
 

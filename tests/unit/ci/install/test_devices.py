@@ -23,10 +23,17 @@ def make_offers(*names: str, version: str) -> list[Candidate]:
 
 
 SPLIT_ROCM = make_offers(
-    "rocm", "rocm-sdk-libraries", "rocm-sdk-device-gfx1100", "rocm-sdk-device-gfx1101", version="7.1"
+    "rocm",
+    "rocm-sdk-libraries",
+    "rocm-sdk-device-gfx1100",
+    "rocm-sdk-device-gfx1101",
+    version="7.1",
 )
 UNSPLIT_ROCM = make_offers(
-    "rocm", "rocm-sdk-libraries-gfx110x-all", "rocm-sdk-libraries-gfx942", version="7.1"
+    "rocm",
+    "rocm-sdk-libraries-gfx110x-all",
+    "rocm-sdk-libraries-gfx942",
+    version="7.1",
 )
 TORCH = make_offers(
     "torch",
@@ -77,7 +84,11 @@ def test_targets_are_the_machines_of_the_family_or_all_of_the_family(
     ],
 )
 def test_packages_may_name_their_targets(
-    monkeypatch: pytest.MonkeyPatch, packages: str, targets: Sequence[str], *, exact: bool
+    monkeypatch: pytest.MonkeyPatch,
+    packages: str,
+    targets: Sequence[str],
+    *,
+    exact: bool,
 ) -> None:
     monkeypatch.setattr(install_devices, "detect", lambda: ("gfx1101",))
 
@@ -114,7 +125,9 @@ def test_fetches_for_any_machine_of_the_family(monkeypatch: pytest.MonkeyPatch) 
     ids=["libraries", "all there", "torch", "other version", "no device packages", "core"],
 )
 def test_device_packages_are_those_of_what_is_installed(
-    installed: dict[str, str], targets: tuple[str, ...], expected: set[str]
+    installed: dict[str, str],
+    targets: tuple[str, ...],
+    expected: set[str],
 ) -> None:
     devices = Devices(targets=targets)
 
@@ -153,7 +166,9 @@ ONE_GPU = Devices(family=f"{FAMILY};gfx942", targets=("gfx942",), exact=True)
     ],
 )
 def test_the_sdist_is_told_a_target_or_a_family_by_its_layout(
-    devices: Devices, offers: list[Candidate], expected: str
+    devices: Devices,
+    offers: list[Candidate],
+    expected: str,
 ) -> None:
     assert devices.sdk_family(offers) == expected
 

@@ -28,10 +28,20 @@ def group(store: Store, outputs: RunOutputs, tmp_path: Path) -> RunGroup:
     """A run with torch for two Pythons, what it requires, and something else."""
     dist = tmp_path / "dist"
     publish_wheel(
-        store, outputs, dist, version="2.10", tag="cp312-cp312-linux_x86_64", requires=REQUIRED_BY_TORCH
+        store,
+        outputs,
+        dist,
+        version="2.10",
+        tag="cp312-cp312-linux_x86_64",
+        requires=REQUIRED_BY_TORCH,
     )
     publish_wheel(
-        store, outputs, dist, version="2.11", tag="cp311-cp311-linux_x86_64", requires=REQUIRED_BY_TORCH
+        store,
+        outputs,
+        dist,
+        version="2.11",
+        tag="cp311-cp311-linux_x86_64",
+        requires=REQUIRED_BY_TORCH,
     )
     publish_wheel(store, outputs, dist, name="triton", version="3.6")
     publish_wheel(store, outputs, dist, name="apex", version="1")
@@ -44,7 +54,13 @@ def target(tmp_path: Path) -> Path:
     return tmp_path / "wheels"
 
 
-def offer(name: str, version: str, *, filename: str = "", key: str = "") -> Candidate:
+def offer(
+    name: str,
+    version: str,
+    *,
+    filename: str = "",
+    key: str = "",
+) -> Candidate:
     """Return what a run offers, by default a wheel for any Python."""
     default = f"{name.replace('-', '_')}-{version}-py3-none-any.whl"
     return Candidate(name=filename or default, distribution=name, version=version, key=key)
@@ -80,10 +96,10 @@ def test_fetches_only_what_is_not_there_by_its_digest(group: RunGroup, target: P
 
 def test_a_file_that_differs_from_its_record_never_gets_its_name(group: RunGroup, target: Path) -> None:
     torch = offer_of(group, "torch")
-    stored = Path(group.store.url) / str(torch.key)
+    stored_path = Path(group.store.url) / str(torch.key)
     # The published file may be a hard link.
-    stored.unlink()
-    stored.write_bytes(b"somebody else's")
+    stored_path.unlink()
+    stored_path.write_bytes(b"somebody else's")
 
     with pytest.raises(StoreError, match="record"):
         fetch(group, [torch], target)
@@ -119,7 +135,9 @@ def test_another_version_in_the_folder_does_no_harm(group: RunGroup, target: Pat
     [("torch==2.10", ["torch 2.10", "triton 3.6"]), ("apex", ["apex 1"])],
 )
 def test_a_wheel_comes_with_what_it_requires_of_the_run(
-    group: RunGroup, requirement: str, expected: list[str]
+    group: RunGroup,
+    requirement: str,
+    expected: list[str],
 ) -> None:
     assert releases(closure(group, recorded_candidates(group), [requirement])) == expected
 
@@ -150,13 +168,14 @@ def rocm_offers(group: RunGroup) -> list[Candidate]:
 
 
 def test_device_code_of_the_targets_comes_with_libraries(
-    group: RunGroup, rocm_offers: list[Candidate]
+    group: RunGroup,
+    rocm_offers: list[Candidate],
 ) -> None:
     devices = Devices(family="gfx94X-dcgpu", targets=("gfx942",))
 
-    chosen = closure(group, rocm_offers, ["rocm-sdk-libraries==7.1"], devices)
+    selected = closure(group, rocm_offers, ["rocm-sdk-libraries==7.1"], devices)
 
-    assert releases(chosen) == ["rocm-sdk-core 7.1", "rocm-sdk-device-gfx942 7.1", "rocm-sdk-libraries 7.1"]
+    assert releases(selected) == ["rocm-sdk-core 7.1", "rocm-sdk-device-gfx942 7.1", "rocm-sdk-libraries 7.1"]
 
 
 def test_refuses_targets_without_device_code(group: RunGroup, rocm_offers: list[Candidate]) -> None:
@@ -170,7 +189,12 @@ def test_refuses_targets_without_device_code(group: RunGroup, rocm_offers: list[
 
 
 def mirror_wheel(
-    store: Store, folder: Path, name: str, version: str, *, tag: str = "py3-none-any"
+    store: Store,
+    folder: Path,
+    name: str,
+    version: str,
+    *,
+    tag: str = "py3-none-any",
 ) -> FileRecord:
     """Put a wheel into the index of dependencies, as `mirror_deps` does; return what its record says."""
     path = write_wheel(folder, name=name, version=version, tag=tag)
@@ -192,7 +216,12 @@ def mirror(store: Store, tmp_path: Path) -> None:
         mirror_wheel(store, folder, "setuptools", "80"),
     )
     record = Record(
-        stage="mirror_deps", run_id="local", platform="linux", started=STARTED, seconds=0, files=files
+        stage="mirror_deps",
+        run_id="local",
+        platform="linux",
+        started=STARTED,
+        seconds=0,
+        files=files,
     )
     store.put_bytes("python-deps/manifests/mirror_deps-1.json", records.serialize(record))
 
@@ -209,7 +238,9 @@ def test_refuses_a_store_without_an_index_of_dependencies(group: RunGroup) -> No
     ("python", "expected"), [("cp312", ["numpy 2.1"]), (None, ["numpy 2.1", "numpy 2.2"])]
 )
 def test_takes_dependencies_for_the_python_and_the_platform(
-    group: RunGroup, python: str | None, expected: list[str]
+    group: RunGroup,
+    python: str | None,
+    expected: list[str],
 ) -> None:
     assert releases(dependencies(group, [offer_of(group, "torch")], python)) == expected
 
@@ -301,7 +332,8 @@ def test_a_dry_run_fetches_nothing(run_options: list[str], target: Path) -> None
 
 
 def test_suggests_the_package_that_is_meant(
-    run_options: list[str], capfd: pytest.CaptureFixture[str]
+    run_options: list[str],
+    capfd: pytest.CaptureFixture[str],
 ) -> None:
     exit_code = run_verb("ci", "setup-venv", *run_options, "--packages", "torch tritom")
 
@@ -310,7 +342,9 @@ def test_suggests_the_package_that_is_meant(
 
 
 def test_fetches_packages_and_prints_the_command(
-    run_options: list[str], target: Path, capfd: pytest.CaptureFixture[str]
+    run_options: list[str],
+    target: Path,
+    capfd: pytest.CaptureFixture[str],
 ) -> None:
     assert run_verb("ci", "setup-venv", *run_options, "--packages", "torch==2.10") == 0
 
@@ -325,7 +359,9 @@ def test_fetches_the_whole_run_by_default(run_options: list[str], target: Path) 
 
 
 def test_fetches_only_what_is_for_a_python(
-    run_options: list[str], target: Path, monkeypatch: pytest.MonkeyPatch
+    run_options: list[str],
+    target: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     class Target:
         tag = "cp312"

@@ -88,7 +88,11 @@ def test_serves_a_store_of_this_machine(group: RunGroup, source: PackageSource) 
 
 
 @pytest.fixture
-def public_address(group: RunGroup, source: PackageSource, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+def public_address(
+    group: RunGroup,
+    source: PackageSource,
+    monkeypatch: pytest.MonkeyPatch,
+) -> Iterator[str]:
     """The address at which all may read the store."""
     write_page(group, source)
     with served_store(group.store) as address:
@@ -97,14 +101,18 @@ def public_address(group: RunGroup, source: PackageSource, monkeypatch: pytest.M
 
 
 def test_reads_files_in_place_that_all_may_read(
-    group: RunGroup, source: PackageSource, public_address: str
+    group: RunGroup,
+    source: PackageSource,
+    public_address: str,
 ) -> None:
     with source.opened(source.listed) as sources:
         assert sources.find_links == (f"{public_address}/{group.prefix}/index.html",)
 
 
 def test_reads_through_the_store_where_nobody_answers(
-    group: RunGroup, source: PackageSource, monkeypatch: pytest.MonkeyPatch
+    group: RunGroup,
+    source: PackageSource,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     write_page(group, source)
     # Nobody listens on port 1.
@@ -119,7 +127,10 @@ def test_reads_through_the_store_where_nobody_answers(
 
 @pytest.mark.parametrize("requirement", ["newthing", "torch"], ids=["named", "required by another one"])
 def test_names_the_file_for_a_package_of_the_run_that_is_not_one_of_ours(
-    store: Store, outputs: RunOutputs, tmp_path: Path, requirement: str
+    store: Store,
+    outputs: RunOutputs,
+    tmp_path: Path,
+    requirement: str,
 ) -> None:
     publish_wheel(store, outputs, tmp_path / "dist", requires=["newthing"])
     publish_wheel(store, outputs, tmp_path / "dist", name="newthing", version="1")
@@ -153,7 +164,10 @@ def venv(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.mark.processes
 @pytest.mark.parametrize(("clean", "is_kept"), [(False, True), (True, False)])
 def test_uses_an_environment_again_unless_it_is_to_be_made_anew(
-    venv: Path, *, clean: bool, is_kept: bool
+    venv: Path,
+    *,
+    clean: bool,
+    is_kept: bool,
 ) -> None:
     file = venv / "file"
     file.write_text("")
@@ -186,7 +200,9 @@ def test_an_environment_leaves_nothing_beside_it(tmp_path: Path) -> None:
 
 @pytest.mark.processes
 @pytest.mark.parametrize(
-    "name", ["", ".".join(map(str, sys.version_info[:2])), sys.executable], ids=["none", "version", "path"]
+    "name",
+    ["", ".".join(map(str, sys.version_info[:2])), sys.executable],
+    ids=["none", "version", "path"],
 )
 def test_an_interpreter_is_named_by_path_or_version(name: str) -> None:
     assert install.base_python(name).exists()
@@ -220,7 +236,10 @@ def make_file(path: Path) -> Path:
 @pytest.mark.parametrize("make", [make_folder_with_file, make_file])
 @pytest.mark.parametrize("clean", [False, True])
 def test_never_wipes_what_is_no_environment(
-    tmp_path: Path, make: Callable[[Path], Path], *, clean: bool
+    tmp_path: Path,
+    make: Callable[[Path], Path],
+    *,
+    clean: bool,
 ) -> None:
     place = tmp_path / "thesis"
     file = make(place)

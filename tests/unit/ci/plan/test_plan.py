@@ -105,6 +105,14 @@ def test_builds_no_triton_on_windows() -> None:
     assert "build_triton" not in job.sessions
 
 
+def test_builds_no_triton_for_cpus() -> None:
+    plan = plan_dispatch(linux_amdgpu_families="cpu", pytorch_python_versions="3.12")
+
+    for job in plan.matrix("linux", "build_pytorch"):
+        assert "build_triton" not in job.sessions
+        assert "build_torch" in job.sessions
+
+
 @pytest.mark.parametrize("branch", ["main", "release/therock-7.12", "release/a/b"])
 def test_a_push_to_a_long_lived_branch_builds_pytorch(branch: str) -> None:
     families = families_by_stage(plan_event("push", push(branch)))

@@ -160,7 +160,7 @@ def test_changes_nothing_where_a_release_was_made_before(released_desk: ReleaseD
 
 
 @pytest.mark.parametrize(
-    ("options", "words"),
+    ("options", "phrase"),
     [
         (["--from-version", CANDIDATE], "--version"),
         (["--version", "7.10.0"], "--from-version"),
@@ -171,10 +171,10 @@ def test_changes_nothing_where_a_release_was_made_before(released_desk: ReleaseD
     ids=["no new version", "no old version", "another release", "not a candidate", "not staged"],
 )
 def test_rejects_versions_that_make_no_release(
-    candidate_desk: ReleaseDesk, options: list[str], words: str
+    candidate_desk: ReleaseDesk, options: list[str], phrase: str
 ) -> None:
     assert candidate_desk.release(*options) == UsageError.exit_code
-    assert words in candidate_desk.read_messages()
+    assert phrase in candidate_desk.read_messages()
     assert candidate_desk.releases.list("") == []
 
 
@@ -298,8 +298,7 @@ def test_completes_a_release_that_was_killed_at_any_write(
 
 def released_files(desk: ReleaseDesk) -> dict[str, FileRecord]:
     """Return the files of the only release: distribution to file."""
-    files = release_desk.only_decision(desk.releases).files
-    return {file.distribution: file for file in files}
+    return release_desk.by_distribution(release_desk.only_decision(desk.releases).files)
 
 
 def test_dry_run_names_the_targets_that_are_kept_and_the_wheels_that_are_not(
@@ -350,9 +349,9 @@ def test_torch_requires_the_device_code_of_kept_targets_alone(split_released_des
 
 
 def test_copies_a_package_whose_version_is_not_rocms(split_released_desk: ReleaseDesk) -> None:
-    decision = release_desk.only_decision(split_released_desk.releases)
-    (bootstrap,) = [file for file in decision.files if file.distribution == "rocm-bootstrap"]
-    assert bootstrap.sha256 == bootstrap.staged_sha256
+    for file in release_desk.only_decision(split_released_desk.releases).files:
+        is_bootstrap = file.distribution == "rocm-bootstrap"
+        assert (file.sha256 == file.staged_sha256) is is_bootstrap
 
 
 def test_rocm_lists_the_kept_targets_alone(split_released_desk: ReleaseDesk, tmp_path: Path) -> None:
@@ -410,7 +409,7 @@ def test_completes_an_interrupted_release_of_the_same_targets(interrupted_desk: 
 
 
 @pytest.mark.parametrize(
-    ("options", "error", "words"),
+    ("options", "error", "phrase"),
     [
         ((*RELEASE, "--gpu-targets", "gfx90a"), MissingInputError, FAMILY),
         ((*RELEASE, "--gpu-targets", "gfx942,gfx90a"), MissingInputError, "gfx90a"),
@@ -419,8 +418,8 @@ def test_completes_an_interrupted_release_of_the_same_targets(interrupted_desk: 
     ids=["no device code would be left", "a target without device code", "no release of a candidate"],
 )
 def test_rejects_targets_that_a_set_cannot_be_cut_down_to(
-    split_desk: ReleaseDesk, options: tuple[str, ...], error: type[FatalError], words: str
+    split_desk: ReleaseDesk, options: tuple[str, ...], error: type[FatalError], phrase: str
 ) -> None:
     assert split_desk.release(*options) == error.exit_code
-    assert words in split_desk.read_messages()
+    assert phrase in split_desk.read_messages()
     assert split_desk.releases.list("") == []

@@ -89,7 +89,7 @@ def test_keeps_the_form_of_metadata(old: bytes, new: bytes) -> None:
 
 
 @pytest.mark.parametrize(
-    ("content", "words"),
+    ("content", "phrase"),
     [
         (b"Name: torch\n", "0 Version"),
         (b"Name: torch\n\nVersion: 2.10.0+rocm7.10.0rc2\n", "0 Version"),
@@ -109,11 +109,11 @@ def test_keeps_the_form_of_metadata(old: bytes, new: bytes) -> None:
         "a folded requirement",
     ],
 )
-def test_rejects_metadata_that_it_cannot_edit(content: bytes, words: str) -> None:
+def test_rejects_metadata_that_it_cannot_edit(content: bytes, phrase: str) -> None:
     with pytest.raises(WheelError) as raised:
         edit_candidate(content)
 
-    assert words in raised.value.message
+    assert phrase in raised.value.message
 
 
 @pytest.mark.parametrize(
@@ -382,7 +382,7 @@ def test_writes_the_module_that_a_build_for_fewer_targets_writes() -> None:
 
 
 @pytest.mark.parametrize(
-    ("content", "words"),
+    ("content", "phrase"),
     [
         (b"__version__ = '7'\n", "target"),
         (b"AVAILABLE_TARGET_FAMILIES = ['gfx942']\n", "target"),
@@ -390,6 +390,6 @@ def test_writes_the_module_that_a_build_for_fewer_targets_writes() -> None:
     ],
     ids=["no list", "a list without it", "a computed list"],
 )
-def test_rejects_a_module_that_does_not_list_the_kept_targets(content: bytes, words: str) -> None:
-    with pytest.raises(WheelError, match=words):
+def test_rejects_a_module_that_does_not_list_the_kept_targets(content: bytes, phrase: str) -> None:
+    with pytest.raises(WheelError, match=phrase):
         edit_dist_info(content, keep_targets("gfx90a"))

@@ -72,12 +72,12 @@ class Package:
 
     def with_member(self, name: str, content: bytes) -> "Package":
         """Return this package with another member, or another content of one."""
-        others = {member: data for member, data in self.members.items() if member != name}
-        return replace(self, members={**others, name: content})
+        return replace(self, members={**self.members, name: content})
 
     def without_member(self, name: str) -> "Package":
         """Return this package without one of its members."""
-        members = {member: data for member, data in self.members.items() if member != name}
+        members = dict(self.members)
+        del members[name]
         return replace(self, members=members)
 
 
@@ -198,7 +198,8 @@ def digests_in(folder: Path) -> dict[str, str]:
 def write_candidates(folder: Path) -> list[Path]:
     """Write every kind of package, and the sdist, of a candidate."""
     packages = (core_package(), device_package(), devel_package(), torch_package(), triton_package())
-    return [*(package.write(folder) for package in packages), write_rocm_sdist(folder)]
+    paths = [package.write(folder) for package in packages]
+    return [*paths, write_rocm_sdist(folder)]
 
 
 def test_writes_the_bytes_that_a_build_of_the_release_writes(tmp_path: Path) -> None:
@@ -263,7 +264,7 @@ OTHER_ROCM = "rocm[libraries]==7.10.0rc1"
 
 
 @pytest.mark.parametrize(
-    ("package", "words"),
+    ("package", "phrases"),
     [
         (core_package().without_member(CORE_INFO), ["rocm_*/_dist_info.py"]),
         (torch_package().without_member("torch/_rocm_init.py"), ["torch/_rocm_init.py"]),
@@ -304,14 +305,14 @@ OTHER_ROCM = "rocm[libraries]==7.10.0rc1"
     ],
 )
 def test_rejects_a_wheel_whose_versions_stand_elsewhere(
-    tmp_path: Path, package: Package, words: list[str]
+    tmp_path: Path, package: Package, phrases: list[str]
 ) -> None:
     with pytest.raises(WheelError) as raised:
         rewrite(tmp_path, profiler_package(), package)
 
     assert package.name.replace("-", "_") in raised.value.message
-    for word in words:
-        assert word in raised.value.message
+    for phrase in phrases:
+        assert phrase in raised.value.message
     # Not even the wheel that could be rewritten appears.
     assert list((tmp_path / "new").iterdir()) == []
 

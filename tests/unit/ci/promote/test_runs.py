@@ -12,12 +12,12 @@ from ci.promote.documents import DocumentDigest, PromotedFile, StagedFile, Stagi
 from ci.promote.facts import SetFacts, StagedWheel
 from ci.promote.promotion import identity_of, promoted_files
 from ci.promote.runs import python_tag_of_file, read_group
-from ci.promote.staging import merge_staging_records
+from ci.promote.staging import merge_staging_records, read_locks
 from core.cell import GroupCell
 from core.errors import MissingInputError, StoreError, UsageError
 from core.stores import Store
 from core.stores.directory import DirectoryStore
-from tests.kit import runs
+from tests.kit import release_desk, runs
 from tests.kit.front_doors import run_ci
 from tests.kit.promotion_facts import DIGEST, OTHER_DIGEST
 from tests.kit.release_desk import ReleaseDesk
@@ -179,6 +179,19 @@ def test_does_not_take_the_manifest_of_a_rocm_build_for_a_record(tmp_path: Path)
     assert group_before.records
 
 
+@pytest.mark.parametrize(("family", "has_triton"), [(FAMILY, True), ("cpu", False)])
+def test_a_lock_promises_triton_to_gpus_alone(tmp_path: Path, family: str, *, has_triton: bool) -> None:
+    store = DirectoryStore(tmp_path / "runs")
+    run = runs.run_outputs()
+    base_versions = {"torch": runs.TORCH_BASE_VERSION, "triton": "3.6.0"}
+    runs.write_source_lock(store, run, base_versions=base_versions)
+
+    (lock,) = read_locks(store, run, family, {})
+
+    assert "torch" in lock.promised
+    assert ("triton" in lock.promised) is has_triton
+
+
 # The verb
 
 
@@ -189,7 +202,7 @@ def staging_record(store: Store, family: str = FAMILY) -> StagingRecord:
 
 def staged_distributions(store: Store, family: str = FAMILY) -> set[str]:
     """Return the distributions that were staged of run 17."""
-    return {file.distribution for file in staging_record(store, family).files}
+    return set(release_desk.by_distribution(staging_record(store, family).files))
 
 
 def test_stages_every_file_with_its_sidecar_and_lists_it(desk: ReleaseDesk) -> None:
@@ -338,7 +351,7 @@ def test_rejects_wheels_of_the_sample_before_anything_is_copied(desk: ReleaseDes
 
 def test_rejects_a_name_that_stands_for_other_bytes(desk: ReleaseDesk) -> None:
     files = desk.stage_run(FAMILY)
-    name = next(file.name for file in files if file.distribution == "torch")
+    name = release_desk.by_distribution(files)["torch"].name
     key = f"{STAGING_FOLDER}/{name}"
     desk.bucket.put_bytes(key, b"somebody else's")
 
@@ -353,7 +366,7 @@ def test_rejects_a_run_that_does_not_exist(desk: ReleaseDesk) -> None:
 
 def test_lists_nothing_of_a_run_that_differs_from_its_record(desk: ReleaseDesk) -> None:
     files = desk.publish(FAMILY)
-    torch_file = next(file for file in files if file.distribution == "torch")
+    torch_file = release_desk.by_distribution(files)["torch"]
     desk.run_store.put_bytes(torch_file.key, b"other bytes")
 
     assert desk.stage() == StoreError.exit_code

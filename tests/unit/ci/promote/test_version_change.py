@@ -78,10 +78,8 @@ def test_changes_only_rocms_part_of_a_local_version(
     rocm_version: str, candidate: int, torch_version: str, commit: str, release_type: str
 ) -> None:
     change = final_of(f"{rocm_version}rc{candidate}")
-    old, new = [
-        wheel_version(torch_version, version_suffix(rocm), release_type=release_type, commit=commit)
-        for rocm in (change.old, change.new)
-    ]
+    old = wheel_version(torch_version, version_suffix(change.old), release_type=release_type, commit=commit)
+    new = wheel_version(torch_version, version_suffix(change.new), release_type=release_type, commit=commit)
 
     assert new_version("torch", old, change) == new
     assert new_version("torch", new, change) is None
@@ -123,7 +121,7 @@ def test_finds_a_mention_of_a_local_version(text: bytes) -> None:
 
 
 @pytest.mark.parametrize(
-    ("names", "error", "words"),
+    ("names", "error", "phrase"),
     [
         ([], MissingInputError, "packages"),
         (["numpy-7.10.0rc2-py3-none-linux_x86_64.whl"], WheelError, "numpy-7.10.0rc2"),
@@ -144,12 +142,12 @@ def test_finds_a_mention_of_a_local_version(text: bytes) -> None:
     ],
 )
 def test_rejects_a_set_that_is_no_candidates(
-    names: Sequence[str], error: type[FatalError], words: str
+    names: Sequence[str], error: type[FatalError], phrase: str
 ) -> None:
     with pytest.raises(error) as raised:
         plan_set(names, CHANGE)
 
-    assert words in raised.value.message
+    assert phrase in raised.value.message
 
 
 @pytest.mark.parametrize("distribution", distributions())
@@ -180,7 +178,7 @@ def test_knows_the_version_in_the_links_of_device_code() -> None:
 
 
 @pytest.mark.parametrize(
-    ("targets", "words"),
+    ("targets", "phrases"),
     [
         (("gfx90a",), ["gfx1100, gfx942"]),
         (("gfx942", "gfx90a"), ["ROCm", "gfx90a"]),
@@ -188,7 +186,7 @@ def test_knows_the_version_in_the_links_of_device_code() -> None:
     ],
     ids=["no device code would be left", "no device package of ROCm", "no device package of torch"],
 )
-def test_rejects_targets_without_device_code(targets: tuple[str, ...], words: list[str]) -> None:
+def test_rejects_targets_without_device_code(targets: tuple[str, ...], phrases: list[str]) -> None:
     facts = facts_of(
         staged_wheel(),
         staged_wheel(name="amd-torch-device-gfx942"),
@@ -200,18 +198,19 @@ def test_rejects_targets_without_device_code(targets: tuple[str, ...], words: li
     with pytest.raises(FatalError) as refused:
         keep_targets(facts, change)
 
-    for word in words:
-        assert word in refused.value.message
+    for phrase in phrases:
+        assert phrase in refused.value.message
     assert "\n" not in refused.value.message
 
 
 @pytest.mark.parametrize("prefix", ["rocm-sdk-device", "amd-torch-device", "amd-torchvision-device"])
 def test_device_packages_of_other_targets_are_left_out(prefix: str) -> None:
-    names = ("torch", f"{prefix}-gfx942", f"{prefix}-gfx1100")
-    host, kept, other = (staged_wheel(name=name, version="1.0rc2") for name in names)
+    host = staged_wheel(version="1.0rc2")
+    kept_device = staged_wheel(name=f"{prefix}-gfx942", version="1.0rc2")
+    dropped_device = staged_wheel(name=f"{prefix}-gfx1100", version="1.0rc2")
     change = RocmChange(old="7.10.0rc2", new="7.10.0", targets=("gfx942",))
 
-    facts = keep_targets(facts_of(host, kept, other, tests=()), change)
+    facts = keep_targets(facts_of(host, kept_device, dropped_device, tests=()), change)
 
-    assert facts.wheels == (host, kept)
-    assert facts.left_out == (other.file.key,)
+    assert facts.wheels == (host, kept_device)
+    assert facts.left_out == (dropped_device.file.key,)

@@ -210,18 +210,18 @@ def answer_failure(request: BaseHTTPRequestHandler) -> None:
 
 
 @pytest.mark.parametrize(
-    ("answer", "words"),
+    ("answer", "phrase"),
     [(answer_half, "4 bytes read, 996 more"), (answer_failure, "500")],
     ids=["breaks off", "fails"],
 )
 def test_names_the_failure_of_a_server_and_leaves_no_thread(
-    answer: Callable[[BaseHTTPRequestHandler], None], words: str, common: Common, tmp_path: Path
+    answer: Callable[[BaseHTTPRequestHandler], None], phrase: str, common: Common, tmp_path: Path
 ) -> None:
     class Handler(Quiet, BaseHTTPRequestHandler):
         def do_GET(self) -> None:
             answer(self)
 
-    with answering(Handler) as address, pytest.raises(ServiceError, match=words):
+    with answering(Handler) as address, pytest.raises(ServiceError, match=phrase):
         evidence.locate(f"{address}/{NAME}", common, tmp_path / "here", is_run_named=False)
 
     assert threading.active_count() < 20

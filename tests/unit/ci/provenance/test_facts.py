@@ -72,7 +72,11 @@ def test_prefers_a_build_to_an_upload_of_the_same_bytes() -> None:
 def test_prefers_later_bytes_to_a_build_of_earlier_ones() -> None:
     other_bytes = samples.TORCH.model_copy(update={"sha256": digest_of("other")})
     upload = samples.step_record(
-        "upload-1", other_bytes, python="", torch_ref="", started="2026-11-21T00:00:00+00:00"
+        "upload-1",
+        other_bytes,
+        python="",
+        torch_ref="",
+        started="2026-11-21T00:00:00+00:00",
     )
 
     run = samples.run_records(upload)
@@ -129,7 +133,10 @@ def test_names_a_wheel_that_no_record_names_by_its_digest(torch_from_indexes: Ma
     ("inputs", "key"),
     [({"rocm": "7.1"}, "rocm"), ({"source": []}, "source"), ({"dependencies": {"torch": 3}}, "dependencies")],
 )
-def test_names_the_inputs_of_a_record_that_it_cannot_read(inputs: dict[str, Any], key: str) -> None:
+def test_names_the_inputs_of_a_record_that_it_cannot_read(
+    inputs: dict[str, Any],
+    key: str,
+) -> None:
     run = samples.run_records(torch=samples.torch_record(inputs))
 
     with pytest.raises(DataError) as raised:
@@ -197,7 +204,10 @@ def test_writes_a_package_url_without_a_version() -> None:
     ],
     ids=["https", "with a password", "ssh", "folder", "sample"],
 )
-def test_names_a_commit_by_an_address_without_secrets(origin: str, uri: str) -> None:
+def test_names_a_commit_by_an_address_without_secrets(
+    origin: str,
+    uri: str,
+) -> None:
     assert facts.commit_uri(origin, COMMIT) == uri
 
 

@@ -27,7 +27,10 @@ TORCH_SOURCE = f"git+{samples.ORIGIN}@{samples.TORCH_COMMIT}"
 BILL_KEY = f"{RUN.prefix}/{facts.SBOM}"
 
 
-def statement_of(run: RunRecords, file: FileRecord) -> dict[str, Any]:
+def statement_of(
+    run: RunRecords,
+    file: FileRecord,
+) -> dict[str, Any]:
     """Return the statement of a file of a run."""
     recorded_files = facts.recorded_files(run)
     recorded_file = next(
@@ -305,7 +308,10 @@ def test_writes_nothing_where_nothing_has_changed(store: MemoryStore) -> None:
 
 
 @pytest.mark.parametrize("key", [BILL_KEY, statement_key(samples.CORE)], ids=["bill", "statement"])
-def test_restores_what_was_lost_to_the_byte(store: MemoryStore, key: str) -> None:
+def test_restores_what_was_lost_to_the_byte(
+    store: MemoryStore,
+    key: str,
+) -> None:
     write_provenance(store, RUN)
     objects_before = dict(store.objects)
     store.delete(key)
@@ -316,7 +322,12 @@ def test_restores_what_was_lost_to_the_byte(store: MemoryStore, key: str) -> Non
 
 
 def test_writes_statements_of_one_group_and_the_bill_of_all(store: MemoryStore) -> None:
-    file = samples.file_record(name="torch-3.whl", distribution="torch", version="3", group="cpu")
+    file = samples.file_record(
+        name="torch-3.whl",
+        distribution="torch",
+        version="3",
+        group="cpu",
+    )
     samples.write_record(store, samples.step_record("build_torch", file), group="cpu")
 
     written = write_provenance(store, RUN, "cpu")
@@ -365,7 +376,7 @@ def test_names_the_files_without_a_statement(empty: MemoryStore) -> None:
 
 
 UNREADABLE_RECORDS = pytest.mark.parametrize(
-    ("content", "words"),
+    ("content", "phrase"),
     [
         (b'{"schema_version": 2}', "schema_version"),
         (records.serialize(samples.torch_record({"rocm": "7.10.0"})), "inputs: rocm"),
@@ -376,7 +387,10 @@ UNREADABLE_RECORDS = pytest.mark.parametrize(
 
 @UNREADABLE_RECORDS
 def test_writes_no_bill_where_another_groups_record_cannot_be_read(
-    store: MemoryStore, content: bytes, words: str, capsys: pytest.CaptureFixture[str]
+    store: MemoryStore,
+    content: bytes,
+    phrase: str,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     """A developer's out/ may hold what an earlier version left."""
     store.put_bytes(RUN.record_key("cpu", "build_torch"), content)
@@ -389,26 +403,35 @@ def test_writes_no_bill_where_another_groups_record_cannot_be_read(
     assert BILL_KEY not in store.objects
     messages = capsys.readouterr().err
     assert facts.SBOM in messages
-    assert words in messages
+    assert phrase in messages
 
 
 @UNREADABLE_RECORDS
 def test_rejects_a_run_with_a_record_that_cannot_be_read(
-    store: MemoryStore, content: bytes, words: str
+    store: MemoryStore,
+    content: bytes,
+    phrase: str,
 ) -> None:
     store.put_bytes(RUN.record_key("cpu", "build_torch"), content)
 
-    with pytest.raises(DataError, match=words):
+    with pytest.raises(DataError, match=phrase):
         write_provenance(store, RUN)
 
 
 @pytest.mark.parametrize(("run_id", "is_removed"), [("local", True), ("123", False)])
 def test_removes_statements_of_absent_files_in_a_local_run_alone(
-    empty: MemoryStore, run_id: str, *, is_removed: bool
+    empty: MemoryStore,
+    run_id: str,
+    *,
+    is_removed: bool,
 ) -> None:
     run = RunOutputs(run_id=run_id, platform="linux")
     samples.write_run(empty, run)
-    absent_file = samples.file_record(name="torch-1.whl", distribution="torch", version="1")
+    absent_file = samples.file_record(
+        name="torch-1.whl",
+        distribution="torch",
+        version="1",
+    )
     key = statement_key(absent_file, run)
     empty.put_bytes(key, b"{}")
 

@@ -21,7 +21,11 @@ ROLES = "arn:aws:iam::692859939525:role/"
     ids=["TheRock", "another repository", "fork", "nightly"],
 )
 def test_chooses_the_role_by_the_runs_origin(
-    repository: str, *, fork: bool, release_type: str, role: str | None
+    repository: str,
+    *,
+    fork: bool,
+    release_type: str,
+    role: str | None,
 ) -> None:
     granted = access(buckets(), Origin(repository=repository, fork=fork), release_type)
 

@@ -75,7 +75,11 @@ def test_rejects_an_archive_whose_name_is_no_artifacts(common: Common, tmp_path:
         upload_folders(common, Folders(artifacts=tmp_path))
 
 
-def test_puts_an_artifact_with_its_digest_beside_it(common: Common, store: Store, tmp_path: Path) -> None:
+def test_puts_an_artifact_with_its_digest_beside_it(
+    common: Common,
+    store: Store,
+    tmp_path: Path,
+) -> None:
     (tmp_path / "mine").mkdir()
     path = tmp_path / "mine" / ARTIFACT
     path.write_bytes(b"archive")
@@ -86,20 +90,26 @@ def test_puts_an_artifact_with_its_digest_beside_it(common: Common, store: Store
     assert store.read(f"17-linux/{ARTIFACT}.sha256sum") == f"{sha256(path)}\n".encode()
 
 
-def test_keeps_the_digest_file_that_a_build_wrote(common: Common, store: Store, tmp_path: Path) -> None:
+def test_keeps_the_digest_file_that_a_build_wrote(
+    common: Common,
+    store: Store,
+    tmp_path: Path,
+) -> None:
     (tmp_path / "mine").mkdir()
     path = tmp_path / "mine" / ARTIFACT
     path.write_bytes(b"archive")
-    written = f"{sha256(path)} *{ARTIFACT}\n"
-    path.with_name(f"{ARTIFACT}.sha256sum").write_text(written)
+    digest_file = f"{sha256(path)} *{ARTIFACT}\n"
+    path.with_name(f"{ARTIFACT}.sha256sum").write_text(digest_file)
 
     upload_folders(common, Folders(artifacts=path.parent))
 
-    assert store.read(f"17-linux/{ARTIFACT}.sha256sum") == written.encode()
+    assert store.read(f"17-linux/{ARTIFACT}.sha256sum") == digest_file.encode()
 
 
 def test_restores_the_digest_of_an_artifact_that_was_uploaded_before(
-    common: Common, store: Store, tmp_path: Path
+    common: Common,
+    store: Store,
+    tmp_path: Path,
 ) -> None:
     (tmp_path / "mine").mkdir()
     path = tmp_path / "mine" / ARTIFACT
@@ -125,7 +135,11 @@ def test_rejects_an_artifact_that_differs_from_the_digest_beside_it(common: Comm
     assert sha256(path) in raised.value.message
 
 
-def test_puts_a_builds_manifest_beside_the_records(common: Common, store: Store, tmp_path: Path) -> None:
+def test_puts_a_builds_manifest_beside_the_records(
+    common: Common,
+    store: Store,
+    tmp_path: Path,
+) -> None:
     path = tmp_path / "therock_manifest.json"
     path.write_text("{}")
 

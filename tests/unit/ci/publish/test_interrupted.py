@@ -24,7 +24,11 @@ RUN = runs.run_outputs("17")
 TARGET = "target"
 
 
-def run_with(store: MemoryStore, action: Callable[[Common], object], root: Path) -> None:
+def run_with(
+    store: MemoryStore,
+    action: Callable[[Common], object],
+    root: Path,
+) -> None:
     """Carry out an upload whose target is this store."""
     open_store = location.open_store
 

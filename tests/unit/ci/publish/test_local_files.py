@@ -33,7 +33,9 @@ def test_leaves_out_hidden_and_temporary_files(name: str, tmp_path: Path) -> Non
 
 @pytest.mark.parametrize("target", ["elsewhere", "."], ids=["file", "folder"])
 def test_leaves_out_links_and_names_them(
-    target: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    target: str,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     repos.write_files(tmp_path / "in", {"build.log": "x"})
     (tmp_path / "elsewhere").write_text("secret")
@@ -90,11 +92,16 @@ def replace_unnoticed(path: Path) -> None:
     os.utime(path, ns=(status.st_atime_ns, status.st_mtime_ns))
 
 
-def size_and_digest(digests: Digests, path: Path, *, packed: bool = False) -> tuple[int, str]:
+def size_and_digest(
+    digests: Digests,
+    path: Path,
+    *,
+    packed: bool = False,
+) -> tuple[int, str]:
     """Return what is known of a file, or of its gzip form."""
-    (content,) = digests.contents([path], packed=packed)
-    assert content.modified_ns == path.stat().st_mtime_ns
-    return content.size, content.sha256
+    (file,) = digests.read_files({"file.log": path}, may_replace=True, packed=packed)
+    assert file.modified_ns == path.stat().st_mtime_ns
+    return file.size, file.sha256
 
 
 def test_remembers_a_digest_from_one_upload_to_the_next(log: Path, tmp_path: Path) -> None:
@@ -145,7 +152,11 @@ def test_remembers_the_gzip_form_beside_the_file(log: Path) -> None:
 
 
 @pytest.mark.parametrize("text", ["{", '"x"', '{"PATH": 5}'])
-def test_computes_digests_where_the_memory_is_broken(text: str, log: Path, tmp_path: Path) -> None:
+def test_computes_digests_where_the_memory_is_broken(
+    text: str,
+    log: Path,
+    tmp_path: Path,
+) -> None:
     memory = tmp_path / "memory.json"
     memory.write_text(text.replace("PATH", str(log)))
 

@@ -30,7 +30,7 @@ OTHER_BYTES = {"torch.py": "other"}
 
 def digests_of(store: Store) -> Mapping[str, str]:
     """Return all that a store holds: key to digest."""
-    return {stored.key: store.digest(stored.key) for stored in store.list("")}
+    return {stored_object.key: store.digest(stored_object.key) for stored_object in store.list("")}
 
 
 def upload_folder(common: Common, folder: Path) -> Sequence[FileRecord]:
@@ -62,19 +62,22 @@ def test_a_newer_upload_replaces_files_of_the_local_run(tmp_path: Path) -> None:
     folder = tmp_path / "mine"
     local = Common(root=tmp_path)
     store = local.open_store()
-    built = publish_wheel(store, local.outputs, tmp_path / "built")
+    built_wheel = publish_wheel(store, local.outputs, tmp_path / "built")
     write_wheel(folder, files=OTHER_BYTES)
 
     (uploaded,) = upload_folder(local, folder)
 
-    assert uploaded.sha256 != built.sha256
+    assert uploaded.sha256 != built_wheel.sha256
     assert index.write_pages(store, local.outputs, GROUP).file_count == 1
     elsewhere = Common(root=tmp_path, store="elsewhere")
     assert [file.sha256 for file in upload_group(elsewhere, store)] == [uploaded.sha256]
 
 
 def test_refuses_a_file_that_differs_from_its_record(
-    store: Store, outputs: RunOutputs, tmp_path: Path, target: Common
+    store: Store,
+    outputs: RunOutputs,
+    tmp_path: Path,
+    target: Common,
 ) -> None:
     wheel = publish_wheel(store, outputs, tmp_path)
     store.put_bytes(wheel.key, b"other")
@@ -86,7 +89,10 @@ def test_refuses_a_file_that_differs_from_its_record(
 
 
 def test_refuses_a_group_without_records(
-    store: Store, outputs: RunOutputs, tmp_path: Path, target: Common
+    store: Store,
+    outputs: RunOutputs,
+    tmp_path: Path,
+    target: Common,
 ) -> None:
     path = write_wheel(tmp_path)
     distributions.publish(store, outputs, GROUP, path)
@@ -95,9 +101,14 @@ def test_refuses_a_group_without_records(
         upload_group(target, store)
 
 
-def test_a_record_goes_as_it_is(store: Store, outputs: RunOutputs, tmp_path: Path, target: Common) -> None:
+def test_a_record_goes_as_it_is(
+    store: Store,
+    outputs: RunOutputs,
+    tmp_path: Path,
+    target: Common,
+) -> None:
     publish_wheel(store, outputs, tmp_path)
-    (record_key,) = [stored.key for stored in store.list(outputs.manifests_prefix(GROUP))]
+    (record_key,) = [stored_object.key for stored_object in store.list(outputs.manifests_prefix(GROUP))]
     # As another version of this program may have written it.
     document = store.read(record_key).replace(b"\n", b"\n ")
     store.put_bytes(record_key, document)
@@ -108,7 +119,10 @@ def test_a_record_goes_as_it_is(store: Store, outputs: RunOutputs, tmp_path: Pat
 
 
 def test_a_record_names_the_keys_of_the_folder_that_it_goes_to(
-    store: Store, outputs: RunOutputs, tmp_path: Path, target: Common
+    store: Store,
+    outputs: RunOutputs,
+    tmp_path: Path,
+    target: Common,
 ) -> None:
     wheel = publish_wheel(store, outputs, tmp_path)
     fork = replace(target, external_repo="down-stream/")
@@ -123,7 +137,11 @@ def test_a_record_names_the_keys_of_the_folder_that_it_goes_to(
 
 @pytest.fixture
 def uploaded_run(
-    store: Store, outputs: RunOutputs, tmp_path: Path, target: Common, monkeypatch: pytest.MonkeyPatch
+    store: Store,
+    outputs: RunOutputs,
+    tmp_path: Path,
+    target: Common,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> Store:
     """The store that a run of two groups and a source lock was uploaded to."""
     publish_wheel(store, outputs, tmp_path, group="cpu")
@@ -141,7 +159,11 @@ def test_uploads_the_run_in_out_with_its_locks(store: Store, uploaded_run: Store
 
 
 @pytest.mark.parametrize("group", ["cpu", "gfx110X-all"])
-def test_writes_the_pages_of_every_group(outputs: RunOutputs, uploaded_run: Store, group: str) -> None:
+def test_writes_the_pages_of_every_group(
+    outputs: RunOutputs,
+    uploaded_run: Store,
+    group: str,
+) -> None:
     assert uploaded_run.find(f"{outputs.python_prefix(group)}/index.html") is not None
 
 
@@ -161,7 +183,11 @@ def test_a_look_finds_a_page_that_is_gone(uploaded_run: Store, outputs: RunOutpu
     assert uploaded_run.find(page) is None, "a look writes nothing"
 
 
-def test_refuses_another_source_lock(store: Store, outputs: RunOutputs, uploaded_run: Store) -> None:
+def test_refuses_another_source_lock(
+    store: Store,
+    outputs: RunOutputs,
+    uploaded_run: Store,
+) -> None:
     # What the stages of a run took their commits from never changes.
     key = outputs.source_lock_key("nightly")
     store.put_bytes(key, b"{ }")
@@ -172,7 +198,10 @@ def test_refuses_another_source_lock(store: Store, outputs: RunOutputs, uploaded
 
 
 def test_refuses_another_source_lock_before_anything_is_written(
-    store: Store, outputs: RunOutputs, uploaded_run: Store, tmp_path: Path
+    store: Store,
+    outputs: RunOutputs,
+    uploaded_run: Store,
+    tmp_path: Path,
 ) -> None:
     digests = digests_of(uploaded_run)
     store.put_bytes(outputs.source_lock_key("nightly"), b"{ }")
@@ -186,9 +215,22 @@ def test_refuses_another_source_lock_before_anything_is_written(
 # --- Records and reports of tests ------------------------------------------------------------
 
 
-def write_step(store: Store, outputs: RunOutputs, step: str, *, group: str = GROUP, error: str = "") -> None:
+def write_step(
+    store: Store,
+    outputs: RunOutputs,
+    step: str,
+    *,
+    group: str = GROUP,
+    error: str = "",
+) -> None:
     write_record(
-        store, outputs, step=step, family=group, python="cp312", torch_ref="nightly", error=error or None
+        store,
+        outputs,
+        step=step,
+        family=group,
+        python="cp312",
+        torch_ref="nightly",
+        error=error or None,
     )
 
 
@@ -200,12 +242,14 @@ def upload_kinds(target: Common, store: Store, outputs: RunOutputs, *kinds: str)
 
 def states_of(target: Common, group: str = GROUP) -> set[tuple[str, str]]:
     """Return the steps that a run has records of, and how they ended."""
-    found = records.read_all(target.open_store(), target.outputs, group)
-    return {(record.stage, record.status) for record in found}
+    all_records = records.read_all(target.open_store(), target.outputs, group)
+    return {(record.stage, record.status) for record in all_records}
 
 
 def test_a_test_that_passed_here_replaces_a_failure_there(
-    store: Store, outputs: RunOutputs, target: Common
+    store: Store,
+    outputs: RunOutputs,
+    target: Common,
 ) -> None:
     write_step(target.open_store(), target.outputs, "test_smoke", error="No GPU.")
     write_step(store, outputs, "test_smoke")
@@ -215,7 +259,11 @@ def test_a_test_that_passed_here_replaces_a_failure_there(
     assert states_of(target) == {("test_smoke", "ok")}
 
 
-def test_a_failed_test_is_uploaded_until_it_passes(store: Store, outputs: RunOutputs, target: Common) -> None:
+def test_a_failed_test_is_uploaded_until_it_passes(
+    store: Store,
+    outputs: RunOutputs,
+    target: Common,
+) -> None:
     write_step(store, outputs, "test_torch-1-of-2", error="It broke.")
     upload_kinds(target, store, outputs, "tests")
     states_of_failure = states_of(target)
@@ -228,7 +276,11 @@ def test_a_failed_test_is_uploaded_until_it_passes(store: Store, outputs: RunOut
     assert states_of(target) == {("test_torch-1-of-2", "ok")}
 
 
-def test_uploads_reports_of_tests(store: Store, outputs: RunOutputs, target: Common) -> None:
+def test_uploads_reports_of_tests(
+    store: Store,
+    outputs: RunOutputs,
+    target: Common,
+) -> None:
     report = f"{outputs.reports_prefix(GROUP)}/smoke.xml"
     store.put_bytes(report, b"<testsuites/>")
     write_step(store, outputs, "test_smoke")
@@ -254,7 +306,10 @@ def test_logs_of_one_name_in_several_folders_stay_apart(outputs: RunOutputs, tar
 
 
 def test_a_failure_after_the_last_success_stays(
-    store: Store, outputs: RunOutputs, tmp_path: Path, target: Common
+    store: Store,
+    outputs: RunOutputs,
+    tmp_path: Path,
+    target: Common,
 ) -> None:
     publish_wheel(store, outputs, tmp_path)
     (record,) = records.read_all(store, outputs, GROUP)
@@ -268,7 +323,10 @@ def test_a_failure_after_the_last_success_stays(
 
 
 def test_a_success_replaces_the_failure_before_it_though_its_upload_was_killed(
-    store: Store, outputs: RunOutputs, tmp_path: Path, target: Common
+    store: Store,
+    outputs: RunOutputs,
+    tmp_path: Path,
+    target: Common,
 ) -> None:
     publish_wheel(store, outputs, tmp_path)
     upload_group(target, store)
@@ -282,7 +340,11 @@ def test_a_success_replaces_the_failure_before_it_though_its_upload_was_killed(
     assert states_of(target) == {(record.stage, "ok")}
 
 
-def test_a_builds_record_does_not_go_with_tests(store: Store, outputs: RunOutputs, target: Common) -> None:
+def test_a_builds_record_does_not_go_with_tests(
+    store: Store,
+    outputs: RunOutputs,
+    target: Common,
+) -> None:
     write_step(store, outputs, "build_torch")
     write_step(store, outputs, "test_smoke")
 
@@ -292,7 +354,9 @@ def test_a_builds_record_does_not_go_with_tests(store: Store, outputs: RunOutput
 
 
 def test_manifests_are_records_of_failed_builds_in_their_group_alone(
-    store: Store, outputs: RunOutputs, target: Common
+    store: Store,
+    outputs: RunOutputs,
+    target: Common,
 ) -> None:
     for group in (GROUP, "other"):
         write_step(store, outputs, "test_smoke", group=group)
@@ -350,15 +414,17 @@ def test_keeps_the_first_of_wheels_from_the_same_inputs(tmp_path: Path, shared: 
 
 
 def test_records_the_first_wheel_for_another_ref_with_the_same_inputs(
-    tmp_path: Path, shared: Common, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path,
+    shared: Common,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     first = upload_triton(tmp_path, "first", content="first")
 
     second = upload_triton(tmp_path, "second", content="second", torch_ref="release/2.13")
 
     assert second == first
-    found = records.read_all(shared.open_store(), shared.outputs, GROUP)
-    assert {record.name: record.files for record in found} == {
+    all_records = records.read_all(shared.open_store(), shared.outputs, GROUP)
+    assert {record.name: record.files for record in all_records} == {
         "build_triton-nightly-cp312": tuple(first),
         "build_triton-release-2.13-cp312": tuple(first),
     }

@@ -29,7 +29,9 @@ WHEEL_OPTIONS = ("--input-dir", "mine", *RUN_OPTIONS)
 @pytest.fixture(autouse=True)
 def checkout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Work in a checkout of the test's own."""
-    monkeypatch.setattr(options, "common_from", lambda words: replace(common_from(words), root=tmp_path))
+    monkeypatch.setattr(
+        options, "common_from", lambda arguments: replace(common_from(arguments), root=tmp_path)
+    )
     monkeypatch.chdir(tmp_path)
     return tmp_path
 
@@ -46,16 +48,22 @@ def keys_in(s3: S3Client, bucket: str = "bucket") -> list[str]:
 
 
 @pytest.mark.parametrize(
-    "store", [("--store", "s3://bucket"), ("--bucket", "bucket")], ids=["store", "bucket"]
+    "store",
+    [("--store", "s3://bucket"), ("--bucket", "bucket")],
+    ids=["store", "bucket"],
 )
-def test_puts_wheels_where_the_layout_says(store: tuple[str, ...], s3: S3Client, wheel: Path) -> None:
+def test_puts_wheels_where_the_layout_says(
+    store: tuple[str, ...],
+    s3: S3Client,
+    wheel: Path,
+) -> None:
     assert run_ci("upload", *WHEEL_OPTIONS, *store) == 0
 
-    record, flat_page, *others = keys_in(s3)
+    record, flat_page, *other_keys = keys_in(s3)
     assert record.startswith(f"123-linux/manifests/{GROUP}/upload-")
     assert flat_page == f"{WHEELS_FOLDER}/index.html"
-    assert others[-2:] == [f"{WHEELS_FOLDER}/{wheel.name}", f"{WHEELS_FOLDER}/{wheel.name}.metadata"]
-    assert {f"{WHEELS_FOLDER}/simple/", f"{WHEELS_FOLDER}/simple/torch/"} <= set(others)
+    assert other_keys[-2:] == [f"{WHEELS_FOLDER}/{wheel.name}", f"{WHEELS_FOLDER}/{wheel.name}.metadata"]
+    assert {f"{WHEELS_FOLDER}/simple/", f"{WHEELS_FOLDER}/simple/torch/"} <= set(other_keys)
 
 
 @pytest.mark.usefixtures("s3", "wheel")
@@ -69,7 +77,10 @@ def test_says_where_the_pages_are(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_chooses_bucket_and_folder_by_the_repository(
-    s3: S3Client, wheel: Path, checkout: Path, monkeypatch: pytest.MonkeyPatch
+    s3: S3Client,
+    wheel: Path,
+    checkout: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     outputs = checkout / "outputs"
     monkeypatch.setenv("GITHUB_REPOSITORY", "down/stream")
@@ -86,7 +97,7 @@ def test_chooses_bucket_and_folder_by_the_repository(
 
 @pytest.mark.usefixtures("wheel")
 @pytest.mark.parametrize(
-    ("words", "error", "message"),
+    ("arguments", "error", "message"),
     [
         ((*WHEEL_OPTIONS, "--bucket", "no-such-bucket"), StoreError, "no-such-bucket"),
         ((*WHEEL_OPTIONS, "--bucket", "bucket", "--output-dir", "x"), UsageError, "'x'"),
@@ -111,13 +122,13 @@ def test_chooses_bucket_and_folder_by_the_repository(
     ],
 )
 def test_names_what_is_wrong_and_uploads_nothing(
-    words: tuple[str, ...],
+    arguments: tuple[str, ...],
     error: type[FatalError],
     message: str,
     s3: S3Client,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    assert run_ci("upload", *words) == error.exit_code
+    assert run_ci("upload", *arguments) == error.exit_code
 
     messages = capsys.readouterr().err
     assert message in messages

@@ -44,14 +44,18 @@ def opened_stores(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 
 @pytest.fixture
-def fetch(tmp_path: Path, opened_stores: list[str], monkeypatch: pytest.MonkeyPatch) -> Fetch:
+def fetch(
+    tmp_path: Path,
+    opened_stores: list[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> Fetch:
     """Run the verb in a checkout of its own; return the folder where build_rocm looks."""
     use_checkout(monkeypatch, fetch_artifacts, tmp_path)
 
-    def run(*words: str, run_id: str = "17") -> Path:
+    def run(*arguments: str, run_id: str = "17") -> Path:
         opened_stores.clear()
         module, parser = verb_parser("ci", VERB)
-        module.run(parser.parse_args([f"--gpu-family={FAMILY}", *words]))
+        module.run(parser.parse_args([f"--gpu-family={FAMILY}", *arguments]))
         outputs = RunOutputs(run_id=run_id, platform=this_platform())
         return outputs.artifacts_folder(tmp_path / ".cache", FAMILY)
 
@@ -65,7 +69,12 @@ def put(checkout: Path, *names: str, run_id: str = "17", store: str = "out") -> 
         write_archive(folder, name)
 
 
-def read_record(checkout: Path, *, run_id: str = "17", group: str = FAMILY) -> Record | None:
+def read_record(
+    checkout: Path,
+    *,
+    run_id: str = "17",
+    group: str = FAMILY,
+) -> Record | None:
     """Return the record that the verb left in our own store."""
     outputs = RunOutputs(run_id=run_id, platform=this_platform())
     return records.read(DirectoryStore(checkout / "out"), outputs, group, "fetch_artifacts")
@@ -97,7 +106,9 @@ def test_records_which_artifacts_were_fetched(tmp_path: Path, fetch: Fetch) -> N
 
 
 def test_a_dry_run_lists_artifacts_and_fetches_none(
-    tmp_path: Path, fetch: Fetch, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path,
+    fetch: Fetch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     put(tmp_path, *NAMES)
 
@@ -109,7 +120,9 @@ def test_a_dry_run_lists_artifacts_and_fetches_none(
 
 
 def test_does_nothing_where_all_is_fetched(
-    tmp_path: Path, fetch: Fetch, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path,
+    fetch: Fetch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     put(tmp_path, *NAMES)
     fetch("--run-id", "17")
@@ -168,7 +181,11 @@ def test_fetches_artifacts_of_another_run(tmp_path: Path, fetch: Fetch) -> None:
     put(tmp_path, *NAMES, store="mirror")
 
     folder = fetch(
-        "--run-id=9", "--artifact-run-id=17", "--artifact-store", str(tmp_path / "mirror"), run_id="9"
+        "--run-id=9",
+        "--artifact-run-id=17",
+        "--artifact-store",
+        str(tmp_path / "mirror"),
+        run_id="9",
     )
 
     assert folder_names(folder) == list(NAMES)
@@ -210,10 +227,14 @@ def test_refuses_a_commit_beside_the_newest(fetch: Fetch) -> None:
 # --- What is missing -------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("words", "run"), [(("--run-id", "17"), "Run 17"), ((), "Run local")])
-def test_refuses_a_run_without_artifacts(fetch: Fetch, words: tuple[str, ...], run: str) -> None:
+@pytest.mark.parametrize(("arguments", "run"), [(("--run-id", "17"), "Run 17"), ((), "Run local")])
+def test_refuses_a_run_without_artifacts(
+    fetch: Fetch,
+    arguments: tuple[str, ...],
+    run: str,
+) -> None:
     with pytest.raises(MissingInputError, match=run):
-        fetch(*words)
+        fetch(*arguments)
 
 
 def test_refuses_a_run_without_artifacts_of_the_family(tmp_path: Path, fetch: Fetch) -> None:
@@ -263,7 +284,9 @@ def hub(monkeypatch: pytest.MonkeyPatch) -> FakeGitHub:
 
 
 def test_fetches_from_the_newest_run_with_artifacts_of_the_family(
-    tmp_path: Path, fetch: Fetch, hub: FakeGitHub
+    tmp_path: Path,
+    fetch: Fetch,
+    hub: FakeGitHub,
 ) -> None:
     put(tmp_path, "base_lib_generic", "blas_lib_gfx94X-dcgpu", run_id="33")
     put(tmp_path, *NAMES, run_id="31")
@@ -280,7 +303,9 @@ def test_fetches_from_the_newest_run_with_artifacts_of_the_family(
 
 
 def test_fetches_a_forks_run_from_the_folder_of_the_repository(
-    tmp_path: Path, fetch: Fetch, hub: FakeGitHub
+    tmp_path: Path,
+    fetch: Fetch,
+    hub: FakeGitHub,
 ) -> None:
     put(tmp_path, *NAMES, run_id="32", store="out/ROCm-TheRock")
 
@@ -294,7 +319,9 @@ def test_fetches_a_forks_run_from_the_folder_of_the_repository(
 
 
 def test_a_build_variant_has_a_workflow_a_folder_and_a_record_of_its_own(
-    tmp_path: Path, fetch: Fetch, hub: FakeGitHub
+    tmp_path: Path,
+    fetch: Fetch,
+    hub: FakeGitHub,
 ) -> None:
     put(tmp_path, *NAMES, run_id="33")
 

@@ -52,7 +52,12 @@ def public_index(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> PublicIndex
                     resolved.append(ResolvedPackage(name=name, version="1", files=(offer,)))
             return resolved
 
-        def download(_data: Mirror, _cell: Cell, batch: Sequence[Candidate], target: Path) -> None:
+        def download(
+            _data: Mirror,
+            _cell: Cell,
+            batch: Sequence[Candidate],
+            target: Path,
+        ) -> None:
             for file in batch:
                 downloaded.append(file.name)
                 files.copy(folder / file.name, target / file.name)
@@ -76,7 +81,9 @@ def mirror(store: DirectoryStore, *options: str) -> int:
 
 
 def test_a_dry_run_names_files_and_writes_nothing(
-    store: DirectoryStore, public_index: PublicIndex, capfd: pytest.CaptureFixture[str]
+    store: DirectoryStore,
+    public_index: PublicIndex,
+    capfd: pytest.CaptureFixture[str],
 ) -> None:
     downloaded = public_index("first")
 
@@ -88,7 +95,9 @@ def test_a_dry_run_names_files_and_writes_nothing(
 
 
 def test_takes_what_an_interrupted_call_left(
-    store: DirectoryStore, public_index: PublicIndex, tmp_path: Path
+    store: DirectoryStore,
+    public_index: PublicIndex,
+    tmp_path: Path,
 ) -> None:
     downloaded = public_index("first")
     wheel = tmp_path / "public-first" / NUMPY
@@ -111,7 +120,8 @@ def test_refuses_other_bytes_of_a_mirrored_file(store: DirectoryStore, public_in
 
 
 def test_refuses_other_bytes_of_a_file_that_no_record_names(
-    store: DirectoryStore, public_index: PublicIndex
+    store: DirectoryStore,
+    public_index: PublicIndex,
 ) -> None:
     downloaded = public_index("first")
     store.put_bytes(f"python-deps/{NUMPY}", b"another's")

@@ -61,7 +61,7 @@ def bucket(aws: "S3Client") -> Store:
 
 
 def keys_of(store: Store) -> set[str]:
-    return {stored.key for stored in store.list("")}
+    return set(documents.list_keys(store, ""))
 
 
 def wheels_of(store: Store) -> list[str]:
@@ -107,9 +107,13 @@ def write_staging_record(
 
 def stage_versions(store: Store, dist: Path) -> None:
     """Stage rocm 7.1 to 7.4, and a torch that requires 7.1."""
-    paths = [write_wheel(dist, name="rocm", version=f"7.{number}") for number in range(1, 5)]
-    paths.append(write_wheel(dist, version="2.10", requires=["rocm==7.1"]))
-    stage_wheels(store, paths)
+    torch = write_wheel(dist, version="2.10", requires=["rocm==7.1"])
+    stage_wheels(store, [*write_rocm_wheels(dist, 4), torch])
+
+
+def write_rocm_wheels(dist: Path, count: int) -> list[Path]:
+    """Write wheels of rocm 7.1 and later versions."""
+    return [write_wheel(dist, name="rocm", version=f"7.{number}") for number in range(1, count + 1)]
 
 
 @pytest.fixture
@@ -129,7 +133,7 @@ def test_deletes_old_versions_but_those_that_a_kept_one_requires(
     assert run_retention(store.url, "--yes") == 0
 
     assert wheels_of(store) == ["rocm-7.1", "rocm-7.3", "rocm-7.4", "torch-2.10"]
-    assert not [key for key in keys_of(store) if "rocm-7.2" in key]
+    assert "rocm-7.2" not in "".join(keys_of(store))
     page = store.read(f"{STAGING}/index.html").decode()
     assert "rocm-7.2" not in page
     assert "rocm-7.1" in page
@@ -234,9 +238,7 @@ def test_deletes_nothing_without_a_yes(
 
 def test_keeps_what_pages_of_a_release_list(folder: DirectoryStore) -> None:
     name = "torch-1.0-py3-none-any.whl"
-    put_aged(
-        folder, {f"v2-staging/g/torch-{number}.0-py3-none-any.whl": 900 - number for number in range(1, 6)}
-    )
+    put_aged_versions(folder, 5)
     put_aged(folder, {"v2/g/rocm-1.0-py3-none-any.whl": 900})
     folder.put_bytes("v2/g/index.html", f'<a href="../../v2-staging/g/{name}">x</a>'.encode())
 
@@ -248,9 +250,7 @@ def test_keeps_what_pages_of_a_release_list(folder: DirectoryStore) -> None:
 def test_pages_of_another_store_do_not_keep_files_of_a_folder(folder: DirectoryStore, tmp_path: Path) -> None:
     # Only by a bucket's public address can they name files elsewhere.
     name = "torch-1.0-py3-none-any.whl"
-    put_aged(
-        folder, {f"v2-staging/g/torch-{number}.0-py3-none-any.whl": 900 - number for number in range(1, 4)}
-    )
+    put_aged_versions(folder, 3)
     releases = DirectoryStore(tmp_path / "other")
     releases.put_bytes("v2/g/index.html", f'<a href="../../v2-staging/g/{name}">x</a>'.encode())
 
@@ -270,10 +270,17 @@ def put_aged(store: DirectoryStore, ages: dict[str, float]) -> None:
         os.utime(store.root / key, (moment, moment))
 
 
+def put_aged_versions(store: DirectoryStore, count: int) -> None:
+    """Put versions of torch, of which the first is the oldest."""
+    for number in range(1, count + 1):
+        put_aged(store, {f"v2-staging/g/torch-{number}.0-py3-none-any.whl": 900 - number})
+
+
 @pytest.fixture
 def runs(folder: DirectoryStore) -> DirectoryStore:
     """A store with five old runs; run 1 is the oldest."""
-    put_aged(folder, {f"{number}-linux/x": 200 - number for number in range(1, 6)})
+    for number in range(1, 6):
+        put_aged(folder, {f"{number}-linux/x": 200 - number})
     return folder
 
 
@@ -408,7 +415,7 @@ def test_no_page_lists_what_is_gone_wherever_it_is_killed(
         monkeypatch.setattr(each, lambda action, items, **_: [action(item) for item in items])
     start = MemoryStore(folder_pages=False)
     dist = tmp_path / "dist"
-    stage_wheels(start, [write_wheel(dist, name="rocm", version=f"7.{number}") for number in range(1, 4)])
+    stage_wheels(start, write_rocm_wheels(dist, 3))
 
     def work(store: MemoryStore) -> None:
         def open_store(*_arguments: Any, **_options: Any) -> MemoryStore:

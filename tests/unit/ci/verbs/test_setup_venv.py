@@ -42,7 +42,7 @@ class Target:
 class Environments:
     """The environments that were made, with their options, and what was installed."""
 
-    made: list[tuple[str, dict[str, Any]]] = field(default_factory=list)
+    calls: list[tuple[str, dict[str, Any]]] = field(default_factory=list)
     requests: list[Any] = field(default_factory=list)
     own_sources: list[Sources] = field(default_factory=list)
     other_sources: list[Sources | None] = field(default_factory=list)
@@ -61,18 +61,22 @@ def environments(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Environment
 
     @contextmanager
     def environment(folder: Path, **options: Any) -> Iterator[Target]:
-        environments.made.append((folder.name, options))
+        environments.calls.append((folder.name, options))
         yield Target()
 
     def install_chosen(
-        _target: Target, wanted: Any, _chosen: ChosenPackages, own: Sources, other: Sources | None
+        _target: Target,
+        request: Any,
+        _packages: ChosenPackages,
+        our_sources: Sources,
+        dependency_index: Sources | None,
     ) -> None:
-        environments.requests.append(wanted)
-        environments.own_sources.append(own)
-        environments.other_sources.append(other)
+        environments.requests.append(request)
+        environments.own_sources.append(our_sources)
+        environments.other_sources.append(dependency_index)
 
-    def choose(wanted: Any, *_: Any) -> ChosenPackages:
-        of_run = tuple(candidate for candidate in wanted.candidates if candidate.key)
+    def choose(request: Any, *_: Any) -> ChosenPackages:
+        of_run = tuple(candidate for candidate in request.candidates if candidate.key)
         return ChosenPackages(our_files=of_run or (of_index,), other_packages=())
 
     monkeypatch.chdir(tmp_path)
@@ -84,8 +88,8 @@ def environments(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Environment
     return environments
 
 
-def setup_venv(*words: object) -> int:
-    return run_verb("ci", "setup-venv", ".venv", *words)
+def setup_venv(*arguments: object) -> int:
+    return run_verb("ci", "setup-venv", ".venv", *arguments)
 
 
 # --- Packages of a run -----------------------------------------------------------------------
@@ -97,7 +101,12 @@ def run_options(common: Common) -> list[str]:
     return ["--from-run-id", common.run_id, "--store", str(common.root / "out"), "--wait", "0"]
 
 
-def write_page(store: Store, outputs: RunOutputs, wheel: FileRecord, group: str = GROUP) -> None:
+def write_page(
+    store: Store,
+    outputs: RunOutputs,
+    wheel: FileRecord,
+    group: str = GROUP,
+) -> None:
     """Write the page of a group, which lists a wheel."""
     link = f'<a href="{wheel.name}">'
     store.put_bytes(f"{outputs.python_prefix(group)}/index.html", link.encode())
@@ -112,11 +121,13 @@ def listed_torch(store: Store, outputs: RunOutputs, tmp_path: Path) -> FileRecor
 
 
 def test_pins_packages_of_a_run(
-    listed_torch: FileRecord, run_options: Sequence[str], environments: Environments
+    listed_torch: FileRecord,
+    run_options: Sequence[str],
+    environments: Environments,
 ) -> None:
     assert setup_venv("--packages", "torch numpy", *run_options) == 0
 
-    assert environments.made == [(".venv", {"python": None, "clean": False})]
+    assert environments.calls == [(".venv", {"python": None, "clean": False})]
     assert environments.request.requirements == (f"torch=={listed_torch.version}", "numpy")
     assert environments.other_sources == [None]
 
@@ -124,7 +135,11 @@ def test_pins_packages_of_a_run(
 @pytest.mark.usefixtures("listed_torch")
 @pytest.mark.parametrize(("options", "allows"), [([], False), (["--pre"], True)], ids=["default", "--pre"])
 def test_takes_unnamed_prereleases_where_the_user_allows_them(
-    run_options: Sequence[str], environments: Environments, options: list[str], *, allows: bool
+    run_options: Sequence[str],
+    environments: Environments,
+    options: list[str],
+    *,
+    allows: bool,
 ) -> None:
     assert setup_venv("--packages", "torch", *run_options, *options) == 0
 
@@ -163,7 +178,11 @@ def test_takes_only_wheels_for_the_environments_python(
 
 @pytest.mark.parametrize("option", ["--from-run-id", "--run-id"])
 def test_names_the_pythons_that_a_runs_packages_are_for(
-    store: Store, outputs: RunOutputs, tmp_path: Path, capfd: pytest.CaptureFixture[str], option: str
+    store: Store,
+    outputs: RunOutputs,
+    tmp_path: Path,
+    capfd: pytest.CaptureFixture[str],
+    option: str,
 ) -> None:
     publish_wheel(store, outputs, tmp_path, tag="cp311-cp311-linux_x86_64")
 
@@ -176,7 +195,7 @@ def test_names_the_pythons_that_a_runs_packages_are_for(
 
 
 @pytest.mark.parametrize(
-    "words",
+    "arguments",
     [
         ("--packages", "torch", "--from-run-id", "18"),
         ("--packages", "torchvision", "--from-run-id", "17"),
@@ -191,23 +210,25 @@ def test_makes_nothing_where_the_run_lacks_something(
     outputs: RunOutputs,
     tmp_path: Path,
     environments: Environments,
-    words: tuple[str, ...],
+    arguments: tuple[str, ...],
 ) -> None:
     publish_wheel(store, outputs, tmp_path)
 
-    exit_code = setup_venv(*words, "--store", tmp_path / "out", "--wait", "0")
+    exit_code = setup_venv(*arguments, "--store", tmp_path / "out", "--wait", "0")
 
     assert exit_code == MissingInputError.exit_code
-    assert environments.made == []
+    assert environments.calls == []
 
 
 @pytest.mark.usefixtures("listed_torch")
 def test_a_dry_run_makes_nothing(
-    run_options: Sequence[str], environments: Environments, capfd: pytest.CaptureFixture[str]
+    run_options: Sequence[str],
+    environments: Environments,
+    capfd: pytest.CaptureFixture[str],
 ) -> None:
     assert setup_venv("--packages", "torch", *run_options, "--dry-run") == 0
 
-    assert environments.made == []
+    assert environments.calls == []
     assert ".venv" in capfd.readouterr().err
 
 
@@ -225,9 +246,9 @@ def index_url(tmp_path: Path) -> Iterator[str]:
 
 
 def test_takes_packages_from_a_folder_of_an_index(index_url: str, environments: Environments) -> None:
-    words = ("--index-url", index_url, "--index-subdir", "simple", "--pre")
+    arguments = ("--index-url", index_url, "--index-subdir", "simple", "--pre")
 
-    assert setup_venv("--packages", "torch", *words) == 0
+    assert setup_venv("--packages", "torch", *arguments) == 0
 
     assert environments.request.requirements == ("torch==2.10.0",)
     assert environments.request.pre
@@ -235,19 +256,19 @@ def test_takes_packages_from_a_folder_of_an_index(index_url: str, environments: 
 
 
 def test_takes_other_packages_from_an_index_of_their_own(index_url: str, environments: Environments) -> None:
-    words = ("--index-url", f"{index_url}/simple", "--deps-index-url", "https://deps/")
+    arguments = ("--index-url", f"{index_url}/simple", "--deps-index-url", "https://deps/")
 
-    assert setup_venv("--packages", "torch", *words) == 0
+    assert setup_venv("--packages", "torch", *arguments) == 0
 
     assert environments.other_sources == [Sources(index_url="https://deps/")]
 
 
 def test_makes_an_environment_anew_for_a_python(index_url: str, environments: Environments) -> None:
-    words = ("--index-url", f"{index_url}/simple", "--python", "3.12", "--clean")
+    arguments = ("--index-url", f"{index_url}/simple", "--python", "3.12", "--clean")
 
-    assert setup_venv("--packages", "torch", *words) == 0
+    assert setup_venv("--packages", "torch", *arguments) == 0
 
-    assert environments.made == [(".venv", {"python": "3.12", "clean": True})]
+    assert environments.calls == [(".venv", {"python": "3.12", "clean": True})]
 
 
 FLAT_PAGE = f"""
@@ -256,12 +277,16 @@ FLAT_PAGE = f"""
 
 
 @pytest.mark.parametrize("option", ["--find-links-url", "--find-links"])
-def test_takes_packages_from_a_flat_page(tmp_path: Path, environments: Environments, option: str) -> None:
+def test_takes_packages_from_a_flat_page(
+    tmp_path: Path,
+    environments: Environments,
+    option: str,
+) -> None:
     (tmp_path / "index.html").write_text(FLAT_PAGE)
 
     with served(tmp_path) as url:
-        words = (option, f"{url}/index.html", "--gpu-family", "gfx94X-dcgpu")
-        assert setup_venv("--packages", "torch", *words) == 0
+        arguments = (option, f"{url}/index.html", "--gpu-family", "gfx94X-dcgpu")
+        assert setup_venv("--packages", "torch", *arguments) == 0
 
     assert environments.request.requirements == ("torch==2.10.0+rocm7.1",)
     assert environments.request.devices.family == "gfx94X-dcgpu"
@@ -275,14 +300,14 @@ def test_refuses_a_flat_page_without_the_package(tmp_path: Path, environments: E
         exit_code = setup_venv("--packages", "torch", "--find-links", f"{url}/index.html")
 
     assert exit_code == MissingInputError.exit_code
-    assert environments.made == []
+    assert environments.calls == []
 
 
 def test_refuses_a_folder_that_does_not_exist(environments: Environments) -> None:
     exit_code = setup_venv("--packages", "torch", "--find-links", "/no/such/folder")
 
     assert exit_code == MissingInputError.exit_code
-    assert environments.made == []
+    assert environments.calls == []
 
 
 # --- Later steps of a job, and mistakes ------------------------------------------------------
@@ -297,7 +322,9 @@ def job_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def test_says_how_to_activate_the_environment(
-    index_url: str, job_files: Path, capfd: pytest.CaptureFixture[str]
+    index_url: str,
+    job_files: Path,
+    capfd: pytest.CaptureFixture[str],
 ) -> None:
     assert setup_venv("--packages", "torch", "--index-url", f"{index_url}/simple") == 0
 
@@ -306,16 +333,16 @@ def test_says_how_to_activate_the_environment(
 
 
 def test_activates_the_environment_for_later_steps_when_asked(index_url: str, job_files: Path) -> None:
-    words = ("--index-url", f"{index_url}/simple", "--activate-in-future-github-actions-steps")
+    arguments = ("--index-url", f"{index_url}/simple", "--activate-in-future-github-actions-steps")
 
-    assert setup_venv("--packages", "torch", *words) == 0
+    assert setup_venv("--packages", "torch", *arguments) == 0
 
     assert (job_files / "GITHUB_PATH").read_text() == "/env/bin\n"
     assert "VIRTUAL_ENV<<" in (job_files / "GITHUB_ENV").read_text()
 
 
 @pytest.mark.parametrize(
-    "words",
+    "arguments",
     [
         ("--packages", "torch"),
         ("--from-run-id", "17"),
@@ -326,21 +353,23 @@ def test_activates_the_environment_for_later_steps_when_asked(index_url: str, jo
     ],
     ids=["no source", "no packages", "two sources", "no folder", "unknown index", "no requirement"],
 )
-def test_refuses_options_that_do_not_fit_together(words: tuple[str, ...], environments: Environments) -> None:
-    assert setup_venv(*words) == UsageError.exit_code
+def test_refuses_options_that_do_not_fit_together(
+    arguments: tuple[str, ...], environments: Environments
+) -> None:
+    assert setup_venv(*arguments) == UsageError.exit_code
 
-    assert environments.made == []
+    assert environments.calls == []
 
 
 def test_an_environment_has_a_folder(environments: Environments, capfd: pytest.CaptureFixture[str]) -> None:
     assert run_verb("ci", "setup-venv", "--packages", "torch", "--run-id=17") == UsageError.exit_code
 
     assert "--download DIR" in capfd.readouterr().err
-    assert environments.made == []
+    assert environments.calls == []
 
 
 @pytest.mark.parametrize(
-    ("words", "name"),
+    ("arguments", "name"),
     [
         (["--download=wheels", "--index-url=https://x"], "--index-url has no effect with"),
         (["--download=wheels", "--clean"], "--clean has no effect with"),
@@ -349,8 +378,10 @@ def test_an_environment_has_a_folder(environments: Environments, capfd: pytest.C
     ],
 )
 def test_refuses_what_has_no_effect_on_files_or_an_environment(
-    words: list[str], name: str, capfd: pytest.CaptureFixture[str]
+    arguments: list[str],
+    name: str,
+    capfd: pytest.CaptureFixture[str],
 ) -> None:
-    assert run_verb("ci", "setup-venv", "--run-id=17", *words) == UsageError.exit_code
+    assert run_verb("ci", "setup-venv", "--run-id=17", *arguments) == UsageError.exit_code
 
     assert f"{name} --download" in capfd.readouterr().err

@@ -27,7 +27,7 @@ OTHER_BYTES = {"torch.py": "other"}
 
 def digests_of(store: Store) -> Mapping[str, str]:
     """Return all that a store holds: key to digest."""
-    return {stored.key: store.digest(stored.key) for stored in store.list("")}
+    return {stored_object.key: store.digest(stored_object.key) for stored_object in store.list("")}
 
 
 def upload_folder(common: Common, folder: Path) -> Sequence[FileRecord]:
@@ -44,7 +44,11 @@ def folder(tmp_path: Path) -> Path:
 # --- A folder of wheels ----------------------------------------------------------------------
 
 
-def test_refuses_other_bytes_before_anything_is_written(common: Common, store: Store, folder: Path) -> None:
+def test_refuses_other_bytes_before_anything_is_written(
+    common: Common,
+    store: Store,
+    folder: Path,
+) -> None:
     write_wheel(folder)
     upload_folder(common, folder)
     digests = digests_of(store)
@@ -83,7 +87,9 @@ def test_names_every_wheel_with_other_bytes(common: Common, folder: Path) -> Non
 
 
 def test_a_wheel_with_another_name_in_its_metadata_stops_the_upload(
-    common: Common, store: Store, folder: Path
+    common: Common,
+    store: Store,
+    folder: Path,
 ) -> None:
     write_wheel(folder, name="apex", version="1.10.0")
     write_broken_wheel(folder, defect="other name in METADATA")
@@ -94,7 +100,11 @@ def test_a_wheel_with_another_name_in_its_metadata_stops_the_upload(
     assert store.list("") == []
 
 
-def test_a_wheel_of_another_platform_stops_the_upload(common: Common, store: Store, folder: Path) -> None:
+def test_a_wheel_of_another_platform_stops_the_upload(
+    common: Common,
+    store: Store,
+    folder: Path,
+) -> None:
     write_wheel(folder)
     write_wheel(folder, tag="cp312-cp312-win_amd64")
 
@@ -106,11 +116,11 @@ def test_a_wheel_of_another_platform_stops_the_upload(common: Common, store: Sto
 
 def test_uploads_wheels_of_the_named_platform(store: Store, folder: Path) -> None:
     write_wheel(folder, tag="cp312-cp312-win_amd64")
-    words = ("--input-dir", folder, "--artifact-group", GROUP, "--run-id", "17", "--store", store.url)
+    arguments = ("--input-dir", folder, "--artifact-group", GROUP, "--run-id", "17", "--store", store.url)
 
-    assert run_verb("ci", "upload", *words, "--platform", "windows") == 0
+    assert run_verb("ci", "upload", *arguments, "--platform", "windows") == 0
 
-    assert {stored.key.split("/")[0] for stored in store.list("")} == {"17-windows"}
+    assert {stored_object.key.split("/")[0] for stored_object in store.list("")} == {"17-windows"}
 
 
 def test_an_uploaded_file_is_a_copy(tmp_path: Path, folder: Path) -> None:
@@ -128,21 +138,25 @@ def test_an_uploaded_file_is_a_copy(tmp_path: Path, folder: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("words", "group"),
+    ("arguments", "group"),
     [
         (["--input-dir", "mine", "--gpu-family", "gfx942;gfx1100"], "gfx942-gfx1100"),
         (["--packages-dir", "mine", "--artifact-group", "gfx942-debug"], "gfx942-debug"),
     ],
 )
 def test_uploads_a_folder_into_the_named_group(
-    tmp_path: Path, folder: Path, monkeypatch: pytest.MonkeyPatch, words: list[str], group: str
+    tmp_path: Path,
+    folder: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    arguments: list[str],
+    group: str,
 ) -> None:
     monkeypatch.chdir(tmp_path)
     write_wheel(folder)
 
-    assert run_verb("ci", "upload", "--store", tmp_path / "s", *words) == 0
+    assert run_verb("ci", "upload", "--store", tmp_path / "s", *arguments) == 0
 
-    groups = {stored.key.split("/")[2] for stored in DirectoryStore(tmp_path / "s").list("")}
+    groups = {stored_object.key.split("/")[2] for stored_object in DirectoryStore(tmp_path / "s").list("")}
     assert groups == {group}
 
 
@@ -155,9 +169,9 @@ def test_refuses_a_folder_without_a_group(tmp_path: Path, folder: Path) -> None:
 
 
 def test_refuses_a_folder_that_does_not_exist(tmp_path: Path) -> None:
-    words = ("--input-packages-dir", tmp_path / "nothing", "--gpu-family", "cpu")
+    arguments = ("--input-packages-dir", tmp_path / "nothing", "--gpu-family", "cpu")
 
-    exit_code = run_verb("ci", "upload", "--store", tmp_path / "s", *words)
+    exit_code = run_verb("ci", "upload", "--store", tmp_path / "s", *arguments)
 
     assert exit_code == MissingInputError.exit_code
 
@@ -165,7 +179,11 @@ def test_refuses_a_folder_that_does_not_exist(tmp_path: Path) -> None:
 # --- How much a store is asked ---------------------------------------------------------------
 
 
-def requests_of_second_upload(root: Path, monkeypatch: pytest.MonkeyPatch, wheels: int) -> int:
+def requests_of_second_upload(
+    root: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    wheels: int,
+) -> int:
     """Upload wheels twice; return how many requests the second time took, pages included."""
     store = MemoryStore(folder_pages=False)
     monkeypatch.setattr(Common, "open_store", lambda _: store)
@@ -181,7 +199,8 @@ def requests_of_second_upload(root: Path, monkeypatch: pytest.MonkeyPatch, wheel
 
 
 def test_an_upload_of_unchanged_wheels_makes_no_request_for_each(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     for_one_wheel = requests_of_second_upload(tmp_path / "one", monkeypatch, wheels=1)
     for_six_wheels = requests_of_second_upload(tmp_path / "six", monkeypatch, wheels=6)
@@ -193,7 +212,9 @@ def test_an_upload_of_unchanged_wheels_makes_no_request_for_each(
 
 
 def test_a_dry_run_names_files_and_writes_nothing(
-    tmp_path: Path, folder: Path, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path,
+    folder: Path,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     wheel = write_wheel(folder)
 
@@ -216,13 +237,15 @@ def test_a_dry_run_refuses_other_bytes_too(common: Common, folder: Path) -> None
 
 @pytest.fixture
 def printed_without_store(
-    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    folder: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> str:
     """What a dry run prints where the store does not answer."""
     monkeypatch.setattr(upload, "is_reachable", lambda _: False)
     write_wheel(folder)
-    words = ("--input-dir", folder, "--artifact-group", GROUP, "--run-id", "17")
-    assert run_verb("ci", "upload", "--store", "s3://nobody", "--dry-run", *words) == 0
+    arguments = ("--input-dir", folder, "--artifact-group", GROUP, "--run-id", "17")
+    assert run_verb("ci", "upload", "--store", "s3://nobody", "--dry-run", *arguments) == 0
     return capsys.readouterr().err
 
 
@@ -246,7 +269,11 @@ def test_a_dry_run_without_the_store_lists_keys_in_the_order_of_writes(printed_w
 
 
 @pytest.fixture
-def server_options(store: Store, folder: Path, monkeypatch: pytest.MonkeyPatch) -> Sequence[Any]:
+def server_options(
+    store: Store,
+    folder: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> Sequence[Any]:
     """The options of an upload to a store whose pages a server writes."""
     monkeypatch.setattr(index, "left_to_server", lambda _: True)
     monkeypatch.setattr(upload, "_SERVER_SECONDS", 0.0)
@@ -256,7 +283,8 @@ def server_options(store: Store, folder: Path, monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_names_a_page_that_the_server_has_not_written(
-    server_options: Sequence[Any], capsys: pytest.CaptureFixture[str]
+    server_options: Sequence[Any],
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     assert run_verb("ci", "upload", *server_options) == MissingInputError.exit_code
 
@@ -266,7 +294,10 @@ def test_names_a_page_that_the_server_has_not_written(
 
 
 def test_tells_the_address_of_a_page_that_the_server_has_written(
-    server_options: Sequence[Any], store: Store, outputs: RunOutputs, capsys: pytest.CaptureFixture[str]
+    server_options: Sequence[Any],
+    store: Store,
+    outputs: RunOutputs,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     run_verb("ci", "upload", *server_options)
     index.write_pages(store, outputs, GROUP)
@@ -302,14 +333,18 @@ def summary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_a_summary_links_wheels_and_pins_versions(summary: Path) -> None:
     upload.summarize(OUTPUTS, GROUP, [file_record("apex"), file_record("torch")])
 
-    written = summary.read_text()
+    summary_text = summary.read_text()
     prefix = "https://b.s3.amazonaws.com/17-linux/python/g"
-    assert f"pip install 'torch==1.0+rocm7.1' --find-links '{prefix}/index.html'" in written
-    assert f"(<{prefix}/apex-1.0%2Brocm7.1-py3-none-any.whl>)" in written
+    assert f"pip install 'torch==1.0+rocm7.1' --find-links '{prefix}/index.html'" in summary_text
+    assert f"(<{prefix}/apex-1.0%2Brocm7.1-py3-none-any.whl>)" in summary_text
 
 
 @pytest.mark.parametrize(("name", "extras"), [("torch", "device-all"), ("rocm", "libraries,device-all")])
-def test_a_summary_installs_device_code_by_extras(summary: Path, name: str, extras: str) -> None:
+def test_a_summary_installs_device_code_by_extras(
+    summary: Path,
+    name: str,
+    extras: str,
+) -> None:
     devices = [file_record("amd-torch-device-gfx942"), file_record("rocm-sdk-device-gfx942")]
 
     upload.summarize(OUTPUTS, GROUP, [file_record(name), *devices])

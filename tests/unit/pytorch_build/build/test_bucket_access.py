@@ -60,10 +60,12 @@ def test_gives_a_server_credentials_in_a_file_alone(monkeypatch: pytest.MonkeyPa
     assert SECRET not in repr(access)
 
 
-def test_reads_a_service_anonymously_without_credentials(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_only_reads_a_service_without_credentials(monkeypatch: pytest.MonkeyPatch) -> None:
     access = access_with(monkeypatch, {"AWS_ENDPOINT_URL_S3": ENDPOINT})
 
+    assert access.is_anonymous
     assert access.variables["SCCACHE_S3_NO_CREDENTIALS"] == "true"
+    assert access.variables["SCCACHE_S3_RW_MODE"] == "READ_ONLY"
     assert access.credentials is None
 
 

@@ -3,7 +3,7 @@ from pathlib import Path
 import pytest
 
 from pytorch_build.build.compilers import Compiler, find_compilers, identify_compiler
-from pytorch_build.platforms import LINUX, WINDOWS
+from tests.kit.platforms import LINUX, WINDOWS
 
 GCC = """\
 g++ (Debian 14.2.0-19) 14.2.0

@@ -17,9 +17,9 @@ from pytorch_build.build import execution
 from pytorch_build.build.plan import BuildPlan
 from pytorch_build.check import Expectation
 from pytorch_build.components.steps import Command, Overlay
-from pytorch_build.platforms import LINUX
 from tests.kit.builds import LocalRun
 from tests.kit.machines import Answer, Call, VirtualEnvironment, answer_processes
+from tests.kit.platforms import LINUX
 from tests.kit.repos import commit_files
 
 VERSION = "2.10.0a0+cpu.sample"

@@ -22,10 +22,10 @@ from pytorch_build.build.machine import (
 )
 from pytorch_build.build.request import BuildRequest
 from pytorch_build.components import COMPONENTS, MachineNeed
-from pytorch_build.platforms import LINUX, WINDOWS
 from pytorch_build.refs.torch_refs import torch_ref
 from tests.kit.build_plans import PROJECTS
 from tests.kit.builds import LocalRun, request_build
+from tests.kit.platforms import LINUX, WINDOWS
 
 GIB = 1 << 30
 ON_LINUX = MachineFacts(

@@ -16,7 +16,6 @@ from pytorch_build.build.facts import TreeFacts
 from pytorch_build.build.inputs import Dependency
 from pytorch_build.build.plan import plan_build, plan_environment
 from pytorch_build.components import COMPONENTS
-from pytorch_build.platforms import LINUX
 from tests.kit.build_plans import (
     GCC,
     LOCKED,
@@ -31,6 +30,7 @@ from tests.kit.build_plans import (
     plan_project,
     rocm_sdk,
 )
+from tests.kit.platforms import LINUX
 
 QUIET_FLAGS = "-Wno-error=maybe-uninitialized -Wno-error=uninitialized -Wno-error=restrict"
 WITH_LLVM = replace(WINDOWS_LIBRARIES, llvm=PureWindowsPath("C:/llvm"))

@@ -94,7 +94,7 @@ class Workshop:
         self.steps.append("built")
         return self.run.wheel("torch", TORCH_VERSION)
 
-    def split(self, wheel: Path, _folder: Path, *, rocm_version: str) -> tuple[Path, ...]:
+    def split(self, wheel: Path, _folder: Path, *, rocm_version: str, **_options: Any) -> tuple[Path, ...]:
         """Stand for the split of device code."""
         self.steps.append(f"split for ROCm {rocm_version}")
         return wheel, self.run.wheel(DEVICE_PACKAGE, TORCH_VERSION)

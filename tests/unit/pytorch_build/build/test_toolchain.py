@@ -26,7 +26,8 @@ from pytorch_build.build.toolchain import (
     toolchain_parts,
 )
 from pytorch_build.components.torch import NINJA_FOR_WINDOWS, OPENMP_DLL
-from pytorch_build.platforms import LINUX, WINDOWS, Platform
+from pytorch_build.platforms import Platform
+from tests.kit.platforms import LINUX, WINDOWS
 from tests.kit.repos import write_files
 from tests.kit.servers import served
 from tests.kit.windows_listings import read_listing

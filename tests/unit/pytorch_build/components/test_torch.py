@@ -15,8 +15,9 @@ from pytorch_build.components.torch import (
     rocm_init_text,
     uses_flash_attention,
 )
-from pytorch_build.platforms import LINUX, PLATFORMS, WINDOWS, Platform
+from pytorch_build.platforms import PLATFORMS, Platform
 from tests.kit.build_plans import TREE_FACTS, WINDOWS_LIBRARIES, plan_project, rocm_sdk
+from tests.kit.platforms import LINUX, WINDOWS
 from tests.kit.windows_listings import read_listing
 
 SCIKIT_BUILD = replace(TREE_FACTS, build_backend="scikit_build_core.build")

@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 
 from core.errors import SourceError
 from core.run import Platform
+from core.run.plan import PlannedJob
 from pytorch_build.lock.collisions import refuse_collisions_of_jobs
 from pytorch_build.lock.plan import complete_plan
 from pytorch_build.lock.source_lock import LockedProject, SourceLock
@@ -184,17 +185,25 @@ REFS = st.lists(
 def test_rejects_exactly_names_that_several_inputs_make(refs: Sequence[tuple[str, str, str, bool]]) -> None:
     locks: dict[str, SourceLock] = {}
     wheels: set[tuple[str, str, str]] = set()
+    jobs: list[PlannedJob] = []
     for number, (audio_digit, torch_digit, minor, is_named) in enumerate(refs):
-        torch_version = f"2.1{minor}.0" if is_named else None
-        version = wheel_version("2.11.0", "+rocm7", release_type="ci", commit="", torch=torch_version)
+        torch_ref = f"ref-{number}"
+        version = wheel_version(
+            "2.11.0",
+            "+rocm7",
+            release_type="ci",
+            commit="",
+            torch=f"2.1{minor}.0" if is_named else None,
+        )
         torch = locked_project("torch", commit=torch_digit * 40, base_version=f"2.1{minor}")
         audio = audio_at(audio_digit * 40, version)
-        locks[f"ref-{number}"] = source_lock(torch, audio, torch_ref=f"ref-{number}")
+        locks[torch_ref] = source_lock(torch, audio, torch_ref=torch_ref)
+        job = pytorch_job(torch_ref=torch_ref, sessions=("build_audio",))
+        jobs.append(job)
         wheels.add((version, audio_digit, torch_digit))
-    jobs = [pytorch_job(torch_ref=name, sessions=("build_audio",)) for name in locks]
 
-    names = {version for version, _audio, _torch in wheels}
-    if len(names) == len(wheels):
+    versions = {version for version, _audio, _torch in wheels}
+    if len(versions) == len(wheels):
         refuse_collisions_of_jobs(jobs, locks)
     else:
         with pytest.raises(SourceError, match="torchaudio"):

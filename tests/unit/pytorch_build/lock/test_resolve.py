@@ -206,6 +206,7 @@ def test_takes_a_tag_before_a_branch_and_the_commit_that_it_stands_for(world: Wo
     reader = Reader(cache=world.root / ".cache")
 
     assert reader.commit(str(torch), "v2") == world.torch
+    assert reader.commit(str(torch), run_git(torch, "rev-parse", "refs/tags/v2")) == world.torch
     assert reader.commit(str(torch), "refs/heads/v2") == newer_commit
     assert reader.commit(str(torch), "HEAD") == newer_commit
 

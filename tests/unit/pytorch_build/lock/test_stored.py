@@ -98,11 +98,17 @@ def commits(tmp_path_factory: pytest.TempPathFactory) -> UpstreamCommits:
     """Return repositories that tests copy."""
     folder = tmp_path_factory.mktemp("upstream")
     audio_fork = commit_files(folder / "audio-fork", {"version.txt": "2.9.0\n"})
-    audio = commit_files(folder / "audio", {"version.txt": "2.10.0a0\n"})
-    vision = commit_files(folder / "vision", {"version.txt": "0.25.0a0\n"})
-    texts = {"version.txt": "2.10.0a0\n", "related_commits": related_commits(audio_fork)}
-    torch = commit_files(folder / "torch", texts)
-    return UpstreamCommits(folder=folder, audio_fork=audio_fork, audio=audio, vision=vision, torch=torch)
+    torch_files = {
+        "version.txt": "2.10.0a0\n",
+        "related_commits": related_commits(audio_fork),
+    }
+    return UpstreamCommits(
+        folder=folder,
+        audio_fork=audio_fork,
+        audio=commit_files(folder / "audio", {"version.txt": "2.10.0a0\n"}),
+        vision=commit_files(folder / "vision", {"version.txt": "0.25.0a0\n"}),
+        torch=commit_files(folder / "torch", torch_files),
+    )
 
 
 @pytest.fixture
@@ -114,7 +120,12 @@ def world(tmp_path: Path, commits: UpstreamCommits, monkeypatch: pytest.MonkeyPa
     (tmp_path / ".gitconfig").write_text(f'{mirror}[protocol "file"]\n\tallow = always\n')
 
     world = World(root=tmp_path, commits=commits)
-    world.set_ref(("torch", "audio"), {"torch": {}, "audio": {"pin": "related_commits"}, "vision": {}})
+    sources = {
+        "torch": {},
+        "audio": {"pin": "related_commits"},
+        "vision": {},
+    }
+    world.set_ref(("torch", "audio"), sources)
     return world
 
 
@@ -170,8 +181,9 @@ def test_rejects_a_passed_lock_with_an_origin_that_is_not_encrypted(
 def test_accepts_an_origin_that_is_not_encrypted_from_the_user(run: LocalRun, origin: str) -> None:
     lock = run.put_lock(with_audio_from(run.lock(), origin))
     context = run.context()
-    audio = replace(context.ref.projects["audio"], origin=origin, own_origin=True)
-    ref = replace(context.ref, projects={**context.ref.projects, "audio": audio})
+    sources = dict(context.ref.projects)
+    sources["audio"] = replace(sources["audio"], origin=origin, own_origin=True)
+    ref = replace(context.ref, projects=sources)
 
     assert stored.stored_lock(replace(context, ref=ref)) == lock
 
@@ -302,20 +314,23 @@ def test_adds_a_component_that_a_user_names_and_keeps_it(world: World) -> None:
 @pytest.mark.parametrize("change", ["origin", "ref"])
 def test_locks_a_project_anew_whose_origin_or_ref_has_changed(world: World, change: str) -> None:
     components = ("torch", "audio", "vision")
-    first_lock = world.lock(world.context(ref=replace(world.ref, components=components)))
+    first_ref = replace(world.ref, components=components)
+    first_lock = world.lock(world.context(ref=first_ref))
     fork_commit = world.commit("vision-fork", {"version.txt": "0.26.0\n"})
     run_git(world.root / "vision", "branch", "other")
     world.commit("torch", {"new.py": ""})
 
     if change == "origin":
         ref = world.with_source("vision", origin=str(world.root / "vision-fork"))
+        expected_source = (fork_commit, "main")
     else:
         ref = world.with_source("vision", ref="other")
-    lock = world.lock(world.context(ref=replace(ref, components=components)))
+        expected_source = (world.commits.vision, "other")
+    ref = replace(ref, components=components)
+    lock = world.lock(world.context(ref=ref))
 
     vision = lock.project("vision")
-    assert vision.commit == (fork_commit if change == "origin" else world.commits.vision)
-    assert vision.ref == ("main" if change == "origin" else "other")
+    assert (vision.commit, vision.ref) == expected_source
     assert lock.project("torch") == first_lock.project("torch")
 
 
@@ -345,10 +360,12 @@ def test_takes_the_pins_of_another_torch(world: World) -> None:
 @pytest.mark.processes
 def test_replaces_a_locked_torch_by_a_prebuilt_one_and_back(world: World) -> None:
     world.lock()
-    prebuilt_ref = replace(world.with_source("torch", prebuilt="torch==2.13.0"), components=("vision",))
-    projects = {name: source for name, source in prebuilt_ref.projects.items() if name != "audio"}
+    ref = world.with_source("torch", prebuilt="torch==2.13.0")
+    projects = dict(ref.projects)
+    projects.pop("audio")
+    prebuilt_ref = replace(ref, components=("vision",), projects=projects)
 
-    prebuilt_context = world.context(ref=replace(prebuilt_ref, projects=projects), cpu=True)
+    prebuilt_context = world.context(ref=prebuilt_ref, cpu=True)
     prebuilt_lock = world.lock(prebuilt_context, NO_ROCM)
 
     assert prebuilt_lock.project("torch").prebuilt == "torch==2.13.0"
@@ -435,22 +452,24 @@ def test_locks_a_run_that_others_use_never_twice(world: World) -> None:
 # Two torch refs in one run
 
 
-def second_ref(world: World, *, fork: str = "vision-fork") -> TorchRef:
+def second_ref(world: World) -> TorchRef:
     """Return a torch ref whose vision is a fork's of the same version."""
-    world.commit(fork, {"version.txt": "0.25.0a0\n"})
-    ref = world.with_source("vision", origin=str(world.root / fork))
+    world.commit("vision-fork", {"version.txt": "0.25.0a0\n"})
+    ref = world.with_source("vision", origin=str(world.root / "vision-fork"))
     return replace(ref, name="second", components=("torch", "vision"))
 
 
 @pytest.mark.processes
 def test_refuses_a_second_ref_whose_wheels_would_replace_those_of_the_first(world: World) -> None:
-    world.lock(world.context(ref=replace(world.ref, components=("torch", "vision"))))
+    first_ref = replace(world.ref, components=("torch", "vision"))
+    world.lock(world.context(ref=first_ref))
 
+    context = world.context(ref=second_ref(world))
     with pytest.raises(SourceError, match="mine and second") as caught:
-        world.lock(world.context(ref=second_ref(world)))
+        world.lock(context)
 
     assert "torchvision" in caught.value.message
-    assert stored.stored_lock(world.context(ref=second_ref(world))) is None
+    assert stored.stored_lock(context) is None
 
 
 @pytest.mark.processes
@@ -458,19 +477,22 @@ def test_refuses_a_second_ref_whose_wheels_would_replace_those_of_the_first(worl
 def test_locks_a_second_ref_beside_the_first_where_its_wheels_have_other_names_or_its_run_another_id(
     world: World, run_id: str
 ) -> None:
-    world.lock(world.context(ref=replace(world.ref, components=("torch", "vision"))))
+    first_ref = replace(world.ref, components=("torch", "vision"))
+    world.lock(world.context(ref=first_ref))
     ref = second_ref(world)
     if run_id == "local":
         world.commit("vision-fork", {"version.txt": "0.26.0\n"})
 
-    lock = world.lock(world.context(ref=ref, run_id=run_id))
+    context = world.context(ref=ref, run_id=run_id)
+    lock = world.lock(context)
 
-    assert stored.stored_lock(world.context(ref=ref, run_id=run_id)) == lock
+    assert stored.stored_lock(context) == lock
 
 
 @pytest.mark.processes
 def test_leaves_refs_of_one_plan_to_the_plan(world: World) -> None:
-    world.lock(world.context(ref=replace(world.ref, components=("torch", "vision"))))
+    first_ref = replace(world.ref, components=("torch", "vision"))
+    world.lock(world.context(ref=first_ref))
     context = world.context(ref=second_ref(world))
 
     lock = stored.source_lock(context, ROCM, planned_refs={"mine", "second"})

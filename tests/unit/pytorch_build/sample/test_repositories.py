@@ -122,13 +122,14 @@ def test_makes_the_repositories_anew_whose_templates_changed(
     assert {path.name for path in tmp_path.iterdir() if path.is_dir()} == {"repos", "templates"}
 
 
-@pytest.mark.parametrize("missing_file", ["torch/HEAD", sample.STAMP])
+@pytest.mark.parametrize("missing_file", ["torch/HEAD", "torch/objects/??/*", "audio/config", sample.STAMP])
 def test_recreates_an_incomplete_repository(
     tmp_path: Path, repositories: Repositories, missing_file: str
 ) -> None:
     folder = tmp_path / "repos"
     shutil.copytree(repositories["torch"].parent, folder)
-    (folder / missing_file).unlink()
+    path = next(folder.glob(missing_file))
+    path.unlink()
 
     recreated_repositories = ensure_repositories(folder)
 

@@ -17,8 +17,6 @@ def test_names_the_upstream_file_whose_contract_a_source_keeps(path: Path) -> No
     assert any("Keeps the contract of" in line for line in first_lines)
 
 
-def test_compiles_without_the_headers_of_python() -> None:
-    including_sources = [path for path in COMPILED_SOURCES if "Python.h" in path.read_text()]
-
-    assert COMPILED_SOURCES != []
-    assert including_sources == []
+@pytest.mark.parametrize("path", COMPILED_SOURCES, ids=lambda path: path.relative_to(TEMPLATES).as_posix())
+def test_compiles_without_the_headers_of_python(path: Path) -> None:
+    assert "Python.h" not in path.read_text()

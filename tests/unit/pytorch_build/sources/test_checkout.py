@@ -402,6 +402,20 @@ def test_leaves_files_alone_that_are_not_in_git(world: CheckoutWorld) -> None:
     assert (world.tree / "mine.txt").read_text() == "mine"
 
 
+@pytest.mark.parametrize("lost_files", ["objects/??/*", "HEAD"])
+def test_names_a_tree_whose_repository_has_lost_files(finished_world: CheckoutWorld, lost_files: str) -> None:
+    # It lies in the folder of another repository, where git would go on without saying so.
+    run_git(finished_world.root, "init", "--quiet")
+    for path in (finished_world.tree / ".git").glob(lost_files):
+        path.unlink()
+
+    with pytest.raises(SourceError, match=str(finished_world.tree)) as caught:
+        finished_world.checkout()
+
+    assert "move" in caught.value.hint
+    assert (finished_world.tree / "kernel.cpp").is_file()
+
+
 # Builds in a tree
 
 

@@ -54,7 +54,8 @@ def copy_of(tree: Path, name: str = "work") -> TreeCopy:
 
 def update(copy: TreeCopy) -> dict[str, bytes]:
     """Bring a copy up to date; return its files."""
-    copy.update(copy.snapshot())
+    snapshot = copy.snapshot()
+    copy.update(snapshot)
     return read_files(copy.path)
 
 
@@ -135,31 +136,44 @@ def test_copies_files_that_were_unpacked_in_the_place_of_a_submodule(tree: Path,
 
 @pytest.mark.parametrize("name", [b"\xff", b"a\nb", b'"quoted"\t\\', "ä".encode()])
 def test_copies_files_of_any_name(tree: Path, copy: TreeCopy, name: bytes) -> None:
-    path = tree / os.fsdecode(name)
+    file_name = os.fsdecode(name)
+    path = tree / file_name
     path.write_bytes(b"one\n")
     copy.update(copy.snapshot())
     path.write_bytes(b"two\n")
 
     copy.update(copy.snapshot())
 
-    assert (copy.path / os.fsdecode(name)).read_bytes() == b"two\n"
+    copied_file = copy.path / file_name
+    assert copied_file.read_bytes() == b"two\n"
 
 
 def test_copies_a_repository_of_any_name(tree: Path, copy: TreeCopy) -> None:
-    inner = init_repository(tree / "odd \xff" / os.fsdecode(b"name \xfe"))
+    inner_path = Path("odd \xff", os.fsdecode(b"name \xfe"))
+    inner = init_repository(tree / inner_path)
     write_files(inner, {"new.txt": "new\n"})
 
     copy.update(copy.snapshot())
 
-    assert (copy.path / inner.relative_to(tree) / "new.txt").is_file()
+    copied_file = copy.path / inner_path / "new.txt"
+    assert copied_file.is_file()
 
 
 # What is compiled again
 
 
+def times_of(copy: TreeCopy, *paths: str) -> list[int]:
+    """Return when files of a copy were written, in nanoseconds."""
+    times: list[int] = []
+    for path in paths:
+        status = (copy.path / path).stat()
+        times.append(status.st_mtime_ns)
+    return times
+
+
 def test_gives_a_changed_file_a_new_time_whatever_its_own_is(tree: Path, copy: TreeCopy) -> None:
     update(copy)
-    built_at = (copy.path / "pkg/a.py").stat().st_mtime_ns
+    times_before = times_of(copy, "pkg/a.py")
     write_files(tree, {"pkg/a.py": "a = 2\n"})
     # As a file is that was unpacked, or taken back from a backup: no build tool sees that it has changed.
     os.utime(tree / "pkg/a.py", (1_000_000_000, 1_000_000_000))
@@ -167,19 +181,18 @@ def test_gives_a_changed_file_a_new_time_whatever_its_own_is(tree: Path, copy: T
     contents = update(copy)
 
     assert contents["pkg/a.py"] == b"a = 2\n"
-    assert (copy.path / "pkg/a.py").stat().st_mtime_ns > built_at
+    assert times_of(copy, "pkg/a.py") > times_before
 
 
 def test_keeps_the_time_of_a_file_that_has_not_changed(tree: Path, copy: TreeCopy) -> None:
     update(copy)
-    times_before = {path: (copy.path / path).stat().st_mtime_ns for path in ("pkg/a.py", "pkg/b.py")}
+    times_before = times_of(copy, "pkg/a.py", "pkg/b.py")
     os.utime(tree / "pkg/a.py")
     commit_files(tree, {"pkg/c.py": "c\n"})
 
     update(copy)
 
-    times = {path: (copy.path / path).stat().st_mtime_ns for path in times_before}
-    assert times == times_before
+    assert times_of(copy, "pkg/a.py", "pkg/b.py") == times_before
 
 
 def test_keeps_what_a_build_made_of_files_that_have_not_changed(tree: Path, copy: TreeCopy) -> None:
@@ -298,11 +311,11 @@ def test_keeps_what_was_built_where_the_cache_was_removed(tree: Path, copy: Tree
     assert contents["build/object.o"] == b"built\n"
 
 
-@pytest.mark.parametrize("lost", ["HEAD", "config", "objects", "index"])
-def test_recreates_a_cache_that_has_lost_files(tree: Path, copy: TreeCopy, lost: str) -> None:
+@pytest.mark.parametrize("lost_name", ["HEAD", "config", "objects", "index"])
+def test_recreates_a_cache_that_has_lost_files(tree: Path, copy: TreeCopy, lost_name: str) -> None:
     write_files(tree, {"first.py": "first\n"})
     update(copy)
-    for path in copy.cache.glob(f"{lost}*"):
+    for path in copy.cache.glob(f"{lost_name}*"):
         if path.is_dir():
             shutil.rmtree(path)
         else:

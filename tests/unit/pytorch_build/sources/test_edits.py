@@ -13,8 +13,9 @@ pytestmark = pytest.mark.processes
 @pytest.fixture
 def tree(tmp_path: Path) -> Path:
     """Return a repository with one commit."""
-    commit_files(tmp_path / "tree", {"a.txt": "a line\n", "b.txt": "b\n"})
-    return tmp_path / "tree"
+    tree = tmp_path / "tree"
+    commit_files(tree, {"a.txt": "a line\n", "b.txt": "b\n"})
+    return tree
 
 
 # The user's commits
@@ -25,7 +26,8 @@ def test_lists_commits_that_nothing_else_holds(tree: Path) -> None:
     commit = commit_files(tree, {"a.txt": "mine\n"}, message="My change")
 
     # A commit of ours may have gone.
-    commits = edits.commits_of_user(Repository(path=tree), [first_commit, "1" * 40])
+    tool_commits = [first_commit, "1" * 40]
+    commits = edits.commits_of_user(Repository(path=tree), tool_commits)
 
     assert commits == [f"{commit[:7]} My change"]
 
@@ -40,10 +42,10 @@ def test_lists_no_commit_that_a_remote_or_a_tag_holds(tree: Path, ref: str) -> N
 
 
 def test_names_the_first_of_many_commits(tree: Path) -> None:
-    commits = tuple(f"000000{number} Change {number}" for number in range(5))
-
+    commits = [f"000000{number} Change {number}" for number in range(5)]
+    repository = Repository(path=tree)
     with pytest.raises(SourceError, match="2 more") as caught:
-        edits.keep_or_refuse_commits(Repository(path=tree), commits, force=False)
+        edits.keep_or_refuse_commits(repository, commits, force=False)
 
     assert "Change 2" in caught.value.message
     assert "Change 3" not in caught.value.message

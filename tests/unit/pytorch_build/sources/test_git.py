@@ -221,8 +221,10 @@ def test_recreates_an_incomplete_cache(upstream: tuple[str, str], tmp_path: Path
 
 
 @pytest.mark.processes
-@pytest.mark.parametrize("lost", ["objects", "HEAD", "refs", "config"])
-def test_recreates_a_cache_that_has_lost_files(upstream: tuple[str, str], tmp_path: Path, lost: str) -> None:
+@pytest.mark.parametrize("lost_name", ["objects", "HEAD", "refs", "config"])
+def test_recreates_a_cache_that_has_lost_files(
+    upstream: tuple[str, str], tmp_path: Path, lost_name: str
+) -> None:
     origin, commit = upstream
     # The cache lies in the folder of another repository, where git would go on without saying so.
     checkout = tmp_path / "checkout"
@@ -230,14 +232,16 @@ def test_recreates_a_cache_that_has_lost_files(upstream: tuple[str, str], tmp_pa
     references = run_git(checkout, "show-ref")
     reader = Reader(cache=checkout / ".cache")
     reader.commit(origin, commit)
-    (repository,) = (path for path in reader.cache.iterdir() if path.is_dir())
-    if (repository / lost).is_dir():
-        shutil.rmtree(repository / lost)
+    (lock,) = reader.cache.glob("*.lock")
+    lost_path = lock.with_suffix("") / lost_name
+    if lost_path.is_dir():
+        shutil.rmtree(lost_path)
     else:
-        (repository / lost).unlink()
+        lost_path.unlink()
 
     assert reader.texts(origin, commit, ("version.txt",)) == {"version.txt": "1\n"}
 
+    # Nothing has changed there.
     assert run_git(checkout, "show-ref") == references
     assert "remote." not in run_git(checkout, "config", "--list", "--local")
 

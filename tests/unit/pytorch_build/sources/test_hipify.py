@@ -14,16 +14,18 @@ DATE = "2026-01-01T00:00:00Z"
 @pytest.fixture
 def hipified(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Repository, str]:
     """Return a repository after hipify, and the commit of what it made, for a user who ignores its files."""
-    monkeypatch.setenv("GIT_CONFIG_GLOBAL", str(tmp_path / ".gitconfig"))
-    ignored = tmp_path / "ignored"
-    ignored.write_text("*.hip\n.idea\n")
-    (tmp_path / ".gitconfig").write_text(f"[core]\n\texcludesFile = {ignored}\n")
+    excludes_file = tmp_path / "ignored"
+    excludes_file.write_text("*.hip\n.idea\n")
+    configuration = tmp_path / ".gitconfig"
+    configuration.write_text(f"[core]\n\texcludesFile = {excludes_file}\n")
+    monkeypatch.setenv("GIT_CONFIG_GLOBAL", str(configuration))
     tree = tmp_path / "tree"
     commit_files(tree, {"a.cu": "cuda\n", ".gitignore": "build/\n"})
     write_files(tree, {".idea": "an editor's"})
     repository = Repository(path=tree)
 
-    untracked_before = {tree: set(hipify.all_untracked(repository))}
+    untracked_paths = hipify.all_untracked(repository)
+    untracked_before = {tree: set(untracked_paths)}
     write_files(tree, {"a.hip": "hip\n", "build/x": "ignored by the project"})
     commit = hipify.commit_hipified(repository, DATE, untracked_before)
     assert commit is not None
@@ -34,14 +36,14 @@ def hipified(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Repositor
 def test_commits_what_hipify_made_though_the_user_ignores_it(hipified: tuple[Repository, str]) -> None:
     repository, commit = hipified
 
-    shown = run_git(repository.path, "show", "--name-only", "--format=", commit)
+    names = run_git(repository.path, "show", "--name-only", "--format=", commit)
 
-    assert shown.splitlines() == ["a.hip"]
+    assert names.splitlines() == ["a.hip"]
 
 
 def test_commits_what_hipify_made_under_a_fixed_name_and_date(hipified: tuple[Repository, str]) -> None:
     repository, commit = hipified
 
-    shown = run_git(repository.path, "show", "--no-patch", "--format=%an %aI %s", commit)
+    description = run_git(repository.path, "show", "--no-patch", "--format=%an %aI %s", commit)
 
-    assert shown == "pytorch-build 2026-01-01T00:00:00+00:00 DO NOT SUBMIT: HIPIFY"
+    assert description == "pytorch-build 2026-01-01T00:00:00+00:00 DO NOT SUBMIT: HIPIFY"

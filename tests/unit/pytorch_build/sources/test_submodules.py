@@ -20,16 +20,25 @@ UNSAFE_ADDRESSES = ["fd::0", "ext::sh -c 'touch {folder}/ran'", "file://{folder}
 def repositories(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Return a folder with ``top``, its submodule outer, and inner within that; both have newer commits."""
     folder = tmp_path_factory.mktemp("repositories")
-    commit_files(folder / "inner", {"i": "1"})
-    commit_files(folder / "outer", {"o": "1"})
-    run_git(folder / "outer", "submodule", "--quiet", "add", "../inner", "lib/inner")
-    commit_files(folder / "outer", {})
-    commit_files(folder / "top", {"t": "1"})
-    run_git(folder / "top", "submodule", "--quiet", "add", "../outer", "outer")
-    commit_files(folder / "top", {})
-    commit_files(folder / "inner", {"i": "2"})
-    commit_files(folder / "outer", {"o": "2"})
+    inner = folder / "inner"
+    outer = folder / "outer"
+    top = folder / "top"
+
+    commit_files(inner, {"i": "1"})
+    commit_files(outer, {"o": "1"})
+    add_submodule(outer, "../inner", "lib/inner")
+    commit_files(top, {"t": "1"})
+    add_submodule(top, "../outer", "outer")
+
+    commit_files(inner, {"i": "2"})
+    commit_files(outer, {"o": "2"})
     return folder
+
+
+def add_submodule(repository: Path, origin: str, path: str) -> None:
+    """Commit a submodule to a repository."""
+    run_git(repository, "submodule", "--quiet", "add", origin, path)
+    commit_files(repository, {})
 
 
 @pytest.fixture
@@ -47,11 +56,13 @@ def test_updates_submodules_and_lists_inner_ones_first(tree: Repository) -> None
     submodules.update_submodules(tree, depth=1)
 
     outer = tree.path / "outer"
-    paths = [repository.path for repository in submodules.submodules(tree)]
-    assert paths == [outer / "lib/inner", outer]
-    assert [repository.path for repository in submodules.direct_submodules(tree)] == [outer]
+    inner = outer / "lib/inner"
+    (first, second) = submodules.submodules(tree)
+    (direct,) = submodules.direct_submodules(tree)
+    assert first.path == inner
+    assert second.path == direct.path == outer
     # The commit that its parent names, and not the newest one.
-    assert (outer / "lib/inner/i").read_text() == "1"
+    assert (inner / "i").read_text() == "1"
 
 
 def test_updates_nothing_in_a_repository_without_submodules(repositories: Path) -> None:
@@ -71,20 +82,24 @@ def test_recreates_an_incomplete_clone_of_a_nested_submodule(tree: Repository) -
 
 
 def test_rejects_a_submodule_outside_the_tree(tmp_path: Path) -> None:
-    modules = '[submodule "x"]\n\tpath = ../other\n\turl = ../x\n'
-    commit_files(tmp_path / "tree", {".gitmodules": modules})
+    tree = tmp_path / "tree"
+    gitmodules = '[submodule "x"]\n\tpath = ../other\n\turl = ../x\n'
+    commit_files(tree, {".gitmodules": gitmodules})
 
     with pytest.raises(SourceError, match="other"):
-        submodules.list_submodules(Repository(path=tmp_path / "tree"))
+        submodules.submodule_folders(Repository(path=tree))
 
 
 @pytest.mark.parametrize("address", UNSAFE_ADDRESSES)
 def test_fetches_no_submodule_from_an_unsafe_address(tmp_path: Path, address: str) -> None:
     address = address.format(folder=tmp_path)
+    tree = tmp_path / "tree"
+    gitmodules = f'[submodule "a"]\n\tpath = a\n\turl = {address}\n'
     commit_files(tmp_path / "there", {"a": ""})
-    commit_files(tmp_path / "tree", {".gitmodules": f'[submodule "a"]\n\tpath = a\n\turl = {address}\n'})
-    repository = Repository(path=tmp_path / "tree", settings=Origins().settings("https://example.org/a"))
-    repository.run("update-index", "--add", "--cacheinfo", f"160000,{'1' * 40},a")
+    commit_files(tree, {".gitmodules": gitmodules})
+    settings = Origins().settings("https://example.org/a")
+    repository = Repository(path=tree, settings=settings)
+    repository.run("update-index", "--add", "--cacheinfo", f"160000,{LOST_COMMIT},a")
 
     with pytest.raises(SourceError, match="not allowed"):
         submodules.update_submodules(repository, depth=1)

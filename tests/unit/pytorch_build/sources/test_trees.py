@@ -234,11 +234,12 @@ def test_rejects_a_tree_that_names_no_version(tmp_path: Path) -> None:
 @pytest.fixture
 def tree(tmp_path: Path) -> Path:
     """Return a tree with a submodule that has one as well."""
-    commit_files(tmp_path / "inner", {"inner.h": ""})
-    commit_files(tmp_path / "sub", {"code.cpp": "one\n"})
-    run_git(tmp_path / "sub", "submodule", "--quiet", "add", "../inner", "inner")
-    commit_files(tmp_path / "sub", {})
     tree = tmp_path / "mine"
+    sub = tmp_path / "sub"
+    commit_files(tmp_path / "inner", {"inner.h": ""})
+    commit_files(sub, {"code.cpp": "one\n"})
+    run_git(sub, "submodule", "--quiet", "add", "../inner", "inner")
+    commit_files(sub, {})
     commit_files(tree, {"setup.py": ""})
     run_git(tree, "submodule", "--quiet", "add", "../sub", "third_party/sub")
     run_git(tree, "submodule", "--quiet", "update", "--init", "--recursive")
@@ -255,9 +256,14 @@ def incomplete_tree(tree: Path) -> Path:
     return clone
 
 
-def problems_of(tree: Path, project: str = "torch", env: dict[str, str] | None = None) -> list[str]:
+def problems_of(
+    tree: Path,
+    project: str = "torch",
+    env: dict[str, str] | None = None,
+) -> list[str]:
     """Return what a developer's tree lacks for a build."""
-    return [message for message, _hint in trees.lacks(tree, project, env or {})]
+    problems = trees.lacks(tree, project, env or {})
+    return [message for message, _hint in problems]
 
 
 def test_finds_nothing_that_a_complete_tree_lacks(tree: Path) -> None:

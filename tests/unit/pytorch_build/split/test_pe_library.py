@@ -73,10 +73,12 @@ def dll(
         next_offset += round_up(size, ALIGNMENT)
 
     code_address = IMAGE_BASE + addresses[name]
+    wrappers = b""
+    for pointer in pointers:
+        wrappers += struct.pack("<4sIQQ", b"FPIH", 1, code_address + pointer, 0)
     variable = 0 if stray_pointer is None else code_address + stray_pointer
-    relocations = relocation_block(
-        addresses[".hipFatB"], [WRAPPER_SIZE * index + 8 for index in range(len(pointers))]
-    )
+    pointer_places = range(8, sizes[".hipFatB"], WRAPPER_SIZE)
+    relocations = relocation_block(addresses[".hipFatB"], pointer_places)
     if stray_pointer is not None:
         relocations += relocation_block(addresses[".data"], [0])
     debug_entry = struct.pack("<IIHHII", 0, 0, 0, 0, 2, len(DEBUG_DATA))
@@ -86,7 +88,7 @@ def dll(
         ".rdata": debug_entry.ljust(64, b"\0"),
         ".data": struct.pack("<QQ", variable, 0),
         name: DEVICE_CODE,
-        ".hipFatB": b"".join(struct.pack("<4sIQQ", b"FPIH", 1, code_address + at, 0) for at in pointers),
+        ".hipFatB": wrappers,
         ".reloc": relocations,
         ".debug": DEBUG_DATA,
     }
@@ -97,18 +99,21 @@ def dll(
     headers = dos_header() + b"PE\0\0"
     headers += struct.pack("<HHIIIHH", PE_MACHINE_X86_64, len(sizes), 0, 0, 0, OPTIONAL_HEADER_SIZE, 0x2022)
     headers += optional_header(directories, image_size=next_address, headers_size=headers_size)
+    body = b""
     for section, content in contents.items():
         headers += section_header(
             section, size=len(content), address=addresses[section], offset=offsets[section]
         )
-    body = b"".join(align(content, ALIGNMENT) for content in contents.values())
+        body += align(content, ALIGNMENT)
     return headers.ljust(headers_size, b"\0") + body
 
 
 def relocation_block(page: int, offsets: Sequence[int]) -> bytes:
     """Return the relocations of a page: 64-bit addresses at these offsets."""
     block = struct.pack("<II", page, 8 + 2 * len(offsets))
-    return block + b"".join(struct.pack("<H", RELOCATION_OF_64_BITS | offset) for offset in offsets)
+    for offset in offsets:
+        block += struct.pack("<H", RELOCATION_OF_64_BITS | offset)
+    return block
 
 
 def optional_header(
@@ -120,8 +125,9 @@ def optional_header(
     struct.pack_into("<QII", header, 24, IMAGE_BASE, PAGE, ALIGNMENT)
     struct.pack_into("<II", header, 56, image_size, headers_size)
     struct.pack_into("<I", header, 108, 16)
-    table = b"".join(struct.pack("<II", *directories.get(index, (0, 0))) for index in range(16))
-    return bytes(header) + table
+    for index in range(16):
+        header += struct.pack("<II", *directories.get(index, (0, 0)))
+    return bytes(header)
 
 
 def section_header(name: str, *, size: int, address: int, offset: int) -> bytes:
@@ -186,10 +192,14 @@ def test_adds_a_reference_to_the_device_code(host_dll: bytes, tmp_path: Path) ->
 def test_leads_each_wrapper_to_its_bundle_by_index(host_dll: bytes) -> None:
     offset, size = read_facts(host_dll).sections[".hipFatB"]
 
-    wrappers = list(struct.iter_unpack("<4sIQQ", host_dll[offset : offset + size]))
+    magics: list[bytes] = []
+    indexes: list[int] = []
+    for magic, _version, _address, index in struct.iter_unpack("<4sIQQ", host_dll[offset : offset + size]):
+        magics.append(magic)
+        indexes.append(index)
 
-    assert [magic for magic, _, _, _ in wrappers] == [b"HIPK"] * 3
-    assert [index for _, _, _, index in wrappers] == [1, 0, 0]
+    assert magics == [b"HIPK"] * 3
+    assert indexes == [1, 0, 0]
 
 
 def test_moves_the_debug_directory_with_its_data(host_dll: bytes) -> None:

@@ -229,12 +229,13 @@ def test_names_a_library_by_its_file_name_where_it_is_needed_by_a_path(machine: 
     name = f"libbar-{digest_in_name(path)}.so.3"
     needed_names = (str(path), "libbar.so.3")
 
-    patches = portable.plan_patches(
+    grafted_library, module = portable.plan_patches(
         "demo", dict.fromkeys(needed_names, path), {"m.so": library(*needed_names)}
     )
 
-    assert [patch.member for patch in patches] == [f"demo.libs/{name}", "m.so"]
-    assert patches[1].renamed == dict.fromkeys(needed_names, name)
+    assert grafted_library.member == f"demo.libs/{name}"
+    assert module.member == "m.so"
+    assert module.renamed == dict.fromkeys(needed_names, name)
 
 
 def test_refuses_two_libraries_of_one_name(tmp_path: Path) -> None:

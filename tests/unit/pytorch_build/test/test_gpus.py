@@ -145,8 +145,12 @@ def kernel_nodes(programs: dict[str, str]) -> Path:
     """Return the nodes of a machine with two GPUs, in the order of their numbers."""
     assert programs == {}
     gpus.KFD.touch()
-    nodes = {"0": CPU_NODE, "10": MI300X_NODE, "9": NAVI31_NODE}
-    write_files(gpus.NODES, {f"{number}/properties": text for number, text in nodes.items()})
+    nodes = {
+        "0/properties": CPU_NODE,
+        "10/properties": MI300X_NODE,
+        "9/properties": NAVI31_NODE,
+    }
+    write_files(gpus.NODES, nodes)
     return gpus.NODES
 
 
@@ -216,7 +220,7 @@ def select_gpus(
 
 
 @pytest.mark.parametrize(
-    ("family", "policy", "words"),
+    ("family", "policy", "descriptions"),
     [
         pytest.param("gfx94X-dcgpu", "unique", ["gfx942 (0)"], id="one GPU"),
         pytest.param("gfx94X-dcgpu", "all", ["gfx942 (0, 2)"], id="all GPUs"),
@@ -228,8 +232,12 @@ def select_gpus(
         ),
     ],
 )
-def test_each_architecture_has_processes_of_its_own(family: str, policy: Policy, words: list[str]) -> None:
-    assert [assignment.description for assignment in select_gpus(family=family, policy=policy)] == words
+def test_each_architecture_has_processes_of_its_own(
+    family: str, policy: Policy, descriptions: list[str]
+) -> None:
+    assignments = select_gpus(family=family, policy=policy)
+
+    assert [assignment.description for assignment in assignments] == descriptions
 
 
 @pytest.mark.parametrize(("policy", "devices"), [("unique", "0"), ("all", "0,2")])
@@ -352,11 +360,12 @@ def test_a_variable_that_names_an_absent_gpu_is_an_error(variables: dict[str, st
 @st.composite
 def machines_with_a_choice(draw: st.DrawFn) -> tuple[Machine, str]:
     """Return a machine with a GPU of the family, and an order of all its GPUs."""
-    others = draw(st.lists(st.sampled_from(["gfx942", "gfx950", "gfx1100"]), max_size=5))
-    targets = draw(st.permutations([draw(st.sampled_from(["gfx942", "gfx950"])), *others]))
-    found_gpus = tuple(Gpu(target=target, uuid=f"GPU-{index}") for index, target in enumerate(targets))
+    target_of_family = draw(st.sampled_from(["gfx942", "gfx950"]))
+    further_targets = draw(st.lists(st.sampled_from(["gfx942", "gfx950", "gfx1100"]), max_size=5))
+    targets = draw(st.permutations([target_of_family, *further_targets]))
+    machine_gpus = [Gpu(target=target, uuid=f"GPU-{index}") for index, target in enumerate(targets)]
     order = draw(st.permutations(range(len(targets))))
-    return Machine(gpus=found_gpus, vendor="amd"), ",".join(map(str, order))
+    return Machine(gpus=tuple(machine_gpus), vendor="amd"), ",".join(map(str, order))
 
 
 @given(machines_with_a_choice(), st.sampled_from(["unique", "all"]))
@@ -378,11 +387,13 @@ def test_processes_see_what_was_chosen(machine_and_order: tuple[Machine, str], p
         assert visible == [device.gpu for device in assignment.devices]
         assert {gpu.target for gpu in visible} == {assignment.target}
 
-    chosen = [device.gpu for assignment in assignments for device in assignment.devices]
+    assigned_gpus: list[Gpu] = []
+    for assignment in assignments:
+        assigned_gpus += [device.gpu for device in assignment.devices]
     if policy == "all":
-        assert sorted(gpu.uuid for gpu in chosen) == [gpu.uuid for gpu in family]
+        assert sorted(gpu.uuid for gpu in assigned_gpus) == [gpu.uuid for gpu in family]
     else:
-        assert sorted(gpu.target for gpu in chosen) == sorted({gpu.target for gpu in family})
+        assert sorted(gpu.target for gpu in assigned_gpus) == sorted({gpu.target for gpu in family})
 
 
 def assigned_targets(run: LocalRun, family: str, *, ref: str, allow_no_gpu: bool = False) -> list[str]:

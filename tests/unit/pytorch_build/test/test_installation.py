@@ -14,7 +14,7 @@ from core.env.installer import Install
 from core.errors import CheckError
 from core.http import fetch
 from core.packages import resolution
-from core.packages.candidates import Candidate
+from core.packages.candidates import Candidate, pin_of
 from core.packages.options import SourceOptions
 from core.packages.resolution import ResolvedPackage
 from pytorch_build.context import Context
@@ -78,47 +78,48 @@ def publish_audio(run: LocalRun, *, requires: Sequence[str]) -> None:
 def test_recorded_files_are_installed_by_digest_alone(run: LocalRun) -> None:
     publish_audio(run, requires=["numpy>=2"])
 
-    tools, _others, ours = plan_calls(run, run.context())
+    tools, _call_for_numpy, call_for_wheels = plan_calls(run, run.context())
 
     wheels = packages_of_run(run.context(), run.target()).files
-    pins = [f"{wheel.distribution}=={wheel.version} --hash=sha256:{wheel.sha256}" for wheel in wheels]
+    pins = [pin_of(wheel.distribution, wheel.version, [wheel]) for wheel in wheels]
     assert tools.requirements == ("pytest",)
-    assert ours.files[0].read_text().splitlines() == sorted(pins)
-    assert ours.hashed
-    assert not ours.dependencies
+    assert call_for_wheels.files[0].read_text().splitlines() == sorted(pins)
+    assert call_for_wheels.hashed
+    assert not call_for_wheels.dependencies
 
 
 @pytest.mark.usefixtures("questions")
 def test_recorded_files_come_from_the_run_alone(run: LocalRun) -> None:
     publish_audio(run, requires=["numpy>=2"])
 
-    *_, ours = plan_calls(run, run.context())
+    *_, call_for_wheels = plan_calls(run, run.context())
 
-    assert ours.sources is not None
-    assert ours.sources.no_index
-    assert ours.sources.find_links[0].startswith("http://127.0.0.1:")
-    assert ours.config_settings == (f"gpu-family={FAMILY}",)
+    sources = call_for_wheels.sources
+    assert sources is not None
+    assert sources.no_index
+    assert sources.find_links[0].startswith("http://127.0.0.1:")
+    assert call_for_wheels.config_settings == (f"gpu-family={FAMILY}",)
 
 
 def test_other_peoples_packages_come_from_the_users_indexes(run: LocalRun, questions: list[Any]) -> None:
     publish_audio(run, requires=["numpy>=2", "torch==2.10.0", "x; extra == 'y'"])
 
-    _tools, others, _ours = plan_calls(run, run.context())
+    _tools, call_for_numpy, _call_for_wheels = plan_calls(run, run.context())
 
     (question,) = questions
-    assert others.files[0].read_text() == f"numpy==2 --hash=sha256:{'b' * 64}\n"
-    assert others.sources is None
+    assert call_for_numpy.files[0].read_text() == f"numpy==2 --hash=sha256:{NUMPY_WHEEL.sha256}\n"
+    assert call_for_numpy.sources is None
     assert question.requirements == ("numpy>=2",)
     assert {"torch", "rocm", "rocm-sdk-core"} < set(question.excludes)
 
 
 def test_the_sdist_of_rocm_is_built_for_a_target_of_split_packages(run: LocalRun) -> None:
-    devices = [f"{kind}-device-gfx1101" for kind in ("rocm-sdk", "amd-torch")]
-    publish_split_packages(run, *devices, *(f"rocm-sdk-device-gfx110{number}" for number in (0, 2, 3)))
+    rocm_devices = [f"rocm-sdk-device-gfx110{number}" for number in range(4)]
+    publish_split_packages(run, "amd-torch-device-gfx1101", *rocm_devices)
 
-    _tools, ours = plan_calls(run, run.context(FOUR_TARGETS))
+    _tools, call_for_wheels = plan_calls(run, run.context(FOUR_TARGETS))
 
-    assert dict(ours.env) == {"ROCM_SDK_TARGET_FAMILY": "gfx1101"}
+    assert dict(call_for_wheels.env) == {"ROCM_SDK_TARGET_FAMILY": "gfx1101"}
 
 
 @pytest.mark.parametrize(
@@ -134,16 +135,17 @@ def test_rocm_from_elsewhere_has_the_layout_that_torch_was_built_with(
     run.put_lock()
     rocm_inputs = {"rocm": ["7.1.0", layout, "https://host/whl-next/"]}
     run.record("build_torch", run.built("torch"), inputs=rocm_inputs, torch_ref="sample", python="cp312")
+    folder = tmp_path / "rocm"
     for name in ("rocm-sdk-core", *packages):
-        write_wheel(tmp_path / "rocm", name=name, version="7.1.0")
-    write_sdist(tmp_path / "rocm", name="rocm", version="7.1.0")
+        write_wheel(folder, name=name, version="7.1.0")
+    write_sdist(folder, name="rocm", version="7.1.0")
 
-    _tools, ours, rocm = plan_calls(run, run.context(), find_links=(str(tmp_path / "rocm"),))
+    _tools, call_for_torch, call_for_rocm = plan_calls(run, run.context(), find_links=(str(folder),))
 
-    pins = rocm.files[0].read_text()
-    assert "torch" in ours.files[0].read_text()
+    pins = call_for_rocm.files[0].read_text()
+    assert "torch" in call_for_torch.files[0].read_text()
     assert ("rocm-sdk-device-gfx942==7.1.0 --hash" in pins) is (layout == "split")
-    assert dict(rocm.env) == {"ROCM_SDK_TARGET_FAMILY": family}
+    assert dict(call_for_rocm.env) == {"ROCM_SDK_TARGET_FAMILY": family}
 
 
 def test_a_prebuilt_torch_is_resolved_with_other_peoples_packages(
@@ -157,11 +159,11 @@ def test_a_prebuilt_torch_is_resolved_with_other_peoples_packages(
     prebuilt = replace(context.ref.projects["torch"], prebuilt="torch==2.13.0")
     context = replace(context, ref=replace(context.ref, projects={"torch": prebuilt}))
 
-    _tools, others, ours = plan_calls(run, context)
+    _tools, call_for_torch, call_for_audio = plan_calls(run, context)
 
-    assert others.files[0].read_text().startswith("torch==2.13.0 --hash")
-    assert ours.files[0].read_text().startswith("torchaudio==")
-    assert dict(ours.env) == {}
+    assert call_for_torch.files[0].read_text().startswith("torch==2.13.0 --hash")
+    assert call_for_audio.files[0].read_text().startswith("torchaudio==")
+    assert dict(call_for_audio.env) == {}
 
 
 def test_staged_wheels_are_installed_from_the_page_that_users_read(run: LocalRun) -> None:
@@ -236,7 +238,7 @@ class Installation:
         target = self.run.target(self.python)
         with planned_calls(context, target, self.packages, self.tools) as calls:
             digest = installer.digest_of_calls(target, calls)
-        self.monkeypatch.setattr(installer, "is_filled", lambda _target, other: other == digest)
+        self.monkeypatch.setattr(installer, "is_filled", lambda _target, new_digest: new_digest == digest)
 
     def is_prepared(self) -> bool:
         """Return whether the environment still is what it was filled with."""
@@ -279,11 +281,11 @@ def test_fills_an_environment_again_when_one_input_changes(installed: Installati
 
 @pytest.mark.parametrize("change", CHANGES)
 def test_a_record_is_of_other_inputs_when_one_changes(installed: Installation, change: Any) -> None:
-    before = installed.inputs()
+    inputs_before = installed.inputs()
 
     change(installed)
 
-    assert installed.inputs() != before
+    assert installed.inputs() != inputs_before
 
 
 @pytest.mark.parametrize(
@@ -295,20 +297,20 @@ def test_a_record_is_of_other_inputs_when_one_changes(installed: Installation, c
 )
 def test_nothing_has_changed_when_the_inputs_are_the_same(installed: Installation, change: Any) -> None:
     installed.fill_environment()
-    before = installed.inputs()
+    inputs_before = installed.inputs()
 
     change(installed)
 
     assert installed.is_prepared()
-    assert installed.inputs() == before
+    assert installed.inputs() == inputs_before
 
 
 def test_inputs_of_a_record_do_not_depend_on_where_the_lock_lies(installed: Installation) -> None:
-    before = installed.inputs()
+    inputs_before = installed.inputs()
 
     installed.lock = installed.lock.rename(installed.lock.with_name("other.txt"))
 
-    assert installed.inputs() == before
+    assert installed.inputs() == inputs_before
 
 
 # Device code that lies in packages of its own
@@ -335,7 +337,8 @@ def write_metadata(folder: Path, *, versions: Mapping[str, str | None], extras: 
         lines = ["Metadata-Version: 2.1", f"Name: {name}", f"Version: {version}"]
         if name in {"torch", "torchvision"}:
             lines += [f"Provides-Extra: {extra}" for extra in extras]
-        metadata = folder / f"{name.replace('-', '_')}-{version}.dist-info" / "METADATA"
+        module = name.replace("-", "_")
+        metadata = folder / f"{module}-{version}.dist-info" / "METADATA"
         metadata.parent.mkdir()
         metadata.write_text("\n".join([*lines, ""]))
 

@@ -22,8 +22,18 @@ from tests.kit.group_cells import group_cell
 
 NOW = datetime(2026, 11, 21, tzinfo=UTC)
 KEY = "17-linux/manifests/gfx94X-dcgpu/test_torch-nightly-cp312.json"
-TOTALS = {"tests": 5, "existing": 5, "failures": 1, "errors": 1, "skipped": 1, "unexplained": 0}
-REPORT = {"key": "17-linux/reports/gfx94X-dcgpu/torch-nightly-cp312.xml", "sha256": "a" * 64}
+TOTALS = {
+    "tests": 5,
+    "existing": 5,
+    "failures": 1,
+    "errors": 1,
+    "skipped": 1,
+    "unexplained": 0,
+}
+REPORT = {
+    "key": "17-linux/reports/gfx94X-dcgpu/torch-nightly-cp312.xml",
+    "sha256": "a" * 64,
+}
 
 
 def record_of_test(
@@ -35,7 +45,11 @@ def record_of_test(
     stage: str = "test_torch",
 ) -> Record:
     """Return the record of a test, with other inputs or details where they matter."""
-    usual_inputs: dict[str, Any] = {"files": {"torch-2.whl": "a" * 64}, "installed": True, "gpu": ["gfx942"]}
+    usual_inputs: dict[str, Any] = {
+        "files": {"torch-2.whl": "a" * 64},
+        "installed": True,
+        "gpu": ["gfx942"],
+    }
     usual_details: dict[str, Any] = {"tests": TOTALS, "report": REPORT}
     return Record(
         stage=stage,

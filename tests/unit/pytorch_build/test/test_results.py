@@ -9,6 +9,7 @@ from core import junit
 from core.junit import FAILING, OUTCOMES, Case, Document, Suite, read
 from pytorch_build.test.results import (
     EXISTING,
+    FILES,
     LEFT_OUT,
     MAY_SKIP,
     Origin,
@@ -34,8 +35,7 @@ def report_with(
     properties: Mapping[str, str] | None = None,
     problems: tuple[str, ...] = (),
     timestamp: str = "",
-    plan: str = "",
-    where: str = "",
+    filename: str = "",
 ) -> Report:
     """Return a report of cases; `shard` is K/N."""
     document = Document(
@@ -47,7 +47,7 @@ def report_with(
     )
     index, _, count = (shard or "").partition("/")
     parsed_shard = Shard(index=int(index), count=int(count)) if shard else None
-    return Report(origin=origin, document=document, shard=parsed_shard, plan=plan, where=where)
+    return Report(origin=origin, document=document, shard=parsed_shard, filename=filename)
 
 
 def merge_one(*reports: Report) -> Tested:
@@ -115,6 +115,8 @@ def test_origins_are_judged_apart() -> None:
 
 A_CASE = case_of("a.py::x")
 B_CASE = case_of("b.py::x")
+A_FILE = {"a.py": Suite(properties={EXISTING: "1"})}
+B_FILE = {"b.py@gfx942": Suite()}
 NINETY_SKIPPED = [case_of(f"t.py::{index}", outcome="skipped") for index in range(90)]
 TWO_TESTS = {"t.py": Suite(properties={EXISTING: "2"})}
 
@@ -142,19 +144,43 @@ TWO_TESTS = {"t.py": Suite(properties={EXISTING: "2"})}
             id="test in two shards",
         ),
         pytest.param(
-            [report_with(A_CASE, shard="1/1"), report_with(B_CASE, where="odd.xml")],
+            [report_with(A_CASE, shard="1/1"), report_with(B_CASE, filename="odd.xml")],
             "odd.xml",
             id="report without a shard",
         ),
         pytest.param(
-            [report_with(A_CASE, shard="1/2", plan="p"), report_with(A_CASE, shard="2/2", plan="q")],
-            "durations",
-            id="two plans",
+            [
+                report_with(A_CASE, shard="1/2", properties={FILES: "a.py"}),
+                report_with(B_CASE, shard="2/2", properties={FILES: "a.py b.py"}),
+            ],
+            "which test files were to run",
+            id="two lists of files",
+        ),
+        pytest.param(
+            [
+                report_with(A_CASE, shard="1/2", properties={FILES: "a.py"}),
+                report_with(B_CASE, shard="2/2"),
+            ],
+            "which test files were to run",
+            id="report without a list of files",
+        ),
+        pytest.param(
+            [
+                report_with(A_CASE, shard="1/2", properties={FILES: "a.py b.py c.py"}, suites=A_FILE),
+                report_with(B_CASE, shard="2/2", properties={FILES: "a.py b.py c.py"}, suites=B_FILE),
+            ],
+            "1 of 3 test files did not run: c.py",
+            id="file in no shard",
+        ),
+        pytest.param(
+            [report_with(A_CASE, properties={FILES: ""}, suites=A_FILE)],
+            "no test file of the configuration",
+            id="configuration without files",
         ),
         pytest.param(
             [report_with(A_CASE, properties={LEFT_OUT: "2 of 3 test files did not run"})],
             "2 of 3 test files",
-            id="files left out",
+            id="files left out, in a report of an earlier version",
         ),
         pytest.param(
             [report_with(A_CASE, case_of("t.py::y", outcome="flaky"), properties={MAY_SKIP: "0"})],
@@ -167,7 +193,7 @@ TWO_TESTS = {"t.py": Suite(properties={EXISTING: "2"})}
             id="too many skipped without a rule",
         ),
         pytest.param(
-            [report_with(A_CASE, problems=("cut off",), where="a.xml")], "a.xml: cut off", id="torn report"
+            [report_with(A_CASE, problems=("cut off",), filename="a.xml")], "a.xml: cut off", id="torn report"
         ),
         pytest.param([report_with()], "no test ran", id="no test"),
         pytest.param(
@@ -177,6 +203,14 @@ TWO_TESTS = {"t.py": Suite(properties={EXISTING: "2"})}
         ),
         pytest.param(
             [report_with(case_of(), suites=TWO_TESTS, shard="1/1")], "t.py has 2 tests", id="missing test"
+        ),
+        pytest.param(
+            [
+                report_with(case_of(), suites=TWO_TESTS, shard="1/2"),
+                report_with(case_of(), suites=TWO_TESTS, shard="2/2"),
+            ],
+            "t.py has 2 tests, and 1 are reported",
+            id="one test twice, and another missing",
         ),
     ],
 )
@@ -188,8 +222,10 @@ def test_results_that_cannot_be_trusted_are_no_pass(reports: Sequence[Report], p
 
 
 def test_reports_of_one_shard_are_attempts_in_their_order() -> None:
-    second = report_with(case_of(), timestamp="2026-01-01T00:00:02", where="a.xml")
-    first = report_with(case_of(outcome="failed", line="no"), timestamp="2026-01-01T00:00:01", where="b.xml")
+    second = report_with(case_of(), timestamp="2026-01-01T00:00:02", filename="a.xml")
+    first = report_with(
+        case_of(outcome="failed", line="no"), timestamp="2026-01-01T00:00:01", filename="b.xml"
+    )
 
     tested = merge_one(second, first)
 
@@ -206,11 +242,10 @@ def read_back(report: Report) -> Report:
 
 
 def test_a_written_report_says_what_it_is_about() -> None:
-    report = read_back(report_with(case_of(), shard="2/6", plan="abc"))
+    report = read_back(report_with(case_of(), shard="2/6"))
 
     assert report.origin == TORCH
     assert report.shard == Shard(index=2, count=6)
-    assert report.plan == "abc"
 
 
 @pytest.mark.parametrize(

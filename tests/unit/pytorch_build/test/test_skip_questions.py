@@ -47,9 +47,9 @@ def skips(
     write_files(tmp_path / "project", {"project.toml": PROJECT_RULES})
     monkeypatch.setattr(skip_rules, "FOLDER", tmp_path / "project")
 
-    def call(*words: str | Path) -> FrontDoorResult:
+    def call(*arguments: str | Path) -> FrontDoorResult:
         options = ("--gpu-family=cpu", "--torch-ref=release/2.10", f"--skips={rules_file}")
-        exit_code = run_pytorch_build("test-torch", "--skip-rules", *words, *options)
+        exit_code = run_pytorch_build("test-torch", "--skip-rules", *arguments, *options)
         captured = capfd.readouterr()
         return FrontDoorResult(exit_code=exit_code, output=captured.out, report=captured.err)
 
@@ -112,7 +112,7 @@ def test_check_accepts_rules_that_hold(skips: CallSkips, rules_file: Path) -> No
 
 
 @pytest.mark.parametrize(
-    ("words", "name"),
+    ("arguments", "name"),
     [
         pytest.param(("explain",), "test", id="no test"),
         pytest.param(("explain", "test_x"), "'test_x'", id="no test id"),
@@ -122,8 +122,10 @@ def test_check_accepts_rules_that_hold(skips: CallSkips, rules_file: Path) -> No
         pytest.param(("check", "--pytorch-dir", "up"), "--pytorch-dir", id="tree that nothing reads"),
     ],
 )
-def test_refuses_words_that_have_no_meaning(skips: CallSkips, words: tuple[str, ...], name: str) -> None:
-    result = skips(*words)
+def test_refuses_arguments_that_have_no_meaning(
+    skips: CallSkips, arguments: tuple[str, ...], name: str
+) -> None:
+    result = skips(*arguments)
 
     assert result.exit_code == 2
     assert name in result.report

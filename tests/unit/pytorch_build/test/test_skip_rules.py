@@ -12,8 +12,8 @@ from pytorch_build.test.skip_rules import (
     Rule,
     RuleTable,
     UnderTest,
+    apply_rules,
     decide,
-    planned,
     silent_rules,
     unmet,
 )
@@ -97,12 +97,12 @@ def test_a_rule_takes_no_other_test(pattern: str, test: str) -> None:
 
 
 def test_a_rule_is_silent_that_takes_nothing_of_the_files_it_names() -> None:
-    gone = rule_with("gone", tests=["test/a.py::test_gone"])
+    silent_rule = rule_with("gone", tests=["test/a.py::test_gone"])
     elsewhere = rule_with("elsewhere", tests=["test/b.py::test_x"])
     anywhere = rule_with("anywhere", tests=["*::TestA::test_gone"])
-    rules = [rule_with("here"), gone, elsewhere, anywhere]
+    rules = [rule_with("here"), silent_rule, elsewhere, anywhere]
 
-    assert silent_rules(rules, files={"test/a.py"}, matched={"mine.here"}) == [gone]
+    assert silent_rules(rules, files={"test/a.py"}, matched={"mine.here"}) == [silent_rule]
 
 
 @pytest.mark.parametrize(
@@ -206,7 +206,7 @@ def rule_with(key: str = "moon", **table: Any) -> Rule:
 
 
 @pytest.mark.parametrize(
-    ("table", "here"),
+    ("table", "facts"),
     [
         pytest.param({}, {}, id="no condition"),
         pytest.param({}, {"gpu_targets": ()}, id="no condition and no GPU"),
@@ -225,12 +225,12 @@ def rule_with(key: str = "moon", **table: Any) -> Rule:
         pytest.param({"config": ["default", "inductor"]}, {}, id="configuration"),
     ],
 )
-def test_a_rule_applies_where_its_condition_holds(table: dict[str, Any], here: dict[str, Any]) -> None:
-    assert unmet(rule_with(**table), replace(HERE, **here)) == ()
+def test_a_rule_applies_where_its_condition_holds(table: dict[str, Any], facts: dict[str, Any]) -> None:
+    assert unmet(rule_with(**table), replace(HERE, **facts)) == ()
 
 
 @pytest.mark.parametrize(
-    ("table", "here", "names"),
+    ("table", "facts", "names"),
     [
         pytest.param({"gpu": ["any"]}, {"gpu_targets": ()}, ["any GPU", "cpu"], id="any GPU"),
         pytest.param(
@@ -249,9 +249,9 @@ def test_a_rule_applies_where_its_condition_holds(table: dict[str, Any], here: d
     ],
 )
 def test_a_rule_says_which_condition_does_not_hold(
-    table: dict[str, Any], here: dict[str, Any], names: list[str]
+    table: dict[str, Any], facts: dict[str, Any], names: list[str]
 ) -> None:
-    (reason,) = unmet(rule_with(**table), replace(HERE, **here))
+    (reason,) = unmet(rule_with(**table), replace(HERE, **facts))
 
     for name in names:
         assert name in reason
@@ -263,10 +263,10 @@ def test_a_rule_says_each_condition_that_does_not_hold() -> None:
 
 @pytest.mark.parametrize("torch", ["2.11.0a0+git12", "2.11.0.dev20261101+rocm7.1", "2.11.0rc2", "2.11.0"])
 def test_a_version_before_a_release_counts_as_the_release(torch: str) -> None:
-    here = replace(HERE, torch=torch)
+    tested = replace(HERE, torch=torch)
 
-    assert unmet(rule_with(torch="<2.11"), here)
-    assert unmet(rule_with(torch=">=2.11,<2.12"), here) == ()
+    assert unmet(rule_with(torch="<2.11"), tested)
+    assert unmet(rule_with(torch=">=2.11,<2.12"), tested) == ()
 
 
 @pytest.mark.parametrize(("days", "is_expired"), [(0, False), (1, True)], ids=["last day", "day after"])
@@ -280,7 +280,7 @@ def test_every_expired_rule_that_applies_is_an_error() -> None:
     rules = [rule_with(), rule_with("old", expires=LONG_AGO), rule_with("older", expires=LONG_AGO)]
 
     with pytest.raises(DataError) as caught:
-        planned(rules, HERE, TODAY)
+        apply_rules(rules, HERE, TODAY)
 
     first_line, second_line = caught.value.message.splitlines()
     assert "mine.old expired on 2026-01-31: It fails." in first_line
@@ -290,17 +290,17 @@ def test_every_expired_rule_that_applies_is_an_error() -> None:
 def test_an_expired_rule_that_does_not_apply_is_left_out() -> None:
     elsewhere = rule_with("old", expires=LONG_AGO, os=["windows"])
 
-    assert [rule.name for rule in planned([rule_with(), elsewhere], HERE, TODAY)] == ["mine.moon"]
+    assert [rule.name for rule in apply_rules([rule_with(), elsewhere], HERE, TODAY)] == ["mine.moon"]
 
 
 def test_a_plan_holds_the_rules_that_apply_in_their_order() -> None:
     rules = [rule_with("a"), rule_with("b", os=["windows"]), rule_with("c")]
 
-    assert [rule.name for rule in planned(rules, HERE, TODAY)] == ["mine.a", "mine.c"]
+    assert [rule.name for rule in apply_rules(rules, HERE, TODAY)] == ["mine.a", "mine.c"]
 
 
 def test_a_plan_gives_tests_and_reasons() -> None:
-    (rule,) = planned([rule_with(issue="ROCm/TheRock#2070")], HERE, TODAY)
+    (rule,) = apply_rules([rule_with(issue="ROCm/TheRock#2070")], HERE, TODAY)
 
     assert rule.reason == "It fails. (ROCm/TheRock#2070)"
     assert rule.tests == ("test/a.py::test_x",)
@@ -317,6 +317,6 @@ def test_a_plan_gives_tests_and_reasons() -> None:
     ],
 )
 def test_a_plan_says_how_often_a_test_is_retried(table: dict[str, Any], retries: int) -> None:
-    (rule,) = planned([rule_with(**table)], HERE, TODAY)
+    (rule,) = apply_rules([rule_with(**table)], HERE, TODAY)
 
     assert rule.retries == retries

@@ -35,7 +35,7 @@ def render(markdown: str) -> str:
 
 
 @pytest.mark.parametrize(
-    ("origin", "test", "words"),
+    ("origin", "test", "end_of_command"),
     [
         pytest.param(
             TORCH,
@@ -76,12 +76,14 @@ def render(markdown: str) -> str:
         pytest.param(Origin(folder="somewhere"), "t.py::x", "", id="unknown origin"),
     ],
 )
-def test_a_failure_has_the_command_that_runs_it_again(origin: Origin, test: str, words: str) -> None:
-    assert repeating_command(origin, case_of(test, outcome="failed")).endswith(words)
+def test_a_failure_has_the_command_that_runs_it_again(origin: Origin, test: str, end_of_command: str) -> None:
+    command = repeating_command(origin, case_of(test, outcome="failed"))
+
+    assert command.endswith(end_of_command)
 
 
 @pytest.mark.parametrize(
-    ("test", "words"),
+    ("test", "expected_expression"),
     [
         ("t.py::T::x", "T and x"),
         ("t.py::x[a-b.c]", "x[a-b.c]"),
@@ -92,16 +94,20 @@ def test_a_failure_has_the_command_that_runs_it_again(origin: Origin, test: str,
         ("t.py::or::x", "x"),
     ],
 )
-def test_an_expression_names_a_test_without_what_pytest_would_misread(test: str, words: str) -> None:
-    assert expression(case_of(test)) == words
+def test_an_expression_names_a_test_without_what_pytest_would_misread(
+    test: str, expected_expression: str
+) -> None:
+    assert expression(case_of(test)) == expected_expression
 
 
 @given(ANY_TEXT)
 def test_a_name_cannot_leave_its_command(name: str) -> None:
-    words = shlex.split(repeating_command(TORCH, case_of(f"test/test_nn.py::T::{name}", outcome="failed")))
+    case = case_of(f"test/test_nn.py::T::{name}", outcome="failed")
 
-    assert words[:3] == ["nox", "-s", "test_torch"]
-    assert len(words) <= 16
+    command = shlex.split(repeating_command(TORCH, case))
+
+    assert command[:3] == ["nox", "-s", "test_torch"]
+    assert len(command) <= 16
 
 
 FAILURE = case_of(outcome="failed", line="AssertionError: <b>no</b> | `x`", seconds=2)
@@ -116,7 +122,7 @@ def test_failures_come_before_flaky_tests() -> None:
     text = summary.markdown([results], title="Tests of run 17")
 
     order = ["no report of shard", "#### Failures", "AssertionError", "nox -s test_torch", "#### Flaky"]
-    positions = [text.index(word) for word in order]
+    positions = [text.index(part) for part in order]
     assert text.startswith("### Tests of run 17: 1 failed, 1 problem with the reports, 2 passed\n")
     assert positions == sorted(positions)
 
@@ -188,7 +194,8 @@ def test_a_page_of_thousands_of_failures_fits() -> None:
 
 def summary_data(*results: Tested) -> dict[str, Any]:
     """Return the summary of a run, as JSON has it."""
-    data: dict[str, Any] = json.loads(summary.report_data("17", results).model_dump_json())
+    document = summary.report_data("17", results).model_dump_json()
+    data: dict[str, Any] = json.loads(document)
     return data
 
 

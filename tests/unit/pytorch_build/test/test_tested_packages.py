@@ -8,12 +8,14 @@ import pytest
 
 from core.errors import EnvironmentSetupError, MissingInputError, RocmError
 from core.packages.options import SourceOptions
+from core.packages.sources import path_of
 from core.run import records
 from core.run.records import FileRecord
 from pytorch_build.sdk import RocmOptions
 from pytorch_build.test import tested_packages
 from pytorch_build.test.tested_packages import TestedPackages, find_tested_packages, packages_of_run
 from tests.kit.builds import LocalRun
+from tests.kit.front_doors import run_ci
 from tests.kit.split_packages import DEVICE_KINDS, FOUR_TARGETS, LIBRARIES, publish_split_packages
 from tests.kit.wheels import write_sdist, write_wheel
 
@@ -71,6 +73,20 @@ def test_a_run_without_wheels_of_a_ref_names_what_builds_them(run: LocalRun) -> 
     assert "nox -s build_torch" in caught.value.hint
 
 
+def test_uploaded_wheels_are_of_no_ref_and_tested_from_their_page(run: LocalRun) -> None:
+    torch = run.wheel("torch", "2.10.0")
+    place = ("--run-id", "888", "--store", run.store.url, "--gpu-family", "cpu")
+    assert run_ci("upload", "--input-dir", torch.parent, *place) == 0
+
+    with pytest.raises(MissingInputError) as caught:
+        packages_of_run(run.context("cpu", run_id="888"), run.target())
+
+    _advice, _option, link = caught.value.hint.partition("--find-links ")
+    packages = find_in_folder(run, Path(path_of(link)))
+    assert "1 wheel" in caught.value.message
+    assert file_names(packages.files) == {torch.name}
+
+
 def test_failed_builds_have_no_wheels(run: LocalRun) -> None:
     group = "gfx950-dcgpu"
     run.built("torch", gpu_family=group)
@@ -94,8 +110,8 @@ def test_device_packages_are_those_of_this_machine_or_of_the_family(
     run: LocalRun, monkeypatch: pytest.MonkeyPatch, machine: tuple[str, ...], targets: tuple[str, ...]
 ) -> None:
     set_gpus(monkeypatch, *machine)
-    built = device_packages("gfx1100", "gfx1101", "gfx942")
-    publish_split_packages(run, *built, "amd-torch-device-gfx11", "amd-torch-device-gfx12-0")
+    built_devices = device_packages("gfx1100", "gfx1101", "gfx942")
+    publish_split_packages(run, *built_devices, "amd-torch-device-gfx11", "amd-torch-device-gfx12-0")
 
     packages = packages_of_run(run.context(FOUR_TARGETS), run.target())
 

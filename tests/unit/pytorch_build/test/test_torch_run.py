@@ -38,19 +38,20 @@ class FileRunner:
     names: list[str] = field(default_factory=list)
     variables: list[Mapping[str, str]] = field(default_factory=list)
 
-    def __call__(self, file: Any, setting: Any, *, part: Any, name: str) -> FileRun:
+    def __call__(self, file: Any, settings: Any, *, part: Any, name: str) -> FileRun:
         """Run a test file."""
         assert part.file == file.file
         self.names.append(name)
-        self.variables.append(setting.env)
+        self.variables.append(settings.env)
 
-        log = setting.logs / f"{name}.log"
+        log = settings.logs / f"{name}.log"
         log.parent.mkdir(parents=True, exist_ok=True)
         log.write_bytes(self.log or f"log of {name}\n".encode())
 
         outcome = self.outcomes.get(file.module, "passed")
         case = Case(test=f"{file.file}::test_x", file=file.file, outcome=outcome, line="why", seconds=1.0)
-        return FileRun(file=file.file, cases=(case,), collected=(case.test,), seconds=2.0, log=log, whole=1)
+        existing = frozenset({case.test})
+        return FileRun(file=file.file, cases=(case,), existing=existing, seconds=2.0, logs=(log,))
 
 
 @pytest.fixture

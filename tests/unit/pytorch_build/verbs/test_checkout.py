@@ -72,9 +72,15 @@ def test_checks_one_project_out_from_an_address(front: Front, refs: dict[str, st
     run_git(fork, "checkout", "--quiet", "-b", "topic")
     topic_commit = commit_files(fork, {"new.py": ""})
 
-    source = ("--gitrepo-origin", fork, "--repo-hashtag", "topic", "--no-submodules", "--no-hipify")
-    place = ("--components", "audio", "--checkout-dir", tmp_path / "here")
-    result = front("checkout", *CPU, *place, *source)
+    result = front(
+        "checkout",
+        *CPU,
+        *("--components", "audio"),
+        *("--checkout-dir", tmp_path / "here"),
+        *("--gitrepo-origin", fork),
+        *("--repo-hashtag", "topic"),
+        *("--no-submodules", "--no-hipify"),
+    )
 
     assert result.exit_code == 0, result.report
     assert upstream_commit(tmp_path / "here") == topic_commit

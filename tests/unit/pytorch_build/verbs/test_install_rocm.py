@@ -77,8 +77,8 @@ def test_shows_what_the_installed_rocm_answers(
     assert installation.questions == [
         {"version": ROCM_VERSION, "layout": "unsplit", "family": FAMILY, "targets": ("gfx942",)}
     ]
-    for word in (ROCM_VERSION, str(run.root), "gfx942"):
-        assert word in result.report
+    for fact in (ROCM_VERSION, str(run.root), "gfx942"):
+        assert fact in result.report
 
 
 def test_installs_the_packages_that_the_run_has_now(
@@ -91,7 +91,8 @@ def test_installs_the_packages_that_the_run_has_now(
     front("install-rocm", *SAMPLE)
 
     (_first_calls, first_options), (calls, options) = installation.preparations
-    core = next(file for file in run.context().records[0].files if file.distribution == "rocm-sdk-core")
+    (record,) = [record for record in run.context().records if record.stage.endswith(ROCM_VERSION)]
+    core = next(file for file in record.files if file.distribution == "rocm-sdk-core")
     assert f"--hash=sha256:{core.sha256}" in calls[1].files[0].read_text()
     assert options["digest"] != first_options["digest"]
 

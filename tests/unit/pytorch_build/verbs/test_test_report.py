@@ -38,12 +38,18 @@ def case(name: str, outcome: Any, line: str = "") -> Case:
     return Case(test=f"test_mix.py::test_{name}", outcome=outcome, line=line, file="test_mix.py")
 
 
+def write_document(*cases: Case) -> bytes:
+    """Return a report with these results."""
+    return junit.write(Document(cases=cases))
+
+
 @pytest.fixture
 def folder_reports(tmp_path: Path) -> Path:
     """Return a folder of reports: of each outcome, cut off, empty, and of tests that took Python along."""
-    mixed = junit.write(Document(cases=tuple(case(name, *facts) for name, facts in MIXED_CASES.items())))
-    second_attempt = junit.write(Document(cases=(case("is_flaky", "passed"),)))
-    crashes = junit.write(Document(cases=(case("dies", "crashed"), case("hangs", "timeout"))))
+    mixed_cases = [case(name, *facts) for name, facts in MIXED_CASES.items()]
+    mixed = write_document(*mixed_cases)
+    second_attempt = write_document(case("is_flaky", "passed"))
+    crashes = write_document(case("dies", "crashed"), case("hangs", "timeout"))
     contents = {
         "mixed/1.xml": mixed,
         "mixed/2.xml": second_attempt,
@@ -71,8 +77,9 @@ def summary(folder_reports: Path, tmp_path: Path) -> Mapping[str, Any]:
 def test_counts_each_outcome_of_a_folder(summary: Mapping[str, Any]) -> None:
     mixed = summary["mixed"]
 
+    outcomes = ("passed", "failed", "error", "skipped", "xfailed", "flaky")
     counts = {outcome: count for outcome, count in mixed["totals"].items() if count}
-    assert counts == dict.fromkeys(("passed", "failed", "error", "skipped", "xfailed", "flaky"), 1)
+    assert counts == dict.fromkeys(outcomes, 1)
     assert mixed["problems"] == []
 
 
@@ -125,7 +132,7 @@ def write_shard(run: LocalRun, index: int) -> None:
     document = Document(
         cases=(case,), suites={file: Suite(properties={EXISTING: "1"})}, properties={MAY_SKIP: "50"}
     )
-    report = Report(origin=origin, document=document, shard=shard, plan="p")
+    report = Report(origin=origin, document=document, shard=shard)
     details = reports.put_report(run.store, run.common(run_id="17").outputs, GROUP, report)
 
     inputs = {"files": WHEELS, "arguments": [], "installed": True, "config": "default"}
@@ -145,6 +152,11 @@ def two_shards(run: LocalRun) -> LocalRun:
 def report_run(run: LocalRun, *options: object) -> int:
     """Report the tests of run 17."""
     return run_pytorch_build("test-report", "--run-id", 17, "--store", run.store.url, *options)
+
+
+def list_keys(run: LocalRun) -> list[str]:
+    """Return all keys of run 17."""
+    return [file.key for file in run.store.list("17-linux")]
 
 
 def read_record(run: LocalRun, name: str = RECORD) -> Record | None:
@@ -206,11 +218,11 @@ def test_reports_again_from_the_shards_themselves(two_shards: LocalRun) -> None:
 
 
 def test_a_dry_run_writes_nothing(two_shards: LocalRun) -> None:
-    keys = [stored.key for stored in two_shards.store.list("17-linux")]
+    keys = list_keys(two_shards)
 
     assert report_run(two_shards, "--dry-run") == 0
 
-    assert [stored.key for stored in two_shards.store.list("17-linux")] == keys
+    assert list_keys(two_shards) == keys
 
 
 def test_records_durations_for_later_runs(two_shards: LocalRun) -> None:

@@ -8,10 +8,9 @@ import pytest
 from core import process
 from core.env import InstalledDistribution, engines
 from core.run.records import FileRecord
-from pytorch_build.build.container import ContainerSession
-from pytorch_build.test import gpus, upstream_tests
+from pytorch_build.test import container_run, gpus, upstream_tests
+from pytorch_build.test.container_run import Devices
 from pytorch_build.verbs import test_torch
-from pytorch_build.verbs.test_torch import command, devices_here
 from tests.kit.builds import LocalRun
 from tests.kit.front_doors import FrontDoorResult
 
@@ -51,26 +50,15 @@ def torch(run: LocalRun) -> FileRecord:
 
 
 @pytest.mark.usefixtures("torch")
-@pytest.mark.parametrize(
-    ("options", "tools"),
-    [
-        pytest.param((), ["pytest-timeout"], id="one at a time"),
-        pytest.param(("--workers", "2"), ["pytest-timeout", "pytest-xdist"], id="several workers"),
-    ],
-)
 def test_an_environment_without_the_tests_tools_is_refused(
-    front: Front,
-    steps: list[Any],
-    monkeypatch: pytest.MonkeyPatch,
-    options: tuple[str, ...],
-    tools: list[str],
+    front: Front, steps: list[Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(upstream_tests, "installed", lambda _: installed("pytest"))
 
-    result = front(*SAMPLE, "--no-install", *options)
+    result = front(*SAMPLE, "--no-install")
 
     assert result.exit_code == 13
-    assert ", ".join(tools) in result.report
+    assert "pytest-timeout" in result.report
     assert steps == []
 
 
@@ -80,11 +68,11 @@ def test_wheels_are_installed_by_digest_with_the_tests_tools(
     result = front(*SAMPLE)
 
     (calls, _options), (_bench, _request, inputs) = steps
-    tools, ours = calls
+    tools, wheels = calls
     assert result.exit_code == 0, result.report
     assert "pytest==1 " in tools.files[0].read_text()
     assert tools.files[0].name == "torch-tests-linux-3.12.txt"
-    assert f"--hash=sha256:{torch.sha256}" in ours.files[0].read_text()
+    assert f"--hash=sha256:{torch.sha256}" in wheels.files[0].read_text()
     assert inputs["files"] == {torch.name: torch.sha256}
     assert inputs["installed"] is True
 
@@ -104,9 +92,17 @@ def test_options_choose_among_the_tests(front: Front, steps: list[Any]) -> None:
 
 @pytest.mark.usefixtures("torch")
 def test_several_files_may_follow_an_option_as_upstream_has_it(front: Front, steps: list[Any]) -> None:
-    words = ("--include", "test_nn", "test_torch", "--exclude", "test_cuda", "--include", "dynamo/test_misc")
+    options = (
+        "--include",
+        "test_nn",
+        "test_torch",
+        "--exclude",
+        "test_cuda",
+        "--include",
+        "dynamo/test_misc",
+    )
 
-    result = front(*SAMPLE, *words, "-k", "relu")
+    result = front(*SAMPLE, *options, "-k", "relu")
 
     _installation, (_bench, request, _inputs) = steps
     assert result.exit_code == 0, result.report
@@ -199,7 +195,8 @@ def container_commands(monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
     commands: list[list[str]] = []
     monkeypatch.setattr(engines, "find_engine", lambda *names, **_: names[0])
     monkeypatch.setattr(process, "run", lambda argv, **_: commands.append(argv))
-    monkeypatch.setattr(test_torch, "devices_here", lambda: ((Path("/dev/kfd"),), (992,)))
+    devices = Devices(paths=(Path("/dev/kfd"),), groups=(992,))
+    monkeypatch.setattr(container_run, "find_devices", lambda: devices)
     return commands
 
 
@@ -214,13 +211,13 @@ def test_a_container_runs_the_same_words(
 
     result = front("test-torch", "--gpu-family", "gfx950-dcgpu", *options, "-k", "nn", "--", "--image", "-x")
 
-    (words,) = container_commands
+    (command,) = container_commands
     inner_words = f"--gpu-family gfx950-dcgpu --find-links {links} -k nn -- --image -x"
     assert result.exit_code == 0, result.report
     # The machine's environments, in the same checkout, are made for its own libraries.
-    assert words[-1].endswith(f"nox --envdir /tmp/nox -s test_torch -P 3.12 -- {inner_words}")
-    assert "mine:1" in words
-    assert f"type=bind,source={links},target={links}" in words
+    assert command[-1].endswith(f"nox --envdir /tmp/nox -s test_torch -P 3.12 -- {inner_words}")
+    assert "mine:1" in command
+    assert f"type=bind,source={links},target={links}" in command
     assert steps == []
 
 
@@ -229,17 +226,17 @@ def test_a_container_of_a_gpu_family_gets_the_devices(
 ) -> None:
     front("test-torch", "--gpu-family", "gfx950-dcgpu", "--container")
 
-    (words,) = container_commands
-    assert words[0] == "docker"
-    assert "--device=/dev/kfd" in words
-    assert "--group-add=992" in words
+    (command,) = container_commands
+    assert command[0] == "docker"
+    assert "--device=/dev/kfd" in command
+    assert "--group-add=992" in command
 
 
 def test_a_container_without_a_gpu_gets_no_device(front: Front, container_commands: list[list[str]]) -> None:
     front("test-torch", "--gpu-family", "cpu", "--container")
 
-    (words,) = container_commands
-    assert not [word for word in words if word.startswith(("--device", "--group-add"))]
+    (command,) = container_commands
+    assert not [argument for argument in command if argument.startswith(("--device", "--group-add"))]
 
 
 def test_a_container_gets_no_other_vendors_devices(front: Front, container_commands: list[list[str]]) -> None:
@@ -248,98 +245,3 @@ def test_a_container_gets_no_other_vendors_devices(front: Front, container_comma
     assert result.exit_code == 2
     assert "--other-gpu" in result.errors[0]
     assert container_commands == []
-
-
-ROOT = Path("/home/me/checkout")
-
-
-def job(
-    *words: str, user: tuple[int, int] = (1000, 1001), present: frozenset[str] = frozenset()
-) -> ContainerSession:
-    """Return a job of a user, in whose environment variables are set."""
-    return ContainerSession(
-        name="test_torch", arguments=words, python="", root=ROOT, user=user, present=present
-    )
-
-
-def option_values(words: tuple[str, ...], option: str) -> list[str]:
-    """Return the words behind an option."""
-    return [words[index + 1] for index, word in enumerate(words) if word == option]
-
-
-def test_a_container_gets_devices_groups_and_memory_as_on_gpu_machines() -> None:
-    words = command("docker", job("--gpu-family", "gfx950-dcgpu"), groups=(44, 110, 992))
-
-    groups = [word.partition("=")[2] for word in words if word.startswith("--group-add")]
-    assert words[:3] == ("docker", "run", "--rm")
-    assert {"--device=/dev/kfd", "--device=/dev/dri", "--ipc=host"} <= set(words)
-    assert groups == ["video", "render", "110", "44", "992"]
-    assert words[words.index("bash") - 1] == test_torch.IMAGE
-
-
-def test_files_of_a_container_belong_to_the_user() -> None:
-    words = command("docker", job(), devices=())
-
-    assert "1000:1001" in words
-    assert not [word for word in words if word.startswith(("--userns", "--device", "--group-add"))]
-
-
-def test_podman_keeps_the_users_groups() -> None:
-    words = command("podman", job())
-
-    # The engine takes no other group beside these.
-    assert [word for word in words if word.startswith("--group-add")] == ["--group-add=keep-groups"]
-    assert "1000:1001" in words
-    assert "keep-id" in words
-
-
-def test_podman_maps_no_user_for_root() -> None:
-    assert "keep-id" not in command("podman", job(user=(0, 0)))
-
-
-def test_a_user_whom_the_image_does_not_know_has_a_home_and_caches_that_stay() -> None:
-    words = command("docker", job())
-
-    home = "/tmp/home"  # noqa: S108 - the container's own
-    assert dict(value.split("=") for value in option_values(words, "--env")) == {
-        "HOME": home,
-        "USER": "tests",
-        "PIP_CACHE_DIR": f"{ROOT}/.cache/container/pip",
-        "UV_CACHE_DIR": f"{ROOT}/.cache/container/uv",
-    }
-    assert f"mkdir -p {home}" in words[-1]
-
-
-def test_absent_devices_are_not_passed_on(tmp_path: Path) -> None:
-    assert devices_here((tmp_path / "kfd", tmp_path / "dri")) == ((), ())
-
-
-def test_present_devices_are_passed_on_with_their_groups(tmp_path: Path) -> None:
-    kfd = tmp_path / "kfd"
-    dri = tmp_path / "dri"
-    kfd.touch()
-    dri.mkdir()
-    (dri / "renderD128").touch()
-    (dri / "by-path").mkdir()
-
-    assert devices_here((kfd, dri)) == ((kfd, dri), (kfd.stat().st_gid,))
-
-
-PASSED_VARIABLES = frozenset(
-    {"AWS_SECRET_ACCESS_KEY", "HIP_VISIBLE_DEVICES", "https_proxy", "PIP_INDEX_URL", "GITHUB_RUN_ID"}
-)
-# Of this machine: its users, and files that do not exist inside.
-LOCAL_VARIABLES = frozenset(
-    {
-        *("HOME", "LD_PRELOAD", "GITHUB_STEP_SUMMARY", "RUNNER_TEMP", "AWS_WEB_IDENTITY_TOKEN_FILE"),
-        *("AWS_CA_BUNDLE", "PIP_CERT", "PIP_CACHE_DIR", "UV_CACHE_DIR"),
-    }
-)
-
-
-def test_variables_are_passed_on_by_name_alone() -> None:
-    words = command("docker", job(present=PASSED_VARIABLES | LOCAL_VARIABLES))
-
-    # A value would be readable in the list of processes.
-    names = [value for value in option_values(words, "--env") if "=" not in value]
-    assert names == sorted(PASSED_VARIABLES)

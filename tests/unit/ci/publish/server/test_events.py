@@ -83,7 +83,7 @@ def test_reads_each_message_of_a_queue_by_itself() -> None:
 
 
 @pytest.mark.parametrize(
-    ("body", "words"),
+    ("body", "mention"),
     [
         ("{", "JSON"),
         ("[]", "object"),
@@ -107,10 +107,10 @@ def test_reads_each_message_of_a_queue_by_itself() -> None:
         "SNS with something else",
     ],
 )
-def test_a_broken_message_spoils_no_other(body: Any, words: str) -> None:
+def test_a_broken_message_spoils_no_other(body: Any, mention: str) -> None:
     broken, intact = messages(sqs_event(body, s3_event(ENCODED_KEY)))
 
-    assert words in str(broken.problem)
+    assert mention in str(broken.problem)
     assert broken.changed_objects == ()
     assert intact == Message(message_id="m1", changed_objects=(CHANGE,))
 
@@ -142,9 +142,9 @@ def refuse_to_open(bucket: str) -> NoReturn:
 def test_files_that_are_neither_wheels_nor_sdists_are_ignored(name: str) -> None:
     detail = {"bucket": {"name": "bucket"}, "object": {"key": f"17-linux/python/gfx94X-dcgpu/{name}"}}
 
-    answer = handle({"detail": detail}, open_bucket=refuse_to_open, folders=re.compile(RUN_FOLDERS))
+    failures = handle({"detail": detail}, open_bucket=refuse_to_open, folders=re.compile(RUN_FOLDERS))
 
-    assert answer == {"batchItemFailures": []}
+    assert failures == {"batchItemFailures": []}
 
 
 def test_wheels_are_not_ignored() -> None:

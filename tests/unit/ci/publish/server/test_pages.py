@@ -48,8 +48,8 @@ def queue_event(*keys: str, bucket: str = "b") -> dict[str, Any]:
 
 def handle_changes(store: Store, *keys: str) -> list[str]:
     """Deliver changes of a store; return the ids of the messages that failed."""
-    answer = handle(queue_event(*keys), open_bucket=lambda _address: store, folders=FOLDERS)
-    return [failure["itemIdentifier"] for failure in answer["batchItemFailures"]]
+    failures = handle(queue_event(*keys), open_bucket=lambda _address: store, folders=FOLDERS)
+    return [failure["itemIdentifier"] for failure in failures["batchItemFailures"]]
 
 
 def pages_in(store: Store, folder: str = PREFIX) -> dict[str, bytes]:
@@ -160,9 +160,9 @@ def test_names_a_message_that_cannot_be_read(failing_store: MemoryStore) -> None
     event = queue_event(f"{PREFIX}/{SDIST}")
     event["Records"].append({"eventSource": "aws:sqs", "messageId": "garbled", "body": "{"})
 
-    answer = handle(event, open_bucket=lambda _address: failing_store, folders=FOLDERS)
+    failures = handle(event, open_bucket=lambda _address: failing_store, folders=FOLDERS)
 
-    assert answer == {"batchItemFailures": [{"itemIdentifier": "garbled"}]}
+    assert failures == {"batchItemFailures": [{"itemIdentifier": "garbled"}]}
     assert f"{PREFIX}/index.html" in failing_store.objects
 
 
@@ -212,7 +212,8 @@ def act(store: Store, action: str, name: str, chance: random.Random) -> str:
 
 @given(st.lists(st.tuples(ACTIONS, st.sampled_from(NAMES)), max_size=8), st.randoms(use_true_random=False))
 def test_pages_end_as_the_files_do_in_any_order_of_events(
-    actions: list[tuple[str, str]], chance: random.Random
+    actions: list[tuple[str, str]],
+    chance: random.Random,
 ) -> None:
     store = MemoryStore(folder_pages=False)
     waiting: list[str] = []

@@ -80,7 +80,13 @@ def condition_holds(condition: dict[str, Any], context: dict[str, str]) -> bool:
     return all(context.get(key, "false") == value for key, value in condition.get("Bool", {}).items())
 
 
-def is_allowed(template: Template, role: str, action: str, place: str, context: dict[str, str]) -> bool:
+def is_allowed(
+    template: Template,
+    role: str,
+    action: str,
+    place: str,
+    context: dict[str, str],
+) -> bool:
     """Return whether a role's policy allows a request, as IAM does: a denial wins."""
     context = {"s3:ObjectCreationOperation": "true", **context}
     effects: set[str] = set()
@@ -329,7 +335,11 @@ def test_allows_the_pages_role_to_list_a_bucket(template: Template) -> None:
         ("Read", ""),
     ],
 )
-def test_lists_unfinished_uploads_where_a_role_writes(template: Template, role: str, letters: str) -> None:
+def test_lists_unfinished_uploads_where_a_role_writes(
+    template: Template,
+    role: str,
+    letters: str,
+) -> None:
     buckets_with_right = ""
     for letter, parameter in BUCKETS.items():
         if is_allowed(template, role, LIST_UNFINISHED, template.parameters[parameter], ANY):

@@ -37,30 +37,24 @@ processes = pytest.mark.processes
 
 @dataclass(frozen=True, kw_only=True)
 class PluginRun:
-    """How a pytest with the plugin ended, and what its journal says."""
+    """How a pytest with the plugin ended, and what it wrote down."""
 
     status: int
     output: str
-    sessions: Sequence[plugin.Session]
-
-    @property
-    def session(self) -> plugin.Session:
-        """Return its only session."""
-        (session,) = self.sessions
-        return session
+    events: plugin.Events
 
     @property
     def outcomes(self) -> dict[str, str]:
         """Return the outcome of each test, with the rule that was applied."""
         outcomes: dict[str, str] = {}
-        for line in self.session.results:
-            outcomes[line.test.partition("::")[2]] = f"{line.outcome} {line.rule}".rstrip()
+        for result in self.events.results:
+            outcomes[result.test.partition("::")[2]] = f"{result.outcome} {result.rule}".rstrip()
         return outcomes
 
 
-def rule_for(action: plugin.Action, *tests: str, name: str | None = None) -> plugin.PlannedRule:
+def rule_for(action: plugin.Action, *tests: str, name: str | None = None) -> plugin.AppliedRule:
     """Return a rule for tests, which is named after its action."""
-    return plugin.PlannedRule(
+    return plugin.AppliedRule(
         name=name or f"mine.{action}",
         action=action,
         reason=f"It needs {action}.",
@@ -79,22 +73,22 @@ def run_tests(tmp_path: Path) -> RunTests:
 
     def run(
         text: str,
-        *rules: plugin.PlannedRule,
-        only: tuple[str, ...] | None = None,
+        *rules: plugin.AppliedRule,
+        excluded: tuple[str, ...] = (),
         arguments: Sequence[str] = ("test_foo.py",),
         **variables: str,
     ) -> PluginRun:
         write_files(tree / "test", {"test_foo.py": text})
-        journal = tmp_path / "journal.jsonl"
-        plan = plugin.Plan(root=str(tree), journal=str(journal), only=only, rules=rules)
-        command = [sys.executable, "-m", "pytest", *plugin.arguments(tmp_path / "plan.json", plan)]
+        folder = tmp_path / "events"
+        settings = plugin.Settings(root=str(tree), events=str(folder), excluded=excluded, rules=rules)
+        options = plugin.arguments(tmp_path / "settings.json", settings)
+        command = [sys.executable, "-m", "pytest", *options]
         command += ["-p", "no:cacheprovider", *arguments]
         env = process.inherited(PYTHONPATH=str(plugin.TARGET), PYTEST_ADDOPTS=None, **variables)
         completed = process.capture(command, cwd=tree / "test", env=env, check=False)
+        (events,) = plugin.read_events(folder)
         return PluginRun(
-            status=completed.returncode,
-            output=completed.stdout + completed.stderr,
-            sessions=plugin.read_journal(journal),
+            status=completed.returncode, output=completed.stdout + completed.stderr, events=events
         )
 
     return run
@@ -120,23 +114,21 @@ def test_rules_take_whole_ids_and_every_test_is_accounted_for(run_tests: RunTest
         "test_kinds[x::y]": "passed",
         "test_kinds[a*b]": "passed",
     }
-    assert set(run.session.collected) == {f"test/test_foo.py::{name}" for name in run.outcomes}
-    assert run.session.rules == {
+    assert run.events.existing == {f"test/test_foo.py::{name}" for name in run.outcomes}
+    assert run.events.rules == {
         "mine.skip": ("test/test_foo.py::TestFooCUDA::test_bar_cuda_float32",),
         "mine.exact": ("test/test_foo.py::test_kinds[c [d]]",),
         "mine.xfail": ("test/test_foo.py::TestFooCUDA::test_bar_cuda_float64",),
         "mine.unmatched": (),
     }
     assert run.status == 1
-    assert run.session.end is not None
-    assert run.session.end.exit == 1
 
 
 @processes
 def test_a_skip_says_its_reason_and_rule(run_tests: RunTests) -> None:
     run = run_tests(THREE_TESTS, rule_for("skip", "*::test_first"))
 
-    (message,) = [line.message for line in run.session.results if line.outcome == "skipped"]
+    (message,) = [result.message for result in run.events.results if result.outcome == "skipped"]
     assert message == "It needs skip. [rule mine.skip]"
 
 
@@ -150,7 +142,7 @@ def test_the_first_skip_wins_over_any_expected_failure(run_tests: RunTests) -> N
         arguments=["test_foo.py::TestFooCUDA"],
     )
 
-    matches = {name: len(tests) for name, tests in run.session.rules.items()}
+    matches = {name: len(tests) for name, tests in run.events.rules.items()}
     assert run.outcomes["TestFooCUDA::test_bar_cuda_float64"] == "skipped a.first"
     assert run.outcomes["TestFooCUDA::test_bar_cuda_float32"] == "xfailed mine.xfail"
     assert matches == {"a.first": 1, "a.second": 1, "mine.xfail": 3}
@@ -160,7 +152,7 @@ def test_the_first_skip_wins_over_any_expected_failure(run_tests: RunTests) -> N
 def test_an_expected_failure_that_passes_is_a_failure(run_tests: RunTests) -> None:
     run = run_tests(THREE_TESTS, rule_for("xfail", "*::test_first"))
 
-    (failure,) = [line for line in run.session.results if line.outcome == "failed"]
+    (failure,) = [result for result in run.events.results if result.outcome == "failed"]
     assert failure.rule == "mine.xfail"
     assert "XPASS(strict)" in failure.message
     assert run.status == 1
@@ -172,9 +164,9 @@ def test_rules_see_tests_that_an_expression_deselects(run_tests: RunTests) -> No
 
     run = run_tests(TESTS, rule_for("skip", "*::TestFooCUDA::*"), arguments=expression)
 
-    assert run.session.collected == ("test/test_foo.py::TestFooCUDA::test_bar_cuda_float32",)
-    assert run.session.deselected == 7
-    assert len(run.session.rules["mine.skip"]) == 3
+    assert run.events.collected == ("test/test_foo.py::TestFooCUDA::test_bar_cuda_float32",)
+    assert len(run.events.deselected) == 7
+    assert len(run.events.rules["mine.skip"]) == 3
 
 
 @processes
@@ -188,14 +180,13 @@ def test_a_skipped_class_is_not_set_up(run_tests: RunTests) -> None:
 
 
 @processes
-def test_named_tests_alone_run_where_they_exist(run_tests: RunTests) -> None:
-    present_test = "test/test_foo.py::test_kinds[x::y]"
+def test_excluded_tests_do_not_run(run_tests: RunTests) -> None:
+    first = "test/test_foo.py::test_first"
 
-    run = run_tests(TESTS, only=(present_test, "test/test_foo.py::test_gone"))
+    run = run_tests(THREE_TESTS, excluded=(first, "test/test_foo.py::test_gone"))
 
-    assert run.status == 0
-    assert run.session.collected == (present_test,)
-    assert run.session.deselected == 7
+    assert list(run.outcomes) == ["test_second", "test_third"]
+    assert run.events.deselected == (first,)
 
 
 @processes
@@ -210,7 +201,7 @@ def test_named_tests_alone_run_where_they_exist(run_tests: RunTests) -> None:
 def test_ids_do_not_depend_on_how_pytest_is_called(run_tests: RunTests, arguments: list[str]) -> None:
     run = run_tests(THREE_TESTS, arguments=arguments)
 
-    tests = [line.test for line in run.session.results]
+    tests = [result.test for result in run.events.results]
     assert tests == [f"test/test_foo.py::test_{name}" for name in ("first", "second", "third")]
 
 
@@ -230,21 +221,21 @@ def test_ids_do_not_depend_on_how_pytest_is_called(run_tests: RunTests, argument
 def test_a_file_without_tests_says_why(run_tests: RunTests, text: str, outcome: str, message: str) -> None:
     run = run_tests(text)
 
-    (line,) = run.session.uncollected
-    assert line.file == "test/test_foo.py"
-    assert line.outcome == outcome
-    assert message in line.message
+    (result,) = run.events.results
+    assert result.test == "test/test_foo.py"
+    assert result.outcome == outcome
+    assert message in result.message
 
 
 @processes
 @pytest.mark.parametrize(
     ("text", "problem"),
-    [("{}", "schema 1"), ("{", "property name"), ('{"schema": 2}', "schema 1")],
-    ids=["empty", "no JSON", "later schema"],
+    [("{}", "root"), ("{", "property name"), ('{"root": "."}', "runner")],
+    ids=["empty", "no JSON", "cut off"],
 )
-def test_an_invalid_plan_stops_pytest(tmp_path: Path, text: str, problem: str) -> None:
+def test_invalid_settings_stop_pytest(tmp_path: Path, text: str, problem: str) -> None:
     (tmp_path / "bad.json").write_text(text)
-    command = [sys.executable, "-m", "pytest", "-p", plugin.PLUGIN, "--wheel-test-plan", "bad.json"]
+    command = [sys.executable, "-m", "pytest", "-p", plugin.PLUGIN, "--wheel-tests", "bad.json"]
     env = process.inherited(PYTHONPATH=str(plugin.TARGET), PYTEST_ADDOPTS=None)
 
     completed = process.capture(command, cwd=tmp_path, env=env, check=False)

@@ -1,0 +1,322 @@
+"""What a process of a test file says: the result of each test, and of the file where none explains its end.
+
+A process that ended in any way in which pytest does not end by itself has failed, whatever its tests said
+before: the test that had started is the one that took it down, else the file as a whole.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from core import console, process
+from core.junit import OUTCOMES, Case, Outcome, clean, cut, first_line, worst
+from pytorch_build.check import some
+from pytorch_build.test.results import last_attempt
+
+if TYPE_CHECKING:
+    from core.process import Ending
+    from pytorch_build.test.plugin import AppliedRule, Ended, Events
+
+# https://docs.pytest.org/en/stable/reference/exit-codes.html
+_TESTS_FAILED = 1
+_NO_TEST = 5
+_ENDS_OF_PYTEST = (0, _TESTS_FAILED, _NO_TEST)
+_EXIT_WORDS = {
+    2: "was interrupted",
+    3: "had an internal error",
+    4: "refused its arguments",
+}
+
+_OUTCOMES: dict[str, Outcome] = {outcome: outcome for outcome in OUTCOMES}
+_OUTCOMES |= {"xpassed": "passed", "rerun": "failed"}
+# What pytest-timeout writes, in its older and newer words.
+_TIMEOUT = re.compile(r"Timeout \(?>[0-9.]+s\)?")
+
+
+@dataclass(frozen=True, kw_only=True)
+class ProcessRun:
+    """A process that ran tests and has ended.
+
+    Attributes:
+        ending: How it ended.
+        ended_at: When, in seconds since 1970.
+        events: What each pytest process in it wrote down; upstream's runner starts several.
+        output: The end of what it printed.
+    """
+
+    ending: Ending
+    ended_at: float
+    events: Sequence[Events]
+    output: str
+
+    @property
+    def existing(self) -> frozenset[str] | None:
+        """The tests that exist; None where none was collected."""
+        existing: set[str] = set()
+        has_collected = False
+        for events in self.events:
+            has_collected |= events.collected is not None
+            existing |= events.existing
+        return frozenset(existing) if has_collected else None
+
+    @property
+    def could_collect(self) -> bool:
+        """Whether the tests were collected, and nothing stood in the way."""
+        for events in self.events:
+            if any(result.outcome == "error" for result in events.results):
+                return False
+        return self.existing is not None
+
+    @property
+    def unreached(self) -> set[str]:
+        """The tests that were about to run and never started."""
+        unreached: set[str] = set()
+        for events in self.events:
+            unreached.update(events.unreached)
+        return unreached
+
+
+@dataclass(frozen=True, kw_only=True)
+class Results:
+    """The results of a process; `broke_off` says whether it ended before pytest was done."""
+
+    cases: tuple[Case, ...]
+    broke_off: bool = False
+
+
+def results_of(
+    file: str,
+    run: ProcessRun,
+    *,
+    test_seconds: float = math.inf,
+    may_be_empty: bool,
+) -> Results:
+    """Return the results of one process of a test file, whose tests may take `test_seconds` each."""
+    cases = _cases_of_tests(file, run.events)
+    failure = _failure_of_process(run, cases, test_seconds)
+    if failure is not None:
+        test = _running_test(run.events) or file
+        cases[test] = _case_of_failure(
+            file,
+            test,
+            run,
+            failure,
+        )
+        return Results(
+            cases=tuple(cases.values()),
+            broke_off=True,
+        )
+
+    repeated = _repeated_tests(run.events)
+    if repeated:
+        failure = _Failure("error", f"{some(repeated)} ended more than once")
+        cases[file] = _case_of_failure(
+            file,
+            file,
+            run,
+            failure,
+        )
+    elif not cases and not may_be_empty:
+        cases[file] = _case_of_failure(
+            file,
+            file,
+            run,
+            _Failure("error", "no test ran"),
+        )
+    return Results(cases=tuple(cases.values()))
+
+
+def result_of_script(
+    file: str,
+    ending: Ending,
+    output: str,
+) -> Case:
+    """Return the result of a program that is not a test file: it passed if it ended with status 0."""
+    failure = _failure_of_stopped(ending)
+    if failure is None and ending.returncode != 0:
+        line = first_line("", output) or f"it ended with status {ending.returncode}"
+        failure = _Failure("failed", line)
+    if failure is None:
+        return Case(test=file, file=file, outcome="passed", seconds=ending.seconds)
+    return Case(
+        test=file,
+        file=file,
+        outcome=failure.outcome,
+        seconds=ending.seconds,
+        line=failure.line,
+        text=cut(clean(output)),
+    )
+
+
+def explanation_by_rule(case: Case, rules: Mapping[str, AppliedRule]) -> str:
+    """Return which rule explains that a test was skipped or tried again, and why; "" for none."""
+    rule = rules.get(case.rule)
+    if rule is None:
+        return ""
+    was_retried = case.attempts > 1
+    is_skipped = case.outcome in {"skipped", "xfailed"}
+    explains = was_retried if rule.action == "retry" else is_skipped and not was_retried
+    return f"{rule.name}: {rule.reason}" if explains else ""
+
+
+# Results of tests
+
+
+def _cases_of_tests(file: str, processes: Sequence[Events]) -> dict[str, Case]:
+    """Return a result for each test; where upstream's runner ran one several times, the worst counts."""
+    cases_of_test: dict[str, list[Case]] = {}
+    for events in processes:
+        for case in _cases_of_process(file, events):
+            cases_of_test.setdefault(case.test, []).append(case)
+    return {test: worst(cases) for test, cases in cases_of_test.items()}
+
+
+def _cases_of_process(file: str, events: Events) -> Sequence[Case]:
+    attempts_of: dict[str, list[Case]] = {}
+    for result in events.results:
+        if result.outcome != "unrun":
+            attempts_of.setdefault(result.test, []).append(_case_of_attempt(file, result))
+    return [last_attempt(attempts) for attempts in attempts_of.values()]
+
+
+def _case_of_attempt(file: str, result: Ended) -> Case:
+    outcome = _OUTCOMES[result.outcome]
+    seconds = max(0.0, result.seconds)
+    if outcome == "passed":
+        return Case(
+            test=result.test,
+            file=file,
+            outcome=outcome,
+            seconds=seconds,
+            rule=result.rule,
+        )
+
+    line = first_line(result.message, result.text)
+    if outcome in {"failed", "error"} and _TIMEOUT.search(line):
+        outcome = "timeout"
+    return Case(
+        test=result.test,
+        file=file,
+        outcome=outcome,
+        seconds=seconds,
+        line=line,
+        text=cut(clean(result.text or result.message)),
+        rule=result.rule,
+    )
+
+
+def _repeated_tests(processes: Sequence[Events]) -> list[str]:
+    """Return the tests that ended more than once in one process although none was tried again."""
+    repeated: list[str] = []
+    for events in processes:
+        finished: set[str] = set()
+        for result in events.results:
+            if result.test in finished:
+                repeated.append(result.test)
+            if result.outcome != "rerun":
+                finished.add(result.test)
+    return sorted(set(repeated))
+
+
+# Results of processes
+
+
+@dataclass(frozen=True)
+class _Failure:
+    outcome: Outcome
+    line: str
+
+
+def _case_of_failure(
+    file: str,
+    test: str,
+    run: ProcessRun,
+    failure: _Failure,
+) -> Case:
+    return Case(
+        test=test,
+        file=file,
+        outcome=failure.outcome,
+        seconds=run.ending.seconds,
+        line=failure.line,
+        text=cut(clean(run.output)),
+    )
+
+
+def _running_test(processes: Sequence[Events]) -> str | None:
+    for events in processes:
+        if events.running is not None:
+            return events.running
+    return None
+
+
+def _failure_of_process(
+    run: ProcessRun,
+    cases: Mapping[str, Case],
+    test_seconds: float,
+) -> _Failure | None:
+    """Return why a process has failed beside its tests; None where pytest ended by itself."""
+    failure = _failure_of_running_test(run, test_seconds) or _failure_of_stopped(run.ending)
+    if failure is not None:
+        return failure
+    has_failed_tests = any(case.failing for case in cases.values())
+    if run.existing is None and not has_failed_tests:
+        return _failure_before_tests(run)
+    if run.ending.returncode in _EXIT_WORDS:
+        # A file that cannot be collected interrupts pytest, and is a result by itself.
+        return None if has_failed_tests else _failure_of_pytest(run.ending.returncode)
+    return _failure_after_tests(run, has_failed_tests=has_failed_tests)
+
+
+def _failure_after_tests(run: ProcessRun, *, has_failed_tests: bool) -> _Failure | None:
+    """Return what a status says that the tests do not."""
+    status = run.ending.returncode
+    status_text = process.status(status)
+    if status not in _ENDS_OF_PYTEST:
+        return _Failure("crashed", f"the interpreter ended with {status_text} after the last test")
+    if status == _TESTS_FAILED and not has_failed_tests:
+        return _Failure("error", f"pytest ended with {status_text} and named no test as failed")
+    # After a failure, pytest's -x leaves out the others.
+    if status != _TESTS_FAILED and run.unreached:
+        return _Failure("crashed", f"the interpreter ended with {status_text} between two tests")
+    return None
+
+
+def _failure_of_pytest(status: int) -> _Failure:
+    return _Failure("error", f"pytest {_EXIT_WORDS[status]} ({process.status(status)})")
+
+
+def _failure_of_running_test(run: ProcessRun, test_seconds: float) -> _Failure | None:
+    """Return how the process ended in a test that had started; None where none had."""
+    for events in run.events:
+        if events.running is None:
+            continue
+        if run.ended_at - events.last_time >= test_seconds:
+            return _Failure("timeout", f"it did not end within {console.duration(test_seconds)}")
+        status_text = process.status(run.ending.returncode)
+        return _failure_of_stopped(run.ending) or _Failure("crashed", f"its process ended with {status_text}")
+    return None
+
+
+def _failure_of_stopped(ending: Ending) -> _Failure | None:
+    """Return why a process was stopped, or which signal it died of; None where it ended by itself."""
+    if ending.stopped is not None:
+        return _Failure("timeout" if ending.late else "error", ending.stopped)
+    if ending.returncode < 0:
+        return _Failure("crashed", f"the interpreter died of {process.status(ending.returncode)}")
+    return None
+
+
+def _failure_before_tests(run: ProcessRun) -> _Failure | None:
+    """Return why pytest collected nothing; a file that skips itself as a whole is a result."""
+    status = run.ending.returncode
+    status_text = process.status(status)
+    if status in _EXIT_WORDS:
+        return _failure_of_pytest(status)
+    if status == 0:
+        return _Failure("crashed", f"the interpreter ended with {status_text} before pytest did")
+    return _Failure("error", f"pytest did not begin ({status_text}): {first_line('', run.output)}")
