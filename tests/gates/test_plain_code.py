@@ -336,6 +336,7 @@ FINISHED: dict[str, tuple[str, ...]] = {
         "tests/unit/ci/verbs/test_notify.py",
         "tests/unit/ci/verbs/test_plan_job.py",
     ),
+    "docs' tests": ("tests/unit/docs",),
 }
 
 # Where tests are. Smoke tests run in the environments of users, and are part of the product for that.
