@@ -34,7 +34,14 @@ _LOGS = "logs"
 # A log among a run's outputs is for reading; of a longer one the beginning and the end are enough.
 _LOG_BYTES = 8 << 20
 _MOST_SHOWN_FAILURES = 20
-_COLUMNS = ("test file", "passed", "failed", "skipped", "processes", "time")
+_COLUMNS = (
+    "test file",
+    "passed",
+    "failed",
+    "skipped",
+    "processes",
+    "time",
+)
 # Outcomes whose reason stands at the end of a log.
 _BROKEN_OFF = frozenset({"crashed", "timeout", "error"})
 # Builds get these, and tests would be led to another ROCm.
