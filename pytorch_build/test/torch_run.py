@@ -345,7 +345,8 @@ def _run_and_report(shard_run: _ShardRun) -> Mapping[str, Any]:
         _warn_of_silent_rules(shard_run, runs)
     reports.require_passed(report, hint=_hint(report.document.cases))
     outcomes = counts(report.document.cases)
-    console.done(f"{stage.name}: {outcomes['passed'] + outcomes['flaky']} passed")
+    passed = outcomes["passed"] + outcomes["flaky"]
+    console.done(f"{stage.name}: {passed} passed")
     return details
 
 
@@ -501,7 +502,8 @@ def _store_logs(stage: Stage, folder: Path) -> None:
     def store_log(path: Path) -> None:
         stage.store.put_bytes(f"{prefix}/{path.name}", _shortened_log(path))
 
-    parallel.map_in_threads(store_log, sorted(path for path in folder.glob("*") if path.is_file()))
+    paths = [path for path in folder.glob("*") if path.is_file()]
+    parallel.map_in_threads(store_log, sorted(paths))
 
 
 def _shortened_log(path: Path) -> bytes:
