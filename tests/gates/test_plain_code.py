@@ -260,7 +260,6 @@ FINISHED: dict[str, tuple[str, ...]] = {
         "tests/unit/pytorch_build/verbs/test_fat_wheel.py",
         "tests/integration/test_fat_wheels.py",
         "tests/integration/test_split_wheels.py",
-        "tests/integration/test_rewriting.py",
         "tests/integration/test_sixth_component.py",
         "tests/integration/test_release_refs.py",
     ),
