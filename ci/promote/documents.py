@@ -254,7 +254,9 @@ def folder_keys(
 
 def area_keys(store: Store) -> Sequence[str]:
     """Return every key of the release index and of staging."""
-    return [*list_keys(store, f"{RELEASE}/"), *list_keys(store, f"{STAGING}/")]
+    released_keys = list_keys(store, f"{RELEASE}/")
+    staged_keys = list_keys(store, f"{STAGING}/")
+    return [*released_keys, *staged_keys]
 
 
 def keys_of(files: Iterable[FileRecord]) -> set[str]:

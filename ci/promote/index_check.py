@@ -76,7 +76,8 @@ def permanent_folders(store: Store) -> Mapping[str, Callable[[], IndexUpdate]]:
         folders[prefix] = partial(write_index, store, prefix, source, title="Dependencies")
 
     for area in documents.AREAS:
-        artifact_groups = {key.split("/")[1] for key in documents.list_keys(store, f"{area}/")}
+        keys = documents.list_keys(store, f"{area}/")
+        artifact_groups = {key.split("/")[1] for key in keys}
         for artifact_group in sorted(artifact_groups):
             write_pages = partial(documents.write_pages, store, area, artifact_group, expected=())
             folders[documents.folder(area, artifact_group)] = write_pages
@@ -109,8 +110,10 @@ def _report(
         if change.yanked is not None:
             results.append(f"{change.yanked} is yanked")
         if change.removed_set is not None:
-            results.append(f"{change.removed_set} is removed, {console.counted(len(removed_keys), 'file')}")
-        results.append(f"{console.counted(len(stale_pages), 'page')} written in {store.url}")
+            file_count = console.counted(len(removed_keys), "file")
+            results.append(f"{change.removed_set} is removed, {file_count}")
+        page_count = console.counted(len(stale_pages), "page")
+        results.append(f"{page_count} written in {store.url}")
         console.done(f"index: {'; '.join(results)}")
         return
 

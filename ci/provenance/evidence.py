@@ -26,6 +26,7 @@ from ci.provenance.facts import (
     read_build_inputs,
     statement_path,
 )
+from ci.provenance.releases import find_handed_out_file
 from ci.provenance.statements import PREDICATE_TYPE
 from ci.report.text import spelt
 from core import data, errors, files, parallel
@@ -41,6 +42,7 @@ from rocm_packaging.packages.layouts import host_distribution, is_rocm
 if TYPE_CHECKING:
     from urllib3 import BaseHTTPResponse
 
+    from ci.promote.documents import Decision
     from core.cli.options import Common
     from core.run.records import FileRecord, Record
 
@@ -116,12 +118,20 @@ RunPlace = StoredRun | ServedRun
 
 
 @dataclass(frozen=True, kw_only=True)
-class LocatedFile:
-    """A file, and the run that it is compared with: all of it, or one artifact group."""
+class FileOrigin:
+    """The run that a file is of, or one artifact group of it, and the decision that released the file."""
 
-    path: Path
     run: RunPlace
     group: str
+    decision: Decision | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class LocatedFile:
+    """A file, and the run that it is compared with."""
+
+    path: Path
+    origin: FileOrigin
 
 
 def locate(
@@ -134,26 +144,15 @@ def locate(
 ) -> LocatedFile:
     """Find a file and its run; one from elsewhere is fetched into the folder.
 
-    A file that lies in a run's outputs is of that run. For any other, and where the run is named, it is the
-    run of the options.
+    A file that lies in a run's outputs is of that run, and one that is staged or released of the run that was
+    staged. For any other, and where the run is named, it is the run of the options.
     """
     path = _find_file(address, common, folder, cert)
-    run_and_group = None if is_run_named else _find_run(address, common, cert)
-    if run_and_group is None:
-        run = StoredRun(
-            store=common.open_for_reading(),
-            prefix=common.outputs.prefix,
-        )
-        return LocatedFile(
-            path=path,
-            run=run,
-            group=common.artifact_group,
-        )
-    return LocatedFile(
-        path=path,
-        run=run_and_group[0],
-        group=run_and_group[1],
-    )
+    file_origin = None if is_run_named else _find_origin(address, common, cert)
+    if file_origin is None:
+        run = StoredRun(store=common.open_for_reading(), prefix=common.outputs.prefix)
+        file_origin = FileOrigin(run=run, group=common.artifact_group)
+    return LocatedFile(path=path, origin=file_origin)
 
 
 def _find_file(
@@ -175,47 +174,56 @@ def _find_file(
     return path
 
 
-def _find_run(
+def _find_origin(
     address: str,
     common: Common,
     cert: str,
-) -> tuple[RunPlace, str] | None:
-    """Return the run and the artifact group that a file lies in; None where it lies in no run's outputs."""
+) -> FileOrigin | None:
+    """Return the run that a file is of, by where it lies; None where that does not say it."""
     if address.startswith(_WEB):
         parts = urlsplit(address)
         match = _IN_RUN.fullmatch(unquote(parts.path))
         if match is None:
             return None
-        run_address = parts._replace(
-            path=quote(match["run"]),
-            query="",
-            fragment="",
-        )
-        return ServedRun(
-            url=urlunsplit(run_address),
-            cert=cert,
-        ), match["group"]
+        run_address = parts._replace(path=quote(match["run"]), query="", fragment="")
+        return FileOrigin(run=ServedRun(url=urlunsplit(run_address), cert=cert), group=match["group"])
 
     if address.startswith(_BUCKET):
         bucket, key = _bucket_and_key(address)
-        match = _IN_RUN.fullmatch(key)
-        if match is None:
-            return None
-        store = open_store(bucket, root=common.root)
-        return StoredRun(
-            store=store,
-            prefix=match["run"],
-        ), match["group"]
+        return _find_origin_in_store(open_store(bucket, root=common.root), key, common)
 
-    match = _IN_RUN.fullmatch(_local_path(address).as_posix())
-    if match is None or not Path(match["run"], _MANIFESTS).is_dir():
+    path = _local_path(address)
+    match = _IN_RUN.fullmatch(path.as_posix())
+    if match is not None and Path(match["run"], _MANIFESTS).is_dir():
+        run_folder = Path(match["run"])
+        run = StoredRun(store=DirectoryStore(run_folder.parent), prefix=run_folder.name)
+        return FileOrigin(run=run, group=match["group"])
+
+    # DIR/v2/FAMILY/FILE, or a path that is too short for that.
+    store_folder = path.parents[min(2, len(path.parents) - 1)]
+    key = path.relative_to(store_folder).as_posix()
+    return _find_origin_in_store(DirectoryStore(store_folder), key, common)
+
+
+def _find_origin_in_store(
+    store: Store,
+    key: str,
+    common: Common,
+) -> FileOrigin | None:
+    match = _IN_RUN.fullmatch(key)
+    if match is not None:
+        return FileOrigin(run=StoredRun(store=store, prefix=match["run"]), group=match["group"])
+
+    handed_out_file = find_handed_out_file(store, key)
+    if handed_out_file is None:
         return None
-    run_folder = Path(match["run"])
-    store = DirectoryStore(run_folder.parent)
-    return StoredRun(
-        store=store,
-        prefix=run_folder.name,
-    ), match["group"]
+    staging = handed_out_file.staging
+    run = StoredRun(store=open_store(staging.store, root=common.root), prefix=staging.prefix)
+    return FileOrigin(
+        run=run,
+        group=staging.artifact_group,
+        decision=handed_out_file.decision,
+    )
 
 
 def _bucket_and_key(address: str) -> tuple[str, str]:

@@ -106,24 +106,29 @@ def missing_files(
 
 
 def missing_sidecars(
+    store: Store,
     local_files: Sequence[LocalFile],
     sidecars: Mapping[str, Document],
     new_files: Sequence[LocalFile],
     listing: Mapping[str, Stored],
+    recorded_digests: Mapping[str, frozenset[str]],
 ) -> Sequence[Document]:
-    """Return the sidecars of files that are to be put; `sidecars` has them by the files' keys.
+    """Return the sidecars of files that a store lacks; `sidecars` has them by the files' keys.
 
-    A sidecar follows from its file. So it is unchanged if the file is, and its size says that it is there.
+    A record is written after the sidecars of its files. So beside a recorded file that is there a sidecar's
+    size is enough to know it. Beside another one, a killed upload may have left the sidecar of other bytes.
     """
     new_keys = {file.key for file in new_files}
-    missing_sidecars: list[Document] = []
+    unclear: list[Document] = []
     for file in local_files:
         sidecar = sidecars.get(file.key)
         if sidecar is None:
             continue
-        if file.key in new_keys or not _has_size(listing, sidecar.key, len(sidecar.content)):
-            missing_sidecars.append(sidecar)
-    return missing_sidecars
+        is_recorded = file.sha256 in recorded_digests.get(file.key, frozenset())
+        is_complete = is_recorded and file.key not in new_keys
+        if not is_complete or not _has_size(listing, sidecar.key, len(sidecar.content)):
+            unclear.append(sidecar)
+    return changed_documents(store, unclear, listing)
 
 
 def changed_documents(
@@ -131,7 +136,10 @@ def changed_documents(
     documents: Iterable[Document],
     listing: Mapping[str, Stored],
 ) -> Sequence[Document]:
-    """Return the documents that a store lacks; it is queried for each of the right size."""
+    """Return the documents that a store lacks; an error where one of them may not replace what is there.
+
+    The store is queried for each of the right size.
+    """
     changed: list[Document] = []
     unclear: list[Document] = []
     for document in documents:
@@ -144,6 +152,7 @@ def changed_documents(
     for document, digest in zip(unclear, digests, strict=True):
         if digest != hashlib.sha256(document.content).hexdigest():
             changed.append(document)
+    _require_replaceable(store, changed, listing)
     return sorted(changed)
 
 
@@ -153,11 +162,11 @@ def _has_size(listing: Mapping[str, Stored], key: str, size: int) -> bool:
 
 def _require_replaceable(
     store: Store,
-    new_files: Sequence[LocalFile],
+    objects: Iterable[LocalFile | Document],
     listing: Mapping[str, Stored],
 ) -> None:
-    """Refuse the upload where it would replace files of an immutable run."""
-    keys = sorted(file.key for file in new_files if file.key in listing and not file.may_replace)
+    """Refuse the upload where it would replace objects of an immutable run."""
+    keys = sorted(file.key for file in objects if file.key in listing and not file.may_replace)
     if not keys:
         return
     if len(keys) == 1:

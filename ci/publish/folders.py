@@ -102,7 +102,7 @@ def _compare_wheels(common: Common, folder: Path, artifact_group: str) -> Batch:
         listing=listing,
         files=new_files,
         unchanged_count=len(local_files) - len(new_files),
-        sidecars=batches.missing_sidecars(local_files, sidecars, new_files, listing),
+        sidecars=batches.missing_sidecars(store, local_files, sidecars, new_files, listing, recorded_digests),
         documents=documents,
         artifact_group=artifact_group,
         wheels=wheels,

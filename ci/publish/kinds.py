@@ -114,7 +114,7 @@ def artifact_batch(
         listing=listing,
         files=new_files,
         unchanged_count=len(local_files) - len(new_files),
-        sidecars=batches.missing_sidecars(local_files, sidecars, new_files, listing),
+        sidecars=batches.missing_sidecars(store, local_files, sidecars, new_files, listing, {}),
     )
 
 

@@ -140,14 +140,15 @@ def compare_wheels(
     unchanged_records = [
         record for record in build_records if documents[record.name] not in changed_documents
     ]
-    new_files = batches.missing_files(store, local_files, listing, records.promised(unchanged_records))
+    recorded_digests = records.promised(unchanged_records)
+    new_files = batches.missing_files(store, local_files, listing, recorded_digests)
     return Batch(
         title=title,
         prefix=prefix,
         listing=listing,
         files=new_files,
         unchanged_count=len(local_files) - len(new_files),
-        sidecars=batches.missing_sidecars(local_files, sidecars, new_files, listing),
+        sidecars=batches.missing_sidecars(store, local_files, sidecars, new_files, listing, recorded_digests),
         documents=changed_documents,
         outdated_keys=_outdated_failures(
             source,

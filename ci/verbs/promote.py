@@ -386,7 +386,9 @@ def _show_verdict(facts: SetFacts, verdict: Verdict) -> None:
             if cell not in blocked_cells:
                 rule = ruling.rule
         python = cell.python_tag or "any"
-        rows.append((family, platform, python, str(file_counts[cell]), rule, ", ".join(sorted(steps))))
+        file_count = str(file_counts[cell])
+        step_names = ", ".join(sorted(steps))
+        rows.append((family, platform, python, file_count, rule, step_names))
     console.table(("family", "platform", "Python", "files", "rule", "tests"), rows, title=facts.set_name)
 
 
@@ -415,7 +417,9 @@ def _show_plan(bucket: Store, decision: Decision) -> None:
     rows: list[tuple[str, ...]] = []
     sidecar_count = 0
     for file in decision.files:
-        rows.append((file.key, console.size(file.size), file.staged_sha256[:12], file.staged_key))
+        size = console.size(file.size)
+        sha256 = file.staged_sha256[:12]
+        rows.append((file.key, size, sha256, file.staged_key))
         sidecar_count += bool(file.metadata_sha256)
 
     is_done = promotion.is_done(bucket, decision)
@@ -428,9 +432,9 @@ def _show_plan(bucket: Store, decision: Decision) -> None:
     if is_done:
         console.done(f"promote: already promoted, {file_count} files are in {place}")
         return
-    size = console.size(sum(file.size for file in decision.files))
+    total_size = console.size(sum(file.size for file in decision.files))
     console.done(
-        f"promote: {file_count} files ({size}) and {sidecar_count} sidecars would be put into {place}, "
+        f"promote: {file_count} files ({total_size}) and {sidecar_count} sidecars would be put into {place}, "
         f"pages of {len(decision.artifact_groups)} families written"
     )
 

@@ -12,6 +12,7 @@ from core.errors import WheelError
 from core.wheel import record
 
 if TYPE_CHECKING:
+    from ci.promote.documents import Decision
     from ci.provenance.evidence import LocatedFile, Statement
     from ci.provenance.facts import RecordedFile
     from core.run.records import FileRecord
@@ -32,8 +33,9 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         help="print what is known as JSON, a list",
     )
     parser.epilog = (
-        "A file that lies in a run's outputs is compared with that run; any other one with --run-id in "
-        "--store. Without a statement, a record, or with anything that contradicts, it fails."
+        "A file that lies in a run's outputs is compared with that run, one that is staged or released with "
+        "the run that was staged; any other one with --run-id in --store. Without a statement, a record, or "
+        "with anything that contradicts, it fails."
     )
 
 
@@ -89,19 +91,47 @@ def _verify(located_file: LocatedFile) -> dict[str, Any]:
         key="",
         sha256=files.sha256(path),
     )
-    records = evidence.find_records(located_file.run, file, located_file.group)
+    origin = located_file.origin
+    records = evidence.find_records(origin.run, file, origin.group)
     recorded_file = evidence.check_file(file, records)
     if path.suffix == ".whl":
         record.require_sound(path)
 
-    statement, statement_path = evidence.read_statement(located_file.run, recorded_file)
+    statement, statement_path = evidence.read_statement(origin.run, recorded_file)
     evidence.check_statement(
         statement,
         statement_path,
         file,
         recorded_file,
     )
-    return _describe(file, recorded_file, statement, f"{located_file.run.url}/{statement_path}")
+    report = _describe(
+        file,
+        recorded_file,
+        statement,
+        f"{origin.run.url}/{statement_path}",
+    )
+    if origin.decision is not None:
+        report["release"] = _describe_release(origin.decision, recorded_file)
+    return report
+
+
+def _describe_release(decision: Decision, recorded_file: RecordedFile) -> dict[str, Any]:
+    """Return what `--json` prints of the decision that released a file."""
+    rules: set[str] = set()
+    overridden: set[str] = set()
+    for ruling in decision.rulings:
+        is_of_python = ruling.python in {None, recorded_file.record.cell.python_tag}
+        if ruling.family == recorded_file.group and is_of_python:
+            rules.add(ruling.rule)
+            overridden.update(ruling.overridden)
+    return {
+        "decision": decision.key,
+        "set": decision.set_name,
+        "by": decision.by,
+        "decided": decision.decided,
+        "rules": sorted(rules),
+        "overridden": sorted(overridden),
+    }
 
 
 def _describe(
@@ -171,6 +201,12 @@ def _text_of(report: dict[str, Any]) -> str:
     if not report["sources"]:
         lines.append("  from     sources that its record does not name")
     lines += [f"  with     {material['name']}" for material in report["materials"]]
+
+    if "release" in report:
+        release = report["release"]
+        lines.append(f"  released {release['set']}, by {release['by']}, {release['decided']}")
+        lines.append(f"           by {', '.join(release['rules'])}: {release['decision']}")
+        lines += [f"  although {reason}" for reason in release["overridden"]]
 
     # A statement from elsewhere may hold anything.
     return "\n".join(spelt(line).replace("\n", "\\n") for line in lines)

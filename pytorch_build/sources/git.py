@@ -52,6 +52,15 @@ _EMPTY_LINES = re.compile(
     r"|^fatal: Failed to recurse|^Failed to clone|^fatal: clone of|^BUG:"
 )
 _ERROR_LINES = ("fatal:", "ERROR:", "error:")
+# What git and its helpers say of an origin that cannot be reached, and what to do then.
+_REACH_HINTS = {
+    r"could not read Username|not found": "Check the origin's spelling, and your access to it.",
+    r"does not appear to be a git repository|does not exist": "Correct the origin.",
+    r"Permission denied|Authentication failed|terminal prompts|error: 40[13]": "Check your access to it.",
+    r"resolve host|timed out|no answer|refused|unreachable|to connect|RPC failed|early EOF|hung up": (
+        "Check the network, or name a mirror (--git-mirror)."
+    ),
+}
 # What git says where a server does not give a commit.
 _COMMIT_REFUSED = re.compile(r"not our ref|unadvertised object|Server does not allow request")
 
@@ -295,10 +304,15 @@ def _rank(line: str) -> int:
 
 def unreachable(origin: str, problem: ProcessError) -> SourceError:
     """Return the error for an origin that does not answer."""
-    return SourceError(
-        f"{origin} does not answer: {git_reason(problem)}",
-        hint="Check the origin's spelling, the network and your access, or name a mirror (--git-mirror).",
-    )
+    return SourceError(f"{origin} does not answer: {git_reason(problem)}", hint=reach_hint(problem))
+
+
+def reach_hint(problem: ProcessError) -> str:
+    """Return what to do about an origin that cannot be reached; "" where git's words do not tell."""
+    for pattern, hint in _REACH_HINTS.items():
+        if re.search(pattern, problem.output):
+            return hint
+    return ""
 
 
 # --- Reading origins --------------------------------------------------------------------------

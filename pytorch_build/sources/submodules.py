@@ -8,7 +8,7 @@ from pathlib import Path
 
 from core import console
 from core.errors import ProcessError, SourceError
-from pytorch_build.sources.git import TRANSFER_SECONDS, Repository, git_reason
+from pytorch_build.sources.git import TRANSFER_SECONDS, Repository, git_reason, reach_hint
 
 # What git says where a tree names what is nowhere, so that neither network nor access are to blame.
 _MISNAMED = re.compile(
@@ -100,7 +100,7 @@ def _hint_for(problem: ProcessError) -> str:
             "The commit that is checked out names a submodule that its repository or .gitmodules lacks. "
             "Correct the ref or the pin, and run `nox -s resolve` again."
         )
-    return "Check the network and your access, or name a mirror (--git-mirror); then run again."
+    return reach_hint(problem)
 
 
 def remove_former_submodules(folders: Iterable[Path], git: Repository) -> None:

@@ -139,7 +139,13 @@ def _device_options(
 
 def _script(session: ContainerSession) -> str:
     # The machine's own environments are made for its own libraries.
-    nox = ["nox", "--envdir", _ENVIRONMENTS, "-s", session.name]
+    nox = [
+        "nox",
+        "--envdir",
+        _ENVIRONMENTS,
+        "-s",
+        session.name,
+    ]
     if session.python:
         nox += ["-P", session.python]
     nox += ["--", *session.arguments]

@@ -31,7 +31,6 @@ from pytorch_build.test.outcomes import (
 if TYPE_CHECKING:
     from core.process import Ending
     from pytorch_build.test.plugin import AppliedRule, Events
-    from pytorch_build.test.shards import Part
     from pytorch_build.test.upstream_tests import LimitsTable, TestFile
 
 # pytest-timeout stops a test at its limit. What does not let itself be stopped has as long again, up to this.
@@ -119,10 +118,8 @@ class FileRun:
         return replace(self, file=file, cases=cases, existing=existing)
 
 
-def run_file(
-    file: TestFile, settings: RunSettings, *, part: Part | None = None, name: str | None = None
-) -> FileRun:
-    """Run a test file, or a shard's part of it; `name` is that of its log."""
+def run_file(file: TestFile, settings: RunSettings, *, name: str | None = None) -> FileRun:
+    """Run a test file; `name` is that of its log."""
     started = time.monotonic()
     end = started + settings.limits.file_seconds
     name = name or log_name(file.file)
@@ -130,20 +127,15 @@ def run_file(
     if file.runner == "script":
         return _run_script(file, settings, name)
 
-    is_part = part is not None and not part.is_whole
     is_side_by_side = file.parallel and settings.workers > 1
     existing = None
-    if settings.selects or is_part or is_side_by_side:
+    if settings.selects or is_side_by_side:
         existing = _collect(file, settings, name, end)
 
     launcher = _Launcher(file=file, settings=settings, name=name, end=end)
     launchers: Sequence[_Launcher] = [launcher]
-    if existing is not None:
-        tests = sorted(test for test in existing if part is None or part.takes(test))
-        if is_side_by_side:
-            launchers = _launchers_of_workers(launcher, tests, existing)
-        elif is_part:
-            launchers = [replace(launcher, excluded=existing.difference(tests))] if tests else []
+    if is_side_by_side and existing:
+        launchers = _launchers_of_workers(launcher, existing)
     series = parallel.map_in_threads(
         _run_series,
         launchers,
@@ -151,7 +143,7 @@ def run_file(
     )
 
     judged_runs = [judged_run for judged_runs in series for judged_run in judged_runs]
-    if existing is None and judged_runs:
+    if existing is None:
         existing = judged_runs[0].run.existing
     return FileRun(
         file=file.file,
@@ -358,10 +350,9 @@ def _collect(
     return run.existing if run.could_collect else None
 
 
-def _launchers_of_workers(
-    launcher: _Launcher, tests: Sequence[str], existing: frozenset[str]
-) -> Sequence[_Launcher]:
-    """Deal tests of a file to several workers; there are no more than tests."""
+def _launchers_of_workers(launcher: _Launcher, existing: frozenset[str]) -> Sequence[_Launcher]:
+    """Deal the tests of a file to several workers; there are no more than tests."""
+    tests = sorted(existing)
     workers = launcher.settings.workers
     launchers: list[_Launcher] = []
     for index in range(min(workers, len(tests))):

@@ -34,7 +34,14 @@ _LOGS = "logs"
 # A log among a run's outputs is for reading; of a longer one the beginning and the end are enough.
 _LOG_BYTES = 8 << 20
 _MOST_SHOWN_FAILURES = 20
-_COLUMNS = ("test file", "passed", "failed", "skipped", "processes", "time")
+_COLUMNS = (
+    "test file",
+    "passed",
+    "failed",
+    "skipped",
+    "processes",
+    "time",
+)
 # Outcomes whose reason stands at the end of a log.
 _BROKEN_OFF = frozenset({"crashed", "timeout", "error"})
 # Builds get these, and tests would be led to another ROCm.
@@ -338,19 +345,20 @@ def _run_and_report(shard_run: _ShardRun) -> Mapping[str, Any]:
         _warn_of_silent_rules(shard_run, runs)
     reports.require_passed(report, hint=_hint(report.document.cases))
     outcomes = counts(report.document.cases)
-    console.done(f"{stage.name}: {outcomes['passed'] + outcomes['flaky']} passed")
+    passed = outcomes["passed"] + outcomes["flaky"]
+    console.done(f"{stage.name}: {passed} passed")
     return details
 
 
 def _run_files(shard_run: _ShardRun, scratch: Path) -> Sequence[FileRun]:
     """Run the files of a shard, on each GPU architecture."""
     bench = shard_run.bench
-    parts = shard_run.plan.parts(shard_run.request.shard)
+    test_files = shard_run.plan.files_of(shard_run.request.shard)
     runs: list[FileRun] = []
     for number, assignment in enumerate(bench.assignments):
         if bench.has_several_targets:
-            console.say(f"{console.counted(len(parts), 'test file')} on {assignment.description}")
-        for position, part in enumerate(parts, start=1):
+            console.say(f"{console.counted(len(test_files), 'test file')} on {assignment.description}")
+        for position, test_file in enumerate(test_files, start=1):
             folder = scratch / f"{number}-{position}"
             settings = _settings(
                 shard_run,
@@ -358,15 +366,14 @@ def _run_files(shard_run: _ShardRun, scratch: Path) -> Sequence[FileRun]:
                 folder,
                 logs=scratch / _LOGS,
             )
-            name = file_run.log_name(part.file)
+            name = file_run.log_name(test_file)
             if bench.has_several_targets:
                 name += f"@{assignment.target}"
 
-            with console.group(f"{position}/{len(parts)} {part.file}"):
+            with console.group(f"{position}/{len(test_files)} {test_file}"):
                 run = file_run.run_file(
-                    shard_run.test_files[part.file],
+                    shard_run.test_files[test_file],
                     settings,
-                    part=part,
                     name=name,
                 )
                 _show_failures(run, shard_run.stage.log)
@@ -495,7 +502,8 @@ def _store_logs(stage: Stage, folder: Path) -> None:
     def store_log(path: Path) -> None:
         stage.store.put_bytes(f"{prefix}/{path.name}", _shortened_log(path))
 
-    parallel.map_in_threads(store_log, sorted(path for path in folder.glob("*") if path.is_file()))
+    paths = [path for path in folder.glob("*") if path.is_file()]
+    parallel.map_in_threads(store_log, sorted(paths))
 
 
 def _shortened_log(path: Path) -> bytes:

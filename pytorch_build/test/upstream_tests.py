@@ -74,7 +74,7 @@ def check_out_tests(
             _tree_path(context),
             _checkout_options(context, mirrors),
         )
-    return Tests(tree=tree.path, version=_version_of(tree.path), commit=tree.commit)
+    return _tests_of(tree)
 
 
 def find_checked_out_tests(
@@ -90,7 +90,12 @@ def find_checked_out_tests(
     )
     if tree is None:
         return None
-    return Tests(tree=tree.path, version=_version_of(tree.path), commit=tree.commit)
+    return _tests_of(tree)
+
+
+def _tests_of(tree: sources.SourceTree) -> Tests:
+    version = _version_of(tree.path)
+    return Tests(tree=tree.path, version=version, commit=tree.commit)
 
 
 def _tree_path(context: Context) -> Path:

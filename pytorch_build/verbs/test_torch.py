@@ -187,7 +187,8 @@ def _install_and_test(arguments: argparse.Namespace) -> None:
     # What is impossible is refused before gigabytes are fetched.
     gpus = _assign_gpus(run_context, arguments, request)
     if run_context.common.dry_run:
-        console.say(f"Would test {_describe_source(run_context, arguments)} on {_describe(gpus)}.")
+        source = _describe_source(run_context, arguments)
+        console.say(f"Would test {source} on {_describe(gpus)}.")
         return
 
     packages = None
@@ -229,7 +230,8 @@ def look(arguments: argparse.Namespace) -> Status:
     packages = _find_packages(run_context, target, arguments)
     tools = _tools(run_context, target, tests)
     inputs = installation.recorded_inputs(packages, target, tools)
-    if not installation.is_prepared(run_context, target, packages, tools=tools):
+    is_prepared = installation.is_prepared(run_context, target, packages, tools=tools)
+    if not is_prepared:
         return Pending(reasons=("its environment does not hold what is tested",))
 
     bench = Bench(
@@ -377,7 +379,8 @@ def _prepared_environment(
 
     tools = _tools(run_context, target, tests)
     if len(tools) > 1:
-        console.say(f"As the tree's own CI, not as the lock: {', '.join(tools[1].requirements)}")
+        requirements = ", ".join(tools[1].requirements)
+        console.say(f"As the tree's own CI, not as the lock: {requirements}")
     with installation.prepared_environment(
         run_context, target, packages, tools=tools, cache_dir=rocm.pip_cache_dir
     ):

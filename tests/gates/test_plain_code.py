@@ -322,6 +322,20 @@ FINISHED: dict[str, tuple[str, ...]] = {
         "docs/roles.py",
         "docs/screenshots.py",
     ),
+    "reports' tests": (
+        "tests/unit/ci/report",
+        "tests/unit/ci/verbs/test_report.py",
+    ),
+    "bisect's and notifications' tests": (
+        "tests/unit/ci/bisection",
+        "tests/unit/ci/test_github.py",
+        "tests/unit/ci/verbs/test_build_image.py",
+        "tests/unit/ci/verbs/test_in_image.py",
+        "tests/unit/ci/verbs/test_lambda_zip.py",
+        "tests/unit/ci/verbs/test_notify.py",
+        "tests/unit/ci/verbs/test_plan_job.py",
+    ),
+    "docs' tests": ("tests/unit/docs",),
 }
 
 # Where tests are. Smoke tests run in the environments of users, and are part of the product for that.

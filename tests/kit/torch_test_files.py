@@ -8,7 +8,6 @@ from core import process
 from core.junit import Case
 from pytorch_build.test import plugin
 from pytorch_build.test.file_run import FileRun, RunSettings, run_file
-from pytorch_build.test.shards import Part
 from pytorch_build.test.upstream_tests import LimitsTable, Runner, TestFile
 from tests.kit.repos import write_files
 
@@ -42,12 +41,11 @@ def run_text(
     runner: Runner = "pytest",
     arguments: tuple[str, ...] = (),
     parallel: bool = False,
-    part: Part | None = None,
 ) -> FileRun:
-    """Run a test file of this text, or a part of it."""
+    """Run a test file of this text."""
     (settings.tree / FILE).write_text(text)
     test_file = TestFile(file=FILE, runner=runner, arguments=arguments, parallel=parallel)
-    return run_file(test_file, settings, part=part)
+    return run_file(test_file, settings)
 
 
 def outcomes_of(run: FileRun) -> dict[str, str]:

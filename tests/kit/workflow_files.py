@@ -2,6 +2,7 @@
 
 import json
 import re
+import shlex
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache
@@ -13,6 +14,10 @@ import yaml  # type: ignore[import-untyped]
 from core.cli.options import ROOT
 
 FOLDER = ROOT / ".github" / "workflows"
+# The plan writes the sessions of some jobs, which a step calls by this variable.
+SESSIONS = "$SESSIONS"
+# The session that reads a job in the plan, and sets the variables of the job's later steps.
+READING = "plan_job"
 EXPRESSION = re.compile(r"\$\{\{(.*?)\}\}", re.DOTALL)
 REFERENCE = re.compile(r"\b(inputs|needs|steps|jobs)((?:\.[\w-]+)+)")
 # `outputs[format('{0}_cells', inputs.platform)]`: the same output of each platform.
@@ -168,3 +173,18 @@ def calls() -> Iterator[tuple[str, Workflow, Mapping[str, Any], Workflow]]:
             target = called(job)
             if target is not None:
                 yield f"{name}, {job_name}", workflow, job, target
+
+
+def words_of(command: str) -> list[str]:
+    """Return the words of a command, with ``!NAME!`` of Windows' cmd as ``$NAME``."""
+    return shlex.split(re.sub(r"!(\w+)!", r"$\1", command))
+
+
+def called_sessions(command: str) -> list[str]:
+    """Return the sessions that a call of nox names."""
+    sessions: list[str] = []
+    for word in words_of(command)[2:]:
+        if word.startswith("-"):
+            break
+        sessions.append(word)
+    return sessions

@@ -29,14 +29,15 @@ def test_the_committed_pages_are_current(monkeypatch: pytest.MonkeyPatch) -> Non
     parts = {**generate.PARTS, "messages": lambda: read_part("messages")}
     monkeypatch.setattr(generate, "PARTS", parts)
 
-    assert [path.name for path in generate.outdated_pages()] == []
+    assert generate.outdated_pages() == {}
 
 
 def read_section(part: str, heading: str) -> str:
     """Return the text below a heading of a part."""
-    _before, heading_mark, text = read_part(part).partition(f"### {heading}")
+    _, heading_mark, text = read_part(part).partition(f"### {heading}")
     assert heading_mark, f"{part} has no section {heading}"
-    return text.partition("\n### ")[0]
+    section, _, _ = text.partition("\n### ")
+    return section
 
 
 @pytest.mark.parametrize("package", command_tables.PACKAGES)
@@ -56,7 +57,9 @@ def test_verbs_of_one_kind_share_a_section_with_their_options() -> None:
 
 
 def test_options_of_many_verbs_stand_in_one_section() -> None:
-    assert "[Where ROCm comes from](#where-rocm-comes-from)" in read_section("verbs", "build_triton, ")
+    section = read_section("verbs", "build_triton, ")
+
+    assert "[Where ROCm comes from](#where-rocm-comes-from)" in section
     assert read_part("verbs").count("\n### Where ROCm comes from\n") == 1
 
 
@@ -71,8 +74,11 @@ def test_flows_keep_the_help_of_their_options() -> None:
 
 def exit_code_rows() -> dict[int, str]:
     """Return the table of exit codes: code to meaning."""
-    rows = [line.strip("| ").split(" | ") for line in read_part("exit-codes").strip().splitlines()[2:]]
-    meanings = {int(code): meaning for code, meaning in rows}
+    _, _, *rows = read_part("exit-codes").strip().splitlines()
+    meanings: dict[int, str] = {}
+    for row in rows:
+        code, meaning = row.strip("| ").split(" | ")
+        meanings[int(code)] = meaning
     assert len(meanings) == len(rows), "each code stands once"
     return meanings
 
@@ -81,7 +87,8 @@ def test_every_error_class_has_its_exit_code_in_the_table() -> None:
     meanings = exit_code_rows()
 
     assert list(meanings) == sorted(meanings)
-    assert {0, 1, 2, 9, StoreError.exit_code, ConflictError.exit_code, 130} <= set(meanings)
+    codes = {0, 1, 2, 9, StoreError.exit_code, ConflictError.exit_code, 130}
+    assert codes <= meanings.keys()
     assert meanings[CheckError.exit_code] == "Checks or tests that ran and found errors."
 
 
@@ -103,10 +110,11 @@ def test_the_files_that_a_page_names_exist(page: str) -> None:
     text = (ROOT / page).read_text(encoding="utf-8")
     folders = "core|ci|docs|pytorch_build|requirements|rocm_packaging|tests"
 
-    names = set(re.findall(rf"`((?:{folders})/[\w./-]*)`", text))
+    names = re.findall(rf"`((?:{folders})/[\w./-]*)`", text)
 
     assert names or page == "README.md"
-    assert [name for name in sorted(names) if not (ROOT / name).exists()] == []
+    for name in names:
+        assert (ROOT / name).exists(), name
 
 
 # Parts of a page

@@ -20,7 +20,12 @@ from core.cli import verb_parser
 from core.cli.options import ROOT
 from docs import command_tables, markdown
 
-PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
+DOCS = ROOT / "docs"
+PAGES = [
+    ROOT / "README.md",
+    ROOT / "CONTRIBUTING.md",
+    *sorted(DOCS.rglob("*.md")),
+]
 FENCE = re.compile(r"^```(?P<kind>\w*)\n(?P<text>.*?)^```$", re.MULTILINE | re.DOTALL)
 CALLS = {session.name: session.calls for session in command_tables.all_sessions()}
 
@@ -42,24 +47,33 @@ def read_prose(page: Path) -> str:
 
 def shell_commands(page: Path) -> Iterator[str]:
     """Yield the shell commands of a page, a line each: comments, continuations and pipelines resolved."""
-    for block in FENCE.finditer(page.read_text(encoding="utf-8")):
+    text = page.read_text(encoding="utf-8")
+    for block in FENCE.finditer(text):
         if block["kind"] not in {"bash", "console", "batch", ""}:
             continue
-        for line in re.sub(r"\\\n\s*", " ", block["text"]).splitlines():
-            yield from re.split(r"\s(?:&&|\|)\s|;\s", line.removeprefix("$ "))
+        joined_lines = re.sub(r"\\\n\s*", " ", block["text"])
+        for line in joined_lines.splitlines():
+            pipeline = line.removeprefix("$ ")
+            yield from re.split(r"\s(?:&&|\|)\s|;\s", pipeline)
 
 
 def find_commands(program: str) -> list[str]:
     """Return the pages' calls of a program, which a pattern matches; each once."""
     pattern = re.compile(rf"(?:[A-Z_]+=\S+ )*{program} ")
-    commands = [command.strip() for page in PAGES for command in shell_commands(page)]
-    return sorted({command for command in commands if pattern.match(command)})
+    commands: set[str] = set()
+    for page in PAGES:
+        for command in map(str.strip, shell_commands(page)):
+            if pattern.match(command):
+                commands.add(command)
+    return sorted(commands)
 
 
 def split_words(command: str) -> list[str]:
     """Return a command's words without its program, comment and variables."""
     arguments = shlex.split(command, comments=True)
-    return [word for word in arguments if not re.match(r"[A-Z_]+=", word)][1:]
+    while re.match(r"[A-Z_]+=", arguments[0]):
+        arguments.pop(0)
+    return arguments[1:]
 
 
 # Links
@@ -76,15 +90,20 @@ def leads_somewhere(page: Path, link: str) -> bool:
     if re.match(r"\w+:", link):
         return True
     target, _, heading = link.partition("#")
-    path = page.parent / target if target else page
-    return path.exists() and (not heading or heading in heading_anchors(path))
+    path = page
+    if target:
+        path = page.parent / target
+    if not heading:
+        return path.exists()
+    return path.exists() and heading in heading_anchors(path)
 
 
 @EACH_PAGE
 def test_links_lead_to_files_and_headings_that_exist(page: Path) -> None:
     links = re.findall(r"\]\(([^)\s]+)\)", read_prose(page))
 
-    assert [link for link in links if not leads_somewhere(page, link)] == []
+    for link in links:
+        assert leads_somewhere(page, link), link
 
 
 # Commands
@@ -104,12 +123,23 @@ def chosen_sessions(arguments: list[str]) -> list[str]:
     """Return the sessions that nox is called for, without its options and the Python that is chosen."""
     if "-s" not in arguments:
         return []
-    sessions = arguments[arguments.index("-s") + 1 :]
-    for option in ("-P", "-p"):
-        if option in sessions:
-            sessions = sessions[: sessions.index(option)]
-    names = [session.partition("(")[0] for session in sessions if not session.startswith("-")]
-    return [name if name in CALLS else name.rpartition("-")[0] for name in names]
+    first = arguments.index("-s") + 1
+    names: list[str] = []
+    for argument in arguments[first:]:
+        if argument in {"-P", "-p"}:
+            break
+        if not argument.startswith("-"):
+            names.append(session_of(argument))
+    return names
+
+
+def session_of(argument: str) -> str:
+    """Return a session without what nox tells its copies by: ``build_torch-3.12(cell='…')``."""
+    name, _, _ = argument.partition("(")
+    if name in CALLS:
+        return name
+    session, _, _ = name.rpartition("-")
+    return session
 
 
 def unknown_words(session: str, arguments: list[str]) -> list[str]:
@@ -118,7 +148,7 @@ def unknown_words(session: str, arguments: list[str]) -> list[str]:
     if not calls or OTHER_COMMANDS.intersection(arguments):
         return []
     package, verb_name, *first_words = calls
-    verb = next(verb for verb in command_tables.verbs(package) if verb.name == verb_name)
+    (verb,) = [verb for verb in command_tables.verbs(package) if verb.name == verb_name]
     _module, parser = verb_parser(package, verb)
 
     output = io.StringIO()
@@ -168,15 +198,17 @@ def test_pip_takes_the_commands_that_are_printed(command: str) -> None:
         pip.add_argument(option)
     pip.add_argument("requirements", nargs="*", type=Requirement)
 
-    arguments = pip.parse_intermixed_args(split_words(command.partition("pip ")[2]))
+    _, _, call = command.partition("pip ")
+    arguments = pip.parse_intermixed_args(split_words(call))
 
     assert arguments.requirements or (ROOT / arguments.r).is_file()
 
 
-@pytest.mark.parametrize(
-    "page", [page for page in PAGES if page.name not in PAGES_WITHOUT_COMMANDS], ids=lambda page: page.name
-)
+@EACH_PAGE
 def test_pages_lead_with_a_command(page: Path) -> None:
-    introduction = page.read_text(encoding="utf-8").partition("\n## ")[0]
+    text = page.read_text(encoding="utf-8")
+    introduction, _, _ = text.partition("\n## ")
+    if page.name in PAGES_WITHOUT_COMMANDS:
+        return
 
     assert re.search(r"^```bash\n", introduction, re.MULTILINE)

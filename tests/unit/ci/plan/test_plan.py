@@ -108,9 +108,8 @@ def test_builds_no_triton_on_windows() -> None:
 def test_builds_no_triton_for_cpus() -> None:
     plan = plan_dispatch(linux_amdgpu_families="cpu", pytorch_python_versions="3.12")
 
-    for job in plan.matrix("linux", "build_pytorch"):
-        assert "build_triton" not in job.sessions
-        assert "build_torch" in job.sessions
+    (job,) = plan.matrix("linux", "build_pytorch")
+    assert {"build_triton", "build_torch"}.intersection(job.sessions) == {"build_torch"}
 
 
 @pytest.mark.parametrize("branch", ["main", "release/therock-7.12", "release/a/b"])

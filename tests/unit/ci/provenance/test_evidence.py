@@ -170,7 +170,7 @@ def test_takes_an_address_in_a_run_for_a_file_of_that_run(
     with served(store.root) as address:
         located = evidence.locate(f"{address}/{quote(KEY)}", common, tmp_path / "here", is_run_named=False)
 
-        run: evidence.RunPlace = located.run
+        run: evidence.RunPlace = located.origin.run
         assert run.url == evidence.ServedRun(url=f"{address}/down-stream/123-linux").url
         # An address serves files and no listings.
         assert run.list_paths("manifests") is None

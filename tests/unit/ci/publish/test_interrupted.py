@@ -28,6 +28,7 @@ def run_with(
     store: MemoryStore,
     action: Callable[[Common], object],
     root: Path,
+    run_id: str = RUN.run_id,
 ) -> None:
     """Carry out an upload whose target is this store."""
     open_store = location.open_store
@@ -38,7 +39,7 @@ def run_with(
     with pytest.MonkeyPatch.context() as patch:
         for module in (options, upload):
             patch.setattr(module, "open_store", open_target)
-        action(Common(root=root, run_id=RUN.run_id, store=TARGET))
+        action(Common(root=root, run_id=run_id, store=TARGET))
 
 
 def contents(store: MemoryStore) -> Mapping[str, object]:
@@ -97,6 +98,29 @@ def test_completes_an_upload_of_folders(build_outputs: Folders, tmp_path: Path) 
         upload.put_all(common, compare_folders(common, build_outputs, GROUP))
 
     require_completion(upload_folders, tmp_path)
+
+
+def test_completes_an_upload_that_replaces_a_wheel_of_the_local_run(tmp_path: Path) -> None:
+    folder = tmp_path / "mine"
+
+    def upload_folder(common: Common) -> None:
+        upload.put_all(common, compare_folders(common, Folders(wheels=folder), GROUP))
+
+    def work(store: MemoryStore) -> None:
+        run_with(store, upload_folder, tmp_path, "local")
+
+    start = MemoryStore(folder_pages=False)
+    # Of both wheels the metadata has the same size.
+    wheels.write_wheel(folder, requires=["numpy>=1"])
+    work(start)
+    wheels.write_wheel(folder, requires=["numpy>=2"])
+    undisturbed = start.copy_of()
+    work(undisturbed)
+
+    for moment, store in stores.interruptions(start, work):
+        work(store)
+
+        assert contents(store) == contents(undisturbed), f"killed {moment}"
 
 
 def test_completes_an_upload_of_a_run(tmp_path: Path) -> None:

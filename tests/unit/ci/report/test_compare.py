@@ -1,6 +1,7 @@
 """What differs between two runs."""
 
 from dataclasses import replace
+from operator import attrgetter
 from pathlib import Path
 
 import pytest
@@ -74,14 +75,14 @@ def test_the_time_of_a_failed_build_is_not_compared() -> None:
 
 
 def test_larger_wheels_are_changes() -> None:
-    before = make_page(page_runs.make_run([GROUP], [REF], [PYTHON]))
-    now = make_page(page_runs.make_run([GROUP], [REF], [PYTHON], grown=30 * MEBIBYTE))
+    previous_page = make_page(page_runs.make_run([GROUP], [REF], [PYTHON]))
+    page = make_page(page_runs.make_run([GROUP], [REF], [PYTHON], grown=30 * MEBIBYTE))
 
-    changes = compare_pages(before, now)
+    changes = compare_pages(previous_page, page)
 
     assert {(change.kind, change.grown) for change in changes} == {("larger", 30 * MEBIBYTE)}
     distributions = {"triton", "torch", "torchaudio", "torchvision", "apex"}
-    assert {change.what for change in changes} == distributions
+    assert set(map(attrgetter("what"), changes)) == distributions
 
 
 # --- Cells and tests -------------------------------------------------------------------------
@@ -129,7 +130,7 @@ def test_tests_of_a_failed_cell_are_not_lost() -> None:
 
 
 def test_a_test_that_passed_before_fails_newly() -> None:
-    before = make_cell_page(failing=("a",))
+    previous_page = make_cell_page(failing=("a",))
 
     (change,) = changes_of_kind(previous_page, make_cell_page(failing=("a", "b")), "failing")
 
@@ -180,7 +181,7 @@ def test_a_cell_of_one_run_alone_is_no_change(first: model.RunPage, second: mode
 
     changes = compare_pages(first, replace(second, cells=(cell_of_other_python,)))
 
-    assert not {"broken", "mended"} & {change.kind for change in changes}
+    assert {"broken", "mended"}.isdisjoint(map(attrgetter("kind"), changes))
 
 
 # --- The page of a run, held against the run before ------------------------------------------
@@ -230,10 +231,10 @@ def test_records_alone_tell_the_tests_of_a_run(tmp_path: Path) -> None:
 
 
 def test_a_page_names_tests_that_fail_newly(tmp_path: Path) -> None:
-    before = write_tested_run(tmp_path, "1", "passed", "passed", "skipped")
-    now = write_tested_run(tmp_path, "2", "passed", "failed")
+    previous_facts = write_tested_run(tmp_path, "1", "passed", "passed", "skipped")
+    facts = write_tested_run(tmp_path, "2", "passed", "failed")
 
-    page_of_run = make_page(now, before)
+    page_of_run = make_page(facts, previous_facts)
 
     assert page_of_run.against == "1"
     (change,) = [change for change in page_of_run.changes if change.kind == "failing"]

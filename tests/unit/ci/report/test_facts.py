@@ -33,19 +33,19 @@ def build(common: Common) -> Record:
 
 
 def test_reads_the_records_of_every_group(common: Common, build: Record) -> None:
-    other = page_runs.make_record("build_rocm", "gfx901")
-    records.write(common.open_store(), common.outputs, "gfx901", other)
+    rocm_build = page_runs.make_record("build_rocm", "gfx901")
+    records.write(common.open_store(), common.outputs, "gfx901", rocm_build)
 
     facts = read_run(common)
 
     read = {group.name: [record for _, record in group.records] for group in facts.groups}
-    assert read == {GROUP: [build], "gfx901": [other]}
+    assert read == {GROUP: [build], "gfx901": [rocm_build]}
     assert facts.problems == ()
 
 
 def test_reads_the_records_of_one_family(common: Common, build: Record) -> None:
-    other = page_runs.make_record("build_rocm", "gfx901")
-    records.write(common.open_store(), common.outputs, "gfx901", other)
+    rocm_build = page_runs.make_record("build_rocm", "gfx901")
+    records.write(common.open_store(), common.outputs, "gfx901", rocm_build)
 
     (group,) = read_run(replace(common, gpu_family=GROUP)).groups
 

