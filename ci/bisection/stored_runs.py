@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from core.packages.package_source import PackageSource
     from core.stores import Store
 
-ROCM = "build_rocm"
+BUILD_ROCM = "build_rocm"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -116,7 +116,7 @@ class StoredRuns:
 
         cells: set[GroupCell] = set()
         for group in facts.groups:
-            if any(record.stage == ROCM for _, record in group.records):
+            if any(record.stage == BUILD_ROCM for _, record in group.records):
                 cells.add(GroupCell(artifact_group=group.name))
         return cells
 
@@ -189,7 +189,7 @@ class StoredRuns:
         if lock is None and not self.rocm_only:
             return None
         recorded_cell = GroupCell(torch_ref=self.cell.torch_ref, python=self.cell.python)
-        step = ROCM if self.rocm_only else "build_torch"
+        step = BUILD_ROCM if self.rocm_only else "build_torch"
         name = records.record_name(step, recorded_cell)
         record = self._read_record(run_id, name)
         if lock is None and record is None:
@@ -269,7 +269,7 @@ class StoredRuns:
                 continue
             is_of_ref = record.cell.torch_ref == self.cell.torch_ref
             is_of_cell = is_of_ref and record.cell.python == self.cell.python
-            if record.stage == ROCM or is_of_cell:
+            if record.stage == BUILD_ROCM or is_of_cell:
                 builds.append(record)
         return builds
 
@@ -315,7 +315,7 @@ class StoredRuns:
             outputs=self._outputs(revision.name),
             name=self._artifact_group,
         )
-        rocm_builds = [record for record in self._read_builds(lending_run) if record.stage == ROCM]
+        rocm_builds = [record for record in self._read_builds(lending_run) if record.stage == BUILD_ROCM]
         build_run(
             self._build_place(revision),
             lending_run,

@@ -43,7 +43,7 @@ def _require_requirement(text: str) -> str:
     return text
 
 
-class PlatformNames(Model):
+class InstallerPlatformNames(Model):
     """What uv and pip call a platform that is resolved for."""
 
     uv: str
@@ -56,7 +56,7 @@ class Mirror(Model):
     prefix: str
     components: bool = False
     pythons: tuple[str, ...]
-    platforms: dict[Platform, PlatformNames]
+    platforms: dict[Platform, InstallerPlatformNames]
     requirements: dict[str, tuple[Annotated[str, AfterValidator(_require_requirement)], ...]]
 
     @property
@@ -74,7 +74,7 @@ class Mirror(Model):
         pairs = product(self.pythons, self.platforms)
         return [Cell(python=python, platform=platform) for python, platform in pairs]
 
-    def names_of_platform(self, cell: Cell) -> PlatformNames:
+    def find_installer_platform_names(self, cell: Cell) -> InstallerPlatformNames:
         """Return what uv and pip call the platform of a cell."""
         if cell.platform not in self.platforms:
             raise DataError(f"mirror.toml has no platform for {cell}.")
@@ -164,7 +164,7 @@ def _resolve_need(data: Mirror, need: Need) -> Sequence[ResolvedPackage]:
         requirements=need.requirements,
         sources=configured(),
         python_version=need.cell.python,
-        platform=data.names_of_platform(need.cell).uv,
+        platform=data.find_installer_platform_names(need.cell).uv,
         only_wheels=True,
     )
     try:
@@ -270,7 +270,7 @@ def download(
         "--abi",
         "abi3",
     ]
-    for platform in data.names_of_platform(cell).pip:
+    for platform in data.find_installer_platform_names(cell).pip:
         command += ["--platform", platform]
     # No variable of the environment names a source.
     command += [*configured().arguments, "--dest", str(folder), "-r", str(requirements_file)]

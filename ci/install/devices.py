@@ -63,21 +63,21 @@ class Devices:
     ) -> tuple[str, ...]:
         """Return the requirements of the device packages that chosen distributions lack."""
         requirements: set[str] = set()
-        for host, prefix in device_prefixes().items():
-            if host not in chosen_versions:
+        for host_distribution, device_prefix in device_prefixes().items():
+            if host_distribution not in chosen_versions:
                 continue
-            version = chosen_versions[host]
+            version = chosen_versions[host_distribution]
             device_packages = [
                 candidate
                 for candidate in candidates
-                if candidate.distribution.startswith(prefix)
+                if candidate.distribution.startswith(device_prefix)
                 and Version(candidate.version) == Version(version)
             ]
             if not device_packages:
                 # A fat wheel has its device code itself.
                 continue
 
-            self._require_targets(host, prefix, version, device_packages)
+            self._require_targets(host_distribution, device_prefix, version, device_packages)
             for package in device_packages:
                 is_needed = layouts.covers(layouts.device_target(package.distribution), self.targets)
                 if is_needed and package.distribution not in chosen_versions:
@@ -86,8 +86,8 @@ class Devices:
 
     def _require_targets(
         self,
-        host: str,
-        prefix: str,
+        host_distribution: str,
+        device_prefix: str,
         version: str,
         device_packages: Sequence[Candidate],
     ) -> None:
@@ -99,10 +99,10 @@ class Devices:
             return
         if not self.exact and len(missing_targets) < len(self.targets):
             return
-        requested_name = "rocm" if host == layouts.LIBRARIES else host
+        requested_name = "rocm" if host_distribution == layouts.LIBRARIES else host_distribution
         raise MissingInputError(
-            f"There is no {prefix}{missing_targets[0]} {version}, without which {host} fails at its first "
-            f"kernel; there is {', '.join(names)}.",
+            f"There is no {device_prefix}{missing_targets[0]} {version}, without which {host_distribution} "
+            f"fails at its first kernel; there is {', '.join(names)}.",
             hint="Name targets that there are: --packages "
             f"'{requested_name}[{_EXTRA_PREFIX}{min(available_targets)}]'.",
         )

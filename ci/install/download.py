@@ -13,7 +13,7 @@ from packaging.utils import canonicalize_name
 from ci.install import base_python, parse_requirements, pin_requirement
 from ci.install.dependencies import mirror
 from ci.install.devices import Devices, devices_for
-from ci.publish.batches import show
+from ci.publish.batches import print_files
 from core import console, files
 from core.cli.options import Common
 from core.env import interpreter
@@ -77,7 +77,7 @@ def download(common: Common, options: DownloadOptions) -> None:
 
     folder = options.folder.absolute()
     count = console.counted(len(selected_files), "file")
-    show(selected_files)
+    print_files(selected_files)
     if common.dry_run:
         console.done(f"setup_venv: {count} would be fetched from {group.where} into {folder}")
         return

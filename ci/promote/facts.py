@@ -406,7 +406,7 @@ def _edited_builds(part: _SetPart) -> Iterator[Reason]:
     staged_keys = {file.source_key for file in part.files}
     for stored_record in part.group.records:
         record = stored_record.record
-        difference = record.edited or _other_commit(record, part.locks.get(record.cell.torch_ref))
+        difference = record.edited or _describe_commit_mismatch(record, part.locks.get(record.cell.torch_ref))
         if not difference:
             continue
         for file in record.files:
@@ -418,13 +418,13 @@ def _edited_builds(part: _SetPart) -> Iterator[Reason]:
                 )
 
 
-def _other_commit(record: Record, lock: StagedLock | None) -> str:
+def _describe_commit_mismatch(record: Record, lock: StagedLock | None) -> str:
     """Return which commit a changed tree is of, and which one was locked; "" where that is the same."""
     match record.details.get("source"):
-        case {"tree": _, "commit": str(commit)} if lock is not None:
-            locked_commit = lock.commits.get(record.stage.removeprefix("build_"), commit)
-            if commit != locked_commit:
-                return f"commit {commit[:12]}, and the source lock has {locked_commit[:12]}"
+        case {"tree": _, "commit": str(tree_commit)} if lock is not None:
+            locked_commit = lock.commits.get(record.stage.removeprefix("build_"), tree_commit)
+            if tree_commit != locked_commit:
+                return f"commit {tree_commit[:12]}, and the source lock has {locked_commit[:12]}"
     return ""
 
 

@@ -95,11 +95,11 @@ def _report(
     stale_pages: list[str] = []
     unlisted_files: list[str] = []
     for folder, index in indexes.items():
-        held_files = [file for file in index.held_files if file.key not in removed_keys]
-        counts = (index.file_count, len(index.changed_pages), len(held_files))
+        held_back_files = [file for file in index.held_back_files if file.key not in removed_keys]
+        counts = (index.file_count, len(index.changed_pages), len(held_back_files))
         rows.append((folder, *map(str, counts)))
         stale_pages += index.changed_pages
-        unlisted_files += [f"{file.key} is not listed: {file.reason}." for file in held_files]
+        unlisted_files += [f"{file.key} is not listed: {file.reason}." for file in held_back_files]
     pages_column = "pages written" if change.write else "stale pages"
     console.table(("folder", "files", pages_column, "not listed"), rows)
 

@@ -78,7 +78,7 @@ def carry_out(
     if claimed_decision is None:
         claimed_decision = _write_first(bucket, decision.intent_key, decision)
 
-    new_files = documents.copy_files(bucket, source, _source_keys(decision), jobs=jobs)
+    new_count = documents.copy_files(bucket, source, _source_keys(decision), jobs=jobs)
 
     # Whatever the copies say: nothing is listed that did not arrive.
     absent_keys = missing_keys(bucket, decision)
@@ -94,7 +94,7 @@ def carry_out(
         completed_decision = claimed_decision.model_copy(update=outcome)
         previous_decision = _write_first(bucket, decision.key, completed_decision)
     bucket.delete(decision.intent_key)
-    return previous_decision, new_files
+    return previous_decision, new_count
 
 
 def _source_keys(decision: Decision) -> Mapping[PromotedFile, str]:

@@ -220,9 +220,9 @@ def stage_group(
 ) -> int:
     """Copy wheels, sidecars, then the staging record; return how many were new. Pages are the caller's."""
     source_keys = {file: file.source_key for file in record.files}
-    new_files = documents.copy_files(target, source, source_keys, jobs=jobs)
+    new_count = documents.copy_files(target, source, source_keys, jobs=jobs)
     _write_staging_record(target, record)
-    return new_files
+    return new_count
 
 
 def _write_staging_record(

@@ -196,7 +196,7 @@ def put(store: Store, batch: Batch) -> None:
 
     is_dry_run = isinstance(store, DryRunStore)
     if batch.wheels and not is_dry_run:
-        show(batch.wheels)
+        print_files(batch.wheels)
     _report(f"{store.url}/{batch.prefix}", batch, is_dry_run=is_dry_run)
 
 
@@ -275,7 +275,7 @@ def _jobs(store: Store) -> int:
     return 2 * JOBS
 
 
-def show(wheels: Iterable[FileRecord | Candidate]) -> None:
+def print_files(wheels: Iterable[FileRecord | Candidate]) -> None:
     """Print wheels and sdists with their sizes and digests."""
     rows: list[tuple[str, ...]] = []
     for wheel in wheels:

@@ -37,9 +37,9 @@ _WORDS_OF_STATES: Mapping[State, str] = {
 def make_cells(
     facts: RunFacts,
     wheels: Sequence[WheelRow],
-    failed_tests: Mapping[GroupCell, Mapping[str, str]],
+    reasons_of_failed_tests: Mapping[GroupCell, Mapping[str, str]],
 ) -> tuple[CellProgress, ...]:
-    """Return the matrix; `failed_tests` says why tests of cells did not pass, by their stages."""
+    """Return the matrix; `reasons_of_failed_tests` says why tests of cells did not pass, by their stages."""
     runs_of_cells = stages_of_cells(facts)
     wheels_of_cells: dict[GroupCell, list[WheelRow]] = defaultdict(list)
     for wheel in wheels:
@@ -63,7 +63,7 @@ def make_cells(
             group=groups[cell.artifact_group or ""],
             wheels=wheels_of_cells[cell],
             expected_stages=expected_stages,
-            failed_tests=failed_tests.get(cell, {}),
+            reasons_of_failed_tests=reasons_of_failed_tests.get(cell, {}),
         )
         progress.append(cell_progress)
     return tuple(progress)
@@ -130,7 +130,7 @@ def _make_progress(
     group: GroupFacts,
     wheels: Sequence[WheelRow],
     expected_stages: Sequence[str],
-    failed_tests: Mapping[str, str],
+    reasons_of_failed_tests: Mapping[str, str],
 ) -> CellProgress:
     """Return how far one cell came."""
     states = {stage_run.stage: stage_run.state for stage_run in stage_runs}
@@ -142,7 +142,7 @@ def _make_progress(
         if states.get(stage, "missing") == "missing":
             missing_stages.append(stage)
 
-    state, reason = _state_and_reason(stage_runs, missing_stages, failed_tests)
+    state, reason = _state_and_reason(stage_runs, missing_stages, reasons_of_failed_tests)
     runs_before = [stage_run for stage_run in runs_of_group if stage_run.stage in NEEDS]
     lacking_rocm = _lacking_rocm(group, cell)
     return CellProgress(
@@ -204,19 +204,19 @@ def _lacking_rocm(group: GroupFacts, cell: GroupCell) -> _LackingRocm:
 
 
 def _state_and_reason(
-    stage_runs: Sequence[StageRun], missing_stages: Sequence[str], failed_tests: Mapping[str, str]
+    stage_runs: Sequence[StageRun], missing_stages: Sequence[str], reasons_of_failed_tests: Mapping[str, str]
 ) -> tuple[State, str]:
     """Return the worst state of a cell's stages, and its reason."""
     for state in ("failed", "unreadable", "interrupted"):
         stages = [stage_run.stage for stage_run in stage_runs if stage_run.state == state]
         # Of tests that failed, their results are the reason.
-        stages = [stage for stage in stages if stage not in failed_tests]
+        stages = [stage for stage in stages if stage not in reasons_of_failed_tests]
         reasons: list[str] = []
         if stages:
             names = ", ".join(stages)
             reasons.append(f"{names} {_WORDS_OF_STATES[state]}")
         if state == "failed":
-            reasons += failed_tests.values()
+            reasons += reasons_of_failed_tests.values()
         if reasons:
             return state, " and ".join(reasons)
 

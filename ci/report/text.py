@@ -180,13 +180,13 @@ def _row_of_build(build: BuildRow) -> TextRow:
     if build.failed:
         time = f"failed after {time}"
 
-    cache_hits = ""
+    cache_hit_rate = ""
     if build.cache is not None and build.cache.hit_rate is not None:
-        cache_hits = f"{build.cache.hit_rate:.0%}"
+        cache_hit_rate = f"{build.cache.hit_rate:.0%}"
     return (
         f"{build.stage} {cell_text(build.cell)}",
         time,
-        cache_hits,
+        cache_hit_rate,
         console.size(build.memory.peak) if build.memory else "",
     )
 

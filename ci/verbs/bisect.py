@@ -135,8 +135,8 @@ def _revision_source(arguments: argparse.Namespace) -> RevisionSource:
         folder=(arguments.state or common.cache / "bisect").absolute(),
         packages=install.parse_requirements(arguments.packages or [default_package]),
         source=source or CombinedSource(parts=()),
-        good=_name_of_end(arguments.good),
-        bad=_name_of_end(arguments.bad),
+        good=_read_revision_name(arguments.good),
+        bad=_read_revision_name(arguments.bad),
     )
     if is_over_index:
         return IndexVersions(request=request)
@@ -157,7 +157,7 @@ def _require_valid_options(arguments: argparse.Namespace, *, is_over_index: bool
         raise UsageError(message, hint="Correct it, or leave it out.")
 
 
-def _name_of_end(text: str) -> str:
+def _read_revision_name(text: str) -> str:
     """Return a run's id, a version or a day as it is, and the digest of a lock's file."""
     path = Path(text)
     if path.is_file():

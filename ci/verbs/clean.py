@@ -249,10 +249,10 @@ def _has_own_commits(repository: Repository) -> bool:
     if repository.commit_of("refs/stash"):
         return True
 
-    known_commits = ["--not", "--tags", "--remotes"]
+    excluding_arguments = ["--not", "--tags", "--remotes"]
     if repository.commit_of(UPSTREAM_REF):
-        known_commits.append(UPSTREAM_REF)
-    authors = repository.out("log", "--format=%ae", "HEAD", "--branches", *known_commits).splitlines()
+        excluding_arguments.append(UPSTREAM_REF)
+    authors = repository.out("log", "--format=%ae", "HEAD", "--branches", *excluding_arguments).splitlines()
     return any(author != hipify.EMAIL for author in authors)
 
 

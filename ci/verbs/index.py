@@ -73,7 +73,7 @@ def run(arguments: argparse.Namespace) -> None:
     common = common_from(arguments)
     if arguments.check:
         refuse_options(arguments, arguments.run_options, mode="with --check")
-        _check(arguments, common)
+        _check_lasting_indexes(arguments, common)
         return
 
     refuse_options(arguments, arguments.check_options, mode="without --check", hint="Add --check.")
@@ -96,7 +96,7 @@ def run(arguments: argparse.Namespace) -> None:
             raise
 
 
-def _check(arguments: argparse.Namespace, common: Common) -> None:
+def _check_lasting_indexes(arguments: argparse.Namespace, common: Common) -> None:
     """Check the pages that stay, or change what they list."""
     from ci.promote.index_check import Change, check_indexes
 
@@ -131,14 +131,14 @@ def write_pages(store: Store, outputs: RunOutputs, artifact_group: str) -> Index
     prefix = outputs.python_prefix(artifact_group)
     source = RecordSource(store=store, prefix=outputs.manifests_prefix(artifact_group))
     update = write_index(store, prefix, source, title=f"{artifact_group} ({outputs.prefix})")
-    if not update.file_count and not update.held_files:
+    if not update.file_count and not update.held_back_files:
         raise MissingInputError(
             f"{store.url}/{prefix} holds no wheel or sdist.",
             hint="Build something first: nox -s build_torch.",
         )
 
     hour_ago = time.time() - _HALF_PUBLISHED
-    abandoned_files = [file for file in update.held_files if file.stored_file.modified < hour_ago]
+    abandoned_files = [file for file in update.held_back_files if file.stored_file.modified < hour_ago]
     if abandoned_files:
         lines = [f"{file.key} is in {store.url} but {file.reason}." for file in abandoned_files]
         raise StoreError(
@@ -177,8 +177,8 @@ def left_to_server(store: str) -> bool:
 
 
 def _report(common: Common, folder: str, update: IndexUpdate) -> None:
-    for held_file in update.held_files:
-        console.warn(f"{held_file.key} is not listed yet: {held_file.reason}.")
+    for held_back_file in update.held_back_files:
+        console.warn(f"{held_back_file.key} is not listed yet: {held_back_file.reason}.")
 
     files = console.counted(update.file_count, "file")
     changed_pages = len(update.changed_pages)

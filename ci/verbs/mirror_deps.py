@@ -8,7 +8,7 @@ import argparse
 from collections.abc import Mapping, Sequence
 
 from ci.install.dependencies import Mirror, key_of, mirror, mirror_files, needs, resolve_needs, source_of
-from ci.publish.batches import show
+from ci.publish.batches import print_files
 from ci.publish.index import write_index
 from core import console, files
 from core.cell import Cell
@@ -51,7 +51,7 @@ def run(arguments: argparse.Namespace) -> None:
     if missing_by_cell:
         new_files = mirror_files(data, store, missing_by_cell)
         _write_record(common, data, store, new_files)
-        show(new_files)
+        print_files(new_files)
     update = write_index(store, data.prefix, source_of(data, store), title="Dependencies")
     console.done(
         f"mirror_deps: {update.file_count} files in {store.url}/{data.prefix}, {missing_count} of them new, "

@@ -125,7 +125,7 @@ def run(arguments: argparse.Namespace) -> None:
     )
     _show(needs, result)
     policy = load_toml(POLICY_FILE, NotifyPolicy)
-    if arguments.always or is_sent(policy, env, result):
+    if arguments.always or should_send(policy, env, result):
         send(result, recipients(env), dry_run=common.dry_run)
     if arguments.require_success and not result.ok:
         raise CheckError(f"{result.headline}.", hint="See the jobs that failed.")
@@ -269,7 +269,7 @@ def _url(env: Mapping[str, str]) -> str:
 # --- Who is told
 
 
-def is_sent(policy: NotifyPolicy, env: Mapping[str, str], result: RunResult) -> bool:
+def should_send(policy: NotifyPolicy, env: Mapping[str, str], result: RunResult) -> bool:
     """Return whether a message is sent: of failures, and of runs without a job, on the policy's events."""
     if env.get("GITHUB_EVENT_NAME", "") not in policy.events:
         return False

@@ -134,7 +134,7 @@ def _promote(arguments: argparse.Namespace, common: Common) -> None:
         candidates = promotion.promoted_files(facts)
         released_files, source = rewrite_candidate(staging_store, candidates, change, scratch, expected)
         decision = decision.model_copy(update={"files": released_files})
-    promoted, new_files = promotion.carry_out(
+    promoted, new_count = promotion.carry_out(
         bucket,
         decision,
         source,
@@ -142,7 +142,7 @@ def _promote(arguments: argparse.Namespace, common: Common) -> None:
         jobs=arguments.jobs,
     )
     promotion.update_refusals(bucket, promoted.artifact_groups)
-    _show_promotion(bucket, promoted, new_files)
+    _show_promotion(bucket, promoted, new_count)
 
 
 def _make_decision(
@@ -449,14 +449,14 @@ def _show_left_out(decision: Decision) -> None:
 def _show_promotion(
     bucket: Store,
     decision: Decision,
-    new_files: int | None,
+    new_count: int | None,
 ) -> None:
-    if new_files is None:
+    if new_count is None:
         by = f"{decision.by} at {decision.completed}"
         console.done(f"promote: {decision.set_name} was already promoted by {by} ({decision.key})")
         return
     _show_left_out(decision)
     console.done(
         f"promote: {len(decision.files)} files of {decision.set_name} are in "
-        f"{bucket.url}/{documents.RELEASE}, {new_files} of them new; decision {decision.key}"
+        f"{bucket.url}/{documents.RELEASE}, {new_count} of them new; decision {decision.key}"
     )

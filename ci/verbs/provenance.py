@@ -26,21 +26,21 @@ def run(arguments: argparse.Namespace) -> None:
     """Write statements and the bill of materials."""
     common = common_from(arguments)
     store = common.open_store()
-    report(store, _write(store, common, arguments.artifact_group))
+    report(store, _write_provenance(store, common, arguments.artifact_group))
 
 
 def look(arguments: argparse.Namespace) -> Status:
     """Return whether a statement, or the bill of materials, would change. Nothing is changed."""
     common = replace(common_from(arguments), dry_run=True)
     store = common.open_store()
-    provenance = _write(store, common, arguments.artifact_group)
+    provenance = _write_provenance(store, common, arguments.artifact_group)
     status = common.planned_status
     if isinstance(status, UpToDate):
         report(store, provenance)
     return status
 
 
-def _write(
+def _write_provenance(
     store: Store,
     common: Common,
     artifact_group: str,

@@ -85,7 +85,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> None:
     """Print the summary of the run and where everything lies, and write its page; or that over runs."""
     release_type = arguments.release_type
-    common = _common_from(arguments)
+    common = _make_common_with_release_type(arguments)
     if arguments.history:
         refuse_options(arguments, arguments.run_options, mode="with --history")
         _write_history(arguments, common, release_type)
@@ -118,7 +118,7 @@ def look(arguments: argparse.Namespace) -> Status:
     """Return whether the run's page would say anything else. Nothing is changed."""
     from ci.report.html import render
 
-    common = _common_from(arguments)
+    common = _make_common_with_release_type(arguments)
     page = _read_page(arguments, common)
     whole_page = _page_of_whole_run(arguments, common, page)
 
@@ -134,7 +134,7 @@ def look(arguments: argparse.Namespace) -> Status:
     return UpToDate()
 
 
-def _common_from(arguments: argparse.Namespace) -> Common:
+def _make_common_with_release_type(arguments: argparse.Namespace) -> Common:
     """Return the run that is reported on. A history is of every release type where none is named."""
     if arguments.release_type is None:
         arguments.release_type = environment().get("RELEASE_TYPE") or RELEASE_TYPES[0]

@@ -10,7 +10,7 @@ from ci.promote import documents
 from ci.promote.documents import StagingRecord
 from ci.promote.runs import read_group
 from ci.promote.staging import choose_files, plan_staging, read_locks, require_samples, stage_group
-from ci.publish.batches import show
+from ci.publish.batches import print_files
 from ci.publish.buckets import buckets, takes_samples
 from core import console
 from core.cli.options import Common, add_group, common_from
@@ -96,13 +96,13 @@ def run(arguments: argparse.Namespace) -> None:
 
     # Everything is chosen before anything is copied: one group's refusal leaves nothing behind.
     source = _open_run_store(common)
-    for record in _plan_groups(arguments, common, source):
-        with console.group(f"stage {record.family}"):
-            new_files = stage_group(source, target, record, jobs=arguments.jobs)
+    for staging_record in _plan_groups(arguments, common, source):
+        with console.group(f"stage {staging_record.family}"):
+            new_count = stage_group(source, target, staging_record, jobs=arguments.jobs)
             if not common.dry_run:
-                keys = documents.keys_of(record.files)
-                documents.write_pages(target, documents.STAGING, record.family, expected=keys)
-        _report(target, record, new_files, is_dry_run=common.dry_run)
+                keys = documents.keys_of(staging_record.files)
+                documents.write_pages(target, documents.STAGING, staging_record.family, expected=keys)
+        _report(target, staging_record, new_count, is_dry_run=common.dry_run)
 
 
 def _open_run_store(common: Common) -> Store:
@@ -135,18 +135,18 @@ def _plan_groups(
 
 def _report(
     target: Store,
-    record: StagingRecord,
-    new_files: int,
+    staging_record: StagingRecord,
+    new_count: int,
     *,
     is_dry_run: bool,
 ) -> None:
     """Print what was staged of a group."""
-    show(record.files)
-    place = f"{target.url}/{documents.folder(documents.STAGING, record.family)}"
-    file_count = len(record.files)
+    print_files(staging_record.files)
+    place = f"{target.url}/{documents.folder(documents.STAGING, staging_record.family)}"
+    file_count = len(staging_record.files)
     if is_dry_run:
-        console.done(f"stage: {new_files} of {file_count} files would be copied to {place}")
-    elif new_files:
-        console.done(f"stage: {file_count} files are in {place}, {new_files} of them new")
+        console.done(f"stage: {new_count} of {file_count} files would be copied to {place}")
+    elif new_count:
+        console.done(f"stage: {file_count} files are in {place}, {new_count} of them new")
     else:
         console.done(f"stage: unchanged, {file_count} files are in {place}")

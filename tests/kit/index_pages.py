@@ -85,7 +85,7 @@ def render_pages(title: str, page_files: Sequence[PageFile]) -> dict[str, str]:
         yanks=Yanks(),
         has_folder_pages=False,
         extras=device_extras(files_by_project),
-        dependencies=None,
+        dependencies_address=None,
     )
 
     pages: dict[str, bytes] = {}

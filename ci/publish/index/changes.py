@@ -33,8 +33,8 @@ class PageSettings:
         yanks: What is yanked.
         has_folder_pages: Whether a folder's page is also written under the folder's own name.
         extras: The extra that brings device code, by project.
-        dependencies: Address of the index of what our packages require of others, relative to the page of
-            a project; None where the store has none.
+        dependencies_address: Address of the index of what our packages require of others, relative to the
+            page of a project; None where the store has none.
     """
 
     title: str
@@ -42,7 +42,7 @@ class PageSettings:
     yanks: Yanks
     has_folder_pages: bool
     extras: Mapping[str, str]
-    dependencies: str | None
+    dependencies_address: str | None
 
     def project_paths(self, project: str) -> Sequence[str]:
         """Return the paths of a project's pages, the JSON first, from which the others follow."""
@@ -73,7 +73,7 @@ class PageSettings:
 
         Their ETags show a page that was lost, cut short, or overwritten.
         """
-        lines = [page_format(), self.dependencies or "", self.extras.get(project, "")]
+        lines = [page_format(), self.dependencies_address or "", self.extras.get(project, "")]
         lines.append(self.yanks.of_project(project))
         for filename, size, modified, etag, sidecar_etag in stored_files:
             lines.append(f"{filename} {size} {modified} {etag} {sidecar_etag}")
@@ -135,7 +135,7 @@ def choose_recorded(
     previous_file: DescribedFile | None,
     candidates: Sequence[RecordedFile],
     *,
-    must_be_named: bool,
+    must_be_recorded: bool,
 ) -> RecordedFile | None:
     """Return what is recorded of a file that is the same as before; None for one that has to be looked at.
 
@@ -143,14 +143,14 @@ def choose_recorded(
         stored_file: The file as it was just listed.
         previous_file: The file of that name that the page lists, if there is one.
         candidates: What the records that were read say of it.
-        must_be_named: Whether all records were read, so that one of them has to name it.
+        must_be_recorded: Whether all records were read, so that one of them has to name it.
     """
     if previous_file is None or previous_file.stored_file != stored_file:
         return None
 
     recorded_file = previous_file.recorded_file
     # The bytes are known without a look at them, so that only what is said of them can differ.
-    if not must_be_named:
+    if not must_be_recorded:
         candidates = [recorded_file, *candidates]
     return best_candidate(
         candidates,
@@ -167,7 +167,7 @@ def make_project_pages(
     """Return the pages of a project from its files in order."""
     requirement = requirement_of(project, settings.extras.get(project, ""), page_files)
     rows = write_rows(page_files)
-    html = write_project_html(requirement, project, rows, settings.dependencies)
+    html = write_project_html(requirement, project, rows, settings.dependencies_address)
     pages: dict[str, bytes] = {}
     for path in settings.project_paths(project):
         pages[path] = write_project_page(project, page_files) if path.endswith(".json") else html

@@ -14,7 +14,7 @@ from ci.publish.index.changes import (
 )
 from ci.publish.index.files import (
     DescribedFile,
-    HeldFile,
+    HeldBackFile,
     PageFile,
     RecordedFile,
     StoredFile,
@@ -39,12 +39,12 @@ class Contents:
 
     Attributes:
         projects: The files of each project that was looked at, in order; none where its pages go.
-        held_files: The files of these projects that exist and are not listed.
+        held_back_files: The files of these projects that exist and are not listed.
         record_etags: The records whose files are all listed, by key.
     """
 
     projects: Mapping[str, Sequence[PageFile]]
-    held_files: Sequence[HeldFile]
+    held_back_files: Sequence[HeldBackFile]
     record_etags: Mapping[str, str]
 
 
@@ -72,7 +72,7 @@ class Collector:
         changed_projects = frozenset(projects)
         pages_are_whole = self._read_pages(projects)
         records = self._read_records(projects, pages_are_whole=pages_are_whole)
-        must_be_named = self.source.needs_records and len(records) == len(self.listing.record_etags)
+        files_must_be_recorded = self.source.needs_records and len(records) == len(self.listing.record_etags)
 
         candidates = _group_by_filename(records)
         if self.is_strict:
@@ -84,16 +84,18 @@ class Collector:
         projects |= added_projects
 
         # Everything that is read is here now; what is left to look at are files that changed.
-        page_files, held_files = self._look_at_files(projects, candidates, must_be_named=must_be_named)
-        files_by_project = self._sort_by_project(projects, page_files)
+        files_to_list, held_back_files = self._look_at_files(
+            projects, candidates, files_must_be_recorded=files_must_be_recorded
+        )
+        files_by_project = self._sort_by_project(projects, files_to_list)
         return Contents(
             projects={
                 project: files
                 for project, files in files_by_project.items()
                 if project in changed_projects or not self._lists_the_same(project, files)
             },
-            held_files=held_files,
-            record_etags=self._complete_records(records, page_files),
+            held_back_files=held_back_files,
+            record_etags=self._complete_records(records, files_to_list),
         )
 
     def _read_records(
@@ -180,10 +182,10 @@ class Collector:
         projects: Iterable[str],
         candidates: Mapping[str, Sequence[RecordedFile]],
         *,
-        must_be_named: bool,
-    ) -> tuple[Sequence[PageFile], Sequence[HeldFile]]:
+        files_must_be_recorded: bool,
+    ) -> tuple[Sequence[PageFile], Sequence[HeldBackFile]]:
         """Return the files that are complete, and those that are held back."""
-        page_files: list[PageFile] = []
+        files_to_list: list[PageFile] = []
         changed_files: list[StoredFile] = []
         for project in projects:
             previous_files = self.previous_files.get(project, {})
@@ -192,35 +194,35 @@ class Collector:
                     stored_file,
                     previous_files.get(stored_file.filename),
                     candidates.get(stored_file.filename, ()),
-                    must_be_named=must_be_named,
+                    must_be_recorded=files_must_be_recorded,
                 )
                 if recorded_file is None:
                     changed_files.append(stored_file)
                 else:
-                    page_files.append(
+                    files_to_list.append(
                         self._page_file(recorded_file, stored_file, read_name(stored_file.filename))
                     )
 
-        def describe(stored_file: StoredFile) -> PageFile | HeldFile:
+        def describe(stored_file: StoredFile) -> PageFile | HeldBackFile:
             return self._describe(stored_file, candidates.get(stored_file.filename, ()))
 
-        held_files: list[HeldFile] = []
+        held_back_files: list[HeldBackFile] = []
         for description in _describe_all(describe, changed_files, is_local=is_local(self.store)):
-            if isinstance(description, HeldFile):
-                held_files.append(description)
+            if isinstance(description, HeldBackFile):
+                held_back_files.append(description)
             else:
-                page_files.append(description)
+                files_to_list.append(description)
 
         if isinstance(self.store, DirectoryStore):
             # The digests that it remembers are not needed again, and of many files they are much.
             self.store.forget()
-        return page_files, held_files
+        return files_to_list, held_back_files
 
     def _describe(
         self,
         stored_file: StoredFile,
         candidates: Sequence[RecordedFile],
-    ) -> PageFile | HeldFile:
+    ) -> PageFile | HeldBackFile:
         try:
             name = read_name(stored_file.filename)
             recorded_file, stored_file = self.source.describe(stored_file, self.prefix, candidates)
@@ -236,8 +238,8 @@ class Collector:
         self,
         stored_file: StoredFile,
         reason: str,
-    ) -> HeldFile:
-        return HeldFile(join_key(self.prefix, stored_file.filename), stored_file, reason)
+    ) -> HeldBackFile:
+        return HeldBackFile(join_key(self.prefix, stored_file.filename), stored_file, reason)
 
     def _page_file(
         self,
@@ -256,29 +258,29 @@ class Collector:
     def _lists_the_same(
         self,
         project: str,
-        page_files: Iterable[PageFile],
+        files_to_list: Iterable[PageFile],
     ) -> bool:
         """Return whether the project's page lists these files already."""
-        described_files = {DescribedFile(file.recorded_file, file.stored_file) for file in page_files}
+        described_files = {DescribedFile(file.recorded_file, file.stored_file) for file in files_to_list}
         return described_files == set(self.previous_files.get(project, {}).values())
 
     def _sort_by_project(
         self,
         projects: Iterable[str],
-        page_files: Iterable[PageFile],
+        files_to_list: Iterable[PageFile],
     ) -> Mapping[str, Sequence[PageFile]]:
         files_by_project: dict[str, list[PageFile]] = {}
         for project in sorted(projects):
             files_by_project[project] = []
 
-        for page_file in page_files:
+        for page_file in files_to_list:
             files_by_project[guess_project(page_file.stored_file.filename)].append(page_file)
         return {project: sort_files(files) for project, files in files_by_project.items()}
 
     def _complete_records(
         self,
         records: Mapping[str, Sequence[RecordedFile]],
-        page_files: Iterable[PageFile],
+        files_to_list: Iterable[PageFile],
     ) -> Mapping[str, str]:
         """Return the records that need not be read again: every file that they name is listed.
 
@@ -289,7 +291,7 @@ class Collector:
         etags = {key: self.root.record_etags[key] for key in remembered_keys - records.keys()}
         sha256s: dict[str, str] = {}
         if records:
-            sha256s = {file.stored_file.filename: file.recorded_file.sha256 for file in page_files}
+            sha256s = {file.stored_file.filename: file.recorded_file.sha256 for file in files_to_list}
 
         for key, recorded_files in records.items():
             is_complete = all(
@@ -303,11 +305,11 @@ class Collector:
 
 
 def _describe_all(
-    describe: Callable[[StoredFile], PageFile | HeldFile],
+    describe: Callable[[StoredFile], PageFile | HeldBackFile],
     changed_files: Sequence[StoredFile],
     *,
     is_local: bool,
-) -> Sequence[PageFile | HeldFile]:
+) -> Sequence[PageFile | HeldBackFile]:
     jobs = JOBS
     if is_local:
         has_large_files = any(stored_file.size >= _LARGE_FILE for stored_file in changed_files)

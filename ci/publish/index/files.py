@@ -43,7 +43,7 @@ class PageFile(NamedTuple):
     yank_reason: str | None = None
 
 
-class HeldFile(NamedTuple):
+class HeldBackFile(NamedTuple):
     """A file that exists and that no page lists yet."""
 
     key: str

@@ -73,18 +73,18 @@ def write_project_html(
     requirement: str,
     project: str,
     rows: str,
-    dependencies: str | None,
+    dependencies_address: str | None,
 ) -> bytes:
     """Return a project's page, ``simple/{project}/index.html``.
 
-    `dependencies` is the address of the index of dependencies, relative to the page.
+    `dependencies_address` is the address of the index of dependencies, relative to the page.
     """
     index = '<var data-to="..">ADDRESS-OF-SIMPLE</var>'
     # Beside another index, a stranger's file of one of our names may win. That of dependencies has none of
     # our names, and is the only second one that a command names.
     options = f"--index-url {index}"
-    if dependencies is not None:
-        others = f'<var data-to="{dependencies}">ADDRESS-OF-DEPENDENCIES</var>'
+    if dependencies_address is not None:
+        others = f'<var data-to="{dependencies_address}">ADDRESS-OF-DEPENDENCIES</var>'
         options = f"--index-url {others} --extra-index-url {index}"
     commands = _write_commands(requirement, options)
     head = _write_head(f"Links for {project}")

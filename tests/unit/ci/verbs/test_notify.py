@@ -201,7 +201,7 @@ def test_tells_of_failed_and_idle_runs_of_chosen_events(
 ) -> None:
     policy = notify.NotifyPolicy(events=("schedule",))
 
-    assert notify.is_sent(policy, {"GITHUB_EVENT_NAME": event}, result) is expected
+    assert notify.should_send(policy, {"GITHUB_EVENT_NAME": event}, result) is expected
 
 
 # --- The verb --------------------------------------------------------------------------------
