@@ -108,14 +108,14 @@ def wheel_of_run(context: Context, target: Interpreter, project: str) -> Depende
 
     outputs = context.common.outputs
     store = context.common.open_for_reading()
-    wheel = record.files[0]
-    path = store.fetch(wheel.key, context.common.cache / "fetched" / outputs.prefix)
+    recorded_wheel = record.files[0]
+    path = store.fetch(recorded_wheel.key, context.common.cache / "fetched" / outputs.prefix)
     return Dependency(
         project=project,
         requirement=str(path),
-        version=wheel.version,
-        digest=wheel.sha256,
-        third_parties=others_required_by_lines(read_metadata(path).requires_dist, where=path.name),
+        version=recorded_wheel.version,
+        digest=recorded_wheel.sha256,
+        third_party_requirements=others_required_by_lines(read_metadata(path).requires_dist, where=path.name),
     )
 
 

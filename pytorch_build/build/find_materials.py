@@ -22,7 +22,13 @@ from pytorch_build.lock.resolve import prebuilt
 from pytorch_build.lock.stored import origins, source_lock
 from pytorch_build.sdk import find_source, find_version, packages_of
 from pytorch_build.sources.git import Reader
-from pytorch_build.sources.trees import DevelopersTree, Tree, developers_tree, lacks, managed_tree
+from pytorch_build.sources.trees import (
+    DevelopersTree,
+    Tree,
+    developers_tree,
+    find_tree_problems,
+    managed_tree,
+)
 from rocm_packaging.origin import RocmSource
 
 if TYPE_CHECKING:
@@ -143,15 +149,15 @@ def _find_tree(request: BuildRequest, find_lock: LockFinder) -> Tree:
         return managed_tree(context, request.options, find_lock(), component.name)
 
     # Everything that the machine lacks is said at once, before anything is copied.
-    if not context.common.dry_run and any(lacks(own_tree, component.name, request.user_env)):
-        need = machine.need_of(context, component)
-        machine.require_none(machine.look(request, need))
+    if not context.common.dry_run and any(find_tree_problems(own_tree, component.name, request.user_env)):
+        need = machine.find_machine_need(context, component)
+        machine.refuse_problems(machine.find_problems(request, need))
     tree = developers_tree(
         context,
         own_tree,
         component.name,
         rocm_version=find_version(context, request.options.rocm),
-        lock=find_lock,
+        find_lock=find_lock,
     )
     console.say(f"{component.name} from {own_tree}, as it is there")
     return tree

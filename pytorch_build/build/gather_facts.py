@@ -95,7 +95,7 @@ def assume_facts(work: Work, tree_facts: TreeFacts) -> BuildFacts:
         tree: PurePath = work.materials.tree.path
         python: PurePath = request.target.executable
         site_packages: PurePath = request.target.purelib
-        need = machine.need_of(request.context, request.component)
+        need = machine.find_machine_need(request.context, request.component)
         max_jobs = machine.max_jobs(need, request.requested_jobs)
         known_compilers = find_compilers(request.platform, {**request.user_env, **request.source.env})
     else:

@@ -47,7 +47,7 @@ class Dependency:
         requirement: What is installed: the wheel's path, or a requirement.
         version: Its version; None for a prebuilt one that its requirement does not pin.
         digest: The wheel's SHA-256; None for what is not a wheel of the run.
-        third_parties: What the wheel requires of others than us.
+        third_party_requirements: What the wheel requires of others than us.
         is_assumed: Whether it is not there yet, and a dry run goes on as if it was.
     """
 
@@ -55,7 +55,7 @@ class Dependency:
     requirement: str
     version: str | None = None
     digest: str | None = None
-    third_parties: tuple[str, ...] = ()
+    third_party_requirements: tuple[str, ...] = ()
     is_assumed: bool = False
 
     @property

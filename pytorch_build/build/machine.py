@@ -23,7 +23,7 @@ from core.errors import EnvironmentSetupError, ProcessError, UsageError
 from pytorch_build.build.compilers import compiler_commands
 from pytorch_build.components import COMPONENTS, Component, MachineNeed
 from pytorch_build.refs.torch_refs import NeedTable  # noqa: TC001 - pydantic reads it
-from pytorch_build.sources.trees import lacks, place
+from pytorch_build.sources.trees import find_tree_problems, place
 
 if TYPE_CHECKING:
     from core.env import Interpreter
@@ -101,7 +101,7 @@ class Needs(Model):
 load_needs = data_file(_FILE, Needs)
 
 
-def need_of(context: Context, component: Component) -> MachineNeed:
+def find_machine_need(context: Context, component: Component) -> MachineNeed:
     """Return what a component's build takes: as its torch ref says, else as data says of the component."""
     if context.ref.need is not None:
         return context.ref.need
@@ -125,7 +125,7 @@ def max_jobs(need: MachineNeed, requested: str = "") -> int:
     return int(requested)
 
 
-def look(request: BuildRequest, need: MachineNeed) -> Sequence[Problem]:
+def find_problems(request: BuildRequest, need: MachineNeed) -> Sequence[Problem]:
     """Return what would fail a build, whose tree need not be there; warn of shortages that are ignored."""
     name = request.component.name
     own_tree = request.own_tree
@@ -138,7 +138,7 @@ def look(request: BuildRequest, need: MachineNeed) -> Sequence[Problem]:
     )
     found_problems: list[Problem] = []
     if own_tree is not None:
-        for message, hint in lacks(own_tree, name, request.user_env):
+        for message, hint in find_tree_problems(own_tree, name, request.user_env):
             found_problems.append(Problem(message=message, hint=hint))
     found_problems += problems(name, facts, need)
 
@@ -150,7 +150,7 @@ def look(request: BuildRequest, need: MachineNeed) -> Sequence[Problem]:
     return found_problems
 
 
-def require_none(found_problems: Sequence[Problem]) -> None:
+def refuse_problems(found_problems: Sequence[Problem]) -> None:
     """Raise an error that names all problems, if there are any."""
     if not found_problems:
         return

@@ -155,7 +155,7 @@ def plan_environment(inputs: BuildInputs, packages: PackageFacts) -> tuple[Insta
         calls.append(packages.rocm)
 
     # Our wheels are installed by their files alone, and what they require of third parties by name.
-    third_parties: set[str] = set()
+    third_party_requirements: set[str] = set()
     for dependency in inputs.dependencies:
         is_ours = dependency.digest is not None
         calls.append(
@@ -165,9 +165,9 @@ def plan_environment(inputs: BuildInputs, packages: PackageFacts) -> tuple[Insta
                 whose="ours" if is_ours else "prebuilt",
             )
         )
-        third_parties.update(dependency.third_parties)
-    if third_parties:
-        calls.append(Install(requirements=tuple(sorted(third_parties))))
+        third_party_requirements.update(dependency.third_party_requirements)
+    if third_party_requirements:
+        calls.append(Install(requirements=tuple(sorted(third_party_requirements))))
     return tuple(calls)
 
 

@@ -54,8 +54,8 @@ def make(work: Work) -> StageResult:
         f"{request.component.name} {work.inputs.version} for {request.context.gpu_family}, "
         f"Python {request.target.version}"
     )
-    need = machine.need_of(request.context, request.component)
-    machine.require_none(machine.look(request, need))
+    need = machine.find_machine_need(request.context, request.component)
+    machine.refuse_problems(machine.find_problems(request, need))
     max_jobs = machine.max_jobs(need, request.requested_jobs)
 
     with (

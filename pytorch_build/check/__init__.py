@@ -77,7 +77,7 @@ class WheelMember:
     size: int
 
     @property
-    def installed(self) -> str:
+    def path_in_site_packages(self) -> str:
         """Path below site-packages; empty for files that go elsewhere (scripts, data)."""
         parts = PurePosixPath(self.name).parts
         if len(parts) == 1 or not parts[0].endswith(".data"):
@@ -117,7 +117,7 @@ class WheelView:
     """Everything that the checks judge.
 
     `texts` are the beginnings of members whose names promise compiled code, `mentions` members with folders
-    of the build machine in them. `members_of_set` says where the ROCm wheels around this one have files.
+    of the build machine in them. `members_of_rocm` says where the ROCm wheels around this one have files.
     """
 
     name: WheelName
@@ -129,7 +129,7 @@ class WheelView:
     binaries: tuple[Binary, ...] = ()
     mentions: tuple[tuple[str, str], ...] = ()
     texts: Mapping[str, str] = field(default_factory=dict)
-    members_of_set: Mapping[str, Sequence[str]] | None = None
+    members_of_rocm: Mapping[str, Sequence[str]] | None = None
 
     def finding(
         self,

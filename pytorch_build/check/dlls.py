@@ -27,7 +27,7 @@ Origin = Literal["system", "redistributable", "debug", "python"]
 _PLATFORM = "win_amd64"
 _PYTHON = re.compile(r"python3\d*t?(_d)?\.dll")
 _DEBUG_PYTHON = re.compile(r"python3\d*t?_d\.dll")
-_PYTHON_OF_ABI = re.compile(r"cp(3\d+)(t?)")
+_CPYTHON_ABI = re.compile(r"cp(?P<version>3\d+)(?P<free_threaded>t?)")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -213,7 +213,7 @@ def _fault_of_python(surroundings: Surroundings, lower_name: str) -> Fault | Non
 
 
 def _folder(member: WheelMember) -> str:
-    return str(PurePosixPath(member.installed or member.name).parent)
+    return str(PurePosixPath(member.path_in_site_packages or member.name).parent)
 
 
 @cache
@@ -249,9 +249,11 @@ def python_dlls(tags: frozenset[Tag]) -> frozenset[str]:
     """Return the DLLs of Python that a wheel with these tags may be linked to."""
     names: set[str] = set()
     for tag in tags:
-        match = _PYTHON_OF_ABI.fullmatch(tag.abi)
+        match = _CPYTHON_ABI.fullmatch(tag.abi)
         if match is not None:
-            names |= {f"python{match[1]}{match[2]}.dll", f"python3{match[2]}.dll"}
+            version = match["version"]
+            free_threaded = match["free_threaded"]
+            names |= {f"python{version}{free_threaded}.dll", f"python3{free_threaded}.dll"}
         elif tag.abi == "abi3":
             names.add("python3.dll")
     return frozenset(names)

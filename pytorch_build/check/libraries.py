@@ -32,7 +32,7 @@ class Surroundings:
     Attributes:
         policy: Which libraries each system, and which a machine may have.
         expected: Those of distributions that the wheel requires.
-        members_of_set: Those of the ROCm wheels around this one, by file name; None where they are not known.
+        members_of_rocm: Those of the ROCm wheels around this one, by file name; None where these are unknown.
         loader: Those that the loader of the machine that built the wheel finds.
         paths: Those of the wheel, by file name.
         paths_by_soname: Those of the wheel whose SONAME is not their file name.
@@ -41,7 +41,7 @@ class Surroundings:
 
     policy: Policy
     expected: ExpectedLibraries
-    members_of_set: Mapping[str, Sequence[str]] | None
+    members_of_rocm: Mapping[str, Sequence[str]] | None
     loader: Container[str]
     paths: Mapping[str, Sequence[str]]
     paths_by_soname: Mapping[str, Sequence[str]]
@@ -52,7 +52,7 @@ class Surroundings:
         if library in self.policy.system_libraries:
             return True
         # What ROCm's wheels around this one have counts, not what they are known for.
-        return self.members_of_set is None and matches(library, self.expected.patterns)
+        return self.members_of_rocm is None and matches(library, self.expected.patterns)
 
     def is_of_machine(self, library: str) -> bool:
         """Return whether a library is one that some machines have."""
@@ -67,19 +67,19 @@ def look_around(
     """Return where a wheel's files may find libraries."""
     paths: defaultdict[str, list[str]] = defaultdict(list)
     for member in view.members:
-        if member.installed:
-            paths[PurePosixPath(member.installed).name].append(member.installed)
+        if member.path_in_site_packages:
+            paths[PurePosixPath(member.path_in_site_packages).name].append(member.path_in_site_packages)
 
     paths_by_soname: defaultdict[str, list[str]] = defaultdict(list)
     for binary in view.binaries:
-        path = binary.member.installed
+        path = binary.member.path_in_site_packages
         if binary.elf and binary.elf.soname and path and PurePosixPath(path).name != binary.elf.soname:
             paths_by_soname[binary.elf.soname].append(path)
 
     return Surroundings(
         policy=policy,
         expected=expected_libraries(view, policy),
-        members_of_set=view.members_of_set,
+        members_of_rocm=view.members_of_rocm,
         loader=loader,
         paths=paths,
         paths_by_soname=paths_by_soname,
@@ -239,7 +239,7 @@ def _judge_search_path(
 
     relative = [folder for folder in elf.search if _ORIGIN.match(folder)]
     outside = [folder for folder in relative if _expand(binary, folder) is None]
-    if outside and binary.member.installed:
+    if outside and binary.member.path_in_site_packages:
         yield view.finding(
             "warning",
             CHECK,
@@ -282,7 +282,7 @@ def _find_missing_libraries(
     of_machine: list[str] = []
     unresolved: list[str] = []
     for library in elf.needed:
-        if surroundings.is_provided(library) or _is_in_set(surroundings, binary, library):
+        if surroundings.is_provided(library) or _is_in_rocm_wheels(surroundings, binary, library):
             continue
         paths = surroundings.paths.get(library, ())
         paths_by_soname = surroundings.paths_by_soname.get(library, ())
@@ -329,13 +329,13 @@ def _find_missing_libraries(
         )
 
 
-def _is_in_set(
+def _is_in_rocm_wheels(
     surroundings: Surroundings,
     binary: Binary,
     library: str,
 ) -> bool:
     """Return whether ROCm's wheels around this one have a library where the loader looks."""
-    paths = (surroundings.members_of_set or {}).get(library, ())
+    paths = (surroundings.members_of_rocm or {}).get(library, ())
     return _is_on_rpath(binary, paths)
 
 
@@ -409,7 +409,7 @@ def _expand(binary: Binary, rpath_entry: str) -> str | None:
     match = _ORIGIN.match(rpath_entry)
     if match is None:
         return None
-    folder = list(PurePosixPath(binary.member.installed).parent.parts)
+    folder = list(PurePosixPath(binary.member.path_in_site_packages).parent.parts)
     for step in rpath_entry[match.end() :].split("/"):
         if step == "..":
             if not folder:

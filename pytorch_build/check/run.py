@@ -44,14 +44,14 @@ _MOST_WHEELS_AT_ONCE = 4
 class CheckOptions:
     """How wheels are checked: `build_paths` are folders that no text file of a wheel may mention.
 
-    The `loader` of the machine that built them finds these libraries. `members_of_set` is where the ROCm
+    The `loader` of the machine that built them finds these libraries. `members_of_rocm` is where the ROCm
     wheels around one of them have their files; None where they are not known.
     """
 
     build_paths: tuple[str, ...] = ()
     policy: Policy = field(default_factory=load_policy)
     loader: frozenset[str] = frozenset()
-    members_of_set: Mapping[str, Sequence[str]] | None = None
+    members_of_rocm: Mapping[str, Sequence[str]] | None = None
     scratch: Path | None = None
     jobs: int | None = None
 
@@ -98,14 +98,14 @@ def check_wheels(
     jobs = options.jobs or os.cpu_count() or 1
     at_once = min(len(wheels), jobs, _MOST_WHEELS_AT_ONCE)
     options_of_wheel = replace(options, jobs=max(1, jobs // at_once))
-    options_of_rocm = replace(options_of_wheel, members_of_set=wheel_set.members_of_rocm(wheels))
+    options_of_rocm = replace(options_of_wheel, members_of_rocm=wheel_set.members_of_rocm(wheels))
 
     def check_one(path: Path) -> tuple[Finding, ...]:
         distribution = distribution_of(path)
         expectation = _expectation_of(distribution, expectations_by_name)
         # Programs of the development package run in its expanded tree.
-        is_in_set = is_rocm(distribution) and distribution != "rocm-sdk-devel"
-        return check_wheel(path, expectation, options_of_rocm if is_in_set else options_of_wheel)
+        is_rocm_runtime = is_rocm(distribution) and distribution != "rocm-sdk-devel"
+        return check_wheel(path, expectation, options_of_rocm if is_rocm_runtime else options_of_wheel)
 
     findings: list[Finding] = []
     with ThreadPoolExecutor(at_once) as pool:
@@ -160,7 +160,7 @@ def check_built_wheel(
         )
         return (finding,), frozenset()
 
-    view = replace(view, members_of_set=options.members_of_set)
+    view = replace(view, members_of_rocm=options.members_of_rocm)
     findings: list[Finding] = []
     for record_problem in problems:
         message = _without_file_name(record_problem.message, path.name)

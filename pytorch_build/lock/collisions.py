@@ -32,17 +32,17 @@ def refuse_collisions_of_jobs(jobs: Sequence[PlannedJob], locks: Mapping[str, So
         is_for_gpus = job.gpu_family != CPU
         for component in built_components(job):
             version = lock.version(component.name, gpu=is_for_gpus)
-            name = f"{component.distribution} {version}"
-            wheel = f"{name} for Python {job.python} in {job.artifact_group}"
+            name_and_version = f"{component.distribution} {version}"
+            wheel_label = f"{name_and_version} for Python {job.python} in {job.artifact_group}"
             sources = _describe_sources(component, lock, gpu=is_for_gpus)
-            jobs_by_sources = jobs_of_wheels.setdefault(wheel, {})
+            jobs_by_sources = jobs_of_wheels.setdefault(wheel_label, {})
             job_names = jobs_by_sources.setdefault(sources, [])
             job_names.append(job.name)
 
     collisions: list[str] = []
-    for wheel, jobs_by_sources in jobs_of_wheels.items():
+    for wheel_label, jobs_by_sources in jobs_of_wheels.items():
         if len(jobs_by_sources) > 1:
-            collision = _describe_collision(wheel, jobs_by_sources)
+            collision = _describe_collision(wheel_label, jobs_by_sources)
             collisions.append(collision)
     if collisions:
         listing = "\n".join(collisions)
@@ -106,8 +106,8 @@ def _collisions(
         yield _describe_collision(f"{distribution} {version}", makers_by_sources)
 
 
-def _describe_collision(wheel: str, makers_by_sources: Mapping[str, Sequence[str]]) -> str:
-    lines = [f"{wheel}:"]
+def _describe_collision(wheel_label: str, makers_by_sources: Mapping[str, Sequence[str]]) -> str:
+    lines = [f"{wheel_label}:"]
     for sources, makers in makers_by_sources.items():
         names = " and ".join(makers)
         lines.append(f"  {names}: {sources}")

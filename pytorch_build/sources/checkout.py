@@ -63,14 +63,14 @@ class SourceTree:
         path: Its folder.
         commit: The locked commit.
         head: What is checked out: that commit, or the one that hipify made of it.
-        changed: Whether the checkout did anything.
+        changed_by_checkout: Whether the checkout did anything.
         stashes: The names of the stashes that edits were put into, by the repositories' folders.
     """
 
     path: Path
     commit: str
     head: str
-    changed: bool
+    changed_by_checkout: bool
     stashes: Mapping[Path, str] = field(default_factory=dict)
 
 
@@ -239,7 +239,7 @@ def _find_unchanged(
 
     if edits.has_hidden_files(git) or not edits.is_clean(git, submodules=True):
         return None
-    return SourceTree(path=git.path, commit=locked.commit, head=head, changed=False)
+    return SourceTree(path=git.path, commit=locked.commit, head=head, changed_by_checkout=False)
 
 
 # --- A checkout -------------------------------------------------------------------------------
@@ -271,7 +271,7 @@ class _Checkout:
             path=git.path,
             commit=self.locked.commit,
             head=head,
-            changed=True,
+            changed_by_checkout=True,
             stashes=stashes,
         )
 

@@ -43,7 +43,7 @@ class TreeCopy:
         return SnapshotStore(self.cache)
 
     @property
-    def _writer(self) -> SnapshotStore:
+    def _writer_repository(self) -> SnapshotStore:
         """The repository that writes the copy's files, and knows which it has written."""
         return SnapshotStore(self.path / ".git" / "writer")
 
@@ -73,15 +73,15 @@ class TreeCopy:
         Only files that have changed are written; what was deleted in the tree is removed here.
         """
         self._prepare_repository(snapshot.commit)
-        self._writer.open()
-        self._writer.borrow(self._snapshots.objects)
-        last_tree = self._last_tree()
-        if last_tree is None:
+        self._writer_repository.open()
+        self._writer_repository.borrow(self._snapshots.objects)
+        last_tree_hash = self._read_last_tree_hash()
+        if last_tree_hash is None:
             self._remove_files()
-        elif last_tree != snapshot.tree:
+        elif last_tree_hash != snapshot.tree_hash:
             # An interrupted update has written some files, nobody knows which: it ends first.
-            self._write_changes(last_tree)
-        self._write_changes(snapshot.tree)
+            self._write_changes(last_tree_hash)
+        self._write_changes(snapshot.tree_hash)
         self._restore_missing_files()
 
     def _prepare_repository(self, commit: str) -> None:
@@ -100,18 +100,18 @@ class TreeCopy:
             git.run("update-ref", "--no-deref", "HEAD", commit)
             git.run("read-tree", commit)
 
-    def _last_tree(self) -> str | None:
+    def _read_last_tree_hash(self) -> str | None:
         """Return the tree whose files the last update wrote; None where nobody knows them."""
         state_file = self.path / STATE
         try:
             state = json.loads(state_file.read_text(encoding="utf-8"))
             source = state["source"]
-            tree = str(state["tree"])
+            tree_hash = str(state["tree"])
         except (OSError, ValueError, LookupError, TypeError):
             return None
         if source != str(self.source):
             return None
-        return tree
+        return tree_hash
 
     def _remove_files(self) -> None:
         """Remove everything but what git has."""
@@ -123,33 +123,33 @@ class TreeCopy:
                 shutil.rmtree(path)
             else:
                 path.unlink()
-        (self._writer.path / _INDEX).unlink(missing_ok=True)
+        (self._writer_repository.path / _INDEX).unlink(missing_ok=True)
 
-    def _write_changes(self, tree: str) -> None:
+    def _write_changes(self, tree_hash: str) -> None:
         """Write the files of a tree that are others than those in the copy's index."""
-        copied_tree = self._copied_tree()
-        if copied_tree == tree:
+        copied_tree_hash = self._find_copied_tree_hash()
+        if copied_tree_hash == tree_hash:
             return
-        state = {"source": str(self.source), "tree": tree}
+        state = {"source": str(self.source), "tree": tree_hash}
         files.write_json(self.path / STATE, state)
-        if copied_tree is not None:
+        if copied_tree_hash is not None:
             try:
                 # Files that are the same in both trees are left alone, whatever builds made of them.
-                self._run("read-tree", "--reset", "-u", copied_tree, tree)
+                self._run("read-tree", "--reset", "-u", copied_tree_hash, tree_hash)
             except ProcessError:
                 # The developer's repository may have dropped objects that were copied: files are compared.
-                copied_tree = None
-        if copied_tree is None:
-            self._run("read-tree", "--reset", "-u", tree)
+                copied_tree_hash = None
+        if copied_tree_hash is None:
+            self._run("read-tree", "--reset", "-u", tree_hash)
 
-    def _copied_tree(self) -> str | None:
+    def _find_copied_tree_hash(self) -> str | None:
         """Return the tree in the copy's index; None where nothing has been copied."""
-        if not (self._writer.path / _INDEX).is_file():
+        if not (self._writer_repository.path / _INDEX).is_file():
             return None
         return self._run("write-tree", "--missing-ok").strip()
 
     def _run(self, *arguments: str, stdin: str | None = None) -> str:
-        return self._writer.run(
+        return self._writer_repository.run(
             *arguments,
             folder=self.path,
             index=_INDEX,

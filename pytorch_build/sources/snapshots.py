@@ -44,12 +44,12 @@ class Snapshot:
 
     Attributes:
         commit: HEAD of its repository.
-        tree: All its files, as a tree of git.
+        tree_hash: The hash of all its files, as a tree of git.
         edited: How many files are neither as the commit has them nor as a checkout of it leaves them.
     """
 
     commit: str
-    tree: str
+    tree_hash: str
     edited: int
 
     @property
@@ -57,7 +57,7 @@ class Snapshot:
         """A hex SHA-256 of the files, or None where they are those of the commit."""
         if not self.edited:
             return None
-        return files.sha256_text(self.tree)
+        return files.sha256_text(self.tree_hash)
 
 
 # --- The repository that holds snapshots ------------------------------------------------------
@@ -233,7 +233,7 @@ def take_snapshot(tree: Path, store: SnapshotStore) -> Snapshot:
         edited += reading.count_edits(part)
     if reading.facts != last_facts:
         files.write_json(facts_file, reading.facts)
-    return Snapshot(commit=top.commit, tree=reading.whole_tree(), edited=edited)
+    return Snapshot(commit=top.commit, tree_hash=reading.whole_tree(), edited=edited)
 
 
 @dataclass(frozen=True, kw_only=True)

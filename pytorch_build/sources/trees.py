@@ -178,7 +178,7 @@ def developers_tree(
     project: str,
     *,
     rocm_version: str,
-    lock: Callable[[], SourceLock],
+    find_lock: Callable[[], SourceLock],
 ) -> DevelopersTree:
     """Return a developer's tree as it is now, with a version of its own.
 
@@ -189,7 +189,7 @@ def developers_tree(
     snapshot = copy.snapshot()
     base_version = base_version_of(tree, project)
     if base_version is None:
-        base_version = lock().project(project).base_version
+        base_version = find_lock().project(project).base_version
 
     if context.gpu:
         suffix = versions.version_suffix(rocm_version)
@@ -239,7 +239,7 @@ def base_version_of(tree: Path, project: str) -> str | None:
 # --- What a developer's tree lacks ------------------------------------------------------------
 
 
-def lacks(tree: Path, project: str, env: Mapping[str, str]) -> Iterator[tuple[str, str]]:
+def find_tree_problems(tree: Path, project: str, env: Mapping[str, str]) -> Iterator[tuple[str, str]]:
     """Yield what a developer's tree lacks to be built, before anything is copied; each with a hint."""
     if not (tree / ".git").exists():
         return  # what that is, is said by whoever opens it

@@ -68,12 +68,12 @@ class ElfLibrary(Library):
             if self._header.machine not in _RELATIVE:
                 raise SplitError("its device code is in a file for another processor")
             self._segments = file.segments
-            self._rows = file.section_table
-            names = self._rows[self._header.names_section]
+            self._section_table = file.section_table
+            names = self._section_table[self._header.names_section]
             self._names = file.read(names.offset, names.size)
         self._loads = [segment for segment in self._segments if segment.kind == LOAD]
         self._page = _PAGE[self._header.machine]
-        sections = [self._section(row) for row in self._rows]
+        sections = [self._section(row) for row in self._section_table]
         super().__init__(mapped(path), sections)
 
     def _section(self, row: elf.Section) -> Section:
@@ -90,7 +90,7 @@ class ElfLibrary(Library):
         relative = _RELATIVE[self._header.machine]
         absolute = _ABSOLUTE[self._header.machine]
         wrapper_by_pointer = {wrapper.pointer: wrapper for wrapper in wrappers}
-        for row in self._rows:
+        for row in self._section_table:
             if row.kind != _RELA or not row.flags & _ALLOCATED:
                 continue
             offset = row.offset
@@ -111,10 +111,10 @@ class ElfLibrary(Library):
         return list(wrapper_by_pointer.values())
 
     def _value_of_symbol(self, relocations: elf.Section, index: int) -> int:
-        symbols = self._rows[relocations.link]
-        symbol = symbols.offset + index * _SYMBOL_SIZE
+        symbol_table = self._section_table[relocations.link]
+        symbol_offset = symbol_table.offset + index * _SYMBOL_SIZE
         value: int
-        (value,) = ADDRESS.unpack_from(self.data, symbol + _VALUE_IN_SYMBOL)
+        (value,) = ADDRESS.unpack_from(self.data, symbol_offset + _VALUE_IN_SYMBOL)
         return value
 
     def _without_code(
@@ -228,7 +228,7 @@ class ElfLibrary(Library):
     ) -> list[elf.Section]:
         """Return the section headers: that of the device code fills memory alone, the names are elsewhere."""
         rows: list[elf.Section] = []
-        for row, section in zip(self._rows, self.sections, strict=True):
+        for row, section in zip(self._section_table, self.sections, strict=True):
             moved_row = row._replace(offset=hole.moved(row.offset))
             if section.name == self.CODE and hole.length:
                 moved_row = moved_row._replace(kind=_NOBITS)

@@ -242,7 +242,7 @@ def _kernel_archive(
                     stream,
                     package,
                     gpu,
-                    (code_object.frame() for code_object in code),
+                    (code_object.read_zstd_frame() for code_object in code),
                     kernels,
                 )
             except kpack.KpackError as problem:

@@ -46,7 +46,7 @@ _TARGET = re.compile(r"gfx[0-9a-f]{3,4}")
 class CodeObject:
     """One code object of a library: the member, the index of its bundle there, and its gfx target.
 
-    It lies packed in a scratch file: `length` bytes of `frames`, from `offset` on.
+    It lies packed in a scratch file: `length` bytes of `frames_file`, from `offset` on.
     """
 
     member: str
@@ -54,7 +54,7 @@ class CodeObject:
     target: str
     size: int
     sha256: str
-    frames: Path = field(compare=False)
+    frames_file: Path = field(compare=False)
     offset: int = field(compare=False)
     length: int = field(compare=False)
 
@@ -62,9 +62,9 @@ class CodeObject:
         """Return the library and the bundle's index as kernel archives name them."""
         return f"{self.member.removeprefix(f'{package}/')}#{self.bundle}"
 
-    def frame(self) -> bytes:
+    def read_zstd_frame(self) -> bytes:
         """Read it as it is packed."""
-        with self.frames.open("rb") as stream:
+        with self.frames_file.open("rb") as stream:
             stream.seek(self.offset)
             return stream.read(self.length)
 
@@ -203,7 +203,7 @@ class _LibraryReader:
         member: str,
         section: memoryview,
         bundles: Sequence[Bundle],
-        frames: Path,
+        frames_file: Path,
     ) -> list[CodeObject]:
         """Pack every code object of a library into one file: bundles side by side, so in any order."""
         lock = threading.Lock()
@@ -215,7 +215,7 @@ class _LibraryReader:
                 if not _TARGET.fullmatch(processor(entry.target)):
                     raise SplitError(f"it has code for {entry.target}, which fits no device package")
                 frame = packer.compress(content)
-                with lock, frames.open("ab") as stream:
+                with lock, frames_file.open("ab") as stream:
                     offset = stream.tell()
                     stream.write(frame)
                 packed.append(
@@ -225,7 +225,7 @@ class _LibraryReader:
                         target=entry.target,
                         size=len(content),
                         sha256=hashlib.sha256(content).hexdigest(),
-                        frames=frames,
+                        frames_file=frames_file,
                         offset=offset,
                         length=len(frame),
                     )

@@ -109,7 +109,7 @@ def make(request: Request) -> Result:
         _copied_members(wheel, bundle),
     )
 
-    new_texts = _new_texts(wheel, [file.path for file in loaded_first], version, licenses)
+    new_texts = _new_texts(wheel, [file.path_in_bundle for file in loaded_first], version, licenses)
     with temporary.folder("fat-wheel") as scratch:
         members = _compressed_members(wheel, bundle, scratch)
         written_file = edit_wheel(
@@ -225,7 +225,7 @@ def _machine(platform: Platform, system_libraries: Sequence[str]) -> Machine:
 
 def _files_loaded_first(wheel: TorchWheel, builder: BundleBuilder) -> list[RocmFile]:
     """Return what is loaded before torch's own libraries: its loader's list, then what these need."""
-    loaded_first = {file.path: file for file in _preloaded_files(wheel, builder)}
+    loaded_first = {file.path_in_bundle: file for file in _preloaded_files(wheel, builder)}
     binaries = libraries.read_members(wheel.path, wheel.members.values())
     names_in_wheel: set[str] = set()
     for member, binary in binaries.items():
@@ -238,7 +238,7 @@ def _files_loaded_first(wheel: TorchWheel, builder: BundleBuilder) -> list[RocmF
                 continue
             needed_file = builder.find_needed(name, member)
             if needed_file is not None:
-                loaded_first.setdefault(needed_file.path, needed_file)
+                loaded_first.setdefault(needed_file.path_in_bundle, needed_file)
 
     if not loaded_first:
         raise WheelError(f"{wheel.path.name} needs nothing of ROCm.", hint="Choose a wheel with ROCm code.")
@@ -290,7 +290,7 @@ def _new_texts(
     new_texts[metadata] = texts.standalone_metadata(old_metadata, version, licenses)
 
     rocm_init = f"{wheel.package}/{_INIT}"
-    new_texts[rocm_init] = texts.standalone_init(loaded_first, windows=is_windows).encode()
+    new_texts[rocm_init] = texts.render_rocm_init(loaded_first, windows=is_windows).encode()
 
     version_module = f"{wheel.package}/version.py"
     if version_module in wheel.members:
@@ -327,7 +327,7 @@ def _copied_members(wheel: TorchWheel, bundle: Bundle) -> MembersByWheel:
     members: dict[Path, dict[str, str]] = {}
     for path, file in bundle.files.items():
         if file.member is not None and path not in bundle.search:
-            names = members.setdefault(file.source, {})
+            names = members.setdefault(file.wheel_or_file, {})
             names[file.member.name] = _name_in_wheel(wheel, path)
     return members
 
@@ -351,11 +351,11 @@ def _compressed_members(
                 )
             )
         elif file.member is None:
-            is_executable = bool(file.source.stat().st_mode & 0o111)
+            is_executable = bool(file.wheel_or_file.stat().st_mode & 0o111)
             members.append(
                 Member(
                     name=name,
-                    source=file.source,
+                    source=file.wheel_or_file,
                     executable=is_executable,
                 )
             )

@@ -51,35 +51,35 @@ class Binary:
 class RocmFile:
     """One file of ROCm: in a folder, or the member of a wheel."""
 
-    path: str
+    path_in_bundle: str
     """Its path in the new wheel's ROCm, with `/`."""
     root: str
-    """How `path` begins: the folder of the package that the file comes from, or ""."""
-    source: Path
+    """How `path_in_bundle` begins: the folder of the package that the file comes from, or ""."""
+    wheel_or_file: Path
     member: ZipMember | None = None
 
     @property
     def name(self) -> str:
         """Its file name."""
-        return PurePosixPath(self.path).name
+        return PurePosixPath(self.path_in_bundle).name
 
     @property
     def path_in_package(self) -> str:
         """Its path in ROCm's own tree."""
-        return self.path[len(self.root) :]
+        return self.path_in_bundle[len(self.root) :]
 
     @property
     def size(self) -> int:
         """Its size in bytes, uncompressed."""
         if self.member is not None:
             return self.member.size
-        return self.source.stat().st_size
+        return self.wheel_or_file.stat().st_size
 
     def open(self) -> BinaryIO:
         """Open it for reading."""
         if self.member is not None:
-            return MemberStream(self.source, self.member)
-        return self.source.open("rb")
+            return MemberStream(self.wheel_or_file, self.member)
+        return self.wheel_or_file.open("rb")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -113,7 +113,7 @@ def read_binary(stream: BinaryIO, name: str) -> Binary | None:
 def read_file(file: RocmFile) -> Binary | None:
     """Return what a file of ROCm needs; None where it is not compiled."""
     with file.open() as stream:
-        return read_binary(stream, file.path)
+        return read_binary(stream, file.path_in_bundle)
 
 
 def read_members(
@@ -157,10 +157,10 @@ def with_search_path(
     """Return what is written in place of a library: the same bytes with another search path."""
     if file.member is not None:
         return extract_with_search_path(file, search, scratch)
-    edited_file = rpath.edited(file.source, search)
+    edited_file = rpath.edited(file.wheel_or_file, search)
     if edited_file is not None:
         return edited_file
-    return rpath.patched(file.source, search, scratch / file.path)
+    return rpath.patched(file.wheel_or_file, search, scratch / file.path_in_bundle)
 
 
 def extract_with_search_path(
@@ -169,7 +169,7 @@ def extract_with_search_path(
     scratch: Path,
 ) -> Path:
     """Extract a library from its wheel into a folder and set its search path; return the new file."""
-    target = copy_file(file, scratch / file.path)
+    target = copy_file(file, scratch / file.path_in_bundle)
     rpath.rewrite(target, search)
     return target
 
@@ -209,7 +209,7 @@ def read_rocm(
 
 def _read_tree(root: Path, platform: Platform) -> Rocm:
     """Return the files of an installed tree; links to files are followed."""
-    files = {file.path: file for file in _tree_files(root)}
+    files = {file.path_in_bundle: file for file in _tree_files(root)}
     runtime = "amdhip64*.dll" if platform == "windows" else "libamdhip64.so*"
     if not any(PurePosixPath(path).match(runtime) for path in files):
         raise MissingInputError(
@@ -238,9 +238,9 @@ def _tree_files(root: Path) -> Iterator[RocmFile]:
                 source = Path(folder, name)
                 if source.is_file():
                     yield RocmFile(
-                        path=source.relative_to(root).as_posix(),
+                        path_in_bundle=source.relative_to(root).as_posix(),
                         root="",
-                        source=source,
+                        wheel_or_file=source,
                     )
 
 
@@ -283,7 +283,7 @@ def _read_wheels(
     files: dict[str, RocmFile] = {}
     for distribution in sorted(distributions):
         for file in _payload(wheel_by_distribution[distribution], is_one_tree=platform == "windows"):
-            files[file.path] = file
+            files[file.path_in_bundle] = file
     return Rocm(
         files=files,
         version=str(first_name.version),
@@ -347,8 +347,8 @@ def _payload(wheel: Path, *, is_one_tree: bool) -> Iterator[RocmFile]:
             continue
         root = "" if is_one_tree else f"{folder}/"
         yield RocmFile(
-            path=f"{root}{path}",
+            path_in_bundle=f"{root}{path}",
             root=root,
-            source=wheel,
+            wheel_or_file=wheel,
             member=member,
         )

@@ -73,13 +73,13 @@ class Machine:
 class Bundle:
     """What goes into the wheel, by path: libraries, data, and the new search paths of some of these.
 
-    `machine` has the libraries that the machine must have, each with the paths of those that need it.
+    `machine_libraries` has those that the machine must have, each with the paths of those that need it.
     """
 
     libraries: Mapping[str, RocmFile]
     data: Mapping[str, RocmFile]
     search: Mapping[str, tuple[str, ...]]
-    machine: Mapping[str, tuple[str, ...]]
+    machine_libraries: Mapping[str, tuple[str, ...]]
 
     @property
     def files(self) -> Mapping[str, RocmFile]:
@@ -90,7 +90,7 @@ class Bundle:
     def wheels(self) -> frozenset[Path]:
         """The wheels that files are taken from."""
         files = self.files.values()
-        return frozenset(file.source for file in files if file.member is not None)
+        return frozenset(file.wheel_or_file for file in files if file.member is not None)
 
 
 class BundleBuilder:
@@ -152,7 +152,7 @@ class BundleBuilder:
 
     def build(self, roots: Iterable[RocmFile]) -> Bundle:
         """Return these libraries, and all that they need."""
-        waiting = {file.path: file for file in roots}
+        waiting = {file.path_in_bundle: file for file in roots}
         # Level by level, so that the files of a level are read at the same time.
         while waiting:
             level = waiting
@@ -161,8 +161,8 @@ class BundleBuilder:
             waiting = {}
             for file in level.values():
                 for needed_file in self._take_needs(file):
-                    if needed_file.path not in self._libraries:
-                        waiting[needed_file.path] = needed_file
+                    if needed_file.path_in_bundle not in self._libraries:
+                        waiting[needed_file.path_in_bundle] = needed_file
 
         machine_libraries: dict[str, tuple[str, ...]] = {}
         missing_libraries: list[str] = []
@@ -180,7 +180,7 @@ class BundleBuilder:
             libraries=dict(sorted(self._libraries.items())),
             data=dict(sorted(self._data.items())),
             search=dict(sorted(self._search.items())),
-            machine=machine_libraries,
+            machine_libraries=machine_libraries,
         )
 
     def key(self, name: str) -> str:
@@ -192,7 +192,7 @@ class BundleBuilder:
         with ThreadPoolExecutor() as pool:
             binaries = pool.map(self.read, unread_files)
             for file, binary in zip(unread_files, binaries, strict=True):
-                self._binaries[file.path] = binary
+                self._binaries[file.path_in_bundle] = binary
 
     def _missing_libraries_error(self, names: Iterable[str]) -> RocmError:
         lines: list[str] = []
@@ -208,7 +208,7 @@ class BundleBuilder:
 
     def _take_needs(self, file: RocmFile) -> list[RocmFile]:
         """Return what one library needs; note its data, and the folders it must look into besides its own."""
-        binary = self._binaries[file.path]
+        binary = self._binaries[file.path_in_bundle]
         if binary is None:
             return []
         search_folders = self._search_folders(file, binary)
@@ -218,15 +218,15 @@ class BundleBuilder:
         for name in binary.needed:
             needed_file = self._along_search_path(name, search_folders)
             if needed_file is None and not self.is_promised(name):
-                needed_file = self.find_needed(name, file.path)
+                needed_file = self.find_needed(name, file.path_in_bundle)
                 if needed_file is not None:
-                    new_folders.append(posixpath.dirname(needed_file.path))
+                    new_folders.append(posixpath.dirname(needed_file.path_in_bundle))
             if needed_file is not None:
                 needed_files.append(needed_file)
 
         for opened_file in self._opened_by_name(file):
             needed_files.append(opened_file)
-            new_folders.append(posixpath.dirname(opened_file.path))
+            new_folders.append(posixpath.dirname(opened_file.path_in_bundle))
 
         needed_files += self._take_data(file)
         unsearched_folders = [folder for folder in new_folders if folder not in search_folders]
@@ -244,7 +244,7 @@ class BundleBuilder:
         """Return the folders, in the wheel's ROCm, that a library looks into; "" is the top."""
         if not self.machine.has_search_paths:
             return []
-        folder_of_file = posixpath.dirname(file.path) or "."
+        folder_of_file = posixpath.dirname(file.path_in_bundle) or "."
         folders: list[str] = []
         for search_entry in rpath.relative(binary.search):
             _origin, _slash, path_from_origin = search_entry.partition("/")
@@ -272,8 +272,8 @@ class BundleBuilder:
                 for matching_file in self._matching(glob):
                     opened_file = self._under_its_soname(matching_file)
                     if serves_targets(opened_file.path_in_package, self.targets):
-                        opened_files[opened_file.path] = opened_file
-        opened_files.pop(file.path, None)
+                        opened_files[opened_file.path_in_bundle] = opened_file
+        opened_files.pop(file.path_in_bundle, None)
         return [opened_file for _path, opened_file in sorted(opened_files.items())]
 
     def _take_data(self, file: RocmFile) -> list[RocmFile]:
@@ -285,7 +285,7 @@ class BundleBuilder:
                     path = read_file.path_in_package
                     if read_file.root != file.root or not serves_targets(path, self.targets):
                         continue
-                    self._data[read_file.path] = read_file
+                    self._data[read_file.path_in_bundle] = read_file
                     if _is_program(path):
                         programs.append(read_file)
         return programs
@@ -302,9 +302,9 @@ class BundleBuilder:
         relative_entries = rpath.relative(binary.search)
         has_foreign_entry = len(relative_entries) != len(binary.search)
         if new_folders or has_foreign_entry:
-            new_entries = rpath.ways(file.path, new_folders)
+            new_entries = rpath.ways(file.path_in_bundle, new_folders)
             search = (*relative_entries, *new_entries)
-            self._search[file.path] = tuple(dict.fromkeys(search))
+            self._search[file.path_in_bundle] = tuple(dict.fromkeys(search))
 
     def _matching(self, glob: str) -> list[RocmFile]:
         if glob not in self._files_by_glob:
@@ -319,12 +319,12 @@ class BundleBuilder:
         # Wheels hold no links, so a library has one name there.
         if file.member is not None:
             return file
-        if file.path not in self._binaries:
-            self._binaries[file.path] = self.read(file)
-        binary = self._binaries[file.path]
+        if file.path_in_bundle not in self._binaries:
+            self._binaries[file.path_in_bundle] = self.read(file)
+        binary = self._binaries[file.path_in_bundle]
         if binary is None or not binary.name:
             return file
-        folder = posixpath.dirname(file.path)
+        folder = posixpath.dirname(file.path_in_bundle)
         path = posixpath.join(folder, binary.name)
         return self.rocm.files.get(path, file)
 
@@ -332,7 +332,7 @@ class BundleBuilder:
 def _distance_from_top(file: RocmFile) -> tuple[int, str]:
     """Return what files of one name are sorted by: the nearest to the top, then by path."""
     depth = file.path_in_package.count("/")
-    return depth, file.path
+    return depth, file.path_in_bundle
 
 
 def _is_program(path: str) -> bool:

@@ -309,9 +309,9 @@ def plan_patches(
     patches: dict[str, Patch] = {}
     for name, path in sorted(external.items()):
         library = RocmFile(
-            path=str(path),
+            path_in_bundle=str(path),
             root="",
-            source=path,
+            wheel_or_file=path,
         )
         binary = read_file(library) or Binary(name="", needed=())
         renamed = _renamed_needs(binary, grafted_names)
@@ -382,17 +382,17 @@ def _patched_members(
     for number, patch in enumerate(patches):
         if patch.source is not None:
             file = RocmFile(
-                path=patch.member,
+                path_in_bundle=patch.member,
                 root="",
-                source=patch.source,
+                wheel_or_file=patch.source,
             )
             is_executable = True
         else:
             member = archive.by_name[patch.member]
             file = RocmFile(
-                path=patch.member,
+                path_in_bundle=patch.member,
                 root="",
-                source=wheel,
+                wheel_or_file=wheel,
                 member=member,
             )
             is_executable = member.is_executable

@@ -184,23 +184,25 @@ def _is_initialize_process(call: ast.Call) -> bool:
     return ast.unparse(call.func).endswith(".initialize_process")
 
 
-def standalone_init(paths: Sequence[str], *, windows: bool) -> str:
+def render_rocm_init(paths: Sequence[str], *, windows: bool) -> str:
     """Return a ``_rocm_init.py`` that loads ROCm out of the wheel itself.
 
     Libraries are loaded with global symbols, as `rocm_sdk` does, so that torch's own find them by
     their SONAMEs; these need no search path into ROCm's folders, and stay as they are.
     """
-    global_name = ""
-    dll_folder = ""
+    global_statement = ""
+    dll_folder_statements = ""
     if windows:
-        global_name = "_added = None\n"
-        dll_folder = '    global _added\n    _added = os.add_dll_directory(os.path.join(_ROOT, "bin"))\n'
+        global_statement = "_added = None\n"
+        dll_folder_statements = (
+            '    global _added\n    _added = os.add_dll_directory(os.path.join(_ROOT, "bin"))\n'
+        )
 
     text = read_text(Path(__file__).with_name("rocm_init.template"))
     lines = [f'    "{path}",\n' for path in paths]
     text = text.replace("@LIBRARIES@", "".join(lines))
-    text = text.replace("@GLOBAL@", global_name)
-    return text.replace("@DLL_FOLDER@", dll_folder)
+    text = text.replace("@GLOBAL@", global_statement)
+    return text.replace("@DLL_FOLDER@", dll_folder_statements)
 
 
 def patched_torch_init(text: str, where: str) -> str:

@@ -253,7 +253,7 @@ class _Launcher:
             root=str(settings.tree),
             events=str(folder),
             watch_seconds=test_seconds + min(test_seconds, _MOST_GRACE_SECONDS),
-            runner=self.file.runner == "run_test",
+            started_by_run_test=self.file.runner == "run_test",
             excluded=tuple(sorted(excluded)),
             rules=settings.rules,
         )

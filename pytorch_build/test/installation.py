@@ -62,7 +62,7 @@ def planned_calls(
     # The tools stay what they are locked to.
     query = query_for_others(target.executable, constraints=_pins_of(tools))
     foreign_packages = resolve_others(
-        packages.foreign_requirements, packages.names, query, allows_ours=bool(packages.prebuilt)
+        packages.foreign_requirements, packages.names, query, allows_ours=bool(packages.prebuilt_requirements)
     )
     calls = list(tools)
     if foreign_packages:
@@ -70,9 +70,9 @@ def planned_calls(
 
     gpu_family = _family_of_sdist(packages.names, context.gpu_family if context.gpu else "")
     with ExitStack() as stack:
-        for part in packages.parts:
-            sources = stack.enter_context(part.source.opened(part.files, wait=0))
-            calls.append(call_for_ours(folder, part.files, sources, gpu_family=gpu_family))
+        for files_of_source in packages.files_of_sources:
+            sources = stack.enter_context(files_of_source.source.opened(files_of_source.files, wait=0))
+            calls.append(call_for_ours(folder, files_of_source.files, sources, gpu_family=gpu_family))
         yield calls
 
 

@@ -40,7 +40,7 @@ class Settings(Model):
         root: The folder that paths in test ids begin in.
         events: The folder of the events.
         watch_seconds: The time after which a test is ended together with its process; None for no end.
-        runner: Whether upstream's ``run_test.py`` starts pytest.
+        started_by_run_test: Whether upstream's ``run_test.py`` starts pytest.
         excluded: Ids of tests that do not run.
         rules: The rules, which all apply.
     """
@@ -48,7 +48,7 @@ class Settings(Model):
     root: str
     events: str
     watch_seconds: float | None = None
-    runner: bool = False
+    started_by_run_test: bool = False
     excluded: tuple[str, ...] = ()
     rules: tuple[AppliedRule, ...] = ()
 

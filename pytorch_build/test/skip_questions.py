@@ -17,7 +17,7 @@ from core.families import CPU
 from pytorch_build.context import Context, context
 from pytorch_build.lock.stored import stored_lock
 from pytorch_build.test import skip_rules
-from pytorch_build.test.skip_rules import Decision, UnderTest, decide
+from pytorch_build.test.skip_rules import RuleStatus, UnderTest, judge_rules
 
 if TYPE_CHECKING:
     from core.cli.options import Common
@@ -68,7 +68,7 @@ def answer(request: SkipRequest) -> None:
     user_paths = [path.expanduser().absolute() for path in request.skips]
     rules = skip_rules.load(user_paths, skip_rules.FOLDER)
     tested = _under_test(request)
-    decisions = decide(
+    rule_statuses = judge_rules(
         rules,
         tested,
         dt.datetime.now(tz=dt.UTC).date(),
@@ -79,12 +79,12 @@ def answer(request: SkipRequest) -> None:
     )
     match request.question:
         case "list":
-            _list(decisions, is_complete=request.is_complete)
+            _list(rule_statuses, is_complete=request.is_complete)
         case "explain":
             for test in request.tests:
-                console.result("\n".join(explanation(test, decisions)))
+                console.result("\n".join(explanation(test, rule_statuses)))
         case "check":
-            _check(decisions)
+            _check(rule_statuses)
 
 
 def _refuse_tests(request: SkipRequest) -> None:
@@ -145,62 +145,64 @@ def _torch_of(selection: Context) -> str:
     )
 
 
-def _list(decisions: Sequence[Decision], *, is_complete: bool) -> None:
+def _list(rule_statuses: Sequence[RuleStatus], *, is_complete: bool) -> None:
     """Print the rules that apply, or all, each with its tests and why it does not apply."""
     lines: list[str] = []
     rule_count = 0
     test_count = 0
-    for decision in decisions:
-        tests = decision.rule.table.tests
-        if decision.applies:
+    for rule_status in rule_statuses:
+        tests = rule_status.rule.table.tests
+        if rule_status.applies:
             rule_count += 1
             test_count += len(tests)
-        if decision.applies or is_complete:
-            lines.append(f"{decision.rule.name}: {_describe(decision)}")
-            lines += [f"    does not apply: {reason}" for reason in decision.unmet]
+        if rule_status.applies or is_complete:
+            lines.append(f"{rule_status.rule.name}: {_describe(rule_status)}")
+            lines += [f"    does not apply: {reason}" for reason in rule_status.unmet]
             lines += [f"    {test}" for test in tests]
     if lines:
         console.result("\n".join(lines))
-    console.done(f"{rule_count} of {len(decisions)} rules apply, with {test_count} tests and patterns.")
+    console.done(f"{rule_count} of {len(rule_statuses)} rules apply, with {test_count} tests and patterns.")
 
 
-def explanation(test: str, decisions: Sequence[Decision]) -> Sequence[str]:
+def explanation(test: str, rule_statuses: Sequence[RuleStatus]) -> Sequence[str]:
     """Explain what becomes of a test: the rules that take it, and those that would elsewhere."""
-    taking = [decision for decision in decisions if decision.rule.takes(test)]
-    lines = [f"{test}: {_fate(taking)}"]
-    for decision in taking:
-        lines.append(f"  {decision.rule.name} takes it: {_describe(decision)}")
-        lines += [f"    but it does not apply: {reason}" for reason in decision.unmet]
+    matching_rule_statuses = [
+        rule_status for rule_status in rule_statuses if rule_status.rule.names_test(test)
+    ]
+    lines = [f"{test}: {_describe_fate(matching_rule_statuses)}"]
+    for rule_status in matching_rule_statuses:
+        lines.append(f"  {rule_status.rule.name} takes it: {_describe(rule_status)}")
+        lines += [f"    but it does not apply: {reason}" for reason in rule_status.unmet]
     return lines
 
 
-def _fate(taking: Sequence[Decision]) -> str:
+def _describe_fate(matching_rule_statuses: Sequence[RuleStatus]) -> str:
     for action, fate in _FATES.items():
-        for decision in taking:
-            if decision.applies and decision.rule.table.action == action:
-                return f"{fate}, by {decision.rule.name}"
+        for rule_status in matching_rule_statuses:
+            if rule_status.applies and rule_status.rule.table.action == action:
+                return f"{fate}, by {rule_status.rule.name}"
     return "runs, no rule applies to it"
 
 
-def _describe(decision: Decision) -> str:
+def _describe(rule_status: RuleStatus) -> str:
     """Return what a rule does, why, and until when."""
-    table = decision.rule.table
+    table = rule_status.rule.table
     description = f"{table.action}: {table.reason}"
     if table.issue:
         description += f" ({table.issue})"
     if table.expires:
-        description += f" ({'expired' if decision.expired else 'until'} {table.expires})"
+        description += f" ({'expired' if rule_status.expired else 'until'} {table.expires})"
     return description
 
 
-def _check(decisions: Sequence[Decision]) -> None:
+def _check(rule_statuses: Sequence[RuleStatus]) -> None:
     """Refuse rules that have expired; those that are not valid could not be read."""
     expired_count = 0
-    for decision in decisions:
-        if not decision.expired:
+    for rule_status in rule_statuses:
+        if not rule_status.expired:
             continue
         expired_count += 1
-        rule = decision.rule
+        rule = rule_status.rule
         message = f"{rule.name} expired on {rule.table.expires}: {rule.table.reason}"
         console.error(message, file=str(rule.file))
     if expired_count:
@@ -208,4 +210,4 @@ def _check(decisions: Sequence[Decision]) -> None:
             f"Skip rules that have expired: {expired_count}.",
             hint="Remove each and see whether its tests pass now, or give it a later day.",
         )
-    console.done(f"{len(decisions)} rules are valid, none has expired.")
+    console.done(f"{len(rule_statuses)} rules are valid, none has expired.")

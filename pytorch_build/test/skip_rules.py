@@ -134,7 +134,7 @@ class Rule:
         """File and table, as people refer to it: ``cuda.mempool``."""
         return f"{self.file.stem}.{self.key}"
 
-    def takes(self, test: str) -> bool:
+    def names_test(self, test: str) -> bool:
         """Return whether it names a test."""
         return any(matches(pattern, test) for pattern in self.table.tests)
 
@@ -214,8 +214,8 @@ class UnderTest:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Decision:
-    """Whether a rule applies."""
+class RuleStatus:
+    """Whether a rule applies, and whether it has expired."""
 
     rule: Rule
     unmet: tuple[str, ...]
@@ -227,14 +227,14 @@ class Decision:
         return not self.unmet
 
 
-def decide(
+def judge_rules(
     rules: Sequence[Rule],
     tested: UnderTest,
     today: dt.date,
-) -> Sequence[Decision]:
-    """Decide about every rule."""
+) -> Sequence[RuleStatus]:
+    """Judge every rule: whether it applies, and whether it has expired."""
     return [
-        Decision(
+        RuleStatus(
             rule=rule,
             unmet=unmet(rule, tested),
             expired=rule.expired(today),
@@ -319,12 +319,12 @@ def apply_rules(
     """Return the rules that apply, as the plugin takes them; refuse expired ones."""
     applied: list[AppliedRule] = []
     sentences: list[str] = []
-    for decision in decide(rules, tested, today):
-        if not decision.applies:
+    for rule_status in judge_rules(rules, tested, today):
+        if not rule_status.applies:
             continue
-        rule = decision.rule
+        rule = rule_status.rule
         applied.append(rule.applied())
-        if decision.expired:
+        if rule_status.expired:
             sentences.append(f"{rule.file}: {rule.name} expired on {rule.table.expires}: {rule.table.reason}")
     if sentences:
         raise DataError(

@@ -126,7 +126,7 @@ def expected_versions(run: SmokeRun) -> Mapping[str, str]:
         name = file.distribution
         if name == "rocm" or component_of(name) is not None:
             versions[name] = file.version
-    for requirement in run.packages.prebuilt:
+    for requirement in run.packages.prebuilt_requirements:
         name = Requirement(requirement).name
         versions[name] = installed_version(run.target, name)
     return versions

@@ -47,16 +47,16 @@ class TestedPackages:
     """What is tested.
 
     Attributes:
-        parts: Our files, by their source.
+        files_of_sources: Our files, by their source.
         foreign_requirements: What they require of other people's packages.
-        prebuilt: Requirements in the place of projects that the torch ref does not build.
+        prebuilt_requirements: Requirements in the place of projects that the torch ref does not build.
         gpu_targets: The gfx targets whose device code has to be there.
         description: Where the files come from; "" for the run's own outputs.
     """
 
-    parts: tuple[SourceFiles, ...]
+    files_of_sources: tuple[SourceFiles, ...]
     foreign_requirements: tuple[str, ...] = ()
-    prebuilt: tuple[str, ...] = ()
+    prebuilt_requirements: tuple[str, ...] = ()
     gpu_targets: tuple[str, ...] = ()
     description: str = ""
 
@@ -64,8 +64,8 @@ class TestedPackages:
     def files(self) -> tuple[Candidate, ...]:
         """All of our files."""
         files: list[Candidate] = []
-        for part in self.parts:
-            files += part.files
+        for files_of_source in self.files_of_sources:
+            files += files_of_source.files
         return tuple(files)
 
     @property
@@ -78,7 +78,7 @@ class TestedPackages:
         """What a record holds of it."""
         return {
             "files": {file.name: file.sha256 for file in self.files},
-            "prebuilt": list(self.prebuilt),
+            "prebuilt": list(self.prebuilt_requirements),
             "source": self.description,
         }
 
@@ -101,27 +101,27 @@ def find_tested_packages(
         packages = packages_of_run(context, target)
         rocm_version = _rocm_of_builds(context)
 
-    parts = list(packages.parts)
+    files_of_sources = list(packages.files_of_sources)
     has_rocm = any(map(layouts.is_rocm, packages.names))
     if context.gpu and rocm_version and not has_rocm:
-        rocm_part = _rocm_from_elsewhere(context, target, packages.names, rocm, rocm_version)
-        parts.append(rocm_part)
+        rocm_files = _rocm_from_elsewhere(context, target, packages.names, rocm, rocm_version)
+        files_of_sources.append(rocm_files)
 
-    requirements = set(packages.prebuilt)
+    requirements = set(packages.prebuilt_requirements)
     distribution_names: list[str] = []
-    for part in parts:
-        required_by_part = others_required_by_files(
-            part.source,
-            part.files,
+    for files_of_source in files_of_sources:
+        required_by_files = others_required_by_files(
+            files_of_source.source,
+            files_of_source.files,
             python=target,
             platform=context.common.outputs.platform,
         )
-        requirements.update(required_by_part)
-        distribution_names += [file.distribution for file in part.files]
+        requirements.update(required_by_files)
+        distribution_names += [file.distribution for file in files_of_source.files]
     return TestedPackages(
-        parts=tuple(parts),
+        files_of_sources=tuple(files_of_sources),
         foreign_requirements=tuple(sorted(requirements)),
-        prebuilt=packages.prebuilt,
+        prebuilt_requirements=packages.prebuilt_requirements,
         gpu_targets=targets_to_test(context, distribution_names),
         description=packages.description,
     )
@@ -148,7 +148,7 @@ def targets_to_test(context: Context, names: Collection[str]) -> tuple[str, ...]
     return tuple(built_targets) or gpu_targets
 
 
-def _files_for_gpus(
+def _choose_files_for_tested_gpus(
     context: Context,
     files: Collection[Candidate],
     *,
@@ -188,10 +188,10 @@ def packages_of_run(context: Context, target: Interpreter) -> TestedPackages:
         raise _no_wheels_error(context, target, run_group)
 
     place = f"Run {outputs.run_id} in {context.common.store}"
-    files_for_gpus = _files_for_gpus(context, files.values(), place=place)
+    files_for_tested_gpus = _choose_files_for_tested_gpus(context, files.values(), place=place)
     return TestedPackages(
-        parts=(SourceFiles(source=run_group, files=files_for_gpus),),
-        prebuilt=_prebuilt_requirements(context),
+        files_of_sources=(SourceFiles(source=run_group, files=files_for_tested_gpus),),
+        prebuilt_requirements=_prebuilt_requirements(context),
     )
 
 
@@ -301,7 +301,7 @@ def _staged_packages(
     for distribution, version in versions.items():
         wheels = _files_of_version(candidates, distribution, version)
         # A release may leave out what nothing else is built on. Promotion asks whether a set is whole.
-        if not wheels and _is_foundation(distribution):
+        if not wheels and _is_needed_to_build_others(distribution):
             raise source.missing_error(f"{distribution} {version} for Python {target.series}")
         files += wheels
     if not files:
@@ -310,10 +310,10 @@ def _staged_packages(
     files += _staged_device_packages(candidates, versions)
     if context.gpu:
         files += _staged_rocm(candidates, rocm.version or lock.rocm_version)
-    files_for_gpus = _files_for_gpus(context, files, place=source.description)
+    files_for_tested_gpus = _choose_files_for_tested_gpus(context, files, place=source.description)
     return TestedPackages(
-        parts=(SourceFiles(source=source, files=files_for_gpus),),
-        prebuilt=_prebuilt_requirements(context),
+        files_of_sources=(SourceFiles(source=source, files=files_for_tested_gpus),),
+        prebuilt_requirements=_prebuilt_requirements(context),
         description=source.description,
     )
 
@@ -339,7 +339,7 @@ def _require_lock(context: Context) -> SourceLock:
     return lock
 
 
-def _is_foundation(distribution: str) -> bool:
+def _is_needed_to_build_others(distribution: str) -> bool:
     """Return whether other components are built on a distribution."""
     component = component_of(distribution)
     if component is None:
@@ -421,7 +421,7 @@ def _packages_of_source(
         # This refuses packages of both layouts in one version.
         origin.with_layout(source, rocm_version, gpu_family)
     return TestedPackages(
-        parts=(SourceFiles(source=source, files=selection.files),),
+        files_of_sources=(SourceFiles(source=source, files=selection.files),),
         foreign_requirements=selection.others,
         gpu_targets=targets_to_test(context, selection.versions),
         description=source.description,

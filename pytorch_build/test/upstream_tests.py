@@ -135,7 +135,7 @@ def _version_of(tree: Path) -> str:
 def requirements_of_tree(
     tree: Path,
     target: Interpreter,
-    locked_names: Collection[str],
+    names_in_test_lock: Collection[str],
 ) -> tuple[str, ...]:
     """Return the versions that a tree's own CI tests with, of what is locked here, for a Python.
 
@@ -150,7 +150,7 @@ def requirements_of_tree(
     for requirement in _read_requirements(path):
         name = canonicalize_name(requirement.name)
         is_tool = name.startswith("pytest")
-        if is_tool or name not in locked_names or not requirement.specifier:
+        if is_tool or name not in names_in_test_lock or not requirement.specifier:
             continue
         marker = requirement.marker
         if marker is None or marker.evaluate(environment):

@@ -197,8 +197,8 @@ def _dry_run(request: BuildRequest, *, as_json: bool) -> None:
         reasons = _reasons_to_build(work, assumptions)
         description["rebuild"] = reasons
         if reasons:
-            need = machine.need_of(request.context, request.component)
-            for problem in machine.look(request, need):
+            need = machine.find_machine_need(request.context, request.component)
+            for problem in machine.find_problems(request, need):
                 console.warn(f"{problem.message} {problem.hint}")
     if as_json:
         console.result(json.dumps(description, indent=2))

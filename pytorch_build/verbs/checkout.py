@@ -185,7 +185,7 @@ def _options_of(
 
 def _row_of(name: str, tree: SourceTree) -> tuple[str, ...]:
     hipified_commit = "-" if tree.head == tree.commit else tree.head[:12]
-    state = "checked out" if tree.changed else "unchanged"
+    state = "checked out" if tree.changed_by_checkout else "unchanged"
     if tree.stashes:
         state += ", edits stashed"
     return (name, tree.commit[:12], hipified_commit, str(tree.path), state)

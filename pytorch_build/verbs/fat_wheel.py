@@ -178,9 +178,9 @@ def _report(result: Result) -> None:
     )
     for path in bundle.libraries:
         console.detail(f"  {path}")
-    if bundle.machine:
+    if bundle.machine_libraries:
         descriptions: list[str] = []
-        for name, users in bundle.machine.items():
+        for name, users in bundle.machine_libraries.items():
             shown_users = ", ".join(users[:_SHOWN_USERS])
             descriptions.append(f"{name} ({shown_users})")
         libraries = "; ".join(descriptions)

@@ -61,12 +61,12 @@ def run(arguments: argparse.Namespace) -> None:
 
 def _require_distinct_names(wheels: Sequence[Path]) -> None:
     """Raise where two wheels would become files of the same names."""
-    names: set[str] = set()
+    file_names: set[str] = set()
     for wheel in wheels:
-        name = parse_wheel_name(wheel.name).filename
-        if name in names:
-            raise UsageError(f"{name} is among the wheels twice.", hint="Name each wheel once.")
-        names.add(name)
+        file_name = parse_wheel_name(wheel.name).filename
+        if file_name in file_names:
+            raise UsageError(f"{file_name} is among the wheels twice.", hint="Name each wheel once.")
+        file_names.add(file_name)
 
 
 def _print_plan(
@@ -77,5 +77,5 @@ def _print_plan(
     with temporary.folder("split") as scratch:
         plan = plan_split(fat_wheel, scratch, rocm_version=rocm_version)
     console.say(f"would make of {fat_wheel.name}, in {output_dir}:")
-    for name in plan.layout.file_names(fat_wheel.name):
-        console.say(f"  {name}")
+    for file_name in plan.layout.file_names(fat_wheel.name):
+        console.say(f"  {file_name}")

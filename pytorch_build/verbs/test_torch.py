@@ -394,10 +394,10 @@ def _tools(
 ) -> Sequence[Install]:
     """Return the calls that install what tests need: the lock, and what the tree's own CI has otherwise."""
     locked = locked_call(run_context.common, target, lock=TORCH_TESTS)
-    locked_names: set[str] = set()
+    names_in_test_lock: set[str] = set()
     for path in locked.files:
-        locked_names.update(pin.name for pin in parse_lock(read_text(path)))
-    requirements = upstream_tests.requirements_of_tree(tests.tree, target, locked_names)
+        names_in_test_lock.update(pin.name for pin in parse_lock(read_text(path)))
+    requirements = upstream_tests.requirements_of_tree(tests.tree, target, names_in_test_lock)
     if not requirements:
         return [locked]
 

@@ -100,4 +100,4 @@ def test_a_killed_checkout_ends_in_the_same_state(
     for folder in (tree, tree / "third_party/miniblas"):
         assert run_git(folder, "stash", "list") == ""
     assert run_git(tree, "status", "--porcelain", "--ignored", "--ignore-submodules=none") == ""
-    assert not sample.check_torch_out(tree).changed
+    assert not sample.check_torch_out(tree).changed_by_checkout

@@ -65,7 +65,7 @@ def test_the_real_torch_is_hipified_and_repaired(
     changed = run_git(tree, "diff", "--name-only", "THEROCK_UPSTREAM_DIFFBASE", "HEAD").splitlines()
     assert len(changed) > 500
     assert run_git(tree, "status", "--porcelain") == ""
-    assert not checkout(source, tree, options).changed
+    assert not checkout(source, tree, options).changed_by_checkout
 
     # the user's edit, and what a build leaves where upstream does not ignore it
     (tree / "setup.py").write_text("mine\n")
@@ -73,7 +73,7 @@ def test_the_real_torch_is_hipified_and_repaired(
     again = checkout(source, tree, replace(options, stash=True))
     assert (again.head, [*again.stashes]) == (first.head, [tree])
     assert run_git(tree, "show", "stash@{0}:setup.py") == "mine"
-    assert not checkout(source, tree, options).changed
+    assert not checkout(source, tree, options).changed_by_checkout
 
     # from nothing: the same commit
     shutil.rmtree(tree)

@@ -26,8 +26,8 @@ that could not be collected, or that skips itself as a whole, ends under its pat
 not end was running when its interpreter died.
 
 Upstream's ``run_test.py`` stops a file at the first failed test, and tries each failed test and the file
-again, so a failure could pass for a success. With ``runner`` every test runs once, the events hold the
-failures, and the runner gets status 0 as long as pytest itself worked.
+again, so a failure could pass for a success. With ``started_by_run_test`` every test runs once, the events
+hold the failures, and the runner gets status 0 as long as pytest itself worked.
 """
 
 from __future__ import annotations
@@ -76,22 +76,22 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 @pytest.hookimpl(tryfirst=True)
 def pytest_configure(config: pytest.Config) -> None:
     """Read the settings; take back the ``-x`` and ``--reruns`` of upstream's runner, but no tests' marks."""
-    name = config.getoption("--wheel-tests")
-    if not name:
+    settings_file = config.getoption("--wheel-tests")
+    if not settings_file:
         return
     if config.getoption("numprocesses", default=None):
         raise pytest.UsageError("-n: pytest-xdist's processes lose results; use --workers")
 
     try:
-        settings = json.loads(Path(name).read_text(encoding="utf-8"))
+        settings = json.loads(Path(settings_file).read_text(encoding="utf-8"))
         plugin = WheelTests(config, settings)
     except (OSError, ValueError, KeyError, TypeError) as problem:
-        raise pytest.UsageError(f"--wheel-tests {name}: {problem!r}") from problem
+        raise pytest.UsageError(f"--wheel-tests {settings_file}: {problem!r}") from problem
 
-    retries = any(rule.action == "retry" for rule in plugin.rules)
-    if retries and not config.pluginmanager.hasplugin("rerunfailures"):
+    has_retry_rule = any(rule.action == "retry" for rule in plugin.rules)
+    if has_retry_rule and not config.pluginmanager.hasplugin("rerunfailures"):
         raise pytest.UsageError("a rule retries tests, which needs pytest-rerunfailures")
-    if settings["runner"]:
+    if settings["started_by_run_test"]:
         config.option.maxfail = 0
         if hasattr(config.option, "reruns"):
             config.option.reruns = None
@@ -130,7 +130,7 @@ class Rule:
     def __init__(self, table: dict[str, Any]) -> None:
         self.name: str = table["name"]
         self.action: str = table["action"]
-        self.takes = _matcher(table["tests"])
+        self.names_test = _matcher(table["tests"])
         reason = f"{table['reason']} [rule {self.name}]"
         marks = {
             "skip": pytest.mark.skip(reason=reason),
@@ -159,7 +159,7 @@ class WheelTests:
     def __init__(self, config: pytest.Config, settings: dict[str, Any]) -> None:
         self._config = config
         self._root = Path(settings["root"]).resolve()
-        self._is_of_runner: bool = settings["runner"]
+        self._started_by_run_test: bool = settings["started_by_run_test"]
         self._excluded = frozenset(settings["excluded"])
         self._watch_seconds: float | None = settings["watch_seconds"]
         rules = [Rule(table) for table in settings["rules"]]
@@ -192,7 +192,7 @@ class WheelTests:
             items[:] = kept
 
     def _apply_rules(self, item: pytest.Item, test: str) -> None:
-        taking_rules = [rule for rule in self.rules if rule.takes(test)]
+        taking_rules = [rule for rule in self.rules if rule.names_test(test)]
         for rule in taking_rules:
             self._taken[rule.name].append(test)
         if taking_rules:
@@ -284,7 +284,7 @@ class WheelTests:
     @pytest.hookimpl(trylast=True)
     def pytest_sessionfinish(self, session: pytest.Session, exitstatus: int) -> None:
         """Keep failures from upstream's runner, which would try again."""
-        if self._is_of_runner and exitstatus == _TESTS_FAILED:
+        if self._started_by_run_test and exitstatus == _TESTS_FAILED:
             session.exitstatus = 0
 
     def _id(self, node: str) -> str:

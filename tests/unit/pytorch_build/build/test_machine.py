@@ -18,7 +18,7 @@ from pytorch_build.build.machine import (
     load_needs,
     machine_facts,
     max_jobs,
-    require_none,
+    refuse_problems,
 )
 from pytorch_build.build.request import BuildRequest
 from pytorch_build.components import COMPONENTS, MachineNeed
@@ -126,12 +126,12 @@ def test_names_what_fails_a_build_on_windows_alone(changes: dict[str, Any], name
 
 
 def test_goes_on_without_problems() -> None:
-    require_none([])
+    refuse_problems([])
 
 
 def test_reports_one_problem_with_its_hint() -> None:
     with pytest.raises(EnvironmentSetupError) as caught:
-        require_none([Problem(message="A is missing.", hint="Install A.")])
+        refuse_problems([Problem(message="A is missing.", hint="Install A.")])
 
     assert caught.value.message == "A is missing."
     assert caught.value.hint == "Install A."
@@ -144,7 +144,7 @@ def test_reports_several_problems_together() -> None:
     ]
 
     with pytest.raises(EnvironmentSetupError) as caught:
-        require_none(problems)
+        refuse_problems(problems)
 
     lines = [line.strip() for line in caught.value.message.splitlines()]
     assert lines[1:] == ["A is missing. Install A.", "B is old. Install a newer B."]
@@ -162,7 +162,7 @@ def test_knows_what_every_project_takes() -> None:
 def test_takes_what_the_component_says(run: LocalRun, project: str, family: str) -> None:
     context = run.context(family, ref="nightly")
 
-    need = machine.need_of(context, COMPONENTS[project])
+    need = machine.find_machine_need(context, COMPONENTS[project])
 
     assert need == need_for(project, has_gpu=family != "cpu")
 
@@ -188,7 +188,7 @@ def test_takes_memory_for_one_compiler_at_least(project: str, *, has_gpu: bool) 
 
 
 def test_takes_for_the_sample_what_its_ref_says(run: LocalRun) -> None:
-    assert machine.need_of(run.context(), COMPONENTS["torch"]) == SAMPLE_NEED
+    assert machine.find_machine_need(run.context(), COMPONENTS["torch"]) == SAMPLE_NEED
     assert SAMPLE_NEED.disk < need_for("torch", has_gpu=False).disk
 
 
@@ -197,7 +197,7 @@ def test_takes_what_a_users_file_says_of_a_component(run: LocalRun, tmp_path: Pa
     file.write_text("[needs.gpu.torch]\ndisk = 99\n")
     use_user_file(file)
 
-    need = machine.need_of(run.context(ref="nightly"), COMPONENTS["torch"])
+    need = machine.find_machine_need(run.context(ref="nightly"), COMPONENTS["torch"])
 
     assert need == replace(need_for("torch"), disk=99)
 
@@ -406,7 +406,7 @@ def cpu_build(run: LocalRun, *, ignore_needs: bool = False) -> BuildRequest:
 
 @pytest.mark.usefixtures("small_machine")
 def test_names_what_a_machine_has_too_little_of(run: LocalRun) -> None:
-    disk, memory = machine.look(cpu_build(run), need_for("torch", has_gpu=False))
+    disk, memory = machine.find_problems(cpu_build(run), need_for("torch", has_gpu=False))
 
     assert "5 GiB of disk" in disk.message
     assert "4 GiB of memory" in memory.message
@@ -414,7 +414,7 @@ def test_names_what_a_machine_has_too_little_of(run: LocalRun) -> None:
 
 @pytest.mark.usefixtures("small_machine")
 def test_warns_of_shortages_that_a_user_ignores(run: LocalRun, capsys: pytest.CaptureFixture[str]) -> None:
-    problems = machine.look(cpu_build(run, ignore_needs=True), need_for("torch", has_gpu=False))
+    problems = machine.find_problems(cpu_build(run, ignore_needs=True), need_for("torch", has_gpu=False))
 
     assert problems == []
     assert "5 GiB of disk" in capsys.readouterr().err

@@ -351,7 +351,7 @@ def test_installs_locked_requirements_then_rocm_then_triton() -> None:
 
 
 def test_installs_by_name_what_a_dependency_requires_of_others() -> None:
-    triton = replace(TRITON, third_parties=("numpy", "filelock"))
+    triton = replace(TRITON, third_party_requirements=("numpy", "filelock"))
 
     calls = plan_environment(build_inputs(dependencies=(triton,)), PACKAGES)
 

@@ -21,7 +21,7 @@ def test_checks_out_a_hipified_tree_with_its_submodules(world: CheckoutWorld) ->
     tree = world.checkout()
 
     world.require_finished()
-    assert tree.changed
+    assert tree.changed_by_checkout
     assert tree.commit == world.locked.commit
     assert tree.head == world.commit_of(HIPIFY_TAG)
     assert world.commit_of(UPSTREAM_TAG) == world.locked.commit
@@ -66,7 +66,7 @@ def test_checks_out_without_hipify_and_submodules(world: CheckoutWorld) -> None:
 def test_completes_a_checkout_without_hipify_and_submodules(world: CheckoutWorld) -> None:
     world.checkout(hipify=False, submodules=False)
 
-    assert world.checkout().changed
+    assert world.checkout().changed_by_checkout
     world.require_finished()
 
 
@@ -110,7 +110,7 @@ def test_removes_a_submodule_that_upstream_has_removed(finished_world: CheckoutW
 
     assert not finished_world.submodule.exists()
     assert tree.stashes == {}
-    assert not finished_world.checkout().changed
+    assert not finished_world.checkout().changed_by_checkout
 
 
 def test_hipifies_no_tree_without_the_script(finished_world: CheckoutWorld) -> None:
@@ -119,7 +119,7 @@ def test_hipifies_no_tree_without_the_script(finished_world: CheckoutWorld) -> N
     tree = finished_world.checkout()
 
     assert tree.head == tree.commit
-    assert not finished_world.checkout().changed
+    assert not finished_world.checkout().changed_by_checkout
 
 
 # The user's edits
@@ -159,7 +159,7 @@ def test_does_nothing_where_git_hides_a_file_without_edits(finished_world: Check
     run_git(finished_world.tree, "update-index", flag, "kernel.cpp")
 
     assert finished_world.checkout().stashes == {}
-    assert not finished_world.checkout().changed
+    assert not finished_world.checkout().changed_by_checkout
 
 
 def test_puts_edits_into_a_named_stash(finished_world: CheckoutWorld) -> None:
@@ -224,13 +224,13 @@ def test_settles_a_merge_with_conflicts(finished_world: CheckoutWorld) -> None:
 def test_leaves_a_repository_inside_the_tree_alone(finished_world: CheckoutWorld) -> None:
     tree = finished_world.tree
     commit_files(tree / "inside", {"x": "theirs\n"})
-    assert not finished_world.checkout().changed
+    assert not finished_world.checkout().changed_by_checkout
 
     write_files(tree, {"kernel.cpp": "mine();\n"})
     assert [*finished_world.checkout(stash=True).stashes] == [tree]
 
     assert (tree / "inside/x").read_text() == "theirs\n"
-    assert not finished_world.checkout().changed
+    assert not finished_world.checkout().changed_by_checkout
 
 
 # The user's commits
@@ -263,7 +263,7 @@ def test_keeps_a_users_commits_as_a_branch_where_the_user_forces_a_checkout(
     repository = finished_world.tree / folder
     commit = commit_files(repository, {file: "mine();\n"})
 
-    assert finished_world.checkout(force=True).changed
+    assert finished_world.checkout(force=True).changed_by_checkout
 
     finished_world.require_finished()
     assert finished_world.commit_of(f"pytorch-build-kept-{commit[:8]}", repository) == commit
@@ -279,7 +279,7 @@ def test_finishes_an_interrupted_clone(world: CheckoutWorld) -> None:
     upstream.rename(world.upstream)
     write_files(world.tree, {"kernel.cpp": "cu", ".git/index.lock": "", ".git/shallow.lock": ""})
 
-    assert world.checkout().changed
+    assert world.checkout().changed_by_checkout
 
     world.require_finished()
     assert not (world.tree / ".git/index.lock").exists()
@@ -292,7 +292,7 @@ def test_finishes_an_interrupted_clone_of_a_submodule(finished_world: CheckoutWo
     modules.mkdir()
     (modules / "config").write_text("")
 
-    assert finished_world.checkout(force=True).changed
+    assert finished_world.checkout(force=True).changed_by_checkout
 
     finished_world.require_finished()
 
@@ -446,5 +446,5 @@ def test_takes_no_file_of_a_build_for_an_edit(finished_world: CheckoutWorld) -> 
         write_files(finished_world.tree, {"torch/_rocm_init.py": "", built_file.name: "", "build/x": ""})
         write_files(finished_world.submodule, {"generated.h": ""})
 
-    assert not finished_world.checkout().changed
+    assert not finished_world.checkout().changed_by_checkout
     assert built_file.exists()

@@ -72,7 +72,7 @@ def take_tree(
         tree,
         "torch",
         rocm_version="" if gpu_family == "cpu" else "7.1.0",
-        lock=lambda: pytest.fail("the tree names a version"),
+        find_lock=lambda: pytest.fail("the tree names a version"),
     )
 
 
@@ -262,7 +262,7 @@ def problems_of(
     env: dict[str, str] | None = None,
 ) -> list[str]:
     """Return what a developer's tree lacks for a build."""
-    problems = trees.lacks(tree, project, env or {})
+    problems = trees.find_tree_problems(tree, project, env or {})
     return [message for message, _hint in problems]
 
 
@@ -304,7 +304,7 @@ def test_finds_missing_submodules_of_a_torch_that_names_none(tmp_path: Path) -> 
 
 
 def test_names_the_command_that_fetches_missing_submodules(incomplete_tree: Path) -> None:
-    hints = [hint for _message, hint in trees.lacks(incomplete_tree, "torch", {})]
+    hints = [hint for _message, hint in trees.find_tree_problems(incomplete_tree, "torch", {})]
 
     assert f"git -C {incomplete_tree} submodule update --init --recursive" in hints[-1]
 

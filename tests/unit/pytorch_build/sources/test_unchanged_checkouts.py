@@ -65,11 +65,11 @@ def test_checks_out_again_what_is_requested_otherwise_and_then_no_more(
 ) -> None:
     request = CHANGED_REQUESTS[name]
 
-    assert request(finished_world).changed
+    assert request(finished_world).changed_by_checkout
     if name == "commit":
         # Each request of that kind is one of another commit.
         request = check_out
-    assert not request(finished_world).changed
+    assert not request(finished_world).changed_by_checkout
 
 
 @pytest.mark.parametrize("name", UNCOUNTED_REQUESTS)
@@ -77,7 +77,7 @@ def test_does_nothing_where_the_same_is_requested(finished_world: CheckoutWorld,
     kernel = finished_world.tree / "kernel.cpp"
     modified_before = kernel.stat().st_mtime_ns
 
-    assert not UNCOUNTED_REQUESTS[name](finished_world).changed
+    assert not UNCOUNTED_REQUESTS[name](finished_world).changed_by_checkout
 
     finished_world.require_finished()
     assert kernel.stat().st_mtime_ns == modified_before
@@ -151,9 +151,9 @@ def test_checks_out_again_what_was_edited_and_then_no_more(finished_world: Check
     tree = finished_world.checkout(stash=True)
 
     finished_world.require_finished()
-    assert tree.changed
+    assert tree.changed_by_checkout
     assert tree.stashes != {}
-    assert not finished_world.checkout().changed
+    assert not finished_world.checkout().changed_by_checkout
 
 
 @pytest.mark.parametrize("name", DAMAGES)
@@ -164,11 +164,11 @@ def test_checks_out_again_what_was_damaged_and_then_no_more(finished_world: Chec
     tree = finished_world.checkout()
 
     finished_world.require_finished()
-    assert tree.changed
+    assert tree.changed_by_checkout
     assert tree.head == head
     # Nothing of it is an edit.
     assert tree.stashes == {}
-    assert not finished_world.checkout().changed
+    assert not finished_world.checkout().changed_by_checkout
 
 
 @pytest.mark.parametrize("path", ["build/object.o", ".git/info/attributes"], ids=["ignored", "git's"])
@@ -177,4 +177,4 @@ def test_does_nothing_where_files_are_new_that_are_not_of_the_tree(
 ) -> None:
     write_in_tree(finished_world, path=path)
 
-    assert not finished_world.checkout().changed
+    assert not finished_world.checkout().changed_by_checkout

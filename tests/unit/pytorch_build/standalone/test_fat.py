@@ -133,7 +133,7 @@ def test_loads_the_wheels_own_libraries(standalone: Result) -> None:
 
 
 def test_names_what_the_machine_must_have(standalone: Result) -> None:
-    assert standalone.bundle.machine == {"libnuma.so.1": (f"{CORE}/lib/libhsa-runtime64.so.1",)}
+    assert standalone.bundle.machine_libraries == {"libnuma.so.1": (f"{CORE}/lib/libhsa-runtime64.so.1",)}
 
 
 @pytest.mark.parametrize("member", ["torch/lib/libtorch_hip.so", "torch/include/a.h"])
@@ -282,8 +282,8 @@ def search_paths(monkeypatch: pytest.MonkeyPatch) -> dict[str, tuple[str, ...]]:
     search_paths: dict[str, tuple[str, ...]] = {}
 
     def note(file: RocmFile, search: tuple[str, ...], _scratch: Path) -> EditedFile | Path:
-        search_paths[file.path] = search
-        return file.source
+        search_paths[file.path_in_bundle] = search
+        return file.wheel_or_file
 
     monkeypatch.setattr("pytorch_build.standalone.libraries.with_search_path", note)
     return search_paths

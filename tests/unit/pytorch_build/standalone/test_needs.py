@@ -26,7 +26,7 @@ def library(*needed: str, search: Sequence[str] = ("$ORIGIN",), soname: str = ""
 def rocm_file(path: str) -> RocmFile:
     """Return a file of ROCm, in a package or in a tree."""
     package = next((package for package in PACKAGES if path.startswith(package)), "")
-    return RocmFile(path=path, root=package, source=Path("rocm", path))
+    return RocmFile(path_in_bundle=path, root=package, wheel_or_file=Path("rocm", path))
 
 
 def bundle_builder(
@@ -38,7 +38,7 @@ def bundle_builder(
         table=Table(label="standalone", system=System(linux=()), library=tuple(rows)),
         machine=machine,
         targets=targets,
-        read=lambda file: files[file.path],
+        read=lambda file: files[file.path_in_bundle],
     )
 
 
@@ -125,7 +125,7 @@ def test_names_every_missing_library_and_who_needs_it() -> None:
 def test_names_libraries_that_the_machine_must_have() -> None:
     bundle = build(bundle_builder({"lib/a.so": library("libnuma.so.1")}), "a.so")
 
-    assert bundle.machine == {"libnuma.so.1": ("lib/a.so",)}
+    assert bundle.machine_libraries == {"libnuma.so.1": ("lib/a.so",)}
 
 
 def test_prefers_rocms_own_libraries_to_the_machines() -> None:
@@ -140,7 +140,7 @@ def test_prefers_rocms_own_libraries_to_the_machines() -> None:
 
     # The search paths lead to them: a loader would take them, too.
     assert list(bundle.libraries) == ["lib/a.so", "lib/b.so", "lib/libc.so.6", "lib/libnuma.so.1"]
-    assert bundle.machine == {}
+    assert bundle.machine_libraries == {}
 
 
 def test_finds_dlls_in_any_letter_case() -> None:

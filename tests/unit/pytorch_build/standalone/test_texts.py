@@ -68,7 +68,7 @@ def loader_calls(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, str]]:
 
 
 def test_loads_the_wheels_libraries_in_order(tmp_path: Path, loader_calls: list[tuple[str, str]]) -> None:
-    text = texts.standalone_init(["core/lib/libb.so.1", "core/lib/liba.so.2"], windows=False)
+    text = texts.render_rocm_init(["core/lib/libb.so.1", "core/lib/liba.so.2"], windows=False)
 
     run_loader(text, tmp_path)
 
@@ -79,7 +79,7 @@ def test_loads_the_wheels_libraries_in_order(tmp_path: Path, loader_calls: list[
 def test_adds_the_wheels_folder_to_the_search_for_dlls_first(
     tmp_path: Path, loader_calls: list[tuple[str, str]]
 ) -> None:
-    text = texts.standalone_init(["bin/amdhip64_7.dll"], windows=True)
+    text = texts.render_rocm_init(["bin/amdhip64_7.dll"], windows=True)
 
     run_loader(text, tmp_path)
 
@@ -88,7 +88,7 @@ def test_adds_the_wheels_folder_to_the_search_for_dlls_first(
 
 
 def test_names_a_library_of_the_wheel_that_cannot_be_loaded(tmp_path: Path) -> None:
-    text = texts.standalone_init(["core/lib/libb.so.1"], windows=False)
+    text = texts.render_rocm_init(["core/lib/libb.so.1"], windows=False)
 
     with pytest.raises(ImportError, match=r"core/lib/libb\.so\.1"):
         run_loader(text, tmp_path)

@@ -13,7 +13,7 @@ from pytorch_build.test.skip_rules import (
     RuleTable,
     UnderTest,
     apply_rules,
-    decide,
+    judge_rules,
     silent_rules,
     unmet,
 )
@@ -63,7 +63,7 @@ UNARY_UFUNCS = "test/test_unary_ufuncs.py::TestUnaryUfuncsCUDA"
     ],
 )
 def test_the_projects_rules_take_the_tests_that_they_mean(test: str, names: list[str]) -> None:
-    assert [rule.name for rule in skip_rules.load() if rule.takes(test)] == names
+    assert [rule.name for rule in skip_rules.load() if rule.names_test(test)] == names
 
 
 @pytest.mark.parametrize(
@@ -79,7 +79,7 @@ def test_the_projects_rules_take_the_tests_that_they_mean(test: str, names: list
     ],
 )
 def test_a_rule_takes_the_tests_of_a_pattern(pattern: str, test: str) -> None:
-    assert rule_with(tests=[pattern]).takes(test)
+    assert rule_with(tests=[pattern]).names_test(test)
 
 
 @pytest.mark.parametrize(
@@ -93,7 +93,7 @@ def test_a_rule_takes_the_tests_of_a_pattern(pattern: str, test: str) -> None:
     ],
 )
 def test_a_rule_takes_no_other_test(pattern: str, test: str) -> None:
-    assert not rule_with(tests=[pattern]).takes(test)
+    assert not rule_with(tests=[pattern]).names_test(test)
 
 
 def test_a_rule_is_silent_that_takes_nothing_of_the_files_it_names() -> None:
@@ -271,9 +271,9 @@ def test_a_version_before_a_release_counts_as_the_release(torch: str) -> None:
 
 @pytest.mark.parametrize(("days", "is_expired"), [(0, False), (1, True)], ids=["last day", "day after"])
 def test_a_rule_holds_on_its_last_day(days: int, *, is_expired: bool) -> None:
-    (decision,) = decide([rule_with(expires=TODAY)], HERE, TODAY + dt.timedelta(days=days))
+    (rule_status,) = judge_rules([rule_with(expires=TODAY)], HERE, TODAY + dt.timedelta(days=days))
 
-    assert decision.expired is is_expired
+    assert rule_status.expired is is_expired
 
 
 def test_every_expired_rule_that_applies_is_an_error() -> None:

@@ -96,7 +96,7 @@ def test_checks_the_locks_commit_out_without_what_only_builds_need(
     def check_out(locked: Any, path: Path, options: Any) -> SourceTree:
         calls.append((locked.commit, path, options))
         write_files(path, {"version.txt": "2.10.0a0\n"})
-        return SourceTree(path=path, commit=locked.commit, head=locked.commit, changed=True)
+        return SourceTree(path=path, commit=locked.commit, head=locked.commit, changed_by_checkout=True)
 
     monkeypatch.setattr(checkout, "checkout", check_out)
     monkeypatch.setattr(upstream_tests, "checkout_options", lambda *_: checkout.CheckoutOptions(hipify=True))

@@ -31,7 +31,7 @@ def requests(monkeypatch: pytest.MonkeyPatch) -> list[Request]:
             file=SimpleNamespace(path=path, size=1, sha256="a" * 64),
             rocm="ROCm",
             own=1,
-            bundle=Bundle(libraries={}, data={}, search={}, machine={}),
+            bundle=Bundle(libraries={}, data={}, search={}, machine_libraries={}),
         )
 
     monkeypatch.setattr(fat_wheel, "make", make)

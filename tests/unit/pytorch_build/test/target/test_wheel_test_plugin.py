@@ -230,7 +230,7 @@ def test_a_file_without_tests_says_why(run_tests: RunTests, text: str, outcome: 
 @processes
 @pytest.mark.parametrize(
     ("text", "problem"),
-    [("{}", "root"), ("{", "property name"), ('{"root": "."}', "runner")],
+    [("{}", "root"), ("{", "property name"), ('{"root": "."}', "started_by_run_test")],
     ids=["empty", "no JSON", "cut off"],
 )
 def test_invalid_settings_stop_pytest(tmp_path: Path, text: str, problem: str) -> None:
