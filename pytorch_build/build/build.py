@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from core.errors import MissingInputError
+from core.errors import MissingInputError, SourceError
 from core.packages.search import others_required_by_lines
 from core.run import records, stage
 from core.run.records import BORROWED
@@ -61,9 +61,37 @@ def perform(work: Work) -> records.Record | Pending:
         # Imported where there is work: most runs find that nothing has changed.
         from pytorch_build.build.stage import make
 
+        refuse_wheel_of_another_ref(work)
         return make(work)
 
     return stage.perform(work.stage, work.inputs.to_json(), make_wheels, so_far=work.details)
+
+
+def refuse_wheel_of_another_ref(work: Work) -> None:
+    """Refuse a build whose wheel would replace that of another torch ref in the run.
+
+    Source locks are compared before (`pytorch_build.lock.collisions`). Equal sources make other wheels, too,
+    where other wheels were there to build against.
+    """
+    own_stage = work.stage
+    for record in records.read_all(own_stage.store, own_stage.outputs, own_stage.artifact_group):
+        is_of_other_ref = record.cell.torch_ref != own_stage.cell.torch_ref
+        if (
+            record.stage != own_stage.name
+            or record.cell.python != own_stage.cell.python
+            or not is_of_other_ref
+        ):
+            continue
+        if record.status != "ok" or record.files[0].version != work.inputs.version:
+            continue
+
+        own_ref = own_stage.cell.torch_ref
+        run_id = own_stage.common.run_id
+        raise SourceError(
+            f"{record.files[0].name} is in run {run_id} for torch ref {record.cell.torch_ref}, made of other "
+            f"inputs: {own_ref} would replace it.",
+            hint=f"Give {own_ref} a run of its own, as in --run-id local-{own_ref} --rocm-run-id {run_id}.",
+        )
 
 
 def find_record(context: Context, tag: str, project: str) -> records.Record | None:

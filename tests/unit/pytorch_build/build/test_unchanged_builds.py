@@ -10,6 +10,7 @@ import pytest
 
 from core import files
 from core.cell import GroupCell
+from core.errors import SourceError
 from core.packages.sources import linked_source
 from core.run import records
 from core.run.records import FileRecord, Record
@@ -390,6 +391,33 @@ def test_copies_the_wheel_to_a_second_folder(
 
     assert isinstance(record, Record)
     assert [path.name for path in folder.iterdir()] == [record.files[0].name]
+
+
+# Other torch refs in the run
+
+
+def of_other_ref(build: SampleBuild) -> SampleBuild:
+    """Return the same build for another torch ref."""
+    context = build.request.context
+    return build.requested(context=replace(context, ref=replace(context.ref, name="second")))
+
+
+def test_takes_the_wheel_of_another_torch_ref_with_the_same_inputs(
+    build: SampleBuild, work: Workshop
+) -> None:
+    assert work.count(build) == 1
+
+    assert work.count(of_other_ref(build)) == 0
+
+
+def test_refuses_to_replace_the_wheel_of_another_torch_ref(build: SampleBuild, work: Workshop) -> None:
+    assert work.count(build) == 1
+    other_build = change_variable("CXXFLAGS", "-g")(of_other_ref(build))
+
+    with pytest.raises(SourceError, match="torch ref sample") as caught:
+        work.count(other_build)
+
+    assert "--run-id local-second" in caught.value.hint
 
 
 # Inputs of other builds
