@@ -67,7 +67,9 @@ def clone(tmp_path_factory: pytest.TempPathFactory) -> Clone:
 def test_every_documented_command_does_what_its_page_says(clone: Clone) -> None:
     release = clone.path / "out" / "rehearsal" / "v2" / "cpu"
 
-    assert len(list(release.glob("*.whl"))) == 5
+    # A build for processors has no triton.
+    names = {path.name.partition("-")[0] for path in release.glob("*.whl")}
+    assert names == {"torch", "torchaudio", "torchvision", "apex"}
     assert VISION in (release / "index.html").read_text(encoding="utf-8")
 
 
