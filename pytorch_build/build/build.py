@@ -74,24 +74,22 @@ def refuse_wheel_of_another_ref(work: Work) -> None:
     where other wheels were there to build against.
     """
     own_stage = work.stage
+    own_ref = own_stage.cell.torch_ref
+    run_id = own_stage.common.run_id
     for record in records.read_all(own_stage.store, own_stage.outputs, own_stage.artifact_group):
-        is_of_other_ref = record.cell.torch_ref != own_stage.cell.torch_ref
-        if (
-            record.stage != own_stage.name
-            or record.cell.python != own_stage.cell.python
-            or not is_of_other_ref
-        ):
+        if record.cell.torch_ref == own_ref or record.status != "ok":
             continue
-        if record.status != "ok" or record.files[0].version != work.inputs.version:
+        if record.stage != own_stage.name or record.cell.python != own_stage.cell.python:
             continue
 
-        own_ref = own_stage.cell.torch_ref
-        run_id = own_stage.common.run_id
-        raise SourceError(
-            f"{record.files[0].name} is in run {run_id} for torch ref {record.cell.torch_ref}, made of other "
-            f"inputs: {own_ref} would replace it.",
-            hint=f"Give {own_ref} a run of its own, as in --run-id local-{own_ref} --rocm-run-id {run_id}.",
-        )
+        wheel = record.files[0]
+        if wheel.version == work.inputs.version:
+            raise SourceError(
+                f"{wheel.name} is in run {run_id} for torch ref {record.cell.torch_ref}, made of other "
+                f"inputs: {own_ref} would replace it.",
+                hint=f"Give {own_ref} a run of its own, as in --run-id local-{own_ref} "
+                f"--rocm-run-id {run_id}.",
+            )
 
 
 def find_record(context: Context, tag: str, project: str) -> records.Record | None:

@@ -1,11 +1,12 @@
 """What a folder store holds, compared with what its pages and records say."""
 
-import hashlib
 import json
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 from urllib.parse import unquote
+
+from core import files
 
 PROJECT_PAGES = "simple/*/index.json"
 
@@ -15,12 +16,12 @@ def require_agreement(store: Path, context: str) -> None:
     for page in sorted(store.rglob(PROJECT_PAGES)):
         for path, digest in listed_files(page):
             assert path.is_file(), f"{page} lists {path.name}, which is not there: {context}"
-            assert sha256(path) == digest, f"{page} lists {path.name} with other bytes: {context}"
+            assert files.sha256(path) == digest, f"{page} lists {path.name} with other bytes: {context}"
 
     for record in sorted(store.glob("*/manifests/*/build_*.json")):
         for path, digest in recorded_files(store, record):
             assert path.is_file(), f"{record} names {path.name}, which is not there: {context}"
-            assert sha256(path) == digest, f"{record} names {path.name} with other bytes: {context}"
+            assert files.sha256(path) == digest, f"{record} names {path.name} with other bytes: {context}"
 
 
 def listed_files(page: Path) -> Iterator[tuple[Path, str]]:
@@ -35,8 +36,3 @@ def recorded_files(store: Path, record: Path) -> Iterator[tuple[Path, str]]:
     content: dict[str, Any] = json.loads(record.read_text(encoding="utf-8"))
     for file in content["files"]:
         yield store / file["key"], file["sha256"]
-
-
-def sha256(path: Path) -> str:
-    """Return the SHA-256 of a small file."""
-    return hashlib.sha256(path.read_bytes()).hexdigest()
