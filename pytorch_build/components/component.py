@@ -6,6 +6,10 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
+from pydantic import Field
+
+from core.data import Model
+
 if TYPE_CHECKING:
     from core.run import Platform as PlatformName
     from pytorch_build.build.facts import BuildFacts
@@ -61,17 +65,15 @@ class VersionPlace:
     required: bool = True
 
 
-@dataclass(frozen=True, kw_only=True)
-class WheelSizes:
-    """The sizes in bytes that a wheel has when nothing is wrong with it."""
+class WheelSizes(Model):
+    """The sizes in bytes that a sound wheel has; 0 is no limit, as TOML has no null."""
 
-    minimum: int
-    warn_above: int
-    error_above: int | None = None
+    minimum: int = 0
+    warn_above: int = 0
+    error_above: int = 0
 
 
-@dataclass(frozen=True, kw_only=True)
-class MachineNeed:
+class MachineNeed(Model):
     """What a build takes of a machine.
 
     Attributes:
@@ -81,9 +83,9 @@ class MachineNeed:
         python_headers: Whether extension modules are compiled, which takes Python.h.
     """
 
-    disk: float
-    memory: float
-    job: float
+    disk: float = Field(gt=0)
+    memory: float = Field(gt=0)
+    job: float = Field(gt=0)
     python_headers: bool = True
 
 

@@ -61,15 +61,6 @@ class PlatformTable(Model):
     components: tuple[str, ...] | None = None
 
 
-class NeedTable(Model):
-    """What each build of a ref takes of a machine, in GiB: `MachineNeed` as a table."""
-
-    disk: float = Field(gt=0)
-    memory: float = Field(gt=0)
-    job: float = Field(gt=0)
-    python_headers: bool = True
-
-
 def _require_component(name: str) -> str:
     """Return the name of a ref's table, if a component has it."""
     if name not in COMPONENTS:
@@ -96,7 +87,7 @@ class RefTable(Model, extra="allow"):
     full_size: bool = True
     gpu_code: bool = True
     whole_tests: bool = True
-    need: NeedTable | None = None
+    need: MachineNeed | None = None
     linux: PlatformTable | None = None
     windows: PlatformTable | None = None
 
@@ -337,9 +328,6 @@ def _torch_ref(name: str, layer: _RefLayer, platform: str) -> TorchRef:
         "windows": table.windows or PlatformTable(),
     }
     components = _named_components(table, platform_tables[platform], platform)
-    need = None
-    if table.need is not None:
-        need = MachineNeed(**table.need.model_dump())
     return TorchRef(
         name=name,
         projects=projects,
@@ -357,7 +345,7 @@ def _torch_ref(name: str, layer: _RefLayer, platform: str) -> TorchRef:
         has_full_size=table.full_size,
         has_gpu_code=table.gpu_code,
         has_whole_tests=table.whole_tests,
-        need=need,
+        need=table.need,
         title=table.title or name,
         source=table.source,
         listed=table.listed,
