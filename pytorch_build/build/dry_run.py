@@ -79,7 +79,10 @@ def print_plan(description: Mapping[str, Any]) -> None:
 
     _print_environment(description)
     _print_variables(description["env"], description["env_from"])
-    _print_tree_changes(description)
+    console.say("\nin the tree")
+    for overlay in description["file_drops"]:
+        console.say(f"  put {overlay['path']}, {overlay.get('source', 'written by the build')}")
+    console.say(f"  remove {' '.join(description['removes'])}")
     for folder, commands in groupby(description["commands"], key=itemgetter("cwd")):
         lines = [shlex.join(command["argv"]) for command in commands]
         console.say("\n  ".join([f"\ncommands in {folder}", *lines]))
@@ -177,10 +180,3 @@ def _print_variables(env: Mapping[str, str], origins: Mapping[str, str]) -> None
             if origins[name] == origin:
                 needs_quotes = shlex.quote(value) != value
                 console.say(f'  {name}="{value}"' if needs_quotes else f"  {name}={value}")
-
-
-def _print_tree_changes(description: Mapping[str, Any]) -> None:
-    console.say("\nin the tree")
-    for overlay in description["file_drops"]:
-        console.say(f"  put {overlay['path']}, {overlay.get('source', 'written by the build')}")
-    console.say(f"  remove {' '.join(description['removes'])}")

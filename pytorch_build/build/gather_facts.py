@@ -171,10 +171,12 @@ def _whole_sdk(work: Work, site_packages: PurePath) -> RocmSdk | None:
 
 def needed_parts(request: BuildRequest) -> Mapping[str, str]:
     """Return the versions of the parts of the toolchain that a build provides, by name."""
+    if request.component.parts_needed is None:
+        return {}
+    names = request.component.parts_needed(request.platform, {**request.user_env, **request.source.env})
     pins = load_toolchain()
     versions = {"libuv": pins.libuv.version, "openmp": pins.openmp.version}
-    variables = {**request.user_env, **request.source.env}
-    return {name: versions[name] for name in request.component.parts_needed(request.platform, variables)}
+    return {name: versions[name] for name in names}
 
 
 def _assumed_parts(request: BuildRequest, tree_facts: TreeFacts) -> Provided:

@@ -115,6 +115,12 @@ def plan_build(
             hint="Give GPU targets by --gpu-family or --pytorch-rocm-arch.",
         )
 
+    # An older wheel goes first, and with `clean` what was compiled.
+    wheel_folder = (steps.commands[-1].cwd / "dist").relative_to(facts.tree)
+    removes = [wheel_folder.as_posix(), *steps.removes]
+    if clean:
+        removes.insert(1, wheel_folder.with_name("build").as_posix())
+
     search_folders: tuple[str, ...] = ()
     split_for: str | None = None
     if inputs.rocm is not None:
@@ -131,7 +137,7 @@ def plan_build(
         env=env,
         unset=(_OTHER_ROCM if facts.rocm else _ANY_ROCM) - env.keys(),
         commands=steps.commands,
-        removes=(*_folders_to_remove(steps, facts, clean=clean), *steps.removes),
+        removes=tuple(removes),
         overlays=steps.overlays,
         search_folders=search_folders,
         split_for=split_for,
@@ -245,19 +251,6 @@ def _third_party_requirements(steps: BuildSteps, facts: BuildFacts) -> Iterator[
             raise SourceError(message) from problem
         if canonicalize_name(requirement.name) not in installed_by_us:
             yield line
-
-
-def _folders_to_remove(
-    steps: BuildSteps,
-    facts: BuildFacts,
-    *,
-    clean: bool,
-) -> Iterator[str]:
-    """Yield the folders that are deleted first: an older wheel's, and with `clean` what was compiled."""
-    folder = steps.commands[-1].cwd
-    yield (folder / "dist").relative_to(facts.tree).as_posix()
-    if clean:
-        yield (folder / "build").relative_to(facts.tree).as_posix()
 
 
 def _configuration_digest(

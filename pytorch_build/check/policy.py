@@ -105,12 +105,8 @@ def load_policy(file: Path | None = None) -> Policy:
     policy = _policy_in_force()
     if file is None:
         return policy
-    return _lay_over(
-        _tables_in_force(),
-        read_toml(file),
-        file,
-        policy.source,
-    )
+    tables = merged(_project_tables(), tables_of_user(POLICY_FILE, Policy), adding=True)
+    return _lay_over(tables, read_toml(file), file, policy.source)
 
 
 @read_once
@@ -127,11 +123,6 @@ def _policy_in_force() -> Policy:
         "",
         table_name=USER_TABLE,
     )
-
-
-def _tables_in_force() -> dict[str, Any]:
-    tables = tables_of_user(POLICY_FILE, Policy)
-    return merged(_project_tables(), tables, adding=True)
 
 
 def _project_tables() -> dict[str, Any]:

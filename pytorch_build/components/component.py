@@ -24,11 +24,6 @@ if TYPE_CHECKING:
     PartsNeeded = Callable[[Platform, Mapping[str, str]], Collection[str]]
 
 
-def needs_no_parts(_platform: Platform, _variables: Mapping[str, str]) -> Collection[str]:
-    """Return no part of the toolchain: ROCm and the machine have all that a build needs."""
-    return ()
-
-
 @dataclass(frozen=True, kw_only=True)
 class VersionRule:
     """Where a project says its version, besides ``version.txt``.
@@ -116,7 +111,7 @@ class Component:
         has_split_device_code: Whether its device code goes into wheels of its own, as ROCm's does.
         compiles_by_cmake: Whether CMake starts the compilers, rather than setup.py.
         requires_submodules: Whether setup.py refuses a tree without its submodules.
-        parts_needed: Which parts of the toolchain its build needs.
+        parts_needed: Which parts of the toolchain its build needs; None where it needs none.
         sizes: The sizes of its wheel.
         gpu_need: What its build takes of a machine.
         cpu_need: What its build for CPUs takes, where that is less.
@@ -145,7 +140,7 @@ class Component:
     has_split_device_code: bool = False
     compiles_by_cmake: bool = False
     requires_submodules: bool = False
-    parts_needed: PartsNeeded = needs_no_parts
+    parts_needed: PartsNeeded | None = None
     sizes: WheelSizes
     gpu_need: MachineNeed
     cpu_need: MachineNeed | None = None

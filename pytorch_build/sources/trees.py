@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -122,11 +122,8 @@ class DevelopersTree:
 Tree = ManagedTree | DevelopersTree  # what is built from
 
 
-@contextmanager
-def _build_lock(tree: Path) -> Iterator[None]:
-    lock = tree.parent / f".{tree.name}.build.lock"
-    with files.locked(lock, what=str(tree)):
-        yield
+def _build_lock(tree: Path) -> AbstractContextManager[None]:
+    return files.locked(tree.parent / f".{tree.name}.build.lock", what=str(tree))
 
 
 # --- Finding the tree of a build --------------------------------------------------------------
@@ -273,9 +270,11 @@ def find_tree_problems(tree: Path, project: str, env: Mapping[str, str]) -> Iter
 def _missing_submodules(tree: Path, folder: Path) -> Iterator[str]:
     """Yield the paths of submodules in a tree that have no files, those of submodules included."""
     gitmodules = folder / ".gitmodules"
+    setup_file = tree / "setup.py"
     if gitmodules.is_file():
         paths = _SUBMODULE_PATH.findall(read_text(gitmodules))
-    elif folder == tree and _requires_submodules(tree):
+    elif folder == tree and setup_file.is_file() and "def get_submodule_folders" in read_text(setup_file):
+        # torch's setup.py will not go on without them; the sample's has no such function.
         paths = [f"third_party/{name}" for name in _TORCH_SUBMODULES]
     else:
         return
@@ -286,11 +285,3 @@ def _missing_submodules(tree: Path, folder: Path) -> Iterator[str]:
             yield submodule.relative_to(tree).as_posix()
         else:
             yield from _missing_submodules(tree, submodule)
-
-
-def _requires_submodules(tree: Path) -> bool:
-    """Return whether torch's setup.py will not go on without its submodules; the sample's has none."""
-    setup_file = tree / "setup.py"
-    if not setup_file.is_file():
-        return False
-    return "def get_submodule_folders" in read_text(setup_file)
