@@ -199,11 +199,8 @@ def problems(project: str, machine: MachineFacts, need: MachineNeed) -> Iterator
             f"{machine.python} has no Python.h, and {project} compiles against it.",
             hint="Install that Python's headers (python3-dev), or use another Python.",
         )
-    if machine.platform == "windows":
-        yield from _windows_problems(machine)
-
-
-def _windows_problems(machine: MachineFacts) -> Iterator[EnvironmentSetupError]:
+    if machine.platform != "windows":
+        return
     # https://github.com/pytorch/vision/issues/9165
     if " " in str(machine.python):
         yield EnvironmentSetupError(

@@ -148,7 +148,12 @@ def find_provided(
     uv = _find_libuv(platform, base_env, Path(toolchain.libuv.folder(cache_dir)))
     if uv is not None and (uv.parent.parent / LICENSE).is_file():
         licenses["libuv"] = uv.parent.parent / LICENSE
-    return Provided(openmp=openmp, uv=uv, licenses=licenses, llvm=_find_llvm(platform, base_env))
+    return Provided(
+        openmp=openmp,
+        uv=uv,
+        licenses=licenses,
+        llvm=_find_llvm(platform, base_env),
+    )
 
 
 def _find_visual_studio(

@@ -80,6 +80,5 @@ def _versions_of_wheels(job: PlannedJob, locks: Mapping[str, SourceLock]) -> dic
     is_for_gpus = job.gpu_family != CPU
     versions: dict[str, str] = {}
     for component in built_components(job):
-        distribution = component.distribution
-        versions[distribution] = lock.version(component.name, gpu=is_for_gpus)
+        versions[component.distribution] = lock.version(component.name, gpu=is_for_gpus)
     return versions

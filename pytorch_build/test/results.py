@@ -45,13 +45,12 @@ class Origin:
     folder: str = ""
 
     def __str__(self) -> str:
-        config = self.config.removeprefix(DEFAULT_CONFIG)
         parts = (
             self.stage,
             self.torch_ref,
             self.gpu_family,
             self.python,
-            config,
+            self.config.removeprefix(DEFAULT_CONFIG),
             self.folder,
         )
         return " ".join(part for part in parts if part) or "tests"

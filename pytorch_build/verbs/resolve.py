@@ -95,7 +95,12 @@ def context_of_sources(common: Common) -> Context:
             raise
         console.say("GPU family: none given and no GPU here; versions without ROCm are locked")
         gpu_family = CPU
-    return Context(common=common, ref=ref, gpu_family=gpu_family, gpu_targets=gpu_targets(gpu_family))
+    return Context(
+        common=common,
+        ref=ref,
+        gpu_family=gpu_family,
+        gpu_targets=gpu_targets(gpu_family),
+    )
 
 
 def _resolve(
