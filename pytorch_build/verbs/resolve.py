@@ -22,12 +22,13 @@ from pytorch_build.build.container import DATA, load_container
 from pytorch_build.components import COMPONENTS
 from pytorch_build.context import Context, add_source_options, find_family, find_ref, mirrors_from
 from pytorch_build.lock.plan import complete_plan
+from pytorch_build.lock.source_lock import kind_of_wheels
 from pytorch_build.lock.stored import source_lock
 from pytorch_build.sdk import RocmOptions, add_rocm_options, rocm_options_from
 from rocm_packaging.origin import INDEXES_FILE, release_indexes
 
 if TYPE_CHECKING:
-    from pytorch_build.lock.source_lock import Kind, LockedProject, SourceLock
+    from pytorch_build.lock.source_lock import SourceLock
 
 _COLUMNS = ("project", "commit", "version", "from")
 
@@ -128,18 +129,15 @@ def _parse_project_refs(texts: Sequence[str]) -> dict[str, str]:
 
 def rows_of(lock: SourceLock, *, gpu: bool) -> Sequence[tuple[str, str, str, str]]:
     """Return a row for each project: name, short commit, the version to come, where it comes from."""
-    kind: Kind = "rocm" if gpu else "cpu"
-    return [_row_of(name, project, kind) for name, project in lock.projects.items()]
-
-
-def _row_of(
-    name: str,
-    project: LockedProject,
-    kind: Kind,
-) -> tuple[str, str, str, str]:
-    if project.prebuilt:
-        return (name, "prebuilt", project.prebuilt, "")
-    return (name, project.commit[:12], project.versions[kind], f"{project.origin} {project.ref}")
+    kind = kind_of_wheels(gpu=gpu)
+    rows: list[tuple[str, str, str, str]] = []
+    for name, project in lock.projects.items():
+        if project.prebuilt:
+            rows.append((name, "prebuilt", project.prebuilt, ""))
+        else:
+            source = f"{project.origin} {project.ref}"
+            rows.append((name, project.commit[:12], project.versions[kind], source))
+    return rows
 
 
 def _warn_of_old_data(today: date) -> None:
