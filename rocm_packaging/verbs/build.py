@@ -97,6 +97,10 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> None:
     """Package the artifacts, unless nothing has changed."""
     common = common_from(arguments)
+    if arguments.json and not common.dry_run:
+        raise UsageError("--json has no effect without --dry-run.", hint="Add --dry-run.")
+    if arguments.version and arguments.rc is not None:
+        raise UsageError("--rc has no effect with --version, which names the release.", hint="Leave it out.")
     for request in _requests(arguments, common):
         if common.dry_run:
             _print_plan(make_plan(request), json=arguments.json)
