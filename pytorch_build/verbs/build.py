@@ -144,6 +144,8 @@ def run(arguments: argparse.Namespace) -> None:
     """Build the wheel, unless nothing has changed."""
     component = find_component(arguments.project)
     common = common_from(arguments)
+    if arguments.json and not common.dry_run:
+        raise UsageError("--json has no effect without --dry-run.", hint="Add --dry-run.")
     target = require(common.python)
     if arguments.container:
         _run_in_container(arguments, target, common)

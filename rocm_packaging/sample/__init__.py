@@ -89,7 +89,7 @@ def _find_compiler() -> Path:
             return compiler
     raise MissingInputError(
         f"No C++ compiler is on the PATH (looked for {', '.join(_COMPILERS)}).",
-        hint="Install one, such as the package g++, or give your own --artifacts-dir.",
+        hint="Install one, such as the package g++, or give your own artifacts: --artifact-dir DIR.",
     )
 
 

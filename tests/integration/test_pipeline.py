@@ -241,6 +241,15 @@ def test_fails_without_the_interpreter(clone: Clone) -> None:
     assert "skipped" not in printed_by(completed).lower()
 
 
+def test_checks_the_options_of_every_session_before_the_first_one_works(clone: Clone) -> None:
+    completed = clone.nox("-s", "checkout", "check_wheels", "--", "--torch-ref=sample", "--stash")
+
+    assert completed.returncode == 1
+    assert "check_wheels" in printed_by(completed)
+    assert "--stash" in printed_by(completed)
+    assert "checked out" not in printed_by(completed)
+
+
 # Interrupted builds
 
 
