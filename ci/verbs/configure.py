@@ -242,12 +242,8 @@ def question(
 ) -> Question:
     """Return everything that the plan follows from."""
     is_described = bool(arguments.event or arguments.payload)
-    if is_described:
-        event = _described_event(arguments)
-        github = None
-    else:
-        event = _current_event(arguments, env)
-        github = events.github_service(env)
+    event = _described_event(arguments) if is_described else _current_event(arguments, env)
+    github = None if _is_invented(arguments) else events.github_service(env)
 
     ci_data = data.load()
     labels, note = events.event_labels(event, github)
@@ -301,7 +297,7 @@ def _current_event(
 def _described_event(arguments: argparse.Namespace) -> Event:
     """Return the event that options describe, as its payload would."""
     name = arguments.event
-    repository = arguments.repository or buckets().repository
+    repository = arguments.repository
     if arguments.label and (arguments.payload or name != "pull_request"):
         raise UsageError(
             "--label is for a pull request that options describe.",
@@ -315,7 +311,9 @@ def _described_event(arguments: argparse.Namespace) -> Event:
             name = "pull_request"
         if not name:
             raise UsageError("--payload needs the event's name.", hint="Give --event.")
+        repository = repository or events.repository_of(payload) or buckets().repository
     else:
+        repository = repository or buckets().repository
         head_repository = FORK if arguments.fork else repository
         payload = {
             "ref": f"refs/heads/{arguments.branch}",
@@ -333,6 +331,11 @@ def _described_event(arguments: argparse.Namespace) -> Event:
     )
 
 
+def _is_invented(arguments: argparse.Namespace) -> bool:
+    """Return whether options alone describe the event, of which neither git nor GitHub knows anything."""
+    return bool(arguments.event) and not arguments.payload
+
+
 def _changes(
     arguments: argparse.Namespace,
     event: Event,
@@ -344,7 +347,7 @@ def _changes(
         return Changes(files=_changed_paths(arguments.changed))
     if arguments.base:
         return Changes(files=events.difference(arguments.base, root))
-    if arguments.event or arguments.payload:
+    if _is_invented(arguments):
         return Changes()
     return events.event_changes(event, root, github)
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from core.errors import MissingInputError, SourceError
 from core.packages.search import others_required_by_lines
 from core.run import records, stage
-from core.run.records import BORROWED
+from core.run.records import BORROWED, LEFT_OUT_TARGETS
 from core.wheel import distributions, read_metadata
 from pytorch_build.build.inputs import BuildInputs, BuildMaterials, Dependency, inputs_of
 from pytorch_build.components import COMPONENTS
@@ -51,7 +51,15 @@ class Work:
 
 def work_of(request: BuildRequest, materials: BuildMaterials) -> Work:
     """Return the work that a request is, once its materials are found."""
-    return Work(request=request, materials=materials, inputs=inputs_of(request, materials))
+    details: dict[str, Any] = {}
+    if request.left_out_targets:
+        details[LEFT_OUT_TARGETS] = list(request.left_out_targets)
+    return Work(
+        request=request,
+        materials=materials,
+        inputs=inputs_of(request, materials),
+        details=details,
+    )
 
 
 def perform(work: Work) -> records.Record | Pending:
