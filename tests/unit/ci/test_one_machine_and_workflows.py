@@ -266,7 +266,7 @@ def test_jobs_of_a_release_have_the_environments_and_roles_that_are_trusted(tmp_
 
 # --- What has been wrong before ----------------------------------------------------------------
 
-# In a nightly run of two families, what grows with the matrix has four times as much, and nothing else a tenth.
+# In a nightly of two families, what grows with the matrix has four times as much, and nothing else a tenth.
 MOST_BYTES = 4_096
 
 
