@@ -9,7 +9,7 @@ from typing import get_args
 
 from core import console
 from core.cell import GroupCell
-from core.cli.options import Common, common_from, environment, source_date_epoch
+from core.cli.options import Common, add_platform, common_from, environment, source_date_epoch
 from core.errors import MissingInputError, UsageError
 from core.families import CPU, default_family, detect, family
 from core.run import group_name, records, stage
@@ -89,6 +89,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help="with --dry-run: print the plan as JSON",
     )
+    add_platform(parser)
     parser.epilog = (
         "Without --artifact-dir: the artifacts that fetch_artifacts fetched for --run-id and --gpu-family; "
         "with --torch-ref sample, the embedded sample's."
