@@ -307,9 +307,11 @@ def _find_artifacts(arguments: argparse.Namespace, common: Common, layout: Layou
 
     from rocm_packaging.sample import FAMILIES, ROCM_VERSION, ensure_artifacts
 
-    sample_folder = common.cache / "sample" / f"artifacts-{layout}"
+    platform = common.outputs.platform
+    variant = layout if platform == "linux" else f"{platform}-{layout}"
+    sample_folder = common.cache / "sample" / f"artifacts-{variant}"
     return _ArtifactSource(
-        directory=ensure_artifacts(sample_folder, split=layout == "split"),
+        directory=ensure_artifacts(sample_folder, split=layout == "split", platform=platform),
         family=common.gpu_family or FAMILIES[0],
         version=version or ROCM_VERSION,
     )
