@@ -304,6 +304,9 @@ def common_from(arguments: Namespace) -> Common:
         for segment in (*arguments.torch_ref.split("/"), key_name(arguments.torch_ref)):
             require_key_segment(segment, option="--torch-ref")
 
+    # Installers and builds read it themselves: late, and with a traceback of theirs.
+    source_date_epoch(environment())
+
     sources_dir = environment().get(SOURCES_DIR)
     common = Common(
         torch_ref=arguments.torch_ref,

@@ -8,10 +8,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import PurePosixPath
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from core import console
 from core.errors import FatalError, MissingInputError, ServiceError
+from core.run.records import LEFT_OUT_TARGETS
 from pytorch_build.build import machine
 from pytorch_build.build.build import Work, missing_wheel_error, wheel_of_run
 from pytorch_build.build.facts import PLANNED_FROM, TreeFacts, read_tree_facts, tree_facts_from
@@ -55,11 +56,15 @@ def find_work(request: BuildRequest, assumptions: Assumptions | None = None) -> 
     if request.context.gpu:
         rocm = _find_rocm(request, assumptions)
     dependencies = tuple(find_dependencies(request, assumptions))
+    details: dict[str, Any] = {}
+    if request.left_out_targets:
+        details[LEFT_OUT_TARGETS] = list(request.left_out_targets)
     return Work(
         request=request,
         tree=tree,
         rocm=rocm,
         inputs=inputs_of(request, tree, rocm, dependencies),
+        details=details,
     )
 
 

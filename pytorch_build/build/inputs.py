@@ -18,11 +18,6 @@ if TYPE_CHECKING:
     from rocm_packaging.origin import RocmSource
     from rocm_packaging.packages.layouts import Layout
 
-# What CI servers set to another value for every job, and what says how fast to build.
-_TRANSIENT_FLAGS = frozenset(
-    {"BUILD_ID", "BUILD_NUMBER", "BUILD_TAG", "BUILD_URL", "CMAKE_BUILD_PARALLEL_LEVEL", "PYTORCH_ROCM_ARCH"}
-)
-
 # The rules that all builds follow; each component's own are in its module.
 _SHARED_RULES = (
     "build/execution.py",
@@ -203,7 +198,7 @@ def build_flags(user_env: Mapping[str, str]) -> dict[str, str]:
     """Return the user's variables that change what upstream's builds and compilers make; masked."""
     flags: dict[str, str] = {}
     for name, value in sorted(user_env.items()):
-        if need_of(name) == "build flags" and name not in _TRANSIENT_FLAGS:
+        if need_of(name) == "build flags":
             flags[name] = console.mask(value)
     return flags
 

@@ -278,6 +278,9 @@ def cores() -> int:
     affinity = getattr(os, "sched_getaffinity", None)
     usable_cores = len(affinity(0)) if affinity else os.cpu_count() or 1
     quota, _space, period = _cgroup_limit("cpu.max").partition(" ")
+    if not quota:
+        quota = _cgroup_limit("cpu/cpu.cfs_quota_us")
+        period = _cgroup_limit("cpu/cpu.cfs_period_us")
     if quota.isdecimal() and period.isdecimal():
         usable_cores = min(usable_cores, max(1, int(quota) // int(period)))
     return usable_cores
@@ -285,14 +288,17 @@ def cores() -> int:
 
 def memory_bytes() -> int:
     """Return the memory that this process may use: less than the machine's in a container."""
-    limit = _cgroup_limit("memory.max")
+    limit = _cgroup_limit("memory.max") or _cgroup_limit("memory/memory.limit_in_bytes")
     if limit.isdecimal():
         return min(_physical_memory(), int(limit))
     return _physical_memory()
 
 
 def _cgroup_limit(name: str) -> str:
-    """Return what a file of the process's control group says; "" where there is none."""
+    """Return what a file of the process's control group says; "" where there is none.
+
+    Version 2 has one folder for all limits, and version 1 a folder for each kind.
+    """
     try:
         return (_CGROUP / name).read_text(encoding="ascii").strip()
     except OSError:

@@ -36,6 +36,19 @@ _TARGET_VARIABLE = "HCC_AMDGPU_TARGET"
 _OTHER_ROCM = frozenset({"HIP_PATH", "HIP_DEVICE_LIB_PATH", "HIP_CLANG_PATH", "HIP_CLANG_LAUNCHER"})
 _ANY_ROCM = _OTHER_ROCM | {"ROCM_HOME", "ROCM_PATH", "PYTORCH_ROCM_ARCH"}
 
+# Settings of Visual Studio's generators, which ninja's refuses.
+_OTHER_GENERATORS = frozenset(
+    {
+        "CMAKE_GENERATOR_INSTANCE",
+        "CMAKE_GENERATOR_PLATFORM",
+        "CMAKE_GENERATOR_TOOLSET",
+        "CMAKE_GENERATOR_TOOLSET_VERSION",
+    }
+)
+
+# The needs of environment.toml whose variables steer a build.
+_STEERING_NEEDS = frozenset({"build flags", "compilers", "ROCm and GPUs"})
+
 # What differs from run to run and leaves a build folder's contents as they are.
 _TRANSIENT = frozenset({"PATH", "MAX_JOBS", "CMAKE_BUILD_PARALLEL_LEVEL"})
 
@@ -121,6 +134,9 @@ def plan_build(
     if clean:
         removes.insert(1, wheel_folder.with_name("build").as_posix())
 
+    unset = (_OTHER_ROCM if facts.rocm else _ANY_ROCM) | _OTHER_GENERATORS
+    unset -= env.keys()
+
     search_folders: tuple[str, ...] = ()
     split_for: str | None = None
     if inputs.rocm is not None:
@@ -135,13 +151,13 @@ def plan_build(
         requirements=tuple(dict.fromkeys(_third_party_requirements(steps, facts))),
         as_locked=steps.as_locked,
         env=env,
-        unset=(_OTHER_ROCM if facts.rocm else _ANY_ROCM) - env.keys(),
+        unset=unset,
         commands=steps.commands,
         removes=tuple(removes),
         overlays=steps.overlays,
         search_folders=search_folders,
         split_for=split_for,
-        notes=(*steps.notes, *_ignored_variables(facts, env)),
+        notes=(*steps.notes, *_ignored_variables(facts, env, unset)),
         configuration=_configuration_digest(inputs, facts, env),
     )
 
@@ -192,6 +208,8 @@ def shared_variables(
         "PYTHONUTF8": "1",
         "USE_KINETO": facts.variable("USE_KINETO") or platform.kineto,
         "USE_GLOO": facts.variable("USE_GLOO") or "ON",
+        # The build environment has ninja, and recipes and checks rely on it.
+        "CMAKE_GENERATOR": "Ninja",
         # CMake looks for Python here first, and the tool's own environment may be active.
         "VIRTUAL_ENV": str(scripts.parent),
         # Programs of ROCm, of the environment, and of the user, in this order.
@@ -265,14 +283,19 @@ def _configuration_digest(
     return digest_of(settings)
 
 
-def _ignored_variables(facts: BuildFacts, env: Mapping[str, str]) -> Iterator[str]:
+def _ignored_variables(
+    facts: BuildFacts,
+    env: Mapping[str, str],
+    unset: frozenset[str],
+) -> Iterator[str]:
     """Yield a sentence for each of the user's variables that steers a build and that the plan overrides."""
-    for name in sorted(env.keys() - _TRANSIENT):
+    for name in sorted((env.keys() | unset) - _TRANSIENT):
         user_value = facts.variable(name)
-        if not user_value or user_value in env[name]:
+        planned_value = env.get(name, "")
+        if not user_value or user_value in planned_value:
             continue
-        if need_of(name) in {"build flags", "ROCm and GPUs"}:
+        if need_of(name) in _STEERING_NEEDS:
             yield (
                 f"{name}={user_value} of your environment is ignored: "
-                f"the build sets {env[name] or 'nothing'}."
+                f"the build sets {planned_value or 'nothing'}."
             )

@@ -121,6 +121,14 @@ class BuildRequest:
         )
 
     @property
+    def left_out_targets(self) -> tuple[str, ...]:
+        """The family's gfx targets that the wheel gets no device code for, as fewer were requested."""
+        if not self.component.has_split_device_code:
+            return ()
+        processors = {target.partition(":")[0] for target in self.gpu_targets}
+        return tuple(target for target in self.context.gpu_targets if target not in processors)
+
+    @property
     def requested_jobs(self) -> str:
         """How many compilers the user wants to run at a time; "" to leave that to the machine."""
         return self.options.max_jobs or self.user_env.get("MAX_JOBS", "")

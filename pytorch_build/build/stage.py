@@ -203,6 +203,7 @@ def _accept_wheels(work: Work, wheels: tuple[Path, ...]) -> StageResult:
         version=work.inputs.version,
         python_tag="" if request.component.serves_every_python else request.target.tag,
         gpu_targets=work.inputs.gpu_targets,
+        left_out_targets=request.left_out_targets,
         has_full_size=request.context.ref.has_full_size,
     )
     try:

@@ -175,6 +175,8 @@ def run(arguments: argparse.Namespace) -> None:
     """Build the wheel, unless nothing has changed."""
     component = find_component(arguments.project)
     common = common_from(arguments)
+    if arguments.json and not common.dry_run:
+        raise UsageError("--json has no effect without --dry-run.", hint="Add --dry-run.")
     target = require(common.python)
     if arguments.container:
         _run_in_container(arguments, target, common)
@@ -186,6 +188,7 @@ def run(arguments: argparse.Namespace) -> None:
         )
 
     request = _request_from(arguments, common, target)
+    _warn_of_left_out_targets(request)
     if common.dry_run:
         _dry_run(request, as_json=arguments.json)
         return
@@ -211,6 +214,14 @@ def _request_from(arguments: argparse.Namespace, common: Common, target: Interpr
     component = find_component(arguments.project)
     options = build_options_from(arguments, platform=common.outputs.platform)
     return request_build(with_components(context(common), component.name), options, target, component)
+
+
+def _warn_of_left_out_targets(request: BuildRequest) -> None:
+    """Tell a user whose variable, which ROCm's images set, makes the wheel one for a part of its family."""
+    if request.left_out_targets:
+        origin = "--pytorch-rocm-arch" if request.options.gpu_targets else "PYTORCH_ROCM_ARCH"
+        targets = ", ".join(request.left_out_targets)
+        console.warn(f"{origin} leaves out {targets} of {request.context.gpu_family}.")
 
 
 def _dry_run(request: BuildRequest, *, as_json: bool) -> None:
