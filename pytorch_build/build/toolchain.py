@@ -230,7 +230,10 @@ def _build_libuv(
     libuv: Libuv, scratch: Path, prefix: Path, target: Interpreter, mirrors: Mapping[str, str]
 ) -> None:
     """Build libuv in a folder, and install it into another one."""
-    git = Repository(path=scratch, settings=Origins(mirrors=mirrors).settings(libuv.origin))
+    git = Repository(
+        path=scratch,
+        settings=Origins(mirrors=mirrors).settings(libuv.origin),
+    )
     git.init(libuv.origin)
     fetch_commit(git, libuv.origin, libuv.commit)
     git.run("checkout", "--quiet", "--detach", libuv.commit)
@@ -242,9 +245,21 @@ def _build_libuv(
     env = process.handed_on(PATH=search_path)
     configure: list[str | Path] = [cmake, "-S", scratch, "-B", build_folder, "-G", "Ninja"]
     configure += [f"-DCMAKE_INSTALL_PREFIX={prefix}", *libuv.options]
-    process.run(configure, cwd=scratch, env=env)
-    process.run([cmake, "--build", build_folder], cwd=scratch, env=env)
-    process.run([cmake, "--install", build_folder], cwd=scratch, env=env)
+    process.run(
+        configure,
+        cwd=scratch,
+        env=env,
+    )
+    process.run(
+        [cmake, "--build", build_folder],
+        cwd=scratch,
+        env=env,
+    )
+    process.run(
+        [cmake, "--install", build_folder],
+        cwd=scratch,
+        env=env,
+    )
 
     library = prefix / libuv.library
     if not library.is_file():

@@ -57,25 +57,13 @@ def stored_lock(context: Context, *, renewed: bool = False) -> SourceLock | None
     if lock is not None:
         if lock.torch_ref != ref.name:
             raise UsageError(f"{place} is for torch ref {lock.torch_ref}, not {ref.name}.")
-        _require_safe_origins(lock, ref, place=place, renewed=renewed)
+        for name, locked in lock.projects.items():
+            source = ref.projects.get(name)
+            is_of_refs_data = source is not None and source.origin == locked.origin
+            is_replaced = renewed and not _is_same_source(locked, ref)
+            if not locked.prebuilt and not is_of_refs_data and not is_replaced:
+                require_safe(locked.origin, f"{place}: projects.{name}.origin")
     return lock
-
-
-def _require_safe_origins(
-    lock: SourceLock,
-    ref: TorchRef,
-    *,
-    place: str,
-    renewed: bool,
-) -> None:
-    """Refuse a lock with an origin that the refs data does not name; one that is renewed may lose it."""
-    for name, locked in lock.projects.items():
-        source = ref.projects.get(name)
-        if locked.prebuilt or (source is not None and source.origin == locked.origin):
-            continue
-        if renewed and not _is_same_source(locked, ref):
-            continue
-        require_safe(locked.origin, f"{place}: projects.{name}.origin")
 
 
 def _read_lock(store: Store, key: str) -> SourceLock | None:

@@ -139,7 +139,16 @@ def run_file(file: TestFile, settings: RunSettings, *, name: str | None = None) 
     is_side_by_side = file.parallel and settings.workers > 1
     existing = None
     if settings.selects or is_side_by_side:
-        existing = _collect(file, settings, name, end)
+        # The tests of the file, whatever the settings choose.
+        whole_settings = replace(settings, expression="", arguments=())
+        collector = _Launcher(
+            file=file,
+            settings=whole_settings,
+            name=name,
+            end=end,
+        )
+        collection = collector.run_pytest("collect", excluded=(), arguments=("--collect-only", "-q"))
+        existing = collection.existing if collection.could_collect else None
 
     launcher = _Launcher(
         file=file,
@@ -342,28 +351,6 @@ def _read_events(folder: Path) -> Sequence[Events]:
         # The process is judged by its end, as one that wrote nothing.
         console.warn(str(problem))
         return ()
-
-
-def _collect(
-    file: TestFile,
-    settings: RunSettings,
-    name: str,
-    end: float,
-) -> frozenset[str] | None:
-    """Return the tests of a file whatever the settings choose; None where pytest cannot collect it."""
-    whole_settings = replace(settings, expression="", arguments=())
-    launcher = _Launcher(
-        file=file,
-        settings=whole_settings,
-        name=name,
-        end=end,
-    )
-    run = launcher.run_pytest(
-        "collect",
-        excluded=(),
-        arguments=("--collect-only", "-q"),
-    )
-    return run.existing if run.could_collect else None
 
 
 def _launchers_of_workers(launcher: _Launcher, existing: frozenset[str]) -> Sequence[_Launcher]:

@@ -15,7 +15,7 @@ from core.data import Model
 from core.junit import FAILING, OUTCOMES, Case, clean, counts
 from core.run import LOCAL_RUN
 from core.run.job_files import table, text
-from pytorch_build.test.results import DEFAULT_CONFIG, Origin, Tested, failure_line
+from pytorch_build.test.results import DEFAULT_CONFIG, Origin, Tested
 
 MOST_FAILURES = 300
 MOST_LISTED = 50
@@ -191,15 +191,6 @@ def expression(case: Case) -> str:
     if usable_names and bracket and _WORD.fullmatch(parameters):
         usable_names[-1] += f"[{parameters}]"
     return " and ".join(usable_names)
-
-
-def failures_with_commands(results: Sequence[Tested]) -> Sequence[tuple[str, str]]:
-    """Return each failure in one line, with the command that runs it again ("" for none)."""
-    failures: list[tuple[str, str]] = []
-    for tested in results:
-        for case, _shard in tested.failing:
-            failures.append((failure_line(case), repeating_command(tested.origin, case)))
-    return failures
 
 
 # --- Markdown --------------------------------------------------------------------------------

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, Self
@@ -149,7 +149,12 @@ def requirements_of_tree(
 
     environment = {"python_version": target.series, "python_full_version": target.version}
     requirements: dict[str, str] = {}
-    for requirement in _read_requirements(path):
+    for line in read_text(path).splitlines():
+        try:
+            requirement = Requirement(line.partition("#")[0])
+        except InvalidRequirement:
+            # An option of pip's.
+            continue
         name = canonicalize_name(requirement.name)
         is_tool = name.startswith("pytest")
         if is_tool or name not in names_in_test_lock or not requirement.specifier:
@@ -158,16 +163,6 @@ def requirements_of_tree(
         if marker is None or marker.evaluate(environment):
             requirements[name] = f"{name}{requirement.specifier}"
     return tuple(requirements.values())
-
-
-def _read_requirements(path: Path) -> Iterator[Requirement]:
-    """Yield the requirements of a file, without options of pip's."""
-    for line in read_text(path).splitlines():
-        text = line.partition("#")[0]
-        try:
-            yield Requirement(text)
-        except InvalidRequirement:
-            continue
 
 
 # --- The torch -------------------------------------------------------------------------------

@@ -191,9 +191,10 @@ def _print_failures(all_results: Sequence[Tested]) -> None:
     for tested in all_results:
         for problem in tested.problems:
             console.error(f"{tested.origin}: {problem}")
-    failures = summary.failures_with_commands(all_results)
-    for line, command in failures[:_MOST_FAILURES]:
-        console.say(line)
+    failures = [(tested.origin, case) for tested in all_results for case, _shard in tested.failing]
+    for origin, case in failures[:_MOST_FAILURES]:
+        console.say(results.failure_line(case))
+        command = summary.repeating_command(origin, case)
         if command:
             console.say(f"  {command}")
     hidden_count = len(failures) - _MOST_FAILURES
