@@ -46,18 +46,8 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     env = environment()
     add = parser.add_argument_group("how to build").add_argument
     add("--update", action="store_true", help="resolve the ref anew, to its newest commits")
-    add(
-        "--output-dir",
-        type=Path,
-        metavar="DIR",
-        help="also put the wheel there",
-    )
-    add(
-        "--policy",
-        type=Path,
-        metavar="FILE",
-        help="your own limits, over those of the checks",
-    )
+    add("--output-dir", type=Path, metavar="DIR", help="also put the wheel there")
+    add("--policy", type=Path, metavar="FILE", help="your own limits, over those of the checks")
     add("--clean", action="store_true", help="remove the build folder first")
     add(
         "--compiler-cache",
@@ -72,18 +62,8 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         help="sccache's bucket (default: COMPILER_CACHE_STORE, else what SCCACHE_* variables say)",
     )
     add("--compiler-cache-read-only", action="store_true", help="take entries from there, leave none")
-    add(
-        "--pytorch-rocm-arch",
-        default="",
-        metavar="A;B",
-        help="gfx targets (default: the family's)",
-    )
-    add(
-        "--max-jobs",
-        default="",
-        metavar="N",
-        help="compilers at a time (default: MAX_JOBS, else by memory)",
-    )
+    add("--pytorch-rocm-arch", default="", metavar="A;B", help="gfx targets (default: the family's)")
+    add("--max-jobs", default="", metavar="N", help="compilers at a time (default: MAX_JOBS, else by memory)")
     add("--ignore-needs", action="store_true", help="build with less disk or memory than builds took")
     for platform in ("linux", "windows"):
         add(
@@ -93,13 +73,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
             dest=f"flash_{platform}",
             help="flash attention (default: where triton and a target allow it)",
         )
-    add(
-        "--depth",
-        type=int,
-        default=1,
-        metavar="N",
-        help="history to fetch (default: 1; 0 for all)",
-    )
+    add("--depth", type=int, default=1, metavar="N", help="history to fetch (default: 1; 0 for all)")
     add("--no-split", action="store_true", help="keep device code in the wheel (default: as ROCm's packages)")
     add_source_options(parser)
     add_rocm_options(parser)
