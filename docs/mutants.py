@@ -1,7 +1,7 @@
 """How well unit tests hold the modules that decide: `nox -s mutants [-- MODULE ...]`, by mutmut.
 
 A mutant is a module with one change: another operator, constant, argument, method. A test that fails has
-found it. Those that no test of the module finds are completed as diffs, unless `mutants.toml` says why they stay.
+found it. Those that no test of the module finds are shown as diffs, unless `mutants.toml` says why they stay.
 """
 
 from __future__ import annotations

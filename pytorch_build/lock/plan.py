@@ -51,7 +51,7 @@ def complete_plan(plan: Plan, resolve_lock: ResolveLock) -> tuple[Plan, Locks]:
         digests[platform] = _digests(platform_locks)
 
     jobs: list[PlannedJob] = []
-    for job in plan.cells:
+    for job in plan.jobs:
         if job.stage.endswith("rocm"):
             jobs.append(job)
             continue
@@ -59,7 +59,7 @@ def complete_plan(plan: Plan, resolve_lock: ResolveLock) -> tuple[Plan, Locks]:
         versions_of_job = versions[wheel_set]
         jobs.append(job.model_copy(update={"versions": versions_of_job}))
 
-    changes = {"cells": tuple(jobs), "locks": digests}
+    changes = {"jobs": tuple(jobs), "locks": digests}
     return plan.model_copy(update=changes), locks
 
 

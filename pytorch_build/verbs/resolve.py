@@ -167,7 +167,7 @@ def _complete_plan(arguments: argparse.Namespace, common: Common) -> None:
     path = common.root / arguments.plan
     plan = Plan.read(path)
     options = _options_of_plan(plan, rocm_options_from(arguments))
-    planned_refs = {cell.torch_ref for cell in plan.cells if cell.torch_ref is not None}
+    planned_refs = {cell.torch_ref for cell in plan.jobs if cell.torch_ref is not None}
 
     def resolve_cell(
         platform: Platform,
