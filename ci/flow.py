@@ -22,7 +22,7 @@ from core import console, errors
 from core.cli import Verb, verb_parser
 from core.cli.options import ROOT, Common, common_from, environment
 from core.errors import MissingInputError, UsageError
-from core.run import this_platform
+from core.run import Platform, this_platform
 from core.run.locations import distribution_store, run_buckets
 from core.run.plan import Plan, RocmOrigin
 from pytorch_build.context import context
@@ -110,6 +110,10 @@ def run_plan(
     """Plan, resolve, and run every job of the plan on this platform."""
     plan = make_plan(configure_options, target)
     platform = this_platform()
+    if target.rocm_layout is not None and not _packages_rocm(plan, platform):
+        raise UsageError(
+            "--rocm-layout is for build_rocm, which no job of the plan does.", hint="Leave the option out."
+        )
     outputs.show(plan)
     _say_where(plan, target)
     job_count_elsewhere = sum(job.platform != platform for job in plan.jobs)
@@ -142,6 +146,11 @@ def run_plan(
     runner = NoxRunner(root, holds_output_back=at_once > 1)
     outcomes = run_all(plan_jobs, runner, at_once=at_once, keep_going=keep_going)
     show_outcomes([*setup_outcomes, *outcomes])
+
+
+def _packages_rocm(plan: Plan, platform: Platform) -> bool:
+    """Return whether a job on this platform makes packages of ROCm."""
+    return any("build_rocm" in job.sessions for job in plan.jobs if job.platform == platform)
 
 
 def _say_where(plan: Plan, target: Target) -> None:

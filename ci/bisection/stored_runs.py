@@ -76,13 +76,19 @@ class StoredRuns:
         if not ends:
             ends = list(self._run_ids[-1:])
         common_cells = self._cells_in_common(ends)
+        names = " and ".join(ends)
+        if not common_cells:
+            raise UsageError(
+                f"Nothing that {names} built can be compared.",
+                hint="Name runs that built the same torch ref, GPU family and Python.",
+            )
+
         requested_cells = [cell for cell in common_cells if self._is_requested(cell)]
         if len(requested_cells) == 1:
             return requested_cells[0]
 
         count = len(requested_cells) or "none"
         listed_cells = [f"\n  {cell}" for cell in requested_cells or common_cells]
-        names = " and ".join(ends)
         raise UsageError(
             f"One cell is searched, and the options leave {count} of those that {names} have in common:"
             + "".join(listed_cells),

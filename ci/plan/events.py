@@ -32,6 +32,10 @@ class _Part(BaseModel):
     model_config = ConfigDict(frozen=True, extra="ignore", defer_build=True)
 
 
+class _Payload(_Part):
+    repository: str | None = Field(None, validation_alias=AliasPath("repository", "full_name"))
+
+
 class _Label(_Part):
     name: str
 
@@ -104,6 +108,11 @@ class Changes:
 def read_payload(path: Path) -> Mapping[str, Any]:
     """Read an event's file."""
     return json_object(read_text(path), where=f"{path}, the event of a CI run,")
+
+
+def repository_of(payload: Mapping[str, Any]) -> str | None:
+    """Return the repository that GitHub sent an event for; None where the payload names none."""
+    return validated(payload, _Payload, where="the event").repository
 
 
 def parse(
@@ -247,39 +256,41 @@ def event_changes(event: Event, root: Path, github: GitHub | None) -> Changes:
 def changed_by_git(event: Event, root: Path) -> Sequence[str]:
     """Return the files that an event changed, both names of moved ones.
 
-    GitHub merges a pull request for the checkout, and the files are those that the merge brings. Elsewhere
-    they are those that differ from the event's base.
+    Those of a push differ between its two commits. A pull request's are those that its own commits change:
+    what its base has got meanwhile does not count.
     """
-    if event.name == "pull_request" and _is_merge(root):
+    if event.name == "pull_request" and _is_merge_of(event, root):
         return difference("HEAD^1", root)
     if event.base is None:
         raise ProcessError("the event names no commit to compare with")
-    return difference(event.base, root)
+
+    commit = event.commit or "HEAD"
+    base = event.base
+    if event.name == "pull_request":
+        base = _git(root, "merge-base", base, commit).strip()
+    return difference(base, root, commit=commit)
 
 
-def _is_merge(root: Path) -> bool:
+def _is_merge_of(event: Event, root: Path) -> bool:
+    """Return whether GitHub's merge of a pull request is checked out.
+
+    Its head may be a merge itself, of its base or of another branch, and be checked out in GitHub's place.
+    """
     command = ["git", "rev-parse", "--verify", "--quiet", "HEAD^2"]
     completed = process.capture(command, cwd=root, check=False, timeout=_GIT_SECONDS)
-    return completed.returncode == 0
+    return completed.stdout.strip() == event.commit
 
 
-def difference(base: str, root: Path) -> Sequence[str]:
-    """Return the files that differ between a commit and the checkout's."""
+def difference(base: str, root: Path, *, commit: str = "HEAD") -> Sequence[str]:
+    """Return the files that differ between two commits."""
     # Outside a repository `git diff` compares folders, and says how to call it so.
-    command = [
-        "git",
-        "diff-tree",
-        "-r",
-        "--name-only",
-        "-z",
-        "--no-renames",
-        "--end-of-options",
-        base,
-        "HEAD",
-        "--",
-    ]
-    completed = process.capture(command, cwd=root, timeout=_GIT_SECONDS)
-    return [path for path in completed.stdout.split("\0") if path]
+    options = ["-r", "--name-only", "-z", "--no-renames", "--end-of-options"]
+    output = _git(root, "diff-tree", *options, base, commit, "--")
+    return [path for path in output.split("\0") if path]
+
+
+def _git(root: Path, *arguments: str) -> str:
+    return process.capture(["git", *arguments], cwd=root, timeout=_GIT_SECONDS).stdout
 
 
 def _last_line(problem: FatalError) -> str:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ci.publish import batches, kinds, upload_records
-from ci.publish.local_files import Digests, is_temporary, list_files, read_logs
+from ci.publish.local_files import Digests, is_temporary, list_files, read_logs, require_addressable
 from core import files
 from core.errors import MissingInputError, UsageError
 from core.parallel import judge_in_threads
@@ -136,6 +136,7 @@ def _compare_logs(
     for path in list_files(folder):
         relative_path = path.relative_to(folder).as_posix()
         paths[f"{prefix}/{relative_path}"] = path
+    require_addressable(str(folder), paths)
     local_files = read_logs(paths, digests_of(common, folder))
     return kinds.log_batch(common.open_store(), outputs, artifact_group, kind, local_files)
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from ci.publish import batches, kinds
 from ci.publish.batches import Batch, Document
-from ci.publish.local_files import Digests, LocalFile, is_temporary, read_logs
+from ci.publish.local_files import Digests, LocalFile, is_temporary, read_logs, require_addressable
 from core import console
 from core.errors import MissingInputError, StoreError
 from core.parallel import map_in_threads
@@ -340,6 +340,8 @@ def _compare_logs(
             continue
         if not is_temporary(PurePosixPath(path).name):
             keys_by_group.setdefault(group, []).append(key)
+    for keys in keys_by_group.values():
+        require_addressable(f"The {kind} of the run", keys)
 
     compared: list[Batch] = []
     for group, keys in keys_by_group.items():

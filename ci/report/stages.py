@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from ci.report.model import StageRun
 from ci.report.names import cell_of_record
 from core.errors import InterruptedStageError
-from core.run.records import BORROWED
+from core.run.records import BORROWED, LEFT_OUT_TARGETS
 from pytorch_build.components import COMPONENTS
 
 if TYPE_CHECKING:
@@ -100,6 +100,7 @@ def _stage_run(record: Record, void_reason: str | None) -> StageRun:
         again=record.again,
         borrowed=borrowed,
         edited=record.edited,
+        left_out_targets=tuple(record.details.get(LEFT_OUT_TARGETS, ())),
         log=log,
     )
     if record.cause is not None:

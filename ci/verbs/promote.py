@@ -18,10 +18,10 @@ from ci.promote.policy import PromotionPolicy, decide, gates
 from ci.promote.version_change import RocmChange, final_of, keep_targets, rename_set
 from ci.publish.buckets import buckets
 from ci.verbs.cells import cells_by_session, load_matrix
-from ci.verbs.stage import add_distribution_store, distribution_store_of, split_list
+from ci.verbs.stage import add_distribution_store, distribution_store_of
 from core import console
 from core.cell import GroupCell
-from core.cli.options import DEFAULT_STORE, Common, common_from, environment
+from core.cli.options import DEFAULT_STORE, Common, common_from, environment, split_list
 from core.cli.sessions import command_again
 from core.errors import CheckError, FatalError, ServiceError, StoreError, UsageError
 from core.files import made
