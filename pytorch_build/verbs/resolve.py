@@ -184,7 +184,7 @@ def _complete_plan(arguments: argparse.Namespace, common: Common) -> None:
         raise UsageError(f"The plan is for ROCm {plan_version}, not {options.version}.")
     version = options.version or plan_version
     options = replace(options, source=replace(options.source, version=version))
-    planned_refs = {cell.torch_ref for cell in plan.cells if cell.torch_ref is not None}
+    planned_refs = {cell.torch_ref for cell in plan.jobs if cell.torch_ref is not None}
 
     def resolve_cell(
         platform: Platform,
