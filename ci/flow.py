@@ -52,13 +52,13 @@ def run_ref(
         require_pythons([python])
 
     ref_context = context(common)
-    selection = pipeline.steps_of_ref(ref_context.ref, ref_context.gpu_family)
-    if rocm_layout is not None and "build_rocm" in selection.left_out:
+    steps, left_out = pipeline.steps_of_ref(ref_context.ref, ref_context.gpu_family)
+    if rocm_layout is not None and "build_rocm" in left_out:
         raise UsageError(
-            f"--rocm-layout is for build_rocm, which is left out: {selection.left_out['build_rocm']}.",
+            f"--rocm-layout is for build_rocm, which is left out: {left_out['build_rocm']}.",
             hint="Leave the option out.",
         )
-    for step_name, reason in selection.left_out.items():
+    for step_name, reason in left_out.items():
         console.say(f"{step_name}: left out, {reason}")
 
     named_common = replace(common, torch_ref=ref_context.ref.name, gpu_family=ref_context.gpu_family)
@@ -71,7 +71,7 @@ def run_ref(
             "page": ("--brief",),
         },
     )
-    run_steps(common, ref_context.ref.name, selection.steps, options, python=python)
+    run_steps(common, ref_context.ref.name, steps, options, python=python)
 
 
 def run_steps(

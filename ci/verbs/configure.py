@@ -248,12 +248,8 @@ def question(
 ) -> Question:
     """Return everything that the plan follows from."""
     is_described = bool(arguments.event or arguments.payload)
-    if is_described:
-        event = _described_event(arguments)
-        github = None
-    else:
-        event = _current_event(arguments, env)
-        github = events.github_service(env)
+    event = _described_event(arguments) if is_described else _current_event(arguments, env)
+    github = None if _is_invented(arguments) else events.github_service(env)
 
     ci_data = data.load()
     labels, note = events.event_labels(event, github)
@@ -307,7 +303,7 @@ def _current_event(
 def _described_event(arguments: argparse.Namespace) -> Event:
     """Return the event that options describe, as its payload would."""
     name = arguments.event
-    repository = arguments.repository or buckets().repository
+    repository = arguments.repository
     payload: Mapping[str, Any]
     if arguments.payload:
         for option in ("label", "fork"):
@@ -318,7 +314,9 @@ def _described_event(arguments: argparse.Namespace) -> Event:
             name = "pull_request"
         if not name:
             raise UsageError("--payload needs the event's name.", hint="Give --event.")
+        repository = repository or events.repository_of(payload) or buckets().repository
     else:
+        repository = repository or buckets().repository
         head_repository = FORK if arguments.fork else repository
         payload = {
             "ref": f"refs/heads/{arguments.branch}",
@@ -343,6 +341,11 @@ def _described_event(arguments: argparse.Namespace) -> Event:
     )
 
 
+def _is_invented(arguments: argparse.Namespace) -> bool:
+    """Return whether options alone describe the event, of which neither git nor GitHub knows anything."""
+    return bool(arguments.event) and not arguments.payload
+
+
 def _changes(
     arguments: argparse.Namespace,
     event: Event,
@@ -354,7 +357,7 @@ def _changes(
         return Changes(files=_changed_paths(arguments.changed))
     if arguments.base:
         return Changes(files=events.difference(arguments.base, root))
-    if arguments.event or arguments.payload:
+    if _is_invented(arguments):
         return Changes()
     return events.event_changes(event, root, github)
 

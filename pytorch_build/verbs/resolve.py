@@ -28,7 +28,7 @@ from pytorch_build.sdk import RocmOptions, add_rocm_options, rocm_options_from
 from rocm_packaging.origin import INDEXES_FILE, release_indexes
 
 if TYPE_CHECKING:
-    from pytorch_build.lock.source_lock import Kind, LockedProject, SourceLock
+    from pytorch_build.lock.source_lock import Kind, SourceLock
 
 _COLUMNS = ("project", "commit", "version", "from")
 _NEEDS_FAMILY = "depends on --gpu-family"
@@ -139,18 +139,14 @@ def rows_of(lock: SourceLock, kind: Kind | None) -> Sequence[tuple[str, str, str
 
     Without a kind the versions say that they need a GPU family.
     """
-    return [_row_of(name, project, kind) for name, project in lock.projects.items()]
-
-
-def _row_of(
-    name: str,
-    project: LockedProject,
-    kind: Kind | None,
-) -> tuple[str, str, str, str]:
-    if project.prebuilt:
-        return (name, "prebuilt", project.prebuilt, "")
-    version = _NEEDS_FAMILY if kind is None else project.versions[kind]
-    return (name, project.commit[:12], version, f"{project.origin} {project.ref}")
+    rows: list[tuple[str, str, str, str]] = []
+    for name, project in lock.projects.items():
+        if project.prebuilt:
+            rows.append((name, "prebuilt", project.prebuilt, ""))
+        else:
+            version = _NEEDS_FAMILY if kind is None else project.versions[kind]
+            rows.append((name, project.commit[:12], version, f"{project.origin} {project.ref}"))
+    return rows
 
 
 def _warn_of_old_data(today: date) -> None:

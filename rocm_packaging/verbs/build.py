@@ -9,7 +9,7 @@ from typing import get_args
 
 from core import console
 from core.cell import GroupCell
-from core.cli.options import Common, common_from, environment, source_date_epoch
+from core.cli.options import Common, add_platform, common_from, environment, source_date_epoch
 from core.errors import MissingInputError, UsageError
 from core.families import CPU, default_family, detect, family
 from core.run import group_name, records, stage
@@ -88,6 +88,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help="with --dry-run: print the plan as JSON",
     )
+    add_platform(parser)
     parser.epilog = (
         "Without --artifact-dir: the artifacts that fetch_artifacts fetched for --run-id and --gpu-family; "
         "with --torch-ref sample, or a ref that extends it, the embedded sample's."
@@ -309,9 +310,11 @@ def _find_artifacts(arguments: argparse.Namespace, common: Common, layout: Layou
 
     from rocm_packaging.sample import FAMILIES, ROCM_VERSION, ensure_artifacts
 
-    sample_folder = common.cache / "sample" / f"artifacts-{layout}"
+    platform = common.outputs.platform
+    variant = layout if platform == "linux" else f"{platform}-{layout}"
+    sample_folder = common.cache / "sample" / f"artifacts-{variant}"
     return _ArtifactSource(
-        directory=ensure_artifacts(sample_folder, split=layout == "split"),
+        directory=ensure_artifacts(sample_folder, split=layout == "split", platform=platform),
         family=common.gpu_family or FAMILIES[0],
         version=version or ROCM_VERSION,
     )

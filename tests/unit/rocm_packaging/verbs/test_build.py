@@ -296,6 +296,17 @@ def test_prefers_a_named_platform_tag_to_the_variable(
     assert checkout.fetch("rocm_sdk_core").name.endswith("-linux_x86_64.whl")
 
 
+def test_packages_the_artifacts_of_windows_on_any_machine(checkout: Checkout) -> None:
+    checkout.build("--without", "*", "--platform", "windows")
+
+    windows_run = RunOutputs(run_id="local", platform="windows")
+    record = records.read(checkout.store, windows_run, FAMILY, "build_rocm")
+    assert record is not None
+    wheels = [file.name for file in record.files if file.name.endswith(".whl")]
+    assert wheels
+    assert all(name.endswith("-win_amd64.whl") for name in wheels)
+
+
 def test_refuses_a_time_that_is_no_number(checkout: Checkout, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SOURCE_DATE_EPOCH", "yesterday")
 
