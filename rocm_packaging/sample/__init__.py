@@ -85,7 +85,7 @@ def _stamp(folder: Path, digest: str) -> str:
 
 
 def _find_compiler(variant: Variant) -> Path:
-    names = _COMPILERS
+    names: tuple[str, ...] = _COMPILERS
     package = "g++"
     if variant.is_for_windows:
         names = _COMPILERS_FOR_WINDOWS
