@@ -289,7 +289,7 @@ def _require_facts(
         raise RocmError(
             f"ROCm {source.version} has no device code for {', '.join(missing_targets)}, "
             f"only for {', '.join(facts.available)}.",
-            hint="Choose others with --gpu-family, --pytorch-rocm-arch or PYTORCH_ROCM_ARCH, or ROCm packages "
+            hint="Choose others by --gpu-family, --pytorch-rocm-arch or PYTORCH_ROCM_ARCH, or ROCm packages "
             "that have them.",
         )
 

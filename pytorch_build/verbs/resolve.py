@@ -164,7 +164,7 @@ def _complete_plan(arguments: argparse.Namespace, common: Common) -> None:
     """Resolve what a plan names, write versions into it, and give the job its matrices."""
     if common.torch_ref or common.gpu_family:
         raise UsageError("A plan names its torch refs and GPU families.", hint="Leave them out with --plan.")
-    path = common.root / arguments.plan
+    path = arguments.plan
     plan = Plan.read(path)
     options = _options_of_plan(plan, rocm_options_from(arguments))
     planned_refs = {cell.torch_ref for cell in plan.cells if cell.torch_ref is not None}
